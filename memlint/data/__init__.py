@@ -1,0 +1,1 @@
+"""Catalogues: cards and their usable memory, measured overheads, with sources."""

@@ -1,0 +1,1 @@
+"""Document -> TrainingSpec: one config family each, on top of its schema."""

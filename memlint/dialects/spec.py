@@ -1,0 +1,112 @@
+"""TrainingSpec: one training run as facts, each with where it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from memlint.documents.node import Document, Node, Span
+
+WRITTEN = "written"  # the config says so: `node` is where
+DEFAULT = "default"  # a documented default of a named framework or code base: `reason` says which
+ASSUMED = "assumed"  # neither: the report prints `reason`
+OVERRIDE = "override"  # given with -o/--override, or tried by what_if
+
+
+class Fact(NamedTuple):
+    """A value with provenance.
+
+    key   how the config spells it (``dataloader.batch_size``, ``--batch_size``), even where it is absent
+    node  the node that holds it, when written
+    """
+
+    name: str
+    value: Any
+    origin: str = ASSUMED
+    key: str = ""
+    node: Node | None = None
+    reason: str = ""
+
+    @property
+    def span(self) -> Span | None:
+        """The key where it was written, else the value, else None."""
+        if self.node is None:
+            return None
+        return self.node.key_span or self.node.span
+
+    @property
+    def label(self) -> str:
+        """The last part of the key as the config spells it: what a reader of the report recognises."""
+        return self.key.rsplit(".", 1)[-1] if self.key else self.name
+
+
+class Missing(NamedTuple):
+    """A memory-relevant value that could not be resolved (MEM004)."""
+
+    key: str
+    span: Span
+    reason: str
+
+
+class TrainingSpec:
+    """One training run. ``spec["micro_batch_size"]`` is a value, ``spec.fact("micro_batch_size")`` the fact.
+
+    family        the dialect's name (``uni3d-dp``)
+    run           the run's name within the file (``train``; a script with several commands has several)
+    architecture  key of :mod:`memlint.models` that builds it; None when the model is unknown
+    document      what it was read from; ``root`` is the tree that the keys point into (composed for Hydra,
+                  the options of one command for a shell script)
+    """
+
+    def __init__(
+        self,
+        family: str,
+        document: Document,
+        root: Node,
+        facts: Mapping[str, Fact],
+        architecture: str | None,
+        run: str = "train",
+        model_name: str = "",
+        missing: tuple[Missing, ...] = (),
+        unknown_reason: str = "",
+    ) -> None:
+        self.family = family
+        self.document = document
+        self.root = root
+        self.facts = dict(facts)
+        self.architecture = architecture
+        self.run = run
+        self.model_name = model_name
+        self.missing = missing
+        self.unknown_reason = unknown_reason
+
+    def __getitem__(self, name: str) -> Any:
+        return self.facts[name].value
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.facts
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.facts)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        fact = self.facts.get(name)
+        return default if fact is None else fact.value
+
+    def fact(self, name: str) -> Fact | None:
+        return self.facts.get(name)
+
+    def with_facts(self, **changes: Any) -> TrainingSpec:
+        """A copy in which these facts have these values; keys and nodes stay where they were."""
+        facts = dict(self.facts)
+        for name, value in changes.items():
+            old = facts.get(name)
+            facts[name] = (
+                old._replace(value=value, origin=OVERRIDE)
+                if old is not None
+                else Fact(name, value, OVERRIDE)
+            )
+        copy = TrainingSpec.__new__(TrainingSpec)
+        copy.__dict__.update(self.__dict__)
+        copy.facts = facts
+        return copy

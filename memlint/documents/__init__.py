@@ -1,0 +1,1 @@
+"""text -> Document: YAML, JSON, TOML, shell and Python config modules as trees of nodes with spans."""

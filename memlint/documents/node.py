@@ -1,0 +1,163 @@
+"""The tree that every reader produces: values that know where they were written.
+
+Positions are 1-based, counted in code points, and ends are exclusive. Line ``n`` is the n-th element of
+``text.splitlines()`` for the line breaks that the format itself recognises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Union
+
+
+class Span(NamedTuple):
+    """A stretch of a file: 1-based line and column, end exclusive, in code points."""
+
+    path: str
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+
+
+class Unresolved(NamedTuple):
+    """A value that cannot be known without running something: a first-class value, never a guess.
+
+    ``text`` is what the file says (``${oc.env:HOME}``), ``reason`` why it was left alone.
+    """
+
+    reason: str
+    text: str = ""
+
+
+Scalar = Union[str, int, float, bool, None, Unresolved]
+Value = Union[dict[str, "Node"], list["Node"], Scalar]
+
+
+class Node:
+    """One value of a document.
+
+    value     dict of child nodes by key, list of child nodes, a scalar, or :class:`Unresolved`
+    span      where the value was written (of a block mapping or list: first to last descendant)
+    key_span  where its key, flag or name was written; None for list items and the root
+    key_path  dotted path in its tree (``policy.down_dims.0``); "" for the root
+    via       spans that the value passed through on its way here (an interpolation, a shell variable
+              at its use, a command-line override), nearest first
+    """
+
+    __slots__ = ("key_path", "key_span", "span", "value", "via")
+
+    def __init__(
+        self,
+        value: Value,
+        span: Span,
+        key_span: Span | None = None,
+        key_path: str = "",
+        via: tuple[Span, ...] = (),
+    ) -> None:
+        self.value = value
+        self.span = span
+        self.key_span = key_span
+        self.key_path = key_path
+        self.via = via
+
+    def __repr__(self) -> str:
+        return f"Node({self.key_path or '.'}={self.plain()!r} @{self.span.line}:{self.span.column})"
+
+    @property
+    def is_mapping(self) -> bool:
+        return isinstance(self.value, dict)
+
+    @property
+    def is_list(self) -> bool:
+        return isinstance(self.value, list)
+
+    @property
+    def is_unresolved(self) -> bool:
+        return isinstance(self.value, Unresolved)
+
+    def get(self, path: str) -> Node | None:
+        """The node at a dotted path (``policy.down_dims.0``), or None."""
+        node: Node = self
+        for part in path.split(".") if path else ():
+            value = node.value
+            if isinstance(value, dict):
+                child = value.get(part)
+                if child is None:
+                    return None
+                node = child
+            elif isinstance(value, list) and part.isdigit() and int(part) < len(value):
+                node = value[int(part)]
+            else:
+                return None
+        return node
+
+    def walk(self) -> Iterator[Node]:
+        """This node and every node below it, in the order of the text."""
+        stack = [self]
+        while stack:
+            node = stack.pop()
+            yield node
+            if isinstance(node.value, dict):
+                stack.extend(reversed(node.value.values()))
+            elif isinstance(node.value, list):
+                stack.extend(reversed(node.value))
+
+    def plain(self) -> Any:
+        """The value without positions; unresolved values stay :class:`Unresolved`."""
+        if isinstance(self.value, dict):
+            return {key: node.plain() for key, node in self.value.items()}
+        if isinstance(self.value, list):
+            return [node.plain() for node in self.value]
+        return self.value
+
+
+class Fault(NamedTuple):
+    """Something wrong with the text itself. ``code`` is the finding it becomes (MEM003, MEM006, ...)."""
+
+    code: str
+    message: str
+    span: Span
+    related: tuple[Span, ...] = ()
+
+
+class Command(NamedTuple):
+    """One training command of a shell script, after variables were put in where they are known.
+
+    program      the script or module that trains (``main_jax.py``, ``llamafactory.cli``)
+    launchers    wrappers before it, outermost first, with their own options (``torchrun``, ``accelerate launch``)
+    options      mapping node: option name without dashes -> node; repeated options become a list;
+                 a flag without a value is True
+    arguments    what is not an option, in order (Hydra overrides are found here)
+    environment  variables that the command sees: ``export``ed before it or written in front of it
+    span         the whole command
+    """
+
+    program: Node
+    launchers: tuple[Launcher, ...]
+    options: Node
+    arguments: tuple[Node, ...]
+    environment: dict[str, Node]
+    span: Span
+
+
+class Launcher(NamedTuple):
+    name: str
+    options: Node
+
+
+class Document(NamedTuple):
+    """A read file. ``format`` is yaml, json, toml, shell or python.
+
+    ``root`` is a mapping node (for shell: the script's variables; for Python: module names, with a class
+    as a mapping of its constants). ``commands`` is empty except for shell. ``sources`` holds the text of
+    every file that composition brought in, by path, this one included.
+    """
+
+    path: str
+    format: str
+    text: str
+    root: Node
+    faults: tuple[Fault, ...] = ()
+    commands: tuple[Command, ...] = ()
+    sources: dict[str, str] = {}  # noqa: RUF012  (never mutated: each reader passes its own)

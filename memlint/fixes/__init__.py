@@ -1,0 +1,1 @@
+"""Edits on the original text, and their verification."""

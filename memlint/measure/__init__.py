@@ -1,0 +1,1 @@
+"""Measured tapes: the only folder that imports torch or JAX."""

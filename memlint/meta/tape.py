@@ -1,0 +1,69 @@
+"""The tape: every allocation and free of a training step, in order. The one currency of all four sources."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+# The fixed component names of the report; the first ones label storages, the last ones are added per device.
+COMPONENTS = (
+    "parameters",
+    "gradients",
+    "optimizer",
+    "activations",
+    "ema",
+    "helper_models",
+    "buffers",
+    "logits",
+    "workspace",
+    "fragmentation",
+    "context",
+    "communication",
+)
+
+
+class Label(NamedTuple):
+    """Whose memory it is: a component, the module path, and what it holds (an op's name, a parameter's)."""
+
+    component: str
+    module: str
+    name: str = ""
+
+
+class Tape:
+    """Storages are numbered in the order of their allocation.
+
+    sizes    bytes asked for, by storage (before the allocator's rounding)
+    labels   whose it is, by storage
+    events   ``i`` allocates storage i, ``~i`` frees it
+    marks    (index into events, phase name) where each phase begins; a phase may begin more than once
+    shapes   only in symbolic recordings: (dimensions, bytes per element) by storage, for formulas
+    saved_bytes  bytes of distinct storages, parameters excluded, that autograd holds when the last
+                 micro-batch's forward ends
+    """
+
+    __slots__ = ("events", "labels", "marks", "saved_bytes", "shapes", "sizes")
+
+    def __init__(self, symbolic: bool = False) -> None:
+        self.sizes: list[int] = []
+        self.labels: list[Label] = []
+        self.events: list[int] = []
+        self.marks: list[tuple[int, str]] = []
+        self.shapes: list[tuple[tuple[int, ...], int] | None] | None = [] if symbolic else None
+        self.saved_bytes = 0
+
+    def mark(self, phase: str) -> None:
+        """Everything from here on belongs to ``phase`` (setup, forward, backward, optimizer_step, evaluation)."""
+        self.marks.append((len(self.events), phase))
+
+    def allocate(self, size_bytes: int, label: Label) -> int:
+        """Write an allocation by hand (recorded and measured tapes); returns the storage's number."""
+        index = len(self.sizes)
+        self.sizes.append(size_bytes)
+        self.labels.append(label)
+        if self.shapes is not None:
+            self.shapes.append(None)
+        self.events.append(index)
+        return index
+
+    def free(self, index: int) -> None:
+        self.events.append(~index)

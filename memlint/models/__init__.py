@@ -1,0 +1,1 @@
+"""TrainingSpec -> Tape: architectures written over meta tensors."""

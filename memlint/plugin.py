@@ -1,0 +1,273 @@
+"""The rule API: what a rule sees (:class:`Run`) and what it says (:class:`Finding`).
+
+A rule thinks in facts. It never knows how a family spells a key, nor a line number: it names facts, and the
+run turns them into spans and edits. Every fix carries the peak after it, computed with :meth:`Run.what_if`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+from memlint.dialects.spec import Fact, TrainingSpec
+from memlint.documents.node import Fault, Span
+from memlint.tape.estimate import OOM, Estimate
+
+ERROR = "error"
+WARNING = "warning"
+INFO = "info"
+SEVERITIES = (ERROR, WARNING, INFO)
+
+SAFE = "safe"  # cannot change what is learned
+UNSAFE = "unsafe"  # may change numerics or speed
+DISPLAY = "display"  # changes the optimisation: applied only when asked for by name
+
+
+class Edit(NamedTuple):
+    """Replace the text of ``span`` (empty span: insert) by ``text``."""
+
+    span: Span
+    text: str
+
+
+class Fix(NamedTuple):
+    """A change of the config with its computed effect.
+
+    device_bytes_after  the estimate with the change; None where there is no estimate
+    saved_bytes         device bytes before minus after
+    fits                against the budget; None without a budget
+    """
+
+    title: str
+    safety: str
+    edits: tuple[Edit, ...]
+    device_bytes_after: int | None = None
+    saved_bytes: int | None = None
+    fits: bool | None = None
+
+
+class Finding(NamedTuple):
+    """One problem at one place. ``size_bytes`` are the bytes at stake (0 where none apply)."""
+
+    code: str
+    name: str
+    severity: str
+    message: str
+    span: Span
+    key: str = ""
+    size_bytes: int = 0
+    confidence: str = "high"
+    related: tuple[tuple[Span, str], ...] = ()
+    fixes: tuple[Fix, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def fingerprint(self) -> str:
+        """Stable across inserted lines: made of code, path and key, not of positions or figures."""
+        text = "\0".join((self.code, self.span.path, self.key))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+class Growth(NamedTuple):
+    """How the bytes of the run grow with one fact, measured by re-estimating, not assumed.
+
+    exponent  of ``bytes ~ factor ** exponent`` for what depends on it: 1.0 linear, 2.0 quadratic
+    """
+
+    fact: Fact
+    exponent: float
+    dependent_bytes: int
+
+    @property
+    def word(self) -> str:
+        if self.exponent < 0.05:
+            return "not at all"
+        if self.exponent < 0.85:
+            return "less than linearly"
+        if self.exponent < 1.15:
+            return "linearly"
+        if self.exponent < 1.85:
+            return "faster than linearly"
+        return "quadratically"
+
+
+class Run:
+    """What a rule sees: facts, estimate, budget, and what-if.
+
+    estimator  TrainingSpec -> Estimate; raises nothing for settings a config can state
+    spell      (spec, fact name, value) -> edits in the family's spelling; () where the family has no key for it
+    """
+
+    def __init__(
+        self,
+        spec: TrainingSpec,
+        estimate: Estimate | None,
+        budget_bytes: int | None,
+        estimator: Callable[[TrainingSpec], Estimate],
+        spell: Callable[[TrainingSpec, str, Any], Sequence[Edit]],
+        host_budget_bytes: int | None = None,
+        gpu: str = "",
+        faults: Iterable[Fault] = (),
+        options: dict[str, Any] | None = None,
+    ) -> None:
+        self.spec = spec
+        self.estimate = estimate
+        self.budget_bytes = budget_bytes
+        self.host_budget_bytes = host_budget_bytes
+        self.gpu = gpu
+        self.faults = tuple(faults)
+        self.options = options or {}
+        self._estimator = estimator
+        self._spell = spell
+        self._memo: dict[tuple[tuple[str, Any], ...], Estimate] = {}
+
+    # -- facts
+
+    def fact(self, name: str) -> Fact | None:
+        return self.spec.fact(name)
+
+    def value(self, name: str, default: Any = None) -> Any:
+        return self.spec.get(name, default)
+
+    def share(self, component: str) -> float:
+        """Part of the device peak that a component takes, 0 to 1; 0 without an estimate."""
+        if self.estimate is None or self.estimate.device_bytes == 0:
+            return 0.0
+        return self.estimate.component_bytes(component) / self.estimate.device_bytes
+
+    @property
+    def verdict(self) -> str:
+        return "UNKNOWN" if self.estimate is None else self.estimate.verdict(self.budget_bytes)
+
+    @property
+    def over_budget(self) -> bool:
+        return self.verdict == OOM
+
+    # -- what if
+
+    def what_if(self, **changes: Any) -> Estimate:
+        """The estimate of this run with some facts changed. Remembered: asking twice costs once."""
+        key = tuple(sorted((name, repr(value)) for name, value in changes.items()))
+        if key not in self._memo:
+            self._memo[key] = self._estimator(self.spec.with_facts(**changes))
+        return self._memo[key]
+
+    def growth(self, name: str, factor: int = 2) -> Growth | None:
+        """How the *saved* bytes grow when a numeric fact is multiplied by ``factor`` and its square."""
+        import math
+
+        fact = self.spec.fact(name)
+        if fact is None or self.estimate is None or not isinstance(fact.value, int) or fact.value < 1:
+            return None
+        base = self.estimate.saved_bytes
+        once = self.what_if(**{name: fact.value * factor}).saved_bytes
+        twice = self.what_if(**{name: fact.value * factor * factor}).saved_bytes
+        first, second = once - base, twice - once
+        if first <= 0 or second <= 0:
+            return Growth(fact, 0.0, 0)
+        # For a * x**n + c both differences lose the constant, and their ratio is factor**n.
+        exponent = math.log(second / first, factor)
+        dependent = round(first / (factor**exponent - 1)) if exponent > 0.05 else 0
+        return Growth(fact, exponent, dependent)
+
+    # -- saying it
+
+    def edits(self, **changes: Any) -> tuple[Edit, ...]:
+        found: list[Edit] = []
+        for name, value in changes.items():
+            found.extend(self._spell(self.spec, name, value))
+        return tuple(found)
+
+    def fix(self, title: str, safety: str, **changes: Any) -> Fix:
+        """A fix that sets facts, with its re-estimated peak. Edits are empty where the family has no key."""
+        edits = self.edits(**changes)
+        if self.estimate is None:
+            return Fix(title, safety, edits)
+        after = self.what_if(**changes)
+        fits = None if self.budget_bytes is None else after.device_bytes <= self.budget_bytes
+        return Fix(
+            title, safety, edits, after.device_bytes, self.estimate.device_bytes - after.device_bytes, fits
+        )
+
+    def root_span(self) -> Span:
+        """Where a finding about the whole run goes: the first line of the file (or the command)."""
+        span = self.spec.root.span
+        return Span(span.path, span.line, span.column, span.line, span.column)
+
+
+class Rule:
+    """One risk. Subclass it in a file of ``rules/``; the class docstring is the rule's manual page.
+
+    code, name   both are accepted wherever a rule is named
+    severity     the default: ERROR, WARNING or INFO
+    facts        the facts that must exist for the rule to apply at all (checked before ``check`` is called)
+    needs_estimate  False for rules that work on the text or the facts alone
+    preview      only with --preview
+    invalid, valid  example configs that are the rule's tests: (file name, text, extra) with ``extra`` a dict of
+                    check options (``budget``, ``overrides``, ``files``: companions by name)
+    """
+
+    code: ClassVar[str]
+    name: ClassVar[str]
+    severity: ClassVar[str] = WARNING
+    facts: ClassVar[tuple[str, ...]] = ()
+    needs_estimate: ClassVar[bool] = True
+    preview: ClassVar[bool] = False
+    invalid: ClassVar[tuple[Example, ...]] = ()
+    valid: ClassVar[tuple[Example, ...]] = ()
+
+    def check(self, run: Run) -> Iterator[Finding]:
+        raise NotImplementedError
+
+    def finding(
+        self,
+        run: Run,
+        message: str,
+        fact: Fact | str | None = None,
+        *,
+        span: Span | None = None,
+        size_bytes: int = 0,
+        severity: str = "",
+        confidence: str = "high",
+        related: Sequence[Fact] = (),
+        fixes: Sequence[Fix] = (),
+        notes: Sequence[str] = (),
+    ) -> Finding:
+        """A finding on a fact's key: on the fact's own key where it is written, else on the first related
+        fact that is written, else on the first line."""
+        if isinstance(fact, str):
+            fact = run.fact(fact)
+        place = span or (fact.span if fact is not None else None)
+        if place is None:
+            place = next((other.span for other in related if other.span is not None), None)
+        return Finding(
+            code=self.code,
+            name=self.name,
+            severity=severity or self.severity,
+            message=message,
+            span=place or run.root_span(),
+            key=fact.key if fact is not None else "",
+            size_bytes=size_bytes,
+            confidence=confidence,
+            related=tuple(
+                (other.span, f"{other.label}: {other.value}") for other in related if other.span is not None
+            ),
+            fixes=tuple(fixes),
+            notes=tuple(notes),
+        )
+
+
+class Example(NamedTuple):
+    """A config on which a rule fires (or not). ``files`` are companions, by relative path.
+
+    expect  text that the finding's span must select (invalid examples); "" to leave it open
+    """
+
+    path: str
+    text: str
+    expect: str = ""
+    budget: str = ""
+    overrides: tuple[str, ...] = ()
+    files: tuple[tuple[str, str], ...] = ()
+    note: str = ""

@@ -1,0 +1,1 @@
+"""Findings -> Report: one file per output format."""

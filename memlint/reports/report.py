@@ -1,0 +1,69 @@
+"""What a check found: the Report that every output format prints."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from memlint.plugin import ERROR, INFO, WARNING, Finding
+from memlint.tape.estimate import Estimate
+
+
+class Budget(NamedTuple):
+    size_bytes: int
+    source: str
+
+
+class UnresolvedValue(NamedTuple):
+    key: str
+    line: int
+    reason: str
+
+
+class RunReport(NamedTuple):
+    """One run found in one file. ``estimate`` is None with a MEM007 finding where the model is unknown.
+
+    facts   fact name -> (key as spelled, value, line or 0), for the parts of explain and json
+    sources text of every file that a finding may point into, by path
+    """
+
+    path: str
+    run: str
+    family: str
+    model_name: str
+    estimate: Estimate | None
+    verdict: str
+    budget: Budget | None
+    findings: tuple[Finding, ...]
+    unresolved: tuple[UnresolvedValue, ...] = ()
+    facts: dict[str, tuple[str, object, int]] = {}  # noqa: RUF012
+    sources: dict[str, str] = {}  # noqa: RUF012
+
+
+class Report(NamedTuple):
+    """All runs of one invocation, in the order of the paths given.
+
+    crashed   a rule raised (MEM001) or a file could not be read: exit code 2
+    skipped   (path, why) of files named on the command line that are no training config
+    """
+
+    runs: tuple[RunReport, ...]
+    seconds: float
+    crashed: bool = False
+    skipped: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        return tuple(finding for run in self.runs for finding in run.findings)
+
+    def count(self, severity: str) -> int:
+        return sum(finding.severity == severity for finding in self.findings)
+
+    def exit_code(self, fail_on: str = ERROR, exit_zero: bool = False) -> int:
+        """0 nothing at or above ``fail_on``, 1 findings, 2 something broke (which wins)."""
+        if self.crashed:
+            return 2
+        if exit_zero:
+            return 0
+        levels = (ERROR, WARNING, INFO)
+        counted = levels[: levels.index(fail_on) + 1]
+        return 1 if any(finding.severity in counted for finding in self.findings) else 0

@@ -1,0 +1,1 @@
+"""Tape -> Estimate: phases, allocator, breakdown, device overhead, interval."""

@@ -1,0 +1,71 @@
+"""What a tape amounts to on a card: the Estimate and its parts."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+FITS = "FITS"
+TIGHT = "TIGHT"  # the interval straddles the budget
+OOM = "OOM"
+UNKNOWN = "UNKNOWN"
+
+
+class Interval(NamedTuple):
+    low_bytes: int
+    high_bytes: int
+
+
+class Part(NamedTuple):
+    """One module's share of a component at the peak.
+
+    formula  closed form of ``requested_bytes`` in the names of the config; "" unless recorded symbolically
+    symbols  name in the formula -> name of the fact behind it
+    """
+
+    name: str
+    size_bytes: int
+    formula: str = ""
+    symbols: tuple[tuple[str, str], ...] = ()
+
+
+class Component(NamedTuple):
+    name: str
+    size_bytes: int
+    parts: tuple[Part, ...] = ()
+
+
+class Estimate(NamedTuple):
+    """Bytes of one run on its fullest device. ``components`` add up to ``device_bytes`` exactly.
+
+    allocated_bytes  peak of live tensors, each rounded up as the caching allocator rounds (512 B)
+    reserved_bytes   peak of what the caching allocator took from the driver
+    device_bytes     reserved + context + workspaces: what a budget is compared with
+    saved_bytes      held by autograd at the end of the last micro-batch's forward
+    phases           peak allocated bytes within each phase (forward, backward, optimizer_step, evaluation)
+    """
+
+    basis: str
+    parameters: int
+    trainable_parameters: int
+    allocated_bytes: int
+    reserved_bytes: int
+    device_bytes: int
+    saved_bytes: int
+    peak_phase: str
+    phases: dict[str, int]
+    components: tuple[Component, ...]
+    allocated_interval: Interval
+    reserved_interval: Interval
+    device_interval: Interval
+    assumptions: tuple[tuple[str, str, str], ...] = ()  # (fact, value, reason)
+
+    def component_bytes(self, name: str) -> int:
+        return sum(component.size_bytes for component in self.components if component.name == name)
+
+    def verdict(self, budget_bytes: int | None) -> str:
+        """FITS, TIGHT (the interval straddles the budget) or OOM; UNKNOWN where there is no budget."""
+        if budget_bytes is None:
+            return UNKNOWN
+        if self.device_interval.high_bytes <= budget_bytes:
+            return FITS
+        return OOM if self.device_interval.low_bytes > budget_bytes else TIGHT

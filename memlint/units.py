@@ -1,0 +1,34 @@
+"""Sizes as people write them. ``GB`` and ``GiB`` both mean 2**30 bytes, as on a card's label."""
+
+from __future__ import annotations
+
+import re
+
+KiB = 1024
+MiB = 1024**2
+GiB = 1024**3
+
+_SIZE = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*([kmgt]?)(i?b)?\s*", re.IGNORECASE)
+_FACTOR = {"": 1, "k": KiB, "m": MiB, "g": GiB, "t": 1024**4}
+
+
+def parse_size(text: str) -> int:
+    """Bytes of ``16GB``, ``16GiB``, ``80g`` or ``16384MiB``. Raises ValueError with what would be accepted."""
+    match = _SIZE.fullmatch(text)
+    if match is None or (not match[2] and not match[3] and float(match[1]) < KiB):
+        raise ValueError(f"{text!r} is not a size: write it like 16GB, 16GiB, 80g or 16384MiB")
+    size = int(float(match[1]) * _FACTOR[match[2].lower()])
+    if size <= 0:
+        raise ValueError(f"{text!r} is not a size above zero")
+    return size
+
+
+def format_bytes(size: float) -> str:
+    """``13.2 GiB``, ``150 MiB``, ``-1.50 GiB``: three significant digits, never more than needed."""
+    magnitude = abs(size)
+    for unit, name in ((1024**4, "TiB"), (GiB, "GiB"), (MiB, "MiB"), (KiB, "KiB")):
+        if magnitude >= unit:
+            value = size / unit
+            digits = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2
+            return f"{value:,.{digits}f} {name}"
+    return f"{size:.0f} B"

@@ -1,0 +1,1 @@
+"""The built-in rules: one file per risk, named after its code."""

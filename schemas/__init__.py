@@ -1,0 +1,1 @@
+"""JSON Schemas: one per config family, and those of the report and the settings."""
