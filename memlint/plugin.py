@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from memlint.dialects.spec import Fact, TrainingSpec
+from memlint.documents.node import Edit as Edit
 from memlint.documents.node import Fault, Span
 from memlint.tape.estimate import OOM, Estimate
 
@@ -22,13 +23,6 @@ SEVERITIES = (ERROR, WARNING, INFO)
 SAFE = "safe"  # cannot change what is learned
 UNSAFE = "unsafe"  # may change numerics or speed
 DISPLAY = "display"  # changes the optimisation: applied only when asked for by name
-
-
-class Edit(NamedTuple):
-    """Replace the text of ``span`` (empty span: insert) by ``text``."""
-
-    span: Span
-    text: str
 
 
 class Fix(NamedTuple):

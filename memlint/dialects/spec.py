@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from memlint.documents.node import Document, Node, Span
+from memlint.documents.node import Command, Document, Node, Span
 
 WRITTEN = "written"  # the config says so: `node` is where
 DEFAULT = "default"  # a documented default of a named framework or code base: `reason` says which
@@ -56,6 +56,7 @@ class TrainingSpec:
     architecture  key of :mod:`memlint.models` that builds it; None when the model is unknown
     document      what it was read from; ``root`` is the tree that the keys point into (composed for Hydra,
                   the options of one command for a shell script)
+    launch        the shell command that starts the run, where the file is a script (launchers, environment)
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class TrainingSpec:
         model_name: str = "",
         missing: tuple[Missing, ...] = (),
         unknown_reason: str = "",
+        launch: Command | None = None,
     ) -> None:
         self.family = family
         self.document = document
@@ -79,6 +81,7 @@ class TrainingSpec:
         self.model_name = model_name
         self.missing = missing
         self.unknown_reason = unknown_reason
+        self.launch = launch
 
     def __getitem__(self, name: str) -> Any:
         return self.facts[name].value

@@ -30,8 +30,8 @@ class Unresolved(NamedTuple):
     text: str = ""
 
 
-Scalar = Union[str, int, float, bool, None, Unresolved]
-Value = Union[dict[str, "Node"], list["Node"], Scalar]
+Scalar = Union[str, int, float, bool, None, Unresolved]  # noqa: UP007
+Value = Union[dict[str, "Node"], list["Node"], Scalar]  # noqa: UP007
 
 
 class Node:
@@ -112,6 +112,13 @@ class Node:
         return self.value
 
 
+class Edit(NamedTuple):
+    """Replace the text of ``span`` (empty span: insert) by ``text``."""
+
+    span: Span
+    text: str
+
+
 class Fault(NamedTuple):
     """Something wrong with the text itself. ``code`` is the finding it becomes (MEM003, MEM006, ...)."""
 
@@ -131,6 +138,8 @@ class Command(NamedTuple):
     arguments    what is not an option, in order (Hydra overrides are found here)
     environment  variables that the command sees: ``export``ed before it or written in front of it
     span         the whole command
+    words        everything after the program, in order, for a reader that knows which options take how many
+                 values; ``--name=value`` is a mapping of one entry (``--name``), anything else a scalar
     """
 
     program: Node
@@ -139,6 +148,7 @@ class Command(NamedTuple):
     arguments: tuple[Node, ...]
     environment: dict[str, Node]
     span: Span
+    words: tuple[Node, ...] = ()
 
 
 class Launcher(NamedTuple):

@@ -1,0 +1,255 @@
+"""The autograd engine's lifetimes: what a backward pass keeps, makes and lets go, node by node.
+
+A node holds the storages that its formula saved. Running it makes the gradients of its inputs, then lets go of
+what was saved and of the gradient that came in, as ``torch/csrc/autograd/engine.cpp`` does
+(``call_function`` then ``release_variables``). Gradients of leaves stay until ``zero_grad(set_to_none=True)``.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from sys import getrefcount
+from typing import Any
+
+from memlint.meta.tape import Label
+from memlint.meta.tensor import Storage, Tensor, relabel, state
+
+# The engine adds a second gradient in place when nobody else holds the first one
+# (engine input buffers, `can_accumulate_inplace`). Fake tensors count as tensor subclasses, for which torch always
+# adds out of place; the differential tests switch this off to compare like with like.
+ACCUMULATE_IN_PLACE = True
+
+Grad = Tensor | None
+Edge = tuple["Node", int] | Tensor | None  # where an input's gradient goes: a node's slot, a leaf, nowhere
+
+
+class Node:
+    """One recorded operation. ``backward`` maps the gradient of its output (a list, for several outputs) to the
+    gradients of its inputs; it may allocate, and must not hold tensors other than through ``saved``."""
+
+    __slots__ = ("backward", "buffer", "edges", "frame", "label", "outputs", "saved", "sequence", "slot")
+
+    def __init__(
+        self,
+        backward: Callable[[Any], Sequence[Grad]],
+        edges: list[Edge],
+        saved: tuple[Storage, ...],
+        outputs: int,
+    ) -> None:
+        self.backward: Callable[[Any], Sequence[Grad]] | None = backward
+        self.edges = edges
+        self.saved = saved
+        self.outputs = outputs
+        self.label = state.label
+        self.sequence = state.sequence
+        state.sequence += 1
+        self.buffer: list[Grad] | None = None
+        self.frame: Any = None
+        self.slot = 0
+
+    def __lt__(self, other: Node) -> bool:
+        return self.sequence > other.sequence  # the engine runs the youngest node first
+
+
+def tracked(*inputs: Tensor | None) -> bool:
+    """Whether an op on these inputs is recorded."""
+    if not state.grad_enabled:
+        return False
+    return any(x is not None and x.requires_grad for x in inputs)
+
+
+def record(
+    out: Tensor | Sequence[Tensor],
+    inputs: Sequence[Tensor | None],
+    saved: Sequence[Tensor | Storage | None],
+    backward: Callable[[Any], Sequence[Grad]],
+) -> None:
+    """Make ``out`` (one tensor or several) the result of a node. Call only when ``tracked``."""
+    edges: list[Edge] = []
+    for x in inputs:
+        if x is None or not x.requires_grad:
+            edges.append(None)
+        elif x.node is not None:
+            edges.append((x.node, x.output_nr))
+        else:
+            edges.append(x)
+    storages = tuple(
+        item if type(item) is Storage else item.storage  # type: ignore[union-attr]
+        for item in saved
+        if item is not None
+    )
+    outs = (out,) if isinstance(out, Tensor) else tuple(out)
+    node = Node(backward, edges, storages, len(outs))
+    for number, tensor in enumerate(outs):
+        tensor.node = node
+        tensor.output_nr = number
+        tensor.requires_grad = True
+    if state.frame is not None and storages:
+        state.frame.pack(node)
+
+
+@contextmanager
+def no_grad() -> Iterator[None]:
+    saved = state.grad_enabled
+    state.grad_enabled = False
+    try:
+        yield
+    finally:
+        state.grad_enabled = saved
+
+
+@contextmanager
+def enable_grad() -> Iterator[None]:
+    saved = state.grad_enabled
+    state.grad_enabled = True
+    try:
+        yield
+    finally:
+        state.grad_enabled = saved
+
+
+def _accumulate_leaf(leaf: Tensor, results: list[Grad], position: int) -> None:
+    """AccumulateGrad: keep the incoming gradient if nobody else holds it and its layout is the leaf's, else copy
+    it; a later gradient is added in place. (``torch/csrc/autograd/functions/accumulate_grad.h``)"""
+    if leaf.grad is not None:
+        return
+    # The list's own reference and the argument's: a third holder would see its gradient change.
+    stealable = getrefcount(results[position]) <= 2
+    grad = results[position]
+    assert grad is not None
+    if grad.shape != leaf.shape or grad.dtype is not leaf.dtype:  # the engine's validate_outputs
+        grad = Tensor(leaf.shape, leaf.dtype)
+    elif not stealable or grad.strides != leaf.strides:
+        grad = Tensor(leaf.shape, grad.dtype, strides=leaf.strides)
+    leaf.grad = grad
+    old = state.tape.labels[leaf.storage.index]
+    relabel(grad.storage, Label("gradients", old.module, old.name))
+
+
+def _merge(slots: list[Grad], number: int, new: Tensor) -> None:
+    """The input buffer's accumulation of a second gradient."""
+    sole = getrefcount(slots[number]) <= 2 and getrefcount(slots[number].storage) <= 2  # type: ignore[union-attr]
+    held = slots[number]
+    assert held is not None
+    if ACCUMULATE_IN_PLACE and sole and held.strides is None:
+        return
+    slots[number] = Tensor(held.shape, held.dtype)
+
+
+def backward(root: Tensor, grad: Tensor | None = None) -> None:
+    """Run the graph behind a scalar (or behind ``root`` with its gradient given) once, releasing it."""
+    node = root.node
+    if grad is None:
+        grad = Tensor(root.shape, root.dtype)  # ones_like(root), held by the caller for the whole pass
+    if node is None:
+        if root.requires_grad:
+            _accumulate_leaf(root, [grad], 0)
+        return
+    run([(node, root.output_nr, grad)], hold=grad)
+
+
+def _count_dependencies(roots: list[Node]) -> dict[Node, int]:
+    """How many gradients each node waits for."""
+    dependencies: dict[Node, int] = dict.fromkeys(roots, 0)
+    stack = list(dependencies)
+    while stack:
+        for edge in stack.pop().edges:
+            if type(edge) is tuple:
+                child = edge[0]
+                if child in dependencies:
+                    dependencies[child] += 1
+                else:
+                    dependencies[child] = 1
+                    stack.append(child)
+    return dependencies
+
+
+def run(roots: list[tuple[Node, int, Tensor]], hold: Any = None) -> None:
+    """The engine's loop. ``hold`` keeps what the Python caller keeps alive while it runs."""
+    dependencies = _count_dependencies([node for node, _, _ in roots])
+    ready: list[Node] = []
+    for node, number, gradient in roots:
+        if node.buffer is None:
+            node.buffer = [None] * node.outputs
+            if dependencies[node] == 0:
+                heapq.heappush(ready, node)
+        node.buffer[number] = gradient
+        del gradient
+    del roots
+    saved_label, saved_grad = state.label, state.grad_enabled
+    state.grad_enabled = False
+    try:
+        while ready:
+            _evaluate(heapq.heappop(ready), dependencies, ready)
+    finally:
+        state.label, state.grad_enabled = saved_label, saved_grad
+
+
+def _evaluate(node: Node, dependencies: dict[Node, int], ready: list[Node]) -> None:
+    """Run one node: its results exist before what it saved and its incoming gradient go."""
+    state.label = node.label
+    if node.frame is not None:
+        node.frame.unpack(node)
+        state.label = node.label
+    if node.backward is None:
+        raise RuntimeError("backward through the same graph a second time")
+    results = _call(node)
+    node.saved = ()
+    node.frame = None
+    edges, node.edges = node.edges, []
+    for position, edge in enumerate(edges):
+        if edge is None:
+            results[position] = None
+        elif type(edge) is not tuple:
+            if results[position] is not None:
+                _accumulate_leaf(edge, results, position)  # type: ignore[arg-type]
+                results[position] = None
+        else:
+            child, number = edge
+            slots = child.buffer
+            if slots is None:
+                slots = child.buffer = [None] * child.outputs
+            result = results[position]
+            results[position] = None
+            if result is not None:
+                if slots[number] is None:
+                    slots[number] = result
+                else:
+                    _merge(slots, number, result)
+                del result
+            dependencies[child] -= 1
+            if dependencies[child] == 0:
+                heapq.heappush(ready, child)
+
+
+def _call(node: Node) -> list[Grad]:
+    buffer, node.buffer = node.buffer, None
+    backward, node.backward = node.backward, None
+    assert buffer is not None
+    assert backward is not None
+    if all(gradient is None for gradient in buffer):
+        return [None] * len(node.edges)
+    return list(backward(buffer if node.outputs > 1 else buffer[0]))
+
+
+def saved_storages(root: Tensor) -> dict[int, int]:
+    """Distinct storages that the graph behind ``root`` holds: storage number -> bytes."""
+    found: dict[int, int] = {}
+    stack = [root.node] if root.node is not None else []
+    seen = set(stack)
+    frames = set()
+    while stack:
+        node = stack.pop()
+        for storage in node.saved:
+            found[storage.index] = storage.nbytes
+        if node.frame is not None and id(node.frame) not in frames:
+            frames.add(id(node.frame))
+            for storage in node.frame.held():
+                found[storage.index] = storage.nbytes
+        for edge in node.edges:
+            if type(edge) is tuple and edge[0] not in seen:
+                seen.add(edge[0])
+                stack.append(edge[0])
+    return found

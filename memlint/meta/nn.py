@@ -1,0 +1,229 @@
+"""Modules: parameters, buffers, names. Written so that an architecture reads as it does in torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from memlint.meta import functional as F
+from memlint.meta.tape import Label
+from memlint.meta.tensor import DType, Tensor, component, empty, float32, int64, relabel, state
+
+
+def parameter(*shape: int, dtype: DType | None = None) -> Tensor:
+    """A trainable leaf."""
+    with component("parameters"):
+        return empty(shape, dtype).requires_grad_()
+
+
+def buffer(*shape: int, dtype: DType = float32) -> Tensor:
+    """A leaf that is not trained (running statistics, position tables). Counted apart from parameters."""
+    with component("buffers"):
+        return empty(shape, dtype)
+
+
+class Module:
+    """Attributes that are modules, parameters, buffers or lists of modules are found by looking at them."""
+
+    path = ""
+    training = True
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        saved = state.label
+        if self.path:
+            state.label = Label(saved.component, self.path)
+        try:
+            return self.forward(*args, **kwargs)
+        finally:
+            state.label = saved
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError
+
+    def children(self) -> Iterator[tuple[str, Module]]:
+        for name, value in self.__dict__.items():
+            if isinstance(value, Module):
+                yield name, value
+            elif isinstance(value, (list, tuple)):
+                for number, item in enumerate(value):
+                    if isinstance(item, Module):
+                        yield f"{name}.{number}", item
+
+    def modules(self) -> Iterator[Module]:
+        yield self
+        for _, child in self.children():
+            yield from child.modules()
+
+    def named_tensors(self, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
+        """Parameters and buffers with their dotted names; a tied one is met once per name."""
+        for name, value in self.__dict__.items():
+            if isinstance(value, Tensor):
+                yield f"{prefix}{name}", value
+            elif isinstance(value, Module):
+                yield from value.named_tensors(f"{prefix}{name}.")
+            elif isinstance(value, (list, tuple)):
+                for number, item in enumerate(value):
+                    if isinstance(item, Module):
+                        yield from item.named_tensors(f"{prefix}{name}.{number}.")
+                    elif isinstance(item, Tensor):
+                        yield f"{prefix}{name}.{number}", item
+
+    def parameters(self) -> list[Tensor]:
+        """Each parameter once, in order of definition, frozen ones included."""
+        labels = state.tape.labels
+        found: dict[int, Tensor] = {}
+        for _, tensor in self.named_tensors():
+            if labels[tensor.storage.index].component in ("parameters", "helper_models", "ema"):
+                found.setdefault(id(tensor), tensor)
+        return list(found.values())
+
+    def name(self, path: str = "", role: str = "") -> None:
+        """Give every module its dotted path and every parameter its label. ``role`` overrides the component."""
+        self.path = path
+        labels = state.tape.labels
+        for name, value in self.__dict__.items():
+            if isinstance(value, Tensor):
+                old = labels[value.storage.index].component
+                if old in ("parameters", "buffers", "helper_models"):
+                    relabel(value.storage, Label(role or old, path, name))
+        for name, child in self.children():
+            child.name(f"{path}.{name}" if path else name, role)
+
+    def freeze(self) -> None:
+        for tensor in self.parameters():
+            tensor.requires_grad = False
+
+    def eval(self) -> None:
+        for module in self.modules():
+            module.training = False
+
+
+class Sequential(Module):
+    def __init__(self, *modules: Module) -> None:
+        self.layers = list(modules)
+
+    def children(self) -> Iterator[tuple[str, Module]]:
+        for number, module in enumerate(self.layers):
+            yield str(number), module
+
+    def forward(self, x: Tensor) -> Tensor:
+        for module in self.layers:
+            x = module(x)
+        return x
+
+
+class Linear(Module):
+    def __init__(self, inputs: int, outputs: int, bias: bool = True) -> None:
+        self.weight = parameter(outputs, inputs)
+        self.bias = parameter(outputs) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight, self.bias)
+
+
+class Embedding(Module):
+    def __init__(self, entries: int, width: int) -> None:
+        self.weight = parameter(entries, width)
+
+    def forward(self, index: Tensor) -> Tensor:
+        return F.embedding(index, self.weight)
+
+
+class LayerNorm(Module):
+    def __init__(self, width: int, affine: bool = True) -> None:
+        self.weight = parameter(width) if affine else None
+        self.bias = parameter(width) if affine else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.layer_norm(x, self.weight, self.bias)
+
+
+class GroupNorm(Module):
+    def __init__(self, groups: int, channels: int, affine: bool = True) -> None:
+        self.groups = groups
+        self.weight = parameter(channels) if affine else None
+        self.bias = parameter(channels) if affine else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.group_norm(x, self.groups, self.weight, self.bias)
+
+
+class BatchNorm(Module):
+    """BatchNorm1d/2d/3d: statistics are buffers and follow ``training``."""
+
+    def __init__(self, channels: int) -> None:
+        self.weight = parameter(channels)
+        self.bias = parameter(channels)
+        self.running_mean = buffer(channels)
+        self.running_var = buffer(channels)
+        self.num_batches_tracked = buffer(dtype=int64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.batch_norm(x, self.weight, self.bias, training=self.training)
+
+
+class Conv(Module):
+    """Conv1d/2d/3d: ``kernel``, ``stride``, ``padding`` hold one number per spatial dimension."""
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        kernel: Sequence[int],
+        stride: Sequence[int] | int = 1,
+        padding: Sequence[int] | int = 0,
+        bias: bool = True,
+        groups: int = 1,
+    ) -> None:
+        self.weight = parameter(outputs, inputs // groups, *kernel)
+        self.bias = parameter(outputs) if bias else None
+        self.stride = stride
+        self.padding = padding
+        self.groups = groups
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.conv(x, self.weight, self.bias, self.stride, self.padding, self.groups)
+
+
+class ConvTranspose(Module):
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        kernel: Sequence[int],
+        stride: Sequence[int] | int = 1,
+        padding: Sequence[int] | int = 0,
+        bias: bool = True,
+    ) -> None:
+        self.weight = parameter(inputs, outputs, *kernel)
+        self.bias = parameter(outputs) if bias else None
+        self.stride = stride
+        self.padding = padding
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.conv_transpose(x, self.weight, self.bias, self.stride, self.padding)
+
+
+class Activation(Module):
+    """An elementwise function as a module: ``Activation("gelu")``; ``inplace`` where torch has it."""
+
+    def __init__(self, function: str, inplace: bool = False) -> None:
+        self.function = getattr(F, function)
+        self.inplace = inplace
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.function(x, inplace=True) if self.inplace else self.function(x)
+        return result
+
+
+class Dropout(Module):
+    def __init__(self, probability: float) -> None:
+        self.probability = probability
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.dropout(x, self.probability, self.training)
+
+
+def count(tensors: Iterable[Tensor]) -> int:
+    """Elements of distinct tensors."""
+    return sum(tensor.numel for tensor in {id(tensor): tensor for tensor in tensors}.values())

@@ -1,0 +1,313 @@
+"""Shape-only tensors. A tensor is a shape, strides, a dtype and a storage; a storage is an entry on the tape.
+
+Storages are reference counted by Python itself, as eager PyTorch's are, so local variables, saved tensors and
+in-place operations live exactly as long as they do in a real step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from math import prod
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from memlint.meta.tape import Label, Tape
+
+if TYPE_CHECKING:
+    from memlint.meta.autograd import Node
+
+Shape = tuple[int, ...]
+
+
+class DType(NamedTuple):
+    name: str
+    itemsize: int
+    is_floating: bool = True
+
+
+float64 = DType("float64", 8)
+float32 = DType("float32", 4)
+bfloat16 = DType("bfloat16", 2)
+float16 = DType("float16", 2)
+int64 = DType("int64", 8, False)
+int32 = DType("int32", 4, False)
+uint8 = DType("uint8", 1, False)
+int8 = DType("int8", 1, False)
+bool_ = DType("bool", 1, False)
+
+DTYPES = {d.name: d for d in (float64, float32, bfloat16, float16, int64, int32, uint8, int8, bool_)}
+DTYPES.update({"fp32": float32, "bf16": bfloat16, "fp16": float16, "half": float16, "float": float32})
+
+
+class State:
+    """What the ops look at while they run: one recording at a time, in one thread."""
+
+    __slots__ = (
+        "autocast",
+        "cast_cache",
+        "default_dtype",
+        "frame",
+        "grad_enabled",
+        "label",
+        "sequence",
+        "tape",
+    )
+
+    def __init__(self) -> None:
+        self.tape: Tape = Tape()
+        self.label = Label("activations", "")
+        self.grad_enabled = True
+        self.autocast: DType | None = None
+        self.cast_cache: dict[int, tuple[Tensor, Tensor]] = {}
+        self.default_dtype = float32
+        self.sequence = 0
+        self.frame: Any = None  # the checkpoint frame that is being recorded or recomputed
+
+
+state = State()
+
+
+@contextmanager
+def recording(symbolic: bool = False) -> Iterator[Tape]:
+    """Ops inside write a fresh tape. What dies after the block is not on it."""
+    global state
+    saved = {name: getattr(state, name) for name in State.__slots__}
+    State.__init__(state)
+    state.tape = tape = Tape(symbolic)
+    try:
+        yield tape
+    finally:
+        tape.events = list(tape.events)  # storages still alive write their free into the list left behind
+        for name, value in saved.items():
+            setattr(state, name, value)
+
+
+@contextmanager
+def component(name: str) -> Iterator[None]:
+    """Storages made inside belong to this component (``logits``, ``ema``, ``helper_models``, ...)."""
+    saved = state.label
+    state.label = Label(name, saved.module)
+    try:
+        yield
+    finally:
+        state.label = saved
+
+
+@contextmanager
+def default_dtype(dtype: DType) -> Iterator[None]:
+    saved = state.default_dtype
+    state.default_dtype = dtype
+    try:
+        yield
+    finally:
+        state.default_dtype = saved
+
+
+class Storage:
+    """Bytes on the card. Its birth and its death are events on the tape."""
+
+    __slots__ = ("events", "index", "nbytes")
+
+    def __init__(self, nbytes: int, shape: Shape, itemsize: int) -> None:
+        tape = state.tape
+        self.index = index = len(tape.sizes)
+        self.nbytes = nbytes
+        self.events = events = tape.events
+        tape.sizes.append(nbytes)
+        tape.labels.append(state.label)
+        events.append(index)
+        if tape.shapes is not None:
+            tape.shapes.append((shape, itemsize))
+
+    def __del__(self) -> None:
+        self.events.append(~self.index)
+
+
+def relabel(storage: Storage, label: Label) -> None:
+    """Say after the fact whose memory this is (a gradient that a parameter keeps)."""
+    state.tape.labels[storage.index] = label
+
+
+def contiguous_strides(shape: Sequence[int]) -> Shape:
+    strides = []
+    step = 1
+    for size in reversed(shape):
+        strides.append(step)
+        step = int(step) * max(int(size), 1)
+    return tuple(reversed(strides))
+
+
+def _is_contiguous(shape: Shape, strides: Shape) -> bool:
+    expected = 1
+    for size, stride in zip(reversed(shape), reversed(strides)):
+        if size != 1:
+            if stride != expected:
+                return False
+            expected = int(expected) * int(size)
+    return True
+
+
+def _is_dense(shape: Shape, strides: Shape) -> bool:
+    """Non-overlapping and dense: some permutation of the dimensions is contiguous."""
+    expected = 1
+    for stride, size in sorted((stride, int(size)) for size, stride in zip(shape, strides) if size != 1):
+        if stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def view_strides(shape: Shape, strides: Shape, new_shape: Shape) -> Shape | None:
+    """Strides of a view with a new shape, or None where only a copy can have it (as torch decides it)."""
+    if prod(int(d) for d in shape) == 0:
+        return contiguous_strides(new_shape)
+    # Merge the old dimensions into runs that are contiguous in memory, then cut each run anew.
+    result = [0] * len(new_shape)
+    view_d = len(new_shape) - 1
+    base = strides[-1] if strides else 1
+    run = 1
+    view_run = 1
+    for d in range(len(shape) - 1, -1, -1):
+        run *= int(shape[d])
+        if d == 0 or (shape[d - 1] != 1 and strides[d - 1] != run * base):
+            while view_d >= 0 and (view_run < run or new_shape[view_d] == 1):
+                result[view_d] = view_run * base
+                view_run *= int(new_shape[view_d])
+                view_d -= 1
+            if view_run != run:
+                return None
+            if d > 0:
+                base = strides[d - 1]
+                run = 1
+                view_run = 1
+    if not shape:
+        return (1,) * len(new_shape)
+    return tuple(result) if view_d < 0 else None
+
+
+class Tensor:
+    """``strides`` is None when contiguous. ``node`` is the autograd node that made it; leaves have none."""
+
+    __slots__ = ("dtype", "grad", "node", "output_nr", "requires_grad", "shape", "storage", "strides", "__weakref__")
+
+    def __init__(
+        self, shape: Shape, dtype: DType, storage: Storage | None = None, strides: Shape | None = None
+    ) -> None:
+        self.shape = shape
+        self.dtype = dtype
+        self.strides = strides
+        self.storage = (
+            storage
+            if storage is not None
+            else Storage(int(prod(shape)) * dtype.itemsize, shape, dtype.itemsize)
+        )
+        self.requires_grad = False
+        self.node: Node | None = None
+        self.output_nr = 0
+        self.grad: Tensor | None = None
+
+    def __repr__(self) -> str:
+        return f"Tensor({'x'.join(str(int(d)) for d in self.shape)} {self.dtype.name})"
+
+    # -- facts
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def numel(self) -> int:
+        return int(prod(self.shape))
+
+    @property
+    def nbytes(self) -> int:
+        return int(prod(self.shape)) * self.dtype.itemsize
+
+    @property
+    def is_contiguous(self) -> bool:
+        return self.strides is None
+
+    def full_strides(self) -> Shape:
+        return self.strides if self.strides is not None else contiguous_strides(self.shape)
+
+    def alias(self, shape: Shape, strides: Shape | None) -> Tensor:
+        """Another tensor over the same storage, without history."""
+        if strides is not None and _is_contiguous(shape, strides):
+            strides = None
+        return Tensor(shape, self.dtype, self.storage, strides)
+
+    def detach(self) -> Tensor:
+        return Tensor(self.shape, self.dtype, self.storage, self.strides)
+
+    def requires_grad_(self, value: bool = True) -> Tensor:
+        self.requires_grad = value
+        return self
+
+    # -- ops (memlint.meta.functional holds them; imported on first use because it imports this module)
+
+    def __getattr__(self, name: str) -> Any:
+        from memlint.meta import functional
+
+        operation = functional.METHODS.get(name)
+        if operation is None:
+            raise AttributeError(f"meta tensors have no {name!r}")
+        # Found once, then an ordinary method.
+        setattr(Tensor, name, operation)
+        return operation.__get__(self, Tensor)
+
+    def __add__(self, other: Any) -> Tensor:
+        return self.add(other)  # type: ignore[no-any-return]
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Any) -> Tensor:
+        return self.sub(other)  # type: ignore[no-any-return]
+
+    def __rsub__(self, other: Any) -> Tensor:
+        return self.rsub(other)  # type: ignore[no-any-return]
+
+    def __mul__(self, other: Any) -> Tensor:
+        return self.mul(other)  # type: ignore[no-any-return]
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: Any) -> Tensor:
+        return self.div(other)  # type: ignore[no-any-return]
+
+    def __neg__(self) -> Tensor:
+        return self.neg()  # type: ignore[no-any-return]
+
+    def __pow__(self, exponent: float) -> Tensor:
+        return self.pow(exponent)  # type: ignore[no-any-return]
+
+    def __matmul__(self, other: Tensor) -> Tensor:
+        return self.matmul(other)  # type: ignore[no-any-return]
+
+    def __getitem__(self, index: Any) -> Tensor:
+        return self.select_index(index)  # type: ignore[no-any-return]
+
+
+def empty(shape: Sequence[int], dtype: DType | None = None) -> Tensor:
+    """A fresh contiguous tensor: one allocation."""
+    return Tensor(tuple(shape), dtype or state.default_dtype)
+
+
+def empty_like(x: Tensor, dtype: DType | None = None) -> Tensor:
+    """A fresh tensor with x's memory layout where x is dense; contiguous-in-order otherwise (torch's rule)."""
+    out = Tensor(x.shape, dtype or x.dtype)
+    if x.strides is not None:
+        out.strides = preserved_strides(x.shape, x.strides)
+    return out
+
+
+def preserved_strides(shape: Shape, strides: Shape) -> Shape | None:
+    """Strides a fresh result gets from an operand's: same order of dimensions, packed."""
+    if not _is_dense(shape, strides):
+        order = sorted(range(len(shape)), key=lambda d: (strides[d], -d))
+        packed = [0] * len(shape)
+        step = 1
+        for d in order:
+            packed[d] = step
+            step *= max(int(shape[d]), 1)
+        strides = tuple(packed)
+    return None if _is_contiguous(shape, strides) else strides

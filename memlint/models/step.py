@@ -1,0 +1,113 @@
+"""The training loop: what every run does around its model, in the order in which real loops do it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from memlint.dialects.spec import TrainingSpec
+from memlint.meta import optim
+from memlint.meta.amp import autocast
+from memlint.meta.autograd import backward, no_grad, saved_storages
+from memlint.meta.dims import symbol
+from memlint.meta.nn import Module, count
+from memlint.meta.tape import Label
+from memlint.meta.tensor import Tensor, empty_like, recording, state
+from memlint.models import Recording
+from memlint.models.system import System
+
+# Facts that stand for a dimension, and their letter in formulas.
+SYMBOLS = {
+    "micro_batch_size": "B",
+    "observation_steps": "T",
+    "frames": "F",
+    "predicted_frames": "P",
+    "sequence_length": "S",
+    "groups": "G",
+    "group_size": "M",
+    "points": "N",
+    "sample_size": "K",
+}
+
+
+def symbolic_spec(spec: TrainingSpec) -> TrainingSpec:
+    """The same run with its sizes as named dimensions."""
+    changes = {
+        name: symbol(spec[name], letter, name)
+        for name, letter in SYMBOLS.items()
+        if isinstance(spec.get(name), int) and not isinstance(spec.get(name), bool)
+    }
+    renamed = spec.with_facts(**changes)
+    for name in changes:
+        renamed.facts[name] = spec.facts[name]._replace(value=changes[name])
+    return renamed
+
+
+def record_step(
+    build: Callable[[TrainingSpec], System], spec: TrainingSpec, symbolic: bool = False
+) -> Recording:
+    """Record one steady step: optimizer state exists already, gradients do not (``zero_grad`` made them None)."""
+    if symbolic:
+        spec = symbolic_spec(spec)
+    with recording(symbolic) as tape:
+        tape.mark("setup")
+        system = build(spec)
+        system.model.name()
+        parameters = system.model.parameters()
+        for helper in system.helpers:
+            helper.name(helper.path or type(helper).__name__.lower(), "helper_models")
+        ema = _copy_for_ema(system.ema)
+        optimizer = optim.OPTIMIZERS[system.optimizer](parameters, **system.optimizer_options)
+        optimizer.allocate_state()
+        # The second micro-batch meets the gradients of the first; a third would look like the second.
+        for micro_batch in range(min(system.accumulation, 2)):
+            tape.mark("forward")
+            batch = system.batch()
+            with autocast(system.autocast):
+                loss = system.loss(batch)
+            if micro_batch == min(system.accumulation, 2) - 1:
+                tape.saved_bytes = _saved_bytes(loss, tape.labels)
+            tape.mark("backward")
+            backward(loss)
+        tape.mark("optimizer_step")
+        optimizer.step()
+        optimizer.zero_grad()
+        if system.after_step is not None:
+            system.after_step()
+        if system.evaluate is not None:
+            del batch, loss
+            tape.mark("evaluation")
+            with no_grad(), autocast(system.autocast):
+                system.evaluate()
+        # What follows the step in a real loop still has these alive.
+        del ema
+    every = [*parameters, *(p for helper in system.helpers for p in helper.parameters())]
+    return Recording(
+        tape,
+        parameters=count(every),
+        trainable_parameters=count(p for p in parameters if p.requires_grad),
+        framework=system.framework,
+        has_matmul="matmul" in system.uses,
+        has_convolution="convolution" in system.uses,
+    )
+
+
+def _saved_bytes(loss: Tensor, labels: list[Label]) -> int:
+    """Distinct storages that the graph holds, without parameters and buffers."""
+    weights = ("parameters", "buffers", "helper_models")
+    return sum(
+        size for index, size in saved_storages(loss).items() if labels[index].component not in weights
+    )
+
+
+def _copy_for_ema(modules: Sequence[Module]) -> list[Tensor]:
+    """``copy.deepcopy(model)``: every parameter and buffer once more."""
+    copies: dict[int, Tensor] = {}
+    saved = state.label
+    for module in modules:
+        for name, tensor in module.named_tensors():
+            if id(tensor) not in copies:
+                owner = state.tape.labels[tensor.storage.index].module
+                state.label = Label("ema", owner, name.rsplit(".", 1)[-1])
+                copies[id(tensor)] = empty_like(tensor)
+    state.label = saved
+    return list(copies.values())

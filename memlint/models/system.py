@@ -1,0 +1,41 @@
+"""What a model of :mod:`memlint.models` hands over: modules, a batch, a loss, and how the run trains them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from memlint.meta.nn import Module
+from memlint.meta.tensor import DType, Tensor
+
+
+class System(NamedTuple):
+    """One training run over meta tensors.
+
+    model      everything whose parameters exist on the card; frozen parts have ``requires_grad`` False
+    batch      makes one micro-batch's input tensors (they live as long as the loop holds them)
+    loss       (batch) -> scalar, written as the real training loop writes it; locals live as they do there
+    ema        modules of which a full second copy lives on the card
+    helpers    resident models that are not trained (VAE, text encoder, teacher); counted apart
+    evaluate   one evaluation batch without gradients, where the config has one; its result stays alive until
+               the next batch replaces it
+    after_step what the loop does after the optimizer's step (EMA update with temporaries); usually None
+    autocast   compute dtype of mixed precision, None for none
+    optimizer  name in :data:`memlint.meta.optim.OPTIMIZERS`, with keyword arguments
+    framework  "torch" or "jax"
+    uses       "matmul" and "convolution" decide which library workspaces the run needs
+    """
+
+    model: Module
+    batch: Callable[[], Any]
+    loss: Callable[[Any], Tensor]
+    optimizer: str = "adamw"
+    optimizer_options: dict[str, Any] = {}  # noqa: RUF012
+    accumulation: int = 1
+    autocast: DType | None = None
+    ema: Sequence[Module] = ()
+    helpers: Sequence[Module] = ()
+    evaluate: Callable[[], Any] | None = None
+    after_step: Callable[[], Any] | None = None
+    framework: str = "torch"
+    uses: frozenset[str] = frozenset({"matmul"})
