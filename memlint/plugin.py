@@ -91,6 +91,7 @@ class Run:
 
     estimator  TrainingSpec -> Estimate; raises nothing for settings a config can state
     spell      (spec, fact name, value) -> edits in the family's spelling; () where the family has no key for it
+    saved      TrainingSpec -> bytes that autograd holds at the end of forward, the quick half of an estimate
     """
 
     def __init__(
@@ -104,6 +105,7 @@ class Run:
         gpu: str = "",
         faults: Iterable[Fault] = (),
         options: dict[str, Any] | None = None,
+        saved: Callable[[TrainingSpec], int] | None = None,
     ) -> None:
         self.spec = spec
         self.estimate = estimate
@@ -114,6 +116,7 @@ class Run:
         self.options = options or {}
         self._estimator = estimator
         self._spell = spell
+        self._saved = saved or (lambda changed: estimator(changed).saved_bytes)
         self._memo: dict[tuple[tuple[str, Any], ...], Estimate] = {}
 
     # -- facts
@@ -155,8 +158,8 @@ class Run:
         if fact is None or self.estimate is None or not isinstance(fact.value, int) or fact.value < 1:
             return None
         base = self.estimate.saved_bytes
-        once = self.what_if(**{name: fact.value * factor}).saved_bytes
-        twice = self.what_if(**{name: fact.value * factor * factor}).saved_bytes
+        once = self._saved(self.spec.with_facts(**{name: fact.value * factor}))
+        twice = self._saved(self.spec.with_facts(**{name: fact.value * factor * factor}))
         first, second = once - base, twice - once
         if first <= 0 or second <= 0:
             return Growth(fact, 0.0, 0)
@@ -167,7 +170,12 @@ class Run:
 
     # -- saying it
 
+    def can_set(self, name: str, value: Any) -> bool:
+        """Whether this family has a key for the fact, and a spelling for the value."""
+        return bool(self._spell(self.spec, name, value))
+
     def edits(self, **changes: Any) -> tuple[Edit, ...]:
+        """How these facts are written in this family. Raises nothing; () where there is no key."""
         found: list[Edit] = []
         for name, value in changes.items():
             found.extend(self._spell(self.spec, name, value))
@@ -183,6 +191,16 @@ class Run:
         return Fix(
             title, safety, edits, after.device_bytes, self.estimate.device_bytes - after.device_bytes, fits
         )
+
+    def parent_span(self, fact: Fact) -> Span | None:
+        """For a key that is not written: the key of the closest section that would hold it."""
+        path = fact.key
+        while "." in path:
+            path = path.rpartition(".")[0]
+            node = self.spec.root.get(path)
+            if node is not None and node.key_span is not None:
+                return node.key_span
+        return None
 
     def root_span(self) -> Span:
         """Where a finding about the whole run goes: the first line of the file (or the command)."""
@@ -228,11 +246,13 @@ class Rule:
         fixes: Sequence[Fix] = (),
         notes: Sequence[str] = (),
     ) -> Finding:
-        """A finding on a fact's key: on the fact's own key where it is written, else on the first related
-        fact that is written, else on the first line."""
+        """A finding on a fact's key: the key itself where it is written, else the section that would hold it,
+        else the first related fact that is written, else the first line."""
         if isinstance(fact, str):
             fact = run.fact(fact)
         place = span or (fact.span if fact is not None else None)
+        if place is None and fact is not None:
+            place = run.parent_span(fact)
         if place is None:
             place = next((other.span for other in related if other.span is not None), None)
         return Finding(

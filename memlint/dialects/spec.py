@@ -48,6 +48,15 @@ class Missing(NamedTuple):
     reason: str
 
 
+class Conflict(NamedTuple):
+    """Keys of one config that state different things about the same tensor (MEM801)."""
+
+    key: str
+    span: Span
+    message: str
+    related: tuple[Span, ...] = ()
+
+
 class TrainingSpec:
     """One training run. ``spec["micro_batch_size"]`` is a value, ``spec.fact("micro_batch_size")`` the fact.
 
@@ -56,6 +65,7 @@ class TrainingSpec:
     architecture  key of :mod:`memlint.models` that builds it; None when the model is unknown
     document      what it was read from; ``root`` is the tree that the keys point into (composed for Hydra,
                   the options of one command for a shell script)
+    conflicts     keys that contradict each other (MEM801), found by the dialect
     launch        the shell command that starts the run, where the file is a script (launchers, environment)
     """
 
@@ -71,6 +81,7 @@ class TrainingSpec:
         missing: tuple[Missing, ...] = (),
         unknown_reason: str = "",
         launch: Command | None = None,
+        conflicts: tuple[Conflict, ...] = (),
     ) -> None:
         self.family = family
         self.document = document
@@ -82,6 +93,7 @@ class TrainingSpec:
         self.missing = missing
         self.unknown_reason = unknown_reason
         self.launch = launch
+        self.conflicts = conflicts
 
     def __getitem__(self, name: str) -> Any:
         return self.facts[name].value
@@ -104,11 +116,7 @@ class TrainingSpec:
         facts = dict(self.facts)
         for name, value in changes.items():
             old = facts.get(name)
-            facts[name] = (
-                old._replace(value=value, origin=OVERRIDE)
-                if old is not None
-                else Fact(name, value, OVERRIDE)
-            )
+            facts[name] = old._replace(value=value, origin=OVERRIDE) if old is not None else Fact(name, value, OVERRIDE)
         copy = TrainingSpec.__new__(TrainingSpec)
         copy.__dict__.update(self.__dict__)
         copy.facts = facts

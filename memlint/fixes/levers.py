@@ -1,0 +1,206 @@
+"""The levers that rules pull: changes of facts that lower the peak, each with how intrusive it is.
+
+A lever is a proposal; its effect is always re-estimated. It is None where it does not apply to the run, or where the
+family has no key for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from memlint.plugin import DISPLAY, SAFE, UNSAFE, Fix, Run
+
+HALF = ("bfloat16", "float16")
+
+
+class Lever(NamedTuple):
+    safety: str
+    changes: dict[str, Any]
+
+
+def _first_settable(run: Run, name: str, values: tuple[Any, ...]) -> Any:
+    return next((value for value in values if run.can_set(name, value)), None)
+
+
+def fused_optimizer(run: Run) -> Lever | None:
+    """One kernel without temporaries instead of a list as large as the parameters."""
+    if run.value("optimizer_implementation") not in ("foreach", "loop"):
+        return None
+    if not run.can_set("optimizer_implementation", "fused"):
+        return None
+    return Lever(SAFE, {"optimizer_implementation": "fused"})
+
+
+def fused_attention(run: Run) -> Lever | None:
+    """A kernel that does not keep the probabilities."""
+    if run.value("attention") != "eager":
+        return None
+    value = _first_settable(run, "attention", ("sdpa", "flash", "xformers"))
+    return None if value is None else Lever(UNSAFE, {"attention": value})
+
+
+def checkpointing(run: Run) -> Lever | None:
+    """Recompute activations instead of keeping them."""
+    if run.value("checkpointing") in (None, "full"):
+        return None
+    value = _first_settable(run, "checkpointing", ("full", "blocks"))
+    if value is None or value == run.value("checkpointing"):
+        return None
+    return Lever(UNSAFE, {"checkpointing": value})
+
+
+def mixed_precision(run: Run) -> Lever | None:
+    """Activations in 16 bits under autocast; weights, gradients and optimizer states stay in fp32."""
+    if run.value("compute_dtype") != "float32" or run.value("parameter_dtype", "float32") in HALF:
+        return None
+    value = _first_settable(run, "compute_dtype", HALF)
+    return None if value is None else Lever(UNSAFE, {"compute_dtype": value})
+
+
+def half_weights(run: Run) -> Lever | None:
+    """Weights, and with them gradients and optimizer states, in bfloat16."""
+    if run.value("parameter_dtype") != "float32" or not run.can_set("parameter_dtype", "bfloat16"):
+        return None
+    return Lever(UNSAFE, {"parameter_dtype": "bfloat16"})
+
+
+def small_optimizer(run: Run) -> Lever | None:
+    """States in one byte each, or factored."""
+    if run.value("optimizer") not in ("adamw", "adam"):
+        return None
+    value = _first_settable(run, "optimizer", ("adamw_8bit", "adafactor"))
+    return None if value is None else Lever(UNSAFE, {"optimizer": value})
+
+
+def no_ema(run: Run) -> Lever | None:
+    """Without the second copy of the weights."""
+    if not run.value("ema") or not run.can_set("ema", False):
+        return None
+    return Lever(DISPLAY, {"ema": False})
+
+
+def frozen_encoder(run: Run) -> Lever | None:
+    """An encoder that does not train keeps nothing for backward."""
+    if run.value("encoder_frozen") is not False or not run.can_set("encoder_frozen", True):
+        return None
+    return Lever(DISPLAY, {"encoder_frozen": True})
+
+
+def batch_changes(run: Run, batch: int) -> dict[str, Any]:
+    """A smaller micro batch with as much more accumulation, where the family has a key for that."""
+    old = run.value("micro_batch_size")
+    changes: dict[str, Any] = {"micro_batch_size": batch}
+    steps = run.value("gradient_accumulation_steps")
+    if isinstance(steps, int) and old % batch == 0:
+        more = steps * (old // batch)
+        if run.can_set("gradient_accumulation_steps", more):
+            changes["gradient_accumulation_steps"] = more
+    return changes
+
+
+def smaller_batch(run: Run) -> Lever | None:
+    """The largest halving of the micro batch that fits the budget; one halving where there is none to meet."""
+    batch = run.value("micro_batch_size")
+    if not isinstance(batch, int) or batch < 2 or not run.can_set("micro_batch_size", batch // 2):
+        return None
+    smaller = batch // 2
+    if run.over_budget:
+        assert run.budget_bytes is not None
+        while smaller > 1 and not _fits(run, batch_changes(run, smaller)):
+            smaller //= 2
+    return Lever(DISPLAY, batch_changes(run, smaller))
+
+
+def _fits(run: Run, changes: dict[str, Any]) -> bool:
+    return run.budget_bytes is None or run.what_if(**changes).device_bytes <= run.budget_bytes
+
+
+# From the least to the most intrusive: what is learned changes only with the last ones.
+LADDER: tuple[Callable[[Run], Lever | None], ...] = (
+    fused_optimizer,
+    fused_attention,
+    checkpointing,
+    mixed_precision,
+    small_optimizer,
+    half_weights,
+    smaller_batch,
+    no_ema,
+    frozen_encoder,
+)
+
+
+def describe(run: Run, changes: dict[str, Any]) -> str:
+    """``batch_size 128 -> 32, gradient_accumulate_every 1 -> 4``, in the config's own words."""
+    parts = []
+    for name, value in changes.items():
+        fact = run.fact(name)
+        edits = run.edits(**{name: value})
+        text = " ".join(edits[0].text.replace("\\\n", " ").split()) if edits else str(value)
+        if fact is not None and fact.node is not None and edits:
+            parts.append(f"{fact.label} {_plain(fact.node.plain())} -> {text}")
+        elif edits:
+            parts.append(f"add {text.strip(', ')}")
+        else:
+            parts.append(f"{name} {run.value(name)} -> {value}")
+    return ", ".join(parts)
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "null" if value is None else str(value)
+
+
+def fix(run: Run, lever: Lever | None) -> list[Fix]:
+    """The lever as a fix, in a list; [] where there is none or it saves nothing."""
+    if lever is None:
+        return []
+    found = run.fix(describe(run, lever.changes), lever.safety, **lever.changes)
+    return [found] if found.saved_bytes is None or found.saved_bytes > 0 else []
+
+
+def fixes(run: Run, *levers: Callable[[Run], Lever | None]) -> list[Fix]:
+    """Those of the levers that apply and lower the peak, in the order given."""
+    return [found for lever in levers for found in fix(run, lever(run))]
+
+
+def plan(run: Run) -> Fix | None:
+    """The first rungs of the ladder that together fit the budget; None where even all of them do not."""
+    if run.budget_bytes is None or run.estimate is None:
+        return None
+    changes: dict[str, Any] = {}
+    safety = SAFE
+    before = run.estimate.device_bytes
+    for rung in LADDER:
+        lever = rung(run)
+        if lever is None:
+            continue
+        if rung is smaller_batch:
+            done = _shrink(run, changes)
+            if done is not None:
+                return run.fix(describe(run, done), DISPLAY, **done)
+            changes.update(batch_changes(run, 1))
+            safety = DISPLAY
+            before = run.what_if(**changes).device_bytes
+            continue
+        tried = {**changes, **lever.changes}
+        after = run.what_if(**tried).device_bytes
+        if after < before:
+            changes, before = tried, after
+            safety = max(safety, lever.safety, key=(SAFE, UNSAFE, DISPLAY).index)
+            if after <= run.budget_bytes:
+                return run.fix(describe(run, changes), safety, **changes)
+    return None
+
+
+def _shrink(run: Run, changes: dict[str, Any]) -> dict[str, Any] | None:
+    """The largest halving of the micro batch that fits on top of other changes."""
+    batch = run.value("micro_batch_size")
+    smaller = batch // 2
+    while smaller >= 1:
+        tried = {**changes, **batch_changes(run, smaller)}
+        if _fits(run, tried):
+            return tried
+        smaller //= 2
+    return None

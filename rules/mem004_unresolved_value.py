@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from memlint.plugin import INFO, Finding, Rule, Run
+
+
+class UnresolvedValue(Rule):
+    """unresolved-value: a value that matters for memory is not known before the run.
+
+    ## What it does
+    Names keys that matter for memory whose value comes from an environment variable, a resolver, a command
+    substitution or an expression that would have to be executed.
+
+    ## Why it matters
+    memlint runs nothing and guesses nothing: the estimate leaves the value out, takes the family's default where the
+    report says so, or is not made at all.
+
+    ## Example
+    `batch_size: ${oc.env:BATCH}`
+
+    ## Use instead
+    A literal value, or `-o key=value` on the command line for the check.
+
+    ## Fix safety
+    No fix.
+
+    ## References
+    OmegaConf resolvers; parameter expansion in bash.
+    """
+
+    code = "MEM004"
+    name = "unresolved-value"
+    severity = INFO
+    needs_estimate = False
+
+    def check(self, run: Run) -> Iterator[Finding]:
+        for missing in run.spec.missing:
+            message = f"{missing.key} is not known before the run: {missing.reason}"
+            found = self.finding(run, message, span=missing.span)
+            yield found._replace(key=missing.key)

@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from memlint.plugin import INFO, Finding, Rule, Run
+
+
+class UnknownModel(Rule):
+    """unknown-model: there is no estimate for this run.
+
+    ## What it does
+    Says why the run has no estimate: its model, or a size that the estimate cannot do without, is not known.
+
+    ## Why it matters
+    UNKNOWN is an answer; a guess would not be one. Rules that need no estimate still run.
+
+    ## Example
+    A frame limit of `null`: the number of tokens has no bound.
+
+    ## Use instead
+    State the value, in the config or with `-o key=value`.
+
+    ## Fix safety
+    No fix.
+
+    ## References
+    `memlint explain` on a config with an estimate shows what it is made of.
+    """
+
+    code = "MEM007"
+    name = "unknown-model"
+    severity = INFO
+    needs_estimate = False
+
+    def check(self, run: Run) -> Iterator[Finding]:
+        if run.estimate is None and run.spec.family:
+            reason = run.spec.unknown_reason or "the model is not known"
+            yield self.finding(run, f"no estimate: {reason}", "architecture")

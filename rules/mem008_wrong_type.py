@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from memlint.dialects import schema
+from memlint.plugin import ERROR, SAFE, Edit, Finding, Fix, Rule, Run
+
+
+class WrongType(Rule):
+    """wrong-type: a value that its key does not take.
+
+    ## What it does
+    Holds the config against its family's schema: types, bounds and enumerations.
+
+    ## Why it matters
+    The run stops when the value is first used, or worse, takes it for something else.
+
+    ## Example
+    `batch_size: "many"`
+
+    ## Use instead
+    A value of the type that the key takes; for a misspelt name, the one that the message proposes.
+
+    ## Fix safety
+    Safe: only a misspelt name is put right.
+
+    ## References
+    The schema of the family in `schemas/`.
+    """
+
+    code = "MEM008"
+    name = "wrong-type"
+    severity = ERROR
+    needs_estimate = False
+
+    def check(self, run: Run) -> Iterator[Finding]:
+        for violation in schema.violations(run.spec):
+            if violation.kind == "unknown-key":
+                continue
+            fixes = []
+            if violation.suggestion:
+                title = f"{violation.node.plain()} -> {violation.suggestion}"
+                fixes.append(Fix(title, SAFE, (Edit(violation.node.span, violation.suggestion),)))
+            found = self.finding(run, violation.message, span=violation.node.span, fixes=fixes)
+            yield found._replace(key=violation.node.key_path)

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from memlint.dialects import schema
+from memlint.plugin import UNSAFE, Edit, Finding, Fix, Rule, Run
+
+
+class UnknownKey(Rule):
+    """unknown-key: a key one slip away from one that matters for memory.
+
+    ## What it does
+    Reports keys that the family does not know and that differ by one typing error from one that it does.
+
+    ## Why it matters
+    Most trainers ignore a key that they do not know: `gradient_checkpoiting: true` checkpoints nothing.
+
+    ## Example
+    `use_gradient_checkpoiting: true`
+
+    ## Use instead
+    `use_gradient_checkpointing: true`
+
+    ## Fix safety
+    Unsafe: the renamed key takes effect.
+
+    ## References
+    The schema of the family in `schemas/`.
+    """
+
+    code = "MEM009"
+    name = "unknown-key"
+    needs_estimate = False
+
+    def check(self, run: Run) -> Iterator[Finding]:
+        for violation in schema.violations(run.spec):
+            if violation.kind != "unknown-key":
+                continue
+            span = violation.node.key_span or violation.node.span
+            fixes = []
+            if violation.suggestion:
+                old = violation.node.key_path.rpartition(".")[2]
+                fixes.append(Fix(f"{old} -> {violation.suggestion}", UNSAFE, (Edit(span, violation.suggestion),)))
+            found = self.finding(run, violation.message, span=span, fixes=fixes)
+            yield found._replace(key=violation.node.key_path)

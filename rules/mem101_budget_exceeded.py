@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from memlint.fixes import levers
+from memlint.plugin import ERROR, Finding, Rule, Run
+from memlint.units import format_bytes
+
+
+class BudgetExceeded(Rule):
+    """budget-exceeded: the run does not fit the card.
+
+    ## What it does
+    Compares the device peak (tensors, allocator, workspaces, CUDA context) with the budget. It fires when even the low
+    end of the estimate's interval is above it.
+
+    ## Why it matters
+    The run ends in an out-of-memory error, in its first steps or hours later.
+
+    ## Example
+    `batch_size: 128` with 512 groups on a 16 GB card.
+
+    ## Use instead
+    The plan in the fix: the least intrusive changes that together fit, each re-estimated.
+
+    ## Fix safety
+    That of the most intrusive change in the plan.
+
+    ## References
+    `memlint explain` shows where every GiB comes from.
+    """
+
+    code = "MEM101"
+    name = "budget-exceeded"
+    severity = ERROR
+
+    def check(self, run: Run) -> Iterator[Finding]:
+        if not run.over_budget or run.estimate is None or run.budget_bytes is None:
+            return
+        estimate = run.estimate
+        over = estimate.device_bytes - run.budget_bytes
+        largest = max(estimate.components, key=lambda component: component.size_bytes)
+        message = (
+            f"needs {format_bytes(estimate.device_bytes)} of {format_bytes(run.budget_bytes)}: "
+            f"{format_bytes(over)} too much; {largest.name} take {format_bytes(largest.size_bytes)}"
+        )
+        plan = levers.plan(run)
+        yield self.finding(
+            run,
+            message,
+            "micro_batch_size",
+            size_bytes=over,
+            fixes=[plan] if plan is not None else [],
+            notes=[] if plan is not None else ["no combination of this config's own keys fits the budget"],
+        )

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from memlint.rules.common import activation_bytes, activations_dominate
+
+from memlint.fixes import levers
+from memlint.plugin import DISPLAY, ERROR, Fact, Finding, Fix, Rule, Run
+from memlint.units import format_bytes
+
+
+class TokenExplosion(Rule):
+    """token-explosion: a product of batch and tokens is most of the memory.
+
+    ## What it does
+    When activations are the largest part of the peak, shows the product of settings behind them, the bytes, and how
+    the bytes grow with each factor: measured by re-estimating at twice and four times the value.
+
+    ## Why it matters
+    Each factor looks harmless on its own line. Their product is what the card has to hold.
+
+    ## Example
+    `batch_size: 128` with `n_obs_steps: 2`, `num_group: 64` and `group_size: 32` are 524,288 points.
+
+    ## Use instead
+    A smaller micro batch with more accumulation keeps the effective batch; fewer groups, frames or points change the
+    model's input; a frozen encoder keeps nothing.
+
+    ## Fix safety
+    Display: each of these changes the optimisation or the input.
+
+    ## References
+    `memlint explain` shows the formula of each part.
+    """
+
+    code = "MEM201"
+    name = "token-explosion"
+    facts = ("token_product", "micro_batch_size")
+
+    def check(self, run: Run) -> Iterator[Finding]:
+        if run.estimate is None or not activations_dominate(run):
+            return
+        unit, names = run.value("token_product")
+        factors = [fact for fact in map(run.fact, names) if fact is not None and fact.value != 1]
+        if not factors:
+            return
+        total = 1
+        for fact in factors:
+            total *= int(fact.value)
+        product = " x ".join(f"{fact.label} {fact.value}" for fact in factors)
+        taken = activation_bytes(run)
+        share = taken / run.estimate.device_bytes
+        message = (
+            f"{product} = {total:,} {unit}: {format_bytes(taken)} of activations, {share:.0%} of the peak"
+        )
+        yield self.finding(
+            run,
+            message,
+            next((fact for fact in factors if fact.name == "micro_batch_size"), factors[0]),
+            size_bytes=taken,
+            severity=ERROR if run.over_budget else "",
+            related=factors[1:],
+            fixes=[
+                *levers.fixes(run, levers.smaller_batch),
+                *self._fewer(run, factors),
+                *levers.fixes(run, levers.frozen_encoder),
+            ],
+            notes=self._growth(run, factors),
+        )
+
+    def _growth(self, run: Run, factors: list[Fact]) -> list[str]:
+        words: dict[str, list[str]] = {}
+        for fact in factors:
+            growth = run.growth(fact.name)
+            if growth is not None:
+                words.setdefault(growth.word, []).append(fact.label)
+        return [f"grows {word} with {', '.join(labels)}" for word, labels in words.items()]
+
+    def _fewer(self, run: Run, factors: list[Fact]) -> list[Fix]:
+        """Half of the factor that is largest after the batch, where the config spells it."""
+        others = [
+            fact
+            for fact in factors
+            if fact.name not in ("micro_batch_size", "observation_steps")
+            and isinstance(fact.value, int)
+            and fact.value > 1
+            and run.can_set(fact.name, fact.value // 2)
+        ]
+        if not others:
+            return []
+        largest = max(others, key=lambda fact: fact.value)
+        return levers.fix(run, levers.Lever(DISPLAY, {largest.name: largest.value // 2}))

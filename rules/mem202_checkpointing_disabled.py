@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from memlint.rules.common import activation_bytes, activations_dominate
+
+from memlint.fixes import levers
+from memlint.plugin import Finding, Rule, Run
+from memlint.units import format_bytes
+
+
+class CheckpointingDisabled(Rule):
+    """checkpointing-disabled: activations dominate and activation checkpointing is off.
+
+    ## What it does
+    Fires when activations are the largest part of the peak and the family's checkpointing switch is off or absent.
+
+    ## Why it matters
+    With checkpointing a block keeps only its input and recomputes the rest when backward reaches it.
+
+    ## Example
+    `use_gradient_checkpointing: false`
+
+    ## Use instead
+    `use_gradient_checkpointing: true`
+
+    ## Fix safety
+    Unsafe: the same numbers for about a third more compute; random state is restored for dropout.
+
+    ## References
+    Chen et al., "Training Deep Nets with Sublinear Memory Cost", arXiv 1604.06174.
+    """
+
+    code = "MEM202"
+    name = "checkpointing-disabled"
+    facts = ("checkpointing",)
+
+    def check(self, run: Run) -> Iterator[Finding]:
+        if run.value("checkpointing") != "none" or not activations_dominate(run):
+            return
+        fixes = levers.fixes(run, levers.checkpointing)
+        if not fixes:
+            return
+        saved = fixes[0].saved_bytes or 0
+        yield self.finding(
+            run,
+            f"activations take {format_bytes(activation_bytes(run))} and checkpointing is off: "
+            f"it would save {format_bytes(saved)}",
+            "checkpointing",
+            size_bytes=saved,
+            fixes=fixes,
+        )

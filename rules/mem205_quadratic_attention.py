@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from memlint.rules.common import GIB_ATTENTION_TOKENS, attention_bytes, is_large
+
+from memlint.fixes import levers
+from memlint.plugin import DISPLAY, Finding, Fix, Rule, Run
+from memlint.units import format_bytes
+
+
+class QuadraticAttention(Rule):
+    """quadratic-attention: the number of tokens itself is the problem.
+
+    ## What it does
+    Fires when a sample has so many tokens that one head's probabilities would take a GiB (16,384 tokens), or when
+    the quadratic part is a third of the peak and the config has no key for a fused kernel.
+
+    ## Why it matters
+    Half the side of an image is a quarter of the tokens and a sixteenth of the probabilities. Without a fused kernel
+    no batch size is small enough; with one, the compute stays quadratic.
+
+    ## Example
+    A UNet with attention at half the resolution of 64 x 2048 range images: 32,768 tokens.
+
+    ## Use instead
+    Attention at deeper levels only, larger patches, windows, linear attention, or smaller images.
+
+    ## Fix safety
+    Display: the model changes.
+
+    ## References
+    Vaswani et al., "Attention Is All You Need", arXiv 1706.03762, table 1.
+    """
+
+    code = "MEM205"
+    name = "quadratic-attention"
+    facts = ("attention_tokens",)
+
+    def check(self, run: Run) -> Iterator[Finding]:
+        tokens = run.value("attention_tokens")
+        taken = attention_bytes(run)
+        exploded = tokens >= GIB_ATTENTION_TOKENS
+        no_kernel = is_large(run, taken) and levers.fused_attention(run) is None
+        if not exploded and not no_kernel:
+            return
+        one_head = tokens * tokens * 4
+        message = f"{tokens:,} tokens attend to each other: {format_bytes(one_head)} per head and sample in fp32"
+        if taken:
+            message += f", {format_bytes(taken)} of the peak here"
+        place = next(
+            (fact for fact in map(run.fact, ("patch_size", "image_size", "sequence_length")) if fact and fact.node),
+            run.fact("attention_tokens"),
+        )
+        yield self.finding(run, message, place, size_bytes=taken or one_head, fixes=self._fixes(run))
+
+    def _fixes(self, run: Run) -> list[Fix]:
+        patch = run.value("patch_size")
+        if not isinstance(patch, int) or not run.can_set("patch_size", patch * 2):
+            return []
+        return levers.fix(run, levers.Lever(DISPLAY, {"patch_size": patch * 2}))

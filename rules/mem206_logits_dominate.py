@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from memlint.rules.common import is_large
+
+from memlint.fixes import levers
+from memlint.plugin import DISPLAY, Finding, Fix, Rule, Run
+from memlint.units import format_bytes
+
+
+class LogitsDominate(Rule):
+    """logits-dominate: the logits and their gradients are a large share of the peak.
+
+    ## What it does
+    Fires when what the loss keeps and makes per token and vocabulary entry is a large part of the peak.
+
+    ## Why it matters
+    A stock cross entropy holds twelve bytes per logit in its backward pass: log-probabilities and two gradients in
+    fp32. Activation checkpointing does not touch them.
+
+    ## Example
+    4 x 2048 tokens over a vocabulary of 256,000 are 23.4 GiB.
+
+    ## Use instead
+    A chunked or fused cross entropy, the loss over fewer tokens, or shorter sequences.
+
+    ## Fix safety
+    Display for shorter sequences.
+
+    ## References
+    Wijmans et al., "Cut Your Losses in Large-Vocabulary Language Models", arXiv 2411.09009.
+    """
+
+    code = "MEM206"
+    name = "logits-dominate"
+
+    def check(self, run: Run) -> Iterator[Finding]:
+        if run.estimate is None:
+            return
+        taken = run.estimate.component_bytes("logits")
+        if not taken or not is_large(run, taken, 0.25):
+            return
+        batch, length = run.fact("micro_batch_size"), run.fact("sequence_length")
+        vocabulary = run.value("vocabulary_size") or run.value("hyperparameters.vocabulary_size")
+        message = f"logits take {format_bytes(taken)}, {taken / run.estimate.device_bytes:.0%} of the peak"
+        if batch is not None and length is not None and vocabulary:
+            message += f": {batch.value} x {length.value} tokens x {vocabulary:,} entries"
+        place = next(
+            (fact for fact in map(run.fact, ("sequence_length", "frames", "micro_batch_size")) if fact and fact.node),
+            batch,
+        )
+        yield self.finding(run, message, place, size_bytes=taken, fixes=self._fixes(run))
+
+    def _fixes(self, run: Run) -> list[Fix]:
+        found: list[Fix] = []
+        for value in ("fused", "chunked"):
+            if run.can_set("loss", value):
+                found += levers.fix(run, levers.Lever("unsafe", {"loss": value}))
+                break
+        for name in ("sequence_length", "frames"):
+            value = run.value(name)
+            if isinstance(value, int) and value > 1 and run.can_set(name, value // 2):
+                found += levers.fix(run, levers.Lever(DISPLAY, {name: value // 2}))
+                break
+        return found

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from memlint.plugin import DISPLAY, Finding, Rule, Run
+
+# Facts that bound a sample; `longest_<fact>` is what the family's documentation proposes.
+BOUNDS = ("frames", "sequence_length", "points")
+
+
+class UnboundedLength(Rule):
+    """unbounded-length: nothing bounds the length of a sample.
+
+    ## What it does
+    Fires on a frame, token or point limit that is written as "no limit".
+
+    ## Why it matters
+    The longest sample of the data set decides the peak, and it may come hours into the run.
+
+    ## Example
+    `max_frames: null`
+
+    ## Use instead
+    `max_frames: 100`: the estimate then holds for every batch.
+
+    ## Fix safety
+    Display: longer samples are cut.
+
+    ## References
+    Out of memory "40 steps in", pytorch/rfcs issue 108.
+    """
+
+    code = "MEM207"
+    name = "unbounded-length"
+    needs_estimate = False
+
+    def check(self, run: Run) -> Iterator[Finding]:
+        for name in BOUNDS:
+            fact = run.fact(name)
+            if fact is None or fact.value is not None or fact.node is None:
+                continue
+            bound = run.value(f"longest_{name}")
+            fixes = [run.fix(f"{fact.label} null -> {bound}", DISPLAY, **{name: bound})] if bound else []
+            message = f"{fact.label} has no bound: the longest sample of the data set decides the peak"
+            yield self.finding(run, message, fact, fixes=fixes)

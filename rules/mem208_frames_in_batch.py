@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from memlint.rules.common import is_large
+
+from memlint.fixes import levers
+from memlint.plugin import DISPLAY, Finding, Rule, Run
+from memlint.units import format_bytes
+
+FOLDED = ("predicted_frames", "frames", "observation_steps")
+
+
+class FramesInBatch(Rule):
+    """frames-in-batch: frames are folded into the batch and multiply the activations.
+
+    ## What it does
+    Re-estimates the run with a single frame; fires when the others cost at least a third of the peak.
+
+    ## Why it matters
+    A model that treats each frame as an image of its own sees batch x frames images, whatever the batch size says.
+
+    ## Example
+    `batch_size: 2` with `num_predict_frames: 5`: ten images per step.
+
+    ## Use instead
+    Fewer frames, frames in chunks, or a smaller batch.
+
+    ## Fix safety
+    Display: the task changes.
+
+    ## References
+    `memlint explain` shows which parts carry the factor.
+    """
+
+    code = "MEM208"
+    name = "frames-in-batch"
+    facts = ("frames_in_batch", "micro_batch_size")
+
+    def check(self, run: Run) -> Iterator[Finding]:
+        fact = run.fact(run.value("frames_in_batch"))
+        if run.estimate is None or fact is None or not isinstance(fact.value, int) or fact.value < 2:
+            return
+        extra = run.estimate.device_bytes - run.what_if(**{fact.name: 1}).device_bytes
+        if not is_large(run, extra):
+            return
+        batch = run.fact("micro_batch_size")
+        assert batch is not None
+        fixes = []
+        if run.can_set(fact.name, fact.value // 2):
+            fixes = levers.fix(run, levers.Lever(DISPLAY, {fact.name: fact.value // 2}))
+        yield self.finding(
+            run,
+            f"{fact.label} {fact.value} x {batch.label} {batch.value} = {fact.value * batch.value} images at once: "
+            f"all frames but one cost {format_bytes(extra)}",
+            fact,
+            size_bytes=extra,
+            related=[batch],
+            fixes=fixes,
+        )

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from memlint.rules.common import NOTABLE_SHARE, is_large
+
+from memlint.fixes import levers
+from memlint.plugin import Finding, Rule, Run
+from memlint.units import format_bytes
+
+
+class FullPrecision(Rule):
+    """full-precision: fp32 compute where 16 bits would do.
+
+    ## What it does
+    Fires when weights and compute are fp32, the card (where one is named) has bfloat16, and mixed precision would save
+    a notable part of the peak. Where it would not, because plain softmax keeps a second copy, it stays silent.
+
+    ## Why it matters
+    Autocast halves most activations; weights, gradients and optimizer states stay as they are.
+
+    ## Example
+    `use_mixed_precision: false`
+
+    ## Use instead
+    `use_mixed_precision: true`
+
+    ## Fix safety
+    Unsafe: numerics change.
+
+    ## References
+    Micikevicius et al., "Mixed Precision Training", arXiv 1710.03740.
+    """
+
+    code = "MEM301"
+    name = "full-precision"
+    facts = ("compute_dtype",)
+
+    def check(self, run: Run) -> Iterator[Finding]:
+        if run.value("compute_dtype") != "float32" or run.value("parameter_dtype", "float32") != "float32":
+            return
+        if run.estimate is None or not _has_bfloat16(run.gpu):
+            return
+        saved = run.estimate.device_bytes - run.what_if(compute_dtype="bfloat16").device_bytes
+        if not is_large(run, saved, NOTABLE_SHARE):
+            return
+        fixes = levers.fixes(run, levers.mixed_precision)
+        yield self.finding(
+            run,
+            f"computes in fp32: mixed precision would save {format_bytes(saved)}",
+            "compute_dtype",
+            size_bytes=saved,
+            related=[fact for fact in (run.fact("micro_batch_size"),) if fact is not None],
+            fixes=fixes,
+            notes=[] if fixes else ["this config has no key for it: the training loop decides"],
+        )
+
+
+def _has_bfloat16(gpu: str) -> bool:
+    if not gpu:
+        return True
+    from memlint.data.catalogue import parse_gpu
+
+    return parse_gpu(gpu)[0].bf16

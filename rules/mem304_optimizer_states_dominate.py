@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from memlint.rules.common import is_large
+
+from memlint.fixes import levers
+from memlint.plugin import Finding, Rule, Run
+from memlint.units import format_bytes
+
+
+class OptimizerStatesDominate(Rule):
+    """optimizer-states-dominate: the optimizer is the largest part of the peak.
+
+    ## What it does
+    Fires when states and step temporaries of the optimizer are the largest component and a third of the peak.
+
+    ## Why it matters
+    AdamW keeps eight bytes per fp32 parameter, whatever the batch; no change to batch or tokens touches them.
+
+    ## Example
+    A full fine-tune of a 2.5-billion-parameter model: 18.7 GiB of states in fp32.
+
+    ## Use instead
+    States in eight bits, a factored optimizer, or sharding over several cards.
+
+    ## Fix safety
+    Unsafe: numerics change.
+
+    ## References
+    Dettmers et al., "8-bit Optimizers via Block-wise Quantization", arXiv 2110.02861; Shazeer and Stern,
+    "Adafactor", arXiv 1804.04235.
+    """
+
+    code = "MEM304"
+    name = "optimizer-states-dominate"
+    facts = ("optimizer",)
+
+    def check(self, run: Run) -> Iterator[Finding]:
+        if run.estimate is None:
+            return
+        taken = run.estimate.component_bytes("optimizer")
+        if taken < max(part.size_bytes for part in run.estimate.components) or not is_large(run, taken):
+            return
+        yield self.finding(
+            run,
+            f"optimizer states take {format_bytes(taken)}, {taken / run.estimate.device_bytes:.0%} of the peak",
+            "optimizer",
+            size_bytes=taken,
+            fixes=levers.fixes(run, levers.small_optimizer),
+        )

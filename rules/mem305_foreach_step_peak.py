@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from memlint.rules.common import NOTABLE_SHARE, is_large
+
+from memlint.fixes import levers
+from memlint.plugin import Finding, Rule, Run
+from memlint.units import format_bytes
+
+
+class ForeachStepPeak(Rule):
+    """foreach-step-peak: the peak is the optimizer's own temporaries.
+
+    ## What it does
+    Fires when the run peaks in the optimizer step and the fused implementation would lower that peak.
+
+    ## Why it matters
+    `foreach`, what torch picks on CUDA, computes one list as large as all parameters while it updates them.
+
+    ## Example
+    AdamW with its defaults over 260 million parameters: 1 GB for a moment, and that moment is the peak.
+
+    ## Use instead
+    `fused: true`: one kernel, no temporaries.
+
+    ## Fix safety
+    Safe: the same update.
+
+    ## References
+    torch.optim documentation, "foreach" and "fused"; verl-project/verl issue 2556.
+    """
+
+    code = "MEM305"
+    name = "foreach-step-peak"
+    facts = ("optimizer_implementation",)
+
+    def check(self, run: Run) -> Iterator[Finding]:
+        if run.estimate is None or run.estimate.peak_phase != "optimizer_step":
+            return
+        if run.value("optimizer_implementation") not in ("foreach", "loop"):
+            return
+        saved = run.estimate.device_bytes - run.what_if(optimizer_implementation="fused").device_bytes
+        if not is_large(run, saved, NOTABLE_SHARE):
+            return
+        fixes = levers.fixes(run, levers.fused_optimizer)
+        yield self.finding(
+            run,
+            f"the peak is the optimizer step: {run.value('optimizer_implementation')} temporaries cost "
+            f"{format_bytes(saved)}",
+            "optimizer_implementation",
+            size_bytes=saved,
+            related=[fact for fact in (run.fact("optimizer"),) if fact is not None],
+            fixes=fixes,
+            notes=[] if fixes else ["pass fused=True where the optimizer is made"],
+        )

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from memlint.rules.common import NOTABLE_SHARE, is_large
+
+from memlint.fixes import levers
+from memlint.plugin import Finding, Rule, Run
+from memlint.units import format_bytes
+
+
+class EmaOnGpu(Rule):
+    """ema-on-gpu: the averaged copy of the weights lives on the card.
+
+    ## What it does
+    Fires when the exponential moving average takes a notable part of the peak.
+
+    ## Why it matters
+    It is a full second copy of the weights, needed once per step and never by backward.
+
+    ## Example
+    `use_ema: true`
+
+    ## Use instead
+    The copy in host memory, updated every few steps, or no average.
+
+    ## Fix safety
+    Display: the averaged weights are what many papers evaluate.
+
+    ## References
+    Polyak and Juditsky, "Acceleration of Stochastic Approximation by Averaging", 1992.
+    """
+
+    code = "MEM306"
+    name = "ema-on-gpu"
+    facts = ("ema",)
+
+    def check(self, run: Run) -> Iterator[Finding]:
+        if run.estimate is None:
+            return
+        taken = run.estimate.component_bytes("ema")
+        if not taken or not is_large(run, taken, NOTABLE_SHARE):
+            return
+        yield self.finding(
+            run,
+            f"the EMA copy takes {format_bytes(taken)} of the card",
+            "ema",
+            size_bytes=taken,
+            fixes=levers.fixes(run, levers.no_ema),
+        )

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from memlint.plugin import INFO, Finding, Rule, Run
+from memlint.units import format_bytes
+
+
+class AccumulationKeepsGradients(Rule):
+    """accumulation-keeps-gradients: accumulation costs resident gradients, and by itself saves nothing.
+
+    ## What it does
+    Re-estimates the run without accumulation; fires when that is lower.
+
+    ## Why it matters
+    From the second micro batch on, the gradients of all parameters stay while the next activations grow. It neither
+    doubles gradients nor lowers anything: only the smaller micro batch that it allows does.
+
+    ## Example
+    `gradient_accumulation_steps: 8` as a remedy for running out of memory.
+
+    ## Use instead
+    Accumulation together with a smaller micro batch.
+
+    ## Fix safety
+    No fix: the effective batch is yours to say.
+
+    ## References
+    torch.optim documentation, `zero_grad(set_to_none=True)`.
+    """
+
+    code = "MEM307"
+    name = "accumulation-keeps-gradients"
+    severity = INFO
+    facts = ("gradient_accumulation_steps",)
+
+    def check(self, run: Run) -> Iterator[Finding]:
+        steps = run.value("gradient_accumulation_steps")
+        if run.estimate is None or not isinstance(steps, int) or steps < 2:
+            return
+        extra = run.estimate.allocated_bytes - run.what_if(gradient_accumulation_steps=1).allocated_bytes
+        if extra <= 0:
+            return
+        yield self.finding(
+            run,
+            f"gradients stay between micro batches: {format_bytes(extra)} more at the peak than without accumulation",
+            "gradient_accumulation_steps",
+            size_bytes=extra,
+        )

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from memlint.plugin import ERROR, Finding, Rule, Run
+from memlint.units import format_bytes
+
+
+class StatesExceedGpu(Rule):
+    """states-exceed-gpu: weights, gradients and optimizer alone are larger than the budget.
+
+    ## What it does
+    Adds up weights, gradients and optimizer states of the trained parameters and compares them with the budget.
+
+    ## Why it matters
+    No batch is small enough: the run cannot start on this card.
+
+    ## Example
+    A full fine-tune of a 2.5-billion-parameter model with AdamW in fp32: 37.3 GiB on a 16 GB card.
+
+    ## Use instead
+    Adapters on frozen weights, quantised weights, sharding over several cards, or offload.
+
+    ## Fix safety
+    No fix: each of these is another kind of training.
+
+    ## References
+    Rajbhandari et al., "ZeRO", arXiv 1910.02054, section 3.
+    """
+
+    code = "MEM308"
+    name = "states-exceed-gpu"
+    severity = ERROR
+
+    def check(self, run: Run) -> Iterator[Finding]:
+        if run.estimate is None or run.budget_bytes is None:
+            return
+        # The step holds all three at once; the peak may lie elsewhere and hold fewer gradients.
+        weights = run.estimate.component_bytes("parameters")
+        optimizer = sum(
+            part.size_bytes
+            for component in run.estimate.components
+            if component.name == "optimizer"
+            for part in component.parts
+            if "temporar" not in part.name
+        )
+        trained = run.estimate.trainable_parameters / max(run.estimate.parameters, 1)
+        gradients = int(weights * trained)
+        total = weights + gradients + optimizer
+        if total <= run.budget_bytes:
+            return
+        place = next((fact for fact in map(run.fact, ("model", "parameter_dtype", "optimizer")) if fact), None)
+        yield self.finding(
+            run,
+            f"weights {format_bytes(weights)}, gradients {format_bytes(gradients)} and optimizer states "
+            f"{format_bytes(optimizer)} alone exceed {format_bytes(run.budget_bytes)}",
+            place,
+            size_bytes=total - run.budget_bytes,
+        )

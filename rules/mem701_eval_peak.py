@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from memlint.fixes import levers
+from memlint.plugin import SAFE, Finding, Fix, Rule, Run
+from memlint.units import format_bytes
+
+
+class EvalPeak(Rule):
+    """eval-peak: evaluation needs more memory than training.
+
+    ## What it does
+    Compares the peak of an evaluation batch with the peaks of the training step.
+
+    ## Why it matters
+    Training runs for an hour, then the first evaluation ends it.
+
+    ## Example
+    An evaluation batch sixteen times the training batch.
+
+    ## Use instead
+    A smaller evaluation batch: it changes no result.
+
+    ## Fix safety
+    Safe.
+
+    ## References
+    tensorflow/tensor2tensor issue 581.
+    """
+
+    code = "MEM701"
+    name = "eval-peak"
+    facts = ("evaluation_batch_size",)
+
+    def check(self, run: Run) -> Iterator[Finding]:
+        if run.estimate is None:
+            return
+        evaluation = run.estimate.phases.get("evaluation", 0)
+        training = max((size for phase, size in run.estimate.phases.items() if phase != "evaluation"), default=0)
+        if evaluation <= training:
+            return
+        fact = run.fact("evaluation_batch_size")
+        assert fact is not None
+        yield self.finding(
+            run,
+            f"evaluation peaks at {format_bytes(evaluation)}, training at {format_bytes(training)}",
+            fact,
+            size_bytes=evaluation - training,
+            fixes=self._fixes(run, fact.value),
+        )
+
+    def _fixes(self, run: Run, batch: int) -> list[Fix]:
+        while batch > 1:
+            batch //= 2
+            if not run.can_set("evaluation_batch_size", batch):
+                return []
+            phases = run.what_if(evaluation_batch_size=batch).phases
+            if phases.get("evaluation", 0) <= max(size for phase, size in phases.items() if phase != "evaluation"):
+                break
+        return levers.fix(run, levers.Lever(SAFE, {"evaluation_batch_size": batch}))
