@@ -1,0 +1,131 @@
+"""The line of the house: imports only point to the left."""
+
+from __future__ import annotations
+
+import ast
+import os
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+# From left to right. A module may import from its own room and from rooms before it.
+ROOMS = (
+    ("memlint.units", "memlint.data"),
+    ("memlint.documents",),
+    ("memlint.schemas", "memlint.dialects.spec"),
+    ("memlint.dialects",),
+    ("memlint.meta",),
+    ("memlint.models",),
+    ("memlint.tape",),
+    ("memlint.plugin",),
+    ("memlint.fixes",),
+    ("memlint.rules",),
+    ("memlint.rules_registry", "memlint.settings", "memlint.discover", "memlint.suppress"),
+    ("memlint.reports",),
+    ("memlint.check",),
+    ("memlint.cli", "memlint.__main__"),
+)
+# Named where a lower room may look up: each with its reason.
+ALLOWED = {
+    # The package's front door loads the API on first use.
+    ("memlint", "memlint.check"),
+    # The house's own rules for comments make findings, and check hands the report on.
+    ("memlint.suppress", "memlint.reports"),
+}
+HEAVY = ("torch", "jax", "omegaconf", "hydra", "rich", "jsonschema", "tree_sitter", "tree_sitter_bash", "numpy")
+
+
+def _modules() -> list[tuple[str, Path]]:
+    found = []
+    for folder, package in (("memlint", "memlint"), ("rules", "memlint.rules"), ("schemas", "memlint.schemas")):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            parts = path.relative_to(ROOT / folder).with_suffix("").parts
+            name = ".".join((package, *(part for part in parts if part != "__init__")))
+            found.append((name, path))
+    return found
+
+
+MODULES = _modules()
+
+
+def _room(module: str) -> int | None:
+    best = None
+    length = 0
+    for number, names in enumerate(ROOMS):
+        for name in names:
+            if (module == name or module.startswith(name + ".")) and len(name) > length:
+                best, length = number, len(name)
+    return best
+
+
+def _imports(path: Path, module: str, top_level: bool = False) -> set[str]:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    nodes = tree.body if top_level else list(ast.walk(tree))
+    typing_only = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+        for inner in ast.walk(node)
+    }
+    found = set()
+    for node in nodes:
+        if id(node) in typing_only and top_level:
+            continue
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            found.add(node.module)
+            found.update(f"{node.module}.{alias.name}" for alias in node.names if node.module.startswith("memlint"))
+        elif isinstance(node, ast.ImportFrom) and node.level:
+            found.add(module.rpartition(".")[0])
+    return found
+
+
+@pytest.mark.parametrize(("module", "path"), MODULES, ids=[name for name, _ in MODULES])
+def test_imports_point_to_the_left(module: str, path: Path) -> None:
+    own = _room(module)
+    if module == "memlint" or module.startswith("memlint.measure"):
+        return
+    assert own is not None, f"{module} is in no room: name it in ROOMS"
+    wrong = []
+    for imported in _imports(path, module):
+        if not imported.startswith("memlint."):
+            continue
+        room = _room(imported)
+        if room is not None and room > own and not any(
+            module.startswith(a) and imported.startswith(b) for a, b in ALLOWED
+        ):
+            wrong.append(imported)
+    assert not wrong, f"{module} reaches to the right: {sorted(wrong)}"
+
+
+@pytest.mark.parametrize(("module", "path"), MODULES, ids=[name for name, _ in MODULES])
+def test_only_the_measuring_folder_imports_torch_or_jax(module: str, path: Path) -> None:
+    if module.startswith("memlint.measure"):
+        return
+    heads = {name.split(".")[0] for name in _imports(path, module)}
+    assert not heads & {"torch", "jax"}
+
+
+@pytest.mark.parametrize(("module", "path"), MODULES, ids=[name for name, _ in MODULES])
+def test_heavy_libraries_are_imported_late(module: str, path: Path) -> None:
+    if module.startswith("memlint.measure"):
+        return
+    heads = {name.split(".")[0] for name in _imports(path, module, top_level=True)}
+    assert not heads & set(HEAVY)
+
+
+def test_rules_do_not_know_each_other() -> None:
+    for module, path in MODULES:
+        if module.startswith("memlint.rules."):
+            assert not any(name.startswith("memlint.rules") for name in _imports(path, module)), module
+
+
+def test_every_package_is_in_the_packaging_map() -> None:
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    for folder, _, files in os.walk(ROOT / "memlint"):
+        if "__init__.py" in files:
+            name = ".".join(Path(folder).relative_to(ROOT).parts)
+            assert f'"{name}"' in text, f"{name} would be missing from the wheel"
