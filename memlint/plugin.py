@@ -25,6 +25,11 @@ UNSAFE = "unsafe"  # may change numerics or speed
 DISPLAY = "display"  # changes the optimisation: applied only when asked for by name
 
 
+# Share of the device peak from which a rule calls a part of it large, and from which it is worth a word.
+LARGE_SHARE = 1 / 3
+NOTABLE_SHARE = 1 / 20
+
+
 class Fix(NamedTuple):
     """A change of the config with its computed effect.
 
@@ -141,6 +146,34 @@ class Run:
     def over_budget(self) -> bool:
         return self.verdict == OOM
 
+    # -- shares of the peak
+
+    def is_large(self, size_bytes: int, share: float = LARGE_SHARE) -> bool:
+        """Whether these bytes are a large part of the device peak."""
+        return self.estimate is not None and size_bytes >= share * self.estimate.device_bytes
+
+    @property
+    def activation_bytes(self) -> int:
+        """Activations and logits at the peak."""
+        if self.estimate is None:
+            return 0
+        return self.estimate.component_bytes("activations") + self.estimate.component_bytes("logits")
+
+    @property
+    def activations_dominate(self) -> bool:
+        """Activations are the largest component of the peak, and a large part of it."""
+        if self.estimate is None:
+            return False
+        others = (c.size_bytes for c in self.estimate.components if c.name not in ("activations", "logits"))
+        return self.activation_bytes > max(others, default=0) and self.is_large(self.activation_bytes)
+
+    @property
+    def attention_bytes(self) -> int:
+        """What plain attention needs beyond a fused kernel: the part that is quadratic in the tokens."""
+        if self.value("attention") != "eager" or self.estimate is None:
+            return 0
+        return max(0, self.estimate.device_bytes - self.what_if(attention="sdpa").device_bytes)
+
     # -- what if
 
     def what_if(self, **changes: Any) -> Estimate:
@@ -188,9 +221,7 @@ class Run:
             return Fix(title, safety, edits)
         after = self.what_if(**changes)
         fits = None if self.budget_bytes is None else after.device_bytes <= self.budget_bytes
-        return Fix(
-            title, safety, edits, after.device_bytes, self.estimate.device_bytes - after.device_bytes, fits
-        )
+        return Fix(title, safety, edits, after.device_bytes, self.estimate.device_bytes - after.device_bytes, fits)
 
     def parent_span(self, fact: Fact) -> Span | None:
         """For a key that is not written: the key of the closest section that would hold it."""
@@ -216,8 +247,7 @@ class Rule:
     facts        the facts that must exist for the rule to apply at all (checked before ``check`` is called)
     needs_estimate  False for rules that work on the text or the facts alone
     preview      only with --preview
-    invalid, valid  example configs that are the rule's tests: (file name, text, extra) with ``extra`` a dict of
-                    check options (``budget``, ``overrides``, ``files``: companions by name)
+    invalid, valid  example configs that are the rule's tests
     """
 
     code: ClassVar[str]
@@ -264,24 +294,25 @@ class Rule:
             key=fact.key if fact is not None else "",
             size_bytes=size_bytes,
             confidence=confidence,
-            related=tuple(
-                (other.span, f"{other.label}: {other.value}") for other in related if other.span is not None
-            ),
+            related=tuple((other.span, f"{other.label}: {other.value}") for other in related if other.span is not None),
             fixes=tuple(fixes),
             notes=tuple(notes),
         )
 
 
 class Example(NamedTuple):
-    """A config on which a rule fires (or not). ``files`` are companions, by relative path.
+    """A config on which a rule fires (or not).
 
-    expect  text that the finding's span must select (invalid examples); "" to leave it open
+    path     a file below ``examples/`` when ``text`` is empty, else the name under which ``text`` is checked
+    replace  (old, new) pairs applied to the example's text: what makes it an example of this rule
+    expect   the text that the finding's span must select (invalid examples)
     """
 
     path: str
-    text: str
+    text: str = ""
+    replace: tuple[tuple[str, str], ...] = ()
     expect: str = ""
     budget: str = ""
+    host_budget: str = ""
     overrides: tuple[str, ...] = ()
-    files: tuple[tuple[str, str], ...] = ()
     note: str = ""

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memlint.plugin import INFO, Finding, Rule, Run
+from memlint.plugin import INFO, Example, Finding, Rule, Run
 
 
 class UnresolvedValue(Rule):
@@ -33,6 +33,14 @@ class UnresolvedValue(Rule):
     name = "unresolved-value"
     severity = INFO
     needs_estimate = False
+    invalid = (
+        Example(
+            "uni3d_dp/uni3d+dp.yaml",
+            replace=(("\ndataloader:\n  batch_size: 128", "\ndataloader:\n  batch_size: ${oc.env:BATCH}"),),
+            expect="batch_size",
+        ),
+    )
+    valid = (Example("uni3d_dp/uni3d+dp.yaml"),)
 
     def check(self, run: Run) -> Iterator[Finding]:
         for missing in run.spec.missing:

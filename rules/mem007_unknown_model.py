@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memlint.plugin import INFO, Finding, Rule, Run
+from memlint.plugin import INFO, Example, Finding, Rule, Run
 
 
 class UnknownModel(Rule):
@@ -31,6 +31,13 @@ class UnknownModel(Rule):
     name = "unknown-model"
     severity = INFO
     needs_estimate = False
+    invalid = (
+        Example("video_llm/config_before.yaml", replace=(("    max_seq_length: 8192     # Gemma's context\n", ""),)),
+    )
+    valid = (
+        Example("video_llm/config_before.yaml"),
+        Example("video_llm/config.yaml"),
+    )
 
     def check(self, run: Run) -> Iterator[Finding]:
         if run.estimate is None and run.spec.family:

@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memlint.dialects import schema
-from memlint.plugin import ERROR, SAFE, Edit, Finding, Fix, Rule, Run
+from memlint.plugin import ERROR, SAFE, Edit, Example, Finding, Fix, Rule, Run
 
 
 class WrongType(Rule):
@@ -32,6 +32,18 @@ class WrongType(Rule):
     name = "wrong-type"
     severity = ERROR
     needs_estimate = False
+    invalid = (
+        Example("video_llm/config.yaml", replace=(("batch_size: 4", "batch_size: many"),), expect="many"),
+        Example("dit3d/config.py", replace=(("BATCH_SIZE = 1 ", "BATCH_SIZE = 'one' "),), expect="'one'"),
+        Example("lag_mode/train_lag_mode.sh", replace=(("--depth 6", "--depth six"),), expect="six"),
+    )
+    valid = (
+        Example("video_llm/config.yaml"),
+        Example("uni3d_dp/uni3d+dp.yaml"),
+        Example("stdiff/kitti_range_train_config.yaml"),
+        Example("dit3d/config.py"),
+        Example("lag_mode/train_lag_mode.sh"),
+    )
 
     def check(self, run: Run) -> Iterator[Finding]:
         for violation in schema.violations(run.spec):

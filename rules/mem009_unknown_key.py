@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memlint.dialects import schema
-from memlint.plugin import UNSAFE, Edit, Finding, Fix, Rule, Run
+from memlint.plugin import UNSAFE, Edit, Example, Finding, Fix, Rule, Run
 
 
 class UnknownKey(Rule):
@@ -31,6 +31,20 @@ class UnknownKey(Rule):
     code = "MEM009"
     name = "unknown-key"
     needs_estimate = False
+    invalid = (
+        Example(
+            "video_llm/config.yaml",
+            replace=(("use_gradient_checkpointing", "use_gradient_checkpoiting"),),
+            expect="use_gradient_checkpoiting",
+        ),
+    )
+    valid = (
+        Example("video_llm/config.yaml"),
+        Example("uni3d_dp/uni3d+dp.yaml"),
+        Example("stdiff/kitti_range_train_config.yaml"),
+        Example("dit3d/config.py"),
+        Example("lag_mode/train_lag_mode.sh"),
+    )
 
     def check(self, run: Run) -> Iterator[Finding]:
         for violation in schema.violations(run.spec):

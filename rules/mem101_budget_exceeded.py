@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memlint.fixes import levers
-from memlint.plugin import ERROR, Finding, Rule, Run
+from memlint.plugin import ERROR, Example, Finding, Rule, Run
 from memlint.units import format_bytes
 
 
@@ -33,6 +33,11 @@ class BudgetExceeded(Rule):
     code = "MEM101"
     name = "budget-exceeded"
     severity = ERROR
+    invalid = (Example("uni3d_dp/uni3d+dp_upstream_default.yaml", budget="16GB", expect="batch_size"),)
+    valid = (
+        Example("uni3d_dp/uni3d+dp_after.yaml", budget="16GB"),
+        Example("uni3d_dp/uni3d+dp_upstream_default.yaml", note="without a budget"),
+    )
 
     def check(self, run: Run) -> Iterator[Finding]:
         if not run.over_budget or run.estimate is None or run.budget_bytes is None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memlint.fixes import levers
-from memlint.plugin import Finding, Rule, Run
+from memlint.plugin import Example, Finding, Rule, Run
 from memlint.units import format_bytes
 
 
@@ -31,6 +31,11 @@ class TightFit(Rule):
 
     code = "MEM102"
     name = "tight-fit"
+    invalid = (Example("uni3d_dp/uni3d+dp.yaml", budget="12.2GB", expect="batch_size"),)
+    valid = (
+        Example("uni3d_dp/uni3d+dp.yaml", budget="24GB"),
+        Example("uni3d_dp/uni3d+dp.yaml", budget="6GB", note="that is MEM101's"),
+    )
 
     def check(self, run: Run) -> Iterator[Finding]:
         if run.verdict != "TIGHT" or run.estimate is None or run.budget_bytes is None:

@@ -2,10 +2,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memlint.rules.common import activation_bytes, activations_dominate
-
+from memlint.dialects.spec import Fact
 from memlint.fixes import levers
-from memlint.plugin import DISPLAY, ERROR, Fact, Finding, Fix, Rule, Run
+from memlint.plugin import DISPLAY, ERROR, Example, Finding, Fix, Rule, Run
 from memlint.units import format_bytes
 
 
@@ -36,9 +35,17 @@ class TokenExplosion(Rule):
     code = "MEM201"
     name = "token-explosion"
     facts = ("token_product", "micro_batch_size")
+    invalid = (
+        Example("uni3d_dp/uni3d+dp.yaml", expect="batch_size"),
+        Example("lag_mode/train_lag_mode.sh", expect="--batch_size"),
+    )
+    valid = (
+        Example("uni3d_dp/uni3d+dp_after.yaml"),
+        Example("dit3d/config.py"),
+    )
 
     def check(self, run: Run) -> Iterator[Finding]:
-        if run.estimate is None or not activations_dominate(run):
+        if run.estimate is None or not run.activations_dominate:
             return
         unit, names = run.value("token_product")
         factors = [fact for fact in map(run.fact, names) if fact is not None and fact.value != 1]
@@ -48,11 +55,9 @@ class TokenExplosion(Rule):
         for fact in factors:
             total *= int(fact.value)
         product = " x ".join(f"{fact.label} {fact.value}" for fact in factors)
-        taken = activation_bytes(run)
+        taken = run.activation_bytes
         share = taken / run.estimate.device_bytes
-        message = (
-            f"{product} = {total:,} {unit}: {format_bytes(taken)} of activations, {share:.0%} of the peak"
-        )
+        message = f"{product} = {total:,} {unit}: {format_bytes(taken)} of activations, {share:.0%} of the peak"
         yield self.finding(
             run,
             message,

@@ -2,10 +2,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memlint.rules.common import activation_bytes, activations_dominate
-
 from memlint.fixes import levers
-from memlint.plugin import Finding, Rule, Run
+from memlint.plugin import Example, Finding, Rule, Run
 from memlint.units import format_bytes
 
 
@@ -34,9 +32,20 @@ class CheckpointingDisabled(Rule):
     code = "MEM202"
     name = "checkpointing-disabled"
     facts = ("checkpointing",)
+    invalid = (
+        Example(
+            "video_llm/config_before.yaml",
+            replace=(("max_frames: null ", "max_frames: 50 "),),
+            expect="use_gradient_checkpointing",
+        ),
+    )
+    valid = (
+        Example("video_llm/config.yaml"),
+        Example("uni3d_dp/uni3d+dp_after.yaml"),
+    )
 
     def check(self, run: Run) -> Iterator[Finding]:
-        if run.value("checkpointing") != "none" or not activations_dominate(run):
+        if run.value("checkpointing") != "none" or not run.activations_dominate:
             return
         fixes = levers.fixes(run, levers.checkpointing)
         if not fixes:
@@ -44,7 +53,7 @@ class CheckpointingDisabled(Rule):
         saved = fixes[0].saved_bytes or 0
         yield self.finding(
             run,
-            f"activations take {format_bytes(activation_bytes(run))} and checkpointing is off: "
+            f"activations take {format_bytes(run.activation_bytes)} and checkpointing is off: "
             f"it would save {format_bytes(saved)}",
             "checkpointing",
             size_bytes=saved,

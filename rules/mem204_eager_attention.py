@@ -2,10 +2,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memlint.rules.common import NOTABLE_SHARE, attention_bytes, is_large
-
 from memlint.fixes import levers
-from memlint.plugin import Finding, Rule, Run
+from memlint.plugin import NOTABLE_SHARE, Example, Finding, Rule, Run
 from memlint.units import format_bytes
 
 
@@ -35,10 +33,15 @@ class EagerAttention(Rule):
     code = "MEM204"
     name = "eager-attention"
     facts = ("attention",)
+    invalid = (Example("stdiff/kitti_range_train_config.yaml", expect="use_xformers"),)
+    valid = (
+        Example("stdiff/kitti_range_train_config.yaml", replace=(("use_xformers: false", "use_xformers: true"),)),
+        Example("uni3d_dp/uni3d+dp.yaml"),
+    )
 
     def check(self, run: Run) -> Iterator[Finding]:
-        saved = attention_bytes(run)
-        if not saved or not is_large(run, saved, NOTABLE_SHARE):
+        saved = run.attention_bytes
+        if not saved or not run.is_large(saved, NOTABLE_SHARE):
             return
         fixes = levers.fixes(run, levers.fused_attention)
         yield self.finding(

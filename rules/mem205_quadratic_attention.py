@@ -2,11 +2,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memlint.rules.common import GIB_ATTENTION_TOKENS, attention_bytes, is_large
-
 from memlint.fixes import levers
-from memlint.plugin import DISPLAY, Finding, Fix, Rule, Run
-from memlint.units import format_bytes
+from memlint.plugin import DISPLAY, Example, Finding, Fix, Rule, Run
+from memlint.units import GiB, format_bytes
+
+# Tokens from which one head's fp32 probabilities of one sample take 1 GiB: 16384**2 x 4 B.
+GIB_ATTENTION_TOKENS = int((GiB / 4) ** 0.5)
 
 
 class QuadraticAttention(Rule):
@@ -36,12 +37,17 @@ class QuadraticAttention(Rule):
     code = "MEM205"
     name = "quadratic-attention"
     facts = ("attention_tokens",)
+    invalid = (Example("stdiff/kitti_range_train_config.yaml", expect="image_size"),)
+    valid = (
+        Example("stdiff/kitti_range_train_config_after.yaml"),
+        Example("uni3d_dp/uni3d+dp.yaml"),
+    )
 
     def check(self, run: Run) -> Iterator[Finding]:
         tokens = run.value("attention_tokens")
-        taken = attention_bytes(run)
+        taken = run.attention_bytes
         exploded = tokens >= GIB_ATTENTION_TOKENS
-        no_kernel = is_large(run, taken) and levers.fused_attention(run) is None
+        no_kernel = run.is_large(taken) and levers.fused_attention(run) is None
         if not exploded and not no_kernel:
             return
         one_head = tokens * tokens * 4

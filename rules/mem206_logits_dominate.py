@@ -2,10 +2,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memlint.rules.common import is_large
-
 from memlint.fixes import levers
-from memlint.plugin import DISPLAY, Finding, Fix, Rule, Run
+from memlint.plugin import DISPLAY, Example, Finding, Fix, Rule, Run
 from memlint.units import format_bytes
 
 
@@ -34,12 +32,19 @@ class LogitsDominate(Rule):
 
     code = "MEM206"
     name = "logits-dominate"
+    invalid = (Example("video_llm/config.yaml", expect="max_frames"),)
+    valid = (
+        Example("uni3d_dp/uni3d+dp.yaml"),
+        Example(
+            "video_llm/config.yaml", replace=(("max_frames: 100", "max_frames: 1"), ("batch_size: 4", "batch_size: 1"))
+        ),
+    )
 
     def check(self, run: Run) -> Iterator[Finding]:
         if run.estimate is None:
             return
         taken = run.estimate.component_bytes("logits")
-        if not taken or not is_large(run, taken, 0.25):
+        if not taken or not run.is_large(taken, 0.25):
             return
         batch, length = run.fact("micro_batch_size"), run.fact("sequence_length")
         vocabulary = run.value("vocabulary_size") or run.value("hyperparameters.vocabulary_size")

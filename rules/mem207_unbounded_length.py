@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memlint.plugin import DISPLAY, Finding, Rule, Run
+from memlint.plugin import DISPLAY, Example, Finding, Rule, Run
 
 # Facts that bound a sample; `longest_<fact>` is what the family's documentation proposes.
 BOUNDS = ("frames", "sequence_length", "points")
@@ -33,6 +33,8 @@ class UnboundedLength(Rule):
     code = "MEM207"
     name = "unbounded-length"
     needs_estimate = False
+    invalid = (Example("video_llm/config_before.yaml", expect="max_frames"),)
+    valid = (Example("video_llm/config.yaml"),)
 
     def check(self, run: Run) -> Iterator[Finding]:
         for name in BOUNDS:

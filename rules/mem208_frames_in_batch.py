@@ -2,10 +2,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memlint.rules.common import is_large
-
 from memlint.fixes import levers
-from memlint.plugin import DISPLAY, Finding, Rule, Run
+from memlint.plugin import DISPLAY, Example, Finding, Rule, Run
 from memlint.units import format_bytes
 
 FOLDED = ("predicted_frames", "frames", "observation_steps")
@@ -36,13 +34,18 @@ class FramesInBatch(Rule):
     code = "MEM208"
     name = "frames-in-batch"
     facts = ("frames_in_batch", "micro_batch_size")
+    invalid = (Example("stdiff/kitti_range_train_config.yaml", expect="rand_Tp"),)
+    valid = (
+        Example("uni3d_dp/uni3d+dp.yaml"),
+        Example("video_llm/config.yaml"),
+    )
 
     def check(self, run: Run) -> Iterator[Finding]:
         fact = run.fact(run.value("frames_in_batch"))
         if run.estimate is None or fact is None or not isinstance(fact.value, int) or fact.value < 2:
             return
         extra = run.estimate.device_bytes - run.what_if(**{fact.name: 1}).device_bytes
-        if not is_large(run, extra):
+        if not run.is_large(extra):
             return
         batch = run.fact("micro_batch_size")
         assert batch is not None

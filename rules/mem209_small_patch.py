@@ -2,10 +2,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memlint.rules.common import activations_dominate, is_large
-
 from memlint.fixes import levers
-from memlint.plugin import DISPLAY, Finding, Rule, Run
+from memlint.plugin import DISPLAY, Example, Finding, Rule, Run
 from memlint.units import format_bytes
 
 
@@ -35,18 +33,27 @@ class SmallPatch(Rule):
     code = "MEM209"
     name = "small-patch"
     facts = ("patch_size", "attention_tokens")
+    invalid = (
+        Example(
+            "dit3d/config.py",
+            replace=(('"DiT3D-Tiny/4"', '"DiT3D-XL/2"'), ("DIT_PATCH_SIZE = (4, 16, 16)", "DIT_PATCH_SIZE = 2")),
+            expect="DIT_PATCH_SIZE",
+        ),
+    )
+    valid = (Example("dit3d/config.py"),)
 
     def check(self, run: Run) -> Iterator[Finding]:
-        if run.estimate is None or not activations_dominate(run):
+        if run.estimate is None or not run.activations_dominate:
             return
         patch = run.fact("patch_size")
         assert patch is not None
+        larger: int | list[int]
         if isinstance(patch.value, int):
-            larger, quarter = patch.value * 2, 4
+            larger = patch.value * 2
         else:
-            larger, quarter = [*patch.value[:-2], patch.value[-2] * 2, patch.value[-1] * 2], 4
+            larger = [*patch.value[:-2], patch.value[-2] * 2, patch.value[-1] * 2]
         saved = run.estimate.device_bytes - run.what_if(patch_size=larger).device_bytes
-        if not is_large(run, saved):
+        if not run.is_large(saved):
             return
         tokens = run.value("attention_tokens")
         fixes = []
@@ -54,7 +61,7 @@ class SmallPatch(Rule):
             fixes = levers.fix(run, levers.Lever(DISPLAY, {"patch_size": larger}))
         yield self.finding(
             run,
-            f"{patch.label} {patch.value} makes {tokens:,} tokens; twice the side makes {tokens // quarter:,} "
+            f"{patch.label} {patch.value} makes {tokens:,} tokens; twice the side makes {tokens // 4:,} "
             f"and saves {format_bytes(saved)}",
             patch,
             size_bytes=saved,

@@ -2,10 +2,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memlint.rules.common import NOTABLE_SHARE, is_large
-
 from memlint.fixes import levers
-from memlint.plugin import Finding, Rule, Run
+from memlint.plugin import NOTABLE_SHARE, Example, Finding, Rule, Run
 from memlint.units import format_bytes
 
 
@@ -35,10 +33,12 @@ class TrainableEncoder(Rule):
     code = "MEM212"
     name = "trainable-encoder"
     facts = ("encoder_frozen",)
+    invalid = (Example("uni3d_dp/uni3d+dp.yaml", expect="freeze_weights"),)
+    valid = (Example("uni3d_dp/uni3d+dp_after.yaml"),)
 
     def check(self, run: Run) -> Iterator[Finding]:
         fixes = levers.fixes(run, levers.frozen_encoder)
-        if not fixes or not is_large(run, fixes[0].saved_bytes or 0, 2 * NOTABLE_SHARE):
+        if not fixes or not run.is_large(fixes[0].saved_bytes or 0, 2 * NOTABLE_SHARE):
             return
         saved = fixes[0].saved_bytes or 0
         yield self.finding(

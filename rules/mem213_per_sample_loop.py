@@ -2,10 +2,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memlint.rules.common import is_large
-
 from memlint.fixes import levers
-from memlint.plugin import DISPLAY, Finding, Rule, Run
+from memlint.plugin import DISPLAY, Example, Finding, Rule, Run
 from memlint.units import format_bytes
 
 
@@ -35,13 +33,15 @@ class PerSampleLoop(Rule):
     code = "MEM213"
     name = "per-sample-loop"
     facts = ("loop_passes",)
+    invalid = (Example("lag_mode/train_lag_mode.sh", expect="--sample_size"),)
+    valid = (Example("uni3d_dp/uni3d+dp.yaml"),)
 
     def check(self, run: Run) -> Iterator[Finding]:
         fact = run.fact(run.value("loop_passes"))
         if run.estimate is None or fact is None or not isinstance(fact.value, int) or fact.value < 2:
             return
         extra = run.estimate.device_bytes - run.what_if(**{fact.name: 1}).device_bytes
-        if not is_large(run, extra, 0.25):
+        if not run.is_large(extra, 0.25):
             return
         fixes = []
         if run.can_set(fact.name, fact.value // 2):

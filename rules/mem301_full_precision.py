@@ -2,10 +2,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memlint.rules.common import NOTABLE_SHARE, is_large
-
 from memlint.fixes import levers
-from memlint.plugin import Finding, Rule, Run
+from memlint.plugin import NOTABLE_SHARE, Example, Finding, Rule, Run
 from memlint.units import format_bytes
 
 
@@ -35,6 +33,17 @@ class FullPrecision(Rule):
     code = "MEM301"
     name = "full-precision"
     facts = ("compute_dtype",)
+    invalid = (
+        Example(
+            "stdiff/kitti_range_train_config.yaml",
+            replace=(("use_xformers: false", "use_xformers: true"),),
+            expect="mixed_precision",
+        ),
+    )
+    valid = (
+        Example("stdiff/kitti_range_train_config.yaml", note="plain softmax under autocast would keep a second copy"),
+        Example("video_llm/config.yaml"),
+    )
 
     def check(self, run: Run) -> Iterator[Finding]:
         if run.value("compute_dtype") != "float32" or run.value("parameter_dtype", "float32") != "float32":
@@ -42,7 +51,7 @@ class FullPrecision(Rule):
         if run.estimate is None or not _has_bfloat16(run.gpu):
             return
         saved = run.estimate.device_bytes - run.what_if(compute_dtype="bfloat16").device_bytes
-        if not is_large(run, saved, NOTABLE_SHARE):
+        if not run.is_large(saved, NOTABLE_SHARE):
             return
         fixes = levers.fixes(run, levers.mixed_precision)
         yield self.finding(

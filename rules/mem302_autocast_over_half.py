@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memlint.plugin import INFO, Finding, Rule, Run
+from memlint.plugin import INFO, Example, Finding, Rule, Run
 
 
 class AutocastOverHalf(Rule):
@@ -33,6 +33,8 @@ class AutocastOverHalf(Rule):
     severity = INFO
     facts = ("compute_dtype", "parameter_dtype")
     needs_estimate = False
+    invalid = (Example("video_llm/config.yaml", expect="use_mixed_precision"),)
+    valid = (Example("video_llm/config_before.yaml"),)
 
     def check(self, run: Run) -> Iterator[Finding]:
         half = ("bfloat16", "float16")

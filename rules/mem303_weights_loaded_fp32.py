@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memlint.fixes import levers
-from memlint.plugin import Finding, Rule, Run
+from memlint.plugin import Example, Finding, Rule, Run
 from memlint.units import format_bytes
 
 # "Large": weights that alone take more than the 2 GiB of the smallest context-and-workspace-free margin would be a
@@ -36,6 +36,13 @@ class WeightsLoadedFp32(Rule):
     code = "MEM303"
     name = "weights-loaded-fp32"
     facts = ("parameter_dtype", "pretrained")
+    invalid = (
+        Example("video_llm/config_before.yaml", replace=(("max_frames: null ", "max_frames: 50 "),), expect="dtype"),
+    )
+    valid = (
+        Example("video_llm/config.yaml"),
+        Example("uni3d_dp/uni3d+dp.yaml"),
+    )
 
     def check(self, run: Run) -> Iterator[Finding]:
         if run.estimate is None or run.value("parameter_dtype") != "float32" or not run.value("pretrained"):

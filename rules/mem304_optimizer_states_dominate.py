@@ -2,10 +2,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memlint.rules.common import is_large
-
 from memlint.fixes import levers
-from memlint.plugin import Finding, Rule, Run
+from memlint.plugin import Example, Finding, Rule, Run
 from memlint.units import format_bytes
 
 
@@ -35,12 +33,20 @@ class OptimizerStatesDominate(Rule):
     code = "MEM304"
     name = "optimizer-states-dominate"
     facts = ("optimizer",)
+    invalid = (
+        Example(
+            "video_llm/config.yaml",
+            replace=(("max_frames: 100", "max_frames: 1"), ("batch_size: 4", "batch_size: 1")),
+            expect="optimizer",
+        ),
+    )
+    valid = (Example("uni3d_dp/uni3d+dp.yaml"),)
 
     def check(self, run: Run) -> Iterator[Finding]:
         if run.estimate is None:
             return
         taken = run.estimate.component_bytes("optimizer")
-        if taken < max(part.size_bytes for part in run.estimate.components) or not is_large(run, taken):
+        if taken < max(part.size_bytes for part in run.estimate.components) or not run.is_large(taken):
             return
         yield self.finding(
             run,

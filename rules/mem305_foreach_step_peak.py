@@ -2,10 +2,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memlint.rules.common import NOTABLE_SHARE, is_large
-
 from memlint.fixes import levers
-from memlint.plugin import Finding, Rule, Run
+from memlint.plugin import NOTABLE_SHARE, Example, Finding, Rule, Run
 from memlint.units import format_bytes
 
 
@@ -34,6 +32,8 @@ class ForeachStepPeak(Rule):
     code = "MEM305"
     name = "foreach-step-peak"
     facts = ("optimizer_implementation",)
+    invalid = (Example("uni3d_dp/uni3d+dp_after.yaml", expect="optimizer"),)
+    valid = (Example("uni3d_dp/uni3d+dp.yaml"),)
 
     def check(self, run: Run) -> Iterator[Finding]:
         if run.estimate is None or run.estimate.peak_phase != "optimizer_step":
@@ -41,7 +41,7 @@ class ForeachStepPeak(Rule):
         if run.value("optimizer_implementation") not in ("foreach", "loop"):
             return
         saved = run.estimate.device_bytes - run.what_if(optimizer_implementation="fused").device_bytes
-        if not is_large(run, saved, NOTABLE_SHARE):
+        if not run.is_large(saved, NOTABLE_SHARE):
             return
         fixes = levers.fixes(run, levers.fused_optimizer)
         yield self.finding(

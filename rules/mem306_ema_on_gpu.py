@@ -2,10 +2,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memlint.rules.common import NOTABLE_SHARE, is_large
-
 from memlint.fixes import levers
-from memlint.plugin import Finding, Rule, Run
+from memlint.plugin import NOTABLE_SHARE, Example, Finding, Rule, Run
 from memlint.units import format_bytes
 
 
@@ -34,12 +32,17 @@ class EmaOnGpu(Rule):
     code = "MEM306"
     name = "ema-on-gpu"
     facts = ("ema",)
+    invalid = (Example("uni3d_dp/uni3d+dp.yaml", expect="use_ema"),)
+    valid = (
+        Example("uni3d_dp/uni3d+dp.yaml", replace=(("use_ema: true", "use_ema: false"),)),
+        Example("video_llm/config.yaml"),
+    )
 
     def check(self, run: Run) -> Iterator[Finding]:
         if run.estimate is None:
             return
         taken = run.estimate.component_bytes("ema")
-        if not taken or not is_large(run, taken, NOTABLE_SHARE):
+        if not taken or not run.is_large(taken, NOTABLE_SHARE):
             return
         yield self.finding(
             run,

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memlint.plugin import INFO, Finding, Rule, Run
+from memlint.plugin import INFO, Example, Finding, Rule, Run
 from memlint.units import format_bytes
 
 
@@ -33,6 +33,8 @@ class AccumulationKeepsGradients(Rule):
     name = "accumulation-keeps-gradients"
     severity = INFO
     facts = ("gradient_accumulation_steps",)
+    invalid = (Example("stdiff/kitti_range_train_config.yaml", expect="gradient_accumulation_steps"),)
+    valid = (Example("uni3d_dp/uni3d+dp.yaml"),)
 
     def check(self, run: Run) -> Iterator[Finding]:
         steps = run.value("gradient_accumulation_steps")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memlint.plugin import ERROR, Finding, Rule, Run
+from memlint.plugin import ERROR, Example, Finding, Rule, Run
 from memlint.units import format_bytes
 
 
@@ -31,6 +31,18 @@ class StatesExceedGpu(Rule):
     code = "MEM308"
     name = "states-exceed-gpu"
     severity = ERROR
+    invalid = (
+        Example(
+            "video_llm/config_before.yaml",
+            replace=(("max_frames: null ", "max_frames: 50 "),),
+            budget="16GB",
+            expect="name",
+        ),
+    )
+    valid = (
+        Example("video_llm/config_before.yaml", replace=(("max_frames: null ", "max_frames: 50 "),), budget="80GB"),
+        Example("uni3d_dp/uni3d+dp.yaml", budget="16GB"),
+    )
 
     def check(self, run: Run) -> Iterator[Finding]:
         if run.estimate is None or run.budget_bytes is None:

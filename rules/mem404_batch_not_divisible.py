@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memlint.fixes import levers
-from memlint.plugin import DISPLAY, ERROR, Finding, Rule, Run
+from memlint.plugin import DISPLAY, ERROR, Example, Finding, Rule, Run
 
 
 class BatchNotDivisible(Rule):
@@ -33,6 +33,20 @@ class BatchNotDivisible(Rule):
     severity = ERROR
     facts = ("global_batch_size", "device_count")
     needs_estimate = False
+    invalid = (
+        Example(
+            "lag_mode/train_lag_mode.sh",
+            replace=(("python main_jax.py", "CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6 python main_jax.py"),),
+            expect="--batch_size",
+        ),
+    )
+    valid = (
+        Example(
+            "lag_mode/train_lag_mode.sh",
+            replace=(("python main_jax.py", "CUDA_VISIBLE_DEVICES=0,1,2,3 python main_jax.py"),),
+        ),
+        Example("lag_mode/train_lag_mode.sh"),
+    )
 
     def check(self, run: Run) -> Iterator[Finding]:
         batch, devices = run.value("global_batch_size"), run.value("device_count")

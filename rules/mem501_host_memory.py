@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memlint.plugin import Finding, Rule, Run
+from memlint.plugin import Example, Finding, Rule, Run
 from memlint.units import format_bytes
 
 # torch.utils.data.DataLoader: `prefetch_factor` batches per worker, 2 unless stated.
@@ -35,6 +35,11 @@ class HostMemory(Rule):
     code = "MEM501"
     name = "host-memory"
     facts = ("workers", "sample_bytes", "micro_batch_size")
+    invalid = (Example("uni3d_dp/uni3d+dp.yaml", host_budget="10MB", expect="num_workers"),)
+    valid = (
+        Example("uni3d_dp/uni3d+dp.yaml", host_budget="64GB"),
+        Example("uni3d_dp/uni3d+dp.yaml"),
+    )
 
     def check(self, run: Run) -> Iterator[Finding]:
         if run.host_budget_bytes is None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memlint.plugin import ERROR, Finding, Rule, Run
+from memlint.plugin import ERROR, Example, Finding, Rule, Run
 
 
 class AllocatorConfInvalid(Rule):
@@ -32,6 +32,14 @@ class AllocatorConfInvalid(Rule):
     severity = ERROR
     facts = ("allocator_conf",)
     needs_estimate = False
+    invalid = (
+        Example(
+            "stdiff/train.sh",
+            replace=(("expandable_segments:True", "expandable_segment:True"),),
+            expect="expandable_segment:True",
+        ),
+    )
+    valid = (Example("stdiff/train.sh"),)
 
     def check(self, run: Run) -> Iterator[Finding]:
         from memlint.tape.allocator import ConfError, parse_conf

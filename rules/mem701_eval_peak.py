@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memlint.fixes import levers
-from memlint.plugin import SAFE, Finding, Fix, Rule, Run
+from memlint.plugin import SAFE, Example, Finding, Fix, Rule, Run
 from memlint.units import format_bytes
 
 
@@ -32,6 +32,14 @@ class EvalPeak(Rule):
     code = "MEM701"
     name = "eval-peak"
     facts = ("evaluation_batch_size",)
+    invalid = (
+        Example(
+            "uni3d_dp/uni3d+dp.yaml",
+            replace=(("val_dataloader:\n  batch_size: 128", "val_dataloader:\n  batch_size: 8192"),),
+            expect="batch_size",
+        ),
+    )
+    valid = (Example("uni3d_dp/uni3d+dp.yaml"),)
 
     def check(self, run: Run) -> Iterator[Finding]:
         if run.estimate is None:

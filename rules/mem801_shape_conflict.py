@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memlint.plugin import Finding, Rule, Run
+from memlint.plugin import Example, Finding, Rule, Run
 
 
 class ShapeConflict(Rule):
@@ -30,6 +30,19 @@ class ShapeConflict(Rule):
     code = "MEM801"
     name = "shape-conflict"
     needs_estimate = False
+    invalid = (
+        Example(
+            "dit3d/config.py",
+            replace=(
+                ("INPUT_SHAPE = (3, 16, 64, 64)", "INPUT_SHAPE = (3, 32, 64, 64)"),
+                ("NUM_FRAMES = INPUT_SHAPE[1]", "NUM_FRAMES = 16"),
+            ),
+        ),
+    )
+    valid = (
+        Example("dit3d/config.py"),
+        Example("uni3d_dp/uni3d+dp.yaml"),
+    )
 
     def check(self, run: Run) -> Iterator[Finding]:
         for conflict in run.spec.conflicts:
