@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os as _os
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 
+__all__ = ("__version__", "check", "estimate")
 __version__ = "0.1.0"
 
 # In a bare clone (no install) the top-level `rules/` and `schemas/` are found beside the package.
@@ -12,3 +14,31 @@ if not _os.path.isdir(_os.path.join(__path__[0], "rules")) and _os.path.isfile(
     _os.path.join(_root, "rules", "__init__.py")
 ):
     __path__.append(_root)
+
+
+if _TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from typing import Any
+
+    from memlint.reports.report import Report
+    from memlint.tape.estimate import Estimate
+
+    def check(paths: str | _os.PathLike[str] | Iterable[str | _os.PathLike[str]], **options: Any) -> Report:
+        """Check files and folders; see :func:`memlint.check.api_check`."""
+
+    def estimate(
+        config: str | _os.PathLike[str], overrides: Sequence[str] = (), run: str = "", **options: Any
+    ) -> Estimate:
+        """The predicted memory of one run; see :func:`memlint.check.api_estimate`."""
+
+else:
+
+    def __getattr__(name):
+        # Loaded on first use: the version alone should cost nothing. `memlint.check` is the module of that name,
+        # which can be called.
+        if name not in ("check", "estimate"):
+            raise AttributeError(f"module 'memlint' has no attribute {name!r}")
+        from importlib import import_module
+
+        module = import_module("memlint.check")
+        return module if name == "check" else module.api_estimate

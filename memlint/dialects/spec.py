@@ -37,7 +37,10 @@ class Fact(NamedTuple):
     @property
     def label(self) -> str:
         """The last part of the key as the config spells it: what a reader of the report recognises."""
-        return self.key.rsplit(".", 1)[-1] if self.key else self.name
+        if not self.key:
+            return self.name
+        head, _, last = self.key.rpartition(".")
+        return f"{head.rpartition('.')[2]}.{last}" if last.isdigit() and head else last
 
 
 class Missing(NamedTuple):

@@ -14,7 +14,7 @@ from sys import getrefcount
 from typing import Any
 
 from memlint.meta.tape import Label
-from memlint.meta.tensor import Storage, Tensor, relabel, state
+from memlint.meta.tensor import Storage, Tensor, is_dense, relabel, state
 
 # The engine adds a second gradient in place when nobody else holds the first one
 # (engine input buffers, `can_accumulate_inplace`). Fake tensors count as tensor subclasses, for which torch always
@@ -121,8 +121,11 @@ def _accumulate_leaf(leaf: Tensor, results: list[Grad], position: int) -> None:
     assert grad is not None
     if grad.shape != leaf.shape or grad.dtype is not leaf.dtype:  # the engine's validate_outputs
         grad = Tensor(leaf.shape, leaf.dtype)
-    elif not stealable or grad.strides != leaf.strides:
-        grad = Tensor(leaf.shape, grad.dtype, strides=leaf.strides)
+    else:
+        # A leaf that is dense wants its own layout; any other wants contiguous rows.
+        layout = leaf.strides if leaf.strides is not None and is_dense(leaf.shape, leaf.strides) else None
+        if not stealable or grad.strides != layout:
+            grad = Tensor(leaf.shape, grad.dtype, strides=layout)
     leaf.grad = grad
     old = state.tape.labels[leaf.storage.index]
     relabel(grad.storage, Label("gradients", old.module, old.name))
@@ -133,7 +136,7 @@ def _merge(slots: list[Grad], number: int, new: Tensor) -> None:
     sole = getrefcount(slots[number]) <= 2 and getrefcount(slots[number].storage) <= 2  # type: ignore[union-attr]
     held = slots[number]
     assert held is not None
-    if ACCUMULATE_IN_PLACE and sole and held.strides is None:
+    if ACCUMULATE_IN_PLACE and sole and (held.strides is None or is_dense(held.shape, held.strides)):
         return
     slots[number] = Tensor(held.shape, held.dtype)
 

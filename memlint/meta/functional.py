@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
-from memlint.meta.amp import lower, to, upper, widest
+from memlint.meta.amp import lower, to, upper
 from memlint.meta.autograd import record, tracked
 from memlint.meta.tensor import (
     DType,
@@ -20,9 +20,11 @@ from memlint.meta.tensor import (
     contiguous_strides,
     empty,
     empty_like,
+    iterated_strides,
     float16,
     float32,
     int64,
+    preserved_strides,
     state,
     view_strides,
 )
@@ -59,6 +61,46 @@ def _broadcast(x: Shape, y: Shape) -> Shape:
     )
 
 
+Layout = tuple[Shape, Shape | None]  # shape and strides of an operand; what a backward formula may remember of it
+Kind = tuple[Shape, DType]
+
+
+def _layout(x: Tensor) -> Layout:
+    return x.shape, x.strides
+
+
+def _fresh(shape: Shape, dtype: DType, *operands: Layout) -> Tensor:
+    """The result of an elementwise kernel: laid out in memory as its operands are."""
+    out = Tensor(shape, dtype)
+    for own, strides in operands:
+        if strides is not None or own != shape:
+            out.strides = iterated_strides(shape, operands)
+            break
+    return out
+
+
+def _kind(x: Tensor) -> Kind | None:
+    """What a gradient of x must be; None where x needs none."""
+    return (x.shape, x.dtype) if x.requires_grad else None
+
+
+def _validated(grads: list[Tensor | None], kinds: Sequence[Kind | None]) -> list[Tensor | None]:
+    """The engine's ``validate_outputs``: one after the other, gradients are summed to their input's shape and cast
+    to its dtype. All of them exist before the first is."""
+    for position, kind in enumerate(kinds):
+        g = grads[position]
+        if g is None or kind is None:
+            grads[position] = None
+            continue
+        shape, dtype = kind
+        if g.shape != shape:
+            g = grads[position] = Tensor(shape, g.dtype)
+        if g.dtype is not dtype:
+            grads[position] = empty_like(g, dtype)
+        del g
+    return grads
+
+
 def _reduce(g: Tensor, shape: Shape, dtype: DType) -> Tensor:
     """A gradient brought to its input's shape and dtype; g itself where it has them."""
     if g.shape != shape:
@@ -78,12 +120,19 @@ def _elementwise(x: Tensor, keep: str, inplace: bool = False) -> Tensor:
     if tracked(x):
         dtype = x.dtype
         saved = {"input": (x,), "output": (out,), "nothing": ()}[keep]
-        record(out, (x,), saved, lambda g: (empty_like(g, dtype),))
+        kept = () if keep == "nothing" else (_layout(x),)
+        record(out, (x,), saved, lambda g: (_fresh(g.shape, dtype, _layout(g), *kept),))
     return out
 
 
 def relu(x: Tensor, inplace: bool = False) -> Tensor:
-    return _elementwise(x, "output", inplace)
+    if not tracked(x):
+        return x if inplace else empty_like(x)
+    out = x.alias(x.shape, x.strides) if inplace else empty_like(x)
+    layout, dtype = _layout(out), out.dtype
+    # threshold_backward(self=result, grad): the result comes first and decides on the layout
+    record(out, (x,), (out,), lambda g: (_fresh(g.shape, dtype, layout, _layout(g)),))
+    return out
 
 
 def gelu(x: Tensor) -> Tensor:
@@ -111,21 +160,23 @@ def exp(x: Tensor) -> Tensor:
 
 
 def sin(x: Tensor) -> Tensor:
-    return _trigonometric(x)
+    return _with_factor(x, empty_like(x), 1)  # grad * self.cos()
 
 
 def cos(x: Tensor) -> Tensor:
-    return _trigonometric(x)
+    return _with_factor(x, empty_like(x), 2)  # grad * -self.sin()
 
 
-def _trigonometric(x: Tensor) -> Tensor:
-    out = empty_like(x)
+def _with_factor(x: Tensor, out: Tensor, steps: int) -> Tensor:
+    """Keeps x; the gradient is multiplied by a factor that takes some steps to compute from x. Temporaries of a C++
+    expression all live until its end."""
     if tracked(x):
+        layout, dtype = _layout(x), x.dtype
 
         def backward(g: Tensor) -> tuple[Tensor]:
-            other = empty_like(g)  # grad * self.cos()
-            result = empty_like(g)
-            del other
+            factor = [_fresh(g.shape, dtype, layout) for _ in range(steps)]
+            result = _fresh(g.shape, dtype, _layout(g), layout)
+            del factor
             return (result,)
 
         record(out, (x,), (x,), backward)
@@ -152,6 +203,20 @@ def rsqrt(x: Tensor) -> Tensor:
     return out
 
 
+def abs(x: Tensor) -> Tensor:
+    out = empty_like(x)
+    if tracked(x):
+
+        def backward(g: Tensor) -> tuple[Tensor]:
+            sign = empty_like(g)  # self.sgn()
+            result = empty_like(g)
+            del sign
+            return (result,)
+
+        record(out, (x,), (x,), backward)
+    return out
+
+
 def sqrt(x: Tensor) -> Tensor:
     out = empty_like(x)
     if tracked(x):
@@ -169,19 +234,7 @@ def sqrt(x: Tensor) -> Tensor:
 def pow(x: Tensor, exponent: float) -> Tensor:
     """``x ** number``."""
     x = upper(x)
-    out = empty_like(x)
-    if tracked(x):
-
-        def backward(g: Tensor) -> tuple[Tensor]:
-            power = empty_like(g)  # self.pow(exponent - 1)
-            scaled = empty_like(g)  # exponent * that
-            del power
-            result = empty_like(g)
-            del scaled
-            return (result,)
-
-        record(out, (x,), (x,), backward)
-    return out
+    return _with_factor(x, empty_like(x), 2)  # grad * (exponent * self.pow(exponent - 1))
 
 
 def clone(x: Tensor) -> Tensor:
@@ -199,14 +252,8 @@ def add(x: Tensor, y: Tensor | float) -> Tensor:
         return out
     out = _binary_out(x, y)
     if tracked(x, y):
-        a, b = (x.shape, x.dtype), (y.shape, y.dtype)
-        need_x, need_y = x.requires_grad, y.requires_grad
-        record(
-            out,
-            (x, y),
-            (),
-            lambda g: (_reduce(g, *a) if need_x else None, _reduce(g, *b) if need_y else None),
-        )
+        kinds = _kind(x), _kind(y)
+        record(out, (x, y), (), lambda g: _validated([g, g], kinds))
     return out
 
 
@@ -214,9 +261,8 @@ def add_(x: Tensor, y: Tensor | float) -> Tensor:
     """In place: no allocation; the result shares x's storage."""
     out = x.alias(x.shape, x.strides)
     if isinstance(y, Tensor) and tracked(x, y):
-        b = (y.shape, y.dtype)
-        need_y = y.requires_grad
-        record(out, (x, y), (), lambda g: (g, _reduce(g, *b) if need_y else None))
+        kinds = _kind(x), _kind(y)
+        record(out, (x, y), (), lambda g: _validated([g, g], kinds))
     elif tracked(x):
         record(out, (x,), (), lambda g: (g,))
     return out
@@ -227,15 +273,8 @@ def sub(x: Tensor, y: Tensor | float) -> Tensor:
         return add(x, y)
     out = _binary_out(x, y)
     if tracked(x, y):
-        a, b = (x.shape, x.dtype), (y.shape, y.dtype)
-        need_x, need_y = x.requires_grad, y.requires_grad
-
-        def backward(g: Tensor) -> tuple[Tensor | None, Tensor | None]:
-            gx = _reduce(g, *a) if need_x else None
-            gy = _reduce(empty_like(g), *b) if need_y else None  # -grad
-            return gx, gy
-
-        record(out, (x, y), (), backward)
+        kinds = _kind(x), _kind(y)
+        record(out, (x, y), (), lambda g: _validated([g, empty_like(g) if kinds[1] else None], kinds))
     return out
 
 
@@ -245,15 +284,7 @@ def rsub(x: Tensor, y: float) -> Tensor:
 
 
 def _binary_out(x: Tensor, y: Tensor) -> Tensor:
-    dtype = _promote(x, y)
-    shape = _broadcast(x.shape, y.shape)
-    if x.shape == shape and (x.strides is None or y.shape != shape):
-        return empty_like(x, dtype)
-    if y.shape == shape and x.shape != shape:
-        return empty_like(y, dtype)
-    if x.shape == shape:
-        return empty_like(x, dtype)
-    return Tensor(shape, dtype)
+    return _fresh(_broadcast(x.shape, y.shape), _promote(x, y), _layout(x), _layout(y))
 
 
 def mul(x: Tensor, y: Tensor | float) -> Tensor:
@@ -261,16 +292,19 @@ def mul(x: Tensor, y: Tensor | float) -> Tensor:
         return _elementwise(x, "nothing")
     out = _binary_out(x, y)
     if tracked(x, y):
-        a, b = (x.shape, x.dtype), (y.shape, y.dtype)
-        need_x, need_y = x.requires_grad, y.requires_grad
-        dtype = out.dtype
+        kinds = _kind(x), _kind(y)
+        a, b, dtype = _layout(x), _layout(y), out.dtype
 
-        def backward(g: Tensor) -> tuple[Tensor | None, Tensor | None]:
-            gx = _reduce(empty_like(g, dtype), *a) if need_x else None
-            gy = _reduce(empty_like(g, dtype), *b) if need_y else None
-            return gx, gy
+        def backward(g: Tensor) -> list[Tensor | None]:
+            return _validated(
+                [
+                    _fresh(g.shape, dtype, _layout(g), b) if kinds[0] else None,
+                    _fresh(g.shape, dtype, _layout(g), a) if kinds[1] else None,
+                ],
+                kinds,
+            )
 
-        record(out, (x, y), (y if need_x else None, x if need_y else None), backward)
+        record(out, (x, y), (y if kinds[0] else None, x if kinds[1] else None), backward)
     return out
 
 
@@ -279,23 +313,44 @@ def div(x: Tensor, y: Tensor | float) -> Tensor:
         return _elementwise(x, "nothing")
     out = _binary_out(x, y)
     if tracked(x, y):
-        a, b = (x.shape, x.dtype), (y.shape, y.dtype)
+        kinds = _kind(x), _kind(y)
+        a, b, dtype = _layout(x), _layout(y), out.dtype
+
+        def backward(g: Tensor) -> list[Tensor | None]:
+            grads: list[Tensor | None] = [None, None]
+            if kinds[1]:  # -grad * ((self / other) / other)
+                factor = empty_like(g), _fresh(g.shape, dtype, a, b), _fresh(g.shape, dtype, a, b)
+                grads[1] = _fresh(g.shape, dtype, *(_layout(f) for f in factor))
+                del factor
+            if kinds[0]:  # grad / other
+                grads[0] = _fresh(g.shape, dtype, _layout(g), b)
+            return _validated(grads, kinds)
+
+        record(out, (x, y), (y, x if kinds[1] else None), backward)
+    return out
+
+
+def minimum(x: Tensor, y: Tensor) -> Tensor:
+    """Elementwise; keeps both operands."""
+    out = _binary_out(x, y)
+    if tracked(x, y):
         need_x, need_y = x.requires_grad, y.requires_grad
+        a, b = (x.shape, x.dtype), (y.shape, y.dtype)
+
+        def masked(g: Tensor) -> Tensor:  # where(self == other, grad / 2, grad).masked_fill_(self > other, 0)
+            equal, half = empty_like(g, bool_), empty_like(g)
+            result = empty_like(g)
+            del equal, half
+            beyond = empty_like(g, bool_)
+            del beyond
+            return result
 
         def backward(g: Tensor) -> tuple[Tensor | None, Tensor | None]:
-            gx = _reduce(empty_like(g), *a) if need_x else None
-            gy = None
-            if need_y:  # -grad * ((self / other) / other)
-                negative = empty_like(g)
-                quotient = empty_like(g)
-                second = empty_like(g)
-                del quotient
-                full = empty_like(g)
-                del negative, second
-                gy = _reduce(full, *b)
+            gx = _reduce(masked(g), *a) if need_x else None
+            gy = _reduce(masked(g), *b) if need_y else None
             return gx, gy
 
-        record(out, (x, y), (y, x if need_y else None), backward)
+        record(out, (x, y), (x, y), backward)
     return out
 
 
@@ -312,11 +367,10 @@ def dropout(x: Tensor, probability: float, training: bool = True) -> Tensor:
     """CUDA's ``native_dropout``: a one-byte mask is kept."""
     if not training or probability == 0:
         return x
-    if not tracked(x):
-        return empty_like(x)
     out = empty_like(x)
-    mask = empty_like(x, bool_)
-    record(out, (x,), (mask,), lambda g: (empty_like(g),))
+    mask = empty_like(x, bool_)  # also where nothing needs a gradient
+    if tracked(x):
+        record(out, (x,), (mask,), lambda g: (empty_like(g),))
     return out
 
 
@@ -347,13 +401,12 @@ def _expand_back(g: Tensor, shape: Shape, dims: tuple[int, ...], keepdim: bool) 
 
 
 def sum(x: Tensor, dim: Numbers | None = None, keepdim: bool = False) -> Tensor:
-    """The gradient is an expanded view: no memory."""
-    x = upper(x)
+    """The gradient is an expanded view: no memory. Autocast asks for an fp32 result, which takes no copy of x."""
     dims = _dims(x, dim)
-    out = empty(_reduced_shape(x, dims, keepdim), x.dtype)
+    out = empty(_reduced_shape(x, dims, keepdim), float32 if state.autocast is not None and x.dtype.is_floating else x.dtype)
     if tracked(x):
-        shape = x.shape
-        record(out, (x,), (), lambda g: (_expand_back(g, shape, dims, keepdim),))
+        kind = x.shape, x.dtype
+        record(out, (x,), (), lambda g: _validated([_expand_back(g, kind[0], dims, keepdim)], (kind,)))
     return out
 
 
@@ -395,21 +448,29 @@ def log_softmax(x: Tensor, dim: int = -1, dtype: DType | None = None) -> Tensor:
 
 def _softmax(x: Tensor, dtype: DType | None) -> Tensor:
     source = x.dtype
-    if dtype is not None and dtype is not source:
-        if source is not float16:
-            return _softmax(to(x, dtype), None)
-        out = empty(x.shape, dtype)
-    else:
-        out = empty(x.shape, source)
+    if dtype is not None and dtype is not source and source is not float16:
+        return _softmax(to(x, dtype), None)
+    packed = x if x.strides is None else Tensor(x.shape, source)  # the kernels want packed operands
+    out = empty(x.shape, dtype or source)
+    del packed
     if tracked(x):
-        record(out, (x,), (out,), lambda g: (Tensor(g.shape, source),))
+
+        def backward(g: Tensor) -> tuple[Tensor]:
+            packed = g if g.strides is None else Tensor(g.shape, g.dtype)
+            result = Tensor(g.shape, source)
+            del packed
+            return (result,)
+
+        record(out, (x,), (out,), backward)
     return out
 
 
 def topk(x: Tensor, k: int, dim: int = -1) -> tuple[Tensor, Tensor]:
     """Values and int64 indices of the k largest along the last dimension."""
+    packed = x if x.strides is None else Tensor(x.shape, x.dtype)
     shape = (*x.shape[:-1], k)
     values, indices = empty(shape, x.dtype), empty(shape, int64)
+    del packed
     if tracked(x):
         full, dtype = x.shape, x.dtype
         record(values, (x,), (indices,), lambda g: (Tensor(full, dtype),))
@@ -622,7 +683,7 @@ def unbind(x: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
         before, dtype = x.shape, x.dtype
 
         def backward(grads: list[Tensor | None]) -> tuple[Tensor]:
-            zeros = [Tensor(shape, dtype) for g in grads if g is None]
+            zeros = [Tensor((), dtype) for g in grads if g is None]  # expanded
             result = Tensor(before, dtype)
             del zeros
             return (result,)
@@ -635,8 +696,7 @@ def unbind(x: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
 
 
 def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
-    """A fresh tensor; the gradients are views into its gradient."""
-    tensors = widest(*tensors)
+    """A fresh tensor of the widest dtype among them; the gradients are views into its gradient."""
     first = tensors[0]
     dim %= first.ndim
     length = tensors[0].shape[dim]
@@ -645,7 +705,8 @@ def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     dtype = first.dtype
     for x in tensors[1:]:
         dtype = _promote(Tensor((1,), dtype, x.storage), Tensor((1,), x.dtype, x.storage))
-    out = Tensor((*first.shape[:dim], length, *first.shape[dim + 1 :]), dtype)
+    shape = (*first.shape[:dim], length, *first.shape[dim + 1 :])
+    out = _like_image(first, shape, dtype) if all(map(_channels_last, tensors)) else Tensor(shape, dtype)
     if tracked(*tensors):
         pieces = [(x.shape, x.dtype) if x.requires_grad else None for x in tensors]
 
@@ -661,7 +722,6 @@ def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
 
 def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     """A fresh tensor; the gradients are views into its gradient."""
-    tensors = widest(*tensors)
     first = tensors[0]
     dim %= first.ndim + 1
     out = Tensor((*first.shape[:dim], len(tensors), *first.shape[dim:]), first.dtype)
@@ -686,6 +746,14 @@ def repeat(x: Tensor, *times: int) -> Tensor:
         before, dtype = x.shape, x.dtype
         record(out, (x,), (), lambda g: (Tensor(before, dtype),))
     return out
+
+
+def repeat_interleave(x: Tensor, times: int, dim: int) -> Tensor:
+    """Each entry along ``dim`` several times in a row: a view with stride zero, then its contiguous copy."""
+    dim %= x.ndim
+    x = unsqueeze(x, dim + 1)
+    x = expand(x, *x.shape[: dim + 1], times, *x.shape[dim + 2 :])
+    return flatten(contiguous(x), dim, dim + 1)
 
 
 def pad(x: Tensor, *amounts: int) -> Tensor:
@@ -722,12 +790,24 @@ def index_select(x: Tensor, dim: int, index: Tensor) -> Tensor:
     return out
 
 
+def index(x: Tensor, *indices: Tensor) -> Tensor:
+    """``x[i, j, ...]``: advanced indexing of the leading dimensions by index tensors, broadcast together."""
+    lead: Shape = ()
+    for item in indices:
+        lead = _broadcast(lead, item.shape)
+    out = Tensor((*lead, *x.shape[len(indices) :]), x.dtype)
+    if tracked(x):
+        shape, dtype = x.shape, x.dtype
+        record(out, (x,), indices, lambda g: (Tensor(shape, dtype),))
+    return out
+
+
 def gather(x: Tensor, dim: int, index: Tensor) -> Tensor:
-    """Also advanced indexing with one index tensor: a fresh tensor of the index's shape."""
+    """One entry of x per entry of ``index`` along ``dim``. Keeps x itself, too: its formula asks for its shape."""
     out = Tensor(index.shape, x.dtype)
     if tracked(x):
         shape, dtype = x.shape, x.dtype
-        record(out, (x,), (index,), lambda g: (Tensor(shape, dtype),))
+        record(out, (x,), (x, index), lambda g: (Tensor(shape, dtype),))
     return out
 
 
@@ -736,69 +816,134 @@ def gather(x: Tensor, dim: int, index: Tensor) -> Tensor:
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Keeps x where the weight trains and the weight where x needs a gradient."""
-    x, weight = lower(x), lower(weight)
+    # Autocast casts from the last argument to the first: so C++ evaluates them.
     bias = lower(bias) if bias is not None else None
-    if x.ndim > 2 and view_strides(x.shape, x.full_strides(), (prod(x.shape[:-1]), x.shape[-1])) is None:
-        x = contiguous(x)
+    weight = lower(weight)
+    x = lower(x)
+    if bias is None:
+        return _matmul(x, transpose(weight, 0, 1)) if x.strides is not None else _folded(x, weight, None)
+    if x.ndim == 2 or x.strides is None:
+        return _folded(x, weight, bias)  # addmm
+    return add_(_matmul(x, transpose(weight, 0, 1)), bias)
+
+
+def _folded(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x @ weight.T (+ bias) as one product of matrices; x's leading dimensions can be folded without a copy."""
     out = Tensor((*x.shape[:-1], weight.shape[0]), x.dtype)
     if tracked(x, weight, bias):
-        need = tuple(t is not None and t.requires_grad for t in (x, weight, bias))
-        shapes = (x.shape, weight.shape, bias.shape if bias is not None else None)
-        rows = (prod(out.shape[:-1]), out.shape[-1])
-        dtype = x.dtype
+        kinds = _kind(x), _kind(weight), None if bias is None else _kind(bias)
+        column_major = x.ndim == 2 and x.strides is not None
+        shape, strides, rows = x.shape, x.strides, (prod(out.shape[:-1]), out.shape[-1])
 
-        def backward(g: Tensor) -> tuple[Tensor | None, ...]:
+        def backward(g: Tensor) -> list[Tensor | None]:
             if view_strides(g.shape, g.full_strides(), rows) is None:
                 g = Tensor(g.shape, g.dtype)
-            return tuple(
-                Tensor(shape, dtype) if wanted and shape is not None else None
-                for wanted, shape in zip(need, shapes)
-            )
+            grads = [None if kind is None else Tensor(*kind) for kind in kinds]
+            if column_major and grads[0] is not None:
+                grads[0].strides = preserved_strides(shape, strides) if strides else None
+            return grads
 
-        record(out, (x, weight, bias), (x if need[1] else None, weight if need[0] else None), backward)
+        record(out, (x, weight, bias), (x if kinds[1] else None, weight if kinds[0] else None), backward)
+    return out
+
+
+def mm(x: Tensor, y: Tensor) -> Tensor:
+    """(n, k) @ (k, m). A gradient is laid out in memory as its operand is."""
+    y = lower(y)
+    x = lower(x)
+    return _mm(x, y)
+
+
+def _mm(x: Tensor, y: Tensor) -> Tensor:
+    out = Tensor((x.shape[0], y.shape[1]), x.dtype)
+    if tracked(x, y):
+        a, b = (*_layout(x), x.dtype), (*_layout(y), y.dtype)
+        need_x, need_y = x.requires_grad, y.requires_grad
+
+        def backward(g: Tensor) -> tuple[Tensor | None, Tensor | None]:
+            gy = _column_major(*b) if need_y else None
+            return _column_major(*a) if need_x else None, gy
+
+        record(out, (x, y), (y if need_x else None, x if need_y else None), backward)
+    return out
+
+
+def _column_major(shape: Shape, strides: Shape | None, dtype: DType) -> Tensor:
+    """Fresh; its columns are packed where those of the operand are, else its rows."""
+    out = Tensor(shape, dtype)
+    if strides is not None and strides[0] == 1 and strides[1] == shape[0]:
+        out.strides = strides
     return out
 
 
 def bmm(x: Tensor, y: Tensor) -> Tensor:
     """(batch, n, k) @ (batch, k, m)."""
-    x, y = lower(x), lower(y)
+    y = lower(y)
+    x = lower(x)
+    return _bmm(x, y)
+
+
+def _bmm(x: Tensor, y: Tensor) -> Tensor:
     out = Tensor((x.shape[0], x.shape[1], y.shape[2]), x.dtype)
     if tracked(x, y):
         need_x, need_y = x.requires_grad, y.requires_grad
         a, b = (x.shape, x.dtype), (y.shape, y.dtype)
-        record(
-            out,
-            (x, y),
-            (y if need_x else None, x if need_y else None),
-            lambda g: (Tensor(*a) if need_x else None, Tensor(*b) if need_y else None),
-        )
+
+        def backward(g: Tensor) -> tuple[Tensor | None, Tensor | None]:
+            gy = Tensor(*b) if need_y else None
+            return Tensor(*a) if need_x else None, gy
+
+        record(out, (x, y), (y if need_x else None, x if need_y else None), backward)
     return out
 
 
-def baddbmm(x: Tensor, y: Tensor, shape: Shape | None = None) -> Tensor:
-    """``torch.baddbmm(empty, x, y, beta=0)``: the batched product into a fresh tensor, beside the empty one."""
-    x, y = lower(x), lower(y)
+def baddbmm(x: Tensor, y: Tensor) -> Tensor:
+    """``torch.baddbmm(empty, x, y, beta=0)``: the batched product into a fresh tensor, beside the empty one, which
+    the caller makes in the dtype of the product."""
+    y = lower(y)
+    x = lower(x)
     unused = Tensor((x.shape[0], x.shape[1], y.shape[2]), x.dtype)
-    out = bmm(x, y)
+    out = _bmm(x, y)
     del unused
     return out
 
 
 def matmul(x: Tensor, y: Tensor) -> Tensor:
-    """Batched operands are expanded and brought to three dimensions, which copies what is not viewable so."""
-    x, y = lower(x), lower(y)
-    if y.ndim == 2:
-        return linear(x, transpose(y, 0, 1))
+    """Products of matrices, or of batches of them; see ``_matmul``."""
+    y = lower(y)
+    x = lower(x)
+    return _matmul(x, y)
+
+
+def _matmul(x: Tensor, y: Tensor) -> Tensor:
+    """A batch times a matrix is folded into one product; batches are expanded and brought to three dimensions, which
+    copies what is not viewable so. (native/LinearAlgebra.cpp, ``_matmul_impl``)"""
+    if x.ndim == 2 and y.ndim == 2:
+        return _mm(x, y)
+    if y.ndim == 2 and (y.requires_grad or _foldable(x)):
+        folded = reshape(x, prod(x.shape[:-1]), x.shape[-1])
+        return view(_mm(folded, y), *x.shape[:-1], y.shape[1])
+    if x.ndim == 2 and x.requires_grad:  # the same, transposed; a copy brings it back
+        turned = transpose(y, -2, -1)
+        folded = reshape(turned, prod(turned.shape[:-1]), turned.shape[-1])
+        out = view(_mm(folded, transpose(x, 0, 1)), *turned.shape[:-1], x.shape[0])
+        return contiguous(transpose(out, -2, -1))
+    if x.ndim == 3 and y.ndim == 3 and x.shape[0] != y.shape[0]:
+        if x.shape[0] == 1 and x.requires_grad:
+            return _matmul(squeeze(x, 0), y)
+        if y.shape[0] == 1 and y.requires_grad:
+            return _matmul(x, squeeze(y, 0))
     batch = _broadcast(x.shape[:-2], y.shape[:-2])
-    out_shape = (*batch, x.shape[-2], y.shape[-1])
     count = prod(batch)
-    if x.shape[:-2] != batch:
-        x = expand(x, *batch, *x.shape[-2:])
-    if y.shape[:-2] != batch:
-        y = expand(y, *batch, *y.shape[-2:])
-    x3 = reshape(x, count, *x.shape[-2:])
-    y3 = reshape(y, count, *y.shape[-2:])
-    return view(bmm(x3, y3), *out_shape)
+    x3 = reshape(expand(x, *batch, *x.shape[-2:]), count, *x.shape[-2:])
+    y3 = reshape(expand(y, *batch, *y.shape[-2:]), count, *y.shape[-2:])
+    return view(_bmm(x3, y3), *batch, x.shape[-2], y.shape[-1])
+
+
+def _foldable(x: Tensor) -> bool:
+    """Whether the leading dimensions can be folded without a copy."""
+    strides = x.full_strides()
+    return all(strides[d] == strides[d + 1] * x.shape[d + 1] for d in range(x.ndim - 2))
 
 
 def scaled_dot_product_attention(
@@ -814,6 +959,8 @@ def scaled_dot_product_attention(
         if mask is not None:
             scores = add(scores, mask)
         return matmul(softmax(scores), v)
+    if backend != "flash" and k.shape[1] != q.shape[1]:  # grouped heads, which only flash takes as they are
+        k, v = (repeat_interleave(t, q.shape[1] // t.shape[1], 1) for t in (k, v))
     # Both kernels work on (batch, tokens, heads, width) and return a transposed view of that.
     batch, heads, tokens, _ = q.shape
     width = v.shape[-1]
@@ -852,20 +999,32 @@ def _heads_last(shape: Shape, dtype: DType) -> Tensor:
 
 
 def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
-    """Over the last dimension: keeps the input and two numbers per row."""
-    x = contiguous(upper(x))
+    """Over the last dimension: keeps the input, the parameters and two fp32 numbers per row."""
+    bias = None if bias is None else upper(bias)
+    weight = None if weight is None else upper(weight)
+    x = upper(x)
+    packed = x if x.strides is None else Tensor(x.shape, x.dtype)
     out = Tensor(x.shape, x.dtype)
     rows = (*x.shape[:-1], 1)
     mean_, rstd = Tensor(rows, float32), Tensor(rows, float32)
-    return _normalised(out, x, weight, bias, (mean_, rstd))
+    del packed
+    return _normalised(out, x, weight, bias, (bias, mean_, rstd), packs=True)
 
 
 def group_norm(x: Tensor, groups: int, weight: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
-    """(N, C, ...): keeps the input and two numbers per group."""
+    """(N, C, ...): keeps the input and two numbers per group, in the parameters' dtype."""
+    bias = None if bias is None else upper(bias)
+    weight = None if weight is None else upper(weight)
     x = contiguous(upper(x))
+    parameters = weight if weight is not None else bias
     out = Tensor(x.shape, x.dtype)
     rows = (x.shape[0], groups)
-    mean_, rstd = Tensor(rows, float32), Tensor(rows, float32)
+    dtype = x.dtype if parameters is None else parameters.dtype
+    mean_, rstd = Tensor(rows, dtype), Tensor(rows, dtype)
+    if parameters is not None and x.ndim > 2:
+        # The kernel folds statistics and parameters into a scale and a shift per channel.
+        folded = Tensor(x.shape[:2], float32), Tensor(x.shape[:2], float32)
+        del folded
     return _normalised(out, x, weight, bias, (mean_, rstd))
 
 
@@ -890,23 +1049,51 @@ def _normalised(
     x: Tensor,
     weight: Tensor | None,
     bias: Tensor | None,
-    statistics: tuple[Tensor, Tensor],
+    kept: tuple[Tensor | None, ...],
+    packs: bool = False,
 ) -> Tensor:
+    """``packs``: the backward kernel makes contiguous copies of operands that are not."""
     if tracked(x, weight, bias):
         inputs = (x, weight, bias)
-        like = [
-            (t.shape, t.dtype) if t is not None and t.requires_grad else None for t in inputs
-        ]
-        record(
-            out,
-            inputs,
-            (x, weight, *statistics),
-            lambda g: [None if item is None else Tensor(*item) for item in like],
-        )
+        like = [None if t is None else _kind(t) for t in inputs]
+        shape, dtype, strides = x.shape, x.dtype, x.strides
+
+        def backward(g: Tensor) -> list[Tensor | None]:
+            copies = (
+                g if g.strides is None or not packs else Tensor(g.shape, g.dtype),
+                None if strides is None or not packs else Tensor(shape, dtype),
+            )
+            grads = [None if item is None else Tensor(*item) for item in like]
+            del copies
+            return grads
+
+        record(out, inputs, (x, weight, *kept), backward)
     return out
 
 
 # --------------------------------------------------------------------------------------------------- convolution
+
+
+def _channels_last(x: Tensor) -> bool:
+    """(N, C, H, W) that lies in memory as (N, H, W, C) (c10/core/MemoryFormat.h)."""
+    if x.strides is None or x.ndim != 4:
+        return False
+    smallest = 0
+    for d in (1, 3, 2, 0):
+        if x.strides[d] < smallest or x.strides[d] == 0 or (d == 0 and smallest == x.strides[1]):
+            return False
+        smallest = x.strides[d] * int(x.shape[d])
+    return True
+
+
+def _like_image(x: Tensor, shape: Shape, dtype: DType | None = None) -> Tensor:
+    """A fresh (N, C, H, W) tensor in x's memory format: cuDNN's convolutions and resizing keep channels last."""
+    out = Tensor(shape, dtype or x.dtype)
+    if _channels_last(x):
+        channels, height, width = (int(size) for size in shape[1:])
+        strides = (channels * height * width, 1, width * channels, channels)
+        return out.alias(shape, strides)
+    return out
 
 
 def conv(
@@ -918,15 +1105,16 @@ def conv(
     groups: int = 1,
 ) -> Tensor:
     """(N, C, spatial...), one to three spatial dimensions: keeps input and weight."""
-    x, weight = lower(x), lower(weight)
     bias = lower(bias) if bias is not None else None
+    weight = lower(weight)
+    x = lower(x)
     n = x.ndim - 2
     strides, paddings = _tuple(stride, n), _tuple(padding, n)
     spatial = tuple(
         (size + 2 * p - kernel) // s + 1
         for size, kernel, s, p in zip(x.shape[2:], weight.shape[2:], strides, paddings)
     )
-    return _convolved(Tensor((x.shape[0], weight.shape[0], *spatial), x.dtype), x, weight, bias)
+    return _convolved(_like_image(x, (x.shape[0], weight.shape[0], *spatial)), x, weight, bias)
 
 
 def conv_transpose(
@@ -936,8 +1124,9 @@ def conv_transpose(
     stride: Numbers = 1,
     padding: Numbers = 0,
 ) -> Tensor:
-    x, weight = lower(x), lower(weight)
     bias = lower(bias) if bias is not None else None
+    weight = lower(weight)
+    x = lower(x)
     n = x.ndim - 2
     strides, paddings = _tuple(stride, n), _tuple(padding, n)
     spatial = tuple(
@@ -948,6 +1137,7 @@ def conv_transpose(
 
 
 def _convolved(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Keeps x as it came, though cuDNN is given packed operands: it copies them for the moment."""
     if tracked(x, weight, bias):
         inputs = (x, weight, bias)
         like = [
@@ -963,8 +1153,9 @@ def _convolved(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None) -> T
 
 
 def interpolate(x: Tensor, *size: int) -> Tensor:
-    """To a spatial size, nearest or smooth alike: nothing is kept."""
-    out = Tensor((*x.shape[:2], *size), x.dtype)
+    """To a spatial size, nearest or smooth alike: nothing is kept. On autocast's fp32 list."""
+    x = upper(x)
+    out = _like_image(x, (*x.shape[:2], *size))
     if tracked(x):
         before, dtype = x.shape, x.dtype
         record(out, (x,), (), lambda g: (Tensor(before, dtype),))
@@ -986,12 +1177,28 @@ def max_pool(x: Tensor, kernel: int, stride: int | None = None) -> Tensor:
 # --------------------------------------------------------------------------------------------------------- losses
 
 
-def mse_loss(x: Tensor, target: Tensor) -> Tensor:
-    return _pointwise_loss(x, target)
+def mse_loss(x: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
+    """``reduction``: "mean" or "none"."""
+    if reduction == "mean":
+        return _pointwise_loss(x, target)
+    x, target = upper(x), upper(target)
+    out = _binary_out(x, target)
+    if tracked(x, target):
+        need_x, need_y = x.requires_grad, target.requires_grad
+        shape, dtype = x.shape, x.dtype
+        record(
+            out,
+            (x, target),
+            (x, target),
+            lambda g: (Tensor(shape, dtype) if need_x else None, Tensor(shape, dtype) if need_y else None),
+        )
+    return out
 
 
-def l1_loss(x: Tensor, target: Tensor) -> Tensor:
-    return _pointwise_loss(x, target)
+def l1_loss(x: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
+    """Composite in torch: the difference, which is kept, its absolute value, and their mean."""
+    out = abs(sub(upper(x), upper(target)))
+    return mean(out) if reduction == "mean" else out
 
 
 def _pointwise_loss(x: Tensor, target: Tensor) -> Tensor:

@@ -147,7 +147,7 @@ def _is_contiguous(shape: Shape, strides: Shape) -> bool:
     return True
 
 
-def _is_dense(shape: Shape, strides: Shape) -> bool:
+def is_dense(shape: Shape, strides: Shape) -> bool:
     """Non-overlapping and dense: some permutation of the dimensions is contiguous."""
     expected = 1
     for stride, size in sorted((stride, int(size)) for size, stride in zip(shape, strides) if size != 1):
@@ -301,13 +301,52 @@ def empty_like(x: Tensor, dtype: DType | None = None) -> Tensor:
 
 
 def preserved_strides(shape: Shape, strides: Shape) -> Shape | None:
-    """Strides a fresh result gets from an operand's: same order of dimensions, packed."""
-    if not _is_dense(shape, strides):
-        order = sorted(range(len(shape)), key=lambda d: (strides[d], -d))
-        packed = [0] * len(shape)
-        step = 1
-        for d in order:
-            packed[d] = step
-            step *= max(int(shape[d]), 1)
-        strides = tuple(packed)
-    return None if _is_contiguous(shape, strides) else strides
+    """Strides of a fresh tensor made like one that has these: kept where it is dense, else packed in their order."""
+    if is_dense(shape, strides):
+        return None if _is_contiguous(shape, strides) else strides
+    return iterated_strides(shape, ((shape, strides),))
+
+
+def iterated_strides(shape: Shape, operands: Sequence[tuple[Shape, Shape | None]]) -> Shape | None:
+    """Strides of an elementwise kernel's result, from its operands' shapes and strides; None for contiguous.
+
+    The dimension with the smallest step comes last; the first operand in which two dimensions both have a step decides
+    (``TensorIterator::reorder_dimensions``, and ``infer_dense_strides`` for a single operand).
+    """
+    ndim = len(shape)
+    steps = []
+    for own, strides in operands:
+        full = contiguous_strides(own) if strides is None else strides
+        offset = ndim - len(own)
+        steps.append(
+            (0,) * offset
+            + tuple(0 if n == 1 and shape[offset + d] != 1 else step for d, (n, step) in enumerate(zip(own, full)))
+        )
+    order = list(range(ndim - 1, -1, -1))  # fastest first
+
+    def slower(first: int, second: int) -> int:
+        for step in steps:
+            if step[first] == 0 or step[second] == 0:
+                continue
+            if step[first] != step[second]:
+                return 1 if step[first] > step[second] else -1
+            if shape[first] > shape[second]:
+                return 1
+        return 0
+
+    for start in range(1, ndim):
+        place = start
+        for before in range(start - 1, -1, -1):
+            comparison = slower(order[before], order[place])
+            if comparison > 0:
+                order[before], order[place] = order[place], order[before]
+                place = before
+            elif comparison < 0:
+                break
+    packed = [0] * ndim
+    step = 1
+    for d in order:
+        packed[d] = step
+        step *= max(int(shape[d]), 1)
+    result = tuple(packed)
+    return None if _is_contiguous(shape, result) else result

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from memlint.dialects.spec import TrainingSpec
 from memlint.meta.tape import Tape
 
-# architecture (TrainingSpec.architecture) -> module of this package whose `build(spec)` makes the System
+# architecture (TrainingSpec.architecture) -> module of this package: its `build(spec)` makes the System, or its
+# `record(spec, symbolic)` and `saved_bytes(spec)` run a training step that is not PyTorch's
 ARCHITECTURES = {
     "uni3d_dp": "uni3d_dp",
     "stdiff": "stdiff",
@@ -37,11 +38,27 @@ def record(spec: TrainingSpec, symbolic: bool = False) -> Recording:
 
     Raises UnknownModel where the architecture, or a size it cannot do without, is unknown.
     """
-    from importlib import import_module
-
+    module = _module(spec)
+    if hasattr(module, "record"):  # not PyTorch: the model brings its own training step
+        recording: Recording = module.record(spec, symbolic)
+        return recording
     from memlint.models.step import record_step
 
+    return record_step(module.build, spec, symbolic)
+
+
+def saved_bytes(spec: TrainingSpec) -> int:
+    """Bytes that autograd holds at the end of a micro-batch's forward. Raises UnknownModel like :func:`record`."""
+    module = _module(spec)
+    if hasattr(module, "record"):
+        held: int = module.saved_bytes(spec)
+        return held
+    from memlint.models.step import record_forward
+
+    return record_forward(module.build, spec)
+
+
+def _module(spec: TrainingSpec) -> Any:
     if spec.architecture is None or spec.architecture not in ARCHITECTURES:
         raise UnknownModel(spec.unknown_reason or f"the model of family {spec.family!r} is not known")
-    builder = import_module(f"memlint.models.{ARCHITECTURES[spec.architecture]}")
-    return record_step(builder.build, spec, symbolic)
+    return __import__("memlint.models." + ARCHITECTURES[spec.architecture], fromlist=["build"])

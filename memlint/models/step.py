@@ -55,8 +55,11 @@ def record_step(
         parameters = system.model.parameters()
         for helper in system.helpers:
             helper.name(helper.path or type(helper).__name__.lower(), "helper_models")
+        every = [*parameters, *(p for helper in system.helpers for p in helper.parameters())]
         ema = _copy_for_ema(system.ema)
-        optimizer = optim.OPTIMIZERS[system.optimizer](parameters, **system.optimizer_options)
+        unused = {id(parameter) for parameter in system.unused}
+        updated = [parameter for parameter in parameters if id(parameter) not in unused]
+        optimizer = optim.OPTIMIZERS[system.optimizer](updated, **system.optimizer_options)
         optimizer.allocate_state()
         # The second micro-batch meets the gradients of the first; a third would look like the second.
         for micro_batch in range(min(system.accumulation, 2)):
@@ -80,7 +83,6 @@ def record_step(
                 system.evaluate()
         # What follows the step in a real loop still has these alive.
         del ema
-    every = [*parameters, *(p for helper in system.helpers for p in helper.parameters())]
     return Recording(
         tape,
         parameters=count(every),
@@ -89,6 +91,16 @@ def record_step(
         has_matmul="matmul" in system.uses,
         has_convolution="convolution" in system.uses,
     )
+
+
+def record_forward(build: Callable[[TrainingSpec], System], spec: TrainingSpec) -> int:
+    """Only a forward pass: the bytes that autograd holds at its end."""
+    with recording() as tape:
+        system = build(spec)
+        batch = system.batch()
+        with autocast(system.autocast):
+            loss = system.loss(batch)
+            return _saved_bytes(loss, tape.labels)
 
 
 def _saved_bytes(loss: Tensor, labels: list[Label]) -> int:

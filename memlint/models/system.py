@@ -22,6 +22,8 @@ class System(NamedTuple):
     after_step what the loop does after the optimizer's step (EMA update with temporaries); usually None
     autocast   compute dtype of mixed precision, None for none
     optimizer  name in :data:`memlint.meta.optim.OPTIMIZERS`, with keyword arguments
+    unused     parameters that train and yet never get a gradient (no layer that runs has them): the optimizer
+               makes no state for them
     framework  "torch" or "jax"
     uses       "matmul" and "convolution" decide which library workspaces the run needs
     """
@@ -37,5 +39,6 @@ class System(NamedTuple):
     helpers: Sequence[Module] = ()
     evaluate: Callable[[], Any] | None = None
     after_step: Callable[[], Any] | None = None
+    unused: Sequence[Tensor] = ()
     framework: str = "torch"
     uses: frozenset[str] = frozenset({"matmul"})

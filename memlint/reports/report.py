@@ -42,14 +42,19 @@ class RunReport(NamedTuple):
 class Report(NamedTuple):
     """All runs of one invocation, in the order of the paths given.
 
-    crashed   a rule raised (MEM001) or a file could not be read: exit code 2
-    skipped   (path, why) of files named on the command line that are no training config
+    crashed       a rule raised (MEM001) or a file could not be read: exit code 2
+    skipped       (path, why) of files named on the command line that are no training config, and of files met in
+                  a walk that could not be parsed
+    errors        (path, why) of files that could not be read
+    rule_seconds  time spent in each rule, by code
     """
 
     runs: tuple[RunReport, ...]
     seconds: float
     crashed: bool = False
     skipped: tuple[tuple[str, str], ...] = ()
+    errors: tuple[tuple[str, str], ...] = ()
+    rule_seconds: dict[str, float] = {}  # noqa: RUF012
 
     @property
     def findings(self) -> tuple[Finding, ...]:

@@ -1,0 +1,629 @@
+"""The one function that every front end calls: paths and settings in, a Report out.
+
+Per file: read, compose, recognise, estimate, rules; then, over all files, suppressions and de-duplication. Each
+step of each file is fenced: what raises becomes finding MEM001 and the rest goes on. Nothing that is read is run.
+
+The module can be called like a function, because ``memlint.check`` is both this module and the Python API:
+``memlint.check("configs", budget="16GB")``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from memlint.discover import Found, display, matches, walk
+from memlint.documents.node import Document, Span
+from memlint.plugin import ERROR, Finding, Rule, Run
+from memlint.reports.report import Budget, Report, RunReport, UnresolvedValue
+from memlint.rules_registry import INTERNAL_ERROR, RuleInfo
+from memlint.settings import Allowance, Resolver, Settings, SettingsError, allowance
+
+if TYPE_CHECKING:
+    from memlint.dialects.spec import TrainingSpec
+    from memlint.tape.estimate import Estimate
+
+OVERRIDE_PATH = "<override>"  # as memlint.documents.overrides names it, which is imported for overrides only
+
+NOT_A_CONFIG = "no known family of training configs"
+
+# Rules that a document without a known family can still be judged by.
+_TEXT_RULES = frozenset(("MEM003", "MEM006"))
+
+
+class _Selected(NamedTuple):
+    """A rule that is on. ``options`` is its table in the settings."""
+
+    info: RuleInfo
+    rule: Rule
+    options: dict[str, Any]
+
+
+class _Draft(NamedTuple):
+    """A run before suppression: ``judged`` are the rules that could have spoken about it."""
+
+    report: RunReport
+    findings: list[Finding]
+    judged: list[RuleInfo]
+    settings: Settings
+
+
+class _Checker:
+    """One invocation. ``formulas`` records symbolically, which explain and JSON want; ``lint`` runs the rules."""
+
+    def __init__(self, settings: Settings | Resolver | None, formulas: bool, lint: bool) -> None:
+        self.settings_of: Callable[[str], Settings]
+        if isinstance(settings, Settings):
+            fixed = settings
+            self.settings_of = lambda path: fixed
+        else:
+            self.settings_of = (settings or Resolver()).for_path
+        self.formulas = formulas
+        self.lint = lint
+        self.drafts: list[_Draft] = []
+        self.errors: list[tuple[str, str]] = []
+        self.skipped: list[tuple[str, str]] = []
+        self.seconds: dict[str, float] = {}
+        self.crashed = False
+        self.done: set[str] = set()
+        self._formats: dict[str, bool] = {}
+        self._selected: dict[tuple[Any, ...], list[_Selected]] = {}
+
+    # -- files
+
+    def file(self, found: Found, text: str | None = None) -> None:
+        """Check one file; whatever goes wrong stays inside it."""
+        identity = os.path.realpath(found.path) if text is None else found.path
+        if identity in self.done:
+            return
+        self.done.add(identity)
+        settings = self.settings_of(found.path)
+        self.select(settings)  # unknown codes are an error of the invocation, not of this file
+        try:
+            self._file(found, text, settings)
+        except SettingsError:
+            raise
+        except Exception as error:
+            self._crash(found.path, settings, error)
+
+    def _file(self, found: Found, text: str | None, settings: Settings) -> None:
+        from memlint.documents.load import Unreadable, load
+
+        path = found.path
+        if not found.named and not self._has_families(path):
+            return
+        try:
+            document = load(path, text)
+        except Unreadable as error:
+            if found.named:
+                self.errors.append((path, error.reason))
+            return
+        specs, document = self._specs(document, settings)
+        if specs:
+            for spec in specs:
+                self._run(spec, document, settings)
+            return
+        if found.named:
+            if text is None and self._fragment(document):
+                return
+            if document.faults:
+                self._run(_no_family(document), document, settings)
+            else:
+                self.skipped.append((path, NOT_A_CONFIG))
+        elif any(fault.code == "MEM003" for fault in document.faults):
+            fault = next(fault for fault in document.faults if fault.code == "MEM003")
+            self.skipped.append((path, f"line {fault.span.line}: {fault.message}"))
+
+    def _has_families(self, path: str) -> bool:
+        """Whether any family is written in the format that a suffix stands for; if none, why parse it."""
+        from memlint.documents.load import format_of
+
+        kind = format_of(path)
+        if kind is None:
+            return True
+        if kind not in self._formats:
+            from memlint.dialects import registry
+
+            self._formats[kind] = bool(registry.candidates(kind))
+        return self._formats[kind]
+
+    def _specs(self, document: Document, settings: Settings) -> tuple[list[TrainingSpec], Document]:
+        """The runs of a document, and the document after composition and overrides."""
+        from memlint.dialects import registry
+
+        overrides = settings.override
+        root = document.root.value
+        try:
+            defaults = root.get("defaults") if isinstance(root, dict) else None
+            if document.format == "yaml" and defaults is not None and defaults.is_list:
+                from memlint.documents import hydra
+
+                document = hydra.compose(document, overrides=overrides)
+                return registry.specs(document, ()), document
+            if overrides and document.format != "shell":
+                from memlint.documents.overrides import apply
+
+                changed = document._replace(root=apply(document.root, overrides, document.path))
+                return registry.specs(changed, ()), changed
+            return registry.specs(document, overrides), document
+        except Exception as error:
+            # A mistyped -o is the caller's mistake, whichever file it meets first.
+            if overrides and type(error).__name__ == "OverrideError":
+                raise SettingsError(f"option --override: {error}") from None
+            raise
+
+    def _fragment(self, document: Document) -> bool:
+        """A named Hydra group file stands for the runs that compose it. Whether there were any."""
+        if document.format != "yaml":
+            return False
+        from memlint.documents import hydra
+
+        before = len(self.drafts)
+        known = False
+        for root in hydra.roots_of(document.path):
+            shown = display(os.path.relpath(root) if not os.path.isabs(document.path) else root)
+            known = known or os.path.realpath(shown) in self.done
+            self.file(Found(shown, named=False))
+        return known or len(self.drafts) > before
+
+    # -- one run
+
+    def _run(self, spec: TrainingSpec, document: Document, settings: Settings) -> None:
+        path = document.path
+        allowed = allowance(settings, path)
+        spec = _with_devices(spec, allowed)
+        findings: list[Finding] = []
+        estimate: Estimate | None = None
+        if spec.family:
+            try:
+                estimate = estimate_spec(spec, allowed.gpu, symbolic=self.formulas)
+            except _unknown_model() as error:
+                spec.unknown_reason = spec.unknown_reason or str(error)
+            except Exception as error:
+                findings.append(self._internal(path, "the estimate", error))
+                spec.unknown_reason = "it failed with an internal error"
+        judged: list[RuleInfo] = []
+        if self.lint:
+            run = Run(
+                spec,
+                estimate,
+                allowed.size_bytes,
+                lambda changed: estimate_spec(changed, allowed.gpu),
+                _spell,
+                host_budget_bytes=allowed.host_bytes,
+                gpu=allowed.gpu,
+                faults=dict.fromkeys((*document.faults, *spec.document.faults)),
+                saved=saved_bytes,
+            )
+            for selected in self.select(settings):
+                self._rule(selected, run, findings, judged)
+        self.drafts.append(_Draft(_run_report(spec, document, estimate, allowed), findings, judged, settings))
+
+    def _rule(self, selected: _Selected, run: Run, findings: list[Finding], judged: list[RuleInfo]) -> None:
+        info, rule, options = selected
+        if not run.spec.family and info.code not in _TEXT_RULES:
+            return
+        if rule.needs_estimate and run.estimate is None:
+            return
+        if any(run.fact(name) is None for name in rule.facts):
+            return
+        if run.budget_bytes is not None or not info.code.startswith("MEM1"):
+            judged.append(info)  # without a budget MEM1xx is silent, which says nothing of its suppressions
+        run.options = options
+        begin = time.perf_counter()
+        try:
+            found = list(rule.check(run))
+            found = [_on_a_file(finding, run) for finding in found]
+            if "severity" in options:
+                found = [finding._replace(severity=options["severity"]) for finding in found]
+            findings += found
+        except Exception as error:
+            findings.append(self._internal(run.spec.document.path, f"rule {info.code}", error))
+        self.seconds[info.code] = self.seconds.get(info.code, 0.0) + time.perf_counter() - begin
+
+    def select(self, settings: Settings) -> list[_Selected]:
+        """The rules that are on, imported. Raises SettingsError for codes and plugins that do not exist."""
+        if not self.lint:
+            return []
+        key = (settings.selected, settings.ignored, settings.preview, settings.plugins, repr(settings.rules))
+        if key not in self._selected:
+            self._selected[key] = select_rules(settings)
+        return self._selected[key]
+
+    # -- what went wrong
+
+    def _internal(self, path: str, where: str, error: Exception) -> Finding:
+        self.crashed = True
+        return internal_error(path, where, error)
+
+    def _crash(self, path: str, settings: Settings, error: Exception) -> None:
+        finding = self._internal(path, "reading the file", error)
+        report = RunReport(path, "train", "", "", None, "UNKNOWN", None, ())
+        self.drafts.append(_Draft(report, [finding], [], settings))
+
+    # -- the end
+
+    def report(self, seconds: float) -> Report:
+        from memlint import suppress
+
+        by_path: dict[str, suppress.Suppressions] = {}
+        judged: dict[str, dict[str, RuleInfo]] = {}
+        use: dict[str, Settings] = {}
+        for draft in self.drafts:
+            for path, text in draft.report.sources.items():
+                judged.setdefault(path, {}).update((info.code, info) for info in draft.judged)
+                if path not in by_path and not draft.settings.no_ignores and suppress.MARK in text:
+                    rules = known_rules(draft.settings)
+                    try:
+                        by_path[path] = suppress.scan(path, text, rules)
+                    except Exception as error:
+                        draft.findings.append(self._internal(path, "reading suppressions", error))
+                    use[path] = draft.settings
+        used: set[tuple[Span, str]] = set()
+        kept: list[list[Finding]] = []
+        for draft in self.drafts:
+            findings, here = suppress.apply(draft.findings, by_path)
+            used |= here
+            kept.append(_without_ignored(findings, draft.settings))
+        for path, suppressions in by_path.items():
+            late = list(suppressions.bad)
+            late += suppress.unused(suppressions, used, list(judged[path].values()))
+            on = {selected.info.code for selected in self.select(use[path])}
+            late = [finding for finding in late if finding.code in on]
+            late, here = suppress.apply(late, by_path)
+            home = next(index for index, draft in enumerate(self.drafts) if path in draft.report.sources)
+            kept[home] += _without_ignored(late, use[path])
+        runs = [
+            draft.report._replace(findings=tuple(findings))
+            for draft, findings in zip(self.drafts, _without_doubles(kept))
+        ]
+        return Report(
+            tuple(runs),
+            seconds,
+            self.crashed or bool(self.errors),
+            tuple(self.skipped),
+            tuple(self.errors),
+            self.seconds,
+        )
+
+
+# -- pieces ------------------------------------------------------------------------------------------
+
+
+def estimate_spec(spec: TrainingSpec, gpu: str = "", symbolic: bool = False) -> Estimate:
+    """The estimate of one run on a card ("" for none in particular). Raises models.UnknownModel."""
+    from memlint import models
+    from memlint.dialects.spec import ASSUMED
+    from memlint.tape.allocator import ConfError, parse_conf
+    from memlint.tape.summary import estimate
+
+    recording = models.record(spec, symbolic=symbolic)
+    options: dict[str, Any] = {}
+    if isinstance(spec.get("allocator_conf"), str):
+        # What torch would reject is MEM602's to say; the figures are then those of the defaults.
+        with contextlib.suppress(ConfError):
+            options["allocator_conf"] = parse_conf(spec["allocator_conf"])
+    if gpu:
+        from memlint.data.catalogue import parse_gpu
+
+        options["gpu"] = parse_gpu(gpu)[0]
+    assumed = tuple(
+        (fact.key or name, str(fact.value), fact.reason) for name, fact in spec.facts.items() if fact.origin == ASSUMED
+    )
+    return estimate(
+        recording.tape,
+        parameters=recording.parameters,
+        trainable_parameters=recording.trainable_parameters,
+        framework=recording.framework,
+        has_matmul=recording.has_matmul,
+        has_convolution=recording.has_convolution,
+        assumptions=assumed,
+        **options,
+    )
+
+
+def saved_bytes(spec: TrainingSpec) -> int:
+    """Bytes that autograd holds at the end of forward. Raises models.UnknownModel."""
+    from memlint import models
+
+    return models.saved_bytes(spec)
+
+
+def _unknown_model() -> type[Exception]:
+    from memlint.models import UnknownModel
+
+    return UnknownModel
+
+
+def _spell(spec: TrainingSpec, name: str, value: Any) -> Sequence[Any]:
+    from memlint.dialects.spelling import spell
+
+    return spell(spec, name, value)
+
+
+def _with_devices(spec: TrainingSpec, allowed: Allowance) -> TrainingSpec:
+    """``--gpu h100-80gb x8`` says how many cards there are, unless the config does."""
+    if not allowed.gpu:
+        return spec
+    from memlint.data.catalogue import parse_gpu
+
+    count = parse_gpu(allowed.gpu)[1]
+    written = spec.fact("world_size")
+    if count == 1 or (written is not None and written.node is not None):
+        return spec
+    return spec.with_facts(device_count=count, world_size=count)
+
+
+def _no_family(document: Document) -> TrainingSpec:
+    """Something for the text rules to look at where no family was recognised."""
+    from memlint.dialects.spec import TrainingSpec
+
+    return TrainingSpec("", document, document.root, {}, None)
+
+
+def _on_a_file(finding: Finding, run: Run) -> Finding:
+    """A finding on a value that ``-o`` added stands on no file: it goes to the run's first line, and says why."""
+    fixes = tuple(
+        fix._replace(edits=()) if any(edit.span.path == OVERRIDE_PATH for edit in fix.edits) else fix
+        for fix in finding.fixes
+    )
+    related = tuple(entry for entry in finding.related if entry[0].path != OVERRIDE_PATH)
+    finding = finding._replace(fixes=fixes, related=related)
+    if finding.span.path != OVERRIDE_PATH:
+        return finding
+    place = run.root_span()
+    if place.path == OVERRIDE_PATH:
+        place = Span(run.spec.document.path, 1, 1, 1, 1)
+    return finding._replace(span=place, notes=(*finding.notes, f"{finding.key or 'the value'} is set with -o"))
+
+
+def _run_report(spec: TrainingSpec, document: Document, estimate: Estimate | None, allowed: Allowance) -> RunReport:
+    budget = None if allowed.size_bytes is None else Budget(allowed.size_bytes, allowed.source)
+    facts: dict[str, tuple[str, object, int]] = {}
+    for name, fact in spec.facts.items():
+        place = fact.span
+        written = place is not None and place.path != OVERRIDE_PATH
+        facts[name] = (fact.key or name, fact.value, place.line if place is not None and written else 0)
+    return RunReport(
+        path=document.path,
+        run=spec.run,
+        family=spec.family,
+        model_name=spec.model_name or spec.architecture or "",
+        estimate=estimate,
+        verdict="UNKNOWN" if estimate is None else estimate.verdict(allowed.size_bytes),
+        budget=budget,
+        findings=(),
+        unresolved=tuple(UnresolvedValue(entry.key, entry.span.line, entry.reason) for entry in spec.missing),
+        facts=facts,
+        sources={
+            **document.sources,
+            **spec.document.sources,
+            spec.document.path: spec.document.text,
+            document.path: document.text,
+        },
+    )
+
+
+def internal_error(path: str, where: str, error: Exception) -> Finding:
+    """MEM001 for something of ours that raised: what, and the innermost line of our code."""
+    place = ""
+    trace = error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        place = f"{os.path.basename(code.co_filename)}:{trace.tb_lineno}, in {code.co_name}"
+        trace = trace.tb_next
+    text = str(error)
+    text = text if len(text) <= 300 else text[:297] + "..."
+    return Finding(
+        INTERNAL_ERROR,
+        "internal-error",
+        ERROR,
+        f"{where} raised {type(error).__name__}{': ' if text else ''}{text}",
+        Span(path, 1, 1, 1, 1),
+        key=where,
+        notes=((f"raised at {place}",) if place else ())
+        + ("this is a fault of memlint or of a plugin, not of the config; the other findings stand",),
+    )
+
+
+def known_rules(settings: Settings) -> tuple[RuleInfo, ...]:
+    """Every rule that exists under these settings. Raises SettingsError for a plugin that does not load."""
+    from memlint.rules_registry import RuleError, known
+
+    try:
+        return known(settings.plugins)
+    except RuleError as error:
+        raise SettingsError(str(error)) from None
+
+
+def select_rules(settings: Settings) -> list[_Selected]:
+    """The rules that settings switch on, imported. Raises SettingsError naming the option at fault."""
+    from memlint.rules_registry import UnknownRule, find, load, reason, require
+
+    rules = known_rules(settings)
+    named = {
+        "select": settings.select,
+        "extend-select": settings.extend_select,
+        "ignore": settings.ignore,
+        "extend-ignore": settings.extend_ignore,
+        "per-file-ignores": tuple(code for _, codes in settings.per_file_ignores for code in codes),
+    }
+    for key, codes in named.items():
+        try:
+            require(codes, rules)
+        except UnknownRule as error:
+            raise SettingsError(f"{settings.origins.get(key, key)}: {error}") from None
+    options: dict[str, dict[str, Any]] = {}
+    for name, table in settings.rules.items():
+        try:
+            options[find(name, rules).code] = table
+        except UnknownRule as error:
+            raise SettingsError(f"{settings.origins.get('rules', 'rules')}: [rules.{name}]: {error}") from None
+    selected = []
+    for info in rules:
+        if reason(settings.selected, settings.ignored, info)[0]:
+            rule = load(info)
+            if settings.preview or not rule.preview:
+                selected.append(_Selected(info, rule(), options.get(info.code, {})))
+    return selected
+
+
+def _without_ignored(findings: Iterable[Finding], settings: Settings) -> list[Finding]:
+    """What per-file ignores leave. Internal errors stay."""
+    from memlint.rules_registry import covers
+
+    kept = []
+    for finding in findings:
+        info = RuleInfo(finding.code, finding.name, "")
+        if finding.code == INTERNAL_ERROR or not any(
+            covers(codes, info) and matches((pattern,), finding.span.path)
+            for pattern, codes in settings.per_file_ignores
+        ):
+            kept.append(finding)
+    return kept
+
+
+def _without_doubles(groups: Sequence[Sequence[Finding]]) -> list[list[Finding]]:
+    """One finding per code and place over all runs, the gravest of them, each group in the order of its lines."""
+    from memlint.plugin import SEVERITIES
+
+    def gravity(finding: Finding) -> tuple[int, int]:
+        return -SEVERITIES.index(finding.severity), finding.size_bytes
+
+    best: dict[tuple[Any, ...], tuple[int, Finding]] = {}
+    for index, group in enumerate(groups):
+        for finding in group:
+            key = (finding.code, finding.span, finding.key)
+            if key not in best or gravity(finding) > gravity(best[key][1]):
+                best[key] = (index, finding)
+    result: list[list[Finding]] = [[] for _ in groups]
+    for index, finding in best.values():
+        result[index].append(finding)
+    for group in result:
+        group.sort(key=lambda f: (f.span.path, f.span.line, f.span.column, f.code, f.message))
+    return result
+
+
+# -- the API -----------------------------------------------------------------------------------------
+
+
+def find_files(
+    paths: Iterable[str], settings_of: Callable[[str], Settings]
+) -> tuple[list[Found], list[tuple[str, str]]]:
+    """Files that the paths mean, in order and once each, and (path, why) of those that cannot be looked at."""
+    found: dict[str, Found] = {}
+    errors: list[tuple[str, str]] = []
+    for path in paths:
+        settings = settings_of(path)
+        excluded = settings.exclude + settings.extend_exclude
+        if os.path.isdir(path):
+            if settings.force_exclude and matches(excluded, path, is_folder=True):
+                continue
+            for below in walk(path, excluded):
+                found.setdefault(below, Found(below, named=False))
+        elif not os.path.lexists(path):
+            errors.append((path, "no such file or folder"))
+        elif os.path.exists(path) and not os.path.isfile(path):
+            errors.append((path, "is not a regular file"))
+        elif not (settings.force_exclude and matches(excluded, path)):
+            shown = display(path)
+            found[shown] = Found(shown, named=True)
+    return list(found.values()), errors
+
+
+def check_paths(
+    paths: Iterable[str],
+    settings: Settings | Resolver | None = None,
+    *,
+    formulas: bool = False,
+    lint: bool = True,
+) -> Report:
+    """Check files and folders.
+
+    settings  fixed settings, or a Resolver that finds those of each file (None: as on the command line, no options)
+    formulas  record symbolically, so that the parts of an estimate carry closed forms
+    lint      False estimates only
+    Raises SettingsError for settings that cannot be used. Anything wrong with a config is in the report.
+    """
+    begin = time.perf_counter()
+    checker = _Checker(settings, formulas, lint)
+    found, errors = find_files(paths, checker.settings_of)
+    checker.errors += errors
+    for file in found:
+        checker.file(file)
+    return checker.report(time.perf_counter() - begin)
+
+
+def check_text(
+    path: str,
+    text: str,
+    settings: Settings | Resolver | None = None,
+    *,
+    formulas: bool = False,
+    lint: bool = True,
+) -> Report:
+    """Check a text as if it were the content of the file ``path`` (which decides format and settings)."""
+    begin = time.perf_counter()
+    checker = _Checker(settings, formulas, lint)
+    checker.file(Found(path, named=True), text)
+    return checker.report(time.perf_counter() - begin)
+
+
+def api_check(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], **options: Any) -> Report:
+    """``memlint.check``: check files and folders as ``memlint check`` does, settings files included.
+
+    options  settings by name, with underscores: ``budget="16GB"``, ``gpu="a100-80gb"``, ``select=["MEM2"]``,
+             ``override=["train.batch_size=8"]``; ``config="memlint.toml"`` or ``isolated=True``
+    Sizes in the Report are bytes. Raises SettingsError (a ValueError) for options that cannot be used; whatever is
+    wrong with a config is in the Report. Reads files, runs nothing.
+    """
+    named = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
+    return check_paths([os.fspath(path) for path in named], _resolver(options))
+
+
+def api_estimate(
+    config: str | os.PathLike[str], overrides: Sequence[str] = (), run: str = "", **options: Any
+) -> Estimate:
+    """``memlint.estimate``: the predicted memory of a config's first run, or of the run named ``run``, in bytes.
+
+    overrides  ``key=value`` in the config's own keys
+    options    as for :func:`api_check`
+    Raises ValueError where there is no estimate to give, and says why.
+    """
+    if overrides:
+        options["override"] = list(overrides)
+    path = os.fspath(config)
+    report = check_paths([path], _resolver(options), formulas=True)
+    for path_, why in (*report.errors, *report.skipped):
+        raise ValueError(f"{path_}: {why}")
+    for entry in report.runs:
+        if run in ("", entry.run):
+            if entry.estimate is not None:
+                return entry.estimate
+            said = [finding.message for finding in entry.findings if finding.code in ("MEM001", "MEM003", "MEM007")]
+            raise ValueError(f"{path}: {said[0] if said else 'no estimate'}")
+    raise ValueError(f"{path}: has no run named {run!r} ({', '.join(entry.run for entry in report.runs)})")
+
+
+def _resolver(options: dict[str, Any]) -> Resolver:
+    values = {
+        key.replace("_", "-"): list(value) if isinstance(value, tuple) else value
+        for key, value in options.items()
+        if key not in ("config", "isolated")
+    }
+    return Resolver(values, os.fspath(options.get("config", "")), bool(options.get("isolated", False)))
+
+
+class _CallableModule(ModuleType):
+    def __call__(
+        self, paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], **options: Any
+    ) -> Report:
+        return api_check(paths, **options)
+
+
+sys.modules[__name__].__class__ = _CallableModule

@@ -1,0 +1,454 @@
+"""A dialect: one family's schema, and the optional Python half for what a schema cannot say.
+
+The Python half is a module of this folder with any of these functions, found by name:
+
+    recognise(document, root) -> bool   a condition beyond the signature
+    complete(spec) -> TrainingSpec      facts that the schema cannot express; architecture and model name
+    spell(spec, fact, value) -> edits   or None for the generic spelling
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+from memlint.dialects import schema as schemas
+from memlint.dialects.schema import ANNOTATION, Key, Schema
+from memlint.dialects.spec import ASSUMED, DEFAULT, WRITTEN, Fact, Missing, TrainingSpec
+from memlint.documents import arguments
+from memlint.documents.node import Command, Document, Node, Unresolved
+
+
+class Match(NamedTuple):
+    """A run that a dialect recognises. ``score`` counts what of the signature was found: the highest wins.
+
+    options  the command's options where ``root`` is the file that one of them names
+    """
+
+    score: int
+    document: Document
+    root: Node
+    launch: Command | None = None
+    options: Node | None = None
+    missing: tuple[Missing, ...] = ()
+
+
+class Dialect:
+    def __init__(self, schema: Schema, module: Any = None) -> None:
+        """``schema`` is the whole schema; ``module`` stands in for the Python half that it names."""
+        self.schema = schema
+        self.header: dict[str, Any] = schema[ANNOTATION]
+        self.family: str = self.header["family"]
+        name = self.header.get("module")
+        if module is None and name:
+            module = __import__("memlint.dialects." + name, fromlist=[name])
+        self.module = module
+        self._keys: tuple[Key, ...] | None = None
+
+    @property
+    def keys(self) -> tuple[Key, ...]:
+        """The annotated keys, in the order of the schema."""
+        if self._keys is None:
+            self._keys = schemas.keys(self.schema)
+        return self._keys
+
+    def key(self, fact: str) -> Key | None:
+        """The first key that sets a fact."""
+        return next((key for key in self.keys if key.annotation.get("fact") == fact), None)
+
+    # -- recognising
+
+    def match(self, document: Document, command: Command | None = None) -> Match | None:
+        """The run that a document (or one command of a script) states in this family's keys, or None."""
+        found = self._match_command(document, command) if command is not None else self._match_tree(document)
+        if found is not None and self.module is not None and hasattr(self.module, "recognise"):
+            if found.missing or self.module.recognise(found.document, found.root):
+                return found
+            return None
+        return found
+
+    def _match_tree(self, document: Document) -> Match | None:
+        signature = self.header.get("signature", {})
+        if not signature.get("class"):
+            score = signature_score(signature, document.root)
+            return Match(score, document, document.root) if score else None
+        best: Match | None = None
+        if isinstance(document.root.value, dict):
+            for child in document.root.value.values():
+                score = signature_score(signature, child) if child.is_mapping else 0
+                if score and (best is None or score > best.score):
+                    best = Match(score, document, child)
+        return best
+
+    def _match_command(self, document: Document, command: Command) -> Match | None:
+        signature = self.header.get("signature", {})
+        program = signature.get("program", "")
+        if program and not re.search(program, str(command.program.value)):
+            return None
+        bonus = 1 if program else 0
+        options = self.options(command)
+        for key in self.keys:
+            if "companion" not in key.annotation or key.annotation.get("graft") or len(key.path) != 1:
+                continue
+            named = child(options, key.names)
+            if named is not None:
+                return self._match_companion(document, command, options, named, bonus)
+        score = signature_score(signature, options)
+        if not score and not (program and not _has_keys(signature)):
+            return None
+        return Match(max(score, 1) + bonus, document, options, command)
+
+    def _match_companion(
+        self, document: Document, command: Command, options: Node, named: Node, bonus: int
+    ) -> Match | None:
+        from memlint.dialects import companions
+
+        other: Document | None = None
+        if isinstance(named.value, str):
+            other, reason = companions.read(named.value, document.path)
+        else:
+            reason = _unknown(named)
+        if other is None:
+            if not bonus:  # nothing but an option's name speaks for the family
+                return None
+            gap = Missing("--" + named.key_path, named.key_span or named.span, reason)
+            return Match(bonus, document, options, command, None, (gap,))
+        found = self._match_tree(other)
+        if found is None:
+            return None
+        sources = {document.path: document.text, **document.sources, other.path: other.text, **other.sources}
+        other = found.document._replace(sources=sources)
+        return Match(found.score + bonus, other, found.root, command, options)
+
+    def options(self, command: Command) -> Node:
+        """The options of a command, with the types that the schema gives them, as argparse would read them."""
+        stated = schemas.properties(self.schema, self.schema)
+        by_name: dict[str, tuple[str, Schema, frozenset[str]]] = {}
+        for name, value in stated.items():
+            resolved = schemas.resolve(value, self.schema)
+            kinds = schemas.types(resolved, self.schema)
+            for spelling in (name, *resolved.get(ANNOTATION, {}).get("aliases", ())):
+                by_name.setdefault(spelling, (name, resolved, kinds))
+
+        def takes(name: str) -> str:
+            _, value, kinds = by_name.get(name, ("", {}, frozenset()))
+            if value.get(ANNOTATION, {}).get("flag"):
+                return arguments.SWITCH
+            if "array" in kinds:
+                return arguments.MANY
+            if kinds and kinds <= {"boolean", "null"}:
+                return arguments.BOOLEAN
+            if name.startswith(("no_", "no-")) and "boolean" in by_name.get(name[3:], ("", {}, ()))[2]:
+                return arguments.SWITCH
+            return arguments.ONE
+
+        if command.words:
+            values, _ = arguments.split(command.words, takes)
+        else:
+            values = dict(command.options.value) if isinstance(command.options.value, dict) else {}
+        typed: dict[str, Node] = {}
+        for name, node in values.items():
+            positive = name[3:] if name.startswith(("no_", "no-")) else ""
+            if name not in by_name and "boolean" in by_name.get(positive, ("", {}, ()))[2]:
+                typed[positive] = Node(False, node.span, node.key_span, positive, node.via)
+            elif name in by_name:
+                typed[name] = _typed(node, by_name[name][1], self.schema)
+            else:
+                typed[name] = node
+        return Node(typed, command.options.span)
+
+    # -- understanding
+
+    def spec(self, match: Match, run: str = "train") -> TrainingSpec:
+        """The facts of a run that :meth:`match` found, each with where it came from."""
+        document, root, missing = match.document, match.root, list(match.missing)
+        document, root = self._graft(document, root, missing)
+        facts: dict[str, Fact] = {}
+        unknown: set[str] = set()
+        blocked: set[int] = set()
+        for key in self.keys:
+            annotation = key.annotation
+            if "fact" not in annotation and not annotation.get("memory_relevant"):
+                continue
+            name = annotation.get("fact", "")
+            source = match.options if match.options is not None else None
+            node = child(source, key.names) if source is not None and len(key.path) == 1 else None
+            is_option = node is not None or (match.launch is not None and match.options is None)
+            if node is None:
+                node = lookup(root, key)
+            if node is not None and node.is_unresolved:
+                unknown.add(name)
+                if id(node) not in blocked:
+                    blocked.add(id(node))
+                    spelled = _spelled(node, key, is_option)
+                    missing.append(Missing(spelled, node.key_span or node.span, _unknown(node)))
+                continue
+            if node is not None and node.value is None and self._is_absent(key):
+                node = None
+            if not name:
+                continue
+            if node is None:
+                if "default" in annotation and name not in facts and name not in unknown:
+                    spelled = _spelled(None, key, match.launch is not None and match.options is None)
+                    reason = annotation.get("default_of", "")
+                    facts[name] = Fact(name, annotation["default"], DEFAULT, spelled, None, reason)
+                continue
+            known = facts.get(name)
+            if known is not None and known.origin == WRITTEN:
+                continue
+            spelled = _spelled(node, key, is_option)
+            gap = next((part for part in node.walk() if part.is_unresolved), None)
+            if gap is not None or not schemas.accepts(node, key.schema, self.schema):
+                reason = _unknown(gap) if gap is not None else "not a value that this key takes"
+                missing.append(Missing(spelled, node.key_span or node.span, reason))
+                unknown.add(name)
+                facts.pop(name, None)
+                continue
+            facts[name] = Fact(name, fact_value(node.plain(), annotation), WRITTEN, spelled, node)
+        for name in unknown:
+            if name in facts and facts[name].origin == DEFAULT:
+                del facts[name]
+        self._family_facts(facts)
+        spec = TrainingSpec(
+            family=self.family,
+            document=document,
+            root=root,
+            facts=facts,
+            architecture=self.header.get("architecture"),
+            run=run,
+            model_name=self.header.get("model_name", ""),
+            missing=tuple(missing),
+            launch=match.launch,
+        )
+        if match.missing:
+            spec.architecture = None
+            spec.unknown_reason = match.missing[0].reason
+            return spec
+        if self.module is not None and hasattr(self.module, "complete"):
+            spec = self.module.complete(spec)
+        return spec
+
+    def _is_absent(self, key: Key) -> bool:
+        """Whether an empty value of a key means the same as its absence."""
+        if "null" in key.annotation.get("values", {}):
+            return False
+        return "default" in key.annotation or "null" not in schemas.types(key.schema, self.schema)
+
+    def _family_facts(self, facts: dict[str, Fact]) -> None:
+        """Facts that the family states as a whole: its framework, and what no key of it sets."""
+        for name, entry in self.header.get("facts", {}).items():
+            if name not in facts:
+                facts[name] = Fact(name, entry["default"], DEFAULT, reason=entry.get("default_of", ""))
+        framework = self.header.get("framework", "")
+        if framework:
+            title = self.header.get("title", self.family)
+            if "framework" not in facts:
+                facts["framework"] = Fact("framework", framework.split()[0], DEFAULT, reason=f"{title} runs on it")
+            if "framework_version" not in facts and " " in framework:
+                facts["framework_version"] = Fact(
+                    "framework_version", framework, ASSUMED, reason="not stated in the config"
+                )
+
+    def _graft(self, document: Document, root: Node, missing: list[Missing]) -> tuple[Document, Node]:
+        """Put the trees of files that the config names (``deepspeed: ds.json``) in place of their names."""
+        for key in self.keys:
+            if not key.annotation.get("graft"):
+                continue
+            node = lookup(root, key)
+            if node is None or not isinstance(node.value, str) or not node.value:
+                continue
+            from memlint.dialects import companions
+
+            other, reason = companions.read(node.value, _path_of(node, document))
+            if other is None:
+                missing.append(Missing(node.key_path or key.dotted, node.key_span or node.span, reason))
+                continue
+            tree = Node(other.root.value, node.span, node.key_span, node.key_path, (*node.via,))
+            root = _with(root, key, tree)
+            sources = document.sources or {document.path: document.text}
+            document = document._replace(sources={**sources, other.path: other.text, **other.sources})
+        return document, root
+
+
+# ---------------------------------------------------------------------------------------------- small parts
+
+
+def child(node: Node | None, names: tuple[str, ...]) -> Node | None:
+    """The first of these keys that a mapping has."""
+    if node is None or not isinstance(node.value, dict):
+        return None
+    for name in names:
+        found = node.value.get(name)
+        if found is not None:
+            return found
+    return None
+
+
+def lookup(root: Node, key: Key) -> Node | None:
+    """The node at an annotated key; the unresolved node on the way to it, where there is one; or None."""
+    node = root
+    for depth, part in enumerate(key.path):
+        value = node.value
+        if isinstance(value, dict):
+            found = child(node, key.names if depth == len(key.path) - 1 else (part,))
+        elif isinstance(value, list) and part.isdigit() and int(part) < len(value):
+            found = value[int(part)]
+        else:
+            return None
+        if found is None or found.is_unresolved:
+            return found
+        node = found
+    return node
+
+
+def find(root: Node, dotted: str) -> Node | None:
+    """The node at a dotted key; keys that themselves hold dots (``--policy.type``) are tried first."""
+    if isinstance(root.value, dict) and dotted in root.value:
+        return root.value[dotted]
+    head, dot, rest = dotted.partition(".")
+    if not dot:
+        return root.get(dotted)
+    inner = root.get(head)
+    return find(inner, rest) if inner is not None else None
+
+
+def signature_score(signature: dict[str, Any], root: Node) -> int:
+    """How many keys of a signature a tree holds; 0 where it does not fit it, or the signature has no keys."""
+    if not root.is_mapping or any(find(root, key) is not None for key in signature.get("none", ())):
+        return 0
+    wanted = signature.get("all", ())
+    if not all(find(root, key) is not None for key in wanted):
+        return 0
+    best = 0
+    for choice in signature.get("any", ()):
+        names = (choice,) if isinstance(choice, str) else choice
+        if all(find(root, key) is not None for key in names):
+            best = max(best, len(names))
+    if signature.get("any") and not best:
+        return 0
+    return len(wanted) + best
+
+
+def _has_keys(signature: dict[str, Any]) -> bool:
+    return bool(signature.get("all") or signature.get("any") or signature.get("none"))
+
+
+def file_text(value: Any) -> str:
+    """A file's value as the ``values`` of an annotation name it."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+def fact_value(value: Any, annotation: dict[str, Any]) -> Any:
+    """The fact's value for a value of the file; values that are not listed stand for themselves."""
+    values = annotation.get("values")
+    if not values or isinstance(value, (dict, list)):
+        return value
+    text = file_text(value)
+    if text in values:
+        return values[text]
+    return values.get(text.lower(), value)
+
+
+def _unknown(node: Node) -> str:
+    return node.value.reason if isinstance(node.value, Unresolved) else "not a plain value"
+
+
+def _spelled(node: Node | None, key: Key, is_option: bool) -> str:
+    """A key as the family spells it: as it was written, else as the schema names it."""
+    name = key.path[-1]
+    if node is not None and not node.is_unresolved and node.key_path:
+        last = node.key_path.rsplit(".", 1)[-1] if not is_option else node.key_path
+        name = last if last in key.names else name
+    if is_option:
+        return ("--" if len(name) > 1 else "-") + name
+    return ".".join((*key.path[:-1], name))
+
+
+def _path_of(node: Node, document: Document) -> str:
+    """The file that a value was written in; values from the command line belong to the document."""
+    known = document.sources or {document.path: ""}
+    return node.span.path if node.span.path in known else document.path
+
+
+def _with(root: Node, key: Key, tree: Node) -> Node:
+    """A copy of the tree with another node at a key."""
+
+    def copy(node: Node, depth: int) -> Node:
+        if depth == len(key.path) or not isinstance(node.value, dict):
+            return tree
+        names = key.names if depth == len(key.path) - 1 else (key.path[depth],)
+        name = next(name for name in names if name in node.value)
+        value = {**node.value, name: copy(node.value[name], depth + 1)}
+        return Node(value, node.span, node.key_span, node.key_path, node.via)
+
+    return copy(root, 0)
+
+
+# ---------------------------------------------------------------------------------------------- typed options
+
+_TRUE = frozenset(("true", "yes", "on", "1"))
+_FALSE = frozenset(("false", "no", "off", "0"))
+
+
+def _typed(node: Node, schema: Schema, root: Schema) -> Node:
+    """An option's words with the types that the schema gives them; what does not fit stays text."""
+    kinds = schemas.types(schema, root)
+    value = node.value
+    if isinstance(value, list) and "array" not in kinds:  # repeated: the last use stands
+        return _typed(arguments.placed(value[-1], node.key_path, value[-1].key_span), schema, root)
+    if isinstance(value, list):
+        if len(value) == 1 and isinstance(value[0].value, str) and value[0].value[:1] == "[":
+            return _literal_list(node, value[0])
+        items = schema.get("items", {})
+        prefix = schema.get("prefixItems", ())
+        typed = [
+            _typed(item, schemas.resolve(prefix[at] if at < len(prefix) else items, root), root)
+            for at, item in enumerate(value)
+        ]
+        return Node(typed, node.span, node.key_span, node.key_path, node.via)
+    if not isinstance(value, str):
+        return node
+    return Node(_convert(value, kinds), node.span, node.key_span, node.key_path, node.via)
+
+
+def _literal_list(node: Node, word: Node) -> Node:
+    """``--down_dims "[512,1024]"``: a list written as one word."""
+    import json
+
+    try:
+        items = json.loads(str(word.value))
+    except (ValueError, RecursionError):
+        return node
+    children = [
+        Node(item, word.span, None, f"{node.key_path}.{at}", word.via)
+        for at, item in enumerate(items)
+        if not isinstance(item, (list, dict))
+    ]
+    return Node(children, word.span, node.key_span, node.key_path, word.via)
+
+
+def _convert(text: str, kinds: frozenset[str]) -> Any:
+    if "null" in kinds and text in ("None", "null"):
+        return None
+    if "boolean" in kinds:
+        lower = text.lower()
+        if lower in _TRUE and not (text == "1" and kinds & {"integer", "number"}):
+            return True
+        if lower in _FALSE and not (text == "0" and kinds & {"integer", "number"}):
+            return False
+    if "integer" in kinds:
+        try:
+            return int(text)
+        except ValueError:
+            pass
+    if "number" in kinds:
+        try:
+            number = float(text)
+        except ValueError:
+            return text
+        return number if number == number else text
+    return text

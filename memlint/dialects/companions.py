@@ -1,0 +1,79 @@
+"""Files that a config names: found beside it or above it, and never outside its repository."""
+
+from __future__ import annotations
+
+import os
+
+from memlint.documents.node import Document
+
+
+def repository_root(folder: str) -> str:
+    """The nearest folder at or above ``folder`` that holds ``.git``; else the working directory where it is
+    above ``folder``; else ``folder`` itself."""
+    folder = os.path.realpath(folder)
+    at = folder
+    while True:
+        if os.path.exists(os.path.join(at, ".git")):
+            return at
+        parent = os.path.dirname(at)
+        if parent == at:
+            break
+        at = parent
+    here = os.path.realpath(os.getcwd())
+    return here if _inside(folder, here) else folder
+
+
+def find(reference: str, beside: str) -> str | None:
+    """The path of the file ``reference`` as named in the file ``beside``; None where there is none inside.
+
+    Looked for from the folder of ``beside``, then from each folder above it up to the root of the repository.
+    """
+    folder = os.path.dirname(beside) or "."
+    root = repository_root(folder)
+    at = folder
+    for _ in range(64):
+        candidate = os.path.normpath(os.path.join(at, reference))
+        if os.path.isfile(candidate):
+            return candidate if _inside(os.path.realpath(candidate), root) else None
+        if os.path.realpath(at) == root or os.path.isabs(reference):
+            return None
+        at = os.path.normpath(os.path.join(at, os.pardir))
+    return None
+
+
+def _inside(path: str, root: str) -> bool:
+    return path == root or path.startswith(root.rstrip(os.sep) + os.sep)
+
+
+def read(reference: str, beside: str) -> tuple[Document | None, str]:
+    """The file that a config names, read and composed; or None and the reason.
+
+    What is in the file is not executed, whatever its format.
+    """
+    from memlint.documents import load
+
+    if "\0" in reference:
+        return None, "not a file name"
+    path = find(reference, beside)
+    if path is None:
+        return None, f"no file {reference} in this repository"
+    try:
+        document = load.load(path)
+    except load.Unreadable as error:
+        return None, f"{path} cannot be read: {error}"
+    return prepared(document), ""
+
+
+def prepared(document: Document) -> Document:
+    """A YAML document with its defaults list composed and its ``${...}`` followed."""
+    if document.format != "yaml":
+        return document
+    if document.root.get("defaults") is not None:
+        from memlint.documents import hydra
+
+        return hydra.compose(document)
+    if "${" in document.text:
+        from memlint.documents import interpolation
+
+        return document._replace(root=interpolation.resolve(document.root))
+    return document

@@ -1,0 +1,644 @@
+"""The schemas of ``schemas/``: finding them, their annotations, and validating a tree against them.
+
+A family is ``schemas/<family>.schema.json``: an ordinary JSON Schema (draft 2020-12) whose ``x-memlint``
+entries say what the keys mean. At the top, before ``properties``:
+
+    family, title   name, and what a person calls it
+    formats         document formats it is written in (yaml, json, toml, python, shell)
+    signature       all: dotted keys that must be there; any: keys, or lists of keys, of which one must be;
+                    none: keys that must not; program: regular expression searched in the program of a shell
+                    command; class: the keys live inside a class of a Python module
+    module          its Python half in ``memlint/dialects/``, where there is one
+    framework       ``torch 2.13``: what the documented defaults belong to
+    architecture, model_name   where the family has only one model
+    facts           facts that no key of the family sets: name -> {default, default_of}
+
+and on a property:
+
+    fact            the fact that the key sets
+    default         its value where the key is absent, with default_of: whose default that is
+    values          value in the file -> value of the fact (``{"true": "xformers", "false": "eager"}``)
+    memory          what the key means for memory, in one sentence
+    memory_relevant true for a key without a fact of its own that still matters
+    ignored         why the model named by the config ignores the key
+    aliases         other spellings of the same key
+    flag            true for a command-line switch that takes no value
+    companion       format of the file that the value names: it is the document of the run
+    graft           true beside companion: the file's tree stands in place of the value instead
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from memlint.dialects.spec import TrainingSpec
+from memlint.documents.node import Node, Unresolved
+
+Schema = dict[str, Any]
+
+ANNOTATION = "x-memlint"
+_SUFFIX = ".schema.json"
+
+WRONG_TYPE = "wrong-type"
+UNKNOWN_VALUE = "unknown-value"
+UNKNOWN_KEY = "unknown-key"
+
+HEADER_NAMES = frozenset(
+    ("family", "title", "formats", "signature", "module", "framework", "architecture", "model_name", "facts")
+)
+SIGNATURE_NAMES = frozenset(("all", "any", "none", "program", "class"))
+PROPERTY_NAMES = frozenset(
+    ("fact", "default", "default_of", "values", "memory", "memory_relevant", "ignored", "aliases")
+) | {"flag", "companion", "graft"}
+
+_schemas: dict[str, Schema] = {}
+_headers: dict[str, dict[str, Any]] = {}
+_families: list[str] = []
+
+
+class Violation(NamedTuple):
+    """A value or key that the schema rejects, at the node that holds it.
+
+    kind        WRONG_TYPE, UNKNOWN_VALUE (not one of those allowed, or out of range) or UNKNOWN_KEY
+    suggestion  what was probably meant: a value as plain text, or a key; "" where nothing is near
+    """
+
+    kind: str
+    node: Node
+    message: str
+    suggestion: str = ""
+
+
+class Key(NamedTuple):
+    """One annotated property. ``path`` leads to it; ``names`` are its spellings, the main one first."""
+
+    path: tuple[str, ...]
+    names: tuple[str, ...]
+    annotation: dict[str, Any]
+    schema: Schema
+
+    @property
+    def dotted(self) -> str:
+        return ".".join(self.path)
+
+
+# ---------------------------------------------------------------------------------------------- finding them
+
+
+def _folder() -> str:
+    # Not importlib.resources, whose import costs more than everything else here; __path__ works in a wheel,
+    # an editable install and a bare clone alike.
+    package: Any = __import__("memlint.schemas", fromlist=["schemas"])
+    return str(package.__path__[0])
+
+
+def families() -> list[str]:
+    """Names of the families that have a schema, sorted."""
+    if not _families:
+        names = sorted(name for name in os.listdir(_folder()) if name.endswith(_SUFFIX))
+        _families.extend(
+            name for name in (name[: -len(_SUFFIX)] for name in names) if header(name).get("family") == name
+        )
+    return list(_families)
+
+
+def _text(family: str) -> str:
+    with open(os.path.join(_folder(), family + _SUFFIX), encoding="utf-8") as file:
+        return file.read()
+
+
+def load(family: str) -> Schema:
+    """The schema of a family. Raises KeyError for a family that has none."""
+    if family not in _schemas:
+        import json
+
+        try:
+            _schemas[family] = json.loads(_text(family))
+        except FileNotFoundError:
+            raise KeyError(family) from None
+    return _schemas[family]
+
+
+def header(family: str) -> dict[str, Any]:
+    """The top-level annotations alone: reading them does not parse the whole schema."""
+    if family not in _headers:
+        import json
+
+        text = _text(family)
+        at = text.find(f'"{ANNOTATION}"')
+        found: Any = {}
+        if at >= 0:
+            start = text.find("{", at)
+            try:
+                found, _ = json.JSONDecoder().raw_decode(text, start)
+            except ValueError:
+                found = {}
+            if "family" not in found:  # the first annotation of the file is a property's
+                found = load(family).get(ANNOTATION, {})
+        _headers[family] = found
+    return _headers[family]
+
+
+# ---------------------------------------------------------------------------------------------- walking one
+
+
+def resolve(schema: Any, root: Schema) -> Schema:
+    """Follow local ``$ref`` (``#/$defs/name``). Raises KeyError for a reference that leads nowhere."""
+    for _ in range(32):
+        if not isinstance(schema, dict) or "$ref" not in schema:
+            return schema if isinstance(schema, dict) else {}
+        reference = schema["$ref"]
+        if reference == "#":
+            return root
+        target: Any = root
+        for part in reference.removeprefix("#/").split("/"):
+            target = target[int(part)] if isinstance(target, list) else target[part]
+        # Keywords beside $ref apply as well; annotations beside it say what this use of it means.
+        beside = {name: value for name, value in schema.items() if name != "$ref"}
+        schema = {**target, **beside} if isinstance(target, dict) else target
+    raise KeyError(f"$ref cycle at {schema['$ref']}")
+
+
+def branches(schema: Schema, root: Schema) -> Iterator[Schema]:
+    """The schema itself and, recursively, its anyOf/oneOf/allOf alternatives, with references followed."""
+    schema = resolve(schema, root)
+    yield schema
+    for keyword in ("anyOf", "oneOf", "allOf"):
+        for alternative in schema.get(keyword, ()):
+            yield from branches(alternative, root)
+
+
+def properties(schema: Schema, root: Schema) -> dict[str, Schema]:
+    """The properties of an object schema, those of its alternatives included; the first definition wins."""
+    found: dict[str, Schema] = {}
+    for branch in branches(schema, root):
+        for name, child in branch.get("properties", {}).items():
+            found.setdefault(name, child)
+    return found
+
+
+def keys(schema: Schema) -> tuple[Key, ...]:
+    """Every property that carries annotations, in the order of the schema; tuple items as ``name.0``."""
+    return tuple(_keys(schema, schema, (), 0))
+
+
+def _keys(schema: Schema, root: Schema, path: tuple[str, ...], depth: int) -> Iterator[Key]:
+    if depth > 24:
+        return
+    for name, child in properties(schema, root).items():
+        yield from _key(child, root, (*path, name), depth)
+    for branch in branches(schema, root):
+        for index, child in enumerate(branch.get("prefixItems", ())):
+            yield from _key(child, root, (*path, str(index)), depth)
+
+
+def _key(child: Schema, root: Schema, path: tuple[str, ...], depth: int) -> Iterator[Key]:
+    if isinstance(child, dict) and ("$ref" in child and depth > 8):
+        return  # a recursive definition
+    resolved = resolve(child, root)
+    annotation = resolved.get(ANNOTATION)
+    if annotation:
+        names = (path[-1], *annotation.get("aliases", ()))
+        yield Key(path, names, annotation, resolved)
+    yield from _keys(resolved, root, path, depth + 1)
+
+
+def types(schema: Schema, root: Schema) -> frozenset[str]:
+    """The JSON types that a value may have, by ``type``, ``enum``, ``const`` and alternatives; empty: any."""
+    found: set[str] = set()
+    for branch in branches(schema, root):
+        stated = branch.get("type", ())
+        found.update((stated,) if isinstance(stated, str) else stated)
+        if not stated:
+            values = branch.get("enum", [branch["const"]] if "const" in branch else ())
+            found.update(_type_name(value) for value in values)
+    return frozenset(found)
+
+
+def _type_name(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, int):
+        return "integer"
+    if isinstance(value, float):
+        return "number"
+    if isinstance(value, str):
+        return "string"
+    return "object" if isinstance(value, dict) else "array"
+
+
+# ---------------------------------------------------------------------------------------------- fast checking
+
+_IGNORED = frozenset(
+    ("$schema", "$id", "$defs", "$comment", "title", "description", "default", "examples", "deprecated")
+) | {ANNOTATION, "format", "readOnly", "writeOnly"}
+_CHECKED = frozenset(
+    ("$ref", "type", "enum", "const", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "pattern")
+) | frozenset(("items", "prefixItems", "minItems", "maxItems", "properties", "additionalProperties", "required"))
+SUPPORTED = _IGNORED | _CHECKED | {"anyOf", "oneOf", "allOf"}
+
+
+def unsupported(schema: Any, root: Schema | None = None, seen: frozenset[int] = frozenset()) -> set[str]:
+    """Keywords that the fast check leaves to jsonschema: right, but each such file then costs its import."""
+    if not isinstance(schema, dict) or id(schema) in seen:
+        return set()
+    seen |= {id(schema)}
+    found = set(schema) - SUPPORTED
+    for name in ("properties", "$defs"):
+        for child in schema.get(name, {}).values():
+            found |= unsupported(child, root, seen)
+    for name in ("anyOf", "oneOf", "allOf", "prefixItems"):
+        for child in schema.get(name, ()):
+            found |= unsupported(child, root, seen)
+    for name in ("items", "additionalProperties"):
+        found |= unsupported(schema.get(name), root, seen)
+    return found
+
+
+def _has_type(value: Any, name: str) -> bool:
+    if name == "integer":
+        return (isinstance(value, int) and not isinstance(value, bool)) or (
+            isinstance(value, float) and value.is_integer()
+        )
+    if name == "number":
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    if name == "string":
+        return isinstance(value, str)
+    if name == "boolean":
+        return isinstance(value, bool)
+    if name == "null":
+        return value is None
+    if name == "object":
+        return isinstance(value, dict)
+    return name == "array" and isinstance(value, list)
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Equality as JSON Schema means it: 1 is 1.0, but True is not 1."""
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(_equal(a, b) for a, b in zip(one, other))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_equal(value, other[key]) for key, value in one.items())
+    return bool(one == other)
+
+
+def _open(node: Node) -> bool:
+    """Whether anything in the node is unresolved: such a value may still turn out to be the right one."""
+    return any(part.is_unresolved for part in node.walk())
+
+
+def _valid(node: Node, schema: Any, root: Schema) -> bool:
+    """Whether the schema accepts the node; False also where a keyword is not among those supported."""
+    if schema is True:
+        return True
+    if schema is False:
+        return False
+    value = node.value
+    if isinstance(value, Unresolved):
+        return True
+    for keyword, wanted in schema.items():
+        if keyword in _IGNORED:
+            continue
+        if keyword == "type":
+            names = (wanted,) if isinstance(wanted, str) else wanted
+            if not any(_has_type(value, name) for name in names):
+                return False
+        elif keyword == "properties":
+            if isinstance(value, dict):
+                for name, child in value.items():
+                    if name in wanted and not _valid(child, wanted[name], root):
+                        return False
+        elif keyword == "$ref":
+            target: Any = root
+            try:
+                for part in wanted.removeprefix("#").removeprefix("/").split("/") if wanted != "#" else ():
+                    target = target[int(part)] if isinstance(target, list) else target[part]
+            except (KeyError, IndexError, ValueError, TypeError):
+                return False
+            if not _valid(node, target, root):
+                return False
+        elif keyword == "enum":
+            if not _open(node) and not any(_equal(node.plain(), one) for one in wanted):
+                return False
+        elif keyword == "const":
+            if not _open(node) and not _equal(node.plain(), wanted):
+                return False
+        elif keyword in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"):
+            if isinstance(value, (int, float)) and not isinstance(value, bool):
+                if keyword == "minimum" and value < wanted:
+                    return False
+                if keyword == "maximum" and value > wanted:
+                    return False
+                if keyword == "exclusiveMinimum" and value <= wanted:
+                    return False
+                if keyword == "exclusiveMaximum" and value >= wanted:
+                    return False
+        elif keyword == "pattern":
+            if isinstance(value, str) and re.search(wanted, value) is None:
+                return False
+        elif keyword == "items":
+            if isinstance(value, list):
+                for child in value[len(schema.get("prefixItems", ())) :]:
+                    if not _valid(child, wanted, root):
+                        return False
+        elif keyword == "prefixItems":
+            if isinstance(value, list) and not all(_valid(child, one, root) for child, one in zip(value, wanted)):
+                return False
+        elif keyword == "minItems":
+            if isinstance(value, list) and len(value) < wanted:
+                return False
+        elif keyword == "maxItems":
+            if isinstance(value, list) and len(value) > wanted:
+                return False
+        elif keyword == "additionalProperties":
+            if isinstance(value, dict):
+                stated = schema.get("properties", {})
+                others = (child for name, child in value.items() if name not in stated)
+                if not all(_valid(child, wanted, root) for child in others):
+                    return False
+        elif keyword == "required":
+            if isinstance(value, dict) and not all(name in value for name in wanted):
+                return False
+        elif keyword == "anyOf":
+            if not any(_valid(node, one, root) for one in wanted):
+                return False
+        elif keyword == "oneOf":
+            matches = sum(_valid(node, one, root) for one in wanted)
+            if matches == 0 or (matches > 1 and not _open(node)):
+                return False
+        elif keyword == "allOf":
+            if not all(_valid(node, one, root) for one in wanted):
+                return False
+        else:
+            return False
+    return True
+
+
+def accepts(node: Node, schema: Schema, root: Schema) -> bool:
+    """Whether a part of the schema ``root`` accepts the node."""
+    if _valid(node, schema, root):
+        return True
+    if not unsupported(schema):
+        return False
+    return bool(_lenient_validator()(root).evolve(schema=schema).is_valid(node.plain()))
+
+
+# ---------------------------------------------------------------------------------------------- objections
+
+
+def validate(root: Node, schema: Schema) -> list[Violation]:
+    """What the schema rejects in a tree, and keys that look like misspelt memory-relevant ones.
+
+    Unresolved values are valid: what they will be is not known. In the order of the text.
+    """
+    found = [] if _valid(root, schema, schema) else list(_errors(root, schema))
+    found.extend(_misspelt(root, schema, schema, 0))
+    found.sort(key=lambda violation: (violation.node.key_span or violation.node.span)[:3])
+    return found
+
+
+def violations(spec: TrainingSpec) -> list[Violation]:
+    """What a run's family says against its config."""
+    return validate(spec.root, load(spec.family)) if spec.family else []
+
+
+def _errors(root: Node, schema: Schema) -> Iterator[Violation]:
+    """The precise errors, from jsonschema, which is imported only when something is wrong."""
+    validator = _lenient_validator()(schema)
+    seen: set[tuple[Any, ...]] = set()
+    for error in validator.iter_errors(root.plain()):
+        error = _deepest(error)
+        path = tuple(error.absolute_path)
+        if path in seen:  # one finding per value
+            continue
+        seen.add(path)
+        node = _at(root, path)
+        label = _label(path)
+        if error.validator == "additionalProperties" and isinstance(node.value, dict):
+            stated = error.schema.get("properties", {})
+            for name, child in node.value.items():
+                if name not in stated:
+                    message = f"{name} is not a key of {label}"
+                    yield Violation(UNKNOWN_KEY, child, message, _near(name, stated))
+        elif error.validator == "type":
+            names = error.validator_value
+            names = [names] if isinstance(names, str) else list(names)
+            yield Violation(
+                WRONG_TYPE,
+                node,
+                f"{label} is {_shown(node)}, not {_listed(names)}",
+                _retyped(node, names),
+            )
+        elif error.validator in ("enum", "const"):
+            values = error.validator_value if error.validator == "enum" else [error.validator_value]
+            texts = [_scalar_text(value) for value in values]
+            near = _near(_scalar_text(node.plain()), texts)
+            yield Violation(UNKNOWN_VALUE, node, f"{label} is {_shown(node)}, not one of: {', '.join(texts)}", near)
+        elif error.validator in _BOUNDS:
+            yield Violation(
+                UNKNOWN_VALUE,
+                node,
+                f"{label} is {_shown(node)}, but must be {_BOUNDS[error.validator]} {error.validator_value}",
+            )
+        else:
+            yield Violation(WRONG_TYPE, node, f"{label}: {error.message}")
+
+
+_BOUNDS = {
+    "minimum": "at least",
+    "maximum": "at most",
+    "exclusiveMinimum": "more than",
+    "exclusiveMaximum": "less than",
+}
+_ARTICLES = {
+    "integer": "an integer",
+    "number": "a number",
+    "string": "text",
+    "boolean": "true or false",
+    "null": "null",
+    "object": "a mapping",
+    "array": "a list",
+}
+
+
+def _listed(names: list[str]) -> str:
+    words = [_ARTICLES[name] for name in names]
+    return words[0] if len(words) == 1 else ", ".join(words[:-1]) + " or " + words[-1]
+
+
+def _shown(node: Node) -> str:
+    value = node.value
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list):
+        return "a list"
+    text = value if isinstance(value, str) else _scalar_text(value)
+    text = text if len(text) <= 60 else text[:57] + "..."
+    return f'the text "{text}"' if isinstance(value, str) else text
+
+
+def _scalar_text(value: Any) -> str:
+    """A scalar as it is written in JSON, but text without its quotes."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+def _retyped(node: Node, names: list[str]) -> str:
+    """The same value with the right type, where it is only the quotes that are wrong."""
+    value = node.value
+    if isinstance(value, str):
+        text = value.strip()
+        if "boolean" in names and text.lower() in ("true", "false"):
+            return text.lower()
+        for name, convert in (("integer", int), ("number", float)):
+            if name in names:
+                try:
+                    converted = convert(text)
+                except ValueError:
+                    continue
+                if converted == converted and abs(converted) != float("inf"):
+                    return str(converted)
+    return ""
+
+
+def _label(path: tuple[Any, ...]) -> str:
+    return ".".join(map(str, path)) if path else "the config"
+
+
+def _at(root: Node, path: tuple[Any, ...]) -> Node:
+    node = root
+    for part in path:
+        if isinstance(node.value, (dict, list)):
+            node = node.value[part]
+    return node
+
+
+def _deepest(error: Any) -> Any:
+    """Of the errors behind a failed anyOf/oneOf, the one that is about the deepest value.
+
+    Several alternatives that fail at the value itself stay one error, told as the types they wanted.
+    """
+    while error.validator in ("anyOf", "oneOf") and error.context:
+        deepest = max(error.context, key=lambda one: len(one.absolute_path))
+        if len(deepest.absolute_path) == len(error.absolute_path):
+            kinds = [one for one in error.context if one.validator == "type"]
+            if len(kinds) == len(error.context):
+                names: list[str] = []
+                for one in kinds:
+                    value = one.validator_value
+                    names += [value] if isinstance(value, str) else value
+                kinds[0].validator_value = list(dict.fromkeys(names))
+                deepest = kinds[0]
+            else:
+                # A value of the right type for one alternative is told that alternative's objection.
+                deepest = next((one for one in error.context if one.validator != "type"), deepest)
+        error = deepest
+    return error
+
+
+def _lenient_validator() -> Any:
+    """jsonschema's validator, with unresolved values accepted everywhere."""
+    from jsonschema import Draft202012Validator, validators
+
+    def is_open(value: Any) -> bool:
+        if isinstance(value, Unresolved):
+            return True
+        if isinstance(value, dict):
+            return any(map(is_open, value.values()))
+        return isinstance(value, list) and any(map(is_open, value))
+
+    def lenient(keyword: str, function: Any) -> Any:
+        def check(validator: Any, wanted: Any, instance: Any, schema: Any) -> Any:
+            if isinstance(instance, Unresolved):
+                return
+            if keyword in ("enum", "const", "not", "uniqueItems", "contains") and is_open(instance):
+                return
+            if keyword == "oneOf" and is_open(instance):
+                function_ = Draft202012Validator.VALIDATORS["anyOf"]
+            else:
+                function_ = function
+            yield from function_(validator, wanted, instance, schema) or ()
+
+        return check
+
+    extend: Any = validators.extend
+    table = {name: lenient(name, function) for name, function in Draft202012Validator.VALIDATORS.items()}
+    return extend(Draft202012Validator, table)
+
+
+# ---------------------------------------------------------------------------------------------- misspelt keys
+
+
+def _relevant(child: Schema, root: Schema, depth: int = 0) -> bool:
+    """Whether a key decides about memory: it sets a fact, is marked, or holds such keys."""
+    if depth > 8:
+        return False
+    resolved = resolve(child, root)
+    annotation = resolved.get(ANNOTATION, {})
+    if any(name in annotation for name in ("fact", "memory_relevant", "companion")):
+        return True
+    return any(_relevant(inner, root, depth + 1) for inner in properties(resolved, root).values())
+
+
+def _misspelt(node: Node, schema: Schema, root: Schema, depth: int) -> Iterator[Violation]:
+    if not isinstance(node.value, dict) or depth > 24:
+        return
+    stated = properties(schema, root)
+    known = dict(stated)
+    for property_schema in stated.values():
+        for alias in resolve(property_schema, root).get(ANNOTATION, {}).get("aliases", ()):
+            known.setdefault(alias, property_schema)
+    for name, child in node.value.items():
+        if name in known:
+            yield from _misspelt(child, known[name], root, depth + 1)
+            continue
+        for candidate in known:
+            # Where the right key is there too, the other one is a key of its own.
+            if candidate not in node.value and is_misspelling(name, candidate) and _relevant(known[candidate], root):
+                yield Violation(UNKNOWN_KEY, child, f"{name} is not a key that is read; {candidate} is", candidate)
+                break
+
+
+def is_misspelling(name: str, known: str) -> bool:
+    """One edit away (two in names of more than 8 characters): dropped, doubled, wrong or swapped characters.
+
+    Names of fewer than 4 characters are too close to each other to tell a slip from a name.
+    """
+    if name == known or min(len(name), len(known)) < 4:
+        return False
+    limit = 2 if len(known) > 8 else 1
+    return abs(len(name) - len(known)) <= limit and _distance(name, known) <= limit
+
+
+def _distance(one: str, other: str) -> int:
+    """Damerau-Levenshtein distance in its optimal string alignment form."""
+    before: list[int] = []
+    last = list(range(len(other) + 1))
+    for i, a in enumerate(one, 1):
+        row = [i]
+        for j, b in enumerate(other, 1):
+            cost = min(last[j] + 1, row[j - 1] + 1, last[j - 1] + (a != b))
+            if i > 1 and j > 1 and a == other[j - 2] and one[i - 2] == b:
+                cost = min(cost, before[j - 2] + 1)
+            row.append(cost)
+        before, last = last, row
+    return last[-1]
+
+
+def _near(text: str, candidates: Any) -> str:
+    from difflib import get_close_matches
+
+    options = list(candidates)
+    by_lower = {option.lower(): option for option in reversed(options)}
+    matches = get_close_matches(text.lower(), list(by_lower), n=1, cutoff=0.6)
+    return by_lower[matches[0]] if matches else ""

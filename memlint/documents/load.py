@@ -1,0 +1,143 @@
+"""A file to a Document: which reader, and the bounds that hold for every file."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from memlint.documents.node import Document, Fault, Node, Span
+
+MAX_BYTES = 2**20  # a training config of a mebibyte is a data set
+
+_FORMATS = {
+    ".yaml": "yaml",
+    ".yml": "yaml",
+    ".json": "json",
+    ".jsonc": "json",
+    ".toml": "toml",
+    ".py": "python",
+    ".sh": "shell",
+    ".bash": "shell",
+    ".slurm": "shell",
+    ".sbatch": "shell",
+}
+
+
+class Unreadable(Exception):
+    """A file that the system does not let us read. ``reason`` says why, without the path."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.path = path
+        self.reason = reason
+
+
+class _NotText(Exception):
+    """A file that is there, but is no text of a config."""
+
+
+def format_of(path: str, text: str | None = None) -> str | None:
+    """``yaml``, ``json``, ``toml``, ``python`` or ``shell``; None for what memlint does not read.
+
+    Goes by suffix; a file without a known one is shell if its first line (``text``) calls a shell.
+    """
+    suffix = os.path.splitext(path)[1].lower()
+    if suffix in _FORMATS:
+        return _FORMATS[suffix]
+    if text is not None and text.startswith("#!"):
+        words = text.split("\n", 1)[0][2:].replace("/", " ").split()
+        if any(word in ("sh", "bash", "zsh", "dash", "ksh") for word in words):
+            return "shell"
+    return None
+
+
+def read_text(path: str) -> str:
+    """The text of a file, with its line breaks as they are and without a byte order mark.
+
+    Raises Unreadable, also for what is no file, no text, or larger than ``MAX_BYTES``.
+    """
+    try:
+        return _text(path)
+    except _NotText as error:
+        raise Unreadable(path, str(error)) from None
+
+
+def load(path: str, text: str | None = None) -> Document:
+    """Read a file (or ``text`` in its place: an editor's buffer, standard input) into a Document.
+
+    What is wrong with the content is a fault in the document. Raises Unreadable where the system gives no content.
+    """
+    if text is None:
+        try:
+            text = _text(path)
+        except _NotText as error:
+            return _faulty(path, str(error))
+    else:
+        text = text.removeprefix("\ufeff")
+        if len(text) > MAX_BYTES:
+            return _faulty(path, _TOO_LARGE)
+        if "\0" in text:
+            return _faulty(path, _BINARY)
+    kind = format_of(path, text)
+    if kind == "yaml":
+        from memlint.documents import yaml
+
+        return yaml.read(path, text)
+    if kind == "json":
+        from memlint.documents import json
+
+        return json.read(path, text)
+    if kind == "toml":
+        from memlint.documents import toml
+
+        return toml.read(path, text)
+    if kind == "python":
+        from memlint.documents import python
+
+        return python.read(path, text)
+    if kind == "shell":
+        from memlint.documents import shell
+
+        return shell.read(path, text)
+    return _faulty(path, "not a kind of file that memlint reads (YAML, JSON, TOML, shell, Python)")
+
+
+_TOO_LARGE = f"larger than {MAX_BYTES // 2**20} MiB: not read"
+_BINARY = "binary content: not a text file"
+
+
+def _text(path: str) -> str:
+    try:
+        # Not blocking: a named pipe in a checkout must not stop the run.
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+        try:
+            if not stat.S_ISREG(os.fstat(handle).st_mode):
+                raise Unreadable(path, "not a regular file")
+            content = b""
+            while len(content) <= MAX_BYTES:
+                part = os.read(handle, MAX_BYTES + 1 - len(content))
+                if not part:
+                    break
+                content += part
+        finally:
+            os.close(handle)
+    except OSError as error:
+        raise Unreadable(path, error.strerror or str(error)) from None
+    except ValueError:  # a null character in the path
+        raise Unreadable(path, "not a path") from None
+    if len(content) > MAX_BYTES:
+        raise _NotText(_TOO_LARGE)
+    if b"\0" in content:
+        raise _NotText(_BINARY)
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise _NotText(f"not UTF-8 (line {line})") from None
+
+
+def _faulty(path: str, message: str) -> Document:
+    span = Span(path, 1, 1, 1, 1)
+    suffix = os.path.splitext(path)[1].lower()
+    faults = (Fault("MEM003", message, span),)
+    return Document(path, _FORMATS.get(suffix, "yaml"), "", Node({}, span), faults, (), {path: ""})

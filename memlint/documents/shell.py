@@ -1,0 +1,86 @@
+"""Shell scripts: the training commands that they would run, with every value where it was written.
+
+A real grammar (tree-sitter-bash) and an abstract evaluation of it: nothing is executed, no file is opened and the
+environment is not read. What only running the script would tell is :class:`Unresolved`:
+
+- a variable that the script does not set belongs to the environment; its default in ``${X:-4}`` is taken;
+- where a condition is not known, both branches are followed, and a variable on which they disagree is unresolved;
+- a loop over up to 16 known words is followed word by word; over more, or over unknown ones, once with its
+  variable unresolved; an option loop over ``$#`` not at all (the script without arguments is what is read).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from memlint.documents.lines import line_starts, position
+from memlint.documents.node import Document, Fault, Node, Span
+from memlint.documents.shell_expansion import Stop, parse
+from memlint.documents.shell_script import Script
+from memlint.documents.shell_words import (
+    Source,
+)
+
+MAX_CHARACTERS = 2_000_000
+
+
+def read(path: str, text: str) -> Document:
+    """Read a script. Faults of its syntax are in ``faults`` (MEM003); what can be read of it is read all the same."""
+    starts = line_starts(text, ".sh")
+    root = Node({}, Span(path, 1, 1, 1, 1))
+    if len(text) > MAX_CHARACTERS:
+        fault = Fault("MEM003", f"a script of {len(text):,} characters is too long to read", Span(path, 1, 1, 1, 1))
+        return Document(path, "shell", text, root, (fault,), (), {path: text})
+    source = Source(path, starts, text)
+    tree = parse(text)
+    faults = list(_syntax_faults(tree.root_node, source))
+    script = Script(source)
+    try:
+        script.statements(tree.root_node, source)
+        script.uncalled_functions()
+    except Stop as stop:
+        faults.append(Fault("MEM004", f"the rest of the script was not followed: {stop}", Span(path, 1, 1, 1, 1)))
+    except RecursionError:
+        faults.append(Fault("MEM003", "the script is nested too deeply to read", Span(path, 1, 1, 1, 1)))
+    root = Node(script.variables(), Span(path, 1, 1, 1, 1))
+    return Document(path, "shell", text, root, tuple(faults), tuple(script.found), {path: text})
+
+
+def _syntax_faults(root: Any, source: Source) -> Iterator[Fault]:
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        start, end = node.start_byte, node.end_byte
+        if node.is_missing:
+            yield Fault(
+                "MEM003",
+                f"{node.type} is missing here",
+                source.span(start, max(start, end)) if end > start else _point(source, start),
+            )
+            continue
+        if node.type == "ERROR":
+            text = source.text[start:end]
+            if text.strip() == "\\" and not source.text[end:].strip("\r\n \t"):
+                continue  # a line continuation at the end of the file, which bash accepts
+            yield Fault("MEM003", f"this is not shell syntax: {_excerpt(text)}", _first_line(source, start, end))
+            continue
+        if node.has_error:
+            stack.extend(reversed(node.children))
+
+
+def _point(source: Source, at: int) -> Span:
+    line, column = position(source.starts, at)
+    return Span(source.path, line, column, line, column)
+
+
+def _first_line(source: Source, start: int, end: int) -> Span:
+    text = source.text[start:end]
+    lead = len(text) - len(text.lstrip())
+    stop = text.find("\n", lead)
+    return source.span(start + lead, start + stop if stop >= 0 else end) if text.strip() else _point(source, start)
+
+
+def _excerpt(text: str) -> str:
+    words = " ".join(text.split())
+    return words if len(words) <= 40 else words[:37] + "..."

@@ -1,0 +1,308 @@
+"""Words of a command -> the training run that it starts, seen through its launchers and wrappers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from memlint.documents import arguments
+from memlint.documents.node import Command, Launcher, Node, Span, Unresolved
+from memlint.documents.shell_words import Pieces, part, reason_of, text_of
+
+# Commands that run the rest of their words as a command. Their own options differ too much to know how many words
+# each takes, so the next word that is known to start a program ends them.
+_WRAPPERS = frozenset(
+    (
+        *("nohup", "time", "exec", "command", "sudo", "nice", "ionice", "stdbuf", "setsid", "timeout", "numactl"),
+        *("taskset", "xvfb-run", "unbuffer", "builtin", "env", "chrt", "caffeinate", "ts", "tsp", "strace", "ltrace"),
+        *("srun", "sbatch", "mpirun", "mpiexec", "orterun", "horovodrun", "jsrun", "aprun", "ibrun", "salloc"),
+        *(
+            "poetry",
+            "uv",
+            "conda",
+            "mamba",
+            "micromamba",
+            "pixi",
+            "pipenv",
+            "pdm",
+            "hatch",
+            "rye",
+            "ray",
+            "nsys",
+            "ncu",
+        ),
+        *("singularity", "apptainer", "docker", "podman", "nvidia-docker", "enroot", "kubectl", "ssh", "gcloud"),
+        *("screen", "tmux", "kernprof", "coverage", "cog", "xargs", "parallel", "flock", "runai", "modal", "sky"),
+    )
+)
+
+# Launchers that take a script, and those of their options that take no value.
+_SWITCHES = {
+    "torchrun": frozenset(
+        ("standalone", "m", "module", "no-python", "no_python", "run-path", "run_path", "use-env", "use_env")
+    )
+    | {"use_libuv", "use-libuv"},
+    "accelerate": frozenset(
+        ("m", "module", "no_python", "cpu", "multi_gpu", "tpu", "mps", "use_mps_device", "use_xpu", "ipex", "quiet")
+    )
+    | {"use_deepspeed", "use_fsdp", "use_megatron_lm", "use_tpu", "tpu_use_cluster", "tpu_use_sudo", "same_network"}
+    | {"debug", "use_parallelism_config", "use_cpu", "dynamo_use_fullgraph", "dynamo_use_dynamic"},
+    "deepspeed": frozenset(
+        ("module", "no_python", "no_local_rank", "no_ssh", "no_ssh_check", "force_multi", "bind_cores_to_rank")
+    )
+    | {"save_pid", "elastic_training"},
+    "python": frozenset("bBdEhiIOPqsSuvVx") | {"OO", "VV"},
+}
+_LAUNCHING_MODULES = {
+    "torch.distributed.launch": "torchrun",
+    "torch.distributed.run": "torchrun",
+    "torch.distributed.launcher": "torchrun",
+    "accelerate.commands.launch": "accelerate",
+    "deepspeed.launcher.runner": "deepspeed",
+    "deepspeed": "deepspeed",
+    "paddle.distributed.launch": "torchrun",
+    "torch.utils.bottleneck": "python",
+    "cProfile": "python",
+    "debugpy": "python",
+    "pdb": "python",
+    "ipdb": "python",
+}
+_LAUNCHER_NAMES = {
+    "torchrun": "torchrun",
+    "torchrun_xpu": "torchrun",
+    "torch_distributed_launch": "torchrun",
+    "deepspeed": "deepspeed",
+    "composer": "torchrun",
+    "colossalai": "torchrun",
+    "accelerate-launch": "accelerate",
+    "ipython": "python",
+    "pypy3": "python",
+}
+
+# Programs that train and are installed as commands of their own.
+_CONSOLE = frozenset(
+    (
+        *("axolotl", "llamafactory-cli", "swift", "megatron", "trl", "lerobot-train", "yolo", "litgpt", "tune"),
+        *("ns-train", "nemo", "nemorun", "oumi", "autotrain", "xtuner", "fairseq-train", "fairseq-hydra-train"),
+        *("onmt_train", "onmt-main", "espnet2", "t2t-trainer", "paddlenlp", "unsloth", "mim", "torchtune", "xtune"),
+        *("train_network", "ctranslate2", "allennlp", "flair", "speechbrain", "sgpt", "openrlhf", "dora", "kohya_ss"),
+    )
+)
+_TRAINING_WORDS = ("train", "finetune", "fine_tune", "fine-tune", "sft")
+_NOT_PROGRAMS = (".sh", ".slurm", ".sbatch", ".bash", ".yaml", ".yml", ".json", ".toml", ".txt", ".log", "/")
+
+
+def text(node: Node) -> str:
+    """A word's text; "" where it is not known."""
+    if isinstance(node.value, dict):
+        return "".join(f"{name}={inner.value}" for name, inner in node.value.items())
+    return node.value if isinstance(node.value, str) else ""
+
+
+def _base(node: Node) -> str:
+    return text(node).rsplit("/", 1)[-1]
+
+
+def _is_python(node: Node) -> bool:
+    """``python``, ``python3.11``, ``/venv/bin/python``, and a variable of such a name (``$PYTHON``)."""
+    if isinstance(node.value, Unresolved):
+        return "python" in node.value.text.lower()
+    base = _base(node)
+    return base.startswith("python") and all(c in "0123456789." for c in base[6:])
+
+
+def _is_script(node: Node) -> bool:
+    value = node.value.text if isinstance(node.value, Unresolved) else text(node)
+    return value.endswith((".py", ".pyc")) and not value.startswith("-")
+
+
+def _starts(words: Sequence[Node], at: int) -> bool:
+    """Whether a program that is known starts at this word."""
+    if at >= len(words):
+        return False
+    node = words[at]
+    base = _base(node)
+    if _is_python(node) or _is_script(node) or base in _LAUNCHER_NAMES or base in _CONSOLE:
+        return True
+    return base == "accelerate" and at + 1 < len(words) and text(words[at + 1]) in ("launch", "test")
+
+
+def _training_name(node: Node) -> bool:
+    base = _base(node).lower()
+    return bool(base) and not base.endswith(_NOT_PROGRAMS) and any(word in base for word in _TRAINING_WORDS)
+
+
+def inner_script(words: list[Pieces]) -> Pieces | None:
+    """The text that a command hands to another shell: ``bash -c '...'``, ``sbatch --wrap "..."``; else None."""
+    texts = ["" if reason_of(word) else text_of(word) for word in words]
+    bases = [one.rsplit("/", 1)[-1] for one in texts]
+    for at, base in enumerate(bases[:-2]):
+        if base not in ("bash", "sh", "zsh", "dash", "ksh"):
+            continue
+        if at and bases[0] not in _WRAPPERS and "=" not in bases[0]:
+            return None
+        for option in range(at + 1, min(at + 4, len(words) - 1)):
+            one = texts[option]
+            if one[:1] == "-" and one[1:2] != "-" and one.endswith("c"):
+                return words[option + 1]
+            if one[:1] != "-":
+                break
+    if bases[:1] == ["sbatch"]:
+        for at, one in enumerate(texts):
+            if one == "--wrap" and at + 1 < len(words):
+                return words[at + 1]
+        for word in words[1:]:
+            whole = text_of(word)
+            if whole.startswith("--wrap="):
+                return part(word, len("--wrap="), len(whole))
+    return None
+
+
+def training_command(words: list[Node], environment: dict[str, Node], span: Span) -> Command | None:
+    """The training run that a command starts, or None where it starts none.
+
+    ``environment`` gets the variables that the command itself sets (``env A=1 ...``).
+    """
+    launchers: list[Launcher] = []
+    rest = list(words)
+    for _ in range(16):
+        while rest and not isinstance(rest[0].value, dict) and _is_assignment(text(rest[0])) and not _starts(rest, 0):
+            name, _, value = text(rest[0]).partition("=")
+            environment[name] = Node(value, rest[0].span, rest[0].span, name, rest[0].via)
+            rest = rest[1:]
+        if not rest:
+            return None
+        base = _base(rest[0])
+        if _is_python(rest[0]) or base in _LAUNCHER_NAMES or _is_accelerate(rest):
+            step = _launched(rest, launchers)
+            if step is None:
+                return None
+            program, rest = step
+            inner = _after_dashes(rest)
+            if inner is not None:  # mason.py --cluster x -- accelerate launch ...
+                launchers.append(Launcher(text(program), _options(rest[: len(rest) - len(inner) - 1], program.span)))
+                rest = inner
+                continue
+            if isinstance(program.value, str) and program.value in _LAUNCHING_MODULES:
+                rest = [Node(_LAUNCHING_MODULES[program.value], program.span, None, "", program.via), *rest]
+                if _LAUNCHING_MODULES[program.value] == "accelerate":
+                    rest.insert(1, Node("launch", program.span, None, "", program.via))
+                continue
+            return _command(program, launchers, rest, environment, span)
+        if base in _CONSOLE or _is_script(rest[0]) or (_training_name(rest[0]) and len(rest) > 1):
+            return _command(rest[0], launchers, rest[1:], environment, span)
+        at = next((at for at in range(1, len(rest)) if _starts(rest, at) or _nested_wrapper(rest, at)), 0)
+        if at and (base in _WRAPPERS or isinstance(rest[0].value, Unresolved)):
+            name = base or "?"
+            launchers.append(Launcher(name, _options(rest[1:at], rest[0].span)))
+            rest = rest[at:]
+            continue
+        if base in _WRAPPERS:  # nohup ./train --x 1
+            at = next((at for at in range(1, len(rest)) if _training_name(rest[at])), 0)
+            if at and not arguments.is_option(rest[at].value):
+                launchers.append(Launcher(base, _options(rest[1:at], rest[0].span)))
+                return _command(rest[at], launchers, rest[at + 1 :], environment, span)
+        return None
+    return None
+
+
+def _nested_wrapper(words: Sequence[Node], at: int) -> bool:
+    """``srun ... env A=1 python``: a wrapper among the words of another one, where a command may start."""
+    return _base(words[at]) in ("env", "nohup", "time", "numactl", "timeout") and text(words[at - 1]) != "-n"
+
+
+def _is_assignment(word: str) -> bool:
+    name, equals, _ = word.partition("=")
+    return bool(equals) and name.isidentifier()
+
+
+def _is_accelerate(words: Sequence[Node]) -> bool:
+    return len(words) > 2 and _base(words[0]) == "accelerate" and text(words[1]) == "launch"
+
+
+def _after_dashes(words: list[Node]) -> list[Node] | None:
+    """The command behind ``--``, where one stands there; of ``a && b`` there, the last one."""
+    at = next((at for at, word in enumerate(words) if word.value == "--"), None)
+    if at is None:
+        return None
+    joints = [index for index in range(at, len(words)) if words[index].value in ("--", "&&", ";")]
+    for joint in reversed(joints):
+        if _starts(words, joint + 1) or (joint + 1 < len(words) and _base(words[joint + 1]) in _WRAPPERS):
+            return words[joint + 1 :]
+    return None
+
+
+def _launched(words: list[Node], launchers: list[Launcher]) -> tuple[Node, list[Node]] | None:
+    """(the script or module, the words after it) of a launcher; the launcher itself is added to ``launchers``."""
+    if _is_accelerate(words):
+        kind, name, start = "accelerate", "accelerate launch", 2
+    elif _is_python(words[0]):
+        kind, name, start = "python", "python", 1
+    else:
+        name = _base(words[0])
+        kind, start = _LAUNCHER_NAMES[name], 1
+        if name == "colossalai" and len(words) > 1 and text(words[1]) == "run":
+            start = 2
+    switches = _SWITCHES[kind]
+    at = start
+    while at < len(words):
+        word = words[at]
+        value = text(word)
+        if kind == "python" and value == "-c":
+            return None
+        if value in ("-m", "--module") and at + 1 < len(words):
+            if kind == "python" or not _module_comes_later(words, at + 1):
+                return _found(words, at + 1, start, at, name, kind, launchers)
+            at += 1
+            continue
+        if isinstance(word.value, dict) or value == "--":
+            at += 1
+            continue
+        if arguments.is_option(word.value):
+            bare = value.lstrip("-")
+            takes = not (bare in switches or (kind == "python" and len(value) > 2 and value[1] != "-"))
+            if kind == "python":
+                takes = value in ("-X", "-W")
+            if takes and at + 1 < len(words) and _is_script(words[at + 1]):
+                takes = False  # an unknown switch just before the script
+            at += 2 if takes else 1
+            continue
+        if kind == "python" and value == "-":
+            return None
+        return _found(words, at, start, at, name, kind, launchers)
+    return None
+
+
+def _module_comes_later(words: Sequence[Node], at: int) -> bool:
+    """torchrun's ``-m`` is a switch: options may stand between it and the module."""
+    return arguments.is_option(words[at].value) or isinstance(words[at].value, dict)
+
+
+def _found(
+    words: list[Node], at: int, start: int, end: int, name: str, kind: str, launchers: list[Launcher]
+) -> tuple[Node, list[Node]]:
+    if kind != "python":
+        launchers.append(Launcher(name, _options(words[start:end], words[0].span, _SWITCHES[kind])))
+    return words[at], words[at + 1 :]
+
+
+def _options(words: Sequence[Node], span: Span, switches: frozenset[str] = frozenset()) -> Node:
+    options, _ = arguments.split(words, lambda name: arguments.SWITCH if name in switches else arguments.ONE)
+    return Node(dict(options), span)
+
+
+def _command(
+    program: Node, launchers: list[Launcher], words: list[Node], environment: dict[str, Node], span: Span
+) -> Command | None:
+    """The command, where its words look like those of a training run: any option or ``key=value`` will do."""
+    options, rest = arguments.split(words)
+    if not options and not any(_is_override(text(word)) for word in rest) and not _training_name(program):
+        return None
+    if _base(program) in ("pip", "setup.py", "http.server", "venv", "ensurepip"):
+        return None
+    return Command(program, tuple(launchers), Node(dict(options), span), tuple(rest), environment, span, tuple(words))
+
+
+def _is_override(word: str) -> bool:
+    """``dataloader.batch_size=32``, ``+x=1``, ``task=adroit_hammer``."""
+    name, equals, _ = word.lstrip("+~").partition("=")
+    return bool(equals) and bool(name) and all(c.isalnum() or c in "._/@-" for c in name)

@@ -1,0 +1,153 @@
+"""Conditions of a script: which hold whatever happens, which hold by default, and which nobody can tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from memlint.documents import shell_arithmetic as arithmetic
+from memlint.documents.shell_expansion import ARGUMENT, WORD_ACTIVE, Expander
+from memlint.documents.shell_words import (
+    BREAK,
+    Source,
+    reason_of,
+    text_of,
+)
+
+YES = "yes"  # a condition that holds, a command that succeeds
+NO = "no"
+DEFAULT_YES = "default yes"  # holds because the script does not set the variable that it asks for
+DEFAULT_NO = "default no"
+SUCCESS = "success"  # a command whose status is not known: taken to succeed
+MAYBE = "maybe"  # a condition that is not known
+
+
+class Conditions(Expander):
+    def _matches(self, subject: str, pattern: Any, source: Source) -> bool | None:
+        """Whether a text matches a pattern as ``case`` and ``[[ == ]]`` mean it; None where that is not known."""
+        items = self.word_items(pattern, source)
+        if any(item is BREAK or item.reason for item in items):
+            return None
+        if not any(mark in piece.text for piece in items if not piece.quoted for mark in "*?[\\+@!"):
+            return text_of(items) == subject
+        if any(f"{mark}(" in text_of(items) for mark in "?*+@!"):
+            return None
+        from fnmatch import fnmatchcase
+
+        glob = "".join(
+            "".join(f"[{c}]" if c in "*?[" else c for c in piece.text) if piece.quoted else piece.text
+            for piece in items
+        )
+        return fnmatchcase(subject, glob)
+
+    def _test(self, node: Any, source: Source) -> str:
+        opening = node.children[0].type if node.children else ""
+        if opening == "((":
+            inner = source.text[node.start_byte + 2 : node.end_byte - 2]
+            try:
+                return YES if self._calculate(node, source, node.start_byte + 2, node.end_byte - 2) else NO
+            except arithmetic.Unknown:
+                self._unset_assigned(inner)
+                return MAYBE
+        for child in node.children:
+            if child.is_named:
+                return self._condition(child, source, opening == "[[")
+        return MAYBE
+
+    def _condition(self, node: Any, source: Source, double: bool) -> str:
+        kind = node.type
+        if kind == "parenthesized_expression":
+            inner = [child for child in node.children if child.is_named]
+            return self._condition(inner[0], source, double) if len(inner) == 1 else MAYBE
+        if kind == "unary_expression":
+            return self._unary_condition(node, source, double)
+        if kind == "binary_expression":
+            return self._binary_condition(node, source, double)
+        if kind in ("word", "number", "concatenation") or kind in WORD_ACTIVE:
+            text = self._plain(node, source)
+            if text is None:
+                return DEFAULT_NO if self._is_unset(node, source) else MAYBE
+            return YES if text else NO
+        return MAYBE
+
+    def _unary_condition(self, node: Any, source: Source, double: bool) -> str:
+        operator = node.child_by_field_name("operator") or node.children[0]
+        operand = node.children[-1]
+        symbol = source.text[operator.start_byte : operator.end_byte]
+        if symbol == "!":
+            status = self._condition(operand, source, double)
+            return {YES: NO, NO: YES, DEFAULT_YES: DEFAULT_NO, DEFAULT_NO: DEFAULT_YES}.get(status, status)
+        if symbol not in ("-z", "-n"):
+            return MAYBE
+        text = self._plain(operand, source)
+        if text is None:
+            if not self._is_unset(operand, source):
+                return MAYBE
+            return DEFAULT_YES if symbol == "-z" else DEFAULT_NO
+        return YES if (text == "") == (symbol == "-z") else NO
+
+    def _binary_condition(self, node: Any, source: Source, double: bool) -> str:
+        left, right = node.child_by_field_name("left"), node.child_by_field_name("right")
+        operator = node.child_by_field_name("operator")
+        if left is None or right is None or operator is None:
+            return MAYBE
+        symbol = source.text[operator.start_byte : operator.end_byte]
+        if symbol in ("&&", "||"):
+            one, other = self._condition(left, source, double), self._condition(right, source, double)
+            decisive = NO if symbol == "&&" else YES
+            if decisive in (one, other):
+                return decisive
+            if one == other:
+                return one
+            return MAYBE
+        value = self._plain(left, source)
+        if symbol in ("=", "==", "!="):
+            if value is None:
+                empty = self._plain(right, source) == ""
+                if empty and self._is_unset(left, source):  # [ "$X" = "" ]
+                    return DEFAULT_YES if symbol != "!=" else DEFAULT_NO
+                return MAYBE
+            if double:
+                answer = self._matches(value, right, source)
+            else:
+                text = self._plain(right, source)
+                answer = None if text is None else text == value
+            if answer is None:
+                return MAYBE
+            return YES if answer == (symbol != "!=") else NO
+        comparisons: dict[str, Callable[[int, int], bool]] = {
+            "-eq": lambda a, b: a == b,
+            "-ne": lambda a, b: a != b,
+            "-lt": lambda a, b: a < b,
+            "-le": lambda a, b: a <= b,
+            "-gt": lambda a, b: a > b,
+            "-ge": lambda a, b: a >= b,
+        }
+        other_value = self._plain(right, source)
+        if symbol in comparisons and value is not None and other_value is not None:
+            try:
+                return YES if comparisons[symbol](int(value), int(other_value)) else NO
+            except ValueError:
+                return MAYBE
+        return MAYBE
+
+    def _is_unset(self, node: Any, source: Source) -> bool:
+        """Whether a word is one variable that the script does not set, or an argument of the script: both are
+        absent by default."""
+        text = source.text[node.start_byte : node.end_byte].strip('"')
+        name = text[2:-1] if text.startswith("${") and text.endswith("}") else text[1:]
+        if text[:1] != "$":
+            return False
+        for operator in (":-", "-", "+", ":+"):
+            name = name.removesuffix(operator)
+        if name.isdigit():
+            return self.positional is None and name != "0"
+        variable = self.environment.get(name)
+        if variable is None:
+            return name.isidentifier()
+        return len(variable.pieces) == 1 and variable.pieces[0].reason.startswith(ARGUMENT)  # X=$1
+
+    def _plain(self, node: Any, source: Source) -> str | None:
+        """The text of a word; None where it is not known."""
+        items = [item for item in self.word_items(node, source, splits=False) if item is not BREAK]
+        return None if reason_of(items) else text_of(items)

@@ -1,0 +1,595 @@
+"""Shell words -> pieces of text: parameters, arrays, arithmetic, quotes, braces, and word splitting."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from memlint.documents import shell_arithmetic as arithmetic
+from memlint.documents.shell_words import (
+    BREAK,
+    Items,
+    Piece,
+    Pieces,
+    Source,
+    limited,
+    part,
+    reason_of,
+    split,
+    text_of,
+    used,
+)
+
+_parser: Any = None
+
+
+def parse(text: str) -> Any:
+    """The syntax tree. Its byte offsets are offsets of ``text``: every other character stands for itself as a dot,
+    which means nothing to the grammar."""
+    global _parser
+    if _parser is None:
+        import tree_sitter
+        import tree_sitter_bash
+
+        _parser = tree_sitter.Parser(tree_sitter.Language(tree_sitter_bash.language()))
+    if not text.isascii():
+        text = "".join(character if character < "\x80" else "." for character in text)
+    return _parser.parse(text.replace("\0", ".").encode())
+
+
+class Stop(Exception):
+    """A bound was reached: ``str()`` says which."""
+
+
+class Variable(NamedTuple):
+    """A scalar (``pieces``) or an array (``items`` by index or key)."""
+
+    pieces: Pieces
+    items: dict[str, Pieces] | None = None
+    exported: bool = False
+
+    def same(self, other: Variable) -> bool:
+        if (self.items is None) != (other.items is None):
+            return False
+        if self.items is not None and other.items is not None:
+            return self.items.keys() == other.items.keys() and all(
+                _same_text(pieces, other.items[key]) for key, pieces in self.items.items()
+            )
+        return _same_text(self.pieces, other.pieces)
+
+
+def _same_text(one: Pieces, other: Pieces) -> bool:
+    if reason_of(one) or reason_of(other):
+        return one == other
+    return text_of(one) == text_of(other)
+
+
+Environment = dict[str, Variable]
+
+_QUOTES = frozenset(("string", "raw_string", "ansi_c_string", "translated_string"))
+_EXPANSIONS = frozenset(
+    ("simple_expansion", "expansion", "command_substitution", "process_substitution", "arithmetic_expansion")
+)
+WORD_ACTIVE = _QUOTES | _EXPANSIONS
+_STRING_ACTIVE = _EXPANSIONS | {"string"}
+
+ARGUMENT = "argument"  # how the reason of an unknown ``$1`` begins
+
+
+class Expander:
+    """Variables, and what words come to with them."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.environment: Environment = {}
+        self.positional: list[Pieces] | None = None
+        self.export_all = False
+        self.trees: list[Any] = []  # nodes are valid as long as their trees are
+
+    def _set(self, name: str, pieces: Pieces, exported: bool = False) -> None:
+        old = self.environment.get(name)
+        exported = exported or self.export_all or (old is not None and old.exported)
+        self.environment[name] = Variable(limited(pieces), None, exported)
+
+    def _unset_assigned(self, text: str) -> None:
+        """Variables that an arithmetic text assigns are not known from here on."""
+        word = ""
+        for at, character in enumerate(text + " "):
+            if character.isalnum() or character == "_":
+                word += character
+                continue
+            rest = text[at:].lstrip()
+            assigns = rest[:2] in ("++", "--", "+=", "-=", "*=", "/=", "%=", "|=", "&=", "^=") or (
+                rest[:1] == "=" and rest[:2] != "=="
+            )
+            if word and (assigns or text[: at - len(word)].rstrip()[-2:] in ("++", "--")) and not word[0].isdigit():
+                self._set(word, [Piece("$" + word, reason="arithmetic assigns it")])
+            word = ""
+
+    def word_items(self, node: Any, source: Source, splits: bool = True) -> Items:
+        """What a word expands to: pieces, with BREAK where it falls into several words."""
+        start, end = node.start_byte, node.end_byte
+        if node.type in WORD_ACTIVE:
+            items = self._active(node, source, "word", splits, (start, end))
+        else:
+            text = source.text[start:end]
+            if splits and "{" in text and "}" in text:
+                alternatives = _braces(text)
+                if len(alternatives) > 1:
+                    return self._brace_items(alternatives, start, source)
+            items = self.region(node, start, end, source, "word", splits)
+        return items
+
+    def _brace_items(self, alternatives: list[str], start: int, source: Source) -> Items:
+        if len(alternatives) > 4096:
+            raise Stop("a brace expansion of more than 4,096 words")
+        items: Items = []
+        base = source.slice(start, start + 1)[0]
+        for text in alternatives:
+            derived = source.derived([base._replace(text=text, outer=None)])
+            tree = self._parsed("x " + text)
+            for child in tree.root_node.children:
+                for argument in child.children_by_field_name("argument"):
+                    shifted = Source(
+                        source.path, source.starts, "x " + text, [Piece("x "), *derived.slice(0, len(text))]
+                    )
+                    items += [*self.region(argument, 2, 2 + len(text), shifted, "word", True), BREAK]
+                    break
+        return items
+
+    def _parsed(self, text: str) -> Any:
+        tree = parse(text)
+        self.trees.append(tree)
+        return tree
+
+    def region(self, node: Any, start: int, end: int, source: Source, mode: str, splits: bool) -> Items:
+        """Expand the text from ``start`` to ``end``: the active nodes below ``node``, the rest literally.
+
+        mode  word, string (within double quotes) or heredoc
+        """
+        active = _STRING_ACTIVE if mode == "string" else _EXPANSIONS if mode == "heredoc" else WORD_ACTIVE
+        items: Items = []
+        at = start
+        for child in _below(node, active):
+            begin = _start(child, source)
+            if begin < at or child.end_byte > end:
+                continue
+            items += _literal(source, at, begin, mode)
+            items += self._active(child, source, mode, splits, (begin, child.end_byte))
+            at = child.end_byte
+        items += _literal(source, at, end, mode)
+        return items
+
+    def _active(self, node: Any, source: Source, mode: str, splits: bool, token: tuple[int, int]) -> Items:
+        kind = node.type
+        start, end = _start(node, source), node.end_byte
+        quoted = mode != "word"
+        known = source.unknown(start, end)
+        if known is not None:  # it was left alone before: what it was then is what it is
+            return [piece._replace(quoted=quoted) for piece in known]
+        if kind in ("string", "translated_string"):
+            return self._string(node, source, splits)
+        if kind == "raw_string":
+            inner = source.slice(start + 1, end - 1)
+            return _held(inner, source, start, end)
+        if kind == "ansi_c_string":
+            return _held(_ansi(source, start + 2, end - 1), source, start, end)
+        if kind == "simple_expansion":
+            name = source.text[start + 1 : end]
+            return self._variable(name, source, quoted, splits, token)
+        if kind == "expansion":
+            return self._expansion(node, source, quoted, splits, token)
+        if kind == "arithmetic_expansion":
+            lead, tail = (3, 2) if source.text.startswith("$((", start) else (2, 1)
+            try:
+                value = self._calculate(node, source, start + lead, end - tail)
+            except arithmetic.Unknown as error:
+                inner_text = source.text[start + lead : end - tail]
+                self._unset_assigned(inner_text)
+                return [unknown(source, start, end, str(error), quoted)]
+            return _written(source, start, end, str(value), quoted)
+        body = self._cat_heredoc(node, source)
+        if body is not None:
+            return used(body, source.chain(start, end), quoted)
+        return [unknown(source, start, end, "the output of a command", quoted)]
+
+    def _string(self, node: Any, source: Source, splits: bool) -> Items:
+        start, end = _start(node, source), node.end_byte
+        lead = 2 if node.type == "translated_string" else 1
+        inner_start, inner_end = start + lead, end - 1
+        below = [child for child in _below(node, _STRING_ACTIVE) if child.start_byte >= inner_start]
+        if len(below) == 1 and _start(below[0], source) == inner_start and below[0].end_byte == inner_end:
+            items = self._active(below[0], source, "string", splits, (start, end))
+        else:
+            holder = node.children[-1] if node.type == "translated_string" else node
+            items = self.region(holder, inner_start, inner_end, source, "string", splits)
+        if not below:
+            items = _held([item for item in items if item is not BREAK], source, start, end)
+        elif below and _only_lists(below, source):
+            return items  # "$@" and "${A[@]}" may be no word at all
+        empty = [piece._replace(text="", quoted=True, outer=None) for piece in source.slice(start, start + 1)]
+        return [*empty, *items]
+
+    def _variable(self, name: str, source: Source, quoted: bool, splits: bool, token: tuple[int, int]) -> Items:
+        if name in ("@", "*") or name.isdigit():
+            return self._argument(name, source, quoted, splits, token)
+        variable = self.environment.get(name)
+        if variable is None:
+            reason = from_environment(name) if name.isidentifier() else f"${name} is known only while it runs"
+            return [unknown(source, *token, reason, quoted)]
+        pieces = variable.pieces if variable.items is None else variable.items.get("0", [])
+        return self._emit(pieces, source, quoted, splits, token)
+
+    def _emit(self, pieces: Pieces, source: Source, quoted: bool, splits: bool, token: tuple[int, int]) -> Items:
+        out = used(pieces, source.chain(*token), quoted)
+        if quoted or not splits:
+            return out
+        separators = " \t\n"
+        ifs = self.environment.get("IFS")
+        if ifs is not None and ifs.items is None:
+            if reason_of(ifs.pieces):
+                return [unknown(source, *token, "it is split by an unknown IFS", quoted)]
+            separators = text_of(ifs.pieces)
+        return split(out, separators)
+
+    def _argument(self, name: str, source: Source, quoted: bool, splits: bool, token: tuple[int, int]) -> Items:
+        if self.positional is None:
+            told = "the arguments of the script" if not name.isdigit() else f"{ARGUMENT} {name} of the script"
+            told = "the name of the script" if name == "0" else told
+            return [unknown(source, *token, told, quoted)]
+        if name == "0":
+            return [unknown(source, *token, "the name of the script", quoted)]
+        if name.isdigit():
+            at = int(name) - 1
+            if at >= len(self.positional):
+                return []
+            return self._emit(self.positional[at], source, quoted, splits, token)
+        return self._many(self.positional, name == "*", source, quoted, splits, token)
+
+    def _many(
+        self, values: list[Pieces], joined: bool, source: Source, quoted: bool, splits: bool, token: tuple[int, int]
+    ) -> Items:
+        items: Items = []
+        for value in values:
+            if items and joined and quoted:
+                items.append(Piece(" ", quoted=True))
+            elif items:
+                items.append(BREAK if splits else Piece(" ", quoted=quoted))
+            if quoted:
+                items.append(Piece("", quoted=True))
+            items += self._emit(value, source, quoted, splits, token)
+        return items
+
+    def _expansion(self, node: Any, source: Source, quoted: bool, splits: bool, token: tuple[int, int]) -> Items:
+        start, end = _start(node, source), node.end_byte
+        text = source.text[start + 2 : end - 1]
+        name_end = 0
+        while name_end < len(text) and (text[name_end].isalnum() or text[name_end] == "_"):
+            name_end += 1
+        if name_end == 0 and text[:1] in ("@", "*"):
+            name_end = 1
+        name, rest = text[:name_end], text[name_end:]
+        if name[:1].isdigit() and not name.isdigit():
+            return [unknown(source, *token, "an expansion that is not understood", quoted)]
+        if not name:
+            return [unknown(source, *token, "an expansion that is known only while it runs", quoted)]
+        if rest[:1] == "[":
+            return self._element(node, name, source, quoted, splits, token)
+        if not rest:
+            return self._variable(name, source, quoted, splits, token)
+        operator = rest[:2] if rest[0] == ":" else rest[:1]
+        if operator not in (":-", "-", ":=", "=", ":+", "+", ":?", "?"):
+            return [unknown(source, *token, "a part of a value", quoted)]
+        word_start = start + 2 + name_end + len(operator)
+        mode = "string" if quoted else "word"
+        value = self._value_of(name)
+        is_set = value is not None and (reason_of(value) or text_of(value) or ":" not in operator)
+        if operator[-1] == "+":
+            return self.region(node, word_start, end - 1, source, mode, splits) if is_set else []
+        if is_set or operator[-1] == "?":
+            return self._variable(name, source, quoted, splits, token)
+        items = self.region(node, word_start, end - 1, source, mode, splits)
+        if operator[-1] == "=" and not name.isdigit():
+            assigned = self.region(node, word_start, end - 1, source, mode, False)
+            self._set(name, [item for item in assigned if item is not BREAK])
+        chain = source.chain(*token)
+        outside = chain[:-1]  # what all of this source came through
+        out: Items = []
+        for item in items:
+            if item is not BREAK and item.start >= 0:
+                inner = item.via[len(outside) :] if item.via[: len(outside)] == outside else item.via
+                item = item._replace(via=(*chain, *inner), quoted=quoted or item.quoted)
+            out.append(item)
+        return split_unquoted(out) if splits and not quoted else out
+
+    def _value_of(self, name: str) -> Pieces | None:
+        if name.isdigit():
+            at = int(name) - 1
+            return self.positional[at] if self.positional is not None and 0 <= at < len(self.positional) else None
+        if name in ("@", "*"):
+            return [piece for value in self.positional for piece in value] if self.positional else None
+        variable = self.environment.get(name)
+        if variable is None:
+            return None
+        return variable.pieces if variable.items is None else variable.items.get("0", [])
+
+    def _element(
+        self, node: Any, name: str, source: Source, quoted: bool, splits: bool, token: tuple[int, int]
+    ) -> Items:
+        subscript = next((child for child in node.children if child.type == "subscript"), None)
+        index = subscript.child_by_field_name("index") if subscript is not None else None
+        if subscript is None or index is None or subscript.end_byte != node.end_byte - 1:
+            return [unknown(source, *token, "a part of an array", quoted)]
+        variable = self.environment.get(name)
+        if variable is None:
+            return [unknown(source, *token, from_environment(name), quoted)]
+        if variable.items is None and reason_of(variable.pieces):
+            return [unknown(source, *token, reason_of(variable.pieces), quoted)]
+        items = variable.items if variable.items is not None else {"0": variable.pieces}
+        text = source.text[index.start_byte : index.end_byte]
+        if text in ("@", "*"):
+            return self._many(list(items.values()), text == "*", source, quoted, splits, token)
+        key = self._index(name, index, source)
+        if key is None:
+            return [unknown(source, *token, "an element at an unknown index", quoted)]
+        if key.startswith("-") and key[1:].isdigit() and len(items) >= int(key[1:]):
+            key = list(items)[int(key)]
+        return self._emit(items.get(key, []), source, quoted, splits, token)
+
+    def _index(self, name: str, node: Any, source: Source) -> str | None:
+        """An index or key as text; None where it is not known."""
+        text = source.text[node.start_byte : node.end_byte]
+        variable = self.environment.get(name)
+        keys = variable.items if variable is not None and variable.items is not None else {}
+        if text.strip("\"'") in keys:
+            return text.strip("\"'")
+        plain = self._plain(node, source)
+        if plain is not None and plain in keys:
+            return plain
+        if any(not key.isdigit() for key in keys) or (not keys and plain is not None and not plain.isalnum()):
+            return plain
+        try:
+            return str(self._calculate(node, source, node.start_byte, node.end_byte))
+        except arithmetic.Unknown:
+            return plain if not keys and plain is not None and not plain.isdigit() and variable is not None else None
+
+    def _calculate(self, node: Any, source: Source, start: int, end: int) -> int:
+        items = [item for item in self.region(node, start, end, source, "string", False) if item is not BREAK]
+        reason = reason_of(items)
+        if reason:
+            raise arithmetic.Unknown(reason)
+
+        def lookup(name: str) -> str:
+            value = self._value_of(name)
+            if value is None:
+                raise arithmetic.Unknown(from_environment(name))
+            why = reason_of(value)
+            if why:
+                raise arithmetic.Unknown(why)
+            return text_of(value)
+
+        return arithmetic.evaluate(text_of(items), lookup)
+
+    def _heredoc(self, node: Any, source: Source) -> Pieces:
+        """The text that a heredoc feeds, expanded where its delimiter is not quoted."""
+        start_node = next((child for child in node.children if child.type == "heredoc_start"), None)
+        body = next((child for child in node.children if child.type == "heredoc_body"), None)
+        if start_node is None or body is None:
+            return []
+        start, end = body.start_byte, body.end_byte
+        delimiter = source.text[start_node.start_byte : start_node.end_byte]
+        if any(mark in delimiter for mark in "\"'\\"):
+            pieces = source.slice(start, end)
+        else:
+            items = self.region(body, start, end, source, "heredoc", False)
+            pieces = [item for item in items if item is not BREAK]
+        if any(child.type == "<<-" for child in node.children):
+            text = text_of(pieces)
+            if "\t" in text:
+                kept: Pieces = []
+                at = 0
+                for line in text.splitlines(keepends=True):
+                    lead = len(line) - len(line.lstrip("\t"))
+                    kept += part(pieces, at + lead, at + len(line))
+                    at += len(line)
+                pieces = kept
+        return pieces
+
+    def _cat_heredoc(self, node: Any, source: Source) -> Pieces | None:
+        """The text of ``$(cat <<EOF ... EOF)``; None for any other substitution."""
+        inner = [child for child in node.children if child.is_named]
+        if len(inner) != 1 or inner[0].type != "redirected_statement":
+            return None
+        body = inner[0].child_by_field_name("body")
+        redirects = [child for child in inner[0].children if child.type == "heredoc_redirect"]
+        if body is None or len(redirects) != 1 or source.text[body.start_byte : body.end_byte].strip() != "cat":
+            return None
+        pieces = self._heredoc(redirects[0], source)
+        while pieces and pieces[-1].text.endswith("\n"):
+            last = pieces.pop()
+            stripped = last.text.rstrip("\n")
+            if stripped:
+                pieces.append(last.part(0, len(stripped)))
+        return pieces
+
+
+def from_environment(name: str) -> str:
+    return f"{name} is not set in the script"
+
+
+def unknown(source: Source, start: int, end: int, reason: str, quoted: bool) -> Piece:
+    base = source.slice(start, end)
+    place = base[0] if base else Piece("")
+    last = base[-1] if base else place
+    same = all(piece.via == place.via for piece in base)
+    return Piece(
+        source.text[start:end],
+        place.start,
+        last.end if same and last.end >= place.start else place.end,
+        None,
+        place.via,
+        reason,
+        quoted,
+    )
+
+
+def _written(source: Source, start: int, end: int, text: str, quoted: bool) -> Pieces:
+    """A computed text that stands where its expression does."""
+    return [unknown(source, start, end, "", quoted)._replace(text=text)]
+
+
+def _held(pieces: Pieces, source: Source, start: int, end: int) -> Pieces:
+    """Pieces that quotes hold: where there is only one, its place includes them."""
+    if not pieces:
+        return [piece._replace(text="", quoted=True) for piece in source.slice(start, end)][:1] or [
+            Piece("", quoted=True)
+        ]
+    outer = None
+    if len(pieces) == 1:
+        around = source.slice(start, end)
+        if len(around) == 1 and around[0].start >= 0:
+            outer = (around[0].start, around[0].end)
+    return [piece._replace(quoted=True, outer=outer) for piece in pieces]
+
+
+def _start(node: Any, source: Source) -> int:
+    """Where an expansion begins: within a string the grammar counts the blanks before it as its own."""
+    at: int = node.start_byte
+    while at < node.end_byte and source.text[at] in " \t\r\n":
+        at += 1
+    return at
+
+
+def _below(node: Any, active: frozenset[str]) -> Iterator[Any]:
+    """The topmost nodes below ``node`` of the active types, in order."""
+    for child in node.children:
+        if child.type in active:
+            yield child
+        elif child.children:
+            yield from _below(child, active)
+
+
+def _only_lists(nodes: Sequence[Any], source: Source) -> bool:
+    """Whether a string holds nothing but ``$@`` or ``${A[@]}``, which vanish when they are empty."""
+    if len(nodes) != 1:
+        return False
+    text = source.text[_start(nodes[0], source) : nodes[0].end_byte]
+    return text in ("$@", "${@}") or text.endswith("[@]}")
+
+
+_ESCAPED_IN_STRING = frozenset('$`"\\\n')
+_ESCAPED_IN_HEREDOC = frozenset("$`\\\n")
+
+
+def _literal(source: Source, start: int, end: int, mode: str) -> Pieces:
+    """Literal text with its backslashes taken."""
+    if end <= start:
+        return []
+    text = source.text
+    quoted = mode != "word"
+    if "\\" not in text[start:end]:
+        return [piece._replace(quoted=quoted) for piece in source.slice(start, end)]
+    escapable = {"string": _ESCAPED_IN_STRING, "heredoc": _ESCAPED_IN_HEREDOC}.get(mode)
+    found: Pieces = []
+    plain = at = start
+    while at < end:
+        if text[at] != "\\" or at + 1 >= end or (escapable is not None and text[at + 1] not in escapable):
+            at += 1
+            continue
+        found += [piece._replace(quoted=quoted) for piece in source.slice(plain, at)]
+        if text[at + 1] != "\n":
+            taken = source.slice(at, at + 2)
+            if taken:
+                found.append(Piece(text[at + 1], taken[0].start, taken[-1].end, None, taken[0].via, "", True))
+        at += 2
+        plain = at
+    found += [piece._replace(quoted=quoted) for piece in source.slice(plain, end)]
+    return found
+
+
+_ANSI = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "e": "\x1b", "f": "\f", "v": "\v", "\\": "\\"}
+
+
+def _ansi(source: Source, start: int, end: int) -> Pieces:
+    """The text of ``$'...'``."""
+    found: Pieces = []
+    text = source.text
+    plain = at = start
+    while at < end:
+        if text[at] != "\\" or at + 1 >= end:
+            at += 1
+            continue
+        found += source.slice(plain, at)
+        code = text[at + 1]
+        if code not in _ANSI and code not in "'\"?":
+            return [unknown(source, start - 2, end + 1, "an escape sequence", True)]
+        found += _written(source, at, at + 2, _ANSI.get(code, code), True)
+        at += 2
+        plain = at
+    found += source.slice(plain, end)
+    return found
+
+
+def split_unquoted(items: Items) -> Items:
+    """Word splitting of those pieces that were in no quotes."""
+    out: Items = []
+    for item in items:
+        if item is BREAK or item.quoted:
+            out.append(item)
+        else:
+            out += split([item], " \t\n")
+    return out
+
+
+def _braces(text: str, depth: int = 0) -> list[str]:
+    """Brace expansion of a word: ``a{1,2}`` and ``{0..3}``. Quoted or nested expansions stay as they are."""
+    if any(mark in text for mark in "\"'`\\") or "${" in text or "$(" in text or depth > 8:
+        return [text]
+    start = -1
+    level = 0
+    for at, character in enumerate(text):
+        if character == "{":
+            if level == 0:
+                start = at
+            level += 1
+        elif character == "}" and level:
+            level -= 1
+            if level == 0:
+                parts = _alternatives(text[start + 1 : at])
+                if parts is not None:
+                    front, tail = text[:start], text[at + 1 :]
+                    tails = _braces(tail, depth + 1)
+                    inner = [each for one in parts for each in _braces(one, depth + 1)]
+                    if len(inner) * len(tails) > 4096:
+                        return [text]
+                    return [front + one + rest for one in inner for rest in tails]
+    return [text]
+
+
+def _alternatives(text: str) -> list[str] | None:
+    parts: list[str] = []
+    level = 0
+    last = 0
+    for at, character in enumerate(text):
+        level += (character == "{") - (character == "}")
+        if character == "," and level == 0:
+            parts.append(text[last:at])
+            last = at + 1
+    if parts:
+        return [*parts, text[last:]]
+    ends = text.split("..")
+    if len(ends) in (2, 3) and all(_is_integer(end) for end in ends):
+        first, final = int(ends[0]), int(ends[1])
+        step = abs(int(ends[2])) if len(ends) == 3 else 1
+        step = step or 1
+        if abs(final - first) // step > 4096:
+            return None
+        padded = [end.lstrip("-") for end in ends[:2] if len(end.lstrip("-")) > 1 and end.lstrip("-")[0] == "0"]
+        width = max((len(end) for end in ends[:2]), default=0) if padded else 0
+        numbers = range(first, final + 1, step) if first <= final else range(first, final - 1, -step)
+        return [f"{number:0{width}d}" if width else str(number) for number in numbers]
+    return None
+
+
+def _is_integer(text: str) -> bool:
+    return text.removeprefix("-").isdigit() and text.isascii()

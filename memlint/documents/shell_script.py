@@ -1,0 +1,785 @@
+"""The abstract evaluation of a script: statements, branches, loops, functions, and the commands they reach."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from memlint.documents import shell_arithmetic as arithmetic
+from memlint.documents import shell_commands as commands
+from memlint.documents.node import Command, Node, Span
+from memlint.documents.shell_conditions import (
+    DEFAULT_NO,
+    DEFAULT_YES,
+    MAYBE,
+    NO,
+    SUCCESS,
+    YES,
+    Conditions,
+)
+from memlint.documents.shell_expansion import Environment, Stop, Variable, from_environment
+from memlint.documents.shell_words import (
+    BREAK,
+    Items,
+    Piece,
+    Pieces,
+    Source,
+    fields,
+    limited,
+    part,
+    reason_of,
+    text_of,
+)
+
+MAX_ITERATIONS = 16  # of one loop
+MAX_STEPS = 20_000  # statements evaluated in one script
+MAX_COMMANDS = 256  # training commands kept of one script
+MAX_DEPTH = 12  # functions within functions, eval within eval
+
+
+_SUBSHELLS = frozenset(("sbatch", "bash", "sh", "zsh", "srun", "ssh", "qsub", "bsub", "salloc", "ksh", "dash"))
+_DECLARING = frozenset(("export", "declare", "typeset", "readonly", "local"))
+
+
+class Script(Conditions):
+    """One script. ``found`` are its training commands, in the order in which they would run."""
+
+    def __init__(self, source: Source) -> None:
+        super().__init__(source)
+        self.functions: dict[str, tuple[Any, Source]] = {}
+        self.called: set[str] = set()
+        self.found: list[Command] = []
+        self.jump = ""  # exit, return, break or continue: what follows is not reached
+        self.locals: list[dict[str, Variable | None]] = []
+        self.steps = 0
+        self.depth = 0
+
+    # -- results
+
+    def variables(self) -> dict[str, Node]:
+        found: dict[str, Node] = {}
+        for name, variable in self.environment.items():
+            if variable.items is None:
+                found[name] = self.source.node(variable.pieces, name, self._key_span(variable.pieces))
+            else:
+                items = [self.source.node(item, f"{name}.{at}") for at, item in enumerate(variable.items.values())]
+                span = items[0].span if items else Span(self.source.path, 1, 1, 1, 1)
+                found[name] = Node(list(items), span, None, name)
+        return found
+
+    def _key_span(self, pieces: Pieces) -> Span | None:
+        return None
+
+    def uncalled_functions(self) -> None:
+        """A function that is never called by name may be called in a way that is not seen: its commands count."""
+        for name in list(self.functions):
+            if name not in self.called and name in self.functions:
+                self.jump = ""
+                kept = dict(self.environment)
+                self._call(name, None)
+                self.environment = kept
+
+    # -- statements
+
+    def statements(self, node: Any, source: Source) -> str:
+        status = SUCCESS
+        for child in node.children:
+            if self.jump:
+                break
+            if child.is_named or child.type == "ERROR":
+                status = self.statement(child, source)
+        return status
+
+    def statement(self, node: Any, source: Source) -> str:
+        self.steps += 1
+        if self.steps > MAX_STEPS:
+            raise Stop(f"it takes more than {MAX_STEPS:,} steps")
+        handler: Callable[[Script, Any, Source], str | None] | None = _HANDLERS.get(node.type)
+        if handler is None:
+            return SUCCESS
+        return handler(self, node, source) or SUCCESS
+
+    def _list(self, node: Any, source: Source) -> str:
+        named = [child for child in node.children if child.is_named]
+        operators = [child.type for child in node.children if child.type in ("&&", "||")]
+        status = self.statement(named[0], source) if named else SUCCESS
+        for operator, right in zip(operators, named[1:]):
+            if self.jump:
+                break
+            holds = operator == "&&"
+            if status in (YES, NO):
+                if (status == YES) == holds:
+                    status = self.statement(right, source)
+            elif status in (DEFAULT_YES, DEFAULT_NO):
+                if (status == DEFAULT_YES) == holds:
+                    status = self._alternative(right, source)
+            elif status == SUCCESS:
+                if holds:
+                    status = self.statement(right, source)
+                else:  # what happens when it fails
+                    self._aside(right, source)
+            else:
+                self._branches([self._follow([right], source), self._follow([], source)])
+        return status
+
+    def _alternative(self, node: Any, source: Source) -> str:
+        """A branch that is taken by default; one that leaves the script is not the normal case."""
+        kept = dict(self.environment)
+        status = self.statement(node, source)
+        if self.jump:
+            self.jump = ""
+            self.environment = kept
+        return status
+
+    def _aside(self, node: Any, source: Source) -> Environment:
+        """Commands of a branch that normally is not taken. What it sets is forgotten, but returned."""
+        kept = dict(self.environment)
+        self.statement(node, source)
+        self.jump = ""
+        after, self.environment = self.environment, kept
+        return after
+
+    def _branches(self, branches: Sequence[Callable[[], object]]) -> None:
+        """Follow each branch from here, then keep what those that come back agree on."""
+        before = self.environment
+        ends: list[Environment] = []
+        jumps: list[str] = []
+        for branch in branches:
+            self.environment = dict(before)
+            self.jump = ""
+            branch()
+            if self.jump:
+                jumps.append(self.jump)
+            else:
+                ends.append(self.environment)
+        self.jump = ""
+        if not ends:
+            self.environment = before
+            self.jump = jumps[0] if jumps else ""
+            return
+        merged: Environment = {}
+        for name in dict.fromkeys(name for end in ends for name in end):
+            values = [end.get(name) for end in ends]
+            first = values[0]
+            if first is not None and all(value is not None and first.same(value) for value in values):
+                merged[name] = first
+            else:
+                exported = any(value is not None and value.exported for value in values)
+                merged[name] = Variable([Piece("$" + name, reason="it depends on a condition")], None, exported)
+        self.environment = merged
+
+    def _if(self, node: Any, source: Source) -> str:
+        clauses: list[tuple[list[Any], list[Any]]] = [([], [])]
+        other: list[Any] | None = None
+        in_body = False
+        for child in node.children:
+            if child.type == "then":
+                in_body = True
+            elif child.type == "elif_clause":
+                condition: list[Any] = []
+                body: list[Any] = []
+                target = condition
+                for inner in child.children:
+                    if inner.type == "then":
+                        target = body
+                    elif inner.is_named or inner.type == "ERROR":
+                        target.append(inner)
+                clauses.append((condition, body))
+            elif child.type == "else_clause":
+                other = [inner for inner in child.children if inner.is_named]
+            elif child.is_named or child.type == "ERROR":
+                clauses[0][1 if in_body else 0].append(child)
+        self._clauses(clauses, other or [], source)
+        return SUCCESS
+
+    def _clauses(self, clauses: list[tuple[list[Any], list[Any]]], other: list[Any], source: Source) -> None:
+        if not clauses:
+            self._sequence(other, source)
+            return
+        condition, body = clauses[0]
+        status = SUCCESS
+        for statement in condition:
+            status = self.statement(statement, source)
+        if status == YES:
+            self._sequence(body, source)
+        elif status == NO:
+            self._clauses(clauses[1:], other, source)
+        elif status in (DEFAULT_YES, DEFAULT_NO):
+            kept = dict(self.environment)
+            if status == DEFAULT_YES:
+                self._sequence(body, source)
+            else:
+                self._clauses(clauses[1:], other, source)
+            if self.jump == "exit":
+                self.jump = ""
+                self.environment = kept
+                if status == DEFAULT_YES:
+                    self._clauses(clauses[1:], other, source)
+                else:
+                    self._sequence(body, source)
+        else:
+            self._branches([self._follow(body, source), lambda: self._clauses(clauses[1:], other, source)])
+
+    def _follow(self, nodes: Sequence[Any], source: Source) -> Callable[[], object]:
+        """A branch that runs these statements."""
+        return lambda: self._sequence(nodes, source)
+
+    def _sequence(self, nodes: Sequence[Any], source: Source) -> None:
+        for node in nodes:
+            if self.jump:
+                return
+            self.statement(node, source)
+
+    def _case(self, node: Any, source: Source) -> str:
+        value = node.child_by_field_name("value")
+        subject = self._plain(value, source) if value is not None else None
+        bodies: list[list[Any]] = []
+        catches_all = False
+        for item in node.children:
+            if item.type != "case_item":
+                continue
+            patterns = item.children_by_field_name("value")
+            ids = {pattern.id for pattern in patterns}
+            body = [child for child in item.children if child.is_named and child.id not in ids]
+            texts = [source.text[pattern.start_byte : pattern.end_byte] for pattern in patterns]
+            if subject is not None:
+                answers = [self._matches(subject, pattern, source) for pattern in patterns]
+                if True in answers:
+                    self._sequence(body, source)
+                    return SUCCESS
+                if None in answers:
+                    subject = None
+            if "*" in texts:
+                catches_all = True
+            bodies.append(body)
+        if subject is not None:
+            return SUCCESS
+        if not catches_all:
+            bodies.append([])
+        self._branches([self._follow(body, source) for body in bodies])
+        return SUCCESS
+
+    def _for(self, node: Any, source: Source) -> str:
+        variable = node.child_by_field_name("variable")
+        body = node.child_by_field_name("body")
+        if variable is None or body is None:
+            return SUCCESS
+        name = source.text[variable.start_byte : variable.end_byte]
+        values: list[Pieces] = []
+        listed = node.children_by_field_name("value")
+        for value in listed:
+            values.extend(fields(self.word_items(value, source)))
+        has_list = any(child.type == "in" for child in node.children)
+        if not has_list:
+            if self.positional is None:
+                values = [[Piece("$@", reason="arguments of the script")]]
+            else:
+                values = list(self.positional)
+        if len(values) > MAX_ITERATIONS:
+            unknown = Piece("$" + name, reason=f"a loop over {len(values)} values")
+            values = [[unknown]]
+        before = len(self.found)
+        for value in values:
+            self._set(name, value)
+            self.statement(body, source)
+            if self.jump in ("break", "continue"):
+                ends = self.jump == "break"
+                self.jump = ""
+                if ends:
+                    break
+            if self.jump:
+                break
+        self._forget_repeated(before)
+        return SUCCESS
+
+    def _forget_repeated(self, before: int) -> None:
+        """Iterations that run the same command again are one run."""
+        seen: set[str] = set()
+        kept: list[Command] = []
+        for command in self.found[before:]:
+            words = repr([word.plain() for word in command.words])
+            key = repr((command.span, command.program.value, words))
+            if key not in seen:
+                seen.add(key)
+                kept.append(command)
+        self.found[before:] = kept
+
+    def _counting_for(self, node: Any, source: Source) -> str:
+        """``for ((i = 0; i < n; i++))``: once, with what it assigns unresolved."""
+        body = node.child_by_field_name("body")
+        header_end = body.start_byte if body is not None else node.end_byte
+        self._unset_assigned(source.text[node.start_byte : header_end])
+        if body is not None:
+            self._loop_once(body, source)
+        return SUCCESS
+
+    def _while(self, node: Any, source: Source) -> str:
+        body = node.child_by_field_name("body")
+        condition = source.text[node.start_byte : body.start_byte if body is not None else node.end_byte]
+        if body is None:
+            return SUCCESS
+        if "$#" in condition or "${#}" in condition or "getopts" in condition:
+            self._option_loop(body, source)
+        else:
+            self._loop_once(body, source, condition)
+        return SUCCESS
+
+    def _option_loop(self, body: Any, source: Source) -> None:
+        """A loop over the script's own arguments: without any, the values before it stand. One that is empty
+        before it waits for its argument."""
+        count = len(self.found)
+        after = self._aside(body, source)
+        del self.found[count:]
+        for name, variable in after.items():
+            old = self.environment.get(name)
+            if old is None or (old.items is None and not text_of(old.pieces) and not old.same(variable)):
+                exported = old is not None and old.exported
+                unknown = Piece("$" + name, reason="an argument of the script sets it")
+                self.environment[name] = Variable([unknown], None, exported)
+
+    def _loop_once(self, body: Any, source: Source, condition: str = "") -> None:
+        """A loop of unknown length: what it assigns is not known in it, nor after it."""
+        count = len(self.found)
+        before = self.environment
+        after = self._aside(body, source)
+        changed = [name for name, variable in after.items() if name not in before or not before[name].same(variable)]
+        if "read " in condition:
+            changed += [word for word in condition.replace(";", " ").split() if word.isidentifier()]
+        if not changed:
+            return
+        self.environment = dict(before)
+        for name in changed:
+            exported = name in before and before[name].exported
+            self.environment[name] = Variable([Piece("$" + name, reason="it changes in a loop")], None, exported)
+        del self.found[count:]  # again, now with those values unknown
+        self._aside(body, source)
+
+    def _subshell(self, node: Any, source: Source) -> str:
+        kept = dict(self.environment)
+        self.statements(node, source)
+        self.environment = kept
+        self.jump = ""
+        return SUCCESS
+
+    def _pipeline(self, node: Any, source: Source) -> str:
+        for child in node.children:
+            if child.is_named and not self.jump:
+                kept = dict(self.environment)
+                self.statement(child, source)
+                self.environment = kept
+        return SUCCESS
+
+    def _negated(self, node: Any, source: Source) -> str:
+        status = self.statements(node, source)
+        return {YES: NO, NO: YES, DEFAULT_YES: DEFAULT_NO, DEFAULT_NO: DEFAULT_YES}.get(status, status)
+
+    def _function(self, node: Any, source: Source) -> None:
+        name = node.child_by_field_name("name")
+        body = node.child_by_field_name("body")
+        if name is not None and body is not None:
+            self.functions[source.text[name.start_byte : name.end_byte]] = (body, source)
+
+    def _call(self, name: str, arguments: list[Pieces] | None) -> str:
+        if self.depth >= MAX_DEPTH:
+            return SUCCESS
+        body, source = self.functions[name]
+        self.called.add(name)
+        kept, self.positional = self.positional, arguments
+        self.depth += 1
+        self.locals.append({})
+        status = self.statement(body, source)
+        for local, variable in self.locals.pop().items():
+            if variable is None:
+                self.environment.pop(local, None)
+            else:
+                self.environment[local] = variable
+        self.depth -= 1
+        self.positional = kept
+        if self.jump == "return":
+            self.jump = ""
+        return status
+
+    # -- assignments
+
+    def _assignments(self, node: Any, source: Source) -> str:
+        for child in node.children:
+            if child.type == "variable_assignment":
+                self._assign(child, source)
+        return SUCCESS
+
+    def _assignment(self, node: Any, source: Source) -> str:
+        self._assign(node, source)
+        return SUCCESS
+
+    def _assign(self, node: Any, source: Source, exported: bool = False) -> None:
+        target = node.child_by_field_name("name")
+        value = node.child_by_field_name("value")
+        if target is None:
+            return
+        adds = any(child.type == "+=" for child in node.children)
+        index = ""
+        if target.type == "subscript":
+            inner = target.child_by_field_name("name")
+            subscript = target.child_by_field_name("index")
+            if inner is None or subscript is None:
+                return
+            name = source.text[inner.start_byte : inner.end_byte]
+            found = self._index(name, subscript, source)
+            if found is None:
+                self._set(name, [Piece("$" + name, reason="an element at an unknown index was set")])
+                return
+            index = found
+        else:
+            name = source.text[target.start_byte : target.end_byte]
+        old = self.environment.get(name)
+        if value is not None and value.type == "array":
+            items = self._array(value, source)
+            if adds and old is not None and old.items is not None:
+                start = len(old.items)
+                items = {**old.items, **{str(start + at): pieces for at, pieces in enumerate(items.values())}}
+            elif adds and old is not None:
+                items = {"0": old.pieces, **{str(1 + at): pieces for at, pieces in enumerate(items.values())}}
+            was_exported = exported or (old is not None and old.exported)
+            self.environment[name] = Variable([], items, was_exported)
+            return
+        pieces = (
+            [item for item in self.word_items(value, source, splits=False) if item is not BREAK]
+            if value is not None
+            else []
+        )
+        if not pieces:
+            end = node.end_byte
+            pieces = [piece._replace(text="") for piece in source.slice(end - 1, end)]
+        if index or (old is not None and old.items is not None):
+            items = dict(old.items or {}) if old is not None else {}
+            if old is not None and old.items is None and old.pieces:
+                items["0"] = old.pieces
+            key = index or "0"
+            items[key] = limited(items.get(key, []) + pieces) if adds else pieces
+            self.environment[name] = Variable([], items, exported or (old is not None and old.exported))
+            return
+        if adds and old is not None:
+            pieces = old.pieces + pieces
+        elif adds and old is None:
+            pieces = [Piece("$" + name, reason=from_environment(name)), *pieces]
+        self._set(name, pieces, exported)
+
+    def _array(self, node: Any, source: Source) -> dict[str, Pieces]:
+        items: dict[str, Pieces] = {}
+        for child in node.children:
+            if not child.is_named or child.type == "comment":
+                continue
+            text = source.text[child.start_byte : child.end_byte]
+            if text[:1] == "[" and "]=" in text:  # ([key]=value)
+                key, _, _ = text[1:].partition("]=")
+                start = child.start_byte + len(key) + 3
+                pieces = self.region(child, start, child.end_byte, source, "word", False)
+                items[key.strip("\"'")] = [piece for piece in pieces if piece is not BREAK]
+                continue
+            for pieces in fields(self.word_items(child, source)):
+                if len(items) >= 4096:
+                    raise Stop("an array of more than 4,096 elements")
+                items[str(len(items))] = pieces
+        return items
+
+    def _declaration(self, node: Any, source: Source) -> str:
+        keyword = node.children[0].type
+        text = source.text[node.start_byte : node.end_byte]
+        options = [word for word in text.split()[1:4] if word[:1] == "-"]
+        exported = keyword == "export" or (
+            keyword in ("declare", "typeset") and any("x" in option for option in options)
+        )
+        is_local = keyword == "local" or (keyword in ("declare", "typeset") and bool(self.locals))
+        for child in node.children[1:]:
+            if child.type == "variable_assignment":
+                target = child.child_by_field_name("name")
+                if is_local and target is not None:
+                    self._make_local(source.text[target.start_byte : target.end_byte])
+                self._assign(child, source, exported)
+            elif child.type == "variable_name":
+                name = source.text[child.start_byte : child.end_byte]
+                if is_local:
+                    self._make_local(name)
+                variable = self.environment.get(name)
+                if exported and variable is not None:
+                    self.environment[name] = variable._replace(exported="-n" not in options)
+                elif variable is None and keyword in ("declare", "typeset", "local") and ({"-A", "-a"} & set(options)):
+                    self.environment[name] = Variable([], {}, False)
+            elif child.is_named:  # export "A=$B": a word that is an assignment
+                for pieces in fields(self.word_items(child, source, splits=False)):
+                    whole = text_of(pieces)
+                    name, equals, _ = whole.partition("=")
+                    if equals and name.isidentifier():
+                        self._set(name, part(pieces, len(name) + 1, len(whole)), exported)
+        return SUCCESS
+
+    def _make_local(self, name: str) -> None:
+        if self.locals:
+            self.locals[-1].setdefault(name, self.environment.get(name))
+
+    def _unset(self, node: Any, source: Source) -> str:
+        for child in node.children:
+            if child.is_named:
+                self.environment.pop(source.text[child.start_byte : child.end_byte], None)
+        return SUCCESS
+
+    # -- heredocs
+
+    def _redirected(self, node: Any, source: Source) -> str:
+        body = node.child_by_field_name("body")
+        heredocs = [child for child in node.children if child.type == "heredoc_redirect"]
+        if heredocs and body is not None and body.type == "command":
+            words = self._words(body, source)
+            name = text_of(words[0]).rsplit("/", 1)[-1] if words and not reason_of(words[0]) else ""
+            if name in _SUBSHELLS and not any(text_of(word) == "-c" for word in words):
+                self._run_text(self._heredoc(heredocs[0], source), source, exported_only=True)
+                return SUCCESS
+            if name == "read":
+                self._read_into(words, self._heredoc(heredocs[0], source))
+                return SUCCESS
+            targets = [
+                source.text[child.start_byte : child.end_byte].lstrip("<>&| 0123456789")
+                for redirect in (node, *heredocs)
+                for child in redirect.children
+                if child.type == "file_redirect"
+            ]
+            if name in ("cat", "tee") and any(
+                target.strip("\"'").endswith((".sh", ".slurm", ".sbatch", ".bash", ".job")) for target in targets
+            ):
+                self._run_text(self._heredoc(heredocs[0], source), source, exported_only=True)
+                return SUCCESS
+        status = self.statement(body, source) if body is not None else SUCCESS
+        for heredoc in heredocs:  # cat <<EOF | bash
+            for child in heredoc.children:
+                if child.type == "pipeline":
+                    text = source.text[child.start_byte : child.end_byte].lstrip("| \t")
+                    if text.split()[:1] and text.split()[0].rsplit("/", 1)[-1] in _SUBSHELLS:
+                        self._run_text(self._heredoc(heredoc, source), source, exported_only=True)
+        return status
+
+    def _read_into(self, words: list[Pieces], pieces: Pieces) -> None:
+        """``read -r -d '' NAME <<EOF``: the whole text, without the white space around it."""
+        texts = [text_of(word) for word in words[1:]]
+        names = [text for text in texts if text.isidentifier()]
+        whole = "-d" in texts or any(text[:1] == "-" and text.endswith("d") for text in texts)
+        if len(names) == 1 and whole:
+            text = text_of(pieces)
+            lead = len(text) - len(text.lstrip())
+            self._set(names[0], part(pieces, lead, len(text.rstrip())))
+        else:
+            for name in names:
+                self._set(name, [Piece("$" + name, reason="it is read while the script runs")])
+
+    def _run_text(self, pieces: Pieces, source: Source, exported_only: bool = False) -> str:
+        """Evaluate expanded text as a script: of ``eval``, ``bash -c``, a heredoc."""
+        if self.depth >= MAX_DEPTH:
+            return SUCCESS
+        derived = source.derived(limited(pieces))
+        tree = self._parsed(derived.text)
+        self.depth += 1
+        if exported_only:
+            kept = self.environment
+            positional, self.positional = self.positional, None
+            self.environment = {name: one for name, one in kept.items() if one.exported}
+            self.statements(tree.root_node, derived)
+            self.environment = kept
+            self.positional = positional
+            self.jump = ""
+        else:
+            self.statements(tree.root_node, derived)
+        self.depth -= 1
+        return SUCCESS
+
+    # -- commands
+
+    def _words(self, node: Any, source: Source) -> list[Pieces]:
+        items: Items = []
+        for child in node.children:
+            if child.type in (
+                "variable_assignment",
+                "file_redirect",
+                "herestring_redirect",
+                "heredoc_redirect",
+                "comment",
+            ):
+                continue
+            if not child.is_named:
+                if child.type in ("(", ")"):
+                    continue
+                if child.type in ("=", "==", "=~"):  # an operator that the grammar sees in a word
+                    items += [*source.slice(child.start_byte, child.end_byte), BREAK]
+                continue
+            inner = child
+            if child.type == "command_name" and child.children:
+                inner = child.children[0] if len(child.children) == 1 else child
+            items += [*self.word_items(inner, source), BREAK]
+        return fields(items)
+
+    def _command(self, node: Any, source: Source) -> str:
+        assigned = [child for child in node.children if child.type == "variable_assignment"]
+        words = self._words(node, source)
+        if not words:
+            for child in assigned:
+                self._assign(child, source)
+            return SUCCESS
+        first = text_of(words[0]) if not reason_of(words[0]) else ""
+        if first in self.functions:
+            return self._call(first, words[1:])
+        builtin = _BUILTINS.get(first)
+        if builtin is not None:
+            return builtin(self, words, node, source) or SUCCESS
+        kept = self.environment
+        if assigned:
+            self.environment = dict(kept)
+            for child in assigned:
+                self._assign(child, source, exported=True)
+        self._training(words, node, source)
+        self.environment = kept
+        return SUCCESS
+
+    def _training(self, words: list[Pieces], node: Any, source: Source) -> None:
+        inner = commands.inner_script(words)
+        if inner is not None:  # bash -c '...', sbatch --wrap "..."
+            self._run_text(inner, source, exported_only=True)
+            return
+        environment: dict[str, Node] = {}
+        span = source.span(node.start_byte, node.end_byte)
+        nodes = [source.word(pieces) for pieces in words]
+        command = commands.training_command(nodes, environment, span)
+        if command is None:
+            return
+        if len(self.found) >= MAX_COMMANDS:
+            raise Stop(f"it has more than {MAX_COMMANDS} training commands")
+        for name, variable in self.environment.items():
+            if variable.exported and variable.items is None and name not in environment:
+                environment[name] = source.node(variable.pieces, name)
+        self.found.append(command)
+
+    # -- builtins
+
+    def _exit(self, words: list[Pieces], node: Any, source: Source) -> None:
+        self.jump = text_of(words[0])
+
+    def _eval(self, words: list[Pieces], node: Any, source: Source) -> str:
+        pieces: Pieces = []
+        for word in words[1:]:
+            if pieces:
+                pieces.append(Piece(" "))
+            pieces += word
+        return self._run_text(pieces, source)
+
+    def _set_builtin(self, words: list[Pieces], node: Any, source: Source) -> None:
+        texts = [text_of(word) for word in words]
+        if "--" in texts:
+            at = texts.index("--") + 1
+            self.positional = words[at:]
+        for text in texts[1:]:
+            if text in ("-a", "-o") or (text[:1] == "-" and text[1:2] != "-" and "a" in text):
+                self.export_all = text != "-o" or "allexport" in texts or self.export_all
+            elif text == "+a":
+                self.export_all = False
+
+    def _shift(self, words: list[Pieces], node: Any, source: Source) -> None:
+        if self.positional is None:
+            return
+        text = text_of(words[1]) if len(words) > 1 else "1"
+        self.positional = self.positional[int(text) :] if text.isdigit() else None
+
+    def _read_builtin(self, words: list[Pieces], node: Any, source: Source) -> None:
+        for word in words[1:]:
+            name = text_of(word)
+            if name.isidentifier():
+                self._set(name, [Piece("$" + name, reason="it is read while the script runs")])
+
+    def _let(self, words: list[Pieces], node: Any, source: Source) -> None:
+        for word in words[1:]:
+            name, equals, expression = text_of(word).partition("=")
+            if equals and name.isidentifier() and not reason_of(word):
+                try:
+                    value = arithmetic.evaluate(expression, self._lookup)
+                except arithmetic.Unknown as error:
+                    self._set(name, [Piece("$" + name, reason=str(error))])
+                    continue
+                place = next((piece for piece in word if piece.start >= 0), Piece(""))
+                self._set(name, [place._replace(text=str(value), outer=None)])
+            else:
+                self._unset_assigned(text_of(word))
+
+    def _lookup(self, name: str) -> str:
+        value = self._value_of(name)
+        if value is None:
+            raise arithmetic.Unknown(from_environment(name))
+        if reason_of(value):
+            raise arithmetic.Unknown(reason_of(value))
+        return text_of(value)
+
+    def _test_builtin(self, words: list[Pieces], node: Any, source: Source) -> str:
+        text = [text_of(word) for word in words[1:]]
+        if any(reason_of(word) for word in words):
+            return MAYBE
+        if len(text) == 3 and text[1] in ("=", "==", "!="):
+            return YES if (text[0] == text[2]) == (text[1] != "!=") else NO
+        if len(text) == 2 and text[0] in ("-z", "-n"):
+            return YES if (text[1] == "") == (text[0] == "-z") else NO
+        return MAYBE
+
+    def _true(self, words: list[Pieces], node: Any, source: Source) -> str:
+        return YES
+
+    def _false(self, words: list[Pieces], node: Any, source: Source) -> str:
+        return NO
+
+    def _nothing(self, words: list[Pieces], node: Any, source: Source) -> None:
+        return None
+
+    def _source_file(self, words: list[Pieces], node: Any, source: Source) -> None:
+        """Another script may set anything; what this one has set stands, as it is what can be seen."""
+
+
+_HANDLERS: dict[str, Any] = {
+    "command": Script._command,
+    "variable_assignment": Script._assignment,
+    "variable_assignments": Script._assignments,
+    "declaration_command": Script._declaration,
+    "unset_command": Script._unset,
+    "redirected_statement": Script._redirected,
+    "list": Script._list,
+    "pipeline": Script._pipeline,
+    "if_statement": Script._if,
+    "case_statement": Script._case,
+    "for_statement": Script._for,
+    "c_style_for_statement": Script._counting_for,
+    "while_statement": Script._while,
+    "function_definition": Script._function,
+    "compound_statement": Script.statements,
+    "do_group": Script.statements,
+    "subshell": Script._subshell,
+    "negated_command": Script._negated,
+    "test_command": Script._test,
+    "ERROR": Script.statements,
+    "program": Script.statements,
+}
+
+_BUILTINS: dict[str, Any] = {
+    "exit": Script._exit,
+    "return": Script._exit,
+    "break": Script._exit,
+    "continue": Script._exit,
+    "eval": Script._eval,
+    "set": Script._set_builtin,
+    "shift": Script._shift,
+    "read": Script._read_builtin,
+    "mapfile": Script._read_builtin,
+    "readarray": Script._read_builtin,
+    "getopts": Script._read_builtin,
+    "let": Script._let,
+    "test": Script._test_builtin,
+    "true": Script._true,
+    ":": Script._true,
+    "false": Script._false,
+    "source": Script._source_file,
+    ".": Script._source_file,
+    "echo": Script._nothing,
+    "printf": Script._nothing,
+    "cd": Script._nothing,
+}

@@ -1,0 +1,201 @@
+"""Text of a shell script that knows where each piece of it was written, through any number of expansions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from memlint.documents.lines import position
+from memlint.documents.node import Node, Span, Unresolved
+
+
+class Piece(NamedTuple):
+    """A stretch of expanded text.
+
+    start, end  offsets in the file of what was written; -1 where nothing was (a joining blank)
+    outer       offsets with the quotes around it, where the piece is all that they hold; else None
+    via         places of use that it passed through, nearest first
+    reason      why the text is not known; "" where it is (then ``text`` is what the script says)
+    quoted      whether it stood in quotes where it is used: then it does not split into words
+    """
+
+    text: str
+    start: int = -1
+    end: int = -1
+    outer: tuple[int, int] | None = None
+    via: tuple[Span, ...] = ()
+    reason: str = ""
+    quoted: bool = False
+
+    @property
+    def is_known(self) -> bool:
+        return not self.reason
+
+    def part(self, start: int, end: int) -> Piece:
+        """The piece's text from ``start`` to ``end``; an escaped character cannot be divided."""
+        if start <= 0 and end >= len(self.text):
+            return self
+        text = self.text[start:end]
+        if self.start < 0 or self.end - self.start != len(self.text):
+            return self._replace(text=text)
+        return self._replace(text=text, start=self.start + start, end=self.start + end, outer=None)
+
+
+Pieces = list[Piece]
+BREAK = Piece("", reason="break")  # the boundary between two words
+Items = list[Piece]  # pieces with BREAK between words
+
+MAX_TEXT = 100_000  # characters of one expanded value: doubling variables end here
+MAX_VIA = 12
+
+
+def text_of(pieces: Iterable[Piece]) -> str:
+    return "".join(piece.text for piece in pieces)
+
+
+def reason_of(pieces: Iterable[Piece]) -> str:
+    """Why the text of some pieces is not known; "" where all of it is."""
+    return next((piece.reason for piece in pieces if piece.reason), "")
+
+
+def part(pieces: Sequence[Piece], start: int, end: int) -> Pieces:
+    """The pieces of the text from one offset to another."""
+    found: Pieces = []
+    at = 0
+    for piece in pieces:
+        after = at + len(piece.text)
+        if after > start and at < end:
+            found.append(piece.part(start - at, end - at))
+        at = after
+    return found
+
+
+def used(pieces: Iterable[Piece], chain: tuple[Span, ...], quoted: bool) -> Pieces:
+    """Pieces as they come out of an expansion at ``chain``."""
+    return [piece._replace(via=(*chain, *piece.via)[:MAX_VIA], quoted=quoted) for piece in pieces]
+
+
+def limited(pieces: Pieces) -> Pieces:
+    """The pieces, or one unknown piece where they are too much to keep."""
+    if len(pieces) > 2000 or sum(len(piece.text) for piece in pieces) > MAX_TEXT:
+        return [Piece("...", reason="a value that is too long")]
+    return pieces
+
+
+class Source:
+    """Shell text to be read: the file itself, or text that came out of an expansion (``eval``, a heredoc)."""
+
+    def __init__(self, path: str, starts: list[int], text: str, pieces: Sequence[Piece] | None = None) -> None:
+        self.path = path
+        self.starts = starts
+        self.text = text
+        self._pieces = pieces
+
+    def derived(self, pieces: Sequence[Piece]) -> Source:
+        return Source(self.path, self.starts, text_of(pieces), pieces)
+
+    def slice(self, start: int, end: int) -> Pieces:
+        """The text from ``start`` to ``end`` as pieces of the file."""
+        if self._pieces is None:
+            return [Piece(self.text[start:end], start, end)] if end > start else []
+        return [piece._replace(quoted=False) for piece in part(self._pieces, start, end)]
+
+    def unknown(self, start: int, end: int) -> Pieces | None:
+        """The pieces of a text that was not known when this source was put together; None where it was."""
+        if self._pieces is None:
+            return None
+        pieces = self.slice(start, end)
+        return pieces if reason_of(pieces) else None
+
+    def chain(self, start: int, end: int) -> tuple[Span, ...]:
+        """Where the text from ``start`` to ``end`` is: the places it came through, then its own."""
+        span, via = self.locate(self.slice(start, end))
+        return (*via, span)
+
+    def span(self, start: int, end: int) -> Span:
+        return self.chain(start, end)[-1]
+
+    def _own(self, piece: Piece) -> Span:
+        start, end = piece.outer or (piece.start, piece.end)
+        return Span(self.path, *position(self.starts, start), *position(self.starts, end))
+
+    def locate(self, pieces: Iterable[Piece]) -> tuple[Span, tuple[Span, ...]]:
+        """(where a text was written, what it passed through). Text made of several values is where they were put
+        together; text that was written nowhere is at the start of the file."""
+        chains = [(*piece.via, self._own(piece)) for piece in pieces if piece.start >= 0]
+        if not chains:
+            return Span(self.path, 1, 1, 1, 1), ()
+        first = chains[0]
+        if all(chain == first for chain in chains):
+            return first[-1], first[:-1]
+        common = 0
+        while all(len(chain) > common and chain[common] == first[common] for chain in chains):
+            common += 1
+        level = [chain[min(common, len(chain) - 1)] for chain in chains]
+        if all(level[at][1:3] <= level[at + 1][1:3] for at in range(len(level) - 1)):
+            end = max(level, key=lambda span: span[3:5])
+            return Span(self.path, *level[0][1:3], *end[3:5]), first[:common]
+        return first[max(common - 1, 0)], first[: max(common - 1, 0)]
+
+    def node(self, pieces: Sequence[Piece], key_path: str = "", key_span: Span | None = None) -> Node:
+        """A scalar node: the text, or :class:`Unresolved` where a piece of it is not known."""
+        told = [piece for piece in pieces if piece.text or piece.reason] or pieces
+        span, via = self.locate(told)
+        reason = reason_of(pieces)
+        value = Unresolved(reason, text_of(pieces)) if reason else text_of(pieces)
+        return Node(value, span, key_span, key_path, via)
+
+    def word(self, pieces: Sequence[Piece]) -> Node:
+        """A word of a command: ``--name=value`` becomes a mapping of one entry."""
+        text = text_of(pieces)
+        equals = text.find("=")
+        if text[:1] == "-" and equals > 1 and text[1] != "=":
+            name = part(pieces, 0, equals)
+            if not reason_of(name):
+                value = part(pieces, equals + 1, len(text))
+                key_span, _ = self.locate(name)
+                whole, via = self.locate(pieces)
+                if not value:  # `--name=`
+                    end = Span(self.path, whole.end_line, whole.end_column, whole.end_line, whole.end_column)
+                    inner = Node("", end, key_span, "", via)
+                else:
+                    inner = self.node(value, "", key_span)
+                return Node({text[:equals]: inner}, whole, None, "", via)
+        return self.node(pieces)
+
+
+def fields(items: Items) -> list[Pieces]:
+    """Items -> words. Text that is empty and was not in quotes is no word."""
+    found: list[Pieces] = []
+    current: Pieces = []
+    for item in [*items, BREAK]:
+        if item is not BREAK:
+            current.append(item)
+            continue
+        if any(piece.text or piece.quoted or piece.reason for piece in current):
+            found.append(current)
+        current = []
+    return found
+
+
+def split(pieces: Iterable[Piece], separators: str) -> Items:
+    """Word splitting of what came out of an unquoted expansion."""
+    items: Items = []
+    for piece in pieces:
+        if piece.reason or not any(mark in piece.text for mark in separators):
+            items.append(piece)
+            continue
+        at = 0
+        text = piece.text
+        while at < len(text):
+            end = at
+            while end < len(text) and text[end] not in separators:
+                end += 1
+            if end > at:
+                items.append(piece.part(at, end))
+            if end < len(text):
+                items.append(BREAK)
+                while end < len(text) and text[end] in separators:
+                    end += 1
+            at = end
+    return items

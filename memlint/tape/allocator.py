@@ -1,0 +1,453 @@
+"""PyTorch's CUDA caching allocator, replayed over a tape: what turns allocated bytes into reserved bytes.
+
+Follows ``c10/cuda/CUDACachingAllocator.cpp`` and ``c10/core/AllocatorConfig.cpp`` of torch 2.13, for one stream
+and without CUDA graphs: rounding, the two pools, best fit, splitting, merging, segment sizes, expandable
+segments, and what is given back to the driver before an allocation fails. ``tests/tape`` holds traces of the
+real library that this module has to match event by event.
+
+The rules, with their names in the source:
+
+- ``round_size``: multiples of 512 bytes; with ``roundup_power2_divisions``, the next division of a power of two.
+- ``get_pool``: up to 1 MiB the small pool, above it the large pool; they never share a segment.
+- ``get_free_block``: the smallest free block that is large enough, the lowest address among equals.
+- ``should_split``: the rest becomes a free block if it is at least 512 bytes (small pool, expandable segments)
+  or more than 1 MiB (large pool, and the request is below ``max_split_size``). Otherwise it stays in the block,
+  unused but counted as allocated.
+- ``get_allocation_size``: a new segment has 2 MiB (small pool), ``large_segment_size`` = 20 MiB (below 10 MiB),
+  or the request rounded up to 2 MiB.
+- ``free_block``: merges with free neighbours of the same segment at once.
+- Before it gives up, the allocator returns oversize blocks (only with ``max_split_size``), then every segment
+  that is entirely free, and asks the driver again.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from typing import NamedTuple
+
+from memlint.meta.tape import Tape
+from memlint.tape.allocator_conf import DEFAULT, MIN_LARGE_BYTES, POWER2_INTERVALS, AllocatorConf
+from memlint.units import MiB
+
+MIN_BLOCK_BYTES = 512  # kMinBlockSize
+SMALL_BYTES = 1 * MiB  # kSmallSize: largest request of the small pool
+SMALL_SEGMENT_BYTES = 2 * MiB  # kSmallBuffer
+ROUND_LARGE_BYTES = 2 * MiB  # kRoundLarge
+
+# Every quantity of the simulation is a multiple of 512 bytes, so it counts in these units.
+_UNIT_SHIFT = 9
+_SMALL_UNITS = SMALL_BYTES >> _UNIT_SHIFT
+# A free block is one int, (size << _SIZE_SHIFT) + address: ints sort as the allocator's (size, address) pairs do.
+_SIZE_SHIFT = 52
+_ADDRESS_MASK = (1 << _SIZE_SHIFT) - 1
+_LARGE_REGION = 1 << 48  # where the large pool's expandable addresses begin, in units
+_ENDLESS_UNITS = 1 << 44  # address space of an expandable segment when the card is unknown
+
+_SIZE_MAX = (1 << 64) - 1
+
+
+class AllocatorResult(NamedTuple):
+    """What a tape does to the allocator.
+
+    allocated_peak_bytes        peak of ``torch.cuda.memory_allocated()``: whole blocks, unsplit rests included
+    reserved_peak_bytes         peak of ``torch.cuda.memory_reserved()``
+    reserved_at_allocated_peak  reserved bytes when the allocated peak is first reached
+    segments                    bytes of each segment held at the end; with expandable segments, one per pool
+    oom_index                   the event that found no memory, where the run ends; None if all were served
+    """
+
+    allocated_peak_bytes: int
+    reserved_peak_bytes: int
+    reserved_at_allocated_peak: int
+    segments: tuple[int, ...]
+    oom_index: int | None
+
+
+def round_size(size_bytes: int, divisions: tuple[int, ...] = ()) -> int:
+    """Bytes of the block that a request needs. ``divisions``: ``AllocatorConf.roundup_power2_divisions``."""
+    if size_bytes <= 0:
+        return 0  # an empty tensor never reaches the allocator
+    if divisions and size_bytes >= MIN_BLOCK_BYTES:
+        count = divisions[min(max(size_bytes.bit_length() - 21, 0), POWER2_INTERVALS - 1)]
+        if count > 1 and size_bytes > MIN_BLOCK_BYTES * count:
+            step = 1 << (size_bytes.bit_length() - count.bit_length())
+            return -(-size_bytes // step) * step
+    return -(-size_bytes // MIN_BLOCK_BYTES) * MIN_BLOCK_BYTES
+
+
+def segment_size(rounded_bytes: int, conf: AllocatorConf = DEFAULT) -> int:
+    """Bytes of the segment that is asked of the driver for a block of ``rounded_bytes``."""
+    if rounded_bytes <= SMALL_BYTES:
+        return SMALL_SEGMENT_BYTES
+    if rounded_bytes < MIN_LARGE_BYTES:
+        return conf.large_segment_bytes
+    return -(-rounded_bytes // ROUND_LARGE_BYTES) * ROUND_LARGE_BYTES
+
+
+def simulate(tape: Tape, conf: AllocatorConf = DEFAULT, capacity_bytes: int | None = None) -> AllocatorResult:
+    """Replay the tape's events. ``capacity_bytes``: what the driver can give in all; None: without end."""
+    divisions = conf.roundup_power2_divisions
+    if divisions:
+        sizes = [round_size(size, divisions) >> _UNIT_SHIFT for size in tape.sizes]
+    else:
+        sizes = [(size + MIN_BLOCK_BYTES - 1) >> _UNIT_SHIFT for size in tape.sizes]
+    if conf.expandable_segments:
+        pools: _Segments = _ExpandableSegments(conf, capacity_bytes)
+    else:
+        pools = _Segments(conf, capacity_bytes)
+
+    small, large = pools.small, pools.large
+    free_sizes, free_starts = pools.free_sizes, pools.free_starts
+    take, always_split = pools.take, conf.expandable_segments
+    # Only these settings forbid or delay the plain best fit.
+    plain = not always_split and conf.max_split_bytes is None and not pools.collects_garbage
+    split_limit = _SIZE_MAX if conf.max_split_bytes is None else conf.max_split_bytes >> _UNIT_SHIFT
+
+    addresses = [0] * len(sizes)
+    blocks = [0] * len(sizes)  # units of the block that a storage got
+    allocated = allocated_peak = reserved_at_peak = 0
+    oom_index = None
+    for position, event in enumerate(tape.events):
+        if event >= 0:
+            size = sizes[event]
+            if not size:
+                continue
+            pool = small if size <= _SMALL_UNITS else large
+            slot = bisect_left(pool, size << _SIZE_SHIFT)
+            if plain and slot < len(pool):
+                key = pool.pop(slot)
+                block, address = key >> _SIZE_SHIFT, key & _ADDRESS_MASK
+                del free_sizes[address]
+                del free_starts[address + block]
+            else:
+                found = take(pool, size, slot)
+                if found is None:
+                    oom_index = position
+                    break
+                address, block = found
+            rest = block - size
+            if rest and (pool is small or always_split or (rest > _SMALL_UNITS and size < split_limit)):
+                insort(pool, (rest << _SIZE_SHIFT) + address + size)
+                free_sizes[address + size] = rest
+                free_starts[address + block] = address + size
+                block = size
+                if pools.collects_garbage:
+                    pools.ages[address + size] = pools.searches
+            addresses[event], blocks[event] = address, block
+            allocated += block
+            if allocated > allocated_peak:
+                allocated_peak, reserved_at_peak = allocated, pools.reserved
+        else:
+            block = blocks[~event]
+            if not block:
+                continue
+            address = addresses[~event]
+            blocks[~event] = 0
+            allocated -= block
+            pool = small if block <= _SMALL_UNITS else large
+            end = address + block
+            rest = free_sizes.pop(end, 0)  # a free neighbour above
+            if rest:
+                del pool[bisect_left(pool, (rest << _SIZE_SHIFT) + end)]
+                end += rest
+            start = free_starts.pop(address, -1)  # a free neighbour below
+            if start >= 0:
+                del pool[bisect_left(pool, ((address - start) << _SIZE_SHIFT) + start)]
+                address = start
+            free_sizes[address] = end - address
+            free_starts[end] = address
+            insort(pool, ((end - address) << _SIZE_SHIFT) + address)
+            if pools.collects_garbage:
+                pools.ages[address] = pools.searches
+    return AllocatorResult(
+        allocated_peak << _UNIT_SHIFT,
+        pools.reserved_peak << _UNIT_SHIFT,
+        reserved_at_peak << _UNIT_SHIFT,
+        pools.held(),
+        oom_index,
+    )
+
+
+class _Segments:
+    """The memory taken from the driver, and its free blocks. Sizes and addresses in units of 512 bytes.
+
+    small, large  free blocks of the two pools, as sorted ints
+    free_sizes    address of a free block -> its size
+    free_starts   end of a free block -> its address
+    ages          address of a free block of the large pool -> value of ``searches`` when it became free
+    """
+
+    def __init__(self, conf: AllocatorConf, capacity_bytes: int | None) -> None:
+        self.conf = conf
+        self.small: list[int] = []
+        self.large: list[int] = []
+        self.free_sizes: dict[int, int] = {}
+        self.free_starts: dict[int, int] = {}
+        self.segments: dict[int, int] = {}  # address -> size
+        self.reserved = self.reserved_peak = 0
+        self.next_address = 0
+        self.max_split = None if conf.max_split_bytes is None else conf.max_split_bytes >> _UNIT_SHIFT
+        self.rounding = conf.max_non_split_rounding_bytes >> _UNIT_SHIFT
+        # The driver counts bytes: a capacity need not be a multiple of 512.
+        self.capacity = None if capacity_bytes is None else capacity_bytes >> _UNIT_SHIFT
+        self.limit = self.capacity
+        if capacity_bytes is not None and conf.per_process_memory_fraction < 1.0:
+            self.limit = int(conf.per_process_memory_fraction * capacity_bytes) >> _UNIT_SHIFT
+        # torch tracks ages, and collects, only under a memory limit below the whole card.
+        self.collects_garbage = (
+            conf.garbage_collection_threshold > 0
+            and conf.per_process_memory_fraction < 1.0
+            and capacity_bytes is not None
+        )
+        # A limit below the whole card is looked at first, and failing it is not yet the end.
+        self.throws = conf.throw_before_driver and conf.per_process_memory_fraction >= 1.0
+        self.garbage_limit = 0
+        if capacity_bytes is not None:
+            allowed = int(conf.per_process_memory_fraction * capacity_bytes)
+            self.garbage_limit = int(conf.garbage_collection_threshold * allowed) >> _UNIT_SHIFT
+        self.ages: dict[int, int] = {}
+        self.searches = 0
+
+    def take(self, pool: list[int], size: int, slot: int) -> tuple[int, int] | None:
+        """(address, size) of a block for ``size`` units; None: out of memory."""
+        if pool is self.large:
+            self.searches += 1
+        slot = self.choose(pool, size, slot)
+        if slot < len(pool):
+            return self.pop(pool, slot)
+        if self.collects_garbage:
+            self.collect_garbage()
+        units = segment_size(size << _UNIT_SHIFT, self.conf) >> _UNIT_SHIFT
+        if self.throws and not self.room(units):
+            return None
+        found = self.grow(pool, size, units)
+        if found is None and self.release_oversize(pool, size):
+            found = self.grow(pool, size, units)
+        if found is None:
+            self.release_idle()
+            found = self.grow(pool, size, units)
+        return found
+
+    def choose(self, pool: list[int], size: int, slot: int) -> int:
+        """Slot of the block to use, given the first that is large enough; ``len(pool)``: none."""
+        if slot < len(pool) and self.max_split is not None:
+            block = pool[slot] >> _SIZE_SHIFT
+            if size < self.max_split <= block or (size >= self.max_split and block >= size + self.rounding):
+                return len(pool)
+        return slot
+
+    def pop(self, pool: list[int], slot: int) -> tuple[int, int]:
+        key = pool.pop(slot)
+        block, address = key >> _SIZE_SHIFT, key & _ADDRESS_MASK
+        del self.free_sizes[address]
+        del self.free_starts[address + block]
+        return address, block
+
+    def put(self, pool: list[int], address: int, size: int) -> None:
+        insort(pool, (size << _SIZE_SHIFT) + address)
+        self.free_sizes[address] = size
+        self.free_starts[address + size] = address
+
+    def room(self, units: int) -> bool:
+        return self.limit is None or self.reserved + units <= self.limit
+
+    def grow(self, pool: list[int], size: int, units: int) -> tuple[int, int] | None:
+        """Take a segment of ``units`` from the driver."""
+        if not self.room(units):
+            return None
+        address = self.next_address
+        self.next_address += units + 1  # one unit apart, so that neighbours in different segments never touch
+        self.segments[address] = units
+        self.add_reserved(units)
+        return address, units
+
+    def add_reserved(self, units: int) -> None:
+        self.reserved += units
+        if self.reserved > self.reserved_peak:
+            self.reserved_peak = self.reserved
+
+    def release(self, pool: list[int], slot: int) -> int:
+        """Return a free segment to the driver."""
+        address, size = self.pop(pool, slot)
+        del self.segments[address]
+        self.reserved -= size
+        return size
+
+    def whole(self, key: int) -> bool:
+        """Is this free block a whole segment?"""
+        return self.segments.get(key & _ADDRESS_MASK) == key >> _SIZE_SHIFT
+
+    def release_oversize(self, pool: list[int], size: int) -> bool:
+        """``release_available_cached_blocks``: one oversize block, or the largest ones until enough is free."""
+        if self.max_split is None:
+            return False
+        wanted = max(size, self.max_split)
+        slot = bisect_left(pool, wanted << _SIZE_SHIFT)
+        if slot < len(pool):
+            self.release(pool, slot)
+            return True
+        released = 0
+        while pool and released < wanted and pool[-1] >> _SIZE_SHIFT >= self.max_split:
+            released += self.release(pool, len(pool) - 1)
+        return released >= wanted
+
+    def release_idle(self) -> None:
+        """``release_cached_blocks``: every segment that is entirely free."""
+        for pool in (self.large, self.small):
+            for slot in range(len(pool) - 1, -1, -1):
+                if self.whole(pool[slot]):
+                    self.release(pool, slot)
+
+    def collect_garbage(self) -> None:
+        """``garbage_collect_cached_blocks``: idle large segments of at least average age, until enough is free."""
+        wanted = self.reserved - self.garbage_limit
+        if wanted <= 0:
+            return
+        idle = [key for key in self.large if self.whole(key)]
+        age = {key: self.searches - self.ages[key & _ADDRESS_MASK] for key in idle}
+        total, released = sum(age.values()), 0
+        while idle and released < wanted:
+            threshold = total / len(idle)
+            # The average falls as blocks go, but the pass keeps the one that it began with.
+            old = [key for key in idle if age[key] >= threshold]
+            for key in old:
+                released += self.release(self.large, bisect_left(self.large, key))
+                total -= age[key]
+            idle = [key for key in idle if age[key] < threshold]
+
+    def held(self) -> tuple[int, ...]:
+        return tuple(size << _UNIT_SHIFT for size in self.segments.values())
+
+
+class _ExpandableSegments(_Segments):
+    """``expandable_segments:True``: each pool grows one range of addresses page by page.
+
+    unmapped  address -> size of the ranges without memory, by pool, addresses in order
+    """
+
+    def __init__(self, conf: AllocatorConf, capacity_bytes: int | None) -> None:
+        super().__init__(conf, capacity_bytes)
+        self.pages = {
+            id(self.small): SMALL_SEGMENT_BYTES >> _UNIT_SHIFT,
+            id(self.large): conf.large_segment_bytes >> _UNIT_SHIFT,
+        }
+        self.unmapped: dict[int, dict[int, int]] = {id(self.small): {}, id(self.large): {}}
+        # The large pool begins on a page of its own, whatever the page size.
+        large_page = self.pages[id(self.large)]
+        self.next_range = {id(self.small): 0, id(self.large): -(-_LARGE_REGION // large_page) * large_page}
+        self.mapped = {id(self.small): 0, id(self.large): 0}
+
+    def choose(self, pool: list[int], size: int, slot: int) -> int:
+        if slot >= len(pool):
+            return slot
+        # A block that can grow counts with what it could grow by, so that others are preferred to it.
+        unmapped = self.unmapped[id(pool)]
+
+        def reach(key: int) -> int:
+            block = key >> _SIZE_SHIFT
+            return block + unmapped.get((key & _ADDRESS_MASK) + block, 0)
+
+        while slot + 1 < len(pool) and reach(pool[slot + 1]) < reach(pool[slot]):
+            slot += 1
+        return super().choose(pool, size, slot)
+
+    def grow(self, pool: list[int], size: int, units: int) -> tuple[int, int] | None:
+        """``try_allocate_expandable_block``: map pages at the lowest address where ``size`` units fit."""
+        if self.conf.per_process_memory_fraction < 1.0 and not self.room(units):
+            return None
+        start = self.find_range(pool, size)
+        unmapped = self.unmapped[id(pool)]
+        while self.free_sizes.get(start, 0) < size:
+            hole = start + self.free_sizes.get(start, 0)
+            if not self.map(pool, hole, min(size - (hole - start), unmapped[hole])):
+                return None
+        block = self.free_sizes[start]
+        return self.pop(pool, bisect_left(pool, (block << _SIZE_SHIFT) + start))
+
+    def find_range(self, pool: list[int], size: int) -> int:
+        """Lowest address from which ``size`` units are free or unmapped, with something unmapped among them."""
+        unmapped = self.unmapped[id(pool)]
+        for hole in unmapped:
+            start = self.free_starts.get(hole, hole)
+            end = start
+            while end - start < size:
+                step = self.free_sizes.get(end) or unmapped.get(end)
+                if not step:
+                    break
+                end += step
+            else:
+                return start
+        page = self.pages[id(pool)]
+        units = _ENDLESS_UNITS if self.capacity is None else self.capacity + self.capacity // 8
+        start = self.next_range[id(pool)]
+        unmapped[start] = -(-units // page) * page
+        self.next_range[id(pool)] = start + unmapped[start] + page
+        return start
+
+    def map(self, pool: list[int], hole: int, size: int) -> bool:
+        """Back ``size`` units from ``hole`` on by memory, in whole pages, and join them to free neighbours."""
+        page = self.pages[id(pool)]
+        unmapped = self.unmapped[id(pool)]
+        size = -(-size // page) * page
+        # The driver's limit: the setting's was checked once for the whole request.
+        if self.capacity is not None and self.reserved + size > self.capacity:
+            return False
+        rest = unmapped.pop(hole) - size
+        if rest:
+            unmapped[hole + size] = rest
+            self.unmapped[id(pool)] = dict(sorted(unmapped.items())) if len(unmapped) > 1 else unmapped
+        start, end = hole, hole + size
+        above = self.free_sizes.get(end)
+        if above:
+            self.pop(pool, bisect_left(pool, (above << _SIZE_SHIFT) + end))
+            end += above
+        below = self.free_starts.get(start)
+        if below is not None:
+            self.pop(pool, bisect_left(pool, ((start - below) << _SIZE_SHIFT) + below))
+            start = below
+        self.put(pool, start, end - start)
+        self.add_reserved(size)
+        self.mapped[id(pool)] += size
+        return True
+
+    def release_oversize(self, pool: list[int], size: int) -> bool:
+        return False  # only whole segments of their own qualify
+
+    def release_idle(self) -> None:
+        """Unmap every page that lies within a free block."""
+        for pool in (self.large, self.small):
+            page = self.pages[id(pool)]
+            unmapped = self.unmapped[id(pool)]
+            for key in list(pool):
+                address, size = key & _ADDRESS_MASK, key >> _SIZE_SHIFT
+                first, last = -(-address // page) * page, (address + size) // page * page
+                if first >= last:
+                    continue
+                self.pop(pool, bisect_left(pool, key))
+                if first > address:
+                    self.put(pool, address, first - address)
+                if address + size > last:
+                    self.put(pool, last, address + size - last)
+                unmapped[first] = last - first
+                self.reserved -= last - first
+                self.mapped[id(pool)] -= last - first
+            self.unmapped[id(pool)] = _joined(unmapped)
+
+    def collect_garbage(self) -> None:
+        return  # a growing segment is never idle as a whole
+
+    def held(self) -> tuple[int, ...]:
+        return tuple(size << _UNIT_SHIFT for size in self.mapped.values() if size)
+
+
+def _joined(ranges: dict[int, int]) -> dict[int, int]:
+    """The same ranges in order of address, touching ones made one."""
+    joined: dict[int, int] = {}
+    last = -1
+    for address in sorted(ranges):
+        if last >= 0 and last + joined[last] == address:
+            joined[last] += ranges[address]
+        else:
+            joined[address] = ranges[address]
+            last = address
+    return joined

@@ -1,0 +1,1 @@
+"""The differential tests run the same code in torch (fake tensors with CUDA's semantics) and over meta tensors."""

@@ -1,0 +1,435 @@
+"""Every operation of ``memlint.meta.functional`` against torch's own run of it, to the byte.
+
+What is compared: bytes alive after the forward pass, its peak, distinct bytes saved for backward, the peak of the
+backward pass, and what is alive after it. torch runs over fake tensors with CUDA's semantics.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+import torch.nn.functional as T
+from oracle import Operand, in_meta, in_torch
+
+from memlint.meta import functional as F
+from memlint.meta import tensor as meta
+
+
+class Case(NamedTuple):
+    """``covers`` names the function of memlint.meta.functional that the case is about.
+
+    trains     the combinations of operands that need a gradient; () for: all, the first, all but the first, none
+    autocast   whether it is also run under bfloat16 autocast
+    in_place   the first operand is written to, so it cannot be a leaf that needs a gradient
+    """
+
+    name: str
+    covers: str
+    torch: Callable[..., Any]
+    meta: Callable[..., Any]
+    operands: tuple[Operand, ...]
+    trains: tuple[tuple[int, ...], ...] = ()
+    autocast: bool = True
+    in_place: bool = False
+
+
+def tensor(*shape: int, **facts: Any) -> Operand:
+    return Operand(shape, **facts)
+
+
+def transposed(*shape: int, **facts: Any) -> Operand:
+    """Its last two dimensions lie in memory the other way round."""
+    order = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2)
+    return Operand(shape, order=order, **facts)
+
+
+def sliced(*shape: int, **facts: Any) -> Operand:
+    return Operand(shape, extra=3, **facts)
+
+
+def heads(*shape: int, **facts: Any) -> Operand:
+    """(batch, heads, tokens, width) that lies in memory as (batch, tokens, heads, width)."""
+    return Operand(shape, order=(0, 2, 1, 3), **facts)
+
+
+X = tensor(3, 5, 7)
+
+
+def elementwise(name: str, function: Callable[..., Any], operation: Callable[..., Any]) -> Iterator[Case]:
+    yield Case(name, name, function, operation, (X,))
+    yield Case(f"{name} of a transposed tensor", name, function, operation, (transposed(3, 5, 7),))
+    yield Case(f"{name} in bfloat16", name, function, operation, (X._replace(dtype="bfloat16"),), autocast=False)
+
+
+def cases() -> Iterator[Case]:
+    for name, function in {
+        "relu": torch.relu,
+        "gelu": T.gelu,
+        "silu": T.silu,
+        "mish": T.mish,
+        "tanh": torch.tanh,
+        "sigmoid": torch.sigmoid,
+        "exp": torch.exp,
+        "sin": torch.sin,
+        "cos": torch.cos,
+        "neg": torch.neg,
+        "rsqrt": torch.rsqrt,
+        "sqrt": torch.sqrt,
+        "clone": torch.clone,
+    }.items():
+        yield from elementwise(name, function, getattr(F, name))
+    yield Case("relu in place", "relu", lambda x: torch.relu_(x), lambda x: F.relu(x, True), (X,), in_place=True)
+    yield Case("pow by two", "pow", lambda x: x.pow(2), lambda x: F.pow(x, 2), (X,))
+    yield Case("pow by three", "pow", lambda x: x.pow(3), lambda x: F.pow(x, 3), (X,))
+    yield Case("pow by a half", "pow", lambda x: x.pow(0.5), lambda x: F.pow(x, 0.5), (X,))
+
+    same = (X, X)
+    mixed = (X, X._replace(dtype="bfloat16"))
+    for name in ("add", "sub", "mul", "div"):
+        function, operation = getattr(torch, name), getattr(F, name)
+        yield Case(f"{name} of two tensors", name, function, operation, same)
+        yield Case(f"{name} with a row", name, function, operation, (X, tensor(7)))
+        yield Case(f"{name} of a row with a tensor", name, function, operation, (tensor(7), X))
+        yield Case(f"{name} with a column", name, function, operation, (X, tensor(3, 1, 7)))
+        yield Case(f"{name} where both are broadcast", name, function, operation, (tensor(3, 1, 7), tensor(5, 1)))
+        yield Case(f"{name} with a transposed tensor", name, function, operation, (X, transposed(3, 5, 7)))
+        yield Case(f"{name} of a transposed tensor with a row", name, function, operation,
+                   (transposed(3, 5, 7), tensor(7)))
+        yield Case(f"{name} of fp32 with bfloat16", name, function, operation, mixed, autocast=False)
+        yield Case(f"{name} of bfloat16 with fp32", name, function, operation, mixed[::-1], autocast=False)
+        yield Case(f"{name} with a scalar tensor", name, function, operation, (X, tensor()))
+        yield Case(f"{name} with a number", name, lambda x, f=function: f(x, 2.0), lambda x, f=operation: f(x, 2.0),
+                   (X,))
+    yield Case("add in place", "add_", lambda x, y: x.add_(y), F.add_, same, in_place=True)
+    yield Case("add in place of a row", "add_", lambda x, y: x.add_(y), F.add_, (X, tensor(7)), in_place=True)
+    yield Case("add in place of a number", "add_", lambda x: x.add_(1.0), lambda x: F.add_(x, 1.0), (X,),
+               in_place=True)
+    yield Case("a number minus a tensor", "rsub", lambda x: 1.0 - x, lambda x: F.rsub(x, 1.0), (X,))
+    yield Case("masked_fill with a mask of the same shape", "masked_fill", lambda x, m: x.masked_fill(m, 0.0),
+               F.masked_fill, (X, X._replace(dtype="bool")), trains=((0,), ()))
+    yield Case("masked_fill with a broadcast mask", "masked_fill", lambda x, m: x.masked_fill(m, 0.0),
+               F.masked_fill, (X, tensor(5, 7, dtype="bool")), trains=((0,), ()))
+    yield Case("dropout", "dropout", lambda x: T.dropout(x, 0.1), lambda x: F.dropout(x, 0.1), (X,))
+    yield Case("dropout of bfloat16", "dropout", lambda x: T.dropout(x, 0.1), lambda x: F.dropout(x, 0.1),
+               (X._replace(dtype="bfloat16"),), autocast=False)
+    yield Case("dropout of a transposed tensor", "dropout", lambda x: T.dropout(x, 0.1),
+               lambda x: F.dropout(x, 0.1), (transposed(3, 5, 7),))
+    yield Case("dropout in evaluation", "dropout", lambda x: T.dropout(x, 0.1, False),
+               lambda x: F.dropout(x, 0.1, False), (X,))
+    yield Case("dropout with probability zero", "dropout", lambda x: T.dropout(x, 0.0),
+               lambda x: F.dropout(x, 0.0), (X,))
+
+    for name in ("sum", "mean"):
+        function, operation = getattr(torch, name), getattr(F, name)
+        yield Case(f"{name} over everything", name, function, operation, (X,))
+        yield Case(f"{name} over the last dimension", name, lambda x, f=function: f(x, -1),
+                   lambda x, f=operation: f(x, -1), (X,))
+        yield Case(f"{name} over two dimensions, kept", name, lambda x, f=function: f(x, (0, 2), keepdim=True),
+                   lambda x, f=operation: f(x, (0, 2), keepdim=True), (X,))
+        yield Case(f"{name} of bfloat16", name, lambda x, f=function: f(x, -1), lambda x, f=operation: f(x, -1),
+                   (X._replace(dtype="bfloat16"),))
+    yield Case("max over a dimension", "max", lambda x: torch.max(x, 1), lambda x: F.max(x, 1), (X,))
+    yield Case("max over a dimension, kept", "max", lambda x: torch.max(x, -1, keepdim=True),
+               lambda x: F.max(x, -1, keepdim=True), (X,))
+    yield Case("topk", "topk", lambda x: torch.topk(x, 2), lambda x: F.topk(x, 2), (X,))
+    yield Case("topk of a transposed tensor", "topk", lambda x: torch.topk(x, 2), lambda x: F.topk(x, 2),
+               (transposed(3, 5, 7),))
+
+    for name in ("softmax", "log_softmax"):
+        function, operation = getattr(torch, name), getattr(F, name)
+        yield Case(name, name, lambda x, f=function: f(x, -1), lambda x, f=operation: f(x, -1), (X,))
+        yield Case(f"{name} over an inner dimension", name, lambda x, f=function: f(x, 1),
+                   lambda x, f=operation: f(x, 1), (X,))
+        yield Case(f"{name} of a transposed tensor", name, lambda x, f=function: f(x, -1),
+                   lambda x, f=operation: f(x, -1), (transposed(3, 5, 7),))
+        for dtype in ("bfloat16", "float16"):
+            yield Case(f"{name} of {dtype}", name, lambda x, f=function: f(x, -1), lambda x, f=operation: f(x, -1),
+                       (X._replace(dtype=dtype),))
+            yield Case(f"{name} of {dtype} into fp32", name,
+                       lambda x, f=function: f(x, -1, dtype=torch.float32),
+                       lambda x, f=operation: f(x, -1, meta.float32), (X._replace(dtype=dtype),))
+
+    yield from views()
+    yield from lookups()
+    yield from products()
+    yield from attention()
+    yield from normalisations()
+    yield from convolutions()
+    yield from losses()
+
+
+def views() -> Iterator[Case]:
+    yield Case("view", "view", lambda x: x.view(15, 7), lambda x: F.view(x, 15, 7), (X,))
+    yield Case("view with an inferred dimension", "view", lambda x: x.view(-1, 7), lambda x: F.view(x, -1, 7), (X,))
+    yield Case("reshape that is a view", "reshape", lambda x: x.reshape(3, 35), lambda x: F.reshape(x, 3, 35), (X,))
+    yield Case("reshape that must copy", "reshape", lambda x: x.reshape(3, 35), lambda x: F.reshape(x, 3, 35),
+               (transposed(3, 5, 7),))
+    yield Case("flatten", "flatten", lambda x: x.flatten(1), lambda x: F.flatten(x, 1), (X,))
+    yield Case("flatten of a transposed tensor", "flatten", lambda x: x.flatten(1), lambda x: F.flatten(x, 1),
+               (transposed(3, 5, 7),))
+    yield Case("contiguous of a contiguous tensor", "contiguous", lambda x: x.contiguous(), F.contiguous, (X,))
+    yield Case("contiguous of a transposed tensor", "contiguous", lambda x: x.contiguous(), F.contiguous,
+               (transposed(3, 5, 7),))
+    yield Case("permute", "permute", lambda x: x.permute(2, 0, 1), lambda x: F.permute(x, 2, 0, 1), (X,))
+    yield Case("transpose", "transpose", lambda x: x.transpose(0, 2), lambda x: F.transpose(x, 0, 2), (X,))
+    yield Case("transpose, then a copy", "transpose", lambda x: x.transpose(0, 2).contiguous(),
+               lambda x: F.contiguous(F.transpose(x, 0, 2)), (X,))
+    yield Case("unsqueeze", "unsqueeze", lambda x: x.unsqueeze(1), lambda x: F.unsqueeze(x, 1), (X,))
+    yield Case("unsqueeze of a transposed tensor", "unsqueeze", lambda x: x.unsqueeze(-1),
+               lambda x: F.unsqueeze(x, -1), (transposed(3, 5, 7),))
+    yield Case("squeeze", "squeeze", lambda x: x.squeeze(1), lambda x: F.squeeze(x, 1), (tensor(3, 1, 7),))
+    yield Case("expand", "expand", lambda x: x.expand(3, 5, 7), lambda x: F.expand(x, 3, 5, 7), (tensor(3, 1, 7),))
+    yield Case("expand to a new dimension", "expand", lambda x: x.expand(2, -1, -1, -1),
+               lambda x: F.expand(x, 2, -1, -1, -1), (X,))
+    yield Case("expand, then a copy", "expand", lambda x: x.expand(3, 5, 7).contiguous(),
+               lambda x: F.contiguous(F.expand(x, 3, 5, 7)), (tensor(3, 1, 7),))
+    yield Case("narrow", "narrow", lambda x: x.narrow(1, 1, 2), lambda x: F.narrow(x, 1, 2), (X,))
+    yield Case("narrow, then gelu", "narrow", lambda x: T.gelu(x.narrow(1, 1, 2)),
+               lambda x: F.gelu(F.narrow(x, 1, 2)), (X,))
+    yield Case("select", "select", lambda x: x.select(1, 2), lambda x: F.select(x, 1), (X,))
+    yield Case("basic indexing with an int and a slice", "select_index", lambda x: x[:, 1, 2:],
+               lambda x: F.select_index(x, (slice(None), 1, slice(2, None))), (X,))
+    yield Case("basic indexing with None and dots", "select_index", lambda x: x[..., None, 1:3],
+               lambda x: F.select_index(x, (..., None, slice(1, 3))), (X,))
+    yield Case("split into unequal parts", "split", lambda x: x.split([2, 5], -1), lambda x: F.split(x, [2, 5], -1),
+               (X,))
+    yield Case("split by size", "split", lambda x: x.split(2, 1), lambda x: F.split(x, 2, 1), (X,))
+    yield Case("split of which one part is used", "split", lambda x: x.split([2, 5], -1)[1].exp(),
+               lambda x: F.exp(F.split(x, [2, 5], -1)[1]), (X,))
+    yield Case("chunk", "chunk", lambda x: x.chunk(2, -1), lambda x: F.chunk(x, 2, -1), (tensor(3, 5, 8),))
+    yield Case("chunk into a product", "chunk", lambda x: torch.mul(*x.chunk(2, -1)),
+               lambda x: F.mul(*F.chunk(x, 2, -1)), (tensor(3, 5, 8),))
+    yield Case("unbind", "unbind", lambda x: x.unbind(0), lambda x: F.unbind(x, 0), (X,))
+    yield Case("unbind of which one part is used", "unbind", lambda x: x.unbind(0)[1].exp(),
+               lambda x: F.exp(F.unbind(x, 0)[1]), (X,))
+    yield Case("cat", "cat", lambda x, y: torch.cat([x, y], 1), lambda x, y: F.cat([x, y], 1),
+               (X, tensor(3, 2, 7)))
+    yield Case("cat of bfloat16 with fp32", "cat", lambda x, y: torch.cat([x, y], -1),
+               lambda x, y: F.cat([x, y], -1), (X._replace(dtype="bfloat16"), X))
+    yield Case("cat of one tensor with itself", "cat", lambda x: torch.cat([x, x], 1), lambda x: F.cat([x, x], 1),
+               (X,))
+    yield Case("stack", "stack", lambda x, y: torch.stack([x, y], 1), lambda x, y: F.stack([x, y], 1), (X, X))
+    yield Case("stack along the last dimension", "stack", lambda x, y: torch.stack([x, y], -1),
+               lambda x, y: F.stack([x, y], -1), (X, X))
+    yield Case("repeat", "repeat", lambda x: x.repeat(2, 1, 3), lambda x: F.repeat(x, 2, 1, 3), (X,))
+    yield Case("repeat to a new dimension", "repeat", lambda x: x.repeat(2, 1, 1, 1),
+               lambda x: F.repeat(x, 2, 1, 1, 1), (X,))
+    yield Case("pad", "pad", lambda x: T.pad(x, (1, 2)), lambda x: F.pad(x, 1, 2), (X,))
+    yield Case("pad two dimensions", "pad", lambda x: T.pad(x, (1, 2, 0, 3)), lambda x: F.pad(x, 1, 2, 0, 3), (X,))
+
+
+def lookups() -> Iterator[Case]:
+    tokens = tensor(4, 9, dtype="int64")
+    table = tensor(11, 6)
+    yield Case("embedding", "embedding", T.embedding, F.embedding, (tokens, table), trains=((1,), ()))
+    yield Case("embedding in bfloat16", "embedding", T.embedding, F.embedding,
+               (tokens, table._replace(dtype="bfloat16")), trains=((1,), ()))
+    yield Case("index_select", "index_select", lambda x, i: x.index_select(1, i),
+               lambda x, i: F.index_select(x, 1, i), (X, tensor(2, dtype="int64")), trains=((0,), ()))
+    yield Case("gather", "gather", lambda x, i: x.gather(1, i), lambda x, i: F.gather(x, 1, i),
+               (X, tensor(3, 2, 7, dtype="int64")), trains=((0,), ()))
+
+
+def products() -> Iterator[Case]:
+    weight, bias = tensor(11, 7), tensor(11)
+    for word, x in {
+        "": X,
+        " of a matrix": tensor(5, 7),
+        " of a transposed tensor": transposed(3, 5, 7),
+        " of a slice": sliced(3, 5, 7),
+        " over four dimensions": tensor(2, 3, 5, 7),
+    }.items():
+        yield Case(f"linear{word}", "linear", T.linear, F.linear, (x, weight, bias))
+        yield Case(f"linear without bias{word}", "linear", T.linear, F.linear, (x, weight))
+    low = tuple(o._replace(dtype="bfloat16") for o in (X, weight, bias))
+    yield Case("linear in bfloat16", "linear", T.linear, F.linear, low, autocast=False)
+    yield Case("linear of bfloat16 under autocast", "linear", T.linear, F.linear, (low[0], weight, bias))
+    yield Case("linear twice with one weight", "linear", lambda x, w: T.linear(T.linear(x, w), w),
+               lambda x, w: F.linear(F.linear(x, w), w), (X, tensor(7, 7)))
+    yield Case("bmm", "bmm", torch.bmm, F.bmm, (tensor(3, 5, 7), tensor(3, 7, 4)))
+    yield Case("bmm with a transposed tensor", "bmm", torch.bmm, F.bmm, (tensor(3, 5, 7), transposed(3, 7, 4)))
+    yield Case("bmm of a slice", "bmm", torch.bmm, F.bmm, (sliced(3, 5, 7), tensor(3, 7, 4)))
+    yield Case("baddbmm into an empty tensor", "baddbmm",
+               lambda x, y: torch.baddbmm(torch.empty(3, 5, 4), x, y, beta=0.0), lambda x, y: F.baddbmm(x, y),
+               (tensor(3, 5, 7), tensor(3, 7, 4)))
+    for word, x, y in (
+        ("batches", tensor(2, 3, 5, 7), tensor(2, 3, 7, 4)),
+        ("a batch and a matrix", X, tensor(7, 4)),
+        ("a batch and a transposed matrix", X, transposed(7, 4)),
+        ("a transposed batch and a matrix", transposed(3, 5, 7), tensor(7, 4)),
+        ("attention scores", heads(2, 3, 5, 8), Operand((2, 3, 8, 6), order=(0, 3, 1, 2))),
+        ("attention values", tensor(2, 3, 5, 6), heads(2, 3, 6, 8)),
+        ("a broadcast batch", tensor(2, 3, 5, 7), tensor(1, 3, 7, 4)),
+        ("matrices", tensor(5, 7), tensor(7, 4)),
+    ):
+        yield Case(f"matmul of {word}", "matmul", torch.matmul, F.matmul, (x, y))
+
+
+def attention() -> Iterator[Case]:
+    def plain(q: Any, k: Any, v: Any) -> Any:
+        return T.scaled_dot_product_attention(q, k, v)
+
+    for word, q, k in (
+        ("", tensor(2, 3, 40, 16), tensor(2, 3, 40, 16)),
+        (" with heads split from tokens", heads(2, 3, 40, 16), heads(2, 3, 40, 16)),
+        (" to fewer keys", heads(2, 3, 40, 16), heads(2, 3, 9, 16)),
+        (" with wide heads", heads(2, 3, 40, 96), heads(2, 3, 40, 96)),
+        (" over many tokens", heads(1, 2, 300, 64), heads(1, 2, 300, 64)),
+    ):
+        for dtype in ("float32", "bfloat16", "float16"):
+            operands = tuple(o._replace(dtype=dtype) for o in (q, k, k))
+            yield Case(f"attention{word} in {dtype}", "scaled_dot_product_attention", plain,
+                       F.scaled_dot_product_attention, operands, autocast=dtype == "float32")
+
+
+def normalisations() -> Iterator[Case]:
+    def layer(x: Any, w: Any = None, b: Any = None) -> Any:
+        return T.layer_norm(x, x.shape[-1:], w, b)
+
+    scale = tensor(7)
+    for word, x in {"": X, " of a transposed tensor": transposed(3, 5, 7)}.items():
+        yield Case(f"layer_norm{word}", "layer_norm", layer, F.layer_norm, (x, scale, scale))
+    yield Case("layer_norm without parameters", "layer_norm", layer, F.layer_norm, (X,))
+    yield Case("layer_norm without a bias", "layer_norm", layer, F.layer_norm, (X, scale))
+    yield Case("layer_norm of bfloat16", "layer_norm", layer, F.layer_norm,
+               tuple(o._replace(dtype="bfloat16") for o in (X, scale, scale)), autocast=False)
+    yield Case("layer_norm of bfloat16 under autocast", "layer_norm", layer, F.layer_norm,
+               (X._replace(dtype="bfloat16"), scale, scale))
+
+    def group(x: Any, w: Any = None, b: Any = None) -> Any:
+        return T.group_norm(x, 2, w, b)
+
+    image, channels = tensor(3, 4, 5, 7), tensor(4)
+    for word, x in {"": image, " of a sequence": tensor(3, 4, 9), " of a matrix": tensor(3, 4),
+                    " of a channels-last image": Operand((3, 4, 5, 7), order=(0, 2, 3, 1))}.items():
+        yield Case(f"group_norm{word}", "group_norm", group, lambda x, w, b: F.group_norm(x, 2, w, b),
+                   (x, channels, channels))
+    yield Case("group_norm without parameters", "group_norm", group, lambda x: F.group_norm(x, 2), (image,))
+    yield Case("group_norm of bfloat16", "group_norm", group, lambda x, w, b: F.group_norm(x, 2, w, b),
+               tuple(o._replace(dtype="bfloat16") for o in (image, channels, channels)), autocast=False)
+
+    def batch(training: bool) -> Callable[..., Any]:
+        def run(x: Any, w: Any = None, b: Any = None) -> Any:
+            return T.batch_norm(x, torch.zeros(4), torch.ones(4), w, b, training)
+
+        return run
+
+    def batch_meta(training: bool) -> Callable[..., Any]:
+        def run(x: Any, w: Any = None, b: Any = None) -> Any:
+            running = meta.empty((4,)), meta.empty((4,))
+            out = F.batch_norm(x, w, b, training)
+            del running
+            return out
+
+        return run
+
+    for word, x in {"": image, " of a sequence": tensor(3, 4, 9), " of rows": tensor(3, 4)}.items():
+        yield Case(f"batch_norm{word}", "batch_norm", batch(True), batch_meta(True), (x, channels, channels))
+    yield Case("batch_norm in evaluation", "batch_norm", batch(False), batch_meta(False), (image, channels, channels))
+    yield Case("instance_norm", "instance_norm", T.instance_norm, F.instance_norm, (image,))
+
+
+def convolutions() -> Iterator[Case]:
+    for word, x, weight, function in (
+        ("conv1d", tensor(3, 4, 19), tensor(6, 4, 3), T.conv1d),
+        ("conv2d", tensor(3, 4, 9, 8), tensor(6, 4, 3, 3), T.conv2d),
+        ("conv3d", tensor(2, 4, 5, 9, 8), tensor(6, 4, 2, 3, 3), T.conv3d),
+    ):
+        for option in ({}, {"stride": 2, "padding": 1}):
+            note = " with stride and padding" if option else ""
+            yield Case(f"{word}{note}", "conv", lambda x, w, b, f=function, o=option: f(x, w, b, **o),
+                       lambda x, w, b, o=option: F.conv(x, w, b, **o), (x, weight, tensor(6)))
+        yield Case(f"{word} without bias", "conv", function, F.conv, (x, weight))
+    yield Case("conv1d with kernel one", "conv", T.conv1d, F.conv, (tensor(3, 4, 19), tensor(6, 4, 1), tensor(6)))
+    yield Case("conv1d of a transposed tensor", "conv", T.conv1d, F.conv,
+               (transposed(3, 4, 19), tensor(6, 4, 1), tensor(6)))
+    yield Case("conv2d of a permuted image", "conv", T.conv2d, F.conv,
+               (transposed(3, 4, 9, 8), tensor(6, 4, 3, 3), tensor(6)))
+    yield Case("depthwise conv2d", "conv", lambda x, w: T.conv2d(x, w, groups=4),
+               lambda x, w: F.conv(x, w, groups=4), (tensor(3, 4, 9, 8), tensor(4, 1, 3, 3)))
+    yield Case("conv_transpose1d", "conv_transpose", lambda x, w, b: T.conv_transpose1d(x, w, b, 2, 1),
+               lambda x, w, b: F.conv_transpose(x, w, b, 2, 1), (tensor(3, 4, 19), tensor(4, 6, 4), tensor(6)))
+    yield Case("conv_transpose2d", "conv_transpose", T.conv_transpose2d, F.conv_transpose,
+               (tensor(3, 4, 9, 8), tensor(4, 6, 3, 3), tensor(6)))
+    yield Case("interpolate to the nearest", "interpolate", lambda x: T.interpolate(x, (10, 14)),
+               lambda x: F.interpolate(x, 10, 14), (tensor(3, 4, 5, 7),))
+    yield Case("interpolate bilinearly", "interpolate", lambda x: T.interpolate(x, (10, 14), mode="bilinear"),
+               lambda x: F.interpolate(x, 10, 14), (tensor(3, 4, 5, 7),))
+    yield Case("max_pool1d", "max_pool", lambda x: T.max_pool1d(x, 3), lambda x: F.max_pool(x, 3), (tensor(3, 4, 20),))
+    yield Case("max_pool2d", "max_pool", lambda x: T.max_pool2d(x, 2), lambda x: F.max_pool(x, 2),
+               (tensor(3, 4, 9, 8),))
+    yield Case("max_pool2d with stride", "max_pool", lambda x: T.max_pool2d(x, 3, 2), lambda x: F.max_pool(x, 3, 2),
+               (tensor(3, 4, 9, 8),))
+
+
+def losses() -> Iterator[Case]:
+    for name in ("mse_loss", "l1_loss"):
+        function, operation = getattr(T, name), getattr(F, name)
+        yield Case(name, name, function, operation, (X, X))
+        yield Case(f"{name} of bfloat16", name, function, operation,
+                   (X._replace(dtype="bfloat16"), X._replace(dtype="bfloat16")))
+    logits, targets = tensor(13, 11), tensor(13, dtype="int64")
+    yield Case("nll_loss", "nll_loss", T.nll_loss, F.nll_loss, (logits, targets), trains=((0,), ()))
+    yield Case("cross_entropy", "cross_entropy", T.cross_entropy, F.cross_entropy, (logits, targets),
+               trains=((0,), ()))
+    yield Case("cross_entropy of bfloat16", "cross_entropy", T.cross_entropy, F.cross_entropy,
+               (logits._replace(dtype="bfloat16"), targets), trains=((0,), ()))
+
+
+class Run(NamedTuple):
+    case: Case
+    trainable: tuple[bool, ...]
+    hidden: bool
+    autocast: str
+
+    @property
+    def sentence(self) -> str:
+        numbers = [n for n, t in enumerate(self.trainable) if t]
+        if not numbers:
+            who = "nothing trains"
+        elif len(numbers) == sum(o.is_floating for o in self.case.operands):
+            who = "everything trains"
+        else:
+            who = "operand " + " and ".join(str(n) for n in numbers) + " trains"
+        where = ", inside a network" if self.hidden else ""
+        return f"{self.case.name}, {self.autocast or 'no'} autocast, {who}{where}"
+
+
+def runs() -> Iterator[Run]:
+    for case in cases():
+        floats = [n for n, o in enumerate(case.operands) if o.is_floating]
+        combinations = case.trains or tuple(dict.fromkeys((tuple(floats), (0,), tuple(floats[1:]), ())))
+        for autocast in ("", "bfloat16") if case.autocast else ("",):
+            dtypes = {case.operands[n].dtype for n in floats}
+            if not autocast and len(dtypes) > 1 and "under autocast" in case.name:
+                continue
+            for trains in combinations:
+                trainable = tuple(n in trains for n in range(len(case.operands)))
+                for hidden in (False, True):
+                    if hidden and not trainable[0]:
+                        continue
+                    if case.in_place and trainable[0] and not hidden:
+                        continue
+                    yield Run(case, trainable, hidden, autocast)
+
+
+RUNS = tuple(runs())
+
+
+@pytest.mark.parametrize("run", RUNS, ids=[run.sentence for run in RUNS])
+def test_memory_is_torchs_to_the_byte(run: Run) -> None:
+    expected = in_torch(run.case.torch, run.case.operands, run.trainable, run.hidden, run.autocast)
+    assert in_meta(run.case.meta, run.case.operands, run.trainable, run.hidden, run.autocast) == expected
+
+
+def test_every_public_operation_has_a_case() -> None:
+    public = {
+        name
+        for name, value in vars(F).items()
+        if inspect.isfunction(value) and value.__module__ == F.__name__ and not name.startswith("_")
+    }
+    assert public == {case.covers for case in cases()}

@@ -1,0 +1,190 @@
+"""The report for people."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memlint.documents.node import Span
+from memlint.plugin import ERROR
+from memlint.reports import concise, full
+from memlint.reports.full import Style, bar
+from memlint.reports.report import Report
+from memlint.reports.text import clean, harmless_in_actions, source_lines, width
+
+from .conftest import make_finding, make_run
+
+
+def test_headline_states_peak_interval_phase_budget_and_verdict(report: Report) -> None:
+    lines = full.render(report).splitlines()
+    assert lines[0] == "configs/demo.yaml  demo, Demo ViT-B, 261.6 M parameters, 6.4 M trainable"
+    assert lines[1] == (
+        "  peak 22.5 GiB (22.4 GiB to 23.5 GiB) in backward, budget 16.0 GiB (--budget 16GB): OOM, over by 6.49 GiB"
+    )
+
+
+def test_breakdown_is_ordered_by_size_with_bars_in_proportion(report: Report) -> None:
+    lines = full.render(report, Style(unicode=False)).splitlines()
+    rows = [line for line in lines if "%" in line]
+    assert [row.split()[0] for row in rows] == ["activations", "parameters", "context"]
+    assert [row.count("#") for row in rows] == [28, 3, 1]
+    assert [row.split()[-1] for row in rows] == ["88.9%", "8.9%", "2.2%"]
+    assert "      18.0 GiB  encoder.blocks" in lines
+
+
+def test_finding_shows_its_source_underlined_with_notes_and_fixes(report: Report) -> None:
+    text = full.render(report)
+    assert (
+        "error MEM201 token-explosion: 128 samples x 64 groups dominate\n"
+        "  --> configs/demo.yaml:3:3\n"
+        " 3 |   batch_size: 128  # large\n"
+        "   |   ^^^^^^^^^^\n"
+        "   = configs/demo.yaml:4: shuffle: True\n"
+        "   = note: grows linearly\n"
+        "   = fix (display): batch_size 128 -> 32: peak 8.00 GiB after, 14.0 GiB less, fits\n"
+    ) in text
+    assert "   = fix (safe): fewer\n" in text
+
+
+def test_a_run_without_an_estimate_says_so(report: Report) -> None:
+    assert "configs/other.yaml  demo\n  peak unknown\n" in full.render(report)
+
+
+def test_closing_line_counts(report: Report) -> None:
+    last = full.render(report).splitlines()[-1]
+    assert last == "1 error, 1 warning, 1 note in 2 runs (82 ms), 2 with a fix"
+
+
+def test_verbose_prints_assumptions_and_what_is_unresolved(report: Report) -> None:
+    text = full.render(report, Style(verbose=True))
+    assert "  assumed: framework_version = torch 2.13 (not stated in the config)\n" in text
+    assert "  unresolved: data.path on line 4: environment variable\n" in text
+
+
+def test_quiet_prints_findings_only(report: Report) -> None:
+    text = full.render(report, Style(quiet=True))
+    assert text.startswith("error MEM201")
+    assert "peak 22.5" not in text
+    assert "(82 ms)" not in text
+
+
+def test_clean_runs_among_others_are_two_lines_each() -> None:
+    runs = Report((make_run(path="a.yaml"), make_run(path="b.yaml")), 0.01)
+    lines = full.render(runs).splitlines()
+    assert len([line for line in lines if line]) == 5
+    assert lines[-1].startswith("no findings in 2 runs")
+
+
+def test_colour_changes_nothing_but_escapes(report: Report) -> None:
+    coloured = full.render(report, Style(color=True))
+    assert "\x1b[1;31mOOM\x1b[0m" in coloured
+    assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == full.render(report)
+
+
+def test_concise_is_one_line_per_finding(report: Report) -> None:
+    assert concise.render(report) == (
+        "configs/demo.yaml:3:3: MEM201 128 samples x 64 groups dominate\n"
+        "configs/demo.yaml:4:3: MEM501 workers hold 3 copies\n"
+        "configs/demo.yaml:1:3: MEM007 no memory estimate\n"
+    )
+
+
+EXCERPTS = [
+    pytest.param("a: 1\n", Span("x.yaml", 1, 1, 1, 2), [" 1 | a: 1", "   | ^"], id="one word"),
+    pytest.param("a: 1\n", Span("x.yaml", 1, 1, 1, 1), [" 1 | a: 1", "   | ^"], id="an empty span gets one caret"),
+    pytest.param("\ta: 1\n", Span("x.yaml", 1, 2, 1, 3), [" 1 |  a: 1", "   |  ^"], id="a tab is one column"),
+    pytest.param(
+        "名前: 1\n", Span("x.yaml", 1, 1, 1, 3), [" 1 | 名前: 1", "   | ^^^^"], id="wide characters take two columns"
+    ),
+    pytest.param("\U0001f40d: 1\n", Span("x.yaml", 1, 4, 1, 5), [" 1 | \U0001f40d: 1", "   |     ^"], id="emoji before"),
+    pytest.param(
+        "a:\n  b: 1\n  c: 2\n",
+        Span("x.yaml", 1, 1, 3, 7),
+        [" 1 | a:", "   | ^^", " 2 |   b: 1", "   |   ^^^^", " 3 |   c: 2", "   |   ^^^^"],
+        id="several lines are underlined each from its indentation",
+    ),
+    pytest.param(
+        "a:\n  b: 1\nc: 2\n", Span("x.yaml", 1, 1, 3, 1), [" 1 | a:", "   | ^^", " 2 |   b: 1", "   |   ^^^^"], id="end"
+    ),
+    pytest.param("a: \x1b[2J\n", Span("x.yaml", 1, 1, 1, 2), [" 1 | a: \\x1b[2J", "   | ^"], id="escapes are shown"),
+    pytest.param("a: 1\n", Span("x.yaml", 9, 1, 9, 2), [], id="a line that is not there"),
+    pytest.param("a: 1\r\nb: 2\r\n", Span("x.yaml", 2, 1, 2, 2), [" 2 | b: 2", "   | ^"], id="carriage returns"),
+]
+
+
+@pytest.mark.parametrize(("text", "span", "expected"), EXCERPTS)
+def test_excerpt(text: str, span: Span, expected: list[str]) -> None:
+    finding = make_finding(path="x.yaml", span=span)
+    rendered = full.render(Report((make_run(finding, path="x.yaml", text=text),), 0.0), Style(quiet=True))
+    assert rendered.splitlines()[2:] == expected
+
+
+def test_long_spans_and_long_lines_are_cut() -> None:
+    text = "k: [\n" + "  1,\n" * 500 + "]\n" + "x" * 100_000 + "\n"
+    spans = [Span("x.yaml", 1, 1, 502, 2), Span("x.yaml", 503, 50_000, 503, 90_000)]
+    findings = [make_finding(path="x.yaml", span=span) for span in spans]
+    rendered = full.render(Report((make_run(*findings, path="x.yaml", text=text),), 0.0))
+    assert "... to line 502" in rendered
+    assert max(map(len, rendered.splitlines())) <= 170
+
+
+SHARES = st.floats(min_value=0, max_value=1)
+
+
+@given(SHARES, SHARES)
+def test_bars_grow_with_their_share(one: float, other: float) -> None:
+    for style in (Style(), Style(unicode=False)):
+        drawn = bar(one, style)
+        assert len(drawn) <= full.BAR_COLUMNS
+        assert bool(drawn) == (one > 0)
+        if one <= other:
+            assert len(drawn) <= len(bar(other, style))
+
+
+@given(st.text())
+def test_cleaned_text_cannot_steer_a_terminal(text: str) -> None:
+    shown = clean(text)
+    assert all(unicodedata.category(char) not in ("Cc", "Cs", "Zl", "Zp") for char in shown)
+    assert not set(shown) & set("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200e\u200f")
+    assert width(shown) >= 0
+
+
+@given(st.text(alphabet="ab\n\r\x85\u2028 "))
+def test_source_lines_join_to_the_text(text: str) -> None:
+    for name in ("x.yaml", "x.py"):
+        lines = source_lines(text, name)
+        breaks = "\n\r\x85\u2028" if name == "x.yaml" else "\n\r"
+        assert "".join(lines) == "".join(char for char in text if char not in breaks)
+        assert len(lines) == 1 + sum(text.count(char) for char in breaks) - text.count("\r\n")
+
+
+HOSTILE = [
+    pytest.param("::error file=x::pwned", id="a command at the start"),
+    pytest.param("   ::error::pwned", id="a command after blanks"),
+    pytest.param("a ##[error]pwned", id="an old command anywhere"),
+    pytest.param("\n::error::pwned", id="a command after a newline"),
+    pytest.param("\r::error::pwned", id="a command after a carriage return"),
+]
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
+@pytest.mark.parametrize("render", [full.render, concise.render])
+def test_no_foreign_text_becomes_a_workflow_command(hostile: str, render: object) -> None:
+    finding = make_finding(path=hostile, message=hostile, notes=(hostile,), severity=ERROR)
+    run = make_run(finding, path=hostile, text=f"{hostile}\n{hostile}\n{hostile}\n")
+    run = run._replace(model_name=hostile, family=hostile, run=hostile)
+    text = render(Report((run,), 0.0), Style(actions=True, verbose=True))  # type: ignore[operator]
+    for line in re.split("[\n\r]", text):
+        assert not line.lstrip().startswith("::")
+        assert "##[" not in line
+
+
+@given(st.text(alphabet=":# [\t\u2003abc"))
+def test_harmless_lines_are_harmless(line: str) -> None:
+    shown = harmless_in_actions(line)
+    assert not shown.lstrip().startswith("::")
+    assert "##[" not in shown
