@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os as _os
-from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 __all__ = ("__version__", "check", "estimate")
 __version__ = "0.1.0"
@@ -16,7 +16,7 @@ if not _os.path.isdir(_os.path.join(__path__[0], "rules")) and _os.path.isfile(
     __path__.append(_root)
 
 
-if _TYPE_CHECKING:
+if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import Any
 
@@ -25,15 +25,17 @@ if _TYPE_CHECKING:
 
     def check(paths: str | _os.PathLike[str] | Iterable[str | _os.PathLike[str]], **options: Any) -> Report:
         """Check files and folders; see :func:`memlint.check.api_check`."""
+        raise NotImplementedError
 
     def estimate(
         config: str | _os.PathLike[str], overrides: Sequence[str] = (), run: str = "", **options: Any
     ) -> Estimate:
         """The predicted memory of one run; see :func:`memlint.check.api_estimate`."""
+        raise NotImplementedError
 
 else:
 
-    def __getattr__(name):
+    def __getattr__(name: str) -> object:
         # Loaded on first use: the version alone should cost nothing. `memlint.check` is the module of that name,
         # which can be called.
         if name not in ("check", "estimate"):

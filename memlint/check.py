@@ -299,7 +299,7 @@ def estimate_spec(spec: TrainingSpec, gpu: str = "", symbolic: bool = False) -> 
     """The estimate of one run on a card ("" for none in particular). Raises models.UnknownModel."""
     from memlint import models
     from memlint.dialects.spec import ASSUMED
-    from memlint.tape.allocator import ConfError, parse_conf
+    from memlint.tape.allocator_conf import ConfError, parse_conf
     from memlint.tape.summary import estimate
 
     recording = models.record(spec, symbolic=symbolic)
@@ -620,9 +620,7 @@ def _resolver(options: dict[str, Any]) -> Resolver:
 
 
 class _CallableModule(ModuleType):
-    def __call__(
-        self, paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], **options: Any
-    ) -> Report:
+    def __call__(self, paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], **options: Any) -> Report:
         return api_check(paths, **options)
 
 

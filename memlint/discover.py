@@ -220,9 +220,7 @@ def walk(folder: str, excluded: Sequence[Pattern] = ()) -> Iterator[str]:
             is_folder = entry.is_dir(follow_symlinks=False)
             if is_folder and entry.name in NEVER:
                 continue
-            if not is_folder and (
-                os.path.splitext(entry.name)[1].lower() not in SUFFIXES or entry.name in NEVER_FILES
-            ):
+            if not is_folder and (os.path.splitext(entry.name)[1].lower() not in SUFFIXES or entry.name in NEVER_FILES):
                 continue
             if _ignored(inner, entry.path, is_folder) or matches(excluded, entry.path, is_folder):
                 continue

@@ -89,9 +89,7 @@ class Large(Rule):
         if run.estimate.component_bytes("activations") > limit:
             batch = run.value("micro_batch_size")
             fix = run.fix(f"batch {batch} -> 1", SAFE, micro_batch_size=1)
-            yield self.finding(
-                run, f"batch {batch} is large", "micro_batch_size", size_bytes=batch * MiB, fixes=(fix,)
-            )
+            yield self.finding(run, f"batch {batch} is large", "micro_batch_size", size_bytes=batch * MiB, fixes=(fix,))
 
 
 class Crash(Rule):

@@ -216,7 +216,7 @@ SELECTIONS = [
     pytest.param({"select": ("MEM9",), "ignore": ("MEM990",)}, set(), id="the more exact ignore wins"),
     pytest.param({"select": ("MEM990",), "ignore": ("MEM990",)}, set(), id="ignore wins a tie"),
     pytest.param({"select": ("MEM190",), "extend_select": ("MEM006",)}, {"MEM190", "MEM006"}, id="extend select"),
-    pytest.param({"extend_select": ("MEM990",), "ignore": ("MEM9",)}, {"MEM990", "MEM006", "MEM190"}, id="brought back"),
+    pytest.param({"extend_select": ("MEM990",), "ignore": ("MEM9",)}, {"MEM990", "MEM006", "MEM190"}, id="back"),
     pytest.param({"extend_ignore": ("MEM006",)}, {"MEM990", "MEM190"}, id="extend ignore"),
 ]
 

@@ -18,9 +18,7 @@ CONFIG = "lr: 1\nepochs: 3\nlr: 2\n"
 
 def git(folder: Path, *arguments: str) -> str:
     identity = ("-c", "user.name=t", "-c", "user.email=t@example.invalid", "-c", "commit.gpgsign=false")
-    return subprocess.run(
-        ["git", *identity, *arguments], cwd=folder, check=True, capture_output=True, text=True
-    ).stdout
+    return subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, capture_output=True, text=True).stdout
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +57,7 @@ def pre_commit(project: Path, *arguments: str) -> subprocess.CompletedProcess[st
     return subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, timeout=600)
 
 
-def test_hook_installs_runs_and_stays_small(hook_repository: Path, project: Path) -> None:
+def test_try_repo_finds_what_is_wrong_with_a_staged_config(hook_repository: Path, project: Path) -> None:
     tried = pre_commit(project, "try-repo", str(hook_repository), "memlint", "--verbose")
     said = tried.stdout + tried.stderr
     assert "MEM006" in said, said
@@ -67,21 +65,31 @@ def test_hook_installs_runs_and_stays_small(hook_repository: Path, project: Path
     assert "notes.md" not in said
     assert tried.returncode == 0, said  # a warning alone does not stop a commit
 
+
+def test_the_hooks_environment_is_small_and_it_stops_a_bad_commit(hook_repository: Path, project: Path) -> None:
+    (project / ".pre-commit-config.yaml").write_text(
+        f"repos:\n- repo: {hook_repository}\n  rev: {git(hook_repository, 'rev-parse', 'HEAD').strip()}\n"
+        "  hooks:\n  - id: memlint\n"
+    )
+    git(project, "add", "-A")
+    installed = pre_commit(project, "install-hooks")
+    assert installed.returncode == 0, installed.stdout + installed.stderr
+
     environments = list((project.parent / "cache").glob("repo*/py_env-*"))
     assert len(environments) == 1
     files = [path for path in environments[0].rglob("*") if path.is_file() and not path.is_symlink()]
-    installed = {path.name for path in environments[0].glob("lib/python*/site-packages/*")}
-    assert "yaml" in installed
-    assert not installed & {"torch", "jax", "numpy", "omegaconf", "hydra", "rich"}
+    packages = {path.name for path in environments[0].glob("lib/python*/site-packages/*")}
+    assert {"memlint", "yaml"} <= packages
+    assert not packages & {"torch", "jax", "numpy", "omegaconf", "hydra", "rich"}
     assert sum(path.stat().st_size for path in files) < LIMIT_BYTES
 
     (project / "train.yaml").write_text("lr: [1\n")
     git(project, "add", "-A")
-    failed = pre_commit(project, "try-repo", str(hook_repository), "memlint")
+    failed = pre_commit(project, "run")
     assert "MEM003" in failed.stdout
     assert failed.returncode == 1
 
     (project / "memlint.toml").write_text('exclude = ["train.yaml"]\n')
     git(project, "add", "-A")
-    excluded = pre_commit(project, "try-repo", str(hook_repository), "memlint")
+    excluded = pre_commit(project, "run")
     assert excluded.returncode == 0, excluded.stdout  # the hook passes --force-exclude

@@ -229,8 +229,10 @@ def test_schema_and_code_accept_a_good_value(key: str) -> None:
 
 JUNK = st.recursive(
     st.sampled_from([None, True, 3, 1.5, "", "x", "info", "json", "json=x", "a=b", "16GB", "MEM2"]),
-    lambda inner: st.lists(inner, max_size=2)
-    | st.dictionaries(st.sampled_from(["a", "paths", "budget", "severity", "model"]), inner, max_size=2),
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(st.sampled_from(["a", "paths", "budget", "severity", "model"]), inner, max_size=2)
+    ),
     max_leaves=6,
 )
 

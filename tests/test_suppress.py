@@ -259,9 +259,7 @@ def test_unused_and_bad_findings_can_be_switched_off() -> None:
 
 
 FIXES = [
-    pytest.param(
-        "demo:\n  batch: 1  # memlint: ignore[MEM990] once\n", "demo:\n  batch: 1\n", id="behind a value: to the line's end"
-    ),
+    pytest.param("demo:\n  batch: 1  # memlint: ignore[MEM990] once\n", "demo:\n  batch: 1\n", id="behind a value"),
     pytest.param(
         "demo:\n  # memlint: ignore[MEM990] once\n  batch: 1\n", "demo:\n  batch: 1\n", id="alone: the whole line"
     ),

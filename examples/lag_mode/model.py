@@ -56,7 +56,9 @@ DEFAULTS: dict[str, Any] = {
     "lr": 1e-4,
     "weight_decay": 0.0,
     "ema_rate": 0.9999,
+    # Not flags of the script: what JAX sees, and Flax's `dtype` (parameters stay in float32).
     "device_count": 1,
+    "compute_dtype": "float32",
 }
 
 FREQUENCIES = 256  # width of the DiT's sinusoidal timestep embedding
@@ -97,12 +99,13 @@ class TrainState(NamedTuple):
 
 
 def dense(p: Parameters, x: Array) -> Array:
-    y = lax.dot_general(x, p["kernel"], (((x.ndim - 1,), (0,)), ((), ())))
-    return y + jnp.reshape(p["bias"], (1,) * (y.ndim - 1) + (-1,)) if "bias" in p else y
+    y = lax.dot_general(x, p["kernel"].astype(x.dtype), (((x.ndim - 1,), (0,)), ((), ())))
+    return y + jnp.reshape(p["bias"].astype(x.dtype), (1,) * (y.ndim - 1) + (-1,)) if "bias" in p else y
 
 
 def layer_norm(p: Parameters, x: Array) -> Array:
-    """Flax's LayerNorm with its fast variance, E[x^2] - E[x]^2. Scale and bias where ``p`` has them."""
+    """Flax's LayerNorm: float32 inside, with the fast variance E[x^2] - E[x]^2. Scale and bias where ``p`` has them."""
+    dtype, x = x.dtype, x.astype(jnp.float32)
     mean = x.mean(-1, keepdims=True)
     mean_of_squares = lax.square(x).mean(-1, keepdims=True)
     variance = jnp.maximum(0.0, mean_of_squares - lax.square(mean))
@@ -111,7 +114,9 @@ def layer_norm(p: Parameters, x: Array) -> Array:
     if "scale" in p:
         factor *= jnp.reshape(p["scale"], (1,) * (x.ndim - 1) + (-1,))
     y *= factor
-    return y + jnp.reshape(p["bias"], (1,) * (x.ndim - 1) + (-1,)) if "bias" in p else y
+    if "bias" in p:
+        y = y + jnp.reshape(p["bias"], (1,) * (x.ndim - 1) + (-1,))
+    return y.astype(dtype)
 
 
 def dropout(x: Array, rate: float, key: Array) -> Array:
@@ -124,20 +129,20 @@ def dropout(x: Array, rate: float, key: Array) -> Array:
 
 def attention_heads(p: Parameters, x: Array) -> Array:
     """(b, n, c) -> (b, n, heads, head dim), with a kernel of shape (c, heads, head dim)."""
-    y = lax.dot_general(x, p["kernel"], (((2,), (0,)), ((), ())))
-    return y + jnp.reshape(p["bias"], (1, 1, *p["bias"].shape))
+    y = lax.dot_general(x, p["kernel"].astype(x.dtype), (((2,), (0,)), ((), ())))
+    return y + jnp.reshape(p["bias"].astype(x.dtype), (1, 1, *p["bias"].shape))
 
 
 def multi_head_attention(p: Parameters, x: Array, context: Array) -> Array:
     """Flax's MultiHeadDotProductAttention: plain attention, the probabilities are a (b, heads, n, m) array."""
-    query, key, value = attention_heads(p["query"], x), attention_heads(p["key"], context), None
-    value = attention_heads(p["value"], context)
+    query = attention_heads(p["query"], x)
+    key, value = attention_heads(p["key"], context), attention_heads(p["value"], context)
     query = query / jnp.sqrt(query.shape[-1]).astype(query.dtype)
     scores = jnp.einsum("...qhd,...khd->...hqk", query, key)
     probabilities = jax.nn.softmax(scores)
     y = jnp.einsum("...hqk,...khd->...qhd", probabilities, value)
-    y = lax.dot_general(y, p["out"]["kernel"], (((2, 3), (0, 1)), ((), ())))
-    return y + jnp.reshape(p["out"]["bias"], (1, 1, -1))
+    y = lax.dot_general(y, p["out"]["kernel"].astype(y.dtype), (((2, 3), (0, 1)), ((), ())))
+    return y + jnp.reshape(p["out"]["bias"].astype(y.dtype), (1, 1, -1))
 
 
 def mlp(p: Parameters, x: Array) -> Array:
@@ -149,7 +154,8 @@ def sinusoids(timesteps: Array, width: int) -> Array:
     half = width // 2
     frequencies = jnp.exp(-math.log(10000.0) * jnp.arange(half, dtype=jnp.float32) / half)
     angles = timesteps.astype(jnp.float32)[:, None] * frequencies[None]
-    return jnp.concatenate([jnp.cos(angles), jnp.sin(angles)], axis=-1)
+    waves = jnp.concatenate([jnp.cos(angles), jnp.sin(angles)], axis=-1)
+    return jnp.pad(waves, ((0, 0), (0, width % 2)))
 
 
 # -- the set encoder
@@ -158,7 +164,7 @@ def sinusoids(timesteps: Array, width: int) -> Array:
 def self_attention_without_self(p: Parameters, x: Array, heads: int, rate: float, key: Array) -> Array:
     """"Locality self-attention": a learned temperature, and no token attends to itself. (b, n, c) -> (b, n, c)"""
     b, n, _ = x.shape
-    scale = jnp.exp(p["temperature"])
+    scale = jnp.exp(p["temperature"]).astype(x.dtype)
     qkv = jnp.split(dense(p["Dense_0"], x), 3, axis=-1)
     q, k, v = (jnp.transpose(part.reshape(b, n, heads, -1), (0, 2, 1, 3)) for part in qkv)
     scores = jnp.einsum("bhid,bhjd->bhij", q, k) * scale
@@ -202,8 +208,8 @@ def encode(p: Parameters, images: Array, time: Array, config: dict[str, Any], ke
     b, s = images.shape[:2]
     tokens = patch_tokens(p["to_patch_embedding"], images, config)
     time_token = dense(p["to_time_embedding"], jnp.repeat(time, s, axis=0)).reshape(b, s, -1)[:, :1]
-    x = jnp.concatenate([jnp.repeat(p["cls_token"], b, axis=0), time_token, tokens], axis=1)
-    x = x + p["pos_embedding"][:, : x.shape[1]]
+    x = jnp.concatenate([jnp.repeat(p["cls_token"].astype(tokens.dtype), b, axis=0), time_token, tokens], axis=1)
+    x = x + p["pos_embedding"].astype(x.dtype)
     rate = config["dropout"]
     keys = jax.random.split(key, config["encoder_depth"] + 1)
     x = dropout(x, rate, keys[0])
@@ -218,10 +224,11 @@ def leave_one_out(p: Parameters, images: Array, timesteps: Array, config: dict[s
     lag: (b * s, patches, hdim) tokens; film: (b * s, hdim) vectors.
     """
     b, s = images.shape[:2]
-    time = mlp(p["time_embed"], sinusoids(timesteps, config["hdim"] // 4))
+    images = images.astype(config["compute_dtype"])
+    time = mlp(p["time_embed"], sinusoids(timesteps, config["hdim"] // 4).astype(images.dtype))
     lag = config["mode_conditioning"] == "lag"
     patches = (config["image_size"] // config["patch_size"]) ** 2
-    token_set = jnp.zeros((b, s, patches, config["hdim"]), jnp.float32)
+    token_set = jnp.zeros((b, s, patches, config["hdim"]), images.dtype)
     pooled_set = []
     for index, one_key in enumerate(jax.random.split(key, s)):
         others = images[:, np.array([other for other in range(s) if other != index])]
@@ -273,16 +280,16 @@ def cross_attention_layers(config: dict[str, Any]) -> set[int]:
 
 def denoise(p: Parameters, noisy: Array, timesteps: Array, c: Array, config: dict[str, Any], key: Array) -> Array:
     """(n, channels, h, w) noisy images -> predicted noise, same shape (twice the channels with learn_sigma)."""
-    x = jnp.transpose(noisy, (0, 2, 3, 1))
-    n, side, _, channels = x.shape
+    x = jnp.transpose(noisy.astype(config["compute_dtype"]), (0, 2, 3, 1))
+    n, side = x.shape[:2]
     patch = config["patch_size"]
     grid = side // patch
-    x = lax.conv_general_dilated(
-        x, p["PatchEmbed_0"]["kernel"], (patch, patch), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
-    )
-    x = x + jnp.reshape(p["PatchEmbed_0"]["bias"], (1, 1, 1, -1))
-    x = x.reshape(n, grid * grid, -1) + lax.stop_gradient(p["pos_embed"])
-    condition = mlp(p["TimestepEmbedder_0"], sinusoids(timesteps, FREQUENCIES))
+    kernel = p["PatchEmbed_0"]["kernel"].astype(x.dtype)
+    layout = ("NHWC", "HWIO", "NHWC")
+    x = lax.conv_general_dilated(x, kernel, (patch, patch), "VALID", dimension_numbers=layout)
+    x = x + jnp.reshape(p["PatchEmbed_0"]["bias"].astype(x.dtype), (1, 1, 1, -1))
+    x = x.reshape(n, grid * grid, -1) + lax.stop_gradient(p["pos_embed"]).astype(x.dtype)
+    condition = mlp(p["TimestepEmbedder_0"], sinusoids(timesteps, FREQUENCIES).astype(x.dtype))
     if config["mode_conditioning"] == "film":
         condition = condition + dense(p["Dense_0"], c)
     crossing = cross_attention_layers(config)
@@ -450,7 +457,7 @@ def training_loss(model: Model, batch: dict[str, Array]) -> Array:
     kept = jnp.cumprod(1.0 - betas)[timesteps][:, None, None, None]
     noisy = jnp.sqrt(kept) * images + jnp.sqrt(1.0 - kept) * noise
     predicted = denoise(p["dit"], noisy, timesteps, condition, config, keys[3])[:, : images.shape[1]]
-    return jnp.mean((noise - predicted) ** 2)
+    return jnp.mean((noise - predicted.astype(jnp.float32)) ** 2)
 
 
 def make_state(model: Model) -> TrainState:

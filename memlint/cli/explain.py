@@ -102,7 +102,7 @@ def _component(component: Component, share: float, run: RunReport, style: Style,
     rest = ordered[limit:]
     if rest:
         size = format_bytes(sum(part.size_bytes for part in rest))
-        yield f"    {size:>10}  {len(rest)} more modules (--parts {len(ordered)} lists them)"
+        yield f"    {size:>10}  {len(rest)} more module{'s' * (len(rest) != 1)} (--parts {len(ordered)} lists them)"
 
 
 def _part(part: Part, run: RunReport, style: Style) -> Iterator[str]:
@@ -110,7 +110,7 @@ def _part(part: Part, run: RunReport, style: Style) -> Iterator[str]:
     from memlint.reports.text import clean, shorten
 
     yield f"    {format_bytes(part.size_bytes):>10}  {clean(part.name or '(top)')}"
-    if part.formula:
+    if part.symbols:  # a formula without them is the number again
         yield style.paint(f"                = {clean(shorten(part.formula, 400))} bytes", DIM)
     for symbol, fact in part.symbols:
         if fact in run.facts:

@@ -52,8 +52,11 @@ MAX_COUNT = 1_000_000  # more devices than any cluster; a longer number is a typ
 
 # Words of a full product name that do not tell cards apart.
 _NOISE = frozenset(
-    "nvidia amd geforce tesla instinct radeon gpu graphics tensor core generation blackwell server workstation"
-    " edition sxm sxm2 sxm3 sxm4 sxm5 sxm6 pcie oam hbm2 hbm2e hbm3 hbm3e gddr6 gddr6x gddr7".split()
+    (
+        *("nvidia", "amd", "geforce", "tesla", "instinct", "radeon", "gpu", "graphics", "tensor", "core"),
+        *("generation", "blackwell", "server", "workstation", "edition", "pcie", "oam", "gddr6", "gddr6x", "gddr7"),
+        *("sxm", "sxm2", "sxm3", "sxm4", "sxm5", "sxm6", "hbm2", "hbm2e", "hbm3", "hbm3e"),
+    )
 )
 
 _cards: tuple[Gpu, ...] = ()
@@ -100,11 +103,11 @@ def parse_gpu(text: str) -> tuple[Gpu, int]:
     head = words.rstrip("0123456789")
     count, head = words[len(head) :], head.rstrip()
     name = head[:-1]
-    if not (count and name and head[-1] in "x*×"):
+    if not (count and name and head[-1] in "x*"):
         digits = len(words) - len(words.lstrip("0123456789"))
         count, rest = words[:digits], words[digits:].lstrip()
         name = rest[1:]
-        if not (count and name and rest[0] in "x*×"):
+        if not (count and name and rest[0] in "x*"):
             raise unknown
     found = gpu(name)
     if len(count) > len(str(MAX_COUNT)) or not 1 <= int(count) <= MAX_COUNT:

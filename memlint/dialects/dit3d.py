@@ -77,10 +77,9 @@ def _tokens(spec: TrainingSpec) -> int:
     """Tokens that attend to each other."""
     patch, (height, width) = spec["patch_size"], spec["image_size"]
     if isinstance(patch, int):
-        side = max(height, width) // patch
+        side = int(max(height, width)) // patch
         return max(side * side, 1)
-    grid = (spec["frames"] // patch[0], height // patch[1], width // patch[2])
-    return max(grid[0] * grid[1] * grid[2], 1)
+    return max(int(spec["frames"]) // patch[0] * (int(height) // patch[1]) * (int(width) // patch[2]), 1)
 
 
 def _unknown(spec: TrainingSpec, size: str | None) -> str:

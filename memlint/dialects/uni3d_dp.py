@@ -132,7 +132,8 @@ def _conflicts(spec: TrainingSpec, uni3d: bool) -> Iterator[Conflict]:
     for name in ("group_size", "groups"):
         if points and spec.get(name, 0) > points:
             fact = spec.facts[name]
-            yield from conflict(name, f"{fact.label} {fact.value} is more than the {points} points of a cloud", "points")
+            message = f"{fact.label} {fact.value} is more than the {points} points of a cloud"
+            yield from conflict(name, message, "points")
 
 
 def spell(spec: TrainingSpec, fact: str, value: Any) -> list[Edit] | None:

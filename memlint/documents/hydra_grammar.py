@@ -31,18 +31,17 @@ _CASTS: dict[str, Any] = {"int": int, "float": float, "str": str}
 
 
 class Override(NamedTuple):
-    """One override. ``value`` is None for ``~key`` without a value; ``index`` counts from 0."""
+    """One override. ``value`` is None for ``~key`` without a value."""
 
     kind: str
     key: str
     package: str | None
     value: Node | None
     text: str
-    index: int
 
 
 def parse(text: str, index: int) -> Override:
-    """Read one override. Raises OverrideError, also for sweeps, which are several runs."""
+    """Read the override that is at ``index`` in its list. Raises OverrideError, also for sweeps, which are several runs."""
     stripped = text.strip()
     start = text.find(stripped)
     kind = CHANGE
@@ -51,7 +50,7 @@ def parse(text: str, index: int) -> Override:
             kind = meaning
             start += len(prefix)
             break
-    key, equals, rest = text[start:].partition("=")
+    key, equals, _ = text[start:].partition("=")
     key = key.strip()
     if not equals and kind != DELETE:
         raise OverrideError(f"{text!r} is no override: write it as key=value")
@@ -61,7 +60,7 @@ def parse(text: str, index: int) -> Override:
     value = None
     if equals:
         value = _Parser(text, start + text[start:].index("=") + 1, index).read()
-    return Override(kind, name, package if at else None, value, text, index)
+    return Override(kind, name, package if at else None, value, text)
 
 
 class _Parser:

@@ -20,6 +20,7 @@ from memlint.documents.shell_expansion import Stop, parse
 from memlint.documents.shell_script import Script
 from memlint.documents.shell_words import (
     Source,
+    text_of,
 )
 
 MAX_CHARACTERS = 2_000_000
@@ -33,7 +34,7 @@ def read(path: str, text: str) -> Document:
         fault = Fault("MEM003", f"a script of {len(text):,} characters is too long to read", Span(path, 1, 1, 1, 1))
         return Document(path, "shell", text, root, (fault,), (), {path: text})
     source = Source(path, starts, text)
-    tree = parse(text)
+    tree = parse(source.text)
     faults = list(_syntax_faults(tree.root_node, source))
     script = Script(source)
     try:
@@ -53,32 +54,26 @@ def _syntax_faults(root: Any, source: Source) -> Iterator[Fault]:
         node = stack.pop()
         start, end = node.start_byte, node.end_byte
         if node.is_missing:
-            yield Fault(
-                "MEM003",
-                f"{node.type} is missing here",
-                source.span(start, max(start, end)) if end > start else _point(source, start),
-            )
-            continue
-        if node.type == "ERROR":
+            yield Fault("MEM003", f"{node.type} is missing here", _first_line(source, start, end))
+        elif node.type == "ERROR":
             text = source.text[start:end]
             if text.strip() == "\\" and not source.text[end:].strip("\r\n \t"):
                 continue  # a line continuation at the end of the file, which bash accepts
-            yield Fault("MEM003", f"this is not shell syntax: {_excerpt(text)}", _first_line(source, start, end))
-            continue
-        if node.has_error:
+            excerpt = _excerpt(text_of(source.slice(start, end)))
+            yield Fault("MEM003", f"this is not shell syntax: {excerpt}", _first_line(source, start, end))
+        elif node.has_error:
             stack.extend(reversed(node.children))
 
 
-def _point(source: Source, at: int) -> Span:
-    line, column = position(source.starts, at)
-    return Span(source.path, line, column, line, column)
-
-
 def _first_line(source: Source, start: int, end: int) -> Span:
+    """The first line of a text; where it is empty, the place where it would be."""
     text = source.text[start:end]
     lead = len(text) - len(text.lstrip())
-    stop = text.find("\n", lead)
-    return source.span(start + lead, start + stop if stop >= 0 else end) if text.strip() else _point(source, start)
+    if lead < len(text):
+        stop = text.find("\n", lead)
+        return source.span(start + lead, start + stop if stop >= 0 else end)
+    line, column = position(source.starts, source.offset(start))
+    return Span(source.path, line, column, line, column)
 
 
 def _excerpt(text: str) -> str:

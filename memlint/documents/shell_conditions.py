@@ -10,7 +10,6 @@ from memlint.documents.shell_expansion import ARGUMENT, WORD_ACTIVE, Expander
 from memlint.documents.shell_words import (
     BREAK,
     Source,
-    reason_of,
     text_of,
 )
 
@@ -146,8 +145,3 @@ class Conditions(Expander):
         if variable is None:
             return name.isidentifier()
         return len(variable.pieces) == 1 and variable.pieces[0].reason.startswith(ARGUMENT)  # X=$1
-
-    def _plain(self, node: Any, source: Source) -> str | None:
-        """The text of a word; None where it is not known."""
-        items = [item for item in self.word_items(node, source, splits=False) if item is not BREAK]
-        return None if reason_of(items) else text_of(items)

@@ -115,26 +115,10 @@ class Expander:
             text = source.text[start:end]
             if splits and "{" in text and "}" in text:
                 alternatives = _braces(text)
-                if len(alternatives) > 1:
-                    return self._brace_items(alternatives, start, source)
+                if len(alternatives) > 1:  # they hold neither quotes nor expansions
+                    whole = unknown(source, start, end, "", False)
+                    return [item for one in alternatives for item in (whole._replace(text=one), BREAK)]
             items = self.region(node, start, end, source, "word", splits)
-        return items
-
-    def _brace_items(self, alternatives: list[str], start: int, source: Source) -> Items:
-        if len(alternatives) > 4096:
-            raise Stop("a brace expansion of more than 4,096 words")
-        items: Items = []
-        base = source.slice(start, start + 1)[0]
-        for text in alternatives:
-            derived = source.derived([base._replace(text=text, outer=None)])
-            tree = self._parsed("x " + text)
-            for child in tree.root_node.children:
-                for argument in child.children_by_field_name("argument"):
-                    shifted = Source(
-                        source.path, source.starts, "x " + text, [Piece("x "), *derived.slice(0, len(text))]
-                    )
-                    items += [*self.region(argument, 2, 2 + len(text), shifted, "word", True), BREAK]
-                    break
         return items
 
     def _parsed(self, text: str) -> Any:
@@ -180,18 +164,23 @@ class Expander:
         if kind == "expansion":
             return self._expansion(node, source, quoted, splits, token)
         if kind == "arithmetic_expansion":
-            lead, tail = (3, 2) if source.text.startswith("$((", start) else (2, 1)
-            try:
-                value = self._calculate(node, source, start + lead, end - tail)
-            except arithmetic.Unknown as error:
-                inner_text = source.text[start + lead : end - tail]
-                self._unset_assigned(inner_text)
-                return [unknown(source, start, end, str(error), quoted)]
-            return _written(source, start, end, str(value), quoted)
+            return self._arithmetic(node, source, quoted, start, end)
+        if source.text.startswith("$((", start) and source.text.endswith("))", start, end):
+            return self._arithmetic(node, source, quoted, start, end)  # what the grammar makes of it in a heredoc
         body = self._cat_heredoc(node, source)
         if body is not None:
             return used(body, source.chain(start, end), quoted)
         return [unknown(source, start, end, "the output of a command", quoted)]
+
+    def _arithmetic(self, node: Any, source: Source, quoted: bool, start: int, end: int) -> Items:
+        lead, tail = (3, 2) if source.text.startswith("$((", start) else (2, 1)
+        try:
+            value = self._calculate(node, source, start + lead, end - tail)
+        except arithmetic.Unknown as error:
+            inner_text = source.text[start + lead : end - tail]
+            self._unset_assigned(inner_text)
+            return [unknown(source, start, end, str(error), quoted)]
+        return _written(source, start, end, str(value), quoted)
 
     def _string(self, node: Any, source: Source, splits: bool) -> Items:
         start, end = _start(node, source), node.end_byte
@@ -285,7 +274,10 @@ class Expander:
         value = self._value_of(name)
         is_set = value is not None and (reason_of(value) or text_of(value) or ":" not in operator)
         if operator[-1] == "+":
-            return self.region(node, word_start, end - 1, source, mode, splits) if is_set else []
+            if not is_set:
+                return []
+            items = self.region(node, word_start, end - 1, source, mode, splits)
+            return split_unquoted(items) if splits and not quoted else items
         if is_set or operator[-1] == "?":
             return self._variable(name, source, quoted, splits, token)
         items = self.region(node, word_start, end - 1, source, mode, splits)
@@ -353,6 +345,11 @@ class Expander:
         except arithmetic.Unknown:
             return plain if not keys and plain is not None and not plain.isdigit() and variable is not None else None
 
+    def _plain(self, node: Any, source: Source) -> str | None:
+        """The text of a word; None where it is not known."""
+        items = [item for item in self.word_items(node, source, splits=False) if item is not BREAK]
+        return None if reason_of(items) else text_of(items)
+
     def _calculate(self, node: Any, source: Source, start: int, end: int) -> int:
         items = [item for item in self.region(node, start, end, source, "string", False) if item is not BREAK]
         reason = reason_of(items)
@@ -418,19 +415,14 @@ def from_environment(name: str) -> str:
 
 
 def unknown(source: Source, start: int, end: int, reason: str, quoted: bool) -> Piece:
+    """One piece for a text whose value is not known; it says what the file says."""
     base = source.slice(start, end)
     place = base[0] if base else Piece("")
     last = base[-1] if base else place
-    same = all(piece.via == place.via for piece in base)
-    return Piece(
-        source.text[start:end],
-        place.start,
-        last.end if same and last.end >= place.start else place.end,
-        None,
-        place.via,
-        reason,
-        quoted,
-    )
+    if place.start >= 0 and last.end >= place.start and all(piece.via == place.via for piece in base):
+        text = source.original[place.start : last.end]
+        return Piece(text, place.start, last.end, None, place.via, reason, quoted)
+    return Piece(text_of(base), place.start, place.end, None, place.via, reason, quoted)
 
 
 def _written(source: Source, start: int, end: int, text: str, quoted: bool) -> Pieces:

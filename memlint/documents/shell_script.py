@@ -38,6 +38,7 @@ MAX_DEPTH = 12  # functions within functions, eval within eval
 
 
 _SUBSHELLS = frozenset(("sbatch", "bash", "sh", "zsh", "srun", "ssh", "qsub", "bsub", "salloc", "ksh", "dash"))
+_NOT_WORDS = frozenset(("variable_assignment", "file_redirect", "herestring_redirect", "heredoc_redirect", "comment"))
 _DECLARING = frozenset(("export", "declare", "typeset", "readonly", "local"))
 
 
@@ -133,7 +134,8 @@ class Script(Conditions):
 
     def _aside(self, node: Any, source: Source) -> Environment:
         """Commands of a branch that normally is not taken. What it sets is forgotten, but returned."""
-        kept = dict(self.environment)
+        kept = self.environment
+        self.environment = dict(kept)
         self.statement(node, source)
         self.jump = ""
         after, self.environment = self.environment, kept
@@ -353,6 +355,11 @@ class Script(Conditions):
             self.environment[name] = Variable([Piece("$" + name, reason="it changes in a loop")], None, exported)
         del self.found[count:]  # again, now with those values unknown
         self._aside(body, source)
+
+    def _compound(self, node: Any, source: Source) -> str:
+        if node.children and node.children[0].type == "((":
+            return self._test(node, source)
+        return self.statements(node, source)
 
     def _subshell(self, node: Any, source: Source) -> str:
         kept = dict(self.environment)
@@ -593,30 +600,33 @@ class Script(Conditions):
     # -- commands
 
     def _words(self, node: Any, source: Source) -> list[Pieces]:
+        """The words of a command. The grammar divides some words that bash does not: at an operator sign, at a
+        continued line. Between two words there is a blank."""
         items: Items = []
+        end = -1
         for child in node.children:
-            if child.type in (
-                "variable_assignment",
-                "file_redirect",
-                "herestring_redirect",
-                "heredoc_redirect",
-                "comment",
-            ):
+            if child.type in _NOT_WORDS:
+                if items:
+                    items.append(BREAK)
+                end = -1
                 continue
-            if not child.is_named:
-                if child.type in ("(", ")"):
-                    continue
-                if child.type in ("=", "==", "=~"):  # an operator that the grammar sees in a word
-                    items += [*source.slice(child.start_byte, child.end_byte), BREAK]
+            if not child.is_named and child.type not in ("=", "==", "=~"):
                 continue
+            if end >= 0 and source.text[end : child.start_byte].replace("\\\n", ""):
+                items.append(BREAK)
             inner = child
-            if child.type == "command_name" and child.children:
-                inner = child.children[0] if len(child.children) == 1 else child
-            items += [*self.word_items(inner, source), BREAK]
+            if child.type == "command_name" and len(child.children) == 1:
+                inner = child.children[0]
+            items += self.word_items(inner, source)
+            end = child.end_byte
         return fields(items)
 
     def _command(self, node: Any, source: Source) -> str:
         assigned = [child for child in node.children if child.type == "variable_assignment"]
+        if assigned and self._ends_line(assigned[-1], source):
+            for child in assigned:
+                self._assign(child, source)
+            assigned = []
         words = self._words(node, source)
         if not words:
             for child in assigned:
@@ -636,6 +646,14 @@ class Script(Conditions):
         self._training(words, node, source)
         self.environment = kept
         return SUCCESS
+
+    def _ends_line(self, node: Any, source: Source) -> bool:
+        """Whether a line ends after a node: the grammar takes assignments on the line before for a part of the
+        command."""
+        at = node.end_byte
+        while source.text[at : at + 1] in (" ", "\t"):
+            at += 1
+        return source.text[at : at + 1] in ("\n", ";", "#")
 
     def _training(self, words: list[Pieces], node: Any, source: Source) -> None:
         inner = commands.inner_script(words)
@@ -751,7 +769,7 @@ _HANDLERS: dict[str, Any] = {
     "c_style_for_statement": Script._counting_for,
     "while_statement": Script._while,
     "function_definition": Script._function,
-    "compound_statement": Script.statements,
+    "compound_statement": Script._compound,
     "do_group": Script.statements,
     "subshell": Script._subshell,
     "negated_command": Script._negated,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -33,7 +34,8 @@ class Piece(NamedTuple):
 
     def part(self, start: int, end: int) -> Piece:
         """The piece's text from ``start`` to ``end``; an escaped character cannot be divided."""
-        if start <= 0 and end >= len(self.text):
+        start, end = max(start, 0), min(end, len(self.text))
+        if start == 0 and end >= len(self.text):
             return self
         text = self.text[start:end]
         if self.start < 0 or self.end - self.start != len(self.text):
@@ -82,28 +84,79 @@ def limited(pieces: Pieces) -> Pieces:
     return pieces
 
 
-class Source:
-    """Shell text to be read: the file itself, or text that came out of an expansion (``eval``, a heredoc)."""
+_ADDED = -2  # the ``start`` of text that only the grammar sees
 
-    def __init__(self, path: str, starts: list[int], text: str, pieces: Sequence[Piece] | None = None) -> None:
+
+def _braced(pieces: Iterable[Piece]) -> Pieces:
+    """``$NAME`` as ``${NAME}``: the grammar misreads an unbraced name in the middle of a word (``$A/$B-c``)."""
+    found: Pieces = []
+    opening, closing = Piece("{", _ADDED, _ADDED), Piece("}", _ADDED, _ADDED)
+    for piece in pieces:
+        text = piece.text
+        last = at = 0
+        at = text.find("$")
+        while 0 <= at < len(text) - 1:
+            end = at + 1
+            if text[end].isdigit():
+                end += 1
+            else:
+                while end < len(text) and (text[end].isalnum() or text[end] == "_") and text[end].isascii():
+                    end += 1
+            backslashes = at
+            while backslashes and text[backslashes - 1] == "\\":
+                backslashes -= 1
+            if end > at + 1 and (at - backslashes) % 2 == 0:
+                found += (piece.part(last, at + 1), opening, piece.part(at + 1, end), closing)
+                last = end
+            elif text[at + 1] == "$":
+                end += 1
+            at = text.find("$", end)
+        if last < len(text):
+            found.append(piece.part(last, len(text)))
+    return found
+
+
+class Source:
+    """Shell text to be read: the file itself, or text that came out of an expansion (``eval``, a heredoc).
+
+    ``text`` is what the grammar reads; its offsets are those of the syntax tree.
+    """
+
+    def __init__(self, path: str, starts: list[int], original: str, pieces: Iterable[Piece] | None = None) -> None:
         self.path = path
         self.starts = starts
-        self.text = text
-        self._pieces = pieces
+        self.original = original
+        self._pieces = _braced([Piece(original, 0, len(original))] if pieces is None else pieces)
+        self.text = text_of(self._pieces)
+        self._offsets: list[int] = []
+        at = 0
+        for piece in self._pieces:
+            self._offsets.append(at)
+            at += len(piece.text)
 
-    def derived(self, pieces: Sequence[Piece]) -> Source:
-        return Source(self.path, self.starts, text_of(pieces), pieces)
+    def derived(self, pieces: Iterable[Piece]) -> Source:
+        return Source(self.path, self.starts, self.original, pieces)
 
     def slice(self, start: int, end: int) -> Pieces:
         """The text from ``start`` to ``end`` as pieces of the file."""
-        if self._pieces is None:
-            return [Piece(self.text[start:end], start, end)] if end > start else []
-        return [piece._replace(quoted=False) for piece in part(self._pieces, start, end)]
+        found: Pieces = []
+        index = max(bisect_right(self._offsets, start) - 1, 0)
+        while index < len(self._pieces) and self._offsets[index] < end:
+            piece, at = self._pieces[index], self._offsets[index]
+            index += 1
+            if piece.start != _ADDED and at + len(piece.text) > start:
+                found.append(piece.part(start - at, end - at)._replace(quoted=False))
+        return found
+
+    def offset(self, at: int) -> int:
+        """The offset in the file of an offset in ``text``."""
+        if at >= len(self.text):
+            return max((piece.end for piece in self._pieces), default=0)
+        found = self.slice(at, at + 1) or self.slice(at, at + 2)
+        return max(found[0].start, 0) if found else 0
 
     def unknown(self, start: int, end: int) -> Pieces | None:
         """The pieces of a text that was not known when this source was put together; None where it was."""
-        if self._pieces is None:
-            return None
         pieces = self.slice(start, end)
         return pieces if reason_of(pieces) else None
 

@@ -246,6 +246,26 @@ def _group_norm(
     return result
 
 
+def _batch_norm(
+    input: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool,
+) -> Tensor:
+    """native/Normalization.cpp, _batch_norm_impl_index: cuDNN is given a packed input."""
+    if input.dim() >= 3 and input.dtype is not torch.bfloat16 and weight is not None:
+        input = input.contiguous(memory_format=torch._prims_common.suggest_memory_format(input))
+    result: Tensor = aten.native_batch_norm(
+        input, weight, bias, running_mean, running_var, training, momentum, eps
+    )[0]
+    return result
+
+
 def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """native/Linear.cpp. (It would add the bias out of place to fake tensors, which count as tensor subclasses.)"""
     if bias is None:
@@ -397,6 +417,7 @@ def _aligned_mask(mask: Tensor, query: Tensor, key: Tensor) -> Tensor:
 
 
 _COMPOSITES: dict[str, Any] = {
+    "batch_norm": _batch_norm,
     "dropout": _dropout,
     "softmax.int": _softmax_with_dtype(aten._softmax),
     "log_softmax.int": _softmax_with_dtype(aten._log_softmax),
@@ -691,9 +712,21 @@ def _safe_softmax(
 ) -> Any:
     """native/transformers/attention.cpp: rows that are masked altogether become zero."""
     out = torch.softmax(input, dim, dtype)
-    masked = input.eq(torch.scalar_tensor(float("-inf"), dtype=out.dtype))
+    infinity = torch.scalar_tensor(float("-inf"), dtype=out.dtype)
+    masked = input.eq(infinity)
     rows = masked.all(dim, keepdim=True)
-    return torch.where(rows, torch.scalar_tensor(0.0, dtype=out.dtype), out)
+    zero = torch.scalar_tensor(0.0, dtype=out.dtype)
+    return torch.where(rows, zero, out)
+
+
+def _native_batch_norm(
+    _: StorageTracker, func: Any, input: Tensor, weight: Any, bias: Any, mean: Any, var: Any, training: bool, *args: Any
+) -> Any:
+    """native/cuda/Normalization.cu: statistics in the accumulation type, none in evaluation."""
+    channels = input.shape[1] if training else 0
+    statistics = _accumulate_dtype(input.dtype)
+    out = torch.empty_like(input)
+    return out, torch.empty(channels, dtype=statistics), torch.empty(channels, dtype=statistics)
 
 
 def _batch_norm_backward(
@@ -714,11 +747,12 @@ def _batch_norm_backward(
     native/Normalization.cpp, _batch_norm_impl_index, says which runs."""
     cudnn = train and input.dim() >= 3 and input.dtype is not torch.bfloat16 and weight is not None
     wanted = (True, True, True) if cudnn else output_mask
-    parameters = torch.empty(input.shape[1], dtype=_accumulate_dtype(input.dtype)) if weight is None else weight
+    if cudnn:
+        grad_out = grad_out.contiguous(memory_format=torch._prims_common.suggest_memory_format(input))
     return (
         torch.empty_like(input) if wanted[0] else None,
-        torch.empty_like(parameters) if wanted[1] else None,
-        torch.empty_like(parameters) if wanted[2] else None,
+        torch.empty_like(weight) if wanted[1] and weight is not None else None,
+        torch.empty_like(weight) if wanted[2] and weight is not None else None,
     )
 
 
@@ -793,6 +827,7 @@ _KERNELS: dict[Any, Callable[..., Any]] = {
     aten.baddbmm.default: _matrix_product(1, 2),
     aten.topk.default: _topk,
     aten._safe_softmax.default: _safe_softmax,
+    aten.native_batch_norm.default: _native_batch_norm,
     aten.native_batch_norm_backward.default: _batch_norm_backward,
     aten.mse_loss.default: _mse_loss,
     aten.scatter.src: _scattering(aten.scatter_.src),

@@ -153,9 +153,21 @@ def backward(root: Tensor, grad: Tensor | None = None) -> None:
     run([(node, root.output_nr, grad)], hold=grad)
 
 
-def _count_dependencies(roots: list[Node]) -> dict[Node, int]:
-    """How many gradients each node waits for."""
+class _Waiting:
+    """A leaf that the graph uses several times (a tied weight): the input buffer of its AccumulateGrad node, which
+    runs when the last of its gradients is there."""
+
+    __slots__ = ("remaining", "slots")
+
+    def __init__(self) -> None:
+        self.remaining = 1
+        self.slots: list[Grad] = [None]
+
+
+def _count_dependencies(roots: list[Node]) -> tuple[dict[Node, int], dict[int, _Waiting]]:
+    """How many gradients each node waits for; and each leaf that waits for more than one, by id."""
     dependencies: dict[Node, int] = dict.fromkeys(roots, 0)
+    leaves: dict[int, _Waiting] = {}
     stack = list(dependencies)
     while stack:
         for edge in stack.pop().edges:
@@ -166,12 +178,18 @@ def _count_dependencies(roots: list[Node]) -> dict[Node, int]:
                 else:
                     dependencies[child] = 1
                     stack.append(child)
-    return dependencies
+            elif edge is not None:
+                known = leaves.get(id(edge))
+                if known is None:
+                    leaves[id(edge)] = _Waiting()
+                else:
+                    known.remaining += 1
+    return dependencies, {key: leaf for key, leaf in leaves.items() if leaf.remaining > 1}
 
 
 def run(roots: list[tuple[Node, int, Tensor]], hold: Any = None) -> None:
     """The engine's loop. ``hold`` keeps what the Python caller keeps alive while it runs."""
-    dependencies = _count_dependencies([node for node, _, _ in roots])
+    dependencies, leaves = _count_dependencies([node for node, _, _ in roots])
     ready: list[Node] = []
     for node, number, gradient in roots:
         if node.buffer is None:
@@ -185,12 +203,14 @@ def run(roots: list[tuple[Node, int, Tensor]], hold: Any = None) -> None:
     state.grad_enabled = False
     try:
         while ready:
-            _evaluate(heapq.heappop(ready), dependencies, ready)
+            _evaluate(heapq.heappop(ready), dependencies, leaves, ready)
     finally:
         state.label, state.grad_enabled = saved_label, saved_grad
 
 
-def _evaluate(node: Node, dependencies: dict[Node, int], ready: list[Node]) -> None:
+def _evaluate(
+    node: Node, dependencies: dict[Node, int], leaves: dict[int, _Waiting], ready: list[Node]
+) -> None:
     """Run one node: its results exist before what it saved and its incoming gradient go."""
     state.label = node.label
     if node.frame is not None:
@@ -206,7 +226,10 @@ def _evaluate(node: Node, dependencies: dict[Node, int], ready: list[Node]) -> N
         if edge is None:
             results[position] = None
         elif type(edge) is not tuple:
-            if results[position] is not None:
+            waiting = leaves.get(id(edge))
+            if waiting is not None:
+                _wait(edge, waiting, results, position)  # type: ignore[arg-type]
+            elif results[position] is not None:
                 _accumulate_leaf(edge, results, position)  # type: ignore[arg-type]
                 results[position] = None
         else:
@@ -225,6 +248,26 @@ def _evaluate(node: Node, dependencies: dict[Node, int], ready: list[Node]) -> N
             dependencies[child] -= 1
             if dependencies[child] == 0:
                 heapq.heappush(ready, child)
+
+
+def _wait(leaf: Tensor, waiting: _Waiting, results: list[Grad], position: int) -> None:
+    """One of several gradients of a leaf has come, or turned out not to exist."""
+    slots = waiting.slots
+    waiting.remaining -= 1
+    result = results[position]
+    results[position] = None
+    if result is not None:
+        if slots[0] is None:
+            slots[0] = result
+        else:
+            _merge(slots, 0, result)
+        del result
+        old = state.tape.labels[leaf.storage.index]
+        assert slots[0] is not None
+        relabel(slots[0].storage, Label("gradients", old.module, old.name))
+    if waiting.remaining == 0 and slots[0] is not None:
+        _accumulate_leaf(leaf, slots, 0)
+        slots[0] = None
 
 
 def _call(node: Node) -> list[Grad]:

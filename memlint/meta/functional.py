@@ -16,6 +16,7 @@ from memlint.meta.tensor import (
     DType,
     Shape,
     Tensor,
+    bfloat16,
     bool_,
     contiguous_strides,
     empty,
@@ -24,8 +25,10 @@ from memlint.meta.tensor import (
     float16,
     float32,
     int64,
+    is_contiguous,
     preserved_strides,
     state,
+    uint8,
     view_strides,
 )
 
@@ -334,21 +337,19 @@ def minimum(x: Tensor, y: Tensor) -> Tensor:
     """Elementwise; keeps both operands."""
     out = _binary_out(x, y)
     if tracked(x, y):
-        need_x, need_y = x.requires_grad, y.requires_grad
-        a, b = (x.shape, x.dtype), (y.shape, y.dtype)
+        kinds = _kind(x), _kind(y)
+        layouts, dtype = (_layout(x), _layout(y)), out.dtype
 
         def masked(g: Tensor) -> Tensor:  # where(self == other, grad / 2, grad).masked_fill_(self > other, 0)
-            equal, half = empty_like(g, bool_), empty_like(g)
-            result = empty_like(g)
-            del equal, half
-            beyond = empty_like(g, bool_)
-            del beyond
+            equal = _fresh(g.shape, bool_, *layouts)
+            half = empty_like(g)
+            result = _fresh(g.shape, dtype, *layouts)
+            beyond = _fresh(g.shape, bool_, *layouts)
+            del equal, half, beyond
             return result
 
-        def backward(g: Tensor) -> tuple[Tensor | None, Tensor | None]:
-            gx = _reduce(masked(g), *a) if need_x else None
-            gy = _reduce(masked(g), *b) if need_y else None
-            return gx, gy
+        def backward(g: Tensor) -> list[Tensor | None]:
+            return _validated([masked(g) if kind else None for kind in kinds], kinds)
 
         record(out, (x, y), (x, y), backward)
     return out
@@ -748,14 +749,6 @@ def repeat(x: Tensor, *times: int) -> Tensor:
     return out
 
 
-def repeat_interleave(x: Tensor, times: int, dim: int) -> Tensor:
-    """Each entry along ``dim`` several times in a row: a view with stride zero, then its contiguous copy."""
-    dim %= x.ndim
-    x = unsqueeze(x, dim + 1)
-    x = expand(x, *x.shape[: dim + 1], times, *x.shape[dim + 2 :])
-    return flatten(contiguous(x), dim, dim + 1)
-
-
 def pad(x: Tensor, *amounts: int) -> Tensor:
     """Constant padding, last dimension first as in torch; the gradient is a fresh tensor."""
     shape = list(x.shape)
@@ -947,44 +940,229 @@ def _foldable(x: Tensor) -> bool:
 
 
 def scaled_dot_product_attention(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, backend: str = ""
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None = None,
+    backend: str = "",
+    dropout: float = 0.0,
+    causal: bool = False,
 ) -> Tensor:
-    """(batch, heads, tokens, width). ``backend``: flash, efficient or math; "" is what CUDA takes: flash for 16-bit
-    without a mask, memory-efficient otherwise. The fused ones keep q, k, v, the output and one number per row."""
-    q, k, v = lower(q), lower(k), lower(v)
-    if not backend:
-        backend = "flash" if q.dtype.itemsize == 2 and mask is None else "efficient"
+    """(batch, heads, tokens, width); fewer heads of k and v: grouped queries. ``backend``: flash, efficient or math;
+    "" is what CUDA takes on an Ampere or newer card. The fused ones keep q, k, v, the output and one number per row.
+    ``mask``: True where attended, or a number added to the score; it gets no gradient.
+    (native/transformers/attention.cpp)"""
+    if mask is not None:
+        mask = lower(mask)
+    v = lower(v)
+    k = lower(k)
+    q = lower(q)
+    backend = backend or _attention_backend(q, k, v, mask, causal)
+    if mask is not None and not mask.dtype.is_floating:
+        mask = _additive_mask(mask.shape, q.dtype)
     if backend == "math":
-        scores = matmul(mul(q, 1.0), transpose(mul(k, 1.0), -2, -1))
-        if mask is not None:
-            scores = add(scores, mask)
-        return matmul(softmax(scores), v)
-    if backend != "flash" and k.shape[1] != q.shape[1]:  # grouped heads, which only flash takes as they are
-        k, v = (repeat_interleave(t, q.shape[1] // t.shape[1], 1) for t in (k, v))
-    # Both kernels work on (batch, tokens, heads, width) and return a transposed view of that.
-    batch, heads, tokens, _ = q.shape
-    width = v.shape[-1]
-    base = Tensor((batch, tokens, heads, width), q.dtype)
-    out = base.alias(
-        (batch, heads, tokens, width),
-        tuple(contiguous_strides(base.shape)[d] for d in (0, 2, 1, 3)),
-    )
-    del base
-    needs = tracked(q, k, v)
-    # The efficient kernel pads the rows of its log-sum-exp to 32 (kAlignLSE).
-    rows = tokens if backend == "flash" else (tokens + 31) // 32 * 32
-    sums = Tensor((batch, heads, rows if needs or backend == "flash" else 0), float32)
-    if needs:
-        seeds = Tensor((), int64), Tensor((), int64)  # philox seed and offset
-        need = tuple(t.requires_grad for t in (q, k, v))
-        like = tuple((t.shape, t.dtype) for t in (q, k, v))
+        return _attention_math(q, k, v, mask, dropout, causal)
+    if backend == "flash":
+        return _attention_flash(q, k, v)
+    if mask is not None:
+        mask = _aligned_mask(mask, q, k)
+    return _attention_efficient(q, k, v, mask)
 
-        def backward(g: Tensor) -> tuple[Tensor | None, ...]:
-            grads = [_heads_last(*item) for item in like]
-            return tuple(grad if wanted else None for grad, wanted in zip(grads, need))
 
-        record(out, (q, k, v), (q, k, v, out, sums, *seeds, mask), backward)
+def _attention_backend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, causal: bool = False) -> str:
+    """What native/transformers/cuda/sdp_utils.cpp selects for dense operands."""
+    if not q.ndim == k.ndim == v.ndim == 4 or not q.dtype is k.dtype is v.dtype or q.shape[0] != k.shape[0]:
+        return "math"
+    width, low = q.shape[-1], q.dtype.itemsize == 2
+    packed = all(x.strides is None or x.strides[-1] == 1 for x in (q, k, v))
+    if (
+        low
+        and mask is None
+        and packed
+        and q.shape[1] % k.shape[1] == 0
+        and width == k.shape[-1] == v.shape[-1] <= 256
+        and not (causal and q.shape[2] != k.shape[2])
+    ):
+        return "flash"
+    alignment = 8 if low else 4
+    if (
+        packed
+        and q.shape[1] == k.shape[1]
+        and width % alignment == v.shape[-1] % alignment == 0
+        and (mask is None or mask.strides is None or mask.strides[-1] == 1)
+    ):
+        return "efficient"
+    return "math"
+
+
+def _additive_mask(shape: Shape, dtype: DType) -> Tensor:
+    numbers = Tensor((), dtype), Tensor((), dtype)  # zero and minus infinity
+    out = Tensor(shape, dtype)
+    del numbers
     return out
+
+
+def _aligned_mask(mask: Tensor, q: Tensor, k: Tensor) -> Tensor:
+    """The memory-efficient kernel wants rows of the mask aligned to 16 elements."""
+    mask = expand(mask, q.shape[0], q.shape[1], q.shape[2], k.shape[2])
+    over = mask.shape[-1] % 16
+    if over:
+        return narrow(pad(mask, 0, 16 - over), -1, mask.shape[-1])
+    return contiguous(mask) if any(step % 16 for step in mask.full_strides()[:3]) else mask
+
+
+def _attention_math(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout_: float, causal: bool
+) -> Tensor:
+    """The textbook formula, in fp32, with the softmax that survives rows without any key."""
+    dtype = q.dtype
+    if dtype.itemsize == 2:
+        q, k, v = to(q, float32), to(k, float32), to(v, float32)
+    q = mul(q, 1.0)
+    if causal:
+        ones = Tensor((q.shape[-2], k.shape[-2]), bool_)
+        kept = Tensor(ones.shape, bool_)
+        del ones
+        mask = _additive_mask(kept.shape, q.dtype)
+        del kept
+    if k.shape[-3] != q.shape[-3]:
+        k, v = repeat_interleave(k, q.shape[-3] // k.shape[-3]), repeat_interleave(v, q.shape[-3] // v.shape[-3])
+    scores = _matmul(q, mul(transpose(k, -2, -1), 1.0))
+    if mask is not None:
+        scores = add_(scores, mask)
+    scores = _safe_softmax(scores)
+    if dropout_:
+        scores = dropout(scores, dropout_)
+    probabilities = to(scores, dtype)  # a second result that SDPA drops
+    out = to(_matmul(scores, v), dtype)
+    del probabilities
+    return out
+
+
+def _safe_softmax(x: Tensor) -> Tensor:
+    """A softmax, and zeros in the rows where everything is masked."""
+    plain = Tensor(x.shape, x.dtype)
+    number = Tensor((), x.dtype)
+    masked = Tensor(x.shape, bool_)
+    rows = Tensor((*x.shape[:-1], 1), bool_)
+    zero = Tensor((), x.dtype)
+    out = Tensor(x.shape, x.dtype)
+    del plain, number, masked, rows, zero
+    if tracked(x):
+        record(out, (x,), (out,), lambda g: (Tensor(g.shape, g.dtype),))
+    return out
+
+
+def repeat_interleave(x: Tensor, times: int) -> Tensor:
+    """Each entry of dimension -3 ``times`` times (key and value heads for their group of queries)."""
+    before = x.shape
+    spread = expand(unsqueeze(x, -3), *before[:-2], times, *before[-2:])
+    return flatten(_clone_contiguous(spread), -4, -3)
+
+
+def _clone_contiguous(x: Tensor) -> Tensor:
+    """A contiguous copy, also of what is contiguous."""
+    out = Tensor(x.shape, x.dtype)
+    if tracked(x):
+        record(out, (x,), (), lambda g: (g,))
+    return out
+
+
+def _attention_flash(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """flash_attn/flash_api.cpp. Widths are padded to 8."""
+    width, over = q.shape[-1], q.shape[-1] % 8
+    if over:
+        q, k, v = pad(q, 0, 8 - over), pad(k, 0, 8 - over), pad(v, 0, 8 - over)
+    out = empty_like(q)
+    batch, heads, tokens, padded = q.shape
+    sums = Tensor((batch, heads, tokens), float32)
+    seeds = Tensor((2,), int64), Tensor((), int64)  # random state, and one that is unused
+    if tracked(q, k, v):
+        like = tuple((_layout(x), x.dtype, x.requires_grad) for x in (q, k, v))
+        rows = -(-tokens // 128) * 128
+        step = 32 if padded <= 128 else 64
+        accumulated = (batch, rows, heads, -(-padded // step) * step)
+        expanded = (batch, k.shape[2], heads, padded) if k.shape[1] != heads else (0,)
+        kept, dtype = _layout(out), q.dtype
+
+        def backward(g: Tensor) -> list[Tensor | None]:
+            copies = _tokens_first(_layout(g), dtype), _tokens_first(kept, dtype)
+            grads = [_fresh(layout[0], dtype, layout) for layout, dtype, _ in like]
+            scratch = (
+                Tensor((batch, heads, rows), float32),
+                Tensor(expanded, dtype),
+                Tensor(expanded, dtype),
+                Tensor(accumulated, float32),
+            )
+            del copies, scratch
+            return [grad if wanted else None for grad, (_, _, wanted) in zip(grads, like)]
+
+        record(out, (q, k, v), (q, k, v, out, sums, *seeds), backward)
+    return narrow(out, -1, width) if over else out
+
+
+def _tokens_first(layout: Layout, dtype: DType) -> Tensor | None:
+    """A copy as (batch, tokens, heads, width), where the tensor does not lie in memory like that already."""
+    (batch, heads, tokens, width), strides = layout
+    full = contiguous_strides(layout[0]) if strides is None else strides
+    shape = (batch, tokens, heads, width)
+    lies = is_contiguous(shape, (full[0], full[2], full[1], full[3]))
+    return None if lies else Tensor(shape, dtype)
+
+
+def _attention_efficient(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+    """transformers/cuda/attention.cu and attention_backward.cu. Results lie in memory as (batch, tokens, heads,
+    width); the log-sum-exp has rows of a multiple of 32 (kAlignLSE); the random seeds stay on the host."""
+    batch, heads, tokens, width = q.shape
+    out_shape = (batch, heads, tokens, v.shape[-1])
+    low = q.dtype.itemsize == 2
+    needs = tracked(q, k, v)
+    out = _heads_last(out_shape, q.dtype)
+    sums = Tensor((batch, heads, -(-tokens // 32) * 32 if needs else 0), float32)
+    if low and v.shape[-1] > 128:
+        accumulator = Tensor(out_shape, float32)
+        del accumulator
+    if needs:
+        like = tuple((x.shape, x.dtype, x.requires_grad) for x in (q, k, v))
+        dtype = q.dtype
+        workspace = _efficient_workspace_bytes(batch * heads, tokens, k.shape[2], width, v.shape[-1], low)
+
+        def backward(g: Tensor) -> list[Tensor | None]:
+            copy = _tokens_first(_layout(g), dtype)
+            grads = [_heads_last(shape, dtype) for shape, dtype, _ in like]
+            if not low:  # (grad * out).sum(-1), then transposed
+                product = Tensor(out_shape, float32)
+                summed = Tensor((batch, tokens, heads), float32)
+            delta = Tensor((batch, heads, tokens), float32)
+            if not low:
+                del product, summed
+            scratch = Tensor((workspace,), uint8)
+            del copy, delta, scratch
+            return [grad if wanted else None for grad, (_, _, wanted) in zip(grads, like)]
+
+        record(out, (q, k, v), (q, k, v, mask, out, sums), backward)
+    return out
+
+
+def _efficient_workspace_bytes(
+    rows: int, queries: int, keys: int, width: int, value_width: int, low: bool
+) -> int:
+    """What the backward kernel asks for: gradients of queries by tile, with 16 bytes of lock and counter each, and,
+    for wide heads in 16 bits, a stage for those of keys and values. (mem_eff_attention/kernel_backward.h,
+    ``workspace_size``; tile sizes from kernels/cutlassB.h, sm80.) ``rows``: batch x heads."""
+    widest = width if width >= value_width else value_width
+    block_q = 64 if widest <= 64 else 128
+    block_k = 128 if low and 64 < widest <= 128 else 64
+    stage = 0
+    if low and widest > 128:
+        splits = -(-keys // block_k)
+        if rows >= 256 and keys <= 2 * block_k:
+            splits = 1
+        if splits > 200 // rows:
+            splits = 200 // rows or 1
+        stage = splits * block_k * (-(-width // block_q) + -(-value_width // block_q)) * block_q
+    tiles = -(-queries // block_q) * -(-width // block_k)
+    return rows * (-(-(stage + tiles * (block_q * block_k + 4)) // 4) * 4) * 4
 
 
 def _heads_last(shape: Shape, dtype: DType) -> Tensor:
@@ -1031,11 +1209,15 @@ def group_norm(x: Tensor, groups: int, weight: Tensor | None = None, bias: Tenso
 def batch_norm(
     x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, training: bool = True
 ) -> Tensor:
-    """(N, C, ...): keeps the input and, in training mode, two numbers per channel."""
+    """(N, C, ...): keeps the input and, in training mode, two numbers per channel. cuDNN runs it where there are
+    parameters, a spatial dimension and no bfloat16. (native/Normalization.cpp, ``_batch_norm_impl_index``)"""
+    cudnn = x.ndim > 2 and weight is not None and x.dtype is not bfloat16
+    if cudnn and not _channels_last(x):
+        x = contiguous(x)
     out = empty_like(x)
     shape = (x.shape[1],) if training else (0,)
     mean_, rstd = Tensor(shape, float32), Tensor(shape, float32)
-    return _normalised(out, x, weight, bias, (mean_, rstd))
+    return _normalised(out, x, weight, bias, (mean_, rstd), every=cudnn and training)
 
 
 def instance_norm(x: Tensor) -> Tensor:
@@ -1051,20 +1233,33 @@ def _normalised(
     bias: Tensor | None,
     kept: tuple[Tensor | None, ...],
     packs: bool = False,
+    every: bool = False,
 ) -> Tensor:
-    """``packs``: the backward kernel makes contiguous copies of operands that are not."""
+    """``packs``: the backward kernel makes contiguous copies of operands that are not; ``every``: it makes all three
+    gradients, wanted or not."""
     if tracked(x, weight, bias):
         inputs = (x, weight, bias)
-        like = [None if t is None else _kind(t) for t in inputs]
-        shape, dtype, strides = x.shape, x.dtype, x.strides
+        like = [None if t is None else (_layout(t), t.dtype, t.requires_grad) for t in inputs]
+        layout, dtype, last = _layout(x), x.dtype, every and _channels_last(x)
 
         def backward(g: Tensor) -> list[Tensor | None]:
             copies = (
-                g if g.strides is None or not packs else Tensor(g.shape, g.dtype),
-                None if strides is None or not packs else Tensor(shape, dtype),
+                _formatted(_layout(g), g.dtype, last) if packs or every else None,
+                None if layout[1] is None or not packs else Tensor(layout[0], dtype),
             )
-            grads = [None if item is None else Tensor(*item) for item in like]
-            del copies
+            grads: list[Tensor | None] = []
+            unwanted = []
+            for item in like:
+                if item is None or not (every or item[2]):
+                    grads.append(None)
+                    continue
+                own = (item[0][0], None) if packs else item[0]
+                grad = _fresh(own[0], item[1], own)
+                grads.append(grad if item[2] else None)
+                if not item[2]:
+                    unwanted.append(grad)
+                del grad
+            del copies, unwanted
             return grads
 
         record(out, inputs, (x, weight, *kept), backward)
@@ -1074,25 +1269,10 @@ def _normalised(
 # --------------------------------------------------------------------------------------------------- convolution
 
 
-def _channels_last(x: Tensor) -> bool:
-    """(N, C, H, W) that lies in memory as (N, H, W, C) (c10/core/MemoryFormat.h)."""
-    if x.strides is None or x.ndim != 4:
-        return False
-    smallest = 0
-    for d in (1, 3, 2, 0):
-        if x.strides[d] < smallest or x.strides[d] == 0 or (d == 0 and smallest == x.strides[1]):
-            return False
-        smallest = x.strides[d] * int(x.shape[d])
-    return True
-
-
 def _like_image(x: Tensor, shape: Shape, dtype: DType | None = None) -> Tensor:
-    """A fresh (N, C, H, W) tensor in x's memory format: cuDNN's convolutions and resizing keep channels last."""
+    """A fresh (N, C, ...) tensor in x's memory format: resizing and pooling keep channels last."""
     out = Tensor(shape, dtype or x.dtype)
-    if _channels_last(x):
-        channels, height, width = (int(size) for size in shape[1:])
-        strides = (channels * height * width, 1, width * channels, channels)
-        return out.alias(shape, strides)
+    out.strides = _format_strides(shape, _channels_last(x))
     return out
 
 
@@ -1114,7 +1294,7 @@ def conv(
         (size + 2 * p - kernel) // s + 1
         for size, kernel, s, p in zip(x.shape[2:], weight.shape[2:], strides, paddings)
     )
-    return _convolved(_like_image(x, (x.shape[0], weight.shape[0], *spatial)), x, weight, bias)
+    return _convolved(Tensor((x.shape[0], weight.shape[0], *spatial), x.dtype), x, weight, bias)
 
 
 def conv_transpose(
@@ -1137,19 +1317,59 @@ def conv_transpose(
 
 
 def _convolved(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Keeps x as it came, though cuDNN is given packed operands: it copies them for the moment."""
+    """Keeps x as it came, though cuDNN is given operands of one memory format: it copies them for the moment.
+    (native/Convolution.cpp, native/ConvUtils.h)"""
+    last = _channels_last(x) or _channels_last(weight)
+    out.strides = _format_strides(out.shape, last)
+    copies = _formatted(_layout(x), x.dtype, last), _formatted(_layout(weight), weight.dtype, last)
+    del copies
     if tracked(x, weight, bias):
         inputs = (x, weight, bias)
-        like = [
-            (t.shape, t.dtype) if t is not None and t.requires_grad else None for t in inputs
-        ]
-        record(
-            out,
-            inputs,
-            (x, weight),
-            lambda g: [None if item is None else Tensor(*item) for item in like],
-        )
+        like = [None if t is None else _kind(t) for t in inputs]
+        operands = (_layout(x), x.dtype), (_layout(weight), weight.dtype)
+
+        def backward(g: Tensor) -> list[Tensor | None]:
+            copies = [
+                _formatted(*item, last) for item in ((_layout(g), g.dtype), *operands)
+            ]
+            grads = [None if item is None else Tensor(*item) for item in like]
+            for grad in grads:
+                if grad is not None:
+                    grad.strides = _format_strides(grad.shape, last)
+            del copies
+            return grads
+
+        record(out, inputs, (x, weight), backward)
     return out
+
+
+def _channels_last(x: Tensor) -> bool:
+    """Whether torch takes a tensor for channels-last: its channels have the smallest step, then the last dimension,
+    and so on outwards. (c10/core/MemoryFormat.h, ``is_channels_last_strides_2d``)"""
+    if x.strides is None or not 4 <= x.ndim <= 5 or x.strides[1] == 0:
+        return False
+    least = 0
+    for d in (1, *range(x.ndim - 1, 1, -1), 0):
+        step = x.strides[d]
+        if x.shape[d] == 0 or step < least or (d == 0 and least == x.strides[1]):
+            return False
+        least = step * int(x.shape[d]) if x.shape[d] > 1 else step
+    return True
+
+
+def _format_strides(shape: Shape, channels_last: bool) -> Shape | None:
+    if not channels_last or len(shape) < 4:
+        return None
+    inner = contiguous_strides((shape[0], *shape[2:], shape[1]))
+    strides = (inner[0], inner[-1], *inner[1:-1])
+    return None if is_contiguous(shape, strides) else strides
+
+
+def _formatted(layout: Layout, dtype: DType, channels_last: bool) -> Tensor | None:
+    """A copy in the memory format, where the operand does not have it."""
+    shape, strides = layout
+    wanted = _format_strides(shape, channels_last)
+    return None if strides == wanted else Tensor(shape, dtype)
 
 
 def interpolate(x: Tensor, *size: int) -> Tensor:
@@ -1167,10 +1387,10 @@ def max_pool(x: Tensor, kernel: int, stride: int | None = None) -> Tensor:
     step = stride or kernel
     spatial = tuple((size - kernel) // step + 1 for size in x.shape[2:])
     shape = (*x.shape[:2], *spatial)
-    out, indices = Tensor(shape, x.dtype), Tensor(shape, int64)
+    out, indices = _like_image(x, shape), _like_image(x, shape, int64)
     if tracked(x):
-        before, dtype = x.shape, x.dtype
-        record(out, (x,), (x, indices), lambda g: (Tensor(before, dtype),))
+        layout, dtype = (x.shape, _format_strides(x.shape, _channels_last(x))), x.dtype
+        record(out, (x,), (x, indices), lambda g: (_fresh(layout[0], dtype, layout),))
     return out
 
 
@@ -1181,7 +1401,8 @@ def mse_loss(x: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     """``reduction``: "mean" or "none"."""
     if reduction == "mean":
         return _pointwise_loss(x, target)
-    x, target = upper(x), upper(target)
+    target = upper(target)
+    x = upper(x)
     out = _binary_out(x, target)
     if tracked(x, target):
         need_x, need_y = x.requires_grad, target.requires_grad
@@ -1195,15 +1416,22 @@ def mse_loss(x: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     return out
 
 
-def l1_loss(x: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
-    """Composite in torch: the difference, which is kept, its absolute value, and their mean."""
-    out = abs(sub(upper(x), upper(target)))
-    return mean(out) if reduction == "mean" else out
+def l1_loss(x: Tensor, target: Tensor) -> Tensor:
+    """Mean over all elements; not a kernel of its own but a difference, its magnitude, and the mean."""
+    target = upper(target)
+    x = upper(x)
+    difference = sub(x, target)
+    return mean(abs(difference))
+
+
+def abs(x: Tensor) -> Tensor:
+    return _with_factor(x, empty_like(x), 1)  # grad * self.sgn()
 
 
 def _pointwise_loss(x: Tensor, target: Tensor) -> Tensor:
     """Mean over all elements. The kernel makes the elementwise loss, then reduces it; both operands are kept."""
-    x, target = upper(x), upper(target)
+    target = upper(target)
+    x = upper(x)
     full = empty_like(x)
     out = empty((), x.dtype)
     del full
@@ -1224,6 +1452,7 @@ def _pointwise_loss(x: Tensor, target: Tensor) -> Tensor:
 
 def nll_loss(log_probabilities: Tensor, target: Tensor) -> Tensor:
     """Mean over (tokens, classes) log-probabilities: keeps them; their gradient is a tensor of zeros, filled."""
+    log_probabilities = upper(log_probabilities)
     out, weight = empty((), log_probabilities.dtype), empty((), log_probabilities.dtype)
     if tracked(log_probabilities):
         shape, dtype = log_probabilities.shape, log_probabilities.dtype
@@ -1237,8 +1466,10 @@ def nll_loss(log_probabilities: Tensor, target: Tensor) -> Tensor:
 
 
 def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
-    """(tokens, classes) logits: log-softmax, kept, then the negative log-likelihood."""
-    return nll_loss(log_softmax(logits), target)
+    """(tokens, classes) logits: log-softmax, kept, then the negative log-likelihood. Under autocast the log-softmax
+    stays in the logits' dtype, which cross entropy asks for by name, and its result is copied to fp32."""
+    log_probabilities = _softmax(logits, None)
+    return nll_loss(log_probabilities, target)
 
 
 METHODS: dict[str, Callable[..., Any]] = {

@@ -339,7 +339,7 @@ def select(mask: Array, x: Array) -> Array:
     p = x.program
     out = _write(p, x.shape, x.dtype, x.tracked, mask.var, x.var)
     if out.tracked:
-        p.rule((out.var,), _select_transpose, mask.var, zeros(p, x.shape).var, x.var)
+        p.rule((out.var,), _select_transpose, mask.var, zeros(p, x.shape, x.dtype).var, x.var)
     return out
 
 
@@ -355,7 +355,7 @@ def put(array: Array, part: Array) -> Array:
     out = _write(p, array.shape, array.dtype, array.tracked or part.tracked, array.var, part.var)
     if out.tracked:
         # The first one is written over constant zeros, whose tangent is another constant.
-        nothing = -1 if array.tracked else zeros(p, array.shape).var
+        nothing = -1 if array.tracked else zeros(p, array.shape, array.dtype).var
         p.rule((out.var,), _put_transpose, array, part, nothing)
     return out
 

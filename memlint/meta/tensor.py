@@ -137,7 +137,7 @@ def contiguous_strides(shape: Sequence[int]) -> Shape:
     return tuple(reversed(strides))
 
 
-def _is_contiguous(shape: Shape, strides: Shape) -> bool:
+def is_contiguous(shape: Shape, strides: Shape) -> bool:
     expected = 1
     for size, stride in zip(reversed(shape), reversed(strides)):
         if size != 1:
@@ -232,7 +232,7 @@ class Tensor:
 
     def alias(self, shape: Shape, strides: Shape | None) -> Tensor:
         """Another tensor over the same storage, without history."""
-        if strides is not None and _is_contiguous(shape, strides):
+        if strides is not None and is_contiguous(shape, strides):
             strides = None
         return Tensor(shape, self.dtype, self.storage, strides)
 
@@ -303,7 +303,7 @@ def empty_like(x: Tensor, dtype: DType | None = None) -> Tensor:
 def preserved_strides(shape: Shape, strides: Shape) -> Shape | None:
     """Strides of a fresh tensor made like one that has these: kept where it is dense, else packed in their order."""
     if is_dense(shape, strides):
-        return None if _is_contiguous(shape, strides) else strides
+        return None if is_contiguous(shape, strides) else strides
     return iterated_strides(shape, ((shape, strides),))
 
 
@@ -349,4 +349,4 @@ def iterated_strides(shape: Shape, operands: Sequence[tuple[Shape, Shape | None]
         packed[d] = step
         step *= max(int(shape[d]), 1)
     result = tuple(packed)
-    return None if _is_contiguous(shape, result) else result
+    return None if is_contiguous(shape, result) else result

@@ -162,7 +162,7 @@ class Attention(Module):
         return out
 
     def fused(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
-        output = F.scaled_dot_product_attention(query, key, value)
+        output = F.scaled_dot_product_attention(query, key, value, causal=True)
         out: Tensor = output.transpose(1, 2).contiguous()
         return out
 
@@ -242,7 +242,8 @@ class LanguageModel(Module):
         x = self.norm(x)
         with component("logits"):
             head = self.embed_tokens.weight if self.lm_head is None else self.lm_head.weight
-            return next_token_loss(F.linear(x, head), labels)
+            logits = F.linear(x, head)
+            return next_token_loss(logits, labels)
 
 
 def causal_mask(embedded: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from memlint.dialects.spec import TrainingSpec
 from memlint.meta import functional as F
+from memlint.meta.amp import to
 from memlint.meta.checkpoint import checkpoint
 from memlint.meta.nn import (
     Activation,
@@ -141,7 +142,7 @@ class MultiheadAttention(Module):
 
 
 def modulate(x: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
-    return x * (scale.unsqueeze(1) + 1) + shift.unsqueeze(1)
+    return x * (scale.unsqueeze(1) + 1) + shift.unsqueeze(1)  # type: ignore[no-any-return]
 
 
 class TimestepEmbedder(Module):
@@ -153,7 +154,7 @@ class TimestepEmbedder(Module):
     def forward(self, step: Tensor) -> Tensor:
         half = FREQUENCIES // 2
         frequency = F.exp(empty((half,), float32) * -1.0 / half)
-        angle = F.to(step, float32).unsqueeze(1) * frequency.unsqueeze(0)
+        angle = to(step, float32).unsqueeze(1) * frequency.unsqueeze(0)
         return self.mlp(F.cat((F.cos(angle), F.sin(angle)), -1))  # type: ignore[no-any-return]
 
 
@@ -204,7 +205,7 @@ class DiTBlock(Module):
             modulate(self.norm1(x), shift1, scale1),
         )
         x = x + gate1.unsqueeze(1) * attended
-        return x + gate2.unsqueeze(1) * self.mlp(modulate(self.norm2(x), shift2, scale2))
+        return x + gate2.unsqueeze(1) * self.mlp(modulate(self.norm2(x), shift2, scale2))  # type: ignore[no-any-return]
 
 
 class FinalLayer(Module):
@@ -324,7 +325,7 @@ class FiLM(Module):
 
     def forward(self, x: Tensor, condition: Tensor) -> Tensor:
         gamma, beta = self.projection(condition).chunk(2, -1)
-        return x * (gamma.unsqueeze(1) + 1) + beta.unsqueeze(1)
+        return x * (gamma.unsqueeze(1) + 1) + beta.unsqueeze(1)  # type: ignore[no-any-return]
 
 
 def norm(count: int) -> GroupNorm:
@@ -452,7 +453,8 @@ class TextEncoder(Module):
         x = F.dropout(self.layer_norm(x), 0.1, self.training)
         for layer in self.layers:
             x = layer(x)
-        return x[:, 0, :]
+        first: Tensor = x[:, 0, :]
+        return first
 
 
 # -- training ----------------------------------------------------------------------------------------------------

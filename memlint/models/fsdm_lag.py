@@ -17,7 +17,7 @@ from memlint.meta import jax_numpy as jnp
 from memlint.meta.jaxpr import Array, Program, checkpoint, repeat
 from memlint.meta.tape import Label, Tape
 from memlint.meta.tensor import DTYPES, DType, float32
-from memlint.models import Recording, UnknownModel
+from memlint.models import Recording
 from memlint.models.step import symbolic_spec
 
 FREQUENCIES = 256  # TimestepEmbedder.frequency_embedding_size
@@ -277,7 +277,7 @@ class FewShotDiffusion:
         if not run.lag:
             pooled = [jnp.reshape(pooled, sets, 1, width) for pooled, _ in passes]
             return jnp.reshape(jnp.concatenate(pooled, 1), sets * run.set_size, width)
-        context = jnp.zeros(p, (sets, run.set_size, run.patches, width))
+        context = jnp.zeros(p, (sets, run.set_size, run.patches, width), p.dtype)
         for _, tokens in passes:
             context = jnp.put(context, tokens)
         images = sets * run.set_size
@@ -302,7 +302,7 @@ class FewShotDiffusion:
 
 
 class Settings:
-    """The facts of a run under the names that this file uses. Raises UnknownModel for a size it cannot build."""
+    """The facts of a run under the names that this file uses."""
 
     def __init__(self, spec: TrainingSpec) -> None:
         def value(name: str, default: Any = None) -> Any:
@@ -314,7 +314,7 @@ class Settings:
         self.channels = value("in_channels", 3)
         self.out_channels = self.channels * (2 if value("learn_sigma", False) else 1)
         self.patch = spec["patch_size"]
-        self.patches = (self.image_size // self.patch) ** 2
+        self.patches = max(1, self.image_size // self.patch) ** 2
         self.stacked = value("encoder_tokenize_mode", "stack") == "stack"
         self.set_patch = self.patch * self.patch * self.channels * (self.set_size if self.stacked else 1)
         self.encoder_width = value("hdim")
@@ -334,15 +334,6 @@ class Settings:
         self.remat = spec.get("checkpointing", "none") != "none"
         self.fused_attention = spec.get("attention", "eager") != "eager"
         self.dtype: DType = DTYPES[spec.get("compute_dtype", "float32")]
-        self._check()
-
-    def _check(self) -> None:
-        for name, whole, part in (
-            ("image_size by patch_size", self.image_size, self.patch),
-            ("hidden_size by num_heads", self.width, self.heads),
-        ):
-            if int(part) < 1 or int(whole) % int(part):
-                raise UnknownModel(f"cannot divide {name}: {int(whole)} / {int(part)}")
 
 
 def crossing_blocks(listed: Any, depth: int) -> frozenset[int]:

@@ -96,8 +96,7 @@ class EvaAttention(Module):
                 for projection in (self.q_proj, self.k_proj, self.v_proj)
             )
         x = F.scaled_dot_product_attention(q, k, v)
-        out: Tensor = self.proj(x.transpose(1, 2).reshape(batch, tokens, width))
-        return out
+        return self.proj(x.transpose(1, 2).reshape(batch, tokens, width))  # type: ignore[no-any-return]
 
 
 class PackedSwiGLU(Module):
@@ -107,8 +106,7 @@ class PackedSwiGLU(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         gate, value = self.fc1(x).chunk(2, -1)
-        out: Tensor = self.fc2(F.silu(gate) * value)
-        return out
+        return self.fc2(F.silu(gate) * value)  # type: ignore[no-any-return]
 
 
 class SwiGLU(Module):
@@ -121,8 +119,7 @@ class SwiGLU(Module):
     def forward(self, x: Tensor) -> Tensor:
         gate = self.fc1_g(x)
         x = self.fc1_x(x)
-        out: Tensor = self.fc2(self.norm(F.silu(gate) * x))
-        return out
+        return self.fc2(self.norm(F.silu(gate) * x))  # type: ignore[no-any-return]
 
 
 class Mlp(Module):
@@ -131,8 +128,7 @@ class Mlp(Module):
         self.fc2 = Linear(hidden, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.fc2(F.gelu(self.fc1(x)))
-        return out
+        return self.fc2(F.gelu(self.fc1(x)))  # type: ignore[no-any-return]
 
 
 class DropPath(Module):
@@ -159,7 +155,7 @@ class EvaBlock(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.drop_path(self.attn(self.norm1(x)))
-        return x + self.drop_path(self.mlp(self.norm2(x)))
+        return x + self.drop_path(self.mlp(self.norm2(x)))  # type: ignore[no-any-return]
 
 
 class EvaTransformer(Module):
@@ -247,8 +243,7 @@ class GroupEncoder(Module):
         overall = F.max(x, 2, keepdim=True)[0]
         x = F.cat((overall.expand(-1, -1, size), x), 1)
         x = self.second_conv(x)
-        out: Tensor = F.max(x, 2)[0].reshape(batch, groups, x.shape[1])
-        return out
+        return F.max(x, 2)[0].reshape(batch, groups, x.shape[1])  # type: ignore[no-any-return]
 
 
 class PatchDropout(Module):
@@ -302,8 +297,7 @@ class PointcloudEncoder(Module):
         x = self.patch_dropout(x + position)
         for block in self.visual.blocks:
             x = checkpoint(block, x) if self.checkpointing else block(x)
-        out: Tensor = self.trans2embed(self.visual.fc_norm(x[:, 0, :]))
-        return out
+        return self.trans2embed(self.visual.fc_norm(x[:, 0, :]))  # type: ignore[no-any-return]
 
 
 class Uni3D(Module):
@@ -348,8 +342,7 @@ class PointNet(Module):
             self.final_projection = Sequential(*final)
 
     def forward(self, points: Tensor) -> Tensor:
-        out: Tensor = self.final_projection(F.max(self.mlp(points), 1)[0])
-        return out
+        return self.final_projection(F.max(self.mlp(points), 1)[0])  # type: ignore[no-any-return]
 
 
 # -- policy ------------------------------------------------------------------------------------------------------
@@ -403,7 +396,7 @@ class ConditionalBlock(Module):
             embed = self.cond_encoder(condition).reshape(x.shape[0], 2, self.out_channels, 1)
             out = embed[:, 0] * out + embed[:, 1]
         out = self.blocks[1](out)
-        return out + (x if self.residual_conv is None else self.residual_conv(x))
+        return out + (x if self.residual_conv is None else self.residual_conv(x))  # type: ignore[no-any-return]
 
 
 class StepEncoder(Module):
@@ -416,8 +409,7 @@ class StepEncoder(Module):
     def forward(self, step: Tensor) -> Tensor:
         frequency = F.exp(empty((self.width // 2,)) * -1.0)
         angle = F.mul(empty((step.shape[0], 1), int64), frequency.unsqueeze(0))
-        out: Tensor = self.layers(F.cat((F.sin(angle), F.cos(angle)), -1))
-        return out
+        return self.layers(F.cat((F.sin(angle), F.cos(angle)), -1))  # type: ignore[no-any-return]
 
 
 class ConditionalUnet1D(Module):
@@ -473,8 +465,7 @@ class ConditionalUnet1D(Module):
             x = level.second(x, condition if self.condition_up else None)
             assert level.resample is not None
             x = level.resample(x)
-        out: Tensor = self.final_conv(x).permute(0, 2, 1)
-        return out
+        return self.final_conv(x).permute(0, 2, 1)  # type: ignore[no-any-return]
 
 
 class Level(Module):
@@ -494,8 +485,7 @@ class Normalizer(Module):
         self.offset = buffer(channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = (x.reshape(-1, x.shape[-1]) * self.scale + self.offset).reshape(*x.shape)
-        return out
+        return (x.reshape(-1, x.shape[-1]) * self.scale + self.offset).reshape(*x.shape)  # type: ignore[no-any-return]
 
 
 class Batch(NamedTuple):

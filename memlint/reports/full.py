@@ -135,7 +135,7 @@ def breakdown(estimate: Estimate, style: Style, parts: int = PARTS_SHOWN) -> Ite
             rest = largest[parts:]
             if rest:
                 size = format_bytes(sum(part.size_bytes for part in rest))
-                yield style.paint(f"    {size:>10}  {len(rest)} more modules", DIM)
+                yield style.paint(f"    {size:>10}  {len(rest)} more module{'s' * (len(rest) != 1)}", DIM)
 
 
 def _fine_print(run: RunReport) -> Iterator[str]:
@@ -208,7 +208,9 @@ def _excerpt(span: Span, sources: dict[str, str], style: Style, color: int) -> t
         if width(before) > room // 2:
             before = "..." + before[-(room // 2 - 3) :]
         marked = shorten(marked, room - len(before))
-        excerpt.append(f"{number:>{gutter}} {bar_} {before}{marked}{shorten(after, max(room - len(before) - len(marked), 3))}".rstrip())
+        excerpt.append(
+            f"{number:>{gutter}} {bar_} {before}{marked}{shorten(after, max(room - len(before) - len(marked), 3))}".rstrip()
+        )
         carets = style.paint("^" * max(width(marked), 1), color)
         excerpt.append(f"{' ' * gutter} {bar_} {' ' * width(before)}{carets}")
     if cut:
@@ -217,12 +219,16 @@ def _excerpt(span: Span, sources: dict[str, str], style: Style, color: int) -> t
 
 
 def closing(report: Report, style: Style) -> str:
-    """``2 errors, 1 warning in 3 runs (41 ms)``"""
+    """``2 errors, 1 warning in 3 files, 4 runs (41 ms)``"""
     counts = [(report.count(severity), severity if severity != INFO else "note") for severity in (ERROR, WARNING, INFO)]
     said = ", ".join(f"{number} {word}{'s' * (number != 1)}" for number, word in counts if number)
-    runs = sum(1 for run in report.runs if run.family)
+    files = len({run.path for run in report.runs})
+    runs = len(report.runs)
     fixable = sum(1 for finding in report.findings if finding.fixes)
-    tail = f" in {runs} run{'s' * (runs != 1)} ({report.seconds * 1000:.0f} ms)"
+    tail = f" in {files} file{'s' * (files != 1)}"
+    if runs != files:
+        tail += f", {runs} runs"
+    tail += f" ({report.seconds * 1000:.0f} ms)"
     if fixable:
         tail += f", {fixable} with a fix"
     color = RED if report.count(ERROR) else YELLOW if said else GREEN

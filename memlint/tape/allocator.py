@@ -1,20 +1,20 @@
 """PyTorch's CUDA caching allocator, replayed over a tape: what turns allocated bytes into reserved bytes.
 
-Follows ``c10/cuda/CUDACachingAllocator.cpp`` and ``c10/core/AllocatorConfig.cpp`` of torch 2.13, for one stream
-and without CUDA graphs: rounding, the two pools, best fit, splitting, merging, segment sizes, expandable
-segments, and what is given back to the driver before an allocation fails. ``tests/tape`` holds traces of the
-real library that this module has to match event by event.
+Follows ``c10/cuda/CUDACachingAllocator.cpp`` and ``c10/core/AllocatorConfig.cpp`` of torch 2.13, for one
+stream and without CUDA graphs: rounding, the two pools, best fit, splitting, merging, segment sizes,
+expandable segments, and what is given back to the driver before an allocation fails. ``tests/tape`` holds
+traces of the real library that this module has to match event by event.
 
 The rules, with their names in the source:
 
-- ``round_size``: multiples of 512 bytes; with ``roundup_power2_divisions``, the next division of a power of two.
+- ``round_size``: multiples of 512 bytes; with ``roundup_power2_divisions``, the next division of a power of 2.
 - ``get_pool``: up to 1 MiB the small pool, above it the large pool; they never share a segment.
 - ``get_free_block``: the smallest free block that is large enough, the lowest address among equals.
-- ``should_split``: the rest becomes a free block if it is at least 512 bytes (small pool, expandable segments)
-  or more than 1 MiB (large pool, and the request is below ``max_split_size``). Otherwise it stays in the block,
-  unused but counted as allocated.
-- ``get_allocation_size``: a new segment has 2 MiB (small pool), ``large_segment_size`` = 20 MiB (below 10 MiB),
-  or the request rounded up to 2 MiB.
+- ``should_split``: the rest becomes a free block if it is at least 512 bytes (small pool, expandable
+  segments) or more than 1 MiB (large pool, and the request is below ``max_split_size``). Otherwise it stays in
+  the block, unused but counted as allocated.
+- ``get_allocation_size``: a new segment has 2 MiB (small pool), ``large_segment_size`` = 20 MiB (below
+  10 MiB), or the request rounded up to 2 MiB.
 - ``free_block``: merges with free neighbours of the same segment at once.
 - Before it gives up, the allocator returns oversize blocks (only with ``max_split_size``), then every segment
   that is entirely free, and asks the driver again.
@@ -26,7 +26,11 @@ from bisect import bisect_left, insort
 from typing import NamedTuple
 
 from memlint.meta.tape import Tape
-from memlint.tape.allocator_conf import DEFAULT, MIN_LARGE_BYTES, POWER2_INTERVALS, AllocatorConf
+from memlint.tape.allocator_conf import DEFAULT as DEFAULT
+from memlint.tape.allocator_conf import MIN_LARGE_BYTES, POWER2_INTERVALS
+from memlint.tape.allocator_conf import AllocatorConf as AllocatorConf
+from memlint.tape.allocator_conf import ConfError as ConfError
+from memlint.tape.allocator_conf import parse_conf as parse_conf
 from memlint.units import MiB
 
 MIN_BLOCK_BYTES = 512  # kMinBlockSize
@@ -37,7 +41,7 @@ ROUND_LARGE_BYTES = 2 * MiB  # kRoundLarge
 # Every quantity of the simulation is a multiple of 512 bytes, so it counts in these units.
 _UNIT_SHIFT = 9
 _SMALL_UNITS = SMALL_BYTES >> _UNIT_SHIFT
-# A free block is one int, (size << _SIZE_SHIFT) + address: ints sort as the allocator's (size, address) pairs do.
+# A free block is one int, (size << _SIZE_SHIFT) + address: ints sort as the allocator's (size, address) pairs.
 _SIZE_SHIFT = 52
 _ADDRESS_MASK = (1 << _SIZE_SHIFT) - 1
 _LARGE_REGION = 1 << 48  # where the large pool's expandable addresses begin, in units
@@ -49,11 +53,12 @@ _SIZE_MAX = (1 << 64) - 1
 class AllocatorResult(NamedTuple):
     """What a tape does to the allocator.
 
-    allocated_peak_bytes        peak of ``torch.cuda.memory_allocated()``: whole blocks, unsplit rests included
+    allocated_peak_bytes        peak of ``torch.cuda.memory_allocated()``: whole blocks, with unsplit rests
     reserved_peak_bytes         peak of ``torch.cuda.memory_reserved()``
     reserved_at_allocated_peak  reserved bytes when the allocated peak is first reached
     segments                    bytes of each segment held at the end; with expandable segments, one per pool
     oom_index                   the event that found no memory, where the run ends; None if all were served
+    allocated_bytes             still handed out at the end
     """
 
     allocated_peak_bytes: int
@@ -61,6 +66,7 @@ class AllocatorResult(NamedTuple):
     reserved_at_allocated_peak: int
     segments: tuple[int, ...]
     oom_index: int | None
+    allocated_bytes: int
 
 
 def round_size(size_bytes: int, divisions: tuple[int, ...] = ()) -> int:
@@ -165,6 +171,7 @@ def simulate(tape: Tape, conf: AllocatorConf = DEFAULT, capacity_bytes: int | No
         reserved_at_peak << _UNIT_SHIFT,
         pools.held(),
         oom_index,
+        allocated << _UNIT_SHIFT,
     )
 
 
@@ -278,7 +285,7 @@ class _Segments:
         return self.segments.get(key & _ADDRESS_MASK) == key >> _SIZE_SHIFT
 
     def release_oversize(self, pool: list[int], size: int) -> bool:
-        """``release_available_cached_blocks``: one oversize block, or the largest ones until enough is free."""
+        """``release_available_cached_blocks``: one oversize block, or the largest until enough is free."""
         if self.max_split is None:
             return False
         wanted = max(size, self.max_split)
@@ -299,7 +306,7 @@ class _Segments:
                     self.release(pool, slot)
 
     def collect_garbage(self) -> None:
-        """``garbage_collect_cached_blocks``: idle large segments of at least average age, until enough is free."""
+        """``garbage_collect_cached_blocks``: idle large segments, those of at least average age first."""
         wanted = self.reserved - self.garbage_limit
         if wanted <= 0:
             return
@@ -365,7 +372,7 @@ class _ExpandableSegments(_Segments):
         return self.pop(pool, bisect_left(pool, (block << _SIZE_SHIFT) + start))
 
     def find_range(self, pool: list[int], size: int) -> int:
-        """Lowest address from which ``size`` units are free or unmapped, with something unmapped among them."""
+        """Lowest address from which ``size`` units are free or unmapped, not all of them free."""
         unmapped = self.unmapped[id(pool)]
         for hole in unmapped:
             start = self.free_starts.get(hole, hole)
@@ -385,7 +392,7 @@ class _ExpandableSegments(_Segments):
         return start
 
     def map(self, pool: list[int], hole: int, size: int) -> bool:
-        """Back ``size`` units from ``hole`` on by memory, in whole pages, and join them to free neighbours."""
+        """Back ``size`` units from ``hole`` on with memory, in whole pages; join them to free neighbours."""
         page = self.pages[id(pool)]
         unmapped = self.unmapped[id(pool)]
         size = -(-size // page) * page

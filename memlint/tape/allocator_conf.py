@@ -1,13 +1,12 @@
 """``PYTORCH_ALLOC_CONF``, read as torch 2.13 reads it.
 
-Source: ``c10/core/AllocatorConfig.h``, ``c10/cuda/CUDAAllocatorConfig.h`` and the library built from them. In a
-CUDA build ``PYTORCH_CUDA_ALLOC_CONF`` wins where both variables are set, although the newer name is documented
-to have priority (tried with the allocator of torch 2.13.0+cu130).
+Source: ``c10/core/AllocatorConfig.h``, ``c10/cuda/CUDAAllocatorConfig.h`` and the library built from them. In
+a CUDA build ``PYTORCH_CUDA_ALLOC_CONF`` wins where both variables are set, although a comment of the header
+gives the newer name priority (tried with the allocator of torch 2.13.0+cu130).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 from memlint.units import MiB
@@ -68,104 +67,84 @@ class ConfError(ValueError):
         self.suggestion = suggestion
 
 
-# AcceleratorAllocatorConfig (c10/core/AllocatorConfig.h) and CUDAAllocatorConfig::getKeys, torch 2.13.
-KNOWN_KEYS = (
-    "large_segment_size_mb",
-    "max_split_size_mb",
-    "max_non_split_rounding_mb",
-    "garbage_collection_threshold",
-    "roundup_power2_divisions",
-    "expandable_segments",
-    "pinned_use_background_threads",
-    "pinned_max_round_threshold_mb",
-    "pinned_max_cached_size_mb",
-    "backend",
-    "release_lock_on_cudamalloc",
-    "release_lock_on_hipmalloc",
-    "pinned_use_cuda_host_register",
-    "pinned_use_hip_host_register",
-    "pinned_num_register_threads",
-    "pinned_reserve_segment_size_mb",
-    "pinned_free_catch_all",
-    "graph_capture_record_stream_reuse",
-    "per_process_memory_fraction",
-    "throw_on_cudamalloc_oom",
-)
 BACKENDS = ("native", "cudaMallocAsync")
 
 
 def parse_conf(text: str) -> AllocatorConf:
     """Read the value of ``PYTORCH_ALLOC_CONF`` as torch 2.13 does. Raises ConfError where torch refuses it.
 
-    torch is lenient in ways that are kept: blanks are dropped wherever they stand, a later key wins, and a number
-    ends where its digits end (``64MB`` is 64); what is dropped so is listed in ``ignored``.
+    torch is lenient in ways that are kept: blanks are dropped wherever they stand, a later key wins, and a
+    number ends where its digits end (``64MB`` is 64); what is dropped so is listed in ``ignored``.
     """
     tokens = _tokens(text)
-    settings: dict[str, object] = {}
+    flags: dict[str, bool] = {}
+    shares: dict[str, float] = {}
+    numbers: dict[str, int] = {}
+    sizes_mb: list[tuple[str, int]] = []  # those that are compared with the segment size
+    divisions: tuple[int, ...] = ()
+    backend = BACKENDS[0]
     ignored: list[tuple[str, str]] = []
+    keys: list[str] = []
     at = 0
     while at < len(tokens):
         key = tokens[at]
-        if key not in KNOWN_KEYS:
+        if key not in _EXAMPLES:
             raise _unknown_key(key)
-        # torch steps over what should be the colon without looking at it.
-        value = tokens[at + 2] if at + 2 < len(tokens) else None
-        if value is None:
+        if at + 2 >= len(tokens):
             raise ConfError(key, f"{key} has no value", f"{key}:{_EXAMPLES[key]}")
-        if key == "roundup_power2_divisions" and value == "[":
-            settings[key], at = _divisions(tokens, at + 3)
+        keys.append(key)
+        value = tokens[at + 2]  # torch steps over what should be the colon without looking at it
+        at += 2
+        if key in _FLAGS:
+            flags[key] = _flag(key, value)
+        elif key in _SHARES:
+            shares[key] = _share(key, value, ignored)
+        elif key == "backend":
+            backend = _backend(key, value)
+        elif key == "roundup_power2_divisions":
+            if value == "[":
+                divisions, at = _divisions(key, tokens, at, divisions)
+            else:
+                divisions = _one_division(key, value, ignored)
         else:
-            settings[key] = _READERS[key](key, value, ignored)
-            at += 2
+            numbers[key] = _whole_number(key, value, ignored)
+            if key in ("max_split_size_mb", "max_non_split_rounding_mb"):
+                sizes_mb.append((key, numbers[key]))
         at += 2  # the value, and what should be a comma
-    return _conf(settings, ignored)
 
-
-def _conf(settings: dict[str, object], ignored: list[tuple[str, str]]) -> AllocatorConf:
-    large_mb = settings.get("large_segment_size_mb", LARGE_SEGMENT_BYTES // MiB)
-    assert isinstance(large_mb, int)
-    # Both are compared with the segment size of the same text, whichever comes first.
-    for key in ("max_split_size_mb", "max_non_split_rounding_mb"):
-        size_mb = settings.get(key)
-        if isinstance(size_mb, int) and size_mb < large_mb:
-            raise ConfError(key, f"{key}:{size_mb} is too small: torch takes {large_mb} or more", f"{key}:{large_mb}")
-    split_mb = settings.get("max_split_size_mb")
-    rounding_mb = settings.get("max_non_split_rounding_mb", NON_SPLIT_ROUNDING_BYTES // MiB)
-    threshold = settings.get("garbage_collection_threshold", 0.0)
-    divisions = settings.get("roundup_power2_divisions", ())
-    fraction = settings.get("per_process_memory_fraction", 1.0)
-    assert isinstance(rounding_mb, int)
-    assert isinstance(threshold, float)
-    assert isinstance(divisions, tuple)
-    assert isinstance(fraction, float)
-    expandable = bool(settings.get("expandable_segments", False))
-    backend = str(settings.get("backend", "native"))
-
-    if backend == "cudaMallocAsync":
-        native = [key for key in settings if key in _NATIVE_KEYS]
-        ignored += [(key, "backend:cudaMallocAsync has its own pool") for key in native]
-    else:
-        if threshold and fraction >= 1.0:
-            reason = "nothing is collected unless per_process_memory_fraction is below 1"
-            ignored.append(("garbage_collection_threshold", reason))
-        elif threshold and expandable:
-            ignored.append(("garbage_collection_threshold", "expandable segments are never collected"))
-        if split_mb is not None and expandable:
-            ignored.append(("max_split_size_mb", "expandable segments split every block"))
-        if split_mb is None and "max_non_split_rounding_mb" in settings:
-            ignored.append(("max_non_split_rounding_mb", "it applies only with max_split_size_mb"))
-    return AllocatorConf(
-        split_mb * MiB if isinstance(split_mb, int) else None,
-        rounding_mb * MiB,
-        threshold,
+    large_mb = numbers.get("large_segment_size_mb", LARGE_SEGMENT_BYTES // MiB)
+    for key, size_mb in sizes_mb:  # whichever of the two stands first
+        if size_mb < large_mb:
+            message = f"{key}:{size_mb} is too small: torch takes {large_mb} or more"
+            raise ConfError(key, message, f"{key}:{large_mb}")
+    split_mb = numbers.get("max_split_size_mb")
+    conf = AllocatorConf(
+        None if split_mb is None else split_mb * MiB,
+        numbers.get("max_non_split_rounding_mb", NON_SPLIT_ROUNDING_BYTES // MiB) * MiB,
+        shares.get("garbage_collection_threshold", 0.0),
         divisions if any(count > 1 for count in divisions) else (),
-        expandable,
+        flags.get("expandable_segments", False),
         large_mb * MiB,
-        fraction,
-        bool(settings.get("throw_on_cudamalloc_oom", False)),
+        shares.get("per_process_memory_fraction", 1.0),
+        flags.get("throw_on_cudamalloc_oom", False),
         backend,
-        tuple(ignored),
     )
+    return conf._replace(ignored=(*ignored, *_idle_settings(conf, keys)))
+
+
+def _idle_settings(conf: AllocatorConf, keys: list[str]) -> list[tuple[str, str]]:
+    """(key, why) of the settings that another one makes pointless."""
+    if conf.backend != "native":
+        return [(key, f"backend:{conf.backend} has a pool of its own") for key in keys if key in _NATIVE_KEYS]
+    idle = []
+    if conf.garbage_collection_threshold and conf.per_process_memory_fraction >= 1.0:
+        reason = "nothing is collected unless per_process_memory_fraction is below 1"
+        idle.append(("garbage_collection_threshold", reason))
+    elif conf.garbage_collection_threshold and conf.expandable_segments:
+        idle.append(("garbage_collection_threshold", "expandable segments are never collected"))
+    if conf.max_split_bytes is None and "max_non_split_rounding_mb" in keys:
+        idle.append(("max_non_split_rounding_mb", "it applies only with max_split_size_mb"))
+    return idle
 
 
 _NATIVE_KEYS = (
@@ -201,78 +180,93 @@ def _unknown_key(key: str) -> ConfError:
     for separator in "=;|":
         head = key.partition(separator)[0]
         if head != key and head in KNOWN_KEYS:
-            message = f"{key!r}: torch separates a key from its value by ':' and settings by ','"
+            message = f"{_shown(key)}: torch separates a key from its value by ':' and settings by ','"
             return ConfError(key, message, f"{head}:{_EXAMPLES[head]}")
-    near = get_close_matches(key.lower(), KNOWN_KEYS, n=1)
+    near = get_close_matches(key[:64].lower(), KNOWN_KEYS, n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
-    return ConfError(key, f"torch 2.13 knows no allocator setting {key!r}{hint}", near[0] if near else "")
+    return ConfError(key, f"torch 2.13 knows no allocator setting {_shown(key)}{hint}", near[0] if near else "")
 
 
-def _flag(key: str, text: str, ignored: list[tuple[str, str]]) -> bool:
+def _flag(key: str, text: str) -> bool:
     if text not in ("True", "False"):
         meant = {"true": "True", "1": "True", "yes": "True", "on": "True"}
         meant |= {"false": "False", "0": "False", "no": "False", "off": "False"}
         wanted = meant.get(text.lower(), "")
-        message = f"{key} is True or False, spelled exactly so, not {text!r}"
+        message = f"{key} is True or False, spelled exactly so, not {_shown(text)}"
         raise ConfError(key, message, f"{key}:{wanted}" if wanted else "")
     return text == "True"
+
+
+def _whole_number(key: str, text: str, ignored: list[tuple[str, str]]) -> int:
+    """A number, within the bounds of its key. Keys in megabytes stop where bytes would not fit a size_t."""
+    number = _number(key, text, ignored)
+    if key == "pinned_num_register_threads" and not (_is_power_of_two(number) and number <= MAX_REGISTER_THREADS):
+        message = f"{key} is a power of two up to {MAX_REGISTER_THREADS}, not {_shown(text)}"
+        raise ConfError(key, message, f"{key}:8")
+    if key == "pinned_reserve_segment_size_mb" and not number:
+        raise ConfError(key, f"{key} is greater than 0", f"{key}:{_EXAMPLES[key]}")
+    if key == "large_segment_size_mb" and number <= MIN_LARGE_BYTES // MiB:
+        raise ConfError(key, f"{key}:{number} is too small: torch takes more than 10", f"{key}:11")
+    return min(number, _SIZE_MAX // MiB)
 
 
 def _number(key: str, text: str, ignored: list[tuple[str, str]]) -> int:
     """``std::stoull``: an optional sign and digits; the rest of the word is dropped, a minus wraps around."""
     sign = text[:1] if text[:1] in ("+", "-") else ""
-    digits = ""
-    for character in text[len(sign) :]:
-        if character not in "0123456789":
-            break
-        digits += character
-    if not digits or int(digits) > _SIZE_MAX:
-        raise ConfError(key, f"{key} needs a whole number, not {text!r}", f"{key}:{_EXAMPLES[key]}")
+    digits = _leading_digits(text, len(sign))
+    significant = digits.lstrip("0") or digits[:1]
+    if not digits or len(significant) > 20 or int(significant) > _SIZE_MAX:
+        raise ConfError(key, f"{key} needs a whole number, not {_shown(text)}", f"{key}:{_EXAMPLES[key]}")
     if len(sign + digits) < len(text):
-        ignored.append((key, f"torch reads {digits} and drops the rest of {text!r}"))
-    value = int(digits)
+        ignored.append((key, f"torch reads {_shown(sign + digits)} and drops the rest of {_shown(text)}"))
+    value = int(significant)
     if sign == "-" and value:
-        ignored.append((key, f"torch reads {text!r} as a number without bound"))
+        ignored.append((key, f"torch reads {_shown(text)} as a number without bound"))
         value = _SIZE_MAX + 1 - value
     return value
 
 
-def _megabytes(key: str, text: str, ignored: list[tuple[str, str]]) -> int:
-    return min(_number(key, text, ignored), _SIZE_MAX // MiB)
+def _leading_digits(text: str, begin: int) -> str:
+    end = begin
+    while end < len(text) and text[end] in "0123456789":
+        end += 1
+    return text[begin:end]
 
 
-def _large_segment(key: str, text: str, ignored: list[tuple[str, str]]) -> int:
-    size_mb = _megabytes(key, text, ignored)
-    if size_mb <= MIN_LARGE_BYTES // MiB:
-        raise ConfError(key, f"{key}:{size_mb} is too small: torch takes more than 10", f"{key}:11")
-    return size_mb
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= 40 else text[:40] + "...")
 
 
 def _share(key: str, text: str, ignored: list[tuple[str, str]]) -> float:
-    """``std::stod``: the longest number that the word begins with."""
-    for end in range(len(text), 0, -1):
-        try:
-            value = float(text[:end]) if "_" not in text[:end] else None
-        except ValueError:
-            continue
-        if value is None:
-            continue
-        inside = 0 < value < 1 if key == "garbage_collection_threshold" else 0 <= value <= 1
-        if not inside:
-            message = f"{key} is a share between 0 and 1, not {text}"
-            raise ConfError(key, message, f"{key}:{value / 100:g}" if 1 < value < 100 else "")
-        if end < len(text):
-            ignored.append((key, f"torch reads {text[:end]} and drops the rest of {text!r}"))
-        return value
-    raise ConfError(key, f"{key} needs a number, not {text!r}", f"{key}:{_EXAMPLES[key]}")
+    """``std::stod``: the longest decimal number that the word begins with."""
+    number = text[:1] if text[:1] in ("+", "-") else ""
+    number += _leading_digits(text, len(number))
+    if text[len(number) : len(number) + 1] == ".":
+        number += "." + _leading_digits(text, len(number) + 1)
+    if not any(character.isdigit() for character in number):
+        raise ConfError(key, f"{key} needs a number, not {_shown(text)}", f"{key}:{_EXAMPLES[key]}")
+    if text[len(number) : len(number) + 1] in ("e", "E"):
+        sign = text[len(number) + 1 : len(number) + 2]
+        begin = len(number) + (2 if sign in ("+", "-") else 1)
+        exponent = _leading_digits(text, begin)
+        if exponent:
+            number = text[: begin + len(exponent)]
+    value = float(number)
+    inside = 0 < value < 1 if key == "garbage_collection_threshold" else 0 <= value <= 1
+    if not inside:
+        wanted = f"{key}:{value / 100:g}" if 1 < value < 100 else ""
+        raise ConfError(key, f"{key} is a share between 0 and 1, not {_shown(number)}", wanted)
+    if len(number) < len(text):
+        ignored.append((key, f"torch reads {_shown(number)} and drops the rest of {_shown(text)}"))
+    return value
 
 
-def _backend(key: str, text: str, ignored: list[tuple[str, str]]) -> str:
+def _backend(key: str, text: str) -> str:
     if text not in BACKENDS:
         from difflib import get_close_matches
 
-        near = get_close_matches(text, BACKENDS, n=1, cutoff=0.4)
-        message = f"backend is native or cudaMallocAsync, not {text!r}"
+        near = get_close_matches(text[:64], BACKENDS, n=1, cutoff=0.4)
+        message = f"backend is native or cudaMallocAsync, not {_shown(text)}"
         raise ConfError(key, message, f"backend:{near[0]}" if near else "")
     return text
 
@@ -285,27 +279,30 @@ def _one_division(key: str, text: str, ignored: list[tuple[str, str]]) -> tuple[
     count = _number(key, text, ignored)
     if not _is_power_of_two(count):
         near = 1 << max(count.bit_length() - 1, 0)
-        raise ConfError(key, f"{key} is a power of two, not {text!r}", f"{key}:{near}")
+        raise ConfError(key, f"{key} is a power of two, not {_shown(text)}", f"{key}:{near}")
     return (count,) * POWER2_INTERVALS
 
 
-def _divisions(tokens: list[str], at: int) -> tuple[tuple[int, ...], int]:
-    """``[256:1,512:2,>:8]``: divisions by size in MiB. Returns them and where the closing bracket stands."""
-    key = "roundup_power2_divisions"
-    counts = [0] * POWER2_INTERVALS
+def _divisions(key: str, tokens: list[str], at: int, before: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
+    """``[256:1,512:2,>:8]``: divisions by size in MiB, from the bracket at ``at``; and where it is closed.
+
+    Intervals that the list passes over keep what an earlier setting gave them.
+    """
+    at += 1
+    counts = list(before) or [0] * POWER2_INTERVALS
     first, last = True, 0
     while at < len(tokens) and tokens[at] != "]":
         if at + 2 >= len(tokens):
             raise ConfError(key, f"{key} has an interval without divisions", f"{key}:{_EXAMPLES[key]}")
         boundary, count = tokens[at], _number(key, tokens[at + 2], [])
         if count and not _is_power_of_two(count):
-            raise ConfError(key, f"the divisions of {key} are 0 or a power of two, not {count}")
+            raise ConfError(key, f"the divisions of {key} are 0 or a power of two, not {_shown(tokens[at + 2])}")
         if boundary == ">":
             counts[last + 1 :] = [count] * (POWER2_INTERVALS - last - 1)
         else:
             size_mb = _number(key, boundary, [])
             if not _is_power_of_two(size_mb):
-                raise ConfError(key, f"the intervals of {key} are powers of two (MiB) or '>', not {boundary}")
+                raise ConfError(key, f"the intervals of {key} are powers of two (MiB) or '>', not {_shown(boundary)}")
             last = min(size_mb.bit_length() - 1, POWER2_INTERVALS - 1)
             if first:
                 counts[:last] = [count] * last
@@ -319,56 +316,31 @@ def _divisions(tokens: list[str], at: int) -> tuple[tuple[int, ...], int]:
     return tuple(counts), at
 
 
-def _threads(key: str, text: str, ignored: list[tuple[str, str]]) -> int:
-    count = _number(key, text, ignored)
-    if not _is_power_of_two(count) or count > MAX_REGISTER_THREADS:
-        raise ConfError(key, f"{key} is a power of two up to {MAX_REGISTER_THREADS}, not {text!r}", f"{key}:8")
-    return count
-
-
-def _positive(key: str, text: str, ignored: list[tuple[str, str]]) -> int:
-    count = _number(key, text, ignored)
-    if not count:
-        raise ConfError(key, f"{key} is greater than 0")
-    return count
-
-
-_Reader = Callable[[str, str, list[tuple[str, str]]], object]
-
-_READERS: dict[str, _Reader] = {
-    "large_segment_size_mb": _large_segment,
-    "max_split_size_mb": _megabytes,
-    "max_non_split_rounding_mb": _megabytes,
-    "garbage_collection_threshold": _share,
-    "roundup_power2_divisions": _one_division,
-    "expandable_segments": _flag,
-    "pinned_use_background_threads": _flag,
-    "pinned_max_round_threshold_mb": _number,
-    "pinned_max_cached_size_mb": _number,
-    "backend": _backend,
-    "release_lock_on_cudamalloc": _flag,
-    "release_lock_on_hipmalloc": _flag,
-    "pinned_use_cuda_host_register": _flag,
-    "pinned_use_hip_host_register": _flag,
-    "pinned_num_register_threads": _threads,
-    "pinned_reserve_segment_size_mb": _positive,
-    "pinned_free_catch_all": _flag,
-    "graph_capture_record_stream_reuse": _flag,
-    "per_process_memory_fraction": _share,
-    "throw_on_cudamalloc_oom": _flag,
-}
-
+# The keys, and what may stand after each.
+_FLAGS = (
+    "expandable_segments",
+    "pinned_use_background_threads",
+    "release_lock_on_cudamalloc",
+    "release_lock_on_hipmalloc",
+    "pinned_use_cuda_host_register",
+    "pinned_use_hip_host_register",
+    "pinned_free_catch_all",
+    "graph_capture_record_stream_reuse",
+    "throw_on_cudamalloc_oom",
+)
+_SHARES = ("garbage_collection_threshold", "per_process_memory_fraction")
 _EXAMPLES = {
-    "large_segment_size_mb": "20",
     "max_split_size_mb": "512",
-    "max_non_split_rounding_mb": "20",
     "garbage_collection_threshold": "0.8",
     "roundup_power2_divisions": "[256:1,512:2,1024:4,>:8]",
+    "large_segment_size_mb": "20",
+    "max_non_split_rounding_mb": "20",
+    "per_process_memory_fraction": "0.9",
+    "backend": "native",
     "pinned_max_round_threshold_mb": "64",
     "pinned_max_cached_size_mb": "64",
-    "backend": "native",
     "pinned_num_register_threads": "8",
     "pinned_reserve_segment_size_mb": "64",
-    "per_process_memory_fraction": "0.9",
-    **{key: "True" for key, reader in _READERS.items() if reader is _flag},
+    **dict.fromkeys(_FLAGS, "True"),
 }
+KNOWN_KEYS = tuple(_EXAMPLES)  # of torch 2.13: AcceleratorAllocatorConfig's, and CUDAAllocatorConfig::getKeys

@@ -16,7 +16,7 @@ ROOT = "(model)"  # storages that no module claims
 
 
 def part_name(module: str, depth: int = MODULE_DEPTH) -> str:
-    """The first ``depth`` names of a module path. Repeated blocks share one: ``layers.3.mlp`` is ``layers.*.mlp``."""
+    """The first ``depth`` names of a module path. Repeated blocks share one: ``layers.3.mlp``, ``layers.*.mlp``."""
     names: list[str] = []
     left = depth
     for name in module.split("."):
@@ -84,7 +84,9 @@ def closed_form(tape: Tape, storages: Sequence[int]) -> tuple[str, Symbols]:
     for storage in storages:
         shape = tape.shapes[storage] if tape.shapes is not None else None
         size = tape.sizes[storage]
-        product = _product(shape) if shape is not None and prod(shape[0]) * shape[1] == size else None
+        if not size:
+            continue
+        product = _product(shape, size) if shape is not None else None
         if shape is None or product is None:
             constant += size
             continue
@@ -108,9 +110,12 @@ class _Product(NamedTuple):
     size_bytes: int
 
 
-def _product(shape: tuple[tuple[int, ...], int]) -> _Product | None:
-    """None if no dimension is symbolic."""
+def _product(shape: tuple[tuple[int, ...], int], size_bytes: int) -> _Product | None:
+    """None if no dimension is symbolic, or if the shape does not account for the size."""
     dimensions, element_bytes = shape
+    # As plain ints: a Dim writes an expression for every multiplication.
+    if prod(map(int, dimensions)) * element_bytes != size_bytes:
+        return None
     factors: list[str] = []
     numbers: list[int] = []
     for dimension in dimensions:
@@ -123,7 +128,7 @@ def _product(shape: tuple[tuple[int, ...], int]) -> _Product | None:
         return None
     factors.sort(key=lambda factor: (factor.startswith("("), factor))  # names before brackets
     numbers = sorted((number for number in numbers if number != 1), reverse=True)
-    return _Product(tuple(factors), tuple(numbers), element_bytes, prod(dimensions) * element_bytes)
+    return _Product(tuple(factors), tuple(numbers), element_bytes, size_bytes)
 
 
 def _written(product: _Product, count: int) -> str:

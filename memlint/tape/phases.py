@@ -17,7 +17,7 @@ class Peak(NamedTuple):
     peak_bytes  sum of the live storages, each rounded up to 512 bytes
     event       position in ``tape.events`` of the allocation that first reaches it; -1 if there is none
     phase       the phase that this event belongs to
-    phases      most bytes live within each phase, in order of first appearance; what a phase inherits counts
+    phases      most bytes live within each phase, in order of appearance; what a phase inherits counts
     """
 
     peak_bytes: int

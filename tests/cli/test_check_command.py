@@ -87,11 +87,13 @@ def test_mistakes_name_what_would_be_right(arguments: list[str], hint: str) -> N
     assert result.stdout == ""
 
 
-@pytest.mark.parametrize(
-    "option",
-    ["--fix", "--unsafe-fixes", "--fix-only", "--diff", "--baseline", "--write-baseline", "--add-ignore"]
-    + ["--trace", "--probe", "--probe-timeout", "--jobs", "--no-cache", "--cache-dir"],
-)
+NOT_BUILT = """
+--fix --unsafe-fixes --fix-only --diff --baseline --write-baseline --add-ignore
+--trace --probe --probe-timeout --jobs --no-cache --cache-dir
+"""
+
+
+@pytest.mark.parametrize("option", NOT_BUILT.split())
 def test_options_that_are_not_built_do_not_exist(option: str) -> None:
     result = run("small.yaml", option)
     assert result.exit_code == 2
@@ -157,7 +159,8 @@ def test_json_without_runs_is_a_report_too() -> None:
 def test_github_annotates_and_writes_the_summary(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
     result = run("--output-format", "github")
-    assert result.stdout.startswith("::error file=large.yaml,line=2,endLine=2,col=3,endColumn=8,title=MEM990 demo-large::")
+    properties = "file=large.yaml,line=2,endLine=2,col=3,endColumn=8,title=MEM990 demo-large"
+    assert result.stdout.startswith(f"::error {properties}::")
     assert "MEM990" in (tmp_path / "summary.md").read_text()
 
 

@@ -201,3 +201,41 @@ def test_config_show_refuses_what_check_refuses() -> None:
     result = run("config", "show")
     assert result.exit_code == 2
     assert "memlint.toml: unknown rule 'MEM9999'" in result.stderr
+
+
+# -- gpus
+
+
+def test_gpus_lists_the_catalogue() -> None:
+    from memlint.data.catalogue import cards
+
+    lines = run("gpus").stdout.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == [card.name for card in cards()]
+    entries = json.loads(run("gpus", "--output-format", "json").stdout)
+    assert [entry["usable_bytes"] for entry in entries] == [card.usable_bytes for card in cards()]
+
+
+def test_gpus_shows_the_card_that_a_loose_name_means() -> None:
+    assert run("gpus", "NVIDIA A100-SXM4-80GB").stdout.splitlines()[1].startswith("a100-80gb ")
+    assert json.loads(run("gpus", "A100 80GB", "--output-format", "json").stdout)["name"] == "a100-80gb"
+
+
+def test_an_unknown_card_is_named_with_its_neighbours() -> None:
+    for command in (("gpus", "l40z"), ("check", ".", "--gpu", "l40z"), ("explain", "x.yaml", "--gpu", "l40z")):
+        result = run(*command)
+        assert result.exit_code == 2
+        assert "l40s" in result.stderr
+
+
+@pytest.mark.usefixtures("_demo")
+def test_a_card_is_a_budget() -> None:
+    from memlint.data.catalogue import gpu
+
+    report = json.loads(run("check", "large.yaml", "--gpu", "a100-80gb", "--output-format", "json").stdout)
+    assert report["files"][0]["budget"]["bytes"] == gpu("a100-80gb").usable_bytes
+    assert report["files"][0]["budget"]["source"] == "--gpu a100-80gb"
+    Path("memlint.toml").write_text('budget = "1GB"\ngpu = "t4"\n')
+    report = json.loads(run("check", "large.yaml", "--output-format", "json").stdout)
+    assert report["files"][0]["budget"]["source"] == "memlint.toml: budget = 1GB"
+    report = json.loads(run("check", "large.yaml", "--gpu", "l40s", "--output-format", "json").stdout)
+    assert report["files"][0]["budget"]["source"] == "--gpu l40s"

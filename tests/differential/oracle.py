@@ -22,12 +22,14 @@ class Operand(NamedTuple):
 
     order   the dimensions as they lie in memory, outermost first; () for contiguous
     extra   so many more elements lie after each run of the last dimension (a slice of something wider)
+    buffer  it belongs to the model: never trains, and does not count as saved
     """
 
     shape: tuple[int, ...]
     dtype: str = "float32"
     order: tuple[int, ...] = ()
     extra: int = 0
+    buffer: bool = False
 
     @property
     def is_floating(self) -> bool:
@@ -90,21 +92,23 @@ def _flat(outputs: Any) -> list[Any]:
 def in_torch(
     operation: Operation, operands: Sequence[Operand], trainable: Sequence[bool], hidden: bool, autocast: str
 ) -> Bytes:
-    """``hidden``: the first operand is not a leaf but the result of a negation."""
+    """``hidden``: the first operand that trains is not a leaf but the result of a negation."""
     with fake_cuda() as tracker, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         tensors = [o.in_torch().requires_grad_(t) for o, t in zip(operands, trainable)]
         leaves = list(tensors)
         start = tracker.live_bytes
         if hidden:
-            tensors[0] = -tensors[0]
+            first = trainable.index(True)
+            tensors[first] = -tensors[first]
         tracker.reset_peak()
         context = (
             torch.autocast("cpu", getattr(torch, autocast)) if autocast else nullcontext()
         )
-        with SavedTensors(tracker=tracker) as saved, context:
+        buffers = [t for t, o in zip(tensors, operands) if o.buffer]
+        with SavedTensors(buffers, tracker) as saved, context:
             outputs = operation(*tensors)
-        del tensors, context
+        del tensors, context, buffers
         forward, forward_peak = tracker.live_bytes - start, tracker.peak_bytes - start
         saved_bytes = saved.bytes
         roots = [x for x in _flat(outputs) if isinstance(x, torch.Tensor) and x.requires_grad]
@@ -137,7 +141,8 @@ def in_meta(
         leaves = list(tensors)
         start, _ = _live_and_peak(tape, 0)
         if hidden:
-            tensors[0] = F.neg(tensors[0])
+            first = trainable.index(True)
+            tensors[first] = F.neg(tensors[first])
         begin = len(tape.events)
         with amp.autocast(meta.DTYPES[autocast]) if autocast else nullcontext():
             outputs = operation(*tensors)

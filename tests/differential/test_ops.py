@@ -80,6 +80,7 @@ def cases() -> Iterator[Case]:
         "rsqrt": torch.rsqrt,
         "sqrt": torch.sqrt,
         "clone": torch.clone,
+        "abs": torch.abs,
     }.items():
         yield from elementwise(name, function, getattr(F, name))
     yield Case("relu in place", "relu", lambda x: torch.relu_(x), lambda x: F.relu(x, True), (X,), in_place=True)
@@ -109,6 +110,8 @@ def cases() -> Iterator[Case]:
     yield Case("add in place of a number", "add_", lambda x: x.add_(1.0), lambda x: F.add_(x, 1.0), (X,),
                in_place=True)
     yield Case("a number minus a tensor", "rsub", lambda x: 1.0 - x, lambda x: F.rsub(x, 1.0), (X,))
+    for word, y in {"tensors": X, "a tensor with a row": tensor(7)}.items():
+        yield Case(f"minimum of {word}", "minimum", torch.minimum, F.minimum, (X, y))
     yield Case("masked_fill with a mask of the same shape", "masked_fill", lambda x, m: x.masked_fill(m, 0.0),
                F.masked_fill, (X, X._replace(dtype="bool")), trains=((0,), ()))
     yield Case("masked_fill with a broadcast mask", "masked_fill", lambda x, m: x.masked_fill(m, 0.0),
@@ -230,6 +233,8 @@ def lookups() -> Iterator[Case]:
                (tokens, table._replace(dtype="bfloat16")), trains=((1,), ()))
     yield Case("index_select", "index_select", lambda x, i: x.index_select(1, i),
                lambda x, i: F.index_select(x, 1, i), (X, tensor(2, dtype="int64")), trains=((0,), ()))
+    yield Case("index by two tensors", "index", lambda x, i, j: x[i, j], F.index,
+               (X, tensor(4, 1, dtype="int64"), tensor(2, dtype="int64")), trains=((0,), ()))
     yield Case("gather", "gather", lambda x, i: x.gather(1, i), lambda x, i: F.gather(x, 1, i),
                (X, tensor(3, 2, 7, dtype="int64")), trains=((0,), ()))
 
@@ -253,9 +258,16 @@ def products() -> Iterator[Case]:
     yield Case("bmm", "bmm", torch.bmm, F.bmm, (tensor(3, 5, 7), tensor(3, 7, 4)))
     yield Case("bmm with a transposed tensor", "bmm", torch.bmm, F.bmm, (tensor(3, 5, 7), transposed(3, 7, 4)))
     yield Case("bmm of a slice", "bmm", torch.bmm, F.bmm, (sliced(3, 5, 7), tensor(3, 7, 4)))
-    yield Case("baddbmm into an empty tensor", "baddbmm",
-               lambda x, y: torch.baddbmm(torch.empty(3, 5, 4), x, y, beta=0.0), lambda x, y: F.baddbmm(x, y),
-               (tensor(3, 5, 7), tensor(3, 7, 4)))
+    for dtype in ("float32", "bfloat16"):
+        yield Case(f"baddbmm into an empty tensor in {dtype}", "baddbmm",
+                   lambda x, y: torch.baddbmm(torch.empty(3, 5, 4, dtype=x.dtype), x, y, beta=0.0), F.baddbmm,
+                   (tensor(3, 5, 7, dtype=dtype), tensor(3, 7, 4, dtype=dtype)), autocast=dtype == "bfloat16")
+    for word, x, y in (
+        ("matrices", tensor(5, 7), tensor(7, 4)),
+        ("a matrix and a transposed one", tensor(5, 7), transposed(7, 4)),
+        ("transposed matrices", transposed(5, 7), transposed(7, 4)),
+    ):
+        yield Case(f"mm of {word}", "mm", torch.mm, F.mm, (x, y))
     for word, x, y in (
         ("batches", tensor(2, 3, 5, 7), tensor(2, 3, 7, 4)),
         ("a batch and a matrix", X, tensor(7, 4)),
@@ -265,6 +277,9 @@ def products() -> Iterator[Case]:
         ("attention values", tensor(2, 3, 5, 6), heads(2, 3, 6, 8)),
         ("a broadcast batch", tensor(2, 3, 5, 7), tensor(1, 3, 7, 4)),
         ("matrices", tensor(5, 7), tensor(7, 4)),
+        ("a broadcast matrix and a batch", tensor(1, 5, 7), tensor(3, 7, 4)),
+        ("a batch and a broadcast matrix", tensor(3, 5, 7), tensor(1, 7, 4)),
+        ("a matrix and a batch", tensor(5, 7), tensor(3, 7, 4)),
     ):
         yield Case(f"matmul of {word}", "matmul", torch.matmul, F.matmul, (x, y))
 
@@ -278,12 +293,48 @@ def attention() -> Iterator[Case]:
         (" with heads split from tokens", heads(2, 3, 40, 16), heads(2, 3, 40, 16)),
         (" to fewer keys", heads(2, 3, 40, 16), heads(2, 3, 9, 16)),
         (" with wide heads", heads(2, 3, 40, 96), heads(2, 3, 40, 96)),
+        (" with very wide heads", heads(2, 3, 40, 192), heads(2, 3, 40, 192)),
         (" over many tokens", heads(1, 2, 300, 64), heads(1, 2, 300, 64)),
+        (" with a width that no kernel takes in fp32", heads(2, 3, 40, 18), heads(2, 3, 40, 18)),
+        (" of one head", heads(2, 1, 40, 16), heads(2, 1, 40, 16)),
     ):
         for dtype in ("float32", "bfloat16", "float16"):
             operands = tuple(o._replace(dtype=dtype) for o in (q, k, k))
             yield Case(f"attention{word} in {dtype}", "scaled_dot_product_attention", plain,
                        F.scaled_dot_product_attention, operands, autocast=dtype == "float32")
+    for word, option, meta_option in (
+        ("with dropout", {"dropout_p": 0.1}, {"dropout": 0.1}),
+        ("with a causal mask", {"is_causal": True}, {"causal": True}),
+    ):
+        for kernel, width in (("a fused kernel", 16), ("the formula", 18)):
+            for dtype in ("float32", "bfloat16"):
+                q = heads(2, 3, 40, width if dtype == "float32" else width + 240 * (width == 18), dtype=dtype)
+                yield Case(f"attention {word} by {kernel} in {dtype}", "scaled_dot_product_attention",
+                           lambda q, k, v, o=option: T.scaled_dot_product_attention(q, k, v, **o),
+                           lambda q, k, v, o=meta_option: F.scaled_dot_product_attention(q, k, v, **o), (q, q, q),
+                           autocast=False)
+    for word, mask in {
+        "a mask of yes and no": tensor(40, 48, dtype="bool"),
+        "an odd mask of yes and no": tensor(40, 41, dtype="bool"),
+        "a mask per batch entry": tensor(2, 1, 40, 48, dtype="bool"),
+        "a mask of numbers": tensor(40, 48),
+        "an odd mask of numbers": tensor(2, 1, 1, 41),
+    }.items():
+        for width in (16, 18):
+            for dtype in ("float32", "bfloat16"):
+                q, k = heads(2, 3, 40, width, dtype=dtype), heads(2, 3, mask.shape[-1], width, dtype=dtype)
+                m = mask._replace(dtype=dtype) if mask.is_floating else mask
+                yield Case(f"attention with {word}, width {width}, in {dtype}", "scaled_dot_product_attention",
+                           lambda q, k, v, m: T.scaled_dot_product_attention(q, k, v, m),
+                           F.scaled_dot_product_attention, (q, k, k, m), trains=((0, 1, 2), (0,), (1, 2), ()),
+                           autocast=False)
+    for kernel, dtype in (("the fused kernel", "bfloat16"), ("the formula", "float32")):
+        q, k = heads(2, 6, 40, 16, dtype=dtype), heads(2, 2, 40, 16, dtype=dtype)
+        yield Case(f"attention of grouped queries by {kernel}", "scaled_dot_product_attention",
+                   lambda q, k, v: T.scaled_dot_product_attention(q, k, v, enable_gqa=True),
+                   F.scaled_dot_product_attention, (q, k, k), autocast=False)
+    yield Case("repeat_interleave of heads", "repeat_interleave", lambda x: x.repeat_interleave(3, -3),
+               lambda x: F.repeat_interleave(x, 3), (heads(2, 2, 5, 4),))
 
 
 def normalisations() -> Iterator[Case]:
@@ -313,23 +364,28 @@ def normalisations() -> Iterator[Case]:
                tuple(o._replace(dtype="bfloat16") for o in (image, channels, channels)), autocast=False)
 
     def batch(training: bool) -> Callable[..., Any]:
-        def run(x: Any, w: Any = None, b: Any = None) -> Any:
-            return T.batch_norm(x, torch.zeros(4), torch.ones(4), w, b, training)
+        def run(mean: Any, var: Any, x: Any, w: Any = None, b: Any = None) -> Any:
+            return T.batch_norm(x, mean, var, w, b, training)
 
         return run
 
     def batch_meta(training: bool) -> Callable[..., Any]:
-        def run(x: Any, w: Any = None, b: Any = None) -> Any:
-            running = meta.empty((4,)), meta.empty((4,))
-            out = F.batch_norm(x, w, b, training)
-            del running
-            return out
+        return lambda mean, var, x, w, b: F.batch_norm(x, w, b, training)
 
-        return run
-
-    for word, x in {"": image, " of a sequence": tensor(3, 4, 9), " of rows": tensor(3, 4)}.items():
-        yield Case(f"batch_norm{word}", "batch_norm", batch(True), batch_meta(True), (x, channels, channels))
-    yield Case("batch_norm in evaluation", "batch_norm", batch(False), batch_meta(False), (image, channels, channels))
+    running = channels._replace(buffer=True)
+    trains = ((2, 3, 4), (2,), (3, 4), ())
+    for word, x in {
+        "": image,
+        " of a sequence": tensor(3, 4, 9),
+        " of a transposed sequence": transposed(3, 4, 9),
+        " of a channels-last image": Operand((3, 4, 5, 7), order=(0, 2, 3, 1)),
+        " of rows": tensor(3, 4),
+        " of bfloat16": image._replace(dtype="bfloat16"),
+    }.items():
+        yield Case(f"batch_norm{word}", "batch_norm", batch(True), batch_meta(True),
+                   (running, running, x, channels, channels), trains=trains)
+    yield Case("batch_norm in evaluation", "batch_norm", batch(False), batch_meta(False),
+               (running, running, image, channels, channels), trains=trains)
     yield Case("instance_norm", "instance_norm", T.instance_norm, F.instance_norm, (image,))
 
 
@@ -349,6 +405,12 @@ def convolutions() -> Iterator[Case]:
                (transposed(3, 4, 19), tensor(6, 4, 1), tensor(6)))
     yield Case("conv2d of a permuted image", "conv", T.conv2d, F.conv,
                (transposed(3, 4, 9, 8), tensor(6, 4, 3, 3), tensor(6)))
+    yield Case("conv2d of a channels-last image", "conv", T.conv2d, F.conv,
+               (Operand((3, 4, 9, 8), order=(0, 2, 3, 1)), tensor(6, 4, 3, 3), tensor(6)))
+    yield Case("conv2d of an image with one channel", "conv", T.conv2d, F.conv,
+               (tensor(3, 1, 9, 8), tensor(6, 1, 3, 3), tensor(6)))
+    yield Case("conv3d of a channels-last volume", "conv", T.conv3d, F.conv,
+               (Operand((2, 4, 5, 9, 8), order=(0, 2, 3, 4, 1)), tensor(6, 4, 2, 3, 3), tensor(6)))
     yield Case("depthwise conv2d", "conv", lambda x, w: T.conv2d(x, w, groups=4),
                lambda x, w: F.conv(x, w, groups=4), (tensor(3, 4, 9, 8), tensor(4, 1, 3, 3)))
     yield Case("conv_transpose1d", "conv_transpose", lambda x, w, b: T.conv_transpose1d(x, w, b, 2, 1),
@@ -359,6 +421,12 @@ def convolutions() -> Iterator[Case]:
                lambda x: F.interpolate(x, 10, 14), (tensor(3, 4, 5, 7),))
     yield Case("interpolate bilinearly", "interpolate", lambda x: T.interpolate(x, (10, 14), mode="bilinear"),
                lambda x: F.interpolate(x, 10, 14), (tensor(3, 4, 5, 7),))
+    image = Operand((3, 4, 8, 10), order=(0, 2, 3, 1))
+    for mode in ("nearest", "bilinear"):
+        yield Case(f"interpolate a channels-last image, {mode}", "interpolate",
+                   lambda x, m=mode: T.interpolate(x, (10, 14), mode=m), lambda x: F.interpolate(x, 10, 14), (image,))
+    yield Case("max_pool2d of a channels-last image", "max_pool", lambda x: T.max_pool2d(x, 2),
+               lambda x: F.max_pool(x, 2), (image,))
     yield Case("max_pool1d", "max_pool", lambda x: T.max_pool1d(x, 3), lambda x: F.max_pool(x, 3), (tensor(3, 4, 20),))
     yield Case("max_pool2d", "max_pool", lambda x: T.max_pool2d(x, 2), lambda x: F.max_pool(x, 2),
                (tensor(3, 4, 9, 8),))
@@ -372,6 +440,8 @@ def losses() -> Iterator[Case]:
         yield Case(name, name, function, operation, (X, X))
         yield Case(f"{name} of bfloat16", name, function, operation,
                    (X._replace(dtype="bfloat16"), X._replace(dtype="bfloat16")))
+    yield Case("mse_loss, not reduced", "mse_loss", lambda x, y: T.mse_loss(x, y, reduction="none"),
+               lambda x, y: F.mse_loss(x, y, "none"), (X, X))
     logits, targets = tensor(13, 11), tensor(13, dtype="int64")
     yield Case("nll_loss", "nll_loss", T.nll_loss, F.nll_loss, (logits, targets), trains=((0,), ()))
     yield Case("cross_entropy", "cross_entropy", T.cross_entropy, F.cross_entropy, (logits, targets),
@@ -391,7 +461,7 @@ class Run(NamedTuple):
         numbers = [n for n, t in enumerate(self.trainable) if t]
         if not numbers:
             who = "nothing trains"
-        elif len(numbers) == sum(o.is_floating for o in self.case.operands):
+        elif len(numbers) == sum(o.is_floating and not o.buffer for o in self.case.operands):
             who = "everything trains"
         else:
             who = "operand " + " and ".join(str(n) for n in numbers) + " trains"
@@ -401,7 +471,7 @@ class Run(NamedTuple):
 
 def runs() -> Iterator[Run]:
     for case in cases():
-        floats = [n for n, o in enumerate(case.operands) if o.is_floating]
+        floats = [n for n, o in enumerate(case.operands) if o.is_floating and not o.buffer]
         combinations = case.trains or tuple(dict.fromkeys((tuple(floats), (0,), tuple(floats[1:]), ())))
         for autocast in ("", "bfloat16") if case.autocast else ("",):
             dtypes = {case.operands[n].dtype for n in floats}
@@ -410,7 +480,7 @@ def runs() -> Iterator[Run]:
             for trains in combinations:
                 trainable = tuple(n in trains for n in range(len(case.operands)))
                 for hidden in (False, True):
-                    if hidden and not trainable[0]:
+                    if hidden and not any(trainable):
                         continue
                     if case.in_place and trainable[0] and not hidden:
                         continue

@@ -13,7 +13,9 @@ from typing import Any, NamedTuple
 import torch
 from torch._subclasses import FakeTensorMode
 
+from memlint.dialects import registry
 from memlint.dialects.spec import TrainingSpec
+from memlint.documents.load import load
 from memlint.measure.cuda_semantics import CudaSemantics
 from memlint.measure.tracker import SavedTensors, StorageTracker
 from memlint.meta.tape import Tape
@@ -58,6 +60,12 @@ def fake_cuda() -> Iterator[StorageTracker]:
         yield tracker
 
 
+def read(path: str, text: str) -> tuple[TrainingSpec, dict[str, Any]]:
+    """A config's run, and its plain values as the torch model takes them."""
+    [spec] = registry.specs(load(path, text))
+    return spec, spec.root.plain()
+
+
 def adamw(implementation: str) -> Callable[[Sequence[Any]], torch.optim.Optimizer]:
     flags = {"foreach": {"foreach": True}, "loop": {"foreach": False}}[implementation]
     return lambda parameters: torch.optim.AdamW(parameters, lr=1e-4, **flags)
@@ -99,6 +107,9 @@ def in_torch(
             with tracker.phase("optimizer_step"):
                 update.step()
                 update.zero_grad()
+                for state in update.state.values():  # Adam counts its steps on the host
+                    if isinstance(state.get("step"), torch.Tensor):
+                        tracker.forget(state["step"])
         del copies
         phases = {name: tracker.phase_peaks[name] for name in ("forward", "backward", "optimizer_step")}
         return Step(

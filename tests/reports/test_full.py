@@ -56,7 +56,7 @@ def test_a_run_without_an_estimate_says_so(report: Report) -> None:
 
 def test_closing_line_counts(report: Report) -> None:
     last = full.render(report).splitlines()[-1]
-    assert last == "1 error, 1 warning, 1 note in 2 runs (82 ms), 2 with a fix"
+    assert last == "1 error, 1 warning, 1 note in 2 files (82 ms), 2 with a fix"
 
 
 def test_verbose_prints_assumptions_and_what_is_unresolved(report: Report) -> None:
@@ -76,7 +76,7 @@ def test_clean_runs_among_others_are_two_lines_each() -> None:
     runs = Report((make_run(path="a.yaml"), make_run(path="b.yaml")), 0.01)
     lines = full.render(runs).splitlines()
     assert len([line for line in lines if line]) == 5
-    assert lines[-1].startswith("no findings in 2 runs")
+    assert lines[-1].startswith("no findings in 2 files")
 
 
 def test_colour_changes_nothing_but_escapes(report: Report) -> None:
@@ -100,7 +100,7 @@ EXCERPTS = [
     pytest.param(
         "名前: 1\n", Span("x.yaml", 1, 1, 1, 3), [" 1 | 名前: 1", "   | ^^^^"], id="wide characters take two columns"
     ),
-    pytest.param("\U0001f40d: 1\n", Span("x.yaml", 1, 4, 1, 5), [" 1 | \U0001f40d: 1", "   |     ^"], id="emoji before"),
+    pytest.param("\U0001f40d: 1\n", Span("x.yaml", 1, 4, 1, 5), [" 1 | \U0001f40d: 1", "   |     ^"], id="emoji"),
     pytest.param(
         "a:\n  b: 1\n  c: 2\n",
         Span("x.yaml", 1, 1, 3, 7),

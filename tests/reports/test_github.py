@@ -49,8 +49,7 @@ def test_one_annotation_with_all_its_properties(report: Report) -> None:
         "title": "MEM201 token-explosion",
     }
     assert message == (
-        "128 samples x 64 groups dominate\n"
-        "fix: batch_size 128 -> 32: peak 8.00 GiB after, 14.0 GiB less, fits"
+        "128 samples x 64 groups dominate\nfix: batch_size 128 -> 32: peak 8.00 GiB after, 14.0 GiB less, fits"
     )
 
 

@@ -1,0 +1,111 @@
+"""What the device holds besides the allocator's segments: the CUDA context and the libraries' workspaces.
+
+The figures, and where each was published, are in ``memlint/data/overhead.json``. None is scaled: not with the card,
+not with the model. Where nothing was published for a card, the interval spans all that was published.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, NamedTuple
+
+import memlint.data
+from memlint.data.catalogue import Gpu
+from memlint.tape.estimate import Interval
+from memlint.units import format_bytes
+
+JAX = "jax"
+Assumption = tuple[str, str, str]  # (fact, value, reason)
+
+
+class Overhead(NamedTuple):
+    """Bytes on one device. ``assumptions`` name each figure's basis, for the report.
+
+    context    the driver's and the framework's: kernels, stacks, bookkeeping
+    workspace  cuBLAS; convolutions only widen its interval, as cuDNN chooses its algorithm at run time
+    """
+
+    context_bytes: int
+    context_interval: Interval
+    workspace_bytes: int
+    workspace_interval: Interval
+    assumptions: tuple[Assumption, ...]
+
+
+def device_overhead(gpu: Gpu | None, framework: str, has_matmul: bool, has_convolution: bool) -> Overhead:
+    """The overhead of one process on ``gpu`` (None: no card in particular). ``framework``: torch or jax."""
+    figures = _figures()
+    context_bytes, context_interval, assumption = _context(figures["context"], gpu)
+    assumptions = [assumption]
+    workspace_bytes, low, high = 0, 0, 0
+    if has_matmul:
+        workspace_bytes, low, high = _matmul_workspace(figures["cublas"], gpu, framework)
+    if has_convolution:
+        high += figures["cudnn"]["high_bytes"]
+        reason = "cuDNN picks its algorithms at run time and torch sets no bound; counted in the high end only"
+        assumptions.append(("cudnn_workspace", f"0 to {format_bytes(figures['cudnn']['high_bytes'])}", reason))
+    if framework == JAX:
+        share = figures["jax"]["preallocated_share"]
+        reason = (
+            f"the figures are what the program needs; by default JAX takes {share:.0%} of the card at start"
+            " (XLA_PYTHON_CLIENT_PREALLOCATE), and fails if it needs more"
+        )
+        assumptions.append(("preallocation", f"{share:.0%}", reason))
+    interval = Interval(low, high)
+    return Overhead(context_bytes, context_interval, workspace_bytes, interval, tuple(assumptions))
+
+
+def _figures() -> dict[str, Any]:
+    import json
+
+    path = os.path.join(os.path.dirname(memlint.data.__file__), "overhead.json")
+    with open(path, encoding="utf-8") as file:
+        figures: dict[str, Any] = json.load(file)
+    return figures
+
+
+def _context(table: dict[str, Any], gpu: Gpu | None) -> tuple[int, Interval, Assumption]:
+    figures: list[dict[str, Any]] = sorted(table["figures"], key=lambda figure: int(figure["bytes"]))
+    lowest, highest = figures[0]["bytes"], max(figures[-1]["bytes"], table["every_kernel_loaded"]["bytes"])
+    same_card = [figure for figure in figures if gpu is not None and figure["card"] == gpu.name]
+    if same_card:
+        chosen = same_card[0]
+        lowest = chosen["bytes"]
+        reason = f"published for this card (torch {chosen['torch']}, {chosen['source']})"
+    else:
+        same_chip = [figure for figure in figures if gpu is not None and _capability(figure) == gpu.capability]
+        where = "no card is given" if gpu is None else f"not measured on {gpu.name}"
+        if same_chip:
+            chosen = same_chip[0]
+            reason = f"{where}; published for {chosen['card']}, of the same compute capability ({chosen['source']})"
+        else:
+            chosen = figures[len(figures) // 2]
+            span = f"{format_bytes(lowest)} to {format_bytes(figures[-1]['bytes'])}"
+            reason = f"{where}; the median of {len(figures)} published figures, {span}"
+            if gpu is not None and gpu.vendor != "nvidia":
+                reason += ", all of NVIDIA cards"
+    point = int(chosen["bytes"])
+    value = format_bytes(point)
+    return point, Interval(lowest, max(highest, point)), ("cuda_context", value, reason)
+
+
+def _capability(figure: dict[str, Any]) -> str:
+    from memlint.data.catalogue import gpu
+
+    return gpu(figure["card"]).capability if figure["card"] else ""
+
+
+def _matmul_workspace(table: dict[str, Any], gpu: Gpu | None, framework: str) -> tuple[int, int, int]:
+    """(point, low, high): cuBLAS keeps one workspace per handle and stream until the process ends."""
+    sizes = table[JAX if framework == JAX else "torch"]
+    if gpu is None:
+        size, largest = sizes["default"]["bytes"], sizes["capability_9_10_12"]["bytes"]
+    else:
+        kind = "default"
+        if gpu.vendor == "amd" and "rocm" in sizes:
+            kind = "rocm_gfx94_gfx95" if gpu.capability.startswith(("gfx94", "gfx95")) else "rocm"
+        elif gpu.major in (9, 10, 12):
+            kind = "capability_9_10_12"
+        size = largest = sizes[kind]["bytes"]
+    # The forward pass needs one; the backward pass may run entirely in cuBLASLt kernels of the same workspace.
+    return sizes["handles"] * size, size, sizes["handles"] * largest

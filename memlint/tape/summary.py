@@ -1,0 +1,102 @@
+"""Tape -> Estimate: every consumer put together."""
+
+from __future__ import annotations
+
+from memlint.data.catalogue import Gpu
+from memlint.meta.tape import COMPONENTS, Tape
+from memlint.tape.allocator import simulate
+from memlint.tape.allocator_conf import DEFAULT, AllocatorConf
+from memlint.tape.breakdown import break_down
+from memlint.tape.estimate import Component, Estimate, Interval, Part
+from memlint.tape.overhead import JAX, Assumption, device_overhead
+from memlint.tape.phases import find_peak
+
+CUBLAS_PART = "cuBLAS"
+
+
+def estimate(
+    tape: Tape,
+    *,
+    parameters: int,
+    trainable_parameters: int,
+    framework: str = "torch",
+    allocator_conf: AllocatorConf = DEFAULT,
+    gpu: Gpu | None = None,
+    basis: str = "static",
+    assumptions: tuple[Assumption, ...] = (),
+    has_matmul: bool = True,
+    has_convolution: bool = False,
+) -> Estimate:
+    """Sum a tape up to what one device needs. All sizes in bytes.
+
+    The three tiers and their intervals:
+
+    - allocated: peak of the live storages, each rounded up to 512 bytes. Its high end is what
+      ``torch.cuda.max_memory_allocated()`` would show, which counts what a block could not split off.
+    - reserved: peak of the allocator's segments on this tape. The low end is a perfect packing. A JAX program
+      has one arena and no segments: reserved is allocated.
+    - device: reserved, the CUDA context and the cuBLAS workspaces. (torch takes these workspaces from its
+      allocator, so its own reserved counter shows them; here they are a component of their own.)
+
+    Components add up to the device figure: what is live at the allocated peak, then ``fragmentation``, which is
+    the reserved peak less those live bytes. Both peaks need not fall together, but the allocator cannot have
+    handed out more than it holds, so fragmentation is never negative.
+    """
+    peak = find_peak(tape)
+    live = break_down(tape, peak.event)
+    allocated = peak.peak_bytes
+    notes = list(assumptions)
+    if framework == JAX:
+        reserved = allocated_high = allocated
+    else:
+        replay = simulate(tape, allocator_conf)
+        reserved, allocated_high = replay.reserved_peak_bytes, replay.allocated_peak_bytes
+        if allocator_conf.backend != "native":
+            reason = "the driver's own pool is not simulated: reserved is what the native allocator would hold"
+            notes.append(("allocator_conf", f"backend:{allocator_conf.backend}", reason))
+    overhead = device_overhead(gpu, framework, has_matmul, has_convolution)
+    notes.extend(overhead.assumptions)
+
+    added = {
+        "fragmentation": reserved - allocated,
+        "context": overhead.context_bytes,
+        "workspace": overhead.workspace_bytes,
+    }
+    components = _with_overhead(live, added)
+    device = reserved + overhead.context_bytes + overhead.workspace_bytes
+    low = allocated + overhead.context_interval.low_bytes + overhead.workspace_interval.low_bytes
+    high = reserved + overhead.context_interval.high_bytes + overhead.workspace_interval.high_bytes
+    phases = {name: size for name, size in peak.phases.items() if name in (peak.phase, *_REPORTED)}
+    return Estimate(
+        basis,
+        parameters,
+        trainable_parameters,
+        allocated,
+        reserved,
+        device,
+        tape.saved_bytes,
+        peak.phase,
+        phases,
+        components,
+        Interval(allocated, max(allocated, allocated_high)),
+        Interval(allocated, reserved),
+        Interval(low, high),
+        tuple(notes),
+    )
+
+
+_REPORTED = ("forward", "backward", "optimizer_step", "evaluation")
+
+
+def _with_overhead(live: tuple[Component, ...], added: dict[str, int]) -> tuple[Component, ...]:
+    """The live components and the added ones in the report's order; workspaces may come from both."""
+    merged = {component.name: component for component in live}
+    for name, size in added.items():
+        if not size:
+            continue
+        known = merged.get(name, Component(name, 0))
+        parts = (*known.parts, Part(CUBLAS_PART, size)) if name == "workspace" else known.parts
+        ordered = tuple(sorted(parts, key=lambda part: (-part.size_bytes, part.name)))
+        merged[name] = Component(name, known.size_bytes + size, ordered)
+    order = {name: rank for rank, name in enumerate(COMPONENTS)}
+    return tuple(sorted(merged.values(), key=lambda component: order.get(component.name, len(order))))
