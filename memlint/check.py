@@ -71,6 +71,8 @@ class _Checker:
         self.seconds: dict[str, float] = {}
         self.crashed = False
         self.done: set[str] = set()
+        self.given: set[str] = set()  # files that the paths mean
+        self.fragments: dict[str, set[str]] = {}  # a root that is not among them -> its fragments that are
         self._formats: dict[str, bool] = {}
         self._selected: dict[tuple[Any, ...], list[_Selected]] = {}
 
@@ -158,7 +160,11 @@ class _Checker:
             raise
 
     def _fragment(self, document: Document) -> bool:
-        """A named Hydra group file stands for the runs that compose it. Whether there were any."""
+        """A named Hydra group file stands for the runs that compose it. Whether there are any.
+
+        Of a run that is checked for its fragment's sake alone, findings on other lines are left out, except errors:
+        what the fragment sets may be too much somewhere else.
+        """
         if document.format != "yaml":
             return False
         from memlint.documents import hydra
@@ -166,10 +172,26 @@ class _Checker:
         before = len(self.drafts)
         known = False
         for root in hydra.roots_of(document.path):
-            shown = display(os.path.relpath(root) if not os.path.isabs(document.path) else root)
-            known = known or os.path.realpath(shown) in self.done
+            shown = display(root if os.path.isabs(document.path) else os.path.relpath(root))
+            identity = os.path.realpath(shown)
+            if identity in self.given:
+                known = True  # checked in its own right
+                continue
+            known = known or identity in self.fragments
+            self.fragments.setdefault(identity, set()).add(os.path.realpath(document.path))
             self.file(Found(shown, named=False))
         return known or len(self.drafts) > before
+
+    def _in_scope(self, draft: _Draft, findings: list[Finding]) -> list[Finding]:
+        """The findings of a run that concern the fragments for whose sake it was checked; all, if it was named."""
+        fragments = self.fragments.get(os.path.realpath(draft.report.path))
+        if fragments is None:
+            return findings
+        return [
+            finding
+            for finding in findings
+            if finding.severity == ERROR or os.path.realpath(finding.span.path) in fragments
+        ]
 
     # -- one run
 
@@ -269,7 +291,7 @@ class _Checker:
         for draft in self.drafts:
             findings, here = suppress.apply(draft.findings, by_path)
             used |= here
-            kept.append(_without_ignored(findings, draft.settings))
+            kept.append(self._in_scope(draft, _without_ignored(findings, draft.settings)))
         for path, suppressions in by_path.items():
             late = list(suppressions.bad)
             late += suppress.unused(suppressions, used, list(judged[path].values()))
@@ -554,6 +576,7 @@ def check_paths(
     checker = _Checker(settings, formulas, lint)
     found, errors = find_files(paths, checker.settings_of)
     checker.errors += errors
+    checker.given.update(os.path.realpath(file.path) for file in found)
     for file in found:
         checker.file(file)
     return checker.report(time.perf_counter() - begin)

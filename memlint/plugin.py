@@ -68,15 +68,15 @@ class Finding(NamedTuple):
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-class Growth(NamedTuple):
-    """How the bytes of the run grow with one fact, measured by re-estimating, not assumed.
+# Between these, one doubling says enough: next to linear, next to quadratic.
+CLEAR_EXPONENTS = ((0.9, 1.1), (1.9, 2.1))
 
-    exponent  of ``bytes ~ factor ** exponent`` for what depends on it: 1.0 linear, 2.0 quadratic
-    """
+
+class Growth(NamedTuple):
+    """How the bytes of the run grow with one fact: ``bytes ~ fact ** exponent`` for what depends on it."""
 
     fact: Fact
     exponent: float
-    dependent_bytes: int
 
     @property
     def word(self) -> str:
@@ -84,7 +84,7 @@ class Growth(NamedTuple):
             return "not at all"
         if self.exponent < 0.85:
             return "less than linearly"
-        if self.exponent < 1.15:
+        if self.exponent <= 1.15:
             return "linearly"
         if self.exponent < 1.85:
             return "faster than linearly"
@@ -183,23 +183,26 @@ class Run:
             self._memo[key] = self._estimator(self.spec.with_facts(**changes))
         return self._memo[key]
 
-    def growth(self, name: str, factor: int = 2) -> Growth | None:
-        """How the *saved* bytes grow when a numeric fact is multiplied by ``factor`` and its square."""
+    def growth(self, name: str) -> Growth | None:
+        """How the bytes that autograd keeps grow when a numeric fact doubles, measured by re-estimating.
+
+        One doubling decides where its exponent is clear; else a second one takes out what does not depend on the
+        fact: for ``a * x**n + c`` the differences of successive doublings have the ratio ``2**n``.
+        """
         import math
 
         fact = self.spec.fact(name)
         if fact is None or self.estimate is None or not isinstance(fact.value, int) or fact.value < 1:
             return None
         base = self.estimate.saved_bytes
-        once = self._saved(self.spec.with_facts(**{name: fact.value * factor}))
-        twice = self._saved(self.spec.with_facts(**{name: fact.value * factor * factor}))
-        first, second = once - base, twice - once
-        if first <= 0 or second <= 0:
-            return Growth(fact, 0.0, 0)
-        # For a * x**n + c both differences lose the constant, and their ratio is factor**n.
-        exponent = math.log(second / first, factor)
-        dependent = round(first / (factor**exponent - 1)) if exponent > 0.05 else 0
-        return Growth(fact, exponent, dependent)
+        once = self._saved(self.spec.with_facts(**{name: fact.value * 2}))
+        if once <= base or base == 0:
+            return Growth(fact, 0.0)
+        exponent = math.log2(once / base)
+        if not any(low <= exponent <= high for low, high in CLEAR_EXPONENTS):
+            twice = self._saved(self.spec.with_facts(**{name: fact.value * 4}))
+            exponent = math.log2((twice - once) / (once - base)) if twice > once else 0.0
+        return Growth(fact, exponent)
 
     # -- saying it
 
@@ -225,6 +228,8 @@ class Run:
 
     def parent_span(self, fact: Fact) -> Span | None:
         """For a key that is not written: the key of the closest section that would hold it."""
+        if self.spec.launch is not None and fact.key.startswith("-"):
+            return self.spec.launch.program.span
         path = fact.key
         while "." in path:
             path = path.rpartition(".")[0]

@@ -293,6 +293,61 @@ def test_excluded_files() -> None:
     assert check("old", exclude=excluded, force_exclude=True).runs == ()
 
 
+# -- Hydra
+
+ROOT = "defaults:\n  - size: small\n  - _self_\ndemo:\n  batch: ${size.batch}\n  width: 1024\n"
+PLAIN = {"x__root_yaml": ROOT, "x__size__small_yaml": "batch: 4\n", "x__size__tiny_yaml": "batch: 1\n"}
+
+
+def test_a_composed_config_is_checked_with_its_groups() -> None:
+    put(**PLAIN)
+    report = check(".")
+    assert [run.path for run in report.runs] == ["x/root.yaml"]
+    assert [finding.code for finding in report.findings] == ["MEM990"]
+    assert set(report.runs[0].sources) == {"x/root.yaml", "x/size/small.yaml"}
+    assert found(check("x/root.yaml", override=("size=tiny",))) == []
+
+
+def test_a_missing_group_is_a_finding_on_its_line() -> None:
+    put(**PLAIN)
+    report = check("x/root.yaml", override=("size=huge",))
+    assert ("x/root.yaml", 2, "MEM003") in [(f.span.path, f.span.line, f.code) for f in report.findings]
+
+
+GROUPED = {
+    "x__root_yaml": "defaults:\n  - demo: small\n  - _self_\nother: 1\nother: 2\n",
+    "x__demo__small_yaml": "batch: 4\nwidth: 1024\nwidth: 1024\n",
+}
+
+
+def test_findings_stand_on_the_group_file_that_set_the_value() -> None:
+    put(**GROUPED)
+    expected = ["x/demo/small.yaml:1 MEM990", "x/demo/small.yaml:3 MEM006", "x/root.yaml:5 MEM006"]
+    assert found(check("x/root.yaml")) == expected
+    assert found(check(".")) == expected
+    assert found(check("x/demo/small.yaml", "x/root.yaml")) == expected
+
+
+def test_a_named_group_file_stands_for_the_runs_that_compose_it() -> None:
+    put(**GROUPED)
+    report = check("x/demo/small.yaml")
+    assert [run.path for run in report.runs] == ["x/root.yaml"]
+    # The warning on the root's own line is not about this file.
+    assert found(report) == ["x/demo/small.yaml:1 MEM990", "x/demo/small.yaml:3 MEM006"]
+    assert report.skipped == ()
+
+
+def test_errors_elsewhere_are_shown_for_a_named_group_file() -> None:
+    put(**PLAIN)
+    report = check("x/size/small.yaml", budget="1GB")
+    assert [finding.code for finding in report.findings] == ["MEM190", "MEM990"]
+
+
+def test_suppressions_in_a_group_file_count() -> None:
+    put(**{**GROUPED, "x__demo__small_yaml": "batch: 4  # memlint: ignore[MEM990] measured\nwidth: 1024\n"})
+    assert found(check("x/root.yaml")) == ["x/root.yaml:5 MEM006"]
+
+
 # -- the API
 
 

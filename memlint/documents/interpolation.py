@@ -14,6 +14,7 @@ MAX_CHAIN = 50  # values that name values that name values
 MAX_NODES = 100_000
 MAX_TEXT = 10_000
 MISSING = "???"
+CONTAINER_IN_TEXT = "a mapping or a list inside text"
 
 
 def has_interpolation(value: object) -> bool:
@@ -117,9 +118,9 @@ class _Resolver:
                 piece = part
             else:
                 name, content = self.named(node, part)
-                value = self.computed(name, content) if name is not None else self.target(node, content).plain()
-                if _holds_unresolved(value):
-                    raise Unknown(f"it holds a value that is unresolved: ${{{content}}}")
+                value = self.computed(name, content) if name is not None else self.target(node, content).value
+                if isinstance(value, (dict, list)):
+                    raise Unknown(CONTAINER_IN_TEXT)
                 piece = str(value)
             size += len(piece)
             if size > MAX_TEXT:
@@ -269,14 +270,6 @@ def _keys(path: str) -> list[str]:
         if part:
             keys.append(part.strip())
     return keys
-
-
-def _holds_unresolved(value: object) -> bool:
-    if isinstance(value, dict):
-        return any(_holds_unresolved(child) for child in value.values())
-    if isinstance(value, list):
-        return any(_holds_unresolved(child) for child in value)
-    return isinstance(value, Unresolved)
 
 
 def _not_run(name: str) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 
 from memlint.documents.lines import line_starts, position
 from memlint.documents.node import Document, Fault, Node, Span
-from memlint.documents.shell_expansion import Stop, parse
+from memlint.documents.shell_expansion import Stop, parsed
 from memlint.documents.shell_script import Script
 from memlint.documents.shell_words import (
     Source,
@@ -33,8 +33,7 @@ def read(path: str, text: str) -> Document:
     if len(text) > MAX_CHARACTERS:
         fault = Fault("MEM003", f"a script of {len(text):,} characters is too long to read", Span(path, 1, 1, 1, 1))
         return Document(path, "shell", text, root, (fault,), (), {path: text})
-    source = Source(path, starts, text)
-    tree = parse(source.text)
+    tree, source = parsed(Source(path, starts, text))
     faults = list(_syntax_faults(tree.root_node, source))
     script = Script(source)
     try:
@@ -57,8 +56,8 @@ def _syntax_faults(root: Any, source: Source) -> Iterator[Fault]:
             yield Fault("MEM003", f"{node.type} is missing here", _first_line(source, start, end))
         elif node.type == "ERROR":
             text = source.text[start:end]
-            if text.strip() == "\\" and not source.text[end:].strip("\r\n \t"):
-                continue  # a line continuation at the end of the file, which bash accepts
+            if text.strip() in ("", "\\") and not source.text[end:].strip("\r\n \t"):
+                continue  # a backslash at the end of the file, which bash accepts
             excerpt = _excerpt(text_of(source.slice(start, end)))
             yield Fault("MEM003", f"this is not shell syntax: {excerpt}", _first_line(source, start, end))
         elif node.has_error:

@@ -24,17 +24,58 @@ _parser: Any = None
 
 
 def parse(text: str) -> Any:
-    """The syntax tree. Its byte offsets are offsets of ``text``: every other character stands for itself as a dot,
-    which means nothing to the grammar."""
+    """The syntax tree. Its byte offsets are offsets of ``text``: every character that is not ASCII stands for
+    itself as a dot, and an escaped blank (which the grammar drops) as a letter; what they are is read from the
+    text afterwards."""
     global _parser
     if _parser is None:
         import tree_sitter
         import tree_sitter_bash
 
         _parser = tree_sitter.Parser(tree_sitter.Language(tree_sitter_bash.language()))
+    if "\\ " in text or "\\\t" in text:
+        pairs = text.replace("\\\\", "\0\0").replace("\\ ", "xx").replace("\\\t", "xx")
+        text = pairs.replace("\0\0", "\\\\")
     if not text.isascii():
         text = "".join(character if character < "\x80" else "." for character in text)
     return _parser.parse(text.replace("\0", ".").encode())
+
+
+def parsed(source: Source) -> tuple[Any, Source]:
+    """(syntax tree, the source whose offsets it has).
+
+    Where several assignments on a line are followed by a line that begins with one, the grammar takes all that
+    follows for one command; such a text is read again with the statements divided.
+    """
+    tree = parse(source.text)
+    if not any(_assigns_twice(line) for line in source.text.split("\n")):
+        return tree, source
+    for _ in range(3):
+        ends = list(_assignment_ends(tree.root_node, source.text))
+        if not ends:
+            break
+        source = source.divided(ends)
+        tree = parse(source.text)
+    return tree, source
+
+
+def _assigns_twice(line: str) -> bool:
+    return line.count("=") > 1 and line.split("=", 1)[0].strip().isidentifier()
+
+
+def _assignment_ends(root: Any, text: str) -> Iterator[int]:
+    """Ends of assignments that a line ends after, but the command that they are said to belong to does not."""
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        stack.extend(node.children)
+        if node.type != "command" or node.children[0].type != "variable_assignment":
+            continue
+        for child, following in zip(node.children, node.children[1:]):
+            if child.type == "variable_assignment":
+                between = text[child.end_byte : following.start_byte]
+                if "\n" in between.replace("\\\n", ""):
+                    yield child.end_byte
 
 
 class Stop(Exception):
@@ -106,6 +147,18 @@ class Expander:
                 self._set(word, [Piece("$" + word, reason="arithmetic assigns it")])
             word = ""
 
+    def word_list(self, nodes: Sequence[Any], source: Source) -> Items:
+        """What a list of words expands to. The grammar divides some words that bash does not: at an operator sign,
+        at a continued line. Between two words there is a blank."""
+        items: Items = []
+        end = -1
+        for node in nodes:
+            if end >= 0 and source.text[end : node.start_byte].replace("\\\n", ""):
+                items.append(BREAK)
+            items += self.word_items(node, source)
+            end = node.end_byte
+        return items
+
     def word_items(self, node: Any, source: Source, splits: bool = True) -> Items:
         """What a word expands to: pieces, with BREAK where it falls into several words."""
         start, end = node.start_byte, node.end_byte
@@ -120,11 +173,6 @@ class Expander:
                     return [item for one in alternatives for item in (whole._replace(text=one), BREAK)]
             items = self.region(node, start, end, source, "word", splits)
         return items
-
-    def _parsed(self, text: str) -> Any:
-        tree = parse(text)
-        self.trees.append(tree)
-        return tree
 
     def region(self, node: Any, start: int, end: int, source: Source, mode: str, splits: bool) -> Items:
         """Expand the text from ``start`` to ``end``: the active nodes below ``node``, the rest literally.
@@ -202,6 +250,8 @@ class Expander:
     def _variable(self, name: str, source: Source, quoted: bool, splits: bool, token: tuple[int, int]) -> Items:
         if name in ("@", "*") or name.isdigit():
             return self._argument(name, source, quoted, splits, token)
+        if name == "#" and self.positional is not None:
+            return _written(source, *token, str(len(self.positional)), quoted)
         variable = self.environment.get(name)
         if variable is None:
             reason = from_environment(name) if name.isidentifier() else f"${name} is known only while it runs"

@@ -17,7 +17,7 @@ from memlint.documents.shell_conditions import (
     YES,
     Conditions,
 )
-from memlint.documents.shell_expansion import Environment, Stop, Variable, from_environment
+from memlint.documents.shell_expansion import Environment, Stop, Variable, from_environment, parsed
 from memlint.documents.shell_words import (
     BREAK,
     Items,
@@ -269,8 +269,7 @@ class Script(Conditions):
         name = source.text[variable.start_byte : variable.end_byte]
         values: list[Pieces] = []
         listed = node.children_by_field_name("value")
-        for value in listed:
-            values.extend(fields(self.word_items(value, source)))
+        values.extend(fields(self.word_list(listed, source)))
         has_list = any(child.type == "in" for child in node.children)
         if not has_list:
             if self.positional is None:
@@ -473,20 +472,28 @@ class Script(Conditions):
 
     def _array(self, node: Any, source: Source) -> dict[str, Pieces]:
         items: dict[str, Pieces] = {}
+        plain: list[Any] = []
+
+        def add_plain() -> None:
+            for pieces in fields(self.word_list(plain, source)):
+                if len(items) >= 4096:
+                    raise Stop("an array of more than 4,096 elements")
+                items[str(len(items))] = pieces
+            plain.clear()
+
         for child in node.children:
             if not child.is_named or child.type == "comment":
                 continue
             text = source.text[child.start_byte : child.end_byte]
             if text[:1] == "[" and "]=" in text:  # ([key]=value)
+                add_plain()
                 key, _, _ = text[1:].partition("]=")
                 start = child.start_byte + len(key) + 3
                 pieces = self.region(child, start, child.end_byte, source, "word", False)
                 items[key.strip("\"'")] = [piece for piece in pieces if piece is not BREAK]
-                continue
-            for pieces in fields(self.word_items(child, source)):
-                if len(items) >= 4096:
-                    raise Stop("an array of more than 4,096 elements")
-                items[str(len(items))] = pieces
+            else:
+                plain.append(child)
+        add_plain()
         return items
 
     def _declaration(self, node: Any, source: Source) -> str:
@@ -581,8 +588,8 @@ class Script(Conditions):
         """Evaluate expanded text as a script: of ``eval``, ``bash -c``, a heredoc."""
         if self.depth >= MAX_DEPTH:
             return SUCCESS
-        derived = source.derived(limited(pieces))
-        tree = self._parsed(derived.text)
+        tree, derived = parsed(source.derived(limited(pieces)))
+        self.trees.append(tree)
         self.depth += 1
         if exported_only:
             kept = self.environment
@@ -600,33 +607,21 @@ class Script(Conditions):
     # -- commands
 
     def _words(self, node: Any, source: Source) -> list[Pieces]:
-        """The words of a command. The grammar divides some words that bash does not: at an operator sign, at a
-        continued line. Between two words there is a blank."""
+        """The words of a command, without its assignments and redirections."""
         items: Items = []
-        end = -1
+        run: list[Any] = []
         for child in node.children:
             if child.type in _NOT_WORDS:
-                if items:
-                    items.append(BREAK)
-                end = -1
-                continue
-            if not child.is_named and child.type not in ("=", "==", "=~"):
-                continue
-            if end >= 0 and source.text[end : child.start_byte].replace("\\\n", ""):
-                items.append(BREAK)
-            inner = child
-            if child.type == "command_name" and len(child.children) == 1:
-                inner = child.children[0]
-            items += self.word_items(inner, source)
-            end = child.end_byte
-        return fields(items)
+                items += [*self.word_list(run, source), BREAK]
+                run = []
+            elif child.type == "command_name" and len(child.children) == 1:
+                run.append(child.children[0])
+            elif child.is_named or child.type in ("=", "==", "=~"):  # an operator that the grammar sees in a word
+                run.append(child)
+        return fields([*items, *self.word_list(run, source)])
 
     def _command(self, node: Any, source: Source) -> str:
         assigned = [child for child in node.children if child.type == "variable_assignment"]
-        if assigned and self._ends_line(assigned[-1], source):
-            for child in assigned:
-                self._assign(child, source)
-            assigned = []
         words = self._words(node, source)
         if not words:
             for child in assigned:
@@ -646,14 +641,6 @@ class Script(Conditions):
         self._training(words, node, source)
         self.environment = kept
         return SUCCESS
-
-    def _ends_line(self, node: Any, source: Source) -> bool:
-        """Whether a line ends after a node: the grammar takes assignments on the line before for a part of the
-        command."""
-        at = node.end_byte
-        while source.text[at : at + 1] in (" ", "\t"):
-            at += 1
-        return source.text[at : at + 1] in ("\n", ";", "#")
 
     def _training(self, words: list[Pieces], node: Any, source: Source) -> None:
         inner = commands.inner_script(words)

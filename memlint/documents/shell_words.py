@@ -64,6 +64,8 @@ def part(pieces: Sequence[Piece], start: int, end: int) -> Pieces:
     """The pieces of the text from one offset to another."""
     found: Pieces = []
     at = 0
+    if end <= start:
+        return found
     for piece in pieces:
         after = at + len(piece.text)
         if after > start and at < end:
@@ -147,6 +149,18 @@ class Source:
             if piece.start != _ADDED and at + len(piece.text) > start:
                 found.append(piece.part(start - at, end - at)._replace(quoted=False))
         return found
+
+    def divided(self, offsets: Iterable[int]) -> Source:
+        """The same text with a statement ending at each of the offsets, for the grammar to see."""
+        pieces: Pieces = []
+        at = 0
+        for offset in sorted(offsets):
+            pieces += [*self._cut(at, offset), Piece(";", _ADDED, _ADDED)]
+            at = offset
+        return self.derived([*pieces, *self._cut(at, len(self.text))])
+
+    def _cut(self, start: int, end: int) -> Pieces:
+        return part(self._pieces, start, end)
 
     def offset(self, at: int) -> int:
         """The offset in the file of an offset in ``text``."""

@@ -21,13 +21,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from memlint.measure.tracker import StorageTracker
 
 aten = torch.ops.aten
-Tensor = torch.Tensor
 
 # -- autocast --------------------------------------------------------------------------------------------------------
 
@@ -35,23 +35,84 @@ Tensor = torch.Tensor
 # agree and keep torch's own kernels, so that the cache of weight casts is the real one.
 _LOWER_PRECISION_ONLY_ON_CUDA = ("addmv", "addr", "mv", "einsum", "chain_matmul", "linalg_multi_dot")
 
+# fmt: off  (lists of names, as many to a line as fit)
 # autocast_mode.h, AT_FORALL_FP32
 _FP32 = (
-    "acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow.Tensor_Scalar "
-    "pow.Tensor_Tensor pow.Scalar softplus layer_norm native_layer_norm rms_norm group_norm frobenius_norm.dim "
-    "nuclear_norm nuclear_norm.dim cosine_similarity poisson_nll_loss cosine_embedding_loss nll_loss nll_loss2d "
-    "hinge_embedding_loss kl_div l1_loss smooth_l1_loss huber_loss mse_loss margin_ranking_loss "
-    "multilabel_margin_loss soft_margin_loss triplet_margin_loss multi_margin_loss binary_cross_entropy_with_logits "
-    "dist pdist cdist renorm logsumexp upsample_nearest1d _upsample_nearest_exact1d upsample_nearest2d "
-    "_upsample_nearest_exact2d upsample_nearest3d _upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d "
-    "_upsample_bilinear2d_aa upsample_trilinear3d upsample_bicubic2d _upsample_bicubic2d_aa"
-).split()
+    "acos",
+    "asin",
+    "cosh",
+    "erfinv",
+    "exp",
+    "expm1",
+    "log",
+    "log10",
+    "log2",
+    "log1p",
+    "reciprocal",
+    "rsqrt",
+    "sinh",
+    "tan",
+    "pow.Tensor_Scalar",
+    "pow.Tensor_Tensor",
+    "pow.Scalar",
+    "softplus",
+    "layer_norm",
+    "native_layer_norm",
+    "rms_norm",
+    "group_norm",
+    "frobenius_norm.dim",
+    "nuclear_norm",
+    "nuclear_norm.dim",
+    "cosine_similarity",
+    "poisson_nll_loss",
+    "cosine_embedding_loss",
+    "nll_loss",
+    "nll_loss2d",
+    "hinge_embedding_loss",
+    "kl_div",
+    "l1_loss",
+    "smooth_l1_loss",
+    "huber_loss",
+    "mse_loss",
+    "margin_ranking_loss",
+    "multilabel_margin_loss",
+    "soft_margin_loss",
+    "triplet_margin_loss",
+    "multi_margin_loss",
+    "binary_cross_entropy_with_logits",
+    "dist",
+    "pdist",
+    "cdist",
+    "renorm",
+    "logsumexp",
+    "upsample_nearest1d",
+    "_upsample_nearest_exact1d",
+    "upsample_nearest2d",
+    "_upsample_nearest_exact2d",
+    "upsample_nearest3d",
+    "_upsample_nearest_exact3d",
+    "upsample_linear1d",
+    "upsample_bilinear2d",
+    "_upsample_bilinear2d_aa",
+    "upsample_trilinear3d",
+    "upsample_bicubic2d",
+    "_upsample_bicubic2d_aa",
+)
 
 # autocast_mode.h, AT_FORALL_FP32_SET_OPT_DTYPE: no cast of the input, an fp32 ``dtype=`` instead
 _FP32_BY_DTYPE = (
-    "prod prod.dim_int softmax.int log_softmax.int cumprod cumsum linalg_vector_norm linalg_matrix_norm "
-    "linalg_matrix_norm.str_ord sum sum.dim_IntList"
-).split()
+    "prod",
+    "prod.dim_int",
+    "softmax.int",
+    "log_softmax.int",
+    "cumprod",
+    "cumsum",
+    "linalg_vector_norm",
+    "linalg_matrix_norm",
+    "linalg_matrix_norm.str_ord",
+    "sum",
+    "sum.dim_IntList",
+)
 
 # autocast_mode.h, AT_FORALL_DIFFERENT_REDISPATCH_SIGNATURE: overload -> the overload with a dtype at its end
 _FP32_BY_OVERLOAD = {
@@ -60,24 +121,108 @@ _FP32_BY_OVERLOAD = {
 }
 
 # autocast_mode.h, AT_FORALL_PROMOTE: to the widest of the arguments
-_PROMOTE = "addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add".split()
+_PROMOTE = (
+    "addcdiv",
+    "addcmul",
+    "atan2",
+    "bilinear",
+    "cross",
+    "dot",
+    "vdot",
+    "grid_sampler",
+    "index_put",
+    "tensordot",
+    "scatter_add",
+)
 
 # In CPU autocast's lists and in none of CUDA's: they run in the dtype they are given. (CUDA refuses
 # binary_cross_entropy under autocast; here it runs.)
 _NOT_ON_CUDA = (
-    "adaptive_avg_pool3d adaptive_max_pool3d avg_pool3d binary_cross_entropy cat cholesky cholesky_inverse "
-    "cholesky_solve cross_entropy_loss ctc_loss.IntList ctc_loss.Tensor fake_quantize_per_tensor_affine fft_fft fft_fft2 "
-    "fft_fftn fft_hfft fft_ifft fft_ifft2 fft_ifftn fft_ihfft fft_irfft fft_irfft2 fft_irfftn fft_rfft fft_rfft2 "
-    "fft_rfftn fractional_max_pool2d fractional_max_pool3d geqrf _grid_sampler_2d_cpu_fallback grid_sampler_2d "
-    "grid_sampler_3d index_copy inverse linalg_cholesky linalg_cholesky_ex linalg_cond linalg_cond.p_str linalg_eig "
-    "linalg_eigh linalg_eigvals linalg_eigvalsh linalg_householder_product linalg_inv linalg_inv_ex linalg_lstsq "
-    "linalg_matrix_rank linalg_matrix_rank.atol_rtol_float linalg_matrix_rank.atol_rtol_tensor "
-    "linalg_matrix_rank.tol_tensor linalg_qr linalg_solve linalg_svd linalg_svdvals linalg_tensorinv linalg_tensorsolve "
-    "_lu_with_info lu_solve max_pool3d max_unpool2d max_unpool3d multilabel_margin_loss_forward nanquantile "
-    "nanquantile.scalar orgqr ormqr pinverse polar qr quantile quantile.scalar reflection_pad1d reflection_pad2d "
-    "replication_pad1d replication_pad2d replication_pad3d stack stft stft.center svd trace triangular_solve "
-    "view_as_complex"
-).split()
+    "adaptive_avg_pool3d",
+    "adaptive_max_pool3d",
+    "avg_pool3d",
+    "binary_cross_entropy",
+    "cat",
+    "cholesky",
+    "cholesky_inverse",
+    "cholesky_solve",
+    "cross_entropy_loss",
+    "ctc_loss.IntList",
+    "ctc_loss.Tensor",
+    "fake_quantize_per_tensor_affine",
+    "fft_fft",
+    "fft_fft2",
+    "fft_fftn",
+    "fft_hfft",
+    "fft_ifft",
+    "fft_ifft2",
+    "fft_ifftn",
+    "fft_ihfft",
+    "fft_irfft",
+    "fft_irfft2",
+    "fft_irfftn",
+    "fft_rfft",
+    "fft_rfft2",
+    "fft_rfftn",
+    "fractional_max_pool2d",
+    "fractional_max_pool3d",
+    "geqrf",
+    "_grid_sampler_2d_cpu_fallback",
+    "grid_sampler_2d",
+    "grid_sampler_3d",
+    "index_copy",
+    "inverse",
+    "linalg_cholesky",
+    "linalg_cholesky_ex",
+    "linalg_cond",
+    "linalg_cond.p_str",
+    "linalg_eig",
+    "linalg_eigh",
+    "linalg_eigvals",
+    "linalg_eigvalsh",
+    "linalg_householder_product",
+    "linalg_inv",
+    "linalg_inv_ex",
+    "linalg_lstsq",
+    "linalg_matrix_rank",
+    "linalg_matrix_rank.atol_rtol_float",
+    "linalg_matrix_rank.atol_rtol_tensor",
+    "linalg_matrix_rank.tol_tensor",
+    "linalg_qr",
+    "linalg_solve",
+    "linalg_svd",
+    "linalg_svdvals",
+    "linalg_tensorinv",
+    "linalg_tensorsolve",
+    "_lu_with_info",
+    "lu_solve",
+    "max_pool3d",
+    "max_unpool2d",
+    "max_unpool3d",
+    "multilabel_margin_loss_forward",
+    "nanquantile",
+    "nanquantile.scalar",
+    "orgqr",
+    "ormqr",
+    "pinverse",
+    "polar",
+    "qr",
+    "quantile",
+    "quantile.scalar",
+    "reflection_pad1d",
+    "reflection_pad2d",
+    "replication_pad1d",
+    "replication_pad2d",
+    "replication_pad3d",
+    "stack",
+    "stft",
+    "stft.center",
+    "svd",
+    "trace",
+    "triangular_solve",
+    "view_as_complex",
+)
+# fmt: on
 
 _AUTOCAST_CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
 _LOW_PRECISION = (torch.float16, torch.bfloat16)
@@ -260,9 +405,7 @@ def _batch_norm(
     """native/Normalization.cpp, _batch_norm_impl_index: cuDNN is given a packed input."""
     if input.dim() >= 3 and input.dtype is not torch.bfloat16 and weight is not None:
         input = input.contiguous(memory_format=torch._prims_common.suggest_memory_format(input))
-    result: Tensor = aten.native_batch_norm(
-        input, weight, bias, running_mean, running_var, training, momentum, eps
-    )[0]
+    result: Tensor = aten.native_batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps)[0]
     return result
 
 
@@ -442,7 +585,9 @@ def _accumulate_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype in _LOW_PRECISION else dtype
 
 
-def _flash_backward(_: StorageTracker, func: Any, grad_out: Tensor, query: Tensor, key: Tensor, *args: Any, **kw: Any) -> Any:
+def _flash_backward(
+    _: StorageTracker, func: Any, grad_out: Tensor, query: Tensor, key: Tensor, *args: Any, **kw: Any
+) -> Any:
     """flash_attn/flash_api.cpp, mha_bwd: fp32 accumulators, and expanded gradients for grouped queries."""
     batch, heads, length, head_dim = query.shape
     out = args[1]
@@ -451,7 +596,7 @@ def _flash_backward(_: StorageTracker, func: Any, grad_out: Tensor, query: Tenso
     length_rounded = _round_up(length, 128)
     head_dim_rounded = _round_up(head_dim, 32 if head_dim <= 128 else 64)
     softmax_d = torch.empty(batch, heads, length_rounded, dtype=torch.float32)
-    expanded = ()
+    expanded: tuple[Tensor, ...] = ()
     if key.shape[1] != heads:
         shape = (batch, key.shape[2], heads, head_dim)
         expanded = torch.empty(shape, dtype=query.dtype), torch.empty(shape, dtype=query.dtype)
@@ -659,8 +804,10 @@ def _convolution_backward(
     format = _convolution_format(input, weight)
     copies = tuple(x.contiguous(memory_format=format) for x in (grad_out, input, weight))
     with tracker.paused():
-        grads = [_with_format(g, format if g is not None and g.dim() > 1 else torch.contiguous_format)
-                 for g in func(grad_out, input, weight, bias_sizes, *args)]
+        grads = [
+            _with_format(g, format if g is not None and g.dim() > 1 else torch.contiguous_format)
+            for g in func(grad_out, input, weight, bias_sizes, *args)
+        ]
     for grad in grads:
         if grad is not None:
             tracker.book(grad)
@@ -707,9 +854,7 @@ def _foreach_norm(_: StorageTracker, func: Any, tensors: Sequence[Tensor], *args
     return result
 
 
-def _safe_softmax(
-    _: StorageTracker, func: Any, input: Tensor, dim: int, dtype: torch.dtype | None = None
-) -> Any:
+def _safe_softmax(_: StorageTracker, func: Any, input: Tensor, dim: int, dtype: torch.dtype | None = None) -> Any:
     """native/transformers/attention.cpp: rows that are masked altogether become zero."""
     out = torch.softmax(input, dim, dtype)
     infinity = torch.scalar_tensor(float("-inf"), dtype=out.dtype)
@@ -839,7 +984,7 @@ _KERNELS: dict[Any, Callable[..., Any]] = {
 }
 
 
-class CudaSemantics(TorchDispatchMode):
+class CudaSemantics(TorchDispatchMode):  # type: ignore[misc]
     """CUDA's semantics over CPU tensors while the block lasts. Enter it after the tracker.
 
     Changes the process-wide operator tables for CPU autocast and a few composite operators, and puts them back on
@@ -852,7 +997,7 @@ class CudaSemantics(TorchDispatchMode):
         self._library: Any = None
 
     def __enter__(self) -> CudaSemantics:
-        library = torch.library.Library("aten", "IMPL")  # noqa: TOR901  (destroyed on exit)
+        library = torch.library.Library("aten", "IMPL")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch warns of every override; they are the point here
             for name, kernel in _autocast_kernels().items():

@@ -51,7 +51,7 @@ class _Booked:
         self.reference = reference
 
 
-class StorageTracker(TorchDispatchMode):
+class StorageTracker(TorchDispatchMode):  # type: ignore[misc]
     """Books storages as operators make them.
 
     granularity_bytes  live and peak bytes count each storage rounded up to this (1: exactly what was asked for);
@@ -191,7 +191,7 @@ def _read_scalar(func: Any, tensor: torch.Tensor) -> Any:
         return True if tensor.dtype is torch.bool else 1.0 if tensor.dtype.is_floating_point else 1
 
 
-class SavedTensors(saved_tensors_hooks):
+class SavedTensors(saved_tensors_hooks):  # type: ignore[misc]
     """Counts what autograd holds for backward, while it holds it.
 
     Every tensor that an operator saves inside the block is counted until its node lets go of it. A storage counts

@@ -21,11 +21,11 @@ from memlint.meta.tensor import (
     contiguous_strides,
     empty,
     empty_like,
-    iterated_strides,
     float16,
     float32,
     int64,
     is_contiguous,
+    iterated_strides,
     preserved_strides,
     state,
     uint8,
@@ -404,7 +404,8 @@ def _expand_back(g: Tensor, shape: Shape, dims: tuple[int, ...], keepdim: bool) 
 def sum(x: Tensor, dim: Numbers | None = None, keepdim: bool = False) -> Tensor:
     """The gradient is an expanded view: no memory. Autocast asks for an fp32 result, which takes no copy of x."""
     dims = _dims(x, dim)
-    out = empty(_reduced_shape(x, dims, keepdim), float32 if state.autocast is not None and x.dtype.is_floating else x.dtype)
+    promotes = state.autocast is not None and x.dtype.is_floating
+    out = empty(_reduced_shape(x, dims, keepdim), float32 if promotes else x.dtype)
     if tracked(x):
         kind = x.shape, x.dtype
         record(out, (x,), (), lambda g: _validated([_expand_back(g, kind[0], dims, keepdim)], (kind,)))
@@ -1422,10 +1423,6 @@ def l1_loss(x: Tensor, target: Tensor) -> Tensor:
     x = upper(x)
     difference = sub(x, target)
     return mean(abs(difference))
-
-
-def abs(x: Tensor) -> Tensor:
-    return _with_factor(x, empty_like(x), 1)  # grad * self.sgn()
 
 
 def _pointwise_loss(x: Tensor, target: Tensor) -> Tensor:

@@ -102,9 +102,7 @@ def in_torch(
             first = trainable.index(True)
             tensors[first] = -tensors[first]
         tracker.reset_peak()
-        context = (
-            torch.autocast("cpu", getattr(torch, autocast)) if autocast else nullcontext()
-        )
+        context = torch.autocast("cpu", getattr(torch, autocast)) if autocast else nullcontext()
         buffers = [t for t, o in zip(tensors, operands) if o.buffer]
         with SavedTensors(buffers, tracker) as saved, context:
             outputs = operation(*tensors)

