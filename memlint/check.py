@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from memlint.discover import Found, display, matches, walk
 from memlint.documents.node import Document, Span
 from memlint.plugin import ERROR, Finding, Rule, Run
-from memlint.reports.report import Budget, Report, RunReport, UnresolvedValue
+from memlint.reports.report import Budget, Report, RunReport, StatedFact, UnresolvedValue
 from memlint.rules_registry import INTERNAL_ERROR, RuleInfo
 from memlint.settings import Allowance, Resolver, Settings, SettingsError, allowance
 
@@ -54,7 +54,8 @@ class _Draft(NamedTuple):
 
 
 class _Checker:
-    """One invocation. ``formulas`` records symbolically, which explain and JSON want; ``lint`` runs the rules."""
+    """One invocation. ``formulas`` records symbolically, which explain and JSON want; without ``lint`` files are
+    recognised, and neither estimated nor judged."""
 
     def __init__(self, settings: Settings | Resolver | None, formulas: bool, lint: bool) -> None:
         self.settings_of: Callable[[str], Settings]
@@ -68,6 +69,7 @@ class _Checker:
         self.drafts: list[_Draft] = []
         self.errors: list[tuple[str, str]] = []
         self.skipped: list[tuple[str, str]] = []
+        self.unparsed: list[tuple[str, str]] = []
         self.seconds: dict[str, float] = {}
         self.crashed = False
         self.done: set[str] = set()
@@ -94,7 +96,7 @@ class _Checker:
             self._crash(found.path, settings, error)
 
     def _file(self, found: Found, text: str | None, settings: Settings) -> None:
-        from memlint.documents.load import Unreadable, load
+        from memlint.documents.load import Unreadable, format_of, load
 
         path = found.path
         if not found.named and not self._has_families(path):
@@ -102,8 +104,11 @@ class _Checker:
         try:
             document = load(path, text)
         except Unreadable as error:
+            self.errors.append((path, error.reason))
+            return
+        if document.faults and format_of(path, document.text) is None:
             if found.named:
-                self.errors.append((path, error.reason))
+                self.skipped.append((path, document.faults[0].message))
             return
         specs, document = self._specs(document, settings)
         if specs:
@@ -119,7 +124,7 @@ class _Checker:
                 self.skipped.append((path, NOT_A_CONFIG))
         elif any(fault.code == "MEM003" for fault in document.faults):
             fault = next(fault for fault in document.faults if fault.code == "MEM003")
-            self.skipped.append((path, f"line {fault.span.line}: {fault.message}"))
+            self.unparsed.append((path, f"line {fault.span.line}: {fault.message}"))
 
     def _has_families(self, path: str) -> bool:
         """Whether any family is written in the format that a suffix stands for; if none, why parse it."""
@@ -201,7 +206,7 @@ class _Checker:
         spec = _with_devices(spec, allowed)
         findings: list[Finding] = []
         estimate: Estimate | None = None
-        if spec.family:
+        if spec.family and self.lint:
             try:
                 estimate = estimate_spec(spec, allowed.gpu, symbolic=self.formulas)
             except _unknown_model() as error:
@@ -309,6 +314,7 @@ class _Checker:
             seconds,
             self.crashed or bool(self.errors),
             tuple(self.skipped),
+            tuple(self.unparsed),
             tuple(self.errors),
             self.seconds,
         )
@@ -406,11 +412,12 @@ def _on_a_file(finding: Finding, run: Run) -> Finding:
 
 def _run_report(spec: TrainingSpec, document: Document, estimate: Estimate | None, allowed: Allowance) -> RunReport:
     budget = None if allowed.size_bytes is None else Budget(allowed.size_bytes, allowed.source)
-    facts: dict[str, tuple[str, object, int]] = {}
+    facts: dict[str, StatedFact] = {}
     for name, fact in spec.facts.items():
-        place = fact.span
-        written = place is not None and place.path != OVERRIDE_PATH
-        facts[name] = (fact.key or name, fact.value, place.line if place is not None and written else 0)
+        line, path = 0, ""
+        if fact.span is not None and fact.span.path != OVERRIDE_PATH:
+            line, path = fact.span.line, fact.span.path
+        facts[name] = StatedFact(fact.key or name, fact.value, line, path)
     return RunReport(
         path=document.path,
         run=spec.run,
@@ -420,7 +427,9 @@ def _run_report(spec: TrainingSpec, document: Document, estimate: Estimate | Non
         verdict="UNKNOWN" if estimate is None else estimate.verdict(allowed.size_bytes),
         budget=budget,
         findings=(),
-        unresolved=tuple(UnresolvedValue(entry.key, entry.span.line, entry.reason) for entry in spec.missing),
+        unresolved=tuple(
+            UnresolvedValue(entry.key, entry.span.line, entry.reason, entry.span.path) for entry in spec.missing
+        ),
         facts=facts,
         sources={
             **document.sources,
@@ -546,6 +555,11 @@ def find_files(
         if os.path.isdir(path):
             if settings.force_exclude and matches(excluded, path, is_folder=True):
                 continue
+            try:
+                os.scandir(path).close()
+            except OSError as error:
+                errors.append((path, error.strerror or str(error)))
+                continue
             for below in walk(path, excluded):
                 found.setdefault(below, Found(below, named=False))
         elif not os.path.lexists(path):
@@ -569,7 +583,7 @@ def check_paths(
 
     settings  fixed settings, or a Resolver that finds those of each file (None: as on the command line, no options)
     formulas  record symbolically, so that the parts of an estimate carry closed forms
-    lint      False estimates only
+    lint      False only recognises the runs: no estimates, no findings
     Raises SettingsError for settings that cannot be used. Anything wrong with a config is in the report.
     """
     begin = time.perf_counter()

@@ -6,7 +6,6 @@ run turns them into spans and edits. Every fix carries the peak after it, comput
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -64,8 +63,10 @@ class Finding(NamedTuple):
     @property
     def fingerprint(self) -> str:
         """Stable across inserted lines: made of code, path and key, not of positions or figures."""
+        import hashlib  # brings OpenSSL along, which no other step needs
+
         text = "\0".join((self.code, self.span.path, self.key))
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 # Between these, one doubling says enough: next to linear, next to quadratic.

@@ -16,6 +16,8 @@ import memlint
 from memlint.check import check_paths, check_text
 from memlint.discover import Pattern
 from memlint.plugin import SAFE
+from memlint.reports import full, github
+from memlint.reports import json as json_report
 from memlint.reports.report import Report
 from memlint.settings import Resolver, Settings, SettingsError
 from memlint.units import GiB, MiB
@@ -69,8 +71,8 @@ def test_a_finding_stands_on_its_key_with_a_fix_that_was_re_estimated() -> None:
 def test_facts_of_the_run_carry_their_keys_and_lines() -> None:
     put(a_yaml=SMALL)
     (run,) = check("a.yaml").runs
-    assert run.facts["micro_batch_size"] == ("demo.batch", 1, 2)
-    assert run.facts["width"] == ("demo.width", 1024, 0)
+    assert run.facts["micro_batch_size"] == ("demo.batch", 1, 2, "a.yaml")
+    assert run.facts["width"] == ("demo.width", 1024, 0, "")
 
 
 @pytest.mark.parametrize(
@@ -106,7 +108,7 @@ def test_a_finding_on_a_value_that_only_an_override_states_stands_on_the_file() 
     finding = next(finding for finding in report.findings if finding.code == "MEM992")
     assert (finding.span.path, finding.span.line) == ("a.yaml", 1)
     assert finding.notes == ("demo.width is set with -o",)
-    assert report.runs[0].facts["width"] == ("demo.width", 2048, 0)
+    assert report.runs[0].facts["width"] == ("demo.width", 2048, 0, "")
 
 
 # -- what goes wrong stays where it is
@@ -178,7 +180,8 @@ def test_a_walked_file_that_does_not_parse_is_passed_over_with_its_reason() -> N
     put(a_yaml="demo: [1\n", b_yaml=SMALL)
     report = check(".")
     assert report.findings == ()
-    ((path, why),) = report.skipped
+    ((path, why),) = report.unparsed
+    assert report.skipped == ()
     assert path == "a.yaml"
     assert why.startswith("line ")
 
@@ -186,6 +189,23 @@ def test_a_walked_file_that_does_not_parse_is_passed_over_with_its_reason() -> N
 def test_faults_of_a_training_config_count_in_a_walk_too() -> None:
     put(a_yaml="demo:\n  batch: 4\n  batch: 1\n")
     assert found(check(".")) == ["a.yaml:3 MEM006"]
+
+
+def test_a_kind_of_file_that_is_not_read_is_skipped_when_named() -> None:
+    Path("notes.md").write_text("# notes\n")
+    ((path, why),) = check("notes.md").skipped
+    assert path == "notes.md"
+    assert why.startswith("not a kind of file")
+
+
+def test_a_file_name_that_is_no_unicode_is_no_obstacle() -> None:
+    with open(b"caf\xe9.yaml", "w") as file:
+        file.write(CONFIG)
+    report = check(".")
+    assert [finding.code for finding in report.findings] == ["MEM990"]
+    json_report.render(report)
+    github.render(report, {})
+    full.render(report).encode("utf-8")
 
 
 def test_a_file_of_no_family_is_skipped_when_named_and_silent_in_a_walk() -> None:

@@ -107,7 +107,8 @@ def _show_files(paths: tuple[str, ...], resolver: Resolver) -> None:
     from memlint.reports.text import clean
 
     report = check_paths(paths, resolver, lint=False)
-    shared.out("".join(f"{clean(path)}\n" for path in dict.fromkeys(run.path for run in report.runs)))
+    listed = dict.fromkeys(run.path for run in report.runs if run.family)
+    shared.out("".join(f"{clean(path)}\n" for path in listed))
     for path, why in report.errors:
         shared.note(f"memlint: error: {path}: {why}")
     if report.crashed:
@@ -116,20 +117,18 @@ def _show_files(paths: tuple[str, ...], resolver: Resolver) -> None:
 
 def _tell(report: Report, paths: tuple[str, ...], settings: Settings) -> None:
     """What belongs to no run, to standard error."""
-    from memlint.check import NOT_A_CONFIG
-
     for path, why in report.errors:
         shared.note(f"memlint: error: {path}: {why}")
-    unparsed = [(path, why) for path, why in report.skipped if why != NOT_A_CONFIG]
-    for path, why in report.skipped:
-        if why == NOT_A_CONFIG and not settings.quiet:
+    if not settings.quiet:
+        for path, why in report.skipped:
             shared.note(f"memlint: {path}: skipped, {why}")
-        elif settings.verbose:
-            shared.note(f"memlint: {path}: passed over, {why}")
-    if unparsed and not settings.verbose and not settings.quiet:
-        files = "1 file" if len(unparsed) == 1 else f"{len(unparsed)} files"
-        shared.note(f"memlint: {files} could not be parsed, passed over (-v lists them)")
-    if not report.runs and not report.errors and not settings.quiet:
+        if settings.verbose:
+            for path, why in report.unparsed:
+                shared.note(f"memlint: {path}: passed over, {why}")
+        elif report.unparsed:
+            files = "1 file" if len(report.unparsed) == 1 else f"{len(report.unparsed)} files"
+            shared.note(f"memlint: {files} could not be parsed, passed over (-v lists them)")
+    if not (report.runs or report.errors or report.skipped or settings.quiet):
         shared.note(f"memlint: no training configs found in {', '.join(paths)}")
 
 

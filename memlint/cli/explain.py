@@ -114,10 +114,10 @@ def _part(part: Part, run: RunReport, style: Style) -> Iterator[str]:
         yield style.paint(f"                = {clean(shorten(part.formula, 400))} bytes", DIM)
     for symbol, fact in part.symbols:
         if fact in run.facts:
-            key, value, line = run.facts[fact]
-            place = f"{clean(run.path)}:{line}" if line else "not written in the config"
-            said = clean(shorten(str(value), 60))
-            yield style.paint(f"                  {clean(symbol)}: {clean(key)} = {said}  {place}", DIM)
+            stated = run.facts[fact]
+            place = f"{clean(stated.path)}:{stated.line}" if stated.path else "not written in the config"
+            said = f"{clean(stated.key)} = {clean(shorten(str(stated.value), 60))}"
+            yield style.paint(f"                  {clean(symbol)}: {said}  {place}", DIM)
 
 
 def _fine_print(run: RunReport, style: Style) -> Iterator[str]:
@@ -134,4 +134,4 @@ def _fine_print(run: RunReport, style: Style) -> Iterator[str]:
         yield ""
         yield style.paint("Unresolved", BOLD)
         for entry in run.unresolved:
-            yield f"  {clean(entry.key)}  {clean(run.path)}:{entry.line}  ({clean(entry.reason)})"
+            yield f"  {clean(entry.key)}  {clean(entry.path)}:{entry.line}  ({clean(entry.reason)})"

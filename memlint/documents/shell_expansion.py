@@ -25,20 +25,33 @@ _parser: Any = None
 
 def parse(text: str) -> Any:
     """The syntax tree. Its byte offsets are offsets of ``text``: every character that is not ASCII stands for
-    itself as a dot, and an escaped blank (which the grammar drops) as a letter; what they are is read from the
-    text afterwards."""
+    itself as a dot, and an escaped one (where the grammar divides or drops words) as letters. What they are is
+    read from the text afterwards."""
     global _parser
     if _parser is None:
         import tree_sitter
         import tree_sitter_bash
 
         _parser = tree_sitter.Parser(tree_sitter.Language(tree_sitter_bash.language()))
-    if "\\ " in text or "\\\t" in text:
-        pairs = text.replace("\\\\", "\0\0").replace("\\ ", "xx").replace("\\\t", "xx")
-        text = pairs.replace("\0\0", "\\\\")
+    if "\\" in text:
+        text = _without_escapes(text)
     if not text.isascii():
         text = "".join(character if character < "\x80" else "." for character in text)
     return _parser.parse(text.replace("\0", ".").encode())
+
+
+def _without_escapes(text: str) -> str:
+    """``\\c`` as ``xx``, save for line continuations and ``\\'``, which within single quotes ends them."""
+    parts: list[str] = []
+    last = 0
+    at = text.find("\\")
+    while 0 <= at < len(text) - 1:
+        escaped = text[at + 1]
+        if escaped not in "\n'" and not escaped.isalnum():
+            parts += (text[last:at], "xx")
+            last = at + 2
+        at = text.find("\\", at + 2)
+    return "".join(parts) + text[last:]
 
 
 def parsed(source: Source) -> tuple[Any, Source]:
@@ -250,7 +263,7 @@ class Expander:
     def _variable(self, name: str, source: Source, quoted: bool, splits: bool, token: tuple[int, int]) -> Items:
         if name in ("@", "*") or name.isdigit():
             return self._argument(name, source, quoted, splits, token)
-        if name == "#" and self.positional is not None:
+        if name == "#" and self.positional is not None and not any(map(reason_of, self.positional)):
             return _written(source, *token, str(len(self.positional)), quoted)
         variable = self.environment.get(name)
         if variable is None:
@@ -322,6 +335,10 @@ class Expander:
         word_start = start + 2 + name_end + len(operator)
         mode = "string" if quoted else "word"
         value = self._value_of(name)
+        if value and len(value) == 1 and value[0].reason.startswith(ARGUMENT):
+            value = None  # X=$1, then ${X:-4}: without arguments, the default
+        elif value is not None and reason_of(value) and operator[-1] == "+":
+            return [unknown(source, *token, reason_of(value), quoted)]
         is_set = value is not None and (reason_of(value) or text_of(value) or ":" not in operator)
         if operator[-1] == "+":
             if not is_set:

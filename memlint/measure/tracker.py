@@ -71,6 +71,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc]
         self.phase_peaks: dict[str, int] = {}
         self._phase = ""
         self._alive: dict[int, _Booked] = {}  # by the address of the C++ storage, valid while it is alive
+        self._elsewhere: dict[int, Any] = {}  # storages that are not the device's, with a weak reference each
         self._paused = False
 
     # -- phases
@@ -109,6 +110,8 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc]
         """Book a tensor's storage unless it is booked already; a storage that grew or shrank is booked anew."""
         storage = tensor.untyped_storage()
         address = storage._cdata
+        if address in self._elsewhere:
+            return
         size_bytes = storage.nbytes()
         known = self._alive.get(address)
         if known is not None:
@@ -139,8 +142,12 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc]
         return tensor.untyped_storage()._cdata in self._alive
 
     def forget(self, tensor: torch.Tensor) -> None:
-        """Take a tensor's storage off the books: it is not memory of the device (a step counter on the host)."""
-        self._end(tensor.untyped_storage()._cdata)
+        """Never book a tensor's storage: it is not memory of the device (a step counter on the host)."""
+        storage = tensor.untyped_storage()
+        address = storage._cdata
+        self._end(address)
+        elsewhere = self._elsewhere
+        elsewhere[address] = weakref.ref(storage, lambda _: elsewhere.pop(address, None))
 
     def label(self, tensor: torch.Tensor, label: Label) -> None:
         """Say whose memory a booked tensor's storage is (a parameter, optimizer state, EMA)."""
@@ -162,7 +169,9 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc]
         kwargs = kwargs or {}
         if func is aten.lift_fresh.default and args[0].dim() == 0:
             # torch.tensor(3.0): a Python number. On a CUDA machine it stays on the host, too.
-            return func(*args, **kwargs)
+            number = func(*args, **kwargs)
+            self.forget(number)
+            return number
         if func is aten._local_scalar_dense.default:
             return _read_scalar(func, args[0])
         if torch.is_inference_mode_enabled() and func._can_decompose():

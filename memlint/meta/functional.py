@@ -835,6 +835,11 @@ def _folded(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
             grads = [None if kind is None else Tensor(*kind) for kind in kinds]
             if column_major and grads[0] is not None:
                 grads[0].strides = preserved_strides(shape, strides) if strides else None
+            # Results of products that pass through the nodes of weight.t() and of x's folding.
+            if grads[0] is not None and len(shape) > 2:
+                grads[0].is_view = True
+            if grads[1] is not None:
+                grads[1].is_view = True
             return grads
 
         record(out, (x, weight, bias), (x if kinds[1] else None, weight if kinds[0] else None), backward)

@@ -150,7 +150,8 @@ class AdamW8bit(Optimizer):
 
 
 class Adafactor(Optimizer):
-    """``torch.optim.Adafactor``: a row and a column statistic per matrix, one full tensor per vector; no momentum."""
+    """``torch.optim.Adafactor``: a row and a column statistic per matrix, one full tensor per vector; no momentum.
+    torch's default is the loop. Local names hold what they hold in ``torch/optim/_adafactor.py``."""
 
     def _allocate(self, parameter: Tensor) -> None:
         self._label(parameter, "second moment (factored)")
@@ -162,15 +163,32 @@ class Adafactor(Optimizer):
             self.state.append(Tensor(shape, parameter.dtype))
 
     def _step(self, parameters: list[Tensor]) -> None:
-        update = None
-        for parameter in parameters:
-            self._label(parameter, "step temporaries")
-            squared = empty_like(parameter)
-            del squared
-            estimate = empty_like(parameter)
-            update = empty_like(parameter)
-            del estimate
-        del update
+        matrices = [p for p in parameters if p.ndim > 1]
+        vectors = [p for p in parameters if p.ndim <= 1]
+        updates: list[Tensor] = []
+        for group in (matrices, vectors) if self.implementation == FOREACH else [[p] for p in parameters]:
+            if group:
+                self._label(group[0], "step temporaries")
+                # The last group's updates keep their name until these have theirs.
+                updates = self._updates(group)
+        del updates
+
+    def _updates(self, group: list[Tensor]) -> list[Tensor]:
+        if group[0].ndim <= 1:
+            squared = [empty_like(p) for p in group]
+            if self.implementation == FOREACH:
+                del squared
+            return [empty_like(p) for p in group]
+        rows = [Tensor((*p.shape[:-1], 1), p.dtype) for p in group]
+        if self.implementation == FOREACH:
+            del rows
+        columns = [Tensor((*p.shape[:-2], 1, p.shape[-1]), p.dtype) for p in group]
+        if self.implementation == FOREACH:
+            del columns
+        estimates = [Tensor(p.shape, p.dtype) for p in group]
+        means = [Tensor((*p.shape[:-2], 1, 1), p.dtype) for p in group]
+        del means
+        return estimates
 
 
 OPTIMIZERS = {"adamw": AdamW, "adam": AdamW, "sgd": SGD, "adamw_8bit": AdamW8bit, "adafactor": Adafactor}

@@ -186,9 +186,21 @@ def view_strides(shape: Shape, strides: Shape, new_shape: Shape) -> Shape | None
 
 
 class Tensor:
-    """``strides`` is None when contiguous. ``node`` is the autograd node that made it; leaves have none."""
+    """``strides`` is None when contiguous. ``node`` is the autograd node that made it; leaves have none. A view keeps
+    the tensor that it is a view of, so its storage is never its own alone."""
 
-    __slots__ = ("dtype", "grad", "node", "output_nr", "requires_grad", "shape", "storage", "strides", "__weakref__")
+    __slots__ = (
+        "__weakref__",
+        "dtype",
+        "grad",
+        "is_view",
+        "node",
+        "output_nr",
+        "requires_grad",
+        "shape",
+        "storage",
+        "strides",
+    )
 
     def __init__(
         self, shape: Shape, dtype: DType, storage: Storage | None = None, strides: Shape | None = None
@@ -201,6 +213,7 @@ class Tensor:
             if storage is not None
             else Storage(int(prod(shape)) * dtype.itemsize, shape, dtype.itemsize)
         )
+        self.is_view = storage is not None
         self.requires_grad = False
         self.node: Node | None = None
         self.output_nr = 0

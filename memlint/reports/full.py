@@ -142,7 +142,7 @@ def _fine_print(run: RunReport) -> Iterator[str]:
     for fact, value, reason in run.estimate.assumptions if run.estimate is not None else ():
         yield f"  assumed: {clean(fact)} = {clean(value)}" + (f" ({clean(reason)})" if reason else "")
     for entry in run.unresolved:
-        yield f"  unresolved: {clean(entry.key)} on line {entry.line}: {clean(entry.reason)}"
+        yield f"  unresolved: {clean(entry.key)} in {clean(entry.path)}:{entry.line}: {clean(entry.reason)}"
 
 
 # -- findings ----------------------------------------------------------------------------------------
@@ -208,9 +208,8 @@ def _excerpt(span: Span, sources: dict[str, str], style: Style, color: int) -> t
         if width(before) > room // 2:
             before = "..." + before[-(room // 2 - 3) :]
         marked = shorten(marked, room - len(before))
-        excerpt.append(
-            f"{number:>{gutter}} {bar_} {before}{marked}{shorten(after, max(room - len(before) - len(marked), 3))}".rstrip()
-        )
+        after = shorten(after, max(room - len(before) - len(marked), 3))
+        excerpt.append(f"{number:>{gutter}} {bar_} {before}{marked}{after}".rstrip())
         carets = style.paint("^" * max(width(marked), 1), color)
         excerpt.append(f"{' ' * gutter} {bar_} {' ' * width(before)}{carets}")
     if cut:

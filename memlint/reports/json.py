@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from memlint import __version__
 from memlint.documents.node import Span
 from memlint.plugin import ERROR, INFO, WARNING, Finding, Fix
-from memlint.reports.report import Report, RunReport
+from memlint.reports.report import Report, RunReport, StatedFact
 from memlint.tape.estimate import Estimate, Interval, Part
 
 VERSION = 1
@@ -88,7 +87,10 @@ def _estimate(estimate: Estimate, run: RunReport) -> dict[str, Any]:
         "assumptions": [
             {"fact": fact, "value": plain(value), "reason": reason} for fact, value, reason in estimate.assumptions
         ],
-        "unresolved": [{"key": value.key, "line": value.line, "reason": value.reason} for value in run.unresolved],
+        "unresolved": [
+            {"key": value.key, "line": _line(value.line, value.path, run), "reason": value.reason}
+            for value in run.unresolved
+        ],
     }
 
 
@@ -102,14 +104,20 @@ def _part(part: Part, run: RunReport) -> dict[str, Any]:
         "bytes": part.size_bytes,
         "formula": part.formula,
         "facts": [
-            {"key": key, "value": plain(value), "line": line or None} for key, value, line in facts_behind([part], run)
+            {"key": fact.key, "value": plain(fact.value), "line": _line(fact.line, fact.path, run)}
+            for fact in facts_behind(part, run)
         ],
     }
 
 
-def facts_behind(parts: Iterable[Part], run: RunReport) -> list[tuple[str, object, int]]:
-    """(key, value, line) of the facts in the parts' formulas, each once."""
-    names = dict.fromkeys(fact for part in parts for _, fact in part.symbols)
+def _line(line: int, path: str, run: RunReport) -> int | None:
+    """A line of the run's own file; None for what another file states, or none."""
+    return line if line and path == run.path else None
+
+
+def facts_behind(part: Part, run: RunReport) -> list[StatedFact]:
+    """The facts in a part's formula, each once."""
+    names = dict.fromkeys(fact for _, fact in part.symbols)
     return [run.facts[name] for name in names if name in run.facts]
 
 

@@ -17,12 +17,22 @@ class UnresolvedValue(NamedTuple):
     key: str
     line: int
     reason: str
+    path: str
+
+
+class StatedFact(NamedTuple):
+    """A fact as a reader finds it: the key as the config spells it, and where. Line 0 and path "" if nowhere."""
+
+    key: str
+    value: object
+    line: int
+    path: str
 
 
 class RunReport(NamedTuple):
     """One run found in one file. ``estimate`` is None with a MEM007 finding where the model is unknown.
 
-    facts   fact name -> (key as spelled, value, line or 0), for the parts of explain and json
+    facts   by fact name, for the parts of explain and json
     sources text of every file that a finding may point into, by path
     """
 
@@ -35,7 +45,7 @@ class RunReport(NamedTuple):
     budget: Budget | None
     findings: tuple[Finding, ...]
     unresolved: tuple[UnresolvedValue, ...] = ()
-    facts: dict[str, tuple[str, object, int]] = {}  # noqa: RUF012
+    facts: dict[str, StatedFact] = {}  # noqa: RUF012
     sources: dict[str, str] = {}  # noqa: RUF012
 
 
@@ -43,8 +53,8 @@ class Report(NamedTuple):
     """All runs of one invocation, in the order of the paths given.
 
     crashed       a rule raised (MEM001) or a file could not be read: exit code 2
-    skipped       (path, why) of files named on the command line that are no training config, and of files met in
-                  a walk that could not be parsed
+    skipped       (path, why) of files named on the command line that are no training config
+    unparsed      (path, why) of files met in a walk that could not be parsed, so that no family was recognised
     errors        (path, why) of files that could not be read
     rule_seconds  time spent in each rule, by code
     """
@@ -53,6 +63,7 @@ class Report(NamedTuple):
     seconds: float
     crashed: bool = False
     skipped: tuple[tuple[str, str], ...] = ()
+    unparsed: tuple[tuple[str, str], ...] = ()
     errors: tuple[tuple[str, str], ...] = ()
     rule_seconds: dict[str, float] = {}  # noqa: RUF012
 

@@ -117,6 +117,14 @@ def test_a_named_file_that_is_no_config_is_skipped_with_one_line() -> None:
     assert result.stderr == "memlint: other.yaml: skipped, no known family of training configs\n"
 
 
+def test_a_named_file_of_another_kind_is_skipped_with_one_line() -> None:
+    Path("notes.md").write_text("# notes\n")
+    result = run("notes.md", "small.yaml")
+    assert result.exit_code == 0
+    assert result.stderr.startswith("memlint: notes.md: skipped, not a kind of file")
+    assert result.stderr.count("\n") == 1
+
+
 def test_files_that_do_not_parse_are_counted_and_listed_on_request() -> None:
     Path("broken.yaml").write_text("a: [1\n")
     result = run(".", "--exit-zero")

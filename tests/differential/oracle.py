@@ -119,7 +119,7 @@ def in_torch(
     return Bytes(forward, forward_peak, saved_bytes, backward_peak, backward)
 
 
-def _live_and_peak(tape: Any, begin: int) -> tuple[int, int]:
+def live_and_peak(tape: Any, begin: int) -> tuple[int, int]:
     """Bytes alive now, and the most alive since the event ``begin``."""
     live = peak = 0
     for number, event in enumerate(tape.events):
@@ -137,7 +137,7 @@ def in_meta(
     with meta.recording() as tape:
         tensors = [o.in_meta().requires_grad_(t) for o, t in zip(operands, trainable)]
         leaves = list(tensors)
-        start, _ = _live_and_peak(tape, 0)
+        start, _ = live_and_peak(tape, 0)
         if hidden:
             first = trainable.index(True)
             tensors[first] = F.neg(tensors[first])
@@ -145,7 +145,7 @@ def in_meta(
         with amp.autocast(meta.DTYPES[autocast]) if autocast else nullcontext():
             outputs = operation(*tensors)
         del tensors
-        live, peak = _live_and_peak(tape, begin)
+        live, peak = live_and_peak(tape, begin)
         forward, forward_peak = live - start, peak - start
         roots = [x for x in _flat(outputs) if isinstance(x, meta.Tensor) and x.requires_grad]
         held: dict[int, int] = {}
@@ -157,7 +157,7 @@ def in_meta(
             autograd.backward(roots[0], gradients[0])
         elif roots:
             autograd.run([(x.node, x.output_nr, g) for x, g in zip(roots, gradients)], hold=gradients)
-        live, peak = _live_and_peak(tape, begin)
+        live, peak = live_and_peak(tape, begin)
         backward, backward_peak = live - start, peak - start
         del leaves, outputs, roots, gradients
     return Bytes(forward, forward_peak, sum(held.values()), backward_peak, backward)

@@ -72,7 +72,7 @@ TREES = st.dictionaries(
 
 
 @given(TREES)
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_any_tree_resolves_as_omegaconf_resolves_it(tree: dict[str, Any]) -> None:
     config = OmegaConf.create(tree)
     document = resolved(OmegaConf.to_yaml(config))
@@ -87,7 +87,9 @@ def test_any_tree_resolves_as_omegaconf_resolves_it(tree: dict[str, Any]) -> Non
         except (OmegaConfBaseException, RecursionError):
             failed = True
         if isinstance(node.value, Unresolved):
-            assert failed or OmegaConf.is_config(expected) or node.value.reason == interpolation.CONTAINER_IN_TEXT
+            # OmegaConf writes the unresolved text of a container into text; memlint calls that unknown.
+            within = interpolation.CONTAINER_IN_TEXT in node.value.reason or "itself" in node.value.reason
+            assert failed or OmegaConf.is_config(expected) or within, node
             unknown = True
         else:
             assert not failed

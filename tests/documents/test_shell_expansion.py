@@ -134,6 +134,7 @@ KNOWN = {
     "positional defaults": "python t.py --b ${1:-8} --c ${2-9}",
     "a default for an argument by test": 'Z=$2\nif [ "$Z" == "" ]; then Z=3; fi\npython t.py --z $Z',
     "an option loop": "B=4\nwhile [[ $# -gt 0 ]]; do case $1 in --b) B=$2; shift 2;; esac; done\npython t.py --b $B",
+    "a default for an argument in a variable": "Z=$2\npython t.py --z ${Z:-3}",
     "functions": 'run() { python t.py --a $1; python t.py --x "$@"; }\nrun 1 2',
     "functions with all arguments": 'run() { python t.py "$@" --n $2 --z "$3"; }\nrun a "b c"',
     "local variables": "B=1\nf() { local B=2; python t.py --b $B; }\nf\npython t.py --b $B",
@@ -197,6 +198,7 @@ UNKNOWN = {
         "a loop over 17 values",
     ),
     "a mix with something unknown": ("A=1\npython t.py --b x$A$BS", "BS is not set in the script"),
+    "an alternative to an unknown value": ("A=$B\npython t.py --b ${A:+1}", "B is not set in the script"),
     "read": ("read B\npython t.py --b $B", "it is read while the script runs"),
     "text that doubles forever": ("A=xx\n" + "A=$A$A\n" * 40 + "python t.py --b $A", "a value that is too long"),
     "a random number": ("python t.py --b $RANDOM", "RANDOM is not set in the script"),
@@ -307,7 +309,7 @@ def _scripts(draw: st.DrawFn) -> str:
             lines.append(f'[ -n "${name}" ] && {other}={draw(_values())} || {name}=z')
         else:
             lines.append(
-                f'f() {{ local {name}=$1; {other}=$2; python t.py --in "${name}" $#; }}; f {draw(_words)} {draw(_words)}'
+                f'f() {{ local {name}=$1; {other}=$2; python t.py --in "${name}" $#; }}; f \"${name}\" {draw(_plain)}'
             )
     words = " ".join(draw(st.lists(_words, min_size=1, max_size=4)))
     if draw(st.booleans()):

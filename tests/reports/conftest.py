@@ -6,7 +6,7 @@ import pytest
 
 from memlint.documents.node import Edit, Span
 from memlint.plugin import DISPLAY, ERROR, INFO, SAFE, WARNING, Finding, Fix
-from memlint.reports.report import Budget, Report, RunReport, UnresolvedValue
+from memlint.reports.report import Budget, Report, RunReport, StatedFact, UnresolvedValue
 from memlint.tape.estimate import Component, Estimate, Interval, Part
 from memlint.units import GiB, MiB
 
@@ -70,10 +70,10 @@ def make_run(*findings: Finding, path: str = "configs/demo.yaml", text: str = TE
         verdict=estimate.verdict(budget.size_bytes),
         budget=budget,
         findings=findings,
-        unresolved=(UnresolvedValue("data.path", 4, "environment variable"),),
+        unresolved=(UnresolvedValue("data.path", 4, "environment variable", path),),
         facts={
-            "micro_batch_size": ("dataloader.batch_size", 128, 3),
-            "groups": ("model.num_group", 64, 0),
+            "micro_batch_size": StatedFact("dataloader.batch_size", 128, 3, path),
+            "groups": StatedFact("model.num_group", 64, 0, ""),
         },
         sources={path: text},
     )

@@ -62,7 +62,7 @@ def test_closing_line_counts(report: Report) -> None:
 def test_verbose_prints_assumptions_and_what_is_unresolved(report: Report) -> None:
     text = full.render(report, Style(verbose=True))
     assert "  assumed: framework_version = torch 2.13 (not stated in the config)\n" in text
-    assert "  unresolved: data.path on line 4: environment variable\n" in text
+    assert "  unresolved: data.path in configs/demo.yaml:4: environment variable\n" in text
 
 
 def test_quiet_prints_findings_only(report: Report) -> None:

@@ -110,3 +110,15 @@ def test_any_fact_can_be_written(value: object) -> None:
 
 def test_a_dimension_is_a_plain_number() -> None:
     assert type(json_report.plain(Dim(4, "B", (("B", "micro_batch_size"),)))) is int
+
+
+def test_lines_are_those_of_the_runs_own_file(report: Report) -> None:
+    run = report.runs[0]
+    elsewhere = run._replace(
+        facts={name: fact._replace(line=7, path="configs/group.yaml") for name, fact in run.facts.items()},
+        unresolved=(run.unresolved[0]._replace(path="configs/group.yaml"),),
+    )
+    written = json_report.as_dict(Report((elsewhere,), 0.0))
+    Draft202012Validator(SCHEMA).validate(written)
+    assert [fact["line"] for fact in at(written, "files.0.estimate.components.1.parts.0.facts")] == [None, None]
+    assert at(written, "files.0.estimate.unresolved.0.line") is None

@@ -225,6 +225,14 @@ def test_segment_size(block: int, conf: str, segment: int) -> None:
             80 * MiB,
             id="nothing is collected without a memory fraction",
         ),
+        pytest.param(
+            (12 * MiB, 14 * MiB, ~0, 16 * MiB, ~1, 18 * MiB),
+            "garbage_collection_threshold:0.4,per_process_memory_fraction:0.9",
+            100 * MiB,
+            34 * MiB,
+            48 * MiB,
+            id="the segments that were idle for longest are collected first, and no more than needed",
+        ),
         pytest.param((0, 0), "", None, 0, 0, id="empty tensors never reach the allocator"),
     ],
 )
@@ -250,7 +258,7 @@ def test_a_rule_of_the_allocator(
             id="but the rest of its page can be continued by an expandable segment",
         ),
         pytest.param(
-            (20 * MiB, 20 * MiB, ~0, 20 * MiB, ~1, 40 * MiB),
+            (20 * MiB, 20 * MiB, ~0, 30 * MiB),
             *("expandable_segments:True", 60 * MiB, None),
             id="pages that are free in an expandable segment can be mapped elsewhere",
         ),
@@ -277,6 +285,13 @@ def test_a_rule_of_the_allocator(
             (20 * MiB, ~0, 30 * MiB),
             *("throw_on_cudamalloc_oom:True", 40 * MiB, 2),
             id="throw_on_cudamalloc_oom gives up without returning idle segments",
+        ),
+        pytest.param(
+            (20 * MiB, ~0, 30 * MiB),
+            "throw_on_cudamalloc_oom:True,per_process_memory_fraction:0.8",
+            50 * MiB,
+            None,
+            id="but not under a memory fraction, whose limit is looked at first",
         ),
     ],
 )

@@ -1,0 +1,105 @@
+"""Optimizers over meta tensors against torch's own: bytes of state, and the peak of a steady step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from oracle import fake_cuda, live_and_peak
+
+from memlint.meta import optim
+from memlint.meta import tensor as meta
+
+SHAPES = ((64, 48), (48,), (7, 5, 3), (1,), (), (130, 2))
+
+
+class Bytes(NamedTuple):
+    """Beyond parameters and gradients.
+
+    state  what the optimizer keeps
+    peak   the most that a later step has alive
+    """
+
+    state: int
+    peak: int
+
+
+def in_torch(create: Callable[[Sequence[torch.Tensor]], torch.optim.Optimizer], dtype: str) -> Bytes:
+    with fake_cuda() as tracker:
+        parameters = [torch.empty(s, dtype=getattr(torch, dtype)).requires_grad_() for s in SHAPES]
+        optimizer = create(parameters)
+        for parameter in parameters:
+            parameter.grad = torch.empty_like(parameter)
+        start = tracker.live_bytes
+        optimizer.step()
+        state = tracker.live_bytes - start
+        tracker.reset_peak()
+        optimizer.step()
+        assert tracker.live_bytes - start == state
+        return Bytes(state, tracker.peak_bytes - start)
+
+
+def in_meta(create: Callable[[Sequence[meta.Tensor]], optim.Optimizer], dtype: str) -> Bytes:
+    with meta.recording() as tape:
+        parameters = [meta.empty(s, meta.DTYPES[dtype]).requires_grad_() for s in SHAPES]
+        optimizer = create(parameters)
+        for parameter in parameters:
+            parameter.grad = meta.empty_like(parameter)
+        start, _ = live_and_peak(tape, 0)
+        optimizer.allocate_state()
+        state, _ = live_and_peak(tape, 0)
+        begin = len(tape.events)
+        optimizer.step()
+        live, peak = live_and_peak(tape, begin)
+        assert live == state
+        return Bytes(state - start, peak - start)
+
+
+def adamw(**options: Any) -> Callable[[Any], Any]:
+    return lambda parameters: torch.optim.AdamW(parameters, **options)
+
+
+def adam(**options: Any) -> Callable[[Any], Any]:
+    return lambda parameters: torch.optim.Adam(parameters, **options)
+
+
+def sgd(**options: Any) -> Callable[[Any], Any]:
+    return lambda parameters: torch.optim.SGD(parameters, lr=0.1, **options)
+
+
+def adafactor(**options: Any) -> Callable[[Any], Any]:
+    return lambda parameters: torch.optim.Adafactor(parameters, **options)
+
+
+CASES: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {}
+for name, flags in {
+    optim.LOOP: {"foreach": False},
+    optim.FOREACH: {"foreach": True},
+    optim.FUSED: {"fused": True},
+}.items():
+    CASES[f"AdamW, {name}"] = adamw(**flags), lambda p, n=name: optim.AdamW(p, n)
+    CASES[f"Adam, {name}"] = adam(**flags), lambda p, n=name: optim.AdamW(p, n)
+    CASES[f"SGD, {name}"] = sgd(**flags), lambda p, n=name: optim.SGD(p, n)
+    CASES[f"SGD with momentum, {name}"] = (
+        sgd(momentum=0.9, **flags),
+        lambda p, n=name: optim.SGD(p, n, momentum=True),
+    )
+    CASES[f"SGD with weight decay, {name}"] = (
+        sgd(weight_decay=0.1, **flags),
+        lambda p, n=name: optim.SGD(p, n, weight_decay=True),
+    )
+    CASES[f"SGD with momentum and weight decay, {name}"] = (
+        sgd(momentum=0.9, weight_decay=0.1, **flags),
+        lambda p, n=name: optim.SGD(p, n, momentum=True, weight_decay=True),
+    )
+    if name != optim.FUSED:
+        CASES[f"Adafactor, {name}"] = adafactor(**flags), lambda p, n=name: optim.Adafactor(p, n)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("case", CASES)
+def test_state_and_step_are_torchs_to_the_byte(case: str, dtype: str) -> None:
+    theirs, ours = CASES[case]
+    assert in_meta(ours, dtype) == in_torch(theirs, dtype)
