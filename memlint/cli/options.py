@@ -21,6 +21,11 @@ class Stop(click.ClickException):
 
     exit_code = 2
 
+    def __init__(self, message: str) -> None:
+        from memlint.reports.text import clean
+
+        super().__init__(clean(message))
+
 
 def _codes(ctx: click.Context, parameter: click.Parameter, values: Sequence[str]) -> list[str] | None:
     """``MEM2,MEM305`` and repeated options alike."""

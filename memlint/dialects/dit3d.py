@@ -14,6 +14,7 @@ TEXT_ENCODERS = ("distilbert-base-uncased", "distilbert-base-cased", "distilbert
 # Keys that text2sign's own code does not read: changed where they stand, never added.
 _REFERENCE_ONLY = {"checkpointing": "DIT_GRADIENT_CHECKPOINTING", "attention": "DIT_FUSED_ATTENTION"}
 DEFAULT_PATCH = 2
+PRETRAINED = ("XL",)  # sizes with published weights: facebook/DiT-XL-2-256
 
 
 def complete(spec: TrainingSpec) -> TrainingSpec:
@@ -33,6 +34,10 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
     spec.architecture = None if spec.unknown_reason else "dit3d"
     if spec.architecture is None:
         return spec
+    frozen = spec.facts.get("encoder_frozen")
+    if size not in PRETRAINED and frozen is not None:
+        del spec.facts["encoder_frozen"]  # freezing what was never trained is no lever
+        spec.facts[_HYPER + "backbone_frozen"] = frozen._replace(name=_HYPER + "backbone_frozen")
     native = not isinstance(spec["patch_size"], int)
     form = "native 3-D tokens" if native else f"per frame, patch {spec['patch_size']}"
     spec.model_name = f"DiT3D-{'Tiny' if size == 'TINY' else size} ({form})"

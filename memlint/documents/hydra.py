@@ -62,21 +62,21 @@ def runs_of(fragment: str) -> list[tuple[str, tuple[str, ...]]]:
     """The runs that this group file is part of: primary config, and the overrides that choose the file.
 
     The primary configs that compose it as they stand; if there are none, those that have its group, with the
-    override that selects it (``task=lift``). Looked for in the folders above it, within its repository.
+    override that selects it (``task=lift``). Looked for in the folders above it, within its repository; the
+    highest folder that has some counts, since below it are only other group files.
     """
     real = os.path.realpath(fragment)
     at = os.path.dirname(fragment) or "."
     top = repository_root(at)
+    runs: list[tuple[str, tuple[str, ...]]] = []
     choices: list[tuple[str, tuple[str, ...]]] = []
     for _ in range(MAX_CLIMB):
         composed, chosen = _runs_in(at, fragment, real)
-        if composed:
-            return composed
-        choices = choices or chosen
+        runs, choices = composed or runs, chosen or choices
         if os.path.realpath(at) == top:
             break
         at = os.path.normpath(os.path.join(at, os.pardir))
-    return choices
+    return runs or choices
 
 
 def _runs_in(
@@ -521,9 +521,9 @@ class _Composition:
         entries = [item.fresh(entry.group_path, entry.final_package()) for item in config.entries]
         if entries or (is_root and self.appended):
             self.ensure_self(entries, config)
+        self.collect_overrides(entries)
         if is_root:
             entries.extend(item.fresh("", "") for item in self.appended)
-        self.collect_overrides(entries)
         self.expand(tree, entries, interpolated, (*active, path))
         return tree
 
@@ -534,7 +534,13 @@ class _Composition:
             entries.append(_Entry(SELF, None, config.content.span, is_config=True))
 
     def collect_overrides(self, entries: list[_Entry]) -> None:
+        early: _Entry | None = None
         for item in entries:
+            early = item if item.override else early
+            if early is not None and not item.override and not item.is_self:
+                message = f"'override {early.group}' stands before other entries: overrides come last"
+                self.faults.append(Fault("MEM003", message, early.span))
+                early = None
             if item.override and not _is_launcher(item):
                 key = item.override_key
                 if key not in self.replaced:
@@ -642,27 +648,31 @@ class _Composition:
         for name in reversed(package.split(".") if package else ()):
             outer = content.key_path.rpartition(".")[0]
             content = Node({name: content}, content.span, None, outer)
-        self.root = self.overlay(self.root, content)
+        self.overlay(self.root, content)
 
-    def overlay(self, base: Node, over: Node) -> Node:
-        """OmegaConf's merge: mappings key by key, all else replaced, ``???`` replaces nothing."""
-        if not isinstance(over.value, dict):
-            return over
-        if has_interpolation(base.value):
-            base = select(self.root, base) or base
-        if not isinstance(base.value, dict):
-            return over
-        children = dict(base.value)
+    def overlay(self, base: Node, over: Node) -> None:
+        """OmegaConf's merge of ``over`` into the mapping ``base``, in place: mappings key by key, all else
+        replaced, ``???`` replaces nothing. ``base`` is ours, and so is ``over``: both were copied here."""
+        assert isinstance(base.value, dict)
+        assert isinstance(over.value, dict)
         for name, child in over.value.items():
-            known = children.get(name)
+            known = base.value.get(name)
             if known is None:
-                children[name] = child
-            elif child.value != MISSING:
-                merged = self.overlay(known, child)
-                if merged.key_span is None:  # a level of the package: written nowhere in this file
-                    merged.key_span = known.key_span
-                children[name] = merged
-        return Node(children, over.span, over.key_span, over.key_path, over.via)
+                base.value[name] = child
+            elif child.value == MISSING:
+                continue
+            elif not isinstance(child.value, dict):
+                base.value[name] = child
+            else:
+                if has_interpolation(known.value):
+                    # Followed now, in the tree as it is at this moment, for this is when OmegaConf does it.
+                    target = select(self.root, known)
+                    known = known if target is None else target
+                if isinstance(known.value, dict):
+                    self.overlay(known, child)
+                    child.value = known.value
+                    child.key_span = child.key_span or known.key_span  # a package is written nowhere in its file
+                base.value[name] = child
 
     def apply(self, override: hydra_grammar.Override) -> None:
         keys = split_key(override.key)
@@ -682,7 +692,8 @@ class _Composition:
         if override.kind == hydra_grammar.CHANGE and known is None:
             raise OverrideError(f"{text!r}: there is no {override.key} in this config; add it with +{text}")
         container = isinstance(value.value, (dict, list))
-        if override.kind == hydra_grammar.ADD and known is not None and known.value is not None and not container:
+        unset = known is None or known.value is None or known.value == MISSING
+        if override.kind == hydra_grammar.ADD and not unset and not container:
             raise OverrideError(f"{text!r}: {override.key} is there already; write ++{override.key}=...")
         self.root = put(self.root, keys, value, text)
 

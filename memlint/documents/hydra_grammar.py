@@ -107,6 +107,8 @@ class _Parser:
             value: Any = self.quoted()
             return self.node(value, start, key_path)
         raw, plain = self.bare(",]})")
+        if not raw:
+            raise self.error("a value is missing")
         function = re.fullmatch(r"([A-Za-z_][\w-]*)\s*\((.*)", raw, re.DOTALL)
         if function is not None:
             return self.function(function[1], start, key_path, depth)
@@ -226,8 +228,8 @@ class _Parser:
             else:
                 pieces.append(character)
                 self.offset += 1
-                if character not in " \t":
-                    last = self.offset
+                if character not in " \t" or pieces[-2:-1] == [":"]:
+                    last = self.offset  # Hydra's colon takes the blanks behind it along
         raw = "".join(pieces)
         trailing = self.offset - last
         self.offset = last

@@ -47,7 +47,7 @@ def _without_escapes(text: str) -> str:
     at = text.find("\\")
     while 0 <= at < len(text) - 1:
         escaped = text[at + 1]
-        if escaped not in "\n'" and not escaped.isalnum():
+        if escaped not in "\n'":
             parts += (text[last:at], "xx")
             last = at + 2
         at = text.find("\\", at + 2)
@@ -337,7 +337,7 @@ class Expander:
         value = self._value_of(name)
         if value and len(value) == 1 and value[0].reason.startswith(ARGUMENT):
             value = None  # X=$1, then ${X:-4}: without arguments, the default
-        elif value is not None and reason_of(value) and operator[-1] == "+":
+        elif value and operator[-1] == "+" and reason_of(value) and not any(p.text for p in value if p.is_known):
             return [unknown(source, *token, reason_of(value), quoted)]
         is_set = value is not None and (reason_of(value) or text_of(value) or ":" not in operator)
         if operator[-1] == "+":

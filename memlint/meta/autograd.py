@@ -87,7 +87,7 @@ def record(
         tensor.output_nr = number
         tensor.requires_grad = True
     if state.frame is not None and storages:
-        state.frame.pack(node)
+        state.frame.pack(node, outs)
 
 
 @contextmanager

@@ -30,11 +30,13 @@ class _Frame:
     def held(self) -> list[Storage]:
         return [x.storage for x in self.args if isinstance(x, Tensor)]
 
-    def pack(self, node: Node) -> None:
+    def pack(self, node: Node, outs: tuple[Tensor, ...]) -> None:
         if self.recomputing:
             assert self.recomputed is not None
             self.recomputed.append(node.saved)
             if len(self.recomputed) == self.count:
+                for out in outs:
+                    _never_made(out, node.saved)
                 raise _Enough
         else:
             node.frame = self
@@ -66,6 +68,14 @@ class _Frame:
         finally:
             state.frame = outer
             self.recomputing = False
+
+
+def _never_made(out: Tensor, saved: tuple[Storage, ...]) -> None:
+    """torch saves an operation's inputs before it runs, so it stops before the last one has a result."""
+    storage = out.storage
+    if storage not in saved and storage.events and storage.events[-1] == storage.index:
+        storage.events.pop()
+        storage.events = []  # its end is no event either
 
 
 def checkpoint(function: Callable[..., Any], *args: Any, use_reentrant: bool = False) -> Any:

@@ -69,11 +69,15 @@ def _binary(operator: str) -> tuple[Any, Any]:
             if right == 1 and not isinstance(right, Dim):
                 return left
             text = f"{_additive(_expr(left))}*{_additive(_expr(right))}"
+        elif operator in "+-" and right == 0 and not isinstance(right, Dim):
+            return left
         elif operator == "+":
             text = f"{_expr(left)}+{_expr(right)}"
         elif operator == "-":
             subtrahend = _expr(right)
             text = f"{_expr(left)}-{_additive(subtrahend)}"
+        elif operator == "//" and right == 1 and not isinstance(right, Dim):
+            return left
         else:
             divisor = _expr(right)
             if not divisor.isalnum():

@@ -439,7 +439,10 @@ def softmax(x: Tensor, dim: int = -1, dtype: DType | None = None) -> Tensor:
     """Keeps its output. In fp32 from bfloat16 the input is copied first; from float16 one kernel does both."""
     if state.autocast is not None and dtype is None:
         dtype = float32
-    return _softmax(x, dtype)
+    out = _softmax(x, dtype)
+    if state.frame is None and tracked(x):
+        state.tape.probabilities_kept_bytes += out.nbytes
+    return out
 
 
 def log_softmax(x: Tensor, dim: int = -1, dtype: DType | None = None) -> Tensor:
@@ -777,7 +780,8 @@ def embedding(index: Tensor, weight: Tensor) -> Tensor:
 
 def index_select(x: Tensor, dim: int, index: Tensor) -> Tensor:
     dim %= x.ndim
-    out = Tensor((*x.shape[:dim], index.numel, *x.shape[dim + 1 :]), x.dtype)
+    length = index.shape[0] if index.ndim else 1
+    out = Tensor((*x.shape[:dim], length, *x.shape[dim + 1 :]), x.dtype)
     if tracked(x):
         shape, dtype = x.shape, x.dtype
         record(out, (x,), (index,), lambda g: (Tensor(shape, dtype),))
@@ -964,6 +968,12 @@ def scaled_dot_product_attention(
     k = lower(k)
     q = lower(q)
     backend = backend or _attention_backend(q, k, v, mask, causal)
+    if tracked(q, k, v):
+        size = prod((*q.shape[:-1], k.shape[-2])) * q.dtype.itemsize
+        if backend != "math":
+            state.tape.probabilities_avoided_bytes += int(size)
+        elif state.frame is None:
+            state.tape.probabilities_kept_bytes += int(size)
     if mask is not None and not mask.dtype.is_floating:
         mask = _additive_mask(mask.shape, q.dtype)
     if backend == "math":
@@ -1282,6 +1292,15 @@ def _like_image(x: Tensor, shape: Shape, dtype: DType | None = None) -> Tensor:
     return out
 
 
+def _extent(size: int, kernel: int, stride: int, padding: int) -> int:
+    """``(size + 2 * padding - kernel) // stride + 1``, in the shortest form, which is the one that formulas show."""
+    if stride == 1:
+        return size + (2 * padding - kernel + 1)
+    if padding == 0 and kernel == stride:
+        return size // stride
+    return (size + (2 * padding - kernel)) // stride + 1
+
+
 def conv(
     x: Tensor,
     weight: Tensor,
@@ -1296,10 +1315,7 @@ def conv(
     x = lower(x)
     n = x.ndim - 2
     strides, paddings = _tuple(stride, n), _tuple(padding, n)
-    spatial = tuple(
-        (size + 2 * p - kernel) // s + 1
-        for size, kernel, s, p in zip(x.shape[2:], weight.shape[2:], strides, paddings)
-    )
+    spatial = tuple(map(_extent, x.shape[2:], weight.shape[2:], strides, paddings))
     return _convolved(Tensor((x.shape[0], weight.shape[0], *spatial), x.dtype), x, weight, bias)
 
 

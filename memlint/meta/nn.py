@@ -23,8 +23,11 @@ def buffer(*shape: int, dtype: DType = float32) -> Tensor:
 
 
 class Module:
-    """Attributes that are modules, parameters, buffers or lists of modules are found by looking at them."""
+    """Attributes that are modules, parameters, buffers or lists of modules are found by looking at them.
 
+    ``title`` is what papers call the module, where its attribute's name does not say it."""
+
+    title = ""
     path = ""
     training = True
 

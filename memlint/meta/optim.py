@@ -163,32 +163,46 @@ class Adafactor(Optimizer):
             self.state.append(Tensor(shape, parameter.dtype))
 
     def _step(self, parameters: list[Tensor]) -> None:
-        matrices = [p for p in parameters if p.ndim > 1]
-        vectors = [p for p in parameters if p.ndim <= 1]
-        updates: list[Tensor] = []
-        for group in (matrices, vectors) if self.implementation == FOREACH else [[p] for p in parameters]:
-            if group:
-                self._label(group[0], "step temporaries")
-                # The last group's updates keep their name until these have theirs.
-                updates = self._updates(group)
-        del updates
+        if self.implementation == FOREACH:
+            updates: list[Tensor] = []
+            for group in ([p for p in parameters if p.ndim > 1], [p for p in parameters if p.ndim <= 1]):
+                if group:
+                    self._label(group[0], "step temporaries")
+                    updates = self._group_updates(group)  # the last group's keep their name until then
+            del updates
+            return
+        row_mean = column_mean = squared = estimate = update = None
+        for parameter in parameters:
+            self._label(parameter, "step temporaries")
+            if parameter.ndim > 1:
+                row_mean = Tensor((*parameter.shape[:-1], 1), parameter.dtype)
+                column_mean = Tensor((*parameter.shape[:-2], 1, parameter.shape[-1]), parameter.dtype)
+                estimate = Tensor(parameter.shape, parameter.dtype)
+                mean = self._mean(parameter)
+                del mean
+            else:
+                squared = empty_like(parameter)
+                estimate = empty_like(parameter)
+            update = estimate
+        del row_mean, column_mean, squared, estimate, update
 
-    def _updates(self, group: list[Tensor]) -> list[Tensor]:
+    def _group_updates(self, group: list[Tensor]) -> list[Tensor]:
         if group[0].ndim <= 1:
             squared = [empty_like(p) for p in group]
-            if self.implementation == FOREACH:
-                del squared
+            del squared
             return [empty_like(p) for p in group]
         rows = [Tensor((*p.shape[:-1], 1), p.dtype) for p in group]
-        if self.implementation == FOREACH:
-            del rows
+        del rows
         columns = [Tensor((*p.shape[:-2], 1, p.shape[-1]), p.dtype) for p in group]
-        if self.implementation == FOREACH:
-            del columns
+        del columns
         estimates = [Tensor(p.shape, p.dtype) for p in group]
-        means = [Tensor((*p.shape[:-2], 1, 1), p.dtype) for p in group]
+        means = [self._mean(p) for p in group]
         del means
         return estimates
+
+    @staticmethod
+    def _mean(parameter: Tensor) -> Tensor:
+        return Tensor((*parameter.shape[:-2], 1, 1), parameter.dtype)
 
 
 OPTIMIZERS = {"adamw": AdamW, "adam": AdamW, "sgd": SGD, "adamw_8bit": AdamW8bit, "adafactor": Adafactor}

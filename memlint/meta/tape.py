@@ -39,9 +39,25 @@ class Tape:
     shapes   only in symbolic recordings: (dimensions, bytes per element) by storage, for formulas
     saved_bytes  bytes of distinct storages, parameters excluded, that autograd holds when the last
                  micro-batch's forward ends
+    probabilities_kept_bytes, probabilities_avoided_bytes
+                 attention probabilities that one forward pass saves for backward, and those that fused kernels
+                 make it unnecessary to save
+    parameter_counts  (module path, elements, of which trained) of the model's upper modules; symbolic recordings only
+    titles       what a module is called in papers, by its path: ``encoder`` -> ``mini-PointNet``
     """
 
-    __slots__ = ("events", "labels", "marks", "saved_bytes", "shapes", "sizes")
+    __slots__ = (
+        "events",
+        "labels",
+        "marks",
+        "parameter_counts",
+        "probabilities_avoided_bytes",
+        "probabilities_kept_bytes",
+        "saved_bytes",
+        "shapes",
+        "sizes",
+        "titles",
+    )
 
     def __init__(self, symbolic: bool = False) -> None:
         self.sizes: list[int] = []
@@ -50,6 +66,10 @@ class Tape:
         self.marks: list[tuple[int, str]] = []
         self.shapes: list[tuple[tuple[int, ...], int] | None] | None = [] if symbolic else None
         self.saved_bytes = 0
+        self.probabilities_kept_bytes = 0
+        self.probabilities_avoided_bytes = 0
+        self.parameter_counts: list[tuple[str, int, int]] = []
+        self.titles: dict[str, str] = {}
 
     def mark(self, phase: str) -> None:
         """Everything from here on belongs to ``phase`` (setup, forward, backward, optimizer_step, evaluation)."""

@@ -233,7 +233,7 @@ class Transformer(Module):
         self.pos_embed = make(1, tokens, size.hidden)
         self.blocks = [DiTBlock(size.hidden, size.heads, fused) for _ in range(size.depth)]
         self.t_embedder = TimestepEmbedder(size.hidden)
-        if spec.get("encoder_frozen", False):
+        if spec.get("encoder_frozen", spec.get("hyperparameters.backbone_frozen", False)):
             self.freeze()
 
     def embed(self, x: Tensor) -> Tensor:

@@ -632,10 +632,10 @@ class STDiff(Module):
         return loss
 
     def compare(self, output: Tensor, noise: Tensor, images: Tensor, alphas: Tensor) -> Tensor:
-        if self.prediction_type == "epsilon":
-            return F.mean(F.l1_loss(output, noise, reduction="none"))
+        if self.prediction_type == "epsilon":  # l1_loss is a difference and its magnitude
+            return F.mean(F.abs(output - noise))
         weights = alphas / F.rsub(alphas, 1)
-        return F.mean(weights * F.l1_loss(output, images, reduction="none"))
+        return F.mean(weights * F.abs(output - images))
 
 
 def motion_size(spec: TrainingSpec) -> tuple[int, int]:

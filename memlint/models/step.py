@@ -64,13 +64,19 @@ def record_step(
         # The second micro-batch meets the gradients of the first; a third would look like the second.
         for micro_batch in range(min(system.accumulation, 2)):
             tape.mark("forward")
+            tape.probabilities_kept_bytes = tape.probabilities_avoided_bytes = 0
             batch = system.batch()
             with autocast(system.autocast):
                 loss = system.loss(batch)
             if micro_batch == min(system.accumulation, 2) - 1:
                 tape.saved_bytes = _saved_bytes(loss, tape.labels)
+                probabilities = tape.probabilities_kept_bytes, tape.probabilities_avoided_bytes
             tape.mark("backward")
             backward(loss)
+        tape.probabilities_kept_bytes, tape.probabilities_avoided_bytes = probabilities
+        tape.titles = {module.path: module.title for module in system.model.modules() if module.title}
+        if symbolic:
+            tape.parameter_counts = _parameter_counts(system.model, *system.helpers)
         tape.mark("optimizer_step")
         optimizer.step()
         optimizer.zero_grad()
@@ -109,6 +115,20 @@ def _saved_bytes(loss: Tensor, labels: list[Label]) -> int:
     return sum(
         size for index, size in saved_storages(loss).items() if labels[index].component not in weights
     )
+
+
+def _parameter_counts(*models: Module) -> list[tuple[str, int, int]]:
+    """Of every module down to the fourth level, items of lists left out: those have the same counts again."""
+    found = []
+    for model in models:
+        for module in model.modules():
+            names = module.path.split(".")
+            if module.path and len(names) <= 4 and not any(name.isdigit() for name in names):
+                parameters = module.parameters()
+                if parameters:
+                    trained = count(p for p in parameters if p.requires_grad)
+                    found.append((module.path, count(parameters), trained))
+    return found
 
 
 def _copy_for_ema(modules: Sequence[Module]) -> list[Tensor]:

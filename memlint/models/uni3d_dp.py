@@ -229,6 +229,8 @@ def square_distance(a: Tensor, b: Tensor) -> Tensor:
 class GroupEncoder(Module):
     """A small PointNet per group: (B, G, M, 6) -> (B, G, E)."""
 
+    title = "mini-PointNet"
+
     def __init__(self, channels: int) -> None:
         self.first_conv = Sequential(
             Conv(6, 128, (1,)), BatchNorm(128), Activation("relu", inplace=True), Conv(128, 256, (1,))

@@ -79,9 +79,9 @@ def headline(run: RunReport, style: Style) -> str:
     about = [clean(shorten(text, 80)) for text in (run.family, run.model_name) if text]
     estimate = run.estimate
     if estimate is not None:
-        count = f"{_count(estimate.parameters)} parameters"
+        count = f"{estimate.parameters:,} parameters"
         if estimate.trainable_parameters != estimate.parameters:
-            count += f", {_count(estimate.trainable_parameters)} trainable"
+            count += f", {estimate.trainable_parameters:,} trainable"
         about.append(count)
     if about:
         pieces.append(style.paint("  " + ", ".join(about), DIM))
@@ -100,13 +100,6 @@ def headline(run: RunReport, style: Style) -> str:
         verdict = style.paint(run.verdict, BOLD, VERDICT_COLOR[run.verdict])
         pieces.append(f", budget {format_bytes(run.budget.size_bytes)}{source}: {verdict}, {margin}")
     return "".join(pieces)
-
-
-def _count(number: int) -> str:
-    for size, suffix in ((10**9, " B"), (10**6, " M"), (10**3, " k")):
-        if number >= size:
-            return f"{number / size:.1f}{suffix}"
-    return str(number)
 
 
 def bar(share: float, style: Style, columns: int = BAR_COLUMNS) -> str:
@@ -130,12 +123,24 @@ def breakdown(estimate: Estimate, style: Style, parts: int = PARTS_SHOWN) -> Ite
         if len(component.parts) > 1 and share >= 0.05:
             largest = sorted(component.parts, key=lambda part: -part.size_bytes)
             for part in largest[:parts]:
-                label = shorten(clean(part.name or "(top)"), 60)
+                label = shorten(clean(part.name or "(top)"), 60) + (f" ({part.title})" if part.title else "")
                 yield style.paint(f"    {format_bytes(part.size_bytes):>10}  {label}", DIM)
             rest = largest[parts:]
             if rest:
                 size = format_bytes(sum(part.size_bytes for part in rest))
                 yield style.paint(f"    {size:>10}  {len(rest)} more module{'s' * (len(rest) != 1)}", DIM)
+        if component.name == "activations":
+            yield from _attention(estimate, style)
+
+
+def _attention(estimate: Estimate, style: Style) -> Iterator[str]:
+    """The true size of what every hand-made analysis blames first."""
+    kept, avoided = estimate.probabilities_kept_bytes, estimate.probabilities_avoided_bytes
+    if kept:
+        yield style.paint(f"    {format_bytes(kept):>10}  of all this is attention probabilities", DIM)
+    elif avoided:
+        text = f"attention probabilities: the kernel is fused (plain attention would keep {format_bytes(avoided)})"
+        yield style.paint(f"    {format_bytes(0):>10}  {text}", DIM)
 
 
 def _fine_print(run: RunReport) -> Iterator[str]:

@@ -51,6 +51,10 @@ def _run(run: RunReport) -> dict[str, Any]:
             "name": run.model_name or None,
             "parameters": None if estimate is None else estimate.parameters,
             "trainable_parameters": None if estimate is None else estimate.trainable_parameters,
+            "parts": [
+                {"name": name, "parameters": parameters, "trainable_parameters": trained}
+                for name, parameters, trained in (() if estimate is None else estimate.modules)
+            ],
         },
         "estimate": None if estimate is None else _estimate(estimate, run),
         "budget": budget,
@@ -68,6 +72,10 @@ def _estimate(estimate: Estimate, run: RunReport) -> dict[str, Any]:
         "reserved_bytes": estimate.reserved_bytes,
         "device_bytes": estimate.device_bytes,
         "saved_bytes": estimate.saved_bytes,
+        "attention": {
+            "kept_bytes": estimate.probabilities_kept_bytes,
+            "avoided_bytes": estimate.probabilities_avoided_bytes,
+        },
         "low_bytes": estimate.device_interval.low_bytes,
         "high_bytes": estimate.device_interval.high_bytes,
         "interval": {

@@ -16,12 +16,17 @@ ROOT = "(model)"  # storages that no module claims
 
 
 def part_name(module: str, depth: int = MODULE_DEPTH) -> str:
-    """The first ``depth`` names of a module path. Repeated blocks share one: ``layers.3.mlp``, ``layers.*.mlp``."""
+    """The first ``depth`` names of a module path. Repeated blocks share one:
+    ``layers.3.mlp`` is ``layers.*.mlp``, ``layer_3.mlp`` is ``layer_*.mlp``."""
     names: list[str] = []
     left = depth
     for name in module.split("."):
+        stem, _, number = name.rpartition("_")
         if name.isdigit():
             names.append("*")
+        elif left and stem and number.isdigit():
+            names.append(f"{stem}_*")
+            left -= 1
         elif left:
             names.append(name)
             left -= 1
@@ -67,9 +72,10 @@ def _rank(component: str) -> tuple[int, str]:
 
 def _part(tape: Tape, name: str, storages: list[int], sizes: list[int]) -> Part:
     size_bytes = sum(sizes[storage] for storage in storages)
+    title = tape.titles.get(name, "")
     if tape.shapes is None:
-        return Part(name, size_bytes)
-    return Part(name, size_bytes, *closed_form(tape, storages))
+        return Part(name, size_bytes, title=title)
+    return Part(name, size_bytes, *closed_form(tape, storages), title)
 
 
 def closed_form(tape: Tape, storages: Sequence[int]) -> tuple[str, Symbols]:

@@ -20,12 +20,14 @@ class Part(NamedTuple):
 
     formula  closed form of ``requested_bytes`` in the names of the config; "" unless recorded symbolically
     symbols  name in the formula -> name of the fact behind it
+    title    what papers call the module, where its name does not say it
     """
 
     name: str
     size_bytes: int
     formula: str = ""
     symbols: tuple[tuple[str, str], ...] = ()
+    title: str = ""
 
 
 class Component(NamedTuple):
@@ -41,6 +43,7 @@ class Estimate(NamedTuple):
     reserved_bytes   peak of what the caching allocator took from the driver
     device_bytes     reserved + context + workspaces: what a budget is compared with
     saved_bytes      held by autograd at the end of the last micro-batch's forward
+    probabilities_*  attention probabilities of one forward pass: saved for backward, and left to fused kernels
     phases           peak allocated bytes within each phase (forward, backward, optimizer_step, evaluation)
     """
 
@@ -58,6 +61,9 @@ class Estimate(NamedTuple):
     reserved_interval: Interval
     device_interval: Interval
     assumptions: tuple[tuple[str, str, str], ...] = ()  # (fact, value, reason)
+    probabilities_kept_bytes: int = 0
+    probabilities_avoided_bytes: int = 0
+    modules: tuple[tuple[str, int, int], ...] = ()  # (path, parameters, of which trained), where asked for
 
     def component_bytes(self, name: str) -> int:
         return sum(component.size_bytes for component in self.components if component.name == name)

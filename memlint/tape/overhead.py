@@ -7,12 +7,14 @@ not with the model. Where nothing was published for a card, the interval spans a
 from __future__ import annotations
 
 import os
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import memlint.data
-from memlint.data.catalogue import Gpu
 from memlint.tape.estimate import Interval
 from memlint.units import format_bytes
+
+if TYPE_CHECKING:
+    from memlint.data.catalogue import Gpu
 
 JAX = "jax"
 Assumption = tuple[str, str, str]  # (fact, value, reason)

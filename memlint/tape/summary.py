@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from memlint.data.catalogue import Gpu
+from typing import TYPE_CHECKING
+
 from memlint.meta.tape import COMPONENTS, Tape
 from memlint.tape.allocator import simulate
 from memlint.tape.allocator_conf import DEFAULT, AllocatorConf
@@ -10,6 +11,9 @@ from memlint.tape.breakdown import break_down
 from memlint.tape.estimate import Component, Estimate, Interval, Part
 from memlint.tape.overhead import JAX, Assumption, device_overhead
 from memlint.tape.phases import find_peak
+
+if TYPE_CHECKING:
+    from memlint.data.catalogue import Gpu
 
 CUBLAS_PART = "cuBLAS"
 
@@ -82,6 +86,9 @@ def estimate(
         Interval(allocated, reserved),
         Interval(low, high),
         tuple(notes),
+        tape.probabilities_kept_bytes,
+        tape.probabilities_avoided_bytes,
+        tuple(tape.parameter_counts),
     )
 
 

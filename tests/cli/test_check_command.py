@@ -182,6 +182,17 @@ def test_under_actions_no_line_of_text_is_a_command(monkeypatch: pytest.MonkeyPa
             assert not line.lstrip().startswith("::")
 
 
+def test_no_error_message_carries_foreign_lines() -> None:
+    folder = Path("\n::error::x")
+    folder.mkdir()
+    (folder / "memlint.toml").write_text("budgt = 1\n")
+    (folder / "x.yaml").write_text(CONFIG)
+    result = run(str(folder / "x.yaml"))
+    assert result.exit_code == 2
+    assert "\\x0a::error::x" in result.stderr
+    assert not any(line.startswith("::") for line in result.stderr.splitlines())
+
+
 def test_output_file_is_whole_or_absent_and_keeps_its_mode() -> None:
     Path("out.txt").write_text("before\n")
     os.chmod("out.txt", 0o640)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from training import Comparison, adamw, compare, in_meta, in_torch, read, reference, report
 
-SETTINGS = 30
+SETTINGS = 26
 
 
 class Setting(NamedTuple):
@@ -65,7 +65,7 @@ def one_of(*values: Any) -> st.SearchStrategy[Any]:
 DRAWN = st.builds(
     Setting,
     batch=st.integers(1, 4),
-    size=one_of("XS/2", "XS/4", "Tiny/2", "Tiny/4", "S/2", "B/2"),
+    size=one_of("XS/2", "XS/4", "Tiny/2", "Tiny/4", "Tiny/4", "S/2"),
     video=one_of((16, 64, 64), (8, 32, 32), (28, 128, 128), (4, 64, 32), (1, 32, 32)),
     patch=one_of((4, 16, 16), (2, 16, 16), (1, 8, 8), (2, 8, 8), 4, 8, 16),
     frozen=one_of(False, False, True),

@@ -21,7 +21,7 @@ from .conftest import make_finding, make_run
 
 def test_headline_states_peak_interval_phase_budget_and_verdict(report: Report) -> None:
     lines = full.render(report).splitlines()
-    assert lines[0] == "configs/demo.yaml  demo, Demo ViT-B, 261.6 M parameters, 6.4 M trainable"
+    assert lines[0] == "configs/demo.yaml  demo, Demo ViT-B, 261,609,114 parameters, 6,384,448 trainable"
     assert lines[1] == (
         "  peak 22.5 GiB (22.4 GiB to 23.5 GiB) in backward, budget 16.0 GiB (--budget 16GB): OOM, over by 6.49 GiB"
     )

@@ -25,8 +25,8 @@ NAMES = {
     "": "version tool files summary",
     "tool": "name version",
     "files.0": "path run family model estimate budget measured findings",
-    "files.0.model": "name parameters trainable_parameters",
-    "files.0.estimate": "basis verdict peak_phase allocated_bytes reserved_bytes device_bytes saved_bytes low_bytes "
+    "files.0.model": "name parameters trainable_parameters parts",
+    "files.0.estimate": "basis verdict peak_phase allocated_bytes reserved_bytes device_bytes saved_bytes attention low_bytes "
     "high_bytes interval components phases assumptions unresolved",
     "files.0.estimate.interval": "allocated reserved device",
     "files.0.estimate.components.0": "name bytes parts",
@@ -80,7 +80,7 @@ def test_an_unknown_model_has_no_estimate_and_no_headroom(report: Report) -> Non
     entry = json_report.as_dict(report)["files"][1]
     assert entry["estimate"] is None
     assert entry["budget"]["headroom_bytes"] is None
-    assert entry["model"] == {"name": None, "parameters": None, "trainable_parameters": None}
+    assert entry["model"] == {"name": None, "parameters": None, "trainable_parameters": None, "parts": []}
 
 
 def test_summary_counts(report: Report) -> None:

@@ -1,0 +1,99 @@
+"""Context and workspaces: where each figure comes from, and that nothing is scaled."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import memlint.data
+from memlint.data.catalogue import cards, gpu
+from memlint.tape.overhead import device_overhead
+
+MiB, GiB = 2**20, 2**30
+FIGURES: dict[str, Any] = json.loads((Path(memlint.data.__file__).parent / "overhead.json").read_text())
+CONTEXTS = [figure["bytes"] for figure in FIGURES["context"]["figures"]]
+
+
+@pytest.mark.parametrize(
+    ("card", "context", "lowest", "said"),
+    [
+        pytest.param("rtx3090", 256 * MiB, 256 * MiB, "published for this card", id="a card with a figure of its own"),
+        pytest.param("rtx3080", 256 * MiB, min(CONTEXTS), "same compute capability", id="a card with the same chip"),
+        pytest.param("h100-80gb", 300_000_000, min(CONTEXTS), "not measured on h100-80gb", id="a card without"),
+        pytest.param("mi300x", 300_000_000, min(CONTEXTS), "all of NVIDIA cards", id="a card of another vendor"),
+        pytest.param(None, 300_000_000, min(CONTEXTS), "no card is given", id="no card"),
+    ],
+)
+def test_the_context_is_a_published_figure(card: str | None, context: int, lowest: int, said: str) -> None:
+    overhead = device_overhead(gpu(card) if card else None, "torch", True, False)
+    assert overhead.context_bytes == context
+    assert overhead.context_bytes in CONTEXTS
+    assert overhead.context_interval.low_bytes == lowest
+    assert overhead.context_interval.high_bytes == max(CONTEXTS)
+    [(fact, _, reason)] = overhead.assumptions
+    assert fact == "cuda_context"
+    assert said in reason
+
+
+@pytest.mark.parametrize(
+    ("card", "framework", "point", "low", "high"),
+    [
+        pytest.param(
+            "t4", "torch", 2 * 8_519_680, 8_519_680, 2 * 8_519_680, id="8.125 MiB before Hopper, for two handles"
+        ),
+        pytest.param("a100-80gb", "torch", 2 * 8_519_680, 8_519_680, 2 * 8_519_680, id="Ampere as well"),
+        pytest.param("h100-80gb", "torch", 64 * MiB, 32 * MiB, 64 * MiB, id="32 MiB on Hopper"),
+        pytest.param("rtx5090", "torch", 64 * MiB, 32 * MiB, 64 * MiB, id="and on Blackwell"),
+        pytest.param("mi250x", "torch", 64 * MiB, 32 * MiB, 64 * MiB, id="32 MiB on ROCm"),
+        pytest.param("mi300x", "torch", 256 * MiB, 128 * MiB, 256 * MiB, id="128 MiB on gfx94x"),
+        pytest.param(None, "torch", 2 * 8_519_680, 8_519_680, 64 * MiB, id="without a card the interval holds both"),
+        pytest.param("t4", "jax", 4 * MiB, 4 * MiB, 4 * MiB, id="4 MiB in XLA"),
+        pytest.param("h100-80gb", "jax", 32 * MiB, 32 * MiB, 32 * MiB, id="32 MiB in XLA on Hopper"),
+    ],
+)
+def test_the_cublas_workspace(card: str | None, framework: str, point: int, low: int, high: int) -> None:
+    overhead = device_overhead(gpu(card) if card else None, framework, True, False)
+    assert (overhead.workspace_bytes, *overhead.workspace_interval) == (point, low, high)
+
+
+def test_a_run_without_matmuls_has_no_cublas_workspace() -> None:
+    overhead = device_overhead(gpu("t4"), "torch", False, False)
+    assert (overhead.workspace_bytes, *overhead.workspace_interval) == (0, 0, 0)
+
+
+def test_convolutions_widen_the_interval_upwards_only_and_say_so() -> None:
+    without = device_overhead(gpu("t4"), "torch", True, False)
+    with_them = device_overhead(gpu("t4"), "torch", True, True)
+    assert with_them.workspace_bytes == without.workspace_bytes
+    assert with_them.workspace_interval.low_bytes == without.workspace_interval.low_bytes
+    assert with_them.workspace_interval.high_bytes == without.workspace_interval.high_bytes + GiB
+    assert [fact for fact, _, _ in with_them.assumptions] == ["cuda_context", "cudnn_workspace"]
+
+
+def test_jax_preallocation_is_a_note_not_a_figure() -> None:
+    torch, jax = (device_overhead(gpu("t4"), framework, False, False) for framework in ("torch", "jax"))
+    assert jax[:4] == torch[:4]
+    assert ("preallocation", "75%") in [assumption[:2] for assumption in jax.assumptions]
+
+
+@pytest.mark.parametrize("card", [None, *cards()], ids=lambda card: card.name if card else "no card")
+def test_every_point_lies_in_its_interval(card: Any) -> None:
+    for framework in ("torch", "jax"):
+        overhead = device_overhead(card, framework, True, True)
+        for point, (low, high) in (
+            (overhead.context_bytes, overhead.context_interval),
+            (overhead.workspace_bytes, overhead.workspace_interval),
+        ):
+            assert 0 <= low <= point <= high
+        assert all(isinstance(size, int) for size in (*overhead[:1], *overhead[1], *overhead[2:3], *overhead[3]))
+
+
+def test_every_figure_cites_its_source() -> None:
+    entries = [*FIGURES["context"]["figures"], FIGURES["context"]["every_kernel_loaded"], FIGURES["cudnn"]]
+    entries += [*FIGURES["cublas"].values(), FIGURES["jax"]]
+    assert all(entry["source"].startswith("https://") for entry in entries)
+    named = {figure["card"] for figure in FIGURES["context"]["figures"] if figure["card"]}
+    assert named <= {card.name for card in cards()}

@@ -1,0 +1,192 @@
+"""A tape summed up: the figures hang together."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from memlint.data.catalogue import gpu
+from memlint.meta.tape import COMPONENTS, Label, Tape
+from memlint.tape.allocator import AllocatorConf, parse_conf
+from memlint.tape.estimate import Estimate, Interval
+from memlint.tape.summary import estimate
+
+MiB = 2**20
+
+
+def training_tape(layers: int, size: int = 3 * MiB) -> Tape:
+    """Parameters, then a step: activations pile up, gradients replace them, the optimizer takes two temporaries."""
+    tape = Tape()
+    tape.mark("setup")
+    names = [f"model.layers.{layer}.mlp" for layer in range(layers)]
+    for name in names:
+        tape.allocate(size, Label("parameters", name))
+    tape.mark("forward")
+    saved = [tape.allocate(2 * size, Label("activations", name)) for name in names]
+    tape.saved_bytes = 2 * size * layers
+    tape.mark("backward")
+    gradients = []
+    for storage, name in zip(reversed(saved), reversed(names)):
+        gradients.append(tape.allocate(size, Label("gradients", name)))
+        tape.free(storage)
+    tape.mark("optimizer_step")
+    for storage in [tape.allocate(size, Label("workspace", name, "foreach")) for name in names[:2]]:
+        tape.free(storage)
+    for storage in gradients:
+        tape.free(storage)
+    return tape
+
+
+def summed(tape: Tape, **options: object) -> Estimate:
+    return estimate(tape, parameters=10, trainable_parameters=7, **options)  # type: ignore[arg-type]
+
+
+def test_an_estimate_by_hand() -> None:
+    result = summed(training_tape(4), gpu=gpu("rtx3090"), assumptions=(("batch", "8", "stated"),))
+    # Peak: 4 parameters of 3 MiB, 4 activations of 6 MiB and the first gradient of 3 MiB.
+    assert result.allocated_bytes == 39 * MiB
+    assert result.peak_phase == "backward"
+    assert result.phases == {"forward": 36 * MiB, "backward": 39 * MiB, "optimizer_step": 30 * MiB}
+    # Segments of 20 MiB: all parameters and one activation; three activations; the gradient.
+    assert result.reserved_bytes == 60 * MiB
+    assert {component.name: component.size_bytes for component in result.components} == {
+        "parameters": 12 * MiB,
+        "gradients": 3 * MiB,
+        "activations": 24 * MiB,
+        "workspace": 2 * 8_519_680,
+        "fragmentation": 21 * MiB,
+        "context": 256 * MiB,
+    }
+    assert result.device_bytes == (60 + 256) * MiB + 2 * 8_519_680
+    assert result.allocated_interval.low_bytes == 39 * MiB
+    assert result.reserved_interval == Interval(39 * MiB, 60 * MiB)
+    assert result.device_interval == Interval((39 + 256) * MiB + 8_519_680, (60 + 616) * MiB + 2 * 8_519_680)
+    assert (result.basis, result.parameters, result.trainable_parameters) == ("static", 10, 7)
+    assert result.saved_bytes == 24 * MiB
+    assert [fact for fact, _, _ in result.assumptions] == ["batch", "cuda_context"]
+
+
+def test_the_optimizers_temporaries_and_cublas_are_one_component_of_two_parts() -> None:
+    tape = Tape()
+    tape.mark("optimizer_step")
+    tape.allocate(MiB, Label("workspace", "model", "foreach"))
+    [workspace] = [component for component in summed(tape).components if component.name == "workspace"]
+    assert [(part.name, part.size_bytes) for part in workspace.parts] == [("cuBLAS", 2 * 8_519_680), ("model", MiB)]
+    assert workspace.size_bytes == MiB + 2 * 8_519_680
+
+
+def test_the_high_end_of_allocated_counts_rests_that_blocks_keep() -> None:
+    tape = Tape()
+    tape.allocate(19 * MiB, Label("parameters", "model"))
+    assert summed(tape).allocated_interval == Interval(19 * MiB, 20 * MiB)
+
+
+def test_jax_has_no_segments() -> None:
+    result = summed(training_tape(5), framework="jax")
+    assert result.reserved_bytes == result.allocated_bytes
+    assert result.component_bytes("fragmentation") == 0
+    assert "preallocation" in [fact for fact, _, _ in result.assumptions]
+
+
+def test_the_allocator_conf_reaches_the_allocator() -> None:
+    tape = Tape()
+    for size in (30, 40, 50):
+        tape.free(tape.allocate(size * MiB, Label("activations", "model")))
+    assert summed(tape).reserved_bytes == 120 * MiB
+    assert summed(tape, allocator_conf=parse_conf("expandable_segments:True")).reserved_bytes == 60 * MiB
+
+
+def test_a_pool_that_is_not_simulated_is_named() -> None:
+    notes = summed(Tape(), allocator_conf=parse_conf("backend:cudaMallocAsync")).assumptions
+    assert notes[0][:2] == ("allocator_conf", "backend:cudaMallocAsync")
+
+
+def test_an_empty_tape_needs_the_context_only() -> None:
+    result = summed(Tape(), has_matmul=False)
+    assert [component.name for component in result.components] == ["context"]
+    assert (result.allocated_bytes, result.reserved_bytes, result.peak_phase) == (0, 0, "setup")
+
+
+SIZES = st.one_of(st.integers(0, 4096), st.integers(0, 3 * MiB), st.integers(0, 40 * MiB))
+
+
+@st.composite
+def tapes(draw: st.DrawFn) -> Tape:
+    tape = Tape()
+    live: list[int] = []
+    for _ in range(draw(st.integers(0, 40))):
+        choice = draw(st.integers(0, 9))
+        if choice == 0:
+            tape.mark(draw(st.sampled_from(["setup", "forward", "backward", "optimizer_step", "evaluation"])))
+        elif live and choice < 5:
+            tape.free(live.pop(draw(st.integers(0, len(live) - 1))))
+        else:
+            label = Label(draw(st.sampled_from(COMPONENTS[:9])), draw(st.sampled_from(["a", "a.0.b", "c.d"])))
+            live.append(tape.allocate(draw(SIZES), label))
+    return tape
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    tape=tapes(),
+    conf=st.sampled_from(["", "expandable_segments:True", "roundup_power2_divisions:2"]).map(parse_conf),
+    card=st.sampled_from([None, "t4", "h100-80gb", "mi300x"]),
+    framework=st.sampled_from(["torch", "jax"]),
+    has_matmul=st.booleans(),
+    has_convolution=st.booleans(),
+)
+def test_components_add_up_and_every_figure_lies_in_its_interval(
+    tape: Tape, conf: AllocatorConf, card: str | None, framework: str, has_matmul: bool, has_convolution: bool
+) -> None:
+    result = summed(
+        tape,
+        allocator_conf=conf,
+        gpu=gpu(card) if card else None,
+        framework=framework,
+        has_matmul=has_matmul,
+        has_convolution=has_convolution,
+    )
+    assert sum(component.size_bytes for component in result.components) == result.device_bytes
+    assert all(component.size_bytes > 0 for component in result.components)
+    assert [COMPONENTS.index(component.name) for component in result.components] == sorted(
+        COMPONENTS.index(component.name) for component in result.components
+    )
+    assert result.allocated_bytes <= result.reserved_bytes <= result.device_bytes
+    for point, (low, high) in (
+        (result.allocated_bytes, result.allocated_interval),
+        (result.reserved_bytes, result.reserved_interval),
+        (result.device_bytes, result.device_interval),
+    ):
+        assert low <= point <= high
+    assert max(result.phases.values(), default=0) == result.allocated_bytes
+    for component in result.components:
+        if component.parts:
+            assert sum(part.size_bytes for part in component.parts) == component.size_bytes
+
+
+@pytest.mark.parametrize("conf", ["", "expandable_segments:True"])
+def test_five_thousand_events_are_summed_within_twenty_milliseconds(conf: str) -> None:
+    tape = training_tape(1250)
+    assert len(tape.events) > 5000
+
+    def seconds() -> float:
+        begin = time.process_time()
+        summed(tape, allocator_conf=parse_conf(conf))
+        return time.process_time() - begin
+
+    assert min(seconds() for _ in range(5)) < 0.020
+
+
+def test_importing_the_consumers_imports_nothing_heavy() -> None:
+    code = "import sys, memlint.tape.summary; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    heavy = {"json", "re", "dataclasses", "logging", "pathlib", "torch", "jsonschema", "difflib", "importlib.metadata"}
+    bare = subprocess.run(
+        [sys.executable, "-c", "import sys, memlint.units; print(*sys.modules)"], capture_output=True, text=True
+    ).stdout.split()
+    assert heavy & set(loaded) <= heavy & set(bare)
