@@ -418,27 +418,42 @@ class ConvBlock(nn.Sequential):
 
 
 class ConditionalBlock(nn.Module):
-    """Two convolution blocks; the condition (B, K) scales and shifts the channels in between (FiLM)."""
+    """Two convolution blocks; in between, the condition (B, K) scales and shifts the channels (film, mlp_film) or is
+    added to them (add)."""
 
-    def __init__(self, channels: int, out_channels: int, condition: int, kernel_size: int, groups: int) -> None:
+    def __init__(self, channels: int, out_channels: int, condition: int, config: dict[str, Any]) -> None:
         super().__init__()
+        kernel_size = option(config, "policy.kernel_size", 5)
+        groups = option(config, "policy.n_groups", 8)
+        kind = option(config, "policy.condition_type", "film")
         self.out_channels = out_channels
+        self.films = kind != "add"
         self.blocks = nn.ModuleList(
             (
                 ConvBlock(channels, out_channels, kernel_size, groups),
                 ConvBlock(out_channels, out_channels, kernel_size, groups),
             )
         )
-        self.cond_encoder = nn.Sequential(nn.Mish(), nn.Linear(condition, 2 * out_channels))
+        if kind == "film":
+            self.cond_encoder = nn.Sequential(nn.Mish(), nn.Linear(condition, 2 * out_channels))
+        elif kind == "mlp_film":
+            hidden = nn.Linear(condition, condition)
+            self.cond_encoder = nn.Sequential(nn.Mish(), hidden, nn.Mish(), nn.Linear(condition, 2 * out_channels))
+        elif kind == "add":
+            self.cond_encoder = nn.Sequential(nn.Mish(), nn.Linear(condition, out_channels))
+        else:
+            raise ValueError(f"condition_type: {kind} is none of film, mlp_film and add")
         self.residual_conv = (
             nn.Conv1d(channels, out_channels, 1) if channels != out_channels else nn.Identity()
         )
 
     def forward(self, x: Tensor, condition: Tensor | None) -> Tensor:
         out = self.blocks[0](x)
-        if condition is not None:
+        if condition is not None and self.films:
             embed = self.cond_encoder(condition).reshape(x.shape[0], 2, self.out_channels, 1)
             out = embed[:, 0] * out + embed[:, 1]
+        elif condition is not None:
+            out = out + self.cond_encoder(condition).unsqueeze(-1)
         out = self.blocks[1](out)
         return out + self.residual_conv(x)
 
@@ -463,44 +478,37 @@ class ConditionalUnet1D(nn.Module):
         super().__init__()
         step = option(config, "policy.diffusion_step_embed_dim", 256)
         down_dims = list(option(config, "policy.down_dims", [256, 512, 1024]))
-        kernel_size = option(config, "policy.kernel_size", 5)
-        groups = option(config, "policy.n_groups", 8)
         self.condition_down = option(config, "policy.use_down_condition", True)
         self.condition_mid = option(config, "policy.use_mid_condition", True)
         self.condition_up = option(config, "policy.use_up_condition", True)
-        if option(config, "policy.condition_type", "film") != "film":
-            raise ValueError("this reference model knows condition_type: film only")
+        simple = option(config, "policy._target_", "").endswith("SimpleDP3")  # one block instead of two
 
-        def block(channels: int, out_channels: int) -> ConditionalBlock:
-            return ConditionalBlock(channels, out_channels, condition + step, kernel_size, groups)
+        def blocks(channels: int, out_channels: int) -> nn.ModuleList:
+            first = ConditionalBlock(channels, out_channels, condition + step, config)
+            if simple:
+                return nn.ModuleList([first])
+            return nn.ModuleList([first, ConditionalBlock(out_channels, out_channels, condition + step, config)])
 
         self.diffusion_step_encoder = nn.Sequential(
             SinusoidalPosition(step), nn.Linear(step, 4 * step), nn.Mish(), nn.Linear(4 * step, step)
         )
         widths = [actions, *down_dims]
         pairs = list(pairwise(widths))
-        last = widths[-1]
-        self.mid_modules = nn.ModuleList((block(last, last), block(last, last)))
+        self.mid_modules = blocks(widths[-1], widths[-1])
         self.down_modules = nn.ModuleList(
             nn.ModuleList(
                 (
-                    block(narrow, wide),
-                    block(wide, wide),
+                    blocks(narrow, wide),
                     nn.Conv1d(wide, wide, 3, 2, 1) if i < len(pairs) - 1 else nn.Identity(),
                 )
             )
             for i, (narrow, wide) in enumerate(pairs)
         )
         self.up_modules = nn.ModuleList(
-            nn.ModuleList(
-                (
-                    block(2 * wide, narrow),
-                    block(narrow, narrow),
-                    nn.ConvTranspose1d(narrow, narrow, 4, 2, 1),
-                )
-            )
+            nn.ModuleList((blocks(2 * wide, narrow), nn.ConvTranspose1d(narrow, narrow, 4, 2, 1)))
             for narrow, wide in reversed(pairs[1:])
         )
+        kernel_size = option(config, "policy.kernel_size", 5)
         self.final_conv = nn.Sequential(
             ConvBlock(down_dims[0], down_dims[0], kernel_size), nn.Conv1d(down_dims[0], actions, 1)
         )
@@ -509,17 +517,17 @@ class ConditionalUnet1D(nn.Module):
         x = sample.permute(0, 2, 1)
         condition = torch.cat([self.diffusion_step_encoder(step), condition], dim=-1)
         skips = []
-        for first, second, downsample in self.down_modules:
-            x = first(x, condition if self.condition_down else None)
-            x = second(x, condition if self.condition_down else None)
+        for blocks, downsample in self.down_modules:
+            for block in blocks:
+                x = block(x, condition if self.condition_down else None)
             skips.append(x)
             x = downsample(x)
-        for middle in self.mid_modules:
-            x = middle(x, condition if self.condition_mid else None)
-        for first, second, upsample in self.up_modules:
+        for block in self.mid_modules:
+            x = block(x, condition if self.condition_mid else None)
+        for blocks, upsample in self.up_modules:
             x = torch.cat((x, skips.pop()), dim=1)
-            x = first(x, condition if self.condition_up else None)
-            x = second(x, condition if self.condition_up else None)
+            for block in blocks:
+                x = block(x, condition if self.condition_up else None)
             x = upsample(x)
         return self.final_conv(x).permute(0, 2, 1)
 

@@ -68,7 +68,8 @@ def prepared(document: Document) -> Document:
     """A YAML document with its defaults list composed and its ``${...}`` followed."""
     if document.format != "yaml":
         return document
-    if document.root.get("defaults") is not None:
+    defaults = document.root.get("defaults")
+    if defaults is not None and defaults.is_list:
         from memlint.documents import hydra
 
         return hydra.compose(document)

@@ -18,7 +18,7 @@ from memlint.dialects.rendering import (
 from memlint.dialects.schema import Key
 from memlint.dialects.spec import TrainingSpec
 from memlint.documents.lines import bounds, position
-from memlint.documents.node import Edit, Node, Span
+from memlint.documents.node import Edit, Node
 
 
 def add(spec: TrainingSpec, key: Key, value: Any) -> list[Edit]:
@@ -103,86 +103,97 @@ def _block(parts: tuple[str, ...], value: Any, indent: str, step: str, newline: 
     return newline.join(lines) + " " + yaml_value(value)
 
 
+class _Shape:
+    """Where a YAML node stands. Offsets of its text; ``items`` of a mapping are key, value, key, value."""
+
+    __slots__ = ("end", "flow", "is_mapping", "items", "start")
+
+    def __init__(self, start: int, end: int, is_mapping: bool = False, flow: bool = False) -> None:
+        self.start = start
+        self.end = end
+        self.is_mapping = is_mapping
+        self.flow = flow
+        self.items: list[_Shape] = []
+
+
+def _yaml_shape(text: SourceText) -> _Shape | None:
+    """The shape of the first document; None where there is none. Raises yaml.YAMLError.
+
+    Made of events, not of nodes: an alias is where it stands, not where its anchor does.
+    """
+    import yaml
+
+    def offset(mark: Any) -> int:
+        return text.starts[mark.line] + int(mark.column) if mark.line < len(text.starts) else len(text.text)
+
+    open_: list[_Shape] = []
+    for event in yaml.parse(text.text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+        kind = type(event).__name__
+        if kind in ("MappingEndEvent", "SequenceEndEvent"):
+            shape = open_.pop()
+            if shape.flow or not shape.items:
+                shape.end = offset(event.end_mark)
+            else:  # the end of a block collection overshoots to the next token
+                shape.end = shape.items[-1].end
+            if not open_:
+                return shape
+            continue
+        if kind not in ("ScalarEvent", "AliasEvent", "MappingStartEvent", "SequenceStartEvent"):
+            continue
+        start, end = offset(event.start_mark), min(offset(event.end_mark), len(text.text))
+        shape = _Shape(start, end, kind == "MappingStartEvent", bool(getattr(event, "flow_style", False)))
+        if getattr(event, "style", None) in ("|", ">"):
+            shape.end = max(len(text.text[:end].rstrip("\r\n \t")), start)
+        if open_:
+            open_[-1].items.append(shape)
+        if kind in ("MappingStartEvent", "SequenceStartEvent"):
+            open_.append(shape)
+        elif not open_:
+            return shape
+    return None
+
+
 def _add_yaml(text: SourceText, parent: Node, anchor: Node | None, missing: tuple[str, ...], value: Any) -> list[Edit]:
     """After the last entry of the mapping that the anchor key stands in, as PyYAML sees the file."""
     import yaml
 
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        tree = yaml.compose(text.text, Loader=loader)
+        shape = _yaml_shape(text)
     except yaml.YAMLError:
         return []
-    if tree is None:
+    if shape is None:
         lead = "" if not text.text or text.text.endswith(("\n", "\r")) else text.newline
-        return [text.insertion(len(text.text), lead + _block(missing, value, "", "  ", text.newline) + text.newline)]
-    mapping = _yaml_mapping(tree, text, parent, anchor)
+        block = _block(missing, value, "", "  ", text.newline)
+        return [text.insertion(len(text.text), lead + block + text.newline)]
+    place = anchor.key_span if anchor is not None and anchor.key_span is not None else parent.span
+    mapping = _mapping_at(shape, bounds(text.starts, place)[0], anchor is not None)
     if mapping is None:
         return []
-    if mapping.flow_style:
+    if mapping.flow:
         entry = ", ".join(f"{yaml_value(name)}: {yaml_value(item)}" for name, item in _nested(missing, value).items())
-        if mapping.value:
-            return [text.insertion(_yaml_end(text, mapping.value[-1][1]), ", " + entry)]
-        start, _ = bounds(text.starts, _mark_span(text, mapping))
-        return [text.insertion(start + 1, entry)]
-    first = mapping.value[0][0].start_mark
-    indent = text.text[text.starts[first.line] : text.starts[first.line] + first.column]
-    indent = "".join(character if character == "\t" else " " for character in indent)
+        if mapping.items:
+            return [text.insertion(mapping.items[-1].end, ", " + entry)]
+        return [text.insertion(text.text.index("{", mapping.start) + 1, entry)]
+    if not mapping.items:
+        return []
+    indent = "".join("\t" if character == "\t" else " " for character in text.line_before(mapping.items[0].start))
     block = _block(missing, value, indent, "  ", text.newline)
-    # The entry after which to write: the last one, but never a `<<` with its anchor on a line of its own.
-    end = _yaml_end(text, mapping.value[-1][1], mapping.value[-1][0])
-    line, column = position(text.starts, end)
-    if column == 1 and end == len(text.text):
-        return [text.insertion(end, block + text.newline)]
+    line, _ = position(text.starts, mapping.end)
     return [text.insertion(text.line_end(line), text.newline + block)]
 
 
-def _mark_span(text: SourceText, node: Any) -> Span:
-    start, end = node.start_mark, node.end_mark
-    return Span(text.path, start.line + 1, start.column + 1, end.line + 1, end.column + 1)
-
-
-def _yaml_mapping(tree: Any, text: SourceText, parent: Node, anchor: Node | None) -> Any:
-    """The composed mapping node that holds the anchor key (or starts where an empty parent does)."""
-    stack = [tree]
-    seen: set[int] = set()
+def _mapping_at(shape: _Shape, offset: int, by_key: bool) -> _Shape | None:
+    """The mapping that has a key at an offset, or (not ``by_key``) that starts there."""
+    stack = [shape]
     while stack:
-        node = stack.pop()
-        if id(node) in seen or not isinstance(node.value, list):
-            continue
-        seen.add(id(node))
-        is_mapping = node.id == "mapping"
-        if is_mapping and anchor is not None and anchor.key_span is not None:
-            for name, _ in node.value:
-                mark = name.start_mark
-                if (mark.line + 1, mark.column + 1) == anchor.key_span[1:3]:
-                    return node
-        elif is_mapping:
-            mark = node.start_mark
-            if (mark.line + 1, mark.column + 1) == parent.span[1:3]:
-                return node
-        for item in node.value:
-            stack.extend(item if is_mapping else (item,))
+        found = stack.pop()
+        if found.is_mapping:
+            if by_key and any(key.start == offset for key in found.items[::2]):
+                return found
+            if not by_key and found.start == offset:
+                return found
+        stack.extend(found.items)
     return None
-
-
-def _yaml_end(text: SourceText, node: Any, key: Any = None) -> int:
-    """Offset of the end of a node's own text: block collections end with their last entry, an alias where it
-    stands, a block scalar with its last line."""
-    if key is not None:
-        mark = key.end_mark
-        after = text.starts[mark.line] + mark.column
-        line = text.text[after : text.line_end(mark.line + 1)]
-        if line.lstrip(" \t:").startswith("*"):  # an alias: its node's marks are those of the anchor
-            return text.line_end(mark.line + 1)
-    if isinstance(node.value, list) and node.value and not node.flow_style:
-        last = node.value[-1]
-        return _yaml_end(text, last[1], last[0]) if node.id == "mapping" else _yaml_end(text, last)
-    mark = node.end_mark
-    end: int = text.starts[mark.line] + mark.column if mark.line < len(text.starts) else len(text.text)
-    if node.id == "scalar" and node.style in ("|", ">"):
-        stripped = len(text.text[:end].rstrip("\r\n \t"))
-        return max(stripped, text.starts[node.start_mark.line] + node.start_mark.column)
-    return min(end, len(text.text))
 
 
 def _add_json(text: SourceText, parent: Node, anchor: Node | None, missing: tuple[str, ...], value: Any) -> list[Edit]:

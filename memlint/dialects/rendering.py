@@ -108,14 +108,16 @@ def yaml_value(value: Any, old: str = "") -> str:
     if old[:1] == "'" and value.isprintable():
         return "'" + value.replace("'", "''") + "'"
     if old[:1] == '"' or not _is_plain_yaml(value):
-        return json_value(value) if value.isprintable() else _ascii_json(value)
+        return _double_quoted(value)
     return value
 
 
-def _ascii_json(value: str) -> str:
-    import json
-
-    return json.dumps(value)
+def _double_quoted(value: str) -> str:
+    """A text in double quotes with the escapes that YAML and TOML share."""
+    text = json_value(value)
+    if value.isprintable():
+        return text
+    return "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in text)
 
 
 _PLAIN_FIRST = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_/.")
@@ -135,7 +137,7 @@ def toml_value(value: Any) -> str:
     if isinstance(value, bool):
         return file_text(value)
     if isinstance(value, str):
-        return _ascii_json(value).replace("\x7f", "\\u007f") if not value.isprintable() else json_value(value)
+        return _double_quoted(value)
     if isinstance(value, float):
         return repr(value)
     if isinstance(value, (list, tuple)):

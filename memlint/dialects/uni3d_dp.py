@@ -17,6 +17,8 @@ WIDTHS = {
     "eva02_large_patch14_448": 1024,
     "eva_giant_patch14_560": 1408,
 }
+POLICIES = ("DP3", "SimpleDP3")
+CONDITIONS = ("film", "mlp_film", "add")
 _HYPER = "hyperparameters."
 _NEEDED = {
     "micro_batch_size": "dataloader.batch_size",
@@ -78,10 +80,10 @@ def _derive(spec: TrainingSpec, name: str, value: Any, source: str) -> None:
 def _unknown(spec: TrainingSpec, uni3d: bool) -> str:
     """Why there is no estimate; "" where there is one."""
     policy = spec.get(_HYPER + "policy", "")
-    if policy and policy.rsplit(".", 1)[-1] != "DP3":
-        return f"policy {policy.rsplit('.', 1)[-1]} is not known, only DP3"
-    if spec.get(_HYPER + "condition_type") != "film":
-        return f"condition_type {spec.get(_HYPER + 'condition_type')} is not known, only film"
+    if policy.rsplit(".", 1)[-1] not in POLICIES:
+        return f"policy {policy.rsplit('.', 1)[-1]} is not known, only {' and '.join(POLICIES)}"
+    if spec.get(_HYPER + "condition_type") not in CONDITIONS:
+        return f"condition_type {spec.get(_HYPER + 'condition_type')} is not known, only {', '.join(CONDITIONS)}"
     if spec.get(_HYPER + "obs_as_global_cond") is False:
         return "obs_as_global_cond: false is not known"
     needed = dict(_NEEDED)

@@ -68,15 +68,14 @@ def runs_of(fragment: str) -> list[tuple[str, tuple[str, ...]]]:
     real = os.path.realpath(fragment)
     at = os.path.dirname(fragment) or "."
     top = repository_root(at)
-    runs: list[tuple[str, tuple[str, ...]]] = []
-    choices: list[tuple[str, tuple[str, ...]]] = []
+    found: list[tuple[str, tuple[str, ...]]] = []
     for _ in range(MAX_CLIMB):
         composed, chosen = _runs_in(at, fragment, real)
-        runs, choices = composed or runs, chosen or choices
+        found = composed or chosen or found
         if os.path.realpath(at) == top:
             break
         at = os.path.normpath(os.path.join(at, os.pardir))
-    return runs or choices
+    return found
 
 
 def _runs_in(
@@ -185,9 +184,7 @@ class _Entry:
     def fresh(self, folder: str, above: str) -> _Entry:
         """A copy for one place of the tree: a file may be drawn in more than once."""
         value = list(self.value) if isinstance(self.value, list) else self.value
-        entry = _Entry(
-            self.group, value, self.span, self.is_config, self.package, self.optional, self.override
-        )
+        entry = _Entry(self.group, value, self.span, self.is_config, self.package, self.optional, self.override)
         entry.folder, entry.above = folder, above
         if entry.package is not None and "_group_" in entry.package:
             entry.package = f"{GLOBAL}.{entry.package.replace('_group_', entry.group_path.replace('/', '.'))}"
@@ -457,6 +454,8 @@ class _Composition:
     def run(self) -> Document:
         folder = self.repository.folder
         relative = os.path.relpath(self.document.path, folder).replace(os.sep, "/")
+        if relative.startswith("../"):  # a config from elsewhere on top of this tree
+            relative = os.path.basename(relative)
         name = relative[:-5] if relative.endswith(".yaml") else relative
         primary = self.primary = config_of(self.document)
         self.repository.configs[name] = primary

@@ -41,7 +41,7 @@ class Override(NamedTuple):
 
 
 def parse(text: str, index: int) -> Override:
-    """Read the override that is at ``index`` in its list. Raises OverrideError, also for sweeps, which are several runs."""
+    """Read the override at ``index`` of its list. Raises OverrideError, also for sweeps, which are several runs."""
     stripped = text.strip()
     start = text.find(stripped)
     kind = CHANGE
@@ -228,23 +228,23 @@ class _Parser:
             else:
                 pieces.append(character)
                 self.offset += 1
-                if character not in " \t" or pieces[-2:-1] == [":"]:
-                    last = self.offset  # Hydra's colon takes the blanks behind it along
+                if character == ":":  # Hydra's colon takes the blanks behind it along
+                    start = self.offset
+                    self.blanks()
+                    pieces.append(self.text[start : self.offset])
+                if character not in " \t":
+                    last = self.offset
         raw = "".join(pieces)
         trailing = self.offset - last
         self.offset = last
         return raw[: len(raw) - trailing], plain
 
     def closing_brace(self) -> int:
-        depth = 0
-        for index in range(self.offset, len(self.text)):
-            if self.text[index] == "{":
-                depth += 1
-            elif self.text[index] == "}":
-                depth -= 1
-                if depth == 0:
-                    return index + 1
-        raise self.error("'${' without '}'")
+        """Behind the first ``}``: interpolations within interpolations have to be quoted."""
+        end = self.text.find("}", self.offset + 3)
+        if end < 0:
+            raise self.error("'${' without '}'")
+        return end + 1
 
 
 def _typed(text: str) -> str | int | float | bool | None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 
+MAX_CLIMB = 4
+
 
 def repository_root(folder: str) -> str:
     """The nearest folder at or above ``folder`` that holds ``.git``; else the working directory where that is
-    above ``folder``; else ``folder`` itself."""
+    above ``folder``; else, where nothing says how far a project reaches, the folder four levels up."""
     folder = os.path.realpath(folder or ".")
     at = folder
     while True:
@@ -18,7 +20,11 @@ def repository_root(folder: str) -> str:
             break
         at = parent
     here = os.path.realpath(os.getcwd())
-    return here if inside(folder, here) else folder
+    if inside(folder, here):
+        return here
+    for _ in range(MAX_CLIMB):
+        folder = os.path.dirname(folder)
+    return folder
 
 
 def inside(path: str, root: str) -> bool:

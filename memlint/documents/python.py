@@ -601,9 +601,7 @@ class _Module:
             raise Unknown(_NOT_FOLLOWED.get(type(node).__name__, "an expression that only running can evaluate"))
         return Node(result, self.span(node), None, key_path)
 
-    def items(
-        self, elements: Sequence[ast.expr], node: ast.expr, key_path: str, scope: _Scope, depth: int
-    ) -> Node:
+    def items(self, elements: Sequence[ast.expr], node: ast.expr, key_path: str, scope: _Scope, depth: int) -> Node:
         prefix = f"{key_path}." if key_path else ""
         items: list[Node] = []
         for element in elements:
@@ -640,9 +638,7 @@ class _Module:
             children[name] = child
         return Node(children, self.span(node), None, key_path)
 
-    def unpack(
-        self, children: dict[str, Node], node: ast.expr, prefix: str, scope: _Scope, depth: int
-    ) -> None:
+    def unpack(self, children: dict[str, Node], node: ast.expr, prefix: str, scope: _Scope, depth: int) -> None:
         more = self.value(node, "", scope, depth)
         if not isinstance(more.value, dict):
             raise Unknown("unpacks what is only known when it runs")
@@ -924,9 +920,7 @@ class _Module:
         if self.project.nodes > MAX_NODES:
             raise _Stop(f"more than {MAX_NODES:,} values: not read any further", self.span(node))
 
-    def moved(
-        self, node: Node, key_path: str, key_span: Span | None, via: tuple[Span, ...], depth: int = 0
-    ) -> Node:
+    def moved(self, node: Node, key_path: str, key_span: Span | None, via: tuple[Span, ...], depth: int = 0) -> Node:
         self.project.nodes += 1
         if self.project.nodes > MAX_NODES or depth > MAX_DEPTH:
             message = f"more than {MAX_NODES:,} values, or nested deeper than {MAX_DEPTH} levels"
@@ -937,13 +931,10 @@ class _Module:
         prefix = f"{key_path}." if key_path else ""
         if isinstance(value, dict):
             copied: Any = {
-                name: self.moved(child, prefix + name, child.key_span, via, depth + 1)
-                for name, child in value.items()
+                name: self.moved(child, prefix + name, child.key_span, via, depth + 1) for name, child in value.items()
             }
         else:
-            copied = [
-                self.moved(child, f"{prefix}{index}", None, via, depth + 1) for index, child in enumerate(value)
-            ]
+            copied = [self.moved(child, f"{prefix}{index}", None, via, depth + 1) for index, child in enumerate(value)]
         return Node(copied, node.span, key_span, key_path, via + node.via)
 
 

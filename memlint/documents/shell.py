@@ -23,6 +23,17 @@ from memlint.documents.shell_words import (
     text_of,
 )
 
+# Words that the grammar takes for a command where bash does not.
+_RESERVED = frozenset(("then", "else", "elif", "fi", "do", "done", "esac", "}"))
+# Where statements stand in statements.
+_STATEMENTS = frozenset(
+    (
+        *("program", "list", "pipeline", "compound_statement", "subshell", "do_group", "redirected_statement"),
+        *("if_statement", "elif_clause", "else_clause", "for_statement", "c_style_for_statement", "while_statement"),
+        *("case_statement", "case_item", "function_definition", "negated_command"),
+    )
+)
+
 MAX_CHARACTERS = 2_000_000
 
 
@@ -30,7 +41,18 @@ def read(path: str, text: str) -> Document:
     """Read a script. Faults of its syntax are in ``faults`` (MEM003); what can be read of it is read all the same."""
     starts = line_starts(text, ".sh")
     root = Node({}, Span(path, 1, 1, 1, 1))
-    if len(text) > MAX_CHARACTERS:
+    if len(text) > # Words that the grammar takes for a command where bash does not.
+_RESERVED = frozenset(("then", "else", "elif", "fi", "do", "done", "esac", "}"))
+# Where statements stand in statements.
+_STATEMENTS = frozenset(
+    (
+        *("program", "list", "pipeline", "compound_statement", "subshell", "do_group", "redirected_statement"),
+        *("if_statement", "elif_clause", "else_clause", "for_statement", "c_style_for_statement", "while_statement"),
+        *("case_statement", "case_item", "function_definition", "negated_command"),
+    )
+)
+
+MAX_CHARACTERS:
         fault = Fault("MEM003", f"a script of {len(text):,} characters is too long to read", Span(path, 1, 1, 1, 1))
         return Document(path, "shell", text, root, (fault,), (), {path: text})
     tree, source = parsed(Source(path, starts, text))
@@ -60,7 +82,13 @@ def _syntax_faults(root: Any, source: Source) -> Iterator[Fault]:
                 continue  # a backslash at the end of the file, which bash accepts
             excerpt = _excerpt(text_of(source.slice(start, end)))
             yield Fault("MEM003", f"this is not shell syntax: {excerpt}", _first_line(source, start, end))
-        elif node.has_error:
+        elif node.type == "command":
+            if node.has_error:
+                stack.extend(reversed(node.children))
+            name = source.text[start : start + 5].split(None, 1)[0].rstrip(";")
+            if name in _RESERVED and node.children[0].type == "command_name":
+                yield Fault("MEM003", f"{name} has nothing to close or go on with here", source.span(start, start + len(name)))
+        elif node.has_error or node.type in _STATEMENTS:
             stack.extend(reversed(node.children))
 
 

@@ -166,8 +166,7 @@ def training_command(words: list[Node], environment: dict[str, Node], span: Span
     rest = list(words)
     for _ in range(16):
         while rest and not isinstance(rest[0].value, dict) and _is_assignment(text(rest[0])) and not _starts(rest, 0):
-            name, _, value = text(rest[0]).partition("=")
-            environment[name] = Node(value, rest[0].span, rest[0].span, name, rest[0].via)
+            _note_assignment(rest[0], environment)
             rest = rest[1:]
         if not rest:
             return None
@@ -193,6 +192,9 @@ def training_command(words: list[Node], environment: dict[str, Node], span: Span
         at = next((at for at in range(1, len(rest)) if _starts(rest, at) or _nested_wrapper(rest, at)), 0)
         if at and (base in _WRAPPERS or isinstance(rest[0].value, Unresolved)):
             name = base or "?"
+            if base == "env":
+                for word in rest[1:at]:
+                    _note_assignment(word, environment)
             launchers.append(Launcher(name, _options(rest[1:at], rest[0].span)))
             rest = rest[at:]
             continue
@@ -208,6 +210,13 @@ def training_command(words: list[Node], environment: dict[str, Node], span: Span
 def _nested_wrapper(words: Sequence[Node], at: int) -> bool:
     """``srun ... env A=1 python``: a wrapper among the words of another one, where a command may start."""
     return _base(words[at]) in ("env", "nohup", "time", "numactl", "timeout") and text(words[at - 1]) != "-n"
+
+
+def _note_assignment(word: Node, environment: dict[str, Node]) -> None:
+    """Put ``NAME=value`` into an environment. The value stands where the word does."""
+    if _is_assignment(text(word)):
+        name, _, value = text(word).partition("=")
+        environment[name] = Node(value, word.span, word.span, name, word.via)
 
 
 def _is_assignment(word: str) -> bool:

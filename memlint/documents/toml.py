@@ -243,9 +243,7 @@ def _node(value: Any, place: _Place, lines: Lines, key_path: str, key: Span | No
         assert isinstance(place.children, dict)
         below = place.children
         children = {
-            name: _node(
-                child, below[name], lines, prefix + name, lines.span(*(below[name].key or (0, 0))), depth + 1
-            )
+            name: _node(child, below[name], lines, prefix + name, lines.span(*(below[name].key or (0, 0))), depth + 1)
             for name, child in value.items()
         }
         return Node(children, _cover(span, children.values(), place), key, key_path)

@@ -227,9 +227,7 @@ class _Reader:
         try:
             value = _typed(kind, event.value)
         except ValueError:
-            raise _Stop(
-                Fault("MEM003", f"{event.value!r} is not a value of type {kind}", self.span(event))
-            ) from None
+            raise _Stop(Fault("MEM003", f"{event.value!r} is not a value of type {kind}", self.span(event))) from None
         return Node(value, self.scalar_span(event), key_span, key_path)
 
     def sequence(self, event: Any, key_path: str, key_span: Span | None, depth: int) -> Node:
@@ -319,9 +317,7 @@ class _Reader:
             return Node(cycle, place, key_span, key_path), place
         return self.copy(target, key_path, key_span, (place,), depth), place
 
-    def copy(
-        self, node: Node, key_path: str, key_span: Span | None, via: tuple[Span, ...], depth: int = 0
-    ) -> Node:
+    def copy(self, node: Node, key_path: str, key_span: Span | None, via: tuple[Span, ...], depth: int = 0) -> Node:
         self.nodes += 1
         if self.nodes > MAX_NODES or depth > MAX_DEPTH:
             place = via[0] if via else node.span
@@ -330,13 +326,10 @@ class _Reader:
         prefix = f"{key_path}." if key_path else ""
         if isinstance(value, dict):
             value = {
-                name: self.copy(child, prefix + name, child.key_span, via, depth + 1)
-                for name, child in value.items()
+                name: self.copy(child, prefix + name, child.key_span, via, depth + 1) for name, child in value.items()
             }
         elif isinstance(value, list):
-            value = [
-                self.copy(child, f"{prefix}{index}", None, via, depth + 1) for index, child in enumerate(value)
-            ]
+            value = [self.copy(child, f"{prefix}{index}", None, via, depth + 1) for index, child in enumerate(value)]
         return Node(value, node.span, key_span, key_path, via + node.via)
 
     def apply_tag(self, event: Any, node: Node) -> None:

@@ -11,7 +11,8 @@ written here as the ATen calls that allocate it, and is booked like everything e
 
 Where a card matters (attention kernels), an Ampere or newer data-centre card with PyTorch's default priorities is
 meant. Sources are named by file of the PyTorch tree, ``aten/src/ATen/`` unless it says otherwise. Not modelled:
-scratch memory of cuDNN, cuBLAS and CUB, and partial sums whose number depends on the card.
+scratch memory of cuDNN, cuBLAS and CUB, what the backward kernels of embedding and indexing sort with, and partial sums
+whose number depends on the card.
 """
 
 from __future__ import annotations
@@ -619,6 +620,8 @@ def _efficient_forward(
         result = func(query, key, value, *args, **kwargs)
     tracker.book(result[0])
     tracker.book(result[1])
+    tracker.forget(result[2])
+    tracker.forget(result[3])
     if query.dtype in _LOW_PRECISION and value.shape[-1] > 128:
         accumulator = torch.empty(result[0].shape, dtype=torch.float32)
         del accumulator
@@ -626,7 +629,7 @@ def _efficient_forward(
 
 
 def efficient_backward_workspace_bytes(
-    batch: int, heads: int, queries: int, keys: int, head_dim: int, value_dim: int, low_precision: bool, dropout: bool
+    batch: int, heads: int, queries: int, keys: int, head_dim: int, value_dim: int, low_precision: bool
 ) -> int:
     """Workspace of the memory-efficient attention's backward kernel, in bytes.
 
@@ -690,7 +693,7 @@ def _efficient_backward(
         del product, summed
     workspace = torch.empty(
         efficient_backward_workspace_bytes(
-            batch, heads, queries, key.shape[2], head_dim, value.shape[3], low_precision, dropout_p > 0
+            batch, heads, queries, key.shape[2], head_dim, value.shape[3], low_precision
         ),
         dtype=torch.uint8,
     )

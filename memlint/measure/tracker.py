@@ -174,7 +174,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc]
             return number
         if func is aten._local_scalar_dense.default:
             return _read_scalar(func, args[0])
-        if torch.is_inference_mode_enabled() and func._can_decompose():
+        if torch.is_inference_mode_enabled() and func.namespace == "aten" and func._can_decompose():
             # Inference mode skips autograd's layer, where composite operators are usually taken apart.
             with self:
                 result = func.decompose(*args, **kwargs)
@@ -221,7 +221,8 @@ class SavedTensors(saved_tensors_hooks):  # type: ignore[misc]
         return self
 
     def _pack(self, tensor: torch.Tensor) -> _Held:
-        held = _Held(tensor)
+        # Detached: an operator's own result would otherwise hold its node, which holds the result.
+        held = _Held(tensor.detach())
         self._held.add(held)
         return held
 

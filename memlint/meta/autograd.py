@@ -136,7 +136,8 @@ def _merge(slots: list[Grad], number: int, new: Tensor) -> None:
     sole = getrefcount(slots[number]) <= 2 and getrefcount(slots[number].storage) <= 2  # type: ignore[union-attr]
     held = slots[number]
     assert held is not None
-    if ACCUMULATE_IN_PLACE and sole and not held.is_view and (held.strides is None or is_dense(held.shape, held.strides)):
+    packed = held.strides is None or is_dense(held.shape, held.strides)
+    if ACCUMULATE_IN_PLACE and sole and packed and not held.is_view:
         return
     slots[number] = Tensor(held.shape, held.dtype)
 

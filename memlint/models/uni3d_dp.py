@@ -381,22 +381,31 @@ def conv_block(channels: int, out_channels: int, kernel: int, groups: int = 8) -
 
 
 class ConditionalBlock(Module):
-    """(B, C, T): two convolution blocks; the condition scales and shifts the channels in between (FiLM)."""
+    """(B, C, T): two convolution blocks; in between, the condition scales and shifts the channels (film, mlp_film) or
+    is added to them (add)."""
 
-    def __init__(self, channels: int, out_channels: int, condition: int, kernel: int, groups: int) -> None:
+    def __init__(self, spec: TrainingSpec, channels: int, out_channels: int, condition: int) -> None:
+        kernel, groups = hyperparameter(spec, "kernel_size"), hyperparameter(spec, "n_groups")
+        kind = hyperparameter(spec, "condition_type")
         self.out_channels = out_channels
+        self.films = kind != "add"
         self.blocks = [
             conv_block(channels, out_channels, kernel, groups),
             conv_block(out_channels, out_channels, kernel, groups),
         ]
-        self.cond_encoder = Sequential(Activation("mish"), Linear(condition, 2 * out_channels))
+        hidden = [Linear(condition, condition), Activation("mish")] if kind == "mlp_film" else []
+        self.cond_encoder = Sequential(
+            Activation("mish"), *hidden, Linear(condition, 2 * out_channels if self.films else out_channels)
+        )
         self.residual_conv = Conv(channels, out_channels, (1,)) if channels != out_channels else None
 
     def forward(self, x: Tensor, condition: Tensor | None) -> Tensor:
         out = self.blocks[0](x)
-        if condition is not None:
+        if condition is not None and self.films:
             embed = self.cond_encoder(condition).reshape(x.shape[0], 2, self.out_channels, 1)
             out = embed[:, 0] * out + embed[:, 1]
+        elif condition is not None:
+            out = out + self.cond_encoder(condition).unsqueeze(-1)
         out = self.blocks[1](out)
         return out + (x if self.residual_conv is None else self.residual_conv(x))  # type: ignore[no-any-return]
 
@@ -420,32 +429,30 @@ class ConditionalUnet1D(Module):
     def __init__(self, spec: TrainingSpec, actions: int, condition: int) -> None:
         step = hyperparameter(spec, "diffusion_step_embed_dim")
         down_dims = list(hyperparameter(spec, "down_dims"))
-        kernel = hyperparameter(spec, "kernel_size")
-        groups = hyperparameter(spec, "n_groups")
         self.condition_down = hyperparameter(spec, "use_down_condition")
         self.condition_mid = hyperparameter(spec, "use_mid_condition")
         self.condition_up = hyperparameter(spec, "use_up_condition")
+        simple = hyperparameter(spec, "policy").endswith("SimpleDP3")  # one block instead of two
 
-        def block(channels: int, out_channels: int) -> ConditionalBlock:
-            return ConditionalBlock(channels, out_channels, condition + step, kernel, groups)
+        def blocks(channels: int, out_channels: int) -> list[ConditionalBlock]:
+            first = ConditionalBlock(spec, channels, out_channels, condition + step)
+            if simple:
+                return [first]
+            return [first, ConditionalBlock(spec, out_channels, out_channels, condition + step)]
 
         self.diffusion_step_encoder = StepEncoder(step)
         widths = [actions, *down_dims]
         pairs = list(pairwise(widths))
-        last = widths[-1]
-        self.mid_modules = [block(last, last), block(last, last)]
+        self.mid_modules = blocks(widths[-1], widths[-1])
         self.down_modules = [
-            Level(
-                block(narrow, wide),
-                block(wide, wide),
-                Conv(wide, wide, (3,), 2, 1) if number < len(pairs) - 1 else None,
-            )
+            Level(blocks(narrow, wide), Conv(wide, wide, (3,), 2, 1) if number < len(pairs) - 1 else None)
             for number, (narrow, wide) in enumerate(pairs)
         ]
         self.up_modules = [
-            Level(block(2 * wide, narrow), block(narrow, narrow), ConvTranspose(narrow, narrow, (4,), 2, 1))
+            Level(blocks(2 * wide, narrow), ConvTranspose(narrow, narrow, (4,), 2, 1))
             for narrow, wide in reversed(pairs[1:])
         ]
+        kernel = hyperparameter(spec, "kernel_size")
         self.final_conv = Sequential(
             conv_block(down_dims[0], down_dims[0], kernel), Conv(down_dims[0], actions, (1,))
         )
@@ -455,27 +462,26 @@ class ConditionalUnet1D(Module):
         condition = F.cat((self.diffusion_step_encoder(step), condition), -1)
         skips = []
         for level in self.down_modules:
-            x = level.first(x, condition if self.condition_down else None)
-            x = level.second(x, condition if self.condition_down else None)
+            for block in level.blocks:
+                x = block(x, condition if self.condition_down else None)
             skips.append(x)
             x = level.resample(x) if level.resample is not None else x
-        for middle in self.mid_modules:
-            x = middle(x, condition if self.condition_mid else None)
+        for block in self.mid_modules:
+            x = block(x, condition if self.condition_mid else None)
         for level in self.up_modules:
             x = F.cat((x, skips.pop()), 1)
-            x = level.first(x, condition if self.condition_up else None)
-            x = level.second(x, condition if self.condition_up else None)
+            for block in level.blocks:
+                x = block(x, condition if self.condition_up else None)
             assert level.resample is not None
             x = level.resample(x)
         return self.final_conv(x).permute(0, 2, 1)  # type: ignore[no-any-return]
 
 
 class Level(Module):
-    """Two blocks of the UNet at one resolution, and the way to the next."""
+    """The blocks of the UNet at one resolution, and the way to the next."""
 
-    def __init__(self, first: ConditionalBlock, second: ConditionalBlock, resample: Module | None) -> None:
-        self.first = first
-        self.second = second
+    def __init__(self, blocks: list[ConditionalBlock], resample: Module | None) -> None:
+        self.blocks = blocks
         self.resample = resample
 
 

@@ -5,18 +5,17 @@ How gradients add up is held against real tensors without any mode: the profiler
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 import torch.nn.functional as T
-from oracle import Bytes, Operand, fake_cuda, in_meta, in_torch, live_and_peak
+from oracle import Operand, fake_cuda, in_meta, in_torch, live_and_peak
 from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils.checkpoint import checkpoint as torch_checkpoint
 
-from memlint.meta import amp, autograd
+from memlint.meta import autograd
 from memlint.meta import functional as F
 from memlint.meta import tensor as meta
 from memlint.meta.checkpoint import checkpoint
@@ -45,6 +44,20 @@ PROGRAMS: dict[str, Program] = {
     "two branches through views": both(lambda h: h.view(40, 50).tanh().view(50, 40) + h.exp()),
     "two branches, one transposed": both(lambda h: h.transpose(0, 1).tanh().transpose(0, 1) + h.exp()),
     "two branches, the later one transposed": both(lambda h: h.exp() + h.transpose(0, 1).tanh().transpose(0, 1)),
+    "a view added to what it is a view of": both(lambda h: h.view(40, 50).exp().view(50, 40) + h),
+    "a product of matrices with itself": (lambda h: T.linear(h, h), lambda h: F.linear(h, h)),
+    "a weight used twice": (
+        lambda h: T.linear(T.linear(h, h).tanh(), h.transpose(0, 1)),
+        lambda h: F.linear(F.linear(h, h).tanh(), h.transpose(0, 1)),
+    ),
+    "an input of two products, folded": (
+        lambda h: T.linear(h.view(5, 10, 40), h) + T.linear(h.view(5, 10, 40).exp(), h),
+        lambda h: F.linear(h.view(5, 10, 40), h) + F.linear(h.view(5, 10, 40).exp(), h),
+    ),
+    "two batched products": (
+        lambda h: torch.bmm(h.view(5, 10, 40), h.view(5, 40, 10)) + torch.bmm(h.view(5, 10, 40), h.view(5, 40, 10)),
+        lambda h: F.bmm(h.view(5, 10, 40), h.view(5, 40, 10)) + F.bmm(h.view(5, 10, 40), h.view(5, 40, 10)),
+    ),
     "two parts of one gradient": (lambda h: torch.cat([h, h]), lambda h: F.cat([h, h])),
     "three parts of one gradient": (lambda h: torch.stack([h, h, h]), lambda h: F.stack([h, h, h])),
 }
@@ -69,7 +82,7 @@ def really(function: Callable[[Any], Any], hidden: bool) -> tuple[int, int]:
         else:
             live += event.nbytes()
             peak = max(peak, live)
-    assert before >= 3 * SIZE
+    assert before > SIZE
     return live, peak
 
 
@@ -101,7 +114,7 @@ def simulated(function: Callable[[Any], Any], hidden: bool) -> tuple[int, int]:
 def test_gradients_add_up_as_they_really_do(name: str, hidden: bool) -> None:
     theirs, ours = PROGRAMS[name]
     real = really(theirs, hidden)
-    assert real[1] >= SIZE
+    assert real[1] > 0
     assert simulated(ours, hidden) == real
     assert traced(theirs, hidden) == real
 
@@ -131,7 +144,7 @@ def test_a_second_gradient_is_added_into_the_first() -> None:
 
 
 def test_out_of_place_accumulation_takes_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    theirs, ours = PROGRAMS["three negations"]
+    ours = PROGRAMS["three negations"][1]
     in_place = simulated(ours, True)
     monkeypatch.setattr(autograd, "ACCUMULATE_IN_PLACE", False)
     assert simulated(ours, True)[1] > in_place[1]

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import pytest
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
-
 from training import Comparison, adamw, compare, in_meta, in_torch, read, reference, report
 
 SETTINGS = 26

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-
 from training import Comparison, adamw, compare, in_meta, in_torch, read, reference, report
 
 SETTINGS = 26
@@ -29,6 +28,8 @@ class Setting(NamedTuple):
     widths: tuple[int, ...] = (64, 128, 256)
     actions: tuple[int, ...] = (26,)
     robot_points: int = 0
+    policy: str = "dp3.DP3"
+    condition: str = "film"
     precision: str = "no"
     ema: bool = False
     accumulation: int = 1
@@ -46,7 +47,8 @@ shape_meta:
     {robot}
   action: {{shape: {list(self.actions)}}}
 policy:
-  _target_: diffusion_policy_3d.policy.dp3.DP3
+  _target_: diffusion_policy_3d.policy.{self.policy}
+  condition_type: {self.condition}
   diffusion_step_embed_dim: 128
   down_dims: {list(self.widths)}
   encoder_output_dim: 64
@@ -102,6 +104,8 @@ DRAWN = st.builds(
     widths=one_of((64, 128, 256), (256, 512, 1024), (512, 1024, 2048), (128, 256)),
     actions=one_of((26,), (4,), (2, 14)),
     robot_points=one_of(0, 0, 96),
+    policy=one_of("dp3.DP3", "dp3.DP3", "simple_dp3.SimpleDP3"),
+    condition=one_of("film", "film", "mlp_film", "add"),
     precision=one_of("no", "no", "fp16", "bf16"),
     ema=st.booleans(),
     accumulation=st.integers(1, 3),

@@ -89,7 +89,9 @@ def tree(defaults: str, **more: str) -> dict[str, str]:
         pytest.param(tree("  - db: null\n"), [], id="a group without a choice"),
         pytest.param(tree("  - db: [mysql, pg]\n"), [], id="several choices of one group"),
         pytest.param(tree("  - db: [mysql, pg]\n"), ["db=[pg]"], id="several choices replaced by a list"),
-        pytest.param(tree("  - db: mysql\n  - optional server: nothing\n"), [], id="an optional config that is not there"),
+        pytest.param(
+            tree("  - db: mysql\n  - optional server: nothing\n"), [], id="an optional config that is not there"
+        ),
         pytest.param(tree("  - db@a.b: mysql\n"), [], id="another package"),
         pytest.param(tree("  - db@_global_: mysql\n"), [], id="the global package"),
         pytest.param(tree("  - db@_here_: mysql\n"), [], id="the package of the config itself"),
@@ -97,61 +99,161 @@ def tree(defaults: str, **more: str) -> dict[str, str]:
         pytest.param(tree("  - server: a\n"), [], id="a group with an absolute group of its own"),
         pytest.param(tree("  - server: b\n"), [], id="a group with a relative group in a package"),
         pytest.param(tree("  - server: b\n"), ["server/db@server.back=y"], id="an inner choice replaced"),
-        pytest.param(tree("  - server: b\n  - override server/db@server.back: y\n"), [], id="an inner choice replaced in the list"),
-        pytest.param(tree("  - server: a\n  - override /db@server.db: mysql\n"), [], id="an absolute inner choice replaced"),
+        pytest.param(
+            tree("  - server: b\n  - override server/db@server.back: y\n"),
+            [],
+            id="an inner choice replaced in the list",
+        ),
+        pytest.param(
+            tree("  - server: a\n  - override /db@server.db: mysql\n"), [], id="an absolute inner choice replaced"
+        ),
         pytest.param(tree("  - base\n", base="x: 1\nown: 2\n"), [], id="a config by its name"),
         pytest.param(tree("  - db/mysql\n"), [], id="a config by its path"),
         pytest.param(tree("  - db/mysql@here\n"), [], id="a config by its path in a package"),
         pytest.param(tree("  - /db/mysql\n"), [], id="a config by its absolute path"),
         pytest.param(tree("  - db: mysql.yaml\n"), [], id="a choice with its suffix"),
-        pytest.param(tree("  - exp: one\n", exp__one="# @package _global_\nsize: 5\ndb: {port: 4}\n"), [], id="a global header"),
-        pytest.param(tree("  - exp: one\n", exp__one="# @package a.b\nsize: 5\n"), [], id="a header with a package"),
-        pytest.param(tree("  - exp: one\n", exp__one="# @package _group_\nsize: 5\n"), [], id="a header with its group"),
-        pytest.param(tree("  - exp: one\n", exp__one="# @package _group_._name_\nsize: 5\n"), [], id="a header with group and name"),
-        pytest.param(tree("  - exp: one\n", exp__one="\n# @package _global_\nsize: 5\n"), [], id="a header after an empty line"),
-        pytest.param(tree("  - exp: one\n", exp__one="# about\n# @package _global_\nsize: 5\n"), [], id="no header after a comment"),
-        pytest.param(tree("  - exp@_global_: one\n", exp__one="# @package a\nsize: 5\n"), [], id="the list's package beats the header"),
         pytest.param(
-            tree("  - db: mysql\n  - exp: one\n", exp__one="# @package _global_\ndefaults:\n  - override /db: pg\nx: 1\n"),
+            tree("  - exp: one\n", exp__one="# @package _global_\nsize: 5\ndb: {port: 4}\n"), [], id="a global header"
+        ),
+        pytest.param(tree("  - exp: one\n", exp__one="# @package a.b\nsize: 5\n"), [], id="a header with a package"),
+        pytest.param(
+            tree("  - exp: one\n", exp__one="# @package _group_\nsize: 5\n"), [], id="a header with its group"
+        ),
+        pytest.param(
+            tree("  - exp: one\n", exp__one="# @package _group_._name_\nsize: 5\n"),
+            [],
+            id="a header with group and name",
+        ),
+        pytest.param(
+            tree("  - exp: one\n", exp__one="\n# @package _global_\nsize: 5\n"), [], id="a header after an empty line"
+        ),
+        pytest.param(
+            tree("  - exp: one\n", exp__one="# about\n# @package _global_\nsize: 5\n"),
+            [],
+            id="no header after a comment",
+        ),
+        pytest.param(
+            tree("  - exp@_global_: one\n", exp__one="# @package a\nsize: 5\n"),
+            [],
+            id="the list's package beats the header",
+        ),
+        pytest.param(
+            tree(
+                "  - db: mysql\n  - exp: one\n", exp__one="# @package _global_\ndefaults:\n  - override /db: pg\nx: 1\n"
+            ),
             [],
             id="an experiment that replaces a choice",
         ),
         pytest.param(
-            tree("  - db: mysql\n  - exp: null\n", exp__one="# @package _global_\ndefaults:\n  - override /db: pg\nx: 1\n"),
+            tree(
+                "  - db: mysql\n  - exp: null\n",
+                exp__one="# @package _global_\ndefaults:\n  - override /db: pg\nx: 1\n",
+            ),
             ["exp=one"],
             id="an experiment given on the command line",
         ),
         pytest.param(
-            tree("  - db: mysql\n  - exp: one\n", exp__one="# @package _global_\ndefaults:\n  - override /db: pg\nx: 1\n"),
+            tree(
+                "  - db: mysql\n  - exp: one\n", exp__one="# @package _global_\ndefaults:\n  - override /db: pg\nx: 1\n"
+            ),
             ["db=mysql"],
             id="the command line beats an experiment",
         ),
         pytest.param(
-            tree("  - one: x\n  - two: x\n", one__x="defaults:\n  - /g@c: p\n", two__x="# @package _global_\ndefaults:\n  - override /g@one.c: q\n", g__p="v: p\n", g__q="v: q\n"),
+            tree(
+                "  - one: x\n  - two: x\n",
+                one__x="defaults:\n  - /g@c: p\n",
+                two__x="# @package _global_\ndefaults:\n  - override /g@one.c: q\n",
+                g__p="v: p\n",
+                g__q="v: q\n",
+            ),
             [],
             id="a later entry that replaces a choice of an earlier one",
         ),
-        pytest.param(tree("  - db: mysql\n  - server: a\n  - pair: ${db}_${server}\n", pair__mysql_a="v: 1\n", pair__pg_a="v: 2\n"), ["db=pg"], id="a choice that is interpolated"),
-        pytest.param(tree("  - db: mysql\n  - optional pair: ${db}_none\n"), [], id="an optional interpolated choice that is not there"),
+        pytest.param(
+            tree(
+                "  - db: mysql\n  - server: a\n  - pair: ${db}_${server}\n", pair__mysql_a="v: 1\n", pair__pg_a="v: 2\n"
+            ),
+            ["db=pg"],
+            id="a choice that is interpolated",
+        ),
+        pytest.param(
+            tree("  - db: mysql\n  - optional pair: ${db}_none\n"),
+            [],
+            id="an optional interpolated choice that is not there",
+        ),
         pytest.param(tree("  - db: mysql\n"), ["+server=a"], id="a group added"),
         pytest.param(tree("  - db: mysql\n"), ["+server@x.y=a"], id="a group added in a package"),
         pytest.param(tree("  - db: mysql\n"), ["~db"], id="a group removed"),
         pytest.param(tree("  - db: mysql\n"), ["~db=mysql"], id="a choice removed"),
         pytest.param(tree("  - db: mysql\n"), ["own=2", "db.port=5", "+new.a=1", "++own=3", "++x=4"], id="values"),
-        pytest.param(tree("  - db: mysql\n"), ["db.host='1'", "own=[1,{a:2}]", "+z={a:{b:1}}"], id="values of other kinds"),
+        pytest.param(
+            tree("  - db: mysql\n"), ["db.host='1'", "own=[1,{a:2}]", "+z={a:{b:1}}"], id="values of other kinds"
+        ),
         pytest.param(tree("  - db: mysql\n"), ["~own", "~db.host"], id="values removed"),
         pytest.param(tree("  - db: mysql\n"), ["+db.extra=1", "db={port:3}"], id="a mapping merged"),
         pytest.param({"config.yaml": "defaults: []\na: 1\n"}, [], id="an empty list"),
-        pytest.param({"config.yaml": "a: [1, {b: 2}]\nn: null\n"}, ["a.1.b=3", "a.0=7", "n=5"], id="no list at all, items replaced"),
-        pytest.param(tree("  - db: mysql\n  - override hydra/job_logging: stdout\n  - _self_\n"), ["hydra.run.dir=x", "hydra/job_logging=none"], id="the launcher's own groups"),
-        pytest.param({**DB, "config.yaml": "defaults:\n  - db: mysql\nhydra:\n  run: {dir: x}\na: 1\n"}, [], id="the launcher's own node"),
-        pytest.param(tree("  - one: a\n  - two: b\n", one__a="# @package m\nx: {p: 1, q: '${y}'}\nz: ???\n", two__b="# @package m\nx: {q: {r: 1}}\nz: 2\n"), [], id="mappings merge, values replace"),
-        pytest.param(tree("  - one: a\n  - two: b\n", one__a="# @package m\nx: {p: 1}\nz: 2\nl: [1, 2]\n", two__b="# @package m\nx: ???\nz: ???\nl: [3]\n"), [], id="a value to be given replaces nothing"),
-        pytest.param(tree("  - one: a\n  - two: b\n", one__a="# @package m\nx: {p: 1}\n", two__b="# @package m\nx: null\n"), [], id="null replaces a mapping"),
-        pytest.param({"config.yaml": "defaults:\n  - g: a\n  - _self_\nbase: {p: 1, q: 2}\nx: {q: 3}\n", "g/a.yaml": "# @package _global_\nbase: {p: 5}\nx: ${base}\n"}, [], id="a mapping over an interpolation of a mapping"),
-        pytest.param(tree("  - g: a\n", g__a="defaults:\n  - b\n  - _self_\nx: 1\n", g__b="x: 2\ny: 3\n"), [], id="a sibling in a group"),
-        pytest.param(tree("  - g/h: a\n", g__h__a="defaults:\n  - /db@deep: mysql\n  - k: z\nx: 1\n", g__h__k__z="w: 1\n"), [], id="a group of several levels"),
-        pytest.param(tree("  - g/h@p: a\n", g__h__a="defaults:\n  - k@_here_: z\nx: 1\n", g__h__k__z="w: 1\n"), [], id="packages within packages"),
+        pytest.param(
+            {"config.yaml": "a: [1, {b: 2}]\nn: null\n"},
+            ["a.1.b=3", "a.0=7", "n=5"],
+            id="no list at all, items replaced",
+        ),
+        pytest.param(
+            tree("  - db: mysql\n  - override hydra/job_logging: stdout\n  - _self_\n"),
+            ["hydra.run.dir=x", "hydra/job_logging=none"],
+            id="the launcher's own groups",
+        ),
+        pytest.param(
+            {**DB, "config.yaml": "defaults:\n  - db: mysql\nhydra:\n  run: {dir: x}\na: 1\n"},
+            [],
+            id="the launcher's own node",
+        ),
+        pytest.param(
+            tree(
+                "  - one: a\n  - two: b\n",
+                one__a="# @package m\nx: {p: 1, q: '${y}'}\nz: ???\n",
+                two__b="# @package m\nx: {q: {r: 1}}\nz: 2\n",
+            ),
+            [],
+            id="mappings merge, values replace",
+        ),
+        pytest.param(
+            tree(
+                "  - one: a\n  - two: b\n",
+                one__a="# @package m\nx: {p: 1}\nz: 2\nl: [1, 2]\n",
+                two__b="# @package m\nx: ???\nz: ???\nl: [3]\n",
+            ),
+            [],
+            id="a value to be given replaces nothing",
+        ),
+        pytest.param(
+            tree("  - one: a\n  - two: b\n", one__a="# @package m\nx: {p: 1}\n", two__b="# @package m\nx: null\n"),
+            [],
+            id="null replaces a mapping",
+        ),
+        pytest.param(
+            {
+                "config.yaml": "defaults:\n  - g: a\n  - _self_\nbase: {p: 1, q: 2}\nx: {q: 3}\n",
+                "g/a.yaml": "# @package _global_\nbase: {p: 5}\nx: ${base}\n",
+            },
+            [],
+            id="a mapping over an interpolation of a mapping",
+        ),
+        pytest.param(
+            tree("  - g: a\n", g__a="defaults:\n  - b\n  - _self_\nx: 1\n", g__b="x: 2\ny: 3\n"),
+            [],
+            id="a sibling in a group",
+        ),
+        pytest.param(
+            tree("  - g/h: a\n", g__h__a="defaults:\n  - /db@deep: mysql\n  - k: z\nx: 1\n", g__h__k__z="w: 1\n"),
+            [],
+            id="a group of several levels",
+        ),
+        pytest.param(
+            tree("  - g/h@p: a\n", g__h__a="defaults:\n  - k@_here_: z\nx: 1\n", g__h__k__z="w: 1\n"),
+            [],
+            id="packages within packages",
+        ),
         pytest.param(tree("  - db: mysql\n    optional: true\n"), [], id="the old way to say optional"),
         pytest.param(tree("  - empty: e\n", empty__e=""), [], id="an empty file"),
     ],
@@ -197,23 +299,73 @@ def test_overrides_that_hydra_refuses_are_refused(tmp_path: Path, files: dict[st
     ("files", "code", "source", "words"),
     [
         pytest.param(tree("  - db: nothing\n"), "MEM003", "db: nothing", "mysql, pg", id="a choice that is not there"),
-        pytest.param(tree("  - db: [mysql, nothing]\n"), "MEM003", "db: [mysql, nothing]", "db/nothing", id="one of several"),
-        pytest.param(tree("  - schema\n"), "MEM004", "schema", "registered in code", id="a config that code may register"),
-        pytest.param(tree("  - none: x\n"), "MEM004", "none: x", "registered in code", id="a group that code may register"),
-        pytest.param(tree("  - db: ???\n"), "MEM004", "db: ???", "when the run is started", id="a choice still to be made"),
-        pytest.param(tree("  - override server: a\n"), "MEM004", "override server: a", "larger config", id="an override of nothing"),
-        pytest.param(tree("  - a: x\n", a__x="defaults:\n  - /config\n"), "MEM003", "/config", "includes itself", id="a circle"),
+        pytest.param(
+            tree("  - db: [mysql, nothing]\n"), "MEM003", "db: [mysql, nothing]", "db/nothing", id="one of several"
+        ),
+        pytest.param(
+            tree("  - schema\n"), "MEM004", "schema", "registered in code", id="a config that code may register"
+        ),
+        pytest.param(
+            tree("  - none: x\n"), "MEM004", "none: x", "registered in code", id="a group that code may register"
+        ),
+        pytest.param(
+            tree("  - db: ???\n"), "MEM004", "db: ???", "when the run is started", id="a choice still to be made"
+        ),
+        pytest.param(
+            tree("  - override server: a\n"),
+            "MEM004",
+            "override server: a",
+            "larger config",
+            id="an override of nothing",
+        ),
+        pytest.param(
+            tree("  - a: x\n", a__x="defaults:\n  - /config\n"), "MEM003", "/config", "includes itself", id="a circle"
+        ),
         pytest.param(tree("  - config\n"), "MEM003", "config", "includes itself", id="a circle of one"),
-        pytest.param(tree("  - db: ../../outside\n"), "MEM003", "db: ../../outside", "out of the config tree", id="a path out of the tree"),
-        pytest.param(tree("  - /../outside\n"), "MEM003", "/../outside", "out of the config tree", id="an absolute path out of the tree"),
-        pytest.param(tree("  - db: mysql\n  - pair: ${none}\n"), "MEM003", "pair: ${none}", "names no choice", id="an interpolation of nothing"),
-        pytest.param(tree("  - override server: a\n  - server: b\n"), "MEM003", "override server: a", "come last", id="an override before what it overrides"),
+        pytest.param(
+            tree("  - db: ../../outside\n"),
+            "MEM003",
+            "db: ../../outside",
+            "out of the config tree",
+            id="a path out of the tree",
+        ),
+        pytest.param(
+            tree("  - /../outside\n"),
+            "MEM003",
+            "/../outside",
+            "out of the config tree",
+            id="an absolute path out of the tree",
+        ),
+        pytest.param(
+            tree("  - db: mysql\n  - pair: ${none}\n"),
+            "MEM003",
+            "pair: ${none}",
+            "names no choice",
+            id="an interpolation of nothing",
+        ),
+        pytest.param(
+            tree("  - override server: a\n  - server: b\n"),
+            "MEM003",
+            "override server: a",
+            "come last",
+            id="an override before what it overrides",
+        ),
         pytest.param(tree("  - db: 3\n"), "MEM003", "db: 3", "a name", id="a number for a choice"),
         pytest.param(tree("  - 3\n"), "MEM003", "3", "a name", id="a number for an entry"),
         pytest.param(tree("  - {a: b, c: d}\n"), "MEM003", "{a: b, c: d}", "one group", id="two groups in one entry"),
-        pytest.param({"config.yaml": "defaults: {db: mysql}\na: 1\n"}, "MEM003", "defaults", "list", id="a mapping for a list"),
-        pytest.param(tree("  - db: bad\n", db__bad="a: [1\n"), "MEM003", "", "not valid YAML", id="a group file that is no YAML"),
-        pytest.param(tree("  - db: twice\n", db__twice="a: 1\na: 2\n"), "MEM006", "a", "twice", id="a group file with a key twice"),
+        pytest.param(
+            {"config.yaml": "defaults: {db: mysql}\na: 1\n"}, "MEM003", "defaults", "list", id="a mapping for a list"
+        ),
+        pytest.param(
+            tree("  - db: bad\n", db__bad="a: [1\n"), "MEM003", "", "not valid YAML", id="a group file that is no YAML"
+        ),
+        pytest.param(
+            tree("  - db: twice\n", db__twice="a: 1\na: 2\n"),
+            "MEM006",
+            "a",
+            "twice",
+            id="a group file with a key twice",
+        ),
     ],
 )
 def test_what_is_wrong_with_the_files_is_a_fault_where_it_is(
@@ -298,6 +450,8 @@ FRAGMENTS = {
     "conf/task/data/d.yaml": "y: 1\n",
     "conf/model/net/big.yaml": "dim: 8\n",
     "conf/exp/e.yaml": "# @package _global_\ndefaults:\n  - override /task: b\nlr: 1\n",
+    "conf/exp/f.yaml": "defaults:\n  - base\n",
+    "conf/exp/base.yaml": "lr: 1\n",
     "conf/unused/u.yaml": "x: 1\n",
 }
 
@@ -310,6 +464,7 @@ FRAGMENTS = {
         pytest.param("model/net/big", [("train", ())], id="a group of two levels"),
         pytest.param("task/b", [("other", ("task=b",)), ("train", ("task=b",))], id="a choice to be made"),
         pytest.param("exp/e", [("train", ("exp=e",))], id="a group that is null until chosen"),
+        pytest.param("exp/base", [("train", ("exp=base",))], id="a file that another group file draws in"),
         pytest.param("unused/u", [], id="a file of no run"),
         pytest.param("train", [], id="a primary config is no fragment"),
     ],
@@ -326,7 +481,14 @@ def test_the_runs_of_a_fragment(tmp_path: Path, fragment: str, expected: list[tu
 
 
 def test_an_experiment_composed_by_itself_finds_the_tree_above_it(tmp_path: Path) -> None:
-    write(tmp_path, {".git/keep": "", "conf/exp/e.yaml": "# @package _global_\ndefaults:\n  - /db: m\nlr: 1\n", "conf/db/m.yaml": "p: 1\n"})
+    write(
+        tmp_path,
+        {
+            ".git/keep": "",
+            "conf/exp/e.yaml": "# @package _global_\ndefaults:\n  - /db: m\nlr: 1\n",
+            "conf/db/m.yaml": "p: 1\n",
+        },
+    )
     document = hydra.compose(load(str(tmp_path / "conf/exp/e.yaml")))
     assert document.faults == ()
     assert document.root.plain() == by_hydra(tmp_path / "conf", "exp/e", []) == {"db": {"p": 1}, "lr": 1}
@@ -380,8 +542,24 @@ def trees(draw: Any) -> tuple[dict[str, str], list[str]]:
     overrides = draw(
         st.lists(
             st.sampled_from(
-                ["alpha=q", "beta=p", "alpha/sub=q", "+beta=q", "~alpha", "a=7", "+a=7", "++a=7", "+z.y=1", "~b",
-                 "alpha.a=3", "beta@m=q", "+alpha/sub@w=p", "++c={x:9}", "alpha=[q,p]", "alpha=null"]
+                [
+                    "alpha=q",
+                    "beta=p",
+                    "alpha/sub=q",
+                    "+beta=q",
+                    "~alpha",
+                    "a=7",
+                    "+a=7",
+                    "++a=7",
+                    "+z.y=1",
+                    "~b",
+                    "alpha.a=3",
+                    "beta@m=q",
+                    "+alpha/sub@w=p",
+                    "++c={x:9}",
+                    "alpha=[q,p]",
+                    "alpha=null",
+                ]
             ),
             max_size=2,
             unique=True,

@@ -66,8 +66,12 @@ USES = st.one_of(
     NAMES.map(lambda name: f"${{${{{name}}}}}"),
 )
 TREES = st.dictionaries(
-    NAMES, st.recursive(USES, lambda below: st.dictionaries(NAMES, below, max_size=3) | st.lists(below, max_size=3), max_leaves=6),
-    min_size=1, max_size=5,
+    NAMES,
+    st.recursive(
+        USES, lambda below: st.dictionaries(NAMES, below, max_size=3) | st.lists(below, max_size=3), max_leaves=6
+    ),
+    min_size=1,
+    max_size=5,
 )
 
 
@@ -161,8 +165,14 @@ def test_what_cannot_be_followed_is_unresolved_with_its_reason(text: str, words:
 @pytest.mark.parametrize(
     "text",
     [
-        pytest.param("a0: xxxxxxxxxx\n" + "".join(f"a{n}: ${{a{n - 1}}}${{a{n - 1}}}\n" for n in range(1, 60)), id="text that doubles"),
-        pytest.param("a0: [x, x]\n" + "".join(f"a{n}: ['${{a{n - 1}}}', '${{a{n - 1}}}']\n" for n in range(1, 40)), id="lists that double"),
+        pytest.param(
+            "a0: xxxxxxxxxx\n" + "".join(f"a{n}: ${{a{n - 1}}}${{a{n - 1}}}\n" for n in range(1, 60)),
+            id="text that doubles",
+        ),
+        pytest.param(
+            "a0: [x, x]\n" + "".join(f"a{n}: ['${{a{n - 1}}}', '${{a{n - 1}}}']\n" for n in range(1, 40)),
+            id="lists that double",
+        ),
         pytest.param("".join(f"a{n}: ${{a{n + 1}}}\n" for n in range(3_000)) + "a3000: 1\n", id="a long chain"),
         pytest.param("a: '" + "${" * 5_000 + "'", id="braces within braces"),
     ],

@@ -73,41 +73,126 @@ def test_items_of_a_tuple_know_their_own_places() -> None:
         pytest.param("a = 1\na = 2", {"a": 2}, id="the last assignment wins"),
         pytest.param("a = 2\na += 3\na *= 2", {"a": 10}, id="augmented assignment"),
         pytest.param("a, b = 1, 2\na, b = b, a", {"a": 2, "b": 1}, id="assignments of several names at once"),
-        pytest.param("(a, b), c = (1, 2), [3]\nd, e = c, a", {"a": 1, "b": 2, "c": [3], "d": [3], "e": 1}, id="nested targets"),
+        pytest.param(
+            "(a, b), c = (1, 2), [3]\nd, e = c, a", {"a": 1, "b": 2, "c": [3], "d": [3], "e": 1}, id="nested targets"
+        ),
         pytest.param("a = b = 4", {"a": 4, "b": 4}, id="chained assignment"),
-        pytest.param("a = dict(x=1, y=dict(z=2))\nb = a['y']['z'] + a['x']", {"a": {"x": 1, "y": {"z": 2}}, "b": 3}, id="items of mappings"),
-        pytest.param("a = {'x': 1, **dict(y=2)}\nb = dict(a, x=5)", {"a": {"x": 1, "y": 2}, "b": {"x": 5, "y": 2}}, id="unpacked mappings"),
-        pytest.param("a = [1, 2] + [3] * 2\nb = [*a, 9][1:-1]\nc = a[-1]", {"a": [1, 2, 3, 3], "b": [2, 3, 3], "c": 3}, id="lists"),
-        pytest.param("a = -2 ** 2\nb = 7 // 2\nc = 7 % 4\nd = 1 << 4\ne = not 0", {"a": -4, "b": 3, "c": 3, "d": 16, "e": True}, id="arithmetic"),
+        pytest.param(
+            "a = dict(x=1, y=dict(z=2))\nb = a['y']['z'] + a['x']",
+            {"a": {"x": 1, "y": {"z": 2}}, "b": 3},
+            id="items of mappings",
+        ),
+        pytest.param(
+            "a = {'x': 1, **dict(y=2)}\nb = dict(a, x=5)",
+            {"a": {"x": 1, "y": 2}, "b": {"x": 5, "y": 2}},
+            id="unpacked mappings",
+        ),
+        pytest.param(
+            "a = [1, 2] + [3] * 2\nb = [*a, 9][1:-1]\nc = a[-1]",
+            {"a": [1, 2, 3, 3], "b": [2, 3, 3], "c": 3},
+            id="lists",
+        ),
+        pytest.param(
+            "a = -2 ** 2\nb = 7 // 2\nc = 7 % 4\nd = 1 << 4\ne = not 0",
+            {"a": -4, "b": 3, "c": 3, "d": 16, "e": True},
+            id="arithmetic",
+        ),
         pytest.param("a = 'x' 'y' + 'z'\nb = '-' * 3", {"a": "xyz", "b": "---"}, id="text"),
-        pytest.param("a = 3\nb = 'big' if a > 2 and a < 9 else 'small'\nc = 1 < a <= 3", {"a": 3, "b": "big", "c": True}, id="conditions"),
-        pytest.param("a = 'x'\nif a == 'x':\n  b = 1\nelse:\n  b = 2", {"a": "x", "b": 1}, id="a branch whose test is known"),
+        pytest.param(
+            "a = 3\nb = 'big' if a > 2 and a < 9 else 'small'\nc = 1 < a <= 3",
+            {"a": 3, "b": "big", "c": True},
+            id="conditions",
+        ),
+        pytest.param(
+            "a = 'x'\nif a == 'x':\n  b = 1\nelse:\n  b = 2", {"a": "x", "b": 1}, id="a branch whose test is known"
+        ),
         pytest.param("a = 1\nif __name__ == '__main__':\n  a = 2", {"a": 1}, id="what only a script does"),
-        pytest.param("a = dict(x=1)\na.update(y=2)\na['z'] = 3\na.update({'x': 4})", {"a": {"x": 4, "y": 2, "z": 3}}, id="updates"),
+        pytest.param(
+            "a = dict(x=1)\na.update(y=2)\na['z'] = 3\na.update({'x': 4})",
+            {"a": {"x": 4, "y": 2, "z": 3}},
+            id="updates",
+        ),
         pytest.param("a = []\na.append(1)\na.extend([2, 3])\na[0] = 7", {"a": [7, 2, 3]}, id="lists that grow"),
         pytest.param("a = 1\ndel a\nb = dict(x=1, y=2)\ndel b['x']", {"b": {"y": 2}}, id="deletions"),
-        pytest.param("a = max(2, int(7 / 2), round(2.6))\nb = len([1, 2])\nc = sum([1, 2, 3])\nd = list(range(0, 6, 2))", {"a": 3, "b": 2, "c": 6, "d": [0, 2, 4]}, id="pure built-in functions"),
-        pytest.param("from x import Conf\nclass A:\n  x = 1\n  y = 2\nclass B(A):\n  y = 3\nb = B(x=9)", {"A": {"x": 1, "y": 2}, "B": {"x": 1, "y": 3}, "b": {"x": 9, "y": 3}}, id="classes that inherit, and instances"),
-        pytest.param("@dataclass\nclass A:\n  x: int = 1\n  y: list = field(default_factory=lambda: [2])\n  z: int = field(default=3)\n  w: int", {"A": {"x": 1, "y": [2], "z": 3}}, id="dataclass fields"),
-        pytest.param("class A:\n  x = 1\n  class B:\n    y = 2\nz = A.B.y", {"A": {"x": 1, "B": {"y": 2}}, "z": 2}, id="classes in classes"),
+        pytest.param(
+            "a = max(2, int(7 / 2), round(2.6))\nb = len([1, 2])\nc = sum([1, 2, 3])\nd = list(range(0, 6, 2))",
+            {"a": 3, "b": 2, "c": 6, "d": [0, 2, 4]},
+            id="pure built-in functions",
+        ),
+        pytest.param(
+            "from x import Conf\nclass A:\n  x = 1\n  y = 2\nclass B(A):\n  y = 3\nb = B(x=9)",
+            {"A": {"x": 1, "y": 2}, "B": {"x": 1, "y": 3}, "b": {"x": 9, "y": 3}},
+            id="classes that inherit, and instances",
+        ),
+        pytest.param(
+            "@dataclass\nclass A:\n  x: int = 1\n  y: list = field(default_factory=lambda: [2])\n"
+            "  z: int = field(default=3)\n  w: int",
+            {"A": {"x": 1, "y": [2], "z": 3}},
+            id="dataclass fields",
+        ),
+        pytest.param(
+            "class A:\n  x = 1\n  class B:\n    y = 2\nz = A.B.y",
+            {"A": {"x": 1, "B": {"y": 2}}, "z": 2},
+            id="classes in classes",
+        ),
         pytest.param("m = L(Net)(dim=4)\nm.dim = 8", {"m": {"_target_": "Net", "dim": 8}}, id="a lazy call"),
-        pytest.param("a = {1: 'x', (2, 3): 'y', None: 0}", {"a": {"1": "x", "(2, 3)": "y", "None": 0}}, id="keys that are no text"),
-        pytest.param("a = 3 if True else f()\nb = False and g()\nc = 2 or g()", {"a": 3, "b": False, "c": 2}, id="what is never evaluated does not matter"),
+        pytest.param(
+            "a = {1: 'x', (2, 3): 'y', None: 0}",
+            {"a": {"1": "x", "(2, 3)": "y", "None": 0}},
+            id="keys that are no text",
+        ),
+        pytest.param(
+            "a = 3 if True else f()\nb = False and g()\nc = 2 or g()",
+            {"a": 3, "b": False, "c": 2},
+            id="what is never evaluated does not matter",
+        ),
         pytest.param("with open('x') as f:\n  a = 1", {"f": Unresolved, "a": 1}, id="a with statement"),
-        pytest.param("try:\n  import x\n  a = 1\nexcept ImportError:\n  b = 2", {"a": 1, "b": Unresolved}, id="an exception that may happen"),
+        pytest.param(
+            "try:\n  import x\n  a = 1\nexcept ImportError:\n  b = 2",
+            {"a": 1, "b": Unresolved},
+            id="an exception that may happen",
+        ),
         pytest.param("a = 1\nfor i in range(3):\n  a = i", {"a": Unresolved, "i": Unresolved}, id="loops"),
         pytest.param("a = 1\nif unknown:\n  a = 2", {"a": Unresolved}, id="a condition that is not known"),
-        pytest.param("a = dict(x=1, y=2)\nif unknown:\n  a['x'] = 2", {"a": {"x": Unresolved, "y": 2}}, id="an item that is set under a condition"),
+        pytest.param(
+            "a = dict(x=1, y=2)\nif unknown:\n  a['x'] = 2",
+            {"a": {"x": Unresolved, "y": 2}},
+            id="an item that is set under a condition",
+        ),
         pytest.param("a = dict(x=1)\nchange(a)", {"a": Unresolved}, id="a mapping that a function may change"),
         pytest.param("a = dict(x=1)\nprint(a)", {"a": {"x": 1}}, id="a mapping that is printed"),
         pytest.param("a = [1]\na.pop()", {"a": Unresolved}, id="a method that is not followed"),
-        pytest.param("a = [x for x in range(3)]\nb = lambda: 1\nc = ...\nd = b'x'\ne = 1j", dict.fromkeys("abcde", Unresolved), id="values that configs do not have"),
-        pytest.param("a = os.environ.get('X', 4)\nb = a + 1\nc = [a, 2]", {"a": Unresolved, "b": Unresolved, "c": [Unresolved, 2]}, id="the environment is never read"),
-        pytest.param("a = 10 ** 10 ** 10\nb = 'x' * 10 ** 9\nc = [0] * 10 ** 9\nd = 1 << 10 ** 9\ne = f'{1:999999999d}'\nf = 1 / 0", dict.fromkeys("abcdef", Unresolved), id="results without bound, and without meaning"),
+        pytest.param(
+            "a = [x for x in range(3)]\nb = lambda: 1\nc = ...\nd = b'x'\ne = 1j",
+            dict.fromkeys("abcde", Unresolved),
+            id="values that configs do not have",
+        ),
+        pytest.param(
+            "a = os.environ.get('X', 4)\nb = a + 1\nc = [a, 2]",
+            {"a": Unresolved, "b": Unresolved, "c": [Unresolved, 2]},
+            id="the environment is never read",
+        ),
+        pytest.param(
+            "a = 10 ** 10 ** 10\nb = 'x' * 10 ** 9\nc = [0] * 10 ** 9\nd = 1 << 10 ** 9\n"
+            "e = f'{1:999999999d}'\nf = 1 / 0",
+            dict.fromkeys("abcdef", Unresolved),
+            id="results without bound, and without meaning",
+        ),
         pytest.param("a = 5\nb = {{_base_.x}}", {"a": 5, "b": Unresolved}, id="a base value without a base"),
-        pytest.param("def get_config(size=4):\n  c = mlc.ConfigDict()\n  c.batch = size * 2\n  c.model = dict(depth=3)\n  c.model.depth += 1\n  return c", {"get_config": {"batch": 8, "model": {"depth": 4}}}, id="what get_config() returns"),
-        pytest.param("def get_config(arg):\n  c = ConfigDict()\n  c.x = arg\n  c.y = 1\n  return c", {"get_config": {"x": Unresolved, "y": 1}}, id="an argument of get_config() is not known"),
-        pytest.param("def dict(**k): return 1\na = dict(x=1)", {"a": Unresolved}, id="a function of the file's own called dict"),
+        pytest.param(
+            "def get_config(size=4):\n  c = mlc.ConfigDict()\n  c.batch = size * 2\n"
+            "  c.model = dict(depth=3)\n  c.model.depth += 1\n  return c",
+            {"get_config": {"batch": 8, "model": {"depth": 4}}},
+            id="what get_config() returns",
+        ),
+        pytest.param(
+            "def get_config(arg):\n  c = ConfigDict()\n  c.x = arg\n  c.y = 1\n  return c",
+            {"get_config": {"x": Unresolved, "y": 1}},
+            id="an argument of get_config() is not known",
+        ),
+        pytest.param(
+            "def dict(**k): return 1\na = dict(x=1)", {"a": Unresolved}, id="a function of the file's own called dict"
+        ),
         pytest.param("a = 'é'; b = [1]  # ä", {"a": "é", "b": [1]}, id="characters of several bytes"),
     ],
 )
@@ -209,16 +294,20 @@ def test_any_literals_come_back_and_every_span_selects_its_value(values: dict[st
 
 EXPRESSIONS = st.recursive(
     st.integers(-30, 30).map(str) | st.sampled_from(["0.5", "1e3", "True", "a", "b", "'x'", "'yz'"]),
-    lambda below: st.builds(
-        lambda left, kind, right: f"({left} {kind} {right})",
-        below,
-        st.sampled_from(["+", "-", "*", "/", "//", "%", "**", "<", ">=", "==", "!=", "and", "or", "<<", "|", "&", "^"]),
-        below,
-    )
-    | below.map(lambda x: f"(-{x})")
-    | below.map(lambda x: f"(not {x})")
-    | st.builds(lambda x, y, z: f"({x} if {y} else {z})", below, below, below)
-    | below.map(lambda x: f"f'<{{{x}}}>'" if "'" not in x else x),
+    lambda below: (
+        st.builds(
+            lambda left, kind, right: f"({left} {kind} {right})",
+            below,
+            st.sampled_from(
+                ["+", "-", "*", "/", "//", "%", "**", "<", ">=", "==", "!=", "and", "or", "<<", "|", "&", "^"]
+            ),
+            below,
+        )
+        | below.map(lambda x: f"(-{x})")
+        | below.map(lambda x: f"(not {x})")
+        | st.builds(lambda x, y, z: f"({x} if {y} else {z})", below, below, below)
+        | below.map(lambda x: f"f'<{{{x}}}>'" if "'" not in x else x)
+    ),
     max_leaves=7,
 )
 
@@ -281,12 +370,16 @@ def test_base_configs_lie_under_the_file(tmp_path: Path) -> None:
     ("files", "code", "words"),
     [
         pytest.param({"a.py": "_base_ = 'b.py'"}, "MEM003", "cannot be read", id="a base that is not there"),
-        pytest.param({"a.py": "_base_ = 'b.py'", "b.py": "_base_ = 'a.py'"}, "MEM003", "based on this one", id="a circle"),
+        pytest.param(
+            {"a.py": "_base_ = 'b.py'", "b.py": "_base_ = 'a.py'"}, "MEM003", "based on this one", id="a circle"
+        ),
         pytest.param({"a.py": "_base_ = 'mmdet::x.py'"}, "MEM004", "unknown", id="a base in a package"),
         pytest.param({"a.py": "_base_ = f()"}, "MEM004", "running", id="a base that is computed"),
         pytest.param({"a.py": "_base_ = 'b.bin'", "b.bin": "x"}, "MEM003", "no config", id="a base of another kind"),
         pytest.param({"a.py": "_base_ = '../../outside.py'"}, "MEM003", "outside", id="a base outside the repository"),
-        pytest.param({"a.py": "_base_ = 'b.py'", "b.py": "x = ("}, "MEM003", "not valid Python", id="a base that is no Python"),
+        pytest.param(
+            {"a.py": "_base_ = 'b.py'", "b.py": "x = ("}, "MEM003", "not valid Python", id="a base that is no Python"
+        ),
     ],
 )
 def test_bases_that_cannot_be_followed_are_faults(tmp_path: Path, files: dict[str, str], code: str, words: str) -> None:

@@ -309,7 +309,7 @@ def _scripts(draw: st.DrawFn) -> str:
             lines.append(f'[ -n "${name}" ] && {other}={draw(_values())} || {name}=z')
         else:
             lines.append(
-                f'f() {{ local {name}=$1; {other}=$2; python t.py --in "${name}" $#; }}; f \"${name}\" {draw(_plain)}'
+                f'f() {{ local {name}=$1; {other}=$2; python t.py --in "${name}" $#; }}; f "${name}" {draw(_plain)}'
             )
     words = " ".join(draw(st.lists(_words, min_size=1, max_size=4)))
     if draw(st.booleans()):

@@ -112,9 +112,7 @@ SCALARS = st.one_of(
 
 
 def quoted(text: str, kind: str) -> str:
-    escaped = "".join(
-        f"\\u{ord(c):04x}" if c in '"\\' or ord(c) < 32 or ord(c) == 127 else c for c in text
-    )
+    escaped = "".join(f"\\u{ord(c):04x}" if c in '"\\' or ord(c) < 32 or ord(c) == 127 else c for c in text)
     if kind == "basic":
         return f'"{escaped}"'
     if kind == "multi":

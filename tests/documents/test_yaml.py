@@ -135,8 +135,10 @@ def test_the_pure_python_parser_gives_the_same_nodes(tree: dict[str, Any], flow:
         second = read(text)
     finally:
         patch.undo()
-    described = [[(n.key_path, n.value, n.span, n.key_span) for n in d.root.walk() if not n.is_mapping and not n.is_list]
-                 for d in (first, second)]
+    described = [
+        [(n.key_path, n.value, n.span, n.key_span) for n in d.root.walk() if not n.is_mapping and not n.is_list]
+        for d in (first, second)
+    ]
     assert described[0] == described[1]
     assert first.faults == second.faults
 
@@ -145,11 +147,15 @@ def test_the_pure_python_parser_gives_the_same_nodes(tree: dict[str, Any], flow:
     ("text", "path", "source", "key"),
     [
         pytest.param("a:\n  b: 1\n\n# note\nc: 2\n", "a", "b: 1", "a", id="a block mapping ends with its last value"),
-        pytest.param("a:\n- 1\n- 2\n\nc: 2\n", "a", "- 1\n- 2", "a", id="a list that is not indented starts at its dash"),
+        pytest.param(
+            "a:\n- 1\n- 2\n\nc: 2\n", "a", "- 1\n- 2", "a", id="a list that is not indented starts at its dash"
+        ),
         pytest.param("a: &x\n  # why\n  - 1\nb: 2\n", "a", "- 1", "a", id="an anchor is no part of a list"),
         pytest.param("a: &x 5\nb: 1\n", "a", "5", "a", id="an anchor is no part of a value"),
         pytest.param("a: !!int &x '5'\n", "a", "'5'", "a", id="neither are tag and anchor together"),
-        pytest.param("a: |\n  one\n  two\n\n\nb: 1\n", "a", "|\n  one\n  two", "a", id="a block scalar ends with its text"),
+        pytest.param(
+            "a: |\n  one\n  two\n\n\nb: 1\n", "a", "|\n  one\n  two", "a", id="a block scalar ends with its text"
+        ),
         pytest.param("a:\nb: 1\n", "a", "", "a", id="a value that is not there is an empty span"),
         pytest.param("'a' : {x: 1,\n  y: [2]}\n", "a.y", "[2]", "y", id="flow collections end at their brackets"),
         pytest.param("ä: ['é', x]\n", "ä.1", "x", None, id="columns count code points"),
@@ -313,7 +319,10 @@ def bomb() -> str:
         pytest.param("[" * 50_000, id="brackets without end"),
         pytest.param("a: " + "[" * 900 + "]" * 900, id="deep flow lists"),
         pytest.param("".join(" " * n + f"k{n}:\n" for n in range(600)), id="deep block mappings"),
-        pytest.param("a: &a [1]\n" + "".join(f"b{n}: &b{n} [*{'a' if n == 0 else f'b{n - 1}'}]\n" for n in range(400)), id="a ladder of aliases"),
+        pytest.param(
+            "a: &a [1]\n" + "".join(f"b{n}: &b{n} [*{'a' if n == 0 else f'b{n - 1}'}]\n" for n in range(400)),
+            id="a ladder of aliases",
+        ),
         pytest.param("? " * 5_000, id="keys within keys"),
         pytest.param("- " * 5_000, id="dashes within dashes"),
         pytest.param("{? " * 5_000, id="flow keys within keys"),

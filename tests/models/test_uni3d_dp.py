@@ -169,7 +169,7 @@ def unknown(*overrides: str) -> str:
     ("overrides", "word"),
     [
         (("policy.condition_type=cross_attention_film",), "condition_type"),
-        (("policy._target_=diffusion_policy_3d.policy.simple_dp3.SimpleDP3",), "SimpleDP3"),
+        (("policy._target_=my_policies.TwoHandedDP3",), "TwoHandedDP3"),
         (("policy.pointcloud_encoder_cfg.pc_model=vit_base_patch16_224",), "pc_model"),
         (("policy.obs_as_global_cond=false",), "obs_as_global_cond"),
     ],
