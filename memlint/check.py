@@ -72,7 +72,7 @@ class _Checker:
         self.unparsed: list[tuple[str, str]] = []
         self.seconds: dict[str, float] = {}
         self.crashed = False
-        self.done: set[str] = set()
+        self.done: set[tuple[str, tuple[str, ...]]] = set()
         self.given: set[str] = set()  # files that the paths mean
         self.fragments: dict[str, set[str]] = {}  # a root that is not among them -> its fragments that are
         self._formats: dict[str, bool] = {}
@@ -80,13 +80,14 @@ class _Checker:
 
     # -- files
 
-    def file(self, found: Found, text: str | None = None) -> None:
-        """Check one file; whatever goes wrong stays inside it."""
+    def file(self, found: Found, text: str | None = None, chosen: tuple[str, ...] = ()) -> None:
+        """Check one file, with the group files of ``chosen``; whatever goes wrong stays inside it."""
         identity = os.path.realpath(found.path) if text is None else found.path
-        if identity in self.done:
+        if (identity, chosen) in self.done:
             return
-        self.done.add(identity)
+        self.done.add((identity, chosen))
         settings = self.settings_of(found.path)
+        settings = settings._replace(override=(*chosen, *settings.override))
         self.select(settings)  # unknown codes are an error of the invocation, not of this file
         try:
             self._file(found, text, settings)
@@ -176,15 +177,15 @@ class _Checker:
 
         before = len(self.drafts)
         known = False
-        for root in hydra.roots_of(document.path):
+        for root, chosen in hydra.runs_of(document.path):
             shown = display(root if os.path.isabs(document.path) else os.path.relpath(root))
             identity = os.path.realpath(shown)
-            if identity in self.given:
+            if identity in self.given and not chosen:
                 known = True  # checked in its own right
                 continue
             known = known or identity in self.fragments
             self.fragments.setdefault(identity, set()).add(os.path.realpath(document.path))
-            self.file(Found(shown, named=False))
+            self.file(Found(shown, named=False), chosen=chosen)
         return known or len(self.drafts) > before
 
     def _in_scope(self, draft: _Draft, findings: list[Finding]) -> list[Finding]:

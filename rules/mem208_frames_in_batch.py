@@ -44,6 +44,9 @@ class FramesInBatch(Rule):
         fact = run.fact(run.value("frames_in_batch"))
         if run.estimate is None or fact is None or not isinstance(fact.value, int) or fact.value < 2:
             return
+        # Folded frames multiply activations and nothing else: without that many bytes there is nothing to find.
+        if not run.is_large(run.activation_bytes * (fact.value - 1) // fact.value):
+            return
         extra = run.estimate.device_bytes - run.what_if(**{fact.name: 1}).device_bytes
         if not run.is_large(extra):
             return

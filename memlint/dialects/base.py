@@ -39,11 +39,16 @@ class Dialect:
         self.schema = schema
         self.header: dict[str, Any] = schema[ANNOTATION]
         self.family: str = self.header["family"]
-        name = self.header.get("module")
-        if module is None and name:
-            module = __import__("memlint.dialects." + name, fromlist=[name])
-        self.module = module
+        self._module = module
         self._keys: tuple[Key, ...] | None = None
+
+    @property
+    def module(self) -> Any:
+        """The Python half, imported when the family is met; None where a schema says it all."""
+        name = self.header.get("module")
+        if self._module is None and name:
+            self._module = __import__("memlint.dialects." + name, fromlist=[name])
+        return self._module
 
     @property
     def keys(self) -> tuple[Key, ...]:

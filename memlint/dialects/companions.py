@@ -5,22 +5,7 @@ from __future__ import annotations
 import os
 
 from memlint.documents.node import Document
-
-
-def repository_root(folder: str) -> str:
-    """The nearest folder at or above ``folder`` that holds ``.git``; else the working directory where it is
-    above ``folder``; else ``folder`` itself."""
-    folder = os.path.realpath(folder)
-    at = folder
-    while True:
-        if os.path.exists(os.path.join(at, ".git")):
-            return at
-        parent = os.path.dirname(at)
-        if parent == at:
-            break
-        at = parent
-    here = os.path.realpath(os.getcwd())
-    return here if _inside(folder, here) else folder
+from memlint.documents.places import inside, repository_root
 
 
 def find(reference: str, beside: str) -> str | None:
@@ -34,15 +19,11 @@ def find(reference: str, beside: str) -> str | None:
     for _ in range(64):
         candidate = os.path.normpath(os.path.join(at, reference))
         if os.path.isfile(candidate):
-            return candidate if _inside(os.path.realpath(candidate), root) else None
+            return candidate if inside(os.path.realpath(candidate), root) else None
         if os.path.realpath(at) == root or os.path.isabs(reference):
             return None
         at = os.path.normpath(os.path.join(at, os.pardir))
     return None
-
-
-def _inside(path: str, root: str) -> bool:
-    return path == root or path.startswith(root.rstrip(os.sep) + os.sep)
 
 
 def read(reference: str, beside: str) -> tuple[Document | None, str]:
@@ -72,9 +53,7 @@ def prepared(document: Document) -> Document:
     if defaults is not None and defaults.is_list:
         from memlint.documents import hydra
 
-        return hydra.compose(document)
-    if "${" in document.text:
-        from memlint.documents import interpolation
+        document = hydra.compose(document)
+    from memlint.documents import interpolation
 
-        return document._replace(root=interpolation.resolve(document.root))
-    return document
+    return document._replace(root=interpolation.resolve(document.root))

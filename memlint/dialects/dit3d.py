@@ -84,7 +84,8 @@ def _tokens(spec: TrainingSpec) -> int:
     if isinstance(patch, int):
         side = int(max(height, width)) // patch
         return max(side * side, 1)
-    return max(int(spec["frames"]) // patch[0] * (int(height) // patch[1]) * (int(width) // patch[2]), 1)
+    tokens: int = int(spec["frames"]) // patch[0] * (int(height) // patch[1]) * (int(width) // patch[2])
+    return max(tokens, 1)
 
 
 def _unknown(spec: TrainingSpec, size: str | None) -> str:

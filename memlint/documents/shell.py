@@ -18,13 +18,12 @@ from memlint.documents.lines import line_starts, position
 from memlint.documents.node import Document, Fault, Node, Span
 from memlint.documents.shell_expansion import Stop, parsed
 from memlint.documents.shell_script import Script
-from memlint.documents.shell_words import (
-    Source,
-    text_of,
-)
+from memlint.documents.shell_words import Source, text_of
 
 # Words that the grammar takes for a command where bash does not.
 _RESERVED = frozenset(("then", "else", "elif", "fi", "do", "done", "esac", "}"))
+_OPENING = frozenset(("{", "do", "then", "else"))
+_CLOSING = frozenset(("}", "done", "fi", "elif_clause", "else_clause"))
 # Where statements stand in statements.
 _STATEMENTS = frozenset(
     (
@@ -41,18 +40,7 @@ def read(path: str, text: str) -> Document:
     """Read a script. Faults of its syntax are in ``faults`` (MEM003); what can be read of it is read all the same."""
     starts = line_starts(text, ".sh")
     root = Node({}, Span(path, 1, 1, 1, 1))
-    if len(text) > # Words that the grammar takes for a command where bash does not.
-_RESERVED = frozenset(("then", "else", "elif", "fi", "do", "done", "esac", "}"))
-# Where statements stand in statements.
-_STATEMENTS = frozenset(
-    (
-        *("program", "list", "pipeline", "compound_statement", "subshell", "do_group", "redirected_statement"),
-        *("if_statement", "elif_clause", "else_clause", "for_statement", "c_style_for_statement", "while_statement"),
-        *("case_statement", "case_item", "function_definition", "negated_command"),
-    )
-)
-
-MAX_CHARACTERS:
+    if len(text) > MAX_CHARACTERS:
         fault = Fault("MEM003", f"a script of {len(text):,} characters is too long to read", Span(path, 1, 1, 1, 1))
         return Document(path, "shell", text, root, (fault,), (), {path: text})
     tree, source = parsed(Source(path, starts, text))
@@ -85,11 +73,30 @@ def _syntax_faults(root: Any, source: Source) -> Iterator[Fault]:
         elif node.type == "command":
             if node.has_error:
                 stack.extend(reversed(node.children))
-            name = source.text[start : start + 5].split(None, 1)[0].rstrip(";")
-            if name in _RESERVED and node.children[0].type == "command_name":
-                yield Fault("MEM003", f"{name} has nothing to close or go on with here", source.span(start, start + len(name)))
+            first = node.children[0]
+            name = source.text[first.start_byte : first.end_byte] if first.type == "command_name" else ""
+            if name in _RESERVED:
+                message = f"{name} has nothing to close or go on with here"
+                yield Fault("MEM003", message, source.span(start, start + len(name)))
         elif node.has_error or node.type in _STATEMENTS:
             stack.extend(reversed(node.children))
+            empty = None if node.has_error else _empty_body(node)
+            if empty is not None:
+                message = f"there is no command after {empty.type}"
+                yield Fault("MEM003", message, source.span(empty.start_byte, empty.end_byte))
+
+
+def _empty_body(node: Any) -> Any:
+    """The word after which bash wants a command and finds none; None where that is not so."""
+    opening = None
+    for child in node.children:
+        if child.type in _OPENING:
+            opening = child
+        elif opening is not None and child.type in _CLOSING:
+            return opening
+        elif child.is_named and child.type != "comment":
+            opening = None
+    return opening if node.type in ("elif_clause", "else_clause") else None
 
 
 def _first_line(source: Source, start: int, end: int) -> Span:

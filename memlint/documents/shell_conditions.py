@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from memlint.documents import shell_arithmetic as arithmetic
@@ -22,9 +22,9 @@ MAYBE = "maybe"  # a condition that is not known
 
 
 class Conditions(Expander):
-    def _matches(self, subject: str, pattern: Any, source: Source) -> bool | None:
+    def _matches(self, subject: str, pattern: Sequence[Any], source: Source) -> bool | None:
         """Whether a text matches a pattern as ``case`` and ``[[ == ]]`` mean it; None where that is not known."""
-        items = self.word_items(pattern, source)
+        items = self.word_list(pattern, source)
         if any(item is BREAK or item.reason for item in items):
             return None
         if not any(mark in piece.text for piece in items if not piece.quoted for mark in "*?[\\+@!"):
@@ -86,10 +86,11 @@ class Conditions(Expander):
         return YES if (text == "") == (symbol == "-z") else NO
 
     def _binary_condition(self, node: Any, source: Source, double: bool) -> str:
-        left, right = node.child_by_field_name("left"), node.child_by_field_name("right")
+        left, rights = node.child_by_field_name("left"), node.children_by_field_name("right")
         operator = node.child_by_field_name("operator")
-        if left is None or right is None or operator is None:
+        if left is None or not rights or operator is None:
             return MAYBE
+        right = rights[0]
         symbol = source.text[operator.start_byte : operator.end_byte]
         if symbol in ("&&", "||"):
             one, other = self._condition(left, source, double), self._condition(right, source, double)
@@ -102,14 +103,14 @@ class Conditions(Expander):
         value = self._plain(left, source)
         if symbol in ("=", "==", "!="):
             if value is None:
-                empty = self._plain(right, source) == ""
+                empty = self._plain_text(rights, source) == ""
                 if empty and self._is_unset(left, source):  # [ "$X" = "" ]
                     return DEFAULT_YES if symbol != "!=" else DEFAULT_NO
                 return MAYBE
             if double:
-                answer = self._matches(value, right, source)
+                answer = self._matches(value, rights, source)
             else:
-                text = self._plain(right, source)
+                text = self._plain_text(rights, source)
                 answer = None if text is None else text == value
             if answer is None:
                 return MAYBE

@@ -73,7 +73,7 @@ def parsed(source: Source) -> tuple[Any, Source]:
 
 
 def _assigns_twice(line: str) -> bool:
-    return line.count("=") > 1 and line.split("=", 1)[0].strip().isidentifier()
+    return line.count("=") > 1 and sum("=" in word and word.split("=")[0].isidentifier() for word in line.split()) > 1
 
 
 def _assignment_ends(root: Any, text: str) -> Iterator[int]:
@@ -414,7 +414,11 @@ class Expander:
 
     def _plain(self, node: Any, source: Source) -> str | None:
         """The text of a word; None where it is not known."""
-        items = [item for item in self.word_items(node, source, splits=False) if item is not BREAK]
+        return self._plain_text([node], source)
+
+    def _plain_text(self, nodes: Sequence[Any], source: Source) -> str | None:
+        """The text of a word that the grammar may have divided; None where it is not known."""
+        items = [item for node in nodes for item in self.word_items(node, source, splits=False) if item is not BREAK]
         return None if reason_of(items) else text_of(items)
 
     def _calculate(self, node: Any, source: Source, start: int, end: int) -> int:

@@ -245,7 +245,7 @@ class Script(Conditions):
             body = [child for child in item.children if child.is_named and child.id not in ids]
             texts = [source.text[pattern.start_byte : pattern.end_byte] for pattern in patterns]
             if subject is not None:
-                answers = [self._matches(subject, pattern, source) for pattern in patterns]
+                answers = [self._matches(subject, [pattern], source) for pattern in patterns]
                 if True in answers:
                     self._sequence(body, source)
                     return SUCCESS

@@ -439,7 +439,8 @@ def attention_backend(
     """The kernel that ``scaled_dot_product_attention`` takes on an Ampere or newer card: flash, efficient or math.
 
     The conditions of native/transformers/cuda/sdp_utils.cpp for dense tensors (query, key, value: batch x heads x
-    length x head dimension), in its default order. ``torch.nn.attention.sdpa_kernel`` is honoured.
+    length x head dimension), in its default order. ``torch.nn.attention.sdpa_kernel`` is honoured. Where cuDNN's kernel
+    comes first (compute capability 9 and 10 with a recent cuDNN) it takes flash's place, and keeps as much.
     """
     if not (query.dim() == key.dim() == value.dim() == 4 and query.dtype == key.dtype == value.dtype):
         return "math"

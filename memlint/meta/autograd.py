@@ -55,9 +55,11 @@ class Node:
 
 def tracked(*inputs: Tensor | None) -> bool:
     """Whether an op on these inputs is recorded."""
-    if not state.grad_enabled:
-        return False
-    return any(x is not None and x.requires_grad for x in inputs)
+    if state.grad_enabled:
+        for x in inputs:
+            if x is not None and x.requires_grad:
+                return True
+    return False
 
 
 def record(
@@ -75,11 +77,11 @@ def record(
             edges.append((x.node, x.output_nr))
         else:
             edges.append(x)
-    storages = tuple(
-        item if type(item) is Storage else item.storage  # type: ignore[union-attr]
-        for item in saved
-        if item is not None
-    )
+    kept: list[Storage] = []
+    for item in saved:
+        if item is not None:
+            kept.append(item if type(item) is Storage else item.storage)  # type: ignore[union-attr]
+    storages = tuple(kept)
     outs = (out,) if isinstance(out, Tensor) else tuple(out)
     node = Node(backward, edges, storages, len(outs))
     for number, tensor in enumerate(outs):

@@ -488,8 +488,10 @@ def topk(x: Tensor, k: int, dim: int = -1) -> tuple[Tensor, Tensor]:
 def view(x: Tensor, *shape: int) -> Tensor:
     """``x.view(...)``; one dimension may be -1. Raises where only a copy has that shape."""
     target = _infer(x, shape)
-    strides = view_strides(x.shape, x.full_strides(), target)
-    if strides is None:
+    strides = None
+    if x.strides is not None:
+        strides = view_strides(x.shape, x.strides, target)
+    if prod(target) != prod(x.shape) or (strides is None and x.strides is not None):
         raise ValueError(f"view of {x} as {target}: only a copy has this shape")
     out = x.alias(target, strides)
     if tracked(x):
@@ -508,14 +510,16 @@ def _infer(x: Tensor, shape: Sequence[Any]) -> Shape:
 
 
 def _reshaped(g: Tensor, shape: Shape) -> Tensor:
-    strides = view_strides(g.shape, g.full_strides(), shape)
+    if g.strides is None:
+        return g.alias(shape, None)
+    strides = view_strides(g.shape, g.strides, shape)
     return Tensor(shape, g.dtype) if strides is None else g.alias(shape, strides)
 
 
 def reshape(x: Tensor, *shape: int) -> Tensor:
     """A view where one exists, else a contiguous copy."""
     target = _infer(x, shape)
-    if view_strides(x.shape, x.full_strides(), target) is None:
+    if x.strides is not None and view_strides(x.shape, x.strides, target) is None:
         x = contiguous(x)
     return view(x, *target)
 
@@ -834,7 +838,7 @@ def _folded(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         shape, strides, rows = x.shape, x.strides, (prod(out.shape[:-1]), out.shape[-1])
 
         def backward(g: Tensor) -> list[Tensor | None]:
-            if view_strides(g.shape, g.full_strides(), rows) is None:
+            if g.strides is not None and view_strides(g.shape, g.strides, rows) is None:
                 g = Tensor(g.shape, g.dtype)
             grads = [None if kind is None else Tensor(*kind) for kind in kinds]
             if column_major and grads[0] is not None:

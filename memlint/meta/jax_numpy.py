@@ -11,15 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from memlint.meta.jaxpr import Array, Program
+from memlint.meta.jaxpr import CHEAP, COSTLY, PLAIN, PRODUCT, Array, Program
 from memlint.meta.tensor import DType, Shape, bool_, float32, int32
 
 # ------------------------------------------------------------------------------------------------- primitives
 
 
-def _write(program: Program, shape: Shape, dtype: DType, tracked: bool, *reads: int) -> Array:
+def _write(kind: int, program: Program, shape: Shape, dtype: DType, tracked: bool, *reads: int) -> Array:
     var = program.new(shape, dtype)
-    program.equations.append((var, *reads))
+    program.write(kind, var, *reads)
     return Array(program, var, shape, dtype, tracked and program.tracking)
 
 
@@ -36,7 +36,7 @@ def _reduced(program: Program, var: int, like: int, large: int) -> int:
     if program.sizes[like] == program.sizes[large]:
         return var
     total = program.like(like)
-    program.equations.append((total, var))
+    program.write(PLAIN, total, var)
     return total
 
 
@@ -45,7 +45,7 @@ def add(x: Array, y: Array | float) -> Array:
     if not isinstance(y, Array):
         return _linear(x, same=True)
     p = x.program
-    out = _write(p, _broadcast(x.shape, y.shape), x.dtype, x.tracked or y.tracked, x.var, y.var)
+    out = _write(CHEAP, p, _broadcast(x.shape, y.shape), x.dtype, x.tracked or y.tracked, x.var, y.var)
     if out.tracked:
         p.rule((out.var,), _add_transpose, x, y, out.var, False)
     return out
@@ -53,7 +53,7 @@ def add(x: Array, y: Array | float) -> Array:
 
 def subtract(x: Array, y: Array) -> Array:
     p = x.program
-    out = _write(p, _broadcast(x.shape, y.shape), x.dtype, x.tracked or y.tracked, x.var, y.var)
+    out = _write(CHEAP, p, _broadcast(x.shape, y.shape), x.dtype, x.tracked or y.tracked, x.var, y.var)
     if out.tracked:
         p.rule((out.var,), _add_transpose, x, y, out.var, True)
     return out
@@ -65,7 +65,7 @@ def _add_transpose(p: Program, cotangent: int, x: Array, y: Array, out: int, neg
     if y.tracked:
         if negate:
             negative = p.like(out)
-            p.equations.append((negative, cotangent))
+            p.write(CHEAP, negative, cotangent)
             cotangent = negative
         p.give(y.var, _reduced(p, cotangent, y.var, out))
 
@@ -73,7 +73,7 @@ def _add_transpose(p: Program, cotangent: int, x: Array, y: Array, out: int, neg
 def _linear(x: Array, same: bool = False) -> Array:
     """One operand and a constant (scaling, negation, a cast). ``same``: the cotangent passes unchanged."""
     p = x.program
-    out = _write(p, x.shape, x.dtype, x.tracked, x.var)
+    out = _write(CHEAP, p, x.shape, x.dtype, x.tracked, x.var)
     if out.tracked:
         p.rule((out.var,), _pass if same else _linear_transpose, x.var)
     return out
@@ -85,7 +85,7 @@ def _pass(p: Program, cotangent: int, x: int) -> None:
 
 def _linear_transpose(p: Program, cotangent: int, x: int) -> None:
     scaled = p.like(x)
-    p.equations.append((scaled, cotangent))
+    p.write(CHEAP, scaled, cotangent)
     p.give(x, scaled)
 
 
@@ -97,7 +97,7 @@ def scale(x: Array) -> Array:
 def multiply(x: Array, y: Array) -> Array:
     """mul_p: each operand is kept if the other one's cotangent is wanted."""
     p = x.program
-    out = _write(p, _broadcast(x.shape, y.shape), x.dtype, x.tracked or y.tracked, x.var, y.var)
+    out = _write(CHEAP, p, _broadcast(x.shape, y.shape), x.dtype, x.tracked or y.tracked, x.var, y.var)
     if out.tracked:
         p.rule((out.var,), _multiply_transpose, x, y, out.var)
     return out
@@ -112,19 +112,19 @@ def _multiply_transpose(p: Program, cotangent: int, x: Array, y: Array, out: int
 def _times(p: Program, cotangent: int, factor: int, target: int, large: int) -> None:
     """Give ``cotangent * factor`` (a product of ``large``'s size) to ``target``."""
     product = p.like(large)
-    p.equations.append((product, cotangent, factor))
+    p.write(CHEAP, product, cotangent, factor)
     p.give(target, _reduced(p, product, target, large))
 
 
 def divide(x: Array, y: Array) -> Array:
     """div_p: keeps y, x, and y ** -2, which its second rule computes ahead."""
     p = x.program
-    out = _write(p, _broadcast(x.shape, y.shape), x.dtype, x.tracked or y.tracked, x.var, y.var)
+    out = _write(COSTLY, p, _broadcast(x.shape, y.shape), x.dtype, x.tracked or y.tracked, x.var, y.var)
     if out.tracked:
         power = -1
         if y.tracked:
             power = p.like(y.var)
-            p.equations.append((power, y.var))
+            p.write(COSTLY, power, y.var)
         p.rule((out.var,), _divide_transpose, x, y, power, out.var)
     return out
 
@@ -132,21 +132,21 @@ def divide(x: Array, y: Array) -> Array:
 def _divide_transpose(p: Program, cotangent: int, x: Array, y: Array, power: int, out: int) -> None:
     if y.tracked:
         scaled = p.like(out)
-        p.equations.append((scaled, cotangent, power))
+        p.write(CHEAP, scaled, cotangent, power)
         _times(p, scaled, x.var, y.var, out)
     if x.tracked:
         quotient = p.like(out)
-        p.equations.append((quotient, cotangent, y.var))
+        p.write(COSTLY, quotient, cotangent, y.var)
         p.give(x.var, _reduced(p, quotient, x.var, out))
 
 
-def _with_derivative(x: Array) -> Array:
-    """An elementwise function whose derivative is computed ahead and kept (square: 2 x; rsqrt; sine ...)."""
+def _with_derivative(x: Array, kind: int = CHEAP) -> Array:
+    """An elementwise function whose derivative is computed ahead and kept; of its output where that is costly."""
     p = x.program
-    out = _write(p, x.shape, x.dtype, x.tracked, x.var)
+    out = _write(kind, p, x.shape, x.dtype, x.tracked, x.var)
     if out.tracked:
         derivative = p.like(out.var)
-        p.equations.append((derivative, x.var))
+        p.write(CHEAP, derivative, x.var if kind == CHEAP else out.var)
         p.rule((out.var,), _times, derivative, x.var, out.var)
     return out
 
@@ -163,13 +163,13 @@ def integer_power(x: Array) -> Array:
 
 def rsqrt(x: Array) -> Array:
     """rsqrt_p: keeps its output over its input."""
-    return _with_derivative(x)
+    return _with_derivative(x, COSTLY)
 
 
 def exp(x: Array) -> Array:
     """exp_p: keeps its output."""
     p = x.program
-    out = _write(p, x.shape, x.dtype, x.tracked, x.var)
+    out = _write(COSTLY, p, x.shape, x.dtype, x.tracked, x.var)
     if out.tracked:
         p.rule((out.var,), _times, out.var, x.var, out.var)
     return out
@@ -178,25 +178,25 @@ def exp(x: Array) -> Array:
 def tanh(x: Array) -> Array:
     """tanh_p: keeps its output and one minus that; (g + g y) (1 - y)."""
     p = x.program
-    out = _write(p, x.shape, x.dtype, x.tracked, x.var)
+    out = _write(COSTLY, p, x.shape, x.dtype, x.tracked, x.var)
     if out.tracked:
         complement = p.like(out.var)
-        p.equations.append((complement, out.var))
+        p.write(CHEAP, complement, out.var)
         p.rule((out.var,), _tanh_transpose, out.var, complement, x.var)
     return out
 
 
 def _tanh_transpose(p: Program, cotangent: int, out: int, complement: int, x: int) -> None:
     first, second, total = p.like(x), p.like(x), p.like(x)
-    p.equations.append((first, cotangent, complement))
-    p.equations.append((second, first, out))
-    p.equations.append((total, first, second))
+    p.write(CHEAP, first, cotangent, complement)
+    p.write(CHEAP, second, first, out)
+    p.write(CHEAP, total, first, second)
     p.give(x, total)
 
 
 def logistic(x: Array) -> Array:
     """logistic_p: keeps y (1 - y)."""
-    return _with_derivative(x)
+    return _with_derivative(x, COSTLY)
 
 
 def floor_at_zero(x: Array) -> Array:
@@ -210,7 +210,7 @@ def sum_(x: Array, axes: Sequence[int], keepdims: bool = False) -> Array:
         1 if d in axes else size for d, size in enumerate(x.shape) if keepdims or d not in axes
     )
     p = x.program
-    out = _write(p, shape, x.dtype, x.tracked, x.var)
+    out = _write(PLAIN, p, shape, x.dtype, x.tracked, x.var)
     if out.tracked:
         p.rule((out.var,), _pass, x.var)
     return out
@@ -219,13 +219,13 @@ def sum_(x: Array, axes: Sequence[int], keepdims: bool = False) -> Array:
 def max_(x: Array, axis: int) -> Array:
     """reduce_max_p behind ``stop_gradient``: keeps nothing."""
     shape = tuple(1 if d == axis % len(x.shape) else size for d, size in enumerate(x.shape))
-    return _write(x.program, shape, x.dtype, False, x.var)
+    return _write(PLAIN, x.program, shape, x.dtype, False, x.var)
 
 
 def matmul(x: Array, y: Array, shape: Shape) -> Array:
     """dot_general_p with a result of the given shape: each operand is kept if the other one's cotangent is wanted."""
     p = x.program
-    out = _write(p, shape, x.dtype, x.tracked or y.tracked, x.var, y.var)
+    out = _write(PRODUCT, p, shape, x.dtype, x.tracked or y.tracked, x.var, y.var)
     if out.tracked:
         p.rule((out.var,), _matmul_transpose, x, y)
     return out
@@ -235,7 +235,7 @@ def _matmul_transpose(p: Program, cotangent: int, x: Array, y: Array) -> None:
     for operand, other in ((x, y), (y, x)):
         if operand.tracked:
             product = p.like(operand.var)
-            p.equations.append((product, cotangent, other.var))
+            p.write(PRODUCT, product, cotangent, other.var)
             p.give(operand.var, product)
 
 
@@ -247,7 +247,7 @@ def reshape(x: Array, *shape: int) -> Array:
 def transpose(x: Array, shape: Shape) -> Array:
     """transpose_p: a copy; keeps nothing."""
     p = x.program
-    out = _write(p, shape, x.dtype, x.tracked, x.var)
+    out = _write(CHEAP, p, shape, x.dtype, x.tracked, x.var)
     if out.tracked:
         p.rule((out.var,), _linear_transpose, x.var)
     return out
@@ -262,7 +262,7 @@ def split(x: Array, parts: int) -> list[Array]:
     """split_p along the last axis. The cotangents are concatenated."""
     p = x.program
     shape = (*x.shape[:-1], x.shape[-1] // parts)
-    outs = [_write(p, shape, x.dtype, x.tracked, x.var) for _ in range(parts)]
+    outs = [_write(CHEAP, p, shape, x.dtype, x.tracked, x.var) for _ in range(parts)]
     if outs[0].tracked:
         p.rule(tuple(out.var for out in outs), _split_transpose, x.var)
     return outs
@@ -272,7 +272,7 @@ def _split_transpose(p: Program, *arguments: int | None) -> None:
     x = arguments[-1]
     assert x is not None
     whole = p.like(x)
-    p.equations.append((whole, *(cotangent for cotangent in arguments[:-1] if cotangent is not None)))
+    p.write(CHEAP, whole, *(cotangent for cotangent in arguments[:-1] if cotangent is not None))
     p.give(x, whole)
 
 
@@ -283,7 +283,7 @@ def concatenate(arrays: Sequence[Array], axis: int) -> Array:
     shape = (*first.shape[:axis], total, *first.shape[axis + 1 :])
     p = first.program
     tracked = any(array.tracked for array in arrays)
-    out = _write(p, shape, first.dtype, tracked, *(array.var for array in arrays))
+    out = _write(CHEAP, p, shape, first.dtype, tracked, *(array.var for array in arrays))
     if out.tracked:
         p.rule((out.var,), _concatenate_transpose, [array.var for array in arrays if array.tracked])
     return out
@@ -292,7 +292,7 @@ def concatenate(arrays: Sequence[Array], axis: int) -> Array:
 def _concatenate_transpose(p: Program, cotangent: int, targets: list[int]) -> None:
     for target in targets:
         part = p.like(target)
-        p.equations.append((part, cotangent))
+        p.write(CHEAP, part, cotangent)
         p.give(target, part)
 
 
@@ -301,7 +301,7 @@ def cast(x: Array, dtype: DType) -> Array:
     if x.dtype is dtype:
         return x
     p = x.program
-    out = _write(p, x.shape, dtype, x.tracked, x.var)
+    out = _write(CHEAP, p, x.shape, dtype, x.tracked, x.var)
     if out.tracked:
         p.rule((out.var,), _linear_transpose, x.var)
     return out
@@ -310,7 +310,7 @@ def cast(x: Array, dtype: DType) -> Array:
 def repeat(x: Array, shape: Shape) -> Array:
     """``jnp.repeat`` along dimensions of size 1, or of rows; the cotangents are summed."""
     p = x.program
-    out = _write(p, shape, x.dtype, x.tracked, x.var)
+    out = _write(CHEAP, p, shape, x.dtype, x.tracked, x.var)
     if out.tracked:
         p.rule((out.var,), _repeat_transpose, x.var)
     return out
@@ -318,13 +318,13 @@ def repeat(x: Array, shape: Shape) -> Array:
 
 def _repeat_transpose(p: Program, cotangent: int, x: int) -> None:
     total = p.like(x)
-    p.equations.append((total, cotangent))
+    p.write(PLAIN, total, cotangent)
     p.give(x, total)
 
 
 def constant(program: Program, shape: Shape) -> Array:
     """Something computed from data alone: it takes room, but has no cotangent."""
-    return _write(program, shape, program.dtype, False)
+    return _write(PLAIN, program, shape, program.dtype, False)
 
 
 def zeros(program: Program, shape: Shape, dtype: DType = float32) -> Array:
@@ -337,7 +337,7 @@ def zeros(program: Program, shape: Shape, dtype: DType = float32) -> Array:
 def select(mask: Array, x: Array) -> Array:
     """select_n_p against a constant: keeps the mask, and the zeros that stand in for the constant's tangent."""
     p = x.program
-    out = _write(p, x.shape, x.dtype, x.tracked, mask.var, x.var)
+    out = _write(CHEAP, p, x.shape, x.dtype, x.tracked, mask.var, x.var)
     if out.tracked:
         p.rule((out.var,), _select_transpose, mask.var, zeros(p, x.shape, x.dtype).var, x.var)
     return out
@@ -345,14 +345,14 @@ def select(mask: Array, x: Array) -> Array:
 
 def _select_transpose(p: Program, cotangent: int, mask: int, nothing: int, x: int) -> None:
     chosen = p.like(x)
-    p.equations.append((chosen, cotangent, mask, nothing))
+    p.write(CHEAP, chosen, cotangent, mask, nothing)
     p.give(x, chosen)
 
 
 def put(array: Array, part: Array) -> Array:
     """``array.at[...].set(part)`` (scatter_p): a new array; the cotangents are a masked copy and a gathered part."""
     p = array.program
-    out = _write(p, array.shape, array.dtype, array.tracked or part.tracked, array.var, part.var)
+    out = _write(PLAIN, p, array.shape, array.dtype, array.tracked or part.tracked, array.var, part.var)
     if out.tracked:
         # The first one is written over constant zeros, whose tangent is another constant.
         nothing = -1 if array.tracked else zeros(p, array.shape, array.dtype).var
@@ -363,17 +363,17 @@ def put(array: Array, part: Array) -> Array:
 def _put_transpose(p: Program, cotangent: int, array: Array, part: Array, nothing: int) -> None:
     if array.tracked:
         rest = p.like(array.var)
-        p.equations.append((rest, cotangent))
+        p.write(CHEAP, rest, cotangent)
         p.give(array.var, rest)
     gathered = p.like(part.var)
-    p.equations.append((gathered, cotangent) if nothing < 0 else (gathered, cotangent, nothing))
+    p.write(CHEAP, gathered, cotangent, *(() if nothing < 0 else (nothing,)))
     p.give(part.var, gathered)
 
 
 def random(program: Program, shape: Shape) -> Array:
     """Uniform or normal numbers from 32 random bits each."""
-    bits = _write(program, shape, int32, False)
-    return _write(program, shape, float32, False, bits.var)
+    bits = _write(PLAIN, program, shape, int32, False)
+    return _write(CHEAP, program, shape, float32, False, bits.var)
 
 
 # -------------------------------------------------------------------------------- jax.numpy, jax.nn, flax.linen
@@ -412,10 +412,10 @@ def fused_attention(q: Array, k: Array, v: Array) -> Array:
     (batch, tokens, heads, width) or (batch, heads, tokens, width): only sizes matter here.
     """
     p = q.program
-    out = _write(p, q.shape, q.dtype, q.tracked or k.tracked or v.tracked, q.var, k.var, v.var)
+    out = _write(PRODUCT, p, q.shape, q.dtype, q.tracked or k.tracked or v.tracked, q.var, k.var, v.var)
     if out.tracked:
         rows = p.new(q.shape[:-1], float32)
-        p.equations.append((rows, q.var, k.var))
+        p.write(PRODUCT, rows, q.var, k.var)
         p.rule((out.var,), _attention_transpose, (q, k, v), out.var, rows)
     return out
 
@@ -425,7 +425,7 @@ def _attention_transpose(p: Program, cotangent: int, operands: tuple[Array, ...]
     for operand in operands:
         if operand.tracked:
             gradient = p.like(operand.var)
-            p.equations.append((gradient, *reads))
+            p.write(PRODUCT, gradient, *reads)
             p.give(operand.var, gradient)
 
 
@@ -451,7 +451,7 @@ def dropout(x: Array, rate: float) -> Array:
     if not rate:
         return x
     p = x.program
-    mask = _write(p, x.shape, bool_, False, random(p, x.shape).var)
+    mask = _write(CHEAP, p, x.shape, bool_, False, random(p, x.shape).var)
     return select(mask, scale(x))
 
 

@@ -6,9 +6,11 @@ lives from the equation that writes it to the last one that reads it. So ops her
 comes at the end. What reverse mode keeps is then what it keeps in ``jax.vjp``: every forward array that an
 equation of the backward pass reads.
 
-Equations are taken one by one, as they stand in the jaxpr. XLA fuses most elementwise ones; what that saves and
-what XLA's own temporaries cost roughly cancel (``tests/differential/test_lag_mode.py`` holds the sum against
-``memory_analysis()``). Broadcasts and iotas are never memory: every XLA backend fuses them into their readers.
+Not every array of the jaxpr becomes memory: XLA fuses elementwise equations into those that read them, and computes a
+cheap one again for each of several readers. The rule is ``xla/service/instruction_fusion.cc``'s (``IsExpensive``,
+``EffectivelyAtMostUnary``): no memory is a result that no matrix product reads and that has one reader, or is cheap and
+has at most one operand of its own size. What ``jax.vjp`` lists is therefore more than what a device holds.
+``tests/differential/test_lag_mode.py`` compares the one with JAX array by array, the other with ``memory_analysis()``.
 """
 
 from __future__ import annotations
@@ -22,6 +24,13 @@ from memlint.meta.tape import Label, Tape
 from memlint.meta.tensor import DType, Shape, float32
 
 Rule = tuple[Label, tuple[int, ...], Callable[..., None], tuple[Any, ...]]
+
+
+# What XLA may do with an equation's result.
+PLAIN = 0  # memory (a reduction, a scatter, random bits)
+CHEAP = 1  # can be computed inside a reader, and again inside each of several
+COSTLY = 2  # can be computed inside its reader if it has only one (exp, tanh, a division)
+PRODUCT = 3  # memory, and its operands are as well: a matrix product or convolution reads no fused values
 
 
 class Array:
@@ -48,7 +57,7 @@ class Program:
 
     dtype                  of activations; parameters are float32 and cast where it differs
     sizes, labels, shapes  by array; ``shapes`` only in symbolic recordings
-    equations              (array written or -1, arrays read ...)
+    equations, kinds       (array written or -1, arrays read ...); PLAIN, CHEAP, COSTLY or PRODUCT
     inputs                 arrays that exist before the program runs: arguments, never freed inside
     virtual                arrays that are no memory (broadcast constants, iota masks), though ``jax.vjp`` lists them
     """
@@ -59,6 +68,7 @@ class Program:
         self.labels: list[Label] = []
         self.shapes: list[tuple[Shape, int]] | None = [] if symbolic else None
         self.equations: list[tuple[int, ...]] = []
+        self.kinds: list[int] = []
         self.rules: list[Rule] = []
         self.inputs: set[int] = set()
         self.parameters: list[Array] = []
@@ -86,6 +96,11 @@ class Program:
         if self.shapes is not None:
             self.shapes.append(self.shapes[var])
         return len(self.sizes) - 1
+
+    def write(self, kind: int, out: int, *reads: int) -> None:
+        """An equation that writes ``out`` (-1: something that is on the tape already)."""
+        self.equations.append((out, *reads))
+        self.kinds.append(kind)
 
     def input(self, shape: Shape, dtype: DType = float32, label: Label | None = None) -> Array:
         var = self.new(shape, dtype)
@@ -125,7 +140,7 @@ class Program:
             self.cotangents[var] = cotangent
         else:
             total = self.like(var)
-            self.equations.append((total, held, cotangent))
+            self.write(CHEAP, total, held, cotangent)
             self.cotangents[var] = total
 
     def transpose(self, rules: Sequence[Rule]) -> None:
@@ -144,7 +159,7 @@ class Program:
         self.forward_arrays = len(self.sizes)
         rules, self.rules = self.rules, []
         seed = self.new(loss.shape)
-        self.equations.append((seed,))
+        self.write(PLAIN, seed)
         self.cotangents[loss.var] = seed
         self.transpose(rules)
 
@@ -159,26 +174,31 @@ class Program:
 
     # -- liveness
 
-    def write(self, tape: Tape, phases: Sequence[tuple[int, str]], placed: Iterable[int]) -> None:
+    def run(self, tape: Tape, phases: Sequence[tuple[int, str]], placed: Iterable[int], fuse: bool = True) -> None:
         """Run the program on a tape: allocate what each equation writes, free what it is the last to read.
 
         phases  (index into ``equations``, phase name), in order
         placed  arrays with no memory of their own here: on the tape already, or inside another array that is
+        fuse    False: every array of the jaxpr is memory, as if each equation were a kernel of its own
         """
         elsewhere = self.virtual.union(placed)
-        read = bytearray(len(self.sizes))
-        plan: list[tuple[int, list[int]]] = []  # (array that an equation writes or -1, arrays it is the last to read)
-        for equation in reversed(self.equations):
-            var = equation[0]
+        alive, behind = self._fused(elsewhere) if fuse else self._unfused()
+
+        last_read = bytearray(len(self.sizes))
+        plan: list[tuple[int, list[int]]] = []  # (array that an equation allocates or -1, arrays it is the last to read)
+        for index in range(len(self.equations) - 1, -1, -1):
+            equation = self.equations[index]
             dying: list[int] = []
-            if var < 0 or read[var]:  # what nobody reads is dead code: the compiler drops it
-                for operand in equation[1:]:
-                    if not read[operand]:
-                        read[operand] = 1
-                        if operand not in elsewhere:
-                            dying.append(operand)
-            else:
-                var = -1
+            var = equation[0]
+            if not alive[index] or (var >= 0 and behind[var] is not None):
+                plan.append((-1, dying))
+                continue
+            for operand in equation[1:]:
+                for source in behind[operand] or (operand,):
+                    if not last_read[source]:
+                        last_read[source] = 1
+                        if source not in elsewhere:
+                            dying.append(source)
             plan.append((-1 if var in elsewhere else var, dying))
         plan.reverse()
 
@@ -200,6 +220,49 @@ class Program:
             if name:
                 tape.mark(name)
 
+    def _alive(self) -> tuple[bytearray, list[int], bytearray]:
+        """Equations that are not dead code; by array, how many of these read it, and whether a product does."""
+        alive = bytearray(len(self.equations))
+        readers = [0] * len(self.sizes)
+        operand = bytearray(len(self.sizes))
+        for index in range(len(self.equations) - 1, -1, -1):
+            equation = self.equations[index]
+            if equation[0] < 0 or readers[equation[0]]:
+                alive[index] = 1
+                product = self.kinds[index] == PRODUCT
+                for var in equation[1:]:
+                    readers[var] += 1
+                    if product:
+                        operand[var] = 1
+        return alive, readers, operand
+
+    def _unfused(self) -> tuple[bytearray, list[tuple[int, ...] | None]]:
+        return self._alive()[0], [None] * len(self.sizes)
+
+    def _fused(self, elsewhere: set[int]) -> tuple[bytearray, list[tuple[int, ...] | None]]:
+        """Which equations run; by array, None where it is memory, else the arrays that its readers really read."""
+        alive, readers, operand = self._alive()
+        sizes = self.sizes
+        behind: list[tuple[int, ...] | None] = [None] * len(sizes)
+        for index, equation in enumerate(self.equations):
+            kind = self.kinds[index]
+            if kind == PLAIN or kind == PRODUCT or not alive[index]:
+                continue
+            var, reads = equation[0], equation[1:]
+            if operand[var] or var in elsewhere:
+                continue
+            if readers[var] > 1:
+                if kind == COSTLY:
+                    continue
+                size = sizes[var]
+                if len(reads) > 1 and sum([sizes[one] >= size and one not in elsewhere for one in reads]) > 1:
+                    continue
+            if len(reads) == 1:
+                behind[var] = behind[reads[0]] or reads
+            else:
+                behind[var] = tuple({source: None for one in reads for source in behind[one] or (one,)})
+        return alive, behind
+
 
 def repeat(program: Program, count: int, function: Callable[[], tuple[Array, ...]]) -> list[tuple[Array, ...]]:
     """``function()`` for each of ``count`` independent turns of an unrolled loop. It is run once; the other turns
@@ -210,7 +273,7 @@ def repeat(program: Program, count: int, function: Callable[[], tuple[Array, ...
     width = len(sizes) - first
     rules = program.rules[first_rule:]
     del program.rules[first_rule:]
-    body = equations[first_equation:]
+    body, kinds = equations[first_equation:], program.kinds[first_equation:]
     virtual = [var for var in program.virtual if var >= first]
     turns = [outs]
     for shift in range(width, count * width, width):
@@ -219,6 +282,7 @@ def repeat(program: Program, count: int, function: Callable[[], tuple[Array, ...
         if shapes is not None:
             shapes.extend(shapes[first : first + width])
         equations.extend([tuple([var + shift if var >= first else var for var in one]) for one in body])
+        program.kinds.extend(kinds)
         program.virtual.update([var + shift for var in virtual])
         turns.append(tuple(Array(program, out.var + shift, out.shape, out.dtype, out.tracked) for out in outs))
     if rules:
@@ -255,8 +319,8 @@ class _Written:
         program.transpose(rules)
         self.given = [(var, one) for var, one in program.cotangents.items() if not first <= var < self.end]
         program.cotangents = kept
-        self.equations = program.equations[start:]
-        del program.equations[start:]
+        self.equations, self.kinds = program.equations[start:], program.kinds[start:]
+        del program.equations[start:], program.kinds[start:]
         inner = self.base + self.incoming
         self.sizes, self.labels = program.sizes[inner:], program.labels[inner:]
         del program.sizes[self.base :], program.labels[self.base :]
@@ -278,6 +342,7 @@ class _Written:
             program.shapes.extend(self.shapes)
         program.virtual.update([place(var) for var in self.virtual])
         program.equations.extend([tuple(map(place, one)) for one in self.equations])
+        program.kinds.extend(self.kinds)
         for var, one in self.given:
             program.give(var, place(one))
 

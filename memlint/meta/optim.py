@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from memlint.meta.tape import Label
-from memlint.meta.tensor import DType, Tensor, empty_like, float32, int8, state
+from memlint.meta.tensor import Block, DType, Tensor, block_like, empty_like, float32, int8, state
 
 LOOP = "loop"
 FOREACH = "foreach"
@@ -20,8 +20,6 @@ FUSED = "fused"
 
 class Optimizer:
     """``allocate_state`` is what the first step does, so that the recorded step is a steady one."""
-
-    states: ClassVar[int] = 0  # tensors of the parameter's size per parameter
 
     def __init__(
         self,
@@ -32,7 +30,11 @@ class Optimizer:
         self.parameters = [p for p in parameters if p.requires_grad]
         self.implementation = implementation
         self.state_dtype = state_dtype
-        self.state: list[Tensor] = []
+        self.state: list[Tensor | Block] = []
+
+    def _labels(self, parameters: Sequence[Tensor], name: str) -> list[Label]:
+        known = state.tape.labels
+        return [Label("optimizer", known[parameter.storage.index].module, name) for parameter in parameters]
 
     def _label(self, parameter: Tensor, name: str) -> None:
         old = state.tape.labels[parameter.storage.index]
@@ -45,9 +47,7 @@ class Optimizer:
         state.label = saved
 
     def _allocate(self, parameter: Tensor) -> None:
-        for number in range(self.states):
-            self._label(parameter, ("first moment", "second moment")[number])
-            self.state.append(empty_like(parameter, self.state_dtype))
+        raise NotImplementedError
 
     def step(self) -> None:
         saved = state.label
@@ -68,23 +68,22 @@ class Optimizer:
 class AdamW(Optimizer):
     """Adam and AdamW. With ``fused`` (or ``capturable``) the step counters live on the card as well."""
 
-    states = 2
-
-    def _allocate(self, parameter: Tensor) -> None:
-        super()._allocate(parameter)
+    def allocate_state(self) -> None:
+        """First and second moment of one parameter after the other."""
+        twice = [parameter for parameter in self.parameters for _ in range(2)]
+        labels = self._labels(twice, "first moment")
+        labels[1::2] = self._labels(self.parameters, "second moment")
+        self.state.append(block_like(twice, self.state_dtype, labels))
         if self.implementation == FUSED:
-            self._label(parameter, "step")
-            self.state.append(Tensor((), float32))
+            for label in self._labels(self.parameters, "step"):
+                self.state.append(Block([float32.itemsize], [label], [((), float32.itemsize)]))
 
     def _step(self, parameters: list[Tensor]) -> None:
         if self.implementation == FUSED:
             return
         if self.implementation == FOREACH:
             # exp_avg_sq_sqrt = torch._foreach_sqrt(exp_avg_sqs): one more copy of every parameter
-            temporaries = []
-            for parameter in parameters:
-                self._label(parameter, "step temporaries")
-                temporaries.append(empty_like(parameter, self.state_dtype))
+            block_like(parameters, self.state_dtype, self._labels(parameters, "step temporaries"))
             return
         denominator = None
         for parameter in parameters:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -123,12 +124,43 @@ class Storage:
         self.events.append(~self.index)
 
 
+class Block:
+    """Storages that are born together and die together, such as an optimizer's states: one object for all."""
+
+    __slots__ = ("count", "events", "first")
+
+    def __init__(self, sizes: list[int], labels: list[Label], shapes: list[tuple[Shape, int]]) -> None:
+        tape = state.tape
+        self.first = first = len(tape.sizes)
+        self.count = len(sizes)
+        self.events = tape.events
+        tape.sizes += sizes
+        tape.labels += labels
+        if tape.shapes is not None:
+            tape.shapes += shapes
+        tape.events.extend(range(first, first + self.count))
+
+    def __del__(self) -> None:
+        self.events.extend(range(~self.first, ~(self.first + self.count), -1))
+
+
+def block_like(tensors: Sequence[Tensor], dtype: DType | None, labels: list[Label]) -> Block:
+    """One storage per tensor, of its size in ``dtype`` (its own where None)."""
+    sizes, shapes = [], []
+    for tensor in tensors:
+        itemsize = (dtype or tensor.dtype).itemsize
+        sizes.append(tensor.numel * itemsize)
+        shapes.append((tensor.shape, itemsize))
+    return Block(sizes, labels, shapes)
+
+
 def relabel(storage: Storage, label: Label) -> None:
     """Say after the fact whose memory this is (a gradient that a parameter keeps)."""
     state.tape.labels[storage.index] = label
 
 
-def contiguous_strides(shape: Sequence[int]) -> Shape:
+@lru_cache(maxsize=4096)
+def contiguous_strides(shape: Shape) -> Shape:
     strides = []
     step = 1
     for size in reversed(shape):
@@ -137,6 +169,7 @@ def contiguous_strides(shape: Sequence[int]) -> Shape:
     return tuple(reversed(strides))
 
 
+@lru_cache(maxsize=4096)
 def is_contiguous(shape: Shape, strides: Shape) -> bool:
     expected = 1
     for size, stride in zip(reversed(shape), reversed(strides)):
@@ -157,9 +190,10 @@ def is_dense(shape: Shape, strides: Shape) -> bool:
     return True
 
 
+@lru_cache(maxsize=4096)
 def view_strides(shape: Shape, strides: Shape, new_shape: Shape) -> Shape | None:
     """Strides of a view with a new shape, or None where only a copy can have it (as torch decides it)."""
-    if prod(int(d) for d in shape) == 0:
+    if 0 in shape:
         return contiguous_strides(new_shape)
     # Merge the old dimensions into runs that are contiguous in memory, then cut each run anew.
     result = [0] * len(new_shape)
@@ -320,7 +354,8 @@ def preserved_strides(shape: Shape, strides: Shape) -> Shape | None:
     return iterated_strides(shape, ((shape, strides),))
 
 
-def iterated_strides(shape: Shape, operands: Sequence[tuple[Shape, Shape | None]]) -> Shape | None:
+@lru_cache(maxsize=4096)
+def iterated_strides(shape: Shape, operands: tuple[tuple[Shape, Shape | None], ...]) -> Shape | None:
     """Strides of an elementwise kernel's result, from its operands' shapes and strides; None for contiguous.
 
     The dimension with the smallest step comes last; the first operand in which two dimensions both have a step decides

@@ -277,9 +277,9 @@ class NativeDiT3D(Module):
     def __init__(self, spec: TrainingSpec) -> None:
         hidden = model_size(spec).hidden
         self.video = video_size(spec)
-        self.patch = tuple(spec["patch_size"])
+        self.patch = tuple(map(within, spec["patch_size"], self.video))
         inputs, self.outputs = channels(spec)
-        self.grid = tuple(at_least_one(size // patch) for size, patch in zip(self.video, self.patch))
+        self.grid = tuple(size // patch for size, patch in zip(self.video, self.patch))
         embed = Conv(inputs, hidden, self.patch, self.patch)
         self.backbone = Transformer(spec, embed, prod(self.grid), learned_positions=False)
         self.y_embedder = condition_embedder(spec, hidden)
@@ -296,8 +296,9 @@ class NativeDiT3D(Module):
         return x.reshape(batch, self.outputs, *covered)  # type: ignore[no-any-return]
 
 
-def at_least_one(size: int) -> int:
-    return size if size > 0 else 1
+def within(patch: int, size: int) -> int:
+    """No patch is larger than what it cuts: torch would refuse it (MEM801), a what-if should still have an answer."""
+    return patch if int(patch) <= int(size) else size
 
 
 class TemporalProcessor(Module):
@@ -363,11 +364,11 @@ class PerFrameDiT3D(Module):
     def __init__(self, spec: TrainingSpec) -> None:
         hidden = model_size(spec).hidden
         frames, height, width = video_size(spec)
-        patch = spec["patch_size"]
         inputs, self.outputs = channels(spec)
         side = height if int(height) >= int(width) else width
+        patch = within(spec["patch_size"], side)
         self.image = (side, side)
-        tokens = at_least_one(side // patch) * at_least_one(side // patch)
+        tokens = (side // patch) * (side // patch)
         embed = Conv(inputs, hidden, (patch, patch), patch)
         self.backbone = Transformer(spec, embed, tokens, learned_positions=True)
         self.y_embedder = condition_embedder(spec, hidden)

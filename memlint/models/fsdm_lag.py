@@ -14,7 +14,7 @@ from typing import Any
 
 from memlint.dialects.spec import OVERRIDE, TrainingSpec
 from memlint.meta import jax_numpy as jnp
-from memlint.meta.jaxpr import Array, Program, checkpoint, repeat
+from memlint.meta.jaxpr import PLAIN, Array, Program, checkpoint, repeat
 from memlint.meta.tape import Label, Tape
 from memlint.meta.tensor import DTYPES, DType, float32
 from memlint.models import Recording
@@ -394,10 +394,10 @@ def record(spec: TrainingSpec, symbolic: bool = False) -> Recording:
     for array in parameters:
         gradient = program.cotangents.get(array.var)
         if gradient is not None:
-            program.equations.append((-1, gradient))
+            program.write(PLAIN, -1, gradient)
             placed.add(gradient)
     tape.saved_bytes = program.residual_bytes()
-    program.write(tape, [(program.forward_end, "backward"), (update, "optimizer_step")], placed)
+    program.run(tape, [(program.forward_end, "backward"), (update, "optimizer_step")], placed)
 
     for number in old:
         tape.free(number)
@@ -457,7 +457,7 @@ def _evaluate(tape: Tape, spec: TrainingSpec, run: Settings, symbolic: bool) -> 
     shape = (spec["evaluation_batch_size"], run.set_size, run.channels, run.image_size, run.image_size)
     images = program.input(shape)
     number = _allocate(tape, program, images)
-    model.loss(images)
-    program.equations.append((-1, len(program.sizes) - 1))
-    program.write(tape, [], program.inputs)
+    loss = model.loss(images)
+    program.write(PLAIN, -1, loss.var)
+    program.run(tape, [], program.inputs)
     tape.free(number)

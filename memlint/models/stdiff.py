@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 from memlint.dialects.spec import TrainingSpec
 from memlint.meta import functional as F
 from memlint.meta.amp import autocast, to
-from memlint.meta.autograd import enable_grad, no_grad, record, run
+from memlint.meta import autograd
+from memlint.meta.autograd import enable_grad, no_grad
 from memlint.meta.checkpoint import checkpoint
 from memlint.meta.nn import Activation, Conv, GroupNorm, Linear, Module, Sequential
 from memlint.meta.tensor import DTYPES, Shape, Tensor, bfloat16, empty, empty_like, float32, int64
@@ -157,7 +158,7 @@ def integrate(
         trajectory = empty((plan.frames + 1, *start.shape), state.dtype)
         del state
     if leaves or start.requires_grad:
-        record(
+        autograd.record(
             trajectory,
             (start, *leaves),
             (trajectory,),
@@ -232,7 +233,7 @@ def pull_back(output: Tensor, state: Tensor, leaves: Sequence[Tensor]) -> Tensor
     for leaf in leaves:
         leaf.grad = None
     assert output.node is not None
-    run([(output.node, output.output_nr, empty_like(output))])
+    autograd.run([(output.node, output.output_nr, empty_like(output))])
     found = [state.grad, *(leaf.grad for leaf in leaves)]
     state.grad = None
     for leaf, grad in zip(leaves, own):

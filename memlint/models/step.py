@@ -11,7 +11,7 @@ from memlint.meta.autograd import backward, no_grad, saved_storages
 from memlint.meta.dims import symbol
 from memlint.meta.nn import Module, count
 from memlint.meta.tape import Label
-from memlint.meta.tensor import Tensor, empty_like, recording, state
+from memlint.meta.tensor import Block, Tensor, block_like, recording, state
 from memlint.models import Recording
 from memlint.models.system import System
 
@@ -131,15 +131,9 @@ def _parameter_counts(*models: Module) -> list[tuple[str, int, int]]:
     return found
 
 
-def _copy_for_ema(modules: Sequence[Module]) -> list[Tensor]:
+def _copy_for_ema(modules: Sequence[Module]) -> Block:
     """``copy.deepcopy(model)``: every parameter and buffer once more."""
-    copies: dict[int, Tensor] = {}
-    saved = state.label
-    for module in modules:
-        for name, tensor in module.named_tensors():
-            if id(tensor) not in copies:
-                owner = state.tape.labels[tensor.storage.index].module
-                state.label = Label("ema", owner, name.rsplit(".", 1)[-1])
-                copies[id(tensor)] = empty_like(tensor)
-    state.label = saved
-    return list(copies.values())
+    originals = {id(tensor): tensor for module in modules for _, tensor in module.named_tensors()}.values()
+    known = state.tape.labels
+    labels = [known[tensor.storage.index]._replace(component="ema") for tensor in originals]
+    return block_like(list(originals), None, labels)

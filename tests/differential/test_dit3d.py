@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 from training import Comparison, adamw, compare, in_meta, in_torch, read, reference, report
 
-SETTINGS = 26
+SETTINGS = 26  # different ones; hypothesis draws some twice
 
 
 class Setting(NamedTuple):
@@ -88,10 +88,10 @@ def divides(setting: Setting) -> bool:
 
 def test_drawn_settings_agree_with_torch_within_a_hundredth() -> None:
     model = reference("dit3d")
-    comparisons: list[Comparison] = []
+    comparisons: dict[Setting, Comparison] = {}
 
     @settings(
-        max_examples=SETTINGS,
+        max_examples=2 * SETTINGS,
         deadline=None,
         derandomize=True,
         database=None,
@@ -101,13 +101,13 @@ def test_drawn_settings_agree_with_torch_within_a_hundredth() -> None:
     @given(DRAWN)
     def one(setting: Setting) -> None:
         assume(divides(setting))
-        comparison = run(model, setting)
-        comparisons.append(comparison)
-        assert comparison.worst <= 0.01, str(comparison)
+        if setting not in comparisons and len(comparisons) < SETTINGS:
+            comparisons[setting] = comparison = run(model, setting)
+            assert comparison.worst <= 0.01, str(comparison)
 
     one()
-    _, median = report(comparisons)
-    assert len({comparison.label for comparison in comparisons}) >= 25
+    _, median = report(list(comparisons.values()))
+    assert len(comparisons) == SETTINGS
     assert median <= 0.001
 
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from memlint.dialects import registry
 from memlint.dialects.spec import TrainingSpec
 from memlint.documents import shell
-from memlint.meta.jaxpr import Program
+from memlint.meta.jaxpr import PLAIN, Program
 from memlint.meta.tape import Tape
 from memlint.models import fsdm_lag, record
 
@@ -77,9 +77,9 @@ class Arrays:
             (prod(program.shapes[var][0]), program.shapes[var][1]) for var in program.residuals()
         )
         gradients = {program.cotangents[array.var] for array in program.parameters if array.var in program.cotangents}
-        program.equations.append((-1, *gradients))
+        program.write(PLAIN, -1, *gradients)
         tape = Tape()
-        program.write(tape, [], program.inputs | gradients)
+        program.run(tape, [], program.inputs | gradients)
         live = self.peak = 0
         for event in tape.events:
             live += tape.sizes[event] if event >= 0 else -tape.sizes[~event]

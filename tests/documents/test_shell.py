@@ -401,53 +401,13 @@ def test_a_script_that_was_not_followed_to_its_end_says_so() -> None:
     assert "256 training commands" in fault.message
 
 
-_pieces = st.lists(
-    st.sampled_from(
-        [
-            "$",
-            "{",
-            "}",
-            "(",
-            ")",
-            '"',
-            "'",
-            "`",
-            "\\",
-            "\n",
-            " ",
-            "=",
-            "A",
-            "B=1",
-            ":-",
-            "[@]",
-            "<<EOF",
-            "EOF",
-            "if ",
-            "then ",
-        ]
-        + [
-            "fi",
-            "for ",
-            "in ",
-            "do ",
-            "done",
-            "case ",
-            "esac",
-            ";;",
-            "|",
-            "&",
-            ";",
-            "#",
-            "python t.py ",
-            "--b ",
-            "+=",
-            "$((",
-            "))",
-        ]
-        + ["eval ", "export ", "é", "\t", "*", "[[", "]]", "\r", "<(", ">", "f() {", "bash -c ", "$1", "$@", "-z ", "!"]
-    ),
-    max_size=30,
-).map("".join)
+_FRAGMENTS = (
+    *("$", "{", "}", "(", ")", '"', "'", "`", "\\", "\n", " ", "=", "A", "B=1", ":-", "[@]", "<<EOF", "EOF", "if "),
+    *("then ", "fi", "for ", "in ", "do ", "done", "case ", "esac", ";;", "|", "&", ";", "#", "python t.py ", "--b "),
+    *("+=", "$((", "))", "eval ", "export ", "é", "\t", "*", "[[", "]]", "\r", "<(", ">", "f() {", "bash -c ", "$1"),
+    *("$@", "-z ", "!", "read -d '' A <<", "cat ", "A=(", "local ", "${A", "while ", "let ", "shift", "set -- "),
+)
+_pieces = st.lists(st.sampled_from(_FRAGMENTS), max_size=30).map("".join)
 
 
 @settings(max_examples=300, deadline=None)
@@ -461,7 +421,7 @@ def test_no_text_is_an_exception(script: str) -> None:
 
 
 @pytest.mark.skipif(BASH is None, reason="the oracle is a real bash")
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(
     lines=st.lists(
         st.sampled_from(

@@ -126,11 +126,16 @@ KNOWN = {
     "if on numbers": "N=8\nif [ $N -gt 4 ]; then B=1; elif [ $N -gt 2 ]; then B=2; else B=3; fi\npython t.py --b $B",
     "elif": "N=3\nif [ $N -gt 4 ]; then B=1; elif [ $N -gt 2 ]; then B=2; else B=3; fi\npython t.py --b $B",
     "double brackets": 'M=vit_l\nif [[ $M == vit_* && -n "$M" ]]; then B=1; fi\npython t.py --b $B',
+    "a pattern with quotes in it": 'M=a-b\nif [[ $M == *"-"* ]]; then B=1; fi\nif [[ $M != a* ]]; then B=2; fi\n'
+    "python t.py --b $B",
+    "two assignments before elif": "R=2\nif [[ $R == 1 ]]; then  A=1 B=2\nelif [[ $R == 2 ]]; then  A=3 B=4\nelse A=5\n"
+    "fi\npython t.py --a $A --b $B",
     "double parentheses": "N=3\nif (( N > 2 )); then B=1; else B=2; fi\npython t.py --b $B",
     "! and test": 'A=x\nif ! test "$A" = y; then B=1; else B=2; fi\npython t.py --b $B',
     "&& and ||": "A=1\n[ $A = 1 ] && B=5\n[ $A = 2 ] || C=6\n[ $A = 2 ] && D=7\npython t.py --b $B --c $C --d ${D:-no}",
     "the default idiom with -z": '[ -z "$B" ] && B=32\n[[ -n "$C" ]] || C=2\npython t.py --b $B --c $C',
-    "the default idiom with if": 'if [ -z "${B}" ]; then B=32; fi\nif [ "$C" == "" ]; then C=3; fi\npython t.py --b $B --c $C',
+    "the default idiom with if": 'if [ -z "${B}" ]; then B=32; fi\nif [ "$C" == "" ]; then C=3; fi\n'
+    "python t.py --b $B --c $C",
     "positional defaults": "python t.py --b ${1:-8} --c ${2-9}",
     "a default for an argument by test": 'Z=$2\nif [ "$Z" == "" ]; then Z=3; fi\npython t.py --z $Z',
     "an option loop": "B=4\nwhile [[ $# -gt 0 ]]; do case $1 in --b) B=$2; shift 2;; esac; done\npython t.py --b $B",
@@ -150,7 +155,8 @@ KNOWN = {
     "a command in a variable": 'P="python t.py"\n$P --a 1\nPY=python\n$PY t.py --b 2',
     "a command in an array": 'C=(python t.py --p "x y")\n"${C[@]}" --b 2',
     "bash -c": "A=1\nexport B=2\nbash -c 'python t.py --b $B --a ${A:-unset}'\nbash -c \"python t.py --a $A\"",
-    "env, nohup, time and exec": "env X=1 python t.py --a 1\nnohup python t.py --b 2\ntime python t.py --c 3\nexec python t.py --d 4",
+    "env, nohup, time and exec": "env X=1 python t.py --a 1\nnohup python t.py --b 2\ntime python t.py --c 3\n"
+    "exec python t.py --d 4",
     "let": "A=3\nlet B=A*2\npython t.py --b $B",
     "comments": "python t.py --a 1 # --b 2\n# python t.py --c 3\npython t.py --x a#b",
     "non-ASCII text": "N='größe ü'\npython t.py --n \"$N\" --x é$N",
@@ -252,7 +258,8 @@ def _atoms(draw: st.DrawFn) -> str:
     if kind == 5:
         return f"'{draw(_plain)}  ${name}'"
     if kind == 6:
-        return f"$(( {draw(st.integers(-9, 9))} {draw(st.sampled_from(['+', '-', '*', '/', '%']))} {draw(st.integers(1, 9))} ))"
+        operator = draw(st.sampled_from(["+", "-", "*", "/", "%", "**", "<", "&"]))
+        return f"$(( {draw(st.integers(-9, 9))} {operator} {draw(st.integers(1, 9))} ))"
     if kind == 7:
         return "\\" + draw(st.sampled_from([" ", "$", '"', "'", "\\", "a"])) + "e"
     if kind == 8:
@@ -285,11 +292,8 @@ def _values(draw: st.DrawFn) -> str:
 def _scripts(draw: st.DrawFn) -> str:
     lines = [f"{name}={draw(_values())}" for name in draw(st.permutations(["A", "B", "CC", "D_1"]))]
     lines.insert(0, "L=(" + " ".join(draw(st.lists(_plain, min_size=0, max_size=3))) + ")")
-    lines = (
-        lines[: draw(st.integers(1, 5))] + ["A=${A:-1} B=${B:-2} CC=${CC:-3} D_1=${D_1:-4}"]
-        if draw(st.booleans())
-        else lines
-    )
+    if draw(st.booleans()):
+        lines = [*lines[: draw(st.integers(1, 5))], "A=${A:-1} B=${B:-2} CC=${CC:-3} D_1=${D_1:-4}"]
     for _ in range(draw(st.integers(0, 3))):
         name, other = draw(_names), draw(_names)
         extra = draw(st.integers(0, 5))
@@ -300,9 +304,9 @@ def _scripts(draw: st.DrawFn) -> str:
                 f'if [ "${name}" = "${other}" ]; then {name}={draw(_values())}; else {other}={draw(_values())}; fi'
             )
         elif extra == 2:
-            lines.append(
-                f'case "${name}" in {draw(_plain)}) {name}=1;; *{draw(st.sampled_from("abx0"))}*) {other}=2;; *) {other}=3;; esac'
-            )
+            some = draw(st.sampled_from("abx0"))
+            cases = f"{draw(_plain)}) {name}=1;; *{some}*) {other}=2;; *) {other}=3;;"
+            lines.append(f'case "${name}" in {cases} esac')
         elif extra == 3:
             lines.append(f"L+=({draw(_words)})")
         elif extra == 4:

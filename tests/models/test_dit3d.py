@@ -145,3 +145,8 @@ def test_spellings_of_one_size_are_one_model(name: str) -> None:
 def test_what_is_not_known_says_which_key_it_is(override: str, word: str) -> None:
     with pytest.raises(ValueError, match=word):
         estimate(override)
+
+
+@pytest.mark.parametrize("patch", ["[4,128,128]", "[32,16,16]", "128"])
+def test_a_patch_larger_than_the_video_still_has_an_answer(patch: str) -> None:
+    assert estimate(f"DIT_PATCH_SIZE={patch}").allocated_bytes > 0
