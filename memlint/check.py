@@ -15,10 +15,11 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from memlint.discover import Found, display, matches, walk
 from memlint.documents.node import Document, Span
+from memlint.named_tuple import NamedTuple
 from memlint.plugin import ERROR, Finding, Rule, Run
 from memlint.reports.report import Budget, Report, RunReport, StatedFact, UnresolvedValue
 from memlint.rules_registry import INTERNAL_ERROR, RuleInfo
@@ -221,7 +222,7 @@ class _Checker:
                 spec,
                 estimate,
                 allowed.size_bytes,
-                lambda changed: estimate_spec(changed, allowed.gpu),
+                lambda changed: estimate_spec(changed, allowed.gpu, detailed=False),
                 _spell,
                 host_budget_bytes=allowed.host_bytes,
                 gpu=allowed.gpu,
@@ -324,14 +325,17 @@ class _Checker:
 # -- pieces ------------------------------------------------------------------------------------------
 
 
-def estimate_spec(spec: TrainingSpec, gpu: str = "", symbolic: bool = False) -> Estimate:
-    """The estimate of one run on a card ("" for none in particular). Raises models.UnknownModel."""
+def estimate_spec(spec: TrainingSpec, gpu: str = "", symbolic: bool = False, detailed: bool = True) -> Estimate:
+    """The estimate of one run on a card ("" for none in particular). Raises models.UnknownModel.
+
+    Without ``detailed`` it has totals only: what a what-if needs.
+    """
     from memlint import models
     from memlint.dialects.spec import ASSUMED
     from memlint.tape.allocator_conf import ConfError, parse_conf
     from memlint.tape.summary import estimate
 
-    recording = models.record(spec, symbolic=symbolic)
+    recording = models.record(spec, symbolic=symbolic, named=detailed)
     options: dict[str, Any] = {}
     if isinstance(spec.get("allocator_conf"), str):
         # What torch would reject is MEM602's to say; the figures are then those of the defaults.
@@ -352,6 +356,7 @@ def estimate_spec(spec: TrainingSpec, gpu: str = "", symbolic: bool = False) -> 
         has_matmul=recording.has_matmul,
         has_convolution=recording.has_convolution,
         assumptions=assumed,
+        detailed=detailed,
         **options,
     )
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+
+from memlint.named_tuple import NamedTuple
 
 # What a walk looks at; a file given by name may have any suffix.
 SUFFIXES = frozenset((".yaml", ".yml", ".json", ".toml", ".py", ".sh", ".bash", ".slurm", ".sbatch"))
@@ -42,7 +43,7 @@ class _Matcher(NamedTuple):
     folders_only: bool
 
 
-_NOTHING = re.compile(r"(?!)")
+_NOTHING = r"(?!)"
 _MATCHERS: dict[str, _Matcher | None] = {}
 
 
@@ -88,7 +89,7 @@ def _translate(line: str) -> _Matcher | None:
         elif rest[0] == "[":
             end = rest.find("]", 3 if rest[1:2] in ("!", "^") else 2)
             if end < 0:
-                return _Matcher(_NOTHING, negated, folders_only)  # as in git
+                return _Matcher(re.compile(_NOTHING), negated, folders_only)  # as in git
             members = rest[1:end]
             inverse = members[:1] in ("!", "^")
             members = members[inverse:].replace("\\", "\\\\").replace("[", "\\[").replace("^", "\\^")
@@ -103,7 +104,7 @@ def _translate(line: str) -> _Matcher | None:
     try:
         return _Matcher(re.compile(expression, re.DOTALL), negated, folders_only)
     except re.error:
-        return _Matcher(_NOTHING, negated, folders_only)
+        return _Matcher(re.compile(_NOTHING), negated, folders_only)
 
 
 def verdict(globs: Iterable[str], relative: str, is_folder: bool) -> bool | None:

@@ -7,11 +7,12 @@ run turns them into spans and edits. Every fix carries the peak after it, comput
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from memlint.dialects.spec import Fact, TrainingSpec
 from memlint.documents.node import Edit as Edit
 from memlint.documents.node import Fault, Span
+from memlint.named_tuple import NamedTuple
 from memlint.tape.estimate import OOM, Estimate
 
 ERROR = "error"
@@ -69,6 +70,9 @@ class Finding(NamedTuple):
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
+# Facts that do not touch what one micro batch's forward keeps.
+OUTSIDE_FORWARD = ("gradient_accumulation_steps", "ema", "optimizer", "optimizer_implementation")
+
 # Between these, one doubling says enough: next to linear, next to quadratic.
 CLEAR_EXPONENTS = ((0.9, 1.1), (1.9, 2.1))
 
@@ -123,6 +127,7 @@ class Run:
         self._estimator = estimator
         self._spell = spell
         self._saved = saved or (lambda changed: estimator(changed).saved_bytes)
+        self._seen: dict[str, tuple[Any, int]] = {}  # fact -> a value tried alone, and the bytes saved with it
         self._memo: dict[tuple[tuple[str, Any], ...], Estimate] = {}
 
     # -- facts
@@ -178,17 +183,21 @@ class Run:
     # -- what if
 
     def what_if(self, **changes: Any) -> Estimate:
-        """The estimate of this run with some facts changed. Remembered: asking twice costs once."""
+        """The totals of this run with some facts changed (no components). Remembered: asking twice costs once."""
         key = tuple(sorted((name, repr(value)) for name, value in changes.items()))
         if key not in self._memo:
-            self._memo[key] = self._estimator(self.spec.with_facts(**changes))
+            found = self._memo[key] = self._estimator(self.spec.with_facts(**changes))
+            alone = [name for name in changes if name not in OUTSIDE_FORWARD]
+            if len(alone) == 1:
+                self._seen[alone[0]] = (changes[alone[0]], found.saved_bytes)
         return self._memo[key]
 
     def growth(self, name: str) -> Growth | None:
-        """How the bytes that autograd keeps grow when a numeric fact doubles, measured by re-estimating.
+        """How the bytes that autograd keeps grow with a numeric fact, measured by re-estimating.
 
-        One doubling decides where its exponent is clear; else a second one takes out what does not depend on the
-        fact: for ``a * x**n + c`` the differences of successive doublings have the ratio ``2**n``.
+        One other value decides where the exponent is clear (one that a fix has tried already, else the double);
+        else two doublings take out what does not depend on the fact: for ``a * x**n + c`` the differences of
+        successive doublings have the ratio ``2**n``.
         """
         import math
 
@@ -196,13 +205,17 @@ class Run:
         if fact is None or self.estimate is None or not isinstance(fact.value, int) or fact.value < 1:
             return None
         base = self.estimate.saved_bytes
-        once = self._saved(self.spec.with_facts(**{name: fact.value * 2}))
-        if once <= base or base == 0:
+        other, bytes_with_other = self._seen.get(name, (None, 0))
+        if not isinstance(other, int) or other == fact.value or bytes_with_other <= 0:
+            other = fact.value * 2
+            bytes_with_other = self._saved(self.spec.with_facts(**{name: other}))
+        if bytes_with_other == base or base == 0:
             return Growth(fact, 0.0)
-        exponent = math.log2(once / base)
+        exponent = math.log(bytes_with_other / base) / math.log(other / fact.value)
         if not any(low <= exponent <= high for low, high in CLEAR_EXPONENTS):
+            once = self._saved(self.spec.with_facts(**{name: fact.value * 2}))
             twice = self._saved(self.spec.with_facts(**{name: fact.value * 4}))
-            exponent = math.log2((twice - once) / (once - base)) if twice > once else 0.0
+            exponent = math.log2((twice - once) / (once - base)) if twice > once > base else 0.0
         return Growth(fact, exponent)
 
     # -- saying it

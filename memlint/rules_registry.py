@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
+from memlint.named_tuple import NamedTuple
 from memlint.plugin import Rule
 
 ENTRY_POINTS = "memlint.rules"

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from memlint.discover import Pattern
+from memlint.named_tuple import NamedTuple
 from memlint.plugin import SEVERITIES
 
 FORMATS = ("full", "concise", "json", "github")

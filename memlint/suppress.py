@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from memlint.documents.node import Span
+from memlint.named_tuple import NamedTuple
 from memlint.plugin import SAFE, WARNING, Edit, Finding, Fix
 from memlint.reports.text import source_lines
 from memlint.rules_registry import RuleInfo, UnknownRule, require, specificity
@@ -25,8 +25,9 @@ UNUSED = ("MEM002", "unused-suppression")
 BAD = ("MEM005", "bad-suppression")
 FORMS = ("ignore", "file-ignore", "disable", "enable")
 
-_DIRECTIVE = re.compile(r"\s*([A-Za-z-]*)\s*(?:\[([^\]]*)\])?(.*)", re.DOTALL)
-_IN_COMMENT = re.compile(r"(?:#|//|^)\s*memlint:")
+# As text: compiled when a file has a comment of ours.
+_DIRECTIVE = r"(?s)\s*([A-Za-z-]*)\s*(?:\[([^\]]*)\])?(.*)"
+_IN_COMMENT = r"(?:#|//|^)\s*memlint:"
 
 
 class Comment(NamedTuple):
@@ -201,7 +202,7 @@ def scan(path: str, text: str, rules: Sequence[RuleInfo]) -> Suppressions:
 
     open_ranges: list[Directive] = []
     for comment in comments(text, document.format):
-        match = _IN_COMMENT.search(comment.text)
+        match = re.search(_IN_COMMENT, comment.text)
         if match is None:
             continue
         start = comment.column + match.start()
@@ -245,7 +246,7 @@ def scan(path: str, text: str, rules: Sequence[RuleInfo]) -> Suppressions:
 
 
 def _parse(said: str, span: Span, rules: Sequence[RuleInfo]) -> tuple[str, tuple[str, ...], str] | Finding:
-    match = _DIRECTIVE.match(said)
+    match = re.match(_DIRECTIVE, said)
     assert match is not None  # every part of the expression may be empty
     form, inside, reason = match.groups()
     if form not in FORMS:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import Any, NamedTuple
+from typing import Any
+
+from memlint.named_tuple import NamedTuple
 
 
 class Gpu(NamedTuple):

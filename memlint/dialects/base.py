@@ -10,13 +10,14 @@ The Python half is a module of this folder with any of these functions, found by
 from __future__ import annotations
 
 import re
-from typing import Any, NamedTuple
+from typing import Any
 
 from memlint.dialects import schema as schemas
 from memlint.dialects.schema import ANNOTATION, Key, Schema
 from memlint.dialects.spec import ASSUMED, DEFAULT, WRITTEN, Fact, Missing, TrainingSpec
 from memlint.documents import arguments
 from memlint.documents.node import Command, Document, Node, Unresolved
+from memlint.named_tuple import NamedTuple
 
 
 class Match(NamedTuple):
@@ -166,53 +167,9 @@ class Dialect:
 
     def spec(self, match: Match, run: str = "train") -> TrainingSpec:
         """The facts of a run that :meth:`match` found, each with where it came from."""
-        document, root, missing = match.document, match.root, list(match.missing)
-        document, root = self._graft(document, root, missing)
-        facts: dict[str, Fact] = {}
-        unknown: set[str] = set()
-        blocked: set[int] = set()
-        for key in self.keys:
-            annotation = key.annotation
-            if "fact" not in annotation and not annotation.get("memory_relevant"):
-                continue
-            name = annotation.get("fact", "")
-            source = match.options if match.options is not None else None
-            node = child(source, key.names) if source is not None and len(key.path) == 1 else None
-            is_option = node is not None or (match.launch is not None and match.options is None)
-            if node is None:
-                node = lookup(root, key)
-            if node is not None and node.is_unresolved:
-                unknown.add(name)
-                if id(node) not in blocked:
-                    blocked.add(id(node))
-                    spelled = _spelled(node, key, is_option)
-                    missing.append(Missing(spelled, node.key_span or node.span, _unknown(node)))
-                continue
-            if node is not None and node.value is None and self._is_absent(key):
-                node = None
-            if not name:
-                continue
-            if node is None:
-                if "default" in annotation and name not in facts and name not in unknown:
-                    spelled = _spelled(None, key, match.launch is not None and match.options is None)
-                    reason = annotation.get("default_of", "")
-                    facts[name] = Fact(name, annotation["default"], DEFAULT, spelled, None, reason)
-                continue
-            known = facts.get(name)
-            if known is not None and known.origin == WRITTEN:
-                continue
-            spelled = _spelled(node, key, is_option)
-            gap = next((part for part in node.walk() if part.is_unresolved), None)
-            if gap is not None or not schemas.accepts(node, key.schema, self.schema):
-                reason = _unknown(gap) if gap is not None else "not a value that this key takes"
-                missing.append(Missing(spelled, node.key_span or node.span, reason))
-                unknown.add(name)
-                facts.pop(name, None)
-                continue
-            facts[name] = Fact(name, fact_value(node.plain(), annotation), WRITTEN, spelled, node)
-        for name in unknown:
-            if name in facts and facts[name].origin == DEFAULT:
-                del facts[name]
+        missing = list(match.missing)
+        document, root = self._graft(match.document, match.root, missing)
+        facts = self._facts(match, root, missing)
         self._family_facts(facts)
         spec = TrainingSpec(
             family=self.family,
@@ -232,6 +189,46 @@ class Dialect:
         if self.module is not None and hasattr(self.module, "complete"):
             spec = self.module.complete(spec)
         return spec
+
+    def _facts(self, match: Match, root: Node, missing: list[Missing]) -> dict[str, Fact]:
+        """What the keys say. A written key goes before a default; of several written ones the schema's first."""
+        written: dict[str, Fact] = {}
+        defaults: dict[str, Fact] = {}
+        unknown: set[str] = set()  # facts that a key sets to what is not known: no default stands for them
+        seen: set[int] = set()  # unresolved nodes above several keys
+        all_options = match.launch is not None and match.options is None
+        for key in self.keys:
+            annotation = key.annotation
+            name = annotation.get("fact", "")
+            if not name and not annotation.get("memory_relevant"):
+                continue
+            node = child(match.options, key.names) if len(key.path) == 1 else None
+            is_option = node is not None or all_options
+            if node is None:
+                node = lookup(root, key)
+            if node is not None and node.value is None and self._is_absent(key):
+                node = None
+            if node is None:
+                if "default" in annotation and name:
+                    reason = annotation.get("default_of", "")
+                    fact = Fact(name, annotation["default"], DEFAULT, _spelled(None, key, is_option), None, reason)
+                    defaults.setdefault(name, fact)
+                continue
+            spelled = _spelled(node, key, is_option)
+            gap = next((part for part in node.walk() if part.is_unresolved), None)
+            if gap is None and schemas.accepts(node, key.schema, self.schema):
+                fact = Fact(name, fact_value(node.plain(), annotation), WRITTEN, spelled, node)
+                written.setdefault(name, fact)
+                continue
+            unknown.add(name)
+            if id(node) not in seen:
+                seen.add(id(node))
+                reason = _unknown(gap) if gap is not None else "not a value that this key takes"
+                missing.append(Missing(spelled, node.key_span or node.span, reason))
+        facts = {name: fact for name, fact in defaults.items() if name not in unknown}
+        facts.update(written)
+        facts.pop("", None)
+        return facts
 
     def _is_absent(self, key: Key) -> bool:
         """Whether an empty value of a key means the same as its absence."""
@@ -364,9 +361,9 @@ def _unknown(node: Node) -> str:
 
 def _spelled(node: Node | None, key: Key, is_option: bool) -> str:
     """A key as the family spells it: as it was written, else as the schema names it."""
-    name = key.path[-1]
+    name = key.path[0] if is_option else key.path[-1]
     if node is not None and not node.is_unresolved and node.key_path:
-        last = node.key_path.rsplit(".", 1)[-1] if not is_option else node.key_path
+        last = node.key_path if is_option else node.key_path.rsplit(".", 1)[-1]
         name = last if last in key.names else name
     if is_option:
         return ("--" if len(name) > 1 else "-") + name

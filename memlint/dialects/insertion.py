@@ -243,7 +243,10 @@ def _add_toml(text: SourceText, parent: Node, anchor: Node | None, missing: tupl
     dotted = ".".join(map(_toml_key, missing))
     if not parent.key_path:
         return [text.insertion(0, f"{dotted} = {toml_value(value)}{text.newline}")]
-    return []
+    if parent.key_span is None or parent.key_span.path != text.path:
+        return []
+    end_of_header = text.line_end(parent.key_span.line)
+    return [text.insertion(end_of_header, f"{text.newline}{dotted} = {toml_value(value)}")]
 
 
 def _is_toml_table(node: Node, text: SourceText) -> bool:
@@ -304,7 +307,7 @@ def _add_python_entry(
         return []
     item = _nested(missing[1:], value)
     key_start, _ = bounds(text.starts, anchor.key_span)
-    _, end = bounds(text.starts, anchor.span)
+    _, end = bounds(text.starts, anchor.via[0] if anchor.via else anchor.span)  # a name's value is elsewhere
     quoted = text.text[key_start : key_start + 1] in ("'", '"')
     entry = f"{missing[0]!r}: {python_value(item)}" if quoted else f"{missing[0]}={python_value(item)}"
     if quoted and text.text[key_start] == '"':

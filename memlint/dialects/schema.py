@@ -32,10 +32,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from memlint.dialects.spec import TrainingSpec
 from memlint.documents.node import Node, Unresolved
+from memlint.named_tuple import NamedTuple
 
 Schema = dict[str, Any]
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from memlint.documents.node import Command, Document, Node, Span
+from memlint.named_tuple import NamedTuple
 
 WRITTEN = "written"  # the config says so: `node` is where
 DEFAULT = "default"  # a documented default of a named framework or code base: `reason` says which

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from memlint.documents import hydra_grammar
 from memlint.documents.interpolation import MISSING, has_interpolation, select
@@ -21,6 +20,7 @@ from memlint.documents.merge import moved
 from memlint.documents.node import Document, Fault, Node, Span
 from memlint.documents.overrides import OverrideError, put, split_key
 from memlint.documents.places import inside, repository_root
+from memlint.named_tuple import NamedTuple
 
 MAX_FILES = 256
 MAX_ENTRIES = 2_000

@@ -6,10 +6,11 @@ Values are typed as Hydra types them: ``1e-3`` is a float, ``[1,2]`` a list, ``{
 from __future__ import annotations
 
 import re
-from typing import Any, NamedTuple
+from typing import Any
 
 from memlint.documents.node import Node, Span
 from memlint.documents.overrides import OVERRIDE_PATH, OverrideError
+from memlint.named_tuple import NamedTuple
 
 MAX_DEPTH = 50
 

@@ -7,7 +7,9 @@ Positions are 1-based, counted in code points, and ends are exclusive. Line ``n`
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple, Union
+from typing import Any, Union
+
+from memlint.named_tuple import NamedTuple
 
 
 class Span(NamedTuple):

@@ -11,12 +11,13 @@ from __future__ import annotations
 import ast
 import os
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from memlint.documents.arithmetic import Known, Unknown, binary, compare, unary
 from memlint.documents.lines import Lines
 from memlint.documents.merge import merge, moved
 from memlint.documents.node import Document, Fault, Node, Span, Unresolved
+from memlint.named_tuple import NamedTuple
 
 MAX_DEPTH = 60  # of expressions; of blocks within blocks; of values within values
 MAX_NODES = 100_000

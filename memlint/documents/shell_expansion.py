@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from memlint.documents import shell_arithmetic as arithmetic
 from memlint.documents.shell_words import (
@@ -19,6 +19,7 @@ from memlint.documents.shell_words import (
     text_of,
     used,
 )
+from memlint.named_tuple import NamedTuple
 
 _parser: Any = None
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 from memlint.documents.lines import position
 from memlint.documents.node import Node, Span, Unresolved
+from memlint.named_tuple import NamedTuple
 
 
 class Piece(NamedTuple):

@@ -27,18 +27,16 @@ for _word in ("yes", "true", "on"):
 for _word in ("no", "false", "off"):
     _CONSTANTS.update(dict.fromkeys((_word, _word.title(), _word.upper()), False))
 
-_INT = re.compile(
-    r"[-+]?(?:0b[01_]+|0[0-7_]+|0x[0-9a-fA-F_]+|0|[1-9][0-9_]*(?::[0-5]?[0-9])*)",
-)
-_FLOAT = re.compile(
-    r"""[-+]?[0-9][0-9_]*\.[0-9_]*(?:[eE][-+][0-9]+)?
+# As text: compiled for the first number that is not written in the plainest way.
+_INT = r"[-+]?(?:0b[01_]+|0[0-7_]+|0x[0-9a-fA-F_]+|0|[1-9][0-9_]*(?::[0-5]?[0-9])*)"
+_FLOAT = (
+    r"""(?x)[-+]?[0-9][0-9_]*\.[0-9_]*(?:[eE][-+][0-9]+)?
       | [-+]?[0-9]+(?:_[0-9]+)*\.[0-9_]*(?:[eE][-+]?[0-9]+)?
       | [-+]?[0-9]+(?:_[0-9]+)*[eE][-+]?[0-9]+
       | \.[0-9][0-9_]*(?:[eE][-+][0-9]+)?
       | [-+]?[0-9][0-9_]*(?::[0-5]?[0-9])+\.[0-9_]*
       | [-+]?\.(?:inf|Inf|INF)
-      | \.(?:nan|NaN|NAN)""",
-    re.VERBOSE,
+      | \.(?:nan|NaN|NAN)"""
 )
 
 _CORE = "tag:yaml.org,2002:"
@@ -65,14 +63,32 @@ def scalar(text: str) -> str | int | float | bool | None:
     if text in _CONSTANTS:
         return _CONSTANTS[text]
     if text[0] in "+-.0123456789" and len(text) <= MAX_NUMBER_LENGTH:
+        plain = _plain_number(text)
+        if plain is not None:
+            return plain
         try:
-            if _INT.fullmatch(text):
+            if re.fullmatch(_INT, text):
                 return _int(text)
-            if _FLOAT.fullmatch(text):
+            if re.fullmatch(_FLOAT, text):
                 return _float(text)
         except ValueError:  # "0x_", which YAML 1.1 calls an integer without digits
             return text
     return text
+
+
+def _plain_number(text: str) -> int | float | None:
+    """``128``, ``0.5``, ``1.0e-4``: what Python and the expressions above read alike; None for all else."""
+    if not text.isascii():
+        return None
+    if text.isdigit():
+        return int(text) if text[0] != "0" or text == "0" else None
+    whole, _, rest = text.partition(".")
+    mantissa, exponent, power = rest.partition("e")
+    if exponent:
+        power = power[1:] if power[:1] in ("+", "-") else power
+        if not power.isdigit():
+            return None
+    return float(text) if whole.isdigit() and mantissa.isdigit() else None
 
 
 def _int(text: str) -> int:

@@ -57,7 +57,7 @@ class Program:
 
     dtype                  of activations; parameters are float32 and cast where it differs
     sizes, labels, shapes  by array; ``shapes`` only in symbolic recordings
-    equations, kinds       (array written or -1, arrays read ...); PLAIN, CHEAP, COSTLY or PRODUCT
+    written, reads, kinds  the equations: array written (or -1), arrays read, and PLAIN, CHEAP, COSTLY or PRODUCT
     inputs                 arrays that exist before the program runs: arguments, never freed inside
     virtual                arrays that are no memory (broadcast constants, iota masks), though ``jax.vjp`` lists them
     """
@@ -67,7 +67,8 @@ class Program:
         self.sizes: list[int] = []
         self.labels: list[Label] = []
         self.shapes: list[tuple[Shape, int]] | None = [] if symbolic else None
-        self.equations: list[tuple[int, ...]] = []
+        self.written: list[int] = []
+        self.reads: list[tuple[int, ...]] = []
         self.kinds: list[int] = []
         self.rules: list[Rule] = []
         self.inputs: set[int] = set()
@@ -99,7 +100,8 @@ class Program:
 
     def write(self, kind: int, out: int, *reads: int) -> None:
         """An equation that writes ``out`` (-1: something that is on the tape already)."""
-        self.equations.append((out, *reads))
+        self.written.append(out)
+        self.reads.append(reads)
         self.kinds.append(kind)
 
     def input(self, shape: Shape, dtype: DType = float32, label: Label | None = None) -> Array:
@@ -155,7 +157,7 @@ class Program:
 
     def backward(self, loss: Array) -> None:
         """Write the backward pass of a scalar; the parameters' gradients are left in ``cotangents``."""
-        self.forward_end = len(self.equations)
+        self.forward_end = len(self.written)
         self.forward_arrays = len(self.sizes)
         rules, self.rules = self.rules, []
         seed = self.new(loss.shape)
@@ -169,7 +171,8 @@ class Program:
         return sum(self.sizes[var] for var in self.residuals())
 
     def residuals(self) -> set[int]:
-        read = {var for equation in self.equations[self.forward_end :] for var in equation[1:]}
+        """Their numbers."""
+        read = {var for reads in self.reads[self.forward_end :] for var in reads}
         return {var for var in read - self.inputs if var < self.forward_arrays}
 
     # -- liveness
@@ -177,29 +180,30 @@ class Program:
     def run(self, tape: Tape, phases: Sequence[tuple[int, str]], placed: Iterable[int], fuse: bool = True) -> None:
         """Run the program on a tape: allocate what each equation writes, free what it is the last to read.
 
-        phases  (index into ``equations``, phase name), in order
+        phases  (index of the first equation, phase name), in order
         placed  arrays with no memory of their own here: on the tape already, or inside another array that is
         fuse    False: every array of the jaxpr is memory, as if each equation were a kernel of its own
         """
-        elsewhere = self.virtual.union(placed)
-        alive, behind = self._fused(elsewhere) if fuse else self._unfused()
+        elsewhere = bytearray(len(self.sizes))
+        for var in (*self.virtual, *placed):
+            elsewhere[var] = 1
+        alive, behind = self._fused(elsewhere, fuse)
 
-        last_read = bytearray(len(self.sizes))
-        plan: list[tuple[int, list[int]]] = []  # (array that an equation allocates or -1, arrays it is the last to read)
-        for index in range(len(self.equations) - 1, -1, -1):
-            equation = self.equations[index]
+        # What an equation allocates (-1: nothing), and what it is the last to read.
+        plan: list[tuple[int, list[int]]] = []
+        read = elsewhere[:]
+        for index in range(len(alive) - 1, -1, -1):
+            var = self.written[index]
             dying: list[int] = []
-            var = equation[0]
             if not alive[index] or (var >= 0 and behind[var] is not None):
                 plan.append((-1, dying))
                 continue
-            for operand in equation[1:]:
+            for operand in self.reads[index]:
                 for source in behind[operand] or (operand,):
-                    if not last_read[source]:
-                        last_read[source] = 1
-                        if source not in elsewhere:
-                            dying.append(source)
-            plan.append((-1 if var in elsewhere else var, dying))
+                    if not read[source]:
+                        read[source] = 1
+                        dying.append(source)
+            plan.append((-1 if var >= 0 and elsewhere[var] else var, dying))
         plan.reverse()
 
         number = [-1] * len(self.sizes)
@@ -220,43 +224,35 @@ class Program:
             if name:
                 tape.mark(name)
 
-    def _alive(self) -> tuple[bytearray, list[int], bytearray]:
-        """Equations that are not dead code; by array, how many of these read it, and whether a product does."""
-        alive = bytearray(len(self.equations))
-        readers = [0] * len(self.sizes)
-        operand = bytearray(len(self.sizes))
-        for index in range(len(self.equations) - 1, -1, -1):
-            equation = self.equations[index]
-            if equation[0] < 0 or readers[equation[0]]:
+    def _fused(self, elsewhere: bytearray, fuse: bool) -> tuple[bytearray, list[tuple[int, ...] | None]]:
+        """Which equations are not dead code; by array, None where it is memory, else what its readers really read."""
+        written, kinds, sizes = self.written, self.kinds, self.sizes
+        alive = bytearray(len(written))
+        readers = [0] * len(sizes)
+        operand = bytearray(len(sizes))  # of a product
+        for index in range(len(written) - 1, -1, -1):
+            var = written[index]
+            if var < 0 or readers[var]:
                 alive[index] = 1
-                product = self.kinds[index] == PRODUCT
-                for var in equation[1:]:
-                    readers[var] += 1
-                    if product:
-                        operand[var] = 1
-        return alive, readers, operand
+                for one in self.reads[index]:
+                    readers[one] += 1
+                if kinds[index] == PRODUCT:
+                    for one in self.reads[index]:
+                        operand[one] = 1
 
-    def _unfused(self) -> tuple[bytearray, list[tuple[int, ...] | None]]:
-        return self._alive()[0], [None] * len(self.sizes)
-
-    def _fused(self, elsewhere: set[int]) -> tuple[bytearray, list[tuple[int, ...] | None]]:
-        """Which equations run; by array, None where it is memory, else the arrays that its readers really read."""
-        alive, readers, operand = self._alive()
-        sizes = self.sizes
         behind: list[tuple[int, ...] | None] = [None] * len(sizes)
-        for index, equation in enumerate(self.equations):
-            kind = self.kinds[index]
-            if kind == PLAIN or kind == PRODUCT or not alive[index]:
-                continue
-            var, reads = equation[0], equation[1:]
-            if operand[var] or var in elsewhere:
+        if not fuse:
+            return alive, behind
+        for var, reads, kind, used in zip(written, self.reads, kinds, alive):
+            if not used or kind == PLAIN or kind == PRODUCT or operand[var] or elsewhere[var]:
                 continue
             if readers[var] > 1:
                 if kind == COSTLY:
                     continue
-                size = sizes[var]
-                if len(reads) > 1 and sum([sizes[one] >= size and one not in elsewhere for one in reads]) > 1:
-                    continue
+                if len(reads) > 1:
+                    size = sizes[var]
+                    if sum([sizes[one] >= size and not elsewhere[one] for one in reads]) > 1:
+                        continue
             if len(reads) == 1:
                 behind[var] = behind[reads[0]] or reads
             else:
@@ -267,13 +263,13 @@ class Program:
 def repeat(program: Program, count: int, function: Callable[[], tuple[Array, ...]]) -> list[tuple[Array, ...]]:
     """``function()`` for each of ``count`` independent turns of an unrolled loop. It is run once; the other turns
     (and their backward passes) are its equations with other numbers. Inside it, only ``program`` may be written."""
-    equations, sizes, shapes = program.equations, program.sizes, program.shapes
-    first_equation, first, first_rule = len(equations), len(sizes), len(program.rules)
+    sizes, shapes = program.sizes, program.shapes
+    start, first, first_rule = len(program.written), len(sizes), len(program.rules)
     outs = function()
     width = len(sizes) - first
     rules = program.rules[first_rule:]
     del program.rules[first_rule:]
-    body, kinds = equations[first_equation:], program.kinds[first_equation:]
+    written, reads, kinds = program.written[start:], program.reads[start:], program.kinds[start:]
     virtual = [var for var in program.virtual if var >= first]
     turns = [outs]
     for shift in range(width, count * width, width):
@@ -281,7 +277,8 @@ def repeat(program: Program, count: int, function: Callable[[], tuple[Array, ...
         program.labels.extend(program.labels[first : first + width])
         if shapes is not None:
             shapes.extend(shapes[first : first + width])
-        equations.extend([tuple([var + shift if var >= first else var for var in one]) for one in body])
+        program.written.extend([var + shift for var in written])
+        program.reads.extend([tuple([var + shift if var >= first else var for var in one]) for one in reads])
         program.kinds.extend(kinds)
         program.virtual.update([var + shift for var in virtual])
         turns.append(tuple(Array(program, out.var + shift, out.shape, out.dtype, out.tracked) for out in outs))
@@ -311,7 +308,7 @@ class _Written:
 
     def __init__(self, program: Program, rules: list[Rule], outs: list[int], first: int, width: int) -> None:
         kept, program.cotangents = program.cotangents, {}
-        start, self.first, self.end = len(program.equations), first, first + width
+        start, self.first, self.end = len(program.written), first, first + width
         self.base = len(program.sizes)
         self.incoming = len(outs)
         for out in outs:
@@ -319,8 +316,8 @@ class _Written:
         program.transpose(rules)
         self.given = [(var, one) for var, one in program.cotangents.items() if not first <= var < self.end]
         program.cotangents = kept
-        self.equations, self.kinds = program.equations[start:], program.kinds[start:]
-        del program.equations[start:], program.kinds[start:]
+        self.written, self.reads, self.kinds = program.written[start:], program.reads[start:], program.kinds[start:]
+        del program.written[start:], program.reads[start:], program.kinds[start:]
         inner = self.base + self.incoming
         self.sizes, self.labels = program.sizes[inner:], program.labels[inner:]
         del program.sizes[self.base :], program.labels[self.base :]
@@ -341,7 +338,8 @@ class _Written:
         if program.shapes is not None and self.shapes is not None:
             program.shapes.extend(self.shapes)
         program.virtual.update([place(var) for var in self.virtual])
-        program.equations.extend([tuple(map(place, one)) for one in self.equations])
+        program.written.extend(map(place, self.written))
+        program.reads.extend([tuple(map(place, one)) for one in self.reads])
         program.kinds.extend(self.kinds)
         for var, one in self.given:
             program.give(var, place(one))

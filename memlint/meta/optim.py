@@ -134,6 +134,16 @@ class AdamW8bit(Optimizer):
     block: ClassVar[int] = 256
     smallest: ClassVar[int] = 4096
 
+    def allocate_state(self) -> None:
+        large = [parameter for parameter in self.parameters if parameter.numel >= self.smallest]
+        if large:
+            saved = state.label
+            self._label(large[0], "quantisation maps")
+            # One of 256 entries, signed, for the first moments, and one, unsigned, for the second.
+            self.state += [Tensor((256,), float32), Tensor((256,), float32)]
+            state.label = saved
+        super().allocate_state()
+
     def _allocate(self, parameter: Tensor) -> None:
         for name in ("first moment", "second moment"):
             self._label(parameter, name)

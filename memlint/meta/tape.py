@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from memlint.named_tuple import NamedTuple
 
 # The fixed component names of the report; the first ones label storages, the last ones are added per device.
 COMPONENTS = (

@@ -10,9 +10,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from memlint.meta.tape import Label, Tape
+from memlint.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from memlint.meta.autograd import Node

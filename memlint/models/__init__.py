@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from memlint.dialects.spec import TrainingSpec
 from memlint.meta.tape import Tape
+from memlint.named_tuple import NamedTuple
 
 # architecture (TrainingSpec.architecture) -> module of this package: its `build(spec)` makes the System, or its
-# `record(spec, symbolic)` and `saved_bytes(spec)` run a training step that is not PyTorch's
+# `record(spec, symbolic, named)` and `saved_bytes(spec)` run a training step that is not PyTorch's
 ARCHITECTURES = {
     "uni3d_dp": "uni3d_dp",
     "stdiff": "stdiff",
@@ -33,8 +34,9 @@ class Recording(NamedTuple):
     has_convolution: bool = False
 
 
-def record(spec: TrainingSpec, symbolic: bool = False) -> Recording:
-    """The tape of one steady training step of this run. With ``symbolic``, sizes keep their formulas.
+def record(spec: TrainingSpec, symbolic: bool = False, named: bool = True) -> Recording:
+    """The tape of one steady training step of this run. With ``symbolic``, sizes keep their formulas; without
+    ``named``, storages do not know their modules.
 
     Raises UnknownModel where the architecture, or a size it cannot do without, is unknown.
     """
@@ -44,7 +46,7 @@ def record(spec: TrainingSpec, symbolic: bool = False) -> Recording:
         return recording
     from memlint.models.step import record_step
 
-    return record_step(module.build, spec, symbolic)
+    return record_step(module.build, spec, symbolic, named)
 
 
 def saved_bytes(spec: TrainingSpec) -> int:

@@ -10,7 +10,7 @@ no padding, so no mask beside the causal one, which only eager attention makes. 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from memlint.meta import functional as F
 from memlint.meta.amp import to
@@ -18,6 +18,7 @@ from memlint.meta.autograd import no_grad
 from memlint.meta.checkpoint import checkpoint
 from memlint.meta.nn import Embedding, Linear, Module, parameter
 from memlint.meta.tensor import DType, Tensor, bool_, component, empty, float32, int64
+from memlint.named_tuple import NamedTuple
 
 MODEL_TYPES = ("gemma", "llama", "qwen2")
 

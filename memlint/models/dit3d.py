@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
-from typing import NamedTuple
 
 from memlint.dialects.spec import TrainingSpec
 from memlint.meta import functional as F
@@ -32,6 +31,7 @@ from memlint.meta.nn import (
 )
 from memlint.meta.tensor import DTYPES, Tensor, bool_, empty, float32, int64
 from memlint.models.system import System
+from memlint.named_tuple import NamedTuple
 
 TEMPORAL_HEADS = 8
 FREQUENCIES = 256  # width of the sinusoidal time step

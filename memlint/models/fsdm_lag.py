@@ -390,7 +390,7 @@ def record(spec: TrainingSpec, symbolic: bool = False) -> Recording:
     for component, name in STATE:
         _copy(tape, program, component, f"new {name}")
     program.backward(model.loss(images))
-    update = len(program.equations)
+    update = len(program.written)
     for array in parameters:
         gradient = program.cotangents.get(array.var)
         if gradient is not None:

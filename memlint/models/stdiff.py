@@ -10,17 +10,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from memlint.dialects.spec import TrainingSpec
+from memlint.meta import autograd
 from memlint.meta import functional as F
 from memlint.meta.amp import autocast, to
-from memlint.meta import autograd
 from memlint.meta.autograd import enable_grad, no_grad
 from memlint.meta.checkpoint import checkpoint
 from memlint.meta.nn import Activation, Conv, GroupNorm, Linear, Module, Sequential
 from memlint.meta.tensor import DTYPES, Shape, Tensor, bfloat16, empty, empty_like, float32, int64
 from memlint.models.system import System
+from memlint.named_tuple import NamedTuple
 
 NORM_GROUPS = 32  # diffusers' default for a UNet2DModel
 TIME_EMBEDDING_FACTOR = 4  # UNet2DModel: time_embed_dim = block_out_channels[0] * 4

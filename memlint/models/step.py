@@ -43,15 +43,19 @@ def symbolic_spec(spec: TrainingSpec) -> TrainingSpec:
 
 
 def record_step(
-    build: Callable[[TrainingSpec], System], spec: TrainingSpec, symbolic: bool = False
+    build: Callable[[TrainingSpec], System], spec: TrainingSpec, symbolic: bool = False, named: bool = True
 ) -> Recording:
-    """Record one steady step: optimizer state exists already, gradients do not (``zero_grad`` made them None)."""
+    """Record one steady step: optimizer state exists already, gradients do not (``zero_grad`` made them None).
+
+    Without ``named`` the events are the same, but storages do not know their modules: enough for a total.
+    """
     if symbolic:
         spec = symbolic_spec(spec)
     with recording(symbolic) as tape:
         tape.mark("setup")
         system = build(spec)
-        system.model.name()
+        if named:
+            system.model.name()
         parameters = system.model.parameters()
         for helper in system.helpers:
             helper.name(helper.path or type(helper).__name__.lower(), "helper_models")
@@ -74,7 +78,8 @@ def record_step(
             tape.mark("backward")
             backward(loss)
         tape.probabilities_kept_bytes, tape.probabilities_avoided_bytes = probabilities
-        tape.titles = {module.path: module.title for module in system.model.modules() if module.title}
+        if named:
+            tape.titles = {module.path: module.title for module in system.model.modules() if module.title}
         if symbolic:
             tape.parameter_counts = _parameter_counts(system.model, *system.helpers)
         tape.mark("optimizer_step")

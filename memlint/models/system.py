@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from memlint.meta.nn import Module
 from memlint.meta.tensor import DType, Tensor
+from memlint.named_tuple import NamedTuple
 
 
 class System(NamedTuple):

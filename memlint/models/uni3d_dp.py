@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 from memlint.dialects.spec import TrainingSpec
 from memlint.meta import functional as F
@@ -31,6 +31,7 @@ from memlint.meta.nn import (
 )
 from memlint.meta.tensor import DTYPES, Tensor, empty, int64
 from memlint.models.system import System
+from memlint.named_tuple import NamedTuple
 
 DIFFUSION_STEPS = 100
 STATE_FEATURES = 64

@@ -5,7 +5,7 @@ Shapes: B videos, S = frames x tokens per frame + text tokens, at most the maxim
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from memlint.data import decoders
 from memlint.dialects.spec import TrainingSpec
@@ -16,6 +16,7 @@ from memlint.meta.tensor import DTYPES, Tensor, default_dtype, empty, float32
 from memlint.models import UnknownModel
 from memlint.models.decoder import LanguageModel, hyperparameters, token_numbers
 from memlint.models.system import System
+from memlint.named_tuple import NamedTuple
 
 
 class Batch(NamedTuple):

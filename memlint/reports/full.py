@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from memlint.documents.node import Span
+from memlint.named_tuple import NamedTuple
 from memlint.plugin import ERROR, INFO, WARNING, Finding, Fix
 from memlint.reports.report import Report, RunReport
 from memlint.reports.text import clean, harmless_in_actions, shorten, source_lines, width

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
-_BREAK = re.compile("\r\n|[\n\r]")
-_YAML_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
-
 # Controls (C0 without tab, DEL, C1), line separators, and what re-orders text on a terminal (bidirectional
 # controls, after the "Trojan Source" paper, CVE-2021-42574).
 _UNSAFE = {
@@ -34,8 +29,10 @@ def source_lines(text: str, path: str) -> list[str]:
 
     YAML 1.1 has three more line breaks than other formats (chapter 4.2), and PyYAML counts by them.
     """
-    breaks = _YAML_BREAK if path.lower().endswith((".yaml", ".yml")) else _BREAK
-    return breaks.split(text)
+    more = ("\x85", "\u2028", "\u2029") if path.lower().endswith((".yaml", ".yml")) else ()
+    for line_break in ("\r\n", "\r", *more):
+        text = text.replace(line_break, "\n")
+    return text.split("\n")
 
 
 def width(text: str) -> int:

@@ -23,9 +23,9 @@ The rules, with their names in the source:
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from typing import NamedTuple
 
 from memlint.meta.tape import Tape
+from memlint.named_tuple import NamedTuple
 from memlint.tape.allocator_conf import DEFAULT as DEFAULT
 from memlint.tape.allocator_conf import MIN_LARGE_BYTES, POWER2_INTERVALS
 from memlint.tape.allocator_conf import AllocatorConf as AllocatorConf

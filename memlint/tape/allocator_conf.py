@@ -7,8 +7,7 @@ gives the newer name priority (tried with the allocator of torch 2.13.0+cu130).
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
+from memlint.named_tuple import NamedTuple
 from memlint.units import MiB
 
 ENVIRONMENT_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")  # the first one that is set counts

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import NamedTuple
 
 from memlint.meta.dims import Dim, Symbols
 from memlint.meta.tape import COMPONENTS, Tape
+from memlint.named_tuple import NamedTuple
 from memlint.tape.estimate import Component, Part
 from memlint.tape.phases import live_storages, rounded_sizes
 

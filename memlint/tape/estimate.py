@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from memlint.named_tuple import NamedTuple
 
 FITS = "FITS"
 TIGHT = "TIGHT"  # the interval straddles the budget

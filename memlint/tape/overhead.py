@@ -7,9 +7,10 @@ not with the model. Where nothing was published for a card, the interval spans a
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import memlint.data
+from memlint.named_tuple import NamedTuple
 from memlint.tape.estimate import Interval
 from memlint.units import format_bytes
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from itertools import accumulate
-from typing import NamedTuple
 
 from memlint.meta.tape import Tape
+from memlint.named_tuple import NamedTuple
 
 ROUNDING_BYTES = 512  # kMinBlockSize in c10/core/AllocatorConfig.h (torch 2.13): no block is finer
 SETUP = "setup"  # the phase of everything before the first mark

@@ -30,6 +30,7 @@ def estimate(
     assumptions: tuple[Assumption, ...] = (),
     has_matmul: bool = True,
     has_convolution: bool = False,
+    detailed: bool = True,
 ) -> Estimate:
     """Sum a tape up to what one device needs. All sizes in bytes.
 
@@ -42,12 +43,14 @@ def estimate(
     - device: reserved, the CUDA context and the cuBLAS workspaces. (torch takes these workspaces from its
       allocator, so its own reserved counter shows them; here they are a component of their own.)
 
+    Without ``detailed`` there are no components, only totals.
+
     Components add up to the device figure: what is live at the allocated peak, then ``fragmentation``, which is
     the reserved peak less those live bytes. Both peaks need not fall together, but the allocator cannot have
     handed out more than it holds, so fragmentation is never negative.
     """
     peak = find_peak(tape)
-    live = break_down(tape, peak.event)
+    live = break_down(tape, peak.event) if detailed else ()
     allocated = peak.peak_bytes
     notes = list(assumptions)
     if framework == JAX:
@@ -66,7 +69,7 @@ def estimate(
         "context": overhead.context_bytes,
         "workspace": overhead.workspace_bytes,
     }
-    components = _with_overhead(live, added)
+    components = _with_overhead(live, added) if detailed else ()
     device = reserved + overhead.context_bytes + overhead.workspace_bytes
     low = allocated + overhead.context_interval.low_bytes + overhead.workspace_interval.low_bytes
     high = reserved + overhead.context_interval.high_bytes + overhead.workspace_interval.high_bytes

@@ -160,7 +160,35 @@ W = "hyperparameters.width"
             'training: {batch: 1}\nmodel: {width: 1, name: "yes"}\n',
             id="YAML: text that looks like a constant is quoted",
         ),
+        pytest.param(
+            "a.yaml",
+            "training: {batch: 1}\nmodel:\n  width: 1\n  tags: [&a x]\n  more:\n  - *a\n# end\n",
+            {"source": "big"},
+            "training: {batch: 1}\nmodel:\n  width: 1\n  tags: [&a x]\n  more:\n  - *a\n  name: big\n# end\n",
+            id="YAML: after a list that ends in an alias",
+        ),
+        pytest.param(
+            "a.yaml",
+            "training: {batch: 1}\nmodel: {width: 1}\nzero: {}\n",
+            {"zero_stage": 2},
+            "training: {batch: 1}\nmodel: {width: 1}\nzero: {stage: 2}\n",
+            id="YAML: into an empty mapping",
+        ),
+        pytest.param(
+            "a.yaml",
+            "training: {batch: 1}\nmodel: {width: 1, dims: [64, 128]}",
+            {"hyperparameters.dims": [64, 32, 16]},
+            "training: {batch: 1}\nmodel: {width: 1, dims: [64, 32, 16]}",
+            id="YAML: a list of another length",
+        ),
         # -- JSON
+        pytest.param(
+            "a.json",
+            '{"training": {"batch": 16}, "model": {"width": 1}, "zero": {}}',
+            {"zero_stage": 3},
+            '{"training": {"batch": 16}, "model": {"width": 1}, "zero": {"stage": 3}}',
+            id="JSON: into an empty mapping",
+        ),
         pytest.param(
             "a.json",
             '{\n  "training": {\n    "batch": 16\n  },\n  "model": {"width": 1}\n}\n',
@@ -197,6 +225,13 @@ W = "hyperparameters.width"
             "[training]\nbatch = 16\n[model]\nwidth = 1\n[zero]\nstage = 2\n",
             id="TOML: a table that was missing",
         ),
+        pytest.param(
+            "a.toml",
+            "[training]\nbatch = 16\n[model]\nwidth = 1\n[zero]\n",
+            {"zero_stage": 2},
+            "[training]\nbatch = 16\n[model]\nwidth = 1\n[zero]\nstage = 2\n",
+            id="TOML: into an empty table",
+        ),
         # -- Python
         pytest.param(
             "c.py",
@@ -213,6 +248,13 @@ W = "hyperparameters.width"
             'class Config:\n    BATCH = 16\n    WIDTH = 4\n    NAME = "b\'"\n'
             "    SHAPE = (3,\n             32)\n    RATE = 1e-05\n",
             id="Python: quotes, an element, and after a statement of two lines",
+        ),
+        pytest.param(
+            "c.py",
+            "class Config:\n    BATCH = 16; WIDTH = 4\n",
+            {"checkpointing": "full"},
+            "class Config:\n    BATCH = 16; WIDTH = 4; REMAT = True\n",
+            id="Python: after two statements on a line",
         ),
         # -- shell
         pytest.param(
@@ -380,6 +422,42 @@ def test_an_edit_may_be_in_another_file(tmp_path: Any) -> None:
     (edit,) = spell(spec, "zero_stage", 2)
     assert edit.span.path.endswith("ds.json")
     assert apply_edits('{"stage": 3}', [edit]) == '{"stage": 2}'
+
+
+_MODULE = {
+    "x-memlint": {"family": "test-module", "formats": ["python"], "signature": {"all": ["model.width"]}},
+    "properties": {
+        "batch": {"type": "integer", "x-memlint": {"fact": "micro_batch_size"}},
+        "model": {
+            "type": "object",
+            "properties": {
+                "width": {"type": "integer", "x-memlint": {"fact": W}},
+                "depth": {"type": "integer", "x-memlint": {"fact": "depth"}},
+            },
+        },
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("model = dict(width=1)\n", "model = dict(width=1, depth=2)\nbatch = 8\n"),
+        ("model = {'width': 1}\n", "model = {'width': 1, 'depth': 2}\nbatch = 8\n"),
+        ('model = {\n    "width": 1,\n}\n', 'model = {\n    "width": 1,\n    "depth": 2,\n}\nbatch = 8\n'),
+        ("W = 1\nmodel = dict(width=W)\n", "W = 1\nmodel = dict(width=W, depth=2)\nbatch = 8\n"),
+    ],
+    ids=["dict()", "a literal", "a literal of several lines", "after a value that stands elsewhere"],
+)
+def test_keys_of_a_python_module(text: str, expected: str) -> None:
+    from memlint.dialects import registry
+    from memlint.dialects.base import Dialect
+
+    registry.register(Dialect(_MODULE))
+    after = edited("config.py", text, depth=2, micro_batch_size=8)
+    assert after == expected
+    spec = families.spec("config.py", after)
+    assert (spec[W], spec["depth"], spec["micro_batch_size"]) == (1, 2, 8)
 
 
 def test_a_value_from_the_command_line_is_changed_in_the_file() -> None:

@@ -1,7 +1,7 @@
 """What JAX itself says about a training step, without running or allocating any of it.
 
-``residuals``: the arrays that ``jax.vjp`` keeps. ``peak_of_arrays``: the most that is live at once when the jaxpr of loss
-and gradients is run equation by equation. ``compiled_step_bytes``: what XLA's CPU backend needs for the whole step.
+``residuals``: the arrays that ``jax.vjp`` keeps. ``peak_of_arrays``: the most that is live at once when loss and gradients
+are computed, from the jaxpr and XLA's rule of what to fuse. ``compiled_step_bytes``: what XLA itself needs for the step.
 """
 
 from __future__ import annotations
@@ -10,15 +10,20 @@ import importlib.util
 from collections import Counter
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
 MODEL = Path(__file__).parents[2] / "examples" / "lag_mode" / "model.py"
 
-# Not memory, on any backend: the same bytes under another shape, or a constant that is fused into its readers.
-RESHAPES = {"reshape", "squeeze", "expand_dims", "stop_gradient", "copy", "convert_element_type"}
+# The same bytes under another shape, and constants: no memory.
+RESHAPES = {"reshape", "squeeze", "expand_dims", "stop_gradient", "copy"}
 CONSTANTS = {"broadcast_in_dim", "iota"}
+# xla/service/instruction_fusion.cc, InstructionFusion::IsExpensive
+COSTLY = {"exp", "tanh", "logistic", "rsqrt", "sqrt", "log", "pow", "div"}
+PRODUCTS = {"dot_general", "conv_general_dilated"}
+UNFUSED = {"reduce_sum", "reduce_max", "cumsum", "gather", "scatter", "random_bits", "random_unwrap", "random_split"}
+UNFUSED |= {"random_wrap", "random_seed", "threefry2x32", "while", "scan", "erf_inv", "log1p", "argmax", "sort"}
 
 
 def reference() -> ModuleType:
@@ -62,72 +67,112 @@ def bytes_of(arrays: Counter[tuple[int, int]]) -> int:
     return sum(elements * itemsize * count for (elements, itemsize), count in arrays.items())
 
 
-def peak_of_arrays(config: dict[str, Any]) -> int:
-    """Bytes of arrays live at once while loss and gradients are computed, each from its equation to its last reader;
-    arguments and results excluded."""
-    model, batch = shapes(config)
-    program = jax.make_jaxpr(jax.value_and_grad(LAG.training_loss))(model, batch).jaxpr
-    sizes: list[int] = []
-    equations: list[tuple[str, list[int], list[int]]] = []
+class Equation(NamedTuple):
+    kind: str  # constant, view, cheap, costly, product, plain
+    reads: list[int]
+    out: int
 
-    def variable(aval_of: Any) -> int:
-        elements, itemsize = size_of(aval_of)
-        sizes.append(elements * itemsize)
-        return len(sizes) - 1
 
-    def inline(jaxpr: Any, environment: dict[Any, int]) -> None:
+def kind_of(equation: Any) -> str:
+    name = equation.primitive.name
+    if name in CONSTANTS:
+        return "constant"
+    if name in RESHAPES:
+        return "view"
+    if name in PRODUCTS:
+        return "product"
+    if name == "div" and (is_literal(equation.invars[1]) or equation.invars[1].aval.size == 1):
+        return "cheap"  # a constant divisor becomes a factor
+    if name in COSTLY or (name == "integer_pow" and equation.params["y"] < 0):
+        return "costly"
+    return "plain" if name in UNFUSED else "cheap"
+
+
+class Listing:
+    """A jaxpr as one list of equations over numbered arrays, nested calls and rematerialised blocks written out."""
+
+    def __init__(self, program: Any) -> None:
+        self.sizes: list[int] = []
+        self.equations: list[Equation] = []
+        environment = {v: self.number(v) for v in (*program.invars, *program.constvars)}
+        self.given = set(environment.values())
+        self.inline(program, environment)
+        self.results = {environment[v] for v in program.outvars if not is_literal(v)}
+
+    def number(self, variable: Any) -> int:
+        elements, itemsize = size_of(variable)
+        self.sizes.append(elements * itemsize)
+        return len(self.sizes) - 1
+
+    def inline(self, jaxpr: Any, environment: dict[Any, int]) -> None:
         for equation in jaxpr.eqns:
-            reads = [environment[v] for v in equation.invars if not is_literal(v)]
             inner = equation.params.get("jaxpr") or equation.params.get("call_jaxpr")
-            if inner is not None and hasattr(getattr(inner, "jaxpr", inner), "eqns"):
-                inner = getattr(inner, "jaxpr", inner)
-                outer = (environment[v] if not is_literal(v) else variable(v) for v in equation.invars)
+            inner = getattr(inner, "jaxpr", inner)
+            if hasattr(inner, "eqns"):
+                outer = [self.number(v) if is_literal(v) else environment[v] for v in equation.invars]
                 local = dict(zip(inner.invars, outer))
-                local.update({v: variable(v) for v in inner.constvars})
-                inline(inner, local)
+                local.update({v: self.number(v) for v in inner.constvars})
+                self.inline(inner, local)
                 for out, v in zip(equation.outvars, inner.outvars):
-                    environment[out] = variable(v) if is_literal(v) else local[v]
-            else:
-                outs = [variable(v) for v in equation.outvars]
-                environment.update(zip(equation.outvars, outs))
-                equations.append((equation.primitive.name, reads, outs))
+                    environment[out] = self.number(v) if is_literal(v) else local[v]
+                continue
+            reads = [environment[v] for v in equation.invars if not is_literal(v)]
+            for v in equation.outvars:
+                environment[v] = self.number(v)
+                self.equations.append(Equation(kind_of(equation), reads, environment[v]))
 
-    environment = {v: variable(v) for v in (*program.invars, *program.constvars)}
-    given = set(environment.values())
-    inline(program, environment)
-    results = {environment[v] for v in program.outvars if not is_literal(v)}
 
-    # Which arrays stand behind a value: itself, what it is a view of, or nothing.
-    behind: dict[int, int | None] = {}
-    for name, reads, outs in equations:
-        for out in outs:
-            if name in CONSTANTS:
-                behind[out] = None
-            elif name in RESHAPES and reads and sizes[out] == sizes[reads[0]]:
-                behind[out] = behind.get(reads[0], reads[0])
-            else:
-                behind[out] = out
-    elsewhere = given | {behind.get(result) or result for result in results} | results
-    last: dict[int, int] = {}
-    kept = []
-    needed = set(results)
-    for index in range(len(equations) - 1, -1, -1):
-        _, reads, outs = equations[index]
-        if not needed.intersection(outs):
+def peak_of_arrays(config: dict[str, Any]) -> int:
+    """Bytes live at once while loss and gradients are computed, each array from its equation to its last reader, with
+    XLA's fusion; arguments and results excluded."""
+    model, batch = shapes(config)
+    listing = Listing(jax.make_jaxpr(jax.value_and_grad(LAG.training_loss))(model, batch).jaxpr)
+    sizes, equations = listing.sizes, listing.equations
+
+    same: dict[int, int] = {}  # a view's number -> the array that it is a view of
+    for kind, reads, out in equations:
+        if kind == "view" and reads:
+            same[out] = same.get(reads[0], reads[0])
+    free = {out for kind, _, out in equations if kind == "constant"}
+    elsewhere = listing.given | {same.get(result, result) for result in listing.results} | free
+
+    def arrays(reads: list[int]) -> list[int]:
+        return [same.get(read, read) for read in reads]
+
+    needed = {same.get(result, result) for result in listing.results}
+    readers: Counter[int] = Counter()
+    multiplied: set[int] = set()
+    running = []
+    for kind, reads, out in reversed(equations):
+        if kind in ("view", "constant") or out not in needed:
             continue
-        needed.update(reads)
-        kept.append(index)
-        for read in (behind.get(read, read) for read in reads):
-            if read is not None:
-                last.setdefault(read, index)
+        running.append((kind, arrays(reads), out))
+        needed.update(arrays(reads))
+        readers.update(arrays(reads))
+        if kind == "product":
+            multiplied.update(arrays(reads))
+    running.reverse()
+
+    sources: dict[int, set[int]] = {}  # a fused array -> what is read in its place
+    for kind, reads, out in running:
+        if kind not in ("cheap", "costly") or out in elsewhere or out in multiplied:
+            continue
+        large = [read for read in reads if sizes[read] >= sizes[out] and read not in elsewhere]
+        if readers[out] == 1 or (kind == "cheap" and len(large) <= 1):
+            sources[out] = set().union(*(sources.get(read, {read}) for read in reads))
+
+    steps = [
+        (out, set().union(*(sources.get(read, {read}) for read in reads)) - elsewhere)
+        for _, reads, out in running
+        if out not in sources
+    ]
+    last = {read: index for index, (_, reads) in enumerate(steps) for read in reads}
     live = peak = 0
-    for index in reversed(kept):
-        _, reads, outs = equations[index]
-        made = [out for out in outs if behind[out] == out and out not in elsewhere]
-        live += sum(sizes[out] for out in made)
-        peak = max(peak, live)
-        over = {behind.get(read, read) for read in reads} | set(made)
-        live -= sum(sizes[v] for v in over if v is not None and v not in elsewhere and last.get(v, index) == index)
+    for index, (out, reads) in enumerate(steps):
+        if out not in elsewhere:
+            live += sizes[out]
+            peak = max(peak, live)
+        live -= sum(sizes[read] for read in reads if last[read] == index)
     return peak
 
 
@@ -135,7 +180,13 @@ def compiled_step_bytes(config: dict[str, Any]) -> int:
     """Arguments, results and temporaries of the jitted training step on XLA's CPU backend."""
     model, batch = shapes(config)
     state = jax.eval_shape(LAG.make_state, model)
-    memory = jax.jit(LAG.train_step).lower(state, batch).compile().memory_analysis()
+    lowered = jax.jit(LAG.train_step).lower(state, batch)
+    try:
+        # The CPU backend of JAX 0.10 hands softmax to a library that wants its broadcast operands written out.
+        compiled = lowered.compile(compiler_options={"xla_cpu_experimental_ynn_fusion_type": ""})
+    except Exception:  # an older XLA does not know the option, nor the library
+        compiled = lowered.compile()
+    memory = compiled.memory_analysis()
     return int(
         memory.temp_size_in_bytes
         + memory.argument_size_in_bytes

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import pytest
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
-from training import Comparison, adamw, compare, in_meta, in_torch, read, reference, report
+from training import EXAMPLES, Comparison, adamw, compare, in_meta, in_torch, read, reference, report
 
 SETTINGS = 26  # different ones; hypothesis draws some twice
 
@@ -112,11 +112,6 @@ def test_drawn_settings_agree_with_torch_within_a_hundredth() -> None:
 
 
 REAL = {
-    "the config that fits": Setting(text_encoder="distilbert-base-uncased", accumulation=2),
-    "the config before it": Setting(
-        batch=2, size="XL/2", video=(28, 128, 128), patch=(2, 16, 16), learn_sigma=True,
-        text_encoder="distilbert-base-uncased",
-    ),
     "XL/2 frame by frame, trained": Setting(size="XL/2", patch=2),
     "XL/2 frame by frame, frozen, on the old input": Setting(
         batch=2, size="XL/2", video=(28, 128, 128), patch=2, frozen=True
@@ -129,4 +124,13 @@ REAL = {
 @pytest.mark.parametrize("setting", REAL.values(), ids=REAL.keys())
 def test_real_sizes_agree_with_torch_within_a_thousandth(setting: Setting) -> None:
     comparison = run(reference("dit3d"), setting)
+    assert comparison.worst <= 0.001, str(comparison)
+
+
+@pytest.mark.parametrize("name", ["config.py", "config_before.py"])
+def test_the_shipped_configs_build_the_torch_model_and_agree_with_it(name: str) -> None:
+    path = EXAMPLES / "dit3d" / name
+    spec, config = read(str(path), path.read_text())
+    truth = in_torch(reference("dit3d"), config, adamw("foreach"), spec["gradient_accumulation_steps"])
+    comparison = compare(name, in_meta(spec), truth)
     assert comparison.worst <= 0.001, str(comparison)

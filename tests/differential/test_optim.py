@@ -103,3 +103,20 @@ for name, flags in {
 def test_state_and_step_are_torchs_to_the_byte(case: str, dtype: str) -> None:
     theirs, ours = CASES[case]
     assert in_meta(ours, dtype) == in_torch(theirs, dtype)
+
+
+def test_8_bit_adamw_keeps_what_bitsandbytes_keeps() -> None:
+    """Read off ``optimizer.state`` of bitsandbytes 0.50.2 after a step over these parameters."""
+    kept = {
+        (64, 64): [4096, 4096, 16 * 4, 16 * 4],  # two bytes per element, and a float per 256 of them, twice
+        (63, 65): [4095 * 4, 4095 * 4],  # under 4,096 elements: fp32
+        (100, 100): [10000, 10000, 40 * 4, 40 * 4],
+        (48,): [48 * 4, 48 * 4],
+    }
+    maps = 2 * 256 * 4  # shared by all parameters
+    with meta.recording() as tape:
+        optimizer = optim.AdamW8bit([meta.empty(shape).requires_grad_() for shape in kept])
+        before, _ = live_and_peak(tape, 0)
+        optimizer.allocate_state()
+        after, _ = live_and_peak(tape, 0)
+    assert after - before == sum(sum(sizes) for sizes in kept.values()) + maps

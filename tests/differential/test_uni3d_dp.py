@@ -7,7 +7,11 @@ from typing import Any, NamedTuple
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from training import Comparison, adamw, compare, in_meta, in_torch, read, reference, report
+from training import EXAMPLES, Comparison, adamw, compare, in_meta, in_torch, read, reference, report
+
+from memlint.dialects import registry
+from memlint.documents import hydra
+from memlint.documents.load import load
 
 SETTINGS = 26  # different ones; hypothesis draws some twice
 
@@ -160,4 +164,13 @@ REAL = {
 @pytest.mark.parametrize("setting", REAL.values(), ids=REAL.keys())
 def test_real_sizes_agree_with_torch_within_a_thousandth(setting: Setting) -> None:
     comparison = run(reference("uni3d_dp"), setting)
+    assert comparison.worst <= 0.001, str(comparison)
+
+
+@pytest.mark.parametrize("name", ["uni3d+dp_after.yaml", "uni3d+dp_balanced.yaml"])
+def test_the_shipped_configs_build_the_torch_model_and_agree_with_it(name: str) -> None:
+    [spec] = registry.specs(hydra.compose(load(str(EXAMPLES / "uni3d_dp" / name))))
+    accumulation = spec["gradient_accumulation_steps"]
+    truth = in_torch(reference("uni3d_dp"), spec.root.plain(), adamw("foreach"), accumulation, spec["ema"])
+    comparison = compare(name, in_meta(spec), truth)
     assert comparison.worst <= 0.001, str(comparison)

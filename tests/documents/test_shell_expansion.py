@@ -70,7 +70,11 @@ def argv(script: str) -> list[list[str | None]]:
     return found
 
 
+_COMPARED = "".join(
+    f"if [ $N -{one} 3 ]; then A=y; else A=n; fi\npython t.py --x $A\n" for one in ["lt", "le", "eq", "ne", "ge", "gt"]
+)
 KNOWN = {
+    "numbers compared": "N=3\n" + _COMPARED,
     "a plain value": "BS=32\npython t.py --b $BS",
     "braces around a name": 'BS=32\npython t.py --b ${BS} --c "${BS}x" --d=$BS',
     "the last assignment": "BS=1\nBS=2\npython t.py --b $BS\nBS=3",
@@ -164,6 +168,42 @@ KNOWN = {
     "an equals sign in a value": "python t.py --x=a=b --y a=b c==d",
     "a readonly variable": "readonly B=3\ndeclare -i N=4\npython t.py --b $B --n $N",
     "IFS": 'A="1,2"\nIFS=,\npython t.py --x $A',
+    "an element that is set": 'F=(a b)\nF[1]=c\nF[2]=d\nF[0]+=x\npython t.py --x "${F[@]}"',
+    "an array made of a scalar": "F=a\nF+=(b c)\nG=x\nG[1]=y\npython t.py --x ${F[@]} ${G[@]}",
+    "an associative array that grows": "declare -A M\nM[a]=1\nM[b-c]=2\npython t.py --x ${M[a]} ${M[b-c]}",
+    "keys in an array": "F=([2]=c [0]=a)\npython t.py --x ${F[0]} ${F[2]}",
+    "export of a word": 'N=B\nexport "$N=3"\nexport A="x y"\npython t.py --b $B --a "$A"',
+    "export -n": "export A=1\nexport -n A\nbash -c 'python t.py --a ${A:-unset}'",
+    "set -a and set +a": "set -a\nA=1\nset +a\nB=2\nbash -c 'python t.py --a ${A:-no} --b ${B:-no}'",
+    "a loop over the arguments": 'f() { for X; do python t.py --x "$X"; done; '
+    'for Y in "$@"; do A=$Y; done; }\nf a "b c"\n'
+    "python t.py --a $A",
+    "a local that was not set": "f() { local Q=1; python t.py --q $Q; }\nf\npython t.py --q ${Q:-none}",
+    "declare within a function": "A=1\nf() { declare A=2; B=3; }\nf\npython t.py --a $A --b $B",
+    "an else branch that is skipped": "D=0\nif [[ $D -eq 0 && ( $D != 1 ) ]]; "
+    "then A=1; else A=2; fi\npython t.py --a $A",
+    "a word as a condition": 'D=x\nif [ "$D" ]; then A=1; fi\nif [ "" ]; then A=2; '
+    "fi\nif [[ ! $D ]]; then A=3; fi\npython t.py --a $A",
+    "test as a command": 'A=x\nif test "$A" != y; then B=1; fi\nif test -z "$A"; '
+    'then B=2; fi\nif test -n "$A"; then C=3; fi\n'
+    "python t.py --b $B --c $C",
+    "true, false and a colon": "true && A=1\nfalse || B=2\n: && C=3\nfalse && A=9\npython t.py --a $A --b $B --c $C",
+    "case with a question mark and a set": "M=b2\ncase $M in [ac]?) B=1;; [!a]?) B=2;; esac\npython t.py --b $B",
+    "case without a match": "M=z\nB=0\ncase $M in a) B=1;; esac\npython t.py --b $B",
+    "arithmetic operators": "A=12\n"
+    "python t.py --x $((A << 2)) $((A >> 1)) $((A & 10)) $((A | 3)) $((A ^ 5)) $((~A)) $((!A))",
+    "arithmetic comparisons": "A=2\n"
+    "python t.py --x $((A <= 2)) $((A >= 3)) $((A == 2)) $((A != 2)) $((A && 0)) $((A || 0))",
+    "arithmetic on other bases": "python t.py --x $((2#1010)) $((16#fF)) $((-5 % 3)) $((+4)) $((- -4))",
+    "arithmetic on nothing": "A=\npython t.py --x $((A))",
+    "a ternary in a ternary": "A=5\npython t.py --x $((A > 3 ? A > 4 ? 1 : 2 : 3))",
+    "let with several": "let A=1+1 B=A*3\npython t.py --a $A --b $B",
+    "a break out of one of two loops": "for A in 1 2; do for B in x y z; "
+    "do [ $B = y ] && break; python t.py --a $A$B; done; done",
+    "a counted range": "for A in {8..2..3} {01..03}; do python t.py --a $A; done",
+    "a backslash before a letter": 'A=a\\ b\npython t.py --x \\a\\b "$A"',
+    "translated strings": 'A=1\npython t.py --x $"a $A"',
+    "the name in an array of a loop": 'for F in "--a 1" "--b 2"; do python t.py $F; done',
     "brackets that are text": "python t.py --x [a] --y a[1] --z '[1, 2]'",
     "tilde-free paths": "D=/data\npython t.py --x $D/a/$D-b ${D}_c",
 }
@@ -205,6 +245,33 @@ UNKNOWN = {
     ),
     "a mix with something unknown": ("A=1\npython t.py --b x$A$BS", "BS is not set in the script"),
     "an alternative to an unknown value": ("A=$B\npython t.py --b ${A:+1}", "B is not set in the script"),
+    "a shift by an unknown number": ("f() { shift $N; python t.py --b $1; }\nf 1 2", "argument 1 of the script"),
+    "an unknown index": ("F=(a b)\npython t.py --b ${F[$I]}", "an element at an unknown index"),
+    "a slice of an array": ("F=(a b)\npython t.py --b ${F[@]:1}", "a part of an array"),
+    "an element set at an unknown index": (
+        "F=(a b)\nF[$I]=c\npython t.py --b ${F[0]}",
+        "an element at an unknown index was set",
+    ),
+    "arithmetic that assigns": ("A=1\npython t.py --b $((A += 1))", "an assignment inside of an expression"),
+    "what arithmetic has assigned": ("A=1\n((A++))\npython t.py --b $A", "arithmetic assigns it"),
+    "let on the environment": ("let A=N*2\npython t.py --b $A", "N is not set in the script"),
+    "a shift out of range": ("python t.py --b $((1 << 64))", "a shift out of range"),
+    "a number beyond 64 bits": ("python t.py --b $((9223372036854775807 + 1))", "a number beyond 64 bits"),
+    "an exponent below zero": ("python t.py --b $((2 ** -1))", "an exponent out of range"),
+    "arithmetic on text": ("A=1.5\npython t.py --b $((A * 2))", "an expression that is not plain arithmetic"),
+    "an octal number that is none": ("python t.py --b $((09))", "09 is not an integer"),
+    "two branches that differ": (
+        "if grep -q x y; then B=1; else B=2; fi\npython t.py --b $B",
+        "it depends on a condition",
+    ),
+    "a branch that does not set it": ("[ -f x ] && B=1\npython t.py --b $B", "it depends on a condition"),
+    "an option loop that waits for a value": (
+        'B=\nwhile [ $# -gt 0 ]; do B=$2; shift; done\npython t.py --b "$B"',
+        "an argument of the script sets it",
+    ),
+    "a loop that reads": ("while read B; do python t.py --b $B; done", "it changes in a loop"),
+    "an unknown IFS": ("IFS=$X\nA='1 2'\npython t.py --b $A", "it is split by an unknown IFS"),
+    "an unknown sequence of $''": ("python t.py --b $'\\x41'", "an escape sequence"),
     "read": ("read B\npython t.py --b $B", "it is read while the script runs"),
     "text that doubles forever": ("A=xx\n" + "A=$A$A\n" * 40 + "python t.py --b $A", "a value that is too long"),
     "a random number": ("python t.py --b $RANDOM", "RANDOM is not set in the script"),

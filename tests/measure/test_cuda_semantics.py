@@ -345,6 +345,42 @@ def test_a_softmax_into_fp32_casts(tracker: StorageTracker, dtype: torch.dtype, 
     assert y.dtype is FULL
 
 
+def test_dropping_everything_keeps_no_mask(tracker: StorageTracker) -> None:
+    x = torch.empty(1000, requires_grad=True)
+    with SavedTensors(tracker=tracker) as saved:
+        y = F.dropout(x, 1.0)
+    assert saved.bytes == 4  # the zero that everything is multiplied by
+    del y
+
+
+def test_max_pooling_in_one_dimension_makes_indices_even_where_nothing_trains(tracker: StorageTracker) -> None:
+    x = torch.empty(2, 3, 40)
+    tracker.reset_peak()
+    y = F.max_pool1d(x, 2)
+    assert tracker.peak_bytes == 960 + 480 + 960
+    del y
+
+
+def test_a_matrix_that_cublas_cannot_read_is_copied(tracker: StorageTracker) -> None:
+    x, y = torch.empty(10, 20, 2)[..., 0], torch.empty(20, 5)
+    tracker.reset_peak()
+    before = tracker.live_bytes
+    z = x @ y
+    assert tracker.peak_bytes - before == 10 * 20 * 4 + 10 * 5 * 4
+    assert tracker.live_bytes - before == 10 * 5 * 4
+    del z
+
+
+def test_the_norm_of_many_tensors_has_a_partial_result_per_chunk(tracker: StorageTracker) -> None:
+    tensors = [torch.empty(65536 * 2 + 1), torch.empty(10)]
+    tracker.reset_peak()
+    before = tracker.live_bytes
+    norms = torch._foreach_norm(tensors)
+    assert tracker.peak_bytes - before == 2 * 3 * 4 + 2 * 4
+    assert tracker.live_bytes - before == 2 * 4
+    del norms
+
+
 def test_group_norm_copies_a_channels_last_image(tracker: StorageTracker) -> None:
     x = torch.empty(2, 8, 4, 4).to(memory_format=torch.channels_last).requires_grad_()
     with SavedTensors((x,), tracker) as saved:
