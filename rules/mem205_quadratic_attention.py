@@ -37,7 +37,7 @@ class QuadraticAttention(Rule):
     code = "MEM205"
     name = "quadratic-attention"
     facts = ("attention_tokens",)
-    invalid = (Example("stdiff/kitti_range_train_config.yaml", expect="image_size"),)
+    invalid = (Example("stdiff/kitti_range_train_config.yaml", expect="sample_size"),)
     valid = (
         Example("stdiff/kitti_range_train_config_after.yaml"),
         Example("uni3d_dp/uni3d+dp.yaml"),

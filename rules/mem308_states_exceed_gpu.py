@@ -36,7 +36,7 @@ class StatesExceedGpu(Rule):
             "video_llm/config_before.yaml",
             replace=(("max_frames: null ", "max_frames: 50 "),),
             budget="16GB",
-            expect="name",
+            expect="dtype",
         ),
     )
     valid = (

@@ -171,6 +171,8 @@ class Dialect:
         document, root = self._graft(match.document, match.root, missing)
         facts = self._facts(match, root, missing)
         self._family_facts(facts)
+        if match.launch is not None:
+            _environment_facts(match.launch, facts, missing)
         spec = TrainingSpec(
             family=self.family,
             document=document,
@@ -273,6 +275,23 @@ class Dialect:
 
 
 # ---------------------------------------------------------------------------------------------- small parts
+
+
+# The first of these that is set counts in a CUDA build of torch.
+_ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+
+
+def _environment_facts(launch: Command, facts: dict[str, Fact], missing: list[Missing]) -> None:
+    """What the environment of a launch sets for any family."""
+    for variable in _ALLOCATOR_VARIABLES:
+        node = launch.environment.get(variable)
+        if node is None:
+            continue
+        if node.is_unresolved:
+            missing.append(Missing(variable, node.key_span or node.span, _unknown(node)))
+        else:
+            facts["allocator_conf"] = Fact("allocator_conf", str(node.value), WRITTEN, variable, node)
+        return
 
 
 def child(node: Node | None, names: tuple[str, ...]) -> Node | None:

@@ -28,7 +28,7 @@ class Setting(NamedTuple):
     downs: int = 2
     inner: int = 2
     sde: bool = True
-    step: float = 0.1
+    step: float = 0.5
     autoregressive: bool = True
     differences: bool = True
     half_fps: bool = False
@@ -125,7 +125,7 @@ def drawn(draw: st.DrawFn) -> Setting:
         downs=draw(st.integers(1, 2)),
         inner=draw(st.integers(0, 2)),
         sde=draw(one_of(True, True, False)),
-        step=draw(one_of(0.1, 0.25, 0.5, 1.0)),
+        step=draw(one_of(0.25, 0.5, 1.0, 1.0)),
         autoregressive=draw(one_of(True, True, False)),
         differences=draw(st.booleans()),
         half_fps=draw(one_of(False, False, True)),
@@ -165,7 +165,7 @@ def test_drawn_settings_agree_with_torch_within_a_hundredth() -> None:
 
 
 REAL = {
-    "the config that ran out of memory": Setting(drawn=5, accumulation=2),
+    "the config that ran out of memory": Setting(drawn=5, step=0.1, accumulation=2),
     "that config with xformers": Setting(drawn=5, attention="xformers"),
     "with xformers, bfloat16 and the fork's checkpointing": Setting(
         attention="xformers", precision="bf16", checkpointing="true", accumulation=2
