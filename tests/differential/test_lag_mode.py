@@ -152,7 +152,7 @@ def test_drawn_settings_keep_and_need_what_jax_keeps_and_needs(capsys: pytest.Ca
         live.append((abs((ours.peak + state) / expected_peak - 1), config))
 
     compare()
-    for what, errors, most in (("kept arrays", kept, 0.001), ("peak of the step", live, 0.05)):
+    for what, errors, most in (("kept arrays", kept, 0.005), ("peak of the step", live, 0.05)):
         worst, config = max(errors, key=lambda pair: pair[0])
         with capsys.disabled():
             print(f"\nlag mode, {what}: {len(errors)} settings, worst {worst:.3%} at {config}")
@@ -162,8 +162,8 @@ def test_drawn_settings_keep_and_need_what_jax_keeps_and_needs(capsys: pytest.Ca
 
 
 COMPILED = {
-    "lag": ({}, 0.08),
-    "film": ({"mode_conditioning": "film"}, 0.08),
+    "lag": ({}, 0.10),
+    "film": ({"mode_conditioning": "film"}, 0.10),
     "where arrays outgrow the state": ({"batch_size": 8, "sample_size": 4}, 0.05),
 }
 
