@@ -162,7 +162,7 @@ def sinusoids(timesteps: Array, width: int) -> Array:
 
 
 def self_attention_without_self(p: Parameters, x: Array, heads: int, rate: float, key: Array) -> Array:
-    """"Locality self-attention": a learned temperature, and no token attends to itself. (b, n, c) -> (b, n, c)"""
+    """ "Locality self-attention": a learned temperature, and no token attends to itself. (b, n, c) -> (b, n, c)"""
     b, n, _ = x.shape
     scale = jnp.exp(p["temperature"]).astype(x.dtype)
     qkv = jnp.split(dense(p["Dense_0"], x), 3, axis=-1)

@@ -109,7 +109,8 @@ def _part(part: Part, run: RunReport, style: Style) -> Iterator[str]:
     from memlint.reports.full import DIM
     from memlint.reports.text import clean, shorten
 
-    yield f"    {format_bytes(part.size_bytes):>10}  {clean(part.name or '(top)')}"
+    title = f" ({part.title})" if part.title else ""
+    yield f"    {format_bytes(part.size_bytes):>10}  {clean(part.name or '(top)')}{title}"
     if part.symbols:  # a formula without them is the number again
         yield style.paint(f"                = {clean(shorten(part.formula, 400))} bytes", DIM)
     for symbol, fact in part.symbols:

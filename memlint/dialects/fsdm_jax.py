@@ -44,7 +44,7 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
     spec.facts["loop_passes"] = Fact("loop_passes", "sample_size", DEFAULT, reason="leave-one-out conditioning")
     if tokens:
         patch = spec.facts["patch_size"]
-        spec.facts["attention_tokens"] = patch._replace(name="attention_tokens", value=tokens + 2)
+        spec.facts["attention_tokens"] = patch._replace(name="attention_tokens", value=tokens)
     if "image_size" in spec and "sample_size" in spec:
         size = 4 * spec["sample_size"] * spec.get(_HYPER + "in_channels", 3) * spec["image_size"] ** 2
         spec.facts["sample_bytes"] = Fact("sample_bytes", size, DEFAULT, reason="a set of float32 images")

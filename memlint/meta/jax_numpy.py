@@ -206,9 +206,7 @@ def floor_at_zero(x: Array) -> Array:
 
 def sum_(x: Array, axes: Sequence[int], keepdims: bool = False) -> Array:
     """reduce_sum_p. Its cotangent is a broadcast, which is no memory."""
-    shape = tuple(
-        1 if d in axes else size for d, size in enumerate(x.shape) if keepdims or d not in axes
-    )
+    shape = tuple(1 if d in axes else size for d, size in enumerate(x.shape) if keepdims or d not in axes)
     p = x.program
     out = _write(PLAIN, p, shape, x.dtype, x.tracked, x.var)
     if out.tracked:

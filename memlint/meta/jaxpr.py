@@ -244,7 +244,7 @@ class Program:
         if not fuse:
             return alive, behind
         for var, reads, kind, used in zip(written, self.reads, kinds, alive):
-            if not used or kind == PLAIN or kind == PRODUCT or operand[var] or elsewhere[var]:
+            if not used or kind in (PLAIN, PRODUCT) or operand[var] or elsewhere[var]:
                 continue
             if readers[var] > 1:
                 if kind == COSTLY:

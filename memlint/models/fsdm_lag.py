@@ -3,7 +3,7 @@
     sets of images -> encoder, once per left-out image -> context -> DiT on every noisy image -> squared error
 
 Shapes: B sets per device, K images per set, P patch tokens per image, C encoder width, H DiT width. The encoder sees
-(B, P + 2, C) K times over, the DiT (B*K, P, H). Everything is fp32, unfused, inside one ``jax.pmap``: see
+(B, P + 2, C) K times over, the DiT (B*K, P, H). Everything is fp32 with plain attention, in one ``jax.pmap``: see
 :mod:`memlint.meta.jaxpr` for how long an array lives there.
 """
 
@@ -58,7 +58,7 @@ class TimeMLP:
 
 
 class SelfAttentionWithoutSelf:
-    """"LSA": a learned temperature, and no token sees itself. (B, T, C)"""
+    """ "LSA": a learned temperature, and no token sees itself. (B, T, C)"""
 
     def __init__(self, p: Program, run: Settings) -> None:
         self.heads, self.width, self.run = run.encoder_heads, run.encoder_head_width, run
@@ -163,9 +163,7 @@ class MultiHeadAttention:
         if self.fused:
             y = jnp.fused_attention(jnp.scale(query), key, value)
         else:
-            weights = jnp.softmax(
-                jnp.matmul(jnp.scale(query), key, (batch, self.heads, tokens, context.shape[1]))
-            )
+            weights = jnp.softmax(jnp.matmul(jnp.scale(query), key, (batch, self.heads, tokens, context.shape[1])))
             y = jnp.transpose(jnp.matmul(weights, value, query.shape), query.shape)
         return self.out(jnp.reshape(y, *x.shape))
 

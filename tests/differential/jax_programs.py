@@ -1,7 +1,7 @@
 """What JAX itself says about a training step, without running or allocating any of it.
 
-``residuals``: the arrays that ``jax.vjp`` keeps. ``peak_of_arrays``: the most that is live at once when loss and gradients
-are computed, from the jaxpr and XLA's rule of what to fuse. ``compiled_step_bytes``: what XLA itself needs for the step.
+``residuals``: the arrays that ``jax.vjp`` keeps. ``peak_of_arrays``: the most that is live at once when loss and
+gradients are computed, from the jaxpr and XLA's rule of what to fuse. ``compiled_step_bytes``: what XLA itself needs.
 """
 
 from __future__ import annotations

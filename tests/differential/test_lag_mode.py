@@ -73,9 +73,7 @@ class Arrays:
         images = program.input((run.sets, run.set_size, run.channels, run.image_size, run.image_size))
         program.backward(model.loss(images))
         assert program.shapes is not None
-        self.kept = Counter(
-            (prod(program.shapes[var][0]), program.shapes[var][1]) for var in program.residuals()
-        )
+        self.kept = Counter((prod(program.shapes[var][0]), program.shapes[var][1]) for var in program.residuals())
         self.parameters = sum(prod(array.shape) for array in program.parameters)
         gradients = {program.cotangents[array.var] for array in program.parameters if array.var in program.cotangents}
         program.write(PLAIN, -1, *gradients)
@@ -99,7 +97,8 @@ def configs(draw: st.DrawFn) -> dict[str, Any]:
     heads, head = draw(st.sampled_from([(2, 16), (3, 32), (9, 52), (12, 64)]))
     hdim = 4 * draw(st.integers(4, 64))
     depth = draw(st.integers(1, 3))
-    image, patch, pool = draw(st.sampled_from([(32, 2, 64), (32, 4, 16), (32, 8, 4), (28, 4, 7), (64, 8, 0), (16, 4, 0)]))
+    sizes = [(32, 2, 64), (32, 4, 16), (32, 8, 4), (28, 4, 7), (64, 8, 0), (16, 4, 0)]
+    image, patch, pool = draw(st.sampled_from(sizes))
     return {
         "batch_size": draw(st.sampled_from([1, 2, 3, 8, 32])),
         "sample_size": draw(st.integers(2, 6)),

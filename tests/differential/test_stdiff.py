@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from training import Comparison, adamw, compare, in_meta, in_torch, read, reference, report
 
-SETTINGS = 30
+SETTINGS = 26
 FIVE_LEVELS = ("", "Attn", "Attn", "Attn", "Attn")
 
 
@@ -101,14 +101,13 @@ SHAPES = one_of(
     ((32, 32), ("Attn", "")),
     ((64, 96, 128), ("", "Attn", "Attn")),
     ((32, 64, 64), ("", "", "Attn")),
-    ((128, 256, 256, 512), ("", "Attn", "Attn", "Attn")),
 )
 
 
 @st.composite
 def drawn(draw: st.DrawFn) -> Setting:
     widths, levels = draw(SHAPES)
-    predicted = draw(st.integers(1, 4))
+    predicted = draw(st.integers(1, 3))
     return Setting(
         # Two videos at least: of a single image, fake tensors make a view's strides in another way than real ones.
         videos=draw(st.integers(2, 4)),
@@ -125,7 +124,7 @@ def drawn(draw: st.DrawFn) -> Setting:
         downs=draw(st.integers(1, 2)),
         inner=draw(st.integers(0, 2)),
         sde=draw(one_of(True, True, False)),
-        step=draw(one_of(0.25, 0.5, 1.0, 1.0)),
+        step=draw(one_of(0.5, 1.0, 1.0)),
         autoregressive=draw(one_of(True, True, False)),
         differences=draw(st.booleans()),
         half_fps=draw(one_of(False, False, True)),
