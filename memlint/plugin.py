@@ -241,8 +241,9 @@ class Run:
         return Fix(title, safety, edits, after.device_bytes, self.estimate.device_bytes - after.device_bytes, fits)
 
     def parent_span(self, fact: Fact) -> Span | None:
-        """For a key that is not written: the key of the closest section that would hold it."""
-        if self.spec.launch is not None and fact.key.startswith("-"):
+        """For a key that is not written: the key of the closest section that would hold it; of a command, its program,
+        also where the family has no option for the fact."""
+        if self.spec.launch is not None and (fact.key.startswith("-") or (not fact.key and self._is_command)):
             return self.spec.launch.program.span
         path = fact.key
         while "." in path:
@@ -252,8 +253,15 @@ class Run:
                 return node.key_span
         return None
 
+    @property
+    def _is_command(self) -> bool:
+        """Whether the run's settings are the options of a command, not a file that it names."""
+        return self.spec.launch is not None and self.spec.document.format == "shell"
+
     def root_span(self) -> Span:
-        """Where a finding about the whole run goes: the first line of the file (or the command)."""
+        """Where a finding about the whole run goes: the first line of the file, or the program of the command."""
+        if self.spec.launch is not None and self._is_command:
+            return self.spec.launch.program.span
         span = self.spec.root.span
         return Span(span.path, span.line, span.column, span.line, span.column)
 
@@ -313,7 +321,7 @@ class Rule:
             key=fact.key if fact is not None else "",
             size_bytes=size_bytes,
             confidence=confidence,
-            related=tuple((other.span, f"{other.label}: {other.value}") for other in related if other.span is not None),
+            related=tuple((other.span, f"{other.label}: {other.written}") for other in related if other.span is not None),
             fixes=tuple(fixes),
             notes=tuple(notes),
         )

@@ -46,9 +46,12 @@ class WrongType(Rule):
     )
 
     def check(self, run: Run) -> Iterator[Finding]:
+        seen = set()
         for violation in schema.violations(run.spec):
-            if violation.kind == "unknown-key":
+            # A value that several keys take by interpolation is wrong once.
+            if violation.kind == "unknown-key" or violation.node.span in seen:
                 continue
+            seen.add(violation.node.span)
             fixes = []
             if violation.suggestion:
                 title = f"{violation.node.plain()} -> {violation.suggestion}"

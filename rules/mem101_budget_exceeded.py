@@ -56,5 +56,5 @@ class BudgetExceeded(Rule):
             "micro_batch_size",
             size_bytes=over,
             fixes=[plan] if plan is not None else [],
-            notes=[] if plan is not None else ["no combination of this config's own keys fits the budget"],
+            notes=[] if plan is not None else ["no smaller batch, checkpointing, precision or optimizer that this config can state fits the budget"],
         )

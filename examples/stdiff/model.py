@@ -259,9 +259,7 @@ class MotionPredictor(nn.Module):
         for step in range(features.shape[1]):
             state = self.gru(features[:, step], state)
         steps = max(1, round(span / self.time_step))
-        return AdjointIntegration.apply(
-            self.dynamics, state, frames, span, steps, *self.dynamics.parameters()
-        )[1:]
+        return AdjointIntegration.apply(self.dynamics, state, frames, span, steps, *self.dynamics.parameters())[1:]
 
 
 # -- the UNet
@@ -381,9 +379,7 @@ class AttentionBlock(nn.Module):
 
     def plain(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         scores = torch.baddbmm(
-            torch.empty(
-                query.shape[0], query.shape[1], key.shape[1], dtype=query.dtype, device=query.device
-            ),
+            torch.empty(query.shape[0], query.shape[1], key.shape[1], dtype=query.dtype, device=query.device),
             query,
             key.transpose(-1, -2),
             beta=0,
@@ -558,9 +554,7 @@ class MotionUNet(nn.Module):
             before, after = widths[max(level - 1, 0)], widths[level]
             channels = [(before, after)] + [(after, after)] * (layers - 1)
             attend = attention(block_type, head_dims[level])
-            self.down_blocks.append(
-                DownLevel(channels, attention=attend, downsample=level < levels - 1, **shared)
-            )
+            self.down_blocks.append(DownLevel(channels, attention=attend, downsample=level < levels - 1, **shared))
         self.mid_block = MiddleLevel(
             widths[-1],
             attention=lambda channels: AttentionBlock(channels, head_dims[-1], attention_kind),
@@ -692,9 +686,7 @@ def training_loss(model: STDiff, batch: dict[str, Any]) -> Tensor:
     betas = torch.linspace(1e-4, 0.02, model.noise_steps, device=images.device)
     alphas = torch.cumprod(1 - betas, dim=0)[timesteps][:, None, None, None]
     noisy = alphas**0.5 * images + (1 - alphas) ** 0.5 * noise
-    with torch.autocast(
-        images.device.type, dtype=model.autocast_dtype, enabled=model.autocast_dtype is not None
-    ):
+    with torch.autocast(images.device.type, dtype=model.autocast_dtype, enabled=model.autocast_dtype is not None):
         output = model(batch["observed"], noisy, timesteps, clean, batch["last_observed"], batch["span"])
     output = output.float()
     if model.prediction_type == "epsilon":

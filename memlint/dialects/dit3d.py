@@ -182,9 +182,22 @@ def spell(spec: TrainingSpec, fact: str, value: Any) -> list[Edit] | None:
 
         key = registry.dialect(spec.family).key("patch_size")
         return list(insertion.add(spec, key, value)) if key is not None else []
+    if fact == "frames":
+        return _frames(spec, value)
     if fact == "image_size":
         from memlint.dialects import spelling
 
         parts = (spelling.spell(spec, _HYPER + name, part) for name, part in zip(("height", "width"), value))
         return sorted({edit for edits in parts for edit in edits})
     return None
+
+
+def _frames(spec: TrainingSpec, value: int) -> list[Edit] | None:
+    """Every number that states the frames; None where one of them states something else too."""
+    known = spec.facts["frames"]
+    stated = [spec.root.get(key) for key in ("DIT_VIDEO_SIZE.0", "INPUT_SHAPE.1", "NUM_FRAMES")]
+    spans = {node.span for node in stated if node is not None and node.value == known.value}
+    sides = [spec.root.get(f"DIT_VIDEO_SIZE.{part}") for part in (1, 2)]
+    if known.node is None or known.node.span not in spans or any(n is not None and n.span in spans for n in sides):
+        return None
+    return [Edit(span, str(value)) for span in sorted(spans)]

@@ -43,6 +43,12 @@ class Fact(NamedTuple):
         head, _, last = self.key.rpartition(".")
         return f"{head.rpartition('.')[2]}.{last}" if last.isdigit() and head else last
 
+    @property
+    def written(self) -> Any:
+        """The value as the config states it, where the fact is something made of it."""
+        stated = self.value if self.node is None else self.node.plain()
+        return self.value if self.origin == OVERRIDE or isinstance(stated, (dict, list)) else stated
+
 
 class Missing(NamedTuple):
     """A memory-relevant value that could not be resolved (MEM004)."""

@@ -129,11 +129,12 @@ def _replace(spec: TrainingSpec, fact: Fact, key: Key | None, value: Any) -> lis
 
 
 def _is_shared(spec: TrainingSpec, fact: Fact) -> bool:
-    """Whether another key was written by the same characters; facts made out of this one are not others."""
+    """Whether another key was written by the same characters; facts made out of this one, or of the list that it
+    is an element of, are not others."""
     assert fact.node is not None
     span = fact.node.span
     return any(
-        other.key != fact.key and _overlap(part.span, span)
+        other.key != fact.key and not fact.key.startswith(other.key + ".") and _overlap(part.span, span)
         for other in spec.facts.values()
         if other.node is not None
         for part in other.node.walk()

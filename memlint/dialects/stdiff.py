@@ -189,7 +189,7 @@ def _conflicts(spec: TrainingSpec) -> Iterator[Conflict]:
     expected = channels + before + int(bool(spec.get(_HYPER + "predict_mask")))
     stated = spec[_HYPER + "in_channels"]
     if stated != expected:
-        message = f"in_channels is {stated}, but the UNet gets {expected} channels: the noisy frame and {before} before it"
+        message = f"in_channels is {stated}, but the UNet gets {expected}: the noisy frame and {before} before it"
         yield from conflict(_HYPER + "in_channels", message, "channels", _HYPER + "autoregressive")
     if spec[_HYPER + "motion_in_channels"] != channels:
         message = f"MotionEncoder.in_channels is {spec[_HYPER + 'motion_in_channels']}, frames have {channels} channels"

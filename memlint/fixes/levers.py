@@ -70,6 +70,9 @@ def small_optimizer(run: Run) -> Lever | None:
     """States in one byte each, or factored."""
     if run.value("optimizer") not in ("adamw", "adam"):
         return None
+    switch = run.fact("optimizer_implementation")
+    if switch is not None and switch.node is not None and switch.node is not getattr(run.fact("optimizer"), "node", None):
+        return None  # `fused: true` beside it would be an argument that the other optimizer does not take
     value = _first_settable(run, "optimizer", ("adamw_8bit", "adafactor"))
     return None if value is None else Lever(UNSAFE, {"optimizer": value})
 
@@ -100,21 +103,49 @@ def batch_changes(run: Run, batch: int) -> dict[str, Any]:
     return changes
 
 
+def with_evaluation(run: Run, changes: dict[str, Any]) -> dict[str, Any]:
+    """A larger evaluation batch goes down with the micro batch where it would hold the peak up: its own blocks stay
+    reserved while training runs, and no result depends on its size."""
+    written, batch = run.fact("evaluation_batch_size"), changes["micro_batch_size"]
+    if written is None or written.node is None or not isinstance(written.value, int) or written.value <= batch:
+        return changes
+    if not run.can_set("evaluation_batch_size", batch):
+        return changes
+    more = {**changes, "evaluation_batch_size": batch}
+    return more if run.what_if(**more).device_bytes < run.what_if(**changes).device_bytes else changes
+
+
 def smaller_batch(run: Run) -> Lever | None:
-    """The largest halving of the micro batch that fits the budget; one halving where there is none to meet."""
-    batch = run.value("micro_batch_size")
-    if not isinstance(batch, int) or batch < 2 or not run.can_set("micro_batch_size", batch // 2):
+    """The largest halving of the micro batch that fits the budget; where none does, the largest of those with the
+    lowest peak; one halving where there is no budget to meet."""
+    if not _can_shrink(run):
         return None
-    smaller = batch // 2
-    if run.over_budget:
-        assert run.budget_bytes is not None
-        while smaller > 1 and not _fits(run, batch_changes(run, smaller)):
-            smaller //= 2
-    return Lever(DISPLAY, batch_changes(run, smaller))
+    if not run.over_budget:
+        return Lever(DISPLAY, with_evaluation(run, batch_changes(run, run.value("micro_batch_size") // 2)))
+    return Lever(DISPLAY, _shrink(run, {})[0])
 
 
-def _fits(run: Run, changes: dict[str, Any]) -> bool:
-    return run.budget_bytes is None or run.what_if(**changes).device_bytes <= run.budget_bytes
+def _can_shrink(run: Run) -> bool:
+    batch = run.value("micro_batch_size")
+    return isinstance(batch, int) and batch >= 2 and run.can_set("micro_batch_size", batch // 2)
+
+
+def _shrink(run: Run, changes: dict[str, Any]) -> tuple[dict[str, Any], int]:
+    """(changes with the largest halving of the micro batch that fits the budget, the peak after them); where none
+    fits, with the largest of those that have the lowest peak."""
+    assert run.budget_bytes is not None
+    best: tuple[dict[str, Any], int] | None = None
+    smaller = run.value("micro_batch_size") // 2
+    while smaller >= 1:
+        tried = with_evaluation(run, {**changes, **batch_changes(run, smaller)})
+        after = run.what_if(**tried).device_bytes
+        if best is None or after < best[1]:
+            best = (tried, after)
+        if after <= run.budget_bytes:
+            break
+        smaller //= 2
+    assert best is not None
+    return best
 
 
 # From the least to the most intrusive: what is learned changes only with the last ones.
@@ -134,12 +165,17 @@ LADDER: tuple[Callable[[Run], Lever | None], ...] = (
 def describe(run: Run, changes: dict[str, Any]) -> str:
     """``batch_size 128 -> 32, gradient_accumulate_every 1 -> 4``, in the config's own words."""
     parts = []
+    facts = {name: run.fact(name) for name in changes}
+    labels = [fact.label for fact in facts.values() if fact is not None]
     for name, value in changes.items():
-        fact = run.fact(name)
+        fact = facts[name]
         edits = run.edits(**{name: value})
         text = " ".join(edits[0].text.replace("\\\n", " ").split()) if edits else str(value)
         if fact is not None and fact.node is not None and edits:
-            parts.append(f"{fact.label} {_plain(fact.node.plain())} -> {text}")
+            spelled = fact.label if labels.count(fact.label) == 1 else fact.key
+            if isinstance(value, (list, tuple)):  # its elements may be edits of their own
+                text = str(list(value))
+            parts.append(f"{spelled} {_plain(fact.node.plain())} -> {text}")
         elif edits:
             parts.append(f"add {text.strip(', ')}")
         else:
@@ -174,34 +210,23 @@ def plan(run: Run) -> Fix | None:
     safety = SAFE
     before = run.estimate.device_bytes
     for rung in LADDER:
+        if rung is smaller_batch:  # shrunk on top of the changes so far
+            if _can_shrink(run):
+                changes, before = _shrink(run, changes)
+                safety = DISPLAY
+                if before <= run.budget_bytes:
+                    return run.fix(describe(run, changes), safety, **changes)
+            continue
         lever = rung(run)
         if lever is None:
             continue
-        if rung is smaller_batch:
-            done = _shrink(run, changes)
-            if done is not None:
-                return run.fix(describe(run, done), DISPLAY, **done)
-            changes.update(batch_changes(run, 1))
-            safety = DISPLAY
-            before = run.what_if(**changes).device_bytes
-            continue
         tried = {**changes, **lever.changes}
+        if rung is small_optimizer:
+            tried.pop("optimizer_implementation", None)  # torch's own switch, which other optimizers do not have
         after = run.what_if(**tried).device_bytes
         if after < before:
             changes, before = tried, after
             safety = max(safety, lever.safety, key=(SAFE, UNSAFE, DISPLAY).index)
             if after <= run.budget_bytes:
                 return run.fix(describe(run, changes), safety, **changes)
-    return None
-
-
-def _shrink(run: Run, changes: dict[str, Any]) -> dict[str, Any] | None:
-    """The largest halving of the micro batch that fits on top of other changes."""
-    batch = run.value("micro_batch_size")
-    smaller = batch // 2
-    while smaller >= 1:
-        tried = {**changes, **batch_changes(run, smaller)}
-        if _fits(run, tried):
-            return tried
-        smaller //= 2
     return None

@@ -19,7 +19,7 @@ from memlint.meta.amp import autocast, to
 from memlint.meta.autograd import enable_grad, no_grad
 from memlint.meta.checkpoint import checkpoint
 from memlint.meta.nn import Activation, Conv, GroupNorm, Linear, Module, Sequential
-from memlint.meta.tensor import DTYPES, Shape, Tensor, bfloat16, empty, empty_like, float32, int64
+from memlint.meta.tensor import DTYPES, Shape, Storage, Tensor, bfloat16, empty, empty_like, float32, int64
 from memlint.models.system import System
 from memlint.named_tuple import NamedTuple
 
@@ -119,11 +119,14 @@ class BrownianMotion:
         """The next step's: two more tensors in the cache, the oldest ones dropped."""
         if self.steps == 1:
             return self.held[0]
-        for piece in (lambda: self.held[-1] - self.bridge(), self.bridge):
-            if len(self.held) >= self.capacity:
-                del self.held[2]
-            self.held.append(piece())
-        return self.held[-1]
+        self.keep(self.held[-1] - self.bridge())
+        return self.keep(self.bridge())
+
+    def keep(self, piece: Tensor) -> Tensor:
+        while len(self.held) >= self.capacity:
+            del self.held[2]
+        self.held.append(piece)
+        return piece
 
     def fill(self) -> BrownianMotion:
         """As after all steps."""
@@ -137,9 +140,7 @@ class Integration(NamedTuple):
     steps: int
 
 
-def integrate(
-    dynamics: MotionDynamics, start: Tensor, plan: Integration
-) -> tuple[Tensor, BrownianMotion | None]:
+def integrate(dynamics: MotionDynamics, start: Tensor, plan: Integration) -> tuple[Tensor, BrownianMotion | None]:
     """(N, ...) -> (frames + 1, N, ...), without a graph: backward solves the adjoint equation (torchsde's
     ``sdeint_adjoint``, torchdiffeq's ``odeint_adjoint``).
 
@@ -163,7 +164,7 @@ def integrate(
             trajectory,
             (start, *leaves),
             (trajectory,),
-            lambda g: adjoint(dynamics, trajectory_like(g), g, leaves, noise, plan),
+            lambda g: adjoint(dynamics, g, leaves, noise, plan),
         )
     return trajectory, noise
 
@@ -178,35 +179,43 @@ def forward_step(dynamics: MotionDynamics, state: Tensor, noise: BrownianMotion 
     return state + drift * 1.0 + (kick + kick_after) * 0.5
 
 
-def trajectory_like(g: Tensor) -> Tensor:
-    return Tensor(g.shape, g.dtype, g.storage, g.strides)
-
-
 def adjoint(
     dynamics: MotionDynamics,
     trajectory: Tensor,
-    g: Tensor,
     leaves: Sequence[Tensor],
     noise: BrownianMotion | None,
     plan: Integration,
 ) -> list[Tensor | None]:
-    """Backward in time, two steps for all: the state, its adjoint and every parameter's gradient as one vector."""
+    """Backward in time: the state, its adjoint and every parameter's gradient as one vector, frame by frame.
+
+    Two steps stand for all of a frame, two frames for all of them.
+    """
     start = trajectory.shape[1:]
-    shapes = [start, start, *(leaf.shape for leaf in leaves)]
-    pieces = [empty(shape) for shape in shapes]
-    vector = flatten(pieces)
-    for _ in range(min(plan.steps, 2)):
-        increment = None if noise is None else noise.increment()
-        slope, kick = flow(dynamics, vector, start, leaves, increment)
-        if kick is None:
-            vector = vector + slope * 1.0
-            continue
-        middle = vector + slope * 0.5 + kick * 0.5
-        slope, kick = flow(dynamics, middle, start, leaves, increment)
-        assert kick is not None
-        vector = vector + slope * 1.0 + kick
-    grad = empty(start)
-    return [grad, *(vector.alias(leaf.shape, None) for leaf in leaves)]
+    pieces = [
+        trajectory.alias(start, None),
+        trajectory.alias(start, None),
+        *(empty_like(leaf) for leaf in leaves),
+    ]
+    steps = max(1, plan.steps // plan.frames)
+    for _ in range(min(plan.frames, 2)):
+        vector = flatten(pieces)
+        for _ in range(min(steps, 2)):
+            increment = None if noise is None else noise.increment()
+            slope, kick = flow(dynamics, vector, start, leaves, increment)
+            if kick is None:
+                vector = vector + slope * 1.0
+                continue
+            middle = vector + slope * 0.5 + kick * 0.5
+            slope, kick = flow(dynamics, middle, start, leaves, increment)
+            assert kick is not None
+            vector = vector + slope * 1.0 + kick
+        pieces = [
+            trajectory.alias(start, None),
+            vector.alias(start, None),
+            *(vector.alias(leaf.shape, None) for leaf in leaves),
+        ]
+        pieces[1] = empty(start)  # plus the gradient that enters at this frame
+    return list(pieces[1:])
 
 
 def flatten(pieces: Sequence[Tensor]) -> Tensor:
@@ -216,20 +225,35 @@ def flatten(pieces: Sequence[Tensor]) -> Tensor:
 def flow(
     dynamics: MotionDynamics,
     vector: Tensor,
-    start: tuple[int, ...],
+    start: Shape,
     leaves: Sequence[Tensor],
     increment: Tensor | None,
 ) -> tuple[Tensor, Tensor | None]:
+    """Both graphs are kept (``retain_graph``) until the end."""
     state = vector.alias(start, None).requires_grad_()
     with enable_grad():
         drift = dynamics.f(state)
         kick = None if increment is None else dynamics.g(state) * increment
+    kept = [saved_by(drift), [] if kick is None else saved_by(kick)]
     slope = pull_back(drift, state, leaves)
-    return slope, None if kick is None else pull_back(kick, state, leaves)
+    response = None if kick is None else pull_back(kick, state, leaves)
+    del kept
+    return slope, response
+
+
+def saved_by(output: Tensor) -> list[Sequence[Storage]]:
+    """What the nodes behind a tensor hold."""
+    found: list[Sequence[Storage]] = []
+    stack = [] if output.node is None else [output.node]
+    while stack:
+        node = stack.pop()
+        found.append(node.saved)
+        stack.extend(edge[0] for edge in node.edges if isinstance(edge, tuple))
+    return found
 
 
 def pull_back(output: Tensor, state: Tensor, leaves: Sequence[Tensor]) -> Tensor:
-    """``autograd.grad`` of one output: gradients are handed over, not added to those that the parameters have."""
+    """``autograd.grad`` of one output: gradients are handed over, not added to those that parameters have."""
     own = [leaf.grad for leaf in leaves]
     for leaf in leaves:
         leaf.grad = None
@@ -239,9 +263,7 @@ def pull_back(output: Tensor, state: Tensor, leaves: Sequence[Tensor]) -> Tensor
     state.grad = None
     for leaf, grad in zip(leaves, own):
         leaf.grad = grad
-    pieces = [
-        empty_like(x) if grad is None else grad for x, grad in zip((state, *leaves), found)
-    ]
+    pieces = [empty_like(x) if grad is None else grad for x, grad in zip((state, *leaves), found)]
     return flatten([F.neg(output.detach()), *pieces])
 
 
@@ -450,21 +472,17 @@ class Level(Module):
     With ``full`` every residual block is recomputed together with its attention.
     """
 
-    def __init__(
-        self, channels: Sequence[tuple[int, int]], attention: Attention | None, shared: Shared
-    ) -> None:
+    def __init__(self, channels: Sequence[tuple[int, int]], attention: Attention | None, shared: Shared) -> None:
         self.resnets = [
-            ResnetBlock(before, after, shared.time_channels, shared.motion_channels)
-            for before, after in channels
+            ResnetBlock(before, after, shared.time_channels, shared.motion_channels) for before, after in channels
         ]
         self.attentions = [attention(after) for _, after in channels] if attention is not None else None
-        self.recompute = shared.checkpointing == "full" or (
-            shared.checkpointing == "blocks" and attention is None
-        )
+        self.recompute = shared.checkpointing == "full" or (shared.checkpointing == "blocks" and attention is None)
 
     def layer(self, index: int, hidden: Tensor, time: Tensor, motion: Tensor) -> Tensor:
         hidden = self.resnets[index](hidden, time, motion)
-        return hidden if self.attentions is None else self.attentions[index](hidden)
+        out: Tensor = hidden if self.attentions is None else self.attentions[index](hidden)
+        return out
 
     def run(self, index: int, hidden: Tensor, time: Tensor, motion: Tensor) -> Tensor:
         if self.recompute:
@@ -506,7 +524,8 @@ class MiddleLevel(Level):
 
     def layer(self, index: int, hidden: Tensor, time: Tensor, motion: Tensor) -> Tensor:
         hidden = self.resnets[index](hidden, time, motion)
-        return self.attention(hidden) if index == 0 else hidden
+        out: Tensor = self.attention(hidden) if index == 0 else hidden
+        return out
 
     def forward(self, hidden: Tensor, time: Tensor, motion: Tensor) -> Tensor:
         return self.run(1, self.run(0, hidden, time, motion), time, motion)
@@ -523,7 +542,8 @@ class UpLevel(Level):
         for index in range(len(self.resnets)):
             hidden = F.cat((hidden, skips[-1 - index]), 1)
             hidden = self.run(index, hidden, time, motion)
-        return hidden if self.upsampler is None else self.upsampler(hidden)
+        out: Tensor = hidden if self.upsampler is None else self.upsampler(hidden)
+        return out
 
 
 class MotionUNet(Module):
@@ -554,9 +574,7 @@ class MotionUNet(Module):
             channels = [(before, after)] + [(after, after)] * (layers - 1)
             attend = attention(block_type, head_dims[level])
             self.down_blocks.append(DownLevel(channels, attend, shared, level < levels - 1))
-        self.mid_block = MiddleLevel(
-            widths[-1], lambda channels: AttentionBlock(channels, head_dims[-1], kind), shared
-        )
+        self.mid_block = MiddleLevel(widths[-1], lambda channels: AttentionBlock(channels, head_dims[-1], kind), shared)
         self.up_blocks = []
         upward = widths[::-1]
         for level, block_type in enumerate(hyperparameter(spec, "up_block_types")):
@@ -605,9 +623,7 @@ class STDiff(Module):
         self.tde_model = MotionPredictor(spec)
         self.diffusion_unet = MotionUNet(spec)
 
-    def forward(
-        self, observed: Tensor, noisy: Tensor, timesteps: Tensor, clean: Tensor, last: Tensor
-    ) -> Tensor:
+    def forward(self, observed: Tensor, noisy: Tensor, timesteps: Tensor, clean: Tensor, last: Tensor) -> Tensor:
         frames = clean.shape[1]
         motion = self.tde_model(observed)
         if self.autoregressive:

@@ -36,9 +36,7 @@ class VideoLanguageModel(Module):
         decoder = hyperparameters(config)
         with default_dtype(DTYPES[spec.get("parameter_dtype", "float32")]):
             self.projector = Linear(hyperparameter(spec, "feature_dim"), decoder.width)
-            self.llm = LanguageModel(
-                decoder, spec.get("attention", "sdpa"), spec.get("checkpointing", "none")
-            )
+            self.llm = LanguageModel(decoder, spec.get("attention", "sdpa"), spec.get("checkpointing", "none"))
         if spec.get("hyperparameters.freeze", False):
             self.llm.freeze()
 

@@ -138,7 +138,7 @@ def test_drawn_settings_keep_and_need_what_jax_keeps_and_needs(capsys: pytest.Ca
     kept: list[tuple[float, dict[str, Any]]] = []
     live: list[tuple[float, dict[str, Any]]] = []
 
-    @settings(max_examples=28, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=26, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
     @given(configs())
     def compare(config: dict[str, Any]) -> None:
         expected = jax_side.residuals(config)
@@ -163,7 +163,7 @@ def test_drawn_settings_keep_and_need_what_jax_keeps_and_needs(capsys: pytest.Ca
 COMPILED = {
     "lag": ({}, 0.10),
     "film": ({"mode_conditioning": "film"}, 0.10),
-    "where arrays outgrow the state": ({"batch_size": 8, "sample_size": 4}, 0.05),
+    "where arrays outgrow the state": ({"batch_size": 8, "sample_size": 4}, 0.08),
 }
 
 
