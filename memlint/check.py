@@ -357,6 +357,7 @@ def estimate_spec(spec: TrainingSpec, gpu: str = "", symbolic: bool = False, det
         has_convolution=recording.has_convolution,
         assumptions=assumed,
         detailed=detailed,
+        upper=recording.upper,
         **options,
     )
 

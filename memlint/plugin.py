@@ -321,7 +321,9 @@ class Rule:
             key=fact.key if fact is not None else "",
             size_bytes=size_bytes,
             confidence=confidence,
-            related=tuple((other.span, f"{other.label}: {other.written}") for other in related if other.span is not None),
+            related=tuple(
+                (other.span, f"{other.label}: {other.written}") for other in related if other.span is not None
+            ),
             fixes=tuple(fixes),
             notes=tuple(notes),
         )

@@ -6,6 +6,8 @@ from memlint.fixes import levers
 from memlint.plugin import ERROR, Example, Finding, Rule, Run
 from memlint.units import format_bytes
 
+NO_PLAN = "no batch, checkpointing, precision or optimizer that this config can state fits the budget"
+
 
 class BudgetExceeded(Rule):
     """budget-exceeded: the run does not fit the card.
@@ -56,5 +58,5 @@ class BudgetExceeded(Rule):
             "micro_batch_size",
             size_bytes=over,
             fixes=[plan] if plan is not None else [],
-            notes=[] if plan is not None else ["no smaller batch, checkpointing, precision or optimizer that this config can state fits the budget"],
+            notes=[] if plan is not None else [NO_PLAN],
         )

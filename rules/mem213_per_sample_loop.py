@@ -27,7 +27,7 @@ class PerSampleLoop(Rule):
     Display: the task changes.
 
     ## References
-    `memlint explain` shows the factor in the encoder's formulas.
+    `memlint explain` shows how often each of the encoder's arrays is there.
     """
 
     code = "MEM213"

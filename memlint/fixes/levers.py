@@ -70,8 +70,8 @@ def small_optimizer(run: Run) -> Lever | None:
     """States in one byte each, or factored."""
     if run.value("optimizer") not in ("adamw", "adam"):
         return None
-    switch = run.fact("optimizer_implementation")
-    if switch is not None and switch.node is not None and switch.node is not getattr(run.fact("optimizer"), "node", None):
+    named, switch = run.fact("optimizer"), run.fact("optimizer_implementation")
+    if switch is not None and switch.node is not None and (named is None or switch.node is not named.node):
         return None  # `fused: true` beside it would be an argument that the other optimizer does not take
     value = _first_settable(run, "optimizer", ("adamw_8bit", "adafactor"))
     return None if value is None else Lever(UNSAFE, {"optimizer": value})

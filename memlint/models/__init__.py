@@ -24,7 +24,10 @@ class UnknownModel(Exception):
 
 
 class Recording(NamedTuple):
-    """A tape with what the Estimate needs besides."""
+    """A tape with what the Estimate needs besides.
+
+    upper  the same step where a compiler's choices (fusion) fall out least well: the high end of the interval
+    """
 
     tape: Tape
     parameters: int
@@ -32,6 +35,7 @@ class Recording(NamedTuple):
     framework: str = "torch"
     has_matmul: bool = True
     has_convolution: bool = False
+    upper: Tape | None = None
 
 
 def record(spec: TrainingSpec, symbolic: bool = False, named: bool = True) -> Recording:
@@ -42,7 +46,7 @@ def record(spec: TrainingSpec, symbolic: bool = False, named: bool = True) -> Re
     """
     module = _module(spec)
     if hasattr(module, "record"):  # not PyTorch: the model brings its own training step
-        recording: Recording = module.record(spec, symbolic)
+        recording: Recording = module.record(spec, symbolic, named)
         return recording
     from memlint.models.step import record_step
 

@@ -353,7 +353,13 @@ def micro_batch_size(spec: TrainingSpec) -> int:
     return -(-spec["global_batch_size"] // spec.get("world_size", 1))  # type: ignore[no-any-return]
 
 
-def record(spec: TrainingSpec, symbolic: bool = False) -> Recording:
+def record(spec: TrainingSpec, symbolic: bool = False, named: bool = True) -> Recording:
+    """The step as XLA fuses it, and, for the high end of the interval, with every array of the jaxpr in memory."""
+    recording = _record(spec, symbolic, fuse=True)
+    return recording._replace(upper=_record(spec, False, fuse=False).tape) if named else recording
+
+
+def _record(spec: TrainingSpec, symbolic: bool, fuse: bool) -> Recording:
     """One step of the jitted training function on one device, then one evaluation batch.
 
     ``jax.pmap`` is called without ``donate_argnums``, so the new parameters, moments and EMA are written beside the
@@ -395,7 +401,7 @@ def record(spec: TrainingSpec, symbolic: bool = False) -> Recording:
             program.write(PLAIN, -1, gradient)
             placed.add(gradient)
     tape.saved_bytes = program.residual_bytes()
-    program.run(tape, [(program.forward_end, "backward"), (update, "optimizer_step")], placed)
+    program.run(tape, [(program.forward_end, "backward"), (update, "optimizer_step")], placed, fuse)
 
     for number in old:
         tape.free(number)

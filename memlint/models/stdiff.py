@@ -345,7 +345,8 @@ class MotionCond(Module):
         shared = F.relu(self.shared(motion))
         gamma = self.gamma(shared)
         beta = self.beta(shared)
-        return normalized * (gamma + 1) + beta
+        out: Tensor = normalized * (gamma + 1) + beta
+        return out
 
 
 class ResnetBlock(Module):

@@ -31,6 +31,7 @@ def estimate(
     has_matmul: bool = True,
     has_convolution: bool = False,
     detailed: bool = True,
+    upper: Tape | None = None,
 ) -> Estimate:
     """Sum a tape up to what one device needs. All sizes in bytes.
 
@@ -38,6 +39,7 @@ def estimate(
 
     - allocated: peak of the live storages, each rounded up to 512 bytes. Its high end is what
       ``torch.cuda.max_memory_allocated()`` would show, which counts what a block could not split off.
+      Of a compiled program it is the peak of ``upper``: the same step where the compiler fuses nothing.
     - reserved: peak of the allocator's segments on this tape. The low end is a perfect packing. A JAX program
       has one arena and no segments: reserved is allocated.
     - device: reserved, the CUDA context and the cuBLAS workspaces. (torch takes these workspaces from its
@@ -55,6 +57,10 @@ def estimate(
     notes = list(assumptions)
     if framework == JAX:
         reserved = allocated_high = allocated
+        if upper is not None:
+            allocated_high = max(allocated, find_peak(upper).peak_bytes)
+            reason = "XLA keeps what it cannot fuse: the high end of the interval is without any fusion"
+            notes.append(("compiler", "XLA", reason))
     else:
         replay = simulate(tape, allocator_conf)
         reserved, allocated_high = replay.reserved_peak_bytes, replay.allocated_peak_bytes
@@ -72,7 +78,8 @@ def estimate(
     components = _with_overhead(live, added) if detailed else ()
     device = reserved + overhead.context_bytes + overhead.workspace_bytes
     low = allocated + overhead.context_interval.low_bytes + overhead.workspace_interval.low_bytes
-    high = reserved + overhead.context_interval.high_bytes + overhead.workspace_interval.high_bytes
+    unfused = allocated_high - allocated if framework == JAX else 0
+    high = reserved + unfused + overhead.context_interval.high_bytes + overhead.workspace_interval.high_bytes
     phases = {name: size for name, size in peak.phases.items() if name in (peak.phase, *_REPORTED)}
     return Estimate(
         basis,
@@ -86,7 +93,7 @@ def estimate(
         phases,
         components,
         Interval(allocated, max(allocated, allocated_high)),
-        Interval(allocated, reserved),
+        Interval(allocated, reserved + unfused),
         Interval(low, high),
         tuple(notes),
         tape.probabilities_kept_bytes,
