@@ -21,13 +21,15 @@ from memlint.discover import Found, display, matches, walk
 from memlint.documents.node import Document, Span
 from memlint.named_tuple import NamedTuple
 from memlint.plugin import ERROR, Finding, Rule, Run
-from memlint.reports.report import Budget, Report, RunReport, StatedFact, UnresolvedValue
+from memlint.reports.report import Budget, Measured, Report, RunReport, StatedFact, UnresolvedValue
 from memlint.rules_registry import INTERNAL_ERROR, RuleInfo
 from memlint.settings import Allowance, Resolver, Settings, SettingsError, allowance
 
 if TYPE_CHECKING:
     from memlint.dialects.spec import TrainingSpec
     from memlint.tape.estimate import Estimate
+
+    Measure = Callable[[TrainingSpec, Settings, Allowance], Measured | None]
 
 OVERRIDE_PATH = "<override>"  # as memlint.documents.overrides names it, which is imported for overrides only
 
@@ -56,9 +58,12 @@ class _Draft(NamedTuple):
 
 class _Checker:
     """One invocation. ``formulas`` records symbolically, which explain and JSON want; without ``lint`` files are
-    recognised, and neither estimated nor judged."""
+    recognised, and neither estimated nor judged. ``measure`` is asked for every run, and for
+    a file without a family that is named."""
 
-    def __init__(self, settings: Settings | Resolver | None, formulas: bool, lint: bool) -> None:
+    def __init__(
+        self, settings: Settings | Resolver | None, formulas: bool, lint: bool, measure: Measure | None = None
+    ) -> None:
         self.settings_of: Callable[[str], Settings]
         if isinstance(settings, Settings):
             fixed = settings
@@ -67,6 +72,7 @@ class _Checker:
             self.settings_of = (settings or Resolver()).for_path
         self.formulas = formulas
         self.lint = lint
+        self.measure = measure
         self.drafts: list[_Draft] = []
         self.errors: list[tuple[str, str]] = []
         self.skipped: list[tuple[str, str]] = []
@@ -113,6 +119,8 @@ class _Checker:
                 self.skipped.append((path, document.faults[0].message))
             return
         specs, document = self._specs(document, settings)
+        if not specs and not document.faults:
+            specs = _recorded(document)
         if specs:
             for spec in specs:
                 self._run(spec, document, settings)
@@ -120,7 +128,7 @@ class _Checker:
         if found.named:
             if text is None and self._fragment(document):
                 return
-            if document.faults:
+            if document.faults or self.measure is not None:
                 self._run(_no_family(document), document, settings)
             else:
                 self.skipped.append((path, NOT_A_CONFIG))
@@ -139,7 +147,7 @@ class _Checker:
             from memlint.dialects import registry
 
             self._formats[kind] = bool(registry.candidates(kind))
-        return self._formats[kind]
+        return self._formats[kind] or _has_profile(path)
 
     def _specs(self, document: Document, settings: Settings) -> tuple[list[TrainingSpec], Document]:
         """The runs of a document, and the document after composition and overrides."""
@@ -208,6 +216,8 @@ class _Checker:
         spec = _with_devices(spec, allowed)
         findings: list[Finding] = []
         estimate: Estimate | None = None
+        if spec.family and spec.architecture is None:
+            spec = next(iter(_recorded(document, spec)), spec)
         if spec.family and self.lint:
             try:
                 estimate = estimate_spec(spec, allowed.gpu, symbolic=self.formulas)
@@ -231,7 +241,25 @@ class _Checker:
             )
             for selected in self.select(settings):
                 self._rule(selected, run, findings, judged)
-        self.drafts.append(_Draft(_run_report(spec, document, estimate, allowed), findings, judged, settings))
+        report = _run_report(spec, document, estimate, allowed)
+        if self.measure is not None and self.lint:
+            report = report._replace(measured=self._measured(self.measure, spec, settings, allowed, findings))
+        self.drafts.append(_Draft(report, findings, judged, settings))
+
+    def _measured(
+        self, measure: Measure, spec: TrainingSpec, settings: Settings, allowed: Allowance, findings: list[Finding]
+    ) -> Measured | None:
+        from memlint.measure.child import MeasureError
+
+        path = spec.document.path
+        try:
+            return measure(spec, settings, allowed)
+        except MeasureError as error:
+            name = path if spec.run == "train" else f"{path} [{spec.run}]"
+            self.errors.append((name, str(error)))
+        except Exception as error:
+            findings.append(self._internal(path, "the measurement", error))
+        return None
 
     def _rule(self, selected: _Selected, run: Run, findings: list[Finding], judged: list[RuleInfo]) -> None:
         info, rule, options = selected
@@ -246,7 +274,11 @@ class _Checker:
         run.options = options
         begin = time.perf_counter()
         try:
-            found = list(rule.check(run))
+            found: list[Finding] = []
+            try:
+                found.extend(rule.check(run))
+            except _unknown_model():
+                pass  # it asked a recording about something that was not recorded
             found = [_on_a_file(finding, run) for finding in found]
             if "severity" in options:
                 found = [finding._replace(severity=options["severity"]) for finding in found]
@@ -356,6 +388,7 @@ def estimate_spec(spec: TrainingSpec, gpu: str = "", symbolic: bool = False, det
         has_matmul=recording.has_matmul,
         has_convolution=recording.has_convolution,
         assumptions=assumed,
+        basis=recording.basis,
         detailed=detailed,
         upper=recording.upper,
         **options,
@@ -375,7 +408,26 @@ def _unknown_model() -> type[Exception]:
     return UnknownModel
 
 
+def _recorded(document: Document, spec: TrainingSpec | None = None) -> list[TrainingSpec]:
+    """The run of a config whose model only a profile knows."""
+    from memlint.profiles.runs import adopt
+
+    found = adopt(document, spec)
+    return [] if found is None else [found]
+
+
+def _has_profile(path: str) -> bool:
+    from memlint.profiles.profile import find
+
+    return find(path) is not None
+
+
 def _spell(spec: TrainingSpec, name: str, value: Any) -> Sequence[Any]:
+    if spec.architecture == "recorded":
+        from memlint.models.recorded import can_change
+
+        if not can_change(spec, name):
+            return ()  # no fix may change what the recording knows nothing about
     from memlint.dialects.spelling import spell
 
     return spell(spec, name, value)
@@ -585,16 +637,19 @@ def check_paths(
     *,
     formulas: bool = False,
     lint: bool = True,
+    measure: Measure | None = None,
 ) -> Report:
     """Check files and folders.
 
     settings  fixed settings, or a Resolver that finds those of each file (None: as on the command line, no options)
     formulas  record symbolically, so that the parts of an estimate carry closed forms
     lint      False only recognises the runs: no estimates, no findings
+    measure   (spec, settings, allowance) -> Measured (None: pass), called for every run; a MeasureError is reported and the rest
+              goes on. This, and only this, may run the linted code (memlint.measure does, in a process of its own)
     Raises SettingsError for settings that cannot be used. Anything wrong with a config is in the report.
     """
     begin = time.perf_counter()
-    checker = _Checker(settings, formulas, lint)
+    checker = _Checker(settings, formulas, lint, measure)
     found, errors = find_files(paths, checker.settings_of)
     checker.errors += errors
     checker.given.update(os.path.realpath(file.path) for file in found)
@@ -610,10 +665,11 @@ def check_text(
     *,
     formulas: bool = False,
     lint: bool = True,
+    measure: Measure | None = None,
 ) -> Report:
     """Check a text as if it were the content of the file ``path`` (which decides format and settings)."""
     begin = time.perf_counter()
-    checker = _Checker(settings, formulas, lint)
+    checker = _Checker(settings, formulas, lint, measure)
     checker.file(Found(path, named=True), text)
     return checker.report(time.perf_counter() - begin)
 

@@ -17,6 +17,7 @@ ROOMS = (
     ("memlint.schemas", "memlint.dialects.spec"),
     ("memlint.dialects",),
     ("memlint.meta",),
+    ("memlint.profiles",),
     ("memlint.models",),
     ("memlint.tape",),
     ("memlint.plugin",),

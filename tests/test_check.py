@@ -8,9 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import demo_family
 import pytest
-from demo_family import CONFIG, SMALL
 
 import memlint
 from memlint.check import check_paths, check_text
@@ -21,6 +19,8 @@ from memlint.reports import json as json_report
 from memlint.reports.report import Report
 from memlint.settings import Resolver, Settings, SettingsError
 from memlint.units import GiB, MiB
+from tests import demo_family
+from tests.demo_family import CONFIG, SMALL
 
 HERE = Settings()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import demo_family
 import memlint.rules
 import pytest
 from hypothesis import given
@@ -15,6 +14,7 @@ from memlint import rules_registry
 from memlint.check import check_text
 from memlint.rules_registry import RuleError, RuleInfo, UnknownRule, built_in, find, known, load, reason, require
 from memlint.settings import Settings, SettingsError
+from tests import demo_family
 
 RULE = '''
 from memlint.plugin import Rule

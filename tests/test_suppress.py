@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import tokenize
 
-import demo_family
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,6 +17,7 @@ from memlint.plugin import ERROR, Finding
 from memlint.rules_registry import RuleInfo
 from memlint.settings import Settings
 from memlint.suppress import apply, comments, scan
+from tests import demo_family
 
 RULES = (
     RuleInfo("MEM006", "duplicate-key", ""),

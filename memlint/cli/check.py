@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from memlint.cli import options as shared
+from memlint.cli.probe import measurer, probe_options
 
 if TYPE_CHECKING:
+    from memlint.check import Measure
     from memlint.reports.report import Report
     from memlint.settings import Resolver, Settings
 
@@ -35,6 +37,17 @@ STDIN_NAME = "stdin.yaml"
 )
 @click.option("--output-file", metavar="FILE", help="Write the output to a file instead.")
 @click.option("--report", multiple=True, metavar="FORMAT=FILE", help="Write another report. Repeatable.")
+@click.option(
+    "--trace",
+    is_flag=True,
+    help="Also run the model under fake tensors, without a GPU, beside the static estimate. Runs the linted code.",
+)
+@click.option(
+    "--probe",
+    is_flag=True,
+    help="Also run training steps for real and measure them, beside the static estimate. Runs the linted code.",
+)
+@probe_options
 @click.option("--no-ignores", is_flag=True, help="Disregard suppression comments.")
 @click.option("--exclude", multiple=True, metavar="PATTERN", help="Files to leave out of walks. Repeatable.")
 @click.option("--extend-exclude", multiple=True, metavar="PATTERN", help="Leave these out too. Repeatable.")
@@ -46,7 +59,17 @@ STDIN_NAME = "stdin.yaml"
 @click.option("-v", "--verbose", is_flag=True, help="Also print assumptions and what was passed over.")
 @shared.color_option
 @click.pass_context
-def command(ctx: click.Context, /, paths: tuple[str, ...], stdin_filename: str, **options: Any) -> None:
+def command(
+    ctx: click.Context,
+    /,
+    paths: tuple[str, ...],
+    stdin_filename: str,
+    trace: bool,
+    probe: bool,
+    probe_device: str,
+    probe_timeout: float,
+    **options: Any,
+) -> None:
     """Check training configs: files, folders (default: this one), or - for standard input.
 
     Exit code 0: nothing at or above --fail-on. 1: findings. 2: a bad option or settings file, an unreadable file,
@@ -61,17 +84,25 @@ def command(ctx: click.Context, /, paths: tuple[str, ...], stdin_filename: str, 
     if stdin_filename and paths != ("-",):
         raise click.UsageError("--stdin-filename goes with the path -", ctx)
     resolver = shared.resolver(options)
+    # Not a setting: whether linted code is run is for whoever calls to say, not for a file that came with it.
+    if trace and probe:
+        raise click.UsageError("give --trace or --probe, not both: the report has room for one", ctx)
+    measure: Measure | None = None
+    if trace:
+        measure = measurer("trace", options["quiet"])
+    elif probe:
+        measure = measurer("probe", options["quiet"], probe_timeout, device=probe_device)
     try:
         if paths == ("-",):
             name = stdin_filename or STDIN_NAME
             settings = resolver.for_path(name)
-            report = check_text(name, _stdin(), resolver, formulas=_formulas(settings))
+            report = check_text(name, _stdin(), resolver, formulas=_formulas(settings), measure=measure)
         else:
             settings = resolver.for_path(_common(paths))
             if settings.show_files:
                 _show_files(paths, resolver)
                 return
-            report = check_paths(paths, resolver, formulas=_formulas(settings))
+            report = check_paths(paths, resolver, formulas=_formulas(settings), measure=measure)
     except SettingsError as error:
         raise shared.Stop(str(error)) from None
     _tell(report, paths, settings)

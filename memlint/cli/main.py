@@ -12,6 +12,8 @@ from memlint import __version__
 COMMANDS = {
     "check": ("check", "Lint training configs: predict peak memory and flag the lines that cause it."),
     "explain": ("explain", "Show where every byte of a config's peak comes from."),
+    "record": ("record", "Trace a model once into a profile that check can use without torch."),
+    "probe": ("probe", "Run a config's training step for real and measure it."),
     "rule": ("rule", "Print the manual page of a rule."),
     "gpus": ("gpus", "List the cards that --gpu knows."),
     "config": ("config", "Show the settings in force for a path."),

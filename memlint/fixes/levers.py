@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from memlint.models import UnknownModel
 from memlint.named_tuple import NamedTuple
 from memlint.plugin import DISPLAY, SAFE, UNSAFE, Fix, Run
 
@@ -122,7 +123,8 @@ def smaller_batch(run: Run) -> Lever | None:
         return None
     if not run.over_budget:
         return Lever(DISPLAY, with_evaluation(run, batch_changes(run, run.value("micro_batch_size") // 2)))
-    return Lever(DISPLAY, _shrink(run, {})[0])
+    changes = _shrink(run, {})[0]
+    return Lever(DISPLAY, changes) if changes else None
 
 
 def _can_shrink(run: Run) -> bool:
@@ -137,15 +139,18 @@ def _shrink(run: Run, changes: dict[str, Any]) -> tuple[dict[str, Any], int]:
     best: tuple[dict[str, Any], int] | None = None
     smaller = run.value("micro_batch_size") // 2
     while smaller >= 1:
-        tried = with_evaluation(run, {**changes, **batch_changes(run, smaller)})
-        after = run.what_if(**tried).device_bytes
+        try:
+            tried = with_evaluation(run, {**changes, **batch_changes(run, smaller)})
+            after = run.what_if(**tried).device_bytes
+        except UnknownModel:  # a recording that does not cover this size
+            smaller //= 2
+            continue
         if best is None or after < best[1]:
             best = (tried, after)
         if after <= run.budget_bytes:
             break
         smaller //= 2
-    assert best is not None
-    return best
+    return best or (changes, run.what_if(**changes).device_bytes)
 
 
 # From the least to the most intrusive: what is learned changes only with the last ones.

@@ -31,6 +31,8 @@ class Node:
 
     __slots__ = ("backward", "buffer", "edges", "frame", "label", "outputs", "saved", "sequence", "slot")
 
+    joined = False  # whether it stands for several (memlint.meta.replay)
+
     def __init__(
         self,
         backward: Callable[[Any], Sequence[Grad]],
@@ -216,6 +218,9 @@ def _evaluate(
 ) -> None:
     """Run one node: its results exist before what it saved and its incoming gradient go."""
     state.label = node.label
+    if node.joined:
+        node.evaluate(dependencies, leaves, ready)  # type: ignore[attr-defined]
+        return
     if node.frame is not None:
         node.frame.unpack(node)
         state.label = node.label
@@ -293,6 +298,8 @@ def saved_storages(root: Tensor) -> dict[int, int]:
         node = stack.pop()
         for storage in node.saved:
             found[storage.index] = storage.nbytes
+        if node.joined:
+            found.update(node.own_saved())  # type: ignore[attr-defined]
         if node.frame is not None and id(node.frame) not in frames:
             frames.add(id(node.frame))
             for storage in node.frame.held():

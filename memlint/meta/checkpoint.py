@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from memlint.meta import autograd
+from memlint.meta import autograd, replay
 from memlint.meta.amp import autocast
 from memlint.meta.autograd import Node, enable_grad, no_grad
 from memlint.meta.tensor import Storage, Tensor, state
@@ -46,12 +46,12 @@ class _Frame:
 
     def unpack(self, node: Node) -> None:
         if self.recomputed is None:
-            self._recompute()
+            replay.recompute(self)
         assert self.recomputed is not None
         node.saved = self.recomputed[node.slot]
         self.recomputed[node.slot] = ()
 
-    def _recompute(self) -> None:
+    def recompute(self) -> None:
         self.recomputed = []
         self.recomputing = True
         outer, state.frame = state.frame, self

@@ -6,28 +6,43 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from memlint.meta import functional as F
+from memlint.meta import replay
 from memlint.meta.tape import Label
-from memlint.meta.tensor import DType, Tensor, component, empty, float32, int64, relabel, state
+from memlint.meta.tensor import DType, Tensor, float32, int64, relabel, state
 
 
 def parameter(*shape: int, dtype: DType | None = None) -> Tensor:
     """A trainable leaf."""
-    with component("parameters"):
-        return empty(shape, dtype).requires_grad_()
+    saved = state.label
+    state.label = Label("parameters", saved.module) if saved.module else _PARAMETERS
+    leaf = Tensor(shape, dtype or state.default_dtype)
+    state.label = saved
+    leaf.requires_grad = True
+    return leaf
+
+
+_PARAMETERS = Label("parameters", "")
 
 
 def buffer(*shape: int, dtype: DType = float32) -> Tensor:
     """A leaf that is not trained (running statistics, position tables). Counted apart from parameters."""
-    with component("buffers"):
-        return empty(shape, dtype)
+    saved = state.label
+    state.label = Label("buffers", saved.module)
+    leaf = Tensor(shape, dtype)
+    state.label = saved
+    return leaf
 
 
 class Module:
     """Attributes that are modules, parameters, buffers or lists of modules are found by looking at them.
 
-    ``title`` is what papers call the module, where its attribute's name does not say it."""
+    ``title`` is what papers call the module, where its attribute's name does not say it. Where ``replay_after``
+    is a number, calls that are alike are written from a template after so many of them (:mod:`memlint.meta.replay`):
+    1 for the layers of a stack, more for what occurs once or twice in a step, as a template takes longer to make than
+    the call to simulate."""
 
     title = ""
+    replay_after: int | None = None
     path = ""
     training = True
 
@@ -36,6 +51,8 @@ class Module:
         if self.path:
             state.label = Label(saved.component, self.path)
         try:
+            if self.replay_after is not None and replay.ENABLED and not kwargs:
+                return replay.call(self, args)
             return self.forward(*args, **kwargs)
         finally:
             state.label = saved
@@ -71,14 +88,17 @@ class Module:
                     elif isinstance(item, Tensor):
                         yield f"{prefix}{name}.{number}", item
 
+    def tensors(self) -> list[Tensor]:
+        """Each parameter and buffer once, in order of definition."""
+        found: list[Tensor] = []
+        _collect(self, found)
+        return list({id(tensor): tensor for tensor in found}.values())
+
     def parameters(self) -> list[Tensor]:
         """Each parameter once, in order of definition, frozen ones included."""
         labels = state.tape.labels
-        found: dict[int, Tensor] = {}
-        for _, tensor in self.named_tensors():
-            if labels[tensor.storage.index].component in ("parameters", "helper_models", "ema"):
-                found.setdefault(id(tensor), tensor)
-        return list(found.values())
+        kinds = ("parameters", "helper_models", "ema")
+        return [tensor for tensor in self.tensors() if labels[tensor.storage.index].component in kinds]
 
     def name(self, path: str = "", role: str = "") -> None:
         """Give every module its dotted path and every parameter its label. ``role`` overrides the component."""
@@ -97,8 +117,26 @@ class Module:
             tensor.requires_grad = False
 
     def eval(self) -> None:
-        for module in self.modules():
-            module.training = False
+        self.training = False
+        for _, child in self.children():
+            child.eval()
+
+
+def _collect(module: Module, found: list[Tensor]) -> None:
+    for value in module.__dict__.values():
+        kind = type(value)
+        if kind is Tensor:
+            found.append(value)
+        elif kind is list or kind is tuple:
+            for item in value:
+                if isinstance(item, Module):
+                    _collect(item, found)
+                elif isinstance(item, Tensor):
+                    found.append(item)
+        elif kind is not str and kind is not int and isinstance(value, Module):
+            _collect(value, found)
+        elif isinstance(value, (list, tuple)):  # a named tuple
+            found += [item for item in value if isinstance(item, Tensor)]
 
 
 class Sequential(Module):
@@ -229,4 +267,5 @@ class Dropout(Module):
 
 def count(tensors: Iterable[Tensor]) -> int:
     """Elements of distinct tensors."""
-    return sum(tensor.numel for tensor in {id(tensor): tensor for tensor in tensors}.values())
+    distinct = {id(tensor): tensor for tensor in tensors}.values()
+    return sum(x.numel if x.is_view else x.storage.nbytes // x.dtype.itemsize for x in distinct)

@@ -147,11 +147,13 @@ class Block:
 
 def block_like(tensors: Sequence[Tensor], dtype: DType | None, labels: list[Label]) -> Block:
     """One storage per tensor, of its size in ``dtype`` (its own where None)."""
-    sizes, shapes = [], []
-    for tensor in tensors:
-        itemsize = (dtype or tensor.dtype).itemsize
-        sizes.append(tensor.numel * itemsize)
-        shapes.append((tensor.shape, itemsize))
+    shapes = []
+    if dtype is None:
+        sizes = [tensor.nbytes if tensor.is_view else tensor.storage.nbytes for tensor in tensors]
+    else:
+        sizes = [tensor.numel * dtype.itemsize for tensor in tensors]
+    if state.tape.shapes is not None:
+        shapes = [(tensor.shape, (dtype or tensor.dtype).itemsize) for tensor in tensors]
     return Block(sizes, labels, shapes)
 
 

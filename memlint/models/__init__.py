@@ -16,6 +16,7 @@ ARCHITECTURES = {
     "dit3d": "dit3d",
     "fsdm_lag": "fsdm_lag",
     "video_llm": "video_llm",
+    "recorded": "recorded",
 }
 
 
@@ -27,6 +28,7 @@ class Recording(NamedTuple):
     """A tape with what the Estimate needs besides.
 
     upper  the same step where a compiler's choices (fusion) fall out least well: the high end of the interval
+    basis  which source wrote the tape
     """
 
     tape: Tape
@@ -36,6 +38,7 @@ class Recording(NamedTuple):
     has_matmul: bool = True
     has_convolution: bool = False
     upper: Tape | None = None
+    basis: str = "static"
 
 
 def record(spec: TrainingSpec, symbolic: bool = False, named: bool = True) -> Recording:

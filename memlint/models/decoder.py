@@ -194,6 +194,8 @@ class Perceptron(Module):
 
 
 class Layer(Module):
+    replay_after = 1
+
     def __init__(self, config: Hyperparameters, kind: str) -> None:
         self.self_attn = Attention(config, kind)
         self.mlp = Perceptron(config)
@@ -262,7 +264,8 @@ def next_token_loss(logits: Tensor, labels: Tensor) -> Tensor:
     logits = to(logits, float32)
     labels = F.pad(labels, 0, 1)
     shifted = labels[..., 1:].contiguous()
-    logits = logits.view(-1, logits.shape[-1])
+    batch, length, vocabulary = logits.shape
+    logits = logits.view(batch * length, vocabulary)
     return F.cross_entropy(logits, shifted.view(-1))
 
 

@@ -377,6 +377,8 @@ def _record(spec: TrainingSpec, symbolic: bool, fuse: bool) -> Recording:
     model = FewShotDiffusion(program, run)
     parameters = program.parameters
     count = sum(program.sizes[array.var] for array in parameters) // float32.itemsize
+    if symbolic:
+        tape.parameter_counts = _parameter_counts(program)
     placed = {array.var for array in parameters}
     old = [_allocate(tape, program, array) for array in parameters]
     for component, name in STATE:
@@ -430,6 +432,19 @@ def saved_bytes(spec: TrainingSpec) -> int:
 
 # The training state beside the parameters: (component, what it is), a copy of every parameter each.
 STATE = (("optimizer", "first moment"), ("optimizer", "second moment"), ("ema", "average"))
+
+
+def _parameter_counts(program: Program) -> list[tuple[str, int, int]]:
+    """Of every module down to the fourth level, all of them trained; numbered layers have the same counts again."""
+    elements: dict[str, int] = {}
+    for array in program.parameters:
+        parts = program.labels[array.var].module.split(".")
+        for depth in range(1, min(len(parts), 4) + 1):
+            if parts[depth - 1][-1:].isdigit():
+                break
+            path = ".".join(parts[:depth])
+            elements[path] = elements.get(path, 0) + program.sizes[array.var] // float32.itemsize
+    return [(path, int(count), int(count)) for path, count in elements.items()]
 
 
 def _allocate(tape: Tape, program: Program, array: Array) -> int:

@@ -57,6 +57,8 @@ class MotionEncoder(Sequential):
 
 
 class ConvGRUCell(Module):
+    replay_after = 2
+
     def __init__(self, channels: int) -> None:
         self.gates = conv3x3(2 * channels, 2 * channels)
         self.candidate = conv3x3(2 * channels, channels)
@@ -303,7 +305,8 @@ class MotionPredictor(Module):
         future, path = integrate(self.dynamics, state, self.plan)
         if path is not None:
             self.paths.append(path)
-        return future[1:]
+        out: Tensor = future.narrow(0, self.plan.frames)
+        return out
 
     def loss_replaced(self) -> None:
         """The loop's `loss` is the new one now."""
@@ -350,6 +353,8 @@ class MotionCond(Module):
 
 
 class ResnetBlock(Module):
+    replay_after = 2
+
     def __init__(self, channels: int, out_channels: int, time_channels: int, motion_channels: int) -> None:
         self.norm1 = GroupNorm(NORM_GROUPS, channels)
         self.conv1 = conv3x3(channels, out_channels)
@@ -372,11 +377,14 @@ class ResnetBlock(Module):
         hidden = self.conv2(hidden)
         if self.conv_shortcut is not None:
             inputs = self.conv_shortcut(inputs)
-        return (inputs + hidden) / 1.0
+        out: Tensor = (inputs + hidden) / 1.0
+        return out
 
 
 class AttentionBlock(Module):
     """Self-attention over all pixels with ``channels // head_dim`` heads. ``kind``: eager, sdpa, xformers."""
+
+    replay_after = 2
 
     def __init__(self, channels: int, head_dim: int | None, kind: str) -> None:
         self.heads = 1 if head_dim is None else channels // head_dim
@@ -398,10 +406,11 @@ class AttentionBlock(Module):
             query, key, value = (self.heads_to_batch(tokens) for tokens in (query, key, value))
             attend = plain if self.kind == "eager" else folded
             hidden = attend(query, key, value)
-            hidden = self.batch_to_heads(hidden)
+            hidden = self.batch_to_heads(hidden, batch)
         hidden = self.proj_attn(hidden)
         hidden = hidden.transpose(-1, -2).reshape(batch, channels, height, width)
-        return (hidden + inputs) / 1.0
+        out: Tensor = (hidden + inputs) / 1.0
+        return out
 
     def heads_to_batch(self, tokens: Tensor) -> Tensor:
         batch, length, channels = tokens.shape
@@ -409,10 +418,10 @@ class AttentionBlock(Module):
         out: Tensor = tokens.permute(0, 2, 1, 3).reshape(batch * self.heads, length, channels // self.heads)
         return out
 
-    def batch_to_heads(self, tokens: Tensor) -> Tensor:
-        rows, length, head_dim = tokens.shape
-        tokens = tokens.reshape(rows // self.heads, self.heads, length, head_dim)
-        out: Tensor = tokens.permute(0, 2, 1, 3).reshape(rows // self.heads, length, head_dim * self.heads)
+    def batch_to_heads(self, tokens: Tensor, batch: int) -> Tensor:
+        _, length, head_dim = tokens.shape
+        tokens = tokens.reshape(batch, self.heads, length, head_dim)
+        out: Tensor = tokens.permute(0, 2, 1, 3).reshape(batch, length, head_dim * self.heads)
         return out
 
     def fused(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -441,6 +450,8 @@ def folded(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 
 class Upsample(Module):
+    replay_after = 4
+
     def __init__(self, channels: int) -> None:
         self.conv = conv3x3(channels, channels)
 

@@ -138,7 +138,9 @@ def _parameter_counts(*models: Module) -> list[tuple[str, int, int]]:
 
 def _copy_for_ema(modules: Sequence[Module]) -> Block:
     """``copy.deepcopy(model)``: every parameter and buffer once more."""
-    originals = {id(tensor): tensor for module in modules for _, tensor in module.named_tensors()}.values()
-    known = state.tape.labels
-    labels = [known[tensor.storage.index]._replace(component="ema") for tensor in originals]
+    plain = Label("ema", "")
+    originals = {id(tensor): tensor for module in modules for tensor in module.tensors()}.values()
+    labels = []
+    for _, module, name in map(state.tape.labels.__getitem__, [tensor.storage.index for tensor in originals]):
+        labels.append(Label("ema", module, name) if module or name else plain)
     return block_like(list(originals), None, labels)

@@ -78,7 +78,9 @@ def build(spec: TrainingSpec) -> System:
         del ignored
         return Batch(empty((videos, frames, width), float32), tokens, labels)
 
-    compute = spec.get("compute_dtype", "float32")
+    # A what-if of 16-bit compute over fp32 weights means autocast, whether or not the switch is in the config.
+    compute, weights = spec.get("compute_dtype", "float32"), spec.get("parameter_dtype", "float32")
+    autocast = compute in ("bfloat16", "float16") and (spec.get("autocast", False) or weights == "float32")
     return System(
         model=model,
         batch=batch,
@@ -86,7 +88,7 @@ def build(spec: TrainingSpec) -> System:
         optimizer=spec.get("optimizer", "adamw"),
         optimizer_options=optimizer_options(spec),
         accumulation=spec.get("gradient_accumulation_steps", 1),
-        autocast=DTYPES[compute] if spec.get("autocast", False) else None,
+        autocast=DTYPES[compute] if autocast else None,
     )
 
 

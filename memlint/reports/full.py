@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from memlint.documents.node import Span
 from memlint.named_tuple import NamedTuple
 from memlint.plugin import ERROR, INFO, WARNING, Finding, Fix
-from memlint.reports.report import Report, RunReport
+from memlint.reports.report import Measured, Report, RunReport
 from memlint.reports.text import clean, harmless_in_actions, shorten, source_lines, width
 from memlint.tape.estimate import FITS, OOM, TIGHT, UNKNOWN, Estimate
 from memlint.units import format_bytes
@@ -64,6 +64,9 @@ def _run(run: RunReport, report: Report, style: Style) -> Iterator[str]:
         if run.estimate is not None and (run.findings or len(report.runs) == 1):
             yield ""
             yield from breakdown(run.estimate, style)
+        if run.measured is not None:
+            yield ""
+            yield from side_by_side(run.measured, run.estimate, style)
         if style.verbose:
             yield from _fine_print(run)
     for finding in run.findings:
@@ -148,6 +151,52 @@ def _fine_print(run: RunReport) -> Iterator[str]:
         yield f"  assumed: {clean(fact)} = {clean(value)}" + (f" ({clean(reason)})" if reason else "")
     for entry in run.unresolved:
         yield f"  unresolved: {clean(entry.key)} in {clean(entry.path)}:{entry.line}: {clean(entry.reason)}"
+
+
+BASES = {"trace": "traced", "probe": "measured"}
+
+
+def side_by_side(measured: Measured, static: Estimate | None, style: Style) -> Iterator[str]:
+    """What was traced or measured, beside the static estimate, component by component and tier by tier."""
+    found = measured.estimate
+    word = BASES.get(found.basis, found.basis)
+    verdict = ""
+    if measured.verdict != UNKNOWN:
+        verdict = ": " + style.paint(measured.verdict, BOLD, VERDICT_COLOR[measured.verdict])
+    peak = style.paint(f"{word} peak {format_bytes(found.device_bytes)}", BOLD)
+    yield f"  {peak} in {found.peak_phase.replace('_', ' ')} ({clean(shorten(measured.source, 100))}){verdict}"
+    rows = [(name, found.component_bytes(name)) for name in measured.difference(static)] or [
+        (component.name, component.size_bytes) for component in found.components
+    ]
+    rows.sort(key=lambda row: -row[1])
+    tiers = [("allocated", found.allocated_bytes), ("reserved", found.reserved_bytes), ("device", found.device_bytes)]
+    before: dict[str, int] = {}
+    if static is not None:
+        before = {name: static.component_bytes(name) for name, _ in rows}
+        before.update(
+            allocated=static.allocated_bytes, reserved=static.reserved_bytes, device=static.device_bytes
+        )
+        header = f"  {'':<15} {word:>10} {static.basis:>10} {'difference':>12}"
+        yield style.paint(header, DIM)
+    for name, size in (*rows, *tiers):
+        line = f"  {name.replace('_', ' '):<15} {format_bytes(size):>10}"
+        if static is not None:
+            line += f" {format_bytes(before[name]):>10} {_difference(size - before[name], before[name]):>12}"
+        yield line
+    for note in measured.notes:
+        yield style.paint(f"  note: {clean(note)}", DIM)
+    if style.verbose:
+        for fact, value, reason in found.assumptions:
+            yield style.paint(f"  {word}: {clean(fact)} = {clean(value)} ({clean(reason)})", DIM)
+
+
+def _difference(size: int, before: int) -> str:
+    """``+1.2 %``, or bytes where there was nothing."""
+    if not size:
+        return "="
+    if not before:
+        return ("+" if size > 0 else "") + format_bytes(size)
+    return f"{size / before:+.2%}"
 
 
 # -- findings ----------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import Any
 from memlint import __version__
 from memlint.documents.node import Span
 from memlint.plugin import ERROR, INFO, WARNING, Finding, Fix
-from memlint.reports.report import Report, RunReport, StatedFact
+from memlint.reports.report import Measured, Report, RunReport, StatedFact
 from memlint.tape.estimate import Estimate, Interval, Part
 
 VERSION = 1
@@ -56,17 +56,27 @@ def _run(run: RunReport) -> dict[str, Any]:
                 for name, parameters, trained in (() if estimate is None else estimate.modules)
             ],
         },
-        "estimate": None if estimate is None else _estimate(estimate, run),
+        "estimate": None if estimate is None else _estimate(estimate, run.verdict, run),
         "budget": budget,
-        "measured": None,
+        "measured": None if run.measured is None else _measured(run.measured, run),
         "findings": [_finding(finding) for finding in run.findings],
     }
 
 
-def _estimate(estimate: Estimate, run: RunReport) -> dict[str, Any]:
+def _measured(measured: Measured, run: RunReport) -> dict[str, Any]:
+    difference = measured.difference(run.estimate)
+    return {
+        **_estimate(measured.estimate, measured.verdict, run),
+        "source": measured.source,
+        "notes": list(measured.notes),
+        "difference": None if run.estimate is None else difference,
+    }
+
+
+def _estimate(estimate: Estimate, verdict: str, run: RunReport) -> dict[str, Any]:
     return {
         "basis": estimate.basis,
-        "verdict": run.verdict,
+        "verdict": verdict,
         "peak_phase": estimate.peak_phase,
         "allocated_bytes": estimate.allocated_bytes,
         "reserved_bytes": estimate.reserved_bytes,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memlint.named_tuple import NamedTuple
 from memlint.plugin import ERROR, INFO, WARNING, Finding
-from memlint.tape.estimate import Estimate
+from memlint.tape.estimate import OOM, Estimate
 
 
 class Budget(NamedTuple):
@@ -28,11 +28,34 @@ class StatedFact(NamedTuple):
     path: str
 
 
+class Measured(NamedTuple):
+    """A run that was traced or measured.
+
+    estimate  the same sums as the static ones, from what the user's own code does; its ``basis`` says how
+    verdict   against the same budget
+    source    what was instantiated
+    notes     what a reader should know besides
+    """
+
+    estimate: Estimate
+    verdict: str
+    source: str
+    notes: tuple[str, ...] = ()
+
+    def difference(self, static: Estimate | None) -> dict[str, int]:
+        """Bytes by component at the peak, these minus the static ones; {} without a static estimate."""
+        if static is None:
+            return {}
+        names = dict.fromkeys(entry.name for entry in (*static.components, *self.estimate.components))
+        return {name: self.estimate.component_bytes(name) - static.component_bytes(name) for name in names}
+
+
 class RunReport(NamedTuple):
     """One run found in one file. ``estimate`` is None with a MEM007 finding where the model is unknown.
 
     facts   by fact name, for the parts of explain and json
     sources text of every file that a finding may point into, by path
+    measured only where it was asked for
     """
 
     path: str
@@ -46,6 +69,7 @@ class RunReport(NamedTuple):
     unresolved: tuple[UnresolvedValue, ...] = ()
     facts: dict[str, StatedFact] = {}  # noqa: RUF012
     sources: dict[str, str] = {}  # noqa: RUF012
+    measured: Measured | None = None
 
 
 class Report(NamedTuple):
@@ -74,11 +98,14 @@ class Report(NamedTuple):
         return sum(finding.severity == severity for finding in self.findings)
 
     def exit_code(self, fail_on: str = ERROR, exit_zero: bool = False) -> int:
-        """0 nothing at or above ``fail_on``, 1 findings, 2 something broke (which wins)."""
+        """0 nothing at or above ``fail_on``, 1 findings, or a run that was traced or measured not to fit, 2 something
+        broke (which wins)."""
         if self.crashed:
             return 2
         if exit_zero:
             return 0
+        if any(run.measured is not None and run.measured.verdict == OOM for run in self.runs):
+            return 1
         levels = (ERROR, WARNING, INFO)
         counted = levels[: levels.index(fail_on) + 1]
         return 1 if any(finding.severity in counted for finding in self.findings) else 0

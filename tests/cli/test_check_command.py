@@ -9,13 +9,13 @@ import stat
 from pathlib import Path
 from typing import Any
 
-import demo_family
 import pytest
 from click.testing import CliRunner, Result
-from demo_family import CONFIG, SMALL
 from jsonschema import Draft202012Validator
 
 from memlint.cli.main import main
+from tests import demo_family
+from tests.demo_family import CONFIG, SMALL
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "schemas" / "report.schema.json").read_text())
 

@@ -7,13 +7,13 @@ import re
 from pathlib import Path
 from typing import Any
 
-import demo_family
 import pytest
 from click.testing import CliRunner, Result
-from demo_family import CONFIG, SMALL
 
 from memlint import __version__, rules_registry
 from memlint.cli.main import COMMANDS, main
+from tests import demo_family
+from tests.demo_family import CONFIG, SMALL
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import families
 import pytest
 
 from memlint.dialects import registry
@@ -15,6 +14,7 @@ from memlint.dialects import schema as schemas
 from memlint.dialects.base import Dialect
 from memlint.dialects.spec import ASSUMED, DEFAULT, OVERRIDE, WRITTEN, TrainingSpec
 from memlint.documents.node import Document, Node
+from tests.dialects import families
 
 _installed = pytest.fixture(autouse=True)(families.installed)
 

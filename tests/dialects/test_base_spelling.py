@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import families
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 from memlint.dialects.spec import TrainingSpec
 from memlint.dialects.spelling import spell
 from memlint.fixes.edits import apply_edits
+from tests.dialects import families
 
 _installed = pytest.fixture(autouse=True)(families.installed)
 

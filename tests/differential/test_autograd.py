@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 import torch.nn.functional as T
-from oracle import Operand, fake_cuda, in_meta, in_torch, live_and_peak
 from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils.checkpoint import checkpoint as torch_checkpoint
 
@@ -19,6 +18,7 @@ from memlint.meta import autograd
 from memlint.meta import functional as F
 from memlint.meta import tensor as meta
 from memlint.meta.checkpoint import checkpoint
+from tests.differential.oracle import Operand, fake_cuda, in_meta, in_torch, live_and_peak
 
 SHAPE = (50, 40)
 SIZE = 50 * 40 * 4

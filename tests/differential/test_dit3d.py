@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import pytest
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
-from training import EXAMPLES, Comparison, adamw, compare, in_meta, in_torch, read, reference, report
+
+from tests.differential.training import EXAMPLES, Comparison, adamw, compare, in_meta, in_torch, read, reference, report
 
 SETTINGS = 26  # different ones; hypothesis draws some twice
 

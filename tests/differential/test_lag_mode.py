@@ -11,11 +11,11 @@ from math import prod
 from statistics import median
 from typing import Any
 
-import jax_programs as jax_side
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import tests.differential.jax_programs as jax_side
 from memlint.dialects import registry
 from memlint.dialects.spec import TrainingSpec
 from memlint.documents import shell

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 import torch.nn.functional as T
-from oracle import Operand, in_meta, in_torch
 
 from memlint.meta import functional as F
 from memlint.meta import tensor as meta
+from tests.differential.oracle import Operand, in_meta, in_torch
 
 
 class Case(NamedTuple):

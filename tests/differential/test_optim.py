@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from oracle import fake_cuda, live_and_peak
 
 from memlint.meta import optim
 from memlint.meta import tensor as meta
+from tests.differential.oracle import fake_cuda, live_and_peak
 
 SHAPES = ((64, 48), (48,), (7, 5, 3), (1,), (), (130, 2))
 

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from training import Comparison, adamw, compare, in_meta, in_torch, read, reference, report
+
+from tests.differential.training import Comparison, adamw, compare, in_meta, in_torch, read, reference, report
 
 SETTINGS = 26
 FIVE_LEVELS = ("", "Attn", "Attn", "Attn", "Attn")

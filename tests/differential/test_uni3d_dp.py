@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from training import EXAMPLES, Comparison, adamw, compare, in_meta, in_torch, read, reference, report
 
 from memlint.dialects import registry
 from memlint.documents import hydra
 from memlint.documents.load import load
+from tests.differential.training import EXAMPLES, Comparison, adamw, compare, in_meta, in_torch, read, reference, report
 
 SETTINGS = 26  # different ones; hypothesis draws some twice
 

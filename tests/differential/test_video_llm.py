@@ -8,9 +8,9 @@ import pytest
 import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from training import Comparison, compare, in_meta, in_torch, read, reference, report
 
 from memlint.data import decoders
+from tests.differential.training import Comparison, compare, in_meta, in_torch, read, reference, report
 
 SETTINGS = 40
 

@@ -1,0 +1,453 @@
+"""The profile: one training step of a model, recorded once, small enough to review in a pull request.
+
+It lives beside the config that it was recorded for (``train.yaml.memlint.json``) or, so that configs stay alone, in
+``.memlint/profiles/`` of the config's folder or one above it, under the config's path from there
+(``.memlint/profiles/configs/train.yaml.memlint.json``). ``schemas/profile.schema.json`` describes it to other readers.
+
+The step is written as *kinds* (storages of one origin, with one formula) and *regimes* (a course of events, and when
+it is the right one). Events are words: ``+7`` allocates a storage of kind 7, ``-7`` frees the newest one alive of that
+kind, ``-7.2`` the one two before it, ``<7`` the oldest, ``12x( ... )`` repeats. So a stack of equal layers is one layer, and a
+number.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from memlint.meta.tape import COMPONENTS
+from memlint.named_tuple import NamedTuple
+from memlint.profiles.expression import Expression, ExpressionError, parse
+
+VERSION = 1
+SUFFIX = ".memlint.json"
+FOLDER = os.path.join(".memlint", "profiles")
+MAX_FILE_BYTES = 16 * 1024 * 1024
+MAX_EVENTS = 2_000_000
+MAX_NESTING = 8
+
+# Not a size of the model: micro-batches of a step. Traced as one and as two; the third is like the second.
+ACCUMULATION = "gradient_accumulation_steps"
+
+
+class ProfileError(Exception):
+    """A profile that cannot be used: which file, which line, and why."""
+
+    def __init__(self, path: str, reason: str, line: int = 0) -> None:
+        super().__init__(f"{path}{f':{line}' if line else ''}: {reason}")
+        self.path = path
+        self.reason = reason
+        self.line = line
+
+
+class Dimension(NamedTuple):
+    """A named size of the recording. ``key`` is where the config states it ("" where it does not), ``recorded`` the
+    value it had."""
+
+    name: str
+    fact: str
+    key: str
+    recorded: int
+
+
+class Kind(NamedTuple):
+    """Storages of one origin: whose they are (as in :class:`memlint.meta.tape.Label`), and their bytes."""
+
+    component: str
+    module: str
+    name: str
+    size: Expression
+
+
+class Regime(NamedTuple):
+    """A course of events. It holds wherever every guard of one of the lists in ``when`` is true.
+
+    tape   (phase, events as words), in order
+    saved  bytes that autograd holds at the end of the last forward
+    """
+
+    when: tuple[tuple[Expression, ...], ...]
+    tape: tuple[tuple[str, str], ...]
+    saved: Expression
+
+
+class Profile(NamedTuple):
+    """A recorded training step.
+
+    path        the file it was read from
+    model       what was recorded: the class of the model
+    made_with   versions, by program
+    settings    values of the config that the recorded code read, by dotted key, dimensions left out
+    training    facts that the recording was made with (optimizer, compute_dtype, ...), by name
+    sources     sha256 of the model's source files, by path from the profile
+    parameters, trainable_parameters   how many there are
+    uses        "matmul", "convolution": which library workspaces the run needs
+    checked     settings at which the formulas were compared with a fresh trace
+    """
+
+    path: str
+    model: str
+    made_with: dict[str, str]
+    dimensions: tuple[Dimension, ...]
+    settings: dict[str, Any]
+    training: dict[str, Any]
+    sources: dict[str, str]
+    parameters: Expression
+    trainable_parameters: Expression
+    uses: tuple[str, ...]
+    kinds: tuple[Kind, ...]
+    regimes: tuple[Regime, ...]
+    checked: tuple[dict[str, int], ...] = ()
+
+    def dimension(self, fact: str) -> Dimension | None:
+        return next((one for one in self.dimensions if one.fact == fact), None)
+
+    def recorded(self) -> dict[str, int]:
+        """The values that the dimensions had when it was recorded."""
+        return {dimension.name: dimension.recorded for dimension in self.dimensions}
+
+
+# -- finding ---------------------------------------------------------------------------------------------------------
+
+
+def places(config: str) -> list[str]:
+    """Where a config's profile may be, the nearest first."""
+    absolute = os.path.abspath(config)
+    found = [absolute + SUFFIX]
+    folder = os.path.dirname(absolute)
+    while True:
+        relative = os.path.relpath(absolute, folder)
+        found.append(os.path.join(folder, FOLDER, relative + SUFFIX))
+        parent = os.path.dirname(folder)
+        if parent == folder:
+            return found
+        folder = parent
+
+
+def find(config: str) -> str | None:
+    """The profile of a config file, or None."""
+    return next((path for path in places(config) if os.path.isfile(path)), None)
+
+
+# -- reading ---------------------------------------------------------------------------------------------------------
+
+_cache: dict[str, tuple[tuple[int, int], Profile]] = {}
+
+
+def load(path: str) -> Profile:
+    """A profile from its file; a file that has not changed is not read again. Raises ProfileError."""
+    try:
+        status = os.stat(path)
+        stamp = (status.st_mtime_ns, status.st_size)
+        if path in _cache and _cache[path][0] == stamp:
+            return _cache[path][1]
+        if status.st_size > MAX_FILE_BYTES:
+            raise ProfileError(path, f"larger than {MAX_FILE_BYTES // 2**20} MiB")
+        with open(path, encoding="utf-8") as file:
+            text = file.read(MAX_FILE_BYTES + 1)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ProfileError(path, f"cannot be read: {error}") from None
+    profile = loads(text, path)
+    _cache[path] = (stamp, profile)
+    return profile
+
+
+def loads(text: str, path: str = "<profile>") -> Profile:
+    """A profile from its text. Raises ProfileError, with the line where that is known."""
+    try:
+        tree = json.loads(text)
+    except RecursionError:
+        raise ProfileError(path, "nested too deep") from None
+    except ValueError as error:
+        raise ProfileError(path, f"not JSON: {getattr(error, 'msg', error)}", getattr(error, "lineno", 0)) from None
+    try:
+        return _read(tree, path)
+    except _Wrong as wrong:
+        raise ProfileError(path, f"{_dotted(wrong.keys)}: {wrong.reason}", _line(text, wrong.keys)) from None
+
+
+class _Wrong(Exception):
+    def __init__(self, reason: str, *keys: str | int) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.keys = keys
+
+
+def _dotted(keys: Sequence[str | int]) -> str:
+    return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys).lstrip(".") or "the profile"
+
+
+def _line(text: str, keys: Sequence[str | int]) -> int:
+    """The line of a value: only for messages, so the reader with positions is asked only now."""
+    from memlint.documents.json import read
+
+    try:
+        node = read("<profile>", text).root
+    except Exception:  # positions are a courtesy; the message stands without them
+        return 0
+    for key in keys:
+        child: Any = None
+        if isinstance(node.value, dict):
+            child = node.value.get(str(key))
+        elif isinstance(node.value, list) and isinstance(key, int) and key < len(node.value):
+            child = node.value[key]
+        if child is None:
+            break
+        node = child
+    return (node.key_span or node.span).line
+
+
+def _read(tree: Any, path: str) -> Profile:
+    _is(tree, dict, "an object")
+    version = tree.get("version")
+    if version != VERSION:
+        raise _Wrong(f"is {version!r}; this memlint reads version {VERSION}: record it again", "version")
+    dimensions = tuple(_dimension(name, value) for name, value in _get(tree, "dimensions", dict, "an object").items())
+    names = frozenset(dimension.name for dimension in dimensions)
+    kinds = tuple(_kind(row, at, names) for at, row in enumerate(_get(tree, "kinds", list, "a list")))
+    regimes = tuple(
+        _regime(entry, at, names, len(kinds)) for at, entry in enumerate(_get(tree, "regimes", list, "a list"))
+    )
+    if not regimes:
+        raise _Wrong("is empty", "regimes")
+    parameters = _get(tree, "parameters", dict, "an object")
+    return Profile(
+        path=path,
+        model=_get(tree, "model", str, "text"),
+        made_with=_texts(tree, "made_with"),
+        dimensions=dimensions,
+        settings=_get(tree, "settings", dict, "an object"),
+        training=_get(tree, "training", dict, "an object"),
+        sources=_texts(tree, "sources"),
+        parameters=_formula(parameters.get("all"), names, "parameters", "all"),
+        trainable_parameters=_formula(parameters.get("trained"), names, "parameters", "trained"),
+        uses=tuple(_strings(tree.get("uses", []), "uses")),
+        kinds=kinds,
+        regimes=regimes,
+        checked=tuple(_setting(entry, at) for at, entry in enumerate(tree.get("checked", ()))),
+    )
+
+
+def _is(value: Any, kind: type, words: str, *keys: str | int) -> Any:
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise _Wrong(f"{words} is expected", *keys)
+    return value
+
+
+def _get(tree: dict[str, Any], key: str, kind: type, words: str) -> Any:
+    if key not in tree:
+        raise _Wrong(f"has no {key!r}")
+    return _is(tree[key], kind, words, key)
+
+
+def _texts(tree: dict[str, Any], key: str) -> dict[str, str]:
+    found: dict[str, str] = _get(tree, key, dict, "an object")
+    for name, value in found.items():
+        _is(value, str, "text", key, name)
+    return found
+
+
+def _strings(value: Any, *keys: str | int) -> list[str]:
+    _is(value, list, "a list of texts", *keys)
+    for at, item in enumerate(value):
+        _is(item, str, "text", *keys, at)
+    found: list[str] = value
+    return found
+
+
+def _setting(entry: Any, at: int) -> dict[str, int]:
+    _is(entry, dict, "an object", "checked", at)
+    for name, value in entry.items():
+        _is(value, int, "a whole number", "checked", at, name)
+    found: dict[str, int] = entry
+    return found
+
+
+def _dimension(name: str, value: Any) -> Dimension:
+    at = ("dimensions", name)
+    if not name.isidentifier() or not name.isascii():
+        raise _Wrong("is not a name", *at)
+    _is(value, dict, "an object", *at)
+    for field in ("fact", "key"):
+        _is(value.get(field), str, "text", *at, field)
+    recorded = _is(value.get("recorded"), int, "a whole number", *at, "recorded")
+    if recorded < 1:
+        raise _Wrong("is less than 1", *at, "recorded")
+    return Dimension(name, value["fact"], value["key"], recorded)
+
+
+def _formula(text: Any, names: frozenset[str], *keys: str | int) -> Expression:
+    if isinstance(text, int) and not isinstance(text, bool):
+        text = str(text)
+    _is(text, str, "a formula", *keys)
+    try:
+        expression = parse(text)
+    except ExpressionError as error:
+        raise _Wrong(str(error), *keys) from None
+    unknown = sorted(expression.names - names)
+    if unknown:
+        raise _Wrong(f"{unknown[0]!r} is no dimension of this profile", *keys)
+    return expression
+
+
+def _kind(row: Any, at: int, names: frozenset[str]) -> Kind:
+    _is(row, list, "a list", "kinds", at)
+    if len(row) != 4:
+        raise _Wrong("component, module, name and formula are expected", "kinds", at)
+    for field in range(3):
+        _is(row[field], str, "text", "kinds", at, field)
+    if row[0] not in COMPONENTS:
+        raise _Wrong(f"there is no component {row[0]!r}", "kinds", at, 0)
+    return Kind(row[0], row[1], row[2], _formula(row[3], names, "kinds", at, 3))
+
+
+def _regime(entry: Any, at: int, names: frozenset[str], kinds: int) -> Regime:
+    _is(entry, dict, "an object", "regimes", at)
+    when = []
+    for number, guards in enumerate(_is(entry.get("when"), list, "a list", "regimes", at, "when")):
+        place = ("regimes", at, "when", number)
+        texts = _strings(guards, *place)
+        when.append(tuple(_formula(text, names, *place, index) for index, text in enumerate(texts)))
+    tape = []
+    for number, part in enumerate(_is(entry.get("tape"), list, "a list", "regimes", at, "tape")):
+        place = ("regimes", at, "tape", number)
+        _is(part, dict, "an object", *place)
+        phase = _is(part.get("phase"), str, "text", *place, "phase")
+        tape.append((phase, " ".join(_strings(part.get("events"), *place, "events"))))
+    saved = _formula(entry.get("saved"), names, "regimes", at, "saved")
+    regime = Regime(tuple(when), tuple(tape), saved)
+    for number, (_, words) in enumerate(regime.tape):
+        try:
+            _check_words(words, kinds)
+        except ValueError as error:
+            raise _Wrong(str(error), "regimes", at, "tape", number, "events") from None
+    return regime
+
+
+def _check_words(words: str, kinds: int) -> None:
+    largest = max((step[1] for step in tokens(words) if step[0] in "+-<"), default=-1)
+    if largest >= kinds:
+        raise ValueError(f"there is no kind {largest}")
+
+
+# -- events ----------------------------------------------------------------------------------------------------------
+
+
+def tokens(words: str) -> Iterable[tuple[str, int, int]]:
+    """Events as steps: ("+", kind, 0), ("-", kind, depth), ("<", kind, 0), ("(", times, 0), (")", 0, 0).
+
+    Raises ValueError for anything else.
+    """
+    depth = 0
+    for word in words.split():
+        if word == ")":
+            depth -= 1
+            if depth < 0:
+                raise ValueError("')' without '('")
+            yield ")", 0, 0
+            continue
+        mark, body = word[0], word[1:]
+        if word.endswith("x("):
+            depth += 1
+            if depth > MAX_NESTING:
+                raise ValueError(f"repetitions nested more than {MAX_NESTING} deep")
+            yield "(", _natural(word[:-2], word), 0
+        elif mark in "+<":
+            yield mark, _natural(body, word), 0
+        elif mark == "-":
+            kind, dot, below = body.partition(".")
+            yield "-", _natural(kind, word), _natural(below, word) if dot else 0
+        else:
+            raise ValueError(f"{word[:40]!r} is no event")
+    if depth:
+        raise ValueError("'(' without ')'")
+
+
+def _natural(text: str, word: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 9:
+        raise ValueError(f"{word[:40]!r} is no event")
+    return int(text)
+
+
+def unroll(words: str) -> list[tuple[str, int, int]]:
+    """Every allocation and free, repetitions written out. Raises ValueError."""
+    levels: list[list[tuple[str, int, int]]] = [[]]
+    times: list[int] = []
+    for step in tokens(words):
+        if step[0] == "(":
+            levels.append([])
+            times.append(step[1])
+        elif step[0] == ")":
+            body = levels.pop()
+            count = times.pop()
+            if len(body) * count + len(levels[-1]) > MAX_EVENTS:
+                raise ValueError(f"more than {MAX_EVENTS:,} events")
+            levels[-1].extend(body * count)
+        else:
+            levels[-1].append(step)
+    return levels[0]
+
+
+# -- writing ---------------------------------------------------------------------------------------------------------
+
+_LINE = 110
+
+
+def dumps(profile: Profile) -> str:
+    """The profile as text: sorted, one fact to a line, the same for the same recording."""
+    kinds = [[kind.component, kind.module, kind.name, kind.size.text] for kind in profile.kinds]
+    regimes = [
+        {
+            "when": [[guard.text for guard in guards] for guards in regime.when],
+            "saved": regime.saved.text,
+            "tape": [{"phase": phase, "events": _wrapped(words)} for phase, words in regime.tape],
+        }
+        for regime in profile.regimes
+    ]
+    tree = {
+        "version": VERSION,
+        "model": profile.model,
+        "made_with": dict(sorted(profile.made_with.items())),
+        "dimensions": {
+            one.name: {"fact": one.fact, "key": one.key, "recorded": one.recorded} for one in profile.dimensions
+        },
+        "parameters": {"all": profile.parameters.text, "trained": profile.trainable_parameters.text},
+        "settings": dict(sorted(profile.settings.items())),
+        "training": dict(sorted(profile.training.items())),
+        "sources": dict(sorted(profile.sources.items())),
+        "uses": sorted(profile.uses),
+        "checked": list(profile.checked),
+        "kinds": kinds,
+        "regimes": regimes,
+    }
+    return "".join(_written(tree, 0)) + "\n"
+
+
+def _wrapped(words: str) -> list[str]:
+    lines: list[str] = []
+    for word in words.split():
+        if lines and len(lines[-1]) + len(word) < _LINE - 12:
+            lines[-1] += " " + word
+        else:
+            lines.append(word)
+    return lines
+
+
+def _written(value: Any, indent: int) -> str:
+    """JSON with short containers on one line."""
+    flat = json.dumps(value, ensure_ascii=False)
+    if not isinstance(value, (dict, list)) or not value or (indent and len(flat) + indent <= _LINE and _shallow(value)):
+        return flat
+    inner = " " * (indent + 1)
+    if isinstance(value, dict):
+        rows = [f"{json.dumps(key, ensure_ascii=False)}: {_written(item, indent + 1)}" for key, item in value.items()]
+        return "{\n" + ",\n".join(inner + row for row in rows) + "\n" + " " * indent + "}"
+    rows = [_written(item, indent + 1) for item in value]
+    return "[\n" + ",\n".join(inner + row for row in rows) + "\n" + " " * indent + "]"
+
+
+def _shallow(value: Any) -> bool:
+    inside = value.values() if isinstance(value, dict) else value
+    return not any(isinstance(item, (dict, list)) for item in inside)
