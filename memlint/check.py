@@ -410,8 +410,15 @@ def _unknown_model() -> type[Exception]:
 
 def _recorded(document: Document, spec: TrainingSpec | None = None) -> list[TrainingSpec]:
     """The run of a config whose model only a profile knows."""
+    from memlint.profiles.profile import find
     from memlint.profiles.runs import adopt
 
+    if spec is None:
+        if find(document.path) is None:
+            return []
+        from memlint.dialects.companions import prepared
+
+        document = prepared(document)
     found = adopt(document, spec)
     return [] if found is None else [found]
 
@@ -450,6 +457,10 @@ def _no_family(document: Document) -> TrainingSpec:
     """Something for the text rules to look at where no family was recognised."""
     from memlint.dialects.spec import TrainingSpec
 
+    if not document.faults:
+        from memlint.dialects.companions import prepared
+
+        document = prepared(document)
     return TrainingSpec("", document, document.root, {}, None)
 
 
@@ -644,8 +655,8 @@ def check_paths(
     settings  fixed settings, or a Resolver that finds those of each file (None: as on the command line, no options)
     formulas  record symbolically, so that the parts of an estimate carry closed forms
     lint      False only recognises the runs: no estimates, no findings
-    measure   (spec, settings, allowance) -> Measured (None: pass), called for every run; a MeasureError is reported and the rest
-              goes on. This, and only this, may run the linted code (memlint.measure does, in a process of its own)
+    measure   (spec, settings, allowance) -> Measured (None: pass), called for every run; a MeasureError is reported and
+              the rest goes on. This alone may run the linted code (memlint.measure does, in a process of its own)
     Raises SettingsError for settings that cannot be used. Anything wrong with a config is in the report.
     """
     begin = time.perf_counter()

@@ -95,8 +95,10 @@ def test_imports_point_to_the_left(module: str, path: Path) -> None:
         if not imported.startswith("memlint."):
             continue
         room = _room(imported)
-        if room is not None and room > own and not any(
-            module.startswith(a) and imported.startswith(b) for a, b in ALLOWED
+        if (
+            room is not None
+            and room > own
+            and not any(module.startswith(a) and imported.startswith(b) for a, b in ALLOWED)
         ):
             wrong.append(imported)
     assert not wrong, f"{module} reaches to the right: {sorted(wrong)}"

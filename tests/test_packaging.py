@@ -56,7 +56,8 @@ def test_the_wheel_holds_every_module_rule_and_schema(built: Path) -> None:
 
 def test_the_sdist_can_build_the_same_wheel(built: Path) -> None:
     (sdist,) = built.glob("memlint_train-*.tar.gz")
-    names = {name.partition("/")[2] for name in tarfile.open(sdist).getnames()}
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
     assert _shipped("rules", (".py",)) | _shipped("schemas", (".json",)) <= names
     assert {"README.md", "LICENSE", "pyproject.toml"} <= names
 

@@ -323,9 +323,7 @@ class PerFrameDiT3D(nn.Module):
         self.y_embedder = condition_embedder(config, hidden)
         self.temporal_processor = TemporalProcessor(hidden, frames)
         self.conditioning_layers = nn.ModuleList(FiLM(hidden) for _ in range(3))
-        self.feature_modulation = nn.Sequential(
-            nn.Linear(hidden, hidden), nn.GELU(), nn.Linear(hidden, hidden)
-        )
+        self.feature_modulation = nn.Sequential(nn.Linear(hidden, hidden), nn.GELU(), nn.Linear(hidden, hidden))
         self.video_upsampler = Upsampler(hidden, outputs, (height, width))
         self.final_temporal_conv = nn.Sequential(
             nn.Conv3d(outputs, 2 * outputs, 3, padding=1),

@@ -443,9 +443,7 @@ class ConditionalBlock(nn.Module):
             self.cond_encoder = nn.Sequential(nn.Mish(), nn.Linear(condition, out_channels))
         else:
             raise ValueError(f"condition_type: {kind} is none of film, mlp_film and add")
-        self.residual_conv = (
-            nn.Conv1d(channels, out_channels, 1) if channels != out_channels else nn.Identity()
-        )
+        self.residual_conv = nn.Conv1d(channels, out_channels, 1) if channels != out_channels else nn.Identity()
 
     def forward(self, x: Tensor, condition: Tensor | None) -> Tensor:
         out = self.blocks[0](x)

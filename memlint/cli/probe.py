@@ -62,6 +62,7 @@ def measurer(kind: str, quiet: bool, timeout_s: float | None = None, **options: 
 @click.pass_context
 def command(
     ctx: click.Context,
+    /,
     path: str,
     run_name: str,
     parts: int,

@@ -150,8 +150,14 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         except Exception as error:
             if is_out_of_memory(error):
                 return _died(run, error)
-            where = f"module {run.recorder.failed[2]} " if run.recorder.failed and run.recorder.failed[2] else ""
+            where = f"module {module} " if (module := _module_of(run, error)) else ""
             raise MeasureError(f"{work.source}: {where}raised {said(error)}") from error
+
+
+def _module_of(run: _Run, error: BaseException) -> str:
+    """The module that was at work when an exception was raised; "" if that was in none."""
+    identity, _, module = run.recorder.failed
+    return module if identity == id(error) else ""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -333,9 +339,9 @@ def _by_nvidia_smi() -> tuple[int, str] | None:
 
 def _died(run: _Run, error: BaseException) -> dict[str, Any]:
     """The answer of a step that ran out of memory: the tracker's last peak, or the counters and what is known."""
-    failed = run.recorder.failed
-    module = failed[2] if failed is not None else ""
+    module = _module_of(run, error)
     wanted = " ".join(str(error).split())
+    wanted = wanted[max(0, wanted.find("DefaultCPUAllocator")) :]  # without the line of C++ that enforces it
     message = f"out of memory in {run.at.replace('_', ' ')}{f', module {module}' if module else ''}: {wanted[:300]}"
     tape = run.recorder.tape
     live = break_down(tape, len(tape.events) - 1) if tape.events else ()

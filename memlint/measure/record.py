@@ -316,7 +316,7 @@ def _course(request: dict[str, Any], traced: Traced, recorder: _Recorder, dimens
     for one in request["dimensions"]:
         if one["fact"] == ACCUMULATION:
             name, value = one["name"], dimensions.values[one["name"]]
-            guards.remove(f"{name} == {value}")
+            guards = [guard for guard in guards if guard != f"{name} == {value}"]
             guards.insert(0, f"{name} == 1" if value == 1 else f"{name} >= {training.MICRO_BATCHES}")
     return _Course(
         list(kinds),
@@ -347,7 +347,7 @@ def _words(tape: Tape, kinds: list[int], count: int) -> list[tuple[str, list[str
     found: list[tuple[str, list[str]]] = []
     for (begin, phase), end in zip(tape.marks, starts[1:]):
         words = []
-        for event in tape.events[begin:end]:
+        for event in _ordered(tape.events[begin:end]):
             if event >= 0:
                 alive[kinds[event]].append(event)
                 words.append(f"+{kinds[event]}")
@@ -360,6 +360,20 @@ def _words(tape: Tape, kinds: list[int], count: int) -> list[tuple[str, list[str
             held.remove(~event)
         found.append((phase, words))
     return found
+
+
+def _ordered(events: Sequence[int]) -> Iterator[int]:
+    """The events with frees that follow each other newest first. What order they had means nothing: where autocast
+    drops its cast weights, it is that of addresses."""
+    frees: list[int] = []
+    for event in events:
+        if event < 0:
+            frees.append(event)
+            continue
+        yield from sorted(frees)
+        frees.clear()
+        yield event
+    yield from sorted(frees)
 
 
 def _placed(words: Iterable[str], places: Sequence[int]) -> list[str]:
@@ -530,7 +544,7 @@ def _flow(tape: Tape) -> Iterator[tuple[str, int, Label]]:
     """(phase, bytes allocated or freed, whose) for every event that moves bytes."""
     ends = [*(at for at, _ in tape.marks[1:]), len(tape.events)]
     for (begin, phase), end in zip(tape.marks, ends):
-        for event in tape.events[begin:end]:
+        for event in _ordered(tape.events[begin:end]):
             storage = event if event >= 0 else ~event
             size = tape.sizes[storage]
             label = tape.labels[storage]

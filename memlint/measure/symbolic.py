@@ -19,10 +19,12 @@ from torch._prims_common import suggest_memory_format
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 from torch.utils._sympy.functions import Max
+from torch.utils._sympy.value_ranges import ValueRanges
 
 from memlint.measure.cuda_semantics import CudaSemantics, _convolution_format
 from memlint.measure.tracker import StorageTracker
 from memlint.meta.tape import Label
+from memlint.profiles.profile import MAX_VALUE
 
 aten = torch.ops.aten
 
@@ -40,7 +42,13 @@ class Dimensions:
     def __init__(self, values: Mapping[str, int], fixed: Iterable[str] = ()) -> None:
         self.values = dict(values)
         # 0 and 1 are ordinary values: what depends on them says so in a guard.
-        self.environment = ShapeEnv(specialize_zero_one=False, duck_shape=False)
+        # Values of tensors stay unknown, as in a trace.
+        self.environment = ShapeEnv(
+            specialize_zero_one=False,
+            duck_shape=False,
+            allow_scalar_outputs=False,
+            allow_dynamic_output_shape_ops=False,
+        )
         self.mode = FakeTensorMode(shape_env=self.environment)
         self.sizes: dict[str, Any] = {}
         self._names: dict[Any, str] = {}
@@ -55,6 +63,8 @@ class Dimensions:
                     static_shapes=False,
                 )
                 size = self.sizes[name] = carrier.shape[0]
+                # With a bound, PyTorch can tell that `x[:]` takes all of x, and makes no node for it, as ever.
+                self.environment._update_var_to_range(size.node.expr, ValueRanges(1, MAX_VALUE))
                 self._names[size.node.expr] = name
 
     def text(self, size: Any) -> str:
@@ -99,7 +109,7 @@ class Dimensions:
                 continue
             if bounds.lower > 1:
                 found[f"{name} >= {int(bounds.lower)}"] = None
-            if bounds.upper < _MANY:
+            if bounds.upper < MAX_VALUE:
                 found[f"{name} <= {int(bounds.upper)}"] = None
         for guard in self.environment.guards:
             for part in guard.expr.args if isinstance(guard.expr, sympy.And) else (guard.expr,):
@@ -115,9 +125,6 @@ class Dimensions:
             return False
         return bool(bounds.is_singleton() and bounds.lower == sympy.true)
 
-
-# What PyTorch takes for no bound: sys.maxsize less some.
-_MANY = 2**48
 
 # -- formulas --------------------------------------------------------------------------------------------------------
 

@@ -69,7 +69,9 @@ class Recorder(StorageTracker):
         super().__init__()
         self.operators: set[str] = set()
         self.answered: dict[str, str] = {}  # module -> what was read there
-        self.failed: tuple[BaseException, str, str] | None = None  # the last exception: operator, module
+        # Of the last exception: its identity, operator, module. Not the exception itself, which holds the frames that
+        # it went through, and with them their tensors: checkpointing stops its recomputation by raising.
+        self.failed: tuple[int, str, str] = (0, "", "")
         self.saved_bytes = 0  # held at the end of the forward pass that was watched last
         self._weights: list[Tensor] = []
         self._vocabulary_size = vocabulary_size
@@ -127,8 +129,9 @@ class Recorder(StorageTracker):
 
         def leave(module: nn.Module, arguments: Any, result: Any) -> None:
             error = sys.exc_info()[1]
-            if error is not None and (self.failed is None or self.failed[0] is not error):
-                self.failed = error, "", self.module
+            if error is not None:
+                self._fail(error, "")
+            del error
             while self._running:
                 key, path = self._running.pop()
                 if key == id(module):
@@ -192,9 +195,12 @@ class Recorder(StorageTracker):
         try:
             return super().__torch_dispatch__(func, types, args, kwargs)
         except Exception as error:
-            if self.failed is None or self.failed[0] is not error:
-                self.failed = error, func._schema.name, self.module
+            self._fail(error, func._schema.name)
             raise
+
+    def _fail(self, error: BaseException, operator: str) -> None:
+        if self.failed[0] != id(error):  # else it is on its way up from where it was seen first
+            self.failed = id(error), operator, self.module
 
     def _read(self, func: Any, tensor: Tensor) -> Any:
         try:
@@ -312,14 +318,6 @@ def _run(request: dict[str, Any], plan: training.Plan, work: Workload, recorder:
             optimizer = training.make_optimizer(plan, trained)
         names = {id(parameter): path for path, parameter in model.named_parameters()}
 
-        def labelling(label: Label) -> Callable[[Tensor], None]:
-            # A weight that is used several times has its gradients summed before it gets them.
-            return lambda gradient: recorder.label(gradient, label)
-
-        for parameter in trained:
-            module, _, name = names[id(parameter)].rpartition(".")
-            parameter.register_hook(labelling(Label("gradients", module, name)))
-
         def label() -> None:
             label_gradients(names, model, recorder)
 
@@ -413,7 +411,7 @@ def _explained(error: Exception, recorder: Recorder, work: Workload) -> MeasureE
     for one in chain:
         if isinstance(one, MeasureError):
             return one
-    if recorder.failed is not None and recorder.failed[0] in chain:
+    if recorder.failed[0] in map(id, chain):
         _, operator, module = recorder.failed
     line = user_line(error)
     at = f" ({line})" if line else ""
@@ -424,9 +422,7 @@ def _explained(error: Exception, recorder: Recorder, work: Workload) -> MeasureE
                 f"use a mask with where() or masked_fill(), or {WHAT_TO_DO}"
             )
         if isinstance(one, DataDependentOutputException):
-            return TraceError(
-                f"{_in(module)} calls {operator or one.func}, which reads values{at}: {WHAT_TO_DO}"
-            )
+            return TraceError(f"{_in(module)} calls {operator or one.func}, which reads values{at}: {WHAT_TO_DO}")
         if isinstance(one, UnsupportedOperatorException) or (operator and isinstance(one, NotImplementedError)):
             named = operator or getattr(one, "func", "an operator")
             return TraceError(
@@ -461,5 +457,3 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         gpu=parse_gpu(request["gpu"])[0] if request["gpu"] else None,
     )
     return {"estimate": found, "source": traced.source}
-
-

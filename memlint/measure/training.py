@@ -199,4 +199,3 @@ def counts(parameters: Iterable[nn.Parameter]) -> tuple[int, int]:
     """(elements, of which trained), each parameter once."""
     every = list(parameters)
     return sum(p.numel() for p in every), sum(p.numel() for p in every if p.requires_grad)
-

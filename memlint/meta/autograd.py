@@ -21,6 +21,9 @@ from memlint.meta.tensor import Storage, Tensor, is_dense, relabel, state
 # adds out of place; the differential tests switch this off to compare like with like.
 ACCUMULATE_IN_PLACE = True
 
+# Leaves whose gradients are the run's; other leaves are inputs of checkpointed blocks, detached for a while.
+TRAINED = ("parameters", "helper_models")
+
 Grad = Tensor | None
 Edge = tuple["Node", int] | Tensor | None  # where an input's gradient goes: a node's slot, a leaf, nowhere
 
@@ -132,7 +135,8 @@ def _accumulate_leaf(leaf: Tensor, results: list[Grad], position: int) -> None:
             grad = Tensor(leaf.shape, grad.dtype, strides=layout)
     leaf.grad = grad
     old = state.tape.labels[leaf.storage.index]
-    relabel(grad.storage, Label("gradients", old.module, old.name))
+    if old.component in TRAINED:
+        relabel(grad.storage, Label("gradients", old.module, old.name))
 
 
 def _merge(slots: list[Grad], number: int, new: Tensor) -> None:
@@ -213,9 +217,7 @@ def run(roots: list[tuple[Node, int, Tensor]], hold: Any = None) -> None:
         state.label, state.grad_enabled = saved_label, saved_grad
 
 
-def _evaluate(
-    node: Node, dependencies: dict[Node, int], leaves: dict[int, _Waiting], ready: list[Node]
-) -> None:
+def _evaluate(node: Node, dependencies: dict[Node, int], leaves: dict[int, _Waiting], ready: list[Node]) -> None:
     """Run one node: its results exist before what it saved and its incoming gradient go."""
     state.label = node.label
     if node.joined:
@@ -272,7 +274,8 @@ def _wait(leaf: Tensor, waiting: _Waiting, results: list[Grad], position: int) -
         del result
         old = state.tape.labels[leaf.storage.index]
         assert slots[0] is not None
-        relabel(slots[0].storage, Label("gradients", old.module, old.name))
+        if old.component in TRAINED:
+            relabel(slots[0].storage, Label("gradients", old.module, old.name))
     if waiting.remaining == 0 and slots[0] is not None:
         _accumulate_leaf(leaf, slots, 0)
         slots[0] = None

@@ -102,9 +102,7 @@ def _reentrant(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         return out  # torch warns: nothing inside can get a gradient
     context = state.autocast
     # The node must hold tensors, not only storages, to rebuild the inputs: views keep their shapes.
-    kept = [
-        (x.shape, x.dtype, x.strides, x.requires_grad) if isinstance(x, Tensor) else x for x in args
-    ]
+    kept = [(x.shape, x.dtype, x.strides, x.requires_grad) if isinstance(x, Tensor) else x for x in args]
     where = [isinstance(x, Tensor) for x in args]
     cell: list[Node] = []
 

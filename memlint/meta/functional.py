@@ -59,9 +59,7 @@ def _broadcast(x: Shape, y: Shape) -> Shape:
         return x
     longer, shorter = (x, y) if len(x) >= len(y) else (y, x)
     offset = len(longer) - len(shorter)
-    return longer[:offset] + tuple(
-        b if a == 1 else a for a, b in zip(longer[offset:], shorter)
-    )
+    return longer[:offset] + tuple(b if a == 1 else a for a, b in zip(longer[offset:], shorter))
 
 
 Layout = tuple[Shape, Shape | None]  # shape and strides of an operand; what a backward formula may remember of it
@@ -418,9 +416,7 @@ def mean(x: Tensor, dim: Numbers | None = None, keepdim: bool = False) -> Tensor
     out = empty(_reduced_shape(x, dims, keepdim), x.dtype)
     if tracked(x):
         shape, dtype = x.shape, x.dtype
-        record(
-            out, (x,), (), lambda g: (empty_like(_expand_back(g, shape, dims, keepdim), dtype),)
-        )
+        record(out, (x,), (), lambda g: (empty_like(_expand_back(g, shape, dims, keepdim), dtype),))
     return out
 
 
@@ -721,9 +717,7 @@ def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
 
         def backward(g: Tensor) -> list[Tensor | None]:
             strides = g.full_strides()
-            return [
-                None if piece is None else _reduce(g.alias(piece[0], strides), *piece) for piece in pieces
-            ]
+            return [None if piece is None else _reduce(g.alias(piece[0], strides), *piece) for piece in pieces]
 
         record(out, tensors, (), backward)
     return out
@@ -1031,9 +1025,7 @@ def _aligned_mask(mask: Tensor, q: Tensor, k: Tensor) -> Tensor:
     return contiguous(mask) if any(step % 16 for step in mask.full_strides()[:3]) else mask
 
 
-def _attention_math(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout_: float, causal: bool
-) -> Tensor:
+def _attention_math(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout_: float, causal: bool) -> Tensor:
     """The textbook formula, in fp32, with the softmax that survives rows without any key."""
     dtype = q.dtype
     if dtype.itemsize == 2:
@@ -1164,9 +1156,7 @@ def _attention_efficient(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -
     return out
 
 
-def _efficient_workspace_bytes(
-    rows: int, queries: int, keys: int, width: int, value_width: int, low: bool
-) -> int:
+def _efficient_workspace_bytes(rows: int, queries: int, keys: int, width: int, value_width: int, low: bool) -> int:
     """What the backward kernel asks for: gradients of queries by tile, with 16 bytes of lock and counter each, and,
     for wide heads in 16 bits, a stage for those of keys and values. (mem_eff_attention/kernel_backward.h,
     ``workspace_size``; tile sizes from kernels/cutlassB.h, sm80.) ``rows``: batch x heads."""
@@ -1226,9 +1216,7 @@ def group_norm(x: Tensor, groups: int, weight: Tensor | None = None, bias: Tenso
     return _normalised(out, x, weight, bias, (mean_, rstd))
 
 
-def batch_norm(
-    x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, training: bool = True
-) -> Tensor:
+def batch_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, training: bool = True) -> Tensor:
     """(N, C, ...): keeps the input and, in training mode, two numbers per channel. cuDNN runs it where there are
     parameters, a spatial dimension and no bfloat16. (native/Normalization.cpp, ``_batch_norm_impl_index``)"""
     cudnn = x.ndim > 2 and weight is not None and x.dtype is not bfloat16
@@ -1336,8 +1324,7 @@ def conv_transpose(
     n = x.ndim - 2
     strides, paddings = _tuple(stride, n), _tuple(padding, n)
     spatial = tuple(
-        (size - 1) * s - 2 * p + kernel
-        for size, kernel, s, p in zip(x.shape[2:], weight.shape[2:], strides, paddings)
+        (size - 1) * s - 2 * p + kernel for size, kernel, s, p in zip(x.shape[2:], weight.shape[2:], strides, paddings)
     )
     return _convolved(Tensor((x.shape[0], weight.shape[1], *spatial), x.dtype), x, weight, bias)
 
@@ -1355,9 +1342,7 @@ def _convolved(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None) -> T
         operands = (_layout(x), x.dtype), (_layout(weight), weight.dtype)
 
         def backward(g: Tensor) -> list[Tensor | None]:
-            copies = [
-                _formatted(*item, last) for item in ((_layout(g), g.dtype), *operands)
-            ]
+            copies = [_formatted(*item, last) for item in ((_layout(g), g.dtype), *operands)]
             grads = [None if item is None else Tensor(*item) for item in like]
             for grad in grads:
                 if grad is not None:

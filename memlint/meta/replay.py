@@ -148,8 +148,8 @@ class Template:
 
     __slots__ = (
         "alive", "arguments", "avoided", "casts", "events", "kept", "label_of", "labels", "leaves", "needs_casts",
-        "nodes", "nodes_from", "outer", "outs", "own_saved", "packed", "plain_labels", "programs", "recomputed", "saved", "sequence", "single",
-        "sizes",
+        "nodes", "nodes_from", "outer", "outs", "own_saved", "packed", "plain_labels", "programs", "recomputed",
+        "saved", "sequence", "single", "sizes",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -316,7 +316,7 @@ def _likely(module: Module, args: tuple[Any, ...]) -> bool:
         *[value.shape if type(value) is Tensor else None for value in args],
     )
     sights = _seen.get(rough, 0)
-    if sights >= module.replay_after:
+    if module.replay_after is None or sights >= module.replay_after:
         return True
     if len(_seen) >= 4 * TEMPLATES:
         _seen.clear()
@@ -480,7 +480,8 @@ def _join(template: Template, tensors: list[Tensor]) -> None:
     template.arguments = len(tensors)
     last = 1 + len(tensors)
     own = len(template.alive)
-    saved, leaves = set(), {}
+    saved: set[int] = set()
+    leaves: dict[int, None] = {}
     for _, edges, held, *_ in template.nodes:
         for place in edges:
             if place and place < template.nodes_from:
@@ -549,10 +550,7 @@ def _pure(value: Any) -> bool:
     if kind in _NUMBERS:
         return True
     if kind is tuple or kind is list:
-        for item in value:
-            if type(item) not in _NUMBERS and not _pure(item):
-                return False
-        return True
+        return all(map(_pure, value))
     if kind is not FunctionType or value.__defaults__:
         return False
     for cell in value.__closure__ or ():
@@ -613,9 +611,7 @@ def _write(template: Template, structure: _Structure) -> list[Label]:
     return distinct
 
 
-def _nodes(
-    template: Template, pool: list[Storage], edges: list[Any], labels: list[Label], first: int
-) -> list[Node]:
+def _nodes(template: Template, pool: list[Storage], edges: list[Any], labels: list[Label], first: int) -> list[Node]:
     """The nodes, oldest first. ``edges`` grows by theirs."""
     nodes: list[Node] = []
     frame = state.frame
@@ -681,6 +677,7 @@ class Joined(Node):
     base: int
     prefix: str
     structure: _Structure
+    tape_events: list[int]
     template: Template
 
     def own_saved(self) -> list[tuple[int, int]]:
@@ -936,7 +933,8 @@ class _Rehearsal:
         results = autograd._call(node)
         self.look()
         node.saved = ()
-        edges, node.edges = node.edges, []
+        edges: list[Any] = node.edges
+        node.edges = []
         for position, edge in enumerate(edges):
             if type(edge) is int:
                 leaf = self.leaves.get(edge)
@@ -1021,7 +1019,7 @@ class _Rehearsal:
                     self.program.steps.append(("drop", -1 - number))
 
     def write(self) -> None:
-        events = []
+        events: list[int] = []
         template, first, sizes = self.template, self.first, len(self.template.sizes)
         for event in self.tape.events[self.written :]:
             number = event if event >= 0 else ~event
@@ -1058,7 +1056,7 @@ def _run(program: _Program, node: Joined, dependencies: dict[Node, int], ready: 
     buffer = node.buffer
     assert buffer is not None
     seen: list[Any] = [buffer.pop()]
-    targets = dict(zip(template.outer, node.edges))
+    targets: dict[int, Any] = dict(zip(template.outer, node.edges))
     node.buffer = None
     node.saved = ()
     node.edges = []
@@ -1125,7 +1123,8 @@ def _run(program: _Program, node: Joined, dependencies: dict[Node, int], ready: 
         grad = leaf.grad = Tensor(shape, dtype, storage, strides)
         grad.is_view = is_view
         old = labels[leaf.storage.index]
-        labels[index] = Label("gradients", old.module, old.name)
+        if old.component in autograd.TRAINED:
+            labels[index] = Label("gradients", old.module, old.name)
 
 
 # -- activation checkpointing ------------------------------------------------------------------------------------

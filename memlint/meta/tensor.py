@@ -246,9 +246,7 @@ class Tensor:
         self.dtype = dtype
         self.strides = strides
         self.storage = (
-            storage
-            if storage is not None
-            else Storage(int(prod(shape)) * dtype.itemsize, shape, dtype.itemsize)
+            storage if storage is not None else Storage(int(prod(shape)) * dtype.itemsize, shape, dtype.itemsize)
         )
         self.is_view = storage is not None
         self.requires_grad = False

@@ -117,9 +117,7 @@ def record_forward(build: Callable[[TrainingSpec], System], spec: TrainingSpec) 
 def _saved_bytes(loss: Tensor, labels: list[Label]) -> int:
     """Distinct storages that the graph holds, without parameters and buffers."""
     weights = ("parameters", "buffers", "helper_models")
-    return sum(
-        size for index, size in saved_storages(loss).items() if labels[index].component not in weights
-    )
+    return sum(size for index, size in saved_storages(loss).items() if labels[index].component not in weights)
 
 
 def _parameter_counts(*models: Module) -> list[tuple[str, int, int]]:

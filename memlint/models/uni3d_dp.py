@@ -464,9 +464,7 @@ class ConditionalUnet1D(Module):
             for narrow, wide in reversed(pairs[1:])
         ]
         kernel = hyperparameter(spec, "kernel_size")
-        self.final_conv = Sequential(
-            conv_block(down_dims[0], down_dims[0], kernel), Conv(down_dims[0], actions, (1,))
-        )
+        self.final_conv = Sequential(conv_block(down_dims[0], down_dims[0], kernel), Conv(down_dims[0], actions, (1,)))
 
     def forward(self, sample: Tensor, step: Tensor, condition: Tensor) -> Tensor:
         x = sample.permute(0, 2, 1)

@@ -8,7 +8,7 @@ from memlint.meta.dims import Dim
 from memlint.meta.tape import Label, Tape
 from memlint.named_tuple import NamedTuple
 from memlint.profiles.expression import Expression, ExpressionError
-from memlint.profiles.profile import MAX_EVENTS, Profile, ProfileError, Regime, unroll
+from memlint.profiles.profile import MAX_EVENTS, MAX_VALUE, Profile, ProfileError, Regime, unroll
 
 
 class OutsideGuards(Exception):
@@ -80,6 +80,8 @@ def choose(profile: Profile, values: Mapping[str, int]) -> Regime:
     for name, value in known.items():
         if value < 1:
             raise OutsideGuards(f"{name} >= 1", known)
+        if value > MAX_VALUE:
+            raise OutsideGuards(f"{name} <= {MAX_VALUE}", known)
     nearest: tuple[int, str] | None = None
     for regime in profile.regimes:
         for guards in regime.when:
@@ -131,9 +133,7 @@ def _written_out(profile: Profile, regime: Regime) -> _Course:
     return _Course(kinds, events, marks)
 
 
-def _shape(
-    profile: Profile, size: Expression, values: Mapping[str, int]
-) -> tuple[tuple[int, ...], int] | None:
+def _shape(profile: Profile, size: Expression, values: Mapping[str, int]) -> tuple[tuple[int, ...], int] | None:
     """A formula as the shape of bytes that :func:`memlint.tape.breakdown.closed_form` reads; None for a constant."""
     from memlint.profiles.expression import parse
 

@@ -6,8 +6,8 @@ It lives beside the config that it was recorded for (``train.yaml.memlint.json``
 
 The step is written as *kinds* (storages of one origin, with one formula) and *regimes* (a course of events, and when
 it is the right one). Events are words: ``+7`` allocates a storage of kind 7, ``-7`` frees the newest one alive of that
-kind, ``-7.2`` the one two before it, ``<7`` the oldest, ``12x( ... )`` repeats. So a stack of equal layers is one layer, and a
-number.
+kind, ``-7.2`` the one two before it, ``<7`` the oldest, ``12x( ... )`` repeats. So a stack of equal layers is one layer
+and a number.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ FOLDER = os.path.join(".memlint", "profiles")
 MAX_FILE_BYTES = 16 * 1024 * 1024
 MAX_EVENTS = 2_000_000
 MAX_NESTING = 8
+MAX_VALUE = 2**20  # of a dimension: a product of three stays a number of PyTorch's
 
 # Not a size of the model: micro-batches of a step. Traced as one and as two; the third is like the second.
 ACCUMULATION = "gradient_accumulation_steps"

@@ -173,9 +173,7 @@ def side_by_side(measured: Measured, static: Estimate | None, style: Style) -> I
     before: dict[str, int] = {}
     if static is not None:
         before = {name: static.component_bytes(name) for name, _ in rows}
-        before.update(
-            allocated=static.allocated_bytes, reserved=static.reserved_bytes, device=static.device_bytes
-        )
+        before.update(allocated=static.allocated_bytes, reserved=static.reserved_bytes, device=static.device_bytes)
         header = f"  {'':<15} {word:>10} {static.basis:>10} {'difference':>12}"
         yield style.paint(header, DIM)
     for name, size in (*rows, *tiers):

@@ -89,7 +89,7 @@ def test_mistakes_name_what_would_be_right(arguments: list[str], hint: str) -> N
 
 NOT_BUILT = """
 --fix --unsafe-fixes --fix-only --diff --baseline --write-baseline --add-ignore
---trace --probe --probe-timeout --jobs --no-cache --cache-dir
+--jobs --no-cache --cache-dir
 """
 
 

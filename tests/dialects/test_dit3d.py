@@ -90,8 +90,13 @@ def test_constants_made_of_other_constants_are_followed() -> None:
         ((), 4, 256),
         (('DIT_MODEL_SIZE = "DiT3D-S"',), 2, 1024),
     ],
-    ids=["three numbers are native tokens", "one number is per frame", "None leaves the name's patch",
-         "no key leaves the name's patch", "no patch anywhere is two"],
+    ids=[
+        "three numbers are native tokens",
+        "one number is per frame",
+        "None leaves the name's patch",
+        "no key leaves the name's patch",
+        "no patch anywhere is two",
+    ],
 )
 def test_patch_size_decides_the_form(lines: tuple[str, ...], patch: Any, tokens: int) -> None:
     spec = constants(*lines)
@@ -115,8 +120,11 @@ def test_only_a_size_with_published_weights_has_an_encoder_to_freeze() -> None:
 @pytest.mark.parametrize(
     ("lines", "key", "words"),
     [
-        (("INPUT_SHAPE = (3, 32, 224, 224)", "DIT_VIDEO_SIZE = (16, 64, 64)"), "INPUT_SHAPE",
-         "INPUT_SHAPE has (frames, height, width) (32, 224, 224), DIT_VIDEO_SIZE (16, 64, 64)"),
+        (
+            ("INPUT_SHAPE = (3, 32, 224, 224)", "DIT_VIDEO_SIZE = (16, 64, 64)"),
+            "INPUT_SHAPE",
+            "INPUT_SHAPE has (frames, height, width) (32, 224, 224), DIT_VIDEO_SIZE (16, 64, 64)",
+        ),
         (("DIT_VIDEO_SIZE = (16, 64, 64)", "IMAGE_SIZE = 128"), "IMAGE_SIZE", "128, but DIT_VIDEO_SIZE has 64 x 64"),
         (("DIT_VIDEO_SIZE = (16, 64, 64)", "NUM_FRAMES = 28"), "NUM_FRAMES", "28, but DIT_VIDEO_SIZE has 16"),
         (("IMAGE_SIZE = 128",), "IMAGE_SIZE", "IMAGE_SIZE 128, but INPUT_SHAPE has 64"),

@@ -60,8 +60,11 @@ def test_each_example_is_recognised_without_a_gap(name: str) -> None:
         ("gradient_accumulation_steps", 1, "gradient_accumulate_every: 1"),
         ("optimizer", "adamw", "_target_: torch.optim.AdamW"),
         ("evaluation_batch_size", 128, "batch_size: 128"),
-        ("hyperparameters.pc_model", "eva02_tiny_patch14_224",
-         "pc_model: eva02_tiny_patch14_224  # tiny, small: 224; base, large: 448; eva_giant_patch14_560"),
+        (
+            "hyperparameters.pc_model",
+            "eva02_tiny_patch14_224",
+            "pc_model: eva02_tiny_patch14_224  # tiny, small: 224; base, large: 448; eva_giant_patch14_560",
+        ),
     ],
 )
 def test_each_fact_points_at_the_line_that_states_it(fact: str, value: Any, line: str) -> None:

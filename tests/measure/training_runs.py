@@ -78,7 +78,7 @@ LAG = (
 
 # A project that memlint has never heard of.
 PLAIN = "width: 64\nbatch: 4\n"
-MODEL = '''
+MODEL = """
 import torch
 from torch import nn
 
@@ -94,7 +94,7 @@ def make_batch(config, device):
 
 def training_loss(model, batch):
     return model(batch).square().mean()
-'''
+"""
 
 
 def project(folder: Path, model: str = MODEL, config: str = PLAIN, settings: str = "") -> Path:

@@ -52,6 +52,7 @@ OUTSIDE = {
     "a length that is not divisible": ({"B": 4, "S": 100, "A": 1}, "S%16 == 0"),
     "a second micro-batch that was not recorded": ({"B": 4, "S": 256, "A": 2}, "A == 1"),
     "no sample at all": ({"B": 0, "S": 256, "A": 1}, "B >= 1"),
+    "a length beyond all bounds": ({"B": 4, "S": 2**21, "A": 1}, "S <= 1048576"),
 }
 
 

@@ -209,3 +209,50 @@ def test_a_profile_of_a_large_model_is_evaluated_in_less_than_100_ms(tmp_path: P
     found = evaluate(profile, {"B": 8, "S": 512, "A": 1})
     assert time.perf_counter() - begin < 0.1
     assert len(found.events) == 2 * 96 * 100
+
+
+@pytest.fixture
+def family(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A family that reads its configs, and has no model for them."""
+    from memlint.dialects import registry
+    from memlint.dialects import schema as schemas
+    from memlint.dialects.base import Dialect
+
+    schema: dict[str, Any] = {
+        "x-memlint": {"family": "strange", "formats": ["yaml"], "signature": {"all": ["data.batch_size", "optimizer"]}},
+        "type": "object",
+        "properties": {
+            "optimizer": {"type": "string", "x-memlint": {"fact": "optimizer"}},
+            "precision": {"type": "string", "x-memlint": {"fact": "compute_dtype"}},
+            "data": {
+                "type": "object",
+                "properties": {"batch_size": {"type": "integer", "x-memlint": {"fact": "micro_batch_size"}}},
+            },
+        },
+    }
+    monkeypatch.setitem(registry._dialects, "strange", Dialect(schema))
+    monkeypatch.setitem(schemas._schemas, "strange", schema)
+
+
+@pytest.mark.usefixtures("family")
+def test_a_known_family_with_an_unknown_model_gets_the_recordings_estimate(config: Path) -> None:
+    config.write_text(CONFIG + "optimizer: adamw\nprecision: float32\n", encoding="utf-8")
+    assert "MEM007" in codes(check(config))
+    save(config, training={"optimizer": "adamw", "compute_dtype": "float32"})
+    [run] = check(config).runs
+    assert run.estimate is not None
+    assert (run.family, run.estimate.basis) == ("strange", "recorded")
+    assert "MEM007" not in codes(check(config))
+    changed = check(config, override=["precision=bfloat16"])
+    assert changed.runs[0].estimate is None
+    assert "recorded with compute_dtype = float32, not bfloat16" in only(changed, "MEM007").message
+
+
+@pytest.mark.usefixtures("family")
+def test_no_fix_changes_what_was_not_recorded(config: Path) -> None:
+    config.write_text(CONFIG + "optimizer: adamw\nprecision: float32\n", encoding="utf-8")
+    save(config, training={"optimizer": "adamw", "compute_dtype": "float32"})
+    report = check(config, budget="100MB", preview=True)
+    assert "MEM001" not in codes(report), [finding.message for finding in report.findings]
+    edits = [edit for finding in report.findings for fix in finding.fixes for edit in fix.edits]
+    assert all(edit.span.line == 4 for edit in edits)

@@ -26,8 +26,8 @@ NAMES = {
     "tool": "name version",
     "files.0": "path run family model estimate budget measured findings",
     "files.0.model": "name parameters trainable_parameters parts",
-    "files.0.estimate": "basis verdict peak_phase allocated_bytes reserved_bytes device_bytes saved_bytes attention low_bytes "
-    "high_bytes interval components phases assumptions unresolved",
+    "files.0.estimate": "basis verdict peak_phase allocated_bytes reserved_bytes device_bytes saved_bytes attention "
+    "low_bytes high_bytes interval components phases assumptions unresolved",
     "files.0.estimate.interval": "allocated reserved device",
     "files.0.estimate.components.0": "name bytes parts",
     "files.0.estimate.components.1.parts.0": "name bytes formula facts",
