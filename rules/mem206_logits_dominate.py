@@ -47,7 +47,7 @@ class LogitsDominate(Rule):
         if not taken or not run.is_large(taken, 0.25):
             return
         batch, length = run.fact("micro_batch_size"), run.fact("sequence_length")
-        vocabulary = run.value("vocabulary_size") or run.value("hyperparameters.vocabulary_size")
+        vocabulary = run.value("vocabulary_size")
         message = f"logits take {format_bytes(taken)}, {taken / run.estimate.device_bytes:.0%} of the peak"
         if batch is not None and length is not None and vocabulary:
             message += f": {batch.value} x {length.value} tokens x {vocabulary:,} entries"
@@ -58,14 +58,8 @@ class LogitsDominate(Rule):
         yield self.finding(run, message, place, size_bytes=taken, fixes=self._fixes(run))
 
     def _fixes(self, run: Run) -> list[Fix]:
-        found: list[Fix] = []
-        for value in ("fused", "chunked"):
-            if run.can_set("loss", value):
-                found += levers.fix(run, levers.Lever("unsafe", {"loss": value}))
-                break
         for name in ("sequence_length", "frames"):
             value = run.value(name)
             if isinstance(value, int) and value > 1 and run.can_set(name, value // 2):
-                found += levers.fix(run, levers.Lever(DISPLAY, {name: value // 2}))
-                break
-        return found
+                return levers.fix(run, levers.Lever(DISPLAY, {name: value // 2}))
+        return []

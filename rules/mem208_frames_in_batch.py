@@ -6,8 +6,6 @@ from memlint.fixes import levers
 from memlint.plugin import DISPLAY, Example, Finding, Rule, Run
 from memlint.units import format_bytes
 
-FOLDED = ("predicted_frames", "frames", "observation_steps")
-
 
 class FramesInBatch(Rule):
     """frames-in-batch: frames are folded into the batch and multiply the activations.
@@ -57,7 +55,7 @@ class FramesInBatch(Rule):
             fixes = levers.fix(run, levers.Lever(DISPLAY, {fact.name: fact.value // 2}))
         yield self.finding(
             run,
-            f"{fact.label} {fact.value} x {batch.label} {batch.value} = {fact.value * batch.value} images at once: "
+            f"{fact.label} {fact.value} x {batch.label} {batch.value} = {fact.value * batch.value} inputs at once: "
             f"all frames but one cost {format_bytes(extra)}",
             fact,
             size_bytes=extra,

@@ -6,8 +6,7 @@ from memlint.fixes import levers
 from memlint.plugin import Example, Finding, Rule, Run
 from memlint.units import format_bytes
 
-# "Large": weights that alone take more than the 2 GiB of the smallest context-and-workspace-free margin would be a
-# guess; the rule counts parameters instead. A billion fp32 weights are 4 GB before anything else.
+# A billion fp32 weights are 4 GB before anything else; from about there on checkpoints are published in 16 bits.
 LARGE_PARAMETERS = 1_000_000_000
 
 

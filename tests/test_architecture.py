@@ -120,6 +120,18 @@ def test_heavy_libraries_are_imported_late(module: str, path: Path) -> None:
     assert not heads & set(HEAVY)
 
 
+def test_only_front_ends_reach_for_the_measuring_folder() -> None:
+    for module, path in MODULES:
+        if module.startswith(("memlint.measure", "memlint.cli")):
+            continue
+        found = {name for name in _imports(path, module) if name.startswith("memlint.measure")}
+        # The parent's half of the child process, which imports no torch: check hands its errors on.
+        allowed = (
+            {"memlint.measure.child", "memlint.measure.child.MeasureError"} if module == "memlint.check" else set()
+        )
+        assert found <= allowed, f"{module} imports {sorted(found)}"
+
+
 def test_rules_do_not_know_each_other() -> None:
     for module, path in MODULES:
         if module.startswith("memlint.rules."):

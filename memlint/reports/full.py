@@ -213,7 +213,8 @@ def _finding(finding: Finding, run: RunReport, style: Style) -> Iterator[str]:
     for line in more:
         yield f"{pad}{style.paint('=', BLUE)} {line}"
     for span, said in finding.related:
-        yield f"{pad}{style.paint('=', BLUE)} {clean(span.path)}:{span.line}: {clean(said)}"
+        where = f"line {span.line}" if span.path == finding.span.path else f"{clean(span.path)}:{span.line}"
+        yield f"{pad}{style.paint('=', BLUE)} {where}: {clean(said)}"
     for note in finding.notes:
         for line in note.splitlines():
             yield f"{pad}{style.paint('=', BLUE)} note: {clean(line)}"

@@ -43,7 +43,7 @@ def test_finding_shows_its_source_underlined_with_notes_and_fixes(report: Report
         "  --> configs/demo.yaml:3:3\n"
         " 3 |   batch_size: 128  # large\n"
         "   |   ^^^^^^^^^^\n"
-        "   = configs/demo.yaml:4: shuffle: True\n"
+        "   = line 4: shuffle: True\n"
         "   = note: grows linearly\n"
         "   = fix (display): batch_size 128 -> 32: peak 8.00 GiB after, 14.0 GiB less, fits\n"
     ) in text
