@@ -71,7 +71,13 @@ class Finding(NamedTuple):
 
 
 # Facts that do not touch what one micro batch's forward keeps.
-OUTSIDE_FORWARD = ("gradient_accumulation_steps", "ema", "optimizer", "optimizer_implementation")
+OUTSIDE_FORWARD = (
+    "gradient_accumulation_steps",
+    "evaluation_batch_size",
+    "ema",
+    "optimizer",
+    "optimizer_implementation",
+)
 
 # Between these, one doubling says enough: next to linear, next to quadratic.
 CLEAR_EXPONENTS = ((0.9, 1.1), (1.9, 2.1))

@@ -105,15 +105,14 @@ def batch_changes(run: Run, batch: int) -> dict[str, Any]:
 
 
 def with_evaluation(run: Run, changes: dict[str, Any]) -> dict[str, Any]:
-    """A larger evaluation batch goes down with the micro batch where it would hold the peak up: its own blocks stay
-    reserved while training runs, and no result depends on its size."""
+    """A larger evaluation batch goes down with the micro batch: else its blocks, which training's are too small to
+    serve, stay reserved beside them. No result depends on its size."""
     written, batch = run.fact("evaluation_batch_size"), changes["micro_batch_size"]
     if written is None or written.node is None or not isinstance(written.value, int) or written.value <= batch:
         return changes
     if not run.can_set("evaluation_batch_size", batch):
         return changes
-    more = {**changes, "evaluation_batch_size": batch}
-    return more if run.what_if(**more).device_bytes < run.what_if(**changes).device_bytes else changes
+    return {**changes, "evaluation_batch_size": batch}
 
 
 def smaller_batch(run: Run) -> Lever | None:
