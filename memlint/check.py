@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 OVERRIDE_PATH = "<override>"  # as memlint.documents.overrides names it, which is imported for overrides only
 
-NOT_A_CONFIG = "no known family of training configs"
+NOT_A_CONFIG = "no known family of training configs (`memlint record` makes a model of your own known)"
 
 # Rules that a document without a known family can still be judged by.
 _TEXT_RULES = frozenset(("MEM003", "MEM006"))

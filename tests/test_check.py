@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import memlint
-from memlint.check import check_paths, check_text
+from memlint.check import NOT_A_CONFIG, check_paths, check_text
 from memlint.discover import Pattern
 from memlint.plugin import SAFE
 from memlint.reports import full, github
@@ -210,7 +210,7 @@ def test_a_file_name_that_is_no_unicode_is_no_obstacle() -> None:
 
 def test_a_file_of_no_family_is_skipped_when_named_and_silent_in_a_walk() -> None:
     put(a_yaml="x: 1\n")
-    assert check("a.yaml").skipped == (("a.yaml", "no known family of training configs"),)
+    assert check("a.yaml").skipped == (("a.yaml", NOT_A_CONFIG),)
     report = check(".")
     assert (report.runs, report.skipped, report.exit_code()) == ((), (), 0)
 

@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 from jsonschema import Draft202012Validator
 
+from memlint.check import NOT_A_CONFIG
 from memlint.cli.main import main
 from tests import demo_family
 from tests.demo_family import CONFIG, SMALL
@@ -114,7 +115,7 @@ def test_a_named_file_that_is_no_config_is_skipped_with_one_line() -> None:
     Path("other.yaml").write_text("x: 1\n")
     result = run("other.yaml", "small.yaml")
     assert result.exit_code == 0
-    assert result.stderr == "memlint: other.yaml: skipped, no known family of training configs\n"
+    assert result.stderr == f"memlint: other.yaml: skipped, {NOT_A_CONFIG}\n"
 
 
 def test_a_named_file_of_another_kind_is_skipped_with_one_line() -> None:
