@@ -27,11 +27,14 @@ from memlint.settings import Allowance, Resolver, Settings, SettingsError, allow
 
 if TYPE_CHECKING:
     from memlint.dialects.spec import TrainingSpec
+    from memlint.profiles.measurement import Measurement
     from memlint.tape.estimate import Estimate
 
     Measure = Callable[[TrainingSpec, Settings, Allowance], Measured | None]
 
 OVERRIDE_PATH = "<override>"  # as memlint.documents.overrides names it, which is imported for overrides only
+
+MEASURED_SUFFIX = ".memlint-measured.json"  # as in memlint.profiles.measurement, which is imported where there is one
 
 NOT_A_CONFIG = "no known family of training configs (`memlint record` makes a model of your own known)"
 
@@ -218,9 +221,12 @@ class _Checker:
         estimate: Estimate | None = None
         if spec.family and spec.architecture is None:
             spec = next(iter(_recorded(document, spec)), spec)
+        # A prediction that a new measurement is held against knows nothing of old ones.
+        measured = self._measurements(path) if spec.family and self.lint and self.measure is None else ()
+        known: dict[str, Any] = {"measurements": measured} if measured else {}
         if spec.family and self.lint:
             try:
-                estimate = estimate_spec(spec, allowed.gpu, symbolic=self.formulas)
+                estimate = estimate_spec(spec, allowed.gpu, symbolic=self.formulas, **known)
             except _unknown_model() as error:
                 spec.unknown_reason = spec.unknown_reason or str(error)
             except Exception as error:
@@ -232,7 +238,7 @@ class _Checker:
                 spec,
                 estimate,
                 allowed.size_bytes,
-                lambda changed: estimate_spec(changed, allowed.gpu, detailed=False),
+                lambda changed: estimate_spec(changed, allowed.gpu, detailed=False, **known),
                 _spell,
                 host_budget_bytes=allowed.host_bytes,
                 gpu=allowed.gpu,
@@ -245,6 +251,20 @@ class _Checker:
         if self.measure is not None and self.lint:
             report = report._replace(measured=self._measured(self.measure, spec, settings, allowed, findings))
         self.drafts.append(_Draft(report, findings, judged, settings))
+
+    def _measurements(self, path: str) -> Sequence[Measurement]:
+        """What ``memlint probe --save`` kept of a config."""
+        if not os.path.exists(path + MEASURED_SUFFIX):
+            return ()
+        from memlint.profiles.measurement import MeasurementError, load
+
+        try:
+            return load(path + MEASURED_SUFFIX)
+        except MeasurementError as error:
+            where = f"{error.path}:{error.line}" if error.line else error.path
+            if (where, error.reason) not in self.errors:  # a file may hold several runs
+                self.errors.append((where, error.reason))
+            return ()
 
     def _measured(
         self, measure: Measure, spec: TrainingSpec, settings: Settings, allowed: Allowance, findings: list[Finding]
@@ -357,10 +377,16 @@ class _Checker:
 # -- pieces ------------------------------------------------------------------------------------------
 
 
-def estimate_spec(spec: TrainingSpec, gpu: str = "", symbolic: bool = False, detailed: bool = True) -> Estimate:
+def estimate_spec(
+    spec: TrainingSpec,
+    gpu: str = "",
+    symbolic: bool = False,
+    detailed: bool = True,
+    measurements: Sequence[Measurement] = (),
+) -> Estimate:
     """The estimate of one run on a card ("" for none in particular). Raises models.UnknownModel.
 
-    Without ``detailed`` it has totals only: what a what-if needs.
+    Without ``detailed`` it has totals only: what a what-if needs. ``measurements`` of its config narrow it.
     """
     from memlint import models
     from memlint.dialects.spec import ASSUMED
@@ -377,6 +403,13 @@ def estimate_spec(spec: TrainingSpec, gpu: str = "", symbolic: bool = False, det
         from memlint.data.catalogue import parse_gpu
 
         options["gpu"] = parse_gpu(gpu)[0]
+    if measurements:
+        from memlint.profiles.measurement import facts_of
+        from memlint.tape.calibration import choose
+
+        version = spec.fact("framework_version")
+        stated = str(version.value) if version is not None and version.node is not None else ""
+        options["calibration"] = choose(measurements, spec.run, facts_of(spec), options.get("gpu"), stated)
     assumed = tuple(
         (fact.key or name, str(fact.value), fact.reason) for name, fact in spec.facts.items() if fact.origin == ASSUMED
     )
@@ -450,7 +483,10 @@ def _with_devices(spec: TrainingSpec, allowed: Allowance) -> TrainingSpec:
     written = spec.fact("world_size")
     if count == 1 or (written is not None and written.node is not None):
         return spec
-    return spec.with_facts(device_count=count, world_size=count)
+    spec = spec.with_facts(device_count=count, world_size=count)
+    if spec.architecture is None and spec.architecture_on_devices:
+        spec.architecture, spec.unknown_reason = spec.architecture_on_devices, ""
+    return spec
 
 
 def _no_family(document: Document) -> TrainingSpec:

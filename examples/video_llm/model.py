@@ -83,15 +83,22 @@ class QwenNorm(nn.Module):
         return self.weight * x.to(dtype)
 
 
-def rotary_tables(length: int, head_dim: int, like: Tensor, base: float = 10000.0) -> tuple[Tensor, Tensor]:
-    """Cosine and sine of every position and frequency: two (1, S, head_dim)."""
-    steps = torch.arange(0, head_dim, 2, dtype=torch.float, device=like.device)
-    frequencies = 1.0 / base ** (steps / head_dim)
-    with torch.no_grad():
-        positions = torch.arange(length, device=like.device)[None, :, None].float()
-        angles = positions * frequencies
+class RotaryTables(nn.Module):
+    """The model's frequencies, and its copy of the original ones; both in fp32 whatever the weights are."""
+
+    def __init__(self, head_dim: int, base: float = 10000.0) -> None:
+        super().__init__()
+        frequencies = 1.0 / base ** (torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim)
+        self.register_buffer("inv_freq", frequencies, persistent=False)
+        self.register_buffer("original_inv_freq", frequencies.clone(), persistent=False)
+
+    @torch.no_grad()
+    def forward(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """(1, S) positions -> cosine and sine of every frequency: two (1, S, head_dim)."""
+        angles = positions.unsqueeze(-1).float() * self.inv_freq
         angles = torch.cat((angles, angles), dim=-1)
-        return angles.cos().to(like.dtype), angles.sin().to(like.dtype)
+        cosine, sine = angles.cos() * 1.0, angles.sin() * 1.0  # some models scale them
+        return cosine.to(dtype), sine.to(dtype)
 
 
 def rotate_half(x: Tensor) -> Tensor:
@@ -199,17 +206,21 @@ class LanguageModel(nn.Module):
         self.embed_tokens = nn.Embedding(config.vocabulary, config.width)
         self.layers = nn.ModuleList(Layer(config, kind) for _ in range(config.layers))
         self.norm = (GemmaNorm if config.family == "gemma" else QwenNorm)(config.width)
+        self.rotary_emb = RotaryTables(config.head_dim)
+        if config.family == "gemma":
+            self.register_buffer("embed_scale", torch.tensor(config.width**0.5, dtype=torch.float32), persistent=False)
 
     def embed(self, tokens: Tensor) -> Tensor:
         embedded = self.embed_tokens(tokens)
         if self.config.family == "gemma":
-            embedded = embedded * torch.tensor(self.config.width**0.5, dtype=embedded.dtype)
+            embedded = embedded * self.embed_scale.to(embedded.dtype)
         return embedded
 
     def forward(self, embedded: Tensor, labels: Tensor) -> Tensor:
         length = embedded.shape[1]
         mask = causal_mask(embedded) if self.kind == "eager" else None
-        tables = rotary_tables(length, self.config.head_dim, embedded)
+        positions = torch.arange(length, device=embedded.device).unsqueeze(0)
+        tables = self.rotary_emb(positions, embedded.dtype)
         x = embedded
         for layer in self.layers:
             if self.checkpointing and self.training:

@@ -17,6 +17,7 @@ COMMANDS = {
     "probe": ("probe", "Run a config's training step for real and measure it."),
     "rule": ("rule", "Print the manual page of a rule."),
     "gpus": ("gpus", "List the cards that --gpu knows."),
+    "models": ("models", "List the models that configs can name."),
     "config": ("config", "Show the settings in force for a path."),
 }
 

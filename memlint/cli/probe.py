@@ -11,8 +11,11 @@ from memlint.cli import options as shared
 
 if TYPE_CHECKING:
     from memlint.check import Measure
+    from memlint.dialects.spec import TrainingSpec
+    from memlint.profiles.measurement import Measurement
     from memlint.reports.full import Style
-    from memlint.reports.report import RunReport
+    from memlint.reports.report import Measured, RunReport
+    from memlint.settings import Allowance, Settings
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 TIMEOUT_S = 600.0
@@ -42,11 +45,20 @@ def probe_options(function: _Function) -> _Function:
 
 
 def measurer(kind: str, quiet: bool, timeout_s: float | None = None, **options: Any) -> Measure:
-    """What a check asks for each run: a trace or a probe, with its progress on standard error."""
+    """What a check asks for each run: a trace or a probe, with its progress on a terminal."""
+    from memlint.cli.progress import Progress
     from memlint.measure import run
 
-    progress = None if quiet else lambda line: shared.note(f"memlint: {line}")
-    return run.measurer(kind, timeout_s=timeout_s, progress=progress, **options)
+    progress = Progress(quiet)
+    measure = run.measurer(kind, timeout_s=timeout_s, progress=progress, **options)
+
+    def one(spec: TrainingSpec, settings: Settings, allowed: Allowance) -> Measured:
+        try:
+            return measure(spec, settings, allowed)
+        finally:
+            progress.clear()
+
+    return one
 
 
 @click.command("probe", short_help="Run a training step for real and measure it.")
@@ -56,6 +68,8 @@ def measurer(kind: str, quiet: bool, timeout_s: float | None = None, **options: 
 @click.option("--run", "run_name", default="", metavar="NAME", help="Only this run of a file with several.")
 @click.option("--parts", default=12, show_default=True, metavar="N", help="Modules to list per component.")
 @click.option("--snapshot", default="", metavar="FILE", help="Write the allocator's history for PyTorch's viewer.")
+@click.option("--trace", is_flag=True, help="Also trace the run, in a column between measured and static.")
+@click.option("--save", is_flag=True, help="Keep the measurement beside CONFIG: later checks narrow their interval.")
 @probe_options
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
 @shared.color_option
@@ -67,6 +81,8 @@ def command(
     run_name: str,
     parts: int,
     snapshot: str,
+    trace: bool,
+    save: bool,
     probe_device: str,
     probe_timeout: float,
     quiet: bool,
@@ -75,11 +91,12 @@ def command(
 ) -> None:
     """Run two training steps of CONFIG in a process of their own, and show the measured memory by component and module
     beside the estimate. Runs the code that CONFIG belongs to. Exit code 1: the step ran out of memory, or does not fit.
+    2: there is no measurement; what stood in the way is said.
     """
     import os
 
     from memlint.check import check_paths
-    from memlint.measure.request import PROBE
+    from memlint.measure.request import PROBE, TRACE
     from memlint.reports.full import finish
     from memlint.settings import SettingsError
 
@@ -93,6 +110,9 @@ def command(
         device=probe_device,
         snapshot=os.path.abspath(snapshot) if snapshot else "",
     )
+    traced: dict[tuple[str, str], Measured] = {}
+    if trace:
+        measure = _tracing_first(measure, measurer(TRACE, quiet, probe_timeout), traced)
     try:
         settings = resolver.for_path(path)
         report = check_paths([path], resolver, measure=_only(measure, run_name))
@@ -108,8 +128,10 @@ def command(
     lines: list[str] = []
     for run in runs:
         if run.measured is not None:
-            lines += [*(("",) if lines else ()), *_run(run, style, parts)]
+            lines += [*(("",) if lines else ()), *_run(run, style, parts, traced.get((run.path, run.run)))]
     shared.out(finish(lines, style), style.color)
+    if save:
+        _save(runs)
     ctx.exit(2 if report.skipped else report.exit_code())
 
 
@@ -122,13 +144,80 @@ def _only(measure: Measure, name: str) -> Measure:
     return one
 
 
-def _run(run: RunReport, style: Style, parts: int) -> Iterator[str]:
+def _save(runs: list[RunReport]) -> None:
+    """Keep what was measured to its end in the file beside each config. Ends the program where that cannot be."""
+    import os
+
+    from memlint.profiles import measurement
+
+    for path in dict.fromkeys(run.path for run in runs):
+        target = measurement.place(path)
+        try:
+            kept = measurement.load(target) if os.path.exists(target) else ()
+        except measurement.MeasurementError as error:
+            raise shared.Stop(f"{error}; remove the file to begin a new one") from None
+        new = [entry for run in runs if run.path == path and (entry := _measurement(run)) is not None]
+        for entry in new:
+            kept = measurement.merged(kept, entry)
+        if new:
+            shared.write_file(target, measurement.dumps(kept))
+            shared.note(f"memlint: {target}: {len(kept)} measurement{'s' * (len(kept) != 1)}")
+
+
+def _measurement(run: RunReport) -> Measurement | None:
+    """What to keep of a run; None where it did not get to its end."""
+    from memlint import __version__
+    from memlint.profiles.measurement import Measurement, digest_of, plain_facts
+
+    if run.measured is None or run.measured.machine is None:
+        return None
+    estimate, machine = run.measured.estimate, run.measured.machine
+    if machine.ran_out:
+        shared.note(f"memlint: {run.path}: not saved, a step that ran out of memory says nothing of its peak")
+        return None
+    facts = plain_facts({name: fact.value for name, fact in run.facts.items()})
+    return Measurement(
+        run=run.run,
+        device=machine.device,
+        card=machine.card,
+        made_with={"memlint": __version__, **machine.made_with},
+        facts=facts,
+        digest=digest_of(facts),
+        allocated_bytes=estimate.allocated_bytes,
+        reserved_bytes=estimate.reserved_bytes,
+        device_bytes=estimate.device_bytes,
+        context_bytes=machine.context_bytes,
+        library_workspace_bytes=machine.library_workspace_bytes,
+        peak_phase=estimate.peak_phase,
+        phases=dict(estimate.phases),
+        components={component.name: component.size_bytes for component in estimate.components},
+    )
+
+
+def _tracing_first(measure: Measure, trace: Measure, traced: dict[tuple[str, str], Measured]) -> Measure:
+    """Trace a run before it is measured. That a run cannot be traced is said, and does not stand in the way."""
+
+    def one(spec: TrainingSpec, settings: Settings, allowed: Allowance) -> Measured | None:
+        from memlint.measure.child import MeasureError
+
+        try:
+            found = trace(spec, settings, allowed)
+            if found is not None:
+                traced[spec.document.path, spec.run] = found
+        except MeasureError as error:
+            shared.note(f"memlint: {spec.document.path}: not traced: {error}")
+        return measure(spec, settings, allowed)
+
+    return one
+
+
+def _run(run: RunReport, style: Style, parts: int, traced: Measured | None) -> Iterator[str]:
     from memlint.reports.full import BOLD, breakdown, headline, side_by_side
 
     assert run.measured is not None
     yield from headline(run, style).splitlines()
     yield ""
-    yield from side_by_side(run.measured, run.estimate, style)
+    yield from side_by_side(run.measured, run.estimate, style, None if traced is None else traced.estimate)
     yield ""
     yield style.paint("Measured, at the peak", BOLD)
     yield from breakdown(run.measured.estimate, style, parts)

@@ -19,10 +19,12 @@ from typing import Any
 
 MARK = "MEMLINT_MEASUREMENT"  # environment variable of everything that a measurement starts
 POLL_S = 0.05
+END_S = 10.0  # for processes to go that were told to; one in an uninterruptible call may take longer
 OUTPUT_LINES = 3  # of a child that died: the end of a traceback
 
-_START = (
-    "import sys; sys.path = [p for p in sys.path if p] + [{root!r}]; from memlint.measure.worker import main; main()"
+# Nothing in the current folder stands in for a module of ours, or of Python.
+START = (
+    "import sys; sys.path = [p for p in sys.path if p] + [{root!r}]; from memlint.measure.{module} import main; main()"
 )
 
 
@@ -61,7 +63,7 @@ def measure(
             with open(os.path.join(folder, "answer.json"), encoding="utf-8") as file:
                 answer: dict[str, Any] = json.load(file)
         except (OSError, ValueError):
-            raise MeasureError(_last_words(status, _tail(os.path.join(folder, "output")))) from None
+            raise MeasureError(last_words(status, tail(os.path.join(folder, "output")))) from None
         if "error" in answer:
             raise MeasureError(str(answer["error"]))
         return answer
@@ -81,7 +83,7 @@ def _start(folder: str, mark: str, output: Any) -> subprocess.Popen[bytes]:
     else:
         options["creationflags"] = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)
     return subprocess.Popen(
-        [sys.executable, "-c", _START.format(root=root), folder],
+        [sys.executable, "-c", START.format(root=root, module="worker"), folder],
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=output,
@@ -125,7 +127,8 @@ def _tell(path: str, begin: int, progress: Callable[[str], None]) -> int:
     return begin + end
 
 
-def _tail(path: str) -> list[str]:
+def tail(path: str) -> list[str]:
+    """The last lines of a file."""
     try:
         with open(path, "rb") as file:
             file.seek(0, os.SEEK_END)
@@ -136,7 +139,8 @@ def _tail(path: str) -> list[str]:
     return [line for line in lines if line.strip()][-OUTPUT_LINES:]
 
 
-def _last_words(status: int, output: list[str]) -> str:
+def last_words(status: int, output: list[str]) -> str:
+    """What is known of a process that ended without an answer: its exit code, and the end of its output."""
     said = f"; it last said: {' / '.join(line.strip() for line in output)}" if output else ""
     if status < 0:
         try:
@@ -151,16 +155,21 @@ def _last_words(status: int, output: list[str]) -> str:
 
 
 def end(process: subprocess.Popen[bytes], mark: str) -> None:
-    """End the child, its session, and everything that carries its mark."""
+    """End the child, its session, and everything that carries its mark; when this returns, they are gone."""
     if os.name == "posix":
+        ended = set(marked(mark))
         # The group outlives its leader, so this is right after the child has ended, too.
         _kill(process.pid, os.killpg)
-        for _ in range(100):  # what is being started while we look
-            left = marked(mark)
-            if not left:
-                break
+        deadline = time.monotonic() + END_S
+        while time.monotonic() < deadline:
+            left = marked(mark)  # again: what is being started while we look
+            ended.update(left)
             for number in left:
                 _kill(number, os.kill)
+            process.poll()  # so that the child itself is not left a zombie
+            # Of a process that is ending the mark goes first.
+            if not left and not any(_is_alive(number) for number in ended):
+                break
             time.sleep(0.01)
     elif process.poll() is None:
         subprocess.run(["taskkill", "/F", "/T", "/PID", str(process.pid)], capture_output=True, check=False)
@@ -186,14 +195,15 @@ def marked(mark: str) -> list[int]:
                 carries = wanted in file.read().split(b"\0")
         except OSError:
             continue
-        if carries and not _is_zombie(number):
+        if carries and _is_alive(number):
             found.append(number)
     return found
 
 
-def _is_zombie(number: int) -> bool:
+def _is_alive(number: int) -> bool:
+    """Linux: whether a process runs, which one that only waits to be asked how it ended does not."""
     try:
         with open(f"/proc/{number}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[:1] == [b"Z"]
+            return file.read().rpartition(b")")[2].split()[:1] not in ([b"Z"], [b"X"])
     except OSError:
-        return True
+        return False

@@ -26,6 +26,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
+from memlint.measure import cudnn_rnn
 from memlint.measure.tracker import StorageTracker
 
 aten = torch.ops.aten
@@ -34,7 +35,10 @@ aten = torch.ops.aten
 
 # autocast_mode.h, AT_FORALL_LOWER_PRECISION_FP: what CPU autocast lacks of it. The others (linear, conv, matmul, ...)
 # agree and keep torch's own kernels, so that the cache of weight casts is the real one.
-_LOWER_PRECISION_ONLY_ON_CUDA = ("addmv", "addr", "mv", "einsum", "chain_matmul", "linalg_multi_dot")
+_LOWER_PRECISION_ONLY_ON_CUDA = (
+    *("addmv", "addr", "mv", "einsum", "chain_matmul", "linalg_multi_dot"),
+    *("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"),
+)
 
 # fmt: off  (lists of names, as many to a line as fit)
 # autocast_mode.h, AT_FORALL_FP32
@@ -326,6 +330,7 @@ def _autocast_kernels() -> dict[str, Any]:
         kernels[name] = _appending_dtype(name, with_dtype)
     for name in _PROMOTE:
         kernels[name] = _promoting(name)
+    kernels["_cudnn_rnn"] = cudnn_rnn.autocast
     return kernels
 
 
@@ -407,6 +412,42 @@ def _batch_norm(
     if input.dim() >= 3 and input.dtype is not torch.bfloat16 and weight is not None:
         input = input.contiguous(memory_format=torch._prims_common.suggest_memory_format(input))
     result: Tensor = aten.native_batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps)[0]
+    return result
+
+
+class _FusedRmsNorm(torch.autograd.Function):  # type: ignore[misc]
+    """native/cuda/layer_norm_kernel.cu, _fused_rms_norm_cuda and its backward: a statistic per row in the accumulation
+    type; the gradients that are wanted."""
+
+    @staticmethod
+    def forward(ctx: Any, input: Tensor, weight: Tensor | None, rows: int) -> Tensor:
+        statistics = torch.empty(
+            (*input.shape[:rows], *(1 for _ in input.shape[rows:])), dtype=_accumulate_dtype(input.dtype)
+        )
+        ctx.save_for_backward(input, weight, statistics)
+        return torch.empty_like(input.contiguous())
+
+    @staticmethod
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        input, weight, _ = ctx.saved_tensors
+        grad_out, input = grad_out.contiguous(), input.contiguous()
+        return (
+            torch.empty_like(input) if ctx.needs_input_grad[0] else None,
+            torch.empty_like(weight) if weight is not None and ctx.needs_input_grad[1] else None,
+            None,
+        )
+
+
+def _rms_norm(
+    input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None
+) -> Tensor:
+    """native/layer_norm.cpp, rms_norm_symint: CUDA has a fused kernel, which the CPU lacks; weights of another type
+    than the input's, and channels-last inputs, take the composite one on either."""
+    if (weight is None or weight.dtype is input.dtype) and not _channels_last(input):
+        result: Tensor = _FusedRmsNorm.apply(input, weight, input.dim() - len(normalized_shape))
+        return result
+    # rms_norm_composite, which the operator without a kernel for the device is.
+    result = aten._fused_rms_norm(input, normalized_shape, weight, eps)[0]
     return result
 
 
@@ -568,8 +609,10 @@ _COMPOSITES: dict[str, Any] = {
     "log_softmax.int": _softmax_with_dtype(aten._log_softmax),
     "max_pool1d": _max_pool1d,
     "group_norm": _group_norm,
+    "rms_norm": _rms_norm,
     "linear": _linear,
     "scaled_dot_product_attention": _scaled_dot_product_attention,
+    **cudnn_rnn.COMPOSITES,
 }
 
 
@@ -841,6 +884,30 @@ def _matrix_product(*positions: int) -> Callable[..., Any]:
     return kernel
 
 
+def _grouped_mm(
+    _: StorageTracker,
+    func: Any,
+    first: Tensor,
+    second: Tensor,
+    offs: Tensor | None = None,
+    bias: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> Any:
+    """native/cuda/GroupedBlas.cpp: rows of the result are padded to 16 bytes. What is not bf16 is multiplied group by
+    group into that result, and only the shapes of fake tensors refuse it. How many rows a group has does not matter."""
+    if first.dtype is torch.bfloat16:
+        return func(first, second, offs, bias, out_dtype)
+    shape = [*first.shape[:-1], second.shape[-1]]
+    if first.dim() == second.dim() == 2 and offs is not None:
+        shape = [offs.shape[0], *shape]
+    elif first.dim() == 3 and second.dim() == 2:
+        shape = [first.shape[1], second.shape[-1]]
+    dtype = out_dtype or first.dtype
+    padded = _round_up(shape[-1], 16 // dtype.itemsize)
+    strides = [padded, 1] if len(shape) == 2 else [shape[1] * padded, padded, 1]
+    return torch.empty_strided(shape, strides, dtype=dtype)
+
+
 def _topk(_: StorageTracker, func: Any, input: Tensor, k: int, *args: Any, **kwargs: Any) -> Any:
     """native/cuda/TensorTopK.cpp: the k found are sorted in place where they are few."""
     contiguous = input.contiguous()
@@ -975,6 +1042,7 @@ _KERNELS: dict[Any, Callable[..., Any]] = {
     aten.addmm.default: _matrix_product(1, 2),
     aten.baddbmm.default: _matrix_product(1, 2),
     aten.topk.default: _topk,
+    aten._grouped_mm.default: _grouped_mm,
     aten._safe_softmax.default: _safe_softmax,
     aten.native_batch_norm.default: _native_batch_norm,
     aten.native_batch_norm_backward.default: _batch_norm_backward,
@@ -985,6 +1053,7 @@ _KERNELS: dict[Any, Callable[..., Any]] = {
     aten.index_put.default: _scattering(aten.index_put_.default),
     aten.add.Tensor: _add,
     aten._foreach_norm.Scalar: _foreach_norm,
+    **cudnn_rnn.KERNELS,
 }
 
 

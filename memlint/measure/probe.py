@@ -1,64 +1,64 @@
 """Real training steps of a user's model, and what they took.
 
-On a card: a warm-up step that creates the optimizer's state, a measured step that nothing but PyTorch's own counters
-watches, then one more under the tracker, which says whose memory it was. (The tracker is a dispatch mode, and under a
-mode PyTorch adds some gradients out of place; the counters of the second step know nothing of that.) On the CPU, with
-``--probe-device cpu``, the tracker counts the measured step itself: the same path, with the CPU's kernels.
+On a card: a warm-up step that creates the optimizer's state; a measured step that nothing but PyTorch's own counters
+and the allocator's history watch; then one more under the tracker, which knows modules and logits. (The tracker is a
+dispatch mode, and under a mode PyTorch adds some gradients out of place; the counters of the second step know nothing
+of that.) The breakdown shown is the tracker's where it and the history agree on the peak, else the history's. On the
+CPU, with ``--probe-device cpu``, the tracker counts the measured step itself: the same path, with the CPU's kernels.
+
+A run that its config spreads over several devices goes through :mod:`memlint.measure.ranks`.
 
 Running out of memory is an answer: where it happened, and what was alive.
 """
 
 from __future__ import annotations
 
-import importlib
-import os
-import subprocess
+import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from memlint.measure import training
+from memlint.measure import distributed, history, ranks, training
 from memlint.measure.child import MeasureError
+from memlint.measure.device import CPU, CUDA, driver_version, process_bytes, reconciled
 from memlint.measure.factory import Workload, said, workload
 from memlint.measure.trace import Recorder, label_gradients, label_state, steady
 from memlint.measure.worker import tell
-from memlint.meta.tape import COMPONENTS, Label, Tape
+from memlint.meta.tape import Label, Tape
 from memlint.tape.breakdown import break_down
-from memlint.tape.estimate import OOM, Component, Estimate, Interval
+from memlint.tape.estimate import OOM, Component, Estimate, Interval, Part
 from memlint.tape.phases import find_peak
-from memlint.units import MiB, format_bytes
+from memlint.units import format_bytes
 
-CPU, CUDA = "cpu", "cuda"
-ON_THE_CPU = "counted on the CPU: its kernels, autocast lists and dropout masks differ from a card's"
+ON_THE_CPU = (
+    "counted on the CPU: its kernels, autocast lists and dropout masks differ from a card's, and it has neither "
+    "segments nor a context"
+)
 PHASES = ("setup", "forward", "backward", "optimizer_step")
-
-
-class _Counters:
-    """PyTorch's counters of a card, by phase."""
-
-    def __init__(self) -> None:
-        self.phases: dict[str, int] = {}
-
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-        try:
-            yield
-        finally:
-            torch.cuda.synchronize()
-            self.phases[name] = max(self.phases.get(name, 0), torch.cuda.max_memory_allocated())
+HISTORY_ENTRIES = 1_000_000  # some kilobytes of host memory each; a step has tens of thousands
+# The tracker's breakdown says more, the history's is the measured step's own: how far apart they may be for the first.
+AGREEMENT = 0.01
 
 
 class _Run:
     """One probe: the model on its device, and what is known of it so far."""
 
-    def __init__(self, request: dict[str, Any], work: Workload, plan: training.Plan, device: str) -> None:
+    def __init__(
+        self,
+        request: dict[str, Any],
+        work: Workload,
+        plan: training.Plan,
+        device: str,
+        sharding: distributed.Sharding | None = None,
+        mesh: Any = None,
+    ) -> None:
         self.request, self.work, self.plan, self.device = request, work, plan, device
+        self.sharding, self.mesh = sharding, mesh
+        self.parallel: distributed.Parallel | None = None
         vocabulary = request["facts"].get("vocabulary_size")
         self.recorder = Recorder(vocabulary if isinstance(vocabulary, int) else None)
         self.autocast = training.AutocastWatch(device)
@@ -66,33 +66,44 @@ class _Run:
         self.optimizer: torch.optim.Optimizer | None = None
         self.names: dict[int, str] = {}
         self.ema: list[tuple[str, Tensor]] = []
+        self.counted = 0, 0
         self.at = "setup"
 
     def build(self) -> None:
-        with self.recorder, self.recorder.phase("setup"):
+        with self._watched(), self.recorder.phase("setup"):
             model = training.checked_model(self.work.build(), self.work.source).to(self.device)
             self.model = model.train()
             self.recorder.name(model)
+            self.counted = training.counts(model.parameters())  # of the whole model: a shard has fewer
+            if self.sharding is not None:
+                self.parallel = ranks.spread(self.sharding, self.mesh, model, self.work.loss, self.recorder)
+                self.work = self.work._replace(loss=self.parallel.loss)
+                self.recorder.weigh(model)
             self.names = {id(parameter): path for path, parameter in model.named_parameters()}
             self.ema = training.copy_for_ema(model) if self.plan.ema else []
             for path, copied in self.ema:
-                module, _, name = path.rpartition(".")
-                self.recorder.label(copied, Label("ema", module, name))
+                self.recorder.label(distributed.local(copied), _label("ema", path))
             trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
             self.optimizer = training.make_optimizer(self.plan, trained)
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        with self.recorder, distributed.watching(self.sharding, self.recorder):
+            yield
+
+    def label_gradients(self) -> None:
+        assert self.model is not None
+        label_gradients(self.names, self.model, self.recorder)
+        if self.parallel is not None:
+            self.parallel.label()
 
     def tracked(self) -> None:
         """A step that the tracker writes down."""
         assert self.model is not None
         assert self.optimizer is not None
         self.recorder.forget_nodes()
-        with self.recorder:
-            model = self.model
-            self.step(
-                self.recorder.phase,
-                self.recorder.watching_saved,
-                lambda: label_gradients(self.names, model, self.recorder),
-            )
+        with self._watched():
+            self.step(self.recorder.phase, self.recorder.watching_saved, self.label_gradients)
         label_state(self.optimizer, self.names, self.recorder)
         self.recorder.name_helpers(self.model)
 
@@ -138,20 +149,40 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         )
     if device == CPU and request.get("snapshot"):
         raise MeasureError("a snapshot is the history of a card's allocator; --probe-device cpu has none")
-    plan = training.plan_of(request)
+    sharding = distributed.sharding_of(request)
+    if sharding is not None and sharding.ranks > 1 and "rank" not in request:
+        return ranks.launch(request, sharding.ranks)
+    plan = training.plan_of(request, spread=("ddp", "fsdp2"))
     work = workload(request)
-    run = _Run(request, work, plan, device)
-    with warnings.catch_warnings(), run.autocast.active(), run.recorder.watching_modules():
+    with ExitStack() as stack:
+        stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
+        mesh = stack.enter_context(ranks.process_group(sharding, device))
+        run = _Run(request, work, plan, device, sharding, mesh)
+        stack.enter_context(run.autocast.active())
+        stack.enter_context(run.recorder.watching_modules())
         try:
-            return _on_card(run) if device == CUDA else _on_cpu(run)
+            found = _on_card(run) if device == CUDA else _on_cpu(run)
         except MeasureError:
             raise
         except Exception as error:
             if is_out_of_memory(error):
-                return _died(run, error)
-            where = f"module {module} " if (module := _module_of(run, error)) else ""
-            raise MeasureError(f"{work.source}: {where}raised {said(error)}") from error
+                found = _died(run, error)
+            else:
+                where = f"module {module} " if (module := _module_of(run, error)) else ""
+                raise MeasureError(f"{work.source}: {where}raised {said(error)}") from error
+    devices = request["facts"].get("device_count") or request["facts"].get("world_size") or 1
+    if sharding is None and devices != 1:
+        found["notes"].append(f"one process of {devices}: the config does not say how it is spread over them")
+    return {**found, "made_with": _versions(device), "card": torch.cuda.get_device_name() if device == CUDA else ""}
+
+
+def _versions(device: str) -> dict[str, str]:
+    found = {"torch": torch.__version__}
+    if device == CUDA:
+        found["cuda"] = str(torch.version.cuda or torch.version.hip or "")
+        found["driver"] = driver_version()
+    return {name: version for name, version in found.items() if version}
 
 
 def _module_of(run: _Run, error: BaseException) -> str:
@@ -200,11 +231,9 @@ def _estimate(
     components: tuple[Component, ...],
     assumptions: tuple[tuple[str, str, str], ...] = (),
 ) -> Estimate:
-    every, trained = training.counts(run.model.parameters()) if run.model is not None else (0, 0)
     return Estimate(
         "probe",
-        every,
-        trained,
+        *run.counted,
         allocated,
         reserved,
         device,
@@ -215,11 +244,97 @@ def _estimate(
         Interval(allocated, allocated),
         Interval(reserved, reserved),
         Interval(device, device),
-        (("torch", torch.__version__, "measured"), *assumptions),
+        (
+            ("torch", torch.__version__, "measured"),
+            *assumptions,
+            *(run.parallel.notes() if run.parallel is not None else ()),
+        ),
     )
 
 
 # -- a card
+
+
+class _Card:
+    """Around the measured step: the counters by phase, and the moments that the allocator's history is read by."""
+
+    def __init__(self, run: _Run) -> None:
+        self.run = run
+        self.phases: dict[str, int] = {}
+        self.reserved_peak = 0
+        self.moments: list[history.Moment] = []
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        self.moments.append(history.Moment(_now_us(), name))
+        try:
+            yield
+        finally:
+            torch.cuda.synchronize()
+            self.phases[name] = max(self.phases.get(name, 0), torch.cuda.max_memory_allocated())
+            self.reserved_peak = max(self.reserved_peak, torch.cuda.max_memory_reserved())
+
+    def after_backward(self) -> None:
+        assert self.run.model is not None
+        held = {
+            distributed.local(parameter.grad).untyped_storage().data_ptr(): _label("gradients", path)
+            for path, parameter in self.run.model.named_parameters()
+            if parameter.grad is not None
+        }
+        self.moments.append(history.Moment(_now_us(), gradients=held))
+
+    def clear_workspaces(self) -> int | None:
+        """Bytes that cuBLAS keeps between calls, which come back when they are asked for; None where they cannot."""
+        clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
+        if clear is None:
+            return None
+        torch.cuda.synchronize()
+        self.moments.append(history.Moment(_now_us(), cleared=True))
+        before = torch.cuda.memory_allocated()
+        clear()
+        return int(before - torch.cuda.memory_allocated())
+
+    @contextmanager
+    def naming_modules(self) -> Iterator[None]:
+        """Let the allocator note the module at work with each block, where this PyTorch can."""
+        note = getattr(torch.cuda.memory, "_set_memory_metadata", None)
+        if note is None:
+            yield
+            return
+        assert self.run.model is not None
+        running: list[str] = []
+
+        def enter(path: str) -> Callable[..., None]:
+            def hook(*_: Any) -> None:
+                running.append(path)
+                note(path)
+
+            return hook
+
+        def leave(*_: Any) -> None:
+            if running:
+                running.pop()
+            note(running[-1] if running else "")
+
+        handles: list[Any] = []
+        for path, module in self.run.model.named_modules():
+            handles += [
+                module.register_forward_pre_hook(enter(path)),
+                module.register_forward_hook(leave, always_call=True),
+            ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+            note("")
+
+
+def _now_us() -> float:
+    """The clock of the allocator's history."""
+    return time.time_ns() / 1000
 
 
 def _on_card(run: _Run) -> dict[str, Any]:
@@ -227,8 +342,10 @@ def _on_card(run: _Run) -> dict[str, Any]:
     torch.cuda.init()
     before = _used_bytes()
     snapshot = request.get("snapshot", "")
-    if snapshot:
-        torch.cuda.memory._record_memory_history(max_entries=1_000_000)
+    # Without a file to write for a viewer, nobody looks at the stacks.
+    torch.cuda.memory._record_memory_history(
+        max_entries=HISTORY_ENTRIES, context="all" if snapshot else None, stacks="python"
+    )
     tell(request, "building the model")
     run.build()
     tell(request, "warm-up step")
@@ -236,55 +353,96 @@ def _on_card(run: _Run) -> dict[str, Any]:
     torch.cuda.synchronize()
     torch.cuda.empty_cache()  # segments of the first step alone are not the steady step's
     tell(request, "measured step")
-    counters = _Counters()
-    reserved_peak = 0
-
-    @contextmanager
-    def phase(name: str) -> Iterator[None]:
-        nonlocal reserved_peak
-        with counters.phase(name):
-            yield
-        reserved_peak = max(reserved_peak, torch.cuda.max_memory_reserved())
-
-    run.step(phase)
-    device, source = _device_bytes(before)
+    card = _Card(run)
+    held = torch.cuda.memory._snapshot()
+    with card.naming_modules():
+        run.step(card.phase, after_backward=card.after_backward)
+    device, source, complete = _device_bytes(before)
+    if snapshot:
+        torch.cuda.memory._dump_snapshot(_of_rank(snapshot, request))
+    workspaces = card.clear_workspaces()
+    taken = torch.cuda.memory._snapshot()
+    torch.cuda.memory._record_memory_history(enabled=None)
     notes = [f"device bytes: {source}; {torch.cuda.get_device_name()}"]
     if snapshot:
-        torch.cuda.memory._dump_snapshot(snapshot)
-        torch.cuda.memory._record_memory_history(enabled=None)
-        notes.append(f"{snapshot}: the allocator's history, for https://pytorch.org/memory_viz")
+        notes.append(f"{_of_rank(snapshot, request)}: the allocator's history, for https://pytorch.org/memory_viz")
+    told = history.read(held, taken, torch.cuda.current_device(), _owners(run), card.moments, HISTORY_ENTRIES)
+    del held, taken
     tell(request, "one more step, for the breakdown")
     begin = len(run.recorder.tape.events)
     run.tracked()
     tape = steady(run.recorder.tape, begin)
-    at = max(counters.phases, key=lambda name: counters.phases[name])
-    allocated = counters.phases[at]
-    components = _reconciled(break_down(tape, find_peak(tape).event), allocated, reserved_peak, device)
-    found = _estimate(run, allocated, reserved_peak, device, at, counters.phases, components)
-    return {"estimate": found, "source": run.work.source, "notes": notes}
+    at = max(card.phases, key=lambda name: card.phases[name])
+    allocated = card.phases[at]
+    live, note = _breakdown(break_down(tape, find_peak(tape).event), told, workspaces or 0)
+    notes.append(note)
+    components = reconciled(live, allocated, card.reserved_peak, device)
+    found = _estimate(run, allocated, card.reserved_peak, device, at, card.phases, components)
+    return {
+        "estimate": found,
+        "source": run.work.source,
+        "notes": notes,
+        "context_bytes": device - card.reserved_peak if complete else None,
+        "library_workspace_bytes": workspaces,
+    }
 
 
-def _reconciled(live: tuple[Component, ...], allocated: int, reserved: int, device: int) -> tuple[Component, ...]:
-    """What the tracker saw, and what only the counters did, as components that add up to the device's bytes.
+def _of_rank(path: str, request: dict[str, Any]) -> str:
+    return f"{path}.{request['rank']}" if "rank" in request else path
 
-    Allocated beyond all tensors is scratch memory of kernels (``workspace``); reserved beyond allocated is
-    ``fragmentation``; what the process holds beyond that is its ``context``. Where the tracker saw more than was
-    allocated, because of what it changes itself, the difference comes off the activations.
+
+def _label(component: str, path: str) -> Label:
+    module, _, name = path.rpartition(".")
+    return Label(component, module, name)
+
+
+def _owners(run: _Run) -> dict[int, Label]:
+    """Address of a storage -> whose it is: what lives from step to step."""
+    assert run.model is not None
+    assert run.optimizer is not None
+    found: dict[int, Label] = {}
+
+    def own(tensor: Any, label: Label) -> None:
+        if isinstance(tensor, Tensor) and distributed.local(tensor).is_cuda:
+            known = run.recorder.label_of(distributed.local(tensor))
+            found[distributed.local(tensor).untyped_storage().data_ptr()] = known or label
+
+    for path, parameter in run.model.named_parameters():
+        own(parameter, _label("parameters", path))
+    for path, buffer in run.model.named_buffers():
+        own(buffer, _label("buffers", path))
+    for path, copied in run.ema:
+        own(copied, _label("ema", path))
+    for parameter, state in run.optimizer.state.items():
+        for value in state.values():
+            own(value, _label("optimizer", run.names.get(id(parameter), "")))
+    return found
+
+
+def _breakdown(
+    tracked: tuple[Component, ...], told: history.History | None, workspaces: int
+) -> tuple[tuple[Component, ...], str]:
+    """The components to show, and a note that says whose they are.
+
+    The tracker names the modules of the backward pass, and logits; the history is of the measured step itself, and has
+    the workspaces that no tensor owns.
     """
-    sizes = {component.name: component.size_bytes for component in live}
-    beyond = allocated - sum(sizes.values())
-    if beyond >= 0:
-        sizes["workspace"] = sizes.get("workspace", 0) + beyond
-    else:
-        sizes["activations"] = max(0, sizes.get("activations", 0) + beyond)
-    sizes["fragmentation"] = reserved - allocated
-    sizes["context"] = device - reserved
-    parts = {component.name: component.parts for component in live}
-    return tuple(
-        Component(name, sizes[name], parts.get(name, ()) if name != "activations" or beyond >= 0 else ())
-        for name in COMPONENTS
-        if sizes.get(name)
-    )
+    if workspaces:
+        tracked = _with_workspaces(tracked, workspaces)
+    if told is None:
+        return tracked, "breakdown: the tracker's; the allocator's history does not reach back to the step's begin"
+    seen = sum(component.size_bytes for component in tracked)
+    apart = abs(seen - told.peak_bytes) / max(told.peak_bytes, 1)
+    if apart <= AGREEMENT:
+        return tracked, f"breakdown: the tracker's, {apart:.2%} from the allocator's history"
+    return told.components, f"breakdown: the allocator's history; the tracker's is {apart:.1%} from it"
+
+
+def _with_workspaces(components: tuple[Component, ...], size_bytes: int) -> tuple[Component, ...]:
+    known = next((entry for entry in components if entry.name == "workspace"), Component("workspace", 0))
+    part = Part(history.WORKSPACE.module, size_bytes)
+    grown = Component("workspace", known.size_bytes + size_bytes, (*known.parts, part))
+    return (*(entry for entry in components if entry.name != "workspace"), grown)
 
 
 def _used_bytes() -> int:
@@ -292,46 +450,17 @@ def _used_bytes() -> int:
     return int(total - free)
 
 
-def _device_bytes(before: int) -> tuple[int, str]:
-    """Bytes that this process holds on the card, and who says so.
+def _device_bytes(before: int) -> tuple[int, str, bool]:
+    """Bytes that this process holds on the card, who says so, and whether its context is among them.
 
     The driver's list of processes where it knows this one (in a container it may not); else what the card's free
-    memory has lost since the start, and the context that was there by then.
+    memory has lost since the start, and the context was there by then.
     """
-    held = _by_nvml() or _by_nvidia_smi()
+    held = process_bytes("GPU-" + str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid))
     if held is not None:
-        return max(held[0], torch.cuda.memory_reserved()), held[1]
+        return max(held[0], torch.cuda.memory_reserved()), held[1], True
     grown = max(_used_bytes() - before, torch.cuda.memory_reserved())
-    return grown, "free memory before and after (cudaMemGetInfo), without the CUDA context"
-
-
-def _by_nvml() -> tuple[int, str] | None:
-    try:
-        pynvml: Any = importlib.import_module("pynvml")
-    except ImportError:
-        return None
-    try:
-        pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByUUID("GPU-" + str(torch.cuda.get_device_properties(0).uuid))
-        for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle):
-            if process.pid == os.getpid() and process.usedGpuMemory:
-                return int(process.usedGpuMemory), "NVML, this process"
-    except (pynvml.NVMLError, AttributeError):
-        pass
-    return None
-
-
-def _by_nvidia_smi() -> tuple[int, str] | None:
-    command = ["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"]
-    try:
-        listed = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
-    except (OSError, subprocess.SubprocessError):
-        return None
-    for line in listed.splitlines():
-        number, _, size = line.partition(",")
-        if number.strip() == str(os.getpid()) and size.strip().isdigit():
-            return int(size) * MiB, "nvidia-smi, this process"
-    return None
+    return grown, "free memory before and after (cudaMemGetInfo), without the CUDA context", False
 
 
 # -- out of memory
@@ -351,7 +480,7 @@ def _died(run: _Run, error: BaseException) -> dict[str, Any]:
         allocated = max(torch.cuda.max_memory_allocated(), allocated)
         reserved = max(torch.cuda.max_memory_reserved(), allocated)
         device = max(_device_bytes(0)[0], reserved)
-        live = _reconciled(live, allocated, reserved, device)
+        live = reconciled(live, allocated, reserved, device)
     found = _estimate(run, allocated, reserved, device, run.at, {run.at: allocated}, live)
     notes = [message, f"{format_bytes(allocated)} were alive then"]
     if run.device == CPU:

@@ -2,7 +2,9 @@
 
 The model's code runs once for each course of events that it takes: PyTorch's symbolic integers flow through it, and
 what it decides by their values becomes a guard. Where the guards end, it is run again with values from beyond them.
-Before anything is written, settings drawn at random are traced afresh and compared, byte for byte.
+A size that the code loops over is a plain number to it: runs at three values show what repeats
+(:mod:`memlint.measure.loops`), and runs at further values prove it. Before anything is written, settings drawn at
+random are traced afresh and compared, byte for byte.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from itertools import combinations
 from typing import Any
 
 import torch
@@ -20,7 +23,9 @@ import torch
 import memlint
 from memlint.measure import training
 from memlint.measure.child import MeasureError
+from memlint.measure.courses import Course, Kind, course_of, fold, kinds_in, ordered, spelled, starred
 from memlint.measure.factory import workload
+from memlint.measure.loops import NotAlike, Sample, generalized
 from memlint.measure.symbolic import Dimensions, NotExpressible, SymbolicCudaSemantics, SymbolicTracker
 from memlint.measure.trace import (
     CONVOLUTIONS,
@@ -28,21 +33,29 @@ from memlint.measure.trace import (
     CudaOnCpu,
     Recorder,
     Traced,
-    _explained,
-    _run,
+    explained,
+    run_steps,
     trace,
 )
 from memlint.meta.tape import Label, Tape
 from memlint.named_tuple import NamedTuple
+from memlint.profiles import profile as profiles
 from memlint.profiles.evaluate import OutsideGuards, choose, evaluate
-from memlint.profiles.expression import Expression, parse
-from memlint.profiles.profile import ACCUMULATION, Dimension, Kind, Profile, Regime, dumps
+from memlint.profiles.expression import Expression, ExpressionError, parse
+from memlint.profiles.profile import ACCUMULATION, Dimension, Profile, ProfileError, Regime, dumps
 from memlint.profiles.runs import digest
 
 USES = {"matmul": MATRIX_PRODUCTS, "convolution": CONVOLUTIONS}
-MAX_REGIMES = 8
+MAX_REGIMES = 12
 MAX_TRACES = 16
 CHECKED_SETTINGS = 3
+# Where three runs begin, and how far they are apart, for a size that the code loops over. From 5 on, first and last
+# steps are not the same ones; numbers like S - 4 are not 0, so that they show in formulas.
+LOOP_STARTS = (5, 8)
+MAX_LOOP_STEP = 16
+MAX_DOUBLED = 128  # a loop longer than this is not run at twice its length
+DESCRIPTIONS = ("config.json", "model_index.json")  # of a model in a folder
+MAX_FACTOR = 8  # of the recorded value: what is tried beyond it
 
 # Facts of the training loop that a recording holds for; a run with others needs another recording.
 TRAINING_FACTS = (
@@ -135,18 +148,19 @@ class _Recorder(Recorder, SymbolicTracker):
         self.operators.add(func._schema.name.partition("::")[2])
 
 
-class _Course(NamedTuple):
-    """What one symbolic run gave. ``steps`` are of kinds by their place in ``kinds``."""
+class _Run(NamedTuple):
+    """What one symbolic run gave, or several together.
 
-    kinds: list[tuple[str, str, str, str]]
-    tape: list[tuple[str, list[str]]]
+    pinned  dimensions that the code turned into a plain number: the run says nothing of other values
+    """
+
+    course: Course
     saved: str
-    guards: list[str]
+    guards: tuple[str, ...]
     parameters: str
     trainable: str
-    uses: set[str]
-    dimensions: Dimensions
-    decided: dict[str, str]
+    uses: frozenset[str]
+    pinned: tuple[str, ...] = ()
 
 
 def record(request: dict[str, Any], progress: Callable[[str], None] = lambda line: None) -> Profile:
@@ -155,74 +169,273 @@ def record(request: dict[str, Any], progress: Callable[[str], None] = lambda lin
     Beside what a trace needs, a request has ``dimensions`` (each with name, fact, key, value, and ``leaves``: the
     paths in the config that hold it) and ``output`` (where the profile will be).
     """
-    dimensions = [Dimension(one["name"], one["fact"], one["key"], one["value"]) for one in request["dimensions"]]
-    if not dimensions:
-        raise MeasureError("no dimension is named: say which sizes the profile is to be in")
-    log: dict[str, Any] = {}
-    before = set(sys.modules)
-    kinds: dict[tuple[str, str, str, str], int] = {}
-    regimes: list[tuple[list[list[str]], tuple[tuple[str, str], ...], str]] = []
-    counts = ("", "")
-    uses: set[str] = set()
-    names: list[str] = []
-    traces = 0
+    return _Recording(request, progress).made()
 
-    def profile(checked: Sequence[dict[str, int]] = ()) -> Profile:
-        known = frozenset(one.name for one in dimensions)
+
+class _Recording:
+    """Runs of one model, and the profile that they amount to."""
+
+    def __init__(self, request: dict[str, Any], progress: Callable[[str], None]) -> None:
+        self.request = request
+        self.progress = progress
+        self.dimensions = [
+            Dimension(one["name"], one["fact"], one["key"], one["value"]) for one in request["dimensions"]
+        ]
+        if not self.dimensions:
+            raise MeasureError("no dimension is named: say which sizes the profile is to be in")
+        self.loops = [one.name for one in self.dimensions if one.fact == ACCUMULATION]
+        self.log: dict[str, Any] = {}
+        self.names: list[str] = []  # of the model's class
+        self.before = set(sys.modules)
+        self.regimes: list[tuple[list[tuple[str, ...]], _Run]] = []
+        self.traces = 0
+        self.looped: dict[str, tuple[int, int]] = {}  # between which values loops over a dimension were compared
+        self.plain: tuple[str, ...] = ()  # dimensions that the code cannot do with as symbols
+        self.unlike: set[tuple[str, ...]] = set()  # dimensions for which no repetition was found
+        self.plan: tuple[tuple[str, ...], int, int] | None = None  # what worked before: names, first value, distance
+
+    def made(self) -> Profile:
+        for values in self.settings():
+            if self.regimes:
+                if len(self.regimes) >= MAX_REGIMES or self.traces >= MAX_TRACES:
+                    break
+                beyond = any(values[name] > high for name, (_, high) in self.looped.items())
+                if beyond or _covered(self.profile(), values):
+                    continue
+            try:
+                run = self.as_before(values)
+                if run is None:
+                    run = self.first(values)
+                    run = self.over_loops(run, values) or run
+            except MeasureError:
+                if not self.regimes:
+                    raise
+                continue  # the model does not run at these values: no one needs its memory there
+            self.traces += 1
+            self.add(run, values)
+            for other in self.without_accumulation(run, values):
+                self.add(other, values)
+        found = self.profile()
+        return found._replace(checked=tuple(_check(self.request, found, self.progress)))
+
+    def settings(self) -> Iterator[dict[str, int]]:
+        """What is tried: what anyone may ask for, then the values for which a loop is too short to be one."""
+        yield from _settings_to_try(self.dimensions)
+        recorded = {one.name: one.recorded for one in self.dimensions}
+        for name, (low, _) in self.looped.items():
+            for value in range(1, low):
+                for count in (training.MICRO_BATCHES, 1):
+                    yield {**recorded, name: value, **dict.fromkeys(self.loops, count)}
+
+    def first(self, values: Mapping[str, int]) -> _Run:
+        """The symbolic run at some values. Where parts of PyTorch (recurrent networks, for one) cannot do with symbols,
+        as few dimensions as need be are plain numbers: those count as looped over."""
+        names = [one.name for one in self.dimensions if one.name not in self.loops]
+        try:
+            return self.trace(values) if not self.plain else self.partly(values, self.plain)
+        except MeasureError as error:
+            try:
+                trace(_with_plain_sizes(self.request, values))
+            except MeasureError:
+                raise error from None  # it is not the symbols
+            for size in range(1, len(names) + 1):
+                for fixed in combinations(names, size):
+                    try:
+                        run = self.partly(values, fixed)
+                    except MeasureError:
+                        continue
+                    self.plain = fixed
+                    return run
+            raise
+
+    def partly(self, values: Mapping[str, int], fixed: tuple[str, ...]) -> _Run:
+        run = self.trace(values, fixed)
+        course = tuple((phase, tuple(fold(words))) for phase, words in run.course)
+        return run._replace(
+            course=course,
+            guards=(*run.guards, *(f"{name} == {values[name]}" for name in fixed)),
+            pinned=tuple(name for name in values if name in fixed or name in run.pinned),
+        )
+
+    def trace(self, values: Mapping[str, int], fixed: Iterable[str] = ()) -> _Run:
+        self.progress("tracing " + _said(values))
+        return _trace(self.request, dict(values), self.log, self.names, tuple(fixed))
+
+    def add(self, run: _Run, values: Mapping[str, int]) -> None:
+        if self.regimes:
+            known = self.regimes[0][1]
+            for one, other in ((known.parameters, run.parameters), (known.trainable, run.trainable)):
+                if one != other and _value(one, values) != _value(other, values):
+                    raise MeasureError(
+                        f"the number of parameters is {one} for one setting and {other} for another in a way "
+                        "that no one formula says: record without that dimension"
+                    )
+        for when, known in self.regimes:
+            if known.course == run.course and known.saved == run.saved:
+                when.append(run.guards)
+                return
+        self.regimes.append(([run.guards], run))
+
+    def profile(self, checked: Sequence[dict[str, int]] = ()) -> Profile:
+        return self.of(self.regimes, checked)
+
+    def of(self, regimes: Sequence[tuple[Sequence[tuple[str, ...]], _Run]], checked: Sequence[Any] = ()) -> Profile:
+        names = frozenset(one.name for one in self.dimensions)
+        places: dict[Kind, int] = {}
+        written = []
+        for when, run in regimes:
+            tape = []
+            for phase, words in run.course:
+                for kind in kinds_in(words):
+                    places.setdefault(kind, len(places))
+                tape.append((phase, " ".join(spelled(words, places))))
+            guards = tuple(tuple(_formula(guard, names) for guard in one) for one in when)
+            written.append(Regime(guards, tuple(tape), _formula(run.saved, names)))
+        first = regimes[0][1]
         return Profile(
-            path=request["output"],
-            model=names[0],
+            path=self.request["output"],
+            model=self.names[0],
             made_with={"memlint": memlint.__version__, "torch": torch.__version__},
-            dimensions=tuple(dimensions),
-            settings=_settings(log, request),
-            training={name: request["facts"].get(name) for name in TRAINING_FACTS},
-            sources=_sources(request, before),
-            parameters=parse(counts[0]),
-            trainable_parameters=parse(counts[1]),
-            uses=tuple(sorted(uses)),
-            kinds=tuple(Kind(*kind[:3], _formula(kind[3], known)) for kind in kinds),
-            regimes=tuple(
-                Regime(
-                    tuple(tuple(_formula(guard, known) for guard in guards) for guards in when),
-                    tape,
-                    _formula(saved, known),
-                )
-                for when, tape, saved in regimes
-            ),
+            dimensions=tuple(self.dimensions),
+            settings=_settings(self.log, self.request),
+            training={name: self.request["facts"].get(name) for name in TRAINING_FACTS},
+            sources=_sources(self.request, self.before, self.log),
+            parameters=_formula(first.parameters, names),
+            trainable_parameters=_formula(first.trainable, names),
+            uses=tuple(sorted(frozenset().union(*(run.uses for _, run in regimes)))),
+            kinds=tuple(profiles.Kind(*kind[:3], _formula(kind[3], names)) for kind in places),
+            regimes=tuple(written),
             checked=tuple(checked),
         )
 
-    for values in _settings_to_try(dimensions):
-        if regimes:
-            if len(regimes) >= MAX_REGIMES or traces >= MAX_TRACES:
-                break
-            if _covered(profile(), values):
-                continue
-        progress("tracing " + _said(values))
+    def holds(self, run: _Run, values: Mapping[str, int]) -> bool:
+        """Whether a fresh trace at these values is what a run says. Its guards are not asked."""
+        self.progress("comparing " + _said(values))
         try:
-            course = _trace(request, values, log, names)
-        except MeasureError:
-            if not regimes:
-                raise
-            continue  # the model does not run at these values: no one needs its memory there
-        traces += 1
-        uses |= course.uses
-        if counts[0] and counts != (course.parameters, course.trainable):
-            raise MeasureError(
-                f"the number of parameters is {counts[0]} for one setting and {course.parameters} for another in a way "
-                "that no one formula says: record without that dimension"
-            )
-        counts = (course.parameters, course.trainable)
-        places = [kinds.setdefault(kind, len(kinds)) for kind in course.kinds]
-        tape = tuple((phase, " ".join(fold(_placed(words, places)))) for phase, words in course.tape)
-        for when, known, saved in regimes:
-            if known == tape and saved == course.saved:
-                when.append(course.guards)
-                break
-        else:
-            regimes.append(([course.guards], tape, course.saved))
-    made = profile()
-    return made._replace(checked=tuple(_check(request, made, progress)))
+            ours = evaluate(self.of([([()], run)]), values)
+            return not compare(ours, trace(_with_plain_sizes(self.request, values)).tape)
+        except (MeasureError, ProfileError, ExpressionError):
+            return False
+
+    # -- what one run says of others
+
+    def without_accumulation(self, run: _Run, values: Mapping[str, int]) -> Iterator[_Run]:
+        """A step of one micro-batch is one of two without the second: if so, it need not be run symbolically."""
+        phases = [phase for phase, _ in run.course]
+        if phases != ["setup", *["forward", "backward"] * training.MICRO_BATCHES, "optimizer_step"]:
+            return
+        [name] = self.loops
+        course = (*run.course[:3], run.course[-1])
+        guards = tuple(f"{name} == 1" if guard.startswith(f"{name} >= ") else guard for guard in run.guards)
+        single = run._replace(course=course, guards=guards)
+        if self.holds(single, {**values, name: 1}):
+            yield single
+
+    def as_before(self, values: Mapping[str, int]) -> _Run | None:
+        """The run over the loops that are known by now, where nothing else is a plain number."""
+        if self.plan is None or any(values[name] < self.looped[name][0] for name in self.plan[0]):
+            return None
+        names, start, step = self.plan
+        return self.over(names, start, step, values, names, {})
+
+    def over_loops(self, run: _Run, values: Mapping[str, int]) -> _Run | None:
+        """The run for all values of the sizes that its code loops over; None where no repetition explains them."""
+        if not run.pinned or run.pinned in self.unlike:
+            return None
+        known: dict[tuple[int, ...], _Run] = {}
+        # Below the range of a loop, it is too short to be one.
+        pinned = tuple(name for name in run.pinned if values[name] >= self.looped.get(name, (0, 0))[0])
+        together = [pinned] if len(pinned) > 1 else []
+        for names in (*together, *((name,) for name in pinned)):
+            for start, step in _loop_plans([values[name] for name in names]):
+                found = self.over(names, start, step, values, run.pinned, known)
+                if found is not None:
+                    rest = tuple(f"{name} == {values[name]}" for name in run.pinned if name not in names)
+                    if not rest:
+                        self.plan = (names, start, step)
+                    return found._replace(guards=(*found.guards, *rest))
+        if pinned == run.pinned:
+            self.unlike.add(pinned)
+        return None
+
+    def over(
+        self,
+        names: tuple[str, ...],
+        start: int,
+        step: int,
+        values: Mapping[str, int],
+        fixed: tuple[str, ...],
+        known: dict[tuple[int, ...], _Run],
+    ) -> _Run | None:
+        uses: set[str] = set()
+        # No two sizes at the same value: their numbers would be taken for one another's.
+        starts = {name: start + 3 * step * number for number, name in enumerate(names)}
+
+        def sample(at: dict[str, int], rest: tuple[str, ...]) -> Sample:
+            if rest:
+                name, *others = rest
+                points = [starts[name] + number * step for number in range(3)]
+                three = [sample({**at, name: point}, tuple(others))._replace(value=point) for point in points]
+                return generalized(name, three)
+            key = tuple({**values, **at}.values())
+            if key not in known:
+                known[key] = self.trace({**values, **at}, fixed)
+            run = known[key]
+            if not set(run.pinned) <= set(fixed):
+                raise NotAlike(f"{run.pinned} are plain numbers, too")
+            uses.update(run.uses)
+            return Sample(0, run.course, (run.saved, run.parameters, run.trainable), run.guards)
+
+        try:
+            found = sample({}, names)
+        except (NotAlike, MeasureError):
+            return None
+        course = tuple((phase, tuple(fold(words))) for phase, words in found.course)
+        run = _Run(course, found.formulas[0], found.guards, found.formulas[1], found.formulas[2], frozenset(uses))
+        bounds = self.proven(run, starts, step, values)
+        if bounds is None:
+            return None
+        guards = list(found.guards)
+        for name, (low, high) in bounds.items():
+            self.looped.setdefault(name, (low, high))
+            guards += [f"{name} >= {low}", f"{name} <= {high}"]
+            if step > 1:
+                guards.append(f"{name}%{step} == {start % step}")
+        return run._replace(guards=tuple(guards))
+
+    def proven(
+        self, run: _Run, starts: Mapping[str, int], step: int, values: Mapping[str, int]
+    ) -> dict[str, tuple[int, int]] | None:
+        """Lowest and highest value of each loop at which fresh traces bear the run out; None where they do not."""
+        names = tuple(starts)
+        fourth = {name: start + 3 * step for name, start in starts.items()}
+        longer = frozenset().union(*(profiles.names_of(words) for _, words in self.of([([()], run)]).regimes[0].tape))
+        high = {}
+        for name in names:
+            most = 1 if values[name] > MAX_DOUBLED else 2
+            high[name] = max(fourth[name], values[name] * (most if name in longer else MAX_FACTOR))
+        trials = [fourth, {name: values[name] for name in names}, high]
+        if len(names) > 1:
+            trials += [{**{other: values[other] for other in names}, name: high[name]} for name in names]
+        for trial in {tuple(trial.items()): trial for trial in trials}.values():
+            if not self.holds(run, {**values, **trial}):
+                return None
+        bounds = {}
+        for name in names:
+            low = min(starts[name], values[name])
+            while low > step and self.holds(run, {**values, name: low - step}):
+                low -= step
+            bounds[name] = (low, high[name])
+        return bounds
+
+
+def _loop_plans(values: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """(first value, distance) of the three runs: one apart, or as far as the sizes are even."""
+    for start in LOOP_STARTS:
+        yield start, 1
+    step = min(min(value & -value for value in values), MAX_LOOP_STEP)
+    if step > 1:
+        yield step * -(-LOOP_STARTS[0] // step), step
 
 
 def _formula(text: str, names: frozenset[str]) -> Expression:
@@ -233,6 +446,13 @@ def _formula(text: str, names: frozenset[str]) -> Expression:
     return expression
 
 
+def _value(text: str, values: Mapping[str, int]) -> Any:
+    try:
+        return parse(text).value(values)
+    except ExpressionError:
+        return None
+
+
 def _said(values: Mapping[str, int]) -> str:
     return ", ".join(f"{name} = {value}" for name, value in values.items())
 
@@ -240,10 +460,15 @@ def _said(values: Mapping[str, int]) -> str:
 # -- one run ---------------------------------------------------------------------------------------------------------
 
 
-def _trace(request: dict[str, Any], values: dict[str, int], log: dict[str, Any], names: list[str]) -> _Course:
-    """One symbolic run with these values behind the names. ``names`` gets the class of the model."""
+def _trace(
+    request: dict[str, Any], values: dict[str, int], log: dict[str, Any], names: list[str], fixed: tuple[str, ...] = ()
+) -> _Run:
+    """One symbolic run with these values behind the names. ``names`` gets the class of the model.
+
+    fixed  dimensions that are to stay plain numbers
+    """
     loop = {one["name"] for one in request["dimensions"] if one["fact"] == ACCUMULATION}
-    dimensions = Dimensions(values, fixed=loop)
+    dimensions = Dimensions(values, fixed={*loop, *fixed})
     recorder = _Recorder(_vocabulary(request))
     recorder.dimensions = dimensions
     inner = _with_sizes(request, dimensions.sizes, log)
@@ -266,13 +491,13 @@ def _trace(request: dict[str, Any], values: dict[str, int], log: dict[str, Any],
         stack.enter_context(CudaOnCpu())
         stack.enter_context(recorder.watching_modules())
         try:
-            traced = _run(inner, plan, watched_work, recorder)
+            traced = run_steps(inner, plan, watched_work, recorder)
         except MeasureError:
             raise
         except Exception as error:
-            raise _explained(error, recorder, work) from error
+            raise explained(error, recorder, work) from error
     try:
-        return _course(request, traced, recorder, dimensions)
+        return _run_of(request, traced, recorder, dimensions, fixed)
     except NotExpressible as error:
         raise MeasureError(f"{work.source}: a size cannot be written as a formula: {error}") from None
 
@@ -303,126 +528,36 @@ def _copied(value: Any) -> Any:
     return [_copied(item) for item in value] if isinstance(value, list) else value
 
 
-def _course(request: dict[str, Any], traced: Traced, recorder: _Recorder, dimensions: Dimensions) -> _Course:
+def _run_of(
+    request: dict[str, Any], traced: Traced, recorder: _Recorder, dimensions: Dimensions, fixed: tuple[str, ...]
+) -> _Run:
     texts = [dimensions.text(size) for size in recorder.sizes]
-    kinds: dict[tuple[str, str, str, str], int] = {}
-    by_storage = []
     tape = traced.tape
+    kinds: list[Kind] = []
     for place, label in zip(tape.sizes, tape.labels):
-        kind = (label.component, starred(label.module), label.name, texts[place])
-        by_storage.append(kinds.setdefault(kind, len(kinds)))
-    phases = _words(tape, by_storage, len(kinds))
+        kinds.append((label.component, starred(label.module), label.name, texts[place]))
+    course = course_of(tape, kinds)
     guards = dimensions.guards()
+    pinned = []
     for one in request["dimensions"]:
+        name, value = one["name"], dimensions.values[one["name"]]
+        equal = f"{name} == {value}"
         if one["fact"] == ACCUMULATION:
-            name, value = one["name"], dimensions.values[one["name"]]
-            guards = [guard for guard in guards if guard != f"{name} == {value}"]
+            guards = [guard for guard in guards if guard != equal]
             guards.insert(0, f"{name} == 1" if value == 1 else f"{name} >= {training.MICRO_BATCHES}")
-    return _Course(
-        list(kinds),
-        phases,
+        elif name in fixed:
+            guards = [guard for guard in guards if guard != equal]
+        elif value > 1 and equal in guards:
+            pinned.append(name)
+    return _Run(
+        tuple((phase, tuple(words if fixed else fold(words))) for phase, words in course),
         dimensions.text(tape.saved_bytes),
-        guards,
+        tuple(guards),
         dimensions.text(traced.parameters),
         dimensions.text(traced.trainable_parameters),
-        {name for name, operators in USES.items() if recorder.operators & operators},
-        dimensions,
-        recorder.decided,
+        frozenset(name for name, operators in USES.items() if recorder.operators & operators),
+        tuple(pinned),
     )
-
-
-def starred(module: str) -> str:
-    """A module path with stars for the numbers of repeated blocks, as breakdowns write it."""
-    names = []
-    for name in module.split("."):
-        stem, _, number = name.rpartition("_")
-        names.append("*" if name.isdigit() else f"{stem}_*" if stem and number.isdigit() else name)
-    return ".".join(names)
-
-
-def _words(tape: Tape, kinds: list[int], count: int) -> list[tuple[str, list[str]]]:
-    """Events as words of :mod:`memlint.profiles.profile`, by phase."""
-    alive: list[list[int]] = [[] for _ in range(count)]
-    starts = [at for at, _ in tape.marks] + [len(tape.events)]
-    found: list[tuple[str, list[str]]] = []
-    for (begin, phase), end in zip(tape.marks, starts[1:]):
-        words = []
-        for event in _ordered(tape.events[begin:end]):
-            if event >= 0:
-                alive[kinds[event]].append(event)
-                words.append(f"+{kinds[event]}")
-                continue
-            held = alive[kinds[~event]]
-            depth = len(held) - 1 - held.index(~event)
-            words.append(f"-{kinds[~event]}" if not depth else f"-{kinds[~event]}.{depth}")
-            if depth and depth == len(held) - 1:
-                words[-1] = f"<{kinds[~event]}"
-            held.remove(~event)
-        found.append((phase, words))
-    return found
-
-
-def _ordered(events: Sequence[int]) -> Iterator[int]:
-    """The events with frees that follow each other newest first. What order they had means nothing: where autocast
-    drops its cast weights, it is that of addresses."""
-    frees: list[int] = []
-    for event in events:
-        if event < 0:
-            frees.append(event)
-            continue
-        yield from sorted(frees)
-        frees.clear()
-        yield event
-    yield from sorted(frees)
-
-
-def _placed(words: Iterable[str], places: Sequence[int]) -> list[str]:
-    """The words with kinds numbered as in the profile."""
-    found = []
-    for word in words:
-        kind, dot, depth = word[1:].partition(".")
-        found.append(f"{word[0]}{places[int(kind)]}{dot}{depth}")
-    return found
-
-
-MIN_SAVED_WORDS = 6
-MAX_PERIOD = 4096
-CANDIDATES = 24
-
-
-def fold(words: Sequence[str]) -> list[str]:
-    """Write consecutive repetitions once: ``a b a b a b`` is ``3x( a b )``. Unrolled it is the same again."""
-    following: dict[tuple[str, ...], list[int]] = {}
-    for at in range(len(words) - 2):
-        following.setdefault(tuple(words[at : at + 3]), []).append(at)
-    cursor = dict.fromkeys(following, 0)
-    folded: list[str] = []
-    at = 0
-    while at < len(words):
-        best_period = best_times = 0
-        key = tuple(words[at : at + 3])
-        places = following.get(key, [])
-        index = cursor.get(key, 0)
-        while index < len(places) and places[index] <= at:
-            index += 1
-        cursor[key] = index
-        for place in places[index : index + CANDIDATES]:
-            period = place - at
-            if period > MAX_PERIOD:
-                break
-            body = words[at : at + period]
-            times = 1
-            while words[at + times * period : at + (times + 1) * period] == body:
-                times += 1
-            if times > 1 and period * (times - 1) > best_period * max(0, best_times - 1):
-                best_period, best_times = period, times
-        if best_period * (best_times - 1) >= MIN_SAVED_WORDS:
-            folded += [f"{best_times}x(", *fold(words[at : at + best_period]), ")"]
-            at += best_period * best_times
-        else:
-            folded.append(words[at])
-            at += 1
-    return folded
 
 
 # -- what it was made from -------------------------------------------------------------------------------------------
@@ -450,14 +585,19 @@ def _leaves(key: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield key, value
 
 
-def _sources(request: dict[str, Any], before: set[str]) -> dict[str, str]:
-    """Digest of every module that the recording imported from the project's own folders, by path from the profile."""
+def _sources(request: dict[str, Any], before: set[str], log: Mapping[str, Any]) -> dict[str, str]:
+    """Digest of every module that the recording imported from the project's own folders, and of the descriptions of
+    the checkpoints that the config names there, by path from the profile."""
     ours = os.path.dirname(os.path.abspath(memlint.__file__)) + os.sep
     base = os.path.dirname(request["output"])
     found = {}
-    for name in set(sys.modules) - before:
-        path = getattr(sys.modules[name], "__file__", None)
-        if not path or not path.endswith(".py"):
+    paths = [getattr(sys.modules[name], "__file__", None) for name in set(sys.modules) - before]
+    for named in log.values():
+        if isinstance(named, str) and named:
+            folders = (os.path.join(folder, named) for folder in request["folders"])
+            paths += [os.path.join(folder, name) for folder in folders for name in DESCRIPTIONS]
+    for path in paths:
+        if not path or not path.endswith((".py", ".json")) or not os.path.isfile(path):
             continue
         path = os.path.abspath(path)
         if path.startswith(ours) or f"{os.sep}site-packages{os.sep}" in path:
@@ -478,11 +618,11 @@ def _settings_to_try(dimensions: Sequence[Dimension]) -> Iterator[dict[str, int]
     base = {one.name: one.recorded for one in dimensions}
     loops = [one.name for one in dimensions if one.fact == ACCUMULATION]
     variants = [base]
-    for name in loops:
-        variants = [{**one, name: count} for one in variants for count in (min(one[name], 2), 3 - min(one[name], 2))]
+    for name in loops:  # two micro-batches first: one is mostly told by them
+        variants = [{**one, name: count} for one in variants for count in (training.MICRO_BATCHES, 1)]
     for variant in variants:
         yield variant
-    for factor in (2, 1 / 2, 4, 1 / 4, 8, 0):
+    for factor in (2, 1 / 2, 4, 1 / 4, MAX_FACTOR, 0):
         for variant in variants:
             for name, value in base.items():
                 if name not in loops:
@@ -544,7 +684,7 @@ def _flow(tape: Tape) -> Iterator[tuple[str, int, Label]]:
     """(phase, bytes allocated or freed, whose) for every event that moves bytes."""
     ends = [*(at for at, _ in tape.marks[1:]), len(tape.events)]
     for (begin, phase), end in zip(tape.marks, ends):
-        for event in _ordered(tape.events[begin:end]):
+        for event in ordered(tape.events[begin:end]):
             storage = event if event >= 0 else ~event
             size = tape.sizes[storage]
             label = tape.labels[storage]
@@ -567,7 +707,7 @@ def _notes(profile: Profile) -> Iterator[str]:
     for one in profile.dimensions:
         if one.fact == ACCUMULATION:
             continue
-        values = sorted({max(1, int(one.recorded * factor)) for factor in (1 / 4, 1 / 2, 1, 2, 4, 8)} | {1})
+        values = sorted({max(1, int(one.recorded * factor)) for factor in (1 / 4, 1 / 2, 1, 2, 4, MAX_FACTOR)} | {1})
         held = [value for value in values if _covered(profile, {**base, one.name: value})]
         said = ", ".join(map(str, held))
         without = "" if len(held) == len(values) else f"; not for {', '.join(str(v) for v in values if v not in held)}"

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from memlint.measure.child import measure
-from memlint.measure.request import estimate_from, request_for
-from memlint.reports.report import Measured
+from memlint.measure.request import PROBE, estimate_from, request_for
+from memlint.reports.report import Machine, Measured
 
 if TYPE_CHECKING:
     from memlint.dialects.spec import TrainingSpec
@@ -34,6 +34,16 @@ def measurer(
         answer = measure(request_for(kind, spec, settings, allowed, **options), timeout_s, told)
         estimate = estimate_from(answer["estimate"])
         verdict = answer.get("verdict") or estimate.verdict(allowed.size_bytes)
-        return Measured(estimate, verdict, answer["source"], tuple(answer.get("notes", ())))
+        machine = None
+        if kind == PROBE:
+            machine = Machine(
+                options["device"],
+                answer.get("card", ""),
+                answer.get("made_with", {}),
+                answer.get("context_bytes"),
+                answer.get("library_workspace_bytes"),
+                "verdict" in answer,
+            )
+        return Measured(estimate, verdict, answer["source"], tuple(answer.get("notes", ())), machine)
 
     return one

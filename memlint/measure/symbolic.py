@@ -6,6 +6,7 @@ operator decides by comparing them becomes a guard: the recording holds where th
 
 from __future__ import annotations
 
+import re
 import warnings
 import weakref
 from collections.abc import Iterable, Mapping
@@ -159,8 +160,8 @@ def written(expression: Any, names: Mapping[Any, str]) -> str:
     arguments = expression.args
     if expression.is_Add:
         numbers = [_bare(written(argument, names)) for argument in arguments if argument.is_Number]
-        terms = sorted(_bare(written(argument, names)) for argument in arguments if not argument.is_Number)
-        terms.sort(key=lambda term: term.startswith("-"))
+        terms = [_bare(written(argument, names)) for argument in arguments if not argument.is_Number]
+        terms.sort(key=lambda term: (term.startswith("-"), _order(term)))
         text = "".join(term if term.startswith("-") else f"+{term}" for term in [*terms, *numbers])
         return f"({text.removeprefix('+')})"
     if expression.is_Mul:
@@ -168,12 +169,14 @@ def written(expression: Any, names: Mapping[Any, str]) -> str:
     if kind == "ToFloat":
         return written(arguments[0], names)
     if kind in _CALLS:
-        return f"{_CALLS[kind]}({', '.join(sorted(_bare(written(argument, names)) for argument in arguments))})"
+        texts = sorted((_bare(written(argument, names)) for argument in arguments), key=_order)
+        return f"{_CALLS[kind]}({', '.join(texts)})"
     if kind in _RELATIONS:
         left, right = (_bare(written(argument, names)) for argument in arguments)
         return f"({left} {_RELATIONS[kind]} {right})"
     if kind in ("And", "Or"):
-        return "(" + f" {kind.lower()} ".join(sorted(written(argument, names) for argument in arguments)) + ")"
+        texts = sorted((written(argument, names) for argument in arguments), key=_order)
+        return "(" + f" {kind.lower()} ".join(texts) + ")"
     if kind == "Not":
         return f"(not {written(arguments[0], names)})"
     if kind == "ModularIndexing":
@@ -189,6 +192,30 @@ def written(expression: Any, names: Mapping[Any, str]) -> str:
     raise NotExpressible(str(expression))
 
 
+_NUMBER = re.compile(r"(?<![\w.])\d+(?![\w.])", re.ASCII)
+
+
+def skeleton(text: str) -> str:
+    """A formula without its numbers: what it has in common with that of another size."""
+    return _NUMBER.sub("#", text)
+
+
+def numbers(text: str) -> list[int]:
+    """The whole numbers of a formula, from left to right."""
+    return [int(number) for number in _NUMBER.findall(text)]
+
+
+def with_numbers(text: str, replacements: Iterable[str]) -> str:
+    """A formula with other texts for its numbers."""
+    left = iter(replacements)
+    return _NUMBER.sub(lambda match: next(left), text)
+
+
+def _order(text: str) -> tuple[str, int, str]:
+    """Sorts formulas so that other numbers in them do not change places."""
+    return skeleton(text), len(text), text
+
+
 def _product(expression: Any, names: Mapping[Any, str]) -> str:
     coefficient, rest = expression.as_coeff_Mul()
     above: list[str] = []
@@ -201,7 +228,7 @@ def _product(expression: Any, names: Mapping[Any, str]) -> str:
         raise NotExpressible(str(expression))
     for factor in sympy.Mul.make_args(rest):
         above.append(written(factor, names))
-    above.sort(key=lambda text: (text.startswith("("), text))
+    above.sort(key=lambda text: (text.startswith("("), _order(text)))
     sign = "-" if numerator < 0 else ""
     if abs(numerator) != 1 or not above:
         above.insert(0, str(abs(numerator)))
@@ -255,8 +282,7 @@ class SymbolicTracker(StorageTracker):
     def ran(self, func: Any) -> None:
         """An operator that another one stands in for."""
 
-    def book(self, tensor: Tensor, label: Label | None = None) -> None:
-        storage = tensor.untyped_storage()
+    def book_storage(self, storage: Any, label: Label | None = None) -> None:
         address = storage._cdata
         if address in self._elsewhere:
             return

@@ -31,10 +31,11 @@ from torch.nn.modules import module as modules
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_iter
 
-from memlint.measure import training
+from memlint.measure import cudnn_rnn, distributed, training
 from memlint.measure.child import MeasureError
 from memlint.measure.cuda_semantics import CudaSemantics
 from memlint.measure.factory import Workload, said, user_line, workload
+from memlint.measure.libraries import AsWithRealTensors
 from memlint.measure.tracker import SavedTensors, StorageTracker
 from memlint.meta.tape import Label, Tape
 from memlint.named_tuple import NamedTuple
@@ -43,6 +44,7 @@ aten = torch.ops.aten
 
 MATRIX_PRODUCTS = {"mm", "bmm", "addmm", "baddbmm", "addbmm"}
 CONVOLUTIONS = {"convolution", "convolution_backward", "_convolution"}
+MOST_READS = 20_000  # some ten seconds; more is a loop that waits for another answer
 WHAT_TO_DO = "measure it on a card with --probe, or write [probe] step in memlint.toml with a step that does without"
 
 
@@ -72,6 +74,7 @@ class Recorder(StorageTracker):
         # Of the last exception: its identity, operator, module. Not the exception itself, which holds the frames that
         # it went through, and with them their tensors: checkpointing stops its recomputation by raising.
         self.failed: tuple[int, str, str] = (0, "", "")
+        self._reads = 0
         self.saved_bytes = 0  # held at the end of the forward pass that was watched last
         self._weights: list[Tensor] = []
         self._vocabulary_size = vocabulary_size
@@ -86,16 +89,25 @@ class Recorder(StorageTracker):
 
     def name(self, model: nn.Module) -> None:
         """Learn the modules' paths, and label what they hold."""
-        self._weights = [*model.parameters(), *model.buffers()]
+        self.weigh(model)
         self._names = {id(module): path for path, module in model.named_modules()}
         for path, module in model.named_modules():
             for name, parameter in module.named_parameters(recurse=False):
+                self._move_to_card(parameter)
                 self.label(parameter, Label("parameters", path, name))
             for name, buffer in module.named_buffers(recurse=False):
-                # A counter is made of a Python number, on the host, and moves to the card with the model.
-                self._elsewhere.pop(buffer.untyped_storage()._cdata, None)
-                self.book(buffer)
+                self._move_to_card(buffer)
                 self.label(buffer, Label("buffers", path, name))
+
+    def _move_to_card(self, tensor: Tensor) -> None:
+        """A temperature or a counter is made of a Python number, on the host, and moves to the card with the model."""
+        tensor = distributed.local(tensor)
+        self._elsewhere.pop(tensor.untyped_storage()._cdata, None)
+        self.book(tensor)
+
+    def weigh(self, model: nn.Module) -> None:
+        """Learn what does not count as saved for backward."""
+        self._weights = [distributed.local(tensor) for tensor in (*model.parameters(), *model.buffers())]
 
     def name_helpers(self, model: nn.Module) -> None:
         """After a step: parts that neither train nor pass gradients on are models of their own (a frozen text encoder
@@ -158,7 +170,15 @@ class Recorder(StorageTracker):
             yield
         # Checkpointing hides what it packs; but all that it keeps was made in this pass and is still alive.
         made = {address: booked.size_bytes for address, booked in self._alive.items() if booked.index >= first}
-        self.saved_bytes = sum({**made, **saved.storages()}.values())
+        labels = self.tape.labels
+        for address, size in saved.storages().items():
+            made[address] = size
+        # Gathered weights that backward will use are not activations.
+        self.saved_bytes = sum(
+            size
+            for address, size in made.items()
+            if address not in self._alive or labels[self._alive[address].index].component != "communication"
+        )
 
     def _note(self) -> None:
         self._begin.append(torch.autograd._get_sequence_nr())
@@ -186,12 +206,15 @@ class Recorder(StorageTracker):
 
     # -- operators
 
+    def ran(self, func: Any) -> None:
+        self.operators.add(func._schema.name.partition("::")[2])
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if func is aten._local_scalar_dense.default:
             return self._read(func, args[0])
-        self.operators.add(func._schema.name.partition("::")[2])
+        self.ran(func)
         try:
             return super().__torch_dispatch__(func, types, args, kwargs)
         except Exception as error:
@@ -207,6 +230,12 @@ class Recorder(StorageTracker):
             return func(tensor)
         except DataDependentOutputException:
             pass
+        self._reads += 1
+        if self._reads > MOST_READS:
+            raise TraceError(
+                f"{_in(self.module)} read values from tensors {MOST_READS} times: a loop that ends when a tensor says "
+                f"so does not end in a trace: {WHAT_TO_DO}"
+            )
         if tensor.is_floating_point() or tensor.dtype is torch.bool:
             if self._phase != "optimizer_step":  # Adam reads its step count
                 kind = "float" if tensor.is_floating_point() else "bool"
@@ -282,47 +311,70 @@ def converting_in_place() -> Iterator[None]:
 
 def trace(request: dict[str, Any]) -> Traced:
     """Run a request's model. Raises MeasureError (TraceError where the model's code is what stands in the way)."""
-    plan = training.plan_of(request)
+    sharding = distributed.sharding_of(request)
+    plan = training.plan_of(request, spread=("ddp", "fsdp2"))
     work = workload(request)
     vocabulary = request["facts"].get("vocabulary_size")
     recorder = Recorder(vocabulary if isinstance(vocabulary, int) else None)
     with ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
+        mesh = stack.enter_context(distributed.process_group(sharding))
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         stack.enter_context(recorder)
         stack.enter_context(CudaSemantics(recorder))
+        stack.enter_context(distributed.watching(sharding, recorder))
         stack.enter_context(CudaOnCpu())
         stack.enter_context(converting_in_place())
         stack.enter_context(recorder.watching_modules())
         try:
-            return _run(request, plan, work, recorder)
+            return run_steps(request, plan, work, recorder, sharding, mesh)
         except MeasureError:
             raise
         except Exception as error:
-            raise _explained(error, recorder, work) from error
+            raise explained(error, recorder, work) from error
 
 
-def _run(request: dict[str, Any], plan: training.Plan, work: Workload, recorder: Recorder) -> Traced:
+def run_steps(
+    request: dict[str, Any],
+    plan: training.Plan,
+    work: Workload,
+    recorder: Recorder,
+    sharding: distributed.Sharding | None = None,
+    mesh: Any = None,
+) -> Traced:
+    """Build the model, train two steps, and keep the second. For use inside the modes that watch."""
+    parallel: distributed.Parallel | None = None
     autocast = training.AutocastWatch("cpu")
-    with autocast.active():
+    with autocast.active(), AsWithRealTensors() as real:
         with recorder.phase("setup"):
             model = training.checked_model(work.build(), work.source)
+            real.look()
             model.train()
             recorder.name(model)
+            if sharding is not None:
+                parallel = distributed.spread(sharding, mesh, model, work.loss, recorder)
+                work = work._replace(loss=parallel.loss)
+                recorder.weigh(model)
             ema = training.copy_for_ema(model) if plan.ema else []
             for path, copied in ema:
                 module, _, name = path.rpartition(".")
-                recorder.label(copied, Label("ema", module, name))
+                recorder.label(distributed.local(copied), Label("ema", module, name))
             trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
             optimizer = training.make_optimizer(plan, trained)
         names = {id(parameter): path for path, parameter in model.named_parameters()}
 
         def label() -> None:
             label_gradients(names, model, recorder)
+            if parallel is not None:
+                parallel.label()
 
-        training.step(model, work, plan, optimizer, "cpu", autocast, recorder.phase, after_backward=label)
+        # It makes the optimizer's state; for that, one micro-batch is enough.
+        first = plan._replace(accumulation=1)
+        training.step(model, work, first, optimizer, "cpu", autocast, recorder.phase, after_backward=label)
         label_state(optimizer, names, recorder)
+        if parallel is not None:
+            parallel.after_first_step()
         recorder.name_helpers(model)
         recorder.forget_nodes()
         recorder.answered.clear()
@@ -339,7 +391,10 @@ def _run(request: dict[str, Any], plan: training.Plan, work: Workload, recorder:
         trainable,
         bool(recorder.operators & MATRIX_PRODUCTS),
         bool(recorder.operators & CONVOLUTIONS),
-        tuple(_assumptions(request, recorder)),
+        (
+            *_assumptions(request, work, recorder, sharding),
+            *distributed.assumptions(sharding, parallel, plan.accumulation),
+        ),
         work.source,
     )
 
@@ -348,7 +403,7 @@ def label_gradients(names: dict[int, str], model: nn.Module, recorder: Recorder)
     for parameter in model.parameters():
         if parameter.grad is not None:
             module, _, name = names[id(parameter)].rpartition(".")
-            recorder.label(parameter.grad, Label("gradients", module, name))
+            recorder.label(distributed.local(parameter.grad), Label("gradients", module, name))
 
 
 def label_state(optimizer: torch.optim.Optimizer, names: dict[int, str], recorder: Recorder) -> None:
@@ -361,20 +416,26 @@ def label_state(optimizer: torch.optim.Optimizer, names: dict[int, str], recorde
             if name == "step" and not optimizer.defaults.get("fused"):
                 recorder.forget(value)
             else:
-                recorder.label(value, Label("optimizer", module, name))
+                recorder.label(distributed.local(value), Label("optimizer", module, name))
 
 
-def _assumptions(request: dict[str, Any], recorder: Recorder) -> Iterator[tuple[str, str, str]]:
+def _assumptions(
+    request: dict[str, Any], work: Workload, recorder: Recorder, sharding: distributed.Sharding | None
+) -> Iterator[tuple[str, str, str]]:
     yield "torch", torch.__version__, "traced with fake tensors and CUDA's semantics for an Ampere or newer card"
     for fact, value in (("optimizer", "adamw"), ("compute_dtype", "float32"), ("gradient_accumulation_steps", "1")):
         if fact not in request["facts"]:
             yield fact, value, "the config's family is unknown"
+    yield from work.notes
     for module, kind in sorted(recorder.answered.items()):
         answer = "True" if kind == "bool" else "1.0"
         yield module or "(step)", answer, f"a value that the code reads from a {kind} tensor; a branch may go otherwise"
+    if "_cudnn_rnn" in recorder.operators:
+        yield cudnn_rnn.ASSUMPTION
     if "evaluation_batch_size" in request["facts"]:
         yield "evaluation", "not traced", "only training steps are run"
-    if request["facts"].get("world_size", 1) not in (None, 1):
+    several = request["facts"].get("world_size", 1) not in (None, 1)
+    if sharding is None and (several or distributed.is_spread(request["facts"])):
         yield "world_size", "1", "one process is traced, without the buckets of gradient communication"
 
 
@@ -400,7 +461,7 @@ def steady(tape: Tape, begin: int) -> Tape:
     return found
 
 
-def _explained(error: Exception, recorder: Recorder, work: Workload) -> MeasureError:
+def explained(error: Exception, recorder: Recorder, work: Workload) -> MeasureError:
     """What went wrong, for someone who did not write a tracer."""
     operator, module = "", recorder.module
     chain: list[BaseException] = []

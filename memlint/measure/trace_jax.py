@@ -39,15 +39,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     from memlint.data.catalogue import parse_gpu
     from memlint.tape.summary import estimate
 
-    if request["kind"] == "probe":
-        raise MeasureError(
-            "--probe runs PyTorch code only; --trace shows what this JAX step keeps, and on a card "
-            "jax.jit(step).lower(...).compile().memory_analysis() what XLA assigns"
-        )
-    devices = request["facts"].get("device_count")
-    if isinstance(request["config"], dict) and isinstance(devices, int):
-        # Stated by the launch's environment, not by the config; a batch is one device's share of it.
-        request["config"].setdefault("device_count", devices)
+    share_devices(request)
     work = workload(request)
     try:
         tape, upper, elements = _traced(request, work)
@@ -73,6 +65,14 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     return {"estimate": found, "source": work.source}
 
 
+def share_devices(request: dict[str, Any]) -> None:
+    """Tell the code how many devices there are: the launch's environment states it, not the config, and a batch is
+    one device's share of the config's."""
+    devices = request["facts"].get("device_count")
+    if isinstance(request["config"], dict) and isinstance(devices, int):
+        request["config"].setdefault("device_count", devices)
+
+
 def _traced(request: dict[str, Any], work: Workload) -> tuple[Tape, Tape, int]:
     """The step as XLA fuses it, without fusion, and the number of parameters."""
     model = jax.eval_shape(work.build)
@@ -83,7 +83,7 @@ def _traced(request: dict[str, Any], work: Workload) -> tuple[Tape, Tape, int]:
     if not leaves:
         raise MeasureError(f"{work.source}: the model has no arrays")
     tapes = [_tape(closed, len(leaves), leaves, state, fuse) for fuse in (True, False)]
-    tapes[0].saved_bytes = _residual_bytes(work, model, batch)
+    tapes[0].saved_bytes = residual_bytes(work, model, batch)
     return tapes[0], tapes[1], sum(int(leaf.size) for leaf in leaves)
 
 
@@ -91,18 +91,27 @@ def _state(request: dict[str, Any], work: Workload, model: Any) -> list[tuple[st
     """(component, array) of what lies beside the parameters: optimizer states and averages."""
     make_state = getattr(work.module, "make_state", None)
     if make_state is None:
-        copies = ["optimizer"] * {"adamw": 2, "adam": 2}.get(str(request["facts"].get("optimizer") or "adamw"), 1)
-        copies += ["ema"] * bool(request["facts"].get("ema"))
-        return [(component, leaf) for component in copies for leaf in jax.tree.leaves(model)]
+        return [(component, leaf) for component in copies(request["facts"]) for leaf in jax.tree.leaves(model)]
     found = []
     count = len(jax.tree.leaves(model))
     for path, leaf in jax.tree_util.tree_flatten_with_path(jax.eval_shape(make_state, model))[0]:
-        name = jax.tree_util.keystr(path[:1]).lower()
-        found.append(("ema" if "ema" in name or "average" in name else "optimizer", leaf))
+        found.append((component_of(path), leaf))
     return found[count:]  # the model itself comes first
 
 
-def _residual_bytes(work: Workload, model: Any, batch: Any) -> int:
+def copies(facts: dict[str, Any]) -> list[str]:
+    """Components of the copies of the parameters that a training state holds, for code that does not say."""
+    moments = {"adamw": 2, "adam": 2}.get(str(facts.get("optimizer") or "adamw"), 1)
+    return ["optimizer"] * moments + ["ema"] * bool(facts.get("ema"))
+
+
+def component_of(path: Any) -> str:
+    """The component of an entry of the training state beside the model, by what the code calls it."""
+    name = jax.tree_util.keystr(path[:1]).lower()
+    return "ema" if "ema" in name or "average" in name else "optimizer"
+
+
+def residual_bytes(work: Workload, model: Any, batch: Any) -> int:
     """Distinct arrays that the function returned by ``jax.vjp`` holds, those that went in excluded."""
     program = jax.make_jaxpr(lambda m, b: jax.vjp(lambda x: work.loss(x, b), m))(model, batch).jaxpr
     given = set(program.invars)

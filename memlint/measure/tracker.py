@@ -108,7 +108,10 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc]
 
     def book(self, tensor: torch.Tensor, label: Label | None = None) -> None:
         """Book a tensor's storage unless it is booked already; a storage that grew or shrank is booked anew."""
-        storage = tensor.untyped_storage()
+        self.book_storage(tensor.untyped_storage(), label)
+
+    def book_storage(self, storage: Any, label: Label | None = None) -> None:
+        """``book`` for a storage itself."""
         address = storage._cdata
         if address in self._elsewhere:
             return
@@ -137,6 +140,9 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc]
         finally:
             self._paused = before
 
+    def ran(self, func: Any) -> None:
+        """Hear of an operator that somebody runs in this tracker's place."""
+
     def holds(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor's storage is on the books."""
         return tensor.untyped_storage()._cdata in self._alive
@@ -154,6 +160,14 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc]
         booked = self._alive.get(tensor.untyped_storage()._cdata)
         if booked is not None:
             self.tape.labels[booked.index] = label
+
+    def label_of(self, tensor: torch.Tensor) -> Label | None:
+        """Whose memory a tensor's storage is; None where it is not on the books."""
+        return self.label_of_storage(tensor.untyped_storage())
+
+    def label_of_storage(self, storage: Any) -> Label | None:
+        booked = self._alive.get(storage._cdata)
+        return None if booked is None else self.tape.labels[booked.index]
 
     def _end(self, address: int) -> None:
         booked = self._alive.pop(address, None)

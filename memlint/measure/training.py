@@ -34,21 +34,39 @@ class Plan(NamedTuple):
     weight_decay: float
 
 
-def plan_of(request: dict[str, Any]) -> Plan:
-    """Raises MeasureError for what one process cannot show."""
+# What one process cannot show (docs/facts.md): fact -> why.
+SPREAD = {
+    "parallelism.strategy": "spreads the run over several processes",
+    "parallelism.zero_stage": "shards states over several processes",
+    "parallelism.tensor": "splits layers over several processes",
+    "parallelism.pipeline": "splits the model over several processes",
+    "parallelism.context": "splits sequences over several processes",
+    "parallelism.expert": "splits the experts over several processes",
+    "parallelism.cpu_offload": "moves states to the host",
+    "parallelism.offload_optimizer": "moves states to the host",
+    "parallelism.offload_parameters": "moves parameters to the host",
+    "activation_offloading": "moves activations to the host",
+    "quantization.bits": "needs kernels that only run on a card",
+}
+
+DEGREES = {f"parallelism.{kind}" for kind in ("tensor", "pipeline", "context", "expert")}
+
+
+def plan_of(request: dict[str, Any], spread: tuple[str, ...] = ("ddp",)) -> Plan:
+    """Raises MeasureError for what one process cannot show; ``spread`` are the strategies that are no obstacle."""
     facts, keys = request["facts"], request["keys"]
-    for name, why in (
-        ("zero_stage", "shards states over several processes"),
-        ("fsdp", "shards the model over several processes"),
-        ("tensor", "splits layers over several processes"),
-        ("pipeline", "splits the model over several processes"),
-        ("offload", "moves states to the host"),
-        ("quantization", "needs kernels that only run on a card"),
-    ):
-        if facts.get(name) not in (None, False, 0, 1, "", "none", "no"):
-            raise MeasureError(f"{keys[name]} = {facts[name]} {why}, which a single process does not show")
+    strategy = str(facts.get("parallelism.strategy") or "none").lower()
+    for name, why in SPREAD.items():
+        if name == "parallelism.strategy" and strategy in spread:
+            continue
+        value = facts.get(name)
+        one = value == 1 and value is not True and name in DEGREES
+        if not one and value not in (None, False, "", "none", "no"):
+            raise MeasureError(f"{keys.get(name, name)} = {value} {why}, which a single process does not show")
     compute = facts.get("compute_dtype") or "float32"
-    mixed = facts.get("autocast", compute != (facts.get("parameter_dtype") or "float32")) and compute != "float32"
+    # FSDP2 casts what it gathers; autocast is for whoever says so.
+    usual = compute != (facts.get("parameter_dtype") or "float32") and strategy != "fsdp2"
+    mixed = facts.get("autocast", usual) and compute != "float32"
     return Plan(
         optimizer=str(facts.get("optimizer") or "adamw").lower(),
         implementation=str(facts.get("optimizer_implementation") or "foreach"),

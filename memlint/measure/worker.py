@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from typing import Any
+from typing import Any, NoReturn
 
 
 def main() -> None:
@@ -13,21 +13,27 @@ def main() -> None:
     import json
 
     folder = sys.argv[1]
-    _end_with_parent()
+    end_with_parent()
     with open(os.path.join(folder, "request.json"), encoding="utf-8") as file:
         request: dict[str, Any] = json.load(file)
     request["folder"] = folder
-    answer = _answer(request)
-    beside = os.path.join(folder, "answer.tmp")
-    with open(beside, "w", encoding="utf-8") as file:
+    leave(answered(request), os.path.join(folder, "answer.json"), 0)
+
+
+def leave(answer: dict[str, Any], path: str, status: int) -> NoReturn:
+    """Write an answer, whole or not at all, and end."""
+    import json
+
+    with open(path + ".tmp", "w", encoding="utf-8") as file:
         json.dump(answer, file)
-    os.replace(beside, os.path.join(folder, "answer.json"))
+    os.replace(path + ".tmp", path)
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)  # a user's threads and exit handlers have nothing to add
+    os._exit(status)  # a user's threads and exit handlers have nothing to add
 
 
-def _answer(request: dict[str, Any]) -> dict[str, Any]:
+def answered(request: dict[str, Any]) -> dict[str, Any]:
+    """The answer to a request, errors included."""
     from memlint.measure.child import MeasureError
 
     # Compiled code runs eagerly: what inductor saves is not what a fake tensor run shows.
@@ -37,8 +43,10 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
     for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE"):
         os.environ[name] = "1"
     try:
-        name = "trace_jax" if request["facts"].get("framework") == "jax" else request["kind"]
-        if name != "trace_jax":
+        name = request["kind"]
+        if request["facts"].get("framework") == "jax":
+            name += "_jax"
+        else:
             require_torch()
         module = importlib.import_module(f"memlint.measure.{name}")
         answer: dict[str, Any] = module.answer(request)
@@ -60,7 +68,7 @@ def require_torch() -> None:
         ) from None
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """Linux: be killed when the process that started us is (PR_SET_PDEATHSIG of prctl(2))."""
     if sys.platform != "linux":
         return
@@ -74,6 +82,8 @@ def _end_with_parent() -> None:
 
 
 def tell(request: dict[str, Any], line: str) -> None:
-    """Report progress to whoever started us."""
+    """Report progress to whoever started us; of several ranks, only the first one has a folder to do so."""
+    if not request["folder"]:
+        return
     with open(os.path.join(request["folder"], "progress"), "a", encoding="utf-8") as file:
         file.write(" ".join(line.split()) + "\n")

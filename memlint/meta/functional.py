@@ -331,6 +331,28 @@ def div(x: Tensor, y: Tensor | float) -> Tensor:
     return out
 
 
+def div_(x: Tensor, y: Tensor) -> Tensor:
+    """In place, by a tensor of its dtype: the result shares x's storage, whose former value backward asks for."""
+    kinds = _kind(x), _kind(y)
+    before = empty_like(x) if tracked(x, y) and kinds[1] else None
+    out = x.alias(x.shape, x.strides)
+    if tracked(x, y):
+        a, b = _layout(x), _layout(y)
+
+        def backward(g: Tensor) -> list[Tensor | None]:
+            grads: list[Tensor | None] = [None, None]
+            if kinds[1]:  # -grad * ((self / other) / other)
+                factor = empty_like(g), _fresh(g.shape, g.dtype, a, b), _fresh(g.shape, g.dtype, a, b)
+                grads[1] = _fresh(g.shape, g.dtype, *(_layout(f) for f in factor))
+                del factor
+            if kinds[0]:  # grad / other
+                grads[0] = _fresh(g.shape, g.dtype, _layout(g), b)
+            return _validated(grads, kinds)
+
+        record(out, (x, y), (y, before), backward)
+    return out
+
+
 def minimum(x: Tensor, y: Tensor) -> Tensor:
     """Elementwise; keeps both operands."""
     out = _binary_out(x, y)
@@ -350,6 +372,23 @@ def minimum(x: Tensor, y: Tensor) -> Tensor:
             return _validated([masked(g) if kind else None for kind in kinds], kinds)
 
         record(out, (x, y), (x, y), backward)
+    return out
+
+
+def clamp(x: Tensor, bounds: int = 1) -> Tensor:
+    """Under one number, or between two; keeps x."""
+    out = empty_like(x)
+    if tracked(x):
+        layout, dtype = _layout(x), x.dtype
+
+        def backward(g: Tensor) -> tuple[Tensor]:  # where((self >= min).logical_and_(self <= max), grad, 0)
+            zero = Tensor((), dtype)
+            inside = [_fresh(g.shape, bool_, layout) for _ in range(bounds)]
+            result = _fresh(g.shape, dtype, layout, _layout(g))
+            del zero, inside
+            return (result,)
+
+        record(out, (x,), (x,), backward)
     return out
 
 
@@ -723,6 +762,27 @@ def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     return out
 
 
+def filled(first: Tensor, second: Tensor) -> Tensor:
+    """An empty tensor whose last dimension is filled with copies of two: ``out[..., :n].copy_(first)``, then the rest.
+    The gradient goes back through a copy of it and a copy of the slice, each time. (autograd/variable.cpp, CopySlices)
+    """
+    out = Tensor((*first.shape[:-1], first.shape[-1] + second.shape[-1]), first.dtype)
+    shape, dtype = out.shape, out.dtype
+    for piece in (first, second):
+        if tracked(out, piece):
+            own, base, trains = piece.shape, out.requires_grad, piece.requires_grad
+
+            def backward(g: Tensor, own: Shape = own, base: bool = base, trains: bool = trains) -> list[Tensor | None]:
+                whole = Tensor(shape, dtype)
+                part = Tensor(own, dtype)
+                zeros = Tensor(own, dtype) if base else None
+                del zeros
+                return [whole if base else None, part if trains else None]
+
+            record(out, (out if base else None, piece), (), backward)
+    return out
+
+
 def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     """A fresh tensor; the gradients are views into its gradient."""
     first = tensors[0]
@@ -845,6 +905,44 @@ def _folded(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
             return grads
 
         record(out, (x, weight, bias), (x if kinds[1] else None, weight if kinds[0] else None), backward)
+    return out
+
+
+def addmm(bias: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """bias (m,) + (n, k) @ (k, m)."""
+    y = lower(y)
+    x = lower(x)
+    bias = lower(bias)
+    out = Tensor((x.shape[0], y.shape[1]), x.dtype)
+    if tracked(bias, x, y):
+        kind = _kind(bias)
+        a, b = (*_layout(x), x.dtype), (*_layout(y), y.dtype)
+        need_x, need_y = x.requires_grad, y.requires_grad
+
+        def backward(g: Tensor) -> list[Tensor | None]:
+            gx = _column_major(*a) if need_x else None
+            gy = _column_major(*b) if need_y else None
+            return [_reduce(g, *kind) if kind else None, gx, gy]
+
+        record(out, (bias, x, y), (y if need_x else None, x if need_y else None), backward)
+    return out
+
+
+def grouped_mm(x: Tensor, y: Tensor, offsets: Tensor) -> Tensor:
+    """(rows, k) @ (groups, k, m): each group of rows by its own matrix. Not on any of autocast's lists."""
+    out = Tensor((x.shape[0], y.shape[2]), x.dtype)
+    if tracked(x, y):
+        a, b, layout = (x.shape, x.dtype), (y.shape, y.dtype), y.strides
+        need_x, need_y = x.requires_grad, y.requires_grad
+
+        def backward(g: Tensor) -> tuple[Tensor | None, Tensor | None]:
+            gx = Tensor(*a) if need_x else None
+            gy = Tensor(*b) if need_y else None
+            if gy is not None and layout is not None:
+                gy.strides = preserved_strides(b[0], layout)
+            return gx, gy
+
+        record(out, (x, y), (y if need_x else None, x if need_y else None, offsets), backward)
     return out
 
 

@@ -8,7 +8,7 @@ from memlint.meta.dims import Dim
 from memlint.meta.tape import Label, Tape
 from memlint.named_tuple import NamedTuple
 from memlint.profiles.expression import Expression, ExpressionError
-from memlint.profiles.profile import MAX_EVENTS, MAX_VALUE, Profile, ProfileError, Regime, unroll
+from memlint.profiles.profile import MAX_EVENTS, MAX_VALUE, Profile, ProfileError, Regime, names_of, unroll
 
 
 class OutsideGuards(Exception):
@@ -21,14 +21,17 @@ class OutsideGuards(Exception):
 
 
 class _Course(NamedTuple):
-    """A regime's events, written out: the same for all values."""
+    """A regime's events, written out: the same for all values of the sizes that it does not loop over."""
 
     kinds: list[int]  # by storage
     events: list[int]
     marks: list[tuple[int, str]]
 
 
-_courses: dict[tuple[str, tuple[tuple[str, str], ...]], _Course] = {}
+_Tape = tuple[tuple[str, str], ...]
+_looped: dict[_Tape, tuple[str, ...]] = {}  # the dimensions that say how often something repeats
+_courses: dict[tuple[str, _Tape, tuple[int, ...]], _Course] = {}
+MAX_COURSES = 32  # what a check tries, and not what a long-lived process has ever been asked
 
 
 def evaluate(profile: Profile, values: Mapping[str, int], symbolic: bool = False) -> Tape:
@@ -40,7 +43,7 @@ def evaluate(profile: Profile, values: Mapping[str, int], symbolic: bool = False
     itself.
     """
     regime = choose(profile, values)
-    course = _course(profile, regime)
+    course = _course(profile, regime, {**profile.recorded(), **values})
     sizes: dict[int, int] = {}
     try:
         for kind in set(course.kinds):
@@ -100,14 +103,20 @@ def _holds(profile: Profile, guard: Expression, values: Mapping[str, int]) -> bo
         return False  # a division by zero: whatever was recorded, it was not this
 
 
-def _course(profile: Profile, regime: Regime) -> _Course:
-    key = (profile.path, regime.tape)
+def _course(profile: Profile, regime: Regime, values: Mapping[str, int]) -> _Course:
+    looped = _looped.get(regime.tape)
+    if looped is None:
+        looped = tuple(sorted(frozenset().union(*(names_of(words) for _, words in regime.tape))))
+        _looped[regime.tape] = looped
+    key = (profile.path, regime.tape, tuple(values[name] for name in looped))
     if key not in _courses:
-        _courses[key] = _written_out(profile, regime)
+        if len(_courses) >= MAX_COURSES:
+            _courses.clear()
+        _courses[key] = _written_out(profile, regime, values)
     return _courses[key]
 
 
-def _written_out(profile: Profile, regime: Regime) -> _Course:
+def _written_out(profile: Profile, regime: Regime, values: Mapping[str, int]) -> _Course:
     kinds: list[int] = []
     events: list[int] = []
     marks: list[tuple[int, str]] = []
@@ -115,7 +124,7 @@ def _written_out(profile: Profile, regime: Regime) -> _Course:
     for phase, words in regime.tape:
         marks.append((len(events), phase))
         try:
-            steps = unroll(words)
+            steps = unroll(words, values)
         except ValueError as error:
             raise ProfileError(profile.path, f"{phase}: {error}") from None
         if len(events) + len(steps) > MAX_EVENTS:

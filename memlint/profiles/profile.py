@@ -7,25 +7,28 @@ It lives beside the config that it was recorded for (``train.yaml.memlint.json``
 The step is written as *kinds* (storages of one origin, with one formula) and *regimes* (a course of events, and when
 it is the right one). Events are words: ``+7`` allocates a storage of kind 7, ``-7`` frees the newest one alive of that
 kind, ``-7.2`` the one two before it, ``<7`` the oldest, ``12x( ... )`` repeats. So a stack of equal layers is one layer
-and a number.
+and a number. Where the code loops over a size, the number is a formula: ``(S-1)x( ... )``, and so may be a depth:
+``-7.(S-2)``. What occurs in several places is a block of its own, and ``@3`` stands for the words of block 3.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from memlint.meta.tape import COMPONENTS
 from memlint.named_tuple import NamedTuple
-from memlint.profiles.expression import Expression, ExpressionError, parse
+from memlint.profiles.expression import Expression, ExpressionError, parse, shown
 
 VERSION = 1
 SUFFIX = ".memlint.json"
 FOLDER = os.path.join(".memlint", "profiles")
-MAX_FILE_BYTES = 16 * 1024 * 1024
-MAX_EVENTS = 2_000_000
+MAX_FILE_BYTES = 4 * 1024 * 1024
+MAX_FORMULAS = 20_000  # in one profile: a bound on the time that reading takes
+MAX_EVENTS = 2_000_000  # of one step, and of words in one profile
 MAX_NESTING = 8
 MAX_VALUE = 2**20  # of a dimension: a product of three stays a number of PyTorch's
 
@@ -65,7 +68,7 @@ class Kind(NamedTuple):
 class Regime(NamedTuple):
     """A course of events. It holds wherever every guard of one of the lists in ``when`` is true.
 
-    tape   (phase, events as words), in order
+    tape   (phase, events as words), in order; blocks are put in
     saved  bytes that autograd holds at the end of the last forward
     """
 
@@ -206,10 +209,12 @@ def _read(tree: Any, path: str) -> Profile:
     if version != VERSION:
         raise _Wrong(f"is {version!r}; this memlint reads version {VERSION}: record it again", "version")
     dimensions = tuple(_dimension(name, value) for name, value in _get(tree, "dimensions", dict, "an object").items())
-    names = frozenset(dimension.name for dimension in dimensions)
-    kinds = tuple(_kind(row, at, names) for at, row in enumerate(_get(tree, "kinds", list, "a list")))
+    formulas = _Formulas(frozenset(dimension.name for dimension in dimensions))
+    labels = [_label(row, at) for at, row in enumerate(_get(tree, "labels", list, "a list"))]
+    kinds = tuple(_kind(row, at, labels, formulas) for at, row in enumerate(_get(tree, "kinds", list, "a list")))
+    words = _Words(formulas, len(kinds), tree.get("blocks", []))
     regimes = tuple(
-        _regime(entry, at, names, len(kinds)) for at, entry in enumerate(_get(tree, "regimes", list, "a list"))
+        _regime(entry, at, formulas, words) for at, entry in enumerate(_get(tree, "regimes", list, "a list"))
     )
     if not regimes:
         raise _Wrong("is empty", "regimes")
@@ -222,12 +227,14 @@ def _read(tree: Any, path: str) -> Profile:
         settings=_get(tree, "settings", dict, "an object"),
         training=_get(tree, "training", dict, "an object"),
         sources=_texts(tree, "sources"),
-        parameters=_formula(parameters.get("all"), names, "parameters", "all"),
-        trainable_parameters=_formula(parameters.get("trained"), names, "parameters", "trained"),
+        parameters=formulas.read(parameters.get("all"), "parameters", "all"),
+        trainable_parameters=formulas.read(parameters.get("trained"), "parameters", "trained"),
         uses=tuple(_strings(tree.get("uses", []), "uses")),
         kinds=kinds,
         regimes=regimes,
-        checked=tuple(_setting(entry, at) for at, entry in enumerate(tree.get("checked", ()))),
+        checked=tuple(
+            _setting(entry, at) for at, entry in enumerate(_is(tree.get("checked", []), list, "a list", "checked"))
+        ),
     )
 
 
@@ -279,113 +286,227 @@ def _dimension(name: str, value: Any) -> Dimension:
     return Dimension(name, value["fact"], value["key"], recorded)
 
 
-def _formula(text: Any, names: frozenset[str], *keys: str | int) -> Expression:
-    if isinstance(text, int) and not isinstance(text, bool):
-        text = str(text)
-    _is(text, str, "a formula", *keys)
-    try:
-        expression = parse(text)
-    except ExpressionError as error:
-        raise _Wrong(str(error), *keys) from None
-    unknown = sorted(expression.names - names)
-    if unknown:
-        raise _Wrong(f"{unknown[0]!r} is no dimension of this profile", *keys)
-    return expression
+class _Formulas:
+    """Reads formulas in the names of a profile's dimensions, each text once."""
+
+    def __init__(self, names: frozenset[str]) -> None:
+        self.names = names
+        self.known: dict[str, Expression] = {}
+
+    def read(self, text: Any, *keys: str | int) -> Expression:
+        if isinstance(text, int) and not isinstance(text, bool):
+            text = str(text)
+        _is(text, str, "a formula", *keys)
+        found = self.known.get(text)
+        if found is None:
+            if len(self.known) >= MAX_FORMULAS:
+                raise _Wrong(f"more than {MAX_FORMULAS:,} formulas", *keys)
+            try:
+                found = parse(text)
+            except ExpressionError as error:
+                raise _Wrong(str(error), *keys) from None
+            unknown = sorted(found.names - self.names)
+            if unknown:
+                raise _Wrong(f"{unknown[0]!r} is no dimension of this profile", *keys)
+            self.known[text] = found
+        return found
 
 
-def _kind(row: Any, at: int, names: frozenset[str]) -> Kind:
-    _is(row, list, "a list", "kinds", at)
-    if len(row) != 4:
-        raise _Wrong("component, module, name and formula are expected", "kinds", at)
+def _label(row: Any, at: int) -> tuple[str, str, str]:
+    _is(row, list, "a list", "labels", at)
+    if len(row) != 3:
+        raise _Wrong("component, module and name are expected", "labels", at)
     for field in range(3):
-        _is(row[field], str, "text", "kinds", at, field)
+        _is(row[field], str, "text", "labels", at, field)
     if row[0] not in COMPONENTS:
-        raise _Wrong(f"there is no component {row[0]!r}", "kinds", at, 0)
-    return Kind(row[0], row[1], row[2], _formula(row[3], names, "kinds", at, 3))
+        raise _Wrong(f"there is no component {row[0]!r}", "labels", at, 0)
+    return row[0], row[1], row[2]
 
 
-def _regime(entry: Any, at: int, names: frozenset[str], kinds: int) -> Regime:
+def _kind(row: Any, at: int, labels: Sequence[tuple[str, str, str]], formulas: _Formulas) -> Kind:
+    _is(row, list, "a list", "kinds", at)
+    if len(row) != 2:
+        raise _Wrong("a label's number and a formula are expected", "kinds", at)
+    number = _is(row[0], int, "a label's number", "kinds", at, 0)
+    if not 0 <= number < len(labels):
+        raise _Wrong(f"there is no label {number}", "kinds", at, 0)
+    component, module, name = labels[number]
+    return Kind(component, module, name, formulas.read(row[1], "kinds", at, 1))
+
+
+def _regime(entry: Any, at: int, formulas: _Formulas, words: _Words) -> Regime:
     _is(entry, dict, "an object", "regimes", at)
     when = []
     for number, guards in enumerate(_is(entry.get("when"), list, "a list", "regimes", at, "when")):
         place = ("regimes", at, "when", number)
         texts = _strings(guards, *place)
-        when.append(tuple(_formula(text, names, *place, index) for index, text in enumerate(texts)))
+        when.append(tuple(formulas.read(text, *place, index) for index, text in enumerate(texts)))
     tape = []
     for number, part in enumerate(_is(entry.get("tape"), list, "a list", "regimes", at, "tape")):
         place = ("regimes", at, "tape", number)
         _is(part, dict, "an object", *place)
         phase = _is(part.get("phase"), str, "text", *place, "phase")
-        tape.append((phase, " ".join(_strings(part.get("events"), *place, "events"))))
-    saved = _formula(entry.get("saved"), names, "regimes", at, "saved")
-    regime = Regime(tuple(when), tuple(tape), saved)
-    for number, (_, words) in enumerate(regime.tape):
-        try:
-            _check_words(words, kinds)
-        except ValueError as error:
-            raise _Wrong(str(error), "regimes", at, "tape", number, "events") from None
-    return regime
-
-
-def _check_words(words: str, kinds: int) -> None:
-    largest = max((step[1] for step in tokens(words) if step[0] in "+-<"), default=-1)
-    if largest >= kinds:
-        raise ValueError(f"there is no kind {largest}")
+        tape.append((phase, words.read(part.get("events"), *place, "events")))
+    return Regime(tuple(when), tuple(tape), formulas.read(entry.get("saved"), "regimes", at, "saved"))
 
 
 # -- events ----------------------------------------------------------------------------------------------------------
 
+# Words as most profiles have all of theirs. What does not look like this is read word by word.
+_USUAL = re.compile(r"(?:(?:[-+<]\d{1,6}|-\d{1,6}\.\d{1,6}|@\d{1,6}|\d{1,6}x\(|\))(?: |$))*", re.ASCII)
+_KINDS = re.compile(r"(?:^| )[-+<](\d+)", re.ASCII)
 
-def tokens(words: str) -> Iterable[tuple[str, int, int]]:
-    """Events as steps: ("+", kind, 0), ("-", kind, depth), ("<", kind, 0), ("(", times, 0), (")", 0, 0).
+# ("+", kind, 0), ("-", kind, depth), ("<", kind, 0), ("(", 0, times), (")", 0, 0)
+Step = tuple[str, int, int]
 
-    Raises ValueError for anything else.
-    """
-    depth = 0
-    for word in words.split():
-        if word == ")":
-            depth -= 1
-            if depth < 0:
-                raise ValueError("')' without '('")
-            yield ")", 0, 0
-            continue
-        mark, body = word[0], word[1:]
-        if word.endswith("x("):
-            depth += 1
-            if depth > MAX_NESTING:
-                raise ValueError(f"repetitions nested more than {MAX_NESTING} deep")
-            yield "(", _natural(word[:-2], word), 0
-        elif mark in "+<":
-            yield mark, _natural(body, word), 0
-        elif mark == "-":
-            kind, dot, below = body.partition(".")
-            yield "-", _natural(kind, word), _natural(below, word) if dot else 0
-        else:
-            raise ValueError(f"{word[:40]!r} is no event")
-    if depth:
-        raise ValueError("'(' without ')'")
+
+class _Words:
+    """Reads events: blocks first, then what refers to them."""
+
+    def __init__(self, formulas: _Formulas, kinds: int, blocks: Any) -> None:
+        self.formulas = formulas
+        self.kinds = kinds
+        self.blocks: list[str] = []
+        self.left = MAX_EVENTS
+        _is(blocks, list, "a list", "blocks")
+        for at, lines in enumerate(blocks):
+            self.blocks.append(self.read(lines, "blocks", at))
+
+    def read(self, lines: Any, *keys: str | int) -> str:
+        """The words of some lines, with blocks put in."""
+        text = " ".join(_strings(lines, *keys))
+        try:
+            self._check(text)
+            if "@" in text:
+                text = " ".join([self._block(word) if word[0] == "@" else word for word in text.split()])
+            self.left -= text.count(" ") + 1
+            if self.left < 0:
+                raise ValueError(f"more than {MAX_EVENTS:,} events")
+        except ValueError as error:
+            raise _Wrong(str(error), *keys) from None
+        return text
+
+    def _block(self, word: str) -> str:
+        number = _natural(word[1:], word)
+        if number >= len(self.blocks):
+            raise ValueError(f"there is no block {number} before this")
+        block = self.blocks[number]
+        # Blocks of blocks of blocks: what would be too long is not written out first.
+        self.left -= block.count(" ") + 1
+        if self.left < 0:
+            raise ValueError(f"more than {MAX_EVENTS:,} events")
+        return block
+
+    def _check(self, text: str) -> None:
+        if not _USUAL.fullmatch(text):
+            names: set[str] = set()
+            for word in set(text.split()):
+                if word[0] != "@":
+                    names |= _word(word).names
+            unknown = sorted(names - self.formulas.names)
+            if unknown:
+                raise ValueError(f"{unknown[0]!r} is no dimension of this profile")
+        largest = max(map(int, _KINDS.findall(text)), default=-1)
+        if largest >= self.kinds:
+            raise ValueError(f"there is no kind {largest}")
+        depth = 0
+        for word in text.split() if "(" in text or ")" in text else ():
+            if word == ")":
+                depth -= 1
+                if depth < 0:
+                    raise ValueError("')' without '('")
+            elif word[-2:] == "x(":
+                depth += 1
+                if depth > MAX_NESTING:
+                    raise ValueError(f"repetitions nested more than {MAX_NESTING} deep")
+        if depth:
+            raise ValueError("'(' without ')'")
+
+
+class _Word(NamedTuple):
+    """``number`` is a depth, or how often."""
+
+    mark: str
+    kind: int
+    number: int | Expression
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset() if isinstance(self.number, int) else self.number.names
+
+
+def _word(word: str) -> _Word:
+    """One event. Raises ValueError for anything else."""
+    if word == ")":
+        return _Word(")", 0, 0)
+    if word.endswith("x("):
+        return _Word("(", 0, _number(word[:-2], word))
+    mark, body = word[0], word[1:]
+    if mark in "+<":
+        return _Word(mark, _natural(body, word), 0)
+    if mark != "-":
+        raise ValueError(f"{shown(word, 40)} is no event")
+    kind, dot, depth = body.partition(".")
+    return _Word("-", _natural(kind, word), _number(depth, word) if dot else 0)
 
 
 def _natural(text: str, word: str) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > 9:
-        raise ValueError(f"{word[:40]!r} is no event")
+        raise ValueError(f"{shown(word, 40)} is no event")
     return int(text)
 
 
-def unroll(words: str) -> list[tuple[str, int, int]]:
-    """Every allocation and free, repetitions written out. Raises ValueError."""
-    levels: list[list[tuple[str, int, int]]] = [[]]
+def _number(text: str, word: str) -> int | Expression:
+    if text[:1].isdigit() and text.isdigit():
+        return _natural(text, word)
+    try:
+        return parse(text)
+    except ExpressionError as error:
+        raise ValueError(f"{shown(word, 40)} is no event: {error}") from None
+
+
+def names_of(words: str) -> frozenset[str]:
+    """The dimensions that decide how often something happens, or which storage is meant."""
+    found: frozenset[str] = frozenset()
+    if not _USUAL.fullmatch(words):
+        for word in set(words.split()):
+            found |= _word(word).names
+    return found
+
+
+def steps(words: str, values: Mapping[str, int]) -> Iterator[Step]:
+    """Events with numbers for formulas. Raises ValueError."""
+    known: dict[str, Step] = {}
+    for word in words.split():
+        step = known.get(word)
+        if step is None:
+            mark, kind, number = _word(word)
+            if not isinstance(number, int):
+                try:
+                    number = number.size(values)
+                except ExpressionError as error:
+                    raise ValueError(f"{shown(word, 40)}: {error}") from None
+            step = known[word] = (mark, kind, number)
+        yield step
+
+
+def unroll(words: str, values: Mapping[str, int] | None = None) -> list[Step]:
+    """Every allocation and free, repetitions written out. Raises ValueError.
+
+    values  by dimension, where formulas say how often something repeats
+    """
+    levels: list[list[Step]] = [[]]
     times: list[int] = []
-    for step in tokens(words):
+    for step in steps(words, values or {}):
         if step[0] == "(":
             levels.append([])
-            times.append(step[1])
+            times.append(step[2])
         elif step[0] == ")":
             body = levels.pop()
             count = times.pop()
             if len(body) * count + len(levels[-1]) > MAX_EVENTS:
                 raise ValueError(f"more than {MAX_EVENTS:,} events")
-            levels[-1].extend(body * count)
+            levels[-1].extend(body * count if body else ())
         else:
             levels[-1].append(step)
     return levels[0]
@@ -397,13 +518,22 @@ _LINE = 110
 
 
 def dumps(profile: Profile) -> str:
-    """The profile as text: sorted, one fact to a line, the same for the same recording."""
-    kinds = [[kind.component, kind.module, kind.name, kind.size.text] for kind in profile.kinds]
+    """The profile as text: one fact to a line, the same for the same recording."""
+    from memlint.profiles.blocks import factored
+
+    labels: dict[tuple[str, str, str], int] = {}
+    kinds = [
+        [labels.setdefault((kind.component, kind.module, kind.name), len(labels)), kind.size.text]
+        for kind in profile.kinds
+    ]
+    texts = {words: words.split() for regime in profile.regimes for _, words in regime.tape}
+    blocks, short = factored(list(texts.values()))
+    events = {text: _wrapped(words) for text, words in zip(texts, short)}
     regimes = [
         {
             "when": [[guard.text for guard in guards] for guards in regime.when],
             "saved": regime.saved.text,
-            "tape": [{"phase": phase, "events": _wrapped(words)} for phase, words in regime.tape],
+            "tape": [{"phase": phase, "events": events[words]} for phase, words in regime.tape],
         }
         for regime in profile.regimes
     ]
@@ -420,15 +550,17 @@ def dumps(profile: Profile) -> str:
         "sources": dict(sorted(profile.sources.items())),
         "uses": sorted(profile.uses),
         "checked": list(profile.checked),
+        "labels": [list(label) for label in labels],
         "kinds": kinds,
+        "blocks": [_wrapped(block) for block in blocks],
         "regimes": regimes,
     }
     return "".join(_written(tree, 0)) + "\n"
 
 
-def _wrapped(words: str) -> list[str]:
+def _wrapped(words: Sequence[str]) -> list[str]:
     lines: list[str] = []
-    for word in words.split():
+    for word in words:
         if lines and len(lines[-1]) + len(word) < _LINE - 12:
             lines[-1] += " " + word
         else:

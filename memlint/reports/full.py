@@ -9,7 +9,7 @@ from memlint.named_tuple import NamedTuple
 from memlint.plugin import ERROR, INFO, WARNING, Finding, Fix
 from memlint.reports.report import Measured, Report, RunReport
 from memlint.reports.text import clean, harmless_in_actions, shorten, source_lines, width
-from memlint.tape.estimate import FITS, OOM, TIGHT, UNKNOWN, Estimate
+from memlint.tape.estimate import FITS, MEASURED, OOM, TIGHT, UNKNOWN, Estimate
 from memlint.units import format_bytes
 
 BAR_COLUMNS = 32
@@ -94,6 +94,8 @@ def headline(run: RunReport, style: Style) -> str:
         return "".join(pieces)
     low, high = estimate.device_interval
     within = "" if low == high else f" ({format_bytes(low)} to {format_bytes(high)})"
+    if estimate.basis.endswith(MEASURED):
+        within += ", narrowed by a measurement"
     peak = style.paint(f"peak {format_bytes(estimate.device_bytes)}", BOLD)
     pieces.append(f"\n  {peak}{within} in {estimate.peak_phase.replace('_', ' ')}")
     if run.budget is not None:
@@ -153,11 +155,15 @@ def _fine_print(run: RunReport) -> Iterator[str]:
         yield f"  unresolved: {clean(entry.key)} in {clean(entry.path)}:{entry.line}: {clean(entry.reason)}"
 
 
+TIERS = ("allocated", "reserved", "device")
 BASES = {"trace": "traced", "probe": "measured"}
 
 
-def side_by_side(measured: Measured, static: Estimate | None, style: Style) -> Iterator[str]:
-    """What was traced or measured, beside the static estimate, component by component and tier by tier."""
+def side_by_side(
+    measured: Measured, static: Estimate | None, style: Style, traced: Estimate | None = None
+) -> Iterator[str]:
+    """What was traced or measured, beside the static estimate, component by component and tier by tier. ``traced``: a
+    trace of the same run, in a column between the two."""
     found = measured.estimate
     word = BASES.get(found.basis, found.basis)
     verdict = ""
@@ -165,27 +171,35 @@ def side_by_side(measured: Measured, static: Estimate | None, style: Style) -> I
         verdict = ": " + style.paint(measured.verdict, BOLD, VERDICT_COLOR[measured.verdict])
     peak = style.paint(f"{word} peak {format_bytes(found.device_bytes)}", BOLD)
     yield f"  {peak} in {found.peak_phase.replace('_', ' ')} ({clean(shorten(measured.source, 100))}){verdict}"
-    rows = [(name, found.component_bytes(name)) for name in measured.difference(static)] or [
-        (component.name, component.size_bytes) for component in found.components
-    ]
-    rows.sort(key=lambda row: -row[1])
-    tiers = [("allocated", found.allocated_bytes), ("reserved", found.reserved_bytes), ("device", found.device_bytes)]
-    before: dict[str, int] = {}
-    if static is not None:
-        before = {name: static.component_bytes(name) for name, _ in rows}
-        before.update(allocated=static.allocated_bytes, reserved=static.reserved_bytes, device=static.device_bytes)
-        header = f"  {'':<15} {word:>10} {static.basis:>10} {'difference':>12}"
+    others = [estimate for estimate in (traced, static) if estimate is not None]
+    names = dict.fromkeys(component.name for estimate in (*others[::-1], found) for component in estimate.components)
+    rows = sorted(names, key=lambda name: -found.component_bytes(name))
+    if others:
+        header = f"  {'':<15} {word:>10}"
+        for other in others:
+            basis = other.basis.partition("+")[0]
+            header += f" {BASES.get(basis, basis):>10} {'difference':>12}"
         yield style.paint(header, DIM)
-    for name, size in (*rows, *tiers):
+    for name in (*rows, *TIERS):
+        size = _row(found, name)
         line = f"  {name.replace('_', ' '):<15} {format_bytes(size):>10}"
-        if static is not None:
-            line += f" {format_bytes(before[name]):>10} {_difference(size - before[name], before[name]):>12}"
+        for other in others:
+            before = _row(other, name)
+            line += f" {format_bytes(before):>10} {_difference(size - before, before):>12}"
         yield line
     for note in measured.notes:
         yield style.paint(f"  note: {clean(note)}", DIM)
     if style.verbose:
         for fact, value, reason in found.assumptions:
             yield style.paint(f"  {word}: {clean(fact)} = {clean(value)} ({clean(reason)})", DIM)
+
+
+def _row(estimate: Estimate, name: str) -> int:
+    """A tier's or a component's bytes."""
+    if name in TIERS:
+        size: int = getattr(estimate, f"{name}_bytes")
+        return size
+    return estimate.component_bytes(name)
 
 
 def _difference(size: int, before: int) -> str:

@@ -28,6 +28,24 @@ class StatedFact(NamedTuple):
     path: str
 
 
+class Machine(NamedTuple):
+    """What a measurement was made on.
+
+    device     cuda or cpu
+    card       as the driver names it; "" on the CPU
+    made_with  versions, by program
+    context_bytes, library_workspace_bytes   None where they were not told apart
+    ran_out    the step ended for want of memory
+    """
+
+    device: str
+    card: str
+    made_with: dict[str, str]
+    context_bytes: int | None = None
+    library_workspace_bytes: int | None = None
+    ran_out: bool = False
+
+
 class Measured(NamedTuple):
     """A run that was traced or measured.
 
@@ -35,12 +53,14 @@ class Measured(NamedTuple):
     verdict   against the same budget
     source    what was instantiated
     notes     what a reader should know besides
+    machine   of a real run; None for a trace
     """
 
     estimate: Estimate
     verdict: str
     source: str
     notes: tuple[str, ...] = ()
+    machine: Machine | None = None
 
     def difference(self, static: Estimate | None) -> dict[str, int]:
         """Bytes by component at the peak, these minus the static ones; {} without a static estimate."""

@@ -8,6 +8,7 @@ FITS = "FITS"
 TIGHT = "TIGHT"  # the interval straddles the budget
 OOM = "OOM"
 UNKNOWN = "UNKNOWN"
+MEASURED = "+measured"  # at the end of a basis: a saved measurement narrowed the interval
 
 
 class Interval(NamedTuple):
@@ -39,6 +40,8 @@ class Component(NamedTuple):
 class Estimate(NamedTuple):
     """Bytes of one run on its fullest device. ``components`` add up to ``device_bytes`` exactly.
 
+    basis            where the tape came from: static, recorded, trace, probe; ``static+measured`` where a saved
+                     measurement narrowed it
     allocated_bytes  peak of live tensors, each rounded up as the caching allocator rounds (512 B)
     reserved_bytes   peak of what the caching allocator took from the driver
     device_bytes     reserved + context + workspaces: what a budget is compared with

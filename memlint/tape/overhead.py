@@ -21,6 +21,14 @@ JAX = "jax"
 Assumption = tuple[str, str, str]  # (fact, value, reason)
 
 
+class FixedParts(NamedTuple):
+    """Overhead as it was measured; None for what was not told apart. ``where`` says on what, for the report."""
+
+    context_bytes: int | None
+    workspace_bytes: int | None
+    where: str
+
+
 class Overhead(NamedTuple):
     """Bytes on one device. ``assumptions`` name each figure's basis, for the report.
 
@@ -35,13 +43,25 @@ class Overhead(NamedTuple):
     assumptions: tuple[Assumption, ...]
 
 
-def device_overhead(gpu: Gpu | None, framework: str, has_matmul: bool, has_convolution: bool) -> Overhead:
-    """The overhead of one process on ``gpu`` (None: no card in particular). ``framework``: torch or jax."""
+def device_overhead(
+    gpu: Gpu | None, framework: str, has_matmul: bool, has_convolution: bool, measured: FixedParts | None = None
+) -> Overhead:
+    """The overhead of one process on ``gpu`` (None: no card in particular). ``framework``: torch or jax.
+
+    ``measured`` figures stand in for published ones.
+    """
     figures = _figures()
-    context_bytes, context_interval, assumption = _context(figures["context"], gpu)
+    if measured is not None and measured.context_bytes is not None:
+        context_bytes = measured.context_bytes
+        context_interval = Interval(context_bytes, context_bytes)
+        assumption: Assumption = ("cuda_context", format_bytes(context_bytes), measured.where)
+    else:
+        context_bytes, context_interval, assumption = _context(figures["context"], gpu)
     assumptions = [assumption]
     workspace_bytes, low, high = 0, 0, 0
-    if has_matmul:
+    if measured is not None and measured.workspace_bytes is not None:
+        workspace_bytes = low = high = measured.workspace_bytes
+    elif has_matmul:
         workspace_bytes, low, high = _matmul_workspace(figures["cublas"], gpu, framework)
     if has_convolution:
         high += figures["cudnn"]["high_bytes"]

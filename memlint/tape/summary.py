@@ -14,6 +14,7 @@ from memlint.tape.phases import find_peak
 
 if TYPE_CHECKING:
     from memlint.data.catalogue import Gpu
+    from memlint.tape.calibration import Calibration
 
 CUBLAS_PART = "cuBLAS"
 
@@ -32,6 +33,7 @@ def estimate(
     has_convolution: bool = False,
     detailed: bool = True,
     upper: Tape | None = None,
+    calibration: Calibration | None = None,
 ) -> Estimate:
     """Sum a tape up to what one device needs. All sizes in bytes.
 
@@ -45,7 +47,7 @@ def estimate(
     - device: reserved, the CUDA context and the cuBLAS workspaces. (torch takes these workspaces from its
       allocator, so its own reserved counter shows them; here they are a component of their own.)
 
-    Without ``detailed`` there are no components, only totals.
+    Without ``detailed`` there are no components, only totals. ``calibration``: what a saved measurement adds.
 
     Components add up to the device figure: what is live at the allocated peak, then ``fragmentation``, which is
     the reserved peak less those live bytes. Both peaks need not fall together, but the allocator cannot have
@@ -67,8 +69,11 @@ def estimate(
         if allocator_conf.backend != "native":
             reason = "the driver's own pool is not simulated: reserved is what the native allocator would hold"
             notes.append(("allocator_conf", f"backend:{allocator_conf.backend}", reason))
-    overhead = device_overhead(gpu, framework, has_matmul, has_convolution)
+    measured = calibration.fixed if calibration is not None else None
+    overhead = device_overhead(gpu, framework, has_matmul, has_convolution, measured)
     notes.extend(overhead.assumptions)
+    if calibration is not None:
+        notes.append(calibration.assumption)
 
     added = {
         "fragmentation": reserved - allocated,
@@ -81,7 +86,7 @@ def estimate(
     unfused = allocated_high - allocated if framework == JAX else 0
     high = reserved + unfused + overhead.context_interval.high_bytes + overhead.workspace_interval.high_bytes
     phases = {name: size for name, size in peak.phases.items() if name in (peak.phase, *_REPORTED)}
-    return Estimate(
+    found = Estimate(
         basis,
         parameters,
         trainable_parameters,
@@ -100,6 +105,9 @@ def estimate(
         tape.probabilities_avoided_bytes,
         tuple(tape.parameter_counts),
     )
+    if calibration is not None:
+        found = calibration.narrow(found, overhead.context_bytes, overhead.context_interval)
+    return found
 
 
 _REPORTED = ("forward", "backward", "optimizer_step", "evaluation")

@@ -119,6 +119,21 @@ def cases() -> Iterator[Case]:
     yield Case("add in place", "add_", lambda x, y: x.add_(y), F.add_, same, in_place=True)
     yield Case("add in place of a row", "add_", lambda x, y: x.add_(y), F.add_, (X, tensor(7)), in_place=True)
     yield Case("add in place of a number", "add_", lambda x: x.add_(1.0), lambda x: F.add_(x, 1.0), (X,), in_place=True)
+    for word, y in {"": X, " by a column": tensor(3, 5, 1)}.items():
+        yield Case(f"div in place{word}", "div_", lambda x, y: x.div_(y), F.div_, (X, y), in_place=True)
+    for word, x in {"": X, " of a slice": sliced(3, 5, 7)}.items():
+        yield Case(f"clamp{word}", "clamp", lambda x: x.clamp(max=1.0), F.clamp, (x,))
+        yield Case(
+            f"clamp between two numbers{word}", "clamp", lambda x: x.clamp(-1.0, 1.0), lambda x: F.clamp(x, 2), (x,)
+        )
+    yield Case(
+        "div in place by its own sum",
+        "div_",
+        lambda x: x.div_(x.sum(-1, keepdim=True)),
+        lambda x: F.div_(x, F.sum(x, -1, keepdim=True)),
+        (X,),
+        in_place=True,
+    )
     yield Case("a number minus a tensor", "rsub", lambda x: 1.0 - x, lambda x: F.rsub(x, 1.0), (X,))
     for word, y in {"tensors": X, "a tensor with a row": tensor(7)}.items():
         yield Case(f"minimum of {word}", "minimum", torch.minimum, F.minimum, (X, y))
@@ -371,7 +386,23 @@ def views() -> Iterator[Case]:
     yield Case("pad two dimensions", "pad", lambda x: T.pad(x, (1, 2, 0, 3)), lambda x: F.pad(x, 1, 2, 0, 3), (X,))
 
 
+def filled(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    out = first.new_empty(*first.shape[:-1], first.shape[-1] + second.shape[-1])
+    out[..., : first.shape[-1]].copy_(first)
+    out[..., first.shape[-1] :].copy_(second)
+    return out
+
+
 def lookups() -> Iterator[Case]:
+    yield Case("filled", "filled", filled, F.filled, (X, tensor(3, 5, 4)))
+    yield Case("filled of slices", "filled", filled, F.filled, (sliced(3, 5, 7), transposed(3, 5, 4)))
+    yield Case(
+        "filled with one row for all",
+        "filled",
+        lambda x, y: filled(x, y.expand(3, -1, -1)),
+        lambda x, y: F.filled(x, y.expand(3, -1, -1)),
+        (X, tensor(1, 5, 4)),
+    )
     tokens = tensor(4, 9, dtype="int64")
     table = tensor(11, 6)
     yield Case("embedding", "embedding", T.embedding, F.embedding, (tokens, table), trains=((1,), ()))
@@ -441,6 +472,24 @@ def products() -> Iterator[Case]:
             F.baddbmm,
             (tensor(3, 5, 7, dtype=dtype), tensor(3, 7, 4, dtype=dtype)),
             autocast=dtype == "bfloat16",
+        )
+    for word, x, y in (
+        ("matrices", tensor(5, 7), tensor(7, 4)),
+        ("a matrix and a transposed one", tensor(5, 7), transposed(7, 4)),
+        ("a transposed matrix and another", transposed(5, 7), tensor(7, 4)),
+    ):
+        yield Case(f"addmm of {word}", "addmm", torch.addmm, F.addmm, (tensor(4), x, y))
+    low = tuple(o._replace(dtype="bfloat16") for o in (tensor(4), tensor(5, 7), tensor(7, 4)))
+    yield Case("addmm in bfloat16", "addmm", torch.addmm, F.addmm, low, autocast=False)
+    for word, y in (("", tensor(3, 8, 16)), (" by transposed matrices", transposed(3, 8, 16))):
+        yield Case(
+            f"grouped_mm{word}",
+            "grouped_mm",
+            lambda x, y, ends: T.grouped_mm(x, y, offs=ends),
+            F.grouped_mm,
+            (tensor(24, 8, dtype="bfloat16"), y._replace(dtype="bfloat16"), tensor(3, dtype="int32")),
+            trains=((0, 1), (0,), (1,), ()),
+            autocast=False,
         )
     for word, x, y in (
         ("matrices", tensor(5, 7), tensor(7, 4)),

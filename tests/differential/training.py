@@ -105,8 +105,8 @@ def in_torch(
             with tracker.phase("optimizer_step"):
                 update.step()
                 update.zero_grad()
-                for state in update.state.values():  # Adam counts its steps on the host
-                    if isinstance(state.get("step"), torch.Tensor):
+                for state in update.state.values():  # Adam counts its steps on the host, unless it is fused
+                    if isinstance(state.get("step"), torch.Tensor) and not update.defaults.get("fused"):
                         tracker.forget(state["step"])
         del copies
         phases = {name: tracker.phase_peaks[name] for name in ("forward", "backward", "optimizer_step")}

@@ -79,7 +79,7 @@ def test_a_token_sees_nothing_that_comes_after_it(model: ModuleType) -> None:
     torch.manual_seed(0)
     layer = model.Layer(model.DECODERS["toy/qwen2"], "sdpa")
     x = torch.randn(1, 9, 32)
-    tables = model.rotary_tables(9, 8, x)
+    tables = model.RotaryTables(8)(torch.arange(9).unsqueeze(0), x.dtype)
     changed = x.clone()
     changed[:, 6:] += 1
     before, after = layer(x, tables, None), layer(changed, tables, None)

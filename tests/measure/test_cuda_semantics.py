@@ -183,6 +183,140 @@ def test_autocast_gives_cudas_dtype(sentence: str) -> None:
         assert operation().dtype is expected
 
 
+# The three lists of "CUDA Op-Specific Behavior" in docs/source/amp.md (https://docs.pytorch.org/docs/stable/amp.html),
+# name by name. Recurrent cells are with the recurrent layers (test_cudnn_rnn.py).
+INDEX = torch.int64
+DOCUMENTED_16_BIT: dict[str, Callable[[], torch.Tensor]] = {
+    "__matmul__": lambda: full(3, 4) @ full(4, 5),
+    "addbmm": lambda: torch.addbmm(full(3, 5), full(2, 3, 4), full(2, 4, 5)),
+    "addmm": lambda: torch.addmm(full(3, 5), full(3, 4), full(4, 5)),
+    "addmv": lambda: torch.addmv(full(3), full(3, 4), full(4)),
+    "addr": lambda: torch.addr(full(3, 4), full(3), full(4)),
+    "baddbmm": lambda: torch.baddbmm(full(2, 3, 5), full(2, 3, 4), full(2, 4, 5)),
+    "bmm": lambda: torch.bmm(full(2, 3, 4), full(2, 4, 5)),
+    "chain_matmul": lambda: torch.chain_matmul(full(3, 4), full(4, 5)),
+    "multi_dot": lambda: torch.linalg.multi_dot([full(3, 4), full(4, 5), full(5, 6)]),
+    "conv1d": lambda: F.conv1d(full(1, 2, 8), full(3, 2, 3)),
+    "conv2d": lambda: F.conv2d(full(1, 2, 8, 8), full(3, 2, 3, 3)),
+    "conv3d": lambda: F.conv3d(full(1, 2, 8, 8, 8), full(3, 2, 3, 3, 3)),
+    "conv_transpose1d": lambda: F.conv_transpose1d(full(1, 2, 8), full(2, 3, 3)),
+    "conv_transpose2d": lambda: F.conv_transpose2d(full(1, 2, 8, 8), full(2, 3, 3, 3)),
+    "conv_transpose3d": lambda: F.conv_transpose3d(full(1, 2, 8, 8, 8), full(2, 3, 3, 3, 3)),
+    "linear": lambda: F.linear(full(3, 4), full(5, 4)),
+    "matmul": lambda: torch.matmul(full(3, 4), full(4, 5)),
+    "mm": lambda: torch.mm(full(3, 4), full(4, 5)),
+    "mv": lambda: torch.mv(full(3, 4), full(4)),
+    "prelu": lambda: F.prelu(full(3, 4), full(1)),
+}
+DOCUMENTED_FP32: dict[str, Callable[[], torch.Tensor]] = {
+    "__pow__": lambda: low(4) ** 2,
+    "__rdiv__": lambda: low(4).__rdiv__(2.0),
+    "__rpow__": lambda: 2.0 ** low(4),
+    "__rtruediv__": lambda: 2.0 / low(4),
+    "acos": lambda: low(4).acos(),
+    "asin": lambda: low(4).asin(),
+    "binary_cross_entropy_with_logits": lambda: F.binary_cross_entropy_with_logits(low(4), low(4)),
+    "cosh": lambda: low(4).cosh(),
+    "cosine_embedding_loss": lambda: F.cosine_embedding_loss(low(3, 4), low(3, 4), low(3)),
+    "cdist": lambda: torch.cdist(low(3, 4), low(5, 4)),
+    "cosine_similarity": lambda: F.cosine_similarity(low(3, 4), low(3, 4)),
+    "cross_entropy": lambda: F.cross_entropy(low(3, 4), torch.empty(3, dtype=INDEX)),
+    "cumprod": lambda: low(4).cumprod(0),
+    "cumsum": lambda: low(4).cumsum(0),
+    "dist": lambda: torch.dist(low(4), low(4)),
+    "erfinv": lambda: low(4).erfinv(),
+    "exp": lambda: low(4).exp(),
+    "expm1": lambda: low(4).expm1(),
+    "group_norm": lambda: F.group_norm(low(3, 4, 5), 2),
+    "hinge_embedding_loss": lambda: F.hinge_embedding_loss(low(4), low(4)),
+    "kl_div": lambda: F.kl_div(low(3, 4), low(3, 4), reduction="batchmean"),
+    "l1_loss": lambda: F.l1_loss(low(4), low(4)),
+    "layer_norm": lambda: F.layer_norm(low(3, 4), (4,)),
+    "log": lambda: low(4).log(),
+    "log10": lambda: low(4).log10(),
+    "log_softmax": lambda: low(4).log_softmax(0),
+    "log1p": lambda: low(4).log1p(),
+    "log2": lambda: low(4).log2(),
+    "margin_ranking_loss": lambda: F.margin_ranking_loss(low(4), low(4), low(4)),
+    "mse_loss": lambda: F.mse_loss(low(4), low(4)),
+    "multilabel_margin_loss": lambda: F.multilabel_margin_loss(low(3, 4), torch.empty(3, 4, dtype=INDEX)),
+    "multi_margin_loss": lambda: F.multi_margin_loss(low(3, 4), torch.empty(3, dtype=INDEX)),
+    "nll_loss": lambda: F.nll_loss(low(3, 4), torch.empty(3, dtype=INDEX)),
+    "norm": lambda: low(3, 4).norm(),
+    "normalize": lambda: F.normalize(low(3, 4)),
+    "pdist": lambda: F.pdist(low(3, 4)),
+    "poisson_nll_loss": lambda: F.poisson_nll_loss(low(4), low(4)),
+    "pow": lambda: torch.pow(low(4), low(4)),
+    "prod": lambda: low(4).prod(),
+    "reciprocal": lambda: low(4).reciprocal(),
+    "rsqrt": lambda: low(4).rsqrt(),
+    "sinh": lambda: low(4).sinh(),
+    "smooth_l1_loss": lambda: F.smooth_l1_loss(low(4), low(4)),
+    "soft_margin_loss": lambda: F.soft_margin_loss(low(4), low(4)),
+    "softmax": lambda: low(4).softmax(0),
+    "softmin": lambda: F.softmin(low(4), 0),
+    "softplus": lambda: F.softplus(low(4)),
+    "sum": lambda: low(4).sum(),
+    "renorm": lambda: low(3, 4).renorm(2, 0, 1.0),
+    "tan": lambda: low(4).tan(),
+    "triplet_margin_loss": lambda: F.triplet_margin_loss(low(3, 4), low(3, 4), low(3, 4)),
+}
+Pair = Callable[[Callable[..., torch.Tensor], Callable[..., torch.Tensor]], torch.Tensor]
+DOCUMENTED_WIDEST: dict[str, Pair] = {
+    "addcdiv": lambda a, b: torch.addcdiv(a(4), a(4), b(4)),
+    "addcmul": lambda a, b: torch.addcmul(a(4), a(4), b(4)),
+    "atan2": lambda a, b: torch.atan2(a(4), b(4)),
+    "bilinear": lambda a, b: F.bilinear(a(3, 4), a(3, 5), b(6, 4, 5)),
+    "cross": lambda a, b: torch.cross(a(3), b(3), dim=0),
+    "dot": lambda a, b: torch.dot(a(4), b(4)),
+    "grid_sample": lambda a, b: F.grid_sample(a(1, 2, 4, 4), b(1, 4, 4, 2), align_corners=False),
+    "index_put": lambda a, b: a(4).index_put((torch.empty(2, dtype=INDEX),), b(2)),
+    "scatter_add": lambda a, b: torch.scatter_add(a(4), 0, torch.empty(4, dtype=INDEX), b(4)),
+    "tensordot": lambda a, b: torch.tensordot(a(3, 4), b(4, 5), dims=1),
+}
+
+
+@pytest.mark.parametrize("name", DOCUMENTED_16_BIT)
+@pytest.mark.filterwarnings("ignore:torch.chain_matmul is deprecated")
+@pytest.mark.usefixtures("tracker")
+def test_what_the_documentation_lists_for_16_bits_runs_in_them(name: str) -> None:
+    """ "CUDA Ops that can autocast to float16": also where every input is fp32."""
+    with torch.autocast("cpu", LOW):
+        assert DOCUMENTED_16_BIT[name]().dtype is LOW
+
+
+@pytest.mark.parametrize("name", DOCUMENTED_FP32)
+@pytest.mark.usefixtures("tracker")
+def test_what_the_documentation_lists_for_fp32_runs_in_it(name: str) -> None:
+    """ "CUDA Ops that can autocast to float32": also where every input has 16 bits."""
+    with torch.autocast("cpu", LOW):
+        assert DOCUMENTED_FP32[name]().dtype is FULL
+
+
+@pytest.mark.parametrize("name", DOCUMENTED_WIDEST)
+@pytest.mark.usefixtures("tracker")
+def test_what_the_documentation_lists_as_promoting_takes_the_widest_type(name: str) -> None:
+    """ "CUDA Ops that promote to the widest input type": 16 bits where both have them, else fp32."""
+    operation = DOCUMENTED_WIDEST[name]
+    with torch.autocast("cpu", LOW):
+        assert operation(low, low).dtype is LOW
+        # index_put and scatter_add write into their first operand; the widest type is still the result's.
+        assert operation(low, full).dtype is FULL
+        assert operation(full, low).dtype is FULL
+
+
+def test_the_documented_lists_are_those_of_the_header() -> None:
+    """What the documentation names is in the macro of its policy (by the operator that it ends in)."""
+    spelled = {
+        "__matmul__": "matmul",
+        "multi_dot": "linalg_multi_dot",
+        "conv_transpose2d": "conv_transpose2d.input",
+        "conv_transpose3d": "conv_transpose3d.input",
+    }
+    header = {name.partition(".")[0] for name in macro("AT_FORALL_LOWER_PRECISION_FP")}
+    assert {spelled.get(name, name).partition(".")[0] for name in DOCUMENTED_16_BIT} <= header
+
+
 def test_cpu_autocast_is_itself_again_afterwards() -> None:
     def dtypes() -> list[torch.dtype]:
         with torch.autocast("cpu", LOW):
@@ -200,17 +334,84 @@ def test_cpu_autocast_is_itself_again_afterwards() -> None:
     assert inside != before
 
 
+# -- the cache of weight casts
+#
+# torch.autocast's documentation: "cache_enabled: Whether the weight cache inside autocast should be enabled. Default:
+# True". aten/src/ATen/autocast_mode.cpp, cached_cast, says of what (fp32 leaves that require gradients and are no
+# views) and until when (the outermost context's exit).
+
+CAST = 32 * 32 * 2  # bytes of the weight in 16 bits
+RESULT = 32 * 2
+
+
+def two_products(tracker: StorageTracker, weight: torch.Tensor) -> tuple[int, int]:
+    """Bytes that the first and the second use of a weight add."""
+    x = low(1, 32)
+    before = tracker.live_bytes
+    first = F.linear(x, weight)
+    once = tracker.live_bytes
+    second = F.linear(x, weight)
+    added = once - before, tracker.live_bytes - once
+    del first, second
+    return added
+
+
 def test_weights_are_cast_once_per_context(tracker: StorageTracker) -> None:
+    weight = torch.empty(32, 32, requires_grad=True)
+    with torch.autocast("cpu", LOW):
+        assert two_products(tracker, weight) == (CAST + RESULT, RESULT)
+
+
+def test_the_cast_weights_go_with_the_outermost_context(tracker: StorageTracker) -> None:
     weight = torch.empty(32, 32, requires_grad=True)
     x = low(1, 32)
     with torch.autocast("cpu", LOW):
         before = tracker.live_bytes
-        first = F.linear(x, weight)
-        once = tracker.live_bytes
-        second = F.linear(x, weight)
-        assert once - before == 32 * 32 * 2 + 32 * 2
-        assert tracker.live_bytes - once == 32 * 2
-    del first, second
+        with torch.autocast("cpu", LOW):
+            F.linear(x, weight)
+        assert tracker.live_bytes - before == CAST
+        assert two_products(tracker, weight) == (RESULT, RESULT)
+    assert tracker.live_bytes == before
+
+
+def test_backward_keeps_the_cast_weight_for_as_long_as_it_needs_it(tracker: StorageTracker) -> None:
+    weight = torch.empty(32, 32, requires_grad=True)
+    x = low(1, 32).requires_grad_()
+    before = tracker.live_bytes
+    with torch.autocast("cpu", LOW):
+        out = F.linear(x, weight)
+    assert tracker.live_bytes - before == CAST + RESULT  # saved for the gradient of x
+    out.backward(torch.empty_like(out))
+    del out
+    assert tracker.live_bytes - before == 32 * 32 * 4 + RESULT  # the gradients
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(lambda: torch.empty(32, 32), id="that does not train"),
+        pytest.param(lambda: torch.empty(32, 32, requires_grad=True) * 1, id="that was computed"),
+        pytest.param(lambda: torch.empty(1, 32, 32, requires_grad=True)[0], id="that is a view"),
+    ],
+)
+def test_a_weight_is_cast_at_each_use(make: Callable[[], torch.Tensor], tracker: StorageTracker) -> None:
+    weight = make()
+    with torch.autocast("cpu", LOW), torch.no_grad():  # so that nothing is kept for backward
+        assert two_products(tracker, weight) == (RESULT, RESULT)
+        tracker.reset_peak()
+        before = tracker.live_bytes
+        F.linear(low(1, 32), weight)
+        assert tracker.peak_bytes - before == RESULT + CAST + RESULT
+
+
+def test_without_the_cache_a_weight_is_cast_at_each_use(tracker: StorageTracker) -> None:
+    weight = torch.empty(32, 32, requires_grad=True)
+    with torch.autocast("cpu", LOW, cache_enabled=False):
+        x = low(1, 32).requires_grad_()
+        before = tracker.live_bytes
+        kept = [F.linear(x, weight) for _ in range(3)]
+        assert tracker.live_bytes - before == 3 * (CAST + RESULT)
+    del kept
 
 
 # -- attention
@@ -257,6 +458,34 @@ BACKENDS: dict[str, tuple[Callable[[], tuple[Any, ...]], dict[str, Any], str]] =
         {"enable_gqa": True},
         "math",
     ),
+    "dropout stays with flash": (lambda: (heads(*Q),) * 3, {"dropout_p": 0.1}, "flash"),
+    "dropout and a mask stay with the memory-efficient one": (
+        lambda: (*(heads(*Q),) * 3, heads(64, 64)),
+        {"dropout_p": 0.1},
+        "efficient",
+    ),
+    "dropout in fp32 stays with the memory-efficient one": (
+        lambda: (heads(*Q, dtype=FULL),) * 3,
+        {"dropout_p": 0.1},
+        "efficient",
+    ),
+    "grouped queries with a mask take the formula": (
+        lambda: (heads(*Q), heads(2, 2, 64, 32), heads(2, 2, 64, 32), heads(64, 64)),
+        {"enable_gqa": True},
+        "math",
+    ),
+    "a mask of Booleans rules out flash": (
+        lambda: (*(heads(*Q),) * 3, torch.empty(64, 64, dtype=torch.bool)),
+        {},
+        "efficient",
+    ),
+    "fewer keys than queries stay with flash": (
+        lambda: (heads(*Q), heads(2, 4, 8, 32), heads(2, 4, 8, 32)),
+        {},
+        "flash",
+    ),
+    "no keys at all take the formula": (lambda: (heads(*Q), heads(2, 4, 0, 32), heads(2, 4, 0, 32)), {}, "math"),
+    "mixed types take the formula": (lambda: (heads(*Q), heads(*Q, dtype=FULL), heads(*Q)), {}, "math"),
     "three dimensions take the formula": (lambda: (heads(4, 64, 32),) * 3, {}, "math"),
     "widths that are not packed take the formula": (lambda: (heads(2, 4, 32, 64).transpose(2, 3),) * 3, {}, "math"),
 }
@@ -264,6 +493,9 @@ BACKENDS: dict[str, tuple[Callable[[], tuple[Any, ...]], dict[str, Any], str]] =
 
 @pytest.mark.parametrize("sentence", BACKENDS)
 def test_attention_takes_the_kernel_that_cuda_takes(sentence: str) -> None:
+    """torch.nn.functional.scaled_dot_product_attention: three implementations, of which the fused ones have "specific
+    input limitations": those of native/transformers/cuda/sdp_utils.cpp (use_flash_attention and its neighbour)
+    and of sdp_utils_cpp.h, in the order flash, efficient, math."""
     operands, options, expected = BACKENDS[sentence]
     with FakeTensorMode():
         assert attention_backend(*operands(), **options) == expected
@@ -278,6 +510,8 @@ def test_the_users_choice_of_kernel_is_honoured() -> None:
             assert attention_backend(x, x, x) == "efficient"
         with sdpa_kernel(SDPBackend.MATH):
             assert attention_backend(x, x, x) == "math"
+        with sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]):
+            assert attention_backend(x, x, x, dropout_p=0.1) == "efficient"
 
 
 @pytest.mark.parametrize(
@@ -327,12 +561,25 @@ def test_the_backward_workspace_is_a_tile_per_block_of_queries() -> None:
 # -- kernels
 
 
-def test_dropout_keeps_one_byte_per_element(tracker: StorageTracker) -> None:
-    x = torch.empty(1000, requires_grad=True)
+@pytest.mark.parametrize("dtype", [FULL, LOW, torch.float64], ids=["fp32", "16 bits", "double"])
+def test_dropout_keeps_one_byte_per_element(dtype: torch.dtype, tracker: StorageTracker) -> None:
+    """native/Dropout.cpp, is_fused_kernel_acceptable, and native/cuda/Dropout.cu: the mask is of Booleans, which have
+    a byte each (torch.dtype's documentation); it alone is kept."""
+    x = torch.empty(1000, requires_grad=True, dtype=dtype)
     with SavedTensors(tracker=tracker) as saved:
         y = F.dropout(x, 0.1)
     assert saved.bytes == 1000
-    assert tracker.live_bytes == 4000 + 4000 + 1000
+    assert tracker.live_bytes == 2 * 1000 * dtype.itemsize + 1000
+    del y
+
+
+@pytest.mark.parametrize(("p", "training"), [(0.1, False), (0.0, True)], ids=["in evaluation", "of nothing"])
+def test_dropout_that_does_nothing_is_no_copy(p: float, training: bool, tracker: StorageTracker) -> None:
+    x = torch.empty(1000, requires_grad=True)
+    with SavedTensors(tracker=tracker) as saved:
+        y = F.dropout(x, p, training)
+    assert saved.bytes == 0
+    assert tracker.live_bytes == 4000
     del y
 
 
@@ -424,3 +671,64 @@ def test_results_of_kernels_own_just_their_bytes(tracker: StorageTracker) -> Non
         assert result.untyped_storage().nbytes() == result.numel() * 4
         (gradient,) = torch.autograd.grad(result.sum(), image, retain_graph=True)
         assert gradient.untyped_storage().nbytes() == image.numel() * 4
+
+
+# -- optimizers
+#
+# torch.optim's documentation: "the foreach implementation uses ~ sizeof(params) more peak memory than the for-loop
+# version due to the intermediates being a tensorlist vs just one tensor"; fused kernels have none.
+
+COUNT, SIZE = 8, 1024
+EACH = SIZE * 4
+Optimizer = Callable[..., torch.optim.Optimizer]
+
+
+def adamw(parameters: Any, **how: Any) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, **how)
+
+
+def adam_amsgrad(parameters: Any, **how: Any) -> torch.optim.Optimizer:
+    return torch.optim.Adam(parameters, amsgrad=True, **how)
+
+
+def sgd(parameters: Any, **how: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, **how)
+
+
+def sgd_momentum(parameters: Any, **how: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, momentum=0.9, **how)
+
+
+def sgd_decay(parameters: Any, **how: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, momentum=0.9, weight_decay=0.1, **how)
+
+
+# bytes beyond parameters, gradients and states: (loop, foreach, fused)
+TEMPORARIES: dict[Optimizer, tuple[int, int, int]] = {
+    # Loop: sqrt(exp_avg_sq), what its division gives, and the last parameter's, until the name is bound anew.
+    # Foreach: sqrt(exp_avg_sq), then in place.
+    adamw: (3 * EACH, COUNT * EACH, 0),
+    # the same of max_exp_avg_sq
+    adam_amsgrad: (3 * EACH, COUNT * EACH, 0),
+    # parameters are changed in place
+    sgd: (0, 0, 0),
+    sgd_momentum: (0, 0, 0),
+    # gradient + decay * parameter
+    sgd_decay: (EACH, COUNT * EACH, 0),
+}
+
+
+@pytest.mark.parametrize("kind", ["loop", "foreach", "fused"])
+@pytest.mark.parametrize("make", TEMPORARIES, ids=lambda make: make.__name__)
+def test_a_step_needs_for_a_moment(make: Optimizer, kind: str, tracker: StorageTracker) -> None:
+    parameters = [torch.nn.Parameter(torch.empty(SIZE)) for _ in range(COUNT)]
+    how = {"fused": True} if kind == "fused" else {"foreach": kind == "foreach"}
+    optimizer = make(parameters, **how)
+    for _ in range(2):  # the first makes the states
+        for parameter in parameters:
+            parameter.grad = torch.empty(SIZE)
+        tracker.reset_peak()
+        before = tracker.live_bytes
+        optimizer.step()
+    extra = tracker.peak_bytes - before
+    assert extra == TEMPORARIES[make][["loop", "foreach", "fused"].index(kind)]

@@ -390,10 +390,10 @@ def test_values_that_are_read_are_answered_and_said(tmp_path: Path) -> None:
 
 
 FACTS = {
-    "sharded states": ({"zero_stage": 3}, "zero_stage = 3 shards states"),
-    "a sharded model": ({"fsdp": "full_shard"}, "fsdp = full_shard shards the model"),
+    "sharded states": ({"parallelism.zero_stage": 3}, "zero_stage = 3 shards states"),
+    "a sharded model": ({"parallelism.strategy": "fsdp1"}, "strategy = fsdp1: a trace follows ddp and fsdp2"),
     "an optimizer of another library": ({"optimizer": "adamw_8bit"}, "adamw_8bit is not one of PyTorch's"),
-    "quantised weights": ({"quantization": 4}, "only run on a card"),
+    "quantised weights": ({"quantization.bits": 4}, "only run on a card"),
 }
 
 

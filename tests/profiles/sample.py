@@ -22,11 +22,13 @@ def sample() -> dict[str, Any]:
         "sources": {},
         "uses": ["matmul"],
         "checked": [],
-        "kinds": [
-            ["parameters", "layers.*", "weight", "512"],
-            ["activations", "layers.*", "gelu", "4*B*S"],
-            ["gradients", "layers.*", "weight", "512"],
+        "labels": [
+            ["parameters", "layers.*", "weight"],
+            ["activations", "layers.*", "gelu"],
+            ["gradients", "layers.*", "weight"],
         ],
+        "kinds": [[0, "512"], [1, "4*B*S"], [2, "512"]],
+        "blocks": [],
         "regimes": [
             {
                 "when": [["A == 1", "B >= 2", "S%16 == 0"], ["A == 1", "B == 1"]],

@@ -200,7 +200,8 @@ def test_a_profile_of_a_large_model_is_evaluated_in_less_than_100_ms(tmp_path: P
     layer = " ".join(f"+{kind}" for kind in range(100))
     back = " ".join(f"-{kind}" for kind in range(100))
     tree = sample()
-    tree["kinds"] = [["activations", f"layers.*.{n}", "mm", f"{n}*B*(S//16)**2+max(1, S-{n})"] for n in range(100)]
+    tree["labels"] = [["activations", f"layers.*.{n}", "mm"] for n in range(100)]
+    tree["kinds"] = [[n, f"{n}*B*(S//16)**2+max(1, S-{n})"] for n in range(100)]
     tape = [{"phase": "forward", "events": [f"96x( {layer} )"]}, {"phase": "backward", "events": [f"96x( {back} )"]}]
     tree["regimes"][0]["tape"] = tape
     profile = loads(json.dumps(tree))

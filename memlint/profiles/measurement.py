@@ -1,0 +1,253 @@
+"""Measurements kept beside a config: what ``memlint probe --save`` saw, for later checks of the same config.
+
+One small file per config (``train.yaml.memlint-measured.json``), meant to be committed and read in reviews. It holds
+one entry per run, card, PyTorch version and set of facts; measuring the same again replaces the entry.
+``schemas/measured.schema.json`` describes it to other readers. Sizes are bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from memlint.documents.node import Unresolved
+from memlint.named_tuple import NamedTuple
+from memlint.profiles.runs import PROFILE
+
+if TYPE_CHECKING:
+    from memlint.dialects.spec import TrainingSpec
+
+VERSION = 1
+SUFFIX = ".memlint-measured.json"
+MAX_FILE_BYTES = 4 * 1024 * 1024
+CUDA = "cuda"
+CPU = "cpu"
+DEVICES = (CUDA, CPU)
+# Where files lie, and what the host keeps: no byte of a card depends on it.
+ELSEWHERE = frozenset((PROFILE, "workers", "prefetch", "pin_memory", "dataset_in_memory", "sample_bytes"))
+# As a run's framework is called here, and as its package is.
+PACKAGES = {"torch": "torch", "jax": "jax"}
+
+
+class MeasurementError(Exception):
+    """A file of measurements that cannot be read: which file, which line, and why."""
+
+    def __init__(self, path: str, reason: str, line: int = 0) -> None:
+        super().__init__(f"{path}{f':{line}' if line else ''}: {reason}")
+        self.path = path
+        self.reason = reason
+        self.line = line
+
+
+class Measurement(NamedTuple):
+    """One measured run.
+
+    device         cuda or cpu; figures of the CPU say nothing about a card's
+    card           as the driver names it; "" on the CPU
+    made_with      versions, by program
+    facts          what the config stated then, by fact name: the figures hold for these
+    digest         sha256 of the facts
+    context_bytes  device less reserved, where the driver listed the process; None where it did not
+    library_workspace_bytes  what cuBLAS keeps between calls; None where it was not told apart
+    phases, components       peak allocated by phase; what was alive at the peak
+    """
+
+    run: str
+    device: str
+    card: str
+    made_with: dict[str, str]
+    facts: dict[str, Any]
+    digest: str
+    allocated_bytes: int
+    reserved_bytes: int
+    device_bytes: int
+    context_bytes: int | None
+    library_workspace_bytes: int | None
+    peak_phase: str
+    phases: dict[str, int]
+    components: dict[str, int]
+
+    @property
+    def identity(self) -> tuple[Any, ...]:
+        """Of two measurements with the same, the newer one counts."""
+        versions = {name: version for name, version in self.made_with.items() if name in PACKAGES.values()}
+        return self.run, self.device, self.card, self.digest, tuple(sorted(versions.items()))
+
+
+def place(config: str) -> str:
+    """Where the measurements of a config are kept."""
+    return config + SUFFIX
+
+
+def facts_of(spec: TrainingSpec) -> dict[str, Any]:
+    """What a run states, as JSON holds it: two runs with the same facts take the same memory."""
+    return plain_facts({name: fact.value for name, fact in spec.facts.items()})
+
+
+def plain_facts(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _plain(values[name]) for name in sorted(values) if name not in ELSEWHERE}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Unresolved):
+        return value.text
+    if isinstance(value, Mapping):
+        return {str(key): _plain(value[key]) for key in value}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    if isinstance(value, int):
+        return int(value)
+    return float(value) if isinstance(value, float) else str(value)
+
+
+def digest_of(facts: Mapping[str, Any]) -> str:
+    import hashlib
+
+    text = json.dumps(facts, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(text.encode("ascii")).hexdigest()
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+def load(path: str) -> tuple[Measurement, ...]:
+    """The measurements in a file, in its order. Raises MeasurementError."""
+    try:
+        if os.path.getsize(path) > MAX_FILE_BYTES:
+            raise MeasurementError(path, f"larger than {MAX_FILE_BYTES // 2**20} MiB")
+        with open(path, encoding="utf-8") as file:
+            text = file.read(MAX_FILE_BYTES + 1)
+    except (OSError, UnicodeDecodeError) as error:
+        raise MeasurementError(path, f"cannot be read: {error}") from None
+    return loads(text, path)
+
+
+def loads(text: str, path: str = "<measurements>") -> tuple[Measurement, ...]:
+    """Measurements from their text. Raises MeasurementError, with the line where that is known."""
+    try:
+        tree = json.loads(text)
+    except RecursionError:
+        raise MeasurementError(path, "nested too deep") from None
+    except ValueError as error:
+        reason, line = getattr(error, "msg", str(error)), getattr(error, "lineno", 0)
+        raise MeasurementError(path, f"not JSON: {reason}", line) from None
+    try:
+        _is(tree, dict, "an object")
+        if tree.get("version") != VERSION:
+            raise _Wrong(f"is {tree.get('version')!r}; this memlint reads version {VERSION}: measure again", "version")
+        return tuple(_entry(entry, at) for at, entry in enumerate(_get(tree, "measurements", list, "a list")))
+    except _Wrong as wrong:
+        where = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in wrong.keys).lstrip(".")
+        raise MeasurementError(path, f"{where or 'the file'}: {wrong.reason}", _line(text, wrong.keys)) from None
+
+
+class _Wrong(Exception):
+    def __init__(self, reason: str, *keys: str | int) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.keys = keys
+
+
+def _entry(entry: Any, at: int) -> Measurement:
+    above: tuple[str | int, ...] = ("measurements", at)
+    _is(entry, dict, "an object", *above)
+    device = _get(entry, "device", str, "text", *above)
+    if device not in DEVICES:
+        raise _Wrong(f"{' or '.join(DEVICES)} is expected", *above, "device")
+    facts = _get(entry, "facts", dict, "an object", *above)
+    measured = Measurement(
+        run=_get(entry, "run", str, "text", *above),
+        device=device,
+        card=_get(entry, "card", str, "text", *above),
+        made_with=_entries(entry, "made_with", str, "text", above),
+        facts=facts,
+        digest=_get(entry, "digest", str, "text", *above),
+        allocated_bytes=_size(entry, "allocated_bytes", above),
+        reserved_bytes=_size(entry, "reserved_bytes", above),
+        device_bytes=_size(entry, "device_bytes", above),
+        context_bytes=_size_or_none(entry, "context_bytes", above),
+        library_workspace_bytes=_size_or_none(entry, "library_workspace_bytes", above),
+        peak_phase=_get(entry, "peak_phase", str, "text", *above),
+        phases=_sizes(entry, "phases", above),
+        components=_sizes(entry, "components", above),
+    )
+    if not measured.allocated_bytes <= measured.reserved_bytes <= measured.device_bytes:
+        raise _Wrong("reserved lies between allocated and device", *above, "reserved_bytes")
+    if digest_of(facts) != measured.digest:
+        raise _Wrong("is not that of the facts: they were changed by hand; measure again", *above, "digest")
+    return measured
+
+
+def _is(value: Any, kind: type, words: str, *keys: str | int) -> Any:
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise _Wrong(f"{words} is expected", *keys)
+    return value
+
+
+def _get(tree: dict[str, Any], key: str, kind: type, words: str, *above: str | int) -> Any:
+    if key not in tree:
+        raise _Wrong(f"has no {key!r}", *above)
+    return _is(tree[key], kind, words, *above, key)
+
+
+def _size(tree: dict[str, Any], key: str, above: tuple[str | int, ...]) -> int:
+    value: int = _get(tree, key, int, "a number of bytes", *above)
+    if value < 0:
+        raise _Wrong("a number of bytes is expected", *above, key)
+    return value
+
+
+def _size_or_none(tree: dict[str, Any], key: str, above: tuple[str | int, ...]) -> int | None:
+    return None if key in tree and tree[key] is None else _size(tree, key, above)
+
+
+def _sizes(tree: dict[str, Any], key: str, above: tuple[str | int, ...]) -> dict[str, int]:
+    found = _get(tree, key, dict, "an object", *above)
+    return {name: _size(found, name, (*above, key)) for name in found}
+
+
+def _entries(tree: dict[str, Any], key: str, kind: type, words: str, above: tuple[str | int, ...]) -> dict[str, Any]:
+    found: dict[str, Any] = _get(tree, key, dict, "an object", *above)
+    for name, value in found.items():
+        _is(value, kind, words, *above, key, name)
+    return found
+
+
+def _line(text: str, keys: tuple[str | int, ...]) -> int:
+    """The line of a value: only for messages, so the reader with positions is asked only now."""
+    from memlint.documents.json import read
+
+    try:
+        node = read("<measurements>", text).root
+    except Exception:  # positions are a courtesy; the message stands without them
+        return 0
+    for key in keys:
+        child: Any = None
+        if isinstance(node.value, dict):
+            child = node.value.get(str(key))
+        elif isinstance(node.value, list) and isinstance(key, int) and key < len(node.value):
+            child = node.value[key]
+        if child is None:
+            break
+        node = child
+    return (node.key_span or node.span).line
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
+
+
+def merged(known: Iterable[Measurement], new: Measurement) -> tuple[Measurement, ...]:
+    """A measurement in the place of the one that it repeats, or at the end."""
+    kept = [entry for entry in known if entry.identity != new.identity]
+    return (*kept, new)
+
+
+def dumps(measurements: Iterable[Measurement]) -> str:
+    """The file's text: a fact to a line, so that a change of one is a change of one line."""
+    fields = Measurement._fields
+    entries = [{name: getattr(entry, name) for name in fields} for entry in measurements]
+    return json.dumps({"version": VERSION, "measurements": entries}, indent=2, ensure_ascii=True) + "\n"
