@@ -1,0 +1,239 @@
+"""From a name to a config.json: the catalogue, a folder, the local hub cache, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from huggingface_hub import try_to_load_from_cache
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memlint.data import hub, models
+from memlint.data.hub import Resolved, resolve
+
+CONFIG = {"model_type": "llama", "hidden_size": 64}
+ROOT = Path(__file__).parents[2]
+REVISION = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """An empty cache, and a working directory of its own."""
+    for variable in ("HF_HOME", "HUGGINGFACE_HUB_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("HF_HUB_CACHE", str(folder))
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    return folder
+
+
+def model(folder: Path, text: str = json.dumps(CONFIG)) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(text, encoding="utf-8")
+    return folder
+
+
+def cached(cache: Path, name: str, text: str = json.dumps(CONFIG), revision: str = REVISION) -> Path:
+    """As huggingface_hub lays it out: a snapshot links to a blob."""
+    folder = cache / ("models--" + name.replace("/", "--"))
+    (folder / "refs").mkdir(parents=True)
+    (folder / "refs" / "main").write_text(revision)
+    (folder / "blobs").mkdir()
+    (folder / "blobs" / "b10b").write_text(text)
+    snapshot = folder / "snapshots" / REVISION
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").symlink_to(folder / "blobs" / "b10b")
+    return folder
+
+
+# -- where it is looked for
+
+
+def test_the_catalogue_comes_first(tmp_path: Path) -> None:
+    model(tmp_path / "here" / "gpt2")
+    found = resolve("gpt2")
+    assert found is not None
+    assert found.source == "catalogue"
+    known = models.find("gpt2")
+    assert known is not None
+    assert found.config == known.config
+
+
+def test_a_folder_is_looked_for_beside_the_config_then_from_the_working_directory(tmp_path: Path) -> None:
+    model(tmp_path / "here" / "mine", '{"model_type": "here"}')
+    assert resolve("mine", "configs/train.yaml") == Resolved({"model_type": "here"}, "mine/config.json")
+    model(tmp_path / "here" / "configs" / "mine", '{"model_type": "beside"}')
+    path = os.path.join("configs", "mine", "config.json")
+    assert resolve("mine", "configs/train.yaml") == Resolved({"model_type": "beside"}, path)
+    assert resolve("./mine/", "configs") == Resolved({"model_type": "beside"}, path)
+
+
+def test_a_folder_may_be_anywhere_that_the_run_would_find_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = model(tmp_path / "elsewhere")
+    for name in (str(folder), os.path.join("..", "elsewhere")):
+        found = resolve(name, "train.yaml")
+        assert found is not None
+        assert found.config == CONFIG
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert resolve("~/elsewhere") == Resolved(CONFIG, str(folder / "config.json"))
+
+
+@pytest.mark.parametrize(
+    ("variables", "place"),
+    [
+        pytest.param({"HF_HUB_CACHE": "a", "HF_HOME": "b"}, "a", id="HF_HUB_CACHE is the cache itself"),
+        pytest.param({"HUGGINGFACE_HUB_CACHE": "c", "HF_HOME": "b"}, "c", id="so is its older name"),
+        pytest.param({"HF_HOME": "b", "XDG_CACHE_HOME": "d"}, "b/hub", id="HF_HOME holds it"),
+        pytest.param({"XDG_CACHE_HOME": "d"}, "d/huggingface/hub", id="the desktop's cache folder"),
+        pytest.param({}, "~/.cache/huggingface/hub", id="none of them"),
+    ],
+)
+def test_the_cache_is_where_the_hub_library_has_it(
+    variables: dict[str, str], place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HF_HUB_CACHE")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert hub.cache_folder() == os.path.expanduser(place)
+    environment = {k: v for k, v in os.environ.items() if k in ("HOME", "PATH", *variables)}
+    script = "from huggingface_hub.constants import HF_HUB_CACHE; print(HF_HUB_CACHE)"
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert os.path.abspath(done.stdout.strip()) == os.path.abspath(hub.cache_folder())
+
+
+@pytest.mark.parametrize("name", ["nobody/nothing", "nothing"])
+def test_a_model_in_the_local_cache_is_found_as_the_hub_library_finds_it(cache: Path, name: str) -> None:
+    assert resolve(name) is None
+    cached(cache, name)
+    assert resolve(name) == Resolved(CONFIG, "local hub cache")
+    path = try_to_load_from_cache(name, "config.json", cache_dir=cache)
+    assert isinstance(path, str)
+    assert json.loads(Path(path).read_text()) == CONFIG
+
+
+@pytest.mark.parametrize(
+    "revision",
+    [
+        pytest.param("f" * 40, id="a revision that is not there"),
+        pytest.param("../../../../here/mine", id="a path"),
+        pytest.param("..", id="the folder above"),
+        pytest.param("", id="nothing"),
+    ],
+)
+def test_a_revision_leads_nowhere_but_to_its_snapshot(cache: Path, tmp_path: Path, revision: str) -> None:
+    model(tmp_path / "here" / "mine")
+    folder = cached(cache, "nobody/nothing", revision=revision)
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    assert resolve("nobody/nothing") is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("", id="no name"),
+        pytest.param("a\0b", id="a null character"),
+        pytest.param("../..", id="folders above"),
+        pytest.param("nobody/../nothing", id="a way up inside"),
+        pytest.param("a/b/c", id="three parts"),
+        pytest.param("nobody/", id="half a name"),
+        pytest.param("x" * 5000, id="a name longer than a file name"),
+    ],
+)
+def test_what_is_no_id_is_not_looked_up_in_the_cache(name: str, cache: Path) -> None:
+    cached(cache, "nobody/nothing")
+    (cache / "models--nobody--").mkdir()
+    assert resolve(name) is None
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_a_model_or_none(name: str) -> None:
+    found = resolve(name)
+    assert found is None or found.config or found.reason
+
+
+# -- what is in it
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        pytest.param("", ":1: not JSON", id="empty"),
+        pytest.param('{\n"model_type": llama}', ":2: not JSON", id="not JSON, with its line"),
+        pytest.param("[1, 2]", ":1: holds a list where a model's settings should be", id="a list"),
+        pytest.param("null", ":1: holds a NoneType where a model's settings should be", id="null"),
+        pytest.param("{}", ": names no model_type", id="no model type"),
+        pytest.param('{"model_type": 3}', ": names no model_type", id="a number for a model type"),
+        pytest.param("[" * 200_000, ": nested too deeply", id="nested without end"),
+        pytest.param('{"model_type": "x", "n": ' + "9" * 10_000 + "}", ": ", id="a number of ten thousand digits"),
+        pytest.param(" " * (2**20 + 1), ": larger than 1024 KiB", id="a mebibyte"),
+    ],
+)
+def test_contents_that_cannot_be_used_are_a_reason(tmp_path: Path, cache: Path, text: str, reason: str) -> None:
+    model(tmp_path / "here" / "mine", text)
+    found = resolve("mine")
+    assert found is not None
+    assert found.config == {}
+    assert found.source == "mine/config.json"
+    assert found.reason.startswith("mine/config.json" + reason)
+    cached(cache, "nobody/nothing", text)
+    found = resolve("nobody/nothing")
+    assert found is not None
+    assert found.config == {}
+    assert f"config.json{reason}" in found.reason
+
+
+def test_bytes_that_are_no_text_are_a_reason(tmp_path: Path) -> None:
+    (model(tmp_path / "here" / "mine") / "config.json").write_bytes(b'{"model_type": "\xff"}')
+    found = resolve("mine")
+    assert found is not None
+    assert "utf-8" in found.reason
+
+
+def test_a_byte_order_mark_is_no_content(tmp_path: Path) -> None:
+    model(tmp_path / "here" / "mine", "\ufeff" + json.dumps(CONFIG))
+    assert resolve("mine") == Resolved(CONFIG, "mine/config.json")
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "here" / "mine").mkdir()
+    os.mkfifo(tmp_path / "here" / "mine" / "config.json")
+    assert resolve("mine") is None
+    (tmp_path / "here" / "linked").mkdir()
+    (tmp_path / "here" / "linked" / "config.json").symlink_to("config.json")
+    assert resolve("linked") is None
+
+
+# -- what it costs and never does
+
+
+def test_an_unknown_name_is_explained() -> None:
+    assert "'a/b' is not in the catalogue" in hub.unknown("a/b")
+    assert "downloads nothing" in hub.unknown("a/b")
+
+
+def test_the_network_is_never_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a socket was opened")
+
+    monkeypatch.setattr(socket, "socket", refuse)
+    assert resolve("nobody/nothing") is None
+
+
+def test_nothing_is_imported_that_a_check_does_not_have() -> None:
+    script = (
+        "import sys, json, os, memlint.named_tuple, stat\n"
+        "before = set(sys.modules)\n"
+        "from memlint.data import hub\n"
+        "hub.resolve('nobody/nothing')\n"
+        "print(sorted(set(sys.modules) - before))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "['memlint.data', 'memlint.data.hub', 'memlint.data.models']"
