@@ -22,7 +22,7 @@ from memlint.meta.tensor import Storage, Tensor, is_dense, relabel, state
 ACCUMULATE_IN_PLACE = True
 
 # Leaves whose gradients are the run's; other leaves are inputs of checkpointed blocks, detached for a while.
-TRAINED = ("parameters", "helper_models")
+TRAINED = ("parameters", "helper_models", "communication")  # the last: a sharded parameter, gathered
 
 Grad = Tensor | None
 Edge = tuple["Node", int] | Tensor | None  # where an input's gradient goes: a node's slot, a leaf, nowhere
@@ -85,7 +85,7 @@ def record(
     kept: list[Storage] = []
     for item in saved:
         if item is not None:
-            kept.append(item if type(item) is Storage else item.storage)  # type: ignore[union-attr]
+            kept.append(item if isinstance(item, Storage) else item.storage)
     storages = tuple(kept)
     outs = (out,) if isinstance(out, Tensor) else tuple(out)
     node = Node(backward, edges, storages, len(outs))
@@ -137,6 +137,8 @@ def _accumulate_leaf(leaf: Tensor, results: list[Grad], position: int) -> None:
     old = state.tape.labels[leaf.storage.index]
     if old.component in TRAINED:
         relabel(grad.storage, Label("gradients", old.module, old.name))
+        if state.bucket is not None:
+            leaf.grad = Tensor(leaf.shape, leaf.dtype, state.bucket)
 
 
 def _merge(slots: list[Grad], number: int, new: Tensor) -> None:

@@ -45,8 +45,14 @@ class Module:
     replay_after: int | None = None
     path = ""
     training = True
+    unit: Any = None  # what gathers its parameters around each call, where they are sharded
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.unit is None:
+            return self._call(*args, **kwargs)
+        return self.unit.after(self._call(*self.unit.before(args), **kwargs))
+
+    def _call(self, *args: Any, **kwargs: Any) -> Any:
         saved = state.label
         if self.path:
             state.label = Label(saved.component, self.path)

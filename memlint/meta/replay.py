@@ -81,7 +81,7 @@ def _describe(module: Module, found: list[Any], children: list[Module], known: d
             children.append(value)
             if not _describe(value, found, children, known):
                 return False
-        elif name != "path" and name != "training" and kind is not _Structure:
+        elif name != "path" and name != "training" and name != "unit" and kind is not _Structure:
             found.append(name)
             if not _describe_value(value, found, children, known):
                 return False
@@ -756,6 +756,7 @@ class Joined(Node):
             getrefcount(gradient.storage) > 2,  # the tensor, the argument
             old,
             autograd.ACCUMULATE_IN_PLACE,
+            state.bucket is None,
         )
         programs = template.programs
         assert programs is not None
@@ -819,6 +820,9 @@ def _joined_backward(gradient: Any) -> Sequence[Tensor | None]:
     raise RuntimeError("a joined node has no formula")
 
 
+BUCKET = -1  # the storage that gradients are moved to, in place of a number
+
+
 class _Program:
     """What a call's backward pass does, relative to where it happens. Storages are numbered: the forward pass's own,
     then new ones.
@@ -873,12 +877,14 @@ class _Rehearsal:
         self.handed = False
         self.first = len(tape.sizes)
         self.leaves: dict[int, Tensor] = {}
+        plain, state.label = state.label, Label("parameters", "")
         for place in template.leaves:
             real = tensors[place - 1 - arguments]
             leaf = self.leaves[place] = Tensor(real.shape, real.dtype, Storage(1, (), 1), real.strides)
             self.first += 1
             if old:
                 leaf.grad = leaf
+        state.label = plain
         labels = [Label(*label) for label in template.labels]
         edges: list[Any] = list(range(template.nodes_from))
         self.nodes = _nodes(template, pool, edges, labels, 0)
@@ -907,12 +913,14 @@ class _Rehearsal:
             grad, leaf.grad = leaf.grad, None
             if grad is not None and grad is not leaf:
                 number = grad.storage.index - self.first
-                if number < 0:
+                if grad.storage is state.bucket:
+                    number = BUCKET
+                elif number < 0:
                     raise _Unusual
                 program.grads.append((place, grad.shape, grad.dtype, grad.strides, grad.is_view, number))
             del grad
         program.grads.sort(key=itemgetter(-1))
-        handed = {step[2][-1] for step in program.steps if step[0] == "hand" and type(step[2]) is tuple}
+        handed = {step[2][-1] for step in program.steps if step[0] == "hand" and type(step[2]) is tuple} - {BUCKET}
         if not handed.isdisjoint(grad[-1] for grad in program.grads):
             raise _Unusual
         program.sizes = self.tape.sizes[self.first :]
@@ -1114,6 +1122,10 @@ def _run(program: _Program, node: Joined, dependencies: dict[Node, int], ready: 
     known = -1
     for place, shape, dtype, strides, is_view, number in program.grads:
         leaf = structure.tensors[place - first]
+        if number == BUCKET:
+            assert state.bucket is not None
+            leaf.grad = Tensor(shape, dtype, state.bucket, strides)
+            continue
         if number != known:  # pieces of one gradient follow each other
             known = number
             storage = _new_storage(Storage)

@@ -46,6 +46,7 @@ class State:
 
     __slots__ = (
         "autocast",
+        "bucket",
         "cast_cache",
         "default_dtype",
         "frame",
@@ -64,6 +65,7 @@ class State:
         self.default_dtype = float32
         self.sequence = 0
         self.frame: Any = None  # the checkpoint frame that is being recorded or recomputed
+        self.bucket: Storage | None = None  # where gradients of leaves are moved to as soon as they are there
 
 
 state = State()
@@ -123,6 +125,21 @@ class Storage:
 
     def __del__(self) -> None:
         self.events.append(~self.index)
+
+
+class Gathered(Storage):
+    """A sharded parameter's whole contents, which come and go by command (:mod:`memlint.models.parallel`), whoever
+    holds them. While they are away, ``index`` is that of this rank's shard."""
+
+    __slots__ = ()
+
+    def __init__(self, nbytes: int, index: int) -> None:
+        self.nbytes = nbytes
+        self.index = index
+        self.events = []
+
+    def __del__(self) -> None:
+        """Its end is no event."""
 
 
 class Block:

@@ -16,6 +16,7 @@ ARCHITECTURES = {
     "dit3d": "dit3d",
     "fsdm_lag": "fsdm_lag",
     "video_llm": "video_llm",
+    "language_model": "language",
     "recorded": "recorded",
 }
 

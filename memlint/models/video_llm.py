@@ -14,7 +14,9 @@ from memlint.meta.amp import to
 from memlint.meta.nn import Linear, Module
 from memlint.meta.tensor import DTYPES, Tensor, default_dtype, empty, float32
 from memlint.models import UnknownModel
-from memlint.models.decoder import LanguageModel, hyperparameters, token_numbers
+from memlint.models.language.decoder import LanguageModel
+from memlint.models.language.hyperparameters import hyperparameters
+from memlint.models.language.losses import token_numbers
 from memlint.models.system import System
 from memlint.named_tuple import NamedTuple
 
@@ -36,7 +38,8 @@ class VideoLanguageModel(Module):
         decoder = hyperparameters(config)
         with default_dtype(DTYPES[spec.get("parameter_dtype", "float32")]):
             self.projector = Linear(hyperparameter(spec, "feature_dim"), decoder.width)
-            self.llm = LanguageModel(decoder, spec.get("attention", "sdpa"), spec.get("checkpointing", "none"))
+            checkpointed = int(spec.get("checkpointing", "none") == "full")
+            self.llm = LanguageModel(decoder, spec.get("attention", "sdpa"), checkpointed)
         if spec.get("hyperparameters.freeze", False):
             self.llm.freeze()
 

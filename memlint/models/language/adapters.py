@@ -1,0 +1,337 @@
+"""Adapters over frozen weights, as PEFT computes them: LoRA (rsLoRA is the same), DoRA, LoRA-FA, IA3, prompt tuning,
+p-tuning, prefix tuning, and modules that train in full beside them.
+
+    LoRA    base(x) + B(A(dropout(x))) * scaling      A (r, in), B (out, r) in their own dtype
+    DoRA    the same, times magnitude / |W + BA| by rows, for which each call makes W + BA
+    IA3     the result, or a feed-forward layer's input, times a vector
+
+Sources: ``peft`` 0.21.2, ``tuners/lora/{layer,dora,variants}.py``, ``tuners/ia3/layer.py``, ``tuners/prompt_tuning``,
+``tuners/p_tuning``, ``peft_model.py``, ``tuners/tuners_utils.py`` (which modules a name means).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from memlint.dialects.spec import TrainingSpec
+from memlint.meta import functional as F
+from memlint.meta.amp import to
+from memlint.meta.autograd import no_grad
+from memlint.meta.nn import Embedding, Linear, Module, parameter
+from memlint.meta.tensor import DTYPES, DType, Tensor, default_dtype, empty, int64, state
+from memlint.models import UnknownModel
+from memlint.models.language.decoder import LanguageModel, replace_linears
+from memlint.models.language.hyperparameters import Hyperparameters
+from memlint.models.language.parts import Conv1D
+from memlint.models.language.quantisation import Linear4bit, Linear8bit, dequantised
+
+# The methods whose adapters stand beside linear layers.
+LINEAR_METHODS = ("lora", "dora", "lora_fa", "ia3")
+PROMPT_METHODS = ("prompt", "p_tuning")
+
+# ``TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING`` of peft/utils/constants.py, for the model types known here.
+LORA_TARGETS = {
+    "gpt2": ("c_attn",),
+    "gpt_neox": ("query_key_value",),
+    "phi": ("q_proj", "v_proj", "fc1", "fc2"),
+    **dict.fromkeys(
+        ("llama", "mistral", "mixtral", "stablelm", "gemma", "gemma2", "gemma3_text", "qwen2", "qwen3", "opt"),
+        ("q_proj", "v_proj"),
+    ),
+}
+# ``..._IA3_TARGET_MODULES_MAPPING`` and ``..._IA3_FEEDFORWARD_MODULES_MAPPING``: the last name of each is the
+# feed-forward layer, which is scaled before and not behind.
+IA3_TARGETS = {
+    "gpt2": ("c_attn", "mlp.c_proj"),
+    "gpt_neox": ("query_key_value", "dense_4h_to_h"),
+    "opt": ("q_proj", "k_proj", "fc2"),
+    "phi": ("q_proj", "v_proj", "fc2"),
+    "llama": ("k_proj", "v_proj", "down_proj"),
+    "mistral": ("k_proj", "v_proj", "down_proj"),
+    **dict.fromkeys(
+        ("gemma", "gemma2", "gemma3_text", "qwen2", "qwen3"), ("q_proj", "v_proj", "down_proj")
+    ),
+}  # fmt: skip
+
+
+def sizes_of(base: Module) -> tuple[int, int]:
+    """(inputs, outputs) of a linear layer, however its weight is kept."""
+    if hasattr(base, "sizes"):  # quantised
+        outputs, inputs = base.sizes
+        return inputs, outputs
+    if isinstance(base, Conv1D):
+        inputs, outputs = base.weight.shape
+        return inputs, outputs
+    outputs, inputs = base.weight.shape  # type: ignore[attr-defined]
+    return inputs, outputs
+
+
+class LoraLinear(Module):
+    def __init__(self, base: Module, rank: int, dropout: float, frozen_a: bool = False) -> None:
+        inputs, outputs = sizes_of(base)
+        self.base_layer = base
+        self.lora_A = Linear(inputs, rank, bias=False)
+        self.lora_B = Linear(rank, outputs, bias=False)
+        self.dropout = dropout
+        if frozen_a:
+            self.lora_A.freeze()
+
+    def forward(self, x: Tensor) -> Tensor:
+        result = self.base_layer(x)
+        dtype = result.dtype
+        if not isinstance(self.base_layer, (Linear4bit, Linear8bit)):
+            x = to(x, self.lora_A.weight.dtype)
+            return to(self.added(x, result), dtype)
+        # tuners/lora/bnb.py: no cast under autocast, and a copy of what 4 bits give
+        if isinstance(self.base_layer, Linear4bit):
+            result = F.clone(result)
+        if state.autocast is not None:
+            return self.added(x, result)
+        x = to(x, self.lora_A.weight.dtype)
+        return self.added(x, result, dtype)
+
+    def added(self, x: Tensor, result: Tensor, dtype: DType | None = None) -> Tensor:
+        """``dtype``: the sum's second half is cast before it is added."""
+        output = self.lora_B(self.lora_A(F.dropout(x, self.dropout, self.training))) * 1.0
+        return result + (output if dtype is None else to(output, dtype))
+
+
+class DoraLinear(LoraLinear):
+    """The norm of the adapted weight is made anew in each call, by way of BA times the identity."""
+
+    def __init__(self, base: Module, rank: int, dropout: float, frozen_a: bool = False) -> None:
+        super().__init__(base, rank, dropout, frozen_a)
+        self.magnitude = parameter(sizes_of(base)[1])
+
+    def added(self, x: Tensor, result: Tensor, dtype: DType | None = None) -> Tensor:
+        if self.dropout and self.training:
+            x = F.dropout(x, self.dropout)
+            result = result + self.scaled(x, None)
+        else:
+            result = result + self.scaled(x, result)
+        return result if dtype is None else to(result, dtype)
+
+    def scaled(self, x: Tensor, base: Tensor | None) -> Tensor:
+        width = self.lora_A.weight.shape[1]
+        identity = empty((width, width), self.lora_A.weight.dtype)
+        product = self.lora_B(self.lora_A(identity)).transpose(0, 1)
+        del identity
+        product = to(product, x.dtype)
+        weight = to(dequantised(self.base_layer), x.dtype)
+        with no_grad():
+            norm = self.norm(weight, product.detach())
+        scale = (self.magnitude / norm).view(1, -1)
+        adapted = self.lora_B(self.lora_A(x))
+        if base is not None:
+            bias = self.base_layer.bias  # type: ignore[attr-defined]
+            if bias is not None:
+                base = base - bias
+        else:
+            base = F.linear(x, weight)
+        return (scale - 1.0) * base + scale * adapted * 1.0
+
+    @staticmethod
+    def norm(weight: Tensor, product: Tensor) -> Tensor:
+        weight = weight + product * 1.0
+        return to(empty((weight.shape[0],), weight.dtype), weight.dtype)
+
+
+class LoraEmbedding(Module):
+    def __init__(self, base: Embedding, rank: int) -> None:
+        entries, width = base.weight.shape
+        self.base_layer = base
+        self.lora_embedding_A = parameter(rank, entries)
+        self.lora_embedding_B = parameter(width, rank)
+
+    @property
+    def weight(self) -> Tensor:
+        """Of the base layer: what a tied head multiplies by."""
+        return self.base_layer.weight
+
+    def forward(self, index: Tensor) -> Tensor:
+        result = self.base_layer(index)
+        dtype = result.dtype
+        first = self.lora_embedding_A.transpose(0, 1)
+        second = self.lora_embedding_B.transpose(0, 1)
+        looked_up = F.embedding(index, first)
+        result = result + F.matmul(looked_up, second) * 1.0
+        return to(result, dtype)
+
+
+class ScaledLinear(Module):
+    """IA3: the result times a vector, or the input where the layer is a feed-forward one."""
+
+    def __init__(self, base: Module, feedforward: bool) -> None:
+        inputs, outputs = sizes_of(base)
+        self.base_layer = base
+        self.feedforward = feedforward
+        # (out, 1), or (1, in): either way it is flattened before it is used
+        self.ia3_l = parameter(1, inputs) if feedforward else parameter(outputs, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        dtype = x.dtype
+        scaling = self.ia3_l.flatten() * 1.0
+        if self.feedforward:
+            x = to(x, self.ia3_l.dtype)
+            return self.base_layer(to(x * scaling, dtype))  # type: ignore[no-any-return]
+        result = self.base_layer(x)
+        dtype = result.dtype
+        return to(result * scaling, dtype)
+
+
+class PromptEncoder(Module):
+    """Virtual tokens: rows of an embedding, which p-tuning puts through three linear layers of the model's width."""
+
+    def __init__(self, tokens: int, width: int, reparameterised: bool, hidden: int = 0) -> None:
+        hidden = hidden or width
+        self.tokens = tokens
+        self.embedding = Embedding(tokens, width)
+        self.layers = (
+            [Linear(width, hidden), Linear(hidden, hidden), Linear(hidden, width)] if reparameterised else []
+        )
+
+    def forward(self, rows: int, dtype: DType) -> Tensor:
+        """(B, virtual tokens, W)."""
+        numbers = empty((rows, self.tokens), int64)
+        made = self.embedding(numbers)
+        del numbers
+        for place, layer in enumerate(self.layers):
+            made = layer(made)
+            if place < 2:
+                made = F.relu(made)
+        return to(made, dtype)
+
+
+# -------------------------------------------------------------------------------------------------- which modules
+
+
+def is_target(name: str, targets: Sequence[str] | str) -> bool:
+    """Whether a dotted module name is meant: by a regular expression that fits it whole, or by its last parts."""
+    if isinstance(targets, str):
+        import re
+
+        return re.fullmatch(targets, f"model.{name}") is not None or re.fullmatch(targets, name) is not None
+    return any(name == target or name.endswith(f".{target}") for target in targets)
+
+
+def adapt(model: LanguageModel, spec: TrainingSpec, config: Hyperparameters) -> None:
+    """Freeze the model and put its adapter into it.
+
+    Facts: ``tuning``, ``lora.*``, ``adapter.virtual_tokens``. Raises UnknownModel for methods that are not known, and
+    where no module has a name that is meant.
+    """
+    method = spec.get("tuning", "full")
+    if method == "full":
+        return
+    saved = spec.get("lora.modules_to_save") or ()
+    model.freeze()
+    if method == "freeze":
+        return _thaw(model, spec)
+    dtype = DTYPES[spec.get("lora.dtype") or "float32"]
+    with default_dtype(dtype):
+        if method in LINEAR_METHODS:
+            _adapt_linears(model, spec, config, method)
+        elif method in PROMPT_METHODS:
+            tokens = spec.get("adapter.virtual_tokens")
+            if tokens is None:
+                raise UnknownModel("the number of virtual tokens is not known")
+            model.prompt = PromptEncoder(tokens, config.width, method == "p_tuning")
+        else:
+            raise UnknownModel(f"tuning of kind {method!r} is not known")
+    for name in (saved,) if isinstance(saved, str) else saved:
+        _train_in_full(model, name)
+
+
+def _adapt_linears(model: LanguageModel, spec: TrainingSpec, config: Hyperparameters, method: str) -> None:
+    defaults = IA3_TARGETS if method == "ia3" else LORA_TARGETS
+    targets: Any = spec.get("lora.targets")
+    if targets is None:
+        targets = defaults.get(config.model_type)
+        if targets is None:
+            raise UnknownModel(f"PEFT has no default modules for {config.model_type}, and none are stated")
+    every = targets == "all-linear" or list(targets) == ["all-linear"]
+    rank, dropout = spec.get("lora.r", 8), float(spec.get("lora.dropout") or 0.0)
+    kind = DoraLinear if method == "dora" else LoraLinear
+    saved = spec.get("lora.modules_to_save") or ()
+    found: list[str] = []
+
+    def replace(name: str, base: Module) -> Module | None:
+        if every and name == "lm_head" or (not every and not is_target(name, targets)):
+            return None
+        if is_target(name, list(saved)):
+            return None
+        found.append(name)
+        if method == "ia3":
+            return ScaledLinear(base, is_target(name, defaults.get(config.model_type, ("down_proj",))[-1:]))
+        return kind(base, rank, dropout, method == "lora_fa")
+
+    replace_linears(model, replace)
+    if not every and method != "ia3" and is_target("embed_tokens", targets):
+        found.append("embed_tokens")
+        model.embed_tokens = LoraEmbedding(model.embed_tokens, rank)
+    if not found:
+        raise UnknownModel(f"no linear layer of {config.model_type} is called {', '.join(targets)}")
+
+
+def _train_in_full(model: LanguageModel, name: str) -> None:
+    """``modules_to_save``: the module stays as it is, and a copy of it trains in its place."""
+    if name in ("lm_head", "embed_tokens") and model.lm_head is None:
+        # A copy is not tied: the other one keeps the old weight.
+        with default_dtype(model.embed_tokens.weight.dtype):
+            model.lm_head = Linear.__new__(Linear)
+        model.lm_head.weight, model.lm_head.bias = model.embed_tokens.weight, model.head_bias
+    kept = _replaced(model, name, "")
+    if not kept:
+        raise UnknownModel(f"no module is called {name!r}")
+    model.originals = [*model.originals, *kept]
+
+
+def _replaced(module: Module, name: str, path: str) -> list[Module]:
+    kept: list[Module] = []
+    for own, child in list(module.children()):
+        full = f"{path}.{own}" if path else own
+        if not full.endswith(name):
+            kept += _replaced(child, name, full)
+            continue
+        kept.append(child)
+        copied = _copied(child)
+        head, _, index = own.rpartition(".")
+        if index.isdigit() and head:
+            getattr(module, head)[int(index)] = copied
+        else:
+            setattr(module, own, copied)
+    return kept
+
+
+def _copied(module: Module) -> Module:
+    """``copy.deepcopy``, and everything in it trains."""
+    copied: Module = object.__new__(type(module))
+    for name, value in module.__dict__.items():
+        if isinstance(value, Module):
+            value = _copied(value)
+        elif isinstance(value, list) and value and isinstance(value[0], Module):
+            value = [_copied(item) for item in value]
+        elif isinstance(value, Tensor):
+            value = _copied_tensor(value)
+        copied.__dict__[name] = value
+    return copied
+
+
+def _copied_tensor(x: Tensor) -> Tensor:
+    label = state.tape.labels[x.storage.index]
+    if label.component == "parameters":
+        return parameter(*x.shape, dtype=x.dtype)
+    return Tensor(x.shape, x.dtype)
+
+
+def _thaw(model: LanguageModel, spec: TrainingSpec) -> None:
+    """``freeze`` tuning: only the modules named in ``lora.targets`` train."""
+    targets = spec.get("lora.targets")
+    if not targets:
+        raise UnknownModel("which modules train is not stated")
+    for module_name, tensor in model.named_tensors():
+        owner = module_name.rpartition(".")[0]
+        parts = owner.split(".")
+        if any(is_target(".".join(parts[: end + 1]), targets) for end in range(len(parts))):
+            tensor.requires_grad = state.tape.labels[tensor.storage.index].component == "parameters"

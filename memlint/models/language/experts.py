@@ -1,0 +1,226 @@
+"""Mixtures of experts: a router, and perceptrons whose weights lie in one tensor each.
+
+Every token visits ``per_token`` experts, so the product of all experts together has B*S*per_token rows, however they
+are spread: the grouped kernel, which transformers takes on CUDA, pads nothing, and memory does not depend on the
+routing.
+
+Source: ``transformers`` 5.23, ``integrations/moe.py`` (``grouped_mm_experts_forward``),
+``models/{mixtral,qwen2_moe,qwen3_moe,olmoe,gpt_oss}/modeling_*.py``.
+"""
+
+from __future__ import annotations
+
+from memlint.meta import functional as F
+from memlint.meta.amp import to
+from memlint.meta.nn import Linear, Module, buffer, parameter
+from memlint.meta.tensor import Tensor, bool_, empty, float32, int32, int64
+from memlint.models.language.hyperparameters import Experts, Hyperparameters
+from memlint.models.language.parts import GatedPerceptron, activation
+
+
+def has_experts(config: Hyperparameters, number: int) -> bool:
+    """Whether this layer has experts in place of a perceptron."""
+    experts = config.experts
+    if experts is None or number in experts.dense or number < experts.first:
+        return False
+    return (number + 1) % experts.step == 0
+
+
+class Router(Module):
+    """(T, W) -> weights (T, k) of the experts that each token visits, and their numbers."""
+
+    def __init__(self, width: int, experts: Experts) -> None:
+        self.weight = parameter(experts.number, width)
+        self.per_token = experts.per_token
+        self.wide = experts.router == "mixtral"  # weights stay in fp32
+        self.renormalised = experts.renormalised
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        logits = F.linear(x, self.weight)
+        scores = F.softmax(to(logits, float32), -1) if self.wide else F.softmax(logits, -1, float32)
+        weights, numbers = F.topk(scores, self.per_token)
+        if self.renormalised:
+            weights = F.div_(weights, F.sum(weights, -1, keepdim=True))
+        if not self.wide:
+            weights = to(weights, logits.dtype)
+        return weights, numbers
+
+
+class ChosenRouter(Module):
+    """GPT-OSS: the softmax is over the chosen experts' logits alone."""
+
+    def __init__(self, width: int, experts: Experts) -> None:
+        self.weight = parameter(experts.number, width)
+        self.bias = parameter(experts.number)
+        self.per_token = experts.per_token
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        logits = F.linear(x, self.weight, self.bias)
+        chosen, numbers = F.topk(logits, self.per_token)
+        weights = F.softmax(chosen, -1, chosen.dtype)
+        return weights, numbers
+
+
+class ScaledRouter(Module):
+    """DeepSeek: logits in fp32; of groups of experts, only the best are looked at."""
+
+    def __init__(self, width: int, experts: Experts) -> None:
+        self.weight = parameter(experts.number, width)
+        self.e_score_correction_bias = buffer(experts.number) if experts.router == "sigmoid" else None
+        self.number, self.per_token, self.grouped = experts.number, experts.per_token, experts.grouped
+        self.renormalised = experts.renormalised
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        logits = F.linear(to(x, float32), to(self.weight, float32))
+        if self.e_score_correction_bias is None:
+            scores = F.softmax(logits, -1, float32)
+            if self.grouped:
+                scores = self.best_groups(scores)
+            weights, numbers = F.topk(scores, self.per_token)
+            return weights * 1.0, numbers
+        scores = F.sigmoid(logits)
+        corrected = scores + self.e_score_correction_bias
+        corrected = self.best_groups(corrected)
+        numbers = F.topk(corrected, self.per_token)[1]
+        weights = F.gather(scores, 1, numbers)
+        if self.renormalised:
+            total = F.sum(weights, -1, keepdim=True) + 1e-20
+            weights = F.div_(weights, total)
+        weights = weights * 1.0
+        return weights, numbers
+
+    def best_groups(self, scores: Tensor) -> Tensor:
+        """Scores of experts outside of the best groups are masked."""
+        tokens = scores.shape[0]
+        mask = empty((tokens, self.number), bool_)
+        return F.masked_fill(scores, mask)
+
+
+class GroupedExperts(Module):
+    def __init__(self, width: int, experts: Experts, function: str) -> None:
+        self.gate_up_proj = parameter(experts.number, 2 * experts.intermediate, width)
+        self.down_proj = parameter(experts.number, width, experts.intermediate)
+        self.number = experts.number
+        self.function = activation(function)
+
+    def forward(self, x: Tensor, numbers: Tensor, weights: Tensor) -> Tensor:
+        """(T, W), and the experts (T, k) of each token with their weights -> (T, W)."""
+        tokens, chosen = numbers.shape
+        rows = tokens * chosen
+        weights = weights.reshape(-1)
+        ordered, order = empty((rows,), int64), empty((rows,), int64)  # sort
+        token_of = empty((rows,), int64)  # order // k
+        selected = F.index(x, token_of)
+        del token_of
+        weights_ordered = F.index(weights, order)
+        counted = empty((rows,), int32)
+        histogram = empty((self.number,), int32)
+        offsets = empty((self.number,), int32)
+        product = self.enter(selected, ordered, offsets)
+        product = self.gated(product)
+        product = self.leave(product, ordered, offsets)
+        weighted = product * weights_ordered.unsqueeze(-1)
+        inverse = empty((rows,), int64)
+        weighted = F.index(weighted, inverse)
+        out = F.sum(weighted.view(tokens, chosen, x.shape[-1]), 1)
+        del ordered, counted, histogram
+        return to(out, x.dtype)
+
+    def enter(self, x: Tensor, expert_of: Tensor, offsets: Tensor) -> Tensor:
+        """``expert_of``: the number of each row's expert."""
+        return F.grouped_mm(to(x, self.gate_up_proj.dtype), self.gate_up_proj.transpose(-2, -1), offsets)
+
+    def gated(self, product: Tensor) -> Tensor:
+        gate, up = F.chunk(product, 2, -1)
+        return self.function(gate) * up
+
+    def leave(self, x: Tensor, expert_of: Tensor, offsets: Tensor) -> Tensor:
+        return F.grouped_mm(to(x, self.down_proj.dtype), self.down_proj.transpose(-2, -1), offsets)
+
+
+class BiasedExperts(GroupedExperts):
+    """GPT-OSS: weights lie the other way round, each expert has biases, gate and input alternate and are clamped."""
+
+    def __init__(self, width: int, experts: Experts, function: str) -> None:
+        self.gate_up_proj = parameter(experts.number, width, 2 * experts.intermediate)
+        self.gate_up_proj_bias = parameter(experts.number, 2 * experts.intermediate)
+        self.down_proj = parameter(experts.number, experts.intermediate, width)
+        self.down_proj_bias = parameter(experts.number, width)
+        self.number = experts.number
+
+    def enter(self, x: Tensor, expert_of: Tensor, offsets: Tensor) -> Tensor:
+        bias = F.index(self.gate_up_proj_bias, expert_of)
+        out = F.grouped_mm(to(x, self.gate_up_proj.dtype), self.gate_up_proj, offsets)
+        return F.add_(out, bias)
+
+    def gated(self, product: Tensor) -> Tensor:
+        gate, up = product[..., ::2], product[..., 1::2]
+        gate = F.clamp(gate)
+        up = F.clamp(up, 2)
+        activated = gate * F.sigmoid(gate * 1.0)
+        return (up + 1.0) * activated
+
+    def leave(self, x: Tensor, expert_of: Tensor, offsets: Tensor) -> Tensor:
+        bias = F.index(self.down_proj_bias, expert_of)
+        out = F.grouped_mm(to(x, self.down_proj.dtype), self.down_proj, offsets)
+        return F.add_(out, bias)
+
+
+class Mixture(Module):
+    """Mixtral, Qwen3-MoE, OLMoE."""
+
+    def __init__(self, config: Hyperparameters, experts: Experts) -> None:
+        chosen = experts.router == "chosen"
+        self.gate: Module = ChosenRouter(config.width, experts) if chosen else Router(config.width, experts)
+        self.experts = (BiasedExperts if chosen else GroupedExperts)(config.width, experts, config.activation)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, length, width = x.shape
+        flat = x.view(-1, width)
+        weights, numbers = self.gate(flat)
+        out: Tensor = self.experts(flat, numbers, weights).reshape(batch, length, width)
+        return out
+
+
+class AddedMixture(Mixture):
+    """DeepSeek: one more perceptron, which every token visits, is added."""
+
+    def __init__(self, config: Hyperparameters, experts: Experts) -> None:
+        self.experts = GroupedExperts(config.width, experts, config.activation)
+        self.gate = ScaledRouter(config.width, experts)
+        self.shared_experts = GatedPerceptron(config.width, experts.shared, config.activation)
+
+    def forward(self, x: Tensor) -> Tensor:
+        residual = x
+        weights, numbers = self.gate(x.view(-1, x.shape[-1]))
+        x = x.view(-1, x.shape[-1])
+        x = self.experts(x, numbers, weights).view(*residual.shape)
+        x = x + self.shared_experts(residual)
+        return x
+
+
+class SharedMixture(Mixture):
+    """Qwen2-MoE: one more expert, which every token visits, weighted by a gate."""
+
+    def __init__(self, config: Hyperparameters, experts: Experts) -> None:
+        super().__init__(config, experts)
+        self.shared_expert = GatedPerceptron(config.width, experts.shared, config.activation)
+        self.shared_expert_gate = Linear(config.width, 1, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, length, width = x.shape
+        flat = x.view(-1, width)
+        shared = self.shared_expert(flat)
+        weights, numbers = self.gate(flat)
+        out: Tensor = self.experts(flat, numbers, weights)
+        shared = F.sigmoid(self.shared_expert_gate(flat)) * shared
+        out = out + shared
+        out = out.reshape(batch, length, width)
+        return out
+
+
+def mixture(config: Hyperparameters) -> Module:
+    assert config.experts is not None
+    experts = config.experts
+    kind = SharedMixture if experts.shared_gate else AddedMixture if experts.shared else Mixture
+    return kind(config, experts)

@@ -1,0 +1,562 @@
+"""From a ``config.json`` to what decides a decoder's memory: sizes, and how the code of its model type computes.
+
+Most decoders are one program with switches, so they are one table here. Source: ``transformers`` 5.23,
+``models/*/configuration_*.py`` (defaults) and ``models/*/modeling_*.py`` (switches).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from memlint.models import UnknownModel
+from memlint.named_tuple import NamedTuple
+
+
+class Experts(NamedTuple):
+    """A mixture of experts in place of a perceptron.
+
+    shared            width of the expert that every token visits; 0 for none
+    shared_gate       the shared expert's result is weighted by a gate (Qwen2-MoE)
+    router            how scores are made: "mixtral" (softmax of fp32 logits), "qwen" (softmax into fp32, rounded back),
+                      "chosen" (GPT-OSS: biased logits, and a softmax over the chosen ones), "softmax" (DeepSeek-V2) and
+                      "sigmoid" (DeepSeek-V3, GLM-4.5), both from fp32 logits, then scaled
+    grouped           experts form groups, of which only some are looked at
+    renormalised      the chosen scores are divided by their sum
+    first             layers before this one have a plain perceptron
+    step              every step-th layer has experts, the others a plain perceptron
+    dense             layers that have a plain perceptron whatever ``step`` says
+    """
+
+    number: int
+    per_token: int
+    intermediate: int
+    router: str = "mixtral"
+    renormalised: bool = True
+    shared: int = 0
+    shared_gate: bool = False
+    first: int = 0
+    step: int = 1
+    dense: tuple[int, ...] = ()
+    grouped: bool = False
+
+
+class Latent(NamedTuple):
+    """Multi-head latent attention (DeepSeek): keys and values are made from one narrow vector per token.
+
+    query_rank  0 where queries are projected directly
+    complex     pairs are rotated as complex numbers in fp32 (DeepSeek-V2)
+    """
+
+    query_rank: int
+    key_value_rank: int
+    plain_dim: int
+    rotary_dim: int
+    value_dim: int
+    complex: bool
+
+
+class Hyperparameters(NamedTuple):
+    """Sizes, and the switches of the program.
+
+    norm          "rms" (LLaMA: rounded, then scaled), "rms_wide" (OLMo2: scaled, then rounded), "gemma" (scaled by
+                  ``1 + weight`` in fp32), "layer", "layer_no_bias" (Cohere's own), "plain" (no parameters: OLMo)
+    residual      "pre" (norm, block, add), "post" (block, norm, add), "sandwich" (a norm before and one after),
+                  "parallel" (attention and perceptron read the same norm), "parallel_two" (each has its own),
+                  "flat" ("pre", tokens of all rows in one dimension: OPT)
+    projection    "separate" q, k and v; "scaled" (the same, queries times a constant: OPT); "joined" (one product,
+                  sliced: Phi3), "by_head" (one product, cut within heads: NeoX), "thirds" (one product, cut in
+                  three: GPT-2)
+    rotary        "half" (LLaMA), "partial" (the rest is put behind: NeoX, Phi, StableLM), "interleaved" (GLM),
+                  "interleaved_wide" (Cohere, in fp32), "halves" (tables for half a head: GPT-OSS), "none"
+    rotary_dim    numbers of a head that are rotated
+    query_norm    "none", "head" (Qwen3), "head_together" (the same, once all three are there: GLM-4.5), "head_wide"
+                  (Cohere: with weights for every head), "head_after" (Gemma3: with tokens and heads swapped), "whole"
+                  (OLMo2)
+    perceptron    "gated" (gate_proj, up_proj, down_proj), "gated_joined" (Phi3), or names of two layers
+    windows       per layer: the attention window, 0 for none; () where no layer has one
+    positions     rows of a table of learned positions; 0 for none
+    counted_positions                each row counts its own from the mask of padding (OPT)
+    both_masks    masks with and without a window are made, whether or not some layer takes them
+    sinks         one more score per row and head (GPT-OSS)
+    scaled        token embeddings are multiplied by a constant
+    scaled_residual, scaled_logits   as Granite's and Cohere's
+    score_cap, logit_cap             scores and logits pass through a tanh (Gemma2)
+    wide_tables   cosine and sine stay in fp32, and what they rotated is rounded back (OLMo)
+    local_tables  sliding layers rotate by a table of their own (Gemma3)
+    unrotated     layers that do not rotate (SmolLM3)
+    """
+
+    model_type: str
+    vocabulary: int
+    width: int
+    layers: int
+    heads: int
+    key_value_heads: int
+    head_dim: int
+    intermediate: int
+    tied: bool = False
+    norm: str = "rms"
+    residual: str = "pre"
+    projection: str = "separate"
+    qkv_bias: bool = False
+    output_bias: bool = False
+    output_name: str = "o_proj"
+    query_norm: str = "none"
+    rotary: str = "half"
+    rotary_dim: int = 0
+    perceptron: str = "gated"
+    perceptron_bias: bool = False
+    activation: str = "silu"
+    conv1d: bool = False
+    windows: tuple[int, ...] = ()
+    positions: int = 0
+    counted_positions: bool = False
+    both_masks: bool = False
+    sinks: bool = False
+    scaled: bool = False
+    scaled_residual: bool = False
+    scaled_logits: bool = False
+    score_cap: bool = False
+    logit_cap: bool = False
+    wide_tables: bool = False
+    local_tables: bool = False
+    unrotated: tuple[int, ...] = ()
+    attention_dropout: float = 0.0
+    residual_dropout: float = 0.0
+    embedding_dropout: float = 0.0
+    head_bias: bool = False
+    experts: Experts | None = None
+    latent: Latent | None = None
+
+
+class Key(NamedTuple):
+    """The value is in the config, under this name; ``default`` where it is absent."""
+
+    name: str
+    default: Any = False
+
+
+_BIAS = Key("attention_bias")
+_LLAMA = {"qkv_bias": _BIAS, "output_bias": _BIAS, "perceptron_bias": Key("mlp_bias")}
+_GEMMA = {
+    "norm": "gemma",
+    "scaled": True,
+    "tied": True,
+    "activation": "gelu_pytorch_tanh",
+    "qkv_bias": _BIAS,
+    "output_bias": _BIAS,
+    "head_dim": 256,
+}
+_EMBEDDED = {"tied": True, "norm": "layer", "rotary": "none"}
+
+# model_type -> switches that differ from the defaults of Hyperparameters.
+STYLES: dict[str, dict[str, Any]] = {
+    "llama": _LLAMA,
+    "mistral": {"windows": ("all", 4096)},
+    "qwen2": {"qkv_bias": True, "windows": ("qwen", None)},
+    "qwen3": {
+        "qkv_bias": _BIAS,
+        "output_bias": _BIAS,
+        "query_norm": "head",
+        "windows": ("qwen", None),
+        "head_dim": 128,
+    },
+    "smollm3": {**_LLAMA, "tied": True, "windows": ("types", None), "unrotated": "smollm3"},
+    "arcee": {**_LLAMA, "perceptron": "up_proj down_proj", "activation": "relu2"},
+    "seed_oss": {
+        "qkv_bias": Key("attention_bias", True),
+        "output_bias": Key("attention_out_bias"),
+        "perceptron_bias": Key("mlp_bias"),
+        "attention_dropout": Key("attention_dropout", 0.1),
+        "residual_dropout": Key("residual_dropout", 0.1),
+    },
+    "olmo": {"norm": "plain", "wide_tables": True, "qkv_bias": _BIAS, "output_bias": _BIAS},
+    "olmo2": {
+        "wide_tables": True,
+        "norm": "rms_wide",
+        "residual": "post",
+        "query_norm": "whole",
+        "qkv_bias": _BIAS,
+        "output_bias": _BIAS,
+    },
+    "olmo3": {
+        "wide_tables": True,
+        "norm": "rms_wide",
+        "residual": "post",
+        "query_norm": "whole",
+        "qkv_bias": _BIAS,
+        "output_bias": _BIAS,
+        "windows": ("every 4", 4096),
+        "both_masks": True,
+        "local_tables": True,
+    },
+    "granite": {**_LLAMA, "scaled": True, "scaled_residual": True, "scaled_logits": True},
+    "phi3": {
+        "projection": "joined",
+        "perceptron": "gated_joined",
+        "rotary": "partial",
+        "windows": ("all", None),
+        "residual_dropout": Key("resid_pdrop", 0.0),
+    },
+    "starcoder2": {
+        "norm": "layer",
+        "qkv_bias": Key("use_bias", True),
+        "output_bias": Key("use_bias", True),
+        "perceptron": "c_fc c_proj",
+        "perceptron_bias": Key("use_bias", True),
+        "activation": "gelu_pytorch_tanh",
+        "tied": True,
+        "windows": ("all", None),
+        "residual_dropout": Key("residual_dropout", 0.0),
+        "embedding_dropout": Key("embedding_dropout", 0.0),
+    },
+    "stablelm": {
+        "norm": "layer",
+        "rotary": "partial",
+        "rotary_dim": Key("partial_rotary_factor", 0.25),
+        "qkv_bias": Key("use_qkv_bias"),
+        "residual": Key("use_parallel_residual"),
+        "residual_dropout": Key("hidden_dropout", 0.0),
+    },
+    "cohere": {
+        "norm": "layer_no_bias",
+        "residual": "parallel",
+        "rotary": "interleaved_wide",
+        "qkv_bias": _BIAS,
+        "output_bias": _BIAS,
+        "tied": True,
+        "scaled_logits": True,
+    },
+    "cohere2": {
+        "norm": "layer_no_bias",
+        "residual": "parallel",
+        "rotary": "interleaved_wide",
+        "qkv_bias": _BIAS,
+        "output_bias": _BIAS,
+        "tied": True,
+        "scaled_logits": True,
+        "windows": ("every 4", 4096),
+        "both_masks": True,
+        "unrotated": "cohere2",
+    },
+    "glm4": {
+        "residual": "sandwich",
+        "perceptron": "gated_joined",
+        "rotary": "interleaved",
+        "rotary_dim": Key("partial_rotary_factor", 0.5),
+        "qkv_bias": Key("attention_bias", True),
+        "head_dim": 128,
+    },
+    "glm": {
+        "perceptron": "gated_joined",
+        "rotary": "interleaved",
+        "rotary_dim": Key("partial_rotary_factor", 0.5),
+        "qkv_bias": Key("attention_bias", True),
+        "head_dim": 128,
+    },
+    "gemma": _GEMMA,
+    "gemma2": {
+        **_GEMMA,
+        "residual": "sandwich",
+        "both_masks": True,
+        "windows": ("every 2", 4096),
+        "score_cap": Key("attn_logit_softcapping", 50.0),
+        "logit_cap": Key("final_logit_softcapping", 30.0),
+    },
+    "gemma3_text": {
+        **_GEMMA,
+        "residual": "sandwich",
+        "both_masks": True,
+        "windows": ("every 6", 4096),
+        "query_norm": "head_after",
+        "logit_cap": Key("final_logit_softcapping", None),
+        "local_tables": True,
+    },
+    "gpt2": {
+        **_EMBEDDED,
+        "projection": "thirds",
+        "qkv_bias": True,
+        "output_bias": True,
+        "output_name": "c_proj",
+        "perceptron": "c_fc c_proj",
+        "perceptron_bias": True,
+        "activation": "gelu_new",
+        "conv1d": True,
+        "attention_dropout": Key("attn_pdrop", 0.1),
+        "residual_dropout": Key("resid_pdrop", 0.1),
+        "embedding_dropout": Key("embd_pdrop", 0.1),
+    },
+    "opt": {
+        **_EMBEDDED,
+        "projection": "scaled",
+        "residual": "flat",
+        "qkv_bias": Key("enable_bias", True),
+        "output_bias": Key("enable_bias", True),
+        "output_name": "out_proj",
+        "perceptron": "fc1 fc2",
+        "perceptron_bias": Key("enable_bias", True),
+        "activation": "relu",
+        "counted_positions": True,
+        "residual_dropout": Key("dropout", 0.1),
+    },
+    "gpt_neox": {
+        "norm": "layer",
+        "residual": Key("use_parallel_residual", True),
+        "projection": "by_head",
+        "rotary": "partial",
+        "rotary_dim": Key("rotary_pct", 0.25),
+        "qkv_bias": Key("attention_bias", True),
+        "output_bias": Key("attention_bias", True),
+        "output_name": "dense",
+        "perceptron": "dense_h_to_4h dense_4h_to_h",
+        "perceptron_bias": True,
+        "activation": "gelu",
+        "residual_dropout": Key("hidden_dropout", 0.0),
+        "embedding_dropout": Key("hidden_dropout", 0.0),
+    },
+    "phi": {
+        "norm": "layer",
+        "residual": "parallel",
+        "rotary": "partial",
+        "rotary_dim": Key("partial_rotary_factor", 0.5),
+        "qkv_bias": True,
+        "output_bias": True,
+        "output_name": "dense",
+        "perceptron": "fc1 fc2",
+        "perceptron_bias": True,
+        "activation": "gelu_new",
+        "residual_dropout": Key("resid_pdrop", 0.0),
+        "embedding_dropout": Key("embd_pdrop", 0.0),
+        "head_bias": True,
+    },
+    "mixtral": {"windows": ("all", None)},
+    "qwen2_moe": {"qkv_bias": Key("qkv_bias", True), "windows": ("qwen", None)},
+    "qwen3_moe": {"qkv_bias": _BIAS, "output_bias": _BIAS, "query_norm": "head", "windows": ("uses", None)},
+    "olmoe": {"qkv_bias": _BIAS, "output_bias": _BIAS, "query_norm": "whole"},
+    "deepseek_v2": {"projection": "latent", "rotary": "complex", "qkv_bias": _BIAS, "output_bias": _BIAS},
+    "deepseek_v3": {"projection": "latent", "rotary": "even_odd", "qkv_bias": _BIAS, "output_bias": _BIAS},
+    "glm4_moe": {
+        "rotary": "partial",
+        "rotary_dim": Key("partial_rotary_factor", 0.5),
+        "qkv_bias": _BIAS,
+        "head_dim": 128,
+    },
+    "gpt_oss": {
+        "norm": "rms_wide",
+        "rotary": "halves",
+        "qkv_bias": Key("attention_bias", True),
+        "output_bias": Key("attention_bias", True),
+        "windows": ("every 2", 128),
+        "both_masks": True,
+        "sinks": True,
+        "head_dim": 64,
+    },
+}
+
+# config.json of another model type, whose decoder is one of those above
+ALIASES = {"gemma3": "gemma3_text"}
+
+# Each head has keys and values of its own, whatever the config says.
+_UNGROUPED = ("deepseek_v2", "deepseek_v3", "gpt2", "gpt_neox", "opt")
+
+# The same thing by other names (``attribute_map`` of the configuration classes).
+_NAMES = {
+    "hidden_size": ("n_embd", "d_model"),
+    "num_hidden_layers": ("n_layer", "n_layers", "num_layers"),
+    "num_attention_heads": ("n_head", "n_heads", "num_heads"),
+    "intermediate_size": ("n_inner", "ffn_dim", "ffn_hidden_size"),
+    "max_position_embeddings": ("n_positions", "max_seq_len"),
+    "hidden_act": ("activation_function", "hidden_activation", "activation"),
+}
+
+
+def _value(config: Mapping[str, Any], name: str, default: Any = None) -> Any:
+    for key in (name, *_NAMES.get(name, ())):
+        if config.get(key) is not None:
+            return config[key]
+    return default
+
+
+def _number(config: Mapping[str, Any], name: str) -> int:
+    found = _value(config, name)
+    if not isinstance(found, int) or isinstance(found, bool) or found <= 0:
+        raise UnknownModel(f"config.json of model type {config.get('model_type')!r} states no {name}")
+    return found
+
+
+def known(model_type: str) -> bool:
+    """Whether :func:`hyperparameters` takes this ``model_type``."""
+    return ALIASES.get(model_type, model_type) in STYLES
+
+
+def hyperparameters(config: Mapping[str, Any]) -> Hyperparameters:
+    """From the contents of a ``config.json``.
+
+    Raises UnknownModel for a model type that is not in the table, and where a size is missing.
+    """
+    model_type = config.get("model_type")
+    if not isinstance(model_type, str) or not known(model_type):
+        raise UnknownModel(f"decoders of model type {model_type!r} are not known")
+    model_type = ALIASES.get(model_type, model_type)
+    if isinstance(config.get("text_config"), Mapping):
+        if isinstance(config.get("vision_config"), Mapping):
+            raise UnknownModel(f"the image encoder beside the decoder of {config['model_type']!r} is not known")
+        config = config["text_config"]
+    style = STYLES[model_type]
+    facts = {name: _stated(config, value) for name, value in style.items()}
+    width, heads = _number(config, "hidden_size"), _number(config, "num_attention_heads")
+    layers = _number(config, "num_hidden_layers")
+    head_dim = config.get("head_dim") or facts.get("head_dim") or width // heads
+    inner = _value(config, "intermediate_size")
+    facts.update(
+        model_type=model_type,
+        vocabulary=_number(config, "vocab_size"),
+        width=width,
+        layers=layers,
+        heads=heads,
+        key_value_heads=heads if model_type in _UNGROUPED else config.get("num_key_value_heads") or heads,
+        head_dim=head_dim,
+        intermediate=inner or 4 * width,
+        tied=bool(config.get("tie_word_embeddings", facts.get("tied", False))),
+        activation=_value(config, "hidden_act", facts.get("activation", "silu")),
+        windows=_windows(config, layers, *facts.get("windows", ("none", None))),
+        rotary_dim=_rotary_dim(config, head_dim, style.get("rotary_dim")),
+    )
+    if inner is None and model_type != "gpt2":
+        _number(config, "intermediate_size")
+    for name in ("residual", "score_cap", "logit_cap"):
+        if isinstance(style.get(name), Key):
+            facts[name] = bool(facts[name])
+    if "attention_dropout" not in style:
+        facts["attention_dropout"] = config.get("attention_dropout") or 0.0
+    if model_type == "gpt_neox":
+        facts["residual"] = "parallel_two" if facts["residual"] else "pre"
+    elif model_type == "stablelm":
+        facts["residual"] = "parallel" if facts["residual"] else "pre"
+        if config.get("qk_layernorm"):
+            raise UnknownModel("StableLM with qk_layernorm is not known")
+    elif model_type == "gpt2":
+        facts["positions"] = _number(config, "max_position_embeddings")
+        if config.get("reorder_and_upcast_attn") or config.get("add_cross_attention"):
+            raise UnknownModel("GPT-2 with reorder_and_upcast_attn or cross attention is not known")
+    elif model_type == "opt":
+        facts["positions"] = _number(config, "max_position_embeddings") + 2
+        before = config.get("do_layer_norm_before", True) and not config.get("_remove_final_layer_norm", False)
+        if not before or config.get("word_embed_proj_dim", width) != width:
+            raise UnknownModel("OPT with norms behind its blocks, or embeddings of another width, is not known")
+    elif model_type == "cohere2":
+        windows = facts["windows"]
+        facts["unrotated"] = tuple(number for number in range(layers) if not windows or not windows[number])
+    elif model_type == "cohere" and config.get("use_qk_norm"):
+        facts["query_norm"] = "head_wide"
+    elif model_type == "glm4_moe" and config.get("use_qk_norm"):
+        facts["query_norm"] = "head_together"
+    elif model_type == "phi" and config.get("qk_layernorm"):
+        raise UnknownModel("Phi with qk_layernorm is not known")
+    elif model_type == "smollm3":
+        facts["unrotated"] = _unrotated(config, layers)
+    elif model_type.startswith("deepseek"):
+        facts["latent"] = latent = _latent(config, model_type)
+        facts["head_dim"], facts["rotary_dim"] = latent.plain_dim + latent.rotary_dim, latent.rotary_dim
+        if model_type == "deepseek_v3" and not config.get("rope_interleave", True):
+            facts["rotary"] = "half"
+    facts["experts"] = _experts(config, model_type)
+    return Hyperparameters(**facts)
+
+
+def _stated(config: Mapping[str, Any], value: Any) -> Any:
+    return config.get(value.name, value.default) if isinstance(value, Key) else value
+
+
+def _rotary_dim(config: Mapping[str, Any], head_dim: int, key: Key | None) -> int:
+    """Numbers of a head that are rotated. transformers 5 keeps the share within ``rope_parameters``."""
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    share = rope.get("partial_rotary_factor") if isinstance(rope, Mapping) else None
+    if share is None:
+        share = config.get("partial_rotary_factor")
+    if share is None and key is not None:
+        share = config.get(key.name, key.default)
+    return head_dim if share is None else int(head_dim * share)
+
+
+def _windows(config: Mapping[str, Any], layers: int, kind: str, default: int | None) -> tuple[int, ...]:
+    """The attention window of each layer, 0 for none."""
+    window = config.get("sliding_window", default)
+    if kind == "none" or not window:
+        return ()
+    types = config.get("layer_types")
+    if isinstance(types, (list, tuple)) and len(types) >= layers and kind != "all":
+        return tuple(window if item == "sliding_attention" else 0 for item in types[:layers])
+    if kind == "all":
+        return (window,) * layers
+    if kind == "uses":
+        return (window,) * layers if config.get("use_sliding_window") else ()
+    if kind == "qwen":
+        if not config.get("use_sliding_window"):
+            return ()
+        first = config.get("max_window_layers", 28)
+        return tuple(window if number >= first else 0 for number in range(layers))
+    if kind.startswith("every "):
+        every = config.get("sliding_window_pattern", config.get("_sliding_window_pattern", int(kind.split()[1])))
+        return tuple(window if (number + 1) % every else 0 for number in range(layers))
+    return ()
+
+
+def _unrotated(config: Mapping[str, Any], layers: int) -> tuple[int, ...]:
+    """SmolLM3: layers that do not rotate."""
+    stated = config.get("no_rope_layers")
+    if isinstance(stated, (list, tuple)) and stated:
+        return tuple(number for number, rotates in enumerate(stated[:layers]) if not rotates)
+    interval = config.get("no_rope_layer_interval", 4)
+    return tuple(number for number in range(layers) if (number + 1) % interval == 0)
+
+
+def _latent(config: Mapping[str, Any], model_type: str) -> Latent:
+    return Latent(
+        config.get("q_lora_rank") or 0,
+        _number(config, "kv_lora_rank"),
+        _number(config, "qk_nope_head_dim"),
+        _number(config, "qk_rope_head_dim"),
+        _number(config, "v_head_dim"),
+        model_type == "deepseek_v2",
+    )
+
+
+def _experts(config: Mapping[str, Any], model_type: str) -> Experts | None:
+    if model_type == "mixtral":
+        count = _number(config, "num_local_experts")
+        return Experts(count, _number(config, "num_experts_per_tok"), _number(config, "intermediate_size"))
+    if model_type == "gpt_oss":
+        count = _number(config, "num_local_experts")
+        width = _number(config, "intermediate_size")
+        return Experts(count, _number(config, "num_experts_per_tok"), width, router="chosen", renormalised=False)
+    if model_type in ("deepseek_v2", "deepseek_v3", "glm4_moe"):
+        newer = model_type != "deepseek_v2"
+        grouped = newer or config.get("topk_method") == "group_limited_greedy"
+        width = _number(config, "moe_intermediate_size")
+        return Experts(
+            _number(config, "n_routed_experts"),
+            _number(config, "num_experts_per_tok"),
+            width,
+            router="sigmoid" if newer else "softmax",
+            renormalised=newer and bool(config.get("norm_topk_prob", True)),
+            shared=width * _number(config, "n_shared_experts"),
+            first=config.get("first_k_dense_replace", {"deepseek_v3": 3, "glm4_moe": 1}.get(model_type, 0)),
+            grouped=grouped,
+        )
+    if model_type in ("qwen2_moe", "qwen3_moe", "olmoe"):
+        count = config.get("num_experts") or _number(config, "num_local_experts")
+        inner = "intermediate_size" if model_type == "olmoe" else "moe_intermediate_size"
+        return Experts(
+            count,
+            _number(config, "num_experts_per_tok"),
+            _number(config, inner),
+            router="qwen",
+            renormalised=bool(config.get("norm_topk_prob", False)),
+            shared=_number(config, "shared_expert_intermediate_size") if model_type == "qwen2_moe" else 0,
+            shared_gate=model_type == "qwen2_moe",
+            step=config.get("decoder_sparse_step", 1),
+            dense=tuple(config.get("mlp_only_layers") or ()),
+        )
+    return None

@@ -1,0 +1,994 @@
+"""Runs on several devices: what one rank keeps, gathers and sends while it takes a step.
+
+A :class:`Spread` stands between the training loop (:mod:`memlint.models.step`) and a System. It makes shards of the
+parameters' storages, and gives modules a ``unit`` that runs around each of their calls: outside of what is replayed
+from a template, so a model of 126 equal layers costs what a small one does. Collectives are what they allocate.
+
+Where ranks differ, the one with the largest shards is meant (rank 0). Sources: ``torch/nn/parallel``,
+``torch/distributed/fsdp`` of torch 2.13, and DeepSpeed 0.18, ``deepspeed/runtime/zero``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from math import prod
+from typing import Any, TypeVar
+
+from memlint.dialects.spec import TrainingSpec
+from memlint.meta import autograd
+from memlint.meta.amp import to
+from memlint.meta.nn import Embedding, Module
+from memlint.meta.optim import Optimizer
+from memlint.meta.tape import Label
+from memlint.meta.tensor import DTYPES, DType, Gathered, Shape, Storage, Tensor, float32, state
+from memlint.models import UnknownModel
+from memlint.models.system import System
+from memlint.named_tuple import NamedTuple
+
+MIB = 1 << 20
+# torch/csrc/distributed/c10d/reducer.hpp: the first bucket is small, so that communication starts early.
+FIRST_BUCKET_BYTES = MIB
+
+# DeepSpeed's own choices, in elements (deepspeed/runtime/zero/config.py).
+REDUCE_BUCKET = 500_000_000
+PREFETCH_BUCKET = 50_000_000
+LIVE_PARAMETERS = REUSE_DISTANCE = 1_000_000_000
+PERSISTENCE = 100_000
+SUB_GROUP = 1_000_000_000
+ALIGNMENT = 2  # elements: nccl_start_alignment_factor
+
+Loss = Callable[[Any], Tensor]
+Args = TypeVar("Args")
+
+
+class Plan(NamedTuple):
+    """How states are spread, from the facts of ``docs/facts.md``, Parallelism.
+
+    ranks     data-parallel degree: replicas of the batch
+    shard     ranks that hold the states between them
+    compute   dtype of gathered weights, None where it is that of the weights
+    reduce    dtype in which gradients are reduced, None where it is that of the gradients
+    """
+
+    strategy: str
+    stage: int
+    ranks: int
+    shard: int
+    compute: DType | None
+    reduce: DType | None
+    reshard: bool
+    wrap: tuple[str, ...] | None
+    wrap_elements: int
+    offload_parameters: bool
+    offload_optimizer: bool
+    synchronises_last_only: bool
+
+
+def plan_of(spec: TrainingSpec) -> Plan | None:
+    """None for a run whose states are on one device. Raises UnknownModel for numbers that do not fit."""
+    strategy = spec.get("parallelism.strategy") or "none"
+    stage = spec.get("parallelism.zero_stage")
+    if strategy == "none" or (strategy == "zero" and stage == 0):
+        strategy = "none" if strategy == "none" else "ddp"
+    if strategy not in ("none", "ddp", "fsdp1", "fsdp2", "zero"):
+        raise UnknownModel(f"how {strategy!r} spreads a run is not known")
+    if strategy == "zero" and stage not in (1, 2, 3):
+        raise UnknownModel(f"ZeRO has stages 0 to 3, not {stage!r}")
+    ranks = data_degree(spec)
+    if strategy == "none" or (strategy == "ddp" and ranks == 1):
+        return None
+    shard = spec.get("parallelism.shard") or ranks
+    if ranks % shard:
+        raise UnknownModel(f"parallelism.shard = {shard} does not divide the {ranks} data-parallel ranks")
+    stored, compute = spec.get("parameter_dtype", "float32"), spec.get("compute_dtype", "float32")
+    reduce = spec.get("parallelism.reduce_dtype")
+    wrap = spec.get("parallelism.wrap")
+    offloaded = spec.get("parallelism.cpu_offload", False)
+    return Plan(
+        strategy,
+        stage or 0,
+        ranks,
+        shard,
+        DTYPES[compute] if compute != stored else None,
+        DTYPES[reduce] if reduce in DTYPES and reduce != compute else None,
+        spec.get("parallelism.reshard_after_forward", True),
+        None if wrap is None else () if wrap == "none" else (wrap,) if isinstance(wrap, str) else tuple(wrap),
+        spec.get("parallelism.wrap_elements", 0),
+        offloaded or spec.get("parallelism.offload_parameters", False),
+        offloaded or spec.get("parallelism.offload_optimizer", False),
+        # transformers' Trainer leaves gradients unreduced until the last micro-batch; torch's own default reduces each.
+        spec.get("framework") in ("transformers", "trl"),
+    )
+
+
+def data_degree(spec: TrainingSpec) -> int:
+    """Data-parallel ranks: what is stated, or what the other degrees leave of the devices."""
+    stated = spec.get("parallelism.data")
+    if stated:
+        return int(stated)
+    devices = spec.get("device_count") or spec.get("world_size") or 1
+    others = prod(int(spec.get("parallelism." + kind) or 1) for kind in ("tensor", "pipeline", "context", "ulysses"))
+    return max(1, int(devices) // others)
+
+
+# -- the run as a whole
+
+
+class Spread:
+    """A run on one device; the others change what is theirs.
+
+    optimized   what the optimizer gets
+    autocast    compute dtype of autocast, None for none
+    """
+
+    host_bytes = 0
+
+    def __init__(self, system: System, updated: Sequence[Tensor]) -> None:
+        self.optimized: Sequence[Tensor] = updated
+        self.autocast = system.autocast
+
+    def forward(self, loss: Loss, batch: Any, last: bool) -> Tensor:
+        """``last``: the gradients of this micro-batch complete those of the step."""
+        return loss(batch)
+
+    def evaluate(self, work: Callable[[], Any]) -> Any:
+        return work()
+
+    def backward(self, loss: Tensor) -> None:
+        autograd.backward(loss)
+
+    def step(self, optimizer: Optimizer) -> None:
+        optimizer.step()
+        optimizer.zero_grad()
+
+    def shard_of(self, tensor: Tensor) -> Tensor:
+        """What this rank keeps of a parameter or buffer."""
+        return tensor
+
+
+def spread(spec: TrainingSpec, system: System, updated: Sequence[Tensor], every: Sequence[Tensor]) -> Spread:
+    """Take a system apart for one rank; call it before anything but parameters is on the tape.
+
+    ``updated`` are the parameters that train, ``every`` are all of the model's.
+    """
+    plan = plan_of(spec)
+    if plan is None:
+        return Spread(system, updated)
+    if plan.strategy == "ddp":
+        return Ddp(spec, system, updated)
+    if plan.strategy == "zero":
+        kind: type[ZeroGradients] = ZeroParameters if plan.stage == 3 else ZeroGradients
+        return kind(plan, spec, system, updated, every)
+    return (FlatlySharded if plan.strategy == "fsdp1" else Sharded)(plan, spec, system, updated, every)
+
+
+class Ddp(Spread):
+    """Every rank has everything, and buckets that gradients are reduced in: copies of them, or what they are views
+    of (PyTorch pull request 41954)."""
+
+    def __init__(self, spec: TrainingSpec, system: System, updated: Sequence[Tensor]) -> None:
+        super().__init__(system, updated)
+        views = bool(spec.get("parallelism.gradient_as_bucket_view", False))
+        cap = int(float(spec.get("parallelism.bucket_mb") or 25) * MIB)
+        label = Label("gradients" if views else "communication", "", "bucket")
+        trained = [parameter for parameter in updated if parameter.requires_grad]
+        self.buckets = [_storage(size, label) for size in bucket_bytes(trained, cap)]
+        if views and self.buckets:
+            state.bucket = self.buckets[0]
+
+
+def bucket_bytes(trained: Sequence[Tensor], cap_bytes: int) -> list[int]:
+    """A bucket is closed once it holds its cap. Gradients come in about the reverse of the order of definition."""
+    found: list[int] = []
+    open_bytes, limit = 0, FIRST_BUCKET_BYTES
+    for parameter in reversed(trained):
+        open_bytes += parameter.nbytes
+        if open_bytes >= limit:
+            found.append(open_bytes)
+            open_bytes, limit = 0, cap_bytes
+    return [*found, open_bytes] if open_bytes else found
+
+
+def _storage(size_bytes: int, label: Label) -> Storage:
+    saved, state.label = state.label, label
+    made = Storage(size_bytes, (size_bytes,), 1)
+    state.label = saved
+    return made
+
+
+# -- shards and units
+
+
+class Shards:
+    """Shards of parameters in place of the parameters, whose contents are gathered by command.
+
+    A shard takes the storage, and the number on the tape, that the whole parameter had.
+    """
+
+    def __init__(self, every: Sequence[Tensor], compute: DType | None, ranks: int, rows: bool, on_host: bool) -> None:
+        self.of: dict[int, Tensor] = {}
+        self.host_bytes = 0
+        tape = state.tape
+        for parameter in {id(x): x for x in every}.values():
+            storage = parameter.storage
+            shape = row_shard(parameter.shape, ranks) if rows else (-(-parameter.numel // ranks),)
+            shard = Tensor(shape, parameter.dtype, storage)
+            shard.is_view = False
+            shard.requires_grad = parameter.requires_grad
+            storage.nbytes = shard.nbytes
+            if on_host:
+                self.host_bytes += shard.nbytes
+            tape.sizes[storage.index] = 0 if on_host else shard.nbytes
+            if tape.shapes is not None:
+                tape.shapes[storage.index] = None
+            if compute is not None and parameter.dtype.is_floating:
+                parameter.dtype = compute
+            parameter.storage = Gathered(parameter.nbytes, storage.index)
+            self.of[id(parameter)] = shard
+
+
+def row_shard(shape: Shape, ranks: int) -> Shape:
+    """FSDP2 cuts the first dimension: as many whole rows as the fullest rank gets."""
+    return (-(-int(shape[0]) // ranks), *shape[1:]) if shape else (1,)
+
+
+IDLE, FORWARD, PRE_BACKWARD, POST_BACKWARD = "idle", "forward", "before backward", "after backward"
+
+
+class Unit:
+    """Parameters that are gathered together, around the calls of one module (FSDP2's ``FSDPParamGroup``)."""
+
+    def __init__(self, run: UnitRun, parameters: list[Tensor], path: str, root: bool = False) -> None:
+        self.run = run
+        self.parameters = parameters
+        self.path = path
+        self.root = root
+        self.phase = IDLE
+        self.indices: list[int] = []
+        self.gathered = False
+        self.pending: int | None = None  # the flat buffer of an all-gather that nobody waited for yet
+        self.shards = [run.shards.of[id(parameter)] for parameter in parameters]
+        self.elements = sum(parameter.numel for parameter in parameters)
+        self.ahead = 0  # elements that are gathered already, before the unit's turn
+        self.held: Storage | None = None
+        self.whole: list[int] = []
+
+    # around a call of the module
+
+    def before(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The module's arguments, as it gets them."""
+        if self.phase == PRE_BACKWARD:
+            self.unshard()
+            self.wait()
+            return self.cast(args)
+        args = self.cast(args)
+        self.phase = FORWARD
+        self.unshard()
+        self.wait()
+        self.run.prefetch_forward(self)
+        return _hooked(args, self.post_backward) if state.grad_enabled else args
+
+    def after(self, out: Any) -> Any:
+        if self.phase == PRE_BACKWARD:
+            return out
+        if not self.run.in_backward:
+            if self.run.frees_after_forward(self):
+                self.free()
+            self.indices.append(len(self.run.order))
+            self.run.order.append(self)
+        self.phase = IDLE
+        if state.grad_enabled:
+            if type(out) is tuple:
+                return _hooked(out, self.pre_backward, before=True)
+            return _hooked((out,), self.pre_backward, before=True)[0]
+        return out
+
+    def padded_bytes(self) -> int:
+        """Of the whole unit as it is gathered: every rank's part is as large as the largest."""
+        return sum(
+            shard.numel * self.run.plan.shard * parameter.dtype.itemsize
+            for parameter, shard in zip(self.parameters, self.shards)
+        )
+
+    def cast(self, args: Args) -> Args:
+        dtype = self.run.plan.compute
+        return args if dtype is None else _cast(args, dtype)
+
+    # in the backward pass
+
+    def pre_backward(self) -> None:
+        if self.phase == PRE_BACKWARD:
+            return
+        self.phase = PRE_BACKWARD
+        self.unshard()
+        self.wait()
+        self.run.prefetch_backward(self)
+
+    def post_backward(self) -> None:
+        self.phase = POST_BACKWARD
+        self.run.reduce(self)
+
+    # collectives
+
+    def unshard(self) -> None:
+        if not self.gathered and self.pending is None:
+            self.run.gather(self)
+
+    def wait(self) -> None:
+        if self.pending is not None:
+            self.run.copy_out(self)
+            self.gathered = True
+
+    def free(self) -> None:
+        if self.gathered:
+            for index in self.whole:
+                state.tape.free(index)
+            self.whole = []
+            for parameter, shard in zip(self.parameters, self.shards):
+                parameter.storage.index = shard.storage.index
+            self.gathered = False
+
+    def gradients(self) -> list[Tensor]:
+        """Those that autograd left, no longer held by their parameters."""
+        found = []
+        for parameter in self.parameters:
+            if parameter.grad is not None:
+                found.append(parameter.grad)
+                parameter.grad = None
+        return found
+
+    def module_of(self, shard: Tensor) -> str:
+        return state.tape.labels[shard.storage.index].module
+
+
+def _cast(args: Any, dtype: DType) -> Any:
+    if type(args) is Tensor:
+        return to(args, dtype) if args.dtype.is_floating else args
+    return tuple([_cast(item, dtype) for item in args]) if type(args) is tuple else args
+
+
+def _hooked(args: tuple[Any, ...], hook: Callable[[], None], before: bool = False) -> tuple[Any, ...]:
+    """The same tensors behind a node that calls ``hook`` when their gradients are there: once all of them are, or,
+    with ``before``, for each."""
+    found: list[Tensor] = []
+    _tracked(args, found)
+    if not found:
+        return args
+    made = []
+    for x in found:
+        alias = Tensor(x.shape, x.dtype, x.storage, x.strides)
+        alias.is_view = x.is_view
+        made.append(alias)
+
+    def one(gradient: Tensor) -> list[Tensor | None]:
+        hook()
+        return [gradient]
+
+    def several(gradients: list[Tensor | None]) -> list[Tensor | None]:
+        hook()
+        return list(gradients)
+
+    if before or len(made) == 1:
+        for alias, x in zip(made, found):
+            autograd.record(alias, (x,), (), one)
+    else:
+        autograd.record(made, found, (), several)
+    replacement = iter(made)
+    return tuple([_replaced(item, replacement) for item in args])
+
+
+def _tracked(args: tuple[Any, ...], found: list[Tensor]) -> None:
+    for item in args:
+        if type(item) is Tensor:
+            if item.requires_grad:
+                found.append(item)
+        elif type(item) is tuple:
+            _tracked(item, found)
+
+
+def _replaced(item: Any, replacement: Iterator[Tensor]) -> Any:
+    if type(item) is Tensor:
+        return next(replacement) if item.requires_grad else item
+    return tuple([_replaced(part, replacement) for part in item]) if type(item) is tuple else item
+
+
+def units_of(model: Module, plan: Plan) -> list[Module]:
+    """The modules below the root that are gathered one at a time.
+
+    Without a word those of lists of equal blocks; what a config calls its layers' class are these too, as models of
+    this package have names of their own. ``parallelism.wrap_elements``: modules of so many parameters, inner first.
+    """
+    if plan.wrap_elements and plan.wrap is None:
+        return _large(model, plan.wrap_elements)
+    if plan.wrap == ():
+        return []
+    found: list[Module] = []
+    if plan.wrap is not None and any(name.endswith("Embedding") for name in plan.wrap):
+        found += [module for module in model.modules() if isinstance(module, Embedding)]
+    if plan.wrap is None or not all(name.endswith("Embedding") for name in plan.wrap):
+        found += _blocks(model)
+    return found
+
+
+def _blocks(module: Module) -> list[Module]:
+    found: list[Module] = []
+    for value in module.__dict__.values():
+        if isinstance(value, (list, tuple)) and value and all(isinstance(item, Module) for item in value):
+            alike = len(value) > 1 and len({type(item) for item in value}) == 1
+            for item in value:
+                found += [item] if alike and item.tensors() else _blocks(item)
+        elif isinstance(value, Module):
+            found += _blocks(value)
+    return found
+
+
+def _large(model: Module, least: int) -> list[Module]:
+    """torch/distributed/fsdp/wrap.py, size_based_auto_wrap_policy: what is left of a module, once its large children
+    are units."""
+    found: list[Module] = []
+
+    def left(module: Module, root: bool) -> int:
+        own = [x.numel for x in module.__dict__.values() if type(x) is Tensor and x.requires_grad]
+        rest = sum(own) + sum(left(child, False) for _, child in module.children())
+        if rest >= least and not root:
+            found.append(module)
+            return 0
+        return rest
+
+    left(model, True)
+    return found
+
+
+class UnitRun(Spread):
+    """A run whose parameters are gathered unit by unit."""
+
+    unit: type[Unit] = Unit
+    rows = True
+
+    def __init__(
+        self, plan: Plan, spec: TrainingSpec, system: System, updated: Sequence[Tensor], every: Sequence[Tensor]
+    ) -> None:
+        super().__init__(system, updated)
+        self.plan = plan
+        self.order: list[Unit] = []
+        self.in_backward = False
+        self.reduces = True
+        self.retained: int | None = None  # FSDP2's all_gather_state: freed by the next copy-out
+        if plan.compute is not None and not spec.get("autocast", False):
+            self.autocast = None  # what is gathered, and what goes into a unit, is cast already
+        self.shards = Shards(every, self.weights_dtype(), plan.shard, self.rows, plan.offload_parameters)
+        self.host_bytes = self.shards.host_bytes
+        self.units = self._make_units(system.model, list({id(x): x for x in every}.values()))
+        self.optimized = self.optimizer_parameters(updated)
+
+    def weights_dtype(self) -> DType | None:
+        return self.plan.compute
+
+    def optimizer_parameters(self, updated: Sequence[Tensor]) -> Sequence[Tensor]:
+        shards = [self.shards.of[id(x)] for x in updated]
+        if not self.plan.offload_optimizer:
+            return shards
+        self.host_bytes += sum(2 * shard.nbytes for shard in shards if shard.requires_grad)
+        return ()
+
+    def _make_units(self, model: Module, every: list[Tensor]) -> list[Unit]:
+        """The root's last."""
+        left = {id(x): x for x in every}
+        found: list[Unit] = []
+        chosen = units_of(model, self.plan)
+        for module in reversed(chosen):  # inner ones, which come later, before outer ones
+            own = [left.pop(id(x)) for x in module.tensors() if id(x) in left]
+            if own:
+                module.unit = self.unit(self, own, module.path)
+                found.insert(0, module.unit)
+        _no_template_around(model)
+        self.root = self.unit(self, list(left.values()), model.path, root=True)
+        return [*found, self.root]
+
+    def forward(self, loss: Loss, batch: Any, last: bool) -> Tensor:
+        self.reduces = last or not self.plan.synchronises_last_only
+        root = self.root
+        root.before(())
+        out = loss(root.cast(batch))
+        if root.parameters:
+            out = root.after(out)
+        self.finish_forward()
+        return out
+
+    def evaluate(self, work: Callable[[], Any]) -> Any:
+        self.root.before(())
+        out = work()
+        self.root.phase = IDLE
+        self.finish_forward()
+        return out
+
+    def finish_forward(self) -> None:
+        if self.retained is not None:
+            state.tape.free(self.retained)
+            self.retained = None
+
+    def backward(self, loss: Tensor) -> None:
+        self.in_backward = True
+        try:
+            autograd.backward(loss)
+            for unit in (self.root, *self.units[:-1]):
+                if unit.phase != POST_BACKWARD:
+                    unit.post_backward()
+                unit.phase = IDLE
+                unit.indices.clear()
+                if unit.pending is not None:
+                    state.tape.free(unit.pending)
+                    unit.pending = None
+            self.finish_backward()
+        finally:
+            self.in_backward = False
+        self.order.clear()
+
+    def shard_of(self, tensor: Tensor) -> Tensor:
+        return self.shards.of.get(id(tensor), tensor)
+
+    # what strategies do differently
+
+    def prefetch_forward(self, unit: Unit) -> None:
+        """Nothing."""
+
+    def frees_after_forward(self, unit: Unit) -> bool:
+        return self.plan.reshard and not unit.root
+
+    def prefetch_backward(self, unit: Unit) -> None:
+        if unit.indices:
+            index = unit.indices.pop()
+            if index > 0:
+                self.order[index - 1].unshard()
+
+    def gather(self, unit: Unit) -> None:
+        raise NotImplementedError
+
+    def copy_out(self, unit: Unit) -> None:
+        raise NotImplementedError
+
+    def reduce(self, unit: Unit) -> None:
+        raise NotImplementedError
+
+    def finish_backward(self) -> None:
+        """Nothing."""
+
+
+def _no_template_around(module: Module) -> bool:
+    """What a unit does has no place in a template: modules that contain one are simulated. Whether there is one."""
+    inside = [_no_template_around(child) for _, child in module.children()]
+    if any(inside):
+        module.replay_after = None
+    return any(inside) or module.unit is not None
+
+
+# -- FSDP2
+
+
+class Sharded(UnitRun):
+    """``fully_shard``: ``torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py`` and ``_fsdp_collectives.py``."""
+
+    def __init__(
+        self, plan: Plan, spec: TrainingSpec, system: System, updated: Sequence[Tensor], every: Sequence[Tensor]
+    ) -> None:
+        self.scattered: int | None = None  # the last unit's reduce-scatter input
+        self.all_reduced: list[int] = []
+        super().__init__(plan, spec, system, updated, every)
+
+    def gather(self, unit: Unit) -> None:
+        if not unit.parameters:
+            return
+        tape, ranks = state.tape, self.plan.shard
+        label = Label("communication", unit.path, "all_gather")
+        whole = unit.padded_bytes()
+        if ranks == 1:
+            unit.pending = tape.allocate(0, label)
+            return
+        cast = None
+        if self.plan.compute is not None or self.plan.offload_parameters:
+            cast = tape.allocate(whole // ranks, Label("communication", unit.path, "cast"))
+        unit.pending = tape.allocate(whole, label)
+        if cast is not None:
+            tape.free(cast)
+
+    def copy_out(self, unit: Unit) -> None:
+        tape = state.tape
+        assert unit.pending is not None
+        before = None
+        if unit.phase == FORWARD:
+            before, self.retained = self.retained, None  # a local name holds it until wait_for_unshard returns
+        for parameter, shard in zip(unit.parameters, unit.shards):
+            label = Label("communication", unit.module_of(shard), "unsharded")
+            size = shard.numel * self.plan.shard * parameter.dtype.itemsize
+            parameter.storage.index = tape.allocate(size, label)
+            unit.whole.append(parameter.storage.index)
+        if unit.phase == FORWARD:
+            self.retained = unit.pending
+        else:
+            tape.free(unit.pending)
+        if before is not None:
+            tape.free(before)
+        unit.pending = None
+
+    def reduce(self, unit: Unit) -> None:
+        tape, ranks = state.tape, self.plan.shard
+        if not self.reduces:
+            unit.free()
+            self._widen(unit)
+            return
+        trained = [(p, s) for p, s in zip(unit.parameters, unit.shards) if p.grad is not None]
+        gradients = unit.gradients()
+        unit.free()
+        self._finish_scatter()
+        if not gradients:
+            return
+        dtype = self.plan.reduce or gradients[0].dtype
+        padded = sum(shard.numel for _, shard in trained) * ranks
+        self.scattered = tape.allocate(padded * dtype.itemsize, Label("communication", unit.path, "reduce_scatter"))
+        gradients.clear()
+        stored = trained[0][1].dtype
+        same = dtype is stored
+        label = Label("gradients", unit.path, "shard")
+        reduced = _storage(padded // ranks * dtype.itemsize, label if same else _reduced(unit))
+        if not same:
+            narrow, reduced = reduced, _storage(padded // ranks * stored.itemsize, label)
+            if self.plan.ranks > self.plan.shard:
+                unit.held = narrow  # FSDPParamGroup._all_reduce_state
+            del narrow
+        if self.plan.offload_parameters:
+            return
+        for _, shard in trained:
+            if shard.grad is None:
+                shard.grad = Tensor(shard.shape, stored, reduced)
+
+    def _widen(self, unit: Unit) -> None:
+        """Gradients that wait for the last micro-batch are kept in the dtype of reduction."""
+        dtype = self.plan.reduce
+        for parameter in unit.parameters:
+            if parameter.grad is not None and dtype is not None and parameter.grad.dtype is not dtype:
+                saved, state.label = state.label, Label("gradients", unit.path, "unsharded")
+                parameter.grad = Tensor(parameter.shape, dtype)
+                state.label = saved
+
+    def _finish_scatter(self) -> None:
+        if self.scattered is not None:
+            state.tape.free(self.scattered)
+            self.scattered = None
+
+    def finish_backward(self) -> None:
+        self._finish_scatter()
+        for unit in self.units:
+            unit.held = None
+
+
+def _reduced(unit: Unit) -> Label:
+    return Label("communication", unit.path, "reduced")
+
+
+# -- FSDP1
+
+
+class FlatlySharded(UnitRun):
+    """``FullyShardedDataParallel``: the parameters of a unit are one flat parameter
+    (``torch/distributed/fsdp/_flat_param.py`` and ``_runtime_utils.py``)."""
+
+    rows = False
+
+    def __init__(
+        self, plan: Plan, spec: TrainingSpec, system: System, updated: Sequence[Tensor], every: Sequence[Tensor]
+    ) -> None:
+        self.backward_prefetch = str(spec.get("parallelism.backward_prefetch") or "BACKWARD_PRE").upper()
+        self.forward_prefetch = bool(spec.get("parallelism.forward_prefetch", False))
+        self.forward_order: list[Unit] = []  # of the steps before
+        super().__init__(plan, spec, system, updated, every)
+        self.forward_order = [unit for unit in self.units if not unit.root and unit.parameters]
+
+    def gather(self, unit: Unit) -> None:
+        if not unit.parameters:
+            return
+        tape = state.tape
+        whole = unit.padded_bytes()
+        cast = None
+        if self.plan.compute is not None or self.plan.offload_parameters:
+            cast = tape.allocate(whole // self.plan.shard, Label("communication", unit.path, "cast"))
+        unit.pending = tape.allocate(whole, Label("communication", unit.path, "unsharded"))
+        if cast is not None:
+            tape.free(cast)
+
+    def copy_out(self, unit: Unit) -> None:
+        """Parameters are views of what was gathered."""
+        assert unit.pending is not None
+        unit.whole = [unit.pending]
+        for parameter in unit.parameters:
+            parameter.storage.index = unit.pending
+        unit.pending = None
+
+    def prefetch_forward(self, unit: Unit) -> None:
+        if self.forward_prefetch and unit in self.forward_order:
+            place = self.forward_order.index(unit) + 1
+            if place < len(self.forward_order):
+                self.forward_order[place].unshard()
+
+    def prefetch_backward(self, unit: Unit) -> None:
+        if self.backward_prefetch.endswith("PRE"):
+            super().prefetch_backward(unit)
+
+    def reduce(self, unit: Unit) -> None:
+        trained = [shard for p, shard in zip(unit.parameters, unit.shards) if p.grad is not None]
+        if not self.reduces:
+            if self.plan.reshard:
+                unit.free()
+            return
+        gradients = unit.gradients()
+        if not gradients:
+            unit.free()
+            return
+        elements = sum(shard.numel for shard in trained) * self.plan.shard
+        compute = gradients[0].dtype
+        flat = _storage(elements * compute.itemsize, Label("gradients", unit.path, "unsharded"))
+        gradients.clear()
+        unit.free()
+        if self.backward_prefetch.endswith("POST"):
+            super().prefetch_backward(unit)
+        dtype = self.plan.reduce or compute
+        if dtype is not compute:
+            flat = _storage(elements * dtype.itemsize, Label("communication", unit.path, "reduce_scatter"))
+        stored = trained[0].dtype
+        label = Label("gradients", unit.path, "shard")
+        size = elements // self.plan.shard
+        reduced = _storage(size * dtype.itemsize, label if dtype is stored else _reduced(unit))
+        if dtype is not stored:
+            reduced = _storage(size * stored.itemsize, label)
+        del flat
+        if self.plan.offload_parameters:
+            return
+        for shard in trained:
+            if shard.grad is None:
+                shard.grad = Tensor(shard.shape, stored, reduced)
+
+
+# -- ZeRO
+
+
+class ZeroGradients(Spread):
+    """ZeRO 1 and 2 (``stage_1_and_2.py``): whole weights; an fp32 copy of a share of them, which the optimizer works
+    on; in stage 2 gradients go through a bucket as they come, and only this rank's share of them stays."""
+
+    def __init__(
+        self, plan: Plan, spec: TrainingSpec, system: System, updated: Sequence[Tensor], every: Sequence[Tensor]
+    ) -> None:
+        Spread.__init__(self, system, updated)
+        self.plan = plan
+        trained = self.trained = [parameter for parameter in updated if parameter.requires_grad]
+        self.dtype = trained[0].dtype if trained else float32
+        total = sum(parameter.numel for parameter in trained)
+        self.share = self.share_of(trained, total)
+        elements = int(spec.get("parallelism.reduce_bucket_elements") or REDUCE_BUCKET)
+        self.contiguous = spec.get("parallelism.contiguous_gradients", True) or plan.offload_optimizer
+        self.bucket_elements = elements if self.contiguous else min(elements, total)
+        self.buckets = 2 if spec.get("parallelism.overlap", plan.stage == 3) and self.contiguous else 1
+        self.gradients: Storage | None = None
+        self.masters = self._masters(spec)
+        if plan.offload_optimizer:
+            self.host_bytes = self.share * (3 * float32.itemsize + self.dtype.itemsize)
+        self.optimized = self.masters
+
+    def share_of(self, trained: Sequence[Tensor], total: int) -> int:
+        """Elements that this rank's optimizer works on."""
+        aligned = ALIGNMENT * self.plan.shard
+        return -(-total // aligned) * ALIGNMENT
+
+    def _masters(self, spec: TrainingSpec) -> list[Tensor]:
+        """The fp32 copies, by sub-group in stage 3."""
+        if self.plan.offload_optimizer:
+            return []
+        most = int(spec.get("parallelism.sub_group_elements") or SUB_GROUP) if self.plan.stage == 3 else self.share
+        left, found = self.share, []
+        saved, state.label = state.label, Label("optimizer", "", "master weights")
+        while left > 0:
+            master = Tensor((min(left, most),), float32)
+            master.requires_grad = True
+            found.append(master)
+            left -= most
+        state.label = saved
+        return found
+
+    def backward(self, loss: Tensor) -> None:
+        bucket = Label("communication", "", "reduce bucket")
+        size = self.bucket_elements * self.dtype.itemsize
+        held = [_storage(size, bucket) for _ in range(self.buckets)]
+        second = self.plan.stage == 2
+        share = None
+        if second:
+            state.bucket = held[0]
+            if not self.plan.offload_optimizer:
+                share = self._share()
+        autograd.backward(loss)
+        state.bucket = None
+        if second:
+            self._forget()
+            self.gradients = self.gradients or share
+        del held, share
+
+    def _share(self) -> Storage:
+        return _storage(self.share * self.dtype.itemsize, Label("gradients", "", "partition"))
+
+    def _forget(self) -> None:
+        for parameter in self.trained:
+            parameter.grad = None
+
+    def step(self, optimizer: Optimizer) -> None:
+        if self.plan.stage == 1 and not self.plan.offload_optimizer:
+            self.gradients = self._share()  # the rest is reduced, and let go of
+        self._forget()
+        if not self.masters:
+            return
+        if self.plan.stage < 3:
+            self._update(optimizer, self.masters[0])
+            self.gradients = None
+            self.masters[0].grad = None
+            return
+        for master in self.masters:
+            self._update(optimizer, master)
+            master.grad = None
+
+    def _update(self, optimizer: Optimizer, master: Tensor) -> None:
+        """The share of the gradients in one piece, then in fp32."""
+        label = Label("gradients", "", "fp32 partition")
+        flat = _storage(master.numel * self.dtype.itemsize, label)
+        if self.dtype is not float32:
+            flat = _storage(master.nbytes, label)
+        if self.plan.stage < 3:
+            self.gradients = None
+        master.grad = Tensor(master.shape, float32, flat)
+        optimizer.step()
+
+
+class ZeroParameters(ZeroGradients, UnitRun):
+    """ZeRO 3 (``stage3.py``, ``partitioned_param_coordinator.py``): parameters are gathered too.
+
+    DeepSpeed fetches module by module; here it is layer by layer, which with activation checkpointing is what
+    happens in the backward pass. A layer whose next use is near is not let go of (``stage3_max_reuse_distance``).
+    """
+
+    rows = False
+
+    def __init__(
+        self, plan: Plan, spec: TrainingSpec, system: System, updated: Sequence[Tensor], every: Sequence[Tensor]
+    ) -> None:
+        self.persistence = int(_stated(spec, "parallelism.persistence_elements", PERSISTENCE))
+        self.prefetch = int(_stated(spec, "parallelism.prefetch_bucket_elements", PREFETCH_BUCKET))
+        self.live = int(_stated(spec, "parallelism.live_parameter_elements", LIVE_PARAMETERS))
+        self.reuse = int(_stated(spec, "parallelism.reuse_distance_elements", REUSE_DISTANCE))
+        self.fetched: dict[int, int] = {}
+        UnitRun.__init__(self, plan, spec, system, updated, every)
+        self.course = [unit for unit in self.units if unit.parameters]
+        ZeroGradients.__init__(self, plan, spec, system, updated, every)
+        self.host_bytes += self.shards.host_bytes
+        if not plan.offload_optimizer:
+            self.gradients = self._share()
+        self.bucket = _storage(self.bucket_elements * self.dtype.itemsize, Label("communication", "", "reduce bucket"))
+        for parameter in self.kept:
+            shard = self.shards.of[id(parameter)]
+            module = state.tape.labels[shard.storage.index].module
+            label = Label("parameters", module, "persistent")
+            parameter.storage.index = state.tape.allocate(parameter.nbytes, label)
+
+    def weights_dtype(self) -> DType | None:
+        return None  # DeepSpeed's weights have the dtype of computation already
+
+    def optimizer_parameters(self, updated: Sequence[Tensor]) -> Sequence[Tensor]:
+        return ()
+
+    def share_of(self, trained: Sequence[Tensor], total: int) -> int:
+        return sum(self.shards.of[id(parameter)].numel for parameter in trained)
+
+    def _make_units(self, model: Module, every: list[Tensor]) -> list[Unit]:
+        """Embeddings and layers; what is left comes with the first module that has some of it, after the layers."""
+        self.kept = [x for x in every if x.numel <= self.persistence]
+        left = {id(x): x for x in every if x.numel > self.persistence}
+        found: list[Unit] = []
+        blocks = _blocks(model)
+        tied = _shared(model)
+        tables = [m for m in model.modules() if isinstance(m, Embedding) and id(m.weight) not in tied]
+        for module in (*tables, *blocks):
+            own = [left.pop(id(x)) for x in module.tensors() if id(x) in left]
+            if own:
+                module.unit = self.unit(self, own, module.path)
+                found.append(module.unit)
+        self.root = self.unit(self, [], model.path, root=True)
+        rest = list(left.values())
+        after = [child for _, child in model.children() if child.unit is None and child.tensors()]
+        if rest and after and not any(id(x) in tied for x in rest):
+            after[0].unit = self.unit(self, rest, after[0].path)
+            found.append(after[0].unit)
+        else:
+            self.root.parameters = rest
+            self.root.shards = [self.shards.of[id(x)] for x in rest]
+        _no_template_around(model)
+        return [*found, self.root]
+
+    def gather(self, unit: Unit) -> None:
+        if unit.parameters:
+            whole = unit.padded_bytes() - unit.ahead * unit.parameters[0].dtype.itemsize
+            unit.pending = state.tape.allocate(max(whole, 0), Label("communication", unit.path, "all_gather"))
+
+    def copy_out(self, unit: Unit) -> None:
+        tape = state.tape
+        assert unit.pending is not None
+        for parameter, shard in zip(unit.parameters, unit.shards):
+            label = Label("communication", unit.module_of(shard), "unsharded")
+            parameter.storage.index = tape.allocate(parameter.nbytes, label)
+            unit.whole.append(parameter.storage.index)
+        tape.free(unit.pending)
+        unit.pending = None
+        self._let_go(unit)
+
+    def _let_go(self, unit: Unit) -> None:
+        if unit.ahead:
+            state.tape.free(self.fetched.pop(id(unit)))
+            unit.ahead = 0
+
+    def _ahead(self, units: Sequence[Unit]) -> None:
+        """Gather what comes next, parameter by parameter, until the prefetch bucket is full or enough are alive."""
+        live = sum(unit.elements if unit.gathered else unit.ahead for unit in self.course)
+        most, ahead = min(self.prefetch, self.live - live), 0
+        for unit in units:
+            if ahead >= most:
+                return
+            if unit.gathered or unit.pending is not None or unit.ahead:
+                continue
+            before = ahead
+            for parameter in unit.parameters:
+                if ahead < most:
+                    ahead += parameter.numel
+            unit.ahead = ahead - before
+            size = unit.ahead * unit.parameters[0].dtype.itemsize
+            self.fetched[id(unit)] = state.tape.allocate(size, Label("communication", unit.path, "all_gather"))
+
+    def prefetch_forward(self, unit: Unit) -> None:
+        if unit in self.course:
+            self._ahead(self.course[self.course.index(unit) + 1 :])
+
+    def prefetch_backward(self, unit: Unit) -> None:
+        if unit in self.course:
+            self._ahead(self.course[: self.course.index(unit)][::-1])
+
+    def frees_after_forward(self, unit: Unit) -> bool:
+        if unit.root or not state.grad_enabled:
+            return not unit.root
+        after = self.course[self.course.index(unit) + 1 :]
+        return 2 * sum(other.elements for other in after) >= self.reuse
+
+    def reduce(self, unit: Unit) -> None:
+        unit.free()
+        trained = [parameter for parameter in unit.parameters if parameter.grad is not None]
+        if trained:
+            # reduce_scatter_coalesced sorts what is in the bucket by rank, in a copy
+            elements = min(sum(parameter.numel for parameter in trained), self.bucket_elements)
+            label = Label("communication", unit.path, "reduce_scatter")
+            state.tape.free(state.tape.allocate(elements * self.dtype.itemsize, label))
+            for parameter in trained:
+                parameter.grad = None
+
+    def backward(self, loss: Tensor) -> None:
+        state.bucket = self.bucket
+        UnitRun.backward(self, loss)
+        state.bucket = None
+        self._forget()
+
+
+def _stated(spec: TrainingSpec, name: str, default: int) -> Any:
+    value = spec.get(name)
+    return default if value is None or isinstance(value, str) else value
+
+
+def _shared(model: Module) -> set[int]:
+    """Tensors that have more than one name, or none that a module of the upper level does not share."""
+    seen: set[int] = set()
+    found: set[int] = set()
+    for _, tensor in model.named_tensors():
+        (found if id(tensor) in seen else seen).add(id(tensor))
+    if getattr(model, "lm_head", True) is None:  # the head multiplies by the embedding
+        found.update(id(m.weight) for m in model.modules() if isinstance(m, Embedding))
+    return found
