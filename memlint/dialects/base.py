@@ -10,14 +10,20 @@ The Python half is a module of this folder with any of these functions, found by
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 from memlint.dialects import schema as schemas
 from memlint.dialects.schema import ANNOTATION, Key, Schema
 from memlint.dialects.spec import ASSUMED, DEFAULT, WRITTEN, Fact, Missing, TrainingSpec
 from memlint.documents import arguments
-from memlint.documents.node import Command, Document, Node, Unresolved
+from memlint.documents.node import Command, Document, Node, Span, Unresolved
 from memlint.named_tuple import NamedTuple
+
+# A tree that stands for itself: no text is behind it.
+_MAX_BASES = 16  # files that a config builds on
+
+NO_DOCUMENT = Document("", "yaml", "", Node({}, Span("", 1, 1, 1, 1)))
 
 
 class Match(NamedTuple):
@@ -35,13 +41,23 @@ class Match(NamedTuple):
 
 
 class Dialect:
-    def __init__(self, schema: Schema, module: Any = None) -> None:
-        """``schema`` is the whole schema; ``module`` stands in for the Python half that it names."""
-        self.schema = schema
-        self.header: dict[str, Any] = schema[ANNOTATION]
+    def __init__(self, schema: Schema | str, module: Any = None) -> None:
+        """``schema`` is the whole schema, or the name of a family, whose schema is then read when a file first needs
+        more of it than its header; ``module`` stands in for the Python half that it names.
+
+        Raises KeyError for a family that has no schema.
+        """
+        self._schema = None if isinstance(schema, str) else schema
+        self.header: dict[str, Any] = schemas.header(schema) if isinstance(schema, str) else schema[ANNOTATION]
         self.family: str = self.header["family"]
         self._module = module
         self._keys: tuple[Key, ...] | None = None
+
+    @property
+    def schema(self) -> Schema:
+        if self._schema is None:
+            self._schema = schemas.load(self.family)
+        return self._schema
 
     @property
     def module(self) -> Any:
@@ -75,8 +91,13 @@ class Dialect:
 
     def _match_tree(self, document: Document) -> Match | None:
         signature = self.header.get("signature", {})
+        if signature.get("members") and document.format == "python":
+            return next(iter(self.members(document)), None)
         if not signature.get("class"):
             score = signature_score(signature, document.root)
+            if not score and any(part in document.text for part in signature.get("text", ())):
+                taken = any(find(document.root, key) is not None for key in signature.get("none", ()))
+                score = 0 if taken or not document.root.is_mapping else 1
             return Match(score, document, document.root) if score else None
         best: Match | None = None
         if isinstance(document.root.value, dict):
@@ -86,21 +107,54 @@ class Dialect:
                     best = Match(score, document, child)
         return best
 
+    def members(self, document: Document) -> list[Match]:
+        """The runs of a Python module whose functions each return one, in order; [] for any other file."""
+        signature = self.header.get("signature", {})
+        if not signature.get("members") or document.format != "python" or not isinstance(document.root.value, dict):
+            return []
+        children = [node for node in document.root.value.values() if node.is_mapping]
+        scored = ((signature_score(signature, node), node) for node in children)
+        return [Match(score, document, node) for score, node in scored if score]
+
     def _match_command(self, document: Document, command: Command) -> Match | None:
         signature = self.header.get("signature", {})
         program = signature.get("program", "")
-        if program and not re.search(program, str(command.program.value)):
+        if program and not _is_called(program, str(command.program.value)):
+            return None
+        if "other" in signature and _is_called(signature["other"], _called(command)):
             return None
         bonus = 1 if program else 0
+        if "programs" in signature and _is_called(signature["programs"], _called(command)):
+            bonus = 2
+        if "launcher" in signature:
+            named_so = any(re.search(signature["launcher"], one.name) for one in command.launchers)
+            return Match(0, document, command.options, command) if named_so else None
+        # A list of names is of programs that others share (train.py): their options decide, and cheaply.
+        certain = bonus > 1 or (bonus and isinstance(program, str))
+        if not certain and not _may_match(signature, command) and not self._names_python(command):
+            return None
         options = self.options(command)
         for key in self.keys:
-            if "companion" not in key.annotation or key.annotation.get("graft") or len(key.path) != 1:
+            if "companion" not in key.annotation or key.annotation.get("graft"):
                 continue
-            named = child(options, key.names)
+            if len(key.path) != 1 and not self.header.get("dotted"):
+                continue
+            named = lookup(options, key)
+            if named is None:
+                named = command.environment.get(key.annotation.get("environment", ""))
             if named is not None:
                 return self._match_companion(document, command, options, named, bonus)
+        if self.header.get("positional"):
+            named = self._positional(command)
+            if named is not None:
+                found = self._match_companion(document, command, options, named, bonus)
+                if found is not None:
+                    return found
+        if self.header.get("overrides"):
+            _, rest = arguments.split(command.words, self._takes())
+            options = _overlaid(options, rest, document)
         score = signature_score(signature, options)
-        if not score and not (program and not _has_keys(signature)):
+        if not score and bonus < 2 and not (program and not _has_keys(signature)):
             return None
         return Match(max(score, 1) + bonus, document, options, command)
 
@@ -117,26 +171,60 @@ class Dialect:
         if other is None:
             if not bonus:  # nothing but an option's name speaks for the family
                 return None
-            gap = Missing("--" + named.key_path, named.key_span or named.span, reason)
+            key = "--" + named.key_path if named.key_path else str(named.value)
+            gap = Missing(key, named.key_span or named.span, reason)
             return Match(bonus, document, options, command, None, (gap,))
-        found = self._match_tree(other)
+        found = self._match_tree(other) or self._match_both(other, options, bonus)
         if found is None:
             return None
         sources = {document.path: document.text, **document.sources, other.path: other.text, **other.sources}
         other = found.document._replace(sources=sources)
-        return Match(found.score + bonus, other, found.root, command, options)
+        root = found.root
+        if self.header.get("overrides"):
+            _, rest = arguments.split(command.words, self._takes())
+            root = _overlaid(root, rest, document)
+        return Match(found.score + bonus, other, root, command, options)
 
-    def options(self, command: Command) -> Node:
-        """The options of a command, with the types that the schema gives them, as argparse would read them."""
-        stated = schemas.properties(self.schema, self.schema)
+    def _match_both(self, other: Document, options: Node, bonus: int) -> Match | None:
+        """A file and options that fit the signature only together, or belong to a program of the family."""
+        signature = self.header.get("signature", {})
+        if signature.get("class") or not isinstance(other.root.value, dict) or not isinstance(options.value, dict):
+            return None
+        both = Node({**other.root.value, **options.value}, other.root.span)
+        score = signature_score(signature, both)
+        return Match(max(score, 1), other, other.root) if score or bonus > 1 else None
+
+    def _positional(self, command: Command) -> Node | None:
+        """The word of a command that names a file and belongs to no option: ``run_clm.py args.json``."""
+        if self.header["positional"] == "python" and not self._names_python(command):
+            return None
+        suffixes = (".py",) if self.header["positional"] == "python" else _CONFIG_SUFFIXES
+        _, rest = arguments.split(command.words, self._takes())
+        return next((word for word in rest if _names_a_config(word.value, suffixes)), None)
+
+    def _names_python(self, command: Command) -> bool:
+        """Whether a command names a Python module that could be its config: ``train.py config/small.py``."""
+        if self.header.get("positional") != "python":
+            return False
+        return any(_names_a_config(word.value, (".py",)) for word in command.words)
+
+    def _spellings(self) -> dict[str, tuple[str, Schema, frozenset[str]]]:
+        """Every spelling of a top-level key -> (the key, its schema, its types)."""
         by_name: dict[str, tuple[str, Schema, frozenset[str]]] = {}
-        for name, value in stated.items():
+        for name, value in schemas.properties(self.schema, self.schema).items():
             resolved = schemas.resolve(value, self.schema)
             kinds = schemas.types(resolved, self.schema)
             for spelling in (name, *resolved.get(ANNOTATION, {}).get("aliases", ())):
                 by_name.setdefault(spelling, (name, resolved, kinds))
+        return by_name
+
+    def _takes(self) -> Callable[[str], str]:
+        """How many words an option takes, by its name."""
+        by_name = self._spellings()
 
         def takes(name: str) -> str:
+            if name not in by_name:
+                name = name.replace("-", "_")
             _, value, kinds = by_name.get(name, ("", {}, frozenset()))
             if value.get(ANNOTATION, {}).get("flag"):
                 return arguments.SWITCH
@@ -144,32 +232,80 @@ class Dialect:
                 return arguments.MANY
             if kinds and kinds <= {"boolean", "null"}:
                 return arguments.BOOLEAN
-            if name.startswith(("no_", "no-")) and "boolean" in by_name.get(name[3:], ("", {}, ()))[2]:
+            if name.startswith("no_") and "boolean" in by_name.get(name[3:], ("", {}, ()))[2]:
                 return arguments.SWITCH
             return arguments.ONE
 
+        if not self.header.get("dotted"):
+            return takes
+        inside = self._inside()
+
+        def takes_inside(name: str) -> str:
+            _, value = inside.get(name.replace("-", "_"), ((), {}))
+            if name in by_name or not value:
+                return takes(name)
+            kinds = schemas.types(value, self.schema)
+            return arguments.BOOLEAN if kinds and kinds <= {"boolean", "null"} else arguments.ONE
+
+        return takes_inside
+
+    def _inside(self) -> dict[str, tuple[tuple[str, ...], Schema]]:
+        """Dotted names of the keys inside tables -> their paths and schemas."""
+        found: dict[str, tuple[tuple[str, ...], Schema]] = {}
+
+        def walk(schema: Schema, path: tuple[str, ...]) -> None:
+            for name, value in schemas.properties(schema, self.schema).items():
+                inner = schemas.resolve(value, self.schema)
+                for spelling in (name, *inner.get(ANNOTATION, {}).get("aliases", ())):
+                    found.setdefault(".".join((*path, spelling)), ((*path, spelling), inner))
+                if len(path) < 6:
+                    walk(inner, (*path, name))
+
+        walk(self.schema, ())
+        return found
+
+    def options(self, command: Command) -> Node:
+        """The options of a command, with the types that the schema gives them, as argparse would read them.
+
+        ``--per-device`` is ``--per_device`` where the schema knows only the one.
+        """
+        by_name = self._spellings()
         if command.words:
-            values, _ = arguments.split(command.words, takes)
+            values, _ = arguments.split(command.words, self._takes())
         else:
             values = dict(command.options.value) if isinstance(command.options.value, dict) else {}
-        typed: dict[str, Node] = {}
-        for name, node in values.items():
-            positive = name[3:] if name.startswith(("no_", "no-")) else ""
+        found: dict[str, Node] = {}
+        inside = self._inside() if self.header.get("dotted") else {}
+        for written, node in values.items():
+            name = written if written in by_name else written.replace("-", "_")
+            positive = name[3:] if name.startswith("no_") else ""
             if name not in by_name and "boolean" in by_name.get(positive, ("", {}, ()))[2]:
-                typed[positive] = Node(False, node.span, node.key_span, positive, node.via)
+                found[positive] = Node(False, node.span, node.key_span, positive, node.via)
             elif name in by_name:
-                typed[name] = _typed(node, by_name[name][1], self.schema)
+                found[name] = typed(node, by_name[name][1], self.schema)
+            elif name in inside:
+                path, value = inside[name]
+                _nest(found, path, typed(node, value, self.schema))
             else:
-                typed[name] = node
-        return Node(typed, command.options.span)
+                found[written] = node
+        return Node(found, command.options.span)
 
     # -- understanding
+
+    def facts_of(self, root: Node) -> tuple[dict[str, Fact], list[Missing]]:
+        """What a tree states in this family's keys, for the run that names it (a DeepSpeed config), and its gaps."""
+        missing: list[Missing] = []
+        return self._facts(Match(1, NO_DOCUMENT, root), root, missing), missing
 
     def spec(self, match: Match, run: str = "train") -> TrainingSpec:
         """The facts of a run that :meth:`match` found, each with where it came from."""
         missing = list(match.missing)
-        document, root = self._graft(match.document, match.root, missing)
+        document, root = self._extended(match.document, match.root, missing)
+        incomplete = len(missing) > len(match.missing)
+        document, root = self._graft(document, root, missing)
         facts = self._facts(match, root, missing)
+        if incomplete:  # what this file leaves out, the one that it builds on may state
+            facts = {name: fact for name, fact in facts.items() if fact.origin != DEFAULT}
         self._family_facts(facts)
         if match.launch is not None:
             _environment_facts(match.launch, facts, missing)
@@ -205,6 +341,8 @@ class Dialect:
             if not name and not annotation.get("memory_relevant"):
                 continue
             node = child(match.options, key.names) if len(key.path) == 1 else None
+            if node is None and match.options is not None and self.header.get("dotted"):
+                node = lookup(match.options, key)
             is_option = node is not None or all_options
             if node is None:
                 node = lookup(root, key)
@@ -213,10 +351,10 @@ class Dialect:
             if node is None:
                 if "default" in annotation and name:
                     reason = annotation.get("default_of", "")
-                    fact = Fact(name, annotation["default"], DEFAULT, _spelled(None, key, is_option), None, reason)
+                    fact = Fact(name, annotation["default"], DEFAULT, self._spelled(None, key, is_option), None, reason)
                     defaults.setdefault(name, fact)
                 continue
-            spelled = _spelled(node, key, is_option)
+            spelled = self._spelled(node, key, is_option)
             gap = next((part for part in node.walk() if part.is_unresolved), None)
             if gap is None and schemas.accepts(node, key.schema, self.schema):
                 fact = Fact(name, fact_value(node.plain(), annotation), WRITTEN, spelled, node)
@@ -231,6 +369,12 @@ class Dialect:
         facts.update(written)
         facts.pop("", None)
         return facts
+
+    def _spelled(self, node: Node | None, key: Key, is_option: bool) -> str:
+        """A key as the family spells it, in a file or on a command line."""
+        if is_option and len(key.path) > 1 and self.header.get("dotted"):
+            return "--" + (node.key_path if node is not None and node.key_path else key.dotted)
+        return _spelled(node, key, is_option)
 
     def _is_absent(self, key: Key) -> bool:
         """Whether an empty value of a key means the same as its absence."""
@@ -252,6 +396,42 @@ class Dialect:
                 facts["framework_version"] = Fact(
                     "framework_version", framework, ASSUMED, reason="not stated in the config"
                 )
+
+    def _extended(self, document: Document, root: Node, missing: list[Missing]) -> tuple[Document, Node]:
+        """The tree on top of those of the files that it builds on (``_BASE_: ../base.yaml``)."""
+        key = self.header.get("extends", "")
+        if not key or not root.is_mapping:
+            return document, root
+        from memlint.dialects import companions
+        from memlint.documents.merge import merge
+
+        seen: set[str] = set()
+        layers: list[Node] = [root]
+        queue = [(root, document.path)]
+        sources = document.sources or {document.path: document.text}
+        while queue:
+            tree, beside = queue.pop()
+            named = find(tree, key)
+            if named is None or named.value in (None, ""):
+                continue
+            for one in reversed(named.value) if isinstance(named.value, list) else (named,):
+                if one.value == "":  # yacs writes "no base" like this
+                    continue
+                other, reason = (None, _unknown(one))
+                if isinstance(one.value, str):
+                    other, reason = companions.read(one.value, beside)
+                if other is None:
+                    missing.append(Missing(key, one.key_span or one.span, reason))
+                elif other.path not in seen and len(seen) < _MAX_BASES:
+                    seen.add(other.path)
+                    sources = {**sources, other.path: other.text, **other.sources}
+                    layers.append(other.root)
+                    queue.append((other.root, other.path))
+        if len(layers) == 1 and not missing:
+            return document, root
+        for layer in layers[1:]:
+            root = merge(layer, root)
+        return document._replace(sources=sources), root
 
     def _graft(self, document: Document, root: Node, missing: list[Missing]) -> tuple[Document, Node]:
         """Put the trees of files that the config names (``deepspeed: ds.json``) in place of their names."""
@@ -322,6 +502,17 @@ def lookup(root: Node, key: Key) -> Node | None:
     return node
 
 
+def _nest(tree: dict[str, Node], path: tuple[str, ...], node: Node) -> None:
+    """Put a node into a tree of tables; what is there and no table gives way."""
+    for part in path[:-1]:
+        table = tree.get(part)
+        if table is None or not isinstance(table.value, dict):
+            table = tree[part] = Node({}, node.span, node.key_span, part, node.via)
+        assert isinstance(table.value, dict)
+        tree = table.value
+    tree[path[-1]] = node
+
+
 def find(root: Node, dotted: str) -> Node | None:
     """The node at a dotted key; keys that themselves hold dots (``--policy.type``) are tried first."""
     if isinstance(root.value, dict) and dotted in root.value:
@@ -348,6 +539,93 @@ def signature_score(signature: dict[str, Any], root: Node) -> int:
     if signature.get("any") and not best:
         return 0
     return len(wanted) + best
+
+
+_CONFIG_SUFFIXES = (".yaml", ".yml", ".json", ".toml")
+
+
+def _names_a_config(value: Any, suffixes: tuple[str, ...] = _CONFIG_SUFFIXES) -> bool:
+    return isinstance(value, str) and value.lower().endswith(suffixes)
+
+
+def _overlaid(root: Node, words: list[Node], document: Document) -> Node:
+    """The tree of a file with ``key=value`` words of the command that names it, each standing where it was written."""
+    from memlint.documents.lines import bounds, line_starts, position
+    from memlint.documents.overrides import OverrideError, parse_value, put, split_key
+
+    for word in words:
+        key, equals, text = word.value.partition("=") if isinstance(word.value, str) else ("", "", "")
+        parts = split_key(key.lstrip("+~"))
+        if not equals or not parts or not all(part.replace("_", "a").replace("-", "a").isalnum() for part in parts):
+            continue
+        span = word.span
+        source = document.sources.get(span.path, document.text)
+        starts = line_starts(source, span.path)
+        start, end = bounds(starts, span)
+        at = source.find("=", start, end)
+        if at >= 0 and not word.via:  # the value alone, so that an edit leaves the key in place
+            written = source[at + 1 : end].rstrip("\"'")
+            line, column = position(starts, at + 1)
+            end_line, end_column = position(starts, at + 1 + len(written))
+            span = Span(span.path, line, column, end_line, end_column)
+        try:
+            value = parse_value(text, str(word.value), 1, 0)
+            root = put(root, parts, _standing(value, span, word), str(word.value))
+        except OverrideError:
+            continue  # the program itself would refuse it
+    return root
+
+
+def _standing(value: Node, span: Span, word: Node) -> Node:
+    """A value with all its parts at one place."""
+    inner = value.value
+    if isinstance(inner, dict):
+        inner = {name: _standing(part, span, word) for name, part in inner.items()}
+    elif isinstance(inner, list):
+        inner = [_standing(part, span, word) for part in inner]
+    return Node(inner, span, word.span, value.key_path, word.via)
+
+
+def _is_called(names: str | list[str], called: str) -> bool:
+    """Whether a program is meant by a regular expression, or by one of the names of a list.
+
+    A name of a list is the last part of the program's path, without ``.py``, or a whole dotted module; ``*`` at an end
+    stands for anything. With a first word (``swift sft``) both are compared.
+    """
+    if isinstance(names, str):
+        return re.search(names, called) is not None
+    program, _, first = called.partition(" ")
+    last = program.rsplit("/", 1)[-1].removesuffix(".py")
+    spellings = (last, f"{last} {first}", program) if first else (last, program)
+    return any(_fits(name, spelling) for name in names for spelling in spellings)
+
+
+def _fits(name: str, spelling: str) -> bool:
+    if name[:1] == "*":
+        return name[1:-1] in spelling if name[-1:] == "*" else spelling.endswith(name[1:])
+    return spelling.startswith(name[:-1]) if name[-1:] == "*" else spelling == name
+
+
+def _called(command: Command) -> str:
+    """The program of a command and the first word after it: ``trl sft``."""
+    first = command.words[0].value if command.words else None
+    return f"{command.program.value} {first}" if isinstance(first, str) else str(command.program.value)
+
+
+def _may_match(signature: dict[str, Any], command: Command) -> bool:
+    """Whether the names of a command's options could fit a signature: decided without the family's schema."""
+    options = command.options.value
+    if not isinstance(options, dict):
+        return False
+    if any(name.startswith(("no_", "no-")) for name in options):
+        return True
+    if any(_names_a_config(word.value) for word in command.words):
+        return True
+    for word in command.words:  # --config=recipe.yaml
+        if isinstance(word.value, dict) and any(_names_a_config(inner.value) for inner in word.value.values()):
+            return True
+    names = {name.replace("-", "_"): node for name, node in options.items()}
+    return bool(signature_score(signature, Node({**options, **names}, command.options.span)))
 
 
 def _has_keys(signature: dict[str, Any]) -> bool:
@@ -415,24 +693,26 @@ _TRUE = frozenset(("true", "yes", "on", "1"))
 _FALSE = frozenset(("false", "no", "off", "0"))
 
 
-def _typed(node: Node, schema: Schema, root: Schema) -> Node:
+def typed(node: Node, schema: Schema, root: Schema) -> Node:
     """An option's words with the types that the schema gives them; what does not fit stays text."""
     kinds = schemas.types(schema, root)
     value = node.value
     if isinstance(value, list) and "array" not in kinds:  # repeated: the last use stands
-        return _typed(arguments.placed(value[-1], node.key_path, value[-1].key_span), schema, root)
+        return typed(arguments.placed(value[-1], node.key_path, value[-1].key_span), schema, root)
     if isinstance(value, list):
         if len(value) == 1 and isinstance(value[0].value, str) and value[0].value[:1] == "[":
             return _literal_list(node, value[0])
         items = schema.get("items", {})
         prefix = schema.get("prefixItems", ())
-        typed = [
-            _typed(item, schemas.resolve(prefix[at] if at < len(prefix) else items, root), root)
+        converted = [
+            typed(item, schemas.resolve(prefix[at] if at < len(prefix) else items, root), root)
             for at, item in enumerate(value)
         ]
-        return Node(typed, node.span, node.key_span, node.key_path, node.via)
+        return Node(converted, node.span, node.key_span, node.key_path, node.via)
     if not isinstance(value, str):
         return node
+    if "object" in kinds and value[:1] == "{":
+        return _literal_object(node, value)
     return Node(_convert(value, kinds), node.span, node.key_span, node.key_path, node.via)
 
 
@@ -450,6 +730,25 @@ def _literal_list(node: Node, word: Node) -> Node:
         if not isinstance(item, (list, dict))
     ]
     return Node(children, word.span, node.key_span, node.key_path, word.via)
+
+
+def _literal_object(node: Node, text: str) -> Node:
+    """``--fsdp_config '{"version": 2}'``: a mapping written as one word, every value of which stands there."""
+    import json
+
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return node
+
+    def placed(value: Any, key_path: str) -> Node:
+        if isinstance(value, dict):
+            value = {name: placed(inner, f"{key_path}.{name}") for name, inner in value.items()}
+        elif isinstance(value, list):
+            value = [placed(inner, f"{key_path}.{at}") for at, inner in enumerate(value)]
+        return Node(value, node.span, node.key_span, key_path, node.via)
+
+    return placed(found, node.key_path)
 
 
 def _convert(text: str, kinds: frozenset[str]) -> Any:

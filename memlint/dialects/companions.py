@@ -4,8 +4,21 @@ from __future__ import annotations
 
 import os
 
+from memlint.dialects.spec import Fact, Missing
 from memlint.documents.node import Document
 from memlint.documents.places import inside, repository_root
+from memlint.named_tuple import NamedTuple
+
+
+class Companion(NamedTuple):
+    """What a file beside the config says about the same run, and the texts of the files that it names in turn."""
+
+    facts: dict[str, Fact]
+    missing: tuple[Missing, ...] = ()
+    sources: dict[str, str] = {}  # noqa: RUF012  (never mutated: each reader passes its own)
+
+
+_last: dict[tuple[str, int, int], Document] = {}  # the file read last, as it then was
 
 
 def find(reference: str, beside: str) -> str | None:
@@ -39,10 +52,17 @@ def read(reference: str, beside: str) -> tuple[Document | None, str]:
     if path is None:
         return None, f"no file {reference} in this repository"
     try:
-        document = load.load(path)
+        status = os.stat(path)
+        state = (path, status.st_mtime_ns, status.st_size)
+        if state not in _last:  # every family asks for the same file
+            document = prepared(load.load(path))
+            _last.clear()
+            _last[state] = document
+    except OSError as error:
+        return None, f"{path} cannot be read: {error.strerror or error}"
     except load.Unreadable as error:
         return None, f"{path} cannot be read: {error}"
-    return prepared(document), ""
+    return _last[state], ""
 
 
 def prepared(document: Document) -> Document:

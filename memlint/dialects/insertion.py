@@ -317,18 +317,24 @@ def _add_python_entry(
     return [text.insertion(end, "," + separator + entry)]
 
 
+def _by_dots(spec: TrainingSpec) -> bool:
+    from memlint.dialects import registry
+
+    return bool(registry.dialect(spec.family).header.get("dotted"))
+
+
 def _add_option(spec: TrainingSpec, key: Key, value: Any) -> list[Edit]:
     """After the command's last word, on a line of its own where the options have theirs."""
     command = spec.launch
     assert command is not None
-    if len(key.path) != 1:
+    if len(key.path) != 1 and not _by_dots(spec):
         return []
     last = command.words[-1] if command.words else command.program
     span = last.via[0] if last.via else last.span  # where the command uses it
     text = text_of(spec, span.path)
     if text is None:
         return []
-    name = key.path[0]
+    name = key.dotted
     option = ("--" if len(name) > 1 else "-") + name
     if key.annotation.get("flag"):
         if value is not True:

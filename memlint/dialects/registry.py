@@ -21,12 +21,12 @@ def register(dialect: Dialect) -> None:
 def dialect(family: str) -> Dialect:
     """The dialect of a family. Raises KeyError for one that has no schema."""
     if family not in _dialects:
-        _dialects[family] = Dialect(schemas.load(family))
+        _dialects[family] = Dialect(family)
     return _dialects[family]
 
 
 def candidates(document_format: str) -> list[Dialect]:
-    """The dialects that are written in a format, by name. Other families' schemas are not parsed."""
+    """The dialects that are written in a format, by name. Their headers are read, and no more of their schemas."""
     names = set(_dialects)
     names.update(name for name in schemas.families() if document_format in schemas.header(name).get("formats", ()))
     found = (dialect(name) for name in sorted(names))
@@ -47,15 +47,20 @@ def specs(document: Document, overrides: Sequence[str] = ()) -> list[TrainingSpe
     if found is None:
         return []
     family, match = found
+    several = family.members(document)
+    if len(several) > 1:
+        return [family.spec(_overridden(one, overrides), one.root.key_path) for one in several]
     return [family.spec(_overridden(match, overrides))]
 
 
 def _best(document: Document, command: Command | None) -> tuple[Dialect, Match] | None:
-    """The best match; of equal ones, the first family by name."""
+    """The best match that no other one refines; of equal ones, the first family by name."""
+    matches = [(one, one.match(document, command)) for one in candidates(document.format)]
+    found = [(one, match) for one, match in matches if match is not None]
+    refined = {family for one, _ in found for family in one.header.get("refines", ())}
     best: tuple[Dialect, Match] | None = None
-    for one in candidates(document.format):
-        match = one.match(document, command)
-        if match is not None and (best is None or match.score > best[1].score):
+    for one, match in found:
+        if one.family not in refined and (best is None or match.score > best[1].score):
             best = (one, match)
     return best
 

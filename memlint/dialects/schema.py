@@ -7,7 +7,21 @@ entries say what the keys mean. At the top, before ``properties``:
     formats         document formats it is written in (yaml, json, toml, python, shell)
     signature       all: dotted keys that must be there; any: keys, or lists of keys, of which one must be;
                     none: keys that must not; program: regular expression searched in the program of a shell
-                    command; class: the keys live inside a class of a Python module
+                    command, without which it is not this family; programs: the same, searched in the program and
+                    its first word (``trl sft``), for programs that are certain without any of the keys;
+                    both may be a list of names instead, without folder and .py, ``*`` at an end for anything
+                    (cheaper: nothing is compiled); text: parts of a text of which one is enough, for files whose
+                    keys are all in others (``_base_ =``); other: as programs is, for commands that are not it although
+                    they name such a file (``axolotl preprocess``)
+                    launcher: the same, searched in the names of launchers, for commands of no other family;
+                    class: the keys live inside a class of a Python module
+                    members: in a Python module, each function that returns such keys is a run
+    extends         the key that names the file, or files, that a file builds on (``_BASE_``)
+    overrides       true where words ``key=value`` of a command change the config that it names
+    refines         families whose keys these are too, and more: of both, this one is meant
+    positional      true where a command may name its config without an option (``run_clm.py args.json``); python where
+                    that is a module (``train.py config/small.py``)
+    dotted          true where options name keys inside tables by dots (``--train.micro_batch_size 1``)
     module          its Python half in ``memlint/dialects/``, where there is one
     framework       ``torch 2.13``: what the documented defaults belong to
     architecture, model_name   where the family has only one model
@@ -24,6 +38,7 @@ and on a property:
     aliases         other spellings of the same key
     flag            true for a command-line switch that takes no value
     companion       format of the file that the value names: it is the document of the run
+    environment     the variable that names the companion where no option does
     graft           true beside companion: the file's tree stands in place of the value instead
 """
 
@@ -49,11 +64,11 @@ UNKNOWN_KEY = "unknown-key"
 
 HEADER_NAMES = frozenset(
     ("family", "title", "formats", "signature", "module", "framework", "architecture", "model_name", "facts")
-)
-SIGNATURE_NAMES = frozenset(("all", "any", "none", "program", "class"))
+) | {"positional", "overrides", "refines", "dotted", "extends"}
+SIGNATURE_NAMES = frozenset(("all", "any", "none", "program", "programs", "launcher", "class", "text", "other", "members"))
 PROPERTY_NAMES = frozenset(
     ("fact", "default", "default_of", "values", "memory", "memory_relevant", "ignored", "aliases")
-) | {"flag", "companion", "graft"}
+) | {"flag", "companion", "graft", "environment"}
 
 _schemas: dict[str, Schema] = {}
 _headers: dict[str, dict[str, Any]] = {}
@@ -106,9 +121,22 @@ def families() -> list[str]:
     return list(_families)
 
 
+def _path(family: str) -> str:
+    return os.path.join(_folder(), family + _SUFFIX)
+
+
 def _text(family: str) -> str:
-    with open(os.path.join(_folder(), family + _SUFFIX), encoding="utf-8") as file:
+    with open(_path(family), encoding="utf-8") as file:
         return file.read()
+
+
+def _head(family: str) -> str:
+    """The first bytes of a schema: a run opens one file per family, and ``open`` would cost more than what follows."""
+    file = os.open(_path(family), os.O_RDONLY | getattr(os, "O_BINARY", 0))
+    try:
+        return os.read(file, _HEAD).decode("utf-8", "ignore")
+    finally:
+        os.close(file)
 
 
 def load(family: str) -> Schema:
@@ -123,23 +151,29 @@ def load(family: str) -> Schema:
     return _schemas[family]
 
 
-def header(family: str) -> dict[str, Any]:
-    """The top-level annotations alone: reading them does not parse the whole schema."""
-    if family not in _headers:
-        import json
+_HEAD = 4096  # bytes that hold most headers
 
-        text = _text(family)
-        at = text.find(f'"{ANNOTATION}"')
+
+def header(family: str) -> dict[str, Any]:
+    """The top-level annotations alone, which come first in the file; empty for a schema that is no family's.
+
+    Neither is the whole schema read for them, nor parsed. Raises KeyError where there is no schema of the name.
+    """
+    if family not in _headers:
+        try:
+            text = _head(family)
+        except FileNotFoundError:
+            raise KeyError(family) from None
         found: Any = {}
+        at = text.find(f'"{ANNOTATION}"')
         if at >= 0:
-            start = text.find("{", at)
+            import json
+
             try:
-                found, _ = json.JSONDecoder().raw_decode(text, start)
-            except ValueError:
-                found = {}
-            if "family" not in found:  # the first annotation of the file is a property's
+                found, _ = json.JSONDecoder().raw_decode(text, text.find("{", at))
+            except ValueError:  # longer than the head
                 found = load(family).get(ANNOTATION, {})
-        _headers[family] = found
+        _headers[family] = found if "family" in found else {}
     return _headers[family]
 
 
@@ -374,6 +408,8 @@ def _valid(node: Node, schema: Any, root: Schema) -> bool:
             matches = sum(_valid(node, one, root) for one in wanted)
             if matches == 0 or (matches > 1 and not _open(node)):
                 return False
+            if matches < len(wanted) and any(unsupported(one) for one in wanted):
+                return False  # one that was only doubted may be a second match
         elif keyword == "allOf":
             if not all(_valid(node, one, root) for one in wanted):
                 return False

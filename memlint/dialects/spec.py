@@ -77,7 +77,11 @@ class TrainingSpec:
                   the options of one command for a shell script)
     conflicts     keys that contradict each other (MEM801), found by the dialect
     launch        the shell command that starts the run, where the file is a script (launchers, environment)
+    architecture_on_devices  the architecture of a run of which nothing is unknown but the number of devices that
+                  share it: who names them (``--gpu "h100-80gb x8"``) has an estimate
     """
+
+    architecture_on_devices: str = ""
 
     def __init__(
         self,

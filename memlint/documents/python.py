@@ -2,7 +2,8 @@
 
 Followed: literals, arithmetic, names, attributes and items of earlier values, class constants, ``dict(...)`` and
 the usual mapping types, conditions whose test is known, later assignments, ``_base_`` inheritance (mmengine),
-relative imports of other config files (detectron2, mmengine), and ``get_config()`` (ml_collections).
+relative imports of other config files (detectron2, mmengine), ``get_config()`` (ml_collections), and functions that
+are declared to return a ``Config`` (torchtitan): what they build is a mapping with ``_target_`` and ``_args_``.
 Everything else is :class:`Unresolved`, with its reason.
 """
 
@@ -192,6 +193,8 @@ class _Module:
         self.bases: Node | None = None
         self.ascii = text.isascii()
         self.encoded: dict[int, bytes] = {}
+        self.making: list[str] = []  # config functions that are being followed, outermost first
+        self.configs: dict[str, ast.FunctionDef] = {}
 
     def run(self, tree: ast.Module) -> Node:
         scope = _Scope("", None)
@@ -201,6 +204,12 @@ class _Module:
             returned = self.config_function(function, scope)
             if returned is not None:
                 scope.names[_CONFIG_FUNCTION] = returned
+        self.configs = {name: one for name, one in scope.functions.items() if _returns_a_config(one)}
+        for name in self.configs:
+            made = self.made_config(name, scope)
+            if made is not None and isinstance(made.value, dict):
+                scope.other.pop(name, None)
+                scope.names[name] = made
         children = scope.names
         root = Node(children, _cover(self.path, children))
         if self.bases is not None:
@@ -434,6 +443,31 @@ class _Module:
         start = self.text.find(node.name, start + len("def"))
         key_span = self.lines.span(start, start + len(node.name))
         return self.moved(returned.node, node.name, key_span, ())
+
+    def made_config(self, name: str, module: _Scope) -> Node | None:
+        """What a function that is declared to return a ``Config`` returns; calls in it describe what they make."""
+        if name in self.making:
+            return None
+        self.making.append(name)
+        try:
+            return self.config_function(self.configs[name], module)
+        finally:
+            self.making.pop()
+
+    def description(self, node: ast.Call, key_path: str, scope: _Scope, depth: int) -> Node:
+        """``model_registry("8B", x=1)`` as a mapping: ``_target_``, ``_args_``, and the keyword arguments."""
+        keywords = ast.Call(func=node.func, args=[], keywords=node.keywords)
+        for name in ("lineno", "col_offset", "end_lineno", "end_col_offset"):
+            setattr(keywords, name, getattr(node, name))
+        made = self.mapping_call(keywords, key_path, scope, depth)
+        prefix = f"{key_path}." if key_path else ""
+        target = Node(self.source(node.func), self.span(node.func), None, prefix + "_target_")
+        front: dict[str, Node] = {"_target_": target}
+        if node.args:
+            front["_args_"] = self.items(node.args, node, prefix + "_args_", scope, depth)
+        assert isinstance(made.value, dict)
+        made.value = {**front, **made.value}
+        return made
 
     def call_statement(self, node: ast.Call, scope: _Scope) -> None:
         """A call whose result is dropped: what matters is what it changes."""
@@ -834,6 +868,14 @@ class _Module:
             original = self.value(function.value, key_path, scope, depth)
             if isinstance(original.value, (dict, list)):
                 return original
+        if self.making:
+            if not local:
+                return self.description(node, key_path, scope, depth)
+            module = scope.parent or scope
+            if name in self.configs and not node.args and not node.keywords:
+                made = self.made_config(name, module)
+                if made is not None:
+                    return self.moved(made, key_path, None, (self.span(node),))
         raise Unknown(f"calls {self.source(function)[:60]}()")
 
     def instance(self, node: ast.Call, key_path: str, scope: _Scope, depth: int) -> Node:
@@ -947,6 +989,18 @@ _NOT_FOLLOWED = {
     "GeneratorExp": "a comprehension",
     "Await": "awaits",
 }
+
+
+def _returns_a_config(node: ast.FunctionDef) -> bool:
+    """``def llama3_8b() -> Trainer.Config``: nothing that it must be given, and no more than its own body to follow."""
+    required = len(node.args.posonlyargs) + len(node.args.args) - len(node.args.defaults)
+    required += sum(default is None for default in node.args.kw_defaults)
+    returned = node.returns
+    if required or node.decorator_list:
+        return False
+    if isinstance(returned, ast.Constant):
+        return isinstance(returned.value, str) and returned.value.endswith(".Config")
+    return isinstance(returned, ast.Attribute) and returned.attr == "Config"
 
 
 def _holds(items: list[Node], index: object) -> bool:

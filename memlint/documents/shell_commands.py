@@ -85,9 +85,11 @@ _CONSOLE = frozenset(
         *("ns-train", "nemo", "nemorun", "oumi", "autotrain", "xtuner", "fairseq-train", "fairseq-hydra-train"),
         *("onmt_train", "onmt-main", "espnet2", "t2t-trainer", "paddlenlp", "unsloth", "mim", "torchtune", "xtune"),
         *("train_network", "ctranslate2", "allennlp", "flair", "speechbrain", "sgpt", "openrlhf", "dora", "kohya_ss"),
+        "run_train.sh",
     )
 )
 _TRAINING_WORDS = ("train", "finetune", "fine_tune", "fine-tune", "sft")
+_CONFIGS = (".yaml", ".yml", ".json", ".toml")
 _NOT_PROGRAMS = (".sh", ".slurm", ".sbatch", ".bash", ".yaml", ".yml", ".json", ".toml", ".txt", ".log", "/")
 
 
@@ -302,10 +304,12 @@ def _options(words: Sequence[Node], span: Span, switches: frozenset[str] = froze
 def _command(
     program: Node, launchers: list[Launcher], words: list[Node], environment: dict[str, Node], span: Span
 ) -> Command | None:
-    """The command, where its words look like those of a training run: any option or ``key=value`` will do."""
+    """The command, where its words look like those of a training run: any option, ``key=value`` or config will do."""
     options, rest = arguments.split(words)
-    if not options and not any(_is_override(text(word)) for word in rest) and not _training_name(program):
-        return None
+    if not options and not _training_name(program):
+        words_of_a_run = (text(word) for word in rest)
+        if not any(_is_override(word) or word.endswith(_CONFIGS) for word in words_of_a_run):
+            return None
     if _base(program) in ("pip", "setup.py", "http.server", "venv", "ensurepip"):
         return None
     return Command(program, tuple(launchers), Node(dict(options), span), tuple(rest), environment, span, tuple(words))

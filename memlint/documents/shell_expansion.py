@@ -517,10 +517,15 @@ def _held(pieces: Pieces, source: Source, start: int, end: int) -> Pieces:
 
 
 def _start(node: Any, source: Source) -> int:
-    """Where an expansion begins: within a string the grammar counts the blanks before it as its own."""
+    """Where an expansion begins: within a string the grammar counts blanks and continued lines before it as its own."""
     at: int = node.start_byte
-    while at < node.end_byte and source.text[at] in " \t\r\n":
-        at += 1
+    while at < node.end_byte:
+        if source.text[at] in " \t\r\n":
+            at += 1
+        elif source.text.startswith("\\\n", at):
+            at += 2
+        else:
+            break
     return at
 
 

@@ -1,0 +1,639 @@
+"""Family axolotl: the YAML that ``axolotl train`` reads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from memlint.dialects import companions
+from memlint.dialects import language_model as lm
+from memlint.dialects.accelerate import truth
+from memlint.dialects.spec import DEFAULT, WRITTEN, Fact, TrainingSpec
+from memlint.documents.node import Document, Edit, Node, Span
+
+_VERSION = "Axolotl 0.19"
+_PAIRS = ("dpo", "ipo", "orpo", "simpo")
+_UNKNOWN = {
+    "grpo": "what generation holds on the card between training steps is not known",
+    "gdpo": "what generation holds on the card between training steps is not known",
+    "ebft": "what generation holds on the card between training steps is not known",
+    "kto": "its second, mismatched completion is not known",
+}
+# Settings after which the model or what trains of it is not what the rest of the config says.
+_OTHERWISE = {
+    "fp8": "8-bit matrix products are not known",
+    "qat": "the copies that quantisation-aware training makes of weights are not known",
+    "layer_offloading": "which layers are on the card at a time is not known",
+    "unfrozen_parameters": "which weights train is stated as patterns over their names",
+    "lisa_n_layers": "other layers train in each interval",
+    "tiled_mlp": "an MLP that runs in tiles is not known",
+    "quantize_moe_experts": "experts in few bits are not known",
+    "lora_target_parameters": "adapters of parameters are not known",
+    "peft_layers_to_transform": "adapters of some layers alone are not known",
+    "process_reward_model": "a reward model of steps is not known",
+}
+_PLUGINS = {
+    "spectrum": "which layers train is found from the checkpoint's weights",
+    "kd": "what the teacher leaves on the card is not known",
+    "diffusion": "a diffusion language model is not known",
+    "mora": "adapters of this kind are not known",
+    "densemixer": "a mixture of experts that runs all of them is not known",
+    "llm_compressor": "sparse weights are not known",
+}
+# utils/schemas/enums.py, CustomSupportedOptimizers: those that are another library's of a known kind.
+_OPTIMIZERS = {
+    "ao_adamw_4bit": ("adamw_4bit", "torchao"),
+    "ao_adamw_8bit": ("adamw_8bit", "torchao"),
+    "ao_adamw_fp8": ("adamw_fp8", "torchao"),
+    "q_galore_adamw8bit": ("q_galore_adamw_8bit", "q_galore_torch"),
+    "came_pytorch": ("came", "came_pytorch"),
+    "optimi_adamw": ("optimi_adamw", "optimi"),
+    "adopt_adamw": ("adopt", "axolotl"),
+    "muon": ("muon", "axolotl"),
+    "dion": ("dion", "axolotl"),
+}
+# Older switches, in the order in which Axolotl asks them -> the attention.
+_ATTENTION = {
+    "xformers_attention": "xformers",
+    "sage_attention": "sage",
+    "flex_attention": "flex_attention",
+    "flash_attention": "flash",
+    "sdp_attention": "sdpa",
+    "eager_attention": "eager",
+}
+# ``axolotl fetch deepspeed_configs`` puts these beside a config, which names them whether they are there or not:
+# name -> (stage, optimizer in host memory, parameters in host memory)
+_SHIPPED = {
+    "zero1": (1, False, False),
+    "zero1_torch_compile": (1, False, False),
+    "zero2": (2, True, False),
+    "zero2_torch_compile": (2, True, False),
+    "zero3": (3, False, False),
+    "zero3_bf16": (3, False, False),
+    "zero3_bf16_cpuoffload_all": (3, True, True),
+    "zero3_bf16_cpuoffload_params": (3, False, True),
+}
+
+
+def recognise(document: Document, root: Node) -> bool:
+    """Options alone are Axolotl's only behind its own program: other scripts have keys of these names."""
+    for command in document.commands:
+        if command.options.span == root.span:
+            return isinstance(command.program.value, str) and "axolotl" in command.program.value
+    return True
+
+
+def complete(spec: TrainingSpec) -> TrainingSpec:
+    """From Axolotl's keys to the facts of a language model."""
+    method = _method(spec)
+    _batch(spec)
+    found = lm.model(spec, "base_model")
+    found = _model_config(spec) or found
+    _attention(spec)
+    _rows(spec, method)
+    _optimizer(spec)
+    _kernels(spec)
+    _loss(spec, method)
+    lm.compiled(spec)
+    adapted = _adapters(spec)
+    quantised = _quantization(spec)
+    shipped = _deepspeed(spec)
+    _fsdp(spec)
+    _processes(spec)
+    sharding = spec.fact(lm.HYPER + "fsdp_config")
+    shared = lm.parallelism(spec)
+    if shipped is not None and "parallelism.zero_stage" in spec:
+        spec.facts.update((name, shipped._replace(name=name, value=spec[name])) for name in _stated_by_file(spec))
+    _wrapping(spec, sharding)
+    _checkpointing(spec)
+    dtypes = _precision(spec)
+    _reference(spec, method)
+    _evaluation(spec)
+    _loader(spec)
+    unknown = f"{method.upper()}: {_UNKNOWN[method]}" if method in _UNKNOWN else ""
+    reasons = (found, _otherwise(spec), adapted, quantised, shared, dtypes, unknown)
+    return lm.finish(spec, reasons, {"sequence_length": "sequence_len", "micro_batch_size": "micro_batch_size"})
+
+
+def _otherwise(spec: TrainingSpec) -> str:
+    for name, why in _OTHERWISE.items():
+        fact = spec.fact(lm.HYPER + name)
+        if fact is not None and fact.value not in (None, False, [], {}):
+            return f"{fact.key}: {why}"
+    for plugin in _plugins(spec):
+        part = plugin.partition("axolotl.integrations.")[2].partition(".")[0]
+        if part in _PLUGINS:
+            return f"plugins: {part}: {_PLUGINS[part]}"
+    other, own = spec.fact(lm.HYPER + "base_model_config"), spec.get("model")
+    if other is not None and other.value and other.value != own:
+        return f"{other.key} {other.value}: the weights of one model in the shape of another"
+    return ""
+
+
+def _plugins(spec: TrainingSpec) -> list[str]:
+    fact = spec.fact(lm.HYPER + "plugins")
+    return [str(name) for name in fact.value] if fact is not None and isinstance(fact.value, list) else []
+
+
+# ---------------------------------------------------------------------------------------------- model and sample
+
+
+def _method(spec: TrainingSpec) -> str:
+    """What is trained for, and how many sequences of it are in a sample."""
+    stated, reward = spec.fact(lm.HYPER + "rl"), spec.fact(lm.HYPER + "reward_model")
+    model_class = Fact("model_class", "causal_lm", DEFAULT, reason=f"{_VERSION}: AutoModelForCausalLM")
+    spec.facts["model_class"] = model_class
+    if reward is not None and truth(reward.value):
+        lm.put(spec, "method", "reward", reward)
+        lm.put(spec, "model_class", "sequence_classification", reward)
+        lm.put(spec, "labels", 1, reward)
+        lm.put(spec, "sequences_per_sample", 2, reward, "a chosen and a rejected answer per sample")
+        return "reward"
+    if stated is None or not stated.value:
+        pretraining = spec.fact(lm.HYPER + "pretraining_dataset")
+        if pretraining is not None and pretraining.value:
+            lm.put(spec, "method", "pretraining", pretraining)
+            return "pretraining"
+        if lm.gap(spec, "rl") is None:
+            lm.put(spec, "method", "sft", reason=f"{_VERSION}: rl is not set")
+        return "sft"
+    method = str(stated.value)
+    lm.put(spec, "method", method, stated)
+    if method in _PAIRS:
+        lm.put(spec, "sequences_per_sample", 2, stated, "a chosen and a rejected answer per sample")
+    return method
+
+
+def _batch(spec: TrainingSpec) -> None:
+    """Two of the three: the micro batch, the steps that accumulate, and both together."""
+    whole = spec.fact(lm.HYPER + "batch_size")
+    micro, steps = spec.fact("micro_batch_size"), spec.fact("gradient_accumulation_steps")
+    if whole is not None and whole.value:
+        if (micro is None or micro.node is None) and steps is not None and steps.value:
+            lm.put(spec, "micro_batch_size", max(1, whole.value // steps.value), whole, "batch_size over the steps")
+        elif (steps is None or not steps.value) and micro is not None and micro.value:
+            value = max(1, whole.value // micro.value)
+            lm.put(spec, "gradient_accumulation_steps", value, whole, "batch_size over micro_batch_size")
+    if "gradient_accumulation_steps" not in spec and lm.gap(spec, "gradient_accumulation_steps") is None:
+        name = "gradient_accumulation_steps"
+        spec.facts[name] = Fact(name, 1, DEFAULT, name, reason=_VERSION)
+
+
+def _model_config(spec: TrainingSpec) -> str:
+    """``model_config`` changes the config of the model that is named."""
+    changes, config = spec.fact(lm.HYPER + "model_config"), spec.fact(lm.CONFIG)
+    if isinstance(spec.get(lm.CONFIG), dict) and "vision_config" in spec[lm.CONFIG]:
+        lm.put(spec, "model_class", "vision_language", spec.fact(lm.CONFIG))
+        only = spec.fact(lm.HYPER + "freeze_mm_modules")
+        if only is not None and truth(only.value):
+            lm.put(spec, "frozen_parts", ["vision_tower", "projector"], only)
+    if changes is None or not isinstance(changes.value, dict) or not changes.value or config is None:
+        return ""
+    lm.put(spec, lm.CONFIG, {**config.value, **changes.value}, config)
+    return ""
+
+
+def _attention(spec: TrainingSpec) -> None:
+    """The older switches; where nothing is stated, what transformers takes."""
+    stated = spec.fact("attention")
+    if stated is not None and stated.value:
+        lm.attention(spec)
+        return
+    for name, kind in _ATTENTION.items():
+        switch = spec.fact(lm.HYPER + name)
+        if switch is not None and truth(switch.value):
+            lm.put(spec, "attention", kind, switch)
+            return
+    if lm.gap(spec, "attn_implementation", *_ATTENTION) is None:
+        key, reason = "attn_implementation", "transformers 5: from_pretrained"
+        spec.facts["attention"] = Fact("attention", "sdpa", DEFAULT, key, reason=reason)
+
+
+def _rows(spec: TrainingSpec, method: str) -> None:
+    """Packed and padded rows are full; with kernels that know samples apart, a packed batch is one row."""
+    packed, padded = spec.fact(lm.HYPER + "sample_packing"), spec.fact(lm.HYPER + "pad_to_sequence_len")
+    if packed is not None and truth(packed.value):
+        lm.put(spec, "packing", True, packed)
+        real = spec.fact(lm.HYPER + "multipack_real_batches")
+        if spec.get("attention") not in ("sdpa", "eager") and not (real is not None and truth(real.value)):
+            lm.put(spec, "padding_free", True, packed, f"{_VERSION}: a packed batch is one row")
+    elif padded is not None and truth(padded.value):
+        lm.put(spec, "packing", True, padded)
+    elif method == "reward" and (padded is None or padded.value is None):
+        lm.put(spec, "packing", True, reason=f"{_VERSION}: reward models pad to sequence_len")
+    elif packed is not None:
+        lm.put(spec, "packing", False, packed)
+    for name in ("batch_flattening", "dpo_padding_free"):
+        flat = spec.fact(lm.HYPER + name)
+        if flat is not None and truth(flat.value):
+            lm.put(spec, "padding_free", True, flat)
+
+
+# ---------------------------------------------------------------------------------------------- optimizer, losses
+
+
+def _optimizer(spec: TrainingSpec) -> None:
+    """transformers' names, and Axolotl's own."""
+    lm.optimizer(spec)
+    stated = spec.fact(lm.HYPER + "optim")
+    known = _OPTIMIZERS.get(str(stated.value)) if stated is not None else None
+    if known is not None:
+        lm.put(spec, "optimizer", known[0], stated)
+        lm.put(spec, "optimizer_library", known[1], stated)
+    rank = spec.fact(lm.HYPER + "qgalore_rank")
+    if rank is not None and "galore" in spec.get("optimizer", ""):
+        lm.put(spec, "optimizer_rank", rank.value, rank)
+    targets = spec.fact(lm.HYPER + "optim_target_modules")
+    if targets is not None and targets.value:
+        names = "all-linear" if targets.value is True else lm.names_of(targets.value)
+        lm.put(spec, "optimizer_targets", "all-linear" if names == ["all_linear"] else names, targets)
+
+
+def _kernels(spec: TrainingSpec) -> None:
+    """Liger's kernels one by one, which only its plugin turns on; fused adapters, which turn themselves on."""
+    on: list[str] = []
+    origin: Fact | None = None
+    if any(name.endswith("LigerPlugin") for name in _plugins(spec)):
+        for name in ("rotary", "rms_norm", "swiglu", "layer_norm", "cross_entropy", "linear_cross_entropy"):
+            switch = spec.fact(f"{lm.HYPER}liger.{name}")
+            if switch is not None and truth(switch.value):
+                on.append(name)
+                origin = origin or switch
+    flash = spec.fact(lm.HYPER + "flash_attn_cross_entropy")
+    if flash is not None and truth(flash.value):
+        on.append("cross_entropy")
+        origin = origin or flash
+    fused, switch = _adapter_kernels(spec)
+    if on or fused:
+        origin = origin or switch
+        reason = "" if origin is not None else f"{_VERSION}: adapters are fused unless a key says otherwise"
+        lm.put(spec, "fused_kernels", [*on, *fused], origin, reason)
+
+
+def _adapter_kernels(spec: TrainingSpec) -> tuple[list[str], Fact | None]:
+    """Which adapters run fused, and the first key that says so (utils/schemas/config.py, check_auto_enable)."""
+    names = ("lora_mlp", "lora_qkv", "lora_o", "lora_embedding")
+    stated = {name: spec.fact(f"{lm.HYPER}{name}_kernel") for name in names}
+    written = {name: fact for name, fact in stated.items() if fact is not None and fact.value is not None}
+    if written:
+        on = [name for name, fact in written.items() if truth(fact.value)]
+        return on, written[on[0]] if on else None
+    adapter, config = lm.setting(spec, "adapter"), lm.setting(spec, "fsdp_config")
+    version = lm.setting(spec, "fsdp_version") or _inner(config, "version")
+    automatic = adapter in ("lora", "qlora") and not lm.setting(spec, "rl")
+    if not automatic or (adapter == "lora" and lm.switched(spec, "load_in_8bit")):
+        return [], None
+    if lm.switched(spec, "trust_remote_code") or (config and str(version) != "2"):
+        return [], None
+    return list(names), None
+
+
+def _loss(spec: TrainingSpec, method: str) -> None:
+    """Whole logits, in chunks, or the head's product as part of the loss."""
+    chunked, cut = spec.fact(lm.HYPER + "chunked_cross_entropy"), spec.fact(lm.HYPER + "cut_cross_entropy")
+    kernels = spec.fact("fused_kernels")
+    plugin = any("cut_cross_entropy" in name for name in _plugins(spec))
+    if method in _UNKNOWN or method == "reward":
+        return
+    if method in _PAIRS:
+        liger = spec.fact(lm.HYPER + "dpo_use_liger_kernel")
+        if liger is not None and truth(liger.value):
+            lm.put(spec, "loss", "fused", liger)
+        return
+    if plugin and (cut is None or cut.value is None or truth(cut.value)):
+        origin = cut if cut is not None and cut.value is not None else spec.fact(lm.HYPER + "plugins")
+        lm.put(spec, "loss", "fused", origin)
+        before = list(kernels.value) if kernels is not None else []
+        lm.put(spec, "fused_kernels", [*before, "cut_cross_entropy"], origin)
+    elif chunked is not None and truth(chunked.value):
+        count = spec.fact(lm.HYPER + "chunks")
+        lm.put(spec, "loss", "chunked", chunked)
+        if count is not None and count.value:
+            lm.put(spec, "loss_chunks", count.value, count)
+        else:
+            lm.put(spec, "loss_chunks", 8, reason=f"{_VERSION}: patch_chunked_ce_loss_fn")
+    elif kernels is not None and "linear_cross_entropy" in kernels.value:
+        lm.put(spec, "loss", "fused", spec.fact(lm.HYPER + "liger.linear_cross_entropy"))
+
+
+# ---------------------------------------------------------------------------------------------- what trains
+
+
+def _adapters(spec: TrainingSpec) -> str:
+    """PEFT's LoRA, by ``adapter``; and that a reason where its targets are no names."""
+    stated = spec.fact(lm.HYPER + "adapter")
+    kind = stated.value if stated is not None else None
+    if stated is not None and kind and kind not in ("lora", "qlora"):
+        lm.put(spec, "tuning", "adapter", stated)
+        return f"{stated.key} {kind}: adapters of this kind are not known"
+    on = stated is not None and bool(kind)
+    lm.put(spec, lm.HYPER + "use_peft", on, stated, "" if stated is not None else f"{_VERSION}: no adapter")
+    if not on and lm.gap(spec, "adapter") is not None:
+        return lm.not_stated(spec, "adapter")
+    linear, targets = spec.fact(lm.HYPER + "lora_target_linear"), spec.fact("lora.targets")
+    if on and linear is not None and truth(linear.value):
+        lm.put(spec, "lora.targets", "all-linear", linear)
+    elif on and (targets is None or not targets.value):
+        why = lm.not_stated(spec, "lora_target_modules")
+        return (lm.adapters(spec) and why) or f"{why}, nor is lora_target_linear"
+    elif on and targets is not None and isinstance(targets.value, str) and set(targets.value) & set("()[]*|\\^$"):
+        lm.adapters(spec)
+        return f"{targets.key}: a pattern over the names of modules"
+    why = lm.adapters(spec)
+    if not why and not on:
+        lm.put(spec, "tuning", "full", stated, "" if stated is not None else f"{_VERSION}: no adapter")
+    if on and spec.get("method") in _PAIRS:
+        lm.put(spec, "lora.dropout", 0.0, reason="TRL 1.9: preference training switches dropout off")
+    return why
+
+
+def _quantization(spec: TrainingSpec) -> str:
+    """4 bits are NF4 with quantised scales unless ``bnb_config_kwargs`` says otherwise (loaders/model.py)."""
+    if lm.stored_quantization(spec):
+        return ""
+    adapter = spec.fact(lm.HYPER + "adapter")
+    kind = adapter.value if adapter is not None else None
+    for name, of in (("load_in_4bit", "qlora"), ("load_in_8bit", "lora")):
+        switch = spec.fact(lm.HYPER + name)
+        if switch is None or not truth(switch.value):
+            continue
+        if not kind:
+            return f"{switch.key}: quantised weights do not train, and no adapter is set"
+        if kind != of:  # Axolotl asks for both
+            return f"{switch.key} beside adapter {kind}: {_VERSION} quantises so only with adapter {of}"
+        break
+    for name, value in (("quantization.kind", "nf4"), ("quantization.double", True)):
+        if name not in spec:
+            spec.facts[name] = Fact(name, value, DEFAULT, reason=f"{_VERSION}: its BitsAndBytesConfig")
+    lm.quantization(spec)
+    return ""
+
+
+# ---------------------------------------------------------------------------------------------- how it runs
+
+
+def _deepspeed(spec: TrainingSpec) -> Fact | None:
+    """A file that ``axolotl fetch deepspeed_configs`` would put there, where the config names one that is not."""
+    named = spec.fact(lm.HYPER + "deepspeed")
+    if named is None or not isinstance(named.value, str) or named.node is None or named.span is None:
+        return None
+    stem = named.value.rsplit("/", 1)[-1].removesuffix(".json")
+    if "deepspeed_configs/" not in named.value or stem not in _SHIPPED:
+        return None
+    if companions.find(named.value, named.span.path) is not None:
+        return None
+    stage, optimizer, parameters = _SHIPPED[stem]
+    zero: dict[str, Any] = {"stage": stage, "overlap_comm": True}
+    if stage > 1:
+        zero["contiguous_gradients"] = True
+    if stage == 3:
+        zero.update(sub_group_size=0, max_live_parameters=0, max_reuse_distance=0, reduce_bucket_size="auto")
+        zero.update(stage3_prefetch_bucket_size="auto", stage3_param_persistence_threshold="auto")
+    for name, on in (("offload_optimizer", optimizer), ("offload_param", parameters)):
+        if on:
+            zero[name] = {"device": "cpu"}
+    tree = {"zero_optimization": zero, "bf16": {"enabled": True if "bf16" in stem else "auto"}}
+    node = _tree(tree, named.node.span)
+    reason = f"as {_VERSION} ships deepspeed_configs/{stem}.json"
+    spec.facts[named.name] = named._replace(value=tree, node=node, reason=reason)
+    return named._replace(reason=reason)
+
+
+def _stated_by_file(spec: TrainingSpec) -> list[str]:
+    """The facts that the shipped file states: each points at the key that names it."""
+    return [name for name in spec if name.startswith("parallelism.") and spec.facts[name].origin == WRITTEN]
+
+
+def _tree(value: Any, span: Span) -> Node:
+    if isinstance(value, dict):
+        return Node({name: _tree(inner, span) for name, inner in value.items()}, span)
+    return Node(value, span)
+
+
+def _inner(config: Any, name: str) -> Any:
+    """A setting of fsdp_config, in either spelling."""
+    if not isinstance(config, dict):
+        return None
+    return config.get("fsdp_" + name, config.get(name))
+
+
+def _fsdp(spec: TrainingSpec) -> None:
+    """``fsdp_config`` turns FSDP on, in its first version unless something says the second."""
+    config, version = spec.fact(lm.HYPER + "fsdp_config"), spec.fact(lm.HYPER + "fsdp_version")
+    if config is None or config.node is None or not isinstance(config.node.value, dict) or not config.node.value:
+        return
+    switch = spec.fact(lm.HYPER + "fsdp")
+    if switch is None or not switch.value:
+        lm.put(spec, lm.HYPER + "fsdp", True, config)
+    entries = dict(config.node.value)
+    entries.pop("version", None)
+    if version is not None and version.node is not None and version.value:
+        entries["fsdp_version"] = version.node
+    elif _inner(config.value, "version"):
+        inner = config.node.value.get("fsdp_version") or config.node.value["version"]
+        entries["fsdp_version"] = inner
+    else:
+        entries["fsdp_version"] = Node(1, config.node.span)
+    node = Node(entries, config.node.span, config.node.key_span, config.node.key_path, config.node.via)
+    spec.facts[config.name] = config._replace(node=node)
+
+
+def _wrapping(spec: TrainingSpec, config: Fact | None) -> None:
+    """What of fsdp_config TrainingArguments has no name for."""
+    if config is None or spec.get("parallelism.strategy") not in ("fsdp1", "fsdp2"):
+        return
+    smallest = _inner(config.value, "min_num_params")
+    if str(_inner(config.value, "auto_wrap_policy")).upper() == "SIZE_BASED_WRAP" and smallest:
+        lm.put(spec, "parallelism.wrap_elements", smallest, config)
+    saved = _inner(config.value, "state_dict_type")
+    if saved:
+        lm.put(spec, "saves_full_weights", saved == "FULL_STATE_DICT", config)
+
+
+def _processes(spec: TrainingSpec) -> None:
+    """Ray's workers, or what ``axolotl train`` hands to the launcher that it starts."""
+    ray, count = spec.fact(lm.HYPER + "use_ray"), spec.fact(lm.HYPER + "ray_num_workers")
+    if ray is not None and truth(ray.value) and count is not None and count.value:
+        lm.put(spec, "device_count", count.value, count if count.node is not None else ray)
+    options = spec.launch.options.value if spec.launch is not None else {}
+    if not isinstance(options, dict) or "device_count" in spec:
+        return
+    for name in ("num_processes", "nproc_per_node"):
+        node = options.get(name) or options.get(name.replace("_", "-"))
+        text = str(node.value) if node is not None else ""
+        if node is not None and text.isdigit() and int(text) > 0:
+            spec.facts["device_count"] = Fact("device_count", int(text), WRITTEN, "--" + node.key_path, node)
+            return
+
+
+def _checkpointing(spec: TrainingSpec) -> None:
+    """Reentrant where nothing says otherwise (utils/config); ``offload`` keeps hidden states in host memory."""
+    stated = spec.fact("checkpointing")
+    lm.checkpointing(spec)
+    if spec.get("checkpointing", "none") == "none":
+        if spec.get("activation_offloading"):
+            del spec.facts["activation_offloading"]  # Axolotl refuses it without checkpointing
+        return
+    raw = stated.node.value if stated is not None and stated.node is not None else None
+    if isinstance(raw, str) and raw.startswith(("offload", "unsloth")):
+        lm.put(spec, "activation_offloading", True, stated)
+    if "checkpointing_reentrant" not in spec:
+        plain = not lm.setting(spec, "rl") and spec.get("checkpointing") == "full"
+        lm.put(spec, "checkpointing_reentrant", plain, reason=f"{_VERSION}: the reentrant kind, except with rl")
+
+
+def _precision(spec: TrainingSpec) -> str:
+    """Weights are loaded in the dtype that autocast computes in (utils/config, resolve_dtype)."""
+    by_name = {name: spec.fact(lm.HYPER + name) for name in ("bf16", "bfloat16", "fp16", "float16", "load_in_8bit")}
+    on = {name: fact for name, fact in by_name.items() if fact is not None and _is_on(fact.value)}
+    half = on.get("fp16")
+    if half is not None and by_name["bf16"] is not None and by_name["bf16"].value == "auto":
+        on.pop("bf16", None)  # auto gives way to fp16
+    first = next((on[name] for name in ("bf16", "bfloat16") if name in on), None)
+    dtype = "bfloat16"
+    if first is None:
+        dtype = "float16"
+        first = next((on[name] for name in ("fp16", "float16", "load_in_8bit") if name in on), None)
+    if first is None:
+        reason = f"{_VERSION}: neither bf16 nor fp16"
+        loaded = Fact("parameter_dtype", "float32", DEFAULT, "bf16", reason=reason)
+    else:
+        reason = first.reason
+        if first.value == "auto":
+            reason = f"{_VERSION}: auto is bfloat16 where the card has it"
+        loaded = first._replace(name="parameter_dtype", value=dtype, reason=reason)
+    mixed = {"bf16": "bf16" in on or "bfloat16" in on, "fp16": "fp16" in on}
+    if by_name["bf16"] is not None and by_name["bf16"].value == "full":
+        mixed["bf16"] = False
+    for name, value in mixed.items():
+        origin = by_name[name] if name in on or not value else on.get("bfloat16")
+        value = value and not (name == "fp16" and mixed["bf16"])
+        lm.put(spec, lm.HYPER + name, value, origin, loaded.reason if name == "bf16" and origin is None else "")
+    for name, why in (("bf16", "bf16"), ("bfloat16", "bf16")):
+        if lm.gap(spec, name) is not None and by_name[name] is None:
+            return lm.not_stated(spec, why)
+    why = lm.precision(spec, loaded)
+    automatic = spec.fact(lm.HYPER + "peft_autocast_adapter_dtype")
+    adapted = spec.get("tuning") in ("lora", "dora")
+    if adapted and spec.get("parallelism.strategy") != "zero":
+        if automatic is not None and automatic.value is False:
+            lm.put(spec, "lora.dtype", loaded.value, automatic)
+        elif "quantization.bits" in spec and spec.get("method") in ("dpo", "ipo"):
+            lm.put(spec, "lora.dtype", "bfloat16", reason="TRL 1.9: adapters of a quantised model are in bfloat16")
+        if spec.get("parallelism.strategy") not in ("fsdp1", "fsdp2"):
+            lm.put(spec, "parameter_dtype", spec["lora.dtype"], spec.fact("lora.dtype"))
+    _float32_parts(spec, loaded)
+    return why
+
+
+def _is_on(value: Any) -> bool:
+    return truth(value) or value in ("auto", "full")
+
+
+def _float32_parts(spec: TrainingSpec, loaded: Fact) -> None:
+    """Norms, embeddings and head are upcast, and cast back only for kernels that need it (loaders/model.py)."""
+    strategy = spec.get("parallelism.strategy", "none")
+    norms = spec.fact(lm.HYPER + "fp32_norms")
+    if strategy == "fsdp2" and norms is not None and truth(norms.value):
+        lm.put(spec, "float32_parts", ["norms"], norms)
+    if spec.get("tuning", "full") != "full" or strategy not in ("none", "ddp") or loaded.value == "float32":
+        return
+    if spec.get("attention") in ("sdpa", "eager") and "cut_cross_entropy" not in spec.get("fused_kernels", ()):
+        reason = f"{_VERSION}: cast back to 16 bits only for kernels that need it"
+        lm.put(spec, "float32_parts", ["norms", "embeddings", "head"], reason=reason)
+
+
+def _reference(spec: TrainingSpec, method: str) -> None:
+    """A second model for DPO and IPO without an adapter, in the policy's dtype (train.py)."""
+    if method not in ("dpo", "ipo"):
+        if method not in _UNKNOWN:
+            lm.put(spec, "reference_model", "none", reason=f"{method} needs none")
+        return
+    early = spec.fact(lm.HYPER + "precompute_ref_log_probs")
+    if early is not None and truth(early.value):
+        lm.put(spec, "reference_model", "precomputed", early)
+    elif spec.get("tuning", "full") != "full":
+        lm.put(spec, "reference_model", "adapter_off", spec.fact("tuning"), "without its adapter it is the reference")
+    else:
+        lm.put(spec, "reference_model", "copy", reason=f"{_VERSION}: a copy")
+
+
+def _evaluation(spec: TrainingSpec) -> None:
+    """There is an evaluation where something is kept for it and a key says when (core/builders/base.py)."""
+    kept, sets = spec.fact(lm.HYPER + "val_set_size"), spec.fact(lm.HYPER + "test_datasets")
+    data = (kept is not None and bool(kept.value)) or (sets is not None and bool(sets.value))
+    per_epoch, epochs = spec.fact(lm.HYPER + "evals_per_epoch"), lm.setting(spec, "num_epochs") or 1
+    steps, stated = spec.fact(lm.HYPER + "eval_steps"), spec.fact(lm.HYPER + "stated_eval_strategy")
+    when = None
+    if per_epoch is not None and per_epoch.value and per_epoch.value * epochs > 1:
+        when = per_epoch
+    elif steps is not None and steps.value:
+        when = steps
+    elif stated is not None and stated.value not in (None, False, "no"):
+        when = stated
+    if data and when is not None:
+        lm.put(spec, lm.HYPER + "eval_strategy", "steps", when)
+        if "evaluation_batch_size" not in spec and "micro_batch_size" in spec:
+            reason = f"{_VERSION}: as many as a micro batch"
+            key, rows = "eval_batch_size", spec["micro_batch_size"]
+            spec.facts["evaluation_batch_size"] = Fact("evaluation_batch_size", rows, DEFAULT, key, reason=reason)
+        lm.put(spec, "evaluation_accumulates", False, reason=f"{_VERSION}: eval_accumulation_steps is set")
+    lm.evaluation(spec)
+    longest = spec.fact(lm.HYPER + "eval_sequence_len")
+    if longest is not None and longest.value and "evaluation_batch_size" in spec:
+        lm.put(spec, "evaluation_sequence_length", longest.value, longest)
+
+
+def _loader(spec: TrainingSpec) -> None:
+    """Where none of the three is stated there is a worker per device, far ahead (default_dataloader_opts)."""
+    names = ("workers", "prefetch_factor", "pin_memory")
+    stated = [spec.fact(name) for name in names]
+    if any(fact is not None and fact.node is not None for fact in stated):
+        return
+    reason = f"{_VERSION}: a worker per device, 256 batches ahead"
+    for name, value in zip(names, (spec.get("device_count", 1), 256, True)):
+        lm.put(spec, name, value, reason=reason)
+
+
+# ---------------------------------------------------------------------------------------------- spelling
+
+
+def spell(spec: TrainingSpec, fact: str, value: Any) -> list[Edit] | None:
+    """Axolotl's own keys where they are not the Trainer's."""
+    if fact in ("parameter_dtype", "frozen_dtype"):
+        if spec.get("parallelism.strategy", "none") not in ("none", "ddp") or spec.get("tuning", "full") != "full":
+            return []
+        whole = spec.get("parameter_dtype") == "float32" and spec.get("compute_dtype") == "float32"
+        return lm.write(spec, lm.HYPER + "bf16", True) if whole and value == "bfloat16" else []
+    if fact == "quantization.bits" and "quantization.bits" not in spec:
+        if spec.get("tuning") not in ("lora", "dora") or value not in (4, 8):
+            return []
+        adapter = {4: "qlora", 8: "lora"}[value]
+        return [*_adapter(spec, adapter), *lm.write(spec, f"{lm.HYPER}load_in_{value}bit", True)]
+    if fact == "packing":
+        if spec.get("method") not in ("sft", "pretraining"):
+            return []
+        return lm.write(spec, lm.HYPER + "sample_packing", value)
+    if fact == "loss":
+        return _spell_loss(spec, value)
+    if fact == "evaluation_batch_size" and fact in spec:
+        return None
+    if fact == "optimizer" and value in ("adamw_4bit",):
+        return lm.write(spec, lm.HYPER + "optim", "ao_adamw_4bit")
+    return lm.spell(spec, fact, value, ("attention", "sequence_length"))
+
+
+def _adapter(spec: TrainingSpec, value: str) -> list[Edit]:
+    return [] if lm.setting(spec, "adapter") == value else lm.write(spec, lm.HYPER + "adapter", value)
+
+
+def _spell_loss(spec: TrainingSpec, value: Any) -> list[Edit]:
+    """The linear cross entropy of a plugin that is there, or the chunked one, which needs none."""
+    if spec.get("method") not in ("sft", "pretraining"):
+        return []
+    if value == "fused" and any(name.endswith("LigerPlugin") for name in _plugins(spec)):
+        plain = spec.fact(lm.HYPER + "liger.cross_entropy")
+        off = lm.write(spec, plain.name, False) if plain is not None and truth(plain.value) else []
+        return [*off, *lm.write(spec, lm.HYPER + "liger.linear_cross_entropy", True)]
+    if value == "chunked" and spec.get("loss", "full") == "full":
+        return lm.write(spec, lm.HYPER + "chunked_cross_entropy", True)
+    return []

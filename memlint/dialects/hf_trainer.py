@@ -1,0 +1,134 @@
+"""Family hf-trainer: TrainingArguments and the model arguments of the scripts around them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from memlint.dialects import language_model as lm
+from memlint.dialects.spec import ASSUMED, DEFAULT, Fact, TrainingSpec
+from memlint.documents.node import Document, Edit, Node
+from memlint.named_tuple import NamedTuple
+
+
+class Script(NamedTuple):
+    """What transformers' example script of a task trains, and what it does where the length is not stated.
+
+    length  tokens of a sample; 0 where that depends on the tokenizer or the data
+    full    whether every row has that length
+    """
+
+    model_class: str
+    length: int = 0
+    full: bool = False
+
+
+# transformers 5, examples/pytorch: the class that each script builds, and its max_seq_length.
+_SCRIPTS = {
+    "run_clm": Script("causal_lm", 0, True),
+    "run_fim": Script("causal_lm", 0, True),
+    "run_mlm": Script("masked_lm"),
+    "run_glue": Script("sequence_classification", 128, True),
+    "run_classification": Script("sequence_classification", 128, True),
+    "run_xnli": Script("sequence_classification", 128, True),
+    "run_qa": Script("question_answering", 384, True),
+    "run_ner": Script("token_classification"),
+    "run_summarization": Script("seq2seq_lm", 1024),
+    "run_translation": Script("seq2seq_lm", 1024),
+    "run_image_classification": Script("image_classification"),
+}
+
+
+def recognise(document: Document, root: Node) -> bool:
+    """Programs of other families take TrainingArguments too."""
+    return not lm.is_of_another_family(document, root)
+
+
+def complete(spec: TrainingSpec) -> TrainingSpec:
+    """From transformers' switches to the facts of a language model."""
+    name = ""
+    if spec.launch is not None:
+        name = str(spec.launch.program.value).rsplit("/", 1)[-1].removesuffix(".py")
+    script = _SCRIPTS.get(name.removesuffix("_no_trainer"), Script("causal_lm"))
+    spec.facts["model_class"] = Fact("model_class", script.model_class, DEFAULT, reason=f"what {name or 'it'} builds")
+    if name not in _SCRIPTS:
+        reason = "no script says what is trained"
+        spec.facts["model_class"] = Fact("model_class", "causal_lm", ASSUMED, reason=reason)
+    own = _own_model(spec, name)
+    found = lm.model(spec)
+    _length(spec, script, name)
+    lm.attention(spec)
+    lm.optimizer(spec)
+    if name.endswith("_no_trainer"):
+        reason = "examples without the Trainer use torch.optim.AdamW as it is"
+        lm.put(spec, "optimizer_implementation", "foreach", reason=reason)
+    lm.kernels(spec)
+    lm.compiled(spec)
+    adapted = lm.adapters(spec)
+    lm.quantization(spec)
+    shared = lm.parallelism(spec)
+    lm.checkpointing(spec)
+    dtypes = lm.precision(spec, lm.weights(spec, spec.fact(lm.HYPER + "dtype")))
+    lm.evaluation(spec)
+    smooth = spec.fact(lm.HYPER + "label_smoothing")
+    on_cpu = "use_cpu: the run is not on a GPU" if lm.switched(spec, "use_cpu") else ""
+    if smooth is not None and smooth.value and spec.get("loss") == "fused":
+        lm.put(spec, "loss", "full", smooth, "label smoothing needs the logits")
+    return lm.finish(spec, (on_cpu, own, found, adapted, shared, dtypes, _unbounded(spec, script, name)))
+
+
+def _own_model(spec: TrainingSpec, name: str) -> str:
+    """Why the model is not transformers' own."""
+    tower = spec.fact(lm.HYPER + "vision_tower")
+    if tower is not None and tower.value:
+        lm.put(spec, "model_class", "vision_language", tower)
+        return f"{tower.key} {tower.value}: a vision tower joined to a language model by the script's own code"
+    if name.startswith("internvl"):
+        spec.facts["model_class"] = Fact("model_class", "vision_language", DEFAULT, reason=f"what {name} builds")
+        return f"{name}: a vision tower joined to a language model by the script's own code"
+    for key in ("zero_stage", "deepspeed_stage"):
+        if spec.root.get(key) is not None:
+            return f"--{key}: the script has a training loop of its own"
+    kind, path = spec.fact(lm.HYPER + "model_type"), spec.fact("model")
+    if path is None and kind is not None and kind.value:
+        return f"{kind.key} {kind.value}: a model from scratch, whose sizes no file states"
+    return ""
+
+
+def _length(spec: TrainingSpec, script: Script, name: str) -> None:
+    """The longest sample: as stated and cut to what the model takes, else the script's own default."""
+    source = spec.fact(lm.HYPER + "max_source_length")
+    stated = spec.fact("sequence_length")
+    if stated is None and source is not None and source.value:
+        lm.put(spec, "sequence_length", source.value, source)
+        target = spec.fact(lm.HYPER + "max_target_length")
+        if target is not None and target.value:
+            lm.put(spec, "target_length", target.value, target)
+        stated = spec.fact("sequence_length")
+    if (stated is None or stated.value is None) and script.length:
+        lm.put(spec, "sequence_length", script.length, reason=f"{lm.TRANSFORMERS}: {name}.py")
+        stated = spec.fact("sequence_length")
+    limit = lm.position_limit(spec) if name in _SCRIPTS else None  # each of them takes min(..., model_max_length)
+    if stated is not None and isinstance(stated.value, int) and limit is not None and stated.value > limit:
+        lm.put(spec, "sequence_length", limit, stated, f"cut to the {limit} positions of the model")
+    if script.full and "packing" not in spec:
+        lm.put(spec, "packing", True, reason=f"{name}.py fills or pads every row")
+    padded = spec.fact(lm.HYPER + "pad_to_max_length")
+    if padded is not None and padded.value is False and name != "run_clm":
+        lm.put(spec, "packing", False, padded)
+
+
+def _unbounded(spec: TrainingSpec, script: Script, name: str) -> str:
+    """Why the longest sample is not known."""
+    if spec.get("sequence_length") is not None:
+        return ""
+    if script.model_class == "image_classification":
+        return f"{name}.py: the size of an image is the image processor's, which no file states"
+    if lm.gap(spec, "max_seq_length", "model_max_length", "max_length", "block_size") is not None:
+        return lm.not_stated(spec, "max_seq_length", "model_max_length", "max_length", "block_size")
+    key = "block_size" if name.startswith(("run_clm", "run_fim")) else "max_seq_length"
+    return f"{key} is not stated: the longest sample is the tokenizer's limit or the data's, which no file states"
+
+
+def spell(spec: TrainingSpec, fact: str, value: Any) -> list[Edit] | None:
+    """Keys beside TrainingArguments are changed where they stand: not every script has them."""
+    return lm.spell(spec, fact, value)

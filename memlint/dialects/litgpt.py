@@ -1,0 +1,380 @@
+"""Family litgpt: its finetuning and pretraining commands, and the files that hold their arguments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from memlint.dialects import language_model as lm
+from memlint.dialects import native
+from memlint.dialects.spec import ASSUMED, Fact, TrainingSpec
+from memlint.documents.node import Edit
+
+_VERSION = "litgpt 0.5"
+_CHUNK = 128  # tokens: finetune/*.py, lm_head_chunk_size
+_PRECISIONS = {  # -> (dtype of weights, dtype of products)
+    "bf16-true": ("bfloat16", "bfloat16"),
+    "16-true": ("float16", "float16"),
+    "32-true": ("float32", "float32"),
+    "64-true": ("float64", "float64"),
+    "bf16-mixed": ("float32", "bfloat16"),
+    "16-mixed": ("float32", "float16"),
+}
+_QUANTIZATIONS = {  # -> (bits, kind, whether scales are quantised too)
+    "bnb.nf4": (4, "nf4", False),
+    "bnb.nf4-dq": (4, "nf4", True),
+    "bnb.fp4": (4, "fp4", False),
+    "bnb.fp4-dq": (4, "fp4", True),
+    "bnb.int8": (8, "int8", False),
+    "bnb.int8-training": (8, "int8", False),
+}
+_TARGETS = {
+    "lora_query": ("q_proj",),
+    "lora_key": ("k_proj",),
+    "lora_value": ("v_proj",),
+    "lora_projection": ("o_proj",),
+    "lora_head": ("lm_head",),
+}
+_PERCEPTRONS = {  # model type -> modules that lora_mlp adapts
+    **dict.fromkeys(("gpt_neox", "falcon"), ("dense_h_to_4h", "dense_4h_to_h")),
+    "phi": ("fc1", "fc2"),
+}
+_GATED = ("gate_proj", "up_proj", "down_proj")
+# Names of litgpt's own -> the same sizes on the hub.
+_NAMES = {
+    "tiny-llama-1.1b": "TinyLlama/TinyLlama-1.1B-Chat-v1.0",
+    "tiny-llama-1.1b-chat": "TinyLlama/TinyLlama-1.1B-Chat-v1.0",
+}
+
+
+def complete(spec: TrainingSpec) -> TrainingSpec:
+    """From litgpt's arguments to the facts of a language model."""
+    command = _command(spec)
+    pretrain = command == "pretrain"
+    found = _model(spec, pretrain)
+    lm.put(spec, "pretrained", not pretrain or lm.HYPER + "initial_checkpoint_dir" in spec, reason=f"litgpt {command}")
+    if pretrain:
+        _pretraining_defaults(spec)
+    adapted = _adapters(spec, command)
+    dtypes = _precision(spec, pretrain)
+    _optimizer(spec, pretrain)
+    _devices(spec, command)
+    _batch(spec)
+    _length(spec, command)
+    keys = {
+        "micro_batch_size": "train.micro_batch_size",
+        "sequence_length": "train.max_seq_length",
+        "compute_dtype": "precision",
+        "optimizer": "optimizer",
+    }
+    return lm.finish(spec, (found, adapted, dtypes, _unbounded(spec)), keys)
+
+
+def _command(spec: TrainingSpec) -> str:
+    """finetune_lora, finetune_full, finetune_adapter, finetune_adapter_v2 or pretrain: as called, else by the keys."""
+    if spec.launch is not None:
+        words = [str(word.value) for word in spec.launch.arguments[:2]]
+        if words and words[0].startswith(("finetune_", "pretrain")):
+            return words[0]
+        if words and words[0] == "finetune":  # finetune lora, of earlier releases; finetune alone is with LoRA
+            return f"finetune_{words[1]}" if words[1:] and words[1] in ("full", "lora", "adapter") else "finetune_lora"
+    written = {name.rsplit(".", 1)[-1] for name, fact in spec.facts.items() if fact.node is not None}
+    if {"model_name", "model_config", "initial_checkpoint_dir"} & written:
+        return "pretrain"
+    root = spec.root.value if isinstance(spec.root.value, dict) else {}
+    if any(name.startswith("lora_") for name in root):
+        return "finetune_lora"
+    return "finetune_full"
+
+
+def _pretraining_defaults(spec: TrainingSpec) -> None:
+    for name, value in (("micro_batch_size", 4), ("global_batch_size", 512), (lm.HYPER + "devices", "auto")):
+        fact = spec.fact(name)
+        if fact is not None and fact.node is None:
+            spec.facts[name] = fact._replace(value=value, reason=f"{_VERSION}: pretrain")
+
+
+# ---------------------------------------------------------------------------------------------- the model
+
+
+def _model(spec: TrainingSpec, pretrain: bool) -> str:
+    config = spec.fact(lm.HYPER + "model_config")
+    if config is not None and isinstance(config.value, dict) and config.value:
+        return _described(spec, config.value, config)
+    named = spec.fact("model")
+    if pretrain:
+        named = spec.fact(lm.HYPER + "model_name") or spec.fact(lm.HYPER + "initial_checkpoint_dir")
+    if (named is None or named.node is None) and spec.launch is not None:
+        named = _argument(spec, pretrain) or named
+    if named is None or not isinstance(named.value, str) or not named.value:
+        return lm.not_stated(spec, "model_name" if pretrain else "checkpoint_dir")
+    lm.put(spec, "model", named.value, named)
+    parts = [part for part in named.value.replace("\\", "/").split("/") if part not in ("", ".", "..")]
+    spec.model_name = parts[-1] if parts else named.value
+    own = _own_file(spec, named)
+    if own is not None:
+        return own
+    for name in dict.fromkeys(("/".join(parts[-2:]), _NAMES.get(parts[-1], ""), _by_name(parts[-1])) if parts else ()):
+        found, source = lm.resolve(name, spec.document.path) if name else (None, "")
+        if found is not None:
+            native.described(spec, found, named, source)
+            return ""
+    return f"{named.key or 'model'} {named.value}: neither in the catalogue (`memlint models`) nor a folder of litgpt's"
+
+
+def _argument(spec: TrainingSpec, pretrain: bool) -> Fact | None:
+    """The model as a word of its own: ``litgpt finetune_lora microsoft/phi-2``."""
+    assert spec.launch is not None
+    words = [word for word in spec.launch.arguments[1:] if isinstance(word.value, str) and "=" not in word.value]
+    words = [word for word in words if word.value not in ("lora", "full", "adapter", "adapter_v2")]
+    key = "model_name" if pretrain else "checkpoint_dir"
+    return Fact("model", words[0].value, "written", key, words[0]) if words else None
+
+
+def _by_name(name: str) -> str:
+    """A hub id of the catalogue with this name, whoever published it."""
+    from memlint.data import models
+
+    return next((known for known in models.names() if known.rsplit("/", 1)[-1].lower() == name.lower()), "")
+
+
+def _own_file(spec: TrainingSpec, named: Fact) -> str | None:
+    """What litgpt itself reads beside the weights; None where it is not there."""
+    from memlint.dialects import companions
+
+    path = named.span.path if named.span is not None else spec.document.path
+    document, _ = companions.read(f"{named.value}/model_config.yaml", path)
+    if document is None or not document.root.is_mapping:
+        return None
+    sources = spec.document.sources or {spec.document.path: spec.document.text}
+    spec.document = spec.document._replace(sources={**sources, document.path: document.text})
+    return _described(spec, document.root.plain(), named)
+
+
+def _described(spec: TrainingSpec, given: dict[str, Any], origin: Fact) -> str:
+    """litgpt's own names of sizes (``litgpt.Config``, its defaults included) as those of a config.json."""
+    hub = given.get("hf_config") if isinstance(given.get("hf_config"), dict) else {}
+    spec.model_name = str(given.get("name") or (hub or {}).get("name") or spec.model_name or "a model of its own")
+    width, heads = given.get("n_embd", 4096), given.get("n_head", 32)
+    rows = given.get("padded_vocab_size")
+    if rows is None:
+        multiple = given.get("padding_multiple", 512)
+        rows = -(-given.get("vocab_size", 50254) // multiple) * multiple
+    bias = given.get("bias", True)
+    config: dict[str, Any] = {
+        "hidden_size": width,
+        "num_hidden_layers": given.get("n_layer", 16),
+        "num_attention_heads": heads,
+        "num_key_value_heads": given.get("n_query_groups") or heads,
+        "head_dim": given.get("head_size") or width // heads,
+        "intermediate_size": given.get("intermediate_size") or 4 * width,
+        "vocab_size": rows,
+        "max_position_embeddings": given.get("block_size", 4096),
+        "tie_word_embeddings": lm.switched(spec, "tie_embeddings"),
+        "attention_bias": bias,
+        "mlp_bias": bias,
+    }
+    perceptron, norm = given.get("mlp_class_name", "GptNeoxMLP"), given.get("norm_class_name", "LayerNorm")
+    if perceptron == "LLaMAMLP" and norm == "RMSNorm":
+        config["model_type"] = "qwen3" if given.get("norm_qk") else "llama"
+    elif perceptron == "GptNeoxMLP" and norm == "LayerNorm" and not given.get("shared_attention_norm"):
+        config["model_type"] = "gpt_neox"
+        config["use_parallel_residual"] = given.get("parallel_residual", True)
+        config["rotary_pct"] = given.get("rotary_percentage", 0.25)
+    elif perceptron == "LLaMAMoE" and norm == "RMSNorm" and not given.get("n_shared_expert"):
+        config["model_type"] = "mixtral"
+        config["num_local_experts"] = given.get("n_expert", 0)
+        config["num_experts_per_tok"] = given.get("n_expert_per_token", 0)
+    else:
+        return f"{origin.key}: a model of {perceptron} and {norm} is not known"
+    native.described(spec, config, origin, f"{_VERSION}: Config")
+    return ""
+
+
+# ---------------------------------------------------------------------------------------------- the rest
+
+
+def _adapters(spec: TrainingSpec, command: str) -> str:
+    kind = command.removeprefix("finetune_") if command.startswith("finetune_") else "full"
+    if kind.startswith("adapter"):
+        lm.put(spec, "tuning", "adapter", reason=f"litgpt {command}")
+        return f"litgpt {command}: what LLaMA-Adapter's prompts and gates keep is not known"
+    if not kind.startswith("lora"):
+        for name in [name for name in spec.facts if name.startswith("lora.")]:
+            del spec.facts[name]
+        spec.facts.pop(lm.HYPER + "quantize", None)
+        return ""
+    lm.put(spec, "tuning", "lora", spec.fact("lora.r"), f"litgpt {command}")
+    targets = [name for key, names in _TARGETS.items() if lm.switched(spec, key) for name in names]
+    if lm.switched(spec, "lora_mlp"):
+        config = lm.text_config(spec.get(lm.CONFIG) or {})
+        targets += _PERCEPTRONS.get(str(config.get("model_type")), _GATED)
+    first = next((spec.fact(lm.HYPER + key) for key in _TARGETS if lm.switched(spec, key)), spec.fact("lora.r"))
+    lm.put(spec, "lora.targets", targets, first)
+    if spec.model_name:
+        spec.model_name += ", LoRA"
+    stated = spec.fact(lm.HYPER + "quantize")
+    if stated is None or stated.value is None:
+        return ""
+    bits, name, double = _QUANTIZATIONS[stated.value]
+    lm.put(spec, "quantization.bits", bits, stated)
+    lm.put(spec, "quantization.kind", name, stated)
+    if bits == 4:
+        lm.put(spec, "quantization.double", double, stated)
+    return ""
+
+
+def _precision(spec: TrainingSpec, pretrain: bool) -> str:
+    """``-true`` is the dtype of everything; ``-mixed`` is autocast over float32 weights."""
+    stated = spec.fact(lm.HYPER + "precision")
+    if stated is None:
+        return lm.not_stated(spec, "precision")
+    value = str(stated.value)
+    if value not in _PRECISIONS:
+        return f"precision {value} is not known"
+    if "quantization.bits" in spec and value.endswith("mixed"):
+        return f"precision {value} with quantised weights: litgpt refuses it"
+    weights, products = _PRECISIONS[value]
+    for name in ("parameter_dtype", "frozen_dtype"):
+        lm.put(spec, name, weights, stated)
+    lm.put(spec, "compute_dtype", products, stated)
+    lm.put(spec, "autocast", weights != products, stated)
+    if spec.get("tuning") == "lora":
+        lm.put(spec, "lora.dtype", weights, stated)
+    if value == "16-mixed":
+        lm.put(spec, "loss_scaling", "dynamic", stated)
+    return ""
+
+
+def _optimizer(spec: TrainingSpec, pretrain: bool) -> None:
+    """A name of torch.optim, a class, or a mapping with ``class_path``. Quantised models get bitsandbytes' paged AdamW."""
+    stated = spec.fact(lm.HYPER + "optimizer_entry")
+    if stated is None:
+        return
+    path = stated.value.get("class_path") if isinstance(stated.value, dict) else stated.value
+    if not isinstance(path, str):
+        return
+    node = stated.node.get("class_path") if stated.node is not None and stated.node.is_mapping else stated.node
+    named = stated._replace(value=path if "." in path else f"torch.optim.{path}", node=node)
+    if "quantization.bits" in spec:
+        origin = spec.fact("quantization.bits")
+        lm.put(spec, "optimizer", "adamw", origin, f"{_VERSION}: instantiate_bnb_optimizer")
+        lm.put(spec, "optimizer_library", "bitsandbytes", origin)
+        lm.put(spec, "optimizer_paged", True, origin)
+        return
+    native.optimizer_class(spec, named, "fused" if pretrain else "foreach")
+    fused, foreach = spec.fact(lm.HYPER + "optimizer_fused"), spec.fact(lm.HYPER + "optimizer_foreach")
+    if spec.get("optimizer_library") != "torch":
+        return
+    if pretrain:
+        reason = f"{_VERSION}: pretrain passes fused=True on a GPU"
+        lm.put(spec, "optimizer_implementation", "fused", reason=reason)
+    elif fused is not None and lm.truth(fused.value):
+        lm.put(spec, "optimizer_implementation", "fused", fused)
+    elif foreach is not None and not lm.truth(foreach.value):
+        lm.put(spec, "optimizer_implementation", "loop", foreach)
+
+
+def _devices(spec: TrainingSpec, command: str) -> None:
+    """Fabric's strategy: none on one device; FSDP on several, with each layer recomputed unless it pretrains."""
+    stated, machines = spec.fact(lm.HYPER + "devices"), spec.fact(lm.HYPER + "num_nodes")
+    per_machine = native.number(stated.value) if stated is not None else None
+    nodes = native.number(machines.value) if machines is not None else None
+    count = per_machine * nodes if per_machine is not None and nodes is not None else None
+    if count is not None and count < 2:
+        native.divided(spec, "none", count, stated, "one device")
+        return
+    if machines is not None and nodes is not None and nodes > 1:
+        lm.put(spec, "machines", nodes, machines)
+    lora = command == "finetune_lora"
+    native.divided(spec, "fsdp2" if lora else "fsdp1", count, stated, f"{_VERSION}: {command} on several devices")
+    if command == "pretrain":
+        if nodes is not None and per_machine is not None:
+            lm.put(spec, "parallelism.replicas", nodes, machines, f"{_VERSION}: HYBRID_SHARD")
+            lm.put(spec, "parallelism.shard", per_machine, stated, f"{_VERSION}: HYBRID_SHARD")
+        return
+    lm.put(spec, "checkpointing", "full", reason=f"{_VERSION}: {command} recomputes each Block on several devices")
+
+
+def _batch(spec: TrainingSpec) -> None:
+    """Accumulation is never written: it is what the global batch leaves (``TrainArgs.gradient_accumulation_iters``)."""
+    whole, micro = spec.fact("global_batch_size"), spec.get("micro_batch_size")
+    if whole is None or not isinstance(whole.value, int) or not isinstance(micro, int):
+        return
+    steps = whole.value // spec.get("device_count", 1) // micro
+    lm.put(spec, "gradient_accumulation_steps", max(1, steps), whole)
+
+
+def _length(spec: TrainingSpec, command: str) -> None:
+    """Pretraining fills rows of all the positions that the model has; finetuning makes logits in chunks."""
+    stated = spec.fact("sequence_length")
+    if command == "pretrain":
+        limit = lm.position_limit(spec)
+        if (stated is None or stated.value is None) and limit is not None:
+            lm.put(spec, "sequence_length", limit, reason=f"{_VERSION}: pretrain fills the model's block_size")
+        lm.put(spec, "packing", True, reason=f"{_VERSION}: pretrain reads full rows")
+        lm.put(spec, "loss", "full", reason=f"{_VERSION}: pretrain")
+        return
+    lm.put(spec, "packing", False, reason=f"{_VERSION}: {command} pads to the longest sample of a batch")
+    if command == "finetune_full":
+        lm.put(spec, "loss", "full", reason=f"{_VERSION}: finetune_full")
+    elif stated is not None and isinstance(stated.value, int):
+        lm.put(spec, "loss", "chunked", reason=f"{_VERSION}: lm_head_chunk_size={_CHUNK}")
+        lm.put(spec, "loss_chunks", -(-stated.value // _CHUNK), stated, f"{_VERSION}: lm_head_chunk_size={_CHUNK}")
+    if command.startswith("finetune") and stated is not None and stated.value is not None:
+        spec.facts["evaluation_batch_size"] = Fact(
+            "evaluation_batch_size",
+            spec.get("micro_batch_size"),
+            ASSUMED,
+            reason=f"{_VERSION}: the data modules' validation loader has the micro batch",
+        )
+        spec.facts["evaluation_accumulates"] = Fact(
+            "evaluation_accumulates", False, ASSUMED, reason=f"{_VERSION}: only losses are kept"
+        )
+        lm.put(spec, "evaluation_sequence_length", stated.value, stated)
+
+
+def _unbounded(spec: TrainingSpec) -> str:
+    """Why the longest sample is not known."""
+    if spec.get("sequence_length") is not None or lm.gap(spec, "max_seq_length") is not None:
+        return ""
+    return "train.max_seq_length is not stated: the longest sample is the data's, which no file states"
+
+
+def spell(spec: TrainingSpec, fact: str, value: Any) -> list[Edit] | None:
+    """``precision`` is weights and products in one; accumulation follows from the global batch."""
+    names = {"bfloat16": "bf16", "float16": "16", "float32": "32"}
+    if fact == "compute_dtype":
+        if value not in names or "quantization.bits" in spec:
+            return []
+        half = spec.get("parameter_dtype") == "float32" and value != "float32"
+        return lm.write(spec, lm.HYPER + "precision", f"{names[value]}-{'mixed' if half else 'true'}")
+    if fact == "parameter_dtype":
+        return lm.write(spec, lm.HYPER + "precision", f"{names[value]}-true") if value in names else []
+    if fact == "optimizer":
+        return _spell_optimizer(spec, native.class_of(value))
+    if fact == "optimizer_implementation":
+        switch = spec.fact(lm.HYPER + "optimizer_fused")
+        return lm.write(spec, switch.name, value == "fused") if switch is not None and switch.node is not None else []
+    if fact in ("gradient_accumulation_steps", "checkpointing", "autocast", "frozen_dtype", "attention", "loss"):
+        return []
+    if fact in ("evaluation_batch_size", "attention_tokens", "packing", "lora.targets", "fused_kernels"):
+        return []
+    return None
+
+
+def _spell_optimizer(spec: TrainingSpec, name: str) -> list[Edit]:
+    from memlint.dialects.rendering import rendered, text_of
+
+    stated = spec.fact(lm.HYPER + "optimizer_entry")
+    if not name or "quantization.bits" in spec or stated is None:
+        return []
+    node = stated.node
+    if node is None:
+        return lm.write(spec, stated.name, name)
+    if node.is_mapping:
+        node = node.get("class_path")
+    if node is None:
+        return []
+    text = text_of(spec, node.span.path)
+    new = rendered(text, node.span, text.at(node.span), name) if text is not None else None
+    return [Edit(node.span, new)] if new is not None else []

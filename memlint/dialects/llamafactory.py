@@ -1,0 +1,383 @@
+"""Family llamafactory: the arguments of LLaMA-Factory's training command."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from memlint.dialects import companions
+from memlint.dialects import language_model as lm
+from memlint.dialects.accelerate import truth
+from memlint.dialects.spec import ASSUMED, DEFAULT, WRITTEN, Fact, TrainingSpec
+from memlint.documents.node import Document, Edit, Node
+
+_VERSION = "LLaMA-Factory 0.9"
+_METHODS = {"pt": "pretraining", "sft": "sft", "rm": "reward", "ppo": "ppo", "dpo": "dpo", "kto": "kto"}
+_UNKNOWN = {
+    "reward": "RM: its value head, beside the hidden states of all layers, is not known",
+    "ppo": "PPO: its value head, its reward model and what generation holds are not known",
+    "kto": "KTO: its second, mismatched completion is not known",
+}
+# Switches that put another way of training in place of the Trainer's or the model's own.
+_OTHERWISE = {
+    "use_unsloth": "which of Unsloth's kernels stand in for the model's is not known",
+    "use_kt": "what KTransformers leaves on the card is not known",
+    "use_hyper_parallel": "how HyperParallel shares the model is not known",
+    "mixture_of_depths": "which tokens pass a layer by is not known",
+    "use_llama_pro": "which blocks the model was expanded by is not known",
+    "fp8": "8-bit matrix products are not known",
+}
+# train/trainer_utils.py: the optimizers of its own -> (the fact, the library); GaLore's and APOLLO's depend on optim.
+_OWN_OPTIMIZERS = {"use_badam": ("badam", "badam"), "use_adam_mini": ("adam_mini", "adam_mini")}
+_PROJECTED = {"galore": "galore_torch", "apollo": "apollo_torch"}
+
+
+def recognise(document: Document, root: Node) -> bool:
+    """The same arguments also predict and evaluate: such a command trains only where it says so."""
+    entries = root.value if isinstance(root.value, dict) else {}
+    trains = entries.get("do_train")
+    if trains is not None and (trains.is_unresolved or truth(trains.value)):
+        return True
+    return not any(name in entries and truth(entries[name].value) for name in ("do_predict", "do_eval"))
+
+
+def complete(spec: TrainingSpec) -> TrainingSpec:
+    """From LLaMA-Factory's arguments to the facts of a language model."""
+    method, why = _method(spec)
+    found = lm.model(spec)
+    _parts(spec)
+    _attention(spec)
+    _packing(spec, method)
+    lm.optimizer(spec)
+    _kernels(spec, method)
+    lm.compiled(spec)
+    own_optimizer = _optimizer(spec)
+    adapted = _tuning(spec)
+    quantised = _quantization(spec)
+    _processes(spec)
+    shared = lm.parallelism(spec)
+    _checkpointing(spec)
+    dtypes = _precision(spec)
+    _reference(spec, method)
+    lm.evaluation(spec)
+    on_cpu = "use_cpu: the run is not on a GPU" if lm.switched(spec, "use_cpu") else ""
+    reasons = (on_cpu, why, found, _otherwise(spec), adapted, quantised, shared, dtypes, own_optimizer)
+    return lm.finish(spec, (*reasons, _UNKNOWN.get(method, "")), {"sequence_length": "cutoff_len"})
+
+
+def _method(spec: TrainingSpec) -> tuple[str, str]:
+    """(what is trained for, why nothing is)."""
+    stage, trains = spec.fact(lm.HYPER + "stage"), spec.fact(lm.HYPER + "do_train")
+    if stage is None:
+        return "", lm.not_stated(spec, "stage")
+    method = _METHODS.get(str(stage.value), str(stage.value))
+    loss = spec.fact(lm.HYPER + "pref_loss")
+    if method == "dpo" and loss is not None and loss.value in ("orpo", "simpo"):
+        method, stage = str(loss.value), loss
+    lm.put(spec, "method", method, stage)
+    if method in ("dpo", "orpo", "simpo", "reward"):
+        lm.put(spec, "sequences_per_sample", 2, stage, "a chosen and a rejected answer per sample")
+    if trains is not None and not truth(trains.value):
+        return method, "do_train is not true: the command trains nothing"
+    return method, ""
+
+
+def _otherwise(spec: TrainingSpec) -> str:
+    for name, why in _OTHERWISE.items():
+        fact = spec.fact(lm.HYPER + name)
+        if fact is not None and fact.value and fact.value != "false":
+            return f"{fact.key}: {why}"
+    environment = spec.launch.environment if spec.launch is not None else {}
+    if "USE_MCA" in environment and truth(environment["USE_MCA"].value):
+        return "USE_MCA: Megatron's own model and arguments"
+    return ""
+
+
+def _parts(spec: TrainingSpec) -> None:
+    """A vision-language model, and which of its parts train."""
+    config = spec.get(lm.CONFIG)
+    if not isinstance(config, dict) or "vision_config" not in config:
+        spec.facts["model_class"] = Fact("model_class", "causal_lm", DEFAULT, reason="what the model's config says")
+        return
+    lm.put(spec, "model_class", "vision_language", spec.fact(lm.CONFIG))
+    parts = (
+        ("vision_tower", "freeze_vision_tower"),
+        ("projector", "freeze_multi_modal_projector"),
+        ("language_model", "freeze_language_model"),
+    )
+    frozen = [(part, spec.facts[lm.HYPER + key]) for part, key in parts if lm.switched(spec, key)]
+    written = [fact for _, fact in frozen if fact.origin == WRITTEN]
+    origin = written[0] if written else None
+    reason = "" if written else f"{_VERSION}: only the language model trains"
+    lm.put(spec, "frozen_parts", [part for part, _ in frozen], origin, reason)
+
+
+def _attention(spec: TrainingSpec) -> None:
+    """Models that LLaMA-Factory gives another kernel than the one stated (model_utils/attention.py)."""
+    config, stated = spec.get(lm.CONFIG), spec.fact("attention")
+    kind = lm.text_config(config).get("model_type", "") if isinstance(config, dict) else ""
+    automatic = stated is None or stated.node is None or stated.node.value in (None, "auto")
+    if kind == "gpt_oss":
+        reason = f"{_VERSION}: GPT-OSS runs on FlashAttention 3, whatever flash_attn says"
+        lm.put(spec, "attention", "flash", reason=reason)
+    elif kind == "gemma2" and automatic:
+        reason = f"{_VERSION}: Gemma 2 runs on FlashAttention 2 where that is installed"
+        spec.facts["attention"] = Fact("attention", "flash", ASSUMED, "flash_attn", reason=reason)
+
+
+def _packing(spec: TrainingSpec, method: str) -> None:
+    """Pre-training packs unless it is told otherwise; neat packing is packing. Preference pairs are never packed."""
+    neat, stated = spec.fact(lm.HYPER + "neat_packing"), spec.fact("packing")
+    if method not in ("sft", "pretraining"):
+        spec.facts.pop("packing", None)
+    elif neat is not None and truth(neat.value):
+        lm.put(spec, "packing", True, neat)
+    elif (stated is None or stated.value is None) and lm.gap(spec, "packing") is None:
+        reason = f"{_VERSION}: packing is on in pre-training, and off elsewhere"
+        lm.put(spec, "packing", method == "pretraining", reason=reason)
+
+
+def _kernels(spec: TrainingSpec, method: str) -> None:
+    """Liger's linear cross entropy only where the stage needs no logits (model_utils/liger_kernel.py)."""
+    switch = spec.fact(lm.HYPER + "use_liger_kernel")
+    losses = [name for name in ("use_dft_loss", "use_asft_loss", "use_eaft_loss") if lm.switched(spec, name)]
+    if method not in ("sft", "pretraining"):
+        lm.put(spec, lm.HYPER + "liger.fused_linear_cross_entropy", False, switch)
+        lm.put(spec, lm.HYPER + "liger.cross_entropy", True, switch)
+    lm.kernels(spec)
+    smooth = spec.fact(lm.HYPER + "label_smoothing")
+    origin = spec.fact(lm.HYPER + losses[0]) if losses else smooth if smooth is not None and smooth.value else None
+    if origin is not None and spec.get("loss") == "fused":
+        lm.put(spec, "loss", "full", origin, "it needs the logits")
+
+
+def _optimizer(spec: TrainingSpec) -> str:
+    """Switches that put another optimizer in place of ``optim``'s, in the order in which they are asked."""
+    for name, library in _PROJECTED.items():
+        switch = spec.fact(f"{lm.HYPER}use_{name}")
+        if switch is None or not truth(switch.value):
+            continue
+        base = spec.get("optimizer", "adamw")
+        _replace_optimizer(spec, f"{name}_{base}", library, switch)
+        for fact, key in (("optimizer_rank", "rank"), ("optimizer_targets", "target")):
+            inner = spec.fact(f"{lm.HYPER}{name}_{key}")
+            if inner is not None:
+                value = inner.value if key == "rank" else lm.names_of(inner.value)
+                lm.put(spec, fact, "all-linear" if value == ["all"] else value, inner)
+        layerwise = spec.fact(f"{lm.HYPER}{name}_layerwise")
+        if layerwise is not None and truth(layerwise.value):
+            lm.put(spec, "optimizer_in_backward", True, layerwise)
+        return ""
+    for key, (kind, library) in _OWN_OPTIMIZERS.items():
+        switch = spec.fact(lm.HYPER + key)
+        if switch is not None and truth(switch.value):
+            _replace_optimizer(spec, kind, library, switch)
+            return ""
+    muon = spec.fact(lm.HYPER + "use_muon")
+    if muon is not None and truth(muon.value):
+        _replace_optimizer(spec, "muon", "llamafactory", muon)
+    return ""
+
+
+def _replace_optimizer(spec: TrainingSpec, kind: str, library: str, switch: Fact) -> None:
+    lm.put(spec, "optimizer", kind, switch)
+    lm.put(spec, "optimizer_library", library, switch)
+    for name in ("optimizer_implementation", "optimizer_paged"):
+        spec.facts.pop(name, None)
+
+
+# ---------------------------------------------------------------------------------------------- what trains
+
+_OF_TUNING = {"lora.": ("lora",), "freeze.": ("freeze",), "oft.": ("oft",)}
+
+
+def _tuning(spec: TrainingSpec) -> str:
+    """Which weights train: adapters, some layers, or all."""
+    stated = spec.fact(lm.HYPER + "finetuning_type")
+    if stated is None:
+        return lm.not_stated(spec, "finetuning_type")
+    kind = str(stated.value)
+    for name in list(spec.facts):
+        if any(name.startswith(room) and kind not in of for room, of in _OF_TUNING.items()):
+            del spec.facts[name]
+    if kind == "full":
+        lm.put(spec, "tuning", "full", stated)
+    elif kind == "lora":
+        return _lora(spec, stated)
+    elif kind in ("freeze", "oft"):
+        lm.put(spec, "tuning", kind, stated)
+        for name in ("freeze.modules", "freeze.extra_modules", "oft.targets"):
+            fact = spec.fact(name)
+            if fact is not None and fact.value:
+                names = lm.names_of(fact.value)
+                lm.put(spec, name, "all-linear" if name == "oft.targets" and names == ["all"] else names, fact)
+    return ""
+
+
+def _lora(spec: TrainingSpec, stated: Fact) -> str:
+    lm.put(spec, lm.HYPER + "use_peft", True, stated)
+    resized = [
+        name
+        for name in ("resize_vocab", "add_tokens", "add_special_tokens", "new_special_tokens_config")
+        if lm.setting(spec, name)
+    ]
+    saved = spec.fact("lora.modules_to_save")
+    if resized and (saved is None or not saved.value):
+        origin = spec.fact(lm.HYPER + resized[0])
+        lm.put(spec, "lora.modules_to_save", ["embed_tokens", "lm_head"], origin, "added tokens train")
+    why = _resumed(spec)
+    return lm.adapters(spec) or why
+
+
+def _resumed(spec: TrainingSpec) -> str:
+    """An adapter that training goes on with states rank and targets itself; why they are not known."""
+    named, new = spec.fact(lm.HYPER + "adapter"), spec.fact(lm.HYPER + "create_new_adapter")
+    if named is None or not named.value or (new is not None and truth(new.value)):
+        return ""
+    folder = lm.names_of(named.value)[-1]
+    beside = named.span.path if named.span is not None else spec.document.path
+    document, _ = companions.read(folder.rstrip("/") + "/adapter_config.json", beside)
+    if document is None:
+        return f"{named.key} {folder}: the adapter that training goes on with is not there to state its rank"
+    sources = spec.document.sources or {spec.document.path: spec.document.text}
+    spec.document = spec.document._replace(sources={**sources, document.path: document.text})
+    for key, fact in (
+        ("r", "lora.r"),
+        ("lora_alpha", "lora.alpha"),
+        ("lora_dropout", "lora.dropout"),
+        ("target_modules", "lora.targets"),
+        ("modules_to_save", "lora.modules_to_save"),
+        ("use_dora", lm.HYPER + "use_dora"),
+    ):
+        node = document.root.get(key)
+        if node is not None and not node.is_unresolved:
+            spec.facts[fact] = Fact(fact, node.plain(), WRITTEN, key, node)
+    return ""
+
+
+def _quantization(spec: TrainingSpec) -> str:
+    """bitsandbytes, another library, or a checkpoint that is quantised already and stays so."""
+    bits, method = spec.fact(lm.HYPER + "bits"), lm.setting(spec, "quantization_method")
+    stored = lm.stored_quantization(spec)
+    if stored or bits is None or bits.value is None or method == "bnb":
+        if stored:
+            spec.facts.pop("quantization.double", None)
+        else:
+            lm.quantization(spec)
+        origin = spec.fact("quantization.bits")
+        if origin is not None and spec.get("tuning") not in ("lora", "dora", "oft"):
+            return f"{origin.key}: quantised weights do not train, and {_VERSION} refuses to train them"
+        return ""
+    lm.put(spec, "quantization.bits", bits.value, bits)
+    lm.put(spec, "quantization.kind", method, spec.fact(lm.HYPER + "quantization_method"))
+    spec.facts.pop("quantization.double", None)
+    return ""
+
+
+# ---------------------------------------------------------------------------------------------- how it runs
+
+
+def _processes(spec: TrainingSpec) -> None:
+    """``llamafactory-cli train`` starts torchrun itself, by variables of the environment (launcher.py), and then has
+    the allocator grow its segments. Ray starts as many processes as the config says."""
+    if spec.launch is None:
+        return
+    environment = spec.launch.environment
+    if "USE_RAY" in environment and truth(environment["USE_RAY"].value):
+        count = spec.fact(lm.HYPER + "ray_num_workers")
+        lm.put(spec, "device_count", 1 if count is None else count.value, count, "" if count else f"{_VERSION}: 1")
+        return
+    first = spec.launch.words[0].value if spec.launch.words else ""
+    if first != "train" or spec.launch.launchers:
+        return
+    lm.count_processes(spec, ("NPROC_PER_NODE",), ("NNODES",))
+    forced = "FORCE_TORCHRUN" in environment and truth(environment["FORCE_TORCHRUN"].value)
+    kept = "OPTIM_TORCH" in environment and not truth(environment["OPTIM_TORCH"].value)
+    if (forced or spec.get("device_count", 1) > 1) and not kept:
+        reason = f"{_VERSION}: launcher.py sets it where it starts torchrun"
+        lm.put(spec, "allocator_conf", "expandable_segments:True", reason=reason)
+
+
+def _checkpointing(spec: TrainingSpec) -> None:
+    """It is on unless it is switched off; the Trainer's own switch turns it on again (model_utils/checkpointing.py)."""
+    trainer, inner = spec.fact(lm.HYPER + "gradient_checkpointing"), spec.fact(lm.HYPER + "use_reentrant")
+    if trainer is not None and truth(trainer.value):
+        if spec.get("checkpointing") != "full":
+            lm.put(spec, "checkpointing", "full", trainer)
+        if inner is not None and inner.value is not None:
+            lm.put(spec, "checkpointing_reentrant", truth(inner.value), inner)
+    elif spec.get("parallelism.strategy") == "fsdp2":
+        reason = f"{_VERSION}: not the reentrant kind under FSDP2"
+        lm.put(spec, "checkpointing_reentrant", False, reason=reason)
+    offload = spec.fact(lm.HYPER + "use_unsloth_gc")
+    if offload is not None and truth(offload.value) and spec.get("checkpointing") == "full":
+        lm.put(spec, "activation_offloading", True, offload)
+
+
+def _precision(spec: TrainingSpec) -> str:
+    """What trains is cast to float32 unless ``pure_bf16`` keeps it (model/adapter.py). DeepSpeed casts as it likes."""
+    kept = next((name for name in ("pure_bf16", "use_badam") if lm.switched(spec, name)), "")
+    tuning = spec.get("tuning", "full")
+    checkpoint = lm.weights(spec)
+    reason = f"{_VERSION}: what trains is cast to float32"
+    cast = Fact("parameter_dtype", "float32", DEFAULT, "pure_bf16", reason=reason)
+    why = lm.precision(spec, cast if tuning == "full" and not kept and checkpoint is not None else checkpoint)
+    if tuning == "freeze" and not kept and spec.get("parallelism.strategy") != "zero" and checkpoint is not None:
+        spec.facts["parameter_dtype"] = cast
+    norms = spec.fact(lm.HYPER + "upcast_layernorm")
+    if norms is not None and truth(norms.value) and spec.get("parallelism.strategy") != "zero":
+        lm.put(spec, "float32_parts", ["norms"], norms)
+    return why
+
+
+def _reference(spec: TrainingSpec, method: str) -> None:
+    """The model without its LoRA adapters, a copy in the checkpoint's dtype, or another model."""
+    asft = spec.fact(lm.HYPER + "use_asft_loss")
+    needed = method == "dpo" or (method == "sft" and asft is not None and truth(asft.value))
+    if not needed:
+        if method:
+            lm.put(spec, "reference_model", "none", reason=f"{method} needs none")
+        return
+    if method == "dpo" and "lora.dropout" in spec:
+        lm.put(spec, "lora.dropout", 0.0, reason=f"{_VERSION}: preference training switches dropout off")
+    other, bits = spec.fact(lm.HYPER + "ref_model"), spec.fact(lm.HYPER + "ref_model_bits")
+    dtype = lm.weights(spec)
+    if other is not None and other.value:
+        lm.put(spec, "reference_model", "none", other, "another model is the reference")
+        helper = {"model": other.value, "dtype": dtype.value if dtype is not None else "bfloat16"}
+        if bits is not None and bits.value:
+            helper["bits"] = bits.value
+        lm.put(spec, "helper_models", [helper], other)
+    elif spec.get("tuning") in ("lora", "dora"):
+        lm.put(spec, "reference_model", "adapter_off", spec.fact("tuning"), "without its adapters it is the reference")
+    else:
+        reason = f"{_VERSION}: a copy, in the checkpoint's dtype"
+        lm.put(spec, "reference_model", "copy", reason=reason)
+        if dtype is not None:
+            lm.put(spec, "reference_dtype", dtype.value, reason=reason)
+
+
+# ---------------------------------------------------------------------------------------------- spelling
+
+
+def spell(spec: TrainingSpec, fact: str, value: Any) -> list[Edit] | None:
+    """LLaMA-Factory's own keys where they are not the Trainer's."""
+    own = (*(f"use_{name}" for name in _PROJECTED), *_OWN_OPTIMIZERS, "use_muon")
+    if fact in ("optimizer", "optimizer_implementation") and any(lm.switched(spec, name) for name in own):
+        return []  # another switch names it
+    if fact == "parameter_dtype":
+        checkpoint = lm.weights(spec)
+        if spec.get("tuning", "full") not in ("full", "freeze") or checkpoint is None:
+            return []
+        if spec.get("parallelism.strategy", "none") not in ("none", "ddp"):
+            return []
+        names = {checkpoint.value: True, "float32": False}
+        return lm.write(spec, lm.HYPER + "pure_bf16", names[value]) if value in names else []
+    if fact == "frozen_dtype":
+        return []
+    if fact == "quantization.bits" and "quantization.bits" not in spec:
+        if spec.get("tuning") not in ("lora", "dora"):
+            return []
+        return lm.write(spec, lm.HYPER + "bits", value)
+    if fact == "loss" and spec.get("method") not in ("sft", "pretraining"):
+        return []
+    return lm.spell(spec, fact, value, ("attention", "sequence_length"))

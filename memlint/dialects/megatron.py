@@ -1,0 +1,341 @@
+"""Family megatron: options of Megatron-LM's scripts, and of Megatron-DeepSpeed's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from memlint.dialects import language_model as lm
+from memlint.dialects import launchers, pretraining
+from memlint.dialects.deepspeed import AUTO, deepspeed_facts
+from memlint.dialects.spec import DEFAULT, Fact, TrainingSpec
+from memlint.documents.node import Edit, Unresolved
+
+_VERSION = "Megatron-LM core 0.16"
+_GPT = ("pretrain_gpt", "pretrain_mamba", "pretrain_hybrid")
+# What scripts other than pretrain_gpt train: models that are not a decoder of text alone.
+_OTHERS = {
+    "pretrain_bert": "BERT",
+    "pretrain_t5": "T5",
+    "pretrain_ict": "a pair of encoders",
+    "pretrain_retro": "a decoder with retrieval",
+    "pretrain_vlm": "a vision encoder joined to a decoder",
+    "pretrain_vision": "a vision model",
+    "pretrain_mamba": "a state space model",
+    "pretrain_hybrid": "a state space model with attention",
+}
+_KEYS = {
+    "micro_batch_size": "--micro-batch-size",
+    "sequence_length": "--seq-length",
+    "optimizer": "--optimizer",
+    "compute_dtype": "--bf16",
+}
+_SIZES = {"num_layers": "--num-layers", "hidden_size": "--hidden-size", "num_attention_heads": "--num-attention-heads"}
+
+
+def complete(spec: TrainingSpec) -> TrainingSpec:
+    """From Megatron's options to the facts of a language model."""
+    reasons = [_program(spec), _mixture(spec)]
+    deep = lm.switched(spec, "deepspeed")
+    if deep:
+        reasons.append(_config_of_deepspeed(spec))
+    found = launchers.processes(spec.launch)
+    spec.missing = (*spec.missing, *found.missing)
+    count = found.total
+    if count is None and not found.distributed and not found.missing and spec.launch is not None and spec.launch.launchers == ():
+        count = Fact("device_count", 1, DEFAULT, reason="no launcher: one process")
+    reasons.append(pretraining.devices(spec, count))
+    _precision(spec, deep)
+    reasons.append(_states(spec, deep))
+    reasons.append(_decoder(spec))
+    _recompute(spec, deep)
+    _kernels(spec, deep)
+    _schedule(spec)
+    return lm.finish(spec, reasons, _KEYS)
+
+
+def _name(spec: TrainingSpec) -> str:
+    """The script that trains, also where its folder is not known: ``$(pwd)/pretrain_gpt.py``."""
+    if spec.launch is None:
+        return ""
+    value = spec.launch.program.value
+    text = value.text if isinstance(value, Unresolved) else str(value)
+    return text.rsplit("/", 1)[-1].removesuffix(".py")
+
+
+def _program(spec: TrainingSpec) -> str:
+    name = _name(spec)
+    for start, what in _OTHERS.items():
+        if name.startswith(start):
+            return f"{name}.py trains {what}, which is not known"
+    layers = lm.setting(spec, "mtp_num_layers")
+    return "--mtp-num-layers: layers that predict further tokens are not known" if layers else ""
+
+
+def _mixture(spec: TrainingSpec) -> str:
+    """What a mixture of experts is made of beyond Mixtral's."""
+    if not lm.setting(spec, "num_experts"):
+        return ""
+    if lm.setting(spec, "moe_shared_expert_intermediate_size"):
+        return "--moe-shared-expert-intermediate-size: a shared expert beside the others is not known"
+    frequency = lm.setting(spec, "moe_layer_freq")
+    if str(frequency) != "1":
+        return f"--moe-layer-freq {frequency}: layers with and without experts are not known"
+    return ""
+
+
+# ---------------------------------------------------------------------------------------------- the model
+
+
+def _decoder(spec: TrainingSpec) -> str:
+    why = pretraining.unstated(spec, _SIZES)
+    if why:
+        return why
+    if lm.switched(spec, "multi_latent_attention"):
+        return "--multi-latent-attention is not known with Megatron's options"
+    if lm.switched(spec, "squared_relu"):
+        return "--squared-relu is not known"
+    rows, why = _vocabulary(spec)
+    if rows is None:
+        return why
+    kind = str(lm.setting(spec, "position_embedding_type"))
+    if lm.switched(spec, "use_rotary_position_embeddings"):
+        kind = "rope"
+    positions = {"learned_absolute": "learned", "absolute": "learned", "rotary": "rope", "yarn": "rope"}.get(kind, kind)
+    if positions not in ("learned", "rope", "alibi", "none"):
+        return f"--position-embedding-type {kind} is not known"
+    width, heads = pretraining.number(spec, "hidden_size"), pretraining.number(spec, "num_attention_heads")
+    grouped = lm.switched(spec, "group_query_attention")
+    gated = lm.switched(spec, "swiglu")
+    decoder = pretraining.Decoder(
+        layers=pretraining.number(spec, "num_layers"),
+        width=width,
+        heads=heads,
+        groups=pretraining.number(spec, "num_query_groups") if grouped else heads,
+        inner=pretraining.number(spec, "ffn_hidden_size") or perceptron_width(width, gated),
+        vocabulary=rows.value,
+        length=pretraining.number(spec, "max_position_embeddings") or spec.get("sequence_length") or 0,
+        head_dim=pretraining.number(spec, "kv_channels"),
+        positions=positions,
+        rotary_share=pretraining.share(spec, "rotary_percent"),
+        norm="rms" if lm.setting(spec, "normalization") == "RMSNorm" else "layer",
+        gated=gated,
+        activation="silu" if gated else "gelu",
+        biased=not lm.switched(spec, "disable_bias_linear"),
+        qkv_biased=lm.switched(spec, "add_qkv_bias"),
+        query_norm=lm.switched(spec, "qk_layernorm"),
+        tied=not lm.switched(spec, "untie"),
+        attention_dropout=pretraining.share(spec, "attention_dropout"),
+        hidden_dropout=pretraining.share(spec, "hidden_dropout"),
+        experts=pretraining.number(spec, "num_experts"),
+        experts_per_token=pretraining.number(spec, "moe_router_topk"),
+        expert_inner=pretraining.number(spec, "moe_ffn_hidden_size"),
+    )
+    spec.facts["vocabulary_size"] = rows
+    spec.model_name = pretraining.size_label(decoder)
+    config, why = pretraining.config_of(decoder)
+    if config is None:
+        return why
+    lm.put(spec, lm.CONFIG, config, spec.fact(lm.HYPER + "num_layers"), "the options' own sizes")
+    return ""
+
+
+def perceptron_width(width: int, gated: bool) -> int:
+    """Four times the model's width; with a gate two thirds of that, rounded down to a multiple of 64
+    (megatron/training/arguments.py, validate_args)."""
+    return 4 * width if not gated else int(4 * width * 2 / 3) // 64 * 64
+
+
+def _vocabulary(spec: TrainingSpec) -> tuple[Fact | None, str]:
+    whole = spec.fact(lm.HYPER + "padded_vocab_size")
+    if whole is not None:
+        return whole._replace(name="vocabulary_size"), ""
+    multiple = pretraining.number(spec, "make_vocab_size_divisible_by") * spec.get("parallelism.tensor", 1)
+    stated = spec.fact(lm.HYPER + "vocab_size")
+    if stated is not None:
+        reason = f"padded to a multiple of {multiple}"
+        rows = pretraining.padded(stated.value, multiple)
+        return stated._replace(name="vocabulary_size", value=rows, reason=reason), ""
+    kind, source = spec.fact(lm.HYPER + "tokenizer_type"), spec.fact(lm.HYPER + "tokenizer_model")
+    return pretraining.vocabulary(spec, kind, source, multiple, "--vocab-size")
+
+
+# ---------------------------------------------------------------------------------------------- precision, states
+
+
+def _precision(spec: TrainingSpec, deep: bool) -> None:
+    bf16, fp16 = spec.fact(lm.HYPER + "bf16"), spec.fact(lm.HYPER + "fp16")
+    if bf16 is not None:
+        # validate_args: accumulate_allreduce_grads_in_fp32 follows from bf16
+        reduced = lm.switched(spec, "grad_reduce_in_bf16")
+        pretraining.half(spec, bf16, "bfloat16", "bfloat16" if reduced else "float32")
+    elif fp16 is not None:
+        wide = lm.switched(spec, "gradients_in_fp32")
+        pretraining.half(spec, fp16, "float16", "float32" if wide else "float16")
+        scale = spec.fact(lm.HYPER + "loss_scale")
+        lm.put(spec, "loss_scaling", "dynamic" if scale is None or deep else scale.value, scale or fp16)
+    else:
+        pretraining.half(spec, None, "float32", "float32")
+
+
+def _states(spec: TrainingSpec, deep: bool) -> str:
+    """Which optimizer, in what dtypes, and what data parallel devices divide."""
+    kind = spec.fact("optimizer")
+    library = "deepspeed" if deep else "megatron"
+    lm.put(spec, "optimizer_library", library, reason="apex's or Transformer Engine's fused kernel")
+    lm.put(spec, "optimizer_implementation", "fused", reason="apex's or Transformer Engine's fused kernel")
+    if lm.setting(spec, "fp8_format"):
+        return "--fp8-format: products in float8 are not known"
+    if kind is not None and kind.value not in ("adamw", "sgd", "muon"):
+        return f"--optimizer {kind.written} is not known"
+    if lm.switched(spec, "precision_aware"):
+        unlike = [name for name in ("main_grads", "main_params", "exp_avg", "exp_avg_sq") if _dtype(spec, name) != "fp32"]
+        if unlike:
+            option = unlike[0].replace("_", "-") + "-dtype"
+            return f"--{option} {_dtype(spec, unlike[0])}: states of several dtypes are not known"
+    offload = spec.fact(lm.HYPER + "optimizer_cpu_offload")
+    if offload is not None:
+        if pretraining.share(spec, "optimizer_offload_fraction") != 1.0:
+            return "--optimizer-offload-fraction: states that are in part on the card are not known"
+        lm.put(spec, "parallelism.offload_optimizer", True, offload)
+    if deep:
+        return _zero(spec)
+    strategy = spec.fact(lm.HYPER + "use_torch_fsdp2")
+    if strategy is not None:
+        lm.put(spec, "parallelism.strategy", "fsdp2", strategy)
+        return ""
+    sharded = spec.fact(lm.HYPER + "use_megatron_fsdp")
+    if sharded is not None:
+        stages = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+        named = spec.fact(lm.HYPER + "data_parallel_sharding_strategy")
+        pretraining.sharing(spec, stages[str(named.value)] if named is not None else 0, sharded)
+        return ""
+    divided = spec.fact(lm.HYPER + "use_distributed_optimizer")
+    pretraining.sharing(spec, 1 if divided is not None else 0, divided)
+    return ""
+
+
+def _dtype(spec: TrainingSpec, name: str) -> str:
+    return str(lm.setting(spec, name + "_dtype"))
+
+
+def _config_of_deepspeed(spec: TrainingSpec) -> str:
+    """DeepSpeed's own file goes before the options where both state something; a script may write it as it runs."""
+    from memlint.dialects import companions
+
+    named = spec.fact(lm.HYPER + "deepspeed_config")
+    if named is None or not isinstance(named.value, str):
+        return ""
+    path = named.span.path if named.span is not None else spec.document.path
+    document, _ = companions.read(named.value, path)
+    if document is None:
+        return ""  # --zero-stage says what matters
+    found = deepspeed_facts(document.root)
+    facts = {name: fact for name, fact in found.facts.items() if fact.value != AUTO and fact.node is not None}
+    kept = {name: fact for name, fact in facts.items() if name.startswith("parallelism.") or name == "gradient_dtype"}
+    lm.add(spec, found._replace(facts=kept, sources={document.path: document.text, **document.sources}))
+    return ""
+
+
+def _zero(spec: TrainingSpec) -> str:
+    stage = spec.fact("parallelism.zero_stage") or spec.fact(lm.HYPER + "zero_stage")
+    if stage is None:
+        return lm.not_stated(spec, "--zero-stage", "zero-stage")
+    level, reason = stage.value, ""
+    if not level and spec.get("parameter_dtype") == "bfloat16":
+        level, reason = 1, "DeepSpeed 0.19: BF16_Optimizer divides the optimizer's states by itself"
+    pretraining.sharing(spec, level, stage, reason)
+    return ""
+
+
+# ---------------------------------------------------------------------------------------------- activations
+
+
+def _recompute(spec: TrainingSpec, deep: bool) -> None:
+    whole = spec.fact(lm.HYPER + "checkpoint_activations")
+    if whole is not None:
+        pretraining.recomputed(spec, whole._replace(value="full"), "uniform", pretraining.number(spec, "checkpoint_num_layers"))
+        return
+    stated, short = spec.fact(lm.HYPER + "recompute_granularity"), spec.fact(lm.HYPER + "recompute_activations")
+    if stated is None and short is not None:
+        stated = short._replace(value="selective")
+    if lm.gap(spec, "recompute-granularity") is not None:
+        return
+    method = lm.setting(spec, "recompute_method")
+    pretraining.recomputed(spec, stated, method, pretraining.number(spec, "recompute_num_layers"))
+
+
+def _kernels(spec: TrainingSpec, deep: bool) -> None:
+    """Which attention, and which operations are one kernel."""
+    old = deep or lm.switched(spec, "use_legacy_models")
+    flash, backend = spec.fact(lm.HYPER + "use_flash_attn"), spec.fact(lm.HYPER + "attention_backend")
+    engine = not old and lm.setting(spec, "transformer_impl") != "local"
+    if flash is not None:
+        lm.put(spec, "attention", "flash", flash)
+    elif backend is not None and backend.node is not None and backend.value != "auto":
+        lm.put(spec, "attention", "flash" if backend.value in ("flash", "fused") else "eager", backend)
+    elif engine and spec.get("compute_dtype") in lm.HALF:
+        lm.put(spec, "attention", "flash", reason="Transformer Engine takes a fused kernel in 16 bits")
+    else:
+        lm.put(spec, "attention", "eager", reason="attention of Megatron's own code" if not engine else "fp32")
+    fused = []
+    if not old:
+        fused = ["rms_norm"]  # whichever norm the model has: apex's or Transformer Engine's
+        fused += [] if lm.switched(spec, "no_gate_fusion") else ["swiglu"]
+        fused += [] if lm.switched(spec, "no_rope_fusion") else ["rotary"]
+        loss = spec.fact(lm.HYPER + "cross_entropy_fusion")
+        fused += [] if loss is None else ["cross_entropy"]
+    lm.put(spec, "fused_kernels", fused, reason=f"{_VERSION}: fusions that are on unless an option turns them off")
+    offloaded = spec.fact(lm.HYPER + "cpu_offloading_num_layers")
+    if offloaded is not None and offloaded.value:
+        lm.put(spec, "activation_offloading", True, offloaded)
+
+
+def _schedule(spec: TrainingSpec) -> None:
+    stages = spec.get("parallelism.pipeline", 1)
+    if stages <= 1:
+        return
+    layers = spec.fact(lm.HYPER + "virtual_layers")
+    total = pretraining.number(spec, "num_layers")
+    if layers is not None and layers.value and total:
+        lm.put(spec, "parallelism.virtual_stages", max(total // stages // layers.value, 1), layers)
+    interleaved = spec.get("parallelism.virtual_stages", 1) > 1
+    lm.put(spec, "parallelism.schedule", "interleaved" if interleaved else "1f1b", reason=f"{_VERSION}: schedules.py")
+
+
+# ---------------------------------------------------------------------------------------------- spelling
+
+
+def spell(spec: TrainingSpec, fact: str, value: Any) -> list[Edit] | None:
+    """Facts that Megatron states in several options; None for the generic spelling."""
+    if fact == "checkpointing":
+        return _spell_recompute(spec, value)
+    if fact == "attention" and value == "flash":
+        backend = spec.fact(lm.HYPER + "attention_backend")
+        if backend is not None and backend.node is not None:
+            return lm.write(spec, lm.HYPER + "attention_backend", "flash")
+        return lm.write(spec, lm.HYPER + "use_flash_attn", True) if spec.get("compute_dtype") in lm.HALF else []
+    if fact == "compute_dtype" and value in lm.HALF and spec.get("compute_dtype") == "float32":
+        return lm.write(spec, lm.HYPER + {"bfloat16": "bf16", "float16": "fp16"}[value], True)
+    if fact == "parallelism.zero_stage" and value == 1 and not lm.switched(spec, "deepspeed"):
+        return lm.write(spec, lm.HYPER + "use_distributed_optimizer", True)
+    if fact in ("attention", "compute_dtype", "parameter_dtype", "frozen_dtype", "optimizer_implementation", "loss"):
+        return []
+    if fact == "sequence_length" and "vocabulary_size" in spec and spec.fact(fact) is not None:
+        return _spell_length(spec, value)
+    return None
+
+
+def _spell_recompute(spec: TrainingSpec, value: Any) -> list[Edit]:
+    if value != "full" or lm.switched(spec, "recompute_activations"):
+        return []
+    if lm.switched(spec, "deepspeed"):
+        return lm.write(spec, lm.HYPER + "checkpoint_activations", True)
+    edits = lm.write(spec, lm.HYPER + "recompute_granularity", "full")
+    edits += lm.write(spec, lm.HYPER + "recompute_method", "uniform")
+    return edits + lm.write(spec, lm.HYPER + "recompute_num_layers", 1)
+
+
+def _spell_length(spec: TrainingSpec, value: Any) -> list[Edit] | None:
+    """A longer sample than the table of positions has rows needs more of them."""
+    rows = pretraining.number(spec, "max_position_embeddings")
+    return [] if rows and isinstance(value, int) and value > rows else None

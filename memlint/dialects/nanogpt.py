@@ -1,0 +1,129 @@
+"""Family nanogpt: files of assignments that train.py runs over its own, and options of the same names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from memlint.dialects import language_model as lm
+from memlint.dialects import launchers, native
+from memlint.dialects.spec import ASSUMED, Fact, TrainingSpec
+from memlint.documents.node import Document, Edit, Node
+
+# nanoGPT, model.py: from_pretrained (layers, heads, width); their vocabulary is GPT-2's own, and they have biases
+_GPT2 = {
+    "gpt2": (12, 12, 768),
+    "gpt2-medium": (24, 16, 1024),
+    "gpt2-large": (36, 20, 1280),
+    "gpt2-xl": (48, 25, 1600),
+}
+_GPT2_ROWS = 50257
+_ROWS = 50304  # train.py: 50257 in multiples of 64, where the data has no meta.pkl
+_CHARACTERS = {"shakespeare_char": 65}  # data/*/prepare.py: what its meta.pkl says
+
+
+def recognise(document: Document, root: Node) -> bool:
+    """A file that only evaluates trains nothing."""
+    only = root.get("eval_only")
+    return only is None or only.value is not True
+
+
+def complete(spec: TrainingSpec) -> TrainingSpec:
+    """From nanoGPT's names to the facts of a language model."""
+    found = _model(spec)
+    _precision(spec)
+    _processes(spec)
+    _evaluation(spec)
+    device = str(lm.setting(spec, "device"))
+    on_cpu = "" if device.startswith("cuda") else f"device {device}: the run is not on a CUDA device"
+    return lm.finish(spec, (on_cpu, found), {"micro_batch_size": "batch_size", "sequence_length": "block_size"})
+
+
+def _model(spec: TrainingSpec) -> str:
+    start, length = spec.fact(lm.HYPER + "init_from"), spec.fact("sequence_length")
+    dropout = lm.setting(spec, "dropout") or 0.0
+    if length is None or start is None:
+        return lm.not_stated(spec, "block_size" if length is None else "init_from")
+    if start.value in _GPT2:
+        layers, heads, width = _GPT2[start.value]
+        rows, bias, origin = _GPT2_ROWS, True, start
+        spec.model_name = str(start.value)
+        lm.put(spec, "model", start.value, start)
+        lm.put(spec, "pretrained", True, start)
+        positions = min(1024, length.value) if isinstance(length.value, int) else 1024
+    else:
+        sizes = {name: spec.fact(lm.HYPER + name) for name in ("n_layer", "n_head", "n_embd")}
+        for name, fact in sizes.items():
+            if fact is None:
+                return lm.not_stated(spec, name)
+        layers, heads, width = (fact.value for fact in sizes.values() if fact is not None)
+        if width % heads:
+            return f"n_embd {width} is no multiple of n_head {heads}"
+        origin = sizes["n_layer"] or start
+        bias, positions = bool(lm.switched(spec, "bias")), length.value
+        rows = _CHARACTERS.get(str(lm.setting(spec, "dataset")), _ROWS)
+        spec.model_name = f"GPT, {layers} x {width}"
+        lm.put(spec, "pretrained", start.value != "scratch", start)
+    config = {
+        "model_type": "gpt2",
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "hidden_size": width,
+        "intermediate_size": 4 * width,
+        "max_position_embeddings": positions,
+        "vocab_size": rows,
+        "tie_word_embeddings": True,
+        "bias": bias,
+        "activation_function": "gelu",
+        "attn_pdrop": dropout,
+        "resid_pdrop": dropout,
+        "embd_pdrop": dropout,
+    }
+    native.described(spec, config, origin, "nanoGPT: model.py")
+    return ""
+
+
+def _precision(spec: TrainingSpec) -> None:
+    """Weights are float32; torch.amp.autocast wherever dtype is not."""
+    stated = spec.fact(lm.HYPER + "dtype")
+    lm.put(spec, "parameter_dtype", "float32", reason="nanoGPT: weights are never cast")
+    if stated is None:
+        return
+    lm.put(spec, "compute_dtype", stated.value, stated)
+    lm.put(spec, "autocast", stated.value != "float32", stated)
+    if stated.value == "float16":
+        lm.put(spec, "loss_scaling", "dynamic", stated)
+
+
+def _processes(spec: TrainingSpec) -> None:
+    """DDP under torchrun, which divides gradient_accumulation_steps by the number of processes."""
+    found = launchers.processes(spec.launch)
+    spec.missing = (*spec.missing, *found.missing)
+    count = found.total.value if found.total is not None else None if found.distributed else 1
+    native.divided(spec, "ddp" if found.distributed else "none", count, found.total, "" if found.total else "no torchrun")
+    total = spec.fact(lm.HYPER + "total_accumulation")
+    if total is not None and isinstance(total.value, int):
+        reason = "" if count == 1 else "nanoGPT: divided by the number of processes"
+        lm.put(spec, "gradient_accumulation_steps", max(1, total.value // (count or 1)), total, reason)
+
+
+def _evaluation(spec: TrainingSpec) -> None:
+    """estimate_loss runs batches of training's size, without gradients."""
+    batch, length = spec.fact("micro_batch_size"), spec.fact("sequence_length")
+    if batch is None or length is None or not lm.setting(spec, "eval_iters"):
+        return
+    for name, fact in (("evaluation_batch_size", batch), ("evaluation_sequence_length", length)):
+        spec.facts[name] = Fact(name, fact.value, ASSUMED, reason="nanoGPT: estimate_loss")
+    spec.facts["evaluation_accumulates"] = Fact("evaluation_accumulates", False, ASSUMED, reason="nanoGPT: .item()")
+
+
+def spell(spec: TrainingSpec, fact: str, value: Any) -> list[Edit] | None:
+    """Assignments, or options, of train.py's names."""
+    if fact == "gradient_accumulation_steps":
+        if spec.get("parallelism.strategy") == "ddp" and "world_size" not in spec:
+            return []
+        return lm.write(spec, lm.HYPER + "total_accumulation", value * spec.get("world_size", 1))
+    if fact == "compute_dtype":
+        return lm.write(spec, lm.HYPER + "dtype", value) if value in ("float32", "bfloat16", "float16") else []
+    if fact in ("evaluation_batch_size", "attention_tokens", "parameter_dtype", "autocast", "optimizer"):
+        return []
+    return None

@@ -1,0 +1,94 @@
+"""What trainers with model code of their own share: models by their own names for sizes, optimizers by their classes,
+and a number of devices that they divide themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from memlint.dialects import language_model as lm
+from memlint.dialects.spec import DEFAULT, Fact, TrainingSpec
+
+# Names that optimizer classes have in other libraries, in lower case -> the fact's.
+_KINDS = {"adamwfp8": "adamw_fp8", "adamfp8": "adam_fp8", "adamwscheduler": "adamw", "adamwschedulefree": "adamw"}
+
+
+def described(spec: TrainingSpec, config: Mapping[str, Any], origin: Fact | None, source: str) -> None:
+    """A model's config (under the names of ``config.json``), and the fact that says which one it is."""
+    lm.put(spec, lm.CONFIG, dict(config), origin, source)
+    vocabulary = lm.text_config(dict(config)).get("vocab_size")
+    if isinstance(vocabulary, int):
+        lm.put(spec, "vocabulary_size", vocabulary, origin, source)
+
+
+def catalogued(hub_id: str, **changes: Any) -> dict[str, Any] | None:
+    """A config of the catalogue with what a trainer's own code does otherwise; None where it is not there."""
+    config, _ = lm.resolve(hub_id, "")
+    return None if config is None else {**config, **changes}
+
+
+def optimizer_class(spec: TrainingSpec, stated: Fact | None, implementation: str = "foreach") -> None:
+    """The facts of an optimizer that is named by its class: ``torch.optim.AdamW``, ``bitsandbytes.optim.PagedAdamW8bit``.
+
+    ``implementation`` is torch's, where the class is torch's.
+    """
+    if stated is None or not isinstance(stated.value, str) or not stated.value:
+        return
+    room, _, name = stated.value.rpartition(".")
+    library = {"bitsandbytes": "bitsandbytes", "bnb": "bitsandbytes", "torchao": "torchao", "apex": "apex"}.get(
+        room.partition(".")[0], "torch"
+    )
+    kind = name.lower()
+    if kind.startswith("paged"):
+        kind = kind.removeprefix("paged")
+        lm.put(spec, "optimizer_paged", True, stated)
+    if kind.endswith("32bit"):
+        kind = kind.removesuffix("32bit")
+    for bits in ("8bit", "4bit"):
+        if kind.endswith(bits):
+            kind = f"{kind.removesuffix(bits)}_{bits}"
+    lm.put(spec, "optimizer", _KINDS.get(kind, kind), stated)
+    lm.put(spec, "optimizer_library", library, stated)
+    if library == "torch":
+        lm.put(spec, "optimizer_implementation", implementation, reason="torch 2.13: its default on a GPU")
+
+
+def class_of(optimizer: str, library: str = "torch") -> str:
+    """The class that a fix writes for an optimizer's fact; "" where there is none."""
+    kind, _, bits = optimizer.partition("_")
+    name = {"adamw": "AdamW", "adam": "Adam", "sgd": "SGD", "lion": "Lion", "adafactor": "Adafactor"}.get(kind, "")
+    if not name or bits not in ("", "8bit"):
+        return ""
+    if bits or kind == "lion":
+        return f"bitsandbytes.optim.{name}{bits}"
+    return f"torch.optim.{name}"
+
+
+def divided(
+    spec: TrainingSpec, strategy: str, count: int | None, origin: Fact | None = None, reason: str = ""
+) -> None:
+    """How the processes of a run share its states, and how many there are; None where it is not known.
+
+    One process shares nothing, whatever it is launched with.
+    """
+    if count is not None:
+        for name in ("device_count", "world_size"):
+            spec.facts[name] = Fact(name, count, DEFAULT, reason=reason)
+            if origin is not None:
+                spec.facts[name] = origin._replace(name=name, value=count, reason=reason or origin.reason)
+    if count == 1:
+        strategy = "none"
+    lm.put(spec, "parallelism.strategy", strategy, origin, reason)
+    lm._agree(spec)
+
+
+def number(value: Any) -> int | None:
+    """A positive whole number, written as one or as text."""
+    if isinstance(value, bool):
+        return None
+    try:
+        found = int(str(value))
+    except ValueError:
+        return None
+    return found if found > 0 else None

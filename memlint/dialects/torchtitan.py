@@ -1,0 +1,446 @@
+"""Family torchtitan: job configs in TOML (to release 0.2), functions of a Python registry (from 0.3), and options."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from memlint.dialects import language_model as lm
+from memlint.dialects import launchers, native
+from memlint.dialects.spec import ASSUMED, Fact, TrainingSpec
+from memlint.documents.node import Document, Edit, Node
+from memlint.named_tuple import NamedTuple
+
+_TOML, _PYTHON = "torchtitan 0.2", "torchtitan 0.3"
+
+# torchtitan 0.2 and 0.3, models/*/__init__.py: flavors whose sizes are those of a published model.
+_PUBLISHED = {
+    "llama3": {
+        "1B": "meta-llama/Llama-3.2-1B",
+        "3B": "meta-llama/Llama-3.2-3B",
+        "8B": "meta-llama/Llama-3.1-8B",
+        "70B": "meta-llama/Llama-3.1-70B",
+        "405B": "meta-llama/Llama-3.1-405B",
+    },
+    "qwen3": {
+        "0.6B": "Qwen/Qwen3-0.6B",
+        "1.7B": "Qwen/Qwen3-1.7B",
+        "4B": "Qwen/Qwen3-4B",
+        "8B": "Qwen/Qwen3-8B",
+        "14B": "Qwen/Qwen3-14B",
+        "32B": "Qwen/Qwen3-32B",
+        "30B-A3B": "Qwen/Qwen3-30B-A3B",
+        "235B-A22B": "Qwen/Qwen3-235B-A22B",
+    },
+    "deepseek_v3": {
+        "16B": "deepseek-ai/DeepSeek-V2-Lite",
+        "236B": "deepseek-ai/DeepSeek-V2",
+        "671B": "deepseek-ai/DeepSeek-V3",
+    },
+    "gpt_oss": {"20b": "openai/gpt-oss-20b", "120b": "openai/gpt-oss-120b"},
+}
+# The same source: what only torchtitan has. ffn_dim 768 is 2/3 of 4 x 256, in multiples of 256.
+_OWN: dict[str, dict[str, dict[str, Any]]] = {
+    "llama3": {
+        "debugmodel": {
+            "model_type": "llama",
+            "hidden_size": 256,
+            "num_hidden_layers": 6,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 16,
+            "intermediate_size": 768,
+            "vocab_size": 2048,
+            "max_position_embeddings": 131072,
+            "tie_word_embeddings": False,
+        },
+    },
+    "qwen3": {
+        "debugmodel": {
+            "model_type": "qwen3",
+            "hidden_size": 256,
+            "num_hidden_layers": 8,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 8,
+            "head_dim": 128,
+            "intermediate_size": 3072,
+            "vocab_size": 2048,
+            "max_position_embeddings": 4096,
+            "tie_word_embeddings": True,
+        },
+    },
+}
+_FLEX = ("_flex_attn", "_varlen_attn", "_flex", "_varlen")  # flavors of an attention kernel of their own
+
+
+class Shipped(NamedTuple):
+    """A function of the registry that torchtitan comes with."""
+
+    flavor: str
+    batch: int
+    length: int
+    checkpointing: str
+    tensor: int = 1
+    expert: int = 1
+
+
+# torchtitan 0.3, models/*/config_registry.py
+_SHIPPED = {
+    "llama3_debugmodel": Shipped("debugmodel", 8, 2048, "SelectiveAC"),
+    "llama3_8b": Shipped("8B", 1, 8192, "SelectiveAC"),
+    "llama3_70b": Shipped("70B", 8, 8192, "FullAC", 8),
+    "qwen3_debugmodel": Shipped("debugmodel", 8, 2048, "SelectiveAC"),
+    "qwen3_0_6b": Shipped("0.6B", 4, 4096, "SelectiveAC"),
+    "qwen3_1_7b": Shipped("1.7B", 4, 4096, "SelectiveAC"),
+    "qwen3_14b": Shipped("14B", 4, 4096, "FullAC"),
+    "qwen3_32b": Shipped("32B", 2, 4096, "FullAC"),
+    "qwen3_30b_a3b": Shipped("30B-A3B", 2, 4096, "FullAC"),
+    "gpt_oss_20b": Shipped("20b", 1, 8192, "FullAC"),
+    "gpt_oss_120b": Shipped("120b", 1, 8192, "FullAC"),
+    "deepseek_v3_16b": Shipped("16B", 4, 4096, "SelectiveAC", 1, 8),
+}
+_SCHEDULES = {"1f1b": "1f1b", "gpipe": "gpipe", "interleaved1f1b": "interleaved"}
+
+
+def recognise(document: Document, root: Node) -> bool:
+    """Another trainer's TOML may have a table [model] too, but no flavor that is text."""
+    flavor = root.get("model.flavor")
+    return flavor is None or not flavor.is_mapping
+
+
+def complete(spec: TrainingSpec) -> TrainingSpec:
+    """From torchtitan's settings to the facts of a language model."""
+    python = _is_registry(spec)
+    named = _registry(spec) if python else ""
+    name = _model_name(spec)
+    found = named or _model(spec, name)
+    _tokens(spec)
+    chunked = python and str(lm.setting(spec, "loss_target") or "ChunkedLossWrapper").startswith("Chunked")
+    if chunked:
+        origin = spec.fact(lm.HYPER + "loss_target")
+        lm.put(spec, "loss", "chunked", origin, f"{_PYTHON}: ChunkedLossWrapper")
+        lm.put(spec, "loss_chunks", lm.setting(spec, "loss_chunks") or 8, origin, f"{_PYTHON}: ChunkedLossWrapper")
+    else:
+        lm.put(spec, "loss", "full", reason="torchtitan: cross_entropy_loss of float32 logits")
+    _optimizer(spec)
+    kept = _checkpointing(spec, python)
+    _devices(spec, python)
+    _precision(spec, python)
+    _batch(spec)
+    _compiled(spec)
+    _evaluation(spec)
+    low = _low_precision(spec)
+    keys = {
+        "micro_batch_size": "training.local_batch_size",
+        "sequence_length": "training.seq_len",
+        "compute_dtype": "training.mixed_precision_param",
+        "optimizer": "optimizer.name",
+    }
+    return lm.finish(spec, (found, low, kept), keys)
+
+
+# ---------------------------------------------------------------------------------------------- the registry
+
+
+def _is_registry(spec: TrainingSpec) -> bool:
+    return spec.root.get("model_spec") is not None or lm.HYPER + "config_function" in spec
+
+
+def _registry(spec: TrainingSpec) -> str:
+    """What the function says that a command names: in this repository, else one of those that torchtitan ships."""
+    named = spec.fact(lm.HYPER + "config_function")
+    if named is None:
+        return ""
+    module = str(lm.setting(spec, "module") or "")
+    found = _function(spec, module, str(named.value), named)
+    if found is not None:
+        return found
+    shipped = _SHIPPED.get(str(named.value))
+    if shipped is None:
+        return f"{named.key} {named.value}: a function of a config registry that is not in this repository"
+    reason = f"{_PYTHON}: {named.value}"
+    stated = {
+        "model": shipped.flavor,
+        "micro_batch_size": shipped.batch,
+        "sequence_length": shipped.length,
+        "parallelism.tensor": shipped.tensor,
+        "parallelism.expert": shipped.expert,
+        lm.HYPER + "checkpoint_class": shipped.checkpointing,
+    }
+    for name, value in stated.items():
+        fact = spec.fact(name)
+        if fact is None or fact.node is None:
+            key = fact.key if fact is not None else ""
+            spec.facts[name] = Fact(name, value, "default", key, None, reason)
+    return ""
+
+
+def _function(spec: TrainingSpec, module: str, name: str, named: Fact) -> str | None:
+    """The facts of a function of this repository, below those of the command; None where there is none."""
+    from memlint.dialects import companions, registry
+
+    folder = module.replace(".", "/")
+    for path in (f"torchtitan/models/{folder}/config_registry.py", f"{folder}/config_registry.py"):
+        document, _ = companions.read(path, named.span.path if named.span is not None else spec.document.path)
+        node = document.root.get(name) if document is not None else None
+        if document is None or node is None:
+            continue
+        facts, missing = registry.dialect(spec.family).facts_of(node)
+        sources = spec.document.sources or {spec.document.path: spec.document.text}
+        spec.document = spec.document._replace(sources={**sources, document.path: document.text})
+        spec.missing = (*spec.missing, *missing)
+        for fact_name, fact in facts.items():
+            old = spec.fact(fact_name)
+            if fact.node is not None and (old is None or old.node is None):
+                spec.facts[fact_name] = fact
+        return ""
+    return None
+
+
+def _model_name(spec: TrainingSpec) -> str:
+    """llama3, qwen3, ...: as the table says, else by the function's name, else by the folder of the registry."""
+    stated = spec.fact(lm.HYPER + "model_name")
+    if stated is not None and stated.node is not None:
+        return str(stated.value)
+    module = lm.setting(spec, "module")
+    if isinstance(module, str) and module:
+        return module.rsplit(".", 1)[-1]
+    if not _is_registry(spec):
+        return str(stated.value) if stated is not None else "llama3"
+    parts = spec.document.path.replace("\\", "/").split("/")
+    if parts[1:] and parts[-1] == "config_registry.py":
+        return parts[-2]
+    return next((name for name in _PUBLISHED if spec.root.key_path.startswith(name + "_")), "")
+
+
+def _model(spec: TrainingSpec, name: str) -> str:
+    fact = spec.fact("model")
+    if fact is None or not isinstance(fact.value, str):
+        return lm.not_stated(spec, "model.flavor", "flavor")
+    flavor, backend = fact.value, lm.setting(spec, "attn_backend")
+    spec.model_name = f"{name} {flavor}"
+    kernel = any(flavor.endswith(ending) for ending in _FLEX) or str(backend or "").startswith(("flex", "varlen"))
+    for ending in _FLEX:
+        flavor = flavor.removesuffix(ending)
+    # FlexAttention keeps what FlashAttention keeps: queries, keys, values, the result and one sum per row.
+    kernel = kernel or (name == "deepseek_v3" and flavor != "debugmodel")
+    lm.put(spec, "attention", "flash" if kernel else "sdpa", reason=f"torchtitan: {name}")
+    source = f"torchtitan: {name} {fact.value}"
+    if flavor in _OWN.get(name, {}):
+        native.described(spec, _OWN[name][flavor], fact, source)
+        return ""
+    hub_id = _PUBLISHED.get(name, {}).get(flavor)
+    config = native.catalogued(hub_id) if hub_id is not None else None
+    if config is None:
+        return f"{fact.key or 'model.flavor'} {fact.value}: no flavor of {name} whose sizes are known"
+    native.described(spec, config, fact, source)
+    return ""
+
+
+# ---------------------------------------------------------------------------------------------- the rest
+
+
+def _tokens(spec: TrainingSpec) -> None:
+    """After release 0.3 a micro batch is counted in tokens."""
+    tokens, length = spec.fact(lm.HYPER + "microbatch_tokens"), spec.fact(lm.HYPER + "max_context_length")
+    if length is not None and isinstance(length.value, int):
+        lm.put(spec, "sequence_length", length.value, length)
+    if tokens is not None and isinstance(tokens.value, int) and spec.get("sequence_length"):
+        lm.put(spec, "micro_batch_size", max(1, tokens.value // spec["sequence_length"]), tokens)
+
+
+def _optimizer(spec: TrainingSpec) -> None:
+    name, fused = spec.fact(lm.HYPER + "optimizer_name"), spec.fact(lm.HYPER + "optimizer_fused")
+    stated = spec.fact("optimizer_implementation")
+    if name is None:
+        return
+    native.optimizer_class(spec, name._replace(value=f"torch.optim.{name.value}"))
+    if stated is not None:
+        spec.facts["optimizer_implementation"] = stated
+        if stated.value == "fused_opt_states_bf16":
+            lm.put(spec, "optimizer_implementation", "fused", stated)
+            lm.put(spec, "optimizer_state_dtype", "bfloat16", stated)
+    if fused is not None and (stated is None or stated.node is None):
+        lm.put(spec, "optimizer_implementation", "fused" if lm.truth(fused.value) else "foreach", fused)
+
+
+def _checkpointing(spec: TrainingSpec, python: bool) -> str:
+    mode, option = spec.fact(lm.HYPER + "checkpoint_mode"), spec.fact(lm.HYPER + "checkpoint_option")
+    named = spec.fact(lm.HYPER + "checkpoint_class")
+    lm.put(spec, "checkpointing_reentrant", False, reason="torchtitan: checkpoint_wrapper")
+    if python:
+        kind = str(named.value).split(".", 1)[0] if named is not None else "SelectiveAC"
+        values = {"FullAC": "full", "SelectiveAC": "selective", "None": "none", "NoAC": "none"}
+        node = spec.root.get("activation_checkpoint")
+        if node is not None and node.value is None:
+            kind = "None"
+        if kind not in values:
+            return f"activation_checkpoint {kind}: what it keeps is not known"
+        lm.put(spec, "checkpointing", values[kind], named, f"{_PYTHON}: {kind}")
+        return ""
+    if mode is None:
+        return lm.not_stated(spec, "activation_checkpoint.mode", "mode")
+    if mode.value == "memory_budget":
+        return "activation_checkpoint.mode memory_budget: what torch.compile keeps is not known"
+    every = native.number(option.value) if option is not None else None
+    origin = mode if mode.node is not None or option is None else option
+    if mode.value != "selective":
+        lm.put(spec, "checkpointing", mode.value, mode)
+    elif every is not None:
+        lm.put(spec, "checkpointing", "full" if every == 1 else "every", origin)
+        lm.put(spec, "checkpointing_every", every, option)
+    else:
+        lm.put(spec, "checkpointing", "selective", origin)
+    return ""
+
+
+def _devices(spec: TrainingSpec, python: bool) -> None:
+    """FSDP2 over whatever tensor, pipeline and context parallelism and the replicas leave; DDP where nothing shards."""
+    found = launchers.processes(spec.launch)
+    spec.missing = (*spec.missing, *found.missing)
+    count, origin = (found.total.value, found.total) if found.total is not None else (None, None)
+    if spec.launch is not None and count is None:
+        gpus = spec.launch.environment.get("NGPU")
+        if gpus is not None and native.number(gpus.value):
+            count = native.number(gpus.value)
+            origin = Fact("device_count", count, "written", "NGPU", gpus)
+    degrees = {name: spec.get(f"parallelism.{name}", 1) or 1 for name in ("tensor", "pipeline", "context", "replicas")}
+    others = degrees["tensor"] * degrees["pipeline"] * degrees["context"] * degrees["replicas"]
+    shard = spec.fact("parallelism.shard")
+    sharded = shard.value if shard is not None else None
+    if isinstance(sharded, int) and count is None:
+        count, origin = sharded * others, shard
+    if sharded is None:
+        spec.facts.pop("parallelism.shard", None)
+        if count is not None:
+            lm.put(spec, "parallelism.shard", max(1, count // others), shard, "the devices that are left")
+    shards = spec.get("parallelism.shard")
+    if degrees["tensor"] > 1 and lm.setting(spec, "sequence_parallel") is not False:
+        lm.put(spec, "parallelism.sequence", True, spec.fact("parallelism.tensor"), "torchtitan: beside tensor parallelism")
+    if degrees["pipeline"] > 1:
+        schedule = spec.fact(lm.HYPER + "pipeline_schedule")
+        text = str(schedule.value).lower() if schedule is not None else "1f1b"
+        lm.put(spec, "parallelism.schedule", _SCHEDULES.get(text, text), schedule)
+    if python or shards is None or shards > 1 or degrees["context"] > 1:
+        strategy = "fsdp2"
+    else:
+        strategy = "ddp" if degrees["replicas"] > 1 else "none"
+    _reshard(spec, degrees["pipeline"])
+    if count == 1 and not python:
+        strategy = "none"
+    if count is not None:
+        for name in ("device_count", "world_size"):
+            lm.put(spec, name, count, origin)
+    version = _PYTHON if python else _TOML
+    lm.put(spec, "parallelism.strategy", strategy, spec.fact("parallelism.shard"), f"{version}: parallelize_llama")
+    lm._agree(spec)
+
+
+def _reshard(spec: TrainingSpec, pipeline: int) -> None:
+    policy = spec.fact(lm.HYPER + "reshard")
+    if policy is not None:
+        value = {"always": True, "never": False, True: True, False: False}.get(policy.value, pipeline == 1)
+        lm.put(spec, "parallelism.reshard_after_forward", value, policy)
+
+
+def _precision(spec: TrainingSpec, python: bool) -> None:
+    """Under FSDP weights are gathered in another dtype; autocast only where neither it nor anything else divides."""
+    mixed, weights = spec.fact(lm.HYPER + "mixed_precision_param"), spec.fact("parameter_dtype")
+    if mixed is None or weights is None:
+        return
+    strategy = spec.get("parallelism.strategy", "none")
+    alone = strategy not in ("fsdp1", "fsdp2") and not python
+    divided = max(spec.get("parallelism.tensor", 1) or 1, spec.get("parallelism.pipeline", 1) or 1) > 1
+    if alone and divided:
+        lm.put(spec, "compute_dtype", weights.value, weights, f"{_TOML}: no mixed precision without FSDP here")
+        lm.put(spec, "autocast", False, weights)
+        return
+    lm.put(spec, "compute_dtype", mixed.value, mixed)
+    lm.put(spec, "autocast", alone and mixed.value != "float32", mixed, f"{_TOML}: autocast, as nothing shards")
+    if not alone:
+        lm.put(spec, "autocast", False, mixed, "torchtitan: MixedPrecisionPolicy of fully_shard")
+
+
+def _batch(spec: TrainingSpec) -> None:
+    """Accumulation is what the global batch leaves; a pipeline cuts the local batch into micro batches."""
+    whole, local = spec.fact("global_batch_size"), spec.fact("micro_batch_size")
+    if local is None or not isinstance(local.value, int):
+        return
+    steps, origin = 1, local
+    if whole is not None and isinstance(whole.value, int) and whole.value > 0:
+        ranks = (spec.get("parallelism.shard") or 1) * (spec.get("parallelism.replicas") or 1)
+        if "device_count" in spec:
+            steps, origin = max(1, whole.value // (local.value * ranks)), whole
+    elif whole is not None:
+        del spec.facts["global_batch_size"]
+    if (spec.get("parallelism.pipeline") or 1) > 1:
+        cut = spec.fact(lm.HYPER + "pipeline_microbatch")
+        size = cut.value if cut is not None and isinstance(cut.value, int) else 1
+        lm.put(spec, "micro_batch_size", min(size, local.value), cut, f"{_TOML}: a pipeline's micro batch")
+        steps *= max(1, local.value // size)
+    known = origin is whole or "global_batch_size" not in spec
+    why = "" if known else "the number of devices is not stated: one micro batch per step"
+    lm.put(spec, "gradient_accumulation_steps", steps, origin if known else None, why)
+
+
+def _compiled(spec: TrainingSpec) -> None:
+    """Compiling the loss alone leaves the model as it is."""
+    switch, parts = spec.fact(lm.HYPER + "compile_enable"), lm.setting(spec, "compile_components")
+    old = spec.fact(lm.HYPER + "training_compile")
+    if old is not None and lm.truth(old.value):
+        lm.put(spec, "compile", True, old)
+    elif switch is not None:
+        on = lm.truth(switch.value) and (not isinstance(parts, list) or "model" in parts)
+        lm.put(spec, "compile", on, switch)
+
+
+def _evaluation(spec: TrainingSpec) -> None:
+    if not lm.switched(spec, "validation"):
+        for name in ("evaluation_batch_size", "evaluation_sequence_length"):
+            spec.facts.pop(name, None)
+        return
+    reason = "torchtitan: only the loss of an evaluation is kept"
+    spec.facts["evaluation_accumulates"] = Fact("evaluation_accumulates", False, ASSUMED, reason=reason)
+
+
+def _low_precision(spec: TrainingSpec) -> str:
+    converters = spec.fact(lm.HYPER + "converters")
+    if converters is not None and converters.value:
+        names = ", ".join(_text(item) for item in converters.value)
+        return f"{converters.key}: what {names} keeps is not known"
+    gap = lm.gap(spec, "converters")
+    if gap is not None:
+        return f"{gap.key} is not known: {gap.reason}"
+    if lm.switched(spec, "float8_linear"):
+        return "float8.enable_float8_linear: what float8 keeps is not known"
+    return ""
+
+
+def _text(item: Any) -> str:
+    return str(item.get("_target_", item)) if isinstance(item, dict) else str(item)
+
+
+def spell(spec: TrainingSpec, fact: str, value: Any) -> list[Edit] | None:
+    """Keys of [training], [activation_checkpoint] and [optimizer]."""
+    python = _is_registry(spec)
+    if fact == "compute_dtype":
+        return lm.write(spec, lm.HYPER + "mixed_precision_param", value) if value in ("bfloat16", "float32") else []
+    if fact == "checkpointing":
+        if python or value not in ("full", "none"):
+            return []
+        return lm.write(spec, lm.HYPER + "checkpoint_mode", value)
+    if fact == "optimizer":
+        names = {"adamw": "AdamW", "adam": "Adam"}
+        return lm.write(spec, lm.HYPER + "optimizer_name", names[value]) if value in names and not python else []
+    if fact == "optimizer_implementation" and python:
+        return []
+    if fact == "compile":
+        return lm.write(spec, lm.HYPER + "compile_enable", value) if isinstance(value, bool) else []
+    if fact == "micro_batch_size":
+        known = spec.fact(fact)
+        if (spec.get("parallelism.pipeline") or 1) > 1 or lm.HYPER + "microbatch_tokens" in spec or known is None:
+            return []
+        return None
+    if fact in ("gradient_accumulation_steps", "autocast", "frozen_dtype", "attention", "attention_tokens", "loss"):
+        return []
+    if fact == "evaluation_batch_size" and fact not in spec:
+        return []
+    return None

@@ -1,0 +1,237 @@
+"""Family trl: recipes and command lines of TRL's trainers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from memlint.dialects import language_model as lm
+from memlint.dialects.accelerate import accelerate_facts, named_config
+from memlint.dialects.companions import Companion
+from memlint.dialects.spec import ASSUMED, DEFAULT, Fact, Missing, TrainingSpec
+from memlint.documents.node import Document, Edit, Node, Span
+
+_VERSION = "TRL 1.16"
+METHODS = ("sft", "dpo", "orpo", "cpo", "kto", "grpo", "rloo", "reward", "gkd", "ppo")
+_PAIRS = ("dpo", "orpo", "cpo", "reward")  # chosen and rejected go through the model together
+_GENERATE = ("num_generations", "use_vllm", "generation_batch_size", "steps_per_generation")
+_UNKNOWN = {
+    "grpo": "what generation holds on the card between training steps",
+    "rloo": "what generation holds on the card between training steps",
+    "kto": "its second, mismatched completion",
+    "gkd": "its teacher",
+    "ppo": "its value and reward models",
+}
+# trl/accelerate_configs: name -> (distributed_type, further keys), each for 8 processes in bf16
+_SHIPPED: dict[str, tuple[str, dict[str, Any]]] = {
+    "single_gpu": ("NO", {}),
+    "multi_gpu": ("MULTI_GPU", {}),
+    "zero1": ("DEEPSPEED", {"deepspeed_config": {"zero_stage": 1}}),
+    "zero2": ("DEEPSPEED", {"deepspeed_config": {"zero_stage": 2}}),
+    "zero3": ("DEEPSPEED", {"deepspeed_config": {"zero_stage": 3}}),
+    "fsdp1": ("FSDP", {"fsdp_config": {"fsdp_version": 1, "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP"}}),
+    "fsdp2": ("FSDP", {"fsdp_config": {"fsdp_version": 2, "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP"}}),
+}
+# trl/kernels/chunked_logprob.py: the loss goes through the head in tiles of so many tokens and rows of the vocabulary.
+LOSS_TILE = (4096, 32768)
+
+
+def recognise(document: Document, root: Node) -> bool:
+    """Programs of other families take the keys of TRL's trainers too."""
+    return not lm.is_of_another_family(document, root)
+
+
+def complete(spec: TrainingSpec) -> TrainingSpec:
+    """From TRL's switches to the facts of a language model."""
+    method, which = _method(spec)
+    mixed = spec.fact(lm.HYPER + "bf16")
+    if (mixed is None or mixed.value is None) and not lm.switched(spec, "fp16"):
+        key = "--bf16" if spec.launch is not None and spec.document.format == "shell" else "bf16"
+        reason = f"{_VERSION}: bf16 unless fp16 is set"
+        spec.facts[lm.HYPER + "bf16"] = Fact(lm.HYPER + "bf16", True, DEFAULT, key, reason=reason)
+    found = lm.model(spec)
+    if method == "reward":
+        lm.put(spec, "model_class", "sequence_classification", spec.fact("method"))
+        lm.put(spec, "labels", 1, reason=f"{_VERSION}: RewardTrainer")
+    else:
+        lm.put(spec, "model_class", "causal_lm", reason=f"{_VERSION}: AutoModelForCausalLM")
+    if method in _PAIRS:
+        lm.put(spec, "sequences_per_sample", 2, reason="a chosen and a rejected answer per sample")
+    if method in ("grpo", "rloo"):
+        _completions(spec)
+    lm.attention(spec)
+    inner = spec.fact(lm.HYPER + "init_attention")
+    if inner is not None and inner.value:
+        flash = "flash" in str(inner.value)
+        lm.put(spec, "attention", "flash" if flash else str(inner.value), inner)
+    _packing(spec, method)
+    lm.optimizer(spec)
+    _loss(spec, method)
+    lm.kernels(spec)
+    if spec.get("loss") != "chunked":
+        spec.facts.pop("loss_tile", None)
+    lm.compiled(spec)
+    adapted = lm.adapters(spec)
+    lm.quantization(spec)
+    shared = lm.parallelism(spec, _accelerate(spec))
+    _adapter_dtype(spec)
+    _checkpointing(spec)
+    dtypes = lm.precision(spec, lm.weights(spec, spec.fact(lm.HYPER + "init_dtype"), _dtype(spec)))
+    _reference(spec, method)
+    lm.evaluation(spec)
+    on_cpu = "use_cpu: the run is not on a GPU" if lm.switched(spec, "use_cpu") else ""
+    unknown = f"{method.upper()}: {_UNKNOWN[method]} is not known" if method in _UNKNOWN else ""
+    return lm.finish(spec, (on_cpu, found, which, adapted, shared, dtypes, unknown))
+
+
+def _method(spec: TrainingSpec) -> tuple[str, str]:
+    """(which trainer, why it is not known): by the program, by the keys, then by the folders that recipes stand in."""
+    words: list[str] = []
+    if spec.launch is not None:
+        words = [str(spec.launch.program.value)]
+        words += [str(word.value) for word in spec.launch.words[:1] if isinstance(word.value, str)]
+    for word in words:
+        base = word.rsplit("/", 1)[-1].removesuffix(".py").rsplit(".", 1)[-1]
+        parts = base.replace("-", "_").split("_")
+        named = next((method for method in METHODS if method in parts), "")
+        if named:
+            lm.put(spec, "method", named, reason=f"{base} trains it")
+            return named, ""
+    for key in _GENERATE:
+        fact = spec.fact(lm.HYPER + key)
+        if fact is not None:
+            lm.put(spec, "method", "grpo", fact, "a key of the trainers that generate")
+            return "grpo", ""
+    tokens = "".join(c if c.isalnum() else " " for c in spec.document.path.lower()).split()
+    named = next((method for method in METHODS if method in tokens[-8:]), "")
+    if named:
+        reason = "the config's path names it"
+        spec.facts["method"] = Fact("method", named, ASSUMED, reason=reason)
+        return named, ""
+    for key in ("beta", "precompute_ref_log_probs", "max_prompt_length"):
+        fact = spec.fact(lm.HYPER + key)
+        if fact is not None and fact.node is not None:
+            return "", f"{fact.key} is a key of several of TRL's trainers, and no file says which one reads it"
+    spec.facts["method"] = Fact("method", "sft", ASSUMED, reason="no key of another trainer is there")
+    return "sft", ""
+
+
+def _dtype(spec: TrainingSpec) -> Fact | None:
+    """TRL's scripts load float32 unless they are told otherwise. Under FSDP all tensors of a layer have the dtype that
+    4-bit codes are stored in, so where only that is stated, it is that of the other weights too."""
+    stated, storage = spec.fact(lm.HYPER + "dtype"), spec.fact(lm.HYPER + "quant_storage")
+    if (stated is None or stated.node is None) and storage is not None and lm.dtype_of(storage.value):
+        return storage
+    return stated
+
+
+def _completions(spec: TrainingSpec) -> None:
+    """A sample is a prompt and its completion."""
+    prompt, completion = spec.fact(lm.HYPER + "max_prompt_length"), spec.fact(lm.HYPER + "max_completion_length")
+    spec.facts.pop("sequence_length", None)
+    longest = 512 if completion is None or completion.value is None else completion.value
+    if completion is None:
+        lm.put(spec, lm.HYPER + "max_completion_length", longest, reason=f"{_VERSION}: GRPOConfig, RLOOConfig")
+    if prompt is not None and prompt.value is not None:
+        lm.put(spec, "sequence_length", prompt.value + longest, completion or prompt)
+    engine = spec.fact(lm.HYPER + "use_vllm")
+    mode = spec.fact(lm.HYPER + "vllm_mode")
+    if engine is not None and engine.value and (mode is None or mode.value == "colocate"):
+        share = spec.fact(lm.HYPER + "vllm_gpu_memory_utilization")
+        reason = f"{_VERSION}: GRPOConfig, RLOOConfig"
+        lm.put(spec, "engine_share", 0.3 if share is None else share.value, share, "" if share else reason)
+
+
+def _packing(spec: TrainingSpec, method: str) -> None:
+    """Best-fit packing concatenates the samples of a batch."""
+    if method != "sft":
+        spec.facts.pop("packing", None)
+        return
+    packing, strategy = spec.fact("packing"), spec.fact(lm.HYPER + "packing_strategy")
+    if (
+        packing is not None
+        and packing.value
+        and strategy is not None
+        and str(strategy.value).startswith(("bfd", "ffd"))
+    ):
+        lm.put(spec, "padding_free", True, packing, f"{_VERSION}: {strategy.value} packing is padding-free")
+
+
+def _loss(spec: TrainingSpec, method: str) -> None:
+    """SFT, DPO and those that generate score tokens through the head in tiles, and never hold the logits."""
+    if method in ("sft", "dpo", "kto", "grpo", "rloo"):
+        reason = f"{_VERSION}: add_fused_lm_head"
+        lm.put(spec, "loss", "chunked", reason=reason)
+        lm.put(spec, "loss_tile", LOSS_TILE, reason=reason)
+
+
+def _adapter_dtype(spec: TrainingSpec) -> None:
+    """TRL moves the adapters of a quantised model to bfloat16 (sft_trainer.py, dpo_trainer.py)."""
+    bits = spec.fact("quantization.bits")
+    if bits is not None and spec.get("tuning") in ("lora", "dora"):
+        lm.put(spec, "lora.dtype", "bfloat16", reason=f"{_VERSION}: adapters of a quantised model are in bfloat16")
+
+
+def _checkpointing(spec: TrainingSpec) -> None:
+    """With adapters under ZeRO stage 3, TRL forces the reentrant kind."""
+    lm.checkpointing(spec)
+    adapted = spec.get("tuning", "full") != "full"
+    if adapted and spec.get("parallelism.zero_stage") == 3 and spec.get("checkpointing") == "full":
+        reason = f"{_VERSION}: adapters under ZeRO stage 3 need it"
+        lm.put(spec, "checkpointing_reentrant", True, reason=reason)
+
+
+def _reference(spec: TrainingSpec, method: str) -> None:
+    """Which trainers hold a second copy of the weights."""
+    beta = spec.fact(lm.HYPER + "beta")
+    early = spec.fact(lm.HYPER + "precompute_ref_log_probs")
+    if method in ("grpo", "rloo"):
+        default = 0.0 if method == "grpo" else 0.05
+        needed = bool(default if beta is None or beta.value is None else beta.value)
+    else:
+        needed = method in ("dpo", "kto")
+    if not needed:
+        if method:
+            lm.put(
+                spec, "reference_model", "none", beta if method in ("grpo", "rloo") else None, f"{method} needs none"
+            )
+        return
+    if spec.get("tuning", "full") != "full":
+        reason = "the model without its adapters is the reference"
+        lm.put(spec, "reference_model", "adapter_off", spec.fact("tuning"), reason)
+    elif early is not None and early.value:
+        lm.put(spec, "reference_model", "precomputed", early)
+    else:
+        reason = f"{_VERSION}: a copy, in the dtype of the policy"
+        spec.facts["reference_model"] = Fact("reference_model", "copy", DEFAULT, reason=reason)
+
+
+def _accelerate(spec: TrainingSpec) -> Companion | None:
+    """``--accelerate_config``: a file, or one of those that TRL ships."""
+    named = spec.facts.pop(lm.HYPER + "accelerate_config", None)
+    if named is None or named.node is None:
+        return None
+    if named.value in _SHIPPED:
+        kind, inner = _SHIPPED[named.value]
+        tree = {"distributed_type": kind, "num_processes": 8, "mixed_precision": "bf16", **inner}
+        return accelerate_facts(_tree(tree, named.node.span), spec.document.path)
+    read, gap = named_config(named.node, named.node.span.path)
+    if read is None:
+        missing: tuple[Missing, ...] = () if gap is None else (gap,)
+        unknown = Fact("parallelism.strategy", "unknown", reason="the file that would say it is not there")
+        return Companion({"parallelism.strategy": unknown}, missing)
+    root, sources = read
+    found = accelerate_facts(root, next(iter(sources)))
+    return found._replace(sources={**sources, **found.sources})
+
+
+def _tree(value: Any, span: Span) -> Node:
+    if isinstance(value, dict):
+        return Node({name: _tree(inner, span) for name, inner in value.items()}, span)
+    return Node(value, span)
+
+
+def spell(spec: TrainingSpec, fact: str, value: Any) -> list[Edit] | None:
+    """TRL's scripts take ModelConfig beside the trainer's own arguments."""
+    if fact == "loss":
+        return []  # it is chunked as it is; Liger's is deprecated here
+    return lm.spell(spec, fact, value, ("parameter_dtype", "attention", "sequence_length"))
