@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Any
 from memlint.discover import Found, display, matches, walk
 from memlint.documents.node import Document, Span
 from memlint.named_tuple import NamedTuple
-from memlint.plugin import ERROR, Finding, Rule, Run
+from memlint.plugin import ERROR, Finding, Run
 from memlint.reports.report import Budget, Measured, Report, RunReport, StatedFact, UnresolvedValue
 from memlint.rules_registry import INTERNAL_ERROR, RuleInfo
+from memlint.selection import Selected, known_rules, select_rules, without_ignored
 from memlint.settings import Allowance, Resolver, Settings, SettingsError, allowance
 
 if TYPE_CHECKING:
@@ -40,14 +41,6 @@ NOT_A_CONFIG = "no known family of training configs (`memlint record` makes a mo
 
 # Rules that a document without a known family can still be judged by.
 _TEXT_RULES = frozenset(("MEM003", "MEM006"))
-
-
-class _Selected(NamedTuple):
-    """A rule that is on. ``options`` is its table in the settings."""
-
-    info: RuleInfo
-    rule: Rule
-    options: dict[str, Any]
 
 
 class _Draft(NamedTuple):
@@ -86,7 +79,7 @@ class _Checker:
         self.given: set[str] = set()  # files that the paths mean
         self.fragments: dict[str, set[str]] = {}  # a root that is not among them -> its fragments that are
         self._formats: dict[str, bool] = {}
-        self._selected: dict[tuple[Any, ...], list[_Selected]] = {}
+        self._selected: dict[tuple[Any, ...], list[Selected]] = {}
 
     # -- files
 
@@ -281,7 +274,7 @@ class _Checker:
             findings.append(self._internal(path, "the measurement", error))
         return None
 
-    def _rule(self, selected: _Selected, run: Run, findings: list[Finding], judged: list[RuleInfo]) -> None:
+    def _rule(self, selected: Selected, run: Run, findings: list[Finding], judged: list[RuleInfo]) -> None:
         info, rule, options = selected
         if not run.spec.family and info.code not in _TEXT_RULES:
             return
@@ -307,7 +300,7 @@ class _Checker:
             findings.append(self._internal(run.spec.document.path, f"rule {info.code}", error))
         self.seconds[info.code] = self.seconds.get(info.code, 0.0) + time.perf_counter() - begin
 
-    def select(self, settings: Settings) -> list[_Selected]:
+    def select(self, settings: Settings) -> list[Selected]:
         """The rules that are on, imported. Raises SettingsError for codes and plugins that do not exist."""
         if not self.lint:
             return []
@@ -350,7 +343,7 @@ class _Checker:
         for draft in self.drafts:
             findings, here = suppress.apply(draft.findings, by_path)
             used |= here
-            kept.append(self._in_scope(draft, _without_ignored(findings, draft.settings)))
+            kept.append(self._in_scope(draft, without_ignored(findings, draft.settings)))
         for path, suppressions in by_path.items():
             late = list(suppressions.bad)
             late += suppress.unused(suppressions, used, list(judged[path].values()))
@@ -358,7 +351,7 @@ class _Checker:
             late = [finding for finding in late if finding.code in on]
             late, here = suppress.apply(late, by_path)
             home = next(index for index, draft in enumerate(self.drafts) if path in draft.report.sources)
-            kept[home] += _without_ignored(late, use[path])
+            kept[home] += without_ignored(late, use[path])
         runs = [
             draft.report._replace(findings=tuple(findings))
             for draft, findings in zip(self.drafts, _without_doubles(kept))
@@ -566,63 +559,6 @@ def internal_error(path: str, where: str, error: Exception) -> Finding:
         notes=((f"raised at {place}",) if place else ())
         + ("this is a fault of memlint or of a plugin, not of the config; the other findings stand",),
     )
-
-
-def known_rules(settings: Settings) -> tuple[RuleInfo, ...]:
-    """Every rule that exists under these settings. Raises SettingsError for a plugin that does not load."""
-    from memlint.rules_registry import RuleError, known
-
-    try:
-        return known(settings.plugins)
-    except RuleError as error:
-        raise SettingsError(str(error)) from None
-
-
-def select_rules(settings: Settings) -> list[_Selected]:
-    """The rules that settings switch on, imported. Raises SettingsError naming the option at fault."""
-    from memlint.rules_registry import UnknownRule, find, load, reason, require
-
-    rules = known_rules(settings)
-    named = {
-        "select": settings.select,
-        "extend-select": settings.extend_select,
-        "ignore": settings.ignore,
-        "extend-ignore": settings.extend_ignore,
-        "per-file-ignores": tuple(code for _, codes in settings.per_file_ignores for code in codes),
-    }
-    for key, codes in named.items():
-        try:
-            require(codes, rules)
-        except UnknownRule as error:
-            raise SettingsError(f"{settings.origins.get(key, key)}: {error}") from None
-    options: dict[str, dict[str, Any]] = {}
-    for name, table in settings.rules.items():
-        try:
-            options[find(name, rules).code] = table
-        except UnknownRule as error:
-            raise SettingsError(f"{settings.origins.get('rules', 'rules')}: [rules.{name}]: {error}") from None
-    selected = []
-    for info in rules:
-        if reason(settings.selected, settings.ignored, info)[0]:
-            rule = load(info)
-            if settings.preview or not rule.preview:
-                selected.append(_Selected(info, rule(), options.get(info.code, {})))
-    return selected
-
-
-def _without_ignored(findings: Iterable[Finding], settings: Settings) -> list[Finding]:
-    """What per-file ignores leave. Internal errors stay."""
-    from memlint.rules_registry import covers
-
-    kept = []
-    for finding in findings:
-        info = RuleInfo(finding.code, finding.name, "")
-        if finding.code == INTERNAL_ERROR or not any(
-            covers(codes, info) and matches((pattern,), finding.span.path)
-            for pattern, codes in settings.per_file_ignores
-        ):
-            kept.append(finding)
-    return kept
 
 
 def _without_doubles(groups: Sequence[Sequence[Finding]]) -> list[list[Finding]]:

@@ -24,6 +24,7 @@ ROOMS = (
     ("memlint.fixes",),
     ("memlint.rules",),
     ("memlint.rules_registry", "memlint.settings", "memlint.discover", "memlint.suppress"),
+    ("memlint.selection",),
     ("memlint.reports",),
     ("memlint.check",),
     ("memlint.cli", "memlint.__main__"),

@@ -21,7 +21,7 @@ def command() -> None:
 @shared.rule_options
 def show(path: str, **options: Any) -> None:
     """Show the settings in force for PATH, where each comes from, and why each rule is on or off."""
-    from memlint.check import known_rules, select_rules
+    from memlint.selection import known_rules, select_rules
     from memlint.reports.text import clean
     from memlint.rules_registry import load, reason
     from memlint.settings import SettingsError, allowance
