@@ -319,7 +319,7 @@ def _loss(spec: TrainingSpec, method: str) -> None:
 
 
 def _adapters(spec: TrainingSpec) -> str:
-    """PEFT's LoRA, by ``adapter``; and that a reason where its targets are no names."""
+    """PEFT's LoRA, by ``adapter``. Why what trains is not known: another kind, or targets that are no names."""
     stated = spec.fact(lm.HYPER + "adapter")
     kind = stated.value if stated is not None else None
     if stated is not None and kind and kind not in ("lora", "qlora"):
@@ -334,7 +334,8 @@ def _adapters(spec: TrainingSpec) -> str:
         lm.put(spec, "lora.targets", "all-linear", linear)
     elif on and (targets is None or not targets.value):
         why = lm.not_stated(spec, "lora_target_modules")
-        return (lm.adapters(spec) and why) or f"{why}, nor is lora_target_linear"
+        lm.adapters(spec)
+        return f"{why}, nor is lora_target_linear"
     elif on and targets is not None and isinstance(targets.value, str) and set(targets.value) & set("()[]*|\\^$"):
         lm.adapters(spec)
         return f"{targets.key}: a pattern over the names of modules"

@@ -20,9 +20,9 @@ from memlint.documents import arguments
 from memlint.documents.node import Command, Document, Node, Span, Unresolved
 from memlint.named_tuple import NamedTuple
 
-# A tree that stands for itself: no text is behind it.
 _MAX_BASES = 16  # files that a config builds on
 
+# A tree that stands for itself: no text is behind it.
 NO_DOCUMENT = Document("", "yaml", "", Node({}, Span("", 1, 1, 1, 1)))
 
 
@@ -95,17 +95,14 @@ class Dialect:
             return next(iter(self.members(document)), None)
         if not signature.get("class"):
             score = signature_score(signature, document.root)
-            if not score and any(part in document.text for part in signature.get("text", ())):
-                taken = any(find(document.root, key) is not None for key in signature.get("none", ()))
-                score = 0 if taken or not document.root.is_mapping else 1
-            return Match(score, document, document.root) if score else None
+            return Match(score, document, document.root) if score else _match_text(signature, document)
         best: Match | None = None
         if isinstance(document.root.value, dict):
             for child in document.root.value.values():
                 score = signature_score(signature, child) if child.is_mapping else 0
                 if score and (best is None or score > best.score):
                     best = Match(score, document, child)
-        return best
+        return best or _match_text(signature, document)
 
     def members(self, document: Document) -> list[Match]:
         """The runs of a Python module whose functions each return one, in order; [] for any other file."""
@@ -119,12 +116,12 @@ class Dialect:
     def _match_command(self, document: Document, command: Command) -> Match | None:
         signature = self.header.get("signature", {})
         program = signature.get("program", "")
-        if program and not _is_called(program, str(command.program.value)):
+        if program and not _is_called(program, command, 0):
             return None
-        if "other" in signature and _is_called(signature["other"], _called(command)):
+        if "other" in signature and _is_called(signature["other"], command, 1):
             return None
         bonus = 1 if program else 0
-        if "programs" in signature and _is_called(signature["programs"], _called(command)):
+        if "programs" in signature and _is_called(signature["programs"], command, 1):
             bonus = 2
         if "launcher" in signature:
             named_so = any(re.search(signature["launcher"], one.name) for one in command.launchers)
@@ -151,8 +148,7 @@ class Dialect:
                 if found is not None:
                     return found
         if self.header.get("overrides"):
-            _, rest = arguments.split(command.words, self._takes())
-            options = _overlaid(options, rest, document)
+            options = _overlaid(options, self._overrides(command, options), document)
         score = signature_score(signature, options)
         if not score and bonus < 2 and not (program and not _has_keys(signature)):
             return None
@@ -181,8 +177,7 @@ class Dialect:
         other = found.document._replace(sources=sources)
         root = found.root
         if self.header.get("overrides"):
-            _, rest = arguments.split(command.words, self._takes())
-            root = _overlaid(root, rest, document)
+            root = _overlaid(root, self._overrides(command, options), document)
         return Match(found.score + bonus, other, root, command, options)
 
     def _match_both(self, other: Document, options: Node, bonus: int) -> Match | None:
@@ -207,6 +202,25 @@ class Dialect:
         if self.header.get("positional") != "python":
             return False
         return any(_names_a_config(word.value, (".py",)) for word in command.words)
+
+    def _overrides(self, command: Command, options: Node) -> list[Node]:
+        """The words of a command that set keys; pairs of a key and its value (yacs) as ``KEY=value``."""
+        _, rest = arguments.split(command.words, self._takes())
+        if self.header["overrides"] != "pairs":
+            return rest
+        opts = child(options, ("opts",))
+        if opts is not None and isinstance(opts.value, list):
+            rest = [*rest, *opts.value]
+        found: list[Node] = []
+        at = 0
+        while at + 1 < len(rest):
+            key, value = rest[at].value, rest[at + 1]
+            if isinstance(key, str) and key[:1].isupper() and key.replace(".", "_").isidentifier():
+                if isinstance(value.value, str):
+                    found.append(Node(f"{key}={value.value}", value.span, None, "", value.via))
+                at += 1
+            at += 1
+        return found
 
     def _spellings(self) -> dict[str, tuple[str, Schema, frozenset[str]]]:
         """Every spelling of a top-level key -> (the key, its schema, its types)."""
@@ -541,6 +555,15 @@ def signature_score(signature: dict[str, Any], root: Node) -> int:
     return len(wanted) + best
 
 
+def _match_text(signature: dict[str, Any], document: Document) -> Match | None:
+    """A file whose keys are all in the files that it builds on, by words of its text."""
+    if not document.root.is_mapping or not any(part in document.text for part in signature.get("text", ())):
+        return None
+    if any(find(document.root, key) is not None for key in signature.get("none", ())):
+        return None
+    return Match(1, document, document.root)
+
+
 _CONFIG_SUFFIXES = (".yaml", ".yml", ".json", ".toml")
 
 
@@ -573,6 +596,9 @@ def _overlaid(root: Node, words: list[Node], document: Document) -> Node:
             root = put(root, parts, _standing(value, span, word), str(word.value))
         except OverrideError:
             continue  # the program itself would refuse it
+        leaf = root.get(".".join(parts))
+        if leaf is not None and not leaf.is_mapping:
+            leaf.key_span = word.span  # here it is stated, wherever the file has the key
     return root
 
 
@@ -586,17 +612,23 @@ def _standing(value: Node, span: Span, word: Node) -> Node:
     return Node(inner, span, word.span, value.key_path, word.via)
 
 
-def _is_called(names: str | list[str], called: str) -> bool:
-    """Whether a program is meant by a regular expression, or by one of the names of a list.
+def _is_called(names: str | list[str], command: Command, words: int) -> bool:
+    """Whether a program is meant by a regular expression (with so many words after it), or by a name of a list.
 
-    A name of a list is the last part of the program's path, without ``.py``, or a whole dotted module; ``*`` at an end
-    stands for anything. With a first word (``swift sft``) both are compared.
+    A name of a list is the last part of the program's path, without ``.py``, or a whole dotted module, and the plain
+    words after it (``yolo detect train``); ``*`` at an end stands for anything.
     """
     if isinstance(names, str):
-        return re.search(names, called) is not None
-    program, _, first = called.partition(" ")
+        return re.search(names, _called(command) if words else str(command.program.value)) is not None
+    program = str(command.program.value)
     last = program.rsplit("/", 1)[-1].removesuffix(".py")
-    spellings = (last, f"{last} {first}", program) if first else (last, program)
+    spellings = [last, program]
+    if words:
+        for word in command.words[:2]:
+            if not isinstance(word.value, str):
+                break
+            last = f"{last} {word.value}"
+            spellings.append(last)
     return any(_fits(name, spelling) for name in names for spelling in spellings)
 
 

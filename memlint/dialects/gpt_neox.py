@@ -8,7 +8,7 @@ from typing import Any
 from memlint.dialects import language_model as lm
 from memlint.dialects import pretraining
 from memlint.dialects.deepspeed import AUTO, deepspeed_facts
-from memlint.dialects.spec import DEFAULT, Fact, Missing, TrainingSpec
+from memlint.dialects.spec import Fact, Missing, TrainingSpec
 from memlint.documents.node import Document, Edit, Node, Unresolved
 
 _VERSION = "GPT-NeoX 2.0"
@@ -90,7 +90,10 @@ def _merged(spec: TrainingSpec) -> str:
     assert last is not None
     spec.root = Node(entries, last.root.span)
     spec.document = last._replace(sources=sources)
-    facts, missing = registry.dialect(spec.family).facts_of(spec.root)
+    dialect = registry.dialect(spec.family)
+    facts, missing = dialect.facts_of(spec.root)
+    for stated in dialect.keys:
+        spec.facts.pop(stated.annotation.get("fact", ""), None)
     spec.facts.update(facts)
     spec.missing = (*spec.missing, *missing)
     return ""
@@ -281,7 +284,13 @@ def _activations(spec: TrainingSpec) -> None:
     if stated is not None and kinds and all(kind.startswith("flash") for kind in kinds):
         lm.put(spec, "attention", "flash", stated)
     elif stated is None or not kinds or set(kinds) == {"global"}:
-        lm.put(spec, "attention", "eager", stated, "" if kinds else f"{_VERSION}: attention_config is global for every layer")
+        lm.put(
+            spec,
+            "attention",
+            "eager",
+            stated,
+            "" if kinds else f"{_VERSION}: attention_config is global for every layer",
+        )
     else:
         lm.put(spec, "attention", ", ".join(dict.fromkeys(kinds)), stated)
     fused = []

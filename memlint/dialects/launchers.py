@@ -7,7 +7,7 @@ from memlint.dialects.spec import WRITTEN, Fact, Missing
 from memlint.documents.node import Command, Node, Unresolved
 from memlint.named_tuple import NamedTuple
 
-TORCHRUN = ("torchrun", "torchrun_xpu", "torch_distributed_launch", "composer", "colossalai")
+TORCHRUN = ("torchrun", "torchrun_xpu", "torch_distributed_launch", "colossalai")
 ACCELERATE = ("accelerate launch", "accelerate-launch", "accelerate")
 
 
@@ -49,6 +49,9 @@ def processes(command: Command | None) -> Processes:
     options = launcher(command, *TORCHRUN)
     if options is not None:
         return _product(options, ("nproc_per_node", "nproc"), ("nnodes",))
+    options = launcher(command, "composer")
+    if options is not None:
+        return _composer(options, command)
     options = launcher(command, "deepspeed")
     if options is not None:
         return _deepspeed(options, command)
@@ -114,6 +117,14 @@ def _product(options: Node, per_machine: tuple[str, ...], machines: tuple[str, .
     if first is None:
         return Processes(Fact("device_count", 1, "default", reason="one process, as no option says otherwise"), True)
     return Processes(Fact("device_count", total, WRITTEN, "--" + first.key_path, first), True)
+
+
+def _composer(options: Node, command: Command | None) -> Processes:
+    """``--world_size``, or the processes of this machine; else one for each device that there is."""
+    for names in (("world_size",), ("nproc", "n")):
+        if option(options, *names) is not None:
+            return _product(options, names, ())
+    return Processes(seen(command), True)
 
 
 def _deepspeed(options: Node, command: Command | None) -> Processes:

@@ -6,6 +6,7 @@ from typing import Any
 
 from memlint.dialects import language_model as lm
 from memlint.dialects import native
+from memlint.dialects.accelerate import truth
 from memlint.dialects.spec import ASSUMED, Fact, TrainingSpec
 from memlint.documents.node import Edit
 
@@ -97,6 +98,7 @@ def _pretraining_defaults(spec: TrainingSpec) -> None:
 
 
 def _model(spec: TrainingSpec, pretrain: bool) -> str:
+    """The model by its folder or hub id, by litgpt's own name, by a folder's own file, or by its sizes."""
     config = spec.fact(lm.HYPER + "model_config")
     if config is not None and isinstance(config.value, dict) and config.value:
         return _described(spec, config.value, config)
@@ -116,7 +118,11 @@ def _model(spec: TrainingSpec, pretrain: bool) -> str:
     for name in dict.fromkeys(("/".join(parts[-2:]), _NAMES.get(parts[-1], ""), _by_name(parts[-1])) if parts else ()):
         found, source = lm.resolve(name, spec.document.path) if name else (None, "")
         if found is not None:
-            native.described(spec, found, named, source)
+            # litgpt has an output projection of its own, whatever the model's publishers tie.
+            tied = pretrain and lm.switched(spec, "tie_embeddings")
+            native.described(spec, {**lm.text_config(found), "tie_word_embeddings": tied}, named, source)
+            if lm.text_config(found).get("model_type") == "gemma2":
+                lm.put(spec, "attention", "eager", named, f"{_VERSION}: capped scores are computed one by one")
             return ""
     return f"{named.key or 'model'} {named.value}: neither in the catalogue (`memlint models`) nor a folder of litgpt's"
 
@@ -246,7 +252,7 @@ def _precision(spec: TrainingSpec, pretrain: bool) -> str:
 
 
 def _optimizer(spec: TrainingSpec, pretrain: bool) -> None:
-    """A name of torch.optim, a class, or a mapping with ``class_path``. Quantised models get bitsandbytes' paged AdamW."""
+    """A name of torch.optim, a class, or a mapping with ``class_path``; a quantised model gets a paged AdamW."""
     stated = spec.fact(lm.HYPER + "optimizer_entry")
     if stated is None:
         return
@@ -268,9 +274,9 @@ def _optimizer(spec: TrainingSpec, pretrain: bool) -> None:
     if pretrain:
         reason = f"{_VERSION}: pretrain passes fused=True on a GPU"
         lm.put(spec, "optimizer_implementation", "fused", reason=reason)
-    elif fused is not None and lm.truth(fused.value):
+    elif fused is not None and truth(fused.value):
         lm.put(spec, "optimizer_implementation", "fused", fused)
-    elif foreach is not None and not lm.truth(foreach.value):
+    elif foreach is not None and not truth(foreach.value):
         lm.put(spec, "optimizer_implementation", "loop", foreach)
 
 
@@ -287,6 +293,10 @@ def _devices(spec: TrainingSpec, command: str) -> None:
         lm.put(spec, "machines", nodes, machines)
     lora = command == "finetune_lora"
     native.divided(spec, "fsdp2" if lora else "fsdp1", count, stated, f"{_VERSION}: {command} on several devices")
+    products = spec.fact("compute_dtype")
+    if products is not None:  # lightning.fabric.plugins.precision.fsdp: bf16-mixed reduces in bfloat16
+        dtype = spec["parameter_dtype"] if lora else products.value
+        lm.put(spec, "parallelism.reduce_dtype", dtype, products, "lightning 2.5: precision of the strategy")
     if command == "pretrain":
         if nodes is not None and per_machine is not None:
             lm.put(spec, "parallelism.replicas", nodes, machines, f"{_VERSION}: HYBRID_SHARD")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from memlint.dialects import companions
+from memlint.dialects import companions, launchers
 from memlint.dialects import language_model as lm
 from memlint.dialects.accelerate import truth
 from memlint.dialects.spec import ASSUMED, DEFAULT, WRITTEN, Fact, TrainingSpec
@@ -289,7 +289,10 @@ def _processes(spec: TrainingSpec) -> None:
     first = spec.launch.words[0].value if spec.launch.words else ""
     if first != "train" or spec.launch.launchers:
         return
-    lm.count_processes(spec, ("NPROC_PER_NODE",), ("NNODES",))
+    found = launchers.counted(spec.launch, "NPROC_PER_NODE", "NNODES")
+    spec.missing = (*spec.missing, *found.missing)
+    if found.total is not None:
+        lm.put(spec, "device_count", found.total.value, found.total)
     forced = "FORCE_TORCHRUN" in environment and truth(environment["FORCE_TORCHRUN"].value)
     kept = "OPTIM_TORCH" in environment and not truth(environment["OPTIM_TORCH"].value)
     if (forced or spec.get("device_count", 1) > 1) and not kept:

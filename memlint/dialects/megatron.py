@@ -41,7 +41,13 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
     found = launchers.processes(spec.launch)
     spec.missing = (*spec.missing, *found.missing)
     count = found.total
-    if count is None and not found.distributed and not found.missing and spec.launch is not None and spec.launch.launchers == ():
+    if (
+        count is None
+        and not found.distributed
+        and not found.missing
+        and spec.launch is not None
+        and spec.launch.launchers == ()
+    ):
         count = Fact("device_count", 1, DEFAULT, reason="no launcher: one process")
     reasons.append(pretraining.devices(spec, count))
     _precision(spec, deep)
@@ -153,9 +159,11 @@ def _vocabulary(spec: TrainingSpec) -> tuple[Fact | None, str]:
     stated = spec.fact(lm.HYPER + "vocab_size")
     if stated is not None:
         reason = f"padded to a multiple of {multiple}"
-        rows = pretraining.padded(stated.value, multiple)
+        null = lm.setting(spec, "tokenizer_type") == "NullTokenizer"  # it has one row more: the end of a document
+        rows = pretraining.padded(stated.value + null, multiple)
         return stated._replace(name="vocabulary_size", value=rows, reason=reason), ""
-    kind, source = spec.fact(lm.HYPER + "tokenizer_type"), spec.fact(lm.HYPER + "tokenizer_model")
+    kind = spec.fact(lm.HYPER + "tokenizer_type")
+    source = spec.fact(lm.HYPER + "tokenizer_model") or spec.fact(lm.HYPER + "vocab_file")
     return pretraining.vocabulary(spec, kind, source, multiple, "--vocab-size")
 
 
@@ -188,7 +196,9 @@ def _states(spec: TrainingSpec, deep: bool) -> str:
     if kind is not None and kind.value not in ("adamw", "sgd", "muon"):
         return f"--optimizer {kind.written} is not known"
     if lm.switched(spec, "precision_aware"):
-        unlike = [name for name in ("main_grads", "main_params", "exp_avg", "exp_avg_sq") if _dtype(spec, name) != "fp32"]
+        unlike = [
+            name for name in ("main_grads", "main_params", "exp_avg", "exp_avg_sq") if _dtype(spec, name) != "fp32"
+        ]
         if unlike:
             option = unlike[0].replace("_", "-") + "-dtype"
             return f"--{option} {_dtype(spec, unlike[0])}: states of several dtypes are not known"
@@ -253,7 +263,9 @@ def _zero(spec: TrainingSpec) -> str:
 def _recompute(spec: TrainingSpec, deep: bool) -> None:
     whole = spec.fact(lm.HYPER + "checkpoint_activations")
     if whole is not None:
-        pretraining.recomputed(spec, whole._replace(value="full"), "uniform", pretraining.number(spec, "checkpoint_num_layers"))
+        pretraining.recomputed(
+            spec, whole._replace(value="full"), "uniform", pretraining.number(spec, "checkpoint_num_layers")
+        )
         return
     stated, short = spec.fact(lm.HYPER + "recompute_granularity"), spec.fact(lm.HYPER + "recompute_activations")
     if stated is None and short is not None:

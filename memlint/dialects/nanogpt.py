@@ -99,7 +99,9 @@ def _processes(spec: TrainingSpec) -> None:
     found = launchers.processes(spec.launch)
     spec.missing = (*spec.missing, *found.missing)
     count = found.total.value if found.total is not None else None if found.distributed else 1
-    native.divided(spec, "ddp" if found.distributed else "none", count, found.total, "" if found.total else "no torchrun")
+    native.divided(
+        spec, "ddp" if found.distributed else "none", count, found.total, "" if found.total else "no torchrun"
+    )
     total = spec.fact(lm.HYPER + "total_accumulation")
     if total is not None and isinstance(total.value, int):
         reason = "" if count == 1 else "nanoGPT: divided by the number of processes"

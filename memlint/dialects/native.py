@@ -29,7 +29,7 @@ def catalogued(hub_id: str, **changes: Any) -> dict[str, Any] | None:
 
 
 def optimizer_class(spec: TrainingSpec, stated: Fact | None, implementation: str = "foreach") -> None:
-    """The facts of an optimizer that is named by its class: ``torch.optim.AdamW``, ``bitsandbytes.optim.PagedAdamW8bit``.
+    """The facts of an optimizer that is named by its class: ``bitsandbytes.optim.PagedAdamW8bit``.
 
     ``implementation`` is torch's, where the class is torch's.
     """
@@ -65,9 +65,7 @@ def class_of(optimizer: str, library: str = "torch") -> str:
     return f"torch.optim.{name}"
 
 
-def divided(
-    spec: TrainingSpec, strategy: str, count: int | None, origin: Fact | None = None, reason: str = ""
-) -> None:
+def divided(spec: TrainingSpec, strategy: str, count: int | None, origin: Fact | None = None, reason: str = "") -> None:
     """How the processes of a run share its states, and how many there are; None where it is not known.
 
     One process shares nothing, whatever it is launched with.

@@ -112,7 +112,9 @@ def _kind(decoder: Decoder, own_dim: bool) -> str:
 
 def _described(decoder: Decoder) -> str:
     parts = [_NORMS[decoder.norm], "a gated perceptron" if decoder.gated else "a plain perceptron"]
-    parts.append({"learned": "learned", "rope": "rotary", "alibi": "ALiBi", "none": "no"}[decoder.positions] + " positions")
+    parts.append(
+        {"learned": "learned", "rope": "rotary", "alibi": "ALiBi", "none": "no"}[decoder.positions] + " positions"
+    )
     if decoder.groups != decoder.heads:
         parts.append("grouped heads")
     parts.append("biases" if decoder.biased else "no biases")
@@ -318,7 +320,9 @@ def devices(spec: TrainingSpec, count: Fact | None) -> str:
     if batch is None or micro is None or not isinstance(batch.value, int) or not isinstance(micro.value, int):
         return ""
     if batch.value % (micro.value * data):
-        return f"{batch.key} {batch.value} is no multiple of {micro.value} samples on each of {data} data parallel devices"
+        return (
+            f"{batch.key} {batch.value} is no multiple of {micro.value} samples on each of {data} data parallel devices"
+        )
     stated = spec.fact("gradient_accumulation_steps")
     if stated is None or stated.node is None:
         lm.put(spec, "gradient_accumulation_steps", batch.value // (micro.value * data), batch)

@@ -17,7 +17,8 @@ entries say what the keys mean. At the top, before ``properties``:
                     class: the keys live inside a class of a Python module
                     members: in a Python module, each function that returns such keys is a run
     extends         the key that names the file, or files, that a file builds on (``_BASE_``)
-    overrides       true where words ``key=value`` of a command change the config that it names
+    overrides       true where words ``key=value`` of a command change the config that it names, or stand for one;
+                    "pairs" where the words are a key and its value in turn (yacs), after ``--opts`` too
     refines         families whose keys these are too, and more: of both, this one is meant
     positional      true where a command may name its config without an option (``run_clm.py args.json``); python where
                     that is a module (``train.py config/small.py``)
@@ -65,7 +66,9 @@ UNKNOWN_KEY = "unknown-key"
 HEADER_NAMES = frozenset(
     ("family", "title", "formats", "signature", "module", "framework", "architecture", "model_name", "facts")
 ) | {"positional", "overrides", "refines", "dotted", "extends"}
-SIGNATURE_NAMES = frozenset(("all", "any", "none", "program", "programs", "launcher", "class", "text", "other", "members"))
+SIGNATURE_NAMES = frozenset(
+    ("all", "any", "none", "program", "programs", "launcher", "class", "text", "other", "members")
+)
 PROPERTY_NAMES = frozenset(
     ("fact", "default", "default_of", "values", "memory", "memory_relevant", "ignored", "aliases")
 ) | {"flag", "companion", "graft", "environment"}
@@ -114,10 +117,8 @@ def _folder() -> str:
 def families() -> list[str]:
     """Names of the families that have a schema, sorted."""
     if not _families:
-        names = sorted(name for name in os.listdir(_folder()) if name.endswith(_SUFFIX))
-        _families.extend(
-            name for name in (name[: -len(_SUFFIX)] for name in names) if header(name).get("family") == name
-        )
+        names = sorted(name[: -len(_SUFFIX)] for name in os.listdir(_folder()) if name.endswith(_SUFFIX))
+        _families.extend(name for name in names if header(name).get("family") == name)
     return list(_families)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from memlint.dialects import language_model as lm
 from memlint.dialects import launchers, native
+from memlint.dialects.accelerate import truth
 from memlint.dialects.spec import ASSUMED, Fact, TrainingSpec
 from memlint.documents.node import Document, Edit, Node
 from memlint.named_tuple import NamedTuple
@@ -259,7 +260,7 @@ def _optimizer(spec: TrainingSpec) -> None:
             lm.put(spec, "optimizer_implementation", "fused", stated)
             lm.put(spec, "optimizer_state_dtype", "bfloat16", stated)
     if fused is not None and (stated is None or stated.node is None):
-        lm.put(spec, "optimizer_implementation", "fused" if lm.truth(fused.value) else "foreach", fused)
+        lm.put(spec, "optimizer_implementation", "fused" if truth(fused.value) else "foreach", fused)
 
 
 def _checkpointing(spec: TrainingSpec, python: bool) -> str:
@@ -314,7 +315,9 @@ def _devices(spec: TrainingSpec, python: bool) -> None:
             lm.put(spec, "parallelism.shard", max(1, count // others), shard, "the devices that are left")
     shards = spec.get("parallelism.shard")
     if degrees["tensor"] > 1 and lm.setting(spec, "sequence_parallel") is not False:
-        lm.put(spec, "parallelism.sequence", True, spec.fact("parallelism.tensor"), "torchtitan: beside tensor parallelism")
+        lm.put(
+            spec, "parallelism.sequence", True, spec.fact("parallelism.tensor"), "torchtitan: beside tensor parallelism"
+        )
     if degrees["pipeline"] > 1:
         schedule = spec.fact(lm.HYPER + "pipeline_schedule")
         text = str(schedule.value).lower() if schedule is not None else "1f1b"
@@ -385,10 +388,10 @@ def _compiled(spec: TrainingSpec) -> None:
     """Compiling the loss alone leaves the model as it is."""
     switch, parts = spec.fact(lm.HYPER + "compile_enable"), lm.setting(spec, "compile_components")
     old = spec.fact(lm.HYPER + "training_compile")
-    if old is not None and lm.truth(old.value):
+    if old is not None and truth(old.value):
         lm.put(spec, "compile", True, old)
     elif switch is not None:
-        on = lm.truth(switch.value) and (not isinstance(parts, list) or "model" in parts)
+        on = truth(switch.value) and (not isinstance(parts, list) or "model" in parts)
         lm.put(spec, "compile", on, switch)
 
 
@@ -401,21 +404,32 @@ def _evaluation(spec: TrainingSpec) -> None:
     spec.facts["evaluation_accumulates"] = Fact("evaluation_accumulates", False, ASSUMED, reason=reason)
 
 
+# torchao 0.18, float8/float8_linear.py: keeps input and weight as they were, and casts them again going back.
+_FLOAT8 = ("float8", "Float8LinearConverter")
+
+
 def _low_precision(spec: TrainingSpec) -> str:
-    converters = spec.fact(lm.HYPER + "converters")
-    if converters is not None and converters.value:
-        names = ", ".join(_text(item) for item in converters.value)
-        return f"{converters.key}: what {names} keeps is not known"
+    """What is exchanged in the model. Linear layers in float8 keep what others keep; of the rest it is not known."""
+    old, origin = spec.fact(lm.HYPER + "float8_linear"), spec.fact(lm.HYPER + "converters")
+    node = origin.node if origin is not None else spec.root.get("model_spec.converters")
+    names = [_text(item) for item in node.value] if node is not None and isinstance(node.value, list) else []
+    unknown = [name for name in names if name not in _FLOAT8]
+    if unknown:
+        key = origin.key if origin is not None else "model_spec.converters"
+        return f"{key}: what {', '.join(unknown)} keeps is not known"
     gap = lm.gap(spec, "converters")
-    if gap is not None:
+    if gap is not None and not names:
         return f"{gap.key} is not known: {gap.reason}"
-    if lm.switched(spec, "float8_linear"):
-        return "float8.enable_float8_linear: what float8 keeps is not known"
+    if node is not None and names:
+        spec.facts["float8"] = Fact("float8", True, "written", node.key_path, node)
+    elif old is not None and truth(old.value):
+        lm.put(spec, "float8", True, old)
     return ""
 
 
-def _text(item: Any) -> str:
-    return str(item.get("_target_", item)) if isinstance(item, dict) else str(item)
+def _text(item: Node) -> str:
+    target = item.get("_target_") if item.is_mapping else item
+    return str(target.value if target is not None else item.plain()).split(".", 1)[0]
 
 
 def spell(spec: TrainingSpec, fact: str, value: Any) -> list[Edit] | None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from memlint.dialects import language_model as lm
 from memlint.dialects import native
+from memlint.dialects.accelerate import truth
 from memlint.dialects.spec import ASSUMED, Fact, TrainingSpec
 from memlint.documents.node import Document, Edit, Node
 
@@ -102,7 +103,7 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
     _checkpointing(spec)
     if "gemma2" in str(spec.get("model", "")):
         lm.put(spec, "attention", "eager", reason=f"{_VERSION}: Gemma2Attention caps scores between products")
-    if lm.truth(spec.get("compile")) or isinstance(spec.get("compile"), dict):
+    if truth(spec.get("compile")) or isinstance(spec.get("compile"), dict):
         lm.put(spec, "compile", True, spec.fact("compile"))
     _evaluation(spec)
     _processes(spec, recipe, distributed)
@@ -218,6 +219,8 @@ def _config(component: Any, sizes: dict[str, Any]) -> tuple[dict[str, Any] | Non
         changes: dict[str, Any] = {"model_type": "llama"} if published.startswith("phi") else {}
         if not published.startswith("gemma"):
             changes["sliding_window"] = None
+        if published.startswith("qwen2") and not name.endswith("_base"):
+            changes["max_position_embeddings"] = 32768  # rows of its rotary table, where the hub says 131072
         config = native.catalogued(_PUBLISHED[published], **changes)
         return (config, "") if config is not None else (None, f"{_PUBLISHED[published]} is not in the catalogue")
     if name in _TYPES and all(sizes.get(size) for size in ("vocab_size", "num_layers", "num_heads", "embed_dim")):
@@ -268,7 +271,7 @@ def _adapters(spec: TrainingSpec) -> str:
         targets.append("lm_head")
     lm.put(spec, "lora.targets", targets, stated)
     base = spec.fact(lm.HYPER + "quantize_base")
-    origin = fact if prefix == "qlora" else base if base is not None and lm.truth(base.value) else None
+    origin = fact if prefix == "qlora" else base if base is not None and truth(base.value) else None
     if origin is not None:
         lm.put(spec, "quantization.bits", 4, origin)
         lm.put(spec, "quantization.kind", "nf4", origin)
@@ -296,9 +299,9 @@ def _optimizer(spec: TrainingSpec) -> None:
     native.optimizer_class(spec, spec.fact(lm.HYPER + "optimizer_class"))
     if spec.get("optimizer_library") != "torch":
         return
-    if fused is not None and lm.truth(fused.value):
+    if fused is not None and truth(fused.value):
         lm.put(spec, "optimizer_implementation", "fused", fused)
-    elif foreach is not None and not lm.truth(foreach.value):
+    elif foreach is not None and not truth(foreach.value):
         lm.put(spec, "optimizer_implementation", "loop", foreach)
 
 
@@ -339,7 +342,9 @@ def _evaluation(spec: TrainingSpec) -> None:
         return
     if "evaluation_batch_size" not in spec and "micro_batch_size" in spec:
         batch = spec.fact("micro_batch_size")
-        lm.put(spec, "evaluation_batch_size", spec["micro_batch_size"], batch, "torchtune: batch_size_val is batch_size")
+        lm.put(
+            spec, "evaluation_batch_size", spec["micro_batch_size"], batch, "torchtune: batch_size_val is batch_size"
+        )
     length = spec.fact("sequence_length")
     if length is not None and length.value:
         lm.put(spec, "evaluation_sequence_length", length.value, length)

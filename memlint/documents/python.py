@@ -873,9 +873,9 @@ class _Module:
                 return self.description(node, key_path, scope, depth)
             module = scope.parent or scope
             if name in self.configs and not node.args and not node.keywords:
-                made = self.made_config(name, module)
-                if made is not None:
-                    return self.moved(made, key_path, None, (self.span(node),))
+                other = self.made_config(name, module)
+                if other is not None:
+                    return self.moved(other, key_path, None, (self.span(node),))
         raise Unknown(f"calls {self.source(function)[:60]}()")
 
     def instance(self, node: ast.Call, key_path: str, scope: _Scope, depth: int) -> Node:

@@ -81,13 +81,14 @@ _LAUNCHER_NAMES = {
 # Programs that train and are installed as commands of their own.
 _CONSOLE = frozenset(
     (
-        *("axolotl", "llamafactory-cli", "swift", "megatron", "trl", "lerobot-train", "yolo", "litgpt", "tune"),
+        *("axolotl", "llamafactory-cli", "lmf", "swift", "megatron", "trl", "lerobot-train", "yolo", "litgpt", "tune"),
         *("ns-train", "nemo", "nemorun", "oumi", "autotrain", "xtuner", "fairseq-train", "fairseq-hydra-train"),
         *("onmt_train", "onmt-main", "espnet2", "t2t-trainer", "paddlenlp", "unsloth", "mim", "torchtune", "xtune"),
         *("train_network", "ctranslate2", "allennlp", "flair", "speechbrain", "sgpt", "openrlhf", "dora", "kohya_ss"),
-        "run_train.sh",
     )
-)
+) | {"run_train.sh"}
+# Programs that take their config from a variable, and may need no option.
+_BARE = frozenset(("run_train.sh",))
 _TRAINING_WORDS = ("train", "finetune", "fine_tune", "fine-tune", "sft")
 _CONFIGS = (".yaml", ".yml", ".json", ".toml")
 _NOT_PROGRAMS = (".sh", ".slurm", ".sbatch", ".bash", ".yaml", ".yml", ".json", ".toml", ".txt", ".log", "/")
@@ -306,7 +307,7 @@ def _command(
 ) -> Command | None:
     """The command, where its words look like those of a training run: any option, ``key=value`` or config will do."""
     options, rest = arguments.split(words)
-    if not options and not _training_name(program):
+    if not options and not _training_name(program) and _base(program) not in _BARE:
         words_of_a_run = (text(word) for word in rest)
         if not any(_is_override(word) or word.endswith(_CONFIGS) for word in words_of_a_run):
             return None

@@ -93,13 +93,16 @@ def frozen_encoder(run: Run) -> Lever | None:
 
 
 def batch_changes(run: Run, batch: int) -> dict[str, Any]:
-    """A smaller micro batch with as much more accumulation, where the family has a key for that."""
+    """A smaller micro batch with as much more accumulation, where the family has a key for that or derives it."""
     old = run.value("micro_batch_size")
     changes: dict[str, Any] = {"micro_batch_size": batch}
     steps = run.value("gradient_accumulation_steps")
     if isinstance(steps, int) and old % batch == 0:
         more = steps * (old // batch)
-        if run.can_set("gradient_accumulation_steps", more):
+        whole, counted = run.fact("global_batch_size"), run.fact("gradient_accumulation_steps")
+        # Where the global batch is what the config states, accumulation follows without a key of its own.
+        follows = whole is not None and counted is not None and bool(whole.key) and whole.key == counted.key
+        if follows or run.can_set("gradient_accumulation_steps", more):
             changes["gradient_accumulation_steps"] = more
     return changes
 

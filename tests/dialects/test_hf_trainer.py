@@ -50,7 +50,7 @@ HYPER = "hyperparameters."
         pytest.param(
             "a.yaml",
             "base_model: x\nmicro_batch_size: 1\nper_device_train_batch_size: 1",
-            [],
+            ["axolotl"],
             id="another trainer's keys",
         ),
         pytest.param("a.sh", "python train.py --per_device_train_batch_size 4", ["hf-trainer"], id="an option"),

@@ -40,7 +40,7 @@ LORA = "use_peft: true\nlora_r: 32\nlora_target_modules: all-linear\n"
         pytest.param(
             "a.yaml",
             "model_name_or_path: x\nstage: dpo\nfinetuning_type: lora\nper_device_train_batch_size: 1\nbeta: 1",
-            [],
+            ["llamafactory"],
             id="LLaMA-Factory has keys of that name too",
         ),
         pytest.param("a.sh", "trl sft --model_name_or_path gpt2", ["trl"], id="the program"),

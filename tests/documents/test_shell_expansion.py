@@ -287,6 +287,11 @@ def test_what_only_running_would_tell_is_unresolved(script: str, reason: str) ->
     assert [value.reason for value in values if isinstance(value, Unresolved)] == [reason]
 
 
+def test_what_follows_a_continued_line_is_known_beside_what_is_not() -> None:
+    script = 'A="--c 2"\nCMD=" \\\n `pwd`/t.py \\\n --x 1 \\\n    $A \\\n --y `date` \\\n $A"\npython $CMD'
+    assert argv(script) == [[None, "--x", "1", "--c", "2", "--y", None, "--c", "2"]]
+
+
 def test_the_environment_of_this_process_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BS", "64")
     (command,) = shell.read("train.sh", "python t.py --b $BS --c ${BS:-4}").commands
