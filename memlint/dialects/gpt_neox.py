@@ -30,7 +30,7 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
     for name, fact in found.facts.items():
         if name.startswith(kept) and fact.value != AUTO and (fact.node is not None or name not in spec):
             spec.facts[name] = fact
-    count, unknown = _devices(spec)
+    count = _devices(spec)
     pipeline = spec.fact("parallelism.pipeline")
     if pipeline is not None and pipeline.value == 0:
         lm.put(spec, "parallelism.pipeline", 1, pipeline, "0 is no pipeline")
@@ -41,8 +41,10 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
     optimizer = _optimizer(spec)
     _states(spec)
     decoder = _decoder(spec)
-    _activations(spec)
-    return lm.finish(spec, (named, decoder, divided, unknown, dtype, optimizer, _exotic(spec)), _KEYS)
+    recomputed = _activations(spec)
+    return lm.finish(
+        spec, (named, decoder, divided, dtype, optimizer, _exotic(spec), recomputed, pretraining.undecided(spec)), _KEYS
+    )
 
 
 # ---------------------------------------------------------------------------------------------- several files
@@ -106,13 +108,13 @@ def _underscored(root: Node) -> Node:
     return Node({name.replace("-", "_"): node for name, node in root.value.items()}, root.span)
 
 
-def _devices(spec: TrainingSpec) -> tuple[Fact | None, str]:
-    """(all devices, why they are not known): the launcher takes all that there are, unless a key says otherwise."""
+def _devices(spec: TrainingSpec) -> Fact | None:
+    """All devices, where keys say how many: the launcher takes all that there are."""
     gpus, nodes = spec.fact(lm.HYPER + "num_gpus"), spec.fact(lm.HYPER + "num_nodes")
     if gpus is None or not isinstance(gpus.value, int):
-        return None, ""
+        return None
     several = nodes.value if nodes is not None and isinstance(nodes.value, int) and nodes.value > 0 else 1
-    return gpus._replace(name="device_count", value=gpus.value * several), ""
+    return gpus._replace(name="device_count", value=gpus.value * several)
 
 
 # ---------------------------------------------------------------------------------------------- the model
@@ -272,25 +274,15 @@ _ZERO = frozenset(
 # ---------------------------------------------------------------------------------------------- activations
 
 
-def _activations(spec: TrainingSpec) -> None:
-    switch = spec.fact(lm.HYPER + "checkpoint_activations")
-    if lm.gap(spec, "checkpoint_activations", "checkpoint-activations") is None:
-        full = switch._replace(value="full") if switch is not None and switch.value else None
-        pretraining.recomputed(spec, full, "uniform", pretraining.number(spec, "checkpoint_num_layers"))
-        if full is None and switch is not None:
-            lm.put(spec, "checkpointing", "none", switch)
+def _activations(spec: TrainingSpec) -> str:
+    """Attention, fused kernels and recomputation. Why the last is not known, or ""."""
     stated = spec.fact(lm.HYPER + "attention_config")
     kinds = _kinds(stated.value) if stated is not None else []
     if stated is not None and kinds and all(kind.startswith("flash") for kind in kinds):
         lm.put(spec, "attention", "flash", stated)
     elif stated is None or not kinds or set(kinds) == {"global"}:
-        lm.put(
-            spec,
-            "attention",
-            "eager",
-            stated,
-            "" if kinds else f"{_VERSION}: attention_config is global for every layer",
-        )
+        reason = "" if kinds else f"{_VERSION}: attention_config is global for every layer"
+        lm.put(spec, "attention", "eager", stated, reason)
     else:
         lm.put(spec, "attention", ", ".join(dict.fromkeys(kinds)), stated)
     fused = []
@@ -299,6 +291,14 @@ def _activations(spec: TrainingSpec) -> None:
     if lm.switched(spec, "layernorm_fusion") or lm.switched(spec, "rmsnorm_fusion"):
         fused.append("rms_norm")
     lm.put(spec, "fused_kernels", fused, reason=f"{_VERSION}: fusions are off unless a key turns them on")
+    switch = spec.fact(lm.HYPER + "checkpoint_activations")
+    if switch is None:
+        return lm.not_stated(spec, "checkpoint_activations", "checkpoint-activations")
+    if not switch.value:
+        lm.put(spec, "checkpointing", "none", switch)
+        return ""
+    layers = pretraining.number(spec, "checkpoint_num_layers")
+    return pretraining.recomputed(spec, switch._replace(value="full"), "uniform", layers)
 
 
 def _kinds(value: Any) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from memlint.dialects import language_model as lm
-from memlint.dialects import launchers
+from memlint.dialects import launchers, pretraining
 from memlint.dialects.spec import WRITTEN, Fact, TrainingSpec
 from memlint.documents.node import Edit
 
@@ -49,7 +49,7 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
         lm.put(spec, "compile", True, compiled)
     tensors = spec.fact(lm.HYPER + "tp_config")
     split = "tp_config: tensor parallelism of llm-foundry is not known" if tensors and tensors.value else ""
-    return lm.finish(spec, (model, batch, dtypes, adapted, split), _KEYS)
+    return lm.finish(spec, (model, batch, dtypes, adapted, split, pretraining.undecided(spec)), _KEYS)
 
 
 # ---------------------------------------------------------------------------------------------- the model

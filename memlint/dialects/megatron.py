@@ -53,10 +53,10 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
     _precision(spec, deep)
     reasons.append(_states(spec, deep))
     reasons.append(_decoder(spec))
-    _recompute(spec, deep)
     _kernels(spec, deep)
+    reasons.append(_recompute(spec))
     _schedule(spec)
-    return lm.finish(spec, reasons, _KEYS)
+    return lm.finish(spec, (*reasons, pretraining.undecided(spec)), _KEYS)
 
 
 def _name(spec: TrainingSpec) -> str:
@@ -137,6 +137,8 @@ def _decoder(spec: TrainingSpec) -> str:
         expert_inner=pretraining.number(spec, "moe_ffn_hidden_size"),
     )
     spec.facts["vocabulary_size"] = rows
+    idle = ("vocab-file", "tokenizer-model", "tokenizer-name-or-path")  # their rows are known without them
+    spec.missing = tuple(item for item in spec.missing if item.key.lstrip("-") not in idle)
     spec.model_name = pretraining.size_label(decoder)
     config, why = pretraining.config_of(decoder)
     if config is None:
@@ -260,20 +262,20 @@ def _zero(spec: TrainingSpec) -> str:
 # ---------------------------------------------------------------------------------------------- activations
 
 
-def _recompute(spec: TrainingSpec, deep: bool) -> None:
+def _recompute(spec: TrainingSpec) -> str:
     whole = spec.fact(lm.HYPER + "checkpoint_activations")
     if whole is not None:
-        pretraining.recomputed(
-            spec, whole._replace(value="full"), "uniform", pretraining.number(spec, "checkpoint_num_layers")
-        )
-        return
+        layers = pretraining.number(spec, "checkpoint_num_layers")
+        return pretraining.recomputed(spec, whole._replace(value="full"), "uniform", layers)
     stated, short = spec.fact(lm.HYPER + "recompute_granularity"), spec.fact(lm.HYPER + "recompute_activations")
     if stated is None and short is not None:
         stated = short._replace(value="selective")
-    if lm.gap(spec, "recompute-granularity") is not None:
-        return
-    method = lm.setting(spec, "recompute_method")
-    pretraining.recomputed(spec, stated, method, pretraining.number(spec, "recompute_num_layers"))
+    item = lm.gap(spec, "recompute-granularity", "recompute-method", "recompute-num-layers")
+    if item is not None:
+        return f"{item.key} is not known: {item.reason}"
+    modules = lm.setting(spec, "recompute_modules") or ()
+    method, layers = lm.setting(spec, "recompute_method"), pretraining.number(spec, "recompute_num_layers")
+    return pretraining.recomputed(spec, stated, method, layers, modules)
 
 
 def _kernels(spec: TrainingSpec, deep: bool) -> None:

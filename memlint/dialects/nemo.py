@@ -44,22 +44,21 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
     """From NeMo's keys to the facts of a language model, or of another model what is stated."""
     if spec.launch is not None and spec.document.format == "shell":
         return _launched(spec)
-    count, devices = _devices(spec)
-    divided = pretraining.devices(spec, count)
+    divided = pretraining.devices(spec, _devices(spec))
     kind = _model(spec)
     if kind:
         _other_batch(spec)
     dtypes = _precision(spec)
     states = "" if kind else _states(spec)
     _optimizer(spec)
+    recomputed = ""
     if not kind:
-        pretraining.recomputed(
-            spec,
+        _attention(spec)
+        granularity, layers = (
             spec.fact(lm.HYPER + "recompute_granularity"),
-            lm.setting(spec, "recompute_method"),
             pretraining.number(spec, "recompute_num_layers"),
         )
-        _attention(spec)
+        recomputed = pretraining.recomputed(spec, granularity, lm.setting(spec, "recompute_method"), layers)
         if spec.get("parallelism.pipeline", 1) > 1:
             several = (spec.get("parallelism.virtual_stages") or 1) > 1
             lm.put(
@@ -67,7 +66,7 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
             )
     scheme = lm.setting(spec, "peft_scheme")
     adapted = f"model.peft.peft_scheme {scheme} is not known" if scheme not in (None, "null", "none") else ""
-    return lm.finish(spec, (kind, divided, devices, dtypes, states, adapted), _KEYS)
+    return lm.finish(spec, (kind, divided, dtypes, states, adapted, recomputed, pretraining.undecided(spec)), _KEYS)
 
 
 def _launched(spec: TrainingSpec) -> TrainingSpec:
@@ -83,19 +82,20 @@ def _launched(spec: TrainingSpec) -> TrainingSpec:
     return spec
 
 
-def _devices(spec: TrainingSpec) -> tuple[Fact | None, str]:
+def _devices(spec: TrainingSpec) -> Fact | None:
+    """All devices, where keys say how many."""
     stated, nodes = spec.fact(lm.HYPER + "devices"), spec.fact("machines")
     if stated is None:
-        return None, ""
+        return None
     per = stated.value
     if isinstance(per, str) and per.lstrip("-").isdigit():
         per = int(per)
     if isinstance(per, list):
         per = len(per)
     if not isinstance(per, int) or isinstance(per, bool) or per < 1:
-        return None, ""  # -1 and auto: all that there are
+        return None  # -1 and auto: all that there are
     several = nodes.value if nodes is not None and isinstance(nodes.value, int) else 1
-    return stated._replace(name="device_count", value=per * several), ""
+    return stated._replace(name="device_count", value=per * several)
 
 
 # ---------------------------------------------------------------------------------------------- the model

@@ -4,6 +4,7 @@ parallelism, and batches that are stated for all devices at once.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from memlint.dialects import language_model as lm
@@ -241,6 +242,27 @@ def unstated(spec: TrainingSpec, names: dict[str, str]) -> str:
     return ""
 
 
+# Settings that decide nothing where they are written but not known.
+_IDLE = ("deepspeed_config", "tokenizer_model", "vocab_file", "tokenizer_library", "loss_scale", "restore_from_path")
+
+
+def undecided(spec: TrainingSpec) -> str:
+    """The first key of the model or of its parallelism that is written, but not known: no default stands for it."""
+    from memlint.dialects import registry
+
+    if not spec.missing:
+        return ""
+    spellings = {
+        name
+        for key in registry.dialect(spec.family).keys
+        for room, _, setting in (key.annotation.get("fact", "").partition("."),)
+        if room in ("hyperparameters", "parallelism") and setting not in _IDLE
+        for name in key.names
+    }
+    item = lm.gap(spec, *spellings)
+    return "" if item is None else f"{item.key} is not known: {item.reason}"
+
+
 def size_label(decoder: Decoder) -> str:
     """``24 layers of 1536``: what a report calls a model that has no name."""
     return f"{decoder.layers} layers of {decoder.width}"
@@ -347,20 +369,34 @@ def sharing(spec: TrainingSpec, stage: int, origin: Fact | None, reason: str = "
 # ---------------------------------------------------------------------------------------------- recomputation
 
 
-def recomputed(spec: TrainingSpec, granularity: Fact | None, method: Any, layers: int) -> None:
-    """Megatron's words for what is recomputed in backward.
+def recomputed(
+    spec: TrainingSpec, granularity: Fact | None, method: Any, layers: int, modules: Sequence[str] = ()
+) -> str:
+    """Megatron's words for what is recomputed in backward. Call when ``attention`` is known.
 
     Chunks of several layers, and the first layers of a stage alone, are not every k-th layer: they are ``blocks``.
+    Why what is recomputed is not known, or "".
     """
     value = None if granularity is None else granularity.value
     if granularity is None or value in (None, "none"):
         lm.put(spec, "checkpointing", "none", reason="nothing is recomputed unless an option says so")
-        return
+        return ""
+    key = granularity.key
     if value == "selective":
         lm.put(spec, "checkpointing", "selective", granularity)
-        return
-    chunked = layers > 1 or method == "block"
-    lm.put(spec, "checkpointing", "blocks" if chunked else "full", granularity)
+        if set(modules) - {"core_attn"}:
+            return f"{key}: recomputing {', '.join(modules)} is not known"
+        if spec.get("attention") != "flash":
+            return f"{key}: recomputing the scores of eager attention is not known"
+        reason = "only attention's scores are recomputed, which a fused kernel does not keep"
+        lm.put(spec, "checkpointing", "none", granularity, reason)
+        return ""
+    if layers > 1 or method == "block":
+        lm.put(spec, "checkpointing", "blocks", granularity)
+        what = "the first layers of a stage alone" if method == "block" else f"chunks of {layers} layers"
+        return f"{key}: recomputing {what} is not known"
+    lm.put(spec, "checkpointing", "full", granularity)
+    return ""
 
 
 # ---------------------------------------------------------------------------------------------- precision

@@ -498,9 +498,12 @@ class _Module:
                     owner.value = self.unresolved(f"may be changed by {function.id}()", node)
 
     def update(self, owner: Node, node: ast.Call, scope: _Scope) -> None:
-        more = self.mapping_call(node, owner.key_path, scope, 0)
         assert isinstance(owner.value, dict)
-        if isinstance(more.value, dict):
+        try:
+            more: Node | None = self.mapping_call(node, owner.key_path, scope, 0)
+        except Unknown:
+            more = None
+        if more is not None and isinstance(more.value, dict):
             owner.value.update(more.value)
         else:
             owner.value = self.unresolved("updated by what is only known when it runs", node)

@@ -172,6 +172,28 @@ def test_a_file_that_changed_is_read_again(tmp_path: Path) -> None:
     assert spec["one"] == 55
 
 
+@pytest.mark.parametrize(
+    ("name", "command", "meant"),
+    [
+        pytest.param("train", "python tools/train.py --x 1", True, id="a program without its folder and suffix"),
+        pytest.param("train", "python train_net.py --x 1", False, id="not a longer name"),
+        pytest.param("train_*", "python train_net.py --x 1", True, id="the beginning of a name"),
+        pytest.param("*net", "python train_net.py --x 1", True, id="the end of a name"),
+        pytest.param("*video*", "python a_video_b.py --x 1", True, id="a part of a name"),
+        pytest.param("a.cli.train_*", "python -m a.cli.train_sft --x 1", True, id="a module"),
+        pytest.param("*tools/train.py", "python b/tools/train.py --x 1", True, id="the end of a path"),
+        pytest.param("swift sft", "swift sft --x 1", True, id="a program and its first word"),
+        pytest.param("swift sft", "swift infer --x 1", False, id="not with another word"),
+        pytest.param("yolo detect train", "yolo detect train x=1", True, id="a program and two words"),
+    ],
+)
+def test_programs_by_names(tmp_path: Path, name: str, command: str, meant: bool) -> None:
+    """Names instead of a regular expression."""
+    signature = {"programs": [name], "all": ["not_there"]}
+    registry.register(Dialect({"x-memlint": {"family": "m-named", "formats": ["shell"], "signature": signature}}))
+    assert [spec.family for spec in runs(tmp_path, command)] == (["m-named"] if meant else [])
+
+
 def test_every_schema_of_a_family_is_a_family() -> None:
     """Annotations come first in the file: what is not found there would be no family, without a word."""
     folder = schemas._folder()

@@ -56,7 +56,7 @@ def facts(text: str) -> dict[str, Any]:
     ],
 )
 def test_recognition(path: str, text: str, known: bool) -> None:
-    assert [spec.family for spec in runs(text, path)] == (["deepspeed"] if known else [])
+    assert ("deepspeed" in [spec.family for spec in runs(text, path)]) == known
 
 
 def test_a_config_alone_is_understood_and_names_no_model() -> None:

@@ -508,7 +508,7 @@ data = dict(num_classes=20)
     Sample(
         "lerobot",
         "run.sh",
-        "lerobot-train --policy.type=act --dataset.repo_id=me/arm --batch_size=24 --num_workers=6 --policy.use_amp=true\n",
+        "lerobot-train --policy.type=act --dataset.repo_id=me/arm --batch_size=24 --num_workers=6 --policy.use_amp=1\n",
         {"micro_batch_size": (24, 1), "workers": (6, 1), "compute_dtype": ("float16", 1), "model": ("act", 1)},
     ),
     Sample(
@@ -1069,9 +1069,9 @@ def test_the_schema_accepts_a_right_config(sample: Sample) -> None:
     assert schemas.violations(read(sample)) == []
 
 
-# ------------------------------------------------------------------------------------------------ every key
+# -------------------------------------------------------------------------------- every key
 
-# The keys of a family, written alone beside the keys that give it away.
+# A value of each type.
 OTHER_VALUES = {"integer": 3, "number": 0.5, "boolean": True, "string": "some", "array": [3, 3], "object": {"a": 1}}
 
 
@@ -1117,7 +1117,7 @@ def test_every_fact_says_what_it_means_for_memory(family: str) -> None:
         assert not key.annotation.get("fact") or key.annotation.get("memory"), key.dotted
 
 
-# ------------------------------------------------------------------------------------------------ fixes
+# -------------------------------------------------------------------------------- fixes
 
 CHANGES = {
     "micro_batch_size": 1,
@@ -1127,7 +1127,7 @@ CHANGES = {
     "checkpointing": "full",
     "evaluation_batch_size": 7,
 }
-# What a file states otherwise than as this value: a list of one number, a number as text, its own kind of checkpointing.
+# What a file states otherwise than as this value: a list of one number, a number as text, another kind of saving.
 UNWRITABLE = {
     ("fairseq", "gradient_accumulation_steps"),
     ("opennmt", "gradient_accumulation_steps"),
@@ -1153,7 +1153,7 @@ def test_a_fix_is_written_in_the_family_s_spelling_and_read_back(sample: Sample)
         assert again[name] == value
 
 
-# ------------------------------------------------------------------------------------------------ rules without a model
+# -------------------------------------------------------------------------------- rules without a model
 
 
 def codes(name: str, text: str, **settings: Any) -> dict[str, int]:
@@ -1190,7 +1190,7 @@ def codes(name: str, text: str, **settings: Any) -> dict[str, int]:
         ),
         pytest.param(
             "a.yaml",
-            "searcher: {name: single}\nentrypoint: x\nresources: {slots_per_trial: 3}\nhyperparameters:\n  global_batch_size: 32\n",
+            "searcher: {}\nentrypoint: x\nresources: {slots_per_trial: 3}\nhyperparameters:\n  global_batch_size: 32\n",
             "MEM404",
             5,
             id="devices that cannot share the batch",
@@ -1204,7 +1204,7 @@ def codes(name: str, text: str, **settings: Any) -> dict[str, int]:
         ),
         pytest.param(
             "a.yaml",
-            "trainer: {}\nmodel: {class_path: a.B}\ndata:\n  class_path: a.C\n  init_args: {batch_size: '${oc.env:B}'}\n",
+            "trainer: {}\nmodel: {class_path: a.B}\ndata:\n  class_path: a.C\n  init_args: {batch_size: '${oc.env:B}'}",
             "MEM004",
             5,
             id="a value from the environment",
@@ -1228,7 +1228,7 @@ def test_host_memory_needs_no_model() -> None:
     assert "MEM501" not in codes("film.yaml", text, host_budget="400GB")
 
 
-# ------------------------------------------------------------------------------------------------ what is not a number of samples
+# -------------------------------------------------------------------------------- what is not a number of samples
 
 
 @pytest.mark.parametrize(
@@ -1287,7 +1287,7 @@ def test_a_micro_batch_follows_from_a_global_one() -> None:
     assert "micro_batch_size" not in spec
 
 
-# ------------------------------------------------------------------------------------------------ files that build on files
+# -------------------------------------------------------------------------------- files that build on files
 
 
 def folder(tmp_path: Path, **files: str) -> Path:
@@ -1403,7 +1403,7 @@ def test_a_python_config_of_nothing_but_its_bases(tmp_path: Path) -> None:
     assert "gradient_accumulation_steps" not in spec  # the file that is not there may state it
 
 
-# ------------------------------------------------------------------------------------------------ what is none of them
+# -------------------------------------------------------------------------------- what is none of them
 
 
 @pytest.mark.parametrize(
@@ -1463,7 +1463,16 @@ def test_real_configs_are_recognised(name: str) -> None:
 
 def test_real_configs_of_other_kinds_are_not_claimed() -> None:
     root = corpus()
-    folders = ("accelerate", "deepspeed", "axolotl", "torchtune", "torchtitan", "litgpt", "gpt_neox", "llama_factory")
+    folders: tuple[str, ...] = (
+        "accelerate",
+        "deepspeed",
+        "axolotl",
+        "torchtune",
+        "torchtitan",
+        "litgpt",
+        "gpt_neox",
+        "llama_factory",
+    )
     folders += ("trl", "hf_training_args", "megatron", "llm_foundry", "synthetic_nasty", "nemo", "llava_family")
     claimed = []
     for name in folders:

@@ -176,6 +176,7 @@ def test_a_command_in_a_string_that_another_shell_runs() -> None:
     assert config(spec)["model_type"] == "gpt2"
     assert config(spec)["n_embd"] == 1024
     assert spec.architecture == "language_model"
+    assert spec.missing == ()  # the vocabulary is GPT-2's, wherever its file is
 
 
 # ------------------------------------------------------------------------------------------------ key by key
@@ -226,6 +227,9 @@ def test_a_command_in_a_string_that_another_shell_runs() -> None:
         ),
         pytest.param("--global-batch-size 32", "gradient_accumulation_steps", 4, id="micro batches of a global batch"),
         pytest.param("--recompute-activations", "checkpointing", "selective", id="attention's scores recomputed"),
+        pytest.param(
+            "--recompute-granularity selective --bf16", "checkpointing", "none", id="scores that flash does not keep"
+        ),
         pytest.param(
             "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
             "checkpointing",
@@ -446,6 +450,32 @@ def test_the_config_of_a_published_model_has_its_weights(name: str) -> None:
             f"torchrun pretrain_gpt.py {SIZES} {BATCH} --num-experts 4",
             "no model is known with LayerNorm, a plain perceptron, learned positions, biases, experts",
             id="experts of another kind",
+        ),
+        pytest.param(
+            f"torchrun pretrain_gpt.py {SIZES} {BATCH} --ffn-hidden-size $FFN",
+            "--ffn-hidden-size is not known: FFN is not set in the script",
+            id="a width from the environment takes no default",
+        ),
+        pytest.param(
+            f"torchrun pretrain_gpt.py {SIZES} {BATCH} --tensor-model-parallel-size $TP",
+            "--tensor-model-parallel-size is not known: TP is not set in the script",
+            id="a degree from the environment takes no default",
+        ),
+        pytest.param(
+            f"torchrun pretrain_gpt.py {SIZES} {BATCH} --recompute-activations",
+            "--recompute-activations: recomputing the scores of eager attention is not known",
+            id="scores that are recomputed",
+        ),
+        pytest.param(
+            f"torchrun pretrain_gpt.py {SIZES} {BATCH} --recompute-granularity selective --recompute-modules mlp",
+            "--recompute-granularity: recomputing mlp is not known",
+            id="another part that is recomputed",
+        ),
+        pytest.param(
+            f"torchrun pretrain_gpt.py {SIZES} {BATCH} --recompute-granularity full --recompute-method uniform "
+            "--recompute-num-layers 2",
+            "--recompute-granularity: recomputing chunks of 2 layers is not known",
+            id="chunks that are recomputed",
         ),
         pytest.param(
             f"torchrun pretrain_t5.py {SIZES} {BATCH} --decoder-seq-length 64", "trains T5, which is not known", id="T5"

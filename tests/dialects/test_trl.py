@@ -53,7 +53,10 @@ LORA = "use_peft: true\nlora_r: 32\nlora_target_modules: all-linear\n"
             "a.sh", "python x.py --per_device_train_batch_size 2 --max_length 8 --packing", ["trl"], id="options alone"
         ),
         pytest.param(
-            "a.sh", "swift rlhf --per_device_train_batch_size 2 --max_length 8", [], id="another family's program"
+            "a.sh",
+            "swift rlhf --per_device_train_batch_size 2 --max_length 8",
+            ["ms-swift"],
+            id="another family's program",
         ),
     ],
 )

@@ -52,6 +52,14 @@ def test_class_constants_are_a_mapping_under_the_name_of_the_class() -> None:
     check_paths(document.root)
 
 
+def test_an_update_by_what_only_runs_leaves_the_mapping_unknown() -> None:
+    root = load("a.py", "import x\na = dict(b=1)\na.update(**x.more)\nc = 2\n").root
+    changed = root.get("a")
+    assert changed is not None
+    assert isinstance(changed.value, Unresolved)
+    assert root.get("c") is not None
+
+
 def test_a_value_that_needs_running_is_unresolved_with_its_text_and_reason() -> None:
     value = node_at(read(CONFIG), "Config.DEVICE").value
     assert isinstance(value, Unresolved)
