@@ -14,7 +14,7 @@ from sys import getrefcount
 from typing import Any
 
 from memlint.meta.tape import Label
-from memlint.meta.tensor import Storage, Tensor, is_dense, relabel, state
+from memlint.meta.tensor import Deferred, Storage, Tensor, is_dense, origins, relabel, state, stored
 
 # The engine adds a second gradient in place when nobody else holds the first one
 # (engine input buffers, `can_accumulate_inplace`). Fake tensors count as tensor subclasses, for which torch always
@@ -32,7 +32,9 @@ class Node:
     """One recorded operation. ``backward`` maps the gradient of its output (a list, for several outputs) to the
     gradients of its inputs; it may allocate, and must not hold tensors other than through ``saved``."""
 
-    __slots__ = ("backward", "buffer", "edges", "frame", "label", "outputs", "saved", "sequence", "slot")
+    __slots__ = (
+        "__weakref__", "backward", "buffer", "edges", "frame", "fused", "label", "outputs", "saved", "sequence", "slot",
+    )  # fmt: skip
 
     joined = False  # whether it stands for several (memlint.meta.replay)
 
@@ -48,6 +50,7 @@ class Node:
         self.saved = saved
         self.outputs = outputs
         self.label = state.label
+        self.fused = state.fusing
         self.sequence = state.sequence
         state.sequence += 1
         self.buffer: list[Grad] | None = None
@@ -88,6 +91,9 @@ def record(
             kept.append(item if isinstance(item, Storage) else item.storage)
     storages = tuple(kept)
     outs = (out,) if isinstance(out, Tensor) else tuple(out)
+    if state.fusing:
+        storages = origins(storages)
+        _derive(outs, origins([x.storage for x in inputs if x is not None]))
     node = Node(backward, edges, storages, len(outs))
     for number, tensor in enumerate(outs):
         tensor.node = node
@@ -95,6 +101,16 @@ def record(
         tensor.requires_grad = True
     if state.frame is not None and storages:
         state.frame.pack(node, outs)
+    elif state.offload is not None and storages:
+        state.offload.pack(node)
+
+
+def _derive(outs: Sequence[Grad], sources: tuple[Storage, ...]) -> None:
+    """Results that are not in memory can be made from ``sources``."""
+    for x in outs:
+        if x is not None and type(x.storage) is Deferred and x.storage.index < 0:
+            old = x.storage.sources
+            x.storage.sources = origins((*old, *sources)) if old else sources
 
 
 @contextmanager
@@ -122,6 +138,7 @@ def _accumulate_leaf(leaf: Tensor, results: list[Grad], position: int) -> None:
     it; a later gradient is added in place. (``torch/csrc/autograd/functions/accumulate_grad.h``)"""
     if leaf.grad is not None:
         return
+    fusing, state.fusing = state.fusing, False  # a leaf's gradient leaves the compiled function
     # The list's own reference and the argument's: a third holder would see its gradient change.
     stealable = getrefcount(results[position]) <= 2
     grad = results[position]
@@ -133,12 +150,15 @@ def _accumulate_leaf(leaf: Tensor, results: list[Grad], position: int) -> None:
         layout = leaf.strides if leaf.strides is not None and is_dense(leaf.shape, leaf.strides) else None
         if not stealable or grad.strides != layout:
             grad = Tensor(leaf.shape, grad.dtype, strides=layout)
-    leaf.grad = grad
+    leaf.grad = stored(grad)
+    state.fusing = fusing
     old = state.tape.labels[leaf.storage.index]
     if old.component in TRAINED:
         relabel(grad.storage, Label("gradients", old.module, old.name))
         if state.bucket is not None:
             leaf.grad = Tensor(leaf.shape, leaf.dtype, state.bucket)
+        if state.updated is not None:
+            state.updated(leaf)
 
 
 def _merge(slots: list[Grad], number: int, new: Tensor) -> None:
@@ -148,8 +168,12 @@ def _merge(slots: list[Grad], number: int, new: Tensor) -> None:
     assert held is not None
     packed = held.strides is None or is_dense(held.shape, held.strides)
     if ACCUMULATE_IN_PLACE and sole and packed and not held.is_view:
+        if state.fusing:
+            _derive((held,), origins((held.storage, new.storage)))
         return
     slots[number] = Tensor(held.shape, held.dtype)
+    if state.fusing:
+        _derive((slots[number],), origins((held.storage, new.storage)))
 
 
 def backward(root: Tensor, grad: Tensor | None = None) -> None:
@@ -230,7 +254,10 @@ def _evaluate(node: Node, dependencies: dict[Node, int], leaves: dict[int, _Wait
         state.label = node.label
     if node.backward is None:
         raise RuntimeError("backward through the same graph a second time")
-    results = _call(node)
+    if state.compiled:
+        results = _call_compiled(node)
+    else:
+        results = _call(node)
     node.saved = ()
     node.frame = None
     edges, node.edges = node.edges, []
@@ -260,6 +287,25 @@ def _evaluate(node: Node, dependencies: dict[Node, int], leaves: dict[int, _Wait
             dependencies[child] -= 1
             if dependencies[child] == 0:
                 heapq.heappush(ready, child)
+    state.fusing = False
+
+
+def _call_compiled(node: Node) -> list[Grad]:
+    """A kernel of its own reads gradients from memory and writes them there; a fused one hands on what later kernels
+    compute with, and which storages they then read. Leaves ``state.fusing`` as the node has it."""
+    buffer = node.buffer
+    assert buffer is not None
+    if not node.fused:
+        for gradient in buffer:
+            if gradient is not None:
+                stored(gradient)
+        return _call(node)
+    sources = origins([*[x.storage for x in buffer if x is not None], *node.saved])
+    del buffer
+    state.fusing = True
+    results = _call(node)
+    _derive(results, sources)
+    return results
 
 
 def _wait(leaf: Tensor, waiting: _Waiting, results: list[Grad], position: int) -> None:

@@ -4,55 +4,121 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from weakref import ReferenceType, ref
 
 from memlint.meta import autograd, replay
 from memlint.meta.amp import autocast
 from memlint.meta.autograd import Node, enable_grad, no_grad
+from memlint.meta.compiled import Compiled
+from memlint.meta.offload import Offload, fetch_arguments, send_arguments
 from memlint.meta.tensor import Storage, Tensor, state
+from memlint.named_tuple import NamedTuple
 
 
 class _Enough(Exception):
     """Everything that backward needs has been recomputed (torch's early stop)."""
 
 
+class Policy(NamedTuple):
+    """Operations whose results a checkpointed block keeps, for selective checkpointing
+    (``torch.utils.checkpoint.create_selective_checkpoint_contexts``).
+
+    every_product  of so many matrix products, all but the last: 2 for every other one, 0 for none
+    attention      whether fused attention is kept
+    """
+
+    every_product: int = 0
+    attention: bool = False
+
+    def keeps(self, kind: str, number: int) -> bool:
+        """``number``: how many of this kind the block has had, this one included."""
+        if kind == "attention":
+            return self.attention
+        return self.every_product > 0 and number % self.every_product != 0
+
+
+# torchtitan's and torchtune's policy: every other product, and fused attention (``_save_list`` of
+# ``parallelize_llama.py`` and of ``training/checkpointing/_checkpoint_wrapper.py``).
+EVERY_OTHER_PRODUCT = Policy(2, True)
+
+
 class _Frame:
     """One non-reentrant checkpointed call. Its nodes exist from the forward pass on, but saved nothing; the first
     one that backward reaches recomputes what all of them saved (``torch.utils.checkpoint._CheckpointFrame``)."""
 
-    def __init__(self, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], policy: Policy | None = None) -> None:
         self.function = function
+        self.policy = policy
+        self.seen: dict[str, int] = {}
+        self.kept: dict[tuple[str, int], tuple[Tensor, ...]] = {}
+        self.fresh: list[tuple[str, int]] = []  # kept, and nothing was saved since that could depend on it
         self.args = args
+        self.offload: Offload | None = None
         self.autocast = state.autocast
         self.count = 0
+        self.nodes: dict[int, ReferenceType[Node]] = {}
+        self.dead: set[int] = set()  # slots of which a template says that their node did not outlive its call
         self.recomputed: list[tuple[Storage, ...]] | None = None
         self.recomputing = False
 
     def held(self) -> list[Storage]:
-        return [x.storage for x in self.args if isinstance(x, Tensor)]
+        found = [x.storage for x in self.args if isinstance(x, Tensor)]
+        return found + [x.storage for kept in self.kept.values() for x in kept]
+
+    def operation(self, kind: str, make: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+        """The results of an operation that ``policy`` may keep: made in the forward pass, and when they are recomputed
+        either made again or handed out, once."""
+        assert self.policy is not None
+        number = self.seen[kind] = self.seen.get(kind, 0) + 1
+        if self.recomputing:
+            kept = self.kept.pop((kind, number), None)
+            return make() if kept is None else kept
+        outs = make()
+        if self.policy.keeps(kind, number):
+            self.kept[kind, number] = tuple(x.alias(x.shape, x.strides) for x in outs)
+            self.fresh.append((kind, number))
+        return outs
 
     def pack(self, node: Node, outs: tuple[Tensor, ...]) -> None:
         if self.recomputing:
             assert self.recomputed is not None
-            self.recomputed.append(node.saved)
+            slot = len(self.recomputed)
+            alive = slot not in self.dead and (slot not in self.nodes or self.nodes[slot]() is not None)
+            self.recomputed.append(node.saved if alive else ())
             if len(self.recomputed) == self.count:
                 for out in outs:
                     _never_made(out, node.saved)
                 raise _Enough
         else:
+            if self.fresh:
+                own = [x.storage for x in outs]
+                self.fresh = [key for key in self.fresh if self.kept[key][0].storage in own]
             node.frame = self
             node.slot = self.count
             node.saved = ()
+            self.nodes[self.count] = ref(node)
             self.count += 1
+
+    def settle(self) -> None:
+        """A compiled block keeps nothing that its backward pass does without."""
+        for key in self.fresh:
+            del self.kept[key]
+        self.fresh = []
 
     def unpack(self, node: Node) -> None:
         if self.recomputed is None:
+            sent = self.args
+            if self.offload is not None:
+                self.args = fetch_arguments(self.offload, sent)
             replay.recompute(self)
+            self.args = sent
         assert self.recomputed is not None
         node.saved = self.recomputed[node.slot]
         self.recomputed[node.slot] = ()
 
     def recompute(self) -> None:
         self.recomputed = []
+        self.seen = {}
         self.recomputing = True
         outer, state.frame = state.frame, self
         # Detached: recomputation must not reach into the graph before the block.
@@ -78,16 +144,25 @@ def _never_made(out: Tensor, saved: tuple[Storage, ...]) -> None:
         storage.events = []  # its end is no event either
 
 
-def checkpoint(function: Callable[..., Any], *args: Any, use_reentrant: bool = False) -> Any:
-    """``function(*args)`` without keeping its activations; both of torch's implementations."""
+def checkpoint(
+    function: Callable[..., Any], *args: Any, use_reentrant: bool = False, policy: Policy | None = None
+) -> Any:
+    """``function(*args)`` without keeping its activations; both of torch's implementations. ``policy``: what it keeps
+    all the same, which the older one does not know."""
     if not state.grad_enabled:
         return function(*args)
     if use_reentrant:
         return _reentrant(function, args)
-    outer, frame = state.frame, _Frame(function, args)
+    outer, frame = state.frame, _Frame(function, args, policy)
+    if state.offload is not None and outer is None:
+        frame.offload = state.offload
+        frame.args = send_arguments(frame.offload, args)
     state.frame = frame
     try:
-        return function(*args)
+        out = function(*args)
+        if isinstance(function, Compiled):
+            frame.settle()
+        return out
     finally:
         state.frame = outer
 

@@ -28,6 +28,7 @@ from memlint.meta.tensor import (
     iterated_strides,
     preserved_strides,
     state,
+    stored,
     uint8,
     view_strides,
 )
@@ -331,8 +332,15 @@ def div(x: Tensor, y: Tensor | float) -> Tensor:
     return out
 
 
-def div_(x: Tensor, y: Tensor) -> Tensor:
+def mul_(x: Tensor, y: float) -> Tensor:
+    """In place, by a number: no allocation, and nothing is kept."""
+    return _elementwise(x, "nothing", inplace=True)
+
+
+def div_(x: Tensor, y: Tensor | float) -> Tensor:
     """In place, by a tensor of its dtype: the result shares x's storage, whose former value backward asks for."""
+    if not isinstance(y, Tensor):
+        return mul_(x, y)
     kinds = _kind(x), _kind(y)
     before = empty_like(x) if tracked(x, y) and kinds[1] else None
     out = x.alias(x.shape, x.strides)
@@ -501,7 +509,7 @@ def _softmax(x: Tensor, dtype: DType | None) -> Tensor:
             del packed
             return (result,)
 
-        record(out, (x,), (out,), backward)
+        record(out, (x,), (out, x) if state.softmax_keeps_input else (out,), backward)
     return out
 
 
@@ -883,9 +891,21 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return add_(_matmul(x, transpose(weight, 0, 1)), bias)
 
 
+def _plain() -> bool:
+    """Whether nothing keeps results of operations for the backward pass but what their formulas save."""
+    return state.frame is None or state.frame.policy is None
+
+
+def _product(shape: Shape, dtype: DType) -> Tensor:
+    """The result of a product of matrices within a selectively checkpointed block."""
+    (out,) = state.frame.operation("product", lambda: (Tensor(shape, dtype),))
+    return out  # type: ignore[no-any-return]
+
+
 def _folded(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """x @ weight.T (+ bias) as one product of matrices; x's leading dimensions can be folded without a copy."""
-    out = Tensor((*x.shape[:-1], weight.shape[0]), x.dtype)
+    made = (*x.shape[:-1], weight.shape[0])
+    out = Tensor(made, x.dtype) if bias is not None or _plain() else _product(made, x.dtype)
     if tracked(x, weight, bias):
         kinds = _kind(x), _kind(weight), None if bias is None else _kind(bias)
         column_major = x.ndim == 2 and x.strides is not None
@@ -1053,17 +1073,20 @@ def scaled_dot_product_attention(
     backend: str = "",
     dropout: float = 0.0,
     causal: bool = False,
+    grouped: bool = True,
 ) -> Tensor:
-    """(batch, heads, tokens, width); fewer heads of k and v: grouped queries. ``backend``: flash, efficient or math;
+    """(batch, heads, tokens, width); fewer heads of k and v: grouped queries, unless ``grouped`` is False, when a single
+    one serves all as any dimension of 1 does, which no fused kernel knows. ``backend``: flash, efficient or math;
     "" is what CUDA takes on an Ampere or newer card. The fused ones keep q, k, v, the output and one number per row.
-    ``mask``: True where attended, or a number added to the score; it gets no gradient.
+    ``mask``: True where attended, or a number added to the score.
     (native/transformers/attention.cpp)"""
     if mask is not None:
         mask = lower(mask)
     v = lower(v)
     k = lower(k)
     q = lower(q)
-    backend = backend or _attention_backend(q, k, v, mask, causal)
+    alone = not grouped and k.shape[1] != q.shape[1]
+    backend = backend or ("math" if alone else _attention_backend(q, k, v, mask, causal))
     if tracked(q, k, v):
         size = prod((*q.shape[:-1], k.shape[-2])) * q.dtype.itemsize
         if backend != "math":
@@ -1073,7 +1096,7 @@ def scaled_dot_product_attention(
     if mask is not None and not mask.dtype.is_floating:
         mask = _additive_mask(mask.shape, q.dtype)
     if backend == "math":
-        return _attention_math(q, k, v, mask, dropout, causal)
+        return _attention_math(q, k, v, mask, dropout, causal, grouped)
     if backend == "flash":
         return _attention_flash(q, k, v)
     if mask is not None:
@@ -1123,7 +1146,9 @@ def _aligned_mask(mask: Tensor, q: Tensor, k: Tensor) -> Tensor:
     return contiguous(mask) if any(step % 16 for step in mask.full_strides()[:3]) else mask
 
 
-def _attention_math(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout_: float, causal: bool) -> Tensor:
+def _attention_math(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout_: float, causal: bool, grouped: bool = True
+) -> Tensor:
     """The textbook formula, in fp32, with the softmax that survives rows without any key."""
     dtype = q.dtype
     if dtype.itemsize == 2:
@@ -1135,7 +1160,7 @@ def _attention_math(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropou
         del ones
         mask = _additive_mask(kept.shape, q.dtype)
         del kept
-    if k.shape[-3] != q.shape[-3]:
+    if grouped and k.shape[-3] != q.shape[-3]:
         k, v = repeat_interleave(k, q.shape[-3] // k.shape[-3]), repeat_interleave(v, q.shape[-3] // v.shape[-3])
     scores = _matmul(q, mul(transpose(k, -2, -1), 1.0))
     if mask is not None:
@@ -1183,10 +1208,13 @@ def _attention_flash(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     width, over = q.shape[-1], q.shape[-1] % 8
     if over:
         q, k, v = pad(q, 0, 8 - over), pad(k, 0, 8 - over), pad(v, 0, 8 - over)
-    out = empty_like(q)
     batch, heads, tokens, padded = q.shape
-    sums = Tensor((batch, heads, tokens), float32)
-    seeds = Tensor((2,), int64), Tensor((), int64)  # random state, and one that is unused
+
+    def make() -> tuple[Tensor, ...]:
+        # Results, one number per row, random state, and one that is unused.
+        return empty_like(q), Tensor((batch, heads, tokens), float32), Tensor((2,), int64), Tensor((), int64)
+
+    out, sums, *seeds = make() if _plain() else state.frame.operation("attention", make)
     if tracked(q, k, v):
         like = tuple((_layout(x), x.dtype, x.requires_grad) for x in (q, k, v))
         rows = -(-tokens // 128) * 128
@@ -1226,9 +1254,15 @@ def _attention_efficient(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -
     batch, heads, tokens, width = q.shape
     out_shape = (batch, heads, tokens, v.shape[-1])
     low = q.dtype.itemsize == 2
-    needs = tracked(q, k, v)
-    out = _heads_last(out_shape, q.dtype)
-    sums = Tensor((batch, heads, -(-tokens // 32) * 32 if needs else 0), float32)
+    needs = tracked(q, k, v, mask)
+    # The kernel makes a learned mask's gradient for every row and head, whose last dimension is a multiple of 16.
+    learned = None if mask is None or not tracked(mask) else (mask.shape, mask.dtype)
+
+    def make() -> tuple[Tensor, ...]:
+        sums = (batch, heads, -(-tokens // 32) * 32 if tracked(q, k, v) else 0)
+        return _heads_last(out_shape, q.dtype), Tensor(sums, float32)
+
+    out, sums = make() if _plain() else state.frame.operation("attention", make)
     if low and v.shape[-1] > 128:
         accumulator = Tensor(out_shape, float32)
         del accumulator
@@ -1240,6 +1274,11 @@ def _attention_efficient(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -
         def backward(g: Tensor) -> list[Tensor | None]:
             copy = _tokens_first(_layout(g), dtype)
             grads = [_heads_last(shape, dtype) for shape, dtype, _ in like]
+            masks: list[Tensor | None] = [None]
+            if learned is not None:
+                shape, kind = learned
+                whole = Tensor((*shape[:-1], -(-shape[-1] // 16) * 16), kind)
+                masks = [whole if whole.shape == shape else whole.alias(shape, whole.full_strides())]
             if not low:  # (grad * out).sum(-1), then transposed
                 product = Tensor(out_shape, float32)
                 summed = Tensor((batch, tokens, heads), float32)
@@ -1248,9 +1287,9 @@ def _attention_efficient(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -
                 del product, summed
             scratch = Tensor((workspace,), uint8)
             del copy, delta, scratch
-            return [grad if wanted else None for grad, (_, _, wanted) in zip(grads, like)]
+            return [grad if wanted else None for grad, (_, _, wanted) in zip(grads, like)] + masks
 
-        record(out, (q, k, v), (q, k, v, mask, out, sums), backward)
+        record(out, (q, k, v, mask), (q, k, v, mask, out, sums), backward)
     return out
 
 
@@ -1295,6 +1334,27 @@ def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
     mean_, rstd = Tensor(rows, float32), Tensor(rows, float32)
     del packed
     return _normalised(out, x, weight, bias, (bias, mean_, rstd), packs=True)
+
+
+def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
+    """Over the last dimension. One kernel where x and weight have one dtype: keeps both and an fp32 number per row;
+    written out otherwise. (native/layer_norm.cpp, ``rms_norm_symint``)"""
+    if x.dtype is not weight.dtype:
+        return rms_norm_composite(x, weight)
+    packed = contiguous(x.detach())
+    roots = Tensor((*x.shape[:-1], 1), float32)
+    out = Tensor(packed.shape, x.dtype)
+    del packed
+    return _normalised(out, x, weight, None, (roots,), packs=True)
+
+
+def rms_norm_composite(x: Tensor, weight: Tensor) -> Tensor:
+    """The same in several steps, as before torch 2.9. (native/layer_norm.cpp, ``rms_norm_composite``)"""
+    wide = to(x, float32)
+    root = rsqrt(mean(pow(wide, 2.0), -1, keepdim=True))
+    result = mul(wide, root)
+    result = mul(result, weight)
+    return to(result, x.dtype)
 
 
 def group_norm(x: Tensor, groups: int, weight: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
@@ -1575,6 +1635,32 @@ def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
     stays in the logits' dtype, which cross entropy asks for by name, and its result is copied to fp32."""
     log_probabilities = _softmax(logits, None)
     return nll_loss(log_probabilities, target)
+
+
+def _kernel(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same, as a kernel that no compiler fuses with others: it reads its operands from memory and writes there."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if not state.fusing:
+            return function(*args, **kwargs)
+        for x in args:
+            if isinstance(x, Tensor):
+                stored(x)
+        state.fusing = False
+        try:
+            return function(*args, **kwargs)
+        finally:
+            state.fusing = True
+
+    run.__name__, run.__doc__ = function.__name__, function.__doc__
+    return run
+
+
+# What inductor leaves to libraries, or to kernels of its own that it keeps apart.
+_folded, _mm, _bmm = _kernel(_folded), _kernel(_mm), _kernel(_bmm)
+addmm, baddbmm, grouped_mm = _kernel(addmm), _kernel(baddbmm), _kernel(grouped_mm)
+_attention_flash, _attention_efficient = _kernel(_attention_flash), _kernel(_attention_efficient)
+conv, conv_transpose, embedding, topk = _kernel(conv), _kernel(conv_transpose), _kernel(embedding), _kernel(topk)
 
 
 METHODS: dict[str, Callable[..., Any]] = {

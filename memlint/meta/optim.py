@@ -2,16 +2,20 @@
 
 Temporaries follow ``torch/optim/adam.py`` and its siblings: the loop makes two tensors of the parameter's size and
 holds the last one into the next parameter's turn; ``foreach`` makes one list as large as all parameters; ``fused`` is
-one kernel without temporaries.
+one kernel without temporaries. Other libraries' (bitsandbytes 0.50, torchao 0.18, apex, DeepSpeed 0.19, transformers
+5.23) are by their own sources, named at each class.
+
+Not modelled, because of its size: gradient clipping (``clip_grad_norm_`` makes one number per parameter and scales in
+place) and ``GradScaler`` (two numbers).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from memlint.meta.tape import Label
-from memlint.meta.tensor import Block, DType, Tensor, block_like, empty_like, float32, int8, state
+from memlint.meta.tensor import Block, DType, Tensor, bfloat16, block_like, empty_like, float32, int8, state, uint8
 
 LOOP = "loop"
 FOREACH = "foreach"
@@ -31,6 +35,15 @@ class Optimizer:
         self.implementation = implementation
         self.state_dtype = state_dtype
         self.state: list[Tensor | Block] = []
+
+    def step_of(self, parameter: Tensor) -> None:
+        """One parameter's step as soon as its gradient is there, which then goes (``optimizer_in_backward``)."""
+        saved = state.label
+        try:
+            self._step([parameter])
+        finally:
+            state.label = saved
+        parameter.grad = None
 
     def _labels(self, parameters: Sequence[Tensor], name: str) -> list[Label]:
         known = state.tape.labels
@@ -127,35 +140,293 @@ class SGD(Optimizer):
             temporaries.append(empty_like(parameter))
 
 
-class AdamW8bit(Optimizer):
-    """bitsandbytes' blockwise 8-bit AdamW: one byte per state and a float32 absmax per block of 256; tensors under
-    4,096 elements keep 32-bit states. (bitsandbytes ``optim/optimizer.py``: ``min_8bit_size=4096``; block size 256.)"""
+class PlainAdam(Optimizer):
+    """Two moments and nothing else: kernels without temporaries. apex keeps fp32 moments
+    (``optimizers/fused_adam.py``), DeepSpeed those of the parameters' dtype (``ops/adam/fused_adam.py``)."""
+
+    moments: ClassVar[tuple[str, ...]] = ("first moment", "second moment")
+    wide: ClassVar[bool] = False
+
+    def _allocate(self, parameter: Tensor) -> None:
+        for name in self.moments:
+            self._label(parameter, name)
+            self.state.append(empty_like(parameter, float32 if self.wide else self.state_dtype))
+
+    def _step(self, parameters: list[Tensor]) -> None:
+        """One kernel for all of them."""
+
+
+class ApexAdam(PlainAdam):
+    wide = True
+
+
+class Lion(Optimizer):
+    """One moment. The update is a tensor of the gradient's size, for one parameter at a time (``lion_pytorch.py``,
+    and LLM Foundry's ``DecoupledLionW``)."""
+
+    def _allocate(self, parameter: Tensor) -> None:
+        self._label(parameter, "first moment")
+        self.state.append(empty_like(parameter, self.state_dtype))
+
+    def _step(self, parameters: list[Tensor]) -> None:
+        update = None
+        for parameter in parameters:
+            self._label(parameter, "step temporaries")
+            product = empty_like(parameter)
+            update = product  # the last one keeps its name until the next is there
+            del product
+        del update
+
+
+class RootOfSquares(Optimizer):
+    """Adagrad and RMSprop without momentum: a sum of squares per parameter, of which the step takes the root.
+
+    Adagrad's ``foreach`` makes a second list: the scaled gradients. (``torch/optim/adagrad.py``, ``rmsprop.py``)
+    """
+
+    lists: ClassVar[int] = 1
+
+    def __init__(
+        self,
+        parameters: Sequence[Tensor],
+        implementation: str = FOREACH,
+        state_dtype: DType | None = None,
+        weight_decay: bool = False,
+    ) -> None:
+        super().__init__(parameters, implementation, state_dtype)
+        self.weight_decay = weight_decay
+
+    def _allocate(self, parameter: Tensor) -> None:
+        self._label(parameter, "second moment")
+        self.state.append(empty_like(parameter, self.state_dtype))
+
+    def _step(self, parameters: list[Tensor]) -> None:
+        if self.implementation == FUSED:
+            return
+        if self.implementation == FOREACH:
+            labels = self._labels(parameters, "step temporaries")
+            made = [block_like(parameters, None, labels) for _ in range(self._lists())]
+            del made
+            return
+        gradient = root = None
+        for parameter in parameters:
+            self._label(parameter, "step temporaries")
+            gradient = None
+            if self.weight_decay:
+                gradient = empty_like(parameter)
+            root = empty_like(parameter)
+        del gradient, root
+
+    def _lists(self) -> int:
+        return self.lists + self.weight_decay
+
+
+class Adagrad(RootOfSquares):
+    def _lists(self) -> int:
+        return 2  # with weight decay the decayed gradients, else the scaled ones
+
+
+class Muon(Optimizer):
+    """``torch.optim.Muon``: a momentum per matrix; five rounds of two products each, in bfloat16.
+
+    Other parameters are given to AdamW (torch refuses them); their states are AdamW's. Each name of the rounds holds
+    what it held until it is given the next (``_zeropower_via_newtonschulz``).
+    """
+
+    rounds: ClassVar[int] = 5
+
+    def __init__(
+        self,
+        parameters: Sequence[Tensor],
+        implementation: str = FOREACH,
+        state_dtype: DType | None = None,
+    ) -> None:
+        super().__init__(parameters, implementation, state_dtype)
+        self.others = AdamW([p for p in self.parameters if not self._is_matrix(p)], implementation, state_dtype)
+
+    @staticmethod
+    def _is_matrix(parameter: Tensor) -> bool:
+        name = state.tape.labels[parameter.storage.index].module
+        return parameter.ndim == 2 and "embed" not in name and "lm_head" not in name
+
+    def _allocate(self, parameter: Tensor) -> None:
+        if self._is_matrix(parameter):
+            self._label(parameter, "momentum")
+            self.state.append(empty_like(parameter, self.state_dtype))
+
+    def allocate_state(self) -> None:
+        super().allocate_state()
+        if self.others.parameters:
+            self.others.allocate_state()
+
+    def _step(self, parameters: list[Tensor]) -> None:
+        update = None
+        for parameter in parameters:
+            if self._is_matrix(parameter):
+                self._label(parameter, "step temporaries")
+                update = empty_like(parameter)
+                update = self._orthogonal(update)
+        del update
+        rest = [p for p in parameters if not self._is_matrix(p)]
+        if rest:
+            self.others._step(rest)
+
+    def _orthogonal(self, given: Tensor) -> Tensor:
+        short, long = sorted(given.shape)
+        made = given if given.dtype is bfloat16 else Tensor(given.shape, bfloat16)
+        gram = update = None
+        for _ in range(self.rounds):
+            gram = Tensor((short, short), bfloat16)
+            update = Tensor((short, short), bfloat16)
+            made = Tensor((short, long), bfloat16)
+        del gram, update
+        return made
+
+
+class BitsAndBytes(Optimizer):
+    """bitsandbytes' optimizers: fp32 states, or a byte per state and a float32 absmax per block of 256, where tensors
+    under 4,096 elements keep fp32 ones. One kernel per parameter, without temporaries.
+
+    ``paged``: states of 100,000 elements and more are CUDA's managed memory, which the caching allocator does not
+    know of. (``optim/optimizer.py``: ``init_state``, ``get_state_buffer``; ``optim/ademamix.py``)
+    """
 
     block: ClassVar[int] = 256
     smallest: ClassVar[int] = 4096
+    smallest_paged: ClassVar[int] = 100_000
+    states: ClassVar[tuple[str, ...]] = ("first moment", "second moment")
+    eight_bits: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        parameters: Sequence[Tensor],
+        implementation: str = FUSED,
+        state_dtype: DType | None = None,
+        paged: bool = False,
+    ) -> None:
+        super().__init__(parameters, implementation, state_dtype)
+        self.paged = paged
 
     def allocate_state(self) -> None:
         large = [parameter for parameter in self.parameters if parameter.numel >= self.smallest]
-        if large:
+        if large and self.eight_bits:
             saved = state.label
             self._label(large[0], "quantisation maps")
-            # One of 256 entries, signed, for the first moments, and one, unsigned, for the second.
-            self.state += [Tensor((256,), float32), Tensor((256,), float32)]
+            # One of 256 entries, signed, for the first moments, and one, unsigned, for the second; both are moved to
+            # the card where there are two moments.
+            self.state += [Tensor((256,), float32) for _ in range(min(len(self.states), 2))]
             state.label = saved
         super().allocate_state()
 
     def _allocate(self, parameter: Tensor) -> None:
-        for name in ("first moment", "second moment"):
+        narrow = self.eight_bits and parameter.numel >= self.smallest
+        paged = self.paged and parameter.numel >= self.smallest_paged
+        for name in self.states:
             self._label(parameter, name)
-            if parameter.numel < self.smallest:
-                self.state.append(Tensor(parameter.shape, float32))
-            else:
-                self.state.append(Tensor(parameter.shape, int8))
+            if not paged:
+                self.state.append(Tensor(parameter.shape, int8 if narrow else float32))
+            if narrow:
                 self._label(parameter, "absmax")
                 self.state.append(Tensor((-(-parameter.numel // self.block),), float32))
 
     def _step(self, parameters: list[Tensor]) -> None:
-        """One kernel per parameter, no temporaries."""
+        """One kernel per parameter."""
+
+
+class AdamW8bit(BitsAndBytes):
+    eight_bits = True
+
+
+class OneStateBitsAndBytes(BitsAndBytes):
+    """Lion, RMSprop, Adagrad, SGD with momentum."""
+
+    states = ("first moment",)
+
+
+class OneState8bit(OneStateBitsAndBytes):
+    eight_bits = True
+
+
+class AdEMAMix(BitsAndBytes):
+    """A fast and a slow first moment, in one tensor."""
+
+    states = ("fast moment", "slow moment", "second moment")
+
+
+class AdEMAMix8bit(AdEMAMix):
+    eight_bits = True
+
+
+class QuantisedAdam(Optimizer):
+    """torchao's: codes of 8 or 4 bits, a float32 scale per block, and each state's own table of codes. What has fewer
+    than 4,096 elements, or no whole number of blocks, keeps states of the parameter's dtype. The step is compiled into
+    kernels that read and write these. (``optim/adam.py``, ``subclass_8bit.py``, ``subclass_4bit.py``)"""
+
+    bits: ClassVar[int] = 8
+    block: ClassVar[int] = 256
+    smallest: ClassVar[int] = 4096
+
+    def _allocate(self, parameter: Tensor) -> None:
+        for name in ("first moment", "second moment"):
+            self._label(parameter, name)
+            if parameter.numel < self.smallest or parameter.numel % self.block:
+                self.state.append(empty_like(parameter))
+                continue
+            self.state.append(Tensor((parameter.numel * self.bits // 8,), uint8))
+            self.state.append(Tensor((parameter.numel // self.block,), float32))
+            self.state.append(Tensor((1 << self.bits,), float32))
+
+    def _step(self, parameters: list[Tensor]) -> None:
+        """Compiled, parameter by parameter."""
+
+
+class QuantisedAdam4bit(QuantisedAdam):
+    bits = 4
+    block = 128
+
+
+class WideAdafactor(Optimizer):
+    """transformers' ``Adafactor`` without first moment, as the Trainer makes it: states in fp32; a parameter in 16 bits
+    is cast and copied back. Names hold what they hold in ``optimization.py`` into the next parameter's turn."""
+
+    def _allocate(self, parameter: Tensor) -> None:
+        self._label(parameter, "second moment (factored)")
+        shape = parameter.shape
+        if len(shape) > 1:
+            self.state.append(Tensor(shape[:-1], float32))
+            self.state.append(Tensor((*shape[:-2], shape[-1]), float32))
+        else:
+            self.state.append(Tensor(shape, float32))
+        self._label(parameter, "RMS")
+        self.state.append(Tensor((), float32))
+
+    def _step(self, parameters: list[Tensor]) -> None:
+        gradient = wide = update = None
+        for parameter in parameters:
+            self._label(parameter, "step temporaries")
+            shape = parameter.shape
+            low = parameter.dtype.itemsize == 2
+            gradient = Tensor(shape, float32) if low else None
+            wide = Tensor(shape, float32) if low else None
+            square = Tensor(shape, float32)
+            update = Tensor(shape, float32)  # (grad**2) + eps
+            del square
+            if len(shape) > 1:
+                mean = Tensor(shape[:-1], float32)
+                del mean
+                mean = Tensor((*shape[:-2], shape[-1]), float32)
+                del mean
+                rows = Tensor(shape[:-1], float32)
+                columns = Tensor((*shape[:-2], shape[-1]), float32)
+                estimate = Tensor(shape, float32)
+                del rows, columns
+                update = estimate
+                del estimate
+            else:
+                update = Tensor(shape, float32)
+            negative = Tensor(shape, float32)
+            del negative
+        del gradient, wide, update
 
 
 class Adafactor(Optimizer):
@@ -214,4 +485,74 @@ class Adafactor(Optimizer):
         return Tensor((*parameter.shape[:-2], 1, 1), parameter.dtype)
 
 
-OPTIMIZERS = {"adamw": AdamW, "adam": AdamW, "sgd": SGD, "adamw_8bit": AdamW8bit, "adafactor": Adafactor}
+class MasterWeights(Optimizer):
+    """fp32 copies of 16-bit parameters, which another optimizer works on; gradients are copied to fp32 for the step
+    (Megatron's ``Float16OptimizerWithFloat16Params``, apex's ``O2``). DeepSpeed's are memlint.models.parallel's."""
+
+    def __init__(self, parameters: Sequence[Tensor], kind: type[Optimizer], options: dict[str, Any]) -> None:
+        super().__init__(parameters)
+        self.masters: list[Tensor] = []
+        saved = state.label
+        for parameter in self.parameters:
+            self._label(parameter, "master weights")
+            narrow = parameter.dtype.itemsize < float32.itemsize
+            master = Tensor(parameter.shape, float32) if narrow else parameter.detach()
+            self.masters.append(master.requires_grad_())
+        state.label = saved
+        self.inner = kind(self.masters, **options)
+
+    def allocate_state(self) -> None:
+        self.inner.allocate_state()
+
+    def _step(self, parameters: list[Tensor]) -> None:
+        for parameter, master in zip(self.parameters, self.masters):
+            if parameter.grad is not None:
+                old = state.tape.labels[parameter.storage.index]
+                state.label = Label("gradients", old.module, "fp32 copy")
+                narrow = parameter.grad.dtype.itemsize < float32.itemsize
+                master.grad = Tensor(parameter.shape, float32) if narrow else parameter.grad
+        self.inner.step()
+        self.inner.zero_grad()
+
+
+OPTIMIZERS: dict[str, type[Optimizer]] = {
+    "adamw": AdamW,
+    "adam": AdamW,
+    "sgd": SGD,
+    "adafactor": Adafactor,
+    "adagrad": Adagrad,
+    "rmsprop": RootOfSquares,
+    "lion": Lion,
+    "muon": Muon,
+    "lamb": PlainAdam,
+    "adamw_8bit": AdamW8bit,
+    "adam_8bit": AdamW8bit,
+    "lion_8bit": OneState8bit,
+    "adamw_4bit": QuantisedAdam4bit,
+    "ademamix": AdEMAMix,
+    "ademamix_8bit": AdEMAMix8bit,
+    "rmsprop_8bit": OneState8bit,
+    "adagrad_8bit": OneState8bit,
+    # where a library's is not that of torch, or of bitsandbytes for 8 bits
+    "adamw apex": ApexAdam,
+    "adam apex": ApexAdam,
+    "adamw deepspeed": PlainAdam,
+    "adam deepspeed": PlainAdam,
+    "adamw bitsandbytes": BitsAndBytes,
+    "adam bitsandbytes": BitsAndBytes,
+    "lamb bitsandbytes": BitsAndBytes,
+    "lion bitsandbytes": OneStateBitsAndBytes,
+    "rmsprop bitsandbytes": OneStateBitsAndBytes,
+    "adagrad bitsandbytes": OneStateBitsAndBytes,
+    "sgd bitsandbytes": OneStateBitsAndBytes,
+    "adamw_8bit torchao": QuantisedAdam,
+    "adam_8bit torchao": QuantisedAdam,
+    "adafactor transformers": WideAdafactor,
+}
+
+
+def known(name: str, library: str = "torch") -> str:
+    """The key of :data:`OPTIMIZERS` for a library's optimizer; "" where it is not known."""
+    if f"{name} {library}" in OPTIMIZERS:
+        return f"{name} {library}"
+    return name if name in OPTIMIZERS else ""

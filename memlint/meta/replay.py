@@ -147,9 +147,9 @@ class Template:
     """
 
     __slots__ = (
-        "alive", "arguments", "avoided", "casts", "events", "kept", "label_of", "labels", "leaves", "needs_casts",
-        "nodes", "nodes_from", "outer", "outs", "own_saved", "packed", "plain_labels", "programs", "recomputed",
-        "saved", "sequence", "single", "sizes",
+        "alive", "arguments", "avoided", "casts", "dead", "events", "kept", "label_of", "labels", "leaves",
+        "needs_casts", "nodes", "nodes_from", "outer", "outs", "own_saved", "packed", "plain_labels", "programs",
+        "recomputed", "saved", "sequence", "single", "sizes",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -167,6 +167,7 @@ class Template:
         self.plain_labels: tuple[list[Label], list[Label]] | None = None
         self.sequence = 0
         self.packed = 0
+        self.dead: list[int] = []  # slots of nodes that did not outlive the call
         self.recomputed: list[tuple[int, ...]] = []
         self.kept = self.avoided = 0
         # Where one node can stand for all: its edges, what it holds of others, the trained tensors it reaches.
@@ -282,7 +283,13 @@ def call(module: Module, args: tuple[Any, ...]) -> Any:
     """``module.forward(*args)``, or what it would have done."""
     global _capturing
     frame = state.frame
-    if _capturing or state.tape.shapes is not None or (frame is not None and frame.recomputing):
+    if (
+        _capturing
+        or state.fusing
+        or state.tape.shapes is not None
+        or (frame is None and state.offload is not None)
+        or (frame is not None and (frame.recomputing or frame.policy is not None))
+    ):
         return module.forward(*args)
     if not _likely(module, args):
         return module.forward(*args)
@@ -459,6 +466,7 @@ def _template(watch: _Watch, result: Any, structure: _Structure, tensors: list[T
     if not alive <= held:
         raise _Unusual  # somebody else holds it
     template.packed = 0 if state.frame is None else state.frame.count - watch.frame_count
+    template.dead = sorted(set(range(template.packed)).difference(node[-1] for node in template.nodes))
     _join(template, tensors)
     return template
 
@@ -656,6 +664,7 @@ def _replay(template: Template, structure: _Structure, tensors: list[Tensor]) ->
         edges += [(x.node, x.output_nr) for x in casts]
         nodes = _nodes(template, pool, edges, labels, first)
         if state.frame is not None:
+            state.frame.dead.update([state.frame.count + slot for slot in template.dead])
             state.frame.count += template.packed
     for place, cast in template.casts:
         source = everything[place]
@@ -738,7 +747,7 @@ class Joined(Node):
         buffer = self.buffer
         assert buffer is not None
         gradient = buffer[0]
-        if gradient is None:
+        if gradient is None or state.updated is not None:
             return None
         first = template.arguments + 1
         tensors = self.structure.tensors
@@ -1151,6 +1160,7 @@ def recompute(frame: Any) -> None:
         _capturing
         or not ENABLED
         or getattr(module, "replay_after", None) is None
+        or frame.policy is not None
         or state.tape.shapes is not None
         or state.frame is not None
         or state.autocast is not None

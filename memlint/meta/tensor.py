@@ -6,7 +6,7 @@ in-place operations live exactly as long as they do in a real step.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from math import prod
@@ -48,12 +48,17 @@ class State:
         "autocast",
         "bucket",
         "cast_cache",
+        "compiled",
         "default_dtype",
         "frame",
+        "fusing",
         "grad_enabled",
         "label",
+        "offload",
         "sequence",
+        "softmax_keeps_input",
         "tape",
+        "updated",
     )
 
     def __init__(self) -> None:
@@ -64,7 +69,13 @@ class State:
         self.cast_cache: dict[int, tuple[Tensor, Tensor]] = {}
         self.default_dtype = float32
         self.sequence = 0
+        self.softmax_keeps_input = False  # torch before 1.11 (pull request 65242)
         self.frame: Any = None  # the checkpoint frame that is being recorded or recomputed
+        self.offload: Any = None  # what takes saved tensors to the host (memlint.meta.offload)
+        # What a parameter is given to as soon as its gradient is there (a hook after accumulation).
+        self.updated: Callable[[Tensor], None] | None = None
+        self.fusing = False  # in a compiled function: results are not there until somebody needs them in memory
+        self.compiled = False  # whether there was one in this recording
         self.bucket: Storage | None = None  # where gradients of leaves are moved to as soon as they are there
 
 
@@ -140,6 +151,54 @@ class Gathered(Storage):
 
     def __del__(self) -> None:
         """Its end is no event."""
+
+
+class Deferred(Storage):
+    """Of a result that a compiler fuses into the kernels that read it: in memory only where somebody asks for that.
+
+    ``sources``: storages from which it can be made, which it keeps alive until then.
+    """
+
+    __slots__ = ("itemsize", "label", "shape", "sources")
+
+    def __init__(self, nbytes: int, shape: Shape, itemsize: int) -> None:
+        self.index = -1
+        self.nbytes = nbytes
+        self.shape, self.itemsize = shape, itemsize
+        self.label = state.label
+        self.events = []
+        self.sources: tuple[Storage, ...] = ()
+
+    def store(self) -> None:
+        """From here on it is in memory."""
+        if self.index < 0:
+            saved, state.label = state.label, self.label
+            Storage.__init__(self, self.nbytes, self.shape, self.itemsize)
+            state.label = saved
+            self.sources = ()
+
+    def __del__(self) -> None:
+        if self.index >= 0:
+            self.events.append(~self.index)
+
+
+def stored(x: Tensor) -> Tensor:
+    """``x``, which is in memory from here on."""
+    if type(x.storage) is Deferred:
+        x.storage.store()
+    return x
+
+
+def origins(storages: Iterable[Storage]) -> tuple[Storage, ...]:
+    """The storages themselves, where they are in memory; otherwise those that they are made from."""
+    found: dict[int, Storage] = {}
+    for storage in storages:
+        if type(storage) is Deferred and storage.index < 0:
+            for source in storage.sources:
+                found[id(source)] = source
+        else:
+            found[id(storage)] = storage
+    return tuple(found.values())
 
 
 class Block:
@@ -262,9 +321,11 @@ class Tensor:
         self.shape = shape
         self.dtype = dtype
         self.strides = strides
-        self.storage = (
-            storage if storage is not None else Storage(int(prod(shape)) * dtype.itemsize, shape, dtype.itemsize)
-        )
+        if storage is None:
+            kind = Deferred if state.fusing else Storage
+            self.storage: Storage = kind(int(prod(shape)) * dtype.itemsize, shape, dtype.itemsize)
+        else:
+            self.storage = storage
         self.is_view = storage is not None
         self.requires_grad = False
         self.node: Node | None = None

@@ -30,6 +30,9 @@ class Recording(NamedTuple):
 
     upper  the same step where a compiler's choices (fusion) fall out least well: the high end of the interval
     basis  which source wrote the tape
+    host_bytes      of states that live in (pinned) host memory, per rank
+    process_groups  (what its members share, how many they are) of each that the rank talks in
+    assumptions     (fact, value, reason): which rank this is, where they differ
     """
 
     tape: Tape
@@ -40,6 +43,9 @@ class Recording(NamedTuple):
     has_convolution: bool = False
     upper: Tape | None = None
     basis: str = "static"
+    host_bytes: int = 0
+    process_groups: tuple[tuple[str, int], ...] = ()
+    assumptions: tuple[tuple[str, str, str], ...] = ()
 
 
 def record(spec: TrainingSpec, symbolic: bool = False, named: bool = True) -> Recording:
@@ -54,7 +60,10 @@ def record(spec: TrainingSpec, symbolic: bool = False, named: bool = True) -> Re
         return recording
     from memlint.models.step import record_step
 
-    return record_step(module.build, spec, symbolic, named)
+    made = record_step(module.build, spec, symbolic, named)
+    if named and spec.get("compile", False) and hasattr(module, "uncompiled"):
+        return made._replace(upper=record_step(module.build, module.uncompiled(spec), symbolic, named).tape)
+    return made
 
 
 def saved_bytes(spec: TrainingSpec) -> int:

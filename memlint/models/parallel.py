@@ -22,6 +22,7 @@ from memlint.meta.optim import Optimizer
 from memlint.meta.tape import Label
 from memlint.meta.tensor import DTYPES, DType, Gathered, Shape, Storage, Tensor, float32, state
 from memlint.models import UnknownModel
+from memlint.models.split import FIRST, degree
 from memlint.models.system import System
 from memlint.named_tuple import NamedTuple
 
@@ -62,6 +63,7 @@ class Plan(NamedTuple):
     offload_parameters: bool
     offload_optimizer: bool
     synchronises_last_only: bool
+    expert: int = 1
 
 
 def plan_of(spec: TrainingSpec) -> Plan | None:
@@ -74,12 +76,16 @@ def plan_of(spec: TrainingSpec) -> Plan | None:
         raise UnknownModel(f"how {strategy!r} spreads a run is not known")
     if strategy == "zero" and stage not in (1, 2, 3):
         raise UnknownModel(f"ZeRO has stages 0 to 3, not {stage!r}")
+    replicas, shard = degree(spec, "replicas"), spec.get("parallelism.shard")
     ranks = data_degree(spec)
     if strategy == "none" or (strategy == "ddp" and ranks == 1):
         return None
-    shard = spec.get("parallelism.shard") or ranks
+    shard = int(shard or max(1, ranks // replicas))
     if ranks % shard:
         raise UnknownModel(f"parallelism.shard = {shard} does not divide the {ranks} data-parallel ranks")
+    # Ranks that share a sequence have the same weights, and share those too.
+    beside = degree(spec, "context") * degree(spec, "ulysses")
+    ranks, shard = ranks * beside, shard * beside
     stored, compute = spec.get("parameter_dtype", "float32"), spec.get("compute_dtype", "float32")
     reduce = spec.get("parallelism.reduce_dtype")
     wrap = spec.get("parallelism.wrap")
@@ -97,7 +103,8 @@ def plan_of(spec: TrainingSpec) -> Plan | None:
         offloaded or spec.get("parallelism.offload_parameters", False),
         offloaded or spec.get("parallelism.offload_optimizer", False),
         # transformers' Trainer leaves gradients unreduced until the last micro-batch; torch's own default reduces each.
-        spec.get("framework") in ("transformers", "trl"),
+        spec.get("framework") in ("transformers", "trl") or degree(spec, "pipeline") > 1,
+        degree(spec, "expert"),
     )
 
 
@@ -106,9 +113,46 @@ def data_degree(spec: TrainingSpec) -> int:
     stated = spec.get("parallelism.data")
     if stated:
         return int(stated)
-    devices = spec.get("device_count") or spec.get("world_size") or 1
-    others = prod(int(spec.get("parallelism." + kind) or 1) for kind in ("tensor", "pipeline", "context", "ulysses"))
+    devices = spec.get("device_count") or spec.get("world_size")
+    if not devices:
+        return int(spec.get("parallelism.shard") or 1) * degree(spec, "replicas")
+    others = prod(degree(spec, kind) for kind in ("tensor", "pipeline", "context", "ulysses"))
     return max(1, int(devices) // others)
+
+
+def process_groups(spec: TrainingSpec) -> tuple[tuple[str, int], ...]:
+    """Groups that a rank talks in: one per kind of parallelism, and one of all where there are several kinds."""
+    plan = plan_of(spec)
+    found: list[tuple[str, int]] = []
+    if plan is not None:
+        found = [("data", plan.shard)] if plan.strategy != "ddp" else [("data", plan.ranks)]
+        if plan.strategy != "ddp" and plan.ranks > plan.shard:
+            found.append(("replicas", plan.ranks // plan.shard))
+    for kind in ("tensor", "pipeline", "context", "ulysses", "expert"):
+        found.append((kind, degree(spec, kind)))
+    found = [(kind, size) for kind, size in found if size > 1]
+    if len(found) > 1:
+        found.append(("all", prod(size for kind, size in found if kind != "expert")))
+    return tuple(found)
+
+
+def assumptions(spec: TrainingSpec, stage: str = "") -> tuple[tuple[str, str, str], ...]:
+    """What the report says about the rank that is meant."""
+    plan = plan_of(spec)
+    found: list[tuple[str, str, str]] = []
+    stages = degree(spec, "pipeline")
+    if stage:
+        why = "it has the embedding, and most micro-batches in flight" if stage == FIRST else "it has the head"
+        found.append(("rank", f"the {stage} of {stages} stages", f"the fullest: {why}"))
+    if plan is not None and plan.strategy != "ddp" and plan.shard > 1:
+        found.append(("rank", f"0 of {plan.ranks}", "its shards are the largest: others get the padding"))
+    if plan is not None and plan.strategy in ("fsdp1", "fsdp2"):
+        reason = "on a card, streams of collectives keep blocks of their own"
+        found.append(("reserved memory", "one stream", reason))
+    if plan is not None and plan.stage == 3:
+        reason = "DeepSpeed fetches module by module; the estimate, layer by layer"
+        found.append(("ZeRO-3 fetches", "by layer", reason))
+    return tuple(found)
 
 
 # -- the run as a whole
@@ -149,7 +193,7 @@ class Spread:
 def spread(spec: TrainingSpec, system: System, updated: Sequence[Tensor], every: Sequence[Tensor]) -> Spread:
     """Take a system apart for one rank; call it before anything but parameters is on the tape.
 
-    ``updated`` are the parameters that train, ``every`` are all of the model's.
+    ``updated`` are the parameters that train, ``every`` are all of the model's and of its helpers'.
     """
     plan = plan_of(spec)
     if plan is None:
@@ -157,6 +201,9 @@ def spread(spec: TrainingSpec, system: System, updated: Sequence[Tensor], every:
     if plan.strategy == "ddp":
         return Ddp(spec, system, updated)
     if plan.strategy == "zero":
+        half = any(x.dtype.itemsize == 2 for x in updated)
+        if plan.stage == 1 and half and spec.get("gradient_dtype") == "float32":
+            return MainGradients(plan, spec, system, updated, every)
         kind: type[ZeroGradients] = ZeroParameters if plan.stage == 3 else ZeroGradients
         return kind(plan, spec, system, updated, every)
     return (FlatlySharded if plan.strategy == "fsdp1" else Sharded)(plan, spec, system, updated, every)
@@ -205,12 +252,23 @@ class Shards:
     A shard takes the storage, and the number on the tape, that the whole parameter had.
     """
 
-    def __init__(self, every: Sequence[Tensor], compute: DType | None, ranks: int, rows: bool, on_host: bool) -> None:
+    def __init__(
+        self,
+        every: Sequence[Tensor],
+        compute: DType | None,
+        ranks: int,
+        rows: bool,
+        on_host: bool,
+        split: dict[int, int],
+    ) -> None:
         self.of: dict[int, Tensor] = {}
+        self.padded: dict[int, int] = {}  # elements that are gathered, as every rank's part is as large as the largest
+        everywhere = ranks
         self.host_bytes = 0
         tape = state.tape
         for parameter in {id(x): x for x in every}.values():
             storage = parameter.storage
+            ranks = max(1, everywhere // split.get(id(parameter), 1))
             shape = row_shard(parameter.shape, ranks) if rows else (-(-parameter.numel // ranks),)
             shard = Tensor(shape, parameter.dtype, storage)
             shard.is_view = False
@@ -225,6 +283,7 @@ class Shards:
                 parameter.dtype = compute
             parameter.storage = Gathered(parameter.nbytes, storage.index)
             self.of[id(parameter)] = shard
+            self.padded[id(parameter)] = shard.numel * ranks
 
 
 def row_shard(shape: Shape, ranks: int) -> Shape:
@@ -250,6 +309,15 @@ class Unit:
         self.shards = [run.shards.of[id(parameter)] for parameter in parameters]
         self.elements = sum(parameter.numel for parameter in parameters)
         self.ahead = 0  # elements that are gathered already, before the unit's turn
+        padded = run.shards.padded
+        self.padded_bytes = sum(padded[id(parameter)] * parameter.dtype.itemsize for parameter in parameters)
+        # Of each parameter as it is gathered: bytes, and whose they are.
+        module = state.tape.labels
+        self.pieces = [
+            (padded[id(p)] * p.dtype.itemsize, Label("communication", module[s.storage.index].module, "unsharded"))
+            for p, s in zip(parameters, self.shards)
+        ]
+        self.place, self.behind = -1, 0  # among ZeRO-3's units, and elements of those that run after it
         self.held: Storage | None = None
         self.whole: list[int] = []
 
@@ -273,7 +341,7 @@ class Unit:
             return out
         if not self.run.in_backward:
             if self.run.frees_after_forward(self):
-                self.free()
+                self.run.free(self)
             self.indices.append(len(self.run.order))
             self.run.order.append(self)
         self.phase = IDLE
@@ -282,13 +350,6 @@ class Unit:
                 return _hooked(out, self.pre_backward, before=True)
             return _hooked((out,), self.pre_backward, before=True)[0]
         return out
-
-    def padded_bytes(self) -> int:
-        """Of the whole unit as it is gathered: every rank's part is as large as the largest."""
-        return sum(
-            shard.numel * self.run.plan.shard * parameter.dtype.itemsize
-            for parameter, shard in zip(self.parameters, self.shards)
-        )
 
     def cast(self, args: Args) -> Args:
         dtype = self.run.plan.compute
@@ -319,15 +380,6 @@ class Unit:
             self.run.copy_out(self)
             self.gathered = True
 
-    def free(self) -> None:
-        if self.gathered:
-            for index in self.whole:
-                state.tape.free(index)
-            self.whole = []
-            for parameter, shard in zip(self.parameters, self.shards):
-                parameter.storage.index = shard.storage.index
-            self.gathered = False
-
     def gradients(self) -> list[Tensor]:
         """Those that autograd left, no longer held by their parameters."""
         found = []
@@ -336,9 +388,6 @@ class Unit:
                 found.append(parameter.grad)
                 parameter.grad = None
         return found
-
-    def module_of(self, shard: Tensor) -> str:
-        return state.tape.labels[shard.storage.index].module
 
 
 def _cast(args: Any, dtype: DType) -> Any:
@@ -453,11 +502,26 @@ class UnitRun(Spread):
         self.order: list[Unit] = []
         self.in_backward = False
         self.reduces = True
+        self.nested = bool(plan.wrap_elements)  # whether a unit may lie within another
         self.retained: int | None = None  # FSDP2's all_gather_state: freed by the next copy-out
         if plan.compute is not None and not spec.get("autocast", False):
             self.autocast = None  # what is gathered, and what goes into a unit, is cast already
-        self.shards = Shards(every, self.weights_dtype(), plan.shard, self.rows, plan.offload_parameters)
+        split = {
+            id(parameter): plan.expert
+            for module in system.model.modules()
+            if getattr(module, "dispatches", False)
+            for parameter in module.parameters()
+        }
+        # TRL shards the reference model as it shards the policy (``prepare_fsdp``, ``prepare_deepspeed``).
+        copies = list(system.helpers) if spec.get("reference_model") == "copy" else []
+        own = {id(tensor) for tensor in system.model.tensors()}
+        beside = [parameter for parameter in every if id(parameter) not in own] if copies else []
+        every = [parameter for parameter in every if id(parameter) in own]
+        self.shards = Shards(
+            [*every, *beside], self.weights_dtype(), plan.shard, self.rows, plan.offload_parameters, split
+        )
         self.host_bytes = self.shards.host_bytes
+        self.copies = [self._make_units(copy, beside)[-1] for copy in copies]
         self.units = self._make_units(system.model, list({id(x): x for x in every}.values()))
         self.optimized = self.optimizer_parameters(updated)
 
@@ -475,7 +539,8 @@ class UnitRun(Spread):
         """The root's last."""
         left = {id(x): x for x in every}
         found: list[Unit] = []
-        chosen = units_of(model, self.plan)
+        # A head whose weight the model multiplies by itself is never called: it stays with the root.
+        chosen = [module for module in units_of(model, self.plan) if module is not getattr(model, "lm_head", None)]
         for module in reversed(chosen):  # inner ones, which come later, before outer ones
             own = [left.pop(id(x)) for x in module.tensors() if id(x) in left]
             if own:
@@ -488,8 +553,12 @@ class UnitRun(Spread):
     def forward(self, loss: Loss, batch: Any, last: bool) -> Tensor:
         self.reduces = last or not self.plan.synchronises_last_only
         root = self.root
+        for copy in self.copies:
+            copy.before(())
         root.before(())
         out = loss(root.cast(batch))
+        for copy in self.copies:
+            self.free(copy)
         if root.parameters:
             out = root.after(out)
         self.finish_forward()
@@ -541,6 +610,15 @@ class UnitRun(Spread):
             if index > 0:
                 self.order[index - 1].unshard()
 
+    def free(self, unit: Unit) -> None:
+        if unit.gathered:
+            for index in unit.whole:
+                state.tape.free(index)
+            unit.whole = []
+            for parameter, shard in zip(unit.parameters, unit.shards):
+                parameter.storage.index = shard.storage.index
+            unit.gathered = False
+
     def gather(self, unit: Unit) -> None:
         raise NotImplementedError
 
@@ -556,6 +634,8 @@ class UnitRun(Spread):
 
 def _no_template_around(module: Module) -> bool:
     """What a unit does has no place in a template: modules that contain one are simulated. Whether there is one."""
+    if module.unit is not None and module.replay_after is not None and not module.unit.run.nested:
+        return True
     inside = [_no_template_around(child) for _, child in module.children()]
     if any(inside):
         module.replay_after = None
@@ -580,7 +660,7 @@ class Sharded(UnitRun):
             return
         tape, ranks = state.tape, self.plan.shard
         label = Label("communication", unit.path, "all_gather")
-        whole = unit.padded_bytes()
+        whole = unit.padded_bytes
         if ranks == 1:
             unit.pending = tape.allocate(0, label)
             return
@@ -597,9 +677,7 @@ class Sharded(UnitRun):
         before = None
         if unit.phase == FORWARD:
             before, self.retained = self.retained, None  # a local name holds it until wait_for_unshard returns
-        for parameter, shard in zip(unit.parameters, unit.shards):
-            label = Label("communication", unit.module_of(shard), "unsharded")
-            size = shard.numel * self.plan.shard * parameter.dtype.itemsize
+        for parameter, (size, label) in zip(unit.parameters, unit.pieces):
             parameter.storage.index = tape.allocate(size, label)
             unit.whole.append(parameter.storage.index)
         if unit.phase == FORWARD:
@@ -611,27 +689,28 @@ class Sharded(UnitRun):
         unit.pending = None
 
     def reduce(self, unit: Unit) -> None:
-        tape, ranks = state.tape, self.plan.shard
+        tape = state.tape
         if not self.reduces:
-            unit.free()
+            self.free(unit)
             self._widen(unit)
             return
         trained = [(p, s) for p, s in zip(unit.parameters, unit.shards) if p.grad is not None]
         gradients = unit.gradients()
-        unit.free()
+        self.free(unit)
         self._finish_scatter()
         if not gradients:
             return
         dtype = self.plan.reduce or gradients[0].dtype
-        padded = sum(shard.numel for _, shard in trained) * ranks
+        padded = sum(self.shards.padded[id(parameter)] for parameter, _ in trained)
+        kept = sum(shard.numel for _, shard in trained)
         self.scattered = tape.allocate(padded * dtype.itemsize, Label("communication", unit.path, "reduce_scatter"))
         gradients.clear()
         stored = trained[0][1].dtype
         same = dtype is stored
         label = Label("gradients", unit.path, "shard")
-        reduced = _storage(padded // ranks * dtype.itemsize, label if same else _reduced(unit))
+        reduced = _storage(kept * dtype.itemsize, label if same else _reduced(unit))
         if not same:
-            narrow, reduced = reduced, _storage(padded // ranks * stored.itemsize, label)
+            narrow, reduced = reduced, _storage(kept * stored.itemsize, label)
             if self.plan.ranks > self.plan.shard:
                 unit.held = narrow  # FSDPParamGroup._all_reduce_state
             del narrow
@@ -687,7 +766,7 @@ class FlatlySharded(UnitRun):
         if not unit.parameters:
             return
         tape = state.tape
-        whole = unit.padded_bytes()
+        whole = unit.padded_bytes
         cast = None
         if self.plan.compute is not None or self.plan.offload_parameters:
             cast = tape.allocate(whole // self.plan.shard, Label("communication", unit.path, "cast"))
@@ -714,20 +793,21 @@ class FlatlySharded(UnitRun):
             super().prefetch_backward(unit)
 
     def reduce(self, unit: Unit) -> None:
+        padded = self.shards.padded
         trained = [shard for p, shard in zip(unit.parameters, unit.shards) if p.grad is not None]
+        elements = sum(padded[id(parameter)] for parameter in unit.parameters if parameter.grad is not None)
         if not self.reduces:
             if self.plan.reshard:
-                unit.free()
+                self.free(unit)
             return
         gradients = unit.gradients()
         if not gradients:
-            unit.free()
+            self.free(unit)
             return
-        elements = sum(shard.numel for shard in trained) * self.plan.shard
         compute = gradients[0].dtype
         flat = _storage(elements * compute.itemsize, Label("gradients", unit.path, "unsharded"))
         gradients.clear()
-        unit.free()
+        self.free(unit)
         if self.backward_prefetch.endswith("POST"):
             super().prefetch_backward(unit)
         dtype = self.plan.reduce or compute
@@ -735,7 +815,7 @@ class FlatlySharded(UnitRun):
             flat = _storage(elements * dtype.itemsize, Label("communication", unit.path, "reduce_scatter"))
         stored = trained[0].dtype
         label = Label("gradients", unit.path, "shard")
-        size = elements // self.plan.shard
+        size = sum(shard.numel for shard in trained)
         reduced = _storage(size * dtype.itemsize, label if dtype is stored else _reduced(unit))
         if dtype is not stored:
             reduced = _storage(size * stored.itemsize, label)
@@ -844,6 +924,31 @@ class ZeroGradients(Spread):
         optimizer.step()
 
 
+class MainGradients(ZeroGradients):
+    """Megatron-LM's distributed optimizer (``core/distributed``, ``core/optimizer/distrib_optimizer.py``): every
+    gradient is added at once to a buffer in fp32 that stays, and the optimizer reads this rank's part of it."""
+
+    def __init__(
+        self, plan: Plan, spec: TrainingSpec, system: System, updated: Sequence[Tensor], every: Sequence[Tensor]
+    ) -> None:
+        super().__init__(plan, spec, system, updated, every)
+        elements = sum(parameter.numel for parameter in self.trained)
+        self.main = _storage(elements * float32.itemsize, Label("gradients", "", "main gradients"))
+
+    def backward(self, loss: Tensor) -> None:
+        state.bucket = self.main
+        autograd.backward(loss)
+        state.bucket = None
+        self._forget()
+
+    def step(self, optimizer: Optimizer) -> None:
+        for master in self.masters:
+            master.grad = Tensor(master.shape, float32, self.main)
+        optimizer.step()
+        for master in self.masters:
+            master.grad = None
+
+
 class ZeroParameters(ZeroGradients, UnitRun):
     """ZeRO 3 (``stage3.py``, ``partitioned_param_coordinator.py``): parameters are gathered too.
 
@@ -861,8 +966,14 @@ class ZeroParameters(ZeroGradients, UnitRun):
         self.live = int(_stated(spec, "parallelism.live_parameter_elements", LIVE_PARAMETERS))
         self.reuse = int(_stated(spec, "parallelism.reuse_distance_elements", REUSE_DISTANCE))
         self.fetched: dict[int, int] = {}
+        self.kept: list[Tensor] = []
+        self.alive = 0  # elements that are gathered
         UnitRun.__init__(self, plan, spec, system, updated, every)
         self.course = [unit for unit in self.units if unit.parameters]
+        behind = 0
+        for place, unit in reversed(list(enumerate(self.course))):
+            unit.place, unit.behind = place, behind
+            behind += unit.elements
         ZeroGradients.__init__(self, plan, spec, system, updated, every)
         self.host_bytes += self.shards.host_bytes
         if not plan.offload_optimizer:
@@ -885,12 +996,14 @@ class ZeroParameters(ZeroGradients, UnitRun):
 
     def _make_units(self, model: Module, every: list[Tensor]) -> list[Unit]:
         """Embeddings and layers; what is left comes with the first module that has some of it, after the layers."""
-        self.kept = [x for x in every if x.numel <= self.persistence]
+        self.kept += [x for x in every if x.numel <= self.persistence]
         left = {id(x): x for x in every if x.numel > self.persistence}
         found: list[Unit] = []
         blocks = _blocks(model)
-        tied = _shared(model)
-        tables = [m for m in model.modules() if isinstance(m, Embedding) and id(m.weight) not in tied]
+        known = {id(block) for block in blocks}
+        upper = list(_above(model, known))
+        tied = _shared(upper)
+        tables = [module for module in upper if isinstance(module, Embedding) and id(module.weight) not in tied]
         for module in (*tables, *blocks):
             own = [left.pop(id(x)) for x in module.tensors() if id(x) in left]
             if own:
@@ -898,27 +1011,30 @@ class ZeroParameters(ZeroGradients, UnitRun):
                 found.append(module.unit)
         self.root = self.unit(self, [], model.path, root=True)
         rest = list(left.values())
-        after = [child for _, child in model.children() if child.unit is None and child.tensors()]
+        after = [
+            child
+            for _, child in model.children()
+            if child.unit is None and child is not getattr(model, "lm_head", None) and _has_weights(child)
+        ]
         if rest and after and not any(id(x) in tied for x in rest):
             after[0].unit = self.unit(self, rest, after[0].path)
             found.append(after[0].unit)
         else:
-            self.root.parameters = rest
-            self.root.shards = [self.shards.of[id(x)] for x in rest]
+            self.root = self.unit(self, rest, model.path, root=True)
         _no_template_around(model)
         return [*found, self.root]
 
     def gather(self, unit: Unit) -> None:
         if unit.parameters:
-            whole = unit.padded_bytes() - unit.ahead * unit.parameters[0].dtype.itemsize
+            whole = unit.padded_bytes - unit.ahead * unit.parameters[0].dtype.itemsize
             unit.pending = state.tape.allocate(max(whole, 0), Label("communication", unit.path, "all_gather"))
 
     def copy_out(self, unit: Unit) -> None:
         tape = state.tape
         assert unit.pending is not None
-        for parameter, shard in zip(unit.parameters, unit.shards):
-            label = Label("communication", unit.module_of(shard), "unsharded")
-            parameter.storage.index = tape.allocate(parameter.nbytes, label)
+        self.alive += unit.elements
+        for parameter, (_, label) in zip(unit.parameters, unit.pieces):
+            parameter.storage.index = tape.allocate(parameter.storage.nbytes, label)
             unit.whole.append(parameter.storage.index)
         tape.free(unit.pending)
         unit.pending = None
@@ -926,16 +1042,17 @@ class ZeroParameters(ZeroGradients, UnitRun):
 
     def _let_go(self, unit: Unit) -> None:
         if unit.ahead:
-            state.tape.free(self.fetched.pop(id(unit)))
+            state.tape.free(self.fetched.pop(unit.place))
+            self.alive -= unit.ahead
             unit.ahead = 0
 
-    def _ahead(self, units: Sequence[Unit]) -> None:
+    def _ahead(self, places: range) -> None:
         """Gather what comes next, parameter by parameter, until the prefetch bucket is full or enough are alive."""
-        live = sum(unit.elements if unit.gathered else unit.ahead for unit in self.course)
-        most, ahead = min(self.prefetch, self.live - live), 0
-        for unit in units:
+        most, ahead = min(self.prefetch, self.live - self.alive), 0
+        for place in places:
             if ahead >= most:
                 return
+            unit = self.course[place]
             if unit.gathered or unit.pending is not None or unit.ahead:
                 continue
             before = ahead
@@ -943,25 +1060,30 @@ class ZeroParameters(ZeroGradients, UnitRun):
                 if ahead < most:
                     ahead += parameter.numel
             unit.ahead = ahead - before
+            self.alive += unit.ahead
             size = unit.ahead * unit.parameters[0].dtype.itemsize
-            self.fetched[id(unit)] = state.tape.allocate(size, Label("communication", unit.path, "all_gather"))
+            self.fetched[unit.place] = state.tape.allocate(size, Label("communication", unit.path, "all_gather"))
 
     def prefetch_forward(self, unit: Unit) -> None:
-        if unit in self.course:
-            self._ahead(self.course[self.course.index(unit) + 1 :])
+        if unit.place >= 0:
+            self._ahead(range(unit.place + 1, len(self.course)))
 
     def prefetch_backward(self, unit: Unit) -> None:
-        if unit in self.course:
-            self._ahead(self.course[: self.course.index(unit)][::-1])
+        if unit.place >= 0:
+            self._ahead(range(unit.place - 1, -1, -1))
 
     def frees_after_forward(self, unit: Unit) -> bool:
         if unit.root or not state.grad_enabled:
             return not unit.root
-        after = self.course[self.course.index(unit) + 1 :]
-        return 2 * sum(other.elements for other in after) >= self.reuse
+        return 2 * unit.behind >= self.reuse
+
+    def free(self, unit: Unit) -> None:
+        if unit.gathered:
+            self.alive -= unit.elements
+        super().free(unit)
 
     def reduce(self, unit: Unit) -> None:
-        unit.free()
+        self.free(unit)
         trained = [parameter for parameter in unit.parameters if parameter.grad is not None]
         if trained:
             # reduce_scatter_coalesced sorts what is in the bucket by rank, in a copy
@@ -983,12 +1105,26 @@ def _stated(spec: TrainingSpec, name: str, default: int) -> Any:
     return default if value is None or isinstance(value, str) else value
 
 
-def _shared(model: Module) -> set[int]:
-    """Tensors that have more than one name, or none that a module of the upper level does not share."""
+def _has_weights(module: Module) -> bool:
+    return any(x.requires_grad for x in module.tensors())
+
+
+def _above(module: Module, blocks: set[int]) -> Iterator[Module]:
+    """The modules around those blocks."""
+    if id(module) not in blocks:
+        yield module
+        for _, child in module.children():
+            yield from _above(child, blocks)
+
+
+def _shared(modules: Sequence[Module]) -> set[int]:
+    """Tensors that more than one of these modules has, or that a model without a head multiplies by in its place."""
     seen: set[int] = set()
     found: set[int] = set()
-    for _, tensor in model.named_tensors():
-        (found if id(tensor) in seen else seen).add(id(tensor))
-    if getattr(model, "lm_head", True) is None:  # the head multiplies by the embedding
-        found.update(id(m.weight) for m in model.modules() if isinstance(m, Embedding))
+    for module in modules:
+        own = {id(value) for value in module.__dict__.values() if type(value) is Tensor}
+        found |= own & seen
+        seen |= own
+        if getattr(module, "lm_head", True) is None:
+            found.update(id(other.weight) for other in modules if isinstance(other, Embedding))
     return found

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import Any
 
 from memlint.dialects.spec import TrainingSpec
 from memlint.meta import optim
@@ -10,9 +12,10 @@ from memlint.meta.amp import autocast
 from memlint.meta.autograd import no_grad, saved_storages
 from memlint.meta.dims import symbol
 from memlint.meta.nn import Module, count
+from memlint.meta.offload import Offload
 from memlint.meta.tape import Label
 from memlint.meta.tensor import Block, Tensor, block_like, recording, state
-from memlint.models import Recording, parallel
+from memlint.models import Recording, parallel, split
 from memlint.models.system import System
 
 # Facts that stand for a dimension, and their letter in formulas.
@@ -45,42 +48,86 @@ def symbolic_spec(spec: TrainingSpec) -> TrainingSpec:
 def record_step(
     build: Callable[[TrainingSpec], System], spec: TrainingSpec, symbolic: bool = False, named: bool = True
 ) -> Recording:
-    """Record one steady step: optimizer state exists already, gradients do not (``zero_grad`` made them None).
+    """Record one steady step of the fullest rank: optimizer state exists already, gradients do not (``zero_grad`` made
+    them None).
 
     Without ``named`` the events are the same, but storages do not know their modules: enough for a total.
     """
+    stages = split.candidates(spec)
+    if len(stages) == 1:
+        return _record(build, spec, symbolic, named, stages[0])
+    return max((_record(build, spec, symbolic, named, stage) for stage in stages), key=_most)
+
+
+def _forget_temporaries(events: list[int]) -> None:
+    """What is made and thrown away while a model is built is how this package builds it, not how a run loads it."""
+    freed = {~event for event in events if event < 0}
+    if freed:
+        events[:] = [event for event in events if event >= 0 and event not in freed]
+
+
+def _most(made: Recording) -> int:
+    """Peak of a tape, in bytes as they were asked for."""
+    sizes = made.tape.sizes
+    return max(accumulate(sizes[event] if event >= 0 else -sizes[~event] for event in made.tape.events))
+
+
+def _record(
+    build: Callable[[TrainingSpec], System], spec: TrainingSpec, symbolic: bool, named: bool, stage: str
+) -> Recording:
+    stated = spec
+    spec = split.shorten(spec)
     if symbolic:
         spec = symbolic_spec(spec)
     with recording(symbolic) as tape:
         tape.mark("setup")
-        system = build(spec)
+        system = split.split(spec, build(spec), stage)
         if named:
             system.model.name()
         parameters = system.model.parameters()
+        # Before they are named: then their buffers are labelled as their parameters are.
+        every = [*parameters, *(p for helper in system.helpers for p in helper.parameters())]
         for helper in system.helpers:
             helper.name(helper.path or type(helper).__name__.lower(), "helper_models")
-        every = [*parameters, *(p for helper in system.helpers for p in helper.parameters())]
         counts = count(every), count(p for p in parameters if p.requires_grad)
         unused = {id(parameter) for parameter in system.unused}
         updated = [parameter for parameter in parameters if id(parameter) not in unused]
-        run = parallel.spread(spec, system, updated, parameters)
+        _forget_temporaries(tape.events)
+        run = parallel.spread(spec, system, updated, every)
         ema = _copy_for_ema(system.ema, run)
-        optimizer = optim.OPTIMIZERS[system.optimizer](run.optimized, **system.optimizer_options)
+        kind = optim.OPTIMIZERS[system.optimizer]
+        if system.master_weights:
+            optimizer: optim.Optimizer = optim.MasterWeights(run.optimized, kind, system.optimizer_options)
+        else:
+            optimizer = kind(run.optimized, **system.optimizer_options)
         optimizer.allocate_state()
+        if system.keeps_gradients:
+            _allocate_gradients(run.optimized)
+        if system.optimizer_in_backward:
+            state.updated = optimizer.step_of
         # The second micro-batch meets the gradients of the first; a third would look like the second.
-        micro_batches = min(system.accumulation, 2)
+        micro_batches = max(min(system.accumulation, 2), system.in_flight)
+        # One at a time; of a pipeline's stage, as many as it has in flight before the first backward pass.
+        flying: list[tuple[Any, Tensor]] = []
         for micro_batch in range(micro_batches):
             last = micro_batch == micro_batches - 1
             tape.mark("forward")
             tape.probabilities_kept_bytes = tape.probabilities_avoided_bytes = 0
             batch = system.batch()
+            state.offload = Offload() if system.offloads else None
             with autocast(run.autocast):
                 loss = run.forward(system.loss, batch, last)
+            state.offload = None
             if last:
                 tape.saved_bytes = _saved_bytes(loss, tape.labels)
                 probabilities = tape.probabilities_kept_bytes, tape.probabilities_avoided_bytes
+            if system.in_flight > 1:
+                flying.append((batch, loss))
+                continue
             tape.mark("backward")
             run.backward(loss)
+        if flying:
+            batch, loss = _in_flight(system, run, flying)
         tape.probabilities_kept_bytes, tape.probabilities_avoided_bytes = probabilities
         if named:
             tape.titles = {module.path: module.title for module in system.model.modules() if module.title}
@@ -97,6 +144,8 @@ def record_step(
                 run.evaluate(system.evaluate)
         # What follows the step in a real loop still has these alive.
         del ema
+    if split.is_split(stated):
+        counts = _whole_counts(build, stated)
     return Recording(
         tape,
         parameters=counts[0],
@@ -104,15 +153,51 @@ def record_step(
         framework=system.framework,
         has_matmul="matmul" in system.uses,
         has_convolution="convolution" in system.uses,
+        host_bytes=run.host_bytes,
+        process_groups=parallel.process_groups(spec),
+        assumptions=parallel.assumptions(spec, stage),
     )
+
+
+def _in_flight(system: System, run: parallel.Spread, flying: list[tuple[Any, Tensor]]) -> tuple[Any, Tensor]:
+    """One forward, one backward: the oldest micro-batch goes, a new one meets the gradients that it left, and all end.
+    Returns the last one's batch and loss, which the loop still names."""
+    tape = state.tape
+    tape.mark("backward")
+    oldest = flying.pop(0)
+    run.backward(oldest[1])
+    del oldest
+    tape.mark("forward")
+    batch = system.batch()
+    with autocast(run.autocast):
+        flying.append((batch, run.forward(system.loss, batch, True)))
+    tape.mark("backward")
+    while len(flying) > 1:
+        oldest = flying.pop(0)
+        run.backward(oldest[1])
+        del oldest
+    run.backward(flying[0][1])
+    return flying.pop()
+
+
+def _whole_counts(build: Callable[[TrainingSpec], System], spec: TrainingSpec) -> tuple[int, int]:
+    """Parameters, and of which trained, of the model that a rank has a part of."""
+    with recording():
+        system = build(split.whole(spec))
+        parameters = system.model.parameters()
+        every = [*parameters, *(p for helper in system.helpers for p in helper.parameters())]
+        return count(every), count(p for p in parameters if p.requires_grad)
 
 
 def record_forward(build: Callable[[TrainingSpec], System], spec: TrainingSpec) -> int:
     """Only a forward pass: the bytes that autograd holds at its end."""
+    spec = split.shorten(spec)
     with recording() as tape:
-        system = build(spec)
+        stage = split.candidates(spec)[0]
+        system = split.split(spec, build(spec), stage)
         parameters = system.model.parameters()
-        run = parallel.spread(spec, system, parameters, parameters)
+        every = [*parameters, *(p for helper in system.helpers for p in helper.parameters())]
+        run = parallel.spread(spec, system, parameters, every)
         batch = system.batch()
         with autocast(run.autocast):
             loss = run.forward(system.loss, batch, True)
@@ -137,6 +222,17 @@ def _parameter_counts(*models: Module) -> list[tuple[str, int, int]]:
                     trained = count(p for p in parameters if p.requires_grad)
                     found.append((module.path, count(parameters), trained))
     return found
+
+
+def _allocate_gradients(parameters: Sequence[Tensor]) -> None:
+    """Those of the last step, zeros now: this step adds to them in place."""
+    saved = state.label
+    for parameter in parameters:
+        if parameter.requires_grad:
+            old = state.tape.labels[parameter.storage.index]
+            state.label = Label("gradients", old.module, old.name)
+            parameter.grad = Tensor(parameter.shape, parameter.dtype)
+    state.label = saved
 
 
 def _copy_for_ema(modules: Sequence[Module], run: parallel.Spread) -> Block:

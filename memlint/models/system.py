@@ -23,8 +23,15 @@ class System(NamedTuple):
     after_step what the loop does after the optimizer's step (EMA update with temporaries); usually None
     autocast   compute dtype of mixed precision, None for none
     optimizer  name in :data:`memlint.meta.optim.OPTIMIZERS`, with keyword arguments
+    master_weights
+               the optimizer works on fp32 copies of 16-bit parameters
+    offloads   what is saved for backward goes to host memory
+    optimizer_in_backward
+               each parameter is updated, and its gradient freed, as soon as that is there
     unused     parameters that train and yet never get a gradient (no layer that runs has them): the optimizer
                makes no state for them
+    in_flight  micro-batches whose forward passes run before the first one's backward pass (pipeline stages)
+    keeps_gradients  ``zero_grad`` writes zeros instead of letting go: torch's default before 2.0
     framework  "torch" or "jax"
     uses       "matmul" and "convolution" decide which library workspaces the run needs
     """
@@ -40,6 +47,11 @@ class System(NamedTuple):
     helpers: Sequence[Module] = ()
     evaluate: Callable[[], Any] | None = None
     after_step: Callable[[], Any] | None = None
+    master_weights: bool = False
+    offloads: bool = False
+    optimizer_in_backward: bool = False
     unused: Sequence[Tensor] = ()
+    keeps_gradients: bool = False
+    in_flight: int = 1
     framework: str = "torch"
     uses: frozenset[str] = frozenset({"matmul"})

@@ -67,6 +67,7 @@ class Estimate(NamedTuple):
     probabilities_kept_bytes: int = 0
     probabilities_avoided_bytes: int = 0
     modules: tuple[tuple[str, int, int], ...] = ()  # (path, parameters, of which trained), where asked for
+    host_bytes: int = 0  # of states that this device's process keeps in host memory
 
     def component_bytes(self, name: str) -> int:
         return sum(component.size_bytes for component in self.components if component.name == name)

@@ -1,4 +1,5 @@
-"""What the device holds besides the allocator's segments: the CUDA context and the libraries' workspaces.
+"""What the device holds besides the allocator's segments: the CUDA context, the libraries' workspaces, and the
+buffers of NCCL's communicators.
 
 The figures, and where each was published, are in ``memlint/data/overhead.json``. None is scaled: not with the card,
 not with the model. Where nothing was published for a card, the interval spans all that was published.
@@ -15,9 +16,13 @@ from memlint.tape.estimate import Interval
 from memlint.units import format_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from memlint.data.catalogue import Gpu
 
 JAX = "jax"
+EXPERT = "expert"  # the group whose members send tokens to each other, all to all
+ProcessGroup = tuple[str, int]  # what its members share, and how many they are
 Assumption = tuple[str, str, str]  # (fact, value, reason)
 
 
@@ -34,6 +39,7 @@ class Overhead(NamedTuple):
 
     context    the driver's and the framework's: kernels, stacks, bookkeeping
     workspace  cuBLAS; convolutions only widen its interval, as cuDNN chooses its algorithm at run time
+    communication  one NCCL communicator per process group
     """
 
     context_bytes: int
@@ -41,14 +47,21 @@ class Overhead(NamedTuple):
     workspace_bytes: int
     workspace_interval: Interval
     assumptions: tuple[Assumption, ...]
+    communication_bytes: int = 0
+    communication_interval: Interval = Interval(0, 0)
 
 
 def device_overhead(
-    gpu: Gpu | None, framework: str, has_matmul: bool, has_convolution: bool, measured: FixedParts | None = None
+    gpu: Gpu | None,
+    framework: str,
+    has_matmul: bool,
+    has_convolution: bool,
+    measured: FixedParts | None = None,
+    process_groups: Sequence[ProcessGroup] = (),
 ) -> Overhead:
     """The overhead of one process on ``gpu`` (None: no card in particular). ``framework``: torch or jax.
 
-    ``measured`` figures stand in for published ones.
+    ``measured`` figures stand in for published ones. ``process_groups`` are those that this process talks in.
     """
     figures = _figures()
     if measured is not None and measured.context_bytes is not None:
@@ -75,7 +88,36 @@ def device_overhead(
         )
         assumptions.append(("preallocation", f"{share:.0%}", reason))
     interval = Interval(low, high)
-    return Overhead(context_bytes, context_interval, workspace_bytes, interval, tuple(assumptions))
+    groups = [group for group in process_groups if group[1] > 1]
+    talk_bytes, talk_high = 0, 0
+    if groups:
+        talk_bytes, talk_high, where = _communication(figures["communication"], gpu, groups)
+        named = ", ".join(f"{name} ({size})" for name, size in groups)
+        reason = f"published for {where}; beside PyTorch's counters, and anything from 0 to {format_bytes(talk_high)}"
+        assumptions.append(("communicators", f"{named}: {format_bytes(talk_bytes)}", reason))
+    return Overhead(
+        context_bytes,
+        context_interval,
+        workspace_bytes,
+        interval,
+        tuple(assumptions),
+        talk_bytes,
+        Interval(0, talk_high),
+    )
+
+
+def _communication(table: dict[str, Any], gpu: Gpu | None, groups: list[ProcessGroup]) -> tuple[int, int, str]:
+    """(point, high, where it was measured) of all communicators together."""
+    if gpu is not None and gpu.vendor == "amd":
+        rccl = table["rccl"]
+        point = int(rccl["first"]["bytes"]) + (len(groups) - 1) * int(rccl["further"]["bytes"])
+        return point, point, str(rccl["where"])
+    nccl = table["nccl"]
+    sizes = [int(nccl["pair" if size == 2 else "group"]["bytes"]) for _, size in groups]
+    high = [
+        int(table["nccl_all_to_all"]["bytes"]) if name == EXPERT else size for (name, _), size in zip(groups, sizes)
+    ]
+    return sum(sizes), sum(high), str(nccl["where"])
 
 
 def _figures() -> dict[str, Any]:

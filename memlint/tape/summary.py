@@ -9,14 +9,17 @@ from memlint.tape.allocator import simulate
 from memlint.tape.allocator_conf import DEFAULT, AllocatorConf
 from memlint.tape.breakdown import break_down
 from memlint.tape.estimate import Component, Estimate, Interval, Part
-from memlint.tape.overhead import JAX, Assumption, device_overhead
+from memlint.tape.overhead import JAX, Assumption, ProcessGroup, device_overhead
 from memlint.tape.phases import find_peak
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from memlint.data.catalogue import Gpu
     from memlint.tape.calibration import Calibration
 
 CUBLAS_PART = "cuBLAS"
+LIBRARY_PARTS = {"workspace": CUBLAS_PART, "communication": "communicators", "helper_models": "inference engine"}
 
 
 def estimate(
@@ -34,6 +37,9 @@ def estimate(
     detailed: bool = True,
     upper: Tape | None = None,
     calibration: Calibration | None = None,
+    process_groups: Sequence[ProcessGroup] = (),
+    host_bytes: int = 0,
+    engine_share: float = 0.0,
 ) -> Estimate:
     """Sum a tape up to what one device needs. All sizes in bytes.
 
@@ -44,8 +50,12 @@ def estimate(
       Of a compiled program it is the peak of ``upper``: the same step where the compiler fuses nothing.
     - reserved: peak of the allocator's segments on this tape. The low end is a perfect packing. A JAX program
       has one arena and no segments: reserved is allocated.
-    - device: reserved, the CUDA context and the cuBLAS workspaces. (torch takes these workspaces from its
-      allocator, so its own reserved counter shows them; here they are a component of their own.)
+    - device: reserved, the CUDA context, NCCL's communicators (one per process group) and the cuBLAS workspaces.
+      (torch takes these workspaces from its allocator, so its own reserved counter shows them; here they are a
+      component of their own.)
+
+    ``engine_share`` of the whole card is an inference engine's, which generates beside the training (vLLM takes its
+    ``gpu_memory_utilization`` at start, weights and cache together).
 
     Without ``detailed`` there are no components, only totals. ``calibration``: what a saved measurement adds.
 
@@ -70,21 +80,30 @@ def estimate(
             reason = "the driver's own pool is not simulated: reserved is what the native allocator would hold"
             notes.append(("allocator_conf", f"backend:{allocator_conf.backend}", reason))
     measured = calibration.fixed if calibration is not None else None
-    overhead = device_overhead(gpu, framework, has_matmul, has_convolution, measured)
+    overhead = device_overhead(gpu, framework, has_matmul, has_convolution, measured, process_groups)
     notes.extend(overhead.assumptions)
     if calibration is not None:
         notes.append(calibration.assumption)
 
+    engine_bytes = 0
+    if engine_share:
+        engine_bytes = 0 if gpu is None else int(engine_share * gpu.usable_bytes)
+        reason = "of the whole card, taken at start" + (", which is not named here" if gpu is None else "")
+        notes.append(("inference_engine", f"{engine_share:.0%}", reason))
     added = {
+        "helper_models": engine_bytes,
         "fragmentation": reserved - allocated,
         "context": overhead.context_bytes,
         "workspace": overhead.workspace_bytes,
+        "communication": overhead.communication_bytes,
     }
     components = _with_overhead(live, added) if detailed else ()
-    device = reserved + overhead.context_bytes + overhead.workspace_bytes
+    device = reserved + overhead.context_bytes + overhead.workspace_bytes + overhead.communication_bytes + engine_bytes
     low = allocated + overhead.context_interval.low_bytes + overhead.workspace_interval.low_bytes
     unfused = allocated_high - allocated if framework == JAX else 0
     high = reserved + unfused + overhead.context_interval.high_bytes + overhead.workspace_interval.high_bytes
+    high += overhead.communication_interval.high_bytes + engine_bytes
+    low += engine_bytes
     phases = {name: size for name, size in peak.phases.items() if name in (peak.phase, *_REPORTED)}
     found = Estimate(
         basis,
@@ -104,6 +123,7 @@ def estimate(
         tape.probabilities_kept_bytes,
         tape.probabilities_avoided_bytes,
         tuple(tape.parameter_counts),
+        host_bytes,
     )
     if calibration is not None:
         found = calibration.narrow(found, overhead.context_bytes, overhead.context_interval)
@@ -114,13 +134,14 @@ _REPORTED = ("forward", "backward", "optimizer_step", "evaluation")
 
 
 def _with_overhead(live: tuple[Component, ...], added: dict[str, int]) -> tuple[Component, ...]:
-    """The live components and the added ones in the report's order; workspaces may come from both."""
+    """The live components and the added ones in the report's order; workspaces and communication may come from both."""
     merged = {component.name: component for component in live}
     for name, size in added.items():
         if not size:
             continue
         known = merged.get(name, Component(name, 0))
-        parts = (*known.parts, Part(CUBLAS_PART, size)) if name == "workspace" else known.parts
+        library = LIBRARY_PARTS.get(name)
+        parts = (*known.parts, Part(library, size)) if library else known.parts
         ordered = tuple(sorted(parts, key=lambda part: (-part.size_bytes, part.name)))
         merged[name] = Component(name, known.size_bytes + size, ordered)
     order = {name: rank for rank, name in enumerate(COMPONENTS)}

@@ -8,10 +8,11 @@ from typing import Any
 import peft
 import pytest
 import torch
+from torch._subclasses import FakeTensor
 
+from memlint.models import UnknownModel
 from tests.differential.test_language_models import (
     CONFIGS,
-    SIZES,
     TOLERANCE,
     Setting,
     adamw,
@@ -19,6 +20,7 @@ from tests.differential.test_language_models import (
     spec_of,
     values_known,
 )
+from tests.differential.test_mechanisms import whole_log_probabilities
 from tests.differential.training import Comparison, compare, in_meta, in_torch
 
 EVERY = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -33,10 +35,11 @@ def with_adapter(config: dict[str, Any], setting: Setting, adapter: peft.PeftCon
     build = reference.build_model
 
     def build_model(given: Any) -> Any:
-        """``Module.to`` swaps tensors, which fake ones do not let be done; adapters are made in fp32 as they stay."""
+        """Fake tensors cannot be swapped (``Module.to``; adapters are made in fp32, and stay so) nor deep-copied."""
         model = build(given)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(torch.nn.Module, "to", lambda module, *_, **__: module)
+            patch.setattr(FakeTensor, "__deepcopy__", lambda old, _: torch.nn.Parameter(torch.empty_like(old)))
             return peft.get_peft_model(model, adapter).train()
 
     reference.build_model = build_model
@@ -96,6 +99,40 @@ CASES: dict[str, tuple[str, dict[str, Any], peft.PeftConfig, Setting]] = {
     "LoRA of transposed layers": (
         "gpt2", {"tuning": "lora", "lora.r": 8}, lora(r=8, fan_in_fan_out=True), HALF,
     ),
+    "LoRA of embeddings and head": (
+        "llama",
+        {"tuning": "lora", "lora.r": 8, "lora.targets": ["embed_tokens", "q_proj", "lm_head"]},
+        lora(r=8, target_modules=["embed_tokens", "q_proj", "lm_head"]),
+        PLAIN,
+    ),
+    "LoRA of embeddings that are tied": (
+        "qwen2",
+        {"tuning": "lora", "lora.r": 8, "lora.targets": ["embed_tokens", "v_proj"]},
+        lora(r=8, target_modules=["embed_tokens", "v_proj"]),
+        Setting(autocast="bfloat16"),
+    ),
+    "LoRA of experts under autocast, checkpointed": (
+        "mixtral",
+        {"tuning": "lora", "lora.r": 4, "lora.targets": ["q_proj", "w1", "w2", "w3"]},
+        lora(r=4, lora_alpha=4, target_modules=["q_proj", "w1", "w2", "w3"]),
+        HALF._replace(every=1),
+    ),
+    "LoRA of GPT-OSS": (
+        "gpt_oss",
+        {"tuning": "lora", "lora.r": 8, "lora.targets": "all-linear"},
+        lora(r=8, target_modules="all-linear"),
+        PLAIN._replace(attention="eager"),
+    ),
+    "LoRA of latent attention and shared experts": (
+        "deepseek_v3",
+        {"tuning": "lora", "lora.r": 8, "lora.targets": "all-linear"},
+        lora(r=8, target_modules="all-linear"),
+        PLAIN,
+    ),
+    "LoRA of experts": (
+        "qwen3_moe", {"tuning": "lora", "lora.r": 8, "lora.targets": "all-linear"},
+        lora(r=8, target_modules="all-linear"), PLAIN,
+    ),
     "DoRA": ("llama", {"tuning": "dora", "lora.r": 8}, lora(r=8, use_dora=True), PLAIN),
     "DoRA with dropout, checkpointed": (
         "llama",
@@ -126,3 +163,79 @@ CASES: dict[str, tuple[str, dict[str, Any], peft.PeftConfig, Setting]] = {
 def test_each_adapter_takes_the_memory_that_peft_takes(case: str) -> None:
     comparison = run(*CASES[case])
     assert comparison.worst <= TOLERANCE, str(comparison)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_some_layers_of_a_frozen_model_train(dtype: str) -> None:
+    facts = {"tuning": "freeze", "freeze.layers": 2, "freeze.modules": ["mlp"], "freeze.extra_modules": ["norm"]}
+    config = {"model_type": "llama", **CONFIGS["llama"]}
+    setting = PLAIN._replace(autocast="bfloat16", every=1)
+    dtypes = {"frozen_dtype": "bfloat16", "autocast": True, "parameter_dtype": dtype}
+    ours = in_meta(spec_of({**setting.facts(config), **facts, **dtypes}))
+    with values_known(False):
+        reference = in_transformers(config, setting)
+        build = reference.build_model
+
+        def thawed(given: Any) -> Any:
+            model = build(given).requires_grad_(False)
+            for module in (model.model.layers[1].mlp, model.model.layers[2].mlp, model.model.norm):
+                for inner in module.modules():
+                    for name, old in list(inner.named_parameters(recurse=False)):
+                        setattr(inner, name, torch.nn.Parameter(torch.empty_like(old, dtype=getattr(torch, dtype))))
+            return model
+
+        reference.build_model = thawed
+        truth = in_torch(reference, {}, adamw("foreach"), autocast="bfloat16")
+    comparison = compare(f"{dtype}", ours, truth, True)
+    assert comparison.worst <= TOLERANCE, str(comparison)
+
+
+def test_a_frozen_first_half_of_lora_saves_no_input() -> None:
+    """LoRA-FA: only the second matrix trains."""
+    config = {"model_type": "llama", **CONFIGS["llama"]}
+    facts = {"tuning": "lora_fa", "lora.r": 8, "lora.targets": "all-linear", "frozen_dtype": "bfloat16"}
+    ours = in_meta(spec_of({**PLAIN.facts(config), **facts}))
+    with values_known(False):
+        reference = with_adapter(config, PLAIN, lora(r=8, target_modules="all-linear"))
+        build = reference.build_model
+
+        def frozen(given: Any) -> Any:
+            model = build(given)
+            for name, parameter in model.named_parameters():
+                if "lora_A" in name:
+                    parameter.requires_grad_(False)
+            return model
+
+        reference.build_model = frozen
+        truth = in_torch(reference, {}, adamw("foreach"))
+    comparison = compare("LoRA-FA", ours, truth)
+    assert comparison.worst <= TOLERANCE, str(comparison)
+
+
+@pytest.mark.parametrize("every", [0, 1], ids=["", "checkpointed"])
+def test_the_model_without_its_adapter_is_the_reference(every: int) -> None:
+    config = {"model_type": "llama", **CONFIGS["llama"]}
+    setting = Setting(dtype="bfloat16", rows=4, every=every)
+    facts = {"tuning": "lora", "lora.r": 8, "lora.targets": "all-linear", "frozen_dtype": "bfloat16"}
+    pair = {"micro_batch_size": 2, "sequences_per_sample": 2, "method": "dpo", "reference_model": "adapter_off"}
+    ours = in_meta(spec_of({**setting.facts(config), **facts, **pair}))
+
+    def loss(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        own = whole_log_probabilities(model, batch).sum(1)
+        with torch.no_grad(), model.disable_adapter():
+            theirs = whole_log_probabilities(model, batch).sum(1)
+        return -(own - theirs).sigmoid().sum() / 1.0
+
+    with values_known(False):
+        reference = with_adapter(config, setting, lora(r=8, target_modules="all-linear"))
+        reference.training_loss = loss
+        truth = in_torch(reference, {}, adamw("foreach"))
+    comparison = compare(f"{setting}", ours, truth, bool(every))
+    assert comparison.worst <= TOLERANCE, str(comparison)
+
+
+def test_a_name_that_no_layer_has_is_named() -> None:
+    config = {"model_type": "llama", **CONFIGS["llama"]}
+    facts = {"tuning": "lora", "lora.r": 8, "lora.targets": ["c_attn"]}
+    with pytest.raises(UnknownModel, match="no linear layer of llama is called c_attn"):
+        in_meta(spec_of({**PLAIN.facts(config), **facts}))

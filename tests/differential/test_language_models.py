@@ -16,6 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, masking_utils
 
 from memlint.dialects.spec import Fact, TrainingSpec
 from memlint.models import record
+from memlint.models.language.hyperparameters import WITHOUT_SDPA
 from tests.differential.oracle import fake_cuda, live_and_peak
 from tests.differential.training import Comparison, compare, in_meta, in_torch, report
 
@@ -48,6 +49,10 @@ LATENT: dict[str, Any] = {
     "n_group": 4,
     "topk_group": 2,
 }
+
+# The same under the names that older configurations have.
+FOURFOLD = {"vocab_size": 1000, "hidden_size": 128, "num_hidden_layers": 3, "num_attention_heads": 8}
+SHORT = {"vocab_size": 1000, "hidden_size": 128, "n_layer": 3, "n_head": 8}
 
 # A name of the case -> config.json of a small model; its model type is the name's first word.
 CONFIGS: dict[str, dict[str, Any]] = {
@@ -96,6 +101,29 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "deepseek_v2": {**LATENT, "topk_method": "greedy", "q_lora_rank": None},
     "deepseek_v3": LATENT,
     "glm4_moe": {**LATENT, "head_dim": 32, "use_qk_norm": True, "attention_bias": True, "num_key_value_heads": 2},
+    "bloom": {**SHORT, "hidden_dropout": 0.1, "attention_dropout": 0.1},
+    "bloom without dropout": SHORT,
+    "mpt": {**FOURFOLD, "max_seq_len": 256},
+    "mpt with bounds": {**FOURFOLD, "max_seq_len": 256, "attn_config": {"clip_qkv": 6.0}},
+    "falcon": {**FOURFOLD, "multi_query": True},
+    "falcon with a key for every head, biases and dropout": {
+        **FOURFOLD, "multi_query": False, "bias": True, "parallel_attn": False, "hidden_dropout": 0.1,
+    },
+    "falcon with ALiBi": {**FOURFOLD, "multi_query": False, "alibi": True, "bias": True, "parallel_attn": False},
+    "falcon of the newer architecture": {**FOURFOLD, "new_decoder_architecture": True, "num_kv_heads": 2},
+    "falcon of the newer architecture with one norm": {
+        **FOURFOLD, "new_decoder_architecture": True, "num_kv_heads": 2, "num_ln_in_parallel_attn": 1,
+    },
+    "gptj": {**SHORT, "n_positions": 128, "rotary_dim": 8},
+    "gptj with dropout": {**SHORT, "n_positions": 128, "rotary_dim": 8, "attn_pdrop": 0.1, "resid_pdrop": 0.1},
+    "codegen": {**SHORT, "n_positions": 128, "rotary_dim": 8},
+    "gpt_neo": {**FOURFOLD, "max_position_embeddings": 128, "attention_types": [[["global", "local", "global"], 1]]},
+    "gpt_bigcode": {**SHORT, "n_positions": 128},
+    "gpt_bigcode with a key for every head": {**SHORT, "n_positions": 128, "multi_query": False},
+    "opt with norms behind its blocks, and narrow embeddings": {
+        **SIZES, "ffn_dim": 352, "word_embed_proj_dim": 64, "max_position_embeddings": 256, "do_layer_norm_before": False,
+    },
+    "stablelm with a norm for every head": {**SIZES, "qk_layernorm": True, "use_parallel_residual": True},
     "gpt_oss": {**SIZES, "head_dim": 32, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 16},
 }  # fmt: skip
 
@@ -205,8 +233,8 @@ WAYS = {
 @pytest.mark.parametrize("name", CONFIGS)
 def test_each_model_type_takes_the_memory_that_transformers_takes(name: str, way: str) -> None:
     setting = WAYS[way]
-    if name.startswith(("gemma2", "gpt_oss")):
-        setting = setting._replace(attention="eager")  # SDPA has no place for its cap, or its sinks
+    if name.startswith(("gemma2", "gpt_oss", *WITHOUT_SDPA)):
+        setting = setting._replace(attention="eager")  # SDPA has no place for its cap, its sinks, or its scores
     comparison = run(name, CONFIGS[name], setting)
     assert comparison.worst <= TOLERANCE, str(comparison)
 

@@ -569,7 +569,7 @@ def attention() -> Iterator[Case]:
                     lambda q, k, v, m: T.scaled_dot_product_attention(q, k, v, m),
                     F.scaled_dot_product_attention,
                     (q, k, k, m),
-                    trains=((0, 1, 2), (0,), (1, 2), ()),
+                    trains=((0, 1, 2), (0,), (1, 2), (), *(((0, 1, 2, 3), (3,)) if mask.is_floating and word == "a mask of numbers" else ())),
                     autocast=False,
                 )
     for kernel, dtype in (("the fused kernel", "bfloat16"), ("the formula", "float32")):
@@ -615,6 +615,17 @@ def normalisations() -> Iterator[Case]:
         F.layer_norm,
         (X._replace(dtype="bfloat16"), scale, scale),
     )
+
+    def root_mean_square(x: Any, w: Any) -> Any:
+        return T.rms_norm(x, x.shape[-1:], w)
+
+    for word, x in {"": X, " of a transposed tensor": transposed(3, 5, 7)}.items():
+        yield Case(f"rms_norm{word}", "rms_norm", root_mean_square, F.rms_norm, (x, scale), autocast=False)
+    halves = (X._replace(dtype="bfloat16"), scale._replace(dtype="bfloat16"))
+    yield Case("rms_norm of bfloat16", "rms_norm", root_mean_square, F.rms_norm, halves, autocast=False)
+    mixed = (X, halves[1])
+    for name, function in {"rms_norm": F.rms_norm, "rms_norm_composite": F.rms_norm_composite}.items():
+        yield Case(f"{name} with a narrower weight", name, root_mean_square, function, mixed, autocast=False)
 
     def group(x: Any, w: Any = None, b: Any = None) -> Any:
         return T.group_norm(x, 2, w, b)

@@ -7,12 +7,14 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from transformers.optimization import Adafactor
 
 from memlint.meta import optim
 from memlint.meta import tensor as meta
 from tests.differential.oracle import fake_cuda, live_and_peak
 
-SHAPES = ((64, 48), (48,), (7, 5, 3), (1,), (), (130, 2))
+Shapes = tuple[tuple[int, ...], ...]
+SHAPES: Shapes = ((64, 48), (48,), (7, 5, 3), (1,), (), (130, 2))
 
 
 class Bytes(NamedTuple):
@@ -26,14 +28,21 @@ class Bytes(NamedTuple):
     peak: int
 
 
-def in_torch(create: Callable[[Sequence[torch.Tensor]], torch.optim.Optimizer], dtype: str) -> Bytes:
+def in_torch(
+    create: Callable[[Sequence[torch.Tensor]], torch.optim.Optimizer], dtype: str, shapes: Shapes = SHAPES
+) -> Bytes:
     with fake_cuda() as tracker:
-        parameters = [torch.empty(s, dtype=getattr(torch, dtype)).requires_grad_() for s in SHAPES]
+        parameters = [torch.empty(s, dtype=getattr(torch, dtype)).requires_grad_() for s in shapes]
+        start = tracker.live_bytes
         optimizer = create(parameters)
+        state = tracker.live_bytes - start  # Adagrad makes it at once
         for parameter in parameters:
             parameter.grad = torch.empty_like(parameter)
-        start = tracker.live_bytes
+        start = tracker.live_bytes - state
         optimizer.step()
+        for kept in optimizer.state.values():  # a step counter is the host's, unless the optimizer is fused
+            if isinstance(kept.get("step"), torch.Tensor) and not optimizer.defaults.get("fused"):
+                tracker.forget(kept["step"])
         state = tracker.live_bytes - start
         tracker.reset_peak()
         optimizer.step()
@@ -41,9 +50,9 @@ def in_torch(create: Callable[[Sequence[torch.Tensor]], torch.optim.Optimizer], 
         return Bytes(state, tracker.peak_bytes - start)
 
 
-def in_meta(create: Callable[[Sequence[meta.Tensor]], optim.Optimizer], dtype: str) -> Bytes:
+def in_meta(create: Callable[[Sequence[meta.Tensor]], optim.Optimizer], dtype: str, shapes: Shapes = SHAPES) -> Bytes:
     with meta.recording() as tape:
-        parameters = [meta.empty(s, meta.DTYPES[dtype]).requires_grad_() for s in SHAPES]
+        parameters = [meta.empty(s, meta.DTYPES[dtype]).requires_grad_() for s in shapes]
         optimizer = create(parameters)
         for parameter in parameters:
             parameter.grad = meta.empty_like(parameter)
@@ -97,12 +106,30 @@ for name, flags in {
     if name != optim.FUSED:
         CASES[f"Adafactor, {name}"] = adafactor(**flags), lambda p, n=name: optim.Adafactor(p, n)
 
+    if name != optim.FUSED:
+        for word, options in {"": {}, " with weight decay": {"weight_decay": 0.1}}.items():
+            CASES[f"RMSprop{word}, {name}"] = (
+                lambda p, o={**flags, **options}: torch.optim.RMSprop(p, **o),
+                lambda p, n=name, o=options: optim.RootOfSquares(p, n, weight_decay=bool(o)),
+            )
+            CASES[f"Adagrad{word}, {name}"] = (
+                lambda p, o={**flags, **options}: torch.optim.Adagrad(p, **o),
+                lambda p, n=name, o=options: optim.Adagrad(p, n, weight_decay=bool(o)),
+            )
+CASES["transformers' Adafactor"] = (
+    lambda p: Adafactor(p, lr=0.1, scale_parameter=False, relative_step=False),
+    optim.WideAdafactor,
+)
+MATRICES: dict[str, tuple[tuple[int, ...], ...]] = {"Muon": ((64, 48), (130, 2), (20, 300))}
+CASES["Muon"] = torch.optim.Muon, optim.Muon
+
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("case", CASES)
 def test_state_and_step_are_torchs_to_the_byte(case: str, dtype: str) -> None:
     theirs, ours = CASES[case]
-    assert in_meta(ours, dtype) == in_torch(theirs, dtype)
+    shapes = MATRICES.get(case, SHAPES)
+    assert in_meta(ours, dtype, shapes) == in_torch(theirs, dtype, shapes)
 
 
 def test_8_bit_adamw_keeps_what_bitsandbytes_keeps() -> None:

@@ -102,6 +102,7 @@ def in_torch(
                     held, saved_bytes = tracker.live_bytes, saved.bytes
                 with tracker.phase("backward"):
                     loss.backward()
+                    loss = loss.detach()  # as training loops hand it on: the graph goes
             with tracker.phase("optimizer_step"):
                 update.step()
                 update.zero_grad()

@@ -97,3 +97,30 @@ def test_every_figure_cites_its_source() -> None:
     assert all(entry["source"].startswith("https://") for entry in entries)
     named = {figure["card"] for figure in FIGURES["context"]["figures"] if figure["card"]}
     assert named <= {card.name for card in cards()}
+
+
+COMMUNICATION: dict[str, Any] = FIGURES["communication"]
+PAIR, GROUP = COMMUNICATION["nccl"]["pair"]["bytes"], COMMUNICATION["nccl"]["group"]["bytes"]
+
+
+@pytest.mark.parametrize(
+    ("card", "groups", "point", "high"),
+    [
+        pytest.param("a100-80gb", [], 0, 0, id="one process"),
+        pytest.param("a100-80gb", [("data", 1)], 0, 0, id="a group of one"),
+        pytest.param("a100-80gb", [("data", 2)], 544 * MiB, 544 * MiB, id="a pair"),
+        pytest.param("h100-80gb", [("data", 8), ("tensor", 2)], PAIR + GROUP, PAIR + GROUP, id="one for each group"),
+        pytest.param(None, [("data", 8), ("expert", 8)], 2 * GROUP, GROUP + 3_280_000_000, id="experts: all to all"),
+        pytest.param("mi250x", [("data", 8)], GiB, GiB, id="RCCL's first"),
+        pytest.param("mi250x", [("data", 8), ("all", 16)], GiB + 697_932_185, GiB + 697_932_185, id="and each more"),
+    ],
+)
+def test_each_process_group_has_a_communicator(
+    card: str | None, groups: list[tuple[str, int]], point: int, high: int
+) -> None:
+    overhead = device_overhead(gpu(card) if card else None, "torch", True, False, process_groups=groups)
+    assert overhead.communication_bytes == point
+    assert overhead.communication_interval == (0, high)
+    said = [entry for entry in overhead.assumptions if entry[0] == "communicators"]
+    assert bool(said) == bool(point)
+    assert all("published for" in reason for _, _, reason in said)

@@ -206,3 +206,16 @@ def test_importing_the_consumers_imports_nothing_heavy() -> None:
         [sys.executable, "-c", "import sys, memlint.units; print(*sys.modules)"], capture_output=True, text=True
     ).stdout.split()
     assert heavy & set(loaded) <= heavy & set(bare)
+
+
+def test_an_inference_engine_beside_the_training_takes_its_share_of_the_card() -> None:
+    card = gpu("rtx3090")
+    alone, beside = summed(training_tape(4), gpu=card), summed(training_tape(4), gpu=card, engine_share=0.3)
+    engine = int(0.3 * card.usable_bytes)
+    assert beside.device_bytes - alone.device_bytes == engine
+    assert beside.device_interval.low_bytes - alone.device_interval.low_bytes == engine
+    assert beside.device_interval.high_bytes - alone.device_interval.high_bytes == engine
+    assert beside.component_bytes("helper_models") == engine
+    assert sum(component.size_bytes for component in beside.components) == beside.device_bytes
+    assert ("inference_engine", "30%") in [note[:2] for note in beside.assumptions]
+    assert summed(training_tape(4), engine_share=0.3).device_bytes == summed(training_tape(4)).device_bytes

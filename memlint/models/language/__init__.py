@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from memlint.dialects.spec import TrainingSpec
+from memlint.meta import optim
 from memlint.meta.amp import to
+from memlint.meta.checkpoint import EVERY_OTHER_PRODUCT
 from memlint.meta.nn import Module
-from memlint.meta.optim import OPTIMIZERS
-from memlint.meta.tensor import DTYPES, DType, Tensor, default_dtype, float32
-from memlint.models import UnknownModel
-from memlint.models.language import adapters, losses, quantisation
+from memlint.meta.tensor import DTYPES, DType, Tensor, default_dtype, float32, state
+from memlint.models import UnknownModel, split
+from memlint.models.language import adapters, losses, preference, quantisation
 from memlint.models.language.decoder import LanguageModel, replace_linears
-from memlint.models.language.hyperparameters import Hyperparameters, hyperparameters
+from memlint.models.language.hyperparameters import (
+    EARLY,
+    WITHOUT_FLASH,
+    WITHOUT_SDPA,
+    Hyperparameters,
+    hyperparameters,
+)
 from memlint.models.system import System
 from memlint.named_tuple import NamedTuple
 
 # The release of transformers in which SDPA was first given grouped heads as they are (pull request 39412).
 GROUPED_SINCE = (4, 54)
+# The releases of torch in which zero_grad first let gradients go by itself (pull request 92731), and in which a softmax
+# no longer kept its input (pull request 65242).
+RELEASED_SINCE = (2, 0)
+TRAINER_RELEASED_SINCE = (4, 28)  # transformers' own loop asks for it whatever torch does (pull request 22136)
+OUTPUT_ALONE_SINCE = (1, 11)
+
+# Values of the fact `implementation` with code of their own (memlint.models.language.implementations)
+OTHER_LIBRARIES = ("torchtune", "torchtitan", "litgpt", "nanogpt")
 
 
 class Batch(NamedTuple):
@@ -29,49 +44,109 @@ class Batch(NamedTuple):
     labels: Tensor
 
 
+class Task(NamedTuple):
+    """A model with what it is given and asked.
+
+    evaluate  (rows, tokens) -> logits of a batch, without gradients
+    heads     modules that are never quantised (``get_keys_to_not_convert``)
+    saved     modules that train in full beside an adapter, whatever the config names
+    helpers   models that do not train (a reference)
+    """
+
+    model: Any
+    config: Any
+    batch: Callable[[], Any]
+    loss: Callable[[Any], Tensor]
+    evaluate: Callable[[int, int], Any]
+    heads: tuple[str, ...] = ("lm_head",)
+    saved: tuple[str, ...] = ()
+    helpers: tuple[Module, ...] = ()
+
+    def adapting(self, spec: TrainingSpec) -> TrainingSpec:
+        """The run with the modules that PEFT saves for this task."""
+        if not self.saved or spec.get("tuning", "full") == "full":
+            return spec
+        named = spec.get("lora.modules_to_save") or ()
+        named = (named,) if isinstance(named, str) else tuple(named)
+        return spec.with_facts(**{"lora.modules_to_save": (*named, *(n for n in self.saved if n not in named))})
+
+
 def build(spec: TrainingSpec) -> System:
     """The System of ``architecture = "language_model"``. Facts: ``docs/facts.md``.
 
     Raises UnknownModel where the model, a size, or a way of computing is not known.
     """
-    _refuse_unknown(spec)
-    config = _config(spec)
-    rows = spec["micro_batch_size"] * spec.get("sequences_per_sample", 1)
-    length = _sequence_length(spec)
     compute, weights = spec.get("compute_dtype", "float32"), _stored_dtype(spec)
     autocast = compute in ("bfloat16", "float16") and (spec.get("autocast", False) or weights == "float32")
-    optimizer = spec.get("optimizer", "adamw")
-    if optimizer not in OPTIMIZERS:
-        raise UnknownModel(f"the optimizer {optimizer!r} is not known")
-    model = language_model(spec, config, DTYPES[weights], autocast)
-    _quantise(model, spec, DTYPES[compute])
-    adapters.adapt(model, spec, config)
+    optimizer = _optimizer(spec)
+    state.softmax_keeps_input = older(spec.get("framework_version"), OUTPUT_ALONE_SINCE)
+    task = _task(spec, DTYPES[weights], autocast)
+    model = task.model
+    _quantise(model, spec, DTYPES[compute], task.heads)
+    for part in spec.get("float32_parts") or ():
+        quantisation.widen_part(model, part)
+    adapters.adapt(model, task.adapting(spec), task.config)
+    return System(
+        model=model,
+        batch=task.batch,
+        loss=task.loss,
+        optimizer=optimizer,
+        optimizer_options=_optimizer_options(spec),
+        accumulation=spec.get("gradient_accumulation_steps", 1),
+        autocast=DTYPES[compute] if autocast else None,
+        offloads=bool(spec.get("activation_offloading", False)),
+        master_weights=_has_masters(spec),
+        optimizer_in_backward=bool(spec.get("optimizer_in_backward", False)) and not _spread(spec),
+        ema=(model,) if spec.get("ema", False) else (),
+        helpers=task.helpers,
+        evaluate=_evaluation(spec, task, DTYPES[compute] if autocast else None),
+        keeps_gradients=_keeps_gradients(spec),
+    )
 
-    def batch() -> Batch:
-        return _batch(rows, length)
+
+def _keeps_gradients(spec: TrainingSpec) -> bool:
+    """Whether gradients are written over with zeros rather than let go."""
+    loop = spec.get("transformers_version")
+    if loop is not None and not older(loop, TRAINER_RELEASED_SINCE):
+        return False
+    return older(spec.get("framework_version"), RELEASED_SINCE)
+
+
+def uncompiled(spec: TrainingSpec) -> TrainingSpec:
+    """The same run where the compiler fuses nothing: as much memory as it can take."""
+    return spec.with_facts(compile=False, compile_loss=False)
+
+
+def _task(spec: TrainingSpec, dtype: DType, autocast: bool) -> Task:
+    """The model with what it is given and asked. What would change most of the estimate, and is not known here, is
+    better said than passed over."""
+    kind = spec.get("model_class", "causal_lm")
+    contents = _contents(spec)
+    if kind != "causal_lm":
+        from memlint.models.language import tasks  # decoders do without
+
+        return tasks.task(kind, spec, contents, dtype, autocast)
+    config = _config(spec, contents)
+    model = language_model(spec, config, dtype, autocast)
+    rows = spec["micro_batch_size"] * spec.get("sequences_per_sample", 1)
+    length = sequence_length(spec)
 
     def loss(given: Batch) -> Tensor:
         out: Tensor = model(given.tokens, given.labels)
         return out
 
-    return System(
-        model=model,
-        batch=batch,
-        loss=loss,
-        optimizer=optimizer,
-        optimizer_options=_optimizer_options(spec),
-        accumulation=spec.get("gradient_accumulation_steps", 1),
-        autocast=DTYPES[compute] if autocast else None,
-        ema=(model,) if spec.get("ema", False) else (),
-        evaluate=_evaluation(spec, model, DTYPES[compute] if autocast else None),
-    )
+    helpers: tuple[Module, ...] = ()
+    if preference.applies(spec):
+        copied = preference.reference(spec, lambda kept: language_model(spec, config, kept, autocast), dtype)
+        helpers = () if copied is None else (copied,)
+        loss = preference.loss(spec, model, copied)  # type: ignore[assignment]
 
+    def evaluate(rows: int, length: int) -> Tensor:
+        given = _batch(rows, length)
+        _, logits = model.evaluate(given.tokens, given.labels)
+        return logits
 
-def _refuse_unknown(spec: TrainingSpec) -> None:
-    """What would change most of the estimate, and is not known here, is better said than passed over."""
-    kind = spec.get("model_class", "causal_lm")
-    if kind != "causal_lm":
-        raise UnknownModel(f"models of class {kind!r} are not known")
+    return Task(model, config, lambda: _batch(rows, length), loss, evaluate, helpers=helpers)
 
 
 def _stored_dtype(spec: TrainingSpec) -> str:
@@ -82,74 +157,105 @@ def _stored_dtype(spec: TrainingSpec) -> str:
     return spec.get("frozen_dtype", weights)  # type: ignore[no-any-return]
 
 
-def _quantise(model: LanguageModel, spec: TrainingSpec, compute: DType) -> None:
+def _quantise(model: Module, spec: TrainingSpec, compute: DType, heads: Sequence[str]) -> None:
     """Every linear layer but the head, as transformers has it (``get_keys_to_not_convert``)."""
     if spec.get("quantization.bits") is None:
         return
     if spec.get("tuning", "full") == "full":
         raise UnknownModel("quantised weights cannot be trained without an adapter")
     made = quantisation.layer(spec, compute)
-    replace_linears(model, lambda name, base: None if name == "lm_head" else made(base))
+    replace_linears(model, lambda name, base: None if name.partition(".")[0] in heads else made(base))
     if spec.get("quantization.prepared", False):
         quantisation.widen(model)
 
 
-def language_model(spec: TrainingSpec, config: Hyperparameters, dtype: DType, autocast: bool) -> LanguageModel:
-    """The modules alone."""
-    kind = spec.get("attention", "sdpa")
+def attention(spec: TrainingSpec, dtype: DType, autocast: bool) -> str:
+    """Which implementation computes it. Raises UnknownModel for one that is not known, or cannot take the dtype."""
+    kind: str = spec.get("attention", "sdpa")
     if kind not in ("eager", "sdpa", "flash", "xformers"):
         raise UnknownModel(f"the attention implementation {kind!r} is not known")
     if kind == "flash" and dtype.itemsize != 2 and not autocast:
         raise UnknownModel(f"FlashAttention takes bfloat16 and float16, not {dtype.name}")
+    return kind
+
+
+def language_model(spec: TrainingSpec, config: Hyperparameters, dtype: DType, autocast: bool) -> LanguageModel:
+    """The modules alone."""
+    kind = attention(spec, dtype, autocast)
     if kind == "sdpa" and (config.score_cap or config.sinks):
         kind = "eager"  # SDPA has no place for a cap or a sink: transformers refuses it
-    if kind == "sdpa" and _older(spec.get("transformers_version"), GROUPED_SINCE):
+    if kind == "sdpa" and config.model_type in WITHOUT_SDPA:
+        kind = "eager"  # what transformers takes unless it is told to: it refuses the others
+    if kind == "flash" and config.model_type in WITHOUT_FLASH:
+        raise UnknownModel(f"transformers has no FlashAttention for {config.model_type}")
+    if kind == "sdpa" and older(spec.get("transformers_version"), GROUPED_SINCE):
         kind = "sdpa_repeated"
     loss = spec.get("loss", "full")
     if loss not in ("full", "chunked", "fused"):
         raise UnknownModel(f"the loss {loss!r} is not known")
+    if loss == "fused" and "cut_cross_entropy" in (spec.get("fused_kernels") or ()):
+        loss = "cut"
+    options = {
+        "checkpointed": checkpointed(spec),
+        "reentrant": spec.get("checkpointing_reentrant", False),
+        "padded": spec.get("padding", False),
+        "loss": loss,
+        "chunks": spec.get("loss_chunks") or losses.CHUNKS,
+        "compile": bool(spec.get("compile", False)),
+        "compile_loss": bool(spec.get("compile_loss", spec.get("compile", False))),
+        "policy": EVERY_OTHER_PRODUCT if spec.get("checkpointing") == "selective" else None,
+    }
+    if spec.get("loss_tile") is not None:
+        options["tile"] = tuple(spec["loss_tile"])
+    implementation = spec.get("implementation", "transformers")
     with default_dtype(dtype):
-        return LanguageModel(
-            config,
-            kind,
-            _checkpointed(spec),
-            spec.get("checkpointing_reentrant", False),
-            spec.get("padding", False),
-            loss,
-            spec.get("loss_chunks") or losses.CHUNKS,
-        )
+        if implementation in OTHER_LIBRARIES:
+            from memlint.models.language import implementations
+
+            if implementations.applies(implementation, config):
+                return implementations.model(implementation, spec, config, kind, options)
+        if config.model_type in EARLY:
+            from memlint.models.language import early
+
+            return early.MODELS[config.model_type](config, kind, **options)
+        return LanguageModel(config, kind, **options)
 
 
-def _older(version: Any, than: tuple[int, int]) -> bool:
+def older(version: Any, than: tuple[int, int]) -> bool:
     """Whether a release, where it is stated ("4.50.0"), comes before another."""
     numbers = tuple(int(part) for part in str(version or "").split(".")[:2] if part.isdigit())
     return len(numbers) == 2 and numbers < than
 
 
-def _config(spec: TrainingSpec) -> Hyperparameters:
+def _contents(spec: TrainingSpec) -> Mapping[str, Any]:
+    """Of the model's ``config.json``."""
     config = spec.get("hyperparameters.config")
     if not isinstance(config, Mapping):
         name = spec.get("model")
         what = "the model" if name is None else f"the model {name!r}"
         raise UnknownModel(spec.unknown_reason or f"{what} is known neither by its config.json nor by the catalogue")
-    found = hyperparameters(config)
+    return config
+
+
+def _config(spec: TrainingSpec, contents: Mapping[str, Any]) -> Hyperparameters:
+    found = hyperparameters(contents)
     rows = spec.get("vocabulary_size")
-    return found if rows is None else found._replace(vocabulary=rows)
+    return split.divide(spec, found if rows is None else found._replace(vocabulary=rows))
 
 
-def _sequence_length(spec: TrainingSpec) -> int:
+def sequence_length(spec: TrainingSpec) -> int:
     length = spec.get("sequence_length")
     if length is None:
         raise UnknownModel("nothing bounds the length of a sample")
     return length  # type: ignore[no-any-return]
 
 
-def _checkpointed(spec: TrainingSpec) -> int:
+def checkpointed(spec: TrainingSpec) -> int:
     """Every how many layers one is recomputed; 0 for none."""
     kind = spec.get("checkpointing", "none")
     if kind == "none":
         return 0
-    if kind == "full":
+    if kind in ("full", "selective"):
         return 1
     if kind == "every":
         return max(int(spec.get("checkpointing_every", 1)), 1)
@@ -160,20 +266,21 @@ def _batch(rows: int, length: int) -> Batch:
     return Batch(*(losses.token_numbers(rows, length) for _ in range(3)))
 
 
-def _evaluation(spec: TrainingSpec, model: LanguageModel, autocast: DType | None) -> Any:
+def _evaluation(spec: TrainingSpec, task: Task, autocast: DType | None) -> Any:
     """One evaluation batch, as the Trainer runs it: in whole logits, of which accelerate makes fp32 under autocast."""
     rows = spec.get("evaluation_batch_size")
     if rows is None:
         return None
-    length = spec.get("evaluation_sequence_length") or _sequence_length(spec)
+    length = spec.get("evaluation_sequence_length") or sequence_length(spec)
 
-    def evaluate() -> Tensor | None:
-        _set_training(model, False)
-        given = _batch(rows, length)
-        _, logits = model.evaluate(given.tokens, given.labels)
-        if autocast is not None:
-            logits = to(logits, float32)
-        return logits
+    def evaluate() -> Any:
+        _set_training(task.model, False)
+        logits = task.evaluate(rows, length)
+        if autocast is None:
+            return logits
+        if isinstance(logits, Tensor):
+            return to(logits, float32)
+        return tuple(to(part, float32) for part in logits)
 
     return evaluate
 
@@ -183,9 +290,35 @@ def _set_training(model: Module, training: bool) -> None:
         module.training = training
 
 
+def _optimizer(spec: TrainingSpec) -> str:
+    """The key of memlint.meta.optim.OPTIMIZERS. Raises UnknownModel."""
+    name, library = spec.get("optimizer", "adamw"), spec.get("optimizer_library", "torch")
+    found = optim.known(name, library)
+    if not found:
+        raise UnknownModel(f"the optimizer {name!r} is not known")
+    return found
+
+
 def _optimizer_options(spec: TrainingSpec) -> dict[str, Any]:
-    options: dict[str, Any] = {"implementation": spec.get("optimizer_implementation", "foreach")}
-    if spec.get("optimizer") == "sgd":
-        options["momentum"] = bool(spec.get("hyperparameters.momentum", 0))
+    name = spec.get("optimizer", "adamw")
+    kind = optim.OPTIMIZERS[_optimizer(spec)]
+    options: dict[str, Any] = {"implementation": spec.get("optimizer_implementation") or "foreach"}
+    stated = spec.get("optimizer_state_dtype")
+    if stated in DTYPES:
+        options["state_dtype"] = DTYPES[stated]
+    if name in ("adagrad", "rmsprop", "sgd") and kind in (optim.SGD, optim.Adagrad, optim.RootOfSquares):
         options["weight_decay"] = bool(spec.get("hyperparameters.weight_decay", 0))
+    if kind is optim.SGD:
+        options["momentum"] = bool(spec.get("hyperparameters.momentum", 0))
+    if issubclass(kind, optim.BitsAndBytes):
+        options["paged"] = bool(spec.get("optimizer_paged", False))
     return options
+
+
+def _spread(spec: TrainingSpec) -> bool:
+    """Whether states are sharded: then gradients, and copies in fp32, are memlint.models.parallel's."""
+    return spec.get("parallelism.strategy", "none") not in ("none", "ddp")
+
+
+def _has_masters(spec: TrainingSpec) -> bool:
+    return bool(spec.get("master_weights", False)) and not _spread(spec)

@@ -17,17 +17,20 @@ from typing import Any
 from memlint.dialects.spec import TrainingSpec
 from memlint.meta import functional as F
 from memlint.meta.amp import to
-from memlint.meta.autograd import no_grad
-from memlint.meta.nn import Embedding, Linear, Module, parameter
+from memlint.meta.autograd import no_grad, record, tracked
+from memlint.meta.nn import Embedding, Linear, Module, buffer, parameter
 from memlint.meta.tensor import DTYPES, DType, Tensor, default_dtype, empty, int64, state
 from memlint.models import UnknownModel
 from memlint.models.language.decoder import LanguageModel, replace_linears
+from memlint.models.language.experts import GroupedExperts
 from memlint.models.language.hyperparameters import Hyperparameters
 from memlint.models.language.parts import Conv1D
 from memlint.models.language.quantisation import Linear4bit, Linear8bit, dequantised
 
 # The methods whose adapters stand beside linear layers.
 LINEAR_METHODS = ("lora", "dora", "lora_fa", "ia3")
+# What a product whose result is queries, keys and values is called.
+JOINED = (".qkv", ".query_key_value", ".qkv_proj")
 PROMPT_METHODS = ("prompt", "p_tuning")
 
 # ``TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING`` of peft/utils/constants.py, for the model types known here.
@@ -76,6 +79,15 @@ class LoraLinear(Module):
         self.dropout = dropout
         if frozen_a:
             self.lora_A.freeze()
+
+    @property
+    def weight(self) -> Tensor:
+        """Of the base layer: all that those see who multiply by it themselves."""
+        return self.base_layer.weight  # type: ignore[attr-defined,no-any-return]
+
+    @property
+    def bias(self) -> Tensor | None:
+        return self.base_layer.bias  # type: ignore[attr-defined,no-any-return]
 
     def forward(self, x: Tensor) -> Tensor:
         result = self.base_layer(x)
@@ -129,12 +141,58 @@ class DoraLinear(LoraLinear):
                 base = base - bias
         else:
             base = F.linear(x, weight)
-        return (scale - 1.0) * base + scale * adapted * 1.0
+        out: Tensor = (scale - 1.0) * base + scale * adapted * 1.0
+        return out
 
     @staticmethod
     def norm(weight: Tensor, product: Tensor) -> Tensor:
         weight = weight + product * 1.0
         return to(empty((weight.shape[0],), weight.dtype), weight.dtype)
+
+
+class JoinedLoraLinear(Module):
+    """litgpt's adapter of a product whose result is queries, keys and values: one A for those that are adapted, whose
+    results go through a one-dimensional convolution each, and are put between zeros (``litgpt/lora.py``)."""
+
+    def __init__(
+        self, base: Linear, rank: int, dropout: float, sizes: tuple[int, ...], adapted: tuple[bool, ...]
+    ) -> None:
+        inputs, outputs = sizes_of(base)
+        self.base_layer = base
+        self.outputs = outputs
+        self.parts = tuple(size for size, wanted in zip(sizes, adapted) if wanted)
+        self.alike = len(set(sizes)) == 1
+        self.padded = not all(adapted)
+        self.lora_A = parameter(rank * len(self.parts), inputs)
+        self.lora_B = parameter(sum(self.parts), rank)
+        # litgpt keeps the places of what is adapted on the card.
+        self.lora_ind = buffer(sum(self.parts), dtype=int64) if self.padded else None
+        self.dropout = dropout
+
+    def forward(self, x: Tensor) -> Tensor:
+        result = self.base_layer(x)
+        first = F.linear(F.dropout(x, self.dropout, self.training), self.lora_A)
+        second = self.convolved(first.transpose(1, 2), self.lora_B.unsqueeze(-1)).transpose(1, 2)
+        added = self.between_zeros(second) * 1.0
+        out: Tensor = result + added
+        return out
+
+    def convolved(self, x: Tensor, weight: Tensor) -> Tensor:
+        if self.alike:
+            return F.conv(x, weight, groups=len(self.parts))
+        pieces = F.chunk(x, len(self.parts), 1)
+        weights = F.split(weight, self.parts)
+        return F.cat([F.conv(piece, own) for piece, own in zip(pieces, weights)], 1)
+
+    def between_zeros(self, x: Tensor) -> Tensor:
+        if not self.padded:
+            return x
+        out = empty((*x.shape[:-1], self.outputs), x.dtype)
+        places = empty((x.shape[-1],), int64)  # a copy of what the module keeps
+        if tracked(x):  # index_copy_ saves its source, too
+            shape, dtype = x.shape, x.dtype
+            record(out, (x,), (x, places), lambda g: (Tensor(shape, dtype),))
+        return out
 
 
 class LoraEmbedding(Module):
@@ -147,7 +205,8 @@ class LoraEmbedding(Module):
     @property
     def weight(self) -> Tensor:
         """Of the base layer: what a tied head multiplies by."""
-        return self.base_layer.weight
+        weight: Tensor = self.base_layer.weight
+        return weight
 
     def forward(self, index: Tensor) -> Tensor:
         result = self.base_layer(index)
@@ -157,6 +216,65 @@ class LoraEmbedding(Module):
         looked_up = F.embedding(index, first)
         result = result + F.matmul(looked_up, second) * 1.0
         return to(result, dtype)
+
+
+class AdaptedExperts(Module):
+    """Experts whose weights lie in one tensor: each call adds ``B @ A`` of every expert to a copy of all of them, which
+    is kept for backward, and gets a gradient as large. Gate and input are one weight, of twice the rank.
+
+    (``ParamWrapper`` and ``_LoraFactorsProxy``; ``utils/transformers_weight_conversion.py`` says what is adapted.)
+    """
+
+    def __init__(self, base: GroupedExperts, rank: int, entering: bool, leaving: bool) -> None:
+        self.base_layer = base
+        self.entering = _Factors(base.gate_up_proj, 2 * rank) if entering else None
+        self.leaving = _Factors(base.down_proj, rank) if leaving else None
+
+    def forward(self, x: Tensor, numbers: Tensor, weights: Tensor) -> Tensor:
+        merged: GroupedExperts = object.__new__(type(self.base_layer))
+        merged.__dict__.update(self.base_layer.__dict__)
+        if self.entering is not None:
+            merged.gate_up_proj = self.entering(merged.gate_up_proj)
+        if self.leaving is not None:
+            merged.down_proj = self.leaving(merged.down_proj)
+        return merged.forward(x, numbers, weights)
+
+
+class _Factors(Module):
+    """Of a weight (experts, out, in)."""
+
+    def __init__(self, weight: Tensor, rank: int) -> None:
+        self.number, outputs, inputs = weight.shape
+        self.lora_A = Linear(inputs, rank * self.number, bias=False)
+        self.lora_B = Linear(rank * self.number, outputs, bias=False)
+
+    def forward(self, weight: Tensor) -> Tensor:
+        first = self.lora_A.weight.reshape(self.number, -1, weight.shape[2])
+        second = self.lora_B.weight.reshape(weight.shape[1], -1, self.number).permute(2, 0, 1)
+        left, right = to(second, weight.dtype), to(first, weight.dtype)
+        out = Tensor(weight.shape, weight.dtype)
+        if tracked(left, right):
+            a, b, dtype = left.shape, right.shape, weight.dtype
+            record(out, (left, right), (right, left), lambda g: (Tensor(a, dtype), Tensor(b, dtype)))
+        return out
+
+
+class AdaptedRouter(Module):
+    """A router's weight with ``B @ A`` added in each call."""
+
+    def __init__(self, base: Module, rank: int) -> None:
+        outputs, inputs = base.weight.shape  # type: ignore[attr-defined]
+        self.base_layer = base
+        self.lora_A = Linear(inputs, rank, bias=False)
+        self.lora_B = Linear(rank, outputs, bias=False)
+
+    def forward(self, x: Tensor) -> Any:
+        base: Any = self.base_layer
+        merged: Any = object.__new__(type(base))
+        merged.__dict__.update(base.__dict__)
+        delta = F.mm(self.lora_B.weight, self.lora_A.weight) * 1.0
+        merged.weight = base.weight + to(delta, base.weight.dtype)
+        return merged.forward(x)
 
 
 class ScaledLinear(Module):
@@ -187,19 +305,18 @@ class PromptEncoder(Module):
         hidden = hidden or width
         self.tokens = tokens
         self.embedding = Embedding(tokens, width)
-        self.layers = (
-            [Linear(width, hidden), Linear(hidden, hidden), Linear(hidden, width)] if reparameterised else []
-        )
+        self.layers = [Linear(width, hidden), Linear(hidden, hidden), Linear(hidden, width)] if reparameterised else []
 
     def forward(self, rows: int, dtype: DType) -> Tensor:
         """(B, virtual tokens, W)."""
-        numbers = empty((rows, self.tokens), int64)
+        numbers = empty((1, self.tokens), int64)
         made = self.embedding(numbers)
         del numbers
         for place, layer in enumerate(self.layers):
             made = layer(made)
             if place < 2:
                 made = F.relu(made)
+        made = F.repeat(made, rows, 1, 1)
         return to(made, dtype)
 
 
@@ -255,13 +372,23 @@ def _adapt_linears(model: LanguageModel, spec: TrainingSpec, config: Hyperparame
     kind = DoraLinear if method == "dora" else LoraLinear
     saved = spec.get("lora.modules_to_save") or ()
     found: list[str] = []
+    # These names now mean the experts' common weights, and so no longer the perceptrons beside them.
+    converted = config.experts is not None and config.model_type not in _UNCONVERTED and method != "ia3"
+    taken = _EXPERTS.get(config.model_type, _OTHER_EXPERTS) if converted else ()
 
     def replace(name: str, base: Module) -> Module | None:
-        if every and name == "lm_head" or (not every and not is_target(name, targets)):
+        # litgpt's one product stands for three names.
+        thirds = [f"{name.rpartition('.')[0]}.{third}" for third in ("q_proj", "k_proj", "v_proj")]
+        adapted = tuple(every or is_target(third, targets) for third in thirds)
+        joined = name.endswith(JOINED) and spec.get("implementation") == "litgpt"
+        wanted = any(adapted) if joined else is_target(name, targets)
+        if name == "lm_head" if every else not wanted:
             return None
-        if is_target(name, list(saved)):
+        if name.rpartition(".")[2] in taken or is_target(name, list(saved)):
             return None
         found.append(name)
+        if joined:
+            return _joined(base, rank, dropout, config, adapted)
         if method == "ia3":
             return ScaledLinear(base, is_target(name, defaults.get(config.model_type, ("down_proj",))[-1:]))
         return kind(base, rank, dropout, method == "lora_fa")
@@ -269,9 +396,56 @@ def _adapt_linears(model: LanguageModel, spec: TrainingSpec, config: Hyperparame
     replace_linears(model, replace)
     if not every and method != "ia3" and is_target("embed_tokens", targets):
         found.append("embed_tokens")
-        model.embed_tokens = LoraEmbedding(model.embed_tokens, rank)
+        model.embed_tokens = LoraEmbedding(model.embed_tokens, rank)  # type: ignore[assignment]
+    if method != "ia3" and config.experts is not None:
+        found += _adapt_experts(model, config, rank, every, targets, method, dropout)
     if not found:
         raise UnknownModel(f"no linear layer of {config.model_type} is called {', '.join(targets)}")
+
+
+# Which names of a model before transformers 5 now mean a part of the experts' common weights.
+_EXPERTS = {"mixtral": ("w1", "w3", "w2")}
+_OTHER_EXPERTS = ("gate_proj", "up_proj", "down_proj")
+_UNCONVERTED = ("gpt_oss",)  # its experts lay together before
+
+
+def _adapt_experts(
+    model: LanguageModel, config: Hyperparameters, rank: int, every: bool, targets: Any, method: str, dropout: float
+) -> list[str]:
+    if config.model_type in _UNCONVERTED:
+        return []
+    gate, up, down = _EXPERTS.get(config.model_type, _OTHER_EXPERTS)
+    found: list[str] = []
+    for number, layer in enumerate(model.layers):
+        mixture: Any = layer.mlp
+        if not hasattr(mixture, "experts"):
+            continue
+        path = f"layers.{number}.mlp"
+
+        def named(name: str, path: str = path) -> bool:
+            return every or is_target(f"{path}.experts.0.{name}", targets)
+
+        entering, leaving = (named(gate), named(up)), named(down)
+        routed = every or is_target(f"{path}.gate", targets)
+        if any(entering) != all(entering):
+            raise UnknownModel(f"PEFT adapts {gate} and {up} of experts together or not at all")
+        if not (any(entering) or leaving or routed):
+            continue
+        if dropout or method == "dora":
+            raise UnknownModel("PEFT adapts experts neither with dropout nor by DoRA")
+        found.append(path)
+        if any(entering) or leaving:
+            mixture.experts = AdaptedExperts(mixture.experts, rank, any(entering), leaving)
+        if routed:
+            mixture.gate = AdaptedRouter(mixture.gate, rank)
+    return found
+
+
+def _joined(
+    base: Module, rank: int, dropout: float, config: Hyperparameters, adapted: tuple[bool, ...]
+) -> JoinedLoraLinear:
+    sizes = tuple(heads * config.head_dim for heads in (config.heads, *(config.key_value_heads,) * 2))
+    return JoinedLoraLinear(base, rank, dropout, sizes, adapted)  # type: ignore[arg-type]
 
 
 def _train_in_full(model: LanguageModel, name: str) -> None:
@@ -326,12 +500,40 @@ def _copied_tensor(x: Tensor) -> Tensor:
 
 
 def _thaw(model: LanguageModel, spec: TrainingSpec) -> None:
-    """``freeze`` tuning: only the modules named in ``lora.targets`` train."""
-    targets = spec.get("lora.targets")
-    if not targets:
-        raise UnknownModel("which modules train is not stated")
-    for module_name, tensor in model.named_tensors():
-        owner = module_name.rpartition(".")[0]
-        parts = owner.split(".")
-        if any(is_target(".".join(parts[: end + 1]), targets) for end in range(len(parts))):
-            tensor.requires_grad = state.tape.labels[tensor.storage.index].component == "parameters"
+    """Freeze tuning: the last n layers train (the first of a negative n) or modules of them, and others beside.
+
+    What trains is kept in ``parameter_dtype``.
+    """
+    count = spec.get("freeze.layers")
+    if count is None:
+        raise UnknownModel("which layers train is not stated")
+    numbers = range(len(model.layers))
+    chosen = numbers[-count:] if count > 0 else numbers[:-count]
+    names = spec.get("freeze.modules") or ["all"]
+    inside = [names] if isinstance(names, str) else list(names)
+    beside = spec.get("freeze.extra_modules") or []
+    dtype = DTYPES[spec.get("parameter_dtype", "float32")]
+    for number in chosen:
+        layer = model.layers[number]
+        for path, module in _paths(layer, ""):
+            if "all" in inside or any(part in inside for part in path.split(".")):
+                _train(module, dtype)
+    for path, module in _paths(model, ""):
+        if path and is_target(path, [beside] if isinstance(beside, str) else list(beside)):
+            for _, inner in _paths(module, ""):
+                _train(inner, dtype)
+
+
+def _paths(module: Module, path: str) -> list[tuple[str, Module]]:
+    found = [(path, module)]
+    for name, child in module.children():
+        found += _paths(child, f"{path}.{name}" if path else name)
+    return found
+
+
+def _train(module: Module, dtype: DType) -> None:
+    """The module's own parameters."""
+    for name, value in list(module.__dict__.items()):
+        if isinstance(value, Tensor) and state.tape.labels[value.storage.index].component == "parameters":
+            module.__dict__[name] = value if value.dtype is dtype else parameter(*value.shape, dtype=dtype)
+            module.__dict__[name].requires_grad = True

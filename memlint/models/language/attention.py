@@ -11,7 +11,7 @@ from memlint.meta.amp import to
 from memlint.meta.nn import Linear, Module, parameter
 from memlint.meta.tensor import DType, Tensor, float32
 from memlint.models.language.hyperparameters import Hyperparameters
-from memlint.models.language.parts import CohereNorm, Conv1D, Tables, norm, rotation
+from memlint.models.language.parts import CohereNorm, Conv1D, HeadNorms, Tables, norm, rotation
 
 # SDPA's kernels take grouped heads up to this width (``use_gqa_in_sdpa``).
 WIDEST_GROUPED_HEAD = 256
@@ -122,6 +122,9 @@ class Attention(Module):
         elif self.normed == "head_wide":
             self.q_norm = CohereNorm(config.heads, config.head_dim)
             self.k_norm = CohereNorm(config.key_value_heads, config.head_dim)
+        elif self.normed == "head_each":
+            self.q_norm = HeadNorms(config.heads, config.head_dim)
+            self.k_norm = HeadNorms(config.key_value_heads, config.head_dim)
         elif self.normed != "none":
             self.q_norm, self.k_norm = norm(config.norm, config.head_dim), norm(config.norm, config.head_dim)
 
@@ -135,7 +138,7 @@ class Attention(Module):
             query = self.q_norm(self.q_proj(x).view(*shape)).transpose(1, 2)
             key = self.k_norm(self.k_proj(x).view(*shape)).transpose(1, 2)
             value = self.v_proj(x).view(*shape).transpose(1, 2)
-        elif self.normed == "head_after":
+        elif self.normed in ("head_after", "head_each"):
             query = self.q_proj(x).view(*shape).transpose(1, 2)
             key = self.k_proj(x).view(*shape).transpose(1, 2)
             value = self.v_proj(x).view(*shape).transpose(1, 2)
@@ -190,11 +193,12 @@ class ByHeadAttention(Attention):
 
     def define(self, config: Hyperparameters) -> None:
         width = config.heads * config.head_dim
-        self.query_key_value = Linear(config.width, 3 * width, config.qkv_bias)
-        self.dense = Linear(width, config.width, config.output_bias)
+        self.joined_name = "c_attn" if config.model_type == "gpt_bigcode" else "query_key_value"
+        setattr(self, self.joined_name, Linear(config.width, 3 * width, config.qkv_bias))
+        setattr(self, self.output_name, Linear(width, config.width, config.output_bias))
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        joined = self.query_key_value(x).view(*x.shape[:-1], -1, 3 * self.head_dim).transpose(1, 2)
+        joined = getattr(self, self.joined_name)(x).view(*x.shape[:-1], -1, 3 * self.head_dim).transpose(1, 2)
         query, key, value = F.chunk(joined, 3, -1)
         return query, key, value
 
@@ -204,8 +208,8 @@ class ThirdsAttention(Attention):
 
     def define(self, config: Hyperparameters) -> None:
         width = config.heads * config.head_dim
-        self.c_attn = Conv1D(config.width, 3 * width)
-        self.c_proj = Conv1D(width, config.width)
+        self.c_attn = Conv1D(config.width, 3 * width, config.qkv_bias)
+        self.c_proj = Conv1D(width, config.width, config.output_bias)
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         shape = (*x.shape[:-1], -1, self.head_dim)
@@ -215,6 +219,20 @@ class ThirdsAttention(Attention):
         key = key.view(*shape).transpose(1, 2)
         value = value.view(*shape).transpose(1, 2)
         query = query.view(*shape).transpose(1, 2)
+        return query, key, value
+
+
+class OneKeyAttention(Attention):
+    """One product: queries of every head, a key and a value for all of them (GPT-BigCode)."""
+
+    def define(self, config: Hyperparameters) -> None:
+        self.sizes = (config.heads * config.head_dim, config.head_dim, config.head_dim)
+        self.c_attn = Linear(config.width, sum(self.sizes), config.qkv_bias)
+        self.c_proj = Linear(self.sizes[0], config.width, config.output_bias)
+
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        query, key, value = F.split(self.c_attn(x).unsqueeze(1), self.sizes, 3)
+        query = query.view(*x.shape[:-1], -1, self.head_dim).transpose(1, 2)
         return query, key, value
 
 
@@ -290,5 +308,6 @@ ATTENTIONS = {
     "joined": JoinedAttention,
     "by_head": ByHeadAttention,
     "thirds": ThirdsAttention,
+    "one_key": OneKeyAttention,
     "latent": LatentAttention,
 }

@@ -8,18 +8,22 @@ Shapes: B rows, S tokens, W hidden width, V vocabulary. Source: ``transformers``
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from memlint.meta import functional as F
+from memlint.meta.amp import to
 from memlint.meta.autograd import no_grad
-from memlint.meta.checkpoint import checkpoint
+from memlint.meta.checkpoint import Policy, checkpoint
+from memlint.meta.compiled import Compiled, compiled
 from memlint.meta.nn import Embedding, Linear, Module, buffer, parameter
-from memlint.meta.tensor import Tensor, component, empty, float32, int64, state
+from memlint.meta.tensor import Tensor, bool_, component, empty, float32, int64, state
 from memlint.models.language import losses
 from memlint.models.language.attention import ATTENTIONS
 from memlint.models.language.experts import has_experts, mixture
 from memlint.models.language.hyperparameters import Hyperparameters
 from memlint.models.language.parts import (
     Conv1D,
+    NoNorm,
     RotaryTables,
     Tables,
     attention_mask,
@@ -27,6 +31,7 @@ from memlint.models.language.parts import (
     perceptron,
     position_numbers,
 )
+from memlint.models.language.quantisation import QUANTISED
 
 
 class Layer(Module):
@@ -116,7 +121,7 @@ class ParallelLayer(Layer):
 
     def define(self, config: Hyperparameters) -> None:
         self.input_layernorm = norm(config.norm, config.width)
-        self.residual_first = config.model_type != "phi"
+        self.residual_first = config.model_type not in ("phi", "gptj", "codegen")
 
     def forward(self, x: Tensor, tables: Tables | None, mask: Tensor | None) -> Tensor:
         residual = x
@@ -164,6 +169,26 @@ class FlatLayer(Layer):
         return x
 
 
+class FlatPostLayer(Layer):
+    """The same, norms behind the blocks (OPT-350M)."""
+
+    def forward(self, x: Tensor, tables: Tables | None, mask: Tensor | None) -> Tensor:
+        residual = x
+        x, weights = self.self_attn(x, tables, mask)
+        x = F.dropout(x, self.dropout, self.training)
+        x = residual + x
+        x = self.input_layernorm(x)
+        shape = x.shape
+        x = x.reshape(-1, shape[-1])
+        residual = x
+        x = self.mlp(x)
+        x = F.dropout(x, self.dropout, self.training)
+        x = (residual + x).view(*shape)
+        x = self.post_attention_layernorm(x)
+        del weights
+        return x
+
+
 LAYERS = {
     "pre": Layer,
     "post": PostNormLayer,
@@ -171,6 +196,7 @@ LAYERS = {
     "parallel": ParallelLayer,
     "parallel_two": TwoNormParallelLayer,
     "flat": FlatLayer,
+    "flat_post": FlatPostLayer,
 }
 
 
@@ -181,7 +207,11 @@ class LanguageModel(Module):
     checkpointed   layers that are recomputed: all for 1, every k-th for k, none for 0
     reentrant      by torch's older implementation
     padded         some row of the batch is shorter than the others, so masks are made
-    loss           "full", "chunked", "fused" (:mod:`memlint.models.language.losses`)
+    loss           "full", "chunked", "fused", "cut" (:mod:`memlint.models.language.losses`)
+    chunks, tile   how it is cut
+    policy         what recomputed layers keep all the same
+    compile        each layer is a compiled function
+    compile_loss   so is the loss
     """
 
     def __init__(
@@ -193,34 +223,52 @@ class LanguageModel(Module):
         padded: bool = False,
         loss: str = "full",
         chunks: int = losses.CHUNKS,
+        tile: tuple[int, int] | None = None,
+        policy: Policy | None = None,
+        compile: bool = False,
+        compile_loss: bool = False,
     ) -> None:
         self.config, self.kind = config, kind
         self.checkpointed, self.reentrant, self.padded = checkpointed, reentrant, padded
-        self.loss, self.chunks = loss, chunks
-        self.embed_tokens = Embedding(config.vocabulary, config.width)
+        self.loss, self.chunks, self.tile, self.policy = loss, chunks, tile, policy
+        self.compile, self.compile_loss = compile, compile_loss
+        narrow = config.embedding_width or config.width
+        self.embed_tokens = Embedding(config.vocabulary, narrow)
         self.embed_positions = Embedding(config.positions, config.width) if config.positions else None
+        # GPT-BigCode has a square of which tokens see which, and does not look at it.
+        unread = config.longest if config.model_type == "gpt_bigcode" else 0
+        self.causal = buffer(unread, unread, dtype=bool_) if unread else None
         self.embed_scale = buffer() if config.model_type.startswith("gemma") else None
-        layer = LAYERS[config.residual]
-        self.layers = [layer(config, kind, number) for number in range(config.layers)]
-        self.norm = norm(config.norm, config.width)
+        self.layers = [self.define_layer(config, kind, number) for number in range(config.layers)]
+        self.norm = self.define_norm(config)
         rotates = config.rotary != "none"
         kind = {"interleaved_wide": "interleaved", "halves": "single", "complex": "complex"}.get(
             config.rotary, "double"
         )
         self.rotary_emb = RotaryTables(config.rotary_dim, kind) if rotates else None
         self.local_rotary_emb = RotaryTables(config.rotary_dim, kind) if rotates and config.local_tables else None
-        self.lm_head = None if config.tied else Linear(config.width, config.vocabulary, bias=config.head_bias)
+        self.project_out = Linear(config.width, narrow, bias=False) if narrow != config.width else None
+        self.project_in = Linear(narrow, config.width, bias=False) if narrow != config.width else None
+        self.lm_head = None if config.tied else Linear(narrow, config.vocabulary, bias=config.head_bias)
         self.head_bias = parameter(config.vocabulary) if config.tied and config.head_bias else None
         # What an adapter brings along (memlint.models.language.adapters): virtual tokens, and modules that a trained
         # copy stands in for.
         self.prompt: Module | None = None
         self.originals: list[Module] = []
 
+    def define_layer(self, config: Hyperparameters, kind: str, number: int) -> Layer:
+        return LAYERS[config.residual](config, kind, number)
+
+    def define_norm(self, config: Hyperparameters) -> Module:
+        return norm(config.norm, config.width) if config.final_norm else NoNorm()
+
     def embed(self, tokens: Tensor) -> Tensor:
         """(B, S) -> (B, S, W)."""
         embedded: Tensor = self.embed_tokens(tokens)
         if self.checkpointed and state.grad_enabled and not embedded.requires_grad:
             embedded.requires_grad_()  # activation_checkpointing_enable: enable_input_require_grads
+        if self.project_in is not None:
+            embedded = self.project_in(embedded)
         return embedded * 1.0 if self.config.scaled else embedded
 
     def forward(self, given: Tensor, labels: Tensor) -> Tensor:
@@ -253,11 +301,19 @@ class LanguageModel(Module):
             window = config.windows[number] if config.windows else 0
             mask = masks[window > 0]
             own = local if local is not None and window else tables
-            if self.checkpointed and number % self.checkpointed == 0:
-                x = checkpoint(layer, x, own, mask, use_reentrant=self.reentrant)
-            else:
-                x = layer(x, own, mask)
+            recomputed = self.checkpointed > 0 and number % self.checkpointed == 0
+            x = self.through(layer, recomputed, x, own, mask)
         out: Tensor = self.norm(x)
+        return out if self.project_out is None else self.project_out(out)  # type: ignore[no-any-return]
+
+    def through(self, layer: Module, recomputed: bool, x: Tensor, tables: Any, mask: Tensor | None) -> Tensor:
+        """A layer's result, as the run computes it."""
+        function = Compiled(layer) if self.compile else layer
+        out: Tensor
+        if recomputed:
+            out = checkpoint(function, x, tables, mask, use_reentrant=self.reentrant, policy=self.policy)
+        else:
+            out = function(x, tables, mask)
         return out
 
     def masks(self, batch: int, length: int, embedded: Tensor) -> tuple[Tensor | None, Tensor | None]:
@@ -284,13 +340,35 @@ class LanguageModel(Module):
         return logits
 
     def cross_entropy(self, x: Tensor, labels: Tensor) -> Tensor:
-        if self.loss == "fused":
+        if self.loss in ("fused", "cut"):
             head = self.embed_tokens.weight if self.lm_head is None else self.lm_head.weight
-            return losses.fused(x, head, labels)
+            return losses.cut(x, head, labels) if self.loss == "cut" else losses.fused(x, head, labels)
+        if self.loss == "chunked" and self.tile is not None:
+            return F.neg(F.sum(self.tiles(x, labels))) / 1.0
         if self.loss == "chunked":
             return losses.chunked(x, self.logits, labels, self.chunks)
         logits = self.logits(x)
+        if self.compile_loss:
+            return compiled(losses.full, logits, labels)  # type: ignore[no-any-return]
         return losses.full(logits, labels)
+
+    def tiles(self, x: Tensor, labels: Tensor) -> Tensor:
+        """Log-probabilities (B, S - 1), tile by tile."""
+        assert self.tile is not None
+        head = self.embed_tokens.weight if self.lm_head is None else self.lm_head.weight
+        bias = self.head_bias if self.lm_head is None else self.lm_head.bias
+        return losses.tiled(x, head, bias, labels, self.tile)
+
+    def log_probabilities(self, tokens: Tensor, labels: Tensor) -> Tensor:
+        """(B, S), (B, S) -> (B, S - 1): of every token given those before it."""
+        x = self.hidden(tokens)
+        with component("logits"):
+            if self.tile is not None:
+                return self.tiles(x, labels)
+            logits = self.logits(x)
+            del x
+            logits = to(logits, float32)
+            return losses.log_probabilities(logits, labels)
 
     def evaluate(self, tokens: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Loss and logits of a batch, without gradients."""
@@ -301,11 +379,11 @@ class LanguageModel(Module):
                 return losses.full(logits, labels), logits
 
 
-def replace_linears(module: Module, replace: Callable[[str, Linear | Conv1D], Module | None], path: str = "") -> None:
+def replace_linears(module: Module, replace: Callable[[str, Any], Module | None], path: str = "") -> None:
     """Give each linear layer, by its dotted name, the chance to be replaced: the seam for adapters."""
     for name, child in list(module.children()):
         full = f"{path}.{name}" if path else name
-        new = replace(full, child) if isinstance(child, (Linear, Conv1D)) else None
+        new = replace(full, child) if isinstance(child, (Linear, Conv1D, *QUANTISED)) else None
         if new is None:
             replace_linears(child, replace, full)
             continue

@@ -60,19 +60,20 @@ class Hyperparameters(NamedTuple):
     """Sizes, and the switches of the program.
 
     norm          "rms" (LLaMA: rounded, then scaled), "rms_wide" (OLMo2: scaled, then rounded), "gemma" (scaled by
-                  ``1 + weight`` in fp32), "layer", "layer_no_bias" (Cohere's own), "plain" (no parameters: OLMo)
+                  ``1 + weight`` in fp32), "layer", "layer_weight" (without a bias), "layer_no_bias" (Cohere's own), "plain"
+                  (no parameters: OLMo)
     residual      "pre" (norm, block, add), "post" (block, norm, add), "sandwich" (a norm before and one after),
                   "parallel" (attention and perceptron read the same norm), "parallel_two" (each has its own),
-                  "flat" ("pre", tokens of all rows in one dimension: OPT)
+                  "flat" ("pre", tokens of all rows in one dimension: OPT), "flat_post" (the same, norms behind blocks)
     projection    "separate" q, k and v; "scaled" (the same, queries times a constant: OPT); "joined" (one product,
                   sliced: Phi3), "by_head" (one product, cut within heads: NeoX), "thirds" (one product, cut in
-                  three: GPT-2)
+                  three: GPT-2), "one_key" (one product, keys and values of a single head: GPT-BigCode)
     rotary        "half" (LLaMA), "partial" (the rest is put behind: NeoX, Phi, StableLM), "interleaved" (GLM),
                   "interleaved_wide" (Cohere, in fp32), "halves" (tables for half a head: GPT-OSS), "none"
     rotary_dim    numbers of a head that are rotated
     query_norm    "none", "head" (Qwen3), "head_together" (the same, once all three are there: GLM-4.5), "head_wide"
                   (Cohere: with weights for every head), "head_after" (Gemma3: with tokens and heads swapped), "whole"
-                  (OLMo2)
+                  (OLMo2), "head_each" (one norm for every head: StableLM)
     perceptron    "gated" (gate_proj, up_proj, down_proj), "gated_joined" (Phi3), or names of two layers
     windows       per layer: the attention window, 0 for none; () where no layer has one
     positions     rows of a table of learned positions; 0 for none
@@ -85,6 +86,12 @@ class Hyperparameters(NamedTuple):
     wide_tables   cosine and sine stay in fp32, and what they rotated is rounded back (OLMo)
     local_tables  sliding layers rotate by a table of their own (Gemma3)
     unrotated     layers that do not rotate (SmolLM3)
+    longest       rows of tables that are made once, for every place there may be (GPT-J, GPT-Neo, MPT)
+    alibi         scores are biased by distance
+    clipped       queries, keys and values are bounded (MPT)
+    grouped       each group of heads has a key and a value of its own in the joined product (Falcon)
+    final_norm    what the layers return is normed
+    embedding_width   of tokens before a product brings them to ``width``, and of what the head gets; 0 for none (OPT)
     """
 
     model_type: str
@@ -122,6 +129,12 @@ class Hyperparameters(NamedTuple):
     wide_tables: bool = False
     local_tables: bool = False
     unrotated: tuple[int, ...] = ()
+    longest: int = 0
+    alibi: bool = False
+    clipped: bool = False
+    grouped: bool = False
+    final_norm: bool = True
+    embedding_width: int = 0
     attention_dropout: float = 0.0
     residual_dropout: float = 0.0
     embedding_dropout: float = 0.0
@@ -149,6 +162,20 @@ _GEMMA = {
     "head_dim": 256,
 }
 _EMBEDDED = {"tied": True, "norm": "layer", "rotary": "none"}
+
+_GPTJ = {
+    "norm": "layer",
+    "residual": "parallel",
+    "rotary": "none",
+    "output_name": "out_proj",
+    "perceptron": "fc_in fc_out",
+    "perceptron_bias": True,
+    "activation": "gelu_new",
+    "attention_dropout": Key("attn_pdrop", 0.0),
+    "residual_dropout": Key("resid_pdrop", 0.0),
+    "embedding_dropout": Key("embd_pdrop", 0.0),
+    "head_bias": True,
+}
 
 # model_type -> switches that differ from the defaults of Hyperparameters.
 STYLES: dict[str, dict[str, Any]] = {
@@ -330,6 +357,49 @@ STYLES: dict[str, dict[str, Any]] = {
         "embedding_dropout": Key("embd_pdrop", 0.0),
         "head_bias": True,
     },
+    "gpt_bigcode": {
+        **_EMBEDDED,
+        "projection": "one_key",
+        "qkv_bias": True,
+        "output_bias": True,
+        "output_name": "c_proj",
+        "perceptron": "c_fc c_proj",
+        "perceptron_bias": True,
+        "activation": "gelu_pytorch_tanh",
+        "attention_dropout": Key("attn_pdrop", 0.1),
+        "residual_dropout": Key("resid_pdrop", 0.1),
+        "embedding_dropout": Key("embd_pdrop", 0.1),
+    },
+    "gpt_neo": {
+        **_EMBEDDED,
+        "perceptron": "c_fc c_proj",
+        "perceptron_bias": True,
+        "activation": "gelu_new",
+        "attention_dropout": Key("attention_dropout", 0.0),
+        "residual_dropout": Key("resid_dropout", 0.0),
+        "embedding_dropout": Key("embed_dropout", 0.0),
+    },
+    "gptj": _GPTJ,
+    "codegen": _GPTJ,
+    "bloom": {
+        **_EMBEDDED,
+        "attention_dropout": Key("attention_dropout", 0.0),
+        "residual_dropout": Key("hidden_dropout", 0.0),
+        "alibi": True,
+    },
+    "mpt": {**_EMBEDDED, "norm": "layer_weight", "alibi": True},
+    "falcon": {
+        "norm": "layer",
+        "tied": True,
+        "activation": "gelu",
+        "qkv_bias": Key("bias"),
+        "output_bias": Key("bias"),
+        "output_name": "dense",
+        "perceptron_bias": Key("bias"),
+        "attention_dropout": Key("attention_dropout", 0.0),
+        "residual_dropout": Key("hidden_dropout", 0.0),
+        "alibi": Key("alibi"),
+    },
     "mixtral": {"windows": ("all", None)},
     "qwen2_moe": {"qkv_bias": Key("qkv_bias", True), "windows": ("qwen", None)},
     "qwen3_moe": {"qkv_bias": _BIAS, "output_bias": _BIAS, "query_norm": "head", "windows": ("uses", None)},
@@ -358,7 +428,18 @@ STYLES: dict[str, dict[str, Any]] = {
 ALIASES = {"gemma3": "gemma3_text"}
 
 # Each head has keys and values of its own, whatever the config says.
-_UNGROUPED = ("deepseek_v2", "deepseek_v3", "gpt2", "gpt_neox", "opt")
+_UNGROUPED = (
+    *("bloom", "codegen", "deepseek_v2", "deepseek_v3", "gpt2", "gpt_neo", "gpt_neox", "gptj", "mpt", "opt"),
+)
+
+# Where the perceptron's width is not stated, it is four times the model's.
+_FOURFOLD = ("bloom", "codegen", "falcon", "gpt2", "gpt_bigcode", "gpt_neo", "gptj", "mpt")
+
+# Decoders with layers of their own (memlint.models.language.early), and those of them that know neither SDPA nor,
+# some of them, FlashAttention.
+EARLY = ("bloom", "codegen", "falcon", "gpt_neo", "gptj", "mpt")
+WITHOUT_SDPA = ("bloom", "codegen", "gpt_neo", "gptj", "mpt")
+WITHOUT_FLASH = ("bloom", "codegen", "mpt")
 
 # The same thing by other names (``attribute_map`` of the configuration classes).
 _NAMES = {
@@ -423,7 +504,7 @@ def hyperparameters(config: Mapping[str, Any]) -> Hyperparameters:
         windows=_windows(config, layers, *facts.get("windows", ("none", None))),
         rotary_dim=_rotary_dim(config, head_dim, style.get("rotary_dim")),
     )
-    if inner is None and model_type != "gpt2":
+    if inner is None and model_type not in _FOURFOLD:
         _number(config, "intermediate_size")
     for name in ("residual", "score_cap", "logit_cap"):
         if isinstance(style.get(name), Key):
@@ -435,16 +516,22 @@ def hyperparameters(config: Mapping[str, Any]) -> Hyperparameters:
     elif model_type == "stablelm":
         facts["residual"] = "parallel" if facts["residual"] else "pre"
         if config.get("qk_layernorm"):
-            raise UnknownModel("StableLM with qk_layernorm is not known")
+            facts["query_norm"] = "head_each"
     elif model_type == "gpt2":
         facts["positions"] = _number(config, "max_position_embeddings")
+        if config.get("bias") is False:  # nanoGPT's switch: neither products nor norms have one
+            facts.update(norm="layer_weight", qkv_bias=False, output_bias=False, perceptron_bias=False)
         if config.get("reorder_and_upcast_attn") or config.get("add_cross_attention"):
             raise UnknownModel("GPT-2 with reorder_and_upcast_attn or cross attention is not known")
     elif model_type == "opt":
         facts["positions"] = _number(config, "max_position_embeddings") + 2
-        before = config.get("do_layer_norm_before", True) and not config.get("_remove_final_layer_norm", False)
-        if not before or config.get("word_embed_proj_dim", width) != width:
-            raise UnknownModel("OPT with norms behind its blocks, or embeddings of another width, is not known")
+        before = config.get("do_layer_norm_before", True)
+        facts["residual"] = "flat" if before else "flat_post"
+        facts["final_norm"] = bool(before) and not config.get("_remove_final_layer_norm", False)
+        projected = config.get("word_embed_proj_dim") or width
+        facts["embedding_width"] = 0 if projected == width else projected
+    elif model_type in EARLY or model_type == "gpt_bigcode":
+        _early(config, model_type, facts)
     elif model_type == "cohere2":
         windows = facts["windows"]
         facts["unrotated"] = tuple(number for number in range(layers) if not windows or not windows[number])
@@ -501,6 +588,43 @@ def _windows(config: Mapping[str, Any], layers: int, kind: str, default: int | N
         every = config.get("sliding_window_pattern", config.get("_sliding_window_pattern", int(kind.split()[1])))
         return tuple(window if (number + 1) % every else 0 for number in range(layers))
     return ()
+
+
+def _early(config: Mapping[str, Any], model_type: str, facts: dict[str, Any]) -> None:
+    """Decoders whose configuration classes are unlike the others'."""
+    heads = facts["heads"]
+    if model_type in ("gpt_neo", "gptj", "codegen", "gpt_bigcode"):
+        facts["longest"] = _number(config, "max_position_embeddings")
+    if model_type in ("gpt_neo", "gpt_bigcode"):
+        facts["positions"] = facts["longest"]
+    if model_type in ("gptj", "codegen"):
+        facts["rotary_dim"] = config.get("rotary_dim", 64) or 0
+    elif model_type == "gpt_bigcode":
+        single = config.get("multi_query", True)
+        facts.update(key_value_heads=1 if single else heads, projection="one_key" if single else "by_head")
+        if config.get("add_cross_attention"):
+            raise UnknownModel("GPT-BigCode with cross attention is not known")
+    elif model_type == "bloom" and config.get("apply_residual_connection_post_layernorm"):
+        raise UnknownModel("BLOOM with residuals of normed states is not known")
+    elif model_type == "mpt":
+        attention = config.get("attn_config") or {}
+        facts["attention_dropout"] = attention.get("attn_pdrop") or 0.0
+        facts["clipped"] = bool(attention.get("clip_qkv"))
+        facts["longest"] = _number(config, "max_position_embeddings")
+        facts["intermediate"] = int(config.get("expansion_ratio") or 4) * facts["width"]
+    elif model_type == "falcon":
+        newer = bool(config.get("new_decoder_architecture", False))
+        parallel, norms = config.get("parallel_attn", True), config.get("num_ln_in_parallel_attn")
+        keys = config.get("num_kv_heads") or heads
+        if not newer:
+            keys = 1 if config.get("multi_query", True) else heads
+        facts.update(key_value_heads=keys, grouped=newer)
+        if not parallel:
+            facts["residual"] = "pre"
+        else:
+            facts["residual"] = "parallel_two" if newer and norms in (None, 2) else "parallel"
+        if newer and not parallel:
+            raise UnknownModel("Falcon's newer decoder without parallel attention is not known")
 
 
 def _unrotated(config: Mapping[str, Any], layers: int) -> tuple[int, ...]:

@@ -1,17 +1,18 @@
 """What follows the last hidden state: logits and cross entropy, whole, in chunks, or fused with the head's product.
 
 Sources: ``transformers`` 5.23 ``loss/loss_utils.py`` (``ForCausalLMLoss``); torchtune 0.6
-``modules/loss/ce_chunked_output_loss.py``; Liger-Kernel 0.8 ``ops/fused_linear_cross_entropy.py``.
+``modules/loss/ce_chunked_output_loss.py``; Liger-Kernel 0.8 ``ops/fused_linear_cross_entropy.py``; TRL 1.16
+``kernels/chunked_logprob.py``, ``trainer/utils.py`` (``add_fused_lm_head``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from memlint.meta import functional as F
-from memlint.meta.amp import to
+from memlint.meta.amp import lower, to
 from memlint.meta.autograd import Node, record, tracked
-from memlint.meta.tensor import Tensor, empty, float32, int64, state
+from memlint.meta.tensor import DType, Tensor, bool_, empty, float32, int32, int64, state
 
 CHUNKS = 8  # torchtune's ``num_output_chunks``
 
@@ -37,11 +38,22 @@ def chunked(x: Tensor, logits: Callable[[Tensor], Tensor], labels: Tensor, chunk
     """Logits chunk by chunk in the weights' dtype, then the cross entropy of one chunk at a time in fp32."""
     shifted = shifted_labels(labels)
     outputs = [logits(piece) for piece in F.chunk(x, chunks, 1)]
-    targets = [piece.reshape(-1) for piece in F.chunk(shifted, chunks, 1)]
+    return sum_of_pieces(outputs, F.chunk(shifted, chunks, 1))
+
+
+def of_piece(logits: Tensor, labels: Tensor) -> Tensor:
+    return F.cross_entropy(to(logits, float32), labels)
+
+
+def sum_of_pieces(
+    outputs: Sequence[Tensor], labels: Sequence[Tensor], compare: Callable[[Tensor, Tensor], Tensor] = of_piece
+) -> Tensor:
+    """The cross entropy of one piece of logits after the other, in fp32."""
+    targets = [piece.reshape(-1) for piece in labels]
     total = None
     for output, target in zip(outputs, targets):
         vocabulary = output.shape[-1]
-        loss = F.cross_entropy(to(output.reshape(-1, vocabulary), float32), target)
+        loss = compare(output.reshape(-1, vocabulary), target)
         total = loss if total is None else total + loss
     assert total is not None
     out: Tensor = total / 1.0
@@ -87,6 +99,36 @@ def fused(x: Tensor, head: Tensor, labels: Tensor) -> Tensor:
     return out
 
 
+def cut(x: Tensor, head: Tensor, labels: Tensor) -> Tensor:
+    """Cut cross entropy: tiles of logits never leave the chip, and backward makes the gradients of hidden states and
+    head, both in the hidden states' dtype. (``cut_cross_entropy`` 25.1: ``cce.py``, ``cce_backward.py``)"""
+    x = lower(x)
+    rows, width = x.shape[0] * x.shape[1], x.shape[2]
+    scored = x.shape[0] * (x.shape[1] - 1)
+    flat = x.reshape(rows, width)
+    asked = empty((scored,), int32)
+    normaliser = empty((scored,), float32)
+    mean_logits = empty((head.shape[0],), float32)
+    picked = empty((scored,), float32)
+    out = empty((), float32)
+    del picked
+    if tracked(flat, head):
+        a, b = (flat.shape, flat.dtype), (head.shape, head.dtype)
+        need_x, need_head = flat.requires_grad, head.requires_grad
+
+        def backward(g: Tensor) -> list[Tensor | None]:
+            order = empty((b[0][0],), int64)
+            gx = Tensor(*a)
+            gy = Tensor(b[0], a[1]) if need_head else None
+            del order
+            if gy is not None and b[1] is not a[1]:
+                gy = Tensor(*b)
+            return [gx if need_x else None, gy]
+
+        record(out, (flat, head), (flat, head, normaliser, labels, asked, mean_logits), backward)
+    return out
+
+
 def _liger_chunk(rows: int, x: Tensor, head: Tensor, plain: bool, trains: bool) -> None:
     """The temporaries of one chunk."""
     width, vocabulary = x.shape[1], head.shape[0]
@@ -105,6 +147,106 @@ def _liger_chunk(rows: int, x: Tensor, head: Tensor, plain: bool, trains: bool) 
         cast = empty((rows, width), compute) if x.dtype is not compute else None
         del cast
     del logits
+
+
+def tiled(x: Tensor, head: Tensor, bias: Tensor | None, labels: Tensor, tile: tuple[int, int]) -> Tensor:
+    """TRL's log-probabilities (B, S - 1): the head's product in tiles of ``tile`` = (tokens, rows of the vocabulary),
+    made again in backward. Every token counts as one that is asked for.
+
+    The gradients of hidden states and head are summed in fp32, each whole, before they get their own dtype.
+    """
+    batch, length, _ = x.shape
+    given = x[:, :-1]
+    mask = empty((batch, length - 1), bool_)
+    flat = _picked(given, mask)
+    targets = empty((batch * (length - 1),), int64)
+    found = _tiled(flat, head, bias, targets, tile)
+    del flat, targets
+    out = empty(mask.shape, float32)
+    filled = empty(mask.shape, float32)
+    if tracked(found):
+        count = found.shape
+        record(filled, (found,), (mask,), lambda g: (Tensor(count, float32),))
+    del out
+    return filled
+
+
+def _picked(x: Tensor, mask: Tensor) -> Tensor:
+    """``x[mask]`` where the mask is true everywhere: (B, S, W) -> (B * S, W)."""
+    shape, dtype = x.shape, x.dtype
+    count = shape[0] * shape[1]
+    places = empty((count, 2), int64)
+    out = empty((count, shape[2]), dtype)
+    del places
+    if tracked(x):
+
+        def backward(g: Tensor) -> tuple[Tensor]:
+            places = empty((count, 2), int64)
+            gradient = Tensor(shape, dtype)
+            del places
+            return (gradient,)
+
+        record(out, (x,), (mask,), backward)
+    return out
+
+
+def _tiled(x: Tensor, head: Tensor, bias: Tensor | None, targets: Tensor, tile: tuple[int, int]) -> Tensor:
+    rows = x.shape[0]
+    compute = state.autocast or x.dtype
+    statistics = [empty((rows,), float32) for _ in range(7)]
+    buffer = empty((min(rows, tile[0]), tile[1]), compute)
+    _tiles(x.shape, x.dtype, head.shape, head.dtype, compute, tile, False)
+    normaliser = empty((rows,), float32)
+    out = empty((rows,), float32)
+    entropy = empty((rows,), float32)
+    first = empty((rows,), bool_)
+    del statistics, buffer, first
+    if tracked(x, head):
+        a, b = (x.shape, x.dtype), (head.shape, head.dtype)
+        need_x, need_head = x.requires_grad, head.requires_grad
+
+        def backward(g: Tensor) -> list[Tensor | None]:
+            wide_x = Tensor(a[0], float32) if need_x else None
+            wide_head = Tensor(b[0], float32) if need_head else None
+            buffer = empty((min(rows, tile[0]), tile[1]), compute)
+            _tiles(a[0], a[1], b[0], b[1], compute, tile, True)
+            gx = wide_x if wide_x is None or a[1] is float32 else Tensor(*a)
+            gy = wide_head if wide_head is None or b[1] is float32 else Tensor(*b)
+            del buffer, wide_x, wide_head
+            return [gx, gy]
+
+        record(out, (x, head), (x, head, targets, normaliser, entropy), backward)
+    return out
+
+
+def _tiles(
+    rows: tuple[int, ...],
+    dtype: DType,
+    entries: tuple[int, ...],
+    head: DType,
+    compute: DType,
+    tile: tuple[int, int],
+    named: bool,
+) -> None:
+    """Casts of a tile's operands to the compute dtype; backward gives that of the head's piece a name, so the next one
+    is made beside it. One tile of full size stands for all of that size."""
+    piece = weights = None
+    if dtype is not compute:
+        piece = empty((min(rows[0], tile[0]), rows[1]), compute)
+    if head is not compute:
+        weights = empty((min(entries[0], tile[1]), entries[1]), compute)
+        if named and (entries[0] > tile[1] or rows[0] > tile[0]):
+            following = empty((min(entries[0], tile[1]), entries[1]), compute)
+            del following
+    del piece, weights
+
+
+def log_probabilities(logits: Tensor, labels: Tensor) -> Tensor:
+    """(B, S - 1) from whole logits (B, S, V) in fp32, of which the log-softmax is kept."""
+    rows = F.log_softmax(logits[:, :-1], -1)
+    picked = labels[:, 1:].contiguous().unsqueeze(-1)
+    out: Tensor = F.gather(rows, -1, picked).squeeze(-1)
+    return out
 
 
 def token_numbers(batch: int, length: int) -> Tensor:

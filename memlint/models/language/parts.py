@@ -73,6 +73,32 @@ class CohereNorm(Module):
         return to(x, dtype)
 
 
+class WeightNorm(Module):
+    """A layer norm without a bias."""
+
+    def __init__(self, width: int) -> None:
+        self.weight = parameter(width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.layer_norm(x, self.weight, None)
+
+
+class HeadNorms(Module):
+    """StableLM's: (B, h, S, d), each head through a norm of its own."""
+
+    def __init__(self, heads: int, head_dim: int) -> None:
+        self.norms = [WeightNorm(head_dim) for _ in range(heads)]
+
+    def forward(self, x: Tensor) -> Tensor:
+        heads = F.split(x, 1, 1)
+        return F.cat([norm(head) for norm, head in zip(self.norms, heads)], 1)
+
+
+class NoNorm(Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+
 class PlainNorm(Module):
     """OLMo's: a layer norm in fp32 without parameters."""
 
@@ -86,7 +112,8 @@ def norm(kind: str, width: int) -> Module:
         return LayerNorm(width)
     if kind == "plain":
         return PlainNorm()
-    kinds: dict[str, type[RootMeanSquare] | type[CohereNorm]] = {
+    kinds: dict[str, type[RootMeanSquare] | type[CohereNorm] | type[WeightNorm]] = {
+        "layer_weight": WeightNorm,
         "rms": RootMeanSquare,
         "rms_wide": WideRootMeanSquare,
         "gemma": GemmaNorm,
@@ -144,11 +171,12 @@ class Conv1D(Module):
 
     def __init__(self, inputs: int, outputs: int, bias: bool = True) -> None:
         self.weight = parameter(inputs, outputs)
-        self.bias = parameter(outputs)
+        self.bias = parameter(outputs) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
         shape = (*x.shape[:-1], self.weight.shape[1])
-        x = F.addmm(self.bias, x.view(-1, x.shape[-1]), self.weight)
+        x = x.view(-1, x.shape[-1])
+        x = F.mm(x, self.weight) if self.bias is None else F.addmm(self.bias, x, self.weight)
         out: Tensor = x.view(*shape)
         return out
 

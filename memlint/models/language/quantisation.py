@@ -232,9 +232,12 @@ def _unpacking_nf4(
     return backward
 
 
+QUANTISED = (Linear4bit, Linear8bit, LinearNF4)
+
+
 def dequantised(base: Module) -> Tensor:
     """The weight of a linear layer in full; itself where it is not quantised."""
-    if isinstance(base, (Linear4bit, Linear8bit, LinearNF4)):
+    if isinstance(base, QUANTISED):
         return base.dequantised()
     weight: Tensor = base.weight  # type: ignore[attr-defined]
     return weight
@@ -261,7 +264,20 @@ def widen(module: Module) -> None:
             label = state.tape.labels[value.storage.index]
             if label.component == "parameters":
                 saved, state.label = state.label, label
-                module.__dict__[name] = Tensor(value.shape, float32)
+                module.__dict__[name] = Tensor(value.shape, float32).requires_grad_(value.requires_grad)
                 state.label = saved
     for _, child in module.children():
         widen(child)
+
+
+# Parts of a model by the last name of their modules (the fact ``float32_parts``).
+PARTS = {"norms": ("norm", "ln_"), "embeddings": ("embed_tokens", "wte"), "head": ("lm_head",)}
+
+
+def widen_part(module: Module, part: str) -> None:
+    """Norms, embeddings or head in fp32."""
+    for name, child in module.children():
+        if any(word in name for word in PARTS.get(part, ())):
+            widen(child)
+        else:
+            widen_part(child, part)

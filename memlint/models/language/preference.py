@@ -1,0 +1,89 @@
+"""Preference and reinforcement methods: log-probabilities under the policy, and under a reference model that is a copy,
+the policy without its adapter, or was asked before.
+
+A pair's two answers are rows of one batch (``sequences_per_sample``). The policy goes first; the reference runs without
+gradients while the policy's graph is alive. Sources: TRL 1.16 ``trainer/dpo_trainer.py`` (``_compute_loss``),
+``trainer/grpo_trainer.py`` (there the reference is asked before the policy runs, with the samples).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from memlint.dialects.spec import TrainingSpec
+from memlint.meta import functional as F
+from memlint.meta.autograd import no_grad
+from memlint.meta.nn import Module
+from memlint.meta.tensor import DTYPES, Tensor
+from memlint.models.language.adapters import AdaptedExperts, AdaptedRouter, LoraEmbedding, LoraLinear, ScaledLinear
+from memlint.models.language.decoder import LanguageModel
+
+# Methods whose loss is of log-probabilities and not of a cross entropy.
+PAIRS = ("dpo", "ipo", "kto", "orpo", "simpo", "cpo")
+SAMPLED = ("grpo", "rloo", "ppo")
+
+
+def applies(spec: TrainingSpec) -> bool:
+    return spec.get("method", "sft") in (*PAIRS, *SAMPLED)
+
+
+def reference(spec: TrainingSpec, made: Callable[[Any], LanguageModel], dtype: Any) -> LanguageModel | None:
+    """A copy of the policy that does not train, where the run holds one."""
+    if spec.get("reference_model", "none") != "copy":
+        return None
+    model = made(DTYPES.get(spec.get("reference_dtype", ""), dtype))
+    model.freeze()
+    return model
+
+
+def loss(spec: TrainingSpec, policy: LanguageModel, copy: LanguageModel | None) -> Callable[[Any], Tensor]:
+    """(tokens, mask, labels) -> scalar."""
+    kind = spec.get("reference_model", "none")
+    sampled = spec.get("method") in SAMPLED
+    bare: list[Any] = [copy]
+
+    def asked(given: Any) -> Tensor | None:
+        if kind not in ("copy", "adapter_off"):
+            return None
+        if bare[0] is None:
+            bare[0] = without_adapters(policy)
+        with no_grad():
+            found = bare[0].log_probabilities(given.tokens, given.labels)
+            return found if sampled else F.sum(found, 1)
+
+    def of(given: Any) -> Tensor:
+        theirs = asked(given) if sampled else None
+        own = policy.log_probabilities(given.tokens, given.labels)
+        if sampled:  # per token: the ratio to what was sampled, and the distance to the reference
+            ratio = F.exp(own - theirs) if theirs is not None else F.exp(own)
+            return F.sum(ratio) / 1.0
+        summed = F.sum(own, 1)
+        theirs = asked(given)
+        margin = summed - theirs if theirs is not None else summed
+        return F.sum(F.neg(F.sigmoid(margin))) / 1.0
+
+    return of
+
+
+def without_adapters(model: Module) -> Any:
+    """The same tensors in modules of their own, with base layers where adapters were; nothing is checkpointed."""
+    bare: Module = object.__new__(type(model))
+    for name, value in model.__dict__.items():
+        if name == "prompt":
+            value = None
+        elif name == "checkpointed":
+            value = 0
+        elif isinstance(value, Module):
+            value = _bare(value)
+        elif isinstance(value, list) and value and isinstance(value[0], Module):
+            value = [_bare(item) for item in value]
+        if not (isinstance(name, str) and name.startswith("_")):
+            bare.__dict__[name] = value
+    return bare
+
+
+def _bare(module: Module) -> Module:
+    if isinstance(module, (LoraLinear, LoraEmbedding, ScaledLinear, AdaptedExperts, AdaptedRouter)):
+        return module.base_layer
+    return without_adapters(module)  # type: ignore[no-any-return]

@@ -1,0 +1,314 @@
+"""Vision transformers, as transformers' eager code computes them: to classify images, or as the eyes of a language
+model.
+
+    pixels -> patches -> layers of (norm, attention, add, norm, perceptron, add) -> norm -> logits
+
+Shapes: B images, N patches (and the tokens before them), W hidden width, h heads of d.
+Source: ``transformers`` 5.23, ``models/{vit,deit,dinov2,clip,siglip}``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from memlint.meta import functional as F
+from memlint.meta.amp import to
+from memlint.meta.checkpoint import checkpoint
+from memlint.meta.nn import Conv, Embedding, LayerNorm, Linear, Module, buffer, parameter
+from memlint.meta.tensor import Tensor, component, empty, float32, int64
+from memlint.models import UnknownModel
+from memlint.models.language.encoder import Attended, attend
+from memlint.models.language.parts import activation
+from memlint.named_tuple import NamedTuple
+
+
+class Tower(NamedTuple):
+    """Sizes, and the switches of the program.
+
+    image       (height, width) of what the table of positions is for
+    patch       (height, width)
+    first       tokens before the patches: the class's, and the teacher's (DeiT)
+    table       positions are a table that is looked up (CLIP, SigLIP), not a parameter that is added
+    layer_scale each block's result is multiplied by a vector (DINOv2)
+    gated       the perceptron has a gate (DINOv2-giant)
+    drop_path   share of images whose block is skipped
+    first_norm  a norm stands behind the embeddings, and patches have no bias (CLIP)
+    """
+
+    model_type: str
+    width: int
+    layers: int
+    heads: int
+    intermediate: int
+    image: tuple[int, int]
+    patch: tuple[int, int]
+    channels: int = 3
+    activation: str = "gelu"
+    dropout: float = 0.0
+    attention_dropout: float = 0.0
+    qkv_bias: bool = True
+    first: int = 1
+    table: bool = False
+    layer_scale: bool = False
+    gated: bool = False
+    drop_path: float = 0.0
+    first_norm: bool = False
+
+    @property
+    def patches(self) -> int:
+        return (self.image[0] // self.patch[0]) * (self.image[1] // self.patch[1])
+
+
+# model_type -> switches that differ from the defaults of Tower, and defaults of its configuration class.
+TOWERS: dict[str, dict[str, Any]] = {
+    "vit": {},
+    "deit": {"first": 2},
+    "dinov2": {"layer_scale": True},
+    "clip_vision_model": {"table": True, "first_norm": True, "activation": "quick_gelu"},
+    "siglip_vision_model": {"table": True, "first": 0, "activation": "gelu_pytorch_tanh"},
+}
+CLASSIFIERS = ("vit", "deit", "dinov2")
+
+
+def tower(config: Mapping[str, Any]) -> Tower:
+    """From the contents of a ``config.json``. Raises UnknownModel where the model type, or a size, is not known."""
+    model_type = config.get("model_type")
+    if not isinstance(model_type, str) or model_type not in TOWERS:
+        raise UnknownModel(f"vision models of type {model_type!r} are not known")
+    style = TOWERS[model_type]
+
+    def number(name: str) -> int:
+        found = config.get(name)
+        if not isinstance(found, int) or isinstance(found, bool) or found <= 0:
+            raise UnknownModel(f"config.json of model type {model_type!r} states no {name}")
+        return found
+
+    def pair(name: str) -> tuple[int, int]:
+        found = config.get(name)
+        if isinstance(found, (list, tuple)) and len(found) == 2:
+            return int(found[0]), int(found[1])
+        return (number(name),) * 2
+
+    width = number("hidden_size")
+    ratio = config.get("mlp_ratio", 4)
+    gated = model_type == "dinov2" and bool(config.get("use_swiglu_ffn", False))
+    if model_type == "dinov2":
+        inner = int(width * ratio)
+        if gated:
+            inner = (int(inner * 2 / 3) + 7) // 8 * 8
+    else:
+        inner = number("intermediate_size")
+    dropout = config.get("attention_dropout" if style.get("table") else "attention_probs_dropout_prob") or 0.0
+    return Tower(
+        model_type=model_type,
+        width=width,
+        layers=number("num_hidden_layers"),
+        heads=number("num_attention_heads"),
+        intermediate=inner,
+        image=pair("image_size"),
+        patch=pair("patch_size"),
+        channels=config.get("num_channels", 3),
+        activation=config.get("hidden_act") or style.get("activation", "gelu"),
+        dropout=0.0 if style.get("table") or model_type == "dinov2" else float(config.get("hidden_dropout_prob") or 0.0),
+        attention_dropout=float(dropout),
+        qkv_bias=bool(config.get("qkv_bias", True)),
+        first=style.get("first", 1),
+        table=style.get("table", False),
+        layer_scale=style.get("layer_scale", False),
+        gated=gated,
+        drop_path=float(config.get("drop_path_rate") or 0.0) if model_type == "dinov2" else 0.0,
+        first_norm=style.get("first_norm", False),
+    )
+
+
+class PatchEmbeddings(Module):
+    """Pixels (B, channels, height, width) -> (B, N, W)."""
+
+    def __init__(self, config: Tower) -> None:
+        width = config.width
+        self.config = config
+        self.projection = Conv(config.channels, width, config.patch, stride=config.patch, bias=not config.first_norm)
+        count = config.patches + config.first
+        if config.table:
+            self.class_embedding = parameter(width) if config.first else None
+            self.position_embedding: Embedding | None = Embedding(count, width)
+            self.position_ids = buffer(1, count, dtype=int64)
+        else:
+            self.cls_token = parameter(1, 1, width)
+            self.distillation_token = parameter(1, 1, width) if config.first == 2 else None
+            self.mask_token = parameter(1, width) if config.model_type == "dinov2" else None
+            self.position_embedding = None
+            self.position_embeddings = parameter(1, count, width)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        config = self.config
+        batch, _, height, width = pixels.shape
+        pixels = to(pixels, self.projection.weight.dtype)
+        x: Tensor = self.projection(pixels).flatten(2).transpose(1, 2)
+        if config.table:
+            if self.class_embedding is not None:
+                first = self.class_embedding.expand(batch, 1, -1)
+                x = F.cat((first, x), 1)
+            assert self.position_embedding is not None
+            return x + self.position_embedding(self.position_ids)
+        tokens = [self.cls_token.expand(batch, -1, -1)]
+        if self.distillation_token is not None:
+            tokens.append(self.distillation_token.expand(batch, -1, -1))
+        x = F.cat((*tokens, x), 1)
+        if (height, width) == config.image:
+            x = x + self.position_embeddings
+        else:
+            x = x + self.resized(height // config.patch[0], width // config.patch[1])
+        return F.dropout(x, config.dropout, self.training)
+
+    def resized(self, rows: int, columns: int) -> Tensor:
+        """Positions for images of another size."""
+        config = self.config
+        first = self.position_embeddings[:, : config.first]
+        rest = self.position_embeddings[:, config.first :]
+        side = config.image[0] // config.patch[0]
+        rest = rest.reshape(1, side, config.patches // side, config.width).permute(0, 3, 1, 2)
+        dtype = rest.dtype
+        rest = to(F.interpolate(to(rest, float32), rows, columns), dtype)
+        rest = rest.permute(0, 2, 3, 1).reshape(1, -1, config.width)
+        return F.cat((first, rest), 1)
+
+
+class TowerAttention(Module):
+    def __init__(self, config: Tower, kind: str) -> None:
+        width = config.width
+        self.kind, self.head_dim, self.dropout = kind, width // config.heads, config.attention_dropout
+        self.joined = config.first_norm  # CLIP makes all three before it tells their heads apart
+        self.q_proj = Linear(width, width, config.qkv_bias)
+        self.k_proj = Linear(width, width, config.qkv_bias)
+        self.v_proj = Linear(width, width, config.qkv_bias)
+        self.output_name = "out_proj" if config.table else "o_proj"
+        setattr(self, self.output_name, Linear(width, width))
+
+    def forward(self, x: Tensor) -> Attended:
+        shape = (*x.shape[:-1], -1, self.head_dim)
+        if self.joined:
+            query, key, value = self.q_proj(x), self.k_proj(x), self.v_proj(x)
+            query = query.view(*shape).transpose(1, 2)
+            key = key.view(*shape).transpose(1, 2)
+            value = value.view(*shape).transpose(1, 2)
+        else:
+            query = self.q_proj(x).view(*shape).transpose(1, 2)
+            key = self.k_proj(x).view(*shape).transpose(1, 2)
+            value = self.v_proj(x).view(*shape).transpose(1, 2)
+        dropout = self.dropout if self.training else 0.0
+        output, weights = attend(query, key, value, None, self.kind, dropout, wide=True)
+        output = output.reshape(*x.shape[:-1], -1).contiguous()
+        output = getattr(self, self.output_name)(output)
+        return output, weights
+
+
+class TowerPerceptron(Module):
+    def __init__(self, config: Tower) -> None:
+        self.gated = config.gated
+        self.function = activation("silu" if config.gated else config.activation)
+        width, inner = config.width, config.intermediate
+        names = ("gate_proj", "up_proj", "down_proj") if config.gated else ("fc1", "fc2")
+        for name in names[:-1]:
+            setattr(self, name, Linear(width, inner))
+        setattr(self, names[-1], Linear(inner, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor
+        if self.gated:
+            out = self.down_proj(self.function(self.gate_proj(x)) * self.up_proj(x))  # type: ignore[attr-defined]
+            return out
+        x = self.fc1(x)  # type: ignore[attr-defined]
+        x = self.function(x)
+        out = self.fc2(x)  # type: ignore[attr-defined]
+        return out
+
+
+class TowerLayer(Module):
+    replay_after = 1
+
+    def __init__(self, config: Tower, kind: str) -> None:
+        self.config = config
+        self.attention = TowerAttention(config, kind)
+        self.layernorm_before = LayerNorm(config.width)
+        self.layernorm_after = LayerNorm(config.width)
+        self.mlp = TowerPerceptron(config)
+        self.layer_scale1 = parameter(config.width) if config.layer_scale else None
+        self.layer_scale2 = parameter(config.width) if config.layer_scale else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        residual = x
+        x = self.layernorm_before(x)
+        x, weights = self.attention(x)
+        x = self.added(x, residual, self.layer_scale1)
+        residual = x
+        x = self.layernorm_after(x)
+        x = self.mlp(x)
+        x = self.added(x, residual, self.layer_scale2)
+        del weights
+        return x
+
+    def added(self, x: Tensor, residual: Tensor, scale: Tensor | None) -> Tensor:
+        config = self.config
+        if config.table:
+            return residual + x
+        if scale is not None:
+            x = x * scale
+        x = F.dropout(x, config.dropout, self.training)
+        return (self.drop_path(x) if config.drop_path and self.training else x) + residual
+
+    @staticmethod
+    def drop_path(x: Tensor) -> Tensor:
+        kept = empty((x.shape[0], *(1 for _ in x.shape[1:])), x.dtype)
+        return x / 1.0 * kept
+
+
+class VisionTower(Module):
+    """Pixels -> hidden states (B, N, W) before the last norm, or ``after`` that many of the layers."""
+
+    def __init__(self, config: Tower, kind: str, checkpointed: int, reentrant: bool) -> None:
+        self.checkpointed, self.reentrant = checkpointed, reentrant
+        self.embeddings = PatchEmbeddings(config)
+        self.pre_layrnorm = LayerNorm(config.width) if config.first_norm else None
+        self.layers = [TowerLayer(config, kind) for _ in range(config.layers)]
+        self.layernorm = LayerNorm(config.width)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        embedded = self.embeddings(pixels)
+        if self.pre_layrnorm is not None:
+            embedded = self.pre_layrnorm(embedded)
+        x: Tensor = embedded
+        for number, layer in enumerate(self.layers):
+            if self.checkpointed and number % self.checkpointed == 0:
+                x = checkpoint(layer, x, use_reentrant=self.reentrant)
+            else:
+                x = layer(x)
+        return x
+
+
+class ImageClassifier(Module):
+    """Pixels (B, channels, height, width) and labels (B,) -> mean cross entropy."""
+
+    def __init__(self, config: Tower, body: VisionTower, labels: int) -> None:
+        self.body, self.labels = body, labels
+        self.averages = config.model_type == "dinov2"
+        self.classifier = Linear(config.width * (2 if self.averages else 1), labels)
+
+    def forward(self, pixels: Tensor, labels: Tensor) -> Tensor:
+        loss, _ = self.run(pixels, labels)
+        return loss
+
+    def run(self, pixels: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Loss and logits (B, labels)."""
+        x = self.body(pixels)
+        x = self.body.layernorm(x)
+        with component("logits"):
+            pooled = x[:, 0]
+            if self.averages:
+                patches = x[:, 1:]
+                pooled = F.cat((pooled, F.mean(patches, 1)), 1)
+            logits = self.classifier(pooled)
+            if self.labels == 1:
+                return F.mse_loss(logits.view(-1), labels), logits
+            return F.cross_entropy(logits, labels), logits

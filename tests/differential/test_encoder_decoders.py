@@ -1,0 +1,118 @@
+"""Encoder-decoders: the static step against transformers' own code, traced with CUDA's semantics."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from transformers import AutoConfig, masking_utils
+
+from tests.differential.test_language_models import TOLERANCE, Setting, adamw, spec_of, values_known
+from tests.differential.training import Comparison, compare, in_meta, in_torch
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 1000,
+    "d_model": 128,
+    "encoder_layers": 3,
+    "encoder_attention_heads": 8,
+    "encoder_ffn_dim": 352,
+    "decoder_layers": 2,
+    "decoder_attention_heads": 4,
+    "decoder_ffn_dim": 256,
+    "max_position_embeddings": 256,
+    "encoder_layerdrop": 0.0,
+    "decoder_layerdrop": 0.0,
+}
+SOUND = {**SIZES, "num_mel_bins": 20, "max_source_positions": 60, "max_target_positions": 100, "pad_token_id": 0}
+DROPPING = {"dropout": 0.1, "attention_dropout": 0.1, "activation_dropout": 0.1}
+
+# A name of the case -> config.json of a small model; its model type is the name's first word.
+CONFIGS: dict[str, dict[str, Any]] = {
+    "bart": SIZES,
+    "bart with every dropout": {**SIZES, **DROPPING},
+    "mbart": SIZES,
+    "pegasus": SIZES,
+    "marian": {**SIZES, "decoder_vocab_size": 1000, "pad_token_id": 0},
+    "m2m_100": SIZES,
+    "whisper": SOUND,
+    "whisper with every dropout": {**SOUND, **DROPPING},
+}
+T5: dict[str, Any] = {
+    "vocab_size": 1000, "d_model": 128, "d_kv": 24, "d_ff": 352, "num_layers": 3, "num_decoder_layers": 4, "num_heads": 4,
+    "decoder_start_token_id": 0,
+}  # fmt: skip
+CONFIGS.update(
+    {
+        "t5": T5,
+        "t5 with a gate and a head of its own": {**T5, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
+        "mt5": T5,
+    }
+)
+TARGET = 40
+
+WAYS = {
+    "in fp32": Setting(),
+    "in bfloat16, padded": Setting(dtype="bfloat16", padded=True),
+    "under autocast with probabilities": Setting(autocast="float16", attention="eager", padded=True),
+    "under autocast with checkpointing": Setting(autocast="bfloat16", every=1),
+}
+
+
+def in_transformers(config: dict[str, Any], setting: Setting) -> SimpleNamespace:
+    """What tests.differential.training expects of a reference model."""
+    sound = config["model_type"] == "whisper"
+
+    def build_model(_: Any) -> Any:
+        made = AutoConfig.for_model(**config)
+        made.use_cache = False
+        kind = transformers.AutoModelForSpeechSeq2Seq if sound else transformers.AutoModelForSeq2SeqLM
+        model = kind.from_config(made, dtype=getattr(torch, setting.dtype), attn_implementation=setting.attention)
+        if not config.get("tie_word_embeddings", True):  # as its checkpoints have it
+            model.lm_head.weight = torch.nn.Parameter(torch.empty_like(model.lm_head.weight))
+        if setting.every:
+            model.activation_checkpointing_enable({"use_reentrant": setting.reentrant}, every_n_layers=setting.every)
+        return model.train()
+
+    def make_batch(_: Any) -> dict[str, torch.Tensor]:
+        labels = torch.zeros((setting.rows, TARGET), dtype=torch.int64)
+        if sound:
+            shape = (setting.rows, config["num_mel_bins"], 2 * config["max_source_positions"])
+            return {"input_features": torch.zeros(shape, dtype=getattr(torch, setting.dtype)), "labels": labels}
+        names = ("input_ids", "attention_mask")
+        return {
+            **{name: torch.zeros((setting.rows, setting.length), dtype=torch.int64) for name in names},
+            "labels": labels,
+        }
+
+    def training_loss(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        loss: torch.Tensor = model(**batch).loss
+        return loss
+
+    return SimpleNamespace(build_model=build_model, make_batch=make_batch, training_loss=training_loss)
+
+
+def run(monkeypatch: pytest.MonkeyPatch, name: str, setting: Setting) -> Comparison:
+    config = {"model_type": name.split()[0], **CONFIGS[name]}
+    given = {**setting.facts(config), "model_class": "seq2seq_lm", "target_length": TARGET}
+    ours = in_meta(spec_of(given))
+    # Fake tensors have no values that would say whether a row is padded, so transformers is told.
+    monkeypatch.setattr(masking_utils, "_ignore_bidirectional_mask_sdpa", lambda *_: not setting.padded)
+    # Nobody hands a mask for the output, so it is a causal one in any case.
+    with values_known(False):
+        reference = in_transformers(config, setting)
+        truth = in_torch(
+            reference, {}, adamw(setting.optimizer), setting.accumulation, autocast=setting.autocast or "float32"
+        )
+    return compare(f"{config} {setting}", ours, truth, setting.every > 0)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", CONFIGS)
+def test_each_encoder_decoder_takes_the_memory_that_transformers_takes(
+    name: str, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    comparison = run(monkeypatch, name, WAYS[way])
+    assert comparison.worst <= TOLERANCE, str(comparison)
