@@ -1,0 +1,1 @@
+"""Predictions held against published, measured peaks, beside what other estimators say."""
