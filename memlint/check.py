@@ -28,6 +28,7 @@ from memlint.settings import Allowance, Resolver, Settings, SettingsError, allow
 
 if TYPE_CHECKING:
     from memlint.dialects.spec import TrainingSpec
+    from memlint.models import Recording
     from memlint.profiles.measurement import Measurement
     from memlint.tape.estimate import Estimate
 
@@ -217,9 +218,10 @@ class _Checker:
         # A prediction that a new measurement is held against knows nothing of old ones.
         measured = self._measurements(path) if spec.family and self.lint and self.measure is None else ()
         known: dict[str, Any] = {"measurements": measured} if measured else {}
+        recordings: list[Recording] = []
         if spec.family and self.lint:
             try:
-                estimate = estimate_spec(spec, allowed.gpu, symbolic=self.formulas, **known)
+                estimate = estimate_spec(spec, allowed.gpu, self.formulas, recordings=recordings, **known)
             except _unknown_model() as error:
                 spec.unknown_reason = spec.unknown_reason or str(error)
             except Exception as error:
@@ -227,11 +229,16 @@ class _Checker:
                 spec.unknown_reason = "it failed with an internal error"
         judged: list[RuleInfo] = []
         if self.lint:
+
+            def totals(changed: TrainingSpec) -> Estimate:
+                same = recordings if _same_step(spec, changed) else None
+                return estimate_spec(changed, allowed.gpu, detailed=False, recordings=same, **known)
+
             run = Run(
                 spec,
                 estimate,
                 allowed.size_bytes,
-                lambda changed: estimate_spec(changed, allowed.gpu, detailed=False, **known),
+                totals,
                 _spell,
                 host_budget_bytes=allowed.host_bytes,
                 gpu=allowed.gpu,
@@ -376,17 +383,24 @@ def estimate_spec(
     symbolic: bool = False,
     detailed: bool = True,
     measurements: Sequence[Measurement] = (),
+    recordings: list[Recording] | None = None,
 ) -> Estimate:
     """The estimate of one run on a card ("" for none in particular). Raises models.UnknownModel.
 
     Without ``detailed`` it has totals only: what a what-if needs. ``measurements`` of its config narrow it.
+    ``recordings``: the recording of this very step, or a place to leave it for later.
     """
     from memlint import models
     from memlint.dialects.spec import ASSUMED
     from memlint.tape.allocator_conf import ConfError, parse_conf
     from memlint.tape.summary import estimate
 
-    recording = models.record(spec, symbolic=symbolic, named=detailed)
+    if recordings:
+        recording = recordings[0]
+    else:
+        recording = models.record(spec, symbolic=symbolic, named=detailed)
+        if recordings is not None and not symbolic:
+            recordings.append(recording)
     options: dict[str, Any] = {}
     if isinstance(spec.get("allocator_conf"), str):
         # What torch would reject is MEM602's to say; the figures are then those of the defaults.
@@ -422,6 +436,12 @@ def estimate_spec(
         upper=recording.upper,
         **options,
     )
+
+
+def _same_step(one: TrainingSpec, other: TrainingSpec) -> bool:
+    """Whether two runs allocate the same: they differ in how the allocator serves it, if at all."""
+    names = {*one.facts, *other.facts} - {"allocator_conf"}
+    return all(one.facts.get(name) == other.facts.get(name) for name in names)
 
 
 def saved_bytes(spec: TrainingSpec) -> int:

@@ -234,7 +234,8 @@ class Run:
         """How these facts are written in this family. Raises nothing; () where there is no key."""
         found: list[Edit] = []
         for name, value in changes.items():
-            found.extend(self._spell(self.spec, name, value))
+            # Two facts may be made of one key.
+            found.extend(edit for edit in self._spell(self.spec, name, value) if edit not in found)
         return tuple(found)
 
     def fix(self, title: str, safety: str, **changes: Any) -> Fix:
@@ -341,6 +342,7 @@ class Example(NamedTuple):
     path     a file below ``examples/`` when ``text`` is empty, else the name under which ``text`` is checked
     replace  (old, new) pairs applied to the example's text: what makes it an example of this rule
     expect   the text that the finding's span must select (invalid examples)
+    files    (name, old, new) of files beside it that are changed too
     """
 
     path: str
@@ -351,3 +353,5 @@ class Example(NamedTuple):
     host_budget: str = ""
     overrides: tuple[str, ...] = ()
     note: str = ""
+    gpu: str = ""
+    files: tuple[tuple[str, str, str], ...] = ()

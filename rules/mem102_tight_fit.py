@@ -45,7 +45,13 @@ class TightFit(Rule):
             f"may not fit: needs {format_bytes(run.estimate.device_bytes)} "
             f"({format_bytes(low)} to {format_bytes(high)}) of {format_bytes(run.budget_bytes)}"
         )
-        found = (levers.fused_optimizer, levers.fused_attention, levers.checkpointing, levers.smaller_batch)
+        found = (
+            levers.fused_optimizer,
+            levers.fused_attention,
+            levers.fused_loss,
+            levers.checkpointing,
+            levers.smaller_batch,
+        )
         yield self.finding(
             run, message, "micro_batch_size", size_bytes=high - run.budget_bytes, fixes=levers.fixes(run, *found)
         )

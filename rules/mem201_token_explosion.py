@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from memlint.dialects.spec import Fact
 from memlint.fixes import levers
-from memlint.plugin import DISPLAY, ERROR, Example, Finding, Fix, Rule, Run
+from memlint.plugin import ERROR, Example, Finding, Fix, Rule, Run
 from memlint.units import format_bytes
 
 
@@ -99,4 +99,4 @@ class TokenExplosion(Rule):
         if not others:
             return []
         largest = max(others, key=lambda fact: fact.value)
-        return levers.fix(run, levers.Lever(DISPLAY, {largest.name: largest.value // 2}))
+        return levers.fix(run, levers.fewer(run, largest.name, largest.value // 2))

@@ -38,10 +38,37 @@ class CheckpointingDisabled(Rule):
             replace=(("max_frames: null ", "max_frames: 50 "),),
             expect="use_gradient_checkpointing",
         ),
+        Example("language_models/sft_trl.yaml", expect="gradient_checkpointing"),
+        Example(
+            "language_models/lora_axolotl.yml",
+            replace=(("gradient_checkpointing: true", "gradient_checkpointing: false"),),
+            expect="gradient_checkpointing",
+        ),
+        Example(
+            "language_models/full_llamafactory.yaml",
+            replace=(("bf16: true", "bf16: true\ndisable_gradient_checkpointing: true"),),
+            expect="disable_gradient_checkpointing",
+        ),
+        Example(
+            "language_models/torchtune_llama3_1b.yaml",
+            replace=(("enable_activation_checkpointing: true", "enable_activation_checkpointing: false"),),
+            expect="enable_activation_checkpointing",
+        ),
+        Example(
+            "language_models/torchtitan_llama3_8b.toml",
+            replace=(('mode = "full"', 'mode = "none"'),),
+            expect="mode",
+        ),
+        Example(
+            "language_models/run_clm.sh",
+            replace=(("    --gradient_checkpointing true \\\n", ""),),
+            expect="run_clm.py",
+        ),
     )
     valid = (
         Example("video_llm/config.yaml"),
         Example("uni3d_dp/uni3d+dp_after.yaml"),
+        Example("language_models/torchtitan_llama3_8b.toml"),
     )
 
     def check(self, run: Run) -> Iterator[Finding]:

@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memlint.fixes import levers
-from memlint.plugin import DISPLAY, Example, Finding, Fix, Rule, Run
+from memlint.plugin import Example, Finding, Fix, Rule, Run
 from memlint.units import format_bytes
 
 
@@ -24,7 +24,7 @@ class LogitsDominate(Rule):
     A chunked or fused cross entropy, the loss over fewer tokens, or shorter sequences.
 
     ## Fix safety
-    Display for shorter sequences.
+    Unsafe for another loss: the same result up to rounding. Display for shorter sequences.
 
     ## References
     Wijmans et al., "Cut Your Losses in Large-Vocabulary Language Models", arXiv 2411.09009.
@@ -32,9 +32,14 @@ class LogitsDominate(Rule):
 
     code = "MEM206"
     name = "logits-dominate"
-    invalid = (Example("video_llm/config.yaml", expect="max_frames"),)
+    invalid = (
+        Example("video_llm/config.yaml", expect="max_frames"),
+        Example("language_models/full_llamafactory.yaml", expect="cutoff_len"),
+        Example("language_models/torchtune_llama3_1b.yaml", expect="max_seq_len"),
+    )
     valid = (
         Example("uni3d_dp/uni3d+dp.yaml"),
+        Example("language_models/sft_trl.yaml", note="TRL goes through the head in tiles"),
         Example(
             "video_llm/config.yaml", replace=(("max_frames: 100", "max_frames: 1"), ("batch_size: 4", "batch_size: 1"))
         ),
@@ -58,8 +63,9 @@ class LogitsDominate(Rule):
         yield self.finding(run, message, place, size_bytes=taken, fixes=self._fixes(run))
 
     def _fixes(self, run: Run) -> list[Fix]:
+        found = levers.fixes(run, levers.fused_loss)
         for name in ("sequence_length", "frames"):
             value = run.value(name)
             if isinstance(value, int) and value > 1 and run.can_set(name, value // 2):
-                return levers.fix(run, levers.Lever(DISPLAY, {name: value // 2}))
-        return []
+                return [*found, *levers.fix(run, levers.fewer(run, name, value // 2))]
+        return found

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from memlint.fixes.levers import HALF
 from memlint.plugin import INFO, Example, Finding, Rule, Run
 
 
@@ -9,7 +10,7 @@ class AutocastOverHalf(Rule):
     """autocast-over-half: mixed precision over weights that are 16 bits already.
 
     ## What it does
-    Fires when the weights are bfloat16 or float16 and mixed precision is switched on besides.
+    Fires when all weights, trained and frozen, are bfloat16 or float16 and mixed precision is switched on besides.
 
     ## Why it matters
     There is nothing left to cast down: it saves no memory, and what autocast computes in fp32 (norms, softmax, loss)
@@ -33,16 +34,43 @@ class AutocastOverHalf(Rule):
     severity = INFO
     facts = ("compute_dtype", "parameter_dtype")
     needs_estimate = False
-    invalid = (Example("video_llm/config.yaml", expect="use_mixed_precision"),)
-    valid = (Example("video_llm/config_before.yaml"),)
+    invalid = (
+        Example("video_llm/config.yaml", expect="use_mixed_precision"),
+        Example("language_models/sft_trl.yaml", expect="bf16"),
+    )
+    valid = (
+        Example("video_llm/config_before.yaml"),
+        Example(
+            "language_models/sft_trl.yaml",
+            replace=(("bf16: true", "bf16: true\nuse_peft: true\nlora_r: 16\nlora_target_modules: all-linear"),),
+            note="adapters are in fp32",
+        ),
+        Example("language_models/full_llamafactory.yaml", note="LLaMA-Factory loads fp32 weights with bf16"),
+        Example(
+            "language_models/lora_axolotl.yml",
+            replace=(
+                (
+                    "adapter: qlora\nload_in_4bit: true\nlora_r: 16\nlora_alpha: 32\nlora_dropout: 0.05\n"
+                    "lora_target_linear: true\n",
+                    "",
+                ),
+            ),
+            note="Axolotl's bf16 is the dtype of weights, and autocast besides",
+        ),
+    )
 
     def check(self, run: Run) -> Iterator[Finding]:
-        half = ("bfloat16", "float16")
-        if run.value("autocast") and run.value("parameter_dtype") in half:
-            weights = run.fact("parameter_dtype")
+        switch, weights = run.fact("autocast"), run.fact("parameter_dtype")
+        assert weights is not None
+        if switch is not None and switch.value and self._all_half(run):
+            if switch.key == weights.key:
+                return  # one key says both: the trainer goes over its half weights with autocast whatever it is told
             yield self.finding(
-                run,
-                f"mixed precision over {run.value('parameter_dtype')} weights saves nothing",
-                "autocast",
-                related=[weights] if weights is not None else [],
+                run, f"mixed precision over {weights.value} weights saves nothing", switch, related=[weights]
             )
+
+    def _all_half(self, run: Run) -> bool:
+        """Products with a weight in fp32, trained or frozen, are what autocast is for. Quantised ones have no dtype."""
+        stored = run.value("parameter_dtype")
+        frozen = stored if run.value("quantization.bits") else run.value("frozen_dtype", stored)
+        return stored in HALF and frozen in HALF

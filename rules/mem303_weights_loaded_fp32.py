@@ -39,21 +39,33 @@ class WeightsLoadedFp32(Rule):
         Example("video_llm/config_before.yaml", replace=(("max_frames: null ", "max_frames: 50 "),), expect="dtype"),
     )
     valid = (
+        Example("language_models/lora_axolotl.yml", note="only the adapters are in fp32"),
+        Example("language_models/train_fsdp.sh", note="FSDP keeps fp32 copies of what was loaded in bf16"),
         Example("video_llm/config.yaml"),
         Example("uni3d_dp/uni3d+dp.yaml"),
     )
 
     def check(self, run: Run) -> Iterator[Finding]:
-        if run.estimate is None or run.value("parameter_dtype") != "float32" or not run.value("pretrained"):
+        if run.estimate is None or not run.value("pretrained", True):
             return
-        if run.estimate.parameters < LARGE_PARAMETERS:
+        place = self._loaded(run)
+        if place is None or run.estimate.parameters < LARGE_PARAMETERS:
             return
         fixes = levers.fixes(run, levers.half_weights)
         taken = run.estimate.component_bytes("parameters")
         yield self.finding(
             run,
             f"{run.estimate.parameters / 1e9:.2f} billion weights in fp32 take {format_bytes(taken)}",
-            "parameter_dtype",
+            place,
             size_bytes=taken // 2,
             fixes=fixes,
         )
+
+    def _loaded(self, run: Run) -> str | None:
+        """The fact that says fp32 of weights as they were loaded: beside adapters, of the frozen ones. Shards under
+        mixed precision are fp32 copies whatever was loaded."""
+        sharded = run.value("parallelism.strategy") in ("fsdp1", "fsdp2", "zero")
+        if sharded and run.value("compute_dtype") in levers.HALF:
+            return None
+        name = "parameter_dtype" if run.value("tuning", "full") == "full" else "frozen_dtype"
+        return name if run.value(name) == "float32" and run.value("quantization.bits") is None else None

@@ -39,8 +39,21 @@ class OptimizerStatesDominate(Rule):
             replace=(("max_frames: 100", "max_frames: 1"), ("batch_size: 4", "batch_size: 1")),
             expect="optimizer",
         ),
+        Example(
+            "language_models/full_llamafactory.yaml",
+            replace=(("train_batch_size: 8", "train_batch_size: 1"), ("cutoff_len: 2048", "cutoff_len: 128")),
+            expect="optim",
+        ),
+        Example(
+            "language_models/torchtune_llama3_1b.yaml",
+            replace=(("max_seq_len: 4096", "max_seq_len: 256"), ("batch_size: 4", "batch_size: 1")),
+            expect="_component_",
+        ),
     )
-    valid = (Example("uni3d_dp/uni3d+dp.yaml"),)
+    valid = (
+        Example("uni3d_dp/uni3d+dp.yaml"),
+        Example("language_models/lora_axolotl.yml", note="those of adapters are small"),
+    )
 
     def check(self, run: Run) -> Iterator[Finding]:
         if run.estimate is None:

@@ -32,8 +32,27 @@ class ForeachStepPeak(Rule):
     code = "MEM305"
     name = "foreach-step-peak"
     facts = ("optimizer_implementation",)
-    invalid = (Example("uni3d_dp/uni3d+dp_after.yaml", expect="optimizer"),)
-    valid = (Example("uni3d_dp/uni3d+dp.yaml"),)
+    invalid = (
+        Example("uni3d_dp/uni3d+dp_after.yaml", expect="optimizer"),
+        Example(
+            "language_models/full_llamafactory.yaml",
+            replace=(
+                ("train_batch_size: 8", "train_batch_size: 1"),
+                ("accumulation_steps: 2", "accumulation_steps: 1"),
+                ("cutoff_len: 2048", "cutoff_len: 128"),
+            ),
+            expect="optim",
+        ),
+        Example(
+            "language_models/torchtune_llama3_1b.yaml",
+            replace=(("max_seq_len: 4096", "max_seq_len: 256"), ("batch_size: 4", "batch_size: 1")),
+            expect="_component_",
+        ),
+    )
+    valid = (
+        Example("uni3d_dp/uni3d+dp.yaml"),
+        Example("language_models/full_llamafactory.yaml"),
+    )
 
     def check(self, run: Run) -> Iterator[Finding]:
         if run.estimate is None or run.estimate.peak_phase != "optimizer_step":
@@ -44,11 +63,13 @@ class ForeachStepPeak(Rule):
         if not run.is_large(saved, NOTABLE_SHARE):
             return
         fixes = levers.fixes(run, levers.fused_optimizer)
+        switch = run.fact("optimizer_implementation")
+        place = switch if switch is not None and switch.key else "optimizer"  # what has no key follows from the other
         yield self.finding(
             run,
             f"the peak is the optimizer step: {run.value('optimizer_implementation')} temporaries cost "
             f"{format_bytes(saved)}",
-            "optimizer_implementation",
+            place,
             size_bytes=saved,
             related=[fact for fact in (run.fact("optimizer"),) if fact is not None],
             fixes=fixes,

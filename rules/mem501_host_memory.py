@@ -35,6 +35,7 @@ class HostMemory(Rule):
     code = "MEM501"
     name = "host-memory"
     facts = ("workers", "sample_bytes", "micro_batch_size")
+    needs_estimate = False
     invalid = (Example("uni3d_dp/uni3d+dp.yaml", host_budget="10MB", expect="num_workers"),)
     valid = (
         Example("uni3d_dp/uni3d+dp.yaml", host_budget="64GB"),

@@ -11,6 +11,7 @@ import pytest
 import memlint
 from memlint import rules_registry
 from memlint.plugin import Example, Finding, Rule
+from memlint.units import parse_size
 from tests.text import selected
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -57,6 +58,10 @@ def check_example(rule: type[Rule], example: Example, folder: Path) -> tuple[lis
         assert old in text, f"{example.path} does not hold {old!r}"
         text = text.replace(old, new)
     path.write_text(text, encoding="utf-8")
+    for name, old, new in example.files:
+        beside = (path.parent / name).read_text(encoding="utf-8")
+        assert old in beside, f"{name} does not hold {old!r}"
+        (path.parent / name).write_text(beside.replace(old, new), encoding="utf-8")
     options = {
         "select": [rule.code],
         "preview": True,
@@ -65,6 +70,8 @@ def check_example(rule: type[Rule], example: Example, folder: Path) -> tuple[lis
     }
     if example.budget:
         options["budget"] = example.budget
+    if example.gpu:
+        options["gpu"] = example.gpu
     if example.host_budget:
         options["host_budget"] = example.host_budget
     report = memlint.check(str(path), **options)
@@ -98,3 +105,80 @@ def test_a_rule_has_a_manual_page_and_examples(info: rules_registry.RuleInfo, ru
     if rule.code not in ELSEWHERE:
         assert rule.invalid, "a rule needs an example on which it fires"
         assert rule.valid, "a rule needs an example which it leaves alone"
+
+
+MEGATRON = """\
+torchrun --nproc_per_node 8 pretrain_gpt.py \\
+    --num-layers 24 --hidden-size 2048 --num-attention-heads 16 \\
+    --seq-length 2048 --max-position-embeddings 2048 \\
+    --micro-batch-size 1 --global-batch-size 256 --bf16 \\
+    --tokenizer-type GPT2BPETokenizer --vocab-size 50257 --lr 1e-4 --train-iters 100
+"""
+
+
+def findings_on(code: str, path: str, text: str, folder: Path, **options: str) -> list[Finding]:
+    """What one rule finds on a text."""
+    (folder / path).write_text(text, encoding="utf-8")
+    report = memlint.check(str(folder / path), select=[code], preview=True, isolated=True, **options)
+    assert not report.crashed
+    return [finding for run in report.runs for finding in run.findings]
+
+
+def test_replicated_states_of_megatron_are_sharded_by_its_own_option(tmp_path: Path) -> None:
+    [finding] = findings_on("MEM402", "train.sh", MEGATRON, tmp_path)
+    [fix] = finding.fixes
+    assert fix.title == "add --use-distributed-optimizer"
+    assert fix.saved_bytes is not None
+    # fp32 master weights and both moments, of which seven of eight parts go elsewhere
+    [run] = memlint.check(str(tmp_path / "train.sh"), isolated=True).runs
+    assert run.estimate is not None
+    assert fix.saved_bytes == pytest.approx(12 * run.estimate.parameters * 7 / 8, rel=0.15)
+
+
+def test_megatron_has_no_buckets_of_ddp_and_no_other_optimizers(tmp_path: Path) -> None:
+    assert findings_on("MEM401", "train.sh", MEGATRON, tmp_path) == []
+    [finding] = findings_on("MEM304", "train.sh", MEGATRON, tmp_path)
+    assert finding.fixes == ()
+
+
+@pytest.mark.parametrize(
+    ("gpu", "dtype", "said"),
+    [
+        ("t4", "bf16", [("error", "bf16")]),
+        ("t4", "fp16", [("warning", "fp16")]),
+        ("a100-80gb", "fp16", [("warning", "fp16")]),
+        ("a100-80gb", "bf16", []),
+    ],
+)
+def test_dtypes_that_a_card_or_a_checkpoint_does_not_stand(
+    gpu: str, dtype: str, said: list[tuple[str, str]], tmp_path: Path
+) -> None:
+    text = (EXAMPLES / "language_models/full_llamafactory.yaml").read_text(encoding="utf-8")
+    findings = findings_on("MEM310", "sft.yaml", text.replace("bf16: true", f"{dtype}: true"), tmp_path, gpu=gpu)
+    assert [(finding.severity, selected(finding.span)) for finding in findings] == said
+
+
+def test_a_plan_takes_log_probabilities_of_the_reference_before_training(tmp_path: Path) -> None:
+    text = (EXAMPLES / "language_models/dpo_trl.yaml").read_text(encoding="utf-8")
+    [finding] = findings_on("MEM101", "dpo.yaml", text, tmp_path, budget="16.4GB")
+    [fix] = finding.fixes
+    assert fix.title == "add precompute_ref_log_probs: true"
+    assert fix.fits
+
+
+def test_a_larger_batch_takes_its_accumulation_along_and_stops_where_that_ends(tmp_path: Path) -> None:
+    text = (EXAMPLES / "language_models/dpo_trl.yaml").read_text(encoding="utf-8")
+    [finding] = findings_on("MEM104", "dpo.yaml", text, tmp_path, budget="180GB")
+    [fix] = finding.fixes
+    assert fix.title == "per_device_train_batch_size 2 -> 16, gradient_accumulation_steps 8 -> 1"
+
+
+def test_an_offloaded_optimizer_is_counted_once_per_rank_of_a_machine(tmp_path: Path) -> None:
+    example = next(example for rule in RULES if rule[0].code == "MEM407" for example in rule[1].invalid)
+    rule = next(rule for info, rule in RULES if info.code == "MEM407")
+    [finding], path = check_example(rule, example, tmp_path)
+    [run] = memlint.check(str(path), isolated=True).runs
+    assert run.estimate is not None
+    # DeepSpeed: fp32 weights, both moments, and gradients in 16 or 32 bits, over four ranks of one machine
+    assert 12 <= 4 * run.estimate.host_bytes / run.estimate.parameters <= 16
+    assert finding.size_bytes == 4 * run.estimate.host_bytes - parse_size(example.host_budget)

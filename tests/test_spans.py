@@ -18,7 +18,7 @@ from tests.text import selected
 
 CONFIGS = sorted(
     str(path.relative_to(EXAMPLES))
-    for pattern in ("*/*.yaml", "*/config*.py", "*/*.sh")
+    for pattern in ("*/*.yaml", "*/*.yml", "*/*.toml", "*/config*.py", "*/*.sh")
     for path in EXAMPLES.glob(pattern)
     if path.name != "accelerate_config.yaml"
 )
@@ -48,7 +48,7 @@ def pieces(line: str, suffix: str) -> Iterator[tuple[int, str]]:
         for match in re.finditer(r"[^\s=\"'()]+", line):
             yield match.start() + 1, match.group()
         return
-    match = _ASSIGNMENT[suffix].fullmatch(line)
+    match = _ASSIGNMENT["yaml" if suffix == "yml" else suffix].fullmatch(line)
     if match is None:
         return
     for name in ("key", "value"):
@@ -110,7 +110,7 @@ def test_findings_of_the_examples(config: str, budget: str | None) -> None:
         assert_exact(finding)
         for span, message in finding.related:
             label = message.partition(":")[0]
-            bare = selected(span).lstrip("-")
+            bare = selected(span).strip('"').lstrip("-")
             assert bare == label.lstrip("-") or label.rpartition(".")[2].isdigit() or label.isupper(), message
 
 

@@ -98,6 +98,7 @@ _SHIPPED = {
     "gpt_oss_120b": Shipped("120b", 1, 8192, "FullAC"),
     "deepseek_v3_16b": Shipped("16B", 4, 4096, "SelectiveAC", 1, 8),
 }
+_OLD_DEGREES = ("data_parallel", "data_parallel_shard", "data_parallel_replicate", "tensor_parallel")
 _SCHEDULES = {"1f1b": "1f1b", "gpipe": "gpipe", "interleaved1f1b": "interleaved"}
 
 
@@ -115,6 +116,8 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
     found = named or _model(spec, name)
     _tokens(spec)
     chunked = python and str(lm.setting(spec, "loss_target") or "ChunkedLossWrapper").startswith("Chunked")
+    if python:
+        lm.put(spec, "implementation_version", "0.3", reason=f"{_PYTHON}: configs are functions of a registry")
     if chunked:
         origin = spec.fact(lm.HYPER + "loss_target")
         lm.put(spec, "loss", "chunked", origin, f"{_PYTHON}: ChunkedLossWrapper")
@@ -390,9 +393,14 @@ def _compiled(spec: TrainingSpec) -> None:
     old = spec.fact(lm.HYPER + "training_compile")
     if old is not None and truth(old.value):
         lm.put(spec, "compile", True, old)
+        # Degrees stood in this table until torchtitan compiled the loss too (components/loss.py).
+        if any(spec.root.get(f"training.{name}_degree") is not None for name in _OLD_DEGREES):
+            lm.put(spec, "compile_loss", False, reason="torchtitan: its loss is compiled since 2025-03")
     elif switch is not None:
         on = truth(switch.value) and (not isinstance(parts, list) or "model" in parts)
         lm.put(spec, "compile", on, switch)
+        if isinstance(parts, list):
+            lm.put(spec, "compile_loss", truth(switch.value) and "loss" in parts, switch)
 
 
 def _evaluation(spec: TrainingSpec) -> None:

@@ -12,13 +12,25 @@ from typing import Any
 from memlint.models import UnknownModel
 from memlint.named_tuple import NamedTuple
 from memlint.plugin import DISPLAY, SAFE, UNSAFE, Fix, Run
+from memlint.tape.estimate import FITS
 
 HALF = ("bfloat16", "float16")
 
 
+# Libraries whose optimizers a trainer cannot exchange for another by its name.
+OWN_OPTIMIZERS = ("deepspeed", "megatron")
+
+# DeepSpeed's own size of the bucket that ZeRO-3 fetches ahead (deepspeed/runtime/zero/config.py), in elements: what its
+# other buckets, ten times as large, may shrink to before messages become short.
+SMALL_BUCKET_ELEMENTS = 50_000_000
+
+
 class Lever(NamedTuple):
+    """``changes`` are written; ``implied`` are facts that follow from them, and have no key of their own."""
+
     safety: str
     changes: dict[str, Any]
+    implied: dict[str, Any] = {}  # noqa: RUF012
 
 
 def _first_settable(run: Run, name: str, values: tuple[Any, ...]) -> Any:
@@ -42,6 +54,14 @@ def fused_attention(run: Run) -> Lever | None:
     return None if value is None else Lever(UNSAFE, {"attention": value})
 
 
+def fused_loss(run: Run) -> Lever | None:
+    """A loss that never holds the logits of all tokens, nor their gradients."""
+    if run.value("loss", "full") != "full":
+        return None
+    value = _first_settable(run, "loss", ("fused", "chunked"))
+    return None if value is None else Lever(UNSAFE, {"loss": value})
+
+
 def checkpointing(run: Run) -> Lever | None:
     """Recompute activations instead of keeping them."""
     if run.value("checkpointing") in (None, "full"):
@@ -61,7 +81,12 @@ def mixed_precision(run: Run) -> Lever | None:
 
 
 def half_weights(run: Run) -> Lever | None:
-    """Weights, and with them gradients and optimizer states, in bfloat16."""
+    """Weights, and with them gradients and optimizer states, in bfloat16; beside adapters, the frozen ones."""
+    if run.value("tuning", "full") != "full":
+        loaded = run.value("frozen_dtype") == "float32" and run.value("quantization.bits") is None
+        if not loaded or not run.can_set("frozen_dtype", "bfloat16"):
+            return None
+        return Lever(UNSAFE, {"frozen_dtype": "bfloat16"})
     if run.value("parameter_dtype") != "float32" or not run.can_set("parameter_dtype", "bfloat16"):
         return None
     return Lever(UNSAFE, {"parameter_dtype": "bfloat16"})
@@ -69,7 +94,7 @@ def half_weights(run: Run) -> Lever | None:
 
 def small_optimizer(run: Run) -> Lever | None:
     """States in one byte each, or factored."""
-    if run.value("optimizer") not in ("adamw", "adam"):
+    if run.value("optimizer") not in ("adamw", "adam") or run.value("optimizer_library", "torch") in OWN_OPTIMIZERS:
         return None
     named, switch = run.fact("optimizer"), run.fact("optimizer_implementation")
     if switch is not None and switch.node is not None and (named is None or switch.node is not named.node):
@@ -78,11 +103,67 @@ def small_optimizer(run: Run) -> Lever | None:
     return None if value is None else Lever(UNSAFE, {"optimizer": value})
 
 
+def bucket_views(run: Run) -> Lever | None:
+    """Gradients that are views of the buckets in which they are reduced."""
+    name = "parallelism.gradient_as_bucket_view"
+    if run.value("parallelism.strategy") != "ddp" or run.value(name) or not run.can_set(name, True):
+        return None
+    return Lever(SAFE, {name: True})
+
+
+def sharded_states(run: Run) -> Lever | None:
+    """Gradients and optimizer states in shards, or at least the latter, where a stage can be written."""
+    stage = _first_settable(run, "parallelism.zero_stage", (2, 1))
+    if run.value("parallelism.strategy") != "ddp" or stage is None:
+        return None
+    return Lever(UNSAFE, {"parallelism.zero_stage": stage}, {"parallelism.strategy": "zero"})
+
+
+def smaller_buckets(run: Run, settable: bool = True) -> Lever | None:
+    """ZeRO's buckets at a tenth of their default; without ``settable``, also those that have no key here."""
+    from memlint.models.parallel import REDUCE_BUCKET
+
+    changes = {}
+    fetches = "prefetch" if run.value("parallelism.zero_stage") == 3 else "gather"  # the other bucket is not in use
+    for name, default in (("reduce", REDUCE_BUCKET), (fetches, 0)):
+        fact = f"parallelism.{name}_bucket_elements"
+        size = run.value(fact, default)
+        if not isinstance(size, (int, float)) or size <= SMALL_BUCKET_ELEMENTS:
+            continue
+        if not settable or run.can_set(fact, SMALL_BUCKET_ELEMENTS):
+            changes[fact] = SMALL_BUCKET_ELEMENTS
+    return Lever(SAFE, changes) if changes else None
+
+
+# Switches that compute a reference's log-probabilities before training, by the name of what they set.
+_PRECOMPUTED = ("hyperparameters.precompute_ref_log_probs",)
+
+
+def precomputed_reference(run: Run) -> Lever | None:
+    """Log-probabilities of the reference from before training, in place of a copy of the weights."""
+    if run.value("reference_model") != "copy":
+        return None
+    name = next((name for name in _PRECOMPUTED if run.can_set(name, True)), None)
+    return None if name is None else Lever(UNSAFE, {name: True}, {"reference_model": "precomputed"})
+
+
 def no_ema(run: Run) -> Lever | None:
     """Without the second copy of the weights."""
     if not run.value("ema") or not run.can_set("ema", False):
         return None
     return Lever(DISPLAY, {"ema": False})
+
+
+def fewer(run: Run, name: str, value: int) -> Lever:
+    """A smaller size of the input, with the sizes that the family makes of the same key."""
+    stated = run.fact(name)
+    implied = {}
+    for other in ("evaluation_sequence_length",):
+        fact = run.fact(other)
+        same = fact is not None and stated is not None and fact.key == stated.key and fact.value == stated.value
+        if name == "sequence_length" and same:
+            implied[other] = value
+    return Lever(DISPLAY, {name: value}, implied)
 
 
 def frozen_encoder(run: Run) -> Lever | None:
@@ -99,12 +180,16 @@ def batch_changes(run: Run, batch: int) -> dict[str, Any]:
     steps = run.value("gradient_accumulation_steps")
     if isinstance(steps, int) and old % batch == 0:
         more = steps * (old // batch)
-        whole, counted = run.fact("global_batch_size"), run.fact("gradient_accumulation_steps")
-        # Where the global batch is what the config states, accumulation follows without a key of its own.
-        follows = whole is not None and counted is not None and bool(whole.key) and whole.key == counted.key
-        if follows or run.can_set("gradient_accumulation_steps", more):
+        if _can_accumulate(run, more):
             changes["gradient_accumulation_steps"] = more
     return changes
+
+
+def _can_accumulate(run: Run, steps: int) -> bool:
+    """Whether the family has a key for it, or it follows from the global batch that the config states."""
+    whole, counted = run.fact("global_batch_size"), run.fact("gradient_accumulation_steps")
+    follows = whole is not None and counted is not None and bool(whole.key) and whole.key == counted.key
+    return follows or run.can_set("gradient_accumulation_steps", steps)
 
 
 def with_evaluation(run: Run, changes: dict[str, Any]) -> dict[str, Any]:
@@ -116,6 +201,25 @@ def with_evaluation(run: Run, changes: dict[str, Any]) -> dict[str, Any]:
     if not run.can_set("evaluation_batch_size", batch):
         return changes
     return {**changes, "evaluation_batch_size": batch}
+
+
+def larger_batch(run: Run) -> dict[str, Any]:
+    """The largest doubling of the micro batch whose estimate surely fits the budget, with as much less accumulation
+    where that divides; {} where none fits."""
+    assert run.budget_bytes is not None
+    best: dict[str, Any] = {}
+    old, steps = run.value("micro_batch_size"), run.value("gradient_accumulation_steps")
+    factor = 2
+    while True:
+        changes: dict[str, Any] = {"micro_batch_size": old * factor}
+        if isinstance(steps, int) and steps > 1:
+            if steps % factor or not _can_accumulate(run, steps // factor):
+                return best
+            changes["gradient_accumulation_steps"] = steps // factor
+        if run.what_if(**changes).verdict(run.budget_bytes) != FITS:
+            return best
+        best = changes
+        factor *= 2
 
 
 def smaller_batch(run: Run) -> Lever | None:
@@ -158,11 +262,16 @@ def _shrink(run: Run, changes: dict[str, Any]) -> tuple[dict[str, Any], int]:
 # From the least to the most intrusive: what is learned changes only with the last ones.
 LADDER: tuple[Callable[[Run], Lever | None], ...] = (
     fused_optimizer,
+    bucket_views,
+    smaller_buckets,
     fused_attention,
+    fused_loss,
     checkpointing,
+    precomputed_reference,
     mixed_precision,
     small_optimizer,
     half_weights,
+    sharded_states,
     smaller_batch,
     no_ema,
     frozen_encoder,
@@ -200,7 +309,7 @@ def fix(run: Run, lever: Lever | None) -> list[Fix]:
     """The lever as a fix, in a list; [] where there is none or it saves nothing."""
     if lever is None:
         return []
-    found = run.fix(describe(run, lever.changes), lever.safety, **lever.changes)
+    found = run.fix(describe(run, lever.changes), lever.safety, **lever.changes, **lever.implied)
     return [found] if found.saved_bytes is None or found.saved_bytes > 0 else []
 
 
@@ -214,6 +323,7 @@ def plan(run: Run) -> Fix | None:
     if run.budget_bytes is None or run.estimate is None:
         return None
     changes: dict[str, Any] = {}
+    implied: set[str] = set()
     safety = SAFE
     before = run.estimate.device_bytes
     for rung in LADDER:
@@ -222,18 +332,24 @@ def plan(run: Run) -> Fix | None:
                 changes, before = _shrink(run, changes)
                 safety = DISPLAY
                 if before <= run.budget_bytes:
-                    return run.fix(describe(run, changes), safety, **changes)
+                    return _planned(run, changes, implied, safety)
             continue
         lever = rung(run)
         if lever is None:
             continue
-        tried = {**changes, **lever.changes}
+        tried = {**changes, **lever.changes, **lever.implied}
         if rung is small_optimizer:
             tried.pop("optimizer_implementation", None)  # torch's own switch, which other optimizers do not have
         after = run.what_if(**tried).device_bytes
         if after < before:
             changes, before = tried, after
+            implied.update(lever.implied)
             safety = max(safety, lever.safety, key=(SAFE, UNSAFE, DISPLAY).index)
             if after <= run.budget_bytes:
-                return run.fix(describe(run, changes), safety, **changes)
+                return _planned(run, changes, implied, safety)
     return None
+
+
+def _planned(run: Run, changes: dict[str, Any], implied: set[str], safety: str) -> Fix:
+    written = {name: value for name, value in changes.items() if name not in implied}
+    return run.fix(describe(run, written), safety, **changes)

@@ -592,14 +592,11 @@ def _attention_math(
 
 
 def _aligned_mask(mask: Tensor, query: Tensor, key: Tensor) -> Tensor:
-    """preprocess_mask: the memory-efficient kernel wants rows of the mask aligned to 16 elements."""
-    mask = mask.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
+    """preprocess_mask: the memory-efficient kernel wants steps of 8 elements between the mask's rows."""
     length = mask.shape[-1]
-    if length % 16:
-        return torch.nn.functional.pad(mask, (0, 16 - length % 16))[..., :length]
-    if any(stride % 16 for stride in mask.stride()[:3]):
-        return mask.contiguous()
-    return mask
+    if mask.stride(-1) != 1 or any(stride % 8 for stride in mask.stride()[:-1]):
+        mask = torch.nn.functional.pad(mask, (0, 8 - length % 8))[..., :length]
+    return mask.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
 
 
 _COMPOSITES: dict[str, Any] = {

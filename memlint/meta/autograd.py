@@ -92,8 +92,7 @@ def record(
     storages = tuple(kept)
     outs = (out,) if isinstance(out, Tensor) else tuple(out)
     if state.fusing:
-        storages = origins(storages)
-        _derive(outs, origins([x.storage for x in inputs if x is not None]))
+        _derive(outs, [x.storage for x in inputs if x is not None])
     node = Node(backward, edges, storages, len(outs))
     for number, tensor in enumerate(outs):
         tensor.node = node
@@ -102,15 +101,17 @@ def record(
     if state.frame is not None and storages:
         state.frame.pack(node, outs)
     elif state.offload is not None and storages:
+        if state.fusing:
+            node.saved = origins(storages)
         state.offload.pack(node)
 
 
-def _derive(outs: Sequence[Grad], sources: tuple[Storage, ...]) -> None:
+def _derive(outs: Sequence[Grad], sources: Sequence[Storage]) -> None:
     """Results that are not in memory can be made from ``sources``."""
     for x in outs:
         if x is not None and type(x.storage) is Deferred and x.storage.index < 0:
-            old = x.storage.sources
-            x.storage.sources = origins((*old, *sources)) if old else sources
+            own = x.storage
+            own.sources = (*own.sources, *[source for source in sources if source is not own])
 
 
 @contextmanager
@@ -154,7 +155,8 @@ def _accumulate_leaf(leaf: Tensor, results: list[Grad], position: int) -> None:
     state.fusing = fusing
     old = state.tape.labels[leaf.storage.index]
     if old.component in TRAINED:
-        relabel(grad.storage, Label("gradients", old.module, old.name))
+        if grad.storage is not state.bucket:
+            relabel(grad.storage, Label("gradients", old.module, old.name))
         if state.bucket is not None:
             leaf.grad = Tensor(leaf.shape, leaf.dtype, state.bucket)
         if state.updated is not None:
@@ -169,11 +171,11 @@ def _merge(slots: list[Grad], number: int, new: Tensor) -> None:
     packed = held.strides is None or is_dense(held.shape, held.strides)
     if ACCUMULATE_IN_PLACE and sole and packed and not held.is_view:
         if state.fusing:
-            _derive((held,), origins((held.storage, new.storage)))
+            _derive((held,), (new.storage,))
         return
     slots[number] = Tensor(held.shape, held.dtype)
     if state.fusing:
-        _derive((slots[number],), origins((held.storage, new.storage)))
+        _derive((slots[number],), (held.storage, new.storage))
 
 
 def backward(root: Tensor, grad: Tensor | None = None) -> None:
@@ -300,7 +302,7 @@ def _call_compiled(node: Node) -> list[Grad]:
             if gradient is not None:
                 stored(gradient)
         return _call(node)
-    sources = origins([*[x.storage for x in buffer if x is not None], *node.saved])
+    sources = [*[x.storage for x in buffer if x is not None], *node.saved]
     del buffer
     state.fusing = True
     results = _call(node)
@@ -347,7 +349,7 @@ def saved_storages(root: Tensor) -> dict[int, int]:
     frames = set()
     while stack:
         node = stack.pop()
-        for storage in node.saved:
+        for storage in origins(node.saved) if state.compiled else node.saved:
             found[storage.index] = storage.nbytes
         if node.joined:
             found.update(node.own_saved())  # type: ignore[attr-defined]

@@ -332,15 +332,11 @@ def div(x: Tensor, y: Tensor | float) -> Tensor:
     return out
 
 
-def mul_(x: Tensor, y: float) -> Tensor:
-    """In place, by a number: no allocation, and nothing is kept."""
-    return _elementwise(x, "nothing", inplace=True)
-
-
 def div_(x: Tensor, y: Tensor | float) -> Tensor:
-    """In place, by a tensor of its dtype: the result shares x's storage, whose former value backward asks for."""
+    """In place: the result shares x's storage. Of a tensor of its dtype backward asks for x's former value, of a number
+    for nothing."""
     if not isinstance(y, Tensor):
-        return mul_(x, y)
+        return _elementwise(x, "nothing", inplace=True)
     kinds = _kind(x), _kind(y)
     before = empty_like(x) if tracked(x, y) and kinds[1] else None
     out = x.alias(x.shape, x.strides)
@@ -406,6 +402,19 @@ def masked_fill(x: Tensor, mask: Tensor) -> Tensor:
     if tracked(x):
         a = (x.shape, x.dtype)
         record(out, (x,), (mask,), lambda g: (_reduce(empty_like(g), *a),))
+    return out
+
+
+def masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
+    """Entries of x where the mask is True come from the source, one after the other. Keeps the mask."""
+    out = Tensor(x.shape, x.dtype)
+    if tracked(x, source):
+        kinds = _kind(x), _kind(source)
+
+        def backward(g: Tensor) -> list[Tensor | None]:
+            return [empty_like(g) if kinds[0] else None, Tensor(kinds[1][0], g.dtype) if kinds[1] else None]
+
+        record(out, (x, source), (mask,), backward)
     return out
 
 
@@ -1075,10 +1084,10 @@ def scaled_dot_product_attention(
     causal: bool = False,
     grouped: bool = True,
 ) -> Tensor:
-    """(batch, heads, tokens, width); fewer heads of k and v: grouped queries, unless ``grouped`` is False, when a single
-    one serves all as any dimension of 1 does, which no fused kernel knows. ``backend``: flash, efficient or math;
-    "" is what CUDA takes on an Ampere or newer card. The fused ones keep q, k, v, the output and one number per row.
-    ``mask``: True where attended, or a number added to the score.
+    """(batch, heads, tokens, width); fewer heads of k and v: grouped queries, unless ``grouped`` is False, when a
+    single one serves all as any dimension of 1 does, which no fused kernel knows. ``backend``: flash, efficient or
+    math; "" is what CUDA takes on an Ampere or newer card. The fused ones keep q, k, v, the output and one number per
+    row. ``mask``: True where attended, or a number added to the score.
     (native/transformers/attention.cpp)"""
     if mask is not None:
         mask = lower(mask)
@@ -1138,12 +1147,11 @@ def _additive_mask(shape: Shape, dtype: DType) -> Tensor:
 
 
 def _aligned_mask(mask: Tensor, q: Tensor, k: Tensor) -> Tensor:
-    """The memory-efficient kernel wants rows of the mask aligned to 16 elements."""
-    mask = expand(mask, q.shape[0], q.shape[1], q.shape[2], k.shape[2])
-    over = mask.shape[-1] % 16
-    if over:
-        return narrow(pad(mask, 0, 16 - over), -1, mask.shape[-1])
-    return contiguous(mask) if any(step % 16 for step in mask.full_strides()[:3]) else mask
+    """preprocess_mask: the memory-efficient kernel wants steps of 8 elements between the mask's rows; what it is padded
+    to is not yet spread over the heads."""
+    if mask.full_strides()[-1] != 1 or any(step % 8 for step in mask.full_strides()[:-1]):
+        mask = narrow(pad(mask, 0, 8 - mask.shape[-1] % 8), -1, mask.shape[-1])
+    return expand(mask, q.shape[0], q.shape[1], q.shape[2], k.shape[2])
 
 
 def _attention_math(

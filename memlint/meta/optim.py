@@ -333,6 +333,15 @@ class BitsAndBytes(Optimizer):
         """One kernel per parameter."""
 
 
+class Lamb(BitsAndBytes):
+    """And the norm of each parameter's update."""
+
+    def _allocate(self, parameter: Tensor) -> None:
+        super()._allocate(parameter)
+        self._label(parameter, "norm of the update")
+        self.state.append(Tensor((1,), float32))
+
+
 class AdamW8bit(BitsAndBytes):
     eight_bits = True
 
@@ -540,7 +549,7 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {
     "adam deepspeed": PlainAdam,
     "adamw bitsandbytes": BitsAndBytes,
     "adam bitsandbytes": BitsAndBytes,
-    "lamb bitsandbytes": BitsAndBytes,
+    "lamb bitsandbytes": Lamb,
     "lion bitsandbytes": OneStateBitsAndBytes,
     "rmsprop bitsandbytes": OneStateBitsAndBytes,
     "adagrad bitsandbytes": OneStateBitsAndBytes,

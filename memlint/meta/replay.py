@@ -24,6 +24,7 @@ from memlint.meta import autograd
 from memlint.meta.autograd import Node
 from memlint.meta.tape import Label, Tape
 from memlint.meta.tensor import DType, Storage, Tensor, is_dense, state
+from memlint.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from memlint.meta.nn import Module
@@ -272,6 +273,7 @@ def _key(
         None if autocast is None else autocast.name,
         casts,
         state.default_dtype.name,
+        state.softmax_keeps_input,
         label.component,
         bool(module.path),
         bool(label.module),
@@ -300,7 +302,7 @@ def call(module: Module, args: tuple[Any, ...]) -> Any:
         return module.forward(*args)
     template = _templates.get(key, _MISSING)
     if type(template) is Template:
-        return _replay(template, structure, tensors)
+        return _replay(template, module, structure, tensors)
     if template is None:
         return module.forward(*args)
     return _capture(key, module, args, structure, tensors)
@@ -481,7 +483,7 @@ def _join(template: Template, tensors: list[Tensor]) -> None:
         or out.storage >= len(template.alive)
         or template.casts
         or template.needs_casts
-        or state.frame is not None
+        or (state.frame is not None and all(node[-1] < 0 for node in template.nodes))  # nothing holds the frame
         or any(x.requires_grad and x.node is None for x in tensors)
     ):
         return
@@ -619,10 +621,17 @@ def _write(template: Template, structure: _Structure) -> list[Label]:
     return distinct
 
 
-def _nodes(template: Template, pool: list[Storage], edges: list[Any], labels: list[Label], first: int) -> list[Node]:
-    """The nodes, oldest first. ``edges`` grows by theirs."""
+def _nodes(
+    template: Template,
+    pool: list[Storage],
+    edges: list[Any],
+    labels: list[Label],
+    first: int,
+    frame: Any,
+    packed: int,
+) -> list[Node]:
+    """The nodes, oldest first. ``edges`` grows by theirs. ``frame``: whose slots they have, from ``packed`` on."""
     nodes: list[Node] = []
-    frame = state.frame
     for backward, targets, saved, outputs, label, sequence, slot in template.nodes:
         node = _new_node(Node)
         node.backward = backward
@@ -636,7 +645,7 @@ def _nodes(template: Template, pool: list[Storage], edges: list[Any], labels: li
         node.slot = 0
         if slot >= 0:
             node.frame = frame
-            node.slot = frame.count + slot
+            node.slot = packed + slot
         nodes.append(node)
         edges.append((node, 0))
         if outputs > 1:
@@ -644,14 +653,17 @@ def _nodes(template: Template, pool: list[Storage], edges: list[Any], labels: li
     return nodes
 
 
-def _replay(template: Template, structure: _Structure, tensors: list[Tensor]) -> Any:
-    tape = state.tape
+def _replay(template: Template, module: Module, structure: _Structure, tensors: list[Tensor]) -> Any:
+    tape, frame = state.tape, state.frame
     base = len(tape.sizes)
     labels = _write(template, structure)
     first = state.sequence
     state.sequence = first + template.sequence
     everything = tensors + structure.tensors
-    if template.programs is not None:
+    if template.programs is not None and (frame is None or _fills(frame, module, tensors)):
+        if frame is not None:
+            frame.dead.update(template.dead)
+            frame.count = template.packed
         return _joined(template, structure, tensors, everything, base, first)
     pool = _own_storages(template, base, tape.events)
     pool += [x.storage for x in everything]
@@ -662,10 +674,11 @@ def _replay(template: Template, structure: _Structure, tensors: list[Tensor]) ->
         edges: list[Any] = [None]
         edges += [x if x.node is None else (x.node, x.output_nr) for x in everything]
         edges += [(x.node, x.output_nr) for x in casts]
-        nodes = _nodes(template, pool, edges, labels, first)
-        if state.frame is not None:
-            state.frame.dead.update([state.frame.count + slot for slot in template.dead])
-            state.frame.count += template.packed
+        packed = 0 if frame is None else frame.count
+        nodes = _nodes(template, pool, edges, labels, first, frame, packed)
+        if frame is not None:
+            frame.dead.update([packed + slot for slot in template.dead])
+            frame.count += template.packed
     for place, cast in template.casts:
         source = everything[place]
         state.cast_cache[id(source)] = source, cast.make(pool, nodes)
@@ -676,9 +689,21 @@ def _replay(template: Template, structure: _Structure, tensors: list[Tensor]) ->
 # -- one node for a call -----------------------------------------------------------------------------------------
 
 
+def _fills(frame: Any, module: Module, tensors: list[Tensor]) -> bool:
+    """Whether a checkpoint frame is this one call, on the frame's own arguments."""
+    if frame.function is not module or frame.count or frame.offload is not None:
+        return False
+    given: list[Tensor] = []
+    if not _arguments(frame.args, given, []) or len(given) != len(tensors):
+        return False
+    storages = [id(x.storage) for x in tensors]
+    return storages == [id(x.storage) for x in given] and len(set(storages)) == len(storages)
+
+
 class Joined(Node):
     """The node of a replayed call with one result. It runs the program of the call's backward pass; where that has
-    none, it makes the call's own nodes and leaves the rest to the engine."""
+    none, it makes the call's own nodes and leaves the rest to the engine. In a checkpoint frame it is the whole
+    frame's: then the program recomputes, too."""
 
     __slots__ = ("base", "prefix", "structure", "tape_events", "template")
 
@@ -711,15 +736,41 @@ class Joined(Node):
         labels = _labels(template, self.structure, self.prefix)[1]
         self.saved = ()
         self.edges = []
-        nodes = _nodes(template, pool, edges, labels, self.sequence - template.nodes[out.node][5])
+        first = self.sequence - template.nodes[out.node][5]
+        nodes = _nodes(template, pool, edges, labels, first, self.frame, 0)
+        self.frame = None
         return nodes[out.node], out.output_nr
 
     def evaluate(self, dependencies: dict[Node, int], leaves: dict[int, Any], ready: list[Node]) -> None:
-        program = self.program(leaves)
+        again: _Again | None = None
+        if self.frame is not None:
+            again = self.again()
+            if again is None:
+                self.hand_over(dependencies, ready)
+                return
+        program = self.program(leaves, again)
         if program is None:
             self.hand_over(dependencies, ready)
         else:
-            _run(program, self, dependencies, ready)
+            _run(program, self, again, dependencies, ready)
+
+    def again(self) -> _Again | None:
+        """How the frame is recomputed; None where that is not known, or the call turned out not to fill it."""
+        template, frame = self.template, self.frame
+        out = template.outs[0]
+        assert type(out) is _Made
+        if frame.count != template.packed or frame.recomputed is not None or not _recomputable(frame):
+            return None
+        # As the call's own node would have it.
+        state.label = _labels(template, self.structure, self.prefix)[1][template.nodes[out.node][4]]
+        module = frame.function
+        label = Label(state.label.component, module.path) if module.path else state.label
+        tensors: list[Tensor] = []
+        saved, state.label = state.label, label
+        key = _recompute_key(frame, self.structure, tensors)
+        state.label = saved
+        found = None if key is None else _templates.get(key)
+        return None if found is None else _Again(found, label, tensors)
 
     def hand_over(self, dependencies: dict[Node, int], ready: list[Node]) -> None:
         buffer, self.buffer = self.buffer, None
@@ -742,7 +793,7 @@ class Joined(Node):
                         stack.append(child)
         heappush(ready, node)
 
-    def program(self, leaves: dict[int, Any]) -> _Program | None:
+    def program(self, leaves: dict[int, Any], again: _Again | None) -> _Program | None:
         template = self.template
         buffer = self.buffer
         assert buffer is not None
@@ -766,13 +817,15 @@ class Joined(Node):
             old,
             autograd.ACCUMULATE_IN_PLACE,
             state.bucket is None,
+            None if again is None else again.template,
         )
         programs = template.programs
         assert programs is not None
         if key in programs:
             return programs[key]
         try:
-            found = _rehearse(template, tensors, gradient, key)
+            combined = template if again is None else _combined(template, again.template)
+            found = _rehearse(combined, tensors, gradient, key)
         except _Unusual:
             found = None
         programs[key] = found
@@ -783,6 +836,30 @@ class Joined(Node):
         if self.backward is not None and self.buffer is None and state.tape.events is self.tape_events:
             self.backward = None
             self.split()
+
+
+class _Again(NamedTuple):
+    """A frame's recomputation: its template, the label it happens under, the frame's arguments."""
+
+    template: Template
+    label: Label
+    tensors: list[Tensor]
+
+
+def _combined(template: Template, again: Template) -> Template:
+    """The call as if its nodes had saved what recomputation makes. Arguments are held by the frame."""
+    combined = Template()
+    combined.sizes, combined.alive = again.sizes, again.alive
+    combined.labels, combined.outs = template.labels, template.outs
+    combined.nodes_from, combined.arguments = template.nodes_from, template.arguments
+    combined.outer, combined.leaves = template.outer, template.leaves
+    combined.packed = template.packed
+    for backward, edges, _, outputs, label, sequence, slot in template.nodes:
+        held = again.recomputed[slot] if slot >= 0 else ()
+        combined.nodes.append((backward, edges, held, outputs, label, sequence, slot))
+    own = len(again.alive)
+    combined.saved = list(range(own, own + template.arguments))
+    return combined
 
 
 def _joined(
@@ -811,7 +888,7 @@ def _joined(
     node.label = state.label
     node.sequence = first + template.nodes[made.node][5]
     node.buffer = None
-    node.frame = None
+    node.frame = state.frame
     node.slot = 0
     node.base = base
     node.prefix = state.label.module
@@ -830,6 +907,7 @@ def _joined_backward(gradient: Any) -> Sequence[Tensor | None]:
 
 
 BUCKET = -1  # the storage that gradients are moved to, in place of a number
+_LEAF = "\0"  # what a trained tensor's name begins with in a rehearsal, before its place
 
 
 class _Program:
@@ -838,16 +916,19 @@ class _Program:
 
     steps     ("write", events, first, last): new storages of these numbers, and these events
               ("drop", place among what the node holds, or -1 for the gradient that came in)
+              ("recompute",): the checkpoint frame's second forward pass
               ("hand", place of the edge, what, label): a gradient for an argument; ``what`` is None, the number of a
               tensor that was handed over or came in before, or (shape, dtype, strides, is_view, storage or -1)
     grads     (place of the trained tensor, shape, dtype, strides, is_view, storage)
+    moved     (storage of a gradient that went to the bucket, place of the trained tensor)
     """
 
-    __slots__ = ("grads", "label_of", "labels", "plain_labels", "sizes", "steps")
+    __slots__ = ("grads", "label_of", "labels", "moved", "plain_labels", "sizes", "steps")
 
     def __init__(self) -> None:
         self.steps: list[tuple[Any, ...]] = []
         self.grads: list[tuple[Any, ...]] = []
+        self.moved: list[tuple[int, int]] = []
         self.sizes: list[int] = []
         self.labels: list[tuple[str, str, str]] = []
         self.label_of: list[int] = []
@@ -886,8 +967,9 @@ class _Rehearsal:
         self.handed = False
         self.first = len(tape.sizes)
         self.leaves: dict[int, Tensor] = {}
-        plain, state.label = state.label, Label("parameters", "")
+        plain = state.label
         for place in template.leaves:
+            state.label = Label("parameters", "", f"{_LEAF}{place}")
             real = tensors[place - 1 - arguments]
             leaf = self.leaves[place] = Tensor(real.shape, real.dtype, Storage(1, (), 1), real.strides)
             self.first += 1
@@ -896,8 +978,11 @@ class _Rehearsal:
         state.label = plain
         labels = [Label(*label) for label in template.labels]
         edges: list[Any] = list(range(template.nodes_from))
-        self.nodes = _nodes(template, pool, edges, labels, 0)
-        del pool
+        # A frame's nodes hold it, and it holds the arguments.
+        frame = tuple(pool[own : own + arguments]) if template.packed else None
+        self.recomputed = frame is None
+        self.nodes = _nodes(template, pool, edges, labels, 0, frame, 0)
+        del pool, frame
         self.written = len(tape.events)
         self.storages = self.first
 
@@ -933,9 +1018,14 @@ class _Rehearsal:
         if not handed.isdisjoint(grad[-1] for grad in program.grads):
             raise _Unusual
         program.sizes = self.tape.sizes[self.first :]
-        for label in self.tape.labels[self.first :]:
-            self.label(label)
-            program.label_of.append(self.names[label])
+        moved = {grad[0] for grad in program.grads if grad[-1] == BUCKET}
+        for number, label in enumerate(self.tape.labels[self.first :]):
+            if label.name.startswith(_LEAF):  # a leaf's gradient, before it went to the bucket
+                place = int(label.name[len(_LEAF) :])
+                label = Label(label.component, "")
+                if place in moved:
+                    program.moved.append((number, place))
+            program.label_of.append(self.label(label))
         return program
 
     def label(self, label: Label) -> int:
@@ -947,9 +1037,14 @@ class _Rehearsal:
 
     def evaluate(self, node: Node) -> None:
         state.label = node.label
+        if node.frame is not None and not self.recomputed:
+            self.write()
+            self.recomputed = True
+            self.program.steps.append(("recompute",))
         results = autograd._call(node)
         self.look()
         node.saved = ()
+        node.frame = None
         edges: list[Any] = node.edges
         node.edges = []
         for position, edge in enumerate(edges):
@@ -1064,12 +1159,20 @@ class _Rehearsal:
             self.storages = last
 
 
-def _run(program: _Program, node: Joined, dependencies: dict[Node, int], ready: list[Node]) -> None:
+def _run(
+    program: _Program, node: Joined, again: _Again | None, dependencies: dict[Node, int], ready: list[Node]
+) -> None:
     template, structure = node.template, node.structure
+    base, forward = node.base, len(template.sizes)
+    held: list[Any] = list(node.saved)
+    if again is not None:
+        forward = len(again.template.sizes)
+        held = [x.storage for x in again.tensors]
+        again.tensors.clear()
+        node.frame = None
     tape = state.tape
     sizes, labels, events = tape.sizes, tape.labels, tape.events
     by_storage, distinct = _labels(program, structure, node.prefix)
-    held: list[Any] = list(node.saved)
     buffer = node.buffer
     assert buffer is not None
     seen: list[Any] = [buffer.pop()]
@@ -1078,9 +1181,7 @@ def _run(program: _Program, node: Joined, dependencies: dict[Node, int], ready: 
     node.saved = ()
     node.edges = []
     node.backward = None
-    base = node.base
-    ids = list(range(base, base + len(template.sizes)))
-    forward = len(ids)
+    ids = list(range(base, base + forward))
     for step in program.steps:
         kind = step[0]
         if kind == "write":
@@ -1097,6 +1198,13 @@ def _run(program: _Program, node: Joined, dependencies: dict[Node, int], ready: 
                 held[number] = None
             else:
                 seen[-1 - number] = None
+        elif kind == "recompute":
+            assert again is not None
+            start = len(sizes)
+            ids[:forward] = range(start, start + forward)
+            state.label = again.label
+            _write(again.template, structure)
+            state.sequence += again.template.sequence
         else:
             _, place, what, label = step
             child, number = targets[place]
@@ -1146,9 +1254,32 @@ def _run(program: _Program, node: Joined, dependencies: dict[Node, int], ready: 
         old = labels[leaf.storage.index]
         if old.component in autograd.TRAINED:
             labels[index] = Label("gradients", old.module, old.name)
+    for number, place in program.moved:
+        old = labels[structure.tensors[place - first].storage.index]
+        if old.component in autograd.TRAINED:
+            labels[ids[forward + number]] = Label("gradients", old.module, old.name)
 
 
 # -- activation checkpointing ------------------------------------------------------------------------------------
+
+
+def _recomputable(frame: Any) -> bool:
+    """Whether a frame's second forward pass can be a template's."""
+    return not (
+        _capturing
+        or not ENABLED
+        or getattr(frame.function, "replay_after", None) is None
+        or frame.policy is not None
+        or state.tape.shapes is not None
+        or state.frame is not None
+        or state.autocast is not None
+        or state.cast_cache
+    )
+
+
+def _recompute_key(frame: Any, structure: _Structure, tensors: list[Tensor]) -> tuple[Any, ...] | None:
+    mode = "recompute", None if frame.autocast is None else frame.autocast.name, frame.count
+    return _key(frame.function, structure, frame.args, tensors, mode)
 
 
 def recompute(frame: Any) -> None:
@@ -1156,16 +1287,7 @@ def recompute(frame: Any) -> None:
     where everything that was saved is there again."""
     global _capturing
     module = frame.function
-    if (
-        _capturing
-        or not ENABLED
-        or getattr(module, "replay_after", None) is None
-        or frame.policy is not None
-        or state.tape.shapes is not None
-        or state.frame is not None
-        or state.autocast is not None
-        or state.cast_cache
-    ):
+    if not _recomputable(frame):
         frame.recompute()
         return
     saved = state.label
@@ -1177,8 +1299,7 @@ def recompute(frame: Any) -> None:
         return
     structure = _structure(module)
     tensors: list[Tensor] = []
-    mode = "recompute", None if frame.autocast is None else frame.autocast.name, frame.count
-    key = _key(module, structure, frame.args, tensors, mode)
+    key = _recompute_key(frame, structure, tensors)
     template = None if key is None else _templates.get(key, _MISSING)
     if type(template) is Template:
         base = len(state.tape.sizes)

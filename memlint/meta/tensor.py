@@ -156,7 +156,7 @@ class Gathered(Storage):
 class Deferred(Storage):
     """Of a result that a compiler fuses into the kernels that read it: in memory only where somebody asks for that.
 
-    ``sources``: storages from which it can be made, which it keeps alive until then.
+    ``sources``: storages from which it can be made, in memory or not, which it keeps alive until then.
     """
 
     __slots__ = ("itemsize", "label", "shape", "sources")
@@ -192,10 +192,14 @@ def stored(x: Tensor) -> Tensor:
 def origins(storages: Iterable[Storage]) -> tuple[Storage, ...]:
     """The storages themselves, where they are in memory; otherwise those that they are made from."""
     found: dict[int, Storage] = {}
-    for storage in storages:
+    stack, seen = list(storages), set()
+    while stack:
+        storage = stack.pop()
+        if id(storage) in seen:
+            continue
+        seen.add(id(storage))
         if type(storage) is Deferred and storage.index < 0:
-            for source in storage.sources:
-                found[id(source)] = source
+            stack += storage.sources
         else:
             found[id(storage)] = storage
     return tuple(found.values())

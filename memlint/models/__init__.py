@@ -30,7 +30,7 @@ class Recording(NamedTuple):
 
     upper  the same step where a compiler's choices (fusion) fall out least well: the high end of the interval
     basis  which source wrote the tape
-    host_bytes      of states that live in (pinned) host memory, per rank
+    host_bytes      of states and activations that live in (pinned) host memory, per rank
     process_groups  (what its members share, how many they are) of each that the rank talks in
     assumptions     (fact, value, reason): which rank this is, where they differ
     """

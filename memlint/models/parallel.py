@@ -196,6 +196,8 @@ def spread(spec: TrainingSpec, system: System, updated: Sequence[Tensor], every:
     ``updated`` are the parameters that train, ``every`` are all of the model's and of its helpers'.
     """
     plan = plan_of(spec)
+    if (plan is None or plan.strategy == "ddp") and AddedGradients.applies(spec, updated):
+        return AddedGradients(system, updated)
     if plan is None:
         return Spread(system, updated)
     if plan.strategy == "ddp":
@@ -947,6 +949,38 @@ class MainGradients(ZeroGradients):
         optimizer.step()
         for master in self.masters:
             master.grad = None
+
+
+class AddedGradients(Spread):
+    """Megatron-LM without its distributed optimizer: the same buffer, which is reduced in place, and an optimizer that
+    reads all of it (``core/distributed/param_and_grad_buffer.py``, ``core/optimizer/optimizer.py``)."""
+
+    def __init__(self, system: System, updated: Sequence[Tensor]) -> None:
+        super().__init__(system, updated)
+        self.trained = [parameter for parameter in updated if parameter.requires_grad]
+        elements = sum(parameter.numel for parameter in self.trained)
+        self.main = _storage(elements * float32.itemsize, Label("gradients", "", "main gradients"))
+
+    @staticmethod
+    def applies(spec: TrainingSpec, updated: Sequence[Tensor]) -> bool:
+        half = any(parameter.dtype.itemsize == 2 for parameter in updated)
+        megatron = spec.get("optimizer_library") == "megatron"
+        return megatron and half and spec.get("gradient_dtype") == "float32"
+
+    def backward(self, loss: Tensor) -> None:
+        state.bucket = self.main
+        autograd.backward(loss)
+        state.bucket = None
+        self.give(None)
+
+    def give(self, main: Storage | None) -> None:
+        for parameter in self.trained:
+            parameter.grad = None if main is None else Tensor(parameter.shape, float32, main)
+
+    def step(self, optimizer: Optimizer) -> None:
+        self.give(self.main)
+        optimizer.step()
+        self.give(None)
 
 
 class ZeroParameters(ZeroGradients, UnitRun):

@@ -138,7 +138,7 @@ def split(spec: TrainingSpec, system: System, stage: str) -> System:
             attention.scores = HeadScores(attention.scores, ulysses)
         if degree(spec, "expert") > 1 and hasattr(layer.mlp, "experts"):
             _dispatch(layer.mlp.experts)
-    if tensor > 1 and spec.get("parallelism.sequence", False):
+    if tensor > 1 and spec.get("parallelism.sequence", False) and not getattr(model, "splits_tokens", False):
         if model.kind == "eager":
             raise UnknownModel("sequence parallelism beside eager attention is not known")
         for layer in model.layers:

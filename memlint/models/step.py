@@ -114,7 +114,7 @@ def _record(
             tape.mark("forward")
             tape.probabilities_kept_bytes = tape.probabilities_avoided_bytes = 0
             batch = system.batch()
-            state.offload = Offload() if system.offloads else None
+            state.offload = offload = Offload() if system.offloads else None
             with autocast(run.autocast):
                 loss = run.forward(system.loss, batch, last)
             state.offload = None
@@ -153,7 +153,7 @@ def _record(
         framework=system.framework,
         has_matmul="matmul" in system.uses,
         has_convolution="convolution" in system.uses,
-        host_bytes=run.host_bytes,
+        host_bytes=run.host_bytes + (0 if offload is None else offload.host_bytes),
         process_groups=parallel.process_groups(spec),
         assumptions=parallel.assumptions(spec, stage),
     )

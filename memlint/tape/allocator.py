@@ -44,6 +44,7 @@ _SMALL_UNITS = SMALL_BYTES >> _UNIT_SHIFT
 # A free block is one int, (size << _SIZE_SHIFT) + address: ints sort as the allocator's (size, address) pairs.
 _SIZE_SHIFT = 52
 _ADDRESS_MASK = (1 << _SIZE_SHIFT) - 1
+_NARROW_SHIFT = 32  # for addresses up to 2 TiB: the ints are a third shorter, and so are their comparisons
 _LARGE_REGION = 1 << 48  # where the large pool's expandable addresses begin, in units
 _ENDLESS_UNITS = 1 << 44  # address space of an expandable segment when the card is unknown
 
@@ -93,10 +94,9 @@ def segment_size(rounded_bytes: int, conf: AllocatorConf = DEFAULT) -> int:
 def simulate(tape: Tape, conf: AllocatorConf = DEFAULT, capacity_bytes: int | None = None) -> AllocatorResult:
     """Replay the tape's events. ``capacity_bytes``: what the driver can give in all; None: without end."""
     divisions = conf.roundup_power2_divisions
-    if divisions:
-        sizes = [round_size(size, divisions) >> _UNIT_SHIFT for size in tape.sizes]
-    else:
-        sizes = [(size + MIN_BLOCK_BYTES - 1) >> _UNIT_SHIFT for size in tape.sizes]
+    # Tens of thousands of storages have some dozens of sizes.
+    units = {size: round_size(size, divisions) >> _UNIT_SHIFT for size in set(tape.sizes)}
+    sizes = list(map(units.__getitem__, tape.sizes))
     if conf.expandable_segments:
         pools: _Segments = _ExpandableSegments(conf, capacity_bytes)
     else:
@@ -105,8 +105,11 @@ def simulate(tape: Tape, conf: AllocatorConf = DEFAULT, capacity_bytes: int | No
     small, large = pools.small, pools.large
     free_sizes, free_starts = pools.free_sizes, pools.free_starts
     take, always_split = pools.take, conf.expandable_segments
-    # Only these settings forbid or delay the plain best fit.
-    plain = not always_split and conf.max_split_bytes is None and not pools.collects_garbage
+    # Only these settings forbid or delay the best fit.
+    best_fits = conf.max_split_bytes is None and not pools.collects_garbage
+    if best_fits and not always_split and capacity_bytes is None:
+        return _simulate_endless(tape.events, sizes, units, conf)
+    small_holes, large_holes = pools.holes(small), pools.holes(large)
     split_limit = _SIZE_MAX if conf.max_split_bytes is None else conf.max_split_bytes >> _UNIT_SHIFT
 
     addresses = [0] * len(sizes)
@@ -120,9 +123,11 @@ def simulate(tape: Tape, conf: AllocatorConf = DEFAULT, capacity_bytes: int | No
                 continue
             pool = small if size <= _SMALL_UNITS else large
             slot = bisect_left(pool, size << _SIZE_SHIFT)
-            if plain and slot < len(pool):
-                key = pool.pop(slot)
-                block, address = key >> _SIZE_SHIFT, key & _ADDRESS_MASK
+            key = pool[slot] if best_fits and slot < len(pool) else 0
+            block, address = key >> _SIZE_SHIFT, key & _ADDRESS_MASK
+            # A block that could grow may have to wait for another one.
+            if key and address + block not in (small_holes if pool is small else large_holes):
+                del pool[slot]
                 del free_sizes[address]
                 del free_starts[address + block]
             else:
@@ -131,6 +136,7 @@ def simulate(tape: Tape, conf: AllocatorConf = DEFAULT, capacity_bytes: int | No
                     oom_index = position
                     break
                 address, block = found
+                small_holes, large_holes = pools.holes(small), pools.holes(large)
             rest = block - size
             if rest and (pool is small or always_split or (rest > _SMALL_UNITS and size < split_limit)):
                 insort(pool, (rest << _SIZE_SHIFT) + address + size)
@@ -171,6 +177,101 @@ def simulate(tape: Tape, conf: AllocatorConf = DEFAULT, capacity_bytes: int | No
         reserved_at_peak << _UNIT_SHIFT,
         pools.held(),
         oom_index,
+        allocated << _UNIT_SHIFT,
+    )
+
+
+def _simulate_endless(
+    events: list[int], sizes: list[int], units: dict[int, int], conf: AllocatorConf, shift: int = _NARROW_SHIFT
+) -> AllocatorResult:
+    """The same for segments of fixed size, best fit and a driver that always gives: what every estimate asks for.
+
+    ``sizes``: units by storage; ``units``: the distinct ones. Free blocks are known by the ints that the pools
+    sort, from both ends.
+    """
+    mask, small_units = (1 << shift) - 1, _SMALL_UNITS
+    split = (small_units + 1) << shift  # the least rest that the large pool splits off
+    small: list[int] = []
+    large: list[int] = []
+    starting: dict[int, int] = {}  # address of a free block -> the block
+    ending: dict[int, int] = {}  # its end -> the block
+    segments: list[int] = []
+    wanted = {size: size << shift for size in units.values()}
+    addresses = [0] * len(sizes)
+    blocks = sizes.copy()  # units of the block that a storage has; corrected where the rest stays in it
+    next_address = reserved = allocated = allocated_peak = reserved_at_peak = 0
+    pop_starting, pop_ending = starting.pop, ending.pop
+    for event in events:
+        if event >= 0:
+            size = sizes[event]
+            if not size:
+                continue
+            pool = small if size <= small_units else large
+            request = wanted[size]
+            slot = bisect_left(pool, request)
+            if slot < len(pool):
+                key = pool.pop(slot)
+                address = key & mask
+                rest = key - request  # the rest's size, and the block's address
+                if rest == address:
+                    del starting[address]
+                    del ending[address + size]
+                elif size <= small_units or rest >= split:
+                    del starting[address]
+                    start = address + size
+                    rest += size
+                    insort(pool, rest, 0, slot)
+                    starting[start] = ending[address + (key >> shift)] = rest
+                else:
+                    del starting[address]
+                    size = blocks[event] = key >> shift
+                    del ending[address + size]
+            else:
+                block = segment_size(size << _UNIT_SHIFT, conf) >> _UNIT_SHIFT
+                address = next_address
+                next_address += block + 1  # one unit apart, so that neighbours in different segments never touch
+                if next_address > mask:
+                    return _simulate_endless(events, sizes, units, conf, _SIZE_SHIFT)
+                segments.append(block)
+                reserved += block
+                rest = block - size
+                if rest and (size <= small_units or rest > small_units):
+                    start = address + size
+                    rest = (rest << shift) + start
+                    insort(pool, rest)
+                    starting[start] = ending[address + block] = rest
+                else:
+                    size = blocks[event] = block
+            addresses[event] = address
+            allocated += size
+            if allocated > allocated_peak:
+                allocated_peak, reserved_at_peak = allocated, reserved
+        else:
+            size = blocks[~event]
+            if not size:
+                continue
+            address = addresses[~event]
+            blocks[~event] = 0
+            allocated -= size
+            pool = small if size <= small_units else large
+            end = address + size
+            key = pop_starting(end, 0)  # a free neighbour above
+            if key:
+                del pool[bisect_left(pool, key)]
+                end += key >> shift
+            key = pop_ending(address, 0)  # a free neighbour below
+            if key:
+                del pool[bisect_left(pool, key)]
+                address = key & mask
+            key = ((end - address) << shift) + address
+            insort(pool, key)
+            starting[address] = ending[end] = key
+    return AllocatorResult(
+        allocated_peak << _UNIT_SHIFT,
+        reserved << _UNIT_SHIFT,
+        reserved_at_peak << _UNIT_SHIFT,
+        tuple([size << _UNIT_SHIFT for size in segments]),
+        None,
         allocated << _UNIT_SHIFT,
     )
 
@@ -242,6 +343,10 @@ class _Segments:
             if size < self.max_split <= block or (size >= self.max_split and block >= size + self.rounding):
                 return len(pool)
         return slot
+
+    def holes(self, pool: list[int]) -> dict[int, int]:
+        """Ranges of addresses that memory could be mapped to."""
+        return {}
 
     def pop(self, pool: list[int], slot: int) -> tuple[int, int]:
         key = pool.pop(slot)
@@ -343,6 +448,9 @@ class _ExpandableSegments(_Segments):
         large_page = self.pages[id(self.large)]
         self.next_range = {id(self.small): 0, id(self.large): -(-_LARGE_REGION // large_page) * large_page}
         self.mapped = {id(self.small): 0, id(self.large): 0}
+
+    def holes(self, pool: list[int]) -> dict[int, int]:
+        return self.unmapped[id(pool)]
 
     def choose(self, pool: list[int], size: int, slot: int) -> int:
         if slot >= len(pool):

@@ -28,16 +28,23 @@ class Peak(NamedTuple):
 
 def rounded_sizes(tape: Tape) -> list[int]:
     """Bytes by storage, each rounded up to whole 512-byte blocks; an empty storage takes none."""
+    return list(map(_rounded(tape).__getitem__, tape.sizes))
+
+
+def _rounded(tape: Tape) -> dict[int, int]:
+    """Of each size that occurs: tens of thousands of storages have some dozens."""
     mask = -ROUNDING_BYTES
-    return [(size + ROUNDING_BYTES - 1) & mask for size in tape.sizes]
+    return {size: (size + ROUNDING_BYTES - 1) & mask for size in set(tape.sizes)}
 
 
 def find_peak(tape: Tape) -> Peak:
     """Walk the events once and return the peak of the whole tape and of each phase."""
-    sizes = rounded_sizes(tape)
+    sizes = _rounded(tape)
+    freed = {size: -rounded for size, rounded in sizes.items()}
     # An event is an index or its complement, and ~i counts from the end of a list: with the negated sizes
     # appended backwards, the same subscript reads +size for an allocation and -size for a free.
-    signed = sizes + [-size for size in reversed(sizes)]
+    signed = list(map(sizes.__getitem__, tape.sizes))
+    signed += map(freed.__getitem__, reversed(tape.sizes))
     live = list(accumulate(map(signed.__getitem__, tape.events), initial=0))
 
     phases: dict[str, int] = {}

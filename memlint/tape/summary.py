@@ -67,15 +67,23 @@ def estimate(
     live = break_down(tape, peak.event) if detailed else ()
     allocated = peak.peak_bytes
     notes = list(assumptions)
+    unfused = 0  # what is reserved beyond where the compiler fuses nothing
     if framework == JAX:
         reserved = allocated_high = allocated
         if upper is not None:
             allocated_high = max(allocated, find_peak(upper).peak_bytes)
+            unfused = allocated_high - allocated
             reason = "XLA keeps what it cannot fuse: the high end of the interval is without any fusion"
             notes.append(("compiler", "XLA", reason))
     else:
         replay = simulate(tape, allocator_conf)
         reserved, allocated_high = replay.reserved_peak_bytes, replay.allocated_peak_bytes
+        if upper is not None:
+            whole = simulate(upper, allocator_conf)
+            allocated_high = max(allocated_high, whole.allocated_peak_bytes)
+            unfused = max(0, whole.reserved_peak_bytes - reserved)
+            reason = "what TorchInductor fuses is never in memory: the high end of the interval is without any fusion"
+            notes.append(("compiler", "inductor", reason))
         if allocator_conf.backend != "native":
             reason = "the driver's own pool is not simulated: reserved is what the native allocator would hold"
             notes.append(("allocator_conf", f"backend:{allocator_conf.backend}", reason))
@@ -100,7 +108,6 @@ def estimate(
     components = _with_overhead(live, added) if detailed else ()
     device = reserved + overhead.context_bytes + overhead.workspace_bytes + overhead.communication_bytes + engine_bytes
     low = allocated + overhead.context_interval.low_bytes + overhead.workspace_interval.low_bytes
-    unfused = allocated_high - allocated if framework == JAX else 0
     high = reserved + unfused + overhead.context_interval.high_bytes + overhead.workspace_interval.high_bytes
     high += overhead.communication_interval.high_bytes + engine_bytes
     low += engine_bytes

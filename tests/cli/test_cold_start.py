@@ -149,10 +149,11 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tree
 
 
-def test_all_five_examples_are_tried() -> None:
+def test_all_examples_are_tried() -> None:
     assert {path.relative_to(ROOT / "examples").parts[0] for path in EXAMPLES} == {
         "dit3d",
         "lag_mode",
+        "language_models",
         "stdiff",
         "uni3d_dp",
         "video_llm",

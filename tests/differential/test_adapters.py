@@ -10,7 +10,12 @@ import pytest
 import torch
 from torch._subclasses import FakeTensor
 
+from memlint.meta import nn
+from memlint.meta import tensor as meta
 from memlint.models import UnknownModel
+from memlint.models.language.adapters import JoinedLoraLinear
+from tests.differential import oracle
+from tests.differential.oracle import Operand
 from tests.differential.test_language_models import (
     CONFIGS,
     TOLERANCE,
@@ -31,7 +36,11 @@ def lora(**options: Any) -> peft.LoraConfig:
 
 
 def with_adapter(config: dict[str, Any], setting: Setting, adapter: peft.PeftConfig) -> SimpleNamespace:
-    reference = in_transformers(config, setting)
+    return adapted(in_transformers(config, setting), adapter)
+
+
+def adapted(reference: SimpleNamespace, adapter: peft.PeftConfig) -> SimpleNamespace:
+    """A reference model with an adapter in it."""
     build = reference.build_model
 
     def build_model(given: Any) -> Any:
@@ -144,6 +153,30 @@ CASES: dict[str, tuple[str, dict[str, Any], peft.PeftConfig, Setting]] = {
         "llama", {"tuning": "dora", "lora.r": 8}, lora(r=8, use_dora=True), HALF,
     ),
     "IA3": ("llama", {"tuning": "ia3"}, peft.IA3Config(task_type="CAUSAL_LM"), PLAIN),
+    "VeRA with dropout": (
+        "llama",
+        {"tuning": "vera", "lora.r": 64, "lora.targets": EVERY, "lora.dropout": 0.1},
+        peft.VeraConfig(task_type="CAUSAL_LM", r=64, target_modules=list(EVERY), vera_dropout=0.1),
+        PLAIN,
+    ),
+    "VeRA under autocast, checkpointed": (
+        "qwen2",
+        {"tuning": "vera", "lora.r": 64},
+        peft.VeraConfig(task_type="CAUSAL_LM", r=64),
+        HALF._replace(every=1),
+    ),
+    "OFT": (
+        "llama",
+        {"tuning": "oft", "oft.targets": EVERY, "oft.block_size": 32},
+        peft.OFTConfig(task_type="CAUSAL_LM", oft_block_size=32, target_modules=list(EVERY)),
+        PLAIN,
+    ),
+    "OFT under autocast, checkpointed": (
+        "qwen2",
+        {"tuning": "oft", "oft.block_size": 16},
+        peft.OFTConfig(task_type="CAUSAL_LM", oft_block_size=16),
+        HALF._replace(every=1),
+    ),
     "prompt tuning": (
         "llama",
         {"tuning": "prompt", "adapter.virtual_tokens": 20},
@@ -239,3 +272,57 @@ def test_a_name_that_no_layer_has_is_named() -> None:
     facts = {"tuning": "lora", "lora.r": 8, "lora.targets": ["c_attn"]}
     with pytest.raises(UnknownModel, match="no linear layer of llama is called c_attn"):
         in_meta(spec_of({**PLAIN.facts(config), **facts}))
+
+
+class Thirds(torch.nn.Module):
+    """litgpt's adapter of one product for queries, keys and values, by its steps."""
+
+    def __init__(self, sizes: tuple[int, ...], adapted: tuple[bool, ...], dropout: float) -> None:
+        super().__init__()
+        self.base = torch.nn.Linear(WIDTH, sum(sizes), bias=False).requires_grad_(False)
+        self.parts = [size for size, wanted in zip(sizes, adapted) if wanted]
+        self.alike, self.padded, self.dropout = len(set(sizes)) == 1, not all(adapted), dropout
+        self.first = torch.nn.Parameter(torch.empty(4 * len(self.parts), WIDTH))
+        self.second = torch.nn.Parameter(torch.empty(sum(self.parts), 4))
+        self.places = torch.zeros(sum(self.parts), dtype=torch.int64) if self.padded else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        functions = torch.nn.functional
+        result = self.base(x)
+        small = functions.linear(functions.dropout(x, self.dropout), self.first).transpose(-2, -1)
+        weight = self.second.unsqueeze(-1)
+        if self.alike:
+            wide = functions.conv1d(small, weight, groups=len(self.parts))
+        else:
+            pieces = zip(small.chunk(len(self.parts), 1), weight.split(self.parts))
+            wide = torch.cat([functions.conv1d(piece, own) for piece, own in pieces], 1)
+        return result + self.between_zeros(wide.transpose(-2, -1)) * 2.0
+
+    def between_zeros(self, x: torch.Tensor) -> torch.Tensor:
+        if self.places is None:
+            return x
+        zeros = x.new_zeros(*x.shape[:-1], self.base.out_features)
+        return zeros.index_copy_(-1, self.places.clone(), x)
+
+
+WIDTH = 64
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1], ids=["", "with dropout"])
+@pytest.mark.parametrize("adapted", [(True, True, True), (True, False, True)], ids=["all thirds", "two thirds"])
+@pytest.mark.parametrize("groups", [4, 2], ids=["of equal size", "of which keys and values are smaller"])
+def test_one_product_for_three_is_adapted_as_litgpt_does_it(
+    groups: int, adapted: tuple[bool, ...], dropout: float
+) -> None:
+    sizes = (4 * 16, groups * 16, groups * 16)
+
+    def ours(x: meta.Tensor) -> Any:
+        base = nn.Linear(WIDTH, sum(sizes), bias=False)
+        module = JoinedLoraLinear(base, 4, dropout, sizes, adapted)
+        base.weight.requires_grad = False
+        return module(x)
+
+    operands = [Operand((2, 20, WIDTH))]
+    truth = oracle.in_torch(lambda x: Thirds(sizes, adapted, dropout)(x), operands, [True], True, "")
+    found = oracle.in_meta(ours, operands, [True], True, "")
+    assert found[:-1] == truth[:-1]  # the last is after the module is gone, and its gradients with it

@@ -5,11 +5,15 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import peft
 import pytest
 import torch
 import transformers
 from transformers import AutoConfig, masking_utils
+from transformers.initialization import no_init_weights
 
+from tests.differential import test_language_models as decoders
+from tests.differential.test_adapters import adapted
 from tests.differential.test_language_models import TOLERANCE, Setting, adamw, spec_of, values_known
 from tests.differential.training import Comparison, compare, in_meta, in_torch
 
@@ -39,6 +43,19 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1,
     },
     "mpnet": SIZES,
+    "modernbert with windows as wide as the rows": {**SIZES, "pad_token_id": 0},
+    "modernbert": {
+        **SIZES, "num_hidden_layers": 4, "local_attention": 24, "pad_token_id": 0, "classifier_pooling": "mean",
+        "attention_dropout": 0.1, "embedding_dropout": 0.1, "mlp_dropout": 0.1, "classifier_dropout": 0.1,
+    },
+    "deberta-v2": {
+        **SIZES, "relative_attention": True, "pos_att_type": ["p2c", "c2p"], "share_att_key": True,
+        "norm_rel_ebd": "layer_norm", "position_biased_input": False, "position_buckets": 16, "type_vocab_size": 0,
+    },
+    "deberta-v2 with products of its own for distances": {
+        **SIZES, "relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_buckets": 16,
+        "max_relative_positions": 40, "type_vocab_size": 2, "pooler_dropout": 0.1, "embedding_size": 64,
+    },
 }  # fmt: skip
 
 CLASSES = {
@@ -55,10 +72,13 @@ def in_transformers(config: dict[str, Any], setting: Setting, task: str, labels:
     def build_model(_: Any) -> Any:
         made = AutoConfig.for_model(**config)
         made.num_labels = labels
+        made.problem_type = "regression" if labels == 1 else "single_label_classification"
         dtype = getattr(torch, setting.dtype)
-        model = getattr(transformers, CLASSES[task]).from_config(
-            made, dtype=dtype, attn_implementation=setting.attention
-        )
+        with no_init_weights():  # ModernBERT's are drawn until they suit it: fake numbers never do
+            model = getattr(transformers, CLASSES[task]).from_config(
+                made, dtype=dtype, attn_implementation=setting.attention
+            )
+        model.tie_weights()
         if setting.every:
             model.activation_checkpointing_enable({"use_reentrant": setting.reentrant}, every_n_layers=setting.every)
         return model.train()
@@ -109,17 +129,53 @@ WAYS = {
     "under autocast with checkpointing, words": (Setting(autocast="bfloat16", every=1, attention="eager"), "masked_lm"),
 }
 WITHOUT_CHECKPOINTING = ("albert", "mpnet")
+# Copies of RoBERTa's code: one way tells whether they still are.
+COPIES = ("xlm-roberta", "camembert")
+CASES = [(name, way) for name in CONFIGS for number, way in enumerate(WAYS) if name not in COPIES or number == 3]
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize(("name", "way"), CASES, ids=[f"{name} {way}" for name, way in CASES])
 def test_each_encoder_takes_the_memory_that_transformers_takes(
     name: str, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     setting, task = WAYS[way]
     if name.startswith(WITHOUT_CHECKPOINTING):
         setting = setting._replace(every=0)
-    if name == "mpnet":
+    if name.startswith(("mpnet", "deberta")):
         setting = setting._replace(attention="eager")
     comparison = run(monkeypatch, name, setting, task)
+    assert comparison.worst <= TOLERANCE, str(comparison)
+
+
+DECODERS = {"llama": decoders.SIZES, "gpt2": decoders.CONFIGS["gpt2"], "qwen2": decoders.CONFIGS["qwen2"]}
+
+
+@pytest.mark.parametrize("labels", [1, 4], ids=["a reward", "four classes"])
+@pytest.mark.parametrize("name", DECODERS)
+def test_decoders_that_classify_rows_take_the_memory_that_transformers_takes(
+    name: str, labels: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(CONFIGS, name, {**DECODERS[name], "pad_token_id": 0, "use_cache": False})
+    setting = Setting(dtype="bfloat16") if labels == 1 else Setting(autocast="bfloat16", every=1)
+    comparison = run(monkeypatch, name, setting, "sequence_classification", labels)
+    assert comparison.worst <= TOLERANCE, str(comparison)
+
+
+ADAPTED = {
+    "rows classified, in fp32": (Setting(), "sequence_classification", "SEQ_CLS"),
+    "tokens classified, under autocast": (Setting(autocast="bfloat16"), "token_classification", "TOKEN_CLS"),
+}
+
+
+@pytest.mark.parametrize(("setting", "task", "kind"), ADAPTED.values(), ids=ADAPTED)
+@pytest.mark.parametrize("name", ["bert", "roberta"])
+def test_lora_trains_the_classifier_in_full(name: str, setting: Setting, task: str, kind: str) -> None:
+    config = {"model_type": name, **CONFIGS[name]}
+    facts = {"model_class": task, "labels": 3, "tuning": "lora", "lora.r": 8, "lora.targets": ["query", "value"]}
+    ours = in_meta(spec_of({**setting.facts(config), "frozen_dtype": "float32", **facts}))
+    adapter = peft.LoraConfig(task_type=kind, r=8, target_modules=["query", "value"])
+    with values_known(False):
+        reference = adapted(in_transformers(config, setting, task, 3), adapter)
+        truth = in_torch(reference, {}, adamw("foreach"), autocast=setting.autocast or "float32")
+    comparison = compare(f"{name} {task} {setting}", ours, truth, setting.every > 0)
     assert comparison.worst <= TOLERANCE, str(comparison)

@@ -8,7 +8,7 @@ import pytest
 
 from memlint.dialects.spec import TrainingSpec
 from memlint.meta import checkpoint
-from tests.differential.implementations import nanogpt_reference, reference
+from tests.differential.implementations import immediate_loss, nanogpt_reference, reference
 from tests.differential.test_language_models import SIZES, TOLERANCE, Setting, adamw, spec_of
 from tests.differential.training import compare, in_meta, in_torch
 
@@ -101,3 +101,16 @@ def test_nanogpt_takes_the_memory_that_its_way_to_compute_takes(autocast: str, b
     )
     comparison = compare(f"nanogpt {setting}", in_meta(spec_of(facts)), truth)
     assert comparison.worst <= TOLERANCE, str(comparison)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_each_chunk_of_torchtitans_loss_is_done_with_before_the_next(rows: int) -> None:
+    """Heads of keys are as many as of queries here: grouping them is left to SDPA, which the other tests compare."""
+    config = {**CONFIG, "num_key_value_heads": CONFIG["num_attention_heads"], "vocab_size": 20_000}
+    setting = Setting(dtype="bfloat16", rows=rows, length=160)
+    made = spec("torchtitan", setting, False, 4, implementation_version="0.3", **{"hyperparameters.config": config})
+    model = reference("torchtitan", config, setting, False, False, 4)
+    model.training_loss = immediate_loss
+    truth = in_torch(model, {}, adamw("foreach"))
+    comparison = compare(f"{rows} rows", in_meta(made), truth)
+    assert comparison.worst <= 0.01, str(comparison)

@@ -13,6 +13,7 @@ import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from transformers import AutoConfig, AutoModelForCausalLM, masking_utils
+from transformers.pytorch_utils import Conv1D
 
 from memlint.dialects.spec import Fact, TrainingSpec
 from memlint.models import record
@@ -121,7 +122,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "gpt_bigcode": {**SHORT, "n_positions": 128},
     "gpt_bigcode with a key for every head": {**SHORT, "n_positions": 128, "multi_query": False},
     "opt with norms behind its blocks, and narrow embeddings": {
-        **SIZES, "ffn_dim": 352, "word_embed_proj_dim": 64, "max_position_embeddings": 256, "do_layer_norm_before": False,
+        **SIZES, "ffn_dim": 352, "word_embed_proj_dim": 64, "max_position_embeddings": 256,
+        "do_layer_norm_before": False,
     },
     "stablelm with a norm for every head": {**SIZES, "qk_layernorm": True, "use_parallel_residual": True},
     "gpt_oss": {**SIZES, "head_dim": 32, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 16},
@@ -408,3 +410,38 @@ def test_drawn_llamas_take_the_memory_that_transformers_takes() -> None:
     _, median = report(comparisons)
     assert len({comparison.label for comparison in comparisons}) >= 18
     assert median <= TOLERANCE
+
+
+def product(part: Any) -> Any:
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        return torch.mm(x.view(-1, x.shape[-1]), part.weight).view(*x.shape[:-1], part.nf)
+
+    return forward
+
+
+def without_biases(module: torch.nn.Module) -> None:
+    """GPT-2 as nanoGPT's ``bias = False`` has it."""
+    for part in module.modules():
+        if isinstance(part, (torch.nn.LayerNorm, Conv1D)):
+            part.bias = None  # type: ignore[assignment]
+        if isinstance(part, Conv1D):
+            part.forward = product(part)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_gpt2_without_biases_takes_the_memory_that_it_takes_in_torch(way: str) -> None:
+    config, setting = {"model_type": "gpt2", **CONFIGS["gpt2"]}, WAYS[way]
+    ours = in_meta(spec_of(setting.facts({**config, "bias": False})))
+    reference = in_transformers(config, setting)
+    build = reference.build_model
+
+    def build_model(_: Any) -> Any:
+        model = build(_)
+        without_biases(model)
+        return model
+
+    reference.build_model = build_model
+    with values_known(setting.padded):
+        truth = in_torch(reference, {}, adamw("foreach"), autocast=setting.autocast or "float32")
+    comparison = compare(f"{config} {setting}", ours, truth, setting.every > 0)
+    assert comparison.worst <= TOLERANCE, str(comparison)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from memlint.models import record
 from tests.differential.test_language_models import (
     SIZES,
     TOLERANCE,
@@ -327,6 +328,17 @@ def test_offloaded_activations_are_away_from_the_card(every: int) -> None:
         truth = in_torch(reference, {}, adamw("foreach"))
     comparison = compare(f"{setting}", ours, truth, True)
     assert comparison.worst <= TOLERANCE, str(comparison)
+
+
+def test_what_is_offloaded_is_counted_in_host_memory() -> None:
+    setting = Setting(dtype="bfloat16", every=1, rows=3)
+    facts = {**setting.facts(LLAMA), "activation_offloading": True}
+    layers, hidden = LLAMA["num_hidden_layers"], setting.rows * setting.length * LLAMA["hidden_size"] * 2
+    assert record(spec_of({**facts, "activation_offloading": False})).host_bytes == 0
+    away = record(spec_of(facts)).host_bytes
+    fewer = {"hyperparameters.config": {**LLAMA, "num_hidden_layers": layers - 1}}
+    # What a layer was called with: hidden states; its tables stay, as an argument by name.
+    assert away - record(spec_of({**facts, **fewer})).host_bytes == hidden
 
 
 class Cut(torch.autograd.Function):

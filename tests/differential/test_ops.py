@@ -121,6 +121,7 @@ def cases() -> Iterator[Case]:
     yield Case("add in place of a number", "add_", lambda x: x.add_(1.0), lambda x: F.add_(x, 1.0), (X,), in_place=True)
     for word, y in {"": X, " by a column": tensor(3, 5, 1)}.items():
         yield Case(f"div in place{word}", "div_", lambda x, y: x.div_(y), F.div_, (X, y), in_place=True)
+    yield Case("div in place by a number", "div_", lambda x: x.div_(3), lambda x: F.div_(x, 3), (X,), in_place=True)
     for word, x in {"": X, " of a slice": sliced(3, 5, 7)}.items():
         yield Case(f"clamp{word}", "clamp", lambda x: x.clamp(max=1.0), F.clamp, (x,))
         yield Case(
@@ -152,6 +153,15 @@ def cases() -> Iterator[Case]:
         F.masked_fill,
         (X, tensor(5, 7, dtype="bool")),
         trains=((0,), ()),
+    )
+    yield Case(
+        "masked_scatter",
+        "masked_scatter",
+        lambda x, m, s: x.masked_scatter(m, s),
+        F.masked_scatter,
+        (X, tensor(3, 5, 1, dtype="bool"), tensor(4, 7)),
+        trains=((0, 2), (0,), (2,), ()),
+        autocast=False,
     )
     yield Case("dropout", "dropout", lambda x: T.dropout(x, 0.1), lambda x: F.dropout(x, 0.1), (X,))
     yield Case(
@@ -563,16 +573,27 @@ def attention() -> Iterator[Case]:
             for dtype in ("float32", "bfloat16"):
                 q, k = heads(2, 3, 40, width, dtype=dtype), heads(2, 3, mask.shape[-1], width, dtype=dtype)
                 m = mask._replace(dtype=dtype) if mask.is_floating else mask
+                learned = ((0, 1, 2, 3), (3,)) if word == "a mask of numbers" else ()
                 yield Case(
                     f"attention with {word}, width {width}, in {dtype}",
                     "scaled_dot_product_attention",
                     lambda q, k, v, m: T.scaled_dot_product_attention(q, k, v, m),
                     F.scaled_dot_product_attention,
                     (q, k, k, m),
-                    trains=((0, 1, 2), (0,), (1, 2), (), *(((0, 1, 2, 3), (3,)) if mask.is_floating and word == "a mask of numbers" else ())),
+                    trains=((0, 1, 2), (0,), (1, 2), (), *learned),
                     autocast=False,
                 )
     for kernel, dtype in (("the fused kernel", "bfloat16"), ("the formula", "float32")):
+        q, k = heads(2, 4, 40, 16, dtype=dtype), heads(2, 1, 40, 16, dtype=dtype)
+        yield Case(
+            f"attention with one key for all heads, by the formula, in {dtype}",
+            "scaled_dot_product_attention",
+            T.scaled_dot_product_attention,
+            lambda q, k, v: F.scaled_dot_product_attention(q, k, v, grouped=False),
+            (q, k, k),
+            trains=((0, 1, 2), (0,), ()),
+            autocast=False,
+        )
         q, k = heads(2, 6, 40, 16, dtype=dtype), heads(2, 2, 40, 16, dtype=dtype)
         yield Case(
             f"attention of grouped queries by {kernel}",

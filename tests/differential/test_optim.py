@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any, NamedTuple
 
 import pytest
@@ -130,6 +131,61 @@ def test_state_and_step_are_torchs_to_the_byte(case: str, dtype: str) -> None:
     theirs, ours = CASES[case]
     shapes = MATRICES.get(case, SHAPES)
     assert in_meta(ours, dtype, shapes) == in_torch(theirs, dtype, shapes)
+
+
+# Bytes of all tensors in ``optimizer.state`` over bfloat16 parameters of these shapes, read off the libraries'
+# own optimizers (bitsandbytes 0.50.2, torchao 0.18.0).
+KEPT_SHAPES = ((64, 64), (63, 65), (100, 100), (48,), (400, 300))
+KEPT: dict[str, tuple[type[optim.Optimizer], int]] = {
+    "bitsandbytes' AdamW8bit": (optim.AdamW8bit, 307584),
+    "bitsandbytes' AdamW32bit": (optim.BitsAndBytes, 1105912),
+    "bitsandbytes' Lion8bit": (optim.OneState8bit, 153792),
+    "bitsandbytes' Lion32bit": (optim.OneStateBitsAndBytes, 552956),
+    "bitsandbytes' AdEMAMix8bit": (optim.AdEMAMix8bit, 460352),
+    "bitsandbytes' AdEMAMix": (optim.AdEMAMix, 1658868),
+    "bitsandbytes' LAMB32bit": (optim.Lamb, 1105932),
+    "torchao's AdamW8bit": (optim.QuantisedAdam, 546940),
+    "torchao's AdamW4bit": (optim.QuantisedAdam4bit, 541052),
+}
+
+
+def state_bytes(kind: type[optim.Optimizer], shapes: Shapes, **options: Any) -> int:
+    with meta.recording() as tape:
+        optimizer = kind([meta.empty(shape, meta.bfloat16).requires_grad_() for shape in shapes], **options)
+        before, _ = live_and_peak(tape, 0)
+        optimizer.allocate_state()
+        after, _ = live_and_peak(tape, 0)
+    return after - before
+
+
+@pytest.mark.parametrize(("kind", "kept"), KEPT.values(), ids=KEPT)
+def test_optimizers_of_other_libraries_keep_what_those_keep(kind: type[optim.Optimizer], kept: int) -> None:
+    assert state_bytes(kind, KEPT_SHAPES) == kept
+
+
+def test_paged_states_of_large_parameters_are_not_the_allocators() -> None:
+    small, large = (300, 300), (400, 300)  # 100,000 elements lie between them
+    alone = state_bytes(optim.BitsAndBytes, (small,), paged=True)
+    assert alone == 2 * 300 * 300 * 4
+    assert state_bytes(optim.BitsAndBytes, (small, large), paged=True) == alone
+
+
+def test_master_weights_are_one_more_copy_and_gradients_are_copied_for_the_step() -> None:
+    count = sum(prod(shape) for shape in SHAPES)
+    with meta.recording() as tape:
+        parameters = [meta.empty(shape, meta.bfloat16).requires_grad_() for shape in SHAPES]
+        before, _ = live_and_peak(tape, 0)
+        optimizer = optim.MasterWeights(parameters, optim.PlainAdam, {})
+        optimizer.allocate_state()
+        kept, _ = live_and_peak(tape, 0)
+        assert kept - before == count * (4 + 4 + 4)
+        for parameter in parameters:
+            parameter.grad = meta.empty_like(parameter)
+        start, _ = live_and_peak(tape, 0)
+        begin = len(tape.events)
+        optimizer.step()
+        after, peak = live_and_peak(tape, begin)
+    assert (after, peak - start) == (start, count * 4)
 
 
 def test_8_bit_adamw_keeps_what_bitsandbytes_keeps() -> None:

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 
 from memlint.dialects import registry
-from memlint.dialects.spec import TrainingSpec
+from memlint.dialects.spec import Fact, TrainingSpec
 from memlint.documents.load import load
 from memlint.meta import autograd, replay
 from memlint.meta import functional as F
@@ -493,3 +493,88 @@ def test_a_block_under_two_names_gets_each_ones_labels() -> None:
         Label("activations", "second.0.inner"),
         Label("activations", "second.0"),
     ]
+
+
+# -- decoders whose layers are checkpointed, whole or in parts
+
+DECODER: dict[str, Any] = {
+    "model_type": "llama",
+    "vocab_size": 1000,
+    "hidden_size": 64,
+    "intermediate_size": 160,
+    "num_hidden_layers": 7,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
+ZERO_3 = {
+    "parallelism.strategy": "zero",
+    "parallelism.zero_stage": 3,
+    "parallelism.persistence_elements": 0,
+    "device_count": 4,
+}
+HALF = {"compute_dtype": "bfloat16", "parameter_dtype": "bfloat16"}
+DECODERS: dict[str, dict[str, Any]] = {
+    "on one device": {},
+    "with rows of other lengths": {"micro_batch_size": 3, "sequence_length": 48},
+    "with plain attention": {"attention": "eager"},
+    "under autocast": {"compute_dtype": "bfloat16", "autocast": True},
+    "in half precision": HALF,
+    "with a bias and tied words": {"tied": True},
+    "with ZeRO-3": {**HALF, **ZERO_3},
+    "with ZeRO-3 and gathered weights that stay": {**HALF, **ZERO_3, "parallelism.persistence_elements": 5000},
+    "with ZeRO-3 and one micro batch": {**HALF, **ZERO_3, "gradient_accumulation_steps": 1},
+    "with ZeRO-2": {**HALF, **ZERO_3, "parallelism.zero_stage": 2},
+    "with FSDP1": {"parallelism.strategy": "fsdp1", "compute_dtype": "bfloat16", "device_count": 4},
+    "with FSDP2": {"parallelism.strategy": "fsdp2", "compute_dtype": "bfloat16", "device_count": 4},
+    "with adapters": {**HALF, "tuning": "lora", "lora.r": 4},
+    "with checkpoints kept in host memory": {"activation_offloading": True},
+}
+
+
+def decoder(facts: dict[str, Any]) -> TrainingSpec:
+    config = {**DECODER, "attention_bias": True, "tie_word_embeddings": True} if "tied" in facts else DECODER
+    stated = {
+        "hyperparameters.config": config,
+        "micro_batch_size": 2,
+        "sequence_length": 64,
+        "gradient_accumulation_steps": 2,
+        "checkpointing": "full",
+        **facts,
+    }
+    stated.pop("tied", None)
+    made = {name: Fact(name, value) for name, value in stated.items()}
+    return TrainingSpec("test", None, None, made, "language_model")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("reentrant", [False, True], ids=["kept graphs", "reentrant"])
+@pytest.mark.parametrize("facts", DECODERS.values(), ids=DECODERS)
+def test_a_checkpointed_decoder_has_the_same_tape(facts: dict[str, Any], reentrant: bool) -> None:
+    before = replay.statistics()["replays"]
+    assert_same(decoder({**facts, "checkpointing_reentrant": reentrant}))
+    assert replay.statistics()["replays"] > before
+
+
+@pytest.mark.parametrize("facts", [HALF, {**HALF, **ZERO_3}], ids=["on one device", "with ZeRO-3"])
+def test_most_checkpointed_layers_run_backward_from_a_program(facts: dict[str, Any]) -> None:
+    """Their nodes are not made, not even when they are recomputed."""
+    made = 0
+    original = replay._nodes
+
+    def counted(*args: Any) -> Any:
+        nonlocal made
+        found = original(*args)
+        made += len(found)
+        return found
+
+    def nodes(layers: int) -> int:
+        nonlocal made
+        replay.forget()
+        made = 0
+        config = {**DECODER, "num_hidden_layers": layers}
+        spec = decoder({**facts, "checkpointing_reentrant": False, "hyperparameters.config": config})
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(replay, "_nodes", counted)
+            record(spec)
+        return made
+
+    assert nodes(40) == nodes(20) > 0

@@ -117,8 +117,12 @@ REFUSED = {
     "FlashAttention in fp32": (SMALL, {"attention": "flash"}, "FlashAttention takes"),
     "an optimizer that nobody has": (SMALL, {"optimizer": "magic"}, "optimizer 'magic'"),
     "a head that is not built": (SMALL, {"model_class": "masked_lm"}, "class 'masked_lm'"),
-    "adapters": (SMALL, {"tuning": "lora"}, "kind 'lora'"),
-    "quantised weights": (SMALL, {"quantization.bits": 4}, "quantised"),
+    "an adapter that nobody has": (SMALL, {"tuning": "magic"}, "kind 'magic'"),
+    "modules that the model does not have": (SMALL, {"tuning": "lora", "lora.targets": ["c_attn"]}, "c_attn"),
+    "quantised weights that train": (SMALL, {"quantization.bits": 4}, "quantised"),
+    "a quantisation that nobody has": (
+        SMALL, {"tuning": "lora", "quantization.bits": 3, "quantization.kind": "magic"}, "'magic'"
+    ),
     "a loss that nobody has": (SMALL, {"loss": "magic"}, "'magic'"),
     "a checkpointing that is another family's": (SMALL, {"checkpointing": "blocks"}, "'blocks'"),
     "rows without a length": (SMALL, {"sequence_length": None}, "length of a sample"),

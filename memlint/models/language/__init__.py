@@ -34,6 +34,7 @@ OUTPUT_ALONE_SINCE = (1, 11)
 
 # Values of the fact `implementation` with code of their own (memlint.models.language.implementations)
 OTHER_LIBRARIES = ("torchtune", "torchtitan", "litgpt", "nanogpt")
+MEGATRON = ("megatron", "neox")  # (memlint.models.language.megatron)
 
 
 class Batch(NamedTuple):
@@ -50,6 +51,7 @@ class Task(NamedTuple):
     evaluate  (rows, tokens) -> logits of a batch, without gradients
     heads     modules that are never quantised (``get_keys_to_not_convert``)
     saved     modules that train in full beside an adapter, whatever the config names
+    unused    parameters that never get a gradient
     helpers   models that do not train (a reference)
     """
 
@@ -60,6 +62,7 @@ class Task(NamedTuple):
     evaluate: Callable[[int, int], Any]
     heads: tuple[str, ...] = ("lm_head",)
     saved: tuple[str, ...] = ()
+    unused: Sequence[Tensor] = ()
     helpers: tuple[Module, ...] = ()
 
     def adapting(self, spec: TrainingSpec) -> TrainingSpec:
@@ -101,6 +104,7 @@ def build(spec: TrainingSpec) -> System:
         helpers=task.helpers,
         evaluate=_evaluation(spec, task, DTYPES[compute] if autocast else None),
         keeps_gradients=_keeps_gradients(spec),
+        unused=task.unused,
     )
 
 
@@ -186,7 +190,8 @@ def language_model(spec: TrainingSpec, config: Hyperparameters, dtype: DType, au
         kind = "eager"  # SDPA has no place for a cap or a sink: transformers refuses it
     if kind == "sdpa" and config.model_type in WITHOUT_SDPA:
         kind = "eager"  # what transformers takes unless it is told to: it refuses the others
-    if kind == "flash" and config.model_type in WITHOUT_FLASH:
+    implementation = spec.get("implementation", "transformers")
+    if kind == "flash" and config.model_type in WITHOUT_FLASH and implementation == "transformers":
         raise UnknownModel(f"transformers has no FlashAttention for {config.model_type}")
     if kind == "sdpa" and older(spec.get("transformers_version"), GROUPED_SINCE):
         kind = "sdpa_repeated"
@@ -207,13 +212,21 @@ def language_model(spec: TrainingSpec, config: Hyperparameters, dtype: DType, au
     }
     if spec.get("loss_tile") is not None:
         options["tile"] = tuple(spec["loss_tile"])
-    implementation = spec.get("implementation", "transformers")
     with default_dtype(dtype):
         if implementation in OTHER_LIBRARIES:
             from memlint.models.language import implementations
 
             if implementations.applies(implementation, config):
                 return implementations.model(implementation, spec, config, kind, options)
+        if implementation == "llm_foundry" and config.model_type == "mpt":
+            from memlint.models.language import llm_foundry
+
+            return llm_foundry.model(spec, config, options)
+        if implementation in MEGATRON:
+            from memlint.models.language import megatron
+
+            if not megatron.refused(config):
+                return megatron.model(spec, config, options)
         if config.model_type in EARLY:
             from memlint.models.language import early
 

@@ -1,5 +1,5 @@
-"""Adapters over frozen weights, as PEFT computes them: LoRA (rsLoRA is the same), DoRA, LoRA-FA, IA3, prompt tuning,
-p-tuning, prefix tuning, and modules that train in full beside them.
+"""Adapters over frozen weights, as PEFT computes them: LoRA (rsLoRA is the same), DoRA, LoRA-FA, VeRA, IA3, prompt
+tuning, p-tuning, modules that train in full beside them; and training of some layers only.
 
     LoRA    base(x) + B(A(dropout(x))) * scaling      A (r, in), B (out, r) in their own dtype
     DoRA    the same, times magnitude / |W + BA| by rows, for which each call makes W + BA
@@ -28,7 +28,8 @@ from memlint.models.language.parts import Conv1D
 from memlint.models.language.quantisation import Linear4bit, Linear8bit, dequantised
 
 # The methods whose adapters stand beside linear layers.
-LINEAR_METHODS = ("lora", "dora", "lora_fa", "ia3")
+LINEAR_METHODS = ("lora", "dora", "lora_fa", "ia3", "vera", "oft")
+WITHOUT_EXPERTS = ("ia3", "vera", "oft")
 # What a product whose result is queries, keys and values is called.
 JOINED = (".qkv", ".query_key_value", ".qkv_proj")
 PROMPT_METHODS = ("prompt", "p_tuning")
@@ -218,6 +219,84 @@ class LoraEmbedding(Module):
         return to(result, dtype)
 
 
+class VeraLinear(Module):
+    """VeRA: random A and B that all layers share and nobody trains, between two vectors that are trained."""
+
+    def __init__(self, base: Module, first: Tensor, second: Tensor, dropout: float) -> None:
+        self.inputs, self.outputs = sizes_of(base)
+        self.base_layer = base
+        self.vera_A, self.vera_B = first, second
+        self.vera_lambda_d = parameter(first.shape[0])
+        self.vera_lambda_b = parameter(self.outputs)
+        self.dropout = dropout
+
+    def forward(self, x: Tensor) -> Tensor:
+        result = self.base_layer(x)
+        dtype = result.dtype
+        first, second = self.vera_A[:, : self.inputs], self.vera_B[: self.outputs]
+        x = to(x, self.vera_lambda_d.dtype)
+        dropped = F.dropout(x, self.dropout, self.training)
+        result = result + self.vera_lambda_b * F.linear(self.vera_lambda_d * F.linear(dropped, first), second)
+        return to(result, dtype)
+
+
+class RotatedLinear(Module):
+    """OFT: the input is turned, block by block, by rotations that five terms of a series make of skew-symmetric
+    matrices (``tuners/oft/layer.py``, ``_cayley_batch``)."""
+
+    def __init__(self, base: Module, block: int) -> None:
+        inputs, _ = sizes_of(base)
+        if inputs % block:
+            raise UnknownModel(f"OFT's blocks of {block} do not divide {inputs} inputs")
+        self.base_layer = base
+        self.block, self.blocks = block, inputs // block
+        upper = block * (block - 1) // 2
+        self.oft_R = parameter(self.blocks, upper)
+        self.rows, self.cols = buffer(upper, dtype=int64), buffer(upper, dtype=int64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        dtype = x.dtype
+        x = to(x, self.oft_R.dtype)
+        x = self.turned(x)
+        result = self.base_layer(to(x, dtype))
+        return to(result, dtype)
+
+    def turned(self, x: Tensor) -> Tensor:
+        rotation = self.rotation()
+        shape = x.shape
+        folded = x.reshape(*shape[:-1], self.blocks, self.block)
+        rows = folded.numel // (self.blocks * self.block)
+        ordered = folded.permute(folded.ndim - 2, *range(folded.ndim - 2), folded.ndim - 1)
+        product = F.bmm(ordered.reshape(self.blocks, rows, self.block), rotation)
+        product = product.view(self.blocks, *shape[:-1], self.block)
+        product = product.permute(*range(1, folded.ndim - 1), 0, folded.ndim - 1)
+        out: Tensor = product.reshape(*shape)
+        return out
+
+    def rotation(self) -> Tensor:
+        """(blocks, block, block)."""
+        skew = self.skew()
+        identity = empty((self.block, self.block), skew.dtype)
+        total = empty(skew.shape, skew.dtype)
+        del identity
+        total = F.add_(total, skew)
+        power = F.bmm(skew, skew)
+        total = F.add_(total, power)
+        power = F.bmm(power, skew)
+        total = F.add_(total, power)
+        power = F.bmm(power, skew)
+        return F.add_(total, power)
+
+    def skew(self) -> Tensor:
+        matrix = empty((self.blocks, self.block, self.block), self.oft_R.dtype)
+        written = matrix.alias(matrix.shape, None)
+        if tracked(self.oft_R):  # index_put_
+            shape, dtype = self.oft_R.shape, self.oft_R.dtype
+            record(written, (self.oft_R,), (self.rows, self.cols), lambda g: (Tensor(shape, dtype),))
+        out: Tensor = written - written.transpose(-2, -1)
+        return out
+
+
 class AdaptedExperts(Module):
     """Experts whose weights lie in one tensor: each call adds ``B @ A`` of every expert to a copy of all of them, which
     is kept for backward, and gets a gradient as large. Gate and input are one weight, of twice the rank.
@@ -353,16 +432,22 @@ def adapt(model: LanguageModel, spec: TrainingSpec, config: Hyperparameters) -> 
             tokens = spec.get("adapter.virtual_tokens")
             if tokens is None:
                 raise UnknownModel("the number of virtual tokens is not known")
-            model.prompt = PromptEncoder(tokens, config.width, method == "p_tuning")
+            options = spec.get("adapter.options") or {}
+            if options.get("encoder_reparameterization_type", "MLP") != "MLP":
+                raise UnknownModel("p-tuning's LSTM is not known")
+            hidden = options.get("encoder_hidden_size") or config.width
+            model.prompt = PromptEncoder(tokens, config.width, method == "p_tuning", hidden)
         else:
-            raise UnknownModel(f"tuning of kind {method!r} is not known")
+            from memlint.models.language import adapters_more
+
+            adapters_more.adapt(model, spec, config, method)
     for name in (saved,) if isinstance(saved, str) else saved:
         _train_in_full(model, name)
 
 
 def _adapt_linears(model: LanguageModel, spec: TrainingSpec, config: Hyperparameters, method: str) -> None:
     defaults = IA3_TARGETS if method == "ia3" else LORA_TARGETS
-    targets: Any = spec.get("lora.targets")
+    targets: Any = spec.get("oft.targets" if method == "oft" else "lora.targets")
     if targets is None:
         targets = defaults.get(config.model_type)
         if targets is None:
@@ -373,7 +458,7 @@ def _adapt_linears(model: LanguageModel, spec: TrainingSpec, config: Hyperparame
     saved = spec.get("lora.modules_to_save") or ()
     found: list[str] = []
     # These names now mean the experts' common weights, and so no longer the perceptrons beside them.
-    converted = config.experts is not None and config.model_type not in _UNCONVERTED and method != "ia3"
+    converted = config.experts is not None and config.model_type not in _UNCONVERTED and method not in WITHOUT_EXPERTS
     taken = _EXPERTS.get(config.model_type, _OTHER_EXPERTS) if converted else ()
 
     def replace(name: str, base: Module) -> Module | None:
@@ -387,17 +472,35 @@ def _adapt_linears(model: LanguageModel, spec: TrainingSpec, config: Hyperparame
         if name.rpartition(".")[2] in taken or is_target(name, list(saved)):
             return None
         found.append(name)
+        if method == "oft":
+            return RotatedLinear(base, _block_size(spec, base))
+        if method == "vera":
+            return VeraLinear(base, shared[0], shared[1], dropout)
         if joined:
             return _joined(base, rank, dropout, config, adapted)
         if method == "ia3":
-            return ScaledLinear(base, is_target(name, defaults.get(config.model_type, ("down_proj",))[-1:]))
+            fed = spec.get("ia3.feedforward") or defaults.get(config.model_type, ("down_proj",))[-1:]
+            return ScaledLinear(base, is_target(name, fed))
         return kind(base, rank, dropout, method == "lora_fa")
 
+    shared: list[Tensor] = []
+    if method == "vera":
+        sizes: list[tuple[int, int]] = []
+
+        def measure(name: str, base: Module) -> None:
+            if name != "lm_head" if every else is_target(name, targets):
+                sizes.append(sizes_of(base))
+
+        replace_linears(model, measure)
+        if sizes:
+            dtype = DTYPES[spec.get("lora.dtype") or "float32"]
+            shared.append(buffer(rank, max(inputs for inputs, _ in sizes), dtype=dtype))
+            shared.append(buffer(max(outputs for _, outputs in sizes), rank, dtype=dtype))
     replace_linears(model, replace)
-    if not every and method != "ia3" and is_target("embed_tokens", targets):
+    if not every and method not in WITHOUT_EXPERTS and is_target("embed_tokens", targets):
         found.append("embed_tokens")
         model.embed_tokens = LoraEmbedding(model.embed_tokens, rank)  # type: ignore[assignment]
-    if method != "ia3" and config.experts is not None:
+    if method not in WITHOUT_EXPERTS and config.experts is not None:
         found += _adapt_experts(model, config, rank, every, targets, method, dropout)
     if not found:
         raise UnknownModel(f"no linear layer of {config.model_type} is called {', '.join(targets)}")
@@ -407,6 +510,15 @@ def _adapt_linears(model: LanguageModel, spec: TrainingSpec, config: Hyperparame
 _EXPERTS = {"mixtral": ("w1", "w3", "w2")}
 _OTHER_EXPERTS = ("gate_proj", "up_proj", "down_proj")
 _UNCONVERTED = ("gpt_oss",)  # its experts lay together before
+
+
+def _block_size(spec: TrainingSpec, base: Module) -> int:
+    """PEFT's default is 32; a number of blocks stands in where it is 0."""
+    stated = spec.get("oft.block_size")
+    blocks = spec.get("oft.rank") or 0
+    if not stated and blocks:
+        return sizes_of(base)[0] // int(blocks)
+    return int(32 if stated is None else stated)
 
 
 def _adapt_experts(

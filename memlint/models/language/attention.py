@@ -203,6 +203,22 @@ class ByHeadAttention(Attention):
         return query, key, value
 
 
+class ByGroupAttention(Attention):
+    """One product, each group of heads of which holds its queries, its key and its value (InternLM2)."""
+
+    def define(self, config: Hyperparameters) -> None:
+        self.keys, self.groups = config.key_value_heads, config.heads // config.key_value_heads
+        queries = config.heads * config.head_dim
+        self.wqkv = Linear(config.width, queries + 2 * self.keys * config.head_dim, config.qkv_bias)
+        self.wo = Linear(queries, config.width, config.output_bias)
+
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        joined = self.wqkv(x).view(*x.shape[:-1], self.keys, self.groups + 2, self.head_dim)
+        query = joined[..., : self.groups, :].flatten(2, 3)
+        key, value = joined[..., -2, :], joined[..., -1, :]
+        return query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
+
+
 class ThirdsAttention(Attention):
     """One product, cut in three (GPT-2)."""
 
@@ -307,6 +323,7 @@ ATTENTIONS = {
     "scaled": ScaledAttention,
     "joined": JoinedAttention,
     "by_head": ByHeadAttention,
+    "by_group": ByGroupAttention,
     "thirds": ThirdsAttention,
     "one_key": OneKeyAttention,
     "latent": LatentAttention,

@@ -41,7 +41,7 @@ class Layer(Module):
 
     def __init__(self, config: Hyperparameters, kind: str, number: int) -> None:
         rotates = number not in config.unrotated
-        self.self_attn = ATTENTIONS[config.projection](config, kind, rotates)
+        self.self_attn: Module = ATTENTIONS[config.projection](config, kind, rotates)
         self.mlp = mixture(config) if has_experts(config, number) else perceptron(config)
         # Where the perceptron drops by itself, or nothing does, only what follows attention is left.
         inside = config.perceptron == "c_fc c_proj"
@@ -267,8 +267,6 @@ class LanguageModel(Module):
         embedded: Tensor = self.embed_tokens(tokens)
         if self.checkpointed and state.grad_enabled and not embedded.requires_grad:
             embedded.requires_grad_()  # activation_checkpointing_enable: enable_input_require_grads
-        if self.project_in is not None:
-            embedded = self.project_in(embedded)
         return embedded * 1.0 if self.config.scaled else embedded
 
     def forward(self, given: Tensor, labels: Tensor) -> Tensor:
@@ -289,9 +287,9 @@ class LanguageModel(Module):
             embedded = F.cat((self.prompt(embedded.shape[0], embedded.dtype), embedded), 1)
         batch, length, _ = embedded.shape
         positions = position_numbers(1 if not config.counted_positions else batch, length)
-        x = embedded
+        x = embedded if self.project_in is None else self.project_in(embedded)
         if self.embed_positions is not None:
-            x = embedded + self.embed_positions(positions + 2 if config.counted_positions else positions)
+            x = x + self.embed_positions(positions + 2 if config.counted_positions else positions)
         masks = self.masks(batch, length, embedded)
         x = F.dropout(x, config.embedding_dropout, self.training)
         dtype = float32 if config.wide_tables else x.dtype
@@ -304,7 +302,7 @@ class LanguageModel(Module):
             recomputed = self.checkpointed > 0 and number % self.checkpointed == 0
             x = self.through(layer, recomputed, x, own, mask)
         out: Tensor = self.norm(x)
-        return out if self.project_out is None else self.project_out(out)  # type: ignore[no-any-return]
+        return out if self.project_out is None else self.project_out(out)
 
     def through(self, layer: Module, recomputed: bool, x: Tensor, tables: Any, mask: Tensor | None) -> Tensor:
         """A layer's result, as the run computes it."""
@@ -349,7 +347,8 @@ class LanguageModel(Module):
             return losses.chunked(x, self.logits, labels, self.chunks)
         logits = self.logits(x)
         if self.compile_loss:
-            return compiled(losses.full, logits, labels)  # type: ignore[no-any-return]
+            out: Tensor = compiled(losses.full, logits, labels)
+            return out
         return losses.full(logits, labels)
 
     def tiles(self, x: Tensor, labels: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from memlint.models.language.attention import Attended, Attention
 from memlint.models.language.decoder import LanguageModel, Layer, ParallelLayer
 from memlint.models.language.hyperparameters import Hyperparameters
 from memlint.models.language.parts import (
+    NoNorm,
     WeightNorm,
     activation,
     attention_mask,
@@ -358,7 +359,7 @@ class FalconAttention(Module):
         product = F.matmul(query, key.transpose(-1, -2))
         scores = to(product, float32) if product.dtype.itemsize == 2 else product
         logits = scores + biases
-        logits = F.mul_(logits, 1.0)
+        logits = F.div_(logits, 1.0)
         weights = F.softmax(logits + mask, -1, x.dtype)
         weights = F.dropout(weights, self.dropout, self.training)
         return F.matmul(weights, value), weights
@@ -385,18 +386,16 @@ class FalconLayer(Layer):
         self.residual = config.residual
         self.dropout, self.attention_dropout = config.residual_dropout, config.attention_dropout
         self.input_layernorm = LayerNorm(config.width)
-        self.post_attention_layernorm = LayerNorm(config.width) if config.residual != "parallel" else None
+        self.post_attention_layernorm = LayerNorm(config.width) if config.residual != "parallel" else NoNorm()
 
     def forward(self, x: Tensor, tables: Any, mask: Tensor | None) -> Tensor:
         residual = x
         normed = self.input_layernorm(x)
         second = normed
         if self.residual == "parallel_two":
-            assert self.post_attention_layernorm is not None
             second = self.post_attention_layernorm(x)
         attended, weights = self.self_attn(normed, tables, mask)
         if self.residual == "pre":
-            assert self.post_attention_layernorm is not None
             residual = dropout_add(attended, residual, self.attention_dropout, self.training)
             second = self.post_attention_layernorm(residual)
         fed = self.mlp(second)

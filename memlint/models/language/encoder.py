@@ -32,7 +32,11 @@ class Encoder(NamedTuple):
     layer              "bert", "distilbert", "albert" (one layer's weights serve many), "mpnet"
     groups, inner      ALBERT: how many sets of weights there are, and layers in each
     buckets            MPNet: rows of the table of relative positions
-    classifier         what classifies a row: "pooler", "tanh", "gelu" (a dense layer with that function), "relu"
+    span, norms_distances, shares_keys
+                       DeBERTa: half the rows of the table of distances, whether they pass through a norm, and whether
+                       distances are projected as contents are
+    classifier         what classifies a row: "pooler", "tanh", "gelu" (a dense layer with that function), "relu",
+                       "context" (DeBERTa's pooler)
     gaps               dropout of hidden states, of attention, before a classifier, and before span logits
     """
 
@@ -57,6 +61,10 @@ class Encoder(NamedTuple):
     groups: int = 0
     inner: int = 1
     buckets: int = 0
+    span: int = 0
+    norms_distances: bool = False
+    shares_keys: bool = False
+    pooler_dropout: float = 0.0
     classifier: str = "pooler"
 
 
@@ -67,6 +75,7 @@ _BERT: dict[str, Any] = {
     "max_position_embeddings": 512,
     "type_vocab_size": 2,
 }
+_NARROW = ("albert", "deberta")  # layers whose tables may be narrower than they are
 _ROBERTA = {**_BERT, "counted_positions": True, "classifier": "tanh"}
 
 # model_type -> defaults of its configuration class, and switches that differ from those of Encoder.
@@ -100,6 +109,12 @@ ENCODERS: dict[str, dict[str, Any]] = {
         "num_hidden_groups": 1,
         "inner_group_num": 1,
         "layer": "albert",
+    },
+    "deberta-v2": {
+        **_BERT,
+        "type_vocab_size": 0,
+        "layer": "deberta",
+        "classifier": "context",
     },
     "mpnet": {
         **_BERT,
@@ -151,11 +166,12 @@ def encoder(config: Mapping[str, Any]) -> Encoder:
     before_classifier = value("classifier_dropout")
     before_classifier = dropout if before_classifier is None else float(before_classifier)
     kind = style.get("layer", "bert")
+    distances = _distances(config) if kind == "deberta" else {}
     return Encoder(
         model_type=model_type,
         vocabulary=number("vocab_size"),
         width=width,
-        embedding_width=value("embedding_size", width) if model_type in ("electra", "albert") else width,
+        embedding_width=value("embedding_size", width) if kind in _NARROW or model_type == "electra" else width,
         layers=number("num_hidden_layers"),
         heads=number("num_attention_heads"),
         intermediate=number("intermediate_size"),
@@ -169,13 +185,34 @@ def encoder(config: Mapping[str, Any]) -> Encoder:
         row_dropout=float(value("seq_classif_dropout", 0.2)) if kind == "distilbert" else before_classifier,
         span_dropout=float(value("qa_dropout", 0.1)) if kind == "distilbert" else 0.0,
         tied=bool(config.get("tie_word_embeddings", True)),
-        counted_positions=style.get("counted_positions", False),
+        counted_positions=style.get("counted_positions", False)
+        or (kind == "deberta" and bool(config.get("position_biased_input", True))),
         layer=kind,
         groups=value("num_hidden_groups", 0) if kind == "albert" else 0,
         inner=value("inner_group_num", 1) if kind == "albert" else 1,
         buckets=number("relative_attention_num_buckets") if kind == "mpnet" else 0,
         classifier=style.get("classifier", "pooler"),
+        **distances,
     )
+
+
+def _distances(config: Mapping[str, Any]) -> dict[str, Any]:
+    """DeBERTa's switches. Raises UnknownModel for those of its versions that are not known."""
+    kinds = config.get("pos_att_type") or ()
+    kinds = kinds.split("|") if isinstance(kinds, str) else kinds
+    if not config.get("relative_attention", False) or sorted(kinds) != ["c2p", "p2c"]:
+        raise UnknownModel("DeBERTa without both kinds of relative attention is not known")
+    if config.get("conv_kernel_size"):
+        raise UnknownModel("DeBERTa with a convolution is not known")
+    buckets, most = config.get("position_buckets", -1), config.get("max_relative_positions", -1)
+    if most < 1:
+        most = config.get("max_position_embeddings", 512)
+    return {
+        "span": buckets if buckets > 0 else most,
+        "norms_distances": "layer_norm" in str(config.get("norm_rel_ebd", "none")),
+        "shares_keys": bool(config.get("share_att_key", False)),
+        "pooler_dropout": float(config.get("pooler_dropout") or 0.0),
+    }
 
 
 # ------------------------------------------------------------------------------------------------------ attention
@@ -527,12 +564,16 @@ class EncoderModel(Module):
 
 
 class Pooler(Module):
+    """Of the first token. DeBERTa's stands in its head, with dropout and another function."""
+
     def __init__(self, config: Encoder) -> None:
         self.dense = Linear(config.width, config.width)
+        self.dropout = config.pooler_dropout
+        self.function = F.gelu if config.classifier == "context" else F.tanh
 
     def forward(self, x: Tensor) -> Tensor:
-        first = x[:, 0]
-        return F.tanh(self.dense(first))
+        first = F.dropout(x[:, 0], self.dropout, self.training)
+        return self.function(self.dense(first))
 
 
 class RowHead(Module):
@@ -559,7 +600,7 @@ class TokenHead(Module):
 
     def __init__(self, config: Encoder) -> None:
         self.dense = Linear(config.width, config.embedding_width)
-        named = config.model_type in ("bert", "albert", "distilbert")
+        named = config.model_type in ("bert", "albert", "distilbert", "deberta-v2")
         self.function = activation(config.activation if named else "gelu")
         self.LayerNorm = LayerNorm(config.embedding_width)
         self.weight = None if config.tied else parameter(config.vocabulary, config.embedding_width)
@@ -579,7 +620,7 @@ class EncoderTask(Module):
     task  "sequence_classification", "token_classification", "question_answering", "masked_lm"
     """
 
-    def __init__(self, config: Encoder, body: EncoderModel, task: str, labels: int) -> None:
+    def __init__(self, config: Encoder, body: Any, task: str, labels: int) -> None:
         self.body, self.task, self.labels = body, task, labels
         dropouts = {"token_classification": config.classifier_dropout, "question_answering": config.span_dropout}
         self.dropout = dropouts.get(task, config.row_dropout)
@@ -597,7 +638,7 @@ class EncoderTask(Module):
         elif config.classifier in ("tanh", "gelu"):
             self.classifier = RowHead(config, labels)
         else:
-            self.pooler = Pooler(config) if config.classifier == "pooler" else None
+            self.pooler = Pooler(config) if config.classifier in ("pooler", "context") else None
             self.pre_classifier = Linear(config.width, config.width) if config.classifier == "relu" else None
             self.classifier = Linear(config.width, labels)
 

@@ -60,14 +60,15 @@ class Hyperparameters(NamedTuple):
     """Sizes, and the switches of the program.
 
     norm          "rms" (LLaMA: rounded, then scaled), "rms_wide" (OLMo2: scaled, then rounded), "gemma" (scaled by
-                  ``1 + weight`` in fp32), "layer", "layer_weight" (without a bias), "layer_no_bias" (Cohere's own), "plain"
-                  (no parameters: OLMo)
+                  ``1 + weight`` in fp32), "layer", "layer_weight" (without a bias), "layer_no_bias" (Cohere's own),
+                  "plain" (no parameters: OLMo)
     residual      "pre" (norm, block, add), "post" (block, norm, add), "sandwich" (a norm before and one after),
                   "parallel" (attention and perceptron read the same norm), "parallel_two" (each has its own),
                   "flat" ("pre", tokens of all rows in one dimension: OPT), "flat_post" (the same, norms behind blocks)
     projection    "separate" q, k and v; "scaled" (the same, queries times a constant: OPT); "joined" (one product,
                   sliced: Phi3), "by_head" (one product, cut within heads: NeoX), "thirds" (one product, cut in
-                  three: GPT-2), "one_key" (one product, keys and values of a single head: GPT-BigCode)
+                  three: GPT-2), "one_key" (one product, keys and values of a single head: GPT-BigCode), "by_group"
+                  (one product, cut within groups of heads: InternLM2, whose code comes with its weights)
     rotary        "half" (LLaMA), "partial" (the rest is put behind: NeoX, Phi, StableLM), "interleaved" (GLM),
                   "interleaved_wide" (Cohere, in fp32), "halves" (tables for half a head: GPT-OSS), "none"
     rotary_dim    numbers of a head that are rotated
@@ -181,6 +182,13 @@ _GPTJ = {
 STYLES: dict[str, dict[str, Any]] = {
     "llama": _LLAMA,
     "mistral": {"windows": ("all", 4096)},
+    "internlm2": {
+        "projection": "by_group",
+        "output_name": "wo",
+        "qkv_bias": Key("bias"),
+        "output_bias": Key("bias"),
+        "perceptron_bias": Key("bias"),
+    },
     "qwen2": {"qkv_bias": True, "windows": ("qwen", None)},
     "qwen3": {
         "qkv_bias": _BIAS,
@@ -383,6 +391,11 @@ STYLES: dict[str, dict[str, Any]] = {
     "codegen": _GPTJ,
     "bloom": {
         **_EMBEDDED,
+        "qkv_bias": True,
+        "output_bias": True,
+        "perceptron": "dense_h_to_4h dense_4h_to_h",
+        "perceptron_bias": True,
+        "activation": "gelu",
         "attention_dropout": Key("attention_dropout", 0.0),
         "residual_dropout": Key("hidden_dropout", 0.0),
         "alibi": True,
@@ -428,9 +441,7 @@ STYLES: dict[str, dict[str, Any]] = {
 ALIASES = {"gemma3": "gemma3_text"}
 
 # Each head has keys and values of its own, whatever the config says.
-_UNGROUPED = (
-    *("bloom", "codegen", "deepseek_v2", "deepseek_v3", "gpt2", "gpt_neo", "gpt_neox", "gptj", "mpt", "opt"),
-)
+_UNGROUPED = ("bloom", "codegen", "deepseek_v2", "deepseek_v3", "gpt2", "gpt_neo", "gpt_neox", "gptj", "mpt", "opt")
 
 # Where the perceptron's width is not stated, it is four times the model's.
 _FOURFOLD = ("bloom", "codegen", "falcon", "gpt2", "gpt_bigcode", "gpt_neo", "gptj", "mpt")

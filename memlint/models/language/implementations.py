@@ -1,7 +1,7 @@
 """Decoders of the LLaMA kind as other training libraries compute them: the same products, other steps between them.
 
-Shapes: B rows, S tokens, W hidden width, h heads of d. Temporaries live as they do there, and modules have the names that
-transformers gives them, which adapters go by.
+Shapes: B rows, S tokens, W hidden width, h heads of d. Temporaries live as they do there, and modules have the names
+that transformers gives them, which adapters go by.
 Sources: torchtune 0.6 (``modules/{transformer,attention,rms_norm,position_embeddings,feed_forward}.py``, ``recipes/``);
 torchtitan at 2024-12 and 0.2 (``models/llama3/model/model.py``, ``components/loss.py``); litgpt 0.5 (``model.py``,
 ``utils.py``); nanoGPT (``model.py``).
@@ -17,7 +17,7 @@ from memlint.meta.amp import to
 from memlint.meta.autograd import record, tracked
 from memlint.meta.compiled import Compiled
 from memlint.meta.nn import Linear, Module, buffer, parameter
-from memlint.meta.tensor import Tensor, component, empty, empty_like, float32, int64
+from memlint.meta.tensor import Tensor, component, empty, empty_like, float32, int64, state
 from memlint.models.language import losses
 from memlint.models.language.attention import Attention, repeat_heads
 from memlint.models.language.decoder import LanguageModel, Layer
@@ -81,10 +81,10 @@ def rotate_pairs_wide(x: Tensor, table: Tensor) -> Tensor:
 
 
 def rotate_complex(query: Tensor, key: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
-    """torchtitan's: (B, S, h, d) in fp32, as complex numbers; ``table`` holds (S, d / 2) of them."""
+    """torchtitan's: (B, S, h, d) in fp32, as complex numbers; ``table`` holds (S, d / 2) of them, or more."""
     query_pairs = to(query, float32).reshape(*query.shape[:-1], -1, 2)
     key_pairs = to(key, float32).reshape(*key.shape[:-1], -1, 2)
-    table = table.view(1, query.shape[1], 1, query.shape[3] // 2, 2)
+    table = table[: query.shape[1]].view(1, query.shape[1], 1, query.shape[3] // 2, 2)
     query_rotated = (query_pairs * table).flatten(3)
     key_rotated = (key_pairs * table).flatten(3)
     return to(query_rotated, query.dtype), to(key_rotated, key.dtype)
@@ -138,7 +138,7 @@ class TorchtuneAttention(Attention):
         batch, length, _ = x.shape
         query = self.q_proj(x)
         query = query.view(batch, length, -1, self.head_dim)
-        query = rotate_pairs_wide(query, self.place(table))
+        query = rotate_pairs_wide(query, self.place(table, length))
         query = query.transpose(1, 2)
         if self.normed != "none":
             query = self.q_norm(query)
@@ -146,30 +146,31 @@ class TorchtuneAttention(Attention):
         value = self.v_proj(x)
         key = key.view(batch, length, -1, self.head_dim)
         value = value.view(batch, length, -1, self.head_dim)
-        key = rotate_pairs_wide(key, self.place(table))
+        key = rotate_pairs_wide(key, self.place(table, length))
         key = key.transpose(1, 2)
         value = value.transpose(1, 2)
         if self.normed != "none":
             key = self.k_norm(key)
         key = repeat_heads(key, self.groups)
         value = repeat_heads(value, self.groups)
-        output = self.attend(query, key, value)
-        output = output.transpose(1, 2).contiguous().view(batch, length, -1)
+        output = self.attend(query, key, value).view(batch, length, -1)
         return getattr(self, self.output_name)(output)
 
     @staticmethod
-    def place(table: Any) -> Tensor:
+    def place(table: Any, length: int) -> Tensor:
         """The rows of the table that tokens look up: a copy where each token states its place."""
         if isinstance(table, Tensor):
-            return table
+            return table[:length]
         whole, positions = table
         return empty((*positions.shape, *whole.shape[1:]), whole.dtype)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """(B, h, S, d), (B, h, S, d), (B, h, S, d) -> (B, S, h, d)."""
         if self.kind == "flex":
-            return flex_attention(query, key, value)
-        backend = "flash" if self.kind == "flash" else ""
-        return F.scaled_dot_product_attention(query, key, value, backend=backend, causal=True)
+            ordered: Tensor = flex_attention(query, key, value).transpose(1, 2).contiguous()
+            return ordered
+        output: Tensor = self.scores(query, key, value, None)[0]
+        return output
 
 
 class TorchtitanAttention(TorchtuneAttention):
@@ -186,14 +187,22 @@ class TorchtitanAttention(TorchtuneAttention):
             query = self.q_norm(query)
             key = self.k_norm(key)
         query, key = rotate_complex(query, key, table)
-        keys, values = repeat_late(key, self.groups), repeat_late(value, self.groups)
+        keys, values = self.repeated(key), self.repeated(value)
         query = query.transpose(1, 2)
         key = keys.transpose(1, 2)
         value = values.transpose(1, 2)
-        output = self.attend(query, key, value)
-        output = output.transpose(1, 2).contiguous()
-        output = output.view(batch, length, -1)
+        output = self.attend(query, key, value).view(batch, length, -1)
         return getattr(self, self.output_name)(output)
+
+    def repeated(self, x: Tensor) -> Tensor:
+        return repeat_late(x, self.groups)
+
+
+class TorchtitanGroupedAttention(TorchtitanAttention):
+    """SDPA takes fewer heads of keys and values than of queries."""
+
+    def repeated(self, x: Tensor) -> Tensor:
+        return x
 
 
 class LitgptAttention(TorchtuneAttention):
@@ -222,8 +231,7 @@ class LitgptAttention(TorchtuneAttention):
         if self.groups > 1:
             key = F.repeat_interleave(key, self.groups)
             value = F.repeat_interleave(value, self.groups)
-        output = self.attend(query, key, value)
-        output = output.transpose(1, 2).reshape(batch, length, -1)
+        output = self.attend(query, key, value).view(batch, length, -1)
         return getattr(self, self.output_name)(output)
 
 
@@ -263,6 +271,10 @@ class TorchtitanLayer(TorchtuneLayer):
     def forward(self, x: Tensor, tables: Any, mask: Tensor | None) -> Tensor:
         h = x + self.self_attn(self.input_layernorm(x), tables, mask)
         return h + self.mlp(self.post_attention_layernorm(h))  # type: ignore[no-any-return]
+
+
+class TorchtitanGroupedLayer(TorchtitanLayer):
+    make_attention = TorchtitanGroupedAttention
 
 
 def _in_fp32(logits: Tensor, labels: Tensor) -> Tensor:
@@ -309,13 +321,12 @@ class TorchtuneModel(LanguageModel):
         return buffer(positions, head_dim // 2, 2)
 
     def tables(self, batch: int, length: int) -> Any:
-        if self.packed:
-            return self.rotations, empty((batch, length), int64)
-        return self.rotations[:length]
+        """What layers are given: they take the rows of it that they need."""
+        return (self.rotations, empty((batch, length), int64)) if self.packed else self.rotations
 
     def hidden(self, given: Tensor) -> Tensor:
-        x = self.embed_tokens(given)
-        tables = self.tables(*given.shape)
+        x = self.embed_tokens(given) if given.ndim == 2 else given
+        tables = self.tables(*x.shape[:2])
         for number, layer in enumerate(self.layers):
             place = number + 1 if self.last_of_every else number
             x = self.through(layer, self.checkpointed > 0 and place % self.checkpointed == 0, x, tables, None)
@@ -326,8 +337,12 @@ class TorchtuneModel(LanguageModel):
         if self.loss == "fused":
             return super().forward(given, labels)
         logits = self.outputs(given)
-        with component("logits"):
-            return self.compare(logits, labels)
+        offload, state.offload = state.offload, None  # what the loss saves stays on the card
+        try:
+            with component("logits"):
+                return self.compare(logits, labels)
+        finally:
+            state.offload = offload
 
     def outputs(self, given: Tensor) -> Any:
         """Logits (B, S, V), or a list of those of some tokens each. Hidden states go no further than the model."""
@@ -347,8 +362,8 @@ class TorchtuneModel(LanguageModel):
     def compare(self, logits: Any, labels: Tensor) -> Tensor:
         shifted = losses.shifted_labels(labels)
         if self.loss == "chunked":
-            function = Compiled(losses.of_piece) if self.compile_loss else losses.of_piece
-            return losses.sum_of_pieces(logits, F.chunk(shifted, self.chunks, 1), function)
+            of_piece = Compiled(losses.of_piece) if self.compile_loss else losses.of_piece
+            return losses.sum_of_pieces(logits, F.chunk(shifted, self.chunks, 1), of_piece)
         function = Compiled(F.cross_entropy) if self.compile_loss else F.cross_entropy
         out: Tensor = function(logits.reshape(-1, logits.shape[-1]), shifted.view(-1))
         return out
@@ -375,9 +390,27 @@ class _Variable:
 
     __slots__ = ("value",)
 
+    def __init__(self) -> None:
+        self.value: Any = None
+
+
+class TorchtitanRegistryModel(TorchtitanModel):
+    """Of torchtitan 0.3, whose configs are Python: SDPA takes grouped heads, and a chunk of the loss is done with
+    before the next."""
+
+    make_layer = TorchtitanGroupedLayer
+
+    def forward(self, given: Tensor, labels: Tensor) -> Tensor:
+        if self.loss != "chunked":
+            return super().forward(given, labels)
+        x = self.hidden(given)
+        head = self.embed_tokens.weight if self.lm_head is None else self.lm_head.weight
+        with component("logits"):
+            return losses.immediate(x, head, labels, self.chunks, self.compile_loss)
+
 
 class LitgptModel(TorchtuneModel):
-    """The training loop's logits live through the backward pass, until those of the next micro batch take their name."""
+    """The training loop's logits live through the backward pass, until those of the next micro batch take the name."""
 
     make_layer = LitgptLayer
 
@@ -433,7 +466,8 @@ class OptionalLayerNorm(Module):
 
 class NanogptAttention(Module):
     def __init__(self, config: Hyperparameters, bias: bool) -> None:
-        self.heads, self.dropout, self.residual_dropout = config.heads, config.attention_dropout, config.residual_dropout
+        self.heads, self.dropout = config.heads, config.attention_dropout
+        self.residual_dropout = config.residual_dropout
         self.c_attn = Linear(config.width, 3 * config.width, bias)
         self.c_proj = Linear(config.width, config.width, bias)
 
@@ -508,10 +542,11 @@ class NanogptModel(LanguageModel):
 MODELS: dict[str, type[TorchtuneModel]] = {
     "torchtune": TorchtuneModel,
     "torchtitan": TorchtitanModel,
+    "torchtitan registry": TorchtitanRegistryModel,
     "litgpt": LitgptModel,
 }
 
-NORMS = {"torchtune": "cast", "torchtitan": "torch", "litgpt": "scaled"}
+NORMS = {"torchtune": "cast", "torchtitan": "torch", "torchtitan registry": "torch", "litgpt": "scaled"}
 
 # The first release of torch whose rms_norm is one kernel on CUDA (pull request 153666).
 FUSED_NORM_SINCE = (2, 9)
@@ -523,7 +558,7 @@ PIECE = 128
 def applies(implementation: str, config: Hyperparameters) -> bool:
     """Whether this decoder is one that the library computes in a way of its own which is known here."""
     if implementation == "nanogpt":
-        return config.model_type == "gpt2"
+        return bool(config.model_type == "gpt2")
     return (
         implementation in MODELS
         and config.residual == "pre"
@@ -535,7 +570,8 @@ def applies(implementation: str, config: Hyperparameters) -> bool:
         and config.query_norm in ("none", "head")
         and config.experts is None
         and not (config.scaled or config.scaled_residual or config.scaled_logits)
-        and not (config.unrotated or config.score_cap or config.logit_cap or config.residual_dropout)
+        and not (config.unrotated or config.score_cap or config.logit_cap)
+        and config.residual_dropout == 0
     )
 
 
@@ -549,6 +585,8 @@ def model(
     packed = implementation == "torchtune" and bool(spec.get("packing", False))
     longest = raw.get("max_position_embeddings") if implementation == "torchtune" else None
     positions = max(int(longest or 0), spec["sequence_length"])
+    if implementation == "torchtitan" and spec.get("implementation_version") == "0.3":
+        implementation = "torchtitan registry"
     norm = NORMS[implementation]
     if norm != "scaled" and not _older(spec, FUSED_NORM_SINCE):
         norm += "_fused"
@@ -560,7 +598,8 @@ def model(
 def _takes_compiled_loss(spec: TrainingSpec) -> bool:
     """torchtune's recipes throw away what ``compile_loss`` gives them, and so compile the loss of chunks only, which it
     changes in place. Those for adapters on one device take it."""
-    return spec.get("tuning", "full") != "full" and spec.get("parallelism.strategy", "none") == "none"
+    alone: bool = spec.get("parallelism.strategy", "none") == "none"
+    return alone and bool(spec.get("tuning", "full") != "full")
 
 
 def _older(spec: TrainingSpec, than: tuple[int, int]) -> bool:

@@ -249,5 +249,57 @@ def log_probabilities(logits: Tensor, labels: Tensor) -> Tensor:
     return out
 
 
+def immediate(x: Tensor, head: Tensor, labels: Tensor, chunks: int, compiled: bool) -> Tensor:
+    """torchtitan's (0.3, ``ChunkedLossWrapper``): of each chunk of tokens the logits, their loss and its backward pass,
+    before those of the next. Gradients of hidden states gather in fp32 and are kept in their own dtype; the head's is
+    there at once. Labels are shifted already."""
+    batch, length, width = x.shape
+    pieces = [F.contiguous(piece) for piece in F.chunk(x.detach(), chunks, 1)]
+    marks = [F.contiguous(piece) for piece in F.chunk(labels, chunks, 1)]
+    gathered = empty(x.shape, float32)
+    head_gradient: Tensor | None = None
+    for piece in pieces:
+        rows = batch * piece.shape[1]
+        gradient, made = _immediate_chunk(rows, x, head, compiled)
+        head_gradient = made if head_gradient is None else head_gradient
+        del made, gradient
+    kept = to(gathered, x.dtype)
+    del gathered, pieces, marks
+    out = empty((), float32)
+    if tracked(x, head):
+        cell: list[Node] = []
+        kinds = [(x.shape, x.dtype), (head.shape, head.dtype) if head_gradient is not None else None]
+
+        def backward(g: Tensor) -> list[Tensor | None]:
+            held = iter(cell.pop().saved)
+            return [None if kind is None else Tensor(*kind, next(held)) for kind in kinds]
+
+        record(out, (x, head), (kept, head_gradient), backward)
+        assert out.node is not None
+        cell.append(out.node)
+    return out
+
+
+def _immediate_chunk(rows: int, x: Tensor, head: Tensor, compiled: bool) -> tuple[Tensor, Tensor | None]:
+    """The gradients of one chunk's hidden states and of the head; what else there was is gone."""
+    vocabulary = head.shape[0]
+    logits = empty((rows, vocabulary), x.dtype)
+    if compiled:
+        gradient = empty(logits.shape, x.dtype)
+    else:
+        wide = to(logits, float32)
+        probabilities = empty(logits.shape, float32)
+        del wide
+        filled = empty(logits.shape, float32)
+        wide = empty(logits.shape, float32)
+        del filled, probabilities
+        gradient = to(wide, x.dtype)
+        del wide
+    hidden = empty((rows, x.shape[2]), x.dtype)
+    made = empty(head.shape, head.dtype) if head.requires_grad else None
+    del gradient, logits
+    return hidden, made
+
+
 def token_numbers(batch: int, length: int) -> Tensor:
     return empty((batch, length), int64)

@@ -16,7 +16,6 @@ from memlint.meta import functional as F
 from memlint.meta.autograd import no_grad
 from memlint.meta.nn import Module
 from memlint.meta.tensor import DTYPES, Tensor
-from memlint.models.language.adapters import AdaptedExperts, AdaptedRouter, LoraEmbedding, LoraLinear, ScaledLinear
 from memlint.models.language.decoder import LanguageModel
 
 # Methods whose loss is of log-probabilities and not of a cross entropy.
@@ -84,6 +83,5 @@ def without_adapters(model: Module) -> Any:
 
 
 def _bare(module: Module) -> Module:
-    if isinstance(module, (LoraLinear, LoraEmbedding, ScaledLinear, AdaptedExperts, AdaptedRouter)):
-        return module.base_layer
-    return without_adapters(module)  # type: ignore[no-any-return]
+    base = module.__dict__.get("base_layer")
+    return base if isinstance(base, Module) else without_adapters(module)

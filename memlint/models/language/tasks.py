@@ -6,10 +6,21 @@ from collections.abc import Mapping
 from typing import Any
 
 from memlint.dialects.spec import TrainingSpec
+from memlint.meta import functional as F
 from memlint.meta.autograd import no_grad
-from memlint.meta.tensor import DType, Tensor, default_dtype, empty, float32, int64
+from memlint.meta.nn import Linear
+from memlint.meta.tensor import DType, Tensor, component, default_dtype, empty, float32, int64
 from memlint.models import UnknownModel
-from memlint.models.language import Task, attention, checkpointed, older, sequence_length
+from memlint.models.language import (
+    Task,
+    adapters,
+    attention,
+    checkpointed,
+    language_model,
+    losses,
+    older,
+    sequence_length,
+)
 from memlint.models.language.encoder import ENCODERS, EncoderModel, EncoderTask, encoder
 from memlint.models.language.encoder_decoder import (
     ENCODER_DECODERS,
@@ -17,42 +28,75 @@ from memlint.models.language.encoder_decoder import (
     encoder_decoder,
     spectrogram,
 )
+from memlint.models.language.hyperparameters import hyperparameters, known
 from memlint.models.language.t5 import SDPA_SINCE, T5_TYPES, T5Model, t5
 from memlint.models.language.vision import CLASSIFIERS, ImageClassifier, VisionTower, tower
+from memlint.models.language.vision_language import (
+    VISION_LANGUAGE,
+    LlavaTower,
+    Projector,
+    Sight,
+    llava,
+    look,
+)
+from memlint.named_tuple import NamedTuple
 
 # The release of transformers in which encoders were first given no mask where nothing is padded (pull request 41265).
 BIDIRECTIONAL_SINCE = (5, 0)
 
+# LlamaConfig's defaults, which a nested configuration leaves out.
+LLAMA = {
+    "vocab_size": 32000,
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+}
+
+MODERN = "modernbert"
 ENCODER_TASKS = ("sequence_classification", "token_classification", "question_answering", "masked_lm")
+
+
+class Adapted(NamedTuple):
+    """What an adapter asks of a model that is no decoder."""
+
+    model_type: str
+    width: int
+    experts: None = None
 
 
 def task(kind: str, spec: TrainingSpec, contents: Mapping[str, Any], dtype: DType, autocast: bool) -> Task:
     """``kind``: the fact ``model_class``. Raises UnknownModel where the model, or the task, is not known."""
+    made = _task(kind, spec, contents, dtype, autocast)
+    if not hasattr(made.model, "originals"):
+        made.model.originals = []  # where an adapter puts the modules that a trained copy stands in for
+    return made
+
+
+def _task(kind: str, spec: TrainingSpec, contents: Mapping[str, Any], dtype: DType, autocast: bool) -> Task:
     model_type = contents.get("model_type")
-    if kind in ENCODER_TASKS and model_type in ENCODERS:
+    tuning = spec.get("tuning", "full")
+    if tuning != "full" and tuning not in adapters.LINEAR_METHODS:
+        raise UnknownModel(f"tuning of kind {tuning!r} is known for decoders alone")
+    if kind in ENCODER_TASKS and (model_type in ENCODERS or model_type == MODERN):
         return _encoder(kind, spec, contents, dtype, autocast)
+    if kind == "sequence_classification" and known(str(model_type)):
+        return _row_classifier(spec, contents, dtype, autocast)
     if kind == "seq2seq_lm" and (model_type in ENCODER_DECODERS or model_type in T5_TYPES):
         return _encoder_decoder(spec, contents, dtype, autocast)
     if kind == "image_classification" and model_type in CLASSIFIERS:
         return _image_classifier(spec, contents, dtype, autocast)
+    if kind == "vision_language" and model_type in VISION_LANGUAGE:
+        return _vision_language(spec, contents, dtype, autocast)
     raise UnknownModel(f"models of class {kind!r} and type {model_type!r} are not known")
 
 
 def _encoder(kind: str, spec: TrainingSpec, contents: Mapping[str, Any], dtype: DType, autocast: bool) -> Task:
-    config = encoder(contents)
-    if spec.get("vocabulary_size") is not None:
-        config = config._replace(vocabulary=spec["vocabulary_size"])
-    every = checkpointed(spec)
-    if every and config.layer in ("albert", "mpnet"):
-        raise UnknownModel(f"transformers cannot recompute the layers of {config.model_type}")
-    # MPNet has no other attention, whatever is asked for.
-    how = attention(spec, dtype, autocast) if config.layer != "mpnet" else "eager"
-    if how == "eager" and older(spec.get("transformers_version"), BIDIRECTIONAL_SINCE):
-        how = "eager_masked"
     labels = spec.get("labels", 2)
-    with default_dtype(dtype):
-        body = EncoderModel(config, how, every, spec.get("checkpointing_reentrant", False), spec.get("padding", False))
-        model = EncoderTask(config, body, kind, labels)
+    if contents.get("model_type") == MODERN:
+        config, model = _modern(kind, spec, contents, dtype, autocast, labels)
+    else:
+        config, model = _classic(kind, spec, contents, dtype, autocast, labels)
 
     def given(rows: int, length: int) -> tuple[Tensor, ...]:
         """Tokens, the mask of padding, labels."""
@@ -73,13 +117,14 @@ def _encoder(kind: str, spec: TrainingSpec, contents: Mapping[str, Any], dtype: 
         batch = given(rows, length)
         with no_grad():
             _, logits = model.run(batch[0], *batch[2:])
-        return logits
+        found: tuple[Tensor, ...] = logits
+        return found
 
     # PEFT trains the classifier in full (SEQ_CLS, TOKEN_CLS) or the layer of spans (QUESTION_ANS).
     head = {"question_answering": ("qa_outputs",), "masked_lm": ()}.get(kind, ("classifier",))
     return Task(
         model,
-        config,
+        Adapted(config.model_type, config.width),
         lambda: given(rows, length),
         loss,
         evaluate,
@@ -129,7 +174,16 @@ def _encoder_decoder(spec: TrainingSpec, contents: Mapping[str, Any], dtype: DTy
         out: Tensor = logits
         return out
 
-    return Task(model, config, lambda: given(rows, length), loss, evaluate)
+    return Task(model, Adapted(config.model_type, config.width), lambda: given(rows, length), loss, evaluate)
+
+
+def _pixels(size: Any, default: tuple[int, int]) -> tuple[int, int]:
+    """Height and width from the fact ``image_size``: the largest of those that occur."""
+    if size is None:
+        return default
+    if isinstance(size, (list, tuple)):
+        return (size[0], size[1]) if len(size) == 2 else (max(size),) * 2
+    return size, size
 
 
 def _image_classifier(spec: TrainingSpec, contents: Mapping[str, Any], dtype: DType, autocast: bool) -> Task:
@@ -139,10 +193,9 @@ def _image_classifier(spec: TrainingSpec, contents: Mapping[str, Any], dtype: DT
     with default_dtype(dtype):
         body = VisionTower(config, how, checkpointed(spec), spec.get("checkpointing_reentrant", False))
         model = ImageClassifier(config, body, labels)
-    size = spec.get("image_size")
-    if size is not None and (size, size) != config.image and config.model_type != "dinov2":
-        raise UnknownModel(f"{config.model_type} takes images of {config.image[0]} pixels, not of {size}")
-    height, width = config.image if size is None else (size, size)
+    height, width = _pixels(spec.get("image_size"), config.image)
+    if (height, width) != config.image and config.model_type != "dinov2":
+        raise UnknownModel(f"{config.model_type} takes images of {config.image[0]} pixels, not of {height}")
     rows = spec["micro_batch_size"]
 
     def given(rows: int) -> tuple[Tensor, Tensor]:
@@ -159,4 +212,133 @@ def _image_classifier(spec: TrainingSpec, contents: Mapping[str, Any], dtype: DT
             _loss, logits = model.run(*given(rows))
         return logits
 
-    return Task(model, config, lambda: given(rows), loss, evaluate, ("classifier",), ("classifier",))
+    adapted, head = Adapted(config.model_type, config.width), ("classifier",)
+    return Task(model, adapted, lambda: given(rows), loss, evaluate, head, head)
+
+
+def _vision_language(spec: TrainingSpec, contents: Mapping[str, Any], dtype: DType, autocast: bool) -> Task:
+    """Facts: ``images_per_sample`` [1], ``frozen_parts``: of ``vision_tower``, ``projector``, ``language_model``."""
+    text = contents.get("text_config")
+    if not isinstance(text, Mapping):
+        raise UnknownModel("config.json states no text_config")
+    # What the nested configuration leaves out is LLaMA-7B's (LlamaConfig's defaults).
+    config = hyperparameters({"model_type": "llama", **LLAMA, **text})
+    eyes, layer, without_first, function, bias = llava(contents)
+    how = attention(spec, dtype, autocast)
+    model = language_model(spec, config, dtype, autocast)
+    with default_dtype(dtype):
+        seeing = LlavaTower(eyes, how, checkpointed(spec), spec.get("checkpointing_reentrant", False))
+        sight = Sight(seeing, Projector(eyes.width, config.width, function, bias), layer, without_first)
+    setattr(model, "sight", sight)  # noqa: B010 - a part of the model, by which it is counted and named
+    frozen = spec.get("frozen_parts") or ()
+    parts = {"vision_tower": seeing, "projector": sight.multi_modal_projector}
+    if "language_model" in frozen:
+        model.freeze()
+        for part in parts.values():
+            for tensor in part.parameters():
+                tensor.requires_grad = True
+    for name, part in parts.items():
+        if name in frozen:
+            part.freeze()
+    rows, length = spec["micro_batch_size"] * spec.get("sequences_per_sample", 1), sequence_length(spec)
+    images = spec.get("images_per_sample", 1)
+
+    def given(rows: int, length: int) -> tuple[Tensor, ...]:
+        """Tokens, the mask of padding, labels, pixels."""
+        tokens = [empty((rows, length), int64) for _ in range(3)]
+        return *tokens, empty((rows * images, eyes.channels, *eyes.image), dtype)
+
+    def loss(batch: tuple[Tensor, ...]) -> Tensor:
+        x, features = look(model, sight, batch[0], batch[3])
+        with component("logits"):
+            out = model.cross_entropy(x, batch[2])
+        del features
+        return out
+
+    def evaluate(rows: int, length: int) -> Tensor:
+        batch = given(rows, length)
+        with no_grad():
+            x, features = look(model, sight, batch[0], batch[3])
+            with component("logits"):
+                logits = model.logits(x)
+                losses.full(logits, batch[2])
+        del features
+        return logits
+
+    kept = ("lm_head", "sight")
+    return Task(model, config, lambda: given(rows, length), loss, evaluate, kept, unused=seeing.unused(layer))
+
+
+def _row_classifier(spec: TrainingSpec, contents: Mapping[str, Any], dtype: DType, autocast: bool) -> Task:
+    """A decoder whose last token classifies, or rewards, the row: every token gets logits, one per row is taken."""
+    config = hyperparameters(contents)._replace(tied=True, head_bias=False)  # there is no head over the vocabulary
+    if spec.get("vocabulary_size") is not None:
+        config = config._replace(vocabulary=spec["vocabulary_size"])
+    model = language_model(spec, config, dtype, autocast)
+    labels = spec.get("labels", 1 if spec.get("method") == "reward" else 2)
+    with default_dtype(dtype):
+        score = Linear(config.width, labels, bias=False)
+    setattr(model, "score", score)  # noqa: B010 - a part of the model, by which it is counted and named
+    rows, length = spec["micro_batch_size"] * spec.get("sequences_per_sample", 1), sequence_length(spec)
+
+    def given(rows: int, length: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Tokens, the mask of padding, labels."""
+        answers = empty((rows,), float32 if labels == 1 else int64)
+        return empty((rows, length), int64), empty((rows, length), int64), answers
+
+    def run(batch: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        x = model.hidden(batch[0])
+        with component("logits"):
+            logits = score(x)
+            taken = F.index(logits, empty((logits.shape[0],), int64), empty((logits.shape[0],), int64))
+            if labels == 1:
+                return F.mse_loss(taken.view(-1), batch[2]), taken
+            return F.cross_entropy(taken, batch[2]), taken
+
+    def loss(batch: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+        return run(batch)[0]
+
+    def evaluate(rows: int, length: int) -> Tensor:
+        with no_grad():
+            return run(given(rows, length))[1]
+
+    return Task(model, config, lambda: given(rows, length), loss, evaluate, ("score",), ("score",))
+
+
+def _classic(
+    kind: str, spec: TrainingSpec, contents: Mapping[str, Any], dtype: DType, autocast: bool, labels: int
+) -> tuple[Any, Any]:
+    config = encoder(contents)
+    if spec.get("vocabulary_size") is not None:
+        config = config._replace(vocabulary=spec["vocabulary_size"])
+    every = checkpointed(spec)
+    if every and config.layer in ("albert", "mpnet"):
+        raise UnknownModel(f"transformers cannot recompute the layers of {config.model_type}")
+    # MPNet and DeBERTa have no other attention, whatever is asked for.
+    how = attention(spec, dtype, autocast) if config.layer not in ("mpnet", "deberta") else "eager"
+    if how == "eager" and older(spec.get("transformers_version"), BIDIRECTIONAL_SINCE):
+        how = "eager_masked"
+    reentrant = spec.get("checkpointing_reentrant", False)
+    with default_dtype(dtype):
+        if config.layer == "deberta":
+            from memlint.models.language.deberta import DebertaModel
+
+            body: Any = DebertaModel(config, every, reentrant)
+        else:
+            body = EncoderModel(config, how, every, reentrant, spec.get("padding", False))
+        return config, EncoderTask(config, body, kind, labels)
+
+
+def _modern(
+    kind: str, spec: TrainingSpec, contents: Mapping[str, Any], dtype: DType, autocast: bool, labels: int
+) -> tuple[Any, Any]:
+    from memlint.models.language import modernbert
+
+    config = modernbert.modernbert(contents)
+    if spec.get("vocabulary_size") is not None:
+        config = config._replace(vocabulary=spec["vocabulary_size"])
+    how = attention(spec, dtype, autocast)
+    reentrant, padded = spec.get("checkpointing_reentrant", False), spec.get("padding", False)
+    with default_dtype(dtype):
+        body = modernbert.Body(config, how, checkpointed(spec), reentrant, padded)
+        return config, modernbert.ModernBertTask(config, body, kind, labels)

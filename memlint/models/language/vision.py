@@ -16,7 +16,7 @@ from memlint.meta import functional as F
 from memlint.meta.amp import to
 from memlint.meta.checkpoint import checkpoint
 from memlint.meta.nn import Conv, Embedding, LayerNorm, Linear, Module, buffer, parameter
-from memlint.meta.tensor import Tensor, component, empty, float32, int64
+from memlint.meta.tensor import Tensor, component, empty, float32, int64, state
 from memlint.models import UnknownModel
 from memlint.models.language.encoder import Attended, attend
 from memlint.models.language.parts import activation
@@ -110,7 +110,8 @@ def tower(config: Mapping[str, Any]) -> Tower:
         patch=pair("patch_size"),
         channels=config.get("num_channels", 3),
         activation=config.get("hidden_act") or style.get("activation", "gelu"),
-        dropout=0.0 if style.get("table") or model_type == "dinov2" else float(config.get("hidden_dropout_prob") or 0.0),
+        # the layers of the others do not drop what they add
+        dropout=float(config.get("hidden_dropout_prob") or 0.0) if model_type in ("vit", "deit") else 0.0,
         attention_dropout=float(dropout),
         qkv_bias=bool(config.get("qkv_bias", True)),
         first=style.get("first", 1),
@@ -128,6 +129,7 @@ class PatchEmbeddings(Module):
     def __init__(self, config: Tower) -> None:
         width = config.width
         self.config = config
+        self.needs_gradient = False  # enable_input_require_grads
         self.projection = Conv(config.channels, width, config.patch, stride=config.patch, bias=not config.first_norm)
         count = config.patches + config.first
         if config.table:
@@ -145,13 +147,17 @@ class PatchEmbeddings(Module):
         config = self.config
         batch, _, height, width = pixels.shape
         pixels = to(pixels, self.projection.weight.dtype)
-        x: Tensor = self.projection(pixels).flatten(2).transpose(1, 2)
+        x: Tensor = self.projection(pixels)
+        if self.needs_gradient and state.grad_enabled and not x.requires_grad:
+            x.requires_grad_()
+        x = x.flatten(2).transpose(1, 2)
         if config.table:
             if self.class_embedding is not None:
                 first = self.class_embedding.expand(batch, 1, -1)
                 x = F.cat((first, x), 1)
             assert self.position_embedding is not None
-            return x + self.position_embedding(self.position_ids)
+            placed: Tensor = x + self.position_embedding(self.position_ids)
+            return placed
         tokens = [self.cls_token.expand(batch, -1, -1)]
         if self.distillation_token is not None:
             tokens.append(self.distillation_token.expand(batch, -1, -1))

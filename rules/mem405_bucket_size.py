@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from memlint.fixes import levers
+from memlint.plugin import NOTABLE_SHARE, Example, Finding, Rule, Run
+from memlint.units import format_bytes
+
+
+class BucketSize(Rule):
+    """bucket-size: buckets for communication are a notable part of the peak.
+
+    ## What it does
+    Re-estimates a ZeRO run with buckets of 50 million elements, DeepSpeed's own size for prefetching, in place of
+    larger ones, and fires when that saves a notable part of the peak.
+
+    ## Why it matters
+    A bucket of 500 million elements, the default, is a GB in bfloat16, and with `overlap_comm` there are two.
+
+    ## Example
+    `"reduce_bucket_size": 500000000`
+
+    ## Use instead
+    `"reduce_bucket_size": 50000000`, or `"auto"` where the Hugging Face integration fills it in.
+
+    ## Fix safety
+    Safe: the same sums in more pieces.
+
+    ## References
+    DeepSpeed documentation, "ZeRO Optimizations for FP16 Training".
+    """
+
+    code = "MEM405"
+    name = "bucket-size"
+    facts = ("parallelism.zero_stage",)
+    invalid = (Example("language_models/run_clm.sh", expect='"reduce_bucket_size"'),)
+    valid = (
+        Example("language_models/torchtitan_llama3_8b.toml"),
+        Example("language_models/run_clm_ddp.sh"),
+    )
+
+    def check(self, run: Run) -> Iterator[Finding]:
+        if run.estimate is None or run.value("parallelism.strategy") != "zero":
+            return
+        if not run.is_large(run.estimate.component_bytes("communication"), NOTABLE_SHARE):
+            return
+        lever = levers.smaller_buckets(run, settable=False)
+        if lever is None or not run.is_large(self._most(run, lever.changes), NOTABLE_SHARE):
+            return
+        saved = run.estimate.device_bytes - run.what_if(**lever.changes).device_bytes
+        if not run.is_large(saved, NOTABLE_SHARE):
+            return
+        facts = [fact for fact in map(run.fact, lever.changes) if fact is not None]
+        written = [fact for fact in facts if fact.node is not None]
+        place = next(iter(written or facts), None)
+        sizes = ", ".join(f"{fact.label} {fact.value:,}" for fact in facts)
+        yield self.finding(
+            run,
+            f"{sizes or 'buckets of 500,000,000'} elements: smaller buckets would save {format_bytes(saved)}",
+            place or "parallelism.zero_stage",
+            size_bytes=saved,
+            related=[fact for fact in written if fact is not place],
+            fixes=levers.fixes(run, levers.smaller_buckets),
+        )
+
+    def _most(self, run: Run, changes: dict[str, Any]) -> int:
+        """What smaller buckets can save at most: elements of fp32, in two buffers where one fills as the other is sent.
+        Asked first, because a re-estimate takes longer."""
+        from memlint.models.parallel import REDUCE_BUCKET  # which files without an estimate do without
+
+        elements = sum(run.value(name, REDUCE_BUCKET) - smaller for name, smaller in changes.items())
+        return int(2 * 4 * elements)

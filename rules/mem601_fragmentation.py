@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from memlint.fixes import levers
+from memlint.plugin import INFO, SAFE, Example, Finding, Rule, Run
+from memlint.units import format_bytes
+
+# Of the peak. Segments never fit sizes exactly; from about here on another allocator setting is worth a word.
+WASTE_SHARE = 1 / 10
+
+EXPANDABLE = "expandable_segments:True"
+
+
+class Fragmentation(Rule):
+    """fragmentation: memory that the allocator holds in pieces no tensor fits into.
+
+    ## What it does
+    Replays the step through the caching allocator with expandable segments, where the config states no allocator
+    settings, and fires when that saves a tenth of the peak.
+
+    ## Why it matters
+    Segments of fixed size stay reserved for the sizes that they were made for. Batches of other lengths ask for other
+    sizes, so what one estimated step wastes is the least of it.
+
+    ## Example
+    Batches that are padded to their longest sample, without `PYTORCH_ALLOC_CONF`.
+
+    ## Use instead
+    `export PYTORCH_ALLOC_CONF=expandable_segments:True`
+
+    ## Fix safety
+    Safe: the allocator moves no number.
+
+    ## References
+    The PyTorch notes on CUDA semantics, "Optimizing memory usage with PYTORCH_ALLOC_CONF".
+    """
+
+    code = "MEM601"
+    name = "fragmentation"
+    severity = INFO
+    invalid = (Example("language_models/sft_trl.yaml", expect="per_device_train_batch_size"),)
+    valid = (
+        Example("stdiff/train.sh", note="it sets them"),
+        Example("uni3d_dp/uni3d+dp_after.yaml"),
+        Example("language_models/full_llamafactory.yaml", note="expandable segments would hold as much"),
+    )
+
+    def check(self, run: Run) -> Iterator[Finding]:
+        if run.estimate is None or run.value("allocator_conf") or run.value("framework") == "jax":
+            return
+        lost = run.estimate.component_bytes("fragmentation")
+        if not run.is_large(lost, WASTE_SHARE):
+            return
+        changes = {"allocator_conf": EXPANDABLE}
+        saved = run.estimate.device_bytes - run.what_if(**changes).device_bytes
+        if not run.is_large(saved, WASTE_SHARE):
+            return
+        fixes = [run.fix(levers.describe(run, changes), SAFE, **changes)] if run.edits(**changes) else []
+        notes = [] if fixes else [f"set PYTORCH_ALLOC_CONF={EXPANDABLE} in the environment of the run"]
+        if run.value("packing") is False:
+            notes.append("rows are not packed: batches of other lengths fragment further")
+        yield self.finding(
+            run,
+            f"the allocator holds {format_bytes(lost)} that no tensor uses at the peak: expandable segments would "
+            f"save {format_bytes(saved)}",
+            "micro_batch_size",
+            size_bytes=saved,
+            fixes=fixes,
+            notes=notes,
+        )

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from memlint.fixes import levers
+from memlint.plugin import INFO, NOTABLE_SHARE, Example, Finding, Rule, Run
+from memlint.units import format_bytes
+
+
+class ReferenceModel(Rule):
+    """reference-model: a second copy of the weights is on the card for comparison.
+
+    ## What it does
+    Re-estimates the run with log-probabilities of the reference that were computed beforehand, and fires when that
+    saves a notable part of the peak.
+
+    ## Why it matters
+    Preference methods compare the policy with where it started. The copy trains nothing and stays all the time.
+
+    ## Example
+    DPO of a whole model without adapters.
+
+    ## Use instead
+    Log-probabilities computed once before training; or an adapter, without which the policy is its own reference.
+
+    ## Fix safety
+    Unsafe: one more pass over the data set before training.
+
+    ## References
+    TRL documentation, `DPOConfig.precompute_ref_log_probs`; Rafailov et al., arXiv 2305.18290.
+    """
+
+    code = "MEM704"
+    name = "reference-model"
+    severity = INFO
+    facts = ("reference_model", "method")
+    invalid = (Example("language_models/dpo_trl.yaml", expect="model_name_or_path"),)
+    valid = (
+        Example("language_models/dpo_trl.yaml", replace=(("beta: 0.1", "beta: 0.1\nprecompute_ref_log_probs: true"),)),
+        Example(
+            "language_models/dpo_trl.yaml",
+            replace=(("beta: 0.1", "beta: 0.1\nuse_peft: true\nlora_r: 16\nlora_target_modules: all-linear"),),
+        ),
+        Example("language_models/sft_trl.yaml"),
+    )
+
+    def check(self, run: Run) -> Iterator[Finding]:
+        if run.estimate is None or run.value("reference_model") != "copy":
+            return
+        saved = run.estimate.device_bytes - run.what_if(reference_model="precomputed").device_bytes
+        if not run.is_large(saved, NOTABLE_SHARE):
+            return
+        stated = [fact for fact in map(run.fact, ("reference_model", "model")) if fact is not None]
+        place = next((fact for fact in stated if fact.node is not None), stated[0])
+        copied = run.estimate.component_bytes("helper_models")
+        yield self.finding(
+            run,
+            f"a copy of the weights is the reference of {run.value('method')}: {format_bytes(copied)}, and "
+            f"{format_bytes(saved)} of the peak",
+            place,
+            size_bytes=saved,
+            fixes=levers.fixes(run, levers.precomputed_reference),
+        )

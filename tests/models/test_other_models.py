@@ -1,0 +1,191 @@
+"""Encoders, encoder-decoders and vision models: exact counts, published peaks, and what is not known."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import pytest
+
+from memlint.check import estimate_spec
+from memlint.data import models as catalogue
+from memlint.dialects.spec import Fact, TrainingSpec
+from memlint.meta.nn import count
+from memlint.meta.tensor import float32, recording
+from memlint.models import UnknownModel, record
+from memlint.models.language import tasks
+from memlint.models.language.encoder import ENCODERS
+from memlint.models.language.encoder_decoder import ENCODER_DECODERS
+from memlint.models.language.t5 import T5_TYPES
+from memlint.models.language.vision import CLASSIFIERS
+from memlint.models.language.vision_language import VISION_LANGUAGE
+
+# The end of a class's name in ``architectures`` -> the fact ``model_class``.
+HEADS = {
+    "ForMaskedLM": "masked_lm",
+    "ForSequenceClassification": "sequence_classification",
+    "ForQuestionAnswering": "question_answering",
+    "ForTokenClassification": "token_classification",
+    "ForConditionalGeneration": "seq2seq_lm",
+    "MTModel": "seq2seq_lm",
+    "ForImageClassification": "image_classification",
+}
+KNOWN = {*ENCODERS, tasks.MODERN, *ENCODER_DECODERS, *T5_TYPES, *CLASSIFIERS, *VISION_LANGUAGE}
+
+
+def spec_of(**facts: Any) -> TrainingSpec:
+    made = {name.replace("__", "."): Fact(name, value) for name, value in facts.items()}
+    return TrainingSpec("test", None, None, made, "language_model")  # type: ignore[arg-type]
+
+
+def model_class(config: dict[str, Any]) -> str | None:
+    [name] = config.get("architectures") or [""]
+    kind = next((kind for end, kind in HEADS.items() if name.endswith(end)), None)
+    return "vision_language" if config["model_type"] in VISION_LANGUAGE else kind
+
+
+def entries() -> list[tuple[str, str]]:
+    found = {}
+    for name in catalogue.names():
+        model = catalogue.find(name)
+        assert model is not None
+        if model.config["model_type"] in KNOWN and model_class(model.config) is not None:
+            found[model.name] = model_class(model.config)
+    return sorted(found.items())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("name", "kind"), entries())
+def test_each_model_of_the_catalogue_has_the_parameters_of_its_class(name: str, kind: str) -> None:
+    model = catalogue.find(name)
+    assert model is not None
+    facts = {"micro_batch_size": 1, "sequence_length": 8, "target_length": 8}
+    if "num_labels" in model.config:
+        facts["labels"] = model.config["num_labels"]
+    with recording():
+        made = tasks.task(kind, spec_of(**facts), model.config, float32, False)
+        assert count(made.model.parameters()) == model.parameters
+
+
+class Published(NamedTuple):
+    """A run of the ablation in transformers' guide to one GPU: what NVML showed on a V100 of 16 GB in January 2022.
+
+    https://github.com/huggingface/transformers/blob/0016acf7/docs/source/en/perf_train_gpu_one.mdx
+    """
+
+    rows: int
+    optimizer: str
+    half: bool
+    checkpointing: bool
+    accumulation: int
+    mib: int
+
+
+MIB = 2**20
+CONTEXT_MIB = 1343  # what the guide's process took before any model, kernels included
+ABLATION = {
+    "vanilla": Published(4, "adamw", False, False, 1, 14949),
+    "accumulation": Published(1, "adamw", False, False, 4, 8681),
+    "checkpointing": Published(1, "adamw", False, True, 4, 6775),
+    "half precision": Published(4, "adamw", True, False, 1, 13939),
+    "all of these": Published(1, "adamw", True, True, 4, 7275),
+    "Adafactor": Published(4, "adafactor", False, False, 1, 12295),
+    "Adafactor with all of these": Published(1, "adafactor", True, True, 4, 4847),
+    "8-bit Adam": Published(4, "adamw_8bit", False, False, 1, 13085),
+    "8-bit Adam with all of these": Published(1, "adamw_8bit", True, True, 4, 5363),
+}
+BERT_LARGE = {
+    "model_type": "bert", "vocab_size": 30522, "hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16,
+    "intermediate_size": 4096,
+}  # fmt: skip
+
+
+def ablation(run: Published, **facts: Any) -> TrainingSpec:
+    return spec_of(
+        hyperparameters__config=BERT_LARGE,
+        model_class="sequence_classification",
+        labels=2,
+        sequence_length=512,
+        parameter_dtype="float32",
+        compute_dtype="float16" if run.half else "float32",
+        autocast=run.half,
+        attention="eager",
+        checkpointing="full" if run.checkpointing else "none",
+        checkpointing_reentrant=True,
+        optimizer=run.optimizer,
+        optimizer_implementation="loop",
+        micro_batch_size=run.rows,
+        gradient_accumulation_steps=run.accumulation,
+        **facts,
+    )
+
+
+@pytest.mark.parametrize("run", ABLATION.values(), ids=ABLATION)
+def test_the_published_ablation_of_bert_large_is_met_within_four_percent(run: Published) -> None:
+    spec = ablation(run, framework_version="1.10", transformers_version="4.17")
+    estimate = estimate_spec(spec, detailed=False)
+    assert estimate.reserved_bytes / MIB + CONTEXT_MIB == pytest.approx(run.mib, rel=0.04)
+
+
+def allocated(**facts: Any) -> int:
+    return estimate_spec(ablation(ABLATION["vanilla"], **facts), detailed=False).allocated_bytes
+
+
+def test_before_torch_2_gradients_of_zero_stay_through_the_forward_pass() -> None:
+    gradients = 4 * record(ablation(ABLATION["vanilla"])).parameters
+    assert allocated(framework_version="1.13") - allocated(framework_version="2.0") == pytest.approx(
+        gradients, rel=0.02
+    )
+
+
+def test_the_trainer_lets_gradients_go_from_its_release_4_28_on_whatever_torch_does() -> None:
+    newer = {"transformers_version": "4.28"}
+    assert allocated(framework_version="1.13", **newer) == allocated(framework_version="2.0", **newer)
+
+
+def test_before_torch_1_11_a_softmax_keeps_its_input_too() -> None:
+    scores = 24 * 4 * 16 * 512 * 512 * 4
+    assert allocated(framework_version="1.10") - allocated(framework_version="1.11") == pytest.approx(scores, rel=0.01)
+
+
+UNKNOWN = {
+    "an encoder without a size": ("masked_lm", {"model_type": "bert"}, "states no hidden_size"),
+    "an encoder as a decoder": ("masked_lm", {**BERT_LARGE, "is_decoder": True}, "bert as a decoder"),
+    "a task that the type does not have": ("image_classification", BERT_LARGE, "image_classification.*bert"),
+    "a type that is not known": ("seq2seq_lm", {"model_type": "led"}, "led"),
+    "ALBERT checkpointed": (
+        "masked_lm", {**BERT_LARGE, "model_type": "albert"}, "cannot recompute the layers of albert",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "config", "message"), UNKNOWN.values(), ids=UNKNOWN)
+def test_what_is_not_known_says_so(kind: str, config: dict[str, Any], message: str) -> None:
+    spec = spec_of(
+        hyperparameters__config=config,
+        model_class=kind,
+        micro_batch_size=1,
+        sequence_length=8,
+        target_length=8,
+        checkpointing="full",
+    )
+    with pytest.raises(UnknownModel, match=message):
+        record(spec)
+
+
+SIZES = {
+    "none stated": (None, 24),
+    "a side": (32, 32),
+    "height and width": ([32, 40], 40),
+    "several": ([24, 48, 32], 48),
+}
+
+
+@pytest.mark.parametrize(("size", "width"), SIZES.values(), ids=SIZES)
+def test_the_largest_image_that_occurs_is_taken(size: Any, width: int) -> None:
+    config = {
+        "model_type": "dinov2", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 24,
+        "patch_size": 8,
+    }  # fmt: skip
+    facts: dict[str, Any] = {"micro_batch_size": 1} if size is None else {"micro_batch_size": 1, "image_size": size}
+    with recording():
+        made = tasks.task("image_classification", spec_of(**facts), config, float32, False)
+        assert made.batch()[0].shape[-1] == width
