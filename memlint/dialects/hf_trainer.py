@@ -117,9 +117,17 @@ def _length(spec: TrainingSpec, script: Script, name: str) -> None:
         lm.put(spec, "packing", False, padded)
 
 
+# Models whose config.json says how large every input is: thirty seconds of sound, or images of one size.
+_FIXED_INPUT = ("whisper", "vit", "deit")
+
+
 def _unbounded(spec: TrainingSpec, script: Script, name: str) -> str:
     """Why the longest sample is not known."""
     if spec.get("sequence_length") is not None:
+        return ""
+    config = spec.get(lm.CONFIG)
+    model_type = config.get("model_type") if isinstance(config, dict) else None
+    if model_type in _FIXED_INPUT:
         return ""
     if script.model_class == "image_classification":
         return f"{name}.py: the size of an image is the image processor's, which no file states"

@@ -10,12 +10,22 @@ from typing import Any
 
 import peft
 import pytest
+import torch
 
-from tests.differential.test_adapters import EVERY, PLAIN, run
-from tests.differential.test_language_models import Setting
+from tests.differential.test_adapters import EVERY, PLAIN, run, with_adapter
+from tests.differential.test_language_models import CONFIGS, Setting, adamw, spec_of, values_known
+from tests.differential.training import compare, in_meta, in_torch
 
 TASK: dict[str, Any] = {"task_type": "CAUSAL_LM"}
 QV = ["q_proj", "v_proj"]
+PSOFT = {
+    "psoft_orth": True,
+    "psoft_mag_a": True,
+    "psoft_mag_b": True,
+    "use_cayley_neumann": False,
+    "num_cayley_neumann_terms": 5,
+    "cayley_neumann_eps": None,
+}
 PADDED = PLAIN._replace(padded=True)
 
 # facts, what PEFT is given, setting
@@ -63,6 +73,16 @@ CASES: dict[str, tuple[dict[str, Any], peft.PeftConfig, Setting]] = {
         PLAIN,
     ),
     "BOFT": ({"tuning": "boft", "lora.r": 4}, peft.BOFTConfig(**TASK, boft_block_size=4, target_modules=QV), PLAIN),
+    "PSOFT": (
+        {"tuning": "psoft", "lora.r": 8, "adapter.options": PSOFT},
+        peft.PsoftConfig(**TASK, r=8, psoft_alpha=8, target_modules=QV),
+        PLAIN,
+    ),
+    "PSOFT by a series": (
+        {"tuning": "psoft", "lora.r": 8, "adapter.options": {**PSOFT, "use_cayley_neumann": True}},
+        peft.PsoftConfig(**TASK, r=8, psoft_alpha=8, use_cayley_neumann=True, target_modules=QV),
+        PLAIN,
+    ),
     "LN tuning": (
         {"tuning": "ln_tuning", "lora.targets": ["input_layernorm", "post_attention_layernorm", "norm"]},
         peft.LNTuningConfig(**TASK, target_modules=["input_layernorm", "post_attention_layernorm", "norm"]),
@@ -92,4 +112,34 @@ def test_each_method_takes_the_memory_that_peft_takes(case: str) -> None:
     if facts["tuning"] not in ("ln_tuning", "trainable_tokens", "ia3", "p_tuning"):
         facts = {"lora.targets": QV, **facts}
     comparison = run("llama", facts, adapter, setting)
+    assert comparison.worst <= 0.01, str(comparison)
+
+
+def test_a_tied_head_makes_its_own_copy_of_trainable_tokens() -> None:
+    facts = {"tuning": "trainable_tokens", "adapter.options": {"token_indices": [1, 2]}}
+    adapter = peft.TrainableTokensConfig(**TASK, token_indices=[1, 2], target_modules=["embed_tokens"])
+    comparison = run("qwen2", facts, adapter, PLAIN)
+    assert comparison.worst <= 0.01, str(comparison)
+
+
+def test_adalora_keeps_three_statistics_of_each_trained_number() -> None:
+    """The rank allocator makes them after the first step; here they are there from the start, as in every other."""
+    config = {"model_type": "llama", **CONFIGS["llama"]}
+    facts = {"tuning": "adalora", "lora.r": 8, "lora.targets": QV, "frozen_dtype": "bfloat16"}
+    ours = in_meta(spec_of({**PLAIN.facts(config), **facts}))
+    with values_known(False):
+        adapter = peft.AdaLoraConfig(**TASK, init_r=8, target_modules=QV, total_step=100, orth_reg_weight=0.5)
+        reference = with_adapter(config, PLAIN, adapter)
+        build = reference.build_model
+
+        def remembering(given: Any) -> Any:
+            model = build(given)
+            for name, trained in list(model.named_parameters()):
+                for kind in ("ipt", "mean", "uncertainty") if trained.requires_grad else ():
+                    model.register_buffer(f"{kind}_{name.replace('.', '_')}", torch.empty_like(trained))
+            return model
+
+        reference.build_model = remembering
+        truth = in_torch(reference, {}, adamw("foreach"))
+    comparison = compare("AdaLoRA", ours, truth)
     assert comparison.worst <= 0.01, str(comparison)

@@ -581,27 +581,27 @@ def _replaced(module: Module, name: str, path: str) -> list[Module]:
             kept += _replaced(child, name, full)
             continue
         kept.append(child)
-        copied = _copied(child)
+        copy = copied(child)
         head, _, index = own.rpartition(".")
         if index.isdigit() and head:
-            getattr(module, head)[int(index)] = copied
+            getattr(module, head)[int(index)] = copy
         else:
-            setattr(module, own, copied)
+            setattr(module, own, copy)
     return kept
 
 
-def _copied(module: Module) -> Module:
+def copied(module: Module) -> Module:
     """``copy.deepcopy``, and everything in it trains."""
-    copied: Module = object.__new__(type(module))
+    copy: Module = object.__new__(type(module))
     for name, value in module.__dict__.items():
         if isinstance(value, Module):
-            value = _copied(value)
+            value = copied(value)
         elif isinstance(value, list) and value and isinstance(value[0], Module):
-            value = [_copied(item) for item in value]
+            value = [copied(item) for item in value]
         elif isinstance(value, Tensor):
             value = _copied_tensor(value)
-        copied.__dict__[name] = value
-    return copied
+        copy.__dict__[name] = value
+    return copy
 
 
 def _copied_tensor(x: Tensor) -> Tensor:

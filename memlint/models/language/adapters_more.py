@@ -24,7 +24,7 @@ from memlint.meta.autograd import no_grad, record, tracked
 from memlint.meta.nn import Embedding, Linear, Module, buffer, parameter
 from memlint.meta.tensor import DType, Tensor, bfloat16, empty, float16, float32, int64
 from memlint.models import UnknownModel
-from memlint.models.language.adapters import LORA_TARGETS, is_target, sizes_of
+from memlint.models.language.adapters import LORA_TARGETS, copied, is_target, sizes_of
 from memlint.models.language.decoder import LanguageModel, replace_linears
 from memlint.models.language.hyperparameters import Hyperparameters
 from memlint.models.language.quantisation import QUANTISED
@@ -584,11 +584,27 @@ def _randlora(chosen: list[Module], rank: int, dropout: float) -> Builder:
 
 
 def _norms(model: LanguageModel, spec: TrainingSpec) -> None:
+    """Copies of the norms train, in the dtype that they have."""
     targets: Any = spec.get("lora.targets") or ("input_layernorm", "post_attention_layernorm", "norm")
-    from memlint.models.language.adapters import _train_in_full
+    kept = _copied_where(model, targets, "")
+    if not kept:
+        raise UnknownModel(f"no module is called {', '.join(targets)}")
+    model.originals = [*model.originals, *kept]
 
-    for name in (targets,) if isinstance(targets, str) else targets:
-        _train_in_full(model, name)
+
+def _copied_where(module: Module, targets: Any, path: str) -> list[Module]:
+    """What copies were put in the place of."""
+    kept: list[Module] = []
+    for own, child in list(module.children()):
+        full = f"{path}.{own}" if path else own
+        if not is_target(full, targets):
+            kept += _copied_where(child, targets, full)
+        elif "." in own:
+            raise UnknownModel(f"LN tuning of {full} is not known")
+        else:
+            kept.append(child)
+            setattr(module, own, copied(child))
+    return kept
 
 
 def _tokens(model: LanguageModel, spec: TrainingSpec, config: Hyperparameters) -> None:

@@ -149,7 +149,7 @@ def _encoder_decoder(spec: TrainingSpec, contents: Mapping[str, Any], dtype: DTy
     build = T5Model if relative else EncoderDecoderModel
     with default_dtype(dtype):
         model: Any = build(config, how, checkpointed(spec), spec.get("checkpointing_reentrant", False), padded)
-    target = spec.get("target_length")
+    target = spec.get("target_length") or (config.positions[1] if sound else None)
     if target is None:
         raise UnknownModel("nothing bounds the length of an output")
 
