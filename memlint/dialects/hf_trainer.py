@@ -35,6 +35,7 @@ _SCRIPTS = {
     "run_summarization": Script("seq2seq_lm", 1024),
     "run_translation": Script("seq2seq_lm", 1024),
     "run_image_classification": Script("image_classification"),
+    "run_speech_recognition_seq2seq": Script("seq2seq_lm"),
 }
 
 
@@ -117,17 +118,9 @@ def _length(spec: TrainingSpec, script: Script, name: str) -> None:
         lm.put(spec, "packing", False, padded)
 
 
-# Models whose config.json says how large every input is: thirty seconds of sound, or images of one size.
-_FIXED_INPUT = ("whisper", "vit", "deit")
-
-
 def _unbounded(spec: TrainingSpec, script: Script, name: str) -> str:
     """Why the longest sample is not known."""
-    if spec.get("sequence_length") is not None:
-        return ""
-    config = spec.get(lm.CONFIG)
-    model_type = config.get("model_type") if isinstance(config, dict) else None
-    if model_type in _FIXED_INPUT:
+    if spec.get("sequence_length") is not None or lm.has_one_size(spec):
         return ""
     if script.model_class == "image_classification":
         return f"{name}.py: the size of an image is the image processor's, which no file states"

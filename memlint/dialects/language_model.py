@@ -735,6 +735,16 @@ def _undecided(spec: TrainingSpec) -> str:
     return f"{item.key} is not known: {item.reason}" if item is not None else ""
 
 
+# Models whose config.json says how large every input is: thirty seconds of sound, or images of one size.
+_ONE_SIZE = ("whisper", "vit", "deit")
+
+
+def has_one_size(spec: TrainingSpec) -> bool:
+    """Whether every input of the model is of the same size."""
+    config = spec.get(CONFIG)
+    return isinstance(config, dict) and config.get("model_type") in _ONE_SIZE
+
+
 def finish(spec: TrainingSpec, reasons: Iterable[str], keys: dict[str, str] | None = None) -> TrainingSpec:
     """The architecture, where everything that it needs is known; else the first reason why not.
 
@@ -752,7 +762,7 @@ def finish(spec: TrainingSpec, reasons: Iterable[str], keys: dict[str, str] | No
     reason = next((one for one in reasons if one), "") or _undecided(spec)
     if not reason:
         for name, key in {**_NEEDED, **(keys or {})}.items():
-            if spec.get(name) is None:
+            if spec.get(name) is None and not (name == "sequence_length" and has_one_size(spec)):
                 written = spec.fact(name)
                 reason = (
                     f"{written.key} is null: no limit" if written else not_stated(spec, key, *_spellings(spec, name))

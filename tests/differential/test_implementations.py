@@ -105,8 +105,8 @@ def test_nanogpt_takes_the_memory_that_its_way_to_compute_takes(autocast: str, b
 
 @pytest.mark.parametrize("rows", [1, 3])
 def test_each_chunk_of_torchtitans_loss_is_done_with_before_the_next(rows: int) -> None:
-    """Heads of keys are as many as of queries: grouping is left to SDPA, which other tests compare. What is
-    kept differs in name: the head's gradient is there before the backward pass, which we let hand it out."""
+    """Heads of keys are as many as of queries: grouping is left to SDPA, which other tests compare. What is kept
+    differs in name: the head's gradient is there before the backward pass, which we let hand it out."""
     config = {**CONFIG, "num_key_value_heads": CONFIG["num_attention_heads"], "vocab_size": 20_000}
     setting = Setting(dtype="bfloat16", rows=rows, length=160, optimizer="fused")
     made = spec("torchtitan", setting, False, 4, implementation_version="0.3", **{"hyperparameters.config": config})

@@ -124,3 +124,10 @@ def test_torchtitan_compiles_its_loss_where_its_version_and_its_components_say_s
     [found] = registry.specs(load("llama3_8b.toml", TITAN.format(training, after)))
     assert found.get("compile") is True
     assert found.get("compile_loss") is loss
+
+
+def test_adapters_find_the_projections_that_litgpt_joins() -> None:
+    targets = ["q_proj", "k_proj", "v_proj", "o_proj"]
+    lora = {"tuning": "lora", "lora.r": 8, "lora.targets": targets, "frozen_dtype": "bfloat16"}
+    counts = {name: estimate(implementation=name, **lora).trainable_parameters for name in ("transformers", "litgpt")}
+    assert counts["litgpt"] == counts["transformers"] > 0

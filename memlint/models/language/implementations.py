@@ -217,8 +217,7 @@ class LitgptAttention(TorchtuneAttention):
 
     def forward(self, x: Tensor, table: Any, mask: Tensor | None) -> Any:
         batch, length, _ = x.shape
-        joined = self.qkv(x)
-        query, key, value = F.split(joined, self.sizes, -1)
+        query, key, value = self.products(x)
         query = query.view(batch, length, -1, self.head_dim).transpose(1, 2)
         key = key.view(batch, length, -1, self.head_dim).transpose(1, 2)
         value = value.view(batch, length, -1, self.head_dim).transpose(1, 2)
@@ -233,6 +232,22 @@ class LitgptAttention(TorchtuneAttention):
             value = F.repeat_interleave(value, self.groups)
         output = self.attend(query, key, value).view(batch, length, -1)
         return getattr(self, self.output_name)(output)
+
+    def products(self, x: Tensor) -> tuple[Tensor, ...]:
+        return F.split(self.qkv(x), self.sizes, -1)
+
+
+class LitgptAdaptedAttention(LitgptAttention):
+    """With adapters, which know queries, keys and values by name: three products stand for the one. litgpt puts what
+    its adapters make of each into one tensor of the size of all three, where these make three."""
+
+    def define(self, config: Hyperparameters) -> None:
+        TorchtuneAttention.define(self, config)
+        if self.normed != "none":
+            self.q_norm, self.k_norm = own_norm(config, config.head_dim), own_norm(config, config.head_dim)
+
+    def products(self, x: Tensor) -> tuple[Tensor, ...]:
+        return self.q_proj(x), self.k_proj(x), self.v_proj(x)
 
 
 def repeat_late(x: Tensor, times: int) -> Tensor:
@@ -385,6 +400,10 @@ class TorchtitanModel(TorchtuneModel):
         return out
 
 
+class LitgptAdaptedLayer(LitgptLayer):
+    make_attention = LitgptAdaptedAttention
+
+
 class _Variable:
     """A local variable of the training loop: what it is bound to lives until the next value is there."""
 
@@ -448,6 +467,10 @@ class LitgptModel(TorchtuneModel):
             pieces, parts = F.split(logits, PIECE), F.split(targets, PIECE)
         found = [F.cross_entropy(piece, part).view(1) for piece, part in zip(pieces, parts)]
         return F.cat(found).sum() / 1.0  # type: ignore[no-any-return]
+
+
+class LitgptAdaptedModel(LitgptModel):
+    make_layer = LitgptAdaptedLayer
 
 
 # -------------------------------------------------------------------------------------------------------- nanoGPT
@@ -544,9 +567,16 @@ MODELS: dict[str, type[TorchtuneModel]] = {
     "torchtitan": TorchtitanModel,
     "torchtitan registry": TorchtitanRegistryModel,
     "litgpt": LitgptModel,
+    "litgpt with adapters": LitgptAdaptedModel,
 }
 
-NORMS = {"torchtune": "cast", "torchtitan": "torch", "torchtitan registry": "torch", "litgpt": "scaled"}
+NORMS = {
+    "torchtune": "cast",
+    "torchtitan": "torch",
+    "torchtitan registry": "torch",
+    "litgpt": "scaled",
+    "litgpt with adapters": "scaled",
+}
 
 # The first release of torch whose rms_norm is one kernel on CUDA (pull request 153666).
 FUSED_NORM_SINCE = (2, 9)
@@ -587,6 +617,8 @@ def model(
     positions = max(int(longest or 0), spec["sequence_length"])
     if implementation == "torchtitan" and spec.get("implementation_version") == "0.3":
         implementation = "torchtitan registry"
+    if implementation == "litgpt" and spec.get("tuning", "full") != "full":
+        implementation = "litgpt with adapters"
     norm = NORMS[implementation]
     if norm != "scaled" and not _older(spec, FUSED_NORM_SINCE):
         norm += "_fused"

@@ -253,7 +253,7 @@ def immediate(x: Tensor, head: Tensor, labels: Tensor, chunks: int, compiled: bo
     """torchtitan's (0.3, ``ChunkedLossWrapper``): of each chunk of tokens the logits, their loss and its backward pass,
     before those of the next. Gradients of hidden states gather in fp32 and are kept in their own dtype; the head's is
     there at once. Labels are shifted already."""
-    batch, length, width = x.shape
+    batch = x.shape[0]
     pieces = [F.contiguous(piece) for piece in F.chunk(x.detach(), chunks, 1)]
     marks = [F.contiguous(piece) for piece in F.chunk(labels, chunks, 1)]
     gathered = empty(x.shape, float32)
