@@ -105,11 +105,12 @@ _OTHERWISE = (
     "target_parameters",
     "exclude_modules",
 )
-_KEYS = frozenset(
-    "model_id dtype max_seq_length batch_size batch_size_eval max_steps eval_steps compile use_gc query_template seed"
-    " grad_norm_clip optimizer_type optimizer_kwargs lr_scheduler use_amp autocast_adapter_dtype generation_kwargs"
-    " attn_implementation init_kv_cache_prefix".split()
-)
+_KEYS = frozenset((
+    "model_id", "dtype", "max_seq_length", "batch_size", "batch_size_eval", "max_steps", "eval_steps",
+    "compile", "use_gc", "query_template", "seed", "grad_norm_clip", "optimizer_type", "optimizer_kwargs",
+    "lr_scheduler", "use_amp", "autocast_adapter_dtype", "generation_kwargs", "attn_implementation",
+    "init_kv_cache_prefix",
+))  # fmt: skip
 _OPTIMIZERS = {
     "AdamW": "adamw", "Adam": "adam", "SGD": "sgd", "RMSprop": "rmsprop", "Adagrad": "adagrad", "lora+": "adamw",
     "lora-fa": "adamw", "Adafactor": "adafactor", "Muon": "muon",

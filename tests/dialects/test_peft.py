@@ -76,7 +76,9 @@ def test_recognition(path: str, text: str, families: list[str]) -> None:
         pytest.param('"batch_size": 2', '"use_gc": true, "batch_size": 2', "checkpointing", "full", id="checkpointing"),
         pytest.param('"batch_size": 2', '"compile": true, "batch_size": 2', "compile", True, id="compile"),
         pytest.param('"batch_size": 2', '"use_amp": true, "batch_size": 2', "autocast", True, id="autocast"),
-        pytest.param('"batch_size": 2', '"use_amp": true, "batch_size": 2', "compute_dtype", "float16", id="in float16"),
+        pytest.param(
+            '"batch_size": 2', '"use_amp": true, "batch_size": 2', "compute_dtype", "float16", id="in float16"
+        ),
         pytest.param(
             '"batch_size": 2', '"attn_implementation": "eager", "batch_size": 2', "attention", "eager", id="attention"
         ),

@@ -1,7 +1,6 @@
 """PEFT's other adapters: the static step against their own code on a small LLaMA, traced with CUDA's semantics.
 
-One per cent, where LoRA's family is held to a thousandth: on a model this small a matrix that a call makes of a weight is
-as large as everything else, and what the kernels behind it take for themselves is not modelled.
+Within two thousandths; AdaLoRA, whose penalty for factors that are not orthogonal is not modelled, in a hundredth.
 """
 
 from __future__ import annotations
@@ -88,6 +87,21 @@ CASES: dict[str, tuple[dict[str, Any], peft.PeftConfig, Setting]] = {
         peft.LNTuningConfig(**TASK, target_modules=["input_layernorm", "post_attention_layernorm", "norm"]),
         PLAIN,
     ),
+    "prefix tuning": (
+        {"tuning": "prefix", "adapter.virtual_tokens": 12},
+        peft.PrefixTuningConfig(**TASK, num_virtual_tokens=12),
+        PLAIN,
+    ),
+    "prefix tuning of a padded batch": (
+        {"tuning": "prefix", "adapter.virtual_tokens": 12},
+        peft.PrefixTuningConfig(**TASK, num_virtual_tokens=12),
+        PADDED,
+    ),
+    "adaption prompt": (
+        {"tuning": "adaption_prompt", "adapter.options": {"adapter_len": 10, "adapter_layers": 2}},
+        peft.AdaptionPromptConfig(**TASK, adapter_len=10, adapter_layers=2),
+        PLAIN,
+    ),
     "trainable tokens": (
         {"tuning": "trainable_tokens", "lora.targets": ["embed_tokens"], "adapter.options": {"token_indices": [1, 2]}},
         peft.TrainableTokensConfig(**TASK, token_indices=[1, 2], target_modules=["embed_tokens"]),
@@ -109,17 +123,17 @@ CASES: dict[str, tuple[dict[str, Any], peft.PeftConfig, Setting]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_each_method_takes_the_memory_that_peft_takes(case: str) -> None:
     facts, adapter, setting = CASES[case]
-    if facts["tuning"] not in ("ln_tuning", "trainable_tokens", "ia3", "p_tuning"):
+    if facts["tuning"] not in ("ln_tuning", "prefix", "adaption_prompt", "trainable_tokens", "ia3", "p_tuning"):
         facts = {"lora.targets": QV, **facts}
     comparison = run("llama", facts, adapter, setting)
-    assert comparison.worst <= 0.01, str(comparison)
+    assert comparison.worst <= 0.002, str(comparison)
 
 
 def test_a_tied_head_makes_its_own_copy_of_trainable_tokens() -> None:
     facts = {"tuning": "trainable_tokens", "adapter.options": {"token_indices": [1, 2]}}
     adapter = peft.TrainableTokensConfig(**TASK, token_indices=[1, 2], target_modules=["embed_tokens"])
     comparison = run("qwen2", facts, adapter, PLAIN)
-    assert comparison.worst <= 0.01, str(comparison)
+    assert comparison.worst <= 0.002, str(comparison)
 
 
 def test_adalora_keeps_three_statistics_of_each_trained_number() -> None:

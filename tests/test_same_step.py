@@ -1,0 +1,68 @@
+"""A what-if that only changes how the allocator serves a step reuses the step's recording."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from memlint import models
+from memlint.check import _same_step, estimate_spec
+from memlint.dialects.spec import Fact, TrainingSpec
+from memlint.models import Recording
+
+FACTS: dict[str, Any] = {
+    "hyperparameters.config": {
+        "model_type": "llama",
+        "vocab_size": 1000,
+        "hidden_size": 64,
+        "intermediate_size": 160,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+    },
+    "micro_batch_size": 8,
+    "sequence_length": 512,
+}
+
+
+def spec() -> TrainingSpec:
+    made = {name: Fact(name, value) for name, value in FACTS.items()}
+    return TrainingSpec("test", None, None, made, "language_model")  # type: ignore[arg-type]
+
+
+def test_the_totals_are_those_of_a_recording_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = 0
+    record = models.record
+
+    def counted(*args: Any, **options: Any) -> Recording:
+        nonlocal calls
+        calls += 1
+        return record(*args, **options)
+
+    monkeypatch.setattr(models, "record", counted)
+    recordings: list[Recording] = []
+    base = estimate_spec(spec(), recordings=recordings)
+    changed = spec().with_facts(allocator_conf="expandable_segments:True")
+    shared = estimate_spec(changed, detailed=False, recordings=recordings)
+    assert calls == 1
+    assert shared == estimate_spec(changed, detailed=False)
+    assert shared.reserved_bytes != base.reserved_bytes
+
+
+def test_a_symbolic_recording_is_not_kept() -> None:
+    recordings: list[Recording] = []
+    estimate_spec(spec(), symbolic=True, recordings=recordings)
+    assert recordings == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "same"),
+    [
+        pytest.param({"allocator_conf": "expandable_segments:True"}, True, id="settings of the allocator"),
+        pytest.param({}, True, id="nothing"),
+        pytest.param({"micro_batch_size": 4}, False, id="another batch"),
+        pytest.param({"allocator_conf": "max_split_size_mb:64", "ema": True}, False, id="more than the allocator"),
+    ],
+)
+def test_the_step_is_the_same_where_only_the_allocator_is_told_otherwise(changes: dict[str, Any], same: bool) -> None:
+    assert _same_step(spec(), spec().with_facts(**changes)) is same
