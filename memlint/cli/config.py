@@ -21,9 +21,9 @@ def command() -> None:
 @shared.rule_options
 def show(path: str, **options: Any) -> None:
     """Show the settings in force for PATH, where each comes from, and why each rule is on or off."""
-    from memlint.selection import known_rules, select_rules
     from memlint.reports.text import clean
     from memlint.rules_registry import load, reason
+    from memlint.selection import known_rules, select_rules
     from memlint.settings import SettingsError, allowance
     from memlint.units import format_bytes
 

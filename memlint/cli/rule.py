@@ -42,8 +42,8 @@ def command(
     ctx: click.Context, rule_name: str | None, all_: bool, output_format: str, config: str, isolated: bool
 ) -> None:
     """Print the manual page of one rule, of all with --all, or without either a list of the rules."""
-    from memlint.selection import known_rules
     from memlint.rules_registry import RuleError, UnknownRule, find, load
+    from memlint.selection import known_rules
     from memlint.settings import SettingsError
 
     if rule_name and all_:

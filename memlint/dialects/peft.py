@@ -306,7 +306,10 @@ def _method_facts(spec: TrainingSpec, method: Method) -> None:
 
 
 def spell(spec: TrainingSpec, fact: str, value: Any) -> list[Edit] | None:
-    """The script's own words; [] for what it has no key for."""
+    """The script's own words; [] for what it has no key for. Nothing is added to an adapter's config."""
+    known = spec.fact(fact)
+    if spec.root.get("peft_type") is not None and (known is None or known.node is None):
+        return []
     if fact in ("parameter_dtype", "frozen_dtype"):
         stated = spec.fact(lm.HYPER + "dtype")
         if stated is None or (fact == "parameter_dtype" and "lora.dtype" in spec):

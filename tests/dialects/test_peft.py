@@ -222,3 +222,7 @@ def test_a_fix_is_spelled_in_the_scripts_words(tmp_path: Path, fact: str, value:
     text = apply_edits(TRAINING, edits)
     assert json.loads(text)
     assert both(tmp_path, text)[fact] == value
+
+
+def test_nothing_is_added_to_an_adapters_config(tmp_path: Path) -> None:
+    assert spell(both(tmp_path, checked="adapter_config.json"), "checkpointing", "full") == []

@@ -573,9 +573,9 @@ def _prefixes(model: LanguageModel, spec: TrainingSpec, config: Hyperparameters)
     model.prefix = prefix  # type: ignore[attr-defined]
     cache = Cache()
     for number, layer in enumerate(model.layers):
-        layer.replay_after = None  # a template has no place for what is no argument
-        attention: Any = layer.self_attn
-        attention.scores = PrefixedScores(attention.scores, cache, number)
+        plain: Any = layer
+        plain.replay_after = None  # a template has no place for what is no argument
+        plain.self_attn.scores = PrefixedScores(plain.self_attn.scores, cache, number)
     forward, hidden, eager = model.forward, model.hidden, model.kind == "eager"
 
     def masks(batch: int, length: int, embedded: Tensor) -> tuple[Tensor | None, Tensor | None]:
