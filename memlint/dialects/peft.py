@@ -273,10 +273,26 @@ def _adapter(spec: TrainingSpec) -> str:
         if fact.value in (None, [], ""):
             del spec.facts[name]
         elif isinstance(fact.value, str) and fact.value != "all-linear":
+            if not is_bounded(fact.value):
+                return f"{fact.key}: a pattern that cannot be matched in a time that is known"
             lm.put(spec, name, fact.value, fact)  # a regular expression
         else:
             lm.put(spec, name, fact.value if fact.value == "all-linear" else list(fact.value), fact)
     return ""
+
+
+def is_bounded(pattern: str) -> bool:
+    """Whether a pattern of a stranger's file may be matched against names: valid, short, without a repeated group or a
+    reference back, and with so few repetitions that backtracking stays polynomial and small."""
+    import re
+
+    if len(pattern) > 400 or re.search(r"\)[*+{?]|\\[1-9]|\(\?", pattern) or len(re.findall(r"[*+{]", pattern)) > 3:
+        return False
+    try:
+        re.compile(pattern)
+    except (re.error, RecursionError, OverflowError):
+        return False
+    return True
 
 
 def _method_facts(spec: TrainingSpec, method: Method) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from memlint.dialects import registry
-from memlint.dialects.peft import METHODS
+from memlint.dialects.peft import METHODS, is_bounded
 from memlint.dialects.spec import DEFAULT, WRITTEN, TrainingSpec
 from memlint.dialects.spelling import spell
 from memlint.documents.load import load
@@ -226,3 +226,22 @@ def test_a_fix_is_spelled_in_the_scripts_words(tmp_path: Path, fact: str, value:
 
 def test_nothing_is_added_to_an_adapters_config(tmp_path: Path) -> None:
     assert spell(both(tmp_path, checked="adapter_config.json"), "checkpointing", "full") == []
+
+
+@pytest.mark.parametrize(
+    ("pattern", "bounded"),
+    [
+        pytest.param(r".*\.(q_proj|v_proj)$", True, id="names behind anything"),
+        pytest.param(r"model\.layers\.\d+\.mlp\.(up|down)_proj", True, id="numbered layers"),
+        pytest.param(r"(a+)+$", False, id="a repeated group of repetitions"),
+        pytest.param(r"(a|aa)*b", False, id="a repeated group of alternatives"),
+        pytest.param(r".*.*.*.*x", False, id="many repetitions in a row"),
+        pytest.param(r"(a)\1", False, id="a reference back"),
+        pytest.param("q_proj(", False, id="no pattern at all"),
+        pytest.param("a" * 500, False, id="too long"),
+    ],
+)
+def test_only_patterns_that_match_quickly_are_matched(pattern: str, bounded: bool, tmp_path: Path) -> None:
+    assert is_bounded(pattern) == bounded
+    spec = both(tmp_path, adapter=adapted(target_modules=pattern))
+    assert ("pattern that cannot be matched" in spec.unknown_reason) == (not bounded)

@@ -603,6 +603,12 @@ def _prefixes(model: LanguageModel, spec: TrainingSpec, config: Hyperparameters)
 
 # -------------------------------------------------------------------------------------------------- which modules
 
+# Methods that replace linear layers; the others have a function each.
+LINEAR = frozenset(("adalora", "delora", "gralora", "loha", "lokr", "fourierft", "psoft", "vera", "randlora")) | {
+    "oft_input",
+    "boft",
+}
+
 Builder = Callable[[Module], Module]
 
 
@@ -653,6 +659,8 @@ def adapt(model: LanguageModel, spec: TrainingSpec, config: Hyperparameters, met
 
 def _builder(spec: TrainingSpec, method: str, options: dict[str, Any]) -> Callable[[list[Module]], Builder]:
     """From all layers that are adapted to what makes one of them."""
+    if method not in LINEAR:
+        raise UnknownModel(f"tuning of kind {method!r} is not known")
     rank, dropout = spec.get("lora.r"), float(spec.get("lora.dropout") or 0.0)
     if rank is None:
         raise UnknownModel(f"the rank of {method} is not known")
@@ -690,9 +698,7 @@ def _builder(spec: TrainingSpec, method: str, options: dict[str, Any]) -> Callab
                 options.get("num_cayley_neumann_terms", 5),
             )
         )
-    if method == "boft":
-        return lambda chosen: lambda base: ButterflyLinear(base, rank, options.get("boft_block_num", 0))
-    raise UnknownModel(f"tuning of kind {method!r} is not known")
+    return lambda chosen: lambda base: ButterflyLinear(base, rank, options.get("boft_block_num", 0))
 
 
 def _vera(chosen: list[Module], rank: int, dropout: float) -> Builder:
