@@ -655,7 +655,10 @@ def is_misspelling(name: str, known: str) -> bool:
     if name == known or min(len(name), len(known)) < 4:
         return False
     limit = 2 if len(known) > 8 else 1
-    return abs(len(name) - len(known)) <= limit and _distance(name, known) <= limit
+    # An edit adds, drops or exchanges one character each: most pairs are too far apart to be measured.
+    if abs(len(name) - len(known)) > limit or len(set(name) ^ set(known)) > 2 * limit:
+        return False
+    return _distance(name, known) <= limit
 
 
 def _distance(one: str, other: str) -> int:

@@ -256,6 +256,12 @@ def test_one_slip_in_a_key_is_seen(name: str, data: st.DataObject) -> None:
     assert schemas.is_misspelling(name, slip) == schemas.is_misspelling(slip, name) or abs(len(name) - len(slip)) > 0
 
 
+@given(st.text("abcd_", min_size=4, max_size=12), st.text("abcd_", min_size=4, max_size=12))
+def test_most_pairs_are_told_apart_without_measuring_and_none_wrongly(one: str, other: str) -> None:
+    limit = 2 if len(other) > 8 else 1
+    assert schemas.is_misspelling(one, other) == (one != other and schemas._distance(one, other) <= limit)
+
+
 # ------------------------------------------------------------------------------------------------ annotations
 
 
