@@ -54,7 +54,7 @@ def run(model: Any, setting: Setting) -> Comparison:
     spec, config = read("drawn.py", setting.config())
     spec = spec.with_facts(optimizer_implementation=setting.optimizer)  # no key of the family says it
     autocast = "float16" if setting.amp else "float32"
-    truth = in_torch(model, config, adamw(setting.optimizer), setting.accumulation, False, autocast)
+    truth = in_torch(model, config, adamw(setting.optimizer), setting.accumulation, False, autocast, keeps_loss=True)
     return compare(str(setting), in_meta(spec), truth, setting.checkpoint)
 
 
@@ -132,6 +132,6 @@ def test_real_sizes_agree_with_torch_within_a_thousandth(setting: Setting) -> No
 def test_the_shipped_configs_build_the_torch_model_and_agree_with_it(name: str) -> None:
     path = EXAMPLES / "dit3d" / name
     spec, config = read(str(path), path.read_text())
-    truth = in_torch(reference("dit3d"), config, adamw("foreach"), spec["gradient_accumulation_steps"])
+    truth = in_torch(reference("dit3d"), config, adamw("foreach"), spec["gradient_accumulation_steps"], keeps_loss=True)
     comparison = compare(name, in_meta(spec), truth)
     assert comparison.worst <= 0.001, str(comparison)

@@ -89,7 +89,7 @@ def run(model: Any, setting: Setting) -> Comparison:
     spec, config = read("drawn.yaml", setting.config())
     assert spec.conflicts == ()
     spec = spec.with_facts(optimizer_implementation=setting.optimizer)
-    truth = in_torch(model, config, adamw(setting.optimizer), setting.accumulation, setting.ema)
+    truth = in_torch(model, config, adamw(setting.optimizer), setting.accumulation, setting.ema, keeps_loss=True)
     return compare(str(setting), in_meta(spec), truth)
 
 

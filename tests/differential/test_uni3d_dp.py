@@ -81,7 +81,9 @@ training:
 def run(model: Any, setting: Setting) -> Comparison:
     spec, config = read("drawn.yaml", setting.config())
     autocast = {"no": "float32", "fp16": "float16", "bf16": "bfloat16"}[setting.precision]
-    truth = in_torch(model, config, adamw(setting.optimizer), setting.accumulation, setting.ema, autocast)
+    truth = in_torch(
+        model, config, adamw(setting.optimizer), setting.accumulation, setting.ema, autocast, keeps_loss=True
+    )
     checkpointed = setting.checkpoint and setting.encoder == "uni3d" and not setting.frozen
     return compare(str(setting), in_meta(spec), truth, checkpointed)
 
@@ -171,6 +173,8 @@ def test_real_sizes_agree_with_torch_within_a_thousandth(setting: Setting) -> No
 def test_the_shipped_configs_build_the_torch_model_and_agree_with_it(name: str) -> None:
     [spec] = registry.specs(hydra.compose(load(str(EXAMPLES / "uni3d_dp" / name))))
     accumulation = spec["gradient_accumulation_steps"]
-    truth = in_torch(reference("uni3d_dp"), spec.root.plain(), adamw("foreach"), accumulation, spec["ema"])
+    truth = in_torch(
+        reference("uni3d_dp"), spec.root.plain(), adamw("foreach"), accumulation, spec["ema"], keeps_loss=True
+    )
     comparison = compare(name, in_meta(spec), truth)
     assert comparison.worst <= 0.001, str(comparison)

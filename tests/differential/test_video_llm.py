@@ -89,7 +89,7 @@ def run(model: Any, setting: Setting) -> Comparison:
     spec, config = read("drawn.yaml", stated.config())
     if setting.optimizer == "loop":  # the family has no key for it
         spec = spec.with_facts(optimizer_implementation="loop")
-    truth = in_torch(model, config, OPTIMIZERS[setting.optimizer], setting.accumulation)
+    truth = in_torch(model, config, OPTIMIZERS[setting.optimizer], setting.accumulation, keeps_loss=True)
     return compare(str(setting), in_meta(spec), truth, setting.checkpointing)
 
 

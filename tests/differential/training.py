@@ -78,8 +78,13 @@ def in_torch(
     accumulation: int = 1,
     ema: bool = False,
     autocast: str = "float32",
+    keeps_loss: bool = False,
 ) -> Step:
-    """The second of two steps: the first one creates the optimizer's state."""
+    """The second of two steps: the first one creates the optimizer's state.
+
+    ``keeps_loss``: the loop still names the loss while the optimizer steps, and with it the graph and whatever its
+    nodes hold beside saved tensors; libraries' trainers hand on a detached one.
+    """
     with fake_cuda() as tracker:
         model = module.build_model(config)
         weights = [*model.parameters(), *model.buffers()]
@@ -102,7 +107,8 @@ def in_torch(
                     held, saved_bytes = tracker.live_bytes, saved.bytes
                 with tracker.phase("backward"):
                     loss.backward()
-                    loss = loss.detach()  # as training loops hand it on: the graph goes
+                    if not keeps_loss:
+                        loss = loss.detach()
             with tracker.phase("optimizer_step"):
                 update.step()
                 update.zero_grad()
