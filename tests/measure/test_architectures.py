@@ -7,7 +7,6 @@ Oracles: the same class built by the library itself on the meta device (counts) 
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,8 +29,6 @@ from tests.measure.training_runs import plain_request
 
 transformers: Any = pytest.importorskip("transformers", reason="needs Python 3.11", exc_type=ImportError)
 diffusers: Any = pytest.importorskip("diffusers", reason="needs Python 3.11", exc_type=ImportError)
-
-REAL_SIZES = bool(os.environ.get("MEMLINT_REAL_SIZES"))
 
 BF16 = {"parameter_dtype": "bfloat16", "compute_dtype": "bfloat16"}
 AUTOCAST = {"parameter_dtype": "float32", "compute_dtype": "bfloat16"}
@@ -363,7 +360,7 @@ SLOW: dict[str, tuple[int, dict[str, Any], dict[str, Any]]] = {
     ("count", "contents", "facts"),
     [
         *(pytest.param(*case, id=name) for name, case in QUICK.items()),
-        *(pytest.param(*case, id=name) for name, case in SLOW.items() if REAL_SIZES),
+        *(pytest.param(*case, id=name) for name, case in SLOW.items()),
     ],
 )
 def test_real_sizes_have_their_known_counts(
