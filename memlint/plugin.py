@@ -261,6 +261,25 @@ class Run:
         return None
 
     @property
+    def at_fault(self) -> Fact | None:
+        """The key that keeps the run from an estimate, written or missing: reasons begin with it. Where a reason begins
+        with no key, what names the model; None where that is not written either."""
+        from memlint.dialects.base import find
+
+        word = self.spec.unknown_reason.partition(" ")[0].rstrip(":,")
+        for fact in self.spec.facts.values():
+            if fact.key == word and fact.node is not None:
+                return fact
+        name = word.lstrip("-")
+        node = find(self.spec.root, name) if name else None
+        if node is not None:
+            return Fact(name, None, key=word, node=node)
+        if "." in name or word != name:
+            return Fact(name, None, key=word)
+        model = self.fact("model")
+        return model if model is not None and model.node is not None else None
+
+    @property
     def _is_command(self) -> bool:
         """Whether the run's settings are the options of a command, not a file that it names."""
         return self.spec.launch is not None and self.spec.document.format == "shell"

@@ -42,4 +42,4 @@ class UnknownModel(Rule):
     def check(self, run: Run) -> Iterator[Finding]:
         if run.estimate is None and run.spec.family:
             reason = run.spec.unknown_reason or "the model is not known"
-            yield self.finding(run, f"no estimate: {reason}", "architecture")
+            yield self.finding(run, f"no estimate: {reason}", run.at_fault)

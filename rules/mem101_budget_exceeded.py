@@ -49,7 +49,7 @@ class BudgetExceeded(Rule):
         largest = max(estimate.components, key=lambda component: component.size_bytes)
         message = (
             f"needs {format_bytes(estimate.device_bytes)} of {format_bytes(run.budget_bytes)}: "
-            f"{format_bytes(over)} too much; {largest.name} take {format_bytes(largest.size_bytes)}"
+            f"{format_bytes(over)} too much; the largest part: {largest.name}, {format_bytes(largest.size_bytes)}"
         )
         plan = levers.plan(run)
         yield self.finding(

@@ -394,3 +394,50 @@ def test_no_place_of_an_overridden_run_is_outside_of_its_files(uni3d: Tree) -> N
             assert Path(span.path).is_file(), finding.message
         for edit in (edit for fix in finding.fixes for edit in fix.edits):
             assert Path(edit.span.path).is_file(), finding.message
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "key"),
+    [
+        pytest.param(
+            "c.yaml",
+            "base_model: Qwen/Qwen2.5-0.5B\nsequence_len: 512\nmicro_batch_size: 1\nqat:\n  group_size: 32\n",
+            "qat",
+            id="a section that is not known",
+        ),
+        pytest.param(
+            "c.yaml",
+            "output_dir: out\nmodel_name_or_path: nobody/nothing\nper_device_train_batch_size: 2\nmax_length: 64\n",
+            "model_name_or_path",
+            id="a model that is not in the catalogue",
+        ),
+        pytest.param(
+            "c.yaml",
+            "output_dir: out\ntokenizer:\n  _component_: torchtune.models.llama3.llama3_tokenizer\n  max_seq_len: null\n"
+            "model:\n  _component_: torchtune.models.llama3_2.llama3_2_1b\nbatch_size: 2\n"
+            "optimizer:\n  _component_: torch.optim.AdamW\n",
+            "max_seq_len",
+            id="a length without a bound, within a section",
+        ),
+        pytest.param(
+            "c.yaml",
+            "output_dir: out\ntokenizer:\n  _component_: torchtune.models.llama3.llama3_tokenizer\n"
+            "model:\n  _component_: torchtune.models.llama3_2.llama3_2_1b\nbatch_size: 2\n"
+            "optimizer:\n  _component_: torch.optim.AdamW\n",
+            "tokenizer",
+            id="the section that lacks the key",
+        ),
+        pytest.param(
+            "t.sh",
+            "python pretrain_gpt.py --num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 64 \\\n"
+            "  --micro-batch-size 1 --max-position-embeddings 64 --vocab-size 512 --multi-latent-attention\n",
+            "--multi-latent-attention",
+            id="an option of a command",
+        ),
+    ],
+)
+def test_no_estimate_stands_on_the_key_at_fault(name: str, text: str, key: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    (found,) = memlint.check(str(path), isolated=True, select=["MEM007"]).findings
+    assert selected(found.span) == key, found.message
