@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from memlint.dialects import schema as schemas
+from memlint.dialects import software
 from memlint.dialects.schema import ANNOTATION, Key, Schema
 from memlint.dialects.spec import ASSUMED, DEFAULT, WRITTEN, Fact, Missing, TrainingSpec
 from memlint.documents import arguments
@@ -321,6 +322,7 @@ class Dialect:
         if incomplete:  # what this file leaves out, the one that it builds on may state
             facts = {name: fact for name, fact in facts.items() if fact.origin != DEFAULT}
         self._family_facts(facts)
+        software.state(facts, document.path)
         if match.launch is not None:
             _environment_facts(match.launch, facts, missing)
         spec = TrainingSpec(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from memlint.dialects.software import older
 from memlint.dialects.spec import TrainingSpec
 from memlint.meta import optim
 from memlint.meta.amp import to
@@ -88,6 +89,10 @@ def build(spec: TrainingSpec) -> System:
     _quantise(model, spec, DTYPES[compute], task.heads)
     for part in spec.get("float32_parts") or ():
         quantisation.widen_part(model, part)
+    if spec.get("outputs_kept", False) and isinstance(model, LanguageModel):
+        from memlint.models.language import outputs  # the Trainer's runs do without
+
+        outputs.keep(model)
     adapters.adapt(model, task.adapting(spec), task.config)
     return System(
         model=model,
@@ -232,12 +237,6 @@ def language_model(spec: TrainingSpec, config: Hyperparameters, dtype: DType, au
 
             return early.MODELS[config.model_type](config, kind, **options)
         return LanguageModel(config, kind, **options)
-
-
-def older(version: Any, than: tuple[int, int]) -> bool:
-    """Whether a release, where it is stated ("4.50.0"), comes before another."""
-    numbers = tuple(int(part) for part in str(version or "").split(".")[:2] if part.isdigit())
-    return len(numbers) == 2 and numbers < than
 
 
 def _contents(spec: TrainingSpec) -> Mapping[str, Any]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from memlint.dialects.software import older
 from memlint.dialects.spec import TrainingSpec
 from memlint.meta import functional as F
 from memlint.meta.amp import to
@@ -620,7 +621,7 @@ def model(
     if implementation == "litgpt" and spec.get("tuning", "full") != "full":
         implementation = "litgpt with adapters"
     norm = NORMS[implementation]
-    if norm != "scaled" and not _older(spec, FUSED_NORM_SINCE):
+    if norm != "scaled" and not older(spec.get("framework_version"), FUSED_NORM_SINCE):
         norm += "_fused"
     if implementation == "torchtune" and options["loss"] == "full" and not _takes_compiled_loss(spec):
         options["compile_loss"] = False
@@ -632,10 +633,3 @@ def _takes_compiled_loss(spec: TrainingSpec) -> bool:
     changes in place. Those for adapters on one device take it."""
     alone: bool = spec.get("parallelism.strategy", "none") == "none"
     return alone and bool(spec.get("tuning", "full") != "full")
-
-
-def _older(spec: TrainingSpec, than: tuple[int, int]) -> bool:
-    """Whether the release of torch, where it is stated ("torch 2.6"), comes before another."""
-    _, _, version = str(spec.get("framework_version") or "").partition(" ")
-    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
-    return len(numbers) == 2 and numbers < than

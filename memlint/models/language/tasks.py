@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from memlint.dialects.software import older
 from memlint.dialects.spec import TrainingSpec
 from memlint.meta import functional as F
 from memlint.meta.autograd import no_grad
@@ -18,7 +19,6 @@ from memlint.models.language import (
     checkpointed,
     language_model,
     losses,
-    older,
     sequence_length,
 )
 from memlint.models.language.encoder import ENCODERS, EncoderModel, EncoderTask, encoder

@@ -1,0 +1,143 @@
+"""Which releases run a config, from what its project pins."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from memlint.dialects import registry, software
+from memlint.documents.load import load
+
+CONFIG = """\
+model_name_or_path: gpt2
+dataset_name: wikitext
+output_dir: out
+per_device_train_batch_size: 4
+"""
+
+
+def releases(folder: Path) -> dict[str, str]:
+    return {package: pin.release for package, pin in software.pins(str(folder)).items()}
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "configs").mkdir()
+    return tmp_path
+
+
+FILES = {
+    "a pin of requirements.txt": ("requirements.txt", "torch==2.1.0\n", {"torch": "2.1.0"}),
+    "its local version and marker": (
+        "requirements.txt",
+        "# torch==1.0\ntorch == 2.1.0+cu118 ; python_version < '3.12'\n",
+        {"torch": "2.1.0+cu118"},
+    ),
+    "an extra": ("requirements.txt", "transformers[torch]==4.36.2\n", {"transformers": "4.36.2"}),
+    "a lower bound says nothing": ("requirements.txt", "torch>=2.1\ntransformers~=4.36.2\n", {}),
+    "a package of a longer name is another": ("requirements.txt", "torchvision==0.16.0\ntorch-ema==0.3.1\n", {}),
+    "pins that disagree say nothing": ("requirements.txt", "torch==2.1.0; a\ntorch==2.4.0; b\n", {}),
+    "pins that differ in the build agree": (
+        "requirements.txt",
+        "torch==2.1.0; a\ntorch==2.1.0+cpu; b\n",
+        {"torch": "2.1.0"},
+    ),
+    "conda's environment": (
+        "environment.yml",
+        "name: a\ndependencies:\n  - python=3.8\n  - pytorch=1.10.1=py3.8_cuda11.3_cudnn8.2.0_0\n  - pip:\n"
+        "    - transformers==4.15.0\n",
+        {"pytorch": "1.10.1", "transformers": "4.15.0"},
+    ),
+    "uv's lock": (
+        "uv.lock",
+        '[[package]]\nname = "torch"\nversion = "2.6.0"\nsource = { registry = "https://example.org" }\n\n'
+        '[[package]]\nname = "torchvision"\nversion = "0.21.0"\n',
+        {"torch": "2.6.0"},
+    ),
+    "poetry's lock": ("poetry.lock", '[[package]]\nname = "jax"\nversion = "0.4.30"\n', {"jax": "0.4.30"}),
+    "pipenv's lock": (
+        "Pipfile.lock",
+        json.dumps({"default": {"torch": {"hashes": ["sha256:0"], "version": "==2.2.1"}}}, indent=4),
+        {"torch": "2.2.1"},
+    ),
+    "dependencies of pyproject.toml": (
+        "pyproject.toml",
+        '[project]\nname = "a"\ndependencies = ["torch==2.3.1", "transformers>=4"]\n'
+        '[project.optional-dependencies]\ntest = ["transformers==4.40.0"]\n',
+        {"torch": "2.3.1"},
+    ),
+    "dependencies of Poetry": (
+        "pyproject.toml",
+        '[tool.poetry.dependencies]\ntorch = "2.3.1"\ntransformers = "^4.40"\n',
+        {"torch": "2.3.1"},
+    ),
+    "what is no TOML": ("pyproject.toml", "torch = = 1\n", {}),
+}
+
+
+@pytest.mark.parametrize(("name", "text", "expected"), FILES.values(), ids=FILES)
+def test_a_file_pins(project: Path, name: str, text: str, expected: dict[str, str]) -> None:
+    (project / name).write_text(text)
+
+    assert releases(project / "configs") == expected
+
+
+def test_the_nearest_file_goes_first_and_a_lock_before_what_was_asked_for(project: Path) -> None:
+    (project / "requirements.txt").write_text("torch==1.13.1\ntransformers==4.30.0\n")
+    (project / "configs" / "requirements.txt").write_text("torch==2.0.1\n")
+    (project / "configs" / "uv.lock").write_text('name = "torch"\nversion = "2.0.2"\n')
+
+    assert releases(project / "configs") == {"torch": "2.0.2", "transformers": "4.30.0"}
+
+
+def test_no_file_outside_of_the_repository_is_read(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text("torch==1.0.0\n")
+    inner = tmp_path / "project"
+    (inner / ".git").mkdir(parents=True)
+    assert releases(inner) == {}
+
+    (inner / "requirements.txt").symlink_to(tmp_path / "requirements.txt")
+    assert releases(inner) == {}
+
+
+def test_a_run_knows_its_releases_and_where_they_stand(project: Path) -> None:
+    config = project / "configs" / "run.yaml"
+    config.write_text(CONFIG)
+    (project / "requirements.txt").write_text("# what we train with\ntorch==2.1.0\ntransformers==4.36.2\njax==0.4.1\n")
+
+    (spec,) = registry.specs(load(str(config)))
+
+    version, loop = spec.fact("framework_version"), spec.fact("transformers_version")
+    assert version is not None and loop is not None and version.span is not None
+    assert (version.value, loop.value) == ("torch 2.1.0", "4.36.2")
+    assert (version.origin, version.span[1:]) == ("written", (2, 8, 2, 13))
+    assert Path(version.span.path).resolve() == (project / "requirements.txt").resolve()
+
+
+def test_without_a_pin_the_family_s_release_is_assumed(project: Path) -> None:
+    config = project / "configs" / "run.yaml"
+    config.write_text(CONFIG)
+
+    (spec,) = registry.specs(load(str(config)))
+
+    version = spec.fact("framework_version")
+    assert version is not None and version.origin == "assumed"
+    assert "transformers_version" not in spec
+
+
+ORDER = {
+    "an older minor release": ("4.50.0", True),
+    "the release itself": ("4.54.0", False),
+    "a newer major release": ("5.0", False),
+    "with the framework's name": ("torch 2.6", True),
+    "nothing stated": (None, False),
+    "no number": ("nightly", False),
+}
+
+
+@pytest.mark.parametrize(("version", "expected"), ORDER.values(), ids=ORDER)
+def test_older_than_4_54(version: str | None, expected: bool) -> None:
+    assert software.older(version, (4, 54)) is expected
