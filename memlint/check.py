@@ -431,6 +431,8 @@ def estimate_spec(
         process_groups=recording.process_groups,
         host_bytes=recording.host_bytes,
         engine_share=float(spec.get("engine_share") or 0.0),
+        version=str(spec.get("framework_version") or ""),
+        library=recording.library,
         basis=recording.basis,
         detailed=detailed,
         upper=recording.upper,

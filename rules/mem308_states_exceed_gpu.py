@@ -6,6 +6,9 @@ from memlint.plugin import ERROR, Example, Finding, Rule, Run
 from memlint.units import format_bytes
 
 
+ONE_DEVICE = 'one device, as nothing here says that more share the run (`--gpu "h100-80gb x8"` does)'
+
+
 class StatesExceedGpu(Rule):
     """states-exceed-gpu: weights, gradients and optimizer alone are larger than the budget.
 
@@ -69,4 +72,5 @@ class StatesExceedGpu(Rule):
             f"{format_bytes(optimizer)} alone exceed {format_bytes(run.budget_bytes)}",
             place,
             size_bytes=total - run.budget_bytes,
+            notes=[] if run.fact("device_count") is not None else [ONE_DEVICE],
         )

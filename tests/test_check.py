@@ -128,7 +128,7 @@ def test_a_rule_that_raises_is_a_finding_and_the_others_go_on() -> None:
 def test_an_estimate_that_raises_is_a_finding_and_other_files_go_on() -> None:
     put(a_yaml="demo:\n  batch: 1\n  model: crash\n", b_yaml=CONFIG)
     report = check("a.yaml", "b.yaml")
-    assert found(report) == ["a.yaml:1 MEM001", "a.yaml:1 MEM007", "b.yaml:2 MEM990"]
+    assert found(report) == ["a.yaml:1 MEM001", "a.yaml:3 MEM007", "b.yaml:2 MEM990"]
     assert report.runs[0].estimate is None
     assert report.exit_code() == 2
 
@@ -153,7 +153,7 @@ def test_reading_that_raises_is_a_finding_and_other_files_go_on(monkeypatch: pyt
 def test_an_unknown_model_has_no_estimate_and_says_so() -> None:
     put(a_yaml="demo:\n  batch: 4\n  model: my-net\n")
     report = check("a.yaml", budget="1GB")
-    assert found(report) == ["a.yaml:1 MEM007"]
+    assert found(report) == ["a.yaml:3 MEM007"]
     assert report.runs[0].estimate is None
     assert report.runs[0].verdict == "UNKNOWN"
     assert "no model 'my-net'" in report.findings[0].message

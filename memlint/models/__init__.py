@@ -30,6 +30,7 @@ class Recording(NamedTuple):
 
     upper  the same step where a compiler's choices (fusion) fall out least well: the high end of the interval
     basis  which source wrote the tape
+    library  the step is a library's: its releases differ, and the config does not say which one runs
     host_bytes      of states and activations that live in (pinned) host memory, per rank
     process_groups  (what its members share, how many they are) of each that the rank talks in
     assumptions     (fact, value, reason): which rank this is, where they differ
@@ -46,6 +47,7 @@ class Recording(NamedTuple):
     host_bytes: int = 0
     process_groups: tuple[tuple[str, int], ...] = ()
     assumptions: tuple[tuple[str, str, str], ...] = ()
+    library: bool = False
 
 
 def record(spec: TrainingSpec, symbolic: bool = False, named: bool = True) -> Recording:
@@ -60,7 +62,7 @@ def record(spec: TrainingSpec, symbolic: bool = False, named: bool = True) -> Re
         return recording
     from memlint.models.step import record_step
 
-    made = record_step(module.build, spec, symbolic, named)
+    made = record_step(module.build, spec, symbolic, named)._replace(library=hasattr(module, "LIBRARY"))
     if named and spec.get("compile", False) and hasattr(module, "uncompiled"):
         return made._replace(upper=record_step(module.build, module.uncompiled(spec), symbolic, named).tape)
     return made

@@ -58,10 +58,12 @@ def device_overhead(
     has_convolution: bool,
     measured: FixedParts | None = None,
     process_groups: Sequence[ProcessGroup] = (),
+    version: str = "",
 ) -> Overhead:
     """The overhead of one process on ``gpu`` (None: no card in particular). ``framework``: torch or jax.
 
-    ``measured`` figures stand in for published ones. ``process_groups`` are those that this process talks in.
+    ``version`` is the framework's release, where the config states it (``torch 1.10.1``). ``measured`` figures stand
+    in for published ones. ``process_groups`` are those that this process talks in.
     """
     figures = _figures()
     if measured is not None and measured.context_bytes is not None:
@@ -69,7 +71,7 @@ def device_overhead(
         context_interval = Interval(context_bytes, context_bytes)
         assumption: Assumption = ("cuda_context", format_bytes(context_bytes), measured.where)
     else:
-        context_bytes, context_interval, assumption = _context(figures["context"], gpu)
+        context_bytes, context_interval, assumption = _context(figures["context"], gpu, version)
     assumptions = [assumption]
     workspace_bytes, low, high = 0, 0, 0
     if measured is not None and measured.workspace_bytes is not None:
@@ -106,6 +108,18 @@ def device_overhead(
     )
 
 
+def library_spread() -> float:
+    """Half of how far apart one recipe of a library was measured, as a share of its mean without its states.
+
+    A config says neither which releases run it nor which kernels a card picks. Weights, gradients and optimizer states
+    are the same with all of them; activations, temporary tensors and the allocator's slack are not.
+    """
+    recipe = _figures()["libraries"]["same_recipe"]
+    largest, smallest = recipe["largest_bytes"], recipe["smallest_bytes"]
+    share: float = (largest - smallest) / (largest + smallest - 2 * recipe["states_bytes"])
+    return share
+
+
 def _communication(table: dict[str, Any], gpu: Gpu | None, groups: list[ProcessGroup]) -> tuple[int, int, str]:
     """(point, high, where it was measured) of all communicators together."""
     if gpu is not None and gpu.vendor == "amd":
@@ -129,9 +143,16 @@ def _figures() -> dict[str, Any]:
     return figures
 
 
-def _context(table: dict[str, Any], gpu: Gpu | None) -> tuple[int, Interval, Assumption]:
-    figures: list[dict[str, Any]] = sorted(table["figures"], key=lambda figure: int(figure["bytes"]))
-    lowest, highest = figures[0]["bytes"], max(figures[-1]["bytes"], table["every_kernel_loaded"]["bytes"])
+def _context(table: dict[str, Any], gpu: Gpu | None, version: str) -> tuple[int, Interval, Assumption]:
+    from memlint.dialects.software import older
+
+    early = table["every_kernel_at_start"]
+    at_start = version.startswith("torch ") and older(version, tuple(early["torch_before"]))
+    known: list[dict[str, Any]] = early["figures"] if at_start else table["figures"]
+    figures = sorted(known, key=lambda figure: int(figure["bytes"]))
+    lowest, highest = figures[0]["bytes"], figures[-1]["bytes"]
+    if not at_start:
+        highest = max(highest, table["every_kernel_loaded"]["bytes"])
     same_card = [figure for figure in figures if gpu is not None and figure["card"] == gpu.name]
     if same_card:
         chosen = same_card[0]
@@ -149,6 +170,8 @@ def _context(table: dict[str, Any], gpu: Gpu | None) -> tuple[int, Interval, Ass
             reason = f"{where}; the median of {len(figures)} published figures, {span}"
             if gpu is not None and gpu.vendor != "nvidia":
                 reason += ", all of NVIDIA cards"
+    if at_start:
+        reason += f"; {version} loads every kernel at start"
     point = int(chosen["bytes"])
     value = format_bytes(point)
     return point, Interval(lowest, max(highest, point)), ("cuda_context", value, reason)

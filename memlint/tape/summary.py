@@ -9,7 +9,7 @@ from memlint.tape.allocator import simulate
 from memlint.tape.allocator_conf import DEFAULT, AllocatorConf
 from memlint.tape.breakdown import break_down
 from memlint.tape.estimate import Component, Estimate, Interval, Part
-from memlint.tape.overhead import JAX, Assumption, ProcessGroup, device_overhead
+from memlint.tape.overhead import JAX, Assumption, ProcessGroup, device_overhead, library_spread
 from memlint.tape.phases import find_peak
 
 if TYPE_CHECKING:
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from memlint.tape.calibration import Calibration
 
 CUBLAS_PART = "cuBLAS"
+# What no release of a library takes more or less of
+STATES = ("parameters", "gradients", "optimizer", "ema", "helper_models", "buffers")
 LIBRARY_PARTS = {"workspace": CUBLAS_PART, "communication": "communicators", "helper_models": "inference engine"}
 
 
@@ -40,6 +42,8 @@ def estimate(
     process_groups: Sequence[ProcessGroup] = (),
     host_bytes: int = 0,
     engine_share: float = 0.0,
+    version: str = "",
+    library: bool = False,
 ) -> Estimate:
     """Sum a tape up to what one device needs. All sizes in bytes.
 
@@ -56,6 +60,9 @@ def estimate(
 
     ``engine_share`` of the whole card is an inference engine's, which generates beside the training (vLLM takes its
     ``gpu_memory_utilization`` at start, weights and cache together).
+
+    ``library``: the step is a library's, of whichever release: each interval is at least what one recipe was measured
+    apart (``overhead.library_spread``). ``version``: the framework's release, where the config states it.
 
     Without ``detailed`` there are no components, only totals. ``calibration``: what a saved measurement adds.
 
@@ -76,10 +83,10 @@ def estimate(
             reason = "XLA keeps what it cannot fuse: the high end of the interval is without any fusion"
             notes.append(("compiler", "XLA", reason))
     else:
-        replay = simulate(tape, allocator_conf)
+        replay = simulate(tape, allocator_conf, events=_events(tape))
         reserved, allocated_high = replay.reserved_peak_bytes, replay.allocated_peak_bytes
         if upper is not None:
-            whole = simulate(upper, allocator_conf)
+            whole = simulate(upper, allocator_conf, events=_events(upper))
             allocated_high = max(allocated_high, whole.allocated_peak_bytes)
             unfused = max(0, whole.reserved_peak_bytes - reserved)
             reason = "what TorchInductor fuses is never in memory: the high end of the interval is without any fusion"
@@ -88,7 +95,7 @@ def estimate(
             reason = "the driver's own pool is not simulated: reserved is what the native allocator would hold"
             notes.append(("allocator_conf", f"backend:{allocator_conf.backend}", reason))
     measured = calibration.fixed if calibration is not None else None
-    overhead = device_overhead(gpu, framework, has_matmul, has_convolution, measured, process_groups)
+    overhead = device_overhead(gpu, framework, has_matmul, has_convolution, measured, process_groups, version)
     notes.extend(overhead.assumptions)
     if calibration is not None:
         notes.append(calibration.assumption)
@@ -106,9 +113,19 @@ def estimate(
         "communication": overhead.communication_bytes,
     }
     components = _with_overhead(live, added) if detailed else ()
+    slack_low = slack_high = slack_allocated = 0
+    if library and detailed:
+        share = library_spread()
+        states = sum(component.size_bytes for component in live if component.name in STATES)
+        slack_allocated = int(share * (allocated - states))
+        slack_high = int(share * (reserved - states))
+        slack_low = max(0, slack_high - (reserved - allocated))  # a perfect packing is below reserved as it is
+        reason = "releases and cards differ by as much in all but the states; what no config states"
+        notes.append(("library_releases", f"{share:.0%}", reason))
     device = reserved + overhead.context_bytes + overhead.workspace_bytes + overhead.communication_bytes + engine_bytes
-    low = allocated + overhead.context_interval.low_bytes + overhead.workspace_interval.low_bytes
-    high = reserved + unfused + overhead.context_interval.high_bytes + overhead.workspace_interval.high_bytes
+    reserved_interval = Interval(allocated - slack_low, reserved + max(unfused, slack_high))
+    low = reserved_interval.low_bytes + overhead.context_interval.low_bytes + overhead.workspace_interval.low_bytes
+    high = reserved_interval.high_bytes + overhead.context_interval.high_bytes + overhead.workspace_interval.high_bytes
     high += overhead.communication_interval.high_bytes + engine_bytes
     low += engine_bytes
     phases = {name: size for name, size in peak.phases.items() if name in (peak.phase, *_REPORTED)}
@@ -123,8 +140,8 @@ def estimate(
         peak.phase,
         phases,
         components,
-        Interval(allocated, max(allocated, allocated_high)),
-        Interval(allocated, reserved + unfused),
+        Interval(allocated - slack_allocated, max(allocated_high, allocated + slack_allocated)),
+        reserved_interval,
         Interval(low, high),
         tuple(notes),
         tape.probabilities_kept_bytes,
@@ -135,6 +152,14 @@ def estimate(
     if calibration is not None:
         found = calibration.narrow(found, overhead.context_bytes, overhead.context_interval)
     return found
+
+
+def _events(tape: Tape) -> list[int] | None:
+    if not tape.states_late:
+        return None
+    from memlint.tape.first_step import from_the_start
+
+    return from_the_start(tape)
 
 
 _REPORTED = ("forward", "backward", "optimizer_step", "evaluation")

@@ -111,7 +111,8 @@ def test_a_run_knows_its_releases_and_where_they_stand(project: Path) -> None:
     (spec,) = registry.specs(load(str(config)))
 
     version, loop = spec.fact("framework_version"), spec.fact("transformers_version")
-    assert version is not None and loop is not None and version.span is not None
+    assert version is not None and loop is not None
+    assert version.span is not None
     assert (version.value, loop.value) == ("torch 2.1.0", "4.36.2")
     assert (version.origin, version.span[1:]) == ("written", (2, 8, 2, 13))
     assert Path(version.span.path).resolve() == (project / "requirements.txt").resolve()

@@ -10,7 +10,7 @@ import pytest
 
 import memlint.data
 from memlint.data.catalogue import cards, gpu
-from memlint.tape.overhead import device_overhead
+from memlint.tape.overhead import device_overhead, library_spread
 
 MiB, GiB = 2**20, 2**30
 FIGURES: dict[str, Any] = json.loads((Path(memlint.data.__file__).parent / "overhead.json").read_text())
@@ -36,6 +36,32 @@ def test_the_context_is_a_published_figure(card: str | None, context: int, lowes
     [(fact, _, reason)] = overhead.assumptions
     assert fact == "cuda_context"
     assert said in reason
+
+
+@pytest.mark.parametrize(
+    ("card", "version", "context", "said"),
+    [
+        pytest.param("v100-16gb", "torch 1.10.1", 1341 * MiB, "published for this card", id="a card with a figure"),
+        pytest.param("rtx3080", "torch 1.12", 1486 * MiB, "same compute capability", id="a card with the same chip"),
+        pytest.param(None, "torch 1.8", 1341 * MiB, "torch 1.8 loads every kernel at start", id="no card"),
+        pytest.param("v100-16gb", "torch 1.13.1", 300_000_000, "not measured on", id="the first with lazy loading"),
+        pytest.param("v100-16gb", "jax 0.7", 300_000_000, "not measured on", id="another framework's release"),
+        pytest.param("v100-16gb", "", 300_000_000, "not measured on", id="no release stated"),
+    ],
+)
+def test_before_torch_1_13_every_kernel_is_in_the_context(
+    card: str | None, version: str, context: int, said: str
+) -> None:
+    overhead = device_overhead(gpu(card) if card else None, "torch", True, False, version=version)
+    assert overhead.context_bytes == context
+    assert said in overhead.assumptions[0][2]
+    low, high = overhead.context_interval
+    assert low <= context <= high
+
+
+def test_one_recipe_was_measured_so_far_apart() -> None:
+    # 47.65 and 33.71 GB, of which 16 bytes of 8,030,261,248 parameters over 8 cards are states
+    assert library_spread() == pytest.approx((47.65 - 33.71) / 2 / ((47.65 + 33.71) / 2 - 16 * 8.030261248 / 8))
 
 
 @pytest.mark.parametrize(
@@ -93,6 +119,7 @@ def test_every_point_lies_in_its_interval(card: Any) -> None:
 
 def test_every_figure_cites_its_source() -> None:
     entries = [*FIGURES["context"]["figures"], FIGURES["context"]["every_kernel_loaded"], FIGURES["cudnn"]]
+    entries += [*FIGURES["context"]["every_kernel_at_start"]["figures"], FIGURES["libraries"]["same_recipe"]]
     entries += [*FIGURES["cublas"].values(), FIGURES["jax"]]
     assert all(entry["source"].startswith("https://") for entry in entries)
     named = {figure["card"] for figure in FIGURES["context"]["figures"] if figure["card"]}

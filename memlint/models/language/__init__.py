@@ -25,6 +25,8 @@ from memlint.models.language.hyperparameters import (
 from memlint.models.system import System
 from memlint.named_tuple import NamedTuple
 
+LIBRARY = "the step of transformers, torchtune, torchtitan, litgpt, Megatron or DeepSpeed, of whichever release"
+
 # The release of transformers in which SDPA was first given grouped heads as they are (pull request 39412).
 GROUPED_SINCE = (4, 54)
 # The releases of torch in which zero_grad first let gradients go by itself (pull request 92731), and in which a softmax
@@ -232,6 +234,8 @@ def language_model(spec: TrainingSpec, config: Hyperparameters, dtype: DType, au
 
             if not megatron.refused(config):
                 return megatron.model(spec, config, options)
+        if spec.get("checkpointing") == "blocks" or (spec.get("checkpointing_chunk") or 1) > 1:
+            raise UnknownModel("recomputing some layers, or several together, is known in Megatron's code alone")
         if config.model_type in EARLY:
             from memlint.models.language import early
 
@@ -267,7 +271,7 @@ def checkpointed(spec: TrainingSpec) -> int:
     kind = spec.get("checkpointing", "none")
     if kind == "none":
         return 0
-    if kind in ("full", "selective"):
+    if kind in ("full", "selective") or (kind == "blocks" and spec.get("checkpointing_layers") is not None):
         return 1
     if kind == "every":
         return max(int(spec.get("checkpointing_every", 1)), 1)
@@ -308,6 +312,8 @@ def _optimizer(spec: TrainingSpec) -> str:
     found = optim.known(name, library)
     if not found:
         raise UnknownModel(f"the optimizer {name!r} is not known")
+    if name.startswith(("galore", "apollo", "lomo", "adalomo", "grokadamw")) and _spread(spec):
+        raise UnknownModel(f"the optimizer {name!r} over states that devices share is not known")
     return found
 
 
@@ -322,6 +328,13 @@ def _optimizer_options(spec: TrainingSpec) -> dict[str, Any]:
         options["weight_decay"] = bool(spec.get("hyperparameters.weight_decay", 0))
     if kind is optim.SGD:
         options["momentum"] = bool(spec.get("hyperparameters.momentum", 0))
+    if name.startswith(("galore", "apollo")):
+        if not spec.get("optimizer_targets"):
+            raise UnknownModel(f"optim_target_modules is not stated: {name} projects the gradients of these")
+        options["targets"], options["rank"] = spec["optimizer_targets"], spec.get("optimizer_rank", 128)
+    if name == "adam_mini":
+        config = hyperparameters(_contents(spec))
+        options["head_numbers"] = config.width * config.width // config.heads
     if issubclass(kind, optim.BitsAndBytes):
         options["paged"] = bool(spec.get("optimizer_paged", False))
     return options
