@@ -8,12 +8,13 @@ one entry per run, card, PyTorch version and set of facts; measuring the same ag
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from memlint.documents.node import Unresolved
 from memlint.named_tuple import NamedTuple
+from memlint.profiles import reading
+from memlint.profiles.reading import FileError, Wrong, expect, text_of, texts, value_of
 from memlint.profiles.runs import PROFILE
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 VERSION = 1
 SUFFIX = ".memlint-measured.json"
-MAX_FILE_BYTES = 4 * 1024 * 1024
 CUDA = "cuda"
 CPU = "cpu"
 DEVICES = (CUDA, CPU)
@@ -31,14 +31,8 @@ ELSEWHERE = frozenset((PROFILE, "workers", "prefetch", "pin_memory", "dataset_in
 PACKAGES = {"torch": "torch", "jax": "jax"}
 
 
-class MeasurementError(Exception):
-    """A file of measurements that cannot be read: which file, which line, and why."""
-
-    def __init__(self, path: str, reason: str, line: int = 0) -> None:
-        super().__init__(f"{path}{f':{line}' if line else ''}: {reason}")
-        self.path = path
-        self.reason = reason
-        self.line = line
+class MeasurementError(FileError):
+    """A file of measurements that cannot be read."""
 
 
 class Measurement(NamedTuple):
@@ -116,88 +110,55 @@ def digest_of(facts: Mapping[str, Any]) -> str:
 
 def load(path: str) -> tuple[Measurement, ...]:
     """The measurements in a file, in its order. Raises MeasurementError."""
-    try:
-        if os.path.getsize(path) > MAX_FILE_BYTES:
-            raise MeasurementError(path, f"larger than {MAX_FILE_BYTES // 2**20} MiB")
-        with open(path, encoding="utf-8") as file:
-            text = file.read(MAX_FILE_BYTES + 1)
-    except (OSError, UnicodeDecodeError) as error:
-        raise MeasurementError(path, f"cannot be read: {error}") from None
-    return loads(text, path)
+    return loads(text_of(path, MeasurementError), path)
 
 
 def loads(text: str, path: str = "<measurements>") -> tuple[Measurement, ...]:
     """Measurements from their text. Raises MeasurementError, with the line where that is known."""
-    try:
-        tree = json.loads(text)
-    except RecursionError:
-        raise MeasurementError(path, "nested too deep") from None
-    except ValueError as error:
-        reason, line = getattr(error, "msg", str(error)), getattr(error, "lineno", 0)
-        raise MeasurementError(path, f"not JSON: {reason}", line) from None
-    try:
-        _is(tree, dict, "an object")
-        if tree.get("version") != VERSION:
-            raise _Wrong(f"is {tree.get('version')!r}; this memlint reads version {VERSION}: measure again", "version")
-        return tuple(_entry(entry, at) for at, entry in enumerate(_get(tree, "measurements", list, "a list")))
-    except _Wrong as wrong:
-        where = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in wrong.keys).lstrip(".")
-        raise MeasurementError(path, f"{where or 'the file'}: {wrong.reason}", _line(text, wrong.keys)) from None
+    return reading.loads(text, path, _read, MeasurementError, "the file")
 
 
-class _Wrong(Exception):
-    def __init__(self, reason: str, *keys: str | int) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.keys = keys
+def _read(tree: Any) -> tuple[Measurement, ...]:
+    expect(tree, dict, "an object")
+    if tree.get("version") != VERSION:
+        raise Wrong(f"is {tree.get('version')!r}; this memlint reads version {VERSION}: measure again", "version")
+    return tuple(_entry(entry, at) for at, entry in enumerate(value_of(tree, "measurements", list, "a list")))
 
 
 def _entry(entry: Any, at: int) -> Measurement:
     above: tuple[str | int, ...] = ("measurements", at)
-    _is(entry, dict, "an object", *above)
-    device = _get(entry, "device", str, "text", *above)
+    expect(entry, dict, "an object", *above)
+    device = value_of(entry, "device", str, "text", *above)
     if device not in DEVICES:
-        raise _Wrong(f"{' or '.join(DEVICES)} is expected", *above, "device")
-    facts = _get(entry, "facts", dict, "an object", *above)
+        raise Wrong(f"{' or '.join(DEVICES)} is expected", *above, "device")
+    facts = value_of(entry, "facts", dict, "an object", *above)
     measured = Measurement(
-        run=_get(entry, "run", str, "text", *above),
+        run=value_of(entry, "run", str, "text", *above),
         device=device,
-        card=_get(entry, "card", str, "text", *above),
-        made_with=_entries(entry, "made_with", str, "text", above),
+        card=value_of(entry, "card", str, "text", *above),
+        made_with=texts(entry, "made_with", *above),
         facts=facts,
-        digest=_get(entry, "digest", str, "text", *above),
+        digest=value_of(entry, "digest", str, "text", *above),
         allocated_bytes=_size(entry, "allocated_bytes", above),
         reserved_bytes=_size(entry, "reserved_bytes", above),
         device_bytes=_size(entry, "device_bytes", above),
         context_bytes=_size_or_none(entry, "context_bytes", above),
         library_workspace_bytes=_size_or_none(entry, "library_workspace_bytes", above),
-        peak_phase=_get(entry, "peak_phase", str, "text", *above),
+        peak_phase=value_of(entry, "peak_phase", str, "text", *above),
         phases=_sizes(entry, "phases", above),
         components=_sizes(entry, "components", above),
     )
     if not measured.allocated_bytes <= measured.reserved_bytes <= measured.device_bytes:
-        raise _Wrong("reserved lies between allocated and device", *above, "reserved_bytes")
+        raise Wrong("reserved lies between allocated and device", *above, "reserved_bytes")
     if digest_of(facts) != measured.digest:
-        raise _Wrong("is not that of the facts: they were changed by hand; measure again", *above, "digest")
+        raise Wrong("is not that of the facts: they were changed by hand; measure again", *above, "digest")
     return measured
 
 
-def _is(value: Any, kind: type, words: str, *keys: str | int) -> Any:
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise _Wrong(f"{words} is expected", *keys)
-    return value
-
-
-def _get(tree: dict[str, Any], key: str, kind: type, words: str, *above: str | int) -> Any:
-    if key not in tree:
-        raise _Wrong(f"has no {key!r}", *above)
-    return _is(tree[key], kind, words, *above, key)
-
-
 def _size(tree: dict[str, Any], key: str, above: tuple[str | int, ...]) -> int:
-    value: int = _get(tree, key, int, "a number of bytes", *above)
+    value: int = value_of(tree, key, int, "a number of bytes", *above)
     if value < 0:
-        raise _Wrong("a number of bytes is expected", *above, key)
+        raise Wrong("a number of bytes is expected", *above, key)
     return value
 
 
@@ -206,35 +167,8 @@ def _size_or_none(tree: dict[str, Any], key: str, above: tuple[str | int, ...]) 
 
 
 def _sizes(tree: dict[str, Any], key: str, above: tuple[str | int, ...]) -> dict[str, int]:
-    found = _get(tree, key, dict, "an object", *above)
+    found = value_of(tree, key, dict, "an object", *above)
     return {name: _size(found, name, (*above, key)) for name in found}
-
-
-def _entries(tree: dict[str, Any], key: str, kind: type, words: str, above: tuple[str | int, ...]) -> dict[str, Any]:
-    found: dict[str, Any] = _get(tree, key, dict, "an object", *above)
-    for name, value in found.items():
-        _is(value, kind, words, *above, key, name)
-    return found
-
-
-def _line(text: str, keys: tuple[str | int, ...]) -> int:
-    """The line of a value: only for messages, so the reader with positions is asked only now."""
-    from memlint.documents.json import read
-
-    try:
-        node = read("<measurements>", text).root
-    except Exception:  # positions are a courtesy; the message stands without them
-        return 0
-    for key in keys:
-        child: Any = None
-        if isinstance(node.value, dict):
-            child = node.value.get(str(key))
-        elif isinstance(node.value, list) and isinstance(key, int) and key < len(node.value):
-            child = node.value[key]
-        if child is None:
-            break
-        node = child
-    return (node.key_span or node.span).line
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------

@@ -21,12 +21,13 @@ from typing import Any
 
 from memlint.meta.tape import COMPONENTS
 from memlint.named_tuple import NamedTuple
+from memlint.profiles import reading
 from memlint.profiles.expression import Expression, ExpressionError, parse, shown
+from memlint.profiles.reading import FileError, Wrong, expect, text_of, texts, value_of
 
 VERSION = 1
 SUFFIX = ".memlint.json"
 FOLDER = os.path.join(".memlint", "profiles")
-MAX_FILE_BYTES = 4 * 1024 * 1024
 MAX_FORMULAS = 20_000  # in one profile: a bound on the time that reading takes
 MAX_EVENTS = 2_000_000  # of one step, and of words in one profile
 MAX_NESTING = 8
@@ -36,14 +37,8 @@ MAX_VALUE = 2**20  # of a dimension: a product of three stays a number of PyTorc
 ACCUMULATION = "gradient_accumulation_steps"
 
 
-class ProfileError(Exception):
-    """A profile that cannot be used: which file, which line, and why."""
-
-    def __init__(self, path: str, reason: str, line: int = 0) -> None:
-        super().__init__(f"{path}{f':{line}' if line else ''}: {reason}")
-        self.path = path
-        self.reason = reason
-        self.line = line
+class ProfileError(FileError):
+    """A profile that cannot be used."""
 
 
 class Dimension(NamedTuple):
@@ -144,131 +139,68 @@ def load(path: str) -> Profile:
     """A profile from its file; a file that has not changed is not read again. Raises ProfileError."""
     try:
         status = os.stat(path)
-        stamp = (status.st_mtime_ns, status.st_size)
-        if path in _cache and _cache[path][0] == stamp:
-            return _cache[path][1]
-        if status.st_size > MAX_FILE_BYTES:
-            raise ProfileError(path, f"larger than {MAX_FILE_BYTES // 2**20} MiB")
-        with open(path, encoding="utf-8") as file:
-            text = file.read(MAX_FILE_BYTES + 1)
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise ProfileError(path, f"cannot be read: {error}") from None
-    profile = loads(text, path)
-    _cache[path] = (stamp, profile)
-    return profile
+    stamp = (status.st_mtime_ns, status.st_size)
+    if path not in _cache or _cache[path][0] != stamp:
+        _cache[path] = (stamp, loads(text_of(path, ProfileError), path))
+    return _cache[path][1]
 
 
 def loads(text: str, path: str = "<profile>") -> Profile:
     """A profile from its text. Raises ProfileError, with the line where that is known."""
-    try:
-        tree = json.loads(text)
-    except RecursionError:
-        raise ProfileError(path, "nested too deep") from None
-    except ValueError as error:
-        raise ProfileError(path, f"not JSON: {getattr(error, 'msg', error)}", getattr(error, "lineno", 0)) from None
-    try:
-        return _read(tree, path)
-    except _Wrong as wrong:
-        raise ProfileError(path, f"{_dotted(wrong.keys)}: {wrong.reason}", _line(text, wrong.keys)) from None
-
-
-class _Wrong(Exception):
-    def __init__(self, reason: str, *keys: str | int) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.keys = keys
-
-
-def _dotted(keys: Sequence[str | int]) -> str:
-    return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys).lstrip(".") or "the profile"
-
-
-def _line(text: str, keys: Sequence[str | int]) -> int:
-    """The line of a value: only for messages, so the reader with positions is asked only now."""
-    from memlint.documents.json import read
-
-    try:
-        node = read("<profile>", text).root
-    except Exception:  # positions are a courtesy; the message stands without them
-        return 0
-    for key in keys:
-        child: Any = None
-        if isinstance(node.value, dict):
-            child = node.value.get(str(key))
-        elif isinstance(node.value, list) and isinstance(key, int) and key < len(node.value):
-            child = node.value[key]
-        if child is None:
-            break
-        node = child
-    return (node.key_span or node.span).line
+    return reading.loads(text, path, lambda tree: _read(tree, path), ProfileError, "the profile")
 
 
 def _read(tree: Any, path: str) -> Profile:
-    _is(tree, dict, "an object")
+    expect(tree, dict, "an object")
     version = tree.get("version")
     if version != VERSION:
-        raise _Wrong(f"is {version!r}; this memlint reads version {VERSION}: record it again", "version")
-    dimensions = tuple(_dimension(name, value) for name, value in _get(tree, "dimensions", dict, "an object").items())
+        raise Wrong(f"is {version!r}; this memlint reads version {VERSION}: record it again", "version")
+    dimensions = tuple(
+        _dimension(name, value) for name, value in value_of(tree, "dimensions", dict, "an object").items()
+    )
     formulas = _Formulas(frozenset(dimension.name for dimension in dimensions))
-    labels = [_label(row, at) for at, row in enumerate(_get(tree, "labels", list, "a list"))]
-    kinds = tuple(_kind(row, at, labels, formulas) for at, row in enumerate(_get(tree, "kinds", list, "a list")))
+    labels = [_label(row, at) for at, row in enumerate(value_of(tree, "labels", list, "a list"))]
+    kinds = tuple(_kind(row, at, labels, formulas) for at, row in enumerate(value_of(tree, "kinds", list, "a list")))
     words = _Words(formulas, len(kinds), tree.get("blocks", []))
     regimes = tuple(
-        _regime(entry, at, formulas, words) for at, entry in enumerate(_get(tree, "regimes", list, "a list"))
+        _regime(entry, at, formulas, words) for at, entry in enumerate(value_of(tree, "regimes", list, "a list"))
     )
     if not regimes:
-        raise _Wrong("is empty", "regimes")
-    parameters = _get(tree, "parameters", dict, "an object")
+        raise Wrong("is empty", "regimes")
+    parameters = value_of(tree, "parameters", dict, "an object")
     return Profile(
         path=path,
-        model=_get(tree, "model", str, "text"),
-        made_with=_texts(tree, "made_with"),
+        model=value_of(tree, "model", str, "text"),
+        made_with=texts(tree, "made_with"),
         dimensions=dimensions,
-        settings=_get(tree, "settings", dict, "an object"),
-        training=_get(tree, "training", dict, "an object"),
-        sources=_texts(tree, "sources"),
+        settings=value_of(tree, "settings", dict, "an object"),
+        training=value_of(tree, "training", dict, "an object"),
+        sources=texts(tree, "sources"),
         parameters=formulas.read(parameters.get("all"), "parameters", "all"),
         trainable_parameters=formulas.read(parameters.get("trained"), "parameters", "trained"),
         uses=tuple(_strings(tree.get("uses", []), "uses")),
         kinds=kinds,
         regimes=regimes,
         checked=tuple(
-            _setting(entry, at) for at, entry in enumerate(_is(tree.get("checked", []), list, "a list", "checked"))
+            _setting(entry, at) for at, entry in enumerate(expect(tree.get("checked", []), list, "a list", "checked"))
         ),
     )
 
 
-def _is(value: Any, kind: type, words: str, *keys: str | int) -> Any:
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise _Wrong(f"{words} is expected", *keys)
-    return value
-
-
-def _get(tree: dict[str, Any], key: str, kind: type, words: str) -> Any:
-    if key not in tree:
-        raise _Wrong(f"has no {key!r}")
-    return _is(tree[key], kind, words, key)
-
-
-def _texts(tree: dict[str, Any], key: str) -> dict[str, str]:
-    found: dict[str, str] = _get(tree, key, dict, "an object")
-    for name, value in found.items():
-        _is(value, str, "text", key, name)
-    return found
-
-
 def _strings(value: Any, *keys: str | int) -> list[str]:
-    _is(value, list, "a list of texts", *keys)
+    expect(value, list, "a list of texts", *keys)
     for at, item in enumerate(value):
-        _is(item, str, "text", *keys, at)
+        expect(item, str, "text", *keys, at)
     found: list[str] = value
     return found
 
 
 def _setting(entry: Any, at: int) -> dict[str, int]:
-    _is(entry, dict, "an object", "checked", at)
+    expect(entry, dict, "an object", "checked", at)
     for name, value in entry.items():
-        _is(value, int, "a whole number", "checked", at, name)
+        expect(value, int, "a whole number", "checked", at, name)
     found: dict[str, int] = entry
     return found
 
@@ -276,13 +208,13 @@ def _setting(entry: Any, at: int) -> dict[str, int]:
 def _dimension(name: str, value: Any) -> Dimension:
     at = ("dimensions", name)
     if not name.isidentifier() or not name.isascii():
-        raise _Wrong("is not a name", *at)
-    _is(value, dict, "an object", *at)
+        raise Wrong("is not a name", *at)
+    expect(value, dict, "an object", *at)
     for field in ("fact", "key"):
-        _is(value.get(field), str, "text", *at, field)
-    recorded = _is(value.get("recorded"), int, "a whole number", *at, "recorded")
+        expect(value.get(field), str, "text", *at, field)
+    recorded = expect(value.get("recorded"), int, "a whole number", *at, "recorded")
     if recorded < 1:
-        raise _Wrong("is less than 1", *at, "recorded")
+        raise Wrong("is less than 1", *at, "recorded")
     return Dimension(name, value["fact"], value["key"], recorded)
 
 
@@ -296,56 +228,56 @@ class _Formulas:
     def read(self, text: Any, *keys: str | int) -> Expression:
         if isinstance(text, int) and not isinstance(text, bool):
             text = str(text)
-        _is(text, str, "a formula", *keys)
+        expect(text, str, "a formula", *keys)
         found = self.known.get(text)
         if found is None:
             if len(self.known) >= MAX_FORMULAS:
-                raise _Wrong(f"more than {MAX_FORMULAS:,} formulas", *keys)
+                raise Wrong(f"more than {MAX_FORMULAS:,} formulas", *keys)
             try:
                 found = parse(text)
             except ExpressionError as error:
-                raise _Wrong(str(error), *keys) from None
+                raise Wrong(str(error), *keys) from None
             unknown = sorted(found.names - self.names)
             if unknown:
-                raise _Wrong(f"{unknown[0]!r} is no dimension of this profile", *keys)
+                raise Wrong(f"{unknown[0]!r} is no dimension of this profile", *keys)
             self.known[text] = found
         return found
 
 
 def _label(row: Any, at: int) -> tuple[str, str, str]:
-    _is(row, list, "a list", "labels", at)
+    expect(row, list, "a list", "labels", at)
     if len(row) != 3:
-        raise _Wrong("component, module and name are expected", "labels", at)
+        raise Wrong("component, module and name are expected", "labels", at)
     for field in range(3):
-        _is(row[field], str, "text", "labels", at, field)
+        expect(row[field], str, "text", "labels", at, field)
     if row[0] not in COMPONENTS:
-        raise _Wrong(f"there is no component {row[0]!r}", "labels", at, 0)
+        raise Wrong(f"there is no component {row[0]!r}", "labels", at, 0)
     return row[0], row[1], row[2]
 
 
 def _kind(row: Any, at: int, labels: Sequence[tuple[str, str, str]], formulas: _Formulas) -> Kind:
-    _is(row, list, "a list", "kinds", at)
+    expect(row, list, "a list", "kinds", at)
     if len(row) != 2:
-        raise _Wrong("a label's number and a formula are expected", "kinds", at)
-    number = _is(row[0], int, "a label's number", "kinds", at, 0)
+        raise Wrong("a label's number and a formula are expected", "kinds", at)
+    number = expect(row[0], int, "a label's number", "kinds", at, 0)
     if not 0 <= number < len(labels):
-        raise _Wrong(f"there is no label {number}", "kinds", at, 0)
+        raise Wrong(f"there is no label {number}", "kinds", at, 0)
     component, module, name = labels[number]
     return Kind(component, module, name, formulas.read(row[1], "kinds", at, 1))
 
 
 def _regime(entry: Any, at: int, formulas: _Formulas, words: _Words) -> Regime:
-    _is(entry, dict, "an object", "regimes", at)
+    expect(entry, dict, "an object", "regimes", at)
     when = []
-    for number, guards in enumerate(_is(entry.get("when"), list, "a list", "regimes", at, "when")):
+    for number, guards in enumerate(expect(entry.get("when"), list, "a list", "regimes", at, "when")):
         place = ("regimes", at, "when", number)
         texts = _strings(guards, *place)
         when.append(tuple(formulas.read(text, *place, index) for index, text in enumerate(texts)))
     tape = []
-    for number, part in enumerate(_is(entry.get("tape"), list, "a list", "regimes", at, "tape")):
+    for number, part in enumerate(expect(entry.get("tape"), list, "a list", "regimes", at, "tape")):
         place = ("regimes", at, "tape", number)
-        _is(part, dict, "an object", *place)
-        phase = _is(part.get("phase"), str, "text", *place, "phase")
+        expect(part, dict, "an object", *place)
+        phase = expect(part.get("phase"), str, "text", *place, "phase")
         tape.append((phase, words.read(part.get("events"), *place, "events")))
     return Regime(tuple(when), tuple(tape), formulas.read(entry.get("saved"), "regimes", at, "saved"))
 
@@ -368,7 +300,7 @@ class _Words:
         self.kinds = kinds
         self.blocks: list[str] = []
         self.left = MAX_EVENTS
-        _is(blocks, list, "a list", "blocks")
+        expect(blocks, list, "a list", "blocks")
         for at, lines in enumerate(blocks):
             self.blocks.append(self.read(lines, "blocks", at))
 
@@ -383,7 +315,7 @@ class _Words:
             if self.left < 0:
                 raise ValueError(f"more than {MAX_EVENTS:,} events")
         except ValueError as error:
-            raise _Wrong(str(error), *keys) from None
+            raise Wrong(str(error), *keys) from None
         return text
 
     def _block(self, word: str) -> str:
