@@ -15,6 +15,7 @@ from memlint.data.catalogue import gpu
 from memlint.meta.tape import COMPONENTS, Label, Tape
 from memlint.tape.allocator import AllocatorConf, parse_conf
 from memlint.tape.estimate import Estimate, Interval
+from memlint.tape.overhead import library_spread
 from memlint.tape.summary import estimate
 
 MiB = 2**20
@@ -85,6 +86,31 @@ def test_the_high_end_of_allocated_counts_rests_that_blocks_keep() -> None:
     tape = Tape()
     tape.allocate(19 * MiB, Label("parameters", "model"))
     assert summed(tape).allocated_interval == Interval(19 * MiB, 20 * MiB)
+
+
+def test_a_library_s_releases_widen_what_is_no_state() -> None:
+    alone, of_a_library = summed(training_tape(4)), summed(training_tape(4), library=True)
+    share = library_spread()
+    states = (12 + 3) * MiB  # parameters and the gradient at the peak
+    # Of 39 MiB allocated and 60 MiB reserved.
+    assert of_a_library[:6] == alone[:6]
+    assert of_a_library.allocated_interval == Interval(
+        39 * MiB - int(share * (39 * MiB - states)), 39 * MiB + int(share * (39 * MiB - states))
+    )
+    # Perfect packing is 21 MiB below reserved, more than releases differ by.
+    assert of_a_library.reserved_interval == Interval(39 * MiB, 60 * MiB + int(share * (60 * MiB - states)))
+    low, high = of_a_library.device_interval
+    assert low == alone.device_interval.low_bytes
+    assert high == alone.device_interval.high_bytes + int(share * (60 * MiB - states))
+    assert "library_releases" in [fact for fact, _, _ in of_a_library.assumptions]
+
+
+def test_a_packing_that_is_nearly_perfect_is_no_bound_to_what_another_release_takes() -> None:
+    tape = Tape()
+    tape.allocate(20 * MiB, Label("activations", "model"))
+    low, high = summed(tape, library=True).reserved_interval
+    assert low == 20 * MiB - int(library_spread() * 20 * MiB)
+    assert high == 20 * MiB + int(library_spread() * 20 * MiB)
 
 
 def test_jax_has_no_segments() -> None:
