@@ -10,14 +10,12 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+from memlint.documents.unknown import Unknown as Unknown
+
 MAX_BITS = 1024
 MAX_TEXT = 10_000
 
 Known = str | int | float | bool | None
-
-
-class Unknown(Exception):
-    """The value cannot be known statically; the message says why."""
 
 
 _ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {

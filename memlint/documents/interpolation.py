@@ -7,8 +7,8 @@ written, and the place of the ``${...}`` goes first into ``via``. Text around it
 
 from __future__ import annotations
 
-from memlint.documents.arithmetic import Unknown, evaluate
 from memlint.documents.node import Node, Span, Unresolved, Value
+from memlint.documents.unknown import Unknown
 
 MAX_CHAIN = 50  # values that name values that name values
 MAX_NODES = 100_000
@@ -133,6 +133,8 @@ class _Resolver:
         content = content.strip()
         if len(content) >= 2 and content[0] == content[-1] and content[0] in "'\"":
             content = content[1:-1]
+        from memlint.documents.arithmetic import evaluate  # brings Python's own parser along
+
         try:
             return evaluate(content)
         except Unknown as unknown:

@@ -46,6 +46,7 @@ def read(path: str, text: str) -> Document:
     tree, source = parsed(Source(path, starts, text))
     faults = list(_syntax_faults(tree.root_node, source))
     script = Script(source)
+    script.submitted()
     try:
         script.statements(tree.root_node, source)
         script.uncalled_functions()

@@ -289,6 +289,13 @@ def _module_comes_later(words: Sequence[Node], at: int) -> bool:
     return arguments.is_option(words[at].value) or isinstance(words[at].value, dict)
 
 
+def launcher(name: str, words: list[Node]) -> Launcher:
+    """A launcher with its own options, of the words of a command that begins with it."""
+    shells = ("bash", "sh", "zsh", "dash", "ksh")
+    end = next((at for at in range(1, len(words)) if _base(words[at]) in shells), len(words))
+    return Launcher(name, _options(words[1:end], words[0].span))
+
+
 def _found(
     words: list[Node], at: int, start: int, end: int, name: str, kind: str, launchers: list[Launcher]
 ) -> tuple[Node, list[Node]]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from memlint.documents import shell_arithmetic as arithmetic
 from memlint.documents import shell_commands as commands
+from memlint.documents import slurm
 from memlint.documents.node import Command, Node, Span
 from memlint.documents.shell_conditions import (
     DEFAULT_NO,
@@ -79,6 +80,11 @@ class Script(Conditions):
                 kept = dict(self.environment)
                 self._call(name, None)
                 self.environment = kept
+
+    def submitted(self) -> None:
+        """The variables that Slurm sets for a script with ``#SBATCH`` lines."""
+        for name, value, start, end in slurm.settings(self.source.text):
+            self.environment[name] = Variable([Piece(value, start, end)], None, True)
 
     # -- statements
 
@@ -645,7 +651,13 @@ class Script(Conditions):
     def _training(self, words: list[Pieces], node: Any, source: Source) -> None:
         inner = commands.inner_script(words)
         if inner is not None:  # bash -c '...', sbatch --wrap "..."
+            before = len(self.found)
             self._run_text(inner, source, exported_only=True)
+            if text_of(words[0]).rsplit("/", 1)[-1] == "srun":  # it starts as many shells as there are tasks
+                around = commands.launcher("srun", [source.word(pieces) for pieces in words])
+                for at in range(before, len(self.found)):
+                    one = self.found[at]
+                    self.found[at] = one._replace(launchers=(around, *one.launchers))
             return
         environment: dict[str, Node] = {}
         span = source.span(node.start_byte, node.end_byte)

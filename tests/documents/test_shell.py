@@ -135,7 +135,7 @@ def text_at(document: Document, node: Node) -> str:
             id="a launcher script with a command after --",
         ),
         pytest.param("bash -c 'python train.py --b 1'", "train.py", [], id="bash -c"),
-        pytest.param('srun bash -c "python train.py --b 1"', "train.py", [], id="srun bash -c"),
+        pytest.param('srun bash -c "python train.py --b 1"', "train.py", [("srun", {})], id="srun bash -c"),
         pytest.param('sbatch --wrap="python train.py --b 1"', "train.py", [], id="sbatch --wrap"),
         pytest.param(
             "sbatch <<EOF\n#!/bin/bash\npython train.py --b 1\nEOF", "train.py", [], id="sbatch with a heredoc"
