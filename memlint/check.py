@@ -28,6 +28,8 @@ from memlint.settings import Allowance, Resolver, Settings, SettingsError, allow
 
 if TYPE_CHECKING:
     from memlint.dialects.spec import TrainingSpec
+    from memlint.meta.fold import Folded
+    from memlint.meta.tape import Tape
     from memlint.models import Recording
     from memlint.profiles.measurement import Measurement
     from memlint.tape.estimate import Estimate
@@ -234,6 +236,10 @@ class _Checker:
                 same = recordings if _same_step(spec, changed) else None
                 return estimate_spec(changed, allowed.gpu, detailed=False, recordings=same, **known)
 
+            def packed() -> int:
+                assert estimate is not None
+                return packed_bytes(recordings[0], estimate, allowed.gpu) if recordings else estimate.allocated_bytes
+
             run = Run(
                 spec,
                 estimate,
@@ -244,6 +250,10 @@ class _Checker:
                 gpu=allowed.gpu,
                 faults=dict.fromkeys((*document.faults, *spec.document.faults)),
                 saved=saved_bytes,
+                allocated=allocated_bytes,
+                packed=packed,
+                first_pass=lambda: first_pass_bytes(recordings[0]) if recordings else 0,
+                whole=lambda changed: estimate_spec(changed, allowed.gpu, **known),
             )
             for selected in self.select(settings):
                 self._rule(selected, run, findings, judged)
@@ -398,7 +408,7 @@ def estimate_spec(
     if recordings:
         recording = recordings[0]
     else:
-        recording = models.record(spec, symbolic=symbolic, named=detailed)
+        recording = models.record(spec, symbolic=symbolic, named=detailed, folded=True)
         if recordings is not None and not symbolic:
             recordings.append(recording)
     options: dict[str, Any] = {}
@@ -421,7 +431,7 @@ def estimate_spec(
         (fact.key or name, str(fact.value), fact.reason) for name, fact in spec.facts.items() if fact.origin == ASSUMED
     )
     return estimate(
-        recording.tape,
+        _tape(recording),
         parameters=recording.parameters,
         trainable_parameters=recording.trainable_parameters,
         framework=recording.framework,
@@ -430,6 +440,7 @@ def estimate_spec(
         assumptions=(*assumed, *recording.assumptions),
         process_groups=recording.process_groups,
         host_bytes=recording.host_bytes,
+        loading_bytes=recording.loading_bytes,
         engine_share=float(spec.get("engine_share") or 0.0),
         version=str(spec.get("framework_version") or ""),
         library=recording.library,
@@ -451,6 +462,42 @@ def saved_bytes(spec: TrainingSpec) -> int:
     from memlint import models
 
     return models.saved_bytes(spec)
+
+
+def allocated_bytes(spec: TrainingSpec) -> int:
+    """``estimate_spec(spec).allocated_bytes``. Raises models.UnknownModel."""
+    from memlint import models
+    from memlint.tape.summary import allocated_peak
+
+    recording = models.record(spec, named=False, folded=True)
+    if recording.loading_bytes:  # whether that is the peak is for the allocator to say
+        return estimate_spec(spec, detailed=False, recordings=[recording]).allocated_bytes
+    return allocated_peak(_tape(recording))
+
+
+def packed_bytes(recording: Recording, estimate: Estimate, gpu: str) -> int:
+    """Bytes that any settings of the allocator reserve for a recording at least."""
+    from memlint.tape.summary import packed
+
+    tape = _tape(recording)
+    if gpu and tape.streams:
+        from memlint.data.catalogue import parse_gpu
+
+        room = parse_gpu(gpu)[0].usable_bytes - (estimate.device_bytes - estimate.reserved_bytes)
+        if estimate.allocated_bytes <= room:
+            return estimate.allocated_bytes  # a full card gives back what is free
+    return packed(tape)
+
+
+def first_pass_bytes(recording: Recording) -> int:
+    """Most bytes live until the second micro-batch of a recording begins; 0 where there is none."""
+    from memlint.tape.summary import first_pass
+
+    return first_pass(_tape(recording))
+
+
+def _tape(recording: Recording) -> Tape | Folded:
+    return recording.tape if recording.folded is None else recording.folded
 
 
 def _unknown_model() -> type[Exception]:

@@ -5,9 +5,10 @@ The wrappers are the real ones; collectives do nothing, and one rank is seen: ra
 need on the card is booked because the wrappers allocate it: DDP's buckets, FSDP2's gathered weights, the flat buffers
 that it gathers into and scatters from.
 
-The fake group knows no streams. PyTorch's counters do not either: a tensor counts as allocated until Python lets go of
-it, whichever stream it belongs to, so allocated bytes are those of a card. Reserved bytes may be more there, since the
-caching allocator keeps the blocks of each stream apart. NCCL's own buffers are outside of the allocator.
+FSDP2 works in streams of its own, on the host in those of ``torch.cpu``, which do nothing but are there: the tracker
+sees in which one a tensor is made. PyTorch's counters do not ask: a tensor counts as allocated until Python lets go of
+it, so allocated bytes are those of a card. For reserved bytes the streams matter, since the caching allocator keeps the
+blocks of each apart. NCCL's own buffers are outside of the allocator.
 
 The facts are those of ``docs/facts.md``, Parallelism.
 """
@@ -392,8 +393,8 @@ def _fsdp2(
         yield "parallelism.wrap", found, "the units that are gathered one at a time"
         yield (
             "reserved memory",
-            "one stream",
-            "on a card each of FSDP2's streams keeps blocks of its own",
+            "after two steps",
+            "FSDP2's streams keep blocks of their own; optimizer states get what the first step left",
         )
 
     return Parallel(loss, notes, label_gradients, lambda: None)

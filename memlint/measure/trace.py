@@ -383,6 +383,7 @@ def run_steps(
         label_state(optimizer, names, recorder)
         tape = steady(recorder.tape, begin)
         tape.saved_bytes = recorder.saved_bytes
+        tape.states_late = sharding is not None and sharding.strategy == "fsdp2"
         del ema
     every, trainable = training.counts(model.parameters())
     return Traced(
@@ -449,11 +450,12 @@ def steady(tape: Tape, begin: int) -> Tape:
             alive[event] = None
         else:
             alive.pop(~event, None)
-    number = {old: found.allocate(tape.sizes[old], tape.labels[old]) for old in sorted(alive)}
+    streams = tape.streams
+    number = {old: found.allocate(tape.sizes[old], tape.labels[old], streams.get(old, 0)) for old in sorted(alive)}
     offset = len(found.events) - begin
     for event in tape.events[begin:]:
         if event >= 0:
-            number[event] = found.allocate(tape.sizes[event], tape.labels[event])
+            number[event] = found.allocate(tape.sizes[event], tape.labels[event], streams.get(event, 0))
         else:
             found.free(number[~event])
     # Marks on the way out of a phase ("") say nothing: the next one begins at the same place.

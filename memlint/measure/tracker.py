@@ -73,6 +73,8 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc]
         self._alive: dict[int, _Booked] = {}  # by the address of the C++ storage, valid while it is alive
         self._elsewhere: dict[int, Any] = {}  # storages that are not the device's, with a weak reference each
         self._paused = False
+        # What code does in streams of a card, it does in those of torch.cpu where it runs on the host.
+        self._streams: list[Any] = [torch.cpu.current_stream()]
 
     # -- phases
 
@@ -125,11 +127,20 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc]
         if size_bytes == 0:
             return  # the allocator hands out nothing for an empty request
         rounded = -(-size_bytes // self.granularity_bytes) * self.granularity_bytes
-        index = self.tape.allocate(size_bytes, label or Label("activations", ""))
+        index = self.tape.allocate(size_bytes, label or Label("activations", ""), self._stream())
         reference = weakref.ref(storage, lambda _, address=address: self._end(address))  # type: ignore[misc]
         self._alive[address] = _Booked(index, size_bytes, rounded, reference)
         self.live_bytes += rounded
         self._raise_peak()
+
+    def _stream(self) -> int:
+        """Number of the current stream, in the order in which they are met."""
+        current = torch.cpu.current_stream()
+        for number, stream in enumerate(self._streams):
+            if stream is current:
+                return number
+        self._streams.append(current)
+        return len(self._streams) - 1
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -180,6 +191,8 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        if wraps(types):
+            return NotImplemented
         kwargs = kwargs or {}
         if func is aten.lift_fresh.default and args[0].dim() == 0:
             # torch.tensor(3.0): a Python number. On a CUDA machine it stays on the host, too.
@@ -204,6 +217,12 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc]
                     label = Label("activations", "", func._schema.name.partition("::")[2])
                 self.book(leaf, label)
         return result
+
+
+def wraps(types: Iterable[type]) -> bool:
+    """Whether some operand wraps other tensors (a quantised weight), which take memory where it takes none: what its
+    class makes of the operator is what runs. DTensors are left alone: their local tensors come by themselves."""
+    return any(hasattr(kind, "__tensor_flatten__") and kind.__name__ != "DTensor" for kind in types)
 
 
 def _read_scalar(func: Any, tensor: torch.Tensor) -> Any:

@@ -102,7 +102,7 @@ def _describe_value(value: Any, found: list[Any], children: list[Module], known:
         for item in value:
             if not _describe_value(item, found, children, known):
                 return False
-    elif kind is bool or kind is float or kind is FunctionType:
+    elif kind is bool or kind is float or kind is FunctionType or kind is frozenset:
         if kind is FunctionType and value.__closure__ is not None:
             return False
         found += kind, value
@@ -559,7 +559,7 @@ def _pure(value: Any) -> bool:
     kind = type(value)
     if kind in _NUMBERS:
         return True
-    if kind is tuple or kind is list:
+    if isinstance(value, (tuple, list, frozenset)):
         return all(map(_pure, value))
     if kind is not FunctionType or value.__defaults__:
         return False

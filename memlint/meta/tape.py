@@ -36,6 +36,9 @@ class Tape:
     labels   whose it is, by storage
     events   ``i`` allocates storage i, ``~i`` frees it
     marks    (index into events, phase name) where each phase begins; a phase may begin more than once
+    streams  number of the CUDA stream that a storage is allocated for, where it is not the default one (0)
+    states_late  whether the reserved bytes are those of a run whose optimizer makes its states in its first step,
+             of memory that this step has left
     shapes   only in symbolic recordings: (dimensions, bytes per element) by storage, for formulas
     saved_bytes  bytes of distinct storages, parameters excluded, that autograd holds when the last
                  micro-batch's forward ends
@@ -56,6 +59,8 @@ class Tape:
         "saved_bytes",
         "shapes",
         "sizes",
+        "states_late",
+        "streams",
         "titles",
     )
 
@@ -64,6 +69,8 @@ class Tape:
         self.labels: list[Label] = []
         self.events: list[int] = []
         self.marks: list[tuple[int, str]] = []
+        self.streams: dict[int, int] = {}
+        self.states_late = False
         self.shapes: list[tuple[tuple[int, ...], int] | None] | None = [] if symbolic else None
         self.saved_bytes = 0
         self.probabilities_kept_bytes = 0
@@ -75,9 +82,11 @@ class Tape:
         """Everything from here on belongs to ``phase`` (setup, forward, backward, optimizer_step, evaluation)."""
         self.marks.append((len(self.events), phase))
 
-    def allocate(self, size_bytes: int, label: Label) -> int:
-        """Write an allocation by hand (recorded and measured tapes); returns the storage's number."""
+    def allocate(self, size_bytes: int, label: Label, stream: int = 0) -> int:
+        """Write an allocation by hand (collectives, recorded and measured tapes); returns the storage's number."""
         index = len(self.sizes)
+        if stream:
+            self.streams[index] = stream
         self.sizes.append(size_bytes)
         self.labels.append(label)
         if self.shapes is not None:

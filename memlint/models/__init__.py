@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from memlint.dialects.spec import TrainingSpec
+from memlint.meta.fold import Folded
 from memlint.meta.tape import Tape
 from memlint.named_tuple import NamedTuple
 
@@ -17,6 +18,8 @@ ARCHITECTURES = {
     "fsdm_lag": "fsdm_lag",
     "video_llm": "video_llm",
     "language_model": "language",
+    "llm_c": "llm_c",
+    "rwkv": "rwkv",
     "recorded": "recorded",
 }
 
@@ -32,8 +35,11 @@ class Recording(NamedTuple):
     basis  which source wrote the tape
     library  the step is a library's: its releases differ, and the config does not say which one runs
     host_bytes      of states and activations that live in (pinned) host memory, per rank
+    loading_bytes   live at once while the model is brought to the card, and given back before the first step; 0 where
+                    that is no more than what stays
     process_groups  (what its members share, how many they are) of each that the rank talks in
     assumptions     (fact, value, reason): which rank this is, where they differ
+    folded          the whole tape, where ``tape`` is that of fewer layers (:func:`record` with ``folded`` alone)
     """
 
     tape: Tape
@@ -45,14 +51,16 @@ class Recording(NamedTuple):
     upper: Tape | None = None
     basis: str = "static"
     host_bytes: int = 0
+    loading_bytes: int = 0
     process_groups: tuple[tuple[str, int], ...] = ()
     assumptions: tuple[tuple[str, str, str], ...] = ()
     library: bool = False
+    folded: Folded | None = None
 
 
-def record(spec: TrainingSpec, symbolic: bool = False, named: bool = True) -> Recording:
+def record(spec: TrainingSpec, symbolic: bool = False, named: bool = True, folded: bool = False) -> Recording:
     """The tape of one steady training step of this run. With ``symbolic``, sizes keep their formulas; without
-    ``named``, storages do not know their modules.
+    ``named``, storages do not know their modules; with ``folded``, equal layers of a deep model may be written once.
 
     Raises UnknownModel where the architecture, or a size it cannot do without, is unknown.
     """
@@ -62,7 +70,13 @@ def record(spec: TrainingSpec, symbolic: bool = False, named: bool = True) -> Re
         return recording
     from memlint.models.step import record_step
 
-    made = record_step(module.build, spec, symbolic, named)._replace(library=hasattr(module, "LIBRARY"))
+    made = None
+    if folded and not symbolic and hasattr(module, "equal_layers"):
+        from memlint.models import depth
+
+        layers = module.equal_layers(spec)
+        made = depth.record(lambda short: record_step(module.build, short, False, named), spec, layers)
+    made = (made or record_step(module.build, spec, symbolic, named))._replace(library=hasattr(module, "LIBRARY"))
     if named and spec.get("compile", False) and hasattr(module, "uncompiled"):
         return made._replace(upper=record_step(module.build, module.uncompiled(spec), symbolic, named).tape)
     return made

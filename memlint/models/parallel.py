@@ -30,6 +30,10 @@ MIB = 1 << 20
 # torch/csrc/distributed/c10d/reducer.hpp: the first bucket is small, so that communication starts early.
 FIRST_BUCKET_BYTES = MIB
 
+# The caching allocator keeps the blocks of each CUDA stream apart, and a block belongs to the stream that was current
+# when it was allocated. These are numbers for the ones that wrappers make; autograd's thread runs in the default one.
+DEFAULT_STREAM, GATHERS, REDUCES, REPLICAS, CASTS = range(5)
+
 # DeepSpeed's own choices, in elements (deepspeed/runtime/zero/config.py).
 REDUCE_BUCKET = 500_000_000
 PREFETCH_BUCKET = 50_000_000
@@ -64,6 +68,8 @@ class Plan(NamedTuple):
     offload_optimizer: bool
     synchronises_last_only: bool
     expert: int = 1
+    staged: bool = False  # a pipeline's stage: what is gathered stays for the step, reductions come after it
+    ends: bool = False  # whether the embedding is a unit, and the last norm with the head
 
 
 def plan_of(spec: TrainingSpec) -> Plan | None:
@@ -105,6 +111,8 @@ def plan_of(spec: TrainingSpec) -> Plan | None:
         # transformers' Trainer leaves gradients unreduced until the last micro-batch; torch's own default reduces each.
         spec.get("framework") in ("transformers", "trl") or degree(spec, "pipeline") > 1,
         degree(spec, "expert"),
+        strategy == "fsdp2" and degree(spec, "pipeline") > 1,
+        strategy == "fsdp2" and bool(spec.get("parallelism.wrap_ends", False)),
     )
 
 
@@ -131,7 +139,10 @@ def process_groups(spec: TrainingSpec) -> tuple[tuple[str, int], ...]:
     for kind in ("tensor", "pipeline", "context", "ulysses", "expert"):
         found.append((kind, degree(spec, kind)))
     found = [(kind, size) for kind, size in found if size > 1]
-    if len(found) > 1:
+    # DeepSpeed shares states in a copy of the group of all (deepspeed/utils/groups.py, _clone_world_group), and the
+    # trainer gathers losses in that group itself.
+    copied = plan is not None and plan.strategy == "zero" and spec.get("optimizer_library") != "megatron"
+    if len(found) > 1 or (found and copied):
         found.append(("all", prod(size for kind, size in found if kind != "expert")))
     return tuple(found)
 
@@ -147,8 +158,8 @@ def assumptions(spec: TrainingSpec, stage: str = "") -> tuple[tuple[str, str, st
     if plan is not None and plan.strategy != "ddp" and plan.shard > 1:
         found.append(("rank", f"0 of {plan.ranks}", "its shards are the largest: others get the padding"))
     if plan is not None and plan.strategy in ("fsdp1", "fsdp2"):
-        reason = "on a card, streams of collectives keep blocks of their own"
-        found.append(("reserved memory", "one stream", reason))
+        reason = "collectives' streams keep blocks of their own; optimizer states get what the first step left"
+        found.append(("reserved memory", "after two steps", reason))
     if plan is not None and plan.stage == 3:
         reason = "DeepSpeed fetches module by module; the estimate, layer by layer"
         found.append(("ZeRO-3 fetches", "by layer", reason))
@@ -163,9 +174,12 @@ class Spread:
 
     optimized   what the optimizer gets
     autocast    compute dtype of autocast, None for none
+    rooted      whether the next forward pass is of what has the weights that lie in no unit
+    loading_bytes  live at once before anything is sharded, where that is more than what stays
     """
 
-    host_bytes = 0
+    host_bytes = loading_bytes = 0
+    rooted = True
 
     def __init__(self, system: System, updated: Sequence[Tensor]) -> None:
         self.optimized: Sequence[Tensor] = updated
@@ -180,6 +194,10 @@ class Spread:
 
     def backward(self, loss: Tensor) -> None:
         autograd.backward(loss)
+
+    def complete(self, modules: Sequence[Module] = (), root: bool = True) -> None:
+        """The next backward pass completes gradients of the step, where several forward passes came before: those of
+        these modules (of all if there are none), and of what lies in none of them if ``root``."""
 
     def step(self, optimizer: Optimizer) -> None:
         optimizer.step()
@@ -196,15 +214,16 @@ def spread(spec: TrainingSpec, system: System, updated: Sequence[Tensor], every:
     ``updated`` are the parameters that train, ``every`` are all of the model's and of its helpers'.
     """
     plan = plan_of(spec)
-    if (plan is None or plan.strategy == "ddp") and AddedGradients.applies(spec, updated):
-        return AddedGradients(system, updated)
+    if (plan is None or plan.strategy == "ddp") and AddedGradients.applies(spec):
+        return AddedGradients(spec, system, updated)
     if plan is None:
         return Spread(system, updated)
     if plan.strategy == "ddp":
         return Ddp(spec, system, updated)
     if plan.strategy == "zero":
         half = any(x.dtype.itemsize == 2 for x in updated)
-        if plan.stage == 1 and half and spec.get("gradient_dtype") == "float32":
+        added = AddedGradients.applies(spec) or (half and spec.get("gradient_dtype") == "float32")
+        if plan.stage == 1 and added:
             return MainGradients(plan, spec, system, updated, every)
         kind: type[ZeroGradients] = ZeroParameters if plan.stage == 3 else ZeroGradients
         return kind(plan, spec, system, updated, every)
@@ -224,6 +243,20 @@ class Ddp(Spread):
         self.buckets = [_storage(size, label) for size in bucket_bytes(trained, cap)]
         if views and self.buckets:
             state.bucket = self.buckets[0]
+        if spec.get("parallelism.zero_redundancy", False):
+            self.optimized = fullest_share(updated, data_degree(spec))
+
+
+def fullest_share(parameters: Sequence[Tensor], ranks: int) -> list[Tensor]:
+    """Of whole parameters, the largest first, each to the rank that has least (torch 2.13,
+    ``distributed/optim/zero_redundancy_optimizer.py``: _partition_parameters): those of the rank that has most."""
+    shares: list[list[Tensor]] = [[] for _ in range(max(ranks, 1))]
+    sizes = [0] * len(shares)
+    for parameter in sorted(parameters, key=lambda x: x.numel, reverse=True):
+        least = sizes.index(min(sizes))
+        shares[least].append(parameter)
+        sizes[least] += parameter.numel
+    return shares[sizes.index(max(sizes))]
 
 
 def bucket_bytes(trained: Sequence[Tensor], cap_bytes: int) -> list[int]:
@@ -238,10 +271,12 @@ def bucket_bytes(trained: Sequence[Tensor], cap_bytes: int) -> list[int]:
     return [*found, open_bytes] if open_bytes else found
 
 
-def _storage(size_bytes: int, label: Label) -> Storage:
+def _storage(size_bytes: int, label: Label, stream: int = DEFAULT_STREAM) -> Storage:
     saved, state.label = state.label, label
     made = Storage(size_bytes, (size_bytes,), 1)
     state.label = saved
+    if stream:
+        state.tape.streams[made.index] = stream
     return made
 
 
@@ -271,7 +306,9 @@ class Shards:
         for parameter in {id(x): x for x in every}.values():
             storage = parameter.storage
             ranks = max(1, everywhere // split.get(id(parameter), 1))
-            shape = row_shard(parameter.shape, ranks) if rows else (-(-parameter.numel // ranks),)
+            whole = stored_elements(parameter)
+            by_rows = rows and whole == parameter.numel
+            shape = row_shard(parameter.shape, ranks) if by_rows else (-(-whole // ranks),)
             shard = Tensor(shape, parameter.dtype, storage)
             shard.is_view = False
             shard.requires_grad = parameter.requires_grad
@@ -283,9 +320,14 @@ class Shards:
                 tape.shapes[storage.index] = None
             if compute is not None and parameter.dtype.is_floating:
                 parameter.dtype = compute
-            parameter.storage = Gathered(parameter.nbytes, storage.index)
+            parameter.storage = Gathered(whole * parameter.dtype.itemsize, storage.index)
             self.of[id(parameter)] = shard
             self.padded[id(parameter)] = shard.numel * ranks
+
+
+def stored_elements(parameter: Tensor) -> int:
+    """Weights packed into 4 bits (bitsandbytes' ``Params4bit``, one column of bytes) have fewer than their shape."""
+    return min(parameter.numel, parameter.storage.nbytes // parameter.dtype.itemsize)
 
 
 def row_shard(shape: Shape, ranks: int) -> Shape:
@@ -304,12 +346,14 @@ class Unit:
         self.parameters = parameters
         self.path = path
         self.root = root
+        self.in_layers = not root  # whether it is that of one of the repeated blocks
+        self.stays = root  # gathered between the passes
         self.phase = IDLE
         self.indices: list[int] = []
         self.gathered = False
         self.pending: int | None = None  # the flat buffer of an all-gather that nobody waited for yet
         self.shards = [run.shards.of[id(parameter)] for parameter in parameters]
-        self.elements = sum(parameter.numel for parameter in parameters)
+        self.elements = sum(stored_elements(parameter) for parameter in parameters)
         self.ahead = 0  # elements that are gathered already, before the unit's turn
         padded = run.shards.padded
         self.padded_bytes = sum(padded[id(parameter)] * parameter.dtype.itemsize for parameter in parameters)
@@ -390,6 +434,28 @@ class Unit:
                 found.append(parameter.grad)
                 parameter.grad = None
         return found
+
+
+class _Opening:
+    """Around the first of two modules that are one unit, and :class:`_Closing` around the last
+    (``_register_group_forward_hooks`` in ``torch/distributed/fsdp/_fully_shard/_fsdp_state.py``)."""
+
+    def __init__(self, unit: Unit) -> None:
+        self.group, self.run = unit, unit.run
+
+    def before(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        return self.group.before(args)
+
+    def after(self, out: Any) -> Any:
+        return out
+
+
+class _Closing(_Opening):
+    def before(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        return self.group.cast(args)
+
+    def after(self, out: Any) -> Any:
+        return self.group.after(out)
 
 
 def _cast(args: Any, dtype: DType) -> Any:
@@ -504,6 +570,7 @@ class UnitRun(Spread):
         self.order: list[Unit] = []
         self.in_backward = False
         self.reduces = True
+        self.completed: Sequence[Unit] = ()  # the units whose gradients the next backward pass completes
         self.nested = bool(plan.wrap_elements)  # whether a unit may lie within another
         self.retained: int | None = None  # FSDP2's all_gather_state: freed by the next copy-out
         if plan.compute is not None and not spec.get("autocast", False):
@@ -548,20 +615,41 @@ class UnitRun(Spread):
             if own:
                 module.unit = self.unit(self, own, module.path)
                 found.insert(0, module.unit)
+        if self.plan.ends:
+            self._ends(model, left, found)
         _no_template_around(model)
         self.root = self.unit(self, list(left.values()), model.path, root=True)
         return [*found, self.root]
+
+    def _ends(self, model: Module, left: dict[int, Tensor], found: list[Unit]) -> None:
+        """The embedding, and the last norm with the head, where those are modules that are called with weights of
+        their own. The latter stay gathered until the backward pass."""
+        table, norm, head = (getattr(model, name, None) for name in ("embed_tokens", "norm", "lm_head"))
+        if isinstance(table, Module) and head is not None:
+            own = [left.pop(id(x)) for x in table.tensors() if id(x) in left]
+            if own:
+                table.unit = self.unit(self, own, table.path)
+                table.unit.in_layers = False
+                found.insert(0, table.unit)
+        if isinstance(norm, Module) and isinstance(head, Module):
+            own = [left.pop(id(x)) for module in (norm, head) for x in module.tensors() if id(x) in left]
+            if own:
+                unit = self.unit(self, own, head.path)
+                unit.in_layers, unit.stays = False, True
+                norm.unit, head.unit = _Opening(unit), _Closing(unit)
+                found.append(unit)
 
     def forward(self, loss: Loss, batch: Any, last: bool) -> Tensor:
         self.reduces = last or not self.plan.synchronises_last_only
         root = self.root
         for copy in self.copies:
             copy.before(())
-        root.before(())
+        if self.rooted:
+            root.before(())
         out = loss(root.cast(batch))
         for copy in self.copies:
             self.free(copy)
-        if root.parameters:
+        if root.parameters and self.rooted:
             out = root.after(out)
         self.finish_forward()
         return out
@@ -578,10 +666,17 @@ class UnitRun(Spread):
             state.tape.free(self.retained)
             self.retained = None
 
+    def complete(self, modules: Sequence[Module] = (), root: bool = True) -> None:
+        self.reduces = True
+        every = self.root, *self.units[:-1]
+        chosen = {id(module.unit) for module in modules} if modules else set(map(id, every))
+        self.completed = [unit for unit in every if (id(unit) in chosen if unit.in_layers else root)]
+
     def backward(self, loss: Tensor) -> None:
         self.in_backward = True
         try:
             autograd.backward(loss)
+            self.after_graph()
             for unit in (self.root, *self.units[:-1]):
                 if unit.phase != POST_BACKWARD:
                     unit.post_backward()
@@ -604,7 +699,7 @@ class UnitRun(Spread):
         """Nothing."""
 
     def frees_after_forward(self, unit: Unit) -> bool:
-        return self.plan.reshard and not unit.root
+        return self.plan.reshard and not unit.stays
 
     def prefetch_backward(self, unit: Unit) -> None:
         if unit.indices:
@@ -630,6 +725,9 @@ class UnitRun(Spread):
     def reduce(self, unit: Unit) -> None:
         raise NotImplementedError
 
+    def after_graph(self) -> None:
+        """Nothing."""
+
     def finish_backward(self) -> None:
         """Nothing."""
 
@@ -654,7 +752,8 @@ class Sharded(UnitRun):
         self, plan: Plan, spec: TrainingSpec, system: System, updated: Sequence[Tensor], every: Sequence[Tensor]
     ) -> None:
         self.scattered: int | None = None  # the last unit's reduce-scatter input
-        self.all_reduced: list[int] = []
+        self.staged_end = False  # whether a pipeline's stage has run its last backward pass
+        state.tape.states_late = True
         super().__init__(plan, spec, system, updated, every)
 
     def gather(self, unit: Unit) -> None:
@@ -666,10 +765,11 @@ class Sharded(UnitRun):
         if ranks == 1:
             unit.pending = tape.allocate(0, label)
             return
+        # foreach_all_gather, under all_gather_copy_in_stream; what is copied out of it is the default stream's.
         cast = None
         if self.plan.compute is not None or self.plan.offload_parameters:
-            cast = tape.allocate(whole // ranks, Label("communication", unit.path, "cast"))
-        unit.pending = tape.allocate(whole, label)
+            cast = tape.allocate(whole // ranks, Label("communication", unit.path, "cast"), GATHERS)
+        unit.pending = tape.allocate(whole, label, GATHERS)
         if cast is not None:
             tape.free(cast)
 
@@ -692,6 +792,9 @@ class Sharded(UnitRun):
 
     def reduce(self, unit: Unit) -> None:
         tape = state.tape
+        if self.plan.staged and not self.staged_end:
+            self._widen(unit)
+            return
         if not self.reduces:
             self.free(unit)
             self._widen(unit)
@@ -710,10 +813,13 @@ class Sharded(UnitRun):
         stored = trained[0][1].dtype
         same = dtype is stored
         label = Label("gradients", unit.path, "shard")
-        reduced = _storage(kept * dtype.itemsize, label if same else _reduced(unit))
+        # foreach_reduce: the input is the default stream's, the output is reduce_scatter_stream's, and a copy of it in
+        # the parameters' dtype is that of the stream of the last collective.
+        hybrid = self.plan.ranks > self.plan.shard
+        reduced = _storage(kept * dtype.itemsize, label if same else _reduced(unit), REDUCES)
         if not same:
-            narrow, reduced = reduced, _storage(kept * stored.itemsize, label)
-            if self.plan.ranks > self.plan.shard:
+            narrow, reduced = reduced, _storage(kept * stored.itemsize, label, REPLICAS if hybrid else REDUCES)
+            if hybrid:
                 unit.held = narrow  # FSDPParamGroup._all_reduce_state
             del narrow
         if self.plan.offload_parameters:
@@ -727,9 +833,20 @@ class Sharded(UnitRun):
         dtype = self.plan.reduce
         for parameter in unit.parameters:
             if parameter.grad is not None and dtype is not None and parameter.grad.dtype is not dtype:
-                saved, state.label = state.label, Label("gradients", unit.path, "unsharded")
-                parameter.grad = Tensor(parameter.shape, dtype)
-                state.label = saved
+                kept = _storage(parameter.numel * dtype.itemsize, Label("gradients", unit.path, "unsharded"))
+                parameter.grad = Tensor(parameter.shape, dtype, kept)
+                parameter.grad.is_view = False
+
+    def after_graph(self) -> None:
+        """``PipelineStage``: no unit reduces or reshards in a backward pass; after the last one all do, in a row
+        (``torch/distributed/pipelining/stage.py``, ``perform_reduce_grad``)."""
+        if self.plan.staged and self.reduces:
+            self.staged_end = True
+            for unit in self.completed or (self.root, *self.units[:-1]):
+                unit.post_backward()
+            self.staged_end = False
+            if self.completed:
+                self.reduces, self.completed = False, ()
 
     def _finish_scatter(self) -> None:
         if self.scattered is not None:
@@ -738,7 +855,7 @@ class Sharded(UnitRun):
 
     def finish_backward(self) -> None:
         self._finish_scatter()
-        for unit in self.units:
+        for unit in (self.root, *self.units[:-1]):
             unit.held = None
 
 
@@ -761,6 +878,7 @@ class FlatlySharded(UnitRun):
         self.backward_prefetch = str(spec.get("parallelism.backward_prefetch") or "BACKWARD_PRE").upper()
         self.forward_prefetch = bool(spec.get("parallelism.forward_prefetch", False))
         self.forward_order: list[Unit] = []  # of the steps before
+        state.tape.states_late = True
         super().__init__(plan, spec, system, updated, every)
         self.forward_order = [unit for unit in self.units if not unit.root and unit.parameters]
 
@@ -770,9 +888,14 @@ class FlatlySharded(UnitRun):
         tape = state.tape
         whole = unit.padded_bytes
         cast = None
-        if self.plan.compute is not None or self.plan.offload_parameters:
-            cast = tape.allocate(whole // self.plan.shard, Label("communication", unit.path, "cast"))
-        unit.pending = tape.allocate(whole, Label("communication", unit.path, "unsharded"))
+        on_host = self.plan.offload_parameters
+        pairs = zip(unit.parameters, unit.shards)
+        # What has its dtype already (frozen weights beside adapters that train in fp32) is gathered as it is.
+        moved = sum(shard.numel * p.dtype.itemsize for p, shard in pairs if on_host or shard.dtype is not p.dtype)
+        if moved:
+            # _pre_unshard_stream; then _unshard_stream
+            cast = tape.allocate(moved, Label("communication", unit.path, "cast"), CASTS)
+        unit.pending = tape.allocate(whole, Label("communication", unit.path, "unsharded"), GATHERS)
         if cast is not None:
             tape.free(cast)
 
@@ -812,16 +935,19 @@ class FlatlySharded(UnitRun):
         self.free(unit)
         if self.backward_prefetch.endswith("POST"):
             super().prefetch_backward(unit)
+        # From here on _post_backward_stream, and _all_reduce_stream after the second collective of hybrid sharding.
         dtype = self.plan.reduce or compute
+        computed = flat  # _post_backward_hook names what autograd has computed to its end
         if dtype is not compute:
-            flat = _storage(elements * dtype.itemsize, Label("communication", unit.path, "reduce_scatter"))
+            flat = _storage(elements * dtype.itemsize, Label("communication", unit.path, "reduce_scatter"), REDUCES)
         stored = trained[0].dtype
         label = Label("gradients", unit.path, "shard")
         size = sum(shard.numel for shard in trained)
-        reduced = _storage(size * dtype.itemsize, label if dtype is stored else _reduced(unit))
+        reduced = _storage(size * dtype.itemsize, label if dtype is stored else _reduced(unit), REDUCES)
         if dtype is not stored:
-            reduced = _storage(size * stored.itemsize, label)
-        del flat
+            last = REPLICAS if self.plan.ranks > self.plan.shard else REDUCES
+            reduced = _storage(size * stored.itemsize, label, last)
+        del flat, computed
         if self.plan.offload_parameters:
             return
         for shard in trained:
@@ -830,6 +956,18 @@ class FlatlySharded(UnitRun):
 
 
 # -- ZeRO
+
+
+def _elements(tensors: Sequence[Tensor]) -> int:
+    """Of all together; one that stands for several (:func:`memlint.models.depth.as_deep`) is looked at once."""
+    known: dict[int, int] = {}
+    total = 0
+    for tensor in tensors:
+        number = known.get(id(tensor))
+        if number is None:
+            number = known[id(tensor)] = tensor.numel
+        total += number
+    return total
 
 
 class ZeroGradients(Spread):
@@ -843,12 +981,15 @@ class ZeroGradients(Spread):
         self.plan = plan
         trained = self.trained = [parameter for parameter in updated if parameter.requires_grad]
         self.dtype = trained[0].dtype if trained else float32
-        total = sum(parameter.numel for parameter in trained)
+        total = _elements(trained)
         self.share = self.share_of(trained, total)
         elements = int(spec.get("parallelism.reduce_bucket_elements") or REDUCE_BUCKET)
         self.contiguous = spec.get("parallelism.contiguous_gradients", True) or plan.offload_optimizer
         self.bucket_elements = elements if self.contiguous else min(elements, total)
-        self.buckets = 2 if spec.get("parallelism.overlap", plan.stage == 3) and self.contiguous else 1
+        overlaps = bool(spec.get("parallelism.overlap", plan.stage == 3))
+        self.buckets = 2 if overlaps and self.contiguous else 1
+        # DeepSpeed's own streams are the default one, where communication is not to overlap with computation.
+        self.gather_stream, self.reduce_stream = (GATHERS, REDUCES) if overlaps else (DEFAULT_STREAM, DEFAULT_STREAM)
         self.gradients: Storage | None = None
         self.masters = self._masters(spec)
         if plan.offload_optimizer:
@@ -884,7 +1025,7 @@ class ZeroGradients(Spread):
         if second:
             state.bucket = held[0]
             if not self.plan.offload_optimizer:
-                share = self._share()
+                share = self._share(self.reduce_stream)  # copy_grads_in_partition, called by reduce_ipg_grads
         autograd.backward(loss)
         state.bucket = None
         if second:
@@ -892,8 +1033,8 @@ class ZeroGradients(Spread):
             self.gradients = self.gradients or share
         del held, share
 
-    def _share(self) -> Storage:
-        return _storage(self.share * self.dtype.itemsize, Label("gradients", "", "partition"))
+    def _share(self, stream: int = DEFAULT_STREAM) -> Storage:
+        return _storage(self.share * self.dtype.itemsize, Label("gradients", "", "partition"), stream)
 
     def _forget(self) -> None:
         for parameter in self.trained:
@@ -928,14 +1069,34 @@ class ZeroGradients(Spread):
 
 class MainGradients(ZeroGradients):
     """Megatron-LM's distributed optimizer (``core/distributed``, ``core/optimizer/distrib_optimizer.py``): every
-    gradient is added at once to a buffer in fp32 that stays, and the optimizer reads this rank's part of it."""
+    gradient is added at once to a buffer that stays, and the optimizer reads this rank's part of it; where the buffer
+    has 16 bits, an fp32 copy of that part.
+
+    Its precision-aware form (Transformer Engine's ``FusedAdam`` with ``store_param_remainders``) takes gradients as
+    they are, and of the fp32 copies of 16-bit weights keeps the half that those do not have."""
 
     def __init__(
         self, plan: Plan, spec: TrainingSpec, system: System, updated: Sequence[Tensor], every: Sequence[Tensor]
     ) -> None:
+        # Experts are the same on fewer ranks than everything else: those that share one copy of the model's experts.
+        routed = (module for module in system.model.modules() if getattr(module, "dispatches", False))
+        self.experts = sum(x.numel for module in routed for x in module.parameters() if x.requires_grad)
+        self.copies = max(1, plan.shard * degree(spec, "tensor") // (plan.expert * degree(spec, "expert_tensor")))
+        self.aware = bool(spec.get("optimizer_precision_aware", False))
         super().__init__(plan, spec, system, updated, every)
-        elements = sum(parameter.numel for parameter in self.trained)
-        self.main = _storage(elements * float32.itemsize, Label("gradients", "", "main gradients"))
+        self.wide = _main_dtype(spec, self.trained) is float32
+        self.main = _main_gradients(spec, self.trained)
+
+    def share_of(self, trained: Sequence[Tensor], total: int) -> int:
+        return super().share_of(trained, total - self.experts) + -(-self.experts // self.copies)
+
+    def _masters(self, spec: TrainingSpec) -> list[Tensor]:
+        if not self.aware or spec.get("float8_weights", False) or self.plan.offload_optimizer:
+            return super()._masters(spec)
+        saved, state.label = state.label, Label("optimizer", "", "master weights")
+        master = Tensor((self.share,), self.dtype)
+        state.label = saved
+        return [master.requires_grad_()]
 
     def backward(self, loss: Tensor) -> None:
         state.bucket = self.main
@@ -945,7 +1106,11 @@ class MainGradients(ZeroGradients):
 
     def step(self, optimizer: Optimizer) -> None:
         for master in self.masters:
-            master.grad = Tensor(master.shape, float32, self.main)
+            grad = self.main
+            if not self.wide and not self.aware:
+                grad = _storage(master.nbytes, Label("gradients", "", "fp32 partition"))
+            master.grad = Tensor(master.shape, float32, grad)
+            del grad
         optimizer.step()
         for master in self.masters:
             master.grad = None
@@ -953,19 +1118,19 @@ class MainGradients(ZeroGradients):
 
 class AddedGradients(Spread):
     """Megatron-LM without its distributed optimizer: the same buffer, which is reduced in place, and an optimizer that
-    reads all of it (``core/distributed/param_and_grad_buffer.py``, ``core/optimizer/optimizer.py``)."""
+    reads all of it (``core/distributed/param_and_grad_buffer.py``, ``core/optimizer/optimizer.py``). It is there on
+    one device as well, and torch's DDP with its buckets is not (``DistributedDataParallel`` of ``core/distributed``).
+    """
 
-    def __init__(self, system: System, updated: Sequence[Tensor]) -> None:
+    def __init__(self, spec: TrainingSpec, system: System, updated: Sequence[Tensor]) -> None:
         super().__init__(system, updated)
         self.trained = [parameter for parameter in updated if parameter.requires_grad]
-        elements = sum(parameter.numel for parameter in self.trained)
-        self.main = _storage(elements * float32.itemsize, Label("gradients", "", "main gradients"))
+        self.dtype = _main_dtype(spec, self.trained)
+        self.main = _main_gradients(spec, self.trained)
 
     @staticmethod
-    def applies(spec: TrainingSpec, updated: Sequence[Tensor]) -> bool:
-        half = any(parameter.dtype.itemsize == 2 for parameter in updated)
-        megatron = spec.get("optimizer_library") == "megatron"
-        return megatron and half and spec.get("gradient_dtype") == "float32"
+    def applies(spec: TrainingSpec) -> bool:
+        return bool(spec.get("optimizer_library") == "megatron")
 
     def backward(self, loss: Tensor) -> None:
         state.bucket = self.main
@@ -975,12 +1140,24 @@ class AddedGradients(Spread):
 
     def give(self, main: Storage | None) -> None:
         for parameter in self.trained:
-            parameter.grad = None if main is None else Tensor(parameter.shape, float32, main)
+            parameter.grad = None if main is None else Tensor(parameter.shape, self.dtype, main)
 
     def step(self, optimizer: Optimizer) -> None:
         self.give(self.main)
         optimizer.step()
         self.give(None)
+
+
+def _main_dtype(spec: TrainingSpec, trained: Sequence[Tensor]) -> DType:
+    """Of Megatron's buffer of gradients: fp32, or that of the parameters (``grad_reduce_in_fp32``)."""
+    stated = spec.get("gradient_dtype")
+    return DTYPES[stated] if stated in DTYPES else trained[0].dtype if trained else float32
+
+
+def _main_gradients(spec: TrainingSpec, trained: Sequence[Tensor]) -> Storage:
+    """The buffer with a place for every trained parameter."""
+    elements = sum(parameter.numel for parameter in trained)
+    return _storage(elements * _main_dtype(spec, trained).itemsize, Label("gradients", "", "main gradients"))
 
 
 class ZeroParameters(ZeroGradients, UnitRun):
@@ -1001,6 +1178,13 @@ class ZeroParameters(ZeroGradients, UnitRun):
         self.reuse = int(_stated(spec, "parallelism.reuse_distance_elements", REUSE_DISTANCE))
         self.fetched: dict[int, int] = {}
         self.kept: list[Tensor] = []
+        if spec.get("parallelism.loaded_whole", False):
+            # engine.py, _configure_distributed_model: what zero.Init has not sharded is moved to the card first, and
+            # stage3.py empties the cache once it is sharded (_create_fp16_partitions_with_defragmentation).
+            tape = state.tape
+            self.loading_bytes = sum(-(-tape.sizes[event] // 512) * 512 for event in tape.events if event >= 0)
+            # Packed on the card one by one, and what the last took stays reserved.
+            self.loading_bytes += max(getattr(module, "unpacked_bytes", 0) for module in system.model.modules())
         self.alive = 0  # elements that are gathered
         UnitRun.__init__(self, plan, spec, system, updated, every)
         self.course = [unit for unit in self.units if unit.parameters]
@@ -1026,12 +1210,13 @@ class ZeroParameters(ZeroGradients, UnitRun):
         return ()
 
     def share_of(self, trained: Sequence[Tensor], total: int) -> int:
-        return sum(self.shards.of[id(parameter)].numel for parameter in trained)
+        shards = self.shards.of
+        return _elements([shards[id(parameter)] for parameter in trained])
 
     def _make_units(self, model: Module, every: list[Tensor]) -> list[Unit]:
         """Embeddings and layers; what is left comes with the first module that has some of it, after the layers."""
-        self.kept += [x for x in every if x.numel <= self.persistence]
-        left = {id(x): x for x in every if x.numel > self.persistence}
+        self.kept += [x for x in every if stored_elements(x) <= self.persistence]
+        left = {id(x): x for x in every if stored_elements(x) > self.persistence}
         found: list[Unit] = []
         blocks = _blocks(model)
         known = {id(block) for block in blocks}
@@ -1061,14 +1246,16 @@ class ZeroParameters(ZeroGradients, UnitRun):
     def gather(self, unit: Unit) -> None:
         if unit.parameters:
             whole = unit.padded_bytes - unit.ahead * unit.parameters[0].dtype.itemsize
-            unit.pending = state.tape.allocate(max(whole, 0), Label("communication", unit.path, "all_gather"))
+            label = Label("communication", unit.path, "all_gather")
+            unit.pending = state.tape.allocate(max(whole, 0), label, self.gather_stream)
 
     def copy_out(self, unit: Unit) -> None:
         tape = state.tape
         assert unit.pending is not None
         self.alive += unit.elements
         for parameter, (_, label) in zip(unit.parameters, unit.pieces):
-            parameter.storage.index = tape.allocate(parameter.storage.nbytes, label)
+            # fetch_sub_module waits, and puts parameters together, in the stream of the all-gather.
+            parameter.storage.index = tape.allocate(parameter.storage.nbytes, label, self.gather_stream)
             unit.whole.append(parameter.storage.index)
         tape.free(unit.pending)
         unit.pending = None
@@ -1092,11 +1279,12 @@ class ZeroParameters(ZeroGradients, UnitRun):
             before = ahead
             for parameter in unit.parameters:
                 if ahead < most:
-                    ahead += parameter.numel
+                    ahead += stored_elements(parameter)
             unit.ahead = ahead - before
             self.alive += unit.ahead
             size = unit.ahead * unit.parameters[0].dtype.itemsize
-            self.fetched[unit.place] = state.tape.allocate(size, Label("communication", unit.path, "all_gather"))
+            label = Label("communication", unit.path, "all_gather")
+            self.fetched[unit.place] = state.tape.allocate(size, label, self.gather_stream)
 
     def prefetch_forward(self, unit: Unit) -> None:
         if unit.place >= 0:
@@ -1123,7 +1311,7 @@ class ZeroParameters(ZeroGradients, UnitRun):
             # reduce_scatter_coalesced sorts what is in the bucket by rank, in a copy
             elements = min(sum(parameter.numel for parameter in trained), self.bucket_elements)
             label = Label("communication", unit.path, "reduce_scatter")
-            state.tape.free(state.tape.allocate(elements * self.dtype.itemsize, label))
+            state.tape.free(state.tape.allocate(elements * self.dtype.itemsize, label, self.reduce_stream))
             for parameter in trained:
                 parameter.grad = None
 

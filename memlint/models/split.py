@@ -12,17 +12,19 @@ and ``torch/distributed/tensor/experimental/_context_parallel``, DeepSpeed-Ulyss
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from memlint.dialects.spec import TrainingSpec
 from memlint.meta import autograd
+from memlint.meta.amp import to
 from memlint.meta.nn import Module
 from memlint.meta.tape import Label
-from memlint.meta.tensor import Storage, Tensor, empty, float32, int64, state
+from memlint.meta.tensor import DType, Storage, Tensor, empty, float32, int64, state
 from memlint.models import UnknownModel
-from memlint.models.system import System
+from memlint.models.system import Part, System
 
-FIRST, LAST = "first", "last"
+FIRST, SECOND, LAST = "first", "second", "last"
 SIZES = ("tensor", "pipeline", "context", "ulysses", "expert")
 Sizes = TypeVar("Sizes", bound=Any)
 
@@ -42,9 +44,25 @@ def whole(spec: TrainingSpec) -> TrainingSpec:
 
 
 def candidates(spec: TrainingSpec) -> tuple[str, ...]:
-    """Ranks of which one is the fullest: the stage with the embedding, which has most micro-batches in flight, or the
-    one with the head."""
-    return (FIRST, LAST) if degree(spec, "pipeline") > 1 else ("",)
+    """Ranks of which one is the fullest: the stage with the embedding, which has most micro-batches in flight, the one
+    with the head, or, where it has more layers than they, the one behind the first."""
+    stages = degree(spec, "pipeline")
+    if stages == 1:
+        return ("",)
+    if stages > 2 and layers_of(spec, SECOND) > max(layers_of(spec, FIRST), layers_of(spec, LAST)):
+        return (FIRST, SECOND, LAST)
+    return (FIRST, LAST)
+
+
+def layers_of(spec: TrainingSpec, stage: str) -> int:
+    """How many layers a rank has, where ``parallelism.stage_layers`` says it for each stage; else 0. Ranks take stages
+    in turn, so that the first has the first of every round. Ranks between the first and the last are as the fullest."""
+    stated = spec.get("parallelism.stage_layers")
+    stages = degree(spec, "pipeline")
+    if not stated:
+        return 0
+    ranks = [sum(stated[rank::stages]) for rank in range(stages)]
+    return int(ranks[0] if stage == FIRST else ranks[-1] if stage == LAST else max(ranks[1:-1], default=0))
 
 
 # -- before the model is built
@@ -63,9 +81,11 @@ def divide(spec: TrainingSpec, sizes: Sizes) -> Sizes:
             intermediate=_share(sizes.intermediate, tensor, "rows of the perceptron"),
             vocabulary=-(-sizes.vocabulary // tensor),
         )
-        if sizes.experts is not None and experts == 1:
-            width = _share(sizes.experts.intermediate, tensor, "rows of an expert")
-            sizes = sizes._replace(experts=sizes.experts._replace(intermediate=width))
+        if sizes.experts is not None:
+            each = int(spec.get("parallelism.expert_tensor") or (tensor if experts == 1 else 1))
+            width = _share(sizes.experts.intermediate, each, "rows of an expert")
+            shared = _share(sizes.experts.shared, tensor, "rows of the shared expert")
+            sizes = sizes._replace(experts=sizes.experts._replace(intermediate=width, shared=shared))
     if experts > 1:
         if sizes.experts is None:
             raise UnknownModel("parallelism.expert splits experts, and the model has none")
@@ -75,6 +95,8 @@ def divide(spec: TrainingSpec, sizes: Sizes) -> Sizes:
         if stages > sizes.layers:
             raise UnknownModel(f"{sizes.layers} layers have no {stages} stages")
         layers = -(-sizes.layers // stages)
+        if spec.get("parallelism.stage_layers"):
+            layers = max(layers_of(spec, stage) for stage in (FIRST, SECOND, LAST))
         sizes = sizes._replace(layers=layers, windows=sizes.windows[:layers])
     return sizes
 
@@ -100,7 +122,8 @@ def in_flight(spec: TrainingSpec, stage: str) -> int:
     """Micro-batches whose activations a stage keeps at once.
 
     1F1B: as many as there are stages from it to the last. Interleaved: the first stage warms up with
-    ``2 (p - 1) + (v - 1) p`` pieces of ``1 / v`` of its layers, and adds one (arXiv 2104.04473, section 2.2).
+    ``2 (p - 1) + (v - 1) p`` pieces of ``1 / v`` of its layers, and adds one (arXiv 2104.04473, section 2.2); each
+    stage behind it with two less.
     """
     stages = degree(spec, "pipeline")
     if stages == 1:
@@ -110,11 +133,12 @@ def in_flight(spec: TrainingSpec, stage: str) -> int:
     total = spec.get("gradient_accumulation_steps", 1)
     if schedule == "gpipe":
         return max(int(total), 1)
+    behind = stages - 1 if stage == FIRST else stages - 2 if stage == SECOND else 0
     if "interleaved" in schedule and pieces > 1:
-        warm = (2 * (stages - 1) if stage == FIRST else 0) + (pieces - 1) * stages + 1
+        warm = 2 * behind + (pieces - 1) * stages + 1
         most = -(-warm // pieces)
     else:
-        most = stages if stage == FIRST else 1
+        most = behind + 1
     return min(most, int(total)) if total > 1 else most
 
 
@@ -149,6 +173,12 @@ def split(spec: TrainingSpec, system: System, stage: str) -> System:
         for name in ("rotary_emb", "local_rotary_emb"):
             if getattr(model, name) is not None:
                 setattr(model, name, AllPositions(getattr(model, name), tensor))
+    if tensor > 1 and model.loss == "full" and model.lm_head is not None:
+        compared = spec.get("parallelism.loss")
+        if compared is False:
+            model.lm_head = AllWords(model.lm_head, tensor)
+        elif compared and not model.compile_loss and hasattr(model, "compare"):
+            model.compare = shared_loss
     if stage:
         system = _stage(spec, system, stage)
     return system
@@ -186,6 +216,43 @@ class Gathered(_Around):
 
     def forward(self, x: Tensor) -> Tensor:
         return _gather(self.inner(x), self.ranks)
+
+
+class AllWords(_Around):
+    """(B, S, V / n) -> (B, S, V)."""
+
+    def __init__(self, inner: Module, ranks: int) -> None:
+        super().__init__(inner, ranks)
+        self.bias = getattr(inner, "bias", None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return _resized(self.inner(x), 2, self.ranks, 1)
+
+
+def shared_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """(B, S, V / n), (B, S) -> (): ``torch/distributed/tensor/parallel/loss.py``, op by op. Maxima and sums of rows are
+    reduced over the ranks, and the gradient of both steps is computed in the second one."""
+    logits = to(logits, float32)
+    shape = logits.shape
+    rows = empty((shape[0] * shape[1],), int64)  # _nll_loss_forward, safe_target
+    shifted = empty(shape, float32)
+    powers = empty(shape, float32)
+    del powers
+    result = empty(shape, float32)
+    del shifted
+    out = empty((), float32)
+
+    def backward(_: Tensor) -> tuple[Tensor]:
+        gradient = empty(shape, float32)
+        powers = empty(shape, float32)
+        both = empty(shape, float32)
+        del powers
+        whole = empty(shape, float32)
+        del both, gradient
+        return (whole,)
+
+    autograd.record(out, (logits,), (result, rows), backward)
+    return out
 
 
 class AllPositions(_Around):
@@ -237,13 +304,19 @@ def _moved(x: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 class RingScores(_Around):
-    """Context parallelism with gathered keys and values, torch's default: while attention runs there are those of all
-    ranks beside its own, and a sum of results in fp32 (``_AllGatherRotater``, ``_SDPAMerger``)."""
+    """Context parallelism with gathered keys and values, torch's default, on rank 0 of a causal model, whose turns
+    after the first one are half of the queries against all keys (``_templated_ring_attention`` and its backward
+    function in ``torch/distributed/tensor/experimental/_context_parallel/_attention.py``)."""
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Any:
-        elements = (key.numel + value.numel) * self.ranks
-        sizes = elements * key.dtype.itemsize, query.numel * float32.itemsize
-        held = _buffers(sizes)
+        sent = (key.numel + value.numel) * key.dtype.itemsize
+        gathered = sent * self.ranks
+        queries, pairs = (numel * float32.itemsize for numel in (query.numel, key.numel + value.numel))
+        # _SDPAMerger: the sum so far, a turn's result and what it makes of half of the sum, and the sum anew.
+        held = _buffers((gathered, queries, queries // 2, queries // 2, queries))
+        # Gradients of queries so far, half of them with a turn's, and both halves anew; gradients of keys and values as
+        # they were received, as they are sent on, and where the next are received; keys and values that are sent.
+        sizes = gathered, queries, queries // 2, queries, pairs, pairs, pairs, sent
         stack: list[list[Storage]] = []
         query = _passed(query, stack, ())
         output, weights = self.inner(query, key, value, mask)
@@ -309,29 +382,160 @@ class _Nothing(Module):
         return x
 
 
-def _stage(spec: TrainingSpec, system: System, stage: str) -> System:
-    model: Any = system.model
-    flights = in_flight(spec, stage)
-    if stage == FIRST:
-        model.norm, model.lm_head, model.head_bias = _Nothing(), None, None
-        return system._replace(loss=lambda given: model.hidden(given.tokens), in_flight=flights, evaluate=None)
-    width = model.config.width
-    tied = model.lm_head is None
-    dtype = model.embed_tokens.weight.dtype
-    if not tied:
-        model.embed_tokens = _Nothing()
-    shape = system.batch
-    received_dtype = system.autocast or dtype
+class _KeptOutput(_Around):
+    """A head whose result the schedule keeps until the step's last micro-batch is done, to return all of them together
+    (``torch/distributed/pipelining/stage.py``, ``output_chunks``). Of ``micro_batches`` so many are recorded: the
+    last one finds the results of all others."""
 
-    def batch() -> Any:
-        return shape()
+    def __init__(self, inner: Module, micro_batches: int, recorded: int) -> None:
+        super().__init__(inner, 1)
+        self.bias = getattr(inner, "bias", None)
+        self.micro_batches, self.recorded = micro_batches, recorded
+        self.kept: list[Storage] = []
 
-    def loss(given: Any) -> Tensor:
-        rows, length = given.tokens.shape
-        ranks = degree(spec, "tensor") if spec.get("parallelism.sequence", False) else 1
-        received = empty((rows, -(-length // ranks), width), received_dtype)
-        received.requires_grad = True
-        out: Tensor = model(received, given.labels)
+    def forward(self, x: Tensor) -> Tensor:
+        missing = self.micro_batches - self.recorded if len(self.kept) == self.recorded - 1 else 0
+        out: Tensor = self.inner(x)
+        saved, state.label = state.label, Label("logits", state.label.module, "kept output")
+        self.kept += [Storage(out.nbytes, (out.nbytes,), 1) for _ in range(missing)]
+        state.label = saved
+        self.kept.append(out.storage)
         return out
 
-    return system._replace(batch=batch, loss=loss, in_flight=flights, evaluate=None)
+    def clear(self) -> None:
+        self.kept.clear()
+
+
+def _places(spec: TrainingSpec, width: int, dtype: DType, number: int) -> list[Storage]:
+    """Room for so many hidden states of a micro-batch."""
+    rows, length = spec.get("micro_batch_size"), spec.get("sequence_length")
+    if not rows or not length:
+        return []
+    size = int(rows) * -(-int(length) // _token_ranks(spec)) * width * dtype.itemsize
+    saved, state.label = state.label, Label("communication", "", "received")
+    made = [Storage(size, (size,), 1) for _ in range(number)]
+    state.label = saved
+    return made
+
+
+def _token_ranks(spec: TrainingSpec) -> int:
+    """Ranks that share the tokens of what goes from stage to stage."""
+    return degree(spec, "tensor") if spec.get("parallelism.sequence", False) else 1
+
+
+class _Received:
+    """A micro-batch as it comes from the stage before, in the type of computation."""
+
+    def __init__(self, spec: TrainingSpec, width: int, dtype: DType, places: list[Storage]) -> None:
+        self.ranks, self.width, self.dtype, self.places = _token_ranks(spec), width, dtype, places
+        self.number = 0
+
+    def __call__(self, given: Any) -> Tensor:
+        rows, length = given.tokens.shape
+        shape = rows, -(-length // self.ranks), self.width
+        if self.places:
+            out = Tensor(shape, self.dtype, self.places[self.number % len(self.places)])
+            out.is_view = False
+            self.number += 1
+        else:
+            out = empty(shape, self.dtype)
+        out.requires_grad = True
+        return out
+
+
+def _in_parts(spec: TrainingSpec, system: System, stage: str, micro_batches: int, inputs: list[Storage]) -> System:
+    """A rank of an interleaved pipeline with fewer micro-batches than make two rounds: one stage after the other
+    (``torch/distributed/pipelining/schedules.py``, ``ScheduleInterleaved1F1B``)."""
+    model: Any = system.model
+    layers, stages = model.layers, degree(spec, "pipeline")
+    pieces = int(spec.get("parallelism.virtual_stages") or 1)
+    stated = spec.get("parallelism.stage_layers")
+    behind = stages - 1 if stage == FIRST else stages - 2 if stage == SECOND else 0
+    if stated:
+        counts = stated[stages - 1 - behind :: stages] if stage != SECOND else _fullest(stated, stages)
+    else:
+        counts = [(len(layers) + place) // pieces for place in range(pieces)]
+    width, dtype = model.config.width, system.autocast or model.embed_tokens.weight.dtype
+    embedding, norm = model.embed_tokens, model.norm
+    if stage != FIRST and (stage == SECOND or model.lm_head is not None):
+        embedding = model.embed_tokens = _Nothing()
+    kept = None
+    if stage == LAST and model.lm_head is not None:
+        model.lm_head = kept = _KeptOutput(model.lm_head, micro_batches, micro_batches)
+    parts: list[Part] = []
+    end = 0
+    for number, count in enumerate(counts):
+        begin, end = end, end + int(count)
+        first, last = stage == FIRST and number == 0, stage == LAST and number == len(counts) - 1
+        place = (number - (stage == FIRST)) * micro_batches
+        received = None if first else _Received(spec, width, dtype, inputs[max(place, 0) : place + micro_batches])
+
+        def loss(
+            given: Any, own: Any = layers[begin:end], received: _Received | None = received, last: bool = last
+        ) -> Tensor:
+            model.layers = own
+            model.norm = norm if last else _Nothing()
+            model.embed_tokens = embedding if received is None else _Nothing()
+            x = given.tokens if received is None else received(given)
+            out: Tensor = model(x, given.labels) if last else model.hidden(x)
+            model.layers, model.norm, model.embed_tokens = layers, norm, embedding
+            return out
+
+        parts.append(Part(loss, layers[begin:end], first or last))
+    return system._replace(
+        parts=parts,
+        accumulation=micro_batches,
+        in_flight=min(2 * behind + 1, micro_batches),
+        after_backward=None if kept is None else kept.clear,
+    )
+
+
+def _fullest(stated: Sequence[int], stages: int) -> Sequence[int]:
+    """Layers of the stages of the fullest rank between the first and the last."""
+    return max((stated[rank::stages] for rank in range(1, stages - 1)), key=sum)
+
+
+def _stage(spec: TrainingSpec, system: System, stage: str) -> System:
+    """One rank of a pipeline. Where it has several stages, they are one model here."""
+    model: Any = system.model
+    own = layers_of(spec, stage)
+    if own:
+        model.layers = model.layers[:own]
+    width, dtype = model.config.width, system.autocast or model.embed_tokens.weight.dtype
+    # torch.distributed.pipelining (torchtitan's schedules) makes room for all that a step receives, once: for each
+    # micro-batch of each stage an input, unless it is the very first, and a gradient, unless it is the very last
+    # (``args_recv_info``, ``grad_recv_info``).
+    micro_batches = int(spec.get("parallelism.micro_batches") or 0)
+    pieces = int(spec.get("parallelism.virtual_stages") or 1)
+    inputs = _places(spec, width, dtype, micro_batches * (pieces - (stage == FIRST)))
+    gradients = _places(spec, width, dtype, micro_batches * (pieces - (stage == LAST)))
+    system = system._replace(in_flight=in_flight(spec, stage), evaluate=None, resident=(*inputs, *gradients))
+    if stage != LAST:
+        model.norm, model.lm_head, model.head_bias = _Nothing(), None, None
+    if 0 < micro_batches < 2 * degree(spec, "pipeline") and pieces > 1 and not system.offloads:
+        return _in_parts(spec, system, stage, micro_batches, inputs)
+    if stage == FIRST:
+        return system._replace(loss=lambda given: model.hidden(given.tokens))
+    received = _Received(spec, width, dtype, inputs)
+    if stage == SECOND:
+        model.embed_tokens = _Nothing()
+        return system._replace(loss=lambda given: model.hidden(received(given)))
+    if model.lm_head is not None:  # else its weight is the embedding's
+        model.embed_tokens = _Nothing()
+        if micro_batches:
+            recorded = 1 if system.in_flight > 1 else min(micro_batches, 2)
+            model.lm_head = kept = _KeptOutput(model.lm_head, micro_batches, recorded)
+            system = system._replace(after_backward=kept.clear)
+
+    def loss(given: Any) -> Tensor:
+        out: Tensor = model(received(given), given.labels)
+        return out
+
+    def ahead(given: Any) -> Tensor:
+        """What stages before the very last one do: no norm."""
+        norm, model.norm = model.norm, _Nothing()
+        out: Tensor = model.hidden(received(given))
+        model.norm = norm
+        return out
+
+    return system._replace(loss=loss, ahead=ahead)

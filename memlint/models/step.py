@@ -15,7 +15,7 @@ from memlint.meta.nn import Module, count
 from memlint.meta.offload import Offload
 from memlint.meta.tape import Label
 from memlint.meta.tensor import Block, Tensor, block_like, recording, state
-from memlint.models import Recording, parallel, split
+from memlint.models import Recording, depth, parallel, split
 from memlint.models.system import System
 
 # Facts that stand for a dimension, and their letter in formulas.
@@ -82,7 +82,7 @@ def _record(
     with recording(symbolic) as tape:
         tape.mark("setup")
         system = split.split(spec, build(spec), stage)
-        if named:
+        if named or optim.OPTIMIZERS[system.optimizer].by_name:
             system.model.name()
         parameters = system.model.parameters()
         # Before they are named: then their buffers are labelled as their parameters are.
@@ -92,6 +92,7 @@ def _record(
         counts = count(every), count(p for p in parameters if p.requires_grad)
         unused = {id(parameter) for parameter in system.unused}
         updated = [parameter for parameter in parameters if id(parameter) not in unused]
+        updated = depth.as_deep(spec, system, updated)
         _forget_temporaries(tape.events)
         run = parallel.spread(spec, system, updated, every)
         ema = _copy_for_ema(system.ema, run)
@@ -105,18 +106,27 @@ def _record(
             _allocate_gradients(run.optimized)
         if system.optimizer_in_backward:
             state.updated = optimizer.step_of
+        if system.generate is not None:
+            tape.mark("generation")
+            with no_grad(), autocast(run.autocast):
+                run.evaluate(system.generate)
         # The second micro-batch meets the gradients of the first; a third would look like the second.
         micro_batches = max(min(system.accumulation, 2), system.in_flight)
         # One at a time; of a pipeline's stage, as many as it has in flight before the first backward pass.
         flying: list[tuple[Any, Tensor]] = []
+        offload: Offload | None = None
+        if system.parts:
+            micro_batches = 0
+            batch, loss, probabilities = _part_by_part(system, run)
         for micro_batch in range(micro_batches):
             last = micro_batch == micro_batches - 1
             tape.mark("forward")
             tape.probabilities_kept_bytes = tape.probabilities_avoided_bytes = 0
             batch = system.batch()
             state.offload = offload = Offload() if system.offloads else None
+            work = system.loss if last or system.ahead is None or system.in_flight == 1 else system.ahead
             with autocast(run.autocast):
-                loss = run.forward(system.loss, batch, last)
+                loss = run.forward(work, batch, last and system.in_flight == 1)
             state.offload = None
             if last:
                 tape.saved_bytes = _saved_bytes(loss, tape.labels)
@@ -133,6 +143,8 @@ def _record(
             tape.titles = {module.path: module.title for module in system.model.modules() if module.title}
         if symbolic:
             tape.parameter_counts = _parameter_counts(system.model, *system.helpers)
+        if system.after_backward is not None:
+            system.after_backward()
         tape.mark("optimizer_step")
         run.step(optimizer)
         if system.after_step is not None:
@@ -154,30 +166,83 @@ def _record(
         has_matmul="matmul" in system.uses,
         has_convolution="convolution" in system.uses,
         host_bytes=run.host_bytes + (0 if offload is None else offload.host_bytes),
+        loading_bytes=run.loading_bytes,
         process_groups=parallel.process_groups(spec),
         assumptions=parallel.assumptions(spec, stage),
     )
 
 
 def _in_flight(system: System, run: parallel.Spread, flying: list[tuple[Any, Tensor]]) -> tuple[Any, Tensor]:
-    """One forward, one backward: the oldest micro-batch goes, a new one meets the gradients that it left, and all end.
-    Returns the last one's batch and loss, which the loop still names."""
+    """One forward, one backward: the oldest micro-batch goes, a new one meets the gradients that it left, and all end,
+    last the one that has a loss. Returns the last one's batch and loss, which the loop still names."""
     tape = state.tape
     tape.mark("backward")
     oldest = flying.pop(0)
     run.backward(oldest[1])
     del oldest
-    tape.mark("forward")
-    batch = system.batch()
-    with autocast(run.autocast):
-        flying.append((batch, run.forward(system.loss, batch, True)))
-    tape.mark("backward")
+    if system.accumulation > system.in_flight:
+        tape.mark("forward")
+        with autocast(run.autocast):
+            batch = system.batch()
+            made = batch, run.forward(system.ahead or system.loss, batch, False)
+        flying.insert(len(flying) if system.ahead is None else -1, made)
+        tape.mark("backward")
     while len(flying) > 1:
         oldest = flying.pop(0)
         run.backward(oldest[1])
         del oldest
+    run.complete()
     run.backward(flying[0][1])
     return flying.pop()
+
+
+def _part_by_part(system: System, run: parallel.Spread) -> tuple[Any, Any, tuple[int, int]]:
+    """A rank with several stages, one round: all micro-batches go forward through one after the other, and back in the
+    reverse order; in the last stage some go back before others have come. The gradients of a stage are complete once
+    its last micro-batch is back. Returns what the loop still names, and a micro-batch's attention probabilities."""
+    tape = state.tape
+    *early, final = system.parts
+    tape.mark("forward")
+    through: list[tuple[Any, list[Tensor]]] = []
+    kept, avoided, saved = 0, 0, 0
+    for _ in range(system.accumulation):
+        tape.probabilities_kept_bytes = tape.probabilities_avoided_bytes = 0
+        batch = system.batch()
+        outs = []
+        for part in early:
+            run.rooted = part.is_root
+            with autocast(run.autocast):
+                outs.append(run.forward(part.loss, batch, False))
+        through.append((batch, outs))
+        del outs
+    run.rooted = final.is_root
+    kept, avoided = tape.probabilities_kept_bytes, tape.probabilities_avoided_bytes
+    waiting = [batch for batch, _ in through]
+    started: list[Tensor] = []
+    while waiting or started:
+        if waiting and len(started) < system.in_flight:
+            tape.mark("forward")
+            tape.probabilities_kept_bytes = tape.probabilities_avoided_bytes = 0
+            with autocast(run.autocast):
+                started.append(run.forward(final.loss, waiting.pop(0), False))
+            saved = _saved_bytes(started[-1], tape.labels)
+            continue
+        if not waiting and len(started) == 1:
+            run.complete(final.modules, final.is_root)
+        tape.mark("backward")
+        loss = started.pop(0)
+        run.backward(loss)
+    kept += tape.probabilities_kept_bytes
+    avoided += tape.probabilities_avoided_bytes
+    tape.saved_bytes = saved + sum(_saved_bytes(out, tape.labels) for out in through[-1][1])
+    for part in reversed(early):
+        for number, (_, outs) in enumerate(through, start=1):
+            if number == len(through):
+                run.complete(part.modules, part.is_root)
+            out = outs.pop()
+            run.backward(out)
+            del out
+    return through[-1][0], loss, (kept, avoided)
 
 
 def _whole_counts(build: Callable[[TrainingSpec], System], spec: TrainingSpec) -> tuple[int, int]:

@@ -6,8 +6,21 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from memlint.meta.nn import Module
-from memlint.meta.tensor import DType, Tensor
+from memlint.meta.tensor import DType, Storage, Tensor
 from memlint.named_tuple import NamedTuple
+
+
+class Part(NamedTuple):
+    """One of several stages of a pipeline that a rank has.
+
+    loss     (batch) -> what goes to the next stage, or the loss
+    modules  those that it has, for what gathers weights and reduces gradients around modules
+    is_root  whether it has what lies in no layer
+    """
+
+    loss: Callable[[Any], Tensor]
+    modules: Sequence[Module]
+    is_root: bool
 
 
 class System(NamedTuple):
@@ -20,6 +33,7 @@ class System(NamedTuple):
     helpers    resident models that are not trained (VAE, text encoder, teacher); counted apart
     evaluate   one evaluation batch without gradients, where the config has one; its result stays alive until
                the next batch replaces it
+    generate   what is sampled from the model before the first micro-batch, without gradients; nothing of it stays
     after_step what the loop does after the optimizer's step (EMA update with temporaries); usually None
     autocast   compute dtype of mixed precision, None for none
     optimizer  name in :data:`memlint.meta.optim.OPTIMIZERS`, with keyword arguments
@@ -31,6 +45,12 @@ class System(NamedTuple):
     unused     parameters that train and yet never get a gradient (no layer that runs has them): the optimizer
                makes no state for them
     in_flight  micro-batches whose forward passes run before the first one's backward pass (pipeline stages)
+    ahead      what those of them do that the newest one, which goes through ``loss``, has behind it
+    after_backward
+               what happens between the last backward pass and the optimizer's step
+    resident   storages that live as long as the run
+    parts      of a rank with several stages whose micro-batches all go through one stage before the next: all of
+               them are recorded, and ``in_flight`` is how many are in the last one before the first goes back
     keeps_gradients  ``zero_grad`` writes zeros instead of letting go: torch's default before 2.0
     framework  "torch" or "jax"
     uses       "matmul" and "convolution" decide which library workspaces the run needs
@@ -46,6 +66,7 @@ class System(NamedTuple):
     ema: Sequence[Module] = ()
     helpers: Sequence[Module] = ()
     evaluate: Callable[[], Any] | None = None
+    generate: Callable[[], Any] | None = None
     after_step: Callable[[], Any] | None = None
     master_weights: bool = False
     offloads: bool = False
@@ -53,5 +74,9 @@ class System(NamedTuple):
     unused: Sequence[Tensor] = ()
     keeps_gradients: bool = False
     in_flight: int = 1
+    ahead: Callable[[Any], Tensor] | None = None
+    after_backward: Callable[[], Any] | None = None
+    resident: Sequence[Storage] = ()
+    parts: Sequence[Part] = ()
     framework: str = "torch"
     uses: frozenset[str] = frozenset({"matmul"})

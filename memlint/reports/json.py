@@ -12,6 +12,7 @@ from memlint.tape.estimate import Estimate, Interval, Part
 
 VERSION = 1
 PHASES = ("forward", "backward", "optimizer_step", "evaluation")
+SOMETIMES = ("generation", "setup")  # of runs that learn from their own samples; where loading takes the most
 
 
 def render(report: Report) -> str:
@@ -101,7 +102,10 @@ def _estimate(estimate: Estimate, verdict: str, run: RunReport) -> dict[str, Any
             }
             for component in estimate.components
         ],
-        "phases": {phase: estimate.phases.get(phase, 0) for phase in PHASES},
+        "phases": {
+            **{phase: estimate.phases.get(phase, 0) for phase in PHASES},
+            **{phase: size for phase, size in estimate.phases.items() if phase in SOMETIMES},
+        },
         "assumptions": [
             {"fact": fact, "value": plain(value), "reason": reason} for fact, value, reason in estimate.assumptions
         ],

@@ -1,23 +1,24 @@
 """PyTorch's CUDA caching allocator, replayed over a tape: what turns allocated bytes into reserved bytes.
 
-Follows ``c10/cuda/CUDACachingAllocator.cpp`` and ``c10/core/AllocatorConfig.cpp`` of torch 2.13, for one
-stream and without CUDA graphs: rounding, the two pools, best fit, splitting, merging, segment sizes,
-expandable segments, and what is given back to the driver before an allocation fails. ``tests/tape`` holds
-traces of the real library that this module has to match event by event.
+Follows ``c10/cuda/CUDACachingAllocator.cpp`` and ``c10/core/AllocatorConfig.cpp`` of torch 2.13, without CUDA
+graphs: rounding, the two pools, their streams, best fit, splitting, merging, segment sizes, expandable
+segments, and what is given back to the driver before an allocation fails. ``tests/tape`` holds traces of the
+real library that this module has to match event by event.
 
 The rules, with their names in the source:
 
 - ``round_size``: multiples of 512 bytes; with ``roundup_power2_divisions``, the next division of a power of 2.
 - ``get_pool``: up to 1 MiB the small pool, above it the large pool; they never share a segment.
-- ``get_free_block``: the smallest free block that is large enough, the lowest address among equals.
+- ``get_free_block``: the smallest free block of the request's stream that is large enough, the lowest address
+  among equals. A segment belongs to one stream: what another stream has freed is of no use.
 - ``should_split``: the rest becomes a free block if it is at least 512 bytes (small pool, expandable
   segments) or more than 1 MiB (large pool, and the request is below ``max_split_size``). Otherwise it stays in
   the block, unused but counted as allocated.
 - ``get_allocation_size``: a new segment has 2 MiB (small pool), ``large_segment_size`` = 20 MiB (below
   10 MiB), or the request rounded up to 2 MiB.
 - ``free_block``: merges with free neighbours of the same segment at once.
-- Before it gives up, the allocator returns oversize blocks (only with ``max_split_size``), then every segment
-  that is entirely free, and asks the driver again.
+- Before it gives up, the allocator returns oversize blocks (only with ``max_split_size``, and of the stream that
+  asks), then every segment of any stream that is entirely free, and asks the driver again.
 """
 
 from __future__ import annotations
@@ -91,104 +92,78 @@ def segment_size(rounded_bytes: int, conf: AllocatorConf = DEFAULT) -> int:
     return -(-rounded_bytes // ROUND_LARGE_BYTES) * ROUND_LARGE_BYTES
 
 
-def simulate(tape: Tape, conf: AllocatorConf = DEFAULT, capacity_bytes: int | None = None) -> AllocatorResult:
-    """Replay the tape's events. ``capacity_bytes``: what the driver can give in all; None: without end."""
+def simulate(
+    tape: Tape, conf: AllocatorConf = DEFAULT, capacity_bytes: int | None = None, events: list[int] | None = None
+) -> AllocatorResult:
+    """Replay the tape's events, or these of its storages (one that was freed may come again).
+
+    ``capacity_bytes``: what the driver can give in all; None: without end.
+    """
+    events = tape.events if events is None else events
     divisions = conf.roundup_power2_divisions
     # Tens of thousands of storages have some dozens of sizes.
     units = {size: round_size(size, divisions) >> _UNIT_SHIFT for size in set(tape.sizes)}
     sizes = list(map(units.__getitem__, tape.sizes))
-    if conf.expandable_segments:
-        pools: _Segments = _ExpandableSegments(conf, capacity_bytes)
-    else:
-        pools = _Segments(conf, capacity_bytes)
+    # Negative: a block of another stream than the default one.
+    for storage in tape.streams:
+        sizes[storage] = -sizes[storage]
+    # Only these settings forbid or delay the best fit, or look for it elsewhere.
+    plain = conf.max_split_bytes is None and not conf.expandable_segments
+    if plain and capacity_bytes is None:
+        return _simulate_endless(events, sizes, units, conf, tape.streams)
 
-    small, large = pools.small, pools.large
-    free_sizes, free_starts = pools.free_sizes, pools.free_starts
-    take, always_split = pools.take, conf.expandable_segments
-    # Only these settings forbid or delay the best fit.
-    best_fits = conf.max_split_bytes is None and not pools.collects_garbage
-    if best_fits and not always_split and capacity_bytes is None:
-        return _simulate_endless(tape.events, sizes, units, conf)
-    small_holes, large_holes = pools.holes(small), pools.holes(large)
-    split_limit = _SIZE_MAX if conf.max_split_bytes is None else conf.max_split_bytes >> _UNIT_SHIFT
-
+    card = _Card(conf, capacity_bytes)
+    default = card.stream(0)
     addresses = [0] * len(sizes)
     blocks = [0] * len(sizes)  # units of the block that a storage got
     allocated = allocated_peak = reserved_at_peak = 0
     oom_index = None
-    for position, event in enumerate(tape.events):
+    for position, event in enumerate(events):
         if event >= 0:
             size = sizes[event]
             if not size:
                 continue
-            pool = small if size <= _SMALL_UNITS else large
-            slot = bisect_left(pool, size << _SIZE_SHIFT)
-            key = pool[slot] if best_fits and slot < len(pool) else 0
-            block, address = key >> _SIZE_SHIFT, key & _ADDRESS_MASK
-            # A block that could grow may have to wait for another one.
-            if key and address + block not in (small_holes if pool is small else large_holes):
-                del pool[slot]
-                del free_sizes[address]
-                del free_starts[address + block]
-            else:
-                found = take(pool, size, slot)
-                if found is None:
-                    oom_index = position
-                    break
-                address, block = found
-                small_holes, large_holes = pools.holes(small), pools.holes(large)
-            rest = block - size
-            if rest and (pool is small or always_split or (rest > _SMALL_UNITS and size < split_limit)):
-                insort(pool, (rest << _SIZE_SHIFT) + address + size)
-                free_sizes[address + size] = rest
-                free_starts[address + block] = address + size
-                block = size
-                if pools.collects_garbage:
-                    pools.ages[address + size] = pools.searches
-            addresses[event], blocks[event] = address, block
+            found = default.serve(size) if size > 0 else card.stream(tape.streams[event]).serve(-size)
+            if found is None:
+                oom_index = position
+                break
+            addresses[event], block = found
+            blocks[event] = block
             allocated += block
             if allocated > allocated_peak:
-                allocated_peak, reserved_at_peak = allocated, pools.reserved
+                allocated_peak, reserved_at_peak = allocated, card.reserved
         else:
             block = blocks[~event]
             if not block:
                 continue
-            address = addresses[~event]
             blocks[~event] = 0
             allocated -= block
-            pool = small if block <= _SMALL_UNITS else large
-            end = address + block
-            rest = free_sizes.pop(end, 0)  # a free neighbour above
-            if rest:
-                del pool[bisect_left(pool, (rest << _SIZE_SHIFT) + end)]
-                end += rest
-            start = free_starts.pop(address, -1)  # a free neighbour below
-            if start >= 0:
-                del pool[bisect_left(pool, ((address - start) << _SIZE_SHIFT) + start)]
-                address = start
-            free_sizes[address] = end - address
-            free_starts[end] = address
-            insort(pool, ((end - address) << _SIZE_SHIFT) + address)
-            if pools.collects_garbage:
-                pools.ages[address] = pools.searches
+            stream = default if sizes[~event] > 0 else card.stream(tape.streams[~event])
+            stream.take_back(addresses[~event], block)
     return AllocatorResult(
         allocated_peak << _UNIT_SHIFT,
-        pools.reserved_peak << _UNIT_SHIFT,
+        card.reserved_peak << _UNIT_SHIFT,
         reserved_at_peak << _UNIT_SHIFT,
-        pools.held(),
+        card.held(),
         oom_index,
         allocated << _UNIT_SHIFT,
     )
 
 
 def _simulate_endless(
-    events: list[int], sizes: list[int], units: dict[int, int], conf: AllocatorConf, shift: int = _NARROW_SHIFT
+    events: list[int],
+    sizes: list[int],
+    units: dict[int, int],
+    conf: AllocatorConf,
+    streams: dict[int, int],
+    shift: int = _NARROW_SHIFT,
 ) -> AllocatorResult:
     """The same for segments of fixed size, best fit and a driver that always gives: what every estimate asks for.
 
-    ``sizes``: units by storage; ``units``: the distinct ones. Free blocks are known by the ints that the pools
-    sort, from both ends.
+    ``sizes``: units by storage, negative outside of the default stream; ``units``: the distinct ones. The default
+    stream's free blocks are known by the ints that its pools sort, from both ends.
     """
+    card = _Card(conf, None)  # what other streams have
     mask, small_units = (1 << shift) - 1, _SMALL_UNITS
     split = (small_units + 1) << shift  # the least rest that the large pool splits off
     small: list[int] = []
@@ -198,13 +173,23 @@ def _simulate_endless(
     segments: list[int] = []
     wanted = {size: size << shift for size in units.values()}
     addresses = [0] * len(sizes)
-    blocks = sizes.copy()  # units of the block that a storage has; corrected where the rest stays in it
+    blocks = [0] * len(sizes)  # units of the block that a storage has
     next_address = reserved = allocated = allocated_peak = reserved_at_peak = 0
     pop_starting, pop_ending = starting.pop, ending.pop
     for event in events:
         if event >= 0:
             size = sizes[event]
-            if not size:
+            if size <= 0:
+                if size:
+                    before = card.reserved
+                    found = card.stream(streams[event]).serve(-size)
+                    assert found is not None  # without end
+                    addresses[event], size = found
+                    blocks[event] = -size
+                    reserved += card.reserved - before
+                    allocated += size
+                    if allocated > allocated_peak:
+                        allocated_peak, reserved_at_peak = allocated, reserved
                 continue
             pool = small if size <= small_units else large
             request = wanted[size]
@@ -224,14 +209,15 @@ def _simulate_endless(
                     starting[start] = ending[address + (key >> shift)] = rest
                 else:
                     del starting[address]
-                    size = blocks[event] = key >> shift
+                    size = key >> shift
                     del ending[address + size]
             else:
                 block = segment_size(size << _UNIT_SHIFT, conf) >> _UNIT_SHIFT
                 address = next_address
                 next_address += block + 1  # one unit apart, so that neighbours in different segments never touch
                 if next_address > mask:
-                    return _simulate_endless(events, sizes, units, conf, _SIZE_SHIFT)
+                    wider = _SIZE_SHIFT if shift < _SIZE_SHIFT else 2 * shift
+                    return _simulate_endless(events, sizes, units, conf, streams, wider)
                 segments.append(block)
                 reserved += block
                 rest = block - size
@@ -241,14 +227,18 @@ def _simulate_endless(
                     insort(pool, rest)
                     starting[start] = ending[address + block] = rest
                 else:
-                    size = blocks[event] = block
-            addresses[event] = address
+                    size = block
+            addresses[event], blocks[event] = address, size
             allocated += size
             if allocated > allocated_peak:
                 allocated_peak, reserved_at_peak = allocated, reserved
         else:
             size = blocks[~event]
-            if not size:
+            if size <= 0:
+                if size:
+                    blocks[~event] = 0
+                    allocated += size
+                    card.stream(streams[~event]).take_back(addresses[~event], -size)
                 continue
             address = addresses[~event]
             blocks[~event] = 0
@@ -270,32 +260,20 @@ def _simulate_endless(
         allocated_peak << _UNIT_SHIFT,
         reserved << _UNIT_SHIFT,
         reserved_at_peak << _UNIT_SHIFT,
-        tuple([size << _UNIT_SHIFT for size in segments]),
+        (*[size << _UNIT_SHIFT for size in segments], *card.held()),
         None,
         allocated << _UNIT_SHIFT,
     )
 
 
-class _Segments:
-    """The memory taken from the driver, and its free blocks. Sizes and addresses in units of 512 bytes.
-
-    small, large  free blocks of the two pools, as sorted ints
-    free_sizes    address of a free block -> its size
-    free_starts   end of a free block -> its address
-    ages          address of a free block of the large pool -> value of ``searches`` when it became free
-    """
+class _Card:
+    """What all streams share: what the driver has given, and what it can give. Sizes in units of 512 bytes."""
 
     def __init__(self, conf: AllocatorConf, capacity_bytes: int | None) -> None:
         self.conf = conf
-        self.small: list[int] = []
-        self.large: list[int] = []
-        self.free_sizes: dict[int, int] = {}
-        self.free_starts: dict[int, int] = {}
-        self.segments: dict[int, int] = {}  # address -> size
+        self.streams: dict[int, _Segments] = {}
         self.reserved = self.reserved_peak = 0
         self.next_address = 0
-        self.max_split = None if conf.max_split_bytes is None else conf.max_split_bytes >> _UNIT_SHIFT
-        self.rounding = conf.max_non_split_rounding_bytes >> _UNIT_SHIFT
         # The driver counts bytes: a capacity need not be a multiple of 512.
         self.capacity = None if capacity_bytes is None else capacity_bytes >> _UNIT_SHIFT
         self.limit = self.capacity
@@ -307,32 +285,129 @@ class _Segments:
             and conf.per_process_memory_fraction < 1.0
             and capacity_bytes is not None
         )
-        # A limit below the whole card is looked at first, and failing it is not yet the end.
-        self.throws = conf.throw_before_driver and conf.per_process_memory_fraction >= 1.0
         self.garbage_limit = 0
         if capacity_bytes is not None:
             allowed = int(conf.per_process_memory_fraction * capacity_bytes)
             self.garbage_limit = int(conf.garbage_collection_threshold * allowed) >> _UNIT_SHIFT
+        self.searches = 0  # of large blocks, for their age
+
+    def stream(self, number: int) -> _Segments:
+        found = self.streams.get(number)
+        if found is None:
+            kind = _ExpandableSegments if self.conf.expandable_segments else _Segments
+            found = self.streams[number] = kind(self)
+        return found
+
+    def room(self, units: int) -> bool:
+        return self.limit is None or self.reserved + units <= self.limit
+
+    def add_reserved(self, units: int) -> None:
+        self.reserved += units
+        if self.reserved > self.reserved_peak:
+            self.reserved_peak = self.reserved
+
+    def release_idle(self) -> None:
+        """``release_cached_blocks``: every segment that is entirely free."""
+        for segments in self.streams.values():
+            segments.release_idle()
+
+    def collect_garbage(self) -> None:
+        """``garbage_collect_cached_blocks``: idle large segments, those of at least average age first."""
+        wanted = self.reserved - self.garbage_limit
+        if wanted <= 0:
+            return
+        idle = [(stream, key) for stream in self.streams.values() for key in stream.idle()]
+        age = {key: self.searches - stream.ages[key & _ADDRESS_MASK] for stream, key in idle}
+        total, released = sum(age.values()), 0
+        while idle and released < wanted:
+            threshold = total / len(idle)
+            # The average falls as blocks go, but the pass keeps the one that it began with.
+            for stream, key in idle:
+                if age[key] >= threshold:
+                    released += stream.release(stream.large, bisect_left(stream.large, key))
+                    total -= age[key]
+            idle = [(stream, key) for stream, key in idle if age[key] < threshold]
+
+    def held(self) -> tuple[int, ...]:
+        return tuple([size for number in sorted(self.streams) for size in self.streams[number].held()])
+
+
+class _Segments:
+    """One stream's memory, and its free blocks. Sizes and addresses in units of 512 bytes.
+
+    small, large  free blocks of the two pools, as sorted ints
+    free_sizes    address of a free block -> its size
+    free_starts   end of a free block -> its address
+    ages          address of a free block of the large pool -> the card's searches when it became free
+    """
+
+    def __init__(self, card: _Card) -> None:
+        self.card = card
+        conf = self.conf = card.conf
+        self.small: list[int] = []
+        self.large: list[int] = []
+        self.free_sizes: dict[int, int] = {}
+        self.free_starts: dict[int, int] = {}
+        self.segments: dict[int, int] = {}  # address -> size
+        self.max_split = None if conf.max_split_bytes is None else conf.max_split_bytes >> _UNIT_SHIFT
+        self.split_limit = _SIZE_MAX if self.max_split is None else self.max_split
+        self.rounding = conf.max_non_split_rounding_bytes >> _UNIT_SHIFT
+        # A limit below the whole card is looked at first, and failing it is not yet the end.
+        self.throws = conf.throw_before_driver and conf.per_process_memory_fraction >= 1.0
         self.ages: dict[int, int] = {}
-        self.searches = 0
+
+    def serve(self, size: int) -> tuple[int, int] | None:
+        """(address, size) of the block that a request of ``size`` units gets; None: out of memory."""
+        pool = self.small if size <= _SMALL_UNITS else self.large
+        found = self.take(pool, size, bisect_left(pool, size << _SIZE_SHIFT))
+        if found is None:
+            return None
+        address, block = found
+        rest = block - size
+        if rest and self.splits(pool, size, rest):
+            self.put(pool, address + size, rest)
+            if self.card.collects_garbage:
+                self.ages[address + size] = self.card.searches
+            block = size
+        return address, block
+
+    def splits(self, pool: list[int], size: int, rest: int) -> bool:
+        """Whether the rest of a block becomes a block of its own."""
+        return pool is self.small or (rest > _SMALL_UNITS and size < self.split_limit)
+
+    def take_back(self, address: int, block: int) -> None:
+        """A block is free, and one with its free neighbours."""
+        pool = self.small if block <= _SMALL_UNITS else self.large
+        end = address + block
+        rest = self.free_sizes.pop(end, 0)  # a free neighbour above
+        if rest:
+            del pool[bisect_left(pool, (rest << _SIZE_SHIFT) + end)]
+            end += rest
+        start = self.free_starts.pop(address, -1)  # a free neighbour below
+        if start >= 0:
+            del pool[bisect_left(pool, ((address - start) << _SIZE_SHIFT) + start)]
+            address = start
+        self.put(pool, address, end - address)
+        if self.card.collects_garbage:
+            self.ages[address] = self.card.searches
 
     def take(self, pool: list[int], size: int, slot: int) -> tuple[int, int] | None:
         """(address, size) of a block for ``size`` units; None: out of memory."""
         if pool is self.large:
-            self.searches += 1
+            self.card.searches += 1
         slot = self.choose(pool, size, slot)
         if slot < len(pool):
             return self.pop(pool, slot)
-        if self.collects_garbage:
-            self.collect_garbage()
+        if self.card.collects_garbage:
+            self.card.collect_garbage()
         units = segment_size(size << _UNIT_SHIFT, self.conf) >> _UNIT_SHIFT
-        if self.throws and not self.room(units):
+        if self.throws and not self.card.room(units):
             return None
         found = self.grow(pool, size, units)
         if found is None and self.release_oversize(pool, size):
             found = self.grow(pool, size, units)
         if found is None:
-            self.release_idle()
+            self.card.release_idle()
             found = self.grow(pool, size, units)
         return found
 
@@ -343,10 +418,6 @@ class _Segments:
             if size < self.max_split <= block or (size >= self.max_split and block >= size + self.rounding):
                 return len(pool)
         return slot
-
-    def holes(self, pool: list[int]) -> dict[int, int]:
-        """Ranges of addresses that memory could be mapped to."""
-        return {}
 
     def pop(self, pool: list[int], slot: int) -> tuple[int, int]:
         key = pool.pop(slot)
@@ -360,29 +431,22 @@ class _Segments:
         self.free_sizes[address] = size
         self.free_starts[address + size] = address
 
-    def room(self, units: int) -> bool:
-        return self.limit is None or self.reserved + units <= self.limit
-
     def grow(self, pool: list[int], size: int, units: int) -> tuple[int, int] | None:
         """Take a segment of ``units`` from the driver."""
-        if not self.room(units):
+        card = self.card
+        if not card.room(units):
             return None
-        address = self.next_address
-        self.next_address += units + 1  # one unit apart, so that neighbours in different segments never touch
+        address = card.next_address
+        card.next_address += units + 1  # one unit apart, so that neighbours in different segments never touch
         self.segments[address] = units
-        self.add_reserved(units)
+        card.add_reserved(units)
         return address, units
-
-    def add_reserved(self, units: int) -> None:
-        self.reserved += units
-        if self.reserved > self.reserved_peak:
-            self.reserved_peak = self.reserved
 
     def release(self, pool: list[int], slot: int) -> int:
         """Return a free segment to the driver."""
         address, size = self.pop(pool, slot)
         del self.segments[address]
-        self.reserved -= size
+        self.card.reserved -= size
         return size
 
     def whole(self, key: int) -> bool:
@@ -404,28 +468,14 @@ class _Segments:
         return released >= wanted
 
     def release_idle(self) -> None:
-        """``release_cached_blocks``: every segment that is entirely free."""
         for pool in (self.large, self.small):
             for slot in range(len(pool) - 1, -1, -1):
                 if self.whole(pool[slot]):
                     self.release(pool, slot)
 
-    def collect_garbage(self) -> None:
-        """``garbage_collect_cached_blocks``: idle large segments, those of at least average age first."""
-        wanted = self.reserved - self.garbage_limit
-        if wanted <= 0:
-            return
-        idle = [key for key in self.large if self.whole(key)]
-        age = {key: self.searches - self.ages[key & _ADDRESS_MASK] for key in idle}
-        total, released = sum(age.values()), 0
-        while idle and released < wanted:
-            threshold = total / len(idle)
-            # The average falls as blocks go, but the pass keeps the one that it began with.
-            old = [key for key in idle if age[key] >= threshold]
-            for key in old:
-                released += self.release(self.large, bisect_left(self.large, key))
-                total -= age[key]
-            idle = [key for key in idle if age[key] < threshold]
+    def idle(self) -> list[int]:
+        """Free blocks of the large pool that are whole segments."""
+        return [key for key in self.large if self.whole(key)]
 
     def held(self) -> tuple[int, ...]:
         return tuple(size << _UNIT_SHIFT for size in self.segments.values())
@@ -437,8 +487,9 @@ class _ExpandableSegments(_Segments):
     unmapped  address -> size of the ranges without memory, by pool, addresses in order
     """
 
-    def __init__(self, conf: AllocatorConf, capacity_bytes: int | None) -> None:
-        super().__init__(conf, capacity_bytes)
+    def __init__(self, card: _Card) -> None:
+        super().__init__(card)
+        conf = card.conf
         self.pages = {
             id(self.small): SMALL_SEGMENT_BYTES >> _UNIT_SHIFT,
             id(self.large): conf.large_segment_bytes >> _UNIT_SHIFT,
@@ -449,8 +500,8 @@ class _ExpandableSegments(_Segments):
         self.next_range = {id(self.small): 0, id(self.large): -(-_LARGE_REGION // large_page) * large_page}
         self.mapped = {id(self.small): 0, id(self.large): 0}
 
-    def holes(self, pool: list[int]) -> dict[int, int]:
-        return self.unmapped[id(pool)]
+    def splits(self, pool: list[int], size: int, rest: int) -> bool:
+        return True
 
     def choose(self, pool: list[int], size: int, slot: int) -> int:
         if slot >= len(pool):
@@ -468,7 +519,7 @@ class _ExpandableSegments(_Segments):
 
     def grow(self, pool: list[int], size: int, units: int) -> tuple[int, int] | None:
         """``try_allocate_expandable_block``: map pages at the lowest address where ``size`` units fit."""
-        if self.conf.per_process_memory_fraction < 1.0 and not self.room(units):
+        if self.conf.per_process_memory_fraction < 1.0 and not self.card.room(units):
             return None
         start = self.find_range(pool, size)
         unmapped = self.unmapped[id(pool)]
@@ -493,7 +544,8 @@ class _ExpandableSegments(_Segments):
             else:
                 return start
         page = self.pages[id(pool)]
-        units = _ENDLESS_UNITS if self.capacity is None else self.capacity + self.capacity // 8
+        capacity = self.card.capacity
+        units = _ENDLESS_UNITS if capacity is None else capacity + capacity // 8
         start = self.next_range[id(pool)]
         unmapped[start] = -(-units // page) * page
         self.next_range[id(pool)] = start + unmapped[start] + page
@@ -505,7 +557,8 @@ class _ExpandableSegments(_Segments):
         unmapped = self.unmapped[id(pool)]
         size = -(-size // page) * page
         # The driver's limit: the setting's was checked once for the whole request.
-        if self.capacity is not None and self.reserved + size > self.capacity:
+        capacity = self.card.capacity
+        if capacity is not None and self.card.reserved + size > capacity:
             return False
         rest = unmapped.pop(hole) - size
         if rest:
@@ -521,7 +574,7 @@ class _ExpandableSegments(_Segments):
             self.pop(pool, bisect_left(pool, ((start - below) << _SIZE_SHIFT) + below))
             start = below
         self.put(pool, start, end - start)
-        self.add_reserved(size)
+        self.card.add_reserved(size)
         self.mapped[id(pool)] += size
         return True
 
@@ -544,12 +597,12 @@ class _ExpandableSegments(_Segments):
                 if address + size > last:
                     self.put(pool, last, address + size - last)
                 unmapped[first] = last - first
-                self.reserved -= last - first
+                self.card.reserved -= last - first
                 self.mapped[id(pool)] -= last - first
             self.unmapped[id(pool)] = _joined(unmapped)
 
-    def collect_garbage(self) -> None:
-        return  # a growing segment is never idle as a whole
+    def idle(self) -> list[int]:
+        return []  # a growing segment is never idle as a whole
 
     def held(self) -> tuple[int, ...]:
         return tuple(size << _UNIT_SHIFT for size in self.mapped.values() if size)

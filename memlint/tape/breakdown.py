@@ -55,7 +55,7 @@ def break_down(tape: Tape, event: int, depth: int = MODULE_DEPTH) -> tuple[Compo
         grouped.setdefault(component, {}).setdefault(name, []).append(storage)
 
     components = []
-    for component in sorted(grouped, key=_rank):
+    for component in sorted(grouped, key=rank):
         parts = [_part(tape, name, held, sizes) for name, held in grouped[component].items()]
         parts.sort(key=lambda part: (-part.size_bytes, part.name))
         total = sum(part.size_bytes for part in parts)
@@ -64,7 +64,7 @@ def break_down(tape: Tape, event: int, depth: int = MODULE_DEPTH) -> tuple[Compo
     return tuple(components)
 
 
-def _rank(component: str) -> tuple[int, str]:
+def rank(component: str) -> tuple[int, str]:
     """Place in the report; a component that only a plugin knows comes last."""
     rank = COMPONENTS.index(component) if component in COMPONENTS else len(COMPONENTS)
     return rank, component

@@ -8,6 +8,7 @@ from memlint.meta.tape import Tape
 from memlint.named_tuple import NamedTuple
 
 ROUNDING_BYTES = 512  # kMinBlockSize in c10/core/AllocatorConfig.h (torch 2.13): no block is finer
+SMALL_BYTES = 1 << 20  # kSmallSize: larger blocks are never in one segment with smaller ones
 SETUP = "setup"  # the phase of everything before the first mark
 
 
@@ -56,6 +57,33 @@ def find_peak(tape: Tape) -> Peak:
             peak_bytes, phase = highest, name
             index = live.index(highest, begin, end + 1) - 1
     return Peak(peak_bytes, index, phase, phases)
+
+
+def first_pass_bytes(tape: Tape) -> int:
+    """Most bytes live until the second micro-batch begins; 0 where there is none."""
+    begins = [at for at, name in tape.marks if name == "forward"]
+    if len(begins) < 2:
+        return 0
+    sizes = rounded_sizes(tape)
+    return max(accumulate(sizes[event] if event >= 0 else -sizes[~event] for event in tape.events[: begins[1]]))
+
+
+def packed_bytes(tape: Tape) -> int:
+    """What the allocator holds at least, however large its segments are: blocks of two streams, or small and large
+    ones, never share one (:mod:`memlint.tape.allocator`), so the peaks of each add up."""
+    sizes = rounded_sizes(tape)
+    pools = [2 * tape.streams.get(storage, 0) + (size > SMALL_BYTES) for storage, size in enumerate(sizes)]
+    live = dict.fromkeys(pools, 0)
+    peaks = dict(live)
+    for event in tape.events:
+        if event >= 0:
+            pool = pools[event]
+            live[pool] += sizes[event]
+            if live[pool] > peaks[pool]:
+                peaks[pool] = live[pool]
+        else:
+            live[pools[~event]] -= sizes[~event]
+    return sum(peaks.values())
 
 
 def live_storages(tape: Tape, index: int) -> list[int]:

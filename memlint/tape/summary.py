@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from memlint.meta.fold import Folded
 from memlint.meta.tape import COMPONENTS, Tape
-from memlint.tape.allocator import simulate
+from memlint.tape.allocator import AllocatorResult, simulate
 from memlint.tape.allocator_conf import DEFAULT, AllocatorConf
 from memlint.tape.breakdown import break_down
 from memlint.tape.estimate import Component, Estimate, Interval, Part
 from memlint.tape.overhead import JAX, Assumption, ProcessGroup, device_overhead, library_spread
-from memlint.tape.phases import find_peak
+from memlint.tape.phases import SETUP, Peak, find_peak, first_pass_bytes, packed_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from memlint.data.catalogue import Gpu
     from memlint.tape.calibration import Calibration
+    from memlint.tape.folded import FoldedPeak
 
 CUBLAS_PART = "cuBLAS"
 # What no release of a library takes more or less of
@@ -25,7 +27,7 @@ LIBRARY_PARTS = {"workspace": CUBLAS_PART, "communication": "communicators", "he
 
 
 def estimate(
-    tape: Tape,
+    tape: Tape | Folded,
     *,
     parameters: int,
     trainable_parameters: int,
@@ -41,6 +43,7 @@ def estimate(
     calibration: Calibration | None = None,
     process_groups: Sequence[ProcessGroup] = (),
     host_bytes: int = 0,
+    loading_bytes: int = 0,
     engine_share: float = 0.0,
     version: str = "",
     library: bool = False,
@@ -61,6 +64,8 @@ def estimate(
     ``engine_share`` of the whole card is an inference engine's, which generates beside the training (vLLM takes its
     ``gpu_memory_utilization`` at start, weights and cache together).
 
+    ``loading_bytes``: live at once before the first step, and given back to the driver by then.
+
     ``library``: the step is a library's, of whichever release: each interval is at least what one recipe was measured
     apart (``overhead.library_spread``). ``version``: the framework's release, where the config states it.
 
@@ -70,8 +75,15 @@ def estimate(
     the reserved peak less those live bytes. Both peaks need not fall together, but the allocator cannot have
     handed out more than it holds, so fragmentation is never negative.
     """
-    peak = find_peak(tape)
-    live = break_down(tape, peak.event) if detailed else ()
+    peak: Peak | FoldedPeak
+    if isinstance(tape, Folded):
+        from memlint.tape import folded
+
+        peak = folded.find_peak(tape)
+        live = folded.break_down(tape, peak) if detailed else ()
+    else:
+        peak = find_peak(tape)
+        live = break_down(tape, peak.event) if detailed else ()
     allocated = peak.peak_bytes
     notes = list(assumptions)
     unfused = 0  # what is reserved beyond where the compiler fuses nothing
@@ -83,10 +95,10 @@ def estimate(
             reason = "XLA keeps what it cannot fuse: the high end of the interval is without any fusion"
             notes.append(("compiler", "XLA", reason))
     else:
-        replay = simulate(tape, allocator_conf, events=_events(tape))
+        replay = _simulated(tape, allocator_conf)
         reserved, allocated_high = replay.reserved_peak_bytes, replay.allocated_peak_bytes
         if upper is not None:
-            whole = simulate(upper, allocator_conf, events=_events(upper))
+            whole = _simulated(upper, allocator_conf)
             allocated_high = max(allocated_high, whole.allocated_peak_bytes)
             unfused = max(0, whole.reserved_peak_bytes - reserved)
             reason = "what TorchInductor fuses is never in memory: the high end of the interval is without any fusion"
@@ -105,6 +117,15 @@ def estimate(
         engine_bytes = 0 if gpu is None else int(engine_share * gpu.usable_bytes)
         reason = "of the whole card, taken at start" + (", which is not named here" if gpu is None else "")
         notes.append(("inference_engine", f"{engine_share:.0%}", reason))
+    if gpu is not None and tape.streams and framework != JAX:
+        fixed = overhead.context_bytes + overhead.workspace_bytes + overhead.communication_bytes + engine_bytes
+        room = gpu.usable_bytes - fixed
+        # What is live at once has to fit.
+        full = reserved if allocated > room else _on_a_full_card(tape, allocator_conf, reserved, room)
+        if full < reserved:
+            reserved = full
+            reason = "on a full card the allocator gives back what streams keep free, before it fails"
+            notes.append(("reserved memory", "the whole card", reason))
     added = {
         "helper_models": engine_bytes,
         "fragmentation": reserved - allocated,
@@ -112,7 +133,6 @@ def estimate(
         "workspace": overhead.workspace_bytes,
         "communication": overhead.communication_bytes,
     }
-    components = _with_overhead(live, added) if detailed else ()
     slack_low = slack_high = slack_allocated = 0
     if library and detailed:
         share = library_spread()
@@ -122,8 +142,18 @@ def estimate(
         slack_low = max(0, slack_high - (reserved - allocated))  # a perfect packing is below reserved as it is
         reason = "releases and cards differ by as much in all but the states; what no config states"
         notes.append(("library_releases", f"{share:.0%}", reason))
-    device = reserved + overhead.context_bytes + overhead.workspace_bytes + overhead.communication_bytes + engine_bytes
+    allocated_interval = Interval(allocated - slack_allocated, max(allocated_high, allocated + slack_allocated))
     reserved_interval = Interval(allocated - slack_low, reserved + max(unfused, slack_high))
+    if loading_bytes:  # less than this it cannot be
+        allocated_interval = Interval(*[max(loading_bytes, end) for end in allocated_interval])
+        reserved_interval = Interval(*[max(loading_bytes, end) for end in reserved_interval])
+    if loading_bytes > reserved:  # no step takes as much
+        reserved = allocated = loading_bytes
+        peak = peak._replace(phase=SETUP, phases={**peak.phases, SETUP: loading_bytes})
+        live = _while_loading(live, loading_bytes) if detailed else ()
+        added["fragmentation"] = 0
+    components = _with_overhead(live, added) if detailed else ()
+    device = reserved + overhead.context_bytes + overhead.workspace_bytes + overhead.communication_bytes + engine_bytes
     low = reserved_interval.low_bytes + overhead.context_interval.low_bytes + overhead.workspace_interval.low_bytes
     high = reserved_interval.high_bytes + overhead.context_interval.high_bytes + overhead.workspace_interval.high_bytes
     high += overhead.communication_interval.high_bytes + engine_bytes
@@ -140,13 +170,13 @@ def estimate(
         peak.phase,
         phases,
         components,
-        Interval(allocated - slack_allocated, max(allocated_high, allocated + slack_allocated)),
+        allocated_interval,
         reserved_interval,
         Interval(low, high),
         tuple(notes),
         tape.probabilities_kept_bytes,
         tape.probabilities_avoided_bytes,
-        tuple(tape.parameter_counts),
+        () if isinstance(tape, Folded) else tuple(tape.parameter_counts),
         host_bytes,
     )
     if calibration is not None:
@@ -162,7 +192,59 @@ def _events(tape: Tape) -> list[int] | None:
     return from_the_start(tape)
 
 
-_REPORTED = ("forward", "backward", "optimizer_step", "evaluation")
+def allocated_peak(tape: Tape | Folded) -> int:
+    """Most bytes live at once."""
+    if isinstance(tape, Folded):
+        from memlint.tape import folded
+
+        return folded.find_peak(tape).peak_bytes
+    return find_peak(tape).peak_bytes
+
+
+def first_pass(tape: Tape | Folded) -> int:
+    """:func:`memlint.tape.phases.first_pass_bytes`."""
+    if isinstance(tape, Folded):
+        from memlint.tape import folded
+
+        return folded.first_pass_bytes(tape)
+    return first_pass_bytes(tape)
+
+
+def packed(tape: Tape | Folded) -> int:
+    """:func:`memlint.tape.phases.packed_bytes`."""
+    if isinstance(tape, Folded):
+        from memlint.tape import folded
+
+        return folded.packed_bytes(tape)
+    return packed_bytes(tape)
+
+
+def _simulated(tape: Tape | Folded, conf: AllocatorConf) -> AllocatorResult:
+    if isinstance(tape, Folded):
+        from memlint.tape.folded import simulate_folded
+
+        return simulate_folded(tape, conf)
+    return simulate(tape, conf, events=_events(tape))
+
+
+def _on_a_full_card(tape: Tape | Folded, conf: AllocatorConf, reserved: int, room: int) -> int:
+    """Reserved bytes where the driver can give ``room`` bytes in all; as without end if that is not enough."""
+    if reserved <= room or room <= 0:
+        return reserved
+    if isinstance(tape, Folded):
+        tape = tape.unfold()
+    replay = simulate(tape, conf, room, _events(tape))
+    return reserved if replay.oom_index is not None else replay.reserved_peak_bytes
+
+
+def _while_loading(live: tuple[Component, ...], loading_bytes: int) -> tuple[Component, ...]:
+    """Whole parameters, and the buffers that stay."""
+    kept = tuple(component for component in live if component.name == "buffers")
+    size = loading_bytes - sum(component.size_bytes for component in kept)
+    return (Component("parameters", size, (Part("before they are sharded", size),)), *kept)
+
+
+_REPORTED = ("generation", "forward", "backward", "optimizer_step", "evaluation")
 
 
 def _with_overhead(live: tuple[Component, ...], added: dict[str, int]) -> tuple[Component, ...]:

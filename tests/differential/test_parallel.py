@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from memlint.dialects.spec import Fact, TrainingSpec
-from memlint.measure import trace
+from memlint.measure import distributed, trace
 from memlint.meta import functional as F
 from memlint.meta import replay
 from memlint.meta.checkpoint import checkpoint
@@ -18,6 +18,7 @@ from memlint.meta.tape import Tape
 from memlint.meta.tensor import DTYPES, Tensor, default_dtype, empty, float32, int64
 from memlint.models.step import record_step
 from memlint.models.system import System
+from memlint.tape.allocator import simulate
 from tests.measure.training_runs import plain_request
 
 LAYERS, WIDTH, INNER, ROWS, WORDS = 5, 96, 200, 24, 130
@@ -202,6 +203,71 @@ def test_one_rank_holds_to_the_byte_what_pytorch_makes_it_hold(facts: dict[str, 
     assert ours.saved_bytes + 4 == truth.saved_bytes  # the trace counts the loss among what autograd holds
 
 
+def beside(tape: Tape) -> list[tuple[int, int]]:
+    """(stream, bytes, negative for a free) of each event of the step in another stream than the default one."""
+    streams, sizes = tape.streams, tape.sizes
+    begin = next(at for at, name in tape.marks if name == "forward")
+    return [
+        (streams[storage], sizes[storage] if event >= 0 else -sizes[storage])
+        for event in tape.events[begin:]
+        if (storage := event if event >= 0 else ~event) in streams
+    ]
+
+
+SHARDED = {name: facts for name, facts in RUNS.items() if facts.get("parallelism.strategy") == "fsdp2"}
+
+
+@pytest.mark.parametrize("facts", SHARDED.values(), ids=SHARDED)
+def test_what_pytorch_allocates_in_streams_of_its_own(facts: dict[str, Any], tmp_path: Path) -> None:
+    """On the host FSDP2 enters the streams of ``torch.cpu``, in the same places. They are numbered as they are met."""
+    truth, ours = in_torch(tmp_path, facts), in_meta(facts)
+    assert beside(ours) == beside(truth)
+    assert set(truth.streams.values()) == ({1, 2, 3} if "parallelism.shard" in facts else {1, 2})
+    assert ours.states_late
+    assert truth.states_late
+    assert simulate(ours).reserved_peak_bytes == simulate(truth).reserved_peak_bytes
+
+
+@pytest.mark.parametrize("checkpointing", ["none", "full"])
+def test_embedding_and_head_as_units(checkpointing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As torchtitan has it: the last norm and the head are one unit of two modules, which stays gathered."""
+    from torch.distributed import fsdp
+
+    plain, units_of = fsdp.fully_shard, distributed.units_of
+
+    def ends(model: Any, wrap: Any) -> list[tuple[str, Any]]:
+        inner = units_of(model, wrap)
+        return [("embedding", model.embedding), *inner, ("head", [model.norm, model.head])]
+
+    def resharding(module: Any, **options: Any) -> Any:
+        if isinstance(module, list):
+            options["reshard_after_forward"] = False
+        return plain(module, **options)
+
+    monkeypatch.setattr(distributed, "units_of", ends)
+    monkeypatch.setattr(fsdp, "fully_shard", resharding)
+    facts = {**FSDP2, **HALF, "parallelism.reduce_dtype": "float32", "checkpointing": checkpointing}
+    truth = in_torch(tmp_path, facts)
+    monkeypatch.setattr(Model, "embed_tokens", property(lambda model: model.embedding), raising=False)
+    monkeypatch.setattr(Model, "lm_head", property(lambda model: model.head), raising=False)
+    ours = in_meta({**facts, "parallelism.wrap_ends": True})
+    assert beside(ours) == beside(truth)
+    bias = INNER * 2 if checkpointing == "full" else 0
+    found, expected = most(ours), most(truth)
+    assert 0 <= found["backward"] - expected["backward"] <= bias
+    assert {name: found[name] for name in ("forward", "optimizer_step")} == {
+        name: expected[name] for name in ("forward", "optimizer_step")
+    }
+
+
+@pytest.mark.parametrize("facts", [RUNS["one device"], DDP], ids=["one device", "DDP"])
+def test_elsewhere_there_is_one_stream(facts: dict[str, Any], tmp_path: Path) -> None:
+    truth, ours = in_torch(tmp_path, facts), in_meta(facts)
+    assert truth.streams == ours.streams == {}
+    assert not truth.states_late
+    assert not ours.states_late
+
+
 @pytest.mark.parametrize("facts", RUNS.values(), ids=RUNS)
 def test_templates_change_nothing(facts: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     replay.forget()
@@ -210,3 +276,4 @@ def test_templates_change_nothing(facts: dict[str, Any], monkeypatch: pytest.Mon
     plain = in_meta(facts)
     assert first.events == second.events == plain.events
     assert first.sizes == second.sizes == plain.sizes
+    assert first.streams == second.streams == plain.streams

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch._subclasses import FakeTensorMode
 
+from memlint.measure.cuda_semantics import CudaSemantics
 from memlint.measure.tracker import SavedTensors, StorageTracker, saved_bytes
 from memlint.meta.tape import Label
 
@@ -265,3 +267,38 @@ def test_saved_host_memory_does_not_count_where_a_tracker_tells() -> None:
         assert size == 0
         assert saved_bytes(lambda: x.sin())[1] == KB
         del result
+
+
+class Packed(torch.Tensor):
+    """A weight of which a byte per entry is there, and made in float32 for each product."""
+
+    packed: torch.Tensor
+
+    @staticmethod
+    def __new__(cls, packed: torch.Tensor) -> Packed:
+        made = torch.Tensor._make_wrapper_subclass(cls, packed.shape, dtype=torch.float32)
+        made.packed = packed
+        return made
+
+    def __tensor_flatten__(self) -> Any:
+        return ["packed"], None
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.detach.default:
+            return cls(args[0].packed)
+        return func(*(x.packed.float() if isinstance(x, cls) else x for x in args), **(kwargs or {}))
+
+
+@pytest.mark.parametrize("semantics", [False, True], ids=["by itself", "with CUDA's semantics"])
+def test_of_a_wrapped_tensor_what_it_wraps_is_booked_and_what_its_operators_make(semantics: bool) -> None:
+    tracker = StorageTracker(1)
+    with FakeTensorMode(), tracker, CudaSemantics(tracker) if semantics else nullcontext():
+        weight = torch.nn.Parameter(Packed(torch.zeros(64, 32, dtype=torch.int8)), requires_grad=False)
+        assert tracker.live_bytes == 64 * 32
+        x = torch.zeros(8, 64)
+        tracker.reset_peak()
+        out = x @ weight
+        assert tracker.peak_bytes == (64 + 4 * 64) * 32 + 4 * 8 * (64 + 32)
+        assert tracker.live_bytes == 64 * 32 + 4 * 8 * (64 + 32)
+    del out

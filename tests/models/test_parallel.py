@@ -339,10 +339,11 @@ def test_ranks_that_share_a_sequence_share_states_as_well(kind: str) -> None:
 
 def test_a_ring_holds_the_keys_and_values_of_all_ranks() -> None:
     tape = made({**HALF, "parallelism.context": 2, "device_count": 2}).tape
-    keys_and_values = 2 * ROWS * LENGTH * WIDTH // 2 * 2  # of all tokens, half as many heads, 16 bits
-    result = ROWS * LENGTH // 2 * WIDTH * 4
-    # Forward and backward of every layer.
-    assert sorted(storages(tape, "communication", "ring")) == sorted([keys_and_values, result] * 2 * LAYERS)
+    sent = 2 * ROWS * LENGTH // 2 * WIDTH // 2 * 2  # half as many heads, 16 bits
+    queries, pairs = ROWS * LENGTH // 2 * WIDTH * 4, 2 * sent  # in fp32
+    forward = [2 * sent, queries, queries // 2, queries // 2, queries]
+    backward = [2 * sent, queries, queries // 2, queries, pairs, pairs, pairs, sent]
+    assert sorted(storages(tape, "communication", "ring")) == sorted([*forward, *backward] * LAYERS)
 
 
 def test_pipeline_stages_have_a_share_of_the_layers() -> None:

@@ -4,8 +4,9 @@
 
 ``--torch`` is the ``torch`` folder of an unpacked CUDA wheel (its ``lib/libc10_cuda.so`` and its headers), ``--cuda`` a
 CUDA toolkit of the wheel's version (its headers). The allocator runs unchanged; only the runtime and driver calls
-under it are replaced, by a shim that hands out addresses and keeps count of a byte budget. The result is
-``tests/tape/fixtures/real_allocator.json``: traces event by event, and which settings torch accepts.
+under it are replaced, by a shim that hands out addresses and keeps count of a byte budget. The results are
+``tests/tape/fixtures/real_allocator.json``, traces event by event, and which settings torch accepts, and
+``real_streams.json``, traces of several streams.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 FIXTURE = HERE.parent / "fixtures" / "real_allocator.json"
+STREAMS_FIXTURE = HERE.parent / "fixtures" / "real_streams.json"
 MiB = 2**20
 
 CONFS = (
@@ -105,15 +107,22 @@ def build(folder: Path, torch: Path, cuda: Path) -> None:
         subprocess.run([str(word) for word in command], check=True)
 
 
-def replay(folder: Path, conf: str, capacity: int, events: list[int]) -> tuple[list[str], str]:
+def replay(
+    folder: Path, conf: str, capacity: int, events: list[int], streams: list[int] | None = None
+) -> tuple[list[str], str]:
+    """``streams``: by allocation; 0 is the default one."""
     variables = {**os.environ, "LD_LIBRARY_PATH": str(folder), "PYTORCH_ALLOC_CONF": conf}
-    words = " ".join(map(str, (capacity, *events)))
+    of = iter(streams or ())
+    named = [f"{event}@{stream}" if event >= 0 and (stream := next(of, 0)) else str(event) for event in events]
+    words = " ".join((str(capacity), *named))
     run = subprocess.run([folder / "replay"], input=words, env=variables, capture_output=True, text=True)
     return run.stdout.splitlines(), run.stderr
 
 
-def trace(folder: Path, conf: str, capacity: int, events: list[int]) -> dict[str, object]:
-    lines, _ = replay(folder, conf, capacity, events)
+def trace(
+    folder: Path, conf: str, capacity: int, events: list[int], streams: list[int] | None = None
+) -> dict[str, object]:
+    lines, _ = replay(folder, conf, capacity, events, streams)
     served = [line.split() for line in lines]
     oom = next((index for index, words in enumerate(served) if len(words) > 4), None)
     served = served[:oom]
@@ -125,6 +134,7 @@ def trace(folder: Path, conf: str, capacity: int, events: list[int]) -> dict[str
         "reserved": [int(words[1]) for words in served],
         "peaks": [int(served[-1][2]), int(served[-1][3])] if served else [0, 0],
         "oom": oom,
+        **({} if streams is None else {"streams": streams}),
     }
 
 
@@ -142,6 +152,13 @@ def main() -> None:
             largest = rng.choice((30 * MiB, 100 * MiB, 400 * MiB))
             capacity = rng.choice((2**40, rng.randint(largest, 4 * largest), rng.randint(largest, 4 * largest)))
             traces.append(trace(folder, conf, capacity, random_events(rng, rng.randint(60, 160), largest)))
+        several = []
+        for conf in CONFS * 2:
+            largest = rng.choice((30 * MiB, 100 * MiB, 400 * MiB))
+            capacity = rng.choice((2**40, rng.randint(2 * largest, 6 * largest), rng.randint(2 * largest, 6 * largest)))
+            events = random_events(rng, rng.randint(60, 160), largest)
+            streams = [rng.choice((0, 0, 1, 2)) for event in events if event >= 0]
+            several.append(trace(folder, conf, capacity, events, streams))
         settings = []
         for text in SETTINGS:
             lines, errors = replay(folder, text, 2**30, [512])
@@ -155,6 +172,9 @@ def main() -> None:
         f'{{"torch": "{version["__version__"]}",\n"traces": [\n{rows}\n],\n"settings": [\n{accepted}\n]}}\n'
     )
     print(f"{len(traces)} traces, {len(settings)} settings -> {FIXTURE}")
+    rows = ",\n".join(json.dumps(row, separators=(",", ":")) for row in several)
+    STREAMS_FIXTURE.write_text(f'{{"torch": "{version["__version__"]}",\n"traces": [\n{rows}\n]}}\n')
+    print(f"{len(several)} traces of several streams -> {STREAMS_FIXTURE}")
 
 
 if __name__ == "__main__":

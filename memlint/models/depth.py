@@ -1,0 +1,96 @@
+"""Deep models of equal layers: two shallow recordings in place of a long one (:mod:`memlint.meta.fold`).
+
+The recordings are of the first and last layers of the model, with what depends on all layers as they are: the sizes of
+shards and states. This is exact, not an approximation, where every layer between them does what its neighbours do:
+where the layers are equal, and nothing that a run decides reaches further than the layers that are recorded. What may
+not be so (:func:`_reach`, ``equal_layers`` of the model) is recorded in full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from memlint.dialects.spec import TrainingSpec
+from memlint.meta.fold import fold
+from memlint.meta.tensor import Tensor
+from memlint.models import Recording, parallel
+from memlint.models.system import System
+
+# (layers that are recorded, layers that the model has): set here, read where the model is built.
+RECORDED_LAYERS = "recorded_layers"
+
+# Layers at either end may differ from those between them; three turns of a loop show that it is one.
+SHORT = 4
+UNKNOWN = 1_000_000
+# The recordings cost as much as their layers together, and finding the loops.
+WORTHWHILE = 24
+
+
+def record(record_step: Callable[[TrainingSpec], Recording], spec: TrainingSpec, layers: int) -> Recording | None:
+    """The recording of a run of ``layers`` equal layers; None where it has to be recorded in full."""
+    if layers < WORTHWHILE:
+        return None
+    short = SHORT + _reach(spec, _elements(spec))
+    if layers < 3 * short:
+        return None
+    one = record_step(spec.with_facts(**{RECORDED_LAYERS: (short, layers)}))
+    two = record_step(spec.with_facts(**{RECORDED_LAYERS: (short + 1, layers)}))
+    in_layer = two.parameters - one.parameters
+    if SHORT + _reach(spec, in_layer) > short:
+        return None
+    more = layers - short
+    found = fold(one.tape, two.tape, more)
+    if found is None or one.loading_bytes or two.loading_bytes:
+        return None
+    return one._replace(
+        parameters=one.parameters + more * in_layer,
+        trainable_parameters=one.trainable_parameters + more * (two.trainable_parameters - one.trainable_parameters),
+        host_bytes=one.host_bytes + more * (two.host_bytes - one.host_bytes),
+        loading_bytes=one.loading_bytes + more * (two.loading_bytes - one.loading_bytes),
+        folded=found,
+    )
+
+
+def as_deep(spec: TrainingSpec, system: System, updated: list[Tensor]) -> list[Tensor]:
+    """The parameters that train, those of a layer in the middle as often as the whole model has such layers: where
+    states are cut out of all parameters together."""
+    depth = spec.get(RECORDED_LAYERS)
+    if depth is None or spec.get("parallelism.strategy") != "zero":
+        return updated
+    recorded, layers = depth
+    model: Any = system.model
+    own = {id(parameter) for parameter in model.layers[recorded // 2].parameters()}
+    more: int = layers - recorded
+    return updated + [parameter for parameter in updated if id(parameter) in own] * more
+
+
+def _reach(spec: TrainingSpec, elements: int) -> int:
+    """Layers beyond the next one that what happens at a layer may depend on, of ``elements`` parameters each.
+
+    ZeRO 3 fetches layers ahead while they fit its bucket, and does not let go of the last ones, which are used again
+    within its reuse distance (:class:`memlint.models.parallel.ZeroParameters`). What is fetched and not used adds up
+    from layer to layer until as much is alive as may be.
+    """
+    if spec.get("parallelism.strategy") != "zero" or spec.get("parallelism.zero_stage") != 3:
+        return 0
+    persistent = parallel._stated(spec, "parallelism.persistence_elements", parallel.PERSISTENCE)
+    if elements < 64 * persistent:
+        return UNKNOWN  # how much of a layer is gathered at all
+    gathered = elements // 2
+    ahead = parallel._stated(spec, "parallelism.prefetch_bucket_elements", parallel.PREFETCH_BUCKET)
+    behind = parallel._stated(spec, "parallelism.reuse_distance_elements", parallel.REUSE_DISTANCE)
+    alive = parallel._stated(spec, "parallelism.live_parameter_elements", parallel.LIVE_PARAMETERS)
+    ahead = min(ahead, alive)
+    unused = -(-alive // ahead) if ahead > 0 else 0
+    reach: int = 2 * (ahead // gathered) + -(-behind // (2 * gathered)) + unused
+    return reach
+
+
+def _elements(spec: TrainingSpec) -> int:
+    """About as many parameters as a layer has."""
+    config = spec.get("hyperparameters.config") or {}
+    width, inner = config.get("hidden_size"), config.get("intermediate_size")
+    if not isinstance(width, int) or not isinstance(inner, int):
+        return 0
+    return width * (2 * width + 3 * inner)

@@ -1,0 +1,91 @@
+"""FSDP1's streams beside PyTorch's own wrapper, traced around a fake process group on the host."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from memlint.measure import distributed
+from memlint.meta.tape import Tape
+from tests.differential.test_parallel import FSDP2, HALF, in_meta, in_torch, most
+
+RUNS: dict[str, dict[str, Any]] = {
+    "in fp32": FSDP2,
+    "over three ranks, which divide nothing": {**FSDP2, "device_count": 3},
+    "in bf16": {**FSDP2, **HALF},
+    "in bf16, reduced in fp32": {**FSDP2, **HALF, "parallelism.reduce_dtype": "float32"},
+    "gathered weights stay": {**FSDP2, **HALF, "parallelism.reshard_after_forward": False},
+    "one unit": {**FSDP2, **HALF, "parallelism.wrap": "none"},
+    "recomputed layers": {**FSDP2, **HALF, "checkpointing": "full"},
+    "recomputed layers in fp32": {**FSDP2, "checkpointing": "full"},
+    "two micro batches": {**FSDP2, **HALF, "gradient_accumulation_steps": 2},
+    "hybrid": {**FSDP2, **HALF, "device_count": 8, "parallelism.shard": 4},
+}
+
+
+@pytest.fixture
+def fsdp1(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a trace wraps a model with FSDP2, it is wrapped with FSDP1."""
+
+    def wrapped(sharding: distributed.Sharding, mesh: Any, model: Any, loss: Any, tracker: Any) -> distributed.Parallel:
+        from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision, ShardingStrategy
+        from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+
+        dtype = sharding.parameter_dtype
+        whole = FullyShardedDataParallel(
+            model,
+            device_mesh=mesh,
+            device_id=torch.device("cpu"),
+            auto_wrap_policy=ModuleWrapPolicy({type(unit) for _, unit in distributed.units_of(model, sharding.wrap)}),
+            sharding_strategy=(
+                ShardingStrategy.HYBRID_SHARD
+                if sharding.shard != sharding.ranks
+                else ShardingStrategy.FULL_SHARD
+                if sharding.reshard_after_forward
+                else ShardingStrategy.SHARD_GRAD_OP
+            ),
+            mixed_precision=MixedPrecision(
+                param_dtype=dtype, reduce_dtype=sharding.reduce_dtype or dtype, cast_root_forward_inputs=True
+            )
+            if dtype is not None
+            else None,
+            use_orig_params=True,
+        )
+        return distributed.Parallel(lambda _, batch: whole(batch), lambda: iter(()), lambda: None, lambda: None)
+
+    monkeypatch.setattr(distributed, "_fsdp2", wrapped)
+    # It compares addresses, which fake tensors do not have.
+    monkeypatch.setenv("FSDP_SKIP_WRITEBACK_CHECK", "1")
+
+
+def beside(tape: Tape) -> list[tuple[int, int]]:
+    """(stream, bytes, negative for a free) of each event of the step outside of the default stream, which begins with
+    an allocation: PyTorch lets go of the gradients of the step before when the next one begins. Streams are numbered as
+    they are met; what lives on at the end is the next step's to free."""
+    begin = next(at for at, name in tape.marks if name == "forward")
+    numbers: dict[int, int] = {}
+    found: list[tuple[int, int]] = []
+    for event in tape.events[begin:]:
+        storage = event if event >= 0 else ~event
+        if storage in tape.streams and (found or event >= 0):
+            stream = numbers.setdefault(tape.streams[storage], len(numbers))
+            found.append((stream, tape.sizes[storage] if event >= 0 else -tape.sizes[storage]))
+    while found[-1][1] < 0 and len(numbers) == found[-1][0] + 1:
+        found.pop()
+    return found
+
+
+@pytest.mark.usefixtures("fsdp1")
+@pytest.mark.parametrize("facts", RUNS.values(), ids=RUNS)
+def test_what_pytorch_allocates_in_streams_of_its_own(facts: dict[str, Any], tmp_path: Path) -> None:
+    truth, ours = in_torch(tmp_path, facts), in_meta({**facts, "parallelism.strategy": "fsdp1"})
+    found = beside(ours)
+    assert found == beside(truth)
+    assert {stream for stream, _ in found} == set(range(len(set(ours.streams.values()))))
+    assert ours.states_late
+    peaks, expected = most(ours), most(truth)
+    padding = 8 * facts["device_count"]  # flat parameters are aligned to 16 bytes each, ours only as a whole
+    assert abs(peaks["backward"] - expected["backward"]) <= padding

@@ -1,0 +1,71 @@
+"""Slips of the keyboard: what no run could be is said to be so, at once."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from memlint.dialects import registry
+from memlint.documents.load import load
+from memlint.meta.tape import Label, Tape
+from memlint.models import UnknownModel, record
+from memlint.models.language.hyperparameters import MOST_LAYERS, hyperparameters
+from memlint.tape.allocator import simulate
+from memlint.tape.allocator_conf import AllocatorConf
+
+LLAMA = {
+    "model_type": "llama", "vocab_size": 100, "hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 128,
+}  # fmt: skip
+
+
+def test_layers_are_counted_before_they_are_built() -> None:
+    assert hyperparameters({**LLAMA, "num_hidden_layers": MOST_LAYERS}).layers == MOST_LAYERS
+    with pytest.raises(UnknownModel, match="a model of 987,654,321 layers is not built"):
+        hyperparameters({**LLAMA, "num_hidden_layers": 987_654_321})
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        pytest.param(
+            "a.py",
+            "n_layer = 99999999999\nn_head = 2\nn_embd = 64\nbatch_size = 1\nblock_size = 8\n",
+            "99,999,999,999 layers",
+            id="layers",
+        ),
+        pytest.param(
+            "a.py",
+            "n_layer = 2\nn_head = 2\nn_embd = 64\nbatch_size = 99999999999\nblock_size = 8\n",
+            "99,999,999,999 x 8 tokens at once",
+            id="samples",
+        ),
+        pytest.param(
+            "a.py",
+            "n_layer = 2\nn_head = 2\nn_embd = 64\nbatch_size = 1\nblock_size = 99999999999\n",
+            "1 x 99,999,999,999 tokens at once",
+            id="tokens",
+        ),
+        pytest.param(
+            "a.sh",
+            "torchrun pretrain_gpt.py --num-layers 99999999999 --hidden-size 64 "
+            "--num-attention-heads 2 --micro-batch-size 1 --seq-length 8 --vocab-size 100\n",
+            "99,999,999,999 layers",
+            id="Megatron's",
+        ),
+    ],
+)
+def test_what_no_run_could_be_is_not_built(name: str, text: str, reason: str) -> None:
+    begin = time.perf_counter()
+    (spec,) = registry.specs(load(name, text))
+    with pytest.raises(UnknownModel) as raised:
+        record(spec)
+    assert reason in str(raised.value)
+    assert time.perf_counter() - begin < 2
+
+
+def test_sizes_beyond_any_card_are_added_up_all_the_same() -> None:
+    tape = Tape()
+    for _ in range(3):
+        tape.allocate(1 << 62, Label("activations", ""))
+    assert simulate(tape, AllocatorConf()).allocated_peak_bytes >= 3 << 62

@@ -1,0 +1,94 @@
+"""A tape in pieces has the peaks, the parts and the reserved bytes of the whole tape."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from memlint.meta.fold import Folded, fold
+from memlint.meta.tape import Tape
+from memlint.tape import folded as pieces
+from memlint.tape import phases
+from memlint.tape.allocator import AllocatorResult, simulate
+from memlint.tape.allocator_conf import DEFAULT, AllocatorConf, parse_conf
+from memlint.tape.breakdown import break_down
+from tests.meta.test_fold import RUNS
+from tests.tape.layered import MIB, Run
+
+
+def folded(run: Run, layers: int) -> Folded:
+    found = fold(run.tape(5), run.tape(6), layers - 5)
+    assert found is not None
+    return found
+
+
+def same_as_whole(run: Run, tape: Folded, layers: int, conf: AllocatorConf = DEFAULT) -> None:
+    whole = run.tape(layers)
+    peak, expected = pieces.find_peak(tape), phases.find_peak(whole)
+    assert (peak.peak_bytes, peak.phase, peak.phases) == (expected.peak_bytes, expected.phase, expected.phases)
+    assert pieces.break_down(tape, peak) == break_down(whole, expected.event)
+    assert pieces.packed_bytes(tape) == phases.packed_bytes(whole)
+    assert ordered(pieces.simulate_folded(tape, conf)) == ordered(simulate(whole, conf))
+
+
+def ordered(result: AllocatorResult) -> AllocatorResult:
+    return result._replace(segments=tuple(sorted(result.segments)))
+
+
+@settings(max_examples=120, deadline=None)
+@given(RUNS, st.integers(8, 40))
+def test_figures_are_those_of_the_whole_tape(run: Run, layers: int) -> None:
+    tape = fold(run.tape(5), run.tape(6), layers - 5)
+    if tape is not None:
+        same_as_whole(run, tape, layers)
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        pytest.param(Run(between=16 * MIB, kept=(16 * MIB,)), id="what is kept takes segments of its own"),
+        pytest.param(Run(between=3 * MIB, kept=(3 * MIB, MIB // 2)), id="what is kept shares segments"),
+        pytest.param(
+            Run(passing=(40 * MIB, 7 * MIB, 40 * MIB, 3 * MIB), micro_batches=2), id="large and small ones pass"
+        ),
+        pytest.param(Run(fetched=24 * MIB, micro_batches=2), id="layers are fetched on a stream of their own"),
+        pytest.param(Run(between=400, kept=(100,), passing=(512, 70_000)), id="small blocks"),
+    ],
+)
+@pytest.mark.parametrize(
+    "conf",
+    ["", "roundup_power2_divisions:4", "expandable_segments:True", "max_split_size_mb:32"],
+    ids=["the defaults", "sizes rounded up", "expandable segments", "large blocks are not split"],
+)
+def test_figures_hold_under_settings_of_the_allocator(run: Run, conf: str) -> None:
+    same_as_whole(run, folded(run, 30), 30, parse_conf(conf) if conf else DEFAULT)
+
+
+def test_a_turn_like_an_earlier_one_is_not_gone_through_again() -> None:
+    run = Run(between=16 * MIB, kept=(16 * MIB,), passing=(40 * MIB, 7 * MIB) * 6, gradients=False, micro_batches=2)
+    replay = pieces._Replay(DEFAULT)
+    result = replay.run(folded(run, 200))
+    assert result is not None
+    assert ordered(result) == ordered(simulate(run.tape(200)))
+    assert replay.skipped > 500  # of 800
+
+
+def test_packing_is_a_bound_for_all_settings() -> None:
+    run = Run(between=3 * MIB, kept=(3 * MIB, MIB // 2), fetched=24 * MIB)
+    whole = run.tape(30)
+    packed = phases.packed_bytes(whole)
+    assert packed > phases.find_peak(whole).peak_bytes  # two streams peak at different times
+    for conf in ("expandable_segments:True", "max_split_size_mb:32", "roundup_power2_divisions:4"):
+        assert simulate(whole, parse_conf(conf)).reserved_peak_bytes >= packed
+
+
+def test_the_first_pass_ends_where_the_second_micro_batch_begins() -> None:
+    run = Run(between=4 * MIB, micro_batches=2)
+    whole = run.tape(20)
+    second = [at for at, name in whole.marks if name == "forward"][1]
+    first = Tape()
+    first.sizes, first.labels, first.events = whole.sizes, whole.labels, whole.events[:second]
+    assert phases.first_pass_bytes(whole) == phases.find_peak(first).peak_bytes
+    assert pieces.first_pass_bytes(folded(run, 20)) == phases.first_pass_bytes(whole)
+    assert phases.first_pass_bytes(Run().tape(20)) == pieces.first_pass_bytes(folded(Run(), 20)) == 0

@@ -1,0 +1,80 @@
+"""What a model takes while it is loaded, beside what its steps take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from memlint.meta.tape import Label, Tape
+from memlint.models import language, record
+from memlint.models.step import record_step
+from memlint.tape.summary import estimate
+from tests.models.test_parallel import RANKS, ZERO, made, run, storages
+from tests.models.test_sharded_adapters import LINEAR, PACKED, STAGE3
+
+MIB = 1 << 20
+WHOLE = {**STAGE3, **PACKED, "parallelism.loaded_whole": True}
+
+
+def step(activations: int) -> Tape:
+    tape = Tape()
+    tape.mark("setup")
+    tape.allocate(4 * MIB, Label("parameters", "layer", "weight"))
+    tape.allocate(2 * MIB, Label("buffers", "layer", "scale"))
+    tape.mark("forward")
+    held = tape.allocate(activations, Label("activations", "layer", "x"))
+    tape.mark("backward")
+    tape.free(held)
+    return tape
+
+
+@pytest.mark.parametrize(
+    ("activations", "loading", "phase", "peak"),
+    [
+        pytest.param(8 * MIB, 0, "forward", 14 * MIB, id="nothing is known of how it was loaded"),
+        pytest.param(8 * MIB, 10 * MIB, "forward", 14 * MIB, id="a step takes more than loading"),
+        pytest.param(8 * MIB, 64 * MIB, "setup", 64 * MIB, id="loading takes more than a step"),
+    ],
+)
+def test_the_peak_is_that_of_loading_or_of_a_step(activations: int, loading: int, phase: str, peak: int) -> None:
+    found = estimate(step(activations), parameters=1, trainable_parameters=1, loading_bytes=loading)
+    assert (found.peak_phase, found.allocated_bytes) == (phase, peak)
+    assert found.phases[phase] == peak
+    assert found.reserved_bytes >= max(loading, found.allocated_bytes)
+    assert sum(component.size_bytes for component in found.components) == found.device_bytes
+    for interval, of in (
+        (found.allocated_interval, found.allocated_bytes),
+        (found.reserved_interval, found.reserved_bytes),
+        (found.device_interval, found.device_bytes),
+    ):
+        assert interval.low_bytes <= of <= interval.high_bytes
+    assert found.reserved_interval.low_bytes >= loading
+
+
+def test_while_it_is_loaded_there_are_whole_parameters_and_buffers() -> None:
+    found = estimate(step(8 * MIB), parameters=1, trainable_parameters=1, loading_bytes=64 * MIB)
+    sizes = {component.name: component.size_bytes for component in found.components}
+    assert (sizes["parameters"], sizes["buffers"]) == (62 * MIB, 2 * MIB)
+    assert "activations" not in sizes
+    assert "fragmentation" not in sizes
+
+
+def test_a_quantised_model_stands_whole_on_each_card_before_zero_3_shards_it() -> None:
+    recording = made(WHOLE)
+    packed = sum(count // 2 for count in LINEAR) * 4
+    scales = sum(storages(recording.tape, "buffers"))
+    stays = packed + scales + 2 * max(LINEAR)  # the largest weight in bfloat16 while it is packed
+    assert stays < recording.loading_bytes < stays + 1_500_000
+    assert made({**WHOLE, "device_count": 2 * RANKS}).loading_bytes == recording.loading_bytes
+    assert made({**STAGE3, **PACKED}).loading_bytes == 0
+
+
+@pytest.mark.parametrize("layers", [90, 97])
+def test_deep_models_are_as_if_each_layer_were_written_down(layers: int) -> None:
+    wide = {"hidden_size": 8192, "intermediate_size": 28672, "num_attention_heads": 64, "head_dim": 128}
+    config: dict[str, Any] = {**run()["hyperparameters.config"], **wide, "num_hidden_layers": layers}
+    whole = {"parallelism.zero_stage": 3, "parallelism.loaded_whole": True, "checkpointing": "full"}
+    spec = run(config, **{**ZERO, **whole})
+    deep = record(spec, named=False, folded=True)
+    assert deep.loading_bytes == record_step(language.build, spec).loading_bytes
