@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memlint.cli.main import main
+from memlint.cli.plain import main
 
 if __name__ == "__main__":
-    main(prog_name="memlint")
+    main()

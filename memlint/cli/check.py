@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from memlint.cli import checking
 from memlint.cli import options as shared
 from memlint.cli.probe import measurer, probe_options
 
 if TYPE_CHECKING:
     from memlint.check import Measure
-    from memlint.reports.report import Report
-    from memlint.settings import Resolver, Settings
-
-STDIN_NAME = "stdin.yaml"
 
 
 @click.command("check", short_help="Lint training configs.")
@@ -75,9 +70,6 @@ def command(
     Exit code 0: nothing at or above --fail-on. 1: findings. 2: a bad option or settings file, an unreadable file,
     or an internal error.
     """
-    from memlint.check import check_paths, check_text
-    from memlint.settings import SettingsError
-
     paths = paths or (".",)
     if "-" in paths and len(paths) > 1:
         raise click.UsageError("- (standard input) cannot be combined with other paths", ctx)
@@ -92,122 +84,4 @@ def command(
         measure = measurer("trace", options["quiet"])
     elif probe:
         measure = measurer("probe", options["quiet"], probe_timeout, device=probe_device)
-    try:
-        if paths == ("-",):
-            name = stdin_filename or STDIN_NAME
-            settings = resolver.for_path(name)
-            report = check_text(name, _stdin(), resolver, formulas=_formulas(settings), measure=measure)
-        else:
-            settings = resolver.for_path(_common(paths))
-            if settings.show_files:
-                _show_files(paths, resolver)
-                return
-            report = check_paths(paths, resolver, formulas=_formulas(settings), measure=measure)
-    except SettingsError as error:
-        raise shared.Stop(str(error)) from None
-    _tell(report, paths, settings)
-    emit(report, settings)
-    ctx.exit(report.exit_code(settings.fail_on, settings.exit_zero))
-
-
-def _common(paths: tuple[str, ...]) -> str:
-    """The deepest folder that holds all paths: its settings decide about the invocation (format, exit code)."""
-    absolute = [os.path.abspath(path) for path in paths]
-    folders = [path if os.path.isdir(path) else os.path.dirname(path) for path in absolute]
-    try:
-        return os.path.commonpath(folders)
-    except ValueError:  # different drives
-        return os.getcwd()
-
-
-def _formulas(settings: Settings) -> bool:
-    formats = [settings.output_format, *(entry.partition("=")[0] for entry in settings.report)]
-    return "json" in formats
-
-
-def _stdin() -> str:
-    data = sys.stdin.buffer.read()
-    try:
-        return str(data, "utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise shared.Stop(f"standard input is not UTF-8 text (byte {error.start})") from None
-
-
-def _show_files(paths: tuple[str, ...], resolver: Resolver) -> None:
-    from memlint.check import check_paths
-    from memlint.reports.text import clean
-
-    report = check_paths(paths, resolver, lint=False)
-    listed = dict.fromkeys(run.path for run in report.runs if run.family)
-    shared.out("".join(f"{clean(path)}\n" for path in listed))
-    for path, why in report.errors:
-        shared.note(f"memlint: error: {path}: {why}")
-    if report.crashed:
-        raise SystemExit(2)
-
-
-def _tell(report: Report, paths: tuple[str, ...], settings: Settings) -> None:
-    """What belongs to no run, to standard error."""
-    for path, why in report.errors:
-        shared.note(f"memlint: error: {path}: {why}")
-    if not settings.quiet:
-        for path, why in report.skipped:
-            shared.note(f"memlint: {path}: skipped, {why}")
-        if settings.verbose:
-            for path, why in report.unparsed:
-                shared.note(f"memlint: {path}: passed over, {why}")
-        elif report.unparsed:
-            files = "1 file" if len(report.unparsed) == 1 else f"{len(report.unparsed)} files"
-            shared.note(f"memlint: {files} could not be parsed, passed over (-v lists them)")
-    if not (report.runs or report.errors or report.skipped or settings.quiet):
-        shared.note(f"memlint: no training configs found in {', '.join(paths)}")
-
-
-def render(report: Report, name: str, color: bool, plain: bool, settings: Settings) -> str:
-    """The report in one format. ``plain``: for a file, so no colours and no terminal."""
-    if name == "json":
-        from memlint.reports import json
-
-        return json.render(report)
-    if name == "github":
-        from memlint.reports import github
-
-        return github.render(report)
-    style = shared.style("never" if plain else settings.color, settings.verbose, settings.quiet)
-    style = style._replace(color=color, unicode=style.unicode or plain, actions=style.actions and not plain)
-    if name == "concise":
-        from memlint.reports import concise
-
-        return concise.render(report, style)
-    from memlint.reports import full
-
-    return full.render(report, style) if report.runs else ""
-
-
-def emit(report: Report, settings: Settings) -> None:
-    """Write the report wherever the settings want it."""
-    color = not settings.output_file and shared.use_color(settings.color)
-    text = render(report, settings.output_format, color, bool(settings.output_file), settings)
-    machine = settings.output_format in ("json", "github")
-    if settings.statistics:
-        from memlint.reports.full import statistics
-
-        if machine or settings.output_file:
-            for line in statistics(report).splitlines():
-                shared.note(line)
-        else:
-            text += ("\n" if text else "") + statistics(report)
-    if settings.output_file:
-        shared.write_file(settings.output_file, text)
-    else:
-        shared.out(text, color)
-    for entry in settings.report:
-        name, _, path = entry.partition("=")
-        shared.write_file(path, render(report, name, False, True, settings))
-    if settings.output_format == "github":
-        from memlint.reports.github import write_summary
-
-        try:
-            write_summary(report)
-        except OSError as error:
-            raise shared.Stop(f"the job summary cannot be written: {error.strerror}") from None
+    ctx.exit(checking.run(paths, resolver, stdin_filename, measure))

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import gc
 from importlib import import_module
+from typing import Any
 
 import click
 
 from memlint import __version__
+from memlint.cli.output import Stop
+from memlint.cli.plain import GARBAGE_THRESHOLD
 
 # Command -> (attribute of memlint.cli.<module>, one line for --help).
 COMMANDS = {
@@ -22,7 +25,17 @@ COMMANDS = {
 }
 
 
+class _Ended(click.ClickException):
+    exit_code = 2
+
+
 class _Commands(click.Group):
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except Stop as error:
+            raise _Ended(str(error)) from None
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
@@ -54,6 +67,4 @@ class _Commands(click.Group):
 @click.version_option(__version__, "-V", "--version", prog_name="memlint", message="memlint %(version)s")
 def main() -> None:
     """Predict the peak GPU memory of training configs, and point at the lines that cause it."""
-    # Recordings make many objects that reference counting frees at once; looking for cycles among them at the
-    # default pace takes almost half of a recording's time.
-    gc.set_threshold(200_000)
+    gc.set_threshold(GARBAGE_THRESHOLD)

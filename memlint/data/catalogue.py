@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Callable
 from typing import Any
 
 from memlint.named_tuple import NamedTuple
@@ -63,6 +65,7 @@ _NOISE = frozenset(
 
 _cards: tuple[Gpu, ...] = ()
 _by_key: dict[str, list[Gpu]] = {}  # base name and aliases, without memory -> variants
+_parsed: dict[str, tuple[Gpu, int]] = {}
 _preferred: dict[str, Gpu] = {}  # aliases: the variant meant when no memory is given
 
 
@@ -77,6 +80,10 @@ def gpu(name: str) -> Gpu:
 
     Raises UnknownGpu, also where the name fits several variants and gives no memory (``a100``).
     """
+    return _gpu(name, _nearest)
+
+
+def _gpu(name: str, nearest: Callable[[str], tuple[str, ...]]) -> Gpu:
     _load()
     key, memory_gib = _key(name)
     variants = _by_key.get(key, [])
@@ -92,15 +99,20 @@ def gpu(name: str) -> Gpu:
         names = tuple(card.name for card in variants)
         raise UnknownGpu(name, names, f"there is no {name.strip()} with {memory_gib} GB")
     shown = repr(name.strip()) if name.strip() else "an empty name"
-    raise UnknownGpu(name, _nearest(key), f"{shown} is not in the catalogue of GPUs")
+    raise UnknownGpu(name, nearest(key), f"{shown} is not in the catalogue of GPUs")
 
 
 def parse_gpu(text: str) -> tuple[Gpu, int]:
     """A card and how many: ``h100-80gb``, ``h100-80gb x8``, ``rtx4090x2``, ``8x a100-80gb``. Raises UnknownGpu."""
-    try:
-        return gpu(text), 1
-    except UnknownGpu as error:
-        unknown = error
+    known = _parsed.get(text)
+    if known is None:
+        known = _parsed[text] = _parse_gpu(text)
+    return known
+
+
+def _parse_gpu(text: str) -> tuple[Gpu, int]:
+    with contextlib.suppress(UnknownGpu):
+        return _gpu(text, lambda key: ()), 1  # what it may have meant is looked for at the end
     words = text.strip().lower()
     head = words.rstrip("0123456789")
     count, head = words[len(head) :], head.rstrip()
@@ -110,7 +122,7 @@ def parse_gpu(text: str) -> tuple[Gpu, int]:
         count, rest = words[:digits], words[digits:].lstrip()
         name = rest[1:]
         if not (count and name and rest[0] in "x*"):
-            raise unknown
+            return gpu(text), 1
     found = gpu(name)
     if len(count) > len(str(MAX_COUNT)) or not 1 <= int(count) <= MAX_COUNT:
         raise UnknownGpu(text, (found.name,), f"{count} is not a number of GPUs")

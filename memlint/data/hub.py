@@ -44,7 +44,10 @@ def resolve(name: str, beside: str = "") -> Resolved | None:
         return Resolved(known.config, CATALOGUE)
     if not name or "\0" in name:
         return None
-    return _folder(name, beside) or _cached(name)
+    found = _folder(name, beside) or _cached(name)
+    if found is None and (copy := models.quantised(name)) is not None:
+        found = Resolved(copy.config, f"{CATALOGUE}: {copy.name}, quantised")
+    return found
 
 
 def unknown(name: str) -> str:

@@ -1,0 +1,71 @@
+"""What spares a rule a what-if: figures that are as good, and bounds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from memlint.check import allocated_bytes, estimate_spec, first_pass_bytes, packed_bytes
+from memlint.dialects import registry
+from memlint.dialects.spec import TrainingSpec
+from memlint.dialects.spelling import spell
+from memlint.documents.load import load
+from memlint.fixes import levers
+from memlint.models import record
+from memlint.plugin import Run
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+CONFIGS = ("uni3d_dp/uni3d+dp.yaml", "uni3d_dp/uni3d+dp_after.yaml", "language_models/lora_axolotl.yml")
+
+
+def spec_of(name: str) -> TrainingSpec:
+    return registry.specs(load(str(EXAMPLES / name)), ())[0]
+
+
+def run_of(spec: TrainingSpec, budget_bytes: int) -> Run:
+    return Run(
+        spec,
+        estimate_spec(spec),
+        budget_bytes,
+        lambda changed: estimate_spec(changed, detailed=False),
+        spell,
+        allocated=allocated_bytes,
+    )
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_what_is_allocated_needs_no_allocator(name: str) -> None:
+    spec = spec_of(name)
+    run = run_of(spec, 1 << 40)
+    changes = {"micro_batch_size": 1}
+    assert run.allocated_if(**changes) == estimate_spec(spec.with_facts(**changes)).allocated_bytes
+    known = run.what_if(**changes)
+    assert run.allocated_if(**changes) == known.allocated_bytes
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_no_setting_of_the_allocator_packs_more(name: str) -> None:
+    spec = spec_of(name)
+    estimate = estimate_spec(spec)
+    least = packed_bytes(record(spec), estimate, "")
+    assert estimate.allocated_bytes <= least <= estimate.reserved_bytes
+    for conf in ("expandable_segments:True", "max_split_size_mb:64", "roundup_power2_divisions:8"):
+        assert least <= estimate_spec(spec.with_facts(allocator_conf=conf)).reserved_bytes
+
+
+def test_one_micro_batch_takes_what_the_first_of_two_takes() -> None:
+    spec = spec_of("uni3d_dp/uni3d+dp.yaml").with_facts(gradient_accumulation_steps=2)
+    first = first_pass_bytes(record(spec))
+    assert 0 < first <= allocated_bytes(spec.with_facts(gradient_accumulation_steps=1))
+    assert first_pass_bytes(record(spec.with_facts(gradient_accumulation_steps=1))) == 0
+
+
+@pytest.mark.parametrize("budget_bytes", [1 << 30, 3 << 30, 6 << 30], ids=["1 GiB", "3 GiB", "6 GiB"])
+def test_a_plan_that_is_given_up_early_would_not_have_been_found(
+    budget_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = spec_of("uni3d_dp/uni3d+dp.yaml")
+    found = levers.plan(run_of(spec, budget_bytes))
+    monkeypatch.setattr(levers, "_hopeless", lambda run: False)
+    assert levers.plan(run_of(spec, budget_bytes)) == found
