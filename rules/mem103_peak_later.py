@@ -48,7 +48,7 @@ class PeakLater(Rule):
         ),
     )
     valid = (
-        Example("language_models/full_llamafactory.yaml", budget="48GB"),
+        Example("language_models/full_llamafactory.yaml", budget="64GB"),
         Example("language_models/full_llamafactory.yaml", budget="16GB", note="half the length does not fit either"),
         Example("language_models/torchtune_llama3_1b.yaml", budget="32GB", note="packed rows are always full"),
         Example("language_models/full_llamafactory.yaml", note="without a budget"),
@@ -58,6 +58,10 @@ class PeakLater(Rule):
         if run.estimate is None or run.budget_bytes is None or run.verdict == FITS:
             return
         needed, budget = format_bytes(run.estimate.device_bytes), format_bytes(run.budget_bytes)
+        if not run.over_budget:
+            low, high = run.estimate.device_interval
+            needed += f" ({format_bytes(low)} to {format_bytes(high)})"
+        verb = "does" if run.over_budget else "may"
         over = max(run.estimate.device_interval.high_bytes - run.budget_bytes, 0)
         length, batch = run.fact("sequence_length"), run.fact("evaluation_batch_size")
         if length is not None and isinstance(length.value, int) and length.value >= SHORTER and self._varies(run):
@@ -74,7 +78,7 @@ class PeakLater(Rule):
         if evaluates and batch is not None and self._fits(run, levers.Lever(SAFE, {"evaluation_batch_size": 1})):
             yield self.finding(
                 run,
-                f"training fits, the first evaluation does not: it needs {needed} of {budget}",
+                f"training fits, the first evaluation {verb} not: it needs {needed} of {budget}",
                 batch,
                 size_bytes=over,
             )
@@ -84,4 +88,4 @@ class PeakLater(Rule):
         return run.value("packing") is False and run.value("method", "sft") != "pretraining"
 
     def _fits(self, run: Run, tried: levers.Lever) -> bool:
-        return run.what_if(**tried.changes, **tried.implied).verdict(run.budget_bytes) == FITS
+        return run.fits_if(**tried.changes, **tried.implied)

@@ -6,9 +6,6 @@ from memlint.fixes import levers
 from memlint.plugin import UNSAFE, Example, Finding, Rule, Run
 from memlint.units import format_bytes
 
-# What counts as no effect: below this share of the peak, how the allocator's segments fall out decides.
-NO_EFFECT = 1 / 100
-
 # Where the peak lies in one of these, what forward keeps may not matter to it.
 ELSEWHERE = ("optimizer_step", "evaluation")
 
@@ -63,7 +60,7 @@ class CheckpointingNoOp(Rule):
         if run.estimate.peak_phase not in ELSEWHERE:
             return
         without = run.what_if(checkpointing="none")
-        if without.device_bytes - run.estimate.device_bytes >= NO_EFFECT * run.estimate.device_bytes:
+        if without.device_bytes - run.estimate.device_bytes >= levers.TRIFLE * run.estimate.device_bytes:
             return
         fixes = []
         if run.can_set("checkpointing", "none"):

@@ -14,8 +14,8 @@ class QuadraticAttention(Rule):
     """quadratic-attention: the number of tokens itself is the problem.
 
     ## What it does
-    Fires when a sample has so many tokens that one head's probabilities would take a GiB (16,384 tokens), or when
-    the quadratic part is a third of the peak and the config has no key for a fused kernel.
+    Where attention keeps its probabilities, fires when a sample has so many tokens that those of one head take a GiB
+    (16,384 tokens), or when the quadratic part is a third of the peak and the config has no key for a fused kernel.
 
     ## Why it matters
     Half the side of an image is a quarter of the tokens and a sixteenth of the probabilities. Without a fused kernel
@@ -41,12 +41,17 @@ class QuadraticAttention(Rule):
     valid = (
         Example("stdiff/kitti_range_train_config_after.yaml"),
         Example("uni3d_dp/uni3d+dp.yaml"),
+        Example(
+            "language_models/sft_trl.yaml",
+            replace=(("max_length: 4096", "max_length: 32768"),),
+            note="a fused kernel keeps no probabilities",
+        ),
     )
 
     def check(self, run: Run) -> Iterator[Finding]:
         tokens = run.value("attention_tokens")
         taken = run.attention_bytes
-        exploded = tokens >= GIB_ATTENTION_TOKENS
+        exploded = tokens >= GIB_ATTENTION_TOKENS and run.value("attention", "eager") == "eager"
         no_kernel = run.is_large(taken) and levers.fused_attention(run) is None
         if not exploded and not no_kernel:
             return

@@ -3,11 +3,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from memlint.dialects.spec import Fact
+from memlint.fixes.levers import TRIFLE
 from memlint.plugin import INFO, Example, Finding, Rule, Run
 from memlint.units import format_bytes
-
-# What counts as no effect: below this share of the peak, how the allocator's segments fall out decides.
-NO_EFFECT = 1 / 100
 
 # fact -> (values that are a remedy, what they are a remedy against)
 LEVERS: dict[str, tuple[tuple[Any, ...], Any]] = {
@@ -61,6 +60,17 @@ class UnusedLever(Rule):
     valid = (
         Example("language_models/full_llamafactory.yaml"),
         Example(
+            "language_models/torchtune_llama3_1b.yaml",
+            replace=(
+                (
+                    "torchtune.models.llama3_2.llama3_2_1b",
+                    "torchtune.models.llama3_2.qlora_llama3_2_1b\n  lora_attn_modules: [q_proj, v_proj]\n"
+                    "  lora_rank: 8\n  lora_alpha: 16",
+                ),
+            ),
+            note="the builder of a quantised model names its nested scales as well",
+        ),
+        Example(
             "language_models/full_llamafactory.yaml",
             replace=(("optim: adamw_torch", "optim: adamw_bnb_8bit"), ("cutoff_len: 2048", "cutoff_len: 256")),
         ),
@@ -73,11 +83,13 @@ class UnusedLever(Rule):
             fact = run.fact(name)
             if fact is None or fact.node is None or fact.value not in remedies:
                 continue
+            if self._is_half_a_word(run, name, fact):
+                continue
             changes = {name: without}
             if name == "optimizer":
                 changes.update(optimizer_library="torch", optimizer_paged=False)
             saved = run.what_if(**changes).device_bytes - run.estimate.device_bytes
-            if abs(saved) >= NO_EFFECT * run.estimate.device_bytes:
+            if abs(saved) >= TRIFLE * run.estimate.device_bytes:
                 continue
             yield self.finding(
                 run,
@@ -86,3 +98,8 @@ class UnusedLever(Rule):
                 fact,
                 size_bytes=max(saved, 0),
             )
+
+    def _is_half_a_word(self, run: Run, name: str, fact: Fact) -> bool:
+        """Whether one value says more than this: a quantised model's builder names its nested scales as well."""
+        bits = run.fact("quantization.bits")
+        return name.startswith("quantization.") and bits is not None and bits.node is fact.node

@@ -11,8 +11,9 @@ class FullPrecision(Rule):
     """full-precision: fp32 compute where 16 bits would do.
 
     ## What it does
-    Fires when weights and compute are fp32, the card (where one is named) has bfloat16, and mixed precision would save
-    a notable part of the peak. Where it would not, because plain softmax keeps a second copy, it stays silent.
+    Fires when weights and compute are fp32 and mixed precision would save a notable part of the peak: with bfloat16,
+    or float16 where the card that is named has no other, unless the checkpoint's weights are in bfloat16. Where it
+    would save little, because plain softmax keeps a second copy, it stays silent.
 
     ## Why it matters
     Autocast halves most activations; weights, gradients and optimizer states stay as they are.
@@ -48,9 +49,10 @@ class FullPrecision(Rule):
     def check(self, run: Run) -> Iterator[Finding]:
         if run.value("compute_dtype") != "float32" or run.value("parameter_dtype", "float32") != "float32":
             return
-        if run.estimate is None or not _has_bfloat16(run.gpu):
+        half = next(iter(levers.halves(run)), None)
+        if run.estimate is None or half is None:
             return
-        saved = run.estimate.device_bytes - run.what_if(compute_dtype="bfloat16").device_bytes
+        saved = run.estimate.device_bytes - run.what_if(compute_dtype=half).device_bytes
         if not run.is_large(saved, NOTABLE_SHARE):
             return
         fixes = levers.fixes(run, levers.mixed_precision)
@@ -63,11 +65,3 @@ class FullPrecision(Rule):
             fixes=fixes,
             notes=[] if fixes else ["this config has no key for it: the training loop decides"],
         )
-
-
-def _has_bfloat16(gpu: str) -> bool:
-    if not gpu:
-        return True
-    from memlint.data.catalogue import parse_gpu
-
-    return parse_gpu(gpu)[0].bf16

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memlint.plugin import INFO, Example, Finding, Rule, Run
+from memlint.fixes.levers import TRIFLE
+from memlint.plugin import INFO, NOTABLE_SHARE, Example, Finding, Rule, Run
+from memlint.tape.estimate import FITS
 from memlint.units import format_bytes
 
 
@@ -11,7 +13,8 @@ class AccumulationKeepsGradients(Rule):
 
     ## What it does
     Re-estimates the run without accumulation; fires when that lowers the peak by half of the gradients or
-    more. Where less than half of the model is trained (adapters), it has to be one percent of the peak as well.
+    more. Where less than half of the model is trained (adapters) it has to be a notable part of the peak as well, and
+    where the run surely fits the budget, a hundredth of it.
 
     ## Why it matters
     From the second micro batch on, the gradients of all parameters stay while the next activations grow. It neither
@@ -46,11 +49,15 @@ class AccumulationKeepsGradients(Rule):
             return
         in_part = run.estimate.trainable_parameters * 2 < run.estimate.parameters
         gradients_bytes = run.estimate.component_bytes("gradients")
-        if in_part and not run.is_large(gradients_bytes, 0.01):
+        least = NOTABLE_SHARE if in_part else TRIFLE if run.verdict == FITS else 0.0
+        if not run.is_large(gradients_bytes, least):
             return
-        extra = run.estimate.allocated_bytes - run.what_if(gradient_accumulation_steps=1).allocated_bytes
+        first = run.first_pass_bytes
+        if first and run.estimate.allocated_bytes - first < gradients_bytes // 2:
+            return  # one micro-batch alone takes as much
+        extra = run.estimate.allocated_bytes - run.allocated_if(gradient_accumulation_steps=1)
         # Where the peak lies in a phase that has its gradients anyway, rounding may differ; that is no finding.
-        if extra < gradients_bytes // 2 or extra <= 0 or (in_part and not run.is_large(extra, 0.01)):
+        if extra < gradients_bytes // 2 or extra <= 0 or not run.is_large(extra, least):
             return
         yield self.finding(
             run,

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from memlint.fixes import levers
 from memlint.plugin import ERROR, WARNING, Example, Finding, Rule, Run
 
 
@@ -54,23 +55,10 @@ class DtypeUnsupported(Rule):
                 yield self.finding(run, f"{card.label} does not multiply in bfloat16", products)
             if run.value("float8") and not card.fp8:
                 yield self.finding(run, f"{card.label} does not multiply in float8", "float8")
-        checkpoint = self._checkpoint(run)
-        if products.value == "float16" and checkpoint == "bfloat16" and run.value("pretrained", True):
+        if products.value == "float16" and levers.checkpoint_dtype(run) == "bfloat16" and run.value("pretrained", True):
             yield self.finding(
                 run,
                 "float16 over weights whose checkpoint is in bfloat16: what is larger than 65,504 becomes infinite",
                 products,
                 severity=WARNING,
             )
-
-    def _checkpoint(self, run: Run) -> str:
-        """The dtype that the model's own config states."""
-        config = run.value("hyperparameters.config")
-        if not isinstance(config, dict):
-            return ""
-        inner = config.get("text_config")
-        for part in (config, inner if isinstance(inner, dict) else {}):
-            stated = part.get("dtype") or part.get("torch_dtype")
-            if stated:
-                return str(stated)
-        return ""

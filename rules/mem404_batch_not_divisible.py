@@ -5,21 +5,31 @@ from collections.abc import Iterator
 from memlint.fixes import levers
 from memlint.plugin import DISPLAY, ERROR, Example, Finding, Rule, Run
 
+# What lets several devices hold one copy of the model: they take the same samples.
+SPLITS = ("tensor", "pipeline", "context", "ulysses")
+
+SPLIT = """\
+torchrun --nproc_per_node 8 --nnodes 1 pretrain_gpt.py --num-layers 8 --hidden-size 512 --num-attention-heads 8 \\
+    --seq-length 512 --max-position-embeddings 512 --micro-batch-size 1 --global-batch-size 6 --bf16 \\
+    --tensor-model-parallel-size 4 --vocab-size 32000 --tokenizer-type NullTokenizer
+"""
+
 
 class BatchNotDivisible(Rule):
     """batch-not-divisible: the devices cannot share the global batch evenly.
 
     ## What it does
-    Fires when a global batch is split over devices and does not divide by their number.
+    Fires when a global batch is split over devices and does not divide by their number; where several devices hold one
+    copy of the model (tensor, pipeline or context parallelism), by the number of copies.
 
     ## Why it matters
-    The run stops with an error at its first step.
+    Most programs stop with an error at their first step; the others train with another batch than the one stated.
 
     ## Example
     `--batch_size 4` with eight devices.
 
     ## Use instead
-    The nearest multiple of the number of devices.
+    The nearest multiple of that number.
 
     ## Fix safety
     Display: the batch changes.
@@ -41,6 +51,7 @@ class BatchNotDivisible(Rule):
         ),
     )
     valid = (
+        Example("pretrain.sh", SPLIT, note="four devices hold one copy of the model: two copies share the batch"),
         Example(
             "lag_mode/train_lag_mode.sh",
             replace=(("python main_jax.py", "CUDA_VISIBLE_DEVICES=0,1,2,3 python main_jax.py"),),
@@ -50,9 +61,16 @@ class BatchNotDivisible(Rule):
 
     def check(self, run: Run) -> Iterator[Finding]:
         batch, devices = run.value("global_batch_size"), run.value("device_count")
-        if not isinstance(batch, int) or not isinstance(devices, int) or devices < 2 or batch % devices == 0:
+        if not isinstance(batch, int) or not isinstance(devices, int):
             return
-        nearest = max(devices, round(batch / devices) * devices)
+        of_one_copy = 1
+        for kind in SPLITS:
+            of_one_copy *= run.value(f"parallelism.{kind}") or 1
+        copies = devices // of_one_copy
+        if copies < 2 or batch % copies == 0:
+            return
+        nearest = max(copies, round(batch / copies) * copies)
+        whom = f"{devices} devices" if of_one_copy == 1 else f"the {copies} copies of the model on {devices} devices"
         fact, count = run.fact("global_batch_size"), run.fact("device_count")
         assert fact is not None
         fixes = []
@@ -61,7 +79,7 @@ class BatchNotDivisible(Rule):
             fixes = [run.fix(title, DISPLAY, global_batch_size=nearest)]
         yield self.finding(
             run,
-            f"{fact.label} {batch} does not divide by {devices} devices: the run stops at its first step",
+            f"{fact.label} {batch} does not divide by {whom}: they cannot share it evenly",
             fact,
             related=[count] if count is not None else [],
             fixes=fixes,

@@ -34,7 +34,13 @@ class BucketSize(Rule):
     code = "MEM405"
     name = "bucket-size"
     facts = ("parallelism.zero_stage",)
-    invalid = (Example("language_models/run_clm.sh", expect='"reduce_bucket_size"'),)
+    invalid = (
+        Example(
+            "language_models/run_clm.sh",
+            replace=(("train_batch_size 4", "train_batch_size 1"), ("--block_size 2048", "--block_size 512")),
+            expect='"reduce_bucket_size"',
+        ),
+    )
     valid = (
         Example("language_models/torchtitan_llama3_8b.toml"),
         Example("language_models/run_clm_ddp.sh"),

@@ -3,7 +3,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memlint.fixes import levers
-from memlint.plugin import SAFE, Example, Finding, Fix, Rule, Run
+from memlint.plugin import NOTABLE_SHARE, SAFE, Example, Finding, Fix, Rule, Run
+from memlint.tape.estimate import OOM, TIGHT
 from memlint.units import format_bytes
 
 
@@ -11,7 +12,8 @@ class EvalPeak(Rule):
     """eval-peak: evaluation needs more memory than training.
 
     ## What it does
-    Compares the peak of an evaluation batch with the peaks of the training step.
+    Compares the peak of an evaluation batch with the peaks of the training step. It fires where it is higher by a
+    notable part of the peak, or by any part where the run does not surely fit the budget.
 
     ## Why it matters
     Training runs for an hour, then the first evaluation ends it.
@@ -46,7 +48,8 @@ class EvalPeak(Rule):
             return
         evaluation = run.estimate.phases.get("evaluation", 0)
         training = max((size for phase, size in run.estimate.phases.items() if phase != "evaluation"), default=0)
-        if evaluation <= training:
+        higher = evaluation - training
+        if higher <= 0 or not (run.is_large(higher, NOTABLE_SHARE) or run.verdict in (OOM, TIGHT)):
             return
         fact = run.fact("evaluation_batch_size")
         assert fact is not None
@@ -54,7 +57,7 @@ class EvalPeak(Rule):
             run,
             f"evaluation peaks at {format_bytes(evaluation)}, training at {format_bytes(training)}",
             fact,
-            size_bytes=evaluation - training,
+            size_bytes=higher,
             fixes=self._fixes(run, fact.value),
         )
 

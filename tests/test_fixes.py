@@ -67,6 +67,12 @@ def with_edits(edits: tuple[Edit, ...]) -> dict[Path, str]:
     return originals
 
 
+def with_edits_undone(edits: tuple[Edit, ...]) -> None:
+    """Edits of one file that change something, and leave its comments as they were."""
+    for path, text in with_edits(edits).items():
+        path.write_text(text, encoding="utf-8")
+
+
 def same(found: Any, wanted: Any) -> bool:
     if isinstance(wanted, (list, tuple)) and isinstance(found, (list, tuple)):
         return list(found) == list(wanted)
@@ -116,7 +122,10 @@ def check_fixes(report: Any, path: Path, promised: list[tuple[Fix, dict[str, Any
                     assert kept[fix.edits].device_bytes_after == fix.device_bytes_after
                     continue
                 kept[fix.edits] = fix
-                assert run.estimate is not None
+                if run.estimate is None:  # a fix of what has no figure promises none
+                    assert (fix.device_bytes_after, fix.saved_bytes, fix.fits) == (None, None, None)
+                    with_edits_undone(fix.edits)
+                    continue
                 assert fix.device_bytes_after is not None
                 assert fix.saved_bytes == run.estimate.device_bytes - fix.device_bytes_after
                 if run.budget is not None:

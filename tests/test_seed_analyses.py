@@ -168,7 +168,7 @@ def test_tuning_lowers_the_peak(system: System) -> None:
 def test_the_smallest_lag_mode_run_does_not_start_on_eight_devices() -> None:
     [finding] = [finding for finding in run(LAG_ULTRA_LOW).findings if finding.code == "MEM404"]
     assert finding.severity == "error"
-    assert finding.message == "--batch_size 4 does not divide by 8 devices: the run stops at its first step"
+    assert finding.message == "--batch_size 4 does not divide by 8 devices: they cannot share it evenly"
 
 
 def test_the_tuned_video_run_does_not_fit_either() -> None:

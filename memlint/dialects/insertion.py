@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from memlint.dialects.rendering import (
@@ -18,7 +18,7 @@ from memlint.dialects.rendering import (
 from memlint.dialects.schema import Key
 from memlint.dialects.spec import TrainingSpec
 from memlint.documents.lines import bounds, position
-from memlint.documents.node import Edit, Node
+from memlint.documents.node import Edit, Node, Span
 
 
 def add(spec: TrainingSpec, key: Key, value: Any) -> list[Edit]:
@@ -44,6 +44,68 @@ def add(spec: TrainingSpec, key: Key, value: Any) -> list[Edit]:
     }
     adder = adders.get(text.format)
     return adder(text, parent, anchor, missing, value) if adder is not None else []
+
+
+def together(edits: Sequence[Edit]) -> tuple[Edit, ...]:
+    """Edits as one change: of the lines that are added at one place, those of the innermost section come first, and a
+    section that several of them begin is begun once. () where that cannot be written."""
+    groups: dict[Span, list[Edit]] = {}
+    for edit in edits:
+        groups.setdefault(edit.span, []).append(edit)
+    done: list[Edit] = []
+    for group in groups.values():
+        if len(group) == 1:
+            done += group
+        elif all(_is_block(edit) for edit in group):
+            done += _blocks(group)
+        else:
+            opened = [edit.text.partition("{")[0] for edit in group if "{" in edit.text]
+            if len(set(opened)) < len(opened):
+                return ()  # one section twice, in JSON or a dict
+            done += group
+    return tuple(done)
+
+
+def _is_block(edit: Edit) -> bool:
+    """Whether whole lines are inserted, and nothing is replaced."""
+    text = edit.text
+    return edit.span[1:3] == edit.span[3:5] and (text[:1] in ("\r", "\n") or text[-1:] in ("\r", "\n"))
+
+
+def _blocks(group: Sequence[Edit]) -> list[Edit]:
+    found: list[Edit] = []
+    for edit in sorted(group, key=_order):
+        lines = _lines(edit.text)
+        for number, before in enumerate(found):
+            shared = _shared(_lines(before.text), lines)
+            if shared:
+                found[number] = Edit(edit.span, before.text + "".join(lines[shared:]))
+                break
+        else:
+            found.append(edit)
+    return found
+
+
+def _order(edit: Edit) -> tuple[int, bool]:
+    """Deeper lines first; a table of TOML after the keys of the one before it."""
+    first = edit.text.lstrip("\r\n")
+    return len(first.lstrip(" \t")) - len(first), first.startswith("[")
+
+
+def _lines(text: str) -> list[str]:
+    """Lines with the line breaks that they bring: after them, or before them where the text does not end in one."""
+    if text[-1:] in ("\r", "\n"):
+        return text.splitlines(keepends=True)
+    newline, *lines = text.splitlines(keepends=True)
+    return [newline + line.rstrip("\r\n") for line in lines]
+
+
+def _shared(one: list[str], other: list[str]) -> int:
+    """How many lines at the start are the same: the headers of sections, never the key itself."""
+    count = 0
+    while count < min(len(one), len(other)) - 1 and one[count] == other[count]:
+        count += 1
+    return count
 
 
 def _nearest_parent(root: Node, key: Key) -> tuple[Node | None, tuple[str, ...]]:
@@ -228,9 +290,9 @@ def _add_toml(text: SourceText, parent: Node, anchor: Node | None, missing: tupl
         return [text.insertion(last_end, ", " + entry)]
     if len(missing) > 1 and not parent.key_path:
         header = ".".join(map(_toml_key, missing[:-1]))
-        lead = "" if not text.text or text.text.endswith("\n") else text.newline
-        body = f"[{header}]{text.newline}{_toml_key(missing[-1])} = {toml_value(value)}{text.newline}"
-        return [text.insertion(len(text.text), lead + body)]
+        body = f"[{header}]{text.newline}{_toml_key(missing[-1])} = {toml_value(value)}"
+        ended = not text.text or text.text.endswith("\n")
+        return [text.insertion(len(text.text), body + text.newline if ended else text.newline + body)]
     if plain:
         last = max(plain, key=lambda node: node.span[3:5])
         assert last.key_span is not None

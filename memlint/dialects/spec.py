@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from memlint.documents.node import Command, Document, Node, Span
@@ -67,6 +67,11 @@ class Conflict(NamedTuple):
     related: tuple[Span, ...] = ()
 
 
+def scaling(dtype: str) -> str | None:
+    """``loss_scaling`` of products in a dtype, where nothing else is stated."""
+    return "dynamic" if dtype == "float16" else None
+
+
 class TrainingSpec:
     """One training run. ``spec["micro_batch_size"]`` is a value, ``spec.fact("micro_batch_size")`` the fact.
 
@@ -79,9 +84,13 @@ class TrainingSpec:
     launch        the shell command that starts the run, where the file is a script (launchers, environment)
     architecture_on_devices  the architecture of a run of which nothing is unknown but the number of devices that
                   share it: who names them (``--gpu "h100-80gb x8"``) has an estimate
+    repeated      fact -> the other places that state its value, which trainers hold against it: they change with it
+    derived       (fact that nothing states, the fact that it is made of, how; None: it has its value)
     """
 
     architecture_on_devices: str = ""
+    repeated: Mapping[str, tuple[Fact, ...]] = {}
+    derived: tuple[tuple[str, str, Callable[[Any], Any] | None], ...] = ()
 
     def __init__(
         self,
@@ -126,11 +135,16 @@ class TrainingSpec:
         return self.facts.get(name)
 
     def with_facts(self, **changes: Any) -> TrainingSpec:
-        """A copy in which these facts have these values; keys and nodes stay where they were."""
+        """A copy in which these facts have these values, and those that are made of them follow; keys and nodes stay
+        where they were."""
         facts = dict(self.facts)
         for name, value in changes.items():
             old = facts.get(name)
             facts[name] = old._replace(value=value, origin=OVERRIDE) if old is not None else Fact(name, value, OVERRIDE)
+        for name, source, make in self.derived:
+            if source in changes and name not in changes:
+                value = changes[source] if make is None else make(changes[source])
+                facts[name] = facts.get(name, Fact(name, None))._replace(value=value, origin=OVERRIDE)
         copy = TrainingSpec.__new__(TrainingSpec)
         copy.__dict__.update(self.__dict__)
         copy.facts = facts

@@ -22,8 +22,19 @@ from memlint.documents.node import Edit, Node, Span
 def spell(spec: TrainingSpec, fact: str, value: Any) -> list[Edit]:
     """The edits that give a fact a value; empty where the family has no way to write it.
 
-    The edits may be in another file than the config itself: where a Hydra group or a script wrote the value.
+    The edits may be in another file than the config itself: where a Hydra group or a script wrote the value, and
+    in each further file that states it (:attr:`TrainingSpec.repeated`).
     """
+    edits = _spell(spec, fact, value)
+    for other in spec.repeated.get(fact, ()) if edits else ():
+        more = _replace(spec, other, None, value)
+        if not more:
+            return []
+        edits += [edit for edit in more if edit not in edits]
+    return edits
+
+
+def _spell(spec: TrainingSpec, fact: str, value: Any) -> list[Edit]:
     from memlint.dialects import registry
 
     dialect = registry.dialect(spec.family)

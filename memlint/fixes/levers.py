@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from memlint.documents.node import Edit, Node
 from memlint.models import UnknownModel
 from memlint.named_tuple import NamedTuple
 from memlint.plugin import DISPLAY, SAFE, UNSAFE, Fix, Run
-from memlint.tape.estimate import FITS
 
 HALF = ("bfloat16", "float16")
 
@@ -23,6 +23,10 @@ OWN_OPTIMIZERS = ("deepspeed", "megatron")
 # DeepSpeed's own size of the bucket that ZeRO-3 fetches ahead (deepspeed/runtime/zero/config.py), in elements: what its
 # other buckets, ten times as large, may shrink to before messages become short.
 SMALL_BUCKET_ELEMENTS = 50_000_000
+
+
+# Share of the peak below which how the allocator's segments fall out decides.
+TRIFLE = 1 / 100
 
 
 class Lever(NamedTuple):
@@ -72,16 +76,45 @@ def checkpointing(run: Run) -> Lever | None:
     return Lever(UNSAFE, {"checkpointing": value})
 
 
+def checkpoint_dtype(run: Run) -> str:
+    """The dtype that the model's own config states; "" where it states none."""
+    config = run.value("hyperparameters.config")
+    if not isinstance(config, dict):
+        return ""
+    inner = config.get("text_config")
+    for part in (config, inner if isinstance(inner, dict) else {}):
+        stated = part.get("dtype") or part.get("torch_dtype")
+        if stated:
+            return str(stated)
+    return ""
+
+
+def halves(run: Run) -> tuple[str, ...]:
+    """The 16-bit dtypes that the card multiplies in, the better first. Weights that were trained in bfloat16 hold
+    numbers that float16 has none for."""
+    usable: tuple[str, ...] = HALF
+    if run.gpu:
+        from memlint.data.catalogue import parse_gpu
+
+        if not parse_gpu(run.gpu)[0].bf16:
+            usable = HALF[1:]
+    if run.value("pretrained", True) and checkpoint_dtype(run) == "bfloat16":
+        usable = tuple(dtype for dtype in usable if dtype != "float16")
+    return usable
+
+
 def mixed_precision(run: Run) -> Lever | None:
     """Activations in 16 bits under autocast; weights, gradients and optimizer states stay in fp32."""
     if run.value("compute_dtype") != "float32" or run.value("parameter_dtype", "float32") in HALF:
         return None
-    value = _first_settable(run, "compute_dtype", HALF)
+    value = _first_settable(run, "compute_dtype", halves(run))
     return None if value is None else Lever(UNSAFE, {"compute_dtype": value})
 
 
 def half_weights(run: Run) -> Lever | None:
     """Weights, and with them gradients and optimizer states, in bfloat16; beside adapters, the frozen ones."""
+    if "bfloat16" not in halves(run):
+        return None
     if run.value("tuning", "full") != "full":
         loaded = run.value("frozen_dtype") == "float32" and run.value("quantization.bits") is None
         if not loaded or not run.can_set("frozen_dtype", "bfloat16"):
@@ -216,7 +249,7 @@ def larger_batch(run: Run) -> dict[str, Any]:
             if steps % factor or not _can_accumulate(run, steps // factor):
                 return best
             changes["gradient_accumulation_steps"] = steps // factor
-        if run.what_if(**changes).verdict(run.budget_bytes) != FITS:
+        if not run.fits_if(**changes):
             return best
         best = changes
         factor *= 2
@@ -287,16 +320,35 @@ def describe(run: Run, changes: dict[str, Any]) -> str:
         fact = facts[name]
         edits = run.edits(**{name: value})
         text = " ".join(edits[0].text.replace("\\\n", " ").split()) if edits else str(value)
-        if fact is not None and fact.node is not None and edits:
+        if fact is not None and fact.node is not None and edits and _stands_at(edits[0], fact.node):
             spelled = fact.label if labels.count(fact.label) == 1 else fact.key
             if isinstance(value, (list, tuple)):  # its elements may be edits of their own
                 text = str(list(value))
             parts.append(f"{spelled} {_plain(fact.node.plain())} -> {text}")
         elif edits:
-            parts.append(f"add {text.strip(', ')}")
+            parts += (_described(run, edit) for edit in edits)
         else:
             parts.append(f"{name} {run.value(name)} -> {value}")
     return ", ".join(parts)
+
+
+def _described(run: Run, edit: Edit) -> str:
+    """An edit of a key that no fact of the change stands at: a value that it replaces, or what it adds."""
+    text = " ".join(edit.text.replace("\\\n", " ").split())
+    nodes = run.spec.root.walk() if _replaces(edit) else ()
+    node = next((node for node in nodes if node.span == edit.span and node.key_path), None)
+    if node is not None:
+        return f"{node.key_path.rpartition('.')[2]} {_plain(node.plain())} -> {text}"
+    return f"add {text.strip(', ')}"
+
+
+def _stands_at(edit: Edit, node: Node) -> bool:
+    """Whether an edit is one of a value, and not of another key that it follows from."""
+    return _replaces(edit) or edit.span[1:3] == node.span[3:5]
+
+
+def _replaces(edit: Edit) -> bool:
+    return edit.span[1:3] != edit.span[3:5]
 
 
 def _plain(value: Any) -> str:
@@ -306,11 +358,19 @@ def _plain(value: Any) -> str:
 
 
 def fix(run: Run, lever: Lever | None) -> list[Fix]:
-    """The lever as a fix, in a list; [] where there is none or it saves nothing."""
+    """The lever as a fix, in a list; [] where there is none or it saves next to nothing."""
     if lever is None:
         return []
     found = run.fix(describe(run, lever.changes), lever.safety, **lever.changes, **lever.implied)
-    return [found] if found.saved_bytes is None or found.saved_bytes > 0 else []
+    if run.estimate is None or found.device_bytes_after is None:
+        return [found]
+    return [found] if worthwhile(run, run.estimate.device_bytes, found.device_bytes_after) else []
+
+
+def worthwhile(run: Run, before: int, after: int) -> bool:
+    """Whether a lower peak is worth a change of the config: a hundredth of it, or what the budget lacks."""
+    fits = run.over_budget and run.budget_bytes is not None and after <= run.budget_bytes < before
+    return fits or before - after >= max(TRIFLE * before, 1)
 
 
 def fixes(run: Run, *levers: Callable[[Run], Lever | None]) -> list[Fix]:
@@ -322,32 +382,97 @@ def plan(run: Run) -> Fix | None:
     """The first rungs of the ladder that together fit the budget; None where even all of them do not."""
     if run.budget_bytes is None or run.estimate is None:
         return None
+    if _hopeless(run):
+        return None
     changes: dict[str, Any] = {}
     implied: set[str] = set()
-    safety = SAFE
+    minor: set[str] = set()
+    safeties: dict[str, str] = dict.fromkeys(_BATCH, DISPLAY)
     before = run.estimate.device_bytes
     for rung in LADDER:
         if rung is smaller_batch:  # shrunk on top of the changes so far
             if _can_shrink(run):
-                changes, before = _shrink(run, changes)
-                safety = DISPLAY
-                if before <= run.budget_bytes:
-                    return _planned(run, changes, implied, safety)
+                tried, after = _shrink(run, changes)
+                if after < before:
+                    changes, before = tried, after
+        else:
+            lever = rung(run)
+            if lever is None:
+                continue
+            tried = {**_compatible(run, changes, lever), **lever.changes, **lever.implied}
+            if rung is small_optimizer:
+                tried.pop("optimizer_implementation", None)  # torch's own switch, which other optimizers do not have
+            after = run.what_if(**tried).device_bytes
+            if after < before:
+                if not worthwhile(run, before, after):
+                    minor.update((*lever.changes, *lever.implied))
+                changes, before = tried, after
+                implied.update(lever.implied)
+                safeties.update(dict.fromkeys((*lever.changes, *lever.implied), lever.safety))
+        if before <= run.budget_bytes:
+            changes = _least(run, changes, minor, rung)
+            safety = max((safeties[name] for name in changes), key=(SAFE, UNSAFE, DISPLAY).index)
+            return _planned(run, changes, implied, safety)
+    return None
+
+
+def _compatible(run: Run, changes: dict[str, Any], lever: Lever) -> dict[str, Any]:
+    """The changes that the lever does not write over: one key may state two facts, each value one of both."""
+    new = {edit.span: edit.text for edit in run.edits(**lever.changes) if _replaces(edit)}
+    kept = {}
+    for name, value in changes.items():
+        edits = run.edits(**{name: value}) if new else ()
+        if not any(edit.span in new and edit.text != new[edit.span] for edit in edits):
+            kept[name] = value
+    return kept
+
+
+# What a smaller micro batch changes.
+_BATCH = ("micro_batch_size", "gradient_accumulation_steps", "evaluation_batch_size")
+
+
+def _least(run: Run, changes: dict[str, Any], minor: set[str], last: object) -> dict[str, Any]:
+    """Changes that fit, without those that are not needed: ``minor`` ones, and as small a batch as the ``last`` rung,
+    if that came after it, makes needless."""
+    assert run.budget_bytes is not None
+    lean = {name: value for name, value in changes.items() if name not in minor}
+    if len(lean) < len(changes) and run.what_if(**lean).device_bytes <= run.budget_bytes:
+        changes = lean
+    rest = {name: value for name, value in changes.items() if name not in _BATCH}
+    if last is smaller_batch or len(rest) == len(changes):
+        return changes
+    if run.what_if(**rest).device_bytes <= run.budget_bytes:
+        return rest
+    again, after = _shrink(run, rest)
+    return again if after <= run.budget_bytes else changes
+
+
+def _hopeless(run: Run) -> bool:
+    """Whether not even all rungs together fit. Looked at before one is tried after the other only where that is likely:
+    where states exceed the budget."""
+    assert run.estimate is not None
+    assert run.budget_bytes is not None
+    states = sum(run.estimate.component_bytes(name) for name in ("parameters", "gradients", "optimizer"))
+    if states <= run.budget_bytes:
+        return False
+    changes: dict[str, Any] = {}
+    for rung in LADDER:
+        if rung is smaller_batch:
+            if _can_shrink(run):
+                changes.update(with_evaluation(run, batch_changes(run, 1)))
             continue
         lever = rung(run)
         if lever is None:
             continue
-        tried = {**changes, **lever.changes, **lever.implied}
+        if len(_compatible(run, changes, lever)) < len(changes):
+            return False  # one or the other, but not both
+        changes.update({**lever.changes, **lever.implied})
         if rung is small_optimizer:
-            tried.pop("optimizer_implementation", None)  # torch's own switch, which other optimizers do not have
-        after = run.what_if(**tried).device_bytes
-        if after < before:
-            changes, before = tried, after
-            implied.update(lever.implied)
-            safety = max(safety, lever.safety, key=(SAFE, UNSAFE, DISPLAY).index)
-            if after <= run.budget_bytes:
-                return _planned(run, changes, implied, safety)
-    return None
+            changes.pop("optimizer_implementation", None)
+    try:
+        return run.allocated_if(**changes) > run.budget_bytes
+    except UnknownModel:
+        return False
 
 
 def _planned(run: Run, changes: dict[str, Any], implied: set[str], safety: str) -> Fix:

@@ -222,7 +222,7 @@ W = "hyperparameters.width"
             "a.toml",
             "[training]\nbatch = 16\n[model]\nwidth = 1",
             {"zero_stage": 2},
-            "[training]\nbatch = 16\n[model]\nwidth = 1\n[zero]\nstage = 2\n",
+            "[training]\nbatch = 16\n[model]\nwidth = 1\n[zero]\nstage = 2",
             id="TOML: a table that was missing",
         ),
         pytest.param(

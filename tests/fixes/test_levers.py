@@ -5,7 +5,10 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pytest
+
 import memlint
+from memlint.fixes.edits import apply_edits
 from memlint.plugin import Finding
 from memlint.units import GiB
 
@@ -73,3 +76,59 @@ def test_mixed_precision_of_a_video_model_is_tried_as_autocast() -> None:
     assert found.size_bytes > 100 * GiB
     [fix] = found.fixes
     assert fix.title == "use_mixed_precision false -> true"
+
+
+def share_of_peak(config: str, share: float) -> str:
+    return f"{int(memlint.estimate(EXAMPLES / config, isolated=True).device_bytes * share) >> 20}MiB"
+
+
+def test_what_saves_next_to_nothing_is_no_fix() -> None:
+    found = finding("language_models/sft_trl.yaml", "MEM102", share_of_peak("language_models/sft_trl.yaml", 1.0))
+    assert found.fixes
+    assert "optim" not in [fix.title.split(" ")[0] for fix in found.fixes], "one kernel saves 24 MiB of 60 GiB"
+
+
+def test_a_plan_is_without_what_it_does_not_need() -> None:
+    budget = share_of_peak("language_models/sft_trl.yaml", 0.5)
+    [plan] = finding("language_models/sft_trl.yaml", "MEM101", budget).fixes
+    assert plan.fits
+    assert plan.title == "gradient_checkpointing false -> true"
+
+
+@pytest.mark.parametrize(
+    ("config", "gpu", "title"),
+    [
+        pytest.param("uni3d_dp/uni3d+dp.yaml", "a100-40gb", 'mixed_precision no -> "bf16"', id="a card with bfloat16"),
+        pytest.param("uni3d_dp/uni3d+dp.yaml", "t4", 'mixed_precision no -> "fp16"', id="a card without it"),
+    ],
+)
+def test_the_16_bits_that_the_card_has_are_proposed(config: str, gpu: str, title: str) -> None:
+    report = memlint.check(str(EXAMPLES / config), isolated=True, select=["MEM301"], gpu=gpu)
+    assert [fix.title for found in report.findings for fix in found.fixes] == [title]
+
+
+def test_float16_is_not_proposed_for_weights_that_were_trained_in_bfloat16(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text(
+        "model_name_or_path: meta-llama/Llama-3.2-1B\ndtype: float32\nblock_size: 1024\noutput_dir: out\n"
+        "per_device_train_batch_size: 2\n",
+        encoding="utf-8",
+    )
+    with_it = memlint.check(str(path), isolated=True, select=["MEM301"], gpu="a100-80gb")
+    assert [fix.title for found in with_it.findings for fix in found.fixes] == ["add bf16: true"]
+    assert memlint.check(str(path), isolated=True, select=["MEM301"], gpu="t4").findings == ()
+
+
+def test_a_larger_batch_is_proposed_where_all_of_the_interval_fits(tmp_path: Path) -> None:
+    shutil.copytree(EXAMPLES / "language_models", tmp_path / "configs")
+    path = tmp_path / "configs" / "torchtitan_llama3_8b.toml"
+    path.write_text(path.read_text(encoding="utf-8") + "\n[compile]\nenable = true\n", encoding="utf-8")
+    options = {"isolated": True, "preview": True, "select": ["MEM104"], "gpu": "b200 x64"}
+    [run] = memlint.check(str(path), **options).runs
+    [found] = run.findings
+    [fix] = found.fixes
+    path.write_text(apply_edits(path.read_text(encoding="utf-8"), fix.edits), encoding="utf-8")
+    [after] = memlint.check(str(path), **options).runs
+    assert after.verdict == "FITS"
+    assert after.estimate is not None
+    assert after.estimate.device_bytes == fix.device_bytes_after
