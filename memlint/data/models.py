@@ -28,6 +28,36 @@ class Model(NamedTuple):
     config: dict[str, Any]
 
 
+_BITS_AND_BYTES = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
+_GROUPS = {"group_size": 128, "quant_method": "gptq"}
+# How publishers name the quantised copies of their models: (their ids begin with, end with, what that config says).
+_PACKED: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("unsloth/", "-bnb-4bit", {**_BITS_AND_BYTES, "bnb_4bit_use_double_quant": True}),
+    ("qwen/", "-gptq-int4", {**_GROUPS, "bits": 4}),
+    ("qwen/", "-gptq-int8", {**_GROUPS, "bits": 8}),
+    ("qwen/", "-awq", {"bits": 4, "group_size": 128, "quant_method": "awq"}),
+)
+# And single ones -> (the model, what the config says); 2 bits of AQLM: one code of 16 bits for 8 weights.
+_AQLM = {"quant_method": "aqlm", "nbits_per_codebook": 16, "num_codebooks": 1, "in_group_size": 8}
+_COPIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "thebloke/llama-2-7b-gptq": ("meta-llama/Llama-2-7b-hf", {**_GROUPS, "bits": 4}),
+    "thebloke/llama-2-7b-chat-gptq": ("meta-llama/Llama-2-7b-hf", {**_GROUPS, "bits": 4}),
+    "thebloke/llama-2-13b-gptq": ("meta-llama/Llama-2-13b-hf", {**_GROUPS, "bits": 4}),
+    "thebloke/llama-2-13b-chat-gptq": ("meta-llama/Llama-2-13b-hf", {**_GROUPS, "bits": 4}),
+    "thebloke/mistral-7b-v0.1-gptq": ("mistralai/Mistral-7B-v0.1", {**_GROUPS, "bits": 4}),
+    "thebloke/mistral-7b-instruct-v0.1-gptq": ("mistralai/Mistral-7B-Instruct-v0.1", {**_GROUPS, "bits": 4}),
+    "thebloke/mistral-7b-instruct-v0.2-gptq": ("mistralai/Mistral-7B-Instruct-v0.2", {**_GROUPS, "bits": 4}),
+    "thebloke/zephyr-7b-beta-gptq": ("HuggingFaceH4/zephyr-7b-beta", {**_GROUPS, "bits": 4}),
+    "techxgenus/meta-llama-3-8b-instruct-gptq": ("meta-llama/Meta-Llama-3-8B-Instruct", {**_GROUPS, "bits": 4}),
+    "techxgenus/meta-llama-3-8b-instruct-awq": (
+        "meta-llama/Meta-Llama-3-8B-Instruct",
+        {"bits": 4, "group_size": 128, "quant_method": "awq"},
+    ),
+    "ista-daslab/meta-llama-3-8b-instruct-aqlm-2bit-1x16": ("meta-llama/Meta-Llama-3-8B-Instruct", _AQLM),
+    "ista-daslab/llama-2-7b-aqlm-2bit-1x16-hf": ("meta-llama/Llama-2-7b-hf", _AQLM),
+    "blacksamorez/llama-2-7b-aqlm-2bit-1x16-hf": ("meta-llama/Llama-2-7b-hf", _AQLM),
+}
+
 _models: dict[str, Any] = {}
 _types: dict[str, dict[str, Any]] = {}
 _lower: dict[str, str] = {}  # id in lower case -> id
@@ -53,6 +83,23 @@ def find(name: str) -> Model | None:
     if isinstance(entry, str):
         name, entry = entry, _models[entry]
     return None if entry is None else Model(name, *_whole(entry))
+
+
+def quantised(name: str) -> Model | None:
+    """The quantised copy of a model, by the name that its publisher gives such copies; None where it is no such name.
+
+    Its ``config`` has the copy's ``quantization_config``; ``parameters`` are the original's.
+    """
+    lower = name.lower()
+    original, how = _COPIES.get(lower, ("", {}))
+    for begins, ends, stated in _PACKED:
+        if lower.startswith(begins) and lower.endswith(ends):
+            original, how = name[: -len(ends)], stated
+    found = find(original) if original else None
+    if found is None:
+        return None
+    dtype = "bfloat16" if how["quant_method"] == "bitsandbytes" else "float16"
+    return Model(found.name, found.parameters, {**found.config, "dtype": dtype, "quantization_config": dict(how)})
 
 
 def context(config: dict[str, Any]) -> int | None:

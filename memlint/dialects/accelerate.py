@@ -70,9 +70,9 @@ def _place(fact: Fact) -> Any:
 
 
 def _fsdp(facts: dict[str, Fact], stated: dict[str, Fact], kind: Fact) -> None:
-    version = stated[_HYPER + "fsdp_version"]
-    two = str(version.value) == "2"
-    origin = kind if version.node is None else version
+    version = stated.get(_HYPER + "fsdp_version")  # none where it is not a value that the key takes
+    two = version is not None and str(version.value) == "2"
+    origin = kind if version is None or version.node is None else version
     _copy(facts, origin, "parallelism.strategy", "fsdp2" if two else "fsdp1")
     reshard = stated.get(_HYPER + "fsdp_reshard_after_forward")
     strategy = stated.get(_HYPER + "fsdp_sharding_strategy")
@@ -157,9 +157,16 @@ def _deepspeed(
         fact = stated.get("parallelism." + name)
         if fact is not None and fact.value is not None:
             facts["parallelism." + name] = fact
+    built = stated.get(_HYPER + "zero3_init_flag")
+    if built is not None and built.value is not None and not truth(built.value) and _is_stage_3(facts):
+        _copy(facts, built, "parallelism.loaded_whole", True)
     if "saves_full_weights" in stated:
         _copy(facts, stated["saves_full_weights"], "saves_full_weights", truth(stated["saves_full_weights"].value))
     return {}
+
+
+def _is_stage_3(facts: dict[str, Fact]) -> bool:
+    return bool(facts["parallelism.zero_stage"].value == 3)
 
 
 # ---------------------------------------------------------------------------------------------- launched with it

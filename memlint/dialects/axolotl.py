@@ -7,7 +7,7 @@ from typing import Any
 from memlint.dialects import companions
 from memlint.dialects import language_model as lm
 from memlint.dialects.accelerate import truth
-from memlint.dialects.spec import DEFAULT, WRITTEN, Fact, TrainingSpec
+from memlint.dialects.spec import ASSUMED, DEFAULT, WRITTEN, Fact, TrainingSpec
 from memlint.documents.node import Document, Edit, Node, Span
 
 _VERSION = "Axolotl 0.19"
@@ -16,7 +16,6 @@ _UNKNOWN = {
     "grpo": "what generation holds on the card between training steps is not known",
     "gdpo": "what generation holds on the card between training steps is not known",
     "ebft": "what generation holds on the card between training steps is not known",
-    "kto": "its second, mismatched completion is not known",
 }
 # Settings after which the model or what trains of it is not what the rest of the config says.
 _OTHERWISE = {
@@ -47,6 +46,7 @@ _OPTIMIZERS = {
     "q_galore_adamw8bit": ("q_galore_adamw_8bit", "q_galore_torch"),
     "came_pytorch": ("came", "came_pytorch"),
     "optimi_adamw": ("optimi_adamw", "optimi"),
+    "lion_pytorch": ("lion", "lion_pytorch"),
     "adopt_adamw": ("adopt", "axolotl"),
     "muon": ("muon", "axolotl"),
     "dion": ("dion", "axolotl"),
@@ -186,10 +186,23 @@ def _model_config(spec: TrainingSpec) -> str:
         only = spec.fact(lm.HYPER + "freeze_mm_modules")
         if only is not None and truth(only.value):
             lm.put(spec, "frozen_parts", ["vision_tower", "projector"], only)
+        _images(spec)
     if changes is None or not isinstance(changes.value, dict) or not changes.value or config is None:
         return ""
     lm.put(spec, lm.CONFIG, {**config.value, **changes.value}, config)
     return ""
+
+
+def _images(spec: TrainingSpec) -> None:
+    """Samples have images where there is a processor for them; how large, a config may say."""
+    processor, size = spec.fact(lm.HYPER + "processor_type"), spec.fact("image_size")
+    if processor is None or not processor.value:
+        lm.put(spec, "images_per_sample", 0, reason=f"{_VERSION}: processor_type is not set, so samples are text")
+        return
+    reason = "an image in each sample; the data may have none, or more"
+    spec.facts["images_per_sample"] = Fact("images_per_sample", 1, ASSUMED, "datasets", reason=reason)
+    if size is not None and isinstance(size.value, list):
+        lm.put(spec, "image_size", [int(side) for side in size.value], size)
 
 
 def _attention(spec: TrainingSpec) -> None:
@@ -239,13 +252,12 @@ def _optimizer(spec: TrainingSpec) -> None:
     if known is not None:
         lm.put(spec, "optimizer", known[0], stated)
         lm.put(spec, "optimizer_library", known[1], stated)
-    rank = spec.fact(lm.HYPER + "qgalore_rank")
-    if rank is not None and "galore" in spec.get("optimizer", ""):
+    rank, targets = spec.fact(lm.HYPER + "qgalore_rank"), spec.fact(lm.HYPER + "optim_target_modules")
+    if rank is not None and spec.get("optimizer", "").startswith("q_galore"):
         lm.put(spec, "optimizer_rank", rank.value, rank)
-    targets = spec.fact(lm.HYPER + "optim_target_modules")
-    if targets is not None and targets.value:
-        names = "all-linear" if targets.value is True else lm.names_of(targets.value)
-        lm.put(spec, "optimizer_targets", "all-linear" if names == ["all_linear"] else names, targets)
+        if targets is not None and targets.value:
+            names = "all-linear" if targets.value is True else lm.names_of(targets.value)
+            lm.put(spec, "optimizer_targets", "all-linear" if names == ["all_linear"] else names, targets)
 
 
 def _kernels(spec: TrainingSpec) -> None:
@@ -294,7 +306,7 @@ def _loss(spec: TrainingSpec, method: str) -> None:
     plugin = any("cut_cross_entropy" in name for name in _plugins(spec))
     if method in _UNKNOWN or method == "reward":
         return
-    if method in _PAIRS:
+    if method in (*_PAIRS, "kto"):
         liger = spec.fact(lm.HYPER + "dpo_use_liger_kernel")
         if liger is not None and truth(liger.value):
             lm.put(spec, "loss", "fused", liger)
@@ -313,9 +325,27 @@ def _loss(spec: TrainingSpec, method: str) -> None:
             lm.put(spec, "loss_chunks", 8, reason=f"{_VERSION}: patch_chunked_ce_loss_fn")
     elif kernels is not None and "linear_cross_entropy" in kernels.value:
         lm.put(spec, "loss", "fused", spec.fact(lm.HYPER + "liger.linear_cross_entropy"))
+    else:
+        lm.follow(spec, "loss_chunks", "loss", lambda loss: 8 if loss == "chunked" else None)
 
 
 # ---------------------------------------------------------------------------------------------- what trains
+
+
+def _is_pattern(value: Any) -> bool:
+    """Whether what PEFT gets is a regular expression over the names of modules, and not names."""
+    return isinstance(value, str) and bool(set(value) & set("()[]*|\\^$"))
+
+
+def _is_plain(pattern: str) -> bool:
+    """Whether it compiles, and repeats nothing that repeats itself."""
+    import re
+
+    try:
+        re.compile(pattern)
+    except re.error:
+        return False
+    return len(pattern) < 500 and not re.search(r"[+*}]\)[+*{]", pattern)
 
 
 def _adapters(spec: TrainingSpec) -> str:
@@ -332,14 +362,18 @@ def _adapters(spec: TrainingSpec) -> str:
     linear, targets = spec.fact(lm.HYPER + "lora_target_linear"), spec.fact("lora.targets")
     if on and linear is not None and truth(linear.value):
         lm.put(spec, "lora.targets", "all-linear", linear)
+        targets = None
     elif on and (targets is None or not targets.value):
         why = lm.not_stated(spec, "lora_target_modules")
         lm.adapters(spec)
         return f"{why}, nor is lora_target_linear"
-    elif on and targets is not None and isinstance(targets.value, str) and set(targets.value) & set("()[]*|\\^$"):
+    pattern = targets.value if on and targets is not None and _is_pattern(targets.value) else ""
+    if pattern and not _is_plain(pattern):
         lm.adapters(spec)
-        return f"{targets.key}: a pattern over the names of modules"
+        return f"lora_target_modules {pattern}: a pattern that may take for ever over the names of modules"
     why = lm.adapters(spec)
+    if pattern and not why:
+        lm.put(spec, "lora.targets", pattern, targets)
     if not why and not on:
         lm.put(spec, "tuning", "full", stated, "" if stated is not None else f"{_VERSION}: no adapter")
     if on and spec.get("method") in _PAIRS:
@@ -473,6 +507,9 @@ def _checkpointing(spec: TrainingSpec) -> None:
     if spec.get("checkpointing", "none") == "none":
         if spec.get("activation_offloading"):
             del spec.facts["activation_offloading"]  # Axolotl refuses it without checkpointing
+        if "checkpointing_reentrant" not in spec:
+            plain = not lm.setting(spec, "rl")
+            lm.follow(spec, "checkpointing_reentrant", "checkpointing", lambda value: plain and value == "full")
         return
     raw = stated.node.value if stated is not None and stated.node is not None else None
     if isinstance(raw, str) and raw.startswith(("offload", "unsloth")):
@@ -513,6 +550,11 @@ def _precision(spec: TrainingSpec) -> str:
         if lm.gap(spec, name) is not None and by_name[name] is None:
             return lm.not_stated(spec, why)
     why = lm.precision(spec, loaded)
+    if first is None:  # one switch for all of them
+        lm.follow(spec, "parameter_dtype", "compute_dtype")
+        lm.follow(spec, "frozen_dtype", "compute_dtype")
+        lm.follow(spec, "autocast", "compute_dtype", lambda dtype: dtype != "float32")
+        lm.follow(spec, "float32_parts", "compute_dtype", lambda dtype: _upcast_parts(spec, dtype))
     automatic = spec.fact(lm.HYPER + "peft_autocast_adapter_dtype")
     adapted = spec.get("tuning") in ("lora", "dora")
     if adapted and spec.get("parallelism.strategy") != "zero":
@@ -536,16 +578,21 @@ def _float32_parts(spec: TrainingSpec, loaded: Fact) -> None:
     norms = spec.fact(lm.HYPER + "fp32_norms")
     if strategy == "fsdp2" and norms is not None and truth(norms.value):
         lm.put(spec, "float32_parts", ["norms"], norms)
-    if spec.get("tuning", "full") != "full" or strategy not in ("none", "ddp") or loaded.value == "float32":
-        return
-    if spec.get("attention") in ("sdpa", "eager") and "cut_cross_entropy" not in spec.get("fused_kernels", ()):
-        reason = f"{_VERSION}: cast back to 16 bits only for kernels that need it"
-        lm.put(spec, "float32_parts", ["norms", "embeddings", "head"], reason=reason)
+    parts = _upcast_parts(spec, str(loaded.value))
+    if parts:
+        lm.put(spec, "float32_parts", parts, reason=f"{_VERSION}: cast back to 16 bits only for kernels that need it")
+
+
+def _upcast_parts(spec: TrainingSpec, dtype: str) -> list[str]:
+    """What of a whole model in ``dtype`` stays in float32."""
+    whole = spec.get("tuning", "full") == "full" and spec.get("parallelism.strategy", "none") in ("none", "ddp")
+    plain = spec.get("attention") in ("sdpa", "eager") and "cut_cross_entropy" not in spec.get("fused_kernels", ())
+    return ["norms", "embeddings", "head"] if whole and plain and dtype != "float32" else []
 
 
 def _reference(spec: TrainingSpec, method: str) -> None:
     """A second model for DPO and IPO without an adapter, in the policy's dtype (train.py)."""
-    if method not in ("dpo", "ipo"):
+    if method not in ("dpo", "ipo", "kto"):
         if method not in _UNKNOWN:
             lm.put(spec, "reference_model", "none", reason=f"{method} needs none")
         return
@@ -577,11 +624,13 @@ def _evaluation(spec: TrainingSpec) -> None:
             reason = f"{_VERSION}: as many as a micro batch"
             key, rows = "eval_batch_size", spec["micro_batch_size"]
             spec.facts["evaluation_batch_size"] = Fact("evaluation_batch_size", rows, DEFAULT, key, reason=reason)
+            lm.follow(spec, "evaluation_batch_size", "micro_batch_size")
         lm.put(spec, "evaluation_accumulates", False, reason=f"{_VERSION}: eval_accumulation_steps is set")
     lm.evaluation(spec)
     longest = spec.fact(lm.HYPER + "eval_sequence_len")
     if longest is not None and longest.value and "evaluation_batch_size" in spec:
         lm.put(spec, "evaluation_sequence_length", longest.value, longest)
+        spec.derived = tuple(entry for entry in spec.derived if entry[0] != "evaluation_sequence_length")
 
 
 def _loader(spec: TrainingSpec) -> None:
@@ -601,10 +650,7 @@ def _loader(spec: TrainingSpec) -> None:
 def spell(spec: TrainingSpec, fact: str, value: Any) -> list[Edit] | None:
     """Axolotl's own keys where they are not the Trainer's."""
     if fact in ("parameter_dtype", "frozen_dtype"):
-        if spec.get("parallelism.strategy", "none") not in ("none", "ddp") or spec.get("tuning", "full") != "full":
-            return []
-        whole = spec.get("parameter_dtype") == "float32" and spec.get("compute_dtype") == "float32"
-        return lm.write(spec, lm.HYPER + "bf16", True) if whole and value == "bfloat16" else []
+        return []  # `bf16` is the dtype of products too
     if fact == "quantization.bits" and "quantization.bits" not in spec:
         if spec.get("tuning") not in ("lora", "dora") or value not in (4, 8):
             return []

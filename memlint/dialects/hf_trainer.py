@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from memlint.dialects import known_scripts
 from memlint.dialects import language_model as lm
 from memlint.dialects.spec import ASSUMED, DEFAULT, Fact, TrainingSpec
 from memlint.documents.node import Document, Edit, Node
@@ -15,11 +16,13 @@ class Script(NamedTuple):
 
     length  tokens of a sample; 0 where that depends on the tokenizer or the data
     full    whether every row has that length
+    target  tokens of an output
     """
 
     model_class: str
     length: int = 0
     full: bool = False
+    target: int = 0
 
 
 # transformers 5, examples/pytorch: the class that each script builds, and its max_seq_length.
@@ -32,8 +35,8 @@ _SCRIPTS = {
     "run_xnli": Script("sequence_classification", 128, True),
     "run_qa": Script("question_answering", 384, True),
     "run_ner": Script("token_classification"),
-    "run_summarization": Script("seq2seq_lm", 1024),
-    "run_translation": Script("seq2seq_lm", 1024),
+    "run_summarization": Script("seq2seq_lm", 1024, target=128),
+    "run_translation": Script("seq2seq_lm", 1024, target=128),
     "run_image_classification": Script("image_classification"),
     "run_speech_recognition_seq2seq": Script("seq2seq_lm"),
 }
@@ -49,26 +52,38 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
     name = ""
     if spec.launch is not None:
         name = str(spec.launch.program.value).rsplit("/", 1)[-1].removesuffix(".py")
-    script = _SCRIPTS.get(name.removesuffix("_no_trainer"), Script("causal_lm"))
+    task = name.removesuffix("_no_trainer")
+    script = _SCRIPTS.get(task, Script("causal_lm"))
     spec.facts["model_class"] = Fact("model_class", script.model_class, DEFAULT, reason=f"what {name or 'it'} builds")
-    if name not in _SCRIPTS:
+    if task not in _SCRIPTS:
         reason = "no script says what is trained"
         spec.facts["model_class"] = Fact("model_class", "causal_lm", ASSUMED, reason=reason)
+    known_scripts.prepare(spec, name)
+    _default_model(spec, task)
     own = _own_model(spec, name)
     found = lm.model(spec)
+    if known_scripts.is_llava(spec):
+        found = found or known_scripts.llava(spec)
+    elif task not in _SCRIPTS:
+        lm.class_by_type(spec)
     _length(spec, script, name)
     lm.attention(spec)
+    lm.release(spec)
+    lm.older_defaults(spec)
     lm.optimizer(spec)
     if name.endswith("_no_trainer"):
         reason = "examples without the Trainer use torch.optim.AdamW as it is"
         lm.put(spec, "optimizer_implementation", "foreach", reason=reason)
+        reason = "examples without the Trainer name the outputs, which accelerate brings to float32, through backward"
+        lm.put(spec, "outputs_kept", "float32", reason=reason)
     lm.kernels(spec)
     lm.compiled(spec)
     adapted = lm.adapters(spec)
     lm.quantization(spec)
     shared = lm.parallelism(spec)
     lm.checkpointing(spec)
-    dtypes = lm.precision(spec, lm.weights(spec, spec.fact(lm.HYPER + "dtype")))
+    dtypes = lm.precision(spec, lm.older_weights(spec, lm.weights(spec, spec.fact(lm.HYPER + "dtype"))))
+    known_scripts.finish(spec, name)
     lm.evaluation(spec)
     smooth = spec.fact(lm.HYPER + "label_smoothing")
     on_cpu = "use_cpu: the run is not on a GPU" if lm.switched(spec, "use_cpu") else ""
@@ -77,11 +92,22 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
     return lm.finish(spec, (on_cpu, own, found, adapted, shared, dtypes, _unbounded(spec, script, name)))
 
 
+def _default_model(spec: TrainingSpec, name: str) -> None:
+    """The one script whose model may be left out."""
+    if name == "run_image_classification" and spec.get("model") is None and lm.gap(spec, "model_name_or_path") is None:
+        reason = f"{lm.TRANSFORMERS}: {name}.py"
+        value = "google/vit-base-patch16-224-in21k"
+        spec.facts["model"] = Fact("model", value, DEFAULT, "--model_name_or_path", reason=reason)
+
+
 def _own_model(spec: TrainingSpec, name: str) -> str:
     """Why the model is not transformers' own."""
     tower = spec.fact(lm.HYPER + "vision_tower")
     if tower is not None and tower.value:
         lm.put(spec, "model_class", "vision_language", tower)
+        if known_scripts.is_llava(spec):
+            known_scripts.backbone(spec)
+            return ""
         return f"{tower.key} {tower.value}: a vision tower joined to a language model by the script's own code"
     if name.startswith("internvl"):
         spec.facts["model_class"] = Fact("model_class", "vision_language", DEFAULT, reason=f"what {name} builds")
@@ -101,14 +127,24 @@ def _length(spec: TrainingSpec, script: Script, name: str) -> None:
     stated = spec.fact("sequence_length")
     if stated is None and source is not None and source.value:
         lm.put(spec, "sequence_length", source.value, source)
-        target = spec.fact(lm.HYPER + "max_target_length")
-        if target is not None and target.value:
-            lm.put(spec, "target_length", target.value, target)
         stated = spec.fact("sequence_length")
+    target = spec.fact(lm.HYPER + "max_target_length")
+    if target is not None and target.value:
+        lm.put(spec, "target_length", target.value, target)
+    elif script.target:
+        lm.put(spec, "target_length", script.target, reason=f"{lm.TRANSFORMERS}: {name}.py")
+    elif lm.has_one_size(spec) and spec.get(lm.HYPER + "generation_max_length"):
+        written = spec.fact(lm.HYPER + "generation_max_length")
+        assert written is not None
+        reason = "no label is longer than what is generated"
+        spec.facts["target_length"] = written._replace(name="target_length", origin=ASSUMED, reason=reason)
     if (stated is None or stated.value is None) and script.length:
         lm.put(spec, "sequence_length", script.length, reason=f"{lm.TRANSFORMERS}: {name}.py")
         stated = spec.fact("sequence_length")
-    limit = lm.position_limit(spec) if name in _SCRIPTS else None  # each of them takes min(..., model_max_length)
+    if stated is None and lm.gap(spec, "block_size", "max_seq_length") is None:
+        stated = _default_length(spec, name.removesuffix("_no_trainer"))
+    # each of them takes min(..., model_max_length), but for those that write outputs
+    limit = lm.position_limit(spec) if name in _SCRIPTS and script.model_class != "seq2seq_lm" else None
     if stated is not None and isinstance(stated.value, int) and limit is not None and stated.value > limit:
         lm.put(spec, "sequence_length", limit, stated, f"cut to the {limit} positions of the model")
     if script.full and "packing" not in spec:
@@ -116,6 +152,33 @@ def _length(spec: TrainingSpec, script: Script, name: str) -> None:
     padded = spec.fact(lm.HYPER + "pad_to_max_length")
     if padded is not None and padded.value is False and name != "run_clm":
         lm.put(spec, "packing", False, padded)
+
+
+# What the tokenizer takes is less than the table of positions has rows: those of padding and before it.
+_ROWS_BEFORE = {"roberta": 2, "xlm-roberta": 2, "camembert": 2}
+
+
+def _default_length(spec: TrainingSpec, name: str) -> Fact | None:
+    """Language modelling fills rows as long as the tokenizer allows, at most 1,024 tokens of what the model takes
+    (run_clm.py where the tokenizer allows more than the model, run_mlm.py whatever the model takes)."""
+    if name not in ("run_clm", "run_mlm"):
+        return None
+    limit = lm.position_limit(spec)
+    if limit is not None:
+        limit -= _ROWS_BEFORE.get(lm.text_config(spec[lm.CONFIG]).get("model_type", ""), 0)
+    length = min(1024, limit or 1024)
+    key = "block_size" if name == "run_clm" else "max_seq_length"
+    if limit is not None and limit <= 1024:
+        reason = f"{lm.TRANSFORMERS}: {name}.py, as many as the model has positions"
+    else:
+        reason = f"{lm.TRANSFORMERS}: {name}.py, where the tokenizer sets no limit below the model's"
+    fact = Fact("sequence_length", length, ASSUMED, key, reason=reason)
+    spec.facts["sequence_length"] = fact
+    if name == "run_mlm":
+        by_line = spec.fact(lm.HYPER + "line_by_line")
+        if "packing" not in spec and not (by_line is not None and by_line.value):
+            lm.put(spec, "packing", True, reason="run_mlm.py joins samples and cuts them to rows")
+    return fact
 
 
 def _unbounded(spec: TrainingSpec, script: Script, name: str) -> str:

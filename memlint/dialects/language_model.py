@@ -15,7 +15,7 @@ from memlint.dialects import launchers
 from memlint.dialects.accelerate import launched, truth
 from memlint.dialects.companions import Companion
 from memlint.dialects.deepspeed import AUTO, deepspeed_facts
-from memlint.dialects.spec import ASSUMED, DEFAULT, WRITTEN, Conflict, Fact, Missing, TrainingSpec
+from memlint.dialects.spec import ASSUMED, DEFAULT, WRITTEN, Conflict, Fact, Missing, TrainingSpec, scaling
 from memlint.documents.node import Document, Edit, Node
 
 HYPER = "hyperparameters."
@@ -63,6 +63,18 @@ OPTIMIZERS: dict[str, tuple[str, str, str, bool]] = {
     "paged_lion_8bit": ("lion_8bit", "", "bitsandbytes", True),
     "paged_ademamix_32bit": ("ademamix", "", "bitsandbytes", True),
     "paged_ademamix_8bit": ("ademamix_8bit", "", "bitsandbytes", True),
+    "galore_adamw": ("galore_adamw", "", "galore_torch", False),
+    "galore_adamw_8bit": ("galore_adamw_8bit", "", "galore_torch", False),
+    "galore_adafactor": ("galore_adafactor", "", "galore_torch", False),
+    "apollo_adamw": ("apollo_adamw", "", "apollo_torch", False),
+    "lomo": ("lomo", "", "lomo_optim", False),
+    "adalomo": ("adalomo", "", "lomo_optim", False),
+    "grokadamw": ("grokadamw", "", "grokadamw", False),
+    "stable_adamw": ("stable_adamw", "", "optimi", False),
+    "schedule_free_adamw": ("schedule_free_adamw", "", "schedulefree", False),
+    "schedule_free_radam": ("schedule_free_radam", "", "schedulefree", False),
+    "schedule_free_sgd": ("schedule_free_sgd", "", "schedulefree", False),
+    "adamw_anyprecision": ("adamw_anyprecision", "", "torchdistx", False),
 }
 
 # PEFT 0.21, utils/constants.py: what LoRA adapts where the config does not say.
@@ -103,6 +115,11 @@ def put(spec: TrainingSpec, name: str, value: Any, origin: Fact | None = None, r
         spec.facts[name] = Fact(name, value, DEFAULT, reason=reason)
 
 
+def follow(spec: TrainingSpec, name: str, source: str, make: Callable[[Any], Any] | None = None) -> None:
+    """A fact is made of another one, and changes with it; where it is made of several, of the last that changes."""
+    spec.derived = (*(entry for entry in spec.derived if entry[:2] != (name, source)), (name, source, make))
+
+
 def gap(spec: TrainingSpec, *keys: str) -> Missing | None:
     """The first value that could not be resolved, of these keys."""
     for item in spec.missing:
@@ -134,12 +151,21 @@ def dtype_of(value: Any) -> str:
 _PROGRAMS = ("llamafactory-cli", "axolotl", "swift", "tune", "litgpt", "openrlhf", "oumi", "xtuner", "autotrain")
 
 
-def is_of_another_family(document: Document, root: Node) -> bool:
-    """Whether the command that a tree of options belongs to is the program of a family that states itself."""
+# transformers' example scripts, some of whose options other trainers have, too (examples/pytorch).
+EXAMPLES = (
+    *("run_clm", "run_fim", "run_mlm", "run_plm", "run_glue", "run_classification", "run_xnli", "run_qa", "run_squad"),
+    *("run_seq2seq_qa", "run_ner", "run_swag", "run_summarization", "run_translation", "run_image_classification"),
+    *("run_mae", "run_mim", "run_speech_recognition_ctc", "run_speech_recognition_seq2seq", "run_audio_classification"),
+)
+
+
+def is_of_another_family(document: Document, root: Node, also: tuple[str, ...] = ()) -> bool:
+    """Whether the command that a tree of options belongs to is the program of a family that states itself, or one of
+    ``also``."""
     for command in document.commands:
         if command.options.span == root.span and isinstance(command.program.value, str):
-            program = command.program.value.rsplit("/", 1)[-1]
-            return program.partition(".")[0] in _PROGRAMS
+            program = command.program.value.rsplit("/", 1)[-1].partition(".")[0].removesuffix("_no_trainer")
+            return program in _PROGRAMS or program in also
     return False
 
 
@@ -202,6 +228,7 @@ def tokens(spec: TrainingSpec) -> None:
     if length is None or not isinstance(length.value, int):
         return
     put(spec, "attention_tokens", length.value, length)
+    follow(spec, "attention_tokens", "sequence_length")
     several = spec.get("sequences_per_sample", 1)
     names: tuple[str, ...] = ("micro_batch_size", "sequence_length")
     if several != 1:
@@ -209,6 +236,7 @@ def tokens(spec: TrainingSpec) -> None:
     put(spec, "token_product", ("tokens", names))
     size = 3 * 8 * length.value * several
     put(spec, "sample_bytes", size, reason="int64 token ids, attention mask and labels")
+    follow(spec, "sample_bytes", "sequence_length", lambda tokens: 3 * 8 * tokens * several)
 
 
 # ---------------------------------------------------------------------------------------------- optimizer, losses
@@ -220,6 +248,8 @@ def optimizer(spec: TrainingSpec, name: str = "optim") -> None:
     if stated is None:
         return
     text = str(stated.value)
+    layerwise = text.endswith("_layerwise")
+    text = text.removesuffix("_layerwise")
     kind, implementation, library, paged = OPTIMIZERS.get(text, (text, "", text.split("_", 1)[0], False))
     put(spec, "optimizer", kind, stated)
     put(spec, "optimizer_library", library, stated)
@@ -228,25 +258,90 @@ def optimizer(spec: TrainingSpec, name: str = "optim") -> None:
         put(spec, "optimizer_implementation", implementation, stated)
     if paged:
         put(spec, "optimizer_paged", True, stated)
+    if layerwise or text in ("lomo", "adalomo"):
+        put(spec, "optimizer_in_backward", True, stated)
+        follow(spec, "optimizer_in_backward", "optimizer", lambda kind: kind in ("lomo", "adalomo"))
+    if text.startswith(("galore", "apollo")):
+        _projection(spec)
 
 
-# Liger 0.6, transformers/monkey_patch.py: what _apply_liger_kernel_to_instance turns on unless it is told otherwise.
+def _projection(spec: TrainingSpec) -> None:
+    """The rank of projected gradients, and whose they are (trainer_optimizer._setup_low_rank_optimizer)."""
+    rank = argument(spec, "rank")
+    stated = spec.fact(HYPER + "optim_args")
+    if rank is not None and rank.isdigit():
+        put(spec, "optimizer_rank", int(rank), stated)
+    else:
+        put(spec, "optimizer_rank", 128, reason=f"{TRANSFORMERS}: GaLore's and APOLLO's")
+    targets = spec.fact(HYPER + "optim_target_modules")
+    if targets is not None and targets.value:
+        names = names_of(targets.value) if targets.value is not True else ["all-linear"]
+        every = names in (["all-linear"], ["all_linear"])
+        put(spec, "optimizer_targets", "all-linear" if every else names, targets)
+
+
+def argument(spec: TrainingSpec, name: str) -> str | None:
+    """One of the arguments of an optimizer: ``optim_args`` is a mapping, or ``rank=128, scale=0.25``."""
+    given = setting(spec, "optim_args")
+    if isinstance(given, dict):
+        return str(given[name]) if name in given else None
+    for part in str(given or "").split(","):
+        key, _, value = part.partition("=")
+        if key.strip() == name:
+            return value.strip()
+    return None
+
+
+# Liger 0.8, transformers/monkey_patch.py: what _apply_liger_kernel_to_instance turns on unless it is told otherwise.
 _LIGER = {
     "rope": "rotary",
     "rms_norm": "rms_norm",
     "swiglu": "swiglu",  # or geglu: whichever gate the model has
     "fused_linear_cross_entropy": "linear_cross_entropy",
 }
+# The model types that it knows (MODEL_TYPE_TO_APPLY_LIGER_FN); it leaves others as they are, and says so in the log.
+_LIGER_TYPES = frozenset(
+    (
+        *("deepseek_v2", "deepseek_v3", "exaone4", "falcon_h1", "gemma", "gemma2", "gemma3", "gemma3_text", "gemma4"),
+        *("gemma4_text", "glm4", "glm4v", "glm4v_moe", "gpt_oss", "granite", "hunyuan_v1_dense", "hunyuan_v1_moe"),
+        *("internvl", "llama", "llama4", "llama4_text", "llava", "ministral", "mistral", "mixtral", "mllama"),
+        *("mllama_text_model", "nemotron", "olmo2", "olmo3", "paligemma", "phi3", "qwen2", "qwen2_5_vl"),
+        *("qwen2_5_vl_text", "qwen2_vl", "qwen2_vl_text", "qwen3", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text"),
+        *("qwen3_5_text", "qwen3_moe", "qwen3_next", "qwen3_vl", "qwen3_vl_moe", "qwen3_vl_moe_text", "qwen3_vl_text"),
+        *("smollm3", "smolvlm"),
+    )
+)
+# ... and what it leaves off for some of them.
+_ROTARY_OFF = ("deepseek_v2", "deepseek_v3", "gemma4", "gemma4_text", "glm4", "glm4v", "glm4v_moe", "qwen3_next")
+_LIGER_OFF: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys((*_ROTARY_OFF, "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"), ("rope",)),
+    "granite": ("fused_linear_cross_entropy",),
+    "gpt_oss": ("swiglu",),
+    "nemotron": ("rope", "rms_norm", "swiglu"),
+}
+
+
+def _model_type(spec: TrainingSpec) -> str:
+    return str((spec.get(CONFIG) or {}).get("model_type") or "")
+
+
+def knows_liger(spec: TrainingSpec) -> bool:
+    """Whether Liger has kernels for the model; also where its type is not known."""
+    return _model_type(spec) in ("", *_LIGER_TYPES)
 
 
 def kernels(spec: TrainingSpec) -> None:
     """Liger's kernels, and the loss that they bring."""
-    switch = spec.fact(HYPER + "use_liger_kernel")
-    if switch is None or not truth(switch.value):
+    if not knows_liger(spec):
         return
-    on = [name for key, name in _LIGER.items() if spec.get(f"{HYPER}liger.{key}", True)]
-    if spec.get(f"{HYPER}liger.cross_entropy", False):
+    switch = spec.fact(HYPER + "use_liger_kernel")
+    off = _LIGER_OFF.get(_model_type(spec), ())
+    on = [name for key, name in _LIGER.items() if spec.get(f"{HYPER}liger.{key}", key not in off)]
+    if spec.get(f"{HYPER}liger.cross_entropy", "fused_linear_cross_entropy" in off):
         on.append("cross_entropy")
+    if switch is None or not truth(switch.value):
+        follow(spec, "fused_kernels", "loss", lambda loss: on if loss == "fused" else spec.get("fused_kernels"))
+        return
     put(spec, "fused_kernels", on, switch)
     if "linear_cross_entropy" in on:
         put(spec, "loss", "fused", switch)
@@ -333,6 +428,7 @@ def quantization(spec: TrainingSpec) -> None:
     if origin is None:
         for name in ("quantization.kind", "quantization.double"):
             spec.facts.pop(name, None)
+        stored_quantization(spec)
         return
     if origin.value == 8:
         put(spec, "quantization.kind", "int8", origin)
@@ -350,9 +446,10 @@ def stored_quantization(spec: TrainingSpec) -> bool:
     origin = spec.fact(CONFIG)
     stated = origin.value.get("quantization_config") if origin is not None and isinstance(origin.value, dict) else None
     kind = stated.get("quant_method", "") if isinstance(stated, dict) else ""
-    if origin is None or not isinstance(stated, dict) or kind not in ("gptq", "awq", "aqlm", "hqq", "bitsandbytes"):
+    known = ("gptq", "awq", "aqlm", "hqq", "eetq", "bitsandbytes")
+    if origin is None or not isinstance(stated, dict) or kind not in known:
         return False
-    bits, double = stated.get("bits", 4), False
+    bits, double = stated.get("bits", 8 if kind == "eetq" else 4), False
     if kind == "aqlm":
         bits = stated.get("nbits_per_codebook", 16) * stated.get("num_codebooks", 1) // stated.get("in_group_size", 8)
     elif kind == "hqq":
@@ -365,6 +462,9 @@ def stored_quantization(spec: TrainingSpec) -> bool:
     put(spec, "quantization.bits", bits, origin, reason)
     put(spec, "quantization.kind", kind, origin, reason)
     put(spec, "quantization.double", double, origin, reason)
+    group = stated.get("group_size")
+    if isinstance(group, int):
+        put(spec, "quantization.group_size", max(group, 0), origin, reason)
     return True
 
 
@@ -402,6 +502,62 @@ def weights(spec: TrainingSpec, *stated: Fact | None) -> Fact | None:
     return Fact("parameter_dtype", kept or "float32", DEFAULT, "dtype", reason=reason)
 
 
+# Keys that TrainingArguments no longer take -> the last release that did (transformers' migration guides).
+_LAST_WITH = {
+    "evaluation_strategy": "4.45",
+    **dict.fromkeys(("per_gpu_train_batch_size", "per_gpu_eval_batch_size", "no_cuda", "overwrite_output_dir"), "4.57"),
+    **dict.fromkeys(("warmup_ratio", "fp16_opt_level", "fp16_backend", "half_precision_backend"), "4.57"),
+    **dict.fromkeys(("fsdp_transformer_layer_cls_to_wrap", "fsdp_min_num_params", "sharded_ddp", "use_ipex"), "4.57"),
+    **dict.fromkeys(("group_by_length", "save_safetensors", "logging_dir", "adafactor", "local_rank"), "4.57"),
+}
+# The first release in which from_pretrained kept the checkpoint's dtype, and those whose default optimizer was new:
+# torch's AdamW (pull request 25109), and its fused one (pull request 37358).
+_KEEPS_SINCE, _TORCH_SINCE, _FUSED_SINCE = (5, 0), (4, 32), (4, 54)
+
+
+def release(spec: TrainingSpec) -> None:
+    """The release of transformers, where no file pins it: its last one with all keys that are written."""
+    if spec.get("transformers_version") is not None:
+        return
+    found: tuple[tuple[int, ...], str, Node] | None = None
+    for name, last in _LAST_WITH.items():
+        node = spec.root.get(name) or spec.root.get(name.replace("_", "-"))
+        numbers = tuple(int(part) for part in last.split("."))
+        if node is not None and (found is None or numbers < found[0]):
+            found = numbers, last, node
+    if found is not None:
+        _, last, node = found
+        reason = f"{node.key_path.rsplit('.', 1)[-1]} is a key of transformers {last} and before"
+        spec.facts["transformers_version"] = Fact("transformers_version", last, ASSUMED, node.key_path, node, reason)
+
+
+def before(spec: TrainingSpec, numbers: tuple[int, int]) -> bool:
+    """Whether the release of transformers, where it is known, comes before another."""
+    stated = str(spec.get("transformers_version") or "").split(".")[:2]
+    return len(stated) == 2 and all(part.isdigit() for part in stated) and tuple(map(int, stated)) < numbers
+
+
+def older_defaults(spec: TrainingSpec) -> None:
+    """What the Trainer took before, where nothing is written. Call before :func:`optimizer`."""
+    name = spec.fact(HYPER + "optim")
+    own = name is not None and "TrainingArguments" in name.reason  # and no script's
+    if name is not None and own and name.node is None and before(spec, _FUSED_SINCE):
+        older = "adamw_torch" if not before(spec, _TORCH_SINCE) else "adamw_hf"
+        reason = f"transformers {spec['transformers_version']}: TrainingArguments"
+        spec.facts[name.name] = name._replace(value=older, origin=DEFAULT, reason=reason)
+
+
+def older_weights(spec: TrainingSpec, loaded: Fact | None) -> Fact | None:
+    """Before transformers 5 weights were float32 unless a dtype was stated."""
+    stated = spec.fact(HYPER + "dtype")
+    if loaded is None or loaded.node is not None or not before(spec, _KEEPS_SINCE):
+        return loaded
+    if stated is not None and stated.node is not None and stated.value is not None:
+        return loaded  # auto
+    reason = f"transformers {spec['transformers_version']}: from_pretrained makes float32 of any checkpoint"
+    return loaded._replace(value="float32", reason=reason)
+
+
 def precision(spec: TrainingSpec, loaded: Fact | None) -> str:
     """Dtypes of weights, gradients and products, from how the weights were loaded and how the run is distributed.
 
@@ -432,6 +588,8 @@ def precision(spec: TrainingSpec, loaded: Fact | None) -> str:
             if half.value == "float16" and "loss_scaling" not in spec:
                 put(spec, "loss_scaling", "dynamic", half)
             return ""
+        if not open_:
+            put(spec, HYPER + "deepspeed_states_dtype", True, deep)
     if loaded is None:
         if mixed is not None:
             put(spec, "compute_dtype", mixed.value, mixed)
@@ -445,12 +603,11 @@ def precision(spec: TrainingSpec, loaded: Fact | None) -> str:
     if mixed is None:
         put(spec, "compute_dtype", loaded.value, loaded)
         put(spec, "autocast", False, reason="neither bf16 nor fp16")
+        _follow_products(spec, strategy, adapted)
         return ""
     if strategy in ("fsdp1", "fsdp2") and spec["parameter_dtype"] != "float32":
         reason = "accelerate 1.15: under FSDP with mixed precision, what trains is kept in float32"
-        put(spec, "parameter_dtype", "float32", reason=reason)
-        if strategy == "fsdp1" and adapted:
-            put(spec, "frozen_dtype", "float32", reason=reason + ", and what is flattened together with it")
+        put(spec, "parameter_dtype", "float32", reason=reason)  # update_fsdp_plugin_peft wraps it apart from the rest
     if strategy in ("fsdp1", "fsdp2"):
         put(spec, "parallelism.reduce_dtype", mixed.value, mixed)
     put(spec, "compute_dtype", mixed.value, mixed)
@@ -458,6 +615,18 @@ def precision(spec: TrainingSpec, loaded: Fact | None) -> str:
     if mixed.value == "float16":
         put(spec, "loss_scaling", "dynamic", mixed)
     return ""
+
+
+def _follow_products(spec: TrainingSpec, strategy: str, adapted: bool) -> None:
+    """What a switch for 16 bits changes beside the dtype of products, as :func:`precision` has it where it is on."""
+    follow(spec, "autocast", "compute_dtype", lambda dtype: dtype in HALF and strategy != "zero")
+    follow(spec, "loss_scaling", "compute_dtype", scaling)
+    if strategy in ("fsdp1", "fsdp2"):
+        follow(spec, "parallelism.reduce_dtype", "compute_dtype")
+    if strategy == "zero":
+        for name in ("parameter_dtype", "frozen_dtype", *(("lora.dtype",) if adapted else ())):
+            follow(spec, name, "compute_dtype")
+        follow(spec, "master_weights", "compute_dtype", lambda dtype: dtype in HALF)
 
 
 # ---------------------------------------------------------------------------------------------- parallelism
@@ -586,7 +755,10 @@ def _automatic(spec: TrainingSpec, stated: dict[str, Fact]) -> None:
 def _states(spec: TrainingSpec, mine: dict[str, Fact], other: Fact, name: str) -> None:
     """A second file that states a size of its own: transformers stops where the two differ."""
     own = mine.get(name)
-    if own is None or other.value in (None, AUTO) or other.origin != WRITTEN or own.value == other.value:
+    if own is None or other.value in (None, AUTO) or other.origin != WRITTEN:
+        return
+    if own.value == other.value:
+        spec.repeated = {**spec.repeated, name: (*spec.repeated.get(name, ()), other)}
         return
     place = own if own.span is not None else other
     if place.span is None:
@@ -693,6 +865,7 @@ def evaluation(spec: TrainingSpec) -> None:
     length = spec.fact("sequence_length")
     if length is not None:
         put(spec, "evaluation_sequence_length", length.value, length)
+        follow(spec, "evaluation_sequence_length", "sequence_length")
     for name, reason in (
         ("prediction_loss_only", ""),
         ("eval_accumulation_steps", ""),
@@ -701,6 +874,9 @@ def evaluation(spec: TrainingSpec) -> None:
         if stated is not None and stated.value not in (None, False):
             put(spec, "evaluation_accumulates", False, stated, reason)
             return
+    metric, whole = spec.fact(HYPER + "metric_for_best_model"), spec.fact(HYPER + "batch_eval_metrics")
+    if metric is not None and metric.value and str(metric.value).removeprefix("eval_") != "loss":
+        put(spec, "evaluation_accumulates", not (whole is not None and truth(whole.value)), metric)
     if "evaluation_accumulates" not in spec:
         reason = "transformers 5: without compute_metrics only losses are kept, and a config cannot say there is one"
         spec.facts["evaluation_accumulates"] = Fact("evaluation_accumulates", False, ASSUMED, reason=reason)
@@ -733,6 +909,26 @@ def _undecided(spec: TrainingSpec) -> str:
     names = {name for key in dialect.keys if key.annotation.get("fact") in _DECISIVE for name in key.names}
     item = gap(spec, *names)
     return f"{item.key} is not known: {item.reason}" if item is not None else ""
+
+
+# What only one class of transformers loads, by model type.
+_CLASSES = {
+    **dict.fromkeys(("t5", "mt5", "bart", "mbart", "pegasus", "marian", "m2m_100", "whisper"), "seq2seq_lm"),
+    **dict.fromkeys(("vit", "deit", "dinov2"), "image_classification"),
+    **dict.fromkeys(("deberta", "deberta-v2", "distilbert", "albert", "mpnet", "electra"), "sequence_classification"),
+    **dict.fromkeys(("bert", "roberta", "xlm-roberta", "camembert", "modernbert"), "sequence_classification"),
+}
+
+
+def class_by_type(spec: TrainingSpec) -> None:
+    """Where no script says what is trained, a model that is no decoder does. Call after :func:`model`."""
+    config = spec.get(CONFIG)
+    if not isinstance(config, dict):
+        return
+    kind = "vision_language" if "vision_config" in config else _CLASSES.get(config.get("model_type", ""), "")
+    if kind:
+        reason = f"no script says what is trained, and the model is of type {config.get('model_type')}"
+        spec.facts["model_class"] = Fact("model_class", kind, ASSUMED, reason=reason)
 
 
 # Models whose config.json says how large every input is: thirty seconds of sound, or images of one size.
@@ -772,6 +968,10 @@ def finish(spec: TrainingSpec, reasons: Iterable[str], keys: dict[str, str] | No
         reason = not_stated(spec, "zero_stage", "stage")
     if not reason and CONFIG not in spec:
         reason = not_stated(spec, "model_name_or_path", *_spellings(spec, "model"))
+    if spec.get("parallelism.zero_stage") == 3 and "quantization.bits" in spec:
+        # from_pretrained: zero.Init only where nothing is quantised (needs_zero3_init)
+        why = f"{TRANSFORMERS}: a quantised model is loaded whole, and sharded by DeepSpeed's engine"
+        put(spec, "parallelism.loaded_whole", True, spec.fact("quantization.bits"), why)
     spec.architecture = None if reason else ARCHITECTURE
     spec.unknown_reason = reason
     if reason or "device_count" in spec or "parallelism.shard" in spec:
@@ -814,6 +1014,8 @@ def spell(spec: TrainingSpec, fact: str, value: Any, addable: tuple[str, ...] = 
         return _spell_optimizer(spec, fact, value)
     if fact == "loss":
         names = {"fused": True, "full": False}
+        if value == "fused" and (not knows_liger(spec) or _model_type(spec) == "granite"):
+            return []
         return write(spec, HYPER + "use_liger_kernel", names[value]) if value in names else []
     if fact == "autocast":
         return []
@@ -830,7 +1032,9 @@ def spell(spec: TrainingSpec, fact: str, value: Any, addable: tuple[str, ...] = 
 
 def _spell_precision(spec: TrainingSpec, value: Any) -> list[Edit]:
     """``bf16: true``, and ``fp16`` off where it was on."""
-    if spec.get("parallelism.strategy") == "zero" and spec.get("compute_dtype") in HALF:
+    if spec.get("parallelism.strategy") == "zero" and (
+        spec.get("compute_dtype") in HALF or spec.get(HYPER + "deepspeed_states_dtype")
+    ):
         return []
     if value not in HALF and spec.get("frozen_dtype", value) != value:
         return []  # without autocast products have the weights' dtype

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from memlint.dialects import companions, launchers
+from memlint.dialects import companions, known_scripts, launchers
 from memlint.dialects import language_model as lm
 from memlint.dialects.accelerate import truth
 from memlint.dialects.spec import ASSUMED, DEFAULT, WRITTEN, Fact, TrainingSpec
@@ -13,13 +13,10 @@ from memlint.documents.node import Document, Edit, Node
 _VERSION = "LLaMA-Factory 0.9"
 _METHODS = {"pt": "pretraining", "sft": "sft", "rm": "reward", "ppo": "ppo", "dpo": "dpo", "kto": "kto"}
 _UNKNOWN = {
-    "reward": "RM: its value head, beside the hidden states of all layers, is not known",
     "ppo": "PPO: its value head, its reward model and what generation holds are not known",
-    "kto": "KTO: its second, mismatched completion is not known",
 }
 # Switches that put another way of training in place of the Trainer's or the model's own.
 _OTHERWISE = {
-    "use_unsloth": "which of Unsloth's kernels stand in for the model's is not known",
     "use_kt": "what KTransformers leaves on the card is not known",
     "use_hyper_parallel": "how HyperParallel shares the model is not known",
     "mixture_of_depths": "which tokens pass a layer by is not known",
@@ -27,7 +24,7 @@ _OTHERWISE = {
     "fp8": "8-bit matrix products are not known",
 }
 # train/trainer_utils.py: the optimizers of its own -> (the fact, the library); GaLore's and APOLLO's depend on optim.
-_OWN_OPTIMIZERS = {"use_badam": ("badam", "badam"), "use_adam_mini": ("adam_mini", "adam_mini")}
+_OWN_OPTIMIZERS = {"use_adam_mini": ("adam_mini", "adam_mini")}
 _PROJECTED = {"galore": "galore_torch", "apollo": "apollo_torch"}
 
 
@@ -50,12 +47,15 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
     lm.optimizer(spec)
     _kernels(spec, method)
     lm.compiled(spec)
+    if method == "reward":
+        lm.put(spec, "model_class", "value_head", spec.fact("method"), f"{_VERSION}: a head of one value per token")
     own_optimizer = _optimizer(spec)
-    adapted = _tuning(spec)
+    adapted = _tuning(spec) or _blocks(spec)
     quantised = _quantization(spec)
     _processes(spec)
     shared = lm.parallelism(spec)
     _checkpointing(spec)
+    adapted = adapted or _unsloth(spec)
     dtypes = _precision(spec)
     _reference(spec, method)
     lm.evaluation(spec)
@@ -92,6 +92,17 @@ def _otherwise(spec: TrainingSpec) -> str:
     return ""
 
 
+def _unsloth(spec: TrainingSpec) -> str:
+    """Unsloth's kernels in place of the model's, for adapters alone."""
+    switch = spec.fact(lm.HYPER + "use_unsloth")
+    if switch is None or not truth(switch.value):
+        return ""
+    if spec.get("tuning") != "lora" or spec.get("method") not in ("sft", "pretraining", "dpo"):
+        return f"{switch.key}: which of Unsloth's kernels stand in for the model's is not known"
+    known_scripts.unsloth(spec, switch)
+    return ""
+
+
 def _parts(spec: TrainingSpec) -> None:
     """A vision-language model, and which of its parts train."""
     config = spec.get(lm.CONFIG)
@@ -109,6 +120,20 @@ def _parts(spec: TrainingSpec) -> None:
     origin = written[0] if written else None
     reason = "" if written else f"{_VERSION}: only the language model trains"
     lm.put(spec, "frozen_parts", [part for part, _ in frozen], origin, reason)
+    _images(spec)
+
+
+def _images(spec: TrainingSpec) -> None:
+    """How large images are made, and how many a sample has, which only the data say."""
+    pixels = spec.fact(lm.HYPER + "image_max_pixels")
+    numbers = [part.strip() for part in str(pixels.value).split("*")] if pixels is not None else []
+    if pixels is not None and numbers and all(number.isdigit() for number in numbers):
+        count = 1
+        for number in numbers:
+            count *= int(number)
+        lm.put(spec, "image_size", int(count**0.5), pixels)
+    reason = "an image in each sample; the data may have none, or more"
+    spec.facts["images_per_sample"] = Fact("images_per_sample", 1, ASSUMED, "dataset", reason=reason)
 
 
 def _attention(spec: TrainingSpec) -> None:
@@ -151,7 +176,8 @@ def _kernels(spec: TrainingSpec, method: str) -> None:
 
 
 def _optimizer(spec: TrainingSpec) -> str:
-    """Switches that put another optimizer in place of ``optim``'s, in the order in which they are asked."""
+    """Switches that put another optimizer in place of ``optim``'s, in the order in which they are asked. BAdam works
+    on the one that ``optim`` names."""
     for name, library in _PROJECTED.items():
         switch = spec.fact(f"{lm.HYPER}use_{name}")
         if switch is None or not truth(switch.value):
@@ -162,7 +188,7 @@ def _optimizer(spec: TrainingSpec) -> str:
             inner = spec.fact(f"{lm.HYPER}{name}_{key}")
             if inner is not None:
                 value = inner.value if key == "rank" else lm.names_of(inner.value)
-                lm.put(spec, fact, "all-linear" if value == ["all"] else value, inner)
+                lm.put(spec, fact, "inner-linear" if value == ["all"] else value, inner)
         layerwise = spec.fact(f"{lm.HYPER}{name}_layerwise")
         if layerwise is not None and truth(layerwise.value):
             lm.put(spec, "optimizer_in_backward", True, layerwise)
@@ -213,6 +239,26 @@ def _tuning(spec: TrainingSpec) -> str:
     return ""
 
 
+def _blocks(spec: TrainingSpec) -> str:
+    """BAdam: one layer trains at a time, on copies in float32. The first one needs the most, as gradients come to it
+    through all others (badam/block_optim.py; embeddings and head never train)."""
+    switch, mode = spec.fact(lm.HYPER + "use_badam"), spec.fact(lm.HYPER + "badam_mode")
+    if switch is None or not truth(switch.value) or "galore" in spec.get("optimizer", ""):
+        return ""
+    if mode is not None and mode.value == "ratio":
+        return f"{mode.key} ratio: BAdam by a share of each matrix is not known"
+    if spec.get("tuning") != "full":
+        return f"{switch.key} beside finetuning_type {spec.get('tuning')}: BAdam over them is not known"
+    which, first = spec.fact(lm.HYPER + "badam_switch_mode"), spec.fact(lm.HYPER + "badam_start_block")
+    if which is not None and which.value == "fixed" and first is not None and first.value:
+        return f"{first.key} {first.value}: BAdam that stays with one layer other than the first is not known"
+    lm.put(spec, "tuning", "freeze", switch, "BAdam: one layer at a time")
+    lm.put(spec, "freeze.layers", -1, switch, "BAdam: the first layer needs the most")
+    lm.put(spec, "freeze.modules", "all", switch)
+    lm.put(spec, "master_weights", True, switch, "BAdam: the layer that trains has a copy in float32")
+    return ""
+
+
 def _lora(spec: TrainingSpec, stated: Fact) -> str:
     lm.put(spec, lm.HYPER + "use_peft", True, stated)
     resized = [
@@ -259,10 +305,10 @@ def _quantization(spec: TrainingSpec) -> str:
     bits, method = spec.fact(lm.HYPER + "bits"), lm.setting(spec, "quantization_method")
     stored = lm.stored_quantization(spec)
     if stored or bits is None or bits.value is None or method == "bnb":
-        if stored:
-            spec.facts.pop("quantization.double", None)
-        else:
+        if not stored:
             lm.quantization(spec)
+        elif spec.get("quantization.kind") not in ("nf4", "fp4"):
+            spec.facts.pop("quantization.double", None)
         origin = spec.fact("quantization.bits")
         if origin is not None and spec.get("tuning") not in ("lora", "dora", "oft"):
             return f"{origin.key}: quantised weights do not train, and {_VERSION} refuses to train them"
@@ -324,8 +370,12 @@ def _precision(spec: TrainingSpec) -> str:
     reason = f"{_VERSION}: what trains is cast to float32"
     cast = Fact("parameter_dtype", "float32", DEFAULT, "pure_bf16", reason=reason)
     why = lm.precision(spec, cast if tuning == "full" and not kept and checkpoint is not None else checkpoint)
-    if tuning == "freeze" and not kept and spec.get("parallelism.strategy") != "zero" and checkpoint is not None:
-        spec.facts["parameter_dtype"] = cast
+    if tuning == "full":
+        lm.follow(spec, "frozen_dtype", "parameter_dtype")
+    if tuning == "freeze":
+        spec.facts.pop("lora.dtype", None)
+        if spec.get("parallelism.strategy") != "zero" and checkpoint is not None:
+            spec.facts["parameter_dtype"] = checkpoint if kept else cast
     norms = spec.fact(lm.HYPER + "upcast_layernorm")
     if norms is not None and truth(norms.value) and spec.get("parallelism.strategy") != "zero":
         lm.put(spec, "float32_parts", ["norms"], norms)
@@ -335,12 +385,12 @@ def _precision(spec: TrainingSpec) -> str:
 def _reference(spec: TrainingSpec, method: str) -> None:
     """The model without its LoRA adapters, a copy in the checkpoint's dtype, or another model."""
     asft = spec.fact(lm.HYPER + "use_asft_loss")
-    needed = method == "dpo" or (method == "sft" and asft is not None and truth(asft.value))
+    needed = method in ("dpo", "kto") or (method == "sft" and asft is not None and truth(asft.value))
     if not needed:
         if method:
             lm.put(spec, "reference_model", "none", reason=f"{method} needs none")
         return
-    if method == "dpo" and "lora.dropout" in spec:
+    if method in ("dpo", "kto") and "lora.dropout" in spec:
         lm.put(spec, "lora.dropout", 0.0, reason=f"{_VERSION}: preference training switches dropout off")
     other, bits = spec.fact(lm.HYPER + "ref_model"), spec.fact(lm.HYPER + "ref_model_bits")
     dtype = lm.weights(spec)
@@ -364,7 +414,7 @@ def _reference(spec: TrainingSpec, method: str) -> None:
 
 def spell(spec: TrainingSpec, fact: str, value: Any) -> list[Edit] | None:
     """LLaMA-Factory's own keys where they are not the Trainer's."""
-    own = (*(f"use_{name}" for name in _PROJECTED), *_OWN_OPTIMIZERS, "use_muon")
+    own = (*(f"use_{name}" for name in _PROJECTED), "use_badam", *_OWN_OPTIMIZERS, "use_muon")
     if fact in ("optimizer", "optimizer_implementation") and any(lm.switched(spec, name) for name in own):
         return []  # another switch names it
     if fact == "parameter_dtype":

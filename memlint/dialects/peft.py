@@ -79,6 +79,7 @@ METHODS = {
             "num_cayley_neumann_terms": 5,
             "cayley_neumann_eps": None,
             "psoft_svd": "full",
+            "ab_svd_init": "psoft_init",
         },
     ),
     "LN_TUNING": Method("ln_tuning"),
@@ -141,6 +142,7 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
     lm.compiled(spec)
     lm.put(spec, "padding", True, reason=f"{_SCRIPT}: samples of a batch are padded to its longest")
     lm.put(spec, "empty_cache_steps", _EMPTIED, reason=f"{_SCRIPT}: run.py")
+    lm.put(spec, "outputs_kept", True, reason=f"{_SCRIPT}: run.py names them through the backward pass")
     lm.put(spec, "method", "sft", reason=_SCRIPT)
     keys = {"micro_batch_size": "batch_size", "sequence_length": "max_seq_length"}
     return lm.finish(spec, (found, wide, tuned, optimized), keys)
@@ -310,6 +312,8 @@ def _method_facts(spec: TrainingSpec, method: Method) -> None:
     for name, fallback in method.options.items():
         own = spec.fact(lm.HYPER + name)
         options[name] = fallback if own is None or (own.value is None and own.node is None) else own.value
+    if method.tuning == "boft":
+        options["permutation_on_host"] = True  # the script puts the model on the card before PEFT adapts it
     for name in ("token_indices",):
         own = spec.fact(lm.HYPER + name)
         if own is not None:

@@ -12,12 +12,11 @@ from memlint.documents.node import Document, Edit, Node, Span
 
 _VERSION = "TRL 1.16"
 METHODS = ("sft", "dpo", "orpo", "cpo", "kto", "grpo", "rloo", "reward", "gkd", "ppo")
+_OLDER = "max_seq_length is of TRL before 0.20"
+_PROMPT = 512  # max_prompt_length, where TRL had one
 _PAIRS = ("dpo", "orpo", "cpo", "reward")  # chosen and rejected go through the model together
 _GENERATE = ("num_generations", "use_vllm", "generation_batch_size", "steps_per_generation")
 _UNKNOWN = {
-    "grpo": "what generation holds on the card between training steps",
-    "rloo": "what generation holds on the card between training steps",
-    "kto": "its second, mismatched completion",
     "gkd": "its teacher",
     "ppo": "its value and reward models",
 }
@@ -37,7 +36,7 @@ LOSS_TILE = (4096, 32768)
 
 def recognise(document: Document, root: Node) -> bool:
     """Programs of other families take the keys of TRL's trainers too."""
-    return not lm.is_of_another_family(document, root)
+    return not lm.is_of_another_family(document, root, lm.EXAMPLES)
 
 
 def complete(spec: TrainingSpec) -> TrainingSpec:
@@ -54,10 +53,15 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
         lm.put(spec, "labels", 1, reason=f"{_VERSION}: RewardTrainer")
     else:
         lm.put(spec, "model_class", "causal_lm", reason=f"{_VERSION}: AutoModelForCausalLM")
+        trained = spec.fact("method")
+        sees = isinstance(spec.get(lm.CONFIG), dict) and "vision_config" in spec[lm.CONFIG]
+        if method == "sft" and (sees or (trained is not None and trained.origin == ASSUMED)):
+            lm.class_by_type(spec)
     if method in _PAIRS:
         lm.put(spec, "sequences_per_sample", 2, reason="a chosen and a rejected answer per sample")
     if method in ("grpo", "rloo"):
         _completions(spec)
+    _peft_example(spec)
     lm.attention(spec)
     inner = spec.fact(lm.HYPER + "init_attention")
     if inner is not None and inner.value:
@@ -67,12 +71,14 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
     lm.optimizer(spec)
     _loss(spec, method)
     lm.kernels(spec)
+    _own_head(spec)
     if spec.get("loss") != "chunked":
         spec.facts.pop("loss_tile", None)
     lm.compiled(spec)
     adapted = lm.adapters(spec)
     lm.quantization(spec)
     shared = lm.parallelism(spec, _accelerate(spec))
+    _generated(spec)
     _adapter_dtype(spec)
     _checkpointing(spec)
     dtypes = lm.precision(spec, lm.weights(spec, spec.fact(lm.HYPER + "init_dtype"), _dtype(spec)))
@@ -115,6 +121,30 @@ def _method(spec: TrainingSpec) -> tuple[str, str]:
     return "sft", ""
 
 
+# Switches of peft/examples/sft/train.py that TRL's own scripts do not have, and the defaults beside them.
+_EXAMPLE_KEYS = ("use_peft_lora", "use_4bit_quantization", "use_8bit_quantization", "use_nested_quant")
+_EXAMPLE = {
+    "lora.r": 64,
+    "lora.alpha": 16,
+    "lora.dropout": 0.1,
+    "lora.targets": ["q_proj", "k_proj", "v_proj", "o_proj", "down_proj", "up_proj", "gate_proj"],
+    "attention": "eager",
+}
+
+
+def _peft_example(spec: TrainingSpec) -> None:
+    """PEFT's example script around SFTTrainer has defaults of its own for the model."""
+    names = (lm.HYPER + name for name in ("use_peft", "load_in_4bit", "load_in_8bit"))
+    switches = [spec.fact(name) for name in (*names, "quantization.double")]
+    if not any(one is not None and one.node is not None and one.label.lstrip("-") in _EXAMPLE_KEYS for one in switches):
+        return
+    for name, value in _EXAMPLE.items():
+        stated = spec.fact(name)
+        if stated is None or stated.node is None:
+            key = "" if stated is None else stated.key
+            spec.facts[name] = Fact(name, value, DEFAULT, key, reason="PEFT's examples/sft/train.py")
+
+
 def _dtype(spec: TrainingSpec) -> Fact | None:
     """TRL's scripts load float32 unless they are told otherwise. Under FSDP all tensors of a layer have the dtype that
     4-bit codes are stored in, so where only that is stated, it is that of the other weights too."""
@@ -133,12 +163,38 @@ def _completions(spec: TrainingSpec) -> None:
         lm.put(spec, lm.HYPER + "max_completion_length", longest, reason=f"{_VERSION}: GRPOConfig, RLOOConfig")
     if prompt is not None and prompt.value is not None:
         lm.put(spec, "sequence_length", prompt.value + longest, completion or prompt)
+    elif prompt is None and lm.gap(spec, "max_prompt_length") is None:
+        reason = "prompts of 512 tokens, as which TRL cut them before 0.29; later ones take any length"
+        length = Fact("sequence_length", _PROMPT + longest, ASSUMED, "max_prompt_length", reason=reason)
+        spec.facts["sequence_length"] = length
+    lm.put(spec, "completion_length", longest, spec.fact(lm.HYPER + "max_completion_length"))
     engine = spec.fact(lm.HYPER + "use_vllm")
     mode = spec.fact(lm.HYPER + "vllm_mode")
     if engine is not None and engine.value and (mode is None or mode.value == "colocate"):
         share = spec.fact(lm.HYPER + "vllm_gpu_memory_utilization")
         reason = f"{_VERSION}: GRPOConfig, RLOOConfig"
         lm.put(spec, "engine_share", 0.3 if share is None else share.value, share, "" if share else reason)
+
+
+def _generated(spec: TrainingSpec) -> None:
+    """How many completions a device samples at once, where no engine does: those of all steps until it samples again
+    (GRPOConfig.__post_init__). Call once devices are known."""
+    engine = spec.fact(lm.HYPER + "use_vllm")
+    if spec.get("method") not in ("grpo", "rloo") or (engine is not None and engine.value):
+        return
+    whole, several = spec.fact(lm.HYPER + "generation_batch_size"), spec.fact(lm.HYPER + "steps_per_generation")
+    origin = whole
+    if whole is not None and whole.value:
+        rows = max(1, whole.value // spec.get("device_count", 1))
+    else:
+        origin = several if several is not None and several.value else spec.fact("gradient_accumulation_steps")
+        rows = spec.get("micro_batch_size", 1) * (origin.value if origin is not None and origin.value else 1)
+    lm.put(spec, "generated_rows", rows, origin, f"{_VERSION}: all completions between two generations, at once")
+    if whole is None or not whole.value:
+        micro = spec.get("micro_batch_size", 1)
+        lm.follow(spec, "generated_rows", "micro_batch_size", lambda size: rows // micro * size)
+        if origin is not None and origin.name == "gradient_accumulation_steps":
+            lm.follow(spec, "generated_rows", "gradient_accumulation_steps", lambda steps: steps * micro)
 
 
 def _packing(spec: TrainingSpec, method: str) -> None:
@@ -156,9 +212,34 @@ def _packing(spec: TrainingSpec, method: str) -> None:
         lm.put(spec, "padding_free", True, packing, f"{_VERSION}: {strategy.value} packing is padding-free")
 
 
+def _own_head(spec: TrainingSpec) -> None:
+    """Liger's loss would replace the forward pass that has TRL's own head in it, so only its layers are taken; what
+    smooths labels needs the logits (sft_trainer.py)."""
+    smooth, fused = spec.fact(lm.HYPER + "label_smoothing"), spec.fact("fused_kernels")
+    if "loss_tile" not in spec or _older_key(spec) is not None:
+        return
+    if smooth is not None and smooth.value and spec.get("method") == "sft":
+        lm.put(spec, "loss", "full", smooth, "label smoothing needs the logits")
+    elif fused is not None and spec.get("loss") == "fused":
+        left = [name for name in fused.value if name != "linear_cross_entropy"]
+        lm.put(spec, "fused_kernels", left, fused, f"{_VERSION}: Liger's layers, and TRL's own loss")
+        lm.put(spec, "loss", "chunked", reason=f"{_VERSION}: add_fused_lm_head")
+
+
+def _older_key(spec: TrainingSpec) -> Fact | None:
+    """The length, where it has the name that TRL 0.20 took away."""
+    length = spec.fact("sequence_length")
+    if length is None or length.node is None or not length.label.lstrip("-").startswith("max_seq_len"):
+        return None
+    return length
+
+
 def _loss(spec: TrainingSpec, method: str) -> None:
     """SFT, DPO and those that generate score tokens through the head in tiles, and never hold the logits."""
-    if method in ("sft", "dpo", "kto", "grpo", "rloo"):
+    older = _older_key(spec)
+    if older is not None:
+        lm.put(spec, "loss", "full", older, f"{_OLDER}, which holds the logits")
+    elif method in ("sft", "dpo", "kto", "grpo", "rloo"):
         reason = f"{_VERSION}: add_fused_lm_head"
         lm.put(spec, "loss", "chunked", reason=reason)
         lm.put(spec, "loss_tile", LOSS_TILE, reason=reason)
@@ -167,12 +248,18 @@ def _loss(spec: TrainingSpec, method: str) -> None:
 def _adapter_dtype(spec: TrainingSpec) -> None:
     """TRL moves the adapters of a quantised model to bfloat16 (sft_trainer.py, dpo_trainer.py)."""
     bits = spec.fact("quantization.bits")
+    if bits is not None and spec.get("method") in ("orpo", "cpo"):
+        reason = f"{_VERSION}: prepare_model_for_kbit_training"
+        lm.put(spec, "quantization.prepared", True, bits, reason)
     if bits is not None and spec.get("tuning") in ("lora", "dora"):
         lm.put(spec, "lora.dtype", "bfloat16", reason=f"{_VERSION}: adapters of a quantised model are in bfloat16")
 
 
 def _checkpointing(spec: TrainingSpec) -> None:
     """With adapters under ZeRO stage 3, TRL forces the reentrant kind."""
+    stated = spec.fact("checkpointing")
+    if stated is not None and stated.origin == DEFAULT and _older_key(spec) is not None:
+        spec.facts["checkpointing"] = stated._replace(value="none", reason=f"{_OLDER}, where it is off by default")
     lm.checkpointing(spec)
     adapted = spec.get("tuning", "full") != "full"
     if adapted and spec.get("parallelism.zero_stage") == 3 and spec.get("checkpointing") == "full":

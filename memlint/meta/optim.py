@@ -23,7 +23,12 @@ FUSED = "fused"
 
 
 class Optimizer:
-    """``allocate_state`` is what the first step does, so that the recorded step is a steady one."""
+    """``allocate_state`` is what the first step does, so that the recorded step is a steady one.
+
+    ``by_name``: what it does with a parameter depends on the parameter's name, which is then known in any recording.
+    """
+
+    by_name: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -233,6 +238,7 @@ class Muon(Optimizer):
     what it held until it is given the next (``_zeropower_via_newtonschulz``).
     """
 
+    by_name: ClassVar[bool] = True
     rounds: ClassVar[int] = 5
 
     def __init__(
@@ -374,11 +380,16 @@ class QuantisedAdam(Optimizer):
     bits: ClassVar[int] = 8
     block: ClassVar[int] = 256
     smallest: ClassVar[int] = 4096
+    copied: ClassVar[bool] = True
+    wide: ClassVar[bool] = False
+
+    def _keeps_dtype(self, parameter: Tensor) -> bool:
+        return bool(parameter.numel < self.smallest or parameter.numel % self.block)
 
     def _allocate(self, parameter: Tensor) -> None:
         for name in ("first moment", "second moment"):
             self._label(parameter, name)
-            if parameter.numel < self.smallest or parameter.numel % self.block:
+            if self._keeps_dtype(parameter):
                 self.state.append(empty_like(parameter))
                 continue
             self.state.append(Tensor((parameter.numel * self.bits // 8,), uint8))
@@ -386,12 +397,20 @@ class QuantisedAdam(Optimizer):
             self.state.append(Tensor((1 << self.bits,), float32))
 
     def _step(self, parameters: list[Tensor]) -> None:
-        """Compiled, parameter by parameter."""
+        for parameter in parameters:
+            if not self._keeps_dtype(parameter):
+                self._label(parameter, "step temporaries")
+                count = parameter.numel
+                scales = [Tensor((count // self.block,), float32) for _ in range(2)]
+                moments = [Tensor((count,), float32) for _ in range(2)] if self.wide else []
+                codes = [Tensor((count,), uint8) for _ in range(2)] if self.copied else []
+                del scales, moments, codes
 
 
 class QuantisedAdam4bit(QuantisedAdam):
     bits = 4
     block = 128
+    wide = True
 
 
 class WideAdafactor(Optimizer):
@@ -564,4 +583,8 @@ def known(name: str, library: str = "torch") -> str:
     """The key of :data:`OPTIMIZERS` for a library's optimizer; "" where it is not known."""
     if f"{name} {library}" in OPTIMIZERS:
         return f"{name} {library}"
+    if name not in OPTIMIZERS:
+        from memlint.meta import optim_more  # most runs do without
+
+        OPTIMIZERS.update(optim_more.KINDS)
     return name if name in OPTIMIZERS else ""

@@ -173,6 +173,7 @@ NEEDED = {
     "gpt_neo": "vocab_size hidden_size num_layers num_heads attention_types window_size max_position_embeddings",
     "gpt_neox": _DECODER + "intermediate_size hidden_act rotary_pct use_parallel_residual",
     "gpt_oss": _LLAMA + "head_dim attention_bias num_local_experts num_experts_per_tok sliding_window",
+    "codegen": _GPT2 + " rotary_dim",
     "gptj": _GPT2 + " rotary_dim",
     "granite": _LLAMA,
     "idefics3": _VISION_LANGUAGE + " scale_factor",

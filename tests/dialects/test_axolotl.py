@@ -14,6 +14,7 @@ from memlint.dialects.spec import DEFAULT, WRITTEN
 from memlint.dialects.spelling import spell
 from memlint.documents.load import load
 from memlint.fixes.edits import apply_edits
+from memlint.models import record
 from tests.dialects.language_models import line_of, run, runs, written
 from tests.documents.conftest import shared_folder
 
@@ -150,6 +151,7 @@ def test_what_is_not_written_is_axolotl_s_default() -> None:
         ("dataloader_num_workers: 4", "workers", 4),
         ("reinit_weights: true", "pretrained", False),
         ("rl: dpo", "sequences_per_sample", 2),
+        ("rl: kto", "method", "kto"),
         ("reward_model: true", "model_class", "sequence_classification"),
         ("base_model: Qwen/Qwen2.5-0.5B", "model", "Qwen/Qwen2.5-0.5B"),
     ],
@@ -358,7 +360,6 @@ def test_changes_of_the_model_s_config_are_in_it() -> None:
     ("text", "reason"),
     [
         (BASE + "rl: grpo\n", "GRPO: what generation holds"),
-        (BASE + "rl: kto\n", "KTO: its second"),
         (BASE + "fp8: true\n", "fp8: 8-bit"),
         (BASE + "qat: {weight_dtype: int8}\n", "qat: the copies"),
         (BASE + "unfrozen_parameters: [lm_head.*]\n", "unfrozen_parameters: which weights train"),
@@ -373,8 +374,8 @@ def test_changes_of_the_model_s_config_are_in_it() -> None:
             "lora_target_modules is not stated, nor is lora_target_linear",
         ),
         (
-            LORA.replace("lora_target_linear: true", "lora_target_modules: 'model.layers.(0|1).*'"),
-            "lora_target_modules: a pattern",
+            LORA.replace("lora_target_linear: true", "lora_target_modules: 'model.(l+)+.*'"),
+            "lora_target_modules model.(l+)+.*: a pattern that may take for ever",
         ),
         (BASE.replace("base_model: Qwen/Qwen2.5-7B\n", ""), "base_model is not stated"),
         (BASE.replace("Qwen/Qwen2.5-7B", "nobody/nothing"), "base_model nobody/nothing: not in the catalogue"),
@@ -553,7 +554,7 @@ def test_a_config_that_is_not_there_is_named(tmp_path: Path) -> None:
         (BASE + LIGER, "loss", "fused", "liger_fused_linear_cross_entropy: true"),
         (BASE, "packing", True, "sample_packing: true"),
         (BASE, "compute_dtype", "float16", "fp16: true"),
-        (BASE + "bf16: false\n", "parameter_dtype", "bfloat16", "bf16: true"),
+        (BASE + "bf16: false\n", "compute_dtype", "bfloat16", "bf16: true"),
         (LORA, "quantization.bits", 4, "adapter: qlora"),
         (LORA, "quantization.bits", 8, "load_in_8bit: true"),
         (LORA, "lora.r", 8, "lora_r: 8"),
@@ -603,3 +604,34 @@ def test_no_other_real_config_is_claimed() -> None:
         if any(spec.family == "axolotl" for spec in registry.specs(load(str(path))))
     ]
     assert claimed == []
+
+
+@pytest.mark.parametrize(
+    ("lines", "images", "size"),
+    [
+        pytest.param("", 0, None, id="text alone"),
+        pytest.param("processor_type: AutoProcessor\n", 1, None, id="a processor reads images"),
+        pytest.param("processor_type: AutoProcessor\nimage_size: 512\n", 1, 512, id="square ones"),
+        pytest.param("processor_type: AutoProcessor\nimage_size: [512, 256]\n", 1, [512, 256], id="of two sides"),
+    ],
+)
+def test_samples_have_images_where_there_is_a_processor(lines: str, images: int, size: Any) -> None:
+    spec = run(BASE.replace("Qwen/Qwen2.5-7B", "google/gemma-3-4b-it") + lines)
+    assert (spec["images_per_sample"], spec.get("image_size")) == (images, size)
+    assert spec.architecture == "language_model", spec.unknown_reason
+
+
+@pytest.mark.parametrize(
+    ("lines", "targets"),
+    [
+        pytest.param("lora_target_modules: 'model.layers.[\\d]+.mlp.(up|down)_proj'", 2 * 28, id="two in every layer"),
+        pytest.param("lora_target_modules: 'model.layers.(0|1).self_attn.q_proj'", 2, id="two layers"),
+        pytest.param("lora_target_linear: true\nlora_target_modules: 'x.*'", 7 * 28, id="all linear layers go before"),
+    ],
+)
+def test_a_pattern_means_modules_by_their_whole_names(lines: str, targets: int) -> None:
+    spec = run(LORA.replace("lora_target_linear: true", lines))
+    assert spec.architecture == "language_model", spec.unknown_reason
+    made = record(spec)
+    adapters = {label.module for label in made.tape.labels if label.module.endswith("lora_A")}
+    assert len(adapters) == targets

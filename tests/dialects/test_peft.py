@@ -245,3 +245,29 @@ def test_only_patterns_that_match_quickly_are_matched(pattern: str, bounded: boo
     assert is_bounded(pattern) == bounded
     spec = both(tmp_path, adapter=adapted(target_modules=pattern))
     assert ("pattern that cannot be matched" in spec.unknown_reason) == (not bounded)
+
+
+def test_the_scripts_loop_names_the_outputs_and_empties_the_cache(tmp_path: Path) -> None:
+    spec = both(tmp_path)
+    assert (spec["outputs_kept"], spec["padding"], spec["empty_cache_steps"]) == (True, True, 10)
+
+
+@pytest.mark.parametrize(
+    ("adapter", "key", "expected"),
+    [
+        pytest.param(
+            {"peft_type": "BOFT", "r": None}, "permutation_on_host", True, id="BOFT after the model is placed"
+        ),
+        pytest.param({"peft_type": "PSOFT"}, "psoft_svd", "full", id="PSOFT decomposes weights in full by default"),
+        pytest.param(
+            {"peft_type": "PSOFT", "psoft_svd": "lowrank"}, "psoft_svd", "lowrank", id="or only as far as asked"
+        ),
+        pytest.param({"peft_type": "PSOFT"}, "ab_svd_init", "psoft_init", id="and keeps the vectors as they are"),
+    ],
+)
+def test_options_of_a_method_that_decide_what_stays_on_the_card(
+    tmp_path: Path, adapter: dict[str, Any], key: str, expected: Any
+) -> None:
+    root = written(tmp_path, {NAME: TRAINING, "adapter_config.json": adapted(**adapter)})
+    (spec,) = registry.specs(load(str(root / NAME)))
+    assert spec["adapter.options"][key] == expected

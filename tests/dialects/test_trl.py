@@ -106,7 +106,8 @@ def test_what_is_not_written_is_trl_s_default() -> None:
         ("dtype: float16", "parameter_dtype", "float16"),
         ("attn_implementation: flash_attention_2", "attention", "flash"),
         ("activation_offloading: true", "activation_offloading", True),
-        ("use_liger_kernel: true", "loss", "fused"),
+        ("use_liger_kernel: true", "fused_kernels", ["rotary", "rms_norm", "swiglu"]),
+        ("label_smoothing_factor: 0.1", "loss", "full"),
         ("optim: adamw_bnb_8bit", "optimizer", "adamw_8bit"),
         ("per_device_train_batch_size: 2", "micro_batch_size", 2),
     ],
@@ -165,7 +166,12 @@ def test_a_key_sets_its_fact_and_the_fact_points_at_it(lines: str, fact: str, va
             id="other weights have the dtype that codes are stored in",
         ),
         pytest.param("lora_r: 8", {"tuning": None}, id="without the switch nothing is adapted"),
-        pytest.param("use_liger_kernel: true", {"loss_tile": None}, id="Liger's loss has no tiles"),
+        pytest.param("use_liger_kernel: true", {"loss": "chunked"}, id="TRL's own loss stands beside Liger's layers"),
+        pytest.param(
+            "use_liger_kernel: true\nmax_seq_length: 512",
+            {"loss": "fused", "loss_tile": None},
+            id="Liger's has no tiles",
+        ),
         pytest.param(
             "eval_strategy: steps", {"evaluation_batch_size": 8, "evaluation_sequence_length": 1024}, id="evaluation"
         ),
@@ -222,7 +228,7 @@ def test_methods_by_their_program(command: str, lines: str, expected: dict[str, 
             "config.yaml",
             "num_generations: 8",
             "grpo",
-            "GRPO: what generation holds",
+            "",
             id="a key of trainers that generate",
         ),
         pytest.param(
@@ -250,6 +256,28 @@ def test_grpo_says_what_it_can() -> None:
     assert run(SFT + lines + "beta: 0.04\n")["reference_model"] == "copy"
     assert "engine_share" not in run(SFT + lines + "vllm_mode: server\n")
     assert "engine_share" not in run(SFT + lines.replace("use_vllm: true\n", ""))
+
+
+@pytest.mark.parametrize(
+    ("lines", "rows"),
+    [
+        pytest.param("gradient_accumulation_steps: 4\n", 32, id="as many as an optimizer step takes"),
+        pytest.param("gradient_accumulation_steps: 4\nsteps_per_generation: 2\n", 16, id="stated steps"),
+        pytest.param("generation_batch_size: 64\n", 64, id="a stated number"),
+        pytest.param("use_vllm: true\n", None, id="an engine samples"),
+    ],
+)
+def test_how_many_completions_a_device_samples_at_once(lines: str, rows: int | None) -> None:
+    text = SFT + "per_device_train_batch_size: 8\n"
+    spec = run(text + "num_generations: 8\nmax_prompt_length: 256\nmax_completion_length: 512\n" + lines)
+    assert spec.get("generated_rows") == rows
+    assert spec["completion_length"] == 512
+    assert spec.architecture == "language_model", spec.unknown_reason
+
+
+def test_prompts_without_a_stated_length_are_an_assumption() -> None:
+    fact = run(SFT + "num_generations: 8\nmax_completion_length: 256\n").facts["sequence_length"]
+    assert (fact.value, fact.origin, fact.key) == (768, "assumed", "max_prompt_length")
 
 
 def test_a_length_of_null_has_no_bound() -> None:

@@ -11,6 +11,7 @@ import peft
 import pytest
 import torch
 
+from memlint.models import record
 from tests.differential.test_adapters import EVERY, PLAIN, run, with_adapter
 from tests.differential.test_language_models import CONFIGS, Setting, adamw, spec_of, values_known
 from tests.differential.training import compare, in_meta, in_torch
@@ -159,3 +160,34 @@ def test_adalora_keeps_three_statistics_of_each_trained_number() -> None:
         truth = in_torch(reference, {}, adamw("foreach"))
     comparison = compare("AdaLoRA", ours, truth)
     assert comparison.worst <= 0.01, str(comparison)
+
+
+def whole(tuning: str, rank: int, options: dict[str, Any]) -> int:
+    """Bytes of buffers of a small model with that adapter."""
+    facts = {"tuning": tuning, "lora.r": rank, "lora.targets": QV, "adapter.options": options}
+    config = {"model_type": "llama", **CONFIGS["llama"]}
+    tape = record(spec_of({**PLAIN.facts(config), "frozen_dtype": PLAIN.dtype, **facts})).tape
+    return sum(size for size, label in zip(tape.sizes, tape.labels) if label.component == "buffers")
+
+
+@pytest.mark.parametrize(
+    ("svd", "init", "keeps"),
+    [
+        pytest.param("full", "psoft_init", True, id="all vectors of a full decomposition"),
+        pytest.param("lowrank", "psoft_init", False, id="as many as were asked for"),
+        pytest.param("full", "pissa_init", False, id="a product is a tensor of its own"),
+    ],
+)
+def test_psoft_keeps_on_a_card(svd: str, init: str, keeps: bool) -> None:
+    config, rank = CONFIGS["llama"], 8
+    width, layers = config["hidden_size"], config["num_hidden_layers"]
+    keys = width // config["num_attention_heads"] * config["num_key_value_heads"]
+    least = whole("psoft", rank, PSOFT)
+    more = layers * 4 * width * (width - rank + min(width, keys) - rank)
+    assert whole("psoft", rank, {**PSOFT, "psoft_svd": svd, "ab_svd_init": init}) == least + keeps * more
+
+
+def test_bofts_permutation_stays_on_the_host_where_the_model_was_placed_before() -> None:
+    config = CONFIGS["llama"]
+    placed = whole("boft", 4, {"permutation_on_host": True})
+    assert whole("boft", 4, {}) - placed == config["num_hidden_layers"] * 2 * 4 * config["hidden_size"] ** 2

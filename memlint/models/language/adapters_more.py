@@ -28,6 +28,7 @@ from memlint.models import UnknownModel
 from memlint.models.language.adapters import LORA_TARGETS, copied, is_target, sizes_of
 from memlint.models.language.decoder import LanguageModel, replace_linears
 from memlint.models.language.hyperparameters import Hyperparameters
+from memlint.models.language.outputs import CachedScores, Outputs
 from memlint.models.language.parts import rotate_half
 from memlint.models.language.quantisation import QUANTISED
 
@@ -382,9 +383,13 @@ def nearest_divisor(size: int, wanted: int) -> int:
 
 
 class ButterflyLinear(RotatedLinear):
-    """BOFT without its CUDA extension, so with one factor: the rotation is made as a whole matrix."""
+    """BOFT without its CUDA extension, so with one factor: the rotation is made as a whole matrix.
 
-    def __init__(self, base: Module, size: int, blocks: int) -> None:
+    ``on_host``: the model was on the card when it was adapted, and nothing has moved it since. PEFT moves the
+    parameters that it adds, and not the permutation, of which each call makes a copy on the card.
+    """
+
+    def __init__(self, base: Module, size: int, blocks: int, on_host: bool = False) -> None:
         self.base_layer = base
         self.inputs, self.outputs = sizes_of(base)
         if (size == 0) == (blocks == 0) or self.inputs % (size or blocks):
@@ -393,7 +398,7 @@ class ButterflyLinear(RotatedLinear):
         self.size, self.blocks = size, self.inputs // size
         self.boft_R = parameter(1, self.blocks, size, size)
         self.boft_s = parameter(self.outputs, 1)
-        self.boft_P = buffer(1, self.inputs, self.inputs)
+        self.boft_P = None if on_host else buffer(1, self.inputs, self.inputs)
 
     def forward(self, x: Tensor) -> Tensor:
         width, dtype = self.inputs, x.dtype
@@ -403,7 +408,7 @@ class ButterflyLinear(RotatedLinear):
         turned = (blocks - blocks.transpose(1, 2)) * 0.5
         rotation = cayley(turned, False, 0)
         whole = made((1, width, width), rotation.dtype, (rotation,), ())
-        permutation = to(self.boft_P, dtype)
+        permutation = empty((1, width, width), dtype) if self.boft_P is None else to(self.boft_P, dtype)
         lowered = to(whole, dtype)
         product = F.bmm(lowered, permutation.permute(0, 2, 1))
         product = F.bmm(permutation, product)
@@ -421,7 +426,11 @@ class ButterflyLinear(RotatedLinear):
 
 
 class PsoftLinear(Beside):
-    """``A`` and ``B``: the largest singular vectors of the weight, in its dtype."""
+    """``A`` and ``B``: the largest singular vectors of the weight, in its dtype.
+
+    By a full decomposition on a card, ``A`` is the first rows of all of them: cuSOLVER's V lies so that those rows are
+    in one piece, and ``contiguous`` copies nothing (torch, ``BatchLinearAlgebra.cpp``: the strides of ``Vh``).
+    """
 
     def __init__(self, base: Module, rank: int, dropout: float, options: dict[str, Any]) -> None:
         super().__init__(base)
@@ -434,7 +443,9 @@ class PsoftLinear(Beside):
         self.cols = buffer(rank * (rank - 1) // 2, dtype=int64)
         self.vector_a = parameter(rank) if options["psoft_mag_a"] else None
         self.vector_b = parameter(rank) if options["psoft_mag_b"] else None
-        self.psoft_A = buffer(rank, self.inputs)
+        whole = options.get("psoft_svd") == "full" and options.get("ab_svd_init", "psoft_init") == "psoft_init"
+        self.vectors = buffer(min(self.inputs, self.outputs) if whole else rank, self.inputs)
+        self.psoft_A = self.vectors[:rank]
         self.psoft_B = buffer(self.outputs, rank)
 
     def rotation(self) -> Tensor:
@@ -542,11 +553,13 @@ class Prefix(Module):
 
 
 class Cache:
-    """The keys and values of a forward pass, which the model's output holds on to."""
+    """The keys and values of a forward pass, which the model's output holds on to; ``outputs``, where the training loop
+    holds on to that."""
 
     def __init__(self) -> None:
         self.prefixes: list[tuple[Tensor, Tensor]] = []
         self.kept: list[tuple[Tensor, Tensor]] = []
+        self.outputs: Outputs | None = None
 
 
 class PrefixedScores(Module):
@@ -557,7 +570,8 @@ class PrefixedScores(Module):
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Any:
         first, second = self.cache.prefixes[self.number]
         key, value = F.cat((first, key), -2), F.cat((second, value), -2)
-        self.cache.kept.append((key, value))
+        kept = self.cache.kept if self.cache.outputs is None else self.cache.outputs.made
+        kept.append((key, value))
         return self.base(query, key, value, mask)
 
 
@@ -575,7 +589,11 @@ def _prefixes(model: LanguageModel, spec: TrainingSpec, config: Hyperparameters)
     for number, layer in enumerate(model.layers):
         plain: Any = layer
         plain.replay_after = None  # a template has no place for what is no argument
-        plain.self_attn.scores = PrefixedScores(plain.self_attn.scores, cache, number)
+        scores = plain.self_attn.scores
+        if isinstance(scores, CachedScores):  # one copy, behind the prefix
+            cache.outputs = scores.outputs
+            scores = scores.base
+        plain.self_attn.scores = PrefixedScores(scores, cache, number)
     forward, hidden, eager = model.forward, model.hidden, model.kind == "eager"
 
     def masks(batch: int, length: int, embedded: Tensor) -> tuple[Tensor | None, Tensor | None]:
@@ -698,7 +716,11 @@ def _builder(spec: TrainingSpec, method: str, options: dict[str, Any]) -> Callab
                 options.get("num_cayley_neumann_terms", 5),
             )
         )
-    return lambda chosen: lambda base: ButterflyLinear(base, rank, options.get("boft_block_num", 0))
+    return lambda chosen: (
+        lambda base: ButterflyLinear(
+            base, rank, options.get("boft_block_num", 0), options.get("permutation_on_host", False)
+        )
+    )
 
 
 def _vera(chosen: list[Module], rank: int, dropout: float) -> Builder:

@@ -1,0 +1,190 @@
+"""Training scripts that many runs start, and what they do beyond the keys that they are given.
+
+Sources: haotian-liu/LLaVA 1.2 ``llava/train/train.py``; artidoro/qlora ``qlora.py``; lm-sys/FastChat
+``fastchat/train/{train,train_lora}.py``; huggingface/trl 0.9 ``trainer/sft_trainer.py``; tatsu-lab/stanford_alpaca
+``train.py``; linkedin/Liger-Kernel ``examples/huggingface/training.py``; unslothai/unsloth 2025.11 ``unsloth-cli.py``,
+``unsloth/models/llama.py`` (``CausalLM_fast_forward``).
+"""
+
+from __future__ import annotations
+
+from memlint.dialects import language_model as lm
+from memlint.dialects.accelerate import truth
+from memlint.dialects.spec import ASSUMED, DEFAULT, WRITTEN, Fact, TrainingSpec
+
+# qlora.py: what its own dataclasses say where a command does not.
+_QLORA = {
+    "micro_batch_size": 1,
+    "gradient_accumulation_steps": 16,
+    "checkpointing": "full",
+    "lora.r": 64,
+    "lora.alpha": 16.0,
+    "lora.dropout": 0.0,
+    "quantization.kind": "nf4",
+    "quantization.double": True,
+    lm.HYPER + "bits": 4,
+    lm.HYPER + "optim": "paged_adamw_32bit",
+    lm.HYPER + "source_max_len": 1024,
+    lm.HYPER + "target_max_len": 256,
+    lm.HYPER + "use_peft": True,
+    "lora.targets": ["all-linear"],  # find_all_linear_names
+}
+# unsloth-cli.py: its arguments' defaults, and what it hands on whatever they are
+_UNSLOTH = {
+    "sequence_length": 2048,
+    "micro_batch_size": 2,
+    "gradient_accumulation_steps": 4,
+    "lora.r": 16,
+    "lora.alpha": 16.0,
+    "lora.dropout": 0.0,
+    "lora.targets": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
+    "quantization.kind": "nf4",
+    lm.HYPER + "use_peft": True,
+    lm.HYPER + "optim": "adamw_8bit",
+    lm.HYPER + "bf16": True,
+    lm.HYPER + "dtype": "bfloat16",
+}
+# Alpaca's and FastChat's TrainingArguments
+_MAX_LENGTH = 512
+_CONVERSATIONS = ("train", "train_mem", "train_xformers", "train_flant5", "train_lora", "train_baichuan")
+
+
+def prepare(spec: TrainingSpec, name: str) -> None:
+    """Call before the facts of the model are put together."""
+    if name == "qlora":
+        for name_of, value in _QLORA.items():
+            known = spec.fact(name_of)
+            if known is None or (known.node is None and lm.gap(spec, known.key.lstrip("-")) is None):
+                key = known.key if known is not None else ""
+                spec.facts[name_of] = Fact(name_of, value, DEFAULT, key, reason="qlora.py")
+        whole = spec.fact(lm.HYPER + "full_finetune")
+        if whole is not None and truth(whole.value):
+            lm.put(spec, lm.HYPER + "use_peft", False, whole)
+            lm.put(spec, lm.HYPER + "bits", 16, whole)
+        source, target = spec.fact(lm.HYPER + "source_max_len"), spec.fact(lm.HYPER + "target_max_len")
+        if source is not None and target is not None and source.value and target.value:
+            lm.put(spec, "sequence_length", source.value + target.value, target, "a source and its target")
+    elif name == "training" and spec.root.get("use_liger") is not None and spec.root.get("model_name") is not None:
+        for fact_name, value in (("sequence_length", 512), (lm.HYPER + "dtype", "bfloat16")):
+            known = spec.fact(fact_name)
+            if known is None or known.node is None:
+                lm.put(spec, fact_name, value, reason="Liger-Kernel: examples/huggingface/training.py")
+    elif name in _CONVERSATIONS and spec.root.get("data_path") is not None:
+        unknown = lm.gap(spec, "model_max_length", "max_seq_length", "max_length")
+        if unknown is None and spec.fact("sequence_length") is None:
+            reason = "as Alpaca's and FastChat's scripts have it where nothing else is stated"
+            fact = Fact("sequence_length", _MAX_LENGTH, ASSUMED, "--model_max_length", reason=reason)
+            spec.facts["sequence_length"] = fact
+
+    elif name == "unsloth-cli":
+        rank = spec.root.get("r")
+        if rank is not None and isinstance(rank.value, (int, str)) and str(rank.value).isdigit():
+            spec.facts["lora.r"] = Fact("lora.r", int(str(rank.value)), WRITTEN, "--r", rank)
+        for fact_name, value in _UNSLOTH.items():
+            known = spec.fact(fact_name)
+            if known is None or known.node is None:
+                lm.put(spec, fact_name, value, reason="unsloth-cli.py")
+        lm.put(spec, "checkpointing", "full", spec.fact("checkpointing"))
+
+
+def finish(spec: TrainingSpec, name: str) -> None:
+    """Call once dtypes are known."""
+    if name == "unsloth-cli":
+        switch = spec.fact("tuning")
+        assert switch is not None
+        unsloth(spec, switch)
+    if "quantization.bits" not in spec or spec.get("tuning") not in ("lora", "dora"):
+        return
+    handbook = spec.root.get("dataset_mixer") is not None  # alignment-handbook, whose TRL prepares the model
+    if name == "qlora" or handbook:
+        whose = (
+            "qlora.py" if name == "qlora" else "TRL 0.9: prepare_model_for_kbit_training, peft_module_casting_to_bf16"
+        )
+        # Everything in 16 bits is widened; then adapters, embeddings and head go back, and norms do not.
+        if spec.get("compute_dtype") == "bfloat16" and (name == "qlora" or spec["quantization.bits"] == 4):
+            lm.put(spec, "lora.dtype", "bfloat16", reason=whose)
+            lm.put(spec, "parameter_dtype", "bfloat16", reason=whose)
+            lm.put(spec, "frozen_dtype", "bfloat16", reason=whose)
+            lm.put(spec, "float32_parts", ["norms"], reason=whose)
+        else:
+            lm.put(spec, "quantization.prepared", True, reason=f"{whose}: prepare_model_for_kbit_training")
+    elif name == "train_lora":
+        reason = "train_lora.py: prepare_model_for_kbit_training"
+        lm.put(spec, "quantization.prepared", True, spec.fact("quantization.bits"), reason)
+
+
+# Where a batch has no more tokens, Unsloth makes the logits of all of them.
+_WHOLE_LOGITS = 1024
+
+
+def unsloth(spec: TrainingSpec, switch: Fact) -> None:
+    """What Unsloth puts in place of a decoder's own code. Call once adapters and sizes are known."""
+    version = "Unsloth 2025.11"
+    kernels = ["rms_norm", "swiglu", "rotary", "cross_entropy"]
+    if not spec.get("lora.dropout"):
+        kernels += ["lora_mlp", "lora_qkv", "lora_o"]
+    tokens = spec.get("micro_batch_size", 1) * (spec.get("sequence_length") or 0)
+    if tokens > _WHOLE_LOGITS:
+        kernels.append("cut_cross_entropy")
+        lm.put(spec, "loss", "fused", switch, f"{version}: logits of more than {_WHOLE_LOGITS} tokens are never whole")
+    lm.put(spec, "fused_kernels", kernels, switch, version)
+    if spec.get("checkpointing") == "full":
+        lm.put(spec, "activation_offloading", True, switch, f"{version}: hidden states of layers go to host memory")
+    if spec.get("quantization.kind") == "nf4":
+        lm.put(spec, "quantization.double", True, switch, f"{version}: its own copies in 4 bits")
+
+
+# ---------------------------------------------------------------------------------------------- LLaVA
+
+# LLaVA's own checkpoints -> the language models that they were trained from.
+_BACKBONES = {
+    "liuhaotian/llava-v1.5-7b": "lmsys/vicuna-7b-v1.5",
+    "liuhaotian/llava-v1.5-13b": "lmsys/vicuna-13b-v1.5",
+}
+_PROJECTOR = "mlp2x_gelu"
+
+
+def is_llava(spec: TrainingSpec) -> bool:
+    """Whether the program is LLaVA's, of one image of the tower's size for each sample."""
+    program = str(spec.launch.program.value) if spec.launch is not None else ""
+    several = any(word in str(lm.setting(spec, "image_aspect_ratio") or "") for word in ("anyres", "highres"))
+    return "llava/train/" in program and lm.setting(spec, "mm_projector_type") == _PROJECTOR and not several
+
+
+def backbone(spec: TrainingSpec) -> None:
+    """The language model of a checkpoint of LLaVA's own. Call before :func:`lm.model`."""
+    named = spec.fact("model")
+    if named is not None and named.value in _BACKBONES:
+        lm.put(spec, "model", _BACKBONES[named.value], named, "its language model")
+    if lm.switched(spec, "bf16"):
+        lm.put(spec, lm.HYPER + "dtype", "bfloat16", spec.fact(lm.HYPER + "bf16"), "llava/train/train.py")
+
+
+def llava(spec: TrainingSpec) -> str:
+    """Tower and language model as one model, and which of it trains; why it is not known. Call after :func:`lm.model`.
+
+    The tower runs without gradients; the projector trains, alone in the first stage (``tune_mm_mlp_adapter``).
+    """
+    tower, text = spec.fact(lm.HYPER + "vision_tower"), spec.get(lm.CONFIG)
+    if tower is None or not isinstance(text, dict):
+        return ""
+    found, source = lm.resolve(str(tower.value), spec.document.path)
+    seeing = found.get("vision_config") if found is not None else None
+    if not isinstance(seeing, dict):
+        return f"{tower.key} {tower.value}: {source}"
+    layer = lm.setting(spec, "mm_vision_select_layer")
+    whole = {
+        "model_type": "llava",
+        "text_config": text,
+        "vision_config": {"model_type": "clip_vision_model", **seeing},
+        "vision_feature_layer": layer if isinstance(layer, int) else -2,
+        "projector_hidden_act": "gelu",
+    }
+    lm.put(spec, lm.CONFIG, whole, spec.fact(lm.CONFIG))
+    switches = [name for name in ("tune_mm_mlp_adapter", "freeze_backbone") if lm.switched(spec, name)]
+    first = spec.fact(lm.HYPER + switches[0]) if switches else None
+    lm.put(spec, "frozen_parts", ["vision_tower", "language_model"] if first else ["vision_tower"], first or tower)
+    lm.put(spec, "tower_without_gradients", True, tower, "llava/model/multimodal_encoder: the tower runs under no_grad")
+    if spec.get("tuning", "full") != "full":
+        lm.put(spec, "lora.targets", ["all-linear"], spec.fact("tuning"), "llava/train/train.py: find_all_linear_names")
+    return ""

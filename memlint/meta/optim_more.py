@@ -1,0 +1,641 @@
+"""Optimizers of libraries of their own: projected gradients, updates inside of backward, fewer or other moments.
+
+Each follows the step of the library that is named at its class, names included: what a name holds lives until the
+name holds something else, into the next parameter's turn. Registered by :func:`memlint.meta.optim.known`.
+
+    GaLore, APOLLO  states of a gradient that a thin matrix made narrow; the step that is recorded is one that makes
+                    the thin matrices anew (every 200th, and the first): it needs the most
+    LOMO, AdaLOMO   no gradient lives longer than until the next one is there; no, or factored, states
+    Adam-mini       one second moment per head or row
+    schedule-free   a second point in place of the first moment
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from memlint.meta import optim
+from memlint.meta.optim import AdamW8bit, Optimizer, PlainAdam, QuantisedAdam
+from memlint.meta.tensor import DType, Tensor, block_like, empty_like, float32, state, uint8
+
+# cuSOLVER's singular value decomposition overwrites its input and gives V, not its transpose: both are copies
+# (ATen/native/cuda/linalg/BatchLinearAlgebraLib.cpp). Tests on fake CPU tensors switch them off.
+DECOMPOSITION_COPIES = True
+
+# Last names of modules with a matrix that are no linear layers.
+_TABLES = ("embed", "wte", "wpe", "shared", "relative_attention_bias")
+
+
+def is_linear(module: str) -> bool:
+    """Whether a matrix of this module (its dotted path) is a linear layer's, by its name."""
+    last = module.rpartition(".")[2]
+    return bool(module) and not any(word in last for word in _TABLES)
+
+
+def chosen(targets: Any) -> Callable[[str], bool]:
+    """(a module's path) -> whether it is meant: by parts of paths, or patterns over whole ones (transformers'
+    ``check_target_module_exists``); ``all-linear``, or ``inner-linear`` for all but the head."""
+    if targets == "all-linear":
+        return lambda path: True
+    if targets == "inner-linear":
+        return lambda path: not path.endswith(("lm_head", "score", "classifier"))
+    names = [targets] if isinstance(targets, str) else [str(name) for name in targets]
+
+    def matches(path: str) -> bool:
+        import re
+
+        # What transformers calls ``attn`` or ``attention`` is ``self_attn`` in our models.
+        for name in (path, path.replace("self_attn", "attention"), path.replace("self_attn", "attn")):
+            for target in names:
+                if target in name or re.fullmatch(target, name):
+                    return True
+        return False
+
+    return matches
+
+
+class LowRank(Optimizer):
+    """What GaLore and APOLLO share: which gradients are projected, to which shapes.
+
+    Of an (m, n) gradient the shorter side becomes ``rank``: (m, r) where m >= n, else (r, n).
+    """
+
+    by_name: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        parameters: Sequence[Tensor],
+        implementation: str = optim.LOOP,
+        state_dtype: DType | None = None,
+        rank: int = 128,
+        targets: Any = "all-linear",
+    ) -> None:
+        super().__init__(parameters, implementation, state_dtype)
+        self.rank, self.chosen = rank, chosen(targets)
+        self.projectors: dict[int, Tensor] = {}
+
+    def projected(self, parameter: Tensor) -> bool:
+        label = state.tape.labels[parameter.storage.index]
+        return parameter.ndim == 2 and label.name == "weight" and is_linear(label.module) and self.chosen(label.module)
+
+    def low(self, parameter: Tensor) -> tuple[int, int]:
+        rows, columns = parameter.shape
+        rank = min(self.rank, rows, columns)
+        return (rows, rank) if rows >= columns else (rank, columns)
+
+    def allocate_state(self) -> None:
+        saved = state.label
+        for parameter in self.parameters:
+            if self.projected(parameter):
+                self._label(parameter, "projection")
+                self.projectors[id(parameter)] = self.kept(parameter)
+            self._allocate(parameter)
+        state.label = saved
+
+    def kept(self, parameter: Tensor) -> Tensor:
+        """The thin matrix, as it stays."""
+        raise NotImplementedError
+
+    def _shape(self, parameter: Tensor) -> tuple[int, ...]:
+        return self.low(parameter) if id(parameter) in self.projectors else parameter.shape
+
+
+class GaLore(LowRank):
+    """``galore_torch`` 1.0, ``AdamW``: moments of the projected gradient; the thin matrix is a slice of what the
+    decomposition gave, so in fp32 all of that stays."""
+
+    def kept(self, parameter: Tensor) -> Tensor:
+        rows, columns = parameter.shape
+        short = min(rows, columns)
+        rank = short if parameter.dtype is float32 else min(self.rank, short)
+        return Tensor((rank, columns) if rows >= columns else (rows, rank), parameter.dtype)
+
+    def _allocate(self, parameter: Tensor) -> None:
+        for name in ("first moment", "second moment"):
+            self._label(parameter, name)
+            self.state.append(Tensor(self._shape(parameter), parameter.dtype))
+
+    def remade(self, parameter: Tensor, dtype: DType) -> Tensor:
+        """``get_orthogonal_matrix`` of a gradient in ``dtype``."""
+        rows, columns = parameter.shape
+        short, rank = min(rows, columns), min(self.rank, *parameter.shape)
+        wide = Tensor(parameter.shape, float32) if dtype is not float32 else None
+        copies = [Tensor(parameter.shape, float32), Tensor((columns, short), float32)] if DECOMPOSITION_COPIES else []
+        left = Tensor((rows, short), float32)
+        values = Tensor((short,), float32)
+        right = Tensor((short, columns), float32)
+        copies.clear()
+        diagonal = Tensor((rank, rank), float32)
+        other = Tensor((rows, rank) if rows >= columns else (rank, columns), float32)
+        del diagonal
+        made = right if rows >= columns else left
+        if dtype is not float32:
+            made = Tensor((rank, columns) if rows >= columns else (rows, rank), dtype)
+        del wide, left, values, right, other
+        return made
+
+    def project(self, parameter: Tensor, dtype: DType) -> Tensor:
+        self.projectors[id(parameter)] = self.remade(parameter, dtype)
+        return Tensor(self.low(parameter), dtype)
+
+    @staticmethod
+    def back(parameter: Tensor, dtype: DType) -> Tensor:
+        full = Tensor(parameter.shape, dtype)
+        scaled = Tensor(parameter.shape, dtype)
+        del full
+        return scaled
+
+    def _step(self, parameters: list[Tensor]) -> None:
+        gradient = root = normed = None
+        for parameter in parameters:
+            self._label(parameter, "step temporaries")
+            dtype, projected = parameter.dtype, id(parameter) in self.projectors
+            gradient = None
+            gradient = self.project(parameter, dtype) if projected else None
+            shape = self._shape(parameter)
+            made = Tensor(shape, dtype)
+            root = made
+            made = Tensor(shape, dtype)
+            normed = made
+            del made
+            if projected:
+                full = self.back(parameter, dtype)
+                normed = full
+                del full
+        del gradient, root, normed
+
+
+class GaLore8bit(GaLore):
+    """``galore_torch`` 1.0, ``AdamW8bit``: bitsandbytes' states of the projected gradient. For the step, the weight
+    is put aside as a copy, and the projected gradient takes the gradient's place."""
+
+    def allocate_state(self) -> None:
+        saved = state.label
+        if any(parameter.numel >= AdamW8bit.smallest for parameter in self.parameters):
+            self._label(self.parameters[0], "quantisation maps")
+            self.state += [Tensor((256,), float32) for _ in range(2)]
+        state.label = saved
+        super().allocate_state()
+
+    def _allocate(self, parameter: Tensor) -> None:
+        shape = self._shape(parameter)
+        count = 1
+        for size in shape:
+            count *= size
+        narrow = count >= AdamW8bit.smallest
+        for name in ("first moment", "second moment"):
+            self._label(parameter, name)
+            self.state.append(Tensor(shape, uint8 if narrow else float32))
+            if narrow:
+                self._label(parameter, "absmax")
+                self.state.append(Tensor((-(-count // AdamW8bit.block),), float32))
+
+    def _step(self, parameters: list[Tensor]) -> None:
+        gradient = None
+        for parameter in parameters:
+            if id(parameter) not in self.projectors:
+                continue
+            self._label(parameter, "step temporaries")
+            made = self.project(parameter, parameter.dtype)
+            gradient = made
+            del made
+            aside = empty_like(parameter)
+            del aside  # the copy stays, and what it is a copy of goes
+            narrow = Tensor(self.low(parameter), parameter.dtype)
+            parameter.grad = gradient
+            full = self.back(parameter, parameter.dtype)
+            del full, narrow
+        del gradient
+
+
+class GaLoreAdafactor(GaLore):
+    """``galore_torch`` 1.0, ``Adafactor``: gradients are widened first, so the thin matrix is in fp32, and all of
+    the decomposition stays."""
+
+    def kept(self, parameter: Tensor) -> Tensor:
+        rows, columns = parameter.shape
+        short = min(rows, columns)
+        return Tensor((short, columns) if rows >= columns else (rows, short), float32)
+
+    def _allocate(self, parameter: Tensor) -> None:
+        self._label(parameter, "second moment (factored)")
+        shape = self._shape(parameter)
+        if len(shape) > 1:
+            self.state.append(Tensor(shape[:-1], float32))
+            self.state.append(Tensor((*shape[:-2], shape[-1]), float32))
+        else:
+            self.state.append(Tensor(shape, float32))
+        self._label(parameter, "RMS")
+        self.state.append(Tensor((), float32))
+
+    def _step(self, parameters: list[Tensor]) -> None:
+        gradient = wide = update = None
+        for parameter in parameters:
+            self._label(parameter, "step temporaries")
+            low, projected = parameter.dtype is not float32, id(parameter) in self.projectors
+            made = Tensor(parameter.shape, float32) if low else None
+            gradient = made
+            if projected:
+                made = self.project(parameter, float32)
+                gradient = made
+            made = Tensor(parameter.shape, float32) if low else None
+            wide = made
+            del made
+            shape = self._shape(parameter)
+            square = Tensor(shape, float32)
+            made = Tensor(shape, float32)
+            update = made
+            del square
+            made = _factored(shape) if len(shape) > 1 else Tensor(shape, float32)
+            update = made
+            if projected:
+                made = self.back(parameter, float32)
+                update = made
+            del made
+            negative = empty_like(update)
+            del negative
+        del gradient, wide, update
+
+
+def _factored(shape: tuple[int, ...]) -> Tensor:
+    """The means of squares are taken in, and the estimate of all of them made from rows and columns."""
+    mean = Tensor(shape[:-1], float32)
+    del mean
+    mean = Tensor((*shape[:-2], shape[-1]), float32)
+    del mean
+    return _outer(shape)
+
+
+def _outer(shape: tuple[int, ...]) -> Tensor:
+    """``_approx_sq_grad``."""
+    rows = Tensor(shape[:-1], float32)
+    columns = Tensor((*shape[:-2], shape[-1]), float32)
+    estimate = Tensor(shape, float32)
+    del rows, columns
+    return estimate
+
+
+class Apollo(LowRank):
+    """``apollo_torch`` 1.0.3, ``AdamW``: GaLore's moments behind a random matrix; the raw gradient is scaled per
+    channel by what they say, and by how it has grown."""
+
+    def kept(self, parameter: Tensor) -> Tensor:
+        rows, columns = parameter.shape
+        rank = min(self.rank, rows, columns)
+        return Tensor((rank, columns) if rows >= columns else (rows, rank), parameter.dtype)
+
+    def _allocate(self, parameter: Tensor) -> None:
+        for name in ("first moment", "second moment"):
+            self._label(parameter, name)
+            self.state.append(Tensor(self._shape(parameter), parameter.dtype))
+        if id(parameter) in self.projectors:
+            self._label(parameter, "norm of the scaled gradient")
+            self.state.append(Tensor((), parameter.dtype))
+
+    def remade(self, parameter: Tensor) -> Tensor:
+        """A copy in fp32 stands for the gradient, whose shape alone is looked at."""
+        rows, columns = parameter.shape
+        rank = min(self.rank, rows, columns)
+        shape = (rank, columns) if rows >= columns else (rows, rank)
+        wide = Tensor(parameter.shape, float32) if parameter.dtype is not float32 else None
+        drawn = Tensor(shape, float32)
+        made = Tensor(shape, float32)
+        del drawn
+        if parameter.dtype is not float32:
+            made = Tensor(shape, parameter.dtype)
+        del wide
+        return made
+
+    def _step(self, parameters: list[Tensor]) -> None:
+        gradient = root = normed = scaled = factor = limiter = None
+        for parameter in parameters:
+            self._label(parameter, "step temporaries")
+            dtype, projected = parameter.dtype, id(parameter) in self.projectors
+            gradient = None
+            if projected:
+                self.projectors[id(parameter)] = self.remade(parameter)
+                gradient = Tensor(self.low(parameter), dtype)
+            shape = self._shape(parameter)
+            made = Tensor(shape, dtype)
+            root = made
+            made = Tensor(shape, dtype)
+            normed = made
+            if projected:
+                made = Tensor((max(parameter.shape),), dtype)
+                factor = made
+                made = empty_like(parameter)
+                scaled = made
+                made = Tensor((), dtype)
+                limiter = made
+                made = empty_like(parameter)  # divided by the limiter
+                scaled = made
+                normed = scaled
+            del made
+        del gradient, root, normed, scaled, factor, limiter
+
+
+class Lomo(Optimizer):
+    """``lomo_optim`` 0.1.1, as accelerate runs it (one backward pass, no clipping): a hook of each gradient updates
+    the parameter whose gradient came before, in fp32."""
+
+    def __init__(
+        self,
+        parameters: Sequence[Tensor],
+        implementation: str = optim.LOOP,
+        state_dtype: DType | None = None,
+    ) -> None:
+        super().__init__(parameters, implementation, state_dtype)
+        self.waiting: Tensor | None = None
+
+    def _allocate(self, parameter: Tensor) -> None:
+        """No states."""
+
+    def step_of(self, parameter: Tensor) -> None:
+        before, self.waiting = self.waiting, parameter
+        if before is not None and before.grad is not None:
+            saved = state.label
+            try:
+                self._step([before])
+            finally:
+                state.label = saved
+
+    def _step(self, parameters: list[Tensor]) -> None:
+        for parameter in parameters:
+            self._label(parameter, "step temporaries")
+            gradient = Tensor(parameter.shape, float32) if parameter.dtype is not float32 else parameter.grad
+            parameter.grad = None
+            self.update(parameter)
+            del gradient
+        self.waiting = None if self.waiting in parameters else self.waiting
+
+    def update(self, parameter: Tensor) -> None:
+        if parameter.dtype is not float32:
+            Tensor(parameter.shape, float32)
+
+
+class AdaLomo(Lomo):
+    """And a row and a column of second moments per matrix."""
+
+    def _allocate(self, parameter: Tensor) -> None:
+        self._label(parameter, "second moment (factored)")
+        shape = parameter.shape
+        if len(shape) > 1:
+            self.state.append(Tensor(shape[:1], float32))
+            self.state.append(Tensor(shape[1:2], float32))
+        else:
+            self.state.append(Tensor(shape, float32))
+
+    def update(self, parameter: Tensor) -> None:
+        shape = parameter.shape
+        square = Tensor(shape, float32)
+        update = Tensor(shape, float32)
+        del square
+        made = _factored(shape) if len(shape) > 1 else Tensor(shape, float32)
+        update = made
+        wide = Tensor(shape, float32) if parameter.dtype is not float32 else None
+        del made, update, wide
+
+
+class AdamMini(Optimizer):
+    """``adam_mini`` 1.1.1: a first moment, and one second moment per head of queries and keys, per row of other
+    matrices, and per vector. ``head_numbers``: the numbers of a head, W * W / heads."""
+
+    by_name: ClassVar[bool] = True
+    heads_of: ClassVar[tuple[str, ...]] = ("k_proj", "q_proj", "wq", "wk", "query", "key")
+    rows_of: ClassVar[tuple[str, ...]] = (
+        *("embed", "embd", "wte", "lm_head", "output", "final_layer", "v_proj", "wv", "value"),
+        *("o_proj", "wo", "attn.proj", "feed_forward", "linear", "mlp"),
+    )
+
+    def __init__(
+        self,
+        parameters: Sequence[Tensor],
+        implementation: str = optim.LOOP,
+        state_dtype: DType | None = None,
+        head_numbers: int = 0,
+    ) -> None:
+        super().__init__(parameters, implementation, state_dtype)
+        self.head_numbers = head_numbers
+
+    def seconds(self, parameter: Tensor) -> tuple[int, ...]:
+        """Shape of the second moment."""
+        label = state.tape.labels[parameter.storage.index]
+        name = f"{label.module}.{label.name}".lower()
+        if "bias" in name:
+            return parameter.shape
+        if any(word in name for word in self.heads_of) and self.head_numbers:
+            return (parameter.numel // self.head_numbers, 1)
+        if any(word in name for word in self.rows_of) and parameter.ndim > 1:
+            return (parameter.shape[0], 1)
+        return ()
+
+    def _allocate(self, parameter: Tensor) -> None:
+        self._label(parameter, "first moment")
+        self.state.append(empty_like(parameter))
+        self._label(parameter, "second moment")
+        self.state.append(Tensor(self.seconds(parameter), parameter.dtype))
+
+    def _step(self, parameters: list[Tensor]) -> None:
+        update = root = mean = size = None
+        for parameter in parameters:
+            self._label(parameter, "step temporaries")
+            if self.seconds(parameter) == parameter.shape:
+                made = empty_like(parameter)
+                quotient = empty_like(parameter)
+                del made
+                root = quotient
+                del quotient
+                continue
+            shape = self.seconds(parameter)
+            square = empty_like(parameter)
+            made = Tensor(shape, parameter.dtype)
+            mean = made
+            del square
+            made = Tensor(shape, parameter.dtype)
+            quotient = Tensor(shape, parameter.dtype)
+            root = quotient
+            del made
+            made = Tensor(shape, parameter.dtype)
+            size = made
+            del quotient
+            made = empty_like(parameter)
+            update = made
+            del made
+            negative = empty_like(parameter)
+            del negative
+        del update, root, mean, size
+
+
+class ScheduleFree(Optimizer):
+    """``schedulefree`` 1.4.1, AdamW and RAdam: a second point and a second moment; gradients are scaled in place."""
+
+    moments: ClassVar[tuple[str, ...]] = ("second point", "second moment")
+
+    def _allocate(self, parameter: Tensor) -> None:
+        for name in self.moments:
+            self._label(parameter, name)
+            self.state.append(empty_like(parameter))
+
+    def _step(self, parameters: list[Tensor]) -> None:
+        made = block_like(parameters, None, self._labels(parameters, "step temporaries"))
+        del made
+
+
+class ScheduleFreeSGD(ScheduleFree):
+    """A second point alone."""
+
+    moments = ("second point",)
+
+    def _step(self, parameters: list[Tensor]) -> None:
+        """In place."""
+
+
+class Optimi(PlainAdam):
+    """``optimi`` 0.3.3, AdamW by a kernel: weights in 16 bits get what rounding lost as a third state."""
+
+    scalars: ClassVar[tuple[str, ...]] = ()
+
+    def _allocate(self, parameter: Tensor) -> None:
+        super()._allocate(parameter)
+        self._label(parameter, "lost to rounding")
+        narrow = parameter.dtype.itemsize == 2
+        self.state.append(empty_like(parameter) if narrow else Tensor((1,), uint8))
+
+
+class StableAdamW(Optimi):
+    """And a number per parameter for the size of its update."""
+
+    def _allocate(self, parameter: Tensor) -> None:
+        super()._allocate(parameter)
+        self._label(parameter, "size of the update")
+        self.state.append(Tensor((), parameter.dtype))
+        self.state.append(Tensor((1,), float32))
+
+
+class AnyPrecision(Optimizer):
+    """torchdistx's ``AnyPrecisionAdamW`` as transformers makes it: moments in fp32, no compensation."""
+
+    def _allocate(self, parameter: Tensor) -> None:
+        for name in ("first moment", "second moment"):
+            self._label(parameter, name)
+            self.state.append(Tensor(parameter.shape, float32))
+
+    def _step(self, parameters: list[Tensor]) -> None:
+        root = None
+        for parameter in parameters:
+            self._label(parameter, "step temporaries")
+            made = Tensor(parameter.shape, float32)
+            quotient = Tensor(parameter.shape, float32)
+            del made
+            root = quotient
+            del quotient
+        del root
+
+
+class GrokAdamW(Optimizer):
+    """``grokadamw`` 0.1.2: three states in host memory, brought to the card one parameter at a time."""
+
+    def _allocate(self, parameter: Tensor) -> None:
+        """Nothing stays on the card."""
+
+    def _step(self, parameters: list[Tensor]) -> None:
+        first = second = slow = mixed = None
+        for parameter in parameters:
+            self._label(parameter, "step temporaries")
+            made = empty_like(parameter)
+            other = empty_like(parameter)
+            first, second = made, other
+            made = empty_like(parameter)
+            slow = made
+            scaled = empty_like(parameter)
+            made = empty_like(parameter)
+            del scaled
+            mixed = made
+            del made, other
+            root = empty_like(parameter)
+            del root
+        del first, second, slow, mixed
+
+
+class Came(Optimizer):
+    """``came_pytorch`` 0.1.3: a first moment in fp32, and rows and columns of two kinds of squares per matrix."""
+
+    def _allocate(self, parameter: Tensor) -> None:
+        shape = parameter.shape
+        self._label(parameter, "first moment")
+        self.state.append(Tensor(shape, float32))
+        self._label(parameter, "second moment (factored)")
+        if len(shape) > 1:
+            for _ in range(2):
+                self.state.append(Tensor(shape[:-1], float32))
+                self.state.append(Tensor((*shape[:-2], shape[-1]), float32))
+        else:
+            self.state.append(Tensor(shape, float32))
+        self.state.append(Tensor((), parameter.dtype))
+
+    def _step(self, parameters: list[Tensor]) -> None:
+        gradient = update = residual = estimate = None
+        for parameter in parameters:
+            self._label(parameter, "step temporaries")
+            shape = parameter.shape
+            made = Tensor(shape, float32) if parameter.dtype is not float32 else None
+            gradient = made
+            square = Tensor(shape, float32)
+            made = Tensor(shape, float32)
+            update = made
+            del square
+            made = _factored(shape) if len(shape) > 1 else Tensor(shape, float32)
+            update = made
+            difference = Tensor(shape, float32)
+            square = Tensor(shape, float32)
+            del difference
+            made = Tensor(shape, float32)
+            residual = made
+            del square
+            if len(shape) > 1:
+                made = _factored(shape)
+                estimate = made
+                update = estimate
+            else:
+                made = Tensor(shape, float32)
+                update = made
+            del made
+            negative = Tensor(shape, float32)
+            del negative
+        del gradient, update, residual, estimate
+
+
+class AdamWFp8(QuantisedAdam):
+    """torchao's: codes are numbers of 8 bits, so there is no table, and one kernel makes them in place."""
+
+    copied = False
+
+    def _allocate(self, parameter: Tensor) -> None:
+        for name in ("first moment", "second moment"):
+            self._label(parameter, name)
+            if parameter.numel < self.smallest or parameter.numel % self.block:
+                self.state.append(empty_like(parameter))
+                continue
+            self.state.append(Tensor((parameter.numel,), uint8))
+            self.state.append(Tensor((parameter.numel // self.block,), float32))
+
+
+KINDS: dict[str, type[Optimizer]] = {
+    "galore_adamw": GaLore,
+    "galore_adamw_8bit": GaLore8bit,
+    "galore_adafactor": GaLoreAdafactor,
+    "apollo_adamw": Apollo,
+    "lomo": Lomo,
+    "adalomo": AdaLomo,
+    "adam_mini": AdamMini,
+    "schedule_free_adamw": ScheduleFree,
+    "schedule_free_radam": ScheduleFree,
+    "schedule_free_sgd": ScheduleFreeSGD,
+    "stable_adamw": StableAdamW,
+    "optimi_adamw": Optimi,
+    "adamw_anyprecision": AnyPrecision,
+    "grokadamw": GrokAdamW,
+    "came": Came,
+    "adamw_fp8": AdamWFp8,
+}

@@ -1,0 +1,357 @@
+"""Language models with eyes of their own kind: Gemma 3, Qwen2-VL and Qwen2.5-VL, as transformers' eager code runs them.
+
+    Gemma 3   images of one size -> SigLIP -> averaged to 256 features -> norm -> product
+    Qwen      the patches of all images in one row -> blocks, most of them within windows (2.5) -> four patches joined
+              to a feature
+
+Shapes: N patches of all images together, W width. An image of Qwen's has as many patches as its size gives, rounded to
+whole features on either side. Source: ``transformers`` 5.23, ``models/{gemma3,qwen2_vl,qwen2_5_vl}``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from memlint.dialects.spec import TrainingSpec
+from memlint.meta import functional as F
+from memlint.meta.amp import to
+from memlint.meta.autograd import no_grad, record, tracked
+from memlint.meta.checkpoint import checkpoint
+from memlint.meta.nn import LayerNorm, Linear, Module, parameter
+from memlint.meta.tensor import DType, Tensor, bool_, component, default_dtype, empty, float32, int64, state
+from memlint.models import UnknownModel
+from memlint.models.language import Task, attention, checkpointed, language_model, losses, sequence_length
+from memlint.models.language.hyperparameters import hyperparameters
+from memlint.models.language.parts import activation, norm, rotate_half
+from memlint.models.language.vision import VisionTower, tower
+from memlint.named_tuple import NamedTuple
+
+TYPES = ("gemma3", "qwen2_vl", "qwen2_5_vl")
+
+Tables = tuple[Tensor, Tensor]
+
+
+class Eyes(NamedTuple):
+    """Qwen's vision tower. ``windowed``: most blocks look within windows, for which patches are put in order."""
+
+    width: int
+    layers: int
+    heads: int
+    intermediate: int
+    out: int
+    patch: int
+    channels: int
+    temporal: int
+    merge: int
+    activation: str
+    gated: bool
+    windowed: bool
+
+    @property
+    def patch_numbers(self) -> int:
+        return self.channels * self.temporal * self.patch * self.patch
+
+
+def eyes(contents: Mapping[str, Any]) -> Eyes:
+    """From ``vision_config``. Raises UnknownModel where a size is missing."""
+    config = contents.get("vision_config")
+    if not isinstance(config, Mapping):
+        raise UnknownModel("config.json states no vision_config")
+    newer = contents.get("model_type") == "qwen2_5_vl"
+
+    def number(name: str, default: int = 0) -> int:
+        found = config.get(name, default)
+        if not isinstance(found, int) or found <= 0:
+            raise UnknownModel(f"vision_config of config.json states no {name}")
+        return found
+
+    width = number("hidden_size" if newer else "embed_dim")
+    patch = number("patch_size", 14)
+    return Eyes(
+        width,
+        number("depth", 32),
+        number("num_heads", 16),
+        number("intermediate_size") if newer else width * number("mlp_ratio", 4),
+        number("out_hidden_size" if newer else "hidden_size"),
+        patch,
+        config.get("in_channels", config.get("in_chans", 3)),
+        number("temporal_patch_size", 2),
+        number("spatial_merge_size", 2),
+        config.get("hidden_act", "silu" if newer else "quick_gelu"),
+        newer,
+        newer,
+    )
+
+
+class Gaze(Module):
+    """Attention among the patches of an image, or of a window: one call stands for those of all of them."""
+
+    def __init__(self, config: Eyes, kind: str) -> None:
+        self.heads, self.kind = config.heads, kind
+        self.qkv = Linear(config.width, 3 * config.width)
+        self.proj = Linear(config.width, config.width)
+
+    def forward(self, x: Tensor, tables: Tables) -> Tensor:
+        count = x.shape[0]
+        query, key, value = F.unbind(self.qkv(x).reshape(count, 3, self.heads, -1).permute(1, 0, 2, 3))
+        query, key = self.rotated(query, key, tables)
+        query = query.transpose(0, 1).unsqueeze(0)
+        key = key.transpose(0, 1).unsqueeze(0)
+        value = value.transpose(0, 1).unsqueeze(0)
+        backend = {"flash": "flash", "xformers": "efficient"}.get(self.kind, "")
+        seen = F.scaled_dot_product_attention(query, key, value, None, backend=backend, dropout=0.0, causal=False)
+        seen = seen.transpose(1, 2).contiguous()
+        joined = seen if backend else F.clone(seen)  # the results of all pieces, put together
+        out: Tensor = self.proj(joined.reshape(count, -1).contiguous())
+        del seen
+        return out
+
+    @staticmethod
+    def rotated(query: Tensor, key: Tensor, tables: Tables) -> tuple[Tensor, Tensor]:
+        """In fp32, and back."""
+        dtype = query.dtype
+        query, key = to(query, float32), to(key, float32)
+        cosine, sine = tables[0].unsqueeze(-2), tables[1].unsqueeze(-2)
+        query_rotated = (query * cosine) + (rotate_half(query) * sine)
+        key_rotated = (key * cosine) + (rotate_half(key) * sine)
+        return to(query_rotated, dtype), to(key_rotated, dtype)
+
+
+class GatedPerceptron(Module):
+    def __init__(self, config: Eyes) -> None:
+        self.gate_proj = Linear(config.width, config.intermediate)
+        self.up_proj = Linear(config.width, config.intermediate)
+        self.down_proj = Linear(config.intermediate, config.width)
+        self.function = activation(config.activation)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.down_proj(self.function(self.gate_proj(x)) * self.up_proj(x))
+        return out
+
+
+class PlainPerceptron(Module):
+    def __init__(self, config: Eyes) -> None:
+        self.fc1 = Linear(config.width, config.intermediate)
+        self.fc2 = Linear(config.intermediate, config.width)
+        self.function = activation(config.activation)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.fc2(self.function(self.fc1(x)))
+        return out
+
+
+class Block(Module):
+    replay_after = 1
+
+    def __init__(self, config: Eyes, kind: str) -> None:
+        self.norm1, self.norm2 = _norm(config), _norm(config)
+        self.attn = Gaze(config, kind)
+        self.mlp = GatedPerceptron(config) if config.gated else PlainPerceptron(config)
+
+    def forward(self, x: Tensor, tables: Tables) -> Tensor:
+        x = x + self.attn(self.norm1(x), tables)
+        x = x + self.mlp(self.norm2(x))
+        return x
+
+
+def _norm(config: Eyes) -> Module:
+    return norm("rms", config.width) if config.gated else LayerNorm(config.width)
+
+
+class Merger(Module):
+    """Four patches become a feature of the decoder's width."""
+
+    def __init__(self, config: Eyes) -> None:
+        self.joined = config.width * config.merge**2
+        self.ln_q = _norm(config)
+        self.first = Linear(self.joined, self.joined)
+        self.second = Linear(self.joined, config.out)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.ln_q(x).view(-1, self.joined)
+        out: Tensor = self.second(activation("gelu")(self.first(x)))
+        return out
+
+
+class QwenTower(Module):
+    """(N, numbers of a patch) -> (N / 4, the decoder's width)."""
+
+    def __init__(self, config: Eyes, kind: str, every: int, reentrant: bool) -> None:
+        self.config, self.every, self.reentrant = config, every, reentrant
+        self.proj = Linear(config.patch_numbers, config.width, bias=False)
+        self.blocks = [Block(config, kind) for _ in range(config.layers)]
+        self.merger = Merger(config)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        config = self.config
+        x: Tensor = self.proj(to(pixels, self.proj.weight.dtype))
+        if self.every and state.grad_enabled and not x.requires_grad:
+            x.requires_grad_()  # enable_input_require_grads
+        count = x.shape[0]
+        order = empty((count // config.merge**2,), int64) if config.windowed else None
+        if order is not None:
+            x = F.index(x.reshape(count // config.merge**2, config.merge**2, -1), order).reshape(count, -1)
+        with no_grad():
+            size = (count, config.width // config.heads)
+            tables = empty(size, float32), empty(size, float32)
+        for number, block in enumerate(self.blocks):
+            if self.every and number % self.every == 0:
+                x = checkpoint(block, x, tables, use_reentrant=self.reentrant)
+            else:
+                x = block(x, tables)
+        features: Tensor = self.merger(x)
+        return features if order is None else F.index(features, order)
+
+
+class GemmaProjector(Module):
+    def __init__(self, width: int, out: int, side: int, features: int) -> None:
+        self.side, self.pooled = side, int(features**0.5)
+        self.mm_input_projection_weight = parameter(width, out)
+        self.mm_soft_emb_norm = norm("gemma", width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        images, _, width = x.shape
+        x = x.transpose(1, 2).reshape(images, width, self.side, self.side).contiguous()
+        x = _averaged(x, self.pooled).flatten(2).transpose(1, 2)
+        out: Tensor = F.matmul(self.mm_soft_emb_norm(x), self.mm_input_projection_weight)
+        return out
+
+
+def _averaged(x: Tensor, side: int) -> Tensor:
+    """``avg_pool2d``, which keeps its input."""
+    shape, dtype = x.shape, x.dtype
+    out = Tensor((*shape[:2], side, side), dtype)
+    if tracked(x):
+        record(out, (x,), (x,), lambda g: (Tensor(shape, dtype),))
+    return out
+
+
+class GemmaSight(Module):
+    """(images, 3, height, width) -> (images, features, W)."""
+
+    def __init__(self, seeing: VisionTower, projector: GemmaProjector) -> None:
+        self.vision_tower, self.multi_modal_projector = seeing, projector
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        x = self.vision_tower(pixels)
+        x = self.vision_tower.layernorm(x)
+        out: Tensor = self.multi_modal_projector(x)
+        return to(out, x.dtype)
+
+
+class QwenSight(Module):
+    def __init__(self, seeing: QwenTower) -> None:
+        self.visual = seeing
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        features = self.visual(pixels)
+        return F.cat((features,), 0)
+
+
+def task(spec: TrainingSpec, contents: Mapping[str, Any], dtype: DType, autocast: bool) -> Task:
+    """Facts: ``images_per_sample`` [1; 0 where the data have none], ``image_size``, ``frozen_parts``."""
+    text = contents.get("text_config")
+    if not isinstance(text, Mapping):
+        raise UnknownModel("config.json states no text_config")
+    gemma = contents.get("model_type") == "gemma3"
+    config = hyperparameters(text)
+    # Gemma's images see all of themselves, for which a mask is made.
+    model = language_model(spec.with_facts(padding=True) if gemma else spec, config, dtype, autocast)
+    rows, length = spec["micro_batch_size"] * spec.get("sequences_per_sample", 1), sequence_length(spec)
+    images = spec.get("images_per_sample", 1)
+    with default_dtype(dtype):
+        sight, parts, shape = (_gemma if gemma else _qwen)(spec, contents, config.width, dtype, autocast)
+    setattr(model, "sight", sight)  # noqa: B010 - a part of the model, by which it is counted and named
+    _freeze(model, parts, spec.get("frozen_parts") or ())
+
+    def given(rows: int, length: int) -> tuple[Tensor, ...]:
+        """Tokens, the mask of padding, labels, pixels."""
+        tokens = [empty((rows, length), int64) for _ in range(3)]
+        if not images:
+            return tuple(tokens)
+        first, *rest = shape
+        return *tokens, empty((first * rows * images, *rest), float32)
+
+    def hidden(batch: tuple[Tensor, ...]) -> tuple[Tensor, Tensor | None]:
+        embedded = model.embed(batch[0])
+        features = None
+        if images:
+            features = to(sight(batch[3]), embedded.dtype)
+            places = empty((*batch[0].shape, 1), bool_)
+            embedded = F.masked_scatter(embedded, places, features)
+        return model.hidden(embedded), features
+
+    def loss(batch: tuple[Tensor, ...]) -> Tensor:
+        x, features = hidden(batch)
+        with component("logits"):
+            out = model.cross_entropy(x, batch[2])
+        del features
+        return out
+
+    def evaluate(rows: int, length: int) -> Tensor:
+        batch = given(rows, length)
+        with no_grad():
+            x, features = hidden(batch)
+            with component("logits"):
+                logits = model.logits(x)
+                losses.full(logits, batch[2])
+        del features
+        return logits
+
+    unused = [] if images else sight.parameters()
+    return Task(model, config, lambda: given(rows, length), loss, evaluate, ("lm_head", "sight"), unused=unused)
+
+
+def _freeze(model: Any, parts: Mapping[str, list[Module]], frozen: Any) -> None:
+    if "language_model" in frozen:
+        own = {id(tensor) for part in parts.values() for module in part for tensor in module.parameters()}
+        for tensor in model.parameters():
+            tensor.requires_grad = id(tensor) in own
+    for name, part in parts.items():
+        if name in frozen:
+            for module in part:
+                module.freeze()
+
+
+Made = tuple[Module, dict[str, list[Module]], tuple[int, ...]]
+
+
+def _gemma(spec: TrainingSpec, contents: Mapping[str, Any], width: int, dtype: DType, autocast: bool) -> Made:
+    given = contents.get("vision_config")
+    if not isinstance(given, Mapping):
+        raise UnknownModel("config.json states no vision_config")
+    config, every = tower(given), checkpointed(spec)
+    how = attention(spec, dtype, autocast)
+    seeing = VisionTower(config, how, every, spec.get("checkpointing_reentrant", False))
+    seeing.embeddings.needs_gradient = every > 0
+    side = config.image[0] // config.patch[0]
+    projector = GemmaProjector(config.width, width, side, contents.get("mm_tokens_per_image", 256))
+    sight = GemmaSight(seeing, projector)
+    return sight, {"vision_tower": [seeing], "projector": [projector]}, (1, config.channels, *config.image)
+
+
+def _qwen(spec: TrainingSpec, contents: Mapping[str, Any], width: int, dtype: DType, autocast: bool) -> Made:
+    config = eyes(contents)
+    how = attention(spec, dtype, autocast)
+    if how == "eager" and spec.get("images_per_sample", 1):
+        raise UnknownModel("plain attention among patches of images is not known")
+    seeing = QwenTower(config, how, checkpointed(spec), spec.get("checkpointing_reentrant", False))
+    parts: dict[str, list[Module]] = {
+        "vision_tower": [seeing.proj, *seeing.blocks],
+        "projector": [seeing.merger],
+    }
+    return QwenSight(seeing), parts, (patches(spec, config), config.patch_numbers)
+
+
+def patches(spec: TrainingSpec, config: Eyes) -> int:
+    """Of one image. Raises UnknownModel where nothing says how large it is."""
+    size = spec.get("image_size")
+    if not spec.get("images_per_sample", 1):
+        return 0
+    if size is None:
+        raise UnknownModel("image_size is not stated, and the model takes images of any size")
+    high, wide = (size[0], size[1]) if isinstance(size, (list, tuple)) else (size, size)
+    unit = config.patch * config.merge
+    features: int = max(high // unit, 1) * max(wide // unit, 1)
+    return features * config.merge**2

@@ -1,0 +1,183 @@
+"""Gemma 3 and Qwen's vision-language models: the static step against transformers' own code."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from transformers import AutoConfig
+from transformers.initialization import no_init_weights
+
+from tests.differential.test_language_models import Setting, adamw, spec_of, values_known
+from tests.differential.training import compare, in_meta, in_torch
+
+TEXT: dict[str, Any] = {
+    "vocab_size": 1000, "hidden_size": 128, "intermediate_size": 352, "num_hidden_layers": 3, "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+}  # fmt: skip
+ROTARY = {"type": "mrope", "mrope_section": [2, 3, 3]}
+SIGLIP = {
+    "model_type": "siglip_vision_model", "hidden_size": 96, "intermediate_size": 352, "num_hidden_layers": 3,
+    "num_attention_heads": 4, "image_size": 56, "patch_size": 7, "vision_use_head": False,
+}  # fmt: skip
+GEMMA: dict[str, Any] = {
+    "model_type": "gemma3",
+    "vision_config": SIGLIP,
+    "text_config": {
+        **TEXT, "model_type": "gemma3_text", "head_dim": 32, "num_hidden_layers": 2, "sliding_window": 16,
+        "layer_types": ["sliding_attention", "full_attention"],
+        "tie_word_embeddings": True,
+    },
+    "mm_tokens_per_image": 16,
+    "image_token_id": 7,
+    "tie_word_embeddings": True,
+}  # fmt: skip
+QWEN25: dict[str, Any] = {
+    "model_type": "qwen2_5_vl",
+    "vision_config": {
+        "model_type": "qwen2_5_vl", "depth": 4, "hidden_size": 96, "intermediate_size": 200, "num_heads": 4,
+        "out_hidden_size": 128, "patch_size": 14, "window_size": 56, "fullatt_block_indexes": [1, 3],
+        "hidden_act": "silu",
+    },
+    "text_config": {**TEXT, "model_type": "qwen2_5_vl_text", "rope_scaling": ROTARY},
+    "image_token_id": 7,
+}  # fmt: skip
+QWEN2: dict[str, Any] = {
+    "model_type": "qwen2_vl",
+    "vision_config": {
+        "model_type": "qwen2_vl", "depth": 3, "embed_dim": 96, "hidden_size": 128, "num_heads": 4, "patch_size": 14,
+        "hidden_act": "quick_gelu",
+    },
+    "text_config": {**TEXT, "model_type": "qwen2_vl_text", "rope_scaling": ROTARY},
+    "image_token_id": 7,
+}  # fmt: skip
+CLASSES = {
+    "gemma3": "Gemma3ForConditionalGeneration",
+    "qwen2_vl": "Qwen2VLForConditionalGeneration",
+    "qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration",
+}
+# Numbers of places, and casts that autocast remembers of a tower's first weight, are left out.
+PEAK, HELD = 0.002, 0.015
+LENGTH, SIDE = 96, 8  # tokens; patches of an image of Qwen's
+
+
+class Sizes:
+    """Numbers that Qwen's programs read off tensors, which fake ones do not have: of what they make of them, only the
+    list is used."""
+
+    def __init__(self, *numbers: int) -> None:
+        self.numbers = list(numbers)
+
+    def tolist(self) -> list[int]:
+        return self.numbers
+
+    def prod(self, _: int) -> Sizes:
+        return self
+
+    def same(self, _: Any) -> Sizes:
+        return self
+
+    __getitem__ = __sub__ = __floordiv__ = same
+
+
+def in_transformers(config: dict[str, Any], setting: Setting, frozen: tuple[str, ...]) -> SimpleNamespace:
+    kind = config["model_type"]
+
+    def build_model(_: Any) -> Any:
+        made = AutoConfig.for_model(**config)
+        made.use_cache = made.text_config.use_cache = False
+        with no_init_weights():
+            model = getattr(transformers, CLASSES[kind])._from_config(
+                made, dtype=getattr(torch, setting.dtype), attn_implementation=setting.attention
+            )
+        if kind == "gemma3":
+            model.tie_weights()
+            parts = {"vision_tower": [model.model.vision_tower], "projector": [model.model.multi_modal_projector]}
+        else:
+            visual = model.model.visual
+            parts = {"vision_tower": [visual.patch_embed, visual.blocks], "projector": [visual.merger]}
+        for name in frozen:
+            for part in parts[name]:
+                part.requires_grad_(False)
+        if setting.every:
+            model.activation_checkpointing_enable({"use_reentrant": setting.reentrant}, every_n_layers=setting.every)
+        return model.train()
+
+    def make_batch(_: Any) -> dict[str, torch.Tensor]:
+        shape = (setting.rows, LENGTH)
+        batch = {name: torch.zeros(shape, dtype=torch.int64) for name in ("input_ids", "attention_mask", "labels")}
+        batch["attention_mask"] += 1
+        if kind == "gemma3":
+            pixels = torch.zeros((setting.rows, 3, 56, 56))
+            return {**batch, "pixel_values": pixels, "token_type_ids": torch.zeros(shape, dtype=torch.int64)}
+        batch["input_ids"][:, : SIDE * SIDE // 4] = 7
+        grid = Sizes(*[SIDE * SIDE // 4] * setting.rows)
+        positions = torch.zeros((3, *shape), dtype=torch.int64)
+        pixels = torch.zeros((setting.rows * SIDE * SIDE, 3 * 2 * 14 * 14))
+        return {**batch, "pixel_values": pixels, "image_grid_thw": grid, "position_ids": positions}
+
+    def training_loss(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        loss: torch.Tensor = model(**batch).loss
+        return loss
+
+    return SimpleNamespace(build_model=build_model, make_batch=make_batch, training_loss=training_loss)
+
+
+WAYS = {
+    "in bfloat16": Setting(dtype="bfloat16"),
+    "under autocast with checkpointing": Setting(autocast="bfloat16", every=1),
+}
+FROZEN: dict[str, tuple[str, ...]] = {"everything": (), "the decoder alone": ("vision_tower", "projector")}
+
+
+def facts_of(config: dict[str, Any], setting: Setting, frozen: tuple[str, ...]) -> dict[str, Any]:
+    facts = setting._replace(length=LENGTH).facts(config)
+    return {**facts, "model_class": "vision_language", "frozen_parts": list(frozen), "image_size": SIDE * 14}
+
+
+@pytest.mark.parametrize("trains", FROZEN)
+@pytest.mark.parametrize("way", WAYS)
+def test_gemma3_takes_the_memory_that_transformers_takes(
+    trains: str, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setting, frozen = WAYS[way], FROZEN[trains]
+    ours = in_meta(spec_of(facts_of(GEMMA, setting, frozen)))
+    monkeypatch.setattr("transformers.models.gemma3.modeling_gemma3.torch_compilable_check", lambda *_: None)
+    with values_known(True):
+        reference = in_transformers(GEMMA, setting, frozen)
+        truth = in_torch(reference, {}, adamw("foreach"), autocast=setting.autocast or "float32")
+    comparison = compare(f"{frozen} {setting}", ours, truth, setting.every > 0)
+    assert abs(comparison.peak) <= PEAK, str(comparison)
+    assert comparison.worst <= HELD, str(comparison)
+
+
+@pytest.mark.parametrize("config", [QWEN2, QWEN25], ids=["qwen2_vl", "qwen2_5_vl"])
+@pytest.mark.parametrize("trains", FROZEN)
+@pytest.mark.parametrize("way", WAYS)
+def test_qwen_takes_the_memory_that_transformers_takes(
+    config: dict[str, Any], trains: str, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setting, frozen = WAYS[way], FROZEN[trains]
+    ours = in_meta(spec_of(facts_of(config, setting, frozen)))
+    count = setting.rows * SIDE * SIDE
+    module = f"transformers.models.{config['model_type']}.modeling_{config['model_type']}"
+    windows = Sizes(*[16] * (count // 16))
+    known = {
+        "torch_compilable_check": lambda *_: None,
+        "get_vision_position_ids": lambda *_, **__: torch.zeros((count, 2), dtype=torch.int64),
+        "get_vision_attention_seqlens": lambda *_, **__: (Sizes(*[SIDE * SIDE] * setting.rows), SIDE * SIDE),
+        "get_max_seqlen": lambda *_, **__: SIDE * SIDE,
+    }
+    if config["model_type"] == "qwen2_5_vl":
+        known["get_vision_window_index"] = lambda *_, **__: (torch.zeros(count // 4, dtype=torch.int64), windows)
+    for name, value in known.items():
+        monkeypatch.setattr(f"{module}.{name}", value)
+    with values_known(False):
+        reference = in_transformers(config, setting, frozen)
+        truth = in_torch(reference, {}, adamw("foreach"), autocast=setting.autocast or "float32")
+    comparison = compare(f"{frozen} {setting}", ours, truth, setting.every > 0)
+    assert abs(comparison.peak) <= PEAK, str(comparison)
+    assert comparison.worst <= HELD, str(comparison)
