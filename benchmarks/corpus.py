@@ -1,6 +1,6 @@
 """`check` over every file of a folder of real configs: what is recognised, what is estimated, what is missing.
 
-    python benchmarks/corpus.py FOLDER [--json FILE] [--seconds 20] [--files]
+    python benchmarks/corpus.py FOLDER [--others FOLDER] [--json FILE] [--seconds 20] [--files] [--accept]
 
 Each folder directly below FOLDER counts as one group (real configs are usually sorted by framework), and an INDEX.csv
 with the columns ``file`` and ``family`` may name other groups. Every file goes through the same `check` as on the
@@ -9,6 +9,11 @@ Nothing that is read is run.
 
 A file is *recognised* where at least one run was found in it; *estimated* where one of its runs has an estimate;
 otherwise UNKNOWN, with the reason that `check` itself gives (rule MEM007).
+
+At the end four figures are held against what is asked of them: crashes; of the groups in ``FAMILIES`` the files that
+are recognised as one of theirs, and those of them that have an estimate or an UNKNOWN that names what the file does not
+state; and of the files below ``--others``, which describe no training run (a folder of installed packages, say), those
+that are claimed as one. With ``--accept`` a figure that fails is exit code 1.
 """
 
 from __future__ import annotations
@@ -26,9 +31,36 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+ROOT = Path(__file__).resolve().parents[1]
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
 INDEX = "INDEX.csv"
 NO_GROUP = "(top)"
 SHOWN_REASONS = 3
+
+# Groups of the language-model trainers -> the families that their files may be recognised as. A trainer's folder also
+# holds configs of the launchers that it is started by.
+_COMPANIONS = frozenset(("accelerate", "deepspeed"))
+FAMILIES: dict[str, frozenset[str]] = {
+    **{name: frozenset((name,)) | _COMPANIONS for name in ("axolotl", "llamafactory", "litgpt", "torchtune")},
+    **{name: frozenset((name,)) for name in ("torchtitan", "megatron")},
+    "hf_training_args": frozenset(("hf-trainer", "trl", "peft")) | _COMPANIONS,
+    "trl": frozenset(("trl", "hf-trainer")) | _COMPANIONS,
+    "deepspeed": frozenset(("hf-trainer", "megatron")) | _COMPANIONS,
+    "accelerate": frozenset(("hf-trainer",)) | _COMPANIONS,
+    "gpt_neox": frozenset(("gpt-neox",)),
+    "llm_foundry": frozenset(("llm-foundry",)),
+    "nanogpt": frozenset(("nanogpt", "llm-c", "rwkv", "litgpt", "hf-trainer")),
+}
+# Words of an UNKNOWN that names what the file leaves open; others say what memlint does not know.
+NAMED = (
+    *("is not stated", "are not stated", "names no model", "name no model", "no file ", "not in the catalogue"),
+    *("is null", "in its file", "in that file", "is not set in the script", "is not known (", "belongs to the runs of"),
+    *("composes its config as it starts", "is not known: no file", "it is read while the script runs"),
+)
+RECOGNISED_SHARE, NAMED_SHARE, CLAIMED_SHARE = 0.95, 0.75, 0.01
+READ = frozenset((".yaml", ".yml", ".json", ".toml", ".sh", ".bash", ".slurm", ".sbatch", ".py"))
 
 
 class Hang(Exception):
@@ -185,6 +217,56 @@ def summarise(results: list[FileResult]) -> list[Group]:
     return groups
 
 
+class Figure(NamedTuple):
+    """One thing that is asked of a corpus: so many of so many files; whether that is enough, None: not measured."""
+
+    what: str
+    count: int
+    total: int
+    limit: str
+    passed: bool | None
+
+
+def names_what_is_missing(reason: str) -> bool:
+    told = kind(reason)
+    return any(words in told for words in NAMED)
+
+
+def figures(results: list[FileResult], others: list[FileResult] | None = None) -> list[Figure]:
+    """The four that are asked of a corpus of real configs."""
+    crashed = sum(bool(result.crash) for result in (*results, *(others or ())))
+    mine = [result for result in results if result.group in FAMILIES]
+    known = [result for result in mine if FAMILIES[result.group] & set(result.families)]
+    told = [result for result in known if result.estimated or names_what_is_missing(result.reason)]
+    checked = len(results) + len(others or ())
+    found = [
+        Figure("crashes, tracebacks and hangs", crashed, checked, "0", crashed == 0),
+        _at_least("files of the trainers' families recognised as such", len(known), len(mine), RECOGNISED_SHARE),
+        _at_least("of these with an estimate, or with what the file leaves open", len(told), len(known), NAMED_SHARE),
+    ]
+    claimed = sum(result.recognised for result in others or ())
+    share = None if not others else claimed <= CLAIMED_SHARE * len(others)
+    what = "files of no training run that are claimed as one"
+    return [*found, Figure(what, claimed, len(others or ()), f"<= {CLAIMED_SHARE:.0%}", share)]
+
+
+def _at_least(what: str, count: int, total: int, share: float) -> Figure:
+    return Figure(what, count, total, f">= {share:.0%}", count >= share * total if total else None)
+
+
+def figure_line(figure: Figure) -> str:
+    word = {True: "pass", False: "FAIL", None: "not measured"}[figure.passed]
+    share = f" = {figure.count / figure.total:.1%}" if figure.total else ""
+    return f"{word}: {figure.what}: {figure.count} of {figure.total}{share} (asked: {figure.limit})"
+
+
+def run_others(folder: Path, seconds: float = 20.0, most: int = 1000) -> list[FileResult]:
+    """Files that describe no training run; of more than ``most``, evenly many of all."""
+    paths = sorted(path for path in folder.rglob("*") if path.suffix in READ and path.is_file())
+    step = max(1, -(-len(paths) // most))
+    return [check_file(path, "others", seconds) for path in paths[::step]]
+
+
 def run(folder: Path, seconds: float = 20.0) -> list[FileResult]:
     return [check_file(path, group, seconds) for path, group in groups_of(folder).items()]
 
@@ -235,14 +317,24 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, help="also write everything to this file")
     parser.add_argument("--seconds", type=float, default=20.0, help="longest that a file may take (20)")
     parser.add_argument("--files", action="store_true", help="also list every file")
+    parser.add_argument("--others", type=Path, action="append", default=[], help="a folder of files that train nothing")
+    parser.add_argument("--accept", action="store_true", help="exit code 1 where a figure fails")
     chosen = parser.parse_args(arguments)
     if not chosen.folder.is_dir():
         parser.error(f"{chosen.folder} is not a folder")
     results = run(chosen.folder, chosen.seconds)
     print(as_text(results, chosen.files))
+    others = [result for one in chosen.others for result in run_others(one, chosen.seconds)]
+    asked = figures(results, others)
+    for figure in asked:
+        print(figure_line(figure))
+    for result in others:
+        if result.recognised or result.crash:
+            print(f"other: {result.path}: {result.crash or ', '.join(result.families)}")
     if chosen.json:
         chosen.json.write_text(json.dumps(as_json(results), indent=2) + "\n", encoding="utf-8")
-    return 1 if any(result.crash for result in results) else 0
+    failed = chosen.accept and any(figure.passed is False for figure in asked)
+    return 1 if failed or any(result.crash for result in results) else 0
 
 
 if __name__ == "__main__":

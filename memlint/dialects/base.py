@@ -175,10 +175,16 @@ class Dialect:
         if found is None:
             return None
         sources = {document.path: document.text, **document.sources, other.path: other.text, **other.sources}
-        other = found.document._replace(sources=sources)
+        words = self._overrides(command, options) if self.header.get("overrides") else []
         root = found.root
-        if self.header.get("overrides"):
-            root = _overlaid(root, self._overrides(command, options), document)
+        if words and root is found.document.root:
+            root = companions.unresolved(found.document)
+        root = _overlaid(root, words, document)
+        if words and root is not found.root:
+            from memlint.documents import interpolation
+
+            root = interpolation.resolve(root)  # what the file takes from a key has that key's new value
+        other = found.document._replace(sources=sources)
         return Match(found.score + bonus, other, root, command, options)
 
     def _match_both(self, other: Document, options: Node, bonus: int) -> Match | None:

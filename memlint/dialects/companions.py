@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from memlint.dialects.spec import Fact, Missing
-from memlint.documents.node import Document
+from memlint.documents.node import Document, Node
 from memlint.documents.places import inside, repository_root
 from memlint.named_tuple import NamedTuple
 
@@ -63,6 +63,16 @@ def read(reference: str, beside: str) -> tuple[Document | None, str]:
     except load.Unreadable as error:
         return None, f"{path} cannot be read: {error}"
     return _last[state], ""
+
+
+def unresolved(document: Document) -> Node:
+    """The tree of a prepared YAML document before its ``${...}`` were followed; as it is where that makes no
+    difference, or where it was composed of several files."""
+    from memlint.documents import load
+
+    if document.format != "yaml" or "${" not in document.text or document.root.get("defaults") is not None:
+        return document.root
+    return load.load(document.path, document.text).root
 
 
 def prepared(document: Document) -> Document:

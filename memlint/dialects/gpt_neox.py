@@ -110,6 +110,9 @@ def _underscored(root: Node) -> Node:
 
 def _devices(spec: TrainingSpec) -> Fact | None:
     """All devices, where keys say how many: the launcher takes all that there are."""
+    every = spec.fact(lm.HYPER + "global_num_gpus")
+    if every is not None and isinstance(every.value, int):
+        return every._replace(name="device_count")
     gpus, nodes = spec.fact(lm.HYPER + "num_gpus"), spec.fact(lm.HYPER + "num_nodes")
     if gpus is None or not isinstance(gpus.value, int):
         return None
@@ -171,6 +174,7 @@ def _decoder(spec: TrainingSpec) -> str:
     if config is None:
         return why
     lm.put(spec, lm.CONFIG, config, spec.fact(lm.HYPER + "num_layers"), "the keys' own sizes")
+    pretraining.follow_length(spec)
     return ""
 
 

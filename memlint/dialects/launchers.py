@@ -62,6 +62,9 @@ def processes(command: Command | None) -> Processes:
             return _product(options, ("ntasks", "n"), ())
         if option(options, "ntasks_per_node") is not None:
             return _product(options, ("ntasks_per_node",), ("nodes", "N"))
+        assert command is not None
+        if option(options, "nodes", "N") is None and "SLURM_NTASKS" in command.environment:
+            return counted(command, "SLURM_NTASKS", "")
     options = launcher(command, "mpirun", "mpiexec")
     if options is not None and option(options, "np", "n") is not None:
         return _product(options, ("np", "n"), ())

@@ -7,7 +7,7 @@ from typing import Any
 from memlint.dialects import language_model as lm
 from memlint.dialects import native
 from memlint.dialects.accelerate import truth
-from memlint.dialects.spec import ASSUMED, Fact, TrainingSpec
+from memlint.dialects.spec import ASSUMED, Fact, TrainingSpec, scaling
 from memlint.documents.node import Edit
 
 _VERSION = "litgpt 0.5"
@@ -244,6 +244,11 @@ def _precision(spec: TrainingSpec, pretrain: bool) -> str:
         lm.put(spec, name, weights, stated)
     lm.put(spec, "compute_dtype", products, stated)
     lm.put(spec, "autocast", weights != products, stated)
+    lm.follow(spec, "autocast", "compute_dtype", lambda dtype: dtype != weights)
+    lm.follow(spec, "loss_scaling", "compute_dtype", scaling)
+    for name in ("compute_dtype", "frozen_dtype"):  # spelled ``-true``
+        lm.follow(spec, name, "parameter_dtype")
+    lm.follow(spec, "autocast", "parameter_dtype", lambda _: False)
     if spec.get("tuning") == "lora":
         lm.put(spec, "lora.dtype", weights, stated)
     if value == "16-mixed":
@@ -297,6 +302,8 @@ def _devices(spec: TrainingSpec, command: str) -> None:
     if products is not None:  # lightning.fabric.plugins.precision.fsdp: bf16-mixed reduces in bfloat16
         dtype = spec["parameter_dtype"] if lora else products.value
         lm.put(spec, "parallelism.reduce_dtype", dtype, products, "lightning 2.5: precision of the strategy")
+        for name in ("parameter_dtype",) if lora else ("compute_dtype", "parameter_dtype"):
+            lm.follow(spec, "parallelism.reduce_dtype", name)
     if command == "pretrain":
         if nodes is not None and per_machine is not None:
             lm.put(spec, "parallelism.replicas", nodes, machines, f"{_VERSION}: HYBRID_SHARD")
@@ -323,6 +330,9 @@ def _length(spec: TrainingSpec, command: str) -> None:
             lm.put(spec, "sequence_length", limit, reason=f"{_VERSION}: pretrain fills the model's block_size")
         lm.put(spec, "packing", True, reason=f"{_VERSION}: pretrain reads full rows")
         lm.put(spec, "loss", "full", reason=f"{_VERSION}: pretrain")
+        reason = f"{_VERSION}: pretrain compiles the model, not the loss"
+        lm.put(spec, "compile", True, reason=reason)
+        lm.put(spec, "compile_loss", False, reason=reason)
         return
     lm.put(spec, "packing", False, reason=f"{_VERSION}: {command} pads to the longest sample of a batch")
     if command == "finetune_full":
@@ -330,6 +340,7 @@ def _length(spec: TrainingSpec, command: str) -> None:
     elif stated is not None and isinstance(stated.value, int):
         lm.put(spec, "loss", "chunked", reason=f"{_VERSION}: lm_head_chunk_size={_CHUNK}")
         lm.put(spec, "loss_chunks", -(-stated.value // _CHUNK), stated, f"{_VERSION}: lm_head_chunk_size={_CHUNK}")
+        lm.follow(spec, "loss_chunks", "sequence_length", lambda length: -(-length // _CHUNK))
     if command.startswith("finetune") and stated is not None and stated.value is not None:
         spec.facts["evaluation_batch_size"] = Fact(
             "evaluation_batch_size",
@@ -341,6 +352,8 @@ def _length(spec: TrainingSpec, command: str) -> None:
             "evaluation_accumulates", False, ASSUMED, reason=f"{_VERSION}: only losses are kept"
         )
         lm.put(spec, "evaluation_sequence_length", stated.value, stated)
+        lm.follow(spec, "evaluation_batch_size", "micro_batch_size")
+        lm.follow(spec, "evaluation_sequence_length", "sequence_length")
 
 
 def _unbounded(spec: TrainingSpec) -> str:

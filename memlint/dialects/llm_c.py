@@ -1,4 +1,4 @@
-"""Family llm-c: llm.c's trainer in CUDA, whose buffers are its own, and its twin in PyTorch."""
+"""Family llm-c: llm.c's trainer in CUDA, and its twin in PyTorch."""
 
 from __future__ import annotations
 
@@ -13,6 +13,18 @@ from memlint.documents.node import Edit
 _SIZES = {"d12": (12, 12, 768), "d24": (24, 16, 1024), "d36": (36, 20, 1280), "d48": (48, 25, 1600)}
 _NAMES = {"gpt2": "d12", "gpt2-medium": "d24", "gpt2-large": "d36", "gpt2-xl": "d48"}
 _ROWS, _POSITIONS = 50257, 1024
+# train_gpt2.cu: gpt2_set_hyperparameters (depth -> width, heads), gpt3_set_hyperparameters (width -> depth, head), and
+# the files of weights that train_gpt2.py writes
+_DEPTHS = {
+    **{6: (384, 6), 12: (768, 12), 24: (1024, 16), 36: (1280, 20), 48: (1600, 25), 60: (1920, 30)},
+    **{72: (2880, 30), 84: (3456, 36)},
+}
+_CHANNELS = {
+    **{384: (6, 64), 768: (12, 64), 1024: (24, 64), 1536: (24, 96), 2048: (24, 128), 2560: (32, 80)},
+    **{4096: (32, 128), 5140: (40, 128), 12288: (96, 128)},
+}
+_FILES = {"124M": 12, "355M": 24, "774M": 36, "1558M": 48}
+_PADDED = 50304
 
 
 def complete(spec: TrainingSpec) -> TrainingSpec:
@@ -27,13 +39,62 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
     device = str(lm.setting(spec, "device") or "cuda")
     on_cpu = "" if device.startswith("cuda") else f"device {device}: the run is not on a CUDA device"
     _processes(spec)
-    own = "llm.c's CUDA program has buffers of its own, which are not known" if cuda else ""
-    found = "" if cuda else _model(spec)
+    if cuda:
+        return _cuda(spec)
+    found = _model(spec)
     _precision(spec, cuda)
     sharded = lm.setting(spec, "zero_stage")
-    states = f"zero_stage {sharded}: ZeroRedundancyOptimizer beside DDP is not known" if sharded else ""
+    if sharded and spec.get("parallelism.strategy") == "ddp":
+        lm.put(spec, "parallelism.zero_redundancy", True, spec.fact(lm.HYPER + "zero_stage"))
+    states = "" if sharded in (None, 0, 1) else f"zero_stage {sharded}: train_gpt2.py has none but 0 and 1"
     keys = {"micro_batch_size": "batch_size", "sequence_length": "sequence_length"}
-    return lm.finish(spec, (on_cpu, own, found, states), keys)
+    return lm.finish(spec, (on_cpu, found, states), keys)
+
+
+def _cuda(spec: TrainingSpec) -> TrainingSpec:
+    """The program in CUDA: what its options say, and what it was built with, where the script builds it."""
+    _precision(spec, True)
+    text = spec.document.text
+    built = "USE_CUDNN=1" in text
+    reason = "the script builds with USE_CUDNN=1" if built else "llm.c: its Makefile takes cuDNN only if it is told to"
+    lm.put(spec, "attention", "flash" if built else "eager", reason=reason)
+    if "PRECISION=FP32" in text:
+        for name in ("parameter_dtype", "compute_dtype"):
+            lm.put(spec, name, "float32", reason="the script builds with PRECISION=FP32")
+    spec.facts.pop("implementation", None)
+    lm.put(spec, "checkpointing", "blocks", reason="llm.c: what -r says")
+    stage = spec.fact(lm.HYPER + "zero_stage")
+    if stage is not None and stage.value:
+        lm.put(spec, "parallelism.zero_stage", 1, stage, "llm.c: stages 2 and 3 are not there, 1 is taken")
+    named = spec.fact("model")
+    sizes, why = _sizes(str(named.value) if named is not None else "gpt2_124M_bf16.bin")
+    if sizes:
+        lm.put(spec, lm.CONFIG, sizes, named, "llm.c: train_gpt2.cu")
+        lm.put(spec, "vocabulary_size", _PADDED, named, "llm.c: padded to a multiple of 128")
+    spec = lm.finish(spec, (why,), {"micro_batch_size": "-b", "sequence_length": "-t"})
+    if spec.architecture is not None:
+        spec.architecture = "llm_c"
+    return spec
+
+
+def _sizes(name: str) -> tuple[dict[str, Any], str]:
+    """Of ``d12``, ``gpt3:c768``, or a file that says its size in its name; or why they are not known."""
+    kind, _, width = name.rpartition(":c")
+    text = name.rsplit("/", 1)[-1]
+    layers = heads = channels = 0
+    if kind == "gpt3" and width.isdigit() and int(width) in _CHANNELS:
+        channels, (layers, head) = int(width), _CHANNELS[int(width)]
+        heads = channels // head
+    else:
+        number = name.rpartition(":")[2].removeprefix("d")
+        depth = int(number) if number.isdigit() else next((n for part, n in _FILES.items() if part in text), 0)
+        if depth in _DEPTHS:
+            layers, (channels, heads) = depth, _DEPTHS[depth]
+    if not layers:
+        return {}, f"-e {name}: the sizes of the model are in that file"
+    sizes = {"num_hidden_layers": layers, "hidden_size": channels, "num_attention_heads": heads, "vocab_size": _PADDED}
+    positions = 2 * _POSITIONS if kind == "gpt3" else _POSITIONS
+    return {**sizes, "model_type": "gpt2", "max_position_embeddings": positions}, ""
 
 
 def _model(spec: TrainingSpec) -> str:
@@ -66,6 +127,7 @@ def _precision(spec: TrainingSpec, cuda: bool) -> None:
         lm.put(spec, "parameter_dtype", "bfloat16", reason="llm.c: train_gpt2.cu is built for bfloat16")
         lm.put(spec, "compute_dtype", "bfloat16", reason="llm.c: train_gpt2.cu is built for bfloat16")
         lm.put(spec, "master_weights", bool(lm.setting(spec, "master_weights")), spec.fact(lm.HYPER + "master_weights"))
+        lm.put(spec, "autocast", False, reason="llm.c: train_gpt2.cu is built for bfloat16")
     elif stated is not None:
         lm.put(spec, "parameter_dtype", "float32", reason="llm.c: train_gpt2.py never casts weights")
         lm.put(spec, "compute_dtype", stated.value, stated)

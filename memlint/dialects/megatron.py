@@ -29,12 +29,13 @@ _KEYS = {
     "optimizer": "--optimizer",
     "compute_dtype": "--bf16",
 }
+_MOST_LAYERS = 10_000  # what is more is a slip of the keyboard
 _SIZES = {"num_layers": "--num-layers", "hidden_size": "--hidden-size", "num_attention_heads": "--num-attention-heads"}
 
 
 def complete(spec: TrainingSpec) -> TrainingSpec:
     """From Megatron's options to the facts of a language model."""
-    reasons = [_program(spec), _mixture(spec)]
+    reasons = [_program(spec)]
     deep = lm.switched(spec, "deepspeed")
     if deep:
         reasons.append(_config_of_deepspeed(spec))
@@ -54,8 +55,8 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
     reasons.append(_states(spec, deep))
     reasons.append(_decoder(spec))
     _kernels(spec, deep)
-    reasons.append(_recompute(spec))
     _schedule(spec)
+    reasons.append(_recompute(spec))
     return lm.finish(spec, (*reasons, pretraining.undecided(spec)), _KEYS)
 
 
@@ -77,16 +78,26 @@ def _program(spec: TrainingSpec) -> str:
     return "--mtp-num-layers: layers that predict further tokens are not known" if layers else ""
 
 
-def _mixture(spec: TrainingSpec) -> str:
-    """What a mixture of experts is made of beyond Mixtral's."""
-    if not lm.setting(spec, "num_experts"):
-        return ""
-    if lm.setting(spec, "moe_shared_expert_intermediate_size"):
-        return "--moe-shared-expert-intermediate-size: a shared expert beside the others is not known"
-    frequency = lm.setting(spec, "moe_layer_freq")
-    if str(frequency) != "1":
-        return f"--moe-layer-freq {frequency}: layers with and without experts are not known"
-    return ""
+def _plain_layers(spec: TrainingSpec) -> tuple[tuple[int, ...], str]:
+    """(layers without experts, why that is not known): ``--moe-layer-freq`` is a number, or a list with a 1 for each
+    layer that has them, written as Python writes it: ``([0]*3+[1]*58)``."""
+    stated = str(lm.setting(spec, "moe_layer_freq")).strip()
+    total = pretraining.number(spec, "num_layers")
+    if not pretraining.number(spec, "num_experts") or total > _MOST_LAYERS:
+        return (), ""
+    if stated.isdigit():
+        every = max(int(stated), 1)
+        return tuple(number for number in range(total) if number % every), ""
+    pattern: list[str] = []
+    for term in stated.replace(" ", "").strip("()\"'").split("+"):
+        items, times, count = term.strip("()").partition("*")
+        digits = items.strip("[]").split(",")
+        if not items.startswith("[") or not set(digits) <= {"0", "1"} or (times and not count.isdigit()):
+            return (), f"--moe-layer-freq {stated} is not known"
+        pattern += digits * (min(int(count), total) if times else 1)
+    if len(pattern) != total:
+        return (), f"--moe-layer-freq is about {len(pattern)} layers, and there are {total}"
+    return tuple(number for number, item in enumerate(pattern) if item == "0"), ""
 
 
 # ---------------------------------------------------------------------------------------------- the model
@@ -96,8 +107,9 @@ def _decoder(spec: TrainingSpec) -> str:
     why = pretraining.unstated(spec, _SIZES)
     if why:
         return why
-    if lm.switched(spec, "multi_latent_attention"):
-        return "--multi-latent-attention is not known with Megatron's options"
+    plain, why = _plain_layers(spec)
+    if why:
+        return why
     if lm.switched(spec, "squared_relu"):
         return "--squared-relu is not known"
     rows, why = _vocabulary(spec)
@@ -135,7 +147,14 @@ def _decoder(spec: TrainingSpec) -> str:
         experts=pretraining.number(spec, "num_experts"),
         experts_per_token=pretraining.number(spec, "moe_router_topk"),
         expert_inner=pretraining.number(spec, "moe_ffn_hidden_size"),
+        plain=plain,
+        shared=pretraining.number(spec, "moe_shared_expert_intermediate_size"),
+        latent=_latent(spec) if lm.switched(spec, "multi_latent_attention") else None,
     )
+    if decoder.experts:
+        each, tensor = spec.fact(lm.HYPER + "expert_tensor_parallel_size"), spec.fact("parallelism.tensor")
+        value = tensor.value if each is None and tensor is not None else 1 if each is None else each.value
+        lm.put(spec, "parallelism.expert_tensor", value, each or tensor)
     spec.facts["vocabulary_size"] = rows
     idle = ("vocab-file", "tokenizer-model", "tokenizer-name-or-path")  # their rows are known without them
     spec.missing = tuple(item for item in spec.missing if item.key.lstrip("-") not in idle)
@@ -144,7 +163,14 @@ def _decoder(spec: TrainingSpec) -> str:
     if config is None:
         return why
     lm.put(spec, lm.CONFIG, config, spec.fact(lm.HYPER + "num_layers"), "the options' own sizes")
+    pretraining.follow_length(spec)
     return ""
+
+
+def _latent(spec: TrainingSpec) -> tuple[int, int, int, int, int]:
+    names = ("q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim")
+    queries, keys, plain, rotary, value = (pretraining.number(spec, name) for name in names)
+    return queries, keys, plain, rotary, value
 
 
 def perceptron_width(width: int, gated: bool) -> int:
@@ -193,17 +219,19 @@ def _states(spec: TrainingSpec, deep: bool) -> str:
     library = "deepspeed" if deep else "megatron"
     lm.put(spec, "optimizer_library", library, reason="apex's or Transformer Engine's fused kernel")
     lm.put(spec, "optimizer_implementation", "fused", reason="apex's or Transformer Engine's fused kernel")
-    if lm.setting(spec, "fp8_format"):
-        return "--fp8-format: products in float8 are not known"
+    narrow = spec.fact(lm.HYPER + "fp8_format")
+    if narrow is not None:
+        if lm.setting(spec, "transformer_impl") == "local" or lm.switched(spec, "use_legacy_models"):
+            return f"{narrow.key}: without Transformer Engine there are no products in float8"
+        lm.put(spec, "float8", True, narrow)
+        gathered = spec.fact(lm.HYPER + "fp8_param_gather")
+        if gathered is not None:
+            lm.put(spec, "float8_weights", True, gathered)
     if kind is not None and kind.value not in ("adamw", "sgd", "muon"):
         return f"--optimizer {kind.written} is not known"
-    if lm.switched(spec, "precision_aware"):
-        unlike = [
-            name for name in ("main_grads", "main_params", "exp_avg", "exp_avg_sq") if _dtype(spec, name) != "fp32"
-        ]
-        if unlike:
-            option = unlike[0].replace("_", "-") + "-dtype"
-            return f"--{option} {_dtype(spec, unlike[0])}: states of several dtypes are not known"
+    why = _precision_aware(spec)
+    if why:
+        return why
     offload = spec.fact(lm.HYPER + "optimizer_cpu_offload")
     if offload is not None:
         if pretraining.share(spec, "optimizer_offload_fraction") != 1.0:
@@ -226,8 +254,25 @@ def _states(spec: TrainingSpec, deep: bool) -> str:
     return ""
 
 
-def _dtype(spec: TrainingSpec, name: str) -> str:
-    return str(lm.setting(spec, name + "_dtype"))
+_NARROW = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+
+
+def _precision_aware(spec: TrainingSpec) -> str:
+    """States and gradients in the dtypes that options name."""
+    switch = spec.fact(lm.HYPER + "precision_aware")
+    if switch is None or not switch.value:
+        return ""
+    names = ("main_grads", "exp_avg", "exp_avg_sq")
+    stated = {name: str(lm.setting(spec, name + "_dtype")) for name in names}
+    for name, dtype in stated.items():
+        if dtype not in _NARROW or (name == "exp_avg_sq" and dtype != stated["exp_avg"]):
+            return f"--{name.replace('_', '-')}-dtype {dtype}: such states are not known"
+    lm.put(spec, "optimizer_precision_aware", True, switch)
+    lm.put(spec, "optimizer_state_dtype", _NARROW[stated["exp_avg"]], spec.fact(lm.HYPER + "exp_avg_dtype"))
+    grads = spec.fact(lm.HYPER + "main_grads_dtype")
+    if grads is not None and grads.value == "bf16" and spec.get("parameter_dtype") == "bfloat16":
+        lm.put(spec, "gradient_dtype", "bfloat16", grads)
+    return ""
 
 
 def _config_of_deepspeed(spec: TrainingSpec) -> str:
@@ -267,6 +312,10 @@ def _recompute(spec: TrainingSpec) -> str:
     if whole is not None:
         layers = pretraining.number(spec, "checkpoint_num_layers")
         return pretraining.recomputed(spec, whole._replace(value="full"), "uniform", layers)
+    older = spec.fact(lm.HYPER + "activations_checkpoint_method")
+    if older is not None:  # before --recompute-granularity there was nothing but whole layers
+        layers = pretraining.number(spec, "activations_checkpoint_num_layers")
+        return pretraining.recomputed(spec, older._replace(value="full"), older.value, layers)
     stated, short = spec.fact(lm.HYPER + "recompute_granularity"), spec.fact(lm.HYPER + "recompute_activations")
     if stated is None and short is not None:
         stated = short._replace(value="selective")
@@ -278,9 +327,22 @@ def _recompute(spec: TrainingSpec) -> str:
     return pretraining.recomputed(spec, stated, method, layers, modules)
 
 
+# Options that Megatron-LM had before its modules were those of Megatron core (core 0.4 and before, 2023).
+_OLD = ("data-impl", "DDP-impl", "activations-checkpoint-method", "mmap-warmup", "distribute-checkpointed-activations")
+
+
+def _before_core(spec: TrainingSpec) -> bool:
+    """Whether a script is of a release whose layers are its own: attention is written out unless an option says so."""
+    named = spec.root.value if isinstance(spec.root.value, dict) else {}
+    newer = lm.switched(spec, "use_mcore_models") or any(name.startswith("moe-") for name in named)
+    stated = spec.fact(lm.HYPER + "transformer_impl")
+    newer = newer or (stated is not None and stated.node is not None and stated.value == "transformer_engine")
+    return not newer and any(name in named for name in _OLD)
+
+
 def _kernels(spec: TrainingSpec, deep: bool) -> None:
     """Which attention, and which operations are one kernel."""
-    old = deep or lm.switched(spec, "use_legacy_models")
+    old = deep or lm.switched(spec, "use_legacy_models") or _before_core(spec)
     flash, backend = spec.fact(lm.HYPER + "use_flash_attn"), spec.fact(lm.HYPER + "attention_backend")
     engine = not old and lm.setting(spec, "transformer_impl") != "local"
     if flash is not None:
@@ -294,10 +356,13 @@ def _kernels(spec: TrainingSpec, deep: bool) -> None:
     fused = []
     if not old:
         fused = ["rms_norm"]  # whichever norm the model has: apex's or Transformer Engine's
-        fused += [] if lm.switched(spec, "no_gate_fusion") else ["swiglu"]
+        gate = "no_gate_fusion" if lm.switched(spec, "swiglu") else "no_gelu_fusion"
+        fused += [] if lm.switched(spec, gate) else ["swiglu"]
         fused += [] if lm.switched(spec, "no_rope_fusion") else ["rotary"]
         loss = spec.fact(lm.HYPER + "cross_entropy_fusion")
         fused += [] if loss is None else ["cross_entropy"]
+        if loss is not None and lm.setting(spec, "cross_entropy_impl") == "te":
+            fused.append("cross_entropy_in_place")
     lm.put(spec, "fused_kernels", fused, reason=f"{_VERSION}: fusions that are on unless an option turns them off")
     offloaded = spec.fact(lm.HYPER + "cpu_offloading_num_layers")
     if offloaded is not None and offloaded.value:
@@ -312,8 +377,36 @@ def _schedule(spec: TrainingSpec) -> None:
     total = pretraining.number(spec, "num_layers")
     if layers is not None and layers.value and total:
         lm.put(spec, "parallelism.virtual_stages", max(total // stages // layers.value, 1), layers)
+    uneven = _uneven(spec, stages, total)
+    if uneven is not None:
+        pieces = spec.get("parallelism.virtual_stages", 1)
+        each = [count // pieces for count in uneven.value]
+        lm.put(spec, "parallelism.stage_layers", each * pieces, uneven)
     interleaved = spec.get("parallelism.virtual_stages", 1) > 1
     lm.put(spec, "parallelism.schedule", "interleaved" if interleaved else "1f1b", reason=f"{_VERSION}: schedules.py")
+
+
+def _uneven(spec: TrainingSpec, stages: int, total: int) -> Fact | None:
+    """Layers of each rank, where options give the ends of the pipeline fewer: by their numbers, or as if embedding and
+    loss were layers (``transformer_block.py``, get_num_layers_to_build)."""
+    first, last = spec.fact(lm.HYPER + "first_layers"), spec.fact(lm.HYPER + "last_layers")
+    embedding, loss = spec.fact(lm.HYPER + "account_embedding"), spec.fact(lm.HYPER + "account_loss")
+    counted = (embedding is not None) + (loss is not None)
+    if counted and stages and (total + counted) % stages == 0:
+        each = (total + counted) // stages
+        ends = each - (embedding is not None), each - (loss is not None)
+        return (embedding or loss)._replace(value=[ends[0], *[each] * (stages - 2), ends[1]])  # type: ignore[union-attr]
+    stated = first or last
+    if stated is None or stages < 2:
+        return None
+    ends = (0 if first is None else first.value), (0 if last is None else last.value)
+    between = stages - (first is not None) - (last is not None)
+    rest = total - sum(ends)
+    if between < 0 or rest < 0 or (between and rest % between):
+        return None
+    inner = [rest // between] * between if between else []
+    whole = [ends[0]] * (first is not None) + inner + [ends[1]] * (last is not None)
+    return stated._replace(value=whole)
 
 
 # ---------------------------------------------------------------------------------------------- spelling
@@ -332,6 +425,8 @@ def spell(spec: TrainingSpec, fact: str, value: Any) -> list[Edit] | None:
         return lm.write(spec, lm.HYPER + {"bfloat16": "bf16", "float16": "fp16"}[value], True)
     if fact == "parallelism.zero_stage" and value == 1 and not lm.switched(spec, "deepspeed"):
         return lm.write(spec, lm.HYPER + "use_distributed_optimizer", True)
+    if fact.endswith("_bucket_elements") and lm.switched(spec, "deepspeed"):
+        return []  # DeepSpeed's config states them, not an option
     if fact in ("attention", "compute_dtype", "parameter_dtype", "frozen_dtype", "optimizer_implementation", "loss"):
         return []
     if fact == "sequence_length" and "vocabulary_size" in spec and spec.fact(fact) is not None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from memlint.dialects import language_model as lm
 from memlint.dialects import launchers, native
-from memlint.dialects.spec import ASSUMED, Fact, TrainingSpec
+from memlint.dialects.spec import ASSUMED, Fact, TrainingSpec, scaling
 from memlint.documents.node import Document, Edit, Node
 
 # nanoGPT, model.py: from_pretrained (layers, heads, width); their vocabulary is GPT-2's own, and they have biases
@@ -79,6 +79,13 @@ def _model(spec: TrainingSpec) -> str:
         "embd_pdrop": dropout,
     }
     native.described(spec, config, origin, "nanoGPT: model.py")
+    most = 1024 if start.value in _GPT2 else None
+    lm.follow(
+        spec,
+        lm.CONFIG,
+        "sequence_length",
+        lambda rows: {**config, "max_position_embeddings": rows if most is None else min(most, rows)},
+    )
     return ""
 
 
@@ -90,6 +97,8 @@ def _precision(spec: TrainingSpec) -> None:
         return
     lm.put(spec, "compute_dtype", stated.value, stated)
     lm.put(spec, "autocast", stated.value != "float32", stated)
+    lm.follow(spec, "autocast", "compute_dtype", lambda dtype: dtype != "float32")
+    lm.follow(spec, "loss_scaling", "compute_dtype", scaling)
     if stated.value == "float16":
         lm.put(spec, "loss_scaling", "dynamic", stated)
 
@@ -115,6 +124,7 @@ def _evaluation(spec: TrainingSpec) -> None:
         return
     for name, fact in (("evaluation_batch_size", batch), ("evaluation_sequence_length", length)):
         spec.facts[name] = Fact(name, fact.value, ASSUMED, reason="nanoGPT: estimate_loss")
+        lm.follow(spec, name, fact.name)
     spec.facts["evaluation_accumulates"] = Fact("evaluation_accumulates", False, ASSUMED, reason="nanoGPT: .item()")
 
 

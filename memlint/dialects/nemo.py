@@ -161,6 +161,7 @@ def _model(spec: TrainingSpec) -> str:
     if config is None:
         return why
     lm.put(spec, lm.CONFIG, config, spec.fact(lm.HYPER + "num_layers"), "the config's own sizes")
+    pretraining.follow_length(spec)
     return ""
 
 
@@ -197,7 +198,10 @@ def _precision(spec: TrainingSpec) -> str:
     """16 bits under autocast; or, with megatron_amp_O2, of the weights themselves."""
     stated = spec.fact(lm.HYPER + "precision")
     if lm.switched(spec, "fp8"):
-        return "model.fp8: products in float8 are not known"
+        engine = lm.switched(spec, "transformer_engine") or lm.switched(spec, "mcore_gpt")
+        if not engine:
+            return "model.fp8: without Transformer Engine there are no products in float8"
+        lm.put(spec, "float8", True, spec.fact(lm.HYPER + "fp8"))
     if stated is None:
         item = lm.gap(spec, "precision")
         return "" if item is None else f"{item.key} is not known: {item.reason}"

@@ -20,6 +20,10 @@ class Decoder(NamedTuple):
     parallel    attention and perceptron read the same residual stream
     biased      linear layers have biases; ``qkv_biased`` where only queries, keys and values have them
     experts     per layer, of width ``expert_inner``; 0 for a plain perceptron
+    plain       layers that have a plain perceptron all the same
+    shared      width of the expert that every token visits
+    latent      of attention through a narrow vector: rank of queries (0 for none), rank of keys and values, plain and
+                rotated numbers of a head, numbers of a value
     """
 
     layers: int
@@ -45,6 +49,9 @@ class Decoder(NamedTuple):
     experts: int = 0
     experts_per_token: int = 2
     expert_inner: int = 0
+    plain: tuple[int, ...] = ()
+    shared: int = 0
+    latent: tuple[int, int, int, int, int] | None = None
 
 
 _NORMS = {"layer": "LayerNorm", "rms": "RMSNorm"}
@@ -82,12 +89,18 @@ def config_of(decoder: Decoder) -> tuple[dict[str, Any] | None, str]:
 
 def _kind(decoder: Decoder, own_dim: bool) -> str:
     """The model type, or "" for none."""
+    if decoder.latent is not None:
+        usual = decoder.norm == "rms" and decoder.gated and not decoder.biased and decoder.positions == "rope"
+        whole = not decoder.hidden_dropout and not decoder.parallel and decoder.experts and _leading(decoder)
+        return "deepseek_v3" if usual and whole else ""
     if decoder.experts:
         if decoder.norm != "rms" or not decoder.gated or decoder.biased or decoder.positions != "rope":
             return ""
         if decoder.hidden_dropout or decoder.parallel:
             return ""
-        return "qwen3_moe" if decoder.query_norm or decoder.qkv_biased else "mixtral"
+        if decoder.shared:
+            return "glm4_moe" if _leading(decoder) else ""
+        return "qwen3_moe" if decoder.query_norm or decoder.qkv_biased or decoder.plain else "mixtral"
     if decoder.norm == "rms" and decoder.gated and decoder.positions == "rope" and not decoder.parallel:
         if decoder.hidden_dropout:
             return "" if decoder.query_norm else "seed_oss"
@@ -111,6 +124,12 @@ def _kind(decoder: Decoder, own_dim: bool) -> str:
     return "" if decoder.parallel or decoder.qkv_biased else "starcoder2"
 
 
+def _leading(decoder: Decoder) -> bool:
+    """Whether plain layers are the first ones, and the shared expert is as wide as some of the others together."""
+    inner = decoder.expert_inner or decoder.inner
+    return decoder.plain == tuple(range(len(decoder.plain))) and decoder.shared % inner == 0
+
+
 def _described(decoder: Decoder) -> str:
     parts = [_NORMS[decoder.norm], "a gated perceptron" if decoder.gated else "a plain perceptron"]
     parts.append(
@@ -120,7 +139,11 @@ def _described(decoder: Decoder) -> str:
         parts.append("grouped heads")
     parts.append("biases" if decoder.biased else "no biases")
     if decoder.experts:
-        parts.append("experts")
+        parts.append("experts beside a shared one" if decoder.shared else "experts")
+    if decoder.plain:
+        parts.append("plain layers between them")
+    if decoder.latent is not None:
+        parts.append("latent attention")
     if decoder.query_norm:
         parts.append("norms of queries and keys")
     if decoder.hidden_dropout:
@@ -152,7 +175,25 @@ def _mixtral(decoder: Decoder, config: dict[str, Any]) -> dict[str, Any]:
 def _qwen3_moe(decoder: Decoder, config: dict[str, Any]) -> dict[str, Any]:
     inner = decoder.expert_inner or decoder.inner
     config.update(num_experts=decoder.experts, num_experts_per_tok=decoder.experts_per_token)
+    config["mlp_only_layers"] = list(decoder.plain)
     return {**_qwen3(decoder, config), "moe_intermediate_size": inner, "norm_topk_prob": True}
+
+
+def _glm4_moe(decoder: Decoder, config: dict[str, Any]) -> dict[str, Any]:
+    inner = decoder.expert_inner or decoder.inner
+    config.update(n_routed_experts=decoder.experts, num_experts_per_tok=decoder.experts_per_token)
+    config.update(n_shared_experts=decoder.shared // inner, first_k_dense_replace=len(decoder.plain))
+    config.update(attention_bias=decoder.qkv_biased, use_qk_norm=decoder.query_norm, head_dim=_head_dim(decoder))
+    return {**config, "moe_intermediate_size": inner, "partial_rotary_factor": decoder.rotary_share}
+
+
+def _deepseek(decoder: Decoder, config: dict[str, Any]) -> dict[str, Any]:
+    assert decoder.latent is not None
+    names = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+    ranks = dict(zip(names, decoder.latent))
+    config = _glm4_moe(decoder, {key: value for key, value in config.items() if key != "head_dim"})
+    del config["head_dim"], config["partial_rotary_factor"]
+    return {**config, **ranks}
 
 
 def _gpt2(decoder: Decoder, config: dict[str, Any]) -> dict[str, Any]:
@@ -211,6 +252,8 @@ _SETTINGS = {
     "qwen3": _qwen3,
     "mixtral": _mixtral,
     "qwen3_moe": _qwen3_moe,
+    "glm4_moe": _glm4_moe,
+    "deepseek_v3": _deepseek,
     "gpt2": _gpt2,
     "gpt_neox": _neox,
     "starcoder2": _starcoder2,
@@ -226,6 +269,17 @@ def number(spec: TrainingSpec, name: str) -> int:
     """A size that a key states; 0 where it is absent."""
     value = lm.setting(spec, name)
     return value if isinstance(value, int) and not isinstance(value, bool) else 0
+
+
+def follow_length(spec: TrainingSpec) -> None:
+    """A table of positions that has as many rows as a sample has tokens changes with it."""
+    config, length = spec.get(lm.CONFIG), spec.fact("sequence_length")
+    rows = spec.fact(lm.HYPER + "max_position_embeddings")
+    own = rows is not None and rows.node is not None and bool(rows.value)
+    if own and rows is not None and rows.node is not None and length is not None and length.node is not None:
+        own = rows.node.span != length.node.span
+    if isinstance(config, dict) and config.get("model_type") == "gpt2" and not own:
+        lm.follow(spec, lm.CONFIG, "sequence_length", lambda tokens: {**config, "n_positions": tokens})
 
 
 def share(spec: TrainingSpec, name: str) -> float:
@@ -303,8 +357,11 @@ def vocabulary(
         if isinstance(size, int):
             rows = (size, f"{name}'s vocabulary")
     if rows is None:
+        unstated = lm.not_stated(spec, key, key.lstrip("-"))
+        if source is not None and name and source.node is not None:
+            return None, f"{source.key} {name}: how many rows it has is in its file, and {unstated}"
         what = "no tokenizer is named" if kind is None else f"how many rows {kind.value} has is in its file"
-        return None, f"{lm.not_stated(spec, key, key.lstrip('-'))}, and {what}"
+        return None, f"{unstated}, and {what}"
     found, reason = rows
     origin = kind.origin if kind is not None and kind.origin == DEFAULT else ASSUMED
     return Fact("vocabulary_size", padded(found, multiple), origin, key, None, f"{reason}, padded"), ""
@@ -312,7 +369,7 @@ def vocabulary(
 
 def padded(rows: int, multiple: int) -> int:
     """Rows rounded up to a multiple (Megatron-LM, tokenizer.py: _vocab_size_with_padding)."""
-    return -(-rows // multiple) * multiple
+    return -(-rows // max(multiple, 1)) * max(multiple, 1)
 
 
 # ---------------------------------------------------------------------------------------------- devices
@@ -372,9 +429,7 @@ def sharing(spec: TrainingSpec, stage: int, origin: Fact | None, reason: str = "
 def recomputed(
     spec: TrainingSpec, granularity: Fact | None, method: Any, layers: int, modules: Sequence[str] = ()
 ) -> str:
-    """Megatron's words for what is recomputed in backward. Call when ``attention`` is known.
-
-    Chunks of several layers, and the first layers of a stage alone, are not every k-th layer: they are ``blocks``.
+    """Megatron's words for what is recomputed in backward. Call when ``attention`` and the schedule are known.
     Why what is recomputed is not known, or "".
     """
     value = None if granularity is None else granularity.value
@@ -383,20 +438,35 @@ def recomputed(
         return ""
     key = granularity.key
     if value == "selective":
+        parts = [name for name in modules or ("core_attn",) if not (name == "core_attn" and _is_flash(spec))]
+        unknown = set(parts) - set(MODULES)
+        if unknown:
+            lm.put(spec, "checkpointing", "selective", granularity)
+            return f"{key}: recomputing {', '.join(sorted(unknown))} is not known"
+        if not parts:
+            reason = "only attention's scores are recomputed, which a fused kernel does not keep"
+            lm.put(spec, "checkpointing", "none", granularity, reason)
+            return ""
         lm.put(spec, "checkpointing", "selective", granularity)
-        if set(modules) - {"core_attn"}:
-            return f"{key}: recomputing {', '.join(modules)} is not known"
-        if spec.get("attention") != "flash":
-            return f"{key}: recomputing the scores of eager attention is not known"
-        reason = "only attention's scores are recomputed, which a fused kernel does not keep"
-        lm.put(spec, "checkpointing", "none", granularity, reason)
+        lm.put(spec, "checkpointing_modules", parts, granularity)
         return ""
-    if layers > 1 or method == "block":
+    if method == "block":
+        pieces = spec.get("parallelism.virtual_stages") or 1
         lm.put(spec, "checkpointing", "blocks", granularity)
-        what = "the first layers of a stage alone" if method == "block" else f"chunks of {layers} layers"
-        return f"{key}: recomputing {what} is not known"
+        lm.put(spec, "checkpointing_layers", max(layers, 1) * pieces, granularity, "the first of each (virtual) stage")
+        return ""
     lm.put(spec, "checkpointing", "full", granularity)
+    if layers > 1:
+        lm.put(spec, "checkpointing_chunk", layers, granularity)
     return ""
+
+
+# Parts of a layer that Megatron recomputes by name (megatron/core/transformer/transformer_config.py).
+MODULES = ("core_attn", "mlp", "moe", "moe_act", "layernorm", "mla_up_proj", "shared_experts")
+
+
+def _is_flash(spec: TrainingSpec) -> bool:
+    return bool(spec.get("attention") == "flash")
 
 
 # ---------------------------------------------------------------------------------------------- precision

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from memlint.dialects.spec import ASSUMED, DEFAULT, WRITTEN, Conflict, Fact, TrainingSpec
+from memlint.dialects.spec import ASSUMED, DEFAULT, WRITTEN, Conflict, Fact, TrainingSpec, scaling
 from memlint.documents.node import Edit, Node
 
 _HYPER = "hyperparameters."
@@ -53,6 +53,10 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
     spec.facts["autocast"] = compute._replace(name="autocast", value=compute.value != "float32")
     if compute.value == "float16":
         spec.facts["loss_scaling"] = compute._replace(name="loss_scaling", value="dynamic")
+    spec.derived = (
+        ("autocast", "compute_dtype", lambda dtype: dtype != "float32"),
+        ("loss_scaling", "compute_dtype", scaling),
+    )
     _derived(spec)
     spec.conflicts = tuple(_conflicts(spec))
     return spec

@@ -99,6 +99,15 @@ _SHIPPED = {
     "deepseek_v3_16b": Shipped("16B", 4, 4096, "SelectiveAC", 1, 8),
 }
 _OLD_DEGREES = ("data_parallel", "data_parallel_shard", "data_parallel_replicate", "tensor_parallel")
+# Keys that cut a model otherwise.
+_OWN_CUTS = (
+    "pipeline_parallel_split_points",
+    "pipeline_parallel_layers_per_stage",
+    "pipeline_parallel_first_stage_less_layers",
+    "pipeline_parallel_last_stage_less_layers",
+    "module_fqns_per_model_part",
+)
+_ONE_STAGE = ("1f1b", "gpipe")  # torch/distributed/pipelining/schedules.py, PipelineScheduleSingle
 _SCHEDULES = {"1f1b": "1f1b", "gpipe": "gpipe", "interleaved1f1b": "interleaved"}
 
 
@@ -321,14 +330,23 @@ def _devices(spec: TrainingSpec, python: bool) -> None:
         lm.put(
             spec, "parallelism.sequence", True, spec.fact("parallelism.tensor"), "torchtitan: beside tensor parallelism"
         )
+    if degrees["tensor"] > 1:
+        disabled = spec.fact(lm.HYPER + "disable_loss_parallel")
+        shared = disabled is None or not truth(disabled.value)
+        lm.put(spec, "parallelism.loss", shared, disabled, "torchtitan: loss_parallel beside tensor parallelism")
     if degrees["pipeline"] > 1:
         schedule = spec.fact(lm.HYPER + "pipeline_schedule")
         text = str(schedule.value).lower() if schedule is not None else "1f1b"
         lm.put(spec, "parallelism.schedule", _SCHEDULES.get(text, text), schedule)
+        if text not in _ONE_STAGE:
+            reason = "torchtitan: two stages per rank for a schedule of several (generate_split_points)"
+            lm.put(spec, "parallelism.virtual_stages", 2, schedule, reason)
+        _layers(spec, degrees["pipeline"] * spec.get("parallelism.virtual_stages", 1))
     if python or shards is None or shards > 1 or degrees["context"] > 1:
         strategy = "fsdp2"
     else:
         strategy = "ddp" if degrees["replicas"] > 1 else "none"
+    _ends(spec)
     _reshard(spec, degrees["pipeline"])
     if count == 1 and not python:
         strategy = "none"
@@ -338,6 +356,36 @@ def _devices(spec: TrainingSpec, python: bool) -> None:
     version = _PYTHON if python else _TOML
     lm.put(spec, "parallelism.strategy", strategy, spec.fact("parallelism.shard"), f"{version}: parallelize_llama")
     lm._agree(spec)
+
+
+def _layers(spec: TrainingSpec, stages: int) -> None:
+    """Layers of each stage. Until 2025-06 the first and the last had the least (generate_split_points); since then
+    embedding and head count as a layer each, and the first ones have one more (generate_llm_fqn_per_model_part)."""
+    layers = (lm.setting(spec, "config") or {}).get("num_hidden_layers")
+    tables = [spec.root.get(name) for name in ("experimental", "parallelism")]
+    stated = any(table.get(name) is not None for table in tables if table is not None for name in _OWN_CUTS)
+    if not isinstance(layers, int) or stages > layers or stated:
+        return
+    if spec.root.get("experimental.pipeline_parallel_degree") is not None:
+        least, more = divmod(layers, stages)
+        found = [least + (0 < stage <= more and stage < stages - 1) for stage in range(stages)]
+        found[-1] = layers - sum(found[:-1])
+    else:
+        least, more = divmod(layers + 2, stages)
+        found = [least + (stage < more) for stage in range(stages)]
+        found[0] -= 1
+        found[-1] -= 1
+    if min(found) > 0:
+        lm.put(spec, "parallelism.stage_layers", tuple(found), None, "torchtitan: where it cuts a model")
+
+
+def _ends(spec: TrainingSpec) -> None:
+    """Embedding and head are units of their own since 2025-07 (pull request 1094). [compile] is a table since 2025-08
+    (1608), the batch is said to be local since 2025-06. The registry's chunked loss does not call the head."""
+    recent = any(spec.root.get(name) is not None for name in ("compile", "training.local_batch_size"))
+    old = any(spec.root.get(name) is not None for name in ("training.compile", "training.batch_size", "experimental"))
+    if recent and not old and spec.get("loss") == "full":
+        lm.put(spec, "parallelism.wrap_ends", True, None, f"{_TOML}: apply_fsdp")
 
 
 def _reshard(spec: TrainingSpec, pipeline: int) -> None:
@@ -377,10 +425,19 @@ def _batch(spec: TrainingSpec) -> None:
             steps, origin = max(1, whole.value // (local.value * ranks)), whole
     elif whole is not None:
         del spec.facts["global_batch_size"]
-    if (spec.get("parallelism.pipeline") or 1) > 1:
+    stages = spec.get("parallelism.pipeline") or 1
+    if stages > 1:
         cut = spec.fact(lm.HYPER + "pipeline_microbatch")
         size = cut.value if cut is not None and isinstance(cut.value, int) else 1
-        lm.put(spec, "micro_batch_size", min(size, local.value), cut, f"{_TOML}: a pipeline's micro batch")
+        why = f"{_TOML}: a pipeline's micro batch"
+        if spec.root.get("experimental.pipeline_parallel_degree") is not None:
+            # As long as pipelines were experimental, their micro batches were counted.
+            cut = spec.fact(lm.HYPER + "pipeline_microbatches")
+            counted = cut.value if cut is not None and isinstance(cut.value, int) else stages
+            size = -(-local.value // counted)
+            why = "torchtitan until 2025-03: as many micro batches as stages"
+        lm.put(spec, "micro_batch_size", min(size, local.value), cut, why)
+        lm.put(spec, "parallelism.micro_batches", max(1, local.value // size), cut, why)
         steps *= max(1, local.value // size)
     known = origin is whole or "global_batch_size" not in spec
     why = "" if known else "the number of devices is not stated: one micro batch per step"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from memlint.data import decoders
-from memlint.dialects.spec import ASSUMED, DEFAULT, Fact, Missing, TrainingSpec
+from memlint.dialects.spec import ASSUMED, DEFAULT, Fact, Missing, TrainingSpec, scaling
 from memlint.documents.node import Edit
 
 _HYPER = "hyperparameters."
@@ -62,6 +62,11 @@ def _precision(spec: TrainingSpec) -> None:
     spec.facts["compute_dtype"] = switch._replace(name="compute_dtype", value=value)
     if switch.value and half == "float16":
         spec.facts["loss_scaling"] = switch._replace(name="loss_scaling", value="dynamic")
+    spec.derived = (
+        ("compute_dtype", "parameter_dtype", lambda dtype: dtype if not switch.value else value),
+        ("autocast", "compute_dtype", lambda dtype: dtype != weights),
+        ("loss_scaling", "compute_dtype", scaling),
+    )
 
 
 def _optimizer(spec: TrainingSpec) -> None:

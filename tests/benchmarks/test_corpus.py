@@ -137,6 +137,85 @@ def test_the_command_prints_a_table_and_writes_json(
     assert f"{folder / 'other' / 'notes.yaml'}: -: not recognised" in printed
 
 
+# ------------------------------------------------------------------------------------------------ what is asked
+
+
+def result(group: str = "trl", families: tuple[str, ...] = ("trl",), **fields: Any) -> corpus.FileResult:
+    given = {
+        "runs": len(families),
+        "facts": 1,
+        "estimated": 0,
+        "reason": "",
+        "trouble": "",
+        "crash": "",
+        "seconds": 0.1,
+    }
+    return corpus.FileResult("a.yaml", group, families, **{**given, **fields})
+
+
+@pytest.mark.parametrize(
+    ("reason", "named"),
+    [
+        pytest.param("no estimate: model_name_or_path is not stated", True, id="a key that is not there"),
+        pytest.param("no estimate: --nnodes is not known: N is not set in the script", True, id="an unset variable"),
+        pytest.param("no estimate: a DeepSpeed config names no model; check the script", True, id="a companion"),
+        pytest.param("no estimate: x/y: no file z.json in this repository", True, id="a file that is elsewhere"),
+        pytest.param("no estimate: qat: what it copies is not known", False, id="what memlint does not know"),
+        pytest.param("no estimate: the model is made by the code of X", False, id="a model of another library"),
+        pytest.param("", False, id="nothing at all"),
+    ],
+)
+def test_an_unknown_names_what_the_file_leaves_open_or_does_not(reason: str, named: bool) -> None:
+    assert corpus.names_what_is_missing(reason) is named
+
+
+def test_figures_count_the_trainers_files_alone() -> None:
+    results = [
+        result(estimated=1),
+        result(reason="no estimate: the length is not stated"),
+        result(reason="no estimate: something is odd"),
+        result(families=()),
+        result(families=("axolotl",)),  # recognised as what it is not
+        result(group="kohya", families=("kohya",), reason="no estimate: the code of kohya"),
+    ]
+    crashes, recognised, told, claimed = corpus.figures(results)
+    assert (crashes.count, crashes.passed) == (0, True)
+    assert (recognised.count, recognised.total, recognised.passed) == (3, 5, False)
+    assert (told.count, told.total, told.passed) == (2, 3, False)
+    assert claimed.passed is None
+
+
+@pytest.mark.parametrize(
+    ("claims", "passed"), [pytest.param(1, True, id="one of a hundred"), pytest.param(2, False, id="two")]
+)
+def test_files_that_train_nothing_are_not_claimed(claims: int, passed: bool) -> None:
+    others = [result("others", ()) for _ in range(100 - claims)] + [result("others", ("trl",)) for _ in range(claims)]
+    figure = corpus.figures([result(estimated=1)], others)[3]
+    assert (figure.count, figure.total, figure.passed) == (claims, 100, passed)
+
+
+def test_a_crash_fails_wherever_it_is() -> None:
+    assert corpus.figures([result(crash="KeyError: x")])[0].passed is False
+    assert corpus.figures([result(estimated=1)], [result("others", (), crash="KeyError: x")])[0].passed is False
+
+
+def test_four_lines_say_pass_or_fail(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "INDEX.csv").write_text("file,family\nalone.yaml,trl\nother/notes.yaml,trl\n")
+    arguments = [str(folder), "--others", str(folder / "other"), "--accept"]
+    assert corpus.main(arguments) == 1
+    lines = [line for line in capsys.readouterr().out.splitlines() if "(asked: " in line]
+    assert [line.partition(":")[0] for line in lines] == ["pass", "FAIL", "pass", "pass"]
+    assert "2 of 3 = 66.7%" in lines[1]
+    assert "0 of 2" in lines[3]
+
+
+def test_of_many_others_evenly_many_are_read(tmp_path: Path) -> None:
+    for number in range(10):
+        (tmp_path / f"{number}.json").write_text("{}")
+    names = [Path(found.path).stem for found in corpus.run_others(tmp_path, most=4)]
+    assert names == ["0", "3", "6", "9"]
+
+
 def test_a_folder_that_is_not_there_is_a_usage_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as raised:
         corpus.main([str(tmp_path / "nowhere")])

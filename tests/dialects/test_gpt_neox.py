@@ -174,7 +174,7 @@ def test_dashes_and_underscores_are_the_same() -> None:
         pytest.param('"model_parallel_size": 2', "vocabulary_size", 50432, id="padded for both devices"),
         pytest.param('"pipe_parallel_size": 2', "parallelism.schedule", "1f1b", id="a pipeline has a schedule"),
         pytest.param('"num_nodes": 2', "device_count", 16, id="two machines"),
-        pytest.param('"checkpoint_num_layers": 2', "checkpointing", "blocks", id="chunks of two layers"),
+        pytest.param('"checkpoint_num_layers": 2', "checkpointing_chunk", 2, id="chunks of two layers"),
         pytest.param('"checkpoint_activations": false', "checkpointing", "none", id="nothing recomputed"),
         pytest.param('"attention_config": [[["global"], 24]]', "attention", "eager", id="global attention is eager"),
         pytest.param(
@@ -251,7 +251,7 @@ def test_llama_2_s_perceptron() -> None:
         pytest.param(
             ['"tokenizer_type": "SPMTokenizer"', '"vocab_file": "a.model"'],
             "",
-            "padded_vocab_size is not stated, and how many rows SPMTokenizer has is in its file",
+            "vocab_file a.model: how many rows it has is in its file, and padded_vocab_size is not stated",
             id="a vocabulary that is in a file",
         ),
     ],

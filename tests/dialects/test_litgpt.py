@@ -193,6 +193,7 @@ def test_pretraining_fills_rows_and_shards_within_a_machine() -> None:
     assert (spec["micro_batch_size"], spec["gradient_accumulation_steps"]) == (4, 8)
     assert (spec["parallelism.strategy"], spec["parallelism.shard"], spec["parallelism.replicas"]) == ("fsdp1", 2, 1)
     assert (spec["checkpointing"], spec["optimizer_implementation"]) == ("none", "fused")
+    assert (spec["compile"], spec["compile_loss"]) == (True, False)
 
 
 def test_pretraining_takes_every_device_that_there_is() -> None:

@@ -265,6 +265,13 @@ def test_words_of_the_command_change_the_file(tmp_path: Path) -> None:
     assert spec[HYPER + "config"]["n_layers"] == 6
 
 
+def test_what_the_file_takes_from_a_changed_key_changes_with_it(tmp_path: Path) -> None:
+    text = "ours: {length: 512}\n" + HUB.replace("max_seq_len: 1024", "max_seq_len: ${ours.length}")
+    assert launched(tmp_path, text, "composer -n 8 train.py train.yaml")["sequence_length"] == 512
+    spec = launched(tmp_path, text, "composer -n 8 train.py train.yaml ours.length=256")
+    assert spec["sequence_length"] == 256
+
+
 def test_a_batch_that_is_searched_for_starts_at_the_batch_of_a_device(tmp_path: Path) -> None:
     text = MPT.replace("microbatch_size: 8", "microbatch_size: auto")
     spec = launched(tmp_path, text, "composer -n 8 train.py train.yaml")

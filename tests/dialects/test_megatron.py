@@ -238,9 +238,9 @@ def test_a_command_in_a_string_that_another_shell_runs() -> None:
         ),
         pytest.param(
             "--recompute-granularity full --recompute-method uniform --recompute-num-layers 2",
-            "checkpointing",
-            "blocks",
-            id="chunks of two layers are blocks",
+            "checkpointing_chunk",
+            2,
+            id="chunks of two layers",
         ),
         pytest.param(
             "--recompute-granularity full --recompute-method block --recompute-num-layers 1",
@@ -416,7 +416,7 @@ def test_the_config_of_a_published_model_has_its_weights(name: str) -> None:
         pytest.param(
             f"torchrun pretrain_gpt.py {BATCH} --num-layers 2 --hidden-size 64 --num-attention-heads 2 "
             "--tokenizer-type SentencePieceTokenizer --tokenizer-model t.model",
-            "--vocab-size is not stated, and how many rows SentencePieceTokenizer has is in its file",
+            "--tokenizer-model t.model: how many rows it has is in its file, and --vocab-size is not stated",
             id="a vocabulary that is in a file",
         ),
         pytest.param(
@@ -428,23 +428,6 @@ def test_the_config_of_a_published_model_has_its_weights(name: str) -> None:
             f"torchrun --nproc_per_node 4 pretrain_gpt.py {SIZES} {BATCH} --global-batch-size 12",
             "--global-batch-size 12 is no multiple of 2 samples on each of 4 data parallel devices",
             id="a batch that does not fit the devices",
-        ),
-        pytest.param(
-            f"torchrun pretrain_gpt.py {SIZES} {BATCH} --bf16 --fp8-format hybrid", "float8 are not known", id="fp8"
-        ),
-        pytest.param(
-            f"torchrun pretrain_gpt.py {SIZES} {BATCH} --multi-latent-attention", "--multi-latent-attention", id="MLA"
-        ),
-        pytest.param(
-            f"torchrun pretrain_gpt.py {SIZES} {BATCH} {LLAMA} --num-experts 4 "
-            "--moe-shared-expert-intermediate-size 64",
-            "a shared expert",
-            id="a shared expert",
-        ),
-        pytest.param(
-            f"torchrun pretrain_gpt.py {SIZES} {BATCH} {LLAMA} --num-experts 4 --moe-layer-freq 2",
-            "--moe-layer-freq 2",
-            id="experts in every other layer",
         ),
         pytest.param(
             f"torchrun pretrain_gpt.py {SIZES} {BATCH} --num-experts 4",
@@ -462,20 +445,29 @@ def test_the_config_of_a_published_model_has_its_weights(name: str) -> None:
             id="a degree from the environment takes no default",
         ),
         pytest.param(
-            f"torchrun pretrain_gpt.py {SIZES} {BATCH} --recompute-activations",
-            "--recompute-activations: recomputing the scores of eager attention is not known",
-            id="scores that are recomputed",
+            f"torchrun pretrain_gpt.py {SIZES} {BATCH} --bf16 --fp8-format hybrid --transformer-impl local",
+            "without Transformer Engine there are no products in float8",
+            id="float8 in modules that have none",
         ),
         pytest.param(
-            f"torchrun pretrain_gpt.py {SIZES} {BATCH} --recompute-granularity selective --recompute-modules mlp",
-            "--recompute-granularity: recomputing mlp is not known",
-            id="another part that is recomputed",
+            f"torchrun pretrain_gpt.py {SIZES} {BATCH} --multi-latent-attention",
+            "no model is known with LayerNorm, a plain perceptron, learned positions, biases, latent attention",
+            id="latent attention of another kind of layer",
         ),
         pytest.param(
-            f"torchrun pretrain_gpt.py {SIZES} {BATCH} --recompute-granularity full --recompute-method uniform "
-            "--recompute-num-layers 2",
-            "--recompute-granularity: recomputing chunks of 2 layers is not known",
-            id="chunks that are recomputed",
+            f"torchrun pretrain_gpt.py {SIZES} {BATCH} {LLAMA} --num-experts 4 --moe-layer-freq '([0]*1+[1]*2)'",
+            "--moe-layer-freq is about 3 layers, and there are 4",
+            id="a pattern of another number of layers",
+        ),
+        pytest.param(
+            f"torchrun pretrain_gpt.py {SIZES} {BATCH} {LLAMA} --num-experts 4 --moe-layer-freq some",
+            "--moe-layer-freq some is not known",
+            id="no pattern",
+        ),
+        pytest.param(
+            f"torchrun pretrain_gpt.py {SIZES} {BATCH} --recompute-granularity selective --recompute-modules gate",
+            "--recompute-granularity: recomputing gate is not known",
+            id="a part that no layer has",
         ),
         pytest.param(
             f"torchrun pretrain_t5.py {SIZES} {BATCH} --decoder-seq-length 64", "trains T5, which is not known", id="T5"
@@ -639,3 +631,143 @@ def test_switches_are_added(options: str, fact: str, value: Any, text: str) -> N
 )
 def test_what_has_no_spelling(options: str, fact: str, value: Any) -> None:
     assert spell(command(options), fact, value) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "facts"),
+    [
+        pytest.param(
+            "--recompute-granularity full --recompute-method uniform --recompute-num-layers 2",
+            {"checkpointing": "full", "checkpointing_chunk": 2},
+            id="two layers are recomputed together",
+        ),
+        pytest.param(
+            "--recompute-granularity full --recompute-method block --recompute-num-layers 1",
+            {"checkpointing": "blocks", "checkpointing_layers": 1},
+            id="the first layer of each stage is recomputed",
+        ),
+        pytest.param(
+            "--recompute-granularity full --recompute-method block --recompute-num-layers 1 "
+            "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1",
+            {"checkpointing": "blocks", "checkpointing_layers": 2},
+            id="the first layer of each virtual stage is recomputed",
+        ),
+        pytest.param(
+            "--activations-checkpoint-method uniform", {"checkpointing": "full"}, id="whole layers, by the older name"
+        ),
+        pytest.param(
+            "--recompute-activations --attention-backend unfused",
+            {"checkpointing": "selective", "checkpointing_modules": ["core_attn"]},
+            id="scores that no kernel hides are recomputed",
+        ),
+        pytest.param(
+            "--recompute-granularity selective --recompute-modules core_attn mlp --bf16",
+            {"checkpointing": "selective", "checkpointing_modules": ["mlp"]},
+            id="a fused kernel has no scores to recompute, the perceptron has",
+        ),
+        pytest.param(
+            "--bf16 --fp8-format hybrid --fp8-param-gather",
+            {"float8": True, "float8_weights": True, "parameter_dtype": "bfloat16"},
+            id="products and weights in float8",
+        ),
+        pytest.param(
+            "--bf16 --use-distributed-optimizer --use-precision-aware-optimizer --main-grads-dtype bf16 "
+            "--exp-avg-dtype bf16 --exp-avg-sq-dtype bf16",
+            {"gradient_dtype": "bfloat16", "optimizer_state_dtype": "bfloat16", "optimizer_precision_aware": True},
+            id="states and gradients in 16 bits",
+        ),
+        pytest.param(
+            f"--bf16 {LLAMA} --num-experts 4 --expert-model-parallel-size 2 --tensor-model-parallel-size 2",
+            {"parallelism.expert_tensor": 2, "parallelism.expert": 2},
+            id="each expert is divided as the layers are",
+        ),
+        pytest.param(
+            f"--bf16 {LLAMA} --num-experts 4 --tensor-model-parallel-size 2 --expert-tensor-parallel-size 1",
+            {"parallelism.expert_tensor": 1},
+            id="experts are whole",
+        ),
+    ],
+)
+def test_options_become_facts(options: str, facts: dict[str, Any]) -> None:
+    spec = command(options)
+    assert spec.unknown_reason == ""
+    assert {name: spec.get(name) for name in facts} == facts
+
+
+@pytest.mark.parametrize(
+    ("options", "attention", "fused"),
+    [
+        pytest.param("--bf16", "flash", ["rms_norm", "swiglu", "rotary"], id="Transformer Engine's modules"),
+        pytest.param("--bf16 --no-bias-gelu-fusion", "flash", ["rms_norm", "rotary"], id="without one of the fusions"),
+        pytest.param("--fp16 --data-impl mmap", "eager", [], id="a script of 2022"),
+        pytest.param("--fp16 --activations-checkpoint-method uniform", "eager", [], id="and one of 2021"),
+        pytest.param("--bf16 --data-impl mmap --use-flash-attn", "flash", [], id="with a fused kernel all the same"),
+        pytest.param(
+            "--bf16 --data-impl mmap --use-mcore-models", "flash", ["rms_norm", "swiglu", "rotary"], id="core's modules"
+        ),
+    ],
+)
+def test_kernels_by_the_age_of_a_script(options: str, attention: str, fused: list[str]) -> None:
+    spec = command(options)
+    assert (spec["attention"], spec["fused_kernels"]) == (attention, fused)
+
+
+@pytest.mark.parametrize(
+    ("options", "layers", "expected"),
+    [
+        pytest.param("", 16, None, id="even ones are not listed"),
+        pytest.param(
+            "--decoder-first-pipeline-num-layers 3 --decoder-last-pipeline-num-layers 3",
+            14,
+            [3, 4, 4, 3],
+            id="both ends",
+        ),
+        pytest.param("--decoder-first-pipeline-num-layers 4", 13, [4, 3, 3, 3], id="the first alone"),
+        pytest.param("--decoder-last-pipeline-num-layers 1", 13, [4, 4, 4, 1], id="the last alone"),
+        pytest.param(
+            "--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split",
+            14,
+            [3, 4, 4, 3],
+            id="both ends count",
+        ),
+        pytest.param("--account-for-loss-in-pipeline-split", 15, [4, 4, 4, 3], id="the loss counts"),
+        pytest.param("--decoder-first-pipeline-num-layers 4", 14, None, id="numbers that do not fit"),
+        pytest.param(
+            "--account-for-embedding-in-pipeline-split --num-virtual-stages-per-pipeline-rank 2",
+            31,
+            [3, 4, 4, 4, 3, 4, 4, 4],
+            id="virtual stages, of each round in turn",
+        ),
+    ],
+)
+def test_layers_of_an_uneven_pipeline(options: str, layers: int, expected: list[int] | None) -> None:
+    sizes = SIZES.replace("--num-layers 4", f"--num-layers {layers}")
+    run_of = "torchrun --nproc_per_node 8 pretrain_gpt.py"
+    text = f"{run_of} {sizes} {BATCH} --bf16 --pipeline-model-parallel-size 4 {options}\n"
+    assert run(text, "a.sh").get("parallelism.stage_layers") == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "expected"),
+    [
+        pytest.param("--moe-router-topk 2", "mixtral", {"num_local_experts": 4}, id="Mixtral's"),
+        pytest.param("--moe-layer-freq 2", "qwen3_moe", {"mlp_only_layers": [1, 3]}, id="in every other layer"),
+        pytest.param(
+            "--moe-layer-freq '([0]*1+[1]*3)' --moe-ffn-hidden-size 64 --moe-shared-expert-intermediate-size 128",
+            "glm4_moe",
+            {"first_k_dense_replace": 1, "n_shared_experts": 2, "n_routed_experts": 4},
+            id="behind a plain layer, beside a shared one",
+        ),
+        pytest.param(
+            "--multi-latent-attention --q-lora-rank 96 --kv-lora-rank 64 --qk-head-dim 32 --qk-pos-emb-head-dim 16 "
+            "--v-head-dim 32",
+            "deepseek_v3",
+            {"q_lora_rank": 96, "kv_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 32},
+            id="with latent attention",
+        ),
+    ],
+)
+def test_experts_of_several_kinds(options: str, kind: str, expected: dict[str, Any]) -> None:
+    found = config(command(f"--bf16 {LLAMA} --num-experts 4 {options}"))
+    assert found["model_type"] == kind
+    assert {name: found[name] for name in expected} == expected

@@ -174,7 +174,7 @@ def test_a_resolver_of_nemo_is_not_followed_and_says_so() -> None:
             "selective",
             id="attention's scores recomputed",
         ),
-        pytest.param("num_layers: 1\n", "num_layers: 2\n", "checkpointing", "blocks", id="chunks of two layers"),
+        pytest.param("num_layers: 1\n", "num_layers: 2\n", "checkpointing_chunk", 2, id="chunks of two layers"),
         pytest.param(
             "pipeline_model_parallel_size: 1",
             "pipeline_model_parallel_size: 2",
@@ -216,7 +216,9 @@ def test_models(lines: str, expected: dict[str, Any]) -> None:
         pytest.param("  hidden_size: 2048", "", "model.hidden_size is not stated", id="no width"),
         pytest.param("global_batch_size: 64", "global_batch_size: 60", "is no multiple of", id="uneven batches"),
         pytest.param("tensor_model_parallel_size: 2", "tensor_model_parallel_size: 3", "groups of 3", id="degrees"),
-        pytest.param("  num_layers: 24", "  num_layers: 24\n  fp8: true", "model.fp8", id="float8"),
+        pytest.param(
+            "  num_layers: 24", "  num_layers: 24\n  fp8: true", "without Transformer Engine", id="float8 of no engine"
+        ),
         pytest.param("  num_layers: 24", "  num_layers: 24\n  num_moe_experts: 4", "num_moe_experts", id="experts"),
         pytest.param("precision: bf16", "precision: 64-true", "trainer.precision 64-true is not known", id="precision"),
         pytest.param(
@@ -333,3 +335,8 @@ def test_recomputation_takes_three_keys() -> None:
 )
 def test_what_has_no_spelling(fact: str, value: Any) -> None:
     assert spell(run(GPT, "gpt.yaml"), fact, value) == []
+
+
+def test_products_in_float8_are_transformer_engine_s() -> None:
+    spec = changed("  num_layers: 24", "  num_layers: 24\n  fp8: true\n  transformer_engine: true")
+    assert (spec.unknown_reason, spec["float8"]) == ("", True)

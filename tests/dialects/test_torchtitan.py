@@ -221,6 +221,60 @@ def test_a_pipeline_cuts_the_local_batch() -> None:
     assert (spec["parallelism.pipeline"], spec["parallelism.schedule"]) == (2, "interleaved")
     assert spec["parallelism.reshard_after_forward"] is False
     assert spell(spec, "micro_batch_size", 1) == []
+    assert (spec["parallelism.micro_batches"], spec["parallelism.virtual_stages"]) == (8, 2)
+    # Embedding and head count as a layer each: 34 on four stages.
+    assert spec["parallelism.stage_layers"] == (8, 9, 8, 7)
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        pytest.param({}, (2, 6, 1, (5, 6, 6, 5, 5, 5)), id="as many micro batches as stages"),
+        pytest.param({"microbatches": 4}, (3, 4, 1, (5, 6, 6, 5, 5, 5)), id="as many as are stated"),
+        pytest.param(
+            {"schedule": '"Interleaved1F1B"'},
+            (2, 6, 2, (2, 3, 3, 3, 3, 3, 3, 3, 3, 2, 2, 2)),
+            id="two stages on each rank",
+        ),
+        pytest.param({"split_points": "['layers.3']"}, (2, 6, 1, None), id="a model that is cut elsewhere"),
+    ],
+)
+def test_an_experimental_pipeline_counts_its_micro_batches(
+    keys: dict[str, Any], expected: tuple[int, int, int, tuple[int, ...] | None]
+) -> None:
+    """torchtitan of 2024-12, config_manager.py: the default is the number of stages."""
+    lines = "".join(f"\npipeline_parallel_{key} = {value}" for key, value in keys.items())
+    text = JOB.replace("[parallelism]\ndata_parallel_shard_degree = 8", "")
+    text = text.replace("local_batch_size = 2", "batch_size = 12\ndata_parallel_shard_degree = 4")
+    spec = run(f"{text}\n[experimental]\npipeline_parallel_degree = 6{lines}\n", "a.toml")
+    micro, number, pieces, layers = expected
+    assert (spec["micro_batch_size"], spec["parallelism.micro_batches"]) == (micro, number)
+    assert spec["gradient_accumulation_steps"] == number
+    assert spec.get("parallelism.virtual_stages", 1) == pieces
+    assert spec.get("parallelism.stage_layers") == layers
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        pytest.param("steps = 10", "steps = 10", True, id="a local batch is one of release 0.2"),
+        pytest.param(
+            "[parallelism]", "[compile]\nenable = true\n[parallelism]", True, id="so is a table for compiling"
+        ),
+        pytest.param("steps = 10", "compile = true", None, id="a switch for compiling is older"),
+        pytest.param("local_batch_size", "batch_size", None, id="a batch that is not said to be local is older"),
+    ],
+)
+def test_embedding_and_head_are_units_of_their_own_since_2025_07(old: str, new: str, expected: bool | None) -> None:
+    assert run(JOB.replace(old, new), "a.toml").get("parallelism.wrap_ends") is expected
+
+
+@pytest.mark.parametrize("disabled", [False, True])
+def test_tensor_parallel_ranks_compare_their_shares_of_the_vocabulary(disabled: bool) -> None:
+    text = JOB.replace("degree = 8", "degree = 4\ntensor_parallel_degree = 2")
+    text = text.replace("tensor_", f"disable_loss_parallel = {str(disabled).lower()}\ntensor_")
+    assert run(text, "a.toml")["parallelism.loss"] is not disabled
+    assert "parallelism.loss" not in run(JOB, "a.toml")
 
 
 def test_without_fsdp_tensor_parallel_runs_in_full_precision() -> None:

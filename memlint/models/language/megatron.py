@@ -12,6 +12,7 @@ that of an older Megatron-LM.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from memlint.dialects.spec import TrainingSpec
@@ -19,14 +20,18 @@ from memlint.meta import functional as F
 from memlint.meta.amp import to
 from memlint.meta.autograd import record, tracked
 from memlint.meta.checkpoint import checkpoint
-from memlint.meta.nn import LayerNorm, Linear, Module, buffer
-from memlint.meta.tensor import DType, Shape, Tensor, bool_, empty, empty_like, float32, int64, state
+from memlint.meta.nn import LayerNorm, Linear, Module, buffer, parameter
+from memlint.meta.tensor import DType, Shape, Tensor, bool_, empty, empty_like, float32, int64, state, uint8
 from memlint.models import UnknownModel
 from memlint.models.language.attention import repeat_heads
 from memlint.models.language.decoder import LanguageModel, Layer
+from memlint.models.language.experts import has_experts
 from memlint.models.language.hyperparameters import Hyperparameters
 from memlint.models.language.parts import RootMeanSquare, rotate_partially
 from memlint.named_tuple import NamedTuple
+
+# Products make gradients of their weights in tensors of their own (--no-gradient-accumulation-fusion).
+NOT_ADDED = "hyperparameters.no_gradient_accumulation_fusion"
 
 
 class Kernels(NamedTuple):
@@ -35,9 +40,14 @@ class Kernels(NamedTuple):
     norm, gate, rotary, softmax, dropout   one kernel each: RMSNorm; bias and activation; rotations; scale, mask and
              softmax; bias, dropout and sum
     flash    attention is one, too
-    recomputes_scores   selective recomputation: scores are made again in backward (arXiv 2205.05198, section 5)
+    recomputes   parts of a layer that are made again in backward (``recompute_modules``): "core_attn" (arXiv
+             2205.05198, section 5), "mlp", "moe", "moe_act", "layernorm", "mla_up_proj", "shared_experts"
     ranks    that share the tokens between layers (sequence parallelism)
     adds     products add gradients of their weights to the buffer of all of them (gradient accumulation fusion)
+    experts, each   ranks that share the experts, and that share each of them
+    float8   products in float8 (Transformer Engine): what they keep of their input is its copy in one byte. Weights
+             have two such copies, by rows and by columns, unless they are nothing but these (``weights8``)
+    loss_in_place   Transformer Engine's loss, which makes no copy of the logits
     """
 
     norm: bool
@@ -46,9 +56,22 @@ class Kernels(NamedTuple):
     softmax: bool
     dropout: bool
     flash: bool
-    recomputes_scores: bool
+    recomputes: frozenset[str]
     ranks: int
     adds: bool
+    experts: int = 1
+    each: int = 1
+    float8: bool = False
+    weights8: bool = False
+    loss_in_place: bool = False
+
+    def kept(self, x: Tensor) -> Tensor:
+        """What a product keeps of its input."""
+        return empty(x.shape, uint8) if self.float8 and x.requires_grad else x
+
+    def copies(self, *shape: int) -> Tensor | None:
+        """Of a weight in float8, which last from one step to the next (``get_weight_workspace``)."""
+        return buffer(2, *shape, dtype=uint8) if self.float8 and not self.weights8 else None
 
     def weight_gradient(self, shape: Shape, dtype: DType) -> Tensor:
         """Of a product's weight: a tensor of its own, or a place in the buffer."""
@@ -86,7 +109,8 @@ def column_product(x: Tensor, weight: Tensor, bias: Tensor | None, kernels: Kern
             del everything
             return [gx, gw, Tensor(biases, dtype) if needs[2] and biases is not None else None]
 
-        record(out, (x, weight, bias), (x if needs[1] else None, weight if needs[0] else None), backward)
+        kept = kernels.kept(x) if needs[1] else None
+        record(out, (x, weight, bias), (kept, weight if needs[0] else None), backward)
     return out
 
 
@@ -109,7 +133,8 @@ def row_product(x: Tensor, weight: Tensor, kernels: Kernels) -> Tensor:
             del everything
             return [gx, gw]
 
-        record(out, (x, weight), (x if needs[1] else None, weight if needs[0] else None), backward)
+        kept = kernels.kept(x) if needs[1] else None
+        record(out, (x, weight), (kept, weight if needs[0] else None), backward)
     return out
 
 
@@ -126,6 +151,7 @@ class ColumnLinear(Linear):
     def __init__(self, inputs: int, outputs: int, bias: bool, kernels: Kernels) -> None:
         super().__init__(inputs, outputs, bias)
         self.kernels = kernels
+        self.copies = kernels.copies(outputs, inputs)
 
     def forward(self, x: Tensor) -> Tensor:
         return column_product(x, self.weight, self.bias, self.kernels)
@@ -198,6 +224,18 @@ def rotated(x: Tensor) -> Tensor:
     return _pass(x, None, x.shape, ())
 
 
+def cross_entropy_in_place(logits: Tensor, labels: Tensor) -> Tensor:
+    """Transformer Engine's ``parallel_cross_entropy``: the gradient is written over the logits as they are read."""
+    batch, length, _ = logits.shape
+    out = empty((batch, length), float32)
+    if tracked(logits):
+        shape, dtype = logits.shape, logits.dtype
+        cell: list[Any] = []
+        record(out, (logits,), (logits,), lambda g: [Tensor(shape, dtype, cell.pop().saved[0])])
+        cell.append(out.node)
+    return out
+
+
 def parallel_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """``vocab_parallel_cross_entropy``: logits (B, S, V / t) are copied to fp32 and turned into their softmax in place,
     which is kept, 4 S B V / t bytes; backward makes the gradient in that same memory, then rounds it."""
@@ -237,6 +275,27 @@ class FusedRootMeanSquare(RootMeanSquare):
         return F.rms_norm(x, self.weight)
 
 
+def uneven_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """A fused kernel for values of another width than queries and keys (cuDNN's): keeps operands, result, and an fp32
+    number per row; backward makes one more per row."""
+    batch, heads, length, _ = query.shape
+    out = Tensor((batch, length, heads, value.shape[-1]), query.dtype)
+    sums = empty(query.shape[:-1], float32)
+    if tracked(query, key, value):
+        kinds = [(x.shape, x.dtype) for x in (query, key, value)]
+        rows = query.shape[:-1]
+
+        def backward(g: Tensor) -> list[Tensor | None]:
+            delta = Tensor(rows, float32)
+            gradients: list[Tensor | None] = [Tensor(*kind) for kind in kinds]
+            del delta
+            return gradients
+
+        record(out, (query, key, value), (query, key, value, out, sums), backward)
+    turned: Tensor = out.transpose(1, 2)
+    return turned
+
+
 class CoreAttention(Module):
     """(B, h, S, d) queries, (B, kv, S, d) keys and values -> (B, S, h d).
 
@@ -246,11 +305,13 @@ class CoreAttention(Module):
 
     def __init__(self, config: Hyperparameters, kernels: Kernels) -> None:
         self.dropout, self.kernels = config.attention_dropout, kernels
-        self.groups = config.heads // config.key_value_heads
+        self.groups = 1 if config.latent is not None else config.heads // config.key_value_heads
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         batch, _, length, _ = query.shape
-        if self.kernels.flash:
+        if self.kernels.flash and value.shape[-1] != query.shape[-1]:
+            context = uneven_attention(query, key, value)
+        elif self.kernels.flash:
             context = F.scaled_dot_product_attention(query, key, value, backend="flash", dropout=self.dropout)
         else:
             key, value = repeat_heads(key, self.groups), repeat_heads(value, self.groups)
@@ -300,11 +361,78 @@ class MegatronAttention(Module):
         query, key, value = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
         if self.rotates and not self.kernels.rotary:
             query, key = rotate_partially(query, key, tables)
-        if self.kernels.recomputes_scores and not self.kernels.flash:
+        if self.rotates and self.kernels.flash:
+            # Rotated queries and keys lie otherwise than values do, which the kernels' wrappers then copy (Transformer
+            # Engine: get_qkv_layout; flash_attention of GPT-NeoX): nothing needs the joined product any more.
+            value = _pass(value, None, value.shape, ())
+        return self.projected(query, key, value)
+
+    def projected(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor | None]:
+        if "core_attn" in self.kernels.recomputes and not self.kernels.flash:
             context = checkpoint(self.core_attention, query, key, value, use_reentrant=True)
         else:
             context = self.core_attention(query, key, value)
         return self.linear_proj(context), self.linear_proj.bias
+
+
+class LatentAttention(MegatronAttention):
+    """(B, S', W) -> (B, S', W): keys and values from one narrow vector per token
+    (``transformer/multi_latent_attention.py``). Each head's rotated part is joined to its plain one in a copy."""
+
+    def __init__(self, config: Hyperparameters, kernels: Kernels) -> None:
+        latent = config.latent
+        assert latent is not None
+        self.kernels, self.latent, self.heads = kernels, latent, config.heads
+        alone = kernels._replace(ranks=1)  # narrow products are not shared: each rank has all of their weights
+        queries = config.heads * (latent.plain_dim + latent.rotary_dim)
+        self.linear_q_down_proj: Linear | None = None
+        self.q_layernorm: Module | None = None
+        if latent.query_rank:
+            self.linear_q_down_proj = ColumnLinear(config.width, latent.query_rank, False, alone)
+            self.q_layernorm = own_norm(config, latent.query_rank, kernels)
+        self.linear_q_up_proj = ColumnLinear(latent.query_rank or config.width, queries, False, kernels)
+        narrow = latent.key_value_rank + latent.rotary_dim
+        self.linear_kv_down_proj = ColumnLinear(config.width, narrow, False, alone)
+        self.kv_layernorm = own_norm(config, latent.key_value_rank, kernels)
+        made = config.heads * (latent.plain_dim + latent.value_dim)
+        self.linear_kv_up_proj = ColumnLinear(latent.key_value_rank, made, False, kernels)
+        self.linear_proj = RowLinear(config.heads * latent.value_dim, config.width, False, kernels)
+        self.core_attention = CoreAttention(config, kernels)
+
+    def forward(self, x: Tensor, tables: Any) -> tuple[Tensor, Tensor | None]:
+        latent = self.latent
+        narrow = x if self.linear_q_down_proj is None else self.linear_q_down_proj(x)
+        joined = self.linear_kv_down_proj(x)
+        compressed, turning = F.split(joined, (latent.key_value_rank, latent.rotary_dim), -1)
+        del joined
+        if "mla_up_proj" not in self.kernels.recomputes:
+            return self.projected(*self.made(narrow, compressed, turning))
+        # The products upward are made again, and nothing of them stays for attention: its result is kept all the same.
+        context = checkpoint(self.attended, narrow, compressed, turning, use_reentrant=True)
+        return self.linear_proj(context), self.linear_proj.bias
+
+    def attended(self, narrow: Tensor, compressed: Tensor, turning: Tensor) -> Tensor:
+        out: Tensor = self.core_attention(*self.made(narrow, compressed, turning))
+        return out
+
+    def made(self, narrow: Tensor, compressed: Tensor, turning: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values (B, h, S, d) each."""
+        latent, ranks = self.latent, self.kernels.ranks
+        query = self.linear_q_up_proj(narrow if self.q_layernorm is None else self.q_layernorm(narrow))
+        batch, length, _ = query.shape
+        query = query.view(batch, length, self.heads, latent.plain_dim + latent.rotary_dim)
+        query = rotated(query)  # its plain part is copied along
+        made = self.linear_kv_up_proj(self.kv_layernorm(compressed))
+        made = made.view(batch, length, self.heads, latent.plain_dim + latent.value_dim)
+        plain, value = F.split(made, (latent.plain_dim, latent.value_dim), 3)
+        del made
+        if ranks > 1:
+            turning = moved(turning, _resized(turning.shape, ranks))
+        key = _pass(plain, None, query.shape, ())  # the same rotated part beside each head's plain one
+        del turning
+        if self.kernels.flash:
+            value = _pass(value, None, value.shape, ())  # as above: keys lie otherwise than values do
+        return query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
 
 
 class MegatronPerceptron(Module):
@@ -334,16 +462,140 @@ class MegatronPerceptron(Module):
         return F.silu(gate) * up
 
 
+class RoutedExperts(Module):
+    """(rows, W), and a weight for each, in the order of their experts -> (rows, W)."""
+
+    dispatches = True  # its weights are on fewer ranks than the others (memlint.models.parallel)
+
+    def __init__(self, config: Hyperparameters, kernels: Kernels) -> None:
+        experts = config.experts
+        assert experts is not None
+        self.kernels, self.gated = kernels, config.perceptron in ("gated", "gated_joined")
+        made = (2 if self.gated else 1) * experts.intermediate
+        self.weight1 = parameter(experts.number, made, config.width)
+        self.weight2 = parameter(experts.number, config.width, experts.intermediate)
+        shapes = self.weight1.shape, self.weight2.shape
+        self.copies1, self.copies2 = (kernels.copies(*shape) for shape in shapes)
+
+    def forward(self, given: Tensor, weights: Tensor) -> Tensor:
+        made = grouped_product(given, self.weight1, self.kernels)
+        inner = made.shape[-1] // 2 if self.gated else made.shape[-1]
+        again = "moe_act" in self.kernels.recomputes
+        made = _pass(made, weights, (made.shape[0], inner), (made, weights))
+        return grouped_product(made, self.weight2, self.kernels, again)
+
+
+class MegatronExperts(Module):
+    """A mixture of experts: (B, S', W) -> (B, S', W), and no bias.
+
+    Tokens are sorted by their experts, sent to the ranks of those, and sorted there; with balanced routing as many
+    come as go. What is kept are T k rows of the experts' inputs (2 W bytes each), of the first product (4 I) and of
+    the activation (2 I), T tokens' inputs of the router and their scores in fp32; where rows come from and go to
+    without the rows themselves (``transformer/moe/{router,token_dispatcher,experts}.py``). A score weighs the
+    activation, not the result.
+    """
+
+    def __init__(self, config: Hyperparameters, kernels: Kernels) -> None:
+        experts = config.experts
+        assert experts is not None
+        self.kernels, self.own, self.per_token = kernels, experts.number, experts.per_token
+        self.number = experts.number * kernels.experts
+        self.router = parameter(self.number, config.width)
+        self.routed_experts = RoutedExperts(config, kernels)
+        shared = config._replace(intermediate=experts.shared, perceptron_bias=False)
+        self.shared = MegatronPerceptron(shared, kernels) if experts.shared else None
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        batch, length, width = x.shape
+        flat = x.view(-1, width)
+        scores = F.softmax(to(self.routed(flat), float32), -1)
+        weights, numbers = F.topk(scores, self.per_token)
+        place = empty(scores.shape, bool_)
+        rows, each, sent = flat.shape[0] * self.per_token, self.kernels.each, self.kernels.experts > 1
+        index = empty((rows,), int64)
+        given = moved(flat, (rows, width), index)
+        if sent:
+            given = moved(given, given.shape)
+        if each > 1:
+            given = moved(given, (rows * each, width))
+        if sent and self.own > 1:
+            given = moved(given, given.shape)
+        out = self.routed_experts(given, weights)
+        del given
+        if sent and self.own > 1:
+            out = moved(out, out.shape)
+        if each > 1:
+            out = moved(out, (rows, width))
+        if sent:
+            out = moved(out, out.shape)
+        out = moved(out, flat.shape, index)
+        del place, numbers, scores
+        out = out.view(batch, length, width)
+        return (out if self.shared is None else out + self.common(x)), None
+
+    def routed(self, flat: Tensor) -> Tensor:
+        """(T, W) -> (T, experts). Keeps its input, unless that is the result of a norm that backward makes again."""
+        again = "layernorm" in self.kernels.recomputes and self.shared is None
+        weight, own, dtype = self.router, flat.shape, flat.dtype
+        out = Tensor((own[0], self.number), dtype)
+        if tracked(flat, weight):
+
+            def backward(g: Tensor) -> list[Tensor | None]:
+                made = Tensor(own, dtype) if again else None
+                gradients: list[Tensor | None] = [Tensor(own, dtype), Tensor(weight.shape, dtype)]
+                del made
+                return gradients
+
+            record(out, (flat, weight), (None if again else flat, weight), backward)
+        return out
+
+    def common(self, x: Tensor) -> Tensor:
+        shared = self.shared
+        assert shared is not None
+        if "shared_experts" in self.kernels.recomputes:
+            out: Tensor = checkpoint(lambda given: shared(given)[0], x, use_reentrant=True)
+            return out
+        fed: Tensor = shared(x)[0]
+        return fed
+
+
+def moved(x: Tensor, shape: Shape, *kept: Tensor) -> Tensor:
+    """Rows in another order, or on other ranks; backward moves gradients back."""
+    out = Tensor(shape, x.dtype)
+    if tracked(x):
+        own, dtype = x.shape, x.dtype
+        record(out, (x,), kept, lambda g: (Tensor(own, dtype),))
+    return out
+
+
+def grouped_product(x: Tensor, weight: Tensor, kernels: Kernels, again: bool = False) -> Tensor:
+    """(rows, inputs), (experts, outputs, inputs) -> (rows, outputs). Keeps x, unless backward makes it ``again``."""
+    out = Tensor((x.shape[0], weight.shape[1]), x.dtype)
+    if tracked(x, weight):
+        own, dtype, entries = x.shape, x.dtype, weight.shape
+
+        def backward(g: Tensor) -> list[Tensor | None]:
+            made = Tensor(own, dtype) if again else None
+            gradients: list[Tensor | None] = [Tensor(own, dtype), kernels.weight_gradient(entries, dtype)]
+            del made
+            return gradients
+
+        record(out, (x, weight), (None if again else kernels.kept(x), weight), backward)
+    return out
+
+
 class MegatronLayer(Layer):
     """(B, S', W) -> (B, S', W)."""
 
-    def __init__(self, config: Hyperparameters, kernels: Kernels) -> None:
+    def __init__(self, config: Hyperparameters, kernels: Kernels, number: int = 0) -> None:
         self.kernels, self.dropout = kernels, config.residual_dropout
         self.parallel = config.residual in ("parallel", "parallel_two")
         self.input_layernorm = own_norm(config, config.width, kernels)
-        self.self_attn = MegatronAttention(config, kernels)
+        self.self_attn = (LatentAttention if config.latent is not None else MegatronAttention)(config, kernels)
         self.pre_mlp_layernorm = own_norm(config, config.width, kernels)
-        self.mlp = MegatronPerceptron(config, kernels)
+        self.mixed = has_experts(config, number)
+        self.mlp = MegatronExperts(config, kernels) if self.mixed else MegatronPerceptron(config, kernels)
+        self.recomputes_mlp = ("moe" if self.mixed else "mlp") in kernels.recomputes
 
     def forward(self, x: Tensor, tables: Any, mask: Tensor | None) -> Tensor:
         residual = x
@@ -351,13 +603,20 @@ class MegatronLayer(Layer):
         attended, bias = self.self_attn(normed, tables)
         if self.parallel:
             attended = self.added(attended, bias, None)
-            fed, bias = self.mlp(self.pre_mlp_layernorm(x))
+            fed, bias = self.fed(self.pre_mlp_layernorm(x))
             return residual + (self.added(fed, bias, None) + attended)
         x = self.added(attended, bias, residual)
         residual = x
         normed = self.pre_mlp_layernorm(x)
-        fed, bias = self.mlp(normed)
+        fed, bias = self.fed(normed)
         return self.added(fed, bias, residual)
+
+    def fed(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        if not self.recomputes_mlp:
+            out: tuple[Tensor, Tensor | None] = self.mlp(x)
+            return out
+        made: Tensor = checkpoint(lambda given: self.mlp(given)[0], x, use_reentrant=True)
+        return made, getattr(getattr(self.mlp, "linear_fc2", None), "bias", None)
 
     def added(self, x: Tensor, bias: Tensor | None, residual: Tensor | None) -> Tensor:  # type: ignore[override]
         dropout = self.dropout if self.training else 0.0
@@ -374,8 +633,11 @@ class MegatronModel(LanguageModel):
 
     splits_tokens = True  # it gathers and scatters by itself (memlint.models.split)
 
-    def __init__(self, config: Hyperparameters, kernels: Kernels, **options: Any) -> None:
-        self.kernels = kernels
+    def __init__(
+        self, config: Hyperparameters, kernels: Kernels, first: int | None = None, chunk: int = 1, **options: Any
+    ) -> None:
+        self.kernels, self.first, self.chunk = kernels, first, chunk
+        self.head_kernels = kernels._replace(float8=False)  # the head is none of Transformer Engine's modules
         super().__init__(config, "flash" if kernels.flash else "eager", **options)
         if self.rotary_emb is not None and kernels.rotary:
             self.rotary_emb = None
@@ -383,10 +645,10 @@ class MegatronModel(LanguageModel):
         # BLOOM's: a norm of its own, and biases by distance that the product of queries and keys starts from.
         self.embedding_norm = own_norm(config, config.width, kernels) if config.alibi else None
         if self.lm_head is not None:
-            self.lm_head = ColumnLinear(config.width, config.vocabulary, config.head_bias, kernels)
+            self.lm_head = ColumnLinear(config.width, config.vocabulary, config.head_bias, self.head_kernels)
 
     def define_layer(self, config: Hyperparameters, kind: str, number: int) -> Layer:
-        return MegatronLayer(config, self.kernels)
+        return MegatronLayer(config, self.kernels, number)
 
     def define_norm(self, config: Hyperparameters) -> Module:
         return own_norm(config, config.width, self.kernels)
@@ -411,24 +673,41 @@ class MegatronModel(LanguageModel):
             tables = self.rotary_emb(positions[:1], x.dtype)
         elif config.rotary != "none":
             tables = (empty((1, length, config.rotary_dim), float32),) * 2
-        for number, layer in enumerate(self.layers):
-            recomputed = self.checkpointed > 0 and number % self.checkpointed == 0
-            x = self.through(layer, recomputed, x, tables, None)
+        for number in range(0, len(self.layers), self.chunk):
+            recomputed = self.checkpointed > 0 and (self.first is None or number < self.first)
+            if self.chunk == 1:
+                x = self.through(self.layers[number], recomputed, x, tables, None)
+            else:
+                several = self.layers[number : number + self.chunk]
+                x = checkpoint(_Several(several), x, tables, None, use_reentrant=True)
         del biases
         out: Tensor = self.norm(x)
         return out
 
     def logits(self, x: Tensor) -> Tensor:
         if self.lm_head is None:
-            return column_product(x, self.embed_tokens.weight, None, self.kernels)
+            return column_product(x, self.embed_tokens.weight, None, self.head_kernels)
         out: Tensor = self.lm_head(x)
         return out
 
     def cross_entropy(self, x: Tensor, labels: Tensor) -> Tensor:
         logits = self.logits(x)
-        found = parallel_cross_entropy(logits, labels)
+        scored = cross_entropy_in_place if self.kernels.loss_in_place else parallel_cross_entropy
+        found = scored(logits, labels)
         mask = empty(found.shape, float32)
         return F.sum(found * mask) / 1.0
+
+
+class _Several:
+    """Layers that are recomputed together."""
+
+    def __init__(self, layers: Sequence[Module]) -> None:
+        self.layers = layers
+
+    def __call__(self, x: Tensor, tables: Any, mask: Tensor | None) -> Tensor:
+        for layer in self.layers:
+            x = layer(x, tables, mask)
+        return x
 
 
 def scattered(x: Tensor, ranks: int) -> Tensor:
@@ -445,11 +724,11 @@ def scattered(x: Tensor, ranks: int) -> Tensor:
 
 def refused(config: Hyperparameters) -> str:
     """What about a decoder is not known here, or ""."""
-    if config.experts is not None:
-        return "experts"
+    if config.experts is not None and (config.experts.shared_gate or config.experts.router == "chosen"):
+        return f"experts of {config.model_type}"
     if config.norm not in ("layer", "rms"):
         return f"norms of {config.model_type}"
-    if config.residual not in ("pre", "parallel_two") or config.windows or config.latent is not None:
+    if config.residual not in ("pre", "parallel_two") or config.windows:
         return f"layers of {config.model_type}"
     if config.alibi and config.model_type != "bloom":
         return "ALiBi"
@@ -460,23 +739,32 @@ def model(spec: TrainingSpec, config: Hyperparameters, options: dict[str, Any]) 
     """The decoder as ``implementation`` = megatron or neox computes it, where :func:`refused` says nothing. Raises
     UnknownModel for a loss that it does not have."""
     older = spec.get("implementation") == "neox"
-    selective = spec.get("checkpointing") == "selective"
+    kind = spec.get("checkpointing")
+    selective = kind == "selective"
+    parts = spec.get("checkpointing_modules") or ("core_attn",)
     flash = spec.get("attention", "flash") != "eager"
     tensor = int(spec.get("parallelism.tensor") or 1)
     ranks = tensor if spec.get("parallelism.sequence", False) else 1
-    adds = not older and spec.get("optimizer_library") == "megatron" and spec.get("gradient_dtype") == "float32"
+    adds = not older and spec.get("optimizer_library") == "megatron" and not spec.get(NOT_ADDED, False)
     fused = spec.get("fused_kernels") or ()
     kernels = Kernels(
         norm="rms_norm" in fused,
         gate="swiglu" in fused,
         rotary="rotary" in fused,
-        softmax=not older or "softmax" in fused,
-        dropout=not older or "dropout" in fused,
+        softmax="softmax" in fused if older else not spec.get("hyperparameters.no_softmax_fusion", False),
+        dropout="dropout" in fused if older else not spec.get("hyperparameters.no_dropout_fusion", False),
         flash=flash,
-        recomputes_scores=selective,
+        recomputes=frozenset(parts if selective else ()),
         ranks=ranks,
         adds=bool(adds),
+        experts=int(spec.get("parallelism.expert") or 1),
+        each=int(spec.get("parallelism.expert_tensor") or 1) if config.experts is not None else 1,
+        float8=bool(spec.get("float8", False)),
+        weights8=spec.get("float8_weights", False),
+        loss_in_place="cross_entropy_in_place" in fused,
     )
+    first = spec.get("checkpointing_layers") if kind == "blocks" else None
+    chunk = int(spec.get("checkpointing_chunk") or 1) if kind == "full" else 1
     options = {
         **options,
         "policy": None,
@@ -485,4 +773,4 @@ def model(spec: TrainingSpec, config: Hyperparameters, options: dict[str, Any]) 
     }
     if options["loss"] != "full":
         raise UnknownModel(f"the loss {options['loss']!r} is not known in Megatron's code")
-    return MegatronModel(config, kernels, **options)
+    return MegatronModel(config, kernels, first, chunk, **options)
