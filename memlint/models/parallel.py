@@ -979,6 +979,8 @@ class ZeroGradients(Spread):
     ) -> None:
         Spread.__init__(self, system, updated)
         self.plan = plan
+        if type(self) is ZeroGradients:
+            state.tape.states_late = True
         trained = self.trained = [parameter for parameter in updated if parameter.requires_grad]
         self.dtype = trained[0].dtype if trained else float32
         total = _elements(trained)

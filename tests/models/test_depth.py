@@ -61,9 +61,6 @@ RUNS = {
     "ZeRO 3, everything offloaded": run(
         DEEP, **ZERO3, **FULL, **{"parallelism.offload_optimizer": True, "parallelism.offload_parameters": True}
     ),
-    "ZeRO 2, small layers": run(SMALL, **ZERO2, **TWICE),
-    "ZeRO 2 under autocast": run(SMALL, **ZERO2, parameter_dtype="float32", autocast=True),
-    "ZeRO 1": run(GPT2, **{**ZERO2, "parallelism.zero_stage": 1}, **FULL),
     "one device, foreach": run(SMALL, optimizer_implementation="foreach", **TWICE),
     "one device, one parameter after the other": run(SMALL, optimizer_implementation="loop", **FULL),
     "one device, GPT-2 with factored states": run(GPT2, optimizer="adafactor", attention="eager", **TWICE),
@@ -102,6 +99,8 @@ GEMMA2 = {**DEEP, "model_type": "gemma2", "head_dim": 256}
         pytest.param(run(MIXTRAL), id="experts"),
         pytest.param(run(SMALL, checkpointing="every", checkpointing_every=2), id="every second layer is recomputed"),
         pytest.param(run(SMALL, **{**ZERO2, "parallelism.strategy": "ddp"}), id="buckets that layers share"),
+        pytest.param(run(SMALL, **ZERO2, **TWICE), id="ZeRO 2, whose first step makes the states"),
+        pytest.param(run(GPT2, **{**ZERO2, "parallelism.zero_stage": 1}, **FULL), id="ZeRO 1 as well"),
         pytest.param(run(SMALL, compile=True), id="a compiled model"),
         pytest.param(run(SMALL, tuning="lora"), id="an adapter"),
         pytest.param(

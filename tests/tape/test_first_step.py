@@ -38,6 +38,12 @@ def test_events_by_hand() -> None:
     assert from_the_start(training_tape(60 * MiB, 40 * MiB)) == [0, 2, 3, 4, ~2, 1, ~4, ~3, 2, 3, 4, ~2, ~4]
 
 
+def test_master_weights_are_there_before_the_first_step() -> None:
+    tape = training_tape(60 * MiB, 40 * MiB)
+    tape.labels[1] = Label("optimizer", "", "master weights")
+    assert from_the_start(tape)[:3] == [0, 1, 2]
+
+
 def test_an_evaluation_comes_once() -> None:
     assert from_the_start(training_tape(60 * MiB, 40 * MiB, evaluated=True))[-4:] == [~2, ~4, 5, ~5]
 

@@ -37,9 +37,11 @@ from memlint.meta.tensor import (
     int32,
     int64,
     state,
+    stored,
     uint8,
 )
 from memlint.models import UnknownModel
+from memlint.models.language import packed
 from memlint.models.language.parts import Conv1D
 
 BLOCK = 64  # weights per scale
@@ -72,6 +74,12 @@ class Linear4bit(Module):
         self.absmax = buffer(self.blocks, dtype=uint8 if double else float32)
         self.offset = buffer() if double else None
         self.nested_absmax = buffer(-(-self.blocks // NESTED_BLOCK)) if double else None
+
+    @property
+    def unpacked_bytes(self) -> int:
+        """Of the weight as it is brought to the card, where it is packed (``Params4bit._quantize``)."""
+        outputs, inputs = self.sizes
+        return outputs * inputs * self.kept.itemsize
 
     def forward(self, x: Tensor) -> Tensor:
         dtype = x.dtype
@@ -163,7 +171,8 @@ class Linear8bit(Module):
 
 
 class LinearNF4(Module):
-    """torchao's, as torchtune builds it: unpacked in eager mode, by two halves."""
+    """torchao's, as torchtune builds it: unpacked in eager mode, by two halves. A compiler unpacks it once, and keeps
+    the whole weight for the backward pass."""
 
     def __init__(self, base: Linear | Conv1D, compute: DType, double: bool = True) -> None:
         outputs, inputs = base.weight.shape if isinstance(base, Linear) else base.weight.shape[::-1]
@@ -179,6 +188,8 @@ class LinearNF4(Module):
         self.table = buffer(CODES, dtype=self.kept)
 
     def forward(self, x: Tensor) -> Tensor:
+        if state.fusing:
+            return F.linear(x, stored(Tensor(self.sizes, x.dtype)))
         weight = to(_unpacked_nf4(self.sizes, self.blocks, self.kept), x.dtype)
         out = Tensor((*x.shape[:-1], self.sizes[0]), x.dtype)
         del weight
@@ -232,7 +243,7 @@ def _unpacking_nf4(
     return backward
 
 
-QUANTISED = (Linear4bit, Linear8bit, LinearNF4)
+QUANTISED = (Linear4bit, Linear8bit, LinearNF4, packed.PackedLinear)
 
 
 def dequantised(base: Module) -> Tensor:
@@ -254,6 +265,8 @@ def layer(spec: TrainingSpec, compute: DType) -> Callable[[Linear | Conv1D], Mod
         return lambda base: Linear4bit(base, compute, double)
     if bits == 8 and kind == "int8":
         return lambda base: Linear8bit(base, compute)
+    if kind in packed.KINDS and isinstance(bits, int):
+        return packed.layer(kind, bits, spec.get("quantization.group_size"))
     raise UnknownModel(f"weights quantised to {bits} bits as {kind!r} are not known")
 
 
