@@ -26,6 +26,7 @@ PACKAGES = {
     "pytorch": "framework_version",
     "jax": "framework_version",
     "transformers": "transformers_version",
+    "torchtune": "implementation_version",  # of runs that are torchtune's
 }
 MAX_BYTES = 8 << 20
 MAX_CLIMB = 64
@@ -42,6 +43,8 @@ _FORMS = {
     # "torch": {"hashes": [...], ..., "version": "==2.1.0"}
     "Pipfile.lock": rf"^\s*\"(?P<name>{_NAMES})\": \{{[^{{}}]*?\"version\": \"==?=?{_RELEASE}\"",
 }
+# "torch == 2.1.0" or torch = "2.1.0", with extras or without
+_MAY_PIN = rf"(?:{_NAMES})[\"']?\s*(?:\[[^\]\n]*\])?\s*={{1,3}}\s*[\"']?[=\s]*\d"
 _FORMS["environment.yaml"] = _FORMS["environment.yml"]
 _FORMS["poetry.lock"] = _FORMS["uv.lock"]
 
@@ -55,7 +58,7 @@ class Pin(NamedTuple):
 
 def state(facts: dict[str, Fact], path: str) -> None:
     """Add to the facts of a run, whose config is ``path``, the releases that its project pins."""
-    framework = facts.get("framework")
+    framework, library = facts.get("framework"), facts.get("implementation")
     if not path or framework is None:
         return
     found = pins(os.path.dirname(path))  # a path from the working directory stays one in the report
@@ -63,6 +66,8 @@ def state(facts: dict[str, Fact], path: str) -> None:
         name = PACKAGES[package]
         here = "torch" if package == "pytorch" else package
         if name == "framework_version" and here != framework.value:
+            continue
+        if name == "implementation_version" and (library is None or library.value != package):
             continue
         old = facts.get(name)
         if old is not None and old.node is not None:
@@ -121,8 +126,8 @@ def _matched(text: str, path: str, name: str) -> dict[str, Pin]:
 
 def _project(text: str, path: str) -> dict[str, Pin]:
     """``[project] dependencies``, or Poetry's. Extras are not what a run is installed with."""
-    if not any(package in text for package in PACKAGES):
-        return {}
+    if not _may_pin(text):
+        return {}  # which spares most projects a TOML parser
     from memlint.documents import toml
 
     document = toml.read(path, text)
@@ -139,6 +144,19 @@ def _project(text: str, path: str) -> dict[str, Pin]:
         if match and node is not None:
             found[package] = Pin(match["release"], node.span)
     return found
+
+
+def _may_pin(text: str) -> bool:
+    """Whether a table of a pyproject that may hold dependencies has something like a pin."""
+    kept, keeps = [], True
+    for line in text.splitlines():
+        header = re.match(r"\s*\[\[?([\w.\"' -]+)\]\]?\s*(?:#.*)?$", line)
+        if header:
+            table = re.sub(r"[\"'\s]", "", header[1])
+            keeps = table in ("project", "tool", "tool.poetry", "tool.poetry.dependencies")
+        elif keeps:
+            kept.append(line)
+    return re.search(_MAY_PIN, "\n".join(kept)) is not None
 
 
 def _at(node: Node, *names: str) -> Any:

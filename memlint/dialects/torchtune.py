@@ -316,6 +316,7 @@ def _loss(spec: TrainingSpec) -> None:
             lm.put(spec, "loss_chunks", chunks.value, chunks)
     elif stated is not None:
         lm.put(spec, "loss", "full", stated)
+        lm.follow(spec, "loss_chunks", "loss", lambda loss: 8 if loss == "chunked" else None)
 
 
 def _checkpointing(spec: TrainingSpec) -> None:
@@ -345,9 +346,11 @@ def _evaluation(spec: TrainingSpec) -> None:
         lm.put(
             spec, "evaluation_batch_size", spec["micro_batch_size"], batch, "torchtune: batch_size_val is batch_size"
         )
+        lm.follow(spec, "evaluation_batch_size", "micro_batch_size")
     length = spec.fact("sequence_length")
     if length is not None and length.value:
         lm.put(spec, "evaluation_sequence_length", length.value, length)
+        lm.follow(spec, "evaluation_sequence_length", "sequence_length")
     reason = "torchtune: only the loss of an evaluation is kept"
     spec.facts["evaluation_accumulates"] = Fact("evaluation_accumulates", False, ASSUMED, reason=reason)
 

@@ -27,7 +27,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from memlint.measure import cudnn_rnn
-from memlint.measure.tracker import StorageTracker
+from memlint.measure.tracker import StorageTracker, wraps
 
 aten = torch.ops.aten
 
@@ -1086,6 +1086,8 @@ class CudaSemantics(TorchDispatchMode):  # type: ignore[misc]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        if wraps(types):
+            return NotImplemented
         kernel = _KERNELS.get(func)
         if kernel is None:
             return func(*args, **(kwargs or {}))

@@ -1,13 +1,14 @@
 """Autocast, with CUDA's op lists and CUDA's weight-cast cache.
 
 Sources: the op lists of "Automatic Mixed Precision", torch.amp documentation; ``aten/src/ATen/autocast_mode.cpp``
-(``cached_cast``: only fp32 leaves that require grad are cached, until the outermost context closes).
+(``cached_cast``: only fp32 leaves that require grad and are no views are cached, until the outermost context closes).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from weakref import ref
 
 from memlint.meta.autograd import record, tracked
 from memlint.meta.tensor import DType, Tensor, bfloat16, empty_like, float32, state
@@ -43,7 +44,7 @@ def lower(x: Tensor) -> Tensor:
     target = state.autocast
     if target is None or x.dtype is target or not x.dtype.is_floating:
         return x
-    if x.requires_grad and x.node is None and x.dtype is float32:
+    if x.requires_grad and x.node is None and x.dtype is float32 and not x.is_view:
         cached = state.cast_cache.get(id(x))
         if cached is not None:
             return cached[1]
@@ -58,7 +59,24 @@ def lower(x: Tensor) -> Tensor:
             cast = to(x, target)
         state.cast_cache[id(x)] = (x, cast)
         return cast
-    return to(x, target)
+    return _lowered_once(x, target) if state.fusing else to(x, target)
+
+
+def _lowered_once(x: Tensor, dtype: DType) -> Tensor:
+    """A compiler makes what is asked for twice once: casts of one tensor are one (``fx_graph_cse``)."""
+    known = getattr(x.storage, "lowered", None)
+    if known is not None:
+        storage, shape, strides = known[0](), known[1], known[2]
+        if storage is not None and shape == x.shape and strides == x.strides:
+            out = Tensor(x.shape, dtype, storage, x.strides)
+            if tracked(x):
+                source = x.dtype
+                record(out, (x,), (), lambda g: (empty_like(g, source),))
+            return out
+    out = to(x, dtype)
+    if out.strides == x.strides:
+        x.storage.lowered = (ref(out.storage), x.shape, x.strides)
+    return out
 
 
 def upper(x: Tensor) -> Tensor:

@@ -92,7 +92,17 @@ def record(
     storages = tuple(kept)
     outs = (out,) if isinstance(out, Tensor) else tuple(out)
     if state.fusing:
+        for item in kept:
+            # What is not in memory weighs double (``get_node_weight``): kept itself where what it is made of, such as a
+            # product and its adapter's, is twice as much.
+            if type(item) is Deferred and item.index < 0 and 2 * item.nbytes <= sum(o.nbytes for o in origins([item])):
+                item.store()
         _derive(outs, [x.storage for x in inputs if x is not None])
+        if any(x.node is not None and getattr(x.storage, "passed", False) for x in inputs if x is not None):
+            # It was read before a kernel of its own and is read behind it: the partitioner bans what is made of it then
+            # from being made again (``ban_recompute_used_far_apart``), such as the second half of a layer's stream.
+            for x in outs:
+                stored(x)
     node = Node(backward, edges, storages, len(outs))
     for number, tensor in enumerate(outs):
         tensor.node = node

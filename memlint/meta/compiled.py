@@ -48,6 +48,7 @@ class Compiled:
 def _entered(x: Tensor) -> Tensor:
     """An argument within: its gradient is in memory when it leaves."""
     inside = x.alias(x.shape, x.strides)
+    inside.storage.passed = False
     if tracked(x):
         record(inside, (x,), (), lambda g: (g,))
     return inside

@@ -13,8 +13,10 @@ from typing import Any
 from memlint.meta.amp import lower, to, upper
 from memlint.meta.autograd import record, tracked
 from memlint.meta.tensor import (
+    Deferred,
     DType,
     Shape,
+    Storage,
     Tensor,
     bfloat16,
     bool_,
@@ -419,11 +421,11 @@ def masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
 
 
 def dropout(x: Tensor, probability: float, training: bool = True) -> Tensor:
-    """CUDA's ``native_dropout``: a one-byte mask is kept."""
+    """CUDA's ``native_dropout``: a one-byte mask is kept, by a compiler as well (numbers are not drawn again)."""
     if not training or probability == 0:
         return x
     out = empty_like(x)
-    mask = empty_like(x, bool_)  # also where nothing needs a gradient
+    mask = stored(empty_like(x, bool_))  # also where nothing needs a gradient
     if tracked(x):
         record(out, (x,), (mask,), lambda g: (empty_like(g),))
     return out
@@ -455,11 +457,12 @@ def _expand_back(g: Tensor, shape: Shape, dims: tuple[int, ...], keepdim: bool) 
     return g.alias(shape, strides)
 
 
-def sum(x: Tensor, dim: Numbers | None = None, keepdim: bool = False) -> Tensor:
-    """The gradient is an expanded view: no memory. Autocast asks for an fp32 result, which takes no copy of x."""
+def sum(x: Tensor, dim: Numbers | None = None, keepdim: bool = False, dtype: DType | None = None) -> Tensor:
+    """The gradient is an expanded view: no memory. Autocast asks for an fp32 result, which takes no copy of x; so does
+    one of another ``dtype``."""
     dims = _dims(x, dim)
     promotes = state.autocast is not None and x.dtype.is_floating
-    out = empty(_reduced_shape(x, dims, keepdim), float32 if promotes else x.dtype)
+    out = empty(_reduced_shape(x, dims, keepdim), dtype or (float32 if promotes else x.dtype))
     if tracked(x):
         kind = x.shape, x.dtype
         record(out, (x,), (), lambda g: _validated([_expand_back(g, kind[0], dims, keepdim)], (kind,)))
@@ -1645,7 +1648,7 @@ def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
     return nll_loss(log_probabilities, target)
 
 
-def _kernel(function: Callable[..., Any]) -> Callable[..., Any]:
+def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
     """The same, as a kernel that no compiler fuses with others: it reads its operands from memory and writes there."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -1653,6 +1656,7 @@ def _kernel(function: Callable[..., Any]) -> Callable[..., Any]:
             return function(*args, **kwargs)
         for x in args:
             if isinstance(x, Tensor):
+                _pass(x.storage)
                 stored(x)
         state.fusing = False
         try:
@@ -1664,11 +1668,20 @@ def _kernel(function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+def _pass(storage: Storage) -> None:
+    """A kernel reads this: it comes after all of which this is made."""
+    if type(storage) is Deferred:
+        for source in storage.sources:
+            if not getattr(source, "passed", False):
+                source.passed = True
+                _pass(source)
+
+
 # What inductor leaves to libraries, or to kernels of its own that it keeps apart.
-_folded, _mm, _bmm = _kernel(_folded), _kernel(_mm), _kernel(_bmm)
-addmm, baddbmm, grouped_mm = _kernel(addmm), _kernel(baddbmm), _kernel(grouped_mm)
-_attention_flash, _attention_efficient = _kernel(_attention_flash), _kernel(_attention_efficient)
-conv, conv_transpose, embedding, topk = _kernel(conv), _kernel(conv_transpose), _kernel(embedding), _kernel(topk)
+_folded, _mm, _bmm = kernel(_folded), kernel(_mm), kernel(_bmm)
+addmm, baddbmm, grouped_mm = kernel(addmm), kernel(baddbmm), kernel(grouped_mm)
+_attention_flash, _attention_efficient = kernel(_attention_flash), kernel(_attention_efficient)
+conv, conv_transpose, embedding, topk = kernel(conv), kernel(conv_transpose), kernel(embedding), kernel(topk)
 
 
 METHODS: dict[str, Callable[..., Any]] = {

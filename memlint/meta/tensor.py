@@ -121,7 +121,11 @@ def default_dtype(dtype: DType) -> Iterator[None]:
 class Storage:
     """Bytes on the card. Its birth and its death are events on the tape."""
 
-    __slots__ = ("events", "index", "nbytes")
+    # What the compiler knows of it (memlint.meta.compiled) is set where it compiles: what it was cast to, and whether
+    # a kernel of its own reads something that is made of it.
+    __slots__ = ("__weakref__", "events", "index", "lowered", "nbytes", "passed")
+    lowered: Any
+    passed: bool
 
     def __init__(self, nbytes: int, shape: Shape, itemsize: int) -> None:
         tape = state.tape

@@ -18,6 +18,21 @@ per_device_train_batch_size: 4
 """
 
 
+TORCHTUNE = """\
+model:
+  _component_: torchtune.models.llama3_2.llama3_2_1b
+tokenizer:
+  _component_: torchtune.models.llama3.llama3_tokenizer
+  max_seq_len: 1024
+optimizer:
+  _component_: torch.optim.AdamW
+loss:
+  _component_: torch.nn.CrossEntropyLoss
+batch_size: 2
+dtype: bf16
+"""
+
+
 def releases(folder: Path) -> dict[str, str]:
     return {package: pin.release for package, pin in software.pins(str(folder)).items()}
 
@@ -111,11 +126,25 @@ def test_a_run_knows_its_releases_and_where_they_stand(project: Path) -> None:
     (spec,) = registry.specs(load(str(config)))
 
     version, loop = spec.fact("framework_version"), spec.fact("transformers_version")
-    assert version is not None and loop is not None
+    assert version is not None
+    assert loop is not None
     assert version.span is not None
     assert (version.value, loop.value) == ("torch 2.1.0", "4.36.2")
     assert (version.origin, version.span[1:]) == ("written", (2, 8, 2, 13))
     assert Path(version.span.path).resolve() == (project / "requirements.txt").resolve()
+
+
+def test_torchtunes_own_release_is_one_of_torchtunes_runs_alone(project: Path) -> None:
+    config = project / "configs" / "run.yaml"
+    config.write_text(CONFIG)
+    (project / "requirements.txt").write_text("torchtune==0.4.0\ntorch==2.5.1\n")
+    (spec,) = registry.specs(load(str(config)))
+    assert "implementation_version" not in spec
+
+    config.write_text(TORCHTUNE)
+    (spec,) = registry.specs(load(str(config)))
+    assert (spec["implementation"], spec["implementation_version"]) == ("torchtune", "0.4.0")
+    assert spec["framework_version"] == "torch 2.5.1"
 
 
 def test_without_a_pin_the_family_s_release_is_assumed(project: Path) -> None:
@@ -125,7 +154,8 @@ def test_without_a_pin_the_family_s_release_is_assumed(project: Path) -> None:
     (spec,) = registry.specs(load(str(config)))
 
     version = spec.fact("framework_version")
-    assert version is not None and version.origin == "assumed"
+    assert version is not None
+    assert version.origin == "assumed"
     assert "transformers_version" not in spec
 
 

@@ -18,6 +18,15 @@ class CastNorm(nn.RMSNorm):
         return F.rms_norm(x.float(), self.normalized_shape, self.weight, self.eps).to(x.dtype)
 
 
+class RoundedNorm(nn.RMSNorm):
+    """torchtune's before 0.5 and after 0.6."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x_fp32 = x.float()
+        normed = (x_fp32 * torch.rsqrt(x_fp32.pow(2).mean(-1, keepdim=True) + 1e-6)).type_as(x)
+        return normed * self.weight
+
+
 class ScaledNorm(nn.RMSNorm):
     def forward(self, x: Tensor) -> Tensor:
         dtype = x.dtype
@@ -87,6 +96,9 @@ class Attention(nn.Module):
     def make(self, width: int) -> None:
         self.q, self.k, self.v = (nn.Linear(width, size, bias=False) for size in self.sizes)
 
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
 
 class TorchtuneAttention(Attention):
     def forward(self, x: Tensor, rotation: Rotation, places: Tensor | None) -> Tensor:
@@ -104,7 +116,7 @@ class TorchtuneAttention(Attention):
         v = v.transpose(1, 2)
         k = spread(k, self.groups, 1)
         v = spread(v, self.groups, 1)
-        out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        out = self.attend(q, k, v)
         out = out.transpose(1, 2).contiguous().view(b, s, -1)
         return self.o(out)  # type: ignore[no-any-return]
 
@@ -249,10 +261,9 @@ class Decoder(nn.Module):
     def hidden(self, tokens: Tensor, places: Tensor | None = None) -> Tensor:
         where = self.where(tokens, places)
         x = self.embedding(tokens)
-        shift = 1 if self.name == "torchtitan" else 0
         options: dict[str, Any] = {"context_fn": every_other_product} if self.selective else {}
         for number, layer in enumerate(self.layers):
-            if self.every and (number + shift) % self.every == 0:
+            if self.every and (number + 1) % self.every == 0:
                 x = checkpoint(layer, x, *where, use_reentrant=False, preserve_rng_state=False, **options)
             else:
                 x = layer(x, *where)
@@ -293,6 +304,12 @@ def litgpt_loss(model: Any, batch: dict[str, Tensor]) -> Tensor:
     logits = logits[..., :-1, :]
     logits = logits.reshape(-1, logits.size(-1))
     return pieced(logits.split(PIECE), targets.reshape(-1).split(PIECE))
+
+
+def litgpt_pretraining_loss(model: Any, batch: dict[str, Tensor]) -> Tensor:
+    """The data loader has shifted the labels, so that no logits are cut off."""
+    model.loop = logits = model(batch["tokens"])
+    return pieced(logits.reshape(-1, logits.size(-1)).split(PIECE), batch["labels"].reshape(-1).split(PIECE))
 
 
 def pieced(logits: Any, targets: Any) -> Tensor:

@@ -274,15 +274,18 @@ def test_a_name_that_no_layer_has_is_named() -> None:
         in_meta(spec_of({**PLAIN.facts(config), **facts}))
 
 
+WIDTH = 64
+
+
 class Thirds(torch.nn.Module):
     """litgpt's adapter of one product for queries, keys and values, by its steps."""
 
-    def __init__(self, sizes: tuple[int, ...], adapted: tuple[bool, ...], dropout: float) -> None:
+    def __init__(self, sizes: tuple[int, ...], adapted: tuple[bool, ...], dropout: float, width: int = WIDTH) -> None:
         super().__init__()
-        self.base = torch.nn.Linear(WIDTH, sum(sizes), bias=False).requires_grad_(False)
+        self.base = torch.nn.Linear(width, sum(sizes), bias=False).requires_grad_(False)
         self.parts = [size for size, wanted in zip(sizes, adapted) if wanted]
         self.alike, self.padded, self.dropout = len(set(sizes)) == 1, not all(adapted), dropout
-        self.first = torch.nn.Parameter(torch.empty(4 * len(self.parts), WIDTH))
+        self.first = torch.nn.Parameter(torch.empty(4 * len(self.parts), width))
         self.second = torch.nn.Parameter(torch.empty(sum(self.parts), 4))
         self.places = torch.zeros(sum(self.parts), dtype=torch.int64) if self.padded else None
 
@@ -303,9 +306,6 @@ class Thirds(torch.nn.Module):
             return x
         zeros = x.new_zeros(*x.shape[:-1], self.base.out_features)
         return zeros.index_copy_(-1, self.places.clone(), x)
-
-
-WIDTH = 64
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1], ids=["", "with dropout"])

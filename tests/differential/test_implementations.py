@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from memlint.dialects.spec import TrainingSpec
 from memlint.meta import checkpoint
-from tests.differential.implementations import immediate_loss, nanogpt_reference, reference
+from tests.differential import implementations
+from tests.differential.implementations import (
+    immediate_loss,
+    litgpt_pretraining_loss,
+    nanogpt_reference,
+    reference,
+)
+from tests.differential.test_adapters import Thirds
 from tests.differential.test_language_models import SIZES, TOLERANCE, Setting, adamw, spec_of
 from tests.differential.training import compare, in_meta, in_torch
 
@@ -48,6 +57,110 @@ def test_each_library_takes_the_memory_that_its_way_to_compute_takes(
     truth = in_torch(model, {}, adamw(setting.optimizer), setting.accumulation)
     comparison = compare(f"{name} {way}", ours, truth, setting.every > 0)
     assert comparison.worst <= TOLERANCE, str(comparison)
+
+
+@pytest.mark.parametrize("release", ["0.4.0", "0.7.0.dev20250601"])
+@pytest.mark.parametrize("way", ["in bfloat16", "with checkpointing"])
+def test_the_norm_of_other_releases_of_torchtune_scales_what_is_rounded(
+    release: str, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setting, _, _ = WAYS[way]
+    monkeypatch.setattr(implementations, "CastNorm", implementations.RoundedNorm)
+    ours = in_meta(spec("torchtune", setting, False, 0, implementation_version=release))
+    truth = in_torch(reference("torchtune", CONFIG, setting, False, False, 0), {}, adamw(setting.optimizer))
+    comparison = compare(f"torchtune {release} {way}", ours, truth, setting.every > 0)
+    assert comparison.worst <= TOLERANCE, str(comparison)
+
+
+@pytest.mark.parametrize("autocast", ["", "bfloat16"], ids=["in bfloat16", "under autocast"])
+def test_litgpts_pretraining_makes_no_copy_of_its_logits(autocast: str) -> None:
+    setting = Setting(dtype="float32" if autocast else "bfloat16", autocast=autocast, rows=3, length=50)
+    ours = in_meta(spec("litgpt", setting, False, 0, packing=True))
+    model = reference("litgpt", CONFIG, setting, False, False, 0)
+    model.training_loss = litgpt_pretraining_loss
+    truth = in_torch(model, {}, adamw(setting.optimizer), autocast=autocast or "float32")
+    comparison = compare(f"litgpt {setting}", ours, truth)
+    assert comparison.worst <= TOLERANCE, str(comparison)
+    assert ours.phases["forward"] == pytest.approx(truth.phases["forward"], rel=TOLERANCE)
+
+
+@pytest.mark.parametrize("thirds", [("q_proj", "v_proj"), ("q_proj", "k_proj", "v_proj")], ids=["two", "three"])
+@pytest.mark.parametrize("groups", [2, 8], ids=["of grouped heads", "of equal size"])
+def test_litgpts_one_product_keeps_what_its_adapter_makes_of_its_thirds(thirds: tuple[str, ...], groups: int) -> None:
+    config = {**CONFIG, "num_key_value_heads": groups}
+    setting = Setting(dtype="bfloat16", length=200)
+    facts = {
+        "tuning": "lora",
+        "lora.r": 4,
+        "lora.targets": thirds,
+        "lora.dtype": "bfloat16",
+        "frozen_dtype": "bfloat16",
+    }
+    ours = in_meta(spec("litgpt", setting, False, 2, **{**facts, "hyperparameters.config": config}))
+    base = reference("litgpt", config, setting, False, False, 2)
+
+    def build_model(given: Any) -> Any:
+        model = base.build_model(given).requires_grad_(False)
+        torch.set_default_dtype(torch.bfloat16)
+        for layer in model.layers:
+            adapted = tuple(third in thirds for third in ("q_proj", "k_proj", "v_proj"))
+            sizes = tuple(layer.attention.sizes)
+            layer.attention.qkv = Thirds(sizes, adapted, 0.0, config["hidden_size"])
+        torch.set_default_dtype(torch.float32)
+        return model
+
+    model = SimpleNamespace(build_model=build_model, make_batch=base.make_batch, training_loss=base.training_loss)
+    comparison = compare(f"{thirds} {groups}", ours, in_torch(model, {}, adamw(setting.optimizer)))
+    assert comparison.worst <= TOLERANCE, str(comparison)
+
+
+class Directed(torch.nn.Module):
+    """A frozen linear layer whose rows are given another length, by the steps of torchtune's DoRA."""
+
+    def __init__(self, base: torch.nn.Linear, dropout: float) -> None:
+        super().__init__()
+        outputs, inputs = base.weight.shape
+        self.base = base.requires_grad_(False)
+        self.first, self.second = torch.nn.Linear(inputs, 4, bias=False), torch.nn.Linear(4, outputs, bias=False)
+        self.magnitude, self.dropout = torch.nn.Parameter(torch.empty(outputs)), torch.nn.Dropout(dropout)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        frozen = self.base(x)
+        x = self.dropout(x)
+        adapted = self.second(self.first(x))
+        identity = torch.eye(self.first.weight.shape[1], dtype=x.dtype)
+        product = self.second(self.first(identity)).T
+        whole = self.base.weight + 2.0 * product.detach()
+        norm = torch.linalg.norm(whole, dim=1).to(whole.dtype).detach()
+        del whole
+        scale = (self.magnitude / norm).view(1, -1)
+        moved = (scale - 1) * frozen + scale * adapted * 2.0
+        return moved + frozen
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1], ids=["without dropout", "with dropout"])
+@pytest.mark.parametrize("way", ["in bfloat16", "with checkpointing"])
+def test_torchtunes_dora_names_all_that_it_makes(way: str, dropout: float) -> None:
+    setting, _, _ = WAYS[way]
+    facts = {"tuning": "dora", "lora.r": 4, "lora.dropout": dropout, "lora.dtype": "bfloat16"}
+    facts |= {"lora.targets": ["v_proj", "down_proj"], "frozen_dtype": "bfloat16"}
+    ours = in_meta(spec("torchtune", setting, False, 0, **facts))
+    base = reference("torchtune", CONFIG, setting, False, False, 0)
+
+    def build_model(given: Any) -> Any:
+        model = base.build_model(given).requires_grad_(False)
+        torch.set_default_dtype(torch.bfloat16)
+        for layer in model.layers:
+            layer.attention.v = Directed(layer.attention.v, dropout)
+            layer.perceptron.down = Directed(layer.perceptron.down, dropout)
+        torch.set_default_dtype(torch.float32)
+        return model
+
+    model = SimpleNamespace(build_model=build_model, make_batch=base.make_batch, training_loss=base.training_loss)
+    truth = in_torch(model, {}, adamw(setting.optimizer))
+    comparison = compare(f"{way} {dropout}", ours, truth, setting.every > 0)
+    assert comparison.worst <= TOLERANCE, str(comparison)
+    assert ours.phases["forward"] == pytest.approx(truth.phases["forward"], rel=TOLERANCE)
 
 
 def test_packed_rows_look_up_their_places_in_a_table() -> None:

@@ -12,6 +12,7 @@ from transformers.optimization import Adafactor
 
 from memlint.meta import optim
 from memlint.meta import tensor as meta
+from memlint.meta.optim_more import AdamWFp8
 from tests.differential.oracle import fake_cuda, live_and_peak
 
 Shapes = tuple[tuple[int, ...], ...]
@@ -161,6 +162,33 @@ def state_bytes(kind: type[optim.Optimizer], shapes: Shapes, **options: Any) -> 
 @pytest.mark.parametrize(("kind", "kept"), KEPT.values(), ids=KEPT)
 def test_optimizers_of_other_libraries_keep_what_those_keep(kind: type[optim.Optimizer], kept: int) -> None:
     assert state_bytes(kind, KEPT_SHAPES) == kept
+
+
+# A parameter of 512 x 300 elements -> bytes of buffers that the compiled step has at once, read off inductor's code for
+# it (torch 2.13, torchao 0.18): two scales per block, codes of both moments, and for 4 bits the moments in fp32.
+STEPPED = {
+    "8 bits": (optim.QuantisedAdam, 2 * 153_600 + 2 * 4 * 600),
+    "4 bits": (optim.QuantisedAdam4bit, 2 * 153_600 + 2 * 4 * 153_600 + 2 * 4 * 1200),
+    "float8": (AdamWFp8, 2 * 4 * 600),
+}
+
+
+@pytest.mark.parametrize(("kind", "most"), STEPPED.values(), ids=STEPPED)
+def test_a_compiled_step_of_torchaos_makes_codes_anew(kind: type[optim.Optimizer], most: int) -> None:
+    """Blocks of 256 or 128 must divide the count, so that of the second parameter is left alone."""
+    shapes = ((512, 300), (401, 299))
+    with meta.recording() as tape:
+        parameters = [meta.empty(shape, meta.bfloat16).requires_grad_() for shape in shapes]
+        optimizer = kind(parameters)
+        optimizer.allocate_state()
+        for parameter in parameters:
+            parameter.grad = meta.empty_like(parameter)
+        live, _ = live_and_peak(tape, 0)
+        begin = len(tape.events)
+        optimizer.step()
+        after, peak = live_and_peak(tape, begin)
+    assert peak - live == most
+    assert after == live
 
 
 def test_paged_states_of_large_parameters_are_not_the_allocators() -> None:

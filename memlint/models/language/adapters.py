@@ -43,6 +43,11 @@ LORA_TARGETS = {
         ("llama", "mistral", "mixtral", "stablelm", "gemma", "gemma2", "gemma3_text", "qwen2", "qwen3", "opt"),
         ("q_proj", "v_proj"),
     ),
+    **dict.fromkeys(("gptj", "gpt_neo"), ("q_proj", "v_proj")),
+    **dict.fromkeys(("bloom", "falcon"), ("query_key_value",)),
+    "gpt_bigcode": ("c_attn",),
+    "codegen": ("qkv_proj",),
+    "mpt": ("Wqkv",),
 }
 # ``..._IA3_TARGET_MODULES_MAPPING`` and ``..._IA3_FEEDFORWARD_MODULES_MAPPING``: the last name of each is the
 # feed-forward layer, which is scaled before and not behind.
@@ -132,6 +137,8 @@ class DoraLinear(LoraLinear):
         del identity
         product = to(product, x.dtype)
         weight = to(dequantised(self.base_layer), x.dtype)
+        if isinstance(self.base_layer, Conv1D):
+            weight = weight.transpose(0, 1)
         with no_grad():
             norm = self.norm(weight, product.detach())
         scale = (self.magnitude / norm).view(1, -1)
@@ -149,6 +156,25 @@ class DoraLinear(LoraLinear):
     def norm(weight: Tensor, product: Tensor) -> Tensor:
         weight = weight + product * 1.0
         return to(empty((weight.shape[0],), weight.dtype), weight.dtype)
+
+
+class NamedDoraLinear(DoraLinear):
+    """torchtune's (``modules/peft/dora.py``): each thing has a name until the sum is there, and dropout leaves the
+    frozen product as it is."""
+
+    def added(self, x: Tensor, result: Tensor, dtype: DType | None = None) -> Tensor:
+        x = F.dropout(x, self.dropout, self.training)
+        adapted = self.lora_B(self.lora_A(x))
+        width = self.lora_A.weight.shape[1]
+        identity = empty((width, width), x.dtype)
+        product = self.lora_B(self.lora_A(identity)).transpose(0, 1)
+        weight = to(dequantised(self.base_layer), x.dtype)
+        with no_grad():
+            norm = self.norm(weight, product.detach())
+        scale = (self.magnitude / norm).view(1, -1)
+        moved = (scale - 1.0) * result + scale * adapted * 1.0
+        out: Tensor = moved + result
+        return out
 
 
 class JoinedLoraLinear(Module):
@@ -407,7 +433,8 @@ def is_target(name: str, targets: Sequence[str] | str) -> bool:
     if isinstance(targets, str):
         import re
 
-        return re.fullmatch(targets, f"model.{name}") is not None or re.fullmatch(targets, name) is not None
+        # A decoder's own names, those within its model for a task, and those within a model that sees as well.
+        return any(re.fullmatch(targets, before + name) for before in ("", "model.", "model.language_model."))
     return any(name == target or name.endswith(f".{target}") for target in targets)
 
 
@@ -455,7 +482,10 @@ def _adapt_linears(model: LanguageModel, spec: TrainingSpec, config: Hyperparame
     every = targets == "all-linear" or list(targets) == ["all-linear"]
     rank, dropout = spec.get("lora.r", 8), float(spec.get("lora.dropout") or 0.0)
     kind = DoraLinear if method == "dora" else LoraLinear
+    if method == "dora" and spec.get("implementation") == "torchtune":
+        kind = NamedDoraLinear
     saved = spec.get("lora.modules_to_save") or ()
+    saved = (saved,) if isinstance(saved, str) else saved
     found: list[str] = []
     # These names now mean the experts' common weights, and so no longer the perceptrons beside them.
     converted = config.experts is not None and config.model_type not in _UNCONVERTED and method not in WITHOUT_EXPERTS
@@ -469,7 +499,11 @@ def _adapt_linears(model: LanguageModel, spec: TrainingSpec, config: Hyperparame
         wanted = any(adapted) if joined else is_target(name, targets)
         if name == "lm_head" if every else not wanted:
             return None
+        if name.startswith("sight.") and _is_frozen(name, spec.get("frozen_parts") or ()):
+            return None
         if name.rpartition(".")[2] in taken or is_target(name, list(saved)):
+            return None
+        if any(f".{kept}." in f".{name}" for kept in saved):  # within a module that trains in full
             return None
         found.append(name)
         if method == "oft":
@@ -504,6 +538,12 @@ def _adapt_linears(model: LanguageModel, spec: TrainingSpec, config: Hyperparame
         found += _adapt_experts(model, config, rank, every, targets, method, dropout)
     if not found:
         raise UnknownModel(f"no linear layer of {config.model_type} is called {', '.join(targets)}")
+
+
+def _is_frozen(name: str, parts: Sequence[str]) -> bool:
+    """Whether a module in front of a decoder belongs to a part that adapters leave alone."""
+    projector = "multi_modal_projector" in name or ".merger" in name
+    return ("projector" if projector else "vision_tower") in parts
 
 
 # Which names of a model before transformers 5 now mean a part of the experts' common weights.

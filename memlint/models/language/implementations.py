@@ -2,8 +2,9 @@
 
 Shapes: B rows, S tokens, W hidden width, h heads of d. Temporaries live as they do there, and modules have the names
 that transformers gives them, which adapters go by.
-Sources: torchtune 0.6 (``modules/{transformer,attention,rms_norm,position_embeddings,feed_forward}.py``, ``recipes/``);
-torchtitan at 2024-12 and 0.2 (``models/llama3/model/model.py``, ``components/loss.py``); litgpt 0.5 (``model.py``,
+Sources: torchtune 0.6, its norms also 0.4 (``modules/{transformer,attention,rms_norm,position_embeddings,
+feed_forward}.py``, ``recipes/``); torchtitan at 2024-12 and 0.2 (``models/llama3/model/model.py``,
+``components/loss.py``); litgpt 0.5 (``model.py``,
 ``utils.py``); nanoGPT (``model.py``).
 """
 
@@ -40,10 +41,19 @@ class TorchNorm(RootMeanSquare):
 
 
 class CastNorm(TorchNorm):
-    """torchtune's: what torch's is given is in fp32 already."""
+    """torchtune's of 0.5 and 0.6: what torch's is given is in fp32 already, and the weight is not."""
 
     def forward(self, x: Tensor) -> Tensor:
         return to(super().forward(to(x, float32)), x.dtype)
+
+
+class RoundedNorm(RootMeanSquare):
+    """torchtune's of other releases: the weight scales what is rounded already."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = to(x, float32)
+        normed = to(wide * F.rsqrt(F.mean(wide**2, -1, keepdim=True) + 1e-6), x.dtype)
+        return normed * self.weight
 
 
 class ScaledNorm(RootMeanSquare):
@@ -57,10 +67,13 @@ class ScaledNorm(RootMeanSquare):
         return to(normed * to(self.weight, float32), dtype)
 
 
+OWN_NORMS = {"scaled": ScaledNorm, "rounded": RoundedNorm}
+
+
 def own_norm(config: Hyperparameters, width: int) -> Module:
     """The norm that :func:`model` chose."""
-    if config.norm == "scaled":
-        return ScaledNorm(width)
+    if config.norm in OWN_NORMS:
+        return OWN_NORMS[config.norm](width)
     kind = CastNorm if config.norm.startswith("cast") else TorchNorm
     return kind(width, config.norm.endswith("fused"))
 
@@ -103,9 +116,13 @@ def rotate_half(x: Tensor, table: Tensor) -> Tensor:
 # ------------------------------------------------------------------------------------------------------ attention
 
 
+@F.kernel
 def flex_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """``torch.nn.attention.flex_attention``, compiled: one kernel that keeps its operands, its result and one fp32
-    number per row; backward first makes one more per row. (``_inductor/kernel/flex``)"""
+    number per row; backward first makes one more per row. (``_inductor/kernel/flex``)
+
+    torchtune shuts it off from a compiled layer, whose graph breaks there: what it reads is in memory.
+    (``modules/attention_utils.py``: ``compile_friendly_flex_attention``)"""
     batch, heads, length, _ = query.shape
     out = empty_like(query)
     sums = empty((batch, heads, length), float32)
@@ -218,7 +235,7 @@ class LitgptAttention(TorchtuneAttention):
 
     def forward(self, x: Tensor, table: Any, mask: Tensor | None) -> Any:
         batch, length, _ = x.shape
-        query, key, value = self.products(x)
+        query, key, value = F.split(self.qkv(x), self.sizes, -1)
         query = query.view(batch, length, -1, self.head_dim).transpose(1, 2)
         key = key.view(batch, length, -1, self.head_dim).transpose(1, 2)
         value = value.view(batch, length, -1, self.head_dim).transpose(1, 2)
@@ -233,22 +250,6 @@ class LitgptAttention(TorchtuneAttention):
             value = F.repeat_interleave(value, self.groups)
         output = self.attend(query, key, value).view(batch, length, -1)
         return getattr(self, self.output_name)(output)
-
-    def products(self, x: Tensor) -> tuple[Tensor, ...]:
-        return F.split(self.qkv(x), self.sizes, -1)
-
-
-class LitgptAdaptedAttention(LitgptAttention):
-    """With adapters, which know queries, keys and values by name: three products stand for the one. litgpt puts what
-    its adapters make of each into one tensor of the size of all three, where these make three."""
-
-    def define(self, config: Hyperparameters) -> None:
-        TorchtuneAttention.define(self, config)
-        if self.normed != "none":
-            self.q_norm, self.k_norm = own_norm(config, config.head_dim), own_norm(config, config.head_dim)
-
-    def products(self, x: Tensor) -> tuple[Tensor, ...]:
-        return self.q_proj(x), self.k_proj(x), self.v_proj(x)
 
 
 def repeat_late(x: Tensor, times: int) -> Tensor:
@@ -319,7 +320,6 @@ class TorchtuneModel(LanguageModel):
     """
 
     make_layer: type[TorchtuneLayer] = TorchtuneLayer
-    last_of_every = False  # of every k layers the last is the one that is recomputed, not the first
 
     def __init__(self, config: Hyperparameters, kind: str, positions: int, packed: bool, **options: Any) -> None:
         self.packed = packed
@@ -344,8 +344,9 @@ class TorchtuneModel(LanguageModel):
         x = self.embed_tokens(given) if given.ndim == 2 else given
         tables = self.tables(*x.shape[:2])
         for number, layer in enumerate(self.layers):
-            place = number + 1 if self.last_of_every else number
-            x = self.through(layer, self.checkpointed > 0 and place % self.checkpointed == 0, x, tables, None)
+            # Of every k layers the last is recomputed, in torchtune (training/activations.py) and in torchtitan.
+            recomputed = self.checkpointed > 0 and (number + 1) % self.checkpointed == 0
+            x = self.through(layer, recomputed, x, tables, None)
         out: Tensor = self.norm(x)
         return out
 
@@ -387,7 +388,6 @@ class TorchtuneModel(LanguageModel):
 
 class TorchtitanModel(TorchtuneModel):
     make_layer = TorchtitanLayer
-    last_of_every = True
 
     def finish(self, logits: Tensor) -> Tensor:
         return logits
@@ -399,10 +399,6 @@ class TorchtitanModel(TorchtuneModel):
         function = Compiled(_in_fp32) if self.compile_loss else _in_fp32
         out: Tensor = function(logits, labels)
         return out
-
-
-class LitgptAdaptedLayer(LitgptLayer):
-    make_attention = LitgptAdaptedAttention
 
 
 class _Variable:
@@ -457,8 +453,13 @@ class LitgptModel(TorchtuneModel):
         return logits
 
     def compare(self, logits: Any, labels: Tensor) -> Tensor:
-        """The cross entropy of 128 rows after the other, or of 128 tokens of all rows, in the logits' dtype."""
-        if self.loss == "chunked":
+        """The cross entropy of 128 rows after the other, or of 128 tokens of all rows, in the logits' dtype. Full rows
+        are of pretraining, whose data loader has shifted the labels; elsewhere the last token's logits are cut off,
+        and what is left of several rows is copied."""
+        if self.packed:
+            logits = logits.reshape(-1, logits.shape[-1])
+            pieces, parts = F.split(logits, PIECE), F.split(labels.reshape(-1), PIECE)
+        elif self.loss == "chunked":
             logits[-1] = logits[-1][..., :-1, :]
             pieces = tuple(piece.reshape(-1, piece.shape[-1]) for piece in logits)
             parts = tuple(part.reshape(-1) for part in F.split(labels[..., 1:], PIECE, 1))
@@ -468,10 +469,6 @@ class LitgptModel(TorchtuneModel):
             pieces, parts = F.split(logits, PIECE), F.split(targets, PIECE)
         found = [F.cross_entropy(piece, part).view(1) for piece, part in zip(pieces, parts)]
         return F.cat(found).sum() / 1.0  # type: ignore[no-any-return]
-
-
-class LitgptAdaptedModel(LitgptModel):
-    make_layer = LitgptAdaptedLayer
 
 
 # -------------------------------------------------------------------------------------------------------- nanoGPT
@@ -568,7 +565,6 @@ MODELS: dict[str, type[TorchtuneModel]] = {
     "torchtitan": TorchtitanModel,
     "torchtitan registry": TorchtitanRegistryModel,
     "litgpt": LitgptModel,
-    "litgpt with adapters": LitgptAdaptedModel,
 }
 
 NORMS = {
@@ -576,8 +572,10 @@ NORMS = {
     "torchtitan": "torch",
     "torchtitan registry": "torch",
     "litgpt": "scaled",
-    "litgpt with adapters": "scaled",
 }
+
+# The releases of torchtune that leave the norm to torch's function (0.5.0 to 0.6.1; not 0.4.0, nor what came after).
+CAST_NORMS = ((0, 5), (0, 7))
 
 # The first release of torch whose rms_norm is one kernel on CUDA (pull request 153666).
 FUSED_NORM_SINCE = (2, 9)
@@ -613,19 +611,22 @@ def model(
     raw = spec["hyperparameters.config"]
     if implementation == "nanogpt":
         return NanogptModel(config, kind, bool(raw.get("bias", True)), **options)
-    packed = implementation == "torchtune" and bool(spec.get("packing", False))
+    packed = implementation in ("torchtune", "litgpt") and bool(spec.get("packing", False))
     longest = raw.get("max_position_embeddings") if implementation == "torchtune" else None
     positions = max(int(longest or 0), spec["sequence_length"])
     if implementation == "torchtitan" and spec.get("implementation_version") == "0.3":
         implementation = "torchtitan registry"
-    if implementation == "litgpt" and spec.get("tuning", "full") != "full":
-        implementation = "litgpt with adapters"
     norm = NORMS[implementation]
-    if norm != "scaled" and not older(spec.get("framework_version"), FUSED_NORM_SINCE):
+    release = spec.get("implementation_version")
+    if norm == "cast" and release and (older(release, CAST_NORMS[0]) or not older(release, CAST_NORMS[1])):
+        norm = "rounded"
+    if norm not in OWN_NORMS and not older(spec.get("framework_version"), FUSED_NORM_SINCE):
         norm += "_fused"
     if implementation == "torchtune" and options["loss"] == "full" and not _takes_compiled_loss(spec):
         options["compile_loss"] = False
-    return MODELS[implementation](config._replace(norm=norm), "flex" if packed else kind, positions, packed, **options)
+    if implementation == "torchtune" and packed:
+        kind = "flex"
+    return MODELS[implementation](config._replace(norm=norm), kind, positions, packed, **options)
 
 
 def _takes_compiled_loss(spec: TrainingSpec) -> bool:
