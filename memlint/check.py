@@ -440,7 +440,7 @@ def estimate_spec(
         assumptions=(*assumed, *recording.assumptions),
         process_groups=recording.process_groups,
         host_bytes=recording.host_bytes,
-        loading_bytes=recording.loading_bytes,
+        loading=recording.loading,
         engine_share=float(spec.get("engine_share") or 0.0),
         version=str(spec.get("framework_version") or ""),
         library=recording.library,
@@ -470,7 +470,7 @@ def allocated_bytes(spec: TrainingSpec) -> int:
     from memlint.tape.summary import allocated_peak
 
     recording = models.record(spec, named=False, folded=True)
-    if recording.loading_bytes:  # whether that is the peak is for the allocator to say
+    if recording.loading is not None:  # whether that is the peak is for the allocator to say
         return estimate_spec(spec, detailed=False, recordings=[recording]).allocated_bytes
     return allocated_peak(_tape(recording))
 

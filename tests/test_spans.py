@@ -24,7 +24,7 @@ CONFIGS = sorted(
 )
 
 # Findings about a run as a whole, in a file that has no single place for it, stand before its first key.
-WHOLE_RUN = ("MEM007", "MEM308")
+WHOLE_RUN = ("MEM007", "MEM304", "MEM308", "MEM705")
 # Findings about text that is not (yet) keys and values have tests of their own beside the readers.
 ABOUT_TEXT = ("MEM002", "MEM003", "MEM005")
 # Findings about a value stand on the value.
@@ -413,7 +413,8 @@ def test_no_place_of_an_overridden_run_is_outside_of_its_files(uni3d: Tree) -> N
         ),
         pytest.param(
             "c.yaml",
-            "output_dir: out\ntokenizer:\n  _component_: torchtune.models.llama3.llama3_tokenizer\n  max_seq_len: null\n"
+            "output_dir: out\n"
+            "tokenizer:\n  _component_: torchtune.models.llama3.llama3_tokenizer\n  max_seq_len: null\n"
             "model:\n  _component_: torchtune.models.llama3_2.llama3_2_1b\nbatch_size: 2\n"
             "optimizer:\n  _component_: torch.optim.AdamW\n",
             "max_seq_len",
@@ -430,8 +431,8 @@ def test_no_place_of_an_overridden_run_is_outside_of_its_files(uni3d: Tree) -> N
         pytest.param(
             "t.sh",
             "python pretrain_gpt.py --num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 64 \\\n"
-            "  --micro-batch-size 1 --max-position-embeddings 64 --vocab-size 512 --multi-latent-attention\n",
-            "--multi-latent-attention",
+            "  --micro-batch-size 1 --tokenizer-type SentencePieceTokenizer --tokenizer-model a.model\n",
+            "--tokenizer-model",
             id="an option of a command",
         ),
     ],

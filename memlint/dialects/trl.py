@@ -6,8 +6,9 @@ from typing import Any
 
 from memlint.dialects import language_model as lm
 from memlint.dialects.accelerate import accelerate_facts, named_config
+from memlint.dialects.base import find
 from memlint.dialects.companions import Companion
-from memlint.dialects.spec import ASSUMED, DEFAULT, Fact, Missing, TrainingSpec
+from memlint.dialects.spec import ASSUMED, DEFAULT, WRITTEN, Fact, Missing, TrainingSpec
 from memlint.documents.node import Document, Edit, Node, Span
 
 _VERSION = "TRL 1.16"
@@ -143,6 +144,10 @@ def _peft_example(spec: TrainingSpec) -> None:
         if stated is None or stated.node is None:
             key = "" if stated is None else stated.key
             spec.facts[name] = Fact(name, value, DEFAULT, key, reason="PEFT's examples/sft/train.py")
+    template = find(spec.root, "chat_template_format")
+    if template is not None and template.value in ("chatml", "zephyr"):  # these bring tokens of their own
+        fact = Fact("chat_template_format", template.value, WRITTEN, "--chat_template_format", template)
+        lm.put(spec, "embeddings_resized", True, fact, "PEFT's examples/sft/utils.py")
 
 
 def _dtype(spec: TrainingSpec) -> Fact | None:

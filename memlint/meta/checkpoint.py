@@ -121,7 +121,8 @@ class _Frame:
         self.seen = {}
         self.recomputing = True
         outer, state.frame = state.frame, self
-        # Detached: recomputation must not reach into the graph before the block.
+        # Detached: recomputation must not reach into the graph before the block. To torch they are no leaves, whose
+        # casts autocast would keep: they count as views.
         args = tuple(
             x.detach().requires_grad_(x.requires_grad) if isinstance(x, Tensor) and x.node is not None else x
             for x in self.args
@@ -179,21 +180,29 @@ def _reentrant(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     # The node must hold tensors, not only storages, to rebuild the inputs: views keep their shapes.
     kept = [(x.shape, x.dtype, x.strides, x.requires_grad) if isinstance(x, Tensor) else x for x in args]
     where = [isinstance(x, Tensor) for x in args]
+    looks = [(x.shape, x.dtype) if isinstance(x, Tensor) else None for x in outs]
     cell: list[Node] = []
 
     def backward(grads: Any) -> list[Tensor | None]:
+        # A result that nothing was made from gets zeros (``set_materialize_grads``).
+        incoming = [grads] if isinstance(grads, Tensor) else list(grads)
+        for number, look in enumerate(looks):
+            if look is not None and incoming[number] is None:
+                incoming[number] = Tensor(*look)
+        del grads
         storages = iter(cell.pop().saved)
         detached: list[Any] = []
         for item, is_tensor in zip(kept, where):
             if is_tensor:
                 shape, dtype, strides, requires_grad = item
-                detached.append(Tensor(shape, dtype, next(storages), strides).requires_grad_(requires_grad))
+                leaf = Tensor(shape, dtype, next(storages), strides).requires_grad_(requires_grad)
+                leaf.is_view = False  # ``detach_variable``
+                detached.append(leaf)
             else:
                 detached.append(item)
         with enable_grad(), autocast(context):
             again = function(*detached)
         results = (again,) if isinstance(again, Tensor) else tuple(again)
-        incoming = [grads] if isinstance(grads, Tensor) else grads
         roots = [
             (result.node, result.output_nr, grad)
             for result, grad in zip(results, incoming)

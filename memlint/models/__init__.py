@@ -35,8 +35,8 @@ class Recording(NamedTuple):
     basis  which source wrote the tape
     library  the step is a library's: its releases differ, and the config does not say which one runs
     host_bytes      of states and activations that live in (pinned) host memory, per rank
-    loading_bytes   live at once while the model is brought to the card, and given back before the first step; 0 where
-                    that is no more than what stays
+    loading         how the model is brought to the card, where more of it is there than in any step and is given back
+                    before the first
     process_groups  (what its members share, how many they are) of each that the rank talks in
     assumptions     (fact, value, reason): which rank this is, where they differ
     folded          the whole tape, where ``tape`` is that of fewer layers (:func:`record` with ``folded`` alone)
@@ -51,7 +51,7 @@ class Recording(NamedTuple):
     upper: Tape | None = None
     basis: str = "static"
     host_bytes: int = 0
-    loading_bytes: int = 0
+    loading: Tape | None = None
     process_groups: tuple[tuple[str, int], ...] = ()
     assumptions: tuple[tuple[str, str, str], ...] = ()
     library: bool = False

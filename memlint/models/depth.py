@@ -41,13 +41,12 @@ def record(record_step: Callable[[TrainingSpec], Recording], spec: TrainingSpec,
         return None
     more = layers - short
     found = fold(one.tape, two.tape, more)
-    if found is None or one.loading_bytes or two.loading_bytes:
+    if found is None or one.loading is not None:
         return None
     return one._replace(
         parameters=one.parameters + more * in_layer,
         trainable_parameters=one.trainable_parameters + more * (two.trainable_parameters - one.trainable_parameters),
         host_bytes=one.host_bytes + more * (two.host_bytes - one.host_bytes),
-        loading_bytes=one.loading_bytes + more * (two.loading_bytes - one.loading_bytes),
         folded=found,
     )
 

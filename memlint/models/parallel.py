@@ -19,7 +19,7 @@ from memlint.meta import autograd
 from memlint.meta.amp import to
 from memlint.meta.nn import Embedding, Module
 from memlint.meta.optim import Optimizer
-from memlint.meta.tape import Label
+from memlint.meta.tape import Label, Tape
 from memlint.meta.tensor import DTYPES, DType, Gathered, Shape, Storage, Tensor, float32, state
 from memlint.models import UnknownModel
 from memlint.models.split import FIRST, degree
@@ -175,10 +175,11 @@ class Spread:
     optimized   what the optimizer gets
     autocast    compute dtype of autocast, None for none
     rooted      whether the next forward pass is of what has the weights that lie in no unit
-    loading_bytes  live at once before anything is sharded, where that is more than what stays
+    loading     the whole model on its way to the card, where it is sharded only there
     """
 
-    host_bytes = loading_bytes = 0
+    host_bytes = 0
+    loading: Tape | None = None
     rooted = True
 
     def __init__(self, system: System, updated: Sequence[Tensor]) -> None:
@@ -1162,6 +1163,37 @@ def _main_gradients(spec: TrainingSpec, trained: Sequence[Tensor]) -> Storage:
     return _storage(elements * _main_dtype(spec, trained).itemsize, Label("gradients", "", "main gradients"))
 
 
+def _loading(model: Any, built: Tape, resized: bool) -> Tape:
+    """A built model as it comes to a card: one storage after the other, and what is to be packed first as it is
+    (bitsandbytes' ``Params4bit._quantize``). Where it is ``resized``, input and output embeddings are then made anew,
+    each beside the old one (transformers' ``_get_resized_embeddings``)."""
+    kinds = [module for module in model.modules() if hasattr(module, "unpacked_bytes")]
+    unpacked = {module.weight.storage.index: module.unpacked_bytes for module in kinds}
+    rows = next((module.weight.storage.index for module in model.modules() if isinstance(module, Embedding)), None)
+    tables: list[int] = []
+    found = Tape()
+    found.mark("setup")
+    before: int | None = None  # what the last weight was packed from: its scales are made before it goes
+    for event in built.events:
+        if event < 0:
+            continue
+        label = built.labels[event]
+        if before is not None and label.component == "parameters":
+            found.free(before)
+            before = None
+        if event in unpacked:
+            before = found.allocate(unpacked[event], label)
+        number = found.allocate(built.sizes[event], label)
+        if rows is not None and label.component == "parameters" and built.sizes[event] == built.sizes[rows]:
+            tables.append(number)
+    if before is not None:
+        found.free(before)
+    for number in tables if resized else ():
+        found.allocate(found.sizes[number], found.labels[number])
+        found.free(number)
+    return found
+
+
 class ZeroParameters(ZeroGradients, UnitRun):
     """ZeRO 3 (``stage3.py``, ``partitioned_param_coordinator.py``): parameters are gathered too.
 
@@ -1183,10 +1215,7 @@ class ZeroParameters(ZeroGradients, UnitRun):
         if spec.get("parallelism.loaded_whole", False):
             # engine.py, _configure_distributed_model: what zero.Init has not sharded is moved to the card first, and
             # stage3.py empties the cache once it is sharded (_create_fp16_partitions_with_defragmentation).
-            tape = state.tape
-            self.loading_bytes = sum(-(-tape.sizes[event] // 512) * 512 for event in tape.events if event >= 0)
-            # Packed on the card one by one, and what the last took stays reserved.
-            self.loading_bytes += max(getattr(module, "unpacked_bytes", 0) for module in system.model.modules())
+            self.loading = _loading(system.model, state.tape, bool(spec.get("embeddings_resized", False)))
         self.alive = 0  # elements that are gathered
         UnitRun.__init__(self, plan, spec, system, updated, every)
         self.course = [unit for unit in self.units if unit.parameters]

@@ -3,7 +3,8 @@
 PyTorch's optimizers make their states in their first ``step()`` (``torch/optim/adamw.py``, ``_init_group``). By then
 the activations of that step are free, and the states are cut out of their blocks; the second step, which is like all
 later ones, finds these blocks taken. So it is with DeepSpeed (0.19, ``stage_1_and_2.py``,
-``initialize_optimizer_states``), whose fp32 copies of the weights are there from the start. The peak of what is allocated is the same either way, reserved bytes are not.
+``initialize_optimizer_states``), whose fp32 copies of the weights are there from the start. The peak of what is
+allocated is the same either way, reserved bytes are not.
 """
 
 from __future__ import annotations

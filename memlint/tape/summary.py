@@ -43,7 +43,7 @@ def estimate(
     calibration: Calibration | None = None,
     process_groups: Sequence[ProcessGroup] = (),
     host_bytes: int = 0,
-    loading_bytes: int = 0,
+    loading: Tape | None = None,
     engine_share: float = 0.0,
     version: str = "",
     library: bool = False,
@@ -64,7 +64,7 @@ def estimate(
     ``engine_share`` of the whole card is an inference engine's, which generates beside the training (vLLM takes its
     ``gpu_memory_utilization`` at start, weights and cache together).
 
-    ``loading_bytes``: live at once before the first step, and given back to the driver by then.
+    ``loading``: what happens before the first step, all of it given back to the driver by then.
 
     ``library``: the step is a library's, of whichever release: each interval is at least what one recipe was measured
     apart (``overhead.library_spread``). ``version``: the framework's release, where the config states it.
@@ -144,14 +144,17 @@ def estimate(
         notes.append(("library_releases", f"{share:.0%}", reason))
     allocated_interval = Interval(allocated - slack_allocated, max(allocated_high, allocated + slack_allocated))
     reserved_interval = Interval(allocated - slack_low, reserved + max(unfused, slack_high))
-    if loading_bytes:  # less than this it cannot be
-        allocated_interval = Interval(*[max(loading_bytes, end) for end in allocated_interval])
-        reserved_interval = Interval(*[max(loading_bytes, end) for end in reserved_interval])
-    if loading_bytes > reserved:  # no step takes as much
-        reserved = allocated = loading_bytes
-        peak = peak._replace(phase=SETUP, phases={**peak.phases, SETUP: loading_bytes})
-        live = _while_loading(live, loading_bytes) if detailed else ()
-        added["fragmentation"] = 0
+    loaded = 0
+    if loading is not None:
+        loaded, taken = find_peak(loading).peak_bytes, simulate(loading, allocator_conf).reserved_peak_bytes
+        # It cannot be less than this.
+        allocated_interval = Interval(*[max(loaded, end) for end in allocated_interval])
+        reserved_interval = Interval(max(loaded, reserved_interval.low_bytes), max(taken, reserved_interval.high_bytes))
+    if loaded > reserved:  # no step takes as much
+        reserved, allocated = taken, loaded
+        peak = peak._replace(phase=SETUP, phases={**peak.phases, SETUP: loaded})
+        live = _while_loading(live, loaded) if detailed else ()
+        added["fragmentation"] = reserved - allocated
     components = _with_overhead(live, added) if detailed else ()
     device = reserved + overhead.context_bytes + overhead.workspace_bytes + overhead.communication_bytes + engine_bytes
     low = reserved_interval.low_bytes + overhead.context_interval.low_bytes + overhead.workspace_interval.low_bytes
@@ -237,10 +240,10 @@ def _on_a_full_card(tape: Tape | Folded, conf: AllocatorConf, reserved: int, roo
     return reserved if replay.oom_index is not None else replay.reserved_peak_bytes
 
 
-def _while_loading(live: tuple[Component, ...], loading_bytes: int) -> tuple[Component, ...]:
+def _while_loading(live: tuple[Component, ...], loaded: int) -> tuple[Component, ...]:
     """Whole parameters, and the buffers that stay."""
     kept = tuple(component for component in live if component.name == "buffers")
-    size = loading_bytes - sum(component.size_bytes for component in kept)
+    size = loaded - sum(component.size_bytes for component in kept)
     return (Component("parameters", size, (Part("before they are sharded", size),)), *kept)
 
 

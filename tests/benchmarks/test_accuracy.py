@@ -44,9 +44,12 @@ def test_the_bytes_of_a_case_are_the_published_figure_in_its_unit(case: runner.C
         factor, digit = 2**20, 1.0
     elif "1e9" in unit:
         factor, digit = 10**9, 0.01
-    else:  # "GB" of a program that prints GiB under that name: torchtitan's log, a monitor of the card
-        assert unit == "GB"
-        assert case.source in ("ao", "peft")
+    elif case.source == "peft":
+        # The guide has 72 to 80 GB as 90 to 98 % of an H100, of which the card's monitor shows 81,559 MiB: neither
+        # GiB nor 1e9 bytes would fit, thousands of MiB do.
+        factor, digit = 1000 * 2**20, 0.01
+    else:  # "GB" of a program that prints GiB under that name: torchtitan's log
+        assert (unit, case.source) == ("GB", "ao")
         factor, digit = GIB, 0.01
     assert abs(case.measured_bytes - float(row["measured"]) * factor) <= digit * factor
 

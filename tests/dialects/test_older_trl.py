@@ -156,6 +156,16 @@ def test_what_stands_on_each_card_before_it_is_sharded(
             "--use_4bit_quantization True --use_peft_lora True", {"lora.r": 64}, id="any of its switches tells"
         ),
         pytest.param(
+            "--use_nested_quant True --chat_template_format chatml",
+            {"embeddings_resized": True},
+            id="tokens of a chat template need rows",
+        ),
+        pytest.param(
+            "--use_nested_quant True --chat_template_format none",
+            {"embeddings_resized": None},
+            id="no template, no rows",
+        ),
+        pytest.param(
             "--use_peft True", {"lora.r": 16, "lora.dropout": 0.05, "attention": "sdpa"}, id="TRL's own script"
         ),
     ],

@@ -9,6 +9,7 @@ import pytest
 from memlint.meta.tape import Label, Tape
 from memlint.models import language, record
 from memlint.models.step import record_step
+from memlint.tape.phases import find_peak
 from memlint.tape.summary import estimate
 from tests.models.test_parallel import RANKS, ZERO, made, run, storages
 from tests.models.test_sharded_adapters import LINEAR, PACKED, STAGE3
@@ -29,6 +30,13 @@ def step(activations: int) -> Tape:
     return tape
 
 
+def loaded(size: int) -> Tape:
+    tape = Tape()
+    tape.mark("setup")
+    tape.allocate(size, Label("parameters", "layer", "weight"))
+    return tape
+
+
 @pytest.mark.parametrize(
     ("activations", "loading", "phase", "peak"),
     [
@@ -38,7 +46,8 @@ def step(activations: int) -> Tape:
     ],
 )
 def test_the_peak_is_that_of_loading_or_of_a_step(activations: int, loading: int, phase: str, peak: int) -> None:
-    found = estimate(step(activations), parameters=1, trainable_parameters=1, loading_bytes=loading)
+    before = loaded(loading) if loading else None
+    found = estimate(step(activations), parameters=1, trainable_parameters=1, loading=before)
     assert (found.peak_phase, found.allocated_bytes) == (phase, peak)
     assert found.phases[phase] == peak
     assert found.reserved_bytes >= max(loading, found.allocated_bytes)
@@ -53,7 +62,7 @@ def test_the_peak_is_that_of_loading_or_of_a_step(activations: int, loading: int
 
 
 def test_while_it_is_loaded_there_are_whole_parameters_and_buffers() -> None:
-    found = estimate(step(8 * MIB), parameters=1, trainable_parameters=1, loading_bytes=64 * MIB)
+    found = estimate(step(8 * MIB), parameters=1, trainable_parameters=1, loading=loaded(64 * MIB))
     sizes = {component.name: component.size_bytes for component in found.components}
     assert (sizes["parameters"], sizes["buffers"]) == (62 * MIB, 2 * MIB)
     assert "activations" not in sizes
@@ -62,12 +71,27 @@ def test_while_it_is_loaded_there_are_whole_parameters_and_buffers() -> None:
 
 def test_a_quantised_model_stands_whole_on_each_card_before_zero_3_shards_it() -> None:
     recording = made(WHOLE)
+    assert recording.loading is not None
     packed = sum(count // 2 for count in LINEAR) * 4
     scales = sum(storages(recording.tape, "buffers"))
     stays = packed + scales + 2 * max(LINEAR)  # the largest weight in bfloat16 while it is packed
-    assert stays < recording.loading_bytes < stays + 1_500_000
-    assert made({**WHOLE, "device_count": 2 * RANKS}).loading_bytes == recording.loading_bytes
-    assert made({**STAGE3, **PACKED}).loading_bytes == 0
+    assert stays < find_peak(recording.loading).peak_bytes < stays + 1_500_000
+    again = made({**WHOLE, "device_count": 2 * RANKS}).loading
+    assert again is not None
+    assert again.sizes == recording.loading.sizes
+    assert made({**STAGE3, **PACKED}).loading is None
+
+
+def test_a_weight_is_there_as_it_was_until_it_and_its_scales_are_packed() -> None:
+    tape = made(WHOLE).loading
+    assert tape is not None
+    wide = [number for number, size in enumerate(tape.sizes) if size == 2 * LINEAR[0]]
+    assert wide
+    for number in wide:
+        born, gone = tape.events.index(number), tape.events.index(~number)
+        between = [tape.sizes[event] for event in tape.events[born + 1 : gone] if event >= 0]
+        assert between[0] == LINEAR[0] // 2
+        assert LINEAR[0] // 64 in between
 
 
 @pytest.mark.parametrize("layers", [90, 97])
@@ -77,4 +101,19 @@ def test_deep_models_are_as_if_each_layer_were_written_down(layers: int) -> None
     whole = {"parallelism.zero_stage": 3, "parallelism.loaded_whole": True, "checkpointing": "full"}
     spec = run(config, **{**ZERO, **whole})
     deep = record(spec, named=False, folded=True)
-    assert deep.loading_bytes == record_step(language.build, spec).loading_bytes
+    whole = record_step(language.build, spec)
+    assert deep.loading is not None
+    assert whole.loading is not None
+    assert deep.loading.sizes == whole.loading.sizes
+
+
+def test_embeddings_that_are_resized_are_made_beside_the_old_ones() -> None:
+    plain, resized = made(WHOLE).loading, made({**WHOLE, "embeddings_resized": True}).loading
+    assert plain is not None
+    assert resized is not None
+    more = len(resized.sizes) - len(plain.sizes)
+    assert more == 2  # the input's and the output's
+    assert len(set(resized.sizes[-more:])) == 1
+    last = len(plain.sizes)
+    assert [event >= 0 for event in resized.events[-2 * more :]] == [True, False] * more
+    assert resized.events[-2 * more] == last

@@ -29,6 +29,8 @@ from memlint.measure.factories.base import (
 LANGUAGE = ("LMHead", "ForCausalLM", "ForConditionalGeneration", "ForMaskedLM")
 WHOLE_SAMPLE = ("SequenceClassification", "ImageClassification", "AudioClassification")
 WAY_OUT = "write [probe] batch in memlint.toml"
+# Chances that a layer is passed over in a step: without, each step is as large as the largest.
+LAYERDROP = ("encoder_layerdrop", "decoder_layerdrop", "layerdrop")
 
 
 def find(request: Request) -> Workload | None:
@@ -41,11 +43,14 @@ def find(request: Request) -> Workload | None:
     options, notes = _attention(request, class_)
     adapters, every = lora.wanted(request), checkpointing_every(request)
     reentrant = bool(request["facts"].get("checkpointing_reentrant", False))
-    dtype = dtype_of(request, "parameter_dtype")
+    dtype = weights_dtype(request)
 
     def build() -> Any:
         copied = copy.deepcopy(config)
         copied.use_cache = False  # as Trainer sets it while it trains
+        for name in LAYERDROP:
+            if getattr(copied, name, None):
+                setattr(copied, name, 0.0)
         if copied.is_encoder_decoder and getattr(copied, "decoder_start_token_id", None) is None:
             copied.decoder_start_token_id = 0  # labels cannot be shifted without one
         model = class_._from_config(copied, dtype=dtype, **options)
@@ -62,7 +67,35 @@ def find(request: Request) -> Workload | None:
         assert inputs is not None
         return inputs.tensors(device)
 
-    return with_settings(request, Workload(build, batch, default_loss, f"transformers, {named.name}", notes=notes))
+    loss = smoothed_loss if request["facts"].get("hyperparameters.label_smoothing") else default_loss
+    return with_settings(request, Workload(build, batch, loss, f"transformers, {named.name}", notes=notes))
+
+
+def weights_dtype(request: Request) -> Any:
+    """Of the weights as they are loaded; those of an adapter have their own."""
+    return dtype_of(request, *(("frozen_dtype",) if lora.wanted(request) else ()), "parameter_dtype")
+
+
+def smoothed_loss(model: Any, batch: dict[str, Any]) -> Any:
+    """Trainer's own with smoothed labels: outside of the model, whose logits accelerate hands out in fp32 where it
+    opens autocast (``Trainer.compute_loss``, ``ConvertOutputsToFp32``)."""
+    import torch
+    from transformers.trainer_pt_utils import LabelSmoother
+
+    inputs = dict(batch)
+    labels = inputs.pop("labels", None)
+    if labels is None:
+        return default_loss(model, batch)
+    inside = getattr(model, "base_model", model)
+    whole = bool(getattr(inside.config, "is_encoder_decoder", False))
+    if whole:  # of the collator: labels, moved one token to the right
+        inputs["decoder_input_ids"] = torch.ones_like(labels)
+    outputs = model(**inputs)
+    device = labels.device.type
+    if torch.is_autocast_enabled(device):
+        outputs["logits"] = outputs["logits"].float()
+    with torch.autocast(device, enabled=False):
+        return LabelSmoother(epsilon=0.1)(outputs, labels, shift_labels=not whole and labels.dim() > 1)
 
 
 def _attention(request: Request, class_: Any) -> tuple[dict[str, str], tuple[tuple[str, str, str], ...]]:
@@ -156,7 +189,7 @@ class Inputs:
         self.parameters = frozenset(inspect.signature(class_.forward).parameters)
         self.samples = size(request, "micro_batch_size")
         self.text_config = getattr(config, "text_config", config)
-        self.dtype = dtype_of(request, "parameter_dtype")
+        self.dtype = weights_dtype(request)
         self.has_images = "pixel_values" in self.parameters
         self.has_sound = "input_features" in self.parameters
         self.has_text = "input_ids" in self.parameters
@@ -170,6 +203,8 @@ class Inputs:
         if self.has_sound and not hasattr(config, "max_source_positions"):
             raise MeasureError(f"{self.name} does not say how long its spectrograms are: {WAY_OUT}")
         self.length = self._length(request)
+        own = getattr(config, "is_encoder_decoder", False)
+        self.target = stated_size(request, "target_length") if own else None  # tokens of an output
         self.pixels = self._pixels(request) if self.has_images else ()
 
     def _length(self, request: Request) -> Any:
@@ -241,7 +276,7 @@ class Inputs:
                 return {"labels": torch.ones(self.samples, dtype=self.dtype, device=device)}
             return {"labels": tokens()}
         if "TokenClassification" in self.name or any(part in self.name for part in LANGUAGE):
-            return {"labels": tokens(self.length)}
+            return {"labels": tokens(self.length if self.target is None else self.target)}
         raise MeasureError(f"what {self.name} takes as labels is its training code's to say: {WAY_OUT}")
 
 

@@ -9,10 +9,12 @@ from memlint.dialects.software import older
 from memlint.dialects.spec import TrainingSpec
 from memlint.meta import optim
 from memlint.meta.amp import to
+from memlint.meta.autograd import no_grad
 from memlint.meta.checkpoint import EVERY_OTHER_PRODUCT
 from memlint.meta.nn import Module
 from memlint.meta.tensor import DTYPES, DType, Tensor, default_dtype, float32, state
 from memlint.models import UnknownModel, split
+from memlint.models.depth import RECORDED_LAYERS
 from memlint.models.language import adapters, losses, preference, quantisation
 from memlint.models.language.decoder import LanguageModel, replace_linears
 from memlint.models.language.hyperparameters import (
@@ -34,6 +36,9 @@ GROUPED_SINCE = (4, 54)
 RELEASED_SINCE = (2, 0)
 TRAINER_RELEASED_SINCE = (4, 28)  # transformers' own loop asks for it whatever torch does (pull request 22136)
 OUTPUT_ALONE_SINCE = (1, 11)
+
+# More tokens in a sample than any model was made for, and more in a batch than 32 bits number: a slip of the keyboard.
+MOST_TOKENS, MOST_NUMBERED = 1 << 24, 1 << 31
 
 # Values of the fact `implementation` with code of their own (memlint.models.language.implementations)
 OTHER_LIBRARIES = ("torchtune", "torchtitan", "litgpt", "nanogpt")
@@ -94,7 +99,7 @@ def build(spec: TrainingSpec) -> System:
     if spec.get("outputs_kept", False) and isinstance(model, LanguageModel):
         from memlint.models.language import outputs  # the Trainer's runs do without
 
-        outputs.keep(model)
+        outputs.keep(model, spec["outputs_kept"] == "float32")
     adapters.adapt(model, task.adapting(spec), task.config)
     return System(
         model=model,
@@ -110,6 +115,7 @@ def build(spec: TrainingSpec) -> System:
         ema=(model,) if spec.get("ema", False) else (),
         helpers=task.helpers,
         evaluate=_evaluation(spec, task, DTYPES[compute] if autocast else None),
+        generate=_generation(spec, task, DTYPES[compute]),
         keeps_gradients=_keeps_gradients(spec),
         unused=task.unused,
     )
@@ -139,6 +145,7 @@ def _task(spec: TrainingSpec, dtype: DType, autocast: bool) -> Task:
         return tasks.task(kind, spec, contents, dtype, autocast)
     config = _config(spec, contents)
     model = language_model(spec, config, dtype, autocast)
+    model.smooths = smooths_labels(spec)
     rows = spec["micro_batch_size"] * spec.get("sequences_per_sample", 1)
     length = sequence_length(spec)
 
@@ -154,10 +161,21 @@ def _task(spec: TrainingSpec, dtype: DType, autocast: bool) -> Task:
 
     def evaluate(rows: int, length: int) -> Tensor:
         given = _batch(rows, length)
+        if model.tile is not None:  # the trainer scores tokens in tiles there, too (TRL's add_fused_lm_head)
+            with no_grad():
+                loss: Tensor = model(given.tokens, given.labels)
+                return loss
         _, logits = model.evaluate(given.tokens, given.labels)
         return logits
 
     return Task(model, config, lambda: _batch(rows, length), loss, evaluate, helpers=helpers)
+
+
+def smooths_labels(spec: TrainingSpec) -> bool:
+    """Whether transformers' Trainer takes the loss from the model, and smooths its labels itself."""
+    return spec.get("implementation", "transformers") == "transformers" and bool(
+        spec.get("hyperparameters.label_smoothing")
+    )
 
 
 def _stored_dtype(spec: TrainingSpec) -> str:
@@ -256,13 +274,54 @@ def _contents(spec: TrainingSpec) -> Mapping[str, Any]:
 def _config(spec: TrainingSpec, contents: Mapping[str, Any]) -> Hyperparameters:
     found = hyperparameters(contents)
     rows = spec.get("vocabulary_size")
-    return split.divide(spec, found if rows is None else found._replace(vocabulary=rows))
+    found = split.divide(spec, found if rows is None else found._replace(vocabulary=rows))
+    depth = spec.get(RECORDED_LAYERS)
+    return found if depth is None else found._replace(layers=depth[0], windows=found.windows[: depth[0]])
+
+
+# What is known of a run whose layers all do the same, by fact: values, the first of which is what no fact means.
+_EQUAL_WITH: dict[str, tuple[Any, ...]] = {
+    "model_class": ("causal_lm",),
+    "implementation": ("transformers", *OTHER_LIBRARIES, *MEGATRON),
+    "tuning": ("full",),
+    "quantization.bits": (None,),
+    "reference_model": ("none",),
+    "checkpointing": ("none", "full", "selective"),
+    "checkpointing_chunk": (1,),
+    "activation_offloading": (False,),
+    "compile": (False,),
+    "compile_loss": (False,),
+    "optimizer_in_backward": (False,),
+    "float32_parts": (None, (), []),
+    "optimizer": ("adamw", "adam", "sgd", "lion", "adafactor", "adamw_8bit", "adam_8bit", "lion_8bit"),
+    "parallelism.strategy": ("none", "zero", "fsdp1", "fsdp2"),
+    "parallelism.wrap_elements": (0,),
+    "parallelism.pipeline": (1,),
+    "parallelism.expert": (1,),
+}
+
+
+def equal_layers(spec: TrainingSpec) -> int:
+    """How many layers the model has, where all of them do the same in the same run; else 0."""
+    for name, values in _EQUAL_WITH.items():
+        value = spec.get(name)
+        if value is not None and value not in values:
+            return 0
+    contents = _contents(spec)
+    if preference.applies(spec) or contents.get("model_type") in EARLY:
+        return 0
+    config = _config(spec, contents)
+    alike = len(set(config.windows)) <= 1 and not config.unrotated and config.experts is None
+    return config.layers if alike else 0
 
 
 def sequence_length(spec: TrainingSpec) -> int:
     length = spec.get("sequence_length")
     if length is None:
         raise UnknownModel("nothing bounds the length of a sample")
+    rows = spec.get("micro_batch_size") or 1
+    if length > MOST_TOKENS or rows * length > MOST_NUMBERED:
+        raise UnknownModel(f"{rows:,} x {length:,} tokens at once are not built: check the batch and the length")
     return length  # type: ignore[no-any-return]
 
 
@@ -287,7 +346,9 @@ def _evaluation(spec: TrainingSpec, task: Task, autocast: DType | None) -> Any:
     rows = spec.get("evaluation_batch_size")
     if rows is None:
         return None
-    length = spec.get("evaluation_sequence_length") or sequence_length(spec)
+    rows *= spec.get("sequences_per_sample", 1)
+    # 0: every input is of one size
+    length = spec.get("evaluation_sequence_length") or spec.get("sequence_length") or 0
 
     def evaluate() -> Any:
         _set_training(task.model, False)
@@ -299,6 +360,15 @@ def _evaluation(spec: TrainingSpec, task: Task, autocast: DType | None) -> Any:
         return tuple(to(part, float32) for part in logits)
 
     return evaluate
+
+
+def _generation(spec: TrainingSpec, task: Task, dtype: DType) -> Callable[[], None] | None:
+    """What is sampled from a decoder before it learns from it."""
+    if not spec.get("generated_rows"):
+        return None
+    from memlint.models.language import generation
+
+    return generation.generation(spec, task.model, task.config, dtype)
 
 
 def _set_training(model: Module, training: bool) -> None:

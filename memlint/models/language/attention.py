@@ -11,7 +11,15 @@ from memlint.meta.amp import to
 from memlint.meta.nn import Linear, Module, parameter
 from memlint.meta.tensor import DType, Tensor, float32
 from memlint.models.language.hyperparameters import Hyperparameters
-from memlint.models.language.parts import CohereNorm, Conv1D, HeadNorms, Tables, norm, rotation
+from memlint.models.language.parts import (
+    CohereNorm,
+    Conv1D,
+    HeadNorms,
+    Tables,
+    norm,
+    rotate_in_line,
+    rotation,
+)
 
 # SDPA's kernels take grouped heads up to this width (``use_gqa_in_sdpa``).
 WIDEST_GROUPED_HEAD = 256
@@ -106,7 +114,9 @@ class Attention(Module):
     def __init__(self, config: Hyperparameters, kind: str, rotates: bool = True) -> None:
         self.head_dim = config.head_dim
         self.rotate = rotation(config) if rotates and config.rotary != "none" else None
+        self.in_line = config.model_type in ("phi", "stablelm")
         self.normed = config.query_norm
+        self.clipped = config.clipped
         self.scores = Scores(config, kind)
         self.output_name = config.output_name
         self.define(config)
@@ -130,7 +140,16 @@ class Attention(Module):
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         shape = (*x.shape[:-1], -1, self.head_dim)
-        if self.normed == "none":
+        if self.clipped:  # OLMo, and OLMoE, which norms before
+            query, key, value = self.q_proj(x), self.k_proj(x), self.v_proj(x)
+            if self.normed == "whole":
+                query, key = self.q_norm(query), self.k_norm(key)
+            # in place, of what is kept a copy: as much as a result of its own
+            query, key, value = F.clamp(query, 2), F.clamp(key, 2), F.clamp(value, 2)
+            query = query.view(*shape).transpose(1, 2)
+            key = key.view(*shape).transpose(1, 2)
+            value = value.view(*shape).transpose(1, 2)
+        elif self.normed == "none":
             query = self.q_proj(x).view(*shape).transpose(1, 2)
             key = self.k_proj(x).view(*shape).transpose(1, 2)
             value = self.v_proj(x).view(*shape).transpose(1, 2)
@@ -161,11 +180,15 @@ class Attention(Module):
     def forward(self, x: Tensor, tables: Tables | None, mask: Tensor | None) -> Attended:
         batch, length, _ = x.shape
         query, key, value = self.project(x)
-        if self.rotate is not None and tables is not None:
+        parts = None
+        if self.in_line and tables is not None:
+            query, key, parts = rotate_in_line(query, key, tables)
+        elif self.rotate is not None and tables is not None:
             query, key = self.rotate(query, key, tables)
         output, weights = self.scores(query, key, value, mask)
         output = output.reshape(batch, length, -1).contiguous()
         output = getattr(self, self.output_name)(output)
+        del parts
         return output, weights
 
 

@@ -72,6 +72,21 @@ class Layer(Module):
         return x * 1.0 if self.scaled else x
 
 
+class NamedLayer(Layer):
+    """The same, where what attention reads and returns has names until the layer is done (StableLM)."""
+
+    def forward(self, x: Tensor, tables: Tables | None, mask: Tensor | None) -> Tensor:
+        residual = x
+        x = self.input_layernorm(x)
+        attended, weights = self.self_attn(x, tables, mask)
+        residual = residual + attended
+        fed = self.mlp(self.post_attention_layernorm(residual))
+        fed = F.dropout(fed, self.dropout, self.training)
+        x = residual + fed
+        del weights
+        return x
+
+
 class PostNormLayer(Layer):
     """Block, norm, add (OLMo2)."""
 
@@ -232,6 +247,7 @@ class LanguageModel(Module):
         self.checkpointed, self.reentrant, self.padded = checkpointed, reentrant, padded
         self.loss, self.chunks, self.tile, self.policy = loss, chunks, tile, policy
         self.compile, self.compile_loss = compile, compile_loss
+        self.smooths = False  # labels, by the Trainer
         narrow = config.embedding_width or config.width
         self.embed_tokens = Embedding(config.vocabulary, narrow)
         self.embed_positions = Embedding(config.positions, config.width) if config.positions else None
@@ -257,7 +273,8 @@ class LanguageModel(Module):
         self.originals: list[Module] = []
 
     def define_layer(self, config: Hyperparameters, kind: str, number: int) -> Layer:
-        return LAYERS[config.residual](config, kind, number)
+        named = config.model_type == "stablelm" and config.residual == "pre"
+        return NamedLayer(config, kind, number) if named else LAYERS[config.residual](config, kind, number)
 
     def define_norm(self, config: Hyperparameters) -> Module:
         return norm(config.norm, config.width) if config.final_norm else NoNorm()
@@ -265,9 +282,11 @@ class LanguageModel(Module):
     def embed(self, tokens: Tensor) -> Tensor:
         """(B, S) -> (B, S, W)."""
         embedded: Tensor = self.embed_tokens(tokens)
+        if self.embed_scale is not None:  # Gemma's embedding does it itself
+            embedded = embedded * 1.0
         if self.checkpointed and state.grad_enabled and not embedded.requires_grad:
             embedded.requires_grad_()  # activation_checkpointing_enable: enable_input_require_grads
-        return embedded * 1.0 if self.config.scaled else embedded
+        return embedded * 1.0 if self.config.scaled and self.embed_scale is None else embedded
 
     def forward(self, given: Tensor, labels: Tensor) -> Tensor:
         """``given``: token numbers (B, S), or tokens that are embedded already (B, S, W)."""
@@ -288,8 +307,10 @@ class LanguageModel(Module):
         batch, length, _ = embedded.shape
         positions = position_numbers(1 if not config.counted_positions else batch, length)
         x = embedded if self.project_in is None else self.project_in(embedded)
+        places = None  # has a name until the end
         if self.embed_positions is not None:
-            x = x + self.embed_positions(positions + 2 if config.counted_positions else positions)
+            places = self.embed_positions(positions + 2 if config.counted_positions else positions)
+            x = x + places
         masks = self.masks(batch, length, embedded)
         x = F.dropout(x, config.embedding_dropout, self.training)
         dtype = float32 if config.wide_tables else x.dtype
@@ -346,6 +367,9 @@ class LanguageModel(Module):
         if self.loss == "chunked":
             return losses.chunked(x, self.logits, labels, self.chunks)
         logits = self.logits(x)
+        if self.smooths:
+            logits = losses.returned(logits)
+            return losses.smoothed(logits, labels, shifts=True)
         if self.compile_loss:
             out: Tensor = compiled(losses.full, logits, labels)
             return out
@@ -375,6 +399,8 @@ class LanguageModel(Module):
             x = self.hidden(tokens)
             with component("logits"):
                 logits = self.logits(x)
+                if self.compile_loss:
+                    return compiled(losses.full, logits, labels), logits
                 return losses.full(logits, labels), logits
 
 

@@ -35,7 +35,45 @@ def dropout_add(x: Tensor, residual: Tensor, probability: float, training: bool)
     return out
 
 
-class BiasedModel(LanguageModel):
+def beside(x: Tensor, weights: Tensor | None) -> Any:
+    """What a layer returns: its result, and the probabilities of its attention where there are any."""
+    return x if weights is None else (x, weights)
+
+
+class _Returned:
+    """What the layer before has returned: it lives until the next one has."""
+
+    __slots__ = ("outputs",)
+
+    def __init__(self) -> None:
+        self.outputs: Any = None
+
+
+class EarlyModel(LanguageModel):
+    """The loop over layers names all that one returns (``outputs = block(...)``, ``hidden_states = outputs[0]``)."""
+
+    def __init__(self, config: Hyperparameters, kind: str, **options: Any) -> None:
+        super().__init__(config, kind, **options)
+        self.returned = _Returned()
+
+    def through(self, layer: Module, recomputed: bool, x: Tensor, tables: Any, mask: Tensor | None) -> Tensor:
+        outputs: Any = super().through(layer, recomputed, x, tables, mask)
+        self.returned.outputs = outputs
+        found: Tensor = outputs if isinstance(outputs, Tensor) else outputs[0]
+        return found
+
+    def hidden(self, given: Tensor) -> Tensor:
+        try:
+            return self.states(given)
+        finally:
+            self.returned.outputs = None
+
+    def states(self, given: Tensor) -> Tensor:
+        """-> (B, S, W), the last norm included."""
+        return super().hidden(given)
+
+
+class BiasedModel(EarlyModel):
     """Every layer gets the same biases of its scores by distance (ALiBi) in place of tables of rotations."""
 
     def biases(self, x: Tensor) -> Tensor:
@@ -48,7 +86,7 @@ class BiasedModel(LanguageModel):
     def scores_mask(self, x: Tensor) -> Tensor | None:
         return attention_mask("eager", x.shape[0], x.shape[1], x.dtype, 0, self.padded)
 
-    def hidden(self, given: Tensor) -> Tensor:
+    def states(self, given: Tensor) -> Tensor:
         embedded = self.embed(given) if given.ndim == 2 else given
         if self.prompt is not None:
             embedded = F.cat((self.prompt(embedded.shape[0], embedded.dtype), embedded), 1)
@@ -169,13 +207,12 @@ class BloomLayer(Layer):
         self.post_attention_layernorm = LayerNorm(config.width)
         self.mlp = BloomPerceptron(config)
 
-    def forward(self, x: Tensor, tables: Any, mask: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, tables: Any, mask: Tensor | None) -> Any:
         normed = self.input_layernorm(x)
         attended, weights = self.self_attn(normed, x, tables, mask)
         normed = self.post_attention_layernorm(attended)
         out: Tensor = self.mlp(normed, attended)
-        del weights
-        return out
+        return beside(out, weights)
 
 
 class BloomModel(BiasedModel):
@@ -247,7 +284,7 @@ class MptLayer(Layer):
         self.mlp = MptPerceptron(config)
         self.dropout = config.attention_dropout
 
-    def forward(self, x: Tensor, tables: Any, mask: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, tables: Any, mask: Tensor | None) -> Any:
         normed = self.input_layernorm(x)
         residual = x
         attended, weights = self.self_attn(normed, tables, mask)
@@ -255,8 +292,7 @@ class MptLayer(Layer):
         normed = self.post_attention_layernorm(x)
         residual = x
         out: Tensor = self.mlp(normed, residual)
-        del weights
-        return out
+        return beside(out, weights)
 
 
 class MptModel(BiasedModel):
@@ -388,7 +424,7 @@ class FalconLayer(Layer):
         self.input_layernorm = LayerNorm(config.width)
         self.post_attention_layernorm = LayerNorm(config.width) if config.residual != "parallel" else NoNorm()
 
-    def forward(self, x: Tensor, tables: Any, mask: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, tables: Any, mask: Tensor | None) -> Any:
         residual = x
         normed = self.input_layernorm(x)
         second = normed
@@ -402,17 +438,16 @@ class FalconLayer(Layer):
         if self.residual != "pre":
             fed = F.add_(fed, attended)
         out = dropout_add(fed, residual, self.dropout, self.training)
-        del weights
-        return out
+        return beside(out, weights)
 
 
-class FalconModel(LanguageModel):
+class FalconModel(EarlyModel):
     """The mask is always made, for SDPA as well; with biases they are part of it, so it has one layer per head."""
 
     def define_layer(self, config: Hyperparameters, kind: str, number: int) -> Layer:
         return FalconLayer(config, kind, number)
 
-    def hidden(self, given: Tensor) -> Tensor:
+    def states(self, given: Tensor) -> Tensor:
         embedded = self.embed(given) if given.ndim == 2 else given
         if self.prompt is not None:
             embedded = F.cat((self.prompt(embedded.shape[0], embedded.dtype), embedded), 1)
@@ -607,6 +642,16 @@ class GptjLayer(ParallelLayer):
         self.dropout = config.residual_dropout
         self.define(config)
 
+    def forward(self, x: Tensor, tables: Any, mask: Tensor | None) -> Any:
+        residual = x
+        x = self.input_layernorm(x)
+        attended, weights = self.self_attn(x, tables, mask)
+        attended = F.dropout(attended, self.dropout, self.training)
+        fed = self.mlp(x)
+        fed = F.dropout(fed, self.dropout, self.training)
+        x = attended + fed + residual
+        return beside(x, weights)
+
 
 class GptNeoLayer(Layer):
     def __init__(self, config: Hyperparameters, kind: str, number: int) -> None:
@@ -616,13 +661,24 @@ class GptNeoLayer(Layer):
         self.scaled = False
         self.define(config)
 
+    def forward(self, x: Tensor, tables: Any, mask: Tensor | None) -> Any:
+        residual = x
+        x = self.input_layernorm(x)
+        attended, weights = self.self_attn(x, tables, mask)
+        attended = F.dropout(attended, self.dropout, self.training)
+        x = attended + residual
+        residual = x
+        x = self.post_attention_layernorm(x)
+        x = residual + self.mlp(x)
+        return beside(x, weights)
 
-class GptjModel(LanguageModel):
+
+class GptjModel(EarlyModel):
     def define_layer(self, config: Hyperparameters, kind: str, number: int) -> Layer:
         return GptjLayer(config, kind, number)
 
 
-class GptNeoModel(LanguageModel):
+class GptNeoModel(EarlyModel):
     def define_layer(self, config: Hyperparameters, kind: str, number: int) -> Layer:
         return GptNeoLayer(config, kind, number)
 

@@ -16,6 +16,7 @@ from memlint.meta.checkpoint import checkpoint
 from memlint.meta.nn import Conv, Embedding, LayerNorm, Linear, Module, buffer
 from memlint.meta.tensor import DType, Tensor, component, empty, float16, int64, state
 from memlint.models import UnknownModel
+from memlint.models.language import losses
 from memlint.models.language.encoder import Attended, attend, padding_mask
 from memlint.models.language.parts import activation, attention_mask
 from memlint.named_tuple import NamedTuple
@@ -334,6 +335,7 @@ class EncoderDecoderModel(Module):
 
     def __init__(self, config: EncoderDecoder, kind: str, checkpointed: int, reentrant: bool, padded: bool) -> None:
         self.padded = padded
+        self.smooths = False  # labels, by the Trainer
         self.shared = Embedding(config.vocabulary, config.width)
         half: type[Encoder] | type[SoundEncoder] = SoundEncoder if config.mel_bins else Encoder
         self.encoder = half(config, kind, checkpointed, reentrant)
@@ -353,6 +355,9 @@ class EncoderDecoderModel(Module):
             logits = F.linear(x, self.shared.weight)
             if self.final_logits_bias is not None:
                 logits = logits + self.final_logits_bias
+            if self.smooths:
+                logits = losses.returned(logits)
+                return losses.smoothed(logits, labels, shifts=False), logits
             return F.cross_entropy(logits.view(-1, logits.shape[-1]), labels.view(-1)), logits
 
 

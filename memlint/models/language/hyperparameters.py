@@ -12,6 +12,9 @@ from typing import Any
 from memlint.models import UnknownModel
 from memlint.named_tuple import NamedTuple
 
+# What a slip of the keyboard asks for is said to be one, not built layer by layer.
+MOST_LAYERS = 10_000
+
 
 class Experts(NamedTuple):
     """A mixture of experts in place of a perceptron.
@@ -89,7 +92,7 @@ class Hyperparameters(NamedTuple):
     unrotated     layers that do not rotate (SmolLM3)
     longest       rows of tables that are made once, for every place there may be (GPT-J, GPT-Neo, MPT)
     alibi         scores are biased by distance
-    clipped       queries, keys and values are bounded (MPT)
+    clipped       queries, keys and values are bounded (MPT, OLMo)
     grouped       each group of heads has a key and a value of its own in the joined product (Falcon)
     final_norm    what the layers return is normed
     embedding_width   of tokens before a product brings them to ``width``, and of what the head gets; 0 for none (OPT)
@@ -190,6 +193,9 @@ STYLES: dict[str, dict[str, Any]] = {
         "perceptron_bias": Key("bias"),
     },
     "qwen2": {"qkv_bias": True, "windows": ("qwen", None)},
+    # Their tables of positions are of each row, as images have places in two dimensions.
+    "qwen2_vl_text": {"qkv_bias": True, "windows": ("qwen", None), "counted_positions": True},
+    "qwen2_5_vl_text": {"qkv_bias": True, "windows": ("qwen", None), "counted_positions": True},
     "qwen3": {
         "qkv_bias": _BIAS,
         "output_bias": _BIAS,
@@ -205,6 +211,7 @@ STYLES: dict[str, dict[str, Any]] = {
         "perceptron_bias": Key("mlp_bias"),
         "attention_dropout": Key("attention_dropout", 0.1),
         "residual_dropout": Key("residual_dropout", 0.1),
+        "head_dim": 128,
     },
     "olmo": {"norm": "plain", "wide_tables": True, "qkv_bias": _BIAS, "output_bias": _BIAS},
     "olmo2": {
@@ -414,7 +421,7 @@ STYLES: dict[str, dict[str, Any]] = {
         "alibi": Key("alibi"),
     },
     "mixtral": {"windows": ("all", None)},
-    "qwen2_moe": {"qkv_bias": Key("qkv_bias", True), "windows": ("qwen", None)},
+    "qwen2_moe": {"qkv_bias": Key("qkv_bias", True), "windows": ("qwen_moe", None)},
     "qwen3_moe": {"qkv_bias": _BIAS, "output_bias": _BIAS, "query_norm": "head", "windows": ("uses", None)},
     "olmoe": {"qkv_bias": _BIAS, "output_bias": _BIAS, "query_norm": "whole"},
     "deepseek_v2": {"projection": "latent", "rotary": "complex", "qkv_bias": _BIAS, "output_bias": _BIAS},
@@ -423,7 +430,6 @@ STYLES: dict[str, dict[str, Any]] = {
         "rotary": "partial",
         "rotary_dim": Key("partial_rotary_factor", 0.5),
         "qkv_bias": _BIAS,
-        "head_dim": 128,
     },
     "gpt_oss": {
         "norm": "rms_wide",
@@ -499,6 +505,8 @@ def hyperparameters(config: Mapping[str, Any]) -> Hyperparameters:
     facts = {name: _stated(config, value) for name, value in style.items()}
     width, heads = _number(config, "hidden_size"), _number(config, "num_attention_heads")
     layers = _number(config, "num_hidden_layers")
+    if layers > MOST_LAYERS:
+        raise UnknownModel(f"a model of {layers:,} layers is not built: there are at most {MOST_LAYERS:,}")
     head_dim = config.get("head_dim") or facts.get("head_dim") or width // heads
     inner = _value(config, "intermediate_size")
     facts.update(
@@ -550,6 +558,8 @@ def hyperparameters(config: Mapping[str, Any]) -> Hyperparameters:
         facts["query_norm"] = "head_wide"
     elif model_type == "glm4_moe" and config.get("use_qk_norm"):
         facts["query_norm"] = "head_together"
+    elif model_type in ("olmo", "olmoe"):
+        facts["clipped"] = config.get("clip_qkv") is not None
     elif model_type == "phi" and config.get("qk_layernorm"):
         raise UnknownModel("Phi with qk_layernorm is not known")
     elif model_type == "smollm3":
@@ -595,6 +605,11 @@ def _windows(config: Mapping[str, Any], layers: int, kind: str, default: int | N
             return ()
         first = config.get("max_window_layers", 28)
         return tuple(window if number >= first else 0 for number in range(layers))
+    if kind == "qwen_moe":  # every other one of the first layers
+        if not config.get("use_sliding_window"):
+            return ()
+        last = config.get("max_window_layers", 28)
+        return tuple(window if number % 2 == 0 and number < last else 0 for number in range(layers))
     if kind.startswith("every "):
         every = config.get("sliding_window_pattern", config.get("_sliding_window_pattern", int(kind.split()[1])))
         return tuple(window if (number + 1) % every else 0 for number in range(layers))

@@ -2,7 +2,8 @@
 
 Sources: ``transformers`` 5.23 ``loss/loss_utils.py`` (``ForCausalLMLoss``); torchtune 0.6
 ``modules/loss/ce_chunked_output_loss.py``; Liger-Kernel 0.8 ``ops/fused_linear_cross_entropy.py``; TRL 1.16
-``kernels/chunked_logprob.py``, ``trainer/utils.py`` (``add_fused_lm_head``).
+``kernels/chunked_logprob.py``, ``trainer/utils.py`` (``add_fused_lm_head``); of label smoothing ``transformers``
+``trainer_pt_utils.py`` (``LabelSmoother``) and ``accelerate`` 1.15 ``utils/operations.py`` (``ConvertOutputsToFp32``).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from memlint.meta import functional as F
-from memlint.meta.amp import lower, to
+from memlint.meta.amp import autocast, lower, to
 from memlint.meta.autograd import Node, record, tracked
 from memlint.meta.tensor import DType, Tensor, bool_, empty, float32, int32, int64, state
 
@@ -32,6 +33,31 @@ def shifted_labels(labels: Tensor) -> Tensor:
     labels = F.pad(labels, 0, 1)
     out: Tensor = labels[..., 1:].contiguous()
     return out
+
+
+def returned(logits: Tensor) -> Tensor:
+    """Logits as a model under accelerate's mixed precision hands them out: in fp32."""
+    return logits if state.autocast is None else to(logits, float32)
+
+
+def smoothed(logits: Tensor, labels: Tensor, shifts: bool) -> Tensor:
+    """The Trainer's own loss with smoothed labels, made outside of the model and of its autocast: of logits (B, S, V),
+    as ``returned`` gives them, the log-probabilities are kept, and so is what has the other sign.
+
+    shifts  each token is asked for the next one (a decoder alone)
+    """
+    with autocast(None):
+        if shifts:
+            logits = logits[:, :-1].contiguous()
+            labels = labels[:, 1:].contiguous()
+        log_probabilities = F.neg(F.log_softmax(logits, -1))
+        padding = empty((*labels.shape, 1), bool_)
+        labels = empty((*labels.shape, 1), int64)  # those that do not count are token 0
+        own = F.gather(log_probabilities, -1, labels)
+        every = F.sum(log_probabilities, -1, keepdim=True, dtype=float32)
+        own, every = F.sum(F.masked_fill(own, padding)), F.sum(F.masked_fill(every, padding))
+        out: Tensor = (own / 1.0) * 1.0 + (every / 1.0) * 1.0
+        return out
 
 
 def chunked(x: Tensor, logits: Callable[[Tensor], Tensor], labels: Tensor, chunks: int) -> Tensor:

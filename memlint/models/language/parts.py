@@ -309,14 +309,21 @@ def rotate_partially(query: Tensor, key: Tensor, tables: Tables) -> tuple[Tensor
     return query_rotated, key_rotated
 
 
-def rotate_then_join(query: Tensor, key: Tensor, tables: Tables) -> tuple[Tensor, Tensor]:
-    """The same, in the order of Phi and StableLM: both are rotated before either is put together."""
+def rotate_in_line(query: Tensor, key: Tensor, tables: Tables) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+    """The same, in the order of Phi and StableLM: both are rotated before either is put together. Their attention does
+    it without a function, so the parts, which come third, have names until it is done."""
     dim = tables[0].shape[-1]
     query_part, query_rest = query[..., :dim], query[..., dim:]
     key_part, key_rest = key[..., :dim], key[..., dim:]
     query_part, key_part = rotate(query_part, key_part, tables)
     query = F.cat((query_part, query_rest), -1)
     key = F.cat((key_part, key_rest), -1)
+    return query, key, (query_part, query_rest, key_part, key_rest)
+
+
+def rotate_then_join(query: Tensor, key: Tensor, tables: Tables) -> tuple[Tensor, Tensor]:
+    """The same in a function (GLM-4.5)."""
+    query, key, _ = rotate_in_line(query, key, tables)
     return query, key
 
 

@@ -2,8 +2,10 @@
 the policy without its adapter, or was asked before.
 
 A pair's two answers are rows of one batch (``sequences_per_sample``). The policy goes first; the reference runs without
-gradients while the policy's graph is alive. Sources: TRL 1.16 ``trainer/dpo_trainer.py`` (``_compute_loss``),
-``trainer/grpo_trainer.py`` (there the reference is asked before the policy runs, with the samples).
+gradients while the policy's graph is alive. KTO asks both for mismatched completions as well, without gradients: TRL
+before the policy's own pass, LLaMA-Factory after it. Sources: TRL 1.16 ``trainer/dpo_trainer.py``, ``kto_trainer.py``
+(``_compute_loss``), ``trainer/grpo_trainer.py`` (there the reference is asked before the policy runs, with samples);
+LLaMA-Factory 0.9 ``train/kto/trainer.py`` (``concatenated_forward``).
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ def loss(spec: TrainingSpec, policy: LanguageModel, copy: LanguageModel | None) 
     """(tokens, mask, labels) -> scalar."""
     kind = spec.get("reference_model", "none")
     sampled = spec.get("method") in SAMPLED
+    mismatched = spec.get("method") == "kto" and spec.get("mismatched_completions", True)
     bare: list[Any] = [copy]
 
     def asked(given: Any) -> Tensor | None:
@@ -48,18 +51,29 @@ def loss(spec: TrainingSpec, policy: LanguageModel, copy: LanguageModel | None) 
         if bare[0] is None:
             bare[0] = without_adapters(policy)
         with no_grad():
+            others = F.sum(bare[0].log_probabilities(given.tokens, given.labels), 1) if mismatched else None
             found = bare[0].log_probabilities(given.tokens, given.labels)
+            del others
             return found if sampled else F.sum(found, 1)
+
+    def strangers(given: Any) -> Tensor:
+        """What the policy makes of completions of other prompts."""
+        with no_grad():
+            return F.sum(policy.log_probabilities(given.tokens, given.labels), 1)
 
     def of(given: Any) -> Tensor:
         theirs = asked(given) if sampled else None
+        others = strangers(given) if mismatched and policy.tile is not None else None
         own = policy.log_probabilities(given.tokens, given.labels)
+        if mismatched and others is None:
+            others = strangers(given)
         if sampled:  # per token: the ratio to what was sampled, and the distance to the reference
             ratio = F.exp(own - theirs) if theirs is not None else F.exp(own)
             return F.sum(ratio) / 1.0
         summed = F.sum(own, 1)
         theirs = asked(given)
         margin = summed - theirs if theirs is not None else summed
+        del others
         return F.sum(F.neg(F.sigmoid(margin))) / 1.0
 
     return of

@@ -16,6 +16,7 @@ from memlint.meta.checkpoint import checkpoint
 from memlint.meta.nn import Embedding, Linear, Module, parameter
 from memlint.meta.tensor import Tensor, bool_, component, empty, float32, int64, state
 from memlint.models import UnknownModel
+from memlint.models.language import losses
 from memlint.models.language.encoder import padding_mask
 from memlint.models.language.parts import activation, attention_mask
 from memlint.named_tuple import NamedTuple
@@ -268,6 +269,7 @@ class T5Model(Module):
 
     def __init__(self, config: T5, kind: str, checkpointed: int, reentrant: bool, padded: bool) -> None:
         self.padded, self.scaled = padded, config.scaled
+        self.smooths = False  # labels, by the Trainer
         self.shared = Embedding(config.vocabulary, config.width)
         self.encoder = T5Stack(config, kind, False, checkpointed, reentrant)
         self.decoder = T5Stack(config, kind, True, checkpointed, reentrant)
@@ -286,4 +288,7 @@ class T5Model(Module):
             if self.scaled:
                 x = x * 1.0
             logits = F.linear(x, self.shared.weight) if self.lm_head is None else self.lm_head(x)
+            if self.smooths:
+                logits = losses.returned(logits)
+                return losses.smoothed(logits, labels, shifts=False), logits
             return F.cross_entropy(logits.view(-1, logits.shape[-1]), labels.view(-1)), logits

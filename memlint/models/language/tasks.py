@@ -20,6 +20,7 @@ from memlint.models.language import (
     language_model,
     losses,
     sequence_length,
+    smooths_labels,
 )
 from memlint.models.language.encoder import ENCODERS, EncoderModel, EncoderTask, encoder
 from memlint.models.language.encoder_decoder import (
@@ -80,12 +81,20 @@ def _task(kind: str, spec: TrainingSpec, contents: Mapping[str, Any], dtype: DTy
         raise UnknownModel(f"tuning of kind {tuning!r} is known for decoders alone")
     if kind in ENCODER_TASKS and (model_type in ENCODERS or model_type == MODERN):
         return _encoder(kind, spec, contents, dtype, autocast)
+    if kind == "value_head" and known(str(model_type)):
+        from memlint.models.language import value_head
+
+        return value_head.task(spec, contents, dtype, autocast)
     if kind == "sequence_classification" and known(str(model_type)):
         return _row_classifier(spec, contents, dtype, autocast)
     if kind == "seq2seq_lm" and (model_type in ENCODER_DECODERS or model_type in T5_TYPES):
         return _encoder_decoder(spec, contents, dtype, autocast)
     if kind == "image_classification" and model_type in CLASSIFIERS:
         return _image_classifier(spec, contents, dtype, autocast)
+    if kind == "vision_language" and model_type in ("gemma3", "qwen2_vl", "qwen2_5_vl"):
+        from memlint.models.language import seeing
+
+        return seeing.task(spec, contents, dtype, autocast)
     if kind == "vision_language" and model_type in VISION_LANGUAGE:
         return _vision_language(spec, contents, dtype, autocast)
     raise UnknownModel(f"models of class {kind!r} and type {model_type!r} are not known")
@@ -149,6 +158,7 @@ def _encoder_decoder(spec: TrainingSpec, contents: Mapping[str, Any], dtype: DTy
     build = T5Model if relative else EncoderDecoderModel
     with default_dtype(dtype):
         model: Any = build(config, how, checkpointed(spec), spec.get("checkpointing_reentrant", False), padded)
+    model.smooths = smooths_labels(spec)
     target = spec.get("target_length") or (config.positions[1] if sound else None)
     if target is None:
         raise UnknownModel("nothing bounds the length of an output")
@@ -230,6 +240,8 @@ def _vision_language(spec: TrainingSpec, contents: Mapping[str, Any], dtype: DTy
         seeing = LlavaTower(eyes, how, checkpointed(spec), spec.get("checkpointing_reentrant", False))
         sight = Sight(seeing, Projector(eyes.width, config.width, function, bias), layer, without_first)
     setattr(model, "sight", sight)  # noqa: B010 - a part of the model, by which it is counted and named
+    if spec.get("tower_without_gradients", False):
+        seeing.embeddings.needs_gradient = False
     frozen = spec.get("frozen_parts") or ()
     parts = {"vision_tower": seeing, "projector": sight.multi_modal_projector}
     if "language_model" in frozen:
@@ -278,7 +290,8 @@ def _row_classifier(spec: TrainingSpec, contents: Mapping[str, Any], dtype: DTyp
     labels = spec.get("labels", 1 if spec.get("method") == "reward" else 2)
     with default_dtype(dtype):
         score = Linear(config.width, labels, bias=False)
-    setattr(model, "score", score)  # noqa: B010 - a part of the model, by which it is counted and named
+    head: Any = model
+    head.score = score  # a part of the model, by which it is counted and named
     rows, length = spec["micro_batch_size"] * spec.get("sequences_per_sample", 1), sequence_length(spec)
 
     def given(rows: int, length: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -289,7 +302,7 @@ def _row_classifier(spec: TrainingSpec, contents: Mapping[str, Any], dtype: DTyp
     def run(batch: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         x = model.hidden(batch[0])
         with component("logits"):
-            logits = score(x)
+            logits = head.score(x)  # or the copy that an adapter trains
             taken = F.index(logits, empty((logits.shape[0],), int64), empty((logits.shape[0],), int64))
             if labels == 1:
                 return F.mse_loss(taken.view(-1), batch[2]), taken
