@@ -73,7 +73,7 @@ class BucketSize(Rule):
     def _most(self, run: Run, changes: dict[str, Any]) -> int:
         """What smaller buckets can save at most: elements of fp32, in two buffers where one fills as the other is sent.
         Asked first, because a re-estimate takes longer."""
-        from memlint.models.parallel import REDUCE_BUCKET  # which files without an estimate do without
+        from memlint.models.parallel.zero import REDUCE_BUCKET  # which files without an estimate do without
 
         elements = sum(run.value(name, REDUCE_BUCKET) - smaller for name, smaller in changes.items())
         return int(2 * 4 * elements)

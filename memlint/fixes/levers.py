@@ -154,7 +154,7 @@ def sharded_states(run: Run) -> Lever | None:
 
 def smaller_buckets(run: Run, settable: bool = True) -> Lever | None:
     """ZeRO's buckets at a tenth of their default; without ``settable``, also those that have no key here."""
-    from memlint.models.parallel import REDUCE_BUCKET
+    from memlint.models.parallel.zero import REDUCE_BUCKET
 
     changes = {}
     fetches = "prefetch" if run.value("parallelism.zero_stage") == 3 else "gather"  # the other bucket is not in use

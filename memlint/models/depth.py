@@ -14,7 +14,7 @@ from typing import Any
 from memlint.dialects.spec import TrainingSpec
 from memlint.meta.fold import fold
 from memlint.meta.tensor import Tensor
-from memlint.models import Recording, parallel
+from memlint.models import Recording
 from memlint.models.system import System
 
 # (layers that are recorded, layers that the model has): set here, read where the model is built.
@@ -68,18 +68,20 @@ def _reach(spec: TrainingSpec, elements: int) -> int:
     """Layers beyond the next one that what happens at a layer may depend on, of ``elements`` parameters each.
 
     ZeRO 3 fetches layers ahead while they fit its bucket, and does not let go of the last ones, which are used again
-    within its reuse distance (:class:`memlint.models.parallel.ZeroParameters`). What is fetched and not used adds up
-    from layer to layer until as much is alive as may be.
+    within its reuse distance (:class:`memlint.models.parallel.zero.ZeroParameters`). What is fetched and not used adds
+    up from layer to layer until as much is alive as may be.
     """
     if spec.get("parallelism.strategy") != "zero" or spec.get("parallelism.zero_stage") != 3:
         return 0
-    persistent = parallel._stated(spec, "parallelism.persistence_elements", parallel.PERSISTENCE)
+    from memlint.models.parallel import zero
+
+    persistent = zero.stated(spec, "parallelism.persistence_elements", zero.PERSISTENCE)
     if elements < 64 * persistent:
         return UNKNOWN  # how much of a layer is gathered at all
     gathered = elements // 2
-    ahead = parallel._stated(spec, "parallelism.prefetch_bucket_elements", parallel.PREFETCH_BUCKET)
-    behind = parallel._stated(spec, "parallelism.reuse_distance_elements", parallel.REUSE_DISTANCE)
-    alive = parallel._stated(spec, "parallelism.live_parameter_elements", parallel.LIVE_PARAMETERS)
+    ahead = zero.stated(spec, "parallelism.prefetch_bucket_elements", zero.PREFETCH_BUCKET)
+    behind = zero.stated(spec, "parallelism.reuse_distance_elements", zero.REUSE_DISTANCE)
+    alive = zero.stated(spec, "parallelism.live_parameter_elements", zero.LIVE_PARAMETERS)
     ahead = min(ahead, alive)
     unused = -(-alive // ahead) if ahead > 0 else 0
     reach: int = 2 * (ahead // gathered) + -(-behind // (2 * gathered)) + unused

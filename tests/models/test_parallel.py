@@ -12,6 +12,7 @@ from memlint.dialects.spec import Fact, TrainingSpec
 from memlint.meta import replay
 from memlint.meta.tape import Tape
 from memlint.models import Recording, UnknownModel, parallel, record
+from memlint.models.parallel import ddp
 from memlint.models.split import FIRST, LAST, in_flight
 from tests.differential.test_parallel import build, spec_of
 from tests.differential.training import walk
@@ -527,4 +528,4 @@ def test_a_bucket_is_closed_once_it_holds_its_cap(sizes: list[int], cap: int, ex
 
     with recording():
         weights = [Tensor((size * 2**18,), float32) for size in sizes]
-        assert parallel.bucket_bytes(weights, cap * 2**20) == [size * 2**20 for size in expected]
+        assert ddp.bucket_bytes(weights, cap * 2**20) == [size * 2**20 for size in expected]

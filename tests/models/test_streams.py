@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from memlint.models.parallel import CASTS, DEFAULT_STREAM, GATHERS, REDUCES, REPLICAS
+from memlint.models.parallel.run import CASTS, DEFAULT_STREAM, GATHERS, REDUCES, REPLICAS
 from tests.models.test_parallel import FSDP1, FSDP2, WIDTH, ZERO, made
 
 THIRD = {**ZERO, "parallelism.zero_stage": 3, "parallelism.persistence_elements": WIDTH}

@@ -1,0 +1,102 @@
+"""FSDP1 of torch 2.13, ``torch/distributed/fsdp``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from memlint.dialects.spec import TrainingSpec
+from memlint.meta.tape import Label
+from memlint.meta.tensor import Tensor, state
+from memlint.models.parallel.plan import Plan
+from memlint.models.parallel.run import CASTS, GATHERS, REDUCES, REPLICAS, storage
+from memlint.models.parallel.units import Unit, UnitRun, reduced_label
+from memlint.models.system import System
+
+
+class FlatlySharded(UnitRun):
+    """``FullyShardedDataParallel``: the parameters of a unit are one flat parameter
+    (``torch/distributed/fsdp/_flat_param.py`` and ``_runtime_utils.py``)."""
+
+    rows = False
+
+    def __init__(
+        self, plan: Plan, spec: TrainingSpec, system: System, updated: Sequence[Tensor], every: Sequence[Tensor]
+    ) -> None:
+        self.backward_prefetch = str(spec.get("parallelism.backward_prefetch") or "BACKWARD_PRE").upper()
+        self.forward_prefetch = bool(spec.get("parallelism.forward_prefetch", False))
+        self.forward_order: list[Unit] = []  # of the steps before
+        state.tape.states_late = True
+        super().__init__(plan, spec, system, updated, every)
+        self.forward_order = [unit for unit in self.units if not unit.root and unit.parameters]
+
+    def gather(self, unit: Unit) -> None:
+        if not unit.parameters:
+            return
+        tape = state.tape
+        whole = unit.padded_bytes
+        cast = None
+        on_host = self.plan.offload_parameters
+        pairs = zip(unit.parameters, unit.shards)
+        # What has its dtype already (frozen weights beside adapters that train in fp32) is gathered as it is.
+        moved = sum(shard.numel * p.dtype.itemsize for p, shard in pairs if on_host or shard.dtype is not p.dtype)
+        if moved:
+            # _pre_unshard_stream; then _unshard_stream
+            cast = tape.allocate(moved, Label("communication", unit.path, "cast"), CASTS)
+        unit.pending = tape.allocate(whole, Label("communication", unit.path, "unsharded"), GATHERS)
+        if cast is not None:
+            tape.free(cast)
+
+    def copy_out(self, unit: Unit) -> None:
+        """Parameters are views of what was gathered."""
+        assert unit.pending is not None
+        unit.whole = [unit.pending]
+        for parameter in unit.parameters:
+            parameter.storage.index = unit.pending
+        unit.pending = None
+
+    def prefetch_forward(self, unit: Unit) -> None:
+        if self.forward_prefetch and unit in self.forward_order:
+            place = self.forward_order.index(unit) + 1
+            if place < len(self.forward_order):
+                self.forward_order[place].unshard()
+
+    def prefetch_backward(self, unit: Unit) -> None:
+        if self.backward_prefetch.endswith("PRE"):
+            super().prefetch_backward(unit)
+
+    def reduce(self, unit: Unit) -> None:
+        padded = self.shards.padded
+        trained = [shard for p, shard in zip(unit.parameters, unit.shards) if p.grad is not None]
+        elements = sum(padded[id(parameter)] for parameter in unit.parameters if parameter.grad is not None)
+        if not self.reduces:
+            if self.plan.reshard:
+                self.free(unit)
+            return
+        gradients = unit.gradients()
+        if not gradients:
+            self.free(unit)
+            return
+        compute = gradients[0].dtype
+        flat = storage(elements * compute.itemsize, Label("gradients", unit.path, "unsharded"))
+        gradients.clear()
+        self.free(unit)
+        if self.backward_prefetch.endswith("POST"):
+            super().prefetch_backward(unit)
+        # From here on _post_backward_stream, and _all_reduce_stream after the second collective of hybrid sharding.
+        dtype = self.plan.reduce or compute
+        computed = flat  # _post_backward_hook names what autograd has computed to its end
+        if dtype is not compute:
+            flat = storage(elements * dtype.itemsize, Label("communication", unit.path, "reduce_scatter"), REDUCES)
+        stored = trained[0].dtype
+        label = Label("gradients", unit.path, "shard")
+        size = sum(shard.numel for shard in trained)
+        reduced = storage(size * dtype.itemsize, label if dtype is stored else reduced_label(unit), REDUCES)
+        if dtype is not stored:
+            last = REPLICAS if self.plan.ranks > self.plan.shard else REDUCES
+            reduced = storage(size * stored.itemsize, label, last)
+        del flat, computed
+        if self.plan.offload_parameters:
+            return
+        for shard in trained:
+            if shard.grad is None:
+                shard.grad = Tensor(shard.shape, stored, reduced)
