@@ -584,7 +584,7 @@ def known(name: str, library: str = "torch") -> str:
     if f"{name} {library}" in OPTIMIZERS:
         return f"{name} {library}"
     if name not in OPTIMIZERS:
-        from memlint.meta import optim_more  # most runs do without
+        from memlint.meta import optim_libraries  # most runs do without
 
-        OPTIMIZERS.update(optim_more.KINDS)
+        OPTIMIZERS.update(optim_libraries.KINDS)
     return name if name in OPTIMIZERS else ""

@@ -12,7 +12,7 @@ from transformers.optimization import Adafactor
 
 from memlint.meta import optim
 from memlint.meta import tensor as meta
-from memlint.meta.optim_more import AdamWFp8
+from memlint.meta.optim_libraries import AdamWFp8
 from tests.differential.oracle import fake_cuda, live_and_peak
 
 Shapes = tuple[tuple[int, ...], ...]

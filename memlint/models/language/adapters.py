@@ -465,9 +465,9 @@ def adapt(model: LanguageModel, spec: TrainingSpec, config: Hyperparameters) -> 
             hidden = options.get("encoder_hidden_size") or config.width
             model.prompt = PromptEncoder(tokens, config.width, method == "p_tuning", hidden)
         else:
-            from memlint.models.language import adapters_more
+            from memlint.models.language import peft_methods
 
-            adapters_more.adapt(model, spec, config, method)
+            peft_methods.adapt(model, spec, config, method)
     for name in (saved,) if isinstance(saved, str) else saved:
         _train_in_full(model, name)
 

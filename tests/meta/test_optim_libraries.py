@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
-from memlint.meta import optim, optim_more
+from memlint.meta import optim, optim_libraries
 from memlint.meta import tensor as meta
 from memlint.meta.tape import Label
 from memlint.models import language, step
@@ -73,7 +73,7 @@ def measured(create: Make, dtype: str) -> Bytes:
         return Bytes(state - start, peak - start)
 
 
-def low_rank(kind: type[optim_more.LowRank]) -> Make:
+def low_rank(kind: type[optim_libraries.LowRank]) -> Make:
     return lambda given: kind(targets_last(given), rank=16, targets=TARGETS)
 
 
@@ -81,29 +81,29 @@ def low_rank(kind: type[optim_more.LowRank]) -> Make:
 # fake tensors of these shapes, each with a rank of 16 and matrices made anew; what a card keeps in host memory is left
 # out (GrokAdamW).
 CASES: dict[str, tuple[Make, Bytes, Bytes]] = {
-    "galore_torch 1.0, AdamW": (low_rank(optim_more.GaLore), Bytes(316416, 456960), Bytes(138752, 275200)),
+    "galore_torch 1.0, AdamW": (low_rank(optim_libraries.GaLore), Bytes(316416, 456960), Bytes(138752, 275200)),
     "galore_torch 1.0, Adafactor": (
-        low_rank(optim_more.GaLoreAdafactor),
+        low_rank(optim_libraries.GaLoreAdafactor),
         Bytes(57952, 167776),
         Bytes(57952, 263808),
     ),
-    "apollo_torch 1.0.3, AdamW": (low_rank(optim_more.Apollo), Bytes(277520, 390804), Bytes(138760, 214536)),
+    "apollo_torch 1.0.3, AdamW": (low_rank(optim_libraries.Apollo), Bytes(277520, 390804), Bytes(138760, 214536)),
     "adam_mini 1.1.1": (
-        lambda given: optim_more.AdamMini(given, head_numbers=64 * 64 // 4),
+        lambda given: optim_libraries.AdamMini(given, head_numbers=64 * 64 // 4),
         Bytes(212188, 316988),
         Bytes(106094, 158494),
     ),
-    "schedulefree 1.4.1, AdamW": (optim_more.ScheduleFree, Bytes(418816, 628224), Bytes(209408, 314112)),
-    "schedulefree 1.4.1, SGD": (optim_more.ScheduleFreeSGD, Bytes(209408, 209408), Bytes(104704, 104704)),
-    "came_pytorch 0.1.3": (optim_more.Came, Bytes(219552, 424352), Bytes(219536, 466352)),
-    "grokadamw 0.1.2": (optim_more.GrokAdamW, Bytes(0, 256256), Bytes(0, 128128)),
+    "schedulefree 1.4.1, AdamW": (optim_libraries.ScheduleFree, Bytes(418816, 628224), Bytes(209408, 314112)),
+    "schedulefree 1.4.1, SGD": (optim_libraries.ScheduleFreeSGD, Bytes(209408, 209408), Bytes(104704, 104704)),
+    "came_pytorch 0.1.3": (optim_libraries.Came, Bytes(219552, 424352), Bytes(219536, 466352)),
+    "grokadamw 0.1.2": (optim_libraries.GrokAdamW, Bytes(0, 256256), Bytes(0, 128128)),
 }
 
 
 @pytest.fixture(autouse=True)
 def _on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """There a decomposition makes no copy of its input."""
-    monkeypatch.setattr(optim_more, "DECOMPOSITION_COPIES", False)
+    monkeypatch.setattr(optim_libraries, "DECOMPOSITION_COPIES", False)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -116,14 +116,16 @@ def test_state_and_step_are_the_librarys_to_the_byte(case: str, dtype: str) -> N
 @pytest.mark.parametrize(
     ("kind", "dtype", "theirs"),
     [
-        pytest.param(optim_more.Lomo, "float32", Bytes(0, 0), id="lomo_optim 0.1.1, LOMO, fp32"),
-        pytest.param(optim_more.Lomo, "bfloat16", Bytes(0, 76800), id="lomo_optim 0.1.1, LOMO, bfloat16"),
-        pytest.param(optim_more.AdaLomo, "float32", Bytes(5312, 103456), id="lomo_optim 0.1.1, AdaLOMO, fp32"),
-        pytest.param(optim_more.AdaLomo, "bfloat16", Bytes(5312, 129056), id="lomo_optim 0.1.1, AdaLOMO, bfloat16"),
+        pytest.param(optim_libraries.Lomo, "float32", Bytes(0, 0), id="lomo_optim 0.1.1, LOMO, fp32"),
+        pytest.param(optim_libraries.Lomo, "bfloat16", Bytes(0, 76800), id="lomo_optim 0.1.1, LOMO, bfloat16"),
+        pytest.param(optim_libraries.AdaLomo, "float32", Bytes(5312, 103456), id="lomo_optim 0.1.1, AdaLOMO, fp32"),
+        pytest.param(
+            optim_libraries.AdaLomo, "bfloat16", Bytes(5312, 129056), id="lomo_optim 0.1.1, AdaLOMO, bfloat16"
+        ),
     ],
 )
 def test_an_update_inside_of_backward_needs_what_the_librarys_does(
-    kind: type[optim_more.Lomo], dtype: str, theirs: Bytes
+    kind: type[optim_libraries.Lomo], dtype: str, theirs: Bytes
 ) -> None:
     """One parameter at a time, beside its own gradient (which the update lets go)."""
     with meta.recording() as tape:
@@ -146,7 +148,7 @@ def test_an_update_inside_of_backward_needs_what_the_librarys_does(
 def test_lomo_keeps_a_gradient_until_the_next_one_is_there() -> None:
     with meta.recording():
         first, second, *_ = given = parameters("bfloat16", gradients=False)
-        optimizer = optim_more.Lomo(given)
+        optimizer = optim_libraries.Lomo(given)
         first.grad = meta.empty_like(first)
         optimizer.step_of(first)
         assert first.grad is not None
@@ -168,7 +170,7 @@ def test_galore_in_8_bits_keeps_a_byte_per_projected_number() -> None:
     table = 200 * 64
     others = 2 * (2 * (table + -(-table // 256) * 4)) + 2 * 2 * 4 * 64
     with meta.recording() as tape:
-        optimizer = low_rank(optim_more.GaLore8bit)(parameters("bfloat16"))
+        optimizer = low_rank(optim_libraries.GaLore8bit)(parameters("bfloat16"))
         start, _ = live_and_peak(tape, 0)
         optimizer.allocate_state()
         kept, _ = live_and_peak(tape, 0)
@@ -194,7 +196,7 @@ def test_galore_in_8_bits_keeps_a_byte_per_projected_number() -> None:
     ],
 )
 def test_targets_are_parts_of_paths_or_patterns(targets: list[str] | str, path: str, meant: bool) -> None:
-    assert optim_more.chosen(targets)(path) is meant
+    assert optim_libraries.chosen(targets)(path) is meant
 
 
 @pytest.mark.parametrize(
@@ -202,7 +204,7 @@ def test_targets_are_parts_of_paths_or_patterns(targets: list[str] | str, path: 
     [("layers.0.mlp.up_proj", True), ("embed_tokens", False), ("transformer.wte", False), ("", False)],
 )
 def test_a_table_is_no_linear_layer(path: str, linear: bool) -> None:
-    assert optim_more.is_linear(path) is linear
+    assert optim_libraries.is_linear(path) is linear
 
 
 CONFIG = """\
