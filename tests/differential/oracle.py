@@ -54,7 +54,9 @@ class Operand(NamedTuple):
         stored, places = self.stored()
         base = meta.empty(stored, meta.DTYPES[self.dtype])
         strides = meta.contiguous_strides(stored)
-        return base.alias(self.shape, tuple(strides[place] for place in places))
+        leaf = base.alias(self.shape, tuple(strides[place] for place in places))
+        leaf.is_view = False  # as torch's ``detach`` has it: autocast keeps the casts of such leaves
+        return leaf
 
 
 class Bytes(NamedTuple):

@@ -900,4 +900,4 @@ def test_every_public_operation_has_a_case() -> None:
         for name, value in vars(F).items()
         if inspect.isfunction(value) and value.__module__ == F.__name__ and not name.startswith("_")
     }
-    assert public - {case.covers for case in cases()} == set()
+    assert public - {"kernel"} - {case.covers for case in cases()} == set()  # which decorates operations
