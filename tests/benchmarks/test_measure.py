@@ -466,6 +466,8 @@ def test_a_run_that_is_ended_leaves_its_lines_and_no_process(how: signal.Signals
         [sys.executable, "-c", code, *small(out, "--cases", chosen)],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
+        # Tests that a shell runs in its background hand on that interrupts are ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
         until = time.monotonic() + 60  # two interpreters import torch, on a busy machine
