@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memlint.cli.plain import main
+from memlint.cli.plain import program
 
 if __name__ == "__main__":
-    main()
+    program()

@@ -85,18 +85,40 @@ def main() -> None:
 
         other(prog_name="memlint")
         return
+    sys.exit(check(*plain))
+
+
+def program() -> None:
+    """As :func:`main`, of a process that ends with it: its memory is given back at once, where Python would take apart
+    object by object what was recorded."""
+    plain = understood(sys.argv[1:])
+    if plain is None:
+        main()
+        return
+    code = check(*plain)
+    import atexit
+
+    atexit._run_exitfuncs()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError:
+        sys.exit(code)
+    os._exit(code)
+
+
+def check(paths: tuple[str, ...], options: dict[str, object]) -> int:
+    """The exit code of a plain check, which is said."""
     from memlint.cli import checking, output
 
     gc.set_threshold(GARBAGE_THRESHOLD)
     try:
-        code = checking.run(plain[0], output.resolver(plain[1]))
+        return checking.run(paths, output.resolver(options))
     except output.Stop as error:
         output.echo(f"Error: {error}", err=True)
-        code = error.exit_code
+        return error.exit_code
     except KeyboardInterrupt:
         output.note("\nAborted!")
-        code = 1
     except BrokenPipeError:  # whoever read it has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 1
-    sys.exit(code)
+    return 1

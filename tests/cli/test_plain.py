@@ -82,3 +82,9 @@ def test_only_what_is_beyond_doubt_is_understood(
 def test_completion_is_left_to_click(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("_MEMLINT_COMPLETE", "bash_complete")
     assert understood(["check"]) is None
+
+
+def test_it_ends_at_once_and_yet_others_are_told(tmp_path: Path) -> None:
+    told = "import atexit\nfrom memlint.cli.plain import program\natexit.register(print, 'told')\nprogram()\n"
+    code, text, error = said(["check", CONFIG, "--budget", "1GB"], tmp_path, ("-c", told))
+    assert (code, text.splitlines()[-1], error) == (1, "told", "")
