@@ -9,7 +9,6 @@ The module can be called like a function, because ``memlint.check`` is both this
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import time
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from memlint.discover import Found, display, matches, walk
 from memlint.documents.node import Document, Span
+from memlint.estimates import Estimates, saved_bytes
 from memlint.named_tuple import NamedTuple
 from memlint.plugin import ERROR, Finding, Run
 from memlint.reports.report import Budget, Measured, Report, RunReport, StatedFact, UnresolvedValue
@@ -28,9 +28,6 @@ from memlint.settings import Allowance, Resolver, Settings, SettingsError, allow
 
 if TYPE_CHECKING:
     from memlint.dialects.spec import TrainingSpec
-    from memlint.meta.fold import Folded
-    from memlint.meta.tape import Tape
-    from memlint.models import Recording
     from memlint.profiles.measurement import Measurement
     from memlint.tape.estimate import Estimate
 
@@ -219,11 +216,10 @@ class _Checker:
             spec = next(iter(_recorded(document, spec)), spec)
         # A prediction that a new measurement is held against knows nothing of old ones.
         measured = self._measurements(path) if spec.family and self.lint and self.measure is None else ()
-        known: dict[str, Any] = {"measurements": measured} if measured else {}
-        recordings: list[Recording] = []
+        estimates = Estimates(spec, allowed.gpu, measured)
         if spec.family and self.lint:
             try:
-                estimate = estimate_spec(spec, allowed.gpu, self.formulas, recordings=recordings, **known)
+                estimate = estimates.own(self.formulas)
             except _unknown_model() as error:
                 spec.unknown_reason = spec.unknown_reason or str(error)
             except Exception as error:
@@ -231,29 +227,20 @@ class _Checker:
                 spec.unknown_reason = "it failed with an internal error"
         judged: list[RuleInfo] = []
         if self.lint:
-
-            def totals(changed: TrainingSpec) -> Estimate:
-                same = recordings if _same_step(spec, changed) else None
-                return estimate_spec(changed, allowed.gpu, detailed=False, recordings=same, **known)
-
-            def packed() -> int:
-                assert estimate is not None
-                return packed_bytes(recordings[0], estimate, allowed.gpu) if recordings else estimate.allocated_bytes
-
             run = Run(
                 spec,
                 estimate,
                 allowed.size_bytes,
-                totals,
+                estimates.totals,
                 _spell,
                 host_budget_bytes=allowed.host_bytes,
                 gpu=allowed.gpu,
                 faults=dict.fromkeys((*document.faults, *spec.document.faults)),
                 saved=saved_bytes,
-                allocated=allocated_bytes,
-                packed=packed,
-                first_pass=lambda: first_pass_bytes(recordings[0]) if recordings else 0,
-                whole=lambda changed: estimate_spec(changed, allowed.gpu, **known),
+                allocated=estimates.allocated_bytes,
+                packed=lambda: estimates.packed_bytes(estimate) if estimate is not None else 0,
+                first_pass=estimates.first_pass_bytes,
+                whole=estimates.whole,
             )
             for selected in self.select(settings):
                 self._rule(selected, run, findings, judged)
@@ -385,119 +372,6 @@ class _Checker:
 
 
 # -- pieces ------------------------------------------------------------------------------------------
-
-
-def estimate_spec(
-    spec: TrainingSpec,
-    gpu: str = "",
-    symbolic: bool = False,
-    detailed: bool = True,
-    measurements: Sequence[Measurement] = (),
-    recordings: list[Recording] | None = None,
-) -> Estimate:
-    """The estimate of one run on a card ("" for none in particular). Raises models.UnknownModel.
-
-    Without ``detailed`` it has totals only: what a what-if needs. ``measurements`` of its config narrow it.
-    ``recordings``: the recording of this very step, or a place to leave it for later.
-    """
-    from memlint import models
-    from memlint.dialects.spec import ASSUMED
-    from memlint.tape.allocator_conf import ConfError, parse_conf
-    from memlint.tape.summary import estimate
-
-    if recordings:
-        recording = recordings[0]
-    else:
-        recording = models.record(spec, symbolic=symbolic, named=detailed, folded=True)
-        if recordings is not None and not symbolic:
-            recordings.append(recording)
-    options: dict[str, Any] = {}
-    if isinstance(spec.get("allocator_conf"), str):
-        # What torch would reject is MEM602's to say; the figures are then those of the defaults.
-        with contextlib.suppress(ConfError):
-            options["allocator_conf"] = parse_conf(spec["allocator_conf"])
-    if gpu:
-        from memlint.data.catalogue import parse_gpu
-
-        options["gpu"] = parse_gpu(gpu)[0]
-    if measurements:
-        from memlint.profiles.measurement import facts_of
-        from memlint.tape.calibration import choose
-
-        version = spec.fact("framework_version")
-        stated = str(version.value) if version is not None and version.node is not None else ""
-        options["calibration"] = choose(measurements, spec.run, facts_of(spec), options.get("gpu"), stated)
-    assumed = tuple(
-        (fact.key or name, str(fact.value), fact.reason) for name, fact in spec.facts.items() if fact.origin == ASSUMED
-    )
-    return estimate(
-        _tape(recording),
-        parameters=recording.parameters,
-        trainable_parameters=recording.trainable_parameters,
-        framework=recording.framework,
-        has_matmul=recording.has_matmul,
-        has_convolution=recording.has_convolution,
-        assumptions=(*assumed, *recording.assumptions),
-        process_groups=recording.process_groups,
-        host_bytes=recording.host_bytes,
-        loading=recording.loading,
-        engine_share=float(spec.get("engine_share") or 0.0),
-        version=str(spec.get("framework_version") or ""),
-        library=recording.library,
-        basis=recording.basis,
-        detailed=detailed,
-        upper=recording.upper,
-        **options,
-    )
-
-
-def _same_step(one: TrainingSpec, other: TrainingSpec) -> bool:
-    """Whether two runs allocate the same: they differ in how the allocator serves it, if at all."""
-    names = {*one.facts, *other.facts} - {"allocator_conf"}
-    return all(one.facts.get(name) == other.facts.get(name) for name in names)
-
-
-def saved_bytes(spec: TrainingSpec) -> int:
-    """Bytes that autograd holds at the end of forward. Raises models.UnknownModel."""
-    from memlint import models
-
-    return models.saved_bytes(spec)
-
-
-def allocated_bytes(spec: TrainingSpec) -> int:
-    """``estimate_spec(spec).allocated_bytes``. Raises models.UnknownModel."""
-    from memlint import models
-    from memlint.tape.summary import allocated_peak
-
-    recording = models.record(spec, named=False, folded=True)
-    if recording.loading is not None:  # whether that is the peak is for the allocator to say
-        return estimate_spec(spec, detailed=False, recordings=[recording]).allocated_bytes
-    return allocated_peak(_tape(recording))
-
-
-def packed_bytes(recording: Recording, estimate: Estimate, gpu: str) -> int:
-    """Bytes that any settings of the allocator reserve for a recording at least."""
-    from memlint.tape.summary import packed
-
-    tape = _tape(recording)
-    if gpu and tape.streams:
-        from memlint.data.catalogue import parse_gpu
-
-        room = parse_gpu(gpu)[0].usable_bytes - (estimate.device_bytes - estimate.reserved_bytes)
-        if estimate.allocated_bytes <= room:
-            return estimate.allocated_bytes  # a full card gives back what is free
-    return packed(tape)
-
-
-def first_pass_bytes(recording: Recording) -> int:
-    """Most bytes live until the second micro-batch of a recording begins; 0 where there is none."""
-    from memlint.tape.summary import first_pass
-
-    return first_pass(_tape(recording))
-
-
-def _tape(recording: Recording) -> Tape | Folded:
-    return recording.tape if recording.folded is None else recording.folded
 
 
 def _unknown_model() -> type[Exception]:

@@ -20,6 +20,7 @@ ROOMS = (
     ("memlint.profiles",),
     ("memlint.models",),
     ("memlint.tape",),
+    ("memlint.estimates",),
     ("memlint.plugin",),
     ("memlint.fixes",),
     ("memlint.rules",),

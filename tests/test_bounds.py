@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from memlint.check import allocated_bytes, estimate_spec, first_pass_bytes, packed_bytes
 from memlint.dialects import registry
 from memlint.dialects.spec import TrainingSpec
 from memlint.dialects.spelling import spell
 from memlint.documents.load import load
+from memlint.estimates import allocated_bytes, estimate_spec, first_pass_bytes, packed_bytes
 from memlint.fixes import levers
 from memlint.models import record
 from memlint.plugin import Run

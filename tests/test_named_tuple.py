@@ -72,7 +72,9 @@ def test_it_does_as_typings(asked: typing.Callable[[typing.Any], object]) -> Non
         pytest.param(lambda kind: kind(), TypeError, id="a field is missing"),
         pytest.param(lambda kind: kind(1, "a", (), 2), TypeError, id="a field too many"),
         pytest.param(lambda kind: kind(1, nmae="a"), TypeError, id="a misspelled field"),
-        pytest.param(lambda kind: kind(1)._replace(nmae="a"), (TypeError, ValueError), id="to replace one there is not"),
+        pytest.param(
+            lambda kind: kind(1)._replace(nmae="a"), (TypeError, ValueError), id="to replace one there is not"
+        ),
         pytest.param(lambda kind: kind._make([1]), TypeError, id="made of too little"),
         pytest.param(lambda kind: setattr(kind(1), "line", 2), AttributeError, id="a field is not set"),
     ],
@@ -91,8 +93,10 @@ def test_it_is_copied_and_pickled() -> None:
 
 
 def test_a_class_may_have_one_field_and_children() -> None:
-    assert One(5).only == 5 and One(only=5) == (5,)
-    assert Child(3).twice() == 6 and type(Child(3)._replace(line=4)) is Child
+    assert One(5).only == 5
+    assert One(only=5) == (5,)
+    assert Child(3).twice() == 6
+    assert type(Child(3)._replace(line=4)) is Child
 
 
 def test_a_field_without_a_default_cannot_follow_one_with_a_default() -> None:

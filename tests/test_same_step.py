@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from memlint import models
-from memlint.check import _same_step, estimate_spec
 from memlint.dialects.spec import Fact, TrainingSpec
+from memlint.estimates import Estimates, _same_step, estimate_spec
 from memlint.models import Recording
 
 FACTS: dict[str, Any] = {
@@ -66,3 +66,23 @@ def test_a_symbolic_recording_is_not_kept() -> None:
 )
 def test_the_step_is_the_same_where_only_the_allocator_is_told_otherwise(changes: dict[str, Any], same: bool) -> None:
     assert _same_step(spec(), spec().with_facts(**changes)) is same
+
+
+def test_what_is_live_and_what_the_allocator_makes_of_it_take_one_recording(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = 0
+    record = models.record
+
+    def counted(*args: Any, **options: Any) -> Recording:
+        nonlocal calls
+        calls += 1
+        return record(*args, **options)
+
+    changed = spec().with_facts(micro_batch_size=2)
+    expected = estimate_spec(changed, detailed=False)
+    monkeypatch.setattr(models, "record", counted)
+    estimates = Estimates(spec())
+    assert estimates.allocated_bytes(changed) == expected.allocated_bytes
+    assert estimates.totals(spec().with_facts(micro_batch_size=2)) == expected
+    assert calls == 1
+    estimates.totals(spec().with_facts(micro_batch_size=4))
+    assert calls == 2

@@ -108,7 +108,7 @@ def predict(task: dict[str, Any]) -> dict[str, Any]:
         found[f"{source}_seconds"] = time.perf_counter() - begin
 
     if spec is not None:
-        from memlint.check import estimate_spec
+        from memlint.estimates import estimate_spec
 
         with attempt("static"):
             static = estimate_spec(spec, task["gpu"])

@@ -442,9 +442,17 @@ def validate(root: Node, schema: Schema) -> list[Violation]:
     return found
 
 
+# The last run asked about: one rule reports wrong values, the next one keys that are not known.
+_judged: list[tuple[Node, str, list[Violation]]] = []
+
+
 def violations(spec: TrainingSpec) -> list[Violation]:
     """What a run's family says against its config."""
-    return validate(spec.root, load(spec.family)) if spec.family else []
+    if not spec.family:
+        return []
+    if not _judged or _judged[0][0] is not spec.root or _judged[0][1] != spec.family:
+        _judged[:] = [(spec.root, spec.family, validate(spec.root, load(spec.family)))]
+    return _judged[0][2]
 
 
 def _errors(root: Node, schema: Schema) -> Iterator[Violation]:

@@ -22,6 +22,8 @@ def parameter(*shape: int, dtype: DType | None = None) -> Tensor:
 
 
 _PARAMETERS = Label("parameters", "")
+# Most attributes, which no module is found in.
+_CHILDLESS = frozenset((Tensor, bool, float, int, str, type(None)))
 
 
 def buffer(*shape: int, dtype: DType = float32) -> Tensor:
@@ -68,17 +70,21 @@ class Module:
 
     def children(self) -> Iterator[tuple[str, Module]]:
         for name, value in self.__dict__.items():
+            if type(value) in _CHILDLESS:
+                continue
             if isinstance(value, Module):
                 yield name, value
             elif isinstance(value, (list, tuple)):
                 for number, item in enumerate(value):
-                    if isinstance(item, Module):
+                    if type(item) not in _CHILDLESS and isinstance(item, Module):
                         yield f"{name}.{number}", item
 
-    def modules(self) -> Iterator[Module]:
-        yield self
+    def modules(self) -> list[Module]:
+        """This one and all below it, each before those that it is made of."""
+        found = [self]
         for _, child in self.children():
-            yield from child.modules()
+            found += child.modules()
+        return found
 
     def named_tensors(self, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
         """Parameters and buffers with their dotted names; a tied one is met once per name."""
@@ -131,18 +137,19 @@ class Module:
 def _collect(module: Module, found: list[Tensor]) -> None:
     for value in module.__dict__.values():
         kind = type(value)
-        if kind is Tensor:
-            found.append(value)
+        if kind in _CHILDLESS:
+            if kind is Tensor:
+                found.append(value)
         elif kind is list or kind is tuple:
             for item in value:
                 if isinstance(item, Module):
                     _collect(item, found)
                 elif isinstance(item, Tensor):
                     found.append(item)
-        elif kind is not str and kind is not int and isinstance(value, Module):
+        elif isinstance(value, Module):
             _collect(value, found)
         elif isinstance(value, (list, tuple)):  # a named tuple
-            found += [item for item in value if isinstance(item, Tensor)]
+            found += [item for item in value if type(item) is Tensor]
 
 
 class Sequential(Module):

@@ -554,7 +554,7 @@ class _Replay:
         parts = [-1] * len(sizes)
         used: set[int] = set()  # addresses of free blocks that the turn touches
         starts: dict[int, int] = {}
-        if len(given) != trace.given:
+        if len(given) != trace.given or len(trace.freed) != sum([storage in live for storage in given]):
             return False
         for ordinal, number, units, holder, _, _, _ in trace.freed:
             held = live.get(given[ordinal])

@@ -10,8 +10,8 @@ import pytest
 from benchmarks.gpu import cases, table, worker
 from benchmarks.gpu.cases import REAL, SMALL_SCALE, Case, settings_of
 from benchmarks.gpu.summary import COVERED, MIN_CASES
-from memlint.check import estimate_spec
 from memlint.data.catalogue import gpu
+from memlint.estimates import estimate_spec
 
 CASES = cases.cases()
 SYSTEMS = [case for case in CASES if case.kind == cases.SYSTEM and not case.probed]

@@ -98,12 +98,12 @@ def test_what_raises_is_a_crash_and_the_rest_goes_on(folder: Path, monkeypatch: 
 
 
 def test_an_internal_error_that_check_reports_is_a_crash_too(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from memlint import check
+    from memlint import estimates
 
     def broken(*_: Any, **__: Any) -> Any:
         raise ZeroDivisionError("in the estimate")
 
-    monkeypatch.setattr(check, "estimate_spec", broken)
+    monkeypatch.setattr(estimates, "estimate_spec", broken)
     crashed = {Path(result.path).name for result in corpus.run(folder) if result.crash}
     assert {"complete.yaml", "alone.yaml"} <= crashed
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from memlint.check import estimate_spec
 from memlint.dialects.spec import ASSUMED, DEFAULT
+from memlint.estimates import estimate_spec
 from memlint.models import record
 from tests.dialects.language_models import run
 

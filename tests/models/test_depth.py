@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from memlint.check import allocated_bytes, estimate_spec
 from memlint.dialects.spec import TrainingSpec
+from memlint.estimates import allocated_bytes, estimate_spec
 from memlint.models import depth, record
 from memlint.tape import folded as pieces
 from memlint.tape.phases import packed_bytes

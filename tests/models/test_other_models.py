@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from memlint.check import estimate_spec
 from memlint.data import models as catalogue
 from memlint.dialects.spec import Fact, TrainingSpec
+from memlint.estimates import estimate_spec
 from memlint.meta.nn import count
 from memlint.meta.tensor import float32, recording
 from memlint.models import UnknownModel, record

@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from memlint.check import check_paths, estimate_spec
+from memlint.check import check_paths
 from memlint.data.catalogue import gpu
+from memlint.estimates import estimate_spec
 from memlint.profiles.measurement import Measurement, digest_of, dumps, facts_of, place
 from memlint.reports import full
 from memlint.reports import json as json_report
