@@ -1,0 +1,179 @@
+"""TrainingSpec -> Estimate, and what-ifs: the models and the tape's consumers put together."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from memlint.dialects.spec import TrainingSpec
+    from memlint.meta.fold import Folded
+    from memlint.meta.tape import Tape
+    from memlint.models import Recording
+    from memlint.profiles.measurement import Measurement
+    from memlint.tape.estimate import Estimate
+
+
+class Estimates:
+    """Of one run, and of the same run with some facts changed: what :class:`memlint.plugin.Run` asks for.
+
+    A step is recorded once where only the allocator's settings change, and where one rule asks what is live and the
+    next one what the allocator makes of it.
+    """
+
+    def __init__(self, spec: TrainingSpec, gpu: str = "", measurements: Sequence[Measurement] = ()) -> None:
+        self.spec = spec
+        self.gpu = gpu
+        self.measurements = measurements
+        self._own: list[Recording] = []
+        self._asked: tuple[TrainingSpec, Recording] | None = None
+
+    def own(self, symbolic: bool = False) -> Estimate:
+        """The run's. Raises models.UnknownModel."""
+        return estimate_spec(self.spec, self.gpu, symbolic, recordings=self._own, measurements=self.measurements)
+
+    def totals(self, changed: TrainingSpec) -> Estimate:
+        """Without components. Raises models.UnknownModel."""
+        same = self._own if _same_step(self.spec, changed) else None
+        if not same and self._asked is not None and _same_step(self._asked[0], changed):
+            same = [self._asked[1]]
+        return estimate_spec(changed, self.gpu, detailed=False, recordings=same, measurements=self.measurements)
+
+    def whole(self, changed: TrainingSpec) -> Estimate:
+        """With components. Raises models.UnknownModel."""
+        return estimate_spec(changed, self.gpu, measurements=self.measurements)
+
+    def allocated_bytes(self, changed: TrainingSpec) -> int:
+        """``totals(changed).allocated_bytes``. Raises models.UnknownModel."""
+        recording = record(changed)
+        self._asked = changed, recording
+        return allocated_bytes(changed, recording)
+
+    def packed_bytes(self, estimate: Estimate) -> int:
+        """What any settings of the allocator reserve at least for the run, whose estimate this is."""
+        return packed_bytes(self._own[0], estimate, self.gpu) if self._own else estimate.allocated_bytes
+
+    def first_pass_bytes(self) -> int:
+        """Most bytes live until the run's second micro-batch begins; 0 where there is none, or that is not known."""
+        return first_pass_bytes(self._own[0]) if self._own else 0
+
+
+def estimate_spec(
+    spec: TrainingSpec,
+    gpu: str = "",
+    symbolic: bool = False,
+    detailed: bool = True,
+    measurements: Sequence[Measurement] = (),
+    recordings: list[Recording] | None = None,
+) -> Estimate:
+    """The estimate of one run on a card ("" for none in particular). Raises models.UnknownModel.
+
+    Without ``detailed`` it has totals only: what a what-if needs. ``measurements`` of its config narrow it.
+    ``recordings``: the recording of this very step, or a place to leave it for later.
+    """
+    from memlint import models
+    from memlint.dialects.spec import ASSUMED
+    from memlint.tape.allocator_conf import ConfError, parse_conf
+    from memlint.tape.summary import estimate
+
+    if recordings:
+        recording = recordings[0]
+    else:
+        recording = models.record(spec, symbolic=symbolic, named=detailed, folded=True)
+        if recordings is not None and not symbolic:
+            recordings.append(recording)
+    options: dict[str, Any] = {}
+    if isinstance(spec.get("allocator_conf"), str):
+        # What torch would reject is MEM602's to say; the figures are then those of the defaults.
+        with contextlib.suppress(ConfError):
+            options["allocator_conf"] = parse_conf(spec["allocator_conf"])
+    if gpu:
+        from memlint.data.catalogue import parse_gpu
+
+        options["gpu"] = parse_gpu(gpu)[0]
+    if measurements:
+        from memlint.profiles.measurement import facts_of
+        from memlint.tape.calibration import choose
+
+        version = spec.fact("framework_version")
+        stated = str(version.value) if version is not None and version.node is not None else ""
+        options["calibration"] = choose(measurements, spec.run, facts_of(spec), options.get("gpu"), stated)
+    assumed = tuple(
+        (fact.key or name, str(fact.value), fact.reason) for name, fact in spec.facts.items() if fact.origin == ASSUMED
+    )
+    return estimate(
+        _tape(recording),
+        parameters=recording.parameters,
+        trainable_parameters=recording.trainable_parameters,
+        framework=recording.framework,
+        has_matmul=recording.has_matmul,
+        has_convolution=recording.has_convolution,
+        assumptions=(*assumed, *recording.assumptions),
+        process_groups=recording.process_groups,
+        host_bytes=recording.host_bytes,
+        loading=recording.loading,
+        engine_share=float(spec.get("engine_share") or 0.0),
+        version=str(spec.get("framework_version") or ""),
+        library=recording.library,
+        basis=recording.basis,
+        detailed=detailed,
+        upper=recording.upper,
+        **options,
+    )
+
+
+def _same_step(one: TrainingSpec, other: TrainingSpec) -> bool:
+    """Whether two runs allocate the same: they differ in how the allocator serves it, if at all."""
+    names = {*one.facts, *other.facts} - {"allocator_conf"}
+    return all(one.facts.get(name) == other.facts.get(name) for name in names)
+
+
+def saved_bytes(spec: TrainingSpec) -> int:
+    """Bytes that autograd holds at the end of forward. Raises models.UnknownModel."""
+    from memlint import models
+
+    return models.saved_bytes(spec)
+
+
+def record(spec: TrainingSpec) -> Recording:
+    """What totals are estimated from. Raises models.UnknownModel."""
+    from memlint import models
+
+    return models.record(spec, named=False, folded=True)
+
+
+def allocated_bytes(spec: TrainingSpec, recording: Recording | None = None) -> int:
+    """``estimate_spec(spec).allocated_bytes``, without what the allocator makes of it. Raises models.UnknownModel."""
+    from memlint.tape.summary import allocated_peak
+
+    if recording is None:
+        recording = record(spec)
+    if recording.loading is not None:  # whether that is the peak is for the allocator to say
+        return estimate_spec(spec, detailed=False, recordings=[recording]).allocated_bytes
+    return allocated_peak(_tape(recording))
+
+
+def packed_bytes(recording: Recording, estimate: Estimate, gpu: str) -> int:
+    """Bytes that any settings of the allocator reserve for a recording at least."""
+    from memlint.tape.summary import packed
+
+    tape = _tape(recording)
+    if gpu and tape.streams:
+        from memlint.data.catalogue import parse_gpu
+
+        room = parse_gpu(gpu)[0].usable_bytes - (estimate.device_bytes - estimate.reserved_bytes)
+        if estimate.allocated_bytes <= room:
+            return estimate.allocated_bytes  # a full card gives back what is free
+    return packed(tape)
+
+
+def first_pass_bytes(recording: Recording) -> int:
+    """Most bytes live until the second micro-batch of a recording begins; 0 where there is none."""
+    from memlint.tape.summary import first_pass
+
+    return first_pass(_tape(recording))
+
+
+def _tape(recording: Recording) -> Tape | Folded:
+    return recording.tape if recording.folded is None else recording.folded
