@@ -218,6 +218,8 @@ class Run:
     def fits_if(self, **changes: Any) -> bool:
         """Whether the run with some facts changed surely fits the budget: with all of its interval, as `check` of the
         changed config would say."""
+        if self.budget_bytes is not None and self.allocated_if(**changes) > self.budget_bytes:
+            return False  # whatever the allocator makes of it
         if self.what_if(**changes).verdict(self.budget_bytes) != FITS:
             return False
         return self._whole is None or self.whole_if(**changes).verdict(self.budget_bytes) == FITS

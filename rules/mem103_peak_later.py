@@ -57,6 +57,8 @@ class PeakLater(Rule):
     def check(self, run: Run) -> Iterator[Finding]:
         if run.estimate is None or run.budget_bytes is None or run.verdict == FITS:
             return
+        if run.estimate.component_bytes("parameters") + run.estimate.component_bytes("optimizer") > run.budget_bytes:
+            return  # in whatever step
         needed, budget = format_bytes(run.estimate.device_bytes), format_bytes(run.budget_bytes)
         if not run.over_budget:
             low, high = run.estimate.device_interval

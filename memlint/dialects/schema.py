@@ -76,6 +76,7 @@ PROPERTY_NAMES = frozenset(
 _schemas: dict[str, Schema] = {}
 _headers: dict[str, dict[str, Any]] = {}
 _families: list[str] = []
+_place = ""  # the folder
 
 
 class Violation(NamedTuple):
@@ -108,10 +109,13 @@ class Key(NamedTuple):
 
 
 def _folder() -> str:
-    # Not importlib.resources, whose import costs more than everything else here; __path__ works in a wheel,
-    # an editable install and a bare clone alike.
-    package: Any = __import__("memlint.schemas", fromlist=["schemas"])
-    return str(package.__path__[0])
+    global _place
+    if not _place:
+        # Not importlib.resources, whose import costs more than everything else here; __path__ works in a wheel,
+        # an editable install and a bare clone alike.
+        package: Any = __import__("memlint.schemas", fromlist=["__path__"])
+        _place = str(package.__path__[0])
+    return _place
 
 
 def families() -> list[str]:

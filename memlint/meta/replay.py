@@ -33,6 +33,7 @@ ENABLED = True  # tests switch it off to compare
 
 # What one process remembers at most. A run with its what-ifs takes a few hundred; one template, some kilobytes.
 TEMPLATES = 4096
+RECORDS = 256
 
 
 class _Structure:
@@ -56,6 +57,7 @@ class _Structure:
 
 
 _structures: dict[tuple[Any, ...], int] = {}
+_records: dict[int, tuple[Any, tuple[Any, ...]]] = {}  # id of a named tuple -> it, described
 _numbers = count()  # never given twice: modules outlive what is forgotten
 _PLAIN = frozenset((int, str, type(None)))
 
@@ -98,10 +100,22 @@ def _describe_value(value: Any, found: list[Any], children: list[Module], known:
         children.append(value)
         return _describe(value, found, children, known)
     elif isinstance(value, (tuple, list)):
+        shared = _records.get(id(value))
+        if shared is not None and shared[0] is value:
+            found.append(shared[1])
+            return True
+        before = len(found), len(children), len(known)
         found += kind, len(value)
         for item in value:
             if not _describe_value(item, found, children, known):
                 return False
+        if hasattr(kind, "_fields") and before[1:] == (len(children), len(known)):
+            # Settings, which all modules of a model share.
+            described = tuple(found[before[0] :])
+            if len(_records) >= RECORDS:
+                _records.clear()
+            _records[id(value)] = value, described
+            found[before[0] :] = [described]
     elif kind is bool or kind is float or kind is FunctionType or kind is frozenset:
         if kind is FunctionType and value.__closure__ is not None:
             return False
@@ -190,6 +204,7 @@ def forget() -> None:
     _seen.clear()
     _templates.clear()
     _structures.clear()
+    _records.clear()
 
 
 _replays = 0

@@ -34,9 +34,6 @@ _MASK = (1 << _SHIFT) - 1
 LEAST_TURNS = 6  # of a loop, before turns that repeat are looked for
 LEAST_EVENTS = 24  # of a turn, likewise
 TRACES = 6  # of turns that are kept
-# After a turn like none of these, so many are looked at, and so many passed over: free blocks that earlier phases left
-# are used up first.
-LOOKED, PASSED = 4, 12
 
 
 # -- peaks and parts
@@ -196,6 +193,9 @@ class _Pool:
 # Whether it allocates, which storage (a place among the turn's; ~n: the n-th from outside), pool, units.
 _Event = tuple[bool, int, int, int]
 PICKED, FREED, MERGED, NEW = range(4)
+_Part = tuple[int, int, int, int]  # address, units, what kind, pool
+_Watched = tuple[int, int, int, int, int]
+_Left = tuple[int, int, int, int]
 
 
 class _Trace:
@@ -215,7 +215,7 @@ class _Trace:
 
     __slots__ = (
         "alive", "allocated", "freed", "given", "gone", "grown", "highest", "highest_reserved", "left", "nothing",
-        "order", "reserved", "sizes", "taken", "watched",
+        "order", "reserved", "seen", "sizes", "taken", "watched",
     )  # fmt: skip
 
     alive: list[tuple[int, int, int, int, int]]
@@ -230,9 +230,48 @@ class _Trace:
     nothing: list[tuple[int, int]]
     order: list[list[int]]
     reserved: int
+    # What the rest is made of when it is first asked for: parts; requests that blocks of the turn's own served, and
+    # that none did; free blocks afterwards; the turn's storages. None once it is made.
+    seen: tuple[list[_Part], list[_Watched], list[tuple[int, int]], list[_Left], dict[int, _Left]] | None
     sizes: list[int]
     taken: list[tuple[int, int, int, int]]
-    watched: list[tuple[int, int, int, int, int]]
+    watched: list[_Watched]
+
+    def finish(self) -> None:
+        assert self.seen is not None
+        parts, watched, nothing, free, own = self.seen
+        self.seen = None
+        begins = [address for address, _, _, _ in parts]
+        self.watched = _widest(
+            [
+                (number, request, units, holder, address - begins[holder])
+                for number, request, units, holder, address in watched
+            ],
+            begins,
+        )
+        self.nothing = list(dict(sorted(nothing, reverse=True)).items())  # the least request of each pool
+        by_pool: dict[int, list[int]] = {}
+        for holder in sorted(range(len(parts)), key=begins.__getitem__):
+            _, _, kind, number = parts[holder]
+            if kind != NEW:
+                by_pool.setdefault(number, []).append(holder)
+        self.order = [members for members in by_pool.values() if len(members) > 1]
+        self.left, same = [], set()
+        for number, address, holder, units in free:
+            begin, whole, kind, _ = parts[holder]
+            if begin == address and units == whole and kind in (PICKED, MERGED):
+                same.add(holder)
+            else:
+                self.left.append((number, holder, address - begin, units))
+        self.gone = [
+            (holder, number, units)
+            for holder, (_, units, kind, number) in enumerate(parts)
+            if kind in (PICKED, MERGED) and holder not in same
+        ]
+        self.alive = [
+            (place, number, holder, address - begins[holder], units)
+            for place, (number, address, units, holder) in own.items()
+        ]
 
 
 class _Replay:
@@ -301,15 +340,10 @@ class _Replay:
             self.go(numbered, [~(event + turn * step) for turn in turns for event, step in outer], first)
             return
         following: dict[int, _Trace] = {}
-        last = missed = 0
+        last = 0
         for turn in range(piece.times):
             base = first + turn * count
             given = [~(event + turn * step) for event, step in outer]
-            if missed % (LOOKED + PASSED) >= LOOKED:
-                self.go(events, given, base)
-                missed += 1
-                last = 0
-                continue
             found = following.get(last)
             if found is None or not self.repeat(found, given, base):
                 for trace in traces:
@@ -322,9 +356,7 @@ class _Replay:
                     del traces[TRACES:]
                     following[last] = found
                     last = id(found)
-                    missed += 1
                     continue
-            missed = 0
             self.skipped += 1
             following[last] = found
             last = id(found)
@@ -392,18 +424,8 @@ class _Replay:
     def watch(self, events: list[_Event], given: list[int], base: int) -> _Trace:
         """Go through a turn, and see what it looks at."""
         pools, live = self.pools, self.live
-        parts: list[int] = []  # their addresses
-        sizes: list[int] = []
-        kinds: list[int] = []
-        part_pools: list[int] = []
+        parts: list[_Part] = []
         touched: dict[int, int] = {}  # address of a free block from before -> its part
-
-        def part(kind: int, pool: int, address: int, units: int) -> int:
-            parts.append(address)
-            sizes.append(units)
-            kinds.append(kind)
-            part_pools.append(pool)
-            return len(parts) - 1
 
         # Neighbours of what will be freed, before anything happens.
         outer: list[tuple[int, int, int, int, int, int]] = []
@@ -414,15 +436,14 @@ class _Replay:
             if held is None:
                 continue
             number, address, units = held
-            holder = numbers[storage] = part(FREED, number, address, units)
-            starts[address] = holder
-            outer.append((ordinal, number, units, holder, address, address + units))
-        above = [pools[entry[1]].starting.get(entry[5], 0) for entry in outer]
-        below = [pools[entry[1]].ending.get(entry[4], 0) for entry in outer]
-        beside = [starts.get(entry[5], -1) for entry in outer]
+            holder = numbers[storage] = starts[address] = len(parts)
+            parts.append((address, units, FREED, number))
+            over = pools[number].starting.get(address + units, 0)
+            under = pools[number].ending.get(address, 0)
+            outer.append((ordinal, number, units, holder, over, under))
+        beside = [starts.get(address + units, -1) for address, units, _, _ in parts]
 
         own: dict[int, tuple[int, int, int, int]] = {}
-        trace = _Trace()
         taken, grown, watched, nothing = [], [], [], []
         before, before_reserved = self.allocated, self.reserved
         allocated, highest, highest_reserved = before, before, 0
@@ -430,7 +451,8 @@ class _Replay:
         for allocates, event, number, size in events:
             if allocates:
                 keys, starting, ending, inside, small = tables[number]
-                slot = bisect_left(keys, size << _SHIFT)
+                request = size << _SHIFT
+                slot = bisect_left(keys, request)
                 if slot < len(keys):
                     key = keys.pop(slot)
                     address, block = key & _MASK, key >> _SHIFT
@@ -439,10 +461,11 @@ class _Replay:
                     del ending[end]
                     holder = inside.pop(address, -1)
                     if holder < 0:
-                        holder = touched[address] = part(PICKED, number, address, block)
-                        taken.append((holder, number, size << _SHIFT, block))
+                        holder = touched[address] = len(parts)
+                        parts.append((address, block, PICKED, number))
+                        taken.append((holder, number, request, block))
                     else:
-                        watched.append((number, size << _SHIFT, block, holder, address - parts[holder]))
+                        watched.append((number, request, block, holder, address))
                 else:
                     block = segment_size(size << _UNIT_SHIFT, self.conf) >> _UNIT_SHIFT
                     address = self.next_address
@@ -450,9 +473,10 @@ class _Replay:
                     self.next_address = end + 1
                     self.reserved += block
                     self.segments.append(block)
-                    holder = part(NEW, number, address, block)
+                    holder = len(parts)
+                    parts.append((address, block, NEW, number))
                     grown.append((holder, block))
-                    nothing.append((number, size << _SHIFT))
+                    nothing.append((number, request))
                 rest = block - size
                 if rest and (small or rest > _SMALL_UNITS):
                     begin = address + size
@@ -465,8 +489,6 @@ class _Replay:
                 allocated += block
                 if allocated > highest:
                     highest, highest_reserved = allocated, self.reserved - before_reserved
-                    if allocated > self.peak:
-                        self.peak, self.reserved_at_peak = allocated, self.reserved
                 continue
             if event >= 0:
                 number, address, size, holder = own.pop(event)
@@ -482,7 +504,8 @@ class _Replay:
             key = starting.pop(end, 0)
             if key:
                 if inside.pop(end, -1) < 0:
-                    touched[end] = part(MERGED, number, end, key >> _SHIFT)
+                    touched[end] = len(parts)
+                    parts.append((end, key >> _SHIFT, MERGED, number))
                 del keys[bisect_left(keys, key)]
                 end += key >> _SHIFT
             key = ending.pop(address, 0)
@@ -490,15 +513,21 @@ class _Replay:
                 address = key & _MASK
                 holder = inside.pop(address, -1)
                 if holder < 0:
-                    holder = touched[address] = part(MERGED, number, address, key >> _SHIFT)
+                    holder = touched[address] = len(parts)
+                    parts.append((address, key >> _SHIFT, MERGED, number))
                 del keys[bisect_left(keys, key)]
             key = ((end - address) << _SHIFT) + address
             insort(keys, key)
             starting[address] = ending[end] = key
             inside[address] = holder
+        if highest > self.peak:
+            self.peak, self.reserved_at_peak = highest, before_reserved + highest_reserved
         self.allocated = allocated
+        for place, (number, address, units, _) in own.items():
+            live[base + place] = number, address, units
 
-        trace.sizes = sizes
+        trace = _Trace()
+        trace.sizes = [units for _, units, _, _ in parts]
         trace.given = len(given)
         trace.freed = [
             (
@@ -510,36 +539,17 @@ class _Replay:
                 touched[under & _MASK] if under else -1,
                 next_to,
             )
-            for (ordinal, number, units, holder, _, _), over, under, next_to in zip(outer, above, below, beside)
+            for (ordinal, number, units, holder, over, under), next_to in zip(outer, beside)
         ]
         trace.taken, trace.grown = taken, grown
-        trace.watched = _widest(watched, parts)
-        trace.nothing = list(dict(sorted(nothing, reverse=True)).items())  # the least request of each pool
-        by_pool: dict[int, list[int]] = {}
-        for number in sorted(range(len(parts)), key=parts.__getitem__):
-            if kinds[number] != NEW:
-                by_pool.setdefault(part_pools[number], []).append(number)
-        trace.order = [members for members in by_pool.values() if len(members) > 1]
-        left, same = [], set()
-        for number, pool in enumerate(pools):
-            for address, holder in pool.inside.items():
-                units = pool.starting[address] >> _SHIFT
-                offset = address - parts[holder]
-                if not offset and units == sizes[holder] and kinds[holder] in (PICKED, MERGED):
-                    same.add(holder)
-                else:
-                    left.append((number, holder, offset, units))
-            pool.inside.clear()
-        trace.left = left
-        trace.gone = [
-            (number, part_pools[number], sizes[number])
-            for number, kind in enumerate(kinds)
-            if kind in (PICKED, MERGED) and number not in same
+        left = [
+            (number, address, holder, pool.starting[address] >> _SHIFT)
+            for number, pool in enumerate(pools)
+            for address, holder in pool.inside.items()
         ]
-        trace.alive = []
-        for place, (number, address, units, holder) in own.items():
-            trace.alive.append((place, number, holder, address - parts[holder], units))
-            live[base + place] = number, address, units
+        for pool in pools:
+            pool.inside.clear()
+        trace.seen = parts, watched, nothing, left, own
         trace.allocated = allocated - before
         trace.highest, trace.highest_reserved = highest - before, highest_reserved
         trace.reserved = self.reserved - before_reserved
@@ -603,6 +613,8 @@ class _Replay:
                     slot += 1
                     if slot == len(keys):
                         return False
+        if trace.seen is not None:
+            trace.finish()
         for members in trace.order:
             last = -1
             for holder in members:
