@@ -224,7 +224,7 @@ def packed(tape: Tape | Folded) -> int:
 
 def _simulated(tape: Tape | Folded, conf: AllocatorConf) -> AllocatorResult:
     if isinstance(tape, Folded):
-        from memlint.tape.folded import simulate_folded
+        from memlint.tape.folded_allocator import simulate_folded
 
         return simulate_folded(tape, conf)
     return simulate(tape, conf, events=_events(tape))

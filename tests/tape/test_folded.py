@@ -13,6 +13,7 @@ from memlint.tape import phases
 from memlint.tape.allocator import AllocatorResult, simulate
 from memlint.tape.allocator_conf import DEFAULT, AllocatorConf, parse_conf
 from memlint.tape.breakdown import break_down
+from memlint.tape.folded_allocator import _Replay, simulate_folded
 from tests.meta.test_fold import RUNS
 from tests.tape.layered import MIB, Run
 
@@ -29,7 +30,7 @@ def same_as_whole(run: Run, tape: Folded, layers: int, conf: AllocatorConf = DEF
     assert (peak.peak_bytes, peak.phase, peak.phases) == (expected.peak_bytes, expected.phase, expected.phases)
     assert pieces.break_down(tape, peak) == break_down(whole, expected.event)
     assert pieces.packed_bytes(tape) == phases.packed_bytes(whole)
-    assert ordered(pieces.simulate_folded(tape, conf)) == ordered(simulate(whole, conf))
+    assert ordered(simulate_folded(tape, conf)) == ordered(simulate(whole, conf))
 
 
 def ordered(result: AllocatorResult) -> AllocatorResult:
@@ -67,7 +68,7 @@ def test_figures_hold_under_settings_of_the_allocator(run: Run, conf: str) -> No
 
 def test_a_turn_like_an_earlier_one_is_not_gone_through_again() -> None:
     run = Run(between=16 * MIB, kept=(16 * MIB,), passing=(40 * MIB, 7 * MIB) * 6, gradients=False, micro_batches=2)
-    replay = pieces._Replay(DEFAULT)
+    replay = _Replay(DEFAULT)
     result = replay.run(folded(run, 200))
     assert result is not None
     assert ordered(result) == ordered(simulate(run.tape(200)))
