@@ -5,7 +5,8 @@
 Both run as fresh processes, in turn, with a warm file cache; the medians and the median of the pairwise ratios are
 printed. yamllint is run as a program, as a peer: it is never imported. The time grows with the what-ifs behind the
 fixes that a config is offered: `--all` goes through every YAML example, from none of them to a dozen. `--deep` is a
-decoder of 126 layers with ZeRO-3 on 64 GPUs.
+decoder of 126 layers with ZeRO-3 on 64 GPUs, as three trainers are told: one that fits, and two that are too large, with
+a fix each.
 """
 
 from __future__ import annotations
@@ -23,7 +24,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLE = ROOT / "examples" / "uni3d_dp" / "uni3d+dp_after.yaml"
-DEEP = ROOT / "benchmarks" / "deep" / "llama_405b.yaml"
+DEEP = {
+    ROOT / "benchmarks" / "deep" / "llama_405b.yaml": ("--budget", "80GB"),
+    ROOT / "benchmarks" / "deep" / "axolotl_405b.yaml": ("--gpu", "h100-80gb x64"),
+    ROOT / "benchmarks" / "deep" / "trl_405b.yaml": ("--gpu", "h100-80gb x64"),
+}
 
 
 def seconds(command: list[str]) -> float:
@@ -43,8 +48,7 @@ def program(name: str) -> str:
 
 
 def measure(path: Path, runs: int) -> dict[str, object]:
-    budget = "80GB" if path == DEEP else "16GB"
-    ours = [program("memlint"), "check", str(path), "--budget", budget]
+    ours = [program("memlint"), "check", str(path), *DEEP.get(path, ("--budget", "16GB"))]
     theirs = [program("yamllint"), str(path)]
     for command in (ours, theirs):  # warm the file cache and the byte code
         seconds(command)
@@ -71,7 +75,7 @@ def main() -> int:
     parser.add_argument("--deep", action="store_true", help="a model of 126 layers")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     arguments = parser.parse_args()
-    files = [DEEP] if arguments.deep else [arguments.file.resolve()]
+    files = [*DEEP] if arguments.deep else [arguments.file.resolve()]
     if arguments.all:
         files = sorted((ROOT / "examples").glob("*/*.yaml"))
     found = [measure(path, arguments.runs) for path in files]

@@ -69,7 +69,7 @@ def _reach(spec: TrainingSpec, elements: int) -> int:
 
     ZeRO 3 fetches layers ahead while they fit its bucket, and does not let go of the last ones, which are used again
     within its reuse distance (:class:`memlint.models.parallel.zero.ZeroParameters`). What is fetched and not used adds
-    up from layer to layer until as much is alive as may be.
+    up from layer to layer until as much is alive as may be. Where one layer is as much, none fetches another one.
     """
     if spec.get("parallelism.strategy") != "zero" or spec.get("parallelism.zero_stage") != 3:
         return 0
@@ -82,7 +82,7 @@ def _reach(spec: TrainingSpec, elements: int) -> int:
     ahead = zero.stated(spec, "parallelism.prefetch_bucket_elements", zero.PREFETCH_BUCKET)
     behind = zero.stated(spec, "parallelism.reuse_distance_elements", zero.REUSE_DISTANCE)
     alive = zero.stated(spec, "parallelism.live_parameter_elements", zero.LIVE_PARAMETERS)
-    ahead = min(ahead, alive)
+    ahead = min(ahead, alive) if gathered < alive else 0
     unused = -(-alive // ahead) if ahead > 0 else 0
     reach: int = 2 * (ahead // gathered) + -(-behind // (2 * gathered)) + unused
     return reach

@@ -58,6 +58,9 @@ RUNS = {
     "ZeRO 3 with a bound for what is alive": run(
         {**DEEP, "num_hidden_layers": 90}, **{**ZERO3, "parallelism.live_parameter_elements": 10**9}, **OLDER
     ),
+    "ZeRO 3 that may not have more than a layer": run(
+        DEEP, **{**ZERO3, "parallelism.live_parameter_elements": 4 * 10**8}, **OLDER, **TWICE
+    ),
     "ZeRO 3, everything offloaded": run(
         DEEP, **ZERO3, **FULL, **{"parallelism.offload_optimizer": True, "parallelism.offload_parameters": True}
     ),

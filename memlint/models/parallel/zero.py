@@ -316,14 +316,9 @@ def _loading(model: Any, built: Tape, resized: bool) -> Tape:
 
 def _elements(tensors: Sequence[Tensor]) -> int:
     """Of all together; one that stands for several (:func:`memlint.models.depth.as_deep`) is looked at once."""
-    known: dict[int, int] = {}
-    total = 0
-    for tensor in tensors:
-        number = known.get(id(tensor))
-        if number is None:
-            number = known[id(tensor)] = tensor.numel
-        total += number
-    return total
+    which = list(map(id, tensors))
+    elements = {number: tensor.numel for number, tensor in dict(zip(which, tensors)).items()}
+    return sum(map(elements.__getitem__, which))
 
 
 def stated(spec: TrainingSpec, name: str, default: int) -> Any:
