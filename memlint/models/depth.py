@@ -84,7 +84,8 @@ def _reach(spec: TrainingSpec, elements: int) -> int:
     alive = zero.stated(spec, "parallelism.live_parameter_elements", zero.LIVE_PARAMETERS)
     ahead = min(ahead, alive) if gathered < alive else 0
     unused = -(-alive // ahead) if ahead > 0 else 0
-    reach: int = 2 * (ahead // gathered) + -(-behind // (2 * gathered)) + unused
+    kept = max(0, -(-behind // (2 * gathered)) - 1)  # besides the last one
+    reach: int = 2 * (ahead // gathered) + kept + unused
     return reach
 
 

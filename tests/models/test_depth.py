@@ -90,6 +90,22 @@ def test_a_deep_model_is_the_sum_of_its_layers(spec: TrainingSpec, monkeypatch: 
     assert allocated == estimate.allocated_bytes
 
 
+@pytest.mark.parametrize("live", [0, 4 * 10**8, 10**9, 3 * 10**9])
+@pytest.mark.parametrize("reuse", [0, 10**9, 3 * 10**9])
+@pytest.mark.parametrize("prefetch", [0, 60_397_977, 5 * 10**8])
+def test_whatever_zero_3_fetches_ahead_and_keeps(live: int, reuse: int, prefetch: int) -> None:
+    bounds = {"live_parameter_elements": live, "reuse_distance_elements": reuse, "prefetch_bucket_elements": prefetch}
+    facts = {**ZERO3, **{f"parallelism.{name}": value for name, value in bounds.items()}}
+    spec = run({**DEEP, "num_hidden_layers": 48}, **facts, **(OLDER if reuse else FULL))
+    short, whole = record(spec, folded=True), record(spec)
+    if short.folded is not None:
+        tape = short.folded.unfold()
+        assert (tape.sizes, tape.events, tape.streams) == (whole.tape.sizes, whole.tape.events, whole.tape.streams)
+    else:
+        assert short.tape.events == whole.tape.events
+        assert min(live, prefetch)  # otherwise it could have been folded
+
+
 MIXTRAL = {**DEEP, "model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}
 GEMMA2 = {**DEEP, "model_type": "gemma2", "head_dim": 256}
 
