@@ -1359,13 +1359,18 @@ def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
     return _normalised(out, x, weight, None, (roots,), packs=True)
 
 
-def rms_norm_composite(x: Tensor, weight: Tensor) -> Tensor:
-    """The same in several steps, as before torch 2.9. (native/layer_norm.cpp, ``rms_norm_composite``)"""
-    wide = to(x, float32)
+def rms_norm_composite(x: Tensor, weight: Tensor, widened: bool = True, rounded: bool = False) -> Tensor:
+    """The same in several steps, as before torch 2.9. (native/layer_norm.cpp, ``rms_norm_composite``) Before 2.7 the
+    weight scales what is ``rounded`` to the input's type (pull request 147203), and 2.4 has the input not ``widened``
+    to fp32 (134106)."""
+    wide = to(x, float32) if widened else x
     root = rsqrt(mean(pow(wide, 2.0), -1, keepdim=True))
     result = mul(wide, root)
-    result = mul(result, weight)
-    return to(result, x.dtype)
+    if not widened:
+        del root  # nothing but the expression held it
+    if rounded:
+        result = to(result, x.dtype)
+    return to(mul(result, weight), x.dtype)
 
 
 def group_norm(x: Tensor, groups: int, weight: Tensor | None = None, bias: Tensor | None = None) -> Tensor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
@@ -647,6 +648,21 @@ def normalisations() -> Iterator[Case]:
     mixed = (X, halves[1])
     for name, function in {"rms_norm": F.rms_norm, "rms_norm_composite": F.rms_norm_composite}.items():
         yield Case(f"{name} with a narrower weight", name, root_mean_square, function, mixed, autocast=False)
+
+    def rounded(x: Any, w: Any) -> Any:  # as torch 2.5 and 2.6 go about it
+        wide = x.float()
+        root = wide.pow(2).mean(-1, keepdim=True).add_(1e-5).rsqrt()
+        result = (wide * root).type_as(x)
+        return result * w
+
+    def narrow(x: Any, w: Any) -> Any:  # as torch 2.4 does
+        result = x * x.pow(2).mean(-1, keepdim=True).add_(1e-5).rsqrt()
+        return result * w
+
+    for release, older, widened in (("2.5", rounded, True), ("2.4", narrow, False)):
+        written = partial(F.rms_norm_composite, widened=widened, rounded=True)
+        name = f"rms_norm of bfloat16 in torch {release}"
+        yield Case(name, "rms_norm_composite", older, written, halves, autocast=False)
 
     def group(x: Any, w: Any = None, b: Any = None) -> Any:
         return T.group_norm(x, 2, w, b)

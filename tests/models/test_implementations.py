@@ -68,10 +68,19 @@ def test_each_kind_of_checkpointing_keeps_less_than_the_one_before(checkpointing
     assert all(kept[number] > kept[at] for number in range(at))
 
 
-def test_before_torch_2_9_a_norm_takes_several_steps() -> None:
-    newer, older = (peak(implementation="torchtitan", framework_version=f"torch {v}") for v in ("2.9", "2.8"))
-    assert older > newer
-    assert peak(implementation="torchtitan") == newer
+# What a norm keeps of its input and of what the weight scales, in bytes per element, by torch's release.
+@pytest.mark.parametrize(
+    ("release", "kept"), [("2.4", 2 + 2), ("2.5", 4 + 2), ("2.6.1", 4 + 2), ("2.7", 4 + 4), ("2.8", 4 + 4), ("2.9", 2)]
+)
+def test_what_torchs_norm_keeps_depends_on_its_release(release: str, kept: int) -> None:
+    def saved(**facts: Any) -> int:
+        return estimate(implementation="torchtitan", **facts).tape.saved_bytes
+
+    rows = (2 * LLAMA["num_hidden_layers"] + 1) * 2 * 256
+    more = saved(framework_version=f"torch {release}") - saved(framework_version="torch 2.9")
+    roots = 2 if release == "2.4" else 4  # a number per row, in the type of the steps
+    assert more == rows * (LLAMA["hidden_size"] * (kept - 2) + roots - 4)
+    assert saved() == saved(framework_version="torch 2.9")
 
 
 def test_full_fine_tuning_recipes_of_torchtune_do_not_compile_the_loss_of_whole_logits() -> None:

@@ -30,14 +30,17 @@ from memlint.models.language.parts import RootMeanSquare, perceptron
 
 
 class TorchNorm(RootMeanSquare):
-    """``torch.nn.functional.rms_norm``, in several steps or in one."""
+    """``torch.nn.functional.rms_norm``, in several steps or in one, as a ``release`` of torch does."""
 
-    def __init__(self, width: int, fused: bool) -> None:
+    def __init__(self, width: int, release: str) -> None:
         super().__init__(width)
-        self.fused = fused
+        self.fused = release == "2.9"
+        self.widened, self.rounded = release != "2.4", release in ("2.4", "2.5")
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, self.weight) if self.fused else F.rms_norm_composite(x, self.weight)
+        if self.fused:
+            return F.rms_norm(x, self.weight)
+        return F.rms_norm_composite(x, self.weight, self.widened, self.rounded)
 
 
 class CastNorm(TorchNorm):
@@ -74,8 +77,8 @@ def own_norm(config: Hyperparameters, width: int) -> Module:
     """The norm that :func:`model` chose."""
     if config.norm in OWN_NORMS:
         return OWN_NORMS[config.norm](width)
-    kind = CastNorm if config.norm.startswith("cast") else TorchNorm
-    return kind(width, config.norm.endswith("fused"))
+    kind, _, release = config.norm.partition(" ")
+    return (CastNorm if kind == "cast" else TorchNorm)(width, release)
 
 
 # --------------------------------------------------------------------------------------------------------- rotary
@@ -577,8 +580,8 @@ NORMS = {
 # The releases of torchtune that leave the norm to torch's function (0.5.0 to 0.6.1; not 0.4.0, nor what came after).
 CAST_NORMS = ((0, 5), (0, 7))
 
-# The first release of torch whose rms_norm is one kernel on CUDA (pull request 153666).
-FUSED_NORM_SINCE = (2, 9)
+# Releases of torch since which rms_norm is another one (pull requests 134106, 147203, and 153666: one kernel on CUDA).
+NORM_RELEASES = ((2, 9), (2, 7), (2, 5))
 
 # Rows of logits in one cross entropy of litgpt's (``chunked_cross_entropy``), and tokens in one piece of its head.
 PIECE = 128
@@ -620,8 +623,10 @@ def model(
     release = spec.get("implementation_version")
     if norm == "cast" and release and (older(release, CAST_NORMS[0]) or not older(release, CAST_NORMS[1])):
         norm = "rounded"
-    if norm not in OWN_NORMS and not older(spec.get("framework_version"), FUSED_NORM_SINCE):
-        norm += "_fused"
+    if norm not in OWN_NORMS:
+        stated = spec.get("framework_version")
+        since = next((since for since in NORM_RELEASES if not older(stated, since)), (2, 4))
+        norm = f"{norm} {since[0]}.{since[1]}"
     if implementation == "torchtune" and options["loss"] == "full" and not _takes_compiled_loss(spec):
         options["compile_loss"] = False
     if implementation == "torchtune" and packed:
