@@ -107,6 +107,7 @@ _OWN_CUTS = (
     "pipeline_parallel_last_stage_less_layers",
     "module_fqns_per_model_part",
 )
+_BEFORE_LOCAL_BATCH = "torch 2.8"
 _ONE_STAGE = ("1f1b", "gpipe")  # torch/distributed/pipelining/schedules.py, PipelineScheduleSingle
 _SCHEDULES = {"1f1b": "1f1b", "gpipe": "gpipe", "interleaved1f1b": "interleaved"}
 
@@ -140,6 +141,7 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
     _batch(spec)
     _compiled(spec)
     _evaluation(spec)
+    _release(spec)
     low = _low_precision(spec)
     keys = {
         "micro_batch_size": "training.local_batch_size",
@@ -386,6 +388,14 @@ def _ends(spec: TrainingSpec) -> None:
     old = any(spec.root.get(name) is not None for name in ("training.compile", "training.batch_size", "experimental"))
     if recent and not old and spec.get("loss") == "full":
         lm.put(spec, "parallelism.wrap_ends", True, None, f"{_TOML}: apply_fsdp")
+
+
+def _release(spec: TrainingSpec) -> None:
+    """torchtitan runs on torch's nightly builds: what it was called when says which one at the most."""
+    stated = spec.fact("framework_version")
+    if stated is not None and stated.origin == ASSUMED and spec.root.get("training.batch_size") is not None:
+        reason = "training.batch_size has another name since June 2025 (torchtitan's pull request 1238)"
+        spec.facts["framework_version"] = stated._replace(value=_BEFORE_LOCAL_BATCH, reason=reason)
 
 
 def _reshard(spec: TrainingSpec, pipeline: int) -> None:

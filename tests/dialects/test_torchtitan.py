@@ -9,6 +9,7 @@ import pytest
 
 from memlint.dialects import registry, torchtitan
 from memlint.dialects import schema as schemas
+from memlint.dialects.spec import ASSUMED
 from memlint.dialects.spelling import spell
 from memlint.documents.load import load
 from memlint.fixes.edits import apply_edits
@@ -267,6 +268,19 @@ def test_an_experimental_pipeline_counts_its_micro_batches(
 )
 def test_embedding_and_head_are_units_of_their_own_since_2025_07(old: str, new: str, expected: bool | None) -> None:
     assert run(JOB.replace(old, new), "a.toml").get("parallelism.wrap_ends") is expected
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "release"),
+    [
+        pytest.param("", "", "torch 2.13", id="of today"),
+        pytest.param("local_batch_size", "batch_size", "torch 2.8", id="a batch before June 2025"),
+    ],
+)
+def test_a_key_that_was_renamed_dates_torch(old: str, new: str, release: str) -> None:
+    fact = run(JOB.replace(old, new), "a.toml").fact("framework_version")
+    assert fact is not None
+    assert (fact.value, fact.origin) == (release, ASSUMED)
 
 
 @pytest.mark.parametrize("disabled", [False, True])
