@@ -1,9 +1,9 @@
 """Training scripts that many runs start, and what they do beyond the keys that they are given.
 
-Sources: haotian-liu/LLaVA 1.2 ``llava/train/train.py``; artidoro/qlora ``qlora.py``; lm-sys/FastChat
-``fastchat/train/{train,train_lora}.py``; huggingface/trl 0.9 ``trainer/sft_trainer.py``; tatsu-lab/stanford_alpaca
-``train.py``; linkedin/Liger-Kernel ``examples/huggingface/training.py``; unslothai/unsloth 2025.11 ``unsloth-cli.py``,
-``unsloth/models/llama.py`` (``CausalLM_fast_forward``).
+Sources: artidoro/qlora ``qlora.py``; lm-sys/FastChat ``fastchat/train/{train,train_lora}.py``; huggingface/trl 0.9
+``trainer/sft_trainer.py``; tatsu-lab/stanford_alpaca ``train.py``; linkedin/Liger-Kernel
+``examples/huggingface/training.py``; unslothai/unsloth 2025.11 ``unsloth-cli.py``, ``unsloth/models/llama.py``
+(``CausalLM_fast_forward``).
 """
 
 from __future__ import annotations
@@ -132,59 +132,3 @@ def unsloth(spec: TrainingSpec, switch: Fact) -> None:
         lm.put(spec, "activation_offloading", True, switch, f"{version}: hidden states of layers go to host memory")
     if spec.get("quantization.kind") == "nf4":
         lm.put(spec, "quantization.double", True, switch, f"{version}: its own copies in 4 bits")
-
-
-# ---------------------------------------------------------------------------------------------- LLaVA
-
-# LLaVA's own checkpoints -> the language models that they were trained from.
-_BACKBONES = {
-    "liuhaotian/llava-v1.5-7b": "lmsys/vicuna-7b-v1.5",
-    "liuhaotian/llava-v1.5-13b": "lmsys/vicuna-13b-v1.5",
-}
-_PROJECTOR = "mlp2x_gelu"
-
-
-def is_llava(spec: TrainingSpec) -> bool:
-    """Whether the program is LLaVA's, of one image of the tower's size for each sample."""
-    program = str(spec.launch.program.value) if spec.launch is not None else ""
-    several = any(word in str(lm.setting(spec, "image_aspect_ratio") or "") for word in ("anyres", "highres"))
-    return "llava/train/" in program and lm.setting(spec, "mm_projector_type") == _PROJECTOR and not several
-
-
-def backbone(spec: TrainingSpec) -> None:
-    """The language model of a checkpoint of LLaVA's own. Call before :func:`lm.model`."""
-    named = spec.fact("model")
-    if named is not None and named.value in _BACKBONES:
-        lm.put(spec, "model", _BACKBONES[named.value], named, "its language model")
-    if lm.switched(spec, "bf16"):
-        lm.put(spec, lm.HYPER + "dtype", "bfloat16", spec.fact(lm.HYPER + "bf16"), "llava/train/train.py")
-
-
-def llava(spec: TrainingSpec) -> str:
-    """Tower and language model as one model, and which of it trains; why it is not known. Call after :func:`lm.model`.
-
-    The tower runs without gradients; the projector trains, alone in the first stage (``tune_mm_mlp_adapter``).
-    """
-    tower, text = spec.fact(lm.HYPER + "vision_tower"), spec.get(lm.CONFIG)
-    if tower is None or not isinstance(text, dict):
-        return ""
-    found, source = lm.resolve(str(tower.value), spec.document.path)
-    seeing = found.get("vision_config") if found is not None else None
-    if not isinstance(seeing, dict):
-        return f"{tower.key} {tower.value}: {source}"
-    layer = lm.setting(spec, "mm_vision_select_layer")
-    whole = {
-        "model_type": "llava",
-        "text_config": text,
-        "vision_config": {"model_type": "clip_vision_model", **seeing},
-        "vision_feature_layer": layer if isinstance(layer, int) else -2,
-        "projector_hidden_act": "gelu",
-    }
-    lm.put(spec, lm.CONFIG, whole, spec.fact(lm.CONFIG))
-    switches = [name for name in ("tune_mm_mlp_adapter", "freeze_backbone") if lm.switched(spec, name)]
-    first = spec.fact(lm.HYPER + switches[0]) if switches else None
-    lm.put(spec, "frozen_parts", ["vision_tower", "language_model"] if first else ["vision_tower"], first or tower)
-    lm.put(spec, "tower_without_gradients", True, tower, "llava/model/multimodal_encoder: the tower runs under no_grad")
-    if spec.get("tuning", "full") != "full":
-        lm.put(spec, "lora.targets", ["all-linear"], spec.fact("tuning"), "llava/train/train.py: find_all_linear_names")
-    return ""

@@ -8,7 +8,6 @@ import pytest
 
 from memlint.dialects.spec import ASSUMED, DEFAULT
 from memlint.estimates import estimate_spec
-from memlint.models import record
 from tests.dialects.language_models import run
 
 COMMON = " --do_train --per_device_train_batch_size 4 --output_dir out"
@@ -234,66 +233,6 @@ def test_what_a_known_script_does_by_itself(text: str, facts: dict[str, Any]) ->
     assert spec.family == "hf-trainer"
     assert {name: spec.get(name) for name in facts} == facts
     assert not spec.unknown_reason
-
-
-LLAVA = (
-    "torchrun --nproc_per_node=8 llava/train/train_mem.py --model_name_or_path liuhaotian/llava-v1.5-7b"
-    " --data_path a.json --vision_tower openai/clip-vit-large-patch14-336 --mm_projector_type mlp2x_gelu"
-    " --mm_vision_select_layer -2"
-    " --bf16 True --output_dir o --per_device_train_batch_size 2 --model_max_length 1024\n"
-)
-
-
-@pytest.mark.parametrize(
-    ("text", "facts", "reason"),
-    [
-        pytest.param(
-            LLAVA,
-            {"model": "lmsys/vicuna-7b-v1.5", "frozen_parts": ["vision_tower"], "tower_without_gradients": True},
-            "",
-            id="language model and projector train",
-        ),
-        pytest.param(
-            LLAVA.replace("--bf16", "--tune_mm_mlp_adapter True --bf16"),
-            {"frozen_parts": ["vision_tower", "language_model"]},
-            "",
-            id="the projector alone trains",
-        ),
-        pytest.param(
-            LLAVA.replace("--bf16", "--image_aspect_ratio anyres --bf16"),
-            {"tower_without_gradients": None},
-            "--vision_tower openai/clip-vit-large-patch14-336: a vision tower joined",
-            id="images in tiles are not known",
-        ),
-        pytest.param(
-            LLAVA.replace("mlp2x_gelu", "linear"),
-            {"tower_without_gradients": None},
-            "--vision_tower openai/clip-vit-large-patch14-336: a vision tower joined",
-            id="another projector is not known",
-        ),
-        pytest.param(
-            LLAVA.replace("openai/clip", "nobody/clip"),
-            {"model_class": "vision_language"},
-            "--vision_tower nobody/clip-vit-large-patch14-336: not in the catalogue",
-            id="another tower",
-        ),
-    ],
-)
-def test_llava_joins_a_tower_to_a_language_model(text: str, facts: dict[str, Any], reason: str) -> None:
-    spec = run(text, "train.sh")
-    assert {name: spec.get(name) for name in facts} == facts
-    assert spec.unknown_reason.startswith(reason)
-    assert bool(spec.unknown_reason) is bool(reason)
-
-
-def test_llavas_parts_are_counted_as_theirs() -> None:
-    """CLIP's tower of 303.5 million weights without the last norm's use, two layers of a projector, Vicuna-7B."""
-    projector = 1024 * 4096 + 4096 + 4096 * 4096 + 4096
-    whole, first = (
-        record(run(text, "a.sh")) for text in (LLAVA, LLAVA.replace("--bf16", "--freeze_backbone True --bf16"))
-    )
-    assert first.trainable_parameters == projector
-    assert whole.trainable_parameters == 6_738_415_616 + projector
 
 
 @pytest.mark.parametrize("text", [QLORA, FASTCHAT, UNSLOTH], ids=["qlora.py", "FastChat", "Unsloth"])
