@@ -12,6 +12,7 @@ from memlint.documents.node import Document, Edit, Node, Span
 
 _VERSION = "Axolotl 0.19"
 _PAIRS = ("dpo", "ipo", "orpo", "simpo")
+_UNDROPPED = (*_PAIRS, "kto", "reward")  # TRL's trainers whose disable_dropout is on by default
 _UNKNOWN = {
     "grpo": "what generation holds on the card between training steps is not known",
     "gdpo": "what generation holds on the card between training steps is not known",
@@ -310,6 +311,11 @@ def _loss(spec: TrainingSpec, method: str) -> None:
         liger = spec.fact(lm.HYPER + "dpo_use_liger_kernel")
         if liger is not None and truth(liger.value):
             lm.put(spec, "loss", "fused", liger)
+        lm.put(spec, "log_probabilities", "rows", reason="TRL 1.9: selective_log_softmax")
+        alpha = spec.fact(lm.HYPER + "cpo_alpha")
+        if method == "orpo" or (method == "simpo" and (alpha is None or alpha.value != 0)):
+            reason = "TRL 1.9: the likelihood of chosen answers is part of the loss"
+            lm.put(spec, "likelihood_of_chosen", True, reason=reason)
         return
     if plugin and (cut is None or cut.value is None or truth(cut.value)):
         origin = cut if cut is not None and cut.value is not None else spec.fact(lm.HYPER + "plugins")
@@ -376,7 +382,7 @@ def _adapters(spec: TrainingSpec) -> str:
         lm.put(spec, "lora.targets", pattern, targets)
     if not why and not on:
         lm.put(spec, "tuning", "full", stated, "" if stated is not None else f"{_VERSION}: no adapter")
-    if on and spec.get("method") in _PAIRS:
+    if on and spec.get("method") in _UNDROPPED:
         lm.put(spec, "lora.dropout", 0.0, reason="TRL 1.9: preference training switches dropout off")
     return why
 
@@ -501,7 +507,11 @@ def _processes(spec: TrainingSpec) -> None:
 
 
 def _checkpointing(spec: TrainingSpec) -> None:
-    """Reentrant where nothing says otherwise (utils/config); ``offload`` keeps hidden states in host memory."""
+    """Reentrant where nothing says otherwise (utils/config); ``offload`` keeps hidden states in host memory.
+
+    A whole model that offloads is recomputed by torch's own wrapper in place of transformers' (loaders/model.py,
+    ac_wrap_hf_model), and ``hidden_states`` has a default of its own (utils/schemas/validation.py).
+    """
     stated = spec.fact("checkpointing")
     lm.checkpointing(spec)
     if spec.get("checkpointing", "none") == "none":
@@ -514,6 +524,13 @@ def _checkpointing(spec: TrainingSpec) -> None:
     raw = stated.node.value if stated is not None and stated.node is not None else None
     if isinstance(raw, str) and raw.startswith(("offload", "unsloth")):
         lm.put(spec, "activation_offloading", True, stated)
+    offload = spec.fact("activation_offloading")
+    if offload is not None and offload.value:
+        only = offload.node is not None and offload.node.value == "hidden_states"
+        if only and "checkpointing_reentrant" not in spec:
+            lm.put(spec, "checkpointing_reentrant", False, offload, f"{_VERSION}: not the reentrant kind beside it")
+        elif not only and spec.get("tuning", "full") == "full":
+            lm.put(spec, "checkpointing_reentrant", False, offload, f"{_VERSION}: torch's own wrapper recomputes")
     if "checkpointing_reentrant" not in spec:
         plain = not lm.setting(spec, "rl") and spec.get("checkpointing") == "full"
         lm.put(spec, "checkpointing_reentrant", plain, reason=f"{_VERSION}: the reentrant kind, except with rl")

@@ -57,8 +57,9 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
         _pretraining_defaults(spec)
     adapted = _adapters(spec, command)
     dtypes = _precision(spec, pretrain)
-    _optimizer(spec, pretrain)
+    refused = _optimizer(spec, pretrain)
     _devices(spec, command)
+    refused = refused or _quantised_on_several(spec)
     _batch(spec)
     _length(spec, command)
     keys = {
@@ -67,7 +68,7 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
         "compute_dtype": "precision",
         "optimizer": "optimizer",
     }
-    return lm.finish(spec, (found, adapted, dtypes, _unbounded(spec)), keys)
+    return lm.finish(spec, (found, adapted, dtypes, refused, _unbounded(spec)), keys)
 
 
 def _command(spec: TrainingSpec) -> str:
@@ -222,6 +223,9 @@ def _adapters(spec: TrainingSpec, command: str) -> str:
     if stated is None or stated.value is None:
         return ""
     bits, name, double = _QUANTIZATIONS[stated.value]
+    if stated.value == "bnb.int8-training":
+        # bitsandbytes.nn.Linear8bitLt, has_fp16_weights (lightning/fabric/plugins/precision/bitsandbytes.py)
+        return f"{stated.key} {stated.value}: the weights stay in 16 bits, and what it keeps beside them is not known"
     lm.put(spec, "quantization.bits", bits, stated)
     lm.put(spec, "quantization.kind", name, stated)
     if bits == 4:
@@ -256,26 +260,29 @@ def _precision(spec: TrainingSpec, pretrain: bool) -> str:
     return ""
 
 
-def _optimizer(spec: TrainingSpec, pretrain: bool) -> None:
-    """A name of torch.optim, a class, or a mapping with ``class_path``; a quantised model gets a paged AdamW."""
+def _optimizer(spec: TrainingSpec, pretrain: bool) -> str:
+    """A name of torch.optim, a class, or a mapping with ``class_path``; a quantised model gets a paged AdamW in place
+    of any AdamW, and no other (utils.py, instantiate_bnb_optimizer). Why there is none, or ""."""
     stated = spec.fact(lm.HYPER + "optimizer_entry")
     if stated is None:
-        return
+        return ""
     path = stated.value.get("class_path") if isinstance(stated.value, dict) else stated.value
     if not isinstance(path, str):
-        return
+        return ""
     node = stated.node.get("class_path") if stated.node is not None and stated.node.is_mapping else stated.node
     named = stated._replace(value=path if "." in path else f"torch.optim.{path}", node=node)
+    if "quantization.bits" in spec and "AdamW" not in path:
+        return f"{stated.key} {path} with quantised weights: litgpt refuses it"
     if "quantization.bits" in spec:
         origin = spec.fact("quantization.bits")
         lm.put(spec, "optimizer", "adamw", origin, f"{_VERSION}: instantiate_bnb_optimizer")
         lm.put(spec, "optimizer_library", "bitsandbytes", origin)
         lm.put(spec, "optimizer_paged", True, origin)
-        return
+        return ""
     native.optimizer_class(spec, named, "fused" if pretrain else "foreach")
     fused, foreach = spec.fact(lm.HYPER + "optimizer_fused"), spec.fact(lm.HYPER + "optimizer_foreach")
     if spec.get("optimizer_library") != "torch":
-        return
+        return ""
     if pretrain:
         reason = f"{_VERSION}: pretrain passes fused=True on a GPU"
         lm.put(spec, "optimizer_implementation", "fused", reason=reason)
@@ -283,6 +290,15 @@ def _optimizer(spec: TrainingSpec, pretrain: bool) -> None:
         lm.put(spec, "optimizer_implementation", "fused", fused)
     elif foreach is not None and not truth(foreach.value):
         lm.put(spec, "optimizer_implementation", "loop", foreach)
+    return ""
+
+
+def _quantised_on_several(spec: TrainingSpec) -> str:
+    """Why not (finetune/lora.py, setup)."""
+    origin, count = spec.fact("quantization.bits"), spec.get("device_count", 1)
+    if origin is None or count < 2:
+        return ""
+    return f"{origin.key} {origin.written} on {count} devices: litgpt refuses it"
 
 
 def _devices(spec: TrainingSpec, command: str) -> None:

@@ -26,6 +26,14 @@ _OTHERWISE = {
 # train/trainer_utils.py: the optimizers of its own -> (the fact, the library); GaLore's and APOLLO's depend on optim.
 _OWN_OPTIMIZERS = {"use_adam_mini": ("adam_mini", "adam_mini")}
 _PROJECTED = {"galore": "galore_torch", "apollo": "apollo_torch"}
+# model_utils/liger_kernel.py: the model types whose kernels it asks Liger for; others train without.
+_LIGER_TYPES = frozenset(
+    (
+        *("gemma", "gemma2", "gemma3", "gemma3_text", "glm", "glm4", "glm4v", "granite", "llama", "llava", "mistral"),
+        *("mixtral", "mllama", "olmo2", "paligemma", "phi3", "qwen2", "qwen2_vl", "qwen2_5_vl", "qwen3", "qwen3_moe"),
+        *("qwen3_next", "qwen3_5", "gpt_oss"),
+    )
+)
 
 
 def recognise(document: Document, root: Node) -> bool:
@@ -164,6 +172,8 @@ def _packing(spec: TrainingSpec, method: str) -> None:
 def _kernels(spec: TrainingSpec, method: str) -> None:
     """Liger's linear cross entropy only where the stage needs no logits (model_utils/liger_kernel.py)."""
     switch = spec.fact(lm.HYPER + "use_liger_kernel")
+    if switch is not None and not _knows_liger(spec):
+        lm.put(spec, switch.name, False, switch, f"{_VERSION}: it asks for none of Liger's kernels for this model")
     losses = [name for name in ("use_dft_loss", "use_asft_loss", "use_eaft_loss") if lm.switched(spec, name)]
     if method not in ("sft", "pretraining"):
         lm.put(spec, lm.HYPER + "liger.fused_linear_cross_entropy", False, switch)
@@ -173,6 +183,11 @@ def _kernels(spec: TrainingSpec, method: str) -> None:
     origin = spec.fact(lm.HYPER + losses[0]) if losses else smooth if smooth is not None and smooth.value else None
     if origin is not None and spec.get("loss") == "fused":
         lm.put(spec, "loss", "full", origin, "it needs the logits")
+
+
+def _knows_liger(spec: TrainingSpec) -> bool:
+    """Whether it asks for Liger's kernels; also where the type of the model is not known."""
+    return (spec.get(lm.CONFIG) or {}).get("model_type") in (None, *_LIGER_TYPES)
 
 
 def _optimizer(spec: TrainingSpec) -> str:
@@ -383,15 +398,16 @@ def _precision(spec: TrainingSpec) -> str:
 
 
 def _reference(spec: TrainingSpec, method: str) -> None:
-    """The model without its LoRA adapters, a copy in the checkpoint's dtype, or another model."""
+    """The model without its LoRA adapters, a copy in the checkpoint's dtype, or another model. The trainers of
+    preferences switch dropout off (train/dpo/trainer.py, train/kto/trainer.py)."""
     asft = spec.fact(lm.HYPER + "use_asft_loss")
+    if method in ("dpo", "orpo", "simpo", "kto") and "lora.dropout" in spec:
+        lm.put(spec, "lora.dropout", 0.0, reason=f"{_VERSION}: preference training switches dropout off")
     needed = method in ("dpo", "kto") or (method == "sft" and asft is not None and truth(asft.value))
     if not needed:
         if method:
             lm.put(spec, "reference_model", "none", reason=f"{method} needs none")
         return
-    if method in ("dpo", "kto") and "lora.dropout" in spec:
-        lm.put(spec, "lora.dropout", 0.0, reason=f"{_VERSION}: preference training switches dropout off")
     other, bits = spec.fact(lm.HYPER + "ref_model"), spec.fact(lm.HYPER + "ref_model_bits")
     dtype = lm.weights(spec)
     if other is not None and other.value:
@@ -431,6 +447,6 @@ def spell(spec: TrainingSpec, fact: str, value: Any) -> list[Edit] | None:
         if spec.get("tuning") not in ("lora", "dora"):
             return []
         return lm.write(spec, lm.HYPER + "bits", value)
-    if fact == "loss" and spec.get("method") not in ("sft", "pretraining"):
+    if fact == "loss" and (spec.get("method") not in ("sft", "pretraining") or not _knows_liger(spec)):
         return []
     return lm.spell(spec, fact, value, ("attention", "sequence_length"))

@@ -81,6 +81,7 @@ class Shipped(NamedTuple):
     checkpointing: str
     tensor: int = 1
     expert: int = 1
+    uncaptured: bool = False
 
 
 # torchtitan 0.3, models/*/config_registry.py
@@ -96,7 +97,7 @@ _SHIPPED = {
     "qwen3_30b_a3b": Shipped("30B-A3B", 2, 4096, "FullAC"),
     "gpt_oss_20b": Shipped("20b", 1, 8192, "FullAC"),
     "gpt_oss_120b": Shipped("120b", 1, 8192, "FullAC"),
-    "deepseek_v3_16b": Shipped("16B", 4, 4096, "SelectiveAC", 1, 8),
+    "deepseek_v3_16b": Shipped("16B", 4, 4096, "SelectiveAC", 1, 8, True),
 }
 _OLD_DEGREES = ("data_parallel", "data_parallel_shard", "data_parallel_replicate", "tensor_parallel")
 # Keys that cut a model otherwise.
@@ -140,6 +141,8 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
     _precision(spec, python)
     _batch(spec)
     _compiled(spec)
+    if python:
+        _graphs(spec)
     _evaluation(spec)
     _release(spec)
     low = _low_precision(spec)
@@ -179,6 +182,7 @@ def _registry(spec: TrainingSpec) -> str:
         "parallelism.tensor": shipped.tensor,
         "parallelism.expert": shipped.expert,
         lm.HYPER + "checkpoint_class": shipped.checkpointing,
+        lm.HYPER + "disable_cuda_graphs": shipped.uncaptured,
     }
     for name, value in stated.items():
         fact = spec.fact(name)
@@ -468,6 +472,16 @@ def _compiled(spec: TrainingSpec) -> None:
         lm.put(spec, "compile", on, switch)
         if isinstance(parts, list):
             lm.put(spec, "compile_loss", truth(switch.value) and "loss" in parts, switch)
+
+
+def _graphs(spec: TrainingSpec) -> None:
+    """A step is captured as a CUDA graph unless it is switched off, and then gradients are zeroed where they lie: the
+    graph writes there (torchtitan 0.3, trainer.py). Pipelines cannot be captured."""
+    switch = spec.fact(lm.HYPER + "disable_cuda_graphs")
+    if (spec.get("parallelism.pipeline") or 1) > 1 or (switch is not None and truth(switch.value)):
+        return
+    stated = switch if switch is not None and switch.node is not None else None
+    lm.put(spec, "gradients_kept", True, stated, f"{_PYTHON}: a captured step keeps its gradients in place")
 
 
 def _evaluation(spec: TrainingSpec) -> None:

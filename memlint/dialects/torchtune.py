@@ -135,12 +135,17 @@ def _recipe(spec: TrainingSpec) -> tuple[str, bool]:
             return "", True
     stem = spec.document.path.replace("\\", "/").rsplit("/", 1)[-1].rsplit(".", 1)[0]
     words = stem.split("_")
-    if "single" in words or stem.endswith("low_memory"):
+    if _names_one_device(stem):
         return stem, False
     # The recipes that torchtune ships: 8B_full.yaml is distributed, and the other is 8B_full_single_device.yaml.
     sized = any(word == "mini" or (word[-1:] == "B" and word[:-1].replace(".", "").isdigit()) for word in words)
     ending = words[-1] in ("full", "lora", "qlora", "dora", "dpo", "distributed", "multinode")
     return stem, "distributed" in words or (sized and ending)
+
+
+def _names_one_device(stem: str) -> bool:
+    """Whether a file's name is one of a recipe for a single device."""
+    return "single" in stem.split("_") or stem.endswith("low_memory")
 
 
 def _processes(spec: TrainingSpec, recipe: str, distributed: bool) -> None:
@@ -157,8 +162,13 @@ def _processes(spec: TrainingSpec, recipe: str, distributed: bool) -> None:
         if spec.get(name) is None:
             spec.facts.pop(name, None)
     if not distributed:
-        reason = f"{recipe} is a recipe for one device" if recipe else "no key of a distributed recipe is there"
+        alone = spec.launch is not None or _names_one_device(recipe)
+        reason = f"{recipe} is a recipe for one device" if alone else "no key of a distributed recipe is there"
         native.divided(spec, "none", count, reason=reason)
+        if not alone:  # on several devices (``--gpu "NAME x8"``) it is for the distributed one
+            reduced = spec.get("parameter_dtype")
+            lm.follow(spec, "parallelism.strategy", "device_count", lambda count: "fsdp2" if count > 1 else "none")
+            lm.follow(spec, "parallelism.reduce_dtype", "device_count", lambda count: reduced)
         return
     if count is not None and "parallelism.shard" not in spec:
         others = [spec.get(f"parallelism.{name}", 1) or 1 for name in ("tensor", "context", "replicas")]
@@ -311,6 +321,8 @@ def _loss(spec: TrainingSpec) -> None:
     name = str(stated.value).rsplit(".", 1)[-1] if stated is not None else ""
     if name in ("LinearCrossEntropyLoss", "CEWithChunkedOutputLoss", "ForwardKLWithChunkedOutputLoss"):
         lm.put(spec, "loss", "chunked", stated)
+        if name == "LinearCrossEntropyLoss":
+            lm.put(spec, "head_in_loss", True, stated)
         chunks = spec.fact(lm.HYPER + "num_output_chunks")
         if chunks is not None and chunks.value:
             lm.put(spec, "loss_chunks", chunks.value, chunks)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from memlint.dialects import language_model as lm
-from memlint.dialects.accelerate import accelerate_facts, named_config
+from memlint.dialects.accelerate import accelerate_facts, named_config, truth
 from memlint.dialects.base import find
 from memlint.dialects.companions import Companion
 from memlint.dialects.spec import ASSUMED, DEFAULT, WRITTEN, Fact, Missing, TrainingSpec
@@ -16,6 +16,7 @@ METHODS = ("sft", "dpo", "orpo", "cpo", "kto", "grpo", "rloo", "reward", "gkd", 
 _OLDER = "max_seq_length is of TRL before 0.20"
 _PROMPT = 512  # max_prompt_length, where TRL had one
 _PAIRS = ("dpo", "orpo", "cpo", "reward")  # chosen and rejected go through the model together
+_UNDROPPED = (*_PAIRS, "kto")  # whose configs have disable_dropout on (trainer/*_config.py)
 _GENERATE = ("num_generations", "use_vllm", "generation_batch_size", "steps_per_generation")
 _UNKNOWN = {
     "gkd": "its teacher",
@@ -77,6 +78,7 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
         spec.facts.pop("loss_tile", None)
     lm.compiled(spec)
     adapted = lm.adapters(spec)
+    _dropout(spec, method)
     lm.quantization(spec)
     shared = lm.parallelism(spec, _accelerate(spec))
     _generated(spec)
@@ -203,9 +205,13 @@ def _generated(spec: TrainingSpec) -> None:
 
 
 def _packing(spec: TrainingSpec, method: str) -> None:
-    """Best-fit packing concatenates the samples of a batch."""
+    """Best-fit packing concatenates the samples of a batch. DPO has done without padding_free since its arguments lost
+    max_prompt_length (dpo_trainer.py)."""
     if method != "sft":
         spec.facts.pop("packing", None)
+        flat = spec.fact("padding_free")
+        if method == "dpo" and flat is not None and flat.value and lm.HYPER + "max_prompt_length" not in spec:
+            lm.put(spec, "padding_free", False, flat, f"{_VERSION}: DPOTrainer pads, whatever padding_free says")
         return
     packing, strategy = spec.fact("packing"), spec.fact(lm.HYPER + "packing_strategy")
     if (
@@ -215,6 +221,16 @@ def _packing(spec: TrainingSpec, method: str) -> None:
         and str(strategy.value).startswith(("bfd", "ffd"))
     ):
         lm.put(spec, "padding_free", True, packing, f"{_VERSION}: {strategy.value} packing is padding-free")
+
+
+def _dropout(spec: TrainingSpec, method: str) -> None:
+    """``disable_dropout`` reaches the dropout of adapters, which the trainers make first (disable_dropout_in_model)."""
+    stated = spec.fact(lm.HYPER + "disable_dropout")
+    said = stated is not None and stated.value is not None
+    off = truth(stated.value) if stated is not None and said else method in _UNDROPPED
+    if off and "lora.dropout" in spec:
+        reason = "" if said else f"{_VERSION}: {method} switches dropout off"
+        lm.put(spec, "lora.dropout", 0.0, stated if said else None, reason)
 
 
 def _own_head(spec: TrainingSpec) -> None:
@@ -248,6 +264,12 @@ def _loss(spec: TrainingSpec, method: str) -> None:
         reason = f"{_VERSION}: add_fused_lm_head"
         lm.put(spec, "loss", "chunked", reason=reason)
         lm.put(spec, "loss_tile", LOSS_TILE, reason=reason)
+    elif method in ("orpo", "cpo"):
+        lm.put(spec, "log_probabilities", "kernel", reason=f"{_VERSION}: selective_log_softmax")
+        alpha = spec.fact(lm.HYPER + "cpo_alpha")
+        if method == "orpo" or alpha is None or alpha.value != 0:
+            reason = f"{_VERSION}: the likelihood of chosen answers is part of the loss"
+            lm.put(spec, "likelihood_of_chosen", True, reason=reason)
 
 
 def _adapter_dtype(spec: TrainingSpec) -> None:

@@ -42,8 +42,8 @@ class System(NamedTuple):
     offloads   what is saved for backward goes to host memory
     optimizer_in_backward
                each parameter is updated, and its gradient freed, as soon as that is there
-    unused     parameters that train and yet never get a gradient (no layer that runs has them): the optimizer
-               makes no state for them
+    unused     parameters that train and that no optimizer has a state for: as they never get a gradient (no layer that
+               runs has them), or as it was made before they were
     in_flight  micro-batches whose forward passes run before the first one's backward pass (pipeline stages)
     ahead      what those of them do that the newest one, which goes through ``loss``, has behind it
     after_backward

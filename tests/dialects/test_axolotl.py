@@ -224,6 +224,23 @@ def test_a_key_sets_its_fact_and_the_fact_points_at_it(lines: str, fact: str, va
         pytest.param(LORA + "lora_mlp_kernel: true\n", {"fused_kernels": ["lora_mlp"]}, id="or only some"),
         pytest.param(LORA + "rl: dpo\n", {"fused_kernels": None, "lora.dropout": 0.0}, id="or preferences train"),
         pytest.param(
+            LORA + "rl: dpo\n",
+            {"log_probabilities": "rows", "likelihood_of_chosen": None},
+            id="pairs are scored row by row",
+        ),
+        pytest.param(
+            LORA + "rl: orpo\n",
+            {"log_probabilities": "rows", "likelihood_of_chosen": True},
+            id="ORPO asks how likely what was chosen is",
+        ),
+        pytest.param(LORA + "rl: simpo\n", {"likelihood_of_chosen": True}, id="SimPO does, too"),
+        pytest.param(LORA + "rl: simpo\ncpo_alpha: 0\n", {"likelihood_of_chosen": None}, id="unless it weighs nothing"),
+        pytest.param(LORA + "lora_dropout: 0.1\nrl: kto\n", {"lora.dropout": 0.0}, id="KTO switches dropout off"),
+        pytest.param(
+            LORA + "lora_dropout: 0.1\nreward_model: true\n", {"lora.dropout": 0.0}, id="reward models switch it off"
+        ),
+        pytest.param(LORA + "lora_dropout: 0.1\n", {"lora.dropout": 0.1}, id="dropout of adapters that learn answers"),
+        pytest.param(
             LORA + "trust_remote_code: true\n", {"fused_kernels": None}, id="or the model brings its own code"
         ),
         pytest.param(
@@ -285,6 +302,30 @@ def test_a_key_sets_its_fact_and_the_fact_points_at_it(lines: str, fact: str, va
             BASE + "gradient_checkpointing: true\nactivation_offloading: legacy\n",
             {"checkpointing": "full", "activation_offloading": True},
             id="hidden states in host memory",
+        ),
+        pytest.param(
+            BASE
+            + "gradient_checkpointing: true\nactivation_offloading: true\n"
+            + "gradient_checkpointing_kwargs: {use_reentrant: true}\n",
+            {"checkpointing": "full", "checkpointing_reentrant": False},
+            id="whole models that offload are wrapped by torch's own wrapper, not reentrant",
+        ),
+        pytest.param(
+            LORA + "gradient_checkpointing: true\nactivation_offloading: hidden_states\n",
+            {"checkpointing_reentrant": False},
+            id="hidden states alone go to the host without the reentrant kind",
+        ),
+        pytest.param(
+            LORA
+            + "gradient_checkpointing: true\nactivation_offloading: hidden_states\n"
+            + "gradient_checkpointing_kwargs: {use_reentrant: true}\n",
+            {"checkpointing_reentrant": True},
+            id="unless they are told to",
+        ),
+        pytest.param(
+            LORA + "gradient_checkpointing: true\nactivation_offloading: true\n",
+            {"checkpointing_reentrant": True},
+            id="adapters that offload have the reentrant kind",
         ),
         pytest.param(
             BASE + "activation_offloading: true\n", {"activation_offloading": None}, id="only with checkpointing"

@@ -168,7 +168,6 @@ def test_a_smaller_batch_takes_accumulation_along_without_a_second_edit() -> Non
         ),
         pytest.param("quantize: bnb.nf4\n", {"quantization.kind": "nf4", "quantization.double": False}, id="NF4"),
         pytest.param("quantize: bnb.nf4-dq\n", {"quantization.bits": 4, "quantization.double": True}, id="double"),
-        pytest.param("quantize: bnb.int8-training\n", {"quantization.bits": 8, "quantization.double": None}, id="int8"),
         pytest.param(
             "quantize: bnb.nf4\n", {"optimizer_library": "bitsandbytes", "optimizer_paged": True}, id="paged AdamW"
         ),
@@ -240,6 +239,21 @@ def test_kinds_of_models(lines: str, kind: str) -> None:
         ),
         pytest.param(
             LORA.replace("true\ndev", "mixed\ndev") + "quantize: bnb.nf4\n", "litgpt refuses it", id="mixed NF4"
+        ),
+        pytest.param(
+            LORA.replace("devices: 1", "devices: 2") + "quantize: bnb.nf4\n",
+            "quantize bnb.nf4 on 2 devices: litgpt refuses it",
+            id="NF4 on several devices",
+        ),
+        pytest.param(
+            LORA.replace("AdamW", "SGD") + "quantize: bnb.nf4\n",
+            "optimizer torch.optim.SGD with quantised weights: litgpt refuses it",
+            id="NF4 with another optimizer",
+        ),
+        pytest.param(
+            LORA.replace("bf16-true", "16-true") + "quantize: bnb.int8-training\n",
+            "quantize bnb.int8-training: the weights stay in 16 bits",
+            id="8 bits that are made in each call",
         ),
         pytest.param(FULL.replace("bf16-true", "transformer-engine"), "transformer-engine is not known", id="float8"),
         pytest.param(FULL.replace("micro_batch_size: 4", "micro_batch_size: ${b}"), "micro_batch_size", id="a batch"),

@@ -215,6 +215,17 @@ def test_a_key_sets_its_fact_and_the_fact_points_at_it(lines: str, fact: str, va
             id="ORPO needs no reference",
         ),
         pytest.param(
+            SFT.replace("sft", "dpo") + "pref_loss: simpo\nlora_dropout: 0.1\n",
+            {"method": "simpo", "lora.dropout": 0.0},
+            id="SimPO's trainer is DPO's, which switches dropout off",
+        ),
+        pytest.param(SFT + "lora_dropout: 0.1\n", {"lora.dropout": 0.1}, id="fine-tuning leaves dropout on"),
+        pytest.param(
+            SFT.replace("Qwen/Qwen2.5-7B", "allenai/Olmo-3-7B") + "enable_liger_kernel: true\n",
+            {"fused_kernels": None, "loss": None},
+            id="kernels of Liger's that LLaMA-Factory does not ask for",
+        ),
+        pytest.param(
             SFT.replace("sft", "dpo") + "ref_model: Qwen/Qwen2.5-0.5B\nref_model_quantization_bit: 4\n",
             {
                 "reference_model": "none",

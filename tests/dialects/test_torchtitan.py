@@ -467,6 +467,20 @@ def test_a_fix_is_written_in_torchtitan_s_words(fact: str, value: Any, line: str
     assert run(after, "a.toml")[fact] == value
 
 
+@pytest.mark.parametrize(
+    ("lines", "kept"),
+    [
+        pytest.param("", True, id="a step is captured by default"),
+        pytest.param("disable_cuda_graphs=True, ", None, id="unless it is switched off"),
+        pytest.param("disable_cuda_graphs=False, ", True, id="or is not"),
+    ],
+)
+def test_a_captured_step_keeps_its_gradients(lines: str, kept: bool | None) -> None:
+    text = REGISTRY.replace("TrainingConfig(", "TrainingConfig(" + lines, 1)
+    assert runs(text, "llama3/config_registry.py")[0].get("gradients_kept") is kept
+    assert "gradients_kept" not in run(JOB, "a.toml")  # before there were graphs
+
+
 def test_a_fix_of_a_registry_changes_the_argument() -> None:
     first = runs(REGISTRY, "llama3/config_registry.py")[0]
     after = apply_edits(REGISTRY, spell(first, "micro_batch_size", 1))

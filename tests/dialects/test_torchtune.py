@@ -335,6 +335,25 @@ def test_the_name_of_a_file_says_the_recipe(path: str, strategy: str) -> None:
     assert (spec.architecture_on_devices == "language_model") == (strategy == "fsdp2")
 
 
+@pytest.mark.parametrize(
+    ("path", "strategy"),
+    [
+        pytest.param("mine.yaml", "fsdp2", id="a file of a name of one's own is for whichever recipe runs it"),
+        pytest.param("8B_lora_single_device.yaml", "none", id="one for a single device stays on it"),
+    ],
+)
+def test_on_several_devices_a_recipe_shards(path: str, strategy: str) -> None:
+    spec = run(RECIPE, path)
+    assert spec["parallelism.strategy"] == "none"
+    several = spec.with_facts(device_count=8, world_size=8)
+    assert several["parallelism.strategy"] == strategy
+    if strategy == "fsdp2":
+        named = run(RECIPE, "8B_full.yaml").with_facts(device_count=8, world_size=8)
+        differ = {name: named[name] for name in named if name not in several or several[name] != named[name]}
+        # The defaults of keys that only a distributed recipe has, and those of an estimate.
+        assert differ == {"parallelism.cpu_offload": False, "parallelism.reshard_after_forward": True}
+
+
 def test_a_command_its_recipe_its_config_and_its_overrides_are_one_run(tmp_path: Path) -> None:
     written(
         tmp_path,
@@ -359,6 +378,12 @@ def test_a_recipe_that_torchtune_ships_is_not_in_the_repository(tmp_path: Path) 
     (spec,) = registry.specs(load(str(tmp_path / "go.sh")))
     assert spec.architecture is None
     assert spec.unknown_reason == "no file llama3_2/1B_full in this repository"
+
+
+@pytest.mark.parametrize(("name", "own"), [("LinearCrossEntropyLoss", True), ("CEWithChunkedOutputLoss", None)])
+def test_which_loss_makes_the_logits_itself(name: str, own: bool | None) -> None:
+    spec = run(RECIPE.replace("LinearCrossEntropyLoss", name))
+    assert (spec["loss"], spec.get("head_in_loss")) == ("chunked", own)
 
 
 def test_preferences_are_pairs() -> None:

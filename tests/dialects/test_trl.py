@@ -194,6 +194,34 @@ def test_keys_together(lines: str, expected: dict[str, Any]) -> None:
             id="DPO",
         ),
         pytest.param("trl dpo", LORA, {"reference_model": "adapter_off"}, id="DPO with adapters"),
+        pytest.param("trl dpo", LORA, {"lora.dropout": 0.0}, id="DPO switches dropout off, that of adapters too"),
+        pytest.param(
+            "trl dpo",
+            LORA + "disable_dropout: false\nlora_dropout: 0.1",
+            {"lora.dropout": 0.1},
+            id="unless it is told not to",
+        ),
+        pytest.param("trl kto", LORA, {"lora.dropout": 0.0}, id="KTO does, too"),
+        pytest.param(
+            "python -m trl.experimental.orpo",
+            "",
+            {"log_probabilities": "kernel", "likelihood_of_chosen": True},
+            id="ORPO asks how likely what was chosen is",
+        ),
+        pytest.param("trl reward", LORA + "lora_dropout: 0.1", {"lora.dropout": 0.0}, id="so do reward models"),
+        pytest.param("trl grpo", LORA, {"lora.dropout": 0.05}, id="GRPO leaves dropout on"),
+        pytest.param(
+            "trl grpo", LORA + "disable_dropout: true", {"lora.dropout": 0.0}, id="GRPO, where it is switched off"
+        ),
+        pytest.param(
+            "trl dpo", "padding_free: true", {"padding_free": False}, id="DPO pads, whatever padding_free says"
+        ),
+        pytest.param(
+            "trl dpo",
+            "padding_free: true\nmax_prompt_length: 256",
+            {"padding_free": True},
+            id="before TRL 0.29 it did not",
+        ),
         pytest.param(
             "trl dpo", "precompute_ref_log_probs: true", {"reference_model": "precomputed"}, id="DPO, computed before"
         ),

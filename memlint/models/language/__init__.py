@@ -59,7 +59,7 @@ class Task(NamedTuple):
     evaluate  (rows, tokens) -> logits of a batch, without gradients
     heads     modules that are never quantised (``get_keys_to_not_convert``)
     saved     modules that train in full beside an adapter, whatever the config names
-    unused    parameters that never get a gradient
+    unused    parameters that never get a gradient, or what finds them once adapters are there
     helpers   models that do not train (a reference)
     """
 
@@ -70,7 +70,7 @@ class Task(NamedTuple):
     evaluate: Callable[[int, int], Any]
     heads: tuple[str, ...] = ("lm_head",)
     saved: tuple[str, ...] = ()
-    unused: Sequence[Tensor] = ()
+    unused: Sequence[Tensor] | Callable[[], Sequence[Tensor]] = ()
     helpers: tuple[Module, ...] = ()
 
     def adapting(self, spec: TrainingSpec) -> TrainingSpec:
@@ -101,6 +101,11 @@ def build(spec: TrainingSpec) -> System:
 
         outputs.keep(model, spec["outputs_kept"] == "float32")
     adapters.adapt(model, task.adapting(spec), task.config)
+    unoptimised = task.unused() if callable(task.unused) else task.unused
+    if _quantised_by_litgpt(spec):
+        from memlint.models.language import litgpt  # other runs do without
+
+        unoptimised = litgpt.replace_embedding(model)
     return System(
         model=model,
         batch=task.batch,
@@ -117,12 +122,18 @@ def build(spec: TrainingSpec) -> System:
         evaluate=_evaluation(spec, task, DTYPES[compute] if autocast else None),
         generate=_generation(spec, task, DTYPES[compute]),
         keeps_gradients=_keeps_gradients(spec),
-        unused=task.unused,
+        unused=unoptimised,
     )
+
+
+def _quantised_by_litgpt(spec: TrainingSpec) -> bool:
+    return spec.get("implementation") == "litgpt" and spec.get("quantization.bits") is not None
 
 
 def _keeps_gradients(spec: TrainingSpec) -> bool:
     """Whether gradients are written over with zeros rather than let go."""
+    if spec.get("gradients_kept") is not None:
+        return bool(spec["gradients_kept"])
     loop = spec.get("transformers_version")
     if loop is not None and not older(loop, TRAINER_RELEASED_SINCE):
         return False
@@ -187,13 +198,19 @@ def _stored_dtype(spec: TrainingSpec) -> str:
 
 
 def _quantise(model: Module, spec: TrainingSpec, compute: DType, heads: Sequence[str]) -> None:
-    """Every linear layer but the head, as transformers has it (``get_keys_to_not_convert``)."""
+    """Every linear layer but the head, as transformers has it (``get_keys_to_not_convert``); of litgpt's, all."""
     if spec.get("quantization.bits") is None:
         return
     if spec.get("tuning", "full") == "full":
         raise UnknownModel("quantised weights cannot be trained without an adapter")
     made = quantisation.layer(spec, compute)
-    replace_linears(model, lambda name, base: None if name.partition(".")[0] in heads else made(base))
+    if _quantised_by_litgpt(spec):
+        heads = ()
+    left = getattr(model, "unquantised", ())
+    replace_linears(
+        model,
+        lambda name, base: None if name.partition(".")[0] in heads or name.rpartition(".")[2] in left else made(base),
+    )
     if spec.get("quantization.prepared", False):
         quantisation.widen(model)
 
@@ -258,6 +275,30 @@ def language_model(spec: TrainingSpec, config: Hyperparameters, dtype: DType, au
             from memlint.models.language import early
 
             return early.MODELS[config.model_type](config, kind, **options)
+        if config.hybrid or config.model_type == "llama4_text":
+            for mechanism, met in (
+                ("parallelism within the model", split.is_split(spec)),
+                ("torch.compile", options["compile"]),
+                ("a loop that names what the model returns", spec.get("outputs_kept", False)),
+                ("sampling", spec.get("generated_rows")),
+                ("tuning by a prefix or a prompt", spec.get("tuning") in ("prefix", "adaption_prompt")),
+            ):
+                if met:
+                    raise UnknownModel(f"{mechanism} is not known for {config.model_type}")
+        if config.model_type == "llama4_text":
+            from memlint.models.language import llama4
+
+            return llama4.Llama4Model(config, kind, **options)
+        if config.linear is not None:
+            from memlint.models.language import gated_delta
+
+            if "gated_delta_rule" in (spec.get("fused_kernels") or ()):
+                config = config._replace(linear=config.linear._replace(kernels=True))
+            return gated_delta.HybridModel(config, kind, **options)
+        if config.convolution is not None:
+            from memlint.models.language import short_convolution
+
+            return short_convolution.LfmModel(config, kind, **options)
         return LanguageModel(config, kind, **options)
 
 
@@ -311,7 +352,7 @@ def equal_layers(spec: TrainingSpec) -> int:
     if preference.applies(spec) or contents.get("model_type") in EARLY:
         return 0
     config = _config(spec, contents)
-    alike = len(set(config.windows)) <= 1 and not config.unrotated and config.experts is None
+    alike = len(set(config.windows)) <= 1 and not config.unrotated and config.experts is None and not config.hybrid
     return config.layers if alike else 0
 
 

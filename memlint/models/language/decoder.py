@@ -382,8 +382,9 @@ class LanguageModel(Module):
         bias = self.head_bias if self.lm_head is None else self.lm_head.bias
         return losses.tiled(x, head, bias, labels, self.tile)
 
-    def log_probabilities(self, tokens: Tensor, labels: Tensor) -> Tensor:
-        """(B, S), (B, S) -> (B, S - 1): of every token given those before it."""
+    def log_probabilities(self, tokens: Tensor, labels: Tensor, way: str = "whole") -> Tensor:
+        """(B, S), (B, S) -> (B, S - 1): of every token given those before it. ``way``: of whole logits, a key of
+        ``losses.SCORES``."""
         x = self.hidden(tokens)
         with component("logits"):
             if self.tile is not None:
@@ -391,7 +392,17 @@ class LanguageModel(Module):
             logits = self.logits(x)
             del x
             logits = to(logits, float32)
-            return losses.log_probabilities(logits, labels)
+            return losses.SCORES[way](logits, labels)
+
+    def scores_and_likelihood(self, tokens: Tensor, labels: Tensor, way: str) -> tuple[Tensor, Tensor]:
+        """The same, and the cross entropy of the chosen half, both of the same logits."""
+        x = self.hidden(tokens)
+        with component("logits"):
+            logits = self.logits(x)
+            del x
+            logits = to(logits, float32)
+            likelihood = losses.likelihood_of_chosen(logits, labels)
+            return losses.SCORES[way](logits, labels), likelihood
 
     def evaluate(self, tokens: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Loss and logits of a batch, without gradients."""

@@ -2,10 +2,10 @@
 
 Shapes: B rows, S tokens, W hidden width, h heads of d. Temporaries live as they do there, and modules have the names
 that transformers gives them, which adapters go by.
-Sources: torchtune 0.6, its norms also 0.4 (``modules/{transformer,attention,rms_norm,position_embeddings,
-feed_forward}.py``, ``recipes/``); torchtitan at 2024-12 and 0.2 (``models/llama3/model/model.py``,
-``components/loss.py``); litgpt 0.5 (``model.py``,
-``utils.py``); nanoGPT (``model.py``).
+Sources: torchtune 0.6, its norms also 0.4, its linear cross entropy 0.7 (``modules/{transformer,attention,rms_norm,
+position_embeddings,feed_forward}.py``, ``modules/loss/``, ``recipes/``); torchtitan at 2024-12 and 0.2
+(``models/llama3/model/model.py``, ``components/loss.py``), and 0.3 (``models/common/attention.py``); litgpt 0.5
+(``model.py``, ``utils.py``); nanoGPT (``model.py``).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from memlint.meta.amp import to
 from memlint.meta.autograd import record, tracked
 from memlint.meta.compiled import Compiled
 from memlint.meta.nn import Linear, Module, buffer, parameter
-from memlint.meta.tensor import Tensor, component, empty, empty_like, float32, int64, state
+from memlint.meta.tensor import Tensor, bool_, component, empty, empty_like, float32, int64, state
 from memlint.models.language import losses
 from memlint.models.language.attention import Attention, repeat_heads
 from memlint.models.language.decoder import LanguageModel, Layer
@@ -198,12 +198,14 @@ class TorchtitanAttention(TorchtuneAttention):
     """All three products come first, and both rotations at once; heads are repeated before they change places with
     the tokens."""
 
+    def products(self, x: Tensor) -> tuple[Tensor, ...]:
+        batch, length, _ = x.shape
+        found = self.q_proj(x), self.k_proj(x), self.v_proj(x)
+        return tuple(part.view(batch, length, -1, self.head_dim) for part in found)
+
     def forward(self, x: Tensor, table: Any, mask: Tensor | None) -> Any:
         batch, length, _ = x.shape
-        query, key, value = self.q_proj(x), self.k_proj(x), self.v_proj(x)
-        query = query.view(batch, length, -1, self.head_dim)
-        key = key.view(batch, length, -1, self.head_dim)
-        value = value.view(batch, length, -1, self.head_dim)
+        query, key, value = self.products(x)
         if self.normed != "none":
             query = self.q_norm(query)
             key = self.k_norm(key)
@@ -219,8 +221,23 @@ class TorchtitanAttention(TorchtuneAttention):
         return repeat_late(x, self.groups)
 
 
-class TorchtitanGroupedAttention(TorchtitanAttention):
-    """SDPA takes fewer heads of keys and values than of queries."""
+class TorchtitanJoinedAttention(TorchtitanAttention):
+    """One product for all three, of which each gets a copy (0.3, ``FusedQKVLinear``); SDPA takes fewer heads of keys
+    and values than of queries."""
+
+    def define(self, config: Hyperparameters) -> None:
+        self.heads = (config.heads // config.key_value_heads, 1, 1)
+        joined = (config.heads + 2 * config.key_value_heads) * config.head_dim
+        self.wqkv = Linear(config.width, joined, config.qkv_bias)
+        setattr(self, config.output_name, Linear(config.heads * config.head_dim, config.width, config.output_bias))
+        if self.normed != "none":
+            self.q_norm, self.k_norm = own_norm(config, config.head_dim), own_norm(config, config.head_dim)
+
+    def products(self, x: Tensor) -> tuple[Tensor, ...]:
+        batch, length, _ = x.shape
+        joined = self.wqkv(x).view(batch, length, -1, sum(self.heads), self.head_dim)
+        parts = F.split(joined, self.heads, 3)
+        return tuple(F.contiguous(part.reshape(batch, length, -1, self.head_dim)) for part in parts)
 
     def repeated(self, x: Tensor) -> Tensor:
         return x
@@ -293,8 +310,8 @@ class TorchtitanLayer(TorchtuneLayer):
         return h + self.mlp(self.post_attention_layernorm(h))  # type: ignore[no-any-return]
 
 
-class TorchtitanGroupedLayer(TorchtitanLayer):
-    make_attention = TorchtitanGroupedAttention
+class TorchtitanJoinedLayer(TorchtitanLayer):
+    make_attention = TorchtitanJoinedAttention
 
 
 def _in_fp32(logits: Tensor, labels: Tensor) -> Tensor:
@@ -323,6 +340,7 @@ class TorchtuneModel(LanguageModel):
     """
 
     make_layer: type[TorchtuneLayer] = TorchtuneLayer
+    head_in_loss = False  # whether the loss makes the logits of one chunk after the other itself
 
     def __init__(self, config: Hyperparameters, kind: str, positions: int, packed: bool, **options: Any) -> None:
         self.packed = packed
@@ -356,11 +374,11 @@ class TorchtuneModel(LanguageModel):
     def forward(self, given: Tensor, labels: Tensor) -> Tensor:
         if self.loss == "fused":
             return super().forward(given, labels)
-        logits = self.outputs(given)
+        given = self.hidden(given) if self.head_in_loss else self.outputs(given)
         offload, state.offload = state.offload, None  # what the loss saves stays on the card
         try:
             with component("logits"):
-                return self.compare(logits, labels)
+                return self.in_chunks(given, labels) if self.head_in_loss else self.compare(given, labels)
         finally:
             state.offload = offload
 
@@ -374,6 +392,25 @@ class TorchtuneModel(LanguageModel):
 
     def pieces(self, x: Tensor) -> tuple[Tensor, ...]:
         return F.chunk(x, self.chunks, 1)
+
+    def in_chunks(self, x: Tensor, labels: Tensor) -> Tensor:
+        """torchtune's ``LinearCrossEntropyLoss`` (``modules/loss/cross_entropy_loss.py``, since 0.7): of each chunk the
+        tokens that count are copied, and their logits live no longer than its loss is made. Here all count."""
+        shifted = losses.shifted_labels(labels)
+        of_piece = Compiled(losses.of_piece) if self.compile_loss else losses.of_piece
+        total: Tensor | None = None
+        for piece, part in zip(self.pieces(x), F.chunk(shifted, self.chunks, 1)):
+            loss = self.of_chunk(piece, part, of_piece)
+            total = loss if total is None else total + loss
+        assert total is not None
+        return total / 1.0
+
+    def of_chunk(self, piece: Tensor, part: Tensor, of_piece: Any) -> Tensor:
+        mask = empty(part.shape, bool_)
+        targets = empty((part.numel,), int64)
+        given = losses.picked(piece, mask)
+        logits = self.logits(given)
+        return of_piece(logits, targets)  # type: ignore[no-any-return]
 
     def finish(self, logits: Tensor) -> Tensor:
         """Whole logits leave the model in fp32."""
@@ -414,10 +451,10 @@ class _Variable:
 
 
 class TorchtitanRegistryModel(TorchtitanModel):
-    """Of torchtitan 0.3, whose configs are Python: SDPA takes grouped heads, and a chunk of the loss is done with
-    before the next."""
+    """Of torchtitan 0.3, whose configs are Python: queries, keys and values are one product, SDPA takes grouped heads,
+    and a chunk of the loss is done with before the next."""
 
-    make_layer = TorchtitanGroupedLayer
+    make_layer = TorchtitanJoinedLayer
 
     def forward(self, given: Tensor, labels: Tensor) -> Tensor:
         if self.loss != "chunked":
@@ -602,7 +639,7 @@ def applies(implementation: str, config: Hyperparameters) -> bool:
         and config.query_norm in ("none", "head")
         and config.experts is None
         and not (config.scaled or config.scaled_residual or config.scaled_logits)
-        and not (config.unrotated or config.score_cap or config.logit_cap)
+        and not (config.unrotated or config.score_cap or config.logit_cap or config.scaled_query or config.hybrid)
         and config.residual_dropout == 0
     )
 
@@ -631,7 +668,9 @@ def model(
         options["compile_loss"] = False
     if implementation == "torchtune" and packed:
         kind = "flex"
-    return MODELS[implementation](config._replace(norm=norm), kind, positions, packed, **options)
+    made = MODELS[implementation](config._replace(norm=norm), kind, positions, packed, **options)
+    made.head_in_loss = options["loss"] == "chunked" and bool(spec.get("head_in_loss", False))
+    return made
 
 
 def _takes_compiled_loss(spec: TrainingSpec) -> bool:

@@ -184,7 +184,7 @@ def tiled(x: Tensor, head: Tensor, bias: Tensor | None, labels: Tensor, tile: tu
     batch, length, _ = x.shape
     given = x[:, :-1]
     mask = empty((batch, length - 1), bool_)
-    flat = _picked(given, mask)
+    flat = picked(given, mask)
     targets = empty((batch * (length - 1),), int64)
     found = _tiled(flat, head, bias, targets, tile)
     del flat, targets
@@ -197,7 +197,7 @@ def tiled(x: Tensor, head: Tensor, bias: Tensor | None, labels: Tensor, tile: tu
     return filled
 
 
-def _picked(x: Tensor, mask: Tensor) -> Tensor:
+def picked(x: Tensor, mask: Tensor) -> Tensor:
     """``x[mask]`` where the mask is true everywhere: (B, S, W) -> (B * S, W)."""
     shape, dtype = x.shape, x.dtype
     count = shape[0] * shape[1]
@@ -270,9 +270,62 @@ def _tiles(
 def log_probabilities(logits: Tensor, labels: Tensor) -> Tensor:
     """(B, S - 1) from whole logits (B, S, V) in fp32, of which the log-softmax is kept."""
     rows = F.log_softmax(logits[:, :-1], -1)
-    picked = labels[:, 1:].contiguous().unsqueeze(-1)
-    out: Tensor = F.gather(rows, -1, picked).squeeze(-1)
+    own = labels[:, 1:].contiguous().unsqueeze(-1)
+    out: Tensor = F.gather(rows, -1, own).squeeze(-1)
     return out
+
+
+def row_by_row(logits: Tensor, labels: Tensor) -> Tensor:
+    """(B, S - 1) from whole logits (B, S, V) in fp32, which are kept: TRL's ``selective_log_softmax`` to 1.9, which
+    sums the exponentials of one row after the other."""
+    rows = logits[:, :-1]
+    own = F.gather(rows, -1, labels[:, 1:].unsqueeze(-1))
+    sums = F.stack([_logsumexp(row) for row in F.unbind(rows)])
+    out: Tensor = (own - sums.unsqueeze(-1)).squeeze(-1)
+    return out
+
+
+def _logsumexp(x: Tensor) -> Tensor:
+    """(S, V) -> (S,). Exponentials are made where differences are; backward's three temporaries are one expression's.
+    (``logsumexp_out_impl`` of aten/src/ATen/native/ReduceOps.cpp, ``logsumexp_backward`` of FunctionsManual.cpp)"""
+    shape, dtype = x.shape, x.dtype
+    largest = empty((shape[0], 1), dtype)
+    exponentials = empty(shape, dtype)
+    out = Tensor(shape[:1], dtype)
+    del largest, exponentials
+    if tracked(x):
+
+        def backward(g: Tensor) -> tuple[Tensor]:
+            difference, exponentials = empty(shape, dtype), empty(shape, dtype)
+            gradient = Tensor(shape, dtype)
+            del difference, exponentials
+            return (gradient,)
+
+        record(out, (x,), (x, out), backward)
+    return out
+
+
+def in_one_kernel(logits: Tensor, labels: Tensor) -> Tensor:
+    """The same of TRL 1.16 on a GPU (``kernels/logprob_entropy.py``): a few numbers per token, and one gradient."""
+    rows = logits[:, :-1]
+    asked = labels[:, 1:]
+    shape, dtype, count = rows.shape, rows.dtype, rows.shape[:-1]
+    out, entropy, normaliser, expected = (Tensor(count, float32) for _ in range(4))
+    del entropy
+    if tracked(rows):
+        record(out, (rows,), (rows, asked, normaliser, expected), lambda g: (Tensor(shape, dtype),))
+    return out
+
+
+SCORES = {"whole": log_probabilities, "rows": row_by_row, "kernel": in_one_kernel}
+
+
+def likelihood_of_chosen(logits: Tensor, labels: Tensor) -> Tensor:
+    """The mean cross entropy of the answers that were chosen, the first half of a batch, in logits of their own."""
+    chosen = logits.shape[0] // 2
+    kept = F.contiguous(logits[:chosen][:, :-1])
+    targets = F.contiguous(labels[:chosen][:, 1:])
+    return F.cross_entropy(kept.view(-1, logits.shape[-1]), targets.view(-1))
 
 
 def immediate(x: Tensor, head: Tensor, labels: Tensor, chunks: int, compiled: bool) -> Tensor:

@@ -18,6 +18,8 @@ from memlint.meta import functional as F
 from memlint.meta.autograd import no_grad
 from memlint.meta.nn import Module
 from memlint.meta.tensor import DTYPES, Tensor
+from memlint.models import UnknownModel
+from memlint.models.language import losses
 from memlint.models.language.decoder import LanguageModel
 
 # Methods whose loss is of log-probabilities and not of a cross entropy.
@@ -44,6 +46,9 @@ def loss(spec: TrainingSpec, policy: LanguageModel, copy: LanguageModel | None) 
     sampled = spec.get("method") in SAMPLED
     mismatched = spec.get("method") == "kto" and spec.get("mismatched_completions", True)
     bare: list[Any] = [copy]
+    way = spec.get("log_probabilities", "whole")
+    if way not in losses.SCORES:
+        raise UnknownModel(f"log-probabilities made {way!r} are not known")
 
     def asked(given: Any) -> Tensor | None:
         if kind not in ("copy", "adapter_off"):
@@ -51,20 +56,28 @@ def loss(spec: TrainingSpec, policy: LanguageModel, copy: LanguageModel | None) 
         if bare[0] is None:
             bare[0] = without_adapters(policy)
         with no_grad():
-            others = F.sum(bare[0].log_probabilities(given.tokens, given.labels), 1) if mismatched else None
-            found = bare[0].log_probabilities(given.tokens, given.labels)
+            others = F.sum(bare[0].log_probabilities(given.tokens, given.labels, way), 1) if mismatched else None
+            found = bare[0].log_probabilities(given.tokens, given.labels, way)
             del others
             return found if sampled else F.sum(found, 1)
 
     def strangers(given: Any) -> Tensor:
         """What the policy makes of completions of other prompts."""
         with no_grad():
-            return F.sum(policy.log_probabilities(given.tokens, given.labels), 1)
+            return F.sum(policy.log_probabilities(given.tokens, given.labels, way), 1)
+
+    def of_chosen(given: Any) -> Tensor:
+        """ORPO and CPO: no reference, and the likelihood of what was chosen beside the odds."""
+        own, likelihood = policy.scores_and_likelihood(given.tokens, given.labels, way)
+        return likelihood + F.sum(F.neg(F.sigmoid(F.sum(own, 1))))
+
+    if spec.get("likelihood_of_chosen", False) and policy.tile is None:
+        return of_chosen
 
     def of(given: Any) -> Tensor:
         theirs = asked(given) if sampled else None
         others = strangers(given) if mismatched and policy.tile is not None else None
-        own = policy.log_probabilities(given.tokens, given.labels)
+        own = policy.log_probabilities(given.tokens, given.labels, way)
         if mismatched and others is None:
             others = strangers(given)
         if sampled:  # per token: the ratio to what was sampled, and the distance to the reference

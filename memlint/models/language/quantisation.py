@@ -62,10 +62,10 @@ def _packed(outputs: int, inputs: int, nbytes: int, dtype: DType) -> Tensor:
 class Linear4bit(Module):
     """bitsandbytes' layer. ``kept`` is the dtype that the weight had before, in which backward makes it again."""
 
-    def __init__(self, base: Linear | Conv1D, compute: DType, double: bool) -> None:
+    def __init__(self, base: Linear | Conv1D, compute: DType, double: bool, kept: DType | None = None) -> None:
         outputs, inputs = base.weight.shape if isinstance(base, Linear) else base.weight.shape[::-1]
         self.sizes = outputs, inputs
-        self.compute, self.kept, self.double = compute, base.weight.dtype, double
+        self.compute, self.kept, self.double = compute, kept or base.weight.dtype, double
         count = outputs * inputs
         self.blocks = -(-count // BLOCK)
         self.weight = _packed(outputs, inputs, (count + 1) // 2, uint8)
@@ -261,6 +261,10 @@ def layer(spec: TrainingSpec, compute: DType) -> Callable[[Linear | Conv1D], Mod
     double = bool(spec.get("quantization.double", False))
     if spec.get("implementation") == "torchtune" and kind == "nf4":
         return lambda base: LinearNF4(base, compute)
+    if bits == 4 and kind in ("nf4", "fp4") and spec.get("implementation") == "litgpt":
+        from memlint.models.language.litgpt import QUANTISED_FROM
+
+        return lambda base: Linear4bit(base, compute, double, QUANTISED_FROM)
     if bits == 4 and kind in ("nf4", "fp4"):
         return lambda base: Linear4bit(base, compute, double)
     if bits == 8 and kind == "int8":

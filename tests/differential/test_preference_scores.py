@@ -1,0 +1,112 @@
+"""How TRL's trainers score the tokens of whole logits, against torch's run of the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from tests.differential.test_language_models import TOLERANCE, Setting, adamw, in_transformers, spec_of, values_known
+from tests.differential.test_mechanisms import LLAMA, Pair
+from tests.differential.training import compare, in_meta, in_torch
+
+
+class LogSumExp(torch.autograd.Function):
+    """By what ATen allocates on a GPU."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        largest = x.amax(-1, keepdim=True)
+        shifted = (x - largest).exp_()
+        out = shifted.sum(-1)
+        ctx.save_for_backward(x, out)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        x, out = ctx.saved_tensors
+        difference = x - out.unsqueeze(-1)
+        exponentials = difference.exp()
+        return gradient.unsqueeze(-1) * exponentials
+
+
+class Kernel(torch.autograd.Function):
+    """``_LogProbEntropyFunction``, by what it allocates."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        out, _, normaliser, expected = (torch.empty(logits.shape[:-1]) for _ in range(4))
+        ctx.save_for_backward(logits, labels, normaliser, expected)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
+        return torch.empty(ctx.saved_tensors[0].shape), None
+
+
+def rows(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    logits, labels = logits[:, :-1], labels[:, 1:].unsqueeze(-1)
+    picked = torch.gather(logits, -1, labels)
+    sums = torch.stack([LogSumExp.apply(row) for row in logits])  # type: ignore[no-untyped-call]
+    return (picked - sums.unsqueeze(-1)).squeeze(-1)
+
+
+def kernel(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return Kernel.apply(logits[:, :-1], labels[:, 1:])  # type: ignore[no-any-return,no-untyped-call]
+
+
+WAYS = {"rows": rows, "kernel": kernel}
+
+
+def logits_of(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    found = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
+    return found.float()  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_pairs_beside_a_reference(way: str) -> None:
+    setting = Setting(dtype="bfloat16", rows=4, length=80, every=1)
+    facts = {**setting.facts(LLAMA), "micro_batch_size": 2, "sequences_per_sample": 2, "method": "dpo"}
+    ours = in_meta(spec_of({**facts, "reference_model": "copy", "log_probabilities": way}))
+
+    def loss(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        own = WAYS[way](logits_of(model.policy, batch), batch["labels"]).sum(1)
+        with torch.no_grad():
+            theirs = WAYS[way](logits_of(model.reference, batch), batch["labels"]).sum(1)
+        own = own - theirs
+        return -own.sigmoid().sum() / 1.0
+
+    with values_known(False):
+        reference = in_transformers(LLAMA, setting)
+        build, plain = reference.build_model, in_transformers(LLAMA, setting._replace(every=0))
+        reference.build_model = lambda given: Pair(build(given), plain.build_model(given))
+        reference.training_loss = loss
+        truth = in_torch(reference, {}, adamw("foreach"))
+    comparison = compare(f"{way}", ours, truth, True)
+    assert comparison.worst <= TOLERANCE, str(comparison)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_likelihood_of_what_was_chosen_has_logits_of_its_own(way: str) -> None:
+    setting = Setting(dtype="bfloat16", rows=4, length=80, every=1)
+    facts = {**setting.facts(LLAMA), "micro_batch_size": 2, "sequences_per_sample": 2, "method": "orpo"}
+    ours = in_meta(spec_of({**facts, "log_probabilities": way, "likelihood_of_chosen": True}))
+
+    def loss(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        logits, labels = logits_of(model, batch), batch["labels"]
+        half = logits.shape[0] // 2
+        kept, targets = logits[:half, :-1].contiguous(), labels[:half, 1:].contiguous()
+        likelihood = F.cross_entropy(kept.view(-1, kept.shape[-1]), targets.view(-1))
+        del kept
+        own = WAYS[way](logits, labels).sum(1)
+        return likelihood + -own.sigmoid().sum()
+
+    with values_known(False):
+        reference = in_transformers(LLAMA, setting)
+        reference.training_loss = loss
+        truth = in_torch(reference, {}, adamw("foreach"))
+    comparison = compare(f"{way}", ours, truth, True)
+    assert comparison.worst <= TOLERANCE, str(comparison)
+    assert ours.phases["backward"] == pytest.approx(truth.phases["backward"], rel=TOLERANCE)
