@@ -122,10 +122,14 @@ class TorchtuneAttention(Attention):
 
 
 class TorchtitanAttention(Attention):
-    def forward(self, x: Tensor, table: Tensor) -> Tensor:
+    def thirds(self, x: Tensor) -> Any:
         b, s, _ = x.shape
         q, k, v = self.q(x), self.k(x), self.v(x)
-        q, k, v = (y.view(b, s, -1, self.head) for y in (q, k, v))
+        return (y.view(b, s, -1, self.head) for y in (q, k, v))
+
+    def forward(self, x: Tensor, table: Tensor) -> Tensor:
+        b, s, _ = x.shape
+        q, k, v = self.thirds(x)
         q, k = self.turn(q, k, table)
         keys, values = spread(k, self.groups, 2), spread(v, self.groups, 2)
         q = q.transpose(1, 2)
@@ -144,6 +148,18 @@ class TorchtitanAttention(Attention):
         turned_q = torch.view_as_real(complex_q * table).flatten(3)
         turned_k = torch.view_as_real(complex_k * table).flatten(3)
         return turned_q.type_as(q), turned_k.type_as(k)
+
+
+class TorchtitanJoinedAttention(TorchtitanAttention):
+    """torchtitan 0.3's: one product, of which each third gets a copy. Heads of keys are as many as of queries."""
+
+    def make(self, width: int) -> None:
+        self.qkv = nn.Linear(width, sum(self.sizes), bias=False)
+
+    def thirds(self, x: Tensor) -> Any:
+        b, s, _ = x.shape
+        y = self.qkv(x).view(b, s, -1, self.groups + 2, self.head)
+        return (part.reshape(b, s, -1, self.head).contiguous() for part in y.split([self.groups, 1, 1], dim=-2))
 
 
 class LitgptAttention(Attention):

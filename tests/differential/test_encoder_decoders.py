@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +10,12 @@ import pytest
 import torch
 import transformers
 from transformers import AutoConfig, masking_utils
+from transformers.quantizers.base import HfQuantizer
+from transformers.quantizers.quantizers_utils import should_convert_module
 
+from memlint.meta.tensor import recording
+from memlint.models.language import build
+from memlint.models.language.quantisation import Linear4bit
 from tests.differential.test_language_models import TOLERANCE, Setting, adamw, spec_of, values_known
 from tests.differential.training import Comparison, compare, in_meta, in_torch
 
@@ -26,6 +32,7 @@ SIZES: dict[str, Any] = {
     "encoder_layerdrop": 0.0,
     "decoder_layerdrop": 0.0,
 }
+SHALLOW = {"encoder_layers": 1, "decoder_layers": 1}
 SOUND = {**SIZES, "num_mel_bins": 20, "max_source_positions": 60, "max_target_positions": 100, "pad_token_id": 0}
 DROPPING = {"dropout": 0.1, "attention_dropout": 0.1, "activation_dropout": 0.1}
 
@@ -33,9 +40,18 @@ DROPPING = {"dropout": 0.1, "attention_dropout": 0.1, "activation_dropout": 0.1}
 CONFIGS: dict[str, dict[str, Any]] = {
     "bart": SIZES,
     "bart with every dropout": {**SIZES, **DROPPING},
+    "bart with a table for each half and for the head": {**SIZES, **SHALLOW, "tie_word_embeddings": False},
     "mbart": SIZES,
     "pegasus": SIZES,
     "marian": {**SIZES, "decoder_vocab_size": 1000, "pad_token_id": 0},
+    "marian with a table for each half": {
+        **SIZES,
+        "decoder_vocab_size": 900,
+        "pad_token_id": 0,
+        "share_encoder_decoder_embeddings": False,
+        "decoder_start_token_id": 0,
+        "eos_token_id": 0,
+    },
     "m2m_100": SIZES,
     "whisper": SOUND,
     "whisper with every dropout": {**SOUND, **DROPPING},
@@ -49,6 +65,8 @@ CONFIGS.update(
         "t5": T5,
         "t5 with a gate and a head of its own": {**T5, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
         "mt5": T5,
+        "t5 with a gate": {**T5, "num_layers": 2, "num_decoder_layers": 2, "feed_forward_proj": "gated-gelu"},
+        "t5 of two layers": {**T5, "num_layers": 2, "num_decoder_layers": 2},
     }
 )
 TARGET = 40
@@ -70,8 +88,14 @@ def in_transformers(config: dict[str, Any], setting: Setting) -> SimpleNamespace
         made.use_cache = False
         kind = transformers.AutoModelForSpeechSeq2Seq if sound else transformers.AutoModelForSeq2SeqLM
         model = kind.from_config(made, dtype=getattr(torch, setting.dtype), attn_implementation=setting.attention)
-        if not config.get("tie_word_embeddings", True):  # as its checkpoints have it
+        if not config.get("tie_word_embeddings", True) and config["model_type"] == "t5":  # as its checkpoints have it
             model.lm_head.weight = torch.nn.Parameter(torch.empty_like(model.lm_head.weight))
+        if setting.dtype == "float16":  # from_pretrained keeps them, from_config does not
+            for name in getattr(model, "_keep_in_fp32_modules", None) or ():
+                for module in model.modules():
+                    part = getattr(module, name, None)
+                    if isinstance(part, torch.nn.Linear):
+                        part.weight = torch.nn.Parameter(torch.empty_like(part.weight, dtype=torch.float32))
         if setting.every:
             model.activation_checkpointing_enable({"use_reentrant": setting.reentrant}, every_n_layers=setting.every)
         return model.train()
@@ -111,7 +135,9 @@ def run(monkeypatch: pytest.MonkeyPatch, name: str, setting: Setting) -> Compari
 
 # What differs from BART only in switches is met once plainly and once with all that can go otherwise.
 VARIANTS = ("mbart", "pegasus", "marian", "m2m_100", "mt5")
-CASES = [(name, way) for name in CONFIGS for number, way in enumerate(WAYS) if name not in VARIANTS or number in (1, 3)]
+ONCE = ("bart with a table for each half and for the head", "marian with a table for each half")
+MET = {"t5 with a gate": (), "t5 of two layers": (), **dict.fromkeys(VARIANTS, (1, 3)), **dict.fromkeys(ONCE, (1,))}
+CASES = [(name, way) for name in CONFIGS for number, way in enumerate(WAYS) if number in MET.get(name, range(4))]
 
 
 @pytest.mark.parametrize(("name", "way"), CASES, ids=[f"{name} {way}" for name, way in CASES])
@@ -120,3 +146,32 @@ def test_each_encoder_decoder_takes_the_memory_that_transformers_takes(
 ) -> None:
     comparison = run(monkeypatch, name, WAYS[way])
     assert comparison.worst <= TOLERANCE, str(comparison)
+
+
+HALF = {
+    "t5 of two layers": Setting(dtype="float16", autocast="float16"),
+    "t5 with a gate": Setting(dtype="float16", every=1, attention="eager"),
+}
+
+
+@pytest.mark.parametrize("name", HALF)
+def test_t5_in_float16_keeps_in_fp32_what_transformers_keeps(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    comparison = run(monkeypatch, name, HALF[name])
+    assert comparison.worst <= TOLERANCE, str(comparison)
+
+
+def test_t5_in_few_bits_keeps_what_transformers_keeps() -> None:
+    """The last layer of each perceptron, in whichever dtype the rest was asked for."""
+    config = {"model_type": "t5", **T5}
+    with torch.device("meta"):
+        reference = transformers.T5ForConditionalGeneration(AutoConfig.for_model(**config))
+    kept = HfQuantizer.get_modules_to_not_convert(reference, None, reference._keep_in_fp32_modules)
+    linear = {name: part for name, part in reference.named_modules() if isinstance(part, torch.nn.Linear)}
+    taken = [part.weight.numel() for name, part in linear.items() if should_convert_module(name, kept)]
+    facts = {**Setting(dtype="bfloat16").facts(config), "model_class": "seq2seq_lm", "target_length": TARGET}
+    adapter = {"tuning": "lora", "lora.r": 4, "lora.targets": ["q", "v"], "quantization.bits": 4}
+    with recording():
+        system = build(spec_of({**facts, **adapter, "frozen_dtype": "bfloat16"}))
+        ours = [prod(part.sizes) for part in system.model.modules() if isinstance(part, Linear4bit)]
+    assert sorted(ours) == sorted(taken)
+    assert len(taken) < len(linear) - 1

@@ -56,6 +56,12 @@ CONFIGS: dict[str, dict[str, Any]] = {
         **SIZES, "relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_buckets": 16,
         "max_relative_positions": 40, "type_vocab_size": 2, "pooler_dropout": 0.1, "embedding_size": 64,
     },
+    "deberta-v2 with a convolution": {
+        **SIZES, "num_hidden_layers": 2, "relative_attention": True, "pos_att_type": ["p2c", "c2p"],
+        "share_att_key": True,
+        "norm_rel_ebd": "layer_norm", "position_biased_input": False, "position_buckets": 16, "type_vocab_size": 0,
+        "conv_kernel_size": 3, "conv_act": "gelu",
+    },
 }  # fmt: skip
 
 CLASSES = {
@@ -131,7 +137,8 @@ WAYS = {
 WITHOUT_CHECKPOINTING = ("albert", "mpnet")
 # Copies of RoBERTa's code: one way tells whether they still are.
 COPIES = ("xlm-roberta", "camembert")
-CASES = [(name, way) for name in CONFIGS for number, way in enumerate(WAYS) if name not in COPIES or number == 3]
+MET = {**dict.fromkeys(COPIES, (3,)), "deberta-v2 with a convolution": (3,)}
+CASES = [(name, way) for name in CONFIGS for number, way in enumerate(WAYS) if number in MET.get(name, range(4))]
 
 
 @pytest.mark.parametrize(("name", "way"), CASES, ids=[f"{name} {way}" for name, way in CASES])

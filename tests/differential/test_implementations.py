@@ -186,6 +186,21 @@ def test_a_selectively_checkpointed_layer_keeps_every_other_product_and_attentio
     assert selective.saved - full.saved == CONFIG["num_hidden_layers"] * kept
 
 
+@pytest.mark.parametrize("way", ["in bfloat16", "with checkpointing", "keeping every other product"])
+def test_the_one_product_for_queries_keys_and_values(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of torchtitan 0.3. Heads of keys are as many as of queries: grouping is left to SDPA."""
+    config = {**CONFIG, "num_key_value_heads": CONFIG["num_attention_heads"]}
+    setting, selective, _ = WAYS[way]
+    monkeypatch.setattr(implementations, "TorchtitanAttention", implementations.TorchtitanJoinedAttention)
+    monkeypatch.setattr("memlint.models.language.EVERY_OTHER_PRODUCT", checkpoint.Policy(2, attention=False))
+    facts = {"implementation_version": "0.3", "hyperparameters.config": config}
+    ours = in_meta(spec("torchtitan", setting, selective, 0, **facts))
+    truth = in_torch(reference("torchtitan", config, setting, False, selective, 0), {}, adamw(setting.optimizer))
+    comparison = compare(f"{way}", ours, truth, setting.every > 0)
+    assert comparison.worst <= TOLERANCE, str(comparison)
+    assert ours.phases["forward"] == pytest.approx(truth.phases["forward"], rel=TOLERANCE)
+
+
 def test_a_compiled_layer_does_not_keep_a_product_that_nothing_reads() -> None:
     setting = Setting(dtype="bfloat16", every=1)
     eager = in_meta(spec("torchtitan", setting, True, 0))
@@ -217,11 +232,14 @@ def test_nanogpt_takes_the_memory_that_its_way_to_compute_takes(autocast: str, b
 
 
 @pytest.mark.parametrize("rows", [1, 3])
-def test_each_chunk_of_torchtitans_loss_is_done_with_before_the_next(rows: int) -> None:
+def test_each_chunk_of_torchtitans_loss_is_done_with_before_the_next(
+    rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Heads of keys are as many as of queries: grouping is left to SDPA, which other tests compare. What is kept
     differs in name: the head's gradient is there before the backward pass, which we let hand it out."""
     config = {**CONFIG, "num_key_value_heads": CONFIG["num_attention_heads"], "vocab_size": 20_000}
     setting = Setting(dtype="bfloat16", rows=rows, length=160, optimizer="fused")
+    monkeypatch.setattr(implementations, "TorchtitanAttention", implementations.TorchtitanJoinedAttention)
     made = spec("torchtitan", setting, False, 4, implementation_version="0.3", **{"hyperparameters.config": config})
     model = reference("torchtitan", config, setting, False, False, 4)
     model.training_loss = immediate_loss

@@ -470,6 +470,18 @@ def adapt(model: LanguageModel, spec: TrainingSpec, config: Hyperparameters) -> 
             peft_methods.adapt(model, spec, config, method)
     for name in (saved,) if isinstance(saved, str) else saved:
         _train_in_full(model, name)
+    if spec.get("lora.unfrozen"):
+        _unfreeze(model, spec["lora.unfrozen"])
+
+
+def _unfreeze(module: Module, names: Sequence[str]) -> None:
+    """What trains as it is: a script made it, or gave it back its gradients, once the adapter was there."""
+    for name, child in module.children():
+        if name in names:
+            for tensor in child.parameters():
+                tensor.requires_grad = True
+        else:
+            _unfreeze(child, names)
 
 
 def _adapt_linears(model: LanguageModel, spec: TrainingSpec, config: Hyperparameters, method: str) -> None:
@@ -549,7 +561,16 @@ def _is_frozen(name: str, parts: Sequence[str]) -> bool:
 # Which names of a model before transformers 5 now mean a part of the experts' common weights.
 _EXPERTS = {"mixtral": ("w1", "w3", "w2")}
 _OTHER_EXPERTS = ("gate_proj", "up_proj", "down_proj")
-_UNCONVERTED = ("gpt_oss",)  # its experts lay together before
+# Experts that lay together before, or that PEFT has no other names for.
+_UNCONVERTED = (
+    "gpt_oss",
+    "granitemoe",
+    "granitemoehybrid",
+    "granitemoeshared",
+    "llama4_text",
+    "phimoe",
+    "qwen3_5_moe_text",
+)
 
 
 def _block_size(spec: TrainingSpec, base: Module) -> int:

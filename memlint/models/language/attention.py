@@ -9,7 +9,7 @@ from __future__ import annotations
 from memlint.meta import functional as F
 from memlint.meta.amp import to
 from memlint.meta.nn import Linear, Module, parameter
-from memlint.meta.tensor import DType, Tensor, float32
+from memlint.meta.tensor import DType, Tensor, empty, float32
 from memlint.models.language.hyperparameters import Hyperparameters
 from memlint.models.language.parts import (
     CohereNorm,
@@ -35,6 +35,15 @@ def repeat_heads(x: Tensor, times: int) -> Tensor:
     batch, heads, length, head_dim = x.shape
     x = x.unsqueeze(2).expand(batch, heads, times, length, head_dim)
     out: Tensor = x.reshape(batch, heads * times, length, head_dim)
+    return out
+
+
+def place_scales(length: int) -> Tensor:
+    """(1, 1, S, 1): by how much a query grows with its place; each step of the formula is one tensor."""
+    scale = empty((1, length), float32)  # places, divided
+    for _ in range(5):  # floor, 1 +, log, times, 1 +
+        scale = empty((1, length), float32)
+    out: Tensor = scale.view(1, 1, length, 1)
     return out
 
 
@@ -116,7 +125,7 @@ class Attention(Module):
         self.rotate = rotation(config) if rotates and config.rotary != "none" else None
         self.in_line = config.model_type in ("phi", "stablelm")
         self.normed = config.query_norm
-        self.clipped = config.clipped
+        self.clipped, self.scaled = config.clipped, config.scaled_query
         self.scores = Scores(config, kind)
         self.output_name = config.output_name
         self.define(config)
@@ -149,7 +158,7 @@ class Attention(Module):
             query = query.view(*shape).transpose(1, 2)
             key = key.view(*shape).transpose(1, 2)
             value = value.view(*shape).transpose(1, 2)
-        elif self.normed == "none":
+        elif self.normed in ("none", "head_rotated"):
             query = self.q_proj(x).view(*shape).transpose(1, 2)
             key = self.k_proj(x).view(*shape).transpose(1, 2)
             value = self.v_proj(x).view(*shape).transpose(1, 2)
@@ -185,6 +194,11 @@ class Attention(Module):
             query, key, parts = rotate_in_line(query, key, tables)
         elif self.rotate is not None and tables is not None:
             query, key = self.rotate(query, key, tables)
+        if self.scaled:
+            query = query * to(place_scales(length), query.dtype)
+        if self.normed == "head_rotated":
+            query = self.q_norm(query)
+            key = self.k_norm(key)
         output, weights = self.scores(query, key, value, mask)
         output = output.reshape(batch, length, -1).contiguous()
         output = getattr(self, self.output_name)(output)

@@ -10,10 +10,12 @@ from typing import Any
 
 from memlint.meta import functional as F
 from memlint.meta.amp import to
+from memlint.meta.autograd import record, tracked
 from memlint.meta.checkpoint import checkpoint
-from memlint.meta.nn import Embedding, LayerNorm, Linear, Module, buffer
+from memlint.meta.nn import Conv, Embedding, LayerNorm, Linear, Module, buffer
 from memlint.meta.tensor import Tensor, bool_, empty, int64, state
 from memlint.models.language.encoder import Encoder, Intermediate, Output
+from memlint.models.language.parts import activation
 
 
 class DisentangledAttention(Module):
@@ -140,6 +142,36 @@ class DebertaEmbeddings(Module):
         return x
 
 
+def blanked(x: Tensor, mask: Tensor) -> Tensor:
+    """In place: zeros where nothing was written. Keeps the mask."""
+    out = x.alias(x.shape, x.strides)
+    if tracked(x):
+        record(out, (x,), (mask,), lambda g: (empty(g.shape, g.dtype),))
+    return out
+
+
+class Convolution(Module):
+    """What goes into the first layer, with its neighbours, is added to what comes out of it (DeBERTa-v2 XL)."""
+
+    def __init__(self, config: Encoder) -> None:
+        kernel = config.convolution
+        self.conv = Conv(config.width, config.width, (kernel,), padding=(kernel - 1) // 2, groups=config.conv_groups)
+        self.LayerNorm = LayerNorm(config.width)
+        self.function = activation(config.conv_activation)
+        self.dropout = config.dropout
+
+    def forward(self, x: Tensor, residual: Tensor) -> Tensor:
+        out = self.conv(x.permute(0, 2, 1).contiguous()).permute(0, 2, 1).contiguous()
+        missing = empty(out.shape[:2], bool_)
+        out = blanked(out, missing)
+        out = self.function(F.dropout(out, self.dropout, self.training))
+        summed = residual + out
+        normed = self.LayerNorm(summed)
+        kept = empty((*out.shape[:2], 1), normed.dtype)
+        result: Tensor = normed * kept
+        return result
+
+
 class DebertaModel(Module):
     """Token numbers (B, S) -> hidden states (B, S, W). The states of every layer live until all are done."""
 
@@ -150,6 +182,7 @@ class DebertaModel(Module):
         self.layers = [DebertaLayer(config) for _ in range(config.layers)]
         self.rel_embeddings = Embedding(2 * config.span, config.width)
         self.LayerNorm = LayerNorm(config.width) if config.norms_distances else None
+        self.conv = Convolution(config) if config.convolution else None
 
     def forward(self, tokens: Tensor) -> Tensor:
         mask = empty(tokens.shape, int64)
@@ -168,5 +201,7 @@ class DebertaModel(Module):
                 x = checkpoint(layer, x, square, distances, table, use_reentrant=self.reentrant)
             else:
                 x = layer(x, square, distances, table)
+            if number == 0 and self.conv is not None:
+                x = self.conv(embedded, x)
             states.append(x)
         return x

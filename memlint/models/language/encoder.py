@@ -35,6 +35,8 @@ class Encoder(NamedTuple):
     span, norms_distances, shares_keys
                        DeBERTa: half the rows of the table of distances, whether they pass through a norm, and whether
                        distances are projected as contents are
+    convolution, conv_groups, conv_activation
+                       DeBERTa-v2 XL: a convolution beside the first layer; tokens that it spans, 0 for none
     classifier         what classifies a row: "pooler", "tanh", "gelu" (a dense layer with that function), "relu",
                        "context" (DeBERTa's pooler)
     gaps               dropout of hidden states, of attention, before a classifier, and before span logits
@@ -64,6 +66,9 @@ class Encoder(NamedTuple):
     span: int = 0
     norms_distances: bool = False
     shares_keys: bool = False
+    convolution: int = 0
+    conv_groups: int = 1
+    conv_activation: str = "tanh"
     pooler_dropout: float = 0.0
     classifier: str = "pooler"
 
@@ -202,8 +207,6 @@ def _distances(config: Mapping[str, Any]) -> dict[str, Any]:
     kinds = kinds.split("|") if isinstance(kinds, str) else kinds
     if not config.get("relative_attention", False) or sorted(kinds) != ["c2p", "p2c"]:
         raise UnknownModel("DeBERTa without both kinds of relative attention is not known")
-    if config.get("conv_kernel_size"):
-        raise UnknownModel("DeBERTa with a convolution is not known")
     buckets, most = config.get("position_buckets", -1), config.get("max_relative_positions", -1)
     if most < 1:
         most = config.get("max_position_embeddings", 512)
@@ -212,6 +215,9 @@ def _distances(config: Mapping[str, Any]) -> dict[str, Any]:
         "norms_distances": "layer_norm" in str(config.get("norm_rel_ebd", "none")),
         "shares_keys": bool(config.get("share_att_key", False)),
         "pooler_dropout": float(config.get("pooler_dropout") or 0.0),
+        "convolution": max(int(config.get("conv_kernel_size") or 0), 0),
+        "conv_groups": int(config.get("conv_groups") or 1),
+        "conv_activation": str(config.get("conv_act") or "tanh"),
     }
 
 

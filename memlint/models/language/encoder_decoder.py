@@ -41,6 +41,8 @@ class EncoderDecoder(NamedTuple):
     scaled      embeddings are multiplied by a constant, be it one
     logits_bias a row of numbers is added to the logits
     mel_bins    of a spectrogram, where the input is sound
+    tied        the head is an embedding
+    shared      both halves have one table (Marian may do without: then the head is the decoder's)
     """
 
     model_type: str
@@ -59,6 +61,9 @@ class EncoderDecoder(NamedTuple):
     scaled: bool = True
     logits_bias: bool = True
     mel_bins: int = 0
+    tied: bool = True
+    shared: bool = True
+    decoder_vocabulary: int = 0
 
 
 # model_type -> switches that differ from the defaults of EncoderDecoder, and defaults of its configuration class.
@@ -105,9 +110,11 @@ def encoder_decoder(config: Mapping[str, Any]) -> EncoderDecoder:
     def half(name: str) -> Stack:
         return Stack(number(f"{name}_layers"), number(f"{name}_attention_heads"), number(f"{name}_ffn_dim"))
 
-    if config.get("tie_word_embeddings") is False or config.get("share_encoder_decoder_embeddings") is False:
-        raise UnknownModel(f"{model_type} whose embeddings are not shared is not known")
     sound = model_type == "whisper"
+    tied = config.get("tie_word_embeddings") is not False
+    shared = model_type != "marian" or config.get("share_encoder_decoder_embeddings") is not False
+    if not tied and (sound or not shared):
+        raise UnknownModel(f"{model_type} whose head is no embedding is not known")
     if sound:
         positions = number("max_source_positions"), number("max_target_positions")
     else:
@@ -125,6 +132,9 @@ def encoder_decoder(config: Mapping[str, Any]) -> EncoderDecoder:
         attention_dropout=float(value("attention_dropout")),
         activation_dropout=float(value("activation_dropout")),
         mel_bins=number("num_mel_bins") if sound else 0,
+        tied=tied,
+        shared=shared,
+        decoder_vocabulary=0 if shared else config.get("decoder_vocab_size") or number("vocab_size"),
         **switches,
     )
 
@@ -336,11 +346,22 @@ class EncoderDecoderModel(Module):
     def __init__(self, config: EncoderDecoder, kind: str, checkpointed: int, reentrant: bool, padded: bool) -> None:
         self.padded = padded
         self.smooths = False  # labels, by the Trainer
-        self.shared = Embedding(config.vocabulary, config.width)
+        rows, width = config.vocabulary, config.width
+        self.shared = Embedding(rows, width) if config.shared else None
         half: type[Encoder] | type[SoundEncoder] = SoundEncoder if config.mel_bins else Encoder
         self.encoder = half(config, kind, checkpointed, reentrant)
         self.decoder = Decoder(config, kind, checkpointed, reentrant)
-        self.final_logits_bias = buffer(1, config.vocabulary, dtype=state.default_dtype) if config.logits_bias else None
+        one = config.tied and config.shared
+        self.encoder_table = None if one else Embedding(rows, width)
+        self.decoder_table = None if one else Embedding(config.decoder_vocabulary or rows, width)
+        self.lm_head = None if config.tied else Linear(width, rows, bias=False)
+        made = config.decoder_vocabulary or rows
+        self.final_logits_bias = buffer(1, made, dtype=state.default_dtype) if config.logits_bias else None
+
+    @property
+    def unused(self) -> list[Tensor]:
+        """A table that is there to be shared, where the halves have their own."""
+        return [] if self.encoder_table is None or self.shared is None else list(self.shared.parameters())
 
     def forward(self, given: Tensor, labels: Tensor) -> Tensor:
         loss, _ = self.run(given, labels)
@@ -349,10 +370,12 @@ class EncoderDecoderModel(Module):
     def run(self, given: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Loss and logits (B, T, V)."""
         before = empty(labels.shape, int64)  # labels, moved one token to the right
-        states = self.encoder(given, self.shared, self.padded)
-        x = self.decoder(before, self.shared, states, self.padded)
+        first: Any = self.encoder_table or self.shared
+        second: Any = self.decoder_table or self.shared
+        states = self.encoder(given, first, self.padded)
+        x = self.decoder(before, second, states, self.padded)
         with component("logits"):
-            logits = F.linear(x, self.shared.weight)
+            logits = F.linear(x, second.weight) if self.lm_head is None else self.lm_head(x)
             if self.final_logits_bias is not None:
                 logits = logits + self.final_logits_bias
             if self.smooths:

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from memlint.meta import functional as F
 from memlint.meta.amp import to
+from memlint.meta.autograd import record, tracked
 from memlint.meta.nn import Linear, Module, buffer, parameter
 from memlint.meta.tensor import Tensor, bool_, empty, float32, int32, int64
 from memlint.models.language.hyperparameters import Experts, Hyperparameters
-from memlint.models.language.parts import GatedPerceptron, activation
+from memlint.models.language.parts import GatedPerceptron, HalvesPerceptron, activation
 
 
 def has_experts(config: Hyperparameters, number: int) -> bool:
@@ -59,6 +60,69 @@ class ChosenRouter(Module):
         chosen, numbers = F.topk(logits, self.per_token)
         weights = F.softmax(chosen, -1, chosen.dtype)
         return weights, numbers
+
+
+class WideChosenRouter(Module):
+    """Granite: the same without biases, in fp32."""
+
+    def __init__(self, width: int, experts: Experts) -> None:
+        self.weight = parameter(experts.number, width)
+        self.per_token = experts.per_token
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        logits = to(F.linear(x, self.weight), float32)
+        chosen, numbers = F.topk(logits, self.per_token)
+        return to(F.softmax(chosen, -1), x.dtype), numbers
+
+
+class SampledRouter(Module):
+    """Phi-3.5-MoE: each of two experts is drawn, and its probability corrected as if it had been likelier."""
+
+    def __init__(self, width: int, experts: Experts) -> None:
+        self.weight = parameter(experts.number, width)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        logits = F.linear(x, self.weight)
+        first, chosen = self.drawn(logits, logits)
+        rest = self.without(logits, chosen)
+        second, other = self.drawn(rest, logits)
+        weights = F.cat((first, second), -1)
+        numbers = F.cat((chosen, other), -1)
+        return weights, numbers
+
+    def drawn(self, scores: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """The weight (T, 1) of an expert of each token, and its number."""
+        tokens, shape = (*scores.shape[:-1], 1), scores.shape
+        factor = empty(shape, scores.dtype)
+        masked = F.masked_fill(scores, empty(shape, bool_))
+        noise = empty(shape, scores.dtype)
+        chosen = F.max(masked - noise, -1)[1].unsqueeze(-1)
+        del noise
+        masked = F.softmax(masked, -1)
+        weight = F.gather(masked, -1, chosen)
+        likeliest = F.max(masked, -1, keepdim=True)
+        likelier = empty(tokens, masked.dtype)
+        out = empty(tokens, weight.dtype)
+        if tracked(logits, weight):
+            kind = logits.shape, logits.dtype
+
+            def backward(g: Tensor) -> tuple[Tensor, None]:
+                scaled, negated = empty(g.shape, g.dtype), empty(g.shape, g.dtype)
+                result = Tensor(*kind)
+                del scaled, negated
+                return result, None
+
+            record(out, (logits, weight), (weight, chosen, masked), backward)
+        del factor, likeliest, likelier
+        return out, chosen
+
+    @staticmethod
+    def without(scores: Tensor, chosen: Tensor) -> Tensor:
+        """Scores but for those of the experts that are chosen."""
+        out = empty(scores.shape, scores.dtype)
+        if tracked(scores):
+            record(out, (scores,), (chosen,), lambda g: (empty(g.shape, g.dtype),))
+        return out
 
 
 class ScaledRouter(Module):
@@ -166,12 +230,15 @@ class BiasedExperts(GroupedExperts):
         return F.add_(out, bias)
 
 
+ROUTERS = {"chosen": ChosenRouter, "granite": WideChosenRouter, "sampled": SampledRouter}
+
+
 class Mixture(Module):
     """Mixtral, Qwen3-MoE, OLMoE."""
 
     def __init__(self, config: Hyperparameters, experts: Experts) -> None:
         chosen = experts.router == "chosen"
-        self.gate: Module = ChosenRouter(config.width, experts) if chosen else Router(config.width, experts)
+        self.gate: Module = ROUTERS.get(experts.router, Router)(config.width, experts)
         self.experts = (BiasedExperts if chosen else GroupedExperts)(config.width, experts, config.activation)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -199,6 +266,18 @@ class AddedMixture(Mixture):
         return x
 
 
+class GraniteMixture(Mixture):
+    """Granite: what the experts return is whole before the perceptron of every token is asked."""
+
+    def __init__(self, config: Hyperparameters, experts: Experts) -> None:
+        super().__init__(config, experts)
+        self.shared_mlp = HalvesPerceptron(config.width, experts.shared, config.activation) if experts.shared else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        routed = super().forward(x)
+        return routed if self.shared_mlp is None else routed + self.shared_mlp(x)
+
+
 class SharedMixture(Mixture):
     """Qwen2-MoE: one more expert, which every token visits, weighted by a gate."""
 
@@ -222,5 +301,7 @@ class SharedMixture(Mixture):
 def mixture(config: Hyperparameters) -> Module:
     assert config.experts is not None
     experts = config.experts
+    if experts.router == "granite":
+        return GraniteMixture(config, experts)
     kind = SharedMixture if experts.shared_gate else AddedMixture if experts.shared else Mixture
     return kind(config, experts)

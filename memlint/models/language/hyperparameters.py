@@ -23,7 +23,9 @@ class Experts(NamedTuple):
     shared_gate       the shared expert's result is weighted by a gate (Qwen2-MoE)
     router            how scores are made: "mixtral" (softmax of fp32 logits), "qwen" (softmax into fp32, rounded back),
                       "chosen" (GPT-OSS: biased logits, and a softmax over the chosen ones), "softmax" (DeepSeek-V2) and
-                      "sigmoid" (DeepSeek-V3, GLM-4.5), both from fp32 logits, then scaled
+                      "sigmoid" (DeepSeek-V3, GLM-4.5), both from fp32 logits, then scaled; "granite" (a softmax over
+                      the chosen ones of fp32 logits), "all" (each is asked about every token: Llama 4), "sampled" (two
+                      are drawn: Phi-3.5-MoE)
     grouped           experts form groups, of which only some are looked at
     renormalised      the chosen scores are divided by their sum
     first             layers before this one have a plain perceptron
@@ -59,6 +61,33 @@ class Latent(NamedTuple):
     complex: bool
 
 
+class GatedDelta(NamedTuple):
+    """Layers that keep a state in place of attention (Qwen3-Next, Qwen3.5).
+
+    layers   their numbers
+    kernel   tokens that the convolution before it spans
+    joined   queries, keys, values and gates come from two products (Qwen3-Next)
+    kernels  flash-linear-attention is installed
+    """
+
+    layers: tuple[int, ...]
+    key_heads: int
+    value_heads: int
+    key_dim: int
+    value_dim: int
+    kernel: int
+    joined: bool
+    kernels: bool = False
+
+
+class ShortConvolution(NamedTuple):
+    """Layers that convolve in place of attention (LFM2): their numbers, and the tokens that they span."""
+
+    layers: tuple[int, ...]
+    kernel: int
+    bias: bool
+
+
 class Hyperparameters(NamedTuple):
     """Sizes, and the switches of the program.
 
@@ -73,12 +102,15 @@ class Hyperparameters(NamedTuple):
                   three: GPT-2), "one_key" (one product, keys and values of a single head: GPT-BigCode), "by_group"
                   (one product, cut within groups of heads: InternLM2, whose code comes with its weights)
     rotary        "half" (LLaMA), "partial" (the rest is put behind: NeoX, Phi, StableLM), "interleaved" (GLM),
-                  "interleaved_wide" (Cohere, in fp32), "halves" (tables for half a head: GPT-OSS), "none"
+                  "interleaved_wide" (Cohere, in fp32), "interleaved_tables" (the same, from tables in halves: ERNIE),
+                  "halves" (tables for half a head: GPT-OSS), "none"
     rotary_dim    numbers of a head that are rotated
     query_norm    "none", "head" (Qwen3), "head_together" (the same, once all three are there: GLM-4.5), "head_wide"
                   (Cohere: with weights for every head), "head_after" (Gemma3: with tokens and heads swapped), "whole"
-                  (OLMo2), "head_each" (one norm for every head: StableLM)
-    perceptron    "gated" (gate_proj, up_proj, down_proj), "gated_joined" (Phi3), or names of two layers
+                  (OLMo2), "head_each" (one norm for every head: StableLM), "head_rotated" (what is rotated already:
+                  Hunyuan)
+    perceptron    "gated" (gate_proj, up_proj, down_proj), "gated_joined" (Phi3), "gated_halves" (the same, its gate
+                  first: Granite), or names of two layers
     windows       per layer: the attention window, 0 for none; () where no layer has one
     positions     rows of a table of learned positions; 0 for none
     counted_positions                each row counts its own from the mask of padding (OPT)
@@ -91,6 +123,7 @@ class Hyperparameters(NamedTuple):
     local_tables  sliding layers rotate by a table of their own (Gemma3)
     unrotated     layers that do not rotate (SmolLM3)
     longest       rows of tables that are made once, for every place there may be (GPT-J, GPT-Neo, MPT)
+    scaled_query  queries grow with their place once they are rotated (Ministral 3)
     alibi         scores are biased by distance
     clipped       queries, keys and values are bounded (MPT, OLMo)
     grouped       each group of heads has a key and a value of its own in the joined product (Falcon)
@@ -134,6 +167,7 @@ class Hyperparameters(NamedTuple):
     local_tables: bool = False
     unrotated: tuple[int, ...] = ()
     longest: int = 0
+    scaled_query: bool = False
     alibi: bool = False
     clipped: bool = False
     grouped: bool = False
@@ -145,6 +179,13 @@ class Hyperparameters(NamedTuple):
     head_bias: bool = False
     experts: Experts | None = None
     latent: Latent | None = None
+    linear: GatedDelta | None = None
+    convolution: ShortConvolution | None = None
+
+    @property
+    def hybrid(self) -> bool:
+        """Whether some layers do something else than to attend."""
+        return self.linear is not None or self.convolution is not None
 
 
 class Key(NamedTuple):
@@ -156,6 +197,17 @@ class Key(NamedTuple):
 
 _BIAS = Key("attention_bias")
 _LLAMA = {"qkv_bias": _BIAS, "output_bias": _BIAS, "perceptron_bias": Key("mlp_bias")}
+_GRANITE = {"qkv_bias": _BIAS, "output_bias": _BIAS, "scaled": True, "scaled_residual": True, "scaled_logits": True}
+_GATED = {
+    "norm": "gemma",
+    "rotary": "partial",
+    "rotary_dim": Key("partial_rotary_factor", 0.25),
+    "query_norm": "head",
+    "qkv_bias": _BIAS,
+    "output_bias": _BIAS,
+    "head_dim": 256,
+}
+_DEEPSEEK = {"projection": "latent", "rotary": "even_odd", "qkv_bias": _BIAS, "output_bias": _BIAS}
 _GEMMA = {
     "norm": "gemma",
     "scaled": True,
@@ -185,6 +237,8 @@ _GPTJ = {
 STYLES: dict[str, dict[str, Any]] = {
     "llama": _LLAMA,
     "mistral": {"windows": ("all", 4096)},
+    "ministral": {"windows": ("types", 4096), "both_masks": True},
+    "ministral3": {"windows": ("all", None), "scaled_query": True, "head_dim": 128},
     "internlm2": {
         "projection": "by_group",
         "output_name": "wo",
@@ -233,7 +287,28 @@ STYLES: dict[str, dict[str, Any]] = {
         "both_masks": True,
         "local_tables": True,
     },
+    "exaone4": {
+        "residual": "post",
+        "query_norm": "head_after",
+        "windows": ("every 4", 4096),
+        "both_masks": True,
+        "unrotated": "exaone4",
+    },
+    "hunyuan_v1_dense": {"qkv_bias": _BIAS, "output_bias": _BIAS, "query_norm": "head_rotated"},
+    "ernie4_5": {
+        "qkv_bias": Key("use_bias"),
+        "output_bias": Key("use_bias"),
+        "perceptron_bias": Key("use_bias"),
+        "rotary": "interleaved_tables",
+        "wide_tables": True,
+        "tied": True,
+        "attention_dropout": 0.0,
+        "head_dim": 128,
+    },
     "granite": {**_LLAMA, "scaled": True, "scaled_residual": True, "scaled_logits": True},
+    "granitemoe": _GRANITE,
+    "granitemoeshared": _GRANITE,
+    "granitemoehybrid": {**_GRANITE, "perceptron": "gated_halves"},
     "phi3": {
         "projection": "joined",
         "perceptron": "gated_joined",
@@ -421,11 +496,32 @@ STYLES: dict[str, dict[str, Any]] = {
         "alibi": Key("alibi"),
     },
     "mixtral": {"windows": ("all", None)},
+    "phimoe": {
+        "norm": "layer",
+        "qkv_bias": _BIAS,
+        "output_bias": _BIAS,
+        "windows": ("all", None),
+        "head_bias": Key("lm_head_bias"),
+    },
     "qwen2_moe": {"qkv_bias": Key("qkv_bias", True), "windows": ("qwen_moe", None)},
     "qwen3_moe": {"qkv_bias": _BIAS, "output_bias": _BIAS, "query_norm": "head", "windows": ("uses", None)},
+    "qwen3_next": _GATED,
+    "qwen3_5_text": _GATED,
+    "qwen3_5_moe_text": _GATED,
+    "llama4_text": {
+        "rotary": "complex",
+        "query_norm": Key("use_qk_norm", True),
+        "qkv_bias": _BIAS,
+        "output_bias": _BIAS,
+        "scaled_query": Key("attn_temperature_tuning", True),
+        "both_masks": True,
+        "unrotated": "llama4",
+    },
+    "lfm2": {"query_norm": "head", "output_name": "out_proj", "tied": True, "attention_dropout": 0.0},
     "olmoe": {"qkv_bias": _BIAS, "output_bias": _BIAS, "query_norm": "whole"},
     "deepseek_v2": {"projection": "latent", "rotary": "complex", "qkv_bias": _BIAS, "output_bias": _BIAS},
-    "deepseek_v3": {"projection": "latent", "rotary": "even_odd", "qkv_bias": _BIAS, "output_bias": _BIAS},
+    "deepseek_v3": _DEEPSEEK,
+    "glm4_moe_lite": _DEEPSEEK,
     "glm4_moe": {
         "rotary": "partial",
         "rotary_dim": Key("partial_rotary_factor", 0.5),
@@ -444,10 +540,21 @@ STYLES: dict[str, dict[str, Any]] = {
 }
 
 # config.json of another model type, whose decoder is one of those above
-ALIASES = {"gemma3": "gemma3_text"}
+ALIASES = {
+    "gemma3": "gemma3_text",
+    "llama4": "llama4_text",
+    "qwen3_5": "qwen3_5_text",
+    "qwen3_5_moe": "qwen3_5_moe_text",
+}
+
+# Of these AutoModelForCausalLM makes the decoder alone, though the config describes an image encoder, too.
+DECODER_ALONE = ("llama4", "qwen3_5", "qwen3_5_moe")
 
 # Each head has keys and values of its own, whatever the config says.
-_UNGROUPED = ("bloom", "codegen", "deepseek_v2", "deepseek_v3", "gpt2", "gpt_neo", "gpt_neox", "gptj", "mpt", "opt")
+_UNGROUPED = (
+    *("bloom", "codegen", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "gpt2", "gpt_neo", "gpt_neox", "gptj", "mpt"),
+    "opt",
+)
 
 # Where the perceptron's width is not stated, it is four times the model's.
 _FOURFOLD = ("bloom", "codegen", "falcon", "gpt2", "gpt_bigcode", "gpt_neo", "gptj", "mpt")
@@ -456,7 +563,10 @@ _FOURFOLD = ("bloom", "codegen", "falcon", "gpt2", "gpt_bigcode", "gpt_neo", "gp
 # some of them, FlashAttention.
 EARLY = ("bloom", "codegen", "falcon", "gpt_neo", "gptj", "mpt")
 WITHOUT_SDPA = ("bloom", "codegen", "gpt_neo", "gptj", "mpt")
-WITHOUT_FLASH = ("bloom", "codegen", "mpt")
+WITHOUT_FLASH = ("bloom", "codegen", "llama4_text", "mpt")
+
+# Layers that have no experts, where the config does not say how many.
+_DENSE_FIRST = {"deepseek_v3": 3, "glm4_moe": 1, "glm4_moe_lite": 1}
 
 # The same thing by other names (``attribute_map`` of the configuration classes).
 _NAMES = {
@@ -498,7 +608,7 @@ def hyperparameters(config: Mapping[str, Any]) -> Hyperparameters:
         raise UnknownModel(f"decoders of model type {model_type!r} are not known")
     model_type = ALIASES.get(model_type, model_type)
     if isinstance(config.get("text_config"), Mapping):
-        if isinstance(config.get("vision_config"), Mapping):
+        if isinstance(config.get("vision_config"), Mapping) and config.get("model_type") not in DECODER_ALONE:
             raise UnknownModel(f"the image encoder beside the decoder of {config['model_type']!r} is not known")
         config = config["text_config"]
     style = STYLES[model_type]
@@ -508,7 +618,8 @@ def hyperparameters(config: Mapping[str, Any]) -> Hyperparameters:
     if layers > MOST_LAYERS:
         raise UnknownModel(f"a model of {layers:,} layers is not built: there are at most {MOST_LAYERS:,}")
     head_dim = config.get("head_dim") or facts.get("head_dim") or width // heads
-    inner = _value(config, "intermediate_size")
+    # Qwen3.5's mixtures leave no layer without experts.
+    inner = _value(config, "moe_intermediate_size" if model_type == "qwen3_5_moe_text" else "intermediate_size")
     facts.update(
         model_type=model_type,
         vocabulary=_number(config, "vocab_size"),
@@ -551,9 +662,10 @@ def hyperparameters(config: Mapping[str, Any]) -> Hyperparameters:
         facts["embedding_width"] = 0 if projected == width else projected
     elif model_type in EARLY or model_type == "gpt_bigcode":
         _early(config, model_type, facts)
-    elif model_type == "cohere2":
+    elif model_type in ("cohere2", "exaone4"):
         windows = facts["windows"]
-        facts["unrotated"] = tuple(number for number in range(layers) if not windows or not windows[number])
+        cohere = model_type == "cohere2"
+        facts["unrotated"] = tuple(n for n in range(layers) if (not windows[n] if windows else cohere))
     elif model_type == "cohere" and config.get("use_qk_norm"):
         facts["query_norm"] = "head_wide"
     elif model_type == "glm4_moe" and config.get("use_qk_norm"):
@@ -564,12 +676,19 @@ def hyperparameters(config: Mapping[str, Any]) -> Hyperparameters:
         raise UnknownModel("Phi with qk_layernorm is not known")
     elif model_type == "smollm3":
         facts["unrotated"] = _unrotated(config, layers)
-    elif model_type.startswith("deepseek"):
+    elif model_type == "llama4_text":
+        _llama4(config, facts)
+    elif model_type == "lfm2":
+        _lfm2(config, facts)
+    elif model_type == "granitemoehybrid":
+        _granite_hybrid(config, facts)
+    elif model_type.startswith("deepseek") or model_type == "glm4_moe_lite":
         facts["latent"] = latent = _latent(config, model_type)
         facts["head_dim"], facts["rotary_dim"] = latent.plain_dim + latent.rotary_dim, latent.rotary_dim
-        if model_type == "deepseek_v3" and not config.get("rope_interleave", True):
+        if model_type != "deepseek_v2" and not config.get("rope_interleave", True):
             facts["rotary"] = "half"
     facts["experts"] = _experts(config, model_type)
+    facts["linear"] = _gated_delta(config, model_type, layers)
     return Hyperparameters(**facts)
 
 
@@ -612,8 +731,53 @@ def _windows(config: Mapping[str, Any], layers: int, kind: str, default: int | N
         return tuple(window if number % 2 == 0 and number < last else 0 for number in range(layers))
     if kind.startswith("every "):
         every = config.get("sliding_window_pattern", config.get("_sliding_window_pattern", int(kind.split()[1])))
+        every = len(every) if isinstance(every, str) else every  # EXAONE's letters
         return tuple(window if (number + 1) % every else 0 for number in range(layers))
-    return ()
+    return (window,) * layers if config.get("model_type") == "ministral" else ()
+
+
+def _llama4(config: Mapping[str, Any], facts: dict[str, Any]) -> None:
+    """Layers that rotate attend within chunks, unless the config says otherwise."""
+    layers, chunk = facts["layers"], config.get("attention_chunk_size", 8192) or 0
+    facts["unrotated"] = unrotated = _unrotated(config, layers)
+    kinds = config.get("layer_types")
+    if not isinstance(kinds, (list, tuple)) or len(kinds) < layers:
+        kinds = ["full_attention" if number in unrotated else "chunked_attention" for number in range(layers)]
+    facts["windows"] = tuple(chunk if kind == "chunked_attention" else 0 for kind in kinds[:layers])
+    facts["query_norm"] = "whole" if facts["query_norm"] else "none"
+    facts["scaled_query"] = bool(facts["scaled_query"])
+    facts["intermediate"] = _number(config, "intermediate_size_mlp")
+
+
+def _lfm2(config: Mapping[str, Any], facts: dict[str, Any]) -> None:
+    layers, inner = facts["layers"], config.get("block_ff_dim") or facts["intermediate"]
+    if config.get("block_auto_adjust_ff_dim", True):
+        inner = int(2 * inner / 3)
+        share, unit = config.get("block_ffn_dim_multiplier", 1.0), config.get("block_multiple_of", 256)
+        if share is not None:
+            inner = unit * -(-int(share * inner) // unit)
+    kinds, attends = config.get("layer_types"), config.get("full_attn_idxs")
+    if isinstance(kinds, (list, tuple)):
+        attends = [number for number, kind in enumerate(kinds) if kind != "conv"]
+    elif not isinstance(attends, (list, tuple)):
+        attends = list(range(layers))
+    facts["intermediate"] = inner
+    facts["tied"] = bool(config.get("tie_embedding", facts["tied"]))
+    facts["convolution"] = ShortConvolution(
+        tuple(number for number in range(layers) if number not in attends),
+        config.get("conv_L_cache", 3),
+        bool(config.get("conv_bias", False)),
+    )
+
+
+def _granite_hybrid(config: Mapping[str, Any], facts: dict[str, Any]) -> None:
+    """Granite 4: layers of attention, with or without experts."""
+    kinds = config.get("layer_types") or config.get("layers_block_type") or ("linear_attention",)
+    if any(kind not in ("attention", "full_attention") for kind in kinds):
+        raise UnknownModel("Granite with Mamba layers is not known")
+    facts["rotary"] = "half" if config.get("position_embedding_type") == "rope" else "none"
+    if not config.get("num_local_experts", 8):
+        facts["intermediate"] = _number(config, "shared_intermediate_size")
 
 
 def _early(config: Mapping[str, Any], model_type: str, facts: dict[str, Any]) -> None:
@@ -673,15 +837,54 @@ def _latent(config: Mapping[str, Any], model_type: str) -> Latent:
     )
 
 
+# Decoders whose layers are those of memlint.models.language.gated_delta
+HYBRID = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
+
+
+def _gated_delta(config: Mapping[str, Any], model_type: str, layers: int) -> GatedDelta | None:
+    if model_type not in HYBRID:
+        return None
+    kinds = config.get("layer_types")
+    if not isinstance(kinds, (list, tuple)) or len(kinds) < layers:
+        every = config.get("full_attention_interval") or 4
+        kinds = ["full_attention" if (n + 1) % every == 0 else "linear_attention" for n in range(layers)]
+    return GatedDelta(
+        tuple(n for n in range(layers) if kinds[n] == "linear_attention"),
+        config.get("linear_num_key_heads", 16),
+        config.get("linear_num_value_heads", 32),
+        config.get("linear_key_head_dim", 128),
+        config.get("linear_value_head_dim", 128),
+        config.get("linear_conv_kernel_dim", 4),
+        model_type == "qwen3_next",
+    )
+
+
 def _experts(config: Mapping[str, Any], model_type: str) -> Experts | None:
     if model_type == "mixtral":
         count = _number(config, "num_local_experts")
         return Experts(count, _number(config, "num_experts_per_tok"), _number(config, "intermediate_size"))
+    if model_type == "phimoe":
+        count, width = _number(config, "num_local_experts"), _number(config, "intermediate_size")
+        return Experts(count, 2, width, router="sampled", renormalised=False)
     if model_type == "gpt_oss":
         count = _number(config, "num_local_experts")
         width = _number(config, "intermediate_size")
         return Experts(count, _number(config, "num_experts_per_tok"), width, router="chosen", renormalised=False)
-    if model_type in ("deepseek_v2", "deepseek_v3", "glm4_moe"):
+    if model_type == "llama4_text":
+        width, layers = _number(config, "intermediate_size"), _number(config, "num_hidden_layers")
+        mixed = config.get("moe_layers")
+        step = 1 if mixed is not None else config.get("interleave_moe_layer_step", 1)
+        plain = () if mixed is None else tuple(number for number in range(layers) if number not in mixed)
+        count, chosen = _number(config, "num_local_experts"), config.get("num_experts_per_tok", 1)
+        return Experts(count, chosen, width, router="all", shared=width, step=step, dense=plain)
+    if model_type.startswith("granitemoe"):
+        count = config.get("num_local_experts", 8)
+        shared = config.get("shared_intermediate_size", 1024) if model_type != "granitemoe" else 0
+        if not count:
+            return None
+        width = _number(config, "intermediate_size")
+        return Experts(count, config.get("num_experts_per_tok", 2), width, router="granite", shared=shared or 0)
+    if model_type in ("deepseek_v2", "deepseek_v3", "glm4_moe", "glm4_moe_lite"):
         newer = model_type != "deepseek_v2"
         grouped = newer or config.get("topk_method") == "group_limited_greedy"
         width = _number(config, "moe_intermediate_size")
@@ -692,10 +895,11 @@ def _experts(config: Mapping[str, Any], model_type: str) -> Experts | None:
             router="sigmoid" if newer else "softmax",
             renormalised=newer and bool(config.get("norm_topk_prob", True)),
             shared=width * _number(config, "n_shared_experts"),
-            first=config.get("first_k_dense_replace", {"deepseek_v3": 3, "glm4_moe": 1}.get(model_type, 0)),
+            first=config.get("first_k_dense_replace", _DENSE_FIRST.get(model_type, 0)),
             grouped=grouped,
         )
-    if model_type in ("qwen2_moe", "qwen3_moe", "olmoe"):
+    if model_type in ("qwen2_moe", "qwen3_moe", "olmoe", "qwen3_next", "qwen3_5_moe_text"):
+        gated = model_type not in ("qwen3_moe", "olmoe")
         count = config.get("num_experts") or _number(config, "num_local_experts")
         inner = "intermediate_size" if model_type == "olmoe" else "moe_intermediate_size"
         return Experts(
@@ -703,9 +907,10 @@ def _experts(config: Mapping[str, Any], model_type: str) -> Experts | None:
             _number(config, "num_experts_per_tok"),
             _number(config, inner),
             router="qwen",
-            renormalised=bool(config.get("norm_topk_prob", False)),
-            shared=_number(config, "shared_expert_intermediate_size") if model_type == "qwen2_moe" else 0,
-            shared_gate=model_type == "qwen2_moe",
+            renormalised=model_type == "qwen3_5_moe_text"
+            or bool(config.get("norm_topk_prob", model_type == "qwen3_next")),
+            shared=_number(config, "shared_expert_intermediate_size") if gated else 0,
+            shared_gate=gated,
             step=config.get("decoder_sparse_step", 1),
             dense=tuple(config.get("mlp_only_layers") or ()),
         )

@@ -724,14 +724,18 @@ def scattered(x: Tensor, ranks: int) -> Tensor:
 
 def refused(config: Hyperparameters) -> str:
     """What about a decoder is not known here, or ""."""
-    if config.experts is not None and (config.experts.shared_gate or config.experts.router == "chosen"):
+    if config.experts is not None and (
+        config.experts.shared_gate or config.experts.router in ("all", "chosen", "granite", "sampled")
+    ):
         return f"experts of {config.model_type}"
     if config.norm not in ("layer", "rms"):
         return f"norms of {config.model_type}"
-    if config.residual not in ("pre", "parallel_two") or config.windows:
+    if config.residual not in ("pre", "parallel_two") or config.windows or config.scaled_query or config.hybrid:
         return f"layers of {config.model_type}"
     if config.alibi and config.model_type != "bloom":
         return "ALiBi"
+    if config.query_norm == "head_rotated" or config.rotary == "interleaved_tables":
+        return f"attention of {config.model_type}"
     return ""
 
 

@@ -153,6 +153,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "quick_gelu": quick_gelu,
     "relu": F.relu,
     "relu2": relu2,
+    "tanh": F.tanh,
 }
 
 
@@ -209,6 +210,21 @@ class JoinedPerceptron(Module):
         return out
 
 
+class HalvesPerceptron(Module):
+    """Granite's: the same in another order."""
+
+    def __init__(self, width: int, inner: int, function: str) -> None:
+        self.function = activation(function)
+        self.input_linear = Linear(width, 2 * inner, bias=False)
+        self.output_linear = Linear(inner, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        halves = F.chunk(self.input_linear(x), 2, -1)
+        x = self.function(halves[0]) * halves[1]
+        out: Tensor = self.output_linear(x)
+        return out
+
+
 class PlainPerceptron(Module):
     """Two layers with an activation between; their names differ from family to family."""
 
@@ -235,6 +251,8 @@ def perceptron(config: Hyperparameters, inner: int = 0) -> Module:
         return GatedPerceptron(config.width, inner, config.activation, config.perceptron_bias)
     if config.perceptron == "gated_joined":
         return JoinedPerceptron(config.width, inner, config.activation)
+    if config.perceptron == "gated_halves":
+        return HalvesPerceptron(config.width, inner, config.activation)
     # Starcoder2 and GPT-2 drop within the perceptron, the others behind it.
     dropout = config.residual_dropout if config.perceptron == "c_fc c_proj" else 0.0
     return PlainPerceptron(
@@ -390,6 +408,16 @@ def rotate_interleaved_wide(query: Tensor, key: Tensor, tables: Tables) -> tuple
     return to(query_rotated, dtype), to(key_rotated, dtype)
 
 
+def rotate_interleaved_tables(query: Tensor, key: Tensor, tables: Tables) -> tuple[Tensor, Tensor]:
+    """ERNIE's: the same, from tables that are interleaved in each layer."""
+    dtype = query.dtype
+    cosine, sine = tables[0].unsqueeze(1), tables[1].unsqueeze(1)
+    cosine, sine = empty(cosine.shape, cosine.dtype), empty(sine.shape, sine.dtype)  # repeat_interleave of a half
+    query_rotated = (to(query, float32) * cosine) + (to(rotate_pairs(query), float32) * sine)
+    key_rotated = (to(key, float32) * cosine) + (to(rotate_pairs(key), float32) * sine)
+    return to(query_rotated, dtype), to(key_rotated, dtype)
+
+
 def rotation_wide(query: Tensor, key: Tensor, tables: Tables) -> tuple[Tensor, Tensor]:
     """OLMo's: the result has the operands' dtype, whatever the tables have."""
     query_rotated, key_rotated = rotate(query, key, tables)
@@ -397,6 +425,8 @@ def rotation_wide(query: Tensor, key: Tensor, tables: Tables) -> tuple[Tensor, T
 
 
 def rotation(config: Hyperparameters) -> Callable[[Tensor, Tensor, Tables], tuple[Tensor, Tensor]]:
+    if config.rotary == "interleaved_tables":
+        return rotate_interleaved_tables
     if config.wide_tables:
         return rotation_wide
     if config.rotary == "partial":

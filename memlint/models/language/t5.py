@@ -12,9 +12,10 @@ from typing import Any
 
 from memlint.meta import functional as F
 from memlint.meta.amp import to
+from memlint.meta.autograd import record, tracked
 from memlint.meta.checkpoint import checkpoint
 from memlint.meta.nn import Embedding, Linear, Module, parameter
-from memlint.meta.tensor import Tensor, bool_, component, empty, float32, int64, state
+from memlint.meta.tensor import DType, Tensor, bool_, component, default_dtype, empty, float16, float32, int64, state
 from memlint.models import UnknownModel
 from memlint.models.language import losses
 from memlint.models.language.encoder import padding_mask
@@ -98,12 +99,15 @@ class T5Norm(Module):
 
 
 class T5Perceptron(Module):
+    """Among weights in float16 its last layer stays in fp32 (``_keep_in_fp32_modules``), and so does what follows."""
+
     def __init__(self, config: T5) -> None:
         self.function = activation(config.activation)
         self.gated = config.gated
         for name in ("wi_0", "wi_1") if config.gated else ("wi",):
             setattr(self, name, Linear(config.width, config.inner, bias=False))
-        self.wo = Linear(config.inner, config.width, bias=False)
+        with default_dtype(float32 if state.default_dtype is float16 else state.default_dtype):
+            self.wo = Linear(config.inner, config.width, bias=False)
         self.layer_norm = T5Norm(config.width)
         self.dropout = config.dropout
 
@@ -124,6 +128,47 @@ class T5Perceptron(Module):
         x = to(x, self.wo.weight.dtype)
         out: Tensor = self.wo(x)
         return out
+
+
+def buckets(queries: int, keys: int, causal: bool) -> Tensor:
+    """The number of each distance's row in the table, as ``_relative_position_bucket`` finds it: step by step, in 64
+    bits."""
+    shape = (queries, keys)
+
+    def steps(count: int, dtype: DType = int64) -> Tensor:
+        """The last of so many results, each made from the one before."""
+        made = empty(shape, dtype)
+        for _ in range(count - 1):
+            made = empty(shape, dtype)
+        return made
+
+    rows: Tensor | None = None
+    if causal:
+        zeros = steps(1)
+        least = steps(1)
+        del zeros
+        near = steps(1)
+        del least
+    else:
+        behind = steps(1, bool_)
+        rows = steps(1)
+        del behind
+        rows = steps(1)
+        rows = steps(1)
+        near = steps(1)
+    small = steps(1, bool_)
+    logarithms = steps(5, float32)
+    far = steps(1)
+    del logarithms
+    far = steps(1)
+    most = steps(1)
+    far = steps(1)
+    del most
+    chosen = steps(1)
+    if rows is None:
+        rows = steps(1)
+    del near, small, far, chosen
+    return rows
 
 
 class T5Attention(Module):
@@ -160,8 +205,11 @@ class T5Attention(Module):
         if self.relative_attention_bias is None:
             zeros = empty((1, self.heads, queries, keys), like.dtype)
             return zeros.requires_grad_() if self.recomputed and self.training and state.grad_enabled else zeros
-        buckets = empty((queries, keys), int64)
-        values: Tensor = self.relative_attention_bias(buckets).permute(2, 0, 1).unsqueeze(0)
+        distances = empty((queries, keys), int64)
+        found = buckets(queries, keys, self.causal)
+        values: Tensor = self.relative_attention_bias(found)
+        values = values.permute(2, 0, 1).unsqueeze(0)
+        del distances
         return values
 
     def attend(
@@ -202,6 +250,31 @@ class T5SubLayer(Module):
         return output, bias, weights
 
 
+def bounded(x: Tensor) -> Tensor:
+    """Within what float16 holds, with a thousand to spare where some number is infinite: the bounds are tensors."""
+    if x.dtype is not float16:
+        return x
+    magnitudes = empty(x.shape, x.dtype)
+    infinite = empty(x.shape, bool_)
+    del magnitudes
+    found = empty((), bool_)
+    del infinite
+    most = empty((), float32)
+    least = empty((), float32)
+    out = empty(x.shape, x.dtype)
+    if tracked(x):
+
+        def backward(g: Tensor) -> tuple[Tensor]:
+            inside = [empty(g.shape, bool_) for _ in range(2)]
+            result = empty(g.shape, g.dtype)
+            del inside
+            return (result,)
+
+        record(out, (x,), (x, least, most), backward)
+    del found
+    return out
+
+
 class T5Block(Module):
     replay_after = 2  # the first makes the bias
 
@@ -220,9 +293,11 @@ class T5Block(Module):
         cross_bias: Tensor | None,
     ) -> tuple[Tensor, ...]:
         x, bias, weights = self.self_attention(x, mask, None, bias)
+        x = bounded(x)
         if self.cross_attention is not None:
             x, cross_bias, weights = self.cross_attention(x, padding, states, cross_bias)
-        x = self.perceptron(x)
+            x = bounded(x)
+        x = bounded(self.perceptron(x))
         del weights
         assert bias is not None
         return (x, bias) if cross_bias is None else (x, bias, cross_bias)
@@ -266,6 +341,8 @@ class T5Stack(Module):
 
 class T5Model(Module):
     """Tokens (B, S) and labels (B, T) -> mean cross entropy."""
+
+    unquantised = ("wo",)  # what would stay in fp32 is left out, whatever dtype is asked for
 
     def __init__(self, config: T5, kind: str, checkpointed: int, reentrant: bool, padded: bool) -> None:
         self.padded, self.scaled = padded, config.scaled

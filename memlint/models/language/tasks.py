@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from memlint.dialects.llava import MODEL_TYPE as LLAVA_SCRIPT
 from memlint.dialects.software import older
 from memlint.dialects.spec import TrainingSpec
 from memlint.meta import functional as F
@@ -29,7 +30,7 @@ from memlint.models.language.encoder_decoder import (
     encoder_decoder,
     spectrogram,
 )
-from memlint.models.language.hyperparameters import hyperparameters, known
+from memlint.models.language.hyperparameters import DECODER_ALONE, hyperparameters, known
 from memlint.models.language.t5 import SDPA_SINCE, T5_TYPES, T5Model, t5
 from memlint.models.language.vision import CLASSIFIERS, ImageClassifier, VisionTower, tower
 from memlint.models.language.vision_language import (
@@ -95,8 +96,16 @@ def _task(kind: str, spec: TrainingSpec, contents: Mapping[str, Any], dtype: DTy
         from memlint.models.language import seeing
 
         return seeing.task(spec, contents, dtype, autocast)
+    if kind == "vision_language" and model_type in DECODER_ALONE:
+        from memlint.models.language import unseen
+
+        return unseen.task(spec, contents, dtype, autocast)
     if kind == "vision_language" and model_type in VISION_LANGUAGE:
         return _vision_language(spec, contents, dtype, autocast)
+    if kind == "vision_language" and model_type == LLAVA_SCRIPT:
+        from memlint.models.language import llava as script
+
+        return script.task(spec, contents, dtype, autocast)
     raise UnknownModel(f"models of class {kind!r} and type {model_type!r} are not known")
 
 
@@ -151,8 +160,8 @@ def _encoder_decoder(spec: TrainingSpec, contents: Mapping[str, Any], dtype: DTy
     how = attention(spec, dtype, autocast)
     if relative and how == "sdpa" and older(spec.get("transformers_version"), SDPA_SINCE):
         how = "eager"
-    if relative and (how == "flash" or dtype.name == "float16"):
-        raise UnknownModel(f"T5 with {'FlashAttention' if how == 'flash' else 'weights in float16'} is not known")
+    if relative and how == "flash":
+        raise UnknownModel("T5 with FlashAttention is not known")
     sound = not relative and config.mel_bins > 0
     padded = spec.get("padding", False) and not sound
     build = T5Model if relative else EncoderDecoderModel
@@ -184,7 +193,9 @@ def _encoder_decoder(spec: TrainingSpec, contents: Mapping[str, Any], dtype: DTy
         out: Tensor = logits
         return out
 
-    return Task(model, Adapted(config.model_type, config.width), lambda: given(rows, length), loss, evaluate)
+    unused = () if relative else model.unused
+    adapted = Adapted(config.model_type, config.width)
+    return Task(model, adapted, lambda: given(rows, length), loss, evaluate, unused=unused)
 
 
 def _pixels(size: Any, default: tuple[int, int]) -> tuple[int, int]:
@@ -240,8 +251,6 @@ def _vision_language(spec: TrainingSpec, contents: Mapping[str, Any], dtype: DTy
         seeing = LlavaTower(eyes, how, checkpointed(spec), spec.get("checkpointing_reentrant", False))
         sight = Sight(seeing, Projector(eyes.width, config.width, function, bias), layer, without_first)
     setattr(model, "sight", sight)  # noqa: B010 - a part of the model, by which it is counted and named
-    if spec.get("tower_without_gradients", False):
-        seeing.embeddings.needs_gradient = False
     frozen = spec.get("frozen_parts") or ()
     parts = {"vision_tower": seeing, "projector": sight.multi_modal_projector}
     if "language_model" in frozen:
