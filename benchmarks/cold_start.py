@@ -5,8 +5,8 @@
 Both run as fresh processes, in turn, with a warm file cache; the medians and the median of the pairwise ratios are
 printed. yamllint is run as a program, as a peer: it is never imported. The time grows with the what-ifs behind the
 fixes that a config is offered: `--all` goes through every YAML example, from none of them to a dozen. `--deep` is a
-decoder of 126 layers with ZeRO-3 on 64 GPUs, as three trainers are told: one that fits, and two that are too large, with
-a fix each.
+decoder of 126 layers with ZeRO-3 on 64 GPUs, as three trainers are told: one run that fits, and two that are too large,
+with a fix each.
 """
 
 from __future__ import annotations

@@ -39,6 +39,9 @@ MEASURED_SUFFIX = ".memlint-measured.json"  # as in memlint.profiles.measurement
 
 NOT_A_CONFIG = "no known family of training configs (`memlint record` makes a model of your own known)"
 
+# Families of files that name no model.
+_COMPANIONS = frozenset(("accelerate", "deepspeed"))
+
 # Rules that a document without a known family can still be judged by.
 _TEXT_RULES = frozenset(("MEM003", "MEM006"))
 
@@ -326,9 +329,26 @@ class _Checker:
 
     # -- the end
 
+    def _leave_out_companions(self) -> None:
+        """A file of settings for runs that are started elsewhere is no run beside those that read it."""
+        if len(self.drafts) < 2:
+            return
+        read = {
+            os.path.realpath(path)
+            for draft in self.drafts
+            for path in draft.report.sources
+            if path != draft.report.path
+        }
+        self.drafts = [
+            draft
+            for draft in self.drafts
+            if draft.report.family not in _COMPANIONS or os.path.realpath(draft.report.path) not in read
+        ]
+
     def report(self, seconds: float) -> Report:
         from memlint import suppress
 
+        self._leave_out_companions()
         by_path: dict[str, suppress.Suppressions] = {}
         judged: dict[str, dict[str, RuleInfo]] = {}
         use: dict[str, Settings] = {}

@@ -403,3 +403,15 @@ def test_api_works_before_and_after_the_module_of_the_same_name_is_imported() ->
     )
     root = Path(memlint.__file__).parents[1]
     subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": str(root)})
+
+
+def test_a_file_that_a_run_reads_is_no_run_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "zero.json").write_text('{"zero_optimization": {"stage": 2}, "bf16": {"enabled": true}}')
+    (tmp_path / "train.yaml").write_text(
+        "model_name_or_path: gpt2\nper_device_train_batch_size: 1\nmax_length: 128\nlearning_rate: 0.1\n"
+        "deepspeed: zero.json\noutput_dir: out\ndataset_name: d\n"
+    )
+    names = [Path(run.path).name for run in memlint.check(str(tmp_path), isolated=True).runs]
+    assert names == ["train.yaml"]
+    (alone,) = memlint.check(str(tmp_path / "zero.json"), isolated=True).runs
+    assert alone.family == "deepspeed"

@@ -12,6 +12,7 @@ few events a turn, which no two turns answer alike, as what layers keep fills th
 
 from __future__ import annotations
 
+import contextlib
 from bisect import bisect_left, insort
 
 from memlint.meta.fold import Folded, Piece
@@ -32,10 +33,13 @@ TRACES = 6  # of turns that are tried
 def simulate_folded(tape: Folded, conf: AllocatorConf) -> AllocatorResult:
     """:func:`memlint.tape.allocator.simulate` without a limit."""
     if conf.max_split_bytes is None and not conf.expandable_segments:
-        found = _Replay(conf).run(tape)
-        if found is not None:
-            return found
+        with contextlib.suppress(_OutOfAddresses):
+            return _Replay(conf).run(tape)
     return simulate(tape.unfold(), conf)
+
+
+class _OutOfAddresses(Exception):
+    """More is asked for than an address here tells apart (2 TiB)."""
 
 
 class _Pool:
@@ -185,11 +189,9 @@ class _Replay:
         self.skipped = 0
         self.known: dict[tuple[_Event, ...], _Turns] = {}
 
-    def run(self, tape: Folded) -> AllocatorResult | None:
+    def run(self, tape: Folded) -> AllocatorResult:
         for piece in tape.pieces:
             self.piece(piece)
-            if max(self.next_address, self.next_small) > _MASK:
-                return None
         return AllocatorResult(
             self.peak << _UNIT_SHIFT,
             self.reserved << _UNIT_SHIFT,
@@ -324,8 +326,10 @@ class _Replay:
                 starting[address] = ending[end] = key
 
     def segment(self, size: int) -> int:
-        """Units of a new segment for so many."""
+        """Units of a new segment for so many. Raises _OutOfAddresses."""
         block = segment_size(size << _UNIT_SHIFT, self.conf) >> _UNIT_SHIFT
+        if max(self.next_address, self.next_small) + block > _MASK:
+            raise _OutOfAddresses
         self.reserved += block
         self.segments.append(block)
         return block
@@ -605,6 +609,8 @@ class _Replay:
         for holder, units in trace.grown:
             parts[holder] = address
             address += units + 1
+        if address > _MASK:
+            return False
         for number, request, units, holder, offset in trace.watched:
             keys = pools[number].keys
             slot = bisect_left(keys, request)

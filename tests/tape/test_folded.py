@@ -66,11 +66,16 @@ def test_figures_hold_under_settings_of_the_allocator(run: Run, conf: str) -> No
     same_as_whole(run, folded(run, 30), 30, parse_conf(conf) if conf else DEFAULT)
 
 
+@pytest.mark.parametrize("size", [2**41, 2**45], ids=["2 TiB a layer", "32 TiB a layer"])
+def test_more_than_any_card_has_is_summed_up_all_the_same(size: int) -> None:
+    run = Run(between=size, kept=(size, size // 3), passing=(size,))
+    same_as_whole(run, folded(run, 30), 30)
+
+
 def test_a_turn_like_an_earlier_one_is_not_gone_through_again() -> None:
     run = Run(between=16 * MIB, kept=(16 * MIB,), passing=(40 * MIB, 7 * MIB) * 6, gradients=False, micro_batches=2)
     replay = _Replay(DEFAULT)
     result = replay.run(folded(run, 200))
-    assert result is not None
     assert ordered(result) == ordered(simulate(run.tape(200)))
     assert replay.skipped > 500  # of 800
 
