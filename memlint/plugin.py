@@ -402,7 +402,9 @@ class Rule:
             size_bytes=size_bytes,
             confidence=confidence,
             related=tuple(
-                (other.span, f"{other.label}: {other.written}") for other in related if other.span is not None
+                (other.span, f"{other.label}: {other.written}")
+                for other in related
+                if other.span is not None and other.span != place  # it is shown as it is
             ),
             fixes=tuple(fixes),
             notes=tuple(notes),

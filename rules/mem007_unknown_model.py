@@ -4,6 +4,8 @@ from collections.abc import Iterator
 
 from memlint.plugin import INFO, Example, Finding, Rule, Run
 
+LONGEST = "the longest sample is"
+
 
 class UnknownModel(Rule):
     """unknown-model: there is no estimate for this run.
@@ -42,4 +44,6 @@ class UnknownModel(Rule):
     def check(self, run: Run) -> Iterator[Finding]:
         if run.estimate is None and run.spec.family:
             reason = run.spec.unknown_reason or "the model is not known"
-            yield self.finding(run, f"no estimate: {reason}", run.at_fault)
+            # The longest sample is known to whoever knows the data.
+            notes = [f"`-o {reason.split()[0].lstrip('-')}=2048` tries a length"] if LONGEST in reason else []
+            yield self.finding(run, f"no estimate: {reason}", run.at_fault, notes=notes)

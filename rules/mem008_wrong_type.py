@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from memlint.dialects import schema
 from memlint.plugin import ERROR, SAFE, Edit, Example, Finding, Fix, Rule, Run
@@ -54,7 +55,13 @@ class WrongType(Rule):
             seen.add(violation.node.span)
             fixes = []
             if violation.suggestion:
-                title = f"{violation.node.plain()} -> {violation.suggestion}"
+                written = violation.node.plain()
+                title = f"{_quoted(written)} -> {violation.suggestion}"
                 fixes.append(Fix(title, SAFE, (Edit(violation.node.span, violation.suggestion),)))
             found = self.finding(run, violation.message, span=violation.node.span, fixes=fixes)
             yield found._replace(key=violation.node.key_path)
+
+
+def _quoted(value: Any) -> str:
+    """A text as such: the text "2" is not the number."""
+    return f'"{value}"' if isinstance(value, str) else str(value)

@@ -3,6 +3,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memlint.dialects import schema
+from memlint.dialects.rendering import text_of
+from memlint.documents.lines import bounds
+from memlint.documents.node import Span
 from memlint.plugin import UNSAFE, Edit, Example, Finding, Fix, Rule, Run
 
 
@@ -54,6 +57,16 @@ class UnknownKey(Rule):
             fixes = []
             if violation.suggestion:
                 old = violation.node.key_path.rpartition(".")[2]
-                fixes.append(Fix(f"{old} -> {violation.suggestion}", UNSAFE, (Edit(span, violation.suggestion),)))
+                edits = self._edits(run, span, old, violation.suggestion)
+                fixes.append(Fix(f"{old} -> {violation.suggestion}", UNSAFE, edits))
             found = self.finding(run, violation.message, span=span, fixes=fixes)
             yield found._replace(key=violation.node.key_path)
+
+    def _edits(self, run: Run, span: Span, old: str, new: str) -> tuple[Edit, ...]:
+        """The other name between the quotes or after the dashes of the one that is written."""
+        text = text_of(run.spec, span.path)
+        if text is None:
+            return ()
+        start, end = bounds(text.starts, span)
+        written = text.text[start:end]
+        return (Edit(span, written.replace(old, new)),) if written.count(old) == 1 else ()

@@ -74,13 +74,18 @@ class TokenExplosion(Rule):
         )
 
     def _factor(self, fact: Fact) -> str:
-        """``batch_size 8``; of a share of what is written, ``--batch_size 8 (32 sets on 4 devices)``."""
+        """``batch_size 8``; of a share of what is written, ``--batch_size 8 (32 sets on 4 devices)``; of what no key
+        states, ``2 (a chosen and a rejected answer per sample)``."""
+        if not fact.key and fact.reason:
+            return f"{fact.value} ({fact.reason})"
         share = f" ({fact.reason})" if fact.reason and fact.value != fact.written else ""
         return f"{fact.label} {fact.value}{share}"
 
     def _growth(self, run: Run, factors: list[Fact]) -> list[str]:
         words: dict[str, list[str]] = {}
         for fact in factors:
+            if fact.name == "sequences_per_sample":
+                continue  # nobody can choose it
             growth = run.growth(fact.name)
             if growth is not None:
                 words.setdefault(growth.word, []).append(fact.label)

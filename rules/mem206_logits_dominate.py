@@ -55,7 +55,9 @@ class LogitsDominate(Rule):
         vocabulary = run.value("vocabulary_size")
         message = f"logits take {format_bytes(taken)}, {taken / run.estimate.device_bytes:.0%} of the peak"
         if batch is not None and length is not None and vocabulary:
-            message += f": {batch.value} x {length.value} tokens x {vocabulary:,} entries"
+            pair = run.value("sequences_per_sample", 1)  # a chosen and a rejected answer
+            times = f" x {pair}" if pair != 1 else ""
+            message += f": {batch.value}{times} x {length.value} tokens x {vocabulary:,} entries"
         place = next(
             (fact for fact in map(run.fact, ("sequence_length", "frames", "micro_batch_size")) if fact and fact.node),
             batch,

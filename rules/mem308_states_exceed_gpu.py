@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from memlint.plugin import ERROR, Example, Finding, Rule, Run
 from memlint.units import format_bytes
 
-ONE_DEVICE = 'one device, as nothing here says that more share the run (`--gpu "h100-80gb x8"` does)'
+ONE_DEVICE = 'one device, as nothing here says that more share the run (`--gpu "{} x8"` does)'
 
 
 class StatesExceedGpu(Rule):
@@ -78,5 +78,13 @@ class StatesExceedGpu(Rule):
             f"{format_bytes(optimizer)} alone exceed {format_bytes(run.budget_bytes)}",
             place,
             size_bytes=total - run.budget_bytes,
-            notes=[] if run.fact("device_count") is not None else [ONE_DEVICE],
+            notes=[] if run.fact("device_count") is not None else [ONE_DEVICE.format(self._card(run))],
         )
+
+    def _card(self, run: Run) -> str:
+        """The card that --gpu names, or one that it could."""
+        if not run.gpu:
+            return "h100-80gb"
+        from memlint.data.catalogue import parse_gpu
+
+        return parse_gpu(run.gpu)[0].name

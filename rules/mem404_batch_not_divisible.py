@@ -69,7 +69,7 @@ class BatchNotDivisible(Rule):
         copies = devices // of_one_copy
         if copies < 2 or batch % copies == 0:
             return
-        nearest = max(copies, round(batch / copies) * copies)
+        nearest = self._product(run, copies) or max(copies, round(batch / copies) * copies)
         whom = f"{devices} devices" if of_one_copy == 1 else f"the {copies} copies of the model on {devices} devices"
         fact, count = run.fact("global_batch_size"), run.fact("device_count")
         assert fact is not None
@@ -84,3 +84,13 @@ class BatchNotDivisible(Rule):
             related=[count] if count is not None else [],
             fixes=fixes,
         )
+
+    def _product(self, run: Run, copies: int) -> int:
+        """The only batch that agrees with a micro batch and an accumulation that are stated too; 0 where one is not."""
+        parts = [run.fact(name) for name in ("micro_batch_size", "gradient_accumulation_steps")]
+        total = copies
+        for part in parts:
+            if part is None or part.node is None or part.value != part.written or not isinstance(part.value, int):
+                return 0
+            total *= part.value
+        return total

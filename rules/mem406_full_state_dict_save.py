@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memlint.plugin import SAFE, Example, Finding, Fix, Rule, Run
+from memlint.tape.estimate import Estimate
 from memlint.units import format_bytes
 
 SHARDED = ("fsdp1", "fsdp2", "zero")
@@ -56,8 +57,8 @@ class FullStateDictSave(Rule):
         if strategy == "zero" and run.value("parallelism.zero_stage") != 3:
             return  # weights are whole everywhere
         half = strategy == "zero"  # of which the 16-bit copies are gathered
-        dtype = run.value("compute_dtype" if half else "parameter_dtype", "float32")
-        size = run.estimate.parameters * BYTES.get(dtype, 4)
+        size, kind = self._gathered(run, run.estimate, half)
+        weights = kind.format(format_bytes(size))
         limit = run.estimate.device_bytes if run.host_budget_bytes is None else run.host_budget_bytes
         if size <= limit:
             return
@@ -69,8 +70,22 @@ class FullStateDictSave(Rule):
             fixes = [Fix(title, SAFE, run.edits(saves_full_weights=False))]
         yield self.finding(
             run,
-            f"a checkpoint gathers {format_bytes(size)} of {dtype} weights on rank 0; {against} {format_bytes(limit)}",
+            f"a checkpoint gathers {weights} weights on rank 0; {against} {format_bytes(limit)}",
             "saves_full_weights",
             size_bytes=size,
             fixes=fixes,
         )
+
+    def _gathered(self, run: Run, estimate: Estimate, half: bool) -> tuple[int, str]:
+        """(bytes of all weights as they are held, words for them). Frozen ones have a dtype of their own; of quantised
+        ones their codes are counted, and not what a config does not state: which weights are left as they are."""
+        dtype = run.value("compute_dtype" if half else "parameter_dtype", "float32")
+        trained, bits = estimate.trainable_parameters, run.value("quantization.bits")
+        frozen = estimate.parameters - trained
+        if not frozen:
+            return trained * BYTES.get(dtype, 4), f"{{}} of {dtype}"
+        own = trained * BYTES.get(dtype, 4)
+        if isinstance(bits, int):
+            return own + frozen * bits // 8, f"at least {{}} of {bits}-bit"
+        kept = dtype if half else run.value("frozen_dtype", dtype)
+        return own + frozen * BYTES.get(kept, 4), f"{{}} of {kept}"

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from memlint.fixes import levers
 from memlint.plugin import INFO, NOTABLE_SHARE, Example, Finding, Rule, Run
+from memlint.tape.summary import LIBRARY_PARTS
 from memlint.units import format_bytes
 
 
@@ -21,7 +22,9 @@ class ReferenceModel(Rule):
     DPO of a whole model without adapters.
 
     ## Use instead
-    Log-probabilities computed once before training; or an adapter, without which the policy is its own reference.
+    Log-probabilities computed once before training; or an adapter, without which the policy is its own reference. Where
+    the policy writes the samples as it trains (GRPO) nothing can be computed before: there a `beta` of 0 needs no
+    reference.
 
     ## Fix safety
     Unsafe: one more pass over the data set before training.
@@ -52,7 +55,9 @@ class ReferenceModel(Rule):
             return
         stated = [fact for fact in map(run.fact, ("reference_model", "model")) if fact is not None]
         place = next((fact for fact in stated if fact.node is not None), stated[0])
-        copied = run.estimate.component_bytes("helper_models")
+        beside = (part for component in run.estimate.components for part in component.parts)
+        engine = sum(part.size_bytes for part in beside if part.name == LIBRARY_PARTS["helper_models"])
+        copied = run.estimate.component_bytes("helper_models") - engine
         yield self.finding(
             run,
             f"a copy of the weights is the reference of {run.value('method')}: {format_bytes(copied)}, and "

@@ -40,6 +40,8 @@ def command(path: str, run_name: str, parts: int, color: str | None, **options: 
         raise shared.Stop(str(error)) from None
     for named, why in (*report.errors, *report.skipped):
         raise shared.Stop(f"{named}: {why}")
+    if not report.runs:
+        raise shared.Stop(f"{path}: no training config")
     runs = [run for run in report.runs if run_name in ("", run.run)]
     if not runs:
         names = ", ".join(run.run for run in report.runs) or "none"

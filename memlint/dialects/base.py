@@ -142,18 +142,20 @@ class Dialect:
                 named = command.environment.get(key.annotation.get("environment", ""))
             if named is not None:
                 return self._match_companion(document, command, options, named, bonus)
+        gaps: tuple[Missing, ...] = ()
         if self.header.get("positional"):
             named = self._positional(command)
             if named is not None:
                 found = self._match_companion(document, command, options, named, bonus)
                 if found is not None:
                     return found
+                gaps = self._unread(document, named)
         if self.header.get("overrides"):
             options = _overlaid(options, self._overrides(command, options), document)
         score = signature_score(signature, options)
         if not score and bonus < 2 and not (program and not _has_keys(signature)):
             return None
-        return Match(max(score, 1) + bonus, document, options, command)
+        return Match(max(score, 1) + bonus, document, options, command, None, gaps)
 
     def _match_companion(
         self, document: Document, command: Command, options: Node, named: Node, bonus: int
@@ -186,6 +188,13 @@ class Dialect:
             root = interpolation.resolve(root)  # what the file takes from a key has that key's new value
         other = found.document._replace(sources=sources)
         return Match(found.score + bonus, other, root, command, options)
+
+    def _unread(self, document: Document, named: Node) -> tuple[Missing, ...]:
+        """A file that a command names beside options, and that cannot be read: what it sets is not known."""
+        from memlint.dialects import companions
+
+        reason = companions.read(named.value, document.path)[1] if isinstance(named.value, str) else _unknown(named)
+        return (Missing(str(named.value), named.span, reason),) if reason else ()
 
     def _match_both(self, other: Document, options: Node, bonus: int) -> Match | None:
         """A file and options that fit the signature only together, or belong to a program of the family."""
@@ -370,6 +379,8 @@ class Dialect:
                 node = lookup(root, key)
             if node is not None and node.value is None and self._is_absent(key):
                 node = None
+            if is_option and node is not None and node.value is False and annotation.get("flag"):
+                node = None  # -o flag=false: a command has it by leaving it out
             if node is None:
                 if "default" in annotation and name:
                     reason = annotation.get("default_of", "")
@@ -385,7 +396,7 @@ class Dialect:
             unknown.add(name)
             if id(node) not in seen:
                 seen.add(id(node))
-                reason = _unknown(gap) if gap is not None else "not a value that this key takes"
+                reason = _unknown(gap) if gap is not None else schemas.NOT_TAKEN
                 missing.append(Missing(spelled, node.key_span or node.span, reason))
         facts = {name: fact for name, fact in defaults.items() if name not in unknown}
         facts.update(written)

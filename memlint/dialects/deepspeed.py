@@ -73,7 +73,8 @@ def _dtype(stated: dict[str, Fact]) -> Fact:
         fact = stated.get(_HYPER + name)
         if fact is not None and fact.value == AUTO:
             return fact._replace(name="deepspeed_dtype", value=AUTO)
-    written = next((stated[_HYPER + name] for name in _HALVES if stated[_HYPER + name].node is not None), None)
+    found = (stated.get(_HYPER + name) for name in _HALVES)  # without those whose value is none that the key takes
+    written = next((fact for fact in found if fact is not None and fact.node is not None), None)
     if written is not None:
         return written._replace(name="deepspeed_dtype", value="float32")
     return Fact("deepspeed_dtype", "float32", DEFAULT, reason="DeepSpeed 0.19: neither bf16 nor fp16 is enabled")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from memlint.dialects import known_scripts
+from memlint.dialects import known_scripts, llava
 from memlint.dialects import language_model as lm
 from memlint.dialects.spec import ASSUMED, DEFAULT, Fact, TrainingSpec
 from memlint.documents.node import Document, Edit, Node
@@ -60,10 +60,13 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
         spec.facts["model_class"] = Fact("model_class", "causal_lm", ASSUMED, reason=reason)
     known_scripts.prepare(spec, name)
     _default_model(spec, task)
-    own = _own_model(spec, name)
+    seeing = llava.is_llava(spec)
+    own = "" if seeing else _own_model(spec, name)
+    if seeing:
+        llava.prepare(spec)
     found = lm.model(spec)
-    if known_scripts.is_llava(spec):
-        found = found or known_scripts.llava(spec)
+    if seeing:
+        found = found or llava.join(spec)
     elif task not in _SCRIPTS:
         lm.class_by_type(spec)
     _length(spec, script, name)
@@ -84,12 +87,17 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
     lm.checkpointing(spec)
     dtypes = lm.precision(spec, lm.older_weights(spec, lm.weights(spec, spec.fact(lm.HYPER + "dtype"))))
     known_scripts.finish(spec, name)
+    if seeing:
+        llava.finish(spec)
     lm.evaluation(spec)
     smooth = spec.fact(lm.HYPER + "label_smoothing")
     on_cpu = "use_cpu: the run is not on a GPU" if lm.switched(spec, "use_cpu") else ""
     if smooth is not None and smooth.value and spec.get("loss") == "fused":
         lm.put(spec, "loss", "full", smooth, "label smoothing needs the logits")
-    return lm.finish(spec, (on_cpu, own, found, adapted, shared, dtypes, _unbounded(spec, script, name)))
+    spec = lm.finish(spec, (on_cpu, own, found, adapted, shared, dtypes, _unbounded(spec, script, name)))
+    if seeing:
+        llava.sample(spec)
+    return spec
 
 
 def _default_model(spec: TrainingSpec, name: str) -> None:
@@ -105,13 +113,10 @@ def _own_model(spec: TrainingSpec, name: str) -> str:
     tower = spec.fact(lm.HYPER + "vision_tower")
     if tower is not None and tower.value:
         lm.put(spec, "model_class", "vision_language", tower)
-        if known_scripts.is_llava(spec):
-            known_scripts.backbone(spec)
-            return ""
         return f"{tower.key} {tower.value}: a vision tower joined to a language model by the script's own code"
     if name.startswith("internvl"):
         spec.facts["model_class"] = Fact("model_class", "vision_language", DEFAULT, reason=f"what {name} builds")
-        return f"{name}: a vision tower joined to a language model by the script's own code"
+        return f"{name}: InternVL's own code, and the tiles that it makes of an image by its size, are not known"
     for key in ("zero_stage", "deepspeed_stage"):
         if spec.root.get(key) is not None:
             return f"--{key}: the script has a training loop of its own"

@@ -18,7 +18,7 @@ from memlint.dialects.rendering import (
 from memlint.dialects.schema import Key
 from memlint.dialects.spec import TrainingSpec
 from memlint.documents.lines import bounds, position
-from memlint.documents.node import Edit, Node, Span
+from memlint.documents.node import Command, Edit, Node, Span
 
 
 def add(spec: TrainingSpec, key: Key, value: Any) -> list[Edit]:
@@ -406,7 +406,7 @@ def _add_option(spec: TrainingSpec, key: Key, value: Any) -> list[Edit]:
         word = shell_word(value)
         if word is None:
             return []
-        words = f"{option} {word}"
+        words = option + ("=" if _assigns(command, text) else " ") + word
     _, end = bounds(text.starts, span)
     before = text.line_before(bounds(text.starts, span)[0])
     indent = before[: len(before) - len(before.lstrip(" \t"))]
@@ -414,6 +414,18 @@ def _add_option(spec: TrainingSpec, key: Key, value: Any) -> list[Edit]:
     if span.line > first_line and _continued(text, span.line):
         return [text.insertion(end, f" \\{text.newline}{indent}{words}")]
     return [text.insertion(end, " " + words)]
+
+
+def _assigns(command: Command, text: SourceText) -> bool:
+    """Whether a command writes ``--key=value``, which some programs read alone (nanoGPT), and never ``--key value``."""
+    written = []
+    for word in command.words:
+        span = word.via[0] if word.via else word.span
+        start, end = bounds(text.starts, span)
+        written.append(text.text[start:end] if span.path == text.path else "")
+    if any(word.startswith("--") and "=" not in word for word in written):
+        return False
+    return any(word.startswith("--") for word in written)
 
 
 def _continued(text: SourceText, line: int) -> bool:

@@ -680,8 +680,22 @@ def parallelism(spec: TrainingSpec, launcher_config: Companion | None = None) ->
     several = count.value > 1 if count is not None else found.distributed
     if strategy is None and several and not reason:
         put(spec, "parallelism.strategy", "ddp", count, "several processes, and nothing that shards")
+    elif strategy is None and count is None and not reason and _one_process_each(spec):
+        on_devices(spec)
     _agree(spec)
     return reason
+
+
+def on_devices(spec: TrainingSpec) -> None:
+    """A run of which nothing says on how many devices it is: on several (``--gpu "NAME x8"``) it is data parallel."""
+    follow(spec, "parallelism.strategy", "device_count", lambda count: "ddp" if count > 1 else "none")
+
+
+def _one_process_each(spec: TrainingSpec) -> bool:
+    """Whether several devices would each have a process of their own: what starts a config is not in it, and a
+    program of the library starts them itself. A script that python runs bare is one process for all of them."""
+    launch = spec.launch
+    return launch is None or bool(launch.launchers) or not str(launch.program.value).endswith(".py")
 
 
 def _script(spec: TrainingSpec) -> str:
@@ -791,9 +805,12 @@ def _from_fsdp(spec: TrainingSpec, switch: Fact, config: Fact | None) -> str:
 
     words = [str(word) for word in switch.value] if isinstance(switch.value, list) else str(switch.value).split()
     version = inside.get("version")
-    two = version is None or str(version.value) == "2"
-    put(spec, "parallelism.strategy", "fsdp2" if two else "fsdp1", switch)
-    if version is None:
+    if version is not None:
+        put(spec, "parallelism.strategy", "fsdp2" if str(version.value) == "2" else "fsdp1", switch)
+    elif before(spec, (5, 0)):
+        reason = f"transformers {spec['transformers_version']}: fsdp_config's version is 1 where it is not stated"
+        put(spec, "parallelism.strategy", "fsdp1", switch, reason)
+    else:
         reason = f"{TRANSFORMERS}: fsdp_config's version is 2 where it is not stated"
         put(spec, "parallelism.strategy", "fsdp2", switch, reason)
     if "shard_grad_op" in words or "hybrid_shard_zero2" in words:

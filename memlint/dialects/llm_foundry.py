@@ -194,7 +194,7 @@ def _batch(spec: TrainingSpec, count: Fact | None) -> str:
     if micro.value == "auto":
         if per_device is None:
             why = "halves the batch of a device until it fits"
-            return f"{micro.key} is auto, which {why}, and how many devices there are is not stated"
+            return f"{micro.key} is auto, which {why}, and no launcher says how many devices there are; state a number"
         lm.put(spec, "micro_batch_size", per_device.value, micro, "auto: it starts at the batch of a device")
         lm.put(spec, "auto_batch_size", True, micro)
     elif isinstance(micro.value, int) and micro.value > 0:

@@ -111,10 +111,15 @@ def _processes(spec: TrainingSpec) -> None:
     native.divided(
         spec, "ddp" if found.distributed else "none", count, found.total, "" if found.total else "no torchrun"
     )
+    if spec.launch is None:
+        lm.on_devices(spec)
     total = spec.fact(lm.HYPER + "total_accumulation")
     if total is not None and isinstance(total.value, int):
         reason = "" if count == 1 else "nanoGPT: divided by the number of processes"
         lm.put(spec, "gradient_accumulation_steps", max(1, total.value // (count or 1)), total, reason)
+        if spec.launch is None:
+            whole = total.value
+            lm.follow(spec, "gradient_accumulation_steps", "device_count", lambda count: max(1, whole // count))
 
 
 def _evaluation(spec: TrainingSpec) -> None:

@@ -68,9 +68,13 @@ def _best(document: Document, command: Command | None) -> tuple[Dialect, Match] 
 def _overridden(match: Match, overrides: Sequence[str]) -> Match:
     if not overrides:
         return match
-    from memlint.documents.overrides import apply
+    from memlint.documents.overrides import apply, stated
 
-    return match._replace(root=apply(match.root, overrides, match.document.path))
+    options = match.options
+    if options is not None and match.launch is not None:  # which go before the file that one of them names
+        there = [override for override in overrides if stated(options, override, match.launch.span.path)]
+        options = apply(options, there, match.launch.span.path)
+    return match._replace(root=apply(match.root, overrides, match.document.path), options=options)
 
 
 def _script_specs(document: Document, overrides: Sequence[str]) -> list[TrainingSpec]:

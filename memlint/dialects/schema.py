@@ -59,6 +59,8 @@ Schema = dict[str, Any]
 ANNOTATION = "x-memlint"
 _SUFFIX = ".schema.json"
 
+NOT_TAKEN = "not a value that this key takes"  # why a fact is missing where its value is a violation
+
 WRONG_TYPE = "wrong-type"
 UNKNOWN_VALUE = "unknown-value"
 UNKNOWN_KEY = "unknown-key"

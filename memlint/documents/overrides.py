@@ -32,6 +32,16 @@ def apply(document_root: Node, overrides: Sequence[str], path: str) -> Node:
     return root
 
 
+def stated(root: Node, override: str, path: str) -> bool:
+    """Whether a tree has the key that an override sets or removes."""
+    from memlint.documents.load import format_of
+
+    node: Node | None = root
+    for part in _located(root, override.strip().lstrip("~+").partition("=")[0].strip(), path, format_of(path)):
+        node = node.value.get(part) if node is not None and isinstance(node.value, dict) else None
+    return node is not None and node is not root
+
+
 def _apply_one(root: Node, override: str, line: int, path: str) -> Node:
     from memlint.documents.load import format_of
 
@@ -88,7 +98,7 @@ def _located(root: Node, key: str, path: str, kind: str | None) -> list[str]:
         for spelled in (key, key.replace("-", "_"), key.replace("_", "-")):
             if spelled in top:
                 return [spelled]
-        return [key]
+        return split_key(key) or [key]  # --train.batch_size of a config's own tree
     if key in top:
         return [key]
     parts = split_key(key)

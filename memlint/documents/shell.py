@@ -43,7 +43,8 @@ def read(path: str, text: str) -> Document:
     if len(text) > MAX_CHARACTERS:
         fault = Fault("MEM003", f"a script of {len(text):,} characters is too long to read", Span(path, 1, 1, 1, 1))
         return Document(path, "shell", text, root, (fault,), (), {path: text})
-    tree, source = parsed(Source(path, starts, text))
+    # A checkout on Windows: the line goes on where it does in the repository. As long as before, so places stay.
+    tree, source = parsed(Source(path, starts, text.replace("\\\r\n", " \\\n")))
     faults = list(_syntax_faults(tree.root_node, source))
     script = Script(source)
     script.submitted()

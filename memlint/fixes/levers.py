@@ -172,9 +172,13 @@ def smaller_buckets(run: Run, settable: bool = True) -> Lever | None:
 _PRECOMPUTED = ("hyperparameters.precompute_ref_log_probs",)
 
 
+# Methods that train on what the policy writes as it trains: nobody knows that before training.
+_GENERATING = ("grpo", "rloo", "ppo")
+
+
 def precomputed_reference(run: Run) -> Lever | None:
     """Log-probabilities of the reference from before training, in place of a copy of the weights."""
-    if run.value("reference_model") != "copy":
+    if run.value("reference_model") != "copy" or run.value("method") in _GENERATING:
         return None
     name = next((name for name in _PRECOMPUTED if run.can_set(name, True)), None)
     return None if name is None else Lever(UNSAFE, {name: True}, {"reference_model": "precomputed"})
@@ -313,13 +317,14 @@ LADDER: tuple[Callable[[Run], Lever | None], ...] = (
 
 def describe(run: Run, changes: dict[str, Any]) -> str:
     """``batch_size 128 -> 32, gradient_accumulate_every 1 -> 4``, in the config's own words."""
-    parts = []
+    parts: list[str] = []
+    followed: list[str] = []
     facts = {name: run.fact(name) for name in changes}
     labels = [fact.label for fact in facts.values() if fact is not None]
     for name, value in changes.items():
         fact = facts[name]
         edits = run.edits(**{name: value})
-        text = " ".join(edits[0].text.replace("\\\n", " ").split()) if edits else str(value)
+        text = _on_one_line(edits[0]) if edits else str(value)
         if fact is not None and fact.node is not None and edits and _stands_at(edits[0], fact.node):
             spelled = fact.label if labels.count(fact.label) == 1 else fact.key
             if isinstance(value, (list, tuple)):  # its elements may be edits of their own
@@ -327,19 +332,25 @@ def describe(run: Run, changes: dict[str, Any]) -> str:
             parts.append(f"{spelled} {_plain(fact.node.plain())} -> {text}")
         elif edits:
             parts += (_described(run, edit) for edit in edits)
+        elif name == "gradient_accumulation_steps":  # no key says it: it follows from the global batch
+            followed.append(f"accumulation {run.value(name)} -> {value}")
         else:
             parts.append(f"{name} {run.value(name)} -> {value}")
-    return ", ".join(parts)
+    return ", ".join(parts) + "".join(f" ({each} follows)" for each in followed)
 
 
 def _described(run: Run, edit: Edit) -> str:
     """An edit of a key that no fact of the change stands at: a value that it replaces, or what it adds."""
-    text = " ".join(edit.text.replace("\\\n", " ").split())
+    text = _on_one_line(edit)
     nodes = run.spec.root.walk() if _replaces(edit) else ()
     node = next((node for node in nodes if node.span == edit.span and node.key_path), None)
     if node is not None:
         return f"{node.key_path.rpartition('.')[2]} {_plain(node.plain())} -> {text}"
     return f"add {text.strip(', ')}"
+
+
+def _on_one_line(edit: Edit) -> str:
+    return " ".join(edit.text.replace("\\\r\n", " ").replace("\\\n", " ").split())
 
 
 def _stands_at(edit: Edit, node: Node) -> bool:

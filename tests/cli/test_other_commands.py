@@ -100,6 +100,7 @@ def test_explain_with_overrides_and_without_unicode() -> None:
 EXPLAIN_FAILS = [
     pytest.param(["none.yaml"], "none.yaml: no such file or folder", id="no file"),
     pytest.param(["other.yaml"], "other.yaml: no known family of training configs", id="no family"),
+    pytest.param(["bare"], "bare: no training config", id="a folder without one"),
     pytest.param(["small.yaml", "--run", "eval"], "has no run named 'eval' (runs: train)", id="no such run"),
     pytest.param(["small.yaml", "--parts", "0"], "must be at least 1", id="no parts"),
     pytest.param(["small.yaml", "--budget", "x"], "'x' is not a size", id="no size"),
@@ -110,6 +111,7 @@ EXPLAIN_FAILS = [
 @pytest.mark.parametrize(("arguments", "message"), EXPLAIN_FAILS)
 def test_explain_says_what_is_wrong(arguments: list[str], message: str) -> None:
     Path("other.yaml").write_text("x: 1\n")
+    Path("bare").mkdir()
     result = run("explain", *arguments)
     assert result.exit_code == 2
     assert message in result.stderr

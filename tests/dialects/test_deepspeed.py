@@ -167,6 +167,13 @@ def test_a_value_that_no_reader_takes_is_missing() -> None:
     assert [item.key for item in found.missing] == ["zero_optimization.stage"]
 
 
+@pytest.mark.parametrize("value", ["0", "-1", "[]", "1024"])
+def test_a_switch_of_the_wrong_type_is_missing_and_nothing_else_is(value: str) -> None:
+    found = deepspeed_facts(load("zero.json", CONFIG.replace('"enabled": true', f'"enabled": {value}')).root)
+    assert [item.key for item in found.missing] == ["bf16.enabled"]
+    assert found.facts["parallelism.zero_stage"].value == 2
+
+
 def test_the_key_that_comes_last_counts_and_the_first_is_a_finding(tmp_path: Any) -> None:
     import memlint
 

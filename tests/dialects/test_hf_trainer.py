@@ -586,6 +586,11 @@ def test_an_accelerate_file_may_name_a_deepspeed_file(tmp_path: Path) -> None:
         pytest.param("fsdp: true", {"parallelism.strategy": "fsdp2"}, id="switched on"),
         pytest.param('fsdp: "full_shard auto_wrap"', {"parallelism.strategy": "fsdp2"}, id="in words"),
         pytest.param(
+            "fsdp: full_shard\nevaluation_strategy: steps",
+            {"parallelism.strategy": "fsdp1"},
+            id="before transformers 5, as another key says",
+        ),
+        pytest.param(
             "fsdp: [shard_grad_op, offload]",
             {"parallelism.reshard_after_forward": False, "parallelism.cpu_offload": True},
             id="as a list",

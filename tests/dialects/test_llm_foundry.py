@@ -280,7 +280,7 @@ def test_a_batch_that_is_searched_for_starts_at_the_batch_of_a_device(tmp_path: 
     alone = run(text, "a.yaml")
     assert alone.architecture is None
     assert "device_train_microbatch_size is auto" in alone.unknown_reason
-    assert "how many devices there are is not stated" in alone.unknown_reason
+    assert "no launcher says how many devices there are" in alone.unknown_reason
 
 
 def test_a_micro_batch_above_the_batch_of_a_device_is_cut(tmp_path: Path) -> None:

@@ -123,6 +123,25 @@ def test_options_go_before_the_module_that_they_stand_beside(tmp_path: Path) -> 
     assert [edit.text for edit in spell(spec, "micro_batch_size", 1)] == ["1"]
 
 
+def test_options_beside_a_module_that_is_not_there_are_not_all_that_is_set(tmp_path: Path) -> None:
+    written(tmp_path, {"go.sh": "python train.py config/away.py --n_layer=2 --n_head=2 --n_embd=8\n"})
+    (spec,) = registry.specs(load(str(tmp_path / "go.sh")))
+    assert (spec.family, spec.architecture) == ("nanogpt", None)
+    assert spec.unknown_reason == "no file config/away.py in this repository"
+
+
+def test_an_option_is_written_as_its_program_reads_them() -> None:
+    command = "python train.py --n_layer=2 --n_head=2 --n_embd=8 --batch_size=8"
+    spec = run(command, "go.sh")
+    assert apply_edits(command, spell(spec, "compute_dtype", "float16")) == command + " --dtype=float16"
+
+
+def test_more_devices_than_a_file_states_share_its_accumulation() -> None:
+    spec = run(SMALL, "config/small.py").with_facts(device_count=8)
+    assert (spec["parallelism.strategy"], spec["gradient_accumulation_steps"]) == ("ddp", 4)
+    assert spec.with_facts(device_count=1)["parallelism.strategy"] == "none"
+
+
 def test_processes_share_the_accumulation(tmp_path: Path) -> None:
     command = "torchrun --standalone --nproc_per_node=8 train.py config/small.py\n"
     written(tmp_path, {"config/small.py": SMALL, "go.sh": command})

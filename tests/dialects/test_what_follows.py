@@ -162,3 +162,25 @@ def test_edits_at_one_place(texts: list[str], expected: list[str]) -> None:
 def test_edits_at_other_places_stay_as_they_are() -> None:
     edits = (added("\na: 1"), Edit(Span("a", 1, 4, 1, 5), "2"), Edit(Span("a", 4, 5, 4, 9), "x"))
     assert together(edits) == edits
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "strategy"),
+    [
+        pytest.param("a.yaml", "{trainer}", "ddp", id="a config, which a launcher starts on each device"),
+        pytest.param("a.sh", "accelerate launch run_clm.py {options}", "ddp", id="a launcher without a number"),
+        pytest.param("a.sh", "llamafactory-cli train {options}", "ddp", id="a program that starts them itself"),
+        pytest.param("a.sh", "python run_clm.py {options}", None, id="not a script that python runs bare"),
+        pytest.param("a.sh", "torchrun --nproc_per_node 1 run_clm.py {options}", None, id="not one process by name"),
+    ],
+)
+def test_a_run_of_no_stated_number_of_devices_is_data_parallel_on_several(
+    path: str, text: str, strategy: str | None
+) -> None:
+    options = "--model_name_or_path gpt2 --per_device_train_batch_size 2 --block_size 64 --output_dir out"
+    if "llamafactory" in text:
+        options = "--stage sft --do_train true --finetuning_type full --dataset d --template default " + options
+    trainer = "model_name_or_path: gpt2\nper_device_train_batch_size: 2\nmax_length: 64\npacking: true\noutput_dir: o\n"
+    (spec,) = registry.specs(load(path, text.format(trainer=trainer, options=options) + "\n"))
+    assert spec.get("parallelism.strategy", "none") == "none"
+    assert spec.with_facts(device_count=8, world_size=8).get("parallelism.strategy") == strategy

@@ -301,6 +301,13 @@ def test_lines_may_end_in_any_way() -> None:
     assert document.commands
 
 
+def test_a_line_goes_on_after_a_backslash_however_it_ends() -> None:
+    document = read("python t.py \\\r\n  --b 1 \\\r\n  --c 2\r\n")
+    [command] = document.commands
+    options = {name: (node.value, node.span.line, node.span.column) for name, node in command.options.value.items()}
+    assert options == {"b": ("1", 2, 7), "c": ("2", 3, 7)}
+
+
 # ------------------------------------------------------------------------------------------------ faults
 
 BROKEN = {
