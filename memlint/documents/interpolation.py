@@ -153,6 +153,11 @@ class _Resolver:
                 current = parent
         for key in _keys(keys):
             current = self.step(current, key, path)
+        above = self.parents.get(id(node))
+        while above is not None:
+            if above is current:
+                raise Unknown("an interpolation that leads back to itself")
+            above = self.parents.get(id(above))
         found = self.node(current)
         value = found.value
         if isinstance(value, Unresolved):

@@ -4,7 +4,7 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -76,6 +76,7 @@ TREES = st.dictionaries(
 
 
 @given(TREES)
+@example({"b": {"a": {"a": "${a.b}"}}, "a": {"b": "${a}", "a": 0}})
 @settings(max_examples=200, deadline=None)
 def test_any_tree_resolves_as_omegaconf_resolves_it(tree: dict[str, Any]) -> None:
     config = OmegaConf.create(tree)
