@@ -480,7 +480,13 @@ def _hopeless(run: Run) -> bool:
         changes.update({**lever.changes, **lever.implied})
         if rung is small_optimizer:
             changes.pop("optimizer_implementation", None)
+    # What a loss in tiles, and the kernels that come with a fused one, may take off at most; what is live without it is
+    # asked for anyway where the optimizer can be a smaller one.
+    spared = run.activation_bytes if changes.get("loss") == "fused" else run.estimate.component_bytes("logits")
+    rest = {name: value for name, value in changes.items() if name != "loss"}
     try:
+        if 0 < len(rest) < len(changes) and run.allocated_if(**rest) - spared > run.budget_bytes:
+            return True
         return run.allocated_if(**changes) > run.budget_bytes
     except UnknownModel:
         return False
