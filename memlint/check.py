@@ -41,6 +41,7 @@ NOT_A_CONFIG = "no known family of training configs (`memlint record` makes a mo
 
 # Families of files that name no model.
 _COMPANIONS = frozenset(("accelerate", "deepspeed"))
+_NO_MODEL = {"MEM007"}
 
 # Rules that a document without a known family can still be judged by.
 _TEXT_RULES = frozenset(("MEM003", "MEM006"))
@@ -329,26 +330,21 @@ class _Checker:
 
     # -- the end
 
-    def _leave_out_companions(self) -> None:
-        """A file of settings for runs that are started elsewhere is no run beside those that read it."""
+    def _only_read(self) -> set[str]:
+        """Files of settings that other runs of this check read: beside these they are no runs."""
         if len(self.drafts) < 2:
-            return
-        read = {
+            return set()
+        own = {os.path.realpath(draft.report.path) for draft in self.drafts if draft.report.family in _COMPANIONS}
+        return own & {
             os.path.realpath(path)
             for draft in self.drafts
             for path in draft.report.sources
             if path != draft.report.path
         }
-        self.drafts = [
-            draft
-            for draft in self.drafts
-            if draft.report.family not in _COMPANIONS or os.path.realpath(draft.report.path) not in read
-        ]
 
     def report(self, seconds: float) -> Report:
         from memlint import suppress
 
-        self._leave_out_companions()
         by_path: dict[str, suppress.Suppressions] = {}
         judged: dict[str, dict[str, RuleInfo]] = {}
         use: dict[str, Settings] = {}
@@ -376,9 +372,12 @@ class _Checker:
             late, here = suppress.apply(late, by_path)
             home = next(index for index, draft in enumerate(self.drafts) if path in draft.report.sources)
             kept[home] += without_ignored(late, use[path])
+        read = self._only_read()
         runs = [
             draft.report._replace(findings=tuple(findings))
             for draft, findings in zip(self.drafts, _without_doubles(kept))
+            # What is wrong in such a file is said nowhere else.
+            if not (os.path.realpath(draft.report.path) in read and {one.code for one in findings} <= _NO_MODEL)
         ]
         return Report(
             tuple(runs),

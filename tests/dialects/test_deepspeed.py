@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import memlint
 from memlint.dialects.deepspeed import AUTO, deepspeed_facts
 from memlint.documents.load import load
 from memlint.plugin import Finding
@@ -175,8 +177,6 @@ def test_a_switch_of_the_wrong_type_is_missing_and_nothing_else_is(value: str) -
 
 
 def test_the_key_that_comes_last_counts_and_the_first_is_a_finding(tmp_path: Any) -> None:
-    import memlint
-
     text = '{"zero_optimization": {"stage": 3,\n "reduce_bucket_size": 1,\n "reduce_bucket_size": 2}}\n'
     root = written(tmp_path, {"zero.json": text})
     report = memlint.check(str(root / "zero.json"))
@@ -184,3 +184,14 @@ def test_the_key_that_comes_last_counts_and_the_first_is_a_finding(tmp_path: Any
     doubled: list[Finding] = [finding for finding in entry.findings if finding.code == "MEM006"]
     assert [finding.span.line for finding in doubled] == [3]
     assert entry.facts["parallelism.reduce_bucket_elements"].value == 2
+
+
+def test_what_is_wrong_in_a_file_that_a_run_reads_is_said(tmp_path: Path) -> None:
+    (tmp_path / "zero.json").write_text('{"zero_optimization": {"stage": 2, "overlap_com": true}}')
+    (tmp_path / "train.yaml").write_text(
+        "model_name_or_path: gpt2\nper_device_train_batch_size: 1\nmax_length: 128\nlearning_rate: 0.1\n"
+        "deepspeed: zero.json\noutput_dir: out\ndataset_name: d\n"
+    )
+    report = memlint.check(str(tmp_path), isolated=True)
+    said = [finding.message for finding in report.findings if Path(finding.span.path).name == "zero.json"]
+    assert any("overlap_com" in message for message in said)
