@@ -66,6 +66,18 @@ class _Pool:
         insort(self.keys, key)
         self.starting[address] = self.ending[address + size] = key
 
+    def take_back(self, address: int, size: int) -> None:
+        """A block that is freed is one with its free neighbours."""
+        end = address + size
+        above, below = self.starting.pop(end, 0), self.ending.pop(address, 0)
+        if above:
+            del self.keys[bisect_left(self.keys, above)]
+            end += above >> _SHIFT
+        if below:
+            del self.keys[bisect_left(self.keys, below)]
+            address = below & _MASK
+        self.put(address, end - address)
+
 
 # Of large blocks: ALLOCATES, which storage (a place among the turn's), pool, units, and which event of the piece it is;
 # FREES, which storage (~n: the n-th from outside). Of small ones in between: COUNTS, by how many units they change what
@@ -311,19 +323,7 @@ class _Replay:
                     ending.pop(end, 0)
             else:
                 number, address, size = live.pop(base + place if place >= 0 else given[~place])
-                keys, starting, ending = tables[number]
-                end = address + size
-                key = starting.pop(end, 0)
-                if key:
-                    del keys[bisect_left(keys, key)]
-                    end += key >> _SHIFT
-                key = ending.pop(address, 0)
-                if key:
-                    address = key & _MASK
-                    del keys[bisect_left(keys, key)]
-                key = ((end - address) << _SHIFT) + address
-                insort(keys, key)
-                starting[address] = ending[end] = key
+                self.small_pools[number].take_back(address, size)
 
     def segment(self, size: int) -> int:
         """Units of a new segment for so many. Raises _OutOfAddresses."""
@@ -387,19 +387,7 @@ class _Replay:
                 continue
             number, address, size = held
             allocated -= size
-            keys, starting, ending = tables[number]
-            end = address + size
-            key = starting.pop(end, 0)
-            if key:
-                del keys[bisect_left(keys, key)]
-                end += key >> _SHIFT
-            key = ending.pop(address, 0)
-            if key:
-                address = key & _MASK
-                del keys[bisect_left(keys, key)]
-            key = ((end - address) << _SHIFT) + address
-            insort(keys, key)
-            starting[address] = ending[end] = key
+            self.pools[number].take_back(address, size)
         self.allocated = allocated
         self.reach(highest, highest_at, highest_grown)
 
