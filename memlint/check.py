@@ -1,7 +1,8 @@
 """The one function that every front end calls: paths and settings in, a Report out.
 
 Per file: read, compose, recognise, estimate, rules; then, over all files, suppressions and de-duplication. Each
-step of each file is fenced: what raises becomes finding MEM001 and the rest goes on. Nothing that is read is run.
+step of each file is fenced: what raises becomes finding MEM001 and the rest goes on. Each file has its share of work
+(:mod:`memlint.work`): where that is used up the file ends in finding MEM011. Nothing that is read is run.
 
 The module can be called like a function, because ``memlint.check`` is both this module and the Python API:
 ``memlint.check("configs", budget="16GB")``.
@@ -16,13 +17,14 @@ from collections.abc import Callable, Iterable, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from memlint import work
 from memlint.discover import Found, display, matches, walk
 from memlint.documents.node import Document, Span
 from memlint.estimates import Estimates, saved_bytes
 from memlint.named_tuple import NamedTuple
 from memlint.plugin import ERROR, Finding, Run
 from memlint.reports.report import Budget, Measured, Report, RunReport, StatedFact, UnresolvedValue
-from memlint.rules_registry import INTERNAL_ERROR, RuleInfo
+from memlint.rules_registry import INTERNAL_ERROR, WORK_LIMIT, RuleInfo
 from memlint.selection import Selected, known_rules, select_rules, without_ignored
 from memlint.settings import Allowance, Resolver, Settings, SettingsError, allowance
 
@@ -97,11 +99,14 @@ class _Checker:
         settings = settings._replace(override=(*chosen, *settings.override))
         self.select(settings)  # unknown codes are an error of the invocation, not of this file
         try:
-            self._file(found, text, settings)
+            with work.limited(work.FILE_STEPS):
+                self._file(found, text, settings)
         except SettingsError:
             raise
+        except work.OutOfWork as error:
+            self._lost(found.path, settings, work_limit(found.path, error))
         except Exception as error:
-            self._crash(found.path, settings, error)
+            self._lost(found.path, settings, self._internal(found.path, "reading the file", error))
 
     def _file(self, found: Found, text: str | None, settings: Settings) -> None:
         from memlint.documents.load import Unreadable, format_of, load
@@ -226,6 +231,9 @@ class _Checker:
                 estimate = estimates.own(self.formulas)
             except _unknown_model() as error:
                 spec.unknown_reason = spec.unknown_reason or str(error)
+            except work.OutOfWork as error:
+                findings.append(work_limit(path, error))
+                spec.unknown_reason = "the estimate takes more work than a config may ask for"
             except Exception as error:
                 findings.append(self._internal(path, "the estimate", error))
                 spec.unknown_reason = "it failed with an internal error"
@@ -304,6 +312,9 @@ class _Checker:
             if "severity" in options:
                 found = [finding._replace(severity=options["severity"]) for finding in found]
             findings += found
+        except work.OutOfWork as error:
+            if not any(finding.code == WORK_LIMIT for finding in findings):
+                findings.append(work_limit(run.spec.document.path, error))
         except Exception as error:
             findings.append(self._internal(run.spec.document.path, f"rule {info.code}", error))
         self.seconds[info.code] = self.seconds.get(info.code, 0.0) + time.perf_counter() - begin
@@ -323,8 +334,8 @@ class _Checker:
         self.crashed = True
         return internal_error(path, where, error)
 
-    def _crash(self, path: str, settings: Settings, error: Exception) -> None:
-        finding = self._internal(path, "reading the file", error)
+    def _lost(self, path: str, settings: Settings, finding: Finding) -> None:
+        """A file of which nothing is known but why."""
         report = RunReport(path, "train", "", "", None, "UNKNOWN", None, ())
         self.drafts.append(_Draft(report, [finding], [], settings))
 
@@ -354,7 +365,10 @@ class _Checker:
                 if path not in by_path and not draft.settings.no_ignores and suppress.MARK in text:
                     rules = known_rules(draft.settings)
                     try:
-                        by_path[path] = suppress.scan(path, text, rules)
+                        with work.limited(work.FILE_STEPS):
+                            by_path[path] = suppress.scan(path, text, rules)
+                    except work.OutOfWork as error:
+                        draft.findings.append(work_limit(path, error))
                     except Exception as error:
                         draft.findings.append(self._internal(path, "reading suppressions", error))
                     use[path] = draft.settings
@@ -526,6 +540,19 @@ def internal_error(path: str, where: str, error: Exception) -> Finding:
     )
 
 
+def work_limit(path: str, error: work.OutOfWork) -> Finding:
+    """MEM011 for a file whose steps are used up: what was under way, and so is not in the report."""
+    return Finding(
+        WORK_LIMIT,
+        "work-limit",
+        ERROR,
+        f"{error}: the rest of this file is not checked",
+        Span(path, 1, 1, 1, 1),
+        key=error.doing,
+        notes=("every other file is checked; --work-limit raises the limit",),
+    )
+
+
 def _without_doubles(groups: Sequence[Sequence[Finding]]) -> list[list[Finding]]:
     """One finding per code and place over all runs, the gravest of them, each group in the order of its lines."""
     from memlint.plugin import SEVERITIES
@@ -598,12 +625,13 @@ def check_paths(
     """
     begin = time.perf_counter()
     checker = _Checker(settings, formulas, lint, measure)
-    found, errors = find_files(paths, checker.settings_of)
-    checker.errors += errors
-    checker.given.update(os.path.realpath(file.path) for file in found)
-    for file in found:
-        checker.file(file)
-    return checker.report(time.perf_counter() - begin)
+    with work.limited(work.INVOCATION_STEPS):
+        found, errors = find_files(paths, checker.settings_of)
+        checker.errors += errors
+        checker.given.update(os.path.realpath(file.path) for file in found)
+        for file in found:
+            checker.file(file)
+        return checker.report(time.perf_counter() - begin)
 
 
 def check_text(
@@ -618,8 +646,9 @@ def check_text(
     """Check a text as if it were the content of the file ``path`` (which decides format and settings)."""
     begin = time.perf_counter()
     checker = _Checker(settings, formulas, lint, measure)
-    checker.file(Found(path, named=True), text)
-    return checker.report(time.perf_counter() - begin)
+    with work.limited(work.INVOCATION_STEPS):
+        checker.file(Found(path, named=True), text)
+        return checker.report(time.perf_counter() - begin)
 
 
 def api_check(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], **options: Any) -> Report:

@@ -15,6 +15,9 @@ from memlint.plugin import Rule
 
 ENTRY_POINTS = "memlint.rules"
 INTERNAL_ERROR = "MEM001"
+WORK_LIMIT = "MEM011"
+# What was not checked cannot be hidden by what was not checked.
+NEVER_HIDDEN = frozenset((INTERNAL_ERROR, WORK_LIMIT))
 
 
 class UnknownRule(ValueError):
@@ -170,7 +173,7 @@ def reason(select: Sequence[str], ignore: Sequence[str], info: RuleInfo) -> tupl
     off, off_by = 0, ""
     for selector in ignore:
         off, off_by = max((off, off_by), (specificity(selector, info), f"ignore {selector}"), key=lambda item: item[0])
-    if info.code == INTERNAL_ERROR:
+    if info.code in NEVER_HIDDEN:
         return True, "cannot be ignored"
     if off >= on and off:
         return False, off_by

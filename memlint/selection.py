@@ -8,7 +8,7 @@ from typing import Any
 from memlint.discover import matches
 from memlint.named_tuple import NamedTuple
 from memlint.plugin import Finding, Rule
-from memlint.rules_registry import INTERNAL_ERROR, RuleInfo
+from memlint.rules_registry import NEVER_HIDDEN, RuleInfo
 from memlint.settings import Settings, SettingsError
 
 
@@ -69,7 +69,7 @@ def without_ignored(findings: Iterable[Finding], settings: Settings) -> list[Fin
     kept = []
     for finding in findings:
         info = RuleInfo(finding.code, finding.name, "")
-        if finding.code == INTERNAL_ERROR or not any(
+        if finding.code in NEVER_HIDDEN or not any(
             covers(codes, info) and matches((pattern,), finding.span.path)
             for pattern, codes in settings.per_file_ignores
         ):

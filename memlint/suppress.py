@@ -18,7 +18,7 @@ from memlint.documents.node import Span
 from memlint.named_tuple import NamedTuple
 from memlint.plugin import SAFE, WARNING, Edit, Finding, Fix
 from memlint.reports.text import source_lines
-from memlint.rules_registry import RuleInfo, UnknownRule, require, specificity
+from memlint.rules_registry import NEVER_HIDDEN, RuleInfo, UnknownRule, require, specificity
 
 MARK = "memlint:"
 UNUSED = ("MEM002", "unused-suppression")
@@ -370,7 +370,7 @@ def apply(findings: Sequence[Finding], by_path: dict[str, Suppressions]) -> tupl
     for finding in findings:
         hidden = False
         here = by_path.get(finding.span.path)
-        for directive in here.directives if here is not None and finding.code != "MEM001" else ():
+        for directive in here.directives if here is not None and finding.code not in NEVER_HIDDEN else ():
             if hides(directive, finding):
                 hidden = True
                 used.update((directive.span, code) for code in directive.codes if _selects((code,), finding))

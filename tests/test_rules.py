@@ -17,7 +17,7 @@ from tests.text import selected
 EXAMPLES = Path(__file__).parent.parent / "examples"
 HEADINGS = ("What it does", "Why it matters", "Example", "Use instead", "Fix safety", "References")
 # Made by check itself, not by a rule's `check`: their tests are tests/test_check.py and tests/test_suppress.py.
-ELSEWHERE = ("MEM001", "MEM002", "MEM005")
+ELSEWHERE = ("MEM001", "MEM002", "MEM005", "MEM011")
 # Needs files beside the config: tests/profiles/test_recorded_runs.py.
 ELSEWHERE += ("MEM010",)
 

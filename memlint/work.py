@@ -1,0 +1,90 @@
+"""How much work one file, and one invocation, may cost: counted in steps, shared by everything that does work.
+
+A config comes from a stranger. A bound on nesting or on length does not bound the work behind it (sixteen short lines
+of shell arithmetic can stand for 5^16 additions), so whatever repeats, copies, searches or simulates takes steps from
+one meter, and the file whose steps are used up ends there: finding MEM011 says what was under way, and every other
+file goes on.
+
+A step stands for about a microsecond of work on one core of an ordinary machine, so limits read as time. They are
+counted and not timed, so that a file ends at the same place on every machine, however busy it is.
+
+    with work.limited(work.FILE_STEPS) as meter:
+        ...
+            work.spend(5, "expanding a variable")      # raises OutOfWork once the steps are used up
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+# The most expensive config that the benchmarks know, a 405B run with a card and all of its fixes, takes less than half.
+FILE_STEPS = 6_000_000
+# A hundred files at their limit, or thousands of ordinary ones.
+INVOCATION_STEPS = 600_000_000
+
+# Prices, in steps.
+NODE = 5  # a value of a document, with its place
+EVENT = 3  # an allocation that a simulated training step makes
+MODULE = 20  # a module that is built or called
+
+
+class OutOfWork(Exception):
+    """The steps are used up. ``doing`` says what was under way, for a reader of the report."""
+
+    def __init__(self, doing: str, steps: int) -> None:
+        super().__init__(f"stopped after {steps:,} steps of work, {doing}")
+        self.doing = doing
+        self.steps = steps
+
+
+class Meter:
+    """Steps that are left. Once they are used up, every further step raises again: nothing can carry on by mistake."""
+
+    __slots__ = ("left", "limit")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.left = limit
+
+    def spend(self, steps: int, doing: str) -> None:
+        """Take steps before the work is done. Raises OutOfWork when there are not enough."""
+        self.left -= steps
+        if self.left < 0:
+            raise OutOfWork(doing, self.limit)
+
+    @property
+    def used(self) -> int:
+        return self.limit - self.left
+
+
+# Outside of a check (the API's readers, a test of one function) the caller answers for what it asks.
+_UNLIMITED = 1 << 62
+_current: ContextVar[Meter | None] = ContextVar("memlint_work", default=None)
+
+
+def meter() -> Meter:
+    """The meter in force, for a loop that spends often; one without a limit where there is none."""
+    return _current.get() or Meter(_UNLIMITED)
+
+
+def spend(steps: int, doing: str) -> None:
+    """Take steps from the meter in force. Raises OutOfWork when there are not enough."""
+    current = _current.get()
+    if current is not None:
+        current.spend(steps, doing)
+
+
+@contextmanager
+def limited(steps: int) -> Iterator[Meter]:
+    """A meter for a part of the work, at most as long as the one around it, which pays for it in the end."""
+    outer = _current.get()
+    own = Meter(steps if outer is None else max(0, min(steps, outer.left)))
+    token = _current.set(own)
+    try:
+        yield own
+    finally:
+        _current.reset(token)
+        if outer is not None:
+            outer.left -= min(own.used, own.limit)
