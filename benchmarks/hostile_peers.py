@@ -5,8 +5,8 @@
 Each tree is made afresh and each program runs on it as a whole process, under ten seconds of CPU time and 2 GiB of
 address space. ``ok`` is any end with a report, ``refused`` an end with a message and an exit code above 1;
 ``traceback``, ``killed`` and ``hang`` lose the report of every other file; ``overwrote`` is said of a file of the
-checkout. A dash means that the program does not read such a file at all. ``--peers`` is the ``bin`` folder of an environment that has ruff, yamllint, check-jsonschema and
-zizmor; memlint is that of this interpreter.
+checkout. A dash means that the program does not read such a file at all. ``--peers`` is the ``bin`` folder of an
+environment that has ruff, yamllint, check-jsonschema and zizmor; memlint is that of this interpreter.
 
 Exit code 1: memlint ends worse than the best of those that read the file.
 """
