@@ -310,8 +310,8 @@ KEYS: dict[str, _Check] = {
     "work-limit": _steps,
 }
 
-# What a settings file of the linted tree may not say: why, and the option that may. Whatever else it says is about which
-# findings there are and how they are printed; docs/settings.md has the reason for each key.
+# What a settings file of the linted tree may not say: why, and the option that may. Whatever else it says is about
+# which findings there are and how they are printed; docs/settings.md has the reason for each key.
 RESERVED: dict[str, tuple[str, str]] = {
     "output-file": ("says where to write", "--output-file"),
     "report": ("says where to write", "--report"),
@@ -566,7 +566,8 @@ class Resolver:
                     continue
                 in_tree = path != user_file()
                 if in_tree and not _stays_in(path, tree_of(folder)):
-                    raise SettingsError("is a link out of the linted tree: name its target with --config", _shown(path))
+                    reason = "is a link out of the linted tree: name its target with --config"
+                    raise SettingsError(reason, _shown(path), in_tree)
                 values = _read(path, in_tree)
                 if values is not None:
                     return self._merge(_layers(path, values, in_tree), in_tree)
