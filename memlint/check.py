@@ -81,6 +81,7 @@ class _Checker:
         self.unparsed: list[tuple[str, str]] = []
         self.seconds: dict[str, float] = {}
         self.crashed = False
+        self.broken: set[tuple[str, str]] = set()  # settings files of the tree that cannot be used
         self.done: set[tuple[str, tuple[str, ...]]] = set()
         self.given: set[str] = set()  # files that the paths mean
         self.fragments: dict[str, set[str]] = {}  # a root that is not among them -> its fragments that are
@@ -95,18 +96,38 @@ class _Checker:
         if (identity, chosen) in self.done:
             return
         self.done.add((identity, chosen))
-        settings = self.settings_of(found.path)
+        settings = self.settings_at(found.path)
+        if settings is None:
+            return
         settings = settings._replace(override=(*chosen, *settings.override))
-        self.select(settings)  # unknown codes are an error of the invocation, not of this file
         try:
-            with work.limited(work.FILE_STEPS):
+            self.select(settings)  # unknown codes are an error of the settings, not of this file
+            with work.limited(settings.file_steps):
                 self._file(found, text, settings)
-        except SettingsError:
-            raise
+        except SettingsError as error:
+            self._unusable(error)
         except work.OutOfWork as error:
             self._lost(found.path, settings, work_limit(found.path, error))
         except Exception as error:
             self._lost(found.path, settings, self._internal(found.path, "reading the file", error))
+
+    def settings_at(self, path: str) -> Settings | None:
+        """The settings in force for a path; None, and an error in the report, where the tree's own cannot be used."""
+        try:
+            return self.settings_of(path)
+        except SettingsError as error:
+            self._unusable(error)
+        except work.OutOfWork as error:
+            self.errors.append((path, f"not checked: {error}"))
+        return None
+
+    def _unusable(self, error: SettingsError) -> None:
+        """A settings file of the tree costs the files that it governs; any other error of settings, the invocation."""
+        if not error.in_tree:
+            raise error
+        if (error.place, error.reason) not in self.broken:
+            self.broken.add((error.place, error.reason))
+            self.errors.append((error.place, f"{error.reason}; what this file governs is not checked"))
 
     def _file(self, found: Found, text: str | None, settings: Settings) -> None:
         from memlint.documents.load import Unreadable, format_of, load
@@ -176,7 +197,7 @@ class _Checker:
         except Exception as error:
             # A mistyped -o is the caller's mistake, whichever file it meets first.
             if overrides and type(error).__name__ == "OverrideError":
-                raise SettingsError(f"option --override: {error}") from None
+                raise settings.error("override", str(error)) from None
             raise
 
     def _fragment(self, document: Document) -> bool:
@@ -365,7 +386,7 @@ class _Checker:
                 if path not in by_path and not draft.settings.no_ignores and suppress.MARK in text:
                     rules = known_rules(draft.settings)
                     try:
-                        with work.limited(work.FILE_STEPS):
+                        with work.limited(draft.settings.file_steps):
                             by_path[path] = suppress.scan(path, text, rules)
                     except work.OutOfWork as error:
                         draft.findings.append(work_limit(path, error))
@@ -578,13 +599,18 @@ def _without_doubles(groups: Sequence[Sequence[Finding]]) -> list[list[Finding]]
 
 
 def find_files(
-    paths: Iterable[str], settings_of: Callable[[str], Settings]
+    paths: Iterable[str], settings_at: Callable[[str], Settings | None]
 ) -> tuple[list[Found], list[tuple[str, str]]]:
-    """Files that the paths mean, in order and once each, and (path, why) of those that cannot be looked at."""
+    """Files that the paths mean, in order and once each, and (path, why) of those that cannot be looked at.
+
+    settings_at  None where a path has no settings that can be used, which is said elsewhere
+    """
     found: dict[str, Found] = {}
     errors: list[tuple[str, str]] = []
     for path in paths:
-        settings = settings_of(path)
+        settings = settings_at(path)
+        if settings is None:
+            continue
         excluded = settings.exclude + settings.extend_exclude
         if os.path.isdir(path):
             if settings.force_exclude and matches(excluded, path, is_folder=True):
@@ -621,17 +647,40 @@ def check_paths(
     lint      False only recognises the runs: no estimates, no findings
     measure   (spec, settings, allowance) -> Measured (None: pass), called for every run; a MeasureError is reported and
               the rest goes on. This alone may run the linted code (memlint.measure does, in a process of its own)
-    Raises SettingsError for settings that cannot be used. Anything wrong with a config is in the report.
+    Raises SettingsError for settings that cannot be used, and Interrupted for Ctrl-C. Anything wrong with a config, or
+    with a settings file of the linted tree, is in the report.
     """
     begin = time.perf_counter()
     checker = _Checker(settings, formulas, lint, measure)
-    with work.limited(work.INVOCATION_STEPS):
-        found, errors = find_files(paths, checker.settings_of)
-        checker.errors += errors
-        checker.given.update(os.path.realpath(file.path) for file in found)
-        for file in found:
-            checker.file(file)
-        return checker.report(time.perf_counter() - begin)
+    paths = list(paths)
+    found: list[Found] = []
+    done = 0
+    try:
+        with work.limited(_invocation_steps(map(checker.settings_at, paths))):
+            found, errors = find_files(paths, checker.settings_at)
+            checker.errors += errors
+            checker.given.update(os.path.realpath(file.path) for file in found)
+            for file in found:
+                checker.file(file)
+                done += 1
+            return checker.report(time.perf_counter() - begin)
+    except KeyboardInterrupt:
+        checker.errors.append(("interrupted", f"{done} of {len(found)} files are checked"))
+        raise Interrupted(checker.report(time.perf_counter() - begin)) from None
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C during a check. ``report`` has what was found until then, and says that it is not all."""
+
+    def __init__(self, report: Report) -> None:
+        super().__init__()
+        self.report = report
+
+
+def _invocation_steps(settings: Iterable[Settings | None]) -> int:
+    """Steps of work of a whole check, in proportion to those of its files."""
+    most = max((one.file_steps for one in settings if one is not None), default=work.FILE_STEPS)
+    return work.INVOCATION_STEPS * most // work.FILE_STEPS
 
 
 def check_text(
@@ -646,7 +695,7 @@ def check_text(
     """Check a text as if it were the content of the file ``path`` (which decides format and settings)."""
     begin = time.perf_counter()
     checker = _Checker(settings, formulas, lint, measure)
-    with work.limited(work.INVOCATION_STEPS):
+    with work.limited(_invocation_steps([checker.settings_at(path)])):
         checker.file(Found(path, named=True), text)
         return checker.report(time.perf_counter() - begin)
 
