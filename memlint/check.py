@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterable, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from memlint import work
-from memlint.discover import Found, display, matches, walk
+from memlint import files, work
+from memlint.discover import Found, Refused, display, matches, walk
 from memlint.documents.node import Document, Span
 from memlint.estimates import Estimates, saved_bytes
 from memlint.named_tuple import NamedTuple
@@ -577,33 +577,56 @@ def _without_doubles(groups: Sequence[Sequence[Finding]]) -> list[list[Finding]]
 # -- the API -----------------------------------------------------------------------------------------
 
 
-def find_files(
-    paths: Iterable[str], settings_of: Callable[[str], Settings]
-) -> tuple[list[Found], list[tuple[str, str]]]:
-    """Files that the paths mean, in order and once each, and (path, why) of those that cannot be looked at."""
-    found: dict[str, Found] = {}
-    errors: list[tuple[str, str]] = []
-    for path in paths:
-        settings = settings_of(path)
-        excluded = settings.exclude + settings.extend_exclude
-        if os.path.isdir(path):
-            if settings.force_exclude and matches(excluded, path, is_folder=True):
-                continue
-            try:
-                os.scandir(path).close()
-            except OSError as error:
-                errors.append((path, error.strerror or str(error)))
-                continue
-            for below in walk(path, excluded):
-                found.setdefault(below, Found(below, named=False))
-        elif not os.path.lexists(path):
-            errors.append((path, "no such file or folder"))
-        elif os.path.exists(path) and not os.path.isfile(path):
-            errors.append((path, "is not a regular file"))
-        elif not (settings.force_exclude and matches(excluded, path)):
-            shown = display(path)
-            found[shown] = Found(shown, named=True)
-    return list(found.values()), errors
+class Wanted(NamedTuple):
+    """The files that paths mean, in order and once each; (path, why) of those that cannot be looked at, and of those
+    that hold no config, whatever they are called."""
+
+    found: list[Found]
+    errors: list[tuple[str, str]]
+    skipped: list[tuple[str, str]]
+
+
+def find_files(paths: Iterable[str], settings_of: Callable[[str], Settings]) -> Wanted:
+    """What the paths on the command line mean. A walk that takes too much work ends in one error."""
+    wanted = Wanted([], [], [])
+    known: set[str] = set()
+
+    def add(path: str, named: bool) -> None:
+        if path not in known:
+            known.add(path)
+            wanted.found.append(Found(path, named))
+
+    path = ""
+    try:
+        with work.limited(work.FILE_STEPS):
+            for path in paths:
+                settings = settings_of(path)
+                excluded = settings.exclude + settings.extend_exclude
+                if os.path.isdir(path):
+                    if settings.force_exclude and matches(excluded, path, is_folder=True):
+                        continue
+                    refused: list[Refused] = []
+                    try:
+                        for below in walk(path, excluded, refused):
+                            add(below, named=False)
+                    finally:
+                        for entry in refused:
+                            (wanted.errors if entry.is_error else wanted.skipped).append((entry.path, entry.why))
+                elif not os.path.lexists(path):
+                    wanted.errors.append((path, "no such file or folder"))
+                elif os.path.exists(path) and not os.path.isfile(path):
+                    wanted.errors.append((path, "is not a regular file"))
+                elif not (settings.force_exclude and matches(excluded, path)):
+                    add(display(path), named=True)
+    except work.OutOfWork as error:
+        wanted.errors.append((path, f"{error}: the files that were not reached by then are not checked"))
+    return wanted
+
+
+def _overridden(settings: Settings | Resolver | None) -> list[str]:
+    """The values that the user gave with ``-o``: a model may lie wherever one of them says."""
+    given = settings.override if isinstance(settings, Settings) else () if settings is None else settings.given
+    return [entry.partition("=")[2].strip("'\"") for entry in given]
 
 
 def check_paths(
@@ -624,12 +647,14 @@ def check_paths(
     Raises SettingsError for settings that cannot be used. Anything wrong with a config is in the report.
     """
     begin = time.perf_counter()
+    paths = list(paths)
     checker = _Checker(settings, formulas, lint, measure)
-    with work.limited(work.INVOCATION_STEPS):
-        found, errors = find_files(paths, checker.settings_of)
-        checker.errors += errors
-        checker.given.update(os.path.realpath(file.path) for file in found)
-        for file in found:
+    with work.limited(work.INVOCATION_STEPS), files.named(paths, _overridden(settings)):
+        wanted = find_files(paths, checker.settings_of)
+        checker.errors += wanted.errors
+        checker.skipped += wanted.skipped
+        checker.given.update(os.path.realpath(file.path) for file in wanted.found)
+        for file in wanted.found:
             checker.file(file)
         return checker.report(time.perf_counter() - begin)
 
@@ -646,7 +671,7 @@ def check_text(
     """Check a text as if it were the content of the file ``path`` (which decides format and settings)."""
     begin = time.perf_counter()
     checker = _Checker(settings, formulas, lint, measure)
-    with work.limited(work.INVOCATION_STEPS):
+    with work.limited(work.INVOCATION_STEPS), files.named([path], _overridden(settings)):
         checker.file(Found(path, named=True), text)
         return checker.report(time.perf_counter() - begin)
 

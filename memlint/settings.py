@@ -397,6 +397,11 @@ class Resolver:
         self._by_folder: dict[str, list[_Layer]] = {}
         self._merged: dict[str, Settings] = {}
 
+    @property
+    def given(self) -> tuple[str, ...]:
+        """The overrides of the command line alone."""
+        return tuple(self._command_line.get("override", ()))
+
     def for_path(self, path: str) -> Settings:
         """The settings in force for a file or folder. Raises SettingsError for a wrong settings file."""
         absolute = os.path.abspath(path)
