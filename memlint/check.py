@@ -263,17 +263,25 @@ class _Checker:
 
     def _measurements(self, path: str) -> Sequence[Measurement]:
         """What ``memlint probe --save`` kept of a config."""
-        if not os.path.exists(path + MEASURED_SUFFIX):
+        kept = path + MEASURED_SUFFIX
+        if not os.path.lexists(kept):
             return ()
         from memlint.profiles.measurement import MeasurementError, load
 
-        try:
-            return load(path + MEASURED_SUFFIX)
-        except MeasurementError as error:
+        bad: list[MeasurementError] = []
+        found: Sequence[Measurement] = ()
+        if files.inside(os.path.realpath(kept), files.repository_root(os.path.dirname(path))):
+            try:
+                found = load(kept, bad)
+            except MeasurementError as error:
+                bad.append(error)
+        else:
+            bad.append(MeasurementError(kept, "lies outside of this repository"))
+        for error in bad:
             where = f"{error.path}:{error.line}" if error.line else error.path
             if (where, error.reason) not in self.errors:  # a file may hold several runs
                 self.errors.append((where, error.reason))
-            return ()
+        return found
 
     def _measured(
         self, measure: Measure, spec: TrainingSpec, settings: Settings, allowed: Allowance, findings: list[Finding]

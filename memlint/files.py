@@ -26,25 +26,26 @@ BYTES_PER_STEP = 256
 # -- which -----------------------------------------------------------------------------------------------------------
 
 
-class _Named(NamedTuple):
+class _Invocation(NamedTuple):
     """What the user named on the command line, links followed: paths, with all that is below them, and values, which
-    may be a file, or a folder with a file in it."""
+    may be a file, or a folder with a file in it. ``roots``: folder -> how far its project reaches."""
 
-    paths: tuple[str, ...] = ()
-    values: frozenset[str] = frozenset()
+    paths: tuple[str, ...]
+    values: frozenset[str]
+    roots: dict[str, str]
 
 
-_named: ContextVar[_Named] = ContextVar("memlint_named", default=_Named())  # noqa: B039  (immutable)
+_invocation: ContextVar[_Invocation | None] = ContextVar("memlint_invocation", default=None)
 
 
 @contextmanager
 def named(paths: Iterable[str], values: Iterable[str] = ()) -> Iterator[None]:
     """While it lasts, these are what the user named on the command line: paths, and values of ``-o``."""
-    token = _named.set(_Named(tuple(_resolved(paths)), frozenset(_resolved(values))))
+    token = _invocation.set(_Invocation(tuple(_resolved(paths)), frozenset(_resolved(values)), {}))
     try:
         yield
     finally:
-        _named.reset(token)
+        _invocation.reset(token)
 
 
 def _resolved(paths: Iterable[str]) -> Iterator[str]:
@@ -60,16 +61,24 @@ def repository_root(folder: str) -> str:
     """How far the project of a folder reaches: to the nearest folder at or above it that holds ``.git``; else to the
     folder above it that is named on the command line, else to the working directory where that is above it; else,
     where nothing says how far, four levels up."""
+    invocation = _invocation.get()
+    roots = {} if invocation is None else invocation.roots
     folder = os.path.realpath(folder or ".")
-    at = folder
-    while True:
-        if os.path.lexists(os.path.join(at, ".git")):
-            return at
+    passed = [folder]
+    while passed[-1] not in roots:
+        at = passed[-1]
         parent = os.path.dirname(at)
-        if parent == at:
-            break
-        at = parent
-    above = [path for path in _named.get().paths if _below(folder, path) and os.path.isdir(path)]
+        if os.path.lexists(os.path.join(at, ".git")):
+            roots[at] = at
+        elif parent == at:
+            roots[at] = ""  # no repository
+        else:
+            passed.append(parent)
+    root = roots[passed[-1]]
+    roots.update(dict.fromkeys(passed, root))
+    if root:
+        return root
+    above = [path for path in (invocation.paths if invocation else ()) if _below(folder, path) and os.path.isdir(path)]
     for path in (*sorted(above, key=len), *_resolved([os.curdir])):
         if _below(folder, path):
             return path
@@ -81,11 +90,11 @@ def repository_root(folder: str) -> str:
 def inside(path: str, root: str) -> bool:
     """Whether a path whose links are followed may be read by a project that reaches to ``root``: it is below that, or
     the user named it on the command line."""
-    known = _named.get()
-    return (
-        _below(path, root)
-        or any(_below(path, one) for one in known.paths)
-        or bool(known.values & {path, os.path.dirname(path)})
+    if _below(path, root):
+        return True
+    known = _invocation.get()
+    return known is not None and (
+        any(_below(path, one) for one in known.paths) or path in known.values or os.path.dirname(path) in known.values
     )
 
 
