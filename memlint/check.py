@@ -277,10 +277,10 @@ class _Checker:
                 bad.append(error)
         else:
             bad.append(MeasurementError(kept, "lies outside of this repository"))
-        for error in bad:
-            where = f"{error.path}:{error.line}" if error.line else error.path
-            if (where, error.reason) not in self.errors:  # a file may hold several runs
-                self.errors.append((where, error.reason))
+        for wrong in bad:
+            where = f"{wrong.path}:{wrong.line}" if wrong.line else wrong.path
+            if (where, wrong.reason) not in self.errors:  # a file may hold several runs
+                self.errors.append((where, wrong.reason))
         return found
 
     def _measured(
