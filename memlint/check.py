@@ -23,7 +23,16 @@ from memlint.documents.node import Document, Span
 from memlint.estimates import Estimates, saved_bytes
 from memlint.named_tuple import NamedTuple
 from memlint.plugin import ERROR, Finding, Run
-from memlint.reports.report import Budget, Measured, Report, RunReport, StatedFact, UnresolvedValue
+from memlint.reports.report import (
+    Budget,
+    Measured,
+    Report,
+    RunReport,
+    StatedFact,
+    UnresolvedValue,
+    bounded,
+    shortened,
+)
 from memlint.rules_registry import INTERNAL_ERROR, WORK_LIMIT, RuleInfo
 from memlint.selection import Selected, known_rules, select_rules, without_ignored
 from memlint.settings import Allowance, Resolver, Settings, SettingsError, allowance
@@ -396,20 +405,16 @@ class _Checker:
             kept[home] += without_ignored(late, use[path])
         read = self._only_read()
         runs = [
-            draft.report._replace(findings=tuple(findings))
+            bounded(draft.report._replace(findings=tuple(findings)))
             for draft, findings in zip(self.drafts, _without_doubles(kept))
             # What is wrong in such a file is said nowhere else.
             if not (os.path.realpath(draft.report.path) in read and {one.code for one in findings} <= _NO_MODEL)
         ]
-        return Report(
-            tuple(runs),
-            seconds,
-            self.crashed or bool(self.errors),
-            tuple(self.skipped),
-            tuple(self.unparsed),
-            tuple(self.errors),
-            self.seconds,
+        skipped, unparsed, errors = (
+            tuple((path, shortened(why)) for path, why in listed)
+            for listed in (self.skipped, self.unparsed, self.errors)
         )
+        return Report(tuple(runs), seconds, self.crashed or bool(errors), skipped, unparsed, errors, self.seconds)
 
 
 # -- pieces ------------------------------------------------------------------------------------------
