@@ -17,13 +17,22 @@ from collections.abc import Callable, Iterable, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from memlint import work
-from memlint.discover import Found, display, matches, walk
+from memlint import files, work
+from memlint.discover import Found, Refused, display, matches, walk
 from memlint.documents.node import Document, Span
 from memlint.estimates import Estimates, saved_bytes
 from memlint.named_tuple import NamedTuple
 from memlint.plugin import ERROR, Finding, Run
-from memlint.reports.report import Budget, Measured, Report, RunReport, StatedFact, UnresolvedValue
+from memlint.reports.report import (
+    Budget,
+    Measured,
+    Report,
+    RunReport,
+    StatedFact,
+    UnresolvedValue,
+    bounded,
+    shortened,
+)
 from memlint.rules_registry import INTERNAL_ERROR, WORK_LIMIT, RuleInfo
 from memlint.selection import Selected, known_rules, select_rules, without_ignored
 from memlint.settings import Allowance, Resolver, Settings, SettingsError, allowance
@@ -284,17 +293,25 @@ class _Checker:
 
     def _measurements(self, path: str) -> Sequence[Measurement]:
         """What ``memlint probe --save`` kept of a config."""
-        if not os.path.exists(path + MEASURED_SUFFIX):
+        kept = path + MEASURED_SUFFIX
+        if not os.path.lexists(kept):
             return ()
         from memlint.profiles.measurement import MeasurementError, load
 
-        try:
-            return load(path + MEASURED_SUFFIX)
-        except MeasurementError as error:
-            where = f"{error.path}:{error.line}" if error.line else error.path
-            if (where, error.reason) not in self.errors:  # a file may hold several runs
-                self.errors.append((where, error.reason))
-            return ()
+        bad: list[MeasurementError] = []
+        found: Sequence[Measurement] = ()
+        if files.inside(os.path.realpath(kept), files.repository_root(os.path.dirname(path))):
+            try:
+                found = load(kept, bad)
+            except MeasurementError as error:
+                bad.append(error)
+        else:
+            bad.append(MeasurementError(kept, "lies outside of this repository"))
+        for wrong in bad:
+            where = f"{wrong.path}:{wrong.line}" if wrong.line else wrong.path
+            if (where, wrong.reason) not in self.errors:  # a file may hold several runs
+                self.errors.append((where, wrong.reason))
+        return found
 
     def _measured(
         self, measure: Measure, spec: TrainingSpec, settings: Settings, allowed: Allowance, findings: list[Finding]
@@ -409,20 +426,16 @@ class _Checker:
             kept[home] += without_ignored(late, use[path])
         read = self._only_read()
         runs = [
-            draft.report._replace(findings=tuple(findings))
+            bounded(draft.report._replace(findings=tuple(findings)))
             for draft, findings in zip(self.drafts, _without_doubles(kept))
             # What is wrong in such a file is said nowhere else.
             if not (os.path.realpath(draft.report.path) in read and {one.code for one in findings} <= _NO_MODEL)
         ]
-        return Report(
-            tuple(runs),
-            seconds,
-            self.crashed or bool(self.errors),
-            tuple(self.skipped),
-            tuple(self.unparsed),
-            tuple(self.errors),
-            self.seconds,
+        skipped, unparsed, errors = (
+            tuple((path, shortened(why)) for path, why in listed)
+            for listed in (self.skipped, self.unparsed, self.errors)
         )
+        return Report(tuple(runs), seconds, self.crashed or bool(errors), skipped, unparsed, errors, self.seconds)
 
 
 # -- pieces ------------------------------------------------------------------------------------------
@@ -598,38 +611,63 @@ def _without_doubles(groups: Sequence[Sequence[Finding]]) -> list[list[Finding]]
 # -- the API -----------------------------------------------------------------------------------------
 
 
+class Wanted(NamedTuple):
+    """The files that paths mean, in order and once each; (path, why) of those that cannot be looked at, and of those
+    that hold no config, whatever they are called."""
+
+    found: list[Found]
+    errors: list[tuple[str, str]]
+    skipped: list[tuple[str, str]]
+
+
 def find_files(
-    paths: Iterable[str], settings_at: Callable[[str], Settings | None]
-) -> tuple[list[Found], list[tuple[str, str]]]:
-    """Files that the paths mean, in order and once each, and (path, why) of those that cannot be looked at.
+    paths: Iterable[str], settings_at: Callable[[str], Settings | None], steps: int = work.FILE_STEPS
+) -> Wanted:
+    """What the paths on the command line mean. A walk that takes more work than ``steps`` ends in one error.
 
     settings_at  None where a path has no settings that can be used, which is said elsewhere
     """
-    found: dict[str, Found] = {}
-    errors: list[tuple[str, str]] = []
-    for path in paths:
-        settings = settings_at(path)
-        if settings is None:
-            continue
-        excluded = settings.exclude + settings.extend_exclude
-        if os.path.isdir(path):
-            if settings.force_exclude and matches(excluded, path, is_folder=True):
-                continue
-            try:
-                os.scandir(path).close()
-            except OSError as error:
-                errors.append((path, error.strerror or str(error)))
-                continue
-            for below in walk(path, excluded):
-                found.setdefault(below, Found(below, named=False))
-        elif not os.path.lexists(path):
-            errors.append((path, "no such file or folder"))
-        elif os.path.exists(path) and not os.path.isfile(path):
-            errors.append((path, "is not a regular file"))
-        elif not (settings.force_exclude and matches(excluded, path)):
-            shown = display(path)
-            found[shown] = Found(shown, named=True)
-    return list(found.values()), errors
+    wanted = Wanted([], [], [])
+    known: set[str] = set()
+
+    def add(path: str, named: bool) -> None:
+        if path not in known:
+            known.add(path)
+            wanted.found.append(Found(path, named))
+
+    path = ""
+    try:
+        with work.limited(steps):
+            for path in paths:
+                settings = settings_at(path)
+                if settings is None:
+                    continue
+                excluded = settings.exclude + settings.extend_exclude
+                if os.path.isdir(path):
+                    if settings.force_exclude and matches(excluded, path, is_folder=True):
+                        continue
+                    refused: list[Refused] = []
+                    try:
+                        for below in walk(path, excluded, refused):
+                            add(below, named=False)
+                    finally:
+                        for entry in refused:
+                            (wanted.errors if entry.is_error else wanted.skipped).append((entry.path, entry.why))
+                elif not os.path.lexists(path):
+                    wanted.errors.append((path, "no such file or folder"))
+                elif os.path.exists(path) and not os.path.isfile(path):
+                    wanted.errors.append((path, "is not a regular file"))
+                elif not (settings.force_exclude and matches(excluded, path)):
+                    add(display(path), named=True)
+    except work.OutOfWork as error:
+        wanted.errors.append((path, f"{error}: the files that were not reached by then are not checked"))
+    return wanted
+
+
+def _overridden(settings: Settings | Resolver | None) -> list[str]:
+    """The values that the user gave with ``-o``: a model may lie wherever one of them says."""
+    given = settings.override if isinstance(settings, Settings) else () if settings is None else settings.given
+    return [entry.partition("=")[2].strip("'\"") for entry in given]
 
 
 def check_paths(
@@ -651,21 +689,23 @@ def check_paths(
     with a settings file of the linted tree, is in the report.
     """
     begin = time.perf_counter()
-    checker = _Checker(settings, formulas, lint, measure)
     paths = list(paths)
-    found: list[Found] = []
+    checker = _Checker(settings, formulas, lint, measure)
+    wanted = Wanted([], [], [])
     done = 0
     try:
-        with work.limited(_invocation_steps(map(checker.settings_at, paths))):
-            found, errors = find_files(paths, checker.settings_at)
-            checker.errors += errors
-            checker.given.update(os.path.realpath(file.path) for file in found)
-            for file in found:
+        steps = _file_steps(map(checker.settings_at, paths))
+        with work.limited(_invocation_steps(steps)), files.named(paths, _overridden(settings)):
+            wanted = find_files(paths, checker.settings_at, steps)
+            checker.errors += wanted.errors
+            checker.skipped += wanted.skipped
+            checker.given.update(os.path.realpath(file.path) for file in wanted.found)
+            for file in wanted.found:
                 checker.file(file)
                 done += 1
             return checker.report(time.perf_counter() - begin)
     except KeyboardInterrupt:
-        checker.errors.append(("interrupted", f"{done} of {len(found)} files are checked"))
+        checker.errors.append(("interrupted", f"{done} of {len(wanted.found)} files are checked"))
         raise Interrupted(checker.report(time.perf_counter() - begin)) from None
 
 
@@ -677,10 +717,14 @@ class Interrupted(KeyboardInterrupt):
         self.report = report
 
 
-def _invocation_steps(settings: Iterable[Settings | None]) -> int:
-    """Steps of work of a whole check, in proportion to those of its files."""
-    most = max((one.file_steps for one in settings if one is not None), default=work.FILE_STEPS)
-    return work.INVOCATION_STEPS * most // work.FILE_STEPS
+def _file_steps(settings: Iterable[Settings | None]) -> int:
+    """Most steps of work that any of the paths' settings grant a file."""
+    return max((one.file_steps for one in settings if one is not None), default=work.FILE_STEPS)
+
+
+def _invocation_steps(file_steps: int) -> int:
+    """Steps of work of a whole check, in proportion to those of a file."""
+    return work.INVOCATION_STEPS * file_steps // work.FILE_STEPS
 
 
 def check_text(
@@ -695,7 +739,8 @@ def check_text(
     """Check a text as if it were the content of the file ``path`` (which decides format and settings)."""
     begin = time.perf_counter()
     checker = _Checker(settings, formulas, lint, measure)
-    with work.limited(_invocation_steps([checker.settings_at(path)])):
+    steps = _file_steps([checker.settings_at(path)])
+    with work.limited(_invocation_steps(steps)), files.named([path], _overridden(settings)):
         checker.file(Found(path, named=True), text)
         return checker.report(time.perf_counter() - begin)
 

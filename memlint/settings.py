@@ -536,6 +536,11 @@ class Resolver:
             self._fixed = self._merge(_layers(named, values, False), False)
         self._by_folder: dict[str, Settings | SettingsError] = {}
 
+    @property
+    def given(self) -> tuple[str, ...]:
+        """The overrides of the command line alone."""
+        return tuple(self._command_line.get("override", ()))
+
     def for_path(self, path: str) -> Settings:
         """The settings in force for a file or folder. Raises SettingsError for a wrong settings file."""
         absolute = os.path.abspath(path)

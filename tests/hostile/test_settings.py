@@ -303,10 +303,10 @@ def test_the_work_limit_is_that_of_each_file_and_the_whole_grows_with_it(
     limited = work.limited
     monkeypatch.setattr(work, "limited", lambda steps: limits.append(steps) or limited(steps))
     check_paths([str(tree)], Resolver({"work-limit": 12}))
-    assert limits[:2] == [2 * work.INVOCATION_STEPS, 2 * work.FILE_STEPS]
+    assert limits[:3] == [2 * work.INVOCATION_STEPS, 2 * work.FILE_STEPS, 2 * work.FILE_STEPS]
     limits.clear()
     check_paths([str(tree)], Resolver())
-    assert limits[:2] == [work.INVOCATION_STEPS, work.FILE_STEPS]
+    assert limits[:3] == [work.INVOCATION_STEPS, work.FILE_STEPS, work.FILE_STEPS]
 
 
 @pytest.mark.parametrize("command", ["check", "explain"])
