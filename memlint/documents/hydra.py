@@ -17,7 +17,7 @@ from memlint.documents import hydra_grammar
 from memlint.documents.interpolation import MISSING, has_interpolation, select
 from memlint.documents.load import Unreadable, read_text
 from memlint.documents.merge import moved
-from memlint.documents.node import Document, Fault, Node, Span
+from memlint.documents.node import Document, Fault, Keys, Node, Span
 from memlint.documents.overrides import OverrideError, put, split_key
 from memlint.documents.places import inside, repository_root
 from memlint.named_tuple import NamedTuple
@@ -25,6 +25,7 @@ from memlint.named_tuple import NamedTuple
 MAX_FILES = 256
 MAX_ENTRIES = 2_000
 MAX_DEPTH = 32
+MAX_PACKAGE = 50  # names of a package, each a mapping within the last
 MAX_CLIMB = 8  # folders above a group file in which its primary config is looked for
 MAX_PRIMARIES = 200
 
@@ -643,10 +644,17 @@ class _Composition:
         if config is None:
             return
         package = owner.final_package()
-        content = moved(config.content, package)
-        for name in reversed(package.split(".") if package else ()):
-            outer = content.key_path.rpartition(".")[0]
-            content = Node({name: content}, content.span, None, outer)
+        names = package.split(".") if package else []
+        if len(names) > MAX_PACKAGE:
+            self.stop(owner, f"a package of {len(names):,} names: not composed deeper than {MAX_PACKAGE}")
+            return
+        keys: Keys = ""
+        for name in names:
+            keys = (keys, name)
+        content = moved(config.content, keys)
+        for name in reversed(names):
+            assert isinstance(content.keys, tuple)
+            content = Node({name: content}, content.span, None, content.keys[0])
         self.overlay(self.root, content)
 
     def overlay(self, base: Node, over: Node) -> None:
@@ -706,16 +714,15 @@ def _without(node: Node, keys: list[str]) -> Node:
             items[index] = _without(items[index], rest)
         else:
             del items[index]
-            prefix = f"{node.key_path}." if node.key_path else ""
-            items = [moved(item, f"{prefix}{place}") for place, item in enumerate(items)]
-        return Node(items, node.span, node.key_span, node.key_path, node.via)
+            items = [moved(item, (node.keys, place)) for place, item in enumerate(items)]
+        return Node(items, node.span, node.key_span, node.keys, node.via)
     assert isinstance(node.value, dict)
     children = dict(node.value)
     if rest:
         children[name] = _without(children[name], rest)
     else:
         del children[name]
-    return Node(children, node.span, node.key_span, node.key_path, node.via)
+    return Node(children, node.span, node.key_span, node.keys, node.via)
 
 
 def _is_launcher(entry: _Entry) -> bool:

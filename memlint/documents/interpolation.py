@@ -7,7 +7,7 @@ written, and the place of the ``${...}`` goes first into ``via``. Text around it
 
 from __future__ import annotations
 
-from memlint.documents.node import Node, Span, Unresolved, Value
+from memlint.documents.node import Keys, Node, Span, Unresolved, Value
 from memlint.documents.unknown import Unknown
 
 MAX_CHAIN = 50  # values that name values that name values
@@ -70,7 +70,7 @@ class _Resolver:
             else:
                 resolved = [self.node(child) for child in value]
             self.active.discard(id(node))
-            result = Node(resolved, node.span, node.key_span, node.key_path, node.via)
+            result = Node(resolved, node.span, node.key_span, node.keys, node.via)
         else:
             return node
         self.remember(node, result)
@@ -90,7 +90,7 @@ class _Resolver:
             parts = _parse(text)
             if len(parts) == 1 and isinstance(parts[0], _Use):
                 return self.whole(node, parts[0])
-            return Node(self.joined(node, parts), node.span, node.key_span, node.key_path, node.via)
+            return Node(self.joined(node, parts), node.span, node.key_span, node.keys, node.via)
         except Unknown as unknown:
             return _unknown(node, str(unknown))
         finally:
@@ -100,9 +100,9 @@ class _Resolver:
         """A value that is one ``${...}`` and nothing else keeps the type of what it names."""
         name, content = self.named(node, use)
         if name is not None:
-            return Node(self.computed(name, content), node.span, node.key_span, node.key_path, node.via)
+            return Node(self.computed(name, content), node.span, node.key_span, node.keys, node.via)
         target = self.target(node, content)
-        return self.copy(target, node.key_path, node.key_span, (node.span, *node.via))
+        return self.copy(target, node.keys, node.key_span, (node.span, *node.via))
 
     def named(self, node: Node, use: _Use) -> tuple[str | None, str]:
         """The resolver's name, if one is called, and the rest with what is nested in it filled in."""
@@ -184,17 +184,16 @@ class _Resolver:
             raise Unknown(f"there is no {path} in this config")
         return child
 
-    def copy(self, node: Node, key_path: str, key_span: Span | None, via: tuple[Span, ...]) -> Node:
+    def copy(self, node: Node, keys: Keys, key_span: Span | None, via: tuple[Span, ...]) -> Node:
         self.nodes += 1
         if self.nodes > MAX_NODES:
             raise Unknown(f"interpolations expand to more than {MAX_NODES:,} values")
         value = node.value
-        prefix = f"{key_path}." if key_path else ""
         if isinstance(value, dict):
-            value = {n: self.copy(child, prefix + n, child.key_span, via) for n, child in value.items()}
+            value = {n: self.copy(child, (keys, n), child.key_span, via) for n, child in value.items()}
         elif isinstance(value, list):
-            value = [self.copy(child, f"{prefix}{index}", None, via) for index, child in enumerate(value)]
-        copied = Node(value, node.span, key_span, key_path, via + node.via)
+            value = [self.copy(child, (keys, index), None, via) for index, child in enumerate(value)]
+        copied = Node(value, node.span, key_span, keys, via + node.via)
         self.remember(copied, copied)
         return copied
 
@@ -287,4 +286,4 @@ def _not_run(name: str) -> str:
 
 def _unknown(node: Node, reason: str) -> Node:
     unresolved = Unresolved(reason, str(node.value) if isinstance(node.value, str) else "")
-    return Node(unresolved, node.span, node.key_span, node.key_path, node.via)
+    return Node(unresolved, node.span, node.key_span, node.keys, node.via)

@@ -32,8 +32,20 @@ class Unresolved(NamedTuple):
     text: str = ""
 
 
+# How one gets to a node from the root of its tree: what leads to the node above, and the key or the index there;
+# "" at the root. A link costs the same however long the keys above it are. Text stands for a whole dotted path.
+Keys = Union[str, tuple["Keys", Union[str, int]]]  # noqa: UP007
+
+MAX_SHOWN = 200  # characters of a key that a message repeats
+
 Scalar = Union[str, int, float, bool, None, Unresolved]  # noqa: UP007
 Value = Union[dict[str, "Node"], list["Node"], Scalar]  # noqa: UP007
+
+
+def shown(key: object) -> str:
+    """A key as a message repeats it: cut where it is longer than anybody reads."""
+    text = str(key)
+    return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 3] + "..."
 
 
 class Node:
@@ -42,29 +54,66 @@ class Node:
     value     dict of child nodes by key, list of child nodes, a scalar, or :class:`Unresolved`
     span      where the value was written (of a block mapping or list: first to last descendant)
     key_span  where its key, flag or name was written; None for list items and the root
-    key_path  dotted path in its tree (``policy.down_dims.0``); "" for the root
+    keys      what leads here from the root; :attr:`key_path` is the same in dots
     via       spans that the value passed through on its way here (an interpolation, a shell variable
               at its use, a command-line override), nearest first
     """
 
-    __slots__ = ("key_path", "key_span", "span", "value", "via")
+    __slots__ = ("key_span", "keys", "span", "value", "via")
 
     def __init__(
         self,
         value: Value,
         span: Span,
         key_span: Span | None = None,
-        key_path: str = "",
+        keys: Keys = "",
         via: tuple[Span, ...] = (),
     ) -> None:
         self.value = value
         self.span = span
         self.key_span = key_span
-        self.key_path = key_path
+        self.keys = keys
         self.via = via
 
     def __repr__(self) -> str:
         return f"Node({self.key_path or '.'}={self.plain()!r} @{self.span.line}:{self.span.column})"
+
+    @property
+    def key_path(self) -> str:
+        """The dotted path in its tree (``policy.down_dims.0``); "" for the root."""
+        keys = self.keys
+        if isinstance(keys, str):
+            return keys
+        names: list[str] = []
+        while not isinstance(keys, str):
+            keys, name = keys
+            names.append(str(name))
+        if keys:
+            names.append(keys)
+        names.reverse()
+        return ".".join(names)
+
+    @property
+    def shown_path(self) -> str:
+        """The dotted path as a message repeats it: cut where it is longer than anybody reads."""
+        names: list[str] = []
+        keys = self.keys
+        while not isinstance(keys, str):
+            keys, name = keys
+            names.append(str(name))
+        if keys:
+            names.append(keys)
+        path = ""
+        for name in reversed(names):
+            path = f"{path}.{name}" if path else str(name)
+            if len(path) > MAX_SHOWN:
+                return shown(path)
+        return path
+
+    @property
+    def name(self) -> str:
+        """The last of its keys as the tree has it, dots included; "" for the root."""
+        return self.keys.rpartition(".")[2] if isinstance(self.keys, str) else str(self.keys[1])
 
     @property
     def is_mapping(self) -> bool:

@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from memlint.documents.lines import Lines
-from memlint.documents.node import Document, Fault, Node, Span
+from memlint.documents.node import Document, Fault, Keys, Node, Span
 
 MAX_DEPTH = 100
 
@@ -234,29 +234,28 @@ def _unquoted(text: str) -> str:
     return str(tomllib.loads(f"key = {text}")["key"])
 
 
-def _node(value: Any, place: _Place, lines: Lines, key_path: str, key: Span | None, depth: int) -> Node:
+def _node(value: Any, place: _Place, lines: Lines, keys: Keys, key: Span | None, depth: int) -> Node:
     if depth > MAX_DEPTH:
         raise RecursionError
-    prefix = f"{key_path}." if key_path else ""
     span = lines.span(place.start, place.end)
     if isinstance(value, dict):
         assert isinstance(place.children, dict)
         below = place.children
         children = {
-            name: _node(child, below[name], lines, prefix + name, lines.span(*(below[name].key or (0, 0))), depth + 1)
+            name: _node(child, below[name], lines, (keys, name), lines.span(*(below[name].key or (0, 0))), depth + 1)
             for name, child in value.items()
         }
-        return Node(children, _cover(span, children.values(), place), key, key_path)
+        return Node(children, _cover(span, children.values(), place), key, keys)
     if isinstance(value, list):
         assert isinstance(place.children, list)
         items = [
-            _node(child, below_, lines, f"{prefix}{index}", None, depth + 1)
+            _node(child, below_, lines, (keys, index), None, depth + 1)
             for index, (child, below_) in enumerate(zip(value, place.children))
         ]
-        return Node(items, _cover(span, items, place), key, key_path)
+        return Node(items, _cover(span, items, place), key, keys)
     if not isinstance(value, (str, int, float, bool)):  # dates and times: their text
         value = lines.text[place.start : place.end]
-    return Node(value, span, key, key_path)
+    return Node(value, span, key, keys)
 
 
 def _cover(span: Span, children: Any, place: _Place) -> Span:
