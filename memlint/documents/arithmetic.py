@@ -12,7 +12,7 @@ from typing import Any
 
 from memlint.documents.unknown import Unknown as Unknown
 
-MAX_BITS = 1024
+MAX_BITS = 996  # of a number of node.MAX_DIGITS digits
 MAX_TEXT = 10_000
 
 Known = str | int | float | bool | None

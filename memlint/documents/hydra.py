@@ -17,7 +17,7 @@ from memlint.documents import hydra_grammar
 from memlint.documents.interpolation import MISSING, has_interpolation, select
 from memlint.documents.load import Unreadable, read_text
 from memlint.documents.merge import moved
-from memlint.documents.node import Document, Fault, Keys, Node, Span
+from memlint.documents.node import Document, Fault, Faults, Keys, Node, Span
 from memlint.documents.overrides import OverrideError, put, split_key
 from memlint.documents.places import inside, repository_root
 from memlint.named_tuple import NamedTuple
@@ -411,7 +411,7 @@ class _Composition:
     def __init__(self, document: Document, repository: _Repository, overrides: Sequence[str]) -> None:
         self.document = document
         self.repository = repository
-        self.faults: list[Fault] = []
+        self.faults = Faults()
         self.sources: dict[str, str] = {}
         self.entries = 0
         self.choices: dict[str, str | list[str] | None] = {}  # override key -> what was chosen
@@ -475,7 +475,7 @@ class _Composition:
         self.root.value.pop("hydra", None)
         self.sources.setdefault(self.document.path, self.document.text)
         root = Node(self.root.value, self.document.root.span)
-        return self.document._replace(root=root, faults=tuple(dict.fromkeys(self.faults)), sources=self.sources)
+        return self.document._replace(root=root, faults=self.faults.told(), sources=self.sources)
 
     def unused(self, key: str, span: Span | None) -> None:
         if span is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from memlint.documents.node import Keys, Node, Span
+from memlint.documents.node import MAX_DIGITS, TOO_LONG, Keys, Node, Span, too_long
 from memlint.documents.overrides import OVERRIDE_PATH, OverrideError
 from memlint.named_tuple import NamedTuple
 
@@ -130,8 +130,10 @@ class _Parser:
         value = inner.value
         try:
             cast = str(value).lower() if name == "str" and isinstance(value, bool) else _CASTS[name](value)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise self.error(f"{error}") from None
+        if too_long(cast):
+            raise self.error(TOO_LONG)
         return self.node(cast, start, keys)
 
     def items(self, keys: Keys, depth: int) -> list[Node]:
@@ -252,7 +254,7 @@ def _typed(text: str) -> str | int | float | bool | None:
         return lowered == "true"
     if lowered == "null":
         return None
-    if len(text) <= 300:
+    if len(text) <= MAX_DIGITS:
         if _INT.fullmatch(text):
             return int(text)
         if _FLOAT.fullmatch(text):

@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from memlint import work
 from memlint.documents.lines import Lines
-from memlint.documents.node import Document, Fault, Keys, Node, Span, shown
+from memlint.documents.node import MAX_DIGITS, TOO_LONG, Document, Fault, Faults, Keys, Node, Span, shown
 
 MAX_DEPTH = 100
-MAX_NUMBER_LENGTH = 300
 
 _BLANK = re.compile(r"[ \t\n\r]*")
 _STRING = re.compile(r'"(?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*"')
@@ -35,7 +35,7 @@ def read(path: str, text: str) -> Document:
         text = text[1:]
     reader = _Reader(path, text)
     root = reader.read()
-    return Document(path, "json", text, root, tuple(reader.faults), (), {path: text})
+    return Document(path, "json", text, root, reader.faults.told(), (), {path: text})
 
 
 class _Stop(Exception):
@@ -51,12 +51,14 @@ class _Reader:
         self.path = path
         self.text = text
         self.lines = Lines(path, text)
-        self.faults: list[Fault] = []
+        self.faults = Faults()
         self.lenient = path.endswith(".jsonc")
         self.offset = 0
+        self.spend = work.meter().spend
 
     def read(self) -> Node:
         try:
+            self.spend(work.KILOBYTE * len(self.text) >> 10, "reading JSON")
             self.skip()
             root = self.value("", None, 0)
             self.skip()
@@ -75,6 +77,7 @@ class _Reader:
         return _Stop(message, at, end)
 
     def fault(self, code: str, message: str, start: int, end: int, related: tuple[Span, ...] = ()) -> None:
+        self.spend(work.NODE, "reading JSON")
         self.faults.append(Fault(code, message, self.lines.span(start, end), related))
 
     def skip(self) -> None:
@@ -98,6 +101,7 @@ class _Reader:
 
     def value(self, keys: Keys, key_span: Span | None, depth: int) -> Node:
         """The value at the offset, which stands behind it afterwards."""
+        self.spend(work.NODE, "reading JSON")
         text, start = self.text, self.offset
         first = text[start : start + 1]
         value: Any
@@ -108,8 +112,8 @@ class _Reader:
         elif first == "[":
             value = self.items(keys, depth)
         elif (number := _NUMBER.match(text, start)) is not None:
-            if number.end() - start > MAX_NUMBER_LENGTH:
-                raise self.stop(f"a number of more than {MAX_NUMBER_LENGTH} digits")
+            if number.end() - start > MAX_DIGITS:
+                raise self.stop(TOO_LONG)
             self.offset = number.end()
             value = float(number[0]) if number[1] or number[2] else int(number[0])
         else:

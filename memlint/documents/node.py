@@ -6,7 +6,7 @@ Positions are 1-based, counted in code points, and ends are exclusive. Line ``n`
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Union
 
 from memlint.named_tuple import NamedTuple
@@ -37,6 +37,11 @@ class Unresolved(NamedTuple):
 Keys = Union[str, tuple["Keys", Union[str, int]]]  # noqa: UP007
 
 MAX_SHOWN = 200  # characters of a key that a message repeats
+MAX_FAULTS = 100  # of one kind in one file: whoever mends these will look again
+# Python refuses to print integers of thousands of digits, and one above 10**308 is no float.
+MAX_DIGITS = 300
+TOO_LONG = f"a number of more than {MAX_DIGITS} digits"
+_BEYOND = 10**MAX_DIGITS
 
 Scalar = Union[str, int, float, bool, None, Unresolved]  # noqa: UP007
 Value = Union[dict[str, "Node"], list["Node"], Scalar]  # noqa: UP007
@@ -46,6 +51,11 @@ def shown(key: object) -> str:
     """A key as a message repeats it: cut where it is longer than anybody reads."""
     text = str(key)
     return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 3] + "..."
+
+
+def too_long(value: object) -> bool:
+    """Whether a value is an integer of more than ``MAX_DIGITS`` digits, which no reader lets into a tree."""
+    return isinstance(value, int) and not -_BEYOND < value < _BEYOND
 
 
 class Node:
@@ -137,7 +147,7 @@ class Node:
                 if child is None:
                     return None
                 node = child
-            elif isinstance(value, list) and part.isdigit() and int(part) < len(value):
+            elif isinstance(value, list) and part.isdecimal() and len(part) < 10 and int(part) < len(value):
                 node = value[int(part)]
             else:
                 return None
@@ -177,6 +187,38 @@ class Fault(NamedTuple):
     message: str
     span: Span
     related: tuple[Span, ...] = ()
+
+
+class Faults:
+    """What a reader finds wrong: each fault once, and of one kind in one file no more than ``MAX_FAULTS``."""
+
+    def __init__(self) -> None:
+        self._kept: dict[Fault, None] = {}
+        self._counts: dict[tuple[str, str], int] = {}
+        self._first_beyond: dict[tuple[str, str], Fault] = {}
+
+    def append(self, fault: Fault) -> None:
+        kind = (fault.code, fault.span.path)
+        count = self._counts.get(kind, 0)
+        if count >= MAX_FAULTS:
+            self._first_beyond.setdefault(kind, fault)
+        elif fault in self._kept:
+            return
+        else:
+            self._kept[fault] = None
+        self._counts[kind] = count + 1
+
+    def extend(self, faults: Iterable[Fault]) -> None:
+        for fault in faults:
+            self.append(fault)
+
+    def told(self) -> tuple[Fault, ...]:
+        """The faults in order, and for each kind that has more one that says how many."""
+        more = [
+            Fault(code, f"and {self._counts[code, path] - MAX_FAULTS:,} more of this kind in the file", fault.span)
+            for (code, path), fault in self._first_beyond.items()
+        ]
+        return (*self._kept, *more)
 
 
 class Command(NamedTuple):

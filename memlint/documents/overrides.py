@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from memlint.documents.merge import merge, moved
-from memlint.documents.node import Keys, Node, Span
+from memlint.documents.node import Keys, Node, Span, shown
 
 OVERRIDE_PATH = "<override>"
+MAX_PARTS = 100
 
 
 class OverrideError(ValueError):
@@ -84,8 +85,11 @@ def _shifted_span(span: Span, line: int, offset: int) -> Span:
 
 
 def split_key(key: str) -> list[str]:
-    """``a.b[0].c`` as its parts."""
-    return [part for part in key.replace("]", "").replace("[", ".").split(".") if part]
+    """``a.b[0].c`` as its parts. Raises OverrideError for more of them than any tree has levels."""
+    parts = [part for part in key.replace("]", "").replace("[", ".").split(".") if part]
+    if len(parts) > MAX_PARTS:
+        raise OverrideError(f"{shown(key)!r} is a key of {len(parts):,} parts: no config is deeper than {MAX_PARTS}")
+    return parts
 
 
 def _located(root: Node, key: str, path: str, kind: str | None) -> list[str]:

@@ -14,10 +14,11 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from memlint import work
 from memlint.documents.arithmetic import Known, Unknown, binary, compare, unary
 from memlint.documents.lines import Lines
 from memlint.documents.merge import merge, moved
-from memlint.documents.node import Document, Fault, Keys, Node, Span, Unresolved, shown
+from memlint.documents.node import TOO_LONG, Document, Fault, Faults, Keys, Node, Span, Unresolved, shown, too_long
 from memlint.named_tuple import NamedTuple
 
 MAX_DEPTH = 60  # of expressions; of blocks within blocks; of values within values
@@ -61,7 +62,7 @@ def read(path: str, text: str) -> Document:
         text = text[1:]
     project = _Project()
     root = project.module(path, text)
-    return Document(path, "python", text, root, tuple(project.faults), (), project.sources)
+    return Document(path, "python", text, root, project.faults.told(), (), project.sources)
 
 
 class _Stop(Exception):
@@ -74,7 +75,7 @@ class _Project:
     """The files that one config module draws in, with what they share: bounds, faults, texts."""
 
     def __init__(self) -> None:
-        self.faults: list[Fault] = []
+        self.faults = Faults()
         self.sources: dict[str, str] = {}
         self.active: list[str] = []
         self.modules: dict[str, Node] = {}
@@ -98,6 +99,8 @@ class _Project:
 
     def parse(self, path: str, text: str) -> ast.Module | None:
         import warnings
+
+        work.spend(10 * work.KILOBYTE * len(text) >> 10, "reading Python")
 
         try:
             with warnings.catch_warnings():
@@ -192,6 +195,7 @@ class _Module:
         self.text = text
         self.bases: Node | None = None
         self.ascii = text.isascii()
+        self.spend = work.meter().spend
         self.encoded: dict[int, bytes] = {}
         self.making: list[str] = []  # config functions that are being followed, outermost first
         self.configs: dict[str, ast.FunctionDef] = {}
@@ -585,7 +589,9 @@ class _Module:
             reason = f"nested deeper than {MAX_DEPTH} levels"
         elif isinstance(node, ast.Constant):
             value = node.value
-            if value is None or isinstance(value, (str, bool, int, float)):
+            if too_long(value):
+                reason = TOO_LONG
+            elif value is None or isinstance(value, (str, bool, int, float)):
                 return Node(value, self.span(node), None, keys)
         elif isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)):
             return self.reference(node, keys, scope, depth)
@@ -947,6 +953,8 @@ class _Module:
             result = _BUILTINS[name](*values)
         except (TypeError, ValueError, ArithmeticError) as error:
             raise Unknown(f"{name}(): {error}") from None
+        if too_long(result):
+            raise Unknown(TOO_LONG)
         if not isinstance(result, (str, int, float)):
             raise Unknown(f"calls {name}() in a way that is not followed")
         return Node(result, self.span(node), None, keys)
@@ -955,11 +963,13 @@ class _Module:
 
     def count(self, node: Any) -> None:
         self.project.nodes += 1
+        self.spend(work.NODE, "reading Python")
         if self.project.nodes > MAX_NODES:
             raise _Stop(f"more than {MAX_NODES:,} values: not read any further", self.span(node))
 
     def moved(self, node: Node, keys: Keys, key_span: Span | None, via: tuple[Span, ...], depth: int = 0) -> Node:
         self.project.nodes += 1
+        self.spend(work.NODE, "following values of Python")
         if self.project.nodes > MAX_NODES or depth > MAX_DEPTH:
             message = f"more than {MAX_NODES:,} values, or nested deeper than {MAX_DEPTH} levels"
             raise _Stop(message, via[0] if via else node.span)

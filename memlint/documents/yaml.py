@@ -11,13 +11,13 @@ from typing import Any
 
 import yaml
 
+from memlint import work
 from memlint.documents.lines import Lines
-from memlint.documents.node import Document, Fault, Keys, Node, Span, Unresolved, shown
+from memlint.documents.node import MAX_DIGITS, Document, Fault, Faults, Keys, Node, Span, Unresolved, shown, too_long
 
 # Bounds, far above any training config: what an alias bomb or a machine-made nest runs into.
 MAX_DEPTH = 100
 MAX_NODES = 100_000
-MAX_NUMBER_LENGTH = 300
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -60,13 +60,14 @@ def scalar(text: str) -> str | int | float | bool | None:
     """What a plain (unquoted) YAML scalar means to OmegaConf."""
     if text in _CONSTANTS:
         return _CONSTANTS[text]
-    if text[0] in "+-.0123456789" and len(text) <= MAX_NUMBER_LENGTH:
+    if text[0] in "+-.0123456789" and len(text) <= MAX_DIGITS:
         plain = _plain_number(text)
         if plain is not None:
             return plain
         try:
             if re.fullmatch(_INT, text):
-                return _int(text)
+                number = _int(text)
+                return text if too_long(number) else number
             if re.fullmatch(_FLOAT, text):
                 return _float(text)
         except ValueError:  # "0x_", which YAML 1.1 calls an integer without digits
@@ -133,14 +134,14 @@ def read(path: str, text: str) -> Document:
         text = text[1:]
     reader = _Reader(path, text)
     root = reader.read()
-    return Document(path, "yaml", text, root, tuple(reader.faults), (), {path: text})
+    return Document(path, "yaml", text, root, reader.faults.told(), (), {path: text})
 
 
 def value(path: str, text: str) -> tuple[Node, tuple[Fault, ...]]:
     """The value, of whatever kind, that a YAML text holds: None where it holds none or is no YAML."""
     reader = _Reader(path, text)
     node = reader.node() or Node(None, Span(path, 1, 1, 1, 1))
-    return node, tuple(reader.faults)
+    return node, reader.faults.told()
 
 
 class _Stop(Exception):
@@ -155,9 +156,10 @@ class _Reader:
     def __init__(self, path: str, text: str) -> None:
         self.path = path
         self.text = text
-        self.faults: list[Fault] = []
+        self.faults = Faults()
         self.anchors: dict[str, Node | None] = {}  # None: its value is still being read
         self.nodes = 0
+        self.spend = work.meter().spend
         self._lines: Lines | None = None
         # PyYAML also breaks lines at these; then its line numbers are not an editor's, and offsets decide.
         self.other_breaks = any(mark in text for mark in "\x85\u2028\u2029")
@@ -176,6 +178,7 @@ class _Reader:
 
     def node(self) -> Node | None:
         try:
+            self.spend(work.KILOBYTE * len(self.text) >> 10, "reading YAML")
             self.loader = _LOADER(self.text)
             return self.document()
         except _Stop as stop:
@@ -201,6 +204,7 @@ class _Reader:
 
     def value(self, event: Any, keys: Keys, key_span: Span | None, depth: int) -> tuple[Node, Span]:
         self.nodes += 1
+        self.spend(work.NODE, "reading YAML")
         if self.nodes > MAX_NODES:
             raise _Stop(Fault("MEM003", f"more than {MAX_NODES:,} values: not read any further", self.span(event)))
         kind = type(event)
@@ -236,12 +240,13 @@ class _Reader:
             return Node(event.value, self.scalar_span(event), key_span, keys)
         kind = _PLAIN_TAGS.get(tag[len(_CORE) :]) if tag.startswith(_CORE) else None
         if kind is None:
-            value: Any = Unresolved(f"the tag {_tag_name(tag)} is not executed", self.source(event))
+            value: Any = Unresolved(f"the tag {shown(_tag_name(tag))} is not executed", self.source(event))
             return Node(value, self.span(event), key_span, keys)
         try:
             value = _typed(kind, event.value)
-        except ValueError:
-            raise _Stop(Fault("MEM003", f"{event.value!r} is not a value of type {kind}", self.span(event))) from None
+        except (ValueError, OverflowError):
+            message = f"{shown(event.value)!r} is not a value of type {kind}"
+            raise _Stop(Fault("MEM003", message, self.span(event))) from None
         return Node(value, self.scalar_span(event), key_span, keys)
 
     def sequence(self, event: Any, keys: Keys, key_span: Span | None, depth: int) -> Node:
@@ -321,16 +326,17 @@ class _Reader:
     def alias(self, event: Any, keys: Keys, key_span: Span | None, depth: int) -> tuple[Node, Span]:
         place = self.span(event)
         if event.anchor not in self.anchors:
-            raise _Stop(Fault("MEM003", f"the alias *{event.anchor} has no anchor before it", place))
+            raise _Stop(Fault("MEM003", f"the alias *{shown(event.anchor)} has no anchor before it", place))
         target = self.anchors[event.anchor]
         if target is None:
-            self.faults.append(Fault("MEM003", f"the alias *{event.anchor} stands inside its own value", place))
+            self.faults.append(Fault("MEM003", f"the alias *{shown(event.anchor)} stands inside its own value", place))
             cycle = Unresolved("an alias that contains itself", f"*{event.anchor}")
             return Node(cycle, place, key_span, keys), place
         return self.copy(target, keys, key_span, (place,), depth), place
 
     def copy(self, node: Node, keys: Keys, key_span: Span | None, via: tuple[Span, ...], depth: int = 0) -> Node:
         self.nodes += 1
+        self.spend(work.NODE, "expanding YAML's aliases")
         if self.nodes > MAX_NODES or depth > MAX_DEPTH:
             place = via[0] if via else node.span
             raise _Stop(Fault("MEM003", f"aliases expand to more than {MAX_NODES:,} values", place))
@@ -352,7 +358,7 @@ class _Reader:
         start = self.mark(event.start_mark)
         place = Span(self.path, *start, node.span.end_line, node.span.end_column)
         text = self.lines.slice(place)
-        node.value = Unresolved(f"the tag {_tag_name(event.tag)} is not executed", text)
+        node.value = Unresolved(f"the tag {shown(_tag_name(event.tag))} is not executed", text)
 
     # -- places
 
