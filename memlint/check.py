@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from memlint import work
 from memlint.discover import Found, display, matches, walk
-from memlint.documents.node import Document, Span
+from memlint.documents.node import Document, Span, shown
 from memlint.estimates import Estimates, saved_bytes
 from memlint.named_tuple import NamedTuple
 from memlint.plugin import ERROR, Finding, Run
@@ -311,7 +311,7 @@ class _Checker:
             found = [_on_a_file(finding, run) for finding in found]
             if "severity" in options:
                 found = [finding._replace(severity=options["severity"]) for finding in found]
-            findings += found
+            findings += bounded(found)
         except work.OutOfWork as error:
             if not any(finding.code == WORK_LIMIT for finding in findings):
                 findings.append(work_limit(run.spec.document.path, error))
@@ -383,7 +383,7 @@ class _Checker:
             late += suppress.unused(suppressions, used, list(judged[path].values()))
             on = {selected.info.code for selected in self.select(use[path])}
             late = [finding for finding in late if finding.code in on]
-            late, here = suppress.apply(late, by_path)
+            late, here = suppress.apply(bounded(late), by_path)
             home = next(index for index, draft in enumerate(self.drafts) if path in draft.report.sources)
             kept[home] += without_ignored(late, use[path])
         read = self._only_read()
@@ -516,6 +516,36 @@ def _run_report(spec: TrainingSpec, document: Document, estimate: Estimate | Non
             document.path: document.text,
         },
     )
+
+
+# Of one kind in one file, and characters of what one says: no report grows with what a stranger wrote.
+MAX_OF_A_KIND = 200
+MAX_TEXT = 2_000
+
+
+def bounded(findings: Sequence[Finding]) -> list[Finding]:
+    """So many findings of each code in each file, the gravest first, and one more that counts those left out."""
+    from memlint.plugin import SEVERITIES
+
+    kinds: dict[tuple[str, str], list[Finding]] = {}
+    for finding in findings:
+        kinds.setdefault((finding.code, finding.span.path), []).append(finding)
+    left_out: list[Finding] = []
+    out: set[int] = set()
+    for (code, _), same in kinds.items():
+        beyond = sorted(same, key=lambda one: SEVERITIES.index(one.severity))[MAX_OF_A_KIND:]
+        if beyond:
+            out.update(map(id, beyond))
+            message = f"and {len(beyond):,} more findings {code} in this file"
+            left_out.append(Finding(code, beyond[0].name, beyond[0].severity, message, beyond[0].span))
+    return [_readable(finding) for finding in findings if id(finding) not in out] + left_out
+
+
+def _readable(finding: Finding) -> Finding:
+    """A finding whose texts are as long as somebody reads."""
+    if len(finding.message) > MAX_TEXT:
+        finding = finding._replace(message=finding.message[: MAX_TEXT - 3] + "...")
+    return finding if finding.key == shown(finding.key) else finding._replace(key=shown(finding.key))
 
 
 def internal_error(path: str, where: str, error: Exception) -> Finding:
