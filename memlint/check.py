@@ -30,6 +30,7 @@ from memlint.settings import Allowance, Resolver, Settings, SettingsError, allow
 
 if TYPE_CHECKING:
     from memlint.dialects.spec import TrainingSpec
+    from memlint.documents.hydra import Trees
     from memlint.profiles.measurement import Measurement
     from memlint.tape.estimate import Estimate
 
@@ -40,6 +41,12 @@ OVERRIDE_PATH = "<override>"  # as memlint.documents.overrides names it, which i
 MEASURED_SUFFIX = ".memlint-measured.json"  # as in memlint.profiles.measurement, which is imported where there is one
 
 NOT_A_CONFIG = "no known family of training configs (`memlint record` makes a model of your own known)"
+
+# A run takes a third of a second: as many as end within what one file may take.
+MAX_FRAGMENT_RUNS = 20
+_MORE_RUNS = (
+    f"is part of more runs than are checked for group files ({MAX_FRAGMENT_RUNS}): name their primary configs instead"
+)
 
 # Families of files that name no model.
 _COMPANIONS = frozenset(("accelerate", "deepspeed"))
@@ -83,6 +90,8 @@ class _Checker:
         self.crashed = False
         self.done: set[tuple[str, tuple[str, ...]]] = set()
         self.given: set[str] = set()  # files that the paths mean
+        self.trees: Trees | None = None  # that named group files are part of
+        self.fragment_runs = 0  # that were checked for their sake
         self.fragments: dict[str, set[str]] = {}  # a root that is not among them -> its fragments that are
         self._formats: dict[str, bool] = {}
         self._selected: dict[tuple[Any, ...], list[Selected]] = {}
@@ -100,7 +109,10 @@ class _Checker:
         self.select(settings)  # unknown codes are an error of the invocation, not of this file
         try:
             with work.limited(work.FILE_STEPS):
-                self._file(found, text, settings)
+                document = self._file(found, text, settings)
+            if document is not None and (text is not None or not self._fragment(document)):
+                with work.limited(work.FILE_STEPS):
+                    self._without_family(document, settings)
         except SettingsError:
             raise
         except work.OutOfWork as error:
@@ -108,38 +120,41 @@ class _Checker:
         except Exception as error:
             self._lost(found.path, settings, self._internal(found.path, "reading the file", error))
 
-    def _file(self, found: Found, text: str | None, settings: Settings) -> None:
+    def _file(self, found: Found, text: str | None, settings: Settings) -> Document | None:
+        """Check a file's runs. A named file that has none is given back: it may be a part of others."""
         from memlint.documents.load import Unreadable, format_of, load
 
         path = found.path
         if not found.named and not self._has_families(path):
-            return
+            return None
         try:
             document = load(path, text)
         except Unreadable as error:
             self.errors.append((path, error.reason))
-            return
+            return None
         if document.faults and format_of(path, document.text) is None:
             if found.named:
                 self.skipped.append((path, document.faults[0].message))
-            return
+            return None
         specs, document = self._specs(document, settings)
         if not specs and not document.faults:
             specs = _recorded(document)
         if specs:
             for spec in specs:
                 self._run(spec, document, settings)
-            return
-        if found.named:
-            if text is None and self._fragment(document):
-                return
-            if document.faults or self.measure is not None:
-                self._run(_no_family(document), document, settings)
-            else:
-                self.skipped.append((path, NOT_A_CONFIG))
+        elif found.named:
+            return document
         elif any(fault.code == "MEM003" for fault in document.faults):
             fault = next(fault for fault in document.faults if fault.code == "MEM003")
             self.unparsed.append((path, f"line {fault.span.line}: {fault.message}"))
+        return None
+
+    def _without_family(self, document: Document, settings: Settings) -> None:
+        """A named file that is no training config, nor a part of one."""
+        if document.faults or self.measure is not None:
+            self._run(_no_family(document), document, settings)
+        else:
+            self.skipped.append((document.path, NOT_A_CONFIG))
 
     def _has_families(self, path: str) -> bool:
         """Whether any family is written in the format that a suffix stands for; if none, why parse it."""
@@ -183,15 +198,19 @@ class _Checker:
         """A named Hydra group file stands for the runs that compose it. Whether there are any.
 
         Of a run that is checked for its fragment's sake alone, findings on other lines are left out, except errors:
-        what the fragment sets may be too much somewhere else.
+        what the fragment sets may be too much somewhere else. Group files may stand for thousands of runs, so the
+        first ``MAX_FRAGMENT_RUNS`` are checked, and of each other group file it is said.
         """
         if document.format != "yaml":
             return False
         from memlint.documents import hydra
 
+        self.trees = self.trees or hydra.Trees()
+        with work.limited(work.FILE_STEPS):
+            runs = self.trees.runs_of(document.path)
         before = len(self.drafts)
         known = False
-        for root, chosen in hydra.runs_of(document.path):
+        for root, chosen in runs:
             shown = display(root if os.path.isabs(document.path) else os.path.relpath(root))
             identity = os.path.realpath(shown)
             if identity in self.given and not chosen:
@@ -199,6 +218,12 @@ class _Checker:
                 continue
             known = known or identity in self.fragments
             self.fragments.setdefault(identity, set()).add(os.path.realpath(document.path))
+            if (identity, chosen) in self.done:
+                continue
+            if self.fragment_runs >= MAX_FRAGMENT_RUNS:
+                self.skipped.append((document.path, _MORE_RUNS))
+                return True
+            self.fragment_runs += 1
             self.file(Found(shown, named=False), chosen=chosen)
         return known or len(self.drafts) > before
 

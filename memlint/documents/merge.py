@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from memlint import work
 from memlint.documents.node import Keys, Node, Span
 
 
 def moved(node: Node, keys: Keys, key_span: Span | None = None, via: tuple[Span, ...] = ()) -> Node:
     """A copy of a node for another place of the tree. ``via`` goes in front of where it has already been."""
     value = node.value
+    if isinstance(value, (dict, list)):
+        work.spend(work.NODE * (1 + len(value)), "copying values")
     if isinstance(value, dict):
         value = {name: moved(child, (keys, name), child.key_span, via) for name, child in value.items()}
     elif isinstance(value, list):
@@ -26,6 +29,7 @@ def merge(base: Node, over: Node, delete_key: str = "") -> Node:
     deleting = over.value.get(delete_key) if delete_key else None
     if deleting is not None and deleting.value is True:
         return _without(over, delete_key)
+    work.spend(len(base.value) + len(over.value), "merging values")
     children = {}
     in_place = base.keys == over.keys
     for name, child in base.value.items():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from memlint import work
 from memlint.documents.merge import merge, moved
 from memlint.documents.node import Keys, Node, Span, shown
 
@@ -128,6 +129,8 @@ def put(node: Node, path: list[str], value: Node, override: str, keys: Keys = ""
         if node.is_mapping and placed.is_mapping:  # still the file's mapping, with some values changed
             return Node(merged.value, node.span, node.key_span, keys, node.via)
         return merged
+    if isinstance(node.value, (dict, list)):
+        work.spend(1 + len(node.value) // 20, "applying overrides")
     name, rest = path[0], path[1:]
     below = (keys, name)
     if isinstance(node.value, list):
