@@ -10,6 +10,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+from memlint.documents.node import TOO_LONG, too_long
 from memlint.documents.unknown import Unknown as Unknown
 
 MAX_BITS = 996  # of a number of node.MAX_DIGITS digits
@@ -85,6 +86,8 @@ def binary(kind: ast.operator, left: Known, right: Known) -> Known:
         raise Unknown(f"{error}") from None
     if not isinstance(result, (int, float)):
         raise Unknown("a complex number")
+    if too_long(result):
+        raise Unknown(TOO_LONG)
     return result
 
 
