@@ -111,7 +111,7 @@ def bounded(run: RunReport) -> RunReport:
         model_name=shortened(run.model_name),
         estimate=estimate and _estimate(estimate),
         measured=measured and measured._replace(estimate=_estimate(measured.estimate)),
-        findings=_findings(run.findings),
+        findings=bounded_findings(run.findings),
         unresolved=tuple(
             entry._replace(key=shortened(entry.key), reason=shortened(entry.reason))
             for entry in run.unresolved[:MAX_ENTRIES]
@@ -122,7 +122,8 @@ def bounded(run: RunReport) -> RunReport:
     )
 
 
-def _findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+def bounded_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """So many findings of each code; the last of them counts those that are left out."""
     counts: dict[str, int] = {}
     kept: list[Finding] = []
     last: dict[str, int] = {}
