@@ -375,7 +375,7 @@ class _Checker:
             found = [_on_a_file(finding, run) for finding in found]
             if "severity" in options:
                 found = [finding._replace(severity=options["severity"]) for finding in found]
-            findings += bounded(found)
+            findings += bounded_findings(found)
         except work.OutOfWork as error:
             if not any(finding.code == WORK_LIMIT for finding in findings):
                 findings.append(work_limit(run.spec.document.path, error))

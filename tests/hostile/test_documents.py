@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from memlint import work
-from memlint.check import MAX_OF_A_KIND, bounded, check_paths, check_text
+from memlint.check import check_paths, check_text
 from memlint.dialects import schema as schemas
 from memlint.documents import hydra_grammar, interpolation
 from memlint.documents.lines import Lines
@@ -22,6 +22,7 @@ from memlint.documents.node import MAX_FAULTS, MAX_SHOWN, Document, Fault, Fault
 from memlint.documents.overrides import OverrideError, apply
 from memlint.plugin import ERROR, WARNING, Finding
 from memlint.reports import json as json_report
+from memlint.reports.report import MAX_OF_A_KIND, bounded_findings
 from memlint.settings import Settings
 from tests.documents.conftest import check_paths as every_node_says_where_it_is
 
@@ -358,19 +359,19 @@ def test_of_many_findings_the_gravest_stay_and_the_others_are_counted() -> None:
 
     many = [finding(number, WARNING) for number in range(MAX_OF_A_KIND + 50)]
     many += [finding(9_000 + number, ERROR) for number in range(3)] + [finding(1, WARNING, "b")]
-    kept = bounded(many)
-    assert len(kept) == MAX_OF_A_KIND + 2
+    kept = bounded_findings(many)
+    assert len(kept) == MAX_OF_A_KIND + 1
     assert [one.message for one in kept if one.severity == ERROR] == ["9000", "9001", "9002"]
-    assert kept[-1].message == "and 53 more findings MEM008 in this file"
-    assert kept[-1].severity == WARNING
+    (note,) = [note for one in kept for note in one.notes]
+    assert note == "53 more findings of MEM008 in this file are left out"
     few = many[:MAX_OF_A_KIND]
-    assert bounded(few) == few
+    assert list(bounded_findings(few)) == few
 
 
 def test_a_long_text_in_a_finding_is_cut() -> None:
-    (cut,) = bounded([Finding("MEM008", "wrong-type", ERROR, "m" * 5_000, Span("a", 1, 1, 1, 2), "k" * 5_000)])
+    (cut,) = bounded_findings([Finding("MEM008", "wrong-type", ERROR, "m" * 5_000, Span("a", 1, 1, 1, 2), "k" * 5_000)])
     assert len(cut.message) == 2_000
-    assert len(cut.key) == MAX_SHOWN
+    assert len(cut.key) == 2_000
 
 
 def test_a_report_does_not_grow_with_the_faults_of_a_file() -> None:
