@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import ItemsView, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
+from memlint import work
 from memlint.documents import shell_arithmetic as arithmetic
 from memlint.documents.shell_words import (
     BREAK,
+    MAX_PIECES,
     Items,
     Piece,
     Pieces,
@@ -34,6 +37,7 @@ def parse(text: str) -> Any:
         import tree_sitter_bash
 
         _parser = tree_sitter.Parser(tree_sitter.Language(tree_sitter_bash.language()))
+    work.spend(len(text) // 2, "parsing a script")
     if "\\" in text:
         text = _without_escapes(text)
     if not text.isascii():
@@ -119,7 +123,48 @@ def _same_text(one: Pieces, other: Pieces) -> bool:
     return text_of(one) == text_of(other)
 
 
-Environment = dict[str, Variable]
+class Environment:
+    """Variables by name. What was set since a mark can be undone, at the price of what was set: to follow a branch
+    costs what the branch does, however many variables there are."""
+
+    def __init__(self, variables: dict[str, Variable] | None = None) -> None:
+        self._now: dict[str, Variable] = dict(variables or {})
+        self._before: list[tuple[str, Variable | None]] = []  # what each change replaced, oldest first
+
+    def get(self, name: str) -> Variable | None:
+        return self._now.get(name)
+
+    def items(self) -> ItemsView[str, Variable]:
+        return self._now.items()
+
+    def set(self, name: str, variable: Variable | None) -> None:
+        """Give a variable a value; None unsets it."""
+        self._before.append((name, self._now.get(name)))
+        if variable is None:
+            self._now.pop(name, None)
+        else:
+            self._now[name] = variable
+
+    def mark(self) -> int:
+        return len(self._before)
+
+    def undo(self, mark: int) -> dict[str, Variable | None]:
+        """Go back to a mark. Returns the variables set since then, with the values that they had last."""
+        work.spend(2 * (len(self._before) - mark), "leaving a branch of a script")
+        set_since = {name: self._now.get(name) for name, _ in self._before[mark:]}
+        while len(self._before) > mark:
+            name, variable = self._before.pop()
+            if variable is None:
+                self._now.pop(name, None)
+            else:
+                self._now[name] = variable
+        return set_since
+
+    def exported(self) -> Environment:
+        """What another program gets of it."""
+        work.spend(len(self._now), "starting a shell within a script")
+        return Environment({name: variable for name, variable in self._now.items() if variable.exported})
+
 
 _QUOTES = frozenset(("string", "raw_string", "ansi_c_string", "translated_string"))
 _EXPANSIONS = frozenset(
@@ -136,7 +181,7 @@ class Expander:
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        self.environment: Environment = {}
+        self.environment = Environment()
         self.positional: list[Pieces] | None = None
         self.export_all = False
         self.trees: list[Any] = []  # nodes are valid as long as their trees are
@@ -144,7 +189,7 @@ class Expander:
     def _set(self, name: str, pieces: Pieces, exported: bool = False) -> None:
         old = self.environment.get(name)
         exported = exported or self.export_all or (old is not None and old.exported)
-        self.environment[name] = Variable(limited(pieces), None, exported)
+        self.environment.set(name, Variable(limited(pieces), None, exported))
 
     def _unset_assigned(self, text: str) -> None:
         """Variables that an arithmetic text assigns are not known from here on."""
@@ -194,9 +239,13 @@ class Expander:
         mode  word, string (within double quotes) or heredoc
         """
         active = _STRING_ACTIVE if mode == "string" else _EXPANSIONS if mode == "heredoc" else WORD_ACTIVE
+        below = list(islice(_below(node, active), MAX_PIECES + 1))
+        if len(below) > MAX_PIECES:
+            return [unknown(source, start, end, "a word that is too long", mode != "word")]
         items: Items = []
         at = start
-        for child in _below(node, active):
+        work.spend(5 + 20 * len(below), "expanding a word")
+        for child in below:
             begin = _start(child, source)
             if begin < at or child.end_byte > end:
                 continue
@@ -248,7 +297,8 @@ class Expander:
         start, end = _start(node, source), node.end_byte
         lead = 2 if node.type == "translated_string" else 1
         inner_start, inner_end = start + lead, end - 1
-        below = [child for child in _below(node, _STRING_ACTIVE) if child.start_byte >= inner_start]
+        found = islice(_below(node, _STRING_ACTIVE), MAX_PIECES + 1)
+        below = [child for child in found if child.start_byte >= inner_start]
         if len(below) == 1 and _start(below[0], source) == inner_start and below[0].end_byte == inner_end:
             items = self._active(below[0], source, "string", splits, (start, end))
         else:
@@ -531,11 +581,14 @@ def _start(node: Any, source: Source) -> int:
 
 def _below(node: Any, active: frozenset[str]) -> Iterator[Any]:
     """The topmost nodes below ``node`` of the active types, in order."""
-    for child in node.children:
+    pending = list(reversed(node.children))
+    while pending:
+        child = pending.pop()
+        work.spend(1, "looking for expansions")
         if child.type in active:
             yield child
-        elif child.children:
-            yield from _below(child, active)
+        else:
+            pending.extend(reversed(child.children))
 
 
 def _only_lists(nodes: Sequence[Any], source: Source) -> bool:
