@@ -12,8 +12,10 @@ environment is not read. What only running the script would tell is :class:`Unre
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
+from memlint import work
 from memlint.documents.lines import line_starts, position
 from memlint.documents.node import Document, Fault, Node, Span
 from memlint.documents.shell_expansion import Stop, parsed
@@ -34,6 +36,9 @@ _STATEMENTS = frozenset(
 )
 
 MAX_CHARACTERS = 2_000_000
+# Of a file's work: what was found before a script ran out of it can still be estimated.
+SCRIPT_STEPS = work.FILE_STEPS // 2
+MAX_FAULTS = 50  # of syntax; bash ends at the first
 
 
 def read(path: str, text: str) -> Document:
@@ -45,30 +50,39 @@ def read(path: str, text: str) -> Document:
         return Document(path, "shell", text, root, (fault,), (), {path: text})
     # A checkout on Windows: the line goes on where it does in the repository. As long as before, so places stay.
     tree, source = parsed(Source(path, starts, text.replace("\\\r\n", " \\\n")))
-    faults = list(_syntax_faults(tree.root_node, source))
+    faults = list(islice(_syntax_faults(tree.root_node, source), MAX_FAULTS))
     script = Script(source)
-    script.submitted()
+    variables: dict[str, Node] = {}
     try:
-        script.statements(tree.root_node, source)
-        script.uncalled_functions()
-    except Stop as stop:
-        faults.append(Fault("MEM004", f"the rest of the script was not followed: {stop}", Span(path, 1, 1, 1, 1)))
+        with work.limited(SCRIPT_STEPS):
+            script.submitted()
+            script.statements(tree.root_node, source)
+            script.uncalled_functions()
+            variables = script.variables()
+    except (Stop, work.OutOfWork) as stop:
+        faults.append(_unfinished(path, str(stop)))
     except RecursionError:
-        faults.append(Fault("MEM003", "the script is nested too deeply to read", Span(path, 1, 1, 1, 1)))
-    root = Node(script.variables(), Span(path, 1, 1, 1, 1))
+        faults.append(_unfinished(path, "it is nested too deeply"))
+    root = Node(variables, Span(path, 1, 1, 1, 1))
     return Document(path, "shell", text, root, tuple(faults), tuple(script.found), {path: text})
 
 
+def _unfinished(path: str, why: str) -> Fault:
+    return Fault("MEM011", f"the rest of the script was not followed: {why}", Span(path, 1, 1, 1, 1))
+
+
 def _syntax_faults(root: Any, source: Source) -> Iterator[Fault]:
+    end_of_text = len(source.text.rstrip("\r\n \t"))
     stack = [root]
     while stack:
         node = stack.pop()
+        work.spend(3, "looking for faults of syntax")
         start, end = node.start_byte, node.end_byte
         if node.is_missing:
             yield Fault("MEM003", f"{node.type} is missing here", _first_line(source, start, end))
         elif node.type == "ERROR":
             text = source.text[start:end]
-            if text.strip() in ("", "\\") and not source.text[end:].strip("\r\n \t"):
+            if text.strip() in ("", "\\") and end >= end_of_text:
                 continue  # a backslash at the end of the file, which bash accepts
             excerpt = _excerpt(text_of(source.slice(start, end)))
             yield Fault("MEM003", f"this is not shell syntax: {excerpt}", _first_line(source, start, end))

@@ -11,6 +11,7 @@ from memlint.documents import shell_arithmetic as arithmetic
 from memlint.documents.shell_words import (
     BREAK,
     MAX_PIECES,
+    PIECE,
     Items,
     Piece,
     Pieces,
@@ -37,7 +38,7 @@ def parse(text: str) -> Any:
         import tree_sitter_bash
 
         _parser = tree_sitter.Parser(tree_sitter.Language(tree_sitter_bash.language()))
-    work.spend(len(text) // 2, "parsing a script")
+    work.spend(50 + len(text) // 2, "parsing a script")
     if "\\" in text:
         text = _without_escapes(text)
     if not text.isascii():
@@ -129,7 +130,8 @@ class Environment:
 
     def __init__(self, variables: dict[str, Variable] | None = None) -> None:
         self._now: dict[str, Variable] = dict(variables or {})
-        self._before: list[tuple[str, Variable | None]] = []  # what each change replaced, oldest first
+        self._before: list[tuple[str, Variable | None]] = []  # what each change since a mark replaced, oldest first
+        self._marks = 0
 
     def get(self, name: str) -> Variable | None:
         return self._now.get(name)
@@ -139,17 +141,27 @@ class Environment:
 
     def set(self, name: str, variable: Variable | None) -> None:
         """Give a variable a value; None unsets it."""
-        self._before.append((name, self._now.get(name)))
+        if self._marks:
+            self._before.append((name, self._now.get(name)))
         if variable is None:
             self._now.pop(name, None)
         else:
             self._now[name] = variable
 
     def mark(self) -> int:
+        """A place to go back to; each mark ends in :meth:`undo` or :meth:`keep`, the last one first."""
+        self._marks += 1
         return len(self._before)
+
+    def keep(self) -> None:
+        """What was set since the last mark stands."""
+        self._marks -= 1
+        if not self._marks:
+            self._before.clear()
 
     def undo(self, mark: int) -> dict[str, Variable | None]:
         """Go back to a mark. Returns the variables set since then, with the values that they had last."""
+        self._marks -= 1
         work.spend(2 * (len(self._before) - mark), "leaving a branch of a script")
         set_since = {name: self._now.get(name) for name, _ in self._before[mark:]}
         while len(self._before) > mark:
@@ -211,6 +223,7 @@ class Expander:
         at a continued line. Between two words there is a blank."""
         items: Items = []
         end = -1
+        work.spend(5 * len(nodes), "expanding words")
         for node in nodes:
             if end >= 0 and source.text[end : node.start_byte].replace("\\\n", ""):
                 items.append(BREAK)
@@ -353,6 +366,7 @@ class Expander:
         self, values: list[Pieces], joined: bool, source: Source, quoted: bool, splits: bool, token: tuple[int, int]
     ) -> Items:
         items: Items = []
+        work.spend(PIECE * len(values), "expanding an array")
         for value in values:
             if items and joined and quoted:
                 items.append(Piece(" ", quoted=True))

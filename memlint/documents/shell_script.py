@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from memlint import work
 from memlint.documents import shell_arithmetic as arithmetic
 from memlint.documents import shell_commands as commands
 from memlint.documents import slurm
@@ -21,6 +22,7 @@ from memlint.documents.shell_conditions import (
 from memlint.documents.shell_expansion import Stop, Variable, from_environment, parsed
 from memlint.documents.shell_words import (
     BREAK,
+    PIECE,
     Items,
     Piece,
     Pieces,
@@ -32,9 +34,11 @@ from memlint.documents.shell_words import (
     text_of,
 )
 
+STATEMENT = 30  # steps to look at a statement
+WORD = 15  # steps to place a word of a training command
 MAX_ITERATIONS = 16  # of one loop
 MAX_STEPS = 20_000  # statements evaluated in one script
-MAX_COMMANDS = 256  # training commands kept of one script
+MAX_COMMANDS = 4096  # training commands kept of one script
 MAX_DEPTH = 12  # functions within functions, eval within eval
 
 
@@ -61,6 +65,8 @@ class Script(Conditions):
     def variables(self) -> dict[str, Node]:
         found: dict[str, Node] = {}
         for name, variable in self.environment.items():
+            values = [variable.pieces] if variable.items is None else variable.items.values()
+            work.spend(sum(PIECE * (1 + len(pieces)) for pieces in values), "listing the variables of a script")
             if variable.items is None:
                 found[name] = self.source.node(variable.pieces, name, self._key_span(variable.pieces))
             else:
@@ -90,6 +96,7 @@ class Script(Conditions):
 
     def statements(self, node: Any, source: Source) -> str:
         status = SUCCESS
+        work.spend(2 * node.child_count, "reading a script")
         for child in node.children:
             if self.jump:
                 break
@@ -99,6 +106,7 @@ class Script(Conditions):
 
     def statement(self, node: Any, source: Source) -> str:
         self.steps += 1
+        work.spend(STATEMENT, "following a script")
         if self.steps > MAX_STEPS:
             raise Stop(f"it takes more than {MAX_STEPS:,} steps")
         handler: Callable[[Script, Any, Source], str | None] | None = _HANDLERS.get(node.type)
@@ -107,10 +115,17 @@ class Script(Conditions):
         return handler(self, node, source) or SUCCESS
 
     def _list(self, node: Any, source: Source) -> str:
-        named = [child for child in node.children if child.is_named]
-        operators = [child.type for child in node.children if child.type in ("&&", "||")]
-        status = self.statement(named[0], source) if named else SUCCESS
-        for operator, right in zip(operators, named[1:]):
+        joined: list[tuple[str, Any]] = []  # from the last to the second: `a && b || c` is a list of a list and c
+        while node.type == "list":
+            work.spend(STATEMENT, "following a script")
+            named = [child for child in node.children if child.is_named]
+            operators = [child.type for child in node.children if child.type in ("&&", "||")]
+            joined += reversed(list(zip(operators, named[1:])))
+            if not named:
+                return SUCCESS
+            node = named[0]
+        status = self.statement(node, source)
+        for operator, right in reversed(joined):
             if self.jump:
                 break
             holds = operator == "&&"
@@ -136,6 +151,8 @@ class Script(Conditions):
         if self.jump:
             self.jump = ""
             self.environment.undo(mark)
+        else:
+            self.environment.keep()
         return status
 
     def _aside(self, node: Any, source: Source) -> dict[str, Variable | None]:
@@ -221,6 +238,8 @@ class Script(Conditions):
                     self._clauses(clauses[1:], other, source)
                 else:
                     self._sequence(body, source)
+            else:
+                self.environment.keep()
         else:
             self._branches([self._follow(body, source), lambda: self._clauses(clauses[1:], other, source)])
 
@@ -300,6 +319,7 @@ class Script(Conditions):
         seen: set[str] = set()
         kept: list[Command] = []
         for command in self.found[before:]:
+            work.spend(2 * len(command.words), "comparing the runs of a loop")
             words = repr([word.plain() for word in command.words])
             key = repr((command.span, command.program.value, words))
             if key not in seen:
@@ -438,6 +458,8 @@ class Script(Conditions):
         else:
             name = source.text[target.start_byte : target.end_byte]
         old = self.environment.get(name)
+        if old is not None and old.items is not None:
+            work.spend(len(old.items), "changing an array")
         if value is not None and value.type == "array":
             items = self._array(value, source)
             if adds and old is not None and old.items is not None:
@@ -653,12 +675,14 @@ class Script(Conditions):
             return
         environment: dict[str, Node] = {}
         span = source.span(node.start_byte, node.end_byte)
+        work.spend(WORD * len(words), "reading the options of a command")
         nodes = [source.word(pieces) for pieces in words]
         command = commands.training_command(nodes, environment, span)
         if command is None:
             return
         if len(self.found) >= MAX_COMMANDS:
-            raise Stop(f"it has more than {MAX_COMMANDS} training commands")
+            raise Stop(f"it has more than {MAX_COMMANDS:,} training commands")
+        work.spend(len(self.environment.items()), "reading the variables of a command")
         for name, variable in self.environment.items():
             if variable.exported and variable.items is None and name not in environment:
                 environment[name] = source.node(variable.pieces, name)

@@ -135,6 +135,7 @@ class Source:
         self.original = original
         self._pieces = _braced([Piece(original, 0, len(original))] if pieces is None else pieces)
         self.text = text_of(self._pieces)
+        self._end = max((piece.end for piece in self._pieces), default=0)
         self._offsets: list[int] = []
         at = 0
         for piece in self._pieces:
@@ -172,7 +173,7 @@ class Source:
     def offset(self, at: int) -> int:
         """The offset in the file of an offset in ``text``."""
         if at >= len(self.text):
-            return max((piece.end for piece in self._pieces), default=0)
+            return self._end
         found = self.slice(at, at + 1) or self.slice(at, at + 2)
         return max(found[0].start, 0) if found else 0
 

@@ -76,6 +76,7 @@ class RunReport(NamedTuple):
     facts   by fact name, for the parts of explain and json
     sources text of every file that a finding may point into, by path
     measured only where it was asked for
+    also_lines  where a script starts the same run again; what the run needs, and what is said of it, holds there too
     """
 
     path: str
@@ -90,6 +91,7 @@ class RunReport(NamedTuple):
     facts: dict[str, StatedFact] = {}  # noqa: RUF012
     sources: dict[str, str] = {}  # noqa: RUF012
     measured: Measured | None = None
+    also_lines: tuple[int, ...] = ()
 
 
 class Report(NamedTuple):
