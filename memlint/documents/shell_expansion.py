@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import ItemsView, Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Any
 
 from memlint import work
 from memlint.documents import shell_arithmetic as arithmetic
+from memlint.documents.shell_syntax import judge
 from memlint.documents.shell_words import (
     BREAK,
     MAX_PIECES,
@@ -60,12 +63,20 @@ def _without_escapes(text: str) -> str:
     return "".join(parts) + text[last:]
 
 
+# What may be a command substitution without a command: `# a comment`, $(), as a first look.
+_SAYS_NOTHING = re.compile(r"`\s*[#`]|\$\(\s*[#)]")
+
+
 def parsed(source: Source) -> tuple[Any, Source]:
     """(syntax tree, the source whose offsets it has).
 
-    Where several assignments on a line are followed by a line that begins with one, the grammar takes all that
-    follows for one command; such a text is read again with the statements divided.
+    Two things the grammar misreads. Behind a substitution that holds nothing but a comment it takes the comment to go
+    on: such a substitution is no text, and is left out. Where several assignments on a line are followed by a line that
+    begins with one, it takes all that follows for one command: the text is read again with the statements divided.
     """
+    if _SAYS_NOTHING.search(source.text):
+        with suppress(RecursionError):  # too deep to be followed, which is found out below
+            source = source.without(judge(source.text).empty)
     tree = parse(source.text)
     if not any(_assigns_twice(line) for line in source.text.split("\n")):
         return tree, source

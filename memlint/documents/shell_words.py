@@ -158,6 +158,15 @@ class Source:
             at = offset
         return self.derived([*pieces, *self._cut(at, len(self.text))])
 
+    def without(self, spans: Iterable[tuple[int, int]]) -> Source:
+        """The text without some of it; the spans are in order and do not overlap."""
+        pieces: Pieces = []
+        at = 0
+        for start, end in spans:
+            pieces += self._cut(at, start)
+            at = end
+        return self.derived([*pieces, *self._cut(at, len(self.text))])
+
     def _cut(self, start: int, end: int) -> Pieces:
         """The text from ``start`` to ``end``, with what only the grammar sees."""
         found: Pieces = []
