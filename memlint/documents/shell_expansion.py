@@ -10,6 +10,7 @@ from typing import Any
 
 from memlint import work
 from memlint.documents import shell_arithmetic as arithmetic
+from memlint.documents import shell_braces as braces
 from memlint.documents.shell_syntax import judge
 from memlint.documents.shell_words import (
     BREAK,
@@ -248,13 +249,37 @@ class Expander:
         if node.type in WORD_ACTIVE:
             items = self._active(node, source, "word", splits, (start, end))
         else:
-            text = source.text[start:end]
-            if splits and "{" in text and "}" in text:
-                alternatives = _braces(text)
-                if len(alternatives) > 1:  # they hold neither quotes nor expansions
-                    whole = unknown(source, start, end, "", False)
-                    return [item for one in alternatives for item in (whole._replace(text=one), BREAK)]
+            if splits and "{" in source.text[start:end]:
+                alternatives = self._brace_items(node, source)
+                if alternatives is not None:
+                    return alternatives
             items = self.region(node, start, end, source, "word", splits)
+        return items
+
+    def _brace_items(self, node: Any, source: Source) -> Items | None:
+        """What a word with brace expansions comes to; None for a word without any."""
+        start, end = node.start_byte, node.end_byte
+        mask = source.text[start:end]
+        for child in _below(node, WORD_ACTIVE):
+            begin, stop = max(child.start_byte - start, 0), child.end_byte - start
+            mask = mask[:begin] + "\0" * (stop - begin) + mask[stop:]
+        if "{" not in mask:
+            return None
+        try:
+            words = braces.expand(braces.without_escapes(mask))
+        except braces.Unclear as error:
+            return [unknown(source, start, end, str(error), False)]
+        if words is None:
+            return None
+        items: Items = []
+        whole = unknown(source, start, end, "", False)
+        for word in words:
+            for run in word:
+                if isinstance(run, str):
+                    items.append(whole._replace(text=run))
+                else:
+                    items += self.region(node, start + run[0], start + run[1], source, "word", True)
+            items.append(BREAK)
         return items
 
     def region(self, node: Any, start: int, end: int, source: Source, mode: str, splits: bool) -> Items:
@@ -686,57 +711,3 @@ def split_unquoted(items: Items) -> Items:
         else:
             out += split([item], " \t\n")
     return out
-
-
-def _braces(text: str, depth: int = 0) -> list[str]:
-    """Brace expansion of a word: ``a{1,2}`` and ``{0..3}``. Quoted or nested expansions stay as they are."""
-    if any(mark in text for mark in "\"'`\\") or "${" in text or "$(" in text or depth > 8:
-        return [text]
-    start = -1
-    level = 0
-    for at, character in enumerate(text):
-        if character == "{":
-            if level == 0:
-                start = at
-            level += 1
-        elif character == "}" and level:
-            level -= 1
-            if level == 0:
-                parts = _alternatives(text[start + 1 : at])
-                if parts is not None:
-                    front, tail = text[:start], text[at + 1 :]
-                    tails = _braces(tail, depth + 1)
-                    inner = [each for one in parts for each in _braces(one, depth + 1)]
-                    if len(inner) * len(tails) > 4096:
-                        return [text]
-                    return [front + one + rest for one in inner for rest in tails]
-    return [text]
-
-
-def _alternatives(text: str) -> list[str] | None:
-    parts: list[str] = []
-    level = 0
-    last = 0
-    for at, character in enumerate(text):
-        level += (character == "{") - (character == "}")
-        if character == "," and level == 0:
-            parts.append(text[last:at])
-            last = at + 1
-    if parts:
-        return [*parts, text[last:]]
-    ends = text.split("..")
-    if len(ends) in (2, 3) and all(_is_integer(end) for end in ends):
-        first, final = int(ends[0]), int(ends[1])
-        step = abs(int(ends[2])) if len(ends) == 3 else 1
-        step = step or 1
-        if abs(final - first) // step > 4096:
-            return None
-        padded = [end.lstrip("-") for end in ends[:2] if len(end.lstrip("-")) > 1 and end.lstrip("-")[0] == "0"]
-        width = max((len(end) for end in ends[:2]), default=0) if padded else 0
-        numbers = range(first, final + 1, step) if first <= final else range(first, final - 1, -step)
-        return [f"{number:0{width}d}" if width else str(number) for number in numbers]
-    return None
-
-
-def _is_integer(text: str) -> bool:
-    return text.removeprefix("-").isdigit() and text.isascii()

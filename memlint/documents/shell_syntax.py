@@ -18,6 +18,9 @@ from collections.abc import Callable
 from memlint import work
 from memlint.named_tuple import NamedTuple
 
+COMMAND = 10  # steps to read a command, beside those for its characters
+
+_BLANK = frozenset((" ", "\t", "\\", "#"))
 _META = frozenset(" \t\n;&|()<>")
 _OPENING = frozenset(("{", "if", "for", "select", "while", "until", "case", "[[", "("))
 _CLOSING = frozenset(("then", "else", "elif", "fi", "do", "done", "esac", "}", "in", "]]"))
@@ -32,7 +35,7 @@ _PLAIN = re.compile(r"[^ \t\n;&|()<>'\"\\$`?*+@!\[]+")
 _REDIRECTION = re.compile(r"(?:\d+|\{[A-Za-z_]\w*\})?(?:<<<|<<-|<<|<>|<&|<(?!\()|>>|>&|>\||>(?!\())|&>>|&>", re.ASCII)
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _UNARY = re.compile(r"-[a-hknoprstuvwxzGLNORS](?=[ \t\n])")
-_SIGN = re.compile(r"&&|\|\||;;&|;;|;&|\|&|[;&|()<>\n]")
+_SIGN = re.compile(r"&&|\|\||;;&|;;|;&|\|&|[<>](?!\()|[;&|()\n]")
 _NOTHING = re.compile(r"(?:\s|\\\n|(?:(?<=\s)|(?<=`)|(?<=\())#[^\n]*)*")
 
 
@@ -93,6 +96,8 @@ class _Reader:
 
     def blank(self) -> None:
         """Skip blanks, continued lines and a comment."""
+        if self.text[self.at : self.at + 1] not in _BLANK:
+            return
         self.at = _SPACE.match(self.text, self.at).end()  # type: ignore[union-attr]
         if self.here("#"):
             self.at = _COMMENT.match(self.text, self.at).end()  # type: ignore[union-attr]
@@ -166,6 +171,7 @@ class _Reader:
             raise Broken(f"{opening} has no {stops[-1]}", start)
 
     def pipeline(self) -> None:
+        work.spend(COMMAND, "checking the syntax of a script")
         prefixed = False
         while True:
             self.blank()
@@ -597,6 +603,7 @@ class _Reader:
                 self.ends[key] = self.at + 1 if self.here(")") else start
             except Broken:
                 self.ends[key] = start
+            work.spend((self.at - start) // 4, "looking for the end of arithmetic")
         self.at = self.ends[key]
         return self.at > start
 
