@@ -325,9 +325,11 @@ class _Reader:
                 raise Broken("case has no esac", start)
 
     def test(self, token: str, start: int) -> None:
-        self.condition(start)
-        self.newlines()
-        self.expect("]]", "[[", start)
+        self.blank()
+        if not self.reserved("]]"):  # an empty one is an error only when it runs
+            self.condition(start)
+            self.newlines()
+            self.expect("]]", "[[", start)
 
     def condition(self, start: int) -> None:
         while True:
@@ -360,7 +362,10 @@ class _Reader:
             self.blank()
             if self.token() == "]]" or not self.word(pattern=operator in ("=", "==", "!="), regex=operator == "=~"):
                 raise self.unexpected()
-        elif unary and (operator == "]]" or not self.word()):
+        elif unary:
+            if operator == "]]" or not self.word():
+                raise self.unexpected()
+        elif self.at < len(self.text) and operator not in ("]]", "&&", "||", ")"):
             raise self.unexpected()
         return None
 
@@ -526,10 +531,7 @@ class _Reader:
                 self.substitution(2)
         elif following == "{":
             self.at += 2
-            name = re.compile(r"!?(?:\w+|[@*#?$!-])?(?:\[[^\]]*\])?").match(self.text, self.at)
-            operator = self.text[name.end() : name.end() + 1] if name else ""
-            single = not quoted or operator in tuple("%#/^,")
-            self.matched("}", "${", start, quoted=quoted, single=single)
+            self.matched("}", "${", start)
         elif following == "[":
             self.at += 2
             self.matched("]", "$[", start, opening="[")
@@ -543,11 +545,9 @@ class _Reader:
         else:
             self.at += 1
 
-    def matched(
-        self, closing: str, name: str, start: int, opening: str = "", quoted: bool = False, single: bool = False
-    ) -> None:
-        """Read behind the sign that closes what has begun. ``quoted``: within double quotes, where a single quote is a
-        character, save where ``single`` says otherwise."""
+    def matched(self, closing: str, name: str, start: int, opening: str = "", quoted: bool = False) -> None:
+        """Read behind the sign that closes what has begun. ``quoted``: directly within double quotes, where a single
+        quote is a character."""
         text = self.text
         depth = 1
         while self.at < len(text):
@@ -562,7 +562,7 @@ class _Reader:
                 depth += 1
             elif character == "\\":
                 self.at += 2
-            elif character == "'" and (single or not quoted):
+            elif character == "'" and not quoted:
                 self.single_quoted()
             elif character == '"':
                 self.double_quoted()
