@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from memlint import files, work
 from memlint.discover import Found, Refused, display, matches, walk
-from memlint.documents.node import Document, Span
+from memlint.documents.node import Document, Fault, Span
 from memlint.estimates import Estimates, saved_bytes
 from memlint.named_tuple import NamedTuple
 from memlint.plugin import ERROR, Finding, Run
@@ -173,11 +173,14 @@ class _Checker:
         if specs:
             for spec in specs:
                 self._run(spec, document, settings)
+                if work.meter().left <= 0 and any(found.code == WORK_LIMIT for found in self.drafts[-1].findings):
+                    break  # each further run would say the same
         elif found.named:
             return document
-        elif any(fault.code == "MEM003" for fault in document.faults):
-            fault = next(fault for fault in document.faults if fault.code == "MEM003")
-            self.unparsed.append((path, f"line {fault.span.line}: {fault.message}"))
+        else:
+            unread = next((fault for fault in document.faults if fault.code in ("MEM003", WORK_LIMIT)), None)
+            if unread is not None:
+                self.unparsed.append((path, f"line {unread.span.line}: {unread.message}"))
         return None
 
     def _without_family(self, document: Document, settings: Settings) -> None:
@@ -275,7 +278,7 @@ class _Checker:
         path = document.path
         allowed = allowance(settings, path)
         spec = _with_devices(spec, allowed)
-        findings: list[Finding] = []
+        findings = [_cut_short(fault) for fault in document.faults if fault.code == WORK_LIMIT]
         estimate: Estimate | None = None
         if spec.family and spec.architecture is None:
             spec = next(iter(_recorded(document, spec)), spec)
@@ -575,6 +578,7 @@ def _run_report(spec: TrainingSpec, document: Document, estimate: Estimate | Non
             spec.document.path: spec.document.text,
             document.path: document.text,
         },
+        also_lines=tuple(span.line for span in spec.also),
     )
 
 
@@ -613,6 +617,11 @@ def work_limit(path: str, error: work.OutOfWork) -> Finding:
     )
 
 
+def _cut_short(fault: Fault) -> Finding:
+    """MEM011 for a file whose reader stopped early."""
+    return Finding(WORK_LIMIT, "work-limit", ERROR, fault.message, fault.span)
+
+
 def _without_doubles(groups: Sequence[Sequence[Finding]]) -> list[list[Finding]]:
     """One finding per code and place over all runs, the gravest of them, each group in the order of its lines."""
     from memlint.plugin import SEVERITIES
@@ -623,7 +632,8 @@ def _without_doubles(groups: Sequence[Sequence[Finding]]) -> list[list[Finding]]
     best: dict[tuple[Any, ...], tuple[int, Finding]] = {}
     for index, group in enumerate(groups):
         for finding in group:
-            key = (finding.code, finding.span, finding.key)
+            # What was under way when the work was used up differs between runs, and that it was is said once.
+            key = (finding.code, finding.span, "" if finding.code == WORK_LIMIT else finding.key)
             if key not in best or gravity(finding) > gravity(best[key][1]):
                 best[key] = (index, finding)
     result: list[list[Finding]] = [[] for _ in groups]

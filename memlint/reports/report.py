@@ -78,6 +78,7 @@ class RunReport(NamedTuple):
     facts   by fact name, for the parts of explain and json
     sources text of every file that a finding may point into, by path
     measured only where it was asked for
+    also_lines  where a script starts the same run again; what the run needs, and what is said of it, holds there too
     """
 
     path: str
@@ -92,6 +93,7 @@ class RunReport(NamedTuple):
     facts: dict[str, StatedFact] = {}  # noqa: RUF012
     sources: dict[str, str] = {}  # noqa: RUF012
     measured: Measured | None = None
+    also_lines: tuple[int, ...] = ()
 
 
 # What one run may put into a report, which a stranger's config is not to fill: no honest one comes near.
