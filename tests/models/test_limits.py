@@ -10,7 +10,8 @@ from memlint.dialects import registry
 from memlint.documents.load import load
 from memlint.meta.tape import Label, Tape
 from memlint.models import UnknownModel, record
-from memlint.models.language.hyperparameters import MOST_LAYERS, hyperparameters
+from memlint.models.language.hyperparameters import hyperparameters
+from memlint.models.language.sizes import MOST_LAYERS
 from memlint.tape.allocator import simulate
 from memlint.tape.allocator_conf import AllocatorConf
 
