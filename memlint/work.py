@@ -26,8 +26,9 @@ INVOCATION_STEPS = 600_000_000
 
 # Prices, in steps.
 NODE = 5  # a value of a document, with its place
-EVENT = 3  # an allocation that a simulated training step makes
-MODULE = 20  # a module that is built or called
+STORAGE = 6  # of a training step, from its birth to its death: modules, nodes of the graph, and the tape
+SYMBOLIC_STORAGE = 20  # the same where sizes keep their formulas, and no block is replayed
+SERVED = 1  # an allocation or a free that a simulated allocator serves
 
 
 class OutOfWork(Exception):
