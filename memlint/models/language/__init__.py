@@ -24,7 +24,7 @@ from memlint.models.language.hyperparameters import (
     Hyperparameters,
     hyperparameters,
 )
-from memlint.models.language.sizes import Sizes
+from memlint.models.sizes import Sizes
 from memlint.models.system import System
 from memlint.named_tuple import NamedTuple
 

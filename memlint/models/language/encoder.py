@@ -18,7 +18,7 @@ from memlint.meta.nn import Embedding, LayerNorm, Linear, Module, buffer, parame
 from memlint.meta.tensor import DType, Tensor, bool_, component, empty, float32, int64, state
 from memlint.models import UnknownModel
 from memlint.models.language.parts import activation
-from memlint.models.language.sizes import HEADS_SHARE_WIDTH, Agreement, Sizes, agree
+from memlint.models.sizes import HEADS_SHARE_WIDTH, Agreement, Sizes, agree
 from memlint.named_tuple import NamedTuple
 
 Attended = tuple[Tensor, Tensor | None]

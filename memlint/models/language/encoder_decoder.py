@@ -19,7 +19,7 @@ from memlint.models import UnknownModel
 from memlint.models.language import losses
 from memlint.models.language.encoder import Attended, attend, padding_mask
 from memlint.models.language.parts import activation, attention_mask
-from memlint.models.language.sizes import Agreement, Sizes, agree
+from memlint.models.sizes import Agreement, Sizes, agree
 from memlint.named_tuple import NamedTuple
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from memlint.models import UnknownModel
-from memlint.models.language.sizes import HEADS_SHARE_WIDTH, Agreement, Sizes, agree, layer_types
+from memlint.models.sizes import HEADS_SHARE_WIDTH, Agreement, Sizes, agree, layer_types
 from memlint.named_tuple import NamedTuple
 
 

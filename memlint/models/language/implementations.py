@@ -25,7 +25,7 @@ from memlint.models.language.attention import Attention, repeat_heads
 from memlint.models.language.decoder import LanguageModel, Layer
 from memlint.models.language.hyperparameters import Hyperparameters
 from memlint.models.language.parts import RootMeanSquare, perceptron
-from memlint.models.language.sizes import Sizes
+from memlint.models.sizes import Sizes
 
 # ---------------------------------------------------------------------------------------------------------- norms
 

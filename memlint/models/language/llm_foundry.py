@@ -20,7 +20,7 @@ from memlint.models.language.attention import repeat_heads
 from memlint.models.language.decoder import LanguageModel, Layer
 from memlint.models.language.hyperparameters import Hyperparameters
 from memlint.models.language.parts import GatedPerceptron, PlainPerceptron
-from memlint.models.language.sizes import Sizes
+from memlint.models.sizes import Sizes
 from memlint.named_tuple import NamedTuple
 
 

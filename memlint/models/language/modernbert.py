@@ -17,7 +17,7 @@ from memlint.meta.tensor import DType, Tensor, bool_, component, empty, float32,
 from memlint.models import UnknownModel
 from memlint.models.language.encoder import Attended, attend, padding_mask
 from memlint.models.language.parts import RotaryTables, Tables, activation, rotate_half
-from memlint.models.language.sizes import HEADS_SHARE_WIDTH, Agreement, Sizes, agree, layer_types
+from memlint.models.sizes import HEADS_SHARE_WIDTH, Agreement, Sizes, agree, layer_types
 from memlint.named_tuple import NamedTuple
 
 

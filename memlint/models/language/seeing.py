@@ -24,8 +24,8 @@ from memlint.models import UnknownModel
 from memlint.models.language import Task, attention, checkpointed, language_model, losses, sequence_length
 from memlint.models.language.hyperparameters import hyperparameters
 from memlint.models.language.parts import activation, norm, rotate_half
-from memlint.models.language.sizes import HEADS_SHARE_WIDTH, Sizes, agree
 from memlint.models.language.vision import VisionTower, tower
+from memlint.models.sizes import HEADS_SHARE_WIDTH, Sizes, agree
 from memlint.named_tuple import NamedTuple
 
 TYPES = ("gemma3", "qwen2_vl", "qwen2_5_vl")

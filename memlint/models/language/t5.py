@@ -20,7 +20,7 @@ from memlint.models import UnknownModel
 from memlint.models.language import losses
 from memlint.models.language.encoder import padding_mask
 from memlint.models.language.parts import activation, attention_mask
-from memlint.models.language.sizes import Sizes
+from memlint.models.sizes import Sizes
 from memlint.named_tuple import NamedTuple
 
 # The release of transformers in which T5 was first given SDPA (pull request 47014); before it, all there is is eager.

@@ -20,7 +20,7 @@ from memlint.meta.tensor import Tensor, component, empty, float32, int64, state
 from memlint.models import UnknownModel
 from memlint.models.language.encoder import Attended, attend
 from memlint.models.language.parts import activation
-from memlint.models.language.sizes import HEADS_SHARE_WIDTH, Agreement, Sizes, agree
+from memlint.models.sizes import HEADS_SHARE_WIDTH, Agreement, Sizes, agree
 from memlint.named_tuple import NamedTuple
 
 

@@ -1,9 +1,10 @@
-"""What the values of a ``config.json`` may be: checked where a model reads them, before anything is built of them.
+"""What the sizes of a run and of its model may be: checked before anything is built of them.
 
-``Sizes`` is the contents of such a file, or of a family's own keys under the same names. Whoever reads a value that
-this table knows gets one that is of its type and in its range, or UnknownModel, which names the key and the value.
-What transformers' configuration classes and modules refuse is refused; what they take is not. The second table is of
-sizes that have to agree with each other.
+``check_facts`` is for the numbers that a run is counted by, in whatever family. ``Sizes`` is the contents of a
+``config.json``, or of a family's own keys under the same names: whoever reads a value that the table knows gets one
+that is of its type and in its range, or UnknownModel, which names the key and the value. What transformers'
+configuration classes and modules refuse is refused; what they take is not. ``Agreement`` is for sizes that have to
+agree with each other.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from math import isfinite
 from typing import Any
 
+from memlint.dialects.spec import TrainingSpec
 from memlint.models import UnknownModel
 from memlint.named_tuple import NamedTuple
 
@@ -192,6 +194,37 @@ def layer_types(sizes: Mapping[str, Any], layers: int) -> tuple[str, ...] | None
     if len(stated) < layers:
         raise UnknownModel(f"layer_types says what {len(stated):,} layers are, of {layers:,}")
     return tuple(stated[:layers])
+
+
+# ------------------------------------------------------------------------------------------------ the facts of a run
+
+DEVICES = _whole(1, 1 << 20)  # no cluster has a million
+
+_FACTS: tuple[tuple[Kind, str], ...] = (
+    (
+        SIZE,
+        "micro_batch_size gradient_accumulation_steps sequence_length target_length sequences_per_sample "
+        "evaluation_batch_size evaluation_sequence_length vocabulary_size labels completion_length loss_chunks lora.r "
+        "optimizer_rank adapter.virtual_tokens",
+    ),
+    (COUNT, "images_per_sample generated_rows oft.block_size oft.rank"),
+    (LAYERS, "checkpointing_every checkpointing_chunk"),
+    (
+        DEVICES,
+        "device_count world_size parallelism.data parallelism.shard parallelism.replicas parallelism.tensor "
+        "parallelism.pipeline parallelism.context parallelism.ulysses parallelism.expert parallelism.expert_tensor "
+        "parallelism.virtual_stages parallelism.micro_batches",
+    ),
+)
+FACTS: dict[str, Kind] = {name: kind for kind, names in _FACTS for name in names.split()}
+
+
+def check_facts(spec: TrainingSpec) -> None:
+    """Raises UnknownModel for a number that no run is counted by."""
+    for name, fact in spec.facts.items():
+        kind = FACTS.get(name)
+        if kind is not None and fact.value is not None and not kind.accepts(fact.value):
+            raise UnknownModel(f"{fact.key or name} is {_shown(fact.value)}, not {kind.words}")
 
 
 # ------------------------------------------------------------------------------------------------- what has to agree
