@@ -162,8 +162,8 @@ class Sizes(Mapping[str, Any]):
         if kind is not None:
             if value is None and name not in _NULL_COUNTS:
                 raise KeyError(name)
-            if value is not None and not kind.accepts(value):
-                raise UnknownModel(f"{self.source or 'config.json'}: {name} is {_shown(value)}, not {kind.words}")
+            if value is not None:
+                check(f"{self.source or 'config.json'}: {name}", value, kind)
         return Sizes(value, self.source) if isinstance(value, Mapping) else value
 
     def number(self, name: str) -> int:
@@ -204,7 +204,7 @@ _FACTS: tuple[tuple[Kind, str], ...] = (
     (
         SIZE,
         "micro_batch_size gradient_accumulation_steps sequence_length target_length sequences_per_sample "
-        "evaluation_batch_size evaluation_sequence_length vocabulary_size labels completion_length loss_chunks lora.r "
+        "evaluation_batch_size evaluation_sequence_length labels completion_length loss_chunks lora.r "
         "optimizer_rank adapter.virtual_tokens",
     ),
     (COUNT, "images_per_sample generated_rows oft.block_size oft.rank"),
@@ -223,8 +223,14 @@ def check_facts(spec: TrainingSpec) -> None:
     """Raises UnknownModel for a number that no run is counted by."""
     for name, fact in spec.facts.items():
         kind = FACTS.get(name)
-        if kind is not None and fact.value is not None and not kind.accepts(fact.value):
-            raise UnknownModel(f"{fact.key or name} is {_shown(fact.value)}, not {kind.words}")
+        if kind is not None and fact.value is not None:
+            check(fact.key or name, fact.value, kind)
+
+
+def check(name: str, value: Any, kind: Kind) -> None:
+    """Raises UnknownModel for a value that is not of its kind."""
+    if not kind.accepts(value):
+        raise UnknownModel(f"{name} is {_shown(value)}, not {kind.words}")
 
 
 # ------------------------------------------------------------------------------------------------- what has to agree
