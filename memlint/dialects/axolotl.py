@@ -174,8 +174,8 @@ def _batch(spec: TrainingSpec) -> None:
         elif (steps is None or not steps.value) and micro is not None and micro.value:
             value = max(1, whole.value // micro.value)
             lm.put(spec, "gradient_accumulation_steps", value, whole, "batch_size over micro_batch_size")
-    if "gradient_accumulation_steps" not in spec and lm.gap(spec, "gradient_accumulation_steps") is None:
-        name = "gradient_accumulation_steps"
+    name = "gradient_accumulation_steps"
+    if spec.get(name) is None and lm.gap(spec, name) is None:
         spec.facts[name] = Fact(name, 1, DEFAULT, name, reason=_VERSION)
 
 

@@ -312,7 +312,7 @@ def _has_type(value: Any, name: str) -> bool:
             isinstance(value, float) and value.is_integer()
         )
     if name == "number":
-        return isinstance(value, (int, float)) and not isinstance(value, bool)
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and value == value  # no NaN
     if name == "string":
         return isinstance(value, str)
     if name == "boolean":

@@ -324,6 +324,7 @@ def call(module: Module, args: tuple[Any, ...]) -> Any:
 
 
 _MISSING: Any = object()
+_NO_END = 1 << 62
 
 
 # -- writing it down ---------------------------------------------------------------------------------------------
@@ -954,6 +955,7 @@ def _rehearse(template: Template, tensors: list[Tensor], gradient: Tensor, key: 
     """Run the call's own nodes on a tape of their own, and see what of it the outside can tell."""
     saved = state.tape, state.label, state.sequence
     state.tape, state.label = Tape(), Label("activations", "")
+    state.tape.paid = _NO_END  # a part of what the call's own storages cost
     try:
         return _Rehearsal(template, tensors, gradient, key).run()
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from memlint import work
 from memlint.named_tuple import NamedTuple
 
 # The fixed component names of the report; the first ones label storages, the last ones are added per device.
@@ -29,6 +30,10 @@ class Label(NamedTuple):
     name: str = ""
 
 
+# Storages that steps are taken for at a time: rarely enough that an ordinary recording does not feel it.
+CHUNK = 512
+
+
 class Tape:
     """Storages are numbered in the order of their allocation.
 
@@ -46,6 +51,7 @@ class Tape:
                  attention probabilities that one forward pass saves for backward, and those that fused kernels
                  make it unnecessary to save
     parameter_counts  (module path, elements, of which trained) of the model's upper modules; symbolic recordings only
+    paid         storages that steps of work were taken for
     titles       what a module is called in papers, by its path: ``encoder`` -> ``mini-PointNet``
     """
 
@@ -53,6 +59,7 @@ class Tape:
         "events",
         "labels",
         "marks",
+        "paid",
         "parameter_counts",
         "probabilities_avoided_bytes",
         "probabilities_kept_bytes",
@@ -72,6 +79,7 @@ class Tape:
         self.streams: dict[int, int] = {}
         self.states_late = False
         self.shapes: list[tuple[tuple[int, ...], int] | None] | None = [] if symbolic else None
+        self.paid = 0
         self.saved_bytes = 0
         self.probabilities_kept_bytes = 0
         self.probabilities_avoided_bytes = 0
@@ -81,6 +89,13 @@ class Tape:
     def mark(self, phase: str) -> None:
         """Everything from here on belongs to ``phase`` (setup, forward, backward, optimizer_step, evaluation)."""
         self.marks.append((len(self.events), phase))
+
+    def pay(self) -> None:
+        """Take steps for the storages that came since, and for some to come. Raises OutOfWork."""
+        ahead = len(self.sizes) + CHUNK
+        price = work.STORAGE if self.shapes is None else work.SYMBOLIC_STORAGE
+        work.spend((ahead - self.paid) * price, "simulating a training step")
+        self.paid = ahead
 
     def allocate(self, size_bytes: int, label: Label, stream: int = 0) -> int:
         """Write an allocation by hand (collectives, recorded and measured tapes); returns the storage's number."""

@@ -132,6 +132,8 @@ class Storage:
         self.index = index = len(tape.sizes)
         self.nbytes = nbytes
         self.events = events = tape.events
+        if index >= tape.paid:
+            tape.pay()
         tape.sizes.append(nbytes)
         tape.labels.append(state.label)
         events.append(index)
@@ -218,6 +220,9 @@ class Block:
         tape = state.tape
         self.first = first = len(tape.sizes)
         self.count = len(sizes)
+        self.events = tape.events
+        if first >= tape.paid:
+            tape.pay()
         self.events = tape.events
         tape.sizes += sizes
         tape.labels += labels

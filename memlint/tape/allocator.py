@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 
+from memlint import work
 from memlint.meta.tape import Tape
 from memlint.named_tuple import NamedTuple
 from memlint.tape.allocator_conf import DEFAULT as DEFAULT
@@ -100,6 +101,7 @@ def simulate(
     ``capacity_bytes``: what the driver can give in all; None: without end.
     """
     events = tape.events if events is None else events
+    work.spend(len(events) * work.SERVED, "simulating the allocator")
     divisions = conf.roundup_power2_divisions
     # Tens of thousands of storages have some dozens of sizes.
     units = {size: round_size(size, divisions) >> _UNIT_SHIFT for size in set(tape.sizes)}

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 from bisect import bisect_left, insort
 
+from memlint import work
 from memlint.meta.fold import Folded, Piece
 from memlint.tape.allocator import AllocatorConf, AllocatorResult, round_size, segment_size, simulate
 from memlint.tape.phases import SMALL_BYTES
@@ -265,7 +266,10 @@ class _Replay:
         following: dict[int, _Trace] = {}
         usual: list[_Trace] = []
         last = 0
+        # Most turns are one of those that were watched, again: they cost a fraction of it.
+        price = len(smalls) + len(events) // (1 if turns is None else 4)
         for turn in range(times):
+            work.spend(price * work.SERVED, "simulating the allocator")
             base = first + turn * count
             self.before = self.reserved
             self.short.clear()
@@ -286,6 +290,7 @@ class _Replay:
                     self.skipped += 1
                     break
             else:
+                work.spend(len(events) * work.SERVED, "simulating the allocator")
                 found = self.watch(events, given, base)
                 turns.traces.insert(0, found)
             usual.append(found)

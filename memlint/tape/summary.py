@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 CUBLAS_PART = "cuBLAS"
 # What no release of a library takes more or less of
 STATES = ("parameters", "gradients", "optimizer", "ema", "helper_models", "buffers")
+MOST_BYTES = 1 << 50  # of one device: thousands of times what any has
 LIBRARY_PARTS = {"workspace": CUBLAS_PART, "communication": "communicators", "helper_models": "inference engine"}
 
 
@@ -84,7 +85,7 @@ def estimate(
     else:
         peak = find_peak(tape)
         live = break_down(tape, peak.event) if detailed else ()
-    allocated = peak.peak_bytes
+    allocated = _believable(peak.peak_bytes)
     notes = list(assumptions)
     unfused = 0  # what is reserved beyond where the compiler fuses nothing
     if framework == JAX:
@@ -98,6 +99,7 @@ def estimate(
         replay = _simulated(tape, allocator_conf)
         reserved, allocated_high = replay.reserved_peak_bytes, replay.allocated_peak_bytes
         if upper is not None:
+            _believable(find_peak(upper).peak_bytes)
             whole = _simulated(upper, allocator_conf)
             allocated_high = max(allocated_high, whole.allocated_peak_bytes)
             unfused = max(0, whole.reserved_peak_bytes - reserved)
@@ -147,7 +149,10 @@ def estimate(
     reserved_interval = Interval(allocated - slack_allocated, reserved + max(unfused, slack_high))
     loaded = 0
     if loading is not None:
-        loaded, taken = find_peak(loading).peak_bytes, simulate(loading, allocator_conf).reserved_peak_bytes
+        loaded, taken = (
+            _believable(find_peak(loading).peak_bytes),
+            simulate(loading, allocator_conf).reserved_peak_bytes,
+        )
         # It cannot be less than this.
         allocated_interval = Interval(*[max(loaded, end) for end in allocated_interval])
         reserved_interval = Interval(max(loaded, reserved_interval.low_bytes), max(taken, reserved_interval.high_bytes))
@@ -186,6 +191,16 @@ def estimate(
     if calibration is not None:
         found = calibration.narrow(found, overhead.context_bytes, overhead.context_interval)
     return found
+
+
+def _believable(peak_bytes: int) -> int:
+    """The bytes themselves. Raises UnknownModel where no device ever had as many: a slip of the keyboard, for which
+    addresses run out."""
+    if peak_bytes > MOST_BYTES:
+        from memlint.models import UnknownModel
+
+        raise UnknownModel(f"the step would allocate {peak_bytes >> 50:,} PiB on one device: some size is no real one")
+    return peak_bytes
 
 
 def _events(tape: Tape) -> list[int] | None:

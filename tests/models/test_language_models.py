@@ -107,7 +107,7 @@ REFUSED = {
     "a size that is missing": (
         {key: value for key, value in SMALL.items() if key != "hidden_size"}, {}, "no hidden_size"
     ),
-    "a size that is no number": ({**SMALL, "vocab_size": "many"}, {}, "no vocab_size"),
+    "a size that is no number": ({**SMALL, "vocab_size": "many"}, {}, "vocab_size is 'many'"),
     "an activation outside the table": ({**SMALL, "hidden_act": "snake"}, {}, "activation 'snake'"),
     "an image encoder beside the decoder": (
         {"model_type": "gemma3", "text_config": SMALL, "vision_config": {}}, {}, "image encoder"

@@ -10,7 +10,8 @@ from memlint.dialects import registry
 from memlint.documents.load import load
 from memlint.meta.tape import Label, Tape
 from memlint.models import UnknownModel, record
-from memlint.models.language.hyperparameters import MOST_LAYERS, hyperparameters
+from memlint.models.language.hyperparameters import hyperparameters
+from memlint.models.sizes import MOST_LAYERS
 from memlint.tape.allocator import simulate
 from memlint.tape.allocator_conf import AllocatorConf
 
@@ -21,7 +22,7 @@ LLAMA = {
 
 def test_layers_are_counted_before_they_are_built() -> None:
     assert hyperparameters({**LLAMA, "num_hidden_layers": MOST_LAYERS}).layers == MOST_LAYERS
-    with pytest.raises(UnknownModel, match="a model of 987,654,321 layers is not built"):
+    with pytest.raises(UnknownModel, match="num_hidden_layers is 987,654,321, not a whole number from 1 to 10,000"):
         hyperparameters({**LLAMA, "num_hidden_layers": 987_654_321})
 
 
@@ -31,26 +32,26 @@ def test_layers_are_counted_before_they_are_built() -> None:
         pytest.param(
             "a.py",
             "n_layer = 99999999999\nn_head = 2\nn_embd = 64\nbatch_size = 1\nblock_size = 8\n",
-            "99,999,999,999 layers",
+            " is 99,999,999,999, not a whole number from 1 to 10,000",
             id="layers",
         ),
         pytest.param(
             "a.py",
             "n_layer = 2\nn_head = 2\nn_embd = 64\nbatch_size = 99999999999\nblock_size = 8\n",
-            "99,999,999,999 x 8 tokens at once",
+            "batch_size is 99,999,999,999",
             id="samples",
         ),
         pytest.param(
             "a.py",
             "n_layer = 2\nn_head = 2\nn_embd = 64\nbatch_size = 1\nblock_size = 99999999999\n",
-            "1 x 99,999,999,999 tokens at once",
+            "block_size is 99,999,999,999",
             id="tokens",
         ),
         pytest.param(
             "a.sh",
             "torchrun pretrain_gpt.py --num-layers 99999999999 --hidden-size 64 "
             "--num-attention-heads 2 --micro-batch-size 1 --seq-length 8 --vocab-size 100\n",
-            "99,999,999,999 layers",
+            " is 99,999,999,999, not a whole number from 1 to 10,000",
             id="Megatron's",
         ),
     ],

@@ -24,6 +24,7 @@ from memlint.models.language.hyperparameters import (
     Hyperparameters,
     hyperparameters,
 )
+from memlint.models.sizes import SIZE, Sizes, check
 from memlint.models.system import System
 from memlint.named_tuple import NamedTuple
 
@@ -149,7 +150,7 @@ def _task(spec: TrainingSpec, dtype: DType, autocast: bool) -> Task:
     """The model with what it is given and asked. What would change most of the estimate, and is not known here, is
     better said than passed over."""
     kind = spec.get("model_class", "causal_lm")
-    contents = _contents(spec)
+    contents = contents_of(spec)
     if kind != "causal_lm":
         from memlint.models.language import tasks  # decoders do without
 
@@ -302,19 +303,22 @@ def language_model(spec: TrainingSpec, config: Hyperparameters, dtype: DType, au
         return LanguageModel(config, kind, **options)
 
 
-def _contents(spec: TrainingSpec) -> Mapping[str, Any]:
+def contents_of(spec: TrainingSpec) -> Sizes:
     """Of the model's ``config.json``."""
-    config = spec.get("hyperparameters.config")
-    if not isinstance(config, Mapping):
+    stated = spec.fact("hyperparameters.config")
+    config = None if stated is None else stated.value
+    if stated is None or not isinstance(config, Mapping):
         name = spec.get("model")
         what = "the model" if name is None else f"the model {name!r}"
         raise UnknownModel(spec.unknown_reason or f"{what} is known neither by its config.json nor by the catalogue")
-    return config
+    return Sizes(config, stated.reason)
 
 
 def _config(spec: TrainingSpec, contents: Mapping[str, Any]) -> Hyperparameters:
     found = hyperparameters(contents)
     rows = spec.get("vocabulary_size")
+    if rows is not None:
+        check("vocabulary_size", rows, SIZE)
     found = split.divide(spec, found if rows is None else found._replace(vocabulary=rows))
     depth = spec.get(RECORDED_LAYERS)
     return found if depth is None else found._replace(layers=depth[0], windows=found.windows[: depth[0]])
@@ -348,7 +352,7 @@ def equal_layers(spec: TrainingSpec) -> int:
         value = spec.get(name)
         if value is not None and value not in values:
             return 0
-    contents = _contents(spec)
+    contents = contents_of(spec)
     if preference.applies(spec) or contents.get("model_type") in EARLY:
         return 0
     config = _config(spec, contents)
@@ -444,7 +448,7 @@ def _optimizer_options(spec: TrainingSpec) -> dict[str, Any]:
             raise UnknownModel(f"optim_target_modules is not stated: {name} projects the gradients of these")
         options["targets"], options["rank"] = spec["optimizer_targets"], spec.get("optimizer_rank", 128)
     if name == "adam_mini":
-        config = hyperparameters(_contents(spec))
+        config = hyperparameters(contents_of(spec))
         options["head_numbers"] = config.width * config.width // config.heads
     if issubclass(kind, optim.BitsAndBytes):
         options["paged"] = bool(spec.get("optimizer_paged", False))

@@ -137,7 +137,7 @@ class Attention(Module):
         self.v_proj = Linear(config.width, keys, config.qkv_bias)
         setattr(self, config.output_name, Linear(queries, config.width, config.output_bias))
         if self.normed == "whole":
-            self.q_norm, self.k_norm = norm(config.norm, queries), norm(config.norm, keys)
+            self.q_norm, self.k_norm = self.norm(config, queries), self.norm(config, keys)
         elif self.normed == "head_wide":
             self.q_norm = CohereNorm(config.heads, config.head_dim)
             self.k_norm = CohereNorm(config.key_value_heads, config.head_dim)
@@ -145,7 +145,11 @@ class Attention(Module):
             self.q_norm = HeadNorms(config.heads, config.head_dim)
             self.k_norm = HeadNorms(config.key_value_heads, config.head_dim)
         elif self.normed != "none":
-            self.q_norm, self.k_norm = norm(config.norm, config.head_dim), norm(config.norm, config.head_dim)
+            self.q_norm, self.k_norm = self.norm(config, config.head_dim), self.norm(config, config.head_dim)
+
+    def norm(self, config: Hyperparameters, width: int) -> Module:
+        """Of queries and of keys."""
+        return norm(config.norm, width)
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         shape = (*x.shape[:-1], -1, self.head_dim)

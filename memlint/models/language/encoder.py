@@ -18,6 +18,7 @@ from memlint.meta.nn import Embedding, LayerNorm, Linear, Module, buffer, parame
 from memlint.meta.tensor import DType, Tensor, bool_, component, empty, float32, int64, state
 from memlint.models import UnknownModel
 from memlint.models.language.parts import activation
+from memlint.models.sizes import HEADS_SHARE_WIDTH, Agreement, Sizes, agree
 from memlint.named_tuple import NamedTuple
 
 Attended = tuple[Tensor, Tensor | None]
@@ -144,24 +145,34 @@ _NAMES = {
 }
 
 
+AGREEMENTS = (
+    HEADS_SHARE_WIDTH,
+    Agreement(
+        lambda sizes: sizes.width % sizes.conv_groups == 0,
+        "the hidden size {0.width:,} cannot be divided among {0.conv_groups:,} groups of a convolution",
+    ),
+)
+
+
 def encoder(config: Mapping[str, Any]) -> Encoder:
     """From the contents of a ``config.json``. Raises UnknownModel where the model type, or a size, is not known."""
-    model_type = config.get("model_type")
+    sizes = Sizes(config)
+    model_type = sizes.get("model_type")
     style = ENCODERS.get(model_type) if isinstance(model_type, str) else None
     if style is None or not isinstance(model_type, str):
         raise UnknownModel(f"encoders of model type {model_type!r} are not known")
 
     def value(name: str, default: Any = None) -> Any:
         for key in (name, _NAMES.get(name, name)):
-            if config.get(key) is not None:
-                return config[key]
+            if sizes.get(key) is not None:
+                return sizes[key]
         return style.get(name, default)
 
     def number(name: str) -> int:
         found = value(name)
-        if not isinstance(found, int) or isinstance(found, bool) or found <= 0:
+        if found is None:
             raise UnknownModel(f"config.json of model type {model_type!r} states no {name}")
-        return found
+        return int(found)
 
     if value("position_embedding_type", "absolute") != "absolute":
         raise UnknownModel(f"positions of type {value('position_embedding_type')!r} are not known")
@@ -171,8 +182,8 @@ def encoder(config: Mapping[str, Any]) -> Encoder:
     before_classifier = value("classifier_dropout")
     before_classifier = dropout if before_classifier is None else float(before_classifier)
     kind = style.get("layer", "bert")
-    distances = _distances(config) if kind == "deberta" else {}
-    return Encoder(
+    distances = _distances(sizes) if kind == "deberta" else {}
+    made = Encoder(
         model_type=model_type,
         vocabulary=number("vocab_size"),
         width=width,
@@ -189,9 +200,9 @@ def encoder(config: Mapping[str, Any]) -> Encoder:
         classifier_dropout=dropout if kind in ("distilbert", "mpnet") else before_classifier,
         row_dropout=float(value("seq_classif_dropout", 0.2)) if kind == "distilbert" else before_classifier,
         span_dropout=float(value("qa_dropout", 0.1)) if kind == "distilbert" else 0.0,
-        tied=bool(config.get("tie_word_embeddings", True)),
+        tied=bool(sizes.get("tie_word_embeddings", True)),
         counted_positions=style.get("counted_positions", False)
-        or (kind == "deberta" and bool(config.get("position_biased_input", True))),
+        or (kind == "deberta" and bool(sizes.get("position_biased_input", True))),
         layer=kind,
         groups=value("num_hidden_groups", 0) if kind == "albert" else 0,
         inner=value("inner_group_num", 1) if kind == "albert" else 1,
@@ -199,6 +210,8 @@ def encoder(config: Mapping[str, Any]) -> Encoder:
         classifier=style.get("classifier", "pooler"),
         **distances,
     )
+    agree(made, AGREEMENTS)
+    return made
 
 
 def _distances(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from memlint.models import UnknownModel
 from memlint.models.language import losses
 from memlint.models.language.encoder import Attended, attend, padding_mask
 from memlint.models.language.parts import activation, attention_mask
+from memlint.models.sizes import Agreement, Sizes, agree
 from memlint.named_tuple import NamedTuple
 
 
@@ -90,40 +91,45 @@ ENCODER_DECODERS: dict[str, dict[str, Any]] = {
 _DEFAULTS = {"activation_function": "gelu", "dropout": 0.1, "attention_dropout": 0.0, "activation_dropout": 0.0}
 
 
+AGREEMENTS = (
+    Agreement(
+        lambda sizes: sizes.width % sizes.encoder.heads == sizes.width % sizes.decoder.heads == 0,
+        "d_model {0.width:,} cannot be divided among {0.encoder.heads:,} heads, or {0.decoder.heads:,} of the decoder",
+    ),
+)
+
+
 def encoder_decoder(config: Mapping[str, Any]) -> EncoderDecoder:
     """From the contents of a ``config.json``. Raises UnknownModel where the model type, or a size, is not known."""
-    model_type = config.get("model_type")
+    sizes = Sizes(config)
+    model_type = sizes.get("model_type")
     if not isinstance(model_type, str) or model_type not in ENCODER_DECODERS:
         raise UnknownModel(f"encoder-decoders of model type {model_type!r} are not known")
     style = ENCODER_DECODERS[model_type]
 
-    def number(name: str) -> int:
-        found = config.get(name)
-        if not isinstance(found, int) or isinstance(found, bool) or found <= 0:
-            raise UnknownModel(f"config.json of model type {model_type!r} states no {name}")
-        return found
-
     def value(name: str) -> Any:
-        found = config.get(name)
+        found = sizes.get(name)
         return style.get(name, _DEFAULTS[name]) if found is None else found
 
     def half(name: str) -> Stack:
-        return Stack(number(f"{name}_layers"), number(f"{name}_attention_heads"), number(f"{name}_ffn_dim"))
+        return Stack(
+            sizes.number(f"{name}_layers"), sizes.number(f"{name}_attention_heads"), sizes.number(f"{name}_ffn_dim")
+        )
 
     sound = model_type == "whisper"
-    tied = config.get("tie_word_embeddings") is not False
-    shared = model_type != "marian" or config.get("share_encoder_decoder_embeddings") is not False
+    tied = sizes.get("tie_word_embeddings") is not False
+    shared = model_type != "marian" or sizes.get("share_encoder_decoder_embeddings") is not False
     if not tied and (sound or not shared):
         raise UnknownModel(f"{model_type} whose head is no embedding is not known")
     if sound:
-        positions = number("max_source_positions"), number("max_target_positions")
+        positions = sizes.number("max_source_positions"), sizes.number("max_target_positions")
     else:
-        positions = (number("max_position_embeddings"),) * 2
+        positions = (sizes.number("max_position_embeddings"),) * 2
     switches = {name: switch for name, switch in style.items() if name not in _DEFAULTS}
-    return EncoderDecoder(
+    made = EncoderDecoder(
         model_type=model_type,
-        vocabulary=number("vocab_size"),
-        width=number("d_model"),
+        vocabulary=sizes.number("vocab_size"),
+        width=sizes.number("d_model"),
         encoder=half("encoder"),
         decoder=half("decoder"),
         positions=positions,
@@ -131,12 +137,14 @@ def encoder_decoder(config: Mapping[str, Any]) -> EncoderDecoder:
         dropout=float(value("dropout")),
         attention_dropout=float(value("attention_dropout")),
         activation_dropout=float(value("activation_dropout")),
-        mel_bins=number("num_mel_bins") if sound else 0,
+        mel_bins=sizes.number("num_mel_bins") if sound else 0,
         tied=tied,
         shared=shared,
-        decoder_vocabulary=0 if shared else config.get("decoder_vocab_size") or number("vocab_size"),
+        decoder_vocabulary=0 if shared else sizes.get("decoder_vocab_size") or sizes.number("vocab_size"),
         **switches,
     )
+    agree(made, AGREEMENTS)
+    return made
 
 
 class CrossAttention(Module):

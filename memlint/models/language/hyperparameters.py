@@ -10,10 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from memlint.models import UnknownModel
+from memlint.models.sizes import HEADS_SHARE_WIDTH, Agreement, Sizes, agree, layer_types
 from memlint.named_tuple import NamedTuple
-
-# What a slip of the keyboard asks for is said to be one, not built layer by layer.
-MOST_LAYERS = 10_000
 
 
 class Experts(NamedTuple):
@@ -568,6 +566,43 @@ WITHOUT_FLASH = ("bloom", "codegen", "llama4_text", "mpt")
 # Layers that have no experts, where the config does not say how many.
 _DENSE_FIRST = {"deepseek_v3": 3, "glm4_moe": 1, "glm4_moe_lite": 1}
 
+# Types that transformers refuses where the width is not a multiple of the heads, unless the config states head_dim;
+# those that it does not leave the rest of the width out of the heads.
+_HEADS_SHARE_WIDTH = frozenset(
+    (
+        *("arcee", "bloom", "codegen", "deepseek_v2", "falcon", "gemma2", "gemma3_text", "gpt2", "gpt_bigcode"),
+        *("gpt_neo", "gpt_neox", "gptj", "llama", "mpt", "olmoe", "opt", "stablelm"),
+    )
+)
+
+# Those of them whose rotation is in code of their own (``rotary`` is "none").
+_ROTATES_ITSELF = ("codegen", "falcon", "gptj")
+
+
+def _rotates(sizes: Hyperparameters) -> bool:
+    return sizes.rotary != "none" or (sizes.model_type in _ROTATES_ITSELF and not sizes.alibi)
+
+
+AGREEMENTS = (
+    Agreement(lambda sizes: sizes.head_dim > 0, "a hidden size of {0.width:,} leaves {0.heads:,} heads nothing each"),
+    Agreement(
+        lambda sizes: sizes.heads % sizes.key_value_heads == 0,
+        "{0.heads:,} attention heads cannot share {0.key_value_heads:,} heads of keys and values",
+    ),
+    Agreement(
+        lambda sizes: not _rotates(sizes) or (sizes.rotary_dim % 2 == 0 and sizes.rotary_dim <= sizes.head_dim),
+        "of the {0.head_dim:,} numbers of a head {0.rotary_dim:,} cannot be rotated in pairs",
+    ),
+    Agreement(
+        lambda sizes: sizes.experts is None or sizes.experts.per_token <= sizes.experts.number,
+        "a token cannot visit {0.experts.per_token:,} of {0.experts.number:,} experts",
+    ),
+    Agreement(
+        lambda sizes: sizes.linear is None or sizes.linear.value_heads % sizes.linear.key_heads == 0,
+        "{0.linear.value_heads:,} heads of values cannot share {0.linear.key_heads:,} heads of keys",
+    ),
+)
+
 # The same thing by other names (``attribute_map`` of the configuration classes).
 _NAMES = {
     "hidden_size": ("n_embd", "d_model"),
@@ -588,9 +623,9 @@ def _value(config: Mapping[str, Any], name: str, default: Any = None) -> Any:
 
 def _number(config: Mapping[str, Any], name: str) -> int:
     found = _value(config, name)
-    if not isinstance(found, int) or isinstance(found, bool) or found <= 0:
+    if found is None:
         raise UnknownModel(f"config.json of model type {config.get('model_type')!r} states no {name}")
-    return found
+    return int(found)
 
 
 def known(model_type: str) -> bool:
@@ -601,10 +636,12 @@ def known(model_type: str) -> bool:
 def hyperparameters(config: Mapping[str, Any]) -> Hyperparameters:
     """From the contents of a ``config.json``.
 
-    Raises UnknownModel for a model type that is not in the table, and where a size is missing.
+    Raises UnknownModel for a model type that is not in the table, and where a size is missing, is none, or does not
+    agree with the others.
     """
+    config = Sizes(config)
     model_type = config.get("model_type")
-    if not isinstance(model_type, str) or not known(model_type):
+    if model_type is None or not known(model_type):
         raise UnknownModel(f"decoders of model type {model_type!r} are not known")
     model_type = ALIASES.get(model_type, model_type)
     if isinstance(config.get("text_config"), Mapping):
@@ -615,8 +652,6 @@ def hyperparameters(config: Mapping[str, Any]) -> Hyperparameters:
     facts = {name: _stated(config, value) for name, value in style.items()}
     width, heads = _number(config, "hidden_size"), _number(config, "num_attention_heads")
     layers = _number(config, "num_hidden_layers")
-    if layers > MOST_LAYERS:
-        raise UnknownModel(f"a model of {layers:,} layers is not built: there are at most {MOST_LAYERS:,}")
     head_dim = config.get("head_dim") or facts.get("head_dim") or width // heads
     # Qwen3.5's mixtures leave no layer without experts.
     inner = _value(config, "moe_intermediate_size" if model_type == "qwen3_5_moe_text" else "intermediate_size")
@@ -689,7 +724,11 @@ def hyperparameters(config: Mapping[str, Any]) -> Hyperparameters:
             facts["rotary"] = "half"
     facts["experts"] = _experts(config, model_type)
     facts["linear"] = _gated_delta(config, model_type, layers)
-    return Hyperparameters(**facts)
+    made = Hyperparameters(**facts)
+    if model_type in _HEADS_SHARE_WIDTH and config.get("head_dim") is None:
+        agree(made, (HEADS_SHARE_WIDTH,))
+    agree(made, AGREEMENTS)
+    return made
 
 
 def _stated(config: Mapping[str, Any], value: Any) -> Any:
@@ -712,9 +751,9 @@ def _windows(config: Mapping[str, Any], layers: int, kind: str, default: int | N
     window = config.get("sliding_window", default)
     if kind == "none" or not window:
         return ()
-    types = config.get("layer_types")
-    if isinstance(types, (list, tuple)) and len(types) >= layers and kind != "all":
-        return tuple(window if item == "sliding_attention" else 0 for item in types[:layers])
+    types = layer_types(config, layers)
+    if types is not None and kind != "all":
+        return tuple(window if item == "sliding_attention" else 0 for item in types)
     if kind == "all":
         return (window,) * layers
     if kind == "uses":
@@ -732,6 +771,8 @@ def _windows(config: Mapping[str, Any], layers: int, kind: str, default: int | N
     if kind.startswith("every "):
         every = config.get("sliding_window_pattern", config.get("_sliding_window_pattern", int(kind.split()[1])))
         every = len(every) if isinstance(every, str) else every  # EXAONE's letters
+        if not every:
+            raise UnknownModel("a sliding_window without a sliding_window_pattern is not known")
         return tuple(window if (number + 1) % every else 0 for number in range(layers))
     return (window,) * layers if config.get("model_type") == "ministral" else ()
 
@@ -740,10 +781,11 @@ def _llama4(config: Mapping[str, Any], facts: dict[str, Any]) -> None:
     """Layers that rotate attend within chunks, unless the config says otherwise."""
     layers, chunk = facts["layers"], config.get("attention_chunk_size", 8192) or 0
     facts["unrotated"] = unrotated = _unrotated(config, layers)
-    kinds = config.get("layer_types")
-    if not isinstance(kinds, (list, tuple)) or len(kinds) < layers:
-        kinds = ["full_attention" if number in unrotated else "chunked_attention" for number in range(layers)]
-    facts["windows"] = tuple(chunk if kind == "chunked_attention" else 0 for kind in kinds[:layers])
+    still = frozenset(unrotated)
+    kinds = layer_types(config, layers) or tuple(
+        "full_attention" if number in still else "chunked_attention" for number in range(layers)
+    )
+    facts["windows"] = tuple(chunk if kind == "chunked_attention" else 0 for kind in kinds)
     facts["query_norm"] = "whole" if facts["query_norm"] else "none"
     facts["scaled_query"] = bool(facts["scaled_query"])
     facts["intermediate"] = _number(config, "intermediate_size_mlp")
@@ -756,11 +798,12 @@ def _lfm2(config: Mapping[str, Any], facts: dict[str, Any]) -> None:
         share, unit = config.get("block_ffn_dim_multiplier", 1.0), config.get("block_multiple_of", 256)
         if share is not None:
             inner = unit * -(-int(share * inner) // unit)
-    kinds, attends = config.get("layer_types"), config.get("full_attn_idxs")
-    if isinstance(kinds, (list, tuple)):
+    kinds, attends = layer_types(config, layers), config.get("full_attn_idxs")
+    if kinds is not None:
         attends = [number for number, kind in enumerate(kinds) if kind != "conv"]
-    elif not isinstance(attends, (list, tuple)):
-        attends = list(range(layers))
+    elif attends is None:
+        attends = range(layers)
+    attends = frozenset(attends)
     facts["intermediate"] = inner
     facts["tied"] = bool(config.get("tie_embedding", facts["tied"]))
     facts["convolution"] = ShortConvolution(
@@ -820,9 +863,11 @@ def _early(config: Mapping[str, Any], model_type: str, facts: dict[str, Any]) ->
 def _unrotated(config: Mapping[str, Any], layers: int) -> tuple[int, ...]:
     """SmolLM3: layers that do not rotate."""
     stated = config.get("no_rope_layers")
-    if isinstance(stated, (list, tuple)) and stated:
+    if stated:
+        if len(stated) < layers:
+            raise UnknownModel(f"no_rope_layers says of {len(stated):,} layers whether they rotate, of {layers:,}")
         return tuple(number for number, rotates in enumerate(stated[:layers]) if not rotates)
-    interval = config.get("no_rope_layer_interval", 4)
+    interval = config.get("no_rope_layer_interval") or 4
     return tuple(number for number in range(layers) if (number + 1) % interval == 0)
 
 
@@ -844,10 +889,10 @@ HYBRID = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
 def _gated_delta(config: Mapping[str, Any], model_type: str, layers: int) -> GatedDelta | None:
     if model_type not in HYBRID:
         return None
-    kinds = config.get("layer_types")
-    if not isinstance(kinds, (list, tuple)) or len(kinds) < layers:
+    kinds = layer_types(config, layers)
+    if kinds is None:
         every = config.get("full_attention_interval") or 4
-        kinds = ["full_attention" if (n + 1) % every == 0 else "linear_attention" for n in range(layers)]
+        kinds = tuple("full_attention" if (n + 1) % every == 0 else "linear_attention" for n in range(layers))
     return GatedDelta(
         tuple(n for n in range(layers) if kinds[n] == "linear_attention"),
         config.get("linear_num_key_heads", 16),

@@ -25,6 +25,7 @@ from memlint.models.language.attention import Attention, repeat_heads
 from memlint.models.language.decoder import LanguageModel, Layer
 from memlint.models.language.hyperparameters import Hyperparameters
 from memlint.models.language.parts import RootMeanSquare, perceptron
+from memlint.models.sizes import Sizes
 
 # ---------------------------------------------------------------------------------------------------------- norms
 
@@ -150,10 +151,8 @@ class TorchtuneAttention(Attention):
         self.kind = kind
         self.groups = config.heads // config.key_value_heads
 
-    def define(self, config: Hyperparameters) -> None:
-        super().define(config)
-        if self.normed != "none":
-            self.q_norm, self.k_norm = own_norm(config, config.head_dim), own_norm(config, config.head_dim)
+    def norm(self, config: Hyperparameters, width: int) -> Module:
+        return own_norm(config, width)
 
     def forward(self, x: Tensor, table: Any, mask: Tensor | None) -> Any:
         batch, length, _ = x.shape
@@ -231,7 +230,7 @@ class TorchtitanJoinedAttention(TorchtitanAttention):
         self.wqkv = Linear(config.width, joined, config.qkv_bias)
         setattr(self, config.output_name, Linear(config.heads * config.head_dim, config.width, config.output_bias))
         if self.normed != "none":
-            self.q_norm, self.k_norm = own_norm(config, config.head_dim), own_norm(config, config.head_dim)
+            self.q_norm, self.k_norm = self.norm(config, config.head_dim), self.norm(config, config.head_dim)
 
     def products(self, x: Tensor) -> tuple[Tensor, ...]:
         batch, length, _ = x.shape
@@ -251,7 +250,7 @@ class LitgptAttention(TorchtuneAttention):
         self.qkv = Linear(config.width, sum(self.sizes), config.qkv_bias)
         setattr(self, config.output_name, Linear(self.sizes[0], config.width, config.output_bias))
         if self.normed != "none":
-            self.q_norm, self.k_norm = own_norm(config, config.head_dim), own_norm(config, config.head_dim)
+            self.q_norm, self.k_norm = self.norm(config, config.head_dim), self.norm(config, config.head_dim)
 
     def forward(self, x: Tensor, table: Any, mask: Tensor | None) -> Any:
         batch, length, _ = x.shape
@@ -648,7 +647,7 @@ def model(
     implementation: str, spec: TrainingSpec, config: Hyperparameters, kind: str, options: dict[str, Any]
 ) -> LanguageModel:
     """The decoder of a library, for which :func:`applies` holds."""
-    raw = spec["hyperparameters.config"]
+    raw = Sizes(spec["hyperparameters.config"])
     if implementation == "nanogpt":
         return NanogptModel(config, kind, bool(raw.get("bias", True)), **options)
     packed = implementation in ("torchtune", "litgpt") and bool(spec.get("packing", False))

@@ -20,6 +20,7 @@ from memlint.models.language.attention import repeat_heads
 from memlint.models.language.decoder import LanguageModel, Layer
 from memlint.models.language.hyperparameters import Hyperparameters
 from memlint.models.language.parts import GatedPerceptron, PlainPerceptron
+from memlint.models.sizes import Sizes
 from memlint.named_tuple import NamedTuple
 
 
@@ -190,7 +191,7 @@ def fused_cross_entropy(logits: Tensor) -> Tensor:
 
 def model(spec: TrainingSpec, config: Hyperparameters, options: dict[str, Any]) -> LanguageModel:
     """MPT from a config under the names of its own class. Raises UnknownModel."""
-    raw = spec["hyperparameters.config"]
+    raw = Sizes(spec["hyperparameters.config"])
     attention, perceptron = _mapping(raw, "attn_config"), _mapping(raw, "ffn_config")
     if attention.get("rope") or attention.get("qk_ln"):
         raise UnknownModel("MPT with rotary positions, or norms of queries and keys, is not known")

@@ -17,6 +17,7 @@ from memlint.meta.tensor import DType, Tensor, bool_, component, empty, float32,
 from memlint.models import UnknownModel
 from memlint.models.language.encoder import Attended, attend, padding_mask
 from memlint.models.language.parts import RotaryTables, Tables, activation, rotate_half
+from memlint.models.sizes import HEADS_SHARE_WIDTH, Agreement, Sizes, agree, layer_types
 from memlint.named_tuple import NamedTuple
 
 
@@ -45,45 +46,50 @@ class ModernBert(NamedTuple):
     averages: bool
 
 
+AGREEMENTS = (
+    HEADS_SHARE_WIDTH,
+    Agreement(
+        lambda sizes: sizes.width // sizes.heads % 2 == 0,
+        "{0.heads:,} heads of a hidden size of {0.width:,} have an odd number each, which cannot be rotated in pairs",
+    ),
+)
+
+
 def modernbert(config: Mapping[str, Any]) -> ModernBert:
     """From the contents of a ``config.json``. Raises UnknownModel where a size is missing."""
-
-    def number(name: str) -> int:
-        found = config.get(name)
-        if not isinstance(found, int) or isinstance(found, bool) or found <= 0:
-            raise UnknownModel(f"config.json of model type 'modernbert' states no {name}")
-        return found
-
-    layers = number("num_hidden_layers")
-    types = config.get("layer_types")
-    if isinstance(types, (list, tuple)) and len(types) >= layers:
-        windowed = tuple(kind == "sliding_attention" for kind in types[:layers])
+    sizes = Sizes(config)
+    layers = sizes.number("num_hidden_layers")
+    types = layer_types(sizes, layers)
+    if types is not None:
+        windowed = tuple(kind == "sliding_attention" for kind in types)
     else:
-        every = config.get("global_attn_every_n_layers", 3)
+        every = sizes.get("global_attn_every_n_layers", 3)
         windowed = tuple(bool(layer % every) for layer in range(layers))
-    if config.get("sparse_prediction"):
+    if sizes.get("sparse_prediction"):
         raise UnknownModel("ModernBERT with sparse_prediction depends on the data")
-    return ModernBert(
+    made = ModernBert(
         "modernbert",
-        number("vocab_size"),
-        number("hidden_size"),
+        sizes.number("vocab_size"),
+        sizes.number("hidden_size"),
         layers,
-        number("num_attention_heads"),
-        number("intermediate_size"),
-        config.get("local_attention", 128) // 2,
+        sizes.number("num_attention_heads"),
+        sizes.number("intermediate_size"),
+        sizes.get("local_attention", 128) // 2,
         windowed,
-        config.get("hidden_activation", "gelu"),
-        float(config.get("attention_dropout") or 0.0),
-        float(config.get("embedding_dropout") or 0.0),
-        float(config.get("mlp_dropout") or 0.0),
-        float(config.get("classifier_dropout") or 0.0),
-        bool(config.get("attention_bias", False)),
-        bool(config.get("mlp_bias", False)),
-        bool(config.get("norm_bias", False)),
-        bool(config.get("decoder_bias", True)),
-        bool(config.get("classifier_bias", False)),
-        config.get("classifier_pooling", "cls") == "mean",
+        sizes.get("hidden_activation", "gelu"),
+        float(sizes.get("attention_dropout") or 0.0),
+        float(sizes.get("embedding_dropout") or 0.0),
+        float(sizes.get("mlp_dropout") or 0.0),
+        float(sizes.get("classifier_dropout") or 0.0),
+        bool(sizes.get("attention_bias", False)),
+        bool(sizes.get("mlp_bias", False)),
+        bool(sizes.get("norm_bias", False)),
+        bool(sizes.get("decoder_bias", True)),
+        bool(sizes.get("classifier_bias", False)),
+        sizes.get("classifier_pooling", "cls") == "mean",
     )
+    agree(made, AGREEMENTS)
+    return made
 
 
 class Norm(Module):

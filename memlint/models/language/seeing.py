@@ -25,6 +25,7 @@ from memlint.models.language import Task, attention, checkpointed, language_mode
 from memlint.models.language.hyperparameters import hyperparameters
 from memlint.models.language.parts import activation, norm, rotate_half
 from memlint.models.language.vision import VisionTower, tower
+from memlint.models.sizes import HEADS_SHARE_WIDTH, Sizes, agree
 from memlint.named_tuple import NamedTuple
 
 TYPES = ("gemma3", "qwen2_vl", "qwen2_5_vl")
@@ -55,8 +56,8 @@ class Eyes(NamedTuple):
 
 def eyes(contents: Mapping[str, Any]) -> Eyes:
     """From ``vision_config``. Raises UnknownModel where a size is missing."""
-    config = contents.get("vision_config")
-    if not isinstance(config, Mapping):
+    config = Sizes(contents).get("vision_config")
+    if not isinstance(config, Sizes):
         raise UnknownModel("config.json states no vision_config")
     newer = contents.get("model_type") == "qwen2_5_vl"
 
@@ -68,7 +69,7 @@ def eyes(contents: Mapping[str, Any]) -> Eyes:
 
     width = number("hidden_size" if newer else "embed_dim")
     patch = number("patch_size", 14)
-    return Eyes(
+    made = Eyes(
         width,
         number("depth", 32),
         number("num_heads", 16),
@@ -82,6 +83,8 @@ def eyes(contents: Mapping[str, Any]) -> Eyes:
         newer,
         newer,
     )
+    agree(made, (HEADS_SHARE_WIDTH,))
+    return made
 
 
 class Gaze(Module):

@@ -20,6 +20,7 @@ from memlint.models import UnknownModel
 from memlint.models.language import losses
 from memlint.models.language.encoder import padding_mask
 from memlint.models.language.parts import activation, attention_mask
+from memlint.models.sizes import Sizes
 from memlint.named_tuple import NamedTuple
 
 # The release of transformers in which T5 was first given SDPA (pull request 47014); before it, all there is is eager.
@@ -51,33 +52,28 @@ _DEFAULTS = {"t5": ("relu", True), "mt5": ("gated-gelu", True)}  # feed_forward_
 
 def t5(config: Mapping[str, Any]) -> T5:
     """From the contents of a ``config.json``. Raises UnknownModel where the model type, or a size, is not known."""
-    model_type = config.get("model_type")
+    sizes = Sizes(config)
+    model_type = sizes.get("model_type")
     if not isinstance(model_type, str) or model_type not in _DEFAULTS:
         raise UnknownModel(f"T5 models of type {model_type!r} are not known")
     feed, tied = _DEFAULTS[model_type]
 
-    def number(name: str) -> int:
-        found = config.get(name)
-        if not isinstance(found, int) or isinstance(found, bool) or found <= 0:
-            raise UnknownModel(f"config.json of model type {model_type!r} states no {name}")
-        return found
-
-    gate, _, function = str(config.get("feed_forward_proj") or feed).rpartition("-")
-    stated = config.get("tie_word_embeddings")
+    gate, _, function = str(sizes.get("feed_forward_proj") or feed).rpartition("-")
+    stated = sizes.get("tie_word_embeddings")
     own = tied if stated is None else bool(stated)
     return T5(
         model_type=model_type,
-        vocabulary=number("vocab_size"),
-        width=number("d_model"),
-        inner=number("d_ff"),
-        heads=number("num_heads"),
-        head_dim=number("d_kv"),
-        encoder_layers=number("num_layers"),
-        decoder_layers=config.get("num_decoder_layers") or number("num_layers"),
-        buckets=config.get("relative_attention_num_buckets", 32),
+        vocabulary=sizes.number("vocab_size"),
+        width=sizes.number("d_model"),
+        inner=sizes.number("d_ff"),
+        heads=sizes.number("num_heads"),
+        head_dim=sizes.number("d_kv"),
+        encoder_layers=sizes.number("num_layers"),
+        decoder_layers=sizes.get("num_decoder_layers") or sizes.number("num_layers"),
+        buckets=sizes.get("relative_attention_num_buckets", 32),
         activation="gelu_new" if gate == "gated" and function == "gelu" else function,
         gated=gate == "gated",
-        dropout=float(config.get("dropout_rate", 0.1)),
+        dropout=float(sizes.get("dropout_rate", 0.1)),
         tied=own,
         # version 1.1 keeps a head of its own, and does not scale what goes into it
         scaled=model_type == "t5" and own,

@@ -20,6 +20,7 @@ from memlint.meta.tensor import Tensor, component, empty, float32, int64, state
 from memlint.models import UnknownModel
 from memlint.models.language.encoder import Attended, attend
 from memlint.models.language.parts import activation
+from memlint.models.sizes import HEADS_SHARE_WIDTH, Agreement, Sizes, agree
 from memlint.named_tuple import NamedTuple
 
 
@@ -68,59 +69,58 @@ TOWERS: dict[str, dict[str, Any]] = {
     "clip_vision_model": {"table": True, "first_norm": True, "activation": "quick_gelu"},
     "siglip_vision_model": {"table": True, "first": 0, "activation": "gelu_pytorch_tanh"},
 }
+AGREEMENTS = (
+    HEADS_SHARE_WIDTH,
+    Agreement(lambda sizes: sizes.patches > 0, "an image of {0.image} has no patch of {0.patch}"),
+)
 CLASSIFIERS = ("vit", "deit", "dinov2")
 
 
 def tower(config: Mapping[str, Any]) -> Tower:
     """From the contents of a ``config.json``. Raises UnknownModel where the model type, or a size, is not known."""
-    model_type = config.get("model_type")
+    sizes = Sizes(config)
+    model_type = sizes.get("model_type")
     if not isinstance(model_type, str) or model_type not in TOWERS:
         raise UnknownModel(f"vision models of type {model_type!r} are not known")
     style = TOWERS[model_type]
 
-    def number(name: str) -> int:
-        found = config.get(name)
-        if not isinstance(found, int) or isinstance(found, bool) or found <= 0:
-            raise UnknownModel(f"config.json of model type {model_type!r} states no {name}")
-        return found
-
     def pair(name: str) -> tuple[int, int]:
-        found = config.get(name)
-        if isinstance(found, (list, tuple)) and len(found) == 2:
-            return int(found[0]), int(found[1])
-        return (number(name),) * 2
+        found = sizes.get(name)
+        return (found[0], found[-1]) if isinstance(found, (list, tuple)) else (sizes.number(name),) * 2
 
-    width = number("hidden_size")
-    ratio = config.get("mlp_ratio", 4)
-    gated = model_type == "dinov2" and bool(config.get("use_swiglu_ffn", False))
+    width = sizes.number("hidden_size")
+    ratio = sizes.get("mlp_ratio", 4)
+    gated = model_type == "dinov2" and bool(sizes.get("use_swiglu_ffn", False))
     if model_type == "dinov2":
         inner = int(width * ratio)
         if gated:
             inner = (int(inner * 2 / 3) + 7) // 8 * 8
     else:
-        inner = number("intermediate_size")
-    dropout = config.get("attention_dropout" if style.get("table") else "attention_probs_dropout_prob") or 0.0
-    return Tower(
+        inner = sizes.number("intermediate_size")
+    dropout = sizes.get("attention_dropout" if style.get("table") else "attention_probs_dropout_prob") or 0.0
+    made = Tower(
         model_type=model_type,
         width=width,
-        layers=number("num_hidden_layers"),
-        heads=number("num_attention_heads"),
+        layers=sizes.number("num_hidden_layers"),
+        heads=sizes.number("num_attention_heads"),
         intermediate=inner,
         image=pair("image_size"),
         patch=pair("patch_size"),
-        channels=config.get("num_channels", 3),
-        activation=config.get("hidden_act") or style.get("activation", "gelu"),
+        channels=sizes.get("num_channels", 3),
+        activation=sizes.get("hidden_act") or style.get("activation", "gelu"),
         # the layers of the others do not drop what they add
-        dropout=float(config.get("hidden_dropout_prob") or 0.0) if model_type in ("vit", "deit") else 0.0,
+        dropout=float(sizes.get("hidden_dropout_prob") or 0.0) if model_type in ("vit", "deit") else 0.0,
         attention_dropout=float(dropout),
-        qkv_bias=bool(config.get("qkv_bias", True)),
+        qkv_bias=bool(sizes.get("qkv_bias", True)),
         first=style.get("first", 1),
         table=style.get("table", False),
         layer_scale=style.get("layer_scale", False),
         gated=gated,
-        drop_path=float(config.get("drop_path_rate") or 0.0) if model_type == "dinov2" else 0.0,
+        drop_path=float(sizes.get("drop_path_rate") or 0.0) if model_type == "dinov2" else 0.0,
         first_norm=style.get("first_norm", False),
     )
+    agree(made, AGREEMENTS)
+    return made
 
 
 class PatchEmbeddings(Module):
