@@ -55,6 +55,6 @@ class UnresolvedValue(Rule):
 
     def _wrong(self, run: Run) -> set[Span]:
         """Where values are known, and not what their keys take."""
-        if all(missing.reason != schema.NOT_TAKEN for missing in run.spec.missing):
+        if not any(missing.refused for missing in run.spec.missing):
             return set()
         return {one.node.key_span or one.node.span for one in schema.violations(run.spec)}

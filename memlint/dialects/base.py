@@ -16,7 +16,7 @@ from typing import Any
 from memlint.dialects import schema as schemas
 from memlint.dialects import software
 from memlint.dialects.schema import ANNOTATION, Key, Schema
-from memlint.dialects.spec import ASSUMED, DEFAULT, WRITTEN, Fact, Missing, TrainingSpec
+from memlint.dialects.spec import ASSUMED, DEFAULT, WRITTEN, Fact, Missing, TrainingSpec, UnknownModel
 from memlint.documents import arguments
 from memlint.documents.node import Command, Document, Node, Span, Unresolved
 from memlint.named_tuple import NamedTuple
@@ -356,7 +356,7 @@ class Dialect:
             spec.unknown_reason = match.missing[0].reason
             return spec
         if self.module is not None and hasattr(self.module, "complete"):
-            spec = self.module.complete(spec)
+            return _completed(spec, self.module.complete)
         return spec
 
     def _facts(self, match: Match, root: Node, missing: list[Missing]) -> dict[str, Fact]:
@@ -396,8 +396,12 @@ class Dialect:
             unknown.add(name)
             if id(node) not in seen:
                 seen.add(id(node))
-                reason = _unknown(gap) if gap is not None else schemas.NOT_TAKEN
-                missing.append(Missing(spelled, node.key_span or node.span, reason))
+                place = node.key_span or node.span
+                if gap is not None:
+                    missing.append(Missing(spelled, place, _unknown(gap), name))
+                else:
+                    reason = f"{schemas.shown(node)} is {schemas.NOT_TAKEN}"
+                    missing.append(Missing(spelled, place, reason, name, refused=True))
         facts = {name: fact for name, fact in defaults.items() if name not in unknown}
         facts.update(written)
         facts.pop("", None)
@@ -485,6 +489,36 @@ class Dialect:
             sources = document.sources or {document.path: document.text}
             document = document._replace(sources={**sources, other.path: other.text, **other.sources})
         return document, root
+
+
+def _completed(spec: TrainingSpec, complete: Callable[[TrainingSpec], TrainingSpec]) -> TrainingSpec:
+    """What the Python half makes of the facts, and no estimate where it asked for one that is written and not known.
+
+    Whatever it put in the place of a value that its key does not take is no default of anybody's.
+    """
+    given = spec
+    try:
+        spec = complete(given)
+        wanted = [item for item in (*given.wanted, *spec.wanted) if _is_open(spec, item)]
+        if not wanted:
+            return spec
+        reason = wanted[0].message
+    except UnknownModel as error:
+        spec, reason = given, str(error)
+    except KeyError as error:
+        item = given.gap(str(error.args[0])) if error.args else None
+        if item is None:
+            raise
+        spec, reason = given, item.message
+    if spec.architecture is not None or spec.architecture_on_devices or not spec.unknown_reason:
+        spec.architecture, spec.architecture_on_devices, spec.unknown_reason = None, "", reason
+    return spec
+
+
+def _is_open(spec: TrainingSpec, item: Missing) -> bool:
+    """Whether no other key states the fact that a refused value was to set."""
+    fact = spec.facts.get(item.fact)
+    return fact is None or (fact.node is None and fact.origin in (DEFAULT, ASSUMED))
 
 
 # ---------------------------------------------------------------------------------------------- small parts

@@ -59,7 +59,7 @@ Schema = dict[str, Any]
 ANNOTATION = "x-memlint"
 _SUFFIX = ".schema.json"
 
-NOT_TAKEN = "not a value that this key takes"  # why a fact is missing where its value is a violation
+NOT_TAKEN = "not a value that this key takes"  # why a fact is missing where its value is refused
 
 WRONG_TYPE = "wrong-type"
 UNKNOWN_VALUE = "unknown-value"
@@ -485,19 +485,19 @@ def _errors(root: Node, schema: Schema) -> Iterator[Violation]:
             yield Violation(
                 WRONG_TYPE,
                 node,
-                f"{label} is {_shown(node)}, not {_listed(names)}",
+                f"{label} is {shown(node)}, not {_listed(names)}",
                 _retyped(node, names),
             )
         elif error.validator in ("enum", "const"):
             values = error.validator_value if error.validator == "enum" else [error.validator_value]
             texts = [_scalar_text(value) for value in values]
             near = _near(_scalar_text(node.plain()), texts)
-            yield Violation(UNKNOWN_VALUE, node, f"{label} is {_shown(node)}, not one of: {', '.join(texts)}", near)
+            yield Violation(UNKNOWN_VALUE, node, f"{label} is {shown(node)}, not one of: {', '.join(texts)}", near)
         elif error.validator in _BOUNDS:
             yield Violation(
                 UNKNOWN_VALUE,
                 node,
-                f"{label} is {_shown(node)}, but must be {_BOUNDS[error.validator]} {error.validator_value}",
+                f"{label} is {shown(node)}, but must be {_BOUNDS[error.validator]} {error.validator_value}",
             )
         else:
             yield Violation(WRONG_TYPE, node, f"{label}: {error.message}")
@@ -525,7 +525,8 @@ def _listed(names: list[str]) -> str:
     return words[0] if len(words) == 1 else ", ".join(words[:-1]) + " or " + words[-1]
 
 
-def _shown(node: Node) -> str:
+def shown(node: Node) -> str:
+    """A value as a message names it."""
     value = node.value
     if isinstance(value, dict):
         return "a mapping"

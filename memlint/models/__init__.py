@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from memlint.dialects.spec import TrainingSpec
+from memlint.dialects.spec import UnknownModel as UnknownModel
 from memlint.meta.fold import Folded
 from memlint.meta.tape import Tape
 from memlint.named_tuple import NamedTuple
@@ -22,10 +23,6 @@ ARCHITECTURES = {
     "rwkv": "rwkv",
     "recorded": "recorded",
 }
-
-
-class UnknownModel(Exception):
-    """No static model for this architecture; the message says what would make it known."""
 
 
 class Recording(NamedTuple):
@@ -64,7 +61,7 @@ def record(spec: TrainingSpec, symbolic: bool = False, named: bool = True, folde
 
     Raises UnknownModel where the architecture, or a size it cannot do without, is unknown.
     """
-    module = _module(spec)
+    spec, module = spec.insisting(), _module(spec)
     if hasattr(module, "record"):  # not PyTorch: the model brings its own training step
         recording: Recording = module.record(spec, symbolic, named)
         return recording
@@ -84,7 +81,7 @@ def record(spec: TrainingSpec, symbolic: bool = False, named: bool = True, folde
 
 def saved_bytes(spec: TrainingSpec) -> int:
     """Bytes that autograd holds at the end of a micro-batch's forward. Raises UnknownModel like :func:`record`."""
-    module = _module(spec)
+    spec, module = spec.insisting(), _module(spec)
     if hasattr(module, "record"):
         held: int = module.saved_bytes(spec)
         return held
