@@ -23,6 +23,14 @@ from memlint.named_tuple import NamedTuple
 
 _MAX_BASES = 16  # files that a config builds on
 
+# What an annotation may say of a number beside the numbers of other facts, and how a message says the contrary.
+RELATIONS: dict[str, Callable[[int, int], bool]] = {
+    "divides": lambda part, whole: whole % part == 0,
+    "at_most": lambda one, other: one <= other,
+    "less_than": lambda one, other: one < other,
+}
+_CONTRADICTS = {"divides": "does not divide", "at_most": "is more than", "less_than": "is not less than"}
+
 # A tree that stands for itself: no text is behind it.
 NO_DOCUMENT = Document("", "yaml", "", Node({}, Span("", 1, 1, 1, 1)))
 
@@ -390,7 +398,7 @@ class Dialect:
             spelled = self._spelled(node, key, is_option)
             gap = next((part for part in node.walk() if part.is_unresolved), None)
             if gap is None and schemas.accepts(node, key.schema, self.schema):
-                fact = Fact(name, fact_value(node.plain(), annotation), WRITTEN, spelled, node)
+                fact = Fact(name, self._fact_value(node, key), WRITTEN, spelled, node)
                 written.setdefault(name, fact)
                 continue
             unknown.add(name)
@@ -401,11 +409,36 @@ class Dialect:
                     missing.append(Missing(spelled, place, _unknown(gap), name))
                 else:
                     reason = f"{schemas.shown(node)} is {schemas.NOT_TAKEN}"
-                    missing.append(Missing(spelled, place, reason, name, refused=True))
+                    missing.append(Missing(spelled, place, reason, name, node))
         facts = {name: fact for name, fact in defaults.items() if name not in unknown}
         facts.update(written)
         facts.pop("", None)
+        self._hold_together(facts, missing)
         return facts
+
+    def _fact_value(self, node: Node, key: Key) -> Any:
+        """The fact's value for a node that its key takes; ``2.0`` is the integer 2 where the key takes integers."""
+        value = fact_value(node.plain(), key.annotation)
+        if isinstance(value, float) and value.is_integer() and "number" not in schemas.types(key.schema, self.schema):
+            return int(value)
+        return value
+
+    def _hold_together(self, facts: dict[str, Fact], missing: list[Missing]) -> None:
+        """Take out the facts whose written values contradict those of other keys."""
+        for key in self.keys:
+            fact = facts.get(key.annotation.get("fact", ""))
+            if fact is None or fact.node is None:
+                continue
+            for relation, holds in RELATIONS.items():
+                others = (facts.get(name) for name in key.annotation.get(relation, ()))
+                for other in others:
+                    if other is None or not _is_size(fact.value) or not _is_size(other.value):
+                        continue
+                    if not holds(fact.value, other.value):
+                        reason = f"{fact.value} {_CONTRADICTS[relation]} {other.label} {other.value}"
+                        place = fact.node.key_span or fact.node.span
+                        missing.append(Missing(fact.key, place, reason, fact.name, fact.node))
+                        facts.pop(fact.name, None)
 
     def _spelled(self, node: Node | None, key: Key, is_option: bool) -> str:
         """A key as the family spells it, in a file or on a command line."""
@@ -735,6 +768,10 @@ def fact_value(value: Any, annotation: dict[str, Any]) -> Any:
     if text in values:
         return values[text]
     return values.get(text.lower(), value)
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
 def _unknown(node: Node) -> str:

@@ -56,16 +56,21 @@ class UnknownModel(Exception):
 
 class Missing(NamedTuple):
     """A memory-relevant value that is written and not known: it could not be resolved (MEM004), or its key does not
-    take it (``refused``, MEM008).
+    take it, alone or beside the values of other keys (``refused``, MEM008).
 
     fact  which one it would have set; "" for a value that sets none
+    node  the value that is refused
     """
 
     key: str
     span: Span
     reason: str
     fact: str = ""
-    refused: bool = False
+    node: Node | None = None
+
+    @property
+    def refused(self) -> bool:
+        return self.node is not None
 
     @property
     def message(self) -> str:
