@@ -341,6 +341,9 @@ class Dialect:
         document, root = self._extended(match.document, match.root, missing)
         incomplete = len(missing) > len(match.missing)
         document, root = self._graft(document, root, missing)
+        root = self._worded(root)
+        if match.options is not None:
+            match = match._replace(options=self._worded(match.options))
         facts = self._facts(match, root, missing)
         if incomplete:  # what this file leaves out, the one that it builds on may state
             facts = {name: fact for name, fact in facts.items() if fact.origin != DEFAULT}
@@ -372,6 +375,7 @@ class Dialect:
         written: dict[str, Fact] = {}
         defaults: dict[str, Fact] = {}
         unknown: set[str] = set()  # facts that a key sets to what is not known: no default stands for them
+        refused: set[str] = set()  # nor does a key that counts only where that one is absent
         seen: set[int] = set()  # unresolved nodes above several keys
         all_options = match.launch is not None and match.options is None
         for key in self.keys:
@@ -399,7 +403,8 @@ class Dialect:
             gap = next((part for part in node.walk() if part.is_unresolved), None)
             if gap is None and schemas.accepts(node, key.schema, self.schema):
                 fact = Fact(name, self._fact_value(node, key), WRITTEN, spelled, node)
-                written.setdefault(name, fact)
+                if name not in refused:
+                    written.setdefault(name, fact)
                 continue
             unknown.add(name)
             if id(node) not in seen:
@@ -410,11 +415,27 @@ class Dialect:
                 else:
                     reason = f"{schemas.shown(node)} is {schemas.NOT_TAKEN}"
                     missing.append(Missing(spelled, place, reason, name, node))
+                    refused.add(name)
         facts = {name: fact for name, fact in defaults.items() if name not in unknown}
         facts.update(written)
         facts.pop("", None)
         self._hold_together(facts, missing)
         return facts
+
+    def _worded(self, root: Node) -> Node:
+        """The tree with words that stand for one that the schema knows (``torch.bfloat16``) in place of that one."""
+        from memlint.dialects import words
+
+        for key in self.keys:
+            kind = key.annotation.get("words", "")
+            node = lookup(root, key) if kind else None
+            if node is None or not isinstance(node.value, str) or schemas.accepts(node, key.schema, self.schema):
+                continue
+            known = [word for word in key.schema.get("enum", ()) if isinstance(word, str)]
+            found = words.meant(kind, node.value, known)
+            if found is not None:
+                root = _with(root, key, Node(found, node.span, node.key_span, node.key_path, node.via))
+        return root
 
     def _fact_value(self, node: Node, key: Key) -> Any:
         """The fact's value for a node that its key takes; ``2.0`` is the integer 2 where the key takes integers."""

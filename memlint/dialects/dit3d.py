@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from memlint.dialects.spec import DEFAULT, WRITTEN, Conflict, Fact, TrainingSpec
+from memlint.dialects.spec import DEFAULT, Conflict, Fact, TrainingSpec
 from memlint.documents.node import Edit, Node
 
 _HYPER = "hyperparameters."

@@ -40,6 +40,7 @@ and on a property:
     flag            true for a command-line switch that takes no value
     companion       format of the file that the value names: it is the document of the run
     environment     the variable that names the companion where no option does
+    words           the code takes any word for the same thing: ``dtype``, ``optimizer``, ``attention`` (words.py)
     divides, at_most, less_than
                     facts whose numbers this key's number must divide, or must not exceed, or stay below
     graft           true beside companion: the file's tree stands in place of the value instead
@@ -75,7 +76,7 @@ SIGNATURE_NAMES = frozenset(
 )
 PROPERTY_NAMES = frozenset(
     ("fact", "default", "default_of", "values", "memory", "memory_relevant", "ignored", "aliases")
-) | {"flag", "companion", "graft", "environment", "divides", "at_most", "less_than"}
+) | {"flag", "companion", "graft", "environment", "words", "divides", "at_most", "less_than"}
 
 _schemas: dict[str, Schema] = {}
 _headers: dict[str, dict[str, Any]] = {}

@@ -46,7 +46,7 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
         spec.architecture = None
         return spec
     _frames(spec)
-    compute = spec.facts.get("compute_dtype") or Fact(
+    compute = spec.fact("compute_dtype") or Fact(
         "compute_dtype", "float32", DEFAULT, "Training.mixed_precision", None, "Accelerator"
     )
     spec.facts["compute_dtype"] = compute
