@@ -4,7 +4,9 @@ A family is ``schemas/<family>.schema.json``: an ordinary JSON Schema (draft 202
 entries say what the keys mean. At the top, before ``properties``:
 
     family, title   name, and what a person calls it
-    formats         document formats it is written in (yaml, json, toml, python, shell)
+    formats         document formats that its programs read (yaml, json, toml, python, shell): who loads YAML reads JSON
+                    as well, which is YAML
+    models          the models that it has an estimate for, as the README's table has them
     signature       all: dotted keys that must be there; any: keys, or lists of keys, of which one must be;
                     none: keys that must not; program: regular expression searched in the program of a shell
                     command, without which it is not this family; programs: the same, searched in the program and
@@ -69,7 +71,7 @@ UNKNOWN_VALUE = "unknown-value"
 UNKNOWN_KEY = "unknown-key"
 
 HEADER_NAMES = frozenset(
-    ("family", "title", "formats", "signature", "module", "framework", "architecture", "model_name", "facts")
+    ("family", "title", "formats", "models", "signature", "module", "framework", "architecture", "model_name", "facts")
 ) | {"positional", "overrides", "refines", "dotted", "extends"}
 SIGNATURE_NAMES = frozenset(
     ("all", "any", "none", "program", "programs", "launcher", "class", "text", "other", "members")
