@@ -39,7 +39,7 @@ def estimate(
     has_matmul: bool = True,
     has_convolution: bool = False,
     detailed: bool = True,
-    upper: Tape | None = None,
+    upper: Tape | Folded | None = None,
     calibration: Calibration | None = None,
     process_groups: Sequence[ProcessGroup] = (),
     host_bytes: int = 0,
@@ -90,7 +90,7 @@ def estimate(
     if framework == JAX:
         reserved = allocated_high = allocated
         if upper is not None:
-            allocated_high = max(allocated, find_peak(upper).peak_bytes)
+            allocated_high = max(allocated, allocated_peak(upper))
             unfused = allocated_high - allocated
             reason = "XLA keeps what it cannot fuse: the high end of the interval is without any fusion"
             notes.append(("compiler", "XLA", reason))
