@@ -87,6 +87,10 @@ def _unknown(spec: TrainingSpec) -> str:
         return f"attention_head_dim has {len(heads)} entries, block_out_channels has {levels}"
     if any(channels % 32 for channels in spec[_HYPER + "block_out_channels"]):
         return "block_out_channels must be multiples of 32, the groups of the group norms"
+    for level, channels in enumerate(spec[_HYPER + "block_out_channels"]):
+        width = heads[level] if isinstance(heads, list) else heads
+        if width is not None and channels % width:
+            return f"attention_head_dim {width} does not divide the {channels} channels of its level"
     height, width = spec["image_size"]
     if height % 2 ** (levels - 1) or width % 2 ** (levels - 1):
         return f"sample_size {height} x {width} cannot be halved {levels - 1} times"
