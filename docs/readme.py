@@ -9,9 +9,11 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import memlint
+from memlint.dialects import schema as schemas
 from memlint.tape.estimate import Estimate
 from memlint.units import format_bytes
 
@@ -86,9 +88,35 @@ def systems() -> str:
     )
 
 
+FORMATS = {"yaml": "YAML", "json": "JSON", "toml": "TOML", "python": "Python", "shell": "command lines"}
+# Of those without an estimate, the ones that most readers will look for.
+KNOWN = ("diffusers", "kohya", "openmmlab", "detectron2", "timm", "maxtext", "verl")
+
+
+def families() -> str:
+    """What the schemas say: the families with an estimate, those alike in one row, and how many there are besides."""
+    rows: dict[tuple[str, str], list[str]] = {}
+    others = []
+    for name in schemas.families():
+        header = schemas.header(name)
+        if "models" in header:
+            formats = ", ".join(FORMATS[one] for one in FORMATS if one in header["formats"])
+            rows.setdefault((formats, header["models"]), []).append(f"`{name}`")
+        elif header.get("module") == "key_facts":
+            others.append(name)
+    lines = [f"| {', '.join(names)} | {formats} | {models} |" for (formats, models), names in rows.items()]
+    named = ", ".join(schemas.header(name)["title"].removesuffix("' training scripts") for name in KNOWN)
+    rest = (
+        f"{len(others)} more families ({named}, ...) are recognised: their key facts are read, the rules that need no "
+        "model apply, and the verdict is UNKNOWN, with what would make the model known."
+    )
+    table = "\n".join(("| family | formats | models |", "|---|---|---|", *lines))
+    return f"{table}\n\n{textwrap.fill(rest, 125)}\n"
+
+
 def renewed(text: str) -> str:
     """README.md with its blocks as they are today. Raises ValueError where a marker is missing."""
-    for name, make in (("report", report), ("systems", systems)):
+    for name, make in (("report", report), ("systems", systems), ("families", families)):
         found = list(re.finditer(rf"<!-- {name} -->\n(.*?)<!-- end -->\n", text, re.DOTALL))
         if len(found) != 1:
             raise ValueError(f"README.md needs one block <!-- {name} --> ... <!-- end -->")

@@ -2,8 +2,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memlint.dialects import schema
-from memlint.documents.node import Span
 from memlint.plugin import INFO, Example, Finding, Rule, Run
 
 
@@ -45,16 +43,9 @@ class UnresolvedValue(Rule):
     valid = (Example("uni3d_dp/uni3d+dp.yaml"),)
 
     def check(self, run: Run) -> Iterator[Finding]:
-        wrong = self._wrong(run)
         for missing in run.spec.missing:
-            if missing.span in wrong:
+            if missing.refused:
                 continue  # MEM008 says it
             message = f"{missing.key} is not known before the run: {missing.reason}"
             found = self.finding(run, message, span=missing.span)
             yield found._replace(key=missing.key)
-
-    def _wrong(self, run: Run) -> set[Span]:
-        """Where values are known, and not what their keys take."""
-        if all(missing.reason != schema.NOT_TAKEN for missing in run.spec.missing):
-            return set()
-        return {one.node.key_span or one.node.span for one in schema.violations(run.spec)}

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from memlint.dialects import schema
+from memlint.documents.node import Span
 from memlint.plugin import ERROR, SAFE, Edit, Example, Finding, Fix, Rule, Run
 
 
@@ -47,7 +48,7 @@ class WrongType(Rule):
     )
 
     def check(self, run: Run) -> Iterator[Finding]:
-        seen = set()
+        seen: set[Span] = set()
         for violation in schema.violations(run.spec):
             # A value that several keys take by interpolation is wrong once.
             if violation.kind == "unknown-key" or violation.node.span in seen:
@@ -60,6 +61,20 @@ class WrongType(Rule):
                 fixes.append(Fix(title, SAFE, (Edit(violation.node.span, violation.suggestion),)))
             found = self.finding(run, violation.message, span=violation.node.span, fixes=fixes)
             yield found._replace(key=violation.node.shown_path)
+        yield from self._refused(run, seen)
+
+    def _refused(self, run: Run, seen: set[Span]) -> Iterator[Finding]:
+        """What contradicts other keys, or stands outside of the tree: in a command beside the file that it names."""
+        for missing in run.spec.missing:
+            if missing.node is None or any(_within(span, missing.node.span) for span in seen):
+                continue
+            seen.add(missing.node.span)
+            found = self.finding(run, f"{missing.key}: {missing.reason}", span=missing.node.span)
+            yield found._replace(key=missing.key)
+
+
+def _within(one: Span, other: Span) -> bool:
+    return one.path == other.path and other[1:3] <= one[1:3] and one[3:5] <= other[3:5]
 
 
 def _quoted(value: Any) -> str:

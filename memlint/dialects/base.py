@@ -16,12 +16,20 @@ from typing import Any
 from memlint.dialects import schema as schemas
 from memlint.dialects import software
 from memlint.dialects.schema import ANNOTATION, Key, Schema
-from memlint.dialects.spec import ASSUMED, DEFAULT, WRITTEN, Fact, Missing, TrainingSpec
+from memlint.dialects.spec import ASSUMED, DEFAULT, WRITTEN, Fact, Missing, TrainingSpec, UnknownModel
 from memlint.documents import arguments
 from memlint.documents.node import Command, Document, Keys, Node, Span, Unresolved
 from memlint.named_tuple import NamedTuple
 
 _MAX_BASES = 16  # files that a config builds on
+
+# What an annotation may say of a number beside the numbers of other facts, and how a message says the contrary.
+RELATIONS: dict[str, Callable[[int, int], bool]] = {
+    "divides": lambda part, whole: whole % part == 0,
+    "at_most": lambda one, other: one <= other,
+    "less_than": lambda one, other: one < other,
+}
+_CONTRADICTS = {"divides": "does not divide", "at_most": "is more than", "less_than": "is not less than"}
 
 # A tree that stands for itself: no text is behind it.
 NO_DOCUMENT = Document("", "yaml", "", Node({}, Span("", 1, 1, 1, 1)))
@@ -333,6 +341,9 @@ class Dialect:
         document, root = self._extended(match.document, match.root, missing)
         incomplete = len(missing) > len(match.missing)
         document, root = self._graft(document, root, missing)
+        root = self._worded(root)
+        if match.options is not None:
+            match = match._replace(options=self._worded(match.options))
         facts = self._facts(match, root, missing)
         if incomplete:  # what this file leaves out, the one that it builds on may state
             facts = {name: fact for name, fact in facts.items() if fact.origin != DEFAULT}
@@ -356,7 +367,7 @@ class Dialect:
             spec.unknown_reason = match.missing[0].reason
             return spec
         if self.module is not None and hasattr(self.module, "complete"):
-            spec = self.module.complete(spec)
+            return _completed(spec, self.module.complete)
         return spec
 
     def _facts(self, match: Match, root: Node, missing: list[Missing]) -> dict[str, Fact]:
@@ -364,6 +375,7 @@ class Dialect:
         written: dict[str, Fact] = {}
         defaults: dict[str, Fact] = {}
         unknown: set[str] = set()  # facts that a key sets to what is not known: no default stands for them
+        refused: set[str] = set()  # nor does a key that counts only where that one is absent
         seen: set[int] = set()  # unresolved nodes above several keys
         all_options = match.launch is not None and match.options is None
         for key in self.keys:
@@ -390,18 +402,64 @@ class Dialect:
             spelled = self._spelled(node, key, is_option)
             gap = next((part for part in node.walk() if part.is_unresolved), None)
             if gap is None and schemas.accepts(node, key.schema, self.schema):
-                fact = Fact(name, fact_value(node.plain(), annotation), WRITTEN, spelled, node)
-                written.setdefault(name, fact)
+                fact = Fact(name, self._fact_value(node, key), WRITTEN, spelled, node)
+                if name not in refused:
+                    written.setdefault(name, fact)
                 continue
             unknown.add(name)
             if id(node) not in seen:
                 seen.add(id(node))
-                reason = _unknown(gap) if gap is not None else schemas.NOT_TAKEN
-                missing.append(Missing(spelled, node.key_span or node.span, reason))
+                place = node.key_span or node.span
+                if gap is not None:
+                    missing.append(Missing(spelled, place, _unknown(gap), name))
+                else:
+                    reason = f"{schemas.shown_value(node)} is {schemas.NOT_TAKEN}"
+                    missing.append(Missing(spelled, place, reason, name, node))
+                    refused.add(name)
         facts = {name: fact for name, fact in defaults.items() if name not in unknown}
         facts.update(written)
         facts.pop("", None)
+        self._hold_together(facts, missing)
         return facts
+
+    def _worded(self, root: Node) -> Node:
+        """The tree with words that stand for one that the schema knows (``torch.bfloat16``) in place of that one."""
+        from memlint.dialects import words
+
+        for key in self.keys:
+            kind = key.annotation.get("words", "")
+            node = lookup(root, key) if kind else None
+            if node is None or not isinstance(node.value, str) or schemas.accepts(node, key.schema, self.schema):
+                continue
+            known = [word for word in key.schema.get("enum", ()) if isinstance(word, str)]
+            found = words.meant(kind, node.value, known)
+            if found is not None:
+                root = _with(root, key, Node(found, node.span, node.key_span, node.key_path, node.via))
+        return root
+
+    def _fact_value(self, node: Node, key: Key) -> Any:
+        """The fact's value for a node that its key takes; ``2.0`` is the integer 2 where the key takes integers."""
+        value = fact_value(node.plain(), key.annotation)
+        if isinstance(value, float) and value.is_integer() and "number" not in schemas.types(key.schema, self.schema):
+            return int(value)
+        return value
+
+    def _hold_together(self, facts: dict[str, Fact], missing: list[Missing]) -> None:
+        """Take out the facts whose written values contradict those of other keys."""
+        for key in self.keys:
+            fact = facts.get(key.annotation.get("fact", ""))
+            if fact is None or fact.node is None:
+                continue
+            for relation, holds in RELATIONS.items():
+                others = (facts.get(name) for name in key.annotation.get(relation, ()))
+                for other in others:
+                    if other is None or not _is_size(fact.value) or not _is_size(other.value):
+                        continue
+                    if not holds(fact.value, other.value):
+                        reason = f"{fact.value} {_CONTRADICTS[relation]} {other.label} {other.value}"
+                        place = fact.node.key_span or fact.node.span
+                        missing.append(Missing(fact.key, place, reason, fact.name, fact.node))
+                        facts.pop(fact.name, None)
 
     def _spelled(self, node: Node | None, key: Key, is_option: bool) -> str:
         """A key as the family spells it, in a file or on a command line."""
@@ -485,6 +543,36 @@ class Dialect:
             sources = document.sources or {document.path: document.text}
             document = document._replace(sources={**sources, other.path: other.text, **other.sources})
         return document, root
+
+
+def _completed(spec: TrainingSpec, complete: Callable[[TrainingSpec], TrainingSpec]) -> TrainingSpec:
+    """What the Python half makes of the facts, and no estimate where it asked for one that is written and not known.
+
+    Whatever it put in the place of a value that its key does not take is no default of anybody's.
+    """
+    given = spec
+    try:
+        spec = complete(given)
+        wanted = [item for item in (*given.wanted, *spec.wanted) if _is_open(spec, item)]
+        if not wanted:
+            return spec
+        reason = wanted[0].message
+    except UnknownModel as error:
+        spec, reason = given, str(error)
+    except KeyError as error:
+        item = given.gap(str(error.args[0])) if error.args else None
+        if item is None:
+            raise
+        spec, reason = given, item.message
+    if spec.architecture is not None or spec.architecture_on_devices or not spec.unknown_reason:
+        spec.architecture, spec.architecture_on_devices, spec.unknown_reason = None, "", reason
+    return spec
+
+
+def _is_open(spec: TrainingSpec, item: Missing) -> bool:
+    """Whether no other key states the fact that a refused value was to set."""
+    fact = spec.facts.get(item.fact)
+    return fact is None or (fact.node is None and fact.origin in (DEFAULT, ASSUMED))
 
 
 # ---------------------------------------------------------------------------------------------- small parts
@@ -701,6 +789,10 @@ def fact_value(value: Any, annotation: dict[str, Any]) -> Any:
     if text in values:
         return values[text]
     return values.get(text.lower(), value)
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
 def _unknown(node: Node) -> str:

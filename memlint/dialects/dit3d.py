@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from memlint.dialects.spec import DEFAULT, WRITTEN, Conflict, Fact, TrainingSpec
+from memlint.dialects.spec import DEFAULT, Conflict, Fact, TrainingSpec
 from memlint.documents.node import Edit, Node
 
 _HYPER = "hyperparameters."
@@ -34,7 +34,7 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
     spec.architecture = None if spec.unknown_reason else "dit3d"
     if spec.architecture is None:
         return spec
-    frozen = spec.facts.get("encoder_frozen")
+    frozen = spec.fact("encoder_frozen")
     if size not in PRETRAINED and frozen is not None:
         del spec.facts["encoder_frozen"]  # freezing what was never trained is no lever
         spec.facts[_HYPER + "backbone_frozen"] = frozen._replace(name=_HYPER + "backbone_frozen")
@@ -66,11 +66,11 @@ def _model_size(spec: TrainingSpec) -> tuple[str | None, int | None]:
 
 def _video(spec: TrainingSpec) -> None:
     """Frames and image size: DIT_VIDEO_SIZE, or INPUT_SHAPE where the former is absent."""
-    names = {"frames": 1, _HYPER + "height": 2, _HYPER + "width": 3}
-    for name, position in names.items():
-        node = spec.root.get(f"INPUT_SHAPE.{position}")
-        if name not in spec and node is not None and isinstance(node.value, int):
-            spec.facts[name] = Fact(name, node.value, WRITTEN, f"INPUT_SHAPE.{position}", node)
+    names = {"frames": "input_frames", _HYPER + "height": "input_height", _HYPER + "width": "input_width"}
+    for name, other in names.items():
+        given = spec.take(_HYPER + other)
+        if given is not None and spec.gap(name) is None and name not in spec:
+            spec.facts[name] = given._replace(name=name)
     height, width = spec.fact(_HYPER + "height"), spec.fact(_HYPER + "width")
     if height is not None and width is not None:
         node = spec.root.get("DIT_VIDEO_SIZE") or spec.root.get("INPUT_SHAPE")
@@ -99,7 +99,8 @@ def _unknown(spec: TrainingSpec, size: str | None) -> str:
     needed = {
         "micro_batch_size": "BATCH_SIZE",
         "frames": "DIT_VIDEO_SIZE",
-        "image_size": "DIT_VIDEO_SIZE",
+        _HYPER + "height": "DIT_VIDEO_SIZE",
+        _HYPER + "width": "DIT_VIDEO_SIZE",
         _HYPER + "channels": "INPUT_SHAPE",
         _HYPER + "text_encoder": "TEXT_ENCODER_MODEL",
         _HYPER + "text_width": "TEXT_EMBED_DIM",

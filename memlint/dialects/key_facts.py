@@ -156,7 +156,7 @@ def _by_content(spec: TrainingSpec) -> None:
 
 
 def _precision(spec: TrainingSpec) -> None:
-    mixed = spec.facts.pop("mixed_precision", None)  # accelerate's
+    mixed = spec.take("mixed_precision")  # accelerate's
     if mixed is not None and mixed.value in lm.HALF and "compute_dtype" not in spec:
         lm.put(spec, "compute_dtype", mixed.value, mixed)
     for name, dtype in _SWITCHES:

@@ -4,7 +4,9 @@ A family is ``schemas/<family>.schema.json``: an ordinary JSON Schema (draft 202
 entries say what the keys mean. At the top, before ``properties``:
 
     family, title   name, and what a person calls it
-    formats         document formats it is written in (yaml, json, toml, python, shell)
+    formats         document formats that its programs read (yaml, json, toml, python, shell): who loads YAML reads JSON
+                    as well, which is YAML
+    models          the models that it has an estimate for, as the README's table has them
     signature       all: dotted keys that must be there; any: keys, or lists of keys, of which one must be;
                     none: keys that must not; program: regular expression searched in the program of a shell
                     command, without which it is not this family; programs: the same, searched in the program and
@@ -40,6 +42,9 @@ and on a property:
     flag            true for a command-line switch that takes no value
     companion       format of the file that the value names: it is the document of the run
     environment     the variable that names the companion where no option does
+    words           the code takes any word for the same thing: ``dtype``, ``optimizer``, ``attention`` (words.py)
+    divides, at_most, less_than
+                    facts whose numbers this key's number must divide, or must not exceed, or stay below
     graft           true beside companion: the file's tree stands in place of the value instead
 """
 
@@ -63,21 +68,21 @@ _SUFFIX = ".schema.json"
 MAX_HINTS = 20  # that are looked for: what else is unknown is said without
 _JSONSCHEMA = 40  # steps that jsonschema takes per value
 
-NOT_TAKEN = "not a value that this key takes"  # why a fact is missing where its value is a violation
+NOT_TAKEN = "not a value that this key takes"  # why a fact is missing where its value is refused
 
 WRONG_TYPE = "wrong-type"
 UNKNOWN_VALUE = "unknown-value"
 UNKNOWN_KEY = "unknown-key"
 
 HEADER_NAMES = frozenset(
-    ("family", "title", "formats", "signature", "module", "framework", "architecture", "model_name", "facts")
+    ("family", "title", "formats", "models", "signature", "module", "framework", "architecture", "model_name", "facts")
 ) | {"positional", "overrides", "refines", "dotted", "extends"}
 SIGNATURE_NAMES = frozenset(
     ("all", "any", "none", "program", "programs", "launcher", "class", "text", "other", "members")
 )
 PROPERTY_NAMES = frozenset(
     ("fact", "default", "default_of", "values", "memory", "memory_relevant", "ignored", "aliases")
-) | {"flag", "companion", "graft", "environment"}
+) | {"flag", "companion", "graft", "environment", "words", "divides", "at_most", "less_than"}
 
 _schemas: dict[str, Schema] = {}
 _headers: dict[str, dict[str, Any]] = {}
@@ -492,7 +497,7 @@ def _errors(root: Node, schema: Schema) -> Iterator[Violation]:
             yield Violation(
                 WRONG_TYPE,
                 node,
-                f"{label} is {_shown(node)}, not {_listed(names)}",
+                f"{label} is {shown_value(node)}, not {_listed(names)}",
                 _retyped(node, names),
             )
         elif error.validator in ("enum", "const"):
@@ -500,12 +505,14 @@ def _errors(root: Node, schema: Schema) -> Iterator[Violation]:
             texts = [_scalar_text(value) for value in values]
             hints += 1
             near = _near(_scalar_text(node.plain()), texts) if hints <= MAX_HINTS else ""
-            yield Violation(UNKNOWN_VALUE, node, f"{label} is {_shown(node)}, not one of: {', '.join(texts)}", near)
+            yield Violation(
+                UNKNOWN_VALUE, node, f"{label} is {shown_value(node)}, not one of: {', '.join(texts)}", near
+            )
         elif error.validator in _BOUNDS:
             yield Violation(
                 UNKNOWN_VALUE,
                 node,
-                f"{label} is {_shown(node)}, but must be {_BOUNDS[error.validator]} {error.validator_value}",
+                f"{label} is {shown_value(node)}, but must be {_BOUNDS[error.validator]} {error.validator_value}",
             )
         else:
             yield Violation(WRONG_TYPE, node, f"{label}: {error.message}")
@@ -533,7 +540,8 @@ def _listed(names: list[str]) -> str:
     return words[0] if len(words) == 1 else ", ".join(words[:-1]) + " or " + words[-1]
 
 
-def _shown(node: Node) -> str:
+def shown_value(node: Node) -> str:
+    """A value as a message names it."""
     value = node.value
     if isinstance(value, dict):
         return "a mapping"

@@ -50,12 +50,31 @@ class Fact(NamedTuple):
         return self.value if self.origin == OVERRIDE or isinstance(stated, (dict, list)) else stated
 
 
+class UnknownModel(Exception):
+    """There is no static model of a run; the message says what would make it known."""
+
+
 class Missing(NamedTuple):
-    """A memory-relevant value that could not be resolved (MEM004)."""
+    """A memory-relevant value that is written and not known: it could not be resolved (MEM004), or its key does not
+    take it, alone or beside the values of other keys (``refused``, MEM008).
+
+    fact  which one it would have set; "" for a value that sets none
+    node  the value that is refused
+    """
 
     key: str
     span: Span
     reason: str
+    fact: str = ""
+    node: Node | None = None
+
+    @property
+    def refused(self) -> bool:
+        return self.node is not None
+
+    @property
+    def message(self) -> str:
+        return f"{self.key} is not known: {self.reason}"
 
 
 class Conflict(NamedTuple):
@@ -87,12 +106,14 @@ class TrainingSpec:
                   share it: who names them (``--gpu "h100-80gb x8"``) has an estimate
     repeated      fact -> the other places that state its value, which trainers hold against it: they change with it
     derived       (fact that nothing states, the fact that it is made of, how; None: it has its value)
+    wanted        what was asked for by :meth:`get`, :meth:`fact` or ``in``, and is refused: nothing stands in for it
     """
 
     architecture_on_devices: str = ""
     repeated: Mapping[str, tuple[Fact, ...]] = {}
     derived: tuple[tuple[str, str, Callable[[Any], Any] | None], ...] = ()
     also: tuple[Span, ...] = ()
+    _insists = False
 
     def __init__(
         self,
@@ -119,22 +140,57 @@ class TrainingSpec:
         self.unknown_reason = unknown_reason
         self.launch = launch
         self.conflicts = conflicts
+        self.wanted: list[Missing] = []
 
     def __getitem__(self, name: str) -> Any:
-        return self.facts[name].value
+        """The value of a fact. Raises UnknownModel for one that is written and not known, KeyError for any other."""
+        fact = self.facts.get(name)
+        if fact is None:
+            item = self.gap(name)
+            raise KeyError(name) if item is None else UnknownModel(item.message)
+        return fact.value
 
     def __contains__(self, name: str) -> bool:
-        return name in self.facts
+        return self.fact(name) is not None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.facts)
 
     def get(self, name: str, default: Any = None) -> Any:
-        fact = self.facts.get(name)
+        fact = self.fact(name)
         return default if fact is None else fact.value
 
     def fact(self, name: str) -> Fact | None:
-        return self.facts.get(name)
+        fact = self.facts.get(name)
+        if fact is None and self.missing:
+            self._asked(name)
+        return fact
+
+    def take(self, name: str) -> Fact | None:
+        """A fact that others are made of, and that says nothing by itself: it is gone afterwards."""
+        fact = self.fact(name)
+        self.facts.pop(name, None)
+        return fact
+
+    def gap(self, name: str) -> Missing | None:
+        """Where the value of a fact is written, and why it is not known; None where it is known, or not written."""
+        found = [item for item in self.missing if item.fact == name and name not in self.facts]
+        return found[0] if found else None
+
+    def _asked(self, name: str) -> None:
+        item = self.gap(name)
+        if item is not None and item.refused:
+            if self._insists:
+                raise UnknownModel(item.message)
+            self.wanted.append(item)
+
+    def insisting(self) -> TrainingSpec:
+        """The run for those who would go on without a fact: asking for one that is refused raises UnknownModel."""
+        if not self.missing:
+            return self
+        copy = self.with_facts()
+        copy._insists = True
+        return copy
 
     def with_facts(self, **changes: Any) -> TrainingSpec:
         """A copy in which these facts have these values, and those that are made of them follow; keys and nodes stay

@@ -46,7 +46,7 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
         spec.architecture = None
         return spec
     _frames(spec)
-    compute = spec.facts.get("compute_dtype") or Fact(
+    compute = spec.fact("compute_dtype") or Fact(
         "compute_dtype", "float32", DEFAULT, "Training.mixed_precision", None, "Accelerator"
     )
     spec.facts["compute_dtype"] = compute
@@ -87,6 +87,10 @@ def _unknown(spec: TrainingSpec) -> str:
         return f"attention_head_dim has {len(heads)} entries, block_out_channels has {levels}"
     if any(channels % 32 for channels in spec[_HYPER + "block_out_channels"]):
         return "block_out_channels must be multiples of 32, the groups of the group norms"
+    for level, channels in enumerate(spec[_HYPER + "block_out_channels"]):
+        width = heads[level] if isinstance(heads, list) else heads
+        if width is not None and channels % width:
+            return f"attention_head_dim {width} does not divide the {channels} channels of its level"
     height, width = spec["image_size"]
     if height % 2 ** (levels - 1) or width % 2 ** (levels - 1):
         return f"sample_size {height} x {width} cannot be halved {levels - 1} times"

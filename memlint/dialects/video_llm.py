@@ -83,10 +83,10 @@ def _optimizer(spec: TrainingSpec) -> None:
 
 def _length(spec: TrainingSpec) -> None:
     """The longest sequence: frames times their tokens, and text, cut to the limit where there is one."""
-    text, limit = spec.facts[_HYPER + "max_text_length"], spec.facts.get(_HYPER + "max_seq_length")
+    text, limit = spec.facts[_HYPER + "max_text_length"], spec.fact(_HYPER + "max_seq_length")
     bound = None if limit is None else limit.value
     factors: tuple[str, ...]
-    frames = spec.facts.get("frames")
+    frames = spec.fact("frames")
     if frames is None:
         frames = Fact("frames", None, ASSUMED, "data.max_frames", reason="not stated: no limit")
         spec.facts["frames"] = frames

@@ -274,10 +274,11 @@ def _split_transpose(p: Program, *arguments: int | None) -> None:
     p.give(x, whole)
 
 
-def concatenate(arrays: Sequence[Array], axis: int) -> Array:
-    """concatenate_p; the cotangent is cut up again."""
+def concatenate(arrays: Sequence[Array], axis: int, total: int | None = None) -> Array:
+    """concatenate_p; the cotangent is cut up again. ``total``: the length, where not all of the parts are written."""
     first = arrays[0]
-    total = sum(array.shape[axis] for array in arrays)
+    if total is None:
+        total = sum(array.shape[axis] for array in arrays)
     shape = (*first.shape[:axis], total, *first.shape[axis + 1 :])
     p = first.program
     tracked = any(array.tracked for array in arrays)

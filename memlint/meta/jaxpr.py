@@ -20,8 +20,11 @@ from contextlib import contextmanager
 from math import prod
 from typing import Any
 
+from memlint import work
 from memlint.meta.tape import Label, Tape
 from memlint.meta.tensor import DType, Shape, float32
+
+EQUATION = 2  # steps of work (memlint.work)
 
 Rule = tuple[Label, tuple[int, ...], Callable[..., None], tuple[Any, ...]]
 
@@ -60,6 +63,7 @@ class Program:
     written, reads, kinds  the equations: array written (or -1), arrays read, and PLAIN, CHEAP, COSTLY or PRODUCT
     inputs                 arrays that exist before the program runs: arguments, never freed inside
     virtual                arrays that are no memory (broadcast constants, iota masks), though ``jax.vjp`` lists them
+    numbered               labels of what a turn of a loop makes tell which array of the turn it is
     """
 
     def __init__(self, dtype: DType = float32, symbolic: bool = False) -> None:
@@ -76,6 +80,7 @@ class Program:
         self.virtual: set[int] = set()
         self.cotangents: dict[int, int] = {}
         self.tracking = True
+        self.numbered = False
         self.label = Label("activations", "")
         self.forward_end = 0
         self.forward_arrays = 0
@@ -103,6 +108,11 @@ class Program:
         self.written.append(out)
         self.reads.append(reads)
         self.kinds.append(kind)
+
+    def number(self, first: int) -> None:
+        """Tell the arrays of a turn apart, from the one numbered ``first`` on."""
+        if self.numbered:
+            self.labels[first:] = [label._replace(name=str(at)) for at, label in enumerate(self.labels[first:])]
 
     def input(self, shape: Shape, dtype: DType = float32, label: Label | None = None) -> Array:
         var = self.new(shape, dtype)
@@ -157,6 +167,7 @@ class Program:
 
     def backward(self, loss: Array) -> None:
         """Write the backward pass of a scalar; the parameters' gradients are left in ``cotangents``."""
+        work.spend(len(self.rules) * EQUATION, "writing the backward pass of a JAX program")
         self.forward_end = len(self.written)
         self.forward_arrays = len(self.sizes)
         rules, self.rules = self.rules, []
@@ -184,6 +195,7 @@ class Program:
         placed  arrays with no memory of their own here: on the tape already, or inside another array that is
         fuse    False: every array of the jaxpr is memory, as if each equation were a kernel of its own
         """
+        work.spend(len(self.written) * EQUATION, "running a JAX program")
         elsewhere = bytearray(len(self.sizes))
         for var in (*self.virtual, *placed):
             elsewhere[var] = 1
@@ -267,6 +279,9 @@ def repeat(program: Program, count: int, function: Callable[[], tuple[Array, ...
     start, first, first_rule = len(program.written), len(sizes), len(program.rules)
     outs = function()
     width = len(sizes) - first
+    # Forward, and about twice as much in the backward pass.
+    work.spend(3 * (count - 1) * width * EQUATION, "repeating the passes of a JAX program")
+    program.number(first)
     rules = program.rules[first_rule:]
     del program.rules[first_rule:]
     written, reads, kinds = program.written[start:], program.reads[start:], program.kinds[start:]
@@ -319,20 +334,31 @@ class _Written:
         self.written, self.reads, self.kinds = program.written[start:], program.reads[start:], program.kinds[start:]
         del program.written[start:], program.reads[start:], program.kinds[start:]
         inner = self.base + self.incoming
+        program.number(inner)
         self.sizes, self.labels = program.sizes[inner:], program.labels[inner:]
         del program.sizes[self.base :], program.labels[self.base :]
         self.shapes = None
         if program.shapes is not None:
             self.shapes = program.shapes[inner:]
             del program.shapes[self.base :]
+        self.used = {*self.written, *(var for one in self.reads for var in one), *(one for _, one in self.given)}
         self.virtual = [var for var in program.virtual if var >= self.base]
+        self.used.update(self.virtual)
         program.virtual.difference_update(self.virtual)
 
     def again(self, program: Program, incoming: list[int], shift: int) -> None:
         # Old number -> new number: what lies outside the turn stays, the turn's own arrays and this pass's move.
-        own = range(self.first + shift, self.end + shift)
-        made = range(len(program.sizes), len(program.sizes) + len(self.sizes))
-        place = [*range(self.first), *own, *([-1] * (self.base - self.end)), *incoming, *made].__getitem__
+        made = len(program.sizes) - self.base - self.incoming
+        place = {
+            var: var
+            if var < self.first
+            else var + shift
+            if var < self.end
+            else incoming[var - self.base]
+            if var < self.base + self.incoming
+            else var + made
+            for var in self.used
+        }.__getitem__
         program.sizes.extend(self.sizes)
         program.labels.extend(self.labels)
         if program.shapes is not None and self.shapes is not None:

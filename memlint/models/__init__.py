@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from memlint.dialects.spec import TrainingSpec
+from memlint.dialects.spec import UnknownModel as UnknownModel
 from memlint.meta.fold import Folded
 from memlint.meta.tape import Tape
 from memlint.named_tuple import NamedTuple
 
 # architecture (TrainingSpec.architecture) -> module of this package: its `build(spec)` makes the System, or its
-# `record(spec, symbolic, named)` and `saved_bytes(spec)` run a training step that is not PyTorch's
+# `record(spec, symbolic, named)` and `saved_bytes(spec)` run a training step that is not PyTorch's, and its
+# `record_folded(spec, symbolic, named)` writes what is done again and again no more often than needed, or is None
 ARCHITECTURES = {
     "uni3d_dp": "uni3d_dp",
     "stdiff": "stdiff",
@@ -24,10 +26,6 @@ ARCHITECTURES = {
 }
 
 
-class UnknownModel(Exception):
-    """No static model for this architecture; the message says what would make it known."""
-
-
 class Recording(NamedTuple):
     """A tape with what the Estimate needs besides.
 
@@ -39,7 +37,8 @@ class Recording(NamedTuple):
                     before the first
     process_groups  (what its members share, how many they are) of each that the rank talks in
     assumptions     (fact, value, reason): which rank this is, where they differ
-    folded          the whole tape, where ``tape`` is that of fewer layers (:func:`record` with ``folded`` alone)
+    folded          the whole tape, where ``tape`` is that of fewer layers or passes (:func:`record` with ``folded``
+                    alone)
     """
 
     tape: Tape
@@ -48,7 +47,7 @@ class Recording(NamedTuple):
     framework: str = "torch"
     has_matmul: bool = True
     has_convolution: bool = False
-    upper: Tape | None = None
+    upper: Tape | Folded | None = None
     basis: str = "static"
     host_bytes: int = 0
     loading: Tape | None = None
@@ -64,9 +63,12 @@ def record(spec: TrainingSpec, symbolic: bool = False, named: bool = True, folde
 
     Raises UnknownModel where the architecture, or a size it cannot do without, is unknown.
     """
-    module = _module(spec)
+    spec, module = spec.insisting(), _module(spec)
     if hasattr(module, "record"):  # not PyTorch: the model brings its own training step
-        recording: Recording = module.record(spec, symbolic, named)
+        alike: Recording | None = None
+        if folded and hasattr(module, "record_folded"):
+            alike = module.record_folded(spec, symbolic, named)
+        recording: Recording = alike or module.record(spec, symbolic, named)
         return recording
     from memlint.models.step import record_step
 
@@ -84,7 +86,7 @@ def record(spec: TrainingSpec, symbolic: bool = False, named: bool = True, folde
 
 def saved_bytes(spec: TrainingSpec) -> int:
     """Bytes that autograd holds at the end of a micro-batch's forward. Raises UnknownModel like :func:`record`."""
-    module = _module(spec)
+    spec, module = spec.insisting(), _module(spec)
     if hasattr(module, "record"):
         held: int = module.saved_bytes(spec)
         return held

@@ -14,6 +14,7 @@ from typing import Any
 
 from memlint.dialects.spec import OVERRIDE, TrainingSpec
 from memlint.meta import jax_numpy as jnp
+from memlint.meta.fold import fold
 from memlint.meta.jaxpr import PLAIN, Array, Program, checkpoint, repeat
 from memlint.meta.tape import Label, Tape
 from memlint.meta.tensor import DTYPES, DType, float32
@@ -271,10 +272,11 @@ class FewShotDiffusion:
         with p.scope("time_embed"):
             time = self.time_embed(jnp.constant(p, (sets, width // 4)))
         with p.scope("encoder"):
-            passes = repeat(p, run.set_size, lambda: self.encoder(time, sets))
+            passes = repeat(p, run.passes, lambda: self.encoder(time, sets))
         if not run.lag:
             pooled = [jnp.reshape(pooled, sets, 1, width) for pooled, _ in passes]
-            return jnp.reshape(jnp.concatenate(pooled, 1), sets * run.set_size, width)
+            whole = jnp.concatenate(pooled, 1, run.set_size)
+            return jnp.reshape(whole, sets * run.set_size, width)
         context = jnp.zeros(p, (sets, run.set_size, run.patches, width), p.dtype)
         for _, tokens in passes:
             context = jnp.put(context, tokens)
@@ -299,6 +301,15 @@ class FewShotDiffusion:
         return jnp.scale(jnp.sum_(jnp.square(jnp.subtract(noise, jnp.cast(predicted, float32))), range(4)))
 
 
+# Passes of the set encoder that are written, where a set has more of them: set here, read where the step is written.
+RECORDED_PASSES = "recorded_passes"
+# The first and the last passes differ from those between them; so many show that the rest is a loop.
+SHORT = 8
+# The recordings of SHORT passes and of one more cost as much as both together, and finding the loops.
+WORTHWHILE = 24
+WITHOUT_FORMULAS = 128
+
+
 class Settings:
     """The facts of a run under the names that this file uses."""
 
@@ -308,6 +319,8 @@ class Settings:
 
         self.sets = micro_batch_size(spec)
         self.set_size = spec["sample_size"]
+        # Passes that are written; all of them, but for a recording that is to be folded.
+        self.passes = spec.get(RECORDED_PASSES, self.set_size)
         self.image_size = spec["image_size"]
         self.channels = value("in_channels", 3)
         self.out_channels = self.channels * (2 if value("learn_sigma", False) else 1)
@@ -359,6 +372,27 @@ def record(spec: TrainingSpec, symbolic: bool = False, named: bool = True) -> Re
     return recording._replace(upper=_record(spec, False, fuse=False).tape) if named else recording
 
 
+def record_folded(spec: TrainingSpec, symbolic: bool, named: bool) -> Recording | None:
+    """The recording of a step of many passes, which do all the same; None where it has to be recorded in full, as it
+    has to be for formulas: these sum over storages, and of so many passes there are none."""
+    if symbolic and spec["sample_size"] < WITHOUT_FORMULAS:
+        return None
+    recording = _record_folded(spec, fuse=True)
+    if recording is None or not named:
+        return recording
+    upper = _record_folded(spec, fuse=False)
+    return None if upper is None else recording._replace(upper=upper.folded)
+
+
+def _record_folded(spec: TrainingSpec, fuse: bool) -> Recording | None:
+    passes = spec["sample_size"]
+    if passes < WORTHWHILE:
+        return None
+    one, two = (_record(spec.with_facts(**{RECORDED_PASSES: count}), False, fuse) for count in (SHORT, SHORT + 1))
+    found = fold(one.tape, two.tape, passes - SHORT)
+    return None if found is None else one._replace(folded=found)
+
+
 def _record(spec: TrainingSpec, symbolic: bool, fuse: bool) -> Recording:
     """One step of the jitted training function on one device, then one evaluation batch.
 
@@ -374,6 +408,7 @@ def _record(spec: TrainingSpec, symbolic: bool, fuse: bool) -> Recording:
     tape.mark("setup")
 
     program = Program(run.dtype, symbolic)
+    program.numbered = RECORDED_PASSES in spec
     model = FewShotDiffusion(program, run)
     parameters = program.parameters
     count = sum(program.sizes[array.var] for array in parameters) // float32.itemsize
@@ -422,6 +457,10 @@ def _record(spec: TrainingSpec, symbolic: bool, fuse: bool) -> Recording:
 
 def saved_bytes(spec: TrainingSpec) -> int:
     """What ``jax.vjp`` of the loss holds, without the rest of the step."""
+    passes = spec["sample_size"]
+    if passes >= WORTHWHILE and RECORDED_PASSES not in spec:
+        one, two = [int(saved_bytes(spec.with_facts(**{RECORDED_PASSES: count}))) for count in (SHORT, SHORT + 1)]
+        return one + (int(passes) - SHORT) * (two - one)  # every pass between the first and the last keeps the same
     run = Settings(spec)
     program = Program(run.dtype)
     model = FewShotDiffusion(program, run)

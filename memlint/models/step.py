@@ -15,7 +15,7 @@ from memlint.meta.nn import Module, count
 from memlint.meta.offload import Offload
 from memlint.meta.tape import Label
 from memlint.meta.tensor import Block, Tensor, block_like, recording, state
-from memlint.models import Recording, depth, parallel, split
+from memlint.models import Recording, UnknownModel, depth, parallel, split
 from memlint.models.system import System
 
 # Facts that stand for a dimension, and their letter in formulas.
@@ -72,6 +72,14 @@ def _most(made: Recording) -> int:
     return max(accumulate(sizes[event] if event >= 0 else -sizes[~event] for event in made.tape.events))
 
 
+def _optimizer(spec: TrainingSpec, name: str) -> type[optim.Optimizer]:
+    if name not in optim.OPTIMIZERS:
+        stated = spec.fact("optimizer")
+        key = stated.key if stated is not None and stated.key else "optimizer"
+        raise UnknownModel(f"{key} {name} is not known")
+    return optim.OPTIMIZERS[name]
+
+
 def _record(
     build: Callable[[TrainingSpec], System], spec: TrainingSpec, symbolic: bool, named: bool, stage: str
 ) -> Recording:
@@ -82,7 +90,8 @@ def _record(
     with recording(symbolic) as tape:
         tape.mark("setup")
         system = split.split(spec, build(spec), stage)
-        if named or optim.OPTIMIZERS[system.optimizer].by_name:
+        kind = _optimizer(spec, system.optimizer)
+        if named or kind.by_name:
             system.model.name()
         parameters = system.model.parameters()
         # Before they are named: then their buffers are labelled as their parameters are.
@@ -96,7 +105,6 @@ def _record(
         _forget_temporaries(tape.events)
         run = parallel.spread(spec, system, updated, every)
         ema = _copy_for_ema(system.ema, run)
-        kind = optim.OPTIMIZERS[system.optimizer]
         if system.master_weights:
             optimizer: optim.Optimizer = optim.MasterWeights(run.optimized, kind, system.optimizer_options)
         else:

@@ -547,7 +547,7 @@ class _ExpandableSegments(_Segments):
                 return start
         page = self.pages[id(pool)]
         capacity = self.card.capacity
-        units = _ENDLESS_UNITS if capacity is None else capacity + capacity // 8
+        units = max(_ENDLESS_UNITS, size) if capacity is None else capacity + capacity // 8
         start = self.next_range[id(pool)]
         unmapped[start] = -(-units // page) * page
         self.next_range[id(pool)] = start + unmapped[start] + page

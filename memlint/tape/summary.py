@@ -40,7 +40,7 @@ def estimate(
     has_matmul: bool = True,
     has_convolution: bool = False,
     detailed: bool = True,
-    upper: Tape | None = None,
+    upper: Tape | Folded | None = None,
     calibration: Calibration | None = None,
     process_groups: Sequence[ProcessGroup] = (),
     host_bytes: int = 0,
@@ -91,7 +91,7 @@ def estimate(
     if framework == JAX:
         reserved = allocated_high = allocated
         if upper is not None:
-            allocated_high = max(allocated, find_peak(upper).peak_bytes)
+            allocated_high = max(allocated, allocated_peak(upper))
             unfused = allocated_high - allocated
             reason = "XLA keeps what it cannot fuse: the high end of the interval is without any fusion"
             notes.append(("compiler", "XLA", reason))
@@ -99,7 +99,7 @@ def estimate(
         replay = _simulated(tape, allocator_conf)
         reserved, allocated_high = replay.reserved_peak_bytes, replay.allocated_peak_bytes
         if upper is not None:
-            _believable(find_peak(upper).peak_bytes)
+            _believable(allocated_peak(upper))
             whole = _simulated(upper, allocator_conf)
             allocated_high = max(allocated_high, whole.allocated_peak_bytes)
             unfused = max(0, whole.reserved_peak_bytes - reserved)
