@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks import corpus
-from tests.documents.conftest import shared_folder
+from tests.material import corpus_folder
 
 TRAINER = "model_name_or_path: gpt2\nper_device_train_batch_size: 1\nmax_seq_length: 32\noutput_dir: out\n"
 FILES = {
@@ -222,10 +222,7 @@ def test_a_folder_that_is_not_there_is_a_usage_error(tmp_path: Path, capsys: pyt
 
 
 def test_no_real_config_crashes_or_hangs() -> None:
-    shared = shared_folder()
-    if shared is None:
-        pytest.skip("no folder of real configs on this machine")
-    results = corpus.run(shared / "corpus")
+    results = corpus.run(corpus_folder())
     assert len(results) > 300
     assert [(result.path, result.crash) for result in results if result.crash] == []
     # A file of a known family has an estimate, or says why it has none.
