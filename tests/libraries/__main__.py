@@ -2,9 +2,9 @@
 
     python -m tests.libraries [--only trl] [--keep FOLDER]
 
-makes the environments (in the user's cache folder; they are kept for the next time), runs ``tests/libraries/with_<library>.py``
-in each, and prints what ran, what failed, and what cannot be installed or imported here, with the reason. A library that cannot run
-is no failure: docs/testing.md says where each one runs.
+makes the environments (in the user's cache folder; they are kept for the next time), runs
+``tests/libraries/with_<library>.py`` in each, and prints what ran, what failed, and what cannot be installed or
+imported here, with the reason. A library that cannot run is no failure: docs/testing.md says where each one runs.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ OURS = ("click", "PyYAML", "tomli", "jsonschema", "tree-sitter", "tree-sitter-ba
 
 class Library(NamedTuple):
     """``pins``: the library and what it needs beside its own dependencies, as pip is told. ``imports``: what its
-    module needs of it, tried first: a failure here is the reason why it cannot run. ``without``: of its dependencies, those
-    that have no CPU build; it is then installed without any."""
+    module needs of it, tried first: a failure here is the reason why it cannot run."""
 
     pins: tuple[str, ...]
     imports: str
