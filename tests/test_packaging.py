@@ -69,11 +69,40 @@ def _papers() -> list[Path]:
     return [path for path in found if path.is_file() and path.suffix not in (".pyc", ".png")]
 
 
-@pytest.mark.parametrize("path", _papers(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_nothing_tells_anyone_to_install_the_unrelated_memlint(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    # `memlint-train` and `memlint.git`, paths and the command itself are ours; the bare name on the index is not.
-    assert not re.search(r"(?:pip|pipx|uv|uvx|poetry|conda)\s+(?:\w+\s+)*['\"]?memlint(?![-\w./])", text)
+# `memlint-train` and `memlint.git`, paths and the command itself are ours; the bare name on the index is not. Neither
+# is there a distribution of ours on an index, or a tag, until the first release.
+PROMISES = re.compile(
+    r"(?:pip|pipx|uv|uvx|poetry|conda)\s+(?:\w+\s+)*['\"]?memlint(?![-\w./])"
+    r"|(?:pip|pipx|uv|uvx|poetry|conda)\s+(?:[-\w]+\s+)*['\"]?memlint-train"
+    r"|rev: v\d"
+)
+
+
+def test_no_file_tells_anyone_to_install_what_is_not_there() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}: {promise.group()}"
+        for path in _papers()
+        for promise in PROMISES.finditer(path.read_text(encoding="utf-8"))
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("pip install memlint", True),
+        ("uvx memlint check .", True),
+        ("pip install 'memlint-train[torch]'", True),
+        ("pip install --quiet memlint-train", True),
+        ("    rev: v0.1.0", True),
+        ("pip install .", False),
+        ("pip install '.[torch]'", False),
+        ("pip install git+https://host/memlint.git", False),
+        ("    rev: <a commit of it, until there is a release>", False),
+    ],
+)
+def test_what_is_promised_is_told_apart(text: str, wrong: bool) -> None:
+    assert bool(PROMISES.search(text)) == wrong
 
 
 def test_runtime_dependencies_stay_few_and_hold_no_torch() -> None:

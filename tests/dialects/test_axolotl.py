@@ -16,7 +16,7 @@ from memlint.documents.load import load
 from memlint.fixes.edits import apply_edits
 from memlint.models import record
 from tests.dialects.language_models import line_of, run, runs, written
-from tests.documents.conftest import shared_folder
+from tests.material import corpus_folder
 
 HYPER = "hyperparameters."
 BASE = """\
@@ -622,10 +622,8 @@ def test_what_axolotl_has_no_key_for_is_left_alone() -> None:
 
 
 def test_real_configs_are_recognised_and_say_what_they_lack() -> None:
-    folder = shared_folder()
-    if folder is None:
-        pytest.skip("no folder of real configs on this machine")
-    files = [*(folder / "corpus" / "axolotl").iterdir(), *(folder / "corpus" / "misc_nasty").glob("axolotl*")]
+    folder = corpus_folder()
+    files = [*(folder / "axolotl").iterdir(), *(folder / "misc_nasty").glob("axolotl*")]
     assert files
     for path in files:
         specs = registry.specs(load(str(path)))
@@ -634,12 +632,10 @@ def test_real_configs_are_recognised_and_say_what_they_lack() -> None:
 
 
 def test_no_other_real_config_is_claimed() -> None:
-    folder = shared_folder()
-    if folder is None:
-        pytest.skip("no folder of real configs on this machine")
+    folder = corpus_folder()
     claimed = [
         path.name
-        for path in sorted((folder / "corpus").rglob("*.*"))
+        for path in sorted(folder.rglob("*.*"))
         if path.parent.name != "axolotl" and not path.name.startswith("axolotl")
         if path.suffix in (".yaml", ".yml", ".sh")
         if any(spec.family == "axolotl" for spec in registry.specs(load(str(path))))

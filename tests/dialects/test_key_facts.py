@@ -18,7 +18,7 @@ from memlint.documents import hydra
 from memlint.documents.load import load
 from memlint.fixes.edits import apply_edits
 from memlint.settings import Settings
-from tests.documents.conftest import shared_folder
+from tests.material import corpus_folder
 
 
 class Sample(NamedTuple):
@@ -1445,16 +1445,9 @@ FOLDERS = {
 LAUNCHERS = ("ffs.slurm", "ffs_train.sh")
 
 
-def corpus() -> Path:
-    root = shared_folder()
-    if root is None:
-        pytest.skip("no folder of real configs on this machine")
-    return root / "corpus"
-
-
 @pytest.mark.parametrize("name", FOLDERS)
 def test_real_configs_are_recognised(name: str) -> None:
-    files = [path for path in sorted((corpus() / name).iterdir()) if not path.name.endswith(LAUNCHERS)]
+    files = [path for path in sorted((corpus_folder() / name).iterdir()) if not path.name.endswith(LAUNCHERS)]
     unknown = [
         path.name for path in files if not any(s.family in FOLDERS[name] for s in registry.specs(load(str(path))))
     ]
@@ -1462,7 +1455,7 @@ def test_real_configs_are_recognised(name: str) -> None:
 
 
 def test_real_configs_of_other_kinds_are_not_claimed() -> None:
-    root = corpus()
+    root = corpus_folder()
     folders: tuple[str, ...] = (
         "accelerate",
         "deepspeed",

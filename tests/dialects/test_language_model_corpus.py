@@ -8,7 +8,7 @@ import pytest
 
 from memlint.dialects import registry
 from memlint.documents.load import load
-from tests.documents.conftest import shared_folder
+from tests.material import corpus_folder
 
 FOLDERS = ("hf_training_args", "trl", "accelerate", "deepspeed", "llava_family")
 FAMILIES = ("hf-trainer", "trl", "accelerate", "deepspeed")
@@ -18,10 +18,8 @@ NOT_A_COMMAND = ("submit_multicpu.sh",)
 
 @pytest.fixture(scope="module")
 def files() -> list[Path]:
-    folder = shared_folder()
-    if folder is None:
-        pytest.skip("no folder of real configs on this machine")
-    return [path for name in FOLDERS for path in sorted((folder / "corpus" / name).iterdir())]
+    folder = corpus_folder()
+    return [path for name in FOLDERS for path in sorted((folder / name).iterdir())]
 
 
 def test_real_configs_are_recognised_and_say_what_they_lack(files: list[Path]) -> None:

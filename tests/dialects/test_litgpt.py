@@ -15,7 +15,7 @@ from memlint.fixes.edits import apply_edits
 from memlint.fixes.levers import batch_changes
 from memlint.plugin import Run
 from tests.dialects.language_models import line_of, run, runs, written
-from tests.documents.conftest import shared_folder
+from tests.material import corpus_folder
 
 CONFIG = "hyperparameters.config"
 FULL = """\
@@ -400,9 +400,7 @@ def test_a_wrong_value_is_found_at_its_key(old: str, new: str, kind: str, key: s
 
 
 def test_real_files_are_recognised_and_have_all_that_they_need() -> None:
-    folder = shared_folder()
-    if folder is None:
-        pytest.skip("no folder of real configs on this machine")
-    for path in sorted((folder / "corpus" / "litgpt").iterdir()):
+    folder = corpus_folder()
+    for path in sorted((folder / "litgpt").iterdir()):
         (spec,) = registry.specs(load(str(path)))
         assert (spec.family, spec.architecture) == ("litgpt", "language_model")

@@ -15,7 +15,7 @@ from memlint.dialects.spelling import spell
 from memlint.documents.load import load
 from memlint.fixes.edits import apply_edits
 from tests.dialects.language_models import line_of, run, runs, written
-from tests.documents.conftest import shared_folder
+from tests.material import corpus_folder
 
 HYPER = "hyperparameters."
 MODEL = "model_name_or_path: Qwen/Qwen2.5-7B-Instruct\n"
@@ -583,11 +583,9 @@ NO_TRAINING = ("tokens_cfg.yaml",)  # a list of tokens
 
 
 def test_real_configs_are_recognised_and_say_what_they_lack() -> None:
-    folder = shared_folder()
-    if folder is None:
-        pytest.skip("no folder of real configs on this machine")
+    folder = corpus_folder()
     families = {"fsdp2_config.yaml": "accelerate", "ds_z2_offload_config.json": "deepspeed"}
-    for path in sorted((folder / "corpus" / "llamafactory").iterdir()):
+    for path in sorted((folder / "llamafactory").iterdir()):
         name = path.name.rsplit("__", 1)[-1]
         specs = registry.specs(load(str(path)))
         assert [spec.family for spec in specs] == ([] if name in NO_TRAINING else [families.get(name, "llamafactory")])
@@ -596,12 +594,10 @@ def test_real_configs_are_recognised_and_say_what_they_lack() -> None:
 
 
 def test_no_other_real_config_is_claimed() -> None:
-    folder = shared_folder()
-    if folder is None:
-        pytest.skip("no folder of real configs on this machine")
+    folder = corpus_folder()
     claimed = [
         path.name
-        for path in sorted((folder / "corpus").rglob("*.*"))
+        for path in sorted(folder.rglob("*.*"))
         if path.parent.name not in ("llamafactory", "axolotl") and path.suffix in (".yaml", ".yml", ".json", ".sh")
         if any(spec.family == "llamafactory" for spec in registry.specs(load(str(path))))
     ]

@@ -12,7 +12,7 @@ from memlint.documents.load import load
 from memlint.fixes.edits import apply_edits
 from memlint.models import record, saved_bytes
 from tests.dialects.language_models import line_of, run, runs
-from tests.documents.conftest import shared_folder
+from tests.material import corpus_folder
 
 TWIN = """\
 torchrun --standalone --nproc_per_node=4 train_gpt2.py \\
@@ -266,12 +266,10 @@ def test_one_device_has_deepspeed_s_copies_too() -> None:
 
 
 def test_real_scripts_are_recognised() -> None:
-    folder = shared_folder()
-    if folder is None:
-        pytest.skip("no folder of real configs on this machine")
+    folder = corpus_folder()
     families = {
         path.name: {spec.family for spec in registry.specs(load(str(path)))}
-        for path in sorted((folder / "corpus" / "nanogpt").iterdir())
+        for path in sorted((folder / "nanogpt").iterdir())
         if "TinyLlama" not in path.name
     }
     assert all(found and found <= {"llm-c", "rwkv"} for found in families.values()), families

@@ -8,7 +8,7 @@ import pytest
 
 from memlint.dialects import registry
 from memlint.documents.load import load
-from tests.documents.conftest import shared_folder
+from tests.material import corpus_folder
 
 FAMILIES = {"megatron": "megatron", "gpt_neox": "gpt-neox", "llm_foundry": "llm-foundry", "nemo": "nemo"}
 # A part of a config that another one composes states no run.
@@ -26,10 +26,7 @@ REASONS = (
 
 @pytest.fixture(scope="module")
 def folder() -> Path:
-    found = shared_folder()
-    if found is None:
-        pytest.skip("no folder of real configs on this machine")
-    return found / "corpus"
+    return corpus_folder()
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -14,7 +14,7 @@ from memlint.dialects.spelling import spell
 from memlint.documents.load import load
 from memlint.fixes.edits import apply_edits
 from tests.dialects.language_models import line_of, run, runs, written
-from tests.documents.conftest import shared_folder
+from tests.material import corpus_folder
 
 CONFIG = "hyperparameters.config"
 JOB = """\
@@ -523,10 +523,8 @@ def test_a_wrong_value_is_found_at_its_key(old: str, new: str, kind: str, key: s
 
 
 def test_real_files_are_recognised_and_say_what_they_lack() -> None:
-    folder = shared_folder()
-    if folder is None:
-        pytest.skip("no folder of real configs on this machine")
-    for path in sorted((folder / "corpus" / "torchtitan").iterdir()):
+    folder = corpus_folder()
+    for path in sorted((folder / "torchtitan").iterdir()):
         (spec,) = registry.specs(load(str(path)))
         assert spec.family == "torchtitan"
         assert (spec.architecture is None) == bool(spec.unknown_reason)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 
 from memlint.documents.lines import Lines
 from memlint.documents.node import Document, Node, Span
+from tests.material import corpus_folder
 
 
 def text_at(document: Document, span: Span | None) -> str:
@@ -49,16 +49,6 @@ def same(left: Any, right: Any) -> bool:
     return type(left) is type(right) and bool(left == right)
 
 
-def shared_folder() -> Path | None:
-    """A folder of real configs beside the repository, or where MEMLINT_SHARED says; most machines have none."""
-    named = os.environ.get("MEMLINT_SHARED")
-    folder = Path(named) if named else Path(__file__).resolve().parents[3] / "shared"
-    return folder if (folder / "corpus").is_dir() else None
-
-
 @pytest.fixture
 def corpus() -> Path:
-    folder = shared_folder()
-    if folder is None:
-        pytest.skip("no folder of real configs on this machine")
-    return folder / "corpus"
+    return corpus_folder()

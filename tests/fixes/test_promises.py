@@ -24,7 +24,7 @@ from memlint.documents.node import Edit
 from memlint.fixes.edits import apply_edits
 from memlint.plugin import ERROR, SAFE, Finding, Fix
 from memlint.reports.report import Report, RunReport
-from tests.documents.conftest import shared_folder
+from tests.material import corpus_folder
 
 ROOT = Path(__file__).parents[2]
 CASES = ROOT / "benchmarks" / "accuracy" / "cases"
@@ -340,9 +340,7 @@ def test_fixes_of_the_accuracy_cases(config: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", REAL)
 def test_fixes_of_real_configs(name: str, tmp_path: Path) -> None:
-    folder = shared_folder()
-    if folder is None:
-        pytest.skip("no folder of real configs on this machine")
+    folder = corpus_folder()
     path = tmp_path / Path(name).name
-    shutil.copyfile(folder / "corpus" / name, path)
+    shutil.copyfile(folder / name, path)
     hold(path, {})

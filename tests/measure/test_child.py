@@ -17,6 +17,7 @@ import pytest
 
 from memlint.measure import child
 from memlint.measure.child import MeasureError, TimedOut, marked, measure
+from tests.effort import wait_until
 from tests.measure.training_runs import MODEL, plain_request, project
 
 ROOT = Path(__file__).parents[2]
@@ -136,12 +137,8 @@ def test_the_child_does_not_outlive_a_killed_memlint(tmp_path: Path) -> None:
     project(folder, model=at_build("import os, time", "open('up', 'w').write(str(os.getpid()))", "time.sleep(600)"))
     env = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
     process = subprocess.Popen([sys.executable, "-m", "memlint", "check", "--trace", "train.yaml"], cwd=folder, env=env)
-    deadline = time.monotonic() + 60
-    while not ((folder / "up").exists() and (folder / "up").read_text()) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_until(lambda: (folder / "up").exists() and (folder / "up").read_text(), "a child that is up")
     number = int((folder / "up").read_text())
     process.send_signal(signal.SIGKILL)
     process.wait()
-    while runs(number) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not runs(number)
+    wait_until(lambda: not runs(number), "the child's end")

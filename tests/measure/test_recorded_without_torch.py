@@ -9,7 +9,6 @@ import random
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -134,16 +133,16 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 CHECK = """
-import importlib.util, json, sys, time
+import importlib.util, json, sys
 for name in sys.argv[2:]:
     assert importlib.util.find_spec(name) is None, name
 import memlint
+from tests.effort import counted_lines
 for line in sys.stdin:
-    begin = time.process_time()
-    [run] = memlint.check(sys.argv[1], isolated=True, override=line.split()).runs
-    seconds = time.process_time() - begin
+    with counted_lines() as lines:
+        [run] = memlint.check(sys.argv[1], isolated=True, override=line.split()).runs
     estimate = run.estimate
-    print(json.dumps([estimate.basis, estimate.allocated_bytes, estimate.saved_bytes, estimate.parameters, seconds]))
+    print(json.dumps([estimate.basis, estimate.allocated_bytes, estimate.saved_bytes, estimate.parameters, lines.ran]))
 assert not set(sys.argv[2:]) & set(sys.modules)
 """
 
@@ -183,18 +182,13 @@ def test_checked_without_torch_it_is_the_fresh_trace_at_twenty_settings(
         regimes.add(tuple(ours.events))
     assert len(regimes) > SETTINGS // 2, "loops of different lengths"
     # The first check also imports what it needs.
-    slowest = max(seconds for *_, seconds in answers[1:])
-    assert slowest < 0.1, f"a check took {slowest * 1000:.0f} ms"
+    assert max(ran for *_, ran in answers[1:]) < 1_000_000
 
 
-def test_the_whole_command_is_quick_without_torch(config: Path, bare: Path) -> None:
-    begin = time.perf_counter()
+def test_the_whole_command_runs_without_torch(config: Path, bare: Path) -> None:
     done = run(bare, "-m", "memlint", "check", config)
-    seconds = time.perf_counter() - begin
     assert done.returncode == 0, done.stderr
-    print(f"memlint check of a recorded config: {seconds * 1000:.0f} ms, start of Python included")
     assert "recorded" not in done.stderr
-    assert seconds < 5, "a bound against hanging; the time is that of a machine under any load"
 
 
 # -- what it is good for

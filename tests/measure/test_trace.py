@@ -483,7 +483,7 @@ def test_without_torch_the_message_says_so(tmp_path: Path) -> None:
     done = memlint("check", "--trace", "train.yaml", cwd=tmp_path, first=str(hiding))
     assert done.returncode == 2
     assert "needs PyTorch" in done.stderr
-    assert "memlint-train[torch]" in done.stderr
+    assert "-m pip install torch" in done.stderr
 
 
 def test_the_checking_process_imports_neither_torch_nor_the_model(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
@@ -20,6 +19,7 @@ from memlint.models.language.losses import full
 from memlint.models.step import record_step
 from memlint.models.system import System
 from tests.differential.training import walk
+from tests.effort import counted_lines
 
 GIB = 2**30
 
@@ -285,27 +285,24 @@ def test_published_traces_of_an_8b_model_are_reproduced(
     assert peak == pytest.approx(traced, rel=0.01)
 
 
-def processor_seconds(layers: int) -> float:
-    """Of this process alone, for one estimate that nothing before it helps."""
+def lines_an_event(layers: int) -> float:
+    """What one estimate costs that nothing before it helps."""
     spec = llama_8b("float32", True, "full", "foreach", 2)
     spec = spec.with_facts(**{"hyperparameters.config": {**LLAMA, "num_hidden_layers": layers}})
-    best = 10.0
-    for _ in range(3):
-        replay.forget()
-        start = time.process_time()
-        record(spec, named=False)
-        best = min(best, time.process_time() - start)
-    return best
+    replay.forget()
+    with counted_lines() as lines:
+        tape = record(spec, named=False).tape
+    return lines.ran / len(tape.events)
 
 
-def test_an_estimate_of_an_8b_model_takes_less_than_150_ms() -> None:
-    assert processor_seconds(32) < 0.15
-
-
-def test_the_layers_of_a_deep_model_are_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
-    replayed = processor_seconds(126)
+@pytest.mark.parametrize("layers", [32, 126])
+def test_an_estimate_costs_a_few_lines_an_event_as_layers_are_replayed(
+    layers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replayed = lines_an_event(layers)
+    assert replayed < 40
     monkeypatch.setattr(replay, "ENABLED", False)
-    assert replayed < 0.6 * processor_seconds(126)
+    assert replayed < 0.6 * lines_an_event(layers)
 
 
 @pytest.mark.parametrize("model_type", STYLES)

@@ -6,7 +6,6 @@ import hashlib
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import pytest
 import memlint
 from memlint.plugin import Finding
 from memlint.reports.report import Report
+from tests.effort import counted_lines
 from tests.profiles.sample import sample
 
 CONFIG = "model:\n  depth: 2\ndata:\n  batch_size: 4  # samples\n  length: 256\nseed: 1\n"
@@ -168,7 +168,7 @@ def test_rules_that_ask_for_what_was_not_recorded_say_nothing(config: Path) -> N
 
 
 NO_TORCH = """
-import sys, time
+import sys
 
 class Refuse:
     def find_spec(self, name, path=None, target=None):
@@ -178,9 +178,8 @@ class Refuse:
 sys.meta_path.insert(0, Refuse())
 import memlint
 memlint.check(sys.argv[1], isolated=True)
-begin = time.perf_counter()
 [run] = memlint.check(sys.argv[1], isolated=True).runs
-print(run.estimate.basis, run.estimate.allocated_bytes, round(time.perf_counter() - begin, 3))
+print(run.estimate.basis, run.estimate.allocated_bytes)
 """
 
 
@@ -190,10 +189,10 @@ def test_no_torch_is_imported(config: Path) -> None:
         [sys.executable, "-c", NO_TORCH, str(config)], capture_output=True, text=True, check=False, cwd=ROOT
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split()[:2] == ["recorded", str(2 * 512 + 2 * 4 * 4 * 256 + 512)]
+    assert done.stdout.split() == ["recorded", str(2 * 512 + 2 * 4 * 4 * 256 + 512)]
 
 
-def test_a_profile_of_a_large_model_is_evaluated_in_less_than_100_ms(tmp_path: Path) -> None:
+def test_a_profile_of_a_large_model_is_evaluated_in_a_few_lines_an_event(tmp_path: Path) -> None:
     from memlint.profiles.evaluate import evaluate
     from memlint.profiles.profile import loads
 
@@ -206,10 +205,10 @@ def test_a_profile_of_a_large_model_is_evaluated_in_less_than_100_ms(tmp_path: P
     tree["regimes"][0]["tape"] = tape
     profile = loads(json.dumps(tree))
     evaluate(profile, {"B": 4, "S": 256, "A": 1})  # events are written out once, whatever the sizes
-    begin = time.perf_counter()
-    found = evaluate(profile, {"B": 8, "S": 512, "A": 1})
-    assert time.perf_counter() - begin < 0.1
+    with counted_lines() as lines:
+        found = evaluate(profile, {"B": 8, "S": 512, "A": 1})
     assert len(found.events) == 2 * 96 * 100
+    assert lines.ran < 4 * len(found.events)
 
 
 @pytest.fixture

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -17,6 +15,7 @@ from memlint.tape.allocator import AllocatorConf, parse_conf
 from memlint.tape.estimate import Estimate, Interval
 from memlint.tape.overhead import library_spread
 from memlint.tape.summary import estimate
+from tests.effort import counted_lines
 
 MiB = 2**20
 
@@ -197,32 +196,16 @@ def test_components_add_up_and_every_figure_lies_in_its_interval(
             assert sum(part.size_bytes for part in component.parts) == component.size_bytes
 
 
-TIMED = """
-import time
-from memlint.tape.allocator_conf import parse_conf
-from tests.tape.test_summary import summed, training_tape
-
-tape = training_tape(1250)
-assert len(tape.events) > 5000
-times = []
-for _ in range(7):
-    begin = time.process_time()
-    summed(tape, allocator_conf=parse_conf({conf!r}))
-    times.append(time.process_time() - begin)
-print(min(times))
-"""
-
-
 @pytest.mark.parametrize("conf", ["", "expandable_segments:True"])
-def test_five_thousand_events_are_summed_within_forty_milliseconds(conf: str) -> None:
-    # In a process of its own: coverage's tracing would be most of what is measured here.
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("COV_", "COVERAGE_"))}
-    root = Path(__file__).parent.parent.parent
-    code = TIMED.format(conf=conf)
-    found = subprocess.run(
-        [sys.executable, "-c", code], cwd=root, env=environment, capture_output=True, text=True, check=True
-    )
-    assert float(found.stdout) < 0.040
+def test_an_event_costs_the_same_on_a_long_tape_as_on_a_short_one(conf: str) -> None:
+    costs = []
+    for count in (625, 2500):
+        tape = training_tape(count)
+        with counted_lines() as lines:
+            summed(tape, allocator_conf=parse_conf(conf))
+        costs.append(lines.ran / len(tape.events))
+    assert costs[1] == pytest.approx(costs[0], rel=0.05)
+    assert costs[1] < 60
 
 
 def test_importing_the_consumers_imports_nothing_heavy() -> None:

@@ -1,0 +1,48 @@
+"""Three lanes of tests: ``--lane quick`` is the default, ``rest`` is what it leaves, ``full`` is both.
+
+Which tests the quick lane leaves is data, in ``tests/lanes.py``. What the command line names (a file, a test) runs in
+any lane.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests import lanes
+
+_NAMED = pytest.StashKey[frozenset[Path]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--lane", choices=lanes.LANES, default="quick", help="quick: the default; rest: what it leaves; full: both"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    files = [Path(config.invocation_params.dir, name.partition("::")[0]) for name in config.args]
+    config.stash[_NAMED] = frozenset(file.resolve() for file in files if file.is_file())
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    lane = config.getoption("--lane")
+    return f"lane: {lane}" + ("" if lane == "full" else ", a part of the tests (--lane full: all)")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Spare the quick lane the import of a module of which it runs nothing."""
+    if config.getoption("--lane") != "quick" or collection_path in config.stash[_NAMED]:
+        return None
+    return True if lanes.left_whole(collection_path, config.rootpath) else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    lane, named = config.getoption("--lane"), config.stash[_NAMED]
+    free = [item for item in items if item.path not in named]
+    kept = lanes.chosen(lane, [item.nodeid for item in free])
+    left = {item for item in free if item.nodeid not in kept}
+    if left:
+        config.hook.pytest_deselected(items=[item for item in items if item in left])
+        items[:] = [item for item in items if item not in left]

@@ -1,0 +1,84 @@
+"""Which tests the quick lane leaves to the full one, and why.
+
+The quick lane is a cross-section that a newcomer runs in a few minutes: everything that changes often goes wrong there.
+It runs all tests but those that a line of :data:`LEFT` names, and of those the first one of each kind.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+LANES = ("quick", "rest", "full")
+
+
+class Left(NamedTuple):
+    """``tests``: a pattern for the ids of tests that are left, from the start of the id on.
+
+    ``kinds``: of each text that this pattern finds in their ids (its group, if it has one), the quick lane keeps the
+    first test. Empty: it keeps none.
+    """
+
+    tests: str
+    reason: str
+    kinds: str = ""
+
+
+_D, _M = "tests/differential/", "tests/measure/"
+_FUNCTION = r"::(\w+)"  # the first case of each test function
+_WORD = r"\[(\w+)"  # the first of each first word of a case
+
+LEFT = (
+    Left(_D + "test_ops", "an op's dtypes, autocast and who trains: thousands of cases", _WORD),
+    Left(_D + "test_(autograd|optim|outputs|corners)", "oracles of a few ops each, in every combination", _FUNCTION),
+    Left(_D + "test_language_models", "sixty decoders of transformers, each in several settings", _FUNCTION),
+    Left(_D, "whole training steps in torch: seconds each"),
+    Left("tests/examples/", "the reference models of the examples, run in torch"),
+    Left(_M + "test_(tracker|cuda_semantics|loops|history)", "torch's allocations, op by op", _FUNCTION),
+    Left(_M, "processes that import torch and train, seconds each"),
+    Left(
+        "tests/meta/test_(jaxpr|replay|compiled)", "drawn networks and JAX programs, each against its oracle", _FUNCTION
+    ),
+    Left("tests/data/test_models", "a test for each of 377 models of the catalogue", _FUNCTION),
+    Left("tests/dialects/test_key_facts", "fifty families, key by key", _FUNCTION),
+    Left("tests/benchmarks/test_(measure|corpus|models|histories)", "programs that start processes"),
+    Left("tests/benchmarks/test_accuracy", "92 published runs", _FUNCTION),
+    Left("tests/test_(packaging|pre_commit)", "environments of their own, made by pip"),
+    Left("tests/test_style.py::test_clean.mypy", "mypy over everything without its cache"),
+    Left("tests/test_lanes.py::test_no_test_is_in_neither_lane", "collects every test in every lane"),
+)
+
+
+def chosen(lane: str, ids: Iterable[str]) -> set[str]:
+    """The tests of a lane. ``rest`` is what ``quick`` does not choose, so that none is in neither."""
+    ids = list(ids)
+    if lane == "full":
+        return set(ids)
+    seen: set[tuple[Left, str]] = set()
+    quick = {name for name in ids if _is_quick(name, seen)}
+    return quick if lane == "quick" else set(ids) - quick
+
+
+def _line(name: str) -> Left | None:
+    return next((left for left in LEFT if re.match(left.tests, name)), None)
+
+
+def _is_quick(name: str, seen: set[tuple[Left, str]]) -> bool:
+    left = _line(name)
+    if left is None:
+        return True
+    found = re.search(left.kinds, name) if left.kinds else None
+    if found is None:
+        return False
+    kind = (left, found.group(found.lastindex or 0))
+    new = kind not in seen
+    seen.add(kind)
+    return new
+
+
+def left_whole(path: Path, root: Path) -> bool:
+    """Whether the quick lane runs nothing of a module: the line that its name alone matches keeps none."""
+    left = _line(path.relative_to(root).as_posix()) if path.is_relative_to(root) and path.is_file() else None
+    return left is not None and not left.kinds

@@ -1,0 +1,56 @@
+"""The lanes of the tests: none is in neither, and each line of the table is about tests that are there."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests import lanes
+
+ROOT = Path(__file__).parent.parent
+IDS = [f"tests/test_x.py::test_{name}[{case}]" for name in ("a", "b") for case in ("one, x", "one, y", "two")]
+
+
+@pytest.fixture
+def one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = lanes.Left(r"tests/test_x\.py::test_a", "an example", r"\[(\w+)")
+    monkeypatch.setattr(lanes, "LEFT", (line,))
+
+
+@pytest.mark.usefixtures("one_line")
+def test_of_what_is_left_the_first_of_each_kind_stays() -> None:
+    assert lanes.chosen("quick", IDS) == {IDS[0], IDS[2], *IDS[3:]}
+    assert lanes.chosen("rest", IDS) == {IDS[1]}
+    assert lanes.chosen("full", IDS) == set(IDS)
+
+
+def collected(*arguments: str) -> set[str]:
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "-o", "addopts="]
+    done = subprocess.run([*command, *arguments], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return {line for line in done.stdout.splitlines() if "::" in line}
+
+
+@cache
+def everything() -> frozenset[str]:
+    return frozenset(collected("--lane", "full"))
+
+
+def test_no_test_is_in_neither_lane() -> None:
+    quick, rest = collected("--lane", "quick"), collected("--lane", "rest")
+    assert len(everything()) > 1000
+    assert quick | rest == everything()
+    assert not quick & rest
+    for left in lanes.LEFT:
+        assert any(re.match(left.tests, name) for name in rest), f"{left.tests}: no such tests"
+
+
+def test_what_the_command_line_names_runs_whole() -> None:
+    named = collected("tests/test_style.py")
+    assert named == collected("--lane", "full", "tests/test_style.py")
+    assert len(named) == 3
