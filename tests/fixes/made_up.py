@@ -21,11 +21,13 @@ def run_of(
     text: str = "",
     sizes: Sizes | int = 1000,
     *,
-    stated: Mapping[str, Any] = {},  # noqa: B006
+    stated: Mapping[str, Any] = {},
     keys: Mapping[str, Collection[Any]] | Sequence[str] = (),
     budget: int | None = None,
     gpu: str = "",
     estimated: bool = True,
+    written_at: Mapping[str, str] = {},
+    texts: Mapping[str, str] = {},
     **more: Any,
 ) -> Run:
     """A run whose config is ``text``.
@@ -33,6 +35,8 @@ def run_of(
     sizes   bytes by component, or of activations alone; their sum is the peak
     stated  facts that no key of the text is named like
     keys    what the family can write: fact -> values it has a spelling for; of a sequence of facts, any value
+    written_at  fact -> the other key whose value a change of it writes
+    texts       fact -> what is written there, whatever the change
     """
     spec = spec_of(text, stated)
     known = keys if isinstance(keys, Mapping) else dict.fromkeys(keys, ANY)
@@ -42,12 +46,13 @@ def run_of(
 
     def spell(changed: TrainingSpec, name: str, value: Any) -> list[Edit]:
         allowed = known.get(name, ())
-        return written(changed, name, value) if allowed is ANY or value in allowed else []
+        where, text = written_at.get(name, name), texts.get(name, value)
+        return written(changed, where, text) if allowed is ANY or value in allowed else []
 
     return Run(spec, estimator(spec) if estimated else None, budget, estimator, spell, gpu=gpu, **more)
 
 
-def spec_of(text: str, stated: Mapping[str, Any] = {}) -> TrainingSpec:  # noqa: B006
+def spec_of(text: str, stated: Mapping[str, Any] = {}) -> TrainingSpec:
     document = yaml.read(PATH, text)
     nodes = document.root.value if isinstance(document.root.value, dict) else {}
     facts = {name: Fact(name, node.plain(), WRITTEN, name, node) for name, node in nodes.items()}

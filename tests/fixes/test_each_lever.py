@@ -370,9 +370,9 @@ PRECOMPUTED = "hyperparameters.precompute_ref_log_probs"
             None,
         ),
         # what is learned changes
-        case("a second copy of the weights goes", levers.no_ema, "ema: true\n", ["ema"], Lever(DISPLAY, {"ema": False})),
-        case("there is no second copy", levers.no_ema, "ema: false\n", ["ema"], None),
-        case("a second copy without a key stays", levers.no_ema, "ema: true\n", {"ema": [True]}, None),
+        case("a copy of the weights goes", levers.no_ema, "ema: true\n", ["ema"], Lever(DISPLAY, {"ema": False})),
+        case("there is no copy", levers.no_ema, "ema: false\n", ["ema"], None),
+        case("a copy without a key stays", levers.no_ema, "ema: true\n", {"ema": [True]}, None),
         case(
             "an encoder that trains is frozen",
             levers.frozen_encoder,
@@ -558,7 +558,9 @@ def test_accumulation_that_follows_needs_no_key(
     ("text", "keys", "batch", "changed"),
     [
         pytest.param("evaluation_batch_size: 8\n", ["evaluation_batch_size"], 4, True, id="a larger one goes down"),
-        pytest.param("evaluation_batch_size: 4\n", ["evaluation_batch_size"], 4, False, id="one that is as small stays"),
+        pytest.param(
+            "evaluation_batch_size: 4\n", ["evaluation_batch_size"], 4, False, id="one that is as small stays"
+        ),
         pytest.param("evaluation_batch_size: 2\n", ["evaluation_batch_size"], 4, False, id="a smaller one stays"),
         pytest.param("evaluation_batch_size: auto\n", ["evaluation_batch_size"], 4, False, id="one that is no number"),
         pytest.param("evaluation_batch_size: 8\n", [], 4, False, id="one that cannot be written so small"),

@@ -33,7 +33,11 @@ SEED = 10
 # module -> the tests that are to notice a change in it
 TESTS: dict[str, tuple[str, ...]] = {
     "memlint.fixes.edits": ("tests/fixes/test_edits.py",),
-    "memlint.fixes.levers": ("tests/fixes/test_levers.py",),
+    "memlint.fixes.levers": (
+        "tests/fixes/test_each_lever.py",
+        "tests/fixes/test_plan.py",
+        "tests/fixes/test_levers.py",
+    ),
     "memlint.tape.allocator": (
         "tests/tape/test_allocator.py",
         "tests/tape/test_allocator_endless.py",

@@ -145,9 +145,7 @@ def _visit_body(source: _Source, body: list[ast.stmt], function: str, around: li
         _visit_statement(source, statement, function, around, found)
 
 
-def _visit_statement(
-    source: _Source, statement: ast.stmt, function: str, around: list[ast.AST], found: _Found
-) -> None:
+def _visit_statement(source: _Source, statement: ast.stmt, function: str, around: list[ast.AST], found: _Found) -> None:
     inner = function
     if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         inner = f"{function}.{statement.name}" if function else statement.name
