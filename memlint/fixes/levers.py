@@ -13,6 +13,7 @@ from memlint.documents.node import Edit, Node
 from memlint.models import UnknownModel
 from memlint.named_tuple import NamedTuple
 from memlint.plugin import DISPLAY, SAFE, UNSAFE, Fix, Run
+from memlint.tape.estimate import Estimate
 
 HALF = ("bfloat16", "float16")
 
@@ -266,7 +267,7 @@ def smaller_batch(run: Run) -> Lever | None:
         return None
     if not run.over_budget:
         return Lever(DISPLAY, with_evaluation(run, batch_changes(run, run.value("micro_batch_size") // 2)))
-    changes = _shrink(run, {})[0]
+    changes = _shrink(run, {})
     return Lever(DISPLAY, changes) if changes else None
 
 
@@ -275,25 +276,26 @@ def _can_shrink(run: Run) -> bool:
     return isinstance(batch, int) and batch >= 2 and run.can_set("micro_batch_size", batch // 2)
 
 
-def _shrink(run: Run, changes: dict[str, Any]) -> tuple[dict[str, Any], int]:
-    """(changes with the largest halving of the micro batch that fits the budget, the peak after them); where none
-    fits, with the largest of those that have the lowest peak."""
+def _shrink(run: Run, changes: dict[str, Any]) -> dict[str, Any]:
+    """The changes with the largest halving of the micro batch that fits the budget; where none fits, with the largest
+    of those that have the lowest peak."""
     assert run.budget_bytes is not None
-    best: tuple[dict[str, Any], int] | None = None
+    best: dict[str, Any] = {}
+    least: Estimate | None = None
     smaller = run.value("micro_batch_size") // 2
     while smaller >= 1:
         try:
             tried = with_evaluation(run, {**changes, **batch_changes(run, smaller)})
-            after = run.what_if(**tried).device_bytes
+            after = run.what_if(**tried)
         except UnknownModel:  # a recording that does not cover this size
             smaller //= 2
             continue
-        if best is None or after < best[1]:
-            best = (tried, after)
-        if after <= run.budget_bytes:
+        if least is None or lower(least, after):
+            best, least = tried, after
+        if after.device_bytes <= run.budget_bytes:
             break
         smaller //= 2
-    return best or (changes, run.what_if(**changes).device_bytes)
+    return best or changes
 
 
 # From the least to the most intrusive: what is learned changes only with the last ones.
@@ -375,13 +377,20 @@ def fix(run: Run, lever: Lever | None) -> list[Fix]:
     found = run.fix(describe(run, lever.changes), lever.safety, **lever.changes, **lever.implied)
     if run.estimate is None or found.device_bytes_after is None:
         return [found]
-    return [found] if worthwhile(run, run.estimate.device_bytes, found.device_bytes_after) else []
+    after = run.what_if(**lever.changes, **lever.implied)
+    return [found] if lower(run.estimate, after) and worthwhile(run, run.estimate, after) else []
 
 
-def worthwhile(run: Run, before: int, after: int) -> bool:
+def lower(before: Estimate, after: Estimate) -> bool:
+    """Whether a change lowers the peak, and not only because segments happen to fall out better."""
+    return after.device_bytes < before.device_bytes and after.comparable_bytes <= before.comparable_bytes
+
+
+def worthwhile(run: Run, before: Estimate, after: Estimate) -> bool:
     """Whether a lower peak is worth a change of the config: a hundredth of it, or what the budget lacks."""
-    fits = run.over_budget and run.budget_bytes is not None and after <= run.budget_bytes < before
-    return fits or before - after >= max(TRIFLE * before, 1)
+    fits = run.budget_bytes is not None and after.device_bytes <= run.budget_bytes < before.device_bytes
+    saved = before.device_bytes - after.device_bytes
+    return (run.over_budget and fits) or saved >= max(TRIFLE * before.device_bytes, 1)
 
 
 def fixes(run: Run, *levers: Callable[[Run], Lever | None]) -> list[Fix]:
@@ -399,12 +408,13 @@ def plan(run: Run) -> Fix | None:
     implied: set[str] = set()
     minor: set[str] = set()
     safeties: dict[str, str] = dict.fromkeys(_BATCH, DISPLAY)
-    before = run.estimate.device_bytes
+    before = run.estimate
     for rung in LADDER:
         if rung is smaller_batch:  # shrunk on top of the changes so far
             if _can_shrink(run):
-                tried, after = _shrink(run, changes)
-                if after < before:
+                tried = _shrink(run, changes)
+                after = run.what_if(**tried)
+                if lower(before, after):
                     changes, before = tried, after
         else:
             lever = rung(run)
@@ -413,14 +423,14 @@ def plan(run: Run) -> Fix | None:
             tried = {**_compatible(run, changes, lever), **lever.changes, **lever.implied}
             if rung is small_optimizer:
                 tried.pop("optimizer_implementation", None)  # torch's own switch, which other optimizers do not have
-            after = run.what_if(**tried).device_bytes
-            if after < before:
+            after = run.what_if(**tried)
+            if lower(before, after):
                 if not worthwhile(run, before, after):
                     minor.update((*lever.changes, *lever.implied))
                 changes, before = tried, after
                 implied.update(lever.implied)
                 safeties.update(dict.fromkeys((*lever.changes, *lever.implied), lever.safety))
-        if before <= run.budget_bytes:
+        if before.device_bytes <= run.budget_bytes:
             changes = _least(run, changes, minor, rung)
             safety = max((safeties[name] for name in changes), key=(SAFE, UNSAFE, DISPLAY).index)
             return _planned(run, changes, implied, safety)
@@ -454,8 +464,8 @@ def _least(run: Run, changes: dict[str, Any], minor: set[str], last: object) -> 
         return changes
     if run.what_if(**rest).device_bytes <= run.budget_bytes:
         return rest
-    again, after = _shrink(run, rest)
-    return again if after <= run.budget_bytes else changes
+    again = _shrink(run, rest)
+    return again if run.what_if(**again).device_bytes <= run.budget_bytes else changes
 
 
 def _hopeless(run: Run) -> bool:

@@ -72,8 +72,21 @@ class Estimate(NamedTuple):
     def component_bytes(self, name: str) -> int:
         return sum(component.size_bytes for component in self.components if component.name == name)
 
+    @property
+    def comparable_bytes(self) -> int:
+        """What two runs are compared by: the device peak with a perfect packing of segments.
+
+        Segments that fall out badly for one size and well for the next make ``device_bytes`` drop now and then, by
+        less than a hundredth, where a batch grows. What is live never drops, nor does anything else in this figure.
+        """
+        return self.device_bytes - (self.reserved_bytes - self.allocated_bytes)
+
     def verdict(self, budget_bytes: int | None) -> str:
-        """FITS, TIGHT (the interval straddles the budget) or OOM; UNKNOWN where there is no budget."""
+        """FITS, TIGHT (the interval straddles the budget) or OOM; UNKNOWN where there is no budget.
+
+        A run that is OOM stays so with a larger batch, a longer sample or more accumulation: the low end of the
+        interval is without packing, as in :attr:`comparable_bytes`. So none that FITS becomes OOM when it shrinks.
+        """
         if budget_bytes is None:
             return UNKNOWN
         if self.device_interval.high_bytes <= budget_bytes:

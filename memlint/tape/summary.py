@@ -55,8 +55,8 @@ def estimate(
     - allocated: peak of the live storages, each rounded up to 512 bytes. Its high end is what
       ``torch.cuda.max_memory_allocated()`` would show, which counts what a block could not split off.
       Of a compiled program it is the peak of ``upper``: the same step where the compiler fuses nothing.
-    - reserved: peak of the allocator's segments on this tape. The low end is a perfect packing. A JAX program
-      has one arena and no segments: reserved is allocated.
+    - reserved: peak of the allocator's segments on this tape. The low end is a perfect packing of allocated's low end.
+      A JAX program has one arena and no segments: reserved is allocated.
     - device: reserved, the CUDA context, NCCL's communicators (one per process group) and the cuBLAS workspaces.
       (torch takes these workspaces from its allocator, so its own reserved counter shows them; here they are a
       component of their own.)
@@ -133,17 +133,18 @@ def estimate(
         "workspace": overhead.workspace_bytes,
         "communication": overhead.communication_bytes,
     }
-    slack_low = slack_high = slack_allocated = 0
+    slack_high = slack_allocated = 0
     if library and detailed:
         share = library_spread()
         states = sum(component.size_bytes for component in live if component.name in STATES)
         slack_allocated = int(share * (allocated - states))
         slack_high = int(share * (reserved - states))
-        slack_low = max(0, slack_high - (reserved - allocated))  # a perfect packing is below reserved as it is
         reason = "releases and cards differ by as much in all but the states; what no config states"
         notes.append(("library_releases", f"{share:.0%}", reason))
     allocated_interval = Interval(allocated - slack_allocated, max(allocated_high, allocated + slack_allocated))
-    reserved_interval = Interval(allocated - slack_low, reserved + max(unfused, slack_high))
+    # A perfect packing of the least that is live: without a term of the simulated one, the low end never falls where a
+    # batch grows.
+    reserved_interval = Interval(allocated - slack_allocated, reserved + max(unfused, slack_high))
     loaded = 0
     if loading is not None:
         loaded, taken = find_peak(loading).peak_bytes, simulate(loading, allocator_conf).reserved_peak_bytes
