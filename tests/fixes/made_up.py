@@ -73,6 +73,8 @@ def written(spec: TrainingSpec, name: str, value: Any) -> list[Edit]:
 
 def estimate_of(sizes: Mapping[str, int]) -> Estimate:
     components = tuple(Component(name, size) for name, size in sizes.items())
-    peak = sum(sizes.values())
-    exactly = Interval(peak, peak)
-    return Estimate("static", 0, 0, peak, peak, peak, peak, "forward", {}, components, exactly, exactly, exactly)
+    device = sum(sizes.values())
+    reserved = device - sizes.get("context", 0)
+    allocated = reserved - sizes.get("fragmentation", 0)
+    exactly = [Interval(size, size) for size in (allocated, reserved, device)]
+    return Estimate("static", 0, 0, allocated, reserved, device, allocated, "forward", {}, components, *exactly)

@@ -12,7 +12,7 @@ from memlint.documents.node import Edit, Span
 from memlint.fixes import levers
 from memlint.fixes.levers import Lever
 from memlint.plugin import DISPLAY, SAFE, UNSAFE, Run
-from tests.fixes.made_up import ANY, PATH, run_of, spec_of
+from tests.fixes.made_up import ANY, PATH, estimate_of, run_of, spec_of
 
 STEPS = "gradient_accumulation_steps"
 VIEWS = "parallelism.gradient_as_bucket_view"
@@ -529,7 +529,32 @@ def test_a_fix_of_a_run_without_an_estimate_has_no_figures() -> None:
     ],
 )
 def test_what_is_worth_a_change(before: int, after: int, budget: int | None, worth: bool) -> None:
-    assert levers.worthwhile(run_of("", before, budget=budget), before, after) is worth
+    one, other = (estimate_of({"activations": size}) for size in (before, after))
+    assert levers.worthwhile(run_of("", before, budget=budget), one, other) is worth
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "lowers"),
+    [
+        pytest.param((1000, 100), (999, 100), True, id="a byte less is live"),
+        pytest.param((1000, 100), (1000, 99), True, id="segments fall out better, and no more is live"),
+        pytest.param((1000, 100), (1001, 50), False, id="segments fall out better, and more is live"),
+        pytest.param((1000, 100), (1000, 100), False, id="nothing changes"),
+        pytest.param((1000, 100), (900, 200), False, id="less is live, and segments take it back"),
+    ],
+)
+def test_what_lowers_the_peak(before: tuple[int, int], after: tuple[int, int], lowers: bool) -> None:
+    one, other = (estimate_of({"activations": live, "fragmentation": lost}) for live, lost in (before, after))
+    assert levers.lower(one, other) is lowers
+
+
+def test_a_fix_that_packs_better_and_keeps_more_is_none() -> None:
+    def sizes(spec: TrainingSpec) -> dict[str, int]:
+        return {"activations": 1000, "fragmentation": 500} if spec["ema"] else {"activations": 1001}
+
+    run = run_of("ema: true\n", sizes, keys=["ema"], budget=1001)
+    assert levers.fixes(run, levers.no_ema) == []
+    assert levers.plan(run) is None
 
 
 def test_fixes_are_those_of_the_levers_that_apply_in_their_order() -> None:
