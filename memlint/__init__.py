@@ -1,8 +1,16 @@
 """memlint: predicts the peak GPU memory of a training config and points at the lines that cause it."""
 
-from __future__ import annotations
-
+# No `from __future__ import annotations`: it imports a module, and see below.
 import os as _os
+import sys as _sys
+
+# `python -m memlint` puts the working folder first on the path, and looks for `memlint.__main__` through this file:
+# what lies in a linted tree must not be taken for a module of Python's or of another package's.
+if _sys.argv[:1] == ["-m"] and ("memlint" in _sys.orig_argv or "-mmemlint" in _sys.orig_argv):
+    from memlint.trust import import_nothing_of as _import_nothing_of
+
+    _import_nothing_of(_sys.argv[1:])
+
 from typing import TYPE_CHECKING
 
 __all__ = ("__version__", "check", "estimate")

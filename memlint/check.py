@@ -17,13 +17,22 @@ from collections.abc import Callable, Iterable, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from memlint import work
-from memlint.discover import Found, display, matches, walk
+from memlint import files, work
+from memlint.discover import Found, Refused, display, matches, walk
 from memlint.documents.node import Document, Span
 from memlint.estimates import Estimates, saved_bytes
 from memlint.named_tuple import NamedTuple
 from memlint.plugin import ERROR, Finding, Run
-from memlint.reports.report import Budget, Measured, Report, RunReport, StatedFact, UnresolvedValue
+from memlint.reports.report import (
+    Budget,
+    Measured,
+    Report,
+    RunReport,
+    StatedFact,
+    UnresolvedValue,
+    bounded,
+    shortened,
+)
 from memlint.rules_registry import INTERNAL_ERROR, WORK_LIMIT, RuleInfo
 from memlint.selection import Selected, known_rules, select_rules, without_ignored
 from memlint.settings import Allowance, Resolver, Settings, SettingsError, allowance
@@ -81,6 +90,7 @@ class _Checker:
         self.unparsed: list[tuple[str, str]] = []
         self.seconds: dict[str, float] = {}
         self.crashed = False
+        self.broken: set[tuple[str, str]] = set()  # settings files of the tree that cannot be used
         self.done: set[tuple[str, tuple[str, ...]]] = set()
         self.given: set[str] = set()  # files that the paths mean
         self.fragments: dict[str, set[str]] = {}  # a root that is not among them -> its fragments that are
@@ -95,18 +105,38 @@ class _Checker:
         if (identity, chosen) in self.done:
             return
         self.done.add((identity, chosen))
-        settings = self.settings_of(found.path)
+        settings = self.settings_at(found.path)
+        if settings is None:
+            return
         settings = settings._replace(override=(*chosen, *settings.override))
-        self.select(settings)  # unknown codes are an error of the invocation, not of this file
         try:
-            with work.limited(work.FILE_STEPS):
+            self.select(settings)  # unknown codes are an error of the settings, not of this file
+            with work.limited(settings.file_steps):
                 self._file(found, text, settings)
-        except SettingsError:
-            raise
+        except SettingsError as error:
+            self._unusable(error)
         except work.OutOfWork as error:
             self._lost(found.path, settings, work_limit(found.path, error))
         except Exception as error:
             self._lost(found.path, settings, self._internal(found.path, "reading the file", error))
+
+    def settings_at(self, path: str) -> Settings | None:
+        """The settings in force for a path; None, and an error in the report, where the tree's own cannot be used."""
+        try:
+            return self.settings_of(path)
+        except SettingsError as error:
+            self._unusable(error)
+        except work.OutOfWork as error:
+            self.errors.append((path, f"not checked: {error}"))
+        return None
+
+    def _unusable(self, error: SettingsError) -> None:
+        """A settings file of the tree costs the files that it governs; any other error of settings, the invocation."""
+        if not error.in_tree:
+            raise error
+        if (error.place, error.reason) not in self.broken:
+            self.broken.add((error.place, error.reason))
+            self.errors.append((error.place, f"{error.reason}; what this file governs is not checked"))
 
     def _file(self, found: Found, text: str | None, settings: Settings) -> None:
         from memlint.documents.load import Unreadable, format_of, load
@@ -176,7 +206,7 @@ class _Checker:
         except Exception as error:
             # A mistyped -o is the caller's mistake, whichever file it meets first.
             if overrides and type(error).__name__ == "OverrideError":
-                raise SettingsError(f"option --override: {error}") from None
+                raise settings.error("override", str(error)) from None
             raise
 
     def _fragment(self, document: Document) -> bool:
@@ -263,17 +293,25 @@ class _Checker:
 
     def _measurements(self, path: str) -> Sequence[Measurement]:
         """What ``memlint probe --save`` kept of a config."""
-        if not os.path.exists(path + MEASURED_SUFFIX):
+        kept = path + MEASURED_SUFFIX
+        if not os.path.lexists(kept):
             return ()
         from memlint.profiles.measurement import MeasurementError, load
 
-        try:
-            return load(path + MEASURED_SUFFIX)
-        except MeasurementError as error:
-            where = f"{error.path}:{error.line}" if error.line else error.path
-            if (where, error.reason) not in self.errors:  # a file may hold several runs
-                self.errors.append((where, error.reason))
-            return ()
+        bad: list[MeasurementError] = []
+        found: Sequence[Measurement] = ()
+        if files.inside(os.path.realpath(kept), files.repository_root(os.path.dirname(path))):
+            try:
+                found = load(kept, bad)
+            except MeasurementError as error:
+                bad.append(error)
+        else:
+            bad.append(MeasurementError(kept, "lies outside of this repository"))
+        for wrong in bad:
+            where = f"{wrong.path}:{wrong.line}" if wrong.line else wrong.path
+            if (where, wrong.reason) not in self.errors:  # a file may hold several runs
+                self.errors.append((where, wrong.reason))
+        return found
 
     def _measured(
         self, measure: Measure, spec: TrainingSpec, settings: Settings, allowed: Allowance, findings: list[Finding]
@@ -365,7 +403,7 @@ class _Checker:
                 if path not in by_path and not draft.settings.no_ignores and suppress.MARK in text:
                     rules = known_rules(draft.settings)
                     try:
-                        with work.limited(work.FILE_STEPS):
+                        with work.limited(draft.settings.file_steps):
                             by_path[path] = suppress.scan(path, text, rules)
                     except work.OutOfWork as error:
                         draft.findings.append(work_limit(path, error))
@@ -388,20 +426,16 @@ class _Checker:
             kept[home] += without_ignored(late, use[path])
         read = self._only_read()
         runs = [
-            draft.report._replace(findings=tuple(findings))
+            bounded(draft.report._replace(findings=tuple(findings)))
             for draft, findings in zip(self.drafts, _without_doubles(kept))
             # What is wrong in such a file is said nowhere else.
             if not (os.path.realpath(draft.report.path) in read and {one.code for one in findings} <= _NO_MODEL)
         ]
-        return Report(
-            tuple(runs),
-            seconds,
-            self.crashed or bool(self.errors),
-            tuple(self.skipped),
-            tuple(self.unparsed),
-            tuple(self.errors),
-            self.seconds,
+        skipped, unparsed, errors = (
+            tuple((path, shortened(why)) for path, why in listed)
+            for listed in (self.skipped, self.unparsed, self.errors)
         )
+        return Report(tuple(runs), seconds, self.crashed or bool(errors), skipped, unparsed, errors, self.seconds)
 
 
 # -- pieces ------------------------------------------------------------------------------------------
@@ -577,33 +611,63 @@ def _without_doubles(groups: Sequence[Sequence[Finding]]) -> list[list[Finding]]
 # -- the API -----------------------------------------------------------------------------------------
 
 
+class Wanted(NamedTuple):
+    """The files that paths mean, in order and once each; (path, why) of those that cannot be looked at, and of those
+    that hold no config, whatever they are called."""
+
+    found: list[Found]
+    errors: list[tuple[str, str]]
+    skipped: list[tuple[str, str]]
+
+
 def find_files(
-    paths: Iterable[str], settings_of: Callable[[str], Settings]
-) -> tuple[list[Found], list[tuple[str, str]]]:
-    """Files that the paths mean, in order and once each, and (path, why) of those that cannot be looked at."""
-    found: dict[str, Found] = {}
-    errors: list[tuple[str, str]] = []
-    for path in paths:
-        settings = settings_of(path)
-        excluded = settings.exclude + settings.extend_exclude
-        if os.path.isdir(path):
-            if settings.force_exclude and matches(excluded, path, is_folder=True):
-                continue
-            try:
-                os.scandir(path).close()
-            except OSError as error:
-                errors.append((path, error.strerror or str(error)))
-                continue
-            for below in walk(path, excluded):
-                found.setdefault(below, Found(below, named=False))
-        elif not os.path.lexists(path):
-            errors.append((path, "no such file or folder"))
-        elif os.path.exists(path) and not os.path.isfile(path):
-            errors.append((path, "is not a regular file"))
-        elif not (settings.force_exclude and matches(excluded, path)):
-            shown = display(path)
-            found[shown] = Found(shown, named=True)
-    return list(found.values()), errors
+    paths: Iterable[str], settings_at: Callable[[str], Settings | None], steps: int = work.FILE_STEPS
+) -> Wanted:
+    """What the paths on the command line mean. A walk that takes more work than ``steps`` ends in one error.
+
+    settings_at  None where a path has no settings that can be used, which is said elsewhere
+    """
+    wanted = Wanted([], [], [])
+    known: set[str] = set()
+
+    def add(path: str, named: bool) -> None:
+        if path not in known:
+            known.add(path)
+            wanted.found.append(Found(path, named))
+
+    path = ""
+    try:
+        with work.limited(steps):
+            for path in paths:
+                settings = settings_at(path)
+                if settings is None:
+                    continue
+                excluded = settings.exclude + settings.extend_exclude
+                if os.path.isdir(path):
+                    if settings.force_exclude and matches(excluded, path, is_folder=True):
+                        continue
+                    refused: list[Refused] = []
+                    try:
+                        for below in walk(path, excluded, refused):
+                            add(below, named=False)
+                    finally:
+                        for entry in refused:
+                            (wanted.errors if entry.is_error else wanted.skipped).append((entry.path, entry.why))
+                elif not os.path.lexists(path):
+                    wanted.errors.append((path, "no such file or folder"))
+                elif os.path.exists(path) and not os.path.isfile(path):
+                    wanted.errors.append((path, "is not a regular file"))
+                elif not (settings.force_exclude and matches(excluded, path)):
+                    add(display(path), named=True)
+    except work.OutOfWork as error:
+        wanted.errors.append((path, f"{error}: the files that were not reached by then are not checked"))
+    return wanted
+
+
+def _overridden(settings: Settings | Resolver | None) -> list[str]:
+    """The values that the user gave with ``-o``: a model may lie wherever one of them says."""
+    given = settings.override if isinstance(settings, Settings) else () if settings is None else settings.given
+    return [entry.partition("=")[2].strip("'\"") for entry in given]
 
 
 def check_paths(
@@ -621,17 +685,46 @@ def check_paths(
     lint      False only recognises the runs: no estimates, no findings
     measure   (spec, settings, allowance) -> Measured (None: pass), called for every run; a MeasureError is reported and
               the rest goes on. This alone may run the linted code (memlint.measure does, in a process of its own)
-    Raises SettingsError for settings that cannot be used. Anything wrong with a config is in the report.
+    Raises SettingsError for settings that cannot be used, and Interrupted for Ctrl-C. Anything wrong with a config, or
+    with a settings file of the linted tree, is in the report.
     """
     begin = time.perf_counter()
+    paths = list(paths)
     checker = _Checker(settings, formulas, lint, measure)
-    with work.limited(work.INVOCATION_STEPS):
-        found, errors = find_files(paths, checker.settings_of)
-        checker.errors += errors
-        checker.given.update(os.path.realpath(file.path) for file in found)
-        for file in found:
-            checker.file(file)
-        return checker.report(time.perf_counter() - begin)
+    wanted = Wanted([], [], [])
+    done = 0
+    try:
+        steps = _file_steps(map(checker.settings_at, paths))
+        with work.limited(_invocation_steps(steps)), files.named(paths, _overridden(settings)):
+            wanted = find_files(paths, checker.settings_at, steps)
+            checker.errors += wanted.errors
+            checker.skipped += wanted.skipped
+            checker.given.update(os.path.realpath(file.path) for file in wanted.found)
+            for file in wanted.found:
+                checker.file(file)
+                done += 1
+            return checker.report(time.perf_counter() - begin)
+    except KeyboardInterrupt:
+        checker.errors.append(("interrupted", f"{done} of {len(wanted.found)} files are checked"))
+        raise Interrupted(checker.report(time.perf_counter() - begin)) from None
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C during a check. ``report`` has what was found until then, and says that it is not all."""
+
+    def __init__(self, report: Report) -> None:
+        super().__init__()
+        self.report = report
+
+
+def _file_steps(settings: Iterable[Settings | None]) -> int:
+    """Most steps of work that any of the paths' settings grant a file."""
+    return max((one.file_steps for one in settings if one is not None), default=work.FILE_STEPS)
+
+
+def _invocation_steps(file_steps: int) -> int:
+    """Steps of work of a whole check, in proportion to those of a file."""
+    return work.INVOCATION_STEPS * file_steps // work.FILE_STEPS
 
 
 def check_text(
@@ -646,7 +739,8 @@ def check_text(
     """Check a text as if it were the content of the file ``path`` (which decides format and settings)."""
     begin = time.perf_counter()
     checker = _Checker(settings, formulas, lint, measure)
-    with work.limited(work.INVOCATION_STEPS):
+    steps = _file_steps([checker.settings_at(path)])
+    with work.limited(_invocation_steps(steps)), files.named([path], _overridden(settings)):
         checker.file(Found(path, named=True), text)
         return checker.report(time.perf_counter() - begin)
 

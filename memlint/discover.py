@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
+import stat
 from collections.abc import Iterable, Iterator, Sequence
+from errno import ELOOP, ENAMETOOLONG, ENOENT, ENOTDIR
+from functools import lru_cache
 
+from memlint import files, work
+from memlint.globs import Globs
 from memlint.named_tuple import NamedTuple
 
 # What a walk looks at; a file given by name may have any suffix.
@@ -22,6 +26,11 @@ NEVER_FILES = frozenset(("pyproject.toml", "memlint.toml", ".memlint.toml", "pac
 # A walk leaves larger files alone: tokenizers and data sets are JSON too; no one writes a config this long.
 WALK_LIMIT_BYTES = 1024 * 1024
 
+ENTRY = 5  # steps: an entry of a folder, listed and looked at
+
+# Where a link goes wrong of itself, and no right to read would help.
+_NOWHERE = (ELOOP, ENAMETOOLONG, ENOENT, ENOTDIR)
+
 
 class Pattern(NamedTuple):
     """A glob in .gitignore's language, and the folder (absolute) that it is relative to."""
@@ -37,158 +46,101 @@ class Found(NamedTuple):
     named: bool
 
 
-class _Matcher(NamedTuple):
-    regex: re.Pattern[str]
-    negated: bool
-    folders_only: bool
+class Excludes:
+    """Patterns, by the folder that they are relative to."""
+
+    def __init__(self, patterns: Iterable[Pattern]) -> None:
+        lines: dict[str, list[str]] = {}
+        for pattern in patterns:
+            lines.setdefault(pattern.base, []).append(pattern.glob)
+        self.levels = tuple(_Level(base, Globs(globs)) for base, globs in lines.items())
+
+    def says(self, absolute: str, is_folder: bool) -> bool | None:
+        """What they say of a path itself: True excluded, False taken back, None nothing. The last folder's go first."""
+        return _says(self.levels, absolute, is_folder)
+
+    def cover(self, absolute: str, is_folder: bool) -> bool:
+        """Whether they exclude a path, or one of the folders that it is in: nothing below one comes back, as in git."""
+        if not self.levels:
+            return False
+        nearest = min(len(level.prefix) for level in self.levels)
+        end = absolute.find(os.sep, nearest)
+        while end >= 0:
+            if self.says(absolute[:end], True):
+                return True
+            end = absolute.find(os.sep, end + 1)
+        return bool(self.says(absolute, is_folder))
 
 
-_NOTHING = r"(?!)"
-_MATCHERS: dict[str, _Matcher | None] = {}
+class _Level:
+    """Globs, and the folder (absolute) that they are relative to."""
+
+    def __init__(self, base: str, globs: Globs) -> None:
+        self.prefix = base.rstrip(os.sep) + os.sep
+        self.globs = globs
 
 
-def matcher(line: str) -> _Matcher | None:
-    """One line of a .gitignore; None for blank lines and comments."""
-    if line not in _MATCHERS:
-        _MATCHERS[line] = _translate(line)
-    return _MATCHERS[line]
-
-
-def _translate(line: str) -> _Matcher | None:
-    glob = line.rstrip("\r\n")
-    while glob.endswith(" ") and not glob.endswith("\\ "):
-        glob = glob[:-1]
-    if not glob or glob.startswith("#"):
-        return None
-    negated = glob.startswith("!")
-    glob = glob[negated:]
-    folders_only = glob.endswith("/")
-    if folders_only:
-        glob = glob[:-1]
-    anchored = "/" in glob
-    glob = glob[1:] if glob.startswith("/") else glob
-    if not glob:
-        return None
-    expression = "" if anchored else "(?:.*/)?"
-    at = 0
-    while at < len(glob):
-        rest = glob[at:]
-        at_start_of_part = at == 0 or glob[at - 1] == "/"
-        if at_start_of_part and rest.startswith("**/"):
-            expression += "(?:.*/)?"
-            at += 3
-        elif at_start_of_part and rest == "**":
-            expression += ".+"
-            at += 2
-        elif rest[0] == "*":
-            expression += "[^/]*"
-            at += len(rest) - len(rest.lstrip("*"))
-        elif rest[0] == "?":
-            expression += "[^/]"
-            at += 1
-        elif rest[0] == "[":
-            end = rest.find("]", 3 if rest[1:2] in ("!", "^") else 2)
-            if end < 0:
-                return _Matcher(re.compile(_NOTHING), negated, folders_only)  # as in git
-            members = rest[1:end]
-            inverse = members[:1] in ("!", "^")
-            members = members[inverse:].replace("\\", "\\\\").replace("[", "\\[").replace("^", "\\^")
-            members = members.replace("]", "\\]").replace("&&", "&\\&").replace("||", "|\\|").replace("~~", "~\\~")
-            expression += f"(?!/)[{'^' if inverse else ''}{members}]"
-            at += end + 1
-        else:
-            if rest[0] == "\\" and len(rest) > 1:
-                at += 1
-            expression += re.escape(glob[at])
-            at += 1
-    try:
-        return _Matcher(re.compile(expression, re.DOTALL), negated, folders_only)
-    except re.error:
-        return _Matcher(re.compile(_NOTHING), negated, folders_only)
-
-
-def verdict(globs: Iterable[str], relative: str, is_folder: bool) -> bool | None:
-    """What a list of .gitignore lines says of one path: True ignored, False taken back, None nothing."""
-    said: bool | None = None
-    for glob in globs:
-        found = matcher(glob)
-        if found is None or (found.folders_only and not is_folder):
+def _says(levels: Sequence[_Level], absolute: str, is_folder: bool) -> bool | None:
+    name = os.path.basename(absolute)
+    for level in reversed(levels):
+        globs, prefix = level.globs, level.prefix
+        if not absolute.startswith(prefix):
             continue
-        if found.regex.fullmatch(relative):
-            said = not found.negated
-    return said
+        path = absolute[len(prefix) :].replace(os.sep, "/") if globs.anchored else ""
+        said = globs.says(name, path, is_folder)
+        if said is not None:
+            return said
+    return None
+
+
+@lru_cache(maxsize=1024)
+def excludes(patterns: tuple[Pattern, ...]) -> Excludes:
+    return Excludes(patterns)
 
 
 def matches(patterns: Sequence[Pattern], path: str, is_folder: bool = False) -> bool:
     """Whether patterns cover a file, by its own name or by one of its folders."""
-    if not patterns:
-        return False
-    absolute = os.path.abspath(path)
-    said = False
-    for base in dict.fromkeys(pattern.base for pattern in patterns):
-        relative = _relative(absolute, base)
-        if relative is None:
-            continue
-        globs = [pattern.glob for pattern in patterns if pattern.base == base]
-        parts = relative.split("/")
-        for end in range(1, len(parts) + 1):
-            own = verdict(globs, "/".join(parts[:end]), is_folder or end < len(parts))
-            if own is not None:
-                said = own
-            if said and end < len(parts):
-                return True  # as git has it: nothing below an excluded folder comes back
-    return said
+    return bool(patterns) and excludes(tuple(patterns)).cover(os.path.abspath(path), is_folder)
 
 
-def _relative(absolute: str, base: str) -> str | None:
-    """``absolute`` seen from ``base`` with forward slashes; None when it lies outside."""
-    prefix = base.rstrip(os.sep) + os.sep
-    if not absolute.startswith(prefix):
-        return None
-    return absolute[len(prefix) :].replace(os.sep, "/")
+@lru_cache(maxsize=64)
+def _globs(text: str) -> Globs:
+    return Globs(text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n"))
 
 
-def _lines(path: str) -> list[str]:
+def _level(folder: str, *names: str) -> _Level | None:
+    """The .gitignore of a folder; None where there is none to go by. As in git, a link is not followed to one."""
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read(WALK_LIMIT_BYTES).splitlines()
+        data = files.read(os.path.join(folder, *names), WALK_LIMIT_BYTES, follow=False)
     except OSError:
-        return []
+        return None
+    return _Level(folder, _globs(data.decode("utf-8", "surrogateescape")))
 
 
-def _outer_ignores(folder: str) -> list[tuple[str, list[str]]]:
+def _outer_ignores(folder: str) -> list[_Level]:
     """The .gitignore files above a folder, outermost first, up to its repository's root."""
-    levels: list[tuple[str, list[str]]] = []
+    levels: list[_Level | None] = []
     current = folder
     while True:
-        root = os.path.exists(os.path.join(current, ".git"))
+        root = os.path.lexists(os.path.join(current, ".git"))
         if current != folder:
-            levels.append((current, _lines(os.path.join(current, ".gitignore"))))
+            levels.append(_level(current, ".gitignore"))
         if root:
-            levels.append((current, _lines(os.path.join(current, ".git", "info", "exclude"))))
-            return levels[::-1]
+            levels.append(_level(current, ".git", "info", "exclude"))
+            return [level for level in reversed(levels) if level is not None]
         parent = os.path.dirname(current)
         if parent == current:
             return []  # not in a repository: no .gitignore above counts
         current = parent
 
 
-def _ignored(levels: Sequence[tuple[str, list[str]]], absolute: str, is_folder: bool) -> bool:
-    for base, globs in reversed(levels):
-        relative = _relative(absolute, base)
-        said = None if relative is None else verdict(globs, relative, is_folder)
-        if said is not None:
-            return said
-    return False
-
-
-def _hidden(levels: Sequence[tuple[str, list[str]]], folder: str) -> bool:
+def _hidden(levels: Sequence[_Level], folder: str) -> bool:
     """Whether the folder or one above it is ignored."""
     if not levels:
         return False
-    root = levels[0][0]
-    while folder != root:
-        if _ignored(levels, folder, True):
+    root = levels[0].prefix.rstrip(os.sep)
+    while len(folder) > len(root):
+        if _says(levels, folder, True):
             return True
         folder = os.path.dirname(folder)
     return False
@@ -199,23 +151,40 @@ def display(path: str) -> str:
     return os.path.normpath(path).replace(os.sep, "/") if path != "-" else path
 
 
-def walk(folder: str, excluded: Sequence[Pattern] = ()) -> Iterator[str]:
-    """Files below a folder that might be configs, in order. Links to folders are not followed."""
+class Refused(NamedTuple):
+    """Something that a walk met and did not look at, and why. ``is_error``: it may hold a config."""
+
+    path: str
+    why: str
+    is_error: bool
+
+
+def walk(folder: str, excluded: Sequence[Pattern] = (), refused: list[Refused] | None = None) -> Iterator[str]:
+    """Files below a folder that might be configs, in order. Links to folders are not followed, nor links out of the
+    repository. What cannot be looked at goes to ``refused``. Raises OutOfWork."""
     top = os.path.abspath(folder)
+    own = excludes(tuple(excluded))
+    if own.cover(top, True):
+        return
     levels = _outer_ignores(top)
     if _hidden(levels, top):
         levels = []  # a folder named on the command line is walked even if .gitignore hides it
-    stack: list[tuple[str, str, list[tuple[str, list[str]]]]] = [(folder, top, levels)]
+    root = files.repository_root(top)
+    refused = [] if refused is None else refused
+    stack: list[tuple[str, str, list[_Level]]] = [(folder, top, levels)]
     while stack:
         shown, absolute, outer = stack.pop()
         try:
             with os.scandir(absolute) as listing:
                 entries = sorted(listing, key=lambda entry: entry.name)
-        except OSError:
+        except OSError as error:
+            refused.append(Refused(display(shown), _reason(error), error.errno != ENOENT))
             continue
+        work.spend(ENTRY * (1 + len(entries)), "walking the folders")
         inner = outer
         if any(entry.name == ".gitignore" for entry in entries):
-            inner = [*outer, (absolute, _lines(os.path.join(absolute, ".gitignore")))]
+            level = _level(absolute, ".gitignore")
+            inner = outer if level is None else [*outer, level]
         folders = []
         for entry in entries:
             is_folder = entry.is_dir(follow_symlinks=False)
@@ -223,11 +192,36 @@ def walk(folder: str, excluded: Sequence[Pattern] = ()) -> Iterator[str]:
                 continue
             if not is_folder and (os.path.splitext(entry.name)[1].lower() not in SUFFIXES or entry.name in NEVER_FILES):
                 continue
-            if _ignored(inner, entry.path, is_folder) or matches(excluded, entry.path, is_folder):
+            if _says(inner, entry.path, is_folder) or own.says(entry.path, is_folder):
                 continue
             below = os.path.join(shown, entry.name)
             if is_folder:
                 folders.append((below, entry.path, inner))
-            elif entry.is_file() and entry.stat().st_size <= WALK_LIMIT_BYTES:
+                continue
+            found = _candidate(entry, display(below), root)
+            if isinstance(found, Refused):
+                refused.append(found)
+            elif found:
                 yield display(below)
         stack.extend(reversed(folders))
+
+
+def _candidate(entry: os.DirEntry[str], shown: str, root: str) -> bool | Refused:
+    """Whether an entry is a file that a walk looks at; why not, where a reader of the report would ask."""
+    try:
+        status = entry.stat()
+    except OSError as error:
+        if entry.is_symlink() and error.errno in _NOWHERE:
+            return Refused(shown, "a link that leads nowhere", False)
+        return error.errno != ENOENT and Refused(shown, _reason(error), True)
+    if stat.S_ISDIR(status.st_mode):
+        return False  # a link to a folder: its files are met where they lie, if that is in this repository
+    if not stat.S_ISREG(status.st_mode):
+        return Refused(shown, "not a regular file", False)
+    if entry.is_symlink() and not files.inside(os.path.realpath(entry.path), root):
+        return Refused(shown, "a link that leads out of this repository", False)
+    return status.st_size <= WALK_LIMIT_BYTES
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or str(error)

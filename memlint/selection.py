@@ -9,7 +9,7 @@ from memlint.discover import matches
 from memlint.named_tuple import NamedTuple
 from memlint.plugin import Finding, Rule
 from memlint.rules_registry import NEVER_HIDDEN, RuleInfo
-from memlint.settings import Settings, SettingsError
+from memlint.settings import Settings
 
 
 class Selected(NamedTuple):
@@ -27,7 +27,7 @@ def known_rules(settings: Settings) -> tuple[RuleInfo, ...]:
     try:
         return known(settings.plugins)
     except RuleError as error:
-        raise SettingsError(str(error)) from None
+        raise settings.error("plugins", str(error)) from None
 
 
 def select_rules(settings: Settings) -> list[Selected]:
@@ -46,13 +46,13 @@ def select_rules(settings: Settings) -> list[Selected]:
         try:
             require(codes, rules)
         except UnknownRule as error:
-            raise SettingsError(f"{settings.origins.get(key, key)}: {error}") from None
+            raise settings.error(key, str(error)) from None
     options: dict[str, dict[str, Any]] = {}
     for name, table in settings.rules.items():
         try:
             options[find(name, rules).code] = table
         except UnknownRule as error:
-            raise SettingsError(f"{settings.origins.get('rules', 'rules')}: [rules.{name}]: {error}") from None
+            raise settings.error("rules", f"[rules.{name}]: {error}") from None
     selected = []
     for info in rules:
         if reason(settings.selected, settings.ignored, info)[0]:
@@ -64,14 +64,17 @@ def select_rules(settings: Settings) -> list[Selected]:
 
 def without_ignored(findings: Iterable[Finding], settings: Settings) -> list[Finding]:
     """What per-file ignores leave. Internal errors stay."""
+    if not settings.per_file_ignores:
+        return list(findings)
     from memlint.rules_registry import covers
 
     kept = []
+    ignored: dict[str, list[str]] = {}  # path -> selectors
     for finding in findings:
-        info = RuleInfo(finding.code, finding.name, "")
-        if finding.code in NEVER_HIDDEN or not any(
-            covers(codes, info) and matches((pattern,), finding.span.path)
-            for pattern, codes in settings.per_file_ignores
-        ):
+        path = finding.span.path
+        if path not in ignored:
+            found = [codes for pattern, codes in settings.per_file_ignores if matches((pattern,), path)]
+            ignored[path] = list(dict.fromkeys(code for codes in found for code in codes))
+        if finding.code in NEVER_HIDDEN or not covers(ignored[path], RuleInfo(finding.code, finding.name, "")):
             kept.append(finding)
     return kept

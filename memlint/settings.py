@@ -3,26 +3,48 @@
 ``--config`` > ``MEMLINT_CONFIG`` > the nearest folder above the linted file with ``.memlint.toml``,
 ``memlint.toml`` or ``[tool.memlint]`` in ``pyproject.toml`` > the user's file > defaults. The nearest file alone
 counts, unless it says ``extend = "..."``. ``schemas/settings.schema.json`` is the same contract for editors.
+
+A file that was found above a linted file came with the tree, so that a stranger may have written it. It chooses what is
+checked and how; ``RESERVED`` has the keys that it may not set.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from memlint import work
 from memlint.discover import Pattern
 from memlint.named_tuple import NamedTuple
 from memlint.plugin import SEVERITIES
+from memlint.trust import ancestors, is_within, tree_of
 
 FORMATS = ("full", "concise", "json", "github")
 COLORS = ("auto", "always", "never")
 FILE_NAMES = (".memlint.toml", "memlint.toml")
 EXTEND_LIMIT = 16
+MAX_LENGTH = 256 * 1024  # of a settings file; what is longer was not written by hand
+MAX_DEPTH = 100  # of its tables: a TOML parser takes the square of it
+MAX_ENTRIES = 1000  # of a list: each pattern is held against each file
+MAX_WORK = 1_000_000  # million steps, some eleven days
+WORK_UNIT = 1_000_000  # steps in one of ``work-limit``
 
 
 class SettingsError(ValueError):
-    """A settings file or an option that cannot be used; exit code 2. The text names file, line and key."""
+    """A settings file or an option that cannot be used; exit code 2.
+
+    place    the file and, where it is known, the line; "" for an option
+    reason   what is wrong, with the key
+    in_tree  the file came with the linted tree, so that only what it governs is lost
+    """
+
+    def __init__(self, reason: str, place: str = "", in_tree: bool = False) -> None:
+        self.reason = reason if len(reason) <= 500 else reason[:497] + "..."
+        self.place = place
+        self.in_tree = in_tree
+        super().__init__(f"{place}: {self.reason}" if place else self.reason)
 
 
 class Settings(NamedTuple):
@@ -32,7 +54,9 @@ class Settings(NamedTuple):
     budgets     (patterns, size) pairs; the last that covers a file wins
     select      () means every rule that is not in preview
     rules       options by rule code or name as written; ``severity`` re-levels the rule
+    work_limit  of one file, in million steps (:mod:`memlint.work`)
     files       the settings files read, nearest first
+    in_tree     they came with the linted tree
     origins     key -> where its value came from (``--budget``, ``memlint.toml``)
     """
 
@@ -65,8 +89,20 @@ class Settings(NamedTuple):
     rules: dict[str, dict[str, Any]] = {}  # noqa: RUF012  (never mutated)
     probe: dict[str, str] = {}  # noqa: RUF012
     families: dict[str, dict[str, Any]] = {}  # noqa: RUF012
+    work_limit: int = work.FILE_STEPS // WORK_UNIT
     files: tuple[str, ...] = ()
+    in_tree: bool = False
     origins: dict[str, str] = {}  # noqa: RUF012
+
+    @property
+    def file_steps(self) -> int:
+        """Steps of work that one file may take."""
+        return self.work_limit * WORK_UNIT
+
+    def error(self, key: str, reason: str) -> SettingsError:
+        """What only shows where a value is used: an error at the place where the value of ``key`` came from."""
+        origin = self.origins.get(key, key)
+        return SettingsError(reason, origin, self.in_tree and origin in self.files)
 
     @property
     def selected(self) -> tuple[str, ...]:
@@ -108,6 +144,12 @@ def _text(value: Any) -> None:
         raise _Wrong("must not be empty")
 
 
+def _path(value: Any) -> None:
+    _text(value)
+    if "\0" in value:
+        raise _Wrong("must not hold a null character")
+
+
 def _flag(value: Any) -> None:
     if not isinstance(value, bool):
         raise _Wrong(f"takes true or false, not {_kind(value)}")
@@ -133,6 +175,13 @@ def _gpu(value: Any) -> None:
         raise _Wrong(str(error)) from None
 
 
+def _steps(value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise _Wrong(f"takes a whole number of million steps, not {_kind(value)}")
+    if not 1 <= value <= MAX_WORK:
+        raise _Wrong(f"takes 1 to {MAX_WORK:,} million steps")
+
+
 def _one_of(*choices: str) -> _Check:
     def check(value: Any) -> None:
         if value not in choices:
@@ -146,6 +195,8 @@ def _list_of(item: _Check) -> _Check:
     def check(value: Any) -> None:
         if not isinstance(value, list):
             raise _Wrong(f"takes a list, not {_kind(value)}")
+        if len(value) > MAX_ENTRIES:
+            raise _Wrong(f"takes at most {MAX_ENTRIES:,} entries")
         for index, element in enumerate(value):
             try:
                 item(element)
@@ -162,7 +213,7 @@ def _override(value: Any) -> None:
 
 
 def _report(value: Any) -> None:
-    _text(value)
+    _path(value)
     name, _, path = value.partition("=")
     if name not in FORMATS or not path:
         raise _Wrong(f"{value!r} is not FORMAT=FILE with one of {', '.join(FORMATS)}")
@@ -172,6 +223,8 @@ def _table(item: _Check) -> _Check:
     def check(value: Any) -> None:
         if not isinstance(value, dict):
             raise _Wrong(f"takes a table, not {_kind(value)}")
+        if len(value) > MAX_ENTRIES:
+            raise _Wrong(f"takes at most {MAX_ENTRIES:,} entries")
         for key, element in value.items():
             try:
                 item(element)
@@ -224,7 +277,7 @@ def _any_table(value: Any) -> None:
 _CODES = _list_of(_text)
 
 KEYS: dict[str, _Check] = {
-    "extend": _text,
+    "extend": _path,
     "budget": _size,
     "gpu": _gpu,
     "host-budget": _size,
@@ -239,7 +292,7 @@ KEYS: dict[str, _Check] = {
     "fail-on": _one_of(*SEVERITIES),
     "exit-zero": _flag,
     "output-format": _one_of(*FORMATS),
-    "output-file": _text,
+    "output-file": _path,
     "report": _list_of(_report),
     "no-ignores": _flag,
     "exclude": _CODES,
@@ -254,6 +307,17 @@ KEYS: dict[str, _Check] = {
     "rules": _table(_rule_options),
     "probe": _record({"model": _text, "batch": _text, "step": _text}),
     "families": _table(_any_table),
+    "work-limit": _steps,
+}
+
+# What a settings file of the linted tree may not say: why, and the option that may. Whatever else it says is about
+# which findings there are and how they are printed; docs/settings.md has the reason for each key.
+RESERVED: dict[str, tuple[str, str]] = {
+    "output-file": ("says where to write", "--output-file"),
+    "report": ("says where to write", "--report"),
+    "plugins": ("loads code into memlint", ""),
+    "show-files": ("turns the check off", "--show-files"),
+    "work-limit": ("raises what a file may cost", "--work-limit"),
 }
 _ACCUMULATED = ("extend-select", "extend-ignore", "extend-exclude", "override", "report")
 
@@ -287,49 +351,106 @@ def _shown(path: str) -> str:
     return path if relative.startswith(os.pardir) else relative
 
 
-def _read(path: str, required_table: bool = False) -> dict[str, Any] | None:
+# Text in quotes and comments, in which dots and brackets mean nothing.
+_QUOTED = re.compile(r"""\"{3}[\s\S]*?\"{3}|'{3}[\s\S]*?'{3}|"(?:[^"\\\n]|\\.)*"|'[^'\n]*'|\#[^\n]*""")
+_BETWEEN_KEYS = re.compile(r"[^\w. \t-]")
+
+
+def _too_deep(text: str) -> bool:
+    """Whether a dotted key has too many parts. Before it is parsed: a parser takes the square of them."""
+    return any(key.count(".") > MAX_DEPTH for key in _BETWEEN_KEYS.split(_QUOTED.sub("_", text)))
+
+
+def _nests_too_deep(values: Any) -> bool:
+    level = [values]
+    for _ in range(MAX_DEPTH):
+        level = [
+            below
+            for value in level
+            for below in (value.values() if isinstance(value, dict) else value)
+            if isinstance(below, (dict, list))
+        ]
+        if not level:
+            return False
+    return True
+
+
+def _read(path: str, in_tree: bool, required_table: bool = False) -> dict[str, Any] | None:
     """The memlint table of a settings file; None for a pyproject.toml without one. Raises SettingsError."""
-    try:
-        with open(path, "rb") as file:
-            data = file.read()
-    except OSError as error:
-        raise SettingsError(f"{_shown(path)}: cannot be read: {error.strerror}") from None
+    from memlint.documents.load import Unreadable, read_text
+
     is_pyproject = os.path.basename(path) == "pyproject.toml"
+
+    def wrong(reason: str, line: str = "") -> SettingsError:
+        return SettingsError(reason, f"{_shown(path)}:{line}" if line else _shown(path), in_tree)
+
+    try:
+        text = read_text(path)
+    except Unreadable as error:
+        if is_pyproject and not required_table and os.access(path, os.R_OK):
+            return None  # what is no text is no TOML, so that it has no table
+        raise wrong(f"cannot be read: {error.reason}") from None
     # Cheaper than a TOML parser, and most pyproject.toml files on the way up have no such table.
-    if is_pyproject and not required_table and b"[tool.memlint" not in data:
+    if is_pyproject and not required_table and "[tool.memlint" not in text:
         return None
+    if len(text) > MAX_LENGTH:
+        hint = "; write the settings into a memlint.toml" if is_pyproject else ""
+        raise wrong(f"is longer than {MAX_LENGTH // 1024} KiB, which no settings are{hint}")
+    work.spend(len(text), "reading settings")
     import sys
 
     if sys.version_info >= (3, 11):
         import tomllib
     else:
         import tomli as tomllib
+    too_deep = f"nests deeper than {MAX_DEPTH} levels"
     try:
-        values: Any = tomllib.loads(data.decode("utf-8"))
-    except UnicodeDecodeError:
-        raise SettingsError(f"{_shown(path)}: is not UTF-8 text") from None
+        if _too_deep(text):
+            raise wrong(too_deep)
+        values: Any = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise SettingsError(f"{_shown(path)}: is not valid TOML: {error}") from None
+        raise wrong(f"is not valid TOML: {error}") from None
+    except RecursionError:
+        raise wrong(too_deep) from None
+    except ValueError as error:
+        if isinstance(error, SettingsError):
+            raise
+        raise wrong("holds a number of thousands of digits") from None
     if is_pyproject:
         tool = values.get("tool", {})
         values = tool.get("memlint") if isinstance(tool, dict) else None
         if values is None:
             return None
         if not isinstance(values, dict):
-            raise SettingsError(f"{_shown(path)}: [tool.memlint] takes a table")
-    wrong = check_values(values)
-    if wrong is not None:
-        message, keys = wrong
-        line = _line_of(path, data, (("tool", "memlint", *keys)) if is_pyproject else keys)
-        raise SettingsError(f"{_shown(path)}:{line + ':' if line else ''} {message}")
+            raise wrong("[tool.memlint] takes a table")
+    if _nests_too_deep(values):
+        raise wrong(too_deep)
+    fault = check_values(values) or (_out_of_reach(values) if in_tree else None)
+    if fault is not None:
+        message, keys = fault
+        raise wrong(message, _line_of(path, text, (("tool", "memlint", *keys)) if is_pyproject else keys))
     return dict(values)
 
 
-def _line_of(path: str, data: bytes, keys: tuple[str, ...]) -> str:
+def _out_of_reach(values: Mapping[str, Any]) -> tuple[str, tuple[str, ...]] | None:
+    """The first key that a settings file of the linted tree may not set: (message, the key), or None."""
+    for key in values:
+        if key in RESERVED:
+            why, option = RESERVED[key]
+            instead = f"give {option}, or set it" if option else "set it"
+            return (
+                f"setting {key!r} {why}, which a settings file of the linted tree may not: {instead} in a file that "
+                "you name with --config or in your own settings",
+                (key,),
+            )
+    return None
+
+
+def _line_of(path: str, text: str, keys: tuple[str, ...]) -> str:
     """The line of the deepest key on the way that the file spells out; "" when there is none."""
     from memlint.documents.toml import read
 
-    node = read(path, data.decode("utf-8")).root
+    node = read(path, text).root
     line = ""
     for key in keys:
         if isinstance(node.value, dict) and key in node.value:
@@ -342,31 +463,51 @@ def _line_of(path: str, data: bytes, keys: tuple[str, ...]) -> str:
     return line
 
 
-def _layers(path: str, values: dict[str, Any]) -> list[_Layer]:
-    """A settings file and those that it extends, nearest first. Raises SettingsError for loops."""
+def _layers(path: str, values: dict[str, Any], in_tree: bool) -> list[_Layer]:
+    """A settings file and those that it extends, nearest first, all of which are trusted alike.
+
+    Raises SettingsError for loops, and where a file of the tree leads out of it.
+    """
     found = [_Layer(_shown(path), os.path.dirname(os.path.abspath(path)), values)]
+    tree = tree_of(found[0].base)
     seen = {os.path.realpath(path)}
     while "extend" in found[-1].values:
         layer = found[-1]
-        target = os.path.normpath(os.path.join(layer.base, layer.values["extend"]))
+        written = layer.values["extend"]
+        target = os.path.normpath(os.path.join(layer.base, written))
+
+        def wrong(reason: str, place: str = layer.name) -> SettingsError:
+            return SettingsError(f"'extend' {reason}", place, in_tree)
+
+        if in_tree and (os.path.isabs(written) or not is_within(target, tree) or not _stays_in(target, tree)):
+            raise wrong(f"names {written!r}, which is not in the tree: a settings file of the linted tree stays in it")
         if os.path.realpath(target) in seen:
-            raise SettingsError(f"{layer.name}: 'extend' leads back to {_shown(target)}")
+            raise wrong(f"leads back to {_shown(target)}")
         if len(found) >= EXTEND_LIMIT:
-            raise SettingsError(f"{layer.name}: more than {EXTEND_LIMIT} files extend one another")
+            raise SettingsError(f"more than {EXTEND_LIMIT} files extend one another", layer.name, in_tree)
         if not os.path.isfile(target):
-            raise SettingsError(f"{layer.name}: 'extend' names {_shown(target)}, which does not exist")
+            missing = "is no regular file" if os.path.exists(target) else "does not exist"
+            raise wrong(f"names {_shown(target)}, which {missing}")
         seen.add(os.path.realpath(target))
-        inherited = _read(target, required_table=True)
+        inherited = _read(target, in_tree, required_table=True)
         if inherited is None:
-            raise SettingsError(f"{layer.name}: 'extend' names {_shown(target)}, which has no [tool.memlint]")
+            raise wrong(f"names {_shown(target)}, which has no [tool.memlint]")
         found.append(_Layer(_shown(target), os.path.dirname(target), inherited))
     return found
 
 
+def _stays_in(path: str, tree: str) -> bool:
+    """Whether a path leads into the tree once its links are followed."""
+    return is_within(os.path.realpath(path), os.path.realpath(tree))
+
+
 def user_file() -> str:
-    """``$XDG_CONFIG_HOME/memlint/memlint.toml``, whether it exists or not."""
-    home = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
-    return os.path.join(home, "memlint", "memlint.toml")
+    """``$XDG_CONFIG_HOME/memlint/memlint.toml``, whether it exists or not; "" where that is no absolute path, as one
+    that depends on the working folder could be a part of the linted tree."""
+    home = os.environ.get("XDG_CONFIG_HOME", "")
+    if not os.path.isabs(home):  # as the specification has it
+        home = os.path.join(os.path.expanduser("~"), ".config")
+    return os.path.join(home, "memlint", "memlint.toml") if os.path.isabs(home) else ""
 
 
 class Resolver:
@@ -386,16 +527,19 @@ class Resolver:
         if wrong is not None:
             message, keys = wrong
             raise SettingsError(message.replace(f"setting {keys[0]!r}", f"option --{keys[0]}", 1))
-        self._isolated = isolated
-        self._fixed: list[_Layer] | None = [] if isolated else None
+        self._fixed: Settings | None = self._merge([], False) if isolated else None
         named = config or ("" if isolated else os.environ.get("MEMLINT_CONFIG", ""))
         if named:
-            values = _read(named, required_table=True)
+            values = _read(named, False, required_table=True)
             if values is None:
-                raise SettingsError(f"{_shown(named)}: has no [tool.memlint] table")
-            self._fixed = _layers(named, values)
-        self._by_folder: dict[str, list[_Layer]] = {}
-        self._merged: dict[str, Settings] = {}
+                raise SettingsError("has no [tool.memlint] table", _shown(named))
+            self._fixed = self._merge(_layers(named, values, False), False)
+        self._by_folder: dict[str, Settings | SettingsError] = {}
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """The overrides of the command line alone."""
+        return tuple(self._command_line.get("override", ()))
 
     def for_path(self, path: str) -> Settings:
         """The settings in force for a file or folder. Raises SettingsError for a wrong settings file."""
@@ -403,30 +547,48 @@ class Resolver:
         return self.for_folder(absolute if os.path.isdir(absolute) else os.path.dirname(absolute))
 
     def for_folder(self, folder: str) -> Settings:
-        if folder not in self._merged:
-            self._merged[folder] = self._merge(self._fixed if self._fixed is not None else self._nearest(folder))
-        return self._merged[folder]
+        if self._fixed is not None:
+            return self._fixed
+        passed = []
+        for current in ancestors(folder):
+            found = self._by_folder.get(current) or self._in(current)
+            passed.append(current)
+            if found is not None:
+                break
+        else:
+            found = self._of_user()
+        self._by_folder.update(dict.fromkeys(passed, found))
+        if isinstance(found, SettingsError):
+            raise found.with_traceback(None)
+        return found
 
-    def _nearest(self, folder: str) -> list[_Layer]:
-        if folder not in self._by_folder:
-            self._by_folder[folder] = self._look(folder)
-        return self._by_folder[folder]
-
-    def _look(self, folder: str) -> list[_Layer]:
-        for name in (*FILE_NAMES, "pyproject.toml"):
-            path = os.path.join(folder, name)
-            if os.path.isfile(path):
-                values = _read(path)
+    def _in(self, folder: str) -> Settings | SettingsError | None:
+        """What the settings file of one folder says; None where it has none."""
+        try:
+            for name in (*FILE_NAMES, "pyproject.toml"):
+                path = os.path.join(folder, name)
+                if not os.path.isfile(path):
+                    continue
+                in_tree = path != user_file()
+                if in_tree and not _stays_in(path, tree_of(folder)):
+                    reason = "is a link out of the linted tree: name its target with --config"
+                    raise SettingsError(reason, _shown(path), in_tree)
+                values = _read(path, in_tree)
                 if values is not None:
-                    return _layers(path, values)
-        parent = os.path.dirname(folder)
-        if parent != folder:
-            return self._nearest(parent)
-        user = user_file()
-        values = _read(user) if os.path.isfile(user) else None
-        return [] if values is None else _layers(user, values)
+                    return self._merge(_layers(path, values, in_tree), in_tree)
+        except SettingsError as error:
+            return error
+        return None
 
-    def _merge(self, layers: Sequence[_Layer]) -> Settings:
+    def _of_user(self) -> Settings | SettingsError:
+        user = user_file()
+        try:
+            values = _read(user, False) if user and os.path.isfile(user) else None
+            return self._merge([] if values is None else _layers(user, values, False), False)
+        except SettingsError as error:
+            return error
+
+    def _merge(self, layers: Sequence[_Layer], in_tree: bool) -> Settings:
         values: dict[str, Any] = {}
         origins: dict[str, str] = {}
         command_line = _Layer("", os.getcwd(), self._command_line)
@@ -445,7 +607,7 @@ class Resolver:
                     placed = merged
                 values[field] = placed
                 origins[key] = layer.name or f"--{key}"
-        return Settings(**values, files=tuple(layer.name for layer in layers), origins=origins)
+        return Settings(**values, files=tuple(layer.name for layer in layers), in_tree=in_tree, origins=origins)
 
 
 def _placed(key: str, value: Any, base: str) -> Any:

@@ -10,16 +10,21 @@ GiB = 1024**3
 
 _SIZE = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*([kmgt]?)(i?b)?\s*", re.IGNORECASE)
 _FACTOR = {"": 1, "k": KiB, "m": MiB, "g": GiB, "t": 1024**4}
+_MAX_LETTERS = 40  # of a size; a longer text is none
+_MAX_BYTES = 2**63  # what addresses of 64 bits reach, without a sign
 
 
 def parse_size(text: str) -> int:
     """Bytes of ``16GB``, ``16GiB``, ``80g`` or ``16384MiB``. Raises ValueError with what would be accepted."""
-    match = _SIZE.fullmatch(text)
+    shown = repr(text) if len(text) <= _MAX_LETTERS else repr(text[:_MAX_LETTERS] + "...")
+    match = _SIZE.fullmatch(text) if len(text) <= _MAX_LETTERS else None
     if match is None or (not match[2] and not match[3] and float(match[1]) < KiB):
-        raise ValueError(f"{text!r} is not a size: write it like 16GB, 16GiB, 80g or 16384MiB")
+        raise ValueError(f"{shown} is not a size: write it like 16GB, 16GiB, 80g or 16384MiB")
     size = int(float(match[1]) * _FACTOR[match[2].lower()])
     if size <= 0:
-        raise ValueError(f"{text!r} is not a size above zero")
+        raise ValueError(f"{shown} is not a size above zero")
+    if size >= _MAX_BYTES:
+        raise ValueError(f"{shown} is more memory than 64 bits can address")
     return size
 
 

@@ -12,7 +12,15 @@ ROOT = Path(__file__).parent.parent
 
 # From left to right. A module may import from its own room and from rooms before it.
 ROOMS = (
-    ("memlint.units", "memlint.work", "memlint.named_tuple", "memlint.data"),
+    (
+        "memlint.units",
+        "memlint.work",
+        "memlint.trust",
+        "memlint.named_tuple",
+        "memlint.files",
+        "memlint.globs",
+        "memlint.data",
+    ),
     ("memlint.documents",),
     ("memlint.schemas", "memlint.dialects.spec"),
     ("memlint.dialects",),

@@ -213,6 +213,7 @@ GOOD = {
     "rules": {"MEM201": {"severity": "info", "factor": 3}},
     "probe": {"model": "m:f", "batch": "m:g", "step": "m:h"},
     "families": {"x": {}},
+    "work-limit": 60,
 }
 
 

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     help="Also run training steps for real and measure them, beside the static estimate. Runs the linted code.",
 )
 @probe_options
+@shared.work_option
 @click.option("--no-ignores", is_flag=True, help="Disregard suppression comments.")
 @click.option("--exclude", multiple=True, metavar="PATTERN", help="Files to leave out of walks. Repeatable.")
 @click.option("--extend-exclude", multiple=True, metavar="PATTERN", help="Leave these out too. Repeatable.")

@@ -18,9 +18,13 @@ STDIN_NAME = "stdin.yaml"
 
 def run(paths: tuple[str, ...], resolver: Resolver, stdin_filename: str = "", measure: Measure | None = None) -> int:
     """Check, and say it. Returns the exit code; raises Stop for settings that cannot be used."""
-    from memlint.check import check_paths, check_text
+    from memlint.check import Interrupted, check_paths, check_text
     from memlint.settings import SettingsError
 
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise output.Stop(f"the working folder is gone: {error.strerror}") from None
     try:
         if paths == ("-",):
             name = stdin_filename or STDIN_NAME
@@ -31,7 +35,10 @@ def run(paths: tuple[str, ...], resolver: Resolver, stdin_filename: str = "", me
             if settings.show_files:
                 _show_files(paths, resolver)
                 return 0
-            report = check_paths(paths, resolver, formulas=_formulas(settings), measure=measure)
+            try:
+                report = check_paths(paths, resolver, formulas=_formulas(settings), measure=measure)
+            except Interrupted as ended:
+                report = ended.report
     except SettingsError as error:
         raise output.Stop(str(error)) from None
     _tell(report, paths, settings)
@@ -55,7 +62,13 @@ def _formulas(settings: Settings) -> bool:
 
 
 def _stdin() -> str:
-    data = sys.stdin.buffer.read()
+    from memlint.documents.load import MAX_BYTES
+
+    if sys.stdin is None:
+        raise output.Stop("standard input is closed")
+    data = sys.stdin.buffer.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise output.Stop(f"standard input is larger than {MAX_BYTES // 2**20} MiB, which no config is")
     try:
         return str(data, "utf-8-sig")
     except UnicodeDecodeError as error:
@@ -114,7 +127,7 @@ def render(report: Report, name: str, color: bool, plain: bool, settings: Settin
 
 
 def emit(report: Report, settings: Settings) -> None:
-    """Write the report wherever the settings want it."""
+    """Write the report wherever the settings want it. Raises Stop, once all is written that can be."""
     color = not settings.output_file and output.use_color(settings.color)
     text = render(report, settings.output_format, color, bool(settings.output_file), settings)
     machine = settings.output_format in ("json", "github")
@@ -126,17 +139,28 @@ def emit(report: Report, settings: Settings) -> None:
                 output.note(line)
         else:
             text += ("\n" if text else "") + statistics(report)
-    if settings.output_file:
-        output.write_file(settings.output_file, text)
-    else:
-        output.out(text, color)
+    failed: list[output.Stop] = []
+    try:
+        if settings.output_file:
+            output.write_file(settings.output_file, text)
+        else:
+            output.out(text, color)
+    except output.Stop as error:
+        failed.append(error)
     for entry in settings.report:
         name, _, path = entry.partition("=")
-        output.write_file(path, render(report, name, False, True, settings))
+        try:
+            output.write_file(path, render(report, name, False, True, settings))
+        except output.Stop as error:
+            failed.append(error)
     if settings.output_format == "github":
         from memlint.reports.github import write_summary
 
         try:
             write_summary(report)
         except OSError as error:
-            raise output.Stop(f"the job summary cannot be written: {error.strerror}") from None
+            failed.append(output.Stop(f"the job summary cannot be written: {error.strerror}"))
+    if failed:
+        for stop in failed[:-1]:
+            output.note(f"Error: {stop}")
+        raise failed[-1]

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 @shared.settings_options
 @click.option("--run", "run_name", default="", metavar="NAME", help="Only this run of a file with several.")
 @click.option("--parts", default=12, show_default=True, metavar="N", help="Modules to list per component.")
+@shared.work_option
 @shared.color_option
 def command(path: str, run_name: str, parts: int, color: str | None, **options: Any) -> None:
     """Show the peak of CONFIG by component and module, with the formula and the config lines behind each figure."""

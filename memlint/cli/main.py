@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from memlint import __version__
-from memlint.cli.output import Stop
+from memlint.cli.output import Stop, Unheard
 from memlint.cli.plain import GARBAGE_THRESHOLD
 
 # Command -> (attribute of memlint.cli.<module>, one line for --help).
@@ -33,6 +33,8 @@ class _Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
+        except Unheard:
+            raise
         except Stop as error:
             raise _Ended(str(error)) from None
 

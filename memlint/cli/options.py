@@ -89,6 +89,13 @@ def rule_options(function: _Function) -> _Function:
     return function
 
 
+work_option = click.option(
+    "--work-limit",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Work that one file may take, in million steps of about a microsecond (default: 6).",
+)
+
 color_option = click.option(
     "--color",
     type=click.Choice(("auto", "always", "never")),

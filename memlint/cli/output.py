@@ -5,11 +5,16 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
+
+from memlint.trust import ancestors
 
 if TYPE_CHECKING:
     from memlint.reports.full import Style
     from memlint.settings import Resolver
+
+
+DEBUG = "MEMLINT_DEBUG"  # environment variable: the whole traceback of what nobody expected
 
 
 class Stop(Exception):
@@ -21,6 +26,13 @@ class Stop(Exception):
         from memlint.reports.text import clean
 
         super().__init__(clean(message))
+
+
+class Unheard(Stop):
+    """Standard output leads nowhere any more: whoever read it has seen enough. Nobody is told, and it is no success."""
+
+    def __init__(self) -> None:
+        super().__init__("standard output was closed by its reader")
 
 
 def resolver(options: dict[str, Any]) -> Resolver:
@@ -45,7 +57,7 @@ def use_color(choice: str) -> bool:
         return False
     if os.environ.get("FORCE_COLOR"):
         return True
-    return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+    return sys.stdout is not None and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def style(color: str, verbose: bool = False, quiet: bool = False) -> Style:
@@ -54,7 +66,7 @@ def style(color: str, verbose: bool = False, quiet: bool = False) -> Style:
 
     return Style(
         color=use_color(color),
-        unicode=(sys.stdout.encoding or "").lower().replace("-", "").startswith("utf"),
+        unicode=(getattr(sys.stdout, "encoding", "") or "").lower().replace("-", "").startswith("utf"),
         actions=os.environ.get("GITHUB_ACTIONS") == "true",
         verbose=verbose,
         quiet=quiet,
@@ -74,41 +86,128 @@ def echo(text: str, nl: bool = True, err: bool = False, color: bool | None = Non
 
 
 def out(text: str, color: bool = False) -> None:
-    """Text to standard output; what its encoding lacks is shown as an escape."""
+    """Text to standard output; what its encoding lacks is shown as an escape. Ends the program where it cannot."""
+    if sys.stdout is None:
+        if text:
+            raise Stop("standard output is closed: there is nowhere to write the report")
+        return
     encoding = sys.stdout.encoding or "utf-8"
-    echo(text.encode(encoding, "backslashreplace").decode(encoding), nl=False, color=color)
+    try:
+        echo(text.encode(encoding, "backslashreplace").decode(encoding), nl=False, color=color)
+    except BrokenPipeError:
+        abandon(sys.stdout)
+        raise Unheard() from None
+    except OSError as error:
+        abandon(sys.stdout)
+        raise Stop(f"standard output cannot be written: {error.strerror}") from None
 
 
 def note(text: str) -> None:
-    """One line to standard error, with foreign text made harmless."""
+    """One line to standard error, with foreign text made harmless; where that cannot be written, nothing."""
     from memlint.reports.text import clean, harmless_in_actions
 
+    if sys.stderr is None:
+        return
     line = clean(text)
     if os.environ.get("GITHUB_ACTIONS") == "true":
         line = harmless_in_actions(line)
     encoding = sys.stderr.encoding or "utf-8"
-    echo(line.encode(encoding, "backslashreplace").decode(encoding), err=True)
+    try:
+        echo(line.encode(encoding, "backslashreplace").decode(encoding), err=True)
+    except OSError:
+        abandon(sys.stderr)
 
 
-def write_file(path: str, text: str) -> None:
-    """Write a whole file or nothing: beside it first, then in its place. Ends the program where it cannot."""
+def fault(error: Exception) -> str:
+    """One line for what nobody expected: what it was, and the innermost place of it."""
+    place = ""
+    trace = error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        place = f" at {os.path.basename(code.co_filename)}:{trace.tb_lineno}, in {code.co_name}"
+        trace = trace.tb_next
+    text = str(error)
+    text = f": {text[:300]}" if text else ""
+    return f"memlint: error: {type(error).__name__}{text} (raised{place}; {DEBUG}=1 shows more)"
+
+
+def abandon(stream: TextIO) -> None:
+    """Nothing more goes to a stream that cannot take it: Python would try once more at its end, and exit with 120."""
+    try:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
+    except (OSError, ValueError):  # no file of the system's
+        return
+
+
+def write_file(path: str, text: str, folders: bool = False) -> None:
+    """Write a whole file or nothing: beside it first, then in its place. Ends the program where it cannot.
+
+    folders  make those that are missing on the way
+    """
     data = text.encode("utf-8", "backslashreplace")
     try:
-        if os.path.exists(path) and not os.path.isfile(path):
-            with open(path, "wb") as file:  # a device or a pipe has no other place
-                file.write(data)
+        target = os.path.abspath(path)  # "a/.." is nothing, where a might be a link to elsewhere
+        if _is_stream(target):
+            _write_device(target, data)
             return
-        target = os.path.realpath(path)
+        link = _link_on_the_way(target)
+        if link:
+            link = path if link == target else link
+            raise Stop(
+                f"{path}: not written: {link} is a symbolic link, and memlint writes through none; name its target"
+            )
+        if folders:
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+        if os.path.exists(target) and not os.path.isfile(target):
+            _write_device(target, data)
+            return
         beside = f"{target}.{os.getpid()}.tmp"
         handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
         try:
             with open(handle, "wb") as file:
                 file.write(data)
             if os.path.exists(target):
-                os.chmod(beside, os.stat(target).st_mode & 0o7777)
+                os.chmod(beside, os.stat(target).st_mode & 0o666)  # a report is no program, whatever was there before
             os.replace(beside, target)
         except BaseException:
             os.unlink(beside)
             raise
     except OSError as error:
         raise Stop(f"{path}: cannot be written: {error.strerror}") from None
+    except ValueError:
+        raise Stop(f"{path}: cannot be written: not a path") from None
+
+
+def _is_stream(absolute: str) -> bool:
+    """``/dev/stdout``, ``/dev/fd/63`` and their like: links of the system's, to what is open already."""
+    return absolute in ("/dev/stdout", "/dev/stderr") or absolute.startswith(("/dev/fd/", "/proc/"))
+
+
+def _link_on_the_way(absolute: str) -> str:
+    """The symbolic link that would lead a report elsewhere; "" where there is none.
+
+    The file itself must be none. Of the folders on the way to it, those below the working folder or below a
+    repository's root must be none, as they came with a checkout; others, like macOS's /tmp, are the machine's own.
+    """
+    if os.path.islink(absolute):
+        return absolute
+    here = os.getcwd()
+    for link in filter(os.path.islink, ancestors(absolute)[1:]):
+        outer = ancestors(link)[1:]
+        in_working_folder = here in outer and here != os.path.dirname(here)
+        if in_working_folder or any(os.path.lexists(os.path.join(folder, ".git")) for folder in outer):
+            return link
+    return ""
+
+
+def _write_device(path: str, data: bytes) -> None:
+    """Write to what has no other place: a device, or a pipe that somebody reads."""
+    # Not blocking: a pipe without a reader must not stop the run.
+    how = os.O_WRONLY | os.O_APPEND | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    handle = os.open(path, how)
+    with open(handle, "wb") as file:
+        if os.name == "posix":
+            os.set_blocking(handle, True)
+        file.write(data)

@@ -4,11 +4,12 @@ Only what is told apart without doubt is done here, and in the same way; every o
 commands, help, anything misspelled.
 """
 
-from __future__ import annotations
-
+# No `from __future__ import annotations`: it imports a module, and the path is not safe for that before `program` runs.
 import gc
 import os
 import sys
+
+from memlint.trust import import_nothing_of
 
 # Recordings make many objects that reference counting frees at once; looking for cycles among them at the default pace
 # takes almost half of a recording's time.
@@ -78,33 +79,90 @@ def understood(arguments: list[str]) -> tuple[tuple[str, ...], dict[str, object]
 
 
 def main() -> None:
-    """The program."""
-    plain = understood(sys.argv[1:])
-    if plain is None:
-        from memlint.cli.main import main as other
-
-        other(prog_name="memlint")
-        return
-    sys.exit(check(*plain))
+    """The program, in a process that goes on."""
+    sys.exit(run(sys.argv[1:]))
 
 
 def program() -> None:
     """As :func:`main`, of a process that ends with it: its memory is given back at once, where Python would take apart
-    object by object what was recorded."""
-    plain = understood(sys.argv[1:])
-    if plain is None:
-        main()
-        return
-    code = check(*plain)
+    object by object what was recorded. Nothing of a linted tree can be imported here, and SIGTERM is as good as Ctrl-C.
+    """
+    import_nothing_of(sys.argv[1:])
+    _heed_sigterm()
+    code = run(sys.argv[1:])
     import atexit
 
     atexit._run_exitfuncs()
-    try:
-        sys.stdout.flush()
-        sys.stderr.flush()
-    except OSError:
-        sys.exit(code)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:
+                stream.flush()
+        except OSError:
+            code = 2
     os._exit(code)
+
+
+def _heed_sigterm() -> None:
+    """What is done when a job is stopped is what is done for Ctrl-C: the report so far, and exit code 2."""
+    import signal
+
+    if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
+def run(arguments: list[str]) -> int:
+    """The exit code of one command line: 0 or 1 by what was found, 2 for however else it ends, which is said."""
+    from memlint.cli import output
+
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115  (as long as the process)
+    try:
+        _no_file_as_option(arguments)
+        plain = understood(arguments)
+        return _by_click(arguments) if plain is None else check(*plain)
+    except SystemExit as ended:
+        return 0 if ended.code is None else ended.code if isinstance(ended.code, int) else 2
+    except output.Unheard:
+        pass
+    except output.Stop as error:
+        output.note(f"Error: {error}")
+    except KeyboardInterrupt:
+        output.note("memlint: error: interrupted")
+    except Exception as error:
+        output.note(output.fault(error))
+        if os.environ.get(output.DEBUG):
+            import traceback
+
+            traceback.print_exc()
+    return 2
+
+
+def _no_file_as_option(arguments: list[str]) -> None:
+    """Refuse a file that is named like an option: a hook or a glob would pass it on as one, and whoever wrote the tree
+    would choose what memlint does. Raises Stop."""
+    from memlint.cli.output import Stop
+
+    for word in arguments:
+        if word == "--":
+            return
+        if word.startswith("-") and word != "-" and os.path.lexists(word):
+            raise Stop(f"{word} is an option and a file here: write ./{word}, or put -- before the paths")
+
+
+def _by_click(arguments: list[str]) -> int:
+    """The exit code of a command line that click reads."""
+    import click
+
+    from memlint.cli.main import main as command
+
+    try:
+        code = command(arguments, prog_name="memlint", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return 2
+    except click.Abort:
+        raise KeyboardInterrupt from None
+    return code if isinstance(code, int) else 0
 
 
 def check(paths: tuple[str, ...], options: dict[str, object]) -> int:
@@ -112,13 +170,4 @@ def check(paths: tuple[str, ...], options: dict[str, object]) -> int:
     from memlint.cli import checking, output
 
     gc.set_threshold(GARBAGE_THRESHOLD)
-    try:
-        return checking.run(paths, output.resolver(options))
-    except output.Stop as error:
-        output.echo(f"Error: {error}", err=True)
-        return error.exit_code
-    except KeyboardInterrupt:
-        output.note("\nAborted!")
-    except BrokenPipeError:  # whoever read it has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 1
+    return checking.run(paths, output.resolver(options))

@@ -71,8 +71,7 @@ def command(path: str, dims: tuple[str, ...], output: str, timeout: float | None
     if not answers:
         raise shared.Stop(f"{path}: there is nothing to record")
     text = answers[0]["profile"]
-    os.makedirs(os.path.dirname(target), exist_ok=True)
-    shared.write_file(target, text)
+    shared.write_file(target, text, folders=True)
     checked = answers[0]["checked"]
     shown = os.path.relpath(target)
     shared.out(f"{shown}: {len(text) / 1024:.0f} KiB, compared with a fresh trace at {checked} other settings\n")

@@ -1,15 +1,16 @@
 """From the name of a model to its ``config.json``: the catalogue, a folder, the local hub cache; never the network.
 
-Files are read as JSON and nothing else: one file of a fixed name, regular, of bounded size.
+Files are read as JSON and nothing else: one file of a fixed name, regular, of bounded size. A folder that a config
+names lies in the config's own repository, or is named on the command line as well.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import stat
 from typing import Any
 
+from memlint import files
 from memlint.data import models
 from memlint.named_tuple import NamedTuple
 
@@ -17,6 +18,7 @@ CONFIG = "config.json"
 MAX_BYTES = 2**20  # real ones take a few KiB
 CACHE = "local hub cache"
 CATALOGUE = "catalogue"
+OUTSIDE = "lies outside of this repository, and is read only where the command line names it (-o KEY=FOLDER)"
 
 
 class Resolved(NamedTuple):
@@ -35,9 +37,9 @@ class Resolved(NamedTuple):
 def resolve(name: str, beside: str = "") -> Resolved | None:
     """The model that a config means by ``name``; None where it is nowhere to be found on this machine.
 
-    ``beside`` is the config that names it, or its folder. A relative folder is looked for there, then from the
-    working directory, where the run itself would look for it. Contents that cannot be used are no exception but a
-    ``reason``.
+    ``beside`` is the config that names it, or its folder ("": the user does). A relative folder is looked for there,
+    then from the working directory, where the run itself would look for it. Contents that cannot be used are no
+    exception but a ``reason``, and so is a folder outside of the config's repository.
     """
     known = models.find(name)
     if known is not None:
@@ -47,6 +49,8 @@ def resolve(name: str, beside: str = "") -> Resolved | None:
     found = _folder(name, beside) or _cached(name)
     if found is None and (copy := models.quantised(name)) is not None:
         found = Resolved(copy.config, f"{CATALOGUE}: {copy.name}, quantised")
+    if found is None and not _may_be_read(path := _places(name, beside)[0], beside):
+        found = Resolved({}, path, OUTSIDE)
     return found
 
 
@@ -59,12 +63,23 @@ def unknown(name: str) -> str:
 
 
 def _folder(name: str, beside: str) -> Resolved | None:
-    folder = beside if os.path.isdir(beside) else os.path.dirname(beside)
-    for base in dict.fromkeys((folder, "")):
-        path = os.path.normpath(os.path.join(base, os.path.expanduser(name), CONFIG))
-        if os.path.isfile(path):
+    for path in _places(name, beside):
+        if _may_be_read(path, beside) and os.path.isfile(path):
             return _read(path, path)
     return None
+
+
+def _places(name: str, beside: str) -> list[str]:
+    """Where the ``config.json`` of a folder would be: beside the config first."""
+    folder = beside if os.path.isdir(beside) else os.path.dirname(beside)
+    name = os.path.expanduser(name)
+    return [os.path.normpath(os.path.join(base, name, CONFIG)) for base in dict.fromkeys((folder, ""))]
+
+
+def _may_be_read(path: str, beside: str) -> bool:
+    """Whether a config may send its reader there. What lies elsewhere is not even looked for."""
+    folder = beside if os.path.isdir(beside) else os.path.dirname(beside)
+    return not beside or files.inside(os.path.realpath(path), files.repository_root(folder))
 
 
 def cache_folder() -> str:
@@ -86,7 +101,7 @@ def _cached(name: str) -> Resolved | None:
         return None
     folder = os.path.join(cache_folder(), "--".join(("models", *parts)))
     try:
-        revision = _bytes(os.path.join(folder, "refs", "main")).decode("ascii").strip()
+        revision = files.read(os.path.join(folder, "refs", "main"), MAX_BYTES).decode("ascii").strip()
     except (OSError, ValueError):
         return None
     if not _is_name(revision):
@@ -102,11 +117,11 @@ def _is_name(text: str) -> bool:
 
 def _read(path: str, source: str) -> Resolved:
     try:
-        config = json.loads(_bytes(path).decode("utf-8-sig"))
+        config = json.loads(files.read(path, MAX_BYTES).decode("utf-8-sig"))
     except json.JSONDecodeError as error:
         return Resolved({}, source, f"{path}:{error.lineno}: not JSON: {error.msg}")
     except OSError as error:
-        return Resolved({}, source, f"{path} cannot be read: {error.strerror or error}")
+        return Resolved({}, source, f"{path}: {error.strerror or error}")
     except RecursionError:
         return Resolved({}, source, f"{path}: nested too deeply")
     except ValueError as error:
@@ -116,15 +131,3 @@ def _read(path: str, source: str) -> Resolved:
     if not isinstance(config.get("model_type"), str):
         return Resolved({}, source, f"{path}: names no model_type")
     return Resolved(config, source)
-
-
-def _bytes(path: str) -> bytes:
-    """Raises OSError, and ValueError for what is larger than ``MAX_BYTES``. A pipe or device is never waited for."""
-    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    with os.fdopen(handle, "rb") as file:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise OSError("not a regular file")
-        content = file.read(MAX_BYTES + 1)
-    if len(content) > MAX_BYTES:
-        raise ValueError(f"larger than {MAX_BYTES // 1024} KiB")
-    return content

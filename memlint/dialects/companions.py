@@ -6,7 +6,7 @@ import os
 
 from memlint.dialects.spec import Fact, Missing
 from memlint.documents.node import Document, Node
-from memlint.documents.places import inside, repository_root
+from memlint.files import inside, repository_root
 from memlint.named_tuple import NamedTuple
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from memlint.dialects import launchers
+from memlint.dialects import launchers, software
 from memlint.dialects.accelerate import launched, truth
 from memlint.dialects.companions import Companion
 from memlint.dialects.deepspeed import AUTO, deepspeed_facts
@@ -533,8 +533,7 @@ def release(spec: TrainingSpec) -> None:
 
 def before(spec: TrainingSpec, numbers: tuple[int, int]) -> bool:
     """Whether the release of transformers, where it is known, comes before another."""
-    stated = str(spec.get("transformers_version") or "").split(".")[:2]
-    return len(stated) == 2 and all(part.isdigit() for part in stated) and tuple(map(int, stated)) < numbers
+    return software.older(spec.get("transformers_version"), numbers)
 
 
 def older_defaults(spec: TrainingSpec) -> None:

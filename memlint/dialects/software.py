@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from typing import Any
 
+from memlint import files, work
 from memlint.dialects.spec import WRITTEN, Fact
 from memlint.documents.node import Node, Span
-from memlint.documents.places import inside, repository_root
+from memlint.files import inside, repository_root
 from memlint.named_tuple import NamedTuple
 
 # What is installed goes before what is asked for.
@@ -30,23 +32,21 @@ PACKAGES = {
 }
 MAX_BYTES = 8 << 20
 MAX_CLIMB = 64
+MAX_DIGITS = 9  # of one number of a release: nightly builds count days
 
-_NAMES = "|".join(PACKAGES)
-_RELEASE = r"(?P<release>\d+(?:\.\d+)+[\w.+!-]*)"
-_FORMS = {
-    # torch==2.1.0+cu118 ; python_version < "3.13"
-    "requirements.txt": rf"^\s*(?P<name>{_NAMES})\s*(?:\[[^\]\n]*\])?\s*===?\s*{_RELEASE}",
-    # - pytorch=1.10.1=py3.8_cuda11.3, and pip's lines below it
-    "environment.yml": rf"^\s*-\s*[\"']?(?P<name>{_NAMES})\s*={{1,3}}\s*{_RELEASE}",
-    # name = "torch", and the line after it
-    "uv.lock": rf"^name = \"(?P<name>{_NAMES})\"\s*\nversion = \"{_RELEASE}\"",
-    # "torch": {"hashes": [...], ..., "version": "==2.1.0"}
-    "Pipfile.lock": rf"^\s*\"(?P<name>{_NAMES})\": \{{[^{{}}]*?\"version\": \"==?=?{_RELEASE}\"",
-}
-# "torch == 2.1.0" or torch = "2.1.0", with extras or without
-_MAY_PIN = rf"(?:{_NAMES})[\"']?\s*(?:\[[^\]\n]*\])?\s*={{1,3}}\s*[\"']?[=\s]*\d"
-_FORMS["environment.yaml"] = _FORMS["environment.yml"]
-_FORMS["poetry.lock"] = _FORMS["uv.lock"]
+MAX_PROJECT_BYTES = 1 << 20  # what a pyproject.toml may have, which goes through a reader of TOML
+MAX_RELEASE = 64  # characters: "2.7.0a0+79aa17489c.nv25.04" has 26
+MAX_PINS = 1_000  # lines of one file that may pin something
+MAX_ENTRY = 1 << 15  # characters of one package in a Pipfile.lock, its hashes included
+CLIMB = 20  # steps: a folder in which the files are looked for
+PIN = 5  # steps: a line that names a package, taken apart
+
+_MENTION = re.compile("|".join(PACKAGES))
+_BLANKS = re.compile(r"[ \t]*")
+_SIGNS = re.compile(r"[= ]*")
+_NAME = re.compile(r"[A-Za-z0-9._-]*")
+_RELEASE = re.compile(r"[0-9]+(?:\.[0-9]+)+[A-Za-z0-9_.+!-]*")
+_HEADER = re.compile(r"\s*\[\[?([\w.\"' -]+)\]\]?\s*(?:#.*)?$")
 
 
 class Pin(NamedTuple):
@@ -82,6 +82,7 @@ def pins(folder: str) -> dict[str, Pin]:
     root = repository_root(folder)
     at = folder or "."
     for _ in range(MAX_CLIMB):
+        work.spend(CLIMB, "looking for the releases that are pinned")
         for name in (*LOCKS, *REQUIREMENTS):
             for package, pin in _read(os.path.normpath(os.path.join(at, name)), name, root).items():
                 found.setdefault(package, pin)
@@ -98,29 +99,124 @@ def _read(path: str, name: str, root: str) -> dict[str, Pin]:
     """The pins of one file; none where it is missing, too large, outside of the repository, or cannot be read."""
     try:
         status = os.stat(path)
-        if status.st_size > MAX_BYTES or not inside(os.path.realpath(path), root):
+        if not inside(os.path.realpath(path), root):
             return {}
         state = (path, status.st_mtime_ns, status.st_size)
         if state not in _read_before:
-            with open(path, encoding="utf-8", errors="replace") as file:
-                text = file.read()
+            data = files.read(path, MAX_PROJECT_BYTES if name == "pyproject.toml" else MAX_BYTES)
+            text = data.decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")
             _read_before[state] = _project(text, path) if name == "pyproject.toml" else _matched(text, path, name)
     except (OSError, ValueError):
         return {}
     return _read_before[state]
 
 
+class _Found(NamedTuple):
+    """A pin in a text: the release stands from ``begin`` to ``end``."""
+
+    package: str
+    begin: int
+    end: int
+
+
+def _required(text: str, at: int, end: int, fewest: int = 2) -> _Found | None:
+    """``torch[extra] == 2.1.0+cu118 ; python_version < "3.13"`` between two places of a text, blanks before it passed
+    over. ``fewest``: signs of equality."""
+    at = _past(text, at, end)
+    name = _NAME.match(text, at, end)
+    if name is None or name[0] not in PACKAGES:
+        return None
+    at = _past(text, name.end(), end)
+    if text.startswith("[", at, end):
+        at = _past(text, text.find("]", at, end) + 1 or end, end)
+    signs = at
+    while text.startswith("=", at, end) and at - signs <= 3:
+        at += 1
+    if not fewest <= at - signs <= 3:
+        return None
+    return _released(text, name[0], _past(text, at, end), end)
+
+
+def _past(text: str, at: int, end: int, blanks: re.Pattern[str] = _BLANKS) -> int:
+    blank = blanks.match(text, at, end)
+    return blank.end() if blank is not None else at
+
+
+def _released(text: str, package: str, at: int, end: int) -> _Found | None:
+    """A release that begins at ``at``."""
+    release = _RELEASE.match(text, at, min(end, at + MAX_RELEASE + 1))
+    if release is None or len(release[0]) > MAX_RELEASE or text[release.end() : release.end() + 1].isalnum():
+        return None
+    return _Found(package, at, release.end())
+
+
+def _conda(text: str, at: int, end: int) -> _Found | None:
+    """``- pytorch=1.10.1=py3.8_cuda11.3``, and pip's lines below it."""
+    at = _past(text, at, end)
+    if not text.startswith("-", at, end):
+        return None
+    at = _past(text, at + 1, end)
+    return _required(text, at + text.startswith(("'", '"'), at, end), end, fewest=1)
+
+
+def _locked(text: str, at: int, end: int) -> _Found | None:
+    """``name = "torch"``, and the version on the line after it."""
+    package = text[at:end].rstrip().removeprefix('name = "').removesuffix('"')
+    version = '\nversion = "'
+    if package not in PACKAGES or not text.startswith(version, end):
+        return None
+    return _released(text, package, end + len(version), len(text))
+
+
+def _pipenv(text: str, at: int, end: int) -> _Found | None:
+    """``"torch": {"hashes": [...], ..., "version": "==2.1.0"}``, over several lines."""
+    at = _past(text, at, end)
+    package = text[at : at + MAX_RELEASE].removeprefix('"').partition('": {')[0]
+    begin = at + len(package) + len('"": {')
+    if package not in PACKAGES or not text.startswith(f'"{package}": {{', at):
+        return None
+    close = text.find("}", begin, begin + MAX_ENTRY)
+    version = text.find('"version": "==', begin, max(close, begin))
+    if version < 0 or text.find("{", begin, version) >= 0:
+        return None
+    return _released(text, package, _past(text, version + len('"version": "=='), close, _SIGNS), close)
+
+
+_FORMS: dict[str, Callable[[str, int, int], _Found | None]] = {
+    "requirements.txt": _required,
+    "environment.yml": _conda,
+    "environment.yaml": _conda,
+    "uv.lock": _locked,
+    "poetry.lock": _locked,
+    "Pipfile.lock": _pipenv,
+}
+
+
 def _matched(text: str, path: str, name: str) -> dict[str, Pin]:
+    """The pins of a file of lines: only those lines are looked at that mention a package, each once."""
     found: dict[str, Pin] = {}
     several: set[str] = set()
-    for match in re.finditer(_FORMS[name], text, re.MULTILINE):
-        line = text.count("\n", 0, match.start("release")) + 1
-        begin = match.start("release") - text.rfind("\n", 0, match.start("release"))
-        release = match["release"]
-        pin = Pin(release, Span(path, line, begin, line, begin + len(release)))
-        package = match["name"]
-        if _series(found.setdefault(package, pin).release) != _series(release):
-            several.add(package)
+    line, counted, end, seen = 1, 0, -1, 0
+    for mention in _MENTION.finditer(text):
+        if mention.start() < end:
+            continue  # on the same line
+        begin = text.rfind("\n", 0, mention.start()) + 1
+        end = text.find("\n", mention.end())
+        end = len(text) if end < 0 else end
+        seen += 1
+        if seen > MAX_PINS:
+            return {}
+        work.spend(PIN, "reading which releases are pinned")
+        one = _FORMS[name](text, begin, end)
+        if one is None:
+            continue
+        line += text.count("\n", counted, one.begin)
+        counted = one.begin
+        column = one.begin - text.rfind("\n", 0, one.begin)
+        release = text[one.begin : one.end]
+        pin = Pin(release, Span(path, line, column, line, column + len(release)))
+        if _series(found.setdefault(one.package, pin).release) != _series(release):
+            several.add(one.package)
     return {package: pin for package, pin in found.items() if package not in several}
 
 
@@ -134,29 +230,36 @@ def _project(text: str, path: str) -> dict[str, Pin]:
     found: dict[str, Pin] = {}
     listed = _at(document.root, "project", "dependencies")
     for node in listed.value if listed is not None and listed.is_list else ():
-        match = re.match(_FORMS["requirements.txt"], str(node.value))
-        if match:
-            found[match["name"]] = Pin(match["release"], node.span)
+        text = node.value if isinstance(node.value, str) else ""
+        one = _required(text, 0, len(text))
+        if one is not None:
+            found[one.package] = Pin(text[one.begin : one.end], node.span)
     table = _at(document.root, "tool", "poetry", "dependencies")
     for package in PACKAGES if table is not None and table.is_mapping else ():
         node = table.get(package)
-        match = re.fullmatch(rf"(?:===?\s*)?{_RELEASE}", str(node.value)) if node is not None else None
-        if match and node is not None:
-            found[package] = Pin(match["release"], node.span)
+        text = node.value if node is not None and isinstance(node.value, str) else ""
+        one = _released(text, package, _past(text, 0, len(text), _SIGNS), len(text))
+        if one is not None and one.end == len(text):
+            found[package] = Pin(text[one.begin : one.end], node.span)
     return found
 
 
 def _may_pin(text: str) -> bool:
-    """Whether a table of a pyproject that may hold dependencies has something like a pin."""
-    kept, keeps = [], True
-    for line in text.splitlines():
-        header = re.match(r"\s*\[\[?([\w.\"' -]+)\]\]?\s*(?:#.*)?$", line)
+    """Whether a table of a pyproject that may hold dependencies has something like a pin: ``torch == 2.1.0``, or
+    ``torch = "2.1.0"``."""
+    keeps = True
+    for line in text.split("\n") if _MENTION.search(text) else ():
+        work.spend(1, "reading which releases are pinned")
+        header = _HEADER.match(line)
         if header:
             table = re.sub(r"[\"'\s]", "", header[1])
             keeps = table in ("project", "tool", "tool.poetry", "tool.poetry.dependencies")
-        elif keeps:
-            kept.append(line)
-    return re.search(_MAY_PIN, "\n".join(kept)) is not None
+        for mention in _MENTION.finditer(line) if keeps and not header else ():
+            rest = line[mention.end() : mention.end() + 2 * MAX_RELEASE].lstrip("\"' ")
+            rest = rest.partition("]")[2].lstrip() if rest.startswith("[") else rest
+            if rest.startswith("=") and rest.lstrip("=\"' ")[:1].isdigit():
+                return True
+    return False
 
 
 def _at(node: Node, *names: str) -> Any:
@@ -168,11 +271,11 @@ def _at(node: Node, *names: str) -> Any:
 
 
 def _series(release: str) -> list[str]:
-    return release.split("+")[0].split(".")[:2]
+    return release.split("+", 1)[0].split(".", 2)[:2]
 
 
 def older(version: Any, than: tuple[int, int]) -> bool:
     """Whether a release comes before another: ``4.50.0``, ``torch 2.6``. No release is older than any."""
     release = str(version or "").rpartition(" ")[2]
-    numbers = tuple(int(part) for part in release.split(".")[:2] if part.isdigit())
-    return len(numbers) == 2 and numbers < than
+    series = [int(part) for part in _series(release) if part.isascii() and part.isdigit() and len(part) < MAX_DIGITS]
+    return len(series) == 2 and tuple(series) < than

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import stat
 
+from memlint import files
 from memlint.documents.node import Document, Fault, Node, Span
 
 MAX_BYTES = 2**20  # a training config of a mebibyte is a data set
@@ -108,25 +108,11 @@ _BINARY = "binary content: not a text file"
 
 def _text(path: str) -> str:
     try:
-        # Not blocking: a named pipe in a checkout must not stop the run.
-        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-        try:
-            if not stat.S_ISREG(os.fstat(handle).st_mode):
-                raise Unreadable(path, "not a regular file")
-            content = b""
-            while len(content) <= MAX_BYTES:
-                part = os.read(handle, MAX_BYTES + 1 - len(content))
-                if not part:
-                    break
-                content += part
-        finally:
-            os.close(handle)
+        content = files.read(path, MAX_BYTES)
+    except files.TooLarge:
+        raise _NotText(_TOO_LARGE) from None
     except OSError as error:
         raise Unreadable(path, error.strerror or str(error)) from None
-    except ValueError:  # a null character in the path
-        raise Unreadable(path, "not a path") from None
-    if len(content) > MAX_BYTES:
-        raise _NotText(_TOO_LARGE)
     if b"\0" in content:
         raise _NotText(_BINARY)
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from memlint import work
 from memlint.meta.dims import Dim
 from memlint.meta.tape import Label, Tape
 from memlint.named_tuple import NamedTuple
@@ -31,6 +32,7 @@ class _Course(NamedTuple):
 _Tape = tuple[tuple[str, str], ...]
 _looped: dict[_Tape, tuple[str, ...]] = {}  # the dimensions that say how often something repeats
 _courses: dict[tuple[str, _Tape, tuple[int, ...]], _Course] = {}
+MOVED_PER_STEP = 1000
 MAX_COURSES = 32  # what a check tries, and not what a long-lived process has ever been asked
 
 
@@ -129,6 +131,7 @@ def _written_out(profile: Profile, regime: Regime, values: Mapping[str, int]) ->
             raise ProfileError(profile.path, f"{phase}: {error}") from None
         if len(events) + len(steps) > MAX_EVENTS:
             raise ProfileError(profile.path, f"more than {MAX_EVENTS:,} events")
+        work.spend(len(steps), "writing out a recorded step")
         for mark, kind, depth in steps:
             held = alive[kind]
             if mark == "+":
@@ -136,7 +139,10 @@ def _written_out(profile: Profile, regime: Regime, values: Mapping[str, int]) ->
                 events.append(len(kinds))
                 kinds.append(kind)
             elif depth < len(held):
-                events.append(~held.pop(0 if mark == "<" else -1 - depth))
+                after = len(held) - 1 if mark == "<" else depth  # each of them moves up by one
+                if after > MOVED_PER_STEP:
+                    work.spend(after // MOVED_PER_STEP, "writing out a recorded step")
+                events.append(~held.pop(-1 - after))
             else:
                 raise ProfileError(profile.path, f"{phase}: frees a storage of kind {kind} that is not alive")
     return _Course(kinds, events, marks)
@@ -150,11 +156,14 @@ def _shape(profile: Profile, size: Expression, values: Mapping[str, int]) -> tup
         return None
     facts = {one.name: (one.name, one.fact) for one in profile.dimensions}
     dimensions: list[int] = []
-    for text in size.factors():
-        factor = parse(text)
-        value = factor.value(values)
-        if isinstance(value, (bool, float)):
-            return None
-        symbols = tuple(facts[name] for name in sorted(factor.names))
-        dimensions.append(Dim(value, text, symbols) if symbols else value)
+    try:
+        for text in size.factors():
+            factor = parse(text)
+            value = factor.value(values)
+            if isinstance(value, (bool, float)):
+                return None
+            symbols = tuple(facts[name] for name in sorted(factor.names))
+            dimensions.append(Dim(value, text, symbols) if symbols else value)
+    except ExpressionError:
+        return None  # no product of factors that are formulas themselves: its brackets are too many
     return tuple(dimensions), 1

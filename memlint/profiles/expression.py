@@ -13,12 +13,14 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from memlint import work
 from memlint.named_tuple import NamedTuple
 
 MAX_TEXT = 20_000
 MAX_DEPTH = 40
 MAX_OPERATIONS = 400
 MAX_BITS = 256
+MAX_FACTORS = 64
 
 Number = int | float | bool
 
@@ -33,6 +35,7 @@ _TOKEN = re.compile(
 )
 _COMPARISONS = ("==", "!=", "<", "<=", ">", ">=")
 _WORDS = ("and", "or", "not")
+_LEFT = ("+", "-", "*", "/", "//", "%")  # what binds to the left
 FUNCTIONS = ("min", "max", "floor", "ceil", "trunc")
 
 # A node is ("number", value), ("name", text) or (operator, operand, ...).
@@ -48,18 +51,25 @@ class Expression(NamedTuple):
 
     def value(self, dimensions: Mapping[str, int]) -> Number:
         """Its value. Raises ExpressionError where there is none (division by zero, a name without a value)."""
-        return _value(self.tree, dimensions)
+        work.spend(1 + len(self.text) // 2, "working out a formula")
+        try:
+            return _value(self.tree, dimensions)
+        except OverflowError:  # a whole number beyond what a float holds
+            raise ExpressionError(f"{shown(self.text)} is too large") from None
 
     def size(self, dimensions: Mapping[str, int]) -> int:
         """Its value as bytes or a count. Raises ExpressionError unless it is a whole number of at least 0."""
-        value = _value(self.tree, dimensions)
+        value = self.value(dimensions)
         if isinstance(value, (bool, float)) or value < 0:
             raise ExpressionError(f"{shown(self.text)} is {value}, which is no size")
+        _bounded(value.bit_length())
         return value
 
     def factors(self) -> list[str]:
-        """The factors of a product, powers written out: ``12*B*(H//16)**2`` gives 12, B, (H//16), (H//16)."""
-        return _factors(self.tree)
+        """The factors of a product, powers written out: ``12*B*(H//16)**2`` gives 12, B, (H//16), (H//16). What has
+        more than ``MAX_FACTORS`` is one."""
+        found = _factors(self.tree, MAX_FACTORS)
+        return [_text(self.tree)] if found is None else found
 
 
 def parse(text: str) -> Expression:
@@ -191,7 +201,7 @@ class _Parser:
 def _value(tree: Tree, dimensions: Mapping[str, int]) -> Number:
     # A long sum leans to the left as deep as it has terms: its spine is walked, not recursed into.
     spine = []
-    while tree[0] in ("+", "-", "*", "/", "//", "%"):
+    while tree[0] in _LEFT:
         spine.append(tree)
         tree = tree[1]
     value = _leaf(tree, dimensions)
@@ -285,12 +295,21 @@ def _bounded(bits: int) -> None:
 # -- factors ---------------------------------------------------------------------------------------------------------
 
 
-def _factors(tree: Tree) -> list[str]:
-    if tree[0] == "*":
-        return _factors(tree[1]) + _factors(tree[2])
+def _factors(tree: Tree, most: int) -> list[str] | None:
+    """None where there are more than ``most``."""
+    found: list[str] = []
+    while tree[0] == "*":
+        last = _factors(tree[2], most)
+        found = [*(last or ()), *found]
+        if last is None or len(found) > most:
+            return None
+        tree = tree[1]
     if tree[0] == "**" and tree[2][0] == "number" and isinstance(tree[2][1], int) and 1 <= tree[2][1] <= 8:
-        return _factors(tree[1]) * tree[2][1]
-    return [_text(tree)]
+        base = _factors(tree[1], most)
+        first = None if base is None else base * tree[2][1]
+    else:
+        first = [_text(tree)]
+    return None if first is None or len(first) + len(found) > most else first + found
 
 
 def _text(tree: Tree) -> str:
@@ -311,7 +330,18 @@ def _bare(tree: Tree) -> str:
         return "-" + _text(tree[1])
     if operator == "not":
         return "not " + _text(tree[1])
-    if operator in ("+", "*") and tree[1][0] == operator:
-        return f"{_bare(tree[1])}{operator}{_text(tree[2])}"
-    between = operator if operator in ("+", "-", "*", "/", "//", "%", "**") else f" {operator} "
-    return between.join(_text(part) for part in tree[1:])
+    if operator not in _LEFT:
+        between = operator if operator == "**" else f" {operator} "
+        return between.join(_text(part) for part in tree[1:])
+    # As in _value: the spine of a long sum is walked.
+    spine = [tree]
+    while spine[-1][1][0] in _LEFT:
+        spine.append(spine[-1][1])
+    text = _text(spine[-1][1])
+    before = ""
+    for operator, _, right in reversed(spine):
+        if before and not (operator == before and operator in ("+", "*")):
+            text = f"({text})"
+        text += f"{operator}{_text(right)}"
+        before = operator
+    return text

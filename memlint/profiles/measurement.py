@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 VERSION = 1
 SUFFIX = ".memlint-measured.json"
+MAX_SIZE_BYTES = 1 << 50  # of a card or of a step's sum: a pebibyte
 CUDA = "cuda"
 CPU = "cpu"
 DEVICES = (CUDA, CPU)
@@ -108,21 +109,44 @@ def digest_of(facts: Mapping[str, Any]) -> str:
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-def load(path: str) -> tuple[Measurement, ...]:
-    """The measurements in a file, in its order. Raises MeasurementError."""
-    return loads(text_of(path, MeasurementError), path)
+def load(path: str, bad: list[MeasurementError] | None = None) -> tuple[Measurement, ...]:
+    """The measurements in a file, in its order. Raises MeasurementError.
+
+    bad  takes what is wrong with an entry, which costs that entry alone; without it the whole file is refused
+    """
+    return loads(text_of(path, MeasurementError), path, bad)
 
 
-def loads(text: str, path: str = "<measurements>") -> tuple[Measurement, ...]:
+def loads(
+    text: str, path: str = "<measurements>", bad: list[MeasurementError] | None = None
+) -> tuple[Measurement, ...]:
     """Measurements from their text. Raises MeasurementError, with the line where that is known."""
-    return reading.loads(text, path, _read, MeasurementError, "the file")
+
+    def read(tree: Any) -> tuple[Measurement, ...]:
+        found: list[Measurement] = []
+        wrong: list[Wrong] = []
+        for at, entry in enumerate(_listed(tree)):
+            try:
+                found.append(_entry(entry, at))
+            except Wrong as error:
+                if bad is None:
+                    raise
+                wrong.append(error)
+        if wrong and bad is not None:
+            first = reading.located(wrong[0], text, path, MeasurementError, "the file")
+            more = f" (and {len(wrong) - 1} more entries are wrong)" if len(wrong) > 1 else ""
+            bad.append(MeasurementError(path, f"{first.reason}{more}", first.line))
+        return tuple(found)
+
+    return reading.loads(text, path, read, MeasurementError, "the file")
 
 
-def _read(tree: Any) -> tuple[Measurement, ...]:
+def _listed(tree: Any) -> list[Any]:
     expect(tree, dict, "an object")
     if tree.get("version") != VERSION:
         raise Wrong(f"is {tree.get('version')!r}; this memlint reads version {VERSION}: measure again", "version")
-    return tuple(_entry(entry, at) for at, entry in enumerate(value_of(tree, "measurements", list, "a list")))
+    listed: list[Any] = value_of(tree, "measurements", list, "a list")
+    return listed
 
 
 def _entry(entry: Any, at: int) -> Measurement:
@@ -150,14 +174,18 @@ def _entry(entry: Any, at: int) -> Measurement:
     )
     if not measured.allocated_bytes <= measured.reserved_bytes <= measured.device_bytes:
         raise Wrong("reserved lies between allocated and device", *above, "reserved_bytes")
-    if digest_of(facts) != measured.digest:
+    try:
+        digest = digest_of(facts)
+    except RecursionError:
+        raise Wrong("are nested too deep", *above, "facts") from None
+    if digest != measured.digest:
         raise Wrong("is not that of the facts: they were changed by hand; measure again", *above, "digest")
     return measured
 
 
 def _size(tree: dict[str, Any], key: str, above: tuple[str | int, ...]) -> int:
     value: int = value_of(tree, key, int, "a number of bytes", *above)
-    if value < 0:
+    if not 0 <= value <= MAX_SIZE_BYTES:
         raise Wrong("a number of bytes is expected", *above, key)
     return value
 

@@ -19,6 +19,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from memlint import files, work
 from memlint.meta.tape import COMPONENTS
 from memlint.named_tuple import NamedTuple
 from memlint.profiles import reading
@@ -111,23 +112,26 @@ class Profile(NamedTuple):
 # -- finding ---------------------------------------------------------------------------------------------------------
 
 
-def places(config: str) -> list[str]:
-    """Where a config's profile may be, the nearest first."""
+def places(config: str) -> Iterator[str]:
+    """Where a config's profile may be, the nearest first, as far as its repository reaches."""
     absolute = os.path.abspath(config)
-    found = [absolute + SUFFIX]
+    yield absolute + SUFFIX
     folder = os.path.dirname(absolute)
-    while True:
-        relative = os.path.relpath(absolute, folder)
-        found.append(os.path.join(folder, FOLDER, relative + SUFFIX))
-        parent = os.path.dirname(folder)
-        if parent == folder:
-            return found
-        folder = parent
+    root = files.repository_root(folder)
+    levels = os.path.realpath(folder)[len(root) :].count(os.sep)
+    for _ in range(levels + 1):
+        if os.path.isdir(os.path.join(folder, FOLDER)):
+            yield os.path.join(folder, FOLDER, absolute[len(folder) :].lstrip(os.sep) + SUFFIX)
+        folder = os.path.dirname(folder)
 
 
 def find(config: str) -> str | None:
     """The profile of a config file, or None."""
-    return next((path for path in places(config) if os.path.isfile(path)), None)
+    root = files.repository_root(os.path.dirname(os.path.abspath(config)))
+    for path in places(config):
+        if os.path.isfile(path) and files.inside(os.path.realpath(path), root):
+            return path
+    return None
 
 
 # -- reading ---------------------------------------------------------------------------------------------------------
@@ -215,6 +219,8 @@ def _dimension(name: str, value: Any) -> Dimension:
     recorded = expect(value.get("recorded"), int, "a whole number", *at, "recorded")
     if recorded < 1:
         raise Wrong("is less than 1", *at, "recorded")
+    if recorded > MAX_VALUE:
+        raise Wrong(f"is more than {MAX_VALUE}", *at, "recorded")
     return Dimension(name, value["fact"], value["key"], recorded)
 
 
@@ -233,6 +239,7 @@ class _Formulas:
         if found is None:
             if len(self.known) >= MAX_FORMULAS:
                 raise Wrong(f"more than {MAX_FORMULAS:,} formulas", *keys)
+            work.spend(5 + 2 * len(text), "reading a profile")
             try:
                 found = parse(text)
             except ExpressionError as error:
@@ -306,10 +313,13 @@ class _Words:
 
     def read(self, lines: Any, *keys: str | int) -> str:
         """The words of some lines, with blocks put in."""
-        text = " ".join(_strings(lines, *keys))
+        # One blank between two words, however they are written: their number is counted by it.
+        text = " ".join(" ".join(_strings(lines, *keys)).split())
+        work.spend(len(text) // 4, "reading a profile")
         try:
             self._check(text)
             if "@" in text:
+                work.spend(text.count("@"), "reading a profile")
                 text = " ".join([self._block(word) if word[0] == "@" else word for word in text.split()])
             self.left -= text.count(" ") + 1
             if self.left < 0:
@@ -427,6 +437,7 @@ def unroll(words: str, values: Mapping[str, int] | None = None) -> list[Step]:
 
     values  by dimension, where formulas say how often something repeats
     """
+    work.spend(words.count(" "), "writing out a recorded step")
     levels: list[list[Step]] = [[]]
     times: list[int] = []
     for step in steps(words, values or {}):
@@ -438,6 +449,7 @@ def unroll(words: str, values: Mapping[str, int] | None = None) -> list[Step]:
             count = times.pop()
             if len(body) * count + len(levels[-1]) > MAX_EVENTS:
                 raise ValueError(f"more than {MAX_EVENTS:,} events")
+            work.spend((len(body) * count) // 64, "writing out a recorded step")
             levels[-1].extend(body * count if body else ())
         else:
             levels[-1].append(step)

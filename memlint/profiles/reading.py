@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, Union
+
+from memlint import files, work
 
 Key = Union[str, int]  # noqa: UP007
 Read = TypeVar("Read")
 MAX_FILE_BYTES = 4 << 20
+MAX_REASON = 300  # characters: keys of the file are in it
+CHARACTERS_PER_STEP = 8
 
 
 class Wrong(Exception):
@@ -25,6 +28,7 @@ class FileError(Exception):
     """A file that cannot be read: which one, on which line (0: none in particular), and why."""
 
     def __init__(self, path: str, reason: str, line: int = 0) -> None:
+        reason = reason if len(reason) <= MAX_REASON else reason[: MAX_REASON - 3] + "..."
         super().__init__(f"{path}{f':{line}' if line else ''}: {reason}")
         self.path = path
         self.reason = reason
@@ -34,17 +38,17 @@ class FileError(Exception):
 def text_of(path: str, error: type[FileError]) -> str:
     """The text of a file. Raises ``error``."""
     try:
-        if os.path.getsize(path) > MAX_FILE_BYTES:
-            raise error(path, f"larger than {MAX_FILE_BYTES // 2**20} MiB")
-        with open(path, encoding="utf-8") as file:
-            return file.read(MAX_FILE_BYTES + 1)
-    except (OSError, UnicodeDecodeError) as reason:
+        return files.read(path, MAX_FILE_BYTES).decode("utf-8")
+    except OSError as reason:
+        raise error(path, f"cannot be read: {reason.strerror or reason}") from None
+    except UnicodeDecodeError as reason:
         raise error(path, f"cannot be read: {reason}") from None
 
 
 def loads(text: str, path: str, reader: Callable[[Any], Read], error: type[FileError], whole: str) -> Read:
     """What ``reader`` makes of a JSON text. Raises ``error``; ``whole`` is what the file is called where no key of it
     is at fault."""
+    work.spend(len(text) // CHARACTERS_PER_STEP, "reading a JSON file")
     try:
         tree = json.loads(text)
     except RecursionError:
@@ -54,7 +58,12 @@ def loads(text: str, path: str, reader: Callable[[Any], Read], error: type[FileE
     try:
         return reader(tree)
     except Wrong as wrong:
-        raise error(path, f"{_dotted(wrong.keys) or whole}: {wrong.reason}", _line(text, wrong.keys)) from None
+        raise located(wrong, text, path, error, whole) from None
+
+
+def located(wrong: Wrong, text: str, path: str, error: type[FileError], whole: str) -> FileError:
+    """What is wrong with a value of a JSON text, with its line."""
+    return error(path, f"{_dotted(wrong.keys) or whole}: {wrong.reason}", _line(text, wrong.keys))
 
 
 def expect(value: Any, kind: type, words: str, *keys: Key) -> Any:
@@ -89,7 +98,7 @@ def _line(text: str, keys: Sequence[Key]) -> int:
 
     try:
         node = read("", text).root
-    except Exception:  # positions are a courtesy; the message stands without them
+    except (ValueError, RecursionError):  # positions are a courtesy; the message stands without them
         return 0
     for key in keys:
         child: Any = None

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+from memlint import files
 from memlint.dialects.spec import DEFAULT, WRITTEN, Fact, TrainingSpec
 from memlint.documents.node import Document, Unresolved
 from memlint.named_tuple import NamedTuple
@@ -75,8 +76,10 @@ def stale(spec: TrainingSpec, profile: Profile) -> Iterator[Stale]:
         if now != recorded or type(now) is not type(recorded):
             yield Stale(f"{key} was {recorded!r}, and is {now!r}", True)
     base = os.path.dirname(os.path.abspath(profile.path))
+    root = files.repository_root(base)
     for name, recorded in profile.sources.items():
-        found = digest(os.path.join(base, name))
+        path = os.path.join(base, name)
+        found = digest(path) if files.inside(os.path.realpath(path), root) else None
         if found is None:
             yield Stale(f"{name} cannot be read", False)
         elif found != recorded:
@@ -93,9 +96,6 @@ def digest(path: str) -> str | None:
     import hashlib
 
     try:
-        if not os.path.isfile(path) or os.path.getsize(path) > MAX_SOURCE_BYTES:
-            return None
-        with open(path, "rb") as file:
-            return hashlib.sha256(file.read().replace(b"\r\n", b"\n")).hexdigest()
+        return hashlib.sha256(files.read(path, MAX_SOURCE_BYTES).replace(b"\r\n", b"\n")).hexdigest()
     except OSError:
         return None

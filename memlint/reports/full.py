@@ -8,7 +8,7 @@ from memlint.documents.node import Span
 from memlint.named_tuple import NamedTuple
 from memlint.plugin import ERROR, INFO, WARNING, Finding, Fix
 from memlint.reports.report import Measured, Report, RunReport
-from memlint.reports.text import clean, harmless_in_actions, shorten, source_lines, width
+from memlint.reports.text import clean, harmless_in_actions, lines_of, shorten, source_lines, width
 from memlint.tape.estimate import FITS, MEASURED, OOM, TIGHT, UNKNOWN, Estimate
 from memlint.units import format_bytes
 
@@ -97,7 +97,7 @@ def headline(run: RunReport, style: Style) -> str:
     if estimate.basis.endswith(MEASURED):
         within += ", narrowed by a measurement"
     peak = style.paint(f"peak {format_bytes(estimate.device_bytes)}", BOLD)
-    pieces.append(f"\n  {peak}{within} in {estimate.peak_phase.replace('_', ' ')}")
+    pieces.append(f"\n  {peak}{within} in {_title(estimate.peak_phase)}")
     if run.budget is not None:
         spare = run.budget.size_bytes - estimate.device_bytes
         margin = f"{format_bytes(spare)} free" if spare >= 0 else f"over by {format_bytes(-spare)}"
@@ -105,6 +105,11 @@ def headline(run: RunReport, style: Style) -> str:
         verdict = style.paint(run.verdict, BOLD, VERDICT_COLOR[run.verdict])
         pieces.append(f", budget {format_bytes(run.budget.size_bytes)}{source}: {verdict}, {margin}")
     return "".join(pieces)
+
+
+def _title(name: str) -> str:
+    """A phase's or a component's name for people; those of measurements are whatever their file says."""
+    return clean(shorten(name.replace("_", " "), 60))
 
 
 def bar(share: float, style: Style, columns: int = BAR_COLUMNS) -> str:
@@ -123,12 +128,12 @@ def breakdown(estimate: Estimate, style: Style, parts: int = PARTS_SHOWN) -> Ite
     for component in ordered:
         share = component.size_bytes / whole
         drawn = style.paint(bar(share, style).ljust(BAR_COLUMNS), BLUE)
-        title = component.name.replace("_", " ").ljust(names)
+        title = _title(component.name).ljust(names)
         yield f"  {title}  {format_bytes(component.size_bytes):>10}  {drawn} {share:5.1%}"
         if len(component.parts) > 1 and share >= 0.05:
             largest = sorted(component.parts, key=lambda part: -part.size_bytes)
             for part in largest[:parts]:
-                label = shorten(clean(part.name or "(top)"), 60) + (f" ({part.title})" if part.title else "")
+                label = shorten(clean(part.name or "(top)"), 60) + (f" ({clean(part.title)})" if part.title else "")
                 yield style.paint(f"    {format_bytes(part.size_bytes):>10}  {label}", DIM)
             rest = largest[parts:]
             if rest:
@@ -170,7 +175,7 @@ def side_by_side(
     if measured.verdict != UNKNOWN:
         verdict = ": " + style.paint(measured.verdict, BOLD, VERDICT_COLOR[measured.verdict])
     peak = style.paint(f"{word} peak {format_bytes(found.device_bytes)}", BOLD)
-    yield f"  {peak} in {found.peak_phase.replace('_', ' ')} ({clean(shorten(measured.source, 100))}){verdict}"
+    yield f"  {peak} in {_title(found.peak_phase)} ({clean(shorten(measured.source, 100))}){verdict}"
     others = [estimate for estimate in (traced, static) if estimate is not None]
     names = dict.fromkeys(component.name for estimate in (*others[::-1], found) for component in estimate.components)
     rows = sorted(names, key=lambda name: -found.component_bytes(name))
@@ -182,7 +187,7 @@ def side_by_side(
         yield style.paint(header, DIM)
     for name in (*rows, *TIERS):
         size = _row(found, name)
-        line = f"  {name.replace('_', ' '):<15} {format_bytes(size):>10}"
+        line = f"  {_title(name):<15} {format_bytes(size):>10}"
         for other in others:
             before = _row(other, name)
             line += f" {format_bytes(before):>10} {_difference(size - before, before):>12}"
@@ -217,7 +222,7 @@ def _difference(size: int, before: int) -> str:
 def _finding(finding: Finding, run: RunReport, style: Style) -> Iterator[str]:
     severity = style.paint(finding.severity, BOLD, SEVERITY_COLOR[finding.severity])
     code = style.paint(f"{finding.code} {finding.name}", BOLD)
-    head, *more = [clean(line) for line in finding.message.splitlines()] or [""]
+    head, *more = lines_of(finding.message)
     yield f"{severity} {code}: {head}"
     gutter, excerpt = _excerpt(finding.span, run.sources, style, SEVERITY_COLOR[finding.severity])
     place = f"{clean(finding.span.path)}:{finding.span.line}:{finding.span.column}"
@@ -230,8 +235,8 @@ def _finding(finding: Finding, run: RunReport, style: Style) -> Iterator[str]:
         where = f"line {span.line}" if span.path == finding.span.path else f"{clean(span.path)}:{span.line}"
         yield f"{pad}{style.paint('=', BLUE)} {where}: {clean(said)}"
     for note in finding.notes:
-        for line in note.splitlines():
-            yield f"{pad}{style.paint('=', BLUE)} note: {clean(line)}"
+        for line in lines_of(note):
+            yield f"{pad}{style.paint('=', BLUE)} note: {line}"
     for fix in finding.fixes:
         yield f"{pad}{style.paint('=', BLUE)} {style.paint('fix', GREEN)} ({fix.safety}): {describe_fix(fix)}"
 
@@ -253,7 +258,7 @@ def describe_fix(fix: Fix) -> str:
 def _excerpt(span: Span, sources: dict[str, str], style: Style, color: int) -> tuple[int, list[str]]:
     """The width of the line numbers, and the lines of a span behind a gutter with the span underlined."""
     text = sources.get(span.path)
-    lines = [] if text is None else source_lines(text, span.path)
+    lines = () if text is None else source_lines(text, span.path)
     if not 1 <= span.line <= len(lines):
         return 2, []
     last = min(max(span.end_line, span.line), len(lines))
@@ -270,8 +275,10 @@ def _excerpt(span: Span, sources: dict[str, str], style: Style, color: int) -> t
         end = span.end_column - 1 if number == span.end_line else len(line.rstrip())
         begin = min(max(begin, 0), len(line))
         end = min(max(end, begin), len(line))
-        before, marked, after = clean(line[:begin]), clean(line[begin:end]), clean(line[end:])
         room = LINE_COLUMNS
+        # No more of a long line than may be shown is looked at.
+        before = clean(line[max(begin - room, 0) : begin])
+        marked, after = clean(line[begin : min(end, begin + room)]), clean(line[end : end + room])
         if width(before) > room // 2:
             before = "..." + before[-(room // 2 - 3) :]
         marked = shorten(marked, room - len(before))

@@ -7,12 +7,13 @@ the rest without a word, so the gravest 9 are printed and one notice counts the 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 
 from memlint.plugin import ERROR, INFO, SEVERITIES, WARNING, Finding
 from memlint.reports.full import describe_fix
 from memlint.reports.report import Report
-from memlint.reports.text import clean
+from memlint.reports.text import clean, harmless_in_actions, lines_of
 from memlint.units import format_bytes
 
 LEVELS = {ERROR: "error", WARNING: "warning", INFO: "notice"}
@@ -22,11 +23,13 @@ SUMMARY_BYTES = 900 * 1024
 
 
 def escape_data(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    """Text as the message of a command: its lines stay lines, and nothing else in it is more than text."""
+    shown = "\n".join(harmless_in_actions(line) for line in lines_of(text))
+    return shown.replace("%", "%25").replace("\n", "%0A")
 
 
 def escape_property(text: str) -> str:
-    return escape_data(text).replace(":", "%3A").replace(",", "%2C")
+    return escape_data(clean(text)).replace(":", "%3A").replace(",", "%2C")
 
 
 def relative(path: str, environment: Mapping[str, str]) -> str:
@@ -74,9 +77,12 @@ def render(report: Report, environment: Mapping[str, str] | None = None) -> str:
 _ENTITIES = {ord(character): f"&#{ord(character)};" for character in "&<>\\`*_{}[]()#+-!|~@:$"}
 
 
+_ADDRESS = re.compile(r"(www)\.", re.IGNORECASE)  # a link without any of them
+
+
 def _cell(text: str) -> str:
     """Foreign text as plain text of a table cell."""
-    return clean(" ".join(text.split())).translate(_ENTITIES)
+    return _ADDRESS.sub(r"\1&#46;", clean(" ".join(text.split())).translate(_ENTITIES))
 
 
 def summary(report: Report) -> str:

@@ -18,7 +18,8 @@ SOMETIMES = ("generation", "setup")  # of runs that learn from their own samples
 def render(report: Report) -> str:
     import json
 
-    return json.dumps(as_dict(report), indent=2, ensure_ascii=True) + "\n"
+    text = json.dumps(as_dict(report), indent=2, ensure_ascii=True) + "\n"
+    return text.replace("\x7f", "\\u007f")  # the one control that JSON lets pass
 
 
 def as_dict(report: Report) -> dict[str, Any]:

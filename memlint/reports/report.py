@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from memlint.named_tuple import NamedTuple
 from memlint.plugin import ERROR, INFO, WARNING, Finding
-from memlint.tape.estimate import OOM, Estimate
+from memlint.tape.estimate import OOM, Estimate, Part
 
 
 class Budget(NamedTuple):
@@ -92,11 +94,101 @@ class RunReport(NamedTuple):
     measured: Measured | None = None
 
 
+# What one run may put into a report, which a stranger's config is not to fill: no honest one comes near.
+MAX_TEXT = 2_000  # characters of a message, a name, a value
+MAX_ENTRIES = 1_000  # findings of one code, values that were not resolved, parts of a component
+MAX_RELATED = 100  # other places of one finding
+
+
+def shortened(text: str) -> str:
+    return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 3] + "..."
+
+
+def bounded(run: RunReport) -> RunReport:
+    """A run as it is reported: long texts cut, long lists cut with a word of what was in them."""
+    estimate, measured = run.estimate, run.measured
+    return run._replace(
+        model_name=shortened(run.model_name),
+        estimate=estimate and _estimate(estimate),
+        measured=measured and measured._replace(estimate=_estimate(measured.estimate)),
+        findings=_findings(run.findings),
+        unresolved=tuple(
+            entry._replace(key=shortened(entry.key), reason=shortened(entry.reason))
+            for entry in run.unresolved[:MAX_ENTRIES]
+        ),
+        facts={
+            name: fact._replace(key=shortened(fact.key), value=_value(fact.value)) for name, fact in run.facts.items()
+        },
+    )
+
+
+def _findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    counts: dict[str, int] = {}
+    kept: list[Finding] = []
+    last: dict[str, int] = {}
+    for finding in findings:
+        counts[finding.code] = counts.get(finding.code, 0) + 1
+        if counts[finding.code] <= MAX_ENTRIES:
+            last[finding.code] = len(kept)
+            kept.append(_finding(finding))
+    for code, count in counts.items():
+        if count > MAX_ENTRIES:
+            note = f"{count - MAX_ENTRIES:,} more findings of {code} are left out"
+            kept[last[code]] = kept[last[code]]._replace(notes=(*kept[last[code]].notes, note))
+    return tuple(kept)
+
+
+def _finding(finding: Finding) -> Finding:
+    return finding._replace(
+        message=shortened(finding.message),
+        key=shortened(finding.key),
+        related=tuple((span, shortened(said)) for span, said in finding.related[:MAX_RELATED]),
+        fixes=tuple(fix._replace(title=shortened(fix.title)) for fix in finding.fixes),
+        notes=tuple(shortened(note) for note in finding.notes),
+    )
+
+
+def _estimate(estimate: Estimate) -> Estimate:
+    return estimate._replace(
+        peak_phase=shortened(estimate.peak_phase),
+        components=tuple(component._replace(parts=_parts(component.parts)) for component in estimate.components),
+        assumptions=tuple(
+            (shortened(fact), shortened(value), shortened(reason)) for fact, value, reason in estimate.assumptions
+        )[:MAX_ENTRIES],
+        modules=estimate.modules[:MAX_ENTRIES],
+    )
+
+
+def _parts(parts: tuple[Part, ...]) -> tuple[Part, ...]:
+    """The largest ones, and one for the rest: they add up to what they did."""
+    if len(parts) > MAX_ENTRIES:
+        ordered = sorted(parts, key=lambda part: -part.size_bytes)
+        rest = ordered[MAX_ENTRIES:]
+        parts = (*ordered[:MAX_ENTRIES], Part(f"{len(rest)} more", sum(part.size_bytes for part in rest)))
+    return tuple(
+        part
+        if len(part.name) + len(part.formula) <= MAX_TEXT
+        else part._replace(name=shortened(part.name), formula=shortened(part.formula))
+        for part in parts
+    )
+
+
+def _value(value: object) -> object:
+    """A fact's value: those behind formulas are numbers, and of the others as much as a reader looks at."""
+    if isinstance(value, str):
+        return shortened(value)
+    if isinstance(value, (list, tuple, dict)):
+        text = str(value)
+        return value if len(text) <= MAX_TEXT else shortened(text)
+    return value
+
+
 class Report(NamedTuple):
     """All runs of one invocation, in the order of the paths given.
 
     crashed       a rule raised (MEM001) or a file could not be read: exit code 2
-    skipped       (path, why) of files named on the command line that are no training config
+    skipped       (path, why) of files named on the command line that are no training config, and of entries met in a
+                  walk that are called like one and are no file of this repository
     unparsed      (path, why) of files met in a walk that could not be parsed, so that no family was recognised
     errors        (path, why) of files that could not be read
     rule_seconds  time spent in each rule, by code

@@ -2,29 +2,57 @@
 
 from __future__ import annotations
 
-# Controls (C0 without tab, DEL, C1), line separators, and what re-orders text on a terminal (bidirectional
-# controls, after the "Trojan Source" paper, CVE-2021-42574).
-_UNSAFE = {
-    code: f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
-    for code in (
-        *range(0x09),
-        *range(0x0A, 0x20),
-        *range(0x7F, 0xA0),
-        *(0x061C, 0x200E, 0x200F, 0x2028, 0x2029),
-        *range(0x202A, 0x202F),
-        *range(0x2066, 0x206A),
-        *range(0xD800, 0xE000),
-    )
-}
-_UNSAFE[0x09] = " "
+import re
+from functools import lru_cache
+
+# What a reader would not see as it is, or would see elsewhere: controls, line separators, surrogates, what re-orders
+# text (bidirectional controls, after the "Trojan Source" paper, CVE-2021-42574), and what takes no room on the screen
+# (the Unicode Standard, chapter 23: format characters, fillers, variation selectors, tags).
+_UNSEEN = (
+    (0x00, 0x1F),
+    (0x7F, 0x9F),
+    (0xAD, 0xAD),
+    (0x034F, 0x034F),
+    (0x061C, 0x061C),
+    (0x115F, 0x1160),
+    (0x17B4, 0x17B5),
+    (0x180B, 0x180F),
+    (0x200B, 0x200F),
+    (0x2028, 0x202E),
+    (0x2060, 0x206F),
+    (0x3164, 0x3164),
+    (0xD800, 0xDFFF),
+    (0xFE00, 0xFE0F),
+    (0xFEFF, 0xFEFF),
+    (0xFFA0, 0xFFA0),
+    (0xFFF0, 0xFFFB),
+    (0x1BCA0, 0x1BCA3),
+    (0x1D173, 0x1D17A),
+    (0xE0000, 0xE0FFF),
+)
+_FOUND = re.compile("[" + "".join(f"{chr(first)}-{chr(last)}" for first, last in _UNSEEN) + "]")
 
 
 def clean(text: str) -> str:
-    """Foreign text on one line: controls and escapes are shown (``\\x1b``), not sent to the terminal."""
-    return text if text.isascii() and text.isprintable() else text.translate(_UNSAFE)
+    """Foreign text on one line: what is not seen is written (``\\x1b``, ``\\u202e``), and not sent to the reader. A tab
+    is a blank."""
+    return text if text.isascii() and text.isprintable() else _FOUND.sub(_written, text)
 
 
-def source_lines(text: str, path: str) -> list[str]:
+def _written(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    if code == 0x09:
+        return " "
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def lines_of(text: str) -> list[str]:
+    """Text of ours with foreign text in it, cleaned line by line: at least one."""
+    return [clean(line) for line in text.split("\n")]
+
+
+@lru_cache(maxsize=8)  # of the files that findings stand in, one after the other
+def source_lines(text: str, path: str) -> tuple[str, ...]:
     """The lines of a file without their ends, numbered as the readers number them.
 
     YAML 1.1 has three more line breaks than other formats (chapter 4.2), and PyYAML counts by them.
@@ -32,7 +60,7 @@ def source_lines(text: str, path: str) -> list[str]:
     more = ("\x85", "\u2028", "\u2029") if path.lower().endswith((".yaml", ".yml")) else ()
     for line_break in ("\r\n", "\r", *more):
         text = text.replace(line_break, "\n")
-    return text.split("\n")
+    return tuple(text.split("\n"))
 
 
 def width(text: str) -> int:
@@ -48,11 +76,14 @@ def shorten(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
+_OLD_COMMAND = re.compile(r"##(vso)?\[")  # and that of Azure Pipelines, the same runner's elder
+
+
 def harmless_in_actions(line: str) -> str:
     """A line that the GitHub Actions runner cannot take for a workflow command.
 
     The runner trims blanks and looks for ``::`` at the start, and for the older ``##[`` anywhere in the line
     (actions/runner, ActionCommand.cs: TryParseV2 and TryParse).
     """
-    line = line.replace("##[", "##\\[")
+    line = _OLD_COMMAND.sub(r"##\1\\[", line)
     return "\\" + line if line.lstrip().startswith("::") else line

@@ -204,16 +204,27 @@ def test_output_file_is_whole_or_absent_and_keeps_its_mode() -> None:
     assert sorted(os.listdir()) == ["large.yaml", "out.txt", "small.yaml"]
 
 
-def test_output_file_through_a_link_keeps_the_link() -> None:
-    Path("real.txt").write_text("")
+def test_output_file_is_not_written_through_a_link() -> None:
+    Path("real.txt").write_text("before\n")
     Path("link.txt").symlink_to("real.txt")
-    run("--output-format", "concise", "--output-file", "link.txt")
+    result = run("--output-format", "concise", "--output-file", "link.txt")
+    assert result.exit_code == 2
+    assert "link.txt is a symbolic link" in result.stderr
     assert Path("link.txt").is_symlink()
-    assert "MEM990" in Path("real.txt").read_text()
+    assert Path("real.txt").read_text() == "before\n"
 
 
 def test_output_file_may_be_a_device() -> None:
     assert run("--output-file", "/dev/null").exit_code == 1
+
+
+def test_a_report_that_cannot_be_written_costs_no_other() -> None:
+    result = run("--report", "json=none/a.json", "--report", "concise=b.txt", "--report", "full=none/c.txt")
+    assert result.exit_code == 2
+    assert "MEM990" in result.stdout
+    assert "MEM990" in Path("b.txt").read_text()
+    assert "none/a.json: cannot be written" in result.stderr
+    assert "none/c.txt: cannot be written" in result.stderr
 
 
 def test_several_reports_in_one_run() -> None:

@@ -14,6 +14,7 @@ from huggingface_hub import try_to_load_from_cache
 from hypothesis import given
 from hypothesis import strategies as st
 
+from memlint import files
 from memlint.data import hub, models
 from memlint.data.hub import Resolved, resolve
 
@@ -76,14 +77,32 @@ def test_a_folder_is_looked_for_beside_the_config_then_from_the_working_director
     assert resolve("./mine/", "configs") == Resolved({"model_type": "beside"}, path)
 
 
-def test_a_folder_may_be_anywhere_that_the_run_would_find_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_the_user_names_may_be_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = model(tmp_path / "elsewhere")
     for name in (str(folder), os.path.join("..", "elsewhere")):
-        found = resolve(name, "train.yaml")
+        found = resolve(name)
         assert found is not None
         assert found.config == CONFIG
     monkeypatch.setenv("HOME", str(tmp_path))
     assert resolve("~/elsewhere") == Resolved(CONFIG, str(folder / "config.json"))
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["a folder that is there", "and one that is not"])
+def test_a_folder_that_a_config_names_lies_in_its_repository(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool
+) -> None:
+    (tmp_path / "here" / ".git").mkdir()
+    if there:
+        model(tmp_path / "elsewhere")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in (str(tmp_path / "elsewhere"), os.path.join("..", "elsewhere"), "~/elsewhere"):
+        found = resolve(name, "train.yaml")
+        assert found is not None
+        assert found.config == {}
+        assert "lies outside of this repository" in found.reason
+        with files.named(["train.yaml"], [name]):
+            found = resolve(name, "train.yaml")
+        assert (found is not None and found.config == CONFIG) is there
 
 
 @pytest.mark.parametrize(
@@ -173,7 +192,7 @@ def test_any_text_is_a_model_or_none(name: str) -> None:
         pytest.param('{"model_type": 3}', ": names no model_type", id="a number for a model type"),
         pytest.param("[" * 200_000, ": nested too deeply", id="nested without end"),
         pytest.param('{"model_type": "x", "n": ' + "9" * 10_000 + "}", ": ", id="a number of ten thousand digits"),
-        pytest.param(" " * (2**20 + 1), ": larger than 1024 KiB", id="a mebibyte"),
+        pytest.param(" " * (2**20 + 1), ": larger than 1 MiB", id="a mebibyte"),
     ],
 )
 def test_contents_that_cannot_be_used_are_a_reason(tmp_path: Path, cache: Path, text: str, reason: str) -> None:
@@ -229,7 +248,7 @@ def test_the_network_is_never_asked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_nothing_is_imported_that_a_check_does_not_have() -> None:
     script = (
-        "import sys, json, os, memlint.named_tuple, stat\n"
+        "import sys, json, memlint.files\n"
         "before = set(sys.modules)\n"
         "from memlint.data import hub\n"
         "hub.resolve('nobody/nothing')\n"

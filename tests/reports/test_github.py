@@ -14,6 +14,7 @@ from memlint.documents.node import Span
 from memlint.plugin import ERROR, INFO, WARNING
 from memlint.reports import github
 from memlint.reports.report import Report
+from memlint.reports.text import clean, harmless_in_actions
 
 from .conftest import make_finding, make_run
 
@@ -63,11 +64,11 @@ def test_columns_are_left_out_of_spans_of_several_lines() -> None:
 
 
 @given(st.text(), st.text(min_size=1).filter(lambda name: "\0" not in name and name.strip("./")))
-def test_any_message_and_path_come_back_whole(message: str, path: str) -> None:
+def test_any_message_and_path_come_back_as_they_are_shown(message: str, path: str) -> None:
     lines = annotate(make_finding(message=message, span=Span(path, 1, 1, 1, 2)))
     assert len([line for line in re.split("[\r\n]", "\n".join(lines)) if line]) == 1
     _, properties, said = parse(lines[0])
-    assert said == message
+    assert said == "\n".join(harmless_in_actions(clean(line)) for line in message.split("\n"))
     assert properties["line"] == "1"
 
 
