@@ -71,7 +71,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "memlint.documents.shell_script": ("tests/documents/test_shell_expansion.py", "tests/documents/test_shell.py"),
     "memlint.documents.shell_words": ("tests/documents/test_shell_expansion.py", "tests/documents/test_shell.py"),
     "memlint.suppress": ("tests/test_suppress.py",),
-    "memlint.settings": ("tests/test_settings.py",),
+    "memlint.settings": ("tests/test_settings.py", "tests/hostile/test_settings.py"),
     "memlint.selection": ("tests/test_settings.py", "tests/test_rules_registry.py"),
     "memlint.reports.concise": ("tests/reports",),
     "memlint.reports.full": ("tests/reports",),
