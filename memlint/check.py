@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from memlint import files, work
 from memlint.discover import Found, Refused, display, matches, walk
-from memlint.documents.node import Document, Span
+from memlint.documents.node import Document, Fault, Span
 from memlint.estimates import Estimates, saved_bytes
 from memlint.named_tuple import NamedTuple
 from memlint.plugin import ERROR, Finding, Run
@@ -31,6 +31,7 @@ from memlint.reports.report import (
     StatedFact,
     UnresolvedValue,
     bounded,
+    bounded_findings,
     shortened,
 )
 from memlint.rules_registry import INTERNAL_ERROR, WORK_LIMIT, RuleInfo
@@ -39,6 +40,7 @@ from memlint.settings import Allowance, Resolver, Settings, SettingsError, allow
 
 if TYPE_CHECKING:
     from memlint.dialects.spec import TrainingSpec
+    from memlint.documents.hydra import Trees
     from memlint.profiles.measurement import Measurement
     from memlint.tape.estimate import Estimate
 
@@ -49,6 +51,12 @@ OVERRIDE_PATH = "<override>"  # as memlint.documents.overrides names it, which i
 MEASURED_SUFFIX = ".memlint-measured.json"  # as in memlint.profiles.measurement, which is imported where there is one
 
 NOT_A_CONFIG = "no known family of training configs (`memlint record` makes a model of your own known)"
+
+# A run takes a third of a second: as many as end within what one file may take.
+MAX_FRAGMENT_RUNS = 20
+_MORE_RUNS = (
+    f"is part of more runs than are checked for group files ({MAX_FRAGMENT_RUNS}): name their primary configs instead"
+)
 
 # Families of files that name no model.
 _COMPANIONS = frozenset(("accelerate", "deepspeed"))
@@ -93,6 +101,8 @@ class _Checker:
         self.broken: set[tuple[str, str]] = set()  # settings files of the tree that cannot be used
         self.done: set[tuple[str, tuple[str, ...]]] = set()
         self.given: set[str] = set()  # files that the paths mean
+        self.trees: Trees | None = None  # that named group files are part of
+        self.fragment_runs = 0  # that were checked for their sake
         self.fragments: dict[str, set[str]] = {}  # a root that is not among them -> its fragments that are
         self._formats: dict[str, bool] = {}
         self._selected: dict[tuple[Any, ...], list[Selected]] = {}
@@ -112,7 +122,10 @@ class _Checker:
         try:
             self.select(settings)  # unknown codes are an error of the settings, not of this file
             with work.limited(settings.file_steps):
-                self._file(found, text, settings)
+                document = self._file(found, text, settings)
+            if document is not None and (text is not None or not self._fragment(document, settings)):
+                with work.limited(settings.file_steps):
+                    self._without_family(document, settings)
         except SettingsError as error:
             self._unusable(error)
         except work.OutOfWork as error:
@@ -138,38 +151,44 @@ class _Checker:
             self.broken.add((error.place, error.reason))
             self.errors.append((error.place, f"{error.reason}; what this file governs is not checked"))
 
-    def _file(self, found: Found, text: str | None, settings: Settings) -> None:
+    def _file(self, found: Found, text: str | None, settings: Settings) -> Document | None:
+        """Check a file's runs. A named file that has none is given back: it may be a part of others."""
         from memlint.documents.load import Unreadable, format_of, load
 
         path = found.path
         if not found.named and not self._has_families(path):
-            return
+            return None
         try:
             document = load(path, text)
         except Unreadable as error:
             self.errors.append((path, error.reason))
-            return
+            return None
         if document.faults and format_of(path, document.text) is None:
             if found.named:
                 self.skipped.append((path, document.faults[0].message))
-            return
+            return None
         specs, document = self._specs(document, settings)
         if not specs and not document.faults:
             specs = _recorded(document)
         if specs:
             for spec in specs:
                 self._run(spec, document, settings)
-            return
-        if found.named:
-            if text is None and self._fragment(document):
-                return
-            if document.faults or self.measure is not None:
-                self._run(_no_family(document), document, settings)
-            else:
-                self.skipped.append((path, NOT_A_CONFIG))
-        elif any(fault.code == "MEM003" for fault in document.faults):
-            fault = next(fault for fault in document.faults if fault.code == "MEM003")
-            self.unparsed.append((path, f"line {fault.span.line}: {fault.message}"))
+                if work.meter().left <= 0 and any(found.code == WORK_LIMIT for found in self.drafts[-1].findings):
+                    break  # each further run would say the same
+        elif found.named:
+            return document
+        else:
+            unread = next((fault for fault in document.faults if fault.code in ("MEM003", WORK_LIMIT)), None)
+            if unread is not None:
+                self.unparsed.append((path, f"line {unread.span.line}: {unread.message}"))
+        return None
+
+    def _without_family(self, document: Document, settings: Settings) -> None:
+        """A named file that is no training config, nor a part of one."""
+        if document.faults or self.measure is not None:
+            self._run(_no_family(document), document, settings)
+        else:
+            self.skipped.append((document.path, NOT_A_CONFIG))
 
     def _has_families(self, path: str) -> bool:
         """Whether any family is written in the format that a suffix stands for; if none, why parse it."""
@@ -209,19 +228,23 @@ class _Checker:
                 raise settings.error("override", str(error)) from None
             raise
 
-    def _fragment(self, document: Document) -> bool:
+    def _fragment(self, document: Document, settings: Settings) -> bool:
         """A named Hydra group file stands for the runs that compose it. Whether there are any.
 
         Of a run that is checked for its fragment's sake alone, findings on other lines are left out, except errors:
-        what the fragment sets may be too much somewhere else.
+        what the fragment sets may be too much somewhere else. Group files may stand for thousands of runs, so the
+        first ``MAX_FRAGMENT_RUNS`` are checked, and of each other group file it is said.
         """
         if document.format != "yaml":
             return False
         from memlint.documents import hydra
 
+        self.trees = self.trees or hydra.Trees()
+        with work.limited(settings.file_steps):
+            runs = self.trees.runs_of(document.path)
         before = len(self.drafts)
         known = False
-        for root, chosen in hydra.runs_of(document.path):
+        for root, chosen in runs:
             shown = display(root if os.path.isabs(document.path) else os.path.relpath(root))
             identity = os.path.realpath(shown)
             if identity in self.given and not chosen:
@@ -229,6 +252,12 @@ class _Checker:
                 continue
             known = known or identity in self.fragments
             self.fragments.setdefault(identity, set()).add(os.path.realpath(document.path))
+            if (identity, chosen) in self.done:
+                continue
+            if self.fragment_runs >= MAX_FRAGMENT_RUNS:
+                self.skipped.append((document.path, _MORE_RUNS))
+                return True
+            self.fragment_runs += 1
             self.file(Found(shown, named=False), chosen=chosen)
         return known or len(self.drafts) > before
 
@@ -249,7 +278,7 @@ class _Checker:
         path = document.path
         allowed = allowance(settings, path)
         spec = _with_devices(spec, allowed)
-        findings: list[Finding] = []
+        findings = [_cut_short(fault) for fault in document.faults if fault.code == WORK_LIMIT]
         estimate: Estimate | None = None
         if spec.family and spec.architecture is None:
             spec = next(iter(_recorded(document, spec)), spec)
@@ -349,7 +378,7 @@ class _Checker:
             found = [_on_a_file(finding, run) for finding in found]
             if "severity" in options:
                 found = [finding._replace(severity=options["severity"]) for finding in found]
-            findings += found
+            findings += bounded_findings(found)
         except work.OutOfWork as error:
             if not any(finding.code == WORK_LIMIT for finding in findings):
                 findings.append(work_limit(run.spec.document.path, error))
@@ -421,7 +450,7 @@ class _Checker:
             late += suppress.unused(suppressions, used, list(judged[path].values()))
             on = {selected.info.code for selected in self.select(use[path])}
             late = [finding for finding in late if finding.code in on]
-            late, here = suppress.apply(late, by_path)
+            late, here = suppress.apply(bounded_findings(late), by_path)
             home = next(index for index, draft in enumerate(self.drafts) if path in draft.report.sources)
             kept[home] += without_ignored(late, use[path])
         read = self._only_read()
@@ -549,6 +578,7 @@ def _run_report(spec: TrainingSpec, document: Document, estimate: Estimate | Non
             spec.document.path: spec.document.text,
             document.path: document.text,
         },
+        also_lines=tuple(span.line for span in spec.also),
     )
 
 
@@ -587,6 +617,11 @@ def work_limit(path: str, error: work.OutOfWork) -> Finding:
     )
 
 
+def _cut_short(fault: Fault) -> Finding:
+    """MEM011 for a file whose reader stopped early."""
+    return Finding(WORK_LIMIT, "work-limit", ERROR, fault.message, fault.span)
+
+
 def _without_doubles(groups: Sequence[Sequence[Finding]]) -> list[list[Finding]]:
     """One finding per code and place over all runs, the gravest of them, each group in the order of its lines."""
     from memlint.plugin import SEVERITIES
@@ -597,7 +632,8 @@ def _without_doubles(groups: Sequence[Sequence[Finding]]) -> list[list[Finding]]
     best: dict[tuple[Any, ...], tuple[int, Finding]] = {}
     for index, group in enumerate(groups):
         for finding in group:
-            key = (finding.code, finding.span, finding.key)
+            # What was under way when the work was used up differs between runs, and that it was is said once.
+            key = (finding.code, finding.span, "" if finding.code == WORK_LIMIT else finding.key)
             if key not in best or gravity(finding) > gravity(best[key][1]):
                 best[key] = (index, finding)
     result: list[list[Finding]] = [[] for _ in groups]

@@ -12,13 +12,15 @@ only when it contains ``memlint:``; comments are found by each format's own gram
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
 
-from memlint.documents.node import Span
+from memlint import work
+from memlint.documents.node import Node, Span, shown
 from memlint.named_tuple import NamedTuple
 from memlint.plugin import SAFE, WARNING, Edit, Finding, Fix
 from memlint.reports.text import source_lines
-from memlint.rules_registry import NEVER_HIDDEN, RuleInfo, UnknownRule, require, specificity
+from memlint.rules_registry import NEVER_HIDDEN, RuleInfo, UnknownRule, nearest, specificity
 
 MARK = "memlint:"
 UNUSED = ("MEM002", "unused-suppression")
@@ -62,6 +64,15 @@ class Suppressions(NamedTuple):
 
 END = 1 << 30
 
+# Far above what anybody writes: what a text made to cost runs into.
+MAX_SAID = 1_000  # suppressions of one file
+MAX_CODES = 100  # of one of them
+MAX_HINTS = 20  # proposals for codes that do not exist: each is a search through all of them
+
+_TOO_MANY = f"more than {MAX_SAID:,} suppressions in one file: none from here on hides anything"
+_TOKEN = 3  # steps per token of a text
+_LOOKING = "looking for suppression comments"
+
 
 # -- comments, by format -----------------------------------------------------------------------------
 
@@ -72,35 +83,33 @@ def _yaml_comments(text: str) -> Iterator[tuple[int, int]]:
 
     loader: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     lines = source_lines(text, "x.yaml")
-    covered: list[tuple[int, int, int, int]] = []
+    # Tokens with a "#" in them, in the order of the text; no two overlap.
+    starts: list[tuple[int, int]] = []
+    ends: list[tuple[int, int]] = []
     try:
         for token in yaml.scan(text, Loader=loader):
+            work.spend(_TOKEN, _LOOKING)
             start, end = token.start_mark, token.end_mark
-            if getattr(token, "style", None) in ("|", ">"):
-                covered.append((start.line + 1, 0, end.line, end.column))
-            elif (start.line, start.column) != (end.line, end.column):
-                covered.append((start.line, start.column, end.line, end.column))
+            if text.find("#", start.index, end.index) < 0:
+                continue
+            is_block = getattr(token, "style", None) in ("|", ">")
+            starts.append((start.line + 1, 0) if is_block else (start.line, start.column))
+            ends.append((end.line, end.column))
     except yaml.YAMLError:
         pass  # what was read so far still counts; the fault itself is reported as MEM003
     for number, line in enumerate(lines):
         at = line.find("#")
         while at >= 0:
-            inside = any(first <= (number, at) < last for first, last in _ranges(covered, number))
+            token_at = bisect_right(starts, (number, at)) - 1
+            inside = token_at >= 0 and (number, at) < ends[token_at]
             if not inside and (at == 0 or line[at - 1] in " \t\ufeff"):
                 yield number, at
                 break
             at = line.find("#", at + 1)
 
 
-def _ranges(
-    covered: Sequence[tuple[int, int, int, int]], line: int
-) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
-    for first_line, first_column, last_line, last_column in covered:
-        if first_line <= line <= last_line:
-            yield (first_line, first_column), (last_line, last_column)
-
-
 def _toml_comments(text: str) -> Iterator[tuple[int, int]]:
+    work.spend(2 * work.KILOBYTE * len(text) >> 10, _LOOKING)
     at, line, line_start = 0, 0, 0
     while at < len(text):
         character = text[at]
@@ -133,6 +142,7 @@ def _python_comments(text: str) -> Iterator[tuple[int, int]]:
 
     try:
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            work.spend(_TOKEN, _LOOKING)
             if token.type == tokenize.COMMENT:
                 yield token.start[0] - 1, token.start[1]
     except (tokenize.TokenError, SyntaxError):
@@ -147,6 +157,7 @@ def _shell_comments(text: str) -> Iterator[tuple[int, int]]:
     lines = data.split(b"\n")
     stack = [Parser(Language(tree_sitter_bash.language())).parse(data).root_node]
     while stack:
+        work.spend(_TOKEN, _LOOKING)
         node = stack.pop()
         if node.type == "comment":
             row, column = node.start_point
@@ -185,13 +196,21 @@ def scan(path: str, text: str, rules: Sequence[RuleInfo]) -> Suppressions:
     document = load(path, text)
     directives: list[Directive] = []
     bad: list[Finding] = []
+    unknown = _unknown(rules)
     blocks: dict[int, int] | None = None
+    followers: list[int] = []
     if document.format == "json":
         note = document.root.value.get("//") if isinstance(document.root.value, dict) else None
-        for node in note.value if note is not None and isinstance(note.value, list) else (note,):
-            if node is None or not isinstance(node.value, str) or not node.value.lstrip().startswith(MARK):
+        notes: list[Node] = []
+        if note is not None:
+            notes = note.value if isinstance(note.value, list) else [note]
+        for index, node in enumerate(notes):
+            if index == MAX_SAID:
+                bad.append(_bad(node.span, _TOO_MANY))
+                break
+            if not isinstance(node.value, str) or not node.value.lstrip().startswith(MARK):
                 continue
-            said = _parse(node.value.lstrip()[len(MARK) :], node.span, rules)
+            said = _parse(node.value.lstrip()[len(MARK) :], node.span, unknown)
             if isinstance(said, Finding):
                 bad.append(said)
             elif said[0] != "file-ignore":
@@ -201,13 +220,18 @@ def scan(path: str, text: str, rules: Sequence[RuleInfo]) -> Suppressions:
         return Suppressions(path, text, tuple(directives), tuple(bad))
 
     open_ranges: list[Directive] = []
+    said_here = 0
     for comment in comments(text, document.format):
         match = re.search(_IN_COMMENT, comment.text)
         if match is None:
             continue
+        said_here += 1
+        if said_here > MAX_SAID:
+            bad.append(_bad(Span(path, comment.line, comment.column, comment.line, comment.column + 1), _TOO_MANY))
+            break
         start = comment.column + match.start()
         span = Span(path, comment.line, start, comment.line, comment.column + len(comment.text.rstrip()))
-        said = _parse(comment.text[match.end() :], span, rules)
+        said = _parse(comment.text[match.end() :], span, unknown)
         if isinstance(said, Finding):
             bad.append(said)
             continue
@@ -219,7 +243,10 @@ def scan(path: str, text: str, rules: Sequence[RuleInfo]) -> Suppressions:
         if form == "ignore" and own.alone:
             if blocks is None:
                 blocks = _blocks(path, document)
-            first, last = _next_block(path, text, comment.line, blocks)
+                followers = _followers(path, text)
+            # The lines of what is written next, past further comments and blanks.
+            first = followers[comment.line + 1]
+            last = max(first, blocks.get(first, first))
         elif form == "file-ignore":
             if not comment.alone:
                 bad.append(_bad(span, "file-ignore stands alone on its line; after a value write ignore"))
@@ -245,25 +272,43 @@ def scan(path: str, text: str, rules: Sequence[RuleInfo]) -> Suppressions:
     return Suppressions(path, text, tuple(sorted(directives, key=lambda d: d.span)), tuple(bad))
 
 
-def _parse(said: str, span: Span, rules: Sequence[RuleInfo]) -> tuple[str, tuple[str, ...], str] | Finding:
+def _unknown(rules: Sequence[RuleInfo]) -> Callable[[str], str]:
+    """What is wrong with a code, as a sentence; "" where nothing is. Each code is looked up once."""
+    names = [text for info in rules for text in (info.code, info.name)]
+    said: dict[str, str] = {}
+    hints = iter(range(MAX_HINTS))
+
+    def unknown(code: str) -> str:
+        if code not in said:
+            work.spend(len(rules), _LOOKING)
+            said[code] = ""
+            if not any(specificity(code, info) for info in rules):
+                near = nearest(shown(code), names) if next(hints, None) is not None else ()
+                said[code] = str(UnknownRule(shown(code), near))
+        return said[code]
+
+    return unknown
+
+
+def _parse(said: str, span: Span, unknown: Callable[[str], str]) -> tuple[str, tuple[str, ...], str] | Finding:
     match = re.match(_DIRECTIVE, said)
     assert match is not None  # every part of the expression may be empty
     form, inside, reason = match.groups()
     if form not in FORMS:
-        shown = form or said.strip()
-        return _bad(span, f"{shown!r} is no suppression: write {', '.join(FORMS[:-1])} or {FORMS[-1]}")
+        written = form or said.strip()
+        return _bad(span, f"{shown(written)!r} is no suppression: write {', '.join(FORMS[:-1])} or {FORMS[-1]}")
     if inside is None:
         return _bad(span, f"{form} needs codes: write {form}[MEM201]; there is no form that hides everything")
-    codes = tuple(code.strip() for code in inside.split(",") if code.strip())
+    codes = tuple(dict.fromkeys(code.strip() for code in inside.split(",") if code.strip()))
     if not codes:
         return _bad(span, f"{form}[] names no code")
+    if len(codes) > MAX_CODES:
+        return _bad(span, f"{form} names {len(codes):,} codes: a prefix stands for all that begin with it")
     for code in codes:
         if code.upper() == "ALL":
             return _bad(span, f"{form}[{code}]: there is no form that hides everything")
-        try:
-            require((code,), rules)
-        except UnknownRule as error:
-            return _bad(span, str(error))
+        if wrong := unknown(code):
+            return _bad(span, wrong)
     return form, codes, reason.strip()
 
 
@@ -285,15 +330,14 @@ def _blocks(path: str, document: object) -> dict[int, int]:
     return blocks
 
 
-def _next_block(path: str, text: str, line: int, blocks: dict[int, int]) -> tuple[int, int]:
-    """The lines of what is written after a comment that stands alone, past further comments and blanks."""
+def _followers(path: str, text: str) -> list[int]:
+    """For each line, from 0, the first one at or below it that is neither blank nor a comment alone."""
     lines = source_lines(text, path)
-    following = line + 1
-    while following <= len(lines) and (
-        not lines[following - 1].strip() or lines[following - 1].lstrip().startswith("#")
-    ):
-        following += 1
-    return following, max(following, blocks.get(following, following))
+    followers = [len(lines) + 1] * (len(lines) + 2)
+    for number in range(len(lines), 0, -1):
+        line = lines[number - 1].lstrip()
+        followers[number] = followers[number + 1] if not line or line.startswith("#") else number
+    return followers
 
 
 # -- applying ----------------------------------------------------------------------------------------
@@ -319,10 +363,11 @@ def unused(suppressions: Suppressions, used: set[tuple[Span, str]], judged: Sequ
     that is off or could not run says nothing about its suppressions. ``used`` holds (directive span, code)."""
     found = []
     known = {info.code for info in judged}
+    codes = {code for directive in suppressions.directives for code in directive.codes}
+    all_judged = {code for code in codes if _all_judged(code, known, judged)}
+    lines = source_lines(suppressions.text, suppressions.path)
     for directive in suppressions.directives:
-        idle = [
-            code for code in directive.codes if (directive.span, code) not in used and _all_judged(code, known, judged)
-        ]
+        idle = [code for code in directive.codes if (directive.span, code) not in used and code in all_judged]
         if idle:
             found.append(
                 Finding(
@@ -331,7 +376,7 @@ def unused(suppressions: Suppressions, used: set[tuple[Span, str]], judged: Sequ
                     f"{directive.form}[{', '.join(idle)}] hides nothing",
                     directive.span,
                     key=",".join(idle),
-                    fixes=_removal(suppressions, directive, idle),
+                    fixes=_removal(suppressions.path, lines, directive, idle),
                 )
             )
     return found
@@ -344,12 +389,12 @@ def _all_judged(code: str, known: set[str], judged: Sequence[RuleInfo]) -> bool:
     return bool(named) and all(info.code in known for info in named)
 
 
-def _removal(suppressions: Suppressions, directive: Directive, idle: Sequence[str]) -> tuple[Fix, ...]:
+def _removal(path: str, lines: Sequence[str], directive: Directive, idle: Sequence[str]) -> tuple[Fix, ...]:
     comment = directive.comment
     if comment is None or directive.form in ("disable", "enable"):
         return ()  # JSON text and ranges have more than one place to change
-    path, line = suppressions.path, comment.line
-    source = source_lines(suppressions.text, path)[line - 1]
+    line = comment.line
+    source = lines[line - 1]
     kept = [code for code in directive.codes if code not in idle]
     if kept:
         opened, closed = comment.text.index("["), comment.text.index("]")

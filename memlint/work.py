@@ -26,6 +26,7 @@ INVOCATION_STEPS = 600_000_000
 
 # Prices, in steps.
 NODE = 5  # a value of a document, with its place
+KILOBYTE = 100  # of text that is taken apart
 EVENT = 3  # an allocation that a simulated training step makes
 MODULE = 20  # a module that is built or called
 

@@ -59,7 +59,7 @@ class WrongType(Rule):
                 title = f"{_quoted(written)} -> {violation.suggestion}"
                 fixes.append(Fix(title, SAFE, (Edit(violation.node.span, violation.suggestion),)))
             found = self.finding(run, violation.message, span=violation.node.span, fixes=fixes)
-            yield found._replace(key=violation.node.key_path)
+            yield found._replace(key=violation.node.shown_path)
 
 
 def _quoted(value: Any) -> str:

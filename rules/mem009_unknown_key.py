@@ -56,11 +56,11 @@ class UnknownKey(Rule):
             span = violation.node.key_span or violation.node.span
             fixes = []
             if violation.suggestion:
-                old = violation.node.key_path.rpartition(".")[2]
+                old = violation.node.name
                 edits = self._edits(run, span, old, violation.suggestion)
                 fixes.append(Fix(f"{old} -> {violation.suggestion}", UNSAFE, edits))
             found = self.finding(run, violation.message, span=span, fixes=fixes)
-            yield found._replace(key=violation.node.key_path)
+            yield found._replace(key=violation.node.shown_path)
 
     def _edits(self, run: Run, span: Span, old: str, new: str) -> tuple[Edit, ...]:
         """The other name between the quotes or after the dashes of the one that is written."""

@@ -474,7 +474,7 @@ def _fsdp(spec: TrainingSpec) -> None:
         entries["fsdp_version"] = inner
     else:
         entries["fsdp_version"] = Node(1, config.node.span)
-    node = Node(entries, config.node.span, config.node.key_span, config.node.key_path, config.node.via)
+    node = Node(entries, config.node.span, config.node.key_span, config.node.keys, config.node.via)
     spec.facts[config.name] = config._replace(node=node)
 
 

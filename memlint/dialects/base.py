@@ -18,7 +18,7 @@ from memlint.dialects import software
 from memlint.dialects.schema import ANNOTATION, Key, Schema
 from memlint.dialects.spec import ASSUMED, DEFAULT, WRITTEN, Fact, Missing, TrainingSpec
 from memlint.documents import arguments
-from memlint.documents.node import Command, Document, Node, Span, Unresolved
+from memlint.documents.node import Command, Document, Keys, Node, Span, Unresolved
 from memlint.named_tuple import NamedTuple
 
 _MAX_BASES = 16  # files that a config builds on
@@ -480,7 +480,7 @@ class Dialect:
             if other is None:
                 missing.append(Missing(node.key_path or key.dotted, node.key_span or node.span, reason))
                 continue
-            tree = Node(other.root.value, node.span, node.key_span, node.key_path, (*node.via,))
+            tree = Node(other.root.value, node.span, node.key_span, node.keys, (*node.via,))
             root = _with(root, key, tree)
             sources = document.sources or {document.path: document.text}
             document = document._replace(sources={**sources, other.path: other.text, **other.sources})
@@ -628,7 +628,7 @@ def _standing(value: Node, span: Span, word: Node) -> Node:
         inner = {name: _standing(part, span, word) for name, part in inner.items()}
     elif isinstance(inner, list):
         inner = [_standing(part, span, word) for part in inner]
-    return Node(inner, span, word.span, value.key_path, word.via)
+    return Node(inner, span, word.span, value.keys, word.via)
 
 
 def _is_called(names: str | list[str], command: Command, words: int) -> bool:
@@ -733,7 +733,7 @@ def _with(root: Node, key: Key, tree: Node) -> Node:
         names = key.names if depth == len(key.path) - 1 else (key.path[depth],)
         name = next(name for name in names if name in node.value)
         value = {**node.value, name: copy(node.value[name], depth + 1)}
-        return Node(value, node.span, node.key_span, node.key_path, node.via)
+        return Node(value, node.span, node.key_span, node.keys, node.via)
 
     return copy(root, 0)
 
@@ -749,7 +749,7 @@ def typed(node: Node, schema: Schema, root: Schema) -> Node:
     kinds = schemas.types(schema, root)
     value = node.value
     if isinstance(value, list) and "array" not in kinds:  # repeated: the last use stands
-        return typed(arguments.placed(value[-1], node.key_path, value[-1].key_span), schema, root)
+        return typed(arguments.placed(value[-1], node.keys, value[-1].key_span), schema, root)
     if isinstance(value, list):
         if len(value) == 1 and isinstance(value[0].value, str) and value[0].value[:1] == "[":
             return _literal_list(node, value[0])
@@ -759,12 +759,12 @@ def typed(node: Node, schema: Schema, root: Schema) -> Node:
             typed(item, schemas.resolve(prefix[at] if at < len(prefix) else items, root), root)
             for at, item in enumerate(value)
         ]
-        return Node(converted, node.span, node.key_span, node.key_path, node.via)
+        return Node(converted, node.span, node.key_span, node.keys, node.via)
     if not isinstance(value, str):
         return node
     if "object" in kinds and value[:1] == "{":
         return _literal_object(node, value)
-    return Node(_convert(value, kinds), node.span, node.key_span, node.key_path, node.via)
+    return Node(_convert(value, kinds), node.span, node.key_span, node.keys, node.via)
 
 
 def _literal_list(node: Node, word: Node) -> Node:
@@ -776,11 +776,11 @@ def _literal_list(node: Node, word: Node) -> Node:
     except (ValueError, RecursionError):
         return node
     children = [
-        Node(item, word.span, None, f"{node.key_path}.{at}", word.via)
+        Node(item, word.span, None, (node.keys, at), word.via)
         for at, item in enumerate(items)
         if not isinstance(item, (list, dict))
     ]
-    return Node(children, word.span, node.key_span, node.key_path, word.via)
+    return Node(children, word.span, node.key_span, node.keys, word.via)
 
 
 def _literal_object(node: Node, text: str) -> Node:
@@ -792,14 +792,14 @@ def _literal_object(node: Node, text: str) -> Node:
     except (ValueError, RecursionError):
         return node
 
-    def placed(value: Any, key_path: str) -> Node:
+    def placed(value: Any, keys: Keys) -> Node:
         if isinstance(value, dict):
-            value = {name: placed(inner, f"{key_path}.{name}") for name, inner in value.items()}
+            value = {name: placed(inner, (keys, name)) for name, inner in value.items()}
         elif isinstance(value, list):
-            value = [placed(inner, f"{key_path}.{at}") for at, inner in enumerate(value)]
-        return Node(value, node.span, node.key_span, key_path, node.via)
+            value = [placed(inner, (keys, at)) for at, inner in enumerate(value)]
+        return Node(value, node.span, node.key_span, keys, node.via)
 
-    return placed(found, node.key_path)
+    return placed(found, node.keys)
 
 
 def _convert(text: str, kinds: frozenset[str]) -> Any:

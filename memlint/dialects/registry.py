@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from memlint import work
 from memlint.dialects import schema as schemas
 from memlint.dialects.base import Dialect, Match
 from memlint.dialects.companions import prepared
 from memlint.dialects.spec import TrainingSpec
-from memlint.documents.node import Command, Document
+from memlint.documents.node import Command, Document, Span
+
+# Prices, in steps: to hold a command, and each of its words, against what the families know.
+COMMAND = 2000
+OPTION = 45
+WORD = 3  # to compare a word with those of other commands
 
 _dialects: dict[str, Dialect] = {}
 
@@ -78,25 +84,43 @@ def _overridden(match: Match, overrides: Sequence[str]) -> Match:
 
 
 def _script_specs(document: Document, overrides: Sequence[str]) -> list[TrainingSpec]:
-    found: list[TrainingSpec] = []
-    seen: set[tuple[object, ...]] = set()
+    """The runs that the commands of a script start. Commands that differ in nothing that matters for memory (a seed, an
+    output folder) are one run."""
+    found: dict[tuple[object, ...], TrainingSpec] = {}
+    known: dict[str, TrainingSpec | None] = {}  # by the text of the command: the same words need no second look
+    places: dict[str, dict[Span, None]] = {}  # where each run is started, by its name
     for command in document.commands:
-        best = _best(document, command)
-        if best is None:
-            continue
-        family, match = best
-        name = "train" if not found else f"train:{len(found) + 1}"
-        spec = family.spec(_overridden(match, overrides), name)
-        # A loop that changes nothing that matters (a seed) is one run.
-        identity = (command.span, spec.family, spec.architecture, _values(spec))
-        if identity not in seen:
-            seen.add(identity)
-            found.append(spec)
-    return found
+        work.spend(WORD * len(command.words), "comparing the commands of a script")
+        text = _text(command)
+        if text not in known:
+            work.spend(COMMAND + OPTION * len(command.words), "recognising the commands of a script")
+            best = _best(document, command)
+            known[text] = None
+            if best is not None:
+                family, match = best
+                name = "train" if not found else f"train:{len(found) + 1}"
+                spec = family.spec(_overridden(match, overrides), name)
+                known[text] = found.setdefault(_identity(spec), spec)
+        run = known[text]
+        if run is not None:
+            places.setdefault(run.run, {})[command.span] = None
+    for run in found.values():
+        run.also = tuple(places[run.run])[1:]
+    return list(found.values())
 
 
-def _values(spec: TrainingSpec) -> str:
-    return repr([(name, spec[name]) for name in sorted(spec)])
+def _text(command: Command) -> str:
+    """What a command says, wherever it stands."""
+    words = [word.plain() for word in (command.program, *command.words)]
+    launchers = [(launcher.name, launcher.options.plain()) for launcher in command.launchers]
+    return repr((words, launchers, {name: node.plain() for name, node in command.environment.items()}))
+
+
+def _identity(spec: TrainingSpec) -> tuple[object, ...]:
+    """What makes a run: its model and its values, known or not."""
+    values = repr([(name, spec[name]) for name in sorted(spec)])
+    missing = tuple((entry.key, entry.reason) for entry in spec.missing)
+    return spec.family, spec.architecture, spec.model_name, spec.unknown_reason, values, missing
 
 
 def known_families() -> Iterable[str]:

@@ -50,14 +50,18 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from memlint import work
 from memlint.dialects.spec import TrainingSpec
-from memlint.documents.node import Node, Unresolved
+from memlint.documents.node import Node, Unresolved, shown
 from memlint.named_tuple import NamedTuple
 
 Schema = dict[str, Any]
 
 ANNOTATION = "x-memlint"
 _SUFFIX = ".schema.json"
+
+MAX_HINTS = 20  # that are looked for: what else is unknown is said without
+_JSONSCHEMA = 40  # steps that jsonschema takes per value
 
 NOT_TAKEN = "not a value that this key takes"  # why a fact is missing where its value is a violation
 
@@ -463,8 +467,10 @@ def violations(spec: TrainingSpec) -> list[Violation]:
 
 def _errors(root: Node, schema: Schema) -> Iterator[Violation]:
     """The precise errors, from jsonschema, which is imported only when something is wrong."""
+    work.spend(_JSONSCHEMA * sum(1 for _ in root.walk()), "holding the config against its schema")
     validator = _lenient_validator()(schema)
     seen: set[tuple[Any, ...]] = set()
+    hints = 0
     for error in validator.iter_errors(root.plain()):
         error = _deepest(error)
         path = tuple(error.absolute_path)
@@ -477,8 +483,9 @@ def _errors(root: Node, schema: Schema) -> Iterator[Violation]:
             stated = error.schema.get("properties", {})
             for name, child in node.value.items():
                 if name not in stated:
-                    message = f"{name} is not a key of {label}"
-                    yield Violation(UNKNOWN_KEY, child, message, _near(name, stated))
+                    message = f"{shown(name)} is not a key of {label}"
+                    hints += 1
+                    yield Violation(UNKNOWN_KEY, child, message, _near(name, stated) if hints <= MAX_HINTS else "")
         elif error.validator == "type":
             names = error.validator_value
             names = [names] if isinstance(names, str) else list(names)
@@ -491,7 +498,8 @@ def _errors(root: Node, schema: Schema) -> Iterator[Violation]:
         elif error.validator in ("enum", "const"):
             values = error.validator_value if error.validator == "enum" else [error.validator_value]
             texts = [_scalar_text(value) for value in values]
-            near = _near(_scalar_text(node.plain()), texts)
+            hints += 1
+            near = _near(_scalar_text(node.plain()), texts) if hints <= MAX_HINTS else ""
             yield Violation(UNKNOWN_VALUE, node, f"{label} is {_shown(node)}, not one of: {', '.join(texts)}", near)
         elif error.validator in _BOUNDS:
             yield Violation(
@@ -564,7 +572,7 @@ def _retyped(node: Node, names: list[str]) -> str:
 
 
 def _label(path: tuple[Any, ...]) -> str:
-    return ".".join(map(str, path)) if path else "the config"
+    return shown(".".join(map(shown, path))) if path else "the config"
 
 
 def _at(root: Node, path: tuple[Any, ...]) -> Node:
@@ -650,15 +658,36 @@ def _misspelt(node: Node, schema: Schema, root: Schema, depth: int) -> Iterator[
     for property_schema in stated.values():
         for alias in resolve(property_schema, root).get(ANNOTATION, {}).get("aliases", ()):
             known.setdefault(alias, property_schema)
+    by_length: dict[int, list[tuple[str, int]]] = {}
+    for candidate in known:
+        # Where the right key is there too, the other one is a key of its own.
+        if candidate not in node.value:
+            letters = _letters(candidate)
+            for length in range(len(candidate) - 2, len(candidate) + 3):
+                by_length.setdefault(length, []).append((candidate, letters))
     for name, child in node.value.items():
         if name in known:
             yield from _misspelt(child, known[name], root, depth + 1)
             continue
-        for candidate in known:
-            # Where the right key is there too, the other one is a key of its own.
-            if candidate not in node.value and is_misspelling(name, candidate) and _relevant(known[candidate], root):
+        candidates = by_length.get(len(name), ())
+        letters = _letters(name) if candidates else 0
+        work.spend(1 + len(candidates) // 4, "looking for misspelt keys")
+        for candidate, others in candidates:
+            if (
+                (letters ^ others).bit_count() <= 4
+                and is_misspelling(name, candidate)
+                and _relevant(known[candidate], root)
+            ):
                 yield Violation(UNKNOWN_KEY, child, f"{name} is not a key that is read; {candidate} is", candidate)
                 break
+
+
+def _letters(name: str) -> int:
+    """The characters of a name as bits: two edits change four of them at most."""
+    bits = 0
+    for character in name:
+        bits |= 1 << (ord(character) & 63)
+    return bits
 
 
 def is_misspelling(name: str, known: str) -> bool:
@@ -672,11 +701,12 @@ def is_misspelling(name: str, known: str) -> bool:
     # An edit adds, drops or exchanges one character each: most pairs are too far apart to be measured.
     if abs(len(name) - len(known)) > limit or len(set(name) ^ set(known)) > 2 * limit:
         return False
-    return _distance(name, known) <= limit
+    work.spend(len(name) * limit, "looking for misspelt keys")
+    return _distance(name, known, limit) <= limit
 
 
-def _distance(one: str, other: str) -> int:
-    """Damerau-Levenshtein distance in its optimal string alignment form."""
+def _distance(one: str, other: str, limit: int) -> int:
+    """Damerau-Levenshtein distance in its optimal string alignment form; any number above ``limit`` that is more."""
     before: list[int] = []
     last = list(range(len(other) + 1))
     for i, a in enumerate(one, 1):
@@ -686,6 +716,8 @@ def _distance(one: str, other: str) -> int:
             if i > 1 and j > 1 and a == other[j - 2] and one[i - 2] == b:
                 cost = min(cost, before[j - 2] + 1)
             row.append(cost)
+        if min(row) > limit <= min(last):  # a row follows from the two before it
+            return limit + 1
         before, last = last, row
     return last[-1]
 

@@ -82,6 +82,7 @@ class TrainingSpec:
                   the options of one command for a shell script)
     conflicts     keys that contradict each other (MEM801), found by the dialect
     launch        the shell command that starts the run, where the file is a script (launchers, environment)
+    also          the other commands of the script that start the same run
     architecture_on_devices  the architecture of a run of which nothing is unknown but the number of devices that
                   share it: who names them (``--gpu "h100-80gb x8"``) has an estimate
     repeated      fact -> the other places that state its value, which trainers hold against it: they change with it
@@ -91,6 +92,7 @@ class TrainingSpec:
     architecture_on_devices: str = ""
     repeated: Mapping[str, tuple[Fact, ...]] = {}
     derived: tuple[tuple[str, str, Callable[[Any], Any] | None], ...] = ()
+    also: tuple[Span, ...] = ()
 
     def __init__(
         self,

@@ -165,7 +165,7 @@ def _number(node: Node | None) -> Node | None:
     if node is None or isinstance(node.value, bool):
         return None
     if isinstance(node.value, str) and node.value.isdigit():
-        return Node(int(node.value), node.span, node.key_span, node.key_path, node.via)
+        return Node(int(node.value), node.span, node.key_span, node.keys, node.via)
     return node if isinstance(node.value, int) else None
 
 

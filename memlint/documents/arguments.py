@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from memlint.documents.node import Node, Span, Unresolved
+from memlint.documents.node import Keys, Node, Span, Unresolved
 
 ONE = "one"  # takes the next word
 MANY = "many"  # takes every word up to the next option
@@ -40,10 +40,10 @@ def split(words: Iterable[Node], takes: Callable[[str], str] = lambda name: ONE)
         if first is None or many:
             options[name] = node
         elif name in repeated and isinstance(first.value, list):
-            first.value.append(placed(node, f"{name}.{len(first.value)}", key_span))
+            first.value.append(placed(node, (name, len(first.value)), key_span))
         else:
             repeated.add(name)
-            both = [placed(first, f"{name}.0", first.key_span), placed(node, f"{name}.1", key_span)]
+            both = [placed(first, (name, 0), first.key_span), placed(node, (name, 1), key_span)]
             options[name] = Node(both, node.span, key_span, name)
 
     at = 0
@@ -91,7 +91,7 @@ def _starts_option(word: Node) -> bool:
 
 
 def _list(words: list[Node], name: str) -> Node:
-    items = [placed(word, f"{name}.{index}", None) for index, word in enumerate(words)]
+    items = [placed(word, (name, index), None) for index, word in enumerate(words)]
     first, last = words[0].span, words[-1].span
     if first.path == last.path and first[1:3] <= last[3:5]:
         span = Span(first.path, first.line, first.column, last.end_line, last.end_column)
@@ -100,6 +100,6 @@ def _list(words: list[Node], name: str) -> Node:
     return Node(items, span, None, name)
 
 
-def placed(node: Node, key_path: str, key_span: Span | None) -> Node:
+def placed(node: Node, keys: Keys, key_span: Span | None) -> Node:
     """The same value at another place of the tree."""
-    return Node(node.value, node.span, key_span, key_path, node.via)
+    return Node(node.value, node.span, key_span, keys, node.via)

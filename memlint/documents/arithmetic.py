@@ -10,9 +10,10 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+from memlint.documents.node import TOO_LONG, too_long
 from memlint.documents.unknown import Unknown as Unknown
 
-MAX_BITS = 1024
+MAX_BITS = 996  # of a number of node.MAX_DIGITS digits
 MAX_TEXT = 10_000
 
 Known = str | int | float | bool | None
@@ -85,6 +86,8 @@ def binary(kind: ast.operator, left: Known, right: Known) -> Known:
         raise Unknown(f"{error}") from None
     if not isinstance(result, (int, float)):
         raise Unknown("a complex number")
+    if too_long(result):
+        raise Unknown(TOO_LONG)
     return result
 
 

@@ -11,13 +11,14 @@ may be registered in code (a ConfigStore) is MEM004: what it holds is unknown, n
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+from memlint import work
 from memlint.documents import hydra_grammar
 from memlint.documents.interpolation import MISSING, has_interpolation, select
 from memlint.documents.load import Unreadable, read_text
 from memlint.documents.merge import moved
-from memlint.documents.node import Document, Fault, Node, Span
+from memlint.documents.node import Document, Fault, Faults, Keys, Node, Span
 from memlint.documents.overrides import OverrideError, put, split_key
 from memlint.documents.places import inside, repository_root
 from memlint.named_tuple import NamedTuple
@@ -25,11 +26,16 @@ from memlint.named_tuple import NamedTuple
 MAX_FILES = 256
 MAX_ENTRIES = 2_000
 MAX_DEPTH = 32
+MAX_PACKAGE = 50  # names of a package, each a mapping within the last
 MAX_CLIMB = 8  # folders above a group file in which its primary config is looked for
 MAX_PRIMARIES = 200
+MAX_LOOKED_FOR = 50  # groups that may show where the tree begins
+MAX_NAME = 1_000  # characters of an entry: more than a path has
+_ENTRY = 20  # steps for one of a defaults list
 
 SELF = "_self_"
 GLOBAL = "_global_"
+_COMPOSING = "composing a Hydra config"
 _HEADER_CHARACTERS = 512  # Hydra looks for `# @package` in so many
 
 
@@ -59,53 +65,95 @@ def roots_of(fragment: str) -> list[str]:
 
 
 def runs_of(fragment: str) -> list[tuple[str, tuple[str, ...]]]:
-    """The runs that this group file is part of: primary config, and the overrides that choose the file.
-
-    The primary configs that compose it as they stand; if there are none, those that have its group, with the
-    override that selects it (``task=lift``). Looked for in the folders above it, within its repository; the
-    highest folder that has some counts, since below it are only other group files.
-    """
-    real = os.path.realpath(fragment)
-    at = os.path.dirname(fragment) or "."
-    top = repository_root(at)
-    found: list[tuple[str, tuple[str, ...]]] = []
-    for _ in range(MAX_CLIMB):
-        composed, chosen = _runs_in(at, fragment, real)
-        found = composed or chosen or found
-        if os.path.realpath(at) == top:
-            break
-        at = os.path.normpath(os.path.join(at, os.pardir))
-    return found
+    """As :meth:`Trees.runs_of`, for one file."""
+    return Trees().runs_of(fragment)
 
 
-def _runs_in(
-    folder: str, fragment: str, real: str
-) -> tuple[list[tuple[str, tuple[str, ...]]], list[tuple[str, tuple[str, ...]]]]:
-    composed: list[tuple[str, tuple[str, ...]]] = []
-    chosen: list[tuple[str, tuple[str, ...]]] = []
-    try:
-        names = sorted(name for name in os.listdir(folder) if name.endswith((".yaml", ".yml")))
-    except OSError:
-        return composed, chosen
-    group, name = os.path.split(os.path.relpath(fragment, folder))
-    group = group.replace(os.sep, "/")
-    repository = _Repository(folder)
-    for primary in names[:MAX_PRIMARIES]:
-        path = os.path.normpath(os.path.join(folder, primary))
-        if os.path.realpath(path) == real:
-            continue
-        config = repository.config(primary)
-        if config is None or not config.entries:
-            continue
-        composition = _Composition(config.document, repository, ())
-        sources = composition.run().sources
-        if real in {os.path.realpath(source) for source in sources}:
-            composed.append((path, ()))
-            continue
-        keys = [key for key in composition.choices if group and key.split("@")[0] == group]
-        if keys:
-            chosen.append((path, (f"{keys[0]}={os.path.splitext(name)[0]}",)))
-    return composed, chosen
+class Trees:
+    """The config trees around group files. Each folder's primary configs are composed once, whoever asks."""
+
+    def __init__(self) -> None:
+        self._folders: dict[str, _Folder] = {}
+        self._above: dict[str, list[_Folder]] = {}
+
+    def runs_of(self, fragment: str) -> list[tuple[str, tuple[str, ...]]]:
+        """The runs that this group file is part of: primary config, and the overrides that choose the file.
+
+        The primary configs that compose it as they stand; if there are none, those that have its group, with the
+        override that selects it (``task=lift``). Looked for in the folders above it, within its repository; the
+        highest folder that has some counts, since below it are only other group files.
+        """
+        real = os.path.realpath(fragment)
+        found: list[tuple[str, tuple[str, ...]]] = []
+        for folder in self._around(os.path.dirname(fragment) or "."):
+            found = folder.runs_of(fragment, real) or found
+        return found
+
+    def _around(self, folder: str) -> list[_Folder]:
+        """The folder and those above it, lowest first."""
+        if folder not in self._above:
+            above = self._above[folder] = []
+            top = repository_root(folder)
+            at = folder
+            for _ in range(MAX_CLIMB):
+                if at not in self._folders:
+                    self._folders[at] = _Folder(at)
+                above.append(self._folders[at])
+                if os.path.realpath(at) == top:
+                    break
+                at = os.path.normpath(os.path.join(at, os.pardir))
+        return self._above[folder]
+
+
+class _Folder:
+    """The primary configs of one folder, by what they compose. They are read for the first who asks."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.is_read = False
+        self.out_of_work: work.OutOfWork | None = None
+        self.composing: dict[str, list[str]] = {}  # real path of a file -> primary configs
+        self.choosing: dict[str, list[tuple[str, str]]] = {}  # group -> primary config, and its key for the choice
+
+    def runs_of(self, fragment: str, real: str) -> list[tuple[str, tuple[str, ...]]]:
+        if self.out_of_work is not None:
+            raise self.out_of_work
+        if not self.is_read:
+            self.is_read = True
+            try:
+                self.read()
+            except work.OutOfWork as error:
+                self.out_of_work = error
+                raise
+        composed = [path for path in self.composing.get(real, ()) if os.path.realpath(path) != real]
+        if composed:
+            return [(path, ()) for path in composed]
+        group, name = os.path.split(os.path.relpath(fragment, self.path))
+        choice = os.path.splitext(name)[0]
+        choosing = self.choosing.get(group.replace(os.sep, "/"), ())
+        return [(path, (f"{key}={choice}",)) for path, key in choosing if os.path.realpath(path) != real]
+
+    def read(self) -> None:
+        try:
+            names = sorted(name for name in os.listdir(self.path) if name.endswith((".yaml", ".yml")))
+        except OSError:
+            return
+        repository = _Repository(self.path, MAX_PRIMARIES + MAX_FILES)
+        for name in names[:MAX_PRIMARIES]:
+            config = repository.config(name)
+            if config is None or not config.entries:
+                continue
+            composition = _Composition(config.document, repository, ())
+            composition.follow()
+            path = os.path.normpath(os.path.join(self.path, name))
+            for source in composition.sources:
+                self.composing.setdefault(repository.real(source), []).append(path)
+            groups: dict[str, str] = {}
+            for key in composition.choices:
+                groups.setdefault(key.split("@")[0], key)
+            for group, key in groups.items():
+                if group:
+                    self.choosing.setdefault(group, []).append((path, key))
 
 
 def _config_root(document: Document) -> str:
@@ -122,6 +170,7 @@ def _config_root(document: Document) -> str:
                 least = max(least, group.count("../"))
     if not wanted and not least:
         return folder
+    wanted = list(dict.fromkeys(wanted))[:MAX_LOOKED_FOR]
     top = repository_root(folder)
     at = folder
     for _ in range(min(least, MAX_CLIMB)):
@@ -275,9 +324,12 @@ class _Tree:
 class _Repository:
     """The config tree below one folder. Files are read once."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, max_files: int = MAX_FILES) -> None:
         self.folder = folder
+        self.max_files = max_files
         self.top = repository_root(folder)
+        self._real: dict[str, str] = {}
+        self._options: dict[str, list[str]] = {}
         self.configs: dict[str, _Config | None] = {}
         self.problems: dict[str, str] = {}  # why a config is not to be had, where it is not simply missing
 
@@ -294,19 +346,27 @@ class _Repository:
         path = self.path(group)
         return path is not None and os.path.isdir(path)
 
+    def real(self, path: str) -> str:
+        if path not in self._real:
+            self._real[path] = os.path.realpath(path)
+        return self._real[path]
+
     def options(self, group: str) -> list[str]:
-        path = self.path(group)
-        try:
-            names = os.listdir(path) if path is not None else []
-        except OSError:
-            names = []
-        return sorted(name[:-5] for name in names if name.endswith(".yaml"))
+        if group not in self._options:
+            path = self.path(group)
+            try:
+                names = os.listdir(path) if path is not None and inside(os.path.realpath(path), self.top) else []
+            except OSError:
+                names = []
+            work.spend(len(names), _COMPOSING)
+            self._options[group] = sorted(name[:-5] for name in names if name.endswith(".yaml"))
+        return self._options[group]
 
     def config(self, config_path: str) -> _Config | None:
         if config_path in self.configs:
             return self.configs[config_path]
-        if len(self.configs) >= MAX_FILES:
-            self.problems[config_path] = f"more than {MAX_FILES} files: not composed any further"
+        if len(self.configs) >= self.max_files:
+            self.problems[config_path] = f"more than {self.max_files} files: not composed any further"
             return None
         found = self.configs[config_path] = self.read(config_path)
         return found
@@ -354,6 +414,8 @@ def config_of(document: Document) -> _Config:
 
 def _entry(item: Node) -> _Entry | str:
     """An item of a defaults list, or what is wrong with it."""
+    if any(len(text) > MAX_NAME for text in _texts(item)):
+        return f"an entry of a defaults list has no more than {MAX_NAME:,} characters"
     if isinstance(item.value, str):
         path, at, package = item.value.partition("@")
         if path == SELF and at:
@@ -391,6 +453,15 @@ def _entry(item: Node) -> _Entry | str:
     )
 
 
+def _texts(item: Node) -> Iterator[str]:
+    """What is written in an item of a defaults list."""
+    for node in item.walk():
+        if isinstance(node.value, str):
+            yield node.value
+        elif isinstance(node.value, dict):
+            yield from node.value
+
+
 def _package_header(text: str) -> str | None:
     for line in text[:_HEADER_CHARACTERS].splitlines():
         stripped = line.strip()
@@ -410,7 +481,7 @@ class _Composition:
     def __init__(self, document: Document, repository: _Repository, overrides: Sequence[str]) -> None:
         self.document = document
         self.repository = repository
-        self.faults: list[Fault] = []
+        self.faults = Faults()
         self.sources: dict[str, str] = {}
         self.entries = 0
         self.choices: dict[str, str | list[str] | None] = {}  # override key -> what was chosen
@@ -451,16 +522,19 @@ class _Composition:
 
     # -- the tree of defaults lists
 
-    def run(self) -> Document:
+    def follow(self) -> _Tree:
+        """The tree of defaults lists: what is composed (``sources``) and what was chosen (``choices``)."""
         folder = self.repository.folder
         relative = os.path.relpath(self.document.path, folder).replace(os.sep, "/")
         if relative.startswith("../"):  # a config from elsewhere on top of this tree
             relative = os.path.basename(relative)
         name = relative[:-5] if relative.endswith(".yaml") else relative
-        primary = self.primary = config_of(self.document)
-        self.repository.configs[name] = primary
+        self.repository.configs[name] = config_of(self.document)
         entry = _Entry(name, None, self.document.root.span, is_config=True)
-        tree = self.tree(entry, True, False, ())
+        return self.tree(entry, True, False, ())
+
+    def run(self) -> Document:
+        tree = self.follow()
         for full, (_, span) in self.replaced.items():
             if full not in self.used:
                 self.unused(full, span)
@@ -474,7 +548,7 @@ class _Composition:
         self.root.value.pop("hydra", None)
         self.sources.setdefault(self.document.path, self.document.text)
         root = Node(self.root.value, self.document.root.span)
-        return self.document._replace(root=root, faults=tuple(dict.fromkeys(self.faults)), sources=self.sources)
+        return self.document._replace(root=root, faults=self.faults.told(), sources=self.sources)
 
     def unused(self, key: str, span: Span | None) -> None:
         if span is None:
@@ -486,6 +560,7 @@ class _Composition:
         """The entry with the entries of its own defaults list below it, last first, as Hydra goes."""
         tree = _Tree(entry)
         self.entries += 1
+        work.spend(_ENTRY, _COMPOSING)
         if self.entries > MAX_ENTRIES or len(active) > MAX_DEPTH:
             self.stop(entry, f"the defaults lists do not end ({MAX_ENTRIES:,} entries, {MAX_DEPTH} levels)")
             return tree
@@ -517,6 +592,7 @@ class _Composition:
             return tree
         self.sources[config.document.path] = config.document.text
         self.faults.extend(config.faults)
+        work.spend(2 * len(config.entries), _COMPOSING)
         entries = [item.fresh(entry.group_path, entry.final_package()) for item in config.entries]
         if entries or (is_root and self.appended):
             self.ensure_self(entries, config)
@@ -594,6 +670,9 @@ class _Composition:
                 return False
             pieces += [before, choice]
         result = "".join(pieces) + rest
+        if len(result) > MAX_NAME:
+            self.stop(entry, f"the name of a config has no more than {MAX_NAME:,} characters")
+            return False
         if entry.is_config:
             entry.group = result
         else:
@@ -643,10 +722,17 @@ class _Composition:
         if config is None:
             return
         package = owner.final_package()
-        content = moved(config.content, package)
-        for name in reversed(package.split(".") if package else ()):
-            outer = content.key_path.rpartition(".")[0]
-            content = Node({name: content}, content.span, None, outer)
+        names = package.split(".") if package else []
+        if len(names) > MAX_PACKAGE:
+            self.stop(owner, f"a package of {len(names):,} names: not composed deeper than {MAX_PACKAGE}")
+            return
+        keys: Keys = ""
+        for name in names:
+            keys = (keys, name)
+        content = moved(config.content, keys)
+        for name in reversed(names):
+            assert isinstance(content.keys, tuple)
+            content = Node({name: content}, content.span, None, content.keys[0])
         self.overlay(self.root, content)
 
     def overlay(self, base: Node, over: Node) -> None:
@@ -654,6 +740,7 @@ class _Composition:
         replaced, ``???`` replaces nothing. ``base`` is ours, and so is ``over``: both were copied here."""
         assert isinstance(base.value, dict)
         assert isinstance(over.value, dict)
+        work.spend(len(over.value), _COMPOSING)
         for name, child in over.value.items():
             known = base.value.get(name)
             if known is None:
@@ -706,16 +793,15 @@ def _without(node: Node, keys: list[str]) -> Node:
             items[index] = _without(items[index], rest)
         else:
             del items[index]
-            prefix = f"{node.key_path}." if node.key_path else ""
-            items = [moved(item, f"{prefix}{place}") for place, item in enumerate(items)]
-        return Node(items, node.span, node.key_span, node.key_path, node.via)
+            items = [moved(item, (node.keys, place)) for place, item in enumerate(items)]
+        return Node(items, node.span, node.key_span, node.keys, node.via)
     assert isinstance(node.value, dict)
     children = dict(node.value)
     if rest:
         children[name] = _without(children[name], rest)
     else:
         del children[name]
-    return Node(children, node.span, node.key_span, node.key_path, node.via)
+    return Node(children, node.span, node.key_span, node.keys, node.via)
 
 
 def _is_launcher(entry: _Entry) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from memlint.documents.node import Node, Span
+from memlint.documents.node import MAX_DIGITS, TOO_LONG, Keys, Node, Span, too_long
 from memlint.documents.overrides import OVERRIDE_PATH, OverrideError
 from memlint.named_tuple import NamedTuple
 
@@ -85,9 +85,9 @@ class _Parser:
     def error(self, message: str) -> OverrideError:
         return OverrideError(f"{self.text!r}: {message}")
 
-    def node(self, value: Any, start: int, key_path: str = "") -> Node:
+    def node(self, value: Any, start: int, keys: Keys = "") -> Node:
         line = self.index + 1
-        return Node(value, Span(OVERRIDE_PATH, line, start + 1, line, self.offset + 1), None, key_path)
+        return Node(value, Span(OVERRIDE_PATH, line, start + 1, line, self.offset + 1), None, keys)
 
     def blanks(self) -> None:
         while self.offset < len(self.text) and self.text[self.offset] in " \t":
@@ -96,33 +96,33 @@ class _Parser:
     def at(self, character: str) -> bool:
         return self.text.startswith(character, self.offset)
 
-    def element(self, key_path: str, depth: int) -> Node:
+    def element(self, keys: Keys, depth: int) -> Node:
         if depth > MAX_DEPTH:
             raise self.error(f"nested deeper than {MAX_DEPTH} levels")
         start = self.offset
         if self.at("["):
-            return self.node(self.items(key_path, depth), start, key_path)
+            return self.node(self.items(keys, depth), start, keys)
         if self.at("{"):
-            return self.node(self.mapping(key_path, depth), start, key_path)
+            return self.node(self.mapping(keys, depth), start, keys)
         if self.at("'") or self.at('"'):
             value: Any = self.quoted()
-            return self.node(value, start, key_path)
+            return self.node(value, start, keys)
         raw, plain = self.bare(",]})")
         if not raw:
             raise self.error("a value is missing")
         function = re.fullmatch(r"([A-Za-z_][\w-]*)\s*\((.*)", raw, re.DOTALL)
         if function is not None:
-            return self.function(function[1], start, key_path, depth)
+            return self.function(function[1], start, keys, depth)
         value = _typed(raw) if plain else raw
-        return self.node(value, start, key_path)
+        return self.node(value, start, keys)
 
-    def function(self, name: str, start: int, key_path: str, depth: int) -> Node:
+    def function(self, name: str, start: int, keys: Keys, depth: int) -> Node:
         """``int(...)``, ``float(...)``, ``str(...)`` of one value; all others make sweeps."""
         if name not in _CASTS:
             raise self.error(f"{name}(...) is a sweep over several values: give one")
         self.offset = self.text.index("(", start) + 1
         self.blanks()
-        inner = self.element(key_path, depth + 1)
+        inner = self.element(keys, depth + 1)
         self.blanks()
         if not self.at(")") or isinstance(inner.value, (dict, list)):
             raise self.error(f"{name}(...) takes one value")
@@ -130,27 +130,27 @@ class _Parser:
         value = inner.value
         try:
             cast = str(value).lower() if name == "str" and isinstance(value, bool) else _CASTS[name](value)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise self.error(f"{error}") from None
-        return self.node(cast, start, key_path)
+        if too_long(cast):
+            raise self.error(TOO_LONG)
+        return self.node(cast, start, keys)
 
-    def items(self, key_path: str, depth: int) -> list[Node]:
-        prefix = f"{key_path}." if key_path else ""
+    def items(self, keys: Keys, depth: int) -> list[Node]:
         items: list[Node] = []
         self.offset += 1
         self.blanks()
         while not self.at("]"):
             if items:
                 self.comma()
-            items.append(self.element(f"{prefix}{len(items)}", depth + 1))
+            items.append(self.element((keys, len(items)), depth + 1))
             self.blanks()
             if self.offset >= len(self.text):
                 raise self.error("a list without its ']'")
         self.offset += 1
         return items
 
-    def mapping(self, key_path: str, depth: int) -> dict[str, Node]:
-        prefix = f"{key_path}." if key_path else ""
+    def mapping(self, keys: Keys, depth: int) -> dict[str, Node]:
         children: dict[str, Node] = {}
         self.offset += 1
         self.blanks()
@@ -164,7 +164,7 @@ class _Parser:
                 raise self.error("a mapping is written {key:value,...}")
             self.offset += 1
             self.blanks()
-            child = self.element(prefix + name, depth + 1)
+            child = self.element((keys, name), depth + 1)
             child.key_span = key_span
             children[name] = child
             self.blanks()
@@ -254,7 +254,7 @@ def _typed(text: str) -> str | int | float | bool | None:
         return lowered == "true"
     if lowered == "null":
         return None
-    if len(text) <= 300:
+    if len(text) <= MAX_DIGITS:
         if _INT.fullmatch(text):
             return int(text)
         if _FLOAT.fullmatch(text):

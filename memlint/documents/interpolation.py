@@ -7,13 +7,15 @@ written, and the place of the ``${...}`` goes first into ``via``. Text around it
 
 from __future__ import annotations
 
-from memlint.documents.node import Node, Span, Unresolved, Value
+from memlint import work
+from memlint.documents.node import Keys, Node, Span, Unresolved, Value, shown
 from memlint.documents.unknown import Unknown
 
 MAX_CHAIN = 50  # values that name values that name values
 MAX_NODES = 100_000
 MAX_TEXT = 10_000
 MISSING = "???"
+_LONG_CHAIN = f"a chain of more than {MAX_CHAIN} interpolations"
 CONTAINER_IN_TEXT = "a mapping or a list inside text"
 
 
@@ -42,7 +44,9 @@ class _Resolver:
         self.done: dict[int, tuple[Node, Node]] = {}
         self.active: set[int] = set()
         self.nodes = 0
+        self.spend = work.meter().spend
         for node in root.walk():
+            self.spend(1, "following interpolations")
             if isinstance(node.value, dict):
                 for child in node.value.values():
                     self.parents[id(child)] = node
@@ -70,7 +74,7 @@ class _Resolver:
             else:
                 resolved = [self.node(child) for child in value]
             self.active.discard(id(node))
-            result = Node(resolved, node.span, node.key_span, node.key_path, node.via)
+            result = Node(resolved, node.span, node.key_span, node.keys, node.via)
         else:
             return node
         self.remember(node, result)
@@ -84,13 +88,14 @@ class _Resolver:
         if id(node) in self.active:
             return _unknown(node, "an interpolation that leads back to itself")
         if len(self.active) > 2 * MAX_CHAIN:
-            return _unknown(node, f"a chain of more than {MAX_CHAIN} interpolations")
+            return _unknown(node, _LONG_CHAIN)
+        self.spend(work.NODE + (work.KILOBYTE * len(text) >> 10), "following interpolations")
         self.active.add(id(node))
         try:
             parts = _parse(text)
             if len(parts) == 1 and isinstance(parts[0], _Use):
                 return self.whole(node, parts[0])
-            return Node(self.joined(node, parts), node.span, node.key_span, node.key_path, node.via)
+            return Node(self.joined(node, parts), node.span, node.key_span, node.keys, node.via)
         except Unknown as unknown:
             return _unknown(node, str(unknown))
         finally:
@@ -100,9 +105,11 @@ class _Resolver:
         """A value that is one ``${...}`` and nothing else keeps the type of what it names."""
         name, content = self.named(node, use)
         if name is not None:
-            return Node(self.computed(name, content), node.span, node.key_span, node.key_path, node.via)
+            return Node(self.computed(name, content), node.span, node.key_span, node.keys, node.via)
         target = self.target(node, content)
-        return self.copy(target, node.key_path, node.key_span, (node.span, *node.via))
+        if len(target.via) + len(node.via) > MAX_CHAIN:
+            raise Unknown(_LONG_CHAIN)
+        return self.copy(target, node.keys, node.key_span, (node.span, *node.via))
 
     def named(self, node: Node, use: _Use) -> tuple[str | None, str]:
         """The resolver's name, if one is called, and the rest with what is nested in it filled in."""
@@ -126,6 +133,7 @@ class _Resolver:
             if size > MAX_TEXT:
                 raise Unknown(f"text of more than {MAX_TEXT:,} characters")
             pieces.append(piece)
+        self.spend(size >> 3, "putting interpolations together")  # for the memory that the text takes
         return "".join(pieces)
 
     def computed(self, name: str, content: str) -> Value:
@@ -149,7 +157,7 @@ class _Resolver:
             for level in range(len(path) - len(keys)):
                 parent = self.parents.get(id(node if level == 0 else current))
                 if parent is None:
-                    raise Unknown(f"${{{path}}} leads above the root")
+                    raise Unknown(f"${{{shown(path)}}} leads above the root")
                 current = parent
         for key in _keys(keys):
             current = self.step(current, key, path)
@@ -163,7 +171,7 @@ class _Resolver:
         if isinstance(value, Unresolved):
             raise Unknown(value.reason)
         if value == MISSING:
-            raise Unknown(f"${{{path}}} is ???, a value to be given when the run is started")
+            raise Unknown(f"${{{shown(path)}}} is ???, a value to be given when the run is started")
         return found
 
     def step(self, current: Node, key: str, path: str) -> Node:
@@ -181,20 +189,20 @@ class _Resolver:
             except (ValueError, IndexError):
                 child = None
         if child is None:
-            raise Unknown(f"there is no {path} in this config")
+            raise Unknown(f"there is no {shown(path)} in this config")
         return child
 
-    def copy(self, node: Node, key_path: str, key_span: Span | None, via: tuple[Span, ...]) -> Node:
+    def copy(self, node: Node, keys: Keys, key_span: Span | None, via: tuple[Span, ...]) -> Node:
         self.nodes += 1
+        self.spend(work.NODE, "expanding interpolations")
         if self.nodes > MAX_NODES:
             raise Unknown(f"interpolations expand to more than {MAX_NODES:,} values")
         value = node.value
-        prefix = f"{key_path}." if key_path else ""
         if isinstance(value, dict):
-            value = {n: self.copy(child, prefix + n, child.key_span, via) for n, child in value.items()}
+            value = {n: self.copy(child, (keys, n), child.key_span, via) for n, child in value.items()}
         elif isinstance(value, list):
-            value = [self.copy(child, f"{prefix}{index}", None, via) for index, child in enumerate(value)]
-        copied = Node(value, node.span, key_span, key_path, via + node.via)
+            value = [self.copy(child, (keys, index), None, via) for index, child in enumerate(value)]
+        copied = Node(value, node.span, key_span, keys, via + node.via)
         self.remember(copied, copied)
         return copied
 
@@ -282,9 +290,9 @@ def _keys(path: str) -> list[str]:
 def _not_run(name: str) -> str:
     if name in ("oc.env", "env"):
         return "an environment variable, which memlint does not read"
-    return f"the resolver {name} is not run"
+    return f"the resolver {shown(name)} is not run"
 
 
 def _unknown(node: Node, reason: str) -> Node:
     unresolved = Unresolved(reason, str(node.value) if isinstance(node.value, str) else "")
-    return Node(unresolved, node.span, node.key_span, node.key_path, node.via)
+    return Node(unresolved, node.span, node.key_span, node.keys, node.via)

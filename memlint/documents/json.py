@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from memlint import work
 from memlint.documents.lines import Lines
-from memlint.documents.node import Document, Fault, Node, Span
+from memlint.documents.node import MAX_DIGITS, TOO_LONG, Document, Fault, Faults, Keys, Node, Span, shown
 
 MAX_DEPTH = 100
-MAX_NUMBER_LENGTH = 300
 
 _BLANK = re.compile(r"[ \t\n\r]*")
 _STRING = re.compile(r'"(?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*"')
@@ -35,7 +35,7 @@ def read(path: str, text: str) -> Document:
         text = text[1:]
     reader = _Reader(path, text)
     root = reader.read()
-    return Document(path, "json", text, root, tuple(reader.faults), (), {path: text})
+    return Document(path, "json", text, root, reader.faults.told(), (), {path: text})
 
 
 class _Stop(Exception):
@@ -51,12 +51,14 @@ class _Reader:
         self.path = path
         self.text = text
         self.lines = Lines(path, text)
-        self.faults: list[Fault] = []
+        self.faults = Faults()
         self.lenient = path.endswith(".jsonc")
         self.offset = 0
+        self.spend = work.meter().spend
 
     def read(self) -> Node:
         try:
+            self.spend(work.KILOBYTE * len(self.text) >> 10, "reading JSON")
             self.skip()
             root = self.value("", None, 0)
             self.skip()
@@ -75,6 +77,7 @@ class _Reader:
         return _Stop(message, at, end)
 
     def fault(self, code: str, message: str, start: int, end: int, related: tuple[Span, ...] = ()) -> None:
+        self.spend(work.NODE, "reading JSON")
         self.faults.append(Fault(code, message, self.lines.span(start, end), related))
 
     def skip(self) -> None:
@@ -96,20 +99,21 @@ class _Reader:
                 self.fault("MEM003", message, start, start + len(self.text[start:end].rstrip()))
             self.offset = end
 
-    def value(self, key_path: str, key_span: Span | None, depth: int) -> Node:
+    def value(self, keys: Keys, key_span: Span | None, depth: int) -> Node:
         """The value at the offset, which stands behind it afterwards."""
+        self.spend(work.NODE, "reading JSON")
         text, start = self.text, self.offset
         first = text[start : start + 1]
         value: Any
         if first == '"':
             value = self.string()
         elif first == "{":
-            value = self.mapping(key_path, depth)
+            value = self.mapping(keys, depth)
         elif first == "[":
-            value = self.items(key_path, depth)
+            value = self.items(keys, depth)
         elif (number := _NUMBER.match(text, start)) is not None:
-            if number.end() - start > MAX_NUMBER_LENGTH:
-                raise self.stop(f"a number of more than {MAX_NUMBER_LENGTH} digits")
+            if number.end() - start > MAX_DIGITS:
+                raise self.stop(TOO_LONG)
             self.offset = number.end()
             value = float(number[0]) if number[1] or number[2] else int(number[0])
         else:
@@ -118,7 +122,7 @@ class _Reader:
                 raise self.stop(_expected("a value", first))
             self.offset = word.end()
             value = _WORDS[word[0]]
-        return Node(value, self.lines.span(start, self.offset), key_span, key_path)
+        return Node(value, self.lines.span(start, self.offset), key_span, keys)
 
     def string(self) -> str:
         match = _STRING.match(self.text, self.offset)
@@ -131,12 +135,11 @@ class _Reader:
 
         return str(json.loads(match[0]))
 
-    def mapping(self, key_path: str, depth: int) -> dict[str, Node]:
+    def mapping(self, keys: Keys, depth: int) -> dict[str, Node]:
         if depth >= MAX_DEPTH:
             raise self.stop(f"nested deeper than {MAX_DEPTH} levels")
-        prefix = f"{key_path}." if key_path else ""
         children: dict[str, Node] = {}
-        keys: dict[str, Span] = {}
+        written: dict[str, Span] = {}
         self.offset += 1
         self.skip()
         while not self.closed("}"):
@@ -149,24 +152,25 @@ class _Reader:
                 raise self.stop(_expected("a key in double quotes", self.text[start : start + 1]))
             name = self.string()
             key_span = self.lines.span(start, self.offset)
-            if name in keys:
-                message = f"{name!r} is written twice in this object: this one wins over line {keys[name].line}"
-                self.fault("MEM006", message, start, self.offset, (keys[name],))
-            keys[name] = key_span
+            if name in written:
+                message = (
+                    f"{shown(name)!r} is written twice in this object: this one wins over line {written[name].line}"
+                )
+                self.fault("MEM006", message, start, self.offset, (written[name],))
+            written[name] = key_span
             self.skip()
             if not self.text.startswith(":", self.offset):
                 raise self.stop(_expected("':'", self.text[self.offset : self.offset + 1]))
             self.offset += 1
             self.skip()
-            children[name] = self.value(prefix + name, key_span, depth + 1)
+            children[name] = self.value((keys, name), key_span, depth + 1)
             self.skip()
         self.offset += 1
         return children
 
-    def items(self, key_path: str, depth: int) -> list[Node]:
+    def items(self, keys: Keys, depth: int) -> list[Node]:
         if depth >= MAX_DEPTH:
             raise self.stop(f"nested deeper than {MAX_DEPTH} levels")
-        prefix = f"{key_path}." if key_path else ""
         items: list[Node] = []
         self.offset += 1
         self.skip()
@@ -175,7 +179,7 @@ class _Reader:
                 self.comma("]")
                 if self.closed("]"):
                     break
-            items.append(self.value(f"{prefix}{len(items)}", None, depth + 1))
+            items.append(self.value((keys, len(items)), None, depth + 1))
             self.skip()
         self.offset += 1
         return items

@@ -6,7 +6,7 @@ Positions are 1-based, counted in code points, and ends are exclusive. Line ``n`
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Union
 
 from memlint.named_tuple import NamedTuple
@@ -32,8 +32,30 @@ class Unresolved(NamedTuple):
     text: str = ""
 
 
+# How one gets to a node from the root of its tree: what leads to the node above, and the key or the index there;
+# "" at the root. A link costs the same however long the keys above it are. Text stands for a whole dotted path.
+Keys = Union[str, tuple["Keys", Union[str, int]]]  # noqa: UP007
+
+MAX_SHOWN = 200  # characters of a key that a message repeats
+MAX_FAULTS = 100  # of one kind in one file: whoever mends these will look again
+# Python refuses to print integers of thousands of digits, and one above 10**308 is no float.
+MAX_DIGITS = 300
+TOO_LONG = f"a number of more than {MAX_DIGITS} digits"
+_BEYOND = 10**MAX_DIGITS
+
 Scalar = Union[str, int, float, bool, None, Unresolved]  # noqa: UP007
 Value = Union[dict[str, "Node"], list["Node"], Scalar]  # noqa: UP007
+
+
+def shown(key: object) -> str:
+    """A key as a message repeats it: cut where it is longer than anybody reads."""
+    text = str(key)
+    return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 3] + "..."
+
+
+def too_long(value: object) -> bool:
+    """Whether a value is an integer of more than ``MAX_DIGITS`` digits, which no reader lets into a tree."""
+    return isinstance(value, int) and not -_BEYOND < value < _BEYOND
 
 
 class Node:
@@ -42,29 +64,66 @@ class Node:
     value     dict of child nodes by key, list of child nodes, a scalar, or :class:`Unresolved`
     span      where the value was written (of a block mapping or list: first to last descendant)
     key_span  where its key, flag or name was written; None for list items and the root
-    key_path  dotted path in its tree (``policy.down_dims.0``); "" for the root
+    keys      what leads here from the root; :attr:`key_path` is the same in dots
     via       spans that the value passed through on its way here (an interpolation, a shell variable
               at its use, a command-line override), nearest first
     """
 
-    __slots__ = ("key_path", "key_span", "span", "value", "via")
+    __slots__ = ("key_span", "keys", "span", "value", "via")
 
     def __init__(
         self,
         value: Value,
         span: Span,
         key_span: Span | None = None,
-        key_path: str = "",
+        keys: Keys = "",
         via: tuple[Span, ...] = (),
     ) -> None:
         self.value = value
         self.span = span
         self.key_span = key_span
-        self.key_path = key_path
+        self.keys = keys
         self.via = via
 
     def __repr__(self) -> str:
         return f"Node({self.key_path or '.'}={self.plain()!r} @{self.span.line}:{self.span.column})"
+
+    @property
+    def key_path(self) -> str:
+        """The dotted path in its tree (``policy.down_dims.0``); "" for the root."""
+        keys = self.keys
+        if isinstance(keys, str):
+            return keys
+        names: list[str] = []
+        while not isinstance(keys, str):
+            keys, name = keys
+            names.append(str(name))
+        if keys:
+            names.append(keys)
+        names.reverse()
+        return ".".join(names)
+
+    @property
+    def shown_path(self) -> str:
+        """The dotted path as a message repeats it: cut where it is longer than anybody reads."""
+        names: list[str] = []
+        keys = self.keys
+        while not isinstance(keys, str):
+            keys, name = keys
+            names.append(str(name))
+        if keys:
+            names.append(keys)
+        path = ""
+        for name in reversed(names):
+            path = f"{path}.{name}" if path else str(name)
+            if len(path) > MAX_SHOWN:
+                return shown(path)
+        return path
+
+    @property
+    def name(self) -> str:
+        """The last of its keys as the tree has it, dots included; "" for the root."""
+        return self.keys.rpartition(".")[2] if isinstance(self.keys, str) else str(self.keys[1])
 
     @property
     def is_mapping(self) -> bool:
@@ -88,7 +147,7 @@ class Node:
                 if child is None:
                     return None
                 node = child
-            elif isinstance(value, list) and part.isdigit() and int(part) < len(value):
+            elif isinstance(value, list) and part.isdecimal() and len(part) < 10 and int(part) < len(value):
                 node = value[int(part)]
             else:
                 return None
@@ -128,6 +187,38 @@ class Fault(NamedTuple):
     message: str
     span: Span
     related: tuple[Span, ...] = ()
+
+
+class Faults:
+    """What a reader finds wrong: each fault once, and of one kind in one file no more than ``MAX_FAULTS``."""
+
+    def __init__(self) -> None:
+        self._kept: dict[Fault, None] = {}
+        self._counts: dict[tuple[str, str], int] = {}
+        self._first_beyond: dict[tuple[str, str], Fault] = {}
+
+    def append(self, fault: Fault) -> None:
+        kind = (fault.code, fault.span.path)
+        count = self._counts.get(kind, 0)
+        if count >= MAX_FAULTS:
+            self._first_beyond.setdefault(kind, fault)
+        elif fault in self._kept:
+            return
+        else:
+            self._kept[fault] = None
+        self._counts[kind] = count + 1
+
+    def extend(self, faults: Iterable[Fault]) -> None:
+        for fault in faults:
+            self.append(fault)
+
+    def told(self) -> tuple[Fault, ...]:
+        """The faults in order, and for each kind that has more one that says how many."""
+        more = [
+            Fault(code, f"and {self._counts[code, path] - MAX_FAULTS:,} more of this kind in the file", fault.span)
+            for (code, path), fault in self._first_beyond.items()
+        ]
+        return (*self._kept, *more)
 
 
 class Command(NamedTuple):

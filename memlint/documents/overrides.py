@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from memlint import work
 from memlint.documents.merge import merge, moved
-from memlint.documents.node import Node, Span
+from memlint.documents.node import Keys, Node, Span, shown
 
 OVERRIDE_PATH = "<override>"
+MAX_PARTS = 100
 
 
 class OverrideError(ValueError):
@@ -76,7 +78,7 @@ def _shifted(node: Node, line: int, offset: int) -> Node:
     elif isinstance(value, list):
         value = [_shifted(child, line, offset) for child in value]
     key_span = None if node.key_span is None else _shifted_span(node.key_span, line, offset)
-    return Node(value, _shifted_span(node.span, line, offset), key_span, node.key_path)
+    return Node(value, _shifted_span(node.span, line, offset), key_span, node.keys)
 
 
 def _shifted_span(span: Span, line: int, offset: int) -> Span:
@@ -84,8 +86,11 @@ def _shifted_span(span: Span, line: int, offset: int) -> Span:
 
 
 def split_key(key: str) -> list[str]:
-    """``a.b[0].c`` as its parts."""
-    return [part for part in key.replace("]", "").replace("[", ".").split(".") if part]
+    """``a.b[0].c`` as its parts. Raises OverrideError for more of them than any tree has levels."""
+    parts = [part for part in key.replace("]", "").replace("[", ".").split(".") if part]
+    if len(parts) > MAX_PARTS:
+        raise OverrideError(f"{shown(key)!r} is a key of {len(parts):,} parts: no config is deeper than {MAX_PARTS}")
+    return parts
 
 
 def _located(root: Node, key: str, path: str, kind: str | None) -> list[str]:
@@ -112,30 +117,32 @@ def _located(root: Node, key: str, path: str, kind: str | None) -> list[str]:
     return parts
 
 
-def put(node: Node, keys: list[str], value: Node, override: str, key_path: str = "") -> Node:
+def put(node: Node, path: list[str], value: Node, override: str, keys: Keys = "") -> Node:
     """A copy of the tree in which the value is set; what is not on the way to it is shared.
 
     A mapping is merged into a mapping, anything else replaces what was there.
     """
-    if not keys:
-        placed = moved(value, key_path, node.key_span, ())
+    if not path:
+        placed = moved(value, keys, node.key_span, ())
         placed.via = (node.span, *placed.via)
         merged = merge(node, placed)
         if node.is_mapping and placed.is_mapping:  # still the file's mapping, with some values changed
-            return Node(merged.value, node.span, node.key_span, key_path, node.via)
+            return Node(merged.value, node.span, node.key_span, keys, node.via)
         return merged
-    name, rest = keys[0], keys[1:]
-    below = f"{key_path}.{name}" if key_path else name
+    if isinstance(node.value, (dict, list)):
+        work.spend(1 + len(node.value) // 20, "applying overrides")
+    name, rest = path[0], path[1:]
+    below = (keys, name)
     if isinstance(node.value, list):
         try:
             index = int(name)
             child = node.value[index]
         except (ValueError, IndexError):
             size = len(node.value)
-            raise OverrideError(f"{override!r}: {key_path} is a list of {size}, it has no item {name}") from None
+            raise OverrideError(f"{override!r}: {node.shown_path} is a list of {size}, it has no item {name}") from None
         items = list(node.value)
-        items[index] = put(child, rest, value, override, f"{key_path}.{index % len(items)}")
-        return Node(items, node.span, node.key_span, node.key_path, node.via)
+        items[index] = put(child, rest, value, override, (keys, index % len(items)))
+        return Node(items, node.span, node.key_span, node.keys, node.via)
     children = dict(node.value) if isinstance(node.value, dict) else {}
     known = children.get(name)
     if known is not None:
@@ -144,7 +151,7 @@ def put(node: Node, keys: list[str], value: Node, override: str, key_path: str =
         children[name] = put(Node({}, value.span, value.span, below), rest, value, override, below)
     else:
         children[name] = moved(value, below, value.span, ())
-    return Node(children, node.span, node.key_span, node.key_path, node.via)
+    return Node(children, node.span, node.key_span, node.keys, node.via)
 
 
 def _removed(node: Node, keys: list[str], override: str) -> Node:
@@ -156,4 +163,4 @@ def _removed(node: Node, keys: list[str], override: str) -> Node:
         del children[name]
     else:
         children[name] = _removed(children[name], keys[1:], override)
-    return Node(children, node.span, node.key_span, node.key_path, node.via)
+    return Node(children, node.span, node.key_span, node.keys, node.via)

@@ -14,10 +14,11 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from memlint import work
 from memlint.documents.arithmetic import Known, Unknown, binary, compare, unary
 from memlint.documents.lines import Lines
 from memlint.documents.merge import merge, moved
-from memlint.documents.node import Document, Fault, Node, Span, Unresolved
+from memlint.documents.node import TOO_LONG, Document, Fault, Faults, Keys, Node, Span, Unresolved, shown, too_long
 from memlint.named_tuple import NamedTuple
 
 MAX_DEPTH = 60  # of expressions; of blocks within blocks; of values within values
@@ -61,7 +62,7 @@ def read(path: str, text: str) -> Document:
         text = text[1:]
     project = _Project()
     root = project.module(path, text)
-    return Document(path, "python", text, root, tuple(project.faults), (), project.sources)
+    return Document(path, "python", text, root, project.faults.told(), (), project.sources)
 
 
 class _Stop(Exception):
@@ -74,7 +75,7 @@ class _Project:
     """The files that one config module draws in, with what they share: bounds, faults, texts."""
 
     def __init__(self) -> None:
-        self.faults: list[Fault] = []
+        self.faults = Faults()
         self.sources: dict[str, str] = {}
         self.active: list[str] = []
         self.modules: dict[str, Node] = {}
@@ -98,6 +99,8 @@ class _Project:
 
     def parse(self, path: str, text: str) -> ast.Module | None:
         import warnings
+
+        work.spend(10 * work.KILOBYTE * len(text) >> 10, "reading Python")
 
         try:
             with warnings.catch_warnings():
@@ -152,8 +155,8 @@ class _Project:
 class _Scope:
     """Names at one level: the module, a class body, or the body of ``get_config``."""
 
-    def __init__(self, prefix: str, parent: _Scope | None) -> None:
-        self.prefix = prefix
+    def __init__(self, keys: Keys, parent: _Scope | None) -> None:
+        self.keys = keys
         self.parent = parent
         self.names: dict[str, Node] = {}
         self.other: dict[str, str] = {}  # names that hold no value: what they are instead
@@ -192,6 +195,7 @@ class _Module:
         self.text = text
         self.bases: Node | None = None
         self.ascii = text.isascii()
+        self.spend = work.meter().spend
         self.encoded: dict[int, bytes] = {}
         self.making: list[str] = []  # config functions that are being followed, outermost first
         self.configs: dict[str, ast.FunctionDef] = {}
@@ -331,16 +335,16 @@ class _Module:
                 for (item, _), node in zip(pairs, nodes):
                     self.bind(item, node, scope)
                 return
-        self.bind(target, self.value(value, self.path_of(target, scope), scope, 0), scope)
+        self.bind(target, self.value(value, self.keys_of(target, scope), scope, 0), scope)
 
-    def path_of(self, target: ast.expr, scope: _Scope) -> str:
-        """The key path that a plain name gets, so that a literal need not be moved there afterwards."""
-        return scope.prefix + target.id if isinstance(target, ast.Name) else ""
+    def keys_of(self, target: ast.expr, scope: _Scope) -> Keys:
+        """The keys that a plain name gets, so that a literal need not be moved there afterwards."""
+        return (scope.keys, target.id) if isinstance(target, ast.Name) else ""
 
     def bind(self, target: ast.expr, node: Node, scope: _Scope) -> None:
         if isinstance(target, ast.Name):
             scope.other.pop(target.id, None)
-            self.place(scope.names, target.id, scope.prefix + target.id, node, self.span(target))
+            self.place(scope.names, target.id, (scope.keys, target.id), node, self.span(target))
         elif isinstance(target, ast.Starred):
             self.bind(target.value, Node(self.unresolved("a starred assignment", target), node.span), scope)
         elif isinstance(target, (ast.Tuple, ast.List)):
@@ -356,7 +360,7 @@ class _Module:
             if owner is not None and isinstance(owner.value, dict):
                 _, end = self.bounds(target)
                 key_span = self.lines.span(end - len(target.attr), end)
-                self.place(owner.value, target.attr, f"{owner.key_path}.{target.attr}", node, key_span)
+                self.place(owner.value, target.attr, (owner.keys, target.attr), node, key_span)
         elif isinstance(target, ast.Subscript):
             self.bind_item(target, node, scope)
 
@@ -371,16 +375,16 @@ class _Module:
             return
         if isinstance(owner.value, dict):
             name = str(index)
-            self.place(owner.value, name, f"{owner.key_path}.{name}", node, self.span(target.slice))
+            self.place(owner.value, name, (owner.keys, name), node, self.span(target.slice))
         elif isinstance(owner.value, list) and _holds(owner.value, index):
             assert isinstance(index, int)
             index %= len(owner.value)
-            owner.value[index] = self.moved(node, f"{owner.key_path}.{index}", None, ())
+            owner.value[index] = self.moved(node, (owner.keys, index), None, ())
 
-    def place(self, names: dict[str, Node], name: str, key_path: str, node: Node, key_span: Span) -> None:
+    def place(self, names: dict[str, Node], name: str, keys: Keys, node: Node, key_span: Span) -> None:
         """Put a value under a name. The last assignment also decides the order, as the text does."""
-        if node.key_path != key_path or node.key_span is not None:
-            node = self.moved(node, key_path, None, ())
+        if node.keys != keys or node.key_span is not None:
+            node = self.moved(node, keys, None, ())
         node.key_span = key_span
         names[name] = node
 
@@ -403,26 +407,26 @@ class _Module:
         combined = ast.BinOp(left=node.target, op=node.op, right=node.value)
         for name in ("lineno", "col_offset", "end_lineno", "end_col_offset"):
             setattr(combined, name, getattr(node.value, name))
-        self.bind(node.target, self.value(combined, self.path_of(node.target, scope), scope, 0), scope)
+        self.bind(node.target, self.value(combined, self.keys_of(node.target, scope), scope, 0), scope)
 
     def class_definition(self, node: ast.ClassDef, scope: _Scope, depth: int) -> None:
         outer = scope
-        while outer.parent is not None and outer.prefix:  # a class body does not see the class around it
+        while outer.parent is not None and outer.keys:  # a class body does not see the class around it
             outer = outer.parent
-        body = _Scope(f"{scope.prefix}{node.name}.", outer)
+        body = _Scope((scope.keys, node.name), outer)
         for base in reversed(node.bases):
             inherited = self.locate(base, scope)
             if inherited is not None and isinstance(inherited.value, dict):
                 via = (self.span(base),)
                 for name, child in inherited.value.items():
-                    body.names[name] = self.moved(child, body.prefix + name, child.key_span, via)
+                    body.names[name] = self.moved(child, (body.keys, name), child.key_span, via)
         self.block(node.body, body, depth + 1)
         start = self.offset(node.lineno, node.col_offset)
         start = self.text.find(node.name, start + len("class"))
         key_span = self.lines.span(start, start + len(node.name))
         span = _cover(self.path, body.names) if body.names else self.span(node)
         scope.other.pop(node.name, None)
-        scope.names[node.name] = Node(body.names, span, key_span, scope.prefix + node.name)
+        scope.names[node.name] = Node(body.names, span, key_span, (scope.keys, node.name))
 
     def config_function(self, node: ast.FunctionDef, module: _Scope) -> Node | None:
         """What ``get_config()`` returns when it is called without arguments."""
@@ -454,17 +458,16 @@ class _Module:
         finally:
             self.making.pop()
 
-    def description(self, node: ast.Call, key_path: str, scope: _Scope, depth: int) -> Node:
+    def description(self, node: ast.Call, keys: Keys, scope: _Scope, depth: int) -> Node:
         """``model_registry("8B", x=1)`` as a mapping: ``_target_``, ``_args_``, and the keyword arguments."""
         keywords = ast.Call(func=node.func, args=[], keywords=node.keywords)
         for name in ("lineno", "col_offset", "end_lineno", "end_col_offset"):
             setattr(keywords, name, getattr(node, name))
-        made = self.mapping_call(keywords, key_path, scope, depth)
-        prefix = f"{key_path}." if key_path else ""
-        target = Node(self.source(node.func), self.span(node.func), None, prefix + "_target_")
+        made = self.mapping_call(keywords, keys, scope, depth)
+        target = Node(self.source(node.func), self.span(node.func), None, (keys, "_target_"))
         front: dict[str, Node] = {"_target_": target}
         if node.args:
-            front["_args_"] = self.items(node.args, node, prefix + "_args_", scope, depth)
+            front["_args_"] = self.items(node.args, node, (keys, "_args_"), scope, depth)
         assert isinstance(made.value, dict)
         made.value = {**front, **made.value}
         return made
@@ -479,14 +482,13 @@ class _Module:
             if isinstance(owner.value, dict) and function.attr == "update":
                 self.update(owner, node, scope)
             elif isinstance(owner.value, list) and function.attr == "append" and len(node.args) == 1:
-                path = f"{owner.key_path}.{len(owner.value)}"
-                owner.value.append(self.value(node.args[0], path, scope, 0))
+                place = (owner.keys, len(owner.value))
+                owner.value.append(self.value(node.args[0], place, scope, 0))
             elif isinstance(owner.value, list) and function.attr == "extend" and len(node.args) == 1:
                 more = self.value(node.args[0], "", scope, 0)
                 if isinstance(more.value, list):
                     for item in more.value:
-                        path = f"{owner.key_path}.{len(owner.value)}"
-                        owner.value.append(self.moved(item, path, None, ()))
+                        owner.value.append(self.moved(item, (owner.keys, len(owner.value)), None, ()))
                 else:
                     owner.value = self.unresolved("extended by what is only known when it runs", node)
             elif function.attr not in ("lock", "freeze", "unlock", "items", "keys", "values", "get", "copy"):
@@ -500,7 +502,7 @@ class _Module:
     def update(self, owner: Node, node: ast.Call, scope: _Scope) -> None:
         assert isinstance(owner.value, dict)
         try:
-            more: Node | None = self.mapping_call(node, owner.key_path, scope, 0)
+            more: Node | None = self.mapping_call(node, owner.keys, scope, 0)
         except Unknown:
             more = None
         if more is not None and isinstance(more.value, dict):
@@ -545,13 +547,13 @@ class _Module:
         for alias in node.names:
             if alias.name == "*":
                 for name, child in found.items():
-                    scope.names[name] = self.moved(child, scope.prefix + name, child.key_span, ())
+                    scope.names[name] = self.moved(child, (scope.keys, name), child.key_span, ())
                 continue
             name = alias.asname or alias.name.split(".")[0]
             scope.names.pop(name, None)
             origin = found.get(alias.name)
             if origin is not None:
-                scope.names[name] = self.moved(origin, scope.prefix + name, origin.key_span, (self.span(node),))
+                scope.names[name] = self.moved(origin, (scope.keys, name), origin.key_span, (self.span(node),))
                 scope.other.pop(name, None)
             else:
                 scope.other[name] = "imported"
@@ -579,7 +581,7 @@ class _Module:
             raise Unknown("a container")
         return value
 
-    def value(self, node: ast.expr, key_path: str, scope: _Scope, depth: int) -> Node:
+    def value(self, node: ast.expr, keys: Keys, scope: _Scope, depth: int) -> Node:
         """The node of an expression. Its span is the expression, or for a name where its value was written."""
         self.count(node)
         reason = "a value that configs do not have"
@@ -587,30 +589,32 @@ class _Module:
             reason = f"nested deeper than {MAX_DEPTH} levels"
         elif isinstance(node, ast.Constant):
             value = node.value
-            if value is None or isinstance(value, (str, bool, int, float)):
-                return Node(value, self.span(node), None, key_path)
+            if too_long(value):
+                reason = TOO_LONG
+            elif value is None or isinstance(value, (str, bool, int, float)):
+                return Node(value, self.span(node), None, keys)
         elif isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)):
-            return self.reference(node, key_path, scope, depth)
+            return self.reference(node, keys, scope, depth)
         else:
             try:
-                return self.composed(node, key_path, scope, depth)
+                return self.composed(node, keys, scope, depth)
             except Unknown as unknown:
                 reason = str(unknown)
-        return Node(self.unresolved(reason, node), self.span(node), None, key_path)
+        return Node(self.unresolved(reason, node), self.span(node), None, keys)
 
-    def composed(self, node: ast.expr, key_path: str, scope: _Scope, depth: int) -> Node:
+    def composed(self, node: ast.expr, keys: Keys, scope: _Scope, depth: int) -> Node:
         below = depth + 1
         if isinstance(node, (ast.List, ast.Tuple, ast.Set)):
             template = _mmcv_reference(node)
             if template is not None:
-                return self.value(template, key_path, scope, below)
-            return self.items(node.elts, node, key_path, scope, below)
+                return self.value(template, keys, scope, below)
+            return self.items(node.elts, node, keys, scope, below)
         if isinstance(node, ast.Dict):
-            return self.dictionary(node, key_path, scope, below)
+            return self.dictionary(node, keys, scope, below)
         if isinstance(node, ast.Call):
-            return self.call(node, key_path, scope, below)
+            return self.call(node, keys, scope, below)
         if isinstance(node, ast.BinOp):
-            return self.operation(node, key_path, scope, below)
+            return self.operation(node, keys, scope, below)
         result: Any
         if isinstance(node, ast.UnaryOp):
             operand = self.value(node.operand, "", scope, below)
@@ -619,7 +623,7 @@ class _Module:
             result = unary(node.op, _scalar(operand) if not operand.is_list else bool(operand.value))
         elif isinstance(node, ast.BoolOp):
             for item in node.values:
-                last = self.value(item, key_path, scope, below)
+                last = self.value(item, keys, scope, below)
                 truth = bool(last.value) if isinstance(last.value, (dict, list)) else bool(_scalar(last))
                 if truth is isinstance(node.op, ast.Or):
                     break
@@ -629,18 +633,17 @@ class _Module:
         elif isinstance(node, ast.IfExp):
             test = self.value(node.test, "", scope, below)
             truth = bool(test.value) if isinstance(test.value, (dict, list)) else bool(_scalar(test))
-            return self.value(node.body if truth else node.orelse, key_path, scope, below)
+            return self.value(node.body if truth else node.orelse, keys, scope, below)
         elif isinstance(node, ast.JoinedStr):
             result = self.formatted(node, scope, below)
         elif isinstance(node, ast.NamedExpr):
             self.bind(node.target, self.value(node.value, "", scope, below), scope)
-            return self.value(node.value, key_path, scope, below)
+            return self.value(node.value, keys, scope, below)
         else:
             raise Unknown(_NOT_FOLLOWED.get(type(node).__name__, "an expression that only running can evaluate"))
-        return Node(result, self.span(node), None, key_path)
+        return Node(result, self.span(node), None, keys)
 
-    def items(self, elements: Sequence[ast.expr], node: ast.expr, key_path: str, scope: _Scope, depth: int) -> Node:
-        prefix = f"{key_path}." if key_path else ""
+    def items(self, elements: Sequence[ast.expr], node: ast.expr, keys: Keys, scope: _Scope, depth: int) -> Node:
         items: list[Node] = []
         for element in elements:
             if isinstance(element, ast.Starred):
@@ -648,18 +651,17 @@ class _Module:
                 if not isinstance(more.value, list):
                     raise Unknown("unpacks what is only known when it runs")
                 for item in more.value:
-                    items.append(self.moved(item, f"{prefix}{len(items)}", None, ()))
+                    items.append(self.moved(item, (keys, len(items)), None, ()))
             else:
-                items.append(self.value(element, f"{prefix}{len(items)}", scope, depth))
-        return Node(items, self.span(node), None, key_path)
+                items.append(self.value(element, (keys, len(items)), scope, depth))
+        return Node(items, self.span(node), None, keys)
 
-    def dictionary(self, node: ast.Dict, key_path: str, scope: _Scope, depth: int) -> Node:
-        prefix = f"{key_path}." if key_path else ""
+    def dictionary(self, node: ast.Dict, keys: Keys, scope: _Scope, depth: int) -> Node:
         children: dict[str, Node] = {}
         written: dict[str, Span] = {}
         for key, item in zip(node.keys, node.values):
             if key is None:
-                self.unpack(children, item, prefix, scope, depth)
+                self.unpack(children, item, keys, scope, depth)
                 continue
             named = self.value(key, "", scope, depth)
             if isinstance(named.value, list):
@@ -668,25 +670,24 @@ class _Module:
                 name = str(_scalar(named))
             key_span = self.span(key)
             if name in written:
-                message = f"{name!r} is written twice in this dict: this one wins over line {written[name].line}"
+                message = f"{shown(name)!r} is written twice in this dict: this one wins over line {written[name].line}"
                 self.project.faults.append(Fault("MEM006", message, key_span, (written[name],)))
             written[name] = key_span
-            child = self.value(item, prefix + name, scope, depth)
+            child = self.value(item, (keys, name), scope, depth)
             child.key_span = key_span
             children[name] = child
-        return Node(children, self.span(node), None, key_path)
+        return Node(children, self.span(node), None, keys)
 
-    def unpack(self, children: dict[str, Node], node: ast.expr, prefix: str, scope: _Scope, depth: int) -> None:
+    def unpack(self, children: dict[str, Node], node: ast.expr, keys: Keys, scope: _Scope, depth: int) -> None:
         more = self.value(node, "", scope, depth)
         if not isinstance(more.value, dict):
             raise Unknown("unpacks what is only known when it runs")
         for name, child in more.value.items():
-            children[name] = self.moved(child, prefix + name, child.key_span, ())
+            children[name] = self.moved(child, (keys, name), child.key_span, ())
 
-    def operation(self, node: ast.BinOp, key_path: str, scope: _Scope, depth: int) -> Node:
+    def operation(self, node: ast.BinOp, keys: Keys, scope: _Scope, depth: int) -> Node:
         left = self.value(node.left, "", scope, depth)
         right = self.value(node.right, "", scope, depth)
-        prefix = f"{key_path}." if key_path else ""
         if isinstance(node.op, ast.Add) and isinstance(left.value, list) and isinstance(right.value, list):
             items = [*left.value, *right.value]
         elif isinstance(node.op, ast.Mult) and isinstance(left.value, list) and isinstance(right.value, int):
@@ -695,14 +696,14 @@ class _Module:
             items = right.value * self.repeats(len(right.value), left.value)
         elif isinstance(node.op, ast.BitOr) and isinstance(left.value, dict) and isinstance(right.value, dict):
             children = {
-                name: self.moved(child, prefix + name, child.key_span, ())
+                name: self.moved(child, (keys, name), child.key_span, ())
                 for name, child in {**left.value, **right.value}.items()
             }
-            return Node(children, self.span(node), None, key_path)
+            return Node(children, self.span(node), None, keys)
         else:
-            return Node(binary(node.op, _scalar(left), _scalar(right)), self.span(node), None, key_path)
-        placed = [self.moved(item, f"{prefix}{index}", None, ()) for index, item in enumerate(items)]
-        return Node(placed, self.span(node), None, key_path)
+            return Node(binary(node.op, _scalar(left), _scalar(right)), self.span(node), None, keys)
+        placed = [self.moved(item, (keys, index), None, ()) for index, item in enumerate(items)]
+        return Node(placed, self.span(node), None, keys)
 
     def repeats(self, length: int, times: int) -> int:
         if length * max(times, 0) > MAX_ITEMS:
@@ -786,20 +787,20 @@ class _Module:
                 return owner.value[index]
         return None
 
-    def reference(self, node: ast.expr, key_path: str, scope: _Scope, depth: int) -> Node:
+    def reference(self, node: ast.expr, keys: Keys, scope: _Scope, depth: int) -> Node:
         place = self.span(node)
         if isinstance(node, ast.Name) and node.id == "__name__" and scope.find("__name__") is None:
-            return Node("config", place, None, key_path)  # anything but "__main__"
+            return Node("config", place, None, keys)  # anything but "__main__"
         target = self.locate(node, scope)
         if target is not None:
-            return self.moved(target, key_path, None, (place,))
+            return self.moved(target, keys, None, (place,))
         if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice):
-            return self.sliced(node, key_path, scope, depth)
+            return self.sliced(node, keys, scope, depth)
         if isinstance(node, (ast.Attribute, ast.Subscript)):
             owner = self.value(node.value, "", scope, depth + 1)
             if owner.is_unresolved:
                 assert isinstance(owner.value, Unresolved)
-                return Node(self.unresolved(owner.value.reason, node), place, None, key_path)
+                return Node(self.unresolved(owner.value.reason, node), place, None, keys)
             if isinstance(node, ast.Attribute):
                 reason = f"there is no {node.attr} in {self.source(node.value)[:40]}"
             else:
@@ -807,9 +808,9 @@ class _Module:
         else:
             assert isinstance(node, ast.Name)
             reason = scope.why(node.id)
-        return Node(self.unresolved(reason, node), place, None, key_path)
+        return Node(self.unresolved(reason, node), place, None, keys)
 
-    def sliced(self, node: ast.Subscript, key_path: str, scope: _Scope, depth: int) -> Node:
+    def sliced(self, node: ast.Subscript, keys: Keys, scope: _Scope, depth: int) -> Node:
         owner = self.value(node.value, "", scope, depth + 1)
         assert isinstance(node.slice, ast.Slice)
         bounds: list[int | None] = []
@@ -818,26 +819,25 @@ class _Module:
             if number is not None and (isinstance(number, bool) or not isinstance(number, int)):
                 break
             bounds.append(number)
-        prefix = f"{key_path}." if key_path else ""
         if len(bounds) == 3 and bounds[2] != 0 and isinstance(owner.value, (list, str)):
             part = owner.value[slice(*bounds)]
             if isinstance(part, str):
-                return Node(part, self.span(node), None, key_path)
-            items = [self.moved(item, f"{prefix}{index}", None, ()) for index, item in enumerate(part)]
-            return Node(items, self.span(node), None, key_path)
-        return Node(self.unresolved("a slice that is not followed", node), self.span(node), None, key_path)
+                return Node(part, self.span(node), None, keys)
+            items = [self.moved(item, (keys, index), None, ()) for index, item in enumerate(part)]
+            return Node(items, self.span(node), None, keys)
+        return Node(self.unresolved("a slice that is not followed", node), self.span(node), None, keys)
 
     # -- calls
 
-    def call(self, node: ast.Call, key_path: str, scope: _Scope, depth: int) -> Node:
+    def call(self, node: ast.Call, keys: Keys, scope: _Scope, depth: int) -> Node:
         function = node.func
         if isinstance(function, ast.Call):
             inner = function.func
             if isinstance(inner, ast.Name) and inner.id in _LAZY_CALLS and len(function.args) == 1:
-                made = self.mapping_call(node, key_path, scope, depth)
+                made = self.mapping_call(node, keys, scope, depth)
                 if isinstance(made.value, dict):
-                    path = f"{key_path}._target_" if key_path else "_target_"
-                    target = Node(self.source(function.args[0]), self.span(function.args[0]), None, path)
+                    place = self.span(function.args[0])
+                    target = Node(self.source(function.args[0]), place, None, (keys, "_target_"))
                     made.value = {"_target_": target, **made.value}
                 return made
             raise Unknown("calls what another call returns")
@@ -847,75 +847,73 @@ class _Module:
             scope.parent is not None and scope.parent.other.get(name) == "a function"
         )
         if owned:
-            return self.instance(node, key_path, scope, depth)
+            return self.instance(node, keys, scope, depth)
         if not local:
             if name in _MAPPING_MAKERS or (name == "create" and self.source(function) == "OmegaConf.create"):
-                return self.mapping_call(node, key_path, scope, depth)
+                return self.mapping_call(node, keys, scope, depth)
             if isinstance(function, ast.Name):
                 if name in ("list", "tuple", "set", "len", "sum", "range"):
-                    return self.sequence_call(name, node, key_path, scope, depth)
+                    return self.sequence_call(name, node, keys, scope, depth)
                 if name in _BUILTINS:
-                    return self.builtin_call(name, node, key_path, scope, depth)
+                    return self.builtin_call(name, node, keys, scope, depth)
             if name == "field":
                 for keyword in node.keywords:
                     if keyword.arg == "default":
-                        return self.value(keyword.value, key_path, scope, depth)
+                        return self.value(keyword.value, keys, scope, depth)
                     if keyword.arg == "default_factory" and isinstance(keyword.value, ast.Lambda):
-                        return self.value(keyword.value.body, key_path, scope, depth)
+                        return self.value(keyword.value.body, keys, scope, depth)
             if name == "deepcopy" and len(node.args) == 1:
-                return self.value(node.args[0], key_path, scope, depth)
+                return self.value(node.args[0], keys, scope, depth)
             if name == "FieldReference":  # ml_collections: its first argument is its value
                 for argument in (*node.args, *(k.value for k in node.keywords if k.arg == "default")):
-                    return self.value(argument, key_path, scope, depth)
+                    return self.value(argument, keys, scope, depth)
         if name == "copy" and isinstance(function, ast.Attribute) and not node.args:
-            original = self.value(function.value, key_path, scope, depth)
+            original = self.value(function.value, keys, scope, depth)
             if isinstance(original.value, (dict, list)):
                 return original
         if self.making:
             if not local:
-                return self.description(node, key_path, scope, depth)
+                return self.description(node, keys, scope, depth)
             module = scope.parent or scope
             if name in self.configs and not node.args and not node.keywords:
                 other = self.made_config(name, module)
                 if other is not None:
-                    return self.moved(other, key_path, None, (self.span(node),))
+                    return self.moved(other, keys, None, (self.span(node),))
         raise Unknown(f"calls {self.source(function)[:60]}()")
 
-    def instance(self, node: ast.Call, key_path: str, scope: _Scope, depth: int) -> Node:
+    def instance(self, node: ast.Call, keys: Keys, scope: _Scope, depth: int) -> Node:
         """A class of this file, called: its constants, with the keyword arguments over them."""
         base = self.locate(node.func, scope)
         if base is None or not isinstance(base.value, dict) or node.args:
             raise Unknown(f"calls {self.source(node.func)[:60]}()")
-        made = self.moved(base, key_path, None, (self.span(node.func),))
-        more = self.mapping_call(node, key_path, scope, depth)
+        made = self.moved(base, keys, None, (self.span(node.func),))
+        more = self.mapping_call(node, keys, scope, depth)
         if not isinstance(made.value, dict) or not isinstance(more.value, dict):
             return more
         made.value.update(more.value)
         return made
 
-    def mapping_call(self, node: ast.Call, key_path: str, scope: _Scope, depth: int) -> Node:
+    def mapping_call(self, node: ast.Call, keys: Keys, scope: _Scope, depth: int) -> Node:
         """``dict(...)`` and its like."""
-        prefix = f"{key_path}." if key_path else ""
         children: dict[str, Node] = {}
         if len(node.args) > 1:
             raise Unknown("a mapping made of several arguments")
         for argument in node.args:
-            self.unpack(children, argument, prefix, scope, depth)
+            self.unpack(children, argument, keys, scope, depth)
         for keyword in node.keywords:
             if keyword.arg is None:
-                self.unpack(children, keyword.value, prefix, scope, depth)
+                self.unpack(children, keyword.value, keys, scope, depth)
                 continue
             start = self.offset(keyword.lineno, keyword.col_offset)
-            child = self.value(keyword.value, prefix + keyword.arg, scope, depth)
+            child = self.value(keyword.value, (keys, keyword.arg), scope, depth)
             child.key_span = self.lines.span(start, start + len(keyword.arg))
             children[keyword.arg] = child
-        return Node(children, self.span(node), None, key_path)
+        return Node(children, self.span(node), None, keys)
 
-    def sequence_call(self, name: str, node: ast.Call, key_path: str, scope: _Scope, depth: int) -> Node:
+    def sequence_call(self, name: str, node: ast.Call, keys: Keys, scope: _Scope, depth: int) -> Node:
         if node.keywords or any(isinstance(argument, ast.Starred) for argument in node.args):
             raise Unknown(f"calls {name}() in a way that is not followed")
         place = self.span(node)
-        prefix = f"{key_path}." if key_path else ""
         if name == "range":
             numbers = [_scalar(self.value(argument, "", scope, depth)) for argument in node.args]
             if not 1 <= len(numbers) <= 3 or not all(isinstance(n, int) for n in numbers) or 0 in numbers[2:]:
@@ -924,25 +922,25 @@ class _Module:
             if len(values) > MAX_ITEMS:
                 raise Unknown(f"a range of more than {MAX_ITEMS:,} items")
             self.project.nodes += len(values)
-            items = [Node(number, place, None, f"{prefix}{index}") for index, number in enumerate(values)]
-            return Node(items, place, None, key_path)
+            items = [Node(number, place, None, (keys, index)) for index, number in enumerate(values)]
+            return Node(items, place, None, keys)
         if not node.args and name in ("list", "tuple", "set"):
-            return Node([], place, None, key_path)
+            return Node([], place, None, keys)
         if len(node.args) != 1:
             raise Unknown(f"calls {name}() in a way that is not followed")
-        argument = self.value(node.args[0], key_path, scope, depth)
+        argument = self.value(node.args[0], keys, scope, depth)
         if name == "len" and isinstance(argument.value, (dict, list, str)):
-            return Node(len(argument.value), place, None, key_path)
+            return Node(len(argument.value), place, None, keys)
         if not isinstance(argument.value, list):
             raise Unknown(f"calls {name}() on what is only known when it runs")
         if name == "sum":
             total: Any = 0
             for item in argument.value:
                 total = binary(ast.Add(), total, _scalar(item))
-            return Node(total, place, None, key_path)
-        return Node(argument.value, place, None, key_path)
+            return Node(total, place, None, keys)
+        return Node(argument.value, place, None, keys)
 
-    def builtin_call(self, name: str, node: ast.Call, key_path: str, scope: _Scope, depth: int) -> Node:
+    def builtin_call(self, name: str, node: ast.Call, keys: Keys, scope: _Scope, depth: int) -> Node:
         if node.keywords or any(isinstance(argument, ast.Starred) for argument in node.args):
             raise Unknown(f"calls {name}() in a way that is not followed")
         nodes = [self.value(argument, "", scope, depth) for argument in node.args]
@@ -955,33 +953,36 @@ class _Module:
             result = _BUILTINS[name](*values)
         except (TypeError, ValueError, ArithmeticError) as error:
             raise Unknown(f"{name}(): {error}") from None
+        if too_long(result):
+            raise Unknown(TOO_LONG)
         if not isinstance(result, (str, int, float)):
             raise Unknown(f"calls {name}() in a way that is not followed")
-        return Node(result, self.span(node), None, key_path)
+        return Node(result, self.span(node), None, keys)
 
     # -- copies, counted
 
     def count(self, node: Any) -> None:
         self.project.nodes += 1
+        self.spend(work.NODE, "reading Python")
         if self.project.nodes > MAX_NODES:
             raise _Stop(f"more than {MAX_NODES:,} values: not read any further", self.span(node))
 
-    def moved(self, node: Node, key_path: str, key_span: Span | None, via: tuple[Span, ...], depth: int = 0) -> Node:
+    def moved(self, node: Node, keys: Keys, key_span: Span | None, via: tuple[Span, ...], depth: int = 0) -> Node:
         self.project.nodes += 1
+        self.spend(work.NODE, "following values of Python")
         if self.project.nodes > MAX_NODES or depth > MAX_DEPTH:
             message = f"more than {MAX_NODES:,} values, or nested deeper than {MAX_DEPTH} levels"
             raise _Stop(message, via[0] if via else node.span)
         value = node.value
         if not isinstance(value, (dict, list)):
-            return moved(node, key_path, key_span, via)
-        prefix = f"{key_path}." if key_path else ""
+            return moved(node, keys, key_span, via)
         if isinstance(value, dict):
             copied: Any = {
-                name: self.moved(child, prefix + name, child.key_span, via, depth + 1) for name, child in value.items()
+                name: self.moved(child, (keys, name), child.key_span, via, depth + 1) for name, child in value.items()
             }
         else:
-            copied = [self.moved(child, f"{prefix}{index}", None, via, depth + 1) for index, child in enumerate(value)]
-        return Node(copied, node.span, key_span, key_path, via + node.via)
+            copied = [self.moved(child, (keys, index), None, via, depth + 1) for index, child in enumerate(value)]
+        return Node(copied, node.span, key_span, keys, via + node.via)
 
 
 _NOT_FOLLOWED = {

@@ -11,29 +11,17 @@ environment is not read. What only running the script would tell is :class:`Unre
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
+from memlint import work
+from memlint.documents import shell_syntax
 from memlint.documents.lines import line_starts, position
 from memlint.documents.node import Document, Fault, Node, Span
 from memlint.documents.shell_expansion import Stop, parsed
 from memlint.documents.shell_script import Script
-from memlint.documents.shell_words import Source, text_of
-
-# Words that the grammar takes for a command where bash does not.
-_RESERVED = frozenset(("then", "else", "elif", "fi", "do", "done", "esac", "}"))
-_OPENING = frozenset(("{", "do", "then", "else"))
-_CLOSING = frozenset(("}", "done", "fi", "elif_clause", "else_clause"))
-# Where statements stand in statements.
-_STATEMENTS = frozenset(
-    (
-        *("program", "list", "pipeline", "compound_statement", "subshell", "do_group", "redirected_statement"),
-        *("if_statement", "elif_clause", "else_clause", "for_statement", "c_style_for_statement", "while_statement"),
-        *("case_statement", "case_item", "function_definition", "negated_command"),
-    )
-)
+from memlint.documents.shell_words import Source
 
 MAX_CHARACTERS = 2_000_000
+# Of a file's work: what was found before a script ran out of it can still be estimated.
+SCRIPT_STEPS = work.FILE_STEPS // 2
 
 
 def read(path: str, text: str) -> Document:
@@ -45,73 +33,38 @@ def read(path: str, text: str) -> Document:
         return Document(path, "shell", text, root, (fault,), (), {path: text})
     # A checkout on Windows: the line goes on where it does in the repository. As long as before, so places stay.
     tree, source = parsed(Source(path, starts, text.replace("\\\r\n", " \\\n")))
-    faults = list(_syntax_faults(tree.root_node, source))
+    faults = _syntax_faults(path, starts, text)
     script = Script(source)
-    script.submitted()
+    variables: dict[str, Node] = {}
     try:
-        script.statements(tree.root_node, source)
-        script.uncalled_functions()
-    except Stop as stop:
-        faults.append(Fault("MEM004", f"the rest of the script was not followed: {stop}", Span(path, 1, 1, 1, 1)))
+        with work.limited(SCRIPT_STEPS):
+            script.submitted()
+            script.statements(tree.root_node, source)
+            script.uncalled_functions()
+            variables = script.variables()
+    except (Stop, work.OutOfWork) as stop:
+        faults.append(_unfinished(path, str(stop)))
     except RecursionError:
-        faults.append(Fault("MEM003", "the script is nested too deeply to read", Span(path, 1, 1, 1, 1)))
-    root = Node(script.variables(), Span(path, 1, 1, 1, 1))
-    return Document(path, "shell", text, root, tuple(faults), tuple(script.found), {path: text})
+        faults.append(_unfinished(path, "it is nested too deeply"))
+    root = Node(variables, Span(path, 1, 1, 1, 1))
+    return Document(path, "shell", text, root, tuple(dict.fromkeys(faults)), tuple(script.found), {path: text})
 
 
-def _syntax_faults(root: Any, source: Source) -> Iterator[Fault]:
-    stack = [root]
-    while stack:
-        node = stack.pop()
-        start, end = node.start_byte, node.end_byte
-        if node.is_missing:
-            yield Fault("MEM003", f"{node.type} is missing here", _first_line(source, start, end))
-        elif node.type == "ERROR":
-            text = source.text[start:end]
-            if text.strip() in ("", "\\") and not source.text[end:].strip("\r\n \t"):
-                continue  # a backslash at the end of the file, which bash accepts
-            excerpt = _excerpt(text_of(source.slice(start, end)))
-            yield Fault("MEM003", f"this is not shell syntax: {excerpt}", _first_line(source, start, end))
-        elif node.type == "command":
-            if node.has_error:
-                stack.extend(reversed(node.children))
-            first = node.children[0]
-            name = source.text[first.start_byte : first.end_byte] if first.type == "command_name" else ""
-            if name in _RESERVED:
-                message = f"{name} has nothing to close or go on with here"
-                yield Fault("MEM003", message, source.span(start, start + len(name)))
-        elif node.has_error or node.type in _STATEMENTS:
-            stack.extend(reversed(node.children))
-            empty = None if node.has_error else _empty_body(node)
-            if empty is not None:
-                message = f"there is no command after {empty.type}"
-                yield Fault("MEM003", message, source.span(empty.start_byte, empty.end_byte))
+def _syntax_faults(path: str, starts: list[int], text: str) -> list[Fault]:
+    try:
+        broken = shell_syntax.judge(text).broken
+    except RecursionError:
+        return [_unfinished(path, "it is nested too deeply")]
+    return [] if broken is None else [Fault("MEM003", str(broken), _rest_of_line(path, starts, text, broken.at))]
 
 
-def _empty_body(node: Any) -> Any:
-    """The word after which bash wants a command and finds none; None where that is not so."""
-    opening = None
-    for child in node.children:
-        if child.type in _OPENING:
-            opening = child
-        elif opening is not None and child.type in _CLOSING:
-            return opening
-        elif child.is_named and child.type != "comment":
-            opening = None
-    return opening if node.type in ("elif_clause", "else_clause") else None
+def _unfinished(path: str, why: str) -> Fault:
+    return Fault("MEM011", f"the rest of the script was not followed: {why}", Span(path, 1, 1, 1, 1))
 
 
-def _first_line(source: Source, start: int, end: int) -> Span:
-    """The first line of a text; where it is empty, the place where it would be."""
-    text = source.text[start:end]
-    lead = len(text) - len(text.lstrip())
-    if lead < len(text):
-        stop = text.find("\n", lead)
-        return source.span(start + lead, start + stop if stop >= 0 else end)
-    line, column = position(source.starts, source.offset(start))
-    return Span(source.path, line, column, line, column)
-
-
-def _excerpt(text: str) -> str:
-    words = " ".join(text.split())
-    return words if len(words) <= 40 else words[:37] + "..."
+def _rest_of_line(path: str, starts: list[int], text: str, at: int) -> Span:
+    """From an offset to the end of its line; the end of a text is on its last line that says something."""
+    at = min(at, max(len(text.rstrip()) - 1, 0))
+    end = text.find("\n", at)
+    length = len(text[at : end if end >= 0 else None].rstrip())
+    return Span(path, *position(starts, at), *position(starts, at + length))

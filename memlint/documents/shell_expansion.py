@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import ItemsView, Iterator, Sequence
+from contextlib import suppress
+from itertools import islice
 from typing import Any
 
+from memlint import work
 from memlint.documents import shell_arithmetic as arithmetic
+from memlint.documents import shell_braces as braces
+from memlint.documents.shell_syntax import judge
 from memlint.documents.shell_words import (
     BREAK,
+    MAX_PIECES,
+    PIECE,
     Items,
     Piece,
     Pieces,
@@ -34,6 +42,7 @@ def parse(text: str) -> Any:
         import tree_sitter_bash
 
         _parser = tree_sitter.Parser(tree_sitter.Language(tree_sitter_bash.language()))
+    work.spend(50 + len(text) // 2, "parsing a script")
     if "\\" in text:
         text = _without_escapes(text)
     if not text.isascii():
@@ -55,12 +64,20 @@ def _without_escapes(text: str) -> str:
     return "".join(parts) + text[last:]
 
 
+# What may be a command substitution without a command: `# a comment`, $(), as a first look.
+_SAYS_NOTHING = re.compile(r"`\s*[#`]|\$\(\s*[#)]")
+
+
 def parsed(source: Source) -> tuple[Any, Source]:
     """(syntax tree, the source whose offsets it has).
 
-    Where several assignments on a line are followed by a line that begins with one, the grammar takes all that
-    follows for one command; such a text is read again with the statements divided.
+    Two things the grammar misreads. Behind a substitution that holds nothing but a comment it takes the comment to go
+    on: such a substitution is no text, and is left out. Where several assignments on a line are followed by a line that
+    begins with one, it takes all that follows for one command: the text is read again with the statements divided.
     """
+    if _SAYS_NOTHING.search(source.text):
+        with suppress(RecursionError):  # too deep to be followed, which is found out below
+            source = source.without(judge(source.text).empty)
     tree = parse(source.text)
     if not any(_assigns_twice(line) for line in source.text.split("\n")):
         return tree, source
@@ -119,7 +136,59 @@ def _same_text(one: Pieces, other: Pieces) -> bool:
     return text_of(one) == text_of(other)
 
 
-Environment = dict[str, Variable]
+class Environment:
+    """Variables by name. What was set since a mark can be undone, at the price of what was set: to follow a branch
+    costs what the branch does, however many variables there are."""
+
+    def __init__(self, variables: dict[str, Variable] | None = None) -> None:
+        self._now: dict[str, Variable] = dict(variables or {})
+        self._before: list[tuple[str, Variable | None]] = []  # what each change since a mark replaced, oldest first
+        self._marks = 0
+
+    def get(self, name: str) -> Variable | None:
+        return self._now.get(name)
+
+    def items(self) -> ItemsView[str, Variable]:
+        return self._now.items()
+
+    def set(self, name: str, variable: Variable | None) -> None:
+        """Give a variable a value; None unsets it."""
+        if self._marks:
+            self._before.append((name, self._now.get(name)))
+        if variable is None:
+            self._now.pop(name, None)
+        else:
+            self._now[name] = variable
+
+    def mark(self) -> int:
+        """A place to go back to; each mark ends in :meth:`undo` or :meth:`keep`, the last one first."""
+        self._marks += 1
+        return len(self._before)
+
+    def keep(self) -> None:
+        """What was set since the last mark stands."""
+        self._marks -= 1
+        if not self._marks:
+            self._before.clear()
+
+    def undo(self, mark: int) -> dict[str, Variable | None]:
+        """Go back to a mark. Returns the variables set since then, with the values that they had last."""
+        self._marks -= 1
+        work.spend(2 * (len(self._before) - mark), "leaving a branch of a script")
+        set_since = {name: self._now.get(name) for name, _ in self._before[mark:]}
+        while len(self._before) > mark:
+            name, variable = self._before.pop()
+            if variable is None:
+                self._now.pop(name, None)
+            else:
+                self._now[name] = variable
+        return set_since
+
+    def exported(self) -> Environment:
+        """What another program gets of it."""
+        work.spend(len(self._now), "starting a shell within a script")
+        return Environment({name: variable for name, variable in self._now.items() if variable.exported})
+
 
 _QUOTES = frozenset(("string", "raw_string", "ansi_c_string", "translated_string"))
 _EXPANSIONS = frozenset(
@@ -136,7 +205,7 @@ class Expander:
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        self.environment: Environment = {}
+        self.environment = Environment()
         self.positional: list[Pieces] | None = None
         self.export_all = False
         self.trees: list[Any] = []  # nodes are valid as long as their trees are
@@ -144,7 +213,7 @@ class Expander:
     def _set(self, name: str, pieces: Pieces, exported: bool = False) -> None:
         old = self.environment.get(name)
         exported = exported or self.export_all or (old is not None and old.exported)
-        self.environment[name] = Variable(limited(pieces), None, exported)
+        self.environment.set(name, Variable(limited(pieces), None, exported))
 
     def _unset_assigned(self, text: str) -> None:
         """Variables that an arithmetic text assigns are not known from here on."""
@@ -166,6 +235,7 @@ class Expander:
         at a continued line. Between two words there is a blank."""
         items: Items = []
         end = -1
+        work.spend(5 * len(nodes), "expanding words")
         for node in nodes:
             if end >= 0 and source.text[end : node.start_byte].replace("\\\n", ""):
                 items.append(BREAK)
@@ -179,13 +249,37 @@ class Expander:
         if node.type in WORD_ACTIVE:
             items = self._active(node, source, "word", splits, (start, end))
         else:
-            text = source.text[start:end]
-            if splits and "{" in text and "}" in text:
-                alternatives = _braces(text)
-                if len(alternatives) > 1:  # they hold neither quotes nor expansions
-                    whole = unknown(source, start, end, "", False)
-                    return [item for one in alternatives for item in (whole._replace(text=one), BREAK)]
+            if splits and "{" in source.text[start:end]:
+                alternatives = self._brace_items(node, source)
+                if alternatives is not None:
+                    return alternatives
             items = self.region(node, start, end, source, "word", splits)
+        return items
+
+    def _brace_items(self, node: Any, source: Source) -> Items | None:
+        """What a word with brace expansions comes to; None for a word without any."""
+        start, end = node.start_byte, node.end_byte
+        mask = source.text[start:end]
+        for child in _below(node, WORD_ACTIVE):
+            begin, stop = max(child.start_byte - start, 0), child.end_byte - start
+            mask = mask[:begin] + "\0" * (stop - begin) + mask[stop:]
+        if "{" not in mask:
+            return None
+        try:
+            words = braces.expand(braces.without_escapes(mask))
+        except braces.Unclear as error:
+            return [unknown(source, start, end, str(error), False)]
+        if words is None:
+            return None
+        items: Items = []
+        whole = unknown(source, start, end, "", False)
+        for word in words:
+            for run in word:
+                if isinstance(run, str):
+                    items.append(whole._replace(text=run))
+                else:
+                    items += self.region(node, start + run[0], start + run[1], source, "word", True)
+            items.append(BREAK)
         return items
 
     def region(self, node: Any, start: int, end: int, source: Source, mode: str, splits: bool) -> Items:
@@ -194,9 +288,13 @@ class Expander:
         mode  word, string (within double quotes) or heredoc
         """
         active = _STRING_ACTIVE if mode == "string" else _EXPANSIONS if mode == "heredoc" else WORD_ACTIVE
+        below = list(islice(_below(node, active), MAX_PIECES + 1))
+        if len(below) > MAX_PIECES:
+            return [unknown(source, start, end, "a word that is too long", mode != "word")]
         items: Items = []
         at = start
-        for child in _below(node, active):
+        work.spend(5 + 20 * len(below), "expanding a word")
+        for child in below:
             begin = _start(child, source)
             if begin < at or child.end_byte > end:
                 continue
@@ -248,7 +346,8 @@ class Expander:
         start, end = _start(node, source), node.end_byte
         lead = 2 if node.type == "translated_string" else 1
         inner_start, inner_end = start + lead, end - 1
-        below = [child for child in _below(node, _STRING_ACTIVE) if child.start_byte >= inner_start]
+        found = islice(_below(node, _STRING_ACTIVE), MAX_PIECES + 1)
+        below = [child for child in found if child.start_byte >= inner_start]
         if len(below) == 1 and _start(below[0], source) == inner_start and below[0].end_byte == inner_end:
             items = self._active(below[0], source, "string", splits, (start, end))
         else:
@@ -303,6 +402,7 @@ class Expander:
         self, values: list[Pieces], joined: bool, source: Source, quoted: bool, splits: bool, token: tuple[int, int]
     ) -> Items:
         items: Items = []
+        work.spend(PIECE * len(values), "expanding an array")
         for value in values:
             if items and joined and quoted:
                 items.append(Piece(" ", quoted=True))
@@ -531,11 +631,14 @@ def _start(node: Any, source: Source) -> int:
 
 def _below(node: Any, active: frozenset[str]) -> Iterator[Any]:
     """The topmost nodes below ``node`` of the active types, in order."""
-    for child in node.children:
+    pending = list(reversed(node.children))
+    while pending:
+        child = pending.pop()
+        work.spend(1, "looking for expansions")
         if child.type in active:
             yield child
-        elif child.children:
-            yield from _below(child, active)
+        else:
+            pending.extend(reversed(child.children))
 
 
 def _only_lists(nodes: Sequence[Any], source: Source) -> bool:
@@ -608,57 +711,3 @@ def split_unquoted(items: Items) -> Items:
         else:
             out += split([item], " \t\n")
     return out
-
-
-def _braces(text: str, depth: int = 0) -> list[str]:
-    """Brace expansion of a word: ``a{1,2}`` and ``{0..3}``. Quoted or nested expansions stay as they are."""
-    if any(mark in text for mark in "\"'`\\") or "${" in text or "$(" in text or depth > 8:
-        return [text]
-    start = -1
-    level = 0
-    for at, character in enumerate(text):
-        if character == "{":
-            if level == 0:
-                start = at
-            level += 1
-        elif character == "}" and level:
-            level -= 1
-            if level == 0:
-                parts = _alternatives(text[start + 1 : at])
-                if parts is not None:
-                    front, tail = text[:start], text[at + 1 :]
-                    tails = _braces(tail, depth + 1)
-                    inner = [each for one in parts for each in _braces(one, depth + 1)]
-                    if len(inner) * len(tails) > 4096:
-                        return [text]
-                    return [front + one + rest for one in inner for rest in tails]
-    return [text]
-
-
-def _alternatives(text: str) -> list[str] | None:
-    parts: list[str] = []
-    level = 0
-    last = 0
-    for at, character in enumerate(text):
-        level += (character == "{") - (character == "}")
-        if character == "," and level == 0:
-            parts.append(text[last:at])
-            last = at + 1
-    if parts:
-        return [*parts, text[last:]]
-    ends = text.split("..")
-    if len(ends) in (2, 3) and all(_is_integer(end) for end in ends):
-        first, final = int(ends[0]), int(ends[1])
-        step = abs(int(ends[2])) if len(ends) == 3 else 1
-        step = step or 1
-        if abs(final - first) // step > 4096:
-            return None
-        padded = [end.lstrip("-") for end in ends[:2] if len(end.lstrip("-")) > 1 and end.lstrip("-")[0] == "0"]
-        width = max((len(end) for end in ends[:2]), default=0) if padded else 0
-        numbers = range(first, final + 1, step) if first <= final else range(first, final - 1, -step)
-        return [f"{number:0{width}d}" if width else str(number) for number in numbers]
-    return None
-
-
-def _is_integer(text: str) -> bool:
-    return text.removeprefix("-").isdigit() and text.isascii()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from memlint import work
 from memlint.documents import shell_arithmetic as arithmetic
 from memlint.documents import shell_commands as commands
 from memlint.documents import slurm
@@ -18,9 +19,10 @@ from memlint.documents.shell_conditions import (
     YES,
     Conditions,
 )
-from memlint.documents.shell_expansion import Environment, Stop, Variable, from_environment, parsed
+from memlint.documents.shell_expansion import Stop, Variable, from_environment, parsed
 from memlint.documents.shell_words import (
     BREAK,
+    PIECE,
     Items,
     Piece,
     Pieces,
@@ -32,9 +34,11 @@ from memlint.documents.shell_words import (
     text_of,
 )
 
+STATEMENT = 30  # steps to look at a statement
+WORD = 15  # steps to place a word of a training command
 MAX_ITERATIONS = 16  # of one loop
 MAX_STEPS = 20_000  # statements evaluated in one script
-MAX_COMMANDS = 256  # training commands kept of one script
+MAX_COMMANDS = 4096  # training commands kept of one script
 MAX_DEPTH = 12  # functions within functions, eval within eval
 
 
@@ -61,6 +65,8 @@ class Script(Conditions):
     def variables(self) -> dict[str, Node]:
         found: dict[str, Node] = {}
         for name, variable in self.environment.items():
+            values = [variable.pieces] if variable.items is None else variable.items.values()
+            work.spend(sum(PIECE * (1 + len(pieces)) for pieces in values), "listing the variables of a script")
             if variable.items is None:
                 found[name] = self.source.node(variable.pieces, name, self._key_span(variable.pieces))
             else:
@@ -77,19 +83,20 @@ class Script(Conditions):
         for name in list(self.functions):
             if name not in self.called and name in self.functions:
                 self.jump = ""
-                kept = dict(self.environment)
+                mark = self.environment.mark()
                 self._call(name, None)
-                self.environment = kept
+                self.environment.undo(mark)
 
     def submitted(self) -> None:
         """The variables that Slurm sets for a script with ``#SBATCH`` lines."""
         for name, value, start, end in slurm.settings(self.source.text):
-            self.environment[name] = Variable([Piece(value, start, end)], None, True)
+            self.environment.set(name, Variable([Piece(value, start, end)], None, True))
 
     # -- statements
 
     def statements(self, node: Any, source: Source) -> str:
         status = SUCCESS
+        work.spend(2 * node.child_count, "reading a script")
         for child in node.children:
             if self.jump:
                 break
@@ -99,6 +106,7 @@ class Script(Conditions):
 
     def statement(self, node: Any, source: Source) -> str:
         self.steps += 1
+        work.spend(STATEMENT, "following a script")
         if self.steps > MAX_STEPS:
             raise Stop(f"it takes more than {MAX_STEPS:,} steps")
         handler: Callable[[Script, Any, Source], str | None] | None = _HANDLERS.get(node.type)
@@ -107,10 +115,17 @@ class Script(Conditions):
         return handler(self, node, source) or SUCCESS
 
     def _list(self, node: Any, source: Source) -> str:
-        named = [child for child in node.children if child.is_named]
-        operators = [child.type for child in node.children if child.type in ("&&", "||")]
-        status = self.statement(named[0], source) if named else SUCCESS
-        for operator, right in zip(operators, named[1:]):
+        joined: list[tuple[str, Any]] = []  # from the last to the second: `a && b || c` is a list of a list and c
+        while node.type == "list":
+            work.spend(STATEMENT, "following a script")
+            named = [child for child in node.children if child.is_named]
+            operators = [child.type for child in node.children if child.type in ("&&", "||")]
+            joined += reversed(list(zip(operators, named[1:])))
+            if not named:
+                return SUCCESS
+            node = named[0]
+        status = self.statement(node, source)
+        for operator, right in reversed(joined):
             if self.jump:
                 break
             holds = operator == "&&"
@@ -131,50 +146,48 @@ class Script(Conditions):
 
     def _alternative(self, node: Any, source: Source) -> str:
         """A branch that is taken by default; one that leaves the script is not the normal case."""
-        kept = dict(self.environment)
+        mark = self.environment.mark()
         status = self.statement(node, source)
         if self.jump:
             self.jump = ""
-            self.environment = kept
+            self.environment.undo(mark)
+        else:
+            self.environment.keep()
         return status
 
-    def _aside(self, node: Any, source: Source) -> Environment:
+    def _aside(self, node: Any, source: Source) -> dict[str, Variable | None]:
         """Commands of a branch that normally is not taken. What it sets is forgotten, but returned."""
-        kept = self.environment
-        self.environment = dict(kept)
+        mark = self.environment.mark()
         self.statement(node, source)
         self.jump = ""
-        after, self.environment = self.environment, kept
-        return after
+        return self.environment.undo(mark)
 
     def _branches(self, branches: Sequence[Callable[[], object]]) -> None:
         """Follow each branch from here, then keep what those that come back agree on."""
-        before = self.environment
-        ends: list[Environment] = []
+        ends: list[dict[str, Variable | None]] = []  # what each one sets
         jumps: list[str] = []
         for branch in branches:
-            self.environment = dict(before)
+            mark = self.environment.mark()
             self.jump = ""
             branch()
+            end = self.environment.undo(mark)
             if self.jump:
                 jumps.append(self.jump)
             else:
-                ends.append(self.environment)
-        self.jump = ""
-        if not ends:
-            self.environment = before
-            self.jump = jumps[0] if jumps else ""
-            return
-        merged: Environment = {}
+                ends.append(end)
+        self.jump = "" if ends else jumps[0]
         for name in dict.fromkeys(name for end in ends for name in end):
-            values = [end.get(name) for end in ends]
+            before = self.environment.get(name)
+            values = [end.get(name, before) for end in ends]
             first = values[0]
-            if first is not None and all(value is not None and first.same(value) for value in values):
-                merged[name] = first
+            if all(value is None if first is None else value is not None and first.same(value) for value in values):
+                self.environment.set(name, first)
             else:
                 exported = any(value is not None and value.exported for value in values)
-                merged[name] = Variable([Piece("$" + name, reason="it depends on a condition")], None, exported)
-        self.environment = merged
+                self._unknown(name, "it depends on a condition", exported)
+
+    def _unknown(self, name: str, reason: str, exported: bool) -> None:
+        self.environment.set(name, Variable([Piece("$" + name, reason=reason)], None, exported))
 
     def _if(self, node: Any, source: Source) -> str:
         clauses: list[tuple[list[Any], list[Any]]] = [([], [])]
@@ -213,18 +226,20 @@ class Script(Conditions):
         elif status == NO:
             self._clauses(clauses[1:], other, source)
         elif status in (DEFAULT_YES, DEFAULT_NO):
-            kept = dict(self.environment)
+            mark = self.environment.mark()
             if status == DEFAULT_YES:
                 self._sequence(body, source)
             else:
                 self._clauses(clauses[1:], other, source)
             if self.jump == "exit":
                 self.jump = ""
-                self.environment = kept
+                self.environment.undo(mark)
                 if status == DEFAULT_YES:
                     self._clauses(clauses[1:], other, source)
                 else:
                     self._sequence(body, source)
+            else:
+                self.environment.keep()
         else:
             self._branches([self._follow(body, source), lambda: self._clauses(clauses[1:], other, source)])
 
@@ -304,6 +319,7 @@ class Script(Conditions):
         seen: set[str] = set()
         kept: list[Command] = []
         for command in self.found[before:]:
+            work.spend(2 * len(command.words), "comparing the runs of a loop")
             words = repr([word.plain() for word in command.words])
             key = repr((command.span, command.program.value, words))
             if key not in seen:
@@ -339,25 +355,26 @@ class Script(Conditions):
         del self.found[count:]
         for name, variable in after.items():
             old = self.environment.get(name)
+            if variable is None:
+                continue
             if old is None or (old.items is None and not text_of(old.pieces) and not old.same(variable)):
-                exported = old is not None and old.exported
-                unknown = Piece("$" + name, reason="an argument of the script sets it")
-                self.environment[name] = Variable([unknown], None, exported)
+                self._unknown(name, "an argument of the script sets it", old is not None and old.exported)
 
     def _loop_once(self, body: Any, source: Source, condition: str = "") -> None:
         """A loop of unknown length: what it assigns is not known in it, nor after it."""
         count = len(self.found)
-        before = self.environment
-        after = self._aside(body, source)
-        changed = [name for name, variable in after.items() if name not in before or not before[name].same(variable)]
+        changed: list[str] = []
+        for name, variable in self._aside(body, source).items():
+            before = self.environment.get(name)
+            if variable is not None and (before is None or not before.same(variable)):
+                changed.append(name)
         if "read " in condition:
             changed += [word for word in condition.replace(";", " ").split() if word.isidentifier()]
         if not changed:
             return
-        self.environment = dict(before)
         for name in changed:
-            exported = name in before and before[name].exported
-            self.environment[name] = Variable([Piece("$" + name, reason="it changes in a loop")], None, exported)
+            before = self.environment.get(name)
+            self._unknown(name, "it changes in a loop", before is not None and before.exported)
         del self.found[count:]  # again, now with those values unknown
         self._aside(body, source)
 
@@ -367,18 +384,18 @@ class Script(Conditions):
         return self.statements(node, source)
 
     def _subshell(self, node: Any, source: Source) -> str:
-        kept = dict(self.environment)
+        mark = self.environment.mark()
         self.statements(node, source)
-        self.environment = kept
+        self.environment.undo(mark)
         self.jump = ""
         return SUCCESS
 
     def _pipeline(self, node: Any, source: Source) -> str:
         for child in node.children:
             if child.is_named and not self.jump:
-                kept = dict(self.environment)
+                mark = self.environment.mark()
                 self.statement(child, source)
-                self.environment = kept
+                self.environment.undo(mark)
         return SUCCESS
 
     def _negated(self, node: Any, source: Source) -> str:
@@ -401,10 +418,7 @@ class Script(Conditions):
         self.locals.append({})
         status = self.statement(body, source)
         for local, variable in self.locals.pop().items():
-            if variable is None:
-                self.environment.pop(local, None)
-            else:
-                self.environment[local] = variable
+            self.environment.set(local, variable)
         self.depth -= 1
         self.positional = kept
         if self.jump == "return":
@@ -444,6 +458,8 @@ class Script(Conditions):
         else:
             name = source.text[target.start_byte : target.end_byte]
         old = self.environment.get(name)
+        if old is not None and old.items is not None:
+            work.spend(len(old.items), "changing an array")
         if value is not None and value.type == "array":
             items = self._array(value, source)
             if adds and old is not None and old.items is not None:
@@ -452,7 +468,7 @@ class Script(Conditions):
             elif adds and old is not None:
                 items = {"0": old.pieces, **{str(1 + at): pieces for at, pieces in enumerate(items.values())}}
             was_exported = exported or (old is not None and old.exported)
-            self.environment[name] = Variable([], items, was_exported)
+            self.environment.set(name, Variable([], items, was_exported))
             return
         pieces = (
             [item for item in self.word_items(value, source, splits=False) if item is not BREAK]
@@ -468,7 +484,7 @@ class Script(Conditions):
                 items["0"] = old.pieces
             key = index or "0"
             items[key] = limited(items.get(key, []) + pieces) if adds else pieces
-            self.environment[name] = Variable([], items, exported or (old is not None and old.exported))
+            self.environment.set(name, Variable([], items, exported or (old is not None and old.exported)))
             return
         if adds and old is not None:
             pieces = old.pieces + pieces
@@ -522,9 +538,9 @@ class Script(Conditions):
                     self._make_local(name)
                 variable = self.environment.get(name)
                 if exported and variable is not None:
-                    self.environment[name] = variable._replace(exported="-n" not in options)
+                    self.environment.set(name, variable._replace(exported="-n" not in options))
                 elif variable is None and keyword in ("declare", "typeset", "local") and ({"-A", "-a"} & set(options)):
-                    self.environment[name] = Variable([], {}, False)
+                    self.environment.set(name, Variable([], {}, False))
             elif child.is_named:  # export "A=$B": a word that is an assignment
                 for pieces in fields(self.word_items(child, source, splits=False)):
                     whole = text_of(pieces)
@@ -540,7 +556,7 @@ class Script(Conditions):
     def _unset(self, node: Any, source: Source) -> str:
         for child in node.children:
             if child.is_named:
-                self.environment.pop(source.text[child.start_byte : child.end_byte], None)
+                self.environment.set(source.text[child.start_byte : child.end_byte], None)
         return SUCCESS
 
     # -- heredocs
@@ -600,7 +616,7 @@ class Script(Conditions):
         if exported_only:
             kept = self.environment
             positional, self.positional = self.positional, None
-            self.environment = {name: one for name, one in kept.items() if one.exported}
+            self.environment = kept.exported()
             self.statements(tree.root_node, derived)
             self.environment = kept
             self.positional = positional
@@ -639,13 +655,11 @@ class Script(Conditions):
         builtin = _BUILTINS.get(first)
         if builtin is not None:
             return builtin(self, words, node, source) or SUCCESS
-        kept = self.environment
-        if assigned:
-            self.environment = dict(kept)
-            for child in assigned:
-                self._assign(child, source, exported=True)
+        mark = self.environment.mark()
+        for child in assigned:
+            self._assign(child, source, exported=True)
         self._training(words, node, source)
-        self.environment = kept
+        self.environment.undo(mark)
         return SUCCESS
 
     def _training(self, words: list[Pieces], node: Any, source: Source) -> None:
@@ -661,12 +675,14 @@ class Script(Conditions):
             return
         environment: dict[str, Node] = {}
         span = source.span(node.start_byte, node.end_byte)
+        work.spend(WORD * len(words), "reading the options of a command")
         nodes = [source.word(pieces) for pieces in words]
         command = commands.training_command(nodes, environment, span)
         if command is None:
             return
         if len(self.found) >= MAX_COMMANDS:
-            raise Stop(f"it has more than {MAX_COMMANDS} training commands")
+            raise Stop(f"it has more than {MAX_COMMANDS:,} training commands")
+        work.spend(len(self.environment.items()), "reading the variables of a command")
         for name, variable in self.environment.items():
             if variable.exported and variable.items is None and name not in environment:
                 environment[name] = source.node(variable.pieces, name)

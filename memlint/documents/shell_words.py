@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 
+from memlint import work
 from memlint.documents.lines import position
 from memlint.documents.node import Node, Span, Unresolved
 from memlint.named_tuple import NamedTuple
@@ -47,6 +48,8 @@ Pieces = list[Piece]
 BREAK = Piece("", reason="break")  # the boundary between two words
 Items = list[Piece]  # pieces with BREAK between words
 
+PIECE = 5  # steps to copy one
+MAX_PIECES = 2000  # of one expanded value
 MAX_TEXT = 100_000  # characters of one expanded value: doubling variables end here
 MAX_VIA = 12
 
@@ -76,12 +79,14 @@ def part(pieces: Sequence[Piece], start: int, end: int) -> Pieces:
 
 def used(pieces: Iterable[Piece], chain: tuple[Span, ...], quoted: bool) -> Pieces:
     """Pieces as they come out of an expansion at ``chain``."""
+    pieces = list(pieces)
+    work.spend(PIECE * len(pieces), "expanding a variable")
     return [piece._replace(via=(*chain, *piece.via)[:MAX_VIA], quoted=quoted) for piece in pieces]
 
 
 def limited(pieces: Pieces) -> Pieces:
     """The pieces, or one unknown piece where they are too much to keep."""
-    if len(pieces) > 2000 or sum(len(piece.text) for piece in pieces) > MAX_TEXT:
+    if len(pieces) > MAX_PIECES or sum(len(piece.text) for piece in pieces) > MAX_TEXT:
         return [Piece("...", reason="a value that is too long")]
     return pieces
 
@@ -130,6 +135,7 @@ class Source:
         self.original = original
         self._pieces = _braced([Piece(original, 0, len(original))] if pieces is None else pieces)
         self.text = text_of(self._pieces)
+        self._end = max((piece.end for piece in self._pieces), default=0)
         self._offsets: list[int] = []
         at = 0
         for piece in self._pieces:
@@ -141,14 +147,7 @@ class Source:
 
     def slice(self, start: int, end: int) -> Pieces:
         """The text from ``start`` to ``end`` as pieces of the file."""
-        found: Pieces = []
-        index = max(bisect_right(self._offsets, start) - 1, 0)
-        while index < len(self._pieces) and self._offsets[index] < end:
-            piece, at = self._pieces[index], self._offsets[index]
-            index += 1
-            if piece.start != _ADDED and at + len(piece.text) > start:
-                found.append(piece.part(start - at, end - at)._replace(quoted=False))
-        return found
+        return [piece._replace(quoted=False) for piece in self._cut(start, end) if piece.start != _ADDED]
 
     def divided(self, offsets: Iterable[int]) -> Source:
         """The same text with a statement ending at each of the offsets, for the grammar to see."""
@@ -159,13 +158,31 @@ class Source:
             at = offset
         return self.derived([*pieces, *self._cut(at, len(self.text))])
 
+    def without(self, spans: Iterable[tuple[int, int]]) -> Source:
+        """The text without some of it; the spans are in order and do not overlap."""
+        pieces: Pieces = []
+        at = 0
+        for start, end in spans:
+            pieces += self._cut(at, start)
+            at = end
+        return self.derived([*pieces, *self._cut(at, len(self.text))])
+
     def _cut(self, start: int, end: int) -> Pieces:
-        return part(self._pieces, start, end)
+        """The text from ``start`` to ``end``, with what only the grammar sees."""
+        found: Pieces = []
+        index = max(bisect_right(self._offsets, start) - 1, 0)
+        while index < len(self._pieces) and self._offsets[index] < end:
+            piece, at = self._pieces[index], self._offsets[index]
+            index += 1
+            if at + len(piece.text) > start:
+                found.append(piece.part(start - at, end - at))
+        work.spend(PIECE * len(found), "reading a script")
+        return found
 
     def offset(self, at: int) -> int:
         """The offset in the file of an offset in ``text``."""
         if at >= len(self.text):
-            return max((piece.end for piece in self._pieces), default=0)
+            return self._end
         found = self.slice(at, at + 1) or self.slice(at, at + 2)
         return max(found[0].start, 0) if found else 0
 
@@ -254,6 +271,7 @@ def split(pieces: Iterable[Piece], separators: str) -> Items:
             continue
         at = 0
         text = piece.text
+        work.spend(len(text) // 4, "splitting words")
         while at < len(text):
             end = at
             while end < len(text) and text[end] not in separators:

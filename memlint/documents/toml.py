@@ -8,8 +8,9 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from memlint import work
 from memlint.documents.lines import Lines
-from memlint.documents.node import Document, Fault, Node, Span
+from memlint.documents.node import TOO_LONG, Document, Fault, Keys, Node, Span, too_long
 
 MAX_DEPTH = 100
 
@@ -27,15 +28,52 @@ def read(path: str, text: str) -> Document:
     lines = Lines(path, text)
     root = Node({}, Span(path, 1, 1, 1, 1))
     faults: tuple[Fault, ...] = ()
+    # tomllib takes apart character by character, and so does the scan.
+    work.spend(20 * work.KILOBYTE * len(text) >> 10, "reading TOML")
+    deep = _too_deep(text)
+    if deep is not None:
+        message = f"not readable as TOML: a key of more than {MAX_DEPTH} parts"
+        return Document(path, "toml", text, root, (Fault("MEM003", message, lines.span(*deep)),), (), {path: text})
     try:
         values = tomllib.loads(text)
         root = _node(values, _Scan(text).table(), lines, "", None, 0)
     except tomllib.TOMLDecodeError as error:
         faults = (_parse_fault(error, lines),)
-    except (RecursionError, ValueError):  # ValueError: an integer of thousands of digits
-        message = f"not readable as TOML: nested deeper than {MAX_DEPTH} levels, or a number without end"
+    except _TooLong as error:
+        faults = (Fault("MEM003", f"not readable as TOML: {TOO_LONG}", lines.span(error.start, error.end)),)
+    except (RecursionError, ValueError):  # ValueError: an integer that Python does not convert
+        message = f"not readable as TOML: nested deeper than {MAX_DEPTH} levels, or {TOO_LONG}"
         faults = (Fault("MEM003", message, Span(path, 1, 1, 1, 1)),)
     return Document(path, "toml", text, root, faults, (), {path: text})
+
+
+class _TooLong(Exception):
+    def __init__(self, start: int, end: int) -> None:
+        super().__init__(TOO_LONG)
+        self.start = start
+        self.end = end
+
+
+# Strings and comments whole, and what ends a key or divides its parts. As text: few files need it.
+_KEY_MARKS = r'''(?s)"""(?:[^\\]|\\.)*?"""|\'\'\'.*?\'\'\'|"(?:[^"\\\n]|\\.)*"|'[^'\n]*'|#[^\n]*|[.=,\[\]{}\n]'''
+
+
+def _too_deep(text: str) -> tuple[int, int] | None:
+    """Where a dotted key of too many parts stands: tomllib takes time with their square."""
+    if text.count(".") <= MAX_DEPTH or all(line.count(".") <= MAX_DEPTH for line in text.split("\n")):
+        return None
+    import re
+
+    dots = start = 0
+    for mark in re.finditer(_KEY_MARKS, text):
+        if mark[0] == ".":
+            start = start if dots else mark.start()
+            dots += 1
+            if dots >= MAX_DEPTH:
+                return start, mark.end()
+        elif mark[0] in "=,[]{}\n":
+            dots = 0
+    return None
 
 
 def _parse_fault(error: ValueError, lines: Lines) -> Fault:
@@ -234,29 +272,31 @@ def _unquoted(text: str) -> str:
     return str(tomllib.loads(f"key = {text}")["key"])
 
 
-def _node(value: Any, place: _Place, lines: Lines, key_path: str, key: Span | None, depth: int) -> Node:
+def _node(value: Any, place: _Place, lines: Lines, keys: Keys, key: Span | None, depth: int) -> Node:
+    work.spend(2 * work.NODE, "reading TOML")
     if depth > MAX_DEPTH:
         raise RecursionError
-    prefix = f"{key_path}." if key_path else ""
     span = lines.span(place.start, place.end)
     if isinstance(value, dict):
         assert isinstance(place.children, dict)
         below = place.children
         children = {
-            name: _node(child, below[name], lines, prefix + name, lines.span(*(below[name].key or (0, 0))), depth + 1)
+            name: _node(child, below[name], lines, (keys, name), lines.span(*(below[name].key or (0, 0))), depth + 1)
             for name, child in value.items()
         }
-        return Node(children, _cover(span, children.values(), place), key, key_path)
+        return Node(children, _cover(span, children.values(), place), key, keys)
     if isinstance(value, list):
         assert isinstance(place.children, list)
         items = [
-            _node(child, below_, lines, f"{prefix}{index}", None, depth + 1)
+            _node(child, below_, lines, (keys, index), None, depth + 1)
             for index, (child, below_) in enumerate(zip(value, place.children))
         ]
-        return Node(items, _cover(span, items, place), key, key_path)
+        return Node(items, _cover(span, items, place), key, keys)
+    if too_long(value):
+        raise _TooLong(place.start, place.end)
     if not isinstance(value, (str, int, float, bool)):  # dates and times: their text
         value = lines.text[place.start : place.end]
-    return Node(value, span, key, key_path)
+    return Node(value, span, key, keys)
 
 
 def _cover(span: Span, children: Any, place: _Place) -> Span:

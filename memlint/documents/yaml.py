@@ -11,13 +11,13 @@ from typing import Any
 
 import yaml
 
+from memlint import work
 from memlint.documents.lines import Lines
-from memlint.documents.node import Document, Fault, Node, Span, Unresolved
+from memlint.documents.node import MAX_DIGITS, Document, Fault, Faults, Keys, Node, Span, Unresolved, shown, too_long
 
 # Bounds, far above any training config: what an alias bomb or a machine-made nest runs into.
 MAX_DEPTH = 100
 MAX_NODES = 100_000
-MAX_NUMBER_LENGTH = 300
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -60,13 +60,14 @@ def scalar(text: str) -> str | int | float | bool | None:
     """What a plain (unquoted) YAML scalar means to OmegaConf."""
     if text in _CONSTANTS:
         return _CONSTANTS[text]
-    if text[0] in "+-.0123456789" and len(text) <= MAX_NUMBER_LENGTH:
+    if text[0] in "+-.0123456789" and len(text) <= MAX_DIGITS:
         plain = _plain_number(text)
         if plain is not None:
             return plain
         try:
             if re.fullmatch(_INT, text):
-                return _int(text)
+                number = _int(text)
+                return text if too_long(number) else number
             if re.fullmatch(_FLOAT, text):
                 return _float(text)
         except ValueError:  # "0x_", which YAML 1.1 calls an integer without digits
@@ -133,14 +134,14 @@ def read(path: str, text: str) -> Document:
         text = text[1:]
     reader = _Reader(path, text)
     root = reader.read()
-    return Document(path, "yaml", text, root, tuple(reader.faults), (), {path: text})
+    return Document(path, "yaml", text, root, reader.faults.told(), (), {path: text})
 
 
 def value(path: str, text: str) -> tuple[Node, tuple[Fault, ...]]:
     """The value, of whatever kind, that a YAML text holds: None where it holds none or is no YAML."""
     reader = _Reader(path, text)
     node = reader.node() or Node(None, Span(path, 1, 1, 1, 1))
-    return node, tuple(reader.faults)
+    return node, reader.faults.told()
 
 
 class _Stop(Exception):
@@ -155,9 +156,10 @@ class _Reader:
     def __init__(self, path: str, text: str) -> None:
         self.path = path
         self.text = text
-        self.faults: list[Fault] = []
+        self.faults = Faults()
         self.anchors: dict[str, Node | None] = {}  # None: its value is still being read
         self.nodes = 0
+        self.spend = work.meter().spend
         self._lines: Lines | None = None
         # PyYAML also breaks lines at these; then its line numbers are not an editor's, and offsets decide.
         self.other_breaks = any(mark in text for mark in "\x85\u2028\u2029")
@@ -176,6 +178,7 @@ class _Reader:
 
     def node(self) -> Node | None:
         try:
+            self.spend(work.KILOBYTE * len(self.text) >> 10, "reading YAML")
             self.loader = _LOADER(self.text)
             return self.document()
         except _Stop as stop:
@@ -199,69 +202,69 @@ class _Reader:
 
     # -- values. With each node comes the place it takes in the text: an alias stands elsewhere than its value.
 
-    def value(self, event: Any, key_path: str, key_span: Span | None, depth: int) -> tuple[Node, Span]:
+    def value(self, event: Any, keys: Keys, key_span: Span | None, depth: int) -> tuple[Node, Span]:
         self.nodes += 1
+        self.spend(work.NODE, "reading YAML")
         if self.nodes > MAX_NODES:
             raise _Stop(Fault("MEM003", f"more than {MAX_NODES:,} values: not read any further", self.span(event)))
         kind = type(event)
         if kind is yaml.ScalarEvent:
-            node = self.scalar(event, key_path, key_span)
+            node = self.scalar(event, keys, key_span)
             if event.anchor is not None:
                 self.anchors[event.anchor] = node
             return node, node.span
         if kind is yaml.AliasEvent:
-            return self.alias(event, key_path, key_span, depth)
+            return self.alias(event, keys, key_span, depth)
         if depth >= MAX_DEPTH:
             raise _Stop(Fault("MEM003", f"nested deeper than {MAX_DEPTH} levels", self.span(event)))
         if event.anchor is not None:
             self.anchors[event.anchor] = None
         if kind is yaml.SequenceStartEvent:
-            node = self.sequence(event, key_path, key_span, depth)
+            node = self.sequence(event, keys, key_span, depth)
         else:
-            node = self.mapping(event, key_path, key_span, depth)
+            node = self.mapping(event, keys, key_span, depth)
         if event.tag is not None and event.tag != "!":
             self.apply_tag(event, node)
         if event.anchor is not None:
             self.anchors[event.anchor] = node
         return node, node.span
 
-    def scalar(self, event: Any, key_path: str, key_span: Span | None) -> Node:
+    def scalar(self, event: Any, keys: Keys, key_span: Span | None) -> Node:
         tag = event.tag
         if tag is None:
             if not event.style:
                 place = self.span(event) if event.anchor is None else self.scalar_span(event)
-                return Node(scalar(event.value), place, key_span, key_path)
-            return Node(event.value, self.scalar_span(event), key_span, key_path)
+                return Node(scalar(event.value), place, key_span, keys)
+            return Node(event.value, self.scalar_span(event), key_span, keys)
         if tag == "!":
-            return Node(event.value, self.scalar_span(event), key_span, key_path)
+            return Node(event.value, self.scalar_span(event), key_span, keys)
         kind = _PLAIN_TAGS.get(tag[len(_CORE) :]) if tag.startswith(_CORE) else None
         if kind is None:
-            value: Any = Unresolved(f"the tag {_tag_name(tag)} is not executed", self.source(event))
-            return Node(value, self.span(event), key_span, key_path)
+            value: Any = Unresolved(f"the tag {shown(_tag_name(tag))} is not executed", self.source(event))
+            return Node(value, self.span(event), key_span, keys)
         try:
             value = _typed(kind, event.value)
-        except ValueError:
-            raise _Stop(Fault("MEM003", f"{event.value!r} is not a value of type {kind}", self.span(event))) from None
-        return Node(value, self.scalar_span(event), key_span, key_path)
+        except (ValueError, OverflowError):
+            message = f"{shown(event.value)!r} is not a value of type {kind}"
+            raise _Stop(Fault("MEM003", message, self.span(event))) from None
+        return Node(value, self.scalar_span(event), key_span, keys)
 
-    def sequence(self, event: Any, key_path: str, key_span: Span | None, depth: int) -> Node:
+    def sequence(self, event: Any, keys: Keys, key_span: Span | None, depth: int) -> Node:
         items: list[Node] = []
-        prefix = f"{key_path}." if key_path else ""
         end = None
         while type(child := self.loader.get_event()) is not yaml.SequenceEndEvent:
-            node, end = self.value(child, f"{prefix}{len(items)}", None, depth + 1)
+            node, end = self.value(child, (keys, len(items)), None, depth + 1)
             items.append(node)
         if event.flow_style or end is None:
             span = self.between(self.content_start(event), self.mark(child.end_mark))
         else:
             span = self.between(self.content_start(event), (end.end_line, end.end_column))
-        return Node(items, span, key_span, key_path)
+        return Node(items, span, key_span, keys)
 
-    def mapping(self, event: Any, key_path: str, key_span: Span | None, depth: int) -> Node:
+    def mapping(self, event: Any, keys: Keys, key_span: Span | None, depth: int) -> Node:
         children: dict[str, Node] = {}
         written: dict[str, Span] = {}
         merged: list[tuple[Node, Span]] = []
-        prefix = f"{key_path}." if key_path else ""
         start: tuple[int, int] | None = None
         end: Span | None = None
         get_event = self.loader.get_event
@@ -271,15 +274,15 @@ class _Reader:
             else:
                 name, key_place = key.value, self.span(key)
                 if name == "<<":
-                    node, end = self.value(get_event(), key_path, None, depth + 1)
+                    node, end = self.value(get_event(), keys, None, depth + 1)
                     merged.append((node, end))
                     start = start or (key_place.line, key_place.column)
                     continue
             start = start or (key_place.line, key_place.column)
-            node, end = self.value(get_event(), prefix + name, key_place, depth + 1)
+            node, end = self.value(get_event(), (keys, name), key_place, depth + 1)
             first = written.get(name)
             if first is not None:
-                message = f"{name!r} is written twice in this mapping: this one wins over line {first.line}"
+                message = f"{shown(name)!r} is written twice in this mapping: this one wins over line {first.line}"
                 self.faults.append(Fault("MEM006", message, key_place, (first,)))
             written[name] = key_place
             children[name] = node
@@ -288,8 +291,8 @@ class _Reader:
         else:
             span = self.between(start, (end.end_line, end.end_column))
         if merged:
-            children = self.merge(children, merged, prefix)
-        return Node(children, span, key_span, key_path)
+            children = self.merge(children, merged, keys)
+        return Node(children, span, key_span, keys)
 
     def key(self, event: Any, mapping: Any, depth: int) -> tuple[str, Span]:
         """A key that is quoted, tagged, an alias or a collection."""
@@ -307,7 +310,7 @@ class _Reader:
             raise _Stop(Fault("MEM003", _TEMPLATE, place._replace(line=outer[0], column=outer[1])))
         return self.lines.slice(place), place
 
-    def merge(self, own: dict[str, Node], merged: list[tuple[Node, Span]], prefix: str) -> dict[str, Node]:
+    def merge(self, own: dict[str, Node], merged: list[tuple[Node, Span]], keys: Keys) -> dict[str, Node]:
         """``<<``: own keys win; within one ``<<`` list the earlier mapping, of several ``<<`` the later one."""
         result: dict[str, Node] = {}
         for source, place in merged:
@@ -316,35 +319,35 @@ class _Reader:
                 if not isinstance(part.value, dict):
                     raise _Stop(Fault("MEM003", "'<<' takes a mapping or a list of mappings", place))
                 for name, node in part.value.items():
-                    result[name] = self.copy(node, prefix + name, node.key_span, ())
+                    result[name] = self.copy(node, (keys, name), node.key_span, ())
         result.update(own)
         return result
 
-    def alias(self, event: Any, key_path: str, key_span: Span | None, depth: int) -> tuple[Node, Span]:
+    def alias(self, event: Any, keys: Keys, key_span: Span | None, depth: int) -> tuple[Node, Span]:
         place = self.span(event)
         if event.anchor not in self.anchors:
-            raise _Stop(Fault("MEM003", f"the alias *{event.anchor} has no anchor before it", place))
+            raise _Stop(Fault("MEM003", f"the alias *{shown(event.anchor)} has no anchor before it", place))
         target = self.anchors[event.anchor]
         if target is None:
-            self.faults.append(Fault("MEM003", f"the alias *{event.anchor} stands inside its own value", place))
+            self.faults.append(Fault("MEM003", f"the alias *{shown(event.anchor)} stands inside its own value", place))
             cycle = Unresolved("an alias that contains itself", f"*{event.anchor}")
-            return Node(cycle, place, key_span, key_path), place
-        return self.copy(target, key_path, key_span, (place,), depth), place
+            return Node(cycle, place, key_span, keys), place
+        return self.copy(target, keys, key_span, (place,), depth), place
 
-    def copy(self, node: Node, key_path: str, key_span: Span | None, via: tuple[Span, ...], depth: int = 0) -> Node:
+    def copy(self, node: Node, keys: Keys, key_span: Span | None, via: tuple[Span, ...], depth: int = 0) -> Node:
         self.nodes += 1
+        self.spend(work.NODE, "expanding YAML's aliases")
         if self.nodes > MAX_NODES or depth > MAX_DEPTH:
             place = via[0] if via else node.span
             raise _Stop(Fault("MEM003", f"aliases expand to more than {MAX_NODES:,} values", place))
         value = node.value
-        prefix = f"{key_path}." if key_path else ""
         if isinstance(value, dict):
             value = {
-                name: self.copy(child, prefix + name, child.key_span, via, depth + 1) for name, child in value.items()
+                name: self.copy(child, (keys, name), child.key_span, via, depth + 1) for name, child in value.items()
             }
         elif isinstance(value, list):
-            value = [self.copy(child, f"{prefix}{index}", None, via, depth + 1) for index, child in enumerate(value)]
-        return Node(value, node.span, key_span, key_path, via + node.via)
+            value = [self.copy(child, (keys, index), None, via, depth + 1) for index, child in enumerate(value)]
+        return Node(value, node.span, key_span, keys, via + node.via)
 
     def apply_tag(self, event: Any, node: Node) -> None:
         name = event.tag[len(_CORE) :] if event.tag.startswith(_CORE) else ""
@@ -355,7 +358,7 @@ class _Reader:
         start = self.mark(event.start_mark)
         place = Span(self.path, *start, node.span.end_line, node.span.end_column)
         text = self.lines.slice(place)
-        node.value = Unresolved(f"the tag {_tag_name(event.tag)} is not executed", text)
+        node.value = Unresolved(f"the tag {shown(_tag_name(event.tag))} is not executed", text)
 
     # -- places
 

@@ -15,6 +15,7 @@ from memlint.units import format_bytes
 BAR_COLUMNS = 32
 EXCERPT_LINES = 6
 LINE_COLUMNS = 160
+LINES_SHOWN = 4  # of the commands that start the same run
 PARTS_SHOWN = 3
 EIGHTHS = ("", "\u258f", "\u258e", "\u258d", "\u258c", "\u258b", "\u258a", "\u2589")
 
@@ -78,7 +79,7 @@ def _run(run: RunReport, report: Report, style: Style) -> Iterator[str]:
 def headline(run: RunReport, style: Style) -> str:
     """``configs/a.yaml: peak 29.1 GiB (28.4 to 29.9) in backward, budget 16.0 GiB: OOM, over by 13.1 GiB``"""
     name = clean(run.path) + ("" if run.run == "train" else f" [{clean(run.run)}]")
-    pieces = [style.paint(name, BOLD)]
+    pieces = [style.paint(name, BOLD) + _again(run.also_lines)]
     about = [clean(shorten(text, 80)) for text in (run.family, run.model_name) if text]
     estimate = run.estimate
     if estimate is not None:
@@ -110,6 +111,15 @@ def headline(run: RunReport, style: Style) -> str:
 def _title(name: str) -> str:
     """A phase's or a component's name for people; those of measurements are whatever their file says."""
     return clean(shorten(name.replace("_", " "), 60))
+
+
+def _again(lines: tuple[int, ...]) -> str:
+    """``, also on lines 12, 30 and 2,997 more``: where a script starts the same run again."""
+    if not lines:
+        return ""
+    listed = ", ".join(str(line) for line in lines[:LINES_SHOWN])
+    more = f" and {len(lines) - LINES_SHOWN:,} more" if len(lines) > LINES_SHOWN else ""
+    return f", the same run {len(lines) + 1:,} times: also on line{'s' if len(lines) > 1 else ''} {listed}{more}"
 
 
 def bar(share: float, style: Style, columns: int = BAR_COLUMNS) -> str:

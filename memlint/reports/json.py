@@ -48,6 +48,7 @@ def _run(run: RunReport) -> dict[str, Any]:
     return {
         "path": run.path,
         "run": run.run,
+        **({"also_lines": list(run.also_lines)} if run.also_lines else {}),
         "family": run.family or None,
         "model": {
             "name": run.model_name or None,

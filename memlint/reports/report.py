@@ -78,6 +78,7 @@ class RunReport(NamedTuple):
     facts   by fact name, for the parts of explain and json
     sources text of every file that a finding may point into, by path
     measured only where it was asked for
+    also_lines  where a script starts the same run again; what the run needs, and what is said of it, holds there too
     """
 
     path: str
@@ -92,11 +93,13 @@ class RunReport(NamedTuple):
     facts: dict[str, StatedFact] = {}  # noqa: RUF012
     sources: dict[str, str] = {}  # noqa: RUF012
     measured: Measured | None = None
+    also_lines: tuple[int, ...] = ()
 
 
 # What one run may put into a report, which a stranger's config is not to fill: no honest one comes near.
 MAX_TEXT = 2_000  # characters of a message, a name, a value
-MAX_ENTRIES = 1_000  # findings of one code, values that were not resolved, parts of a component
+MAX_OF_A_KIND = 200  # findings of one code in one file
+MAX_ENTRIES = 1_000  # values that were not resolved, parts of a component
 MAX_RELATED = 100  # other places of one finding
 
 
@@ -111,7 +114,7 @@ def bounded(run: RunReport) -> RunReport:
         model_name=shortened(run.model_name),
         estimate=estimate and _estimate(estimate),
         measured=measured and measured._replace(estimate=_estimate(measured.estimate)),
-        findings=_findings(run.findings),
+        findings=bounded_findings(run.findings),
         unresolved=tuple(
             entry._replace(key=shortened(entry.key), reason=shortened(entry.reason))
             for entry in run.unresolved[:MAX_ENTRIES]
@@ -122,20 +125,24 @@ def bounded(run: RunReport) -> RunReport:
     )
 
 
-def _findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    counts: dict[str, int] = {}
-    kept: list[Finding] = []
-    last: dict[str, int] = {}
-    for finding in findings:
-        counts[finding.code] = counts.get(finding.code, 0) + 1
-        if counts[finding.code] <= MAX_ENTRIES:
-            last[finding.code] = len(kept)
-            kept.append(_finding(finding))
-    for code, count in counts.items():
-        if count > MAX_ENTRIES:
-            note = f"{count - MAX_ENTRIES:,} more findings of {code} are left out"
-            kept[last[code]] = kept[last[code]]._replace(notes=(*kept[last[code]].notes, note))
-    return tuple(kept)
+def bounded_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """So many findings of each code in each file, the gravest of them; the last one counts those that are left out."""
+    from memlint.plugin import SEVERITIES
+
+    findings = list(findings)
+    kinds: dict[tuple[str, str], list[int]] = {}
+    for index, finding in enumerate(findings):
+        kinds.setdefault((finding.code, finding.span.path), []).append(index)
+    left_out: set[int] = set()
+    for (code, _), same in kinds.items():
+        gravest = sorted(same, key=lambda index: SEVERITIES.index(findings[index].severity))
+        beyond = gravest[MAX_OF_A_KIND:]
+        if beyond:
+            left_out.update(beyond)
+            last = max(gravest[:MAX_OF_A_KIND])
+            note = f"{len(beyond):,} more findings of {code} in this file are left out"
+            findings[last] = findings[last]._replace(notes=(*findings[last].notes, note))
+    return tuple(_finding(finding) for index, finding in enumerate(findings) if index not in left_out)
 
 
 def _finding(finding: Finding) -> Finding:
