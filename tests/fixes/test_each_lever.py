@@ -94,8 +94,15 @@ PRECOMPUTED = "hyperparameters.precompute_ref_log_probs"
         case("a loss in chunks stays", levers.fused_loss, "loss: chunked\n", ["loss"], None),
         case("a full loss without a key stays", levers.fused_loss, "loss: full\n", [], None),
         *[
-            case(f"{name} needs the logits", levers.fused_loss, "loss: full\n", ["loss"], None, **{f"hyperparameters__{name}": on})
-            for name, on in (("label_smoothing", 0.1), ("use_dft_loss", True), ("use_asft_loss", True), ("use_eaft_loss", True))
+            case(
+                f"{name} needs the logits",
+                levers.fused_loss,
+                "loss: full\n",
+                ["loss"],
+                None,
+                **{f"hyperparameters__{name}": value},
+            )
+            for name, value in (("label_smoothing", 0.1), *((f"use_{way}_loss", True) for way in ("dft", "asft", "eaft")))
         ],
         case(
             "labels that are not smoothed need no logits",
