@@ -59,9 +59,15 @@ def fused_attention(run: Run) -> Lever | None:
     return None if value is None else Lever(UNSAFE, {"attention": value})
 
 
+# Losses that are made of the logits themselves: their trainers take no fused one beside them, whatever is asked for.
+_OF_LOGITS = tuple(
+    f"hyperparameters.{name}" for name in ("label_smoothing", "use_dft_loss", "use_asft_loss", "use_eaft_loss")
+)
+
+
 def fused_loss(run: Run) -> Lever | None:
     """A loss that never holds the logits of all tokens, nor their gradients."""
-    if run.value("loss", "full") != "full":
+    if run.value("loss", "full") != "full" or any(run.value(name) for name in _OF_LOGITS):
         return None
     value = _first_settable(run, "loss", ("fused", "chunked"))
     return None if value is None else Lever(UNSAFE, {"loss": value})

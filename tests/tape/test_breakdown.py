@@ -185,3 +185,32 @@ def test_parts_add_up_to_components_and_components_to_what_is_live(
     for component in components:
         assert component.size_bytes == sum(part.size_bytes for part in component.parts)
         assert len({part.name for part in component.parts}) == len(component.parts)
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        pytest.param("down_3.conv_1", "down_*.conv_*", id="numbers behind a name are left out"),
+        pytest.param("a_1.b_2.c_3.d_4.e_5", "a_*.b_*.c_*.d_*", id="such names count as any other"),
+        pytest.param("a.b.c.d.7.e.8", "a.b.c.d", id="what is deeper is left out with its numbers"),
+        pytest.param("_3", "_3", id="a number without a name"),
+    ],
+)
+def test_blocks_that_are_numbered_in_their_names(module: str, name: str) -> None:
+    assert part_name(module) == name
+
+
+def test_parts_come_largest_first_and_then_by_name() -> None:
+    tape = Tape()
+    for size, module in ((512, "c"), (512, "a"), (1024, "z"), (512, "b")):
+        tape.allocate(size, Label("activations", module))
+    [component] = break_down(tape, 3)
+    assert [part.name for part in component.parts] == ["z", "a", "b", "c"]
+
+
+def test_parts_of_a_symbolic_recording_have_formulas_and_titles() -> None:
+    tape = symbolic(((B, 10), 4))
+    tape.titles["encoder"] = "mini-PointNet"
+    [component] = break_down(tape, 0)
+    [part] = component.parts
+    assert part == ("encoder", 512, "B*10*4", (("B", "micro_batch_size"),), "mini-PointNet")

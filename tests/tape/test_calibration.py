@@ -259,3 +259,21 @@ def test_the_interval_always_holds_the_prediction_and_the_measurement(
 
 
 SPEC = spec_of(EXAMPLES / "dit3d" / "config.py")
+
+
+def test_of_many_facts_that_changed_three_are_named() -> None:
+    then = {f"size_{number}": number for number in range(1, 6)}
+    found = choose([measured(facts=then)], "train", {**then, **dict.fromkeys(then, 9)}, H200)
+    assert found is not None
+    assert found.assumption[2].endswith(
+        "with size_1 = 1 (now 9), size_2 = 2 (now 9), size_3 = 3 (now 9) and 2 more facts"
+    )
+    three = choose([measured(facts=then)], "train", {**then, "size_1": 9, "size_2": 9, "size_3": 9}, H200)
+    assert three is not None
+    assert three.assumption[2].endswith("size_3 = 3 (now 9)")
+
+
+def test_a_build_that_the_config_states_is_the_release_that_was_measured() -> None:
+    found = choose([measured()], "train", FACTS, H200, "torch 2.13.0+cu126")
+    assert found is not None
+    assert found.same_run is not None

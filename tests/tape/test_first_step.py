@@ -95,3 +95,43 @@ def test_what_is_allocated_stays(activation: int, state: int, evaluated: bool) -
     result = simulate(tape, events=events)
     assert find_peak(tape).peak_bytes <= result.allocated_peak_bytes <= result.reserved_peak_bytes
     assert len(alive) == len(tape.events) - 2 * sum(event < 0 for event in tape.events)
+
+
+def by_hand(*steps: tuple[str, str] | int | str) -> Tape:
+    """(component, name) allocates, ``~i`` frees storage i, a word begins a phase."""
+    tape = Tape()
+    for step in steps:
+        if isinstance(step, str):
+            tape.mark(step)
+        elif isinstance(step, int):
+            tape.free(~step)
+        else:
+            tape.allocate(MiB, Label(step[0], "model", step[1]))
+    return tape
+
+
+STATE, WEIGHT, KEPT = ("optimizer", "exp_avg"), ("parameters", ""), ("activations", "")
+
+
+def test_the_very_first_storage_may_be_a_state() -> None:
+    tape = by_hand("setup", STATE, WEIGHT, "forward", KEPT, "optimizer_step", ~2)
+    assert from_the_start(tape) == [1, 2, 0, ~2, 2, ~2]
+
+
+def test_what_is_made_and_freed_before_the_step_is_no_state() -> None:
+    tape = by_hand("setup", STATE, ~0, STATE, WEIGHT, "forward", KEPT, "optimizer_step", ~3)
+    assert from_the_start(tape) == [0, ~0, 2, 3, 1, ~3, 3, ~3]
+
+
+def test_what_the_optimizer_takes_for_a_moment_is_no_state() -> None:
+    tape = by_hand("setup", WEIGHT, ~0, STATE, "forward", KEPT, "optimizer_step", ("optimizer", "temporary"), ~3, ~2)
+    assert from_the_start(tape) == [0, ~0, 2, 1, 3, ~3, ~2, 2, 3, ~3, ~2]
+
+
+def test_what_the_first_step_leaves_is_freed_before_the_second() -> None:
+    assert from_the_start(by_hand("forward", KEPT, KEPT, ~1)) == [0, 1, ~1, ~0, 0, 1, ~1]
+    assert from_the_start(by_hand("forward", KEPT, ~0)) == [0, ~0, 0, ~0]
+
+
+def test_a_tape_without_a_step_comes_once() -> None:
+    assert from_the_start(by_hand(WEIGHT, STATE)) == [0, 1]

@@ -1,0 +1,1 @@
+"""Fuzzing: ``python -m tests.fuzz --target yaml --minutes 10``."""

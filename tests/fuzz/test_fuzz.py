@@ -1,0 +1,69 @@
+"""A short run of each target, and whatever longer runs have found before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.fuzz.__main__ import REGRESSIONS, store, stored
+from tests.fuzz.engine import broken_by, fuzz, minimised
+from tests.fuzz.targets import TARGETS
+
+RUNS = {"check": 40, "fixes": 15, "hydra": 80, "pins": 100}
+STORED = sorted(REGRESSIONS.glob("*.txt"))
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_a_short_run_breaks_no_promise(name: str) -> None:
+    target = TARGETS[name]
+    outcome = fuzz(target.run, target.files, seed=0, runs=RUNS.get(name, 250))
+    assert [(finding.where, target.shown(finding.data)) for finding in outcome.findings] == []
+    assert outcome.share > 0.2, "the inputs do not get anywhere"
+
+
+@pytest.mark.parametrize("path", STORED, ids=lambda path: path.stem)
+def test_what_was_found_once_stays_mended(path: Path) -> None:
+    target, data = stored(path)
+    target.run(data)
+
+
+# -- the engine itself
+
+
+def picky(data: bytes) -> None:
+    """Breaks on the third of three bytes that have to be met one after the other."""
+    if data[:1] == b"m":
+        if data[1:2] == b"e":
+            if data[2:3] == b"m":
+                raise KeyError("found")
+        else:
+            return
+
+
+def test_coverage_guides_the_search() -> None:
+    """Three bytes in a row are one in 16 million for chance alone."""
+    outcome = fuzz(picky, [__file__], seed=1, runs=30_000)
+    [finding] = outcome.findings
+    assert finding.data[:3] == b"mem"
+    assert outcome.kept > 2
+
+
+def test_a_finding_is_shortened_to_what_breaks() -> None:
+    found = broken_by(picky, b"mem and much more that has nothing to do with it")
+    assert found is not None
+    assert minimised(picky, found).data == b"mem"
+
+
+def test_the_same_seed_finds_the_same() -> None:
+    target = TARGETS["json"]
+    one, other = (fuzz(target.run, target.files, seed=5, runs=60) for _ in range(2))
+    assert (one.kept, one.reached) == (other.kept, other.reached)
+
+
+def test_a_finding_is_stored_and_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = broken_by(picky, b"mem")
+    assert found is not None
+    monkeypatch.setattr("tests.fuzz.__main__.REGRESSIONS", tmp_path)
+    path = store(TARGETS["yaml"], found)
+    assert stored(path) == (TARGETS["yaml"], b"mem")

@@ -1,0 +1,1 @@
+"""Mutation testing of one module: ``python -m tests.mutation memlint.fixes.levers``."""
