@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from memlint.documents import load, shell
 from memlint.documents.node import Document, Node
-from tests.effort import MOST_LINES, counted_lines
 
 BASH = shutil.which("bash")
 
