@@ -102,7 +102,10 @@ PRECOMPUTED = "hyperparameters.precompute_ref_log_probs"
                 None,
                 **{f"hyperparameters__{name}": value},
             )
-            for name, value in (("label_smoothing", 0.1), *((f"use_{way}_loss", True) for way in ("dft", "asft", "eaft")))
+            for name, value in (
+                ("label_smoothing", 0.1),
+                *((f"use_{way}_loss", True) for way in ("dft", "asft", "eaft")),
+            )
         ],
         case(
             "labels that are not smoothed need no logits",
