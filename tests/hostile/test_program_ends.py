@@ -300,6 +300,12 @@ def test_streams_of_the_system_are_written_to(tree: Path) -> None:
     assert report_to("/dev/null", tree).returncode == 0
 
 
+def test_a_snapshot_of_a_probe_is_not_written_through_a_link(tree: Path) -> None:
+    (tree / "snapshot").symlink_to(tree.parent / "victim")
+    done = memlint("probe", "t.yaml", "--snapshot", "snapshot", cwd=tree)
+    assert (done.returncode, "snapshot is a symbolic link" in done.stderr) == (2, True), done.stderr
+
+
 def test_a_measurement_is_not_saved_through_a_link(tree: Path) -> None:
     victim = tree.parent / "victim.json"
     (tree / "t.yaml.memlint-measured.json").symlink_to(victim)
