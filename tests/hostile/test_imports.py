@@ -104,7 +104,6 @@ def test_what_runs_before_the_path_is_safe_imports_nothing_that_is_not_loaded() 
 @pytest.fixture
 def path(tree: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tree)
-    monkeypatch.setattr(sys, "argv", [str(tree / ".venv" / "bin" / "memlint"), "check"])
     monkeypatch.delenv("PYTHONPATH", raising=False)
     return tree
 
@@ -118,8 +117,7 @@ def left(entries: list[Path | str], monkeypatch: pytest.MonkeyPatch, *words: str
 def test_an_environment_within_the_tree_stays(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     packages = path / ".venv" / "lib" / "python3" / "site-packages"
     monkeypatch.setenv("PYTHONPATH", str(path / "src"))
-    entries = [path / ".venv" / "bin", path, path / "src", packages, "", "lib"]
-    assert left(entries, monkeypatch) == [str(packages)]
+    assert left([path, path / "src", packages, "", "lib"], monkeypatch) == [str(packages)]
 
 
 def test_what_was_installed_to_be_edited_stays(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
