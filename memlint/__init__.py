@@ -11,7 +11,7 @@ if _sys.argv[:1] == ["-m"] and ("memlint" in _sys.orig_argv or "-mmemlint" in _s
 
     _import_nothing_of(_sys.argv[1:])
 
-from typing import TYPE_CHECKING
+TYPE_CHECKING = False
 
 __all__ = ("__version__", "check", "estimate")
 __version__ = "0.1.0"

@@ -2,7 +2,8 @@
 
 ``rules/mem201_token_explosion.py`` is MEM201, ``token-explosion``. A rule module is imported only when its
 rule is selected. Rules of other distributions come from the entry-point group ``memlint.rules``, by the names
-that the settings list in ``plugins``.
+that the settings list in ``plugins``, which a settings file of the linted tree cannot; and only of distributions that
+are installed, never of metadata that lies elsewhere on the path.
 """
 
 from __future__ import annotations
@@ -85,10 +86,29 @@ def known(plugins: Sequence[str] = ()) -> tuple[RuleInfo, ...]:
     return tuple(rules[code] for code in sorted(rules))
 
 
-def _plugin_rules(plugins: Sequence[str]) -> Iterable[RuleInfo]:
-    from importlib.metadata import entry_points
+def site_folders() -> list[str]:
+    """Folders that hold what is installed for this Python, and the one that holds memlint. What else is on the path may
+    lie in a linted tree."""
+    import site
+    import sysconfig
 
-    points = {point.name: point for point in entry_points(group=ENTRY_POINTS)}
+    import memlint
+
+    folders = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *site.getsitepackages()]
+    if site.ENABLE_USER_SITE:
+        folders.append(site.getusersitepackages())
+    return list(dict.fromkeys([*folders, os.path.dirname(os.path.dirname(os.path.abspath(memlint.__file__)))]))
+
+
+def _plugin_rules(plugins: Sequence[str]) -> Iterable[RuleInfo]:
+    from importlib.metadata import distributions
+
+    points = {
+        point.name: point
+        for distribution in distributions(path=site_folders())
+        for point in distribution.entry_points
+        if point.group == ENTRY_POINTS
+    }
     for plugin in plugins:
         point = points.get(plugin)
         if point is None:

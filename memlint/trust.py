@@ -33,30 +33,31 @@ def tree_of(folder: str) -> str:
 def import_nothing_of(words: list[str]) -> None:
     """Take the linted trees off ``sys.path``, those of the working folder and of each of the words that is a path.
 
-    What ``PYTHONPATH``, ``python -m`` or the script's own place brought goes, where it lies in a linted tree; what is
-    installed stays, an environment within the tree included, and so does the folder that holds memlint itself.
+    What ``PYTHONPATH`` or ``python -m`` brought goes, where it lies in a linted tree; what is installed stays, an
+    environment within the tree included, and so does the folder that holds memlint itself.
     """
     try:
         here = os.getcwd()
     except OSError:  # deleted: there is nothing in it
         here = ""
-    script = os.path.dirname(os.path.realpath(sys.argv[0])) if here or os.path.isabs(sys.argv[0]) else ""
-    brought = {here, script}
-    trees = {here}
-    if here:
-        brought.update(os.path.realpath(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep))
-        paths = [os.path.abspath(word) for word in words if "\0" not in word and os.path.exists(word)]
-        folders = [here, *(path if os.path.isdir(path) else os.path.dirname(path) for path in paths)]
-        trees.update(os.path.realpath(tree_of(folder)) for folder in folders)
-    trees = {tree for tree in trees if tree != os.path.dirname(tree)}  # of the whole disk nothing would stay
     own = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+    named = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    brought = {here, *(os.path.abspath(entry) for entry in named if here or os.path.isabs(entry))}
+    suspects = {entry for entry in sys.path if entry in brought or not os.path.isabs(entry)}
+    if not suspects:  # most calls
+        return
+    paths = [os.path.abspath(word) for word in words if "\0" not in word and os.path.exists(word)] if here else []
+    folders = [path if os.path.isdir(path) else os.path.dirname(path) for path in paths]
+    trees = {os.path.realpath(tree_of(folder)) for folder in (here, *folders) if folder}
+    trees = {tree for tree in trees if tree != os.path.dirname(tree)}  # of the whole disk nothing would stay
 
-    def stays(entry: str) -> bool:
-        if not os.path.isabs(entry):
-            return bool(here) and os.path.realpath(entry) == own
-        place = os.path.realpath(entry)
-        if place == own or place not in brought:
+    def goes(entry: str) -> bool:
+        if not (here or os.path.isabs(entry)):
             return True
-        return place != here and not any(is_within(place, tree) for tree in trees)
+        place = os.path.realpath(entry)
+        if place == own:
+            return False
+        return not os.path.isabs(entry) or place == here or any(is_within(place, tree) for tree in trees)
 
-    sys.path[:] = [entry for entry in sys.path if stays(entry)]
+    gone = {entry for entry in suspects if goes(entry)}
+    sys.path[:] = [entry for entry in sys.path if entry not in gone]

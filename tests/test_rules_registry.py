@@ -118,6 +118,7 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "demo_plugin_rules.py").write_text(rule_text("XY100", "my-rule") + "\nRULES = [Mine]\n")
     (tmp_path / "demo_plugin_empty.py").write_text("")
     monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(rules_registry, "site_folders", lambda: [str(tmp_path)])
     for name in ("demo_plugin_rules", "demo_plugin_empty"):
         sys.modules.pop(name, None)
     return tmp_path
@@ -131,6 +132,14 @@ def test_a_plugin_brings_its_rules(plugin: Path, name: str) -> None:
     info = find("XY100", known((name,)))
     assert (info.name, info.distribution) == ("my-rule", "demo-plugin")
     assert load(info).code == "XY100"
+
+
+def test_a_plugin_that_is_on_the_path_and_not_installed_is_none(plugin: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    monkeypatch.syspath_prepend(str(plugin))
+    with pytest.raises(RuleError, match="plugin 'module' is not installed"):
+        known(("module",))
+    assert "demo_plugin_rules" not in sys.modules
 
 
 def test_a_plugin_is_not_loaded_unless_it_is_named(plugin: Path) -> None:

@@ -68,8 +68,8 @@ def command(
 ) -> None:
     """Check training configs: files, folders (default: this one), or - for standard input.
 
-    Exit code 0: nothing at or above --fail-on. 1: findings. 2: a bad option or settings file, an unreadable file,
-    or an internal error.
+    Exit code 0: nothing at or above --fail-on. 1: findings. 2: anything else, such as a bad option or settings file, an
+    unreadable file, an internal error, or an interrupted check.
     """
     paths = paths or (".",)
     if "-" in paths and len(paths) > 1:

@@ -10,6 +10,7 @@ import click
 from memlint.cli.output import Stop as Stop
 from memlint.cli.output import note as note
 from memlint.cli.output import out as out
+from memlint.cli.output import refuse_links as refuse_links
 from memlint.cli.output import resolver as resolver
 from memlint.cli.output import style as style
 from memlint.cli.output import use_color as use_color
@@ -50,7 +51,7 @@ def settings_options(function: _Function) -> _Function:
     """``-o``, ``--config`` and ``--isolated``."""
     for option in (
         click.option("--isolated", is_flag=True, help="Read no settings file."),
-        click.option("--config", metavar="FILE", default="", help="Settings file to use instead of the nearest."),
+        click.option("--config", metavar="FILE", default="", help="Settings file to trust and use, not the nearest."),
         click.option(
             "-o",
             "--override",

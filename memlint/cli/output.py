@@ -152,12 +152,7 @@ def write_file(path: str, text: str, folders: bool = False) -> None:
         if _is_stream(target):
             _write_device(target, data)
             return
-        link = _link_on_the_way(target)
-        if link:
-            link = path if link == target else link
-            raise Stop(
-                f"{path}: not written: {link} is a symbolic link, and memlint writes through none; name its target"
-            )
+        refuse_links(path)
         if folders:
             os.makedirs(os.path.dirname(target), exist_ok=True)
         if os.path.exists(target) and not os.path.isfile(target):
@@ -185,21 +180,21 @@ def _is_stream(absolute: str) -> bool:
     return absolute in ("/dev/stdout", "/dev/stderr") or absolute.startswith(("/dev/fd/", "/proc/"))
 
 
-def _link_on_the_way(absolute: str) -> str:
-    """The symbolic link that would lead a report elsewhere; "" where there is none.
+def refuse_links(path: str) -> None:
+    """Raise Stop where a symbolic link would lead what is written to ``path`` elsewhere.
 
     The file itself must be none. Of the folders on the way to it, those below the working folder or below a
     repository's root must be none, as they came with a checkout; others, like macOS's /tmp, are the machine's own.
     """
-    if os.path.islink(absolute):
-        return absolute
+    target = os.path.abspath(path)
     here = os.getcwd()
-    for link in filter(os.path.islink, ancestors(absolute)[1:]):
+    for link in filter(os.path.islink, ancestors(target)):
         outer = ancestors(link)[1:]
         in_working_folder = here in outer and here != os.path.dirname(here)
-        if in_working_folder or any(os.path.lexists(os.path.join(folder, ".git")) for folder in outer):
-            return link
-    return ""
+        in_repository = any(os.path.lexists(os.path.join(folder, ".git")) for folder in outer)
+        if link == target or in_working_folder or in_repository:
+            shown = path if link == target else link
+            raise Stop(f"{path}: not written: {shown} is a symbolic link, and memlint writes through none")
 
 
 def _write_device(path: str, data: bytes) -> None:

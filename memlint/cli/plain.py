@@ -11,9 +11,16 @@ import sys
 
 from memlint.trust import import_nothing_of
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType
+
 # Recordings make many objects that reference counting frees at once; looking for cycles among them at the default pace
 # takes almost half of a recording's time.
 GARBAGE_THRESHOLD = 200_000
+
+# Functions that Python calls where an exception has nowhere to go: destructors, and callbacks of weak references.
+DESTRUCTORS = frozenset(("__del__", "remove", "_remove", "cb"))
 
 # Options that take one value, and flags, by the names that click gives them.
 VALUES = {
@@ -88,7 +95,7 @@ def program() -> None:
     object by object what was recorded. Nothing of a linted tree can be imported here, and SIGTERM is as good as Ctrl-C.
     """
     import_nothing_of(sys.argv[1:])
-    _heed_sigterm()
+    _heed_signals()
     code = run(sys.argv[1:])
     import atexit
 
@@ -102,12 +109,23 @@ def program() -> None:
     os._exit(code)
 
 
-def _heed_sigterm() -> None:
+def _heed_signals() -> None:
     """What is done when a job is stopped is what is done for Ctrl-C: the report so far, and exit code 2."""
     import signal
 
-    if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+    def stop(number: int, frame: "FrameType | None") -> None:
+        while frame is not None:
+            # What these raise is lost, and freed storages have many: a moment later it is over.
+            if frame.f_code.co_name in DESTRUCTORS and hasattr(signal, "setitimer"):
+                signal.signal(signal.SIGALRM, stop)
+                signal.setitimer(signal.ITIMER_REAL, 0.01)
+                return
+            frame = frame.f_back
+        raise KeyboardInterrupt
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, stop)
 
 
 def run(arguments: list[str]) -> int:

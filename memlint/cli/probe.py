@@ -103,6 +103,8 @@ def command(
     if parts < 1:
         raise click.BadParameter("must be at least 1", param_hint="--parts")
     resolver = shared.resolver({**options, "select": ["MEM003", "MEM007"]})
+    if snapshot:
+        shared.refuse_links(snapshot)
     measure = measurer(
         PROBE,
         quiet,

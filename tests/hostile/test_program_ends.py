@@ -93,17 +93,23 @@ def test_a_working_folder_that_is_gone_is_an_error(tree: Path) -> None:
 # -- interrupted
 
 
-# A signal comes in the midst of a check.
+# A signal comes in the midst of a check, where what is raised is lost if it is raised at once.
 INTERRUPTED = """
 import os
+import time
 from memlint import check
 from memlint.cli import plain
 
 file = check._Checker.file
 
+class Dying:
+    def __del__(self):
+        os.kill(os.getpid(), int(os.environ["SENT"]))
+
 def told(self, found, *rest, **more):
     if found.path == "u2.yaml":
-        os.kill(os.getpid(), int(os.environ["SENT"]))
+        Dying()
+        time.sleep(60)
     return file(self, found, *rest, **more)
 
 check._Checker.file = told
@@ -292,6 +298,12 @@ def test_streams_of_the_system_are_written_to(tree: Path) -> None:
         done = shell(command, tree)
         assert json.loads(done.stdout)["files"], done.stderr
     assert report_to("/dev/null", tree).returncode == 0
+
+
+def test_a_snapshot_of_a_probe_is_not_written_through_a_link(tree: Path) -> None:
+    (tree / "snapshot").symlink_to(tree.parent / "victim")
+    done = memlint("probe", "t.yaml", "--snapshot", "snapshot", cwd=tree)
+    assert (done.returncode, "snapshot is a symbolic link" in done.stderr) == (2, True), done.stderr
 
 
 def test_a_measurement_is_not_saved_through_a_link(tree: Path) -> None:

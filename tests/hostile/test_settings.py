@@ -13,7 +13,7 @@ import pytest
 
 from memlint import work
 from memlint.check import check_paths
-from memlint.settings import RESERVED, Resolver, Settings, SettingsError, user_file
+from memlint.settings import KEYS, RESERVED, Resolver, Settings, SettingsError, user_file
 
 CONFIG = (
     "model_name_or_path: Qwen/Qwen2.5-1.5B\ndataset_name: a/b\nmax_length: 1024\nper_device_train_batch_size: 4\n"
@@ -187,6 +187,14 @@ def test_nothing_but_a_measurement_reads_the_probe_table() -> None:
     package = Path(__file__).parents[2] / "memlint"
     readers = [path for path in package.rglob("*.py") if re.search(r"settings\.probe\b", path.read_text())]
     assert [path.relative_to(package).as_posix() for path in readers] == ["measure/request.py"]
+
+
+def test_the_documentation_has_each_key_with_who_may_set_it() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "settings.md").read_text()
+    said = {}
+    for keys, who in re.findall(r"^\| (`.*?`) \| (tree|yours) \|", text, re.MULTILINE):
+        said.update(dict.fromkeys(re.findall(r"`(.*?)`", keys), who))
+    assert said == {key: "yours" if key in RESERVED else "tree" for key in KEYS}
 
 
 # -- files that cost time, or are none
