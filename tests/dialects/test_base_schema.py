@@ -259,7 +259,9 @@ def test_one_slip_in_a_key_is_seen(name: str, data: st.DataObject) -> None:
 @given(st.text("abcd_", min_size=4, max_size=12), st.text("abcd_", min_size=4, max_size=12))
 def test_most_pairs_are_told_apart_without_measuring_and_none_wrongly(one: str, other: str) -> None:
     limit = 2 if len(other) > 8 else 1
-    assert schemas.is_misspelling(one, other) == (one != other and schemas._distance(one, other, len(one) + len(other)) <= limit)
+    assert schemas.is_misspelling(one, other) == (
+        one != other and schemas._distance(one, other, len(one) + len(other)) <= limit
+    )
 
 
 # ------------------------------------------------------------------------------------------------ annotations
