@@ -416,12 +416,11 @@ def test_places_in_a_long_line_of_wide_characters_are_exact() -> None:
 
 
 def test_functions_that_call_one_another_are_followed_so_far() -> None:
-    text = "def f0() -> A.Config:\n    return Config(a=1)\n"
-    text += "".join(f"def f{i}() -> A.Config:\n    return f{i - 1}()\n" for i in range(1, 300))
-    document = load("x.py", text)
+    text = "".join(f"def f{i}() -> A.Config:\n    return f{i + 1}()\n" for i in range(300))
+    document = load("x.py", text + "def f300() -> A.Config:\n    return Config(a=1)\n")
     assert document.faults == ()
-    assert document.root.get("f5.a") is not None
-    assert document.root.get("f299.a") is None
+    assert document.root.get("f295.a") is not None
+    assert document.root.get("f0.a") is None
 
 
 @pytest.mark.parametrize("line", ["b{0} = a + 'y'\n", "b{0} = f'{{a}}y'\n", "b{0} = a * 1\n"])
