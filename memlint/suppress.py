@@ -322,7 +322,7 @@ def _blocks(path: str, document: object) -> dict[int, int]:
 
     assert isinstance(document, Document)
     blocks: dict[int, int] = {}
-    spans = [(node.key_span or node.span, node.span) for node in document.root.walk() if node.key_path]
+    spans = [(node.key_span or node.span, node.span) for node in document.root.walk() if node.keys]
     spans += [(command.span, command.span) for command in document.commands]
     for begin, whole in spans:
         if begin.path == path == whole.path:

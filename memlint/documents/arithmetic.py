@@ -10,11 +10,13 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+from memlint import work
 from memlint.documents.node import TOO_LONG, too_long
 from memlint.documents.unknown import Unknown as Unknown
 
 MAX_BITS = 996  # of a number of node.MAX_DIGITS digits
 MAX_TEXT = 10_000
+_PARSE = 100  # steps that Python's parser takes for an expression
 
 Known = str | int | float | bool | None
 
@@ -67,6 +69,7 @@ def binary(kind: ast.operator, left: Known, right: Known) -> Known:
             raise Unknown("an operation on text that is not followed")
         if size > MAX_TEXT:
             raise Unknown(f"text of more than {MAX_TEXT:,} characters")
+        work.spend(size >> 3, "putting text together")  # for the memory that it takes
         text: str = _ARITHMETIC[operation](left, right)
         return text
     function = _ARITHMETIC.get(operation) or _BITWISE.get(operation)
@@ -117,6 +120,7 @@ def evaluate(text: str) -> Known:
     """The value of a Python expression made of numbers, ``+ - * / // % **`` and parentheses only."""
     if len(text) > 200:
         raise Unknown("an expression of more than 200 characters")
+    work.spend(_PARSE, "computing an expression")
     try:
         tree = ast.parse(text.strip(), mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import ast
 import os
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import Any
 
 from memlint import work
@@ -24,6 +25,7 @@ from memlint.named_tuple import NamedTuple
 MAX_DEPTH = 60  # of expressions; of blocks within blocks; of values within values
 MAX_NODES = 100_000
 MAX_ITEMS = 10_000
+MAX_CALLS = 10  # config functions that call one another
 MAX_FILES = 64
 MAX_TEXT = 10_000
 
@@ -196,7 +198,8 @@ class _Module:
         self.bases: Node | None = None
         self.ascii = text.isascii()
         self.spend = work.meter().spend
-        self.encoded: dict[int, bytes] = {}
+        # Of a line: its bytes, and how many characters begin before each block of them.
+        self.encoded: dict[int, tuple[bytes, list[int]]] = {}
         self.making: list[str] = []  # config functions that are being followed, outermost first
         self.configs: dict[str, ast.FunctionDef] = {}
 
@@ -226,11 +229,14 @@ class _Module:
         start = self.lines.starts[line - 1]
         if self.ascii:
             return start + byte_column
-        encoded = self.encoded.get(line)
-        if encoded is None:
+        if line not in self.encoded:
             end = self.lines.starts[line] if line < len(self.lines.starts) else len(self.text)
-            encoded = self.encoded[line] = self.text[start:end].encode("utf-8", "surrogatepass")
-        return start + len(encoded[:byte_column].decode("utf-8", "ignore"))
+            encoded = self.text[start:end].encode("utf-8", "surrogatepass")
+            lengths = (_characters(encoded[at : at + _BLOCK]) for at in range(0, len(encoded) + 1, _BLOCK))
+            self.encoded[line] = encoded, [0, *accumulate(lengths)]
+        encoded, before = self.encoded[line]
+        block = min(byte_column, len(encoded)) // _BLOCK
+        return start + before[block] + _characters(encoded[block * _BLOCK : byte_column])
 
     def bounds(self, node: Any) -> tuple[int, int]:
         return (
@@ -450,7 +456,7 @@ class _Module:
 
     def made_config(self, name: str, module: _Scope) -> Node | None:
         """What a function that is declared to return a ``Config`` returns; calls in it describe what they make."""
-        if name in self.making:
+        if name in self.making or len(self.making) >= MAX_CALLS:
             return None
         self.making.append(name)
         try:
@@ -756,6 +762,7 @@ class _Module:
         text = "".join(parts)
         if len(text) > MAX_TEXT:
             raise Unknown(f"text of more than {MAX_TEXT:,} characters")
+        self.spend(len(text) >> 3, "putting text together")  # for the memory that it takes
         return text
 
     # -- names
@@ -983,6 +990,15 @@ class _Module:
         else:
             copied = [self.moved(child, (keys, index), None, via, depth + 1) for index, child in enumerate(value)]
         return Node(copied, node.span, key_span, keys, via + node.via)
+
+
+_BLOCK = 1_024  # bytes of a long line that are counted at once
+_CONTINUATION = bytes(range(0x80, 0xC0))
+
+
+def _characters(encoded: bytes) -> int:
+    """How many characters begin in a stretch of UTF-8."""
+    return len(encoded.translate(None, _CONTINUATION))
 
 
 _NOT_FOLLOWED = {

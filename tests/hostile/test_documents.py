@@ -399,3 +399,32 @@ def test_of_many_unknown_keys_the_first_get_a_proposal() -> None:
     found = [one for one in schemas.validate(root, schema) if one.kind == schemas.UNKNOWN_KEY]
     assert len(found) == 100
     assert sum(bool(one.suggestion) for one in found) == schemas.MAX_HINTS
+
+
+# -- Python
+
+
+def test_places_in_a_long_line_of_wide_characters_are_exact() -> None:
+    words = [("é" * (number % 5) + "漢🙂" * (number % 3)) or "a" for number in range(900)]
+    text = f"a = [{', '.join(map(repr, words))}]\n"
+    assert len(text.encode()) > 8_000
+    document = load("x.py", text)
+    node = document.root.get("a")
+    assert node is not None
+    assert isinstance(node.value, list)
+    lines = Lines("x.py", text)
+    assert [lines.slice(item.span) for item in node.value] == [repr(word) for word in words]
+
+
+def test_functions_that_call_one_another_are_followed_so_far() -> None:
+    text = "".join(f"def f{i}() -> A.Config:\n    return f{i + 1}()\n" for i in range(300))
+    document = load("x.py", text + "def f300() -> A.Config:\n    return Config(a=1)\n")
+    assert document.faults == ()
+    assert document.root.get("f295.a") is not None
+    assert document.root.get("f0.a") is None
+
+
+@pytest.mark.parametrize("line", ["b{0} = a + 'y'\n", "b{0} = f'{{a}}y'\n", "b{0} = a * 1\n"])
+def test_python_text_put_together_again_and_again_is_paid_for(line: str) -> None:
+    text = f"a = '{'x' * 9_000}'\n" + "".join(line.format(number) for number in range(500))
+    assert steps_of(lambda: load("x.py", text)) > 500 * 9_000 / 10
