@@ -218,7 +218,10 @@ WAYS: dict[str, Callable[[Path, Path], None]] = {
     "measurements that are a link": lambda tree, out: (tree / "t.yaml.memlint-measured.json").symlink_to(
         out / "t.yaml.memlint-measured.json"
     ),
-    "a profile that is a link": lambda tree, out: (tree / "t.yaml.memlint.json").symlink_to(out / "profile.json"),
+    "a profile that is a link": lambda tree, out: (
+        _write(tree, "my_own: 1\n"),
+        (tree / "t.yaml.memlint.json").symlink_to(out / "profile.json"),
+    )[0],
     "a config that is a link": lambda tree, out: (tree / "b.yaml").symlink_to(out / "base.yaml"),
 }
 
