@@ -34,8 +34,11 @@ def escape_property(text: str) -> str:
 
 def relative(path: str, environment: Mapping[str, str]) -> str:
     """A path from the repository's root with forward slashes: others make the annotation vanish."""
-    root = os.path.realpath(environment.get("GITHUB_WORKSPACE") or os.getcwd())
-    seen = os.path.relpath(os.path.realpath(path), root)
+    try:
+        root = os.path.realpath(environment.get("GITHUB_WORKSPACE") or os.getcwd())
+        seen = os.path.relpath(os.path.realpath(path), root)
+    except (OSError, ValueError):  # no working directory; characters that no path has
+        seen = os.pardir
     inside = not seen.startswith(os.pardir)
     return (seen if inside else os.path.normpath(path)).replace(os.sep, "/")
 

@@ -111,7 +111,9 @@ def bounded(run: RunReport) -> RunReport:
     """A run as it is reported: long texts cut, long lists cut with a word of what was in them."""
     estimate, measured = run.estimate, run.measured
     return run._replace(
+        run=shortened(run.run),
         model_name=shortened(run.model_name),
+        budget=run.budget and run.budget._replace(source=shortened(run.budget.source)),
         estimate=estimate and _estimate(estimate),
         measured=measured and measured._replace(estimate=_estimate(measured.estimate)),
         findings=bounded_findings(run.findings),
@@ -158,7 +160,10 @@ def _finding(finding: Finding) -> Finding:
 def _estimate(estimate: Estimate) -> Estimate:
     return estimate._replace(
         peak_phase=shortened(estimate.peak_phase),
-        components=tuple(component._replace(parts=_parts(component.parts)) for component in estimate.components),
+        components=tuple(
+            component._replace(name=shortened(component.name), parts=_parts(component.parts))
+            for component in estimate.components
+        ),
         assumptions=tuple(
             (shortened(fact), shortened(value), shortened(reason)) for fact, value, reason in estimate.assumptions
         )[:MAX_ENTRIES],
