@@ -137,7 +137,7 @@ def test_a_list_without_end_ends_the_walk_in_one_word_of_it(tmp_path: Path, monk
     (tmp_path / "b" / ".gitignore").write_text("".join(f"?x*{number}*?\n" for number in range(2_000)))
     for number in range(20):
         (tmp_path / "b" / f"x{number}-a-b.yaml").write_text("a: 1\n")
-    monkeypatch.setattr(work, "FILE_STEPS", 20_000)
+    monkeypatch.setattr(Settings, "file_steps", 20_000)
     report = check_paths([str(tmp_path)], Settings())
     [(path, why)] = report.errors
     assert path == str(tmp_path)

@@ -177,7 +177,7 @@ def test_a_check_ends_such_a_profile_in_one_finding(tmp_path: Path, monkeypatch:
     (tmp_path / "a.yaml").write_text("mine: 1\n")
     (tmp_path / "a.yaml.memlint.json").write_text(COSTLY["formulas without end"])
     (tmp_path / "b.yaml").write_text("a: [\n")
-    monkeypatch.setattr(work, "FILE_STEPS", 300_000)
+    monkeypatch.setattr(Settings, "file_steps", 300_000)
     report = check_paths([str(tmp_path / "a.yaml"), str(tmp_path / "b.yaml")], Settings())
     assert [finding.code for finding in report.findings] == ["MEM011", "MEM003"]
 
