@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from memlint import work
@@ -140,6 +140,7 @@ def _lies_inside(document: Document, span: Span) -> bool:
 
 
 @pytest.mark.parametrize("name", sorted(_WORDS))
+@settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_no_text_makes_a_reader_raise_and_every_place_lies_in_it(name: str, data: st.DataObject) -> None:
     document = load(name, data.draw(_text(name)))
@@ -162,6 +163,7 @@ _TREES = st.recursive(
 
 
 @pytest.mark.parametrize("name", ["x.yaml", "x.json", "x.py"])
+@settings(max_examples=150, deadline=None)
 @given(tree=st.dictionaries(st.from_regex(r"z[a-z]{0,5}", fullmatch=True), _TREES, max_size=5))
 def test_the_path_of_every_node_leads_back_to_it(name: str, tree: dict[str, Any]) -> None:
     text = "".join(f"{key} = {value!r}\n" for key, value in tree.items()) if name == "x.py" else json.dumps(tree)
@@ -171,6 +173,7 @@ def test_the_path_of_every_node_leads_back_to_it(name: str, tree: dict[str, Any]
             assert changed.get(node.key_path) is node
 
 
+@settings(max_examples=150, deadline=None)
 @given(st.text(alphabet="ab=+~@[]{}()'\"\\,.:$ 019einftrul", max_size=30))
 @example("a=int(1e999)")
 @example("a=float(" + "9" * 400 + ")")

@@ -6,7 +6,7 @@ import difflib
 
 import pytest
 import yaml
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from memlint import suppress, work
@@ -55,6 +55,7 @@ def test_no_scan_goes_on_when_its_work_is_used_up() -> None:
             scanned("# memlint: x\n" + text * 50, path)
 
 
+@settings(max_examples=150, deadline=None)
 @given(
     st.lists(
         st.sampled_from(
