@@ -11,6 +11,7 @@ from memlint.documents.shell_expansion import ARGUMENT, WORD_ACTIVE, Expander
 from memlint.documents.shell_words import (
     BREAK,
     Source,
+    is_number,
     text_of,
 )
 
@@ -148,7 +149,7 @@ class Conditions(Expander):
             return False
         for operator in (":-", "-", "+", ":+"):
             name = name.removesuffix(operator)
-        if name.isdigit():
+        if is_number(name):
             return self.positional is None and name != "0"
         variable = self.environment.get(name)
         if variable is None:

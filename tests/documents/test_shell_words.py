@@ -18,6 +18,8 @@ _NO_SHRINKING = (Phase.explicit, Phase.reuse, Phase.generate)
 def ours(command: str, before: str = "") -> list[str | None]:
     """The words of a command line after ``before``; None for one that is not known."""
     document = shell.read("train.sh", f"{before}\npython t.py --x 1 {command}\n")
+    if not document.commands:
+        return [None]  # what comes before it misled the grammar
     found: list[str | None] = []
     for word in document.commands[-1].words[2:]:
         if isinstance(word.value, dict):
