@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from memlint import work
 from memlint.documents import shell_arithmetic as arithmetic
 from memlint.documents.shell_expansion import ARGUMENT, WORD_ACTIVE, Expander
 from memlint.documents.shell_words import (
     BREAK,
     Source,
+    is_number,
     text_of,
 )
 
@@ -29,15 +31,20 @@ class Conditions(Expander):
             return None
         if not any(mark in piece.text for piece in items if not piece.quoted for mark in "*?[\\+@!"):
             return text_of(items) == subject
-        if any(f"{mark}(" in text_of(items) for mark in "?*+@!"):
+        pattern_text = text_of(items)
+        # Of these, Python's patterns know nothing, or mean something else.
+        unclear = ("?(", "*(", "+(", "@(", "!(", "[:", "[.", "[=", "[]", "[!]", "[^]")
+        negated = any(piece.quoted and piece.text.startswith(("!", "^")) for piece in items)
+        if negated or any(mark in pattern_text for mark in unclear):
             return None
+        work.spend(len(subject) + len(pattern_text), "matching a pattern")
         from fnmatch import fnmatchcase
 
         glob = "".join(
             "".join(f"[{c}]" if c in "*?[" else c for c in piece.text) if piece.quoted else piece.text
             for piece in items
         )
-        return fnmatchcase(subject, glob)
+        return fnmatchcase(subject, glob.replace("[^", "[!"))
 
     def _test(self, node: Any, source: Source) -> str:
         opening = node.children[0].type if node.children else ""
@@ -55,6 +62,8 @@ class Conditions(Expander):
 
     def _condition(self, node: Any, source: Source, double: bool) -> str:
         kind = node.type
+        if node.has_error:  # the grammar has left something out
+            return MAYBE
         if kind == "parenthesized_expression":
             inner = [child for child in node.children if child.is_named]
             return self._condition(inner[0], source, double) if len(inner) == 1 else MAYBE
@@ -140,7 +149,7 @@ class Conditions(Expander):
             return False
         for operator in (":-", "-", "+", ":+"):
             name = name.removesuffix(operator)
-        if name.isdigit():
+        if is_number(name):
             return self.positional is None and name != "0"
         variable = self.environment.get(name)
         if variable is None:

@@ -20,6 +20,7 @@ from memlint.documents.shell_words import (
     Piece,
     Pieces,
     Source,
+    is_number,
     limited,
     part,
     reason_of,
@@ -361,7 +362,7 @@ class Expander:
         return [*empty, *items]
 
     def _variable(self, name: str, source: Source, quoted: bool, splits: bool, token: tuple[int, int]) -> Items:
-        if name in ("@", "*") or name.isdigit():
+        if name in ("@", "*") or is_number(name):
             return self._argument(name, source, quoted, splits, token)
         if name == "#" and self.positional is not None and not any(map(reason_of, self.positional)):
             return _written(source, *token, str(len(self.positional)), quoted)
@@ -386,12 +387,12 @@ class Expander:
 
     def _argument(self, name: str, source: Source, quoted: bool, splits: bool, token: tuple[int, int]) -> Items:
         if self.positional is None:
-            told = "the arguments of the script" if not name.isdigit() else f"{ARGUMENT} {name} of the script"
+            told = "the arguments of the script" if not is_number(name) else f"{ARGUMENT} {name} of the script"
             told = "the name of the script" if name == "0" else told
             return [unknown(source, *token, told, quoted)]
         if name == "0":
             return [unknown(source, *token, "the name of the script", quoted)]
-        if name.isdigit():
+        if is_number(name):
             at = int(name) - 1
             if at >= len(self.positional):
                 return []
@@ -422,7 +423,7 @@ class Expander:
         if name_end == 0 and text[:1] in ("@", "*"):
             name_end = 1
         name, rest = text[:name_end], text[name_end:]
-        if name[:1].isdigit() and not name.isdigit():
+        if name[:1].isdigit() and not is_number(name):
             return [unknown(source, *token, "an expansion that is not understood", quoted)]
         if not name:
             return [unknown(source, *token, "an expansion that is known only while it runs", quoted)]
@@ -449,7 +450,7 @@ class Expander:
         if is_set or operator[-1] == "?":
             return self._variable(name, source, quoted, splits, token)
         items = self.region(node, word_start, end - 1, source, mode, splits)
-        if operator[-1] == "=" and not name.isdigit():
+        if operator[-1] == "=" and not is_number(name):
             assigned = self.region(node, word_start, end - 1, source, mode, False)
             self._set(name, [item for item in assigned if item is not BREAK])
         chain = source.chain(*token)
@@ -463,7 +464,7 @@ class Expander:
         return split_unquoted(out) if splits and not quoted else out
 
     def _value_of(self, name: str) -> Pieces | None:
-        if name.isdigit():
+        if is_number(name):
             at = int(name) - 1
             return self.positional[at] if self.positional is not None and 0 <= at < len(self.positional) else None
         if name in ("@", "*"):
@@ -492,7 +493,7 @@ class Expander:
         key = self._index(name, index, source)
         if key is None:
             return [unknown(source, *token, "an element at an unknown index", quoted)]
-        if key.startswith("-") and key[1:].isdigit() and len(items) >= int(key[1:]):
+        if key.startswith("-") and is_number(key[1:]) and len(items) >= int(key[1:]):
             key = list(items)[int(key)]
         return self._emit(items.get(key, []), source, quoted, splits, token)
 

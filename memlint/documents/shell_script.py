@@ -28,6 +28,7 @@ from memlint.documents.shell_words import (
     Pieces,
     Source,
     fields,
+    is_number,
     limited,
     part,
     reason_of,
@@ -716,7 +717,7 @@ class Script(Conditions):
         if self.positional is None:
             return
         text = text_of(words[1]) if len(words) > 1 else "1"
-        self.positional = self.positional[int(text) :] if text.isdigit() else None
+        self.positional = self.positional[int(text) :] if is_number(text) else None
 
     def _read_builtin(self, words: list[Pieces], node: Any, source: Source) -> None:
         for word in words[1:]:

@@ -54,6 +54,11 @@ MAX_TEXT = 100_000  # characters of one expanded value: doubling variables end h
 MAX_VIA = 12
 
 
+def is_number(text: str) -> bool:
+    """Whether a text is a number that the shell would count with: of the ten digits, and of a size that exists."""
+    return text.isascii() and text.isdigit() and len(text) < 10
+
+
 def text_of(pieces: Iterable[Piece]) -> str:
     return "".join(piece.text for piece in pieces)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from memlint.documents.shell_words import is_number
 from memlint.named_tuple import NamedTuple
 
 _MARK = "#SBATCH"
@@ -44,7 +45,7 @@ def settings(text: str) -> list[Setting]:
         if option == "gres" and not value.startswith("gpu"):
             continue
         last = value.rsplit(":", 1)[-1]  # a100:4, gpu:a100:4
-        if names and last.isdigit():
+        if names and is_number(last):
             for name in names:
                 found[name] = Setting(name, str(int(last)), start + len(value) - len(last), end)
     nodes, each = found.get("SLURM_NNODES"), found.get("SLURM_NTASKS_PER_NODE")

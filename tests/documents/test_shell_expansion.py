@@ -205,6 +205,12 @@ KNOWN = {
     "translated strings": 'A=1\npython t.py --x $"a $A"',
     "the name in an array of a loop": 'for F in "--a 1" "--b 2"; do python t.py $F; done',
     "brackets that are text": "python t.py --x [a] --y a[1] --z '[1, 2]'",
+    "comments in backquotes": "python t.py \\\n  --a 1 `# a comment` \\\n  --b 2 \\\n  `#--c 3` \\\n  --d 4",
+    "comments in backquotes with quotes": "python t.py `# it's \"` --a 1 `# $(`\npython t.py `# x` --b 2",
+    "comments in backquotes within words": 'python t.py --a x`# y`z "`# q`" "p `# q`" `` $() $(# c\n) --b 1',
+    "comments in backquotes in a string of flags": 'F="--a 1 `# b` --c 2"\npython t.py $F',
+    "comments in backquotes in an array": "F=(--a 1 `# one`\n  --b 2 `# two`\n)\npython t.py ${F[@]}",
+    "comments in backquotes of an evaluated text": "eval 'python t.py --a 1 `# b` --c 2'",
     "tilde-free paths": "D=/data\npython t.py --x $D/a/$D-b ${D}_c",
 }
 

@@ -155,7 +155,7 @@ def _within(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
         st.builds("f() {{ {}}}".format, body),
         st.builds("A=$({})".format, inner),
         st.builds("{} && {} || {}".format, inner, inner, inner),
-        st.builds("{} | {}".format, inner, inner),
+        st.builds("{{ {}\n}} | ( {}\n)".format, inner, inner),
         st.builds("! {}".format, inner),
     )
 
@@ -191,15 +191,28 @@ def _changed(draw: st.DrawFn) -> str:
 _signs = st.lists(st.one_of(st.sampled_from(_SIGNS), _word), max_size=10).map(" ".join)
 
 
-@needs_bash
 # To shrink a dozen scripts takes minutes, and the one that fails is short.
-@settings(max_examples=25, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
-@given(scripts=st.lists(st.one_of(_scripts, _changed(), _signs), min_size=12, max_size=12))
+_without_shrinking = settings(max_examples=15, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
+
+
+@needs_bash
+@_without_shrinking
+@given(scripts=st.lists(_scripts, min_size=12, max_size=12))
+def test_a_script_that_bash_takes_is_not_called_broken(scripts: list[str]) -> None:
+    for script, broken in zip(scripts, rejects(scripts)):
+        assert not broken, repr(script)
+        assert shell_syntax.judge(script).broken is None, repr(script)
+
+
+@needs_bash
+@_without_shrinking
+@given(scripts=st.lists(st.one_of(_changed(), _signs), min_size=12, max_size=12))
 def test_the_verdict_is_that_of_bash(scripts: list[str]) -> None:
-    """But where parentheses that look like arithmetic turn out to be commands: bash looks for their end otherwise."""
-    expected = rejects(scripts)
-    for script, broken in zip(scripts, expected):
-        if "((" not in script.replace("((i", "") and "$((1" not in script.replace("$((1 + 2))", ""):
+    """Two corners are left out. Where parentheses that look like arithmetic turn out to be commands, bash looks for
+    their end in another way; and a condition that is wrong, it takes in some places and not in others."""
+    for script, broken in zip(scripts, rejects(scripts)):
+        arithmetic = "((" in script.replace("((i", "").replace("$((1 + 2))", "")
+        if not arithmetic and ("[[" not in script or broken):
             assert (shell_syntax.judge(script).broken is not None) == broken, repr(script)
 
 

@@ -139,6 +139,25 @@ def test_the_meter_sees_what_a_script_costs(script: str) -> None:
     assert count <= 6 * meter.used + 10 * len(script) + 1000
 
 
+@pytest.mark.parametrize(
+    "script",
+    [
+        "#!/bin/sh\n#SBATCH --nodes={}\n",
+        "f() {{ shift {}; python t.py --b $1; }}\nf 1 2\n",
+        "python t.py --b ${{{}}} ${{{}:-4}}\n",
+        "A=(1 2)\npython t.py --b ${{A[-{}]}} ${{A[{}]}}\n",
+        "python t.py --b $(({})) $((2#{}))\n",
+        "if [ 1 -eq {} ]; then A=1; fi\nfor I in {{1..{}}}; do python t.py --b $I; done\n",
+    ],
+    ids=["nodes", "shift", "argument", "index", "arithmetic", "range"],
+)
+@pytest.mark.parametrize(
+    "number", ["9" * 5000, "\u00b2", "\u0663", "1_0", "0"], ids=["long", "raised", "Arabic", "_", "0"]
+)
+def test_what_looks_like_a_number_is_none_to_the_shell(script: str, number: str) -> None:
+    shell.read("train.sh", script.format(number, number))
+
+
 def test_shell_arithmetic_evaluates_a_variable_once() -> None:
     uses = 5
     script = "A0=1\n" + "".join(f"A{at}='{'+'.join([f'A{at - 1}'] * uses)}'\n" for at in range(1, 13))
