@@ -157,15 +157,22 @@ def _own_file(spec: TrainingSpec, named: Fact) -> str | None:
     return _described(spec, document.root.plain(), named)
 
 
+# Sizes that others are made of (``litgpt.Config``).
+_NUMBERS = {"n_embd": 4096, "n_head": 32, "vocab_size": 50254, "padding_multiple": 512}
+
+
 def _described(spec: TrainingSpec, given: dict[str, Any], origin: Fact) -> str:
     """litgpt's own names of sizes (``litgpt.Config``, its defaults included) as those of a config.json."""
     hub = given.get("hf_config") if isinstance(given.get("hf_config"), dict) else {}
     spec.model_name = str(given.get("name") or (hub or {}).get("name") or spec.model_name or "a model of its own")
-    width, heads = given.get("n_embd", 4096), given.get("n_head", 32)
+    numbers = {name: given.get(name, default) for name, default in _NUMBERS.items()}
+    for name, value in numbers.items():
+        if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
+            return f"model_config.yaml: {name} is {ascii(value)[:40]}, not a whole number from 1"
+    width, heads, multiple = numbers["n_embd"], numbers["n_head"], numbers["padding_multiple"]
     rows = given.get("padded_vocab_size")
     if rows is None:
-        multiple = given.get("padding_multiple", 512)
-        rows = -(-given.get("vocab_size", 50254) // multiple) * multiple
+        rows = -(-numbers["vocab_size"] // multiple) * multiple
     bias = given.get("bias", True)
     config: dict[str, Any] = {
         "hidden_size": width,

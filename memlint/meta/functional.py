@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
+from memlint import work
 from memlint.meta.amp import lower, to, upper
 from memlint.meta.autograd import record, tracked
 from memlint.meta.tensor import (
@@ -700,7 +701,8 @@ def select_index(x: Tensor, index: Any) -> Tensor:
             x = select(x, dim)
         else:
             start, stop, step = item.indices(int(x.shape[dim]))
-            length = len(range(start, stop, step))
+            length = -((start - stop) // step)
+            length = length if length > 0 else 0
             if length != x.shape[dim]:
                 x = narrow(x, dim, length)
             dim += 1
@@ -742,6 +744,7 @@ def unbind(x: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
     dim %= x.ndim
     strides = x.full_strides()
     shape, rest = x.shape[:dim] + x.shape[dim + 1 :], strides[:dim] + strides[dim + 1 :]
+    work.spend(x.shape[dim] * work.STORAGE, "simulating a training step")
     outs = tuple(x.alias(shape, rest) for _ in range(x.shape[dim]))
     if tracked(x):
         before, dtype = x.shape, x.dtype

@@ -19,7 +19,7 @@ from memlint.named_tuple import NamedTuple
 
 MOST = 1 << 31  # of one dimension: the largest vocabularies have 2^18 rows, the longest contexts 2^24 places
 # What a slip of the keyboard asks for is said to be one, not built layer by layer.
-MOST_LAYERS = 10_000
+MOST_LAYERS = 2_000
 
 
 class Kind(NamedTuple):

@@ -107,9 +107,18 @@ def _share(total: int, ranks: int, what: str) -> int:
     return total // ranks
 
 
+# Whose code refuses a sequence that leaves a rest (torchtitan: ParallelDims.seq_len_divisor; Megatron: its mappings).
+WITHOUT_REST = ("torchtitan", "megatron")
+
+
 def shorten(spec: TrainingSpec) -> TrainingSpec:
-    """With the tokens of one rank, where sequences are shared."""
+    """With the tokens of one rank, where sequences are shared. Raises UnknownModel where they cannot be."""
     ranks = degree(spec, "context") * degree(spec, "ulysses")
+    code, length = spec.get("implementation"), spec.get("sequence_length")
+    if code in WITHOUT_REST and length is not None:
+        together = ranks * (degree(spec, "tensor") if code == "torchtitan" else _token_ranks(spec))
+        if length % together:
+            raise UnknownModel(f"{code} does not divide {length:,} tokens among {together:,} devices: there is a rest")
     changed = {}
     for name in ("sequence_length", "evaluation_sequence_length"):
         length = spec.get(name)

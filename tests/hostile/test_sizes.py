@@ -14,9 +14,10 @@ from memlint.data import models
 from memlint.dialects.spec import Fact, TrainingSpec
 from memlint.meta.tape import CHUNK, Label, Tape
 from memlint.meta.tensor import empty, recording
-from memlint.models import UnknownModel, record, sizes
+from memlint.models import UnknownModel, record, sizes, split
 from memlint.models.language import encoder, encoder_decoder, modernbert, seeing, t5, vision
 from memlint.models.language.hyperparameters import hyperparameters, known
+from memlint.models.language.peft_methods import factors, nearest_divisor
 from memlint.models.sizes import Sizes
 from memlint.reports.report import RunReport
 from memlint.settings import Settings
@@ -259,7 +260,7 @@ def test_formulas_cost_more() -> None:
 
 
 def test_a_step_of_too_much_work_ends_and_leaves_nothing_behind(capsys: pytest.CaptureFixture[str]) -> None:
-    unlike = {**LLAMA, "model_type": "gemma2", "num_hidden_layers": 3_000, "sliding_window": 8}
+    unlike = {**LLAMA, "model_type": "gemma2", "num_hidden_layers": 1_000, "sliding_window": 8}
     with work.limited(200_000), pytest.raises(work.OutOfWork, match="simulating a training step"):
         record(spec_of(unlike))
     assert capsys.readouterr().err == ""
@@ -275,7 +276,7 @@ def test_the_allocator_takes_a_step_for_each_event_that_it_serves() -> None:
         simulate(tape)
 
 
-def test_ten_thousand_layers_that_are_equal_are_recorded_as_a_few() -> None:
+def test_thousands_of_layers_that_are_equal_are_recorded_as_a_few() -> None:
     deep = {**LLAMA, "num_hidden_layers": sizes.MOST_LAYERS}
     with work.limited(work.FILE_STEPS) as meter:
         made = record(spec_of(deep), folded=True)
@@ -317,6 +318,39 @@ def test_states_are_shared_by_some_devices_or_by_all(tmp_path: Path, shard: str,
     (run,) = check_text(str(tmp_path / "job.toml"), text, Settings()).runs
     codes = [finding.code for finding in run.findings]
     assert ("MEM008" in codes) == refused
+
+
+@pytest.mark.parametrize("code", split.WITHOUT_REST)
+def test_tokens_that_devices_cannot_share_are_no_estimate(code: str) -> None:
+    facts = {"implementation": code, "parallelism.tensor": 2, "parallelism.sequence": True, "device_count": 2}
+    assert record(spec_of(LLAMA, sequence_length=32, **facts)).parameters > 0
+    with pytest.raises(UnknownModel, match=f"{code} does not divide 33 tokens among 2 devices"):
+        record(spec_of(LLAMA, sequence_length=33, **facts))
+
+
+@pytest.mark.parametrize(
+    "key", ["n_embd: 0", "n_head: 0.5", "vocab_size: null", "padding_multiple: 0", "n_layer: -1", "head_size: 7"]
+)
+def test_litgpt_s_own_sizes_are_named(tmp_path: Path, key: str) -> None:
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "model_config.yaml").write_text(f"name: mine\nn_embd: 64\nn_head: 4\nn_layer: 2\n{key}\n")
+    text = "checkpoint_dir: m\nprecision: bf16-true\ntrain: {micro_batch_size: 1, max_seq_length: 64}\nlora_r: 8\n"
+    (run,) = check_text(str(tmp_path / "run.yaml"), text, Settings()).runs
+    codes = [finding.code for finding in run.findings]
+    assert (run.estimate, "MEM001" in codes, "MEM007" in codes) == (None, False, True)
+
+
+@pytest.mark.parametrize(("size", "wanted", "found"), [(60, 7, 6), (60, 25, 20), (2**31 - 1, 9, 1), (64, 64, 64)])
+def test_the_nearest_divisor_is_found_by_the_small_ones(size: int, wanted: int, found: int) -> None:
+    assert nearest_divisor(size, wanted) == found
+
+
+@pytest.mark.parametrize(
+    ("size", "factor", "found"),
+    [(60, -1, (6, 10)), (60, 7, (6, 10)), (60, 4, (4, 15)), (2**31 - 1, -1, (1, 2**31 - 1))],
+)
+def test_two_factors_are_found_below_the_root(size: int, factor: int, found: tuple[int, int]) -> None:
+    assert factors(size, factor) == found
 
 
 def test_axolotl_s_null_is_its_default(tmp_path: Path) -> None:

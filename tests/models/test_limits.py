@@ -21,7 +21,7 @@ LLAMA = {
 
 def test_layers_are_counted_before_they_are_built() -> None:
     assert hyperparameters({**LLAMA, "num_hidden_layers": MOST_LAYERS}).layers == MOST_LAYERS
-    with pytest.raises(UnknownModel, match="num_hidden_layers is 987,654,321, not a whole number from 1 to 10,000"):
+    with pytest.raises(UnknownModel, match="num_hidden_layers is 987,654,321, not a whole number from 1 to 2,000"):
         hyperparameters({**LLAMA, "num_hidden_layers": 987_654_321})
 
 
@@ -31,7 +31,7 @@ def test_layers_are_counted_before_they_are_built() -> None:
         pytest.param(
             "a.py",
             "n_layer = 99999999999\nn_head = 2\nn_embd = 64\nbatch_size = 1\nblock_size = 8\n",
-            " is 99,999,999,999, not a whole number from 1 to 10,000",
+            " is 99,999,999,999, not a whole number from 1 to 2,000",
             id="layers",
         ),
         pytest.param(
@@ -50,7 +50,7 @@ def test_layers_are_counted_before_they_are_built() -> None:
             "a.sh",
             "torchrun pretrain_gpt.py --num-layers 99999999999 --hidden-size 64 "
             "--num-attention-heads 2 --micro-batch-size 1 --seq-length 8 --vocab-size 100\n",
-            " is 99,999,999,999, not a whole number from 1 to 10,000",
+            " is 99,999,999,999, not a whole number from 1 to 2,000",
             id="Megatron's",
         ),
     ],

@@ -16,6 +16,7 @@ Source: ``peft`` 0.21.2, ``tuners/<method>/layer.py`` and ``config.py``.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import isqrt
 from typing import Any
 
 from memlint.dialects.spec import TrainingSpec
@@ -257,7 +258,7 @@ def factors(size: int, factor: int) -> tuple[int, int]:
         return factor, size // factor
     limit = size if factor == -1 else factor
     small, large = 1, size
-    for candidate in range(2, size + 1):
+    for candidate in range(2, isqrt(size) + 1):
         if size % candidate:
             continue
         if candidate > limit or candidate + size // candidate > small + large or small >= large:
@@ -379,7 +380,8 @@ class RotatedLinear(Module):
 
 def nearest_divisor(size: int, wanted: int) -> int:
     """The divisor of ``size`` that is nearest to ``wanted``; of two, the smaller (``adjust_oft_parameters``)."""
-    return min((n for n in range(1, size + 1) if size % n == 0), key=lambda n: (abs(n - wanted), n))
+    small = [n for n in range(1, isqrt(size) + 1) if size % n == 0]
+    return min((*small, *(size // n for n in small)), key=lambda n: (abs(n - wanted), n))
 
 
 class ButterflyLinear(RotatedLinear):

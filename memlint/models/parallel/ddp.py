@@ -36,7 +36,7 @@ class Ddp(Spread):
 def fullest_share(parameters: Sequence[Tensor], ranks: int) -> list[Tensor]:
     """Of whole parameters, the largest first, each to the rank that has least (torch 2.13,
     ``distributed/optim/zero_redundancy_optimizer.py``: _partition_parameters): those of the rank that has most."""
-    shares: list[list[Tensor]] = [[] for _ in range(max(ranks, 1))]
+    shares: list[list[Tensor]] = [[] for _ in range(max(1, min(ranks, len(parameters))))]  # no more get any
     sizes = [0] * len(shares)
     for parameter in sorted(parameters, key=lambda x: x.numel, reverse=True):
         least = sizes.index(min(sizes))
