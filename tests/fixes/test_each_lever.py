@@ -102,7 +102,12 @@ PRECOMPUTED = "hyperparameters.precompute_ref_log_probs"
                 None,
                 **{f"hyperparameters__{name}": value},
             )
-            for name, value in (("label_smoothing", 0.1), *((f"use_{way}_loss", True) for way in ("dft", "asft", "eaft")))
+            for name, value in (
+                ("label_smoothing", 0.1),
+                ("use_dft_loss", True),
+                ("use_asft_loss", True),
+                ("use_eaft_loss", True),
+            )
         ],
         case(
             "labels that are not smoothed need no logits",
