@@ -104,7 +104,9 @@ PRECOMPUTED = "hyperparameters.precompute_ref_log_probs"
             )
             for name, value in (
                 ("label_smoothing", 0.1),
-                *((f"use_{way}_loss", True) for way in ("dft", "asft", "eaft")),
+                ("use_dft_loss", True),
+                ("use_asft_loss", True),
+                ("use_eaft_loss", True),
             )
         ],
         case(

@@ -40,12 +40,24 @@ def test_applied(text: str, edits: list[Edit], expected: str) -> None:
         pytest.param([edit(9, 1, 9, 2, "x")], "not inside", id="a line that is not there"),
         pytest.param([edit(1, 1, 1, 99, "x")], "not inside", id="a column that is not there"),
         pytest.param([edit(1, 3, 1, 2, "x")], "not inside", id="an end before its start"),
+        pytest.param([edit(1, 0, 1, 2, "x")], "not inside", id="a column before the first"),
+        pytest.param([edit(1, 1, 1, 8, "x")], "not inside", id="an end behind the last"),
         pytest.param([edit(1, 1, 1, 2, "x"), edit(1, 3, 1, 4, "y", "b.yaml")], "different files", id="two files"),
     ],
 )
 def test_refused(edits: list[Edit], message: str) -> None:
     with pytest.raises(EditError, match=message):
         apply_edits("abcdef", edits)
+
+
+def test_edits_may_come_one_by_one() -> None:
+    assert apply_edits("ab", (edit(1, 1, 1, 2, text) for text in "x")) == "xb"
+    assert apply_edits("ab", iter([])) == "ab"
+
+
+def test_two_edits_of_one_text_are_named_with_its_file() -> None:
+    with pytest.raises(EditError, match=r"^b\.yaml: two edits change the same text at offset 1$"):
+        apply_edits("abc", [edit(1, 1, 1, 3, "x", "b.yaml"), edit(1, 2, 1, 3, "y", "b.yaml")])
 
 
 @given(

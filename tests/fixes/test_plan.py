@@ -578,3 +578,10 @@ def test_a_fact_without_a_place_in_the_text_is_added() -> None:
     fact = Fact("ema", True, key="model.ema")
     run = run_of("a: 1\n", stated={"ema": fact}, keys=["ema"])
     assert levers.describe(run, {"ema": False}) == "add ema: false"
+
+
+def test_of_several_edits_of_a_key_the_one_of_its_value_is_told() -> None:
+    run = run_of("image_size: 64\nwidth: 64\n")
+    both = [Edit(run.fact(name).node.span, text) for name, text in (("image_size", "32"), ("width", "16"))]  # type: ignore[union-attr]
+    run._spell = lambda spec, name, value: both
+    assert levers.describe(run, {"image_size": 32}) == "image_size 64 -> 32"

@@ -39,10 +39,8 @@ Files = dict[str, str]
 
 
 class Sizes(NamedTuple):
-    """Of a decoder and of its training.
-
-    ``hidden`` is a multiple of 32: heads are 4, and one whose size is no multiple of 8 is served by another kernel,
-    which may take more than the kernel for a larger one."""
+    """Of a decoder and of its training. ``hidden`` is a multiple of 32: heads are 4, and a head whose size is no
+    multiple of 8 is served by another kernel, which may take more than the kernel for a larger one."""
 
     layers: int = 2
     hidden: int = 64

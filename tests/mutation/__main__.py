@@ -30,6 +30,12 @@ else:
 FOLDER = Path(__file__).parent
 SEED = 10
 
+_SHELL = (
+    "tests/documents/test_shell_expansion.py",
+    "tests/documents/test_shell.py",
+    "tests/hostile/test_shell.py",
+)
+
 # module -> the tests that are to notice a change in it
 TESTS: dict[str, tuple[str, ...]] = {
     "memlint.fixes.edits": ("tests/fixes/test_edits.py",),
@@ -64,13 +70,13 @@ TESTS: dict[str, tuple[str, ...]] = {
         "tests/tape/test_loading.py",
         "tests/tape/test_folded.py",
     ),
-    "memlint.documents.shell_arithmetic": ("tests/documents/test_shell_expansion.py", "tests/documents/test_shell.py"),
-    "memlint.documents.shell_commands": ("tests/documents/test_shell.py", "tests/documents/test_slurm.py"),
-    "memlint.documents.shell_conditions": ("tests/documents/test_shell_expansion.py", "tests/documents/test_shell.py"),
-    "memlint.documents.shell_expansion": ("tests/documents/test_shell_expansion.py", "tests/documents/test_shell.py"),
-    "memlint.documents.shell_script": ("tests/documents/test_shell_expansion.py", "tests/documents/test_shell.py"),
-    "memlint.documents.shell_words": ("tests/documents/test_shell_expansion.py", "tests/documents/test_shell.py"),
-    "memlint.suppress": ("tests/test_suppress.py",),
+    "memlint.documents.shell_arithmetic": _SHELL,
+    "memlint.documents.shell_commands": (*_SHELL, "tests/documents/test_slurm.py"),
+    "memlint.documents.shell_conditions": _SHELL,
+    "memlint.documents.shell_expansion": _SHELL,
+    "memlint.documents.shell_script": _SHELL,
+    "memlint.documents.shell_words": _SHELL,
+    "memlint.suppress": ("tests/test_suppress.py", "tests/hostile/test_suppressions.py"),
     "memlint.settings": ("tests/test_settings.py", "tests/hostile/test_settings.py"),
     "memlint.selection": ("tests/test_settings.py", "tests/test_rules_registry.py"),
     "memlint.reports.concise": ("tests/reports",),

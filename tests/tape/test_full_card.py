@@ -5,10 +5,13 @@ from __future__ import annotations
 import pytest
 
 from memlint.data.catalogue import gpu
+from memlint.meta.fold import fold
 from memlint.meta.tape import Label, Tape
 from memlint.tape.estimate import Estimate
 from memlint.tape.overhead import FixedParts, device_overhead
+from memlint.tape.summary import allocated_peak, first_pass, packed
 from memlint.units import GiB, MiB
+from tests.tape.layered import Run
 from tests.tape.test_summary import summed, training_tape
 
 T4 = gpu("t4")
@@ -149,3 +152,39 @@ def test_what_was_not_measured_is_published(context: int | None, workspace: int 
 def test_an_estimate_without_more_to_say_says_nothing() -> None:
     plain = summed(Tape())
     assert (plain.host_bytes, plain.modules, plain.basis) == (0, (), "static")
+
+
+# -- a tape in pieces is summed up as the whole tape is
+
+
+@pytest.mark.parametrize("card", ["", "t4", "h100-80gb"])
+@pytest.mark.parametrize(
+    "run",
+    [
+        pytest.param(Run(), id="one stream"),
+        pytest.param(Run(micro_batches=2), id="two micro-batches"),
+        pytest.param(Run(fetched=40 * MiB), id="gathers on a stream of their own"),
+    ],
+)
+def test_pieces_have_the_sums_of_the_whole_tape(run: Run, card: str) -> None:
+    options = {"gpu": gpu(card)} if card else {}
+    pieces = fold(run.tape(5), run.tape(6), 15)
+    assert pieces is not None
+    whole = summed(run.tape(20), **options)
+    found = summed(pieces, **options)  # type: ignore[arg-type]
+    assert found == whole._replace(modules=())
+    assert summed(pieces, detailed=False).components == ()  # type: ignore[arg-type]
+    assert allocated_peak(pieces) == allocated_peak(run.tape(20)) == whole.allocated_bytes
+    assert first_pass(pieces) == first_pass(run.tape(20))
+    assert packed(pieces) == packed(run.tape(20))
+
+
+def test_pieces_on_a_full_card_are_summed_up_event_by_event() -> None:
+    run = Run(kept=(400 * MiB,), passing=(700 * MiB, 900), fetched=500 * MiB)
+    pieces, whole = fold(run.tape(5), run.tape(6), 15), run.tape(20)
+    assert pieces is not None
+    fixed = summed(Tape(), gpu=T4).device_bytes
+    full = T4._replace(usable_bytes=summed(whole).allocated_bytes + fixed + 600 * MiB)
+    one, other = summed(whole, gpu=full), summed(pieces, gpu=full)  # type: ignore[arg-type]
+    assert summed(whole).reserved_bytes > full.usable_bytes - fixed, "more than the card has"
+    assert one == other._replace(modules=one.modules)
