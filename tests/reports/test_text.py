@@ -13,7 +13,7 @@ from memlint.reports.text import clean, harmless_in_actions, lines_of, shorten, 
 UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
 # Others that take no room, by their names.
 FILLERS = (
-    "VARIATION SELECTOR-",
+    "VARIATION SELECTOR",
     "HANGUL FILLER",
     "CHOSEONG FILLER",
     "JUNGSEONG FILLER",
@@ -28,7 +28,8 @@ def is_unseen(character: str) -> bool:
     name = unicodedata.name(character, "")
     if any(word in name for word in FILLERS):
         return True
-    return unicodedata.category(character) in UNSEEN and not any(word in name for word in SEEN)
+    seen = any(word in name for word in SEEN) and not name.startswith("TAG ")
+    return unicodedata.category(character) in UNSEEN and not seen
 
 
 def test_what_is_not_seen_is_written_and_nothing_else() -> None:
