@@ -94,7 +94,7 @@ work_option = click.option(
     "--work-limit",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Work that one file may take, in million steps of about a microsecond (default: 6).",
+    help="Work that one file may take, in million steps of about a microsecond (default: 8).",
 )
 
 color_option = click.option(

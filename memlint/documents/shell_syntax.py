@@ -603,7 +603,7 @@ class _Reader:
                 self.ends[key] = self.at + 1 if self.here(")") else start
             except Broken:
                 self.ends[key] = start
-            work.spend((self.at - start) // 4, "looking for the end of arithmetic")
+            work.spend((self.at - start) // 2, "looking for the end of arithmetic")
         self.at = self.ends[key]
         return self.at > start
 

@@ -49,7 +49,8 @@ LONG = {
 def test_a_long_file_says_nothing_and_takes_no_more_than_its_length(project: Path, name: str, text: str) -> None:
     with work.limited(work.FILE_STEPS) as meter:
         assert pins(project, name, text) == {}
-    assert meter.used < 10_000 + len(text) // 50
+    parsed = 2 * len(text) if name == "pyproject.toml" else 0  # TOML has its own price
+    assert meter.used < 10_000 + len(text) // 50 + parsed
 
 
 RELEASES = {

@@ -20,6 +20,7 @@ from memlint.reports import json as json_report
 from memlint.reports.full import Style
 from memlint.reports.report import (
     MAX_ENTRIES,
+    MAX_OF_A_KIND,
     MAX_TEXT,
     Budget,
     Report,
@@ -173,8 +174,8 @@ def test_long_lists_are_cut_with_a_word_of_the_rest() -> None:
         )
     )
     assert run.estimate is not None
-    assert len(run.findings) == MAX_ENTRIES + 1
-    assert run.findings[MAX_ENTRIES - 1].notes[-1] == "49,000 more findings of MEM101 are left out"
+    assert len(run.findings) == MAX_OF_A_KIND + 1
+    assert run.findings[MAX_OF_A_KIND - 1].notes[-1] == "49,800 more findings of MEM101 in this file are left out"
     assert run.findings[-1].code == "MEM102"
     assert len(run.unresolved) == len(run.estimate.assumptions) == MAX_ENTRIES
     kept = run.estimate.components[0].parts

@@ -131,7 +131,7 @@ def test_a_home_that_is_no_absolute_path_is_none(tree: Path, monkeypatch: pytest
     for folder in (tree / "memlint", tree / ".config" / "memlint"):
         (folder / "memlint.toml").write_text("work-limit = 7\n")
     monkeypatch.chdir(tree)
-    assert Resolver().for_path(str(tree)).work_limit == 6
+    assert Resolver().for_path(str(tree)).work_limit == Settings().work_limit
 
 
 @pytest.mark.parametrize(
@@ -310,7 +310,7 @@ def test_the_work_limit_is_that_of_each_file_and_the_whole_grows_with_it(
     limits: list[int] = []
     limited = work.limited
     monkeypatch.setattr(work, "limited", lambda steps: limits.append(steps) or limited(steps))
-    check_paths([str(tree)], Resolver({"work-limit": 12}))
+    check_paths([str(tree)], Resolver({"work-limit": 2 * Settings().work_limit}))
     assert limits[:3] == [2 * work.INVOCATION_STEPS, 2 * work.FILE_STEPS, 2 * work.FILE_STEPS]
     limits.clear()
     check_paths([str(tree)], Resolver())
@@ -324,6 +324,14 @@ def test_a_work_limit_that_is_none_is_refused(tree: Path, command: str, value: s
     done = memlint(command, "--work-limit", value, "t.yaml", cwd=tree)
     assert done.returncode == 2
     assert "work-limit" in done.stderr
+
+
+def test_what_is_written_of_the_default_work_limit_is_the_default(tree: Path) -> None:
+    default = Settings().work_limit
+    assert f"(default: {default})" in " ".join(memlint("check", "--help", cwd=tree).stdout.split())
+    root = Path(__file__).resolve().parents[2]
+    assert f"for each file, {default} by default" in (root / "docs" / "settings.md").read_text(encoding="utf-8")
+    assert f"; {default} where it is not given" in (root / "schemas" / "settings.schema.json").read_text(encoding="utf-8")
 
 
 def test_a_work_limit_on_the_command_line_is_taken(tree: Path) -> None:
