@@ -118,7 +118,8 @@ def places(config: str) -> Iterator[str]:
     yield absolute + SUFFIX
     folder = os.path.dirname(absolute)
     root = files.repository_root(folder)
-    levels = os.path.realpath(folder)[len(root) :].count(os.sep)
+    real = folder if files.below(folder, root) else os.path.realpath(folder)
+    levels = real[len(root) :].count(os.sep)
     for _ in range(levels + 1):
         if os.path.isdir(os.path.join(folder, FOLDER)):
             yield os.path.join(folder, FOLDER, absolute[len(folder) :].lstrip(os.sep) + SUFFIX)
