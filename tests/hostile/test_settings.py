@@ -331,7 +331,9 @@ def test_what_is_written_of_the_default_work_limit_is_the_default(tree: Path) ->
     assert f"(default: {default})" in " ".join(memlint("check", "--help", cwd=tree).stdout.split())
     root = Path(__file__).resolve().parents[2]
     assert f"for each file, {default} by default" in (root / "docs" / "settings.md").read_text(encoding="utf-8")
-    assert f"; {default} where it is not given" in (root / "schemas" / "settings.schema.json").read_text(encoding="utf-8")
+    assert f"; {default} where it is not given" in (root / "schemas" / "settings.schema.json").read_text(
+        encoding="utf-8"
+    )
 
 
 def test_a_work_limit_on_the_command_line_is_taken(tree: Path) -> None:
