@@ -20,7 +20,7 @@ from memlint.documents.load import Unreadable, read_text
 from memlint.documents.merge import moved
 from memlint.documents.node import Document, Fault, Faults, Keys, Node, Span
 from memlint.documents.overrides import OverrideError, put, split_key
-from memlint.documents.places import inside, repository_root
+from memlint.files import inside, repository_root
 from memlint.named_tuple import NamedTuple
 
 MAX_FILES = 256
