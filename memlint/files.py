@@ -96,15 +96,19 @@ def _reach(folder: str, invocation: _Invocation) -> str:
 
 
 def inside(path: str, root: str) -> bool:
-    """Whether a path whose links are followed may be read by a project that reaches to ``root``: it is below that, or
+    """Whether a path may be read by a project that reaches to ``root``: with its links followed it is below that, or
     the user named it on the command line."""
-    if is_within(path, root):
+    try:
+        real = os.path.realpath(path)
+    except (OSError, ValueError):  # a null character, or one that no path can hold
+        return False
+    if is_within(real, root):
         return True
     known = _invocation.get()
-    return known is not None and (
-        any(is_within(path, one) for one in known.paths)
-        or path in known.values
-        or os.path.dirname(path) in known.values
+    if known is None:
+        return False
+    return any(is_within(real, one) for one in known.paths) or not known.values.isdisjoint(
+        (real, os.path.dirname(real))
     )
 
 

@@ -131,7 +131,7 @@ def find(config: str) -> str | None:
     """The profile of a config file, or None."""
     root = files.repository_root(os.path.dirname(os.path.abspath(config)))
     for path in places(config):
-        if os.path.isfile(path) and files.inside(os.path.realpath(path), root):
+        if os.path.isfile(path) and files.inside(path, root):
             return path
     return None
 
