@@ -329,7 +329,7 @@ class _Checker:
 
         bad: list[MeasurementError] = []
         found: Sequence[Measurement] = ()
-        if files.inside(os.path.realpath(kept), files.repository_root(os.path.dirname(path))):
+        if files.inside(kept, files.repository_root(os.path.dirname(path))):
             try:
                 found = load(kept, bad)
             except MeasurementError as error:

@@ -29,11 +29,13 @@ BYTES_PER_STEP = 256
 
 class _Invocation(NamedTuple):
     """What the user named on the command line, links followed: paths, with all that is below them, and values, which
-    may be a file, or a folder with a file in it. ``roots``: folder -> how far its project reaches."""
+    may be a file, or a folder with a file in it. ``roots``: folder -> its repository, or ""; ``asked``: folder as it is
+    given -> how far its project reaches; both are taken to stay as they are meanwhile."""
 
     paths: tuple[str, ...]
     values: frozenset[str]
     roots: dict[str, str]
+    asked: dict[str, str]
 
 
 _invocation: ContextVar[_Invocation | None] = ContextVar("memlint_invocation", default=None)
@@ -42,7 +44,7 @@ _invocation: ContextVar[_Invocation | None] = ContextVar("memlint_invocation", d
 @contextmanager
 def named(paths: Iterable[str], values: Iterable[str] = ()) -> Iterator[None]:
     """While it lasts, these are what the user named on the command line: paths, and values of ``-o``."""
-    token = _invocation.set(_Invocation(tuple(_resolved(paths)), frozenset(_resolved(values)), {}))
+    token = _invocation.set(_Invocation(tuple(_resolved(paths)), frozenset(_resolved(values)), {}, {}))
     try:
         yield
     finally:
@@ -62,9 +64,14 @@ def repository_root(folder: str) -> str:
     """How far the project of a folder reaches: to the nearest folder at or above it that holds ``.git``; else to the
     folder above it that is named on the command line, else to the working directory where that is above it; else,
     where nothing says how far, four levels up."""
-    invocation = _invocation.get()
-    roots = {} if invocation is None else invocation.roots
-    folder = os.path.realpath(folder or ".")
+    invocation = _invocation.get() or _Invocation((), frozenset(), {}, {})
+    if folder not in invocation.asked:
+        invocation.asked[folder] = _reach(os.path.realpath(folder or "."), invocation)
+    return invocation.asked[folder]
+
+
+def _reach(folder: str, invocation: _Invocation) -> str:
+    roots = invocation.roots
     passed = [folder]
     while passed[-1] not in roots:
         at = passed[-1]
@@ -79,9 +86,7 @@ def repository_root(folder: str) -> str:
     roots.update(dict.fromkeys(passed, root))
     if root:
         return root
-    above = [
-        path for path in (invocation.paths if invocation else ()) if is_within(folder, path) and os.path.isdir(path)
-    ]
+    above = [path for path in invocation.paths if is_within(folder, path) and os.path.isdir(path)]
     for path in (*sorted(above, key=len), *_resolved([os.curdir])):
         if is_within(folder, path):
             return path
@@ -91,15 +96,19 @@ def repository_root(folder: str) -> str:
 
 
 def inside(path: str, root: str) -> bool:
-    """Whether a path whose links are followed may be read by a project that reaches to ``root``: it is below that, or
+    """Whether a path may be read by a project that reaches to ``root``: with its links followed it is below that, or
     the user named it on the command line."""
-    if is_within(path, root):
+    try:
+        real = os.path.realpath(path)
+    except (OSError, ValueError):  # a null character, or one that no path can hold
+        return False
+    if is_within(real, root):
         return True
     known = _invocation.get()
-    return known is not None and (
-        any(is_within(path, one) for one in known.paths)
-        or path in known.values
-        or os.path.dirname(path) in known.values
+    if known is None:
+        return False
+    return any(is_within(real, one) for one in known.paths) or not known.values.isdisjoint(
+        (real, os.path.dirname(real))
     )
 
 

@@ -79,7 +79,7 @@ def _places(name: str, beside: str) -> list[str]:
 def _may_be_read(path: str, beside: str) -> bool:
     """Whether a config may send its reader there. What lies elsewhere is not even looked for."""
     folder = beside if os.path.isdir(beside) else os.path.dirname(beside)
-    return not beside or files.inside(os.path.realpath(path), files.repository_root(folder))
+    return not beside or files.inside(path, files.repository_root(folder))
 
 
 def cache_folder() -> str:

@@ -32,7 +32,7 @@ def find(reference: str, beside: str) -> str | None:
     for _ in range(64):
         candidate = os.path.normpath(os.path.join(at, reference))
         if os.path.isfile(candidate):
-            return candidate if inside(os.path.realpath(candidate), root) else None
+            return candidate if inside(candidate, root) else None
         if os.path.realpath(at) == root or os.path.isabs(reference):
             return None
         at = os.path.normpath(os.path.join(at, os.pardir))

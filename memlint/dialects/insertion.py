@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 from memlint.dialects.rendering import (
@@ -17,7 +18,7 @@ from memlint.dialects.rendering import (
 )
 from memlint.dialects.schema import Key
 from memlint.dialects.spec import TrainingSpec
-from memlint.documents.lines import bounds, position
+from memlint.documents.lines import bounds, line_starts, position
 from memlint.documents.node import Command, Edit, Node, Span
 
 
@@ -178,18 +179,20 @@ class _Shape:
         self.items: list[_Shape] = []
 
 
-def _yaml_shape(text: SourceText) -> _Shape | None:
+@lru_cache(maxsize=2)  # every fix of a file asks for it
+def _yaml_shape(path: str, text: str) -> _Shape | None:
     """The shape of the first document; None where there is none. Raises yaml.YAMLError.
 
     Made of events, not of nodes: an alias is where it stands, not where its anchor does.
     """
+    starts = line_starts(text, path)
     import yaml
 
     def offset(mark: Any) -> int:
-        return text.starts[mark.line] + int(mark.column) if mark.line < len(text.starts) else len(text.text)
+        return starts[mark.line] + int(mark.column) if mark.line < len(starts) else len(text)
 
     open_: list[_Shape] = []
-    for event in yaml.parse(text.text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+    for event in yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
         kind = type(event).__name__
         if kind in ("MappingEndEvent", "SequenceEndEvent"):
             shape = open_.pop()
@@ -202,10 +205,10 @@ def _yaml_shape(text: SourceText) -> _Shape | None:
             continue
         if kind not in ("ScalarEvent", "AliasEvent", "MappingStartEvent", "SequenceStartEvent"):
             continue
-        start, end = offset(event.start_mark), min(offset(event.end_mark), len(text.text))
+        start, end = offset(event.start_mark), min(offset(event.end_mark), len(text))
         shape = _Shape(start, end, kind == "MappingStartEvent", bool(getattr(event, "flow_style", False)))
         if getattr(event, "style", None) in ("|", ">"):
-            shape.end = max(len(text.text[:end].rstrip("\r\n \t")), start)
+            shape.end = max(len(text[:end].rstrip("\r\n \t")), start)
         if open_:
             open_[-1].items.append(shape)
         if kind in ("MappingStartEvent", "SequenceStartEvent"):
@@ -220,7 +223,7 @@ def _add_yaml(text: SourceText, parent: Node, anchor: Node | None, missing: tupl
     import yaml
 
     try:
-        shape = _yaml_shape(text)
+        shape = _yaml_shape(text.path, text.text)
     except yaml.YAMLError:
         return []
     if shape is None:

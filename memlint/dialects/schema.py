@@ -65,6 +65,7 @@ Schema = dict[str, Any]
 ANNOTATION = "x-memlint"
 _SUFFIX = ".schema.json"
 
+MAX_CHOICES = 20  # that a message lists
 MAX_HINTS = 20  # that are looked for: what else is unknown is said without
 _JSONSCHEMA = 40  # steps that jsonschema takes per value
 
@@ -505,9 +506,7 @@ def _errors(root: Node, schema: Schema) -> Iterator[Violation]:
             texts = [_scalar_text(value) for value in values]
             hints += 1
             near = _near(_scalar_text(node.plain()), texts) if hints <= MAX_HINTS else ""
-            yield Violation(
-                UNKNOWN_VALUE, node, f"{label} is {shown_value(node)}, not one of: {', '.join(texts)}", near
-            )
+            yield Violation(UNKNOWN_VALUE, node, f"{label} is {shown_value(node)}, not one of: {_some(texts)}", near)
         elif error.validator in _BOUNDS:
             yield Violation(
                 UNKNOWN_VALUE,
@@ -538,6 +537,12 @@ _ARTICLES = {
 def _listed(names: list[str]) -> str:
     words = [_ARTICLES[name] for name in names]
     return words[0] if len(words) == 1 else ", ".join(words[:-1]) + " or " + words[-1]
+
+
+def _some(choices: list[str]) -> str:
+    """The choices of an enumeration; of a long one as many as somebody reads."""
+    rest = len(choices) - MAX_CHOICES
+    return ", ".join(choices) if rest <= 0 else f"{', '.join(choices[:MAX_CHOICES])} and {rest} more"
 
 
 def shown_value(node: Node) -> str:

@@ -99,7 +99,7 @@ def _read(path: str, name: str, root: str) -> dict[str, Pin]:
     """The pins of one file; none where it is missing, too large, outside of the repository, or cannot be read."""
     try:
         status = os.stat(path)
-        if not inside(os.path.realpath(path), root):
+        if not inside(path, root):
             return {}
         state = (path, status.st_mtime_ns, status.st_size)
         if state not in _read_before:

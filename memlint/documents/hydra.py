@@ -20,7 +20,7 @@ from memlint.documents.load import Unreadable, read_text
 from memlint.documents.merge import moved
 from memlint.documents.node import Document, Fault, Faults, Keys, Node, Span
 from memlint.documents.overrides import OverrideError, put, split_key
-from memlint.documents.places import inside, repository_root
+from memlint.files import inside, repository_root
 from memlint.named_tuple import NamedTuple
 
 MAX_FILES = 256
@@ -355,7 +355,7 @@ class _Repository:
         if group not in self._options:
             path = self.path(group)
             try:
-                names = os.listdir(path) if path is not None and inside(os.path.realpath(path), self.top) else []
+                names = os.listdir(path) if path is not None and inside(path, self.top) else []
             except OSError:
                 names = []
             work.spend(len(names), _COMPOSING)
@@ -379,7 +379,7 @@ class _Repository:
         for candidate in (path,) if path.endswith((".yaml", ".yml")) else (f"{path}.yaml", f"{path}.yml"):
             if not os.path.lexists(candidate):
                 continue
-            if not inside(os.path.realpath(candidate), self.top):
+            if not inside(candidate, self.top):
                 self.problems[config_path] = f"{config_path} leads out of the config tree"
                 return None
             try:

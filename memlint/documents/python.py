@@ -123,7 +123,7 @@ class _Project:
     def companion(self, path: str, name: str, place: Span) -> Node | None:
         """The root of another config file, or None with a fault at ``place``, where it is called ``name``."""
         from memlint.documents.load import Unreadable, load, read_text
-        from memlint.documents.places import inside, repository_root
+        from memlint.files import inside, repository_root
 
         real = os.path.realpath(path)
         if real in self.modules:

@@ -701,7 +701,7 @@ def select_index(x: Tensor, index: Any) -> Tensor:
             x = select(x, dim)
         else:
             start, stop, step = item.indices(int(x.shape[dim]))
-            length = -((start - stop) // step)
+            length = -((int(start) - int(stop)) // int(step))
             length = length if length > 0 else 0
             if length != x.shape[dim]:
                 x = narrow(x, dim, length)

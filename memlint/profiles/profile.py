@@ -25,6 +25,7 @@ from memlint.named_tuple import NamedTuple
 from memlint.profiles import reading
 from memlint.profiles.expression import Expression, ExpressionError, parse, shown
 from memlint.profiles.reading import FileError, Wrong, expect, text_of, texts, value_of
+from memlint.trust import is_within
 
 VERSION = 1
 SUFFIX = ".memlint.json"
@@ -118,7 +119,8 @@ def places(config: str) -> Iterator[str]:
     yield absolute + SUFFIX
     folder = os.path.dirname(absolute)
     root = files.repository_root(folder)
-    levels = os.path.realpath(folder)[len(root) :].count(os.sep)
+    real = folder if is_within(folder, root) else os.path.realpath(folder)
+    levels = real[len(root) :].count(os.sep)
     for _ in range(levels + 1):
         if os.path.isdir(os.path.join(folder, FOLDER)):
             yield os.path.join(folder, FOLDER, absolute[len(folder) :].lstrip(os.sep) + SUFFIX)
@@ -129,7 +131,7 @@ def find(config: str) -> str | None:
     """The profile of a config file, or None."""
     root = files.repository_root(os.path.dirname(os.path.abspath(config)))
     for path in places(config):
-        if os.path.isfile(path) and files.inside(os.path.realpath(path), root):
+        if os.path.isfile(path) and files.inside(path, root):
             return path
     return None
 

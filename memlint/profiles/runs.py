@@ -79,7 +79,7 @@ def stale(spec: TrainingSpec, profile: Profile) -> Iterator[Stale]:
     root = files.repository_root(base)
     for name, recorded in profile.sources.items():
         path = os.path.join(base, name)
-        found = digest(path) if files.inside(os.path.realpath(path), root) else None
+        found = digest(path) if files.inside(path, root) else None
         if found is None:
             yield Stale(f"{name} cannot be read", False)
         elif found != recorded:

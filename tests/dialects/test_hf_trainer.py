@@ -299,6 +299,14 @@ def test_every_optimizer_of_the_trainer_is_known() -> None:
     assert {name.removesuffix("_layerwise") for name in names} <= set(lm.OPTIMIZERS)
 
 
+@pytest.mark.parametrize("family", ["hf-trainer", "trl", "llamafactory"])
+def test_every_optimizer_name_of_the_trainer_is_one_that_its_key_takes(family: str) -> None:
+    from transformers.training_args import OptimizerNames
+
+    taken = schemas.load(family)["properties"]["optim"]["enum"]
+    assert {name.value for name in OptimizerNames} <= set(taken)
+
+
 COMMANDS = [
     "--per_device_train_batch_size 4 --bf16 True",
     "--per_device_train_batch_size 4 --bf16",

@@ -295,3 +295,10 @@ def test_a_project_reaches_to(
     with files.named(named):
         for _ in range(2):  # and remembers it
             assert files.repository_root(where) == os.path.realpath(root or ".")
+
+
+def test_a_name_that_no_path_can_hold_is_a_model_that_is_not_found(tmp_path: Path) -> None:
+    text = '{"model_name_or_path": "\\ud800", "max_length": 64, "per_device_train_batch_size": 1, "output_dir": "x"}'
+    (tmp_path / "t.json").write_text(text)
+    (run,) = check_paths([str(tmp_path / "t.json")], Settings()).runs
+    assert {finding.code for finding in run.findings} == {"MEM007"}

@@ -103,3 +103,13 @@ def test_a_key_that_takes_words_has_words_to_take() -> None:
                 assert kind in words.KINDS
                 known = [word for group in words.KINDS[kind] for word in group]
                 assert set(key.schema["enum"]) <= set(known), (family, key.dotted)
+
+
+def test_a_name_that_transformers_compares_letter_by_letter_is_refused_with_the_one_that_is_meant() -> None:
+    config = "model_name_or_path: Qwen/Qwen2.5-0.5B\nper_device_train_batch_size: 1\nmax_length: 64\noutput_dir: x\n"
+    (run,) = check_text("t.yaml", config + "optim: AdamW_Torch\n", Settings()).runs
+    (refused,) = [finding for finding in run.findings if finding.code == "MEM008"]
+    assert refused.span.line == 5
+    assert refused.message.endswith("and 23 more")
+    assert [edit.text for fix in refused.fixes for edit in fix.edits] == ["adamw_torch"]
+    assert run.estimate is None

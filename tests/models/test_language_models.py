@@ -86,7 +86,7 @@ EVERYTHING = {
     "moe_intermediate_size": 32, "shared_expert_intermediate_size": 48, "n_routed_experts": 4, "n_shared_experts": 1,
     "kv_lora_rank": 16, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16, "n_group": 2,
     "layers_block_type": ["attention"] * 5, "intermediate_size_mlp": 96, "full_attn_idxs": [1],
-    "full_attention_interval": 2,
+    "full_attention_interval": 2, "rotary_dim": 8,
     "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 16,
 }  # fmt: skip
 
