@@ -34,6 +34,9 @@ EQUIVALENT = "equivalent"
 SEED = 10
 
 _SHELL = (
+    "tests/documents/test_shell_arithmetic.py",
+    "tests/documents/test_shell_conditions.py",
+    "tests/documents/test_shell_words.py",
     "tests/documents/test_shell_expansion.py",
     "tests/documents/test_shell.py",
     "tests/hostile/test_shell.py",
