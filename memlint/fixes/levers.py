@@ -231,9 +231,13 @@ def batch_changes(run: Run, batch: int) -> dict[str, Any]:
 
 def _can_accumulate(run: Run, steps: int) -> bool:
     """Whether the family has a key for it, or it follows from the global batch that the config states."""
+    return _follows(run) or run.can_set("gradient_accumulation_steps", steps)
+
+
+def _follows(run: Run) -> bool:
+    """Whether the global batch is what the config states: micro batches have to divide it."""
     whole, counted = run.fact("global_batch_size"), run.fact("gradient_accumulation_steps")
-    follows = whole is not None and counted is not None and bool(whole.key) and whole.key == counted.key
-    return follows or run.can_set("gradient_accumulation_steps", steps)
+    return whole is not None and counted is not None and bool(whole.key) and whole.key == counted.key
 
 
 def with_evaluation(run: Run, changes: dict[str, Any]) -> dict[str, Any]:
@@ -256,7 +260,7 @@ def larger_batch(run: Run) -> dict[str, Any]:
     factor = 2
     while True:
         changes: dict[str, Any] = {"micro_batch_size": old * factor}
-        if isinstance(steps, int) and steps > 1:
+        if isinstance(steps, int) and (steps > 1 or _follows(run)):
             if steps % factor or not _can_accumulate(run, steps // factor):
                 return best
             changes["gradient_accumulation_steps"] = steps // factor
@@ -272,14 +276,27 @@ def smaller_batch(run: Run) -> Lever | None:
     if not _can_shrink(run):
         return None
     if not run.over_budget:
-        return Lever(DISPLAY, with_evaluation(run, batch_changes(run, run.value("micro_batch_size") // 2)))
+        return Lever(DISPLAY, with_evaluation(run, batch_changes(run, _halvings(run)[0])))
     changes = _shrink(run, {})
     return Lever(DISPLAY, changes) if changes else None
 
 
+def _halvings(run: Run) -> list[int]:
+    """Half of the micro batch, half of that, and so on, as far as they leave the global batch as it is."""
+    batch, smaller = run.value("micro_batch_size"), []
+    if not isinstance(batch, int):
+        return []
+    half = batch // 2
+    while half >= 1:
+        if batch % half == 0 or not _follows(run):
+            smaller.append(half)
+        half //= 2
+    return smaller
+
+
 def _can_shrink(run: Run) -> bool:
-    batch = run.value("micro_batch_size")
-    return isinstance(batch, int) and batch >= 2 and run.can_set("micro_batch_size", batch // 2)
+    smaller = _halvings(run)
+    return bool(smaller) and run.can_set("micro_batch_size", smaller[0])
 
 
 def _shrink(run: Run, changes: dict[str, Any]) -> dict[str, Any]:
@@ -288,19 +305,16 @@ def _shrink(run: Run, changes: dict[str, Any]) -> dict[str, Any]:
     assert run.budget_bytes is not None
     best: dict[str, Any] = {}
     least: Estimate | None = None
-    smaller = run.value("micro_batch_size") // 2
-    while smaller >= 1:
+    for smaller in _halvings(run):
         try:
             tried = with_evaluation(run, {**changes, **batch_changes(run, smaller)})
             after = run.what_if(**tried)
         except UnknownModel:  # a recording that does not cover this size
-            smaller //= 2
             continue
         if least is None or lower(least, after):
             best, least = tried, after
         if after.device_bytes <= run.budget_bytes:
             break
-        smaller //= 2
     return best or changes
 
 

@@ -709,3 +709,45 @@ def test_a_smaller_batch_takes_accumulation_and_evaluation_along() -> None:
     wanted = {"micro_batch_size": 4, STEPS: 4, "evaluation_batch_size": 4}
     assert levers.smaller_batch(run_of(text, sizes, keys=keys)) == Lever(DISPLAY, wanted)
     assert levers.smaller_batch(run_of(text, sizes, keys=keys, budget=500)) == Lever(DISPLAY, wanted)
+
+
+# -- a global batch that is stated, from which accumulation follows
+
+
+def of_a_global_batch(batch: int, steps: int, budget: int | None = None) -> Any:
+    whole = Fact("global_batch_size", batch * steps, WRITTEN, "whole")
+    counted = Fact(STEPS, steps, WRITTEN, "whole")
+    return run_of(
+        f"micro_batch_size: {batch}\n",
+        per_sample(100),
+        stated={"global_batch_size": whole, STEPS: counted},
+        keys=BATCH,
+        budget=budget,
+    )
+
+
+@pytest.mark.parametrize(
+    ("batch", "steps", "budget", "changes"),
+    [
+        pytest.param(8, 3, None, {"micro_batch_size": 4, STEPS: 6}, id="half of an even batch"),
+        pytest.param(9, 1, None, {"micro_batch_size": 1, STEPS: 9}, id="a ninth: neither four nor two divide nine"),
+        pytest.param(12, 1, 200, {"micro_batch_size": 1, STEPS: 12}, id="a twelfth: two is no halving that is left"),
+        pytest.param(12, 1, 300, {"micro_batch_size": 3, STEPS: 4}, id="a quarter"),
+    ],
+)
+def test_a_smaller_batch_divides_the_global_one(
+    batch: int, steps: int, budget: int | None, changes: dict[str, Any]
+) -> None:
+    assert levers.smaller_batch(of_a_global_batch(batch, steps, budget)) == Lever(DISPLAY, changes)
+
+
+def test_a_larger_batch_is_no_larger_than_the_global_one() -> None:
+    assert levers.larger_batch(of_a_global_batch(2, 4, 100_000)) == {"micro_batch_size": 8, STEPS: 1}
+    assert levers.larger_batch(of_a_global_batch(2, 1, 100_000)) == {}
+    assert levers.larger_batch(of_a_global_batch(2, 3, 100_000)) == {}
+
+
+def test_a_plan_keeps_to_the_global_batch() -> None:
+    plan = levers.plan(of_a_global_batch(9, 1, 500))
+    assert plan is not None
+    assert plan.title == "micro_batch_size 9 -> 1 (accumulation 1 -> 9 follows)"
