@@ -171,7 +171,6 @@ def gpt_neox(sizes: Sizes) -> Files:
         "pos_emb": "rotary",
         "pipe_parallel_size": 0,
         "model_parallel_size": 1,
-        "vocab_size": sizes.vocabulary,
         "optimizer": {"type": "Adam", "params": {"lr": 0.0006}},
         "zero_optimization": {"stage": 0},
         "fp16": {"enabled": True},

@@ -286,7 +286,7 @@ def test_an_edit_that_is_applied_gives_the_peak_that_it_promised(
             assert plain is not None
             options = {"budget": f"{int(share * plain.device_bytes) >> 20}MiB"}
         [run] = check_at(path, **options).runs
-        fixes = [fix for finding in run.findings for fix in finding.fixes if fix.edits]
+        fixes = [fix for finding in run.findings for fix in finding.fixes if fix.edits and fix.device_bytes_after]
         if not fixes:
             event("no fix")
             return
