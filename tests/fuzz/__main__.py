@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from tests.fuzz.engine import LONGEST, Finding, fuzz
 from tests.fuzz.targets import TARGETS, Target
@@ -24,19 +26,17 @@ REGRESSIONS = Path(__file__).parent / "regressions"
 
 
 def store(target: Target, finding: Finding) -> Path:
-    """The input in hexadecimal digits, below what it is and what it broke."""
-    name = f"{target.name}-{hashlib.sha256(finding.data).hexdigest()[:8]}.txt"
-    shown = target.shown(finding.data).encode("unicode_escape").decode("ascii")
-    text = f"{finding.where}\n{shown}\n{finding.data.hex()}\n"
+    """What went in, and what it broke. Not the bytes: they mean something else once a grammar has another word."""
+    case = json.dumps({"where": finding.where, "case": target.make(finding.data)}, indent=1) + "\n"
+    path = REGRESSIONS / f"{target.name}-{hashlib.sha256(case.encode()).hexdigest()[:8]}.json"
     REGRESSIONS.mkdir(exist_ok=True)
-    (REGRESSIONS / name).write_text(text, encoding="utf-8")
-    return REGRESSIONS / name
+    path.write_text(case, encoding="utf-8")
+    return path
 
 
-def stored(path: Path) -> tuple[Target, bytes]:
-    """The target and the input of a stored finding."""
-    target = TARGETS[path.stem.rpartition("-")[0]]
-    return target, bytes.fromhex(path.read_text(encoding="utf-8").splitlines()[-1])
+def stored(path: Path) -> tuple[Target, Any]:
+    """The target of a stored finding, and what goes in."""
+    return TARGETS[path.stem.rpartition("-")[0]], json.loads(path.read_text(encoding="utf-8"))["case"]
 
 
 def with_atheris(target: Target, minutes: float, seed: int) -> None:
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for finding in outcome.findings:
             found += 1
             place = "" if options.dry else f", stored as {store(target, finding).name}"
-            print(f"  {finding.where}{place}\n    {target.shown(finding.data)!r}\n{finding.trace}", flush=True)
+            print(f"  {finding.where}{place}\n    {target.make(finding.data)!r}\n{finding.trace}", flush=True)
     return 1 if found else 0
 
 

@@ -35,12 +35,20 @@ ROOT = Path(__file__).parents[2]
 
 
 class Target(NamedTuple):
-    """A way in. ``modules`` are those whose lines guide the search, and are counted at its end."""
+    """A way in.
+
+    modules  whose lines guide the search, and are counted at its end
+    make     bytes -> what goes in: a text, or files and options, as JSON can hold them
+    hold     what goes in -> nothing; raises where a promise is broken
+    """
 
     name: str
     modules: tuple[str, ...]
-    run: Callable[[bytes], None]
-    shown: Callable[[bytes], str]
+    make: Callable[[bytes], Any]
+    hold: Callable[[Any], None]
+
+    def run(self, data: bytes) -> None:
+        self.hold(self.make(data))
 
     @property
     def files(self) -> list[str]:
@@ -156,34 +164,36 @@ def folder_of(files: dict[str, str]) -> Iterator[Path]:
 # -- readers
 
 
-def _reader(suffix: str, text: Callable[[Choices], str]) -> Callable[[bytes], None]:
-    def run(data: bytes) -> None:
+def _reader(suffix: str) -> Callable[[str], None]:
+    def hold(text: str) -> None:
         with metered():
-            hold_document(load.load(f"config.{suffix}", text(Choices(data))))
+            hold_document(load.load(f"config.{suffix}", text))
 
-    return run
+    return hold
 
 
-def _text_of(text: Callable[[Choices], str]) -> Callable[[bytes], str]:
-    return lambda data: text(Choices(data))
+def _text(grammar: Callable[[Choices], str]) -> Callable[[bytes], str]:
+    return lambda data: grammar(Choices(data))
 
 
 # -- composition
 
 
-def _composed(data: bytes) -> None:
+def _composition(data: bytes) -> dict[str, Any]:
     choices = Choices(data)
     overrides = grammars.hydra_overrides(choices)
-    with folder_of(grammars.hydra_files(choices)) as folder, metered():
+    return {"overrides": overrides, "files": grammars.hydra_files(choices)}
+
+
+def _composed(case: dict[str, Any]) -> None:
+    with folder_of(case["files"]) as folder, metered():
         document = load.load(str(folder / "config.yaml"))
         try:
-            composed = hydra.compose(document, overrides=overrides)
+            composed = hydra.compose(document, overrides=case["overrides"])
         except OverrideError:  # said to whoever wrote it on the command line
             return
-        inside = composed._replace(root=_written_in_files(composed.root))
-        hold_document(
-            inside._replace(faults=tuple(each for each in composed.faults if each.span.path in _texts(composed)))
-        )
+        inside = tuple(fault for fault in composed.faults if fault.span.path in _texts(composed))
+        hold_document(composed._replace(root=_written_in_files(composed.root), faults=inside))
 
 
 def _texts(document: Document) -> set[str]:
@@ -204,12 +214,6 @@ def _written_in_files(root: Node) -> Node:
 
 def _in_a_file(node: Node) -> bool:
     return OVERRIDE_PATH not in (node.span.path, node.key_span.path if node.key_span is not None else "")
-
-
-def _composed_text(data: bytes) -> str:
-    choices = Choices(data)
-    overrides = grammars.hydra_overrides(choices)
-    return json.dumps({"overrides": overrides, **grammars.hydra_files(choices)}, indent=1, ensure_ascii=False)
 
 
 # -- the whole way, over configs that have an estimate
@@ -277,7 +281,7 @@ def _keys_of(family: str) -> tuple[str, ...]:
     return tuple(schema["properties"])
 
 
-def _run_files(data: bytes) -> tuple[str, dict[str, str], dict[str, Any]]:
+def _training(data: bytes) -> dict[str, Any]:
     choices = Choices(data)
     family = choices.pick(tuple(BASES))
     name, entries = BASES[family]
@@ -296,41 +300,37 @@ def _run_files(data: bytes) -> tuple[str, dict[str, str], dict[str, Any]]:
         text = "".join(f"{key}: {value}\n" for key, value in entries.items())
     options: dict[str, Any] = {"budget": choices.pick(("1GiB", "400MiB", "", "24GB"))}
     options["gpu"] = choices.pick(("", "", "t4", "h100-80gb x2"))
-    return (
-        name,
-        {name: text, "model/config.json": json.dumps(model)},
-        {key: value for key, value in options.items() if value},
-    )
+    given = {key: value for key, value in options.items() if value}
+    return {"check": name, "options": given, "files": {name: text, "model/config.json": json.dumps(model)}}
 
 
-def _checked(data: bytes) -> None:
-    name, files, options = _run_files(data)
-    with folder_of(files) as folder:
-        hold_report(check_paths([str(folder / name)], Resolver(options, isolated=True)))
-
-
-def _run_text(data: bytes) -> str:
-    name, files, options = _run_files(data)
-    return json.dumps({"check": name, **options, "files": files}, indent=1)
+def _checked(case: dict[str, Any]) -> None:
+    with folder_of(case["files"]) as folder:
+        hold_report(check_paths([str(folder / case["check"])], Resolver(case["options"], isolated=True)))
 
 
 # -- fixes: what they promise of a run is what the changed text gives
 
 
-def _fixed(data: bytes) -> None:
-    name, files, options = _run_files(data)
-    files[name] = re.sub(r"\b128\b", "4096", files[name])  # enough at stake for a fix to be worth it
-    options["budget"] = "500MiB"
-    with folder_of(files) as folder:
-        path = folder / name
-        report = check_paths([str(path)], Resolver(options, isolated=True))
+def _large_training(data: bytes) -> dict[str, Any]:
+    """With enough at stake for a fix to be worth it."""
+    case = _training(data)
+    case["files"][case["check"]] = re.sub(r"\b128\b", "4096", case["files"][case["check"]])
+    case["options"]["budget"] = "500MiB"
+    return case
+
+
+def _fixed(case: dict[str, Any]) -> None:
+    with folder_of(case["files"]) as folder:
+        path = folder / case["check"]
+        report = check_paths([str(path)], Resolver(case["options"], isolated=True))
         tried = set()
         for run in report.runs:
             for finding in run.findings:
                 for fix in finding.fixes:
                     if fix.edits and fix.edits not in tried and len(tried) < 4:
                         tried.add(fix.edits)
-                        _hold_fix(path, options, run.run, fix)
+                        _hold_fix(path, case["options"], run.run, fix)
 
 
 def _hold_fix(path: Path, options: dict[str, Any], run: str, fix: Any) -> None:
@@ -394,12 +394,13 @@ PROFILE_VALUES: tuple[Any, ...] = (
 )
 
 
-def _profile_text(data: bytes) -> str:
+def _profile(data: bytes) -> dict[str, Any]:
     choices = Choices(data)
+    values = {name: choices.pick((1, 2, 4, 16, 256, 10**6, 0, -1)) for name in ("B", "S", "A")}
     tree: Any = copy.deepcopy(sample())
     for _ in range(choices.number(4)):
         _changed(choices, tree)
-    return json.dumps(tree)
+    return {"values": values, "profile": json.dumps(tree)}
 
 
 def _changed(choices: Choices, tree: Any) -> None:
@@ -423,15 +424,12 @@ def _changed(choices: Choices, tree: Any) -> None:
         return
 
 
-def _profiled(data: bytes) -> None:
-    text = _profile_text(data)
-    values = Choices(data[::-1])
+def _profiled(case: dict[str, Any]) -> None:
     with metered():
         try:
-            found = profile.loads(text)
-            sizes = {name: values.pick((1, 2, 4, 16, 256, 10**6, 0, -1)) for name in ("B", "S", "A")}
-            tape = evaluate.evaluate(found, sizes)
-            evaluate.saved_bytes(found, sizes)
+            found = profile.loads(case["profile"])
+            tape = evaluate.evaluate(found, case["values"])
+            evaluate.saved_bytes(found, case["values"])
         except (profile.ProfileError, evaluate.OutsideGuards):
             return
         assert all(size >= 0 for size in tape.sizes)
@@ -443,24 +441,19 @@ def _profiled(data: bytes) -> None:
 # -- pins
 
 
-def _pinned(data: bytes) -> None:
+def _pinned(files: dict[str, str]) -> None:
     from memlint.dialects import software
 
-    with folder_of(grammars.pin_files(Choices(data))) as folder, metered():
-        found = software.pins(str(folder))
-        for pin in found.values():
+    with folder_of(files) as folder, metered():
+        for pin in software.pins(str(folder)).values():
             text = Path(pin.span.path).read_text(encoding="utf-8", errors="replace")
             assert pin.release in text.split("\n")[pin.span.line - 1]
             software.older(f"torch {pin.release}", (2, 9))
         software._read_before.clear()
 
 
-def _pins_text(data: bytes) -> str:
-    return json.dumps(grammars.pin_files(Choices(data)), indent=1, ensure_ascii=False)
-
-
-def _target(name: str, modules: str, run: Callable[[bytes], None], shown: Callable[[bytes], str]) -> Target:
-    return Target(name, tuple(f"memlint.{module}" for module in modules.split()), run, shown)
+def _target(name: str, modules: str, make: Callable[[bytes], Any], hold: Callable[[Any], None]) -> Target:
+    return Target(name, tuple(f"memlint.{module}" for module in modules.split()), make, hold)
 
 
 SHELL = " ".join(
@@ -469,45 +462,35 @@ SHELL = " ".join(
 TARGETS = {
     target.name: target
     for target in (
-        _target(
-            "yaml",
-            "documents.yaml",
-            _reader("yaml", grammars.yaml_text),
-            _text_of(grammars.yaml_text),
-        ),
-        _target("json", "documents.json", _reader("json", grammars.json_text), _text_of(grammars.json_text)),
-        _target("toml", "documents.toml", _reader("toml", grammars.toml_text), _text_of(grammars.toml_text)),
-        _target(
-            "python",
-            "documents.python documents.arithmetic",
-            _reader("py", grammars.python_text),
-            _text_of(grammars.python_text),
-        ),
-        _target("shell", f"documents.shell {SHELL}", _reader("sh", grammars.shell_text), _text_of(grammars.shell_text)),
+        _target("yaml", "documents.yaml", _text(grammars.yaml_text), _reader("yaml")),
+        _target("json", "documents.json", _text(grammars.json_text), _reader("json")),
+        _target("toml", "documents.toml", _text(grammars.toml_text), _reader("toml")),
+        _target("python", "documents.python documents.arithmetic", _text(grammars.python_text), _reader("py")),
+        _target("shell", f"documents.shell {SHELL}", _text(grammars.shell_text), _reader("sh")),
         _target(
             "hydra",
             "documents.hydra documents.hydra_grammar documents.interpolation documents.merge",
+            _composition,
             _composed,
-            _composed_text,
         ),
         _target(
             "check",
             "check dialects.base dialects.schema dialects.language_model reports.full reports.json",
+            _training,
             _checked,
-            _run_text,
         ),
         _target(
             "fixes",
             "fixes.levers fixes.edits dialects.spelling dialects.insertion dialects.rendering",
+            _large_training,
             _fixed,
-            _run_text,
         ),
         _target(
             "profiles",
             "profiles.profile profiles.expression profiles.evaluate profiles.reading",
+            _profile,
             _profiled,
-            _profile_text,
         ),
-        _target("pins", "dialects.software", _pinned, _pins_text),
+        _target("pins", "dialects.software", lambda data: grammars.pin_files(Choices(data)), _pinned),
     )
 }

@@ -11,21 +11,21 @@ from tests.fuzz.engine import broken_by, fuzz, minimised
 from tests.fuzz.targets import TARGETS
 
 RUNS = {"check": 40, "fixes": 15, "hydra": 80, "pins": 100}
-STORED = sorted(REGRESSIONS.glob("*.txt"))
+STORED = sorted(REGRESSIONS.glob("*.json"))
 
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_a_short_run_breaks_no_promise(name: str) -> None:
     target = TARGETS[name]
     outcome = fuzz(target.run, target.files, seed=0, runs=RUNS.get(name, 250))
-    assert [(finding.where, target.shown(finding.data)) for finding in outcome.findings] == []
+    assert [(finding.where, target.make(finding.data)) for finding in outcome.findings] == []
     assert outcome.share > 0.2, "the inputs do not get anywhere"
 
 
 @pytest.mark.parametrize("path", STORED, ids=lambda path: path.stem)
 def test_what_was_found_once_stays_mended(path: Path) -> None:
-    target, data = stored(path)
-    target.run(data)
+    target, case = stored(path)
+    target.hold(case)
 
 
 # -- the engine itself
@@ -66,4 +66,5 @@ def test_a_finding_is_stored_and_read_again(tmp_path: Path, monkeypatch: pytest.
     assert found is not None
     monkeypatch.setattr("tests.fuzz.__main__.REGRESSIONS", tmp_path)
     path = store(TARGETS["yaml"], found)
-    assert stored(path) == (TARGETS["yaml"], b"mem")
+    assert stored(path) == (TARGETS["yaml"], TARGETS["yaml"].make(b"mem"))
+    assert path.name.startswith("yaml-")

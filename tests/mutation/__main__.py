@@ -11,16 +11,18 @@ Survivors are listed as the lines that changed. Those that no test could tell fr
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from tests.mutation.mutants import Mutant, mutants
-from tests.mutation.runner import KILLED, SURVIVED, TIMEOUT, Runner, Unusable, path_of, sample
+from tests.mutation.runner import KILLED, SPARE_SECONDS, SURVIVED, TIMEOUT, Runner, Unusable, path_of, sample
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -28,9 +30,13 @@ else:
     import tomli as tomllib
 
 FOLDER = Path(__file__).parent
+EQUIVALENT = "equivalent"
 SEED = 10
 
 _SHELL = (
+    "tests/documents/test_shell_arithmetic.py",
+    "tests/documents/test_shell_conditions.py",
+    "tests/documents/test_shell_words.py",
     "tests/documents/test_shell_expansion.py",
     "tests/documents/test_shell.py",
     "tests/hostile/test_shell.py",
@@ -98,21 +104,22 @@ class Equivalent(NamedTuple):
     reason: str
 
 
-class Tally(NamedTuple):
+class Figures(NamedTuple):
+    """How many of a module's mutants its tests noticed. What never ends is noticed, too."""
+
     module: str
     killed: int
     timeout: int
+    survived: int
     equivalent: int
-    survivors: tuple[Mutant, ...]
-    cpu_seconds: float
 
     @property
     def mutants(self) -> int:
-        return self.killed + self.timeout + self.equivalent + len(self.survivors)
+        return self.killed + self.timeout + self.survived + self.equivalent
 
     @property
     def share(self) -> float:
-        """Killed of those that are not equivalent; what never ends is noticed, too."""
+        """Killed of those that are not equivalent."""
         judged = self.mutants - self.equivalent
         return (self.killed + self.timeout) / judged if judged else 1.0
 
@@ -130,43 +137,39 @@ def known_as_equivalent(known: Sequence[Equivalent], module: str, mutant: Mutant
     )
 
 
-def tally(
-    module: str, tests: Sequence[str], number: int | None, seed: int, thorough: bool, known: Sequence[Equivalent]
-) -> Tally:
-    """Judge a sample of a module's mutants, saying each as it comes."""
-    runner = Runner(module, tests, thorough)
-    drawn = sample(mutants(runner.source), number, seed)
-    counts = dict.fromkeys((KILLED, TIMEOUT, "equivalent"), 0)
-    survivors = []
-    begin = sum(os.times()[:4])
+def judged(module: str, tests: Sequence[str], options: argparse.Namespace, known: Sequence[Equivalent]) -> Figures:
+    """The figures of a sample of a module's mutants; each survivor is printed as it comes."""
+    runner = Runner(module, tests, not options.quick, options.spare)
+    drawn = [
+        mutant
+        for mutant in sample(mutants(runner.source), options.sample, options.seed)
+        if mutant.compiles(runner.source)
+    ]
+    counts = dict.fromkeys((KILLED, TIMEOUT, SURVIVED, EQUIVALENT), 0)
     for at, mutant in enumerate(drawn, 1):
-        verdict = "equivalent" if known_as_equivalent(known, module, mutant) else runner.judge(mutant)
+        verdict = EQUIVALENT if known_as_equivalent(known, module, mutant) else runner.judge(mutant)
+        counts[verdict] += 1
         if verdict == SURVIVED:
-            survivors.append(mutant)
             print(f"[{at}/{len(drawn)}] survived, {path_of(module)}:{mutant.shown(runner.source)}", flush=True)
-        else:
-            counts[verdict] += 1
-    spent = sum(os.times()[:4]) - begin
-    return Tally(module, counts[KILLED], counts[TIMEOUT], counts["equivalent"], tuple(survivors), spent)
+    return Figures(module, *(counts[verdict] for verdict in (KILLED, TIMEOUT, SURVIVED, EQUIVALENT)))
 
 
-def table(results: Sequence[Tally]) -> Iterator[str]:
+def table(results: Sequence[Figures]) -> Iterator[str]:
+    """A row for each module, and one for each folder of several."""
     yield f"{'module':40} {'mutants':>8} {'killed':>7} {'timeout':>8} {'survived':>9} {'equivalent':>11} {'share':>7}"
-    folders: dict[str, list[Tally]] = {}
+    folders: dict[str, list[Figures]] = {}
     for each in results:
-        yield _row(each.module, [each])
+        yield _row(each)
         folders.setdefault(each.module.rpartition(".")[0], []).append(each)
     for folder, inside in folders.items():
         if len(inside) > 1:
-            yield _row(f"{folder}, {len(inside)} modules", inside)
+            sums = [sum(column) for column in zip(*(each[1:] for each in inside))]
+            yield _row(Figures(f"{folder}, {len(inside)} modules", *sums))
 
 
-def _row(name: str, parts: Sequence[Tally]) -> str:
-    number, killed, timeout = (sum(getattr(each, word) for each in parts) for word in ("mutants", "killed", "timeout"))
-    survived, equivalent = (sum(len(each.survivors) for each in parts), sum(each.equivalent for each in parts))
-    judged = number - equivalent
-    share = (killed + timeout) / judged if judged else 1.0
-    return f"{name:40} {number:8} {killed:7} {timeout:8} {survived:9} {equivalent:11} {share:7.0%}"
+def _row(each: Figures) -> str:
+    counts = f"{each.mutants:8} {each.killed:7} {each.timeout:8} {each.survived:9} {each.equivalent:11}"
+    return f"{each.module:40} {counts} {each.share:7.0%}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -177,6 +180,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--sample", type=int, metavar="N", help="so many mutants of a module, drawn by the seed")
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--list", action="store_true", help="the mutants, without judging them")
+    parser.add_argument(
+        "--spare",
+        type=int,
+        default=SPARE_SECONDS,
+        metavar="SECONDS",
+        help="of CPU that the tests of a mutant may take, beside five times what they take without one",
+    )
+    parser.add_argument("--record", metavar="FILE", help="add the figures to a file, a line of JSON for each module")
     parser.add_argument(
         "--quick", action="store_true", help="take the tracer's word for it which tests reach a changed line"
     )
@@ -197,25 +208,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parser.error(f"no tests are known for {module}: name them with --tests")
         begin = time.perf_counter()
         try:
-            result = tally(module, tests, options.sample, options.seed, not options.quick, equivalents())
+            result = judged(module, tests, options, equivalents())
         except Unusable as error:
             print(error, file=sys.stderr)
             return 2
-        print(*table([result]), sep="\n")
-        print(f"{result.cpu_seconds:.0f} CPU s, {time.perf_counter() - begin:.0f} s")
-        return 1 if result.survivors else 0
+        print(*table([result]), f"{time.perf_counter() - begin:.0f} s", sep="\n")
+        if options.record:
+            with open(options.record, "a", encoding="utf-8") as lines:
+                lines.write(json.dumps(result._asdict()) + "\n")
+        return 1 if result.survived else 0
     return 0
 
 
 def _one_after_the_other(modules: Sequence[str], options: argparse.Namespace) -> int:
     """Each module in a process of its own: what one has imported ahead may import another."""
     worst = 0
-    for module in modules:
-        command = [sys.executable, "-m", "tests.mutation", module, "--seed", str(options.seed)]
-        command += ["--sample", str(options.sample)] if options.sample is not None else []
-        command += ["--tests", *options.tests] if options.tests else []
-        command += ["--quick"] if options.quick else []
-        worst = max(worst, subprocess.run(command, check=False).returncode)
+    with tempfile.TemporaryDirectory() as folder:
+        record = os.path.abspath(options.record or os.path.join(folder, "figures.jsonl"))
+        for module in modules:
+            command = [sys.executable, "-m", "tests.mutation", module, "--seed", str(options.seed), "--record", record]
+            command += ["--sample", str(options.sample)] if options.sample is not None else []
+            command += ["--tests", *options.tests] if options.tests else []
+            command += ["--quick"] if options.quick else []
+            command += ["--spare", str(options.spare)]
+            worst = max(worst, subprocess.run(command, check=False).returncode)
+        if os.path.exists(record):
+            with open(record, encoding="utf-8") as lines:
+                print(*table([Figures(**json.loads(line)) for line in lines]), sep="\n")
     return worst
 
 

@@ -1,7 +1,7 @@
 """Mutants of a module's source: one small change each, as a person might slip.
 
 A change replaces a piece of the text and leaves the rest as it is, so a mutant is shown as the line that it changes.
-What runs is never asked whether it makes sense: a mutant that no longer compiles is left out, every other one counts.
+Whether it makes sense is not asked: one that does not compile is left out when it is drawn, every other one counts.
 """
 
 from __future__ import annotations
@@ -59,6 +59,13 @@ class Mutant(NamedTuple):
     def applied(self, source: str) -> str:
         return source[: self.start] + self.text + source[self.end :]
 
+    def compiles(self, source: str) -> bool:
+        try:
+            compile(self.applied(source), "mutant", "exec", dont_inherit=True)
+        except SyntaxError:
+            return False
+        return True
+
     def shown(self, source: str) -> str:
         """The changed lines, before and after, as a diff has them."""
         begin = source.rfind("\n", 0, self.start) + 1
@@ -113,22 +120,12 @@ def mutants(text: str) -> list[Mutant]:
     results: list[Mutant] = []
     seen: dict[tuple[str, str, str], int] = {}
     for function, first, last, change in places:
-        if not _compiles(text[: change.start] + change.text + text[change.end :]):
-            continue
         line = text[text.rfind("\n", 0, change.start) + 1 :].partition("\n")[0].strip()
         said = f"{_short(text[change.start : change.end])} -> {_short(change.text)}"
         seen[function, line, said] = again = seen.get((function, line, said), 0) + 1
         said += f" #{again}" if again > 1 else ""
         results.append(Mutant(function, first, last, line, said, *change))
     return results
-
-
-def _compiles(text: str) -> bool:
-    try:
-        compile(text, "mutant", "exec", dont_inherit=True)
-    except SyntaxError:
-        return False
-    return True
 
 
 def _short(text: str) -> str:
@@ -223,7 +220,7 @@ def _is_droppable(statement: ast.stmt, around: list[ast.AST]) -> bool:
     if isinstance(statement, ast.Expr):
         return isinstance(statement.value, (ast.Call, ast.Await))
     if isinstance(statement, ast.AnnAssign):
-        targets = [statement.target] if statement.value is not None else []
+        targets: list[ast.expr] = [statement.target] if statement.value is not None else []
     elif isinstance(statement, ast.Assign):
         targets = statement.targets
     else:
@@ -238,8 +235,6 @@ def _is_droppable(statement: ast.stmt, around: list[ast.AST]) -> bool:
         bound += [
             each.id for each in ast.walk(function) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
         ]
-    elif targets and not around:
-        return False  # a constant of the module
     return bool(targets) and all(
         isinstance(target, (ast.Attribute, ast.Subscript))
         or (isinstance(target, ast.Name) and bound.count(target.id) > 1)

@@ -112,10 +112,11 @@ class Runner:
     Raises Unusable where the tests fail without any mutant.
     """
 
-    def __init__(self, module: str, tests: Iterable[str], thorough: bool = True) -> None:
+    def __init__(self, module: str, tests: Iterable[str], thorough: bool = True, spare: int = SPARE_SECONDS) -> None:
         self.module = module
         self.tests = [str(test) for test in tests]
         self.thorough = thorough
+        self.spare = spare
         self.path = path_of(module)
         self.source = Path(self.path).read_text(encoding="utf-8")
         self._scratch = tempfile.mkdtemp(prefix="mutation-")
@@ -170,7 +171,7 @@ class Runner:
             return {"code": code, "loaded": swap.loaded}
 
         usual = sum(self.baseline.seconds[name] for name in names)
-        result, output = self._forked(run, math.ceil(SPARE_SECONDS + PATIENCE * usual))
+        result, output = self._forked(run, math.ceil(self.spare + PATIENCE * usual))
         if result is None:
             return TIMEOUT if output == TIMEOUT else KILLED
         if result["code"] == 0 and not result["loaded"]:
@@ -269,7 +270,8 @@ def _import_ahead(names: Iterable[str], module: str) -> None:
     own = [name for name in names if name.partition(".")[0] == package]
     for name in names:
         top = name.partition(".")[0]
-        if top in (package, "tests", "conftest", "__main__") or name.endswith("conftest") or name in sys.modules:
+        its_tests = top in ("tests", "conftest", "__main__") or top.startswith("test_")
+        if top == package or its_tests or name in sys.modules:
             continue
         if "." not in name or top in ("_pytest", "hypothesis"):
             with contextlib.suppress(Exception):

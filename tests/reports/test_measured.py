@@ -185,3 +185,32 @@ def test_the_closing_line(findings: list[str], said: str) -> None:
 def test_the_closing_line_counts_files_once() -> None:
     runs = (make_run(run="a"), make_run(run="b"), make_run(path="other.yaml"))
     assert full.closing(Report(runs, 0.1), Style()) == "no findings in 2 files, 3 runs (100 ms)"
+
+
+def test_json_leaves_out_what_it_has_no_name_for() -> None:
+    run = make_run()
+    assert run.estimate is not None
+    symbols = (("B", "micro_batch_size"), ("X", "no_such_fact"))
+    part = Part("head", 4, "B*X", symbols)
+    phases = {"forward": 1, "setup": 2, "of a plugin": 3}
+    changed = run.estimate._replace(components=(Component("logits", 4, (part,)),), phases=phases)
+    [found] = json_report.as_dict(Report((run._replace(estimate=changed),), 0.123456))["files"]
+    assert found["family"] == "demo"
+    assert found["estimate"]["phases"] == {
+        "forward": 1,
+        "backward": 0,
+        "optimizer_step": 0,
+        "evaluation": 0,
+        "setup": 2,
+    }
+    [stated] = found["estimate"]["components"][0]["parts"][0]["facts"]
+    assert stated["key"] == "dataloader.batch_size"
+    assert json_report.as_dict(Report((run,), 0.123456))["summary"]["seconds"] == 0.1235
+
+
+def test_a_budget_that_is_met_exactly_is_met() -> None:
+    run = make_run()
+    assert run.estimate is not None
+    assert run.budget is not None
+    exactly = run._replace(budget=run.budget._replace(size_bytes=run.estimate.device_bytes))
+    assert headline(exactly, Style()).endswith(", 0 B free")

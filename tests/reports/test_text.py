@@ -34,7 +34,8 @@ def is_unseen(character: str) -> bool:
 
 def test_what_is_not_seen_is_written_and_nothing_else() -> None:
     characters = [chr(code) for code in range(sys.maxunicode + 1)]
-    written = {character for character in characters if clean(character) != character}
+    # Beside a letter, as plain text of ASCII is not looked through.
+    written = {character for character in characters if clean(f"\u00e9{character}") != f"\u00e9{character}"}
     wanted = {character for character in characters if is_unseen(character)}
     assert wanted <= written, [hex(ord(character)) for character in sorted(wanted - written)]
     reserved = {character for character in written if unicodedata.category(character) == "Cn"}
