@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from memlint import files, work
 from memlint.discover import Found, Refused, display, matches, walk
 from memlint.documents.node import Document, Fault, Span
-from memlint.estimates import Estimates, saved_bytes
+from memlint.estimates import EqualRuns, saved_bytes
 from memlint.named_tuple import NamedTuple
 from memlint.plugin import ERROR, Finding, Run
 from memlint.reports.report import (
@@ -92,6 +92,7 @@ class _Checker:
         self.formulas = formulas
         self.lint = lint
         self.measure = measure
+        self.equal_runs = EqualRuns()
         self.drafts: list[_Draft] = []
         self.errors: list[tuple[str, str]] = []
         self.skipped: list[tuple[str, str]] = []
@@ -284,7 +285,7 @@ class _Checker:
             spec = next(iter(_recorded(document, spec)), spec)
         # A prediction that a new measurement is held against knows nothing of old ones.
         measured = self._measurements(path) if spec.family and self.lint and self.measure is None else ()
-        estimates = Estimates(spec, allowed.gpu, measured)
+        estimates = self.equal_runs.estimates(spec, allowed.gpu, measured)
         if spec.family and self.lint:
             try:
                 estimate = estimates.own(self.formulas)

@@ -14,6 +14,40 @@ if TYPE_CHECKING:
     from memlint.profiles.measurement import Measurement
     from memlint.tape.estimate import Estimate
 
+Changes = tuple[tuple[str, str], ...]
+
+
+class Made:
+    """What was made for one run, and serves every run whose facts are equal."""
+
+    def __init__(self) -> None:
+        self.recordings: list[Recording] = []
+        self.asked: tuple[TrainingSpec, Recording] | None = None
+        self.own: dict[bool, Estimate] = {}  # by whether sizes keep their formulas
+        self.totals: dict[Changes, Estimate] = {}
+        self.whole: dict[Changes, Estimate] = {}
+        self.allocated_bytes: dict[Changes, int] = {}
+
+
+class EqualRuns:
+    """The runs of one invocation, so that those with equal facts are estimated once: a folder often holds a run under
+    many names, and a script starts it many times. The latest few are kept, as a recording takes megabytes."""
+
+    KEPT = 4
+
+    def __init__(self) -> None:
+        self._latest: dict[str, Made] = {}
+
+    def estimates(self, spec: TrainingSpec, gpu: str, measurements: Sequence[Measurement]) -> Estimates:
+        if measurements or spec.missing or spec.architecture in (None, "recorded"):
+            return Estimates(spec, gpu, measurements)  # what else than facts decides there is not compared
+        key = _identity(spec, gpu)
+        made = self._latest.pop(key, None) or Made()
+        self._latest[key] = made
+        while len(self._latest) > self.KEPT:
+            del self._latest[next(iter(self._latest))]
+        return Estimates(spec, gpu, made=made)
+
 
 class Estimates:
     """Of one run, and of the same run with some facts changed: what :class:`memlint.plugin.Run` asks for.
@@ -22,41 +56,72 @@ class Estimates:
     next one what the allocator makes of it.
     """
 
-    def __init__(self, spec: TrainingSpec, gpu: str = "", measurements: Sequence[Measurement] = ()) -> None:
+    def __init__(
+        self, spec: TrainingSpec, gpu: str = "", measurements: Sequence[Measurement] = (), made: Made | None = None
+    ) -> None:
         self.spec = spec
         self.gpu = gpu
         self.measurements = measurements
-        self._own: list[Recording] = []
-        self._asked: tuple[TrainingSpec, Recording] | None = None
+        self._made = made or Made()
 
     def own(self, symbolic: bool = False) -> Estimate:
         """The run's. Raises models.UnknownModel."""
-        return estimate_spec(self.spec, self.gpu, symbolic, recordings=self._own, measurements=self.measurements)
+        made = self._made
+        if symbolic not in made.own:
+            made.own[symbolic] = estimate_spec(
+                self.spec, self.gpu, symbolic, recordings=made.recordings, measurements=self.measurements
+            )
+        return made.own[symbolic]
 
     def totals(self, changed: TrainingSpec) -> Estimate:
         """Without components. Raises models.UnknownModel."""
-        same = self._own if _same_step(self.spec, changed) else None
-        if not same and self._asked is not None and _same_step(self._asked[0], changed):
-            same = [self._asked[1]]
-        return estimate_spec(changed, self.gpu, detailed=False, recordings=same, measurements=self.measurements)
+        made, changes = self._made, _changes(self.spec, changed)
+        if changes not in made.totals:
+            same = made.recordings if _same_step(self.spec, changed) else None
+            if not same and made.asked is not None and _same_step(made.asked[0], changed):
+                same = [made.asked[1]]
+            made.totals[changes] = estimate_spec(
+                changed, self.gpu, detailed=False, recordings=same, measurements=self.measurements
+            )
+        return made.totals[changes]
 
     def whole(self, changed: TrainingSpec) -> Estimate:
         """With components. Raises models.UnknownModel."""
-        return estimate_spec(changed, self.gpu, measurements=self.measurements)
+        made, changes = self._made, _changes(self.spec, changed)
+        if changes not in made.whole:
+            made.whole[changes] = estimate_spec(changed, self.gpu, measurements=self.measurements)
+        return made.whole[changes]
 
     def allocated_bytes(self, changed: TrainingSpec) -> int:
         """``totals(changed).allocated_bytes``. Raises models.UnknownModel."""
-        recording = record(changed)
-        self._asked = changed, recording
-        return allocated_bytes(changed, recording)
+        made, changes = self._made, _changes(self.spec, changed)
+        if changes not in made.allocated_bytes:
+            recording = record(changed)
+            made.asked = changed, recording
+            made.allocated_bytes[changes] = allocated_bytes(changed, recording)
+        return made.allocated_bytes[changes]
 
     def packed_bytes(self, estimate: Estimate) -> int:
         """What any settings of the allocator reserve at least for the run, whose estimate this is."""
-        return packed_bytes(self._own[0], estimate, self.gpu) if self._own else estimate.allocated_bytes
+        recordings = self._made.recordings
+        return packed_bytes(recordings[0], estimate, self.gpu) if recordings else estimate.allocated_bytes
 
     def first_pass_bytes(self) -> int:
         """Most bytes live until the run's second micro-batch begins; 0 where there is none, or that is not known."""
-        return first_pass_bytes(self._own[0]) if self._own else 0
+        recordings = self._made.recordings
+        return first_pass_bytes(recordings[0]) if recordings else 0
+
+
+def _identity(spec: TrainingSpec, gpu: str) -> str:
+    """Text that two runs share exactly where their estimates are the same, assumptions and their words included."""
+    facts = sorted((name, fact.key, repr(fact.value), fact.origin, fact.reason) for name, fact in spec.facts.items())
+    return repr((gpu, spec.family, spec.architecture, spec.run, spec.model_name, facts))
+
+
+def _changes(spec: TrainingSpec, changed: TrainingSpec) -> Changes:
+    """What a what-if changes: (fact, value)."""
+    facts = spec.facts
+    return tuple((name, repr(fact.value)) for name, fact in changed.facts.items() if facts.get(name) is not fact)
 
 
 def estimate_spec(
@@ -126,7 +191,13 @@ def estimate_spec(
 def _same_step(one: TrainingSpec, other: TrainingSpec) -> bool:
     """Whether two runs allocate the same: they differ in how the allocator serves it, if at all."""
     names = {*one.facts, *other.facts} - {"allocator_conf"}
-    return all(one.facts.get(name) == other.facts.get(name) for name in names)
+    return all(_said(one, name) == _said(other, name) for name in names)
+
+
+def _said(spec: TrainingSpec, name: str) -> tuple[Any, ...] | None:
+    """A fact without the place where it is written, which differs between files that say the same."""
+    fact = spec.facts.get(name)
+    return None if fact is None else (fact.value, fact.origin, fact.key)
 
 
 def saved_bytes(spec: TrainingSpec) -> int:

@@ -17,7 +17,10 @@ from memlint.dialects.spec import TrainingSpec
 from memlint.models import UnknownModel
 from memlint.named_tuple import NamedTuple
 
-MOST = 1 << 31  # of one dimension: the largest vocabularies have 2^18 rows, the longest contexts 2^24 places
+MOST = 1 << 31  # of one dimension: the longest contexts have 2^24 places
+MOST_ROWS = 1 << 24  # of a batch, of a vocabulary (the largest have 2^18), and tokens of a sample
+MOST_WIDTH = 1 << 20  # the widest published perceptrons have 2^16 numbers
+MOST_PARTS = 1 << 14  # heads and what each of them has, experts; rows of an adapter
 # What a slip of the keyboard asks for is said to be one, not built layer by layer.
 MOST_LAYERS = 2_000
 
@@ -55,6 +58,11 @@ def _is_list(value: Any, accepts: Callable[[Any], bool]) -> bool:
 
 SIZE = _whole(1)
 COUNT = _whole(0)
+ROWS = _whole(1, MOST_ROWS)
+WIDTH = _whole(1, MOST_WIDTH)
+WIDTH_OR_NONE = _whole(0, MOST_WIDTH)
+PARTS = _whole(1, MOST_PARTS)
+PARTS_OR_NONE = _whole(0, MOST_PARTS)
 LAYERS = _whole(1, MOST_LAYERS)
 LAYER = _whole(0, MOST_LAYERS)
 CHANCE = _number(0, 1)
@@ -71,26 +79,32 @@ MAPPING = Kind("a mapping", lambda value: isinstance(value, Mapping))
 NAMES = Kind("a word, or a list of words", lambda value: WORD.accepts(value) or _is_list(value, WORD.accepts))
 
 _BY_KIND: tuple[tuple[Kind, str], ...] = (
+    (ROWS, "vocab_size decoder_vocab_size"),
+    (
+        WIDTH,
+        "hidden_size n_embd d_model intermediate_size n_inner ffn_dim ffn_hidden_size d_ff intermediate_size_mlp "
+        "moe_intermediate_size block_ff_dim block_multiple_of word_embed_proj_dim embedding_size encoder_ffn_dim "
+        "decoder_ffn_dim embed_dim out_hidden_size vision_output_dim projector_input_dim projector_output_dim",
+    ),
+    (WIDTH_OR_NONE, "shared_expert_intermediate_size shared_intermediate_size"),
+    (
+        PARTS,
+        "num_attention_heads n_head n_heads num_heads num_key_value_heads num_kv_heads kv_n_heads head_dim d_kv "
+        "encoder_attention_heads decoder_attention_heads kv_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim "
+        "linear_num_key_heads linear_num_value_heads linear_key_head_dim linear_value_head_dim linear_conv_kernel_dim "
+        "conv_L_cache num_experts_per_tok relative_attention_num_buckets conv_groups num_mel_bins num_channels "
+        "in_channels in_chans temporal_patch_size spatial_merge_size",
+    ),
+    (
+        PARTS_OR_NONE,
+        "num_experts num_local_experts n_routed_experts n_shared_experts q_lora_rank rotary_dim conv_kernel_size",
+    ),
     (
         SIZE,
-        "hidden_size n_embd d_model vocab_size num_attention_heads n_head n_heads num_heads num_key_value_heads "
-        "num_kv_heads kv_n_heads head_dim d_kv intermediate_size n_inner ffn_dim ffn_hidden_size d_ff "
-        "intermediate_size_mlp moe_intermediate_size block_ff_dim block_multiple_of "
-        "max_position_embeddings n_positions max_seq_len max_source_positions "
-        "max_target_positions num_mel_bins word_embed_proj_dim embedding_size "
-        "kv_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim linear_num_key_heads linear_num_value_heads "
-        "linear_key_head_dim linear_value_head_dim linear_conv_kernel_dim conv_L_cache num_experts_per_tok "
-        "relative_attention_num_buckets decoder_vocab_size encoder_attention_heads decoder_attention_heads "
-        "encoder_ffn_dim decoder_ffn_dim local_attention conv_groups num_channels in_channels in_chans embed_dim "
-        "out_hidden_size temporal_patch_size spatial_merge_size mm_tokens_per_image vision_output_dim "
-        "projector_input_dim projector_output_dim num_position_embeddings window_size",
+        "max_position_embeddings n_positions max_seq_len max_source_positions max_target_positions local_attention "
+        "mm_tokens_per_image num_position_embeddings window_size",
     ),
-    (
-        COUNT,
-        "num_experts num_local_experts n_routed_experts n_shared_experts shared_expert_intermediate_size "
-        "shared_intermediate_size sliding_window attention_chunk_size q_lora_rank rotary_dim type_vocab_size "
-        "conv_kernel_size",
-    ),
+    (COUNT, "sliding_window attention_chunk_size type_vocab_size"),
     (
         LAYERS,
         "num_hidden_layers n_layer n_layers num_layers encoder_layers decoder_layers num_decoder_layers depth "
@@ -202,12 +216,14 @@ DEVICES = _whole(1, 1 << 20)  # no cluster has a million
 
 _FACTS: tuple[tuple[Kind, str], ...] = (
     (
-        SIZE,
-        "micro_batch_size gradient_accumulation_steps sequence_length target_length sequences_per_sample "
-        "evaluation_batch_size evaluation_sequence_length labels completion_length loss_chunks lora.r "
-        "optimizer_rank adapter.virtual_tokens",
+        ROWS,
+        "micro_batch_size sequence_length target_length evaluation_batch_size evaluation_sequence_length labels "
+        "completion_length",
     ),
-    (COUNT, "images_per_sample generated_rows oft.block_size oft.rank"),
+    (SIZE, "gradient_accumulation_steps"),
+    (PARTS, "sequences_per_sample loss_chunks lora.r optimizer_rank adapter.virtual_tokens"),
+    (PARTS_OR_NONE, "images_per_sample oft.block_size oft.rank"),
+    (COUNT, "generated_rows"),
     (LAYERS, "checkpointing_every checkpointing_chunk"),
     (
         DEVICES,
@@ -253,5 +269,5 @@ def agree(sizes: Any, agreements: tuple[Agreement, ...]) -> None:
 # Of every model whose heads share its width among them.
 HEADS_SHARE_WIDTH = Agreement(
     lambda sizes: sizes.width % sizes.heads == 0,
-    "the hidden size {0.width:,} cannot be divided among {0.heads:,} heads",
+    "hidden_size {0.width:,} cannot be divided among num_attention_heads {0.heads:,}",
 )

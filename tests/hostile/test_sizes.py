@@ -78,18 +78,30 @@ def test_what_is_no_size_is_named_with_its_value_and_its_file(tmp_path: Path, ke
 
 
 DISAGREEING = [
-    pytest.param({"hidden_size": 66}, "66 cannot be divided among 4 heads", id="heads that do not share the width"),
+    pytest.param(
+        {"hidden_size": 66},
+        "hidden_size 66 cannot be divided among num_attention_heads 4",
+        id="heads that do not share the width",
+    ),
     pytest.param(
         {"model_type": "mistral", "hidden_size": 3},
-        "leaves 4 heads nothing",
+        "hidden_size 3 leaves nothing to each of num_attention_heads 4",
         id="fewer numbers in the width than heads",
     ),
-    pytest.param({"num_key_value_heads": 3}, "4 attention heads cannot share 3", id="keys that heads cannot share"),
-    pytest.param({"num_key_value_heads": 8}, "4 attention heads cannot share 8", id="more keys than heads"),
-    pytest.param({"head_dim": 15}, "of the 15 numbers of a head 15 cannot", id="pairs of an odd number"),
+    pytest.param(
+        {"num_key_value_heads": 3},
+        "num_attention_heads 4 is no multiple of num_key_value_heads 3",
+        id="keys that heads cannot share",
+    ),
+    pytest.param(
+        {"num_key_value_heads": 8},
+        "num_attention_heads 4 is no multiple of num_key_value_heads 8",
+        id="more keys than heads",
+    ),
+    pytest.param({"head_dim": 15}, "of head_dim 15, 15 numbers cannot", id="pairs of an odd number"),
     pytest.param(
         {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 5},
-        "cannot visit 5 of 4 experts",
+        "num_experts_per_tok 5 is more than the 4 experts",
         id="more experts for a token than there are",
     ),
     pytest.param(
@@ -153,13 +165,13 @@ OTHERS = [
     pytest.param(
         encoder.encoder,
         {**LLAMA, "model_type": "bert", "num_attention_heads": 5, "max_position_embeddings": 8},
-        "64 cannot be divided among 5 heads",
+        "64 cannot be divided among num_attention_heads 5",
         id="an encoder",
     ),
     pytest.param(
         modernbert.modernbert,
         {**LLAMA, "model_type": "modernbert", "num_attention_heads": 64},
-        "have an odd number each",
+        "has a number that is odd",
         id="ModernBERT",
     ),
     pytest.param(
@@ -175,7 +187,7 @@ OTHERS = [
             "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 3, "encoder_ffn_dim": 8,
             "decoder_ffn_dim": 8,
         },
-        "or 3 of the decoder",
+        "decoder_attention_heads 3",
         id="an encoder-decoder",
     ),
     pytest.param(
@@ -187,7 +199,7 @@ OTHERS = [
     pytest.param(
         seeing.eyes,
         {"model_type": "qwen2_vl", "vision_config": {"embed_dim": 64, "num_heads": 7, "hidden_size": 8}},
-        "64 cannot be divided among 7 heads",
+        "64 cannot be divided among num_attention_heads 7",
         id="eyes",
     ),
 ]  # fmt: skip

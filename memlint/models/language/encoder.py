@@ -149,7 +149,7 @@ AGREEMENTS = (
     HEADS_SHARE_WIDTH,
     Agreement(
         lambda sizes: sizes.width % sizes.conv_groups == 0,
-        "the hidden size {0.width:,} cannot be divided among {0.conv_groups:,} groups of a convolution",
+        "hidden_size {0.width:,} cannot be divided among conv_groups {0.conv_groups:,}",
     ),
 )
 

@@ -94,7 +94,8 @@ _DEFAULTS = {"activation_function": "gelu", "dropout": 0.1, "attention_dropout":
 AGREEMENTS = (
     Agreement(
         lambda sizes: sizes.width % sizes.encoder.heads == sizes.width % sizes.decoder.heads == 0,
-        "d_model {0.width:,} cannot be divided among {0.encoder.heads:,} heads, or {0.decoder.heads:,} of the decoder",
+        "d_model {0.width:,} cannot be divided among encoder_attention_heads {0.encoder.heads:,} "
+        "and decoder_attention_heads {0.decoder.heads:,}",
     ),
 )
 

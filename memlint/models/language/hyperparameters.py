@@ -584,18 +584,21 @@ def _rotates(sizes: Hyperparameters) -> bool:
 
 
 AGREEMENTS = (
-    Agreement(lambda sizes: sizes.head_dim > 0, "a hidden size of {0.width:,} leaves {0.heads:,} heads nothing each"),
+    Agreement(
+        lambda sizes: sizes.head_dim > 0,
+        "hidden_size {0.width:,} leaves nothing to each of num_attention_heads {0.heads:,}",
+    ),
     Agreement(
         lambda sizes: sizes.heads % sizes.key_value_heads == 0,
-        "{0.heads:,} attention heads cannot share {0.key_value_heads:,} heads of keys and values",
+        "num_attention_heads {0.heads:,} is no multiple of num_key_value_heads {0.key_value_heads:,}",
     ),
     Agreement(
         lambda sizes: not _rotates(sizes) or (sizes.rotary_dim % 2 == 0 and sizes.rotary_dim <= sizes.head_dim),
-        "of the {0.head_dim:,} numbers of a head {0.rotary_dim:,} cannot be rotated in pairs",
+        "of head_dim {0.head_dim:,}, {0.rotary_dim:,} numbers cannot be rotated in pairs",
     ),
     Agreement(
         lambda sizes: sizes.experts is None or sizes.experts.per_token <= sizes.experts.number,
-        "a token cannot visit {0.experts.per_token:,} of {0.experts.number:,} experts",
+        "num_experts_per_tok {0.experts.per_token:,} is more than the {0.experts.number:,} experts that there are",
     ),
     Agreement(
         lambda sizes: sizes.linear is None or sizes.linear.value_heads % sizes.linear.key_heads == 0,

@@ -50,7 +50,7 @@ AGREEMENTS = (
     HEADS_SHARE_WIDTH,
     Agreement(
         lambda sizes: sizes.width // sizes.heads % 2 == 0,
-        "{0.heads:,} heads of a hidden size of {0.width:,} have an odd number each, which cannot be rotated in pairs",
+        "of hidden_size {0.width:,} each of num_attention_heads {0.heads:,} has a number that is odd: no pairs",
     ),
 )
 

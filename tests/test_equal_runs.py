@@ -1,0 +1,65 @@
+"""Runs with equal facts are estimated once, and reported each on its own lines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from memlint import models
+from memlint.check import check_paths
+from memlint.settings import Settings
+
+CONFIG = """model_name_or_path: Qwen/Qwen2.5-0.5B
+per_device_train_batch_size: 4
+max_length: 512
+gradient_checkpointing: false
+output_dir: x
+"""
+
+
+def recordings_of(folder: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch) -> tuple[int, list[list[object]]]:
+    """(steps that were recorded, the findings of each file without its path)"""
+    for number, text in enumerate(texts):
+        (folder / f"f{number}.yaml").write_text(text)
+    made = 0
+    record = models.record
+
+    def counted(*args: object, **options: object) -> object:
+        nonlocal made
+        made += 1
+        return record(*args, **options)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(models, "record", counted)
+        report = check_paths([str(folder)], Settings(budget="8GB"))
+    said = [
+        [(one.code, one.message, one.span.line, [fix.device_bytes_after for fix in one.fixes]) for one in run.findings]
+        for run in report.runs
+    ]
+    return made, said
+
+
+def test_equal_runs_are_recorded_once_and_each_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "many").mkdir()
+    once, [alone] = recordings_of(tmp_path / "one", [CONFIG], monkeypatch)
+    moved = "# a comment moves every line\n" + CONFIG
+    often, said = recordings_of(tmp_path / "many", [CONFIG, moved, CONFIG], monkeypatch)
+    assert once > 1
+    assert often == once
+    assert said[0] == said[2] == alone
+    assert [entry[:2] for entry in said[1]] == [entry[:2] for entry in alone]
+    assert [entry[2] for entry in said[1]] == [entry[2] + 1 for entry in alone]
+
+
+@pytest.mark.parametrize("other", [CONFIG.replace("512", "513"), CONFIG + "bf16: false\n"], ids=["length", "a default"])
+def test_runs_that_differ_in_a_fact_or_in_where_it_comes_from_are_not_equal(
+    other: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "both").mkdir()
+    once, [alone] = recordings_of(tmp_path / "one", [other], monkeypatch)
+    both, said = recordings_of(tmp_path / "both", [CONFIG, other], monkeypatch)
+    assert said[1] == alone
+    assert both > once
