@@ -392,7 +392,10 @@ def devices(spec: TrainingSpec, count: Fact | None) -> str:
     for name in ("device_count", "world_size"):
         lm.put(spec, name, total, count)
     if total % model:
-        return f"{total} devices cannot be divided into groups of {model} that share one copy of the model"
+        degrees = [fact for fact in map(spec.fact, _DEGREES) if fact is not None and fact.value not in (None, 1)]
+        named = " x ".join(f"{fact.key} {fact.value:,}" for fact in degrees)
+        among = f"{count.key} {total:,}" if count.node is not None else f"{total:,} devices"
+        return f"{among}: no multiple of {model:,}, which share one copy of the model ({named})"
     data = total // model
     lm.put(spec, "parallelism.data", data, count)
     batch, micro = spec.fact("global_batch_size"), spec.fact("micro_batch_size")

@@ -249,6 +249,29 @@ def check(name: str, value: Any, kind: Kind) -> None:
         raise UnknownModel(f"{name} is {_shown(value)}, not {kind.words}")
 
 
+# Names that trainers with models of their own give sizes.
+_SPELLINGS: dict[str, tuple[str, ...]] = {
+    "num_hidden_layers": ("num_layers", "n_layer", "n_layers"),
+    "hidden_size": ("n_embd", "d_model"),
+    "num_attention_heads": ("n_head", "n_heads"),
+    "num_key_value_heads": ("num_query_groups", "n_query_groups", "num_kv_heads", "kv_n_heads"),
+    "head_dim": ("head_size", "kv_channels"),
+    "intermediate_size": ("ffn_hidden_size",),
+    "max_position_embeddings": ("block_size", "max_seq_len"),
+}
+
+
+def in_its_words(spec: TrainingSpec, message: str) -> str:
+    """A message about sizes, with the names by which the config itself states them."""
+    if spec.root is None or not any(name in message for name in _SPELLINGS):
+        return message
+    written = {node.key_path.rpartition(".")[2].replace("-", "_") for node in spec.root.walk()}
+    for name, spellings in _SPELLINGS.items():
+        known = next((spelling for spelling in spellings if spelling in written), name)
+        message = message.replace(name, known)
+    return message
+
+
 # ------------------------------------------------------------------------------------------------- what has to agree
 
 

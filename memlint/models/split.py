@@ -76,9 +76,9 @@ def divide(spec: TrainingSpec, sizes: Sizes) -> Sizes:
     tensor, stages, experts = degree(spec, "tensor"), degree(spec, "pipeline"), degree(spec, "expert")
     if tensor > 1:
         sizes = sizes._replace(
-            heads=_share(sizes.heads, tensor, "attention heads"),
+            heads=_share(sizes.heads, tensor, "num_attention_heads"),
             key_value_heads=max(1, sizes.key_value_heads // tensor),
-            intermediate=_share(sizes.intermediate, tensor, "rows of the perceptron"),
+            intermediate=_share(sizes.intermediate, tensor, "intermediate_size"),
             vocabulary=-(-sizes.vocabulary // tensor),
         )
         if sizes.experts is not None:
@@ -103,7 +103,7 @@ def divide(spec: TrainingSpec, sizes: Sizes) -> Sizes:
 
 def _share(total: int, ranks: int, what: str) -> int:
     if total % ranks:
-        raise UnknownModel(f"{ranks} devices do not divide {total} {what}")
+        raise UnknownModel(f"{ranks:,} devices do not divide {what} {total:,}")
     return total // ranks
 
 

@@ -241,7 +241,9 @@ def test_llama_2_s_perceptron() -> None:
         pytest.param(
             [], "num_gpus", "the number of devices that share the model is not stated; say --gpu", id="devices"
         ),
-        pytest.param(['"model_parallel_size": 3'], "", "8 devices cannot be divided into groups of 3", id="degrees"),
+        pytest.param(
+            ['"model_parallel_size": 3'], "", "share one copy of the model (model_parallel_size 3)", id="degrees"
+        ),
         pytest.param(['"pos_emb": "rpe"'], "", "pos_emb rpe is not known", id="other positions"),
         pytest.param(['"norm": "scalenorm"'], "", "norm scalenorm is not known", id="another norm"),
         pytest.param(['"moe_num_experts": 4'], "", "GPT-NeoX's experts are not known", id="experts"),

@@ -352,6 +352,13 @@ def test_litgpt_s_own_sizes_are_named(tmp_path: Path, key: str) -> None:
     assert (run.estimate, "MEM001" in codes, "MEM007" in codes) == (None, False, True)
 
 
+def test_a_size_of_its_own_is_told_by_its_own_name() -> None:
+    job = "n_layer = 2001\nn_head = 2\nn_embd = 64\nbatch_size = 1\nblock_size = 8\n"
+    (run,) = check_text("train_mine.py", job, Settings()).runs
+    said = [finding.message for finding in run.findings if finding.code == "MEM007"]
+    assert said == ["no estimate: nanoGPT: model.py: n_layer is 2,001, not a whole number from 1 to 2,000"]
+
+
 @pytest.mark.parametrize(("size", "wanted", "found"), [(60, 7, 6), (60, 25, 20), (2**31 - 1, 9, 1), (64, 64, 64)])
 def test_the_nearest_divisor_is_found_by_the_small_ones(size: int, wanted: int, found: int) -> None:
     assert nearest_divisor(size, wanted) == found

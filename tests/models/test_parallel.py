@@ -488,7 +488,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a strategy without a name": ({"parallelism.strategy": "magic"}, "how 'magic' spreads a run"),
     "a stage that is none": ({**ZERO, "parallelism.zero_stage": 4}, "stages 0 to 3, not 4"),
     "shards that do not divide the ranks": ({**FSDP2, "parallelism.shard": 3}, "shard = 3 does not divide the 4"),
-    "heads that cannot be divided": ({"parallelism.tensor": 3}, "3 devices do not divide 8 attention heads"),
+    "heads that cannot be divided": ({"parallelism.tensor": 3}, "3 devices do not divide num_attention_heads 8"),
     "experts of a model without": ({"parallelism.expert": 2}, "the model has none"),
     "more stages than layers": ({"parallelism.pipeline": 5}, "4 layers have no 5 stages"),
     "sequence parallelism with eager attention": (

@@ -24,7 +24,7 @@ from memlint.models.language.hyperparameters import (
     Hyperparameters,
     hyperparameters,
 )
-from memlint.models.sizes import SIZE, Sizes, check
+from memlint.models.sizes import ROWS, Sizes, check, in_its_words
 from memlint.models.system import System
 from memlint.named_tuple import NamedTuple
 
@@ -315,11 +315,14 @@ def contents_of(spec: TrainingSpec) -> Sizes:
 
 
 def _config(spec: TrainingSpec, contents: Mapping[str, Any]) -> Hyperparameters:
-    found = hyperparameters(contents)
     rows = spec.get("vocabulary_size")
-    if rows is not None:
-        check("vocabulary_size", rows, SIZE)
-    found = split.divide(spec, found if rows is None else found._replace(vocabulary=rows))
+    try:
+        found = hyperparameters(contents)
+        if rows is not None:
+            check("vocabulary_size", rows, ROWS)
+        found = split.divide(spec, found if rows is None else found._replace(vocabulary=rows))
+    except UnknownModel as error:
+        raise UnknownModel(in_its_words(spec, str(error))) from None
     depth = spec.get(RECORDED_LAYERS)
     return found if depth is None else found._replace(layers=depth[0], windows=found.windows[: depth[0]])
 
