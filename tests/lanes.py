@@ -29,6 +29,7 @@ class Left(NamedTuple):
 _D, _M = "tests/differential/", "tests/measure/"
 _FUNCTION = r"::(\w+)"  # the first case of each test function
 _WORD = r"\[(\w+)"  # the first of each first word of a case
+_FUNCTION_AND_WORD = r"::(\w+\[?\w*)"  # of each test function and first word: a folder of examples, a rule's code
 
 LEFT = (
     Left("tests/test_spans.py::test_findings_of_the_examples.*(no budget|1 GB)", "one budget of three tells most"),
@@ -48,6 +49,9 @@ LEFT = (
     Left(
         "tests/meta/test_(jaxpr|replay|compiled)", "drawn networks and JAX programs, each against its oracle", _FUNCTION
     ),
+    Left("tests/test_(spans|fixes)", "every example at several budgets, with all of its fixes", _FUNCTION_AND_WORD),
+    Left("tests/test_seed_analyses", "the five systems before and after tuning, rule by rule", _FUNCTION),
+    Left("tests/models/test_language_models", "decoders in every setting, up to 126 layers", _FUNCTION),
     Left("tests/data/test_models", "a test for each of 377 models of the catalogue", _FUNCTION),
     Left("tests/dialects/test_key_facts", "fifty families, key by key", _FUNCTION),
     Left("tests/benchmarks/test_(measure|corpus|models|histories)", "programs that start processes"),
