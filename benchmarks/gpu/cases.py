@@ -58,7 +58,7 @@ class Case(NamedTuple):
 SYSTEMS: dict[str, tuple[tuple[str, str, tuple[str, ...]], ...]] = {
     "stdiff": (
         ("after", "kitti_range_train_config_after.yaml", ()),
-        ("after-fp32", "kitti_range_train_config_after.yaml", ("Training.mixed_precision=no",)),
+        ("after-fp32", "kitti_range_train_config_after.yaml", ("Training.mixed_precision='no'",)),
         ("after-plain-attention", "kitti_range_train_config_after.yaml", ("Training.use_xformers=false",)),
         ("after-no-checkpointing", "kitti_range_train_config_after.yaml", ("Training.gradient_checkpointing=false",)),
         ("after-batch-2", "kitti_range_train_config_after.yaml", ("Dataset.batch_size=2",)),

@@ -59,6 +59,7 @@ def _is_list(value: Any, accepts: Callable[[Any], bool]) -> bool:
 SIZE = _whole(1)
 COUNT = _whole(0)
 ROWS = _whole(1, MOST_ROWS)
+ROWS_OR_NONE = _whole(0, MOST_ROWS)
 WIDTH = _whole(1, MOST_WIDTH)
 WIDTH_OR_NONE = _whole(0, MOST_WIDTH)
 PARTS = _whole(1, MOST_PARTS)
@@ -217,14 +218,14 @@ DEVICES = _whole(1, 1 << 20)  # no cluster has a million
 _FACTS: tuple[tuple[Kind, str], ...] = (
     (
         ROWS,
-        "micro_batch_size sequence_length target_length evaluation_batch_size evaluation_sequence_length labels "
-        "completion_length",
+        "micro_batch_size sequence_length target_length evaluation_sequence_length labels completion_length",
     ),
+    (ROWS_OR_NONE, "evaluation_batch_size"),
     (SIZE, "gradient_accumulation_steps"),
     (PARTS, "sequences_per_sample loss_chunks lora.r optimizer_rank adapter.virtual_tokens"),
     (PARTS_OR_NONE, "images_per_sample oft.block_size oft.rank"),
     (COUNT, "generated_rows"),
-    (LAYERS, "checkpointing_every checkpointing_chunk"),
+    (LAYER, "checkpointing_every checkpointing_chunk"),
     (
         DEVICES,
         "device_count world_size parallelism.data parallelism.shard parallelism.replicas parallelism.tensor "

@@ -153,7 +153,8 @@ def _within(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
         st.builds("{{ {}}}".format, body),
         st.builds("( {})".format, body),
         st.builds("f() {{ {}}}".format, body),
-        st.builds("A=$({})".format, inner),
+        # `$((` is read as arithmetic first, by bash too, and what bash makes of commands there depends on their text.
+        st.builds(lambda script: f"A=$({' ' if script.startswith('(') else ''}{script})", inner),
         st.builds("{} && {} || {}".format, inner, inner, inner),
         st.builds("{{ {}\n}} | ( {}\n)".format, inner, inner),
         st.builds("! {}".format, inner),

@@ -96,7 +96,9 @@ def test_a_working_folder_that_is_gone_is_an_error(tree: Path) -> None:
 # A signal comes in the midst of a check, where what is raised is lost if it is raised at once.
 INTERRUPTED = """
 import os
+import signal
 import time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job is started without it
 from memlint import check
 from memlint.cli import plain
 

@@ -52,7 +52,7 @@ def simulated(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
 
 
 def assert_same_tapes(ours: Tape, truth: Tape) -> None:
-    for name in Tape.__slots__:
+    for name in set(Tape.__slots__) - {"paid"}:  # how far work is paid for is no part of what was recorded
         assert getattr(ours, name) == getattr(truth, name), name
 
 

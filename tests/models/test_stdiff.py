@@ -78,7 +78,7 @@ MOTION = 1.37
     ],
 )
 def test_saved_activations_are_the_traced_ones(attention: str, precision: str, traced: float, copies: float) -> None:
-    found = estimate(BEFORE, f"+Training.attention={attention}", f"Training.mixed_precision={precision}")
+    found = estimate(BEFORE, f"+Training.attention={attention}", f"Training.mixed_precision='{precision}'")
     motion = MOTION if precision == "no" else 0.87
     assert found.saved_bytes / GiB == pytest.approx(traced + copies + motion, rel=0.002)
 
