@@ -9,8 +9,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests import lanes
+
+# The same examples each time, so that a run says something of the change that it tests. `python -m tests.fuzz` draws new
+# ones.
+settings.register_profile("memlint", derandomize=True, deadline=None)
+settings.load_profile("memlint")
 
 _NAMED = pytest.StashKey[frozenset[Path]]()
 

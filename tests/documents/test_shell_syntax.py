@@ -193,7 +193,7 @@ _signs = st.lists(st.one_of(st.sampled_from(_SIGNS), _word), max_size=10).map(" 
 
 
 # To shrink a dozen scripts takes minutes, and the one that fails is short.
-_without_shrinking = settings(max_examples=15, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
+_without_shrinking = settings(max_examples=15, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 
 
 @needs_bash
@@ -212,7 +212,7 @@ def test_the_verdict_is_that_of_bash(scripts: list[str]) -> None:
     """Two corners are left out. Where parentheses that look like arithmetic turn out to be commands, bash looks for
     their end in another way; and a condition that is wrong, it takes in some places and not in others."""
     for script, broken in zip(scripts, rejects(scripts)):
-        arithmetic = "((" in script.replace("((i", "").replace("$((1 + 2))", "")
+        arithmetic = "((" in script.replace("((i += ", "").replace("$((1 + 2))", "")
         if not arithmetic and ("[[" not in script or broken):
             assert (shell_syntax.judge(script).broken is not None) == broken, repr(script)
 
