@@ -13,7 +13,7 @@ from hypothesis import settings
 
 from tests import lanes
 
-# The same examples each time, so that a run says something of the change that it tests; `python -m tests.fuzz` draws new.
+# The same examples each time: a run says something of the change that it tests. `python -m tests.fuzz` draws new ones.
 settings.register_profile("memlint", derandomize=True, deadline=None)
 settings.load_profile("memlint")
 
