@@ -222,8 +222,8 @@ _FACTS: tuple[tuple[Kind, str], ...] = (
     ),
     (ROWS_OR_NONE, "evaluation_batch_size"),
     (SIZE, "gradient_accumulation_steps"),
-    (PARTS, "sequences_per_sample loss_chunks lora.r optimizer_rank adapter.virtual_tokens"),
-    (PARTS_OR_NONE, "images_per_sample oft.block_size oft.rank"),
+    (PARTS, "sequences_per_sample optimizer_rank adapter.virtual_tokens"),
+    (PARTS_OR_NONE, "images_per_sample loss_chunks lora.r oft.block_size oft.rank"),
     (COUNT, "generated_rows"),
     (LAYER, "checkpointing_every checkpointing_chunk"),
     (
