@@ -215,7 +215,9 @@ def test_models(lines: str, expected: dict[str, Any]) -> None:
         pytest.param("micro_batch_size: 2\n", "seed: 1\n", "model.micro_batch_size is not stated", id="no batch"),
         pytest.param("  hidden_size: 2048", "", "model.hidden_size is not stated", id="no width"),
         pytest.param("global_batch_size: 64", "global_batch_size: 60", "is no multiple of", id="uneven batches"),
-        pytest.param("tensor_model_parallel_size: 2", "tensor_model_parallel_size: 3", "no multiple of 3", id="degrees"),
+        pytest.param(
+            "tensor_model_parallel_size: 2", "tensor_model_parallel_size: 3", "no multiple of 3", id="degrees"
+        ),
         pytest.param(
             "  num_layers: 24", "  num_layers: 24\n  fp8: true", "without Transformer Engine", id="float8 of no engine"
         ),
