@@ -402,7 +402,8 @@ def fix(run: Run, lever: Lever | None) -> list[Fix]:
 
 
 def lower(before: Estimate, after: Estimate) -> bool:
-    """Whether a change lowers the peak, and not only because segments happen to fall out better."""
+    """Whether a change lowers the peak and leaves no more alive: with more alive, segments only happen to fall out
+    better."""
     return after.device_bytes < before.device_bytes and after.comparable_bytes <= before.comparable_bytes
 
 
