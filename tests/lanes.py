@@ -37,7 +37,6 @@ LEFT = (
     Left("tests/test_(spans|fixes).py::test_.*_option_.*value", "each option of a script, with what-ifs", _FUNCTION),
     Left("tests/models/test_language_models.py::test_formulas", "whole models twice, as formulas too", _FUNCTION),
     Left("tests/profiles/test_profile.py::test_a_hostile.*many (formulas|guards)", "millions of counted lines"),
-    Left("tests/documents/test_shell.py::test_hostile.*(eval|arrays|options|megabytes)", "millions of counted lines"),
     Left(_D + "test_language_models.py::test_drawn", "25 drawn models, each built by transformers"),
     Left(_D + "test_ops", "an op's dtypes, autocast and who trains: thousands of cases", _WORD),
     Left(_D + "test_(autograd|optim|outputs|corners)", "oracles of a few ops each, in every combination", _FUNCTION),
