@@ -689,10 +689,22 @@ def _misspelt(node: Node, schema: Schema, root: Schema, depth: int) -> Iterator[
             if (
                 (letters ^ others).bit_count() <= 4
                 and is_misspelling(name, candidate)
+                and _could_hold(known[candidate], child, root)
                 and _relevant(known[candidate], root)
             ):
                 yield Violation(UNKNOWN_KEY, child, f"{name} is not a key that is read; {candidate} is", candidate)
                 break
+
+
+def _could_hold(schema: Schema, node: Node, root: Schema) -> bool:
+    """Whether a key has values of this type: a slip changes a key's name, not what is meant (``vocab_size: 50304`` is no
+    ``vocab_file``). Text may be a number in quotes, 1 may mean true, and nothing may stand anywhere."""
+    kinds = types(schema, root)
+    if not kinds or node.value is None or isinstance(node.value, (str, Unresolved)):
+        return True
+    if isinstance(node.value, (int, float)):
+        return not kinds.isdisjoint(("boolean", "integer", "number"))
+    return any(_has_type(node.value, kind) for kind in kinds)
 
 
 def _letters(name: str) -> int:

@@ -278,6 +278,10 @@ def test_wrong_values_are_found_where_they_stand(line: str, kind: str, key: str)
     assert [(one.kind, one.node.key_path) for one in schemas.violations(spec)] == [(kind, key)]
 
 
+def test_a_key_is_no_slip_of_one_that_holds_something_else() -> None:
+    assert schemas.violations(with_lines('"vocab_size": 50304')) == []
+
+
 def test_defaults_say_whose_they_are() -> None:
     spec = with_lines(without="attention_config")
     for name in ("workers", "parallelism.context", HYPER + "hidden_dropout"):
