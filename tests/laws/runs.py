@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import json
 import os
@@ -200,17 +201,26 @@ FAMILIES = (
 # -- checking
 
 
+@functools.cache
+def _folder() -> Path:
+    """One for all examples: to make and remove a folder takes as long as to read a config."""
+    folder = Path(tempfile.mkdtemp(prefix="memlint-laws-"))
+    (folder / ".git").mkdir()
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
 @contextmanager
 def folder_of(files: Files) -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="memlint-laws-"))
+    folder = _folder()
     try:
-        (folder / ".git").mkdir()
         for name, text in files.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text(text, encoding="utf-8")
         yield folder
     finally:
-        shutil.rmtree(folder)
+        for name in files:
+            (folder / name).unlink()
 
 
 def checked(files: Files, **options: Any) -> Report:
@@ -272,10 +282,10 @@ def spec_at(path: Path) -> TrainingSpec:
 
 SIZES = st.builds(
     Sizes,
-    layers=st.integers(1, 6),
+    layers=st.integers(1, 3),
     hidden=st.integers(1, 6).map(lambda number: 32 * number),
     vocabulary=st.integers(1, 40).map(lambda number: 16 * number),
     batch=st.integers(1, 9),
     length=st.integers(1, 40).map(lambda number: 8 * number),
-    accumulation=st.integers(1, 4),
+    accumulation=st.integers(1, 3),
 )

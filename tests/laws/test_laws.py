@@ -34,7 +34,7 @@ GROWING = ("layers", "hidden", "vocabulary", "batch", "length", "accumulation")
 
 
 @law
-@given(family=FAMILY, sizes=SIZES, name=st.sampled_from(GROWING), times=st.integers(2, 5))
+@given(family=FAMILY, sizes=SIZES, name=st.sampled_from(GROWING), times=st.integers(2, 3))
 def test_what_is_live_never_falls_where_a_size_that_a_config_states_grows(
     family: Family, sizes: Sizes, name: str, times: int
 ) -> None:
