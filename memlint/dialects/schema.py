@@ -697,8 +697,8 @@ def _misspelt(node: Node, schema: Schema, root: Schema, depth: int) -> Iterator[
 
 
 def _could_hold(schema: Schema, node: Node, root: Schema) -> bool:
-    """Whether a key has values of this type: a slip changes a key's name, not what is meant (``vocab_size: 50304`` is no
-    ``vocab_file``). Text may be a number in quotes, 1 may mean true, and nothing may stand anywhere."""
+    """Whether a key has values of this type: a slip changes a key's name, not what is meant (``vocab_size: 50304`` is
+    no ``vocab_file``). Text may be a number in quotes, 1 may mean true, and nothing may stand anywhere."""
     kinds = types(schema, root)
     if not kinds or node.value is None or isinstance(node.value, (str, Unresolved)):
         return True
