@@ -363,14 +363,15 @@ class _Reader:
     # -- places
 
     def mark(self, mark: Any) -> tuple[int, int]:
-        if self.other_breaks:
-            return self.lines.position(mark.index)
+        # libyaml begins a new line where the text ends, whether or not there is one.
+        if self.other_breaks or mark.index >= len(self.text):
+            return self.lines.position(min(mark.index, len(self.text)))
         return mark.line + 1, mark.column + 1
 
     def span(self, event: Any) -> Span:
         start, end = event.start_mark, event.end_mark
-        if self.other_breaks:
-            return self.lines.span(start.index, end.index)
+        if self.other_breaks or end.index >= len(self.text):
+            return self.lines.span(min(start.index, len(self.text)), min(end.index, len(self.text)))
         return Span(self.path, start.line + 1, start.column + 1, end.line + 1, end.column + 1)
 
     def between(self, start: tuple[int, int], end: tuple[int, int]) -> Span:
