@@ -25,6 +25,7 @@ ROOMS = (
     ),
     ("memlint.documents",),
     ("memlint.schemas", "memlint.dialects.spec"),
+    ("memlint.architectures",),
     ("memlint.dialects",),
     ("memlint.meta",),
     ("memlint.profiles",),

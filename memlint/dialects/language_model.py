@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from memlint.architectures.adapters import LORA_TARGETS
 from memlint.dialects import launchers, software
 from memlint.dialects.accelerate import launched, truth
 from memlint.dialects.companions import Companion
@@ -75,22 +76,6 @@ OPTIMIZERS: dict[str, tuple[str, str, str, bool]] = {
     "schedule_free_radam": ("schedule_free_radam", "", "schedulefree", False),
     "schedule_free_sgd": ("schedule_free_sgd", "", "schedulefree", False),
     "adamw_anyprecision": ("adamw_anyprecision", "", "torchdistx", False),
-}
-
-# PEFT 0.21, utils/constants.py: what LoRA adapts where the config does not say.
-_QV = ("q_proj", "v_proj")
-_BERT = ("query", "value")
-LORA_TARGETS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("llama", "llama4", "mistral", "mixtral", "stablelm", "gemma", "gemma2", "gemma3_text"), _QV),
-    **dict.fromkeys(("qwen2", "qwen3", "opt", "gptj", "gpt_neo", "bart"), _QV),
-    **dict.fromkeys(("bert", "roberta", "xlm-roberta", "electra", "layoutlm"), _BERT),
-    **dict.fromkeys(("bloom", "gpt_neox", "chatglm", "falcon"), ("query_key_value",)),
-    **dict.fromkeys(("gpt2", "gpt_bigcode"), ("c_attn",)),
-    **dict.fromkeys(("t5", "mt5"), ("q", "v")),
-    "phi": ("q_proj", "v_proj", "fc1", "fc2"),
-    "mpt": ("Wqkv",),
-    "deberta": ("in_proj",),
-    "deberta-v2": ("query_proj", "value_proj"),
 }
 
 

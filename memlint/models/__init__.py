@@ -98,7 +98,7 @@ def saved_bytes(spec: TrainingSpec) -> int:
 def _module(spec: TrainingSpec) -> Any:
     if spec.architecture is None or spec.architecture not in ARCHITECTURES:
         raise UnknownModel(spec.unknown_reason or f"the model of family {spec.family!r} is not known")
-    from memlint.models.sizes import check_facts
+    from memlint.architectures.sizes import check_facts
 
     check_facts(spec)
     return __import__("memlint.models." + ARCHITECTURES[spec.architecture], fromlist=["build"])

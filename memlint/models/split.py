@@ -69,7 +69,7 @@ def layers_of(spec: TrainingSpec, stage: str) -> int:
 
 
 def divide(spec: TrainingSpec, sizes: Sizes) -> Sizes:
-    """The sizes of one rank's part of a language model (``memlint.models.language.hyperparameters``).
+    """The sizes of one rank's part of a language model (``memlint.architectures.decoder``).
 
     Raises UnknownModel where a degree does not divide what it splits.
     """

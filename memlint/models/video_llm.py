@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from memlint.architectures import huggingface
 from memlint.data import decoders
 from memlint.dialects.spec import TrainingSpec
 from memlint.meta import functional as F
@@ -15,7 +16,6 @@ from memlint.meta.nn import Linear, Module
 from memlint.meta.tensor import DTYPES, Tensor, default_dtype, empty, float32
 from memlint.models import UnknownModel
 from memlint.models.language.decoder import LanguageModel
-from memlint.models.language.hyperparameters import hyperparameters
 from memlint.models.language.losses import token_numbers
 from memlint.models.system import System
 from memlint.named_tuple import NamedTuple
@@ -35,7 +35,7 @@ class VideoLanguageModel(Module):
         config = decoders.find(name)
         if config is None:
             raise UnknownModel(f"{name!r} is not in the catalogue of decoders")
-        decoder = hyperparameters(config)
+        decoder = huggingface.decoder(config)
         with default_dtype(DTYPES[spec.get("parameter_dtype", "float32")]):
             self.projector = Linear(hyperparameter(spec, "feature_dim"), decoder.width)
             checkpointed = int(spec.get("checkpointing", "none") == "full")

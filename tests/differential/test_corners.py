@@ -10,7 +10,7 @@ import torch
 from transformers import masking_utils
 from transformers.trainer_pt_utils import LabelSmoother
 
-from memlint.models.language.hyperparameters import hyperparameters
+from memlint.architectures import huggingface
 from tests.differential import test_encoder_decoders as encoder_decoders
 from tests.differential import test_encoders as encoders
 from tests.differential.test_adapters import EVERY, adapted, lora, with_adapter
@@ -118,11 +118,11 @@ def test_autocast_keeps_no_cast_of_what_a_recomputed_layer_gets(task: str, monke
 
 
 def test_what_a_config_leaves_out_is_what_its_class_says() -> None:
-    assert hyperparameters({"model_type": "seed_oss", **SIZES}).head_dim == 128
+    assert huggingface.decoder({"model_type": "seed_oss", **SIZES}).head_dim == 128
     glm = {"moe_intermediate_size": 96, "n_routed_experts": 8, "num_experts_per_tok": 2, "n_shared_experts": 1}
-    assert hyperparameters({"model_type": "glm4_moe", **SIZES, **glm}).head_dim == 128 // 8
+    assert huggingface.decoder({"model_type": "glm4_moe", **SIZES, **glm}).head_dim == 128 // 8
     qwen = {**CONFIGS["qwen2_moe"], "use_sliding_window": True, "sliding_window": 16, "max_window_layers": 2}
-    assert hyperparameters({"model_type": "qwen2_moe", **qwen}).windows == (16, 0, 0)
+    assert huggingface.decoder({"model_type": "qwen2_moe", **qwen}).windows == (16, 0, 0)
 
 
 SMOOTHED = {

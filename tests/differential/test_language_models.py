@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from transformers import AutoConfig, AutoModelForCausalLM, masking_utils
 from transformers.pytorch_utils import Conv1D
 
+from memlint.architectures.huggingface_styles import OWN_CODE
 from memlint.dialects.spec import Fact, TrainingSpec
 from memlint.models import record
-from memlint.models.language.hyperparameters import WITHOUT_SDPA
 from tests.differential.oracle import fake_cuda, live_and_peak
 from tests.differential.training import Comparison, compare, in_meta, in_torch, report
 
@@ -290,7 +290,7 @@ CASES = [(name, way) for name in CONFIGS for way in MET.get(name, WAYS)]
 @pytest.mark.parametrize(("name", "way"), CASES, ids=[f"{name} {way}" for name, way in CASES])
 def test_each_model_type_takes_the_memory_that_transformers_takes(name: str, way: str) -> None:
     setting = WAYS[way]
-    if name.startswith(("gemma2", "gpt_oss", *WITHOUT_SDPA)):
+    if name.startswith(("gemma2", "gpt_oss", *(kind for kind, kernels in OWN_CODE.items() if "sdpa" not in kernels))):
         setting = setting._replace(attention="eager")  # SDPA has no place for its cap, its sinks, or its scores
     comparison = run(name, CONFIGS[name], setting)
     assert comparison.worst <= TOLERANCE, str(comparison)

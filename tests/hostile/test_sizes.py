@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 
 from memlint import work
+from memlint.architectures import huggingface, sizes
+from memlint.architectures.sizes import Sizes
 from memlint.check import check_text
 from memlint.data import models
 from memlint.dialects.spec import Fact, TrainingSpec
 from memlint.meta.tape import CHUNK, Label, Tape
 from memlint.meta.tensor import empty, recording
-from memlint.models import UnknownModel, record, sizes, split
+from memlint.models import UnknownModel, record, split
 from memlint.models.language import encoder, encoder_decoder, modernbert, seeing, t5, vision
-from memlint.models.language.hyperparameters import hyperparameters, known
 from memlint.models.language.peft_methods import factors, nearest_divisor
-from memlint.models.sizes import Sizes
 from memlint.reports.report import RunReport
 from memlint.settings import Settings
 from memlint.tape.allocator import simulate
@@ -151,7 +151,7 @@ def test_what_transformers_takes_has_an_estimate(tmp_path: Path, changes: dict[s
 
 def test_a_size_beyond_what_is_shown_is_told_by_its_length() -> None:
     with pytest.raises(UnknownModel, match="hidden_size is a number of 13,288 bits, not a whole number"):
-        hyperparameters({**LLAMA, "hidden_size": 10**4000})
+        huggingface.decoder({**LLAMA, "hidden_size": 10**4000})
 
 
 def test_a_mapping_within_is_checked_as_well_and_says_the_same_source() -> None:
@@ -213,11 +213,13 @@ def test_every_architecture_reads_its_sizes_through_the_same_tables(reader: Any,
 
 def test_every_decoder_of_the_catalogue_has_sizes_that_agree() -> None:
     found = [models.find(name) for name in models.names()]
-    configs = [model.config for model in found if model is not None and known(str(model.config["model_type"]))]
+    configs = [
+        model.config for model in found if model is not None and huggingface.known(str(model.config["model_type"]))
+    ]
     beside = [config for config in configs if "vision_config" not in config or config["model_type"] == "llama4"]
     assert len(beside) > 500
     for config in beside:
-        assert hyperparameters(config).head_dim > 0
+        assert huggingface.decoder(config).head_dim > 0
 
 
 # ------------------------------------------------------------------------------------------------------------- runs

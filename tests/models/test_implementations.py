@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from memlint.architectures import huggingface
 from memlint.dialects import registry
 from memlint.dialects.spec import Fact, TrainingSpec
 from memlint.documents.load import load
 from memlint.models import Recording, record
-from memlint.models.language.hyperparameters import hyperparameters
 from memlint.models.language.implementations import MODELS, applies
 from memlint.tape.phases import find_peak
 from memlint.tape.summary import estimate as summarise
@@ -94,7 +94,7 @@ def test_full_fine_tuning_recipes_of_torchtune_do_not_compile_the_loss_of_whole_
 
 def test_a_decoder_that_a_library_has_no_way_of_its_own_for_is_computed_as_transformers_does() -> None:
     gemma = {**LLAMA, "model_type": "gemma2", "head_dim": 32}
-    assert not applies("torchtune", hyperparameters(gemma))
+    assert not applies("torchtune", huggingface.decoder(gemma))
     assert peak(**{"hyperparameters.config": gemma, "implementation": "torchtune"}) == peak(
         **{"hyperparameters.config": gemma}
     )

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from memlint.architectures import huggingface
+from memlint.architectures.huggingface_styles import OWN_CODE, STYLES
 from memlint.data import models
 from memlint.dialects.spec import Fact, TrainingSpec
 from memlint.meta import replay
@@ -14,7 +16,6 @@ from memlint.meta.nn import Linear, count
 from memlint.meta.tensor import Tensor, bfloat16, default_dtype, recording
 from memlint.models import UnknownModel, language, record
 from memlint.models.language.decoder import LanguageModel, replace_linears
-from memlint.models.language.hyperparameters import STYLES, WITHOUT_FLASH, hyperparameters, known
 from memlint.models.language.losses import full
 from memlint.models.step import record_step
 from memlint.models.system import System
@@ -42,7 +43,7 @@ PUBLISHED = {  # elements of the safetensors files on the hub
 
 def parameters(config: dict[str, Any]) -> int:
     with recording(), default_dtype(bfloat16):
-        model = language.language_model(spec_of(config), hyperparameters(config), bfloat16, autocast=False)
+        model = language.language_model(spec_of(config), huggingface.decoder(config), bfloat16, autocast=False)
         return count(model.parameters())
 
 
@@ -59,7 +60,7 @@ def test_decoders_of_the_catalogue_have_the_parameters_that_it_states() -> None:
         found = models.find(name)
         assert found is not None
         whole = any(word in str(found.config.get("architectures")) for word in ("CausalLM", "LMHead"))
-        if found.name in counted or not whole or not known(found.config["model_type"]):
+        if found.name in counted or not whole or not huggingface.known(found.config["model_type"]):
             continue
         counted[found.name] = parameters(found.config) == found.parameters
     assert [name for name, equal in counted.items() if not equal] == []
@@ -166,7 +167,7 @@ def test_formulas_give_the_sizes_that_numbers_give(attention: str, loss: str) ->
     for model_type in STYLES:
         facts = {"attention": attention, "loss": loss, "padding": True, "autocast": True, "compute_dtype": "bfloat16"}
         spec = spec_of({**EVERYTHING, "model_type": model_type}, **facts)
-        if attention == "flash" and model_type in WITHOUT_FLASH:
+        if attention == "flash" and "flash" not in OWN_CODE.get(model_type, ("flash",)):
             with pytest.raises(UnknownModel, match=f"no FlashAttention for {model_type}"):
                 record(spec)
             continue
@@ -184,7 +185,7 @@ def test_older_releases_of_transformers_repeat_grouped_heads() -> None:
 
 def test_a_linear_layer_can_be_replaced_by_name() -> None:
     with recording():
-        model = LanguageModel(hyperparameters(SMALL))
+        model = LanguageModel(huggingface.decoder(SMALL))
         seen: list[str] = []
 
         def replace(name: str, layer: Linear) -> Linear | None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from memlint.architectures import huggingface
+from memlint.architectures.sizes import MOST_LAYERS
 from memlint.dialects import registry
 from memlint.documents.load import load
 from memlint.meta.tape import Label, Tape
 from memlint.models import UnknownModel, record
-from memlint.models.language.hyperparameters import hyperparameters
-from memlint.models.sizes import MOST_LAYERS
 from memlint.tape.allocator import simulate
 from memlint.tape.allocator_conf import AllocatorConf
 from tests.effort import counted_lines
@@ -20,9 +20,9 @@ LLAMA = {
 
 
 def test_layers_are_counted_before_they_are_built() -> None:
-    assert hyperparameters({**LLAMA, "num_hidden_layers": MOST_LAYERS}).layers == MOST_LAYERS
+    assert huggingface.decoder({**LLAMA, "num_hidden_layers": MOST_LAYERS}).layers == MOST_LAYERS
     with pytest.raises(UnknownModel, match="num_hidden_layers is 987,654,321, not a whole number from 1 to 2,000"):
-        hyperparameters({**LLAMA, "num_hidden_layers": 987_654_321})
+        huggingface.decoder({**LLAMA, "num_hidden_layers": 987_654_321})
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from memlint.architectures import huggingface
+from memlint.architectures.decoder import EARLY, Decoder
+from memlint.architectures.sizes import ROWS, Sizes, check, in_its_words
 from memlint.dialects.software import older
 from memlint.dialects.spec import TrainingSpec
 from memlint.meta import optim
@@ -17,14 +20,6 @@ from memlint.models import UnknownModel, split
 from memlint.models.depth import RECORDED_LAYERS
 from memlint.models.language import adapters, losses, preference, quantisation
 from memlint.models.language.decoder import LanguageModel, replace_linears
-from memlint.models.language.hyperparameters import (
-    EARLY,
-    WITHOUT_FLASH,
-    WITHOUT_SDPA,
-    Hyperparameters,
-    hyperparameters,
-)
-from memlint.models.sizes import ROWS, Sizes, check, in_its_words
 from memlint.models.system import System
 from memlint.named_tuple import NamedTuple
 
@@ -226,16 +221,16 @@ def attention(spec: TrainingSpec, dtype: DType, autocast: bool) -> str:
     return kind
 
 
-def language_model(spec: TrainingSpec, config: Hyperparameters, dtype: DType, autocast: bool) -> LanguageModel:
+def language_model(spec: TrainingSpec, config: Decoder, dtype: DType, autocast: bool) -> LanguageModel:
     """The modules alone."""
     kind = attention(spec, dtype, autocast)
     if kind == "sdpa" and (config.score_cap or config.sinks):
         kind = "eager"  # SDPA has no place for a cap or a sink: transformers refuses it
-    if kind == "sdpa" and config.model_type in WITHOUT_SDPA:
+    if kind == "sdpa" and kind not in config.kernels:
         kind = "eager"  # what transformers takes unless it is told to: it refuses the others
     implementation = spec.get("implementation", "transformers")
-    if kind == "flash" and config.model_type in WITHOUT_FLASH and implementation == "transformers":
-        raise UnknownModel(f"transformers has no FlashAttention for {config.model_type}")
+    if kind == "flash" and kind not in config.kernels and implementation == "transformers":
+        raise UnknownModel(f"transformers has no FlashAttention for {config.adapters.name}")
     if kind == "sdpa" and older(spec.get("transformers_version"), GROUPED_SINCE):
         kind = "sdpa_repeated"
     loss = spec.get("loss", "full")
@@ -261,7 +256,7 @@ def language_model(spec: TrainingSpec, config: Hyperparameters, dtype: DType, au
 
             if implementations.applies(implementation, config):
                 return implementations.model(implementation, spec, config, kind, options)
-        if implementation == "llm_foundry" and config.model_type == "mpt":
+        if implementation == "llm_foundry" and config.code == "mpt":
             from memlint.models.language import llm_foundry
 
             return llm_foundry.model(spec, config, options)
@@ -272,11 +267,11 @@ def language_model(spec: TrainingSpec, config: Hyperparameters, dtype: DType, au
                 return megatron.model(spec, config, options)
         if spec.get("checkpointing") == "blocks" or (spec.get("checkpointing_chunk") or 1) > 1:
             raise UnknownModel("recomputing some layers, or several together, is known in Megatron's code alone")
-        if config.model_type in EARLY:
+        if config.code in EARLY:
             from memlint.models.language import early
 
-            return early.MODELS[config.model_type](config, kind, **options)
-        if config.hybrid or config.model_type == "llama4_text":
+            return early.MODELS[config.code](config, kind, **options)
+        if config.hybrid or config.code == "llama4":
             for mechanism, met in (
                 ("parallelism within the model", split.is_split(spec)),
                 ("torch.compile", options["compile"]),
@@ -285,8 +280,8 @@ def language_model(spec: TrainingSpec, config: Hyperparameters, dtype: DType, au
                 ("tuning by a prefix or a prompt", spec.get("tuning") in ("prefix", "adaption_prompt")),
             ):
                 if met:
-                    raise UnknownModel(f"{mechanism} is not known for {config.model_type}")
-        if config.model_type == "llama4_text":
+                    raise UnknownModel(f"{mechanism} is not known for {config.adapters.name}")
+        if config.code == "llama4":
             from memlint.models.language import llama4
 
             return llama4.Llama4Model(config, kind, **options)
@@ -314,10 +309,10 @@ def contents_of(spec: TrainingSpec) -> Sizes:
     return Sizes(config, stated.reason)
 
 
-def _config(spec: TrainingSpec, contents: Mapping[str, Any]) -> Hyperparameters:
+def _config(spec: TrainingSpec, contents: Mapping[str, Any]) -> Decoder:
     rows = spec.get("vocabulary_size")
     try:
-        found = hyperparameters(contents)
+        found = huggingface.decoder(contents)
         if rows is not None:
             check("vocabulary_size", rows, ROWS)
         found = split.divide(spec, found if rows is None else found._replace(vocabulary=rows))
@@ -355,10 +350,11 @@ def equal_layers(spec: TrainingSpec) -> int:
         value = spec.get(name)
         if value is not None and value not in values:
             return 0
-    contents = contents_of(spec)
-    if preference.applies(spec) or contents.get("model_type") in EARLY:
+    if preference.applies(spec):
         return 0
-    config = _config(spec, contents)
+    config = _config(spec, contents_of(spec))
+    if config.code in EARLY:
+        return 0
     alike = len(set(config.windows)) <= 1 and not config.unrotated and config.experts is None and not config.hybrid
     return config.layers if alike else 0
 
@@ -451,7 +447,7 @@ def _optimizer_options(spec: TrainingSpec) -> dict[str, Any]:
             raise UnknownModel(f"optim_target_modules is not stated: {name} projects the gradients of these")
         options["targets"], options["rank"] = spec["optimizer_targets"], spec.get("optimizer_rank", 128)
     if name == "adam_mini":
-        config = hyperparameters(contents_of(spec))
+        config = huggingface.decoder(contents_of(spec))
         options["head_numbers"] = config.width * config.width // config.heads
     if issubclass(kind, optim.BitsAndBytes):
         options["paged"] = bool(spec.get("optimizer_paged", False))

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from memlint.architectures.decoder import Decoder
 from memlint.dialects.spec import TrainingSpec
 from memlint.meta import functional as F
 from memlint.meta.amp import to
@@ -23,7 +24,6 @@ from memlint.meta.tensor import DTYPES, DType, Tensor, default_dtype, empty, int
 from memlint.models import UnknownModel
 from memlint.models.language.decoder import LanguageModel, replace_linears
 from memlint.models.language.experts import GroupedExperts
-from memlint.models.language.hyperparameters import Hyperparameters
 from memlint.models.language.parts import Conv1D
 from memlint.models.language.quantisation import Linear4bit, Linear8bit, dequantised
 
@@ -33,35 +33,6 @@ WITHOUT_EXPERTS = ("ia3", "vera", "oft")
 # What a product whose result is queries, keys and values is called.
 JOINED = (".qkv", ".query_key_value", ".qkv_proj")
 PROMPT_METHODS = ("prompt", "p_tuning")
-
-# ``TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING`` of peft/utils/constants.py, for the model types known here.
-LORA_TARGETS = {
-    "gpt2": ("c_attn",),
-    "gpt_neox": ("query_key_value",),
-    "phi": ("q_proj", "v_proj", "fc1", "fc2"),
-    **dict.fromkeys(
-        ("llama", "mistral", "mixtral", "stablelm", "gemma", "gemma2", "gemma3_text", "qwen2", "qwen3", "opt"),
-        ("q_proj", "v_proj"),
-    ),
-    **dict.fromkeys(("gptj", "gpt_neo"), ("q_proj", "v_proj")),
-    **dict.fromkeys(("bloom", "falcon"), ("query_key_value",)),
-    "gpt_bigcode": ("c_attn",),
-    "codegen": ("qkv_proj",),
-    "mpt": ("Wqkv",),
-}
-# ``..._IA3_TARGET_MODULES_MAPPING`` and ``..._IA3_FEEDFORWARD_MODULES_MAPPING``: the last name of each is the
-# feed-forward layer, which is scaled before and not behind.
-IA3_TARGETS = {
-    "gpt2": ("c_attn", "mlp.c_proj"),
-    "gpt_neox": ("query_key_value", "dense_4h_to_h"),
-    "opt": ("q_proj", "k_proj", "fc2"),
-    "phi": ("q_proj", "v_proj", "fc2"),
-    "llama": ("k_proj", "v_proj", "down_proj"),
-    "mistral": ("k_proj", "v_proj", "down_proj"),
-    **dict.fromkeys(
-        ("gemma", "gemma2", "gemma3_text", "qwen2", "qwen3"), ("q_proj", "v_proj", "down_proj")
-    ),
-}  # fmt: skip
 
 
 def sizes_of(base: Module) -> tuple[int, int]:
@@ -438,7 +409,7 @@ def is_target(name: str, targets: Sequence[str] | str) -> bool:
     return any(name == target or name.endswith(f".{target}") for target in targets)
 
 
-def adapt(model: LanguageModel, spec: TrainingSpec, config: Hyperparameters) -> None:
+def adapt(model: LanguageModel, spec: TrainingSpec, config: Decoder) -> None:
     """Freeze the model and put its adapter into it.
 
     Facts: ``tuning``, ``lora.*``, ``adapter.virtual_tokens``. Raises UnknownModel for methods that are not known, and
@@ -484,13 +455,13 @@ def _unfreeze(module: Module, names: Sequence[str]) -> None:
             _unfreeze(child, names)
 
 
-def _adapt_linears(model: LanguageModel, spec: TrainingSpec, config: Hyperparameters, method: str) -> None:
-    defaults = IA3_TARGETS if method == "ia3" else LORA_TARGETS
+def _adapt_linears(model: LanguageModel, spec: TrainingSpec, config: Decoder, method: str) -> None:
+    defaults = config.adapters.ia3 if method == "ia3" else config.adapters.lora
     targets: Any = spec.get("oft.targets" if method == "oft" else "lora.targets")
     if targets is None:
-        targets = defaults.get(config.model_type)
-        if targets is None:
-            raise UnknownModel(f"PEFT has no default modules for {config.model_type}, and none are stated")
+        targets = defaults
+        if not targets:
+            raise UnknownModel(f"PEFT has no default modules for {config.adapters.name}, and none are stated")
     every = targets == "all-linear" or list(targets) == ["all-linear"]
     rank, dropout = spec.get("lora.r", 8), float(spec.get("lora.dropout") or 0.0)
     kind = DoraLinear if method == "dora" else LoraLinear
@@ -500,8 +471,7 @@ def _adapt_linears(model: LanguageModel, spec: TrainingSpec, config: Hyperparame
     saved = (saved,) if isinstance(saved, str) else saved
     found: list[str] = []
     # These names now mean the experts' common weights, and so no longer the perceptrons beside them.
-    converted = config.experts is not None and config.model_type not in _UNCONVERTED and method not in WITHOUT_EXPERTS
-    taken = _EXPERTS.get(config.model_type, _OTHER_EXPERTS) if converted else ()
+    taken = config.adapters.experts if config.experts is not None and method not in WITHOUT_EXPERTS else ()
 
     def replace(name: str, base: Module) -> Module | None:
         # litgpt's one product stands for three names.
@@ -525,7 +495,7 @@ def _adapt_linears(model: LanguageModel, spec: TrainingSpec, config: Hyperparame
         if joined:
             return _joined(base, rank, dropout, config, adapted)
         if method == "ia3":
-            fed = spec.get("ia3.feedforward") or defaults.get(config.model_type, ("down_proj",))[-1:]
+            fed = spec.get("ia3.feedforward") or (defaults or ("down_proj",))[-1:]
             return ScaledLinear(base, is_target(name, fed))
         return kind(base, rank, dropout, method == "lora_fa")
 
@@ -549,28 +519,13 @@ def _adapt_linears(model: LanguageModel, spec: TrainingSpec, config: Hyperparame
     if method not in WITHOUT_EXPERTS and config.experts is not None:
         found += _adapt_experts(model, config, rank, every, targets, method, dropout)
     if not found:
-        raise UnknownModel(f"no linear layer of {config.model_type} is called {', '.join(targets)}")
+        raise UnknownModel(f"no linear layer of {config.adapters.name} is called {', '.join(targets)}")
 
 
 def _is_frozen(name: str, parts: Sequence[str]) -> bool:
     """Whether a module in front of a decoder belongs to a part that adapters leave alone."""
     projector = "multi_modal_projector" in name or ".merger" in name
     return ("projector" if projector else "vision_tower") in parts
-
-
-# Which names of a model before transformers 5 now mean a part of the experts' common weights.
-_EXPERTS = {"mixtral": ("w1", "w3", "w2")}
-_OTHER_EXPERTS = ("gate_proj", "up_proj", "down_proj")
-# Experts that lay together before, or that PEFT has no other names for.
-_UNCONVERTED = (
-    "gpt_oss",
-    "granitemoe",
-    "granitemoehybrid",
-    "granitemoeshared",
-    "llama4_text",
-    "phimoe",
-    "qwen3_5_moe_text",
-)
 
 
 def _block_size(spec: TrainingSpec, base: Module) -> int:
@@ -583,11 +538,11 @@ def _block_size(spec: TrainingSpec, base: Module) -> int:
 
 
 def _adapt_experts(
-    model: LanguageModel, config: Hyperparameters, rank: int, every: bool, targets: Any, method: str, dropout: float
+    model: LanguageModel, config: Decoder, rank: int, every: bool, targets: Any, method: str, dropout: float
 ) -> list[str]:
-    if config.model_type in _UNCONVERTED:
+    if not config.adapters.experts:
         return []
-    gate, up, down = _EXPERTS.get(config.model_type, _OTHER_EXPERTS)
+    gate, up, down = config.adapters.experts
     found: list[str] = []
     for number, layer in enumerate(model.layers):
         mixture: Any = layer.mlp
@@ -614,9 +569,7 @@ def _adapt_experts(
     return found
 
 
-def _joined(
-    base: Module, rank: int, dropout: float, config: Hyperparameters, adapted: tuple[bool, ...]
-) -> JoinedLoraLinear:
+def _joined(base: Module, rank: int, dropout: float, config: Decoder, adapted: tuple[bool, ...]) -> JoinedLoraLinear:
     sizes = tuple(heads * config.head_dim for heads in (config.heads, *(config.key_value_heads,) * 2))
     return JoinedLoraLinear(base, rank, dropout, sizes, adapted)  # type: ignore[arg-type]
 

@@ -6,11 +6,11 @@ Source: ``transformers`` 5.23, ``models/*/modeling_*.py``, ``integrations/sdpa_a
 
 from __future__ import annotations
 
+from memlint.architectures.decoder import Decoder
 from memlint.meta import functional as F
 from memlint.meta.amp import to
 from memlint.meta.nn import Linear, Module, parameter
 from memlint.meta.tensor import DType, Tensor, empty, float32
-from memlint.models.language.hyperparameters import Hyperparameters
 from memlint.models.language.parts import (
     CohereNorm,
     Conv1D,
@@ -56,13 +56,13 @@ class Scores(Module):
     plain_softmax  GPT-2: the softmax has no dtype of its own, and the result is left as it lies
     """
 
-    def __init__(self, config: Hyperparameters, kind: str) -> None:
+    def __init__(self, config: Decoder, kind: str) -> None:
         self.kind = kind
         self.repeats = kind in ("xformers", "sdpa_repeated")
         self.groups = config.heads // config.key_value_heads
         self.dropout = config.attention_dropout
         self.cap = config.score_cap
-        self.plain_softmax = config.model_type == "gpt2"
+        self.plain_softmax = config.plain_softmax
         self.sinks = parameter(config.heads) if config.sinks else None
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Attended:
@@ -120,17 +120,17 @@ class Scores(Module):
 class Attention(Module):
     """Queries, keys and values by products of their own (LLaMA and most others)."""
 
-    def __init__(self, config: Hyperparameters, kind: str, rotates: bool = True) -> None:
+    def __init__(self, config: Decoder, kind: str, rotates: bool = True) -> None:
         self.head_dim = config.head_dim
         self.rotate = rotation(config) if rotates and config.rotary != "none" else None
-        self.in_line = config.model_type in ("phi", "stablelm")
+        self.in_line = config.rotates_in_line
         self.normed = config.query_norm
         self.clipped, self.scaled = config.clipped, config.scaled_query
         self.scores = Scores(config, kind)
         self.output_name = config.output_name
         self.define(config)
 
-    def define(self, config: Hyperparameters) -> None:
+    def define(self, config: Decoder) -> None:
         queries, keys = config.heads * config.head_dim, config.key_value_heads * config.head_dim
         self.q_proj = Linear(config.width, queries, config.qkv_bias)
         self.k_proj = Linear(config.width, keys, config.qkv_bias)
@@ -147,7 +147,7 @@ class Attention(Module):
         elif self.normed != "none":
             self.q_norm, self.k_norm = self.norm(config, config.head_dim), self.norm(config, config.head_dim)
 
-    def norm(self, config: Hyperparameters, width: int) -> Module:
+    def norm(self, config: Decoder, width: int) -> Module:
         """Of queries and of keys."""
         return norm(config.norm, width)
 
@@ -213,7 +213,7 @@ class Attention(Module):
 class JoinedAttention(Attention):
     """One product, of which queries, keys and values are slices (Phi3)."""
 
-    def define(self, config: Hyperparameters) -> None:
+    def define(self, config: Decoder) -> None:
         self.queries, self.keys = config.heads * config.head_dim, config.key_value_heads * config.head_dim
         self.o_proj = Linear(self.queries, config.width, config.output_bias)
         self.qkv_proj = Linear(config.width, self.queries + 2 * self.keys, config.qkv_bias)
@@ -232,9 +232,9 @@ class JoinedAttention(Attention):
 class ByHeadAttention(Attention):
     """One product, each head of which holds its query, key and value (GPT-NeoX)."""
 
-    def define(self, config: Hyperparameters) -> None:
+    def define(self, config: Decoder) -> None:
         width = config.heads * config.head_dim
-        self.joined_name = "c_attn" if config.model_type == "gpt_bigcode" else "query_key_value"
+        self.joined_name = config.joined_name
         setattr(self, self.joined_name, Linear(config.width, 3 * width, config.qkv_bias))
         setattr(self, self.output_name, Linear(width, config.width, config.output_bias))
 
@@ -247,7 +247,7 @@ class ByHeadAttention(Attention):
 class ByGroupAttention(Attention):
     """One product, each group of heads of which holds its queries, its key and its value (InternLM2)."""
 
-    def define(self, config: Hyperparameters) -> None:
+    def define(self, config: Decoder) -> None:
         self.keys, self.groups = config.key_value_heads, config.heads // config.key_value_heads
         queries = config.heads * config.head_dim
         self.wqkv = Linear(config.width, queries + 2 * self.keys * config.head_dim, config.qkv_bias)
@@ -263,7 +263,7 @@ class ByGroupAttention(Attention):
 class ThirdsAttention(Attention):
     """One product, cut in three (GPT-2)."""
 
-    def define(self, config: Hyperparameters) -> None:
+    def define(self, config: Decoder) -> None:
         width = config.heads * config.head_dim
         self.c_attn = Conv1D(config.width, 3 * width, config.qkv_bias)
         self.c_proj = Conv1D(width, config.width, config.output_bias)
@@ -282,7 +282,7 @@ class ThirdsAttention(Attention):
 class OneKeyAttention(Attention):
     """One product: queries of every head, a key and a value for all of them (GPT-BigCode)."""
 
-    def define(self, config: Hyperparameters) -> None:
+    def define(self, config: Decoder) -> None:
         self.sizes = (config.heads * config.head_dim, config.head_dim, config.head_dim)
         self.c_attn = Linear(config.width, sum(self.sizes), config.qkv_bias)
         self.c_proj = Linear(self.sizes[0], config.width, config.output_bias)
@@ -310,7 +310,7 @@ class ScaledAttention(Attention):
 class LatentAttention(Attention):
     """Queries through a narrow vector, keys and values from another; part of each key is rotated, one for all heads."""
 
-    def define(self, config: Hyperparameters) -> None:
+    def define(self, config: Decoder) -> None:
         latent = config.latent
         assert latent is not None
         self.key_value_rank, self.plain_dim = latent.key_value_rank, latent.plain_dim

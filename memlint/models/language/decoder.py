@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from memlint.architectures.decoder import Decoder
 from memlint.meta import functional as F
 from memlint.meta.amp import to
 from memlint.meta.autograd import no_grad
@@ -20,7 +21,6 @@ from memlint.meta.tensor import Tensor, bool_, component, empty, float32, int64,
 from memlint.models.language import losses
 from memlint.models.language.attention import ATTENTIONS
 from memlint.models.language.experts import has_experts, mixture
-from memlint.models.language.hyperparameters import Hyperparameters
 from memlint.models.language.parts import (
     Conv1D,
     NoNorm,
@@ -39,7 +39,7 @@ class Layer(Module):
 
     replay_after = 1
 
-    def __init__(self, config: Hyperparameters, kind: str, number: int) -> None:
+    def __init__(self, config: Decoder, kind: str, number: int) -> None:
         rotates = number not in config.unrotated
         self.self_attn: Module = ATTENTIONS[config.projection](config, kind, rotates)
         self.mlp = mixture(config) if has_experts(config, number) else perceptron(config)
@@ -50,7 +50,7 @@ class Layer(Module):
         self.scaled = config.scaled_residual
         self.define(config)
 
-    def define(self, config: Hyperparameters) -> None:
+    def define(self, config: Decoder) -> None:
         self.input_layernorm = norm(config.norm, config.width)
         self.post_attention_layernorm = norm(config.norm, config.width)
 
@@ -90,7 +90,7 @@ class NamedLayer(Layer):
 class PostNormLayer(Layer):
     """Block, norm, add (OLMo2)."""
 
-    def define(self, config: Hyperparameters) -> None:
+    def define(self, config: Decoder) -> None:
         self.post_attention_layernorm = norm(config.norm, config.width)
         self.post_feedforward_layernorm = norm(config.norm, config.width)
 
@@ -110,7 +110,7 @@ class PostNormLayer(Layer):
 class SandwichLayer(Layer):
     """A norm before each block and one after it (Gemma 2 and 3)."""
 
-    def define(self, config: Hyperparameters) -> None:
+    def define(self, config: Decoder) -> None:
         self.input_layernorm = norm(config.norm, config.width)
         self.post_attention_layernorm = norm(config.norm, config.width)
         self.pre_feedforward_layernorm = norm(config.norm, config.width)
@@ -134,9 +134,9 @@ class SandwichLayer(Layer):
 class ParallelLayer(Layer):
     """Attention and perceptron read one norm, and both are added (Cohere, Phi, StableLM)."""
 
-    def define(self, config: Hyperparameters) -> None:
+    def define(self, config: Decoder) -> None:
         self.input_layernorm = norm(config.norm, config.width)
-        self.residual_first = config.model_type not in ("phi", "gptj", "codegen")
+        self.residual_first = not config.residual_last
 
     def forward(self, x: Tensor, tables: Tables | None, mask: Tensor | None) -> Tensor:
         residual = x
@@ -231,7 +231,7 @@ class LanguageModel(Module):
 
     def __init__(
         self,
-        config: Hyperparameters,
+        config: Decoder,
         kind: str = "sdpa",
         checkpointed: int = 0,
         reentrant: bool = False,
@@ -251,10 +251,9 @@ class LanguageModel(Module):
         narrow = config.embedding_width or config.width
         self.embed_tokens = Embedding(config.vocabulary, narrow)
         self.embed_positions = Embedding(config.positions, config.width) if config.positions else None
-        # GPT-BigCode has a square of which tokens see which, and does not look at it.
-        unread = config.longest if config.model_type == "gpt_bigcode" else 0
+        unread = config.unread_mask
         self.causal = buffer(unread, unread, dtype=bool_) if unread else None
-        self.embed_scale = buffer() if config.model_type.startswith("gemma") else None
+        self.embed_scale = buffer() if config.scales_in_embedding else None
         self.layers = [self.define_layer(config, kind, number) for number in range(config.layers)]
         self.norm = self.define_norm(config)
         rotates = config.rotary != "none"
@@ -272,11 +271,11 @@ class LanguageModel(Module):
         self.prompt: Module | None = None
         self.originals: list[Module] = []
 
-    def define_layer(self, config: Hyperparameters, kind: str, number: int) -> Layer:
-        named = config.model_type == "stablelm" and config.residual == "pre"
-        return NamedLayer(config, kind, number) if named else LAYERS[config.residual](config, kind, number)
+    def define_layer(self, config: Decoder, kind: str, number: int) -> Layer:
+        layer = NamedLayer if config.named_attention else LAYERS[config.residual]
+        return layer(config, kind, number)
 
-    def define_norm(self, config: Hyperparameters) -> Module:
+    def define_norm(self, config: Decoder) -> Module:
         return norm(config.norm, config.width) if config.final_norm else NoNorm()
 
     def embed(self, tokens: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from memlint.architectures.decoder import Decoder
 from memlint.meta import functional as F
 from memlint.meta.amp import lower, to
 from memlint.meta.autograd import no_grad, record, tracked
@@ -16,7 +17,6 @@ from memlint.meta.nn import LayerNorm, Linear, Module, buffer
 from memlint.meta.tensor import Tensor, bool_, empty, empty_like, float32, int64
 from memlint.models.language.attention import Attended, Attention
 from memlint.models.language.decoder import LanguageModel, Layer, ParallelLayer
-from memlint.models.language.hyperparameters import Hyperparameters
 from memlint.models.language.parts import (
     NoNorm,
     WeightNorm,
@@ -52,7 +52,7 @@ class _Returned:
 class EarlyModel(LanguageModel):
     """The loop over layers names all that one returns (``outputs = block(...)``, ``hidden_states = outputs[0]``)."""
 
-    def __init__(self, config: Hyperparameters, kind: str, **options: Any) -> None:
+    def __init__(self, config: Decoder, kind: str, **options: Any) -> None:
         super().__init__(config, kind, **options)
         self.returned = _Returned()
 
@@ -157,7 +157,7 @@ def recomputing_gelu(x: Tensor) -> Tensor:
 
 
 class BloomAttention(Module):
-    def __init__(self, config: Hyperparameters) -> None:
+    def __init__(self, config: Decoder) -> None:
         self.heads, self.head_dim = config.heads, config.head_dim
         self.dropout, self.residual_dropout = config.attention_dropout, config.residual_dropout
         self.query_key_value = Linear(config.width, 3 * config.heads * config.head_dim)
@@ -189,7 +189,7 @@ class BloomAttention(Module):
 
 
 class BloomPerceptron(Module):
-    def __init__(self, config: Hyperparameters) -> None:
+    def __init__(self, config: Decoder) -> None:
         self.dropout = config.residual_dropout
         self.dense_h_to_4h = Linear(config.width, config.intermediate)
         self.dense_4h_to_h = Linear(config.intermediate, config.width)
@@ -201,7 +201,7 @@ class BloomPerceptron(Module):
 
 
 class BloomLayer(Layer):
-    def __init__(self, config: Hyperparameters, kind: str, number: int) -> None:
+    def __init__(self, config: Decoder, kind: str, number: int) -> None:
         self.input_layernorm = LayerNorm(config.width)
         self.self_attn = BloomAttention(config)
         self.post_attention_layernorm = LayerNorm(config.width)
@@ -216,11 +216,11 @@ class BloomLayer(Layer):
 
 
 class BloomModel(BiasedModel):
-    def __init__(self, config: Hyperparameters, kind: str, **options: Any) -> None:
+    def __init__(self, config: Decoder, kind: str, **options: Any) -> None:
         super().__init__(config, kind, **options)
         self.word_embeddings_layernorm = LayerNorm(config.width)
 
-    def define_layer(self, config: Hyperparameters, kind: str, number: int) -> Layer:
+    def define_layer(self, config: Decoder, kind: str, number: int) -> Layer:
         return BloomLayer(config, kind, number)
 
     def first(self, x: Tensor) -> Tensor:
@@ -235,7 +235,7 @@ class BloomModel(BiasedModel):
 
 
 class MptAttention(Module):
-    def __init__(self, config: Hyperparameters) -> None:
+    def __init__(self, config: Decoder) -> None:
         self.heads, self.head_dim = config.heads, config.head_dim
         self.clipped, self.dropout = config.clipped, config.attention_dropout
         self.Wqkv = Linear(config.width, 3 * config.heads * config.head_dim, bias=False)
@@ -263,7 +263,7 @@ class MptAttention(Module):
 
 
 class MptPerceptron(Module):
-    def __init__(self, config: Hyperparameters) -> None:
+    def __init__(self, config: Decoder) -> None:
         self.dropout = config.attention_dropout
         self.up_proj = Linear(config.width, config.intermediate, bias=False)
         self.down_proj = Linear(config.intermediate, config.width, bias=False)
@@ -277,7 +277,7 @@ class MptPerceptron(Module):
 
 
 class MptLayer(Layer):
-    def __init__(self, config: Hyperparameters, kind: str, number: int) -> None:
+    def __init__(self, config: Decoder, kind: str, number: int) -> None:
         self.input_layernorm = WeightNorm(config.width)
         self.self_attn = MptAttention(config)
         self.post_attention_layernorm = WeightNorm(config.width)
@@ -296,7 +296,7 @@ class MptLayer(Layer):
 
 
 class MptModel(BiasedModel):
-    def define_layer(self, config: Hyperparameters, kind: str, number: int) -> Layer:
+    def define_layer(self, config: Decoder, kind: str, number: int) -> Layer:
         return MptLayer(config, kind, number)
 
     def biases(self, x: Tensor) -> Tensor:
@@ -334,7 +334,7 @@ class FalconAttention(Module):
     """Queries, keys and values from one product: three of each head, or one key and value for groups of heads, or for
     all of them. Grouped heads are repeated; a single one is not."""
 
-    def __init__(self, config: Hyperparameters, kind: str) -> None:
+    def __init__(self, config: Decoder, kind: str) -> None:
         self.heads, self.keys, self.head_dim = config.heads, config.key_value_heads, config.head_dim
         self.kind, self.grouped = kind, config.grouped
         self.dropout = config.attention_dropout
@@ -402,7 +402,7 @@ class FalconAttention(Module):
 
 
 class FalconPerceptron(Module):
-    def __init__(self, config: Hyperparameters) -> None:
+    def __init__(self, config: Decoder) -> None:
         self.function = activation(config.activation)
         self.dense_h_to_4h = PlainLinear(config.width, config.intermediate, config.perceptron_bias)
         self.dense_4h_to_h = PlainLinear(config.intermediate, config.width, config.perceptron_bias)
@@ -416,7 +416,7 @@ class FalconPerceptron(Module):
 class FalconLayer(Layer):
     """``residual``: "parallel" (one norm for both blocks), "parallel_two" (one for each), or "pre"."""
 
-    def __init__(self, config: Hyperparameters, kind: str, number: int) -> None:
+    def __init__(self, config: Decoder, kind: str, number: int) -> None:
         self.self_attn = FalconAttention(config, kind)
         self.mlp = FalconPerceptron(config)
         self.residual = config.residual
@@ -444,7 +444,7 @@ class FalconLayer(Layer):
 class FalconModel(EarlyModel):
     """The mask is always made, for SDPA as well; with biases they are part of it, so it has one layer per head."""
 
-    def define_layer(self, config: Hyperparameters, kind: str, number: int) -> Layer:
+    def define_layer(self, config: Decoder, kind: str, number: int) -> Layer:
         return FalconLayer(config, kind, number)
 
     def states(self, given: Tensor) -> Tensor:
@@ -482,8 +482,8 @@ class WideScores(Module):
     ``causal``: the square of a table of which tokens see which, where the model has its own.
     """
 
-    def __init__(self, config: Hyperparameters, kind: str) -> None:
-        self.kind, self.model_type = kind, config.model_type
+    def __init__(self, config: Decoder, kind: str) -> None:
+        self.kind, self.code = kind, config.code
         self.dropout = config.attention_dropout
 
     def forward(
@@ -497,11 +497,11 @@ class WideScores(Module):
             lowest = empty((), float32)
             weights = F.masked_fill(weights, causal)
             del lowest
-        if self.model_type == "gptj":
+        if self.code == "gptj":
             weights = weights / 1.0
         if mask is not None:
             weights = weights + mask
-        if self.model_type == "codegen":
+        if self.code == "codegen":
             weights = weights / 1.0
         weights = F.softmax(weights, -1)
         weights = to(weights, value.dtype)
@@ -519,7 +519,7 @@ def merged(output: Tensor) -> Tensor:
 class GptjAttention(Attention):
     """Pairs of neighbours are rotated with a table of the layer's own."""
 
-    def define(self, config: Hyperparameters) -> None:
+    def define(self, config: Decoder) -> None:
         width = config.heads * config.head_dim
         self.heads, self.rotary_dim = config.heads, config.rotary_dim
         self.k_proj = Linear(config.width, width, bias=False)
@@ -581,7 +581,7 @@ class CodegenAttention(GptjAttention):
 
     PARTS = 4
 
-    def define(self, config: Hyperparameters) -> None:
+    def define(self, config: Decoder) -> None:
         width = config.heads * config.head_dim
         self.heads, self.rotary_dim = config.heads, config.rotary_dim
         self.qkv_proj = Linear(config.width, 3 * width, bias=False)
@@ -609,7 +609,7 @@ class CodegenAttention(GptjAttention):
 class GptNeoAttention(Attention):
     """Every layer keeps a square of which tokens see which; scores are not divided by anything."""
 
-    def define(self, config: Hyperparameters) -> None:
+    def define(self, config: Decoder) -> None:
         self.bias = buffer(1, 1, config.longest, config.longest, dtype=bool_)
         width = config.heads * config.head_dim
         self.k_proj = Linear(config.width, width, bias=False)
@@ -635,9 +635,9 @@ class GptNeoAttention(Attention):
 
 
 class GptjLayer(ParallelLayer):
-    def __init__(self, config: Hyperparameters, kind: str, number: int) -> None:
+    def __init__(self, config: Decoder, kind: str, number: int) -> None:
         kinds = {"gptj": GptjAttention, "codegen": CodegenAttention}
-        self.self_attn = kinds[config.model_type](config, kind, rotates=False)
+        self.self_attn = kinds[config.code](config, kind, rotates=False)
         self.mlp = perceptron(config)
         self.dropout = config.residual_dropout
         self.define(config)
@@ -654,7 +654,7 @@ class GptjLayer(ParallelLayer):
 
 
 class GptNeoLayer(Layer):
-    def __init__(self, config: Hyperparameters, kind: str, number: int) -> None:
+    def __init__(self, config: Decoder, kind: str, number: int) -> None:
         self.self_attn = GptNeoAttention(config, kind, rotates=False)
         self.mlp = perceptron(config)
         self.dropout, self.mlp_dropout = config.residual_dropout, 0.0
@@ -674,12 +674,12 @@ class GptNeoLayer(Layer):
 
 
 class GptjModel(EarlyModel):
-    def define_layer(self, config: Hyperparameters, kind: str, number: int) -> Layer:
+    def define_layer(self, config: Decoder, kind: str, number: int) -> Layer:
         return GptjLayer(config, kind, number)
 
 
 class GptNeoModel(EarlyModel):
-    def define_layer(self, config: Hyperparameters, kind: str, number: int) -> Layer:
+    def define_layer(self, config: Decoder, kind: str, number: int) -> Layer:
         return GptNeoLayer(config, kind, number)
 
 

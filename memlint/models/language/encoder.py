@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from memlint.architectures.sizes import HEADS_SHARE_WIDTH, Agreement, Sizes, agree
 from memlint.meta import functional as F
 from memlint.meta.amp import to
 from memlint.meta.checkpoint import checkpoint
@@ -18,7 +19,6 @@ from memlint.meta.nn import Embedding, LayerNorm, Linear, Module, buffer, parame
 from memlint.meta.tensor import DType, Tensor, bool_, component, empty, float32, int64, state
 from memlint.models import UnknownModel
 from memlint.models.language.parts import activation
-from memlint.models.sizes import HEADS_SHARE_WIDTH, Agreement, Sizes, agree
 from memlint.named_tuple import NamedTuple
 
 Attended = tuple[Tensor, Tensor | None]

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from memlint.architectures.sizes import Agreement, Sizes, agree
 from memlint.meta import functional as F
 from memlint.meta.checkpoint import checkpoint
 from memlint.meta.nn import Conv, Embedding, LayerNorm, Linear, Module, buffer
@@ -19,7 +20,6 @@ from memlint.models import UnknownModel
 from memlint.models.language import losses
 from memlint.models.language.encoder import Attended, attend, padding_mask
 from memlint.models.language.parts import activation, attention_mask
-from memlint.models.sizes import Agreement, Sizes, agree
 from memlint.named_tuple import NamedTuple
 
 

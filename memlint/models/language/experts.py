@@ -10,16 +10,16 @@ Source: ``transformers`` 5.23, ``integrations/moe.py`` (``grouped_mm_experts_for
 
 from __future__ import annotations
 
+from memlint.architectures.decoder import Decoder, Experts
 from memlint.meta import functional as F
 from memlint.meta.amp import to
 from memlint.meta.autograd import record, tracked
 from memlint.meta.nn import Linear, Module, buffer, parameter
 from memlint.meta.tensor import Tensor, bool_, empty, float32, int32, int64
-from memlint.models.language.hyperparameters import Experts, Hyperparameters
 from memlint.models.language.parts import GatedPerceptron, HalvesPerceptron, activation
 
 
-def has_experts(config: Hyperparameters, number: int) -> bool:
+def has_experts(config: Decoder, number: int) -> bool:
     """Whether this layer has experts in place of a perceptron."""
     experts = config.experts
     if experts is None or number in experts.dense or number < experts.first:
@@ -236,7 +236,7 @@ ROUTERS = {"chosen": ChosenRouter, "granite": WideChosenRouter, "sampled": Sampl
 class Mixture(Module):
     """Mixtral, Qwen3-MoE, OLMoE."""
 
-    def __init__(self, config: Hyperparameters, experts: Experts) -> None:
+    def __init__(self, config: Decoder, experts: Experts) -> None:
         chosen = experts.router == "chosen"
         self.gate: Module = ROUTERS.get(experts.router, Router)(config.width, experts)
         self.experts = (BiasedExperts if chosen else GroupedExperts)(config.width, experts, config.activation)
@@ -252,7 +252,7 @@ class Mixture(Module):
 class AddedMixture(Mixture):
     """DeepSeek: one more perceptron, which every token visits, is added."""
 
-    def __init__(self, config: Hyperparameters, experts: Experts) -> None:
+    def __init__(self, config: Decoder, experts: Experts) -> None:
         self.experts = GroupedExperts(config.width, experts, config.activation)
         self.gate = ScaledRouter(config.width, experts)
         self.shared_experts = GatedPerceptron(config.width, experts.shared, config.activation)
@@ -269,7 +269,7 @@ class AddedMixture(Mixture):
 class GraniteMixture(Mixture):
     """Granite: what the experts return is whole before the perceptron of every token is asked."""
 
-    def __init__(self, config: Hyperparameters, experts: Experts) -> None:
+    def __init__(self, config: Decoder, experts: Experts) -> None:
         super().__init__(config, experts)
         self.shared_mlp = HalvesPerceptron(config.width, experts.shared, config.activation) if experts.shared else None
 
@@ -281,7 +281,7 @@ class GraniteMixture(Mixture):
 class SharedMixture(Mixture):
     """Qwen2-MoE: one more expert, which every token visits, weighted by a gate."""
 
-    def __init__(self, config: Hyperparameters, experts: Experts) -> None:
+    def __init__(self, config: Decoder, experts: Experts) -> None:
         super().__init__(config, experts)
         self.shared_expert = GatedPerceptron(config.width, experts.shared, config.activation)
         self.shared_expert_gate = Linear(config.width, 1, bias=False)
@@ -298,7 +298,7 @@ class SharedMixture(Mixture):
         return out
 
 
-def mixture(config: Hyperparameters) -> Module:
+def mixture(config: Decoder) -> Module:
     assert config.experts is not None
     experts = config.experts
     if experts.router == "granite":

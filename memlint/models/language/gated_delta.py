@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from memlint.architectures.decoder import Decoder, GatedDelta
 from memlint.meta import functional as F
 from memlint.meta.amp import lower, to
 from memlint.meta.autograd import no_grad, record, tracked
@@ -21,7 +22,6 @@ from memlint.meta.tensor import DType, Tensor, bool_, empty, empty_like, float32
 from memlint.models.language.attention import Attended, Attention
 from memlint.models.language.decoder import LanguageModel, Layer
 from memlint.models.language.experts import has_experts, mixture
-from memlint.models.language.hyperparameters import GatedDelta, Hyperparameters
 from memlint.models.language.parts import RotaryTables, Tables, activation, norm, perceptron, position_numbers
 
 CHUNK = 64  # tokens that one product writes
@@ -284,7 +284,7 @@ class GatedNorm(Module):
 class GatedDeltaNet(Module):
     """``joined``: two products, whose results are cut within heads (Qwen3-Next); else four of their own."""
 
-    def __init__(self, config: Hyperparameters, linear: GatedDelta) -> None:
+    def __init__(self, config: Decoder, linear: GatedDelta) -> None:
         self.linear = linear
         self.keys, self.values = linear.key_heads * linear.key_dim, linear.value_heads * linear.value_dim
         channels = 2 * self.keys + self.values
@@ -351,7 +351,7 @@ class GatedDeltaNet(Module):
 class GatedAttention(Attention):
     """Queries come with a gate, by which the result is multiplied."""
 
-    def define(self, config: Hyperparameters) -> None:
+    def define(self, config: Decoder) -> None:
         super().define(config)
         self.q_proj = Linear(config.width, 2 * config.heads * config.head_dim, config.qkv_bias)
 
@@ -374,7 +374,7 @@ class GatedAttention(Attention):
 
 
 class HybridLayer(Layer):
-    def __init__(self, config: Hyperparameters, kind: str, number: int) -> None:
+    def __init__(self, config: Decoder, kind: str, number: int) -> None:
         assert config.linear is not None
         recurs = number in config.linear.layers
         self.linear_attn = GatedDeltaNet(config, config.linear) if recurs else None
@@ -421,12 +421,12 @@ class PlaceTables(RotaryTables):
 
 
 class HybridModel(LanguageModel):
-    def __init__(self, config: Hyperparameters, kind: str = "sdpa", **options: Any) -> None:
+    def __init__(self, config: Decoder, kind: str = "sdpa", **options: Any) -> None:
         super().__init__(config, kind, **options)
         if config.linear is not None and not config.linear.joined:
             self.rotary_emb = PlaceTables(config.rotary_dim)
 
-    def define_layer(self, config: Hyperparameters, kind: str, number: int) -> Layer:
+    def define_layer(self, config: Decoder, kind: str, number: int) -> Layer:
         return HybridLayer(config, kind, number)
 
     def hidden(self, given: Tensor) -> Tensor:

@@ -13,14 +13,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from memlint.architectures.decoder import Decoder
 from memlint.dialects.spec import TrainingSpec
 from memlint.meta.autograd import no_grad
 from memlint.meta.tensor import DType, Tensor, component, empty, float32, int64
 from memlint.models.language.decoder import LanguageModel
-from memlint.models.language.hyperparameters import Hyperparameters
 
 
-def generation(spec: TrainingSpec, model: LanguageModel, config: Hyperparameters, dtype: DType) -> Callable[[], None]:
+def generation(spec: TrainingSpec, model: LanguageModel, config: Decoder, dtype: DType) -> Callable[[], None]:
     """Facts: ``generated_rows``, ``completion_length``, ``sequence_length`` (of prompt and completion)."""
     rows, length = spec["generated_rows"], spec["sequence_length"]
     prompt = max(length - spec["completion_length"], 1)
@@ -46,14 +46,14 @@ def generation(spec: TrainingSpec, model: LanguageModel, config: Hyperparameters
     return generate
 
 
-def _sizes(config: Hyperparameters) -> tuple[int, int, int]:
+def _sizes(config: Decoder) -> tuple[int, int, int]:
     """Heads of the cache, and the widths of their keys and values."""
     if config.latent is not None:
         return config.heads, config.latent.plain_dim + config.latent.rotary_dim, config.latent.value_dim
     return config.key_value_heads, config.head_dim, config.head_dim
 
 
-def _cache(model: LanguageModel, config: Hyperparameters, rows: int, length: int, dtype: DType) -> list[Tensor]:
+def _cache(model: LanguageModel, config: Decoder, rows: int, length: int, dtype: DType) -> list[Tensor]:
     heads, keys, values = _sizes(config)
     kept = []
     with component("activations"):
@@ -64,7 +64,7 @@ def _cache(model: LanguageModel, config: Hyperparameters, rows: int, length: int
     return kept
 
 
-def _next(config: Hyperparameters, rows: int, length: int, dtype: DType) -> None:
+def _next(config: Decoder, rows: int, length: int, dtype: DType) -> None:
     """One more token in one layer."""
     heads, keys, values = _sizes(config)
     joined = empty((rows, heads, length, keys), dtype)

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from memlint.architectures.decoder import Decoder
+from memlint.architectures.sizes import Sizes
 from memlint.dialects.software import older
 from memlint.dialects.spec import TrainingSpec
 from memlint.meta import functional as F
@@ -23,9 +25,7 @@ from memlint.meta.tensor import Tensor, bool_, component, empty, empty_like, flo
 from memlint.models.language import losses
 from memlint.models.language.attention import Attention, repeat_heads
 from memlint.models.language.decoder import LanguageModel, Layer
-from memlint.models.language.hyperparameters import Hyperparameters
 from memlint.models.language.parts import RootMeanSquare, perceptron
-from memlint.models.sizes import Sizes
 
 # ---------------------------------------------------------------------------------------------------------- norms
 
@@ -74,7 +74,7 @@ class ScaledNorm(RootMeanSquare):
 OWN_NORMS = {"scaled": ScaledNorm, "rounded": RoundedNorm}
 
 
-def own_norm(config: Hyperparameters, width: int) -> Module:
+def own_norm(config: Decoder, width: int) -> Module:
     """The norm that :func:`model` chose."""
     if config.norm in OWN_NORMS:
         return OWN_NORMS[config.norm](width)
@@ -146,12 +146,12 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 class TorchtuneAttention(Attention):
     """(B, S, W) -> (B, S, W). Queries are rotated before there are keys."""
 
-    def __init__(self, config: Hyperparameters, kind: str) -> None:
+    def __init__(self, config: Decoder, kind: str) -> None:
         super().__init__(config, kind)
         self.kind = kind
         self.groups = config.heads // config.key_value_heads
 
-    def norm(self, config: Hyperparameters, width: int) -> Module:
+    def norm(self, config: Decoder, width: int) -> Module:
         return own_norm(config, width)
 
     def forward(self, x: Tensor, table: Any, mask: Tensor | None) -> Any:
@@ -224,7 +224,7 @@ class TorchtitanJoinedAttention(TorchtitanAttention):
     """One product for all three, of which each gets a copy (0.3, ``FusedQKVLinear``); SDPA takes fewer heads of keys
     and values than of queries."""
 
-    def define(self, config: Hyperparameters) -> None:
+    def define(self, config: Decoder) -> None:
         self.heads = (config.heads // config.key_value_heads, 1, 1)
         joined = (config.heads + 2 * config.key_value_heads) * config.head_dim
         self.wqkv = Linear(config.width, joined, config.qkv_bias)
@@ -245,7 +245,7 @@ class TorchtitanJoinedAttention(TorchtitanAttention):
 class LitgptAttention(TorchtuneAttention):
     """One product for all three; what is rotated is put together again with the rest, which is nothing."""
 
-    def define(self, config: Hyperparameters) -> None:
+    def define(self, config: Decoder) -> None:
         self.sizes = (config.heads * config.head_dim, *(config.key_value_heads * config.head_dim,) * 2)
         self.qkv = Linear(config.width, sum(self.sizes), config.qkv_bias)
         setattr(self, config.output_name, Linear(self.sizes[0], config.width, config.output_bias))
@@ -287,7 +287,7 @@ def repeat_late(x: Tensor, times: int) -> Tensor:
 class TorchtuneLayer(Layer):
     make_attention: type[TorchtuneAttention] = TorchtuneAttention
 
-    def __init__(self, config: Hyperparameters, kind: str, number: int) -> None:
+    def __init__(self, config: Decoder, kind: str, number: int) -> None:
         self.self_attn = self.make_attention(config, kind)
         self.mlp = perceptron(config)
         self.input_layernorm = own_norm(config, config.width)
@@ -341,15 +341,15 @@ class TorchtuneModel(LanguageModel):
     make_layer: type[TorchtuneLayer] = TorchtuneLayer
     head_in_loss = False  # whether the loss makes the logits of one chunk after the other itself
 
-    def __init__(self, config: Hyperparameters, kind: str, positions: int, packed: bool, **options: Any) -> None:
+    def __init__(self, config: Decoder, kind: str, positions: int, packed: bool, **options: Any) -> None:
         self.packed = packed
         super().__init__(config._replace(rotary="none"), kind, **options)
         self.rotations = self.make_table(positions, config.head_dim)
 
-    def define_layer(self, config: Hyperparameters, kind: str, number: int) -> Layer:
+    def define_layer(self, config: Decoder, kind: str, number: int) -> Layer:
         return self.make_layer(config, kind, number)
 
-    def define_norm(self, config: Hyperparameters) -> Module:
+    def define_norm(self, config: Decoder) -> Module:
         return own_norm(config, config.width)
 
     @staticmethod
@@ -473,7 +473,7 @@ class LitgptModel(TorchtuneModel):
     def make_table(positions: int, head_dim: int) -> Tensor:
         return buffer(positions, head_dim)
 
-    def __init__(self, config: Hyperparameters, kind: str, positions: int, packed: bool, **options: Any) -> None:
+    def __init__(self, config: Decoder, kind: str, positions: int, packed: bool, **options: Any) -> None:
         super().__init__(config, kind, positions, packed, **options)
         self.sines = self.make_table(positions, config.head_dim)
         self.loop = _Variable()
@@ -525,7 +525,7 @@ class OptionalLayerNorm(Module):
 
 
 class NanogptAttention(Module):
-    def __init__(self, config: Hyperparameters, bias: bool) -> None:
+    def __init__(self, config: Decoder, bias: bool) -> None:
         self.heads, self.dropout = config.heads, config.attention_dropout
         self.residual_dropout = config.residual_dropout
         self.c_attn = Linear(config.width, 3 * config.width, bias)
@@ -545,7 +545,7 @@ class NanogptAttention(Module):
 
 
 class NanogptPerceptron(Module):
-    def __init__(self, config: Hyperparameters, bias: bool) -> None:
+    def __init__(self, config: Decoder, bias: bool) -> None:
         self.dropout = config.residual_dropout
         self.c_fc = Linear(config.width, config.intermediate, bias)
         self.c_proj = Linear(config.intermediate, config.width, bias)
@@ -558,7 +558,7 @@ class NanogptPerceptron(Module):
 
 
 class NanogptLayer(Layer):
-    def __init__(self, config: Hyperparameters, bias: bool) -> None:
+    def __init__(self, config: Decoder, bias: bool) -> None:
         self.ln_1, self.ln_2 = OptionalLayerNorm(config.width, bias), OptionalLayerNorm(config.width, bias)
         self.attn, self.mlp = NanogptAttention(config, bias), NanogptPerceptron(config, bias)
 
@@ -571,15 +571,15 @@ class NanogptModel(LanguageModel):
     """GPT-2 with linear layers, biases or none, and one kernel for attention. The training loop's logits live through
     the backward pass."""
 
-    def __init__(self, config: Hyperparameters, kind: str, bias: bool, **options: Any) -> None:
+    def __init__(self, config: Decoder, kind: str, bias: bool, **options: Any) -> None:
         self.bias = bias
         super().__init__(config, kind, **options)
         self.loop = _Variable()
 
-    def define_layer(self, config: Hyperparameters, kind: str, number: int) -> Layer:
+    def define_layer(self, config: Decoder, kind: str, number: int) -> Layer:
         return NanogptLayer(config, self.bias)
 
-    def define_norm(self, config: Hyperparameters) -> Module:
+    def define_norm(self, config: Decoder) -> Module:
         return OptionalLayerNorm(config.width, self.bias)
 
     def hidden(self, given: Tensor) -> Tensor:
@@ -623,10 +623,10 @@ NORM_RELEASES = ((2, 9), (2, 7), (2, 5))
 PIECE = 128
 
 
-def applies(implementation: str, config: Hyperparameters) -> bool:
+def applies(implementation: str, config: Decoder) -> bool:
     """Whether this decoder is one that the library computes in a way of its own which is known here."""
     if implementation == "nanogpt":
-        return bool(config.model_type == "gpt2")
+        return config.plain_softmax  # nanoGPT computes GPT-2
     return (
         implementation in MODELS
         and config.residual == "pre"
@@ -644,7 +644,7 @@ def applies(implementation: str, config: Hyperparameters) -> bool:
 
 
 def model(
-    implementation: str, spec: TrainingSpec, config: Hyperparameters, kind: str, options: dict[str, Any]
+    implementation: str, spec: TrainingSpec, config: Decoder, kind: str, options: dict[str, Any]
 ) -> LanguageModel:
     """The decoder of a library, for which :func:`applies` holds."""
     raw = Sizes(spec["hyperparameters.config"])

@@ -7,6 +7,7 @@ Source: ``transformers`` 5.23, ``models/llama4/modeling_llama4.py``.
 
 from __future__ import annotations
 
+from memlint.architectures.decoder import Decoder, Experts
 from memlint.meta import functional as F
 from memlint.meta.amp import to
 from memlint.meta.autograd import record, tracked
@@ -15,7 +16,6 @@ from memlint.meta.tensor import Tensor, empty, float32, int64
 from memlint.models.language.attention import Attended, Attention, Scores, repeat_heads
 from memlint.models.language.decoder import LanguageModel, Layer
 from memlint.models.language.experts import has_experts
-from memlint.models.language.hyperparameters import Experts, Hyperparameters
 from memlint.models.language.parts import GatedPerceptron, Tables, activation, norm
 
 
@@ -50,7 +50,7 @@ def normed(x: Tensor) -> Tensor:
 
 
 class Llama4Attention(Attention):
-    def __init__(self, config: Hyperparameters, kind: str, rotates: bool) -> None:
+    def __init__(self, config: Decoder, kind: str, rotates: bool) -> None:
         super().__init__(config._replace(query_norm="none"), kind, rotates)
         self.rotates, self.norms, self.grows = rotates, config.query_norm != "none" and rotates, config.scaled_query
         self.scores = RoundedScores(config, kind)
@@ -128,7 +128,7 @@ class BatchedExperts(Module):
 
 
 class AllExperts(Module):
-    def __init__(self, config: Hyperparameters, experts: Experts) -> None:
+    def __init__(self, config: Decoder, experts: Experts) -> None:
         self.experts = BatchedExperts(config.width, experts, config.activation)
         self.router = Router(config.width, experts)
         self.shared_expert = GatedPerceptron(config.width, experts.shared, config.activation)
@@ -146,7 +146,7 @@ class AllExperts(Module):
 
 
 class Llama4Layer(Layer):
-    def __init__(self, config: Hyperparameters, kind: str, number: int) -> None:
+    def __init__(self, config: Decoder, kind: str, number: int) -> None:
         self.self_attn = Llama4Attention(config, kind, number not in config.unrotated)
         experts = config.experts if has_experts(config, number) else None
         self.mixes = experts is not None
@@ -174,5 +174,5 @@ class Llama4Layer(Layer):
 
 
 class Llama4Model(LanguageModel):
-    def define_layer(self, config: Hyperparameters, kind: str, number: int) -> Layer:
+    def define_layer(self, config: Decoder, kind: str, number: int) -> Layer:
         return Llama4Layer(config, kind, number)

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from memlint.architectures import huggingface
 from memlint.dialects.spec import TrainingSpec
 from memlint.meta import functional as F
 from memlint.meta.amp import to
@@ -27,7 +28,6 @@ from memlint.meta.tensor import DTYPES, DType, Tensor, component, default_dtype,
 from memlint.models import UnknownModel
 from memlint.models.language import Task, checkpointed, language_model, losses, sequence_length
 from memlint.models.language.decoder import LanguageModel
-from memlint.models.language.hyperparameters import hyperparameters
 from memlint.models.language.parts import activation
 from memlint.models.language.vision import Tower, VisionTower
 from memlint.models.language.vision_language import llava
@@ -161,7 +161,7 @@ def task(spec: TrainingSpec, contents: Mapping[str, Any], dtype: DType, autocast
     text = contents.get("text_config")
     if not isinstance(text, Mapping):
         raise UnknownModel("config.json states no text_config")
-    config = hyperparameters(text)
+    config = huggingface.decoder(text)
     if spec.get("vocabulary_size") is not None:
         config = config._replace(vocabulary=spec["vocabulary_size"])
     eyes, layer, without_first, _, _ = llava(contents)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from memlint.architectures.decoder import Decoder
+from memlint.architectures.sizes import Sizes
 from memlint.dialects.spec import TrainingSpec
 from memlint.meta import functional as F
 from memlint.meta.amp import to
@@ -18,9 +20,7 @@ from memlint.meta.tensor import Tensor, bool_, empty, float32, int64, state
 from memlint.models import UnknownModel
 from memlint.models.language.attention import repeat_heads
 from memlint.models.language.decoder import LanguageModel, Layer
-from memlint.models.language.hyperparameters import Hyperparameters
 from memlint.models.language.parts import GatedPerceptron, PlainPerceptron
-from memlint.models.sizes import Sizes
 from memlint.named_tuple import NamedTuple
 
 
@@ -68,7 +68,7 @@ def gathered(x: Tensor) -> Tensor:
 
 
 class FoundryAttention(Module):
-    def __init__(self, config: Hyperparameters, switches: Switches) -> None:
+    def __init__(self, config: Decoder, switches: Switches) -> None:
         self.switches, self.head_dim = switches, config.head_dim
         self.groups, self.clipped = config.heads // config.key_value_heads, config.clipped
         self.dropout = config.attention_dropout
@@ -121,7 +121,7 @@ class FoundryAttention(Module):
 
 
 class FoundryLayer(Layer):
-    def __init__(self, config: Hyperparameters, switches: Switches) -> None:
+    def __init__(self, config: Decoder, switches: Switches) -> None:
         self.dropout = switches.dropout
         self.input_layernorm = LowPrecisionNorm(config.width, switches)
         self.self_attn = FoundryAttention(config, switches)
@@ -142,14 +142,14 @@ class FoundryLayer(Layer):
 
 
 class FoundryModel(LanguageModel):
-    def __init__(self, config: Hyperparameters, switches: Switches, **options: Any) -> None:
+    def __init__(self, config: Decoder, switches: Switches, **options: Any) -> None:
         self.switches = switches
         super().__init__(config, "flash" if switches.flash else "eager", **options)
 
-    def define_layer(self, config: Hyperparameters, kind: str, number: int) -> Layer:
+    def define_layer(self, config: Decoder, kind: str, number: int) -> Layer:
         return FoundryLayer(config, self.switches)
 
-    def define_norm(self, config: Hyperparameters) -> Module:
+    def define_norm(self, config: Decoder) -> Module:
         return LowPrecisionNorm(config.width, self.switches)
 
     def hidden(self, given: Tensor) -> Tensor:
@@ -189,7 +189,7 @@ def fused_cross_entropy(logits: Tensor) -> Tensor:
     return F.sum(losses)
 
 
-def model(spec: TrainingSpec, config: Hyperparameters, options: dict[str, Any]) -> LanguageModel:
+def model(spec: TrainingSpec, config: Decoder, options: dict[str, Any]) -> LanguageModel:
     """MPT from a config under the names of its own class. Raises UnknownModel."""
     raw = Sizes(spec["hyperparameters.config"])
     attention, perceptron = _mapping(raw, "attn_config"), _mapping(raw, "ffn_config")

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from memlint.architectures.decoder import Decoder
 from memlint.dialects.spec import TrainingSpec
 from memlint.meta import functional as F
 from memlint.meta.amp import to
@@ -26,7 +27,6 @@ from memlint.models import UnknownModel
 from memlint.models.language.attention import repeat_heads
 from memlint.models.language.decoder import LanguageModel, Layer
 from memlint.models.language.experts import has_experts
-from memlint.models.language.hyperparameters import Hyperparameters
 from memlint.models.language.parts import RootMeanSquare, rotate_partially
 from memlint.named_tuple import NamedTuple
 
@@ -263,7 +263,7 @@ def parallel_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 # ----------------------------------------------------------------------------------------------------- the layer
 
 
-def own_norm(config: Hyperparameters, width: int, kernels: Kernels) -> Module:
+def own_norm(config: Decoder, width: int, kernels: Kernels) -> Module:
     """Keeps its input, 2 S' B W bytes, and one or two fp32 numbers per token."""
     if config.norm == "layer":
         return LayerNorm(width)
@@ -303,7 +303,7 @@ class CoreAttention(Module):
     its result (2 h S S B) and the values (2 S B W); a fused kernel keeps operands, result, and a number per row.
     """
 
-    def __init__(self, config: Hyperparameters, kernels: Kernels) -> None:
+    def __init__(self, config: Decoder, kernels: Kernels) -> None:
         self.dropout, self.kernels = config.attention_dropout, kernels
         self.groups = 1 if config.latent is not None else config.heads // config.key_value_heads
 
@@ -334,7 +334,7 @@ class CoreAttention(Module):
 class MegatronAttention(Module):
     """(B, S', W) -> (B, S', W), and the bias that is yet to be added."""
 
-    def __init__(self, config: Hyperparameters, kernels: Kernels) -> None:
+    def __init__(self, config: Decoder, kernels: Kernels) -> None:
         self.kernels, self.head_dim = kernels, config.head_dim
         self.heads, self.groups = config.heads, config.key_value_heads
         self.rotates, self.rotary_dim = config.rotary != "none", config.rotary_dim
@@ -379,7 +379,7 @@ class LatentAttention(MegatronAttention):
     """(B, S', W) -> (B, S', W): keys and values from one narrow vector per token
     (``transformer/multi_latent_attention.py``). Each head's rotated part is joined to its plain one in a copy."""
 
-    def __init__(self, config: Hyperparameters, kernels: Kernels) -> None:
+    def __init__(self, config: Decoder, kernels: Kernels) -> None:
         latent = config.latent
         assert latent is not None
         self.kernels, self.latent, self.heads = kernels, latent, config.heads
@@ -438,7 +438,7 @@ class LatentAttention(MegatronAttention):
 class MegatronPerceptron(Module):
     """Keeps its input (2 S' B W bytes), that of the activation (8 S B W) and its result (8 S B W)."""
 
-    def __init__(self, config: Hyperparameters, kernels: Kernels) -> None:
+    def __init__(self, config: Decoder, kernels: Kernels) -> None:
         self.kernels = kernels
         self.gated = config.perceptron in ("gated", "gated_joined")
         made = 2 * config.intermediate if self.gated else config.intermediate
@@ -467,7 +467,7 @@ class RoutedExperts(Module):
 
     dispatches = True  # its weights are on fewer ranks than the others (memlint.models.parallel)
 
-    def __init__(self, config: Hyperparameters, kernels: Kernels) -> None:
+    def __init__(self, config: Decoder, kernels: Kernels) -> None:
         experts = config.experts
         assert experts is not None
         self.kernels, self.gated = kernels, config.perceptron in ("gated", "gated_joined")
@@ -495,7 +495,7 @@ class MegatronExperts(Module):
     activation, not the result.
     """
 
-    def __init__(self, config: Hyperparameters, kernels: Kernels) -> None:
+    def __init__(self, config: Decoder, kernels: Kernels) -> None:
         experts = config.experts
         assert experts is not None
         self.kernels, self.own, self.per_token = kernels, experts.number, experts.per_token
@@ -587,7 +587,7 @@ def grouped_product(x: Tensor, weight: Tensor, kernels: Kernels, again: bool = F
 class MegatronLayer(Layer):
     """(B, S', W) -> (B, S', W)."""
 
-    def __init__(self, config: Hyperparameters, kernels: Kernels, number: int = 0) -> None:
+    def __init__(self, config: Decoder, kernels: Kernels, number: int = 0) -> None:
         self.kernels, self.dropout = kernels, config.residual_dropout
         self.parallel = config.residual in ("parallel", "parallel_two")
         self.input_layernorm = own_norm(config, config.width, kernels)
@@ -634,7 +634,7 @@ class MegatronModel(LanguageModel):
     splits_tokens = True  # it gathers and scatters by itself (memlint.models.split)
 
     def __init__(
-        self, config: Hyperparameters, kernels: Kernels, first: int | None = None, chunk: int = 1, **options: Any
+        self, config: Decoder, kernels: Kernels, first: int | None = None, chunk: int = 1, **options: Any
     ) -> None:
         self.kernels, self.first, self.chunk = kernels, first, chunk
         self.head_kernels = kernels._replace(float8=False)  # the head is none of Transformer Engine's modules
@@ -643,14 +643,14 @@ class MegatronModel(LanguageModel):
             self.rotary_emb = None
             self.frequencies = buffer(config.rotary_dim // 2)
         # BLOOM's: a norm of its own, and biases by distance that the product of queries and keys starts from.
-        self.embedding_norm = own_norm(config, config.width, kernels) if config.alibi else None
+        self.embedding_norm = own_norm(config, config.width, kernels) if config.embedding_norm else None
         if self.lm_head is not None:
             self.lm_head = ColumnLinear(config.width, config.vocabulary, config.head_bias, self.head_kernels)
 
-    def define_layer(self, config: Hyperparameters, kind: str, number: int) -> Layer:
+    def define_layer(self, config: Decoder, kind: str, number: int) -> Layer:
         return MegatronLayer(config, self.kernels, number)
 
-    def define_norm(self, config: Hyperparameters) -> Module:
+    def define_norm(self, config: Decoder) -> Module:
         return own_norm(config, config.width, self.kernels)
 
     def hidden(self, given: Tensor) -> Tensor:
@@ -722,24 +722,22 @@ def scattered(x: Tensor, ranks: int) -> Tensor:
 # -------------------------------------------------------------------------------------------------- what is known
 
 
-def refused(config: Hyperparameters) -> str:
+def refused(config: Decoder) -> str:
     """What about a decoder is not known here, or ""."""
     if config.experts is not None and (
         config.experts.shared_gate or config.experts.router in ("all", "chosen", "granite", "sampled")
     ):
-        return f"experts of {config.model_type}"
+        return f"experts that are chosen as {config.experts.router!r}"
     if config.norm not in ("layer", "rms"):
-        return f"norms of {config.model_type}"
+        return f"norms {config.norm!r}"
     if config.residual not in ("pre", "parallel_two") or config.windows or config.scaled_query or config.hybrid:
-        return f"layers of {config.model_type}"
-    if config.alibi and config.model_type != "bloom":
-        return "ALiBi"
+        return f"layers with residuals {config.residual!r}, windows or states"
     if config.query_norm == "head_rotated" or config.rotary == "interleaved_tables":
-        return f"attention of {config.model_type}"
+        return f"norms of queries {config.query_norm!r} and rotation {config.rotary!r}"
     return ""
 
 
-def model(spec: TrainingSpec, config: Hyperparameters, options: dict[str, Any]) -> LanguageModel:
+def model(spec: TrainingSpec, config: Decoder, options: dict[str, Any]) -> LanguageModel:
     """The decoder as ``implementation`` = megatron or neox computes it, where :func:`refused` says nothing. Raises
     UnknownModel for a loss that it does not have."""
     older = spec.get("implementation") == "neox"

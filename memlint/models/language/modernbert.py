@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from memlint.architectures.sizes import HEADS_SHARE_WIDTH, Agreement, Sizes, agree, layer_types
 from memlint.meta import functional as F
 from memlint.meta.amp import to
 from memlint.meta.checkpoint import checkpoint
@@ -17,7 +18,6 @@ from memlint.meta.tensor import DType, Tensor, bool_, component, empty, float32,
 from memlint.models import UnknownModel
 from memlint.models.language.encoder import Attended, attend, padding_mask
 from memlint.models.language.parts import RotaryTables, Tables, activation, rotate_half
-from memlint.models.sizes import HEADS_SHARE_WIDTH, Agreement, Sizes, agree, layer_types
 from memlint.named_tuple import NamedTuple
 
 

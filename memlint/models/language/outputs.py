@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from memlint.architectures.decoder import EARLY
 from memlint.meta import functional as F
 from memlint.meta.amp import to
 from memlint.meta.autograd import no_grad
 from memlint.meta.nn import Module
 from memlint.meta.tensor import Tensor, component, empty, float32, state
 from memlint.models.language.decoder import LanguageModel
-from memlint.models.language.hyperparameters import EARLY
 
 
 class Outputs:
@@ -77,7 +77,7 @@ def keep(model: LanguageModel, widened: bool = False) -> None:
 
 
 def _has_cache(model: LanguageModel) -> bool:
-    return not model.checkpointed and model.config.model_type not in EARLY
+    return not model.checkpointed and model.config.code not in EARLY
 
 
 def _of_last_step(model: LanguageModel, given: Tensor, widened: bool) -> list[Tensor]:

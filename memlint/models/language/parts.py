@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from memlint.architectures.decoder import Decoder
 from memlint.meta import functional as F
 from memlint.meta.amp import to
 from memlint.meta.autograd import no_grad
 from memlint.meta.nn import LayerNorm, Linear, Module, buffer, parameter
 from memlint.meta.tensor import DType, Tensor, bool_, empty, float32, int64
 from memlint.models import UnknownModel
-from memlint.models.language.hyperparameters import Hyperparameters
 
 # ---------------------------------------------------------------------------------------------------------- norms
 
@@ -107,7 +107,7 @@ class PlainNorm(Module):
 
 
 def norm(kind: str, width: int) -> Module:
-    """The norm of a kind, as :class:`Hyperparameters` names it."""
+    """The norm of a kind, as :class:`Decoder` names it."""
     if kind == "layer":
         return LayerNorm(width)
     if kind == "plain":
@@ -245,7 +245,7 @@ class PlainPerceptron(Module):
         return F.dropout(x, self.dropout, self.training)
 
 
-def perceptron(config: Hyperparameters, inner: int = 0) -> Module:
+def perceptron(config: Decoder, inner: int = 0) -> Module:
     inner = inner or config.intermediate
     if config.perceptron == "gated":
         return GatedPerceptron(config.width, inner, config.activation, config.perceptron_bias)
@@ -424,7 +424,7 @@ def rotation_wide(query: Tensor, key: Tensor, tables: Tables) -> tuple[Tensor, T
     return to(query_rotated, query.dtype), to(key_rotated, key.dtype)
 
 
-def rotation(config: Hyperparameters) -> Callable[[Tensor, Tensor, Tables], tuple[Tensor, Tensor]]:
+def rotation(config: Decoder) -> Callable[[Tensor, Tensor, Tables], tuple[Tensor, Tensor]]:
     if config.rotary == "interleaved_tables":
         return rotate_interleaved_tables
     if config.wide_tables:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from math import isqrt
 from typing import Any
 
+from memlint.architectures.decoder import Decoder
 from memlint.dialects.spec import TrainingSpec
 from memlint.meta import functional as F
 from memlint.meta.amp import to
@@ -26,9 +27,8 @@ from memlint.meta.autograd import no_grad, record, tracked
 from memlint.meta.nn import Embedding, Linear, Module, buffer, parameter
 from memlint.meta.tensor import DType, Tensor, bfloat16, bool_, empty, empty_like, float16, float32, int64
 from memlint.models import UnknownModel
-from memlint.models.language.adapters import LORA_TARGETS, copied, is_target, sizes_of
+from memlint.models.language.adapters import copied, is_target, sizes_of
 from memlint.models.language.decoder import LanguageModel, replace_linears
-from memlint.models.language.hyperparameters import Hyperparameters
 from memlint.models.language.outputs import CachedScores, Outputs
 from memlint.models.language.parts import rotate_half
 from memlint.models.language.quantisation import QUANTISED
@@ -527,14 +527,14 @@ class PromptedAttention(Module):
         return to(output + base.o_proj(added), query.dtype), weights
 
 
-def _prompts(model: LanguageModel, spec: TrainingSpec, config: Hyperparameters) -> None:
+def _prompts(model: LanguageModel, spec: TrainingSpec, config: Decoder) -> None:
     """The last layers get one; all of the adapter is in the weights' dtype."""
     options = spec.get("adapter.options") or {}
     length, count = options.get("adapter_len"), options.get("adapter_layers")
     if length is None or count is None:
         raise UnknownModel("adapter_len or adapter_layers of the adaption prompt is not known")
-    if config.model_type not in ("llama", "mistral"):
-        raise UnknownModel(f"PEFT has no adaption prompt for {config.model_type}")
+    if not config.adapters.prompts:
+        raise UnknownModel(f"PEFT has no adaption prompt for {config.adapters.name}")
     for layer in model.layers[-count:]:
         layer.self_attn = PromptedAttention(layer.self_attn, length)
 
@@ -577,7 +577,7 @@ class PrefixedScores(Module):
         return self.base(query, key, value, mask)
 
 
-def _prefixes(model: LanguageModel, spec: TrainingSpec, config: Hyperparameters) -> None:
+def _prefixes(model: LanguageModel, spec: TrainingSpec, config: Decoder) -> None:
     tokens = spec.get("adapter.virtual_tokens")
     if tokens is None:
         raise UnknownModel("the number of virtual tokens is not known")
@@ -632,7 +632,7 @@ LINEAR = frozenset(("adalora", "delora", "gralora", "loha", "lokr", "fourierft",
 Builder = Callable[[Module], Module]
 
 
-def adapt(model: LanguageModel, spec: TrainingSpec, config: Hyperparameters, method: str) -> None:
+def adapt(model: LanguageModel, spec: TrainingSpec, config: Decoder, method: str) -> None:
     """Put the adapter of a method into a frozen model. Within ``default_dtype`` of the adapter.
 
     Facts: ``lora.*``, ``adapter.options``. Raises UnknownModel for methods that are not known.
@@ -649,9 +649,9 @@ def adapt(model: LanguageModel, spec: TrainingSpec, config: Hyperparameters, met
     build = _builder(spec, method, options)
     targets: Any = spec.get("lora.targets")
     if targets is None:
-        targets = LORA_TARGETS.get(config.model_type)
-        if targets is None:
-            raise UnknownModel(f"PEFT has no default modules for {config.model_type}, and none are stated")
+        targets = config.adapters.lora
+        if not targets:
+            raise UnknownModel(f"PEFT has no default modules for {config.adapters.name}, and none are stated")
     every = targets == "all-linear" or list(targets) == ["all-linear"]
     saved = spec.get("lora.modules_to_save") or ()
     chosen: list[Module] = []
@@ -672,7 +672,7 @@ def adapt(model: LanguageModel, spec: TrainingSpec, config: Hyperparameters, met
 
     replace_linears(model, collect)
     if not chosen:
-        raise UnknownModel(f"no linear layer of {config.model_type} is called {', '.join(targets)}")
+        raise UnknownModel(f"no linear layer of {config.adapters.name} is called {', '.join(targets)}")
     make = build(chosen)
     replace_linears(model, lambda name, base: make(base) if wanted(name, base) else None)
 
@@ -765,7 +765,7 @@ def _copied_where(module: Module, targets: Any, path: str) -> list[Module]:
     return kept
 
 
-def _tokens(model: LanguageModel, spec: TrainingSpec, config: Hyperparameters) -> None:
+def _tokens(model: LanguageModel, spec: TrainingSpec, config: Decoder) -> None:
     places = (spec.get("adapter.options") or {}).get("token_indices")
     if not places:
         raise UnknownModel("which tokens train is not known")

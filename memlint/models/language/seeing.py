@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from memlint.architectures import huggingface
+from memlint.architectures.sizes import HEADS_SHARE_WIDTH, Sizes, agree
 from memlint.dialects.spec import TrainingSpec
 from memlint.meta import functional as F
 from memlint.meta.amp import to
@@ -22,10 +24,8 @@ from memlint.meta.nn import LayerNorm, Linear, Module, parameter
 from memlint.meta.tensor import DType, Tensor, bool_, component, default_dtype, empty, float32, int64, state
 from memlint.models import UnknownModel
 from memlint.models.language import Task, attention, checkpointed, language_model, losses, sequence_length
-from memlint.models.language.hyperparameters import hyperparameters
 from memlint.models.language.parts import activation, norm, rotate_half
 from memlint.models.language.vision import VisionTower, tower
-from memlint.models.sizes import HEADS_SHARE_WIDTH, Sizes, agree
 from memlint.named_tuple import NamedTuple
 
 TYPES = ("gemma3", "qwen2_vl", "qwen2_5_vl")
@@ -258,7 +258,7 @@ def task(spec: TrainingSpec, contents: Mapping[str, Any], dtype: DType, autocast
     if not isinstance(text, Mapping):
         raise UnknownModel("config.json states no text_config")
     gemma = contents.get("model_type") == "gemma3"
-    config = hyperparameters(text)
+    config = huggingface.decoder(text)
     # Gemma's images see all of themselves, for which a mask is made.
     model = language_model(spec.with_facts(padding=True) if gemma else spec, config, dtype, autocast)
     rows, length = spec["micro_batch_size"] * spec.get("sequences_per_sample", 1), sequence_length(spec)

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from memlint.architectures.decoder import Decoder, ShortConvolution
 from memlint.meta import functional as F
 from memlint.meta.nn import Conv, Linear, Module
 from memlint.meta.tensor import Tensor
 from memlint.models.language.attention import Attention
 from memlint.models.language.decoder import Layer
 from memlint.models.language.gated_delta import HybridModel, convolved
-from memlint.models.language.hyperparameters import Hyperparameters, ShortConvolution
 from memlint.models.language.parts import Tables, norm
 
 
@@ -49,7 +49,7 @@ class LfmPerceptron(Module):
 
 
 class LfmLayer(Layer):
-    def __init__(self, config: Hyperparameters, kind: str, number: int) -> None:
+    def __init__(self, config: Decoder, kind: str, number: int) -> None:
         short = config.convolution
         assert short is not None
         convolves = number in short.layers
@@ -73,5 +73,5 @@ class LfmLayer(Layer):
 
 
 class LfmModel(HybridModel):
-    def define_layer(self, config: Hyperparameters, kind: str, number: int) -> Layer:
+    def define_layer(self, config: Decoder, kind: str, number: int) -> Layer:
         return LfmLayer(config, kind, number)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from memlint.architectures.sizes import Sizes
 from memlint.meta import functional as F
 from memlint.meta.amp import to
 from memlint.meta.autograd import record, tracked
@@ -20,7 +21,6 @@ from memlint.models import UnknownModel
 from memlint.models.language import losses
 from memlint.models.language.encoder import padding_mask
 from memlint.models.language.parts import activation, attention_mask
-from memlint.models.sizes import Sizes
 from memlint.named_tuple import NamedTuple
 
 # The release of transformers in which T5 was first given SDPA (pull request 47014); before it, all there is is eager.

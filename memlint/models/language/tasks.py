@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from memlint.architectures import huggingface
+from memlint.architectures.adapters import Adapters, adapters_of
+from memlint.architectures.huggingface_styles import DECODER_ALONE
 from memlint.dialects.llava import MODEL_TYPE as LLAVA_SCRIPT
 from memlint.dialects.software import older
 from memlint.dialects.spec import TrainingSpec
@@ -30,7 +33,6 @@ from memlint.models.language.encoder_decoder import (
     encoder_decoder,
     spectrogram,
 )
-from memlint.models.language.hyperparameters import DECODER_ALONE, hyperparameters, known
 from memlint.models.language.t5 import SDPA_SINCE, T5_TYPES, T5Model, t5
 from memlint.models.language.vision import CLASSIFIERS, ImageClassifier, VisionTower, tower
 from memlint.models.language.vision_language import (
@@ -62,7 +64,7 @@ ENCODER_TASKS = ("sequence_classification", "token_classification", "question_an
 class Adapted(NamedTuple):
     """What an adapter asks of a model that is no decoder."""
 
-    model_type: str
+    adapters: Adapters
     width: int
     experts: None = None
 
@@ -82,11 +84,11 @@ def _task(kind: str, spec: TrainingSpec, contents: Mapping[str, Any], dtype: DTy
         raise UnknownModel(f"tuning of kind {tuning!r} is known for decoders alone")
     if kind in ENCODER_TASKS and (model_type in ENCODERS or model_type == MODERN):
         return _encoder(kind, spec, contents, dtype, autocast)
-    if kind == "value_head" and known(str(model_type)):
+    if kind == "value_head" and huggingface.known(str(model_type)):
         from memlint.models.language import value_head
 
         return value_head.task(spec, contents, dtype, autocast)
-    if kind == "sequence_classification" and known(str(model_type)):
+    if kind == "sequence_classification" and huggingface.known(str(model_type)):
         return _row_classifier(spec, contents, dtype, autocast)
     if kind == "seq2seq_lm" and (model_type in ENCODER_DECODERS or model_type in T5_TYPES):
         return _encoder_decoder(spec, contents, dtype, autocast)
@@ -142,7 +144,7 @@ def _encoder(kind: str, spec: TrainingSpec, contents: Mapping[str, Any], dtype: 
     head = {"question_answering": ("qa_outputs",), "masked_lm": ()}.get(kind, ("classifier",))
     return Task(
         model,
-        Adapted(config.model_type, config.width),
+        Adapted(adapters_of(config.model_type), config.width),
         lambda: given(rows, length),
         loss,
         evaluate,
@@ -194,7 +196,7 @@ def _encoder_decoder(spec: TrainingSpec, contents: Mapping[str, Any], dtype: DTy
         return out
 
     unused = () if relative else model.unused
-    adapted = Adapted(config.model_type, config.width)
+    adapted = Adapted(adapters_of(config.model_type), config.width)
     return Task(model, adapted, lambda: given(rows, length), loss, evaluate, unused=unused)
 
 
@@ -233,7 +235,7 @@ def _image_classifier(spec: TrainingSpec, contents: Mapping[str, Any], dtype: DT
             _loss, logits = model.run(*given(rows))
         return logits
 
-    adapted, head = Adapted(config.model_type, config.width), ("classifier",)
+    adapted, head = Adapted(adapters_of(config.model_type), config.width), ("classifier",)
     return Task(model, adapted, lambda: given(rows), loss, evaluate, head, head)
 
 
@@ -243,7 +245,7 @@ def _vision_language(spec: TrainingSpec, contents: Mapping[str, Any], dtype: DTy
     if not isinstance(text, Mapping):
         raise UnknownModel("config.json states no text_config")
     # What the nested configuration leaves out is LLaMA-7B's (LlamaConfig's defaults).
-    config = hyperparameters({"model_type": "llama", **LLAMA, **text})
+    config = huggingface.decoder({"model_type": "llama", **LLAMA, **text})
     eyes, layer, without_first, function, bias = llava(contents)
     how = attention(spec, dtype, autocast)
     model = language_model(spec, config, dtype, autocast)
@@ -292,7 +294,7 @@ def _vision_language(spec: TrainingSpec, contents: Mapping[str, Any], dtype: DTy
 
 def _row_classifier(spec: TrainingSpec, contents: Mapping[str, Any], dtype: DType, autocast: bool) -> Task:
     """A decoder whose last token classifies, or rewards, the row: every token gets logits, one per row is taken."""
-    config = hyperparameters(contents)._replace(tied=True, head_bias=False)  # there is no head over the vocabulary
+    config = huggingface.decoder(contents)._replace(tied=True, head_bias=False)  # there is no head over the vocabulary
     if spec.get("vocabulary_size") is not None:
         config = config._replace(vocabulary=spec["vocabulary_size"])
     model = language_model(spec, config, dtype, autocast)

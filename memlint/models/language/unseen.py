@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from memlint.architectures import huggingface
 from memlint.dialects.spec import TrainingSpec
 from memlint.meta.autograd import no_grad
 from memlint.meta.nn import Conv, Embedding, LayerNorm, Linear, Module, parameter
 from memlint.meta.tensor import DType, Tensor, component, default_dtype, empty, int64
 from memlint.models import UnknownModel
 from memlint.models.language import Task, language_model, losses, sequence_length
-from memlint.models.language.hyperparameters import hyperparameters
 
 
 def sizes(config: Mapping[str, Any]) -> Callable[[str], int]:
@@ -101,7 +101,7 @@ def task(spec: TrainingSpec, contents: Mapping[str, Any], dtype: DType, autocast
     seen = contents.get("vision_config")
     if not isinstance(seen, Mapping):
         raise UnknownModel("config.json states no vision_config")
-    config = hyperparameters(contents)
+    config = huggingface.decoder(contents)
     model: Any = language_model(spec, config, dtype, autocast)
     with default_dtype(dtype):
         sight = Sight(seen, config.width, contents.get("model_type") == "llama4")

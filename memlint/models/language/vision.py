@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from memlint.architectures.sizes import HEADS_SHARE_WIDTH, Agreement, Sizes, agree
 from memlint.meta import functional as F
 from memlint.meta.amp import to
 from memlint.meta.checkpoint import checkpoint
@@ -20,7 +21,6 @@ from memlint.meta.tensor import Tensor, component, empty, float32, int64, state
 from memlint.models import UnknownModel
 from memlint.models.language.encoder import Attended, attend
 from memlint.models.language.parts import activation
-from memlint.models.sizes import HEADS_SHARE_WIDTH, Agreement, Sizes, agree
 from memlint.named_tuple import NamedTuple
 
 
