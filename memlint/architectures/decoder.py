@@ -7,7 +7,7 @@ in the modules beside; models take what is here, and nothing else.
 from __future__ import annotations
 
 from memlint.architectures.adapters import NOTHING, Adapters
-from memlint.architectures.sizes import Agreement
+from memlint.architectures.sizes import KINDS, Agreement, agree, check
 from memlint.named_tuple import NamedTuple
 
 
@@ -238,3 +238,35 @@ AGREEMENTS = (
         "{0.linear.value_heads:,} heads of values cannot share {0.linear.key_heads:,} heads of keys",
     ),
 )
+
+# Sizes -> what a ``config.json`` calls them, and so what they may be.
+_SIZES = {
+    "vocabulary": "vocab_size",
+    "width": "hidden_size",
+    "layers": "num_hidden_layers",
+    "heads": "num_attention_heads",
+    "key_value_heads": "num_key_value_heads",
+    "head_dim": "head_dim",
+    "intermediate": "intermediate_size",
+    "attention_dropout": "attention_dropout",
+    "residual_dropout": "hidden_dropout",
+}
+_OF_EXPERTS = {"number": "num_experts", "per_token": "num_experts_per_tok", "intermediate": "moe_intermediate_size"}
+_OF_LATENT = {
+    "query_rank": "q_lora_rank",
+    "key_value_rank": "kv_lora_rank",
+    "plain_dim": "qk_nope_head_dim",
+    "rotary_dim": "qk_rope_head_dim",
+    "value_dim": "v_head_dim",
+}
+
+
+def checked(decoder: Decoder, source: str) -> Decoder:
+    """The decoder itself. Raises UnknownModel for a size that cannot be, or that does not agree with the others;
+    ``source`` says in the message where they are from."""
+    for part, names in ((decoder, _SIZES), (decoder.experts, _OF_EXPERTS), (decoder.latent, _OF_LATENT)):
+        if part is not None:
+            for field, name in names.items():
+                check(f"{source}: {name}", getattr(part, field), KINDS[name])
+    agree(decoder, AGREEMENTS)
+    return decoder

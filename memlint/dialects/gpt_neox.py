@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from memlint.architectures.megatron import Options
 from memlint.dialects import language_model as lm
 from memlint.dialects import pretraining
 from memlint.dialects.deepspeed import AUTO, deepspeed_facts
@@ -141,9 +142,7 @@ def _decoder(spec: TrainingSpec) -> str:
     gated = stated in _GATED
     heads, width = pretraining.number(spec, "num_attention_heads"), pretraining.number(spec, "hidden_size")
     biased = lm.switched(spec, "use_bias_in_attn_linear")
-    if biased != lm.switched(spec, "use_bias_in_mlp") and not (gated and not biased):
-        return "biases in one of attention and perceptron alone are not known"
-    decoder = pretraining.Decoder(
+    options = Options(
         layers=pretraining.number(spec, "num_layers"),
         width=width,
         heads=heads,
@@ -163,18 +162,14 @@ def _decoder(spec: TrainingSpec) -> str:
         gated=gated,
         activation=_GATED[stated] if gated else str(stated),
         biased=biased,
+        perceptron_biased=lm.switched(spec, "use_bias_in_mlp") and (biased or not gated),
         parallel=lm.switched(spec, "gpt_j_residual"),
         tied=not lm.switched(spec, "no_weight_tying"),
         attention_dropout=pretraining.share(spec, "attention_dropout"),
         hidden_dropout=pretraining.share(spec, "hidden_dropout"),
     )
     spec.facts["vocabulary_size"] = rows
-    spec.model_name = pretraining.size_label(decoder)
-    config, why = pretraining.config_of(decoder)
-    if config is None:
-        return why
-    lm.put(spec, lm.CONFIG, config, spec.fact(lm.HYPER + "num_layers"), "the keys' own sizes")
-    pretraining.follow_length(spec)
+    pretraining.describe(spec, options, "the keys' own sizes")
     return ""
 
 

@@ -21,6 +21,7 @@ from memlint.documents.node import Document, Edit, Node
 
 HYPER = "hyperparameters."
 CONFIG = HYPER + "config"
+DECODER = "decoder"  # a memlint.architectures.decoder.Decoder
 ARCHITECTURE = "language_model"
 TRANSFORMERS = "transformers 5"
 HALF = ("bfloat16", "float16")
@@ -743,7 +744,8 @@ _BY_WIDTH: dict[str, Callable[[int], int]] = {
 
 
 def _automatic(spec: TrainingSpec, stated: dict[str, Fact]) -> None:
-    width = text_config(spec.get(CONFIG) or {}).get("hidden_size")
+    described = spec.get(DECODER)
+    width = described.width if described is not None else text_config(spec.get(CONFIG) or {}).get("hidden_size")
     for name, size in _BY_WIDTH.items():
         fact = stated.get(name)
         if fact is not None and fact.value == AUTO and isinstance(width, int):
@@ -967,7 +969,7 @@ def finish(spec: TrainingSpec, reasons: Iterable[str], keys: dict[str, str] | No
                 break
     if not reason and spec.get("parallelism.strategy") == "zero" and "parallelism.zero_stage" not in spec:
         reason = not_stated(spec, "zero_stage", "stage")
-    if not reason and CONFIG not in spec:
+    if not reason and CONFIG not in spec and DECODER not in spec:
         reason = not_stated(spec, "model_name_or_path", *_spellings(spec, "model"))
     if spec.get("parallelism.zero_stage") == 3 and "quantization.bits" in spec:
         # from_pretrained: zero.Init only where nothing is quantised (needs_zero3_init)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from memlint.architectures.decoder import Latent
+from memlint.architectures.megatron import Options
 from memlint.dialects import language_model as lm
 from memlint.dialects import launchers, pretraining
 from memlint.dialects.deepspeed import AUTO, deepspeed_facts
@@ -110,8 +112,6 @@ def _decoder(spec: TrainingSpec) -> str:
     plain, why = _plain_layers(spec)
     if why:
         return why
-    if lm.switched(spec, "squared_relu"):
-        return "--squared-relu is not known"
     rows, why = _vocabulary(spec)
     if rows is None:
         return why
@@ -124,7 +124,7 @@ def _decoder(spec: TrainingSpec) -> str:
     width, heads = pretraining.number(spec, "hidden_size"), pretraining.number(spec, "num_attention_heads")
     grouped = lm.switched(spec, "group_query_attention")
     gated = lm.switched(spec, "swiglu")
-    decoder = pretraining.Decoder(
+    options = Options(
         layers=pretraining.number(spec, "num_layers"),
         width=width,
         heads=heads,
@@ -137,7 +137,7 @@ def _decoder(spec: TrainingSpec) -> str:
         rotary_share=pretraining.share(spec, "rotary_percent"),
         norm="rms" if lm.setting(spec, "normalization") == "RMSNorm" else "layer",
         gated=gated,
-        activation="silu" if gated else "gelu",
+        activation="squared_relu" if lm.switched(spec, "squared_relu") else "silu" if gated else "gelu",
         biased=not lm.switched(spec, "disable_bias_linear"),
         qkv_biased=lm.switched(spec, "add_qkv_bias"),
         query_norm=lm.switched(spec, "qk_layernorm"),
@@ -151,26 +151,21 @@ def _decoder(spec: TrainingSpec) -> str:
         shared=pretraining.number(spec, "moe_shared_expert_intermediate_size"),
         latent=_latent(spec) if lm.switched(spec, "multi_latent_attention") else None,
     )
-    if decoder.experts:
+    if options.experts:
         each, tensor = spec.fact(lm.HYPER + "expert_tensor_parallel_size"), spec.fact("parallelism.tensor")
         value = tensor.value if each is None and tensor is not None else 1 if each is None else each.value
         lm.put(spec, "parallelism.expert_tensor", value, each or tensor)
     spec.facts["vocabulary_size"] = rows
     idle = ("vocab-file", "tokenizer-model", "tokenizer-name-or-path")  # their rows are known without them
     spec.missing = tuple(item for item in spec.missing if item.key.lstrip("-") not in idle)
-    spec.model_name = pretraining.size_label(decoder)
-    config, why = pretraining.config_of(decoder)
-    if config is None:
-        return why
-    lm.put(spec, lm.CONFIG, config, spec.fact(lm.HYPER + "num_layers"), "the options' own sizes")
-    pretraining.follow_length(spec)
+    pretraining.describe(spec, options, "the options' own sizes")
     return ""
 
 
-def _latent(spec: TrainingSpec) -> tuple[int, int, int, int, int]:
+def _latent(spec: TrainingSpec) -> Latent:
     names = ("q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim")
     queries, keys, plain, rotary, value = (pretraining.number(spec, name) for name in names)
-    return queries, keys, plain, rotary, value
+    return Latent(queries, keys, plain, rotary, value, complex=False)
 
 
 def perceptron_width(width: int, gated: bool) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from memlint.architectures.megatron import Options
 from memlint.dialects import language_model as lm
 from memlint.dialects import pretraining
 from memlint.dialects.megatron import perceptron_width
@@ -135,7 +136,7 @@ def _model(spec: TrainingSpec) -> str:
         if data is not None and data.value is not None:
             lm.put(spec, "sequence_length", data.value, data)
     width, heads = pretraining.number(spec, "hidden_size"), pretraining.number(spec, "num_attention_heads")
-    decoder = pretraining.Decoder(
+    options = Options(
         layers=pretraining.number(spec, "num_layers"),
         width=width,
         heads=heads,
@@ -156,12 +157,7 @@ def _model(spec: TrainingSpec) -> str:
     )
     spec.facts["vocabulary_size"] = rows
     lm.put(spec, "packing", True, reason=f"{_VERSION}: GPTDataset fills every row")
-    spec.model_name = pretraining.size_label(decoder)
-    config, why = pretraining.config_of(decoder)
-    if config is None:
-        return why
-    lm.put(spec, lm.CONFIG, config, spec.fact(lm.HYPER + "num_layers"), "the config's own sizes")
-    pretraining.follow_length(spec)
+    pretraining.describe(spec, options, "the config's own sizes")
     return ""
 
 

@@ -7,260 +7,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from memlint.architectures.megatron import Options, decoder
 from memlint.dialects import language_model as lm
 from memlint.dialects.spec import ASSUMED, DEFAULT, Fact, TrainingSpec
-from memlint.named_tuple import NamedTuple
-
-
-class Decoder(NamedTuple):
-    """A decoder as its sizes and switches describe it.
-
-    positions   "learned", "rope", "alibi" or "none"
-    norm        "layer" or "rms"
-    parallel    attention and perceptron read the same residual stream
-    biased      linear layers have biases; ``qkv_biased`` where only queries, keys and values have them
-    experts     per layer, of width ``expert_inner``; 0 for a plain perceptron
-    plain       layers that have a plain perceptron all the same
-    shared      width of the expert that every token visits
-    latent      of attention through a narrow vector: rank of queries (0 for none), rank of keys and values, plain and
-                rotated numbers of a head, numbers of a value
-    """
-
-    layers: int
-    width: int
-    heads: int
-    groups: int
-    inner: int
-    vocabulary: int
-    length: int
-    head_dim: int = 0
-    positions: str = "learned"
-    rotary_share: float = 1.0
-    norm: str = "layer"
-    gated: bool = False
-    activation: str = "gelu"
-    biased: bool = True
-    qkv_biased: bool = False
-    query_norm: bool = False
-    parallel: bool = False
-    tied: bool = True
-    attention_dropout: float = 0.0
-    hidden_dropout: float = 0.0
-    experts: int = 0
-    experts_per_token: int = 2
-    expert_inner: int = 0
-    plain: tuple[int, ...] = ()
-    shared: int = 0
-    latent: tuple[int, int, int, int, int] | None = None
-
-
-_NORMS = {"layer": "LayerNorm", "rms": "RMSNorm"}
-
-
-def config_of(decoder: Decoder) -> tuple[dict[str, Any] | None, str]:
-    """(the ``config.json`` of transformers' model of the same computation, "") or (None, why there is none).
-
-    Where several would do, the one that is known by the name of the architecture.
-    """
-    own_dim = decoder.head_dim and decoder.head_dim * decoder.heads != decoder.width
-    config: dict[str, Any] = {
-        "vocab_size": decoder.vocabulary,
-        "hidden_size": decoder.width,
-        "num_hidden_layers": decoder.layers,
-        "num_attention_heads": decoder.heads,
-        "num_key_value_heads": decoder.groups,
-        "intermediate_size": decoder.inner,
-        "hidden_act": decoder.activation,
-        "max_position_embeddings": decoder.length,
-        "tie_word_embeddings": decoder.tied,
-        "attention_dropout": decoder.attention_dropout,
-    }
-    if own_dim:
-        config["head_dim"] = decoder.head_dim
-    if decoder.rotary_share != 1.0:
-        config["partial_rotary_factor"] = decoder.rotary_share
-    kind = _kind(decoder, bool(own_dim))
-    if not kind:
-        return None, "no model is known with " + _described(decoder)
-    config["model_type"] = kind
-    own = _SETTINGS.get(kind)
-    return (own(decoder, config) if own is not None else config), ""
-
-
-def _kind(decoder: Decoder, own_dim: bool) -> str:
-    """The model type, or "" for none."""
-    if decoder.latent is not None:
-        usual = decoder.norm == "rms" and decoder.gated and not decoder.biased and decoder.positions == "rope"
-        whole = not decoder.hidden_dropout and not decoder.parallel and decoder.experts and _leading(decoder)
-        return "deepseek_v3" if usual and whole else ""
-    if decoder.experts:
-        if decoder.norm != "rms" or not decoder.gated or decoder.biased or decoder.positions != "rope":
-            return ""
-        if decoder.hidden_dropout or decoder.parallel:
-            return ""
-        if decoder.shared:
-            return "glm4_moe" if _leading(decoder) else ""
-        return "qwen3_moe" if decoder.query_norm or decoder.qkv_biased or decoder.plain else "mixtral"
-    if decoder.norm == "rms" and decoder.gated and decoder.positions == "rope" and not decoder.parallel:
-        if decoder.hidden_dropout:
-            return "" if decoder.query_norm else "seed_oss"
-        if decoder.query_norm:
-            return "" if decoder.biased else "qwen3"
-        return "qwen2" if decoder.qkv_biased and not decoder.biased else "llama"
-    if decoder.norm != "layer" or decoder.query_norm or own_dim:
-        return ""
-    if decoder.gated:
-        plain = decoder.positions == "rope" and not decoder.biased and not decoder.parallel
-        return "stablelm" if plain else ""
-    alone = decoder.groups == decoder.heads and decoder.biased
-    if decoder.positions == "learned":
-        return "gpt2" if alone and not decoder.parallel else ""
-    if decoder.positions == "alibi":
-        return "bloom" if alone and not decoder.parallel else ""
-    if decoder.positions != "rope":
-        return ""
-    if alone:
-        return "gpt_neox"
-    return "" if decoder.parallel or decoder.qkv_biased else "starcoder2"
-
-
-def _leading(decoder: Decoder) -> bool:
-    """Whether plain layers are the first ones, and the shared expert is as wide as some of the others together."""
-    inner = decoder.expert_inner or decoder.inner
-    return decoder.plain == tuple(range(len(decoder.plain))) and decoder.shared % inner == 0
-
-
-def _described(decoder: Decoder) -> str:
-    parts = [_NORMS[decoder.norm], "a gated perceptron" if decoder.gated else "a plain perceptron"]
-    parts.append(
-        {"learned": "learned", "rope": "rotary", "alibi": "ALiBi", "none": "no"}[decoder.positions] + " positions"
-    )
-    if decoder.groups != decoder.heads:
-        parts.append("grouped heads")
-    parts.append("biases" if decoder.biased else "no biases")
-    if decoder.experts:
-        parts.append("experts beside a shared one" if decoder.shared else "experts")
-    if decoder.plain:
-        parts.append("plain layers between them")
-    if decoder.latent is not None:
-        parts.append("latent attention")
-    if decoder.query_norm:
-        parts.append("norms of queries and keys")
-    if decoder.hidden_dropout:
-        parts.append("dropout of the residual stream")
-    if decoder.parallel:
-        parts.append("parallel residuals")
-    return ", ".join(parts[:-1]) + " and " + parts[-1]
-
-
-def _llama(decoder: Decoder, config: dict[str, Any]) -> dict[str, Any]:
-    return {**config, "attention_bias": decoder.biased, "mlp_bias": decoder.biased}
-
-
-def _seed(decoder: Decoder, config: dict[str, Any]) -> dict[str, Any]:
-    config.update(attention_bias=decoder.biased or decoder.qkv_biased, attention_out_bias=decoder.biased)
-    return {**config, "mlp_bias": decoder.biased, "residual_dropout": decoder.hidden_dropout}
-
-
-def _qwen3(decoder: Decoder, config: dict[str, Any]) -> dict[str, Any]:
-    return {**config, "attention_bias": decoder.qkv_biased, "head_dim": config.get("head_dim", _head_dim(decoder))}
-
-
-def _mixtral(decoder: Decoder, config: dict[str, Any]) -> dict[str, Any]:
-    inner = decoder.expert_inner or decoder.inner
-    config.update(num_local_experts=decoder.experts, num_experts_per_tok=decoder.experts_per_token)
-    return {**config, "intermediate_size": inner, "sliding_window": None}
-
-
-def _qwen3_moe(decoder: Decoder, config: dict[str, Any]) -> dict[str, Any]:
-    inner = decoder.expert_inner or decoder.inner
-    config.update(num_experts=decoder.experts, num_experts_per_tok=decoder.experts_per_token)
-    config["mlp_only_layers"] = list(decoder.plain)
-    return {**_qwen3(decoder, config), "moe_intermediate_size": inner, "norm_topk_prob": True}
-
-
-def _glm4_moe(decoder: Decoder, config: dict[str, Any]) -> dict[str, Any]:
-    inner = decoder.expert_inner or decoder.inner
-    config.update(n_routed_experts=decoder.experts, num_experts_per_tok=decoder.experts_per_token)
-    config.update(n_shared_experts=decoder.shared // inner, first_k_dense_replace=len(decoder.plain))
-    config.update(attention_bias=decoder.qkv_biased, use_qk_norm=decoder.query_norm, head_dim=_head_dim(decoder))
-    return {**config, "moe_intermediate_size": inner, "partial_rotary_factor": decoder.rotary_share}
-
-
-def _deepseek(decoder: Decoder, config: dict[str, Any]) -> dict[str, Any]:
-    assert decoder.latent is not None
-    names = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
-    ranks = dict(zip(names, decoder.latent))
-    config = _glm4_moe(decoder, {key: value for key, value in config.items() if key != "head_dim"})
-    del config["head_dim"], config["partial_rotary_factor"]
-    return {**config, **ranks}
-
-
-def _gpt2(decoder: Decoder, config: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "model_type": "gpt2",
-        "vocab_size": decoder.vocabulary,
-        "n_embd": decoder.width,
-        "n_layer": decoder.layers,
-        "n_head": decoder.heads,
-        "n_inner": decoder.inner,
-        "n_positions": decoder.length,
-        "activation_function": decoder.activation,
-        "attn_pdrop": decoder.attention_dropout,
-        "resid_pdrop": decoder.hidden_dropout,
-        "embd_pdrop": decoder.hidden_dropout,
-        "tie_word_embeddings": decoder.tied,
-    }
-
-
-def _neox(decoder: Decoder, config: dict[str, Any]) -> dict[str, Any]:
-    config.update(use_parallel_residual=decoder.parallel, rotary_pct=decoder.rotary_share)
-    return {**config, "attention_bias": True, "hidden_dropout": decoder.hidden_dropout}
-
-
-def _starcoder2(decoder: Decoder, config: dict[str, Any]) -> dict[str, Any]:
-    config.update(use_bias=decoder.biased, sliding_window=None)
-    return {**config, "residual_dropout": decoder.hidden_dropout, "embedding_dropout": decoder.hidden_dropout}
-
-
-def _stablelm(decoder: Decoder, config: dict[str, Any]) -> dict[str, Any]:
-    config.update(use_qkv_bias=decoder.qkv_biased, use_parallel_residual=False)
-    return {**config, "partial_rotary_factor": decoder.rotary_share, "hidden_dropout": decoder.hidden_dropout}
-
-
-def _bloom(decoder: Decoder, config: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "model_type": "bloom",
-        "vocab_size": decoder.vocabulary,
-        "hidden_size": decoder.width,
-        "n_layer": decoder.layers,
-        "n_head": decoder.heads,
-        "intermediate_size": decoder.inner,
-        "hidden_dropout": decoder.hidden_dropout,
-        "attention_dropout": decoder.attention_dropout,
-        "tie_word_embeddings": decoder.tied,
-    }
-
-
-def _head_dim(decoder: Decoder) -> int:
-    return decoder.head_dim or decoder.width // decoder.heads
-
-
-_SETTINGS = {
-    "llama": _llama,
-    "seed_oss": _seed,
-    "qwen3": _qwen3,
-    "mixtral": _mixtral,
-    "qwen3_moe": _qwen3_moe,
-    "glm4_moe": _glm4_moe,
-    "deepseek_v3": _deepseek,
-    "gpt2": _gpt2,
-    "gpt_neox": _neox,
-    "starcoder2": _starcoder2,
-    "stablelm": _stablelm,
-    "bloom": _bloom,
-}
-
 
 # ---------------------------------------------------------------------------------------------- reading a spec
 
@@ -271,15 +20,21 @@ def number(spec: TrainingSpec, name: str) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) else 0
 
 
-def follow_length(spec: TrainingSpec) -> None:
-    """A table of positions that has as many rows as a sample has tokens changes with it."""
-    config, length = spec.get(lm.CONFIG), spec.fact("sequence_length")
+def describe(spec: TrainingSpec, options: Options, reason: str) -> None:
+    """The decoder that a trainer's options describe; ``reason`` says whose sizes they are.
+
+    A table of learned positions that has as many rows as a sample has tokens changes with it.
+    """
+    spec.model_name = size_label(options)
+    made = decoder(options)
+    lm.put(spec, lm.DECODER, made, spec.fact(lm.HYPER + "num_layers"), reason)
+    length = spec.fact("sequence_length")
     rows = spec.fact(lm.HYPER + "max_position_embeddings")
     own = rows is not None and rows.node is not None and bool(rows.value)
     if own and rows is not None and rows.node is not None and length is not None and length.node is not None:
         own = rows.node.span != length.node.span
-    if isinstance(config, dict) and config.get("model_type") == "gpt2" and not own:
-        lm.follow(spec, lm.CONFIG, "sequence_length", lambda tokens: {**config, "n_positions": tokens})
+    if made.positions and not own:
+        lm.follow(spec, lm.DECODER, "sequence_length", lambda tokens: made._replace(positions=tokens))
 
 
 def share(spec: TrainingSpec, name: str) -> float:
@@ -317,9 +72,9 @@ def undecided(spec: TrainingSpec) -> str:
     return "" if item is None else f"{item.key} is not known: {item.reason}"
 
 
-def size_label(decoder: Decoder) -> str:
+def size_label(options: Options) -> str:
     """``24 layers of 1536``: what a report calls a model that has no name."""
-    return f"{decoder.layers} layers of {decoder.width}"
+    return f"{options.layers} layers of {options.width}"
 
 
 # ---------------------------------------------------------------------------------------------- the vocabulary

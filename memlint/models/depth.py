@@ -91,8 +91,10 @@ def _reach(spec: TrainingSpec, elements: int) -> int:
 
 def _elements(spec: TrainingSpec) -> int:
     """About as many parameters as a layer has."""
-    config = spec.get("hyperparameters.config") or {}
+    described, config = spec.get("decoder"), spec.get("hyperparameters.config") or {}
     width, inner = config.get("hidden_size"), config.get("intermediate_size")
+    if described is not None:
+        width, inner = described.width, described.intermediate
     if not isinstance(width, int) or not isinstance(inner, int):
         return 0
     return width * (2 * width + 3 * inner)

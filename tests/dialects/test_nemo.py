@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from memlint.architectures.decoder import Decoder
 from memlint.dialects import schema as schemas
 from memlint.dialects.spec import DEFAULT, TrainingSpec
 from memlint.dialects.spelling import spell
@@ -124,13 +125,8 @@ def test_a_language_model() -> None:
         "workers": 4,
     }
     assert {name: spec.get(name) for name in expected} == expected
-    config = spec[HYPER + "config"]
-    assert (config["model_type"], config["n_embd"], config["n_inner"], config["n_positions"]) == (
-        "gpt2",
-        2048,
-        8192,
-        2048,
-    )
+    decoder: Decoder = spec["decoder"]
+    assert (decoder.width, decoder.intermediate, decoder.positions, decoder.norm) == (2048, 8192, 2048, "layer")
     assert (spec.architecture, spec.unknown_reason, spec.model_name) == ("language_model", "", "24 layers of 2048")
     assert line_of(spec, "checkpointing") == "activations_checkpoint_granularity: full"
     assert line_of(spec, "device_count") == "devices: 8"
@@ -198,15 +194,15 @@ def test_keys(old: str, new: str, fact: str, value: Any) -> None:
         pytest.param(
             "normalization: rmsnorm\n  activation: fast-swiglu\n  position_embedding_type: rope\n  bias: false\n"
             "  num_query_groups: 4\n  share_embeddings_and_output_weights: false",
-            {"model_type": "llama", "num_key_value_heads": 4, "tie_word_embeddings": False, "mlp_bias": False},
+            {"norm": "rms", "key_value_heads": 4, "tied": False, "perceptron_bias": False},
             id="Llama",
         ),
-        pytest.param("position_embedding_type: rope", {"model_type": "gpt_neox"}, id="rotary positions"),
+        pytest.param("position_embedding_type: rope", {"norm": "layer", "rotary": "half"}, id="rotary positions"),
     ],
 )
 def test_models(lines: str, expected: dict[str, Any]) -> None:
-    config = changed("  num_layers: 24", "  num_layers: 24\n  " + lines)[HYPER + "config"]
-    assert {name: config.get(name) for name in expected} == expected
+    decoder: Decoder = changed("  num_layers: 24", "  num_layers: 24\n  " + lines)["decoder"]
+    assert {name: getattr(decoder, name) for name in expected} == expected
 
 
 @pytest.mark.parametrize(

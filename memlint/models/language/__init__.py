@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from memlint.architectures import huggingface
-from memlint.architectures.decoder import EARLY, Decoder
+from memlint.architectures.decoder import EARLY, Decoder, checked
 from memlint.architectures.sizes import ROWS, Sizes, check, in_its_words
 from memlint.dialects.software import older
 from memlint.dialects.spec import TrainingSpec
@@ -145,12 +145,11 @@ def _task(spec: TrainingSpec, dtype: DType, autocast: bool) -> Task:
     """The model with what it is given and asked. What would change most of the estimate, and is not known here, is
     better said than passed over."""
     kind = spec.get("model_class", "causal_lm")
-    contents = contents_of(spec)
     if kind != "causal_lm":
         from memlint.models.language import tasks  # decoders do without
 
-        return tasks.task(kind, spec, contents, dtype, autocast)
-    config = _config(spec, contents)
+        return tasks.task(kind, spec, contents_of(spec), dtype, autocast)
+    config = _config(spec)
     model = language_model(spec, config, dtype, autocast)
     model.smooths = smooths_labels(spec)
     rows = spec["micro_batch_size"] * spec.get("sequences_per_sample", 1)
@@ -309,10 +308,13 @@ def contents_of(spec: TrainingSpec) -> Sizes:
     return Sizes(config, stated.reason)
 
 
-def _config(spec: TrainingSpec, contents: Mapping[str, Any]) -> Decoder:
-    rows = spec.get("vocabulary_size")
+def _config(spec: TrainingSpec) -> Decoder:
+    rows, described = spec.get("vocabulary_size"), spec.get("decoder")
     try:
-        found = huggingface.decoder(contents)
+        if described is None:
+            found = huggingface.decoder(contents_of(spec))
+        else:
+            found = checked(described, spec.facts["decoder"].reason)
         if rows is not None:
             check("vocabulary_size", rows, ROWS)
         found = split.divide(spec, found if rows is None else found._replace(vocabulary=rows))
@@ -352,7 +354,7 @@ def equal_layers(spec: TrainingSpec) -> int:
             return 0
     if preference.applies(spec):
         return 0
-    config = _config(spec, contents_of(spec))
+    config = _config(spec)
     if config.code in EARLY:
         return 0
     alike = len(set(config.windows)) <= 1 and not config.unrotated and config.experts is None and not config.hybrid

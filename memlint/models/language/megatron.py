@@ -442,12 +442,13 @@ class MegatronPerceptron(Module):
         self.kernels = kernels
         self.gated = config.perceptron in ("gated", "gated_joined")
         made = 2 * config.intermediate if self.gated else config.intermediate
+        self.squared = config.activation == "squared_relu"
         self.linear_fc1 = SkippingLinear(config.width, made, config.perceptron_bias, kernels)
         self.linear_fc2 = RowLinear(config.intermediate, config.width, config.perceptron_bias, kernels)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         x = self.linear_fc1(x)
-        if self.kernels.gate:
+        if self.kernels.gate and not self.squared:
             x = bias_activation(x, self.linear_fc1.bias, self.gated)
         else:
             if self.linear_fc1.bias is not None:
@@ -456,6 +457,8 @@ class MegatronPerceptron(Module):
         return self.linear_fc2(x), self.linear_fc2.bias
 
     def in_steps(self, x: Tensor) -> Tensor:
+        if self.squared:  # activations.py, jit_fuser: compiled, so one kernel that keeps what it is given
+            return _pass(x, None, x.shape, (x,))
         if not self.gated:
             return F.gelu(x)
         gate, up = F.chunk(x, 2, -1)

@@ -36,7 +36,7 @@ class ValueHead(Module):
 
 def task(spec: TrainingSpec, contents: Mapping[str, Any], dtype: DType, autocast: bool) -> Task:
     """Two sequences per sample, the chosen ones first."""
-    config = _config(spec, contents)
+    config = _config(spec)
     model = language_model(spec, config, dtype, autocast)
     setattr(model, "v_head", ValueHead(config.width))  # noqa: B010 - a part of the model, by which it is counted
     rows, length = spec["micro_batch_size"] * spec.get("sequences_per_sample", 1), sequence_length(spec)
