@@ -141,6 +141,7 @@ def _decoder(spec: TrainingSpec) -> str:
         biased=not lm.switched(spec, "disable_bias_linear"),
         qkv_biased=lm.switched(spec, "add_qkv_bias"),
         query_norm=lm.switched(spec, "qk_layernorm"),
+        embedding_norm=lm.switched(spec, "embed_layernorm"),
         tied=not lm.switched(spec, "untie"),
         attention_dropout=pretraining.share(spec, "attention_dropout"),
         hidden_dropout=pretraining.share(spec, "hidden_dropout"),

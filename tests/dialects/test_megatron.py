@@ -336,6 +336,9 @@ def test_keys(options: str, fact: str, value: Any) -> None:
             {"norm": "layer", "perceptron": "gated", "rotary": "partial", "rotary_dim": 8},
             id="LayerNorm with a gate",
         ),
+        pytest.param(
+            "--position-embedding-type alibi --embed-layernorm", {"alibi": True, "embedding_norm": True}, id="BLOOM"
+        ),
         pytest.param("--squared-relu", {"activation": "squared_relu", "perceptron": "fc1 fc2"}, id="Nemotron"),
     ],
 )
