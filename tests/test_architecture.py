@@ -16,6 +16,7 @@ ROOT = Path(__file__).parent.parent
 ROOMS = (
     (
         "memlint.units",
+        "memlint.releases",
         "memlint.work",
         "memlint.trust",
         "memlint.named_tuple",

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from memlint import files, work
+from memlint import files, releases, work
 from memlint.dialects.spec import WRITTEN, Fact
 from memlint.documents.node import Node, Span
 from memlint.files import inside, repository_root
@@ -29,10 +29,10 @@ PACKAGES = {
     "jax": "framework_version",
     "transformers": "transformers_version",
     "torchtune": "implementation_version",  # of runs that are torchtune's
+    **{library: f"release.{library}" for library in releases.NEWEST},
 }
 MAX_BYTES = 8 << 20
 MAX_CLIMB = 64
-MAX_DIGITS = 9  # of one number of a release: nightly builds count days
 
 MAX_PROJECT_BYTES = 1 << 20  # what a pyproject.toml may have, which goes through a reader of TOML
 MAX_RELEASE = 64  # characters: "2.7.0a0+79aa17489c.nv25.04" has 26
@@ -276,6 +276,5 @@ def _series(release: str) -> list[str]:
 
 def older(version: Any, than: tuple[int, int]) -> bool:
     """Whether a release comes before another: ``4.50.0``, ``torch 2.6``. No release is older than any."""
-    release = str(version or "").rpartition(" ")[2]
-    series = [int(part) for part in _series(release) if part.isascii() and part.isdigit() and len(part) < MAX_DIGITS]
-    return len(series) == 2 and tuple(series) < than
+    found = releases.series(version)
+    return found is not None and found < than

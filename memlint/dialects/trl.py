@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from memlint import releases
 from memlint.dialects import language_model as lm
 from memlint.dialects.accelerate import accelerate_facts, named_config, truth
 from memlint.dialects.base import find
@@ -34,6 +35,7 @@ _SHIPPED: dict[str, tuple[str, dict[str, Any]]] = {
 }
 # trl/kernels/chunked_logprob.py: the loss goes through the head in tiles of so many tokens and rows of the vocabulary.
 LOSS_TILE = (4096, 32768)
+_RELEASE = "release.trl"
 
 
 def recognise(document: Document, root: Node) -> bool:
@@ -44,6 +46,7 @@ def recognise(document: Document, root: Node) -> bool:
 def complete(spec: TrainingSpec) -> TrainingSpec:
     """From TRL's switches to the facts of a language model."""
     method, which = _method(spec)
+    _release(spec)
     mixed = spec.fact(lm.HYPER + "bf16")
     if (mixed is None or mixed.value is None) and not lm.switched(spec, "fp16"):
         key = "--bf16" if spec.launch is not None and spec.document.format == "shell" else "bf16"
@@ -237,7 +240,7 @@ def _own_head(spec: TrainingSpec) -> None:
     """Liger's loss would replace the forward pass that has TRL's own head in it, so only its layers are taken; what
     smooths labels needs the logits (sft_trainer.py)."""
     smooth, fused = spec.fact(lm.HYPER + "label_smoothing"), spec.fact("fused_kernels")
-    if "loss_tile" not in spec or _older_key(spec) is not None:
+    if "loss_tile" not in spec:
         return
     if smooth is not None and smooth.value and spec.get("method") == "sft":
         lm.put(spec, "loss", "full", smooth, "label smoothing needs the logits")
@@ -245,6 +248,30 @@ def _own_head(spec: TrainingSpec) -> None:
         left = [name for name in fused.value if name != "linear_cross_entropy"]
         lm.put(spec, "fused_kernels", left, fused, f"{_VERSION}: Liger's layers, and TRL's own loss")
         lm.put(spec, "loss", "chunked", reason=f"{_VERSION}: add_fused_lm_head")
+
+
+def _release(spec: TrainingSpec) -> None:
+    """Which TRL runs, where no file pins one: the last that takes all keys that are written, else the newest."""
+    if _RELEASE in spec:
+        return
+    older = _older_key(spec)
+    if older is not None:
+        spec.facts[_RELEASE] = Fact(_RELEASE, "0.19", ASSUMED, older.key, reason=_OLDER)
+    else:
+        reason = f"the newest that is known, {_VERSION}: no file pins another"
+        spec.facts[_RELEASE] = Fact(_RELEASE, releases.NEWEST["trl"], ASSUMED, "trl", reason=reason)
+
+
+def _does(spec: TrainingSpec, behaviour: str) -> bool:
+    return releases.does(f"trl.{behaviour}", spec.get(_RELEASE))
+
+
+def _said(spec: TrainingSpec) -> str:
+    """Which release a default is of, as a reason says it."""
+    stated = spec.fact(_RELEASE)
+    if stated is None or stated.value == releases.NEWEST["trl"]:
+        return _VERSION
+    return stated.reason or f"TRL {stated.value}"
 
 
 def _older_key(spec: TrainingSpec) -> Fact | None:
@@ -257,18 +284,25 @@ def _older_key(spec: TrainingSpec) -> Fact | None:
 
 def _loss(spec: TrainingSpec, method: str) -> None:
     """SFT, DPO and those that generate score tokens through the head in tiles, and never hold the logits."""
-    older = _older_key(spec)
-    if older is not None:
-        lm.put(spec, "loss", "full", older, f"{_OLDER}, which holds the logits")
-    elif method in ("sft", "dpo", "kto", "grpo", "rloo"):
-        reason = f"{_VERSION}: add_fused_lm_head"
+    kind, older = spec.fact(lm.HYPER + "loss_type"), spec.fact(_RELEASE)
+    tiled = {"sft": "sft_loss_in_chunks", "rloo": "rloo_loss_in_tiles"}.get(method, "dpo_loss_in_tiles")
+    whole = not _does(spec, tiled)
+    if method == "sft" and kind is not None and not _does(spec, "sft_loss_in_tiles"):
+        whole = kind.value == "nll" or (whole and kind.value != "chunked_nll")  # each has a name of its own
+        older = kind
+    if method in ("sft", "dpo", "kto", "grpo", "rloo") and not whole:
+        reason = f"{_said(spec)}: add_fused_lm_head"
         lm.put(spec, "loss", "chunked", reason=reason)
         lm.put(spec, "loss_tile", LOSS_TILE, reason=reason)
-    elif method in ("orpo", "cpo"):
-        lm.put(spec, "log_probabilities", "kernel", reason=f"{_VERSION}: selective_log_softmax")
+    elif method == "sft":
+        lm.put(spec, "loss", "full", older, f"{_said(spec)}, which holds the logits")
+    elif method in ("dpo", "kto", "grpo", "rloo", "orpo", "cpo"):
+        way = "rows" if _does(spec, "log_probabilities_row_by_row") else "whole"
+        way = "kernel" if _does(spec, "log_probabilities_in_a_kernel") else way
+        lm.put(spec, "log_probabilities", way, reason=f"{_said(spec)}: selective_log_softmax")
         alpha = spec.fact(lm.HYPER + "cpo_alpha")
-        if method == "orpo" or alpha is None or alpha.value != 0:
-            reason = f"{_VERSION}: the likelihood of chosen answers is part of the loss"
+        if method == "orpo" or (method == "cpo" and (alpha is None or alpha.value != 0)):
+            reason = f"{_said(spec)}: the likelihood of chosen answers is part of the loss"
             lm.put(spec, "likelihood_of_chosen", True, reason=reason)
 
 
@@ -278,15 +312,30 @@ def _adapter_dtype(spec: TrainingSpec) -> None:
     if bits is not None and spec.get("method") in ("orpo", "cpo"):
         reason = f"{_VERSION}: prepare_model_for_kbit_training"
         lm.put(spec, "quantization.prepared", True, bits, reason)
-    if bits is not None and spec.get("tuning") in ("lora", "dora"):
-        lm.put(spec, "lora.dtype", "bfloat16", reason=f"{_VERSION}: adapters of a quantised model are in bfloat16")
+    prepares = {"sft": "sft_prepares_quantised_models", "dpo": "dpo_prepares_quantised_models"}.get(
+        str(spec.get("method"))
+    )
+    prepared = bits is not None and prepares is not None and _does(spec, prepares)
+    if bits is not None and bits.value == 4:  # is_sharded_qlora: what devices share is left as it is
+        prepared = prepared and not (
+            spec.get("parallelism.strategy") in ("fsdp1", "fsdp2") or spec.get("parallelism.zero_stage") == 3
+        )
+    narrow = bits is not None and bits.value == 4 and lm.switched(spec, "bf16")
+    if prepared and narrow:  # and what is not quantised goes back to bfloat16, but for norms
+        reason = f"{_said(spec)}: prepare_model_for_kbit_training, peft_module_casting_to_bf16"
+        lm.put(spec, "float32_parts", ["norms"], bits, reason)
+    elif prepared:
+        lm.put(spec, "quantization.prepared", True, bits, f"{_said(spec)}: prepare_model_for_kbit_training")
+    early = narrow and _does(spec, "adapters_of_quantised_models_in_bfloat16_early")
+    if bits is not None and spec.get("tuning") in ("lora", "dora") and (early or not prepared):
+        lm.put(spec, "lora.dtype", "bfloat16", reason=f"{_said(spec)}: adapters of a quantised model are in bfloat16")
 
 
 def _checkpointing(spec: TrainingSpec) -> None:
     """With adapters under ZeRO stage 3, TRL forces the reentrant kind."""
     stated = spec.fact("checkpointing")
-    if stated is not None and stated.origin == DEFAULT and _older_key(spec) is not None:
-        spec.facts["checkpointing"] = stated._replace(value="none", reason=f"{_OLDER}, where it is off by default")
+    if stated is not None and stated.origin == DEFAULT and not _does(spec, "checkpoints_by_default"):
+        spec.facts["checkpointing"] = stated._replace(value="none", reason=f"{_said(spec)}, where it is off by default")
     lm.checkpointing(spec)
     adapted = spec.get("tuning", "full") != "full"
     if adapted and spec.get("parallelism.zero_stage") == 3 and spec.get("checkpointing") == "full":
@@ -299,7 +348,7 @@ def _reference(spec: TrainingSpec, method: str) -> None:
     beta = spec.fact(lm.HYPER + "beta")
     early = spec.fact(lm.HYPER + "precompute_ref_log_probs")
     if method in ("grpo", "rloo"):
-        default = 0.0 if method == "grpo" else 0.05
+        default = 0.05 if method == "rloo" else 0.04 if _does(spec, "grpo_asks_a_reference") else 0.0
         needed = bool(default if beta is None or beta.value is None else beta.value)
     else:
         needed = method in ("dpo", "kto")
