@@ -88,9 +88,16 @@ BEHAVIOURS: dict[str, Behaviour] = {
         "GRPO's beta is 0.04 unless the config says otherwise, so a reference model is asked",
         "trl/trainer/grpo_config.py: beta",
     ),
+    "litgpt.stable_embedding": Behaviour(
+        "litgpt",
+        (0, 5),
+        None,
+        "a quantised model's embedding is bitsandbytes' StableEmbedding, in fp32 with a norm",
+        "litgpt/finetune/lora.py: main",
+    ),
 }
 # The releases that are taken where nothing says which one is installed.
-NEWEST: dict[str, str] = {"trl": "1.16"}
+NEWEST: dict[str, str] = {"litgpt": "0.5", "trl": "1.16"}
 
 
 def does(behaviour: str, release: object) -> bool:

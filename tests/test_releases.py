@@ -13,6 +13,7 @@ from memlint import releases
 from memlint.dialects import registry
 from memlint.dialects.spec import ASSUMED, TrainingSpec
 from memlint.documents.load import load
+from memlint.models import record
 
 ROOT = Path(__file__).parent.parent
 BASE = {
@@ -78,8 +79,35 @@ def test_a_pin_on_either_side_says_what_the_run_is(
     assert pinned(tmp_path, method, after, **keys).get(fact) == new
 
 
+QLORA = """\
+checkpoint_dir: checkpoints/EleutherAI/pythia-160m
+quantize: bnb.nf4
+precision: bf16-true
+devices: 1
+lora_r: 8
+lora_query: true
+lora_value: true
+train: {micro_batch_size: 1, global_batch_size: 4, max_seq_length: 512}
+"""
+
+
+def test_litgpts_embedding_of_a_quantised_model_grew_with_a_release(tmp_path: Path) -> None:
+    assert "litgpt.stable_embedding" in releases.BEHAVIOURS
+
+    def parameters(release: str) -> int:
+        (tmp_path / "requirements.txt").write_text(f"litgpt=={release}\n")
+        [spec] = registry.specs(load(str(tmp_path / "config.yaml")))
+        return record(spec, named=False).parameters
+
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "config.yaml").write_text(QLORA)
+    rows, width = 50_304, 768
+    # a norm, and an embedding of its own beside the one that it stands in for
+    assert parameters("0.5.0") == parameters("0.4.13") + rows * width + 2 * width
+
+
 def test_every_row_has_its_border_tested() -> None:
-    assert {f"trl.{row[0]}" for row in BORDERS} == set(releases.BEHAVIOURS)
+    assert {f"trl.{row[0]}" for row in BORDERS} | {"litgpt.stable_embedding"} == set(releases.BEHAVIOURS)
 
 
 @pytest.mark.parametrize(

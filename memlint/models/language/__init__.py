@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from memlint import releases
 from memlint.architectures import huggingface
 from memlint.architectures.decoder import EARLY, Decoder, checked
 from memlint.architectures.sizes import ROWS, Sizes, check, in_its_words
@@ -98,7 +99,7 @@ def build(spec: TrainingSpec) -> System:
         outputs.keep(model, spec["outputs_kept"] == "float32")
     adapters.adapt(model, task.adapting(spec), task.config)
     unoptimised = task.unused() if callable(task.unused) else task.unused
-    if _quantised_by_litgpt(spec):
+    if _quantised_by_litgpt(spec) and releases.does("litgpt.stable_embedding", spec.get("release.litgpt")):
         from memlint.models.language import litgpt  # other runs do without
 
         unoptimised = litgpt.replace_embedding(model)
