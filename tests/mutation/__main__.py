@@ -81,7 +81,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "memlint.documents.shell_conditions": _SHELL,
     "memlint.documents.shell_expansion": _SHELL,
     "memlint.documents.shell_script": _SHELL,
-    "memlint.documents.shell_words": _SHELL,
+    "memlint.documents.shell_words": ("tests/documents/test_shell_pieces.py", *_SHELL),
     "memlint.suppress": ("tests/test_suppress.py", "tests/hostile/test_suppressions.py"),
     "memlint.settings": ("tests/test_settings.py", "tests/test_settings_bounds.py", "tests/hostile/test_settings.py"),
     "memlint.selection": ("tests/test_selection.py",),
