@@ -67,23 +67,26 @@ def _without_escapes(text: str) -> str:
 
 # What may be a command substitution without a command: `# a comment`, $(), as a first look.
 _SAYS_NOTHING = re.compile(r"`\s*[#`]|\$\(\s*[#)]")
+# What may be a pipeline of three commands, or one over several lines.
+_PIPELINE = re.compile(r"\|[^|\n]+\||\|[ \t]*\n|\n[ \t]*\|")
 
 
 def parsed(source: Source) -> tuple[Any, Source]:
     """(syntax tree, the source whose offsets it has).
 
     Two things the grammar misreads. Behind a substitution that holds nothing but a comment it takes the comment to go
-    on: such a substitution is no text, and is left out. Where several assignments on a line are followed by a line that
-    begins with one, it takes all that follows for one command: the text is read again with the statements divided.
+    on: such a substitution is no text, and is left out. Behind several assignments on a line, or a pipeline of three
+    commands, it may take the next line for more of the same command: the text is read again with the statements
+    divided.
     """
     if _SAYS_NOTHING.search(source.text):
         with suppress(RecursionError):  # too deep to be followed, which is found out below
             source = source.without(judge(source.text).empty)
     tree = parse(source.text)
-    if not any(_assigns_twice(line) for line in source.text.split("\n")):
+    if not _PIPELINE.search(source.text) and not any(_assigns_twice(line) for line in source.text.split("\n")):
         return tree, source
     for _ in range(3):
-        ends = list(_assignment_ends(tree.root_node, source.text))
+        ends = list(_missed_ends(tree.root_node, source.text))
         if not ends:
             break
         source = source.divided(ends)
@@ -95,18 +98,15 @@ def _assigns_twice(line: str) -> bool:
     return line.count("=") > 1 and sum("=" in word and word.split("=")[0].isidentifier() for word in line.split()) > 1
 
 
-def _assignment_ends(root: Any, text: str) -> Iterator[int]:
-    """Ends of assignments that a line ends after, but the command that they are said to belong to does not."""
+def _missed_ends(root: Any, text: str) -> Iterator[int]:
+    """Offsets at which a line ends, but the command that it is said to belong to does not."""
     stack = [root]
     while stack:
         node = stack.pop()
         stack.extend(node.children)
-        if node.type != "command" or node.children[0].type != "variable_assignment":
-            continue
-        for child, following in zip(node.children, node.children[1:]):
-            if child.type == "variable_assignment":
-                between = text[child.end_byte : following.start_byte]
-                if "\n" in between.replace("\\\n", ""):
+        if node.type in ("command", "file_redirect"):
+            for child, following in zip(node.children, node.children[1:]):
+                if "\n" in text[child.end_byte : following.start_byte].replace("\\\n", ""):
                     yield child.end_byte
 
 
@@ -209,11 +209,12 @@ class Expander:
         self.environment = Environment()
         self.positional: list[Pieces] | None = None
         self.export_all = False
+        self.exports: set[str] = set()  # names that were exported before they had a value
         self.trees: list[Any] = []  # nodes are valid as long as their trees are
 
     def _set(self, name: str, pieces: Pieces, exported: bool = False) -> None:
         old = self.environment.get(name)
-        exported = exported or self.export_all or (old is not None and old.exported)
+        exported = exported or self.export_all or name in self.exports or (old is not None and old.exported)
         self.environment.set(name, Variable(limited(pieces), None, exported))
 
     def _unset_assigned(self, text: str) -> None:
@@ -479,7 +480,7 @@ class Expander:
     ) -> Items:
         subscript = next((child for child in node.children if child.type == "subscript"), None)
         index = subscript.child_by_field_name("index") if subscript is not None else None
-        if subscript is None or index is None or subscript.end_byte != node.end_byte - 1:
+        if subscript is None or index is None or subscript.has_error or subscript.end_byte != node.end_byte - 1:
             return [unknown(source, *token, "a part of an array", quoted)]
         variable = self.environment.get(name)
         if variable is None:

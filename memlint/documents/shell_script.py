@@ -60,6 +60,7 @@ class Script(Conditions):
         self.locals: list[dict[str, Variable | None]] = []
         self.steps = 0
         self.depth = 0
+        self.behind: dict[int, list[Any]] = {}  # words of a command that stand behind its redirections, by its node
 
     # -- results
 
@@ -292,7 +293,7 @@ class Script(Conditions):
         values: list[Pieces] = []
         listed = node.children_by_field_name("value")
         values.extend(fields(self.word_list(listed, source)))
-        has_list = any(child.type == "in" for child in node.children)
+        has_list = any(source.text[child.start_byte : child.end_byte] == "in" for child in node.children[2:])
         if not has_list:
             if self.positional is None:
                 values = [[Piece("$@", reason="arguments of the script")]]
@@ -540,6 +541,8 @@ class Script(Conditions):
                 variable = self.environment.get(name)
                 if exported and variable is not None:
                     self.environment.set(name, variable._replace(exported="-n" not in options))
+                elif exported and "-n" not in options:
+                    self.exports.add(name)
                 elif variable is None and keyword in ("declare", "typeset", "local") and ({"-A", "-a"} & set(options)):
                     self.environment.set(name, Variable([], {}, False))
             elif child.is_named:  # export "A=$B": a word that is an assignment
@@ -565,6 +568,7 @@ class Script(Conditions):
     def _redirected(self, node: Any, source: Source) -> str:
         body = node.child_by_field_name("body")
         heredocs = [child for child in node.children if child.type == "heredoc_redirect"]
+        self._note_words_behind(node, body)
         if heredocs and body is not None and body.type == "command":
             words = self._words(body, source)
             name = text_of(words[0]).rsplit("/", 1)[-1] if words and not reason_of(words[0]) else ""
@@ -593,6 +597,20 @@ class Script(Conditions):
                     if text.split()[:1] and text.split()[0].rsplit("/", 1)[-1] in _SUBSHELLS:
                         self._run_text(self._heredoc(heredoc, source), source, exported_only=True)
         return status
+
+    def _note_words_behind(self, node: Any, body: Any) -> None:
+        """``python > log --b 2``: the grammar counts words behind a redirection to it. They are the command's, which of
+        several is the last one."""
+        words: list[Any] = []
+        for redirect in node.children:
+            if redirect.type == "file_redirect":
+                words += redirect.children_by_field_name("destination")[1:]
+            elif redirect.type == "heredoc_redirect":
+                words += redirect.children_by_field_name("argument")
+        while words and body is not None and body.type in ("list", "pipeline", "negated_command"):
+            body = body.named_children[-1]
+        if words and body is not None:
+            self.behind[body.id] = words
 
     def _read_into(self, words: list[Pieces], pieces: Pieces) -> None:
         """``read -r -d '' NAME <<EOF``: the whole text, without the white space around it."""
@@ -641,7 +659,7 @@ class Script(Conditions):
                 run.append(child.children[0])
             elif child.is_named or child.type in ("=", "==", "=~"):  # an operator that the grammar sees in a word
                 run.append(child)
-        return fields([*items, *self.word_list(run, source)])
+        return fields([*items, *self.word_list([*run, *self.behind.get(node.id, ())], source)])
 
     def _command(self, node: Any, source: Source) -> str:
         assigned = [child for child in node.children if child.type == "variable_assignment"]
@@ -705,8 +723,9 @@ class Script(Conditions):
     def _set_builtin(self, words: list[Pieces], node: Any, source: Source) -> None:
         texts = [text_of(word) for word in words]
         if "--" in texts:
-            at = texts.index("--") + 1
-            self.positional = words[at:]
+            at = texts.index("--")
+            self.positional = words[at + 1 :]
+            texts = texts[:at]
         for text in texts[1:]:
             if text in ("-a", "-o") or (text[:1] == "-" and text[1:2] != "-" and "a" in text):
                 self.export_all = text != "-o" or "allexport" in texts or self.export_all
@@ -717,7 +736,10 @@ class Script(Conditions):
         if self.positional is None:
             return
         text = text_of(words[1]) if len(words) > 1 else "1"
-        self.positional = self.positional[int(text) :] if is_number(text) else None
+        if not is_number(text):
+            self.positional = None
+        elif int(text) <= len(self.positional):  # else there is an error, and nothing is shifted
+            self.positional = self.positional[int(text) :]
 
     def _read_builtin(self, words: list[Pieces], node: Any, source: Source) -> None:
         for word in words[1:]:

@@ -39,6 +39,7 @@ _SHELL = (
     "tests/documents/test_shell_words.py",
     "tests/documents/test_shell_expansion.py",
     "tests/documents/test_shell.py",
+    "tests/documents/test_shell_scripts.py",
     "tests/hostile/test_shell.py",
 )
 
