@@ -584,6 +584,7 @@ class Script(Conditions):
                 for child in redirect.children
                 if child.type == "file_redirect"
             ]
+            targets += [text_of(word) for word in words[1:]] if name == "tee" else []
             if name in ("cat", "tee") and any(
                 target.strip("\"'").endswith((".sh", ".slurm", ".sbatch", ".bash", ".job")) for target in targets
             ):

@@ -312,6 +312,7 @@ def on(line: int, column: int, text: str = "xy", **more: Any) -> Piece:
         pytest.param([on(4, 2), Piece(" "), on(4, 6)], span(4, 2, 4, 8), (), id="joined by a blank that is nowhere"),
         pytest.param([on(4, 2, via=(A,)), on(4, 4, via=(A,))], span(4, 2, 4, 6), (A,), id="through the same place"),
         pytest.param([on(4, 4), on(4, 2)], span(4, 4, 4, 6), (), id="backwards, the first stands for all"),
+        pytest.param([on(4, 4, "x"), on(4, 2, "wxyz")], span(4, 4, 4, 5), (), id="backwards into a longer one"),
         pytest.param([on(5, 1), on(4, 9)], span(5, 1, 5, 3), (), id="backwards over two lines"),
         pytest.param([on(4, 2, via=(A,)), on(5, 2, via=(B,))], span(1, 1, 2, 3), (), id="where the uses stand"),
         pytest.param([on(4, 2, via=(B,)), on(5, 2, via=(A,))], B, (), id="of uses that go backwards the first"),
