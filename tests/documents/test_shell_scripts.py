@@ -677,7 +677,6 @@ def test_the_variables_of_a_script_are_named_and_stand_where_they_were_written()
 @pytest.mark.parametrize(
     ("script", "written"),
     [
-        pytest.param('A=\npython train.py --b "$A"', "", id="an empty value is empty"),
         pytest.param("let A=1+2\npython train.py --b $A", "A=1+2", id="what let counts is where its word stands"),
         pytest.param("let 'A=1+2'\npython train.py --b $A", "A=1+2", id="or its word in quotes"),
         pytest.param(
