@@ -52,6 +52,8 @@ _SWITCHES = {
     | {"save_pid", "elastic_training"},
     "python": frozenset("bBdEhiIOPqsSuvVx") | {"OO", "VV"},
 }
+# Options that take a value: of python, of its profiler, and of debuggers.
+_PYTHON_OPTIONS = frozenset(("-X", "-W", "-o", "--listen", "--connect"))
 _LAUNCHING_MODULES = {
     "torch.distributed.launch": "torchrun",
     "torch.distributed.run": "torchrun",
@@ -143,7 +145,7 @@ def inner_script(words: list[Pieces]) -> Pieces | None:
             continue
         if at and bases[0] not in _WRAPPERS and "=" not in bases[0]:
             return None
-        for option in range(at + 1, min(at + 4, len(words) - 1)):
+        for option in range(at + 1, len(words) - 1):
             one = texts[option]
             if one[:1] == "-" and one[1:2] != "-" and one.endswith("c"):
                 return words[option + 1]
@@ -273,7 +275,7 @@ def _launched(words: list[Node], launchers: list[Launcher]) -> tuple[Node, list[
             bare = value.lstrip("-")
             takes = not (bare in switches or (kind == "python" and len(value) > 2 and value[1] != "-"))
             if kind == "python":
-                takes = value in ("-X", "-W")
+                takes = value in _PYTHON_OPTIONS
             if takes and at + 1 < len(words) and _is_script(words[at + 1]):
                 takes = False  # an unknown switch just before the script
             at += 2 if takes else 1
