@@ -104,7 +104,7 @@ def text(node: Node) -> str:
 
 
 def _base(node: Node) -> str:
-    return text(node).rsplit("/", 1)[-1]
+    return text(node).rpartition("/")[2]
 
 
 def _is_python(node: Node) -> bool:
@@ -139,7 +139,7 @@ def _training_name(node: Node) -> bool:
 def inner_script(words: list[Pieces]) -> Pieces | None:
     """The text that a command hands to another shell: ``bash -c '...'``, ``sbatch --wrap "..."``; else None."""
     texts = ["" if reason_of(word) else text_of(word) for word in words]
-    bases = [one.rsplit("/", 1)[-1] for one in texts]
+    bases = [one.rpartition("/")[2] for one in texts]
     for at, base in enumerate(bases[:-2]):
         if base not in ("bash", "sh", "zsh", "dash", "ksh"):
             continue

@@ -246,7 +246,7 @@ class Expander:
         return items
 
     def word_items(self, node: Any, source: Source, splits: bool = True) -> Items:
-        """What a word expands to: pieces, with BREAK where it falls into several words."""
+        """What a word expands to: pieces, with BREAK where it falls into several words, if it may (``splits``)."""
         start, end = node.start_byte, node.end_byte
         if node.type in WORD_ACTIVE:
             items = self._active(node, source, "word", splits, (start, end))
@@ -356,7 +356,7 @@ class Expander:
             holder = node.children[-1] if node.type == "translated_string" else node
             items = self.region(holder, inner_start, inner_end, source, "string", splits)
         if not below:
-            items = _held([item for item in items if item is not BREAK], source, start, end)
+            items = _held(items, source, start, end)
         elif below and _only_lists(below, source):
             return items  # "$@" and "${A[@]}" may be no word at all
         empty = [piece._replace(text="", quoted=True, outer=None) for piece in source.slice(start, start + 1)]
@@ -452,8 +452,7 @@ class Expander:
             return self._variable(name, source, quoted, splits, token)
         items = self.region(node, word_start, end - 1, source, mode, splits)
         if operator[-1] == "=" and not is_number(name):
-            assigned = self.region(node, word_start, end - 1, source, mode, False)
-            self._set(name, [item for item in assigned if item is not BREAK])
+            self._set(name, self.region(node, word_start, end - 1, source, mode, False))
         chain = source.chain(*token)
         outside = chain[:-1]  # what all of this source came through
         out: Items = []
@@ -521,11 +520,11 @@ class Expander:
 
     def _plain_text(self, nodes: Sequence[Any], source: Source) -> str | None:
         """The text of a word that the grammar may have divided; None where it is not known."""
-        items = [item for node in nodes for item in self.word_items(node, source, splits=False) if item is not BREAK]
+        items = [item for node in nodes for item in self.word_items(node, source, splits=False)]
         return None if reason_of(items) else text_of(items)
 
     def _calculate(self, node: Any, source: Source, start: int, end: int) -> int:
-        items = [item for item in self.region(node, start, end, source, "string", False) if item is not BREAK]
+        items = self.region(node, start, end, source, "string", False)
         reason = reason_of(items)
         if reason:
             raise arithmetic.Unknown(reason)
@@ -552,8 +551,7 @@ class Expander:
         if any(mark in delimiter for mark in "\"'\\"):
             pieces = source.slice(start, end)
         else:
-            items = self.region(body, start, end, source, "heredoc", False)
-            pieces = [item for item in items if item is not BREAK]
+            pieces = self.region(body, start, end, source, "heredoc", False)
         if any(child.type == "<<-" for child in node.children):
             text = text_of(pieces)
             if "\t" in text:

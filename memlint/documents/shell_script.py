@@ -472,11 +472,7 @@ class Script(Conditions):
             was_exported = exported or (old is not None and old.exported)
             self.environment.set(name, Variable([], items, was_exported))
             return
-        pieces = (
-            [item for item in self.word_items(value, source, splits=False) if item is not BREAK]
-            if value is not None
-            else []
-        )
+        pieces = self.word_items(value, source, splits=False) if value is not None else []
         if not pieces:
             end = node.end_byte
             pieces = [piece._replace(text="") for piece in source.slice(end - 1, end)]
@@ -513,8 +509,7 @@ class Script(Conditions):
                 add_plain()
                 key, _, _ = text[1:].partition("]=")
                 start = child.start_byte + len(key) + 3
-                pieces = self.region(child, start, child.end_byte, source, "word", False)
-                items[key.strip("\"'")] = [piece for piece in pieces if piece is not BREAK]
+                items[key.strip("\"'")] = self.region(child, start, child.end_byte, source, "word", False)
             else:
                 plain.append(child)
         add_plain()
@@ -523,11 +518,10 @@ class Script(Conditions):
     def _declaration(self, node: Any, source: Source) -> str:
         keyword = node.children[0].type
         text = source.text[node.start_byte : node.end_byte]
-        options = [word for word in text.split()[1:4] if word[:1] == "-"]
-        exported = keyword == "export" or (
-            keyword in ("declare", "typeset") and any("x" in option for option in options)
-        )
-        is_local = keyword == "local" or (keyword in ("declare", "typeset") and bool(self.locals))
+        switches = "".join(word for word in text.split()[1:4] if word[:1] == "-")
+        declares = keyword in ("declare", "typeset")
+        exported = keyword == "export" or (declares and "x" in switches)
+        is_local = keyword == "local" or (declares and bool(self.locals) and "g" not in switches)
         for child in node.children[1:]:
             if child.type == "variable_assignment":
                 target = child.child_by_field_name("name")
@@ -540,10 +534,10 @@ class Script(Conditions):
                     self._make_local(name)
                 variable = self.environment.get(name)
                 if exported and variable is not None:
-                    self.environment.set(name, variable._replace(exported="-n" not in options))
-                elif exported and "-n" not in options:
+                    self.environment.set(name, variable._replace(exported="n" not in switches))
+                elif exported and "n" not in switches:
                     self.exports.add(name)
-                elif variable is None and keyword in ("declare", "typeset", "local") and ({"-A", "-a"} & set(options)):
+                elif variable is None and (declares or is_local) and "a" in switches.lower():
                     self.environment.set(name, Variable([], {}, False))
             elif child.is_named:  # export "A=$B": a word that is an assignment
                 for pieces in fields(self.word_items(child, source, splits=False)):
@@ -571,7 +565,7 @@ class Script(Conditions):
         self._note_words_behind(node, body)
         if heredocs and body is not None and body.type == "command":
             words = self._words(body, source)
-            name = text_of(words[0]).rsplit("/", 1)[-1] if words and not reason_of(words[0]) else ""
+            name = text_of(words[0]).rpartition("/")[2] if words and not reason_of(words[0]) else ""
             if name in _SUBSHELLS and not any(text_of(word) == "-c" for word in words):
                 self._run_text(self._heredoc(heredocs[0], source), source, exported_only=True)
                 return SUCCESS
@@ -595,7 +589,7 @@ class Script(Conditions):
             for child in heredoc.children:
                 if child.type == "pipeline":
                     text = source.text[child.start_byte : child.end_byte].lstrip("| \t")
-                    if text.split()[:1] and text.split()[0].rsplit("/", 1)[-1] in _SUBSHELLS:
+                    if text.split()[:1] and text.split()[0].rpartition("/")[2] in _SUBSHELLS:
                         self._run_text(self._heredoc(heredoc, source), source, exported_only=True)
         return status
 
@@ -619,9 +613,10 @@ class Script(Conditions):
         names = [text for text in texts if text.isidentifier()]
         whole = "-d" in texts or any(text[:1] == "-" and text.endswith("d") for text in texts)
         if len(names) == 1 and whole:
+            [name] = names
             text = text_of(pieces)
             lead = len(text) - len(text.lstrip())
-            self._set(names[0], part(pieces, lead, len(text.rstrip())))
+            self._set(name, part(pieces, lead, len(text.rstrip())))
         else:
             for name in names:
                 self._set(name, [Piece("$" + name, reason="it is read while the script runs")])
@@ -687,7 +682,7 @@ class Script(Conditions):
         if inner is not None:  # bash -c '...', sbatch --wrap "..."
             before = len(self.found)
             self._run_text(inner, source, exported_only=True)
-            if text_of(words[0]).rsplit("/", 1)[-1] == "srun":  # it starts as many shells as there are tasks
+            if text_of(words[0]).rpartition("/")[2] == "srun":  # it starts as many shells as there are tasks
                 around = commands.launcher("srun", [source.word(pieces) for pieces in words])
                 for at in range(before, len(self.found)):
                     one = self.found[at]
