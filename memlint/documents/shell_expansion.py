@@ -528,17 +528,16 @@ class Expander:
         reason = reason_of(items)
         if reason:
             raise arithmetic.Unknown(reason)
+        return arithmetic.evaluate(text_of(items), self._lookup)
 
-        def lookup(name: str) -> str:
-            value = self._value_of(name)
-            if value is None:
-                raise arithmetic.Unknown(from_environment(name))
-            why = reason_of(value)
-            if why:
-                raise arithmetic.Unknown(why)
-            return text_of(value)
-
-        return arithmetic.evaluate(text_of(items), lookup)
+    def _lookup(self, name: str) -> str:
+        """The text of a variable. Raises :class:`shell_arithmetic.Unknown` where it is not known."""
+        value = self._value_of(name)
+        if value is None:
+            raise arithmetic.Unknown(from_environment(name))
+        if reason_of(value):
+            raise arithmetic.Unknown(reason_of(value))
+        return text_of(value)
 
     def _heredoc(self, node: Any, source: Source) -> Pieces:
         """The text that a heredoc feeds, expanded where its delimiter is not quoted."""

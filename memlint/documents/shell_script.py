@@ -18,6 +18,7 @@ from memlint.documents.shell_conditions import (
     SUCCESS,
     YES,
     Conditions,
+    negated,
 )
 from memlint.documents.shell_expansion import Stop, Variable, from_environment, parsed
 from memlint.documents.shell_words import (
@@ -386,23 +387,25 @@ class Script(Conditions):
         return self.statements(node, source)
 
     def _subshell(self, node: Any, source: Source) -> str:
-        mark = self.environment.mark()
-        self.statements(node, source)
-        self.environment.undo(mark)
-        self.jump = ""
-        return SUCCESS
+        return self._apart(self.statements, node, source)
 
     def _pipeline(self, node: Any, source: Source) -> str:
+        status = SUCCESS
         for child in node.children:
-            if child.is_named and not self.jump:
-                mark = self.environment.mark()
-                self.statement(child, source)
-                self.environment.undo(mark)
-        return SUCCESS
+            if child.is_named:
+                status = self._apart(self.statement, child, source)
+        return status
+
+    def _apart(self, follow: Callable[[Any, Source], str], node: Any, source: Source) -> str:
+        """In a shell of its own: what it sets, and whether it ends, is nothing to the script."""
+        mark = self.environment.mark()
+        status = follow(node, source)
+        self.environment.undo(mark)
+        self.jump = ""
+        return status
 
     def _negated(self, node: Any, source: Source) -> str:
-        status = self.statements(node, source)
-        return {YES: NO, NO: YES, DEFAULT_YES: DEFAULT_NO, DEFAULT_NO: DEFAULT_YES}.get(status, status)
+        return negated(self.statements(node, source))
 
     def _function(self, node: Any, source: Source) -> None:
         name = node.child_by_field_name("name")
@@ -756,14 +759,6 @@ class Script(Conditions):
                 self._set(name, [place._replace(text=str(value), outer=None)])
             else:
                 self._unset_assigned(text_of(word))
-
-    def _lookup(self, name: str) -> str:
-        value = self._value_of(name)
-        if value is None:
-            raise arithmetic.Unknown(from_environment(name))
-        if reason_of(value):
-            raise arithmetic.Unknown(reason_of(value))
-        return text_of(value)
 
     def _test_builtin(self, words: list[Pieces], node: Any, source: Source) -> str:
         text = [text_of(word) for word in words[1:]]
