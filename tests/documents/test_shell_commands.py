@@ -13,6 +13,7 @@ COMMANDS = {
     "a version": ("python3.11 a.py --b 1", "a.py --b 1"),
     "a path": ("/venv/bin/python3 a.py --b 1", "a.py --b 1"),
     "a program that begins with python": ("pythonic a.py --b 1", ""),
+    "python and a letter": ("pythonw a.py --b 1", ""),
     "a variable of that name": ("$MY_PYTHON a.py --b 1", "a.py --b 1"),
     "another variable": ("$X a.py --b 1", "?() a.py --b 1"),
     "another variable without a script": ("$X a --b 1", ""),

@@ -85,7 +85,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "tests/documents/test_slurm.py",
     ),
     "memlint.documents.shell_conditions": _SHELL,
-    "memlint.documents.shell_expansion": _SHELL,
+    "memlint.documents.shell_expansion": ("tests/documents/test_shell_values.py", *_SHELL),
     "memlint.documents.shell_script": _SHELL,
     "memlint.documents.shell_syntax": ("tests/documents/test_shell_syntax.py", "tests/documents/test_shell.py"),
     "memlint.documents.shell_words": ("tests/documents/test_shell_pieces.py", *_SHELL),
