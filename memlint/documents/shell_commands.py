@@ -50,7 +50,6 @@ _SWITCHES = {
         ("module", "no_python", "no_local_rank", "no_ssh", "no_ssh_check", "force_multi", "bind_cores_to_rank")
     )
     | {"save_pid", "elastic_training"},
-    "python": frozenset("bBdEhiIOPqsSuvVx") | {"OO", "VV"},
 }
 # Options that take a value: of python, of its profiler, and of debuggers.
 _PYTHON_OPTIONS = frozenset(("-X", "-W", "-o", "--listen", "--connect"))
@@ -256,7 +255,6 @@ def _launched(words: list[Node], launchers: list[Launcher]) -> tuple[Node, list[
         kind, start = _LAUNCHER_NAMES[name], 1
         if name == "colossalai" and len(words) > 1 and text(words[1]) == "run":
             start = 2
-    switches = _SWITCHES[kind]
     at = start
     while at < len(words):
         word = words[at]
@@ -272,10 +270,7 @@ def _launched(words: list[Node], launchers: list[Launcher]) -> tuple[Node, list[
             at += 1
             continue
         if arguments.is_option(word.value):
-            bare = value.lstrip("-")
-            takes = not (bare in switches or (kind == "python" and len(value) > 2 and value[1] != "-"))
-            if kind == "python":
-                takes = value in _PYTHON_OPTIONS
+            takes = value in _PYTHON_OPTIONS if kind == "python" else value.lstrip("-") not in _SWITCHES[kind]
             if takes and at + 1 < len(words) and _is_script(words[at + 1]):
                 takes = False  # an unknown switch just before the script
             at += 2 if takes else 1
