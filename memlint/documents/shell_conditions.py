@@ -68,11 +68,10 @@ class Conditions(Expander):
     def _test(self, node: Any, source: Source) -> str:
         opening = node.children[0].type if node.children else ""
         if opening == "((":
-            inner = source.text[node.start_byte + 2 : node.end_byte - 2]
             try:
                 return YES if self._calculate(node, source, node.start_byte + 2, node.end_byte - 2) else NO
             except arithmetic.Unknown:
-                self._unset_assigned(inner)
+                self._unset_assigned(source.text[node.start_byte : node.end_byte])
                 return MAYBE
         for child in node.children:
             if child.is_named:
@@ -84,8 +83,7 @@ class Conditions(Expander):
         if node.has_error:  # the grammar has left something out
             return MAYBE
         if kind == "parenthesized_expression":
-            inner = [child for child in node.children if child.is_named]
-            return self._condition(inner[0], source, double) if len(inner) == 1 else MAYBE
+            return self._condition(next(child for child in node.children if child.is_named), source, double)
         if kind == "unary_expression":
             return self._unary_condition(node, source, double)
         if kind == "binary_expression":
@@ -117,7 +115,7 @@ class Conditions(Expander):
         sign = node.child_by_field_name("operator")
         if left is None or not rights or sign is None:
             return MAYBE
-        right = rights[0]
+        right, *_ = rights
         symbol = source.text[sign.start_byte : sign.end_byte]
         if symbol in ("&&", "||"):
             one, other = self._condition(left, source, double), self._condition(right, source, double)
@@ -142,7 +140,7 @@ class Conditions(Expander):
                 return MAYBE
             return YES if answer == (symbol != "!=") else NO
         compare = _COMPARISONS.get(symbol)
-        other_value = self._plain(right, source)
+        other_value = self._plain_text(rights, source)
         if compare is None or value is None or other_value is None:
             return MAYBE
         one_number, other_number = self._number(value, double), self._number(other_value, double)
