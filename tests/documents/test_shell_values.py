@@ -446,6 +446,7 @@ def test_variables_that_are_the_same(one: Variable, other: Variable, same: bool)
         pytest.param("a 'b\\' c", id="a backslash in front of a quote"),
         pytest.param("a b\0c", id="a character of no text"),
         pytest.param("a b\\", id="a backslash at the end"),
+        pytest.param("\\é b", id="an escaped one in front"),
         pytest.param("\\", id="nothing but a backslash"),
         pytest.param("", id="nothing"),
     ],
