@@ -12,6 +12,7 @@ from memlint.documents.node import Node, Unresolved
 from memlint.documents.shell_expansion import Environment, Variable, parse
 from memlint.documents.shell_words import Piece
 from tests.documents.bash import BASH, needs_bash
+from tests.documents.test_shell import text_at
 from tests.effort import paid_for
 
 BEFORE = (
@@ -462,3 +463,103 @@ def test_offsets_of_the_tree_are_those_of_the_text(script: str) -> None:
         if node.type == "command":
             starts = [child.start_byte for child in node.children]
             assert all(at == 0 or script[at - 1] in " \n" for at in starts)
+
+
+# ------------------------------------------------------------------------------------------------ where it stands
+
+# A script in which PY is ``python t.py --b``: what its last b comes to, the text of its place, and those of its uses.
+PLACED: dict[str, tuple[str, str, str, list[str]]] = {
+    "an escaped blank": ("PY 3\\ 2", "3 2", "3\\ 2", []),
+    "an escaped letter": ("PY 3\\2", "32", "3\\2", []),
+    "an escape in quotes": ('PY "3\\"2"', '3"2', '3\\"2', []),
+    "an escape at the end": ("PY 32\\ ", "32 ", "32\\ ", []),
+    "text, quotes and text": ("PY 3'2'1", "321", "3'2'1", []),
+    "quotes that meet": ("PY '3'\"2\"", "32", "'3'\"2\"", []),
+    "single quotes": ("PY '32'", "32", "'32'", []),
+    "double quotes": ('PY "32"', "32", '"32"', []),
+    "quotes of C": ("PY $'32'", "32", "$'32'", []),
+    "quotes of C with an escape": ("PY $'3\\t2'", "3\t2", "3\\t2", []),
+    "quotes of C with an escape alone": ("PY $'\\t'", "\t", "\\t", []),
+    "translated quotes": ('PY $"32"', "32", '"32"', []),
+    "empty quotes": ('PY ""', "", '""', []),
+    "empty quotes of C": ("PY $''", "", "$''", []),
+    "a list in braces": ("PY {32,x}", "32", "32", []),
+    "a list in braces with more around it": ("PY a{32,x}b", "a32b", "a{32,x}b", []),
+    "a range": ("PY {3..5}", "3", "{3..5}", []),
+    "a range with more around it": ("PY a{3..5}", "a3", "a{3..5}", []),
+    "a variable": ("B=32\nPY $B", "32", "32", ["$B"]),
+    "a variable in braces": ("B=32\nPY ${B}", "32", "32", ["${B}"]),
+    "a variable in quotes": ('B=32\nPY "$B"', "32", "32", ['"$B"']),
+    "a variable within text": ("B=32\nPY x$B", "x32", "x$B", []),
+    "a variable within quotes": ('B=32\nPY "x $B"', "x 32", "x $B", []),
+    "two variables": ("B=3 C=2\nPY $B$C", "32", "$B$C", []),
+    "twice the same": ("B=3\nPY $B$B", "33", "$B$B", []),
+    "a quoted value": ("B='32'\nPY $B", "32", "'32'", ["$B"]),
+    "a value with an escape": ('B=3\\ 2\nPY "$B"', "3 2", "3\\ 2", ['"$B"']),
+    "a part of a value": ("B='x 32'\nPY $B", "x", "x", ["$B"]),
+    "the first part of a value": ("B='32 x'\nPY $B", "32", "32", ["$B"]),
+    "a value over two lines": ("B='32\n x'\nPY \"$B\"", "32\n x", "'32\n x'", ['"$B"']),
+    "a default": ("PY ${B:-32}", "32", "32", ["${B:-32}"]),
+    "a default in quotes": ('PY "${B:-32}"', "32", "32", ['"${B:-32}"']),
+    "quotes in a default": ('PY ${B:-"32"}', "32", '"32"', ['${B:-"32"}']),
+    "a default of a default": ("PY ${B:-${C:-32}}", "32", "32", ["${B:-${C:-32}}", "${C:-32}"]),
+    "a variable of a default": ("C=32\nPY ${B:-$C}", "32", "32", ["${B:-$C}", "$C"]),
+    "a default that was assigned": (": ${B:=32}\nPY $B", "32", "32", ["$B"]),
+    "a default that is assigned": ("PY ${B:=32}", "32", "32", ["${B:=32}"]),
+    "an alternative": ("B=1\nPY ${B:+32}", "32", "32", []),
+    "a default in a value": ("C=${B:-32}\nPY $C", "32", "32", ["$C", "${B:-32}"]),
+    "an argument's default": ("C=$1\nPY ${C:-32}", "32", "32", ["${C:-32}"]),
+    "an element": ("L=(a 32)\nPY ${L[1]}", "32", "32", ["${L[1]}"]),
+    "an element in quotes": ('L=(a "32")\nPY "${L[1]}"', "32", '"32"', ['"${L[1]}"']),
+    "the only element": ('L=(32)\nPY "${L[@]}"', "32", "32", ['"${L[@]}"']),
+    "elements in one word": ('L=(3 2)\nPY "${L[*]}"', "3 2", "3 2", ['"${L[*]}"']),
+    "a key": ("declare -A M=([k]=32)\nPY ${M[k]}", "32", "32", ["${M[k]}"]),
+    "an element of elements": ('L=(32)\nK=("${L[@]}")\nPY "${K[@]}"', "32", "32", ['"${K[@]}"', '"${L[@]}"']),
+    "an argument": ("f() { PY $1; }\nf 32", "32", "32", ["$1"]),
+    "arguments": ('f() { PY "$@"; }\nf 32', "32", "32", ['"$@"']),
+    "arguments that are set": ("set -- 32\nPY $1", "32", "32", ["$1"]),
+    "an argument of an argument": ("g() { PY $1; }\nf() { g $1; }\nf 32", "32", "32", ["$1", "$1"]),
+    "arithmetic": ("PY $((3 * 2))", "6", "$((3 * 2))", []),
+    "arithmetic in quotes": ('PY "$((3 * 2))"', "6", "$((3 * 2))", []),
+    "arithmetic in text": ("PY x$((3 * 2))", "x6", "x$((3 * 2))", []),
+    "arithmetic in brackets": ("PY $[3 * 2]", "6", "$[3 * 2]", []),
+    "arithmetic of a variable": ("B=3\nPY $((B * 2))", "6", "$((B * 2))", []),
+    "a number of arguments": ("set -- a b\nPY $#", "2", "$#", []),
+    "a heredoc": ("B=$(cat <<E\n32\nE\n)\nPY $B", "32", "32", ["$B", "$(cat <<E\n32\nE\n)"]),
+    "a heredoc in quotes": ('B=$(cat <<E\n32 x\nE\n)\nPY "$B"', "32 x", "32 x", ['"$B"', "$(cat <<E\n32 x\nE\n)"]),
+    "a heredoc with tabs": ("B=$(cat <<-E\n\t\t32\n\tE\n)\nPY $B", "32", "32", ["$B", "$(cat <<-E\n\t\t32\n\tE\n)"]),
+    "a heredoc with a variable": (
+        "C=32\nB=$(cat <<E\n$C\nE\n)\nPY $B",
+        "32",
+        "32",
+        ["$B", "$(cat <<E\n$C\nE\n)", "$C"],
+    ),
+    "a heredoc that is read": ("read -d '' B <<E\n\n 32\nE\nPY $B", "32", "32", ["$B"]),
+    "a command": ("PY $(x)", "$(x)", "$(x)", []),
+    "a command in quotes": ('PY "$(x)"', "$(x)", "$(x)", []),
+    "a command in text": ("PY a$(x)b", "a$(x)b", "a$(x)b", []),
+    "a variable that is not set": ("PY $B", "$B", "$B", []),
+    "one in quotes": ('PY "$B"', '"$B"', '"$B"', []),
+    "one in text": ("PY a${B}c", "a${B}c", "a${B}c", []),
+    "one in a value": ("C=a$B\nPY $C", "a$B", "a$B", ["$C"]),
+    "one in a default": ("PY ${A:-$B}", "$B", "$B", ["${A:-$B}"]),
+    "eval": ("eval 'PY 32'", "32", "32", []),
+    "eval of a variable": ("B=32\neval 'PY $B'", "32", "32", ["$B"]),
+    "eval of a variable that was expanded": ('B=32\neval "PY $B"', "32", "32", ["$B"]),
+    "eval of an expanded value in a function": ('f() { eval "PY $1"; }\nf 32', "32", "32", ["$1"]),
+    "another shell": ("bash -c 'PY 32'", "32", "32", []),
+    "another shell's variable": ("export B=32\nbash -c 'PY $B'", "32", "32", ["$B"]),
+    "a loop": ("for B in 1 32; do PY $B; done", "32", "32", ["$B"]),
+    "a continued line": ("PY \\\n 3\\\n2", "32", "3\\\n2", []),
+    "a continued string": ('PY "3\\\n2"', "32", "3\\\n2", []),
+}
+
+
+@pytest.mark.parametrize(("script", "value", "written", "uses"), PLACED.values(), ids=PLACED.keys())
+def test_a_value_stands_where_its_text_was_written(script: str, value: str, written: str, uses: list[str]) -> None:
+    document = shell.read("train.sh", script.replace("PY", "python t.py --b"))
+    node = document.commands[-1].options.get("b")
+    assert node is not None
+    assert (node.value.text if isinstance(node.value, Unresolved) else node.value) == value
+    assert text_at(document, node) == written
+    assert [text_at(document, Node(None, span)) for span in node.via] == uses
