@@ -200,6 +200,10 @@ _STRING_ACTIVE = _EXPANSIONS | {"string"}
 
 ARGUMENT = "argument"  # how the reason of an unknown ``$1`` begins
 
+_ASSIGNED = re.compile(
+    r"(?:\+\+|--)\s*([a-z_]\w*)|(?<!\w)([a-z_]\w*)\s*(?:\+\+|--|(?:[-+*/%&|^]|<<|>>)?=(?!=))", re.ASCII | re.IGNORECASE
+)
+
 
 class Expander:
     """Variables, and what words come to with them."""
@@ -219,18 +223,9 @@ class Expander:
 
     def _unset_assigned(self, text: str) -> None:
         """Variables that an arithmetic text assigns are not known from here on."""
-        word = ""
-        for at, character in enumerate(text + " "):
-            if character.isalnum() or character == "_":
-                word += character
-                continue
-            rest = text[at:].lstrip()
-            assigns = rest[:2] in ("++", "--", "+=", "-=", "*=", "/=", "%=", "|=", "&=", "^=") or (
-                rest[:1] == "=" and rest[:2] != "=="
-            )
-            if word and (assigns or text[: at - len(word)].rstrip()[-2:] in ("++", "--")) and not word[0].isdigit():
-                self._set(word, [Piece("$" + word, reason="arithmetic assigns it")])
-            word = ""
+        for found in _ASSIGNED.finditer(text):
+            name = found.group(1) or found.group(2)
+            self._set(name, [Piece("$" + name, reason="arithmetic assigns it")])
 
     def word_list(self, nodes: Sequence[Any], source: Source) -> Items:
         """What a list of words expands to. The grammar divides some words that bash does not: at an operator sign,

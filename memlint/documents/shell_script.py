@@ -344,6 +344,8 @@ class Script(Conditions):
         condition = source.text[node.start_byte : body.start_byte if body is not None else node.end_byte]
         if body is None:
             return SUCCESS
+        if "((" in condition:
+            self._unset_assigned(condition)
         if "$#" in condition or "${#}" in condition or "getopts" in condition:
             self._option_loop(body, source)
         else:

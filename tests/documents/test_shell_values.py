@@ -563,3 +563,62 @@ def test_a_value_stands_where_its_text_was_written(script: str, value: str, writ
     assert (node.value.text if isinstance(node.value, Unresolved) else node.value) == value
     assert text_at(document, node) == written
     assert [text_at(document, Node(None, span)) for span in node.via] == uses
+
+
+# ------------------------------------------------------------------------------------------------ arithmetic
+
+
+@needs_bash
+@pytest.mark.parametrize("form", ["(({}))", "if (({})); then :; fi", "while (({})); do break; done", ": $(({}))"])
+def test_what_arithmetic_assigns_is_not_known_behind_it_and_everything_else_is(form: str) -> None:
+    """Q is unknown, so nothing can be calculated; in bash it is 5."""
+    signs = (
+        "=",
+        "+=",
+        "-=",
+        "*=",
+        "/=",
+        "%=",
+        "<<=",
+        ">>=",
+        "&=",
+        "^=",
+        "|=",
+        "==",
+        "!=",
+        "<=",
+        ">=",
+        "<",
+        ">",
+        "+",
+        "&&",
+    )
+    texts = [
+        *(f"A {sign} Q" for sign in signs),
+        *("Q, ++A", "Q, A--", "Q,A ++", "-- A, Q", "Q, B = A = 2", "Q + AA", "Q, (A)=3"),
+    ]
+    before = "A=10 B=20 AA=30"
+    shown = 'python t.py --case "$A" "$B" "$AA"'
+    scripts = [f"{before}\n{form.format(text)}\n{shown}\n" for text in texts]
+    after = noted("".join(f"(\nQ=5\n{script.replace('python t.py --case', 'show')})\n" for script in scripts))
+    for text, script, theirs in zip(texts, scripts, after[:: len(after) // len(texts)]):
+        (command,) = [one for one in shell.read("train.sh", script).commands if one.program.value == "t.py"]
+        mine = [said(word) for word in command.words[1:]]
+        changed = [one if one == before else None for one, before in zip(theirs[-3:], ("10", "20", "30"))]
+        assert mine == changed, text
+
+
+@pytest.mark.parametrize(
+    ("script", "seen"),
+    [
+        pytest.param("\\a\\b", "xxxx", id="escaped letters"),
+        pytest.param("a \\\\ b", "a xx b", id="an escaped backslash"),
+        pytest.param("a\\\nb", "a\\\nb", id="a continued line stays"),
+        pytest.param("'a\\' b", "'a\\' b", id="a backslash in front of a single quote stays"),
+        pytest.param("a\\", "a\\", id="one at the end stays"),
+        pytest.param("é \\é", ". xx", id="characters of several bytes"),
+        pytest.param("a\0b", "a.b", id="a character of no text"),
+    ],
+)
+def test_what_the_grammar_sees_of_a_text(script: str, seen: str) -> None:
+    assert parse(script).root_node.text.decode() == seen
