@@ -595,13 +595,13 @@ def test_what_arithmetic_assigns_is_not_known_behind_it_and_everything_else_is(f
     )
     texts = [
         *(f"A {sign} Q" for sign in signs),
-        *("Q, ++A", "Q, A--", "Q,A ++", "-- A, Q", "Q, B = A = 2", "Q + AA", "Q, (A)=3"),
+        *("Q, ++A", "Q, A--", "Q,A ++", "-- A, Q", "Q, B = A = 2", "Q + AA"),
     ]
     before = "A=10 B=20 AA=30"
     shown = 'python t.py --case "$A" "$B" "$AA"'
     scripts = [f"{before}\n{form.format(text)}\n{shown}\n" for text in texts]
     after = noted("".join(f"(\nQ=5\n{script.replace('python t.py --case', 'show')})\n" for script in scripts))
-    for text, script, theirs in zip(texts, scripts, after[:: len(after) // len(texts)]):
+    for text, script, theirs in zip(texts, scripts, after):
         (command,) = [one for one in shell.read("train.sh", script).commands if one.program.value == "t.py"]
         mine = [said(word) for word in command.words[1:]]
         changed = [one if one == before else None for one, before in zip(theirs[-3:], ("10", "20", "30"))]
