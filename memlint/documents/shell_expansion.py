@@ -213,6 +213,7 @@ class Expander:
         self.environment = Environment()
         self.positional: list[Pieces] | None = None
         self.export_all = False
+        self.keyed: set[str] = set()  # names of associative arrays
         self.exports: set[str] = set()  # names that were exported before they had a value
         self.trees: list[Any] = []  # nodes are valid as long as their trees are
 
@@ -502,12 +503,12 @@ class Expander:
         plain = self._plain(node, source)
         if plain is not None and plain in keys:
             return plain
-        if any(not key.isdigit() for key in keys) or (not keys and plain is not None and not plain.isalnum()):
+        if name in self.keyed or plain is None or any(not key.isdigit() for key in keys):
             return plain
         try:
-            return str(self._calculate(node, source, node.start_byte, node.end_byte))
+            return str(arithmetic.evaluate(plain, self._lookup))
         except arithmetic.Unknown:
-            return plain if not keys and plain is not None and not plain.isdigit() and variable is not None else None
+            return None
 
     def _plain(self, node: Any, source: Source) -> str | None:
         """The text of a word; None where it is not known."""

@@ -529,14 +529,18 @@ class Script(Conditions):
         is_local = keyword == "local" or (declares and bool(self.locals) and "g" not in switches)
         for child in node.children[1:]:
             if child.type == "variable_assignment":
-                target = child.child_by_field_name("name")
-                if is_local and target is not None:
-                    self._make_local(source.text[target.start_byte : target.end_byte])
+                name = source.text[child.start_byte : child.end_byte].partition("=")[0].rstrip("+")
+                if is_local:
+                    self._make_local(name)
+                if "A" in switches:
+                    self.keyed.add(name)
                 self._assign(child, source, exported)
             elif child.type == "variable_name":
                 name = source.text[child.start_byte : child.end_byte]
                 if is_local:
                     self._make_local(name)
+                if "A" in switches:
+                    self.keyed.add(name)
                 variable = self.environment.get(name)
                 if exported and variable is not None:
                     self.environment.set(name, variable._replace(exported="n" not in switches))

@@ -119,6 +119,12 @@ FOLLOWED = {
     "a key in a variable": "declare -A A\nB=k\nA[$B]=1\npython train.py ${A[k]} ${A[$B]}",
     "keys among plain elements": "A=(a [3]=d b)\npython train.py ${A[0]} ${A[3]}",
     "an index that is computed": "A=(a b c)\nB=1\nA[B+1]=x\npython train.py ${A[2]} ${A[B]}",
+    "a new array by a computed index": 'B=2\nA[B+1]=x\nA[$B]=y\npython train.py "${A[3]}" ${A[2]} ${A[$B+1]}',
+    "an empty array by a computed index": 'B=2\nA=()\nA[B]=x\npython train.py "${A[2]}" ${A[B]} "${A[0]}"',
+    "a key that could be computed": (
+        'B=2\ndeclare -A A\nA[B]=x\nA[b-c]=y\npython train.py "${A[B]}" ${A[b-c]} "${A[2]}"'
+    ),
+    "keys that are declared": 'typeset -A A=([B]=x)\nB=2\nA[B]+=y\npython train.py "${A[B]}" "${A[$B]}"',
     "an empty value": f"A=\nB=''\n{shows('A', 'B')}",
     "local variables": f"A=1\nf() {{ local A=2 B=3; {shows('A', 'B')}; }}\nf\n{shows('A', 'B')}",
     "a local without a value": f"A=1\nf() {{ local A; A=2; {shows('A')}; }}\nf\n{shows('A')}",

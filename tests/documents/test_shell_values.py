@@ -27,6 +27,7 @@ TEMPLATES = (
     *("${V:--x y}", "${V:-a\\ b}", "${V:-$((N + 1))}", "${V:-${L[1]}}", '"${V:-${L[@]}}"'),
 )
 OTHERS = (
+    *("${@:-d}", '"${@:-d}"', "${*:-d}", "${@:+d}", "${*+d}"),
     *("${U:=d e}", "${U=d}", "${U:=d}$U", "${X:=d}$X", "${E:=d e}$E", "${E=d}$E", "${X:?m}", "${S?m}", '"${E?m}"'),
     *("$@", '"$@"', "$*", '"$*"', 'a"$@"b', '"a$@b"', "$#", '"$#"', "${L[@]}", '"${L[@]}"', "${L[*]}", '"${L[*]}"'),
     *('"x${L[@]}y"', 'a"${L[@]}"b', "${L[0]}", '"${L[1]}"', "${L[-1]}", '"${L[2]}"', "${L[N]}", "${L[$N - 1]}"),
@@ -528,6 +529,12 @@ PLACED: dict[str, tuple[str, str, str, list[str]]] = {
     "a heredoc": ("B=$(cat <<E\n32\nE\n)\nPY $B", "32", "32", ["$B", "$(cat <<E\n32\nE\n)"]),
     "a heredoc in quotes": ('B=$(cat <<E\n32 x\nE\n)\nPY "$B"', "32 x", "32 x", ['"$B"', "$(cat <<E\n32 x\nE\n)"]),
     "a heredoc with tabs": ("B=$(cat <<-E\n\t\t32\n\tE\n)\nPY $B", "32", "32", ["$B", "$(cat <<-E\n\t\t32\n\tE\n)"]),
+    "a heredoc of lines with tabs": (
+        'B=$(cat <<-E\n\t\t3\n\t2\n\tE\n)\nPY "$B"',
+        "3\n2",
+        "3\n\t2",
+        ['"$B"', "$(cat <<-E\n\t\t3\n\t2\n\tE\n)"],
+    ),
     "a heredoc with a variable": (
         "C=32\nB=$(cat <<E\n$C\nE\n)\nPY $B",
         "32",
