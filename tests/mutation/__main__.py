@@ -78,7 +78,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "tests/tape/test_folded.py",
     ),
     "memlint.documents.shell_arithmetic": _SHELL,
-    "memlint.documents.shell_braces": _SHELL,
+    "memlint.documents.shell_braces": ("tests/documents/test_shell_braces.py", *_SHELL),
     "memlint.documents.shell_commands": (
         "tests/documents/test_shell_commands.py",
         *_SHELL,
