@@ -103,9 +103,11 @@ def _missed_ends(root: Any, text: str) -> Iterator[int]:
     stack = [root]
     while stack:
         node = stack.pop()
-        stack.extend(node.children)
+        children = node.children
+        work.spend(2 * len(children), "looking for the ends of lines")
+        stack += children
         if node.type in ("command", "file_redirect"):
-            for child, following in zip(node.children, node.children[1:]):
+            for child, following in zip(children, children[1:]):
                 if "\n" in text[child.end_byte : following.start_byte].replace("\\\n", ""):
                     yield child.end_byte
 

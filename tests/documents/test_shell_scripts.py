@@ -760,6 +760,7 @@ PAID: dict[str, tuple[Callable[[int], str], str]] = {
     "the variables of commands": (lambda n: "A=1\n" + "python train.py 1\n" * n, "reading the variables of a command"),
     "syntax": (lambda n: "x\n" * n, "checking the syntax of a script"),
     "the tree": (lambda n: "x\n" * n, "parsing a script"),
+    "pipelines": (lambda n: "a | b | c\n" * n, "looking for the ends of lines"),
     "branches": (lambda n: "(A=1)\n" * n, "leaving a branch of a script"),
     "shells": (lambda n: "A=1\n" + "bash -c x\n" * n, "starting a shell within a script"),
     "words": (lambda n: "x " * n, "expanding words"),
