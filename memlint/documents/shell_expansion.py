@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import ItemsView, Iterator, Sequence
 from contextlib import suppress
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Any
 
 from memlint import work
@@ -107,7 +107,7 @@ def _missed_ends(root: Any, text: str) -> Iterator[int]:
         work.spend(2 * len(children), "looking for the ends of lines")
         stack += children
         if node.type in ("command", "file_redirect"):
-            for child, following in zip(children, children[1:]):
+            for child, following in pairwise(children):
                 if "\n" in text[child.end_byte : following.start_byte].replace("\\\n", ""):
                     yield child.end_byte
 
