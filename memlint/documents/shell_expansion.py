@@ -337,8 +337,7 @@ class Expander:
         try:
             value = self._calculate(node, source, start + lead, end - tail)
         except arithmetic.Unknown as error:
-            inner_text = source.text[start + lead : end - tail]
-            self._unset_assigned(inner_text)
+            self._unset_assigned(source.text[start:end])
             return [unknown(source, start, end, str(error), quoted)]
         return _written(source, start, end, str(value), quoted)
 
