@@ -259,6 +259,7 @@ FOLLOWED = {
     "a heredoc into a file that is no script": "cat > notes.txt <<EOF\npython train.py 1\nEOF\npython train.py 2",
     "a heredoc into a variable": "read -r -d '' A <<EOF\n  --x 1\n  --y 2\nEOF\npython train.py $A",
     "a heredoc into a variable by one switch": "read -rd '' A <<'EOF'\n a  b \nEOF\npython train.py \"$A\"",
+    "an empty heredoc as an array": "read -r -d '' A <<EOF\nEOF\npython train.py --a \"${A[@]}\" x",
     "a condition with a heredoc": "true && cat <<EOF\npython train.py 1\nEOF\npython train.py 2",
     # lines that the grammar joins
     "a pipeline of three, then a redirection": "a | b | c\npython train.py --b 2 2>&1 | cat",
