@@ -200,6 +200,7 @@ _EXPANSIONS = frozenset(
 WORD_ACTIVE = _QUOTES | _EXPANSIONS
 _STRING_ACTIVE = _EXPANSIONS | {"string"}
 
+_SCRIPT = "the name of the script"
 ARGUMENT = "argument"  # how the reason of an unknown ``$1`` begins
 
 _ASSIGNED = re.compile(
@@ -386,10 +387,10 @@ class Expander:
     def _argument(self, name: str, source: Source, quoted: bool, splits: bool, token: tuple[int, int]) -> Items:
         if self.positional is None:
             told = "the arguments of the script" if not is_number(name) else f"{ARGUMENT} {name} of the script"
-            told = "the name of the script" if name == "0" else told
+            told = _SCRIPT if name == "0" else told
             return [unknown(source, *token, told, quoted)]
         if name == "0":
-            return [unknown(source, *token, "the name of the script", quoted)]
+            return [unknown(source, *token, _SCRIPT, quoted)]
         if is_number(name):
             at = int(name) - 1
             if at >= len(self.positional):
@@ -461,6 +462,8 @@ class Expander:
         return split_unquoted(out) if splits and not quoted else out
 
     def _value_of(self, name: str) -> Pieces | None:
+        if name == "0":
+            return [Piece("$0", reason=_SCRIPT)]
         if is_number(name):
             at = int(name) - 1
             return self.positional[at] if self.positional is not None and 0 <= at < len(self.positional) else None
