@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memlint.meta.fold import Folded, fold
-from memlint.meta.tape import Tape
+from memlint.meta.tape import Label, Tape
 from memlint.tape import folded as pieces
 from memlint.tape import folded_allocator, phases
 from memlint.tape.allocator import AllocatorResult, simulate
@@ -164,3 +164,32 @@ def test_the_first_pass_ends_where_the_second_micro_batch_begins() -> None:
     assert phases.first_pass_bytes(whole) == phases.find_peak(first).peak_bytes
     assert pieces.first_pass_bytes(folded(run, 20)) == phases.first_pass_bytes(whole)
     assert phases.first_pass_bytes(Run().tape(20)) == pieces.first_pass_bytes(folded(Run(), 20)) == 0
+
+
+@st.composite
+def plain_tapes(draw: st.DrawFn) -> Tape:
+    """Any events, in any phases and streams: no loops."""
+    tape = Tape()
+    live: list[int] = []
+    for _ in range(draw(st.integers(1, 12))):
+        if draw(st.integers(0, 4)) == 0:
+            tape.mark(draw(st.sampled_from(["setup", "forward", "backward"])))
+        if live and draw(st.booleans()):
+            tape.free(live.pop(draw(st.integers(0, len(live) - 1))))
+        else:
+            label = Label("activations", draw(st.sampled_from(["a", "b.c"])))
+            size = draw(st.sampled_from([0, 1, 512, MIB, MIB + 1, 3 * MIB]))
+            live.append(tape.allocate(size, label, draw(st.sampled_from([0, 0, 1]))))
+    return tape
+
+
+@settings(max_examples=150, deadline=None)
+@given(plain_tapes())
+def test_a_tape_without_loops_is_what_it_is(tape: Tape) -> None:
+    pieced = fold(tape, tape, 0)
+    assert pieced is not None
+    peak, expected = pieces.find_peak(pieced), phases.find_peak(tape)
+    assert (peak.peak_bytes, peak.phase, peak.phases) == (expected.peak_bytes, expected.phase, expected.phases)
+    assert pieces.break_down(pieced, peak) == break_down(tape, expected.event)
+    assert pieces.packed_bytes(pieced) == phases.packed_bytes(tape)
+    assert ordered(simulate_folded(pieced, DEFAULT)) == ordered(simulate(tape))
