@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from memlint.check import check_text
+from memlint.settings import Settings
 from tests.hostile import sweep
 
 SAMPLE = 24
@@ -60,8 +62,54 @@ SEEDS = ("dit3d/", "lag_mode/", "stdiff/", "uni3d_dp/", "video_llm/")
     ids=lambda case: case.name,
 )
 def test_a_number_that_nobody_means_has_an_answer_or_a_place(place: sweep.Sweep, case: sweep.Case) -> None:
-    problems = place.outcome(case).problems
-    assert not [problem for problem in problems if not problem.startswith("took ")]
+    assert not place.outcome(case).problems
+
+
+TEXT = """\
+model_name_or_path: HuggingFaceTB/SmolLM2-135M
+dataset_name: ours
+max_length: 256  # of a sample; per_device_train_batch_size is of a device
+per_device_train_batch_size: 2
+bf16: true
+output_dir: out
+"""
+BATCH = "per_device_train_batch_size: 2"
+WITHOUT_A_PLACE = [
+    pytest.param(
+        "output_dir: out\nlearning_rate: 0\n", "learning_rate", "nothing", id="a file that is no run any more"
+    ),
+    pytest.param(TEXT.replace(BATCH, f"{BATCH[:-1]}-1"), "bf16", "MEM007", id="a reason that names another line's key"),
+    pytest.param(
+        TEXT.replace(BATCH, f"{BATCH[:-1]}-1"), "max_length", "MEM007", id="a reason that only a comment names"
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "key", "said"), WITHOUT_A_PLACE)
+def test_silence_and_a_reason_elsewhere_are_failures(text: str, key: str, said: str) -> None:
+    report = check_text("run.yaml", text, Settings())
+    assert [run for run in report.runs if run.estimate is not None] == []
+    line = text.count("\n", 0, text.index(key)) + 1
+    (problem,) = sweep.judged(report, sweep.Case("run.yaml", 1, 0, 1, line, "0"), text)
+    assert problem.startswith(f"no estimate, and what is said is elsewhere: {said}")
+
+
+def test_a_reason_on_its_line_is_an_end_as_it_should_be() -> None:
+    text = TEXT.replace(BATCH, f"{BATCH[:-1]}-1")
+    report = check_text("run.yaml", text, Settings())
+    assert sweep.judged(report, sweep.Case("run.yaml", 1, 0, 1, 4, "-1"), text) == ()
+
+
+def test_what_a_case_takes_is_judged_too() -> None:
+    assert sweep.Outcome((), sweep.CPU_SECONDS, sweep.MEGABYTES, True).expenses == ()
+    assert sweep.Outcome((), 2.25, 600.0, True).expenses == ("took 2.2 CPU s", "took 600 MB")
+
+
+def test_the_table_counts_each_number_once_and_names_the_worst() -> None:
+    tally = sweep.Tally()
+    for value, seconds in (("0", 0.5), ("7", 3.0)):
+        tally.add(sweep.Case("run.yaml", 1, 8, 9, 1, value), sweep.Outcome((), seconds, 64.0, value == "0"))
+    assert tally.row("a family").split() == ["a", "family", "1", "2", "1", "1", "3.00", "64"]
 
 
 def test_each_format_has_its_own_spelling_of_what_is_no_number() -> None:
