@@ -46,4 +46,10 @@ class UnknownModel(Rule):
             reason = run.spec.unknown_reason or "the model is not known"
             # The longest sample is known to whoever knows the data.
             notes = [f"`-o {reason.split()[0].lstrip('-')}=2048` tries a length"] if LONGEST in reason else []
-            yield self.finding(run, f"no estimate: {reason}", run.at_fault, notes=notes)
+            key = run.at_fault
+            found = self.finding(run, f"no estimate: {reason}", key, notes=notes)
+            value = key.node.span if key is not None and key.node is not None else found.span
+            if key is not None and (value.path, value.line) != (found.span.path, found.span.line):
+                # of a variable of a script, or what is interpolated
+                found = found._replace(related=((value, f"{key.label}: {key.written}"),))
+            yield found

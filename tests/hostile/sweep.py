@@ -162,7 +162,10 @@ def judged(report: Any, case: Case, text: str) -> tuple[str, ...]:
         names = set(_WORD.findall(_COMMENT.sub("", text.splitlines()[case.line - 1])))
         said = [one for one in report.findings if one.code in _EXPLAINS]
         if not any(
-            (one.span.path.endswith(case.path) and one.span.line <= case.line <= one.span.end_line)
+            any(
+                span.path.endswith(case.path) and span.line <= case.line <= span.end_line
+                for span in (one.span, *(place for place, _ in one.related))
+            )
             or names & set(_WORD.findall(f"{one.key} {one.message}"))
             for one in said
         ):

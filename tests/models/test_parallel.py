@@ -488,9 +488,12 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a strategy without a name": ({"parallelism.strategy": "magic"}, "how 'magic' spreads a run"),
     "a stage that is none": ({**ZERO, "parallelism.zero_stage": 4}, "stages 0 to 3, not 4"),
     "shards that do not divide the ranks": ({**FSDP2, "parallelism.shard": 3}, "shard = 3 does not divide the 4"),
-    "heads that cannot be divided": ({"parallelism.tensor": 3}, "3 devices do not divide num_attention_heads 8"),
+    "heads that cannot be divided": (
+        {"parallelism.tensor": 3},
+        "parallelism.tensor 3 does not divide num_attention_heads 8",
+    ),
     "experts of a model without": ({"parallelism.expert": 2}, "the model has none"),
-    "more stages than layers": ({"parallelism.pipeline": 5}, "4 layers have no 5 stages"),
+    "more stages than layers": ({"parallelism.pipeline": 5}, "parallelism.pipeline 5 is more than the 4 layers"),
     "sequence parallelism with eager attention": (
         {"parallelism.tensor": 2, "parallelism.sequence": True, "attention": "eager"},
         "eager attention is not known",
