@@ -927,8 +927,8 @@ def _undecided(spec: TrainingSpec) -> str:
     return f"{item.key} is not known: {item.reason}" if item is not None else ""
 
 
-# Settings that would say how many devices there are.
-_COUNTS = tuple(HYPER + name for name in ("num_processes", "num_gpus", "devices"))
+# Settings that would say how many devices there are; without a value they mean all.
+_COUNTS = tuple(HYPER + name for name in ("num_processes", "num_gpus", "devices", "shards"))
 
 # What only one class of transformers loads, by model type.
 _CLASSES = {
@@ -997,10 +997,12 @@ def finish(spec: TrainingSpec, reasons: Iterable[str], keys: dict[str, str] | No
         return spec
     if spec.get("parallelism.strategy") in ("zero", "fsdp1", "fsdp2"):
         item = gap(spec, "nproc_per_node", "nnodes", "num_processes", "num_machines", "num_gpus", "num_nodes", "ntasks")
-        null = next((fact for fact in map(spec.fact, _COUNTS) if fact is not None and fact.value is None), None)
+        every = next((fact for fact in map(spec.fact, _COUNTS) if fact is not None and fact.value is None), None)
         why = "is not stated" if item is None else f"is not known ({item.key}: {item.reason})"
-        key = f"{null.key} is null: " if item is None and null is not None else ""
-        spec.unknown_reason = f"{key}the number of devices that share the model {why}; say --gpu 'NAME xN'"
+        stated = ""
+        if item is None and every is not None:
+            stated = f"{every.key} is {'null' if every.written is None else every.written}: "
+        spec.unknown_reason = f"{stated}the number of devices that share the model {why}; say --gpu 'NAME xN'"
         spec.architecture_on_devices, spec.architecture = ARCHITECTURE, None
     return spec
 

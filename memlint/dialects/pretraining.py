@@ -148,7 +148,7 @@ def _described(decoder: Decoder) -> str:
     if decoder.query_norm:
         parts.append("norms of queries and keys")
     if decoder.hidden_dropout:
-        parts.append("dropout of the residual stream")
+        parts.append(f"a hidden_dropout of {decoder.hidden_dropout:g}")
     if decoder.parallel:
         parts.append("parallel residuals")
     return ", ".join(parts[:-1]) + " and " + parts[-1]

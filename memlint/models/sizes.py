@@ -262,6 +262,8 @@ _SPELLINGS = (
     ("intermediate_size", "n_inner", "ffn_hidden_size"),
     ("max_position_embeddings", "n_positions", "block_size", "max_seq_len"),
     ("vocab_size", "padded_vocab_size"),
+    ("num_local_experts", "num_experts", "n_routed_experts", "n_expert"),
+    ("num_experts_per_tok", "moe_router_topk", "n_expert_per_token"),
 )
 
 

@@ -90,12 +90,12 @@ def divide(spec: TrainingSpec, sizes: Sizes) -> Sizes:
     if experts > 1:
         if sizes.experts is None:
             raise UnknownModel(f"{spec.spelled('parallelism.expert')} splits experts, and the model has none")
-        own = _share(spec, "expert", sizes.experts.number, experts, "experts")
+        own = _share(spec, "expert", sizes.experts.number, experts, "num_experts")
         sizes = sizes._replace(experts=sizes.experts._replace(number=own))
     if stages > 1:
         if stages > sizes.layers:
             key = spec.spelled("parallelism.pipeline")
-            raise UnknownModel(f"{key} {stages:,} is more than the {sizes.layers:,} layers that there are")
+            raise UnknownModel(f"{key} {stages:,} is more than num_hidden_layers {sizes.layers:,}")
         layers = -(-sizes.layers // stages)
         if spec.get("parallelism.stage_layers"):
             layers = max(layers_of(spec, stage) for stage in (FIRST, SECOND, LAST))

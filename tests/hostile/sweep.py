@@ -47,7 +47,7 @@ VALUES: dict[str, dict[str, str | None]] = {
 
 _COMMENT = re.compile(r"(?:^|\s)#[^\n]*")
 _NUMBER = re.compile(r"(?<![\w./$@-])(?<!\w-)-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?(?![\w./%@-])")
-_WORD = re.compile(r"[A-Za-z_][\w-]{2,}")
+_WORD = re.compile(r"[A-Za-z]\w{2,}")
 
 # Files that are no runs themselves -> the run that reads them.
 READ_BY = {
@@ -159,14 +159,14 @@ def judged(report: Any, case: Case, text: str) -> tuple[str, ...]:
             problems.append(f"MEM001 {finding.message} ({', '.join(finding.notes[:1])})")
     if not problems and (not report.runs or any(run.estimate is None for run in report.runs)):
         # What two runs have in common is said once. A comment names what it likes.
-        names = set(_WORD.findall(_COMMENT.sub("", text.splitlines()[case.line - 1])))
+        names = _words(_COMMENT.sub("", text.splitlines()[case.line - 1]))
         said = [one for one in report.findings if one.code in _EXPLAINS]
         if not any(
             any(
                 span.path.endswith(case.path) and span.line <= case.line <= span.end_line
                 for span in (one.span, *(place for place, _ in one.related))
             )
-            or names & set(_WORD.findall(f"{one.key} {one.message}"))
+            or names & _words(f"{one.key} {one.message}")
             for one in said
         ):
             told = "; ".join(f"{one.code} {one.message}" for one in said) or "nothing"
@@ -184,6 +184,11 @@ def judged(report: Any, case: Case, text: str) -> tuple[str, ...]:
     if report.errors or (report.crashed and not problems):
         problems.append(f"crashed: {report.errors}")
     return tuple(problems)
+
+
+def _words(text: str) -> set[str]:
+    """The names in a text, in one spelling: an option has dashes where a key has underscores."""
+    return set(_WORD.findall(text.replace("-", "_")))
 
 
 class Sweep:

@@ -101,7 +101,7 @@ DISAGREEING = [
     pytest.param({"head_dim": 15}, "of head_dim 15, 15 numbers cannot", id="pairs of an odd number"),
     pytest.param(
         {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 5},
-        "num_experts_per_tok 5 is more than the 4 experts",
+        "num_experts_per_tok 5 is more than num_experts 4",
         id="more experts for a token than there are",
     ),
     pytest.param(

@@ -493,7 +493,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "parallelism.tensor 3 does not divide num_attention_heads 8",
     ),
     "experts of a model without": ({"parallelism.expert": 2}, "the model has none"),
-    "more stages than layers": ({"parallelism.pipeline": 5}, "parallelism.pipeline 5 is more than the 4 layers"),
+    "more stages than layers": ({"parallelism.pipeline": 5}, "parallelism.pipeline 5 is more than num_hidden_layers 4"),
     "sequence parallelism with eager attention": (
         {"parallelism.tensor": 2, "parallelism.sequence": True, "attention": "eager"},
         "eager attention is not known",
@@ -510,7 +510,7 @@ def test_what_cannot_be_spread_is_refused(facts: dict[str, Any], said: str) -> N
 def test_models_of_which_only_one_device_is_known_are_not_split() -> None:
     from memlint.models.step import record_step
 
-    with pytest.raises(UnknownModel, match=r"how parallelism\.tensor splits this model is not known"):
+    with pytest.raises(UnknownModel, match=r"parallelism\.tensor: how it splits this model is not known"):
         record_step(build, spec_of({"parallelism.tensor": 2}))
 
 
