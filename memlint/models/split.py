@@ -120,9 +120,10 @@ def shorten(spec: TrainingSpec) -> TrainingSpec:
     if code in WITHOUT_REST and length is not None:
         together = ranks * (degree(spec, "tensor") if code == "torchtitan" else _token_ranks(spec))
         if length % together:
-            key = spec.spelled("sequence_length")
+            key, kinds = spec.spelled("sequence_length"), (kind for kind in SIZES if degree(spec, kind) > 1)
+            degrees = ", ".join(f"{spec.spelled(f'parallelism.{kind}')} {degree(spec, kind):,}" for kind in kinds)
             raise UnknownModel(
-                f"{key} {length:,}: {code} does not divide it among {together:,} devices, there is a rest"
+                f"{key} {length:,}: {code} does not divide it among {together:,} devices without a rest ({degrees})"
             )
     changed = {}
     for name in ("sequence_length", "evaluation_sequence_length"):
