@@ -277,6 +277,25 @@ def chosen(everything: Sequence[Case], count: int, seed: int = 10) -> list[Case]
     return random.Random(seed).sample(list(everything), min(count, len(everything)))
 
 
+def _swept(sweep: Sweep, everything: list[tuple[str, Case]], tallies: dict[str, Tally], whole: Tally) -> bool:
+    """Try the cases and say which ones fail. False where Ctrl-C ends it early."""
+    warm: set[Path] = set()
+    try:
+        for family, case in everything:
+            if (run := sweep.run(case.folder, case.path)) not in warm:
+                warm.add(run)
+                _checked(run)  # what every check imports is imported once, before the forks
+            outcome = sweep.outcome(case)
+            tallies.setdefault(family, Tally()).add(case, outcome)
+            whole.add(case, outcome)
+            wrong = (*outcome.problems, *outcome.expenses)
+            if wrong:
+                print(f"{family:13} {case.name}: {'; '.join(wrong)}", flush=True)
+    except KeyboardInterrupt:
+        return False
+    return True
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.hostile.sweep", description=__doc__.splitlines()[0])
     parser.add_argument("--family", help="only files of this family")
@@ -296,23 +315,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not options.full:
             wanted = set(chosen([case for _, case in everything], options.sample))
             everything = [entry for entry in everything if entry[1] in wanted]
-        warm: set[Path] = set()
-        for family, case in everything:
-            if (run := sweep.run(case.folder, case.path)) not in warm:
-                warm.add(run)
-                _checked(run)  # what every check imports is imported once, before the forks
-            outcome = sweep.outcome(case)
-            tallies.setdefault(family, Tally()).add(case, outcome)
-            whole.add(case, outcome)
-            wrong = (*outcome.problems, *outcome.expenses)
-            if wrong:
-                print(f"{family:13} {case.name}: {'; '.join(wrong)}", flush=True)
+        interrupted = not _swept(sweep, everything, tallies, whole)
     print(f"{'family':13} {' '.join(f'{heading:>9}' for heading in HEADINGS)}")
     for family, tally in sorted(tallies.items()):
         print(tally.row(family))
     print(whole.row(f"all {len(tallies)}"))
     print(f"{(time.monotonic() - begin) / 60:.0f} minutes")
-    return 1 if whole.failures else 0
+    if interrupted:
+        print(f"interrupted: {len(everything) - whole.cases:,} cases are not tried")
+    return 1 if whole.failures or interrupted else 0
 
 
 if __name__ == "__main__":

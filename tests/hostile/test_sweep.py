@@ -150,6 +150,23 @@ def test_the_table_counts_each_number_once_and_names_the_worst() -> None:
     assert tally.row("a family").split() == ["a", "family", "1", "2", "1", "1", "3.00", "64"]
 
 
+def test_ctrl_c_ends_a_long_sweep_with_the_table_so_far(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outcomes = iter([sweep.Outcome((), 0.5, 64.0, True)])
+
+    def outcome(place: sweep.Sweep, case: sweep.Case) -> sweep.Outcome:
+        for found in outcomes:
+            return found
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sweep.Sweep, "outcome", outcome)
+    assert sweep.main(["--family", "nanogpt", "--sample", "3"]) == 1
+    printed = capsys.readouterr().out
+    assert "nanogpt               1         1         1         0      0.50        64" in printed
+    assert "interrupted: 2 cases are not tried" in printed
+
+
 def test_each_format_has_its_own_spelling_of_what_is_no_number() -> None:
     for value in ("true", "x", "null", "nan"):
         for suffix in sweep.SUFFIXES:
