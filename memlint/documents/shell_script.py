@@ -20,7 +20,7 @@ from memlint.documents.shell_conditions import (
     Conditions,
     negated,
 )
-from memlint.documents.shell_expansion import Stop, Variable, from_environment, parsed
+from memlint.documents.shell_expansion import Stop, Variable, from_environment, parsed, unknown
 from memlint.documents.shell_words import (
     BREAK,
     PIECE,
@@ -477,7 +477,13 @@ class Script(Conditions):
             was_exported = exported or (old is not None and old.exported)
             self.environment.set(name, Variable([], items, was_exported))
             return
-        pieces = self.word_items(value, source, splits=False) if value is not None else []
+        pieces: Pieces = []
+        broken = next((child for child in node.children if child.type == "ERROR"), None)
+        if value is not None:
+            pieces = self.word_items(value, source, splits=False)
+        elif broken is not None:
+            reason = "an expression that is not plain arithmetic"
+            pieces = [unknown(source, broken.start_byte, broken.end_byte, reason, quoted=False)]
         if not pieces:
             end = node.end_byte
             pieces = [piece._replace(text="") for piece in source.slice(end - 1, end)]

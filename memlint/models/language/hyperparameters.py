@@ -598,7 +598,7 @@ AGREEMENTS = (
     ),
     Agreement(
         lambda sizes: sizes.experts is None or sizes.experts.per_token <= sizes.experts.number,
-        "num_experts_per_tok {0.experts.per_token:,} is more than the {0.experts.number:,} experts that there are",
+        "num_experts_per_tok {0.experts.per_token:,} is more than num_experts {0.experts.number:,}",
     ),
     Agreement(
         lambda sizes: sizes.linear is None or sizes.linear.value_heads % sizes.linear.key_heads == 0,
