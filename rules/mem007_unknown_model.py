@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from memlint.documents.node import Span
 from memlint.plugin import INFO, Example, Finding, Rule, Run
 
 LONGEST = "the longest sample is"
@@ -46,4 +47,17 @@ class UnknownModel(Rule):
             reason = run.spec.unknown_reason or "the model is not known"
             # The longest sample is known to whoever knows the data.
             notes = [f"`-o {reason.split()[0].lstrip('-')}=2048` tries a length"] if LONGEST in reason else []
-            yield self.finding(run, f"no estimate: {reason}", run.at_fault, notes=notes)
+            found = self.finding(run, f"no estimate: {reason}", run.at_fault, notes=notes)
+            yield found._replace(related=tuple(_named(run, reason, found.span)))
+
+
+def _named(run: Run, reason: str, place: Span) -> Iterator[tuple[Span, str]]:
+    """The values of the keys that a reason names, where they stand on other lines: also those of variables."""
+    words = {word.strip("(),:;") for word in reason.split()}
+    lines = {(place.path, place.line)}
+    for fact in run.spec.facts.values():
+        if fact.node is not None and fact.key in words and set(fact.key) & set("-_."):
+            span = fact.node.span
+            if (span.path, span.line) not in lines:
+                lines.add((span.path, span.line))
+                yield span, f"{fact.label}: {fact.written}"

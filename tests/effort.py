@@ -11,6 +11,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
+from unittest import mock
+
+from memlint import work
 
 # What a reader may run for a hostile file: about a second. Most take a thousandth of it.
 MOST_LINES = 10_000_000
@@ -47,6 +50,21 @@ def counted_lines(most: int = sys.maxsize) -> Iterator[Lines]:
         raise AssertionError(f"more than {most:,} lines of Python ran") from None
     finally:
         sys.settrace(before)
+
+
+def paid_for(function: Callable[[], object], doing: str) -> int:
+    """The steps of work that a call pays for one thing."""
+    paid = 0
+    spend = work.Meter.spend
+
+    def note(meter: work.Meter, steps: int, what: str) -> None:
+        nonlocal paid
+        paid += steps if what == doing else 0
+        spend(meter, steps, what)
+
+    with mock.patch.object(work.Meter, "spend", note), work.limited(work.INVOCATION_STEPS):
+        function()
+    return paid
 
 
 def wait_until(holds: Callable[[], object], what: str) -> None:

@@ -231,7 +231,7 @@ AGREEMENTS = (
     ),
     Agreement(
         lambda sizes: sizes.experts is None or sizes.experts.per_token <= sizes.experts.number,
-        "num_experts_per_tok {0.experts.per_token:,} is more than the {0.experts.number:,} experts that there are",
+        "num_experts_per_tok {0.experts.per_token:,} is more than num_experts {0.experts.number:,}",
     ),
     Agreement(
         lambda sizes: sizes.linear is None or sizes.linear.value_heads % sizes.linear.key_heads == 0,
@@ -246,7 +246,6 @@ _SIZES = {
     "layers": "num_hidden_layers",
     "heads": "num_attention_heads",
     "key_value_heads": "num_key_value_heads",
-    "head_dim": "head_dim",
     "intermediate": "intermediate_size",
     "attention_dropout": "attention_dropout",
     "residual_dropout": "hidden_dropout",
@@ -268,5 +267,8 @@ def checked(decoder: Decoder, source: str) -> Decoder:
         if part is not None:
             for field, name in names.items():
                 check(f"{source}: {name}", getattr(part, field), KINDS[name])
-    agree(decoder, AGREEMENTS)
+    if decoder.positions:
+        check(f"{source}: max_position_embeddings", decoder.positions, KINDS["max_position_embeddings"])
+    agree(decoder, AGREEMENTS)  # a head's size may be made of the others
+    check(f"{source}: head_dim", decoder.head_dim, KINDS["head_dim"])
     return decoder

@@ -213,6 +213,7 @@ def layer_types(sizes: Mapping[str, Any], layers: int) -> tuple[str, ...] | None
 # ------------------------------------------------------------------------------------------------ the facts of a run
 
 DEVICES = _whole(1, 1 << 20)  # no cluster has a million
+ELEMENTS = _whole(0, 1 << 38)  # of a buffer: more are on no device
 
 _FACTS: tuple[tuple[Kind, str], ...] = (
     (
@@ -225,6 +226,7 @@ _FACTS: tuple[tuple[Kind, str], ...] = (
     (PARTS_OR_NONE, "images_per_sample loss_chunks lora.r oft.block_size oft.rank"),
     (COUNT, "generated_rows"),
     (LAYER, "checkpointing_every checkpointing_chunk"),
+    (ELEMENTS, "parallelism.reduce_bucket_elements"),
     (
         DEVICES,
         "device_count world_size parallelism.data parallelism.shard parallelism.replicas parallelism.tensor "
@@ -249,27 +251,46 @@ def check(name: str, value: Any, kind: Kind) -> None:
         raise UnknownModel(f"{name} is {_shown(value)}, not {kind.words}")
 
 
-# Names that trainers with models of their own give sizes.
-_SPELLINGS: dict[str, tuple[str, ...]] = {
-    "num_hidden_layers": ("num_layers", "n_layer", "n_layers"),
-    "hidden_size": ("n_embd", "d_model"),
-    "num_attention_heads": ("n_head", "n_heads"),
-    "num_key_value_heads": ("num_query_groups", "n_query_groups", "num_kv_heads", "kv_n_heads"),
-    "head_dim": ("head_size", "kv_channels"),
-    "intermediate_size": ("ffn_hidden_size",),
-    "max_position_embeddings": ("block_size", "max_seq_len"),
-}
+# Names of one size, in config.json and as trainers with models of their own spell it.
+_SPELLINGS = (
+    ("num_hidden_layers", "num_layers", "n_layer", "n_layers"),
+    ("hidden_size", "n_embd", "d_model"),
+    ("num_attention_heads", "n_head", "n_heads"),
+    ("num_key_value_heads", "num_query_groups", "n_query_groups", "num_kv_heads", "kv_n_heads"),
+    ("head_dim", "head_size", "kv_channels"),
+    ("intermediate_size", "n_inner", "ffn_hidden_size"),
+    ("max_position_embeddings", "n_positions", "block_size", "max_seq_len"),
+    ("vocab_size", "padded_vocab_size"),
+    ("num_local_experts", "num_experts", "n_routed_experts", "n_expert"),
+    ("num_experts_per_tok", "moe_router_topk", "n_expert_per_token"),
+)
 
 
-def in_its_words(spec: TrainingSpec, message: str) -> str:
-    """A message about sizes, with the names by which the config itself states them."""
-    if spec.root is None or not any(name in message for name in _SPELLINGS):
-        return message
-    written = {node.key_path.rpartition(".")[2].replace("-", "_") for node in spec.root.walk()}
-    for name, spellings in _SPELLINGS.items():
-        known = next((spelling for spelling in spellings if spelling in written), name)
-        message = message.replace(name, known)
-    return message
+def in_its_words(spec: TrainingSpec, message: str, source: str = "") -> str:
+    """A message about sizes, with the names by which the config itself states them.
+
+    ``source`` is what the message says the sizes are from. Where that is the config itself, the message begins with
+    the key.
+    """
+    model = spec.fact("model")
+    config = spec.fact("hyperparameters.config")
+    if spec.root is None or (model is not None and config is not None and model.node is config.node is not None):
+        return message  # they are those of a file, or of the catalogue
+    import re
+
+    command = spec.launch is not None and spec.document.format == "shell"
+    written = {}
+    for node in spec.root.walk():
+        name = node.key_path.rpartition(".")[2].replace("-", "_")
+        written[name] = f"--{node.shown_path}" if command else node.shown_path
+    words: dict[str, str] = {}
+    for names in _SPELLINGS:
+        known = next((name for name in names if name in written), "")
+        if known:
+            words.update((name, written.get(name, written[known])) for name in names)
+    message = re.sub(r"\w+", lambda word: words.get(word[0], word[0]), message)
+    stated = message.removeprefix(f"{source}: ")
+    return stated if stated.partition(" ")[0] in written.values() else message
 
 
 # ------------------------------------------------------------------------------------------------- what has to agree

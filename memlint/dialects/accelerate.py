@@ -33,6 +33,9 @@ def accelerate_facts(root: Node, beside: str = "") -> Companion:
     facts = {name: fact for name, fact in stated.items() if not name.startswith((_HYPER, "parallelism.", "saves_"))}
     for name in ("tensor", "context", "ulysses", "shard", "replicas"):
         _copy(facts, stated.get("parallelism." + name), "parallelism." + name)
+    count = facts.get("device_count")
+    if count is not None and count.value is None:
+        facts[_HYPER + "num_processes"] = facts.pop("device_count")  # null: as many as there are
     precision = stated.get(_HYPER + "mixed_precision")
     if precision is not None:
         text = str(precision.value).lower()

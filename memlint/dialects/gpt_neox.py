@@ -31,13 +31,12 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
     for name, fact in found.facts.items():
         if name.startswith(kept) and fact.value != AUTO and (fact.node is not None or name not in spec):
             spec.facts[name] = fact
-    count = _devices(spec)
     pipeline = spec.fact("parallelism.pipeline")
     if pipeline is not None and pipeline.value == 0:
         lm.put(spec, "parallelism.pipeline", 1, pipeline, "0 is no pipeline")
     elif spec.get("parallelism.pipeline", 1) > 1:
         lm.put(spec, "parallelism.schedule", "1f1b", reason="DeepSpeed 0.19: runtime/pipe/schedule.py")
-    divided = pretraining.devices(spec, count)
+    divided = pretraining.devices(spec, _devices(spec))
     dtype = _precision(spec)
     optimizer = _optimizer(spec)
     _states(spec)
@@ -109,16 +108,16 @@ def _underscored(root: Node) -> Node:
     return Node({name.replace("-", "_"): node for name, node in root.value.items()}, root.span)
 
 
-def _devices(spec: TrainingSpec) -> Fact | None:
-    """All devices, where keys say how many: the launcher takes all that there are."""
+def _devices(spec: TrainingSpec) -> list[Fact]:
+    """What is multiplied to all devices, where keys say how many: the launcher takes all that there are."""
     every = spec.fact(lm.HYPER + "global_num_gpus")
     if every is not None and isinstance(every.value, int):
-        return every._replace(name="device_count")
+        return [every]
     gpus, nodes = spec.fact(lm.HYPER + "num_gpus"), spec.fact(lm.HYPER + "num_nodes")
     if gpus is None or not isinstance(gpus.value, int):
-        return None
-    several = nodes.value if nodes is not None and isinstance(nodes.value, int) and nodes.value > 0 else 1
-    return gpus._replace(name="device_count", value=gpus.value * several)
+        return []
+    several = nodes is not None and isinstance(nodes.value, int) and nodes.value > 0
+    return [gpus, nodes] if nodes is not None and several else [gpus]
 
 
 # ---------------------------------------------------------------------------------------------- the model
@@ -296,8 +295,7 @@ def _activations(spec: TrainingSpec) -> str:
     if not switch.value:
         lm.put(spec, "checkpointing", "none", switch)
         return ""
-    layers = pretraining.number(spec, "checkpoint_num_layers")
-    return pretraining.recomputed(spec, switch._replace(value="full"), "uniform", layers)
+    return pretraining.recomputed(spec, switch._replace(value="full"), "uniform", "checkpoint_num_layers")
 
 
 def _kinds(value: Any) -> list[str]:

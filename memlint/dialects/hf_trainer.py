@@ -195,6 +195,8 @@ def _unbounded(spec: TrainingSpec, script: Script, name: str) -> str:
     if lm.gap(spec, "max_seq_length", "model_max_length", "max_length", "block_size") is not None:
         return lm.not_stated(spec, "max_seq_length", "model_max_length", "max_length", "block_size")
     key = "block_size" if name.startswith(("run_clm", "run_fim")) else "max_seq_length"
+    null = spec.fact("sequence_length")
+    key = null.key if null is not None and null.node is not None else key
     return f"{key} is not stated: the longest sample is the tokenizer's limit or the data's, which no file states"
 
 

@@ -914,6 +914,9 @@ def _undecided(spec: TrainingSpec) -> str:
     return f"{item.key} is not known: {item.reason}" if item is not None else ""
 
 
+# Settings that would say how many devices there are; without a value they mean all.
+_COUNTS = tuple(HYPER + name for name in ("num_processes", "num_gpus", "devices", "shards"))
+
 # What only one class of transformers loads, by model type.
 _CLASSES = {
     **dict.fromkeys(("t5", "mt5", "bart", "mbart", "pegasus", "marian", "m2m_100", "whisper"), "seq2seq_lm"),
@@ -981,8 +984,12 @@ def finish(spec: TrainingSpec, reasons: Iterable[str], keys: dict[str, str] | No
         return spec
     if spec.get("parallelism.strategy") in ("zero", "fsdp1", "fsdp2"):
         item = gap(spec, "nproc_per_node", "nnodes", "num_processes", "num_machines", "num_gpus", "num_nodes", "ntasks")
+        every = next((fact for fact in map(spec.fact, _COUNTS) if fact is not None and fact.value is None), None)
         why = "is not stated" if item is None else f"is not known ({item.key}: {item.reason})"
-        spec.unknown_reason = f"the number of devices that share the model {why}; say --gpu 'NAME xN'"
+        stated = ""
+        if item is None and every is not None:
+            stated = f"{every.key} is {'null' if every.written is None else every.written}: "
+        spec.unknown_reason = f"{stated}the number of devices that share the model {why}; say --gpu 'NAME xN'"
         spec.architecture_on_devices, spec.architecture = ARCHITECTURE, None
     return spec
 

@@ -155,5 +155,6 @@ def _integer(node: Node) -> int | None:
 
 def _gap(node: Node, name: str) -> Missing:
     value = node.value
-    reason = value.reason if isinstance(value, Unresolved) else f"{value} is not a number"
-    return Missing("--" + (node.key_path or name), node.key_span or node.span, reason)
+    if isinstance(value, Unresolved):
+        return Missing("--" + (node.key_path or name), node.key_span or node.span, value.reason)
+    return Missing("--" + (node.key_path or name), node.span, f"{value} is no number of processes")

@@ -159,6 +159,7 @@ def _own_file(spec: TrainingSpec, named: Fact) -> str | None:
 
 # Sizes that others are made of (``litgpt.Config``).
 _NUMBERS = {"n_embd": 4096, "n_head": 32, "vocab_size": 50254, "padding_multiple": 512}
+_MOST = 1 << 24
 
 
 def _described(spec: TrainingSpec, given: dict[str, Any], origin: Fact) -> str:
@@ -167,8 +168,8 @@ def _described(spec: TrainingSpec, given: dict[str, Any], origin: Fact) -> str:
     spec.model_name = str(given.get("name") or (hub or {}).get("name") or spec.model_name or "a model of its own")
     numbers = {name: given.get(name, default) for name, default in _NUMBERS.items()}
     for name, value in numbers.items():
-        if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
-            return f"model_config.yaml: {name} is {ascii(value)[:40]}, not a whole number from 1"
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _MOST:
+            return f"model_config.yaml: {name} is {ascii(value)[:40]}, not a whole number from 1 to {_MOST:,}"
     width, heads, multiple = numbers["n_embd"], numbers["n_head"], numbers["padding_multiple"]
     rows = given.get("padded_vocab_size")
     if rows is None:

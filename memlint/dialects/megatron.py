@@ -52,7 +52,7 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
         and spec.launch.launchers == ()
     ):
         count = Fact("device_count", 1, DEFAULT, reason="no launcher: one process")
-    reasons.append(pretraining.devices(spec, count))
+    reasons.append(pretraining.devices(spec, [count] if count is not None else []))
     _precision(spec, deep)
     reasons.append(_states(spec, deep))
     reasons.append(_decoder(spec))
@@ -306,11 +306,10 @@ def _zero(spec: TrainingSpec) -> str:
 def _recompute(spec: TrainingSpec) -> str:
     whole = spec.fact(lm.HYPER + "checkpoint_activations")
     if whole is not None:
-        layers = pretraining.number(spec, "checkpoint_num_layers")
-        return pretraining.recomputed(spec, whole._replace(value="full"), "uniform", layers)
+        return pretraining.recomputed(spec, whole._replace(value="full"), "uniform", "checkpoint_num_layers")
     older = spec.fact(lm.HYPER + "activations_checkpoint_method")
     if older is not None:  # before --recompute-granularity there was nothing but whole layers
-        layers = pretraining.number(spec, "activations_checkpoint_num_layers")
+        layers = "activations_checkpoint_num_layers"
         return pretraining.recomputed(spec, older._replace(value="full"), older.value, layers)
     stated, short = spec.fact(lm.HYPER + "recompute_granularity"), spec.fact(lm.HYPER + "recompute_activations")
     if stated is None and short is not None:
@@ -319,8 +318,7 @@ def _recompute(spec: TrainingSpec) -> str:
     if item is not None:
         return f"{item.key} is not known: {item.reason}"
     modules = lm.setting(spec, "recompute_modules") or ()
-    method, layers = lm.setting(spec, "recompute_method"), pretraining.number(spec, "recompute_num_layers")
-    return pretraining.recomputed(spec, stated, method, layers, modules)
+    return pretraining.recomputed(spec, stated, lm.setting(spec, "recompute_method"), "recompute_num_layers", modules)
 
 
 # Options that Megatron-LM had before its modules were those of Megatron core (core 0.4 and before, 2023).

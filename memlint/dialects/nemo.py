@@ -55,11 +55,8 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
     recomputed = ""
     if not kind:
         _attention(spec)
-        granularity, layers = (
-            spec.fact(lm.HYPER + "recompute_granularity"),
-            pretraining.number(spec, "recompute_num_layers"),
-        )
-        recomputed = pretraining.recomputed(spec, granularity, lm.setting(spec, "recompute_method"), layers)
+        granularity, method = spec.fact(lm.HYPER + "recompute_granularity"), lm.setting(spec, "recompute_method")
+        recomputed = pretraining.recomputed(spec, granularity, method, "recompute_num_layers")
         if spec.get("parallelism.pipeline", 1) > 1:
             several = (spec.get("parallelism.virtual_stages") or 1) > 1
             lm.put(
@@ -83,20 +80,20 @@ def _launched(spec: TrainingSpec) -> TrainingSpec:
     return spec
 
 
-def _devices(spec: TrainingSpec) -> Fact | None:
-    """All devices, where keys say how many."""
+def _devices(spec: TrainingSpec) -> list[Fact]:
+    """What is multiplied to all devices, where keys say how many."""
     stated, nodes = spec.fact(lm.HYPER + "devices"), spec.fact("machines")
     if stated is None:
-        return None
+        return []
     per = stated.value
     if isinstance(per, str) and per.lstrip("-").isdigit():
         per = int(per)
     if isinstance(per, list):
         per = len(per)
     if not isinstance(per, int) or isinstance(per, bool) or per < 1:
-        return None  # -1 and auto: all that there are
-    several = nodes.value if nodes is not None and isinstance(nodes.value, int) else 1
-    return stated._replace(name="device_count", value=per * several)
+        return []  # -1 and auto: all that there are
+    counts = [stated._replace(value=per)]
+    return [*counts, nodes] if nodes is not None and isinstance(nodes.value, int) else counts
 
 
 # ---------------------------------------------------------------------------------------------- the model

@@ -5,6 +5,7 @@ parallelism, and batches that are stated for all devices at once.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 from memlint.architectures.megatron import Options, decoder
@@ -133,24 +134,23 @@ def padded(rows: int, multiple: int) -> int:
 _DEGREES = ("parallelism.tensor", "parallelism.pipeline", "parallelism.context")
 
 
-def devices(spec: TrainingSpec, count: Fact | None) -> str:
+def devices(spec: TrainingSpec, counts: Sequence[Fact]) -> str:
     """The data parallel degree, and with it the micro batches of a step. Why the degrees do not fit, or "".
 
-    ``count`` is the number of all devices; None where it is not known.
+    The product of ``counts`` is the number of all devices; it is not known where there are none.
     """
     model = 1
     for name in _DEGREES:
         model *= max(spec.get(name, 1) or 1, 1)
-    if count is None:
+    if not counts:
         return ""
-    total = count.value
+    count, total = counts[0], prod(fact.value for fact in counts)
     for name in ("device_count", "world_size"):
         lm.put(spec, name, total, count)
     if total % model:
         degrees = [fact for fact in map(spec.fact, _DEGREES) if fact is not None and fact.value not in (None, 1)]
         named = " x ".join(f"{fact.key} {fact.value:,}" for fact in degrees)
-        among = f"{count.key} {total:,}" if count.node is not None else f"{total:,} devices"
-        return f"{among}: no multiple of {model:,}, which share one copy of the model ({named})"
+        return f"{_product(counts)}: no multiple of {model:,}, which share one copy of the model ({named})"
     data = total // model
     lm.put(spec, "parallelism.data", data, count)
     batch, micro = spec.fact("global_batch_size"), spec.fact("micro_batch_size")
@@ -158,12 +158,20 @@ def devices(spec: TrainingSpec, count: Fact | None) -> str:
         return ""
     if batch.value % (micro.value * data):
         return (
-            f"{batch.key} {batch.value} is no multiple of {micro.value} samples on each of {data} data parallel devices"
+            f"{batch.key} {batch.value:,} is no multiple of {micro.key} {micro.value:,} on each of {data:,} data "
+            f"parallel devices ({_product(counts)})"
         )
     stated = spec.fact("gradient_accumulation_steps")
     if stated is None or stated.node is None:
         lm.put(spec, "gradient_accumulation_steps", batch.value // (micro.value * data), batch)
     return ""
+
+
+def _product(counts: Sequence[Fact]) -> str:
+    """How the config states a number of devices."""
+    return " x ".join(
+        f"{fact.key} {fact.value:,}" if fact.node is not None else f"{fact.value:,} devices" for fact in counts
+    )
 
 
 def sharing(spec: TrainingSpec, stage: int, origin: Fact | None, reason: str = "") -> None:
@@ -185,11 +193,14 @@ def sharing(spec: TrainingSpec, stage: int, origin: Fact | None, reason: str = "
 
 
 def recomputed(
-    spec: TrainingSpec, granularity: Fact | None, method: Any, layers: int, modules: Sequence[str] = ()
+    spec: TrainingSpec, granularity: Fact | None, method: Any, number_of_layers: str, modules: Sequence[str] = ()
 ) -> str:
     """Megatron's words for what is recomputed in backward. Call when ``attention`` and the schedule are known.
     Why what is recomputed is not known, or "".
+
+    ``number_of_layers`` is the setting that says how many layers.
     """
+    layers, stated = number(spec, number_of_layers), spec.fact(lm.HYPER + number_of_layers)
     value = None if granularity is None else granularity.value
     if granularity is None or value in (None, "none"):
         lm.put(spec, "checkpointing", "none", reason="nothing is recomputed unless an option says so")
@@ -211,11 +222,12 @@ def recomputed(
     if method == "block":
         pieces = spec.get("parallelism.virtual_stages") or 1
         lm.put(spec, "checkpointing", "blocks", granularity)
-        lm.put(spec, "checkpointing_layers", max(layers, 1) * pieces, granularity, "the first of each (virtual) stage")
+        origin = stated if layers else granularity
+        lm.put(spec, "checkpointing_layers", max(layers, 1) * pieces, origin, "the first of each (virtual) stage")
         return ""
     lm.put(spec, "checkpointing", "full", granularity)
     if layers > 1:
-        lm.put(spec, "checkpointing_chunk", layers, granularity)
+        lm.put(spec, "checkpointing_chunk", layers, stated)
     return ""
 
 

@@ -166,6 +166,11 @@ class TrainingSpec:
             self._asked(name)
         return fact
 
+    def spelled(self, name: str) -> str:
+        """The key of a fact as the config spells it; the fact's own name where it has none."""
+        fact = self.facts.get(name)
+        return fact.key if fact is not None and fact.key else name
+
     def take(self, name: str) -> Fact | None:
         """A fact that others are made of, and that says nothing by itself: it is gone afterwards."""
         fact = self.fact(name)

@@ -329,6 +329,8 @@ def _devices(spec: TrainingSpec, python: bool) -> None:
         count, origin = sharded * others, shard
     if sharded is None:
         spec.facts.pop("parallelism.shard", None)
+        if shard is not None and shard.node is not None:
+            spec.facts[lm.HYPER + "shards"] = shard  # as many as there are devices left
         if count is not None:
             lm.put(spec, "parallelism.shard", max(1, count // others), shard, "the devices that are left")
     shards = spec.get("parallelism.shard")

@@ -173,7 +173,9 @@ def _completions(spec: TrainingSpec) -> None:
         lm.put(spec, lm.HYPER + "max_completion_length", longest, reason=f"{_VERSION}: GRPOConfig, RLOOConfig")
     if prompt is not None and prompt.value is not None:
         lm.put(spec, "sequence_length", prompt.value + longest, completion or prompt)
-    elif prompt is None and lm.gap(spec, "max_prompt_length") is None:
+    elif prompt is not None:
+        spec.facts["sequence_length"] = prompt._replace(name="sequence_length")  # null, which cuts nothing
+    elif lm.gap(spec, "max_prompt_length") is None:
         reason = "prompts of 512 tokens, as which TRL cut them before 0.29; later ones take any length"
         length = Fact("sequence_length", _PROMPT + longest, ASSUMED, "max_prompt_length", reason=reason)
         spec.facts["sequence_length"] = length

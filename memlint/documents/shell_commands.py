@@ -50,8 +50,9 @@ _SWITCHES = {
         ("module", "no_python", "no_local_rank", "no_ssh", "no_ssh_check", "force_multi", "bind_cores_to_rank")
     )
     | {"save_pid", "elastic_training"},
-    "python": frozenset("bBdEhiIOPqsSuvVx") | {"OO", "VV"},
 }
+# Options that take a value: of python, of its profiler, and of debuggers.
+_PYTHON_OPTIONS = frozenset(("-X", "-W", "-o", "--listen", "--connect"))
 _LAUNCHING_MODULES = {
     "torch.distributed.launch": "torchrun",
     "torch.distributed.run": "torchrun",
@@ -102,7 +103,7 @@ def text(node: Node) -> str:
 
 
 def _base(node: Node) -> str:
-    return text(node).rsplit("/", 1)[-1]
+    return text(node).rpartition("/")[2]
 
 
 def _is_python(node: Node) -> bool:
@@ -137,13 +138,13 @@ def _training_name(node: Node) -> bool:
 def inner_script(words: list[Pieces]) -> Pieces | None:
     """The text that a command hands to another shell: ``bash -c '...'``, ``sbatch --wrap "..."``; else None."""
     texts = ["" if reason_of(word) else text_of(word) for word in words]
-    bases = [one.rsplit("/", 1)[-1] for one in texts]
+    bases = [one.rpartition("/")[2] for one in texts]
     for at, base in enumerate(bases[:-2]):
         if base not in ("bash", "sh", "zsh", "dash", "ksh"):
             continue
         if at and bases[0] not in _WRAPPERS and "=" not in bases[0]:
             return None
-        for option in range(at + 1, min(at + 4, len(words) - 1)):
+        for option in range(at + 1, len(words) - 1):
             one = texts[option]
             if one[:1] == "-" and one[1:2] != "-" and one.endswith("c"):
                 return words[option + 1]
@@ -254,7 +255,6 @@ def _launched(words: list[Node], launchers: list[Launcher]) -> tuple[Node, list[
         kind, start = _LAUNCHER_NAMES[name], 1
         if name == "colossalai" and len(words) > 1 and text(words[1]) == "run":
             start = 2
-    switches = _SWITCHES[kind]
     at = start
     while at < len(words):
         word = words[at]
@@ -270,10 +270,7 @@ def _launched(words: list[Node], launchers: list[Launcher]) -> tuple[Node, list[
             at += 1
             continue
         if arguments.is_option(word.value):
-            bare = value.lstrip("-")
-            takes = not (bare in switches or (kind == "python" and len(value) > 2 and value[1] != "-"))
-            if kind == "python":
-                takes = value in ("-X", "-W")
+            takes = value in _PYTHON_OPTIONS if kind == "python" else value.lstrip("-") not in _SWITCHES[kind]
             if takes and at + 1 < len(words) and _is_script(words[at + 1]):
                 takes = False  # an unknown switch just before the script
             at += 2 if takes else 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,6 +23,23 @@ DEFAULT_YES = "default yes"  # holds because the script does not set the variabl
 DEFAULT_NO = "default no"
 SUCCESS = "success"  # a command whose status is not known: taken to succeed
 MAYBE = "maybe"  # a condition that is not known
+
+_NEGATED = {YES: NO, NO: YES, DEFAULT_YES: DEFAULT_NO, DEFAULT_NO: DEFAULT_YES}
+# $X, "${X:-}" and ${X+x}: the grammar reads every name in braces.
+_ONE_VARIABLE = re.compile(r'"?\$\{(\w+)(?::?-|:?\+\w*)?\}"?', re.ASCII)
+_INTEGER = re.compile(r"\s*[-+]?\d{1,18}\s*", re.ASCII)
+_COMPARISONS: dict[str, Callable[[int, int], bool]] = {
+    "-eq": operator.eq,
+    "-ne": operator.ne,
+    "-lt": operator.lt,
+    "-le": operator.le,
+    "-gt": operator.gt,
+    "-ge": operator.ge,
+}
+
+
+def negated(status: str) -> str:
+    return _NEGATED.get(status, status)
 
 
 class Conditions(Expander):
@@ -49,11 +68,10 @@ class Conditions(Expander):
     def _test(self, node: Any, source: Source) -> str:
         opening = node.children[0].type if node.children else ""
         if opening == "((":
-            inner = source.text[node.start_byte + 2 : node.end_byte - 2]
             try:
                 return YES if self._calculate(node, source, node.start_byte + 2, node.end_byte - 2) else NO
             except arithmetic.Unknown:
-                self._unset_assigned(inner)
+                self._unset_assigned(source.text[node.start_byte : node.end_byte])
                 return MAYBE
         for child in node.children:
             if child.is_named:
@@ -65,42 +83,40 @@ class Conditions(Expander):
         if node.has_error:  # the grammar has left something out
             return MAYBE
         if kind == "parenthesized_expression":
-            inner = [child for child in node.children if child.is_named]
-            return self._condition(inner[0], source, double) if len(inner) == 1 else MAYBE
+            return self._condition(next(child for child in node.children if child.is_named), source, double)
         if kind == "unary_expression":
             return self._unary_condition(node, source, double)
         if kind == "binary_expression":
             return self._binary_condition(node, source, double)
         if kind in ("word", "number", "concatenation") or kind in WORD_ACTIVE:
-            text = self._plain(node, source)
-            if text is None:
-                return DEFAULT_NO if self._is_unset(node, source) else MAYBE
-            return YES if text else NO
+            return self._is_text(node, source)
         return MAYBE
 
+    def _is_text(self, node: Any, source: Source) -> str:
+        """Whether a word is not empty."""
+        if self._is_unset(node, source):
+            return DEFAULT_NO
+        text = self._plain(node, source)
+        return MAYBE if text is None else YES if text else NO
+
     def _unary_condition(self, node: Any, source: Source, double: bool) -> str:
-        operator = node.child_by_field_name("operator") or node.children[0]
+        sign = node.child_by_field_name("operator") or node.children[0]
         operand = node.children[-1]
-        symbol = source.text[operator.start_byte : operator.end_byte]
+        symbol = source.text[sign.start_byte : sign.end_byte]
         if symbol == "!":
-            status = self._condition(operand, source, double)
-            return {YES: NO, NO: YES, DEFAULT_YES: DEFAULT_NO, DEFAULT_NO: DEFAULT_YES}.get(status, status)
+            return negated(self._condition(operand, source, double))
         if symbol not in ("-z", "-n"):
             return MAYBE
-        text = self._plain(operand, source)
-        if text is None:
-            if not self._is_unset(operand, source):
-                return MAYBE
-            return DEFAULT_YES if symbol == "-z" else DEFAULT_NO
-        return YES if (text == "") == (symbol == "-z") else NO
+        status = self._is_text(operand, source)
+        return status if symbol == "-n" else negated(status)
 
     def _binary_condition(self, node: Any, source: Source, double: bool) -> str:
         left, rights = node.child_by_field_name("left"), node.children_by_field_name("right")
-        operator = node.child_by_field_name("operator")
-        if left is None or not rights or operator is None:
+        sign = node.child_by_field_name("operator")
+        if left is None or not rights or sign is None:
             return MAYBE
-        right = rights[0]
-        symbol = source.text[operator.start_byte : operator.end_byte]
+        right, *_ = rights
+        symbol = source.text[sign.start_byte : sign.end_byte]
         if symbol in ("&&", "||"):
             one, other = self._condition(left, source, double), self._condition(right, source, double)
             decisive = NO if symbol == "&&" else YES
@@ -111,10 +127,9 @@ class Conditions(Expander):
             return MAYBE
         value = self._plain(left, source)
         if symbol in ("=", "==", "!="):
+            if self._is_unset(left, source) and self._plain_text(rights, source) == "":  # [ "$X" = "" ]
+                return DEFAULT_YES if symbol != "!=" else DEFAULT_NO
             if value is None:
-                empty = self._plain_text(rights, source) == ""
-                if empty and self._is_unset(left, source):  # [ "$X" = "" ]
-                    return DEFAULT_YES if symbol != "!=" else DEFAULT_NO
                 return MAYBE
             if double:
                 answer = self._matches(value, rights, source)
@@ -124,34 +139,34 @@ class Conditions(Expander):
             if answer is None:
                 return MAYBE
             return YES if answer == (symbol != "!=") else NO
-        comparisons: dict[str, Callable[[int, int], bool]] = {
-            "-eq": lambda a, b: a == b,
-            "-ne": lambda a, b: a != b,
-            "-lt": lambda a, b: a < b,
-            "-le": lambda a, b: a <= b,
-            "-gt": lambda a, b: a > b,
-            "-ge": lambda a, b: a >= b,
-        }
-        other_value = self._plain(right, source)
-        if symbol in comparisons and value is not None and other_value is not None:
-            try:
-                return YES if comparisons[symbol](int(value), int(other_value)) else NO
-            except ValueError:
-                return MAYBE
-        return MAYBE
+        compare = _COMPARISONS.get(symbol)
+        other_value = self._plain_text(rights, source)
+        if compare is None or value is None or other_value is None:
+            return MAYBE
+        one_number, other_number = self._number(value, double), self._number(other_value, double)
+        if one_number is None or other_number is None:
+            return MAYBE
+        return YES if compare(one_number, other_number) else NO
+
+    def _number(self, text: str, double: bool) -> int | None:
+        """The number that a condition compares: within double brackets, arithmetic. None: it is not known."""
+        if not double:
+            return int(text) if _INTEGER.fullmatch(text) else None
+        try:
+            return arithmetic.evaluate(text, self._lookup)
+        except arithmetic.Unknown:
+            return None
 
     def _is_unset(self, node: Any, source: Source) -> bool:
         """Whether a word is one variable that the script does not set, or an argument of the script: both are
         absent by default."""
-        text = source.text[node.start_byte : node.end_byte].strip('"')
-        name = text[2:-1] if text.startswith("${") and text.endswith("}") else text[1:]
-        if text[:1] != "$":
+        found = _ONE_VARIABLE.fullmatch(source.text, node.start_byte, node.end_byte)
+        if found is None:
             return False
-        for operator in (":-", "-", "+", ":+"):
-            name = name.removesuffix(operator)
+        name = found.group(1)
         if is_number(name):
             return self.positional is None and name != "0"
         variable = self.environment.get(name)
         if variable is None:
-            return name.isidentifier()
+            return True
         return len(variable.pieces) == 1 and variable.pieces[0].reason.startswith(ARGUMENT)  # X=$1

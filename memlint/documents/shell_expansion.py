@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import ItemsView, Iterator, Sequence
 from contextlib import suppress
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Any
 
 from memlint import work
@@ -67,23 +67,26 @@ def _without_escapes(text: str) -> str:
 
 # What may be a command substitution without a command: `# a comment`, $(), as a first look.
 _SAYS_NOTHING = re.compile(r"`\s*[#`]|\$\(\s*[#)]")
+# What may be a pipeline of three commands, or one over several lines.
+_PIPELINE = re.compile(r"\|[^|\n]+\||\|[ \t]*\n|\n[ \t]*\|")
 
 
 def parsed(source: Source) -> tuple[Any, Source]:
     """(syntax tree, the source whose offsets it has).
 
     Two things the grammar misreads. Behind a substitution that holds nothing but a comment it takes the comment to go
-    on: such a substitution is no text, and is left out. Where several assignments on a line are followed by a line that
-    begins with one, it takes all that follows for one command: the text is read again with the statements divided.
+    on: such a substitution is no text, and is left out. Behind several assignments on a line, or a pipeline of three
+    commands, it may take the next line for more of the same command: the text is read again with the statements
+    divided.
     """
     if _SAYS_NOTHING.search(source.text):
         with suppress(RecursionError):  # too deep to be followed, which is found out below
             source = source.without(judge(source.text).empty)
     tree = parse(source.text)
-    if not any(_assigns_twice(line) for line in source.text.split("\n")):
+    if not _PIPELINE.search(source.text) and not any(_assigns_twice(line) for line in source.text.split("\n")):
         return tree, source
     for _ in range(3):
-        ends = list(_assignment_ends(tree.root_node, source.text))
+        ends = list(_missed_ends(tree.root_node, source.text))
         if not ends:
             break
         source = source.divided(ends)
@@ -95,18 +98,17 @@ def _assigns_twice(line: str) -> bool:
     return line.count("=") > 1 and sum("=" in word and word.split("=")[0].isidentifier() for word in line.split()) > 1
 
 
-def _assignment_ends(root: Any, text: str) -> Iterator[int]:
-    """Ends of assignments that a line ends after, but the command that they are said to belong to does not."""
+def _missed_ends(root: Any, text: str) -> Iterator[int]:
+    """Offsets at which a line ends, but the command that it is said to belong to does not."""
     stack = [root]
     while stack:
         node = stack.pop()
-        stack.extend(node.children)
-        if node.type != "command" or node.children[0].type != "variable_assignment":
-            continue
-        for child, following in zip(node.children, node.children[1:]):
-            if child.type == "variable_assignment":
-                between = text[child.end_byte : following.start_byte]
-                if "\n" in between.replace("\\\n", ""):
+        children = node.children
+        work.spend(2 * len(children), "looking for the ends of lines")
+        stack += children
+        if node.type in ("command", "file_redirect"):
+            for child, following in pairwise(children):
+                if "\n" in text[child.end_byte : following.start_byte].replace("\\\n", ""):
                     yield child.end_byte
 
 
@@ -198,7 +200,12 @@ _EXPANSIONS = frozenset(
 WORD_ACTIVE = _QUOTES | _EXPANSIONS
 _STRING_ACTIVE = _EXPANSIONS | {"string"}
 
+_SCRIPT = "the name of the script"
 ARGUMENT = "argument"  # how the reason of an unknown ``$1`` begins
+
+_ASSIGNED = re.compile(
+    r"(?:\+\+|--)\s*([a-z_]\w*)|(?<!\w)([a-z_]\w*)\s*(?:\+\+|--|(?:[-+*/%&|^]|<<|>>)?=(?!=))", re.ASCII | re.IGNORECASE
+)
 
 
 class Expander:
@@ -209,27 +216,20 @@ class Expander:
         self.environment = Environment()
         self.positional: list[Pieces] | None = None
         self.export_all = False
+        self.keyed: set[str] = set()  # names of associative arrays
+        self.exports: set[str] = set()  # names that were exported before they had a value
         self.trees: list[Any] = []  # nodes are valid as long as their trees are
 
     def _set(self, name: str, pieces: Pieces, exported: bool = False) -> None:
         old = self.environment.get(name)
-        exported = exported or self.export_all or (old is not None and old.exported)
+        exported = exported or self.export_all or name in self.exports or (old is not None and old.exported)
         self.environment.set(name, Variable(limited(pieces), None, exported))
 
     def _unset_assigned(self, text: str) -> None:
         """Variables that an arithmetic text assigns are not known from here on."""
-        word = ""
-        for at, character in enumerate(text + " "):
-            if character.isalnum() or character == "_":
-                word += character
-                continue
-            rest = text[at:].lstrip()
-            assigns = rest[:2] in ("++", "--", "+=", "-=", "*=", "/=", "%=", "|=", "&=", "^=") or (
-                rest[:1] == "=" and rest[:2] != "=="
-            )
-            if word and (assigns or text[: at - len(word)].rstrip()[-2:] in ("++", "--")) and not word[0].isdigit():
-                self._set(word, [Piece("$" + word, reason="arithmetic assigns it")])
-            word = ""
+        for found in _ASSIGNED.finditer(text):
+            name = found.group(1) or found.group(2)
+            self._set(name, [Piece("$" + name, reason="arithmetic assigns it")])
 
     def word_list(self, nodes: Sequence[Any], source: Source) -> Items:
         """What a list of words expands to. The grammar divides some words that bash does not: at an operator sign,
@@ -245,7 +245,7 @@ class Expander:
         return items
 
     def word_items(self, node: Any, source: Source, splits: bool = True) -> Items:
-        """What a word expands to: pieces, with BREAK where it falls into several words."""
+        """What a word expands to: pieces, with BREAK where it falls into several words, if it may (``splits``)."""
         start, end = node.start_byte, node.end_byte
         if node.type in WORD_ACTIVE:
             items = self._active(node, source, "word", splits, (start, end))
@@ -338,8 +338,7 @@ class Expander:
         try:
             value = self._calculate(node, source, start + lead, end - tail)
         except arithmetic.Unknown as error:
-            inner_text = source.text[start + lead : end - tail]
-            self._unset_assigned(inner_text)
+            self._unset_assigned(source.text[start:end])
             return [unknown(source, start, end, str(error), quoted)]
         return _written(source, start, end, str(value), quoted)
 
@@ -355,7 +354,7 @@ class Expander:
             holder = node.children[-1] if node.type == "translated_string" else node
             items = self.region(holder, inner_start, inner_end, source, "string", splits)
         if not below:
-            items = _held([item for item in items if item is not BREAK], source, start, end)
+            items = _held(items, source, start, end)
         elif below and _only_lists(below, source):
             return items  # "$@" and "${A[@]}" may be no word at all
         empty = [piece._replace(text="", quoted=True, outer=None) for piece in source.slice(start, start + 1)]
@@ -388,10 +387,10 @@ class Expander:
     def _argument(self, name: str, source: Source, quoted: bool, splits: bool, token: tuple[int, int]) -> Items:
         if self.positional is None:
             told = "the arguments of the script" if not is_number(name) else f"{ARGUMENT} {name} of the script"
-            told = "the name of the script" if name == "0" else told
+            told = _SCRIPT if name == "0" else told
             return [unknown(source, *token, told, quoted)]
         if name == "0":
-            return [unknown(source, *token, "the name of the script", quoted)]
+            return [unknown(source, *token, _SCRIPT, quoted)]
         if is_number(name):
             at = int(name) - 1
             if at >= len(self.positional):
@@ -451,8 +450,7 @@ class Expander:
             return self._variable(name, source, quoted, splits, token)
         items = self.region(node, word_start, end - 1, source, mode, splits)
         if operator[-1] == "=" and not is_number(name):
-            assigned = self.region(node, word_start, end - 1, source, mode, False)
-            self._set(name, [item for item in assigned if item is not BREAK])
+            self._set(name, self.region(node, word_start, end - 1, source, mode, False))
         chain = source.chain(*token)
         outside = chain[:-1]  # what all of this source came through
         out: Items = []
@@ -464,6 +462,8 @@ class Expander:
         return split_unquoted(out) if splits and not quoted else out
 
     def _value_of(self, name: str) -> Pieces | None:
+        if name == "0":
+            return [Piece("$0", reason=_SCRIPT)]
         if is_number(name):
             at = int(name) - 1
             return self.positional[at] if self.positional is not None and 0 <= at < len(self.positional) else None
@@ -479,7 +479,7 @@ class Expander:
     ) -> Items:
         subscript = next((child for child in node.children if child.type == "subscript"), None)
         index = subscript.child_by_field_name("index") if subscript is not None else None
-        if subscript is None or index is None or subscript.end_byte != node.end_byte - 1:
+        if subscript is None or index is None or subscript.has_error or subscript.end_byte != node.end_byte - 1:
             return [unknown(source, *token, "a part of an array", quoted)]
         variable = self.environment.get(name)
         if variable is None:
@@ -507,12 +507,12 @@ class Expander:
         plain = self._plain(node, source)
         if plain is not None and plain in keys:
             return plain
-        if any(not key.isdigit() for key in keys) or (not keys and plain is not None and not plain.isalnum()):
+        if name in self.keyed or plain is None or any(not key.isdigit() for key in keys):
             return plain
         try:
-            return str(self._calculate(node, source, node.start_byte, node.end_byte))
+            return str(arithmetic.evaluate(plain, self._lookup))
         except arithmetic.Unknown:
-            return plain if not keys and plain is not None and not plain.isdigit() and variable is not None else None
+            return None
 
     def _plain(self, node: Any, source: Source) -> str | None:
         """The text of a word; None where it is not known."""
@@ -520,25 +520,24 @@ class Expander:
 
     def _plain_text(self, nodes: Sequence[Any], source: Source) -> str | None:
         """The text of a word that the grammar may have divided; None where it is not known."""
-        items = [item for node in nodes for item in self.word_items(node, source, splits=False) if item is not BREAK]
+        items = [item for node in nodes for item in self.word_items(node, source, splits=False)]
         return None if reason_of(items) else text_of(items)
 
     def _calculate(self, node: Any, source: Source, start: int, end: int) -> int:
-        items = [item for item in self.region(node, start, end, source, "string", False) if item is not BREAK]
+        items = self.region(node, start, end, source, "string", False)
         reason = reason_of(items)
         if reason:
             raise arithmetic.Unknown(reason)
+        return arithmetic.evaluate(text_of(items), self._lookup)
 
-        def lookup(name: str) -> str:
-            value = self._value_of(name)
-            if value is None:
-                raise arithmetic.Unknown(from_environment(name))
-            why = reason_of(value)
-            if why:
-                raise arithmetic.Unknown(why)
-            return text_of(value)
-
-        return arithmetic.evaluate(text_of(items), lookup)
+    def _lookup(self, name: str) -> str:
+        """The text of a variable. Raises :class:`shell_arithmetic.Unknown` where it is not known."""
+        value = self._value_of(name)
+        if value is None:
+            raise arithmetic.Unknown(from_environment(name))
+        if reason_of(value):
+            raise arithmetic.Unknown(reason_of(value))
+        return text_of(value)
 
     def _heredoc(self, node: Any, source: Source) -> Pieces:
         """The text that a heredoc feeds, expanded where its delimiter is not quoted."""
@@ -551,8 +550,7 @@ class Expander:
         if any(mark in delimiter for mark in "\"'\\"):
             pieces = source.slice(start, end)
         else:
-            items = self.region(body, start, end, source, "heredoc", False)
-            pieces = [item for item in items if item is not BREAK]
+            pieces = self.region(body, start, end, source, "heredoc", False)
         if any(child.type == "<<-" for child in node.children):
             text = text_of(pieces)
             if "\t" in text:

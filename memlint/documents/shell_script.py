@@ -18,8 +18,9 @@ from memlint.documents.shell_conditions import (
     SUCCESS,
     YES,
     Conditions,
+    negated,
 )
-from memlint.documents.shell_expansion import Stop, Variable, from_environment, parsed
+from memlint.documents.shell_expansion import Stop, Variable, from_environment, parsed, unknown
 from memlint.documents.shell_words import (
     BREAK,
     PIECE,
@@ -60,6 +61,7 @@ class Script(Conditions):
         self.locals: list[dict[str, Variable | None]] = []
         self.steps = 0
         self.depth = 0
+        self.behind: dict[int, list[Any]] = {}  # words of a command that stand behind its redirections, by its node
 
     # -- results
 
@@ -292,7 +294,7 @@ class Script(Conditions):
         values: list[Pieces] = []
         listed = node.children_by_field_name("value")
         values.extend(fields(self.word_list(listed, source)))
-        has_list = any(child.type == "in" for child in node.children)
+        has_list = any(source.text[child.start_byte : child.end_byte] == "in" for child in node.children[2:])
         if not has_list:
             if self.positional is None:
                 values = [[Piece("$@", reason="arguments of the script")]]
@@ -342,6 +344,8 @@ class Script(Conditions):
         condition = source.text[node.start_byte : body.start_byte if body is not None else node.end_byte]
         if body is None:
             return SUCCESS
+        if "((" in condition:
+            self._unset_assigned(condition)
         if "$#" in condition or "${#}" in condition or "getopts" in condition:
             self._option_loop(body, source)
         else:
@@ -385,23 +389,25 @@ class Script(Conditions):
         return self.statements(node, source)
 
     def _subshell(self, node: Any, source: Source) -> str:
-        mark = self.environment.mark()
-        self.statements(node, source)
-        self.environment.undo(mark)
-        self.jump = ""
-        return SUCCESS
+        return self._apart(self.statements, node, source)
 
     def _pipeline(self, node: Any, source: Source) -> str:
+        status = SUCCESS
         for child in node.children:
-            if child.is_named and not self.jump:
-                mark = self.environment.mark()
-                self.statement(child, source)
-                self.environment.undo(mark)
-        return SUCCESS
+            if child.is_named:
+                status = self._apart(self.statement, child, source)
+        return status
+
+    def _apart(self, follow: Callable[[Any, Source], str], node: Any, source: Source) -> str:
+        """In a shell of its own: what it sets, and whether it ends, is nothing to the script."""
+        mark = self.environment.mark()
+        status = follow(node, source)
+        self.environment.undo(mark)
+        self.jump = ""
+        return status
 
     def _negated(self, node: Any, source: Source) -> str:
-        status = self.statements(node, source)
-        return {YES: NO, NO: YES, DEFAULT_YES: DEFAULT_NO, DEFAULT_NO: DEFAULT_YES}.get(status, status)
+        return negated(self.statements(node, source))
 
     def _function(self, node: Any, source: Source) -> None:
         name = node.child_by_field_name("name")
@@ -471,11 +477,13 @@ class Script(Conditions):
             was_exported = exported or (old is not None and old.exported)
             self.environment.set(name, Variable([], items, was_exported))
             return
-        pieces = (
-            [item for item in self.word_items(value, source, splits=False) if item is not BREAK]
-            if value is not None
-            else []
-        )
+        pieces: Pieces = []
+        broken = next((child for child in node.children if child.type == "ERROR"), None)
+        if value is not None:
+            pieces = self.word_items(value, source, splits=False)
+        elif broken is not None:
+            reason = "an expression that is not plain arithmetic"
+            pieces = [unknown(source, broken.start_byte, broken.end_byte, reason, quoted=False)]
         if not pieces:
             end = node.end_byte
             pieces = [piece._replace(text="") for piece in source.slice(end - 1, end)]
@@ -512,8 +520,7 @@ class Script(Conditions):
                 add_plain()
                 key, _, _ = text[1:].partition("]=")
                 start = child.start_byte + len(key) + 3
-                pieces = self.region(child, start, child.end_byte, source, "word", False)
-                items[key.strip("\"'")] = [piece for piece in pieces if piece is not BREAK]
+                items[key.strip("\"'")] = self.region(child, start, child.end_byte, source, "word", False)
             else:
                 plain.append(child)
         add_plain()
@@ -522,25 +529,30 @@ class Script(Conditions):
     def _declaration(self, node: Any, source: Source) -> str:
         keyword = node.children[0].type
         text = source.text[node.start_byte : node.end_byte]
-        options = [word for word in text.split()[1:4] if word[:1] == "-"]
-        exported = keyword == "export" or (
-            keyword in ("declare", "typeset") and any("x" in option for option in options)
-        )
-        is_local = keyword == "local" or (keyword in ("declare", "typeset") and bool(self.locals))
+        switches = "".join(word for word in text.split()[1:4] if word[:1] == "-")
+        declares = keyword in ("declare", "typeset")
+        exported = keyword == "export" or (declares and "x" in switches)
+        is_local = keyword == "local" or (declares and bool(self.locals) and "g" not in switches)
         for child in node.children[1:]:
             if child.type == "variable_assignment":
-                target = child.child_by_field_name("name")
-                if is_local and target is not None:
-                    self._make_local(source.text[target.start_byte : target.end_byte])
+                name = source.text[child.start_byte : child.end_byte].partition("=")[0].rstrip("+")
+                if is_local:
+                    self._make_local(name)
+                if "A" in switches:
+                    self.keyed.add(name)
                 self._assign(child, source, exported)
             elif child.type == "variable_name":
                 name = source.text[child.start_byte : child.end_byte]
                 if is_local:
                     self._make_local(name)
+                if "A" in switches:
+                    self.keyed.add(name)
                 variable = self.environment.get(name)
                 if exported and variable is not None:
-                    self.environment.set(name, variable._replace(exported="-n" not in options))
-                elif variable is None and keyword in ("declare", "typeset", "local") and ({"-A", "-a"} & set(options)):
+                    self.environment.set(name, variable._replace(exported="n" not in switches))
+                elif exported and "n" not in switches:
+                    self.exports.add(name)
+                elif variable is None and (declares or is_local) and "a" in switches.lower():
                     self.environment.set(name, Variable([], {}, False))
             elif child.is_named:  # export "A=$B": a word that is an assignment
                 for pieces in fields(self.word_items(child, source, splits=False)):
@@ -565,9 +577,10 @@ class Script(Conditions):
     def _redirected(self, node: Any, source: Source) -> str:
         body = node.child_by_field_name("body")
         heredocs = [child for child in node.children if child.type == "heredoc_redirect"]
+        self._note_words_behind(node, body)
         if heredocs and body is not None and body.type == "command":
             words = self._words(body, source)
-            name = text_of(words[0]).rsplit("/", 1)[-1] if words and not reason_of(words[0]) else ""
+            name = text_of(words[0]).rpartition("/")[2] if words and not reason_of(words[0]) else ""
             if name in _SUBSHELLS and not any(text_of(word) == "-c" for word in words):
                 self._run_text(self._heredoc(heredocs[0], source), source, exported_only=True)
                 return SUCCESS
@@ -580,6 +593,7 @@ class Script(Conditions):
                 for child in redirect.children
                 if child.type == "file_redirect"
             ]
+            targets += [text_of(word) for word in words[1:]] if name == "tee" else []
             if name in ("cat", "tee") and any(
                 target.strip("\"'").endswith((".sh", ".slurm", ".sbatch", ".bash", ".job")) for target in targets
             ):
@@ -590,9 +604,23 @@ class Script(Conditions):
             for child in heredoc.children:
                 if child.type == "pipeline":
                     text = source.text[child.start_byte : child.end_byte].lstrip("| \t")
-                    if text.split()[:1] and text.split()[0].rsplit("/", 1)[-1] in _SUBSHELLS:
+                    if text.split()[:1] and text.split()[0].rpartition("/")[2] in _SUBSHELLS:
                         self._run_text(self._heredoc(heredoc, source), source, exported_only=True)
         return status
+
+    def _note_words_behind(self, node: Any, body: Any) -> None:
+        """``python > log --b 2``: the grammar counts words behind a redirection to it. They are the command's, which of
+        several is the last one."""
+        words: list[Any] = []
+        for redirect in node.children:
+            if redirect.type == "file_redirect":
+                words += redirect.children_by_field_name("destination")[1:]
+            elif redirect.type == "heredoc_redirect":
+                words += redirect.children_by_field_name("argument")
+        while words and body is not None and body.type in ("list", "pipeline", "negated_command"):
+            body = body.named_children[-1]
+        if words and body is not None:
+            self.behind[body.id] = words
 
     def _read_into(self, words: list[Pieces], pieces: Pieces) -> None:
         """``read -r -d '' NAME <<EOF``: the whole text, without the white space around it."""
@@ -600,9 +628,10 @@ class Script(Conditions):
         names = [text for text in texts if text.isidentifier()]
         whole = "-d" in texts or any(text[:1] == "-" and text.endswith("d") for text in texts)
         if len(names) == 1 and whole:
+            [name] = names
             text = text_of(pieces)
             lead = len(text) - len(text.lstrip())
-            self._set(names[0], part(pieces, lead, len(text.rstrip())))
+            self._set(name, part(pieces, lead, len(text.rstrip())))
         else:
             for name in names:
                 self._set(name, [Piece("$" + name, reason="it is read while the script runs")])
@@ -641,7 +670,7 @@ class Script(Conditions):
                 run.append(child.children[0])
             elif child.is_named or child.type in ("=", "==", "=~"):  # an operator that the grammar sees in a word
                 run.append(child)
-        return fields([*items, *self.word_list(run, source)])
+        return fields([*items, *self.word_list([*run, *self.behind.get(node.id, ())], source)])
 
     def _command(self, node: Any, source: Source) -> str:
         assigned = [child for child in node.children if child.type == "variable_assignment"]
@@ -668,7 +697,7 @@ class Script(Conditions):
         if inner is not None:  # bash -c '...', sbatch --wrap "..."
             before = len(self.found)
             self._run_text(inner, source, exported_only=True)
-            if text_of(words[0]).rsplit("/", 1)[-1] == "srun":  # it starts as many shells as there are tasks
+            if text_of(words[0]).rpartition("/")[2] == "srun":  # it starts as many shells as there are tasks
                 around = commands.launcher("srun", [source.word(pieces) for pieces in words])
                 for at in range(before, len(self.found)):
                     one = self.found[at]
@@ -705,8 +734,9 @@ class Script(Conditions):
     def _set_builtin(self, words: list[Pieces], node: Any, source: Source) -> None:
         texts = [text_of(word) for word in words]
         if "--" in texts:
-            at = texts.index("--") + 1
-            self.positional = words[at:]
+            at = texts.index("--")
+            self.positional = words[at + 1 :]
+            texts = texts[:at]
         for text in texts[1:]:
             if text in ("-a", "-o") or (text[:1] == "-" and text[1:2] != "-" and "a" in text):
                 self.export_all = text != "-o" or "allexport" in texts or self.export_all
@@ -717,7 +747,10 @@ class Script(Conditions):
         if self.positional is None:
             return
         text = text_of(words[1]) if len(words) > 1 else "1"
-        self.positional = self.positional[int(text) :] if is_number(text) else None
+        if not is_number(text):
+            self.positional = None
+        elif int(text) <= len(self.positional):  # else there is an error, and nothing is shifted
+            self.positional = self.positional[int(text) :]
 
     def _read_builtin(self, words: list[Pieces], node: Any, source: Source) -> None:
         for word in words[1:]:
@@ -738,14 +771,6 @@ class Script(Conditions):
                 self._set(name, [place._replace(text=str(value), outer=None)])
             else:
                 self._unset_assigned(text_of(word))
-
-    def _lookup(self, name: str) -> str:
-        value = self._value_of(name)
-        if value is None:
-            raise arithmetic.Unknown(from_environment(name))
-        if reason_of(value):
-            raise arithmetic.Unknown(reason_of(value))
-        return text_of(value)
 
     def _test_builtin(self, words: list[Pieces], node: Any, source: Source) -> str:
         text = [text_of(word) for word in words[1:]]

@@ -275,8 +275,11 @@ class _Reader:
     def for_(self, token: str, start: int) -> None:
         self.blank()
         if token == "for" and self.here("(("):
+            begin = self.at
             if not self.arithmetic(2):
                 raise self.unexpected()
+            if self.text.count(";", begin, self.at) < 2:
+                raise Broken("for (( )) takes three expressions", begin)
             self.blank()
             self.take(";")
             self.newlines()

@@ -76,24 +76,26 @@ def divide(spec: TrainingSpec, sizes: Sizes) -> Sizes:
     tensor, stages, experts = degree(spec, "tensor"), degree(spec, "pipeline"), degree(spec, "expert")
     if tensor > 1:
         sizes = sizes._replace(
-            heads=_share(sizes.heads, tensor, "num_attention_heads"),
+            heads=_share(spec, "tensor", sizes.heads, tensor, "num_attention_heads"),
             key_value_heads=max(1, sizes.key_value_heads // tensor),
-            intermediate=_share(sizes.intermediate, tensor, "intermediate_size"),
+            intermediate=_share(spec, "tensor", sizes.intermediate, tensor, "intermediate_size"),
             vocabulary=-(-sizes.vocabulary // tensor),
         )
         if sizes.experts is not None:
+            kind = "expert_tensor" if spec.get("parallelism.expert_tensor") else "tensor"
             each = int(spec.get("parallelism.expert_tensor") or (tensor if experts == 1 else 1))
-            width = _share(sizes.experts.intermediate, each, "rows of an expert")
-            shared = _share(sizes.experts.shared, tensor, "rows of the shared expert")
+            width = _share(spec, kind, sizes.experts.intermediate, each, "rows of an expert")
+            shared = _share(spec, "tensor", sizes.experts.shared, tensor, "rows of the shared expert")
             sizes = sizes._replace(experts=sizes.experts._replace(intermediate=width, shared=shared))
     if experts > 1:
         if sizes.experts is None:
-            raise UnknownModel("parallelism.expert splits experts, and the model has none")
-        own = _share(sizes.experts.number, experts, "experts")
+            raise UnknownModel(f"{spec.spelled('parallelism.expert')} splits experts, and the model has none")
+        own = _share(spec, "expert", sizes.experts.number, experts, "num_experts")
         sizes = sizes._replace(experts=sizes.experts._replace(number=own))
     if stages > 1:
         if stages > sizes.layers:
-            raise UnknownModel(f"{sizes.layers} layers have no {stages} stages")
+            key = spec.spelled("parallelism.pipeline")
+            raise UnknownModel(f"{key} {stages:,} is more than num_hidden_layers {sizes.layers:,}")
         layers = -(-sizes.layers // stages)
         if spec.get("parallelism.stage_layers"):
             layers = max(layers_of(spec, stage) for stage in (FIRST, SECOND, LAST))
@@ -101,9 +103,9 @@ def divide(spec: TrainingSpec, sizes: Sizes) -> Sizes:
     return sizes
 
 
-def _share(total: int, ranks: int, what: str) -> int:
+def _share(spec: TrainingSpec, kind: str, total: int, ranks: int, what: str) -> int:
     if total % ranks:
-        raise UnknownModel(f"{ranks:,} devices do not divide {what} {total:,}")
+        raise UnknownModel(f"{spec.spelled(f'parallelism.{kind}')} {ranks:,} does not divide {what} {total:,}")
     return total // ranks
 
 
@@ -118,7 +120,11 @@ def shorten(spec: TrainingSpec) -> TrainingSpec:
     if code in WITHOUT_REST and length is not None:
         together = ranks * (degree(spec, "tensor") if code == "torchtitan" else _token_ranks(spec))
         if length % together:
-            raise UnknownModel(f"{code} does not divide {length:,} tokens among {together:,} devices: there is a rest")
+            key, kinds = spec.spelled("sequence_length"), (kind for kind in SIZES if degree(spec, kind) > 1)
+            degrees = ", ".join(f"{spec.spelled(f'parallelism.{kind}')} {degree(spec, kind):,}" for kind in kinds)
+            raise UnknownModel(
+                f"{key} {length:,}: {code} does not divide it among {together:,} devices without a rest ({degrees})"
+            )
     changed = {}
     for name in ("sequence_length", "evaluation_sequence_length"):
         length = spec.get(name)
@@ -161,7 +167,7 @@ def split(spec: TrainingSpec, system: System, stage: str) -> System:
         return system
     if not hasattr(model, "hidden") or not hasattr(model, "layers"):
         kind = next(kind for kind in SIZES if degree(spec, kind) > 1)
-        raise UnknownModel(f"how parallelism.{kind} splits this model is not known")
+        raise UnknownModel(f"{spec.spelled(f'parallelism.{kind}')}: how it splits this model is not known")
     tensor, context, ulysses = (degree(spec, kind) for kind in ("tensor", "context", "ulysses"))
     for layer in model.layers:
         attention = layer.self_attn

@@ -23,6 +23,7 @@ The rules, with their names in the source:
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_left, insort
 
 from memlint import work
@@ -49,8 +50,6 @@ _ADDRESS_MASK = (1 << _SIZE_SHIFT) - 1
 _NARROW_SHIFT = 32  # for addresses up to 2 TiB: the ints are a third shorter, and so are their comparisons
 _LARGE_REGION = 1 << 48  # where the large pool's expandable addresses begin, in units
 _ENDLESS_UNITS = 1 << 44  # address space of an expandable segment when the card is unknown
-
-_SIZE_MAX = (1 << 64) - 1
 
 
 class AllocatorResult(NamedTuple):
@@ -279,17 +278,12 @@ class _Card:
         # The driver counts bytes: a capacity need not be a multiple of 512.
         self.capacity = None if capacity_bytes is None else capacity_bytes >> _UNIT_SHIFT
         self.limit = self.capacity
+        self.collects_garbage = False
         if capacity_bytes is not None and conf.per_process_memory_fraction < 1.0:
-            self.limit = int(conf.per_process_memory_fraction * capacity_bytes) >> _UNIT_SHIFT
-        # torch tracks ages, and collects, only under a memory limit below the whole card.
-        self.collects_garbage = (
-            conf.garbage_collection_threshold > 0
-            and conf.per_process_memory_fraction < 1.0
-            and capacity_bytes is not None
-        )
-        self.garbage_limit = 0
-        if capacity_bytes is not None:
             allowed = int(conf.per_process_memory_fraction * capacity_bytes)
+            self.limit = allowed >> _UNIT_SHIFT
+            # torch tracks ages, and collects, only under a memory limit below the whole card.
+            self.collects_garbage = conf.garbage_collection_threshold > 0
             self.garbage_limit = int(conf.garbage_collection_threshold * allowed) >> _UNIT_SHIFT
         self.searches = 0  # of large blocks, for their age
 
@@ -340,7 +334,7 @@ class _Segments:
     small, large  free blocks of the two pools, as sorted ints
     free_sizes    address of a free block -> its size
     free_starts   end of a free block -> its address
-    ages          address of a free block of the large pool -> the card's searches when it became free
+    ages          address of a block that was freed -> the card's searches until then
     """
 
     def __init__(self, card: _Card) -> None:
@@ -352,7 +346,7 @@ class _Segments:
         self.free_starts: dict[int, int] = {}
         self.segments: dict[int, int] = {}  # address -> size
         self.max_split = None if conf.max_split_bytes is None else conf.max_split_bytes >> _UNIT_SHIFT
-        self.split_limit = _SIZE_MAX if self.max_split is None else self.max_split
+        self.split_limit = sys.maxsize if self.max_split is None else self.max_split
         self.rounding = conf.max_non_split_rounding_bytes >> _UNIT_SHIFT
         # A limit below the whole card is looked at first, and failing it is not yet the end.
         self.throws = conf.throw_before_driver and conf.per_process_memory_fraction >= 1.0
@@ -368,8 +362,6 @@ class _Segments:
         rest = block - size
         if rest and self.splits(pool, size, rest):
             self.put(pool, address + size, rest)
-            if self.card.collects_garbage:
-                self.ages[address + size] = self.card.searches
             block = size
         return address, block
 

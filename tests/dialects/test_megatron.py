@@ -427,7 +427,7 @@ def test_the_options_of_a_published_model_describe_its_weights(name: str) -> Non
         ),
         pytest.param(
             f"torchrun --nproc_per_node 4 pretrain_gpt.py {SIZES} {BATCH} --global-batch-size 12",
-            "--global-batch-size 12 is no multiple of 2 samples on each of 4 data parallel devices",
+            "--global-batch-size 12 is no multiple of --micro-batch-size 2 on each of 4 data parallel devices",
             id="a batch that does not fit the devices",
         ),
         pytest.param(

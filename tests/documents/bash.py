@@ -37,6 +37,14 @@ def rejects(scripts: Sequence[str | Path]) -> list[bool]:
     return [answer == "broken" for answer in answers]
 
 
+def complaints(scripts: Sequence[str]) -> list[str]:
+    """What ``bash -n`` says of each script."""
+    assert BASH is not None
+    loop = 'for script; do "$BASH" -n -c "$script" 2>&1; printf \'\\0\'; done'
+    done = subprocess.run([BASH, "-c", loop, BASH, *scripts], capture_output=True, text=True, timeout=100)
+    return done.stdout.split("\0")[:-1]
+
+
 def words(commands: Sequence[str], before: str = "") -> list[list[str]]:
     """The words of each command line after ``before``, as bash expands them. A line that bash gives up on has none."""
     assert BASH is not None

@@ -264,6 +264,10 @@ UNKNOWN = {
     "a shift out of range": ("python t.py --b $((1 << 64))", "a shift out of range"),
     "a number beyond 64 bits": ("python t.py --b $((9223372036854775807 + 1))", "a number beyond 64 bits"),
     "an exponent below zero": ("python t.py --b $((2 ** -1))", "an exponent out of range"),
+    "arithmetic that bash refuses": (
+        "N=8\nA=$((N * 0.5))\nC='x'\npython t.py --b $A",
+        "an expression that is not plain arithmetic",
+    ),
     "arithmetic on text": ("A=1.5\npython t.py --b $((A * 2))", "an expression that is not plain arithmetic"),
     "an octal number that is none": ("python t.py --b $((09))", "09 is not an integer"),
     "two branches that differ": (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from memlint.documents import shell, shell_syntax
 from memlint.documents.load import format_of
-from tests.documents.bash import needs_bash, rejects
+from tests.documents.bash import complaints, needs_bash, rejects
 
 SCRIPTS = (
     # lists and pipelines
@@ -58,7 +59,7 @@ SCRIPTS = (
     # what people write
     *("python t.py \\\n  --a 1 `# a comment` \\\n  --b 2 \\\n  `#--c 3` \\\n  --d 4", "python t.py --b <BATCH>"),
     *("a # '", "coproc a", "coproc", "coproc A { b; }", "a=$(b)c", "a$(b)#c", "trap 'a' EXIT", "a --x={{ y }}"),
-    *("a (b)", "a ( b )"),
+    *("a (b)", "a ( b )", "for ((i = 0; i < 3)); do a; done", "for ((i)); do a; done", "for ((;;)); do a; done"),
 )
 
 
@@ -68,6 +69,49 @@ def test_the_verdict_on_each_of_many_texts_is_that_of_bash() -> None:
     expected = rejects(SCRIPTS)
     assert [script for script, ours, bash in zip(SCRIPTS, judged, expected) if ours != bash] == []
     assert 60 < sum(expected) < len(SCRIPTS) - 60  # the table holds enough of both
+
+
+# Each has much of the grammar in it: cut off anywhere, or without a character, it is mostly broken.
+WHOLE = (
+    "if a; then b; elif c\nthen d; else e; fi > x 2>&1 && f | g |& h || ! i",
+    'for i in a "b c" $(d); do e; done; for j\ndo k; done & l',
+    'while read -r a b <<< "$c"; do [[ $a == "b"* && ( -n $c || ! -z $d ) ]] && break; done < <(e)',
+    'case "$a" in (b|c) d;; *.e) f;& g) ;; esac; select x in 1 2; do y; done',
+    'f() { local A=(1 "2 3" [4]=5) B+=c; return; }; function g { h; }; function i() (j)\nk () { l; } > m',
+    "cat <<E <<-'F' | a\n$(b) ' \" )\nE\n\t` ${\n\tF\n{ c; d; } 2>e; (f; g) &>> h",
+    "A='b\\' B=\"c \\\" $d ${e:-\"f}\"} `g \"h\"` $(i \"j\" 'k)')\" C=$'l\\'m' D=${n//\\}/'}'} E=$((1 + (2)))",
+    "(( a = 1, b > 2 )) && ((c)) ; until d; do e; done; { f\n}; coproc g; time -p h; ! i",
+    "[[ a =~ ^(b|c d)$ ]] || [[ -f a && b -nt c ]]; [[ ! ( a < b ) ]] # x '\ny `# z '` \\\n  w # (",
+    "let a=1; declare -a X=(1 $(2)) ; export Y=(3); a[1]=2 b[$c]+=(d); eval Z=(4); >e <f 2>&- h",
+)
+
+
+@needs_bash
+@pytest.mark.parametrize("script", WHOLE)
+def test_a_script_that_is_cut_off_or_lacks_a_character_is_broken_where_it_is_to_bash(script: str) -> None:
+    cuts = [script[:at] for at in range(0, len(script) + 1, 4)] + [script[at:] for at in range(0, len(script), 6)]
+    cuts += [script[:at] + script[at + 1 :] for at in range(len(script)) if script[at] not in "abcdefghijk "]
+    judged = [shell_syntax.judge(cut).broken is not None for cut in cuts]
+    assert [cut for cut, ours, bash in zip(cuts, judged, rejects(cuts)) if ours != bash] == []
+
+
+@needs_bash
+def test_a_fault_is_where_bash_sees_it() -> None:
+    """The token that bash does not expect, or the sign whose partner it looks for at the end."""
+    broken = [script for script in SCRIPTS if shell_syntax.judge(script).broken is not None]
+    seen = 0
+    for script, said in zip(broken, complaints(broken)):
+        fault = shell_syntax.judge(script).broken
+        assert fault is not None
+        rest = script[fault.at :]
+        unexpected = re.search(r"near unexpected token `(.*?)'\n", said, re.DOTALL)
+        partner = re.search(r"EOF while looking for matching `(.*?)'\n", said)
+        if unexpected is not None:
+            assert rest[:1] in ("\n", "") if unexpected[1] == "newline" else rest.startswith(unexpected[1]), script
+        elif partner is not None:
+            assert {"'": "'", '"': '"', "`": "`", ")": "(", "}": "{", "]": "["}[partner[1]] in rest, script
+        seen += unexpected is not None or partner is not None
+    assert seen > 60
 
 
 DIFFERENT = {

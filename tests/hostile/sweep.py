@@ -4,13 +4,14 @@
 
 The configs are those of ``examples/`` and of ``tests/hostile/samples/``, a small one per family with an estimate. Each
 number of each is set to each of ``VALUES`` in turn, in the spelling of the file's format, and the config is checked in
-a forked child under limits of memory and of CPU time. Without ``--full`` a sample of the cases is tried, the same one
-every time; its size, or ``--full``, is for the caller to choose.
+a forked child of its own, whose CPU seconds and peak of memory are judged as well. Without ``--full`` a sample of the
+cases is tried, the same one every time; its size, or ``--full``, is for the caller to choose.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import pickle
 import random
@@ -20,7 +21,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections import Counter
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,9 +30,11 @@ ROOT = Path(__file__).parents[2]
 FOLDERS = (ROOT / "examples", Path(__file__).parent / "samples")
 SUFFIXES = (".yaml", ".yml", ".json", ".toml", ".py", ".sh")
 
-MEMORY_BYTES = 512 * 2**20  # beyond what the process has before it reads the config
 CPU_SECONDS = 2.0
-_ENDS_AFTER = 20  # CPU seconds: by then it is a hang, however long it would take
+MEGABYTES = 512  # of the whole process, memlint's own modules included
+# What costs more than this is a hang, however long it would take, and is not waited for.
+_MOST_SECONDS = 20
+_MOST_BYTES = 4 * MEGABYTES * 2**20
 
 # name -> how the formats spell it, where it is not the name itself; None where a format has no such value
 VALUES: dict[str, dict[str, str | None]] = {
@@ -44,7 +47,7 @@ VALUES: dict[str, dict[str, str | None]] = {
 
 _COMMENT = re.compile(r"(?:^|\s)#[^\n]*")
 _NUMBER = re.compile(r"(?<![\w./$@-])(?<!\w-)-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?(?![\w./%@-])")
-_WORD = re.compile(r"[A-Za-z_][\w-]{2,}")
+_WORD = re.compile(r"[A-Za-z]\w{2,}")
 
 # Files that are no runs themselves -> the run that reads them.
 READ_BY = {
@@ -74,11 +77,47 @@ class Case(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """How a check ended: ``problems`` is empty where it ended as it should."""
+    """How a check ended: ``problems`` is empty where it ended as it should.
+
+    ``seconds`` are of the CPU, without the system's and without starting Python (a quarter of a second);
+    ``megabytes`` are the most that the process held.
+    """
 
     problems: tuple[str, ...]
     seconds: float
+    megabytes: float
     estimated: bool
+
+    @property
+    def expenses(self) -> tuple[str, ...]:
+        """What is wrong with what it took."""
+        beyond = [f"took {self.seconds:.1f} CPU s"] * (self.seconds > CPU_SECONDS)
+        return (*beyond, *[f"took {self.megabytes:.0f} MB"] * (self.megabytes > MEGABYTES))
+
+
+class Tally:
+    """What became of the cases of a family."""
+
+    def __init__(self) -> None:
+        self.numbers: set[tuple[int, str, int]] = set()
+        self.cases = self.estimates = self.failures = 0
+        self.seconds = self.megabytes = 0.0
+
+    def add(self, case: Case, outcome: Outcome) -> None:
+        self.numbers.add((case.folder, case.path, case.start))
+        self.cases += 1
+        self.estimates += outcome.estimated
+        self.failures += bool(outcome.problems or outcome.expenses)
+        self.seconds = max(self.seconds, outcome.seconds)
+        self.megabytes = max(self.megabytes, outcome.megabytes)
+
+    def row(self, name: str) -> str:
+        counts = (len(self.numbers), self.cases, self.estimates, self.failures)
+        shown = " ".join(f"{count:9,}" for count in counts)
+        return f"{name:13} {shown} {self.seconds:9.2f} {self.megabytes:9.0f}"
+
+
+HEADINGS = ("numbers", "cases", "estimates", "failures", "worst s", "worst MB")
 
 
 def configs() -> list[tuple[int, str]]:
@@ -114,26 +153,28 @@ def changed(case: Case) -> str:
 
 
 def judged(report: Any, case: Case, text: str) -> tuple[str, ...]:
-    """What is wrong with a report."""
+    """What is wrong with a report of the changed file."""
     problems = []
-    names = set(_WORD.findall(text.splitlines()[case.line - 1]))
     for finding in report.findings:
         if finding.code == "MEM001":
             problems.append(f"MEM001 {finding.message} ({', '.join(finding.notes[:1])})")
+    if not problems and (not report.runs or any(run.estimate is None for run in report.runs)):
+        # What two runs have in common is said once. A comment names what it likes.
+        names = _words(_COMMENT.sub("", text.splitlines()[case.line - 1]))
+        said = [one for one in report.findings if one.code in _EXPLAINS]
+        if not any(
+            any(
+                span.path.endswith(case.path) and span.line <= case.line <= span.end_line
+                for span in (one.span, *(place for place, _ in one.related))
+            )
+            or names & _words(f"{one.key} {one.message}")
+            for one in said
+        ):
+            told = "; ".join(f"{one.code} {one.message}" for one in said) or "nothing"
+            problems.append(f"no estimate, and what is said is elsewhere: {told}")
     for run in report.runs:
         estimate = run.estimate
         if estimate is None:
-            # What two runs have in common is said once.
-            said = [one for one in report.findings if one.code in _EXPLAINS]
-            here = [
-                one
-                for one in said
-                if (one.span.path.endswith(case.path) and one.span.line <= case.line <= one.span.end_line)
-                or names & set(_WORD.findall(f"{one.key} {one.message}"))
-            ]
-            if run.family and not here and not any(one.code == "MEM001" for one in run.findings):
-                told = "; ".join(f"{one.code} {one.message}" for one in said) or "nothing"
-                problems.append(f"no estimate, and what is said is elsewhere: {told}")
             continue
         sizes = [part.size_bytes for part in estimate.components]
         sizes += [part.size_bytes for component in estimate.components for part in component.parts]
@@ -144,6 +185,11 @@ def judged(report: Any, case: Case, text: str) -> tuple[str, ...]:
     if report.errors or (report.crashed and not problems):
         problems.append(f"crashed: {report.errors}")
     return tuple(problems)
+
+
+def _words(text: str) -> set[str]:
+    """The names in a text, in one spelling: an option has dashes where a key has underscores."""
+    return set(_WORD.findall(text.replace("-", "_")))
 
 
 class Sweep:
@@ -186,9 +232,12 @@ class Sweep:
 
 
 def _checked(path: Path, lint: bool = True) -> Any:
+    """The report of ``memlint check``."""
     from memlint.check import check_paths
+    from memlint.cli.plain import GARBAGE_THRESHOLD
     from memlint.settings import Settings
 
+    gc.set_threshold(GARBAGE_THRESHOLD)
     return check_paths([str(path)], Settings(), lint=lint)
 
 
@@ -210,26 +259,41 @@ def _in_a_child(path: Path, case: Case, text: str) -> Outcome:
     with os.fdopen(reading, "rb") as pipe:
         content = pipe.read()
     _, status, usage = os.wait4(child, 0)
-    seconds = usage.ru_utime
-    if not content:
-        how = signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else "without a word"
-        return Outcome((f"ended by {how} after {seconds:.0f} CPU s",), seconds, False)
-    problems, estimated = pickle.loads(content)
-    if seconds > CPU_SECONDS:
-        problems = (*problems, f"took {seconds:.1f} CPU s")
-    return Outcome(problems, seconds, estimated)
+    problems, estimated = pickle.loads(content) if content else ((f"ended by {_end(status)}",), False)
+    return Outcome(problems, usage.ru_utime, usage.ru_maxrss / 1024, estimated)
+
+
+def _end(status: int) -> str:
+    return signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else "itself, without a word"
 
 
 def _limit() -> None:
-    with open("/proc/self/statm", encoding="ascii") as file:
-        held = int(file.read().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (held + MEMORY_BYTES,) * 2)
-    resource.setrlimit(resource.RLIMIT_CPU, (_ENDS_AFTER,) * 2)
+    resource.setrlimit(resource.RLIMIT_AS, (_MOST_BYTES,) * 2)
+    resource.setrlimit(resource.RLIMIT_CPU, (_MOST_SECONDS,) * 2)
 
 
 def chosen(everything: Sequence[Case], count: int, seed: int = 10) -> list[Case]:
     """So many of the cases, the same ones for the same files."""
     return random.Random(seed).sample(list(everything), min(count, len(everything)))
+
+
+def _swept(sweep: Sweep, everything: list[tuple[str, Case]], tallies: dict[str, Tally], whole: Tally) -> bool:
+    """Try the cases and say which ones fail. False where Ctrl-C ends it early."""
+    warm: set[Path] = set()
+    try:
+        for family, case in everything:
+            if (run := sweep.run(case.folder, case.path)) not in warm:
+                warm.add(run)
+                _checked(run)  # what every check imports is imported once, before the forks
+            outcome = sweep.outcome(case)
+            tallies.setdefault(family, Tally()).add(case, outcome)
+            whole.add(case, outcome)
+            wrong = (*outcome.problems, *outcome.expenses)
+            if wrong:
+                print(f"{family:13} {case.name}: {'; '.join(wrong)}", flush=True)
+    except KeyboardInterrupt:
+        return False
+    return True
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -239,9 +303,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--full", action="store_true", help="every case, not a sample")
     parser.add_argument("--sample", type=int, default=200, metavar="N", help="how many cases without --full")
     options = parser.parse_args(arguments)
-    tried: Counter[str] = Counter()
-    estimated: Counter[str] = Counter()
-    failed: list[tuple[str, Case, Outcome]] = []
+    tallies: dict[str, Tally] = {}
+    whole = Tally()
+    begin = time.monotonic()
     with Sweep() as sweep:
         everything: list[tuple[str, Case]] = []
         for folder, path in configs():
@@ -251,19 +315,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not options.full:
             wanted = set(chosen([case for _, case in everything], options.sample))
             everything = [entry for entry in everything if entry[1] in wanted]
-        for family, case in everything:
-            outcome = sweep.outcome(case)
-            tried[family] += 1
-            estimated[family] += outcome.estimated
-            if outcome.problems:
-                failed.append((family, case, outcome))
-                print(f"{family:13} {case.name}: {'; '.join(outcome.problems)}", flush=True)
-    failures = Counter(family for family, _, _ in failed)
-    print(f"{'family':15} {'cases':>7} {'estimates':>10} {'failures':>9}")
-    for family in sorted(tried):
-        print(f"{family:15} {tried[family]:7,} {estimated[family]:10,} {failures[family]:9,}")
-    print(f"{'all':15} {sum(tried.values()):7,} {sum(estimated.values()):10,} {len(failed):9,}")
-    return 1 if failed else 0
+        interrupted = not _swept(sweep, everything, tallies, whole)
+    print(f"{'family':13} {' '.join(f'{heading:>9}' for heading in HEADINGS)}")
+    for family, tally in sorted(tallies.items()):
+        print(tally.row(family))
+    print(whole.row(f"all {len(tallies)}"))
+    print(f"{(time.monotonic() - begin) / 60:.0f} minutes")
+    if interrupted:
+        print(f"interrupted: {len(everything) - whole.cases:,} cases are not tried")
+    return 1 if whole.failures or interrupted else 0
 
 
 if __name__ == "__main__":

@@ -488,9 +488,12 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a strategy without a name": ({"parallelism.strategy": "magic"}, "how 'magic' spreads a run"),
     "a stage that is none": ({**ZERO, "parallelism.zero_stage": 4}, "stages 0 to 3, not 4"),
     "shards that do not divide the ranks": ({**FSDP2, "parallelism.shard": 3}, "shard = 3 does not divide the 4"),
-    "heads that cannot be divided": ({"parallelism.tensor": 3}, "3 devices do not divide num_attention_heads 8"),
+    "heads that cannot be divided": (
+        {"parallelism.tensor": 3},
+        "parallelism.tensor 3 does not divide num_attention_heads 8",
+    ),
     "experts of a model without": ({"parallelism.expert": 2}, "the model has none"),
-    "more stages than layers": ({"parallelism.pipeline": 5}, "4 layers have no 5 stages"),
+    "more stages than layers": ({"parallelism.pipeline": 5}, "parallelism.pipeline 5 is more than num_hidden_layers 4"),
     "sequence parallelism with eager attention": (
         {"parallelism.tensor": 2, "parallelism.sequence": True, "attention": "eager"},
         "eager attention is not known",
@@ -507,7 +510,7 @@ def test_what_cannot_be_spread_is_refused(facts: dict[str, Any], said: str) -> N
 def test_models_of_which_only_one_device_is_known_are_not_split() -> None:
     from memlint.models.step import record_step
 
-    with pytest.raises(UnknownModel, match=r"how parallelism\.tensor splits this model is not known"):
+    with pytest.raises(UnknownModel, match=r"parallelism\.tensor: how it splits this model is not known"):
         record_step(build, spec_of({"parallelism.tensor": 2}))
 
 

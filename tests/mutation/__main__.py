@@ -39,6 +39,7 @@ _SHELL = (
     "tests/documents/test_shell_words.py",
     "tests/documents/test_shell_expansion.py",
     "tests/documents/test_shell.py",
+    "tests/documents/test_shell_scripts.py",
     "tests/hostile/test_shell.py",
 )
 
@@ -77,11 +78,17 @@ TESTS: dict[str, tuple[str, ...]] = {
         "tests/tape/test_folded.py",
     ),
     "memlint.documents.shell_arithmetic": _SHELL,
-    "memlint.documents.shell_commands": (*_SHELL, "tests/documents/test_slurm.py"),
+    "memlint.documents.shell_braces": ("tests/documents/test_shell_braces.py", *_SHELL),
+    "memlint.documents.shell_commands": (
+        "tests/documents/test_shell_commands.py",
+        *_SHELL,
+        "tests/documents/test_slurm.py",
+    ),
     "memlint.documents.shell_conditions": _SHELL,
-    "memlint.documents.shell_expansion": _SHELL,
+    "memlint.documents.shell_expansion": ("tests/documents/test_shell_values.py", *_SHELL),
     "memlint.documents.shell_script": _SHELL,
-    "memlint.documents.shell_words": _SHELL,
+    "memlint.documents.shell_syntax": ("tests/documents/test_shell_syntax.py", "tests/documents/test_shell.py"),
+    "memlint.documents.shell_words": ("tests/documents/test_shell_pieces.py", *_SHELL),
     "memlint.suppress": ("tests/test_suppress.py", "tests/hostile/test_suppressions.py"),
     "memlint.settings": ("tests/test_settings.py", "tests/test_settings_bounds.py", "tests/hostile/test_settings.py"),
     "memlint.selection": ("tests/test_selection.py",),

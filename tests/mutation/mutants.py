@@ -2,6 +2,10 @@
 
 A change replaces a piece of the text and leaves the rest as it is, so a mutant is shown as the line that it changes.
 Whether it makes sense is not asked: one that does not compile is left out when it is drawn, every other one counts.
+
+Prices are left alone: how many steps of work something costs (the arguments of ``spend``, and a module's constants that
+stand nowhere else) is measured by benchmarks, in seconds. That it is paid at all is for the tests: a call of ``spend``
+that is left out is a mutant like any other.
 """
 
 from __future__ import annotations
@@ -115,7 +119,9 @@ def mutants(text: str) -> list[Mutant]:
     source = _Source(text)
     found: list[tuple[str, int, int, _Change]] = []
     tree = ast.parse(text)
-    _visit_body(source, tree.body, "", [], found)
+    prices = _prices(tree)
+    body = [each for each in tree.body if not (isinstance(each, ast.Assign) and _names(each.targets) & prices)]
+    _visit_body(source, body, "", [], found)
     places = sorted(set(found), key=lambda each: (each[3].start, each[3].end, each[3].text))
     results: list[Mutant] = []
     seen: dict[tuple[str, str, str], int] = {}
@@ -126,6 +132,29 @@ def mutants(text: str) -> list[Mutant]:
         said += f" #{again}" if again > 1 else ""
         results.append(Mutant(function, first, last, line, said, *change))
     return results
+
+
+def _is_payment(node: ast.AST) -> bool:
+    """``work.spend(steps, doing)``."""
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "spend"
+
+
+def _prices(tree: ast.Module) -> set[str]:
+    """Names that are used in payments alone."""
+    used = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
+    paid = [
+        name.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and _is_payment(node)
+        for argument in node.args
+        for name in ast.walk(argument)
+        if isinstance(name, ast.Name)
+    ]
+    return {name for name in paid if paid.count(name) == used.count(name)}
+
+
+def _names(targets: list[ast.expr]) -> set[str]:
+    return {name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)}
 
 
 def _short(text: str) -> str:
@@ -260,6 +289,8 @@ def _of_expression(source: _Source, root: ast.expr) -> Iterator[_Change]:
         node = stack.pop()
         if isinstance(node, ast.JoinedStr):
             yield from _of_text(source, node)
+            continue
+        if _is_payment(node):
             continue
         if isinstance(node, ast.expr):
             yield from _of_node(source, node)

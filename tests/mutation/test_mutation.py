@@ -73,6 +73,16 @@ def changes(source: str) -> list[tuple[str, str]]:
         pytest.param('"""About 3."""\nfrom a import b\n', set(), id="nothing runs"),
         pytest.param("if TYPE_CHECKING:\n    x = 1\n", set(), id="nothing runs but for types"),
         pytest.param("def f(a: list[3]) -> None:\n    pass\n", set(), id="annotations"),
+        pytest.param(
+            "PRICE = 3\nwork.spend(PRICE + 2 * len(x), 'x')\n",
+            {"work.spend(PRICE + 2 * len(x), 'x') -> pass"},
+            id="a payment is made or not, and its price is left alone",
+        ),
+        pytest.param(
+            "LIMIT = 3\nwork.spend(LIMIT, 'x')\nx = LIMIT\n",
+            {"3 -> 4", "3 -> 2", "work.spend(LIMIT, 'x') -> pass"},
+            id="a constant that is not only a price",
+        ),
     ],
 )
 def test_mutants(source: str, expected: set[str]) -> None:

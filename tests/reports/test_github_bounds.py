@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 from memlint.documents.node import Span
@@ -65,3 +68,44 @@ def test_a_summary_is_as_long_as_it_may_be_and_not_a_byte_longer(monkeypatch: py
     assert summary(found) == "".join(rows[:-1]) + "\n1 more rows are left out.\n"
     monkeypatch.setattr(github, "SUMMARY_BYTES", len("".join(rows[:-2]).encode()))
     assert summary(found) == "".join(rows[:-2]) + "\n2 more rows are left out.\n"
+
+
+@pytest.mark.parametrize(
+    ("path", "seen"),
+    [
+        pytest.param("{}/sub/../a.yaml", "a.yaml", id="in the workspace"),
+        pytest.param("/elsewhere/sub/../a.yaml", "/elsewhere/a.yaml", id="outside of it"),
+        pytest.param("{}/../a\0.yaml", "{}/../a\0.yaml", id="a path that cannot be"),
+    ],
+)
+def test_a_path_is_shown_from_the_workspace_where_it_is_in_it(path: str, seen: str, tmp_path: Path) -> None:
+    found = github.relative(path.format(tmp_path), {"GITHUB_WORKSPACE": str(tmp_path)})
+    assert found == os.path.normpath(seen.format(tmp_path))
+
+
+def test_a_character_that_cannot_be_written_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(github, "summary", lambda report: "a\udcffb\n")
+    write_summary(Report((make_run(),), 0.1), {"GITHUB_STEP_SUMMARY": str(tmp_path / "summary.md")})
+    assert (tmp_path / "summary.md").read_bytes() == b"a?b\n"
+
+
+def test_a_run_has_its_name_beside_its_file_unless_it_is_the_only_one() -> None:
+    run = make_run()
+    rows = summary(Report((run, run._replace(run="eval", budget=None), run._replace(estimate=None)), 0.1)).splitlines()
+    first, second = [row.split("|")[1:-1] for row in rows[4:6]]
+    assert first[0].strip() == github._cell(run.path)
+    assert second[0].strip() == github._cell(f"{run.path} eval")
+    assert second[2].strip() == ""
+    assert rows[6] == ""  # a run without an estimate has no row
+
+
+def test_text_of_a_cell_is_no_link_and_on_one_line() -> None:
+    assert github._cell("a  b\nc\twww.x  WWW.y wwwz") == "a b c www&#46;x WWW&#46;y wwwz"
+    assert github._cell("a|b<c>@d") == "a&#124;b&#60;c&#62;&#64;d"
+
+
+def test_what_weighs_most_comes_first_and_no_finding_is_no_line() -> None:
+    light, heavy = make_finding(1, size_bytes=1), make_finding(2, size_bytes=2)
+    lines = render(Report((make_run(light, heavy),), 0.1), {}).splitlines()
+    assert ["line=2" in line for line in lines] == [True, False]
+    assert render(Report((make_run(),), 0.1), {}) == ""

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memlint.meta.fold import Folded, fold
-from memlint.meta.tape import Tape
+from memlint.meta.tape import Label, Tape
 from memlint.tape import folded as pieces
-from memlint.tape import phases
+from memlint.tape import folded_allocator, phases
 from memlint.tape.allocator import AllocatorResult, simulate
 from memlint.tape.allocator_conf import DEFAULT, AllocatorConf, parse_conf
 from memlint.tape.breakdown import break_down
 from memlint.tape.folded_allocator import _Replay, simulate_folded
+from tests.effort import paid_for
 from tests.meta.test_fold import RUNS
 from tests.tape.layered import MIB, Run
 
@@ -80,6 +83,69 @@ def test_a_turn_like_an_earlier_one_is_not_gone_through_again() -> None:
     assert replay.skipped > 500  # of 800
 
 
+@settings(max_examples=60, deadline=None)
+@given(RUNS, st.integers(8, 60))
+def test_turns_that_are_skipped_are_as_if_gone_through_however_short_they_are(run: Run, layers: int) -> None:
+    tape = fold(run.tape(5), run.tape(6), layers - 5)
+    if tape is not None:
+        with mock.patch.multiple(folded_allocator, LEAST_EVENTS=1, LEAST_TURNS=2):
+            assert ordered(simulate_folded(tape, DEFAULT)) == ordered(simulate(run.tape(layers)))
+
+
+# Layers, and how many of their turns are like an earlier one. To look for more of them costs less than to find fewer:
+# where a number falls, a condition is stricter than it has to be.
+SKIPPED = {
+    "layers that fit into what the ones before left": (
+        Run(between=16 * MIB, kept=(16 * MIB,), passing=(40 * MIB, 7 * MIB) * 6, gradients=False, micro_batches=2),
+        (200, 779),
+    ),
+    "layers whose rests add up": (
+        Run(between=3 * MIB, kept=(3 * MIB, 5 * MIB), passing=(9 * MIB, 2 * MIB) * 6),
+        (100, 0),
+    ),
+    "layers that are fetched on another stream": (
+        Run(between=3 * MIB, kept=(3 * MIB,), passing=(9 * MIB, 2 * MIB) * 6, fetched=24 * MIB, micro_batches=2),
+        (100, 366),
+    ),
+    "layers with small blocks": (
+        Run(between=MIB // 2, kept=(700, 3 * MIB), passing=(9 * MIB, 2 * MIB, 300 * 1024) * 5, micro_batches=2),
+        (100, 380),
+    ),
+    "layers of many sizes": (
+        Run(
+            between=33 * MIB,
+            kept=(20 * MIB, 9 * MIB, 2 * MIB),
+            passing=(MIB + 1, 33 * MIB, 20 * MIB, 9 * MIB) * 4,
+            micro_batches=2,
+        ),
+        (100, 57),
+    ),
+}
+
+
+@pytest.mark.parametrize(("run", "expected"), SKIPPED.values(), ids=SKIPPED.keys())
+def test_as_many_turns_are_skipped_as_are_like_another(run: Run, expected: tuple[int, int]) -> None:
+    layers, skipped = expected
+    replay = _Replay(DEFAULT)
+    assert ordered(replay.run(folded(run, layers))) == ordered(simulate(run.tape(layers)))
+    assert replay.skipped == skipped
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        pytest.param(Run(passing=(40 * MIB, 7 * MIB) * 6), id="turns that are like another"),
+        pytest.param(Run(passing=(MIB,)), id="turns of which nobody looks whether they are"),
+    ],
+)
+def test_turns_are_paid_for(run: Run) -> None:
+    def paid(layers: int) -> int:
+        tape = folded(run, layers)
+        return paid_for(lambda: simulate_folded(tape, DEFAULT), "simulating the allocator")
+
+    assert paid(80) - paid(40) >= 2 * 40
+
+
 def test_packing_is_a_bound_for_all_settings() -> None:
     run = Run(between=3 * MIB, kept=(3 * MIB, MIB // 2), fetched=24 * MIB)
     whole = run.tape(30)
@@ -98,3 +164,32 @@ def test_the_first_pass_ends_where_the_second_micro_batch_begins() -> None:
     assert phases.first_pass_bytes(whole) == phases.find_peak(first).peak_bytes
     assert pieces.first_pass_bytes(folded(run, 20)) == phases.first_pass_bytes(whole)
     assert phases.first_pass_bytes(Run().tape(20)) == pieces.first_pass_bytes(folded(Run(), 20)) == 0
+
+
+@st.composite
+def plain_tapes(draw: st.DrawFn) -> Tape:
+    """Any events, in any phases and streams: no loops."""
+    tape = Tape()
+    live: list[int] = []
+    for _ in range(draw(st.integers(1, 12))):
+        if draw(st.integers(0, 4)) == 0:
+            tape.mark(draw(st.sampled_from(["setup", "forward", "backward"])))
+        if live and draw(st.booleans()):
+            tape.free(live.pop(draw(st.integers(0, len(live) - 1))))
+        else:
+            label = Label("activations", draw(st.sampled_from(["a", "b.c"])))
+            size = draw(st.sampled_from([0, 1, 512, MIB, MIB + 1, 3 * MIB]))
+            live.append(tape.allocate(size, label, draw(st.sampled_from([0, 0, 1]))))
+    return tape
+
+
+@settings(max_examples=150, deadline=None)
+@given(plain_tapes())
+def test_a_tape_without_loops_is_what_it_is(tape: Tape) -> None:
+    pieced = fold(tape, tape, 0)
+    assert pieced is not None
+    peak, expected = pieces.find_peak(pieced), phases.find_peak(tape)
+    assert (peak.peak_bytes, peak.phase, peak.phases) == (expected.peak_bytes, expected.phase, expected.phases)
+    assert pieces.break_down(pieced, peak) == break_down(tape, expected.event)
+    assert pieces.packed_bytes(pieced) == phases.packed_bytes(tape)
+    assert ordered(simulate_folded(pieced, DEFAULT)) == ordered(simulate(tape))

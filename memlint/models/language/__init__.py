@@ -215,7 +215,7 @@ def attention(spec: TrainingSpec, dtype: DType, autocast: bool) -> str:
     """Which implementation computes it. Raises UnknownModel for one that is not known, or cannot take the dtype."""
     kind: str = spec.get("attention", "sdpa")
     if kind not in ("eager", "sdpa", "flash", "xformers"):
-        raise UnknownModel(f"the attention implementation {kind!r} is not known")
+        raise UnknownModel(f"{spec.spelled('attention')} is {kind!r}, an implementation that is not known")
     if kind == "flash" and dtype.itemsize != 2 and not autocast:
         raise UnknownModel(f"FlashAttention takes bfloat16 and float16, not {dtype.name}")
     return kind
@@ -310,17 +310,18 @@ def contents_of(spec: TrainingSpec) -> Sizes:
 
 
 def _config(spec: TrainingSpec) -> Decoder:
-    rows, described = spec.get("vocabulary_size"), spec.get("decoder")
+    rows, stated = spec.get("vocabulary_size"), spec.fact("decoder") or spec.fact("hyperparameters.config")
+    source = "" if stated is None else stated.reason
     try:
-        if described is None:
-            found = huggingface.decoder(contents_of(spec))
+        if stated is not None and isinstance(stated.value, Decoder):
+            found = checked(stated.value, source)
         else:
-            found = checked(described, spec.facts["decoder"].reason)
+            found = huggingface.decoder(contents_of(spec))
         if rows is not None:
-            check("vocabulary_size", rows, ROWS)
+            check(spec.spelled("vocabulary_size"), rows, ROWS)
         found = split.divide(spec, found if rows is None else found._replace(vocabulary=rows))
     except UnknownModel as error:
-        raise UnknownModel(in_its_words(spec, str(error))) from None
+        raise UnknownModel(in_its_words(spec, str(error), source)) from None
     depth = spec.get(RECORDED_LAYERS)
     return found if depth is None else found._replace(layers=depth[0], windows=found.windows[: depth[0]])
 
@@ -368,7 +369,8 @@ def sequence_length(spec: TrainingSpec) -> int:
         raise UnknownModel("nothing bounds the length of a sample")
     rows = spec.get("micro_batch_size") or 1
     if length > MOST_TOKENS or rows * length > MOST_NUMBERED:
-        raise UnknownModel(f"{rows:,} x {length:,} tokens at once are not built: check the batch and the length")
+        batch, tokens = spec.spelled("micro_batch_size"), spec.spelled("sequence_length")
+        raise UnknownModel(f"{tokens} {length:,} x {batch} {rows:,}: so many tokens at once are not built")
     return length  # type: ignore[no-any-return]
 
 

@@ -52,7 +52,7 @@ class ScriptTower(VisionTower):
         self.layer, self.without_first, self.trains = layer, without_first, trains
         self.pooled = config.first > 0  # CLIP norms its first token alone
         if not -len(self.layers) - 1 <= layer <= len(self.layers):
-            raise UnknownModel(f"the tower has {len(self.layers)} layers, and no features of number {layer}")
+            raise UnknownModel(f"mm_vision_select_layer {layer:,}: the tower has {len(self.layers)} layers")
         self.behind = layer if layer >= 0 else len(self.layers) + 1 + layer  # the first layer that nobody asks
 
     def forward(self, pixels: Tensor) -> Tensor:

@@ -53,7 +53,8 @@ def plan_of(spec: TrainingSpec) -> Plan | None:
         return None
     shard = int(shard or max(1, ranks // replicas))
     if ranks % shard:
-        raise UnknownModel(f"parallelism.shard = {shard} does not divide the {ranks} data-parallel ranks")
+        key = spec.spelled("parallelism.shard")
+        raise UnknownModel(f"{key} = {shard:,} does not divide the {ranks:,} data-parallel ranks")
     # Ranks that share a sequence have the same weights, and share those too.
     beside = degree(spec, "context") * degree(spec, "ulysses")
     ranks, shard = ranks * beside, shard * beside
