@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from memlint import work
-from memlint.architectures import huggingface, sizes
+from memlint.architectures import huggingface, huggingface_encoders, sizes
 from memlint.architectures.sizes import Sizes
 from memlint.check import check_text
 from memlint.data import models
@@ -17,7 +17,7 @@ from memlint.dialects.spec import Fact, TrainingSpec
 from memlint.meta.tape import CHUNK, Label, Tape
 from memlint.meta.tensor import empty, recording
 from memlint.models import UnknownModel, record, split
-from memlint.models.language import encoder, encoder_decoder, modernbert, seeing, t5, vision
+from memlint.models.language import encoder_decoder, seeing, t5, vision
 from memlint.models.language.peft_methods import factors, nearest_divisor
 from memlint.reports.report import RunReport
 from memlint.settings import Settings
@@ -163,13 +163,13 @@ def test_a_mapping_within_is_checked_as_well_and_says_the_same_source() -> None:
 
 OTHERS = [
     pytest.param(
-        encoder.encoder,
+        huggingface_encoders.encoder,
         {**LLAMA, "model_type": "bert", "num_attention_heads": 5, "max_position_embeddings": 8},
         "64 cannot be divided among num_attention_heads 5",
         id="an encoder",
     ),
     pytest.param(
-        modernbert.modernbert,
+        huggingface_encoders.modernbert,
         {**LLAMA, "model_type": "modernbert", "num_attention_heads": 64},
         "has a number that is odd",
         id="ModernBERT",

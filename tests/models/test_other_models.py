@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from memlint.architectures.huggingface_encoders import ENCODERS, MODERNBERT
 from memlint.data import models as catalogue
 from memlint.dialects.spec import Fact, TrainingSpec
 from memlint.estimates import estimate_spec
@@ -13,7 +14,6 @@ from memlint.meta.nn import count
 from memlint.meta.tensor import float32, recording
 from memlint.models import UnknownModel, record
 from memlint.models.language import tasks
-from memlint.models.language.encoder import ENCODERS
 from memlint.models.language.encoder_decoder import ENCODER_DECODERS
 from memlint.models.language.t5 import T5_TYPES
 from memlint.models.language.vision import CLASSIFIERS
@@ -29,7 +29,7 @@ HEADS = {
     "MTModel": "seq2seq_lm",
     "ForImageClassification": "image_classification",
 }
-KNOWN = {*ENCODERS, tasks.MODERN, *ENCODER_DECODERS, *T5_TYPES, *CLASSIFIERS, *VISION_LANGUAGE}
+KNOWN = {*ENCODERS, MODERNBERT, *ENCODER_DECODERS, *T5_TYPES, *CLASSIFIERS, *VISION_LANGUAGE}
 
 
 def spec_of(**facts: Any) -> TrainingSpec:

@@ -7,6 +7,7 @@ from typing import Any
 
 from memlint.architectures import huggingface
 from memlint.architectures.adapters import Adapters, adapters_of
+from memlint.architectures.huggingface_encoders import ENCODERS, MODERNBERT, encoder, modernbert
 from memlint.architectures.huggingface_styles import DECODER_ALONE
 from memlint.dialects.llava import MODEL_TYPE as LLAVA_SCRIPT
 from memlint.dialects.software import older
@@ -26,7 +27,7 @@ from memlint.models.language import (
     sequence_length,
     smooths_labels,
 )
-from memlint.models.language.encoder import ENCODERS, EncoderModel, EncoderTask, encoder
+from memlint.models.language.encoder import EncoderModel, EncoderTask
 from memlint.models.language.encoder_decoder import (
     ENCODER_DECODERS,
     EncoderDecoderModel,
@@ -57,7 +58,6 @@ LLAMA = {
     "num_attention_heads": 32,
 }
 
-MODERN = "modernbert"
 ENCODER_TASKS = ("sequence_classification", "token_classification", "question_answering", "masked_lm")
 
 
@@ -82,7 +82,7 @@ def _task(kind: str, spec: TrainingSpec, contents: Mapping[str, Any], dtype: DTy
     tuning = spec.get("tuning", "full")
     if tuning != "full" and tuning not in adapters.LINEAR_METHODS:
         raise UnknownModel(f"tuning of kind {tuning!r} is known for decoders alone")
-    if kind in ENCODER_TASKS and (model_type in ENCODERS or model_type == MODERN):
+    if kind in ENCODER_TASKS and (model_type in ENCODERS or model_type == MODERNBERT):
         return _encoder(kind, spec, contents, dtype, autocast)
     if kind == "value_head" and huggingface.known(str(model_type)):
         from memlint.models.language import value_head
@@ -113,7 +113,7 @@ def _task(kind: str, spec: TrainingSpec, contents: Mapping[str, Any], dtype: DTy
 
 def _encoder(kind: str, spec: TrainingSpec, contents: Mapping[str, Any], dtype: DType, autocast: bool) -> Task:
     labels = spec.get("labels", 2)
-    if contents.get("model_type") == MODERN:
+    if contents.get("model_type") == MODERNBERT:
         config, model = _modern(kind, spec, contents, dtype, autocast, labels)
     else:
         config, model = _classic(kind, spec, contents, dtype, autocast, labels)
@@ -144,7 +144,7 @@ def _encoder(kind: str, spec: TrainingSpec, contents: Mapping[str, Any], dtype: 
     head = {"question_answering": ("qa_outputs",), "masked_lm": ()}.get(kind, ("classifier",))
     return Task(
         model,
-        Adapted(adapters_of(config.model_type), config.width),
+        Adapted(config.adapters, config.width),
         lambda: given(rows, length),
         loss,
         evaluate,
@@ -337,7 +337,7 @@ def _classic(
         config = config._replace(vocabulary=spec["vocabulary_size"])
     every = checkpointed(spec)
     if every and config.layer in ("albert", "mpnet"):
-        raise UnknownModel(f"transformers cannot recompute the layers of {config.model_type}")
+        raise UnknownModel(f"transformers cannot recompute the layers of {config.adapters.name}")
     # MPNet and DeBERTa have no other attention, whatever is asked for.
     how = attention(spec, dtype, autocast) if config.layer not in ("mpnet", "deberta") else "eager"
     if how == "eager" and older(spec.get("transformers_version"), BIDIRECTIONAL_SINCE):
@@ -356,13 +356,13 @@ def _classic(
 def _modern(
     kind: str, spec: TrainingSpec, contents: Mapping[str, Any], dtype: DType, autocast: bool, labels: int
 ) -> tuple[Any, Any]:
-    from memlint.models.language import modernbert
+    from memlint.models.language.modernbert import Body, ModernBertTask
 
-    config = modernbert.modernbert(contents)
+    config = modernbert(contents)
     if spec.get("vocabulary_size") is not None:
         config = config._replace(vocabulary=spec["vocabulary_size"])
     how = attention(spec, dtype, autocast)
     reentrant, padded = spec.get("checkpointing_reentrant", False), spec.get("padding", False)
     with default_dtype(dtype):
-        body = modernbert.Body(config, how, checkpointed(spec), reentrant, padded)
-        return config, modernbert.ModernBertTask(config, body, kind, labels)
+        body = Body(config, how, checkpointed(spec), reentrant, padded)
+        return config, ModernBertTask(config, body, kind, labels)
