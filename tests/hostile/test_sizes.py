@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from memlint import work
-from memlint.architectures import huggingface, huggingface_encoders, sizes
+from memlint.architectures import huggingface, huggingface_encoder_decoders, huggingface_encoders, sizes
 from memlint.architectures.sizes import Sizes
 from memlint.check import check_text
 from memlint.data import models
@@ -17,7 +17,7 @@ from memlint.dialects.spec import Fact, TrainingSpec
 from memlint.meta.tape import CHUNK, Label, Tape
 from memlint.meta.tensor import empty, recording
 from memlint.models import UnknownModel, record, split
-from memlint.models.language import encoder_decoder, seeing, t5, vision
+from memlint.models.language import seeing, vision
 from memlint.models.language.peft_methods import factors, nearest_divisor
 from memlint.reports.report import RunReport
 from memlint.settings import Settings
@@ -175,13 +175,13 @@ OTHERS = [
         id="ModernBERT",
     ),
     pytest.param(
-        t5.t5,
+        huggingface_encoder_decoders.t5,
         {"model_type": "t5", "vocab_size": 9, "d_model": 8, "d_ff": 8, "num_heads": 2, "d_kv": 0.5, "num_layers": 1},
         "d_kv is 0.5",
         id="T5",
     ),
     pytest.param(
-        encoder_decoder.encoder_decoder,
+        huggingface_encoder_decoders.encoder_decoder,
         {
             "model_type": "bart", "vocab_size": 9, "d_model": 8, "max_position_embeddings": 8, "encoder_layers": 1,
             "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 3, "encoder_ffn_dim": 8,

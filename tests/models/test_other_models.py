@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from memlint.architectures.huggingface_encoder_decoders import ENCODER_DECODERS, T5_TYPES
 from memlint.architectures.huggingface_encoders import ENCODERS, MODERNBERT
 from memlint.data import models as catalogue
 from memlint.dialects.spec import Fact, TrainingSpec
@@ -14,8 +15,6 @@ from memlint.meta.nn import count
 from memlint.meta.tensor import float32, recording
 from memlint.models import UnknownModel, record
 from memlint.models.language import tasks
-from memlint.models.language.encoder_decoder import ENCODER_DECODERS
-from memlint.models.language.t5 import T5_TYPES
 from memlint.models.language.vision import CLASSIFIERS
 from memlint.models.language.vision_language import VISION_LANGUAGE
 

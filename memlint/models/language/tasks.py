@@ -7,6 +7,7 @@ from typing import Any
 
 from memlint.architectures import huggingface
 from memlint.architectures.adapters import Adapters, adapters_of
+from memlint.architectures.huggingface_encoder_decoders import ENCODER_DECODERS, T5_TYPES, encoder_decoder, t5
 from memlint.architectures.huggingface_encoders import ENCODERS, MODERNBERT, encoder, modernbert
 from memlint.architectures.huggingface_styles import DECODER_ALONE
 from memlint.dialects.llava import MODEL_TYPE as LLAVA_SCRIPT
@@ -28,13 +29,8 @@ from memlint.models.language import (
     smooths_labels,
 )
 from memlint.models.language.encoder import EncoderModel, EncoderTask
-from memlint.models.language.encoder_decoder import (
-    ENCODER_DECODERS,
-    EncoderDecoderModel,
-    encoder_decoder,
-    spectrogram,
-)
-from memlint.models.language.t5 import SDPA_SINCE, T5_TYPES, T5Model, t5
+from memlint.models.language.encoder_decoder import EncoderDecoderModel, spectrogram
+from memlint.models.language.t5 import SDPA_SINCE, T5Model
 from memlint.models.language.vision import CLASSIFIERS, ImageClassifier, VisionTower, tower
 from memlint.models.language.vision_language import (
     VISION_LANGUAGE,
@@ -196,7 +192,7 @@ def _encoder_decoder(spec: TrainingSpec, contents: Mapping[str, Any], dtype: DTy
         return out
 
     unused = () if relative else model.unused
-    adapted = Adapted(adapters_of(config.model_type), config.width)
+    adapted = Adapted(config.adapters, config.width)
     return Task(model, adapted, lambda: given(rows, length), loss, evaluate, unused=unused)
 
 
