@@ -64,6 +64,7 @@ def tower(config: Mapping[str, Any]) -> Tower:
         qkv_bias=bool(sizes.get("qkv_bias", True)),
         gated=gated,
         drop_path=float(sizes.get("drop_path_rate") or 0.0) if model_type == "dinov2" else 0.0,
+        labels=sizes.get("num_labels") or 2,
         **switches,
     )
     agree(made, AGREEMENTS)

@@ -42,7 +42,7 @@ class Kind(NamedTuple):
 _OF_ENCODERS = ("sequence_classification", "token_classification", "question_answering", "masked_lm")
 _SEES = ("vision_language",)
 
-# A model type may be of several kinds, of which the class decides: Gemma 3 classifies rows without a look at images.
+# A model type may be of several kinds, and the class decides: Qwen3.5 is a whole that sees, or its decoder alone.
 KINDS = (
     Kind(STYLES.keys() | ALIASES.keys(), decoder, ("causal_lm", "sequence_classification", "value_head")),
     Kind(ENCODERS, encoder, _OF_ENCODERS),

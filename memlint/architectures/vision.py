@@ -24,6 +24,7 @@ class Tower(NamedTuple):
     mask_token  a vector that would take the place of hidden patches, which no other task trains (DINOv2)
     resized     images of any size are taken, for which positions are interpolated (DINOv2)
     averaged    images are classified by the first token and the mean of all patches (DINOv2)
+    labels      into which images are sorted, where the run does not say how many there are
     adapters    what PEFT knows of it
     """
 
@@ -47,6 +48,7 @@ class Tower(NamedTuple):
     mask_token: bool = False
     resized: bool = False
     averaged: bool = False
+    labels: int = 2
     adapters: Adapters = NOTHING
 
     @property

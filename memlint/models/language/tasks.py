@@ -66,7 +66,7 @@ def _task(kind: str, spec: TrainingSpec, contents: Mapping[str, Any], dtype: DTy
     if isinstance(config, (EncoderDecoder, T5)):
         return _encoder_decoder(spec, config, dtype, autocast)
     if isinstance(config, Tower):
-        return _image_classifier(spec, config, contents.get("num_labels") or 2, dtype, autocast)
+        return _image_classifier(spec, config, dtype, autocast)
     if isinstance(config, Llava):
         return _llava(spec, config, dtype, autocast)
     if isinstance(config, Decoder) and kind == "sequence_classification":
@@ -193,10 +193,9 @@ def _pixels(size: Any, default: tuple[int, int]) -> tuple[int, int]:
     return size, size
 
 
-def _image_classifier(spec: TrainingSpec, config: Tower, stated: int, dtype: DType, autocast: bool) -> Task:
-    """``stated``: labels, where the run does not say how many there are."""
+def _image_classifier(spec: TrainingSpec, config: Tower, dtype: DType, autocast: bool) -> Task:
     how = attention(spec, dtype, autocast)
-    labels = spec.get("labels", stated)
+    labels = spec.get("labels", config.labels)
     with default_dtype(dtype):
         body = VisionTower(config, how, checkpointed(spec), spec.get("checkpointing_reentrant", False))
         model = ImageClassifier(config, body, labels)
