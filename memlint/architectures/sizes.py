@@ -80,11 +80,13 @@ NAMES = Kind("a word, or a list of words", lambda value: WORD.accepts(value) or 
 
 _BY_KIND: tuple[tuple[Kind, str], ...] = (
     (ROWS, "vocab_size decoder_vocab_size"),
+    (ROWS_OR_NONE, "num_labels"),
     (
         WIDTH,
         "hidden_size n_embd d_model intermediate_size n_inner ffn_dim ffn_hidden_size d_ff intermediate_size_mlp "
         "moe_intermediate_size block_ff_dim block_multiple_of word_embed_proj_dim embedding_size encoder_ffn_dim "
-        "decoder_ffn_dim embed_dim out_hidden_size vision_output_dim projector_input_dim projector_output_dim",
+        "decoder_ffn_dim dim hidden_dim embed_dim out_hidden_size vision_output_dim projector_input_dim "
+        "projector_output_dim",
     ),
     (WIDTH_OR_NONE, "shared_expert_intermediate_size shared_intermediate_size"),
     (

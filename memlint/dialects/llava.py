@@ -12,13 +12,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from memlint.architectures import LLAVA_SCRIPT
 from memlint.dialects import language_model as lm
 from memlint.dialects.accelerate import truth
 from memlint.dialects.spec import ASSUMED, DEFAULT, WRITTEN, Fact, TrainingSpec
 from memlint.documents.node import Unresolved
 
-# ``model_type`` of the joined config (memlint.models.language.llava)
-MODEL_TYPE = "llava_script"
 TRAIN = "LLaVA 1.2: llava/train/train.py"
 PROGRAMS = ("train", "train_mem", "train_xformers")
 _RELEASE = "4.37.2"
@@ -151,7 +150,7 @@ def join(spec: TrainingSpec) -> str:
         kinds = " and ".join(name for name, following in _TOWERS.items() if _is_next(spec) or not following)
         return f"{tower.key} {tower.value}: {source if found is None else f'of towers {kinds} are known'}"
     whole = {
-        "model_type": MODEL_TYPE,
+        "model_type": LLAVA_SCRIPT,
         "text_config": text,
         **eyes,
         "projector_layers": _projector(spec),

@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 
 from memlint import work
-from memlint.architectures import huggingface, sizes
+from memlint.architectures import (
+    huggingface,
+    huggingface_encoder_decoders,
+    huggingface_encoders,
+    huggingface_vision,
+    huggingface_vision_language,
+    sizes,
+)
 from memlint.architectures.sizes import Sizes
 from memlint.check import check_text
 from memlint.data import models
@@ -17,7 +24,6 @@ from memlint.dialects.spec import Fact, TrainingSpec
 from memlint.meta.tape import CHUNK, Label, Tape
 from memlint.meta.tensor import empty, recording
 from memlint.models import UnknownModel, record, split
-from memlint.models.language import encoder, encoder_decoder, modernbert, seeing, t5, vision
 from memlint.models.language.peft_methods import factors, nearest_divisor
 from memlint.reports.report import RunReport
 from memlint.settings import Settings
@@ -161,27 +167,32 @@ def test_a_mapping_within_is_checked_as_well_and_says_the_same_source() -> None:
         contents["text_config"]["hidden_size"]
 
 
+TOWER: dict[str, Any] = {
+    "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32, "image_size": 8,
+    "patch_size": 4,
+}  # fmt: skip
+SEES = {"text_config": LLAMA, "vision_config": {**TOWER, "model_type": "vit"}}
 OTHERS = [
     pytest.param(
-        encoder.encoder,
+        huggingface_encoders.encoder,
         {**LLAMA, "model_type": "bert", "num_attention_heads": 5, "max_position_embeddings": 8},
         "64 cannot be divided among num_attention_heads 5",
         id="an encoder",
     ),
     pytest.param(
-        modernbert.modernbert,
+        huggingface_encoders.modernbert,
         {**LLAMA, "model_type": "modernbert", "num_attention_heads": 64},
         "has a number that is odd",
         id="ModernBERT",
     ),
     pytest.param(
-        t5.t5,
+        huggingface_encoder_decoders.t5,
         {"model_type": "t5", "vocab_size": 9, "d_model": 8, "d_ff": 8, "num_heads": 2, "d_kv": 0.5, "num_layers": 1},
         "d_kv is 0.5",
         id="T5",
     ),
     pytest.param(
-        encoder_decoder.encoder_decoder,
+        huggingface_encoder_decoders.encoder_decoder,
         {
             "model_type": "bart", "vocab_size": 9, "d_model": 8, "max_position_embeddings": 8, "encoder_layers": 1,
             "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 3, "encoder_ffn_dim": 8,
@@ -191,16 +202,37 @@ OTHERS = [
         id="an encoder-decoder",
     ),
     pytest.param(
-        vision.tower,
+        huggingface_vision.tower,
         {**LLAMA, "model_type": "vit", "image_size": 8, "patch_size": 16},
         r"an image of \(8, 8\) has no patch of \(16, 16\)",
         id="a tower that sees nothing",
     ),
     pytest.param(
-        seeing.eyes,
-        {"model_type": "qwen2_vl", "vision_config": {"embed_dim": 64, "num_heads": 7, "hidden_size": 8}},
+        huggingface_vision_language.vision_language,
+        {
+            "model_type": "qwen2_vl", "text_config": LLAMA,
+            "vision_config": {"embed_dim": 64, "num_heads": 7, "hidden_size": 8},
+        },
         "64 cannot be divided among num_attention_heads 7",
-        id="eyes",
+        id="a tower beside a decoder",
+    ),
+    pytest.param(
+        huggingface_encoders.encoder,
+        {"model_type": "distilbert", "dim": "x"},
+        "dim is 'x', not a whole number from 1",
+        id="an encoder in words of its own",
+    ),
+    pytest.param(
+        huggingface_vision_language.llava,
+        {**SEES, "text_config": {"hidden_size": None}},
+        "config.json of model type 'llama' states no hidden_size",
+        id="null in place of a default",
+    ),
+    pytest.param(
+        huggingface_vision_language.llava,
+        {**SEES, "vision_feature_layer": 7},
+        "the tower has 2 layers, and no features of number 7",
+        id="features of a layer that is not there",
     ),
 ]  # fmt: skip
 
@@ -209,6 +241,31 @@ OTHERS = [
 def test_every_architecture_reads_its_sizes_through_the_same_tables(reader: Any, config: Any, message: str) -> None:
     with pytest.raises(UnknownModel, match=message):
         reader(config)
+
+
+SEEING = [
+    pytest.param(
+        {**SEES, "model_type": "gemma3"}, {"model_class": "vision_language"},
+        "vit has tokens before its patches", id="a tower whose patches are not alone",
+    ),
+    pytest.param(
+        {**TOWER, "model_type": "vit", "num_labels": "x"}, {"model_class": "image_classification"},
+        "num_labels is 'x'", id="labels without a number",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("config", "facts", "message"), SEEING)
+def test_what_a_tower_cannot_be_asked_is_no_estimate(config: Any, facts: Any, message: str) -> None:
+    with pytest.raises(UnknownModel, match=message):
+        record(spec_of(config, **facts))
+
+
+def test_null_in_a_decoder_beside_a_tower_is_as_good_as_no_key() -> None:
+    seeing = {**SEES, "model_type": "llava"}
+    null = {**seeing, "text_config": {**LLAMA, "head_dim": None}}
+    runs = [record(spec_of(config, model_class="vision_language")) for config in (seeing, null)]
+    assert runs[0].tape.events == runs[1].tape.events
 
 
 def test_every_decoder_of_the_catalogue_has_sizes_that_agree() -> None:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from memlint.architectures.encoder import Encoder
 from memlint.meta import functional as F
 from memlint.meta.amp import to
 from memlint.meta.autograd import record, tracked
 from memlint.meta.checkpoint import checkpoint
 from memlint.meta.nn import Conv, Embedding, LayerNorm, Linear, Module, buffer
 from memlint.meta.tensor import Tensor, bool_, empty, int64, state
-from memlint.models.language.encoder import Encoder, Intermediate, Output
+from memlint.models.language.encoder import Intermediate, Output
 from memlint.models.language.parts import activation
 
 

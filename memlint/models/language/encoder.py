@@ -8,230 +8,17 @@ Source: ``transformers`` 5.23, ``models/{bert,roberta,xlm_roberta,camembert,elec
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from memlint.architectures.sizes import HEADS_SHARE_WIDTH, Agreement, Sizes, agree
+from memlint.architectures.encoder import Encoder
 from memlint.meta import functional as F
 from memlint.meta.amp import to
 from memlint.meta.checkpoint import checkpoint
 from memlint.meta.nn import Embedding, LayerNorm, Linear, Module, buffer, parameter
 from memlint.meta.tensor import DType, Tensor, bool_, component, empty, float32, int64, state
-from memlint.models import UnknownModel
 from memlint.models.language.parts import activation
-from memlint.named_tuple import NamedTuple
 
 Attended = tuple[Tensor, Tensor | None]
-
-
-class Encoder(NamedTuple):
-    """Sizes, and the switches of the program.
-
-    embedding_width    of the tables, where it is not ``width`` (ELECTRA, ALBERT)
-    token_types        rows of the table of segments; 0 for none
-    counted_positions  each row counts its own from what is padding
-    layer              "bert", "distilbert", "albert" (one layer's weights serve many), "mpnet"
-    groups, inner      ALBERT: how many sets of weights there are, and layers in each
-    buckets            MPNet: rows of the table of relative positions
-    span, norms_distances, shares_keys
-                       DeBERTa: half the rows of the table of distances, whether they pass through a norm, and whether
-                       distances are projected as contents are
-    convolution, conv_groups, conv_activation
-                       DeBERTa-v2 XL: a convolution beside the first layer; tokens that it spans, 0 for none
-    classifier         what classifies a row: "pooler", "tanh", "gelu" (a dense layer with that function), "relu",
-                       "context" (DeBERTa's pooler)
-    gaps               dropout of hidden states, of attention, before a classifier, and before span logits
-    """
-
-    model_type: str
-    vocabulary: int
-    width: int
-    embedding_width: int
-    layers: int
-    heads: int
-    intermediate: int
-    positions: int
-    token_types: int
-    activation: str
-    dropout: float
-    attention_dropout: float
-    classifier_dropout: float
-    row_dropout: float
-    span_dropout: float = 0.0
-    tied: bool = True
-    counted_positions: bool = False
-    layer: str = "bert"
-    groups: int = 0
-    inner: int = 1
-    buckets: int = 0
-    span: int = 0
-    norms_distances: bool = False
-    shares_keys: bool = False
-    convolution: int = 0
-    conv_groups: int = 1
-    conv_activation: str = "tanh"
-    pooler_dropout: float = 0.0
-    classifier: str = "pooler"
-
-
-_BERT: dict[str, Any] = {
-    "hidden_act": "gelu",
-    "hidden_dropout_prob": 0.1,
-    "attention_probs_dropout_prob": 0.1,
-    "max_position_embeddings": 512,
-    "type_vocab_size": 2,
-}
-_NARROW = ("albert", "deberta")  # layers whose tables may be narrower than they are
-_ROBERTA = {**_BERT, "counted_positions": True, "classifier": "tanh"}
-
-# model_type -> defaults of its configuration class, and switches that differ from those of Encoder.
-ENCODERS: dict[str, dict[str, Any]] = {
-    "bert": _BERT,
-    "roberta": _ROBERTA,
-    "xlm-roberta": _ROBERTA,
-    "camembert": _ROBERTA,
-    "electra": {**_BERT, "embedding_size": 128, "classifier": "gelu"},
-    "distilbert": {
-        "hidden_size": 768,
-        "num_hidden_layers": 6,
-        "num_attention_heads": 12,
-        "intermediate_size": 3072,
-        "vocab_size": 30522,
-        "hidden_act": "gelu",
-        "hidden_dropout_prob": 0.1,
-        "attention_probs_dropout_prob": 0.1,
-        "max_position_embeddings": 512,
-        "type_vocab_size": 0,
-        "layer": "distilbert",
-        "classifier": "relu",
-    },
-    "albert": {
-        **_BERT,
-        "hidden_act": "gelu_new",
-        "hidden_dropout_prob": 0.0,
-        "attention_probs_dropout_prob": 0.0,
-        "classifier_dropout": 0.1,
-        "embedding_size": 128,
-        "num_hidden_groups": 1,
-        "inner_group_num": 1,
-        "layer": "albert",
-    },
-    "deberta-v2": {
-        **_BERT,
-        "type_vocab_size": 0,
-        "layer": "deberta",
-        "classifier": "context",
-    },
-    "mpnet": {
-        **_BERT,
-        "type_vocab_size": 0,
-        "relative_attention_num_buckets": 32,
-        "counted_positions": True,
-        "layer": "mpnet",
-        "classifier": "tanh",
-    },
-}
-
-# ``attribute_map`` of DistilBERT's configuration, and ALBERT's own name.
-_NAMES = {
-    "hidden_size": "dim",
-    "num_hidden_layers": "n_layers",
-    "num_attention_heads": "n_heads",
-    "intermediate_size": "hidden_dim",
-    "hidden_act": "activation",
-    "hidden_dropout_prob": "dropout",
-    "attention_probs_dropout_prob": "attention_dropout",
-    "classifier_dropout": "classifier_dropout_prob",
-}
-
-
-AGREEMENTS = (
-    HEADS_SHARE_WIDTH,
-    Agreement(
-        lambda sizes: sizes.width % sizes.conv_groups == 0,
-        "hidden_size {0.width:,} cannot be divided among conv_groups {0.conv_groups:,}",
-    ),
-)
-
-
-def encoder(config: Mapping[str, Any]) -> Encoder:
-    """From the contents of a ``config.json``. Raises UnknownModel where the model type, or a size, is not known."""
-    sizes = Sizes(config)
-    model_type = sizes.get("model_type")
-    style = ENCODERS.get(model_type) if isinstance(model_type, str) else None
-    if style is None or not isinstance(model_type, str):
-        raise UnknownModel(f"encoders of model type {model_type!r} are not known")
-
-    def value(name: str, default: Any = None) -> Any:
-        for key in (name, _NAMES.get(name, name)):
-            if sizes.get(key) is not None:
-                return sizes[key]
-        return style.get(name, default)
-
-    def number(name: str) -> int:
-        found = value(name)
-        if found is None:
-            raise UnknownModel(f"config.json of model type {model_type!r} states no {name}")
-        return int(found)
-
-    if value("position_embedding_type", "absolute") != "absolute":
-        raise UnknownModel(f"positions of type {value('position_embedding_type')!r} are not known")
-    if value("is_decoder", False):
-        raise UnknownModel(f"{model_type} as a decoder is not known")
-    width, dropout = number("hidden_size"), float(value("hidden_dropout_prob"))
-    before_classifier = value("classifier_dropout")
-    before_classifier = dropout if before_classifier is None else float(before_classifier)
-    kind = style.get("layer", "bert")
-    distances = _distances(sizes) if kind == "deberta" else {}
-    made = Encoder(
-        model_type=model_type,
-        vocabulary=number("vocab_size"),
-        width=width,
-        embedding_width=value("embedding_size", width) if kind in _NARROW or model_type == "electra" else width,
-        layers=number("num_hidden_layers"),
-        heads=number("num_attention_heads"),
-        intermediate=number("intermediate_size"),
-        positions=number("max_position_embeddings"),
-        token_types=value("type_vocab_size", 0) if kind not in ("distilbert", "mpnet") else 0,
-        activation=value("hidden_act"),
-        dropout=dropout,
-        attention_dropout=float(value("attention_probs_dropout_prob")),
-        # MPNet's and DistilBERT's heads have no dropout of their own for tokens
-        classifier_dropout=dropout if kind in ("distilbert", "mpnet") else before_classifier,
-        row_dropout=float(value("seq_classif_dropout", 0.2)) if kind == "distilbert" else before_classifier,
-        span_dropout=float(value("qa_dropout", 0.1)) if kind == "distilbert" else 0.0,
-        tied=bool(sizes.get("tie_word_embeddings", True)),
-        counted_positions=style.get("counted_positions", False)
-        or (kind == "deberta" and bool(sizes.get("position_biased_input", True))),
-        layer=kind,
-        groups=value("num_hidden_groups", 0) if kind == "albert" else 0,
-        inner=value("inner_group_num", 1) if kind == "albert" else 1,
-        buckets=number("relative_attention_num_buckets") if kind == "mpnet" else 0,
-        classifier=style.get("classifier", "pooler"),
-        **distances,
-    )
-    agree(made, AGREEMENTS)
-    return made
-
-
-def _distances(config: Mapping[str, Any]) -> dict[str, Any]:
-    """DeBERTa's switches. Raises UnknownModel for those of its versions that are not known."""
-    kinds = config.get("pos_att_type") or ()
-    kinds = kinds.split("|") if isinstance(kinds, str) else kinds
-    if not config.get("relative_attention", False) or sorted(kinds) != ["c2p", "p2c"]:
-        raise UnknownModel("DeBERTa without both kinds of relative attention is not known")
-    buckets, most = config.get("position_buckets", -1), config.get("max_relative_positions", -1)
-    if most < 1:
-        most = config.get("max_position_embeddings", 512)
-    return {
-        "span": buckets if buckets > 0 else most,
-        "norms_distances": "layer_norm" in str(config.get("norm_rel_ebd", "none")),
-        "shares_keys": bool(config.get("share_att_key", False)),
-        "pooler_dropout": float(config.get("pooler_dropout") or 0.0),
-        "convolution": max(int(config.get("conv_kernel_size") or 0), 0),
-        "conv_groups": int(config.get("conv_groups") or 1),
-        "conv_activation": str(config.get("conv_act") or "tanh"),
-    }
 
 
 # ------------------------------------------------------------------------------------------------------ attention
@@ -619,8 +406,7 @@ class TokenHead(Module):
 
     def __init__(self, config: Encoder) -> None:
         self.dense = Linear(config.width, config.embedding_width)
-        named = config.model_type in ("bert", "albert", "distilbert", "deberta-v2")
-        self.function = activation(config.activation if named else "gelu")
+        self.function = activation(config.prediction_activation)
         self.LayerNorm = LayerNorm(config.embedding_width)
         self.weight = None if config.tied else parameter(config.vocabulary, config.embedding_width)
         self.bias = parameter(config.vocabulary)

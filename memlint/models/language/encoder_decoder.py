@@ -8,144 +8,16 @@ Source: ``transformers`` 5.23, ``models/{bart,mbart,pegasus,marian,m2m_100,whisp
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from memlint.architectures.sizes import Agreement, Sizes, agree
+from memlint.architectures.encoder_decoder import EncoderDecoder, Stack
 from memlint.meta import functional as F
 from memlint.meta.checkpoint import checkpoint
 from memlint.meta.nn import Conv, Embedding, LayerNorm, Linear, Module, buffer
 from memlint.meta.tensor import DType, Tensor, component, empty, float16, int64, state
-from memlint.models import UnknownModel
 from memlint.models.language import losses
 from memlint.models.language.encoder import Attended, attend, padding_mask
 from memlint.models.language.parts import activation, attention_mask
-from memlint.named_tuple import NamedTuple
-
-
-class Stack(NamedTuple):
-    """One half: its layers, heads, and the width between its two linear layers."""
-
-    layers: int
-    heads: int
-    intermediate: int
-
-
-class EncoderDecoder(NamedTuple):
-    """Sizes, and the switches of the program.
-
-    positions   of the input and of the output: rows of their tables
-    placing     how positions are numbered and kept: "learned" (BART: two rows more), "frozen" (sinusoids that count as
-                parameters), "buffer" (sinusoids of each row's own count, two rows more: M2M-100), "frames" (Whisper)
-    norm_first  norms stand before the blocks, and one at the end
-    norm_embedded  a norm stands behind the embeddings
-    scaled      embeddings are multiplied by a constant, be it one
-    logits_bias a row of numbers is added to the logits
-    mel_bins    of a spectrogram, where the input is sound
-    tied        the head is an embedding
-    shared      both halves have one table (Marian may do without: then the head is the decoder's)
-    """
-
-    model_type: str
-    vocabulary: int
-    width: int
-    encoder: Stack
-    decoder: Stack
-    positions: tuple[int, int]
-    activation: str
-    dropout: float
-    attention_dropout: float
-    activation_dropout: float
-    placing: str = "learned"
-    norm_first: bool = False
-    norm_embedded: bool = False
-    scaled: bool = True
-    logits_bias: bool = True
-    mel_bins: int = 0
-    tied: bool = True
-    shared: bool = True
-    decoder_vocabulary: int = 0
-
-
-# model_type -> switches that differ from the defaults of EncoderDecoder, and defaults of its configuration class.
-ENCODER_DECODERS: dict[str, dict[str, Any]] = {
-    "bart": {"norm_embedded": True},
-    "mbart": {"norm_embedded": True, "norm_first": True},
-    "pegasus": {"norm_first": True, "placing": "frozen"},
-    "marian": {"placing": "frozen"},
-    "m2m_100": {
-        "norm_first": True,
-        "placing": "buffer",
-        "logits_bias": False,
-        "activation_function": "relu",
-        "attention_dropout": 0.1,
-    },
-    "whisper": {
-        "norm_first": True,
-        "placing": "frames",
-        "logits_bias": False,
-        "scaled": False,
-        "dropout": 0.0,
-    },
-}
-_DEFAULTS = {"activation_function": "gelu", "dropout": 0.1, "attention_dropout": 0.0, "activation_dropout": 0.0}
-
-
-AGREEMENTS = (
-    Agreement(
-        lambda sizes: sizes.width % sizes.encoder.heads == sizes.width % sizes.decoder.heads == 0,
-        "d_model {0.width:,} cannot be divided among encoder_attention_heads {0.encoder.heads:,} "
-        "and decoder_attention_heads {0.decoder.heads:,}",
-    ),
-)
-
-
-def encoder_decoder(config: Mapping[str, Any]) -> EncoderDecoder:
-    """From the contents of a ``config.json``. Raises UnknownModel where the model type, or a size, is not known."""
-    sizes = Sizes(config)
-    model_type = sizes.get("model_type")
-    if not isinstance(model_type, str) or model_type not in ENCODER_DECODERS:
-        raise UnknownModel(f"encoder-decoders of model type {model_type!r} are not known")
-    style = ENCODER_DECODERS[model_type]
-
-    def value(name: str) -> Any:
-        found = sizes.get(name)
-        return style.get(name, _DEFAULTS[name]) if found is None else found
-
-    def half(name: str) -> Stack:
-        return Stack(
-            sizes.number(f"{name}_layers"), sizes.number(f"{name}_attention_heads"), sizes.number(f"{name}_ffn_dim")
-        )
-
-    sound = model_type == "whisper"
-    tied = sizes.get("tie_word_embeddings") is not False
-    shared = model_type != "marian" or sizes.get("share_encoder_decoder_embeddings") is not False
-    if not tied and (sound or not shared):
-        raise UnknownModel(f"{model_type} whose head is no embedding is not known")
-    if sound:
-        positions = sizes.number("max_source_positions"), sizes.number("max_target_positions")
-    else:
-        positions = (sizes.number("max_position_embeddings"),) * 2
-    switches = {name: switch for name, switch in style.items() if name not in _DEFAULTS}
-    made = EncoderDecoder(
-        model_type=model_type,
-        vocabulary=sizes.number("vocab_size"),
-        width=sizes.number("d_model"),
-        encoder=half("encoder"),
-        decoder=half("decoder"),
-        positions=positions,
-        activation=value("activation_function"),
-        dropout=float(value("dropout")),
-        attention_dropout=float(value("attention_dropout")),
-        activation_dropout=float(value("activation_dropout")),
-        mel_bins=sizes.number("num_mel_bins") if sound else 0,
-        tied=tied,
-        shared=shared,
-        decoder_vocabulary=0 if shared else sizes.get("decoder_vocab_size") or sizes.number("vocab_size"),
-        **switches,
-    )
-    agree(made, AGREEMENTS)
-    return made
 
 
 class CrossAttention(Module):

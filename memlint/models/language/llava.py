@@ -14,10 +14,9 @@ Source: haotian-liu/LLaVA 1.2 ``llava/model/llava_arch.py`` (``prepare_inputs_la
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from memlint.architectures import huggingface
+from memlint.architectures.vision_language import LlavaScript
 from memlint.dialects.spec import TrainingSpec
 from memlint.meta import functional as F
 from memlint.meta.amp import to
@@ -29,8 +28,7 @@ from memlint.models import UnknownModel
 from memlint.models.language import Task, checkpointed, language_model, losses, sequence_length
 from memlint.models.language.decoder import LanguageModel
 from memlint.models.language.parts import activation
-from memlint.models.language.vision import Tower, VisionTower
-from memlint.models.language.vision_language import llava
+from memlint.models.language.vision import VisionTower
 
 
 class ScriptTower(VisionTower):
@@ -38,18 +36,10 @@ class ScriptTower(VisionTower):
 
     LLaVA's own runs without gradients, as LLaVA-NeXT's does where no weight of it trains."""
 
-    def __init__(
-        self,
-        config: Tower,
-        kind: str,
-        layer: int,
-        without_first: bool,
-        trains: bool,
-        checkpointed: int,
-        reentrant: bool,
-    ) -> None:
-        super().__init__(config, kind, checkpointed if trains else 0, reentrant)
-        self.layer, self.without_first, self.trains = layer, without_first, trains
+    def __init__(self, described: LlavaScript, trains: bool, checkpointed: int, reentrant: bool) -> None:
+        config, layer = described.tower, described.layer
+        super().__init__(config, described.tower_attention, checkpointed if trains else 0, reentrant)
+        self.layer, self.without_first, self.trains = layer, described.without_first, trains
         self.pooled = config.first > 0  # CLIP norms its first token alone
         if not -len(self.layers) - 1 <= layer <= len(self.layers):
             raise UnknownModel(f"mm_vision_select_layer {layer:,}: the tower has {len(self.layers)} layers")
@@ -156,23 +146,19 @@ def freeze(model: LanguageModel, sight: ScriptSight, parts: Any) -> None:
                     module.freeze()
 
 
-def task(spec: TrainingSpec, contents: Mapping[str, Any], dtype: DType, autocast: bool) -> Task:
+def task(spec: TrainingSpec, described: LlavaScript, dtype: DType, autocast: bool) -> Task:
     """Facts: ``tower_dtype``, ``projector_dtype`` [the weights'], ``frozen_parts``."""
-    text = contents.get("text_config")
-    if not isinstance(text, Mapping):
-        raise UnknownModel("config.json states no text_config")
-    config = huggingface.decoder(text)
+    config, eyes = described.decoder, described.tower
     if spec.get("vocabulary_size") is not None:
         config = config._replace(vocabulary=spec["vocabulary_size"])
-    eyes, layer, without_first, _, _ = llava(contents)
     model = language_model(spec, config, dtype, autocast)
     with default_dtype(DTYPES[spec.get("tower_dtype") or dtype.name]):
-        how, trains = contents.get("tower_attention", "eager"), "vision_tower" not in (spec.get("frozen_parts") or ())
+        trains = "vision_tower" not in (spec.get("frozen_parts") or ())
         reentrant = bool(spec.get("checkpointing_reentrant", False))
         trains = trains and spec.get("tuning", "full") == "full"
-        seeing = ScriptTower(eyes, how, layer, without_first, trains, checkpointed(spec), reentrant)
+        seeing = ScriptTower(described, trains, checkpointed(spec), reentrant)
     with default_dtype(DTYPES[spec.get("projector_dtype") or dtype.name]):
-        projector = ScriptProjector(eyes.width, config.width, contents.get("projector_layers", 1))
+        projector = ScriptProjector(eyes.width, config.width, described.projector_layers)
     apart = spec.get("parallelism.strategy") in ("fsdp1", "fsdp2")
     seeing.path = "vision_tower" if apart else ""
     sight = ScriptSight(seeing, projector, apart)

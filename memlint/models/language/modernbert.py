@@ -6,90 +6,14 @@ Shapes: B rows, S tokens, W hidden width, h heads of d. Source: ``transformers``
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from memlint.architectures.sizes import HEADS_SHARE_WIDTH, Agreement, Sizes, agree, layer_types
+from memlint.architectures.encoder import ModernBert
 from memlint.meta import functional as F
 from memlint.meta.amp import to
 from memlint.meta.checkpoint import checkpoint
 from memlint.meta.nn import Embedding, Linear, Module, parameter
 from memlint.meta.tensor import DType, Tensor, bool_, component, empty, float32, int64, state
-from memlint.models import UnknownModel
 from memlint.models.language.encoder import Attended, attend, padding_mask
 from memlint.models.language.parts import RotaryTables, Tables, activation, rotate_half
-from memlint.named_tuple import NamedTuple
-
-
-class ModernBert(NamedTuple):
-    """Sizes. ``window``: how far a token sees to each side in layers that have one; ``windowed``: which they are;
-    ``averages``: rows are classified by the mean of their tokens."""
-
-    model_type: str
-    vocabulary: int
-    width: int
-    layers: int
-    heads: int
-    intermediate: int
-    window: int
-    windowed: tuple[bool, ...]
-    activation: str
-    attention_dropout: float
-    embedding_dropout: float
-    mlp_dropout: float
-    classifier_dropout: float
-    attention_bias: bool
-    mlp_bias: bool
-    norm_bias: bool
-    decoder_bias: bool
-    classifier_bias: bool
-    averages: bool
-
-
-AGREEMENTS = (
-    HEADS_SHARE_WIDTH,
-    Agreement(
-        lambda sizes: sizes.width // sizes.heads % 2 == 0,
-        "of hidden_size {0.width:,} each of num_attention_heads {0.heads:,} has a number that is odd: no pairs",
-    ),
-)
-
-
-def modernbert(config: Mapping[str, Any]) -> ModernBert:
-    """From the contents of a ``config.json``. Raises UnknownModel where a size is missing."""
-    sizes = Sizes(config)
-    layers = sizes.number("num_hidden_layers")
-    types = layer_types(sizes, layers)
-    if types is not None:
-        windowed = tuple(kind == "sliding_attention" for kind in types)
-    else:
-        every = sizes.get("global_attn_every_n_layers", 3)
-        windowed = tuple(bool(layer % every) for layer in range(layers))
-    if sizes.get("sparse_prediction"):
-        raise UnknownModel("ModernBERT with sparse_prediction depends on the data")
-    made = ModernBert(
-        "modernbert",
-        sizes.number("vocab_size"),
-        sizes.number("hidden_size"),
-        layers,
-        sizes.number("num_attention_heads"),
-        sizes.number("intermediate_size"),
-        sizes.get("local_attention", 128) // 2,
-        windowed,
-        sizes.get("hidden_activation", "gelu"),
-        float(sizes.get("attention_dropout") or 0.0),
-        float(sizes.get("embedding_dropout") or 0.0),
-        float(sizes.get("mlp_dropout") or 0.0),
-        float(sizes.get("classifier_dropout") or 0.0),
-        bool(sizes.get("attention_bias", False)),
-        bool(sizes.get("mlp_bias", False)),
-        bool(sizes.get("norm_bias", False)),
-        bool(sizes.get("decoder_bias", True)),
-        bool(sizes.get("classifier_bias", False)),
-        sizes.get("classifier_pooling", "cls") == "mean",
-    )
-    agree(made, AGREEMENTS)
-    return made
 
 
 class Norm(Module):

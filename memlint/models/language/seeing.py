@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from memlint.architectures import huggingface
-from memlint.architectures.sizes import HEADS_SHARE_WIDTH, Sizes, agree
+from memlint.architectures.vision import PackedTower, Tower
+from memlint.architectures.vision_language import VisionLanguage
 from memlint.dialects.spec import TrainingSpec
 from memlint.meta import functional as F
 from memlint.meta.amp import to
@@ -25,72 +25,15 @@ from memlint.meta.tensor import DType, Tensor, bool_, component, default_dtype, 
 from memlint.models import UnknownModel
 from memlint.models.language import Task, attention, checkpointed, language_model, losses, sequence_length
 from memlint.models.language.parts import activation, norm, rotate_half
-from memlint.models.language.vision import VisionTower, tower
-from memlint.named_tuple import NamedTuple
-
-TYPES = ("gemma3", "qwen2_vl", "qwen2_5_vl")
+from memlint.models.language.vision import VisionTower
 
 Tables = tuple[Tensor, Tensor]
-
-
-class Eyes(NamedTuple):
-    """Qwen's vision tower. ``windowed``: most blocks look within windows, for which patches are put in order."""
-
-    width: int
-    layers: int
-    heads: int
-    intermediate: int
-    out: int
-    patch: int
-    channels: int
-    temporal: int
-    merge: int
-    activation: str
-    gated: bool
-    windowed: bool
-
-    @property
-    def patch_numbers(self) -> int:
-        return self.channels * self.temporal * self.patch * self.patch
-
-
-def eyes(contents: Mapping[str, Any]) -> Eyes:
-    """From ``vision_config``. Raises UnknownModel where a size is missing."""
-    config = Sizes(contents).get("vision_config")
-    if not isinstance(config, Sizes):
-        raise UnknownModel("config.json states no vision_config")
-    newer = contents.get("model_type") == "qwen2_5_vl"
-
-    def number(name: str, default: int = 0) -> int:
-        found = config.get(name, default)
-        if not isinstance(found, int) or found <= 0:
-            raise UnknownModel(f"vision_config of config.json states no {name}")
-        return found
-
-    width = number("hidden_size" if newer else "embed_dim")
-    patch = number("patch_size", 14)
-    made = Eyes(
-        width,
-        number("depth", 32),
-        number("num_heads", 16),
-        number("intermediate_size") if newer else width * number("mlp_ratio", 4),
-        number("out_hidden_size" if newer else "hidden_size"),
-        patch,
-        config.get("in_channels", config.get("in_chans", 3)),
-        number("temporal_patch_size", 2),
-        number("spatial_merge_size", 2),
-        config.get("hidden_act", "silu" if newer else "quick_gelu"),
-        newer,
-        newer,
-    )
-    agree(made, (HEADS_SHARE_WIDTH,))
-    return made
 
 
 class Gaze(Module):
     """Attention among the patches of an image, or of a window: one call stands for those of all of them."""
 
-    def __init__(self, config: Eyes, kind: str) -> None:
+    def __init__(self, config: PackedTower, kind: str) -> None:
         self.heads, self.kind = config.heads, kind
         self.qkv = Linear(config.width, 3 * config.width)
         self.proj = Linear(config.width, config.width)
@@ -122,7 +65,7 @@ class Gaze(Module):
 
 
 class GatedPerceptron(Module):
-    def __init__(self, config: Eyes) -> None:
+    def __init__(self, config: PackedTower) -> None:
         self.gate_proj = Linear(config.width, config.intermediate)
         self.up_proj = Linear(config.width, config.intermediate)
         self.down_proj = Linear(config.intermediate, config.width)
@@ -134,7 +77,7 @@ class GatedPerceptron(Module):
 
 
 class PlainPerceptron(Module):
-    def __init__(self, config: Eyes) -> None:
+    def __init__(self, config: PackedTower) -> None:
         self.fc1 = Linear(config.width, config.intermediate)
         self.fc2 = Linear(config.intermediate, config.width)
         self.function = activation(config.activation)
@@ -147,7 +90,7 @@ class PlainPerceptron(Module):
 class Block(Module):
     replay_after = 1
 
-    def __init__(self, config: Eyes, kind: str) -> None:
+    def __init__(self, config: PackedTower, kind: str) -> None:
         self.norm1, self.norm2 = _norm(config), _norm(config)
         self.attn = Gaze(config, kind)
         self.mlp = GatedPerceptron(config) if config.gated else PlainPerceptron(config)
@@ -158,14 +101,14 @@ class Block(Module):
         return x
 
 
-def _norm(config: Eyes) -> Module:
+def _norm(config: PackedTower) -> Module:
     return norm("rms", config.width) if config.gated else LayerNorm(config.width)
 
 
 class Merger(Module):
     """Four patches become a feature of the decoder's width."""
 
-    def __init__(self, config: Eyes) -> None:
+    def __init__(self, config: PackedTower) -> None:
         self.joined = config.width * config.merge**2
         self.ln_q = _norm(config)
         self.first = Linear(self.joined, self.joined)
@@ -180,7 +123,7 @@ class Merger(Module):
 class QwenTower(Module):
     """(N, numbers of a patch) -> (N / 4, the decoder's width)."""
 
-    def __init__(self, config: Eyes, kind: str, every: int, reentrant: bool) -> None:
+    def __init__(self, config: PackedTower, kind: str, every: int, reentrant: bool) -> None:
         self.config, self.every, self.reentrant = config, every, reentrant
         self.proj = Linear(config.patch_numbers, config.width, bias=False)
         self.blocks = [Block(config, kind) for _ in range(config.layers)]
@@ -252,19 +195,15 @@ class QwenSight(Module):
         return F.cat((features,), 0)
 
 
-def task(spec: TrainingSpec, contents: Mapping[str, Any], dtype: DType, autocast: bool) -> Task:
+def task(spec: TrainingSpec, described: VisionLanguage, dtype: DType, autocast: bool) -> Task:
     """Facts: ``images_per_sample`` [1; 0 where the data have none], ``image_size``, ``frozen_parts``."""
-    text = contents.get("text_config")
-    if not isinstance(text, Mapping):
-        raise UnknownModel("config.json states no text_config")
-    gemma = contents.get("model_type") == "gemma3"
-    config = huggingface.decoder(text)
-    # Gemma's images see all of themselves, for which a mask is made.
-    model = language_model(spec.with_facts(padding=True) if gemma else spec, config, dtype, autocast)
+    config = described.decoder
+    masked = spec.with_facts(padding=True) if described.image_mask else spec
+    model = language_model(masked, config, dtype, autocast)
     rows, length = spec["micro_batch_size"] * spec.get("sequences_per_sample", 1), sequence_length(spec)
     images = spec.get("images_per_sample", 1)
     with default_dtype(dtype):
-        sight, parts, shape = (_gemma if gemma else _qwen)(spec, contents, config.width, dtype, autocast)
+        sight, parts, shape = _seeing(spec, described, dtype, autocast)
     setattr(model, "sight", sight)  # noqa: B010 - a part of the model, by which it is counted and named
     _freeze(model, parts, spec.get("frozen_parts") or ())
 
@@ -320,22 +259,26 @@ def _freeze(model: Any, parts: Mapping[str, list[Module]], frozen: Any) -> None:
 Made = tuple[Module, dict[str, list[Module]], tuple[int, ...]]
 
 
-def _gemma(spec: TrainingSpec, contents: Mapping[str, Any], width: int, dtype: DType, autocast: bool) -> Made:
-    given = contents.get("vision_config")
-    if not isinstance(given, Mapping):
-        raise UnknownModel("config.json states no vision_config")
-    config, every = tower(given), checkpointed(spec)
-    how = attention(spec, dtype, autocast)
+def _seeing(spec: TrainingSpec, described: VisionLanguage, dtype: DType, autocast: bool) -> Made:
+    """What makes features, its parts by their names, and the shape of an image."""
+    if isinstance(described.tower, PackedTower):
+        return _packed(spec, described.tower, dtype, autocast)
+    return _averaging(spec, described.tower, described.features, described.decoder.width, dtype, autocast)
+
+
+def _averaging(spec: TrainingSpec, config: Tower, features: int, width: int, dtype: DType, autocast: bool) -> Made:
+    if config.first and spec.get("images_per_sample", 1):
+        raise UnknownModel(f"{config.adapters.name} has tokens before its patches, which are not known to be averaged")
+    every, how = checkpointed(spec), attention(spec, dtype, autocast)
     seeing = VisionTower(config, how, every, spec.get("checkpointing_reentrant", False))
     seeing.embeddings.needs_gradient = every > 0
     side = config.image[0] // config.patch[0]
-    projector = GemmaProjector(config.width, width, side, contents.get("mm_tokens_per_image", 256))
+    projector = GemmaProjector(config.width, width, side, features)
     sight = GemmaSight(seeing, projector)
     return sight, {"vision_tower": [seeing], "projector": [projector]}, (1, config.channels, *config.image)
 
 
-def _qwen(spec: TrainingSpec, contents: Mapping[str, Any], width: int, dtype: DType, autocast: bool) -> Made:
-    config = eyes(contents)
+def _packed(spec: TrainingSpec, config: PackedTower, dtype: DType, autocast: bool) -> Made:
     how = attention(spec, dtype, autocast)
     if how == "eager" and spec.get("images_per_sample", 1):
         raise UnknownModel("plain attention among patches of images is not known")
@@ -347,7 +290,7 @@ def _qwen(spec: TrainingSpec, contents: Mapping[str, Any], width: int, dtype: DT
     return QwenSight(seeing), parts, (patches(spec, config), config.patch_numbers)
 
 
-def patches(spec: TrainingSpec, config: Eyes) -> int:
+def patches(spec: TrainingSpec, config: PackedTower) -> int:
     """Of one image. Raises UnknownModel where nothing says how large it is."""
     size = spec.get("image_size")
     if not spec.get("images_per_sample", 1):

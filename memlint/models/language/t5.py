@@ -7,77 +7,19 @@ Source: ``transformers`` 5.23, ``models/{t5,mt5}``, ``integrations/sdpa_attentio
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from memlint.architectures.sizes import Sizes
+from memlint.architectures.encoder_decoder import T5
 from memlint.meta import functional as F
 from memlint.meta.amp import to
 from memlint.meta.autograd import record, tracked
 from memlint.meta.checkpoint import checkpoint
 from memlint.meta.nn import Embedding, Linear, Module, parameter
 from memlint.meta.tensor import DType, Tensor, bool_, component, default_dtype, empty, float16, float32, int64, state
-from memlint.models import UnknownModel
 from memlint.models.language import losses
 from memlint.models.language.encoder import padding_mask
 from memlint.models.language.parts import activation, attention_mask
-from memlint.named_tuple import NamedTuple
 
 # The release of transformers in which T5 was first given SDPA (pull request 47014); before it, all there is is eager.
 SDPA_SINCE = (5, 15)
-
-
-class T5(NamedTuple):
-    """Sizes. ``gated``: the perceptron has a gate; ``scaled``: the last states are multiplied by a constant."""
-
-    model_type: str
-    vocabulary: int
-    width: int
-    inner: int
-    heads: int
-    head_dim: int
-    encoder_layers: int
-    decoder_layers: int
-    buckets: int
-    activation: str
-    gated: bool
-    dropout: float
-    tied: bool
-    scaled: bool
-
-
-T5_TYPES = ("t5", "mt5")
-_DEFAULTS = {"t5": ("relu", True), "mt5": ("gated-gelu", True)}  # feed_forward_proj, tie_word_embeddings
-
-
-def t5(config: Mapping[str, Any]) -> T5:
-    """From the contents of a ``config.json``. Raises UnknownModel where the model type, or a size, is not known."""
-    sizes = Sizes(config)
-    model_type = sizes.get("model_type")
-    if not isinstance(model_type, str) or model_type not in _DEFAULTS:
-        raise UnknownModel(f"T5 models of type {model_type!r} are not known")
-    feed, tied = _DEFAULTS[model_type]
-
-    gate, _, function = str(sizes.get("feed_forward_proj") or feed).rpartition("-")
-    stated = sizes.get("tie_word_embeddings")
-    own = tied if stated is None else bool(stated)
-    return T5(
-        model_type=model_type,
-        vocabulary=sizes.number("vocab_size"),
-        width=sizes.number("d_model"),
-        inner=sizes.number("d_ff"),
-        heads=sizes.number("num_heads"),
-        head_dim=sizes.number("d_kv"),
-        encoder_layers=sizes.number("num_layers"),
-        decoder_layers=sizes.get("num_decoder_layers") or sizes.number("num_layers"),
-        buckets=sizes.get("relative_attention_num_buckets", 32),
-        activation="gelu_new" if gate == "gated" and function == "gelu" else function,
-        gated=gate == "gated",
-        dropout=float(sizes.get("dropout_rate", 0.1)),
-        tied=own,
-        # version 1.1 keeps a head of its own, and does not scale what goes into it
-        scaled=model_type == "t5" and own,
-    )
 
 
 class T5Norm(Module):

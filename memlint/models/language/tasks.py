@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from memlint.architectures import huggingface
-from memlint.architectures.adapters import Adapters, adapters_of
-from memlint.architectures.huggingface_styles import DECODER_ALONE
-from memlint.dialects.llava import MODEL_TYPE as LLAVA_SCRIPT
+from memlint.architectures.adapters import Adapters
+from memlint.architectures.decoder import Decoder
+from memlint.architectures.encoder import Encoder, ModernBert
+from memlint.architectures.encoder_decoder import T5, EncoderDecoder
+from memlint.architectures.kinds import Description, described
+from memlint.architectures.vision import Tower
+from memlint.architectures.vision_language import Llava, LlavaScript, TextAlone, VisionLanguage
 from memlint.dialects.software import older
 from memlint.dialects.spec import TrainingSpec
 from memlint.meta import functional as F
@@ -26,39 +29,15 @@ from memlint.models.language import (
     sequence_length,
     smooths_labels,
 )
-from memlint.models.language.encoder import ENCODERS, EncoderModel, EncoderTask, encoder
-from memlint.models.language.encoder_decoder import (
-    ENCODER_DECODERS,
-    EncoderDecoderModel,
-    encoder_decoder,
-    spectrogram,
-)
-from memlint.models.language.t5 import SDPA_SINCE, T5_TYPES, T5Model, t5
-from memlint.models.language.vision import CLASSIFIERS, ImageClassifier, VisionTower, tower
-from memlint.models.language.vision_language import (
-    VISION_LANGUAGE,
-    LlavaTower,
-    Projector,
-    Sight,
-    llava,
-    look,
-)
+from memlint.models.language.encoder import EncoderModel, EncoderTask
+from memlint.models.language.encoder_decoder import EncoderDecoderModel, spectrogram
+from memlint.models.language.t5 import SDPA_SINCE, T5Model
+from memlint.models.language.vision import ImageClassifier, VisionTower
+from memlint.models.language.vision_language import LlavaTower, Projector, Sight, look
 from memlint.named_tuple import NamedTuple
 
 # The release of transformers in which encoders were first given no mask where nothing is padded (pull request 41265).
 BIDIRECTIONAL_SINCE = (5, 0)
-
-# LlamaConfig's defaults, which a nested configuration leaves out.
-LLAMA = {
-    "vocab_size": 32000,
-    "hidden_size": 4096,
-    "intermediate_size": 11008,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-}
-
-MODERN = "modernbert"
-ENCODER_TASKS = ("sequence_classification", "token_classification", "question_answering", "masked_lm")
 
 
 class Adapted(NamedTuple):
@@ -78,45 +57,51 @@ def task(kind: str, spec: TrainingSpec, contents: Mapping[str, Any], dtype: DTyp
 
 
 def _task(kind: str, spec: TrainingSpec, contents: Mapping[str, Any], dtype: DType, autocast: bool) -> Task:
-    model_type = contents.get("model_type")
     tuning = spec.get("tuning", "full")
     if tuning != "full" and tuning not in adapters.LINEAR_METHODS:
         raise UnknownModel(f"tuning of kind {tuning!r} is known for decoders alone")
-    if kind in ENCODER_TASKS and (model_type in ENCODERS or model_type == MODERN):
-        return _encoder(kind, spec, contents, dtype, autocast)
-    if kind == "value_head" and huggingface.known(str(model_type)):
-        from memlint.models.language import value_head
+    config = described(contents, kind)
+    if isinstance(config, (Encoder, ModernBert)):
+        return _encoder(kind, spec, config, dtype, autocast)
+    if isinstance(config, (EncoderDecoder, T5)):
+        return _encoder_decoder(spec, config, dtype, autocast)
+    if isinstance(config, Tower):
+        return _image_classifier(spec, config, dtype, autocast)
+    if isinstance(config, Llava):
+        return _llava(spec, config, dtype, autocast)
+    if isinstance(config, Decoder) and kind == "sequence_classification":
+        return _row_classifier(spec, config, dtype, autocast)
+    return _imported(config, spec, dtype, autocast)
 
-        return value_head.task(spec, contents, dtype, autocast)
-    if kind == "sequence_classification" and huggingface.known(str(model_type)):
-        return _row_classifier(spec, contents, dtype, autocast)
-    if kind == "seq2seq_lm" and (model_type in ENCODER_DECODERS or model_type in T5_TYPES):
-        return _encoder_decoder(spec, contents, dtype, autocast)
-    if kind == "image_classification" and model_type in CLASSIFIERS:
-        return _image_classifier(spec, contents, dtype, autocast)
-    if kind == "vision_language" and model_type in ("gemma3", "qwen2_vl", "qwen2_5_vl"):
+
+def _imported(config: Description, spec: TrainingSpec, dtype: DType, autocast: bool) -> Task:
+    """Tasks that other runs do without, in modules of their own."""
+    if isinstance(config, VisionLanguage):
         from memlint.models.language import seeing
 
-        return seeing.task(spec, contents, dtype, autocast)
-    if kind == "vision_language" and model_type in DECODER_ALONE:
+        return seeing.task(spec, config, dtype, autocast)
+    if isinstance(config, TextAlone):
         from memlint.models.language import unseen
 
-        return unseen.task(spec, contents, dtype, autocast)
-    if kind == "vision_language" and model_type in VISION_LANGUAGE:
-        return _vision_language(spec, contents, dtype, autocast)
-    if kind == "vision_language" and model_type == LLAVA_SCRIPT:
-        from memlint.models.language import llava as script
+        return unseen.task(spec, config, dtype, autocast)
+    if isinstance(config, LlavaScript):
+        from memlint.models.language import llava
 
-        return script.task(spec, contents, dtype, autocast)
-    raise UnknownModel(f"models of class {kind!r} and type {model_type!r} are not known")
+        return llava.task(spec, config, dtype, autocast)
+    from memlint.models.language import value_head
+
+    return value_head.task(spec, dtype, autocast)
 
 
-def _encoder(kind: str, spec: TrainingSpec, contents: Mapping[str, Any], dtype: DType, autocast: bool) -> Task:
+def _encoder(kind: str, spec: TrainingSpec, config: Encoder | ModernBert, dtype: DType, autocast: bool) -> Task:
     labels = spec.get("labels", 2)
-    if contents.get("model_type") == MODERN:
-        config, model = _modern(kind, spec, contents, dtype, autocast, labels)
+    if spec.get("vocabulary_size") is not None:
+        config = config._replace(vocabulary=spec["vocabulary_size"])
+    model: Any
+    if isinstance(config, ModernBert):
+        model = _modern(kind, spec, config, dtype, autocast, labels)
     else:
-        config, model = _classic(kind, spec, contents, dtype, autocast, labels)
+        model = _classic(kind, spec, config, dtype, autocast, labels)
 
     def given(rows: int, length: int) -> tuple[Tensor, ...]:
         """Tokens, the mask of padding, labels."""
@@ -144,7 +129,7 @@ def _encoder(kind: str, spec: TrainingSpec, contents: Mapping[str, Any], dtype: 
     head = {"question_answering": ("qa_outputs",), "masked_lm": ()}.get(kind, ("classifier",))
     return Task(
         model,
-        Adapted(adapters_of(config.model_type), config.width),
+        Adapted(config.adapters, config.width),
         lambda: given(rows, length),
         loss,
         evaluate,
@@ -153,36 +138,35 @@ def _encoder(kind: str, spec: TrainingSpec, contents: Mapping[str, Any], dtype: 
     )
 
 
-def _encoder_decoder(spec: TrainingSpec, contents: Mapping[str, Any], dtype: DType, autocast: bool) -> Task:
+def _encoder_decoder(spec: TrainingSpec, config: EncoderDecoder | T5, dtype: DType, autocast: bool) -> Task:
     """BART and its kin, Whisper, T5."""
-    relative = contents.get("model_type") in T5_TYPES
-    config: Any = t5(contents) if relative else encoder_decoder(contents)
     if spec.get("vocabulary_size") is not None:
         config = config._replace(vocabulary=spec["vocabulary_size"])
     how = attention(spec, dtype, autocast)
+    relative = isinstance(config, T5)
     if relative and how == "sdpa" and older(spec.get("transformers_version"), SDPA_SINCE):
         how = "eager"
     if relative and how == "flash":
         raise UnknownModel("T5 with FlashAttention is not known")
-    sound = not relative and config.mel_bins > 0
-    padded = spec.get("padding", False) and not sound
-    build = T5Model if relative else EncoderDecoderModel
+    sound = config if isinstance(config, EncoderDecoder) and config.mel_bins else None  # whose input is sound
+    padded = spec.get("padding", False) and sound is None
+    options = how, checkpointed(spec), spec.get("checkpointing_reentrant", False), padded
     with default_dtype(dtype):
-        model: Any = build(config, how, checkpointed(spec), spec.get("checkpointing_reentrant", False), padded)
+        model: Any = T5Model(config, *options) if isinstance(config, T5) else EncoderDecoderModel(config, *options)
     model.smooths = smooths_labels(spec)
-    target = spec.get("target_length") or (config.positions[1] if sound else None)
+    target = spec.get("target_length") or (sound.positions[1] if sound is not None else None)
     if target is None:
         raise UnknownModel("nothing bounds the length of an output")
 
     def given(rows: int, length: int) -> tuple[Tensor, Tensor, Tensor | None]:
         """Input, labels, the mask of padding."""
         labels = empty((rows, target), int64)
-        if sound:
-            return spectrogram(config, rows, dtype), labels, None
+        if sound is not None:
+            return spectrogram(sound, rows, dtype), labels, None
         return empty((rows, length), int64), labels, empty((rows, length), int64)
 
     rows = spec["micro_batch_size"]
-    length = 0 if sound else sequence_length(spec)
+    length = sequence_length(spec) if sound is None else 0
 
     def loss(batch: tuple[Tensor, Tensor, Tensor | None]) -> Tensor:
         out: Tensor = model(batch[0], batch[1])
@@ -196,7 +180,7 @@ def _encoder_decoder(spec: TrainingSpec, contents: Mapping[str, Any], dtype: DTy
         return out
 
     unused = () if relative else model.unused
-    adapted = Adapted(adapters_of(config.model_type), config.width)
+    adapted = Adapted(config.adapters, config.width)
     return Task(model, adapted, lambda: given(rows, length), loss, evaluate, unused=unused)
 
 
@@ -209,16 +193,15 @@ def _pixels(size: Any, default: tuple[int, int]) -> tuple[int, int]:
     return size, size
 
 
-def _image_classifier(spec: TrainingSpec, contents: Mapping[str, Any], dtype: DType, autocast: bool) -> Task:
-    config = tower(contents)
+def _image_classifier(spec: TrainingSpec, config: Tower, dtype: DType, autocast: bool) -> Task:
     how = attention(spec, dtype, autocast)
-    labels = spec.get("labels", contents.get("num_labels") or 2)
+    labels = spec.get("labels", config.labels)
     with default_dtype(dtype):
         body = VisionTower(config, how, checkpointed(spec), spec.get("checkpointing_reentrant", False))
         model = ImageClassifier(config, body, labels)
     height, width = _pixels(spec.get("image_size"), config.image)
-    if (height, width) != config.image and config.model_type != "dinov2":
-        raise UnknownModel(f"{config.model_type} takes images of {config.image[0]} pixels, not of {height}")
+    if (height, width) != config.image and not config.resized:
+        raise UnknownModel(f"{config.adapters.name} takes images of {config.image[0]} pixels, not of {height}")
     rows = spec["micro_batch_size"]
 
     def given(rows: int) -> tuple[Tensor, Tensor]:
@@ -235,23 +218,20 @@ def _image_classifier(spec: TrainingSpec, contents: Mapping[str, Any], dtype: DT
             _loss, logits = model.run(*given(rows))
         return logits
 
-    adapted, head = Adapted(adapters_of(config.model_type), config.width), ("classifier",)
+    adapted, head = Adapted(config.adapters, config.width), ("classifier",)
     return Task(model, adapted, lambda: given(rows), loss, evaluate, head, head)
 
 
-def _vision_language(spec: TrainingSpec, contents: Mapping[str, Any], dtype: DType, autocast: bool) -> Task:
-    """Facts: ``images_per_sample`` [1], ``frozen_parts``: of ``vision_tower``, ``projector``, ``language_model``."""
-    text = contents.get("text_config")
-    if not isinstance(text, Mapping):
-        raise UnknownModel("config.json states no text_config")
-    # What the nested configuration leaves out is LLaMA-7B's (LlamaConfig's defaults).
-    config = huggingface.decoder({"model_type": "llama", **LLAMA, **text})
-    eyes, layer, without_first, function, bias = llava(contents)
+def _llava(spec: TrainingSpec, described: Llava, dtype: DType, autocast: bool) -> Task:
+    """Facts: ``images_per_sample`` [1; 0 where the data have none], ``frozen_parts``: of ``vision_tower``,
+    ``projector``, ``language_model``."""
+    config, eyes = described.decoder, described.tower
     how = attention(spec, dtype, autocast)
     model = language_model(spec, config, dtype, autocast)
     with default_dtype(dtype):
         seeing = LlavaTower(eyes, how, checkpointed(spec), spec.get("checkpointing_reentrant", False))
-        sight = Sight(seeing, Projector(eyes.width, config.width, function, bias), layer, without_first)
+        projector = Projector(eyes.width, config.width, described.activation, described.projector_bias)
+        sight = Sight(seeing, projector, described.layer, described.without_first)
     setattr(model, "sight", sight)  # noqa: B010 - a part of the model, by which it is counted and named
     frozen = spec.get("frozen_parts") or ()
     parts = {"vision_tower": seeing, "projector": sight.multi_modal_projector}
@@ -269,10 +249,13 @@ def _vision_language(spec: TrainingSpec, contents: Mapping[str, Any], dtype: DTy
     def given(rows: int, length: int) -> tuple[Tensor, ...]:
         """Tokens, the mask of padding, labels, pixels."""
         tokens = [empty((rows, length), int64) for _ in range(3)]
-        return *tokens, empty((rows * images, eyes.channels, *eyes.image), dtype)
+        return *tokens, *([empty((rows * images, eyes.channels, *eyes.image), dtype)] if images else [])
+
+    def seen(batch: tuple[Tensor, ...]) -> tuple[Tensor, Tensor | None]:
+        return look(model, sight, batch[0], batch[3] if images else None)
 
     def loss(batch: tuple[Tensor, ...]) -> Tensor:
-        x, features = look(model, sight, batch[0], batch[3])
+        x, features = seen(batch)
         with component("logits"):
             out = model.cross_entropy(x, batch[2])
         del features
@@ -281,7 +264,7 @@ def _vision_language(spec: TrainingSpec, contents: Mapping[str, Any], dtype: DTy
     def evaluate(rows: int, length: int) -> Tensor:
         batch = given(rows, length)
         with no_grad():
-            x, features = look(model, sight, batch[0], batch[3])
+            x, features = seen(batch)
             with component("logits"):
                 logits = model.logits(x)
                 losses.full(logits, batch[2])
@@ -289,12 +272,13 @@ def _vision_language(spec: TrainingSpec, contents: Mapping[str, Any], dtype: DTy
         return logits
 
     kept = ("lm_head", "sight")
-    return Task(model, config, lambda: given(rows, length), loss, evaluate, kept, unused=seeing.unused(layer))
+    unused = seeing.unused(described.layer) if images else sight.parameters()
+    return Task(model, config, lambda: given(rows, length), loss, evaluate, kept, unused=unused)
 
 
-def _row_classifier(spec: TrainingSpec, contents: Mapping[str, Any], dtype: DType, autocast: bool) -> Task:
+def _row_classifier(spec: TrainingSpec, config: Decoder, dtype: DType, autocast: bool) -> Task:
     """A decoder whose last token classifies, or rewards, the row: every token gets logits, one per row is taken."""
-    config = huggingface.decoder(contents)._replace(tied=True, head_bias=False)  # there is no head over the vocabulary
+    config = config._replace(tied=True, head_bias=False)  # there is no head over the vocabulary
     if spec.get("vocabulary_size") is not None:
         config = config._replace(vocabulary=spec["vocabulary_size"])
     model = language_model(spec, config, dtype, autocast)
@@ -329,15 +313,10 @@ def _row_classifier(spec: TrainingSpec, contents: Mapping[str, Any], dtype: DTyp
     return Task(model, config, lambda: given(rows, length), loss, evaluate, ("score",), ("score",))
 
 
-def _classic(
-    kind: str, spec: TrainingSpec, contents: Mapping[str, Any], dtype: DType, autocast: bool, labels: int
-) -> tuple[Any, Any]:
-    config = encoder(contents)
-    if spec.get("vocabulary_size") is not None:
-        config = config._replace(vocabulary=spec["vocabulary_size"])
+def _classic(kind: str, spec: TrainingSpec, config: Encoder, dtype: DType, autocast: bool, labels: int) -> EncoderTask:
     every = checkpointed(spec)
     if every and config.layer in ("albert", "mpnet"):
-        raise UnknownModel(f"transformers cannot recompute the layers of {config.model_type}")
+        raise UnknownModel(f"transformers cannot recompute the layers of {config.adapters.name}")
     # MPNet and DeBERTa have no other attention, whatever is asked for.
     how = attention(spec, dtype, autocast) if config.layer not in ("mpnet", "deberta") else "eager"
     if how == "eager" and older(spec.get("transformers_version"), BIDIRECTIONAL_SINCE):
@@ -350,19 +329,14 @@ def _classic(
             body: Any = DebertaModel(config, every, reentrant)
         else:
             body = EncoderModel(config, how, every, reentrant, spec.get("padding", False))
-        return config, EncoderTask(config, body, kind, labels)
+        return EncoderTask(config, body, kind, labels)
 
 
-def _modern(
-    kind: str, spec: TrainingSpec, contents: Mapping[str, Any], dtype: DType, autocast: bool, labels: int
-) -> tuple[Any, Any]:
-    from memlint.models.language import modernbert
+def _modern(kind: str, spec: TrainingSpec, config: ModernBert, dtype: DType, autocast: bool, labels: int) -> Any:
+    from memlint.models.language.modernbert import Body, ModernBertTask
 
-    config = modernbert.modernbert(contents)
-    if spec.get("vocabulary_size") is not None:
-        config = config._replace(vocabulary=spec["vocabulary_size"])
     how = attention(spec, dtype, autocast)
     reentrant, padded = spec.get("checkpointing_reentrant", False), spec.get("padding", False)
     with default_dtype(dtype):
-        body = modernbert.Body(config, how, checkpointed(spec), reentrant, padded)
-        return config, modernbert.ModernBertTask(config, body, kind, labels)
+        body = Body(config, how, checkpointed(spec), reentrant, padded)
+        return ModernBertTask(config, body, kind, labels)

@@ -5,28 +5,16 @@ Source: ``transformers`` 5.23, ``models/{qwen3_5,qwen3_5_moe,llama4}/modeling_*.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
-from memlint.architectures import huggingface
+from memlint.architectures.vision import Llama4Tower, Qwen35Tower
+from memlint.architectures.vision_language import TextAlone
 from memlint.dialects.spec import TrainingSpec
 from memlint.meta.autograd import no_grad
 from memlint.meta.nn import Conv, Embedding, LayerNorm, Linear, Module, parameter
 from memlint.meta.tensor import DType, Tensor, component, default_dtype, empty, int64
 from memlint.models import UnknownModel
 from memlint.models.language import Task, language_model, losses, sequence_length
-
-
-def sizes(config: Mapping[str, Any]) -> Callable[[str], int]:
-    """Fields of a config by their names. Raises UnknownModel where one is missing."""
-
-    def number(name: str) -> int:
-        found = config.get(name)
-        if not isinstance(found, int) or isinstance(found, bool) or found <= 0:
-            raise UnknownModel(f"vision_config of config.json states no {name}")
-        return found
-
-    return number
 
 
 class Attention(Module):
@@ -54,17 +42,13 @@ class Merger(Perceptron):
         self.norm = LayerNorm(width)
 
 
-class Tower(Module):
-    """Qwen's."""
-
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        number = sizes(config)
-        width, inner = number("hidden_size"), number("intermediate_size")
-        patch = (number("temporal_patch_size"), number("patch_size"), number("patch_size"))
-        self.patch_embed = Conv(number("in_channels"), width, patch, patch)
-        self.pos_embed = Embedding(number("num_position_embeddings"), width)
-        self.blocks = [Block(width, inner) for _ in range(number("depth"))]
-        self.merger = Merger(width, width * number("spatial_merge_size") ** 2, number("out_hidden_size"))
+class QwenTower(Module):
+    def __init__(self, config: Qwen35Tower) -> None:
+        width = config.width
+        self.patch_embed = Conv(config.channels, width, config.patch, config.patch)
+        self.pos_embed = Embedding(config.positions, width)
+        self.blocks = [Block(width, config.intermediate) for _ in range(config.layers)]
+        self.merger = Merger(width, width * config.merge**2, config.out)
 
 
 class LlamaBlock(Module):
@@ -76,35 +60,32 @@ class LlamaBlock(Module):
 
 
 class LlamaTower(Module):
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        number = sizes(config)
-        width, inner, patch = number("hidden_size"), number("intermediate_size"), number("patch_size")
-        given, made = number("projector_input_dim"), number("projector_output_dim")
+    def __init__(self, config: Llama4Tower) -> None:
+        width, inner, patch = config.width, config.intermediate, config.patch
+        given, made = config.given, config.made
         self.class_embedding = parameter(width)
-        self.positional_embedding_vlm = parameter((number("image_size") // patch) ** 2 + 1, width)
-        self.patch_embedding = Linear(number("num_channels") * patch * patch, width, bias=False)
+        self.positional_embedding_vlm = parameter((config.image // patch) ** 2 + 1, width)
+        self.patch_embedding = Linear(config.channels * patch * patch, width, bias=False)
         self.layernorm_pre, self.layernorm_post = LayerNorm(width), LayerNorm(width)
-        self.layers = [LlamaBlock(width, inner) for _ in range(number("num_hidden_layers"))]
+        self.layers = [LlamaBlock(width, inner) for _ in range(config.layers)]
         self.fc1, self.fc2 = Linear(inner, given, bias=False), Linear(made, made, bias=False)
 
 
 class Sight(Module):
-    def __init__(self, config: Mapping[str, Any], width: int, llama: bool) -> None:
-        self.visual: Module = LlamaTower(config) if llama else Tower(config)
-        self.multi_modal_projector = Linear(sizes(config)("vision_output_dim"), width, bias=False) if llama else None
+    def __init__(self, config: Qwen35Tower | Llama4Tower, width: int) -> None:
+        llama = isinstance(config, Llama4Tower)
+        self.visual: Module = LlamaTower(config) if isinstance(config, Llama4Tower) else QwenTower(config)
+        self.multi_modal_projector = Linear(config.out, width, bias=False) if llama else None
 
 
-def task(spec: TrainingSpec, contents: Mapping[str, Any], dtype: DType, autocast: bool) -> Task:
+def task(spec: TrainingSpec, described: TextAlone, dtype: DType, autocast: bool) -> Task:
     """Facts: ``images_per_sample`` (0: nothing else is known here), ``frozen_parts``."""
     if spec.get("images_per_sample", 0):
-        raise UnknownModel(f"images that {contents.get('model_type')!r} looks at are not known, text alone is")
-    seen = contents.get("vision_config")
-    if not isinstance(seen, Mapping):
-        raise UnknownModel("config.json states no vision_config")
-    config = huggingface.decoder(contents)
+        raise UnknownModel(f"images that {described.name!r} looks at are not known, text alone is")
+    config = described.decoder
     model: Any = language_model(spec, config, dtype, autocast)
     with default_dtype(dtype):
-        sight = Sight(seen, config.width, contents.get("model_type") == "llama4")
+        sight = Sight(described.tower, config.width)
     model.sight = sight  # a part of the model, by which it is counted and named
     frozen = spec.get("frozen_parts") or ()
     if "language_model" in frozen:

@@ -7,7 +7,6 @@ The head over the vocabulary runs as well, and what it makes is thrown away. Sou
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from memlint.dialects.spec import TrainingSpec
@@ -34,7 +33,7 @@ class ValueHead(Module):
         return out
 
 
-def task(spec: TrainingSpec, contents: Mapping[str, Any], dtype: DType, autocast: bool) -> Task:
+def task(spec: TrainingSpec, dtype: DType, autocast: bool) -> Task:
     """Two sequences per sample, the chosen ones first."""
     config = _config(spec)
     model = language_model(spec, config, dtype, autocast)

@@ -9,118 +9,14 @@ Source: ``transformers`` 5.23, ``models/{vit,deit,dinov2,clip,siglip}``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from memlint.architectures.sizes import HEADS_SHARE_WIDTH, Agreement, Sizes, agree
+from memlint.architectures.vision import Tower
 from memlint.meta import functional as F
 from memlint.meta.amp import to
 from memlint.meta.checkpoint import checkpoint
 from memlint.meta.nn import Conv, Embedding, LayerNorm, Linear, Module, buffer, parameter
 from memlint.meta.tensor import Tensor, component, empty, float32, int64, state
-from memlint.models import UnknownModel
 from memlint.models.language.encoder import Attended, attend
 from memlint.models.language.parts import activation
-from memlint.named_tuple import NamedTuple
-
-
-class Tower(NamedTuple):
-    """Sizes, and the switches of the program.
-
-    image       (height, width) of what the table of positions is for
-    patch       (height, width)
-    first       tokens before the patches: the class's, and the teacher's (DeiT)
-    table       positions are a table that is looked up (CLIP, SigLIP), not a parameter that is added
-    layer_scale each block's result is multiplied by a vector (DINOv2)
-    gated       the perceptron has a gate (DINOv2-giant)
-    drop_path   share of images whose block is skipped
-    first_norm  a norm stands behind the embeddings, and patches have no bias (CLIP)
-    """
-
-    model_type: str
-    width: int
-    layers: int
-    heads: int
-    intermediate: int
-    image: tuple[int, int]
-    patch: tuple[int, int]
-    channels: int = 3
-    activation: str = "gelu"
-    dropout: float = 0.0
-    attention_dropout: float = 0.0
-    qkv_bias: bool = True
-    first: int = 1
-    table: bool = False
-    layer_scale: bool = False
-    gated: bool = False
-    drop_path: float = 0.0
-    first_norm: bool = False
-
-    @property
-    def patches(self) -> int:
-        return (self.image[0] // self.patch[0]) * (self.image[1] // self.patch[1])
-
-
-# model_type -> switches that differ from the defaults of Tower, and defaults of its configuration class.
-TOWERS: dict[str, dict[str, Any]] = {
-    "vit": {},
-    "deit": {"first": 2},
-    "dinov2": {"layer_scale": True},
-    "clip_vision_model": {"table": True, "first_norm": True, "activation": "quick_gelu"},
-    "siglip_vision_model": {"table": True, "first": 0, "activation": "gelu_pytorch_tanh"},
-}
-AGREEMENTS = (
-    HEADS_SHARE_WIDTH,
-    Agreement(lambda sizes: sizes.patches > 0, "an image of {0.image} has no patch of {0.patch}"),
-)
-CLASSIFIERS = ("vit", "deit", "dinov2")
-
-
-def tower(config: Mapping[str, Any]) -> Tower:
-    """From the contents of a ``config.json``. Raises UnknownModel where the model type, or a size, is not known."""
-    sizes = Sizes(config)
-    model_type = sizes.get("model_type")
-    if not isinstance(model_type, str) or model_type not in TOWERS:
-        raise UnknownModel(f"vision models of type {model_type!r} are not known")
-    style = TOWERS[model_type]
-
-    def pair(name: str) -> tuple[int, int]:
-        found = sizes.get(name)
-        return (found[0], found[-1]) if isinstance(found, (list, tuple)) else (sizes.number(name),) * 2
-
-    width = sizes.number("hidden_size")
-    ratio = sizes.get("mlp_ratio", 4)
-    gated = model_type == "dinov2" and bool(sizes.get("use_swiglu_ffn", False))
-    if model_type == "dinov2":
-        inner = int(width * ratio)
-        if gated:
-            inner = (int(inner * 2 / 3) + 7) // 8 * 8
-    else:
-        inner = sizes.number("intermediate_size")
-    dropout = sizes.get("attention_dropout" if style.get("table") else "attention_probs_dropout_prob") or 0.0
-    made = Tower(
-        model_type=model_type,
-        width=width,
-        layers=sizes.number("num_hidden_layers"),
-        heads=sizes.number("num_attention_heads"),
-        intermediate=inner,
-        image=pair("image_size"),
-        patch=pair("patch_size"),
-        channels=sizes.get("num_channels", 3),
-        activation=sizes.get("hidden_act") or style.get("activation", "gelu"),
-        # the layers of the others do not drop what they add
-        dropout=float(sizes.get("hidden_dropout_prob") or 0.0) if model_type in ("vit", "deit") else 0.0,
-        attention_dropout=float(dropout),
-        qkv_bias=bool(sizes.get("qkv_bias", True)),
-        first=style.get("first", 1),
-        table=style.get("table", False),
-        layer_scale=style.get("layer_scale", False),
-        gated=gated,
-        drop_path=float(sizes.get("drop_path_rate") or 0.0) if model_type == "dinov2" else 0.0,
-        first_norm=style.get("first_norm", False),
-    )
-    agree(made, AGREEMENTS)
-    return made
 
 
 class PatchEmbeddings(Module):
@@ -139,7 +35,7 @@ class PatchEmbeddings(Module):
         else:
             self.cls_token = parameter(1, 1, width)
             self.distillation_token = parameter(1, 1, width) if config.first == 2 else None
-            self.mask_token = parameter(1, width) if config.model_type == "dinov2" else None
+            self.mask_token = parameter(1, width) if config.mask_token else None
             self.position_embedding = None
             self.position_embeddings = parameter(1, count, width)
 
@@ -298,7 +194,7 @@ class ImageClassifier(Module):
 
     def __init__(self, config: Tower, body: VisionTower, labels: int) -> None:
         self.body, self.labels = body, labels
-        self.averages = config.model_type == "dinov2"
+        self.averages = config.averaged
         self.classifier = Linear(config.width * (2 if self.averages else 1), labels)
 
     def forward(self, pixels: Tensor, labels: Tensor) -> Tensor:

@@ -7,20 +7,17 @@ Shapes: B rows, S tokens, W the decoder's width, N patches of an image. Source: 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
+from memlint.architectures.vision import Tower
 from memlint.meta import functional as F
 from memlint.meta.amp import to
 from memlint.meta.checkpoint import checkpoint
 from memlint.meta.nn import Linear, Module
 from memlint.meta.tensor import Tensor, bool_, empty
-from memlint.models import UnknownModel
 from memlint.models.language.decoder import LanguageModel
 from memlint.models.language.parts import activation
-from memlint.models.language.vision import Tower, VisionTower, tower
-
-VISION_LANGUAGE = ("llava",)
+from memlint.models.language.vision import VisionTower
 
 
 class Projector(Module):
@@ -83,23 +80,11 @@ class Sight(Module):
         return F.cat(F.unbind(features), 0), (states, last)
 
 
-def llava(config: Mapping[str, Any]) -> tuple[Tower, int, bool, str, bool]:
-    """The tower, which of its layers is looked at, whether its first token is left out, and the projector's activation
-    and bias. Raises UnknownModel where one is missing."""
-    eyes = config.get("vision_config")
-    if not isinstance(eyes, Mapping):
-        raise UnknownModel("config.json of model type 'llava' states no vision_config")
-    layer = config.get("vision_feature_layer", -2)
-    if not isinstance(layer, int):
-        raise UnknownModel("features of several layers of a vision tower are not known")
-    without_first = config.get("vision_feature_select_strategy", "default") == "default"
-    bias = bool(config.get("multimodal_projector_bias", True))
-    return tower(eyes), layer, without_first, config.get("projector_hidden_act", "gelu"), bias
-
-
-def look(model: LanguageModel, sight: Sight, tokens: Tensor, pixels: Tensor) -> tuple[Tensor, Tensor]:
+def look(model: LanguageModel, sight: Sight, tokens: Tensor, pixels: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """The decoder's last hidden states (B, S, W), and the images' features, which the model returns beside them."""
     embedded = model.embed(tokens)
+    if pixels is None:
+        return model.hidden(embedded), None
     features, held = sight(pixels)
     features = to(features, embedded.dtype)
     places = empty((*tokens.shape, 1), bool_)

@@ -1,0 +1,137 @@
+"""From a ``config.json``, or its ``vision_config``, to the vision tower that it describes.
+
+Source: ``transformers`` 5.23, ``models/{vit,deit,dinov2,clip,siglip,qwen2_vl,qwen2_5_vl,qwen3_5,llama4}``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from memlint.architectures.adapters import adapters_of
+from memlint.architectures.sizes import Sizes, agree
+from memlint.architectures.vision import AGREEMENTS, PACKED_AGREEMENTS, Llama4Tower, PackedTower, Qwen35Tower, Tower
+from memlint.dialects.spec import UnknownModel
+
+# model_type -> switches that differ from the defaults of Tower, and defaults of its configuration class.
+TOWERS: dict[str, dict[str, Any]] = {
+    "vit": {},
+    "deit": {"first": 2},
+    "dinov2": {"layer_scale": True, "mask_token": True, "resized": True, "averaged": True},
+    "clip_vision_model": {"table": True, "first_norm": True, "activation": "quick_gelu"},
+    "siglip_vision_model": {"table": True, "first": 0, "activation": "gelu_pytorch_tanh"},
+}
+# Of these there is a class that classifies images.
+CLASSIFIERS = ("vit", "deit", "dinov2")
+
+
+def tower(config: Mapping[str, Any]) -> Tower:
+    """From the contents of a ``config.json``. Raises UnknownModel where the model type, or a size, is not known."""
+    sizes = Sizes(config)
+    model_type = sizes.get("model_type")
+    if not isinstance(model_type, str) or model_type not in TOWERS:
+        raise UnknownModel(f"vision models of type {model_type!r} are not known")
+    style = TOWERS[model_type]
+
+    def pair(name: str) -> tuple[int, int]:
+        found = sizes.get(name)
+        return (found[0], found[-1]) if isinstance(found, (list, tuple)) else (sizes.number(name),) * 2
+
+    width = sizes.number("hidden_size")
+    ratio = sizes.get("mlp_ratio", 4)
+    gated = model_type == "dinov2" and bool(sizes.get("use_swiglu_ffn", False))
+    if model_type == "dinov2":
+        inner = int(width * ratio)
+        if gated:
+            inner = (int(inner * 2 / 3) + 7) // 8 * 8
+    else:
+        inner = sizes.number("intermediate_size")
+    dropout = sizes.get("attention_dropout" if style.get("table") else "attention_probs_dropout_prob") or 0.0
+    switches = {name: switch for name, switch in style.items() if name != "activation"}
+    made = Tower(
+        adapters=adapters_of(model_type),
+        width=width,
+        layers=sizes.number("num_hidden_layers"),
+        heads=sizes.number("num_attention_heads"),
+        intermediate=inner,
+        image=pair("image_size"),
+        patch=pair("patch_size"),
+        channels=sizes.get("num_channels", 3),
+        activation=sizes.get("hidden_act") or style.get("activation", "gelu"),
+        # the layers of the others do not drop what they add
+        dropout=float(sizes.get("hidden_dropout_prob") or 0.0) if model_type in ("vit", "deit") else 0.0,
+        attention_dropout=float(dropout),
+        qkv_bias=bool(sizes.get("qkv_bias", True)),
+        gated=gated,
+        drop_path=float(sizes.get("drop_path_rate") or 0.0) if model_type == "dinov2" else 0.0,
+        labels=sizes.get("num_labels") or 2,
+        **switches,
+    )
+    agree(made, AGREEMENTS)
+    return made
+
+
+def packed_tower(config: Mapping[str, Any], newer: bool) -> PackedTower:
+    """From the ``vision_config`` of Qwen2-VL, or of Qwen2.5-VL, which is ``newer``. Raises UnknownModel where a size is
+    missing."""
+    sizes = Sizes(config)
+    width = _number(sizes, "hidden_size" if newer else "embed_dim")
+    made = PackedTower(
+        width=width,
+        layers=_number(sizes, "depth", 32),
+        heads=_number(sizes, "num_heads", 16),
+        intermediate=_number(sizes, "intermediate_size") if newer else width * _number(sizes, "mlp_ratio", 4),
+        out=_number(sizes, "out_hidden_size" if newer else "hidden_size"),
+        patch=_number(sizes, "patch_size", 14),
+        channels=sizes.get("in_channels", sizes.get("in_chans", 3)),
+        temporal=_number(sizes, "temporal_patch_size", 2),
+        merge=_number(sizes, "spatial_merge_size", 2),
+        activation=sizes.get("hidden_act", "silu" if newer else "quick_gelu"),
+        gated=newer,
+        windowed=newer,
+    )
+    agree(made, PACKED_AGREEMENTS)
+    return made
+
+
+def qwen35_tower(config: Mapping[str, Any]) -> Qwen35Tower:
+    """From the ``vision_config`` of Qwen3.5. Raises UnknownModel where a size is missing."""
+    sizes = Sizes(config)
+    return Qwen35Tower(
+        width=_number(sizes, "hidden_size"),
+        intermediate=_number(sizes, "intermediate_size"),
+        patch=(
+            _number(sizes, "temporal_patch_size"),
+            _number(sizes, "patch_size"),
+            _number(sizes, "patch_size"),
+        ),
+        channels=_number(sizes, "in_channels"),
+        positions=_number(sizes, "num_position_embeddings"),
+        layers=_number(sizes, "depth"),
+        merge=_number(sizes, "spatial_merge_size"),
+        out=_number(sizes, "out_hidden_size"),
+    )
+
+
+def llama4_tower(config: Mapping[str, Any]) -> Llama4Tower:
+    """From the ``vision_config`` of Llama 4. Raises UnknownModel where a size is missing."""
+    sizes = Sizes(config)
+    return Llama4Tower(
+        width=_number(sizes, "hidden_size"),
+        intermediate=_number(sizes, "intermediate_size"),
+        patch=_number(sizes, "patch_size"),
+        given=_number(sizes, "projector_input_dim"),
+        made=_number(sizes, "projector_output_dim"),
+        image=_number(sizes, "image_size"),
+        channels=_number(sizes, "num_channels"),
+        layers=_number(sizes, "num_hidden_layers"),
+        out=_number(sizes, "vision_output_dim"),
+    )
+
+
+def _number(sizes: Sizes, name: str, default: int = 0) -> int:
+    """A field of a ``vision_config``. Raises UnknownModel where it is missing."""
+    found = sizes.get(name, default)
+    if not isinstance(found, int) or found <= 0:
+        raise UnknownModel(f"vision_config of config.json states no {name}")
+    return found

@@ -1,0 +1,130 @@
+"""Vision towers: transformers over the patches of images, which classify them, or see for a language model.
+
+Who reads them from a ``config.json`` is in ``huggingface_vision``; models take what is here, and nothing else.
+"""
+
+from __future__ import annotations
+
+from memlint.architectures.adapters import NOTHING, Adapters
+from memlint.architectures.sizes import HEADS_SHARE_WIDTH, Agreement
+from memlint.named_tuple import NamedTuple
+
+
+class Tower(NamedTuple):
+    """Sizes, and the switches of the program.
+
+    image       (height, width) of what the table of positions is for
+    patch       (height, width)
+    first       tokens before the patches: the class's, and the teacher's (DeiT)
+    table       positions are a table that is looked up (CLIP, SigLIP), not a parameter that is added
+    layer_scale each block's result is multiplied by a vector (DINOv2)
+    gated       the perceptron has a gate (DINOv2-giant)
+    drop_path   share of images whose block is skipped
+    first_norm  a norm stands behind the embeddings, and patches have no bias (CLIP)
+    mask_token  a vector that would take the place of hidden patches, which no other task trains (DINOv2)
+    resized     images of any size are taken, for which positions are interpolated (DINOv2)
+    averaged    images are classified by the first token and the mean of all patches (DINOv2)
+    labels      into which images are sorted, where the run does not say how many there are
+    adapters    what PEFT knows of it
+    """
+
+    width: int
+    layers: int
+    heads: int
+    intermediate: int
+    image: tuple[int, int]
+    patch: tuple[int, int]
+    channels: int = 3
+    activation: str = "gelu"
+    dropout: float = 0.0
+    attention_dropout: float = 0.0
+    qkv_bias: bool = True
+    first: int = 1
+    table: bool = False
+    layer_scale: bool = False
+    gated: bool = False
+    drop_path: float = 0.0
+    first_norm: bool = False
+    mask_token: bool = False
+    resized: bool = False
+    averaged: bool = False
+    labels: int = 2
+    adapters: Adapters = NOTHING
+
+    @property
+    def patches(self) -> int:
+        return (self.image[0] // self.patch[0]) * (self.image[1] // self.patch[1])
+
+
+class PackedTower(NamedTuple):
+    """Patches of images of any size, all in one row, a square of which is joined to a feature (Qwen2-VL, Qwen2.5-VL).
+
+    out       width of a feature: the decoder's
+    patch     its height and width
+    temporal  frames that a patch spans
+    merge     patches on each side of the square
+    gated     the perceptron has a gate, and norms are RMS norms
+    windowed  most blocks look within windows, for which patches are put in order
+    """
+
+    width: int
+    layers: int
+    heads: int
+    intermediate: int
+    out: int
+    patch: int
+    channels: int
+    temporal: int
+    merge: int
+    activation: str
+    gated: bool
+    windowed: bool
+
+    @property
+    def patch_numbers(self) -> int:
+        return self.channels * self.temporal * self.patch * self.patch
+
+
+class Qwen35Tower(NamedTuple):
+    """Qwen3.5's, of which the weights alone are known.
+
+    patch      frames, height and width
+    positions  rows of a table of learned positions
+    merge      patches on each side of the square that becomes a feature
+    out        width of a feature: the decoder's
+    """
+
+    width: int
+    intermediate: int
+    patch: tuple[int, int, int]
+    channels: int
+    positions: int
+    layers: int
+    merge: int
+    out: int
+
+
+class Llama4Tower(NamedTuple):
+    """Llama 4's, of which the weights alone are known.
+
+    image, patch  height and width
+    given, made   widths before and behind the last perceptron, which reads patches that were shuffled into one another
+    out           width of what the projector to the decoder reads
+    """
+
+    width: int
+    intermediate: int
+    image: int
+    patch: int
+    channels: int
+    layers: int
+    given: int
+    made: int
+    out: int
+
+
+AGREEMENTS = (
+    HEADS_SHARE_WIDTH,
+    Agreement(lambda sizes: sizes.patches > 0, "an image of {0.image} has no patch of {0.patch}"),
+)
+PACKED_AGREEMENTS = (HEADS_SHARE_WIDTH,)

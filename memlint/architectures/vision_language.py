@@ -1,0 +1,77 @@
+"""Language models that see: a vision tower beside a decoder, and what brings the one's features to the other.
+
+Who reads them from a ``config.json`` is in ``huggingface_vision_language``; models take what is here, and nothing else.
+"""
+
+from __future__ import annotations
+
+from memlint.architectures.decoder import Decoder
+from memlint.architectures.sizes import Agreement
+from memlint.architectures.vision import Llama4Tower, PackedTower, Qwen35Tower, Tower
+from memlint.named_tuple import NamedTuple
+
+
+class Llava(NamedTuple):
+    """One layer's hidden states of a tower go through two linear layers (LLaVA, as transformers computes it).
+
+    layer           whose hidden states are taken: 0 for what goes into the first, -1 for what comes out of the last
+    without_first   the tower's first token is left out
+    activation, projector_bias
+                    of the linear layers
+    """
+
+    decoder: Decoder
+    tower: Tower
+    layer: int
+    without_first: bool
+    activation: str = "gelu"
+    projector_bias: bool = True
+
+
+class LlavaScript(NamedTuple):
+    """LLaVA as its own training script computes it.
+
+    layer, without_first    as Llava's
+    tower_attention         how the tower attends: "eager" or "sdpa", whatever the decoder does
+    projector_layers        linear layers, with GELU between them
+    """
+
+    decoder: Decoder
+    tower: Tower
+    layer: int
+    without_first: bool
+    tower_attention: str = "eager"
+    projector_layers: int = 1
+
+
+class VisionLanguage(NamedTuple):
+    """A tower's own features take the place of the tokens that stand for an image (Gemma 3, Qwen2-VL, Qwen2.5-VL).
+
+    features        to which the patches of an image are averaged, a square number (Gemma 3); 0 where the tower joins
+                    them itself (Qwen)
+    image_mask      an image's tokens see all of each other, for which a mask is made (Gemma 3)
+    """
+
+    decoder: Decoder
+    tower: Tower | PackedTower
+    features: int = 0
+    image_mask: bool = False
+
+
+class TextAlone(NamedTuple):
+    """A decoder that reads no image, and a tower that lies beside it (Qwen3.5, Llama 4).
+
+    name    of the model's type, as a message says it
+    """
+
+    name: str
+    decoder: Decoder
+    tower: Qwen35Tower | Llama4Tower
+
+
+LLAVA_AGREEMENTS = (
+    Agreement(
+        lambda made: -made.tower.layers - 1 <= made.layer <= made.tower.layers,
+        "the tower has {0.tower.layers} layers, and no features of number {0.layer}",
+    ),
+)
