@@ -12,11 +12,11 @@ from memlint.architectures.huggingface import decoder
 from memlint.architectures.huggingface_vision import llama4_tower, packed_tower, qwen35_tower, tower
 from memlint.architectures.sizes import Sizes, agree
 from memlint.architectures.vision_language import (
-    LLAVA_AGREEMENTS,
     Llava,
     LlavaScript,
     TextAlone,
     VisionLanguage,
+    layer_of_tower,
 )
 from memlint.dialects.spec import UnknownModel
 
@@ -45,7 +45,7 @@ def llava(config: Mapping[str, Any]) -> Llava:
         activation=sizes.get("projector_hidden_act", "gelu"),
         projector_bias=bool(sizes.get("multimodal_projector_bias", True)),
     )
-    agree(made, LLAVA_AGREEMENTS)
+    agree(made, layer_of_tower("vision_feature_layer"))
     return made
 
 
@@ -62,7 +62,7 @@ def llava_script(config: Mapping[str, Any]) -> LlavaScript:
         tower_attention=sizes.get("tower_attention", "eager"),
         projector_layers=sizes.get("projector_layers", 1),
     )
-    agree(made, LLAVA_AGREEMENTS)
+    agree(made, layer_of_tower("mm_vision_select_layer"))
     return made
 
 

@@ -69,9 +69,11 @@ class TextAlone(NamedTuple):
     tower: Qwen35Tower | Llama4Tower
 
 
-LLAVA_AGREEMENTS = (
-    Agreement(
-        lambda made: -made.tower.layers - 1 <= made.layer <= made.tower.layers,
-        "the tower has {0.tower.layers} layers, and no features of number {0.layer}",
-    ),
-)
+def layer_of_tower(key: str) -> tuple[Agreement, ...]:
+    """The layer that a config takes, by the name of its key, is one that the tower has."""
+    return (
+        Agreement(
+            lambda made: -made.tower.layers - 1 <= made.layer <= made.tower.layers,
+            key + " {0.layer:,}: the tower has {0.tower.layers} layers",
+        ),
+    )

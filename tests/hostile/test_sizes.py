@@ -231,7 +231,7 @@ OTHERS = [
     pytest.param(
         huggingface_vision_language.llava,
         {**SEES, "vision_feature_layer": 7},
-        "the tower has 2 layers, and no features of number 7",
+        "vision_feature_layer 7: the tower has 2 layers",
         id="features of a layer that is not there",
     ),
 ]  # fmt: skip

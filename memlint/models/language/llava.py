@@ -24,7 +24,6 @@ from memlint.meta.autograd import no_grad
 from memlint.meta.checkpoint import checkpoint
 from memlint.meta.nn import Linear, Module
 from memlint.meta.tensor import DTYPES, DType, Tensor, component, default_dtype, empty, float32, int64
-from memlint.models import UnknownModel
 from memlint.models.language import Task, checkpointed, language_model, losses, sequence_length
 from memlint.models.language.decoder import LanguageModel
 from memlint.models.language.parts import activation
@@ -41,8 +40,6 @@ class ScriptTower(VisionTower):
         super().__init__(config, described.tower_attention, checkpointed if trains else 0, reentrant)
         self.layer, self.without_first, self.trains = layer, described.without_first, trains
         self.pooled = config.first > 0  # CLIP norms its first token alone
-        if not -len(self.layers) - 1 <= layer <= len(self.layers):
-            raise UnknownModel(f"mm_vision_select_layer {layer:,}: the tower has {len(self.layers)} layers")
         self.behind = layer if layer >= 0 else len(self.layers) + 1 + layer  # the first layer that nobody asks
 
     def forward(self, pixels: Tensor) -> Tensor:
