@@ -69,6 +69,8 @@ def binary(kind: ast.operator, left: Known, right: Known) -> Known:
             raise Unknown("an operation on text that is not followed")
         if size > MAX_TEXT:
             raise Unknown(f"text of more than {MAX_TEXT:,} characters")
+        if size <= 0:  # Python refuses to count so many times, though nothing comes of them
+            return ""
         work.spend(size >> 3, "putting text together")  # for the memory that it takes
         text: str = _ARITHMETIC[operation](left, right)
         return text

@@ -712,9 +712,10 @@ class _Module:
         return Node(placed, self.span(node), None, keys)
 
     def repeats(self, length: int, times: int) -> int:
+        """How often, where it makes a difference: Python refuses to count to more than an index, also over nothing."""
         if length * max(times, 0) > MAX_ITEMS:
             raise Unknown(f"a list of more than {MAX_ITEMS:,} items")
-        return times
+        return max(times, 0) if length else 0
 
     def comparison(self, node: ast.Compare, scope: _Scope, depth: int) -> bool:
         left = self.value(node.left, "", scope, depth)
