@@ -54,10 +54,11 @@ class Lines:
         self.all = sum(len(_lines_of(path)) for path in files)
 
     def __enter__(self) -> None:
+        self.before = sys.gettrace()  # coverage's, say, which goes on afterwards
         sys.settrace(self._call)
 
     def __exit__(self, *exception: object) -> None:
-        sys.settrace(None)
+        sys.settrace(self.before)
 
     def _call(self, frame: FrameType, event: str, argument: Any) -> Any:
         return self._line if frame.f_code.co_filename in self.files else None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
 from tests.fuzz.__main__ import REGRESSIONS, store, stored
-from tests.fuzz.engine import broken_by, fuzz, minimised
+from tests.fuzz.engine import Lines, broken_by, fuzz, minimised
 from tests.fuzz.targets import TARGETS
 
 RUNS = {"check": 40, "fixes": 15, "hydra": 80, "pins": 100}
@@ -29,6 +31,20 @@ def test_what_was_found_once_stays_mended(path: Path) -> None:
 
 
 # -- the engine itself
+
+
+def test_whoever_follows_the_lines_besides_goes_on_afterwards() -> None:
+    def other(frame: FrameType, event: str, argument: object) -> None:
+        return None
+
+    before = sys.gettrace()
+    sys.settrace(other)
+    try:
+        with Lines([__file__]):
+            pass
+        assert sys.gettrace() is other
+    finally:
+        sys.settrace(before)
 
 
 def picky(data: bytes) -> None:
