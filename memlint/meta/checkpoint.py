@@ -181,7 +181,8 @@ def _reentrant(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     kept = [(x.shape, x.dtype, x.strides, x.requires_grad) if isinstance(x, Tensor) else x for x in args]
     where = [isinstance(x, Tensor) for x in args]
     looks = [(x.shape, x.dtype) if isinstance(x, Tensor) else None for x in outs]
-    cell: list[Node] = []
+    # Weakly, as the node holds this function: a result that nobody asks for is to let go of what it kept at once.
+    cell: list[ReferenceType[Node]] = []
 
     def backward(grads: Any) -> list[Tensor | None]:
         # A result that nothing was made from gets zeros (``set_materialize_grads``).
@@ -190,7 +191,10 @@ def _reentrant(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
             if look is not None and incoming[number] is None:
                 incoming[number] = Tensor(*look)
         del grads
-        storages = iter(cell.pop().saved)
+        own = cell.pop()()
+        assert own is not None  # it is asked
+        storages = iter(own.saved)
+        del own
         detached: list[Any] = []
         for item, is_tensor in zip(kept, where):
             if is_tensor:
@@ -218,5 +222,5 @@ def _reentrant(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     autograd.record(outs if len(outs) > 1 else outs[0], tensors, tensors, backward)
     node = outs[0].node
     assert node is not None
-    cell.append(node)
+    cell.append(ref(node))
     return out
