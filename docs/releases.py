@@ -18,9 +18,9 @@ HEAD = """\
 The same config takes different memory under different releases. Each row below was read from the library's code, as
 published in the releases on both sides of the border; `memlint/releases.py` is the table, and this page is made of it.
 
-Which release runs a config is what the project pins: a lock file, `requirements.txt`, `environment.yml` or
-`pyproject.toml` beside the config or above it. Where none does, keys that only some releases take date it, and
-else the newest that is known is taken, which the report names among what is assumed.
+Which release runs a config is what the project pins: a lock file, `requirements.txt`, `environment.yml`,
+`pyproject.toml` or a `Dockerfile` beside the config or above it. Where none does, keys that only some releases take
+date it, and else the newest that is known is taken, which the report names among what is assumed.
 """
 
 

@@ -2,8 +2,8 @@
 
 A config rarely says which PyTorch will run it, and the same config takes different memory under different releases.
 What an environment is installed from says it: a lock file, ``requirements.txt``, conda's ``environment.yml``,
-``pyproject.toml``. They are looked for beside the config and in the folders above it, up to the root of the
-repository. Only one exact release counts; a lower bound, or two pins that disagree, say nothing.
+``pyproject.toml``, a ``Dockerfile``. They are looked for beside the config and in the folders above it, up to the root
+of the repository. Only one exact release counts; a lower bound, or two pins that disagree, say nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from memlint.named_tuple import NamedTuple
 
 # What is installed goes before what is asked for.
 LOCKS = ("uv.lock", "poetry.lock", "Pipfile.lock")
-REQUIREMENTS = ("requirements.txt", "environment.yml", "environment.yaml", "pyproject.toml")
+REQUIREMENTS = ("requirements.txt", "environment.yml", "environment.yaml", "pyproject.toml", "Dockerfile")
 # package -> the fact that its release is; torch and jax are one, named in its value
 PACKAGES = {
     "torch": "framework_version",
@@ -46,6 +46,9 @@ _BLANKS = re.compile(r"[ \t]*")
 _SIGNS = re.compile(r"[= ]*")
 _NAME = re.compile(r"[A-Za-z0-9._-]*")
 _RELEASE = re.compile(r"[0-9]+(?:\.[0-9]+)+[A-Za-z0-9_.+!-]*")
+_NUMBERS = re.compile(r"[0-9]+(?:\.[0-9]+)+")
+_OF_A_WORD = re.compile(r"[^\s\"';&|\\]*")
+IMAGE = "pytorch/pytorch:"  # whose tags begin with PyTorch's release
 _HEADER = re.compile(r"\s*\[\[?([\w.\"' -]+)\]\]?\s*(?:#.*)?$")
 
 
@@ -182,6 +185,14 @@ def _pipenv(text: str, at: int, end: int) -> _Found | None:
     return _released(text, package, _past(text, version + len('"version": "=='), close, _SIGNS), close)
 
 
+def _installed(text: str, at: int, end: int) -> _Found | None:
+    """A word of ``RUN pip install torch==2.1.0 "trl==0.12.0"``, or of ``FROM pytorch/pytorch:2.1.0-cuda12.1``."""
+    if text.startswith(IMAGE, at, end):
+        tag = _NUMBERS.match(text, at + len(IMAGE), end)
+        return None if tag is None else _Found("pytorch", tag.start(), tag.end())
+    return _required(text, at, end)
+
+
 _FORMS: dict[str, Callable[[str, int, int], _Found | None]] = {
     "requirements.txt": _required,
     "environment.yml": _conda,
@@ -189,6 +200,7 @@ _FORMS: dict[str, Callable[[str, int, int], _Found | None]] = {
     "uv.lock": _locked,
     "poetry.lock": _locked,
     "Pipfile.lock": _pipenv,
+    "Dockerfile": _installed,
 }
 
 
@@ -200,9 +212,7 @@ def _matched(text: str, path: str, name: str) -> dict[str, Pin]:
     for mention in _MENTION.finditer(text):
         if mention.start() < end:
             continue  # on the same line
-        begin = text.rfind("\n", 0, mention.start()) + 1
-        end = text.find("\n", mention.end())
-        end = len(text) if end < 0 else end
+        begin, end = _around(text, mention, name)
         seen += 1
         if seen > MAX_PINS:
             return {}
@@ -218,6 +228,21 @@ def _matched(text: str, path: str, name: str) -> dict[str, Pin]:
         if _series(found.setdefault(one.package, pin).release) != _series(release):
             several.add(one.package)
     return {package: pin for package, pin in found.items() if package not in several}
+
+
+def _around(text: str, mention: re.Match[str], name: str) -> tuple[int, int]:
+    """Where the line of a mention begins and ends; of a Dockerfile, whose lines install several, its word."""
+    begin = text.rfind("\n", 0, mention.start()) + 1
+    if name == "Dockerfile":
+        if text[begin : mention.start()].lstrip().startswith("#"):
+            return mention.end(), mention.end()
+        before = _OF_A_WORD.match(text[begin : mention.start()][-MAX_RELEASE:][::-1])
+        rest = _OF_A_WORD.match(text, mention.end())
+        assert before is not None
+        assert rest is not None
+        return mention.start() - len(before[0]), rest.end()
+    end = text.find("\n", mention.end())
+    return begin, len(text) if end < 0 else end
 
 
 def _project(text: str, path: str) -> dict[str, Pin]:

@@ -51,6 +51,22 @@ FILES = {
         "# torch==1.0\ntorch == 2.1.0+cu118 ; python_version < '3.12'\n",
         {"torch": "2.1.0+cu118"},
     ),
+    "what a Dockerfile installs": (
+        "Dockerfile",
+        "FROM ubuntu\nRUN pip install -U torch==2.1.0 'trl[peft]==0.12.0' \\\n"
+        "  transformers==4.46.3&& pip cache purge\n",
+        {"torch": "2.1.0", "trl": "0.12.0", "transformers": "4.46.3"},
+    ),
+    "the image that a Dockerfile begins with": (
+        "Dockerfile",
+        "FROM pytorch/pytorch:2.3.1-cuda12.1-cudnn8-runtime AS base\n",
+        {"pytorch": "2.3.1"},
+    ),
+    "what a Dockerfile says of variables, bounds and in comments": (
+        "Dockerfile",
+        "# RUN pip install torch==1.0.0\nARG V=2.1\nRUN pip install torch==${V} 'transformers>=4.40'\n",
+        {},
+    ),
     "an extra": ("requirements.txt", "transformers[torch]==4.36.2\n", {"transformers": "4.36.2"}),
     "a lower bound says nothing": ("requirements.txt", "torch>=2.1\ntransformers~=4.36.2\n", {}),
     "a package of a longer name is another": ("requirements.txt", "torchvision==0.16.0\ntorch-ema==0.3.1\n", {}),
