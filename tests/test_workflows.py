@@ -52,6 +52,12 @@ def test_ci_runs_the_readmes_command_on_every_python_that_is_claimed() -> None:
     assert quick["steps"][-1]["run"] == "python " + command.group(1)
 
 
+def test_coverage_has_a_gate() -> None:
+    measured, gate = (step["run"] for step in WORKFLOWS["ci"]["jobs"]["coverage"]["steps"][-2:])
+    assert measured == WORKFLOWS["ci"]["jobs"]["quick"]["steps"][-1]["run"] + " --cov --cov-report="
+    assert "--fail-under=90" in gate
+
+
 def test_every_library_is_tried_every_week() -> None:
     workflow = WORKFLOWS["libraries"]
     assert workflow["jobs"]["library"]["strategy"]["matrix"]["library"] == list(LIBRARIES)
