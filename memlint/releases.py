@@ -49,7 +49,11 @@ BEHAVIOURS: dict[str, Behaviour] = {
         "trl/trainer/dpo_trainer.py, kto_trainer.py, grpo_trainer.py",
     ),
     "trl.rloo_loss_in_tiles": Behaviour(
-        "trl", (1, 15), None, "RLOOTrainer does, too", "trl/trainer/rloo_trainer.py: add_fused_lm_head"
+        "trl",
+        (1, 15),
+        None,
+        "RLOOTrainer takes log-probabilities through the head in tiles",
+        "trl/trainer/rloo_trainer.py: add_fused_lm_head",
     ),
     "trl.log_probabilities_in_a_kernel": Behaviour(
         "trl", (1, 14), None, "log-probabilities of whole logits are one kernel's", "trl/kernels/logprob_entropy.py"
@@ -69,7 +73,11 @@ BEHAVIOURS: dict[str, Behaviour] = {
         "trl/trainer/sft_trainer.py, trl/models/utils.py: prepare_peft_model",
     ),
     "trl.dpo_prepares_quantised_models": Behaviour(
-        "trl", (0, 7), (0, 29), "DPOTrainer does, too", "trl/trainer/dpo_trainer.py: _prepare_peft_model"
+        "trl",
+        (0, 7),
+        (0, 29),
+        "DPOTrainer brings what is not quantised to fp32",
+        "trl/trainer/dpo_trainer.py: _prepare_peft_model",
     ),
     "trl.adapters_of_quantised_models_in_bfloat16_early": Behaviour(
         "trl",

@@ -33,7 +33,7 @@ def test_of_what_is_left_the_first_of_each_kind_stays() -> None:
 def collected(*arguments: str) -> tuple[str, ...]:
     """Names of tests, in the order that they run in."""
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "-o", "addopts="]
-    # What CI adds for this run (coverage) is not for those that it starts.
+    # Options of this run, such as coverage, are not for those that it starts.
     env = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
     done = subprocess.run([*command, *arguments], cwd=ROOT, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
