@@ -132,6 +132,7 @@ def test_without_a_pin_the_release_is_assumed_and_said(
         ("1.6.0", "chunked_nll", "chunked"),
         ("1.6.0", "nll", "full"),
         ("1.12.0", "nll", "full"),
+        ("1.12.0", "dft", "full"),
         ("1.16.0", "nll", "chunked"),
     ],
 )

@@ -290,7 +290,7 @@ def _loss(spec: TrainingSpec, method: str) -> None:
     tiled = {"sft": "sft_loss_in_chunks", "rloo": "rloo_loss_in_tiles"}.get(method, "dpo_loss_in_tiles")
     whole = not _does(spec, tiled)
     if method == "sft" and kind is not None and not _does(spec, "sft_loss_in_tiles"):
-        whole = kind.value == "nll" or (whole and kind.value != "chunked_nll")  # each has a name of its own
+        whole = kind.value in ("nll", "dft") or (whole and kind.value != "chunked_nll")  # each has a name of its own
         older = kind
     if method in ("sft", "dpo", "kto", "grpo", "rloo") and not whole:
         reason = f"{_said(spec)}: add_fused_lm_head"
