@@ -10,10 +10,13 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+from memlint import work
 from memlint.meta.tape import Label, Tape
 from memlint.named_tuple import NamedTuple
 
 LEAST_TURNS = 2  # of a loop in the shorter tape, and one more in the longer one, before it counts as one
+
+EVENTS_A_STEP = 8  # written out
 
 AHEAD = 8  # events after a loop that tell where its last turn ends
 
@@ -71,7 +74,9 @@ class Folded:
         return sum(len(piece.sizes) * piece.times for piece in self.pieces)
 
     def unfold(self) -> Tape:
-        """The whole tape; labels of a later turn are those of the first one."""
+        """The whole tape; labels of a later turn are those of the first one. Raises OutOfWork."""
+        events = sum(len(piece.events) * piece.times for piece in self.pieces)
+        work.spend(events // EVENTS_A_STEP, "writing out equal layers")
         tape = Tape()
         tape.saved_bytes = self.saved_bytes
         tape.probabilities_kept_bytes = self.probabilities_kept_bytes
