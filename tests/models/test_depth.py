@@ -142,7 +142,8 @@ GEMMA2 = {**DEEP, "model_type": "gemma2", "head_dim": 256}
         pytest.param(run(SMALL, tuning="lora", **{"lora.targets": ["layers.3.mlp.up_proj"]}), id="one layer's adapter"),
         pytest.param(run(SMALL, tuning="lora", **{"lora.targets": r".*\.[0-8]\.mlp\..*"}), id="some layers' adapters"),
         pytest.param(
-            run(SMALL, tuning="prefix", attention="eager", **{"adapter.virtual_tokens": 20}), id="a prefix of all layers"
+            run(SMALL, tuning="prefix", attention="eager", **{"adapter.virtual_tokens": 20}),
+            id="a prefix of all layers",
         ),
         pytest.param(run(SMALL, tuning="lora", **ZERO2), id="an adapter, all of which ZeRO cuts at once"),
         pytest.param(run(GEMMA2, attention="eager"), id="layers with a window in turns"),
