@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from memlint.architectures.decoder import EARLY, Decoder
 from memlint.dialects.spec import TrainingSpec
 from memlint.meta.fold import fold
 from memlint.meta.tensor import Tensor
@@ -25,6 +26,21 @@ SHORT = 4
 UNKNOWN = 1_000_000
 # The recordings cost as much as their layers together, and finding the loops.
 WORTHWHILE = 16
+
+
+def shortened(spec: TrainingSpec, decoder: Decoder) -> Decoder:
+    """The decoder with as many layers as this recording is to have."""
+    recorded = spec.get(RECORDED_LAYERS)
+    if recorded is None:
+        return decoder
+    return decoder._replace(layers=recorded[0], windows=decoder.windows[: recorded[0]])
+
+
+def equal_layers_of(decoder: Decoder) -> int:
+    """How many layers it has, where all of them are built alike; else 0."""
+    if decoder.code in EARLY or decoder.unrotated or decoder.experts is not None or decoder.hybrid:
+        return 0
+    return decoder.layers if len(set(decoder.windows)) <= 1 else 0
 
 
 def record(record_step: Callable[[TrainingSpec], Recording], spec: TrainingSpec, layers: int) -> Recording | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memlint.architectures.huggingface_styles import STYLES
+from memlint.dialects import registry
 from memlint.dialects.spec import TrainingSpec
+from memlint.documents.load import load
 from memlint.estimates import allocated_bytes, estimate_spec
 from memlint.meta.tape import Tape
 from memlint.models import UnknownModel, depth, record
@@ -244,3 +247,14 @@ def test_layers_of_every_style(model_type: str) -> None:
     spec = spec_of(config, autocast=True, compute_dtype="bfloat16", checkpointing="full")
     short, whole = record(spec, folded=True), record(spec)
     same_tape(short.tape if short.folded is None else short.folded.unfold(), whole.tape)
+
+
+@pytest.mark.parametrize("frozen", [True, False], ids=["a frozen decoder", "a decoder that trains"])
+@pytest.mark.parametrize("name", ["config.yaml", "config_before.yaml"])
+def test_a_video_model_is_the_sum_of_its_decoders_layers(name: str, frozen: bool) -> None:
+    example = Path(__file__).parents[2] / "examples" / "video_llm" / name
+    (spec,) = registry.specs(load(str(example)))
+    spec = spec.with_facts(**{"hyperparameters.freeze": frozen})
+    short, whole = record(spec, folded=True), record(spec)
+    assert short.folded is not None
+    same_tape(short.folded.unfold(), whole.tape)

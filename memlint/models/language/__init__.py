@@ -18,7 +18,7 @@ from memlint.meta.checkpoint import EVERY_OTHER_PRODUCT
 from memlint.meta.nn import Module
 from memlint.meta.tensor import DTYPES, DType, Tensor, default_dtype, float32, state
 from memlint.models import UnknownModel, split
-from memlint.models.depth import RECORDED_LAYERS
+from memlint.models.depth import equal_layers_of, shortened
 from memlint.models.language import adapters, losses, preference, quantisation
 from memlint.models.language.decoder import LanguageModel, replace_linears
 from memlint.models.system import System
@@ -322,8 +322,7 @@ def _config(spec: TrainingSpec) -> Decoder:
         found = split.divide(spec, found if rows is None else found._replace(vocabulary=rows))
     except UnknownModel as error:
         raise UnknownModel(in_its_words(spec, str(error), source)) from None
-    depth = spec.get(RECORDED_LAYERS)
-    return found if depth is None else found._replace(layers=depth[0], windows=found.windows[: depth[0]])
+    return shortened(spec, found)
 
 
 # Facts under which all layers do the same: values that are known to leave it so, the first of which is what no fact
@@ -356,11 +355,7 @@ def equal_layers(spec: TrainingSpec) -> int:
         return 0
     if not all(_is_name(spec.get(name)) for name in ("lora.targets", "oft.targets", "lora.modules_to_save")):
         return 0
-    config = _config(spec)
-    if config.code in EARLY:
-        return 0
-    alike = len(set(config.windows)) <= 1 and not config.unrotated and config.experts is None and not config.hybrid
-    return config.layers if alike else 0
+    return equal_layers_of(_config(spec))
 
 
 def _is_name(targets: Any) -> bool:
