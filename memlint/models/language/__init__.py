@@ -18,7 +18,7 @@ from memlint.meta.checkpoint import EVERY_OTHER_PRODUCT
 from memlint.meta.nn import Module
 from memlint.meta.tensor import DTYPES, DType, Tensor, default_dtype, float32, state
 from memlint.models import UnknownModel, split
-from memlint.models.depth import RECORDED_LAYERS
+from memlint.models.depth import equal_layers_of, shortened
 from memlint.models.language import adapters, losses, preference, quantisation
 from memlint.models.language.decoder import LanguageModel, replace_linears
 from memlint.models.system import System
@@ -322,30 +322,26 @@ def _config(spec: TrainingSpec) -> Decoder:
         found = split.divide(spec, found if rows is None else found._replace(vocabulary=rows))
     except UnknownModel as error:
         raise UnknownModel(in_its_words(spec, str(error), source)) from None
-    depth = spec.get(RECORDED_LAYERS)
-    return found if depth is None else found._replace(layers=depth[0], windows=found.windows[: depth[0]])
+    return shortened(spec, found)
 
 
-# What is known of a run whose layers all do the same, by fact: values, the first of which is what no fact means.
+# Facts under which all layers do the same: values that are known to leave it so, the first of which is what no fact
+# means. Any other value, and whatever goes by the number of a layer, may not.
 _EQUAL_WITH: dict[str, tuple[Any, ...]] = {
     "model_class": ("causal_lm",),
     "implementation": ("transformers", *OTHER_LIBRARIES, *MEGATRON),
-    "tuning": ("full",),
-    "quantization.bits": (None,),
-    "reference_model": ("none",),
     "checkpointing": ("none", "full", "selective"),
     "checkpointing_chunk": (1,),
     "activation_offloading": (False,),
-    "compile": (False,),
-    "compile_loss": (False,),
-    "optimizer_in_backward": (False,),
     "float32_parts": (None, (), []),
-    "optimizer": ("adamw", "adam", "sgd", "lion", "adafactor", "adamw_8bit", "adam_8bit", "lion_8bit"),
-    "parallelism.strategy": ("none", "zero", "fsdp1", "fsdp2"),
+    "parallelism.strategy": ("none", "ddp", "zero", "fsdp1", "fsdp2"),
+    "parallelism.zero_redundancy": (False,),
     "parallelism.wrap_elements": (0,),
     "parallelism.pipeline": (1,),
     "parallelism.expert": (1,),
 }
+# Tuning that goes by the numbers of layers, or has one tensor for all of them.
+_UNEQUAL_TUNING = ("freeze", "prefix", "adaption_prompt")
 
 
 def equal_layers(spec: TrainingSpec) -> int:
@@ -354,13 +350,19 @@ def equal_layers(spec: TrainingSpec) -> int:
         value = spec.get(name)
         if value is not None and value not in values:
             return 0
-    if preference.applies(spec):
+    tuning = spec.get("tuning", "full")
+    if tuning in _UNEQUAL_TUNING or (tuning != "full" and spec.get("parallelism.strategy") == "zero"):
         return 0
-    config = _config(spec)
-    if config.code in EARLY:
+    if not all(_is_name(spec.get(name)) for name in ("lora.targets", "oft.targets", "lora.modules_to_save")):
         return 0
-    alike = len(set(config.windows)) <= 1 and not config.unrotated and config.experts is None and not config.hybrid
-    return config.layers if alike else 0
+    return equal_layers_of(_config(spec))
+
+
+def _is_name(targets: Any) -> bool:
+    """Whether modules are meant by names that say nothing of a layer's number: not by paths or regular expressions."""
+    if targets is None or targets == "all-linear":
+        return True
+    return not isinstance(targets, str) and all(name == "all-linear" or name.isidentifier() for name in targets)
 
 
 def sequence_length(spec: TrainingSpec) -> int:

@@ -37,8 +37,6 @@ from memlint.models.language.quantisation import QUANTISED
 class Layer(Module):
     """Norm, block, add; twice (LLaMA and most others)."""
 
-    replay_after = 1
-
     def __init__(self, config: Decoder, kind: str, number: int) -> None:
         rotates = number not in config.unrotated
         self.self_attn: Module = ATTENTIONS[config.projection](config, kind, rotates)

@@ -214,8 +214,6 @@ def bounded(x: Tensor) -> Tensor:
 
 
 class T5Block(Module):
-    replay_after = 2  # the first makes the bias
-
     def __init__(self, config: T5, kind: str, first: bool, decodes: bool, recomputed: bool) -> None:
         self.self_attention = T5SubLayer(config, kind, first, False, decodes, recomputed)
         self.cross_attention = T5SubLayer(config, kind, False, True, False, recomputed) if decodes else None
