@@ -98,6 +98,13 @@ def saved_bytes(spec: TrainingSpec) -> int:
         return held
     from memlint.models.step import record_forward
 
+    if hasattr(module, "equal_layers"):
+        from memlint.models import depth
+
+        layers = module.equal_layers(spec)
+        held_by_few = depth.saved_bytes(lambda short: record_forward(module.build, short), spec, layers)
+        if held_by_few is not None:
+            return held_by_few
     return record_forward(module.build, spec)
 
 

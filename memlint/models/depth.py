@@ -45,10 +45,8 @@ def equal_layers_of(decoder: Decoder) -> int:
 
 def record(record_step: Callable[[TrainingSpec], Recording], spec: TrainingSpec, layers: int) -> Recording | None:
     """The recording of a run of ``layers`` equal layers; None where it has to be recorded in full."""
-    if layers < WORTHWHILE:
-        return None
-    short = SHORT + _reach(spec, _elements(spec))
-    if layers < WORTHWHILE + 3 * (short - SHORT):
+    short = _few(spec, layers)
+    if not short:
         return None
     one = record_step(spec.with_facts(**{RECORDED_LAYERS: (short, layers)}))
     two = record_step(spec.with_facts(**{RECORDED_LAYERS: (short + 1, layers)}))
@@ -65,6 +63,25 @@ def record(record_step: Callable[[TrainingSpec], Recording], spec: TrainingSpec,
         host_bytes=one.host_bytes + more * (two.host_bytes - one.host_bytes),
         folded=found,
     )
+
+
+def saved_bytes(record_forward: Callable[[TrainingSpec], int], spec: TrainingSpec, layers: int) -> int | None:
+    """What autograd holds at the end of a forward pass through ``layers`` equal layers; None where that has to be
+    recorded in full."""
+    short = _few(spec, layers)
+    if not short:
+        return None
+    one = record_forward(spec.with_facts(**{RECORDED_LAYERS: (short, layers)}))
+    two = record_forward(spec.with_facts(**{RECORDED_LAYERS: (short + 1, layers)}))
+    return one + (layers - short) * (two - one)
+
+
+def _few(spec: TrainingSpec, layers: int) -> int:
+    """How many layers are recorded in place of so many, and once one more; 0 where that is not worth it."""
+    if layers < WORTHWHILE:
+        return 0
+    short = SHORT + _reach(spec, _elements(spec))
+    return short if layers >= WORTHWHILE + 3 * (short - SHORT) else 0
 
 
 def as_deep(spec: TrainingSpec, system: System, updated: Sequence[Tensor]) -> Sequence[Tensor]:

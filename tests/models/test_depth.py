@@ -15,7 +15,7 @@ from memlint.dialects.spec import TrainingSpec
 from memlint.documents.load import load
 from memlint.estimates import allocated_bytes, estimate_spec
 from memlint.meta.tape import Tape
-from memlint.models import UnknownModel, depth, record
+from memlint.models import UnknownModel, depth, record, saved_bytes
 from memlint.tape import folded as pieces
 from memlint.tape.phases import packed_bytes
 from tests.models.test_language_models import EVERYTHING, LLAMA, spec_of
@@ -233,6 +233,7 @@ def test_few_layers_stand_for_all_whatever_a_run_does(spec: TrainingSpec) -> Non
         whole = record(spec)
     except UnknownModel:
         return  # combinations that libraries refuse
+    assert saved_bytes(spec) == whole.tape.saved_bytes
     short = record(spec, folded=True)
     if short.folded is None:
         assert short.tape.events == whole.tape.events
