@@ -117,7 +117,8 @@ class Decoder(NamedTuple):
     wide_tables   cosine and sine stay in fp32, and what they rotated is rounded back (OLMo)
     local_tables  sliding layers rotate by a table of their own (Gemma3)
     unrotated     layers that do not rotate (SmolLM3)
-    longest       rows of tables that are made once, for every place there may be (GPT-J, GPT-Neo, MPT)
+    context       tokens that it was made for, and so rows of tables that are made once for every place there may be
+                  (GPT-J, GPT-Neo, MPT, torchtune); 0 where nothing says
     scaled_query  queries grow with their place once they are rotated (Ministral 3)
     alibi         scores are biased by distance
     clipped       queries, keys and values are bounded (MPT, OLMo)
@@ -172,7 +173,7 @@ class Decoder(NamedTuple):
     wide_tables: bool = False
     local_tables: bool = False
     unrotated: tuple[int, ...] = ()
-    longest: int = 0
+    context: int = 0
     scaled_query: bool = False
     alibi: bool = False
     clipped: bool = False

@@ -13,7 +13,6 @@ from __future__ import annotations
 from typing import Any
 
 from memlint.architectures.decoder import Decoder
-from memlint.architectures.sizes import Sizes
 from memlint.dialects.software import older
 from memlint.dialects.spec import TrainingSpec
 from memlint.meta import functional as F
@@ -25,7 +24,7 @@ from memlint.meta.tensor import Tensor, bool_, component, empty, empty_like, flo
 from memlint.models.language import losses
 from memlint.models.language.attention import Attention, repeat_heads
 from memlint.models.language.decoder import LanguageModel, Layer
-from memlint.models.language.parts import RootMeanSquare, perceptron
+from memlint.models.language.parts import RootMeanSquare, norm, perceptron
 
 # ---------------------------------------------------------------------------------------------------------- norms
 
@@ -513,23 +512,12 @@ class LitgptModel(TorchtuneModel):
 # -------------------------------------------------------------------------------------------------------- nanoGPT
 
 
-class OptionalLayerNorm(Module):
-    """A layer norm with or without a bias."""
-
-    def __init__(self, width: int, bias: bool) -> None:
-        self.weight = parameter(width)
-        self.bias = parameter(width) if bias else None
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.layer_norm(x, self.weight, self.bias)
-
-
 class NanogptAttention(Module):
-    def __init__(self, config: Decoder, bias: bool) -> None:
+    def __init__(self, config: Decoder) -> None:
         self.heads, self.dropout = config.heads, config.attention_dropout
         self.residual_dropout = config.residual_dropout
-        self.c_attn = Linear(config.width, 3 * config.width, bias)
-        self.c_proj = Linear(config.width, config.width, bias)
+        self.c_attn = Linear(config.width, 3 * config.width, config.qkv_bias)
+        self.c_proj = Linear(config.width, config.width, config.output_bias)
 
     def forward(self, x: Tensor) -> Tensor:
         batch, length, width = x.shape
@@ -545,10 +533,10 @@ class NanogptAttention(Module):
 
 
 class NanogptPerceptron(Module):
-    def __init__(self, config: Decoder, bias: bool) -> None:
+    def __init__(self, config: Decoder) -> None:
         self.dropout = config.residual_dropout
-        self.c_fc = Linear(config.width, config.intermediate, bias)
-        self.c_proj = Linear(config.intermediate, config.width, bias)
+        self.c_fc = Linear(config.width, config.intermediate, config.perceptron_bias)
+        self.c_proj = Linear(config.intermediate, config.width, config.perceptron_bias)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.c_fc(x)
@@ -558,9 +546,9 @@ class NanogptPerceptron(Module):
 
 
 class NanogptLayer(Layer):
-    def __init__(self, config: Decoder, bias: bool) -> None:
-        self.ln_1, self.ln_2 = OptionalLayerNorm(config.width, bias), OptionalLayerNorm(config.width, bias)
-        self.attn, self.mlp = NanogptAttention(config, bias), NanogptPerceptron(config, bias)
+    def __init__(self, config: Decoder) -> None:
+        self.ln_1, self.ln_2 = norm(config.norm, config.width), norm(config.norm, config.width)
+        self.attn, self.mlp = NanogptAttention(config), NanogptPerceptron(config)
 
     def forward(self, x: Tensor, tables: Any, mask: Tensor | None) -> Tensor:
         x = x + self.attn(self.ln_1(x))
@@ -571,16 +559,12 @@ class NanogptModel(LanguageModel):
     """GPT-2 with linear layers, biases or none, and one kernel for attention. The training loop's logits live through
     the backward pass."""
 
-    def __init__(self, config: Decoder, kind: str, bias: bool, **options: Any) -> None:
-        self.bias = bias
+    def __init__(self, config: Decoder, kind: str, **options: Any) -> None:
         super().__init__(config, kind, **options)
         self.loop = _Variable()
 
     def define_layer(self, config: Decoder, kind: str, number: int) -> Layer:
-        return NanogptLayer(config, self.bias)
-
-    def define_norm(self, config: Decoder) -> Module:
-        return OptionalLayerNorm(config.width, self.bias)
+        return NanogptLayer(config)
 
     def hidden(self, given: Tensor) -> Tensor:
         positions = empty((given.shape[1],), int64)
@@ -647,12 +631,10 @@ def model(
     implementation: str, spec: TrainingSpec, config: Decoder, kind: str, options: dict[str, Any]
 ) -> LanguageModel:
     """The decoder of a library, for which :func:`applies` holds."""
-    raw = Sizes(spec["hyperparameters.config"])
     if implementation == "nanogpt":
-        return NanogptModel(config, kind, bool(raw.get("bias", True)), **options)
+        return NanogptModel(config, kind, **options)
     packed = implementation in ("torchtune", "litgpt") and bool(spec.get("packing", False))
-    longest = raw.get("max_position_embeddings") if implementation == "torchtune" else None
-    positions = max(int(longest or 0), spec["sequence_length"])
+    positions = max(config.context if implementation == "torchtune" else 0, spec["sequence_length"])
     if implementation == "torchtitan" and spec.get("implementation_version") == "0.3":
         implementation = "torchtitan registry"
     norm = NORMS[implementation]

@@ -209,7 +209,7 @@ def model(spec: TrainingSpec, config: Decoder, options: dict[str, Any]) -> Langu
         key_value_heads=keys,
         intermediate=int(inner),
         alibi=bool(attention.get("alibi")),
-        positions=config.longest if positions else 0,
+        positions=config.context if positions else 0,
         embedding_dropout=raw.get("emb_pdrop") or 0.0,
         tied=bool(raw.get("tie_word_embeddings", True)),
     )
