@@ -38,7 +38,8 @@ OUTPUT_ALONE_SINCE = (1, 11)
 MOST_TOKENS, MOST_NUMBERED = 1 << 24, 1 << 31
 
 # Values of the fact `implementation` with code of their own (memlint.models.language.implementations)
-OTHER_LIBRARIES = ("torchtune", "torchtitan", "litgpt", "nanogpt")
+OTHER_LIBRARIES = ("torchtune", "torchtitan", "litgpt")
+GPT2 = ("nanogpt", "llm_c")  # (memlint.models.language.gpt2)
 MEGATRON = ("megatron", "neox")  # (memlint.models.language.megatron)
 
 
@@ -256,6 +257,11 @@ def language_model(spec: TrainingSpec, config: Decoder, dtype: DType, autocast: 
 
             if implementations.applies(implementation, config):
                 return implementations.model(implementation, spec, config, kind, options)
+        if implementation in GPT2:
+            from memlint.models.language import gpt2
+
+            if gpt2.applies(config):
+                return gpt2.MODELS[implementation](config, kind, **options)
         if implementation == "llm_foundry" and config.code == "mpt":
             from memlint.models.language import llm_foundry
 
@@ -337,7 +343,7 @@ def fitted(spec: TrainingSpec, found: Decoder) -> Decoder:
 # What is known of a run whose layers all do the same, by fact: values, the first of which is what no fact means.
 _EQUAL_WITH: dict[str, tuple[Any, ...]] = {
     "model_class": ("causal_lm",),
-    "implementation": ("transformers", *OTHER_LIBRARIES, *MEGATRON),
+    "implementation": ("transformers", *OTHER_LIBRARIES, *GPT2, *MEGATRON),
     "tuning": ("full",),
     "quantization.bits": (None,),
     "reference_model": ("none",),

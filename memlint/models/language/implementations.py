@@ -5,7 +5,7 @@ that transformers gives them, which adapters go by.
 Sources: torchtune 0.6, its norms also 0.4, its linear cross entropy 0.7 (``modules/{transformer,attention,rms_norm,
 position_embeddings,feed_forward}.py``, ``modules/loss/``, ``recipes/``); torchtitan at 2024-12 and 0.2
 (``models/llama3/model/model.py``, ``components/loss.py``), and 0.3 (``models/common/attention.py``); litgpt 0.5
-(``model.py``, ``utils.py``); nanoGPT (``model.py``).
+(``model.py``, ``utils.py``).
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from memlint.meta import functional as F
 from memlint.meta.amp import to
 from memlint.meta.autograd import record, tracked
 from memlint.meta.compiled import Compiled
-from memlint.meta.nn import Linear, Module, buffer, parameter
+from memlint.meta.nn import Linear, Module, buffer
 from memlint.meta.tensor import Tensor, bool_, component, empty, empty_like, float32, int64, state
 from memlint.models.language import losses
 from memlint.models.language.attention import Attention, repeat_heads
 from memlint.models.language.decoder import LanguageModel, Layer
-from memlint.models.language.parts import RootMeanSquare, norm, perceptron
+from memlint.models.language.parts import RootMeanSquare, perceptron
 
 # ---------------------------------------------------------------------------------------------------------- norms
 
@@ -439,15 +439,6 @@ class TorchtitanModel(TorchtuneModel):
         return out
 
 
-class _Variable:
-    """A local variable of the training loop: what it is bound to lives until the next value is there."""
-
-    __slots__ = ("value",)
-
-    def __init__(self) -> None:
-        self.value: Any = None
-
-
 class TorchtitanRegistryModel(TorchtitanModel):
     """Of torchtitan 0.3, whose configs are Python: queries, keys and values are one product, SDPA takes grouped heads,
     and a chunk of the loss is done with before the next."""
@@ -475,7 +466,7 @@ class LitgptModel(TorchtuneModel):
     def __init__(self, config: Decoder, kind: str, positions: int, packed: bool, **options: Any) -> None:
         super().__init__(config, kind, positions, packed, **options)
         self.sines = self.make_table(positions, config.head_dim)
-        self.loop = _Variable()
+        self.loop = losses.Variable()
 
     def outputs(self, given: Tensor) -> Any:
         self.loop.value = logits = super().outputs(given)
@@ -509,80 +500,6 @@ class LitgptModel(TorchtuneModel):
         return F.cat(found).sum() / 1.0  # type: ignore[no-any-return]
 
 
-# -------------------------------------------------------------------------------------------------------- nanoGPT
-
-
-class NanogptAttention(Module):
-    def __init__(self, config: Decoder) -> None:
-        self.heads, self.dropout = config.heads, config.attention_dropout
-        self.residual_dropout = config.residual_dropout
-        self.c_attn = Linear(config.width, 3 * config.width, config.qkv_bias)
-        self.c_proj = Linear(config.width, config.width, config.output_bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        batch, length, width = x.shape
-        query, key, value = F.split(self.c_attn(x), width, 2)
-        shape = (batch, length, self.heads, width // self.heads)
-        key = key.view(*shape).transpose(1, 2)
-        query = query.view(*shape).transpose(1, 2)
-        value = value.view(*shape).transpose(1, 2)
-        dropout = self.dropout if self.training else 0.0
-        y = F.scaled_dot_product_attention(query, key, value, dropout=dropout, causal=True)
-        y = y.transpose(1, 2).contiguous().view(batch, length, width)
-        return F.dropout(self.c_proj(y), self.residual_dropout, self.training)
-
-
-class NanogptPerceptron(Module):
-    def __init__(self, config: Decoder) -> None:
-        self.dropout = config.residual_dropout
-        self.c_fc = Linear(config.width, config.intermediate, config.perceptron_bias)
-        self.c_proj = Linear(config.intermediate, config.width, config.perceptron_bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.c_fc(x)
-        x = F.gelu(x)
-        x = self.c_proj(x)
-        return F.dropout(x, self.dropout, self.training)
-
-
-class NanogptLayer(Layer):
-    def __init__(self, config: Decoder) -> None:
-        self.ln_1, self.ln_2 = norm(config.norm, config.width), norm(config.norm, config.width)
-        self.attn, self.mlp = NanogptAttention(config), NanogptPerceptron(config)
-
-    def forward(self, x: Tensor, tables: Any, mask: Tensor | None) -> Tensor:
-        x = x + self.attn(self.ln_1(x))
-        return x + self.mlp(self.ln_2(x))  # type: ignore[no-any-return]
-
-
-class NanogptModel(LanguageModel):
-    """GPT-2 with linear layers, biases or none, and one kernel for attention. The training loop's logits live through
-    the backward pass."""
-
-    def __init__(self, config: Decoder, kind: str, **options: Any) -> None:
-        super().__init__(config, kind, **options)
-        self.loop = _Variable()
-
-    def define_layer(self, config: Decoder, kind: str, number: int) -> Layer:
-        return NanogptLayer(config)
-
-    def hidden(self, given: Tensor) -> Tensor:
-        positions = empty((given.shape[1],), int64)
-        embedded = self.embed_tokens(given)
-        assert self.embed_positions is not None
-        x = F.dropout(embedded + self.embed_positions(positions), self.config.embedding_dropout, self.training)
-        for layer in self.layers:
-            x = self.through(layer, False, x, None, None)
-        out: Tensor = self.norm(x)
-        return out
-
-    def cross_entropy(self, x: Tensor, labels: Tensor) -> Tensor:
-        self.loop.value = logits = self.logits(x)
-        function = Compiled(F.cross_entropy) if self.compile_loss else F.cross_entropy
-        out: Tensor = function(logits.view(-1, logits.shape[-1]), labels.view(-1))
-        return out
-
-
 MODELS: dict[str, type[TorchtuneModel]] = {
     "torchtune": TorchtuneModel,
     "torchtitan": TorchtitanModel,
@@ -609,8 +526,6 @@ PIECE = 128
 
 def applies(implementation: str, config: Decoder) -> bool:
     """Whether this decoder is one that the library computes in a way of its own which is known here."""
-    if implementation == "nanogpt":
-        return config.plain_softmax  # nanoGPT computes GPT-2
     return (
         implementation in MODELS
         and config.residual == "pre"
@@ -631,8 +546,6 @@ def model(
     implementation: str, spec: TrainingSpec, config: Decoder, kind: str, options: dict[str, Any]
 ) -> LanguageModel:
     """The decoder of a library, for which :func:`applies` holds."""
-    if implementation == "nanogpt":
-        return NanogptModel(config, kind, **options)
     packed = implementation in ("torchtune", "litgpt") and bool(spec.get("packing", False))
     positions = max(config.context if implementation == "torchtune" else 0, spec["sequence_length"])
     if implementation == "torchtitan" and spec.get("implementation_version") == "0.3":
