@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from memlint.architectures import huggingface
 from memlint.architectures.decoder import Decoder
 from memlint.dialects.spec import Fact, TrainingSpec
 from memlint.models import Recording, record
@@ -26,3 +27,11 @@ def recorded(made: Decoder, implementation: str, **facts: Any) -> Recording:
 
 def parameters(made: Decoder, implementation: str, **facts: Any) -> int:
     return recorded(made, implementation, **facts).parameters
+
+
+def llama_of(implementation: str, config: dict[str, Any]) -> Decoder:
+    """The LLaMA of a ``config.json`` as the reader of a library's own terms describes it: they rotate unlike each
+    other."""
+    made = huggingface.decoder(config)
+    rotary = {"torchtune": "interleaved_wide", "torchtitan": "complex", "torchtitan registry": "complex"}
+    return made._replace(rotary=rotary.get(implementation, made.rotary))

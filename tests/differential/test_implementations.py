@@ -11,6 +11,7 @@ import torch
 from memlint.architectures import gpt2
 from memlint.dialects.spec import TrainingSpec
 from memlint.meta import checkpoint
+from tests.architectures.counting import llama_of
 from tests.differential import implementations
 from tests.differential.implementations import (
     immediate_loss,
@@ -42,7 +43,8 @@ def spec(name: str, setting: Setting, selective: bool, chunks: int, **more: Any)
     facts = {**setting.facts(CONFIG), "implementation": name, "loss": "chunked" if chunks else "full"}
     if selective:
         facts["checkpointing"] = "selective"
-    return spec_of({**facts, "loss_chunks": chunks, **more})
+    facts |= {"loss_chunks": chunks, **more}
+    return spec_of({"decoder": llama_of(name, facts["hyperparameters.config"]), **facts})
 
 
 RUNS = [(name, way) for name in LIBRARIES for way, (_, _, chunks) in WAYS.items() if name in CHUNKED or not chunks]
