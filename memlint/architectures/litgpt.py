@@ -156,7 +156,7 @@ def _residual(given: Sizes) -> str:
 def _windows(given: Sizes, layers: int) -> tuple[int, ...]:
     """Of the layers that have a 1 in ``sliding_window_indices``: all, unless it is stated."""
     size, which = given.get("sliding_window_size"), given.get("sliding_window_indices")
-    if not size:
+    if size is None or size < 1:
         return ()
     which = (1,) * layers if which is None else tuple(which)
     if len(which) < layers:

@@ -70,7 +70,7 @@ FACTOR = _number(1e-3, 1e3)
 SWITCH = Kind("true or false", lambda value: isinstance(value, bool) or (_is_whole(value) and value in (0, 1)))
 WORD = Kind("a word", lambda value: isinstance(value, str))
 PAIR = Kind(f"one whole number, or two, from 1 to {MOST:,}", _is_pair)
-# Distances that are not limited are -1 (DeBERTa).
+# Distances that are not limited are -1 (DeBERTa, MPT).
 DISTANCE = Kind(f"-1, or a whole number from 0 to {MOST:,}", lambda value: _is_whole(value) and -1 <= value <= MOST)
 PATTERN = Kind("a word, or a whole number of layers", lambda value: WORD.accepts(value) or LAYER.accepts(value))
 WORDS = Kind("words for at most as many layers as there may be", lambda value: _is_list(value, WORD.accepts))
@@ -107,7 +107,7 @@ _BY_KIND: tuple[tuple[Kind, str], ...] = (
         "max_position_embeddings n_positions max_seq_len max_source_positions max_target_positions local_attention "
         "mm_tokens_per_image num_position_embeddings window_size block_size",
     ),
-    (COUNT, "sliding_window sliding_window_size attention_chunk_size type_vocab_size"),
+    (COUNT, "sliding_window attention_chunk_size type_vocab_size"),
     (
         LAYERS,
         "num_hidden_layers n_layer n_layers num_layers encoder_layers decoder_layers num_decoder_layers depth "
@@ -128,6 +128,7 @@ _BY_KIND: tuple[tuple[Kind, str], ...] = (
         SWITCH,
         "tie_word_embeddings tie_embedding attention_bias attention_out_bias mlp_bias use_bias bias qkv_bias "
         "use_qkv_bias enable_bias lm_head_bias norm_bias decoder_bias classifier_bias conv_bias no_bias "
+        "qk_ln qk_gn rope "
         "multimodal_projector_bias use_sliding_window use_parallel_residual qk_layernorm use_qk_norm "
         "attn_temperature_tuning block_auto_adjust_ff_dim reorder_and_upcast_attn add_cross_attention "
         "do_layer_norm_before _remove_final_layer_norm multi_query new_decoder_architecture parallel_attn alibi "
@@ -143,7 +144,7 @@ _BY_KIND: tuple[tuple[Kind, str], ...] = (
         "classifier_pooling vision_feature_select_strategy tower_attention norm_class_name mlp_class_name norm_qk_type",
     ),
     (PAIR, "image_size patch_size"),
-    (DISTANCE, "position_buckets max_relative_positions"),
+    (DISTANCE, "position_buckets max_relative_positions sliding_window_size"),
     (PATTERN, "sliding_window_pattern _sliding_window_pattern"),
     (WORDS, "layer_types layers_block_type"),
     (

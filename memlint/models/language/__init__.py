@@ -262,10 +262,11 @@ def language_model(spec: TrainingSpec, config: Decoder, dtype: DType, autocast: 
 
             if gpt2.applies(config):
                 return gpt2.MODELS[implementation](config, kind, **options)
-        if implementation == "llm_foundry" and config.code == "mpt":
+        if implementation == "llm_foundry":
             from memlint.models.language import llm_foundry
 
-            return llm_foundry.model(spec, config, options)
+            if llm_foundry.applies(config):
+                return llm_foundry.model(spec, config, options)
         if implementation in MEGATRON:
             from memlint.models.language import megatron
 

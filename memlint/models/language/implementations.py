@@ -13,6 +13,7 @@ from memlint.dialects.software import older
 from memlint.dialects.spec import TrainingSpec
 from memlint.models import UnknownModel
 from memlint.models.language.decoder import LanguageModel
+from memlint.models.language.library_norms import release_of_norm
 from memlint.models.language.litgpt import LitgptModel
 from memlint.models.language.torchtitan import TorchtitanModel, TorchtitanRegistryModel
 from memlint.models.language.torchtune import TorchtuneModel
@@ -64,9 +65,6 @@ _NORMS = {
 
 # The releases of torchtune that leave the norm to torch's function (0.5.0 to 0.6.1; not 0.4.0, nor what came after).
 CAST_NORMS = ((0, 5), (0, 7))
-
-# Releases of torch since which rms_norm is another one (pull requests 134106, 147203, and 153666: one kernel on CUDA).
-NORM_RELEASES = ((2, 9), (2, 7), (2, 5))
 
 
 def applies(implementation: str, config: Decoder) -> bool:
@@ -120,9 +118,7 @@ def _norm(implementation: str, spec: TrainingSpec, config: Decoder) -> str:
         return "rounded"
     if norm not in ("cast", "torch"):
         return norm
-    stated = spec.get("framework_version")
-    since = next((since for since in NORM_RELEASES if not older(stated, since)), (2, 4))
-    return f"{norm} {since[0]}.{since[1]}"
+    return f"{norm} {release_of_norm(spec.get('framework_version'))}"
 
 
 def _takes_compiled_loss(spec: TrainingSpec) -> bool:

@@ -1,17 +1,27 @@
 """Norms as other training libraries compute them.
 
 Sources: torchtune 0.4 and 0.6 (``modules/rms_norm.py``), torchtitan 0.2, which leaves it to torch, litgpt 0.5
-(``model.py``).
+(``model.py``), llm-foundry 0.22 (``models/layers/norm.py``).
 """
 
 from __future__ import annotations
 
 from memlint.architectures.decoder import Decoder
+from memlint.dialects.software import older
 from memlint.meta import functional as F
-from memlint.meta.amp import to
-from memlint.meta.nn import Module
-from memlint.meta.tensor import Tensor, float32
+from memlint.meta.amp import autocast, to
+from memlint.meta.nn import Module, parameter
+from memlint.meta.tensor import Tensor, float32, state
 from memlint.models.language.parts import RootMeanSquare, norm
+
+# Releases of torch since which rms_norm is another one (pull requests 134106, 147203, and 153666: one kernel on CUDA).
+NORM_RELEASES = ((2, 9), (2, 7), (2, 5))
+
+
+def release_of_norm(framework: str | None) -> str:
+    """Of torch, in which ``rms_norm`` last became what it is in ``framework``, a value of ``framework_version``."""
+    since = next((since for since in NORM_RELEASES if not older(framework, since)), (2, 4))
+    return f"{since[0]}.{since[1]}"
 
 
 class TorchNorm(RootMeanSquare):
@@ -23,9 +33,12 @@ class TorchNorm(RootMeanSquare):
         self.widened, self.rounded = release != "2.4", release in ("2.4", "2.5")
 
     def forward(self, x: Tensor) -> Tensor:
+        return self.normed(x, self.weight)
+
+    def normed(self, x: Tensor, weight: Tensor) -> Tensor:
         if self.fused:
-            return F.rms_norm(x, self.weight)
-        return F.rms_norm_composite(x, self.weight, self.widened, self.rounded)
+            return F.rms_norm(x, weight)
+        return F.rms_norm_composite(x, weight, self.widened, self.rounded)
 
 
 class CastNorm(TorchNorm):
@@ -73,6 +86,37 @@ class BareNorm(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return F.layer_norm(x)
+
+
+class LowPrecisionLayerNorm(Module):
+    """llm-foundry's ``LPLayerNorm``: under autocast everything is cast before, and the norm itself is in 16 bits."""
+
+    def __init__(self, width: int, biased: bool) -> None:
+        self.weight = parameter(width)
+        self.bias = parameter(width) if biased else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        target = state.autocast
+        if target is None:
+            return F.layer_norm(x, self.weight, self.bias)
+        lowered = to(x, target)
+        weight = to(self.weight, target)
+        bias = None if self.bias is None else to(self.bias, target)
+        with autocast(None):
+            return F.layer_norm(lowered, weight, bias)
+
+
+class LowPrecisionRootMeanSquare(TorchNorm):
+    """llm-foundry's ``LPRMSNorm``: the same, and what it gives has the dtype of what it was given."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        target = state.autocast
+        if target is None:
+            return super().forward(x)
+        lowered = to(x, target)
+        weight = to(self.weight, target)
+        with autocast(None):
+            return to(self.normed(lowered, weight), x.dtype)
 
 
 OWN_NORMS: dict[str, type[RootMeanSquare] | type[BareNorm]] = {
