@@ -200,6 +200,9 @@ def text_config(config: dict[str, Any]) -> dict[str, Any]:
 
 def position_limit(spec: TrainingSpec) -> int | None:
     """How many positions the model was made for; None where its config sets no limit."""
+    described = spec.get(DECODER)
+    if described is not None:
+        return described.context or None
     config = text_config(spec.get(CONFIG) or {})
     for name in ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len"):
         limit = config.get(name)

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from memlint.architectures.decoder import Decoder
 from memlint.dialects import language_model as lm
 from memlint.dialects.spec import DEFAULT, Fact, TrainingSpec
 
@@ -20,6 +21,12 @@ def described(spec: TrainingSpec, config: Mapping[str, Any], origin: Fact | None
     vocabulary = lm.text_config(dict(config)).get("vocab_size")
     if isinstance(vocabulary, int):
         lm.put(spec, "vocabulary_size", vocabulary, origin, source)
+
+
+def describe(spec: TrainingSpec, made: Decoder, origin: Fact | None, source: str) -> None:
+    """The model that a trainer builds by itself; ``source`` says whose sizes they are."""
+    lm.put(spec, lm.DECODER, made, origin, source)
+    lm.put(spec, "vocabulary_size", made.vocabulary, origin, source)
 
 
 def catalogued(hub_id: str, **changes: Any) -> dict[str, Any] | None:

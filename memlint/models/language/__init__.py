@@ -38,7 +38,8 @@ OUTPUT_ALONE_SINCE = (1, 11)
 MOST_TOKENS, MOST_NUMBERED = 1 << 24, 1 << 31
 
 # Values of the fact `implementation` with code of their own (memlint.models.language.implementations)
-OTHER_LIBRARIES = ("torchtune", "torchtitan", "litgpt", "nanogpt")
+OTHER_LIBRARIES = ("torchtune", "torchtitan", "litgpt")
+GPT2 = ("nanogpt", "llm_c")  # (memlint.models.language.gpt2)
 MEGATRON = ("megatron", "neox")  # (memlint.models.language.megatron)
 
 
@@ -149,7 +150,7 @@ def _task(spec: TrainingSpec, dtype: DType, autocast: bool) -> Task:
     if kind != "causal_lm":
         from memlint.models.language import tasks  # decoders do without
 
-        return tasks.task(kind, spec, contents_of(spec), dtype, autocast)
+        return tasks.task(kind, spec, dtype, autocast)
     config = _config(spec)
     model = language_model(spec, config, dtype, autocast)
     model.smooths = smooths_labels(spec)
@@ -256,10 +257,16 @@ def language_model(spec: TrainingSpec, config: Decoder, dtype: DType, autocast: 
 
             if implementations.applies(implementation, config):
                 return implementations.model(implementation, spec, config, kind, options)
-        if implementation == "llm_foundry" and config.code == "mpt":
+        if implementation in GPT2:
+            from memlint.models.language import gpt2
+
+            if gpt2.applies(config):
+                return gpt2.MODELS[implementation](config, kind, **options)
+        if implementation == "llm_foundry":
             from memlint.models.language import llm_foundry
 
-            return llm_foundry.model(spec, config, options)
+            if llm_foundry.applies(config):
+                return llm_foundry.model(spec, config, options)
         if implementation in MEGATRON:
             from memlint.models.language import megatron
 
@@ -309,19 +316,27 @@ def contents_of(spec: TrainingSpec) -> Sizes:
     return Sizes(config, stated.reason)
 
 
+def described(spec: TrainingSpec) -> Decoder:
+    """The whole model, as its trainer's dialect or its ``config.json`` describes it."""
+    stated = spec.fact("decoder")
+    return huggingface.decoder(contents_of(spec)) if stated is None else checked(stated.value, stated.reason)
+
+
 def _config(spec: TrainingSpec) -> Decoder:
-    rows, stated = spec.get("vocabulary_size"), spec.fact("decoder") or spec.fact("hyperparameters.config")
-    source = "" if stated is None else stated.reason
+    """What one device computes of it."""
+    stated = spec.fact("decoder") or spec.fact("hyperparameters.config")
     try:
-        if stated is not None and isinstance(stated.value, Decoder):
-            found = checked(stated.value, source)
-        else:
-            found = huggingface.decoder(contents_of(spec))
-        if rows is not None:
-            check(spec.spelled("vocabulary_size"), rows, ROWS)
-        found = split.divide(spec, found if rows is None else found._replace(vocabulary=rows))
+        return fitted(spec, described(spec))
     except UnknownModel as error:
-        raise UnknownModel(in_its_words(spec, str(error), source)) from None
+        raise UnknownModel(in_its_words(spec, str(error), "" if stated is None else stated.reason)) from None
+
+
+def fitted(spec: TrainingSpec, found: Decoder) -> Decoder:
+    """With the rows that the run's vocabulary has, divided as the run divides it, and as deep as it is recorded."""
+    rows = spec.get("vocabulary_size")
+    if rows is not None:
+        check(spec.spelled("vocabulary_size"), rows, ROWS)
+    found = split.divide(spec, found if rows is None else found._replace(vocabulary=rows))
     return shortened(spec, found)
 
 
@@ -329,7 +344,7 @@ def _config(spec: TrainingSpec) -> Decoder:
 # means. Any other value, and whatever goes by the number of a layer, may not.
 _EQUAL_WITH: dict[str, tuple[Any, ...]] = {
     "model_class": ("causal_lm",),
-    "implementation": ("transformers", *OTHER_LIBRARIES, *MEGATRON),
+    "implementation": ("transformers", *OTHER_LIBRARIES, *GPT2, *MEGATRON),
     "checkpointing": ("none", "full", "selective"),
     "checkpointing_chunk": (1,),
     "activation_offloading": (False,),
@@ -454,7 +469,7 @@ def _optimizer_options(spec: TrainingSpec) -> dict[str, Any]:
             raise UnknownModel(f"optim_target_modules is not stated: {name} projects the gradients of these")
         options["targets"], options["rank"] = spec["optimizer_targets"], spec.get("optimizer_rank", 128)
     if name == "adam_mini":
-        config = huggingface.decoder(contents_of(spec))
+        config = described(spec)
         options["head_numbers"] = config.width * config.width // config.heads
     if issubclass(kind, optim.BitsAndBytes):
         options["paged"] = bool(spec.get("optimizer_paged", False))

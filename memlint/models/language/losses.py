@@ -9,6 +9,7 @@ Sources: ``transformers`` 5.23 ``loss/loss_utils.py`` (``ForCausalLMLoss``); tor
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from memlint.meta import functional as F
 from memlint.meta.amp import autocast, lower, to
@@ -16,6 +17,15 @@ from memlint.meta.autograd import Node, record, tracked
 from memlint.meta.tensor import DType, Tensor, bool_, empty, float32, int32, int64, state
 
 CHUNKS = 8  # torchtune's ``num_output_chunks``
+
+
+class Variable:
+    """A local variable of the training loop: what it is bound to lives until the next value is there."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value: Any = None
 
 
 def full(logits: Tensor, labels: Tensor) -> Tensor:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from memlint.architectures.adapters import Adapters
 from memlint.architectures.decoder import Decoder
 from memlint.architectures.encoder import Encoder, ModernBert
 from memlint.architectures.encoder_decoder import T5, EncoderDecoder
-from memlint.architectures.kinds import Description, described
+from memlint.architectures.kinds import described
 from memlint.architectures.vision import Tower
 from memlint.architectures.vision_language import Llava, LlavaScript, TextAlone, VisionLanguage
 from memlint.dialects.software import older
@@ -24,6 +23,7 @@ from memlint.models.language import (
     adapters,
     attention,
     checkpointed,
+    contents_of,
     language_model,
     losses,
     sequence_length,
@@ -48,19 +48,21 @@ class Adapted(NamedTuple):
     experts: None = None
 
 
-def task(kind: str, spec: TrainingSpec, contents: Mapping[str, Any], dtype: DType, autocast: bool) -> Task:
+def task(kind: str, spec: TrainingSpec, dtype: DType, autocast: bool) -> Task:
     """``kind``: the fact ``model_class``. Raises UnknownModel where the model, or the task, is not known."""
-    made = _task(kind, spec, contents, dtype, autocast)
+    made = _task(kind, spec, dtype, autocast)
     if not hasattr(made.model, "originals"):
         made.model.originals = []  # where an adapter puts the modules that a trained copy stands in for
     return made
 
 
-def _task(kind: str, spec: TrainingSpec, contents: Mapping[str, Any], dtype: DType, autocast: bool) -> Task:
+def _task(kind: str, spec: TrainingSpec, dtype: DType, autocast: bool) -> Task:
     tuning = spec.get("tuning", "full")
     if tuning != "full" and tuning not in adapters.LINEAR_METHODS:
         raise UnknownModel(f"tuning of kind {tuning!r} is known for decoders alone")
-    config = described(contents, kind)
+    config = described(contents_of(spec), kind)
+    if isinstance(config, Decoder) and kind == "sequence_classification":
+        return _row_classifier(spec, config, dtype, autocast)
     if isinstance(config, (Encoder, ModernBert)):
         return _encoder(kind, spec, config, dtype, autocast)
     if isinstance(config, (EncoderDecoder, T5)):
@@ -69,13 +71,17 @@ def _task(kind: str, spec: TrainingSpec, contents: Mapping[str, Any], dtype: DTy
         return _image_classifier(spec, config, dtype, autocast)
     if isinstance(config, Llava):
         return _llava(spec, config, dtype, autocast)
-    if isinstance(config, Decoder) and kind == "sequence_classification":
-        return _row_classifier(spec, config, dtype, autocast)
     return _imported(config, spec, dtype, autocast)
 
 
-def _imported(config: Description, spec: TrainingSpec, dtype: DType, autocast: bool) -> Task:
+def _imported(
+    config: Decoder | VisionLanguage | TextAlone | LlavaScript, spec: TrainingSpec, dtype: DType, autocast: bool
+) -> Task:
     """Tasks that other runs do without, in modules of their own."""
+    if isinstance(config, Decoder):
+        from memlint.models.language import value_head
+
+        return value_head.task(spec, config, dtype, autocast)
     if isinstance(config, VisionLanguage):
         from memlint.models.language import seeing
 
@@ -84,13 +90,9 @@ def _imported(config: Description, spec: TrainingSpec, dtype: DType, autocast: b
         from memlint.models.language import unseen
 
         return unseen.task(spec, config, dtype, autocast)
-    if isinstance(config, LlavaScript):
-        from memlint.models.language import llava
+    from memlint.models.language import llava
 
-        return llava.task(spec, config, dtype, autocast)
-    from memlint.models.language import value_head
-
-    return value_head.task(spec, dtype, autocast)
+    return llava.task(spec, config, dtype, autocast)
 
 
 def _encoder(kind: str, spec: TrainingSpec, config: Encoder | ModernBert, dtype: DType, autocast: bool) -> Task:
