@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from memlint.releases import BEHAVIOURS, NEWEST, Series
+from memlint.releases import BEHAVIOURS, LIBRARIES, Series
 
 PAGE = Path(__file__).resolve().parent / "releases.md"
 HEAD = """\
@@ -25,14 +25,14 @@ date it, and else the newest that is known is taken, which the report names amon
 
 
 def shown(border: Series | None) -> str:
-    return "" if border is None else f"{border[0]}.{border[1]}"
+    return "" if border is None else ".".join(map(str, border))
 
 
 def page() -> str:
     lines = [HEAD]
     for library in sorted({row.library for row in BEHAVIOURS.values()}):
         lines += [
-            f"## {library} (newest known: {NEWEST[library]})",
+            f"## {LIBRARIES[library].title} (newest known: {LIBRARIES[library].newest})",
             "",
             "| since | until | what | source |",
             "|---|---|---|---|",

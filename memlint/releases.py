@@ -8,7 +8,22 @@ from __future__ import annotations
 
 from memlint.named_tuple import NamedTuple
 
-Series = tuple[int, int]
+Series = tuple[int, ...]
+
+
+class Library(NamedTuple):
+    """A library whose behaviour is dated.
+
+    title          as reports call it
+    newest         the release that is taken where nothing says which one is installed
+    fact           the fact that its release is
+    distributions  what it is installed under
+    """
+
+    title: str
+    newest: str
+    fact: str
+    distributions: tuple[str, ...]
 
 
 class Behaviour(NamedTuple):
@@ -27,6 +42,113 @@ class Behaviour(NamedTuple):
 
 
 BEHAVIOURS: dict[str, Behaviour] = {
+    "torch.softmax_keeps_its_input": Behaviour(
+        "torch", None, (1, 11), "a softmax keeps its input as well as its output", "pytorch/pytorch#65242"
+    ),
+    "torch.loads_every_kernel_at_start": Behaviour(
+        "torch", None, (1, 13), "all kernels are loaded with the context", "pytorch/pytorch#86509"
+    ),
+    "torch.keeps_gradients_as_zeros": Behaviour(
+        "torch", None, (2, 0), "zero_grad writes zeros instead of letting gradients go", "pytorch/pytorch#92731"
+    ),
+    "torch.rms_norm_2.5": Behaviour(
+        "torch", (2, 5), None, "rms_norm computes in fp32, and keeps what it widened", "pytorch/pytorch#134106"
+    ),
+    "torch.rms_norm_2.7": Behaviour(
+        "torch", (2, 7), None, "rms_norm goes back to its input's dtype once, at its end", "pytorch/pytorch#147203"
+    ),
+    "torch.rms_norm_2.9": Behaviour("torch", (2, 9), None, "rms_norm is one kernel", "pytorch/pytorch#153666"),
+    "torch.fused_adamw_is_a_default": Behaviour(
+        "torch",
+        (2, 8),
+        None,
+        "transformers' default optimizer is fused from this release of torch on",
+        "transformers/training_args.py: default_optim",
+    ),
+    "torchtune.norm_is_torchs": Behaviour(
+        "torchtune",
+        (0, 5),
+        (0, 7),
+        "RMSNorm leaves the norm to torch's function",
+        "torchtune/modules/rms_norm.py: RMSNorm.forward",
+    ),
+    "transformers.releases_gradients": Behaviour(
+        "transformers",
+        (4, 28),
+        None,
+        "Trainer lets gradients go whatever zero_grad does by itself",
+        "transformers/trainer.py: _inner_training_loop; huggingface/transformers#22136",
+    ),
+    "transformers.optimizer_is_torchs": Behaviour(
+        "transformers",
+        (4, 32),
+        None,
+        "the default optimizer is torch's AdamW, no more transformers' own",
+        "transformers/training_args.py: default_optim; huggingface/transformers#25109",
+    ),
+    "transformers.has_sdpa": Behaviour(
+        "transformers",
+        (4, 36),
+        None,
+        "LLaMA's attention is SDPA, where what scripts put in the place of plain attention does not reach",
+        "transformers/models/llama/modeling_llama.py",
+    ),
+    "transformers.clip_has_sdpa": Behaviour(
+        "transformers",
+        (4, 43),
+        None,
+        "CLIP's tower runs on SDPA",
+        "transformers/models/clip/modeling_clip.py: _supports_sdpa; huggingface/transformers#31940",
+    ),
+    "transformers.optimizer_is_fused": Behaviour(
+        "transformers",
+        (4, 54),
+        None,
+        "the default optimizer is torch's fused AdamW",
+        "transformers/training_args.py: default_optim; huggingface/transformers#37358",
+    ),
+    "transformers.grouped_heads_in_sdpa": Behaviour(
+        "transformers",
+        (4, 54),
+        None,
+        "SDPA is given grouped heads of keys and values as they are, and no copies for each head",
+        "transformers/integrations/sdpa_attention.py; huggingface/transformers#39412",
+    ),
+    "transformers.keeps_the_checkpoints_dtype": Behaviour(
+        "transformers",
+        (5, 0),
+        None,
+        "from_pretrained keeps the checkpoint's dtype unless another one is stated, and makes float32 of none",
+        "transformers/modeling_utils.py: from_pretrained",
+    ),
+    "transformers.fsdp_is_version_2": Behaviour(
+        "transformers",
+        (5, 10),
+        None,
+        "fsdp_config's version is 2 where it is not stated",
+        "transformers/training_args.py: _process_fsdp_args",
+    ),
+    "transformers.checkpoints_reentrantly": Behaviour(
+        "transformers",
+        None,
+        (5, 0),
+        "gradient_checkpointing_enable recomputes by the reentrant kind unless it is told otherwise",
+        "transformers/modeling_utils.py: gradient_checkpointing_enable",
+    ),
+    "transformers.masks_encoders": Behaviour(
+        "transformers",
+        None,
+        (5, 0),
+        "eager attention of encoders is given a mask where nothing is padded",
+        "transformers/masking_utils.py; huggingface/transformers#41265",
+    ),
+    "transformers.t5_has_sdpa": Behaviour(
+        "transformers",
+        (5, 15),
+        None,
+        "T5 runs on SDPA",
+        "transformers/models/t5/modeling_t5.py; huggingface/transformers#47014",
+    ),
     "trl.sft_loss_in_chunks": Behaviour(
         "trl",
         (1, 7),
@@ -104,25 +226,85 @@ BEHAVIOURS: dict[str, Behaviour] = {
         "litgpt/finetune/lora.py: main",
     ),
 }
-# The releases that are taken where nothing says which one is installed.
-NEWEST: dict[str, str] = {"litgpt": "0.5", "trl": "1.16"}
+# The day of each release at which something changes: of the newest file within its wheel, or as its notes have it.
+DAYS: dict[str, dict[Series, str]] = {
+    "bitsandbytes": {(0, 43, 2): "2024-07-23", (0, 50): "2026-07-24"},
+    "litgpt": {(0, 5): "2024-10-04"},
+    "torch": {
+        (1, 11): "2022-03-10",
+        (1, 13): "2022-10-28",
+        (2, 0): "2023-03-15",
+        (2, 5): "2024-10-17",
+        (2, 7): "2025-04-23",
+        (2, 8): "2025-08-06",
+        (2, 9): "2025-10-15",
+    },
+    "torchtune": {(0, 5): "2024-12-20"},
+    "transformers": {
+        (4, 28): "2023-04-13",
+        (4, 32): "2023-08-22",
+        (4, 36): "2023-12-11",
+        (4, 43): "2024-07-23",
+        (4, 54): "2025-07-25",
+        (5, 0): "2026-01-26",
+        (5, 10): "2026-06-03",
+        (5, 15): "2026-08-10",
+    },
+    "trl": {
+        (0, 7): "2023-08-30",
+        (0, 9): "2024-06-05",
+        (0, 15): "2025-02-13",
+        (0, 19): "2025-06-20",
+        (0, 20): "2025-07-29",
+        (0, 26): "2025-12-09",
+        (0, 29): "2026-02-25",
+        (1, 7): "2026-06-25",
+        (1, 14): "2026-09-25",
+        (1, 15): "2026-10-08",
+    },
+}
+LIBRARIES: dict[str, Library] = {
+    "bitsandbytes": Library("bitsandbytes", "0.50", "release.bitsandbytes", ("bitsandbytes",)),
+    "jax": Library("JAX", "0.11", "framework_version", ("jax",)),
+    "litgpt": Library("litgpt", "0.5.13", "release.litgpt", ("litgpt",)),
+    "torch": Library("torch", "2.13", "framework_version", ("torch", "pytorch")),
+    "torchtune": Library("torchtune", "0.6", "implementation_version", ("torchtune",)),
+    "transformers": Library("transformers", "5.23", "transformers_version", ("transformers",)),
+    "trl": Library("TRL", "1.16", "release.trl", ("trl",)),
+}
 
 
 def does(behaviour: str, release: object) -> bool:
     """Whether a release (``1.7.0``, ``torch 2.6``; None for the newest) behaves so. Raises KeyError for no row."""
     row = BEHAVIOURS[behaviour]
-    found = series(release)
-    if found is None:
-        return row.until is None
+    found = series(release) or series(LIBRARIES[row.library].newest) or ()
     return (row.since is None or found >= row.since) and (row.until is None or found < row.until)
+
+
+def borders(behaviour: str) -> list[Series]:
+    """The releases at which a behaviour comes and goes."""
+    row = BEHAVIOURS[behaviour]
+    return [border for border in (row.since, row.until) if border is not None]
+
+
+def on(library: str, day: str, limit: object = None) -> str:
+    """A release of a library that behaves as the newest one before a day did (``2026-06-25``), or as ``limit`` where
+    that is older: what is newest at a border stands for all until the next one. ``0.0`` where there is none."""
+    known = DAYS.get(library, {})
+    most = series(limit)
+    found = [border for border, since in known.items() if since < day and (most is None or border <= most)]
+    return ".".join(map(str, max(found, default=(0, 0))))
 
 
 MAX_DIGITS = 9  # of one number of a release: nightly builds count days
 
 
 def series(release: object) -> Series | None:
-    """The first two numbers of a release; None where it has none."""
+    """The first numbers of a release, up to three; None where it has fewer than two."""
     text = str(release or "").rpartition(" ")[2]
-    parts = text.split("+", 1)[0].split(".", 2)[:2]
-    numbers = [int(part) for part in parts if part.isascii() and part.isdigit() and len(part) < MAX_DIGITS]
-    return (numbers[0], numbers[1]) if len(numbers) == 2 else None
+    numbers: list[int] = []
+    for part in text.split("+", 1)[0].split(".", 3)[:3]:
+        if not (part.isascii() and part.isdigit() and len(part) < MAX_DIGITS):
+            break
+        numbers.append(int(part))
+    return tuple(numbers) if len(numbers) > 1 else None

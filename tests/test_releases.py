@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -13,7 +13,8 @@ from memlint import releases
 from memlint.dialects import registry
 from memlint.dialects.spec import ASSUMED, TrainingSpec
 from memlint.documents.load import load
-from memlint.models import record
+from memlint.estimates import EqualRuns
+from memlint.tape.estimate import Estimate
 
 ROOT = Path(__file__).parent.parent
 BASE = {
@@ -26,15 +27,20 @@ BASE = {
 QUANTISED = {"load_in_4bit": "true", "use_peft": "true"}
 
 
+def recipe(keys: dict[str, Any]) -> str:
+    """The base of a recipe with other keys; ``max_seq_length`` is what the length was called."""
+    stated = {**BASE, **keys}
+    if "max_seq_length" in keys:
+        del stated["max_length"]
+    return "".join(f"{key}: {value}\n" for key, value in stated.items())
+
+
 def pinned(tmp_path: Path, method: str, release: str, **keys: Any) -> TrainingSpec:
     """A run of one of TRL's trainers, whose project pins a release; "" for none."""
     config = tmp_path / method / "config.yaml"
     config.parent.mkdir(exist_ok=True)
     (tmp_path / ".git").mkdir(exist_ok=True)
-    stated = {**BASE, **keys}
-    if "max_seq_length" in keys:
-        del stated["max_length"]
-    config.write_text("".join(f"{key}: {value}\n" for key, value in stated.items()))
+    config.write_text(recipe(keys))
     if release:
         (tmp_path / "requirements.txt").write_text(f"trl=={release}\n")
     [spec] = registry.specs(load(str(config)))
@@ -79,6 +85,13 @@ def test_a_pin_on_either_side_says_what_the_run_is(
     assert pinned(tmp_path, method, after, **keys).get(fact) == new
 
 
+TRAINER = """\
+model_name_or_path: {model}
+output_dir: out
+block_size: 512
+per_device_train_batch_size: 2
+bf16: true
+"""
 QLORA = """\
 checkpoint_dir: checkpoints/EleutherAI/pythia-160m
 quantize: bnb.nf4
@@ -89,25 +102,142 @@ lora_query: true
 lora_value: true
 train: {micro_batch_size: 1, global_batch_size: 4, max_seq_length: 512}
 """
+TORCHTUNE = """\
+model: {_component_: torchtune.models.llama3_2.llama3_2_1b}
+tokenizer: {_component_: torchtune.models.llama3.llama3_tokenizer, max_seq_len: 1024}
+optimizer: {_component_: torch.optim.AdamW}
+loss: {_component_: torch.nn.CrossEntropyLoss}
+batch_size: 2
+dtype: bf16
+"""
+TORCHTITAN = """\
+[model]
+name = "llama3"
+flavor = "debugmodel"
+[training]
+local_batch_size = 4
+seq_len = 1024
+[parallelism]
+data_parallel_shard_degree = 2
+[activation_checkpoint]
+mode = "none"
+"""
+LLAVA = """\
+torchrun --nproc_per_node=1 llava/train/{program}.py --model_name_or_path lmsys/vicuna-7b-v1.5 --version v1 \\
+  --data_path a.json --vision_tower openai/clip-vit-large-patch14-336 --mm_projector_type mlp2x_gelu \\
+  --mm_vision_select_layer -2 --mm_use_im_patch_token False --bf16 True --output_dir o {keys} \\
+  --per_device_train_batch_size 2 --model_max_length 1024
+"""
+QWEN = TRAINER.format(model="Qwen/Qwen2.5-0.5B")
+GPT2 = TRAINER.format(model="gpt2")
+STEP = TRAINER.format(model="gpt2").replace("512", "16")
+FSDP = """\
+torchrun --nproc_per_node 4 run_clm.py --model_name_or_path Qwen/Qwen2.5-0.5B --dataset_name x --output_dir o \\
+  --block_size 512 --bf16 true --fsdp full_shard
+"""
+GLUE = """\
+python run_glue.py --model_name_or_path google-bert/bert-base-uncased --task_name mnli --output_dir o \\
+  --per_device_train_batch_size 16 --max_seq_length 512 --attn_implementation eager
+"""
+T5 = "python run_summarization.py --model_name_or_path google-t5/t5-small --dataset_name x --output_dir o\n"
+LORA, CHECKPOINTED = "--lora_enable True", "--gradient_checkpointing True"
+EAGER = "attn_implementation: eager\n"
 
 
-def test_litgpts_embedding_of_a_quantised_model_grew_with_a_release(tmp_path: Path) -> None:
-    assert "litgpt.stable_embedding" in releases.BEHAVIOURS
+class Border(NamedTuple):
+    """A run that is another one on either side of a border: ``more`` is the release, of the two, that takes more.
 
-    def parameters(release: str) -> int:
-        (tmp_path / "requirements.txt").write_text(f"litgpt=={release}\n")
-        [spec] = registry.specs(load(str(tmp_path / "config.yaml")))
-        return record(spec, named=False).parameters
+    pins   what else the project pins, on both sides and without a pin of this library
+    alone  whether nothing but a pin is plausible: the run's program states its release by itself, or no release has
+           crossed the border yet
+    """
 
-    (tmp_path / ".git").mkdir()
-    (tmp_path / "config.yaml").write_text(QLORA)
-    rows, width = 50_304, 768
-    # a norm, and an embedding of its own beside the one that it stands in for
-    assert parameters("0.5.0") == parameters("0.4.13") + rows * width + 2 * width
+    name: str
+    text: str
+    before: str
+    after: str
+    more: str
+    pins: str = ""
+    alone: bool = False
 
 
-def test_every_row_has_its_border_tested() -> None:
-    assert {f"trl.{row[0]}" for row in BORDERS} | {"litgpt.stable_embedding"} == set(releases.BEHAVIOURS)
+def trl_border(behaviour: str, method: str, keys: dict[str, Any], before: str, after: str) -> Border:
+    return Border(f"{method}.yaml", recipe(keys), before, after, MORE.get(behaviour, before))
+
+
+# Behaviours of TRL's that take more memory than what was before them.
+MORE = {"adapters_of_quantised_models_in_bfloat16_early": "0.9.4"}
+RUNS = {
+    "torch.softmax_keeps_its_input": Border("run.yaml", GPT2 + EAGER, "1.10.2", "1.11.0", "1.10.2"),
+    "torch.loads_every_kernel_at_start": Border("run.yaml", GPT2, "1.12.1", "1.13.0", "1.12.1"),
+    "torch.keeps_gradients_as_zeros": Border("run.yaml", GPT2, "1.13.1", "2.0.0", "1.13.1"),
+    "torch.rms_norm_2.5": Border("run.toml", TORCHTITAN, "2.4.1", "2.5.0", "2.5.0"),
+    "torch.rms_norm_2.7": Border("run.toml", TORCHTITAN, "2.6.0", "2.7.0", "2.7.0"),
+    "torch.rms_norm_2.9": Border("run.toml", TORCHTITAN, "2.8.0", "2.9.0", "2.8.0"),
+    "torch.fused_adamw_is_a_default": Border("run.yaml", STEP, "2.7.1", "2.8.0", "2.7.1"),
+    "torchtune.norm_is_torchs": Border("run.yaml", TORCHTUNE, "0.4.0", "0.5.0", "0.5.0"),
+    "transformers.releases_gradients": Border("run.yaml", GPT2, "4.27.4", "4.28.0", "4.27.4", "torch==1.13.1\n"),
+    "transformers.optimizer_is_torchs": Border("run.yaml", STEP, "4.31.0", "4.32.0", "4.32.0"),
+    "transformers.has_sdpa": Border(
+        "train.sh",
+        LLAVA.format(program="train_xformers", keys=LORA),
+        "4.35.2",
+        "4.36.0",
+        "4.35.2",
+        alone=True,
+    ),
+    "transformers.clip_has_sdpa": Border(
+        "train.sh", LLAVA.format(program="train_mem", keys=""), "4.42.4", "4.43.0", "4.42.4", alone=True
+    ),
+    "transformers.optimizer_is_fused": Border("run.yaml", STEP, "4.53.3", "4.54.0", "4.53.3"),
+    "transformers.grouped_heads_in_sdpa": Border("run.yaml", QWEN, "4.53.3", "4.54.0", "4.53.3"),
+    "transformers.keeps_the_checkpoints_dtype": Border("run.yaml", QWEN, "4.57.6", "5.0.0", "4.57.6"),
+    "transformers.fsdp_is_version_2": Border("run.sh", FSDP, "5.9.0", "5.10.1", "5.10.1"),
+    "transformers.checkpoints_reentrantly": Border(
+        "train.sh",
+        LLAVA.format(program="train_mem", keys=CHECKPOINTED),
+        "4.57.6",
+        "5.0.0",
+        "5.0.0",
+        alone=True,
+    ),
+    "transformers.masks_encoders": Border("run.sh", GLUE, "4.57.6", "5.0.0", "4.57.6"),
+    "transformers.t5_has_sdpa": Border("run.sh", T5, "5.14.1", "5.15.0", "5.14.1"),
+    "litgpt.stable_embedding": Border("config.yaml", QLORA, "0.4.13", "0.5.0", "0.5.0"),
+    **{f"trl.{row[0]}": trl_border(*row[:5]) for row in BORDERS},
+}
+
+
+def estimate(tmp_path: Path, name: str, pins: str) -> Estimate:
+    """Of the run of a ``Border``, in a project that pins so much."""
+    row = RUNS[name]
+    (tmp_path / ".git").mkdir(exist_ok=True)
+    (tmp_path / row.name).write_text(row.text)
+    (tmp_path / "requirements.txt").write_text(row.pins + pins)
+    [spec] = registry.specs(load(str(tmp_path / row.name)))
+    return EqualRuns().estimates(spec, "", ()).own()
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_pin_on_either_side_changes_the_estimate(tmp_path: Path, name: str) -> None:
+    row, library = RUNS[name], name.partition(".")[0]
+    before, after = (estimate(tmp_path, name, f"{library}=={pin}\n") for pin in (row.before, row.after))
+    # What is held in forward alone is no part of every peak.
+    sizes = [one.device_bytes + one.phases["forward"] for one in (before, after)]
+    assert sizes[0] != sizes[1]
+    assert (sizes[0] > sizes[1]) is (row.more == row.before)
+
+
+@pytest.mark.parametrize("name", [name for name, row in RUNS.items() if not row.alone])
+def test_without_a_pin_the_interval_holds_both(tmp_path: Path, name: str) -> None:
+    row, library = RUNS[name], name.partition(".")[0]
+    low, high = estimate(tmp_path, name, "").device_interval
+    for pin in (row.before, row.after):
+        assert low <= estimate(tmp_path, name, f"{library}=={pin}\n").device_bytes <= high
+
+
+def test_every_row_has_a_run_on_either_side_of_its_border() -> None:
+    assert set(RUNS) == set(releases.BEHAVIOURS)
 
 
 @pytest.mark.parametrize(
@@ -151,21 +281,21 @@ def test_a_quantised_model_whose_weights_devices_share_is_left_as_it_is(tmp_path
 @pytest.mark.parametrize(
     ("release", "expected"),
     [
-        pytest.param("1.7.0", (1, 7), id="a release"),
+        pytest.param("1.7.0", (1, 7, 0), id="a release"),
         pytest.param("torch 2.6", (2, 6), id="with its framework's name"),
-        pytest.param("2.1.0+cu118", (2, 1), id="a local build"),
-        pytest.param("1.8.0.dev0", (1, 8), id="a development version"),
+        pytest.param("2.1.0+cu118", (2, 1, 0), id="a local build"),
+        pytest.param("1.8.0.dev0", (1, 8, 0), id="a development version"),
         pytest.param("main", None, id="no numbers"),
         pytest.param(None, None, id="none"),
     ],
 )
-def test_the_series_of_a_release(release: str | None, expected: tuple[int, int] | None) -> None:
+def test_the_series_of_a_release(release: str | None, expected: tuple[int, ...] | None) -> None:
     assert releases.series(release) == expected
 
 
 def test_no_release_is_the_newest() -> None:
     for name, row in releases.BEHAVIOURS.items():
-        assert releases.does(name, None) is (row.until is None) is releases.does(name, releases.NEWEST[row.library])
+        assert releases.does(name, None) is releases.does(name, releases.LIBRARIES[row.library].newest)
 
 
 def test_the_page_of_releases_is_made_of_the_table() -> None:

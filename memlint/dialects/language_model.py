@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from memlint.architectures.adapters import LORA_TARGETS
-from memlint.dialects import launchers, software
+from memlint.dialects import launchers
 from memlint.dialects.accelerate import launched, truth
 from memlint.dialects.companions import Companion
 from memlint.dialects.deepspeed import AUTO, deepspeed_facts
@@ -496,9 +496,6 @@ _LAST_WITH = {
     **dict.fromkeys(("fsdp_transformer_layer_cls_to_wrap", "fsdp_min_num_params", "sharded_ddp", "use_ipex"), "4.57"),
     **dict.fromkeys(("group_by_length", "save_safetensors", "logging_dir", "adafactor", "local_rank"), "4.57"),
 }
-# The first release in which from_pretrained kept the checkpoint's dtype, and those whose default optimizer was new:
-# torch's AdamW (pull request 25109), and its fused one (pull request 37358).
-_KEEPS_SINCE, _TORCH_SINCE, _FUSED_SINCE = (5, 0), (4, 32), (4, 54)
 
 
 def release(spec: TrainingSpec) -> None:
@@ -517,25 +514,24 @@ def release(spec: TrainingSpec) -> None:
         spec.facts["transformers_version"] = Fact("transformers_version", last, ASSUMED, node.key_path, node, reason)
 
 
-def before(spec: TrainingSpec, numbers: tuple[int, int]) -> bool:
-    """Whether the release of transformers, where it is known, comes before another."""
-    return software.older(spec.get("transformers_version"), numbers)
-
-
 def older_defaults(spec: TrainingSpec) -> None:
     """What the Trainer took before, where nothing is written. Call before :func:`optimizer`."""
     name = spec.fact(HYPER + "optim")
     own = name is not None and "TrainingArguments" in name.reason  # and no script's
-    if name is not None and own and name.node is None and before(spec, _FUSED_SINCE):
-        older = "adamw_torch" if not before(spec, _TORCH_SINCE) else "adamw_hf"
-        reason = f"transformers {spec['transformers_version']}: TrainingArguments"
+    if name is None or not own or name.node is not None:
+        return
+    fused = spec.does("transformers.optimizer_is_fused")
+    if not (fused and spec.does("torch.fused_adamw_is_a_default")):
+        older = "adamw_torch" if spec.does("transformers.optimizer_is_torchs") else "adamw_hf"
+        whose = spec["framework_version"] if fused else f"transformers {spec['transformers_version']}"
+        reason = f"{whose}: TrainingArguments"
         spec.facts[name.name] = name._replace(value=older, origin=DEFAULT, reason=reason)
 
 
 def older_weights(spec: TrainingSpec, loaded: Fact | None) -> Fact | None:
     """Before transformers 5 weights were float32 unless a dtype was stated."""
     stated = spec.fact(HYPER + "dtype")
-    if loaded is None or loaded.node is not None or not before(spec, _KEEPS_SINCE):
+    if loaded is None or loaded.node is not None or spec.does("transformers.keeps_the_checkpoints_dtype"):
         return loaded
     if stated is not None and stated.node is not None and stated.value is not None:
         return loaded  # auto
@@ -793,7 +789,7 @@ def _from_fsdp(spec: TrainingSpec, switch: Fact, config: Fact | None) -> str:
     version = inside.get("version")
     if version is not None:
         put(spec, "parallelism.strategy", "fsdp2" if str(version.value) == "2" else "fsdp1", switch)
-    elif before(spec, (5, 0)):
+    elif not spec.does("transformers.fsdp_is_version_2"):
         reason = f"transformers {spec['transformers_version']}: fsdp_config's version is 1 where it is not stated"
         put(spec, "parallelism.strategy", "fsdp1", switch, reason)
     else:

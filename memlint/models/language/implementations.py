@@ -14,7 +14,6 @@ from typing import Any
 
 from memlint.architectures.decoder import Decoder
 from memlint.architectures.sizes import Sizes
-from memlint.dialects.software import older
 from memlint.dialects.spec import TrainingSpec
 from memlint.meta import functional as F
 from memlint.meta.amp import to
@@ -613,11 +612,8 @@ NORMS = {
     "litgpt": "scaled",
 }
 
-# The releases of torchtune that leave the norm to torch's function (0.5.0 to 0.6.1; not 0.4.0, nor what came after).
-CAST_NORMS = ((0, 5), (0, 7))
-
-# Releases of torch since which rms_norm is another one (pull requests 134106, 147203, and 153666: one kernel on CUDA).
-NORM_RELEASES = ((2, 9), (2, 7), (2, 5))
+# Releases of torch since which rms_norm is another one: rows of memlint.releases
+NORM_RELEASES = ("2.9", "2.7", "2.5")
 
 # Rows of logits in one cross entropy of litgpt's (``chunked_cross_entropy``), and tokens in one piece of its head.
 PIECE = 128
@@ -656,13 +652,11 @@ def model(
     if implementation == "torchtitan" and spec.get("implementation_version") == "0.3":
         implementation = "torchtitan registry"
     norm = NORMS[implementation]
-    release = spec.get("implementation_version")
-    if norm == "cast" and release and (older(release, CAST_NORMS[0]) or not older(release, CAST_NORMS[1])):
+    if norm == "cast" and not spec.does("torchtune.norm_is_torchs"):
         norm = "rounded"
     if norm not in OWN_NORMS:
-        stated = spec.get("framework_version")
-        since = next((since for since in NORM_RELEASES if not older(stated, since)), (2, 4))
-        norm = f"{norm} {since[0]}.{since[1]}"
+        since = next((since for since in NORM_RELEASES if spec.does(f"torch.rms_norm_{since}")), "2.4")
+        norm = f"{norm} {since}"
     if implementation == "torchtune" and options["loss"] == "full" and not _takes_compiled_loss(spec):
         options["compile_loss"] = False
     if implementation == "torchtune" and packed:
