@@ -103,19 +103,15 @@ class Estimates:
             return found
         from memlint import plausible
 
-        others: list[tuple[plausible.Candidate, int]] = []
-        recordings: list[Recording] = []
+        others = []
         for candidate in plausible.candidates(spec):
             with contextlib.suppress(UnknownModel):
-                recordings.append(record(candidate.spec))
-                others.append((candidate, allocated_bytes(candidate.spec, recordings[-1])))
-        sizes = [size for _, size in others]
-        # The allocator is simulated for the fullest, and for the oldest, whose context is another one.
-        whole = [
-            estimate_spec(others[index][0].spec, self.gpu, detailed=False, recordings=[recordings[index]])
-            for index in ({sizes.index(max(sizes)), len(sizes) - 1} if sizes else ())
-        ]
-        return plausible.spanning(found, others, whole)
+                recording = record(candidate.spec)
+                low, high = found.allocated_interval
+                if not low <= allocated_bytes(candidate.spec, recording) <= high:  # else nothing is wider
+                    other = estimate_spec(candidate.spec, self.gpu, detailed=False, recordings=[recording])
+                    others.append((candidate, other))
+        return plausible.spanning(found, others)
 
     def allocated_bytes(self, changed: TrainingSpec) -> int:
         """``totals(changed).allocated_bytes``. Raises models.UnknownModel."""

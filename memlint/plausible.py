@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -26,53 +26,83 @@ if TYPE_CHECKING:
 
 
 class Candidate(NamedTuple):
-    """A run as it would be with what was newest before a border.
+    """A run as it would be with what was newest before a day.
 
-    behaviours  those that the border changed, of those that the run was asked about: the last that changed
+    changed  (behaviour, the release that changed it) of all that was asked about and changed from this day on
     """
 
     spec: TrainingSpec
-    behaviours: tuple[str, ...]
+    changed: tuple[tuple[str, releases.Series], ...]
     day: str
 
 
-def candidates(spec: TrainingSpec) -> Iterator[Candidate]:
-    """The run under each other set of releases that is plausible, from the latest on. One that is as the one before it
-    is left out. What a candidate's own model asks, once it is recorded, counts for those that come after it."""
-    if spec.under is None:
-        return
+def candidates(spec: TrainingSpec) -> list[Candidate]:
+    """The run under those other sets of releases that are plausible and may take the most memory, or the least."""
+    if spec.under is None or not spec.asked:
+        return []
+    every = list(_candidates(spec))
+    return [
+        candidate
+        for before, candidate, after in zip((None, *every), every, (*every[1:], None))
+        if _turns(before, candidate, after)
+    ]
+
+
+def _turns(before: Candidate | None, one: Candidate, after: Candidate | None) -> bool:
+    """Whether memory may begin to fall where it rose until then, or to rise where it fell, going back in time."""
+    came = _signs(one.changed[len(before.changed) if before is not None else 0 :])
+    goes = _signs(after.changed[len(one.changed) :]) if after is not None else None
+    return goes is None or len(came | goes) > 1
+
+
+def _signs(changed: Iterable[tuple[str, releases.Series]]) -> set[str]:
+    """Whether a run took more or less memory before these changes."""
+    found = set()
+    for name, border in changed:
+        row = releases.BEHAVIOURS[name]
+        other = {releases.MORE: releases.LESS, releases.LESS: releases.MORE}.get(row.takes, row.takes)
+        found |= {other if border == row.since else row.takes}
+    return {releases.MORE, releases.LESS} if releases.EITHER in found else found
+
+
+def _candidates(spec: TrainingSpec) -> Iterator[Candidate]:
+    """The run before each day on which something changed that was asked about, from the latest on. One that is as the
+    one before it is left out."""
+    assert spec.under is not None
     first, day, before = earliest(spec), TODAY, spec
     asked = dict(spec.asked)
-    changed = {name: fact.value for name, fact in spec.facts.items() if fact.origin == OVERRIDE}
+    overrides = {name: fact.value for name, fact in spec.facts.items() if fact.origin == OVERRIDE}
+    changed: list[tuple[str, releases.Series]] = []
     while True:
-        day, behaviours = _latest(spec, asked, first, day)
-        if not behaviours:
+        day, changes = _latest(spec, asked, first, day)
+        if not changes:
             return
         other = spec.under({fact.name: fact for fact in _newest(spec, asked, day)})
-        other.under = spec.under  # what is asked from here on, a model asks
-        other = other.with_facts(**changed) if changed else other
+        other = other.with_facts(**overrides) if overrides else other
         if other.architecture is None and other.architecture_on_devices and spec.architecture is not None:
             other.architecture = other.architecture_on_devices
-        if other.architecture is not None and (any(asked[name] for name in behaviours) or _differs(before, other)):
-            yield Candidate(other, tuple(behaviours), day)
+        if other.architecture is not None and (any(asked[name] for name, _ in changes) or _differs(before, other)):
+            changed += changes
+            yield Candidate(other, tuple(changed), day)
             before = other
-        for name in other.asked:
-            asked[name] = asked.get(name, False) or other.asked[name]
+        asked = {**other.asked, **asked}
 
 
 TODAY = "9999"  # after every release
 
 
-def _latest(spec: TrainingSpec, asked: Mapping[str, bool], first: str, last: str) -> tuple[str, list[str]]:
+def _latest(
+    spec: TrainingSpec, asked: Iterable[str], first: str, last: str
+) -> tuple[str, list[tuple[str, releases.Series]]]:
     """The last day between two on which one of the behaviours changed, and all that changed on it."""
-    found: dict[str, list[str]] = {}
+    found: dict[str, list[tuple[str, releases.Series]]] = {}
     for name in asked:
         library = releases.BEHAVIOURS[name].library
         assumed = releases.series(_assumed(spec, library))
         for border in releases.borders(name) if _is_open(spec, library) else ():
             day = releases.DAYS.get(library, {}).get(border, "")
             if first < day < last and (assumed is None or border <= assumed):
-                found.setdefault(day, []).append(name)
+                found.setdefault(day, []).append((name, border))
     day = max(found, default="")
     return day, found.get(day, [])
 
@@ -111,16 +141,20 @@ def _value(spec: TrainingSpec, name: str) -> Any:
 
 
 def earliest(spec: TrainingSpec) -> str:
-    """The day that no release which runs the config is older than, for all that it states; "" where it states none."""
+    """The day that no release which runs the config is older than: for what the run states, and because what no file
+    pins was installed in the last years."""
     ages, library = _ages(), "implementation" in spec.facts
-    found = [_pinned(library, spec) for library in releases.LIBRARIES]
+    newest = max(day for days in releases.DAYS.values() for day in days.values())
+    found = [f"{int(newest[:4]) - UNPINNED_YEARS}{newest[4:]}"]
+    found += [_pinned(name, spec) for name in releases.LIBRARIES]
     found += [ages["implementations"].get(str(spec.facts["implementation"].value), "")] if library else []
     found += [ages[kind].get(name, "") for kind, name in _model_words(spec)]
     if spec.family in DATED_FAMILIES and isinstance(spec.root.value, dict):
         found += [ages["keys"].get(str(key).replace("-", "_"), "") for key in spec.root.value]
-    return max(found, default="")
+    return max(found)
 
 
+UNPINNED_YEARS = 3  # back from the newest release known: longer than a Python or a card's driver stays as it is
 # The families whose keys are TRL's and transformers' own.
 DATED_FAMILIES = ("hf-trainer", "trl")
 
@@ -156,41 +190,32 @@ def _pinned(library: str, spec: TrainingSpec) -> str:
     return max((day for border, day in releases.DAYS.get(library, {}).items() if border <= stated), default="")
 
 
-def spanning(found: Estimate, others: Sequence[tuple[Candidate, int]], whole: Sequence[Estimate]) -> Estimate:
-    """The estimate with intervals that hold the candidates' peaks as well. ``others``: what each allocates, in bytes;
-    ``whole``: those estimates that may be the highest. Of each library an assumption says which release is taken, and
-    how much more or less it would be before which border."""
-    said: dict[str, list[str]] = {}
-    low, high = found.allocated_interval
-    for candidate, size in others:
-        if not low <= size <= high or any(
-            estimate.device_bytes > found.device_interval.high_bytes for estimate in whole
-        ):
-            library, reason = _reason(candidate, size - found.allocated_bytes)
-            said.setdefault(library, []).append(reason)
-    least = min((low, *(size for _, size in others)))
-    notes = [(releases.LIBRARIES[name].title, releases.LIBRARIES[name].newest, said[name]) for name in said]
-    noted = tuple((title, newest, f"no file pins it: {', '.join(reasons)}") for title, newest, reasons in notes)
+def spanning(found: Estimate, others: Sequence[tuple[Candidate, Estimate]]) -> Estimate:
+    """The estimate with intervals that hold the candidates' as well. Of each library an assumption says which release
+    is taken, and how much more or less the run takes before which of its changes."""
+    notes = []
+    for candidate, other in others:
+        low, high = found.device_interval
+        if low <= other.device_bytes <= high:
+            continue
+        more = other.device_bytes - found.device_bytes
+        size = f"{format_bytes(abs(more))} {'more' if more > 0 else 'less'} with what was newest before {candidate.day}"
+        named: dict[str, list[str]] = {}
+        for name, border in candidate.changed:
+            row = releases.BEHAVIOURS[name]
+            what = f"{'.'.join(map(str, border))}: {'' if row.since == border else 'no more '}{row.what}"
+            named.setdefault(row.library, []).append(what)
+        for library, changes in named.items():
+            title, newest = releases.LIBRARIES[library].title, releases.LIBRARIES[library].newest
+            notes.append((title, newest, f"no file pins it: {size} ({'; '.join(changes)})"))
     return found._replace(
-        allocated_interval=_wider(found.allocated_interval, least - low, [one.allocated_interval for one in whole]),
-        reserved_interval=_wider(found.reserved_interval, least - low, [one.reserved_interval for one in whole]),
-        device_interval=_wider(found.device_interval, least - low, [one.device_interval for one in whole]),
-        assumptions=(*found.assumptions, *noted),
+        allocated_interval=_wider(found.allocated_interval, [other.allocated_interval for _, other in others]),
+        reserved_interval=_wider(found.reserved_interval, [other.reserved_interval for _, other in others]),
+        device_interval=_wider(found.device_interval, [other.device_interval for _, other in others]),
+        assumptions=(*found.assumptions, *notes),
     )
 
 
-def _wider(own: Interval, less: int, others: Sequence[Interval]) -> Interval:
-    """An interval that begins lower by so much, and ends where the last one does."""
-    return own._replace(
-        low_bytes=own.low_bytes + less, high_bytes=max((own.high_bytes, *(o.high_bytes for o in others)))
-    )
-
-
-def _reason(candidate: Candidate, more: int) -> tuple[str, str]:
-    """(library, what the peak is more before its border, and what changed there)."""
-    rows = [releases.BEHAVIOURS[name] for name in candidate.behaviours]
-    days = releases.DAYS[rows[0].library]
-    border = next(border for border in releases.borders(candidate.behaviours[0]) if days[border] == candidate.day)
-    what = "; ".join(f"{'since' if row.since == border else 'until'} then {row.what}" for row in rows)
-    size = format_bytes(abs(more))
-    return rows[0].library, f"{'+' if more >= 0 else '-'}{size} before {'.'.join(map(str, border))} ({what})"
+def _wider(own: Interval, others: Sequence[Interval]) -> Interval:
+    ends = (own, *others)
+    return own._replace(low_bytes=min(end.low_bytes for end in ends), high_bytes=max(end.high_bytes for end in ends))

@@ -26,10 +26,14 @@ class Library(NamedTuple):
     distributions: tuple[str, ...]
 
 
+MORE, LESS, EITHER = "more", "less", "either"
+
+
 class Behaviour(NamedTuple):
     """A habit of a library.
 
     since, until   the first release with it, and the first one without it any more; None: always had it, still has it
+    takes          whether a run that it concerns takes MORE or LESS memory with it, or EITHER, as the run is
     what           in a sentence, as a report says it
     source         where it is in the library's code, or the change that made it
     """
@@ -37,31 +41,38 @@ class Behaviour(NamedTuple):
     library: str
     since: Series | None
     until: Series | None
+    takes: str
     what: str
     source: str
 
 
 BEHAVIOURS: dict[str, Behaviour] = {
     "torch.softmax_keeps_its_input": Behaviour(
-        "torch", None, (1, 11), "a softmax keeps its input as well as its output", "pytorch/pytorch#65242"
+        "torch", None, (1, 11), MORE, "a softmax keeps its input as well as its output", "pytorch/pytorch#65242"
     ),
     "torch.loads_every_kernel_at_start": Behaviour(
-        "torch", None, (1, 13), "all kernels are loaded with the context", "pytorch/pytorch#86509"
+        "torch", None, (1, 13), MORE, "all kernels are loaded with the context", "pytorch/pytorch#86509"
     ),
     "torch.keeps_gradients_as_zeros": Behaviour(
-        "torch", None, (2, 0), "zero_grad writes zeros instead of letting gradients go", "pytorch/pytorch#92731"
+        "torch", None, (2, 0), MORE, "zero_grad writes zeros instead of letting gradients go", "pytorch/pytorch#92731"
     ),
     "torch.rms_norm_2.5": Behaviour(
-        "torch", (2, 5), None, "rms_norm computes in fp32, and keeps what it widened", "pytorch/pytorch#134106"
+        "torch", (2, 5), None, MORE, "rms_norm computes in fp32, and keeps what it widened", "pytorch/pytorch#134106"
     ),
     "torch.rms_norm_2.7": Behaviour(
-        "torch", (2, 7), None, "rms_norm goes back to its input's dtype once, at its end", "pytorch/pytorch#147203"
+        "torch",
+        (2, 7),
+        None,
+        MORE,
+        "rms_norm goes back to its input's dtype once, at its end",
+        "pytorch/pytorch#147203",
     ),
-    "torch.rms_norm_2.9": Behaviour("torch", (2, 9), None, "rms_norm is one kernel", "pytorch/pytorch#153666"),
+    "torch.rms_norm_2.9": Behaviour("torch", (2, 9), None, LESS, "rms_norm is one kernel", "pytorch/pytorch#153666"),
     "torch.fused_adamw_is_a_default": Behaviour(
         "torch",
         (2, 8),
         None,
+        LESS,
         "transformers' default optimizer is fused from this release of torch on",
         "transformers/training_args.py: default_optim",
     ),
@@ -69,6 +80,7 @@ BEHAVIOURS: dict[str, Behaviour] = {
         "torchtune",
         (0, 5),
         (0, 7),
+        MORE,
         "RMSNorm leaves the norm to torch's function",
         "torchtune/modules/rms_norm.py: RMSNorm.forward",
     ),
@@ -76,6 +88,7 @@ BEHAVIOURS: dict[str, Behaviour] = {
         "transformers",
         (4, 28),
         None,
+        LESS,
         "Trainer lets gradients go whatever zero_grad does by itself",
         "transformers/trainer.py: _inner_training_loop; huggingface/transformers#22136",
     ),
@@ -83,6 +96,7 @@ BEHAVIOURS: dict[str, Behaviour] = {
         "transformers",
         (4, 32),
         None,
+        MORE,
         "the default optimizer is torch's AdamW, no more transformers' own",
         "transformers/training_args.py: default_optim; huggingface/transformers#25109",
     ),
@@ -90,6 +104,7 @@ BEHAVIOURS: dict[str, Behaviour] = {
         "transformers",
         (4, 36),
         None,
+        LESS,
         "LLaMA's attention is SDPA, where what scripts put in the place of plain attention does not reach",
         "transformers/models/llama/modeling_llama.py",
     ),
@@ -97,6 +112,7 @@ BEHAVIOURS: dict[str, Behaviour] = {
         "transformers",
         (4, 43),
         None,
+        LESS,
         "CLIP's tower runs on SDPA",
         "transformers/models/clip/modeling_clip.py: _supports_sdpa; huggingface/transformers#31940",
     ),
@@ -104,6 +120,7 @@ BEHAVIOURS: dict[str, Behaviour] = {
         "transformers",
         (4, 54),
         None,
+        LESS,
         "the default optimizer is torch's fused AdamW",
         "transformers/training_args.py: default_optim; huggingface/transformers#37358",
     ),
@@ -111,6 +128,7 @@ BEHAVIOURS: dict[str, Behaviour] = {
         "transformers",
         (4, 54),
         None,
+        LESS,
         "SDPA is given grouped heads of keys and values as they are, and no copies for each head",
         "transformers/integrations/sdpa_attention.py; huggingface/transformers#39412",
     ),
@@ -118,6 +136,7 @@ BEHAVIOURS: dict[str, Behaviour] = {
         "transformers",
         (5, 0),
         None,
+        LESS,
         "from_pretrained keeps the checkpoint's dtype unless another one is stated, and makes float32 of none",
         "transformers/modeling_utils.py: from_pretrained",
     ),
@@ -125,6 +144,7 @@ BEHAVIOURS: dict[str, Behaviour] = {
         "transformers",
         (5, 10),
         None,
+        EITHER,
         "fsdp_config's version is 2 where it is not stated",
         "transformers/training_args.py: _process_fsdp_args",
     ),
@@ -132,6 +152,7 @@ BEHAVIOURS: dict[str, Behaviour] = {
         "transformers",
         None,
         (5, 0),
+        EITHER,
         "gradient_checkpointing_enable recomputes by the reentrant kind unless it is told otherwise",
         "transformers/modeling_utils.py: gradient_checkpointing_enable",
     ),
@@ -139,6 +160,7 @@ BEHAVIOURS: dict[str, Behaviour] = {
         "transformers",
         None,
         (5, 0),
+        MORE,
         "eager attention of encoders is given a mask where nothing is padded",
         "transformers/masking_utils.py; huggingface/transformers#41265",
     ),
@@ -146,6 +168,7 @@ BEHAVIOURS: dict[str, Behaviour] = {
         "transformers",
         (5, 15),
         None,
+        LESS,
         "T5 runs on SDPA",
         "transformers/models/t5/modeling_t5.py; huggingface/transformers#47014",
     ),
@@ -153,6 +176,7 @@ BEHAVIOURS: dict[str, Behaviour] = {
         "trl",
         (1, 7),
         None,
+        LESS,
         "SFTTrainer takes the loss in chunks unless loss_type says otherwise, and never holds the logits",
         "trl/trainer/sft_config.py: loss_type; huggingface/trl#5846",
     ),
@@ -160,6 +184,7 @@ BEHAVIOURS: dict[str, Behaviour] = {
         "trl",
         (1, 15),
         None,
+        LESS,
         "SFTTrainer takes the loss through the head in tiles, which loss_type nll is another name of",
         "trl/trainer/sft_trainer.py: add_fused_lm_head",
     ),
@@ -167,6 +192,7 @@ BEHAVIOURS: dict[str, Behaviour] = {
         "trl",
         (1, 14),
         None,
+        LESS,
         "DPOTrainer, KTOTrainer and GRPOTrainer take log-probabilities through the head in tiles",
         "trl/trainer/dpo_trainer.py, kto_trainer.py, grpo_trainer.py",
     ),
@@ -174,16 +200,23 @@ BEHAVIOURS: dict[str, Behaviour] = {
         "trl",
         (1, 15),
         None,
+        LESS,
         "RLOOTrainer takes log-probabilities through the head in tiles",
         "trl/trainer/rloo_trainer.py: add_fused_lm_head",
     ),
     "trl.log_probabilities_in_a_kernel": Behaviour(
-        "trl", (1, 14), None, "log-probabilities of whole logits are one kernel's", "trl/kernels/logprob_entropy.py"
+        "trl",
+        (1, 14),
+        None,
+        LESS,
+        "log-probabilities of whole logits are one kernel's",
+        "trl/kernels/logprob_entropy.py",
     ),
     "trl.log_probabilities_row_by_row": Behaviour(
         "trl",
         (0, 15),
         None,
+        LESS,
         "log-probabilities are taken of one row after the other, and no log-softmax of all of them is kept",
         "trl/trainer/utils.py: selective_log_softmax",
     ),
@@ -191,6 +224,7 @@ BEHAVIOURS: dict[str, Behaviour] = {
         "trl",
         (0, 7),
         (0, 26),
+        MORE,
         "SFTTrainer brings what is not quantised to fp32",
         "trl/trainer/sft_trainer.py, trl/models/utils.py: prepare_peft_model",
     ),
@@ -198,6 +232,7 @@ BEHAVIOURS: dict[str, Behaviour] = {
         "trl",
         (0, 7),
         (0, 29),
+        MORE,
         "DPOTrainer brings what is not quantised to fp32",
         "trl/trainer/dpo_trainer.py: _prepare_peft_model",
     ),
@@ -205,16 +240,23 @@ BEHAVIOURS: dict[str, Behaviour] = {
         "trl",
         None,
         (0, 9),
+        LESS,
         "adapters of a model in 4 bits are brought to bfloat16",
         "trl/trainer/utils.py: peft_module_casting_to_bf16",
     ),
     "trl.checkpoints_by_default": Behaviour(
-        "trl", (0, 20), None, "activations are recomputed unless the config says otherwise", "trl/trainer/*_config.py"
+        "trl",
+        (0, 20),
+        None,
+        LESS,
+        "activations are recomputed unless the config says otherwise",
+        "trl/trainer/*_config.py",
     ),
     "trl.grpo_asks_a_reference": Behaviour(
         "trl",
         None,
         (0, 19),
+        MORE,
         "GRPO's beta is 0.04 unless the config says otherwise, so a reference model is asked",
         "trl/trainer/grpo_config.py: beta",
     ),
@@ -222,6 +264,7 @@ BEHAVIOURS: dict[str, Behaviour] = {
         "litgpt",
         (0, 5),
         None,
+        MORE,
         "a quantised model's embedding is bitsandbytes' StableEmbedding, in fp32 with a norm",
         "litgpt/finetune/lora.py: main",
     ),

@@ -220,7 +220,8 @@ def language_model(spec: TrainingSpec, config: Decoder, dtype: DType, autocast: 
     implementation = spec.get("implementation", "transformers")
     if kind == "flash" and kind not in config.kernels and implementation == "transformers":
         raise UnknownModel(f"transformers has no FlashAttention for {config.adapters.name}")
-    if kind == "sdpa" and not spec.does("transformers.grouped_heads_in_sdpa"):
+    grouped = implementation == "transformers" and config.key_value_heads != config.heads
+    if kind == "sdpa" and grouped and not spec.does("transformers.grouped_heads_in_sdpa"):
         kind = "sdpa_repeated"
     loss = spec.get("loss", "full")
     if loss not in ("full", "chunked", "fused"):
