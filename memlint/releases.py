@@ -47,6 +47,22 @@ class Behaviour(NamedTuple):
 
 
 BEHAVIOURS: dict[str, Behaviour] = {
+    "bitsandbytes.keeps_inputs_of_4_bit_products": Behaviour(
+        "bitsandbytes",
+        None,
+        (0, 43, 2),
+        MORE,
+        "a product with a 4-bit weight keeps its input, as an attribute that no checkpointing knows of",
+        "bitsandbytes/autograd/_functions.py: MatMul4Bit; bitsandbytes-foundation/bitsandbytes#1270",
+    ),
+    "bitsandbytes.unpacks_in_the_stored_dtype": Behaviour(
+        "bitsandbytes",
+        None,
+        (0, 50),
+        MORE,
+        "forward, too, unpacks a 4-bit weight in the dtype that it was quantised from, and casts it",
+        "bitsandbytes/autograd/_functions.py: MatMul4Bit",
+    ),
     "torch.softmax_keeps_its_input": Behaviour(
         "torch", None, (1, 11), MORE, "a softmax keeps its input as well as its output", "pytorch/pytorch#65242"
     ),
@@ -244,6 +260,14 @@ BEHAVIOURS: dict[str, Behaviour] = {
         "adapters of a model in 4 bits are brought to bfloat16",
         "trl/trainer/utils.py: peft_module_casting_to_bf16",
     ),
+    "trl.checkpoints_without_reentry": Behaviour(
+        "trl",
+        (0, 28),
+        None,
+        EITHER,
+        "trainers have transformers recompute activations without reentry, unless the config says otherwise",
+        "trl/trainer/sft_trainer.py, dpo_trainer.py, grpo_trainer.py: gradient_checkpointing_kwargs",
+    ),
     "trl.checkpoints_by_default": Behaviour(
         "trl",
         (0, 20),
@@ -300,6 +324,7 @@ DAYS: dict[str, dict[Series, str]] = {
         (0, 19): "2025-06-20",
         (0, 20): "2025-07-29",
         (0, 26): "2025-12-09",
+        (0, 28): "2026-02-10",
         (0, 29): "2026-02-25",
         (1, 7): "2026-06-25",
         (1, 14): "2026-09-25",

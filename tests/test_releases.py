@@ -144,6 +144,9 @@ LORA, CHECKPOINTED = "--lora_enable True", "--gradient_checkpointing True"
 EAGER = "attn_implementation: eager\n"
 
 
+QUANTISED_SFT = recipe({**QUANTISED, "gradient_checkpointing": "false"})
+
+
 class Border(NamedTuple):
     """A run that is another one on either side of a border.
 
@@ -165,6 +168,8 @@ def trl_border(behaviour: str, method: str, keys: dict[str, Any], before: str, a
 
 
 RUNS = {
+    "bitsandbytes.keeps_inputs_of_4_bit_products": Border("sft.yaml", QUANTISED_SFT, "0.43.1", "0.43.2"),
+    "bitsandbytes.unpacks_in_the_stored_dtype": Border("sft.yaml", QUANTISED_SFT, "0.49.2", "0.50.0"),
     "torch.softmax_keeps_its_input": Border("run.yaml", GPT2 + EAGER, "1.10.2", "1.11.0"),
     "torch.loads_every_kernel_at_start": Border("run.yaml", GPT2, "1.12.1", "1.13.0"),
     "torch.keeps_gradients_as_zeros": Border("run.yaml", GPT2, "1.13.1", "2.0.0"),
@@ -190,6 +195,13 @@ RUNS = {
     ),
     "transformers.masks_encoders": Border("run.sh", GLUE, "4.57.6", "5.0.0"),
     "transformers.t5_has_sdpa": Border("run.sh", T5, "5.14.1", "5.15.0"),
+    "trl.checkpoints_without_reentry": Border(
+        "sft.yaml",
+        recipe({**QUANTISED, "gradient_checkpointing": "true"}),
+        "0.27.0",
+        "0.28.0",
+        "transformers==4.57.6\nbitsandbytes==0.43.1\n",
+    ),
     "litgpt.stable_embedding": Border("config.yaml", QLORA, "0.4.13", "0.5.0"),
     **{f"trl.{row[0]}": trl_border(*row[:5]) for row in BORDERS},
 }

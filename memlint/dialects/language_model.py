@@ -355,6 +355,7 @@ def checkpointing(spec: TrainingSpec) -> None:
     stated = spec.fact("checkpointing")
     if stated is None or stated.value != "full":
         return
+    _reentrant(spec, stated)
     every, selective = spec.fact("checkpointing_every"), spec.fact(HYPER + "checkpointing_selective")
     offload = spec.fact(HYPER + "checkpointing_offload")
     if selective is not None and truth(selective.value):
@@ -363,6 +364,20 @@ def checkpointing(spec: TrainingSpec) -> None:
         put(spec, "checkpointing", "every", every)
     if offload is not None and truth(offload.value):
         put(spec, "activation_offloading", True, offload)
+
+
+def _reentrant(spec: TrainingSpec, stated: Fact) -> None:
+    """The kind that gradient_checkpointing_enable takes where nothing says otherwise; a trainer of TRL's says it."""
+    kind = spec.fact("checkpointing_reentrant")
+    trainers = stated.label.lstrip("-").replace("-", "_") == "gradient_checkpointing"
+    if kind is None or kind.origin != DEFAULT or not kind.reason.startswith("transformers") or not trainers:
+        return
+    said = spec.family == "trl" and spec.does("trl.checkpoints_without_reentry")
+    if not said and spec.does("transformers.checkpoints_reentrantly"):
+        release = spec.get("transformers_version")
+        spec.facts[kind.name] = kind._replace(
+            value=True, reason=f"transformers {release}: gradient_checkpointing_enable"
+        )
 
 
 # ---------------------------------------------------------------------------------------------- adapters

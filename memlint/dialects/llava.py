@@ -114,10 +114,6 @@ def prepare(spec: TrainingSpec) -> None:
         lm.put(spec, lm.HYPER + "dtype", "bfloat16", spec.fact(lm.HYPER + "bf16"), _train(spec))
     if not following:
         _attention(spec)
-    reentrant = spec.fact("checkpointing_reentrant")
-    if (reentrant is None or reentrant.node is None) and spec.does("transformers.checkpoints_reentrantly"):
-        reason = f"transformers {spec['transformers_version']}: gradient_checkpointing_enable"
-        lm.put(spec, "checkpointing_reentrant", True, reason=reason)
 
 
 def _attention(spec: TrainingSpec) -> None:
