@@ -47,6 +47,30 @@ class Behaviour(NamedTuple):
 
 
 BEHAVIOURS: dict[str, Behaviour] = {
+    "accelerate.fsdp2_widens_frozen_weights": Behaviour(
+        "accelerate",
+        None,
+        (1, 13),
+        MORE,
+        "FSDP2 with mixed precision brings a whole model in 16 bits to float32, frozen weights included",
+        "accelerate/utils/fsdp_utils.py: fsdp2_prepare_model",
+    ),
+    "accelerate.fsdp2_leaves_what_trains": Behaviour(
+        "accelerate",
+        (1, 13),
+        (1, 14),
+        LESS,
+        "FSDP2 leaves what trains in 16 bits, though it says otherwise: the float32 copy is thrown away",
+        "accelerate/utils/fsdp_utils.py: fsdp2_prepare_model, upcasted_params",
+    ),
+    "accelerate.fsdp1_trains_in_float32": Behaviour(
+        "accelerate",
+        (0, 30),
+        None,
+        MORE,
+        "under FSDP1 with mixed precision, what trains is brought to fp32 whatever it was loaded in",
+        "accelerate/accelerator.py: prepare_model, upcasted_log",
+    ),
     "bitsandbytes.keeps_inputs_of_4_bit_products": Behaviour(
         "bitsandbytes",
         None,
@@ -284,6 +308,22 @@ BEHAVIOURS: dict[str, Behaviour] = {
         "GRPO's beta is 0.04 unless the config says otherwise, so a reference model is asked",
         "trl/trainer/grpo_config.py: beta",
     ),
+    "litgpt.lora_on_fsdp2": Behaviour(
+        "litgpt",
+        (0, 5, 11),
+        None,
+        EITHER,
+        "finetune_lora shards with FSDP2, no more each linear layer alone with FSDP1",
+        "litgpt/finetune/lora.py: setup, ModelParallelStrategy",
+    ),
+    "peft.adapters_in_float32": Behaviour(
+        "peft",
+        (0, 12),
+        None,
+        MORE,
+        "adapters of a model in 16 bits are float32",
+        "peft/mapping.py: get_peft_model, autocast_adapter_dtype",
+    ),
     "litgpt.stable_embedding": Behaviour(
         "litgpt",
         (0, 5),
@@ -296,7 +336,9 @@ BEHAVIOURS: dict[str, Behaviour] = {
 # The day of each release at which something changes: of the newest file within its wheel, or as its notes have it.
 DAYS: dict[str, dict[Series, str]] = {
     "bitsandbytes": {(0, 43, 2): "2024-07-23", (0, 50): "2026-07-24"},
-    "litgpt": {(0, 5): "2024-10-04"},
+    "accelerate": {(0, 30): "2024-05-03", (1, 13): "2026-03-04", (1, 14): "2026-06-11"},
+    "litgpt": {(0, 5): "2024-10-04", (0, 5, 11): "2025-09-09"},
+    "peft": {(0, 12): "2024-07-24"},
     "torch": {
         (1, 11): "2022-03-10",
         (1, 13): "2022-10-28",
@@ -332,6 +374,8 @@ DAYS: dict[str, dict[Series, str]] = {
     },
 }
 LIBRARIES: dict[str, Library] = {
+    "accelerate": Library("accelerate", "1.15", "release.accelerate", ("accelerate",)),
+    "peft": Library("PEFT", "0.21", "release.peft", ("peft",)),
     "bitsandbytes": Library("bitsandbytes", "0.50", "release.bitsandbytes", ("bitsandbytes",)),
     "jax": Library("JAX", "0.11", "framework_version", ("jax",)),
     "litgpt": Library("litgpt", "0.5.13", "release.litgpt", ("litgpt",)),

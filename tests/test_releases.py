@@ -133,7 +133,7 @@ GPT2 = TRAINER.format(model="gpt2")
 STEP = TRAINER.format(model="gpt2").replace("512", "16")
 FSDP = """\
 torchrun --nproc_per_node 4 run_clm.py --model_name_or_path Qwen/Qwen2.5-0.5B --dataset_name x --output_dir o \\
-  --block_size 512 --bf16 true --fsdp full_shard
+  --block_size 512 --bf16 true --fsdp full_shard {more}
 """
 GLUE = """\
 python run_glue.py --model_name_or_path google-bert/bert-base-uncased --task_name mnli --output_dir o \\
@@ -144,6 +144,12 @@ LORA, CHECKPOINTED = "--lora_enable True", "--gradient_checkpointing True"
 EAGER = "attn_implementation: eager\n"
 
 
+# FSDP2, as transformers since 5.10 has it where no version is stated
+SHARDED = """\
+torchrun --nproc_per_node 4 trl/scripts/sft.py --model_name_or_path Qwen/Qwen2.5-0.5B --dataset_name x --output_dir o \\
+  --max_length 512 --bf16 true --dtype bfloat16 --fsdp full_shard {more}
+"""
+LORA_ON_FOUR = QLORA.replace("devices: 1", "devices: 4").replace("quantize: bnb.nf4\n", "")
 QUANTISED_SFT = recipe({**QUANTISED, "gradient_checkpointing": "false"})
 
 
@@ -168,6 +174,17 @@ def trl_border(behaviour: str, method: str, keys: dict[str, Any], before: str, a
 
 
 RUNS = {
+    "accelerate.fsdp1_trains_in_float32": Border(
+        "run.sh", FSDP.format(more="--torch_dtype bfloat16"), "0.29.3", "0.30.0", "transformers==4.36.0\n"
+    ),
+    "accelerate.fsdp2_widens_frozen_weights": Border(
+        "sft.sh", SHARDED.format(more="--use_peft"), "1.12.0", "1.13.0", "transformers==5.23.0\n"
+    ),
+    "accelerate.fsdp2_leaves_what_trains": Border("sft.sh", SHARDED.format(more=""), "1.13.0", "1.14.0"),
+    "peft.adapters_in_float32": Border(
+        "sft.yaml", recipe({"dtype": "bfloat16", "use_peft": "true", "lora_r": 256}), "0.11.1", "0.12.0"
+    ),
+    "litgpt.lora_on_fsdp2": Border("config.yaml", LORA_ON_FOUR, "0.5.10", "0.5.11"),
     "bitsandbytes.keeps_inputs_of_4_bit_products": Border("sft.yaml", QUANTISED_SFT, "0.43.1", "0.43.2"),
     "bitsandbytes.unpacks_in_the_stored_dtype": Border("sft.yaml", QUANTISED_SFT, "0.49.2", "0.50.0"),
     "torch.softmax_keeps_its_input": Border("run.yaml", GPT2 + EAGER, "1.10.2", "1.11.0"),
@@ -189,7 +206,7 @@ RUNS = {
     "transformers.optimizer_is_fused": Border("run.yaml", STEP, "4.53.3", "4.54.0"),
     "transformers.grouped_heads_in_sdpa": Border("run.yaml", QWEN, "4.53.3", "4.54.0"),
     "transformers.keeps_the_checkpoints_dtype": Border("run.yaml", QWEN, "4.57.6", "5.0.0"),
-    "transformers.fsdp_is_version_2": Border("run.sh", FSDP, "5.9.0", "5.10.1"),
+    "transformers.fsdp_is_version_2": Border("run.sh", FSDP.format(more=""), "5.9.0", "5.10.1"),
     "transformers.checkpoints_reentrantly": Border(
         "train.sh", LLAVA.format(program="train_mem", keys=CHECKPOINTED), "4.57.6", "5.0.0", alone=True
     ),

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from memlint import releases
 from memlint.architectures.adapters import LORA_TARGETS
 from memlint.dialects import launchers
 from memlint.dialects.accelerate import launched, truth
@@ -594,16 +595,22 @@ def precision(spec: TrainingSpec, loaded: Fact | None) -> str:
     put(spec, "parameter_dtype", loaded.value, loaded)
     if adapted:
         if "lora.dtype" not in spec:
-            put(spec, "lora.dtype", "float32", reason="PEFT 0.21: autocast_adapter_dtype")
+            wide = loaded.value not in HALF or "quantization.bits" in spec
+            wide = wide or spec.does("peft.adapters_in_float32")
+            reason = "autocast_adapter_dtype" if wide else "adapters have their weight's dtype"
+            put(
+                spec,
+                "lora.dtype",
+                "float32" if wide else loaded.value,
+                reason=f"PEFT {_release_of(spec, 'peft')}: {reason}",
+            )
         put(spec, "parameter_dtype", spec["lora.dtype"], spec.fact("lora.dtype"))
     if mixed is None:
         put(spec, "compute_dtype", loaded.value, loaded)
         put(spec, "autocast", False, reason="neither bf16 nor fp16")
         _follow_products(spec, strategy, adapted)
         return ""
-    if strategy in ("fsdp1", "fsdp2") and spec["parameter_dtype"] != "float32":
-        reason = "accelerate 1.15: under FSDP with mixed precision, what trains is kept in float32"
-        put(spec, "parameter_dtype", "float32", reason=reason)  # update_fsdp_plugin_peft wraps it apart from the rest
+    _widened(spec, strategy)
     if strategy in ("fsdp1", "fsdp2"):
         put(spec, "parallelism.reduce_dtype", mixed.value, mixed)
     put(spec, "compute_dtype", mixed.value, mixed)
@@ -611,6 +618,29 @@ def precision(spec: TrainingSpec, loaded: Fact | None) -> str:
     if mixed.value == "float16":
         put(spec, "loss_scaling", "dynamic", mixed)
     return ""
+
+
+def _widened(spec: TrainingSpec, strategy: str) -> None:
+    """What accelerate makes of weights in 16 bits under FSDP with mixed precision."""
+    said = f"accelerate {_release_of(spec, 'accelerate')}: under FSDP with mixed precision"
+    quantised = "quantization.bits" in spec
+    apart = strategy == "fsdp2" and spec.get("tuning", "full") != "full" and not quantised
+    if apart and spec["frozen_dtype"] != "float32" and spec.does("accelerate.fsdp2_widens_frozen_weights"):
+        put(spec, "frozen_dtype", "float32", reason=f"{said}, all weights are brought to float32")
+    if strategy not in ("fsdp1", "fsdp2") or spec["parameter_dtype"] == "float32":
+        return
+    if strategy == "fsdp1":
+        widens = spec.does("accelerate.fsdp1_trains_in_float32")
+    else:  # models with weights in 4 bits are left as they are (fsdp2_prepare_model)
+        widens = spec.get("quantization.bits") != 4 and not spec.does("accelerate.fsdp2_leaves_what_trains")
+    if widens:
+        reason = f"{said}, what trains is kept in float32"
+        put(spec, "parameter_dtype", "float32", reason=reason)  # update_fsdp_plugin_peft wraps it apart from the rest
+
+
+def _release_of(spec: TrainingSpec, library: str) -> str:
+    known = releases.LIBRARIES[library]
+    return str(spec.get(known.fact) or known.newest)
 
 
 def _follow_products(spec: TrainingSpec, strategy: str, adapted: bool) -> None:
