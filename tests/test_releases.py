@@ -145,6 +145,9 @@ EAGER = "attn_implementation: eager\n"
 
 
 # FSDP2, as transformers since 5.10 has it where no version is stated
+CLASSIFIER = """\
+python run_glue.py --model_name_or_path {model} --task_name mnli --output_dir o --max_seq_length {length} --bf16 true
+"""
 SHARDED = """\
 torchrun --nproc_per_node 4 trl/scripts/sft.py --model_name_or_path Qwen/Qwen2.5-0.5B --dataset_name x --output_dir o \\
   --max_length 512 --bf16 true --dtype bfloat16 --fsdp full_shard {more}
@@ -197,9 +200,22 @@ RUNS = {
     "torchtune.norm_is_torchs": Border("run.yaml", TORCHTUNE, "0.4.0", "0.5.0"),
     "transformers.releases_gradients": Border("run.yaml", GPT2, "4.27.4", "4.28.0", "torch==1.13.1\n"),
     "transformers.optimizer_is_torchs": Border("run.yaml", STEP, "4.31.0", "4.32.0"),
-    "transformers.has_sdpa": Border(
-        "train.sh", LLAVA.format(program="train_xformers", keys=LORA), "4.35.2", "4.36.0", alone=True
-    ),
+    **{
+        f"transformers.sdpa_{after[:-2]}": Border(
+            "run.sh", CLASSIFIER.format(model=model, length=length), before, after, "torch==2.1.2\n"
+        )
+        for model, length, before, after in (
+            ("meta-llama/Llama-2-7b-hf", 512, "4.35.2", "4.36.0"),
+            ("mistralai/Mistral-7B-v0.1", 2048, "4.36.2", "4.37.0"),
+            ("microsoft/phi-2", 512, "4.38.2", "4.39.0"),
+            ("google-bert/bert-base-uncased", 512, "4.40.2", "4.41.0"),
+            ("openai-community/gpt2", 512, "4.41.2", "4.42.0"),
+            ("FacebookAI/roberta-base", 512, "4.44.2", "4.45.0"),
+            ("distilbert/distilbert-base-uncased", 512, "4.45.2", "4.46.0"),
+            ("google/electra-base-discriminator", 512, "4.57.6", "5.0.0"),
+        )
+    },
+    "torch.sdpa_is_taken": Border("run.yaml", GPT2, "2.1.0", "2.1.1"),
     "transformers.clip_has_sdpa": Border(
         "train.sh", LLAVA.format(program="train_mem", keys=""), "4.42.4", "4.43.0", alone=True
     ),

@@ -125,7 +125,7 @@ def _attention(spec: TrainingSpec) -> None:
         return
     if "train_mem" in program:
         lm.put(spec, "attention", "flash", reason="LLaVA 1.2: llava/train/train_mem.py")
-    elif "train_xformers" in program and not spec.does("transformers.has_sdpa"):
+    elif "train_xformers" in program and not spec.does("transformers.sdpa_4.36"):
         lm.put(spec, "attention", "xformers", reason="LLaVA 1.1: llava/train/train_xformers.py")
 
 
