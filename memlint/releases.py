@@ -324,6 +324,14 @@ BEHAVIOURS: dict[str, Behaviour] = {
         "log-probabilities are taken of one row after the other, and no log-softmax of all of them is kept",
         "trl/trainer/utils.py: selective_log_softmax",
     ),
+    "trl.dpo_copies_logits": Behaviour(
+        "trl",
+        (0, 29),
+        (1, 6),
+        MORE,
+        "DPOTrainer takes log-probabilities of a copy of the logits, and names both until the reference was asked",
+        "trl/trainer/dpo_trainer.py: _compute_loss, shift_logits",
+    ),
     "trl.sft_prepares_quantised_models": Behaviour(
         "trl",
         (0, 7),
@@ -439,6 +447,7 @@ DAYS: dict[str, dict[Series, str]] = {
         (0, 26): "2025-12-09",
         (0, 28): "2026-02-10",
         (0, 29): "2026-02-25",
+        (1, 6): "2026-06-11",
         (1, 7): "2026-06-25",
         (1, 14): "2026-09-25",
         (1, 15): "2026-10-08",

@@ -54,6 +54,7 @@ BORDERS = [
     ("dpo_loss_in_tiles", "dpo", {}, "1.13.0", "1.14.0", "loss_tile", None, (4096, 32768)),
     ("rloo_loss_in_tiles", "rloo", {}, "1.14.0", "1.15.0", "loss_tile", None, (4096, 32768)),
     ("log_probabilities_in_a_kernel", "orpo", {}, "1.13.0", "1.14.0", "log_probabilities", "rows", "kernel"),
+    ("dpo_copies_logits", "dpo", {}, "1.5.1", "1.6.0", "log_probabilities", "copied", "rows"),
     ("log_probabilities_row_by_row", "dpo", {}, "0.14.0", "0.15.0", "log_probabilities", "whole", "rows"),
     ("sft_prepares_quantised_models", "sft", QUANTISED, "0.25.1", "0.26.0", "float32_parts", ["norms"], None),
     ("dpo_prepares_quantised_models", "dpo", QUANTISED, "0.28.0", "0.29.0", "float32_parts", ["norms"], None),
@@ -237,6 +238,8 @@ RUNS = {
     ),
     "litgpt.stable_embedding": Border("config.yaml", QLORA, "0.4.13", "0.5.0"),
     **{f"trl.{row[0]}": trl_border(*row[:5]) for row in BORDERS},
+    # Releases from 0.29 to 1.5 copy logits, too.
+    "trl.dpo_prepares_quantised_models": trl_border("", "dpo", QUANTISED, "0.28.0", "1.6.0"),
 }
 
 

@@ -297,6 +297,7 @@ def _loss(spec: TrainingSpec, method: str) -> None:
     elif method in ("dpo", "kto", "grpo", "rloo", "orpo", "cpo"):
         way = "rows" if spec.does("trl.log_probabilities_row_by_row") else "whole"
         way = "kernel" if spec.does("trl.log_probabilities_in_a_kernel") else way
+        way = "copied" if method == "dpo" and spec.does("trl.dpo_copies_logits") else way
         lm.put(spec, "log_probabilities", way, reason=f"{_said(spec)}: selective_log_softmax")
         alpha = spec.fact(lm.HYPER + "cpo_alpha")
         if method == "orpo" or (method == "cpo" and (alpha is None or alpha.value != 0)):
