@@ -6,6 +6,8 @@ import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from memlint.dialects.spec import UnknownModel
+
 if TYPE_CHECKING:
     from memlint.dialects.spec import TrainingSpec
     from memlint.meta.fold import Folded
@@ -68,9 +70,10 @@ class Estimates:
         """The run's. Raises models.UnknownModel."""
         made = self._made
         if symbolic not in made.own:
-            made.own[symbolic] = estimate_spec(
+            found = estimate_spec(
                 self.spec, self.gpu, symbolic, recordings=made.recordings, measurements=self.measurements
             )
+            made.own[symbolic] = self._spanning(self.spec, found)
         return made.own[symbolic]
 
     def totals(self, changed: TrainingSpec) -> Estimate:
@@ -89,8 +92,26 @@ class Estimates:
         """With components. Raises models.UnknownModel."""
         made, changes = self._made, _changes(self.spec, changed)
         if changes not in made.whole:
-            made.whole[changes] = estimate_spec(changed, self.gpu, measurements=self.measurements)
+            found = estimate_spec(changed, self.gpu, measurements=self.measurements)
+            made.whole[changes] = self._spanning(changed, found)
         return made.whole[changes]
+
+    def _spanning(self, spec: TrainingSpec, found: Estimate) -> Estimate:
+        """An estimate whose intervals hold those under the other releases that the run may be made with, too. Which
+        one it is made with does not matter to a measurement."""
+        if self.measurements or not spec.asked:
+            return found
+        from memlint import plausible
+
+        others = []
+        for candidate in plausible.candidates(spec):
+            with contextlib.suppress(UnknownModel):
+                recording = record(candidate.spec)
+                low, high = found.allocated_interval
+                if not low <= allocated_bytes(candidate.spec, recording) <= high:  # else nothing is wider
+                    other = estimate_spec(candidate.spec, self.gpu, detailed=False, recordings=[recording])
+                    others.append((candidate, other))
+        return plausible.spanning(found, others)
 
     def allocated_bytes(self, changed: TrainingSpec) -> int:
         """``totals(changed).allocated_bytes``. Raises models.UnknownModel."""

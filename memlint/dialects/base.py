@@ -10,7 +10,7 @@ The Python half is a module of this folder with any of these functions, found by
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from memlint.dialects import schema as schemas
@@ -351,23 +351,28 @@ class Dialect:
         software.state(facts, document.path)
         if match.launch is not None:
             _environment_facts(match.launch, facts, missing)
-        spec = TrainingSpec(
-            family=self.family,
-            document=document,
-            root=root,
-            facts=facts,
-            architecture=self.header.get("architecture"),
-            run=run,
-            model_name=self.header.get("model_name", ""),
-            missing=tuple(missing),
-            launch=match.launch,
-        )
-        if match.missing:
-            spec.architecture = None
-            spec.unknown_reason = match.missing[0].reason
+
+        def read(releases: Mapping[str, Fact]) -> TrainingSpec:
+            spec = TrainingSpec(
+                family=self.family,
+                document=document,
+                root=root,
+                facts={**facts, **releases},
+                architecture=self.header.get("architecture"),
+                run=run,
+                model_name=self.header.get("model_name", ""),
+                missing=tuple(missing),
+                launch=match.launch,
+            )
+            if match.missing:
+                spec.architecture = None
+                spec.unknown_reason = match.missing[0].reason
+            elif self.module is not None and hasattr(self.module, "complete"):
+                spec = _completed(spec, self.module.complete)
             return spec
-        if self.module is not None and hasattr(self.module, "complete"):
-            return _completed(spec, self.module.complete)
+
+        spec = read({})
+        spec.under = read
         return spec
 
     def _facts(self, match: Match, root: Node, missing: list[Missing]) -> dict[str, Fact]:

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from memlint import releases
 from memlint.architectures.adapters import LORA_TARGETS
-from memlint.dialects import launchers, software
+from memlint.dialects import launchers
 from memlint.dialects.accelerate import launched, truth
 from memlint.dialects.companions import Companion
 from memlint.dialects.deepspeed import AUTO, deepspeed_facts
@@ -337,12 +338,31 @@ def kernels(spec: TrainingSpec) -> None:
 
 
 def attention(spec: TrainingSpec) -> None:
-    """Older switches beside attn_implementation, and a null that means the default."""
+    """Older switches beside attn_implementation, and a null that means the default, which is what the release has for
+    the model. Call after :func:`model`."""
     stated, switch = spec.fact("attention"), spec.fact(HYPER + "use_flash_attn")
     if switch is not None and truth(switch.value) and (stated is None or stated.node is None):
         put(spec, "attention", "flash", switch)
     elif stated is not None and isinstance(stated.value, str) and "flash-attn" in stated.value:
         put(spec, "attention", "flash", stated)
+    elif stated is not None and stated.origin == DEFAULT and stated.value == "sdpa" and CONFIG in spec:
+        since = SDPA_SINCE.get(text_config(spec[CONFIG]).get("model_type", ""))
+        if since is not None and not (spec.does("torch.sdpa_is_taken") and spec.does(f"transformers.sdpa_{since}")):
+            reason = f"transformers before {since}, or torch before 2.1.1: there is no other for the model"
+            spec.facts["attention"] = stated._replace(value="eager", reason=reason)
+
+
+# What transformers had before its modules took SDPA (``_supports_sdpa``) -> the release since which they do.
+SDPA_SINCE = {
+    **dict.fromkeys(("llama", "falcon", "bart", "whisper", "gpt_bigcode"), "4.36"),
+    **dict.fromkeys(("mistral", "mixtral"), "4.37"),
+    **dict.fromkeys(("phi", "stablelm"), "4.39"),
+    **dict.fromkeys(("bert", "vit"), "4.41"),
+    **dict.fromkeys(("gpt2", "gpt_neox"), "4.42"),
+    **dict.fromkeys(("roberta", "xlm-roberta", "camembert", "albert", "mbart", "phi3"), "4.45"),
+    **dict.fromkeys(("opt", "distilbert"), "4.46"),
+    "electra": "5.0",
+}
 
 
 def compiled(spec: TrainingSpec) -> None:
@@ -358,6 +378,7 @@ def checkpointing(spec: TrainingSpec) -> None:
     stated = spec.fact("checkpointing")
     if stated is None or stated.value != "full":
         return
+    _reentrant(spec, stated)
     every, selective = spec.fact("checkpointing_every"), spec.fact(HYPER + "checkpointing_selective")
     offload = spec.fact(HYPER + "checkpointing_offload")
     if selective is not None and truth(selective.value):
@@ -366,6 +387,20 @@ def checkpointing(spec: TrainingSpec) -> None:
         put(spec, "checkpointing", "every", every)
     if offload is not None and truth(offload.value):
         put(spec, "activation_offloading", True, offload)
+
+
+def _reentrant(spec: TrainingSpec, stated: Fact) -> None:
+    """The kind that gradient_checkpointing_enable takes where nothing says otherwise; a trainer of TRL's says it."""
+    kind = spec.fact("checkpointing_reentrant")
+    trainers = stated.label.lstrip("-").replace("-", "_") == "gradient_checkpointing"
+    if kind is None or kind.origin != DEFAULT or not kind.reason.startswith("transformers") or not trainers:
+        return
+    said = spec.family == "trl" and spec.does("trl.checkpoints_without_reentry")
+    if not said and spec.does("transformers.checkpoints_reentrantly"):
+        release = spec.get("transformers_version")
+        spec.facts[kind.name] = kind._replace(
+            value=True, reason=f"transformers {release}: gradient_checkpointing_enable"
+        )
 
 
 # ---------------------------------------------------------------------------------------------- adapters
@@ -499,9 +534,6 @@ _LAST_WITH = {
     **dict.fromkeys(("fsdp_transformer_layer_cls_to_wrap", "fsdp_min_num_params", "sharded_ddp", "use_ipex"), "4.57"),
     **dict.fromkeys(("group_by_length", "save_safetensors", "logging_dir", "adafactor", "local_rank"), "4.57"),
 }
-# The first release in which from_pretrained kept the checkpoint's dtype, and those whose default optimizer was new:
-# torch's AdamW (pull request 25109), and its fused one (pull request 37358).
-_KEEPS_SINCE, _TORCH_SINCE, _FUSED_SINCE = (5, 0), (4, 32), (4, 54)
 
 
 def release(spec: TrainingSpec) -> None:
@@ -520,25 +552,24 @@ def release(spec: TrainingSpec) -> None:
         spec.facts["transformers_version"] = Fact("transformers_version", last, ASSUMED, node.key_path, node, reason)
 
 
-def before(spec: TrainingSpec, numbers: tuple[int, int]) -> bool:
-    """Whether the release of transformers, where it is known, comes before another."""
-    return software.older(spec.get("transformers_version"), numbers)
-
-
 def older_defaults(spec: TrainingSpec) -> None:
     """What the Trainer took before, where nothing is written. Call before :func:`optimizer`."""
     name = spec.fact(HYPER + "optim")
     own = name is not None and "TrainingArguments" in name.reason  # and no script's
-    if name is not None and own and name.node is None and before(spec, _FUSED_SINCE):
-        older = "adamw_torch" if not before(spec, _TORCH_SINCE) else "adamw_hf"
-        reason = f"transformers {spec['transformers_version']}: TrainingArguments"
+    if name is None or not own or name.node is not None:
+        return
+    fused = spec.does("transformers.optimizer_is_fused")
+    if not (fused and spec.does("torch.fused_adamw_is_a_default")):
+        older = "adamw_torch" if spec.does("transformers.optimizer_is_torchs") else "adamw_hf"
+        whose = spec["framework_version"] if fused else f"transformers {spec['transformers_version']}"
+        reason = f"{whose}: TrainingArguments"
         spec.facts[name.name] = name._replace(value=older, origin=DEFAULT, reason=reason)
 
 
 def older_weights(spec: TrainingSpec, loaded: Fact | None) -> Fact | None:
     """Before transformers 5 weights were float32 unless a dtype was stated."""
     stated = spec.fact(HYPER + "dtype")
-    if loaded is None or loaded.node is not None or not before(spec, _KEEPS_SINCE):
+    if loaded is None or loaded.node is not None or spec.does("transformers.keeps_the_checkpoints_dtype"):
         return loaded
     if stated is not None and stated.node is not None and stated.value is not None:
         return loaded  # auto
@@ -586,16 +617,22 @@ def precision(spec: TrainingSpec, loaded: Fact | None) -> str:
     put(spec, "parameter_dtype", loaded.value, loaded)
     if adapted:
         if "lora.dtype" not in spec:
-            put(spec, "lora.dtype", "float32", reason="PEFT 0.21: autocast_adapter_dtype")
+            wide = loaded.value not in HALF or "quantization.bits" in spec
+            wide = wide or spec.does("peft.adapters_in_float32")
+            reason = "autocast_adapter_dtype" if wide else "adapters have their weight's dtype"
+            put(
+                spec,
+                "lora.dtype",
+                "float32" if wide else loaded.value,
+                reason=f"PEFT {_release_of(spec, 'peft')}: {reason}",
+            )
         put(spec, "parameter_dtype", spec["lora.dtype"], spec.fact("lora.dtype"))
     if mixed is None:
         put(spec, "compute_dtype", loaded.value, loaded)
         put(spec, "autocast", False, reason="neither bf16 nor fp16")
         _follow_products(spec, strategy, adapted)
         return ""
-    if strategy in ("fsdp1", "fsdp2") and spec["parameter_dtype"] != "float32":
-        reason = "accelerate 1.15: under FSDP with mixed precision, what trains is kept in float32"
-        put(spec, "parameter_dtype", "float32", reason=reason)  # update_fsdp_plugin_peft wraps it apart from the rest
+    _widened(spec, strategy)
     if strategy in ("fsdp1", "fsdp2"):
         put(spec, "parallelism.reduce_dtype", mixed.value, mixed)
     put(spec, "compute_dtype", mixed.value, mixed)
@@ -603,6 +640,29 @@ def precision(spec: TrainingSpec, loaded: Fact | None) -> str:
     if mixed.value == "float16":
         put(spec, "loss_scaling", "dynamic", mixed)
     return ""
+
+
+def _widened(spec: TrainingSpec, strategy: str) -> None:
+    """What accelerate makes of weights in 16 bits under FSDP with mixed precision."""
+    said = f"accelerate {_release_of(spec, 'accelerate')}: under FSDP with mixed precision"
+    quantised = "quantization.bits" in spec
+    apart = strategy == "fsdp2" and spec.get("tuning", "full") != "full" and not quantised
+    if apart and spec["frozen_dtype"] != "float32" and spec.does("accelerate.fsdp2_widens_frozen_weights"):
+        put(spec, "frozen_dtype", "float32", reason=f"{said}, all weights are brought to float32")
+    if strategy not in ("fsdp1", "fsdp2") or spec["parameter_dtype"] == "float32":
+        return
+    if strategy == "fsdp1":
+        widens = spec.does("accelerate.fsdp1_trains_in_float32")
+    else:  # models with weights in 4 bits are left as they are (fsdp2_prepare_model)
+        widens = spec.get("quantization.bits") != 4 and not spec.does("accelerate.fsdp2_leaves_what_trains")
+    if widens:
+        reason = f"{said}, what trains is kept in float32"
+        put(spec, "parameter_dtype", "float32", reason=reason)  # update_fsdp_plugin_peft wraps it apart from the rest
+
+
+def _release_of(spec: TrainingSpec, library: str) -> str:
+    known = releases.LIBRARIES[library]
+    return str(spec.get(known.fact) or known.newest)
 
 
 def _follow_products(spec: TrainingSpec, strategy: str, adapted: bool) -> None:
@@ -796,7 +856,7 @@ def _from_fsdp(spec: TrainingSpec, switch: Fact, config: Fact | None) -> str:
     version = inside.get("version")
     if version is not None:
         put(spec, "parallelism.strategy", "fsdp2" if str(version.value) == "2" else "fsdp1", switch)
-    elif before(spec, (5, 0)):
+    elif not spec.does("transformers.fsdp_is_version_2"):
         reason = f"transformers {spec['transformers_version']}: fsdp_config's version is 1 where it is not stated"
         put(spec, "parallelism.strategy", "fsdp1", switch, reason)
     else:

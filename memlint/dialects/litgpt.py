@@ -290,7 +290,7 @@ def _devices(spec: TrainingSpec, command: str) -> None:
         return
     if machines is not None and nodes is not None and nodes > 1:
         lm.put(spec, "machines", nodes, machines)
-    lora = command == "finetune_lora"
+    lora = command == "finetune_lora" and spec.does("litgpt.lora_on_fsdp2")
     native.divided(spec, "fsdp2" if lora else "fsdp1", count, stated, f"{_VERSION}: {command} on several devices")
     products = spec.fact("compute_dtype")
     if products is not None:  # lightning.fabric.plugins.precision.fsdp: bf16-mixed reduces in bfloat16
@@ -298,6 +298,8 @@ def _devices(spec: TrainingSpec, command: str) -> None:
         lm.put(spec, "parallelism.reduce_dtype", dtype, products, "lightning 2.5: precision of the strategy")
         for name in ("parameter_dtype",) if lora else ("compute_dtype", "parameter_dtype"):
             lm.follow(spec, "parallelism.reduce_dtype", name)
+    if command == "finetune_lora" and not lora:
+        lm.put(spec, "parallelism.wrap", ["Linear"], stated, "litgpt before 0.5.11: auto_wrap_policy")
     if command == "pretrain":
         if nodes is not None and per_machine is not None:
             lm.put(spec, "parallelism.replicas", nodes, machines, f"{_VERSION}: HYBRID_SHARD")

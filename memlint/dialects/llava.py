@@ -21,8 +21,6 @@ from memlint.documents.node import Unresolved
 TRAIN = "LLaVA 1.2: llava/train/train.py"
 PROGRAMS = ("train", "train_mem", "train_xformers")
 _RELEASE = "4.37.2"
-# The first release of transformers in which CLIP has SDPA (pull request 31940), which it takes unless told otherwise.
-_TOWER_SDPA_SINCE = (4, 43)
 
 # LLaVA's own checkpoints -> the language models that they were trained from.
 _BACKBONES = {
@@ -116,10 +114,6 @@ def prepare(spec: TrainingSpec) -> None:
         lm.put(spec, lm.HYPER + "dtype", "bfloat16", spec.fact(lm.HYPER + "bf16"), _train(spec))
     if not following:
         _attention(spec)
-    reentrant = spec.fact("checkpointing_reentrant")
-    if (reentrant is None or reentrant.node is None) and lm.before(spec, (5, 0)):
-        reason = f"transformers {spec['transformers_version']}: gradient_checkpointing_enable"
-        lm.put(spec, "checkpointing_reentrant", True, reason=reason)
 
 
 def _attention(spec: TrainingSpec) -> None:
@@ -131,7 +125,7 @@ def _attention(spec: TrainingSpec) -> None:
         return
     if "train_mem" in program:
         lm.put(spec, "attention", "flash", reason="LLaVA 1.2: llava/train/train_mem.py")
-    elif "train_xformers" in program and lm.before(spec, (4, 36)):
+    elif "train_xformers" in program and not spec.does("transformers.sdpa_4.36"):
         lm.put(spec, "attention", "xformers", reason="LLaVA 1.1: llava/train/train_xformers.py")
 
 
@@ -252,7 +246,7 @@ def _eyes(spec: TrainingSpec, found: dict[str, Any]) -> dict[str, Any] | None:
         "vision_config": seeing,
         "vision_feature_layer": lm.setting(spec, "mm_vision_select_layer"),
         "vision_feature_select_strategy": "full" if _feature(spec) == "cls_patch" else "default",
-        "tower_attention": "eager" if lm.before(spec, _TOWER_SDPA_SINCE) else "sdpa",
+        "tower_attention": "sdpa" if spec.does("transformers.clip_has_sdpa") else "eager",
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from memlint import releases
 from memlint.documents.node import Command, Document, Node, Span
 from memlint.named_tuple import NamedTuple
 
@@ -106,6 +107,10 @@ class TrainingSpec:
                   share it: who names them (``--gpu "h100-80gb x8"``) has an estimate
     repeated      fact -> the other places that state its value, which trainers hold against it: they change with it
     derived       (fact that nothing states, the fact that it is made of, how; None: it has its value)
+    asked         rows of ``memlint.releases`` that were asked about a library whose release nothing states, and whether
+                  it was a model that asked, once the run had been read
+    under         the same run with other facts in the place of its libraries' releases, read once more; None: there is
+                  no other way to read it
     wanted        what was asked for by :meth:`get`, :meth:`fact` or ``in``, and is refused: nothing stands in for it
     """
 
@@ -113,6 +118,7 @@ class TrainingSpec:
     repeated: Mapping[str, tuple[Fact, ...]] = {}
     derived: tuple[tuple[str, str, Callable[[Any], Any] | None], ...] = ()
     also: tuple[Span, ...] = ()
+    under: Callable[[Mapping[str, Fact]], TrainingSpec] | None = None
     _insists = False
 
     def __init__(
@@ -141,6 +147,7 @@ class TrainingSpec:
         self.launch = launch
         self.conflicts = conflicts
         self.wanted: list[Missing] = []
+        self.asked: dict[str, bool] = {}
 
     def __getitem__(self, name: str) -> Any:
         """The value of a fact. Raises UnknownModel for one that is written and not known, KeyError for any other."""
@@ -165,6 +172,14 @@ class TrainingSpec:
         if fact is None and self.missing:
             self._asked(name)
         return fact
+
+    def does(self, behaviour: str) -> bool:
+        """Whether the library that runs it behaves as a row of ``memlint.releases`` says; the newest release where
+        none is stated."""
+        stated = self.facts.get(releases.LIBRARIES[releases.BEHAVIOURS[behaviour].library].fact)
+        if stated is None or stated.origin == ASSUMED:
+            self.asked[behaviour] = self.asked.get(behaviour, False) or self.under is not None
+        return releases.does(behaviour, None if stated is None else stated.value)
 
     def spelled(self, name: str) -> str:
         """The key of a fact as the config spells it; the fact's own name where it has none."""

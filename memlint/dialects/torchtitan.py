@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from memlint import releases
 from memlint.architectures import torchtitan as flavors
 from memlint.dialects import language_model as lm
 from memlint.dialects import launchers, native
@@ -337,7 +338,9 @@ def _ends(spec: TrainingSpec) -> None:
 def _release(spec: TrainingSpec) -> None:
     """torchtitan runs on torch's nightly builds: what it was called when says which one at the most."""
     stated = spec.fact("framework_version")
-    if stated is not None and stated.origin == ASSUMED and spec.root.get("training.batch_size") is not None:
+    last = releases.series(_BEFORE_LOCAL_BATCH) or ()
+    older = stated is not None and stated.origin == ASSUMED and last < (releases.series(stated.value) or last)
+    if stated is not None and older and spec.root.get("training.batch_size") is not None:
         reason = "training.batch_size has another name since June 2025 (torchtitan's pull request 1238)"
         spec.facts["framework_version"] = stated._replace(value=_BEFORE_LOCAL_BATCH, reason=reason)
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from memlint import releases
 from memlint.architectures import huggingface
 from memlint.architectures.decoder import EARLY, Decoder, checked
 from memlint.architectures.sizes import ROWS, Sizes, check, in_its_words
-from memlint.dialects.software import older
 from memlint.dialects.spec import TrainingSpec
 from memlint.meta import optim
 from memlint.meta.amp import to
@@ -25,14 +23,6 @@ from memlint.models.system import System
 from memlint.named_tuple import NamedTuple
 
 LIBRARY = "the step of transformers, torchtune, torchtitan, litgpt, Megatron or DeepSpeed, of whichever release"
-
-# The release of transformers in which SDPA was first given grouped heads as they are (pull request 39412).
-GROUPED_SINCE = (4, 54)
-# The releases of torch in which zero_grad first let gradients go by itself (pull request 92731), and in which a softmax
-# no longer kept its input (pull request 65242).
-RELEASED_SINCE = (2, 0)
-TRAINER_RELEASED_SINCE = (4, 28)  # transformers' own loop asks for it whatever torch does (pull request 22136)
-OUTPUT_ALONE_SINCE = (1, 11)
 
 # More tokens in a sample than any model was made for, and more in a batch than 32 bits number: a slip of the keyboard.
 MOST_TOKENS, MOST_NUMBERED = 1 << 24, 1 << 31
@@ -88,7 +78,7 @@ def build(spec: TrainingSpec) -> System:
     compute, weights = spec.get("compute_dtype", "float32"), _stored_dtype(spec)
     autocast = compute in ("bfloat16", "float16") and (spec.get("autocast", False) or weights == "float32")
     optimizer = _optimizer(spec)
-    state.softmax_keeps_input = older(spec.get("framework_version"), OUTPUT_ALONE_SINCE)
+    state.softmax_keeps_input = spec.does("torch.softmax_keeps_its_input")
     task = _task(spec, DTYPES[weights], autocast)
     model = task.model
     _quantise(model, spec, DTYPES[compute], task.heads)
@@ -100,7 +90,7 @@ def build(spec: TrainingSpec) -> System:
         outputs.keep(model, spec["outputs_kept"] == "float32")
     adapters.adapt(model, task.adapting(spec), task.config)
     unoptimised = task.unused() if callable(task.unused) else task.unused
-    if _quantised_by_litgpt(spec) and releases.does("litgpt.stable_embedding", spec.get("release.litgpt")):
+    if _quantised_by_litgpt(spec) and spec.does("litgpt.stable_embedding"):
         from memlint.models.language import litgpt  # other runs do without
 
         unoptimised = litgpt.replace_embedding(model)
@@ -132,10 +122,9 @@ def _keeps_gradients(spec: TrainingSpec) -> bool:
     """Whether gradients are written over with zeros rather than let go."""
     if spec.get("gradients_kept") is not None:
         return bool(spec["gradients_kept"])
-    loop = spec.get("transformers_version")
-    if loop is not None and not older(loop, TRAINER_RELEASED_SINCE):
+    if not spec.does("torch.keeps_gradients_as_zeros"):
         return False
-    return older(spec.get("framework_version"), RELEASED_SINCE)
+    return spec.get("transformers_version") is None or not spec.does("transformers.releases_gradients")
 
 
 def uncompiled(spec: TrainingSpec) -> TrainingSpec:
@@ -232,7 +221,8 @@ def language_model(spec: TrainingSpec, config: Decoder, dtype: DType, autocast: 
     implementation = spec.get("implementation", "transformers")
     if kind == "flash" and kind not in config.kernels and implementation == "transformers":
         raise UnknownModel(f"transformers has no FlashAttention for {config.adapters.name}")
-    if kind == "sdpa" and older(spec.get("transformers_version"), GROUPED_SINCE):
+    grouped = implementation == "transformers" and config.key_value_heads != config.heads
+    if kind == "sdpa" and grouped and not spec.does("transformers.grouped_heads_in_sdpa"):
         kind = "sdpa_repeated"
     loss = spec.get("loss", "full")
     if loss not in ("full", "chunked", "fused"):

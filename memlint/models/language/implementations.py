@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 from memlint.architectures.decoder import Decoder
-from memlint.dialects.software import older
 from memlint.dialects.spec import TrainingSpec
 from memlint.models import UnknownModel
 from memlint.models.language.decoder import LanguageModel
@@ -63,9 +62,6 @@ _NORMS = {
     ("litgpt", "plain"): "bare",
 }
 
-# The releases of torchtune that leave the norm to torch's function (0.5.0 to 0.6.1; not 0.4.0, nor what came after).
-CAST_NORMS = ((0, 5), (0, 7))
-
 
 def applies(implementation: str, config: Decoder) -> bool:
     """Whether this decoder is one that the library computes in a way of its own which is known here."""
@@ -113,12 +109,10 @@ def model(
 
 def _norm(implementation: str, spec: TrainingSpec, config: Decoder) -> str:
     """Its name, with the release of torch whose function it is."""
-    norm, release = _NORMS.get((implementation, config.norm), config.norm), spec.get("implementation_version")
-    if norm == "cast" and release and (older(release, CAST_NORMS[0]) or not older(release, CAST_NORMS[1])):
+    norm = _NORMS.get((implementation, config.norm), config.norm)
+    if norm == "cast" and not spec.does("torchtune.norm_is_torchs"):
         return "rounded"
-    if norm not in ("cast", "torch"):
-        return norm
-    return f"{norm} {release_of_norm(spec.get('framework_version'))}"
+    return f"{norm} {release_of_norm(spec)}" if norm in ("cast", "torch") else norm
 
 
 def _takes_compiled_loss(spec: TrainingSpec) -> bool:

@@ -7,21 +7,20 @@ Sources: torchtune 0.4 and 0.6 (``modules/rms_norm.py``), torchtitan 0.2, which 
 from __future__ import annotations
 
 from memlint.architectures.decoder import Decoder
-from memlint.dialects.software import older
+from memlint.dialects.spec import TrainingSpec
 from memlint.meta import functional as F
 from memlint.meta.amp import autocast, to
 from memlint.meta.nn import Module, parameter
 from memlint.meta.tensor import Tensor, float32, state
 from memlint.models.language.parts import RootMeanSquare, norm
 
-# Releases of torch since which rms_norm is another one (pull requests 134106, 147203, and 153666: one kernel on CUDA).
-NORM_RELEASES = ((2, 9), (2, 7), (2, 5))
+# Releases of torch since which rms_norm is another one: rows of memlint.releases
+NORM_RELEASES = ("2.9", "2.7", "2.5")
 
 
-def release_of_norm(framework: str | None) -> str:
-    """Of torch, in which ``rms_norm`` last became what it is in ``framework``, a value of ``framework_version``."""
-    since = next((since for since in NORM_RELEASES if not older(framework, since)), (2, 4))
-    return f"{since[0]}.{since[1]}"
+def release_of_norm(spec: TrainingSpec) -> str:
+    """Of torch, in which ``rms_norm`` last became what it is in the release that runs this."""
+    return next((since for since in NORM_RELEASES if spec.does(f"torch.rms_norm_{since}")), "2.4")
 
 
 class TorchNorm(RootMeanSquare):

@@ -217,6 +217,6 @@ def model(spec: TrainingSpec, config: Decoder, options: dict[str, Any]) -> Langu
     ways = Ways(
         flash=spec.get("attention", "flash") != "eager",
         fused_loss="cross_entropy" in (spec.get("fused_kernels") or ()),
-        release=release_of_norm(spec.get("framework_version")),
+        release=release_of_norm(spec),
     )
     return FoundryModel(config, ways, **options)

@@ -295,6 +295,15 @@ def row_by_row(logits: Tensor, labels: Tensor) -> Tensor:
     return out
 
 
+def copied_rows(logits: Tensor, labels: Tensor) -> Tensor:
+    """The same of a copy without the last token of each row, which TRL's DPOTrainer made from 0.29 to 1.5."""
+    kept = logits[:, :-1].contiguous()
+    own = F.gather(kept, -1, labels[:, 1:].unsqueeze(-1))
+    sums = F.stack([_logsumexp(row) for row in F.unbind(kept)])
+    out: Tensor = (own - sums.unsqueeze(-1)).squeeze(-1)
+    return out
+
+
 def _logsumexp(x: Tensor) -> Tensor:
     """(S, V) -> (S,). Exponentials are made where differences are; backward's three temporaries are one expression's.
     (``logsumexp_out_impl`` of aten/src/ATen/native/ReduceOps.cpp, ``logsumexp_backward`` of FunctionsManual.cpp)"""
@@ -327,7 +336,7 @@ def in_one_kernel(logits: Tensor, labels: Tensor) -> Tensor:
     return out
 
 
-SCORES = {"whole": log_probabilities, "rows": row_by_row, "kernel": in_one_kernel}
+SCORES = {"whole": log_probabilities, "rows": row_by_row, "copied": copied_rows, "kernel": in_one_kernel}
 
 
 def likelihood_of_chosen(logits: Tensor, labels: Tensor) -> Tensor:

@@ -18,9 +18,6 @@ from memlint.models.language import losses
 from memlint.models.language.encoder import padding_mask
 from memlint.models.language.parts import activation, attention_mask
 
-# The release of transformers in which T5 was first given SDPA (pull request 47014); before it, all there is is eager.
-SDPA_SINCE = (5, 15)
-
 
 class T5Norm(Module):
     """A root-mean-square norm; in 16 bits it is rounded before it is scaled."""

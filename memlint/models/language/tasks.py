@@ -11,7 +11,6 @@ from memlint.architectures.encoder_decoder import T5, EncoderDecoder
 from memlint.architectures.kinds import described
 from memlint.architectures.vision import Tower
 from memlint.architectures.vision_language import Llava, LlavaScript, TextAlone, VisionLanguage
-from memlint.dialects.software import older
 from memlint.dialects.spec import TrainingSpec
 from memlint.meta import functional as F
 from memlint.meta.autograd import no_grad
@@ -31,13 +30,10 @@ from memlint.models.language import (
 )
 from memlint.models.language.encoder import EncoderModel, EncoderTask
 from memlint.models.language.encoder_decoder import EncoderDecoderModel, spectrogram
-from memlint.models.language.t5 import SDPA_SINCE, T5Model
+from memlint.models.language.t5 import T5Model
 from memlint.models.language.vision import ImageClassifier, VisionTower
 from memlint.models.language.vision_language import LlavaTower, Projector, Sight, look
 from memlint.named_tuple import NamedTuple
-
-# The release of transformers in which encoders were first given no mask where nothing is padded (pull request 41265).
-BIDIRECTIONAL_SINCE = (5, 0)
 
 
 class Adapted(NamedTuple):
@@ -146,7 +142,7 @@ def _encoder_decoder(spec: TrainingSpec, config: EncoderDecoder | T5, dtype: DTy
         config = config._replace(vocabulary=spec["vocabulary_size"])
     how = attention(spec, dtype, autocast)
     relative = isinstance(config, T5)
-    if relative and how == "sdpa" and older(spec.get("transformers_version"), SDPA_SINCE):
+    if relative and how == "sdpa" and not spec.does("transformers.t5_has_sdpa"):
         how = "eager"
     if relative and how == "flash":
         raise UnknownModel("T5 with FlashAttention is not known")
@@ -321,7 +317,7 @@ def _classic(kind: str, spec: TrainingSpec, config: Encoder, dtype: DType, autoc
         raise UnknownModel(f"transformers cannot recompute the layers of {config.adapters.name}")
     # MPNet and DeBERTa have no other attention, whatever is asked for.
     how = attention(spec, dtype, autocast) if config.layer not in ("mpnet", "deberta") else "eager"
-    if how == "eager" and older(spec.get("transformers_version"), BIDIRECTIONAL_SINCE):
+    if how == "eager" and spec.does("transformers.masks_encoders"):
         how = "eager_masked"
     reentrant = spec.get("checkpointing_reentrant", False)
     with default_dtype(dtype):
