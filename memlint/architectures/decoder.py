@@ -98,9 +98,10 @@ class Decoder(NamedTuple):
                   three: GPT-2), "one_key" (one product, keys and values of a single head: GPT-BigCode), "by_group"
                   (one product, cut within groups of heads: InternLM2, whose code comes with its weights)
     rotary        "half" (LLaMA), "partial" (the rest is put behind: NeoX, Phi, StableLM), "interleaved" (GLM),
-                  "interleaved_wide" (Cohere, in fp32), "interleaved_tables" (the same, from tables in halves: ERNIE),
-                  "halves" (tables for half a head: GPT-OSS), "kernel" (flash-attn's, of the first half of a head and
-                  the second: llm-foundry), "complex", "even_odd", "none"
+                  "interleaved_wide" (in fp32: Cohere, torchtune), "interleaved_tables" (the same, from tables in
+                  halves: ERNIE), "halves" (tables for half a head: GPT-OSS), "complex" (pairs of neighbours in fp32 as
+                  complex numbers: DeepSeek-V2, torchtitan), "even_odd" (such pairs, put into halves: DeepSeek-V3),
+                  "kernel" (flash-attn's, of the halves of a head: llm-foundry), "none"
     rotary_dim    numbers of a head that are rotated
     query_norm    "none", "head" (Qwen3), "head_together" (the same, once all three are there: GLM-4.5), "head_wide"
                   (Cohere: with weights for every head), "head_after" (Gemma3: with tokens and heads swapped), "whole"

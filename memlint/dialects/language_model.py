@@ -23,6 +23,7 @@ from memlint.documents.node import Document, Edit, Node
 HYPER = "hyperparameters."
 CONFIG = HYPER + "config"
 DECODER = "decoder"  # a memlint.architectures.decoder.Decoder
+LLAVA = "llava"  # a memlint.architectures.vision_language.LlavaScript
 ARCHITECTURE = "language_model"
 TRANSFORMERS = "transformers 5"
 HALF = ("bfloat16", "float16")
@@ -317,7 +318,7 @@ def _model_type(spec: TrainingSpec) -> str:
 
 def knows_liger(spec: TrainingSpec) -> bool:
     """Whether Liger has kernels for the model; also where its type is not known."""
-    return _model_type(spec) in ("", *_LIGER_TYPES)
+    return LLAVA not in spec and _model_type(spec) in ("", *_LIGER_TYPES)
 
 
 def kernels(spec: TrainingSpec) -> None:

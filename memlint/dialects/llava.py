@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from memlint.architectures import LLAVA_SCRIPT
+from memlint.architectures.llava import joined
+from memlint.architectures.sizes import Sizes
 from memlint.dialects import language_model as lm
 from memlint.dialects.accelerate import truth
-from memlint.dialects.spec import ASSUMED, DEFAULT, WRITTEN, Fact, TrainingSpec
+from memlint.dialects.spec import ASSUMED, DEFAULT, WRITTEN, Fact, TrainingSpec, UnknownModel
 from memlint.documents.node import Unresolved
 
 TRAIN = "LLaVA 1.2: llava/train/train.py"
@@ -143,13 +144,14 @@ def join(spec: TrainingSpec) -> str:
     if found is None or eyes is None:
         kinds = " and ".join(name for name, following in _TOWERS.items() if _is_next(spec) or not following)
         return f"{tower.key} {tower.value}: {source if found is None else f'of towers {kinds} are known'}"
-    whole = {
-        "model_type": LLAVA_SCRIPT,
-        "text_config": text,
-        **eyes,
-        "projector_layers": _projector(spec),
-    }
-    lm.put(spec, lm.CONFIG, whole, spec.fact(lm.CONFIG))
+    config = spec.fact(lm.CONFIG)
+    try:
+        made = joined(
+            Sizes(text, config.reason if config is not None else ""), **eyes, projector_layers=_projector(spec)
+        )
+    except UnknownModel as error:
+        return str(error)
+    lm.put(spec, lm.LLAVA, made, config)
     half = "bfloat16" if lm.switched(spec, "bf16") else "float16"
     lm.put(spec, "tower_dtype", half, reason=f"{_train(spec)}: bfloat16 where bf16 is set, else float16")
     lm.follow(spec, "tower_dtype", "compute_dtype", lambda dtype: "bfloat16" if dtype == "bfloat16" else "float16")
@@ -236,16 +238,13 @@ def _eyes(spec: TrainingSpec, found: dict[str, Any]) -> dict[str, Any] | None:
     if kind not in _TOWERS or not isinstance(seeing, dict) or (_TOWERS[kind] and not _is_next(spec)):
         return None
     if kind == "siglip":
-        return {
-            "vision_config": {**seeing, "num_hidden_layers": seeing["num_hidden_layers"] - 1},
-            "vision_feature_layer": -1,
-            "vision_feature_select_strategy": "full",
-            "tower_attention": "eager",
-        }
+        fewer = {**seeing, "num_hidden_layers": seeing["num_hidden_layers"] - 1}
+        return {"seen": fewer, "layer": -1, "without_first": False, "tower_attention": "eager"}
+    layer = lm.setting(spec, "mm_vision_select_layer")
     return {
-        "vision_config": seeing,
-        "vision_feature_layer": lm.setting(spec, "mm_vision_select_layer"),
-        "vision_feature_select_strategy": "full" if _feature(spec) == "cls_patch" else "default",
+        "seen": seeing,
+        "layer": -2 if layer is None else layer,
+        "without_first": _feature(spec) != "cls_patch",
         "tower_attention": "sdpa" if spec.does("transformers.clip_has_sdpa") else "eager",
     }
 
@@ -326,9 +325,9 @@ def finish(spec: TrainingSpec) -> None:
 
 def sample(spec: TrainingSpec) -> None:
     """An image is loaded beside the words, in fp32. Call at the end."""
-    words, seeing = spec.fact("sample_bytes"), (spec.get(lm.CONFIG) or {}).get("vision_config")
-    if words is None or not isinstance(seeing, dict):
+    words, made = spec.fact("sample_bytes"), spec.get(lm.LLAVA)
+    if words is None or made is None:
         return
-    image = 4 * seeing.get("num_channels", 3) * seeing["image_size"] ** 2
+    image = 4 * made.tower.channels * made.tower.image[0] * made.tower.image[1]
     lm.put(spec, "sample_bytes", words.value + image, reason=f"{words.reason}, and the image in float32")
     lm.follow(spec, "sample_bytes", "sequence_length", lambda tokens: 3 * 8 * tokens + image)

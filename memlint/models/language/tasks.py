@@ -56,7 +56,7 @@ def _task(kind: str, spec: TrainingSpec, dtype: DType, autocast: bool) -> Task:
     tuning = spec.get("tuning", "full")
     if tuning != "full" and tuning not in adapters.LINEAR_METHODS:
         raise UnknownModel(f"tuning of kind {tuning!r} is known for decoders alone")
-    config = described(contents_of(spec), kind)
+    config = spec.get("llava") or described(contents_of(spec), kind)
     if isinstance(config, Decoder) and kind == "sequence_classification":
         return _row_classifier(spec, config, dtype, autocast)
     if isinstance(config, (Encoder, ModernBert)):
