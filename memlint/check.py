@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from memlint import files, work
 from memlint.discover import Found, Refused, display, matches, walk
-from memlint.documents.node import Document, Fault, Span
+from memlint.documents.node import Document, Edit, Fault, Span
 from memlint.estimates import EqualRuns, saved_bytes
 from memlint.named_tuple import NamedTuple
 from memlint.plugin import ERROR, Finding, Run
@@ -313,6 +313,7 @@ class _Checker:
                 packed=lambda: estimates.packed_bytes(estimate) if estimate is not None else 0,
                 first_pass=estimates.first_pass_bytes,
                 whole=estimates.whole,
+                again=lambda edits: self._edited(edits, spec, document, settings, allowed),
             )
             for selected in self.select(settings):
                 self._rule(selected, run, findings, judged)
@@ -320,6 +321,37 @@ class _Checker:
         if self.measure is not None and self.lint:
             report = report._replace(measured=self._measured(self.measure, spec, settings, allowed, findings))
         self.drafts.append(_Draft(report, findings, judged, settings))
+
+    def _edited(
+        self, edits: Sequence[Edit], spec: TrainingSpec, document: Document, settings: Settings, allowed: Allowance
+    ) -> TrainingSpec | None:
+        """A run as it is read from the texts with some edits. None where they cannot be made, the run is not there any
+        more, or more is wrong than before: a fault, or a value that is not known."""
+        from memlint.documents.load import load
+        from memlint.fixes.edits import EditError, apply_edits
+
+        texts = {**document.sources, **spec.document.sources, document.path: document.text}
+        try:
+            after = {
+                path: apply_edits(texts[path], [edit for edit in edits if edit.span.path == path])
+                for path in {edit.span.path for edit in edits}
+            }
+        except (KeyError, EditError):
+            return None
+        with files.edited(after):
+            again = load(document.path, after.get(document.path, document.text))
+            specs, again = self._specs(again, settings)
+            found = next((one for one in specs or _recorded(again) if one.run == spec.run), None)
+            if found is None or found.family != spec.family:
+                return None
+            found = _with_devices(found, allowed)
+            if found.architecture is None:
+                found = next(iter(_recorded(again, found)), found)
+        if {entry.key for entry in found.missing} - {entry.key for entry in spec.missing}:
+            return None
+        faults = [fault.code for fault in again.faults]
+        was = [fault.code for fault in document.faults]
+        return None if any(faults.count(code) > was.count(code) for code in faults) else found
 
     def _measurements(self, path: str) -> Sequence[Measurement]:
         """What ``memlint probe --save`` kept of a config."""
@@ -376,7 +408,7 @@ class _Checker:
                 found.extend(rule.check(run))
             except _unknown_model():
                 pass  # it asked a recording about something that was not recorded
-            found = [_on_a_file(finding, run) for finding in found]
+            found = [_held(_on_a_file(finding, run), run) for finding in found]
             if "severity" in options:
                 found = [finding._replace(severity=options["severity"]) for finding in found]
             findings += bounded_findings(found)
@@ -550,6 +582,12 @@ def _on_a_file(finding: Finding, run: Run) -> Finding:
     if place.path == OVERRIDE_PATH:
         place = Span(run.spec.document.path, 1, 1, 1, 1)
     return finding._replace(span=place, notes=(*finding.notes, f"{finding.key or 'the value'} is set with -o"))
+
+
+def _held(finding: Finding, run: Run) -> Finding:
+    """A finding with those of its fixes that the texts with them bear out."""
+    held = [run.held(fix) for fix in finding.fixes]
+    return finding._replace(fixes=tuple(fix for fix in held if fix is not None))
 
 
 def _run_report(spec: TrainingSpec, document: Document, estimate: Estimate | None, allowed: Allowance) -> RunReport:
