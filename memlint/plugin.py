@@ -30,9 +30,6 @@ DISPLAY = "display"  # changes the optimisation: applied only when asked for by 
 LARGE_SHARE = 1 / 3
 NOTABLE_SHARE = 1 / 20
 
-# Of the steps that a file has left, as many as reading it again with one fix may take: 1 / TRIED_SHARE.
-TRIED_SHARE = 8
-
 
 class Fix(NamedTuple):
     """A change of the config with its computed effect.
@@ -316,11 +313,12 @@ class Run:
         if self._again is None or not fix.edits:
             return fix
         if fix not in self._held:
-            with work.limited(work.meter().left // TRIED_SHARE):
-                try:
-                    self._held[fix] = self._read_again(fix, self._again(fix.edits))
-                except (UnknownModel, work.OutOfWork):
-                    self._held[fix] = None
+            try:
+                self._held[fix] = self._read_again(fix, self._again(fix.edits))
+            except UnknownModel:
+                self._held[fix] = None
+            except work.OutOfWork:  # where all values are known, it is what was estimated, as far as anybody can tell
+                self._held[fix] = None if self.spec.missing or self.faults else fix
         return self._held[fix]
 
     def _read_again(self, fix: Fix, spec: TrainingSpec | None) -> Fix | None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from memlint import plugin
 from memlint.check import check_paths, check_text
 from memlint.fixes.edits import apply_edits
 from memlint.plugin import Fix
@@ -137,9 +136,22 @@ def test_an_edit_of_a_file_that_the_config_names_is_read_there(tmp_path: Path) -
     assert {Path(edit.span.path).name for edit in fix.edits} == {"ds.json"}
 
 
-def test_a_fix_that_is_too_much_work_to_try_is_not_offered(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert any(fix.edits for fix in offered(checked("config.yaml", VIDEO)))
-    monkeypatch.setattr(plugin, "TRIED_SHARE", 1_000_000)
-    run = checked("config.yaml", VIDEO)
-    assert not any(fix.edits for fix in offered(run))
+@pytest.mark.parametrize(
+    ("text", "still"),
+    [
+        pytest.param(VIDEO, True, id="all values are known"),
+        pytest.param(
+            edited(VIDEO, ("weight_decay: 0.01", "weight_decay: x")), True, id="one is not, of no key of ours"
+        ),
+        pytest.param(edited(VIDEO, ("num_workers: 4", "num_workers: x")), False, id="one is not"),
+    ],
+)
+def test_a_fix_that_is_too_much_work_to_try_is_offered_where_all_values_are_known(
+    text: str, still: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = offered(checked("config.yaml", text))
+    assert any(fix.edits for fix in tried)
+    monkeypatch.setattr("memlint.check.TRIED_SHARE", 1_000_000)
+    run = checked("config.yaml", text)
+    assert any(fix.edits for fix in offered(run)) is still
     assert "MEM011" not in {finding.code for finding in run.findings}
