@@ -246,9 +246,9 @@ FACTS: dict[str, Kind] = {name: kind for kind, names in _FACTS for name in names
 
 def check_facts(spec: TrainingSpec) -> None:
     """Raises UnknownModel for a number that no run is counted by."""
-    for name, fact in spec.facts.items():
-        kind = FACTS.get(name)
-        if kind is not None and fact.value is not None:
+    for name, kind in FACTS.items():
+        fact = spec.facts.get(name)
+        if fact is not None and fact.value is not None:
             check(fact.key or name, fact.value, kind)
 
 

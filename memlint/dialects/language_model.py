@@ -103,8 +103,11 @@ def put(spec: TrainingSpec, name: str, value: Any, origin: Fact | None = None, r
         spec.facts[name] = Fact(name, value, DEFAULT, reason=reason)
 
 
-def follow(spec: TrainingSpec, name: str, source: str, make: Callable[[Any], Any] | None = None) -> None:
-    """A fact is made of another one, and changes with it; where it is made of several, of the last that changes."""
+def follow(
+    spec: TrainingSpec, name: str, source: str | tuple[str, ...], make: Callable[..., Any] | None = None
+) -> None:
+    """A fact is made of another one, or of several, and changes with them; of those that are named one call after the
+    other, it is made of the last that changes."""
     spec.derived = (*(entry for entry in spec.derived if entry[:2] != (name, source)), (name, source, make))
 
 

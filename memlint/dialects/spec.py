@@ -92,6 +92,33 @@ def scaling(dtype: str) -> str | None:
     return "dynamic" if dtype == "float16" else None
 
 
+class WatchedFacts(dict[str, Fact]):
+    """Facts of a run that remember which of them were asked for: what comes of others is the same whatever they are."""
+
+    def __init__(self, facts: Mapping[str, Fact], asked: set[str]) -> None:
+        super().__init__(facts)
+        self.asked = asked
+
+    def __getitem__(self, name: str) -> Fact:
+        self.asked.add(name)
+        return super().__getitem__(name)
+
+    def __contains__(self, name: object) -> bool:
+        self.asked.add(str(name))
+        return super().__contains__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self.asked.add(name)
+        return super().get(name, default)
+
+    def items(self) -> Any:
+        self.asked.update(self)
+        return super().items()
+
+    def copy(self) -> WatchedFacts:
+        return WatchedFacts(self, self.asked)
+
+
 class TrainingSpec:
     """One training run. ``spec["micro_batch_size"]`` is a value, ``spec.fact("micro_batch_size")`` the fact.
 
@@ -106,7 +133,7 @@ class TrainingSpec:
     architecture_on_devices  the architecture of a run of which nothing is unknown but the number of devices that
                   share it: who names them (``--gpu "h100-80gb x8"``) has an estimate
     repeated      fact -> the other places that state its value, which trainers hold against it: they change with it
-    derived       (fact that nothing states, the fact that it is made of, how; None: it has its value)
+    derived       (fact that nothing states, the fact or facts that it is made of, how; None: it has its value)
     asked         rows of ``memlint.releases`` that were asked about a library whose release nothing states, and whether
                   it was a model that asked, once the run had been read
     under         the same run with other facts in the place of its libraries' releases, read once more; None: there is
@@ -116,7 +143,7 @@ class TrainingSpec:
 
     architecture_on_devices: str = ""
     repeated: Mapping[str, tuple[Fact, ...]] = {}
-    derived: tuple[tuple[str, str, Callable[[Any], Any] | None], ...] = ()
+    derived: tuple[tuple[str, str | tuple[str, ...], Callable[..., Any] | None], ...] = ()
     also: tuple[Span, ...] = ()
     under: Callable[[Mapping[str, Fact]], TrainingSpec] | None = None
     _insists = False
@@ -212,16 +239,33 @@ class TrainingSpec:
         copy._insists = True
         return copy
 
+    def watched(self, asked: set[str]) -> TrainingSpec:
+        """A copy that adds to ``asked`` the name of each fact that it is asked for, and so do copies of it."""
+        copy = self.with_facts()
+        copy.facts = WatchedFacts(copy.facts, asked)
+        return copy
+
+    def read_as(self, other: TrainingSpec) -> TrainingSpec:
+        """``other``, the same run read from other texts, with this run's own facts wherever both say the same."""
+        copy = other.with_facts()
+        for name, fact in copy.facts.items():
+            own = self.facts.get(name)
+            if own is not None and own.value == fact.value and type(own.value) is type(fact.value):
+                copy.facts[name] = own
+        return copy
+
     def with_facts(self, **changes: Any) -> TrainingSpec:
         """A copy in which these facts have these values, and those that are made of them follow; keys and nodes stay
         where they were."""
-        facts = dict(self.facts)
+        facts = self.facts.copy()
         for name, value in changes.items():
             old = facts.get(name)
             facts[name] = old._replace(value=value, origin=OVERRIDE) if old is not None else Fact(name, value, OVERRIDE)
         for name, source, make in self.derived:
-            if source in changes and name not in changes:
-                value = changes[source] if make is None else make(changes[source])
+            sources = (source,) if isinstance(source, str) else source
+            if name not in changes and not changes.keys().isdisjoint(sources) and facts.keys() >= set(sources):
+                values = [facts[each].value for each in sources]
+                value = values[0] if make is None else make(*values)
                 facts[name] = facts.get(name, Fact(name, None))._replace(value=value, origin=OVERRIDE)
         copy = TrainingSpec.__new__(TrainingSpec)
         copy.__dict__.update(self.__dict__)
