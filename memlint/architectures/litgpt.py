@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from memlint.architectures.decoder import AGREEMENTS, Decoder, Experts
-from memlint.architectures.sizes import Sizes, agree
+from memlint.architectures.sizes import KINDS, Sizes, agree, check
 from memlint.dialects.spec import UnknownModel
 
 # Sizes that others are made of.
@@ -88,6 +88,8 @@ def decoder(config: Mapping[str, Any], source: str = "model_config.yaml") -> Dec
     for name, is_set, why in _REFUSED:
         if is_set(given):
             raise UnknownModel(f"{source}: {name} {why}")
+    for name in _SIZES:  # whose null is no default
+        check(f"{source}: {name}", config.get(name, _SIZES[name]), KINDS[name])
     sizes = {name: int(given.get(name, default)) for name, default in _SIZES.items()}
     width, heads, layers = sizes["n_embd"], sizes["n_head"], sizes["n_layer"]
     if given.get("head_size") is None and width % heads:
