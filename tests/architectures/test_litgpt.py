@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from memlint.architectures import huggingface
-from memlint.architectures.decoder import Decoder
+from memlint.architectures.decoder import Decoder, checked
 from memlint.architectures.litgpt import decoder, published
 from memlint.data import models
 from memlint.dialects import language_model as lm
@@ -213,4 +213,4 @@ def test_every_other_pair_of_switches_is_a_model() -> None:
 )
 def test_a_size_that_cannot_be_is_named(given: dict[str, Any], reason: str) -> None:
     with pytest.raises(UnknownModel, match=re.escape(reason)):
-        decoder({**SMALL, **given})
+        checked(decoder({**SMALL, **given}), "")
