@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from memlint.architectures.decoder import checked
 from memlint.architectures.torchtune import BUILDERS, COMPONENTS, decoder
 from memlint.dialects.spec import UnknownModel
 from memlint.models.language import implementations
@@ -99,7 +100,7 @@ def test_every_combination_is_a_model_or_names_what_it_is_not_given(
 )
 def test_a_size_that_cannot_be_is_named(name: str, given: dict[str, Any], reason: str) -> None:
     with pytest.raises(UnknownModel, match=re.escape(reason)):
-        decoder(name, given)
+        checked(decoder(name, given), "")
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
