@@ -370,7 +370,7 @@ BEHAVIOURS: dict[str, Behaviour] = {
         None,
         LESS,
         "activations are recomputed unless the config says otherwise",
-        "trl/trainer/*_config.py",
+        "trl/trainer/base_config.py: gradient_checkpointing",
     ),
     "trl.grpo_asks_a_reference": Behaviour(
         "trl",
@@ -394,7 +394,7 @@ BEHAVIOURS: dict[str, Behaviour] = {
         None,
         MORE,
         "adapters of a model in 16 bits are float32",
-        "peft/mapping.py: get_peft_model, autocast_adapter_dtype",
+        "peft/mapping_func.py: get_peft_model, autocast_adapter_dtype",
     ),
     "litgpt.stable_embedding": Behaviour(
         "litgpt",

@@ -11,6 +11,7 @@ from litgpt.finetune import lora
 from litgpt.utils import chunked_cross_entropy
 
 from memlint.data import models
+from tests.libraries import sources
 from tests.libraries.common import CONFIG, LENGTH, hold, spec
 from tests.libraries.defaults import stated
 
@@ -97,3 +98,7 @@ def test_defaults_are_those_of_finetune_lora() -> None:
         group, _, name = key.rpartition(".")
         theirs = getattr(given[group], name) if group else given[name]
         assert theirs == default, key
+
+
+def test_it_has_what_the_table_of_releases_names() -> None:
+    sources.hold("litgpt")
