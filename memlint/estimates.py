@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from memlint import work
 from memlint.dialects.spec import UnknownModel
 
 if TYPE_CHECKING:
@@ -97,10 +98,18 @@ class Estimates:
         return made.whole[changes]
 
     def _spanning(self, spec: TrainingSpec, found: Estimate) -> Estimate:
-        """An estimate whose intervals hold those under the other releases that the run may be made with, too. Which
-        one it is made with does not matter to a measurement."""
+        """An estimate whose intervals hold those under the other releases that the run may be made with, too, where
+        half of the work that is left is enough for them. Which release it is does not matter to a measurement."""
         if self.measurements or not spec.asked:
             return found
+        try:
+            with work.limited(work.meter().left // 2):
+                return self._widened(spec, found)
+        except work.OutOfWork:
+            note = ("releases", "newest", "what older ones take would be more work than is left")
+            return found._replace(assumptions=(*found.assumptions, note))
+
+    def _widened(self, spec: TrainingSpec, found: Estimate) -> Estimate:
         from memlint import plausible
 
         others = []

@@ -56,12 +56,13 @@ def _turns(before: Candidate | None, one: Candidate, after: Candidate | None) ->
 
 
 def _signs(changed: Iterable[tuple[str, releases.Series]]) -> set[str]:
-    """Whether a run took more or less memory before these changes."""
+    """Whether a run took more or less memory before these changes, little ones aside."""
     found = set()
     for name, border in changed:
         row = releases.BEHAVIOURS[name]
         other = {releases.MORE: releases.LESS, releases.LESS: releases.MORE}.get(row.takes, row.takes)
         found |= {other if border == row.since else row.takes}
+    found -= {releases.LITTLE}
     return {releases.MORE, releases.LESS} if releases.EITHER in found else found
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from memlint import estimates, plausible, releases
+from memlint import estimates, plausible, releases, work
 from memlint.dialects import registry
 from memlint.dialects.spec import TrainingSpec
 from memlint.documents.load import load
@@ -103,3 +103,13 @@ def test_candidates_that_lie_between_others_are_not_recorded(tmp_path: Path) -> 
     every, recorded = list(plausible._candidates(spec)), plausible.candidates(spec)
     assert len(every) > len(recorded) == 1
     assert recorded[0] == every[-1]._replace(spec=recorded[0].spec)
+
+
+def test_where_work_runs_out_the_estimate_stays_and_says_so(tmp_path: Path) -> None:
+    spec = read(tmp_path)
+    with work.limited(1 << 40) as meter:
+        alone = estimates.estimate_spec(spec)
+    with work.limited(meter.used + 1000):
+        found = own(read(tmp_path))
+    assert found.device_interval == alone.device_interval
+    assert ("releases", "newest", "what older ones take would be more work than is left") in found.assumptions
