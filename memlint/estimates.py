@@ -120,6 +120,7 @@ class Estimates:
                 if not low <= allocated_bytes(candidate.spec, recording) <= high:  # else nothing is wider
                     other = estimate_spec(candidate.spec, self.gpu, detailed=False, recordings=[recording])
                     others.append((candidate, other))
+        found = found._replace(assumptions=(*found.assumptions, *plausible.assumed(spec)))
         return plausible.spanning(found, others)
 
     def allocated_bytes(self, changed: TrainingSpec) -> int:

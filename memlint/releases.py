@@ -33,8 +33,8 @@ class Behaviour(NamedTuple):
     """A habit of a library.
 
     since, until   the first release with it, and the first one without it any more; None: always had it, still has it
-    takes          whether a run that it concerns takes MORE or LESS memory with it, or EITHER, as the run is; LITTLE where it
-                   is not worth telling which
+    takes          whether a run that it concerns takes MORE or LESS memory with it, or EITHER, as the run is; LITTLE
+                   where that is not worth telling
     what           in a sentence, as a report says it
     source         where it is in the library's code, or the change that made it
     """

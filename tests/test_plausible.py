@@ -80,6 +80,12 @@ def test_the_assumed_release_is_named_with_what_older_ones_take(tmp_path: Path) 
     assert "1.7: SFTTrainer takes the loss in chunks" in reason
 
 
+def test_each_library_whose_behaviour_counts_is_named(tmp_path: Path) -> None:
+    found = own(read(tmp_path, "torch==2.9.0\n", keys="use_peft: true\ndtype: bfloat16\n"))
+    named = [release for what, release, _ in found.assumptions if what == "releases"]
+    assert named == ["PEFT 0.21, transformers 5.23"]
+
+
 def test_nothing_is_said_where_all_is_pinned(tmp_path: Path) -> None:
     found = own(read(tmp_path, "torch==2.9.0\ntransformers==5.23.0\ntrl==1.16.0\n"))
     assert not any("no file pins it" in reason for _, _, reason in found.assumptions)

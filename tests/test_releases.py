@@ -284,6 +284,22 @@ def test_without_a_pin_the_interval_holds_both(tmp_path: Path, name: str) -> Non
         assert low <= estimate(tmp_path, name, f"{library}=={pin}\n").device_bytes <= high
 
 
+@pytest.mark.parametrize(
+    ("model", "pins", "attention"),
+    [
+        pytest.param("Qwen/Qwen2.5-0.5B", "torch==2.0.1\ntransformers==4.40.0\n", "eager", id="torch had none"),
+        pytest.param("Qwen/Qwen2.5-0.5B", "torch==2.2.0\ntransformers==4.40.0\n", "sdpa", id="always had it"),
+        pytest.param("FacebookAI/roberta-base", "transformers==4.40.0\n", "eager", id="the model had none"),
+    ],
+)
+def test_attention_is_what_the_release_has_for_the_model(tmp_path: Path, model: str, pins: str, attention: str) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "run.yaml").write_text(TRAINER.format(model=model))
+    (tmp_path / "requirements.txt").write_text(pins)
+    [spec] = registry.specs(load(str(tmp_path / "run.yaml")))
+    assert spec["attention"] == attention
+
+
 def test_every_row_has_a_run_on_either_side_of_its_border() -> None:
     assert set(RUNS) == set(releases.BEHAVIOURS)
 
