@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from memlint import work
 from memlint.dialects.spec import UnknownModel
 
 if TYPE_CHECKING:
@@ -109,10 +110,18 @@ class Estimates:
         return made.whole[changes]
 
     def _spanning(self, spec: TrainingSpec, found: Estimate) -> Estimate:
-        """An estimate whose intervals hold those under the other releases that the run may be made with, too. Which
-        one it is made with does not matter to a measurement."""
+        """An estimate whose intervals hold those under the other releases that the run may be made with, too, where
+        half of the work that is left is enough for them. Which release it is does not matter to a measurement."""
         if self.measurements or not spec.asked:
             return found
+        try:
+            with work.limited(work.meter().left // 2):
+                return self._widened(spec, found)
+        except work.OutOfWork:
+            note = ("releases", "newest", "what older ones take would be more work than is left")
+            return found._replace(assumptions=(*found.assumptions, note))
+
+    def _widened(self, spec: TrainingSpec, found: Estimate) -> Estimate:
         from memlint import plausible
 
         others = []
@@ -123,6 +132,7 @@ class Estimates:
                 if not low <= allocated_bytes(candidate.spec, recording) <= high:  # else nothing is wider
                     other = estimate_spec(candidate.spec, self.gpu, detailed=False, recordings=[recording])
                     others.append((candidate, other))
+        found = found._replace(assumptions=(*found.assumptions, *plausible.assumed(spec)))
         return plausible.spanning(found, others)
 
     def allocated_bytes(self, changed: TrainingSpec) -> int:
