@@ -43,6 +43,7 @@ and on a property:
     companion       format of the file that the value names: it is the document of the run
     environment     the variable that names the companion where no option does
     words           the code takes any word for the same thing: ``dtype``, ``optimizer``, ``attention`` (words.py)
+    otherwise       why nothing is known of a run where the key is written and not off
     divides, at_most, less_than
                     facts whose numbers this key's number must divide, or must not exceed, or stay below
     graft           true beside companion: the file's tree stands in place of the value instead
@@ -87,7 +88,7 @@ SIGNATURE_NAMES = frozenset(
 )
 PROPERTY_NAMES = frozenset(
     ("fact", "default", "default_of", "values", "memory", "memory_relevant", "ignored", "aliases")
-) | {"flag", "companion", "graft", "environment", "words", "divides", "at_most", "less_than"}
+) | {"flag", "companion", "graft", "environment", "words", "divides", "at_most", "less_than", "otherwise"}
 
 _ELSEWHERE = re.compile(r'"\$ref": *"[^#"]')  # a reference into another file
 BESIDE = frozenset(("title", "description", "default", "examples", "deprecated", "$comment", ANNOTATION))
