@@ -21,6 +21,8 @@ entries say what the keys mean. At the top, before ``properties``:
     extends         the key that names the file, or files, that a file builds on (``_BASE_``)
     overrides       true where words ``key=value`` of a command change the config that it names, or stand for one;
                     "pairs" where the words are a key and its value in turn (yacs), after ``--opts`` too
+    keys            the file with all keys of the release that the schema is of (``trl.keys.json``, made by
+                    ``python -m benchmarks.keys``), read where a key looks like another one's misspelling
     refines         families whose keys these are too, and more: of both, this one is meant
     positional      true where a command may name its config without an option (``run_clm.py args.json``); python where
                     that is a module (``train.py config/small.py``)
@@ -82,7 +84,7 @@ UNKNOWN_KEY = "unknown-key"
 
 HEADER_NAMES = frozenset(
     ("family", "title", "formats", "models", "signature", "module", "framework", "architecture", "model_name", "facts")
-) | {"positional", "overrides", "refines", "dotted", "extends"}
+) | {"positional", "overrides", "refines", "dotted", "extends", "keys"}
 SIGNATURE_NAMES = frozenset(
     ("all", "any", "none", "program", "programs", "launcher", "class", "text", "other", "members")
 )
@@ -733,9 +735,16 @@ def _misspelt(node: Node, schema: Schema, root: Schema, depth: int) -> Iterator[
                 and is_misspelling(name, candidate)
                 and _could_hold(known[candidate], child, root)
                 and _relevant(known[candidate], root)
+                and not (depth == 0 and name in released(root))
             ):
                 yield Violation(UNKNOWN_KEY, child, f"{name} is not a key that is read; {candidate} is", candidate)
                 break
+
+
+def released(schema: Schema) -> frozenset[str]:
+    """The names of all keys that the framework's own release takes, those that mean nothing here included."""
+    file = schema.get(ANNOTATION, {}).get("keys", "")
+    return frozenset(_read(file)["properties"]) if file else frozenset()
 
 
 def _could_hold(schema: Schema, node: Node, root: Schema) -> bool:
