@@ -395,14 +395,12 @@ class _Reader:
             words += 1
             if words == 1:
                 arrays = self.text[begin : self.at] in _TAKES_ARRAYS
-                end = self.at
                 self.blank()
                 if begin == start and self.take("("):
                     self.blank()
                     if not self.take(")"):
                         raise self.unexpected()
                     return self.function_body()
-                self.at = end
         if self.at == start:
             raise self.unexpected()
         return None

@@ -50,6 +50,7 @@ SCRIPTS = (
     *("a > b", "a >", "a 2>&1 >&2 <&- &> b &>> c", "a > > b", "> a", "a >& b", "a <> b", "a {x}> b", "a > 2>&1"),
     *("a <<< b", "a <<E\n'\"(\nE", "a <<E\nb", "a <<E", "a <<", "a <<'E F'\nb\nE F", "a <<-E\n\tb\n\tE\nc"),
     *("a <<E <<F\n1\nE\n2\nF\nfi", "a $(b <<E\nc\nE\n)", "a $(b <<E\nc\nE)", "a <<E\nb\\\nE\nE\nfi", "a <<E; fi\nE"),
+    *("a <<E\nEx\nfi\nE", "a <<E\nx\nE\nfi", "a $(())", "a $((\n1))", "a $((')'))", "a # b\nfi"),
     *("a <<E | b\nc\nE", "(a <<E)\nE\n", "a <<E\nb\\\nE\nfi\nE", "a <<'E'\nb\\\nE\nfi", "a <<E\nb\\\\\nE\nfi"),
     # conditions
     *("[[ a ]]", "[[ -n a ]]", "[[ -n ]]", "[[ a == b ]]", "[[ a b ]]", "[[ a == ]]", "[[ ! a && ( b || c ) ]]"),
