@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,10 @@ import jsonschema
 import pytest
 import referencing
 
+from memlint.dialects import registry
 from memlint.dialects import schema as schemas
+from memlint.estimates import estimate_spec
+from tests.dialects.language_models import run
 
 FOLDER = Path(__file__).parent.parent.parent / "schemas"
 FILES = sorted(path.name for path in FOLDER.glob("*.json"))
@@ -126,3 +130,45 @@ def test_another_validator_follows_the_references_as_well(family: str, config: d
     validator: Any = jsonschema.Draft202012Validator(stated, registry=registry)
     assert validator.is_valid(config) is fits
     assert jsonschema.Draft202012Validator(schemas.load(family)).is_valid(config) is fits
+
+
+# ------------------------------------------------------------------------------------------------ a family of one line
+
+
+INSIDE = {
+    "x-memlint": {
+        "family": "ours",
+        "title": "a trainer that is TRL inside",
+        "formats": ["yaml"],
+        "signature": {"all": ["ours_version"]},
+        "refines": ["trl", "hf-trainer"],
+        "module": "trl",
+        "framework": "torch 2.13",
+    },
+    "allOf": [{"$ref": "trl.schema.json"}],
+    "properties": {"ours_version": {"type": "integer"}},
+}
+CONFIG = """
+model_name_or_path: HuggingFaceTB/SmolLM2-135M
+dataset_name: trl-lib/Capybara
+learning_rate: 2.0e-4
+per_device_train_batch_size: 2
+max_length: 512
+use_peft: true
+bf16: true
+"""
+
+
+def test_a_family_that_is_another_one_inside_is_a_schema_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(FOLDER, tmp_path / "schemas", ignore=shutil.ignore_patterns("*.py", "__pycache__"))
+    (tmp_path / "schemas" / "ours.schema.json").write_text(json.dumps(INSIDE))
+    monkeypatch.setattr(schemas, "_place", str(tmp_path / "schemas"))
+    for cache, empty in (("_schemas", {}), ("_files", {}), ("_headers", {}), ("_families", [])):
+        monkeypatch.setattr(schemas, cache, empty)
+    monkeypatch.setattr(registry, "_dialects", {})
+    theirs, ours = run(CONFIG), run(CONFIG + "ours_version: 1\n")
+    assert (theirs.family, ours.family) == ("trl", "ours")
+    assert estimate_spec(ours).device_bytes == estimate_spec(theirs).device_bytes
+    assert [one.suggestion for one in schemas.violations(run(CONFIG + "ours_version: 1\nlora_rnk: 4\n"))] == [
+        "lora_rank"
+    ]
