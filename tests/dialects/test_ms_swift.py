@@ -150,6 +150,10 @@ def test_a_file_of_fsdp_holds_both_keys(tmp_path: Path) -> None:
     assert spec["checkpointing"] == "full"
 
 
+def test_an_empty_number_of_steps_is_its_absence() -> None:
+    assert run(FILE + "gradient_accumulation_steps: null\n", "run.yaml")["gradient_accumulation_steps"] == 16
+
+
 def test_a_file_states_its_processes() -> None:
     spec = run(FILE + "ENV:\n  NPROC_PER_NODE: 4\n", "run.yaml")
     assert (spec["device_count"], spec["parallelism.strategy"]) == (4, "ddp")
