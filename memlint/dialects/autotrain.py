@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from memlint.dialects import language_model as lm
-from memlint.dialects.spec import DEFAULT, Fact, TrainingSpec
+from memlint.dialects.spec import DEFAULT, Fact, Name, TrainingSpec
 from memlint.documents.node import Edit
 
 _VERSION = "AutoTrain Advanced 0.8"
@@ -156,7 +156,7 @@ def _unsloth(spec: TrainingSpec, trainer: str) -> str:
 # ---------------------------------------------------------------------------------------------- spelling
 
 
-def spell(spec: TrainingSpec, fact: str, value: Any) -> list[Edit] | None:
+def spell(spec: TrainingSpec, fact: Name, value: Any) -> list[Edit] | None:
     """Facts that AutoTrain states in words of its own; None for the generic spelling."""
     if fact == "attention" and value == "flash":
         return lm.write(spec, lm.HYPER + "use_flash_attn", True)

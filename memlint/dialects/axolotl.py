@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from memlint.dialects import companions
 from memlint.dialects import language_model as lm
 from memlint.dialects.accelerate import truth
-from memlint.dialects.spec import ASSUMED, DEFAULT, WRITTEN, Fact, TrainingSpec
+from memlint.dialects.spec import ASSUMED, DEFAULT, WRITTEN, Fact, Name, TrainingSpec, named
 from memlint.documents.node import Document, Edit, Node, Span
 
 _VERSION = "Axolotl 0.19"
@@ -174,7 +174,7 @@ def _batch(spec: TrainingSpec) -> None:
         elif (steps is None or not steps.value) and micro is not None and micro.value:
             value = max(1, whole.value // micro.value)
             lm.put(spec, "gradient_accumulation_steps", value, whole, "batch_size over micro_batch_size")
-    name = "gradient_accumulation_steps"
+    name: Final = "gradient_accumulation_steps"
     if spec.get(name) is None and lm.gap(spec, name) is None:
         spec.facts[name] = Fact(name, 1, DEFAULT, name, reason=_VERSION)
 
@@ -267,7 +267,7 @@ def _kernels(spec: TrainingSpec) -> None:
     origin: Fact | None = None
     if any(name.endswith("LigerPlugin") for name in _plugins(spec)):
         for name in ("rotary", "rms_norm", "swiglu", "layer_norm", "cross_entropy", "linear_cross_entropy"):
-            switch = spec.fact(f"{lm.HYPER}liger.{name}")
+            switch = spec.fact(lm.HYPER + f"liger.{name}")
             if switch is not None and truth(switch.value):
                 on.append(name)
                 origin = origin or switch
@@ -285,7 +285,7 @@ def _kernels(spec: TrainingSpec) -> None:
 def _adapter_kernels(spec: TrainingSpec) -> tuple[list[str], Fact | None]:
     """Which adapters run fused, and the first key that says so (utils/schemas/config.py, check_auto_enable)."""
     names = ("lora_mlp", "lora_qkv", "lora_o", "lora_embedding")
-    stated = {name: spec.fact(f"{lm.HYPER}{name}_kernel") for name in names}
+    stated = {name: spec.fact(lm.HYPER + f"{name}_kernel") for name in names}
     written = {name: fact for name, fact in stated.items() if fact is not None and fact.value is not None}
     if written:
         on = [name for name, fact in written.items() if truth(fact.value)]
@@ -402,9 +402,10 @@ def _quantization(spec: TrainingSpec) -> str:
         if kind != of:  # Axolotl asks for both
             return f"{switch.key} beside adapter {kind}: {_VERSION} quantises so only with adapter {of}"
         break
-    for name, value in (("quantization.kind", "nf4"), ("quantization.double", True)):
-        if name not in spec:
-            spec.facts[name] = Fact(name, value, DEFAULT, reason=f"{_VERSION}: its BitsAndBytesConfig")
+    default: Name
+    for default, value in (("quantization.kind", "nf4"), ("quantization.double", True)):
+        if default not in spec:
+            spec.facts[default] = Fact(default, value, DEFAULT, reason=f"{_VERSION}: its BitsAndBytesConfig")
     lm.quantization(spec)
     return ""
 
@@ -439,9 +440,9 @@ def _deepspeed(spec: TrainingSpec) -> Fact | None:
     return named._replace(reason=reason)
 
 
-def _stated_by_file(spec: TrainingSpec) -> list[str]:
+def _stated_by_file(spec: TrainingSpec) -> list[Name]:
     """The facts that the shipped file states: each points at the key that names it."""
-    return [name for name in spec if name.startswith("parallelism.") and spec.facts[name].origin == WRITTEN]
+    return [named(name) for name in spec if name.startswith("parallelism.") and spec.facts[name].origin == WRITTEN]
 
 
 def _tree(value: Any, span: Span) -> Node:
@@ -652,7 +653,7 @@ def _evaluation(spec: TrainingSpec) -> None:
 
 def _loader(spec: TrainingSpec) -> None:
     """Where none of the three is stated there is a worker per device, far ahead (default_dataloader_opts)."""
-    names = ("workers", "prefetch_factor", "pin_memory")
+    names: tuple[Name, ...] = ("workers", "prefetch_factor", "pin_memory")
     stated = [spec.fact(name) for name in names]
     if any(fact is not None and fact.node is not None for fact in stated):
         return
@@ -664,7 +665,7 @@ def _loader(spec: TrainingSpec) -> None:
 # ---------------------------------------------------------------------------------------------- spelling
 
 
-def spell(spec: TrainingSpec, fact: str, value: Any) -> list[Edit] | None:
+def spell(spec: TrainingSpec, fact: Name, value: Any) -> list[Edit] | None:
     """Axolotl's own keys where they are not the Trainer's."""
     if fact in ("parameter_dtype", "frozen_dtype"):
         return []  # `bf16` is the dtype of products too
@@ -672,7 +673,7 @@ def spell(spec: TrainingSpec, fact: str, value: Any) -> list[Edit] | None:
         if spec.get("tuning") not in ("lora", "dora") or value not in (4, 8):
             return []
         adapter = {4: "qlora", 8: "lora"}[value]
-        return [*_adapter(spec, adapter), *lm.write(spec, f"{lm.HYPER}load_in_{value}bit", True)]
+        return [*_adapter(spec, adapter), *lm.write(spec, lm.HYPER + f"load_in_{value}bit", True)]
     if fact == "packing":
         if spec.get("method") not in ("sft", "pretraining"):
             return []

@@ -16,7 +16,7 @@ from typing import Any
 from memlint.dialects import schema as schemas
 from memlint.dialects import software
 from memlint.dialects.schema import ANNOTATION, Key, Schema
-from memlint.dialects.spec import ASSUMED, DEFAULT, WRITTEN, Fact, Missing, TrainingSpec, UnknownModel
+from memlint.dialects.spec import ASSUMED, DEFAULT, WRITTEN, Fact, Missing, TrainingSpec, UnknownModel, named
 from memlint.documents import arguments
 from memlint.documents.node import Command, Document, Keys, Node, Span, Unresolved
 from memlint.named_tuple import NamedTuple
@@ -560,7 +560,7 @@ def _completed(spec: TrainingSpec, complete: Callable[[TrainingSpec], TrainingSp
     except UnknownModel as error:
         spec, reason = given, str(error)
     except KeyError as error:
-        item = given.gap(str(error.args[0])) if error.args else None
+        item = given.gap(named(str(error.args[0]))) if error.args else None
         if item is None:
             raise
         spec, reason = given, item.message

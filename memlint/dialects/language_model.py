@@ -9,19 +9,30 @@ local hub cache, and never from the network.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Final
 
 from memlint.architectures.adapters import LORA_TARGETS
 from memlint.dialects import launchers, software
 from memlint.dialects.accelerate import launched, truth
 from memlint.dialects.companions import Companion
 from memlint.dialects.deepspeed import AUTO, deepspeed_facts
-from memlint.dialects.spec import ASSUMED, DEFAULT, WRITTEN, Conflict, Fact, Missing, TrainingSpec, scaling
+from memlint.dialects.spec import (
+    ASSUMED,
+    DEFAULT,
+    WRITTEN,
+    Conflict,
+    Fact,
+    Missing,
+    Name,
+    TrainingSpec,
+    named,
+    scaling,
+)
+from memlint.dialects.spec import HYPER as HYPER
 from memlint.documents.node import Document, Edit, Node
 
-HYPER = "hyperparameters."
 CONFIG = HYPER + "config"
-DECODER = "decoder"  # a memlint.architectures.decoder.Decoder
+DECODER: Final = "decoder"  # a memlint.architectures.decoder.Decoder
 ARCHITECTURE = "language_model"
 TRANSFORMERS = "transformers 5"
 HALF = ("bfloat16", "float16")
@@ -93,7 +104,7 @@ def switched(spec: TrainingSpec, name: str) -> bool:
     return truth(setting(spec, name))
 
 
-def put(spec: TrainingSpec, name: str, value: Any, origin: Fact | None = None, reason: str = "") -> None:
+def put(spec: TrainingSpec, name: Name, value: Any, origin: Fact | None = None, reason: str = "") -> None:
     """A fact that follows from another one, which says where; or a default, which says why."""
     if origin is not None:
         spec.facts[name] = origin._replace(name=name, value=value, reason=reason or origin.reason)
@@ -101,7 +112,7 @@ def put(spec: TrainingSpec, name: str, value: Any, origin: Fact | None = None, r
         spec.facts[name] = Fact(name, value, DEFAULT, reason=reason)
 
 
-def follow(spec: TrainingSpec, name: str, source: str, make: Callable[[Any], Any] | None = None) -> None:
+def follow(spec: TrainingSpec, name: Name, source: Name, make: Callable[[Any], Any] | None = None) -> None:
     """A fact is made of another one, and changes with it; where it is made of several, of the last that changes."""
     spec.derived = (*(entry for entry in spec.derived if entry[:2] != (name, source)), (name, source, make))
 
@@ -322,8 +333,8 @@ def kernels(spec: TrainingSpec) -> None:
         return
     switch = spec.fact(HYPER + "use_liger_kernel")
     off = _LIGER_OFF.get(_model_type(spec), ())
-    on = [name for key, name in _LIGER.items() if spec.get(f"{HYPER}liger.{key}", key not in off)]
-    if spec.get(f"{HYPER}liger.cross_entropy", "fused_linear_cross_entropy" in off):
+    on = [name for key, name in _LIGER.items() if spec.get(HYPER + f"liger.{key}", key not in off)]
+    if spec.get(HYPER + "liger.cross_entropy", "fused_linear_cross_entropy" in off):
         on.append("cross_entropy")
     if switch is None or not truth(switch.value):
         follow(spec, "fused_kernels", "loss", lambda loss: on if loss == "fused" else spec.get("fused_kernels"))
@@ -736,7 +747,7 @@ def _from_deepspeed(spec: TrainingSpec, named: Fact) -> str:
 
 
 # transformers 5, integrations/deepspeed.py: what "auto" means for sizes that depend on the model's width.
-_BY_WIDTH: dict[str, Callable[[int], int]] = {
+_BY_WIDTH: dict[Name, Callable[[int], int]] = {
     "parallelism.reduce_bucket_elements": lambda width: width * width,
     "parallelism.prefetch_bucket_elements": lambda width: int(0.9 * width * width),
     "parallelism.persistence_elements": lambda width: 10 * width,
@@ -785,7 +796,7 @@ def _from_fsdp(spec: TrainingSpec, switch: Fact, config: Fact | None) -> str:
     entries = root.value if root is not None and isinstance(root.value, dict) else {}
     inside = {name.removeprefix("fsdp_"): node for name, node in entries.items()}
 
-    def entry(name: str, fact: str, value: Any) -> None:
+    def entry(name: str, fact: Name, value: Any) -> None:
         node = inside[name]
         spec.facts[fact] = Fact(fact, value, WRITTEN, f"fsdp_config.{node.key_path.rsplit('.', 1)[-1]}", node)
 
@@ -885,7 +896,7 @@ def evaluation(spec: TrainingSpec) -> None:
         spec.facts["evaluation_accumulates"] = Fact("evaluation_accumulates", False, ASSUMED, reason=reason)
 
 
-_NEEDED = {
+_NEEDED: dict[str, str] = {
     "micro_batch_size": "per_device_train_batch_size",
     "sequence_length": "max_length",
     "compute_dtype": "bf16",
@@ -964,8 +975,9 @@ def finish(spec: TrainingSpec, reasons: Iterable[str], keys: dict[str, str] | No
     reason = next((one for one in reasons if one), "") or _undecided(spec)
     if not reason:
         for name, key in {**_NEEDED, **(keys or {})}.items():
-            if spec.get(name) is None and not (name == "sequence_length" and has_one_size(spec)):
-                written = spec.fact(name)
+            needed = named(name)
+            if spec.get(needed) is None and not (name == "sequence_length" and has_one_size(spec)):
+                written = spec.fact(needed)
                 reason = (
                     f"{written.key} is null: no limit" if written else not_stated(spec, key, *_spellings(spec, name))
                 )
@@ -997,14 +1009,14 @@ def finish(spec: TrainingSpec, reasons: Iterable[str], keys: dict[str, str] | No
 # ---------------------------------------------------------------------------------------------- spelling
 
 
-def write(spec: TrainingSpec, name: str, value: Any) -> list[Edit]:
+def write(spec: TrainingSpec, name: Name, value: Any) -> list[Edit]:
     """The edits that give a key (by the name of what it sets) a value."""
     from memlint.dialects.spelling import spell as generic
 
     return generic(spec, name, value)
 
 
-def spell(spec: TrainingSpec, fact: str, value: Any, addable: tuple[str, ...] = ()) -> list[Edit] | None:
+def spell(spec: TrainingSpec, fact: Name, value: Any, addable: tuple[str, ...] = ()) -> list[Edit] | None:
     """Facts that transformers' keys state in words of their own; None for the generic spelling.
 
     ``addable`` are facts whose keys the program is known to take although they are not TrainingArguments'.
@@ -1060,7 +1072,7 @@ def _spell_precision(spec: TrainingSpec, value: Any) -> list[Edit]:
     return edits
 
 
-def _spell_optimizer(spec: TrainingSpec, fact: str, value: Any) -> list[Edit]:
+def _spell_optimizer(spec: TrainingSpec, fact: Name, value: Any) -> list[Edit]:
     """transformers' name of an optimizer: torch's where the implementation is meant, bitsandbytes' for 8 bits."""
     if spec.get("optimizer_library") == "deepspeed":
         return []  # DeepSpeed's config names it

@@ -7,7 +7,7 @@ from typing import Any
 from memlint.dialects import language_model as lm
 from memlint.dialects import native
 from memlint.dialects.accelerate import truth
-from memlint.dialects.spec import ASSUMED, Fact, TrainingSpec, scaling
+from memlint.dialects.spec import ASSUMED, Fact, Name, TrainingSpec, scaling
 from memlint.documents.node import Edit
 
 _VERSION = "litgpt 0.5"
@@ -89,6 +89,7 @@ def _command(spec: TrainingSpec) -> str:
 
 
 def _pretraining_defaults(spec: TrainingSpec) -> None:
+    name: Name
     for name, value in (("micro_batch_size", 4), ("global_batch_size", 512), (lm.HYPER + "devices", "auto")):
         fact = spec.fact(name)
         if fact is not None and fact.node is None:
@@ -252,6 +253,7 @@ def _precision(spec: TrainingSpec, pretrain: bool) -> str:
     if "quantization.bits" in spec and value.endswith("mixed"):
         return f"precision {value} with quantised weights: litgpt refuses it"
     weights, products = _PRECISIONS[value]
+    name: Name
     for name in ("parameter_dtype", "frozen_dtype"):
         lm.put(spec, name, weights, stated)
     lm.put(spec, "compute_dtype", products, stated)
@@ -326,8 +328,9 @@ def _devices(spec: TrainingSpec, command: str) -> None:
     if products is not None:  # lightning.fabric.plugins.precision.fsdp: bf16-mixed reduces in bfloat16
         dtype = spec["parameter_dtype"] if lora else products.value
         lm.put(spec, "parallelism.reduce_dtype", dtype, products, "lightning 2.5: precision of the strategy")
-        for name in ("parameter_dtype",) if lora else ("compute_dtype", "parameter_dtype"):
-            lm.follow(spec, "parallelism.reduce_dtype", name)
+        if not lora:
+            lm.follow(spec, "parallelism.reduce_dtype", "compute_dtype")
+        lm.follow(spec, "parallelism.reduce_dtype", "parameter_dtype")
     if command == "pretrain":
         if nodes is not None and per_machine is not None:
             lm.put(spec, "parallelism.replicas", nodes, machines, f"{_VERSION}: HYBRID_SHARD")
@@ -387,7 +390,7 @@ def _unbounded(spec: TrainingSpec) -> str:
     return "train.max_seq_length is not stated: the longest sample is the data's, which no file states"
 
 
-def spell(spec: TrainingSpec, fact: str, value: Any) -> list[Edit] | None:
+def spell(spec: TrainingSpec, fact: Name, value: Any) -> list[Edit] | None:
     """``precision`` is weights and products in one; accumulation follows from the global batch."""
     names = {"bfloat16": "bf16", "float16": "16", "float32": "32"}
     if fact == "compute_dtype":

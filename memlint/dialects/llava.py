@@ -15,7 +15,7 @@ from typing import Any
 from memlint.architectures import LLAVA_SCRIPT
 from memlint.dialects import language_model as lm
 from memlint.dialects.accelerate import truth
-from memlint.dialects.spec import ASSUMED, DEFAULT, WRITTEN, Fact, TrainingSpec
+from memlint.dialects.spec import ASSUMED, DEFAULT, WRITTEN, Fact, Name, TrainingSpec
 from memlint.documents.node import Unresolved
 
 TRAIN = "LLaVA 1.2: llava/train/train.py"
@@ -33,7 +33,7 @@ _BACKBONES = {
 _NEXT = ("mm_tunable_parts", "mm_vision_tower_lr", "unfreeze_mm_vision_tower", "mm_newline_position")
 _NEXT_TRAIN = "LLaVA-NeXT 1.7: llava/train/train.py"
 _NEXT_RELEASE = "4.40"
-_NEXT_DEFAULTS: dict[str, Any] = {"sequence_length": 4096, "checkpointing": "full", "attention": "flash"}
+_NEXT_DEFAULTS: dict[Name, Any] = {"sequence_length": 4096, "checkpointing": "full", "attention": "flash"}
 # ... and what of it is not known here.
 _UNKNOWN = {
     "mm_resampler_type": "what LLaVA-NeXT puts between tower and projector",
@@ -57,7 +57,7 @@ _TOWERS = {"clip": False, "siglip": True}
 # Kinds of language models, where the script is LLaVA's own, and where it is LLaVA-NeXT's.
 _KINDS = {False: ("llama",), True: ("llama", "qwen2", "mistral")}
 # TrainingArguments and ModelArguments, where a command says nothing.
-_DEFAULTS: dict[str, Any] = {
+_DEFAULTS: dict[Name, Any] = {
     "lora.r": 64,
     "lora.alpha": 16,
     "lora.dropout": 0.05,

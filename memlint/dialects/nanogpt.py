@@ -6,7 +6,7 @@ from typing import Any
 
 from memlint.dialects import language_model as lm
 from memlint.dialects import launchers, native
-from memlint.dialects.spec import ASSUMED, Fact, TrainingSpec, scaling
+from memlint.dialects.spec import ASSUMED, Fact, Name, TrainingSpec, scaling
 from memlint.documents.node import Document, Edit, Node
 
 # nanoGPT, model.py: from_pretrained (layers, heads, width); their vocabulary is GPT-2's own, and they have biases
@@ -127,13 +127,14 @@ def _evaluation(spec: TrainingSpec) -> None:
     batch, length = spec.fact("micro_batch_size"), spec.fact("sequence_length")
     if batch is None or length is None or not lm.setting(spec, "eval_iters"):
         return
+    name: Name
     for name, fact in (("evaluation_batch_size", batch), ("evaluation_sequence_length", length)):
         spec.facts[name] = Fact(name, fact.value, ASSUMED, reason="nanoGPT: estimate_loss")
         lm.follow(spec, name, fact.name)
     spec.facts["evaluation_accumulates"] = Fact("evaluation_accumulates", False, ASSUMED, reason="nanoGPT: .item()")
 
 
-def spell(spec: TrainingSpec, fact: str, value: Any) -> list[Edit] | None:
+def spell(spec: TrainingSpec, fact: Name, value: Any) -> list[Edit] | None:
     """Assignments, or options, of train.py's names."""
     if fact == "gradient_accumulation_steps":
         if spec.get("parallelism.strategy") == "ddp" and "world_size" not in spec:

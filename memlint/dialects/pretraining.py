@@ -10,7 +10,7 @@ from typing import Any
 
 from memlint.architectures.megatron import Options, decoder
 from memlint.dialects import language_model as lm
-from memlint.dialects.spec import ASSUMED, DEFAULT, Fact, TrainingSpec
+from memlint.dialects.spec import ASSUMED, DEFAULT, Fact, Name, TrainingSpec
 
 # ---------------------------------------------------------------------------------------------- reading a spec
 
@@ -131,7 +131,7 @@ def padded(rows: int, multiple: int) -> int:
 # ---------------------------------------------------------------------------------------------- devices
 
 
-_DEGREES = ("parallelism.tensor", "parallelism.pipeline", "parallelism.context")
+_DEGREES: tuple[Name, ...] = ("parallelism.tensor", "parallelism.pipeline", "parallelism.context")
 
 
 def devices(spec: TrainingSpec, counts: Sequence[Fact]) -> str:
@@ -140,6 +140,7 @@ def devices(spec: TrainingSpec, counts: Sequence[Fact]) -> str:
     The product of ``counts`` is the number of all devices; it is not known where there are none.
     """
     model = 1
+    name: Name
     for name in _DEGREES:
         model *= max(spec.get(name, 1) or 1, 1)
     if not counts:
@@ -246,6 +247,7 @@ def half(spec: TrainingSpec, stated: Fact | None, dtype: str, gradients: str) ->
     """Weights in ``dtype`` with float32 copies in the optimizer; in float32, nothing is copied."""
     copied = dtype in lm.HALF
     reason = "" if copied else "no option for 16 bits"
+    name: Name
     for name, value in (("parameter_dtype", dtype), ("compute_dtype", dtype), ("autocast", False)):
         lm.put(spec, name, value, stated, reason)
     lm.put(spec, "master_weights", copied, stated, reason)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from memlint import files, releases, work
-from memlint.dialects.spec import WRITTEN, Fact
+from memlint.dialects.spec import WRITTEN, Fact, Name, named
 from memlint.documents.node import Node, Span
 from memlint.files import inside, repository_root
 from memlint.named_tuple import NamedTuple
@@ -23,13 +23,13 @@ from memlint.named_tuple import NamedTuple
 LOCKS = ("uv.lock", "poetry.lock", "Pipfile.lock")
 REQUIREMENTS = ("requirements.txt", "environment.yml", "environment.yaml", "pyproject.toml", "Dockerfile")
 # package -> the fact that its release is; torch and jax are one, named in its value
-PACKAGES = {
+PACKAGES: dict[str, Name] = {
     "torch": "framework_version",
     "pytorch": "framework_version",
     "jax": "framework_version",
     "transformers": "transformers_version",
     "torchtune": "implementation_version",  # of runs that are torchtune's
-    **{library: f"release.{library}" for library in releases.NEWEST},
+    **{library: named(f"release.{library}") for library in releases.NEWEST},
 }
 MAX_BYTES = 8 << 20
 MAX_CLIMB = 64

@@ -3,15 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast, overload
 
 from memlint.documents.node import Command, Document, Node, Span
 from memlint.named_tuple import NamedTuple
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from memlint.facts.names import BooleanFact, DtypeFact, Facts, IntegerFact, WordFact
+    from memlint.facts.names import Name as Name
+else:
+    Name = str  # of a fact: see memlint/facts/vocabulary.py
 
 WRITTEN = "written"  # the config says so: `node` is where
 DEFAULT = "default"  # a documented default of a named framework or code base: `reason` says which
 ASSUMED = "assumed"  # neither: the report prints `reason`
 OVERRIDE = "override"  # given with -o/--override, or tried by what_if
+
+
+class Own(str):
+    """A name in the namespace of facts of a family's own, which the vocabulary does not list."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        def __add__(self, name: str) -> Own: ...
+
+
+HYPER = Own("hyperparameters.")
+
+
+def named(name: str) -> Name:
+    """The name of a fact that data spell and no code does: a schema's annotation, a profile's dimension."""
+    return cast("Name", name)
+
+
+def named_values(more: Facts) -> Mapping[Name, Any]:
+    """Keyword arguments that are facts."""
+    return cast("Mapping[Name, Any]", more)
+
+
+NOTHING: Mapping[Name, Any] = {}
 
 
 class Fact(NamedTuple):
@@ -21,7 +55,7 @@ class Fact(NamedTuple):
     node  the node that holds it, when written
     """
 
-    name: str
+    name: Name
     value: Any
     origin: str = ASSUMED
     key: str = ""
@@ -111,7 +145,7 @@ class TrainingSpec:
 
     architecture_on_devices: str = ""
     repeated: Mapping[str, tuple[Fact, ...]] = {}
-    derived: tuple[tuple[str, str, Callable[[Any], Any] | None], ...] = ()
+    derived: tuple[tuple[Name, Name, Callable[[Any], Any] | None], ...] = ()
     also: tuple[Span, ...] = ()
     _insists = False
 
@@ -142,7 +176,15 @@ class TrainingSpec:
         self.conflicts = conflicts
         self.wanted: list[Missing] = []
 
-    def __getitem__(self, name: str) -> Any:
+    @overload
+    def __getitem__(self, name: IntegerFact) -> int: ...
+    @overload
+    def __getitem__(self, name: BooleanFact) -> bool: ...
+    @overload
+    def __getitem__(self, name: WordFact | DtypeFact) -> str: ...
+    @overload
+    def __getitem__(self, name: Name) -> Any: ...
+    def __getitem__(self, name: Name) -> Any:
         """The value of a fact. Raises UnknownModel for one that is written and not known, KeyError for any other."""
         fact = self.facts.get(name)
         if fact is None:
@@ -150,39 +192,39 @@ class TrainingSpec:
             raise KeyError(name) if item is None else UnknownModel(item.message)
         return fact.value
 
-    def __contains__(self, name: str) -> bool:
+    def __contains__(self, name: Name) -> bool:
         return self.fact(name) is not None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.facts)
 
-    def get(self, name: str, default: Any = None) -> Any:
+    def get(self, name: Name, default: Any = None) -> Any:
         fact = self.fact(name)
         return default if fact is None else fact.value
 
-    def fact(self, name: str) -> Fact | None:
+    def fact(self, name: Name) -> Fact | None:
         fact = self.facts.get(name)
         if fact is None and self.missing:
             self._asked(name)
         return fact
 
-    def spelled(self, name: str) -> str:
+    def spelled(self, name: Name) -> str:
         """The key of a fact as the config spells it; the fact's own name where it has none."""
         fact = self.facts.get(name)
         return fact.key if fact is not None and fact.key else name
 
-    def take(self, name: str) -> Fact | None:
+    def take(self, name: Name) -> Fact | None:
         """A fact that others are made of, and that says nothing by itself: it is gone afterwards."""
         fact = self.fact(name)
         self.facts.pop(name, None)
         return fact
 
-    def gap(self, name: str) -> Missing | None:
+    def gap(self, name: Name) -> Missing | None:
         """Where the value of a fact is written, and why it is not known; None where it is known, or not written."""
         found = [item for item in self.missing if item.fact == name and name not in self.facts]
         return found[0] if found else None
 
-    def _asked(self, name: str) -> None:
+    def _asked(self, name: Name) -> None:
         item = self.gap(name)
         if item is not None and item.refused:
             if self._insists:
@@ -197,16 +239,17 @@ class TrainingSpec:
         copy._insists = True
         return copy
 
-    def with_facts(self, **changes: Any) -> TrainingSpec:
+    def with_facts(self, changes: Mapping[Name, Any] = NOTHING, /, **more: Unpack[Facts]) -> TrainingSpec:
         """A copy in which these facts have these values, and those that are made of them follow; keys and nodes stay
         where they were."""
         facts = dict(self.facts)
-        for name, value in changes.items():
+        values: dict[Name, Any] = {**changes, **named_values(more)}
+        for name, value in values.items():
             old = facts.get(name)
             facts[name] = old._replace(value=value, origin=OVERRIDE) if old is not None else Fact(name, value, OVERRIDE)
         for name, source, make in self.derived:
-            if source in changes and name not in changes:
-                value = changes[source] if make is None else make(changes[source])
+            if source in values and name not in values:
+                value = values[source] if make is None else make(values[source])
                 facts[name] = facts.get(name, Fact(name, None))._replace(value=value, origin=OVERRIDE)
         copy = TrainingSpec.__new__(TrainingSpec)
         copy.__dict__.update(self.__dict__)

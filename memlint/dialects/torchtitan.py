@@ -7,7 +7,7 @@ from typing import Any
 from memlint.dialects import language_model as lm
 from memlint.dialects import launchers, native
 from memlint.dialects.accelerate import truth
-from memlint.dialects.spec import ASSUMED, Fact, TrainingSpec
+from memlint.dialects.spec import ASSUMED, Fact, Name, TrainingSpec, named
 from memlint.documents.node import Document, Edit, Node
 from memlint.named_tuple import NamedTuple
 
@@ -175,7 +175,7 @@ def _registry(spec: TrainingSpec) -> str:
     if shipped is None:
         return f"{named.key} {named.value}: a function of a config registry that is not in this repository"
     reason = f"{_PYTHON}: {named.value}"
-    stated = {
+    stated: dict[Name, Any] = {
         "model": shipped.flavor,
         "micro_batch_size": shipped.batch,
         "sequence_length": shipped.length,
@@ -192,13 +192,13 @@ def _registry(spec: TrainingSpec) -> str:
     return ""
 
 
-def _function(spec: TrainingSpec, module: str, name: str, named: Fact) -> str | None:
+def _function(spec: TrainingSpec, module: str, name: str, stated: Fact) -> str | None:
     """The facts of a function of this repository, below those of the command; None where there is none."""
     from memlint.dialects import companions, registry
 
     folder = module.replace(".", "/")
     for path in (f"torchtitan/models/{folder}/config_registry.py", f"{folder}/config_registry.py"):
-        document, _ = companions.read(path, named.span.path if named.span is not None else spec.document.path)
+        document, _ = companions.read(path, stated.span.path if stated.span is not None else spec.document.path)
         node = document.root.get(name) if document is not None else None
         if document is None or node is None:
             continue
@@ -207,7 +207,7 @@ def _function(spec: TrainingSpec, module: str, name: str, named: Fact) -> str | 
         spec.document = spec.document._replace(sources={**sources, document.path: document.text})
         spec.missing = (*spec.missing, *missing)
         for fact_name, fact in facts.items():
-            old = spec.fact(fact_name)
+            old = spec.fact(named(fact_name))
             if fact.node is not None and (old is None or old.node is None):
                 spec.facts[fact_name] = fact
         return ""
@@ -321,7 +321,9 @@ def _devices(spec: TrainingSpec, python: bool) -> None:
         if gpus is not None and native.number(gpus.value):
             count = native.number(gpus.value)
             origin = Fact("device_count", count, "written", "NGPU", gpus)
-    degrees = {name: spec.get(f"parallelism.{name}", 1) or 1 for name in ("tensor", "pipeline", "context", "replicas")}
+    degrees = {
+        name: spec.get(named(f"parallelism.{name}"), 1) or 1 for name in ("tensor", "pipeline", "context", "replicas")
+    }
     others = degrees["tensor"] * degrees["pipeline"] * degrees["context"] * degrees["replicas"]
     shard = spec.fact("parallelism.shard")
     sharded = shard.value if shard is not None else None
@@ -523,7 +525,7 @@ def _text(item: Node) -> str:
     return str(target.value if target is not None else item.plain()).split(".", 1)[0]
 
 
-def spell(spec: TrainingSpec, fact: str, value: Any) -> list[Edit] | None:
+def spell(spec: TrainingSpec, fact: Name, value: Any) -> list[Edit] | None:
     """Keys of [training], [activation_checkpoint] and [optimizer]."""
     python = _is_registry(spec)
     if fact == "compute_dtype":

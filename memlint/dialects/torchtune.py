@@ -7,7 +7,7 @@ from typing import Any
 from memlint.dialects import language_model as lm
 from memlint.dialects import native
 from memlint.dialects.accelerate import truth
-from memlint.dialects.spec import ASSUMED, Fact, TrainingSpec
+from memlint.dialects.spec import ASSUMED, Fact, Name, TrainingSpec
 from memlint.documents.node import Document, Edit, Node
 
 _VERSION = "torchtune 0.6"
@@ -69,7 +69,7 @@ _SIZES = {
 }
 _LORA_NAMES = {"output_proj": "o_proj"}
 _PERCEPTRON = ("gate_proj", "up_proj", "down_proj")
-_DISTRIBUTED_KEYS = (
+_DISTRIBUTED_KEYS: tuple[Name, ...] = (
     "parallelism.cpu_offload",
     "parallelism.reshard_after_forward",
     "parallelism.tensor",
@@ -148,6 +148,9 @@ def _names_one_device(stem: str) -> bool:
     return "single" in stem.split("_") or stem.endswith("low_memory")
 
 
+_OTHER_DEGREES: tuple[Name, ...] = ("parallelism.tensor", "parallelism.context", "parallelism.replicas")
+
+
 def _processes(spec: TrainingSpec, recipe: str, distributed: bool) -> None:
     per_node, nodes = spec.fact(lm.HYPER + "nproc_per_node"), spec.fact(lm.HYPER + "nnodes")
     count: int | None = None
@@ -171,7 +174,7 @@ def _processes(spec: TrainingSpec, recipe: str, distributed: bool) -> None:
             lm.follow(spec, "parallelism.reduce_dtype", "device_count", lambda count: reduced)
         return
     if count is not None and "parallelism.shard" not in spec:
-        others = [spec.get(f"parallelism.{name}", 1) or 1 for name in ("tensor", "context", "replicas")]
+        others = [spec.get(name, 1) or 1 for name in _OTHER_DEGREES]
         shard = max(1, count // (others[0] * others[1] * others[2]))
         lm.put(spec, "parallelism.shard", shard, per_node, "the devices that are left")
     lm.put(spec, "parallelism.reduce_dtype", spec.get("parameter_dtype"), spec.fact("parameter_dtype"))
@@ -376,7 +379,7 @@ def _unbounded(spec: TrainingSpec) -> str:
     return f"tokenizer.max_seq_len {what}: the longest sample is the data's, which no file states"
 
 
-def spell(spec: TrainingSpec, fact: str, value: Any) -> list[Edit] | None:
+def spell(spec: TrainingSpec, fact: Name, value: Any) -> list[Edit] | None:
     """Components are named by their classes; recipes take no float16 and no autocast."""
     if fact in ("compute_dtype", "parameter_dtype"):
         return lm.write(spec, "parameter_dtype", value) if fact == "compute_dtype" and value != "float16" else None

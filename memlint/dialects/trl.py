@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from memlint import releases
 from memlint.dialects import language_model as lm
 from memlint.dialects.accelerate import accelerate_facts, named_config, truth
 from memlint.dialects.base import find
 from memlint.dialects.companions import Companion
-from memlint.dialects.spec import ASSUMED, DEFAULT, WRITTEN, Fact, Missing, TrainingSpec
+from memlint.dialects.spec import ASSUMED, DEFAULT, WRITTEN, Fact, Missing, Name, TrainingSpec
 from memlint.documents.node import Document, Edit, Node, Span
 
 _VERSION = "TRL 1.16"
@@ -35,7 +35,7 @@ _SHIPPED: dict[str, tuple[str, dict[str, Any]]] = {
 }
 # trl/kernels/chunked_logprob.py: the loss goes through the head in tiles of so many tokens and rows of the vocabulary.
 LOSS_TILE = (4096, 32768)
-_RELEASE = "release.trl"
+_RELEASE: Final = "release.trl"
 
 
 def recognise(document: Document, root: Node) -> bool:
@@ -129,7 +129,7 @@ def _method(spec: TrainingSpec) -> tuple[str, str]:
 
 # Switches of peft/examples/sft/train.py that TRL's own scripts do not have, and the defaults beside them.
 _EXAMPLE_KEYS = ("use_peft_lora", "use_4bit_quantization", "use_8bit_quantization", "use_nested_quant")
-_EXAMPLE = {
+_EXAMPLE: dict[Name, Any] = {
     "lora.r": 64,
     "lora.alpha": 16,
     "lora.dropout": 0.1,
@@ -140,8 +140,8 @@ _EXAMPLE = {
 
 def _peft_example(spec: TrainingSpec) -> None:
     """PEFT's example script around SFTTrainer has defaults of its own for the model."""
-    names = (lm.HYPER + name for name in ("use_peft", "load_in_4bit", "load_in_8bit"))
-    switches = [spec.fact(name) for name in (*names, "quantization.double")]
+    switches = [spec.fact(lm.HYPER + name) for name in ("use_peft", "load_in_4bit", "load_in_8bit")]
+    switches.append(spec.fact("quantization.double"))
     if not any(one is not None and one.node is not None and one.label.lstrip("-") in _EXAMPLE_KEYS for one in switches):
         return
     for name, value in _EXAMPLE.items():
@@ -151,7 +151,7 @@ def _peft_example(spec: TrainingSpec) -> None:
             spec.facts[name] = Fact(name, value, DEFAULT, key, reason="PEFT's examples/sft/train.py")
     template = find(spec.root, "chat_template_format")
     if template is not None and template.value in ("chatml", "zephyr"):  # these bring tokens of their own
-        fact = Fact("chat_template_format", template.value, WRITTEN, "--chat_template_format", template)
+        fact = Fact(lm.HYPER + "chat_template_format", template.value, WRITTEN, "--chat_template_format", template)
         lm.put(spec, "embeddings_resized", True, fact, "PEFT's examples/sft/utils.py")
 
 
@@ -395,7 +395,7 @@ def _tree(value: Any, span: Span) -> Node:
     return Node(value, span)
 
 
-def spell(spec: TrainingSpec, fact: str, value: Any) -> list[Edit] | None:
+def spell(spec: TrainingSpec, fact: Name, value: Any) -> list[Edit] | None:
     """TRL's scripts take ModelConfig beside the trainer's own arguments."""
     if fact == "loss":
         return []  # it is chunked as it is; Liger's is deprecated here

@@ -9,7 +9,7 @@ not be so (:func:`_reach`, ``equal_layers`` of the model) is recorded in full.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from memlint.dialects.spec import TrainingSpec
 from memlint.meta.fold import fold
@@ -18,7 +18,7 @@ from memlint.models import Recording
 from memlint.models.system import System
 
 # (layers that are recorded, layers that the model has): set here, read where the model is built.
-RECORDED_LAYERS = "recorded_layers"
+RECORDED_LAYERS: Final = "recorded_layers"
 
 # Layers at either end may differ from those between them; three turns of a loop show that it is one.
 SHORT = 4
@@ -34,8 +34,8 @@ def record(record_step: Callable[[TrainingSpec], Recording], spec: TrainingSpec,
     short = SHORT + _reach(spec, _elements(spec))
     if layers < 3 * short:
         return None
-    one = record_step(spec.with_facts(**{RECORDED_LAYERS: (short, layers)}))
-    two = record_step(spec.with_facts(**{RECORDED_LAYERS: (short + 1, layers)}))
+    one = record_step(spec.with_facts({RECORDED_LAYERS: (short, layers)}))
+    two = record_step(spec.with_facts({RECORDED_LAYERS: (short + 1, layers)}))
     in_layer = two.parameters - one.parameters
     if SHORT + _reach(spec, in_layer) > short:
         return None

@@ -10,7 +10,7 @@ from memlint.architectures import huggingface
 from memlint.architectures.decoder import EARLY, Decoder, checked
 from memlint.architectures.sizes import ROWS, Sizes, check, in_its_words
 from memlint.dialects.software import older
-from memlint.dialects.spec import TrainingSpec
+from memlint.dialects.spec import HYPER, Name, TrainingSpec
 from memlint.meta import optim
 from memlint.meta.amp import to
 from memlint.meta.autograd import no_grad
@@ -76,7 +76,7 @@ class Task(NamedTuple):
             return spec
         named = spec.get("lora.modules_to_save") or ()
         named = (named,) if isinstance(named, str) else tuple(named)
-        return spec.with_facts(**{"lora.modules_to_save": (*named, *(n for n in self.saved if n not in named))})
+        return spec.with_facts({"lora.modules_to_save": (*named, *(n for n in self.saved if n not in named))})
 
 
 def build(spec: TrainingSpec) -> System:
@@ -327,7 +327,7 @@ def _config(spec: TrainingSpec) -> Decoder:
 
 
 # What is known of a run whose layers all do the same, by fact: values, the first of which is what no fact means.
-_EQUAL_WITH: dict[str, tuple[Any, ...]] = {
+_EQUAL_WITH: dict[Name, tuple[Any, ...]] = {
     "model_class": ("causal_lm",),
     "implementation": ("transformers", *OTHER_LIBRARIES, *MEGATRON),
     "tuning": ("full",),
@@ -444,9 +444,9 @@ def _optimizer_options(spec: TrainingSpec) -> dict[str, Any]:
     if stated in DTYPES:
         options["state_dtype"] = DTYPES[stated]
     if name in ("adagrad", "rmsprop", "sgd") and kind in (optim.SGD, optim.Adagrad, optim.RootOfSquares):
-        options["weight_decay"] = bool(spec.get("hyperparameters.weight_decay", 0))
+        options["weight_decay"] = bool(spec.get(HYPER + "weight_decay", 0))
     if kind is optim.SGD:
-        options["momentum"] = bool(spec.get("hyperparameters.momentum", 0))
+        options["momentum"] = bool(spec.get(HYPER + "momentum", 0))
     if name.startswith(("galore", "apollo")):
         if not spec.get("optimizer_targets"):
             raise UnknownModel(f"optim_target_modules is not stated: {name} projects the gradients of these")
