@@ -47,15 +47,17 @@ def _stating(method: Any) -> Any:
     return stated
 
 
-ASKED = ("__getitem__", "fact", "spelled", "take", "gap")
+ASKED = ("__getitem__", "fact", "spelled", "tried", "take", "gap")
+STATED = ("with_facts", "replaced")
 
 
 @contextmanager
 def held() -> Iterator[None]:
     """Every fact that is asked for, that a what-if changes, or that a family makes, is in the vocabulary."""
     asking: Any = {name: _asking(getattr(TrainingSpec, name)) for name in ASKED}
+    stating: Any = {name: _stating(getattr(TrainingSpec, name)) for name in STATED}
     with (
-        mock.patch.multiple(TrainingSpec, with_facts=_stating(TrainingSpec.with_facts), **asking),
+        mock.patch.multiple(TrainingSpec, **asking, **stating),
         mock.patch.object(base.Dialect, "spec", _stating(base.Dialect.spec)),
     ):
         yield

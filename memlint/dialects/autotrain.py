@@ -140,10 +140,8 @@ def _evaluation(spec: TrainingSpec) -> None:
     if part is None or part.value is None or batch is None:
         return
     lm.put(spec, "evaluation_batch_size", batch.value, part, f"{_VERSION}: batch_size")
-    lm.follow(spec, "evaluation_batch_size", "micro_batch_size")
     if "sequence_length" in spec:
         lm.put(spec, "evaluation_sequence_length", spec["sequence_length"], spec.fact("sequence_length"))
-        lm.follow(spec, "evaluation_sequence_length", "sequence_length")
     lm.put(spec, "evaluation_accumulates", False, part, "without compute_metrics only losses are kept")
 
 

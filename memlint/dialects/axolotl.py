@@ -331,8 +331,8 @@ def _loss(spec: TrainingSpec, method: str) -> None:
             lm.put(spec, "loss_chunks", 8, reason=f"{_VERSION}: patch_chunked_ce_loss_fn")
     elif kernels is not None and "linear_cross_entropy" in kernels.value:
         lm.put(spec, "loss", "fused", spec.fact(lm.HYPER + "liger.linear_cross_entropy"))
-    else:
-        lm.follow(spec, "loss_chunks", "loss", lambda loss: 8 if loss == "chunked" else None)
+    elif spec.get("loss") == "chunked":
+        lm.put(spec, "loss_chunks", 8, reason=f"{_VERSION}: patch_chunked_ce_loss_fn")
 
 
 # ---------------------------------------------------------------------------------------------- what trains
@@ -518,9 +518,6 @@ def _checkpointing(spec: TrainingSpec) -> None:
     if spec.get("checkpointing", "none") == "none":
         if spec.get("activation_offloading"):
             del spec.facts["activation_offloading"]  # Axolotl refuses it without checkpointing
-        if "checkpointing_reentrant" not in spec:
-            plain = not lm.setting(spec, "rl")
-            lm.follow(spec, "checkpointing_reentrant", "checkpointing", lambda value: plain and value == "full")
         return
     raw = stated.node.value if stated is not None and stated.node is not None else None
     if isinstance(raw, str) and raw.startswith(("offload", "unsloth")):
@@ -550,8 +547,9 @@ def _precision(spec: TrainingSpec) -> str:
         dtype = "float16"
         first = next((on[name] for name in ("fp16", "float16", "load_in_8bit") if name in on), None)
     if first is None:
-        reason = f"{_VERSION}: neither bf16 nor fp16"
-        loaded = Fact("parameter_dtype", "float32", DEFAULT, "bf16", reason=reason)
+        reason, tried = f"{_VERSION}: neither bf16 nor fp16", spec.tried("compute_dtype")
+        dtype = "float32" if tried is None else tried.value  # one switch for all of them
+        loaded = Fact("parameter_dtype", dtype, DEFAULT, "bf16", reason=reason)
     else:
         reason = first.reason
         if first.value == "auto":
@@ -568,11 +566,6 @@ def _precision(spec: TrainingSpec) -> str:
         if lm.gap(spec, name) is not None and by_name[name] is None:
             return lm.not_stated(spec, why)
     why = lm.precision(spec, loaded)
-    if first is None:  # one switch for all of them
-        lm.follow(spec, "parameter_dtype", "compute_dtype")
-        lm.follow(spec, "frozen_dtype", "compute_dtype")
-        lm.follow(spec, "autocast", "compute_dtype", lambda dtype: dtype != "float32")
-        lm.follow(spec, "float32_parts", "compute_dtype", lambda dtype: _upcast_parts(spec, dtype))
     automatic = spec.fact(lm.HYPER + "peft_autocast_adapter_dtype")
     adapted = spec.get("tuning") in ("lora", "dora")
     if adapted and spec.get("parallelism.strategy") != "zero":
@@ -642,13 +635,11 @@ def _evaluation(spec: TrainingSpec) -> None:
             reason = f"{_VERSION}: as many as a micro batch"
             key, rows = "eval_batch_size", spec["micro_batch_size"]
             spec.facts["evaluation_batch_size"] = Fact("evaluation_batch_size", rows, DEFAULT, key, reason=reason)
-            lm.follow(spec, "evaluation_batch_size", "micro_batch_size")
         lm.put(spec, "evaluation_accumulates", False, reason=f"{_VERSION}: eval_accumulation_steps is set")
     lm.evaluation(spec)
     longest = spec.fact(lm.HYPER + "eval_sequence_len")
     if longest is not None and longest.value and "evaluation_batch_size" in spec:
         lm.put(spec, "evaluation_sequence_length", longest.value, longest)
-        spec.derived = tuple(entry for entry in spec.derived if entry[0] != "evaluation_sequence_length")
 
 
 def _loader(spec: TrainingSpec) -> None:

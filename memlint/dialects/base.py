@@ -19,6 +19,7 @@ from memlint.dialects.schema import ANNOTATION, Key, Schema
 from memlint.dialects.spec import ASSUMED, DEFAULT, WRITTEN, Fact, Missing, TrainingSpec, UnknownModel, named
 from memlint.documents import arguments
 from memlint.documents.node import Command, Document, Keys, Node, Span, Unresolved
+from memlint.facts.derive import Derivation
 from memlint.named_tuple import NamedTuple
 
 _MAX_BASES = 16  # files that a config builds on
@@ -367,7 +368,7 @@ class Dialect:
             spec.unknown_reason = match.missing[0].reason
             return spec
         if self.module is not None and hasattr(self.module, "complete"):
-            return _completed(spec, self.module.complete)
+            return _derived(spec, self.module.complete)
         return spec
 
     def _facts(self, match: Match, root: Node, missing: list[Missing]) -> dict[str, Fact]:
@@ -543,6 +544,14 @@ class Dialect:
             sources = document.sources or {document.path: document.text}
             document = document._replace(sources={**sources, other.path: other.text, **other.sources})
         return document, root
+
+
+def _derived(spec: TrainingSpec, complete: Callable[[TrainingSpec], TrainingSpec]) -> TrainingSpec:
+    """A run with what its family makes of the facts, which makes it again where one is tried with another value."""
+    given = spec.replaced({})
+    made = _completed(spec, complete)
+    made.derivation = Derivation(given, complete, made.facts)
+    return made
 
 
 def _completed(spec: TrainingSpec, complete: Callable[[TrainingSpec], TrainingSpec]) -> TrainingSpec:

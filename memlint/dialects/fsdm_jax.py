@@ -138,13 +138,13 @@ def spell(spec: TrainingSpec, fact: Name, value: Any) -> list[Edit] | None:
         from memlint.dialects.spelling import spell as generic
 
         # Without the derived fact, which shares the option's value, a variable is changed where it is set.
-        alone = spec.with_facts()
+        alone = spec.replaced({})
         del alone.facts["micro_batch_size"]
         return generic(alone, "global_batch_size", value * spec["world_size"])
     if fact == "global_batch_size" and "micro_batch_size" in spec:
         from memlint.dialects.spelling import spell as generic
 
-        alone = spec.with_facts()
+        alone = spec.replaced({})
         del alone.facts["micro_batch_size"]
         return generic(alone, fact, value)
     return None

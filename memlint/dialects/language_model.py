@@ -26,7 +26,6 @@ from memlint.dialects.spec import (
     Name,
     TrainingSpec,
     named,
-    scaling,
 )
 from memlint.dialects.spec import HYPER as HYPER
 from memlint.documents.node import Document, Edit, Node
@@ -110,11 +109,6 @@ def put(spec: TrainingSpec, name: Name, value: Any, origin: Fact | None = None, 
         spec.facts[name] = origin._replace(name=name, value=value, reason=reason or origin.reason)
     else:
         spec.facts[name] = Fact(name, value, DEFAULT, reason=reason)
-
-
-def follow(spec: TrainingSpec, name: Name, source: Name, make: Callable[[Any], Any] | None = None) -> None:
-    """A fact is made of another one, and changes with it; where it is made of several, of the last that changes."""
-    spec.derived = (*(entry for entry in spec.derived if entry[:2] != (name, source)), (name, source, make))
 
 
 def gap(spec: TrainingSpec, *keys: str) -> Missing | None:
@@ -225,7 +219,6 @@ def tokens(spec: TrainingSpec) -> None:
     if length is None or not isinstance(length.value, int):
         return
     put(spec, "attention_tokens", length.value, length)
-    follow(spec, "attention_tokens", "sequence_length")
     several = spec.get("sequences_per_sample", 1)
     names: tuple[str, ...] = ("micro_batch_size", "sequence_length")
     if several != 1:
@@ -233,7 +226,6 @@ def tokens(spec: TrainingSpec) -> None:
     put(spec, "token_product", ("tokens", names))
     size = 3 * 8 * length.value * several
     put(spec, "sample_bytes", size, reason="int64 token ids, attention mask and labels")
-    follow(spec, "sample_bytes", "sequence_length", lambda tokens: 3 * 8 * tokens * several)
 
 
 # ---------------------------------------------------------------------------------------------- optimizer, losses
@@ -255,9 +247,8 @@ def optimizer(spec: TrainingSpec, name: str = "optim") -> None:
         put(spec, "optimizer_implementation", implementation, stated)
     if paged:
         put(spec, "optimizer_paged", True, stated)
-    if layerwise or text in ("lomo", "adalomo"):
+    if spec["optimizer"] in ("lomo", "adalomo") or (layerwise and spec.tried("optimizer") is None):
         put(spec, "optimizer_in_backward", True, stated)
-        follow(spec, "optimizer_in_backward", "optimizer", lambda kind: kind in ("lomo", "adalomo"))
     if text.startswith(("galore", "apollo")):
         _projection(spec)
 
@@ -337,7 +328,9 @@ def kernels(spec: TrainingSpec) -> None:
     if spec.get(HYPER + "liger.cross_entropy", "fused_linear_cross_entropy" in off):
         on.append("cross_entropy")
     if switch is None or not truth(switch.value):
-        follow(spec, "fused_kernels", "loss", lambda loss: on if loss == "fused" else spec.get("fused_kernels"))
+        loss = spec.tried("loss")
+        if loss is not None and loss.value == "fused":  # which is how the switch would be written
+            put(spec, "fused_kernels", on, loss)
         return
     put(spec, "fused_kernels", on, switch)
     if "linear_cross_entropy" in on:
@@ -473,6 +466,9 @@ def mixed_precision(spec: TrainingSpec) -> Fact | None:
 
     ``bf16`` and ``fp16`` go before what accelerate's config says.
     """
+    tried = spec.tried("compute_dtype")
+    if tried is not None:
+        return tried if tried.value in HALF else None
     for name, dtype in (("fp16", "float16"), ("bf16", "bfloat16")):
         switch = spec.fact(HYPER + name)
         if switch is not None and truth(switch.value):
@@ -599,7 +595,6 @@ def precision(spec: TrainingSpec, loaded: Fact | None) -> str:
     if mixed is None:
         put(spec, "compute_dtype", loaded.value, loaded)
         put(spec, "autocast", False, reason="neither bf16 nor fp16")
-        _follow_products(spec, strategy, adapted)
         return ""
     if strategy in ("fsdp1", "fsdp2") and spec["parameter_dtype"] != "float32":
         reason = "accelerate 1.15: under FSDP with mixed precision, what trains is kept in float32"
@@ -611,18 +606,6 @@ def precision(spec: TrainingSpec, loaded: Fact | None) -> str:
     if mixed.value == "float16":
         put(spec, "loss_scaling", "dynamic", mixed)
     return ""
-
-
-def _follow_products(spec: TrainingSpec, strategy: str, adapted: bool) -> None:
-    """What a switch for 16 bits changes beside the dtype of products, as :func:`precision` has it where it is on."""
-    follow(spec, "autocast", "compute_dtype", lambda dtype: dtype in HALF and strategy != "zero")
-    follow(spec, "loss_scaling", "compute_dtype", scaling)
-    if strategy in ("fsdp1", "fsdp2"):
-        follow(spec, "parallelism.reduce_dtype", "compute_dtype")
-    if strategy == "zero":
-        for name in ("parameter_dtype", "frozen_dtype", *(("lora.dtype",) if adapted else ())):
-            follow(spec, name, "compute_dtype")
-        follow(spec, "master_weights", "compute_dtype", lambda dtype: dtype in HALF)
 
 
 # ---------------------------------------------------------------------------------------------- parallelism
@@ -674,17 +657,19 @@ def parallelism(spec: TrainingSpec, launcher_config: Companion | None = None) ->
         put(spec, "device_count", count.value, count)
         put(spec, "world_size", count.value, count)
     several = count.value > 1 if count is not None else found.distributed
+    if found.total is None and spec.tried("device_count") is not None:
+        several = several and (found.distributed or _one_process_each(spec))
     if strategy is None and several and not reason:
         put(spec, "parallelism.strategy", "ddp", count, "several processes, and nothing that shards")
-    elif strategy is None and count is None and not reason and _one_process_each(spec):
-        on_devices(spec)
     _agree(spec)
     return reason
 
 
 def on_devices(spec: TrainingSpec) -> None:
     """A run of which nothing says on how many devices it is: on several (``--gpu "NAME x8"``) it is data parallel."""
-    follow(spec, "parallelism.strategy", "device_count", lambda count: "ddp" if count > 1 else "none")
+    tried = spec.tried("device_count")
+    if tried is not None:
+        put(spec, "parallelism.strategy", "ddp" if tried.value > 1 else "none", tried)
 
 
 def _one_process_each(spec: TrainingSpec) -> bool:
@@ -879,7 +864,6 @@ def evaluation(spec: TrainingSpec) -> None:
     length = spec.fact("sequence_length")
     if length is not None:
         put(spec, "evaluation_sequence_length", length.value, length)
-        follow(spec, "evaluation_sequence_length", "sequence_length")
     for name, reason in (
         ("prediction_loss_only", ""),
         ("eval_accumulation_steps", ""),
@@ -971,7 +955,8 @@ def finish(spec: TrainingSpec, reasons: Iterable[str], keys: dict[str, str] | No
         spec.facts["gradient_accumulation_steps"] = Fact(
             "gradient_accumulation_steps", 1, ASSUMED, steps.key, None, why
         )
-    spec.facts = {name: fact for name, fact in spec.facts.items() if not (fact.value is None and fact.node is None)}
+    for name in [name for name, fact in spec.facts.items() if fact.value is None and fact.node is None]:
+        del spec.facts[name]
     reason = next((one for one in reasons if one), "") or _undecided(spec)
     if not reason:
         for name, key in {**_NEEDED, **(keys or {})}.items():

@@ -7,7 +7,7 @@ from typing import Any
 from memlint.dialects import language_model as lm
 from memlint.dialects import native
 from memlint.dialects.accelerate import truth
-from memlint.dialects.spec import ASSUMED, Fact, Name, TrainingSpec, scaling
+from memlint.dialects.spec import ASSUMED, Fact, Name, TrainingSpec
 from memlint.documents.node import Edit
 
 _VERSION = "litgpt 0.5"
@@ -253,19 +253,18 @@ def _precision(spec: TrainingSpec, pretrain: bool) -> str:
     if "quantization.bits" in spec and value.endswith("mixed"):
         return f"precision {value} with quantised weights: litgpt refuses it"
     weights, products = _PRECISIONS[value]
+    tried = spec.tried("parameter_dtype")
+    if tried is not None:  # spelled ``-true``
+        weights = products = tried.value
     name: Name
     for name in ("parameter_dtype", "frozen_dtype"):
         lm.put(spec, name, weights, stated)
     lm.put(spec, "compute_dtype", products, stated)
+    products = spec["compute_dtype"]
     lm.put(spec, "autocast", weights != products, stated)
-    lm.follow(spec, "autocast", "compute_dtype", lambda dtype: dtype != weights)
-    lm.follow(spec, "loss_scaling", "compute_dtype", scaling)
-    for name in ("compute_dtype", "frozen_dtype"):  # spelled ``-true``
-        lm.follow(spec, name, "parameter_dtype")
-    lm.follow(spec, "autocast", "parameter_dtype", lambda _: False)
     if spec.get("tuning") == "lora":
         lm.put(spec, "lora.dtype", weights, stated)
-    if value == "16-mixed":
+    if products == "float16" and weights != products:
         lm.put(spec, "loss_scaling", "dynamic", stated)
     return ""
 
@@ -328,9 +327,6 @@ def _devices(spec: TrainingSpec, command: str) -> None:
     if products is not None:  # lightning.fabric.plugins.precision.fsdp: bf16-mixed reduces in bfloat16
         dtype = spec["parameter_dtype"] if lora else products.value
         lm.put(spec, "parallelism.reduce_dtype", dtype, products, "lightning 2.5: precision of the strategy")
-        if not lora:
-            lm.follow(spec, "parallelism.reduce_dtype", "compute_dtype")
-        lm.follow(spec, "parallelism.reduce_dtype", "parameter_dtype")
     if command == "pretrain":
         if nodes is not None and per_machine is not None:
             lm.put(spec, "parallelism.replicas", nodes, machines, f"{_VERSION}: HYBRID_SHARD")
@@ -367,7 +363,6 @@ def _length(spec: TrainingSpec, command: str) -> None:
     elif stated is not None and isinstance(stated.value, int):
         lm.put(spec, "loss", "chunked", reason=f"{_VERSION}: lm_head_chunk_size={_CHUNK}")
         lm.put(spec, "loss_chunks", -(-stated.value // _CHUNK), stated, f"{_VERSION}: lm_head_chunk_size={_CHUNK}")
-        lm.follow(spec, "loss_chunks", "sequence_length", lambda length: -(-length // _CHUNK))
     if command.startswith("finetune") and stated is not None and stated.value is not None:
         spec.facts["evaluation_batch_size"] = Fact(
             "evaluation_batch_size",
@@ -379,8 +374,6 @@ def _length(spec: TrainingSpec, command: str) -> None:
             "evaluation_accumulates", False, ASSUMED, reason=f"{_VERSION}: only losses are kept"
         )
         lm.put(spec, "evaluation_sequence_length", stated.value, stated)
-        lm.follow(spec, "evaluation_batch_size", "micro_batch_size")
-        lm.follow(spec, "evaluation_sequence_length", "sequence_length")
 
 
 def _unbounded(spec: TrainingSpec) -> str:

@@ -390,7 +390,9 @@ def _precision(spec: TrainingSpec) -> str:
     cast = Fact("parameter_dtype", "float32", DEFAULT, "pure_bf16", reason=reason)
     why = lm.precision(spec, cast if tuning == "full" and not kept and checkpoint is not None else checkpoint)
     if tuning == "full":
-        lm.follow(spec, "frozen_dtype", "parameter_dtype")
+        tried = spec.tried("parameter_dtype")
+        if tried is not None:
+            lm.put(spec, "frozen_dtype", tried.value, tried)
     if tuning == "freeze":
         spec.facts.pop("lora.dtype", None)
         if spec.get("parallelism.strategy") != "zero" and checkpoint is not None:

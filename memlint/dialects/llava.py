@@ -156,9 +156,9 @@ def join(spec: TrainingSpec) -> str:
         "projector_layers": _projector(spec),
     }
     lm.put(spec, lm.CONFIG, whole, spec.fact(lm.CONFIG))
-    half = "bfloat16" if lm.switched(spec, "bf16") else "float16"
+    tried = spec.tried("compute_dtype")
+    half = "bfloat16" if (lm.switched(spec, "bf16") if tried is None else tried.value == "bfloat16") else "float16"
     lm.put(spec, "tower_dtype", half, reason=f"{_train(spec)}: bfloat16 where bf16 is set, else float16")
-    lm.follow(spec, "tower_dtype", "compute_dtype", lambda dtype: "bfloat16" if dtype == "bfloat16" else "float16")
     if _is_next(spec):
         reason = "no file states how many images a sample has; where it has none, LLaVA-NeXT takes one of zeros"
         spec.facts["images_per_sample"] = Fact("images_per_sample", 1, ASSUMED, "--data_path", reason=reason)
@@ -337,4 +337,3 @@ def sample(spec: TrainingSpec) -> None:
         return
     image = 4 * seeing.get("num_channels", 3) * seeing["image_size"] ** 2
     lm.put(spec, "sample_bytes", words.value + image, reason=f"{words.reason}, and the image in float32")
-    lm.follow(spec, "sample_bytes", "sequence_length", lambda tokens: 3 * 8 * tokens + image)

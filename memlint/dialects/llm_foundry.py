@@ -231,7 +231,6 @@ def _evaluation(spec: TrainingSpec) -> None:
         return
     lm.put(spec, "evaluation_batch_size", size.value, size)
     lm.put(spec, "evaluation_sequence_length", spec.get("sequence_length"), spec.fact("sequence_length"))
-    lm.follow(spec, "evaluation_sequence_length", "sequence_length")
     lm.put(spec, "evaluation_accumulates", False, reason=f"{_COMPOSER}: metrics keep sums")
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from memlint.dialects import language_model as lm
 from memlint.dialects import launchers, native
-from memlint.dialects.spec import ASSUMED, Fact, Name, TrainingSpec, scaling
+from memlint.dialects.spec import ASSUMED, Fact, Name, TrainingSpec
 from memlint.documents.node import Document, Edit, Node
 
 # nanoGPT, model.py: from_pretrained (layers, heads, width); their vocabulary is GPT-2's own, and they have biases
@@ -79,13 +79,6 @@ def _model(spec: TrainingSpec) -> str:
         "embd_pdrop": dropout,
     }
     native.described(spec, config, origin, "nanoGPT: model.py")
-    most = 1024 if start.value in _GPT2 else None
-    lm.follow(
-        spec,
-        lm.CONFIG,
-        "sequence_length",
-        lambda rows: {**config, "max_position_embeddings": rows if most is None else min(most, rows)},
-    )
     return ""
 
 
@@ -96,10 +89,9 @@ def _precision(spec: TrainingSpec) -> None:
     if stated is None:
         return
     lm.put(spec, "compute_dtype", stated.value, stated)
-    lm.put(spec, "autocast", stated.value != "float32", stated)
-    lm.follow(spec, "autocast", "compute_dtype", lambda dtype: dtype != "float32")
-    lm.follow(spec, "loss_scaling", "compute_dtype", scaling)
-    if stated.value == "float16":
+    products = spec["compute_dtype"]
+    lm.put(spec, "autocast", products != "float32", stated)
+    if products == "float16":
         lm.put(spec, "loss_scaling", "dynamic", stated)
 
 
@@ -116,10 +108,8 @@ def _processes(spec: TrainingSpec) -> None:
     total = spec.fact(lm.HYPER + "total_accumulation")
     if total is not None and isinstance(total.value, int):
         reason = "" if count == 1 else "nanoGPT: divided by the number of processes"
-        lm.put(spec, "gradient_accumulation_steps", max(1, total.value // (count or 1)), total, reason)
-        if spec.launch is None:
-            whole = total.value
-            lm.follow(spec, "gradient_accumulation_steps", "device_count", lambda count: max(1, whole // count))
+        ranks = spec.get("device_count", count) if spec.launch is None else count
+        lm.put(spec, "gradient_accumulation_steps", max(1, total.value // (ranks or 1)), total, reason)
 
 
 def _evaluation(spec: TrainingSpec) -> None:
@@ -130,7 +120,6 @@ def _evaluation(spec: TrainingSpec) -> None:
     name: Name
     for name, fact in (("evaluation_batch_size", batch), ("evaluation_sequence_length", length)):
         spec.facts[name] = Fact(name, fact.value, ASSUMED, reason="nanoGPT: estimate_loss")
-        lm.follow(spec, name, fact.name)
     spec.facts["evaluation_accumulates"] = Fact("evaluation_accumulates", False, ASSUMED, reason="nanoGPT: .item()")
 
 

@@ -28,14 +28,14 @@ def describe(spec: TrainingSpec, options: Options, reason: str) -> None:
     """
     spec.model_name = size_label(options)
     made = decoder(options)
-    lm.put(spec, lm.DECODER, made, spec.fact(lm.HYPER + "num_layers"), reason)
     length = spec.fact("sequence_length")
     rows = spec.fact(lm.HYPER + "max_position_embeddings")
     own = rows is not None and rows.node is not None and bool(rows.value)
     if own and rows is not None and rows.node is not None and length is not None and length.node is not None:
         own = rows.node.span != length.node.span
-    if made.positions and not own:
-        lm.follow(spec, lm.DECODER, "sequence_length", lambda tokens: made._replace(positions=tokens))
+    if made.positions and not own and length is not None and spec.tried("sequence_length") is not None:
+        made = made._replace(positions=length.value)
+    lm.put(spec, lm.DECODER, made, spec.fact(lm.HYPER + "num_layers"), reason)
 
 
 def share(spec: TrainingSpec, name: str) -> float:

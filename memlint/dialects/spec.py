@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast, overload
 
 from memlint.documents.node import Command, Document, Node, Span
@@ -11,6 +11,7 @@ from memlint.named_tuple import NamedTuple
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from memlint.facts.derive import Derivation
     from memlint.facts.names import BooleanFact, DtypeFact, Facts, IntegerFact, WordFact
     from memlint.facts.names import Name as Name
 else:
@@ -120,11 +121,6 @@ class Conflict(NamedTuple):
     related: tuple[Span, ...] = ()
 
 
-def scaling(dtype: str) -> str | None:
-    """``loss_scaling`` of products in a dtype, where nothing else is stated."""
-    return "dynamic" if dtype == "float16" else None
-
-
 class TrainingSpec:
     """One training run. ``spec["micro_batch_size"]`` is a value, ``spec.fact("micro_batch_size")`` the fact.
 
@@ -139,13 +135,13 @@ class TrainingSpec:
     architecture_on_devices  the architecture of a run of which nothing is unknown but the number of devices that
                   share it: who names them (``--gpu "h100-80gb x8"``) has an estimate
     repeated      fact -> the other places that state its value, which trainers hold against it: they change with it
-    derived       (fact that nothing states, the fact that it is made of, how; None: it has its value)
+    derivation    how its family made these facts; None where they are as they were found
     wanted        what was asked for by :meth:`get`, :meth:`fact` or ``in``, and is refused: nothing stands in for it
     """
 
     architecture_on_devices: str = ""
     repeated: Mapping[str, tuple[Fact, ...]] = {}
-    derived: tuple[tuple[Name, Name, Callable[[Any], Any] | None], ...] = ()
+    derivation: Derivation | None = None
     also: tuple[Span, ...] = ()
     _insists = False
 
@@ -213,6 +209,11 @@ class TrainingSpec:
         fact = self.facts.get(name)
         return fact.key if fact is not None and fact.key else name
 
+    def tried(self, name: Name) -> Fact | None:
+        """The fact where a what-if gives it its value: what is made of the keys that would state it follows it."""
+        fact = self.facts.get(name)
+        return fact if fact is not None and fact.origin == OVERRIDE else None
+
     def take(self, name: Name) -> Fact | None:
         """A fact that others are made of, and that says nothing by itself: it is gone afterwards."""
         fact = self.fact(name)
@@ -235,23 +236,32 @@ class TrainingSpec:
         """The run for those who would go on without a fact: asking for one that is refused raises UnknownModel."""
         if not self.missing:
             return self
-        copy = self.with_facts()
+        copy = self.replaced({})
         copy._insists = True
         return copy
 
     def with_facts(self, changes: Mapping[Name, Any] = NOTHING, /, **more: Unpack[Facts]) -> TrainingSpec:
-        """A copy in which these facts have these values, and those that are made of them follow; keys and nodes stay
-        where they were."""
-        facts = dict(self.facts)
-        values: dict[Name, Any] = {**changes, **named_values(more)}
-        for name, value in values.items():
-            old = facts.get(name)
-            facts[name] = old._replace(value=value, origin=OVERRIDE) if old is not None else Fact(name, value, OVERRIDE)
-        for name, source, make in self.derived:
-            if source in values and name not in values:
-                value = values[source] if make is None else make(values[source])
-                facts[name] = facts.get(name, Fact(name, None))._replace(value=value, origin=OVERRIDE)
+        """What the run would be if these facts had these values: what its family makes of them follows, and nothing
+        else. Keys and nodes stay where they were."""
+        tried = self._tried({**changes, **named_values(more)})
+        copy = self.replaced({})
+        if tried and self.derivation is not None:
+            copy.derivation = self.derivation.again(tried)
+            others, gone = copy.derivation.changes(self.derivation)
+            copy.facts = {name: fact for name, fact in copy.facts.items() if name not in gone}
+            copy.facts.update(others)
+        copy.facts.update(tried)
+        return copy
+
+    def replaced(self, changes: Mapping[Name, Any]) -> TrainingSpec:
+        """The same run as a model is to see it, with other values of these facts: no other run, so nothing follows."""
         copy = TrainingSpec.__new__(TrainingSpec)
         copy.__dict__.update(self.__dict__)
-        copy.facts = facts
+        copy.facts = {**self.facts, **self._tried(changes)}
         return copy
+
+    def _tried(self, changes: Mapping[Name, Any]) -> dict[str, Fact]:
+        return {
+            name: self.facts.get(name, Fact(name, None))._replace(value=value, origin=OVERRIDE)
+            for name, value in changes.items()
+        }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from memlint.dialects.spec import ASSUMED, DEFAULT, HYPER, WRITTEN, Conflict, Fact, Name, TrainingSpec, scaling
+from memlint.dialects.spec import ASSUMED, DEFAULT, HYPER, WRITTEN, Conflict, Fact, Name, TrainingSpec
 from memlint.documents.node import Edit, Node
 
 BLOCKS = ("DownBlock2D", "AttnDownBlock2D", "UpBlock2D", "AttnUpBlock2D")
@@ -52,10 +52,6 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
     spec.facts["autocast"] = compute._replace(name="autocast", value=compute.value != "float32")
     if compute.value == "float16":
         spec.facts["loss_scaling"] = compute._replace(name="loss_scaling", value="dynamic")
-    spec.derived = (
-        ("autocast", "compute_dtype", lambda dtype: dtype != "float32"),
-        ("loss_scaling", "compute_dtype", scaling),
-    )
     _derived(spec)
     spec.conflicts = tuple(_conflicts(spec))
     return spec

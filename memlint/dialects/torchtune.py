@@ -168,10 +168,10 @@ def _processes(spec: TrainingSpec, recipe: str, distributed: bool) -> None:
         alone = spec.launch is not None or _names_one_device(recipe)
         reason = f"{recipe} is a recipe for one device" if alone else "no key of a distributed recipe is there"
         native.divided(spec, "none", count, reason=reason)
-        if not alone:  # on several devices (``--gpu "NAME x8"``) it is for the distributed one
-            reduced = spec.get("parameter_dtype")
-            lm.follow(spec, "parallelism.strategy", "device_count", lambda count: "fsdp2" if count > 1 else "none")
-            lm.follow(spec, "parallelism.reduce_dtype", "device_count", lambda count: reduced)
+        tried = spec.tried("device_count")
+        if not alone and tried is not None and tried.value > 1:  # ``--gpu "NAME x8"``: it is for the distributed one
+            lm.put(spec, "parallelism.strategy", "fsdp2", tried)
+            lm.put(spec, "parallelism.reduce_dtype", spec.get("parameter_dtype"), tried)
         return
     if count is not None and "parallelism.shard" not in spec:
         others = [spec.get(name, 1) or 1 for name in _OTHER_DEGREES]
@@ -331,7 +331,8 @@ def _loss(spec: TrainingSpec) -> None:
             lm.put(spec, "loss_chunks", chunks.value, chunks)
     elif stated is not None:
         lm.put(spec, "loss", "full", stated)
-        lm.follow(spec, "loss_chunks", "loss", lambda loss: 8 if loss == "chunked" else None)
+        if spec["loss"] == "chunked":
+            lm.put(spec, "loss_chunks", 8, spec.fact("loss"))
 
 
 def _checkpointing(spec: TrainingSpec) -> None:
@@ -361,11 +362,9 @@ def _evaluation(spec: TrainingSpec) -> None:
         lm.put(
             spec, "evaluation_batch_size", spec["micro_batch_size"], batch, "torchtune: batch_size_val is batch_size"
         )
-        lm.follow(spec, "evaluation_batch_size", "micro_batch_size")
     length = spec.fact("sequence_length")
     if length is not None and length.value:
         lm.put(spec, "evaluation_sequence_length", length.value, length)
-        lm.follow(spec, "evaluation_sequence_length", "sequence_length")
     reason = "torchtune: only the loss of an evaluation is kept"
     spec.facts["evaluation_accumulates"] = Fact("evaluation_accumulates", False, ASSUMED, reason=reason)
 

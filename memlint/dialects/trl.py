@@ -202,11 +202,6 @@ def _generated(spec: TrainingSpec) -> None:
         origin = several if several is not None and several.value else spec.fact("gradient_accumulation_steps")
         rows = spec.get("micro_batch_size", 1) * (origin.value if origin is not None and origin.value else 1)
     lm.put(spec, "generated_rows", rows, origin, f"{_VERSION}: all completions between two generations, at once")
-    if whole is None or not whole.value:
-        micro = spec.get("micro_batch_size", 1)
-        lm.follow(spec, "generated_rows", "micro_batch_size", lambda size: rows // micro * size)
-        if origin is not None and origin.name == "gradient_accumulation_steps":
-            lm.follow(spec, "generated_rows", "gradient_accumulation_steps", lambda steps: steps * micro)
 
 
 def _packing(spec: TrainingSpec, method: str) -> None:

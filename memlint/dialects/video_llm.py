@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from memlint.data import decoders
-from memlint.dialects.spec import ASSUMED, DEFAULT, HYPER, Fact, Missing, Name, TrainingSpec, scaling
+from memlint.dialects.spec import ASSUMED, DEFAULT, HYPER, Fact, Missing, Name, TrainingSpec
 from memlint.documents.node import Edit
 
 _NEEDED = {
@@ -59,13 +59,12 @@ def _precision(spec: TrainingSpec) -> None:
     half = "bfloat16" if weights == "bfloat16" else "float16"
     value = half if switch.value else weights
     spec.facts["compute_dtype"] = switch._replace(name="compute_dtype", value=value)
+    tried = spec.tried("compute_dtype")
+    if tried is not None:
+        switch = spec.facts["autocast"] = switch._replace(value=tried.value != weights)
+        half = tried.value
     if switch.value and half == "float16":
         spec.facts["loss_scaling"] = switch._replace(name="loss_scaling", value="dynamic")
-    spec.derived = (
-        ("compute_dtype", "parameter_dtype", lambda dtype: dtype if not switch.value else value),
-        ("autocast", "compute_dtype", lambda dtype: dtype != weights),
-        ("loss_scaling", "compute_dtype", scaling),
-    )
 
 
 def _optimizer(spec: TrainingSpec) -> None:

@@ -34,8 +34,8 @@ def record(record_step: Callable[[TrainingSpec], Recording], spec: TrainingSpec,
     short = SHORT + _reach(spec, _elements(spec))
     if layers < 3 * short:
         return None
-    one = record_step(spec.with_facts({RECORDED_LAYERS: (short, layers)}))
-    two = record_step(spec.with_facts({RECORDED_LAYERS: (short + 1, layers)}))
+    one = record_step(spec.replaced({RECORDED_LAYERS: (short, layers)}))
+    two = record_step(spec.replaced({RECORDED_LAYERS: (short + 1, layers)}))
     in_layer = two.parameters - one.parameters
     if SHORT + _reach(spec, in_layer) > short:
         return None

@@ -388,7 +388,7 @@ def _record_folded(spec: TrainingSpec, fuse: bool) -> Recording | None:
     passes = spec["sample_size"]
     if passes < WORTHWHILE:
         return None
-    one, two = (_record(spec.with_facts({RECORDED_PASSES: count}), False, fuse) for count in (SHORT, SHORT + 1))
+    one, two = (_record(spec.replaced({RECORDED_PASSES: count}), False, fuse) for count in (SHORT, SHORT + 1))
     found = fold(one.tape, two.tape, passes - SHORT)
     return None if found is None else one._replace(folded=found)
 
@@ -459,7 +459,7 @@ def saved_bytes(spec: TrainingSpec) -> int:
     """What ``jax.vjp`` of the loss holds, without the rest of the step."""
     passes = spec["sample_size"]
     if passes >= WORTHWHILE and RECORDED_PASSES not in spec:
-        one, two = [int(saved_bytes(spec.with_facts({RECORDED_PASSES: count}))) for count in (SHORT, SHORT + 1)]
+        one, two = [int(saved_bytes(spec.replaced({RECORDED_PASSES: count}))) for count in (SHORT, SHORT + 1)]
         return one + (int(passes) - SHORT) * (two - one)  # every pass between the first and the last keeps the same
     run = Settings(spec)
     program = Program(run.dtype)

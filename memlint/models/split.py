@@ -46,7 +46,7 @@ def is_split(spec: TrainingSpec) -> bool:
 
 def whole(spec: TrainingSpec) -> TrainingSpec:
     """The run on one device."""
-    return spec.with_facts({fact_of(kind): 1 for kind in SIZES})
+    return spec.replaced({fact_of(kind): 1 for kind in SIZES})
 
 
 def candidates(spec: TrainingSpec) -> tuple[str, ...]:
@@ -131,12 +131,13 @@ def shorten(spec: TrainingSpec) -> TrainingSpec:
             raise UnknownModel(
                 f"{key} {length:,}: {code} does not divide it among {together:,} devices without a rest ({degrees})"
             )
-    changed = {}
+    changed: dict[Name, int] = {}
+    name: Name
     for name in ("sequence_length", "evaluation_sequence_length"):
         length = spec.get(name)
         if ranks > 1 and length is not None:
             changed[name] = -(-length // ranks)
-    return spec.with_facts(**changed) if changed else spec
+    return spec.with_facts(changed) if changed else spec
 
 
 def in_flight(spec: TrainingSpec, stage: str) -> int:

@@ -37,7 +37,7 @@ def adopt(document: Document, spec: TrainingSpec | None = None) -> TrainingSpec 
     if spec is None:
         spec = TrainingSpec(FAMILY, document, document.root, {}, ARCHITECTURE)
     else:
-        spec = spec.with_facts()
+        spec = spec.replaced({})
         spec.architecture = ARCHITECTURE
         spec.unknown_reason = ""
     spec.facts[PROFILE] = Fact(PROFILE, shown, DEFAULT, reason="found beside the config")

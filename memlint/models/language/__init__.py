@@ -76,7 +76,7 @@ class Task(NamedTuple):
             return spec
         named = spec.get("lora.modules_to_save") or ()
         named = (named,) if isinstance(named, str) else tuple(named)
-        return spec.with_facts({"lora.modules_to_save": (*named, *(n for n in self.saved if n not in named))})
+        return spec.replaced({"lora.modules_to_save": (*named, *(n for n in self.saved if n not in named))})
 
 
 def build(spec: TrainingSpec) -> System:
@@ -139,7 +139,7 @@ def _keeps_gradients(spec: TrainingSpec) -> bool:
 
 def uncompiled(spec: TrainingSpec) -> TrainingSpec:
     """The same run where the compiler fuses nothing: as much memory as it can take."""
-    return spec.with_facts(compile=False, compile_loss=False)
+    return spec.replaced({"compile": False, "compile_loss": False})
 
 
 def _task(spec: TrainingSpec, dtype: DType, autocast: bool) -> Task:
