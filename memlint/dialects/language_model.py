@@ -90,6 +90,27 @@ OPTIMIZERS: dict[str, tuple[str, str, str, bool]] = {
 }
 
 
+# What the functions below give, where a family takes them as the steps of a graph (memlint/facts/derive.py).
+OPTIMIZER_FACTS: tuple[Name, ...] = (
+    *("optimizer", "optimizer_implementation", "optimizer_library", "optimizer_paged", "optimizer_in_backward"),
+    *("optimizer_rank", "optimizer_targets"),
+)
+ADAPTER_FACTS: tuple[Name, ...] = (
+    *("tuning", "lora.r", "lora.alpha", "lora.dropout", "lora.targets", "lora.modules_to_save", "lora.unfrozen"),
+)
+QUANTIZATION_FACTS: tuple[Name, ...] = (
+    *("quantization.bits", "quantization.kind", "quantization.double", "quantization.group_size"),
+)
+PRECISION_FACTS: tuple[Name, ...] = (
+    *("parameter_dtype", "frozen_dtype", "lora.dtype", "compute_dtype", "autocast", "master_weights", "loss_scaling"),
+    *("parallelism.reduce_dtype", "mixed_precision", "deepspeed_dtype", HYPER + "deepspeed_states_dtype"),
+)
+CHECKPOINTING_FACTS: tuple[Name, ...] = ("checkpointing", "checkpointing_reentrant", "activation_offloading")
+EVALUATION_FACTS: tuple[Name, ...] = (
+    *("evaluation_batch_size", "evaluation_sequence_length", "evaluation_accumulates"),
+)
+
+
 # ---------------------------------------------------------------------------------------------- reading a spec
 
 
@@ -627,29 +648,52 @@ def parallelism(spec: TrainingSpec, launcher_config: Companion | None = None) ->
     ``launcher_config`` is what the trainer itself hands to accelerate, where no ``accelerate launch`` does.
     A run of several processes that shares nothing is data parallel. Why the estimate cannot be made, or "".
     """
+    reason, _ = stated_sharing(spec, launcher_config)
+    processes(spec)
+    return reason
+
+
+def stated_sharing(spec: TrainingSpec, launcher_config: Companion | None = None) -> tuple[str, dict[str, Fact]]:
+    """What launchers and the configs of accelerate, DeepSpeed and FSDP state: (why it is not known, or "", the facts of
+    DeepSpeed's config that go before what the trainer's own keys would make)."""
     deep, fsdp = spec.facts.pop(HYPER + "deepspeed", None), spec.facts.pop(HYPER + "fsdp", None)
     beside_bare = spec.facts.pop(HYPER + "deepspeed_config", None)
     fsdp_config = spec.facts.pop(HYPER + "fsdp_config", None)
     if deep is not None and deep.value is True:
         deep = beside_bare
-    found = launchers.processes(spec.launch)
-    spec.missing = (*spec.missing, *found.missing)
+    spec.missing = (*spec.missing, *launchers.processes(spec.launch).missing)
     companion = launched(spec.launch, _script(spec)) or launcher_config
     if companion is not None:
         _from_accelerate(spec, companion)
-    count = found.total if found.total is not None else spec.fact("device_count")
     reason = ""
+    before: dict[str, Fact | None] = {name: spec.facts.get(name) for name in OPTIMIZER_FACTS}
     if deep is not None and deep.value not in (None, False, ""):
         reason = _from_deepspeed(spec, deep)
     elif gap(spec, "deepspeed") is not None:
         reason = not_stated(spec, "deepspeed")
     elif fsdp is not None and fsdp.value not in (None, False, "", [], "false", "False"):
         reason = _from_fsdp(spec, fsdp, fsdp_config)
+    overruling = {name: fact for name, fact in spec.facts.items() if name in before and before[name] is not fact}
     strategy = spec.fact("parallelism.strategy")
-    if strategy is not None and strategy.value == "unknown":
-        del spec.facts["parallelism.strategy"]
+    if strategy is not None and strategy.value == _UNKNOWN:
         item = gap(spec, "config_file", "accelerate_config")
         reason = reason or (f"{item.key}: {item.reason}" if item is not None else strategy.reason)
+    elif strategy is None and reason:
+        spec.facts["parallelism.strategy"] = Fact("parallelism.strategy", _UNKNOWN, reason=reason)
+    return reason, overruling
+
+
+_UNKNOWN = "unknown"  # the strategy of a run where a file that would say it is not there
+
+
+def processes(spec: TrainingSpec) -> None:
+    """How many there are, and that several which share nothing are data parallel."""
+    found = launchers.processes(spec.launch)
+    count = found.total if found.total is not None else spec.fact("device_count")
+    strategy = spec.fact("parallelism.strategy")
+    unknown = strategy is not None and strategy.value == _UNKNOWN
+    if unknown:
+        del spec.facts["parallelism.strategy"]
         strategy = None
     if count is None and strategy is not None and strategy.value != "none" and not found.missing:
         count = launchers.seen(spec.launch)
@@ -659,10 +703,9 @@ def parallelism(spec: TrainingSpec, launcher_config: Companion | None = None) ->
     several = count.value > 1 if count is not None else found.distributed
     if found.total is None and spec.tried("device_count") is not None:
         several = several and (found.distributed or _one_process_each(spec))
-    if strategy is None and several and not reason:
+    if strategy is None and several and not unknown:
         put(spec, "parallelism.strategy", "ddp", count, "several processes, and nothing that shards")
     _agree(spec)
-    return reason
 
 
 def on_devices(spec: TrainingSpec) -> None:
@@ -838,6 +881,12 @@ _OF_STRATEGY: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("prefetch_bucket_elements", "live_parameter_elements", "persistence_elements"), ("zero",)),
     **dict.fromkeys(("reuse_distance_elements", "sub_group_elements"), ("zero",)),
 }
+
+
+PROCESS_FACTS: tuple[Name, ...] = (
+    *("device_count", "world_size", "parallelism.strategy"),
+    *(named(f"parallelism.{short}") for short in _OF_STRATEGY),
+)
 
 
 def _agree(spec: TrainingSpec) -> None:
