@@ -365,7 +365,7 @@ def _devices(spec: TrainingSpec, python: bool) -> None:
             lm.put(spec, name, count, origin)
     version = _PYTHON if python else _TOML
     lm.put(spec, "parallelism.strategy", strategy, spec.fact("parallelism.shard"), f"{version}: parallelize_llama")
-    lm._agree(spec)
+    lm.drop_what_no_strategy_reads(spec)
 
 
 def _layers(spec: TrainingSpec, stages: int) -> None:
