@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from memlint.releases import BEHAVIOURS, NEWEST, Series
+from memlint.releases import BEHAVIOURS, LIBRARIES, Series
 
 PAGE = Path(__file__).resolve().parent / "releases.md"
 HEAD = """\
@@ -20,26 +20,27 @@ published in the releases on both sides of the border; `memlint/releases.py` is 
 
 Which release runs a config is what the project pins: a lock file, `requirements.txt`, `environment.yml`,
 `pyproject.toml` or a `Dockerfile` beside the config or above it. Where none does, keys that only some releases take
-date it, and else the newest that is known is taken, which the report names among what is assumed.
+date it, and else the newest that is known is taken, which the report names among what is assumed. The interval of the
+estimate then holds what older releases would take, too, as far back as the run's model, keys and other pins allow.
 """
 
 
 def shown(border: Series | None) -> str:
-    return "" if border is None else f"{border[0]}.{border[1]}"
+    return "" if border is None else ".".join(map(str, border))
 
 
 def page() -> str:
     lines = [HEAD]
     for library in sorted({row.library for row in BEHAVIOURS.values()}):
         lines += [
-            f"## {library} (newest known: {NEWEST[library]})",
+            f"## {LIBRARIES[library].title} (newest known: {LIBRARIES[library].newest})",
             "",
-            "| since | until | what | source |",
-            "|---|---|---|---|",
+            "| since | until | what | takes | source |",
+            "|---|---|---|---|---|",
         ]
         for row in BEHAVIOURS.values():
             if row.library == library:
-                lines.append(f"| {shown(row.since)} | {shown(row.until)} | {row.what} | {row.source} |")
+                lines.append(f"| {shown(row.since)} | {shown(row.until)} | {row.what} | {row.takes} | {row.source} |")
         lines.append("")
     return "\n".join(lines)
 

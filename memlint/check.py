@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 from memlint import files, work
 from memlint.discover import Found, Refused, display, matches, walk
-from memlint.documents.node import Document, Fault, Span
+from memlint.documents.node import Document, Edit, Fault, Span
 from memlint.estimates import EqualRuns, saved_bytes
 from memlint.named_tuple import NamedTuple
-from memlint.plugin import ERROR, Finding, Run
+from memlint.plugin import ERROR, Finding, Fix, Run
 from memlint.reports.report import (
     Budget,
     Measured,
@@ -49,6 +49,9 @@ if TYPE_CHECKING:
 OVERRIDE_PATH = "<override>"  # as memlint.documents.overrides names it, which is imported for overrides only
 
 MEASURED_SUFFIX = ".memlint-measured.json"  # as in memlint.profiles.measurement, which is imported where there is one
+
+# Of a file's steps, as many as reading it again with its fixes may take: 1 / TRIED_SHARE.
+TRIED_SHARE = 16
 
 NOT_A_CONFIG = "no known family of training configs (`memlint record` makes a model of your own known)"
 
@@ -105,6 +108,8 @@ class _Checker:
         self.trees: Trees | None = None  # that named group files are part of
         self.fragment_runs = 0  # that were checked for their sake
         self.fragments: dict[str, set[str]] = {}  # a root that is not among them -> its fragments that are
+        self._reading_steps = 0  # that the file at hand took before its runs were looked at
+        self._trying_steps = 0  # that are left to try its fixes
         self._formats: dict[str, bool] = {}
         self._selected: dict[tuple[Any, ...], list[Selected]] = {}
 
@@ -172,6 +177,8 @@ class _Checker:
         if not specs and not document.faults:
             specs = _recorded(document)
         if specs:
+            self._reading_steps = work.meter().used
+            self._trying_steps = settings.file_steps // TRIED_SHARE
             for spec in specs:
                 self._run(spec, document, settings)
                 if work.meter().left <= 0 and any(found.code == WORK_LIMIT for found in self.drafts[-1].findings):
@@ -313,6 +320,7 @@ class _Checker:
                 packed=lambda: estimates.packed_bytes(estimate) if estimate is not None else 0,
                 first_pass=estimates.first_pass_bytes,
                 whole=estimates.whole,
+                again=lambda edits: self._edited(edits, spec, document, settings, allowed),
             )
             for selected in self.select(settings):
                 self._rule(selected, run, findings, judged)
@@ -320,6 +328,56 @@ class _Checker:
         if self.measure is not None and self.lint:
             report = report._replace(measured=self._measured(self.measure, spec, settings, allowed, findings))
         self.drafts.append(_Draft(report, findings, judged, settings))
+
+    def _edited(
+        self, edits: Sequence[Edit], spec: TrainingSpec, document: Document, settings: Settings, allowed: Allowance
+    ) -> TrainingSpec | None:
+        """A run as it is read from the texts with some edits. None where they cannot be made, the run is not there any
+        more, or more is wrong than before: a fault, or a value that is not known. Raises OutOfWork, at once where what
+        was read the first time cannot be read again.
+
+        beside  the runs of the file
+        """
+        if self._reading_steps > work.meter().left:
+            raise work.OutOfWork("reading the file again", work.meter().left)
+        from memlint.documents.load import load
+        from memlint.fixes.edits import EditError, apply_edits
+
+        texts = {**document.sources, **spec.document.sources, document.path: document.text}
+        try:
+            after = {
+                path: apply_edits(texts[path], [edit for edit in edits if edit.span.path == path])
+                for path in {edit.span.path for edit in edits}
+            }
+        except (KeyError, EditError):
+            return None
+        with files.edited(after):
+            again = load(document.path, after.get(document.path, document.text))
+            found, again = self._same_run(spec, document, again, settings)
+            if found is None or found.family != spec.family:
+                return None
+            found = _with_devices(found, allowed)
+            if found.architecture is None:
+                found = next(iter(_recorded(again, found)), found)
+        if {entry.key for entry in found.missing} - {entry.key for entry in spec.missing}:
+            return None
+        faults = [fault.code for fault in again.faults]
+        was = [fault.code for fault in document.faults]
+        return None if any(faults.count(code) > was.count(code) for code in faults) else found
+
+    def _same_run(
+        self, spec: TrainingSpec, document: Document, again: Document, settings: Settings
+    ) -> tuple[TrainingSpec | None, Document]:
+        """A run of one document in another that has as many; and that document, composed."""
+        places = [at for at, command in enumerate(document.commands) if command is spec.launch]
+        if places and document.format == "shell":
+            from memlint.dialects import registry
+
+            if len(again.commands) != len(document.commands):
+                return None, again
+            return registry.started(again, again.commands[places[0]], settings.override, spec.run), again
+        specs, again = self._specs(again, settings)
+        return next((one for one in specs or _recorded(again) if one.run == spec.run), None), again
 
     def _measurements(self, path: str) -> Sequence[Measurement]:
         """What ``memlint probe --save`` kept of a config."""
@@ -376,7 +434,7 @@ class _Checker:
                 found.extend(rule.check(run))
             except _unknown_model():
                 pass  # it asked a recording about something that was not recorded
-            found = [_on_a_file(finding, run) for finding in found]
+            found = [self._held(_on_a_file(finding, run), run) for finding in found]
             if "severity" in options:
                 found = [finding._replace(severity=options["severity"]) for finding in found]
             findings += bounded_findings(found)
@@ -386,6 +444,16 @@ class _Checker:
         except Exception as error:
             findings.append(self._internal(run.spec.document.path, f"rule {info.code}", error))
         self.seconds[info.code] = self.seconds.get(info.code, 0.0) + time.perf_counter() - begin
+
+    def _held(self, finding: Finding, run: Run) -> Finding:
+        """A finding with those of its fixes that the texts with them bear out, as far as the steps for that go."""
+        held: list[Fix] = []
+        for fix in finding.fixes:
+            with work.limited(self._trying_steps) as meter:
+                kept = run.held(fix)
+            self._trying_steps -= min(meter.used, meter.limit)
+            held += [kept] if kept is not None else []
+        return finding._replace(fixes=tuple(held))
 
     def select(self, settings: Settings) -> list[Selected]:
         """The rules that are on, imported. Raises SettingsError for codes and plugins that do not exist."""

@@ -6,6 +6,8 @@ import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from memlint.dialects.spec import UnknownModel
+
 if TYPE_CHECKING:
     from memlint.dialects.spec import TrainingSpec
     from memlint.meta.fold import Folded
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from memlint.tape.estimate import Estimate
 
 Changes = tuple[tuple[str, str], ...]
+GONE = "-"  # in the place of a fact's name, before that of one that a change takes away
 
 
 class Made:
@@ -27,6 +30,15 @@ class Made:
         self.totals: dict[Changes, Estimate] = {}
         self.whole: dict[Changes, Estimate] = {}
         self.allocated_bytes: dict[Changes, int] = {}
+        self.read: set[str] = set()  # the facts that any of this was made of
+
+    def alike(self, changes: Changes) -> Estimate | None:
+        """Totals of a run that differs from another one in nothing but facts that nobody asks for."""
+        wanted = self._told(changes)
+        return next((found for known, found in self.totals.items() if self._told(known) == wanted), None)
+
+    def _told(self, changes: Changes) -> set[tuple[str, str]]:
+        return {change for change in changes if (change[1] if change[0] == GONE else change[0]) in self.read}
 
 
 class EqualRuns:
@@ -68,20 +80,25 @@ class Estimates:
         """The run's. Raises models.UnknownModel."""
         made = self._made
         if symbolic not in made.own:
-            made.own[symbolic] = estimate_spec(
-                self.spec, self.gpu, symbolic, recordings=made.recordings, measurements=self.measurements
+            watched = self.spec.watched(made.read)
+            found = estimate_spec(
+                watched, self.gpu, symbolic, recordings=made.recordings, measurements=self.measurements
             )
+            made.own[symbolic] = self._spanning(self.spec, found)
         return made.own[symbolic]
 
     def totals(self, changed: TrainingSpec) -> Estimate:
         """Without components. Raises models.UnknownModel."""
         made, changes = self._made, _changes(self.spec, changed)
+        if changes not in made.totals and (alike := made.alike(changes)) is not None:
+            made.totals[changes] = alike
         if changes not in made.totals:
             same = made.recordings if _same_step(self.spec, changed) else None
             if not same and made.asked is not None and _same_step(made.asked[0], changed):
                 same = [made.asked[1]]
+            watched = changed.watched(made.read)
             made.totals[changes] = estimate_spec(
-                changed, self.gpu, detailed=False, recordings=same, measurements=self.measurements
+                watched, self.gpu, detailed=False, recordings=same, measurements=self.measurements
             )
         return made.totals[changes]
 
@@ -89,14 +106,32 @@ class Estimates:
         """With components. Raises models.UnknownModel."""
         made, changes = self._made, _changes(self.spec, changed)
         if changes not in made.whole:
-            made.whole[changes] = estimate_spec(changed, self.gpu, measurements=self.measurements)
+            found = estimate_spec(changed, self.gpu, measurements=self.measurements)
+            made.whole[changes] = self._spanning(changed, found)
         return made.whole[changes]
+
+    def _spanning(self, spec: TrainingSpec, found: Estimate) -> Estimate:
+        """An estimate whose intervals hold those under the other releases that the run may be made with, too. Which
+        one it is made with does not matter to a measurement."""
+        if self.measurements or not spec.asked:
+            return found
+        from memlint import plausible
+
+        others = []
+        for candidate in plausible.candidates(spec):
+            with contextlib.suppress(UnknownModel):
+                recording = record(candidate.spec)
+                low, high = found.allocated_interval
+                if not low <= allocated_bytes(candidate.spec, recording) <= high:  # else nothing is wider
+                    other = estimate_spec(candidate.spec, self.gpu, detailed=False, recordings=[recording])
+                    others.append((candidate, other))
+        return plausible.spanning(found, others)
 
     def allocated_bytes(self, changed: TrainingSpec) -> int:
         """``totals(changed).allocated_bytes``. Raises models.UnknownModel."""
         made, changes = self._made, _changes(self.spec, changed)
         if changes not in made.allocated_bytes:
-            recording = record(changed)
+            recording = record(changed.watched(made.read))
             made.asked = changed, recording
             made.allocated_bytes[changes] = allocated_bytes(changed, recording)
         return made.allocated_bytes[changes]
@@ -119,9 +154,10 @@ def _identity(spec: TrainingSpec, gpu: str) -> str:
 
 
 def _changes(spec: TrainingSpec, changed: TrainingSpec) -> Changes:
-    """What a what-if changes: (fact, value)."""
+    """What a what-if changes: (fact, value), and (GONE, fact)."""
     facts = spec.facts
-    return tuple((name, repr(fact.value)) for name, fact in changed.facts.items() if facts.get(name) is not fact)
+    other = [(name, repr(fact.value)) for name, fact in changed.facts.items() if facts.get(name) is not fact]
+    return tuple(sorted([*other, *((GONE, name) for name in facts if name not in changed.facts)]))
 
 
 def estimate_spec(
@@ -165,7 +201,9 @@ def estimate_spec(
         stated = str(version.value) if version is not None and version.node is not None else ""
         options["calibration"] = choose(measurements, spec.run, facts_of(spec), options.get("gpu"), stated)
     assumed = tuple(
-        (fact.key or name, str(fact.value), fact.reason) for name, fact in spec.facts.items() if fact.origin == ASSUMED
+        (fact.key or name, str(fact.value), fact.reason)
+        for name, fact in dict.items(spec.facts)
+        if fact.origin == ASSUMED  # said, and not asked for
     )
     return estimate(
         _tape(recording),

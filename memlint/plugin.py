@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from memlint.dialects.spec import NOTHING, Fact, Name, TrainingSpec, named, named_values
+from memlint import work
+from memlint.dialects.spec import NOTHING, Fact, Name, TrainingSpec, UnknownModel, named, named_values
 from memlint.documents.node import Edit as Edit
 from memlint.documents.node import Fault, Span
 from memlint.named_tuple import NamedTuple
@@ -117,6 +118,8 @@ class Run:
     packed     () -> what the run's reserved bytes cannot be less than, whatever the allocator's settings
     first_pass () -> most bytes live until the second micro-batch begins; 0 where there is none, or that is not known
     whole      TrainingSpec -> the estimate with all that its interval is made of, where ``estimator`` gives totals
+    again      edits -> this run as it is read from the texts with them; None where these cannot be read, or more is
+               wrong with them than before
     """
 
     def __init__(
@@ -135,6 +138,7 @@ class Run:
         packed: Callable[[], int] | None = None,
         first_pass: Callable[[], int] | None = None,
         whole: Callable[[TrainingSpec], Estimate] | None = None,
+        again: Callable[[Sequence[Edit]], TrainingSpec | None] | None = None,
     ) -> None:
         self.spec = spec
         self.estimate = estimate
@@ -150,6 +154,8 @@ class Run:
         self._packed = packed
         self._first_pass = first_pass
         self._whole = whole
+        self._again = again
+        self._held: dict[Fix, Fix | None] = {}
         self._seen: dict[str, tuple[Any, int]] = {}  # fact -> a value tried alone, and the bytes saved with it
         self._memo: dict[tuple[tuple[str, str], ...], Estimate] = {}
 
@@ -311,6 +317,34 @@ class Run:
         after = self.what_if(changes, **more)
         fits = None if self.budget_bytes is None else after.device_bytes <= self.budget_bytes
         return Fix(title, safety, edits, after.device_bytes, self.estimate.device_bytes - after.device_bytes, fits)
+
+    def held(self, fix: Fix) -> Fix | None:
+        """A fix as the texts with its edits keep it: with their peak. None for one that breaks them, or that does not
+        lower the peak, or fit, as it says: a key that is written may make another one count."""
+        if self._again is None or not fix.edits:
+            return fix
+        if fix not in self._held:
+            try:
+                self._held[fix] = self._read_again(fix, self._again(fix.edits))
+            except UnknownModel:
+                self._held[fix] = None
+            except work.OutOfWork:  # where all values are known, it is what was estimated, as far as anybody can tell
+                self._held[fix] = None if self.spec.missing or self.faults else fix
+        return self._held[fix]
+
+    def _read_again(self, fix: Fix, spec: TrainingSpec | None) -> Fix | None:
+        if spec is None or fix.device_bytes_after is None or self.estimate is None:
+            return None if spec is None else fix
+        if spec.architecture != self.spec.architecture:
+            return None
+        found = self._estimator(self.spec.read_as(spec)).device_bytes
+        if found == fix.device_bytes_after:
+            return fix
+        saved = self.estimate.device_bytes - found
+        fits = None if self.budget_bytes is None else found <= self.budget_bytes
+        if (saved > 0) != ((fix.saved_bytes or 0) > 0) or (fix.fits and not fits):
+            return None
+        return fix._replace(device_bytes_after=found, saved_bytes=saved, fits=fits)
 
     def parent_span(self, fact: Fact) -> Span | None:
         """For a key that is not written: the key of the closest section that would hold it; of a command, its program,

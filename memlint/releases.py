@@ -8,13 +8,32 @@ from __future__ import annotations
 
 from memlint.named_tuple import NamedTuple
 
-Series = tuple[int, int]
+Series = tuple[int, ...]
+
+
+class Library(NamedTuple):
+    """A library whose behaviour is dated.
+
+    title          as reports call it
+    newest         the release that is taken where nothing says which one is installed
+    fact           the fact that its release is
+    distributions  what it is installed under
+    """
+
+    title: str
+    newest: str
+    fact: str
+    distributions: tuple[str, ...]
+
+
+MORE, LESS, EITHER = "more", "less", "either"
 
 
 class Behaviour(NamedTuple):
     """A habit of a library.
 
     since, until   the first release with it, and the first one without it any more; None: always had it, still has it
+    takes          whether a run that it concerns takes MORE or LESS memory with it, or EITHER, as the run is
     what           in a sentence, as a report says it
     source         where it is in the library's code, or the change that made it
     """
@@ -22,15 +41,246 @@ class Behaviour(NamedTuple):
     library: str
     since: Series | None
     until: Series | None
+    takes: str
     what: str
     source: str
 
 
 BEHAVIOURS: dict[str, Behaviour] = {
+    "accelerate.fsdp2_widens_frozen_weights": Behaviour(
+        "accelerate",
+        None,
+        (1, 13),
+        MORE,
+        "FSDP2 with mixed precision brings a whole model in 16 bits to float32, frozen weights included",
+        "accelerate/utils/fsdp_utils.py: fsdp2_prepare_model",
+    ),
+    "accelerate.fsdp2_leaves_what_trains": Behaviour(
+        "accelerate",
+        (1, 13),
+        (1, 14),
+        LESS,
+        "FSDP2 leaves what trains in 16 bits, though it says otherwise: the float32 copy is thrown away",
+        "accelerate/utils/fsdp_utils.py: fsdp2_prepare_model, upcasted_params",
+    ),
+    "accelerate.fsdp1_trains_in_float32": Behaviour(
+        "accelerate",
+        (0, 30),
+        None,
+        MORE,
+        "under FSDP1 with mixed precision, what trains is brought to fp32 whatever it was loaded in",
+        "accelerate/accelerator.py: prepare_model, upcasted_log",
+    ),
+    "bitsandbytes.keeps_inputs_of_4_bit_products": Behaviour(
+        "bitsandbytes",
+        None,
+        (0, 43, 2),
+        MORE,
+        "a product with a 4-bit weight keeps its input, as an attribute that no checkpointing knows of",
+        "bitsandbytes/autograd/_functions.py: MatMul4Bit; bitsandbytes-foundation/bitsandbytes#1270",
+    ),
+    "bitsandbytes.unpacks_in_the_stored_dtype": Behaviour(
+        "bitsandbytes",
+        None,
+        (0, 50),
+        MORE,
+        "forward, too, unpacks a 4-bit weight in the dtype that it was quantised from, and casts it",
+        "bitsandbytes/autograd/_functions.py: MatMul4Bit",
+    ),
+    "torch.softmax_keeps_its_input": Behaviour(
+        "torch", None, (1, 11), MORE, "a softmax keeps its input as well as its output", "pytorch/pytorch#65242"
+    ),
+    "torch.loads_every_kernel_at_start": Behaviour(
+        "torch", None, (1, 13), MORE, "all kernels are loaded with the context", "pytorch/pytorch#86509"
+    ),
+    "torch.keeps_gradients_as_zeros": Behaviour(
+        "torch", None, (2, 0), MORE, "zero_grad writes zeros instead of letting gradients go", "pytorch/pytorch#92731"
+    ),
+    "torch.rms_norm_2.5": Behaviour(
+        "torch", (2, 5), None, MORE, "rms_norm computes in fp32, and keeps what it widened", "pytorch/pytorch#134106"
+    ),
+    "torch.rms_norm_2.7": Behaviour(
+        "torch",
+        (2, 7),
+        None,
+        MORE,
+        "rms_norm goes back to its input's dtype once, at its end",
+        "pytorch/pytorch#147203",
+    ),
+    "torch.rms_norm_2.9": Behaviour("torch", (2, 9), None, LESS, "rms_norm is one kernel", "pytorch/pytorch#153666"),
+    "torch.fused_adamw_is_a_default": Behaviour(
+        "torch",
+        (2, 8),
+        None,
+        LESS,
+        "transformers' default optimizer is fused from this release of torch on",
+        "transformers/training_args.py: default_optim",
+    ),
+    "torch.sdpa_is_taken": Behaviour(
+        "torch",
+        (2, 1, 1),
+        None,
+        LESS,
+        "transformers takes SDPA by itself",
+        "transformers/utils/import_utils.py: is_torch_sdpa_available",
+    ),
+    "torchtune.norm_is_torchs": Behaviour(
+        "torchtune",
+        (0, 5),
+        (0, 7),
+        MORE,
+        "RMSNorm leaves the norm to torch's function",
+        "torchtune/modules/rms_norm.py: RMSNorm.forward",
+    ),
+    "transformers.releases_gradients": Behaviour(
+        "transformers",
+        (4, 28),
+        None,
+        LESS,
+        "Trainer lets gradients go whatever zero_grad does by itself",
+        "transformers/trainer.py: _inner_training_loop; huggingface/transformers#22136",
+    ),
+    "transformers.optimizer_is_torchs": Behaviour(
+        "transformers",
+        (4, 32),
+        None,
+        MORE,
+        "the default optimizer is torch's AdamW, no more transformers' own",
+        "transformers/training_args.py: default_optim; huggingface/transformers#25109",
+    ),
+    "transformers.sdpa_4.36": Behaviour(
+        "transformers",
+        (4, 36),
+        None,
+        LESS,
+        "LLaMA, Falcon, BART, Whisper and GPTBigCode run on SDPA unless they are told otherwise",
+        "transformers/models/llama/modeling_llama.py, falcon, bart, whisper, gpt_bigcode: _supports_sdpa",
+    ),
+    "transformers.sdpa_4.37": Behaviour(
+        "transformers",
+        (4, 37),
+        None,
+        LESS,
+        "Mistral and Mixtral run on SDPA unless they are told otherwise",
+        "transformers/models/mistral/modeling_mistral.py, mixtral: _supports_sdpa",
+    ),
+    "transformers.sdpa_4.39": Behaviour(
+        "transformers",
+        (4, 39),
+        None,
+        LESS,
+        "Phi and StableLM run on SDPA unless they are told otherwise",
+        "transformers/models/phi/modeling_phi.py, stablelm: _supports_sdpa",
+    ),
+    "transformers.sdpa_4.41": Behaviour(
+        "transformers",
+        (4, 41),
+        None,
+        LESS,
+        "BERT and ViT run on SDPA unless they are told otherwise",
+        "transformers/models/bert/modeling_bert.py, vit: _supports_sdpa",
+    ),
+    "transformers.sdpa_4.42": Behaviour(
+        "transformers",
+        (4, 42),
+        None,
+        LESS,
+        "GPT-2 and GPT-NeoX run on SDPA unless they are told otherwise",
+        "transformers/models/gpt2/modeling_gpt2.py, gpt_neox: _supports_sdpa",
+    ),
+    "transformers.sdpa_4.45": Behaviour(
+        "transformers",
+        (4, 45),
+        None,
+        LESS,
+        "RoBERTa, ALBERT, mBART and Phi-3 run on SDPA unless they are told otherwise",
+        "transformers/models/roberta/modeling_roberta.py, xlm_roberta, camembert, albert, mbart, phi3: _supports_sdpa",
+    ),
+    "transformers.sdpa_4.46": Behaviour(
+        "transformers",
+        (4, 46),
+        None,
+        LESS,
+        "OPT and DistilBERT run on SDPA unless they are told otherwise",
+        "transformers/models/opt/modeling_opt.py, distilbert: _supports_sdpa",
+    ),
+    "transformers.sdpa_5.0": Behaviour(
+        "transformers",
+        (5, 0),
+        None,
+        LESS,
+        "ELECTRA runs on SDPA unless it is told otherwise",
+        "transformers/models/electra/modeling_electra.py: _supports_sdpa",
+    ),
+    "transformers.clip_has_sdpa": Behaviour(
+        "transformers",
+        (4, 43),
+        None,
+        LESS,
+        "CLIP's tower runs on SDPA",
+        "transformers/models/clip/modeling_clip.py: _supports_sdpa; huggingface/transformers#31940",
+    ),
+    "transformers.optimizer_is_fused": Behaviour(
+        "transformers",
+        (4, 54),
+        None,
+        LESS,
+        "the default optimizer is torch's fused AdamW",
+        "transformers/training_args.py: default_optim; huggingface/transformers#37358",
+    ),
+    "transformers.grouped_heads_in_sdpa": Behaviour(
+        "transformers",
+        (4, 54),
+        None,
+        LESS,
+        "SDPA is given grouped heads of keys and values as they are, and no copies for each head",
+        "transformers/integrations/sdpa_attention.py; huggingface/transformers#39412",
+    ),
+    "transformers.keeps_the_checkpoints_dtype": Behaviour(
+        "transformers",
+        (5, 0),
+        None,
+        LESS,
+        "from_pretrained keeps the checkpoint's dtype unless another one is stated, and makes float32 of none",
+        "transformers/modeling_utils.py: from_pretrained",
+    ),
+    "transformers.fsdp_is_version_2": Behaviour(
+        "transformers",
+        (5, 10),
+        None,
+        EITHER,
+        "fsdp_config's version is 2 where it is not stated",
+        "transformers/training_args.py: _process_fsdp_args",
+    ),
+    "transformers.checkpoints_reentrantly": Behaviour(
+        "transformers",
+        None,
+        (5, 0),
+        EITHER,
+        "gradient_checkpointing_enable recomputes by the reentrant kind unless it is told otherwise",
+        "transformers/modeling_utils.py: gradient_checkpointing_enable",
+    ),
+    "transformers.masks_encoders": Behaviour(
+        "transformers",
+        None,
+        (5, 0),
+        MORE,
+        "eager attention of encoders is given a mask where nothing is padded",
+        "transformers/masking_utils.py; huggingface/transformers#41265",
+    ),
+    "transformers.t5_has_sdpa": Behaviour(
+        "transformers",
+        (5, 15),
+        None,
+        LESS,
+        "T5 runs on SDPA",
+        "transformers/models/t5/modeling_t5.py; huggingface/transformers#47014",
+    ),
     "trl.sft_loss_in_chunks": Behaviour(
         "trl",
         (1, 7),
         None,
+        LESS,
         "SFTTrainer takes the loss in chunks unless loss_type says otherwise, and never holds the logits",
         "trl/trainer/sft_config.py: loss_type; huggingface/trl#5846",
     ),
@@ -38,6 +288,7 @@ BEHAVIOURS: dict[str, Behaviour] = {
         "trl",
         (1, 15),
         None,
+        LESS,
         "SFTTrainer takes the loss through the head in tiles, which loss_type nll is another name of",
         "trl/trainer/sft_trainer.py: add_fused_lm_head",
     ),
@@ -45,6 +296,7 @@ BEHAVIOURS: dict[str, Behaviour] = {
         "trl",
         (1, 14),
         None,
+        LESS,
         "DPOTrainer, KTOTrainer and GRPOTrainer take log-probabilities through the head in tiles",
         "trl/trainer/dpo_trainer.py, kto_trainer.py, grpo_trainer.py",
     ),
@@ -52,23 +304,39 @@ BEHAVIOURS: dict[str, Behaviour] = {
         "trl",
         (1, 15),
         None,
+        LESS,
         "RLOOTrainer takes log-probabilities through the head in tiles",
         "trl/trainer/rloo_trainer.py: add_fused_lm_head",
     ),
     "trl.log_probabilities_in_a_kernel": Behaviour(
-        "trl", (1, 14), None, "log-probabilities of whole logits are one kernel's", "trl/kernels/logprob_entropy.py"
+        "trl",
+        (1, 14),
+        None,
+        LESS,
+        "log-probabilities of whole logits are one kernel's",
+        "trl/kernels/logprob_entropy.py",
     ),
     "trl.log_probabilities_row_by_row": Behaviour(
         "trl",
         (0, 15),
         None,
+        LESS,
         "log-probabilities are taken of one row after the other, and no log-softmax of all of them is kept",
         "trl/trainer/utils.py: selective_log_softmax",
+    ),
+    "trl.dpo_copies_logits": Behaviour(
+        "trl",
+        (0, 29),
+        (1, 6),
+        MORE,
+        "DPOTrainer takes log-probabilities of a copy of the logits, and names both until the reference was asked",
+        "trl/trainer/dpo_trainer.py: _compute_loss, shift_logits",
     ),
     "trl.sft_prepares_quantised_models": Behaviour(
         "trl",
         (0, 7),
         (0, 26),
+        MORE,
         "SFTTrainer brings what is not quantised to fp32",
         "trl/trainer/sft_trainer.py, trl/models/utils.py: prepare_peft_model",
     ),
@@ -76,6 +344,7 @@ BEHAVIOURS: dict[str, Behaviour] = {
         "trl",
         (0, 7),
         (0, 29),
+        MORE,
         "DPOTrainer brings what is not quantised to fp32",
         "trl/trainer/dpo_trainer.py: _prepare_peft_model",
     ),
@@ -83,46 +352,151 @@ BEHAVIOURS: dict[str, Behaviour] = {
         "trl",
         None,
         (0, 9),
+        LESS,
         "adapters of a model in 4 bits are brought to bfloat16",
         "trl/trainer/utils.py: peft_module_casting_to_bf16",
     ),
+    "trl.checkpoints_without_reentry": Behaviour(
+        "trl",
+        (0, 28),
+        None,
+        EITHER,
+        "trainers have transformers recompute activations without reentry, unless the config says otherwise",
+        "trl/trainer/sft_trainer.py, dpo_trainer.py, grpo_trainer.py: gradient_checkpointing_kwargs",
+    ),
     "trl.checkpoints_by_default": Behaviour(
-        "trl", (0, 20), None, "activations are recomputed unless the config says otherwise", "trl/trainer/*_config.py"
+        "trl",
+        (0, 20),
+        None,
+        LESS,
+        "activations are recomputed unless the config says otherwise",
+        "trl/trainer/*_config.py",
     ),
     "trl.grpo_asks_a_reference": Behaviour(
         "trl",
         None,
         (0, 19),
+        MORE,
         "GRPO's beta is 0.04 unless the config says otherwise, so a reference model is asked",
         "trl/trainer/grpo_config.py: beta",
+    ),
+    "litgpt.lora_on_fsdp2": Behaviour(
+        "litgpt",
+        (0, 5, 11),
+        None,
+        EITHER,
+        "finetune_lora shards with FSDP2, no more each linear layer alone with FSDP1",
+        "litgpt/finetune/lora.py: setup, ModelParallelStrategy",
+    ),
+    "peft.adapters_in_float32": Behaviour(
+        "peft",
+        (0, 12),
+        None,
+        MORE,
+        "adapters of a model in 16 bits are float32",
+        "peft/mapping.py: get_peft_model, autocast_adapter_dtype",
     ),
     "litgpt.stable_embedding": Behaviour(
         "litgpt",
         (0, 5),
         None,
+        MORE,
         "a quantised model's embedding is bitsandbytes' StableEmbedding, in fp32 with a norm",
         "litgpt/finetune/lora.py: main",
     ),
 }
-# The releases that are taken where nothing says which one is installed.
-NEWEST: dict[str, str] = {"litgpt": "0.5", "trl": "1.16"}
+# The day of each release at which something changes: of the newest file within its wheel, or as its notes have it.
+DAYS: dict[str, dict[Series, str]] = {
+    "bitsandbytes": {(0, 43, 2): "2024-07-23", (0, 50): "2026-07-24"},
+    "accelerate": {(0, 30): "2024-05-03", (1, 13): "2026-03-04", (1, 14): "2026-06-11"},
+    "litgpt": {(0, 5): "2024-10-04", (0, 5, 11): "2025-09-09"},
+    "peft": {(0, 12): "2024-07-24"},
+    "torch": {
+        (1, 11): "2022-03-10",
+        (1, 13): "2022-10-28",
+        (2, 0): "2023-03-15",
+        (2, 1, 1): "2023-11-15",
+        (2, 5): "2024-10-17",
+        (2, 7): "2025-04-23",
+        (2, 8): "2025-08-06",
+        (2, 9): "2025-10-15",
+    },
+    "torchtune": {(0, 5): "2024-12-20"},
+    "transformers": {
+        (4, 28): "2023-04-13",
+        (4, 32): "2023-08-22",
+        (4, 36): "2023-12-11",
+        (4, 37): "2024-01-22",
+        (4, 39): "2024-03-20",
+        (4, 41): "2024-05-17",
+        (4, 42): "2024-06-27",
+        (4, 43): "2024-07-23",
+        (4, 45): "2024-09-25",
+        (4, 46): "2024-10-24",
+        (4, 54): "2025-07-25",
+        (5, 0): "2026-01-26",
+        (5, 10): "2026-06-03",
+        (5, 15): "2026-08-10",
+    },
+    "trl": {
+        (0, 7): "2023-08-30",
+        (0, 9): "2024-06-05",
+        (0, 15): "2025-02-13",
+        (0, 19): "2025-06-20",
+        (0, 20): "2025-07-29",
+        (0, 26): "2025-12-09",
+        (0, 28): "2026-02-10",
+        (0, 29): "2026-02-25",
+        (1, 6): "2026-06-11",
+        (1, 7): "2026-06-25",
+        (1, 14): "2026-09-25",
+        (1, 15): "2026-10-08",
+    },
+}
+LIBRARIES: dict[str, Library] = {
+    "accelerate": Library("accelerate", "1.15", "release.accelerate", ("accelerate",)),
+    "peft": Library("PEFT", "0.21", "release.peft", ("peft",)),
+    "bitsandbytes": Library("bitsandbytes", "0.50", "release.bitsandbytes", ("bitsandbytes",)),
+    "jax": Library("JAX", "0.11", "framework_version", ("jax",)),
+    "litgpt": Library("litgpt", "0.5.13", "release.litgpt", ("litgpt",)),
+    "torch": Library("torch", "2.13", "framework_version", ("torch", "pytorch")),
+    "torchtune": Library("torchtune", "0.6", "implementation_version", ("torchtune",)),
+    "transformers": Library("transformers", "5.23", "transformers_version", ("transformers",)),
+    "trl": Library("TRL", "1.16", "release.trl", ("trl",)),
+}
 
 
 def does(behaviour: str, release: object) -> bool:
     """Whether a release (``1.7.0``, ``torch 2.6``; None for the newest) behaves so. Raises KeyError for no row."""
     row = BEHAVIOURS[behaviour]
-    found = series(release)
-    if found is None:
-        return row.until is None
+    found = series(release) or series(LIBRARIES[row.library].newest) or ()
     return (row.since is None or found >= row.since) and (row.until is None or found < row.until)
+
+
+def borders(behaviour: str) -> list[Series]:
+    """The releases at which a behaviour comes and goes."""
+    row = BEHAVIOURS[behaviour]
+    return [border for border in (row.since, row.until) if border is not None]
+
+
+def on(library: str, day: str, limit: object = None) -> str:
+    """A release of a library that behaves as the newest one before a day did (``2026-06-25``), or as ``limit`` where
+    that is older: what is newest at a border stands for all until the next one. ``0.0`` where there is none."""
+    known = DAYS.get(library, {})
+    most = series(limit)
+    found = [border for border, since in known.items() if since < day and (most is None or border <= most)]
+    return ".".join(map(str, max(found, default=(0, 0))))
 
 
 MAX_DIGITS = 9  # of one number of a release: nightly builds count days
 
 
 def series(release: object) -> Series | None:
-    """The first two numbers of a release; None where it has none."""
+    """The first numbers of a release, up to three; None where it has fewer than two."""
     text = str(release or "").rpartition(" ")[2]
-    parts = text.split("+", 1)[0].split(".", 2)[:2]
-    numbers = [int(part) for part in parts if part.isascii() and part.isdigit() and len(part) < MAX_DIGITS]
-    return (numbers[0], numbers[1]) if len(numbers) == 2 else None
+    numbers: list[int] = []
+    for part in text.split("+", 1)[0].split(".", 3)[:3]:
+        if not (part.isascii() and part.isdigit() and len(part) < MAX_DIGITS):
+            break
+        numbers.append(int(part))
+    return tuple(numbers) if len(numbers) > 1 else None

@@ -29,7 +29,7 @@ INVOCATION_STEPS = 600_000_000
 NODE = 5  # a value of a document, with its place
 KILOBYTE = 100  # of text that is taken apart
 STORAGE = 6  # of a training step, from its birth to its death: modules, nodes of the graph, and the tape
-SYMBOLIC_STORAGE = 20  # the same where sizes keep their formulas, and no block is replayed
+SYMBOLIC_STORAGE = 20  # the same where sizes keep their formulas
 SERVED = 1  # an allocation or a free that a simulated allocator serves
 
 

@@ -4,8 +4,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from memlint.dialects import schema
+from memlint.dialects.base import file_text
+from memlint.dialects.spelling import put_right
 from memlint.documents.node import Span
-from memlint.plugin import ERROR, SAFE, Edit, Example, Finding, Fix, Rule, Run
+from memlint.plugin import ERROR, SAFE, Example, Finding, Fix, Rule, Run
 
 
 class WrongType(Rule):
@@ -55,10 +57,10 @@ class WrongType(Rule):
                 continue
             seen.add(violation.node.span)
             fixes = []
-            if violation.suggestion:
-                written = violation.node.plain()
-                title = f"{_quoted(written)} -> {violation.suggestion}"
-                fixes.append(Fix(title, SAFE, (Edit(violation.node.span, violation.suggestion),)))
+            if violation.suggestion != "":
+                written, meant = violation.node.plain(), violation.suggestion
+                edits = put_right(run.spec, violation.node, meant)
+                fixes.append(Fix(f"{_quoted(written)} -> {file_text(meant)}", SAFE, tuple(edits)))
             found = self.finding(run, violation.message, span=violation.node.span, fixes=fixes)
             yield found._replace(key=violation.node.shown_path)
         yield from self._refused(run, seen)

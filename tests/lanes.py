@@ -45,9 +45,7 @@ LEFT = (
     Left("tests/examples/", "the reference models of the examples, run in torch"),
     Left(_M + "test_(tracker|cuda_semantics|loops|history)", "torch's allocations, op by op", _FUNCTION),
     Left(_M, "processes that import torch and train, seconds each"),
-    Left(
-        "tests/meta/test_(jaxpr|replay|compiled)", "drawn networks and JAX programs, each against its oracle", _FUNCTION
-    ),
+    Left("tests/meta/test_(jaxpr|compiled)", "drawn networks and JAX programs, each against its oracle", _FUNCTION),
     Left("tests/test_(spans|fixes)", "every example at several budgets, with all of its fixes", _FUNCTION_AND_WORD),
     Left("tests/test_seed_analyses", "the five systems before and after tuning, rule by rule", _FUNCTION),
     Left("tests/models/test_language_models", "decoders in every setting, up to 126 layers", _FUNCTION),

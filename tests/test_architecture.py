@@ -32,7 +32,7 @@ ROOMS = (
     ("memlint.profiles",),
     ("memlint.models",),
     ("memlint.tape",),
-    ("memlint.estimates",),
+    ("memlint.plausible", "memlint.estimates"),
     ("memlint.plugin",),
     ("memlint.fixes",),
     ("memlint.rules",),

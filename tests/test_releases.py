@@ -5,15 +5,16 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
-from memlint import releases
+from memlint import plausible, releases
 from memlint.dialects import registry
 from memlint.dialects.spec import ASSUMED, TrainingSpec
 from memlint.documents.load import load
-from memlint.models import record
+from memlint.estimates import EqualRuns
+from memlint.tape.estimate import Estimate
 
 ROOT = Path(__file__).parent.parent
 BASE = {
@@ -26,15 +27,20 @@ BASE = {
 QUANTISED = {"load_in_4bit": "true", "use_peft": "true"}
 
 
+def recipe(keys: dict[str, Any]) -> str:
+    """The base of a recipe with other keys; ``max_seq_length`` is what the length was called."""
+    stated = {**BASE, **keys}
+    if "max_seq_length" in keys:
+        del stated["max_length"]
+    return "".join(f"{key}: {value}\n" for key, value in stated.items())
+
+
 def pinned(tmp_path: Path, method: str, release: str, **keys: Any) -> TrainingSpec:
     """A run of one of TRL's trainers, whose project pins a release; "" for none."""
     config = tmp_path / method / "config.yaml"
     config.parent.mkdir(exist_ok=True)
     (tmp_path / ".git").mkdir(exist_ok=True)
-    stated = {**BASE, **keys}
-    if "max_seq_length" in keys:
-        del stated["max_length"]
-    config.write_text("".join(f"{key}: {value}\n" for key, value in stated.items()))
+    config.write_text(recipe(keys))
     if release:
         (tmp_path / "requirements.txt").write_text(f"trl=={release}\n")
     [spec] = registry.specs(load(str(config)))
@@ -48,6 +54,7 @@ BORDERS = [
     ("dpo_loss_in_tiles", "dpo", {}, "1.13.0", "1.14.0", "loss_tile", None, (4096, 32768)),
     ("rloo_loss_in_tiles", "rloo", {}, "1.14.0", "1.15.0", "loss_tile", None, (4096, 32768)),
     ("log_probabilities_in_a_kernel", "orpo", {}, "1.13.0", "1.14.0", "log_probabilities", "rows", "kernel"),
+    ("dpo_copies_logits", "dpo", {}, "1.5.1", "1.6.0", "log_probabilities", "copied", "rows"),
     ("log_probabilities_row_by_row", "dpo", {}, "0.14.0", "0.15.0", "log_probabilities", "whole", "rows"),
     ("sft_prepares_quantised_models", "sft", QUANTISED, "0.25.1", "0.26.0", "float32_parts", ["norms"], None),
     ("dpo_prepares_quantised_models", "dpo", QUANTISED, "0.28.0", "0.29.0", "float32_parts", ["norms"], None),
@@ -79,6 +86,13 @@ def test_a_pin_on_either_side_says_what_the_run_is(
     assert pinned(tmp_path, method, after, **keys).get(fact) == new
 
 
+TRAINER = """\
+model_name_or_path: {model}
+output_dir: out
+block_size: 512
+per_device_train_batch_size: 2
+bf16: true
+"""
 QLORA = """\
 checkpoint_dir: checkpoints/EleutherAI/pythia-160m
 quantize: bnb.nf4
@@ -89,25 +103,187 @@ lora_query: true
 lora_value: true
 train: {micro_batch_size: 1, global_batch_size: 4, max_seq_length: 512}
 """
+TORCHTUNE = """\
+model: {_component_: torchtune.models.llama3_2.llama3_2_1b}
+tokenizer: {_component_: torchtune.models.llama3.llama3_tokenizer, max_seq_len: 1024}
+optimizer: {_component_: torch.optim.AdamW}
+loss: {_component_: torch.nn.CrossEntropyLoss}
+batch_size: 2
+dtype: bf16
+"""
+TORCHTITAN = """\
+[model]
+name = "llama3"
+flavor = "debugmodel"
+[training]
+local_batch_size = 4
+seq_len = 1024
+[parallelism]
+data_parallel_shard_degree = 2
+[activation_checkpoint]
+mode = "none"
+"""
+LLAVA = """\
+torchrun --nproc_per_node=1 llava/train/{program}.py --model_name_or_path lmsys/vicuna-7b-v1.5 --version v1 \\
+  --data_path a.json --vision_tower openai/clip-vit-large-patch14-336 --mm_projector_type mlp2x_gelu \\
+  --mm_vision_select_layer -2 --mm_use_im_patch_token False --bf16 True --output_dir o {keys} \\
+  --per_device_train_batch_size 2 --model_max_length 1024
+"""
+QWEN = TRAINER.format(model="Qwen/Qwen2.5-0.5B")
+GPT2 = TRAINER.format(model="gpt2")
+STEP = TRAINER.format(model="gpt2").replace("512", "16")
+FSDP = """\
+torchrun --nproc_per_node 4 run_clm.py --model_name_or_path Qwen/Qwen2.5-0.5B --dataset_name x --output_dir o \\
+  --block_size 512 --bf16 true --fsdp full_shard {more}
+"""
+GLUE = """\
+python run_glue.py --model_name_or_path google-bert/bert-base-uncased --task_name mnli --output_dir o \\
+  --per_device_train_batch_size 16 --max_seq_length 512 --attn_implementation eager
+"""
+T5 = "python run_summarization.py --model_name_or_path google-t5/t5-small --dataset_name x --output_dir o\n"
+LORA, CHECKPOINTED = "--lora_enable True", "--gradient_checkpointing True"
+EAGER = "attn_implementation: eager\n"
 
 
-def test_litgpts_embedding_of_a_quantised_model_grew_with_a_release(tmp_path: Path) -> None:
-    assert "litgpt.stable_embedding" in releases.BEHAVIOURS
-
-    def parameters(release: str) -> int:
-        (tmp_path / "requirements.txt").write_text(f"litgpt=={release}\n")
-        [spec] = registry.specs(load(str(tmp_path / "config.yaml")))
-        return record(spec, named=False).parameters
-
-    (tmp_path / ".git").mkdir()
-    (tmp_path / "config.yaml").write_text(QLORA)
-    rows, width = 50_304, 768
-    # a norm, and an embedding of its own beside the one that it stands in for
-    assert parameters("0.5.0") == parameters("0.4.13") + rows * width + 2 * width
+# FSDP2, as transformers since 5.10 has it where no version is stated
+CLASSIFIER = """\
+python run_glue.py --model_name_or_path {model} --task_name mnli --output_dir o --max_seq_length {length} --bf16 true
+"""
+SHARDED = """\
+torchrun --nproc_per_node 4 trl/scripts/sft.py --model_name_or_path Qwen/Qwen2.5-0.5B --dataset_name x --output_dir o \\
+  --max_length 512 --bf16 true --dtype bfloat16 --fsdp full_shard {more}
+"""
+LORA_ON_FOUR = QLORA.replace("devices: 1", "devices: 4").replace("quantize: bnb.nf4\n", "")
+QUANTISED_SFT = recipe({**QUANTISED, "gradient_checkpointing": "false"})
 
 
-def test_every_row_has_its_border_tested() -> None:
-    assert {f"trl.{row[0]}" for row in BORDERS} | {"litgpt.stable_embedding"} == set(releases.BEHAVIOURS)
+class Border(NamedTuple):
+    """A run that is another one on either side of a border.
+
+    pins   what else the project pins, on both sides and without a pin of this library
+    alone  whether nothing but a pin is plausible: the run's program states its release by itself, or no release has
+           crossed the border yet
+    """
+
+    name: str
+    text: str
+    before: str
+    after: str
+    pins: str = ""
+    alone: bool = False
+
+
+def trl_border(behaviour: str, method: str, keys: dict[str, Any], before: str, after: str) -> Border:
+    return Border(f"{method}.yaml", recipe(keys), before, after)
+
+
+RUNS = {
+    "accelerate.fsdp1_trains_in_float32": Border(
+        "run.sh", FSDP.format(more="--torch_dtype bfloat16"), "0.29.3", "0.30.0", "transformers==4.36.0\n"
+    ),
+    "accelerate.fsdp2_widens_frozen_weights": Border(
+        "sft.sh", SHARDED.format(more="--use_peft"), "1.12.0", "1.13.0", "transformers==5.23.0\n"
+    ),
+    "accelerate.fsdp2_leaves_what_trains": Border("sft.sh", SHARDED.format(more=""), "1.13.0", "1.14.0"),
+    "peft.adapters_in_float32": Border(
+        "sft.yaml", recipe({"dtype": "bfloat16", "use_peft": "true", "lora_r": 256}), "0.11.1", "0.12.0"
+    ),
+    "litgpt.lora_on_fsdp2": Border("config.yaml", LORA_ON_FOUR, "0.5.10", "0.5.11"),
+    "bitsandbytes.keeps_inputs_of_4_bit_products": Border("sft.yaml", QUANTISED_SFT, "0.43.1", "0.43.2"),
+    "bitsandbytes.unpacks_in_the_stored_dtype": Border("sft.yaml", QUANTISED_SFT, "0.49.2", "0.50.0"),
+    "torch.softmax_keeps_its_input": Border("run.yaml", GPT2 + EAGER, "1.10.2", "1.11.0"),
+    "torch.loads_every_kernel_at_start": Border("run.yaml", GPT2, "1.12.1", "1.13.0"),
+    "torch.keeps_gradients_as_zeros": Border("run.yaml", GPT2, "1.13.1", "2.0.0"),
+    "torch.rms_norm_2.5": Border("run.toml", TORCHTITAN, "2.4.1", "2.5.0"),
+    "torch.rms_norm_2.7": Border("run.toml", TORCHTITAN, "2.6.0", "2.7.0"),
+    "torch.rms_norm_2.9": Border("run.toml", TORCHTITAN, "2.8.0", "2.9.0"),
+    "torch.fused_adamw_is_a_default": Border("run.yaml", STEP, "2.7.1", "2.8.0"),
+    "torchtune.norm_is_torchs": Border("run.yaml", TORCHTUNE, "0.4.0", "0.5.0"),
+    "transformers.releases_gradients": Border("run.yaml", GPT2, "4.27.4", "4.28.0", "torch==1.13.1\n"),
+    "transformers.optimizer_is_torchs": Border("run.yaml", STEP, "4.31.0", "4.32.0"),
+    **{
+        f"transformers.sdpa_{after[:-2]}": Border(
+            "run.sh", CLASSIFIER.format(model=model, length=length), before, after, "torch==2.1.2\n"
+        )
+        for model, length, before, after in (
+            ("meta-llama/Llama-2-7b-hf", 512, "4.35.2", "4.36.0"),
+            ("mistralai/Mistral-7B-v0.1", 2048, "4.36.2", "4.37.0"),
+            ("microsoft/phi-2", 512, "4.38.2", "4.39.0"),
+            ("google-bert/bert-base-uncased", 512, "4.40.2", "4.41.0"),
+            ("openai-community/gpt2", 512, "4.41.2", "4.42.0"),
+            ("FacebookAI/roberta-base", 512, "4.44.2", "4.45.0"),
+            ("distilbert/distilbert-base-uncased", 512, "4.45.2", "4.46.0"),
+            ("google/electra-base-discriminator", 512, "4.57.6", "5.0.0"),
+        )
+    },
+    "torch.sdpa_is_taken": Border("run.yaml", GPT2, "2.1.0", "2.1.1"),
+    "transformers.clip_has_sdpa": Border(
+        "train.sh", LLAVA.format(program="train_mem", keys=""), "4.42.4", "4.43.0", alone=True
+    ),
+    "transformers.optimizer_is_fused": Border("run.yaml", STEP, "4.53.3", "4.54.0"),
+    "transformers.grouped_heads_in_sdpa": Border("run.yaml", QWEN, "4.53.3", "4.54.0"),
+    "transformers.keeps_the_checkpoints_dtype": Border("run.yaml", QWEN, "4.57.6", "5.0.0"),
+    "transformers.fsdp_is_version_2": Border("run.sh", FSDP.format(more=""), "5.9.0", "5.10.1"),
+    "transformers.checkpoints_reentrantly": Border(
+        "train.sh", LLAVA.format(program="train_mem", keys=CHECKPOINTED), "4.57.6", "5.0.0", alone=True
+    ),
+    "transformers.masks_encoders": Border("run.sh", GLUE, "4.57.6", "5.0.0"),
+    "transformers.t5_has_sdpa": Border("run.sh", T5, "5.14.1", "5.15.0"),
+    "trl.checkpoints_without_reentry": Border(
+        "sft.yaml",
+        recipe({**QUANTISED, "gradient_checkpointing": "true"}),
+        "0.27.0",
+        "0.28.0",
+        "transformers==4.57.6\nbitsandbytes==0.43.1\n",
+    ),
+    "litgpt.stable_embedding": Border("config.yaml", QLORA, "0.4.13", "0.5.0"),
+    **{f"trl.{row[0]}": trl_border(*row[:5]) for row in BORDERS},
+    # Releases from 0.29 to 1.5 copy logits, too.
+    "trl.dpo_prepares_quantised_models": trl_border("", "dpo", QUANTISED, "0.28.0", "1.6.0"),
+}
+
+
+def estimate(tmp_path: Path, name: str, pins: str) -> Estimate:
+    """Of the run of a ``Border``, in a project that pins so much."""
+    row = RUNS[name]
+    (tmp_path / ".git").mkdir(exist_ok=True)
+    (tmp_path / row.name).write_text(row.text)
+    (tmp_path / "requirements.txt").write_text(row.pins + pins)
+    [spec] = registry.specs(load(str(tmp_path / row.name)))
+    return EqualRuns().estimates(spec, "", ()).own()
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_pin_on_either_side_changes_the_estimate(tmp_path: Path, name: str) -> None:
+    row, library = RUNS[name], name.partition(".")[0]
+    before, after = (estimate(tmp_path, name, f"{library}=={pin}\n") for pin in (row.before, row.after))
+    # What is held in forward alone is no part of every peak.
+    sizes = [one.device_bytes + one.phases["forward"] for one in (before, after)]
+    assert sizes[0] != sizes[1]
+    behaviour = releases.BEHAVIOURS[name]
+    with_it, without = sizes if releases.does(name, row.before) else reversed(sizes)
+    if behaviour.takes != releases.EITHER:
+        assert (with_it > without) is (behaviour.takes == releases.MORE)
+
+
+def is_plausible(name: str) -> bool:
+    """Whether a run whose libraries are not pinned may be on the older side of a border, by its age alone."""
+    row = releases.BEHAVIOURS[name]
+    days = [releases.DAYS[row.library].get(border, "") for border in releases.borders(name)]
+    newest = max(day for known in releases.DAYS.values() for day in known.values())
+    return min(days) > f"{int(newest[:4]) - plausible.UNPINNED_YEARS}{newest[4:]}" and not RUNS[name].alone
+
+
+@pytest.mark.parametrize("name", [name for name in RUNS if is_plausible(name)])
+def test_without_a_pin_the_interval_holds_both(tmp_path: Path, name: str) -> None:
+    row, library = RUNS[name], name.partition(".")[0]
+    low, high = estimate(tmp_path, name, "").device_interval
+    for pin in (row.before, row.after):
+        assert low <= estimate(tmp_path, name, f"{library}=={pin}\n").device_bytes <= high
+
+
+def test_every_row_has_a_run_on_either_side_of_its_border() -> None:
+    assert set(RUNS) == set(releases.BEHAVIOURS)
 
 
 @pytest.mark.parametrize(
@@ -151,21 +327,21 @@ def test_a_quantised_model_whose_weights_devices_share_is_left_as_it_is(tmp_path
 @pytest.mark.parametrize(
     ("release", "expected"),
     [
-        pytest.param("1.7.0", (1, 7), id="a release"),
+        pytest.param("1.7.0", (1, 7, 0), id="a release"),
         pytest.param("torch 2.6", (2, 6), id="with its framework's name"),
-        pytest.param("2.1.0+cu118", (2, 1), id="a local build"),
-        pytest.param("1.8.0.dev0", (1, 8), id="a development version"),
+        pytest.param("2.1.0+cu118", (2, 1, 0), id="a local build"),
+        pytest.param("1.8.0.dev0", (1, 8, 0), id="a development version"),
         pytest.param("main", None, id="no numbers"),
         pytest.param(None, None, id="none"),
     ],
 )
-def test_the_series_of_a_release(release: str | None, expected: tuple[int, int] | None) -> None:
+def test_the_series_of_a_release(release: str | None, expected: tuple[int, ...] | None) -> None:
     assert releases.series(release) == expected
 
 
 def test_no_release_is_the_newest() -> None:
     for name, row in releases.BEHAVIOURS.items():
-        assert releases.does(name, None) is (row.until is None) is releases.does(name, releases.NEWEST[row.library])
+        assert releases.does(name, None) is releases.does(name, releases.LIBRARIES[row.library].newest)
 
 
 def test_the_page_of_releases_is_made_of_the_table() -> None:

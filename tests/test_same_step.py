@@ -86,3 +86,40 @@ def test_what_is_live_and_what_the_allocator_makes_of_it_take_one_recording(monk
     assert calls == 1
     estimates.totals(spec().with_facts(micro_batch_size=4))
     assert calls == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "gone", "recorded"),
+    [
+        pytest.param({"hyperparameters.note": "x"}, "", 1, id="a fact that no model asks for"),
+        pytest.param({"micro_batch_size": 4}, "", 2, id="a size"),
+        pytest.param({}, "ema", 2, id="a copy of the weights that is gone"),
+    ],
+)
+def test_a_run_that_is_read_again_is_recorded_where_something_differs_that_is_asked_for(
+    changes: dict[str, Any], gone: str, recorded: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = 0
+    record = models.record
+
+    def counted(*args: Any, **options: Any) -> Recording:
+        nonlocal calls
+        calls += 1
+        return record(*args, **options)
+
+    own = spec().with_facts(ema=True)
+    other = own.read_as(own.with_facts(**changes))
+    other.facts.pop(gone, None)
+    expected = estimate_spec(other, detailed=False)
+    monkeypatch.setattr(models, "record", counted)
+    estimates = Estimates(own)
+    estimates.own()
+    estimates.totals(own)
+    assert estimates.totals(other) == expected
+    assert calls == recorded
+
+
+def test_a_run_that_is_read_again_keeps_its_own_facts_where_both_say_the_same() -> None:
+    own = spec()
+    again = own.read_as(spec().with_facts(micro_batch_size=8.0, ema=True))
+    assert {name for name in again.facts if again.facts[name] is own.facts.get(name)} == {*FACTS} - {"micro_batch_size"}

@@ -222,21 +222,40 @@ def _hub_id(config: dict[str, Any]) -> str:
     return ""
 
 
+def _hub_id_of(decoder: Any) -> str:
+    """The catalogue's first model of the sizes of a ``memlint.architectures.decoder.Decoder``; "" if there is none."""
+    from memlint.architectures import huggingface
+    from memlint.data import models
+    from memlint.dialects.spec import UnknownModel
+
+    shapes = ("width", "layers", "heads", "key_value_heads", "head_dim", "intermediate", "vocabulary", "qkv_bias")
+    for name in models.names():
+        model = models.find(name)
+        try:
+            known = huggingface.decoder(model.config) if model is not None else None
+        except UnknownModel:
+            continue
+        if known is not None and all(getattr(known, shape) == getattr(decoder, shape) for shape in shapes):
+            return model.name if model is not None else ""
+    return ""
+
+
 def ask_peers(result: Result, tools: Any) -> Result:
     from benchmarks.accuracy.peers import PEERS, Question
     from memlint.data import models
     from memlint.data.catalogue import parse_gpu
 
-    config = result.facts.get("hyperparameters.config")
-    if not isinstance(config, dict):
+    config, decoder = result.facts.get("hyperparameters.config"), result.facts.get("decoder")
+    model = _hub_id_of(decoder) if decoder is not None else ""
+    if not isinstance(config, dict) and not model:
         reason = "the config states no model that memlint knows"
         return result._replace(peers={peer.name: (None, reason) for peer in PEERS})
     known = models.find(str(result.facts.get("model", "")))
-    model = known.name if known is not None else _hub_id(config)
+    model = known.name if known is not None else model or _hub_id(config or {})
     found = models.find(model)
     question = Question(
         model,
-        found.config if found is not None else config,
+        found.config if found is not None else config or {},
         result.facts,
         result.parameters,
         result.trainable_parameters,

@@ -2,6 +2,3 @@
 
 Dialects put a description into a run's facts; models are built of it and know nothing of where it came from.
 """
-
-# The ``model_type`` of what LLaVA's own training script joins of two models (memlint.dialects.llava).
-LLAVA_SCRIPT = "llava_script"

@@ -89,6 +89,7 @@ class Decoder(NamedTuple):
     norm          "rms" (LLaMA: rounded, then scaled), "rms_wide" (OLMo2: scaled, then rounded), "gemma" (scaled by
                   ``1 + weight`` in fp32), "layer", "layer_weight" (without a bias), "layer_no_bias" (Cohere's own),
                   "plain" (no parameters: OLMo)
+    lowered_norm  autocast does not widen it: it is made in 16 bits (llm-foundry)
     residual      "pre" (norm, block, add), "post" (block, norm, add), "sandwich" (a norm before and one after),
                   "parallel" (attention and perceptron read the same norm), "parallel_two" (each has its own),
                   "flat" ("pre", tokens of all rows in one dimension: OPT), "flat_post" (the same, norms behind blocks)
@@ -97,8 +98,10 @@ class Decoder(NamedTuple):
                   three: GPT-2), "one_key" (one product, keys and values of a single head: GPT-BigCode), "by_group"
                   (one product, cut within groups of heads: InternLM2, whose code comes with its weights)
     rotary        "half" (LLaMA), "partial" (the rest is put behind: NeoX, Phi, StableLM), "interleaved" (GLM),
-                  "interleaved_wide" (Cohere, in fp32), "interleaved_tables" (the same, from tables in halves: ERNIE),
-                  "halves" (tables for half a head: GPT-OSS), "none"
+                  "interleaved_wide" (in fp32: Cohere, torchtune), "interleaved_tables" (the same, from tables in
+                  halves: ERNIE), "halves" (tables for half a head: GPT-OSS), "complex" (pairs of neighbours in fp32 as
+                  complex numbers: DeepSeek-V2, torchtitan), "even_odd" (such pairs, put into halves: DeepSeek-V3),
+                  "kernel" (flash-attn's, of the halves of a head: llm-foundry), "none"
     rotary_dim    numbers of a head that are rotated
     query_norm    "none", "head" (Qwen3), "head_together" (the same, once all three are there: GLM-4.5), "head_wide"
                   (Cohere: with weights for every head), "head_after" (Gemma3: with tokens and heads swapped), "whole"
@@ -117,7 +120,8 @@ class Decoder(NamedTuple):
     wide_tables   cosine and sine stay in fp32, and what they rotated is rounded back (OLMo)
     local_tables  sliding layers rotate by a table of their own (Gemma3)
     unrotated     layers that do not rotate (SmolLM3)
-    longest       rows of tables that are made once, for every place there may be (GPT-J, GPT-Neo, MPT)
+    context       tokens that it was made for, and so rows of tables that are made once for every place there may be
+                  (GPT-J, GPT-Neo, MPT, torchtune); 0 where nothing says
     scaled_query  queries grow with their place once they are rotated (Ministral 3)
     alibi         scores are biased by distance
     clipped       queries, keys and values are bounded (MPT, OLMo)
@@ -147,6 +151,7 @@ class Decoder(NamedTuple):
     intermediate: int
     tied: bool = False
     norm: str = "rms"
+    lowered_norm: bool = False
     residual: str = "pre"
     projection: str = "separate"
     qkv_bias: bool = False
@@ -172,7 +177,7 @@ class Decoder(NamedTuple):
     wide_tables: bool = False
     local_tables: bool = False
     unrotated: tuple[int, ...] = ()
-    longest: int = 0
+    context: int = 0
     scaled_query: bool = False
     alibi: bool = False
     clipped: bool = False

@@ -101,6 +101,7 @@ def decoder(config: Mapping[str, Any]) -> Decoder:
         activation=_value(config, "hidden_act", facts.get("activation", "silu")),
         windows=_windows(config, layers, *facts.get("windows", ("none", None))),
         rotary_dim=_rotary_dim(config, head_dim, style.get("rotary_dim")),
+        context=_value(config, "max_position_embeddings", 0),
     )
     if inner is None and model_type not in FOURFOLD:
         _number(config, "intermediate_size")
@@ -261,11 +262,11 @@ def _early(config: Mapping[str, Any], model_type: str, facts: dict[str, Any]) ->
     """Decoders whose configuration classes are unlike the others'."""
     heads = facts["heads"]
     if model_type in ("gpt_neo", "gptj", "codegen", "gpt_bigcode"):
-        facts["longest"] = _number(config, "max_position_embeddings")
+        _number(config, "max_position_embeddings")
     if model_type in ("gpt_neo", "gpt_bigcode"):
-        facts["positions"] = facts["longest"]
+        facts["positions"] = facts["context"]
     if model_type == "gpt_bigcode":
-        facts["unread_mask"] = facts["longest"]
+        facts["unread_mask"] = facts["context"]
     if model_type in ("gptj", "codegen"):
         facts["rotary_dim"] = config.get("rotary_dim", 64) or 0
     elif model_type == "gpt_bigcode":
@@ -279,7 +280,7 @@ def _early(config: Mapping[str, Any], model_type: str, facts: dict[str, Any]) ->
         attention = config.get("attn_config") or {}
         facts["attention_dropout"] = attention.get("attn_pdrop") or 0.0
         facts["clipped"] = bool(attention.get("clip_qkv"))
-        facts["longest"] = _number(config, "max_position_embeddings")
+        _number(config, "max_position_embeddings")
         facts["intermediate"] = int(config.get("expansion_ratio") or 4) * facts["width"]
     elif model_type == "falcon":
         newer = bool(config.get("new_decoder_architecture", False))

@@ -13,7 +13,6 @@ from memlint.architectures.huggingface_vision import llama4_tower, packed_tower,
 from memlint.architectures.sizes import Sizes, agree
 from memlint.architectures.vision_language import (
     Llava,
-    LlavaScript,
     TextAlone,
     VisionLanguage,
     layer_of_tower,
@@ -46,23 +45,6 @@ def llava(config: Mapping[str, Any]) -> Llava:
         projector_bias=bool(sizes.get("multimodal_projector_bias", True)),
     )
     agree(made, layer_of_tower("vision_feature_layer"))
-    return made
-
-
-def llava_script(config: Mapping[str, Any]) -> LlavaScript:
-    """As LLaVA's own script trains it. Raises UnknownModel where a part, or a size, is not known."""
-    sizes = Sizes(config)
-    words = decoder(_part(sizes, "text_config"))
-    layer, without_first = _taken(sizes)
-    made = LlavaScript(
-        decoder=words,
-        tower=tower(_part(sizes, "vision_config")),
-        layer=layer,
-        without_first=without_first,
-        tower_attention=sizes.get("tower_attention", "eager"),
-        projector_layers=sizes.get("projector_layers", 1),
-    )
-    agree(made, layer_of_tower("mm_vision_select_layer"))
     return made
 
 

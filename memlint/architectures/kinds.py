@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from memlint.architectures import LLAVA_SCRIPT
 from memlint.architectures.decoder import Decoder
 from memlint.architectures.encoder import Encoder, ModernBert
 from memlint.architectures.encoder_decoder import T5, EncoderDecoder
@@ -14,16 +13,14 @@ from memlint.architectures.huggingface_encoder_decoders import ENCODER_DECODERS,
 from memlint.architectures.huggingface_encoders import ENCODERS, MODERNBERT, encoder, modernbert
 from memlint.architectures.huggingface_styles import ALIASES, DECODER_ALONE, STYLES
 from memlint.architectures.huggingface_vision import CLASSIFIERS, tower
-from memlint.architectures.huggingface_vision_language import llava, llava_script, text_alone, vision_language
+from memlint.architectures.huggingface_vision_language import llava, text_alone, vision_language
 from memlint.architectures.sizes import Sizes
 from memlint.architectures.vision import Tower
-from memlint.architectures.vision_language import Llava, LlavaScript, TextAlone, VisionLanguage
+from memlint.architectures.vision_language import Llava, TextAlone, VisionLanguage
 from memlint.dialects.spec import UnknownModel
 from memlint.named_tuple import NamedTuple
 
-Description = (
-    Decoder | Encoder | ModernBert | EncoderDecoder | T5 | Tower | Llava | LlavaScript | VisionLanguage | TextAlone
-)
+Description = Decoder | Encoder | ModernBert | EncoderDecoder | T5 | Tower | Llava | VisionLanguage | TextAlone
 
 
 class Kind(NamedTuple):
@@ -53,7 +50,6 @@ KINDS = (
     Kind(("gemma3", "qwen2_vl", "qwen2_5_vl"), vision_language, _SEES),
     Kind(DECODER_ALONE, text_alone, _SEES),
     Kind(("llava",), llava, _SEES),
-    Kind((LLAVA_SCRIPT,), llava_script, _SEES),
 )
 
 

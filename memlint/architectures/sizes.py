@@ -70,7 +70,7 @@ FACTOR = _number(1e-3, 1e3)
 SWITCH = Kind("true or false", lambda value: isinstance(value, bool) or (_is_whole(value) and value in (0, 1)))
 WORD = Kind("a word", lambda value: isinstance(value, str))
 PAIR = Kind(f"one whole number, or two, from 1 to {MOST:,}", _is_pair)
-# Distances that are not limited are -1 (DeBERTa).
+# Distances that are not limited are -1 (DeBERTa, MPT).
 DISTANCE = Kind(f"-1, or a whole number from 0 to {MOST:,}", lambda value: _is_whole(value) and -1 <= value <= MOST)
 PATTERN = Kind("a word, or a whole number of layers", lambda value: WORD.accepts(value) or LAYER.accepts(value))
 WORDS = Kind("words for at most as many layers as there may be", lambda value: _is_list(value, WORD.accepts))
@@ -79,14 +79,14 @@ MAPPING = Kind("a mapping", lambda value: isinstance(value, Mapping))
 NAMES = Kind("a word, or a list of words", lambda value: WORD.accepts(value) or _is_list(value, WORD.accepts))
 
 _BY_KIND: tuple[tuple[Kind, str], ...] = (
-    (ROWS, "vocab_size decoder_vocab_size"),
+    (ROWS, "vocab_size decoder_vocab_size padded_vocab_size"),
     (ROWS_OR_NONE, "num_labels"),
     (
         WIDTH,
         "hidden_size n_embd d_model intermediate_size n_inner ffn_dim ffn_hidden_size d_ff intermediate_size_mlp "
         "moe_intermediate_size block_ff_dim block_multiple_of word_embed_proj_dim embedding_size encoder_ffn_dim "
         "decoder_ffn_dim dim hidden_dim embed_dim out_hidden_size vision_output_dim projector_input_dim "
-        "projector_output_dim",
+        "projector_output_dim intermediate_dim padding_multiple",
     ),
     (WIDTH_OR_NONE, "shared_expert_intermediate_size shared_intermediate_size"),
     (
@@ -95,16 +95,17 @@ _BY_KIND: tuple[tuple[Kind, str], ...] = (
         "encoder_attention_heads decoder_attention_heads kv_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim "
         "linear_num_key_heads linear_num_value_heads linear_key_head_dim linear_value_head_dim linear_conv_kernel_dim "
         "conv_L_cache num_experts_per_tok relative_attention_num_buckets conv_groups num_mel_bins num_channels "
-        "in_channels in_chans temporal_patch_size spatial_merge_size",
+        "in_channels in_chans temporal_patch_size spatial_merge_size head_size n_query_groups",
     ),
     (
         PARTS_OR_NONE,
-        "num_experts num_local_experts n_routed_experts n_shared_experts q_lora_rank rotary_dim conv_kernel_size",
+        "num_experts num_local_experts n_routed_experts n_shared_experts n_expert n_expert_per_token n_shared_expert "
+        "n_expert_groups q_lora_rank rotary_dim conv_kernel_size",
     ),
     (
         SIZE,
         "max_position_embeddings n_positions max_seq_len max_source_positions max_target_positions local_attention "
-        "mm_tokens_per_image num_position_embeddings window_size",
+        "mm_tokens_per_image num_position_embeddings window_size block_size",
     ),
     (COUNT, "sliding_window attention_chunk_size type_vocab_size"),
     (
@@ -116,36 +117,40 @@ _BY_KIND: tuple[tuple[Kind, str], ...] = (
     (LAYER, "first_k_dense_replace max_window_layers"),
     (
         CHANCE,
-        "attention_dropout attn_pdrop resid_pdrop embd_pdrop emb_pdrop dropout dropout_rate hidden_dropout "
-        "resid_dropout embed_dropout residual_dropout embedding_dropout activation_dropout mlp_dropout "
+        "attention_dropout attn_dropout attn_pdrop resid_pdrop embd_pdrop emb_pdrop dropout dropout_rate "
+        "hidden_dropout resid_dropout embed_dropout residual_dropout embedding_dropout activation_dropout mlp_dropout "
         "hidden_dropout_prob attention_probs_dropout_prob classifier_dropout classifier_dropout_prob "
-        "seq_classif_dropout qa_dropout pooler_dropout drop_path_rate partial_rotary_factor rotary_pct",
+        "seq_classif_dropout qa_dropout pooler_dropout drop_path_rate partial_rotary_factor rotary_pct "
+        "rotary_percentage",
     ),
     (FACTOR, "expansion_ratio mlp_ratio block_ffn_dim_multiplier"),
     (
         SWITCH,
         "tie_word_embeddings tie_embedding attention_bias attention_out_bias mlp_bias use_bias bias qkv_bias "
         "use_qkv_bias enable_bias lm_head_bias norm_bias decoder_bias classifier_bias conv_bias no_bias "
+        "qk_ln qk_gn rope "
         "multimodal_projector_bias use_sliding_window use_parallel_residual qk_layernorm use_qk_norm "
         "attn_temperature_tuning block_auto_adjust_ff_dim reorder_and_upcast_attn add_cross_attention "
         "do_layer_norm_before _remove_final_layer_norm multi_query new_decoder_architecture parallel_attn alibi "
         "rope_interleave norm_topk_prob relative_attention position_biased_input share_att_key is_decoder "
         "share_encoder_decoder_embeddings scale_embedding use_swiglu_ffn learned_pos_emb "
-        "apply_residual_connection_post_layernorm",
+        "apply_residual_connection_post_layernorm norm_qk post_attention_norm post_mlp_norm parallel_residual "
+        "shared_attention_norm attn_bias rope_interleave scale_embeddings norm_1 norm_2",
     ),
     (
         WORD,
         "model_type hidden_act activation_function hidden_activation activation conv_act projector_hidden_act "
         "feed_forward_proj position_embedding_type topk_method attn_type ffn_type norm_type norm_rel_ebd "
-        "classifier_pooling vision_feature_select_strategy tower_attention",
+        "classifier_pooling vision_feature_select_strategy tower_attention norm_class_name mlp_class_name norm_qk_type",
     ),
     (PAIR, "image_size patch_size"),
-    (DISTANCE, "position_buckets max_relative_positions"),
+    (DISTANCE, "position_buckets max_relative_positions sliding_window_size"),
     (PATTERN, "sliding_window_pattern _sliding_window_pattern"),
     (WORDS, "layer_types layers_block_type"),
     (
         NUMBERS,
-        "full_attn_idxs no_rope_layers moe_layers mlp_only_layers fullatt_block_indexes deepstack_visual_indexes",
+        "full_attn_idxs no_rope_layers moe_layers mlp_only_layers fullatt_block_indexes deepstack_visual_indexes "
+        "sliding_window_indices",
     ),
     (NAMES, "pos_att_type"),
     (MAPPING, "attn_config ffn_config"),
@@ -241,9 +246,9 @@ FACTS: dict[str, Kind] = {name: kind for kind, names in _FACTS for name in names
 
 def check_facts(spec: TrainingSpec) -> None:
     """Raises UnknownModel for a number that no run is counted by."""
-    for name, fact in spec.facts.items():
-        kind = FACTS.get(name)
-        if kind is not None and fact.value is not None:
+    for name, kind in FACTS.items():
+        fact = spec.facts.get(name)
+        if fact is not None and fact.value is not None:
             check(fact.key or name, fact.value, kind)
 
 
@@ -256,11 +261,11 @@ def check(name: str, value: Any, kind: Kind) -> None:
 # Names of one size, in config.json and as trainers with models of their own spell it.
 _SPELLINGS = (
     ("num_hidden_layers", "num_layers", "n_layer", "n_layers"),
-    ("hidden_size", "n_embd", "d_model"),
-    ("num_attention_heads", "n_head", "n_heads"),
+    ("hidden_size", "n_embd", "d_model", "embed_dim", "dim"),
+    ("num_attention_heads", "n_head", "n_heads", "num_heads"),
     ("num_key_value_heads", "num_query_groups", "n_query_groups", "num_kv_heads", "kv_n_heads"),
     ("head_dim", "head_size", "kv_channels"),
-    ("intermediate_size", "n_inner", "ffn_hidden_size"),
+    ("intermediate_size", "n_inner", "ffn_hidden_size", "intermediate_dim", "hidden_dim"),
     ("max_position_embeddings", "n_positions", "block_size", "max_seq_len"),
     ("vocab_size", "padded_vocab_size"),
     ("num_local_experts", "num_experts", "n_routed_experts", "n_expert"),

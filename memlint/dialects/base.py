@@ -10,7 +10,8 @@ The Python half is a module of this folder with any of these functions, found by
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any
 
 from memlint.dialects import schema as schemas
@@ -219,7 +220,7 @@ class Dialect:
         if self.header["positional"] == "python" and not self._names_python(command):
             return None
         suffixes = (".py",) if self.header["positional"] == "python" else _CONFIG_SUFFIXES
-        _, rest = arguments.split(command.words, self._takes())
+        _, rest = arguments.split(command.words, self._takes)
         return next((word for word in rest if _names_a_config(word.value, suffixes)), None)
 
     def _names_python(self, command: Command) -> bool:
@@ -230,7 +231,7 @@ class Dialect:
 
     def _overrides(self, command: Command, options: Node) -> list[Node]:
         """The words of a command that set keys; pairs of a key and its value (yacs) as ``KEY=value``."""
-        _, rest = arguments.split(command.words, self._takes())
+        _, rest = arguments.split(command.words, self._takes)
         if self.header["overrides"] != "pairs":
             return rest
         opts = child(options, ("opts",))
@@ -247,6 +248,7 @@ class Dialect:
             at += 1
         return found
 
+    @cached_property
     def _spellings(self) -> dict[str, tuple[str, Schema, frozenset[str]]]:
         """Every spelling of a top-level key -> (the key, its schema, its types)."""
         by_name: dict[str, tuple[str, Schema, frozenset[str]]] = {}
@@ -257,9 +259,10 @@ class Dialect:
                 by_name.setdefault(spelling, (name, resolved, kinds))
         return by_name
 
+    @cached_property
     def _takes(self) -> Callable[[str], str]:
         """How many words an option takes, by its name."""
-        by_name = self._spellings()
+        by_name = self._spellings
 
         def takes(name: str) -> str:
             if name not in by_name:
@@ -277,7 +280,7 @@ class Dialect:
 
         if not self.header.get("dotted"):
             return takes
-        inside = self._inside()
+        inside = self._inside
 
         def takes_inside(name: str) -> str:
             _, value = inside.get(name.replace("-", "_"), ((), {}))
@@ -288,6 +291,7 @@ class Dialect:
 
         return takes_inside
 
+    @cached_property
     def _inside(self) -> dict[str, tuple[tuple[str, ...], Schema]]:
         """Dotted names of the keys inside tables -> their paths and schemas."""
         found: dict[str, tuple[tuple[str, ...], Schema]] = {}
@@ -308,13 +312,13 @@ class Dialect:
 
         ``--per-device`` is ``--per_device`` where the schema knows only the one.
         """
-        by_name = self._spellings()
+        by_name = self._spellings
         if command.words:
-            values, _ = arguments.split(command.words, self._takes())
+            values, _ = arguments.split(command.words, self._takes)
         else:
             values = dict(command.options.value) if isinstance(command.options.value, dict) else {}
         found: dict[str, Node] = {}
-        inside = self._inside() if self.header.get("dotted") else {}
+        inside = self._inside if self.header.get("dotted") else {}
         for written, node in values.items():
             name = written if written in by_name else written.replace("-", "_")
             positive = name[3:] if name.startswith("no_") else ""
@@ -352,23 +356,28 @@ class Dialect:
         software.state(facts, document.path)
         if match.launch is not None:
             _environment_facts(match.launch, facts, missing)
-        spec = TrainingSpec(
-            family=self.family,
-            document=document,
-            root=root,
-            facts=facts,
-            architecture=self.header.get("architecture"),
-            run=run,
-            model_name=self.header.get("model_name", ""),
-            missing=tuple(missing),
-            launch=match.launch,
-        )
-        if match.missing:
-            spec.architecture = None
-            spec.unknown_reason = match.missing[0].reason
+
+        def read(releases: Mapping[str, Fact]) -> TrainingSpec:
+            spec = TrainingSpec(
+                family=self.family,
+                document=document,
+                root=root,
+                facts={**facts, **releases},
+                architecture=self.header.get("architecture"),
+                run=run,
+                model_name=self.header.get("model_name", ""),
+                missing=tuple(missing),
+                launch=match.launch,
+            )
+            if match.missing:
+                spec.architecture = None
+                spec.unknown_reason = match.missing[0].reason
+            elif self.module is not None and hasattr(self.module, "complete"):
+                spec = _derived(spec, self.module.complete)
             return spec
-        if self.module is not None and hasattr(self.module, "complete"):
-            return _derived(spec, self.module.complete)
+
+        spec = read({})
+        spec.under = read
         return spec
 
     def _facts(self, match: Match, root: Node, missing: list[Missing]) -> dict[str, Fact]:
@@ -550,7 +559,7 @@ def _derived(spec: TrainingSpec, complete: Callable[[TrainingSpec], TrainingSpec
     """A run with what its family makes of the facts, which makes it again where one is tried with another value."""
     given = spec.replaced({})
     made = _completed(spec, complete)
-    made.derivation = Derivation(given, complete, made.facts)
+    made.derivation = Derivation(given, complete, made.facts, asked=made.asked)
     return made
 
 

@@ -6,7 +6,7 @@ import os
 
 from memlint.dialects.spec import Fact, Missing
 from memlint.documents.node import Document, Node
-from memlint.files import inside, repository_root
+from memlint.files import edition, inside, repository_root
 from memlint.named_tuple import NamedTuple
 
 
@@ -18,7 +18,7 @@ class Companion(NamedTuple):
     sources: dict[str, str] = {}  # noqa: RUF012  (never mutated: each reader passes its own)
 
 
-_last: dict[tuple[str, int, int], Document] = {}  # the file read last, as it then was
+_last: dict[tuple[object, ...], Document] = {}  # the file read last, as it then was
 
 
 def find(reference: str, beside: str) -> str | None:
@@ -53,7 +53,7 @@ def read(reference: str, beside: str) -> tuple[Document | None, str]:
         return None, f"no file {reference} in this repository"
     try:
         status = os.stat(path)
-        state = (path, status.st_mtime_ns, status.st_size)
+        state = (path, status.st_mtime_ns, status.st_size, edition())
         if state not in _last:  # every family asks for the same file
             document = prepared(load.load(path))
             _last.clear()

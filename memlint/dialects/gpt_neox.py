@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from memlint.architectures.megatron import Options
+from memlint.architectures.megatron import decoder
 from memlint.dialects import language_model as lm
 from memlint.dialects import pretraining
 from memlint.dialects.deepspeed import AUTO, deepspeed_facts
@@ -141,7 +141,7 @@ def _decoder(spec: TrainingSpec) -> str:
     gated = stated in _GATED
     heads, width = pretraining.number(spec, "num_attention_heads"), pretraining.number(spec, "hidden_size")
     biased = lm.switched(spec, "use_bias_in_attn_linear")
-    options = Options(
+    made = decoder(
         layers=pretraining.number(spec, "num_layers"),
         width=width,
         heads=heads,
@@ -168,7 +168,7 @@ def _decoder(spec: TrainingSpec) -> str:
         hidden_dropout=pretraining.share(spec, "hidden_dropout"),
     )
     spec.facts["vocabulary_size"] = rows
-    pretraining.describe(spec, options, "the keys' own sizes")
+    pretraining.describe(spec, made, "the keys' own sizes")
     return ""
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from memlint.dialects import software
+from memlint import releases
 from memlint.dialects.accelerate import truth
 from memlint.dialects.deepspeed import AUTO
 from memlint.dialects.sharing import (
@@ -29,6 +29,7 @@ from memlint.dialects.stated import (
     CONFIG,
     DECODER,
     HALF,
+    LLAVA,
     TRANSFORMERS,
     dtype_of,
     gap,
@@ -65,6 +66,7 @@ __all__ = [
     "EVALUATION_FACTS",
     "HALF",
     "HYPER",
+    "LLAVA",
     "OPTIMIZERS",
     "OPTIMIZER_FACTS",
     "PROCESS_FACTS",
@@ -156,6 +158,9 @@ def model(spec: TrainingSpec, key: str = "model_name_or_path") -> str:
 
 def position_limit(spec: TrainingSpec) -> int | None:
     """How many positions the model was made for; None where its config sets no limit."""
+    described = spec.get(DECODER)
+    if described is not None:
+        return described.context or None
     config = text_config(spec.get(CONFIG) or {})
     for name in ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len"):
         limit = config.get(name)
@@ -184,6 +189,7 @@ def checkpointing(spec: TrainingSpec) -> None:
     stated = spec.fact("checkpointing")
     if stated is None or stated.value != "full":
         return
+    _reentrant(spec, stated)
     every, selective = spec.fact("checkpointing_every"), spec.fact(HYPER + "checkpointing_selective")
     offload = spec.fact(HYPER + "checkpointing_offload")
     if selective is not None and truth(selective.value):
@@ -192,6 +198,20 @@ def checkpointing(spec: TrainingSpec) -> None:
         put(spec, "checkpointing", "every", every)
     if offload is not None and truth(offload.value):
         put(spec, "activation_offloading", True, offload)
+
+
+def _reentrant(spec: TrainingSpec, stated: Fact) -> None:
+    """The kind that gradient_checkpointing_enable takes where nothing says otherwise; a trainer of TRL's says it."""
+    kind = spec.fact("checkpointing_reentrant")
+    trainers = stated.label.lstrip("-").replace("-", "_") == "gradient_checkpointing"
+    if kind is None or kind.origin != DEFAULT or not kind.reason.startswith("transformers") or not trainers:
+        return
+    said = spec.family == "trl" and spec.does("trl.checkpoints_without_reentry")
+    if not said and spec.does("transformers.checkpoints_reentrantly"):
+        release = spec.get("transformers_version")
+        spec.facts[kind.name] = kind._replace(
+            value=True, reason=f"transformers {release}: gradient_checkpointing_enable"
+        )
 
 
 def mixed_precision(spec: TrainingSpec) -> Fact | None:
@@ -237,10 +257,6 @@ _LAST_WITH = {
     **dict.fromkeys(("group_by_length", "save_safetensors", "logging_dir", "adafactor", "local_rank"), "4.57"),
 }
 
-# The first release in which from_pretrained kept the checkpoint's dtype, and those whose default optimizer was new:
-# torch's AdamW (pull request 25109), and its fused one (pull request 37358).
-_KEEPS_SINCE, _TORCH_SINCE, _FUSED_SINCE = (5, 0), (4, 32), (4, 54)
-
 
 def release(spec: TrainingSpec) -> None:
     """The release of transformers, where no file pins it: its last one with all keys that are written."""
@@ -258,25 +274,24 @@ def release(spec: TrainingSpec) -> None:
         spec.facts["transformers_version"] = Fact("transformers_version", last, ASSUMED, node.key_path, node, reason)
 
 
-def before(spec: TrainingSpec, numbers: tuple[int, int]) -> bool:
-    """Whether the release of transformers, where it is known, comes before another."""
-    return software.older(spec.get("transformers_version"), numbers)
-
-
 def older_defaults(spec: TrainingSpec) -> None:
     """What the Trainer took before, where nothing is written. Call before :func:`optimizer`."""
     name = spec.fact(HYPER + "optim")
     own = name is not None and "TrainingArguments" in name.reason  # and no script's
-    if name is not None and own and name.node is None and before(spec, _FUSED_SINCE):
-        older = "adamw_torch" if not before(spec, _TORCH_SINCE) else "adamw_hf"
-        reason = f"transformers {spec['transformers_version']}: TrainingArguments"
+    if name is None or not own or name.node is not None:
+        return
+    fused = spec.does("transformers.optimizer_is_fused")
+    if not (fused and spec.does("torch.fused_adamw_is_a_default")):
+        older = "adamw_torch" if spec.does("transformers.optimizer_is_torchs") else "adamw_hf"
+        whose = spec["framework_version"] if fused else f"transformers {spec['transformers_version']}"
+        reason = f"{whose}: TrainingArguments"
         spec.facts[name.name] = name._replace(value=older, origin=DEFAULT, reason=reason)
 
 
 def older_weights(spec: TrainingSpec, loaded: Fact | None) -> Fact | None:
     """Before transformers 5 weights were float32 unless a dtype was stated."""
     stated = spec.fact(HYPER + "dtype")
-    if loaded is None or loaded.node is not None or not before(spec, _KEEPS_SINCE):
+    if loaded is None or loaded.node is not None or spec.does("transformers.keeps_the_checkpoints_dtype"):
         return loaded
     if stated is not None and stated.node is not None and stated.value is not None:
         return loaded  # auto
@@ -324,15 +339,21 @@ def precision(spec: TrainingSpec, loaded: Fact | None) -> str:
     put(spec, "parameter_dtype", loaded.value, loaded)
     if adapted:
         if "lora.dtype" not in spec:
-            put(spec, "lora.dtype", "float32", reason="PEFT 0.21: autocast_adapter_dtype")
+            wide = loaded.value not in HALF or "quantization.bits" in spec
+            wide = wide or spec.does("peft.adapters_in_float32")
+            reason = "autocast_adapter_dtype" if wide else "adapters have their weight's dtype"
+            put(
+                spec,
+                "lora.dtype",
+                "float32" if wide else loaded.value,
+                reason=f"PEFT {_release_of(spec, 'peft')}: {reason}",
+            )
         put(spec, "parameter_dtype", spec["lora.dtype"], spec.fact("lora.dtype"))
     if mixed is None:
         put(spec, "compute_dtype", loaded.value, loaded)
         put(spec, "autocast", False, reason="neither bf16 nor fp16")
         return ""
-    if strategy in ("fsdp1", "fsdp2") and spec["parameter_dtype"] != "float32":
-        reason = "accelerate 1.15: under FSDP with mixed precision, what trains is kept in float32"
-        put(spec, "parameter_dtype", "float32", reason=reason)  # update_fsdp_plugin_peft wraps it apart from the rest
+    _widened(spec, strategy)
     if strategy in ("fsdp1", "fsdp2"):
         put(spec, "parallelism.reduce_dtype", mixed.value, mixed)
     put(spec, "compute_dtype", mixed.value, mixed)
@@ -340,6 +361,29 @@ def precision(spec: TrainingSpec, loaded: Fact | None) -> str:
     if mixed.value == "float16":
         put(spec, "loss_scaling", "dynamic", mixed)
     return ""
+
+
+def _widened(spec: TrainingSpec, strategy: str) -> None:
+    """What accelerate makes of weights in 16 bits under FSDP with mixed precision."""
+    said = f"accelerate {_release_of(spec, 'accelerate')}: under FSDP with mixed precision"
+    quantised = "quantization.bits" in spec
+    apart = strategy == "fsdp2" and spec.get("tuning", "full") != "full" and not quantised
+    if apart and spec["frozen_dtype"] != "float32" and spec.does("accelerate.fsdp2_widens_frozen_weights"):
+        put(spec, "frozen_dtype", "float32", reason=f"{said}, all weights are brought to float32")
+    if strategy not in ("fsdp1", "fsdp2") or spec["parameter_dtype"] == "float32":
+        return
+    if strategy == "fsdp1":
+        widens = spec.does("accelerate.fsdp1_trains_in_float32")
+    else:  # models with weights in 4 bits are left as they are (fsdp2_prepare_model)
+        widens = spec.get("quantization.bits") != 4 and not spec.does("accelerate.fsdp2_leaves_what_trains")
+    if widens:
+        reason = f"{said}, what trains is kept in float32"
+        put(spec, "parameter_dtype", "float32", reason=reason)  # update_fsdp_plugin_peft wraps it apart from the rest
+
+
+def _release_of(spec: TrainingSpec, library: str) -> str:
+    known = releases.LIBRARIES[library]
+    return str(spec.get(named(known.fact)) or known.newest)
 
 
 _NEEDED: dict[str, str] = {

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from memlint.architectures import huggingface
+from memlint.architectures.decoder import Decoder
+from memlint.architectures.litgpt import decoder, published
 from memlint.dialects import language_model as lm
 from memlint.dialects import native
 from memlint.dialects.accelerate import truth
-from memlint.dialects.spec import ASSUMED, Fact, Name, TrainingSpec
+from memlint.dialects.spec import ASSUMED, Fact, Name, TrainingSpec, UnknownModel
 from memlint.documents.node import Edit
 
 _VERSION = "litgpt 0.5"
@@ -34,10 +37,6 @@ _TARGETS = {
     "lora_value": ("v_proj",),
     "lora_projection": ("o_proj",),
     "lora_head": ("lm_head",),
-}
-_PERCEPTRONS = {  # model type -> modules that lora_mlp adapts
-    **dict.fromkeys(("gpt_neox", "falcon"), ("dense_h_to_4h", "dense_4h_to_h")),
-    "phi": ("fc1", "fc2"),
 }
 _GATED = ("gate_proj", "up_proj", "down_proj")
 # Names of litgpt's own -> the same sizes on the hub.
@@ -120,11 +119,10 @@ def _model(spec: TrainingSpec, pretrain: bool) -> str:
     for name in dict.fromkeys(("/".join(parts[-2:]), _NAMES.get(parts[-1], ""), _by_name(parts[-1])) if parts else ()):
         found, source = lm.resolve(name, spec.document.path) if name else (None, "")
         if found is not None:
-            # litgpt has an output projection of its own, whatever the model's publishers tie.
-            tied = pretrain and lm.switched(spec, "tie_embeddings")
-            native.described(spec, {**lm.text_config(found), "tie_word_embeddings": tied}, named, source)
-            if lm.text_config(found).get("model_type") == "gemma2":
-                lm.put(spec, "attention", "eager", named, f"{_VERSION}: capped scores are computed one by one")
+            try:
+                _describe(spec, published(huggingface.decoder(found)), named, source)
+            except UnknownModel as error:
+                return f"{source}: {error}"
             return ""
     return f"{named.key or 'model'} {named.value}: neither in the catalogue (`memlint models`) nor a folder of litgpt's"
 
@@ -158,52 +156,24 @@ def _own_file(spec: TrainingSpec, named: Fact) -> str | None:
     return _described(spec, document.root.plain(), named)
 
 
-# Sizes that others are made of (``litgpt.Config``).
-_NUMBERS = {"n_embd": 4096, "n_head": 32, "vocab_size": 50254, "padding_multiple": 512}
-_MOST = 1 << 24
-
-
 def _described(spec: TrainingSpec, given: dict[str, Any], origin: Fact) -> str:
-    """litgpt's own names of sizes (``litgpt.Config``, its defaults included) as those of a config.json."""
+    """litgpt's own names of sizes."""
     hub = given.get("hf_config") if isinstance(given.get("hf_config"), dict) else {}
     spec.model_name = str(given.get("name") or (hub or {}).get("name") or spec.model_name or "a model of its own")
-    numbers = {name: given.get(name, default) for name, default in _NUMBERS.items()}
-    for name, value in numbers.items():
-        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _MOST:
-            return f"model_config.yaml: {name} is {ascii(value)[:40]}, not a whole number from 1 to {_MOST:,}"
-    width, heads, multiple = numbers["n_embd"], numbers["n_head"], numbers["padding_multiple"]
-    rows = given.get("padded_vocab_size")
-    if rows is None:
-        rows = -(-numbers["vocab_size"] // multiple) * multiple
-    bias = given.get("bias", True)
-    config: dict[str, Any] = {
-        "hidden_size": width,
-        "num_hidden_layers": given.get("n_layer", 16),
-        "num_attention_heads": heads,
-        "num_key_value_heads": given.get("n_query_groups") or heads,
-        "head_dim": given.get("head_size") or width // heads,
-        "intermediate_size": given.get("intermediate_size") or 4 * width,
-        "vocab_size": rows,
-        "max_position_embeddings": given.get("block_size", 4096),
-        "tie_word_embeddings": lm.switched(spec, "tie_embeddings"),
-        "attention_bias": bias,
-        "mlp_bias": bias,
-    }
-    perceptron, norm = given.get("mlp_class_name", "GptNeoxMLP"), given.get("norm_class_name", "LayerNorm")
-    if perceptron == "LLaMAMLP" and norm == "RMSNorm":
-        config["model_type"] = "qwen3" if given.get("norm_qk") else "llama"
-    elif perceptron == "GptNeoxMLP" and norm == "LayerNorm" and not given.get("shared_attention_norm"):
-        config["model_type"] = "gpt_neox"
-        config["use_parallel_residual"] = given.get("parallel_residual", True)
-        config["rotary_pct"] = given.get("rotary_percentage", 0.25)
-    elif perceptron == "LLaMAMoE" and norm == "RMSNorm" and not given.get("n_shared_expert"):
-        config["model_type"] = "mixtral"
-        config["num_local_experts"] = given.get("n_expert", 0)
-        config["num_experts_per_tok"] = given.get("n_expert_per_token", 0)
-    else:
-        return f"{origin.key}: a model of {perceptron} and {norm} is not known"
-    native.described(spec, config, origin, f"{_VERSION}: Config")
+    try:
+        made = decoder({**given, "name": spec.model_name})
+    except UnknownModel as error:
+        return str(error)
+    _describe(spec, made, origin, f"{_VERSION}: Config")
     return ""
+
+
+def _describe(spec: TrainingSpec, made: Decoder, origin: Fact, source: str) -> None:
+    """The head is a product of its own, whatever the model's publishers tie, unless it is told otherwise."""
+    tied = _command(spec) == "pretrain" and lm.switched(spec, "tie_embeddings")  # finetuning refuses the switch
+    native.describe(spec, made._replace(tied=tied), origin, source)
+    if made.score_cap:
+        lm.put(spec, "attention", "eager", origin, f"{_VERSION}: capped scores are computed one by one")
 
 
 # ---------------------------------------------------------------------------------------------- the rest
@@ -222,8 +192,8 @@ def _adapters(spec: TrainingSpec, command: str) -> str:
     lm.put(spec, "tuning", "lora", spec.fact("lora.r"), f"litgpt {command}")
     targets = [name for key, names in _TARGETS.items() if lm.switched(spec, key) for name in names]
     if lm.switched(spec, "lora_mlp"):
-        config = lm.text_config(spec.get(lm.CONFIG) or {})
-        targets += _PERCEPTRONS.get(str(config.get("model_type")), _GATED)
+        made = spec.get(lm.DECODER)
+        targets += made.perceptron.split() if made is not None and " " in made.perceptron else _GATED
     first = next((spec.fact(lm.HYPER + key) for key in _TARGETS if lm.switched(spec, key)), spec.fact("lora.r"))
     lm.put(spec, "lora.targets", targets, first)
     if spec.model_name:
@@ -321,12 +291,14 @@ def _devices(spec: TrainingSpec, command: str) -> None:
         return
     if machines is not None and nodes is not None and nodes > 1:
         lm.put(spec, "machines", nodes, machines)
-    lora = command == "finetune_lora"
+    lora = command == "finetune_lora" and spec.does("litgpt.lora_on_fsdp2")
     native.divided(spec, "fsdp2" if lora else "fsdp1", count, stated, f"{_VERSION}: {command} on several devices")
     products = spec.fact("compute_dtype")
     if products is not None:  # lightning.fabric.plugins.precision.fsdp: bf16-mixed reduces in bfloat16
         dtype = spec["parameter_dtype"] if lora else products.value
         lm.put(spec, "parallelism.reduce_dtype", dtype, products, "lightning 2.5: precision of the strategy")
+    if command == "finetune_lora" and not lora:
+        lm.put(spec, "parallelism.wrap", ["Linear"], stated, "litgpt before 0.5.11: auto_wrap_policy")
     if command == "pretrain":
         if nodes is not None and per_machine is not None:
             lm.put(spec, "parallelism.replicas", nodes, machines, f"{_VERSION}: HYBRID_SHARD")

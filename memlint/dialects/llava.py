@@ -12,17 +12,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from memlint.architectures import LLAVA_SCRIPT
+from memlint.architectures.llava import joined
+from memlint.architectures.sizes import Sizes
 from memlint.dialects import language_model as lm
 from memlint.dialects.accelerate import truth
-from memlint.dialects.spec import ASSUMED, DEFAULT, WRITTEN, Fact, Name, TrainingSpec
+from memlint.dialects.spec import ASSUMED, DEFAULT, WRITTEN, Fact, Name, TrainingSpec, UnknownModel
 from memlint.documents.node import Unresolved
 
 TRAIN = "LLaVA 1.2: llava/train/train.py"
 PROGRAMS = ("train", "train_mem", "train_xformers")
 _RELEASE = "4.37.2"
-# The first release of transformers in which CLIP has SDPA (pull request 31940), which it takes unless told otherwise.
-_TOWER_SDPA_SINCE = (4, 43)
 
 # LLaVA's own checkpoints -> the language models that they were trained from.
 _BACKBONES = {
@@ -116,10 +115,6 @@ def prepare(spec: TrainingSpec) -> None:
         lm.put(spec, lm.HYPER + "dtype", "bfloat16", spec.fact(lm.HYPER + "bf16"), _train(spec))
     if not following:
         _attention(spec)
-    reentrant = spec.fact("checkpointing_reentrant")
-    if (reentrant is None or reentrant.node is None) and lm.before(spec, (5, 0)):
-        reason = f"transformers {spec['transformers_version']}: gradient_checkpointing_enable"
-        lm.put(spec, "checkpointing_reentrant", True, reason=reason)
 
 
 def _attention(spec: TrainingSpec) -> None:
@@ -131,7 +126,7 @@ def _attention(spec: TrainingSpec) -> None:
         return
     if "train_mem" in program:
         lm.put(spec, "attention", "flash", reason="LLaVA 1.2: llava/train/train_mem.py")
-    elif "train_xformers" in program and lm.before(spec, (4, 36)):
+    elif "train_xformers" in program and not spec.does("transformers.sdpa_4.36"):
         lm.put(spec, "attention", "xformers", reason="LLaVA 1.1: llava/train/train_xformers.py")
 
 
@@ -149,13 +144,14 @@ def join(spec: TrainingSpec) -> str:
     if found is None or eyes is None:
         kinds = " and ".join(name for name, following in _TOWERS.items() if _is_next(spec) or not following)
         return f"{tower.key} {tower.value}: {source if found is None else f'of towers {kinds} are known'}"
-    whole = {
-        "model_type": LLAVA_SCRIPT,
-        "text_config": text,
-        **eyes,
-        "projector_layers": _projector(spec),
-    }
-    lm.put(spec, lm.CONFIG, whole, spec.fact(lm.CONFIG))
+    config = spec.fact(lm.CONFIG)
+    try:
+        made = joined(
+            Sizes(text, config.reason if config is not None else ""), **eyes, projector_layers=_projector(spec)
+        )
+    except UnknownModel as error:
+        return str(error)
+    lm.put(spec, lm.LLAVA, made, config)
     tried = spec.tried("compute_dtype")
     half = "bfloat16" if (lm.switched(spec, "bf16") if tried is None else tried.value == "bfloat16") else "float16"
     lm.put(spec, "tower_dtype", half, reason=f"{_train(spec)}: bfloat16 where bf16 is set, else float16")
@@ -242,17 +238,14 @@ def _eyes(spec: TrainingSpec, found: dict[str, Any]) -> dict[str, Any] | None:
     if kind not in _TOWERS or not isinstance(seeing, dict) or (_TOWERS[kind] and not _is_next(spec)):
         return None
     if kind == "siglip":
-        return {
-            "vision_config": {**seeing, "num_hidden_layers": seeing["num_hidden_layers"] - 1},
-            "vision_feature_layer": -1,
-            "vision_feature_select_strategy": "full",
-            "tower_attention": "eager",
-        }
+        fewer = {**seeing, "num_hidden_layers": seeing["num_hidden_layers"] - 1}
+        return {"seen": fewer, "layer": -1, "without_first": False, "tower_attention": "eager"}
+    layer = lm.setting(spec, "mm_vision_select_layer")
     return {
-        "vision_config": seeing,
-        "vision_feature_layer": lm.setting(spec, "mm_vision_select_layer"),
-        "vision_feature_select_strategy": "full" if _feature(spec) == "cls_patch" else "default",
-        "tower_attention": "eager" if lm.before(spec, _TOWER_SDPA_SINCE) else "sdpa",
+        "seen": seeing,
+        "layer": -2 if layer is None else layer,
+        "without_first": _feature(spec) != "cls_patch",
+        "tower_attention": "sdpa" if spec.does("transformers.clip_has_sdpa") else "eager",
     }
 
 
@@ -332,8 +325,8 @@ def finish(spec: TrainingSpec) -> None:
 
 def sample(spec: TrainingSpec) -> None:
     """An image is loaded beside the words, in fp32. Call at the end."""
-    words, seeing = spec.fact("sample_bytes"), (spec.get(lm.CONFIG) or {}).get("vision_config")
-    if words is None or not isinstance(seeing, dict):
+    words, made = spec.fact("sample_bytes"), spec.get(lm.LLAVA)
+    if words is None or made is None:
         return
-    image = 4 * seeing.get("num_channels", 3) * seeing["image_size"] ** 2
+    image = 4 * made.tower.channels * made.tower.image[0] * made.tower.image[1]
     lm.put(spec, "sample_bytes", words.value + image, reason=f"{words.reason}, and the image in float32")

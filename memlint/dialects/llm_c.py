@@ -4,27 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from memlint.architectures import gpt2
 from memlint.dialects import language_model as lm
 from memlint.dialects import launchers, native
-from memlint.dialects.spec import Name, TrainingSpec
+from memlint.dialects.spec import Name, TrainingSpec, UnknownModel
 from memlint.documents.node import Edit
-
-# train_gpt2.py: what --model says (layers, heads, width)
-_SIZES = {"d12": (12, 12, 768), "d24": (24, 16, 1024), "d36": (36, 20, 1280), "d48": (48, 25, 1600)}
-_NAMES = {"gpt2": "d12", "gpt2-medium": "d24", "gpt2-large": "d36", "gpt2-xl": "d48"}
-_ROWS, _POSITIONS = 50257, 1024
-# train_gpt2.cu: gpt2_set_hyperparameters (depth -> width, heads), gpt3_set_hyperparameters (width -> depth, head), and
-# the files of weights that train_gpt2.py writes
-_DEPTHS = {
-    **{6: (384, 6), 12: (768, 12), 24: (1024, 16), 36: (1280, 20), 48: (1600, 25), 60: (1920, 30)},
-    **{72: (2880, 30), 84: (3456, 36)},
-}
-_CHANNELS = {
-    **{384: (6, 64), 768: (12, 64), 1024: (24, 64), 1536: (24, 96), 2048: (24, 128), 2560: (32, 80)},
-    **{4096: (32, 128), 5140: (40, 128), 12288: (96, 128)},
-}
-_FILES = {"124M": 12, "355M": 24, "774M": 36, "1558M": 48}
-_PADDED = 50304
 
 
 def complete(spec: TrainingSpec) -> TrainingSpec:
@@ -68,57 +52,28 @@ def _cuda(spec: TrainingSpec) -> TrainingSpec:
     if stage is not None and stage.value:
         lm.put(spec, "parallelism.zero_stage", 1, stage, "llm.c: stages 2 and 3 are not there, 1 is taken")
     named = spec.fact("model")
-    sizes, why = _sizes(str(named.value) if named is not None else "gpt2_124M_bf16.bin")
-    if sizes:
-        lm.put(spec, lm.CONFIG, sizes, named, "llm.c: train_gpt2.cu")
-        lm.put(spec, "vocabulary_size", _PADDED, named, "llm.c: padded to a multiple of 128")
+    why = ""
+    try:
+        made = gpt2.descriptor(str(named.value) if named is not None else "gpt2_124M_bf16.bin")
+        native.describe(spec, made, named, "llm.c: train_gpt2.cu")
+    except UnknownModel as error:
+        why = str(error)
     spec = lm.finish(spec, (why,), {"micro_batch_size": "-b", "sequence_length": "-t"})
     if spec.architecture is not None:
         spec.architecture = "llm_c"
     return spec
 
 
-def _sizes(name: str) -> tuple[dict[str, Any], str]:
-    """Of ``d12``, ``gpt3:c768``, or a file that says its size in its name; or why they are not known."""
-    kind, _, width = name.rpartition(":c")
-    text = name.rsplit("/", 1)[-1]
-    layers = heads = channels = 0
-    if kind == "gpt3" and width.isdigit() and int(width) in _CHANNELS:
-        channels, (layers, head) = int(width), _CHANNELS[int(width)]
-        heads = channels // head
-    else:
-        number = name.rpartition(":")[2].removeprefix("d")
-        depth = int(number) if number.isdigit() else next((n for part, n in _FILES.items() if part in text), 0)
-        if depth in _DEPTHS:
-            layers, (channels, heads) = depth, _DEPTHS[depth]
-    if not layers:
-        return {}, f"-e {name}: the sizes of the model are in that file"
-    sizes = {"num_hidden_layers": layers, "hidden_size": channels, "num_attention_heads": heads, "vocab_size": _PADDED}
-    positions = 2 * _POSITIONS if kind == "gpt3" else _POSITIONS
-    return {**sizes, "model_type": "gpt2", "max_position_embeddings": positions}, ""
-
-
 def _model(spec: TrainingSpec) -> str:
     named = spec.fact("model")
     text = str(named.value) if named is not None else "gpt2"
-    if text not in _NAMES and text not in _SIZES:
-        return f"--model {text}: no size of train_gpt2.py's"
-    layers, heads, width = _SIZES[_NAMES.get(text, text)]
-    lm.put(spec, "pretrained", text in _NAMES, named, "train_gpt2.py: from_pretrained where it is a published name")
-    config = {
-        "model_type": "gpt2",
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        "hidden_size": width,
-        "intermediate_size": 4 * width,
-        "max_position_embeddings": _POSITIONS,
-        "vocab_size": _ROWS,
-        "tie_word_embeddings": True,
-        "attn_pdrop": 0.0,
-        "resid_pdrop": 0.0,
-        "embd_pdrop": 0.0,
-    }
-    native.described(spec, config, named, "llm.c: train_gpt2.py")
+    try:
+        made = gpt2.twin(text)
+    except UnknownModel as error:
+        return str(error)
+    published = text in gpt2.PUBLISHED
+    lm.put(spec, "pretrained", published, named, "train_gpt2.py: from_pretrained where it is a published name")
+    native.describe(spec, made, named, "llm.c: train_gpt2.py")
     return ""
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from memlint.architectures.llm_foundry import decoder
 from memlint.dialects import language_model as lm
-from memlint.dialects import launchers, pretraining
-from memlint.dialects.spec import WRITTEN, Fact, Name, TrainingSpec
+from memlint.dialects import launchers, native, pretraining
+from memlint.dialects.spec import WRITTEN, Fact, Name, TrainingSpec, UnknownModel
 from memlint.documents.node import Edit
 
 _VERSION = "llm-foundry 0.22"
@@ -82,26 +83,39 @@ def _model(spec: TrainingSpec) -> str:
         inner = changed.value.get("attn_config")
         if isinstance(inner, dict) and inner.get("attn_impl") == "flash":
             lm.put(spec, "attention", "flash", changed)
+    config = spec.fact(lm.CONFIG)
+    if not found and config is not None and config.value.get("model_type") == "mpt":  # in llm-foundry's own terms
+        try:
+            lm.put(spec, lm.DECODER, decoder(config.value, config.reason), config)
+        except UnknownModel as error:
+            return str(error)
     return found
 
 
-_OF_MPT = frozenset(
-    (
-        *(
-            "d_model",
-            "n_heads",
-            "n_layers",
-            "head_dim",
-            "expansion_ratio",
-            "vocab_size",
-            "no_bias",
-            "norm_type",
-            "alibi",
-        ),
-        *("learned_pos_emb", "tie_word_embeddings", "resid_pdrop", "emb_pdrop", "loss_fn", "attn_impl", "attn_type"),
-        *("kv_n_heads", "attn_pdrop", "rope", "qk_ln", "ffn_type", "ffn_hidden_size", "model_max_seq_len"),
-    )
-)
+# Settings of MPT's own configuration class that the schema names, by the mapping within ``model`` that they stand in.
+_NAMES = {
+    "": (
+        *("d_model", "n_heads", "n_layers", "head_dim", "expansion_ratio", "vocab_size", "no_bias", "norm_type"),
+        *("learned_pos_emb", "tie_word_embeddings", "resid_pdrop", "emb_pdrop"),
+    ),
+    "attn_config": ("attn_impl", "attn_type", "kv_n_heads", "attn_pdrop", "alibi", "rope", "nope", "qk_gn", "qk_ln"),
+    "ffn_config": ("ffn_type", "ffn_hidden_size"),
+}
+_OF_MPT = frozenset(("loss_fn", "model_max_seq_len", *(name for names in _NAMES.values() for name in names)))
+
+
+def _config(spec: TrainingSpec) -> dict[str, Any]:
+    """The whole ``model`` as it is written, with what the schema knows of it, defaults included."""
+    node = spec.root.get("model")
+    config: dict[str, Any] = dict(node.plain()) if node is not None and node.is_mapping else {}
+    for room, names in _NAMES.items():
+        known = {name: lm.setting(spec, name) for name in names if lm.setting(spec, name) is not None}
+        if room:
+            written = config.get(room)
+            config[room] = {**(written if isinstance(written, dict) else {}), **known}
+        else:
+            config |= known
+    return {**config, "max_seq_len": lm.setting(spec, "model_max_seq_len")}
 
 
 def _merged(config: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
@@ -114,46 +128,16 @@ def _merged(config: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 
 def _mpt(spec: TrainingSpec, kind: Fact) -> str:
     """MPT under the names of its own configuration class (llmfoundry/models/mpt/configuration_mpt.py)."""
-    setting = lm.setting
     stated = [spec.fact(lm.HYPER + name) for name in ("d_model", "n_heads", "n_layers", "vocab_size")]
     if any(fact is None for fact in stated):
         return lm.not_stated(spec, "model.d_model", "d_model", "n_heads", "n_layers", "vocab_size")
-    if setting(spec, "ffn_type") not in ("mptmlp", "mptglu"):
-        return f"model.ffn_config.ffn_type {setting(spec, 'ffn_type')} is not known"
-    if setting(spec, "attn_impl") == "triton":
-        return "model.attn_config.attn_impl triton is not known"
-    attention = {
-        "attn_type": setting(spec, "attn_type"),
-        "attn_pdrop": setting(spec, "attn_pdrop"),
-        "alibi": lm.switched(spec, "alibi"),
-        "rope": lm.switched(spec, "rope"),
-        "qk_ln": lm.switched(spec, "qk_ln") or lm.switched(spec, "qk_gn"),
-        "kv_n_heads": setting(spec, "kv_n_heads"),
-    }
-    perceptron = {"ffn_type": setting(spec, "ffn_type"), "ffn_hidden_size": setting(spec, "ffn_hidden_size")}
-    config = {
-        "model_type": "mpt",
-        "d_model": setting(spec, "d_model"),
-        "n_heads": setting(spec, "n_heads"),
-        "n_layers": setting(spec, "n_layers"),
-        "expansion_ratio": setting(spec, "expansion_ratio"),
-        "max_seq_len": setting(spec, "model_max_seq_len"),
-        "vocab_size": setting(spec, "vocab_size"),
-        "no_bias": lm.switched(spec, "no_bias"),
-        "norm_type": setting(spec, "norm_type"),
-        # alibi and rope turn the table of positions off
-        "learned_pos_emb": lm.switched(spec, "learned_pos_emb") and not (attention["alibi"] or attention["rope"]),
-        "tie_word_embeddings": lm.switched(spec, "tie_word_embeddings"),
-        "resid_pdrop": setting(spec, "resid_pdrop"),
-        "emb_pdrop": setting(spec, "emb_pdrop"),
-        "attn_config": {name: value for name, value in attention.items() if value is not None},
-        "ffn_config": {name: value for name, value in perceptron.items() if value is not None},
-    }
-    if setting(spec, "head_dim"):
-        config["head_dim"] = setting(spec, "head_dim")
-    lm.put(spec, lm.CONFIG, config, kind, "the config's own sizes")
-    lm.put(spec, "vocabulary_size", config["vocab_size"], stated[3])
-    spec.model_name = f"MPT, {config['n_layers']} layers of {config['d_model']}"
+    try:
+        made = decoder(_config(spec))
+    except UnknownModel as error:
+        return f"model.{error}"
+    native.describe(spec, made, kind, "the config's own sizes")
+    lm.put(spec, "vocabulary_size", made.vocabulary, stated[3])
+    spec.model_name = f"MPT, {made.layers} layers of {made.width}"
     attn = spec.fact(lm.HYPER + "attn_impl")
     lm.put(spec, "attention", {"torch": "eager", "flex": "flex"}.get(str(attn and attn.value), "flash"), attn)
     loss = spec.fact(lm.HYPER + "loss_fn")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from memlint.architectures.decoder import Latent
-from memlint.architectures.megatron import Options
+from memlint.architectures.decoder import Experts, Latent
+from memlint.architectures.megatron import decoder
 from memlint.dialects import language_model as lm
 from memlint.dialects import launchers, pretraining
 from memlint.dialects.deepspeed import AUTO, deepspeed_facts
@@ -124,12 +124,13 @@ def _decoder(spec: TrainingSpec) -> str:
     width, heads = pretraining.number(spec, "hidden_size"), pretraining.number(spec, "num_attention_heads")
     grouped = lm.switched(spec, "group_query_attention")
     gated = lm.switched(spec, "swiglu")
-    options = Options(
+    inner = pretraining.number(spec, "ffn_hidden_size") or perceptron_width(width, gated)
+    made = decoder(
         layers=pretraining.number(spec, "num_layers"),
         width=width,
         heads=heads,
         groups=pretraining.number(spec, "num_query_groups") if grouped else heads,
-        inner=pretraining.number(spec, "ffn_hidden_size") or perceptron_width(width, gated),
+        inner=inner,
         vocabulary=rows.value,
         length=pretraining.number(spec, "max_position_embeddings") or spec.get("sequence_length") or 0,
         head_dim=pretraining.number(spec, "kv_channels"),
@@ -145,22 +146,32 @@ def _decoder(spec: TrainingSpec) -> str:
         tied=not lm.switched(spec, "untie"),
         attention_dropout=pretraining.share(spec, "attention_dropout"),
         hidden_dropout=pretraining.share(spec, "hidden_dropout"),
-        experts=pretraining.number(spec, "num_experts"),
-        experts_per_token=pretraining.number(spec, "moe_router_topk"),
-        expert_inner=pretraining.number(spec, "moe_ffn_hidden_size"),
-        plain=plain,
-        shared=pretraining.number(spec, "moe_shared_expert_intermediate_size"),
+        experts=_experts(spec, inner, plain),
         latent=_latent(spec) if lm.switched(spec, "multi_latent_attention") else None,
     )
-    if options.experts:
+    if made.experts is not None:
         each, tensor = spec.fact(lm.HYPER + "expert_tensor_parallel_size"), spec.fact("parallelism.tensor")
         value = tensor.value if each is None and tensor is not None else 1 if each is None else each.value
         lm.put(spec, "parallelism.expert_tensor", value, each or tensor)
     spec.facts["vocabulary_size"] = rows
     idle = ("vocab-file", "tokenizer-model", "tokenizer-name-or-path")  # their rows are known without them
     spec.missing = tuple(item for item in spec.missing if item.key.lstrip("-") not in idle)
-    pretraining.describe(spec, options, "the options' own sizes")
+    pretraining.describe(spec, made, "the options' own sizes")
     return ""
+
+
+def _experts(spec: TrainingSpec, inner: int, plain: tuple[int, ...]) -> Experts | None:
+    """``plain``: layers without experts; ``inner``: the perceptron's width, where no other is stated."""
+    number = pretraining.number(spec, "num_experts")
+    if not number:
+        return None
+    return Experts(
+        number,
+        pretraining.number(spec, "moe_router_topk"),
+        pretraining.number(spec, "moe_ffn_hidden_size") or inner,
+        shared=pretraining.number(spec, "moe_shared_expert_intermediate_size"),
+        dense=plain,
+    )
 
 
 def _latent(spec: TrainingSpec) -> Latent:

@@ -4,20 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from memlint.architectures import gpt2
 from memlint.dialects import language_model as lm
 from memlint.dialects import launchers, native
 from memlint.dialects.spec import ASSUMED, Fact, Name, TrainingSpec
 from memlint.documents.node import Document, Edit, Node
 
-# nanoGPT, model.py: from_pretrained (layers, heads, width); their vocabulary is GPT-2's own, and they have biases
-_GPT2 = {
-    "gpt2": (12, 12, 768),
-    "gpt2-medium": (24, 16, 1024),
-    "gpt2-large": (36, 20, 1280),
-    "gpt2-xl": (48, 25, 1600),
-}
-_GPT2_ROWS = 50257
-_ROWS = 50304  # train.py: 50257 in multiples of 64, where the data has no meta.pkl
 _CHARACTERS = {"shakespeare_char": 65}  # data/*/prepare.py: what its meta.pkl says
 
 
@@ -43,13 +35,13 @@ def _model(spec: TrainingSpec) -> str:
     dropout = lm.setting(spec, "dropout") or 0.0
     if length is None or start is None:
         return lm.not_stated(spec, "block_size" if length is None else "init_from")
-    if start.value in _GPT2:
-        layers, heads, width = _GPT2[start.value]
-        rows, bias, origin = _GPT2_ROWS, True, start
+    most: int | None = None
+    if start.value in gpt2.PUBLISHED:
+        layers, heads, width = gpt2.PUBLISHED[start.value]
+        rows, bias, origin, most = gpt2.ROWS, True, start, gpt2.POSITIONS
         spec.model_name = str(start.value)
         lm.put(spec, "model", start.value, start)
         lm.put(spec, "pretrained", True, start)
-        positions = min(1024, length.value) if isinstance(length.value, int) else 1024
     else:
         sizes = {name: spec.fact(lm.HYPER + name) for name in ("n_layer", "n_head", "n_embd")}
         for name, fact in sizes.items():
@@ -58,27 +50,15 @@ def _model(spec: TrainingSpec) -> str:
         layers, heads, width = (fact.value for fact in sizes.values() if fact is not None)
         if width % heads:
             return f"n_embd {width} is no multiple of n_head {heads}"
-        origin = sizes["n_layer"] or start
-        bias, positions = bool(lm.switched(spec, "bias")), length.value
-        rows = _CHARACTERS.get(str(lm.setting(spec, "dataset")), _ROWS)
+        origin, bias = sizes["n_layer"] or start, lm.switched(spec, "bias")
+        rows = _CHARACTERS.get(str(lm.setting(spec, "dataset")), gpt2.PADDED)  # where the data has no meta.pkl
         spec.model_name = f"GPT, {layers} x {width}"
         lm.put(spec, "pretrained", start.value != "scratch", start)
-    config = {
-        "model_type": "gpt2",
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        "hidden_size": width,
-        "intermediate_size": 4 * width,
-        "max_position_embeddings": positions,
-        "vocab_size": rows,
-        "tie_word_embeddings": True,
-        "bias": bias,
-        "activation_function": "gelu",
-        "attn_pdrop": dropout,
-        "resid_pdrop": dropout,
-        "embd_pdrop": dropout,
-    }
-    native.described(spec, config, origin, "nanoGPT: model.py")
+    # Positions are cut to the rows that are trained on (crop_block_size).
+    tokens = length.value
+    positions = tokens if most is None else min(most, tokens) if isinstance(tokens, int) else most
+    made = gpt2.gpt2(layers, heads, width, positions, rows, bias=bias, dropout=dropout)
+    native.describe(spec, made, origin, "nanoGPT: model.py")
     return ""
 
 

@@ -4,9 +4,9 @@ and a number of devices that they divide themselves.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
+from memlint.architectures.decoder import Decoder
 from memlint.dialects import language_model as lm
 from memlint.dialects.spec import DEFAULT, Fact, TrainingSpec
 
@@ -14,18 +14,10 @@ from memlint.dialects.spec import DEFAULT, Fact, TrainingSpec
 _KINDS = {"adamwfp8": "adamw_fp8", "adamfp8": "adam_fp8", "adamwscheduler": "adamw", "adamwschedulefree": "adamw"}
 
 
-def described(spec: TrainingSpec, config: Mapping[str, Any], origin: Fact | None, source: str) -> None:
-    """A model's config (under the names of ``config.json``), and the fact that says which one it is."""
-    lm.put(spec, lm.CONFIG, dict(config), origin, source)
-    vocabulary = lm.text_config(dict(config)).get("vocab_size")
-    if isinstance(vocabulary, int):
-        lm.put(spec, "vocabulary_size", vocabulary, origin, source)
-
-
-def catalogued(hub_id: str, **changes: Any) -> dict[str, Any] | None:
-    """A config of the catalogue with what a trainer's own code does otherwise; None where it is not there."""
-    config, _ = lm.resolve(hub_id, "")
-    return None if config is None else {**config, **changes}
+def describe(spec: TrainingSpec, made: Decoder, origin: Fact | None, source: str) -> None:
+    """The model that a trainer builds by itself; ``source`` says whose sizes they are."""
+    lm.put(spec, lm.DECODER, made, origin, source)
+    lm.put(spec, "vocabulary_size", made.vocabulary, origin, source)
 
 
 def optimizer_class(spec: TrainingSpec, stated: Fact | None, implementation: str = "foreach") -> None:

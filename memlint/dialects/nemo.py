@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from memlint.architectures.megatron import Options
+from memlint.architectures.megatron import decoder
 from memlint.dialects import language_model as lm
 from memlint.dialects import pretraining
 from memlint.dialects.megatron import perceptron_width
@@ -133,7 +133,7 @@ def _model(spec: TrainingSpec) -> str:
         if data is not None and data.value is not None:
             lm.put(spec, "sequence_length", data.value, data)
     width, heads = pretraining.number(spec, "hidden_size"), pretraining.number(spec, "num_attention_heads")
-    options = Options(
+    made = decoder(
         layers=pretraining.number(spec, "num_layers"),
         width=width,
         heads=heads,
@@ -154,7 +154,7 @@ def _model(spec: TrainingSpec) -> str:
     )
     spec.facts["vocabulary_size"] = rows
     lm.put(spec, "packing", True, reason=f"{_VERSION}: GPTDataset fills every row")
-    pretraining.describe(spec, options, "the config's own sizes")
+    pretraining.describe(spec, made, "the config's own sizes")
     return ""
 
 

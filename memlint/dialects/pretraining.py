@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from memlint.architectures.megatron import Options, decoder
+from memlint.architectures.decoder import Decoder
 from memlint.dialects import language_model as lm
 from memlint.dialects.spec import ASSUMED, DEFAULT, Fact, Name, TrainingSpec
 
@@ -21,13 +21,12 @@ def number(spec: TrainingSpec, name: str) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) else 0
 
 
-def describe(spec: TrainingSpec, options: Options, reason: str) -> None:
+def describe(spec: TrainingSpec, made: Decoder, reason: str) -> None:
     """The decoder that a trainer's options describe; ``reason`` says whose sizes they are.
 
     A table of learned positions that has as many rows as a sample has tokens changes with it.
     """
-    spec.model_name = size_label(options)
-    made = decoder(options)
+    spec.model_name = size_label(made)
     length = spec.fact("sequence_length")
     rows = spec.fact(lm.HYPER + "max_position_embeddings")
     own = rows is not None and rows.node is not None and bool(rows.value)
@@ -73,9 +72,9 @@ def undecided(spec: TrainingSpec) -> str:
     return "" if item is None else f"{item.key} is not known: {item.reason}"
 
 
-def size_label(options: Options) -> str:
+def size_label(made: Decoder) -> str:
     """``24 layers of 1536``: what a report calls a model that has no name."""
-    return f"{options.layers} layers of {options.width}"
+    return f"{made.layers} layers of {made.width}"
 
 
 # ---------------------------------------------------------------------------------------------- the vocabulary

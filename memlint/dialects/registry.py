@@ -93,20 +93,22 @@ def _script_specs(document: Document, overrides: Sequence[str]) -> list[Training
         work.spend(WORD * len(command.words), "comparing the commands of a script")
         text = _text(command)
         if text not in known:
-            work.spend(COMMAND + OPTION * len(command.words), "recognising the commands of a script")
-            best = _best(document, command)
-            known[text] = None
-            if best is not None:
-                family, match = best
-                name = "train" if not found else f"train:{len(found) + 1}"
-                spec = family.spec(_overridden(match, overrides), name)
-                known[text] = found.setdefault(_identity(spec), spec)
+            name = "train" if not found else f"train:{len(found) + 1}"
+            spec = started(document, command, overrides, name)
+            known[text] = None if spec is None else found.setdefault(_identity(spec), spec)
         run = known[text]
         if run is not None:
             places.setdefault(run.run, {})[command.span] = None
     for run in found.values():
         run.also = tuple(places[run.run])[1:]
     return list(found.values())
+
+
+def started(document: Document, command: Command, overrides: Sequence[str], name: str) -> TrainingSpec | None:
+    """The run that one command of a script starts; None where no known family recognises it."""
+    work.spend(COMMAND + OPTION * len(command.words), "recognising the commands of a script")
+    best = _best(document, command)
+    return None if best is None else best[0].spec(_overridden(best[1], overrides), name)
 
 
 def _text(command: Command) -> str:

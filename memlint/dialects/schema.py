@@ -95,13 +95,13 @@ class Violation(NamedTuple):
     """A value or key that the schema rejects, at the node that holds it.
 
     kind        WRONG_TYPE, UNKNOWN_VALUE (not one of those allowed, or out of range) or UNKNOWN_KEY
-    suggestion  what was probably meant: a value as plain text, or a key; "" where nothing is near
+    suggestion  what was probably meant: a value, or a key; "" where nothing is near
     """
 
     kind: str
     node: Node
     message: str
-    suggestion: str = ""
+    suggestion: Any = ""
 
 
 class Key(NamedTuple):
@@ -477,8 +477,10 @@ def _errors(root: Node, schema: Schema) -> Iterator[Violation]:
     validator = _lenient_validator()(schema)
     seen: set[tuple[Any, ...]] = set()
     hints = 0
-    for error in validator.iter_errors(root.plain()):
-        error = _deepest(error)
+    for whole in validator.iter_errors(root.plain()):
+        error = _deepest(whole)
+        place = whole.schema if whole.absolute_path == error.absolute_path else error.schema
+        takes = validator.evolve(schema=place).is_valid
         path = tuple(error.absolute_path)
         if path in seen:  # one finding per value
             continue
@@ -499,13 +501,14 @@ def _errors(root: Node, schema: Schema) -> Iterator[Violation]:
                 WRONG_TYPE,
                 node,
                 f"{label} is {shown_value(node)}, not {_listed(names)}",
-                _retyped(node, names),
+                next(filter(takes, _retyped(node, names)), ""),
             )
         elif error.validator in ("enum", "const"):
             values = error.validator_value if error.validator == "enum" else [error.validator_value]
             texts = [_scalar_text(value) for value in values]
             hints += 1
             near = _near(_scalar_text(node.plain()), texts) if hints <= MAX_HINTS else ""
+            near = next(filter(takes, (value for value, text in zip(values, texts) if near and text == near)), "")
             yield Violation(UNKNOWN_VALUE, node, f"{label} is {shown_value(node)}, not one of: {_some(texts)}", near)
         elif error.validator in _BOUNDS:
             yield Violation(
@@ -566,22 +569,21 @@ def _scalar_text(value: Any) -> str:
     return str(value)
 
 
-def _retyped(node: Node, names: list[str]) -> str:
+def _retyped(node: Node, names: list[str]) -> Iterator[Any]:
     """The same value with the right type, where it is only the quotes that are wrong."""
-    value = node.value
-    if isinstance(value, str):
-        text = value.strip()
-        if "boolean" in names and text.lower() in ("true", "false"):
-            return text.lower()
-        for name, convert in (("integer", int), ("number", float)):
-            if name in names:
-                try:
-                    converted = convert(text)
-                except ValueError:
-                    continue
-                if converted == converted and abs(converted) != float("inf"):
-                    return str(converted)
-    return ""
+    if not isinstance(node.value, str):
+        return
+    text = node.value.strip()
+    if "boolean" in names and text.lower() in ("true", "false"):
+        yield text.lower() == "true"
+    for name, convert in (("integer", int), ("number", float)):
+        if name in names:
+            try:
+                converted: float = convert(text)
+            except ValueError:
+                continue
+            if converted == converted and abs(converted) != float("inf"):
+                yield converted
 
 
 def _label(path: tuple[Any, ...]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from memlint.dialects import launchers, software
+from memlint.dialects import launchers
 from memlint.dialects.accelerate import launched, truth
 from memlint.dialects.companions import Companion
 from memlint.dialects.deepspeed import AUTO, deepspeed_facts
@@ -224,7 +224,7 @@ def _from_fsdp(spec: TrainingSpec, switch: Fact, config: Fact | None) -> str:
     version = inside.get("version")
     if version is not None:
         put(spec, "parallelism.strategy", "fsdp2" if str(version.value) == "2" else "fsdp1", switch)
-    elif software.older(spec.get("transformers_version"), (5, 0)):
+    elif not spec.does("transformers.fsdp_is_version_2"):
         reason = f"transformers {spec['transformers_version']}: fsdp_config's version is 1 where it is not stated"
         put(spec, "parallelism.strategy", "fsdp1", switch, reason)
     else:

@@ -22,15 +22,10 @@ from memlint.named_tuple import NamedTuple
 # What is installed goes before what is asked for.
 LOCKS = ("uv.lock", "poetry.lock", "Pipfile.lock")
 REQUIREMENTS = ("requirements.txt", "environment.yml", "environment.yaml", "pyproject.toml", "Dockerfile")
-# package -> the fact that its release is; torch and jax are one, named in its value
-PACKAGES: dict[str, Name] = {
-    "torch": "framework_version",
-    "pytorch": "framework_version",
-    "jax": "framework_version",
-    "transformers": "transformers_version",
-    "torchtune": "implementation_version",  # of runs that are torchtune's
-    **{library: named(f"release.{library}") for library in releases.NEWEST},
-}
+# What a library is installed under -> the library
+PACKAGES = {package: name for name, library in releases.LIBRARIES.items() for package in library.distributions}
+# A fact that several libraries' releases are -> the one that says whose it is here
+OWNERS: dict[Name, Name] = {"framework_version": "framework", "implementation_version": "implementation"}
 MAX_BYTES = 8 << 20
 MAX_CLIMB = 64
 
@@ -61,21 +56,16 @@ class Pin(NamedTuple):
 
 def state(facts: dict[str, Fact], path: str) -> None:
     """Add to the facts of a run, whose config is ``path``, the releases that its project pins."""
-    framework, library = facts.get("framework"), facts.get("implementation")
-    if not path or framework is None:
+    if not path or "framework" not in facts:
         return
     found = pins(os.path.dirname(path))  # a path from the working directory stays one in the report
     for package, pin in found.items():
-        name = PACKAGES[package]
-        here = "torch" if package == "pytorch" else package
-        if name == "framework_version" and here != framework.value:
+        library = PACKAGES[package]
+        name = named(releases.LIBRARIES[library].fact)
+        owner, old = facts.get(OWNERS.get(name, name)), facts.get(name)
+        if (name in OWNERS and (owner is None or owner.value != library)) or (old is not None and old.node is not None):
             continue
-        if name == "implementation_version" and (library is None or library.value != package):
-            continue
-        old = facts.get(name)
-        if old is not None and old.node is not None:
-            continue
-        value = pin.release if name != "framework_version" else f"{here} {pin.release}"
+        value = f"{library} {pin.release}" if name == "framework_version" else pin.release
         facts[name] = Fact(name, value, WRITTEN, package, Node(value, pin.span, pin.span, package))
 
 
@@ -297,9 +287,3 @@ def _at(node: Node, *names: str) -> Any:
 
 def _series(release: str) -> list[str]:
     return release.split("+", 1)[0].split(".", 2)[:2]
-
-
-def older(version: Any, than: tuple[int, int]) -> bool:
-    """Whether a release comes before another: ``4.50.0``, ``torch 2.6``. No release is older than any."""
-    found = releases.series(version)
-    return found is not None and found < than

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast, overload
 
+from memlint import releases
 from memlint.documents.node import Command, Document, Node, Span
 from memlint.named_tuple import NamedTuple
 
@@ -121,6 +122,33 @@ class Conflict(NamedTuple):
     related: tuple[Span, ...] = ()
 
 
+class WatchedFacts(dict[str, Fact]):
+    """Facts of a run that remember which of them were asked for: what comes of others is the same whatever they are."""
+
+    def __init__(self, facts: Mapping[str, Fact], asked: set[str]) -> None:
+        super().__init__(facts)
+        self.asked = asked
+
+    def __getitem__(self, name: str) -> Fact:
+        self.asked.add(name)
+        return super().__getitem__(name)
+
+    def __contains__(self, name: object) -> bool:
+        self.asked.add(str(name))
+        return super().__contains__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self.asked.add(name)
+        return super().get(name, default)
+
+    def items(self) -> Any:
+        self.asked.update(self)
+        return super().items()
+
+    def copy(self) -> WatchedFacts:
+        return WatchedFacts(self, self.asked)
+
+
 class TrainingSpec:
     """One training run. ``spec["micro_batch_size"]`` is a value, ``spec.fact("micro_batch_size")`` the fact.
 
@@ -136,6 +164,10 @@ class TrainingSpec:
                   share it: who names them (``--gpu "h100-80gb x8"``) has an estimate
     repeated      fact -> the other places that state its value, which trainers hold against it: they change with it
     derivation    how its family made these facts; None where they are as they were found
+    asked         rows of ``memlint.releases`` that were asked about a library whose release nothing states, and whether
+                  it was a model that asked, once the run had been read
+    under         the same run with other facts in the place of its libraries' releases, read once more; None: there is
+                  no other way to read it
     wanted        what was asked for by :meth:`get`, :meth:`fact` or ``in``, and is refused: nothing stands in for it
     """
 
@@ -143,6 +175,7 @@ class TrainingSpec:
     repeated: Mapping[str, tuple[Fact, ...]] = {}
     derivation: Derivation | None = None
     also: tuple[Span, ...] = ()
+    under: Callable[[Mapping[str, Fact]], TrainingSpec] | None = None
     _insists = False
 
     def __init__(
@@ -171,6 +204,7 @@ class TrainingSpec:
         self.launch = launch
         self.conflicts = conflicts
         self.wanted: list[Missing] = []
+        self.asked: dict[str, bool] = {}
 
     @overload
     def __getitem__(self, name: IntegerFact) -> int: ...
@@ -203,6 +237,14 @@ class TrainingSpec:
         if fact is None and self.missing:
             self._asked(name)
         return fact
+
+    def does(self, behaviour: str) -> bool:
+        """Whether the library that runs it behaves as a row of ``memlint.releases`` says; the newest release where
+        none is stated."""
+        stated = self.facts.get(releases.LIBRARIES[releases.BEHAVIOURS[behaviour].library].fact)
+        if stated is None or stated.origin == ASSUMED:
+            self.asked[behaviour] = self.asked.get(behaviour, False) or self.under is not None
+        return releases.does(behaviour, None if stated is None else stated.value)
 
     def spelled(self, name: Name) -> str:
         """The key of a fact as the config spells it; the fact's own name where it has none."""
@@ -243,21 +285,51 @@ class TrainingSpec:
     def with_facts(self, changes: Mapping[Name, Any] = NOTHING, /, **more: Unpack[Facts]) -> TrainingSpec:
         """What the run would be if these facts had these values: what its family makes of them follows, and nothing
         else. Keys and nodes stay where they were."""
-        tried = self._tried({**changes, **named_values(more)})
-        copy = self.replaced({})
-        if tried and self.derivation is not None:
+        changes = {**changes, **named_values(more)}
+        copy = self.replaced(changes)
+        if not changes:
+            return copy
+        copy.asked = {}  # other facts may ask about other behaviour
+        if self.derivation is not None:
+            tried = self._tried(changes)
             copy.derivation = self.derivation.again(tried)
+            copy.asked = dict(copy.derivation.asked)
             others, gone = copy.derivation.changes(self.derivation)
-            copy.facts = {name: fact for name, fact in copy.facts.items() if name not in gone}
-            copy.facts.update(others)
-        copy.facts.update(tried)
+            copy.facts.update({**others, **tried})
+            for name in gone:
+                copy.facts.pop(name, None)
+            if isinstance(self.facts, WatchedFacts):
+                self.facts.asked.update(self.derivation.tried)  # what follows is made of these, too
+        return copy
+
+    def sized(self, changes: Mapping[Name, Any]) -> TrainingSpec:
+        """The same run as a model is to see it, with other sizes and what its family makes of them: whatever behaviour
+        the model asks about is this run's."""
+        copy = self.with_facts(changes)
+        copy.asked = self.asked
+        return copy
+
+    def watched(self, asked: set[str]) -> TrainingSpec:
+        """A copy that adds to ``asked`` the name of each fact that it is asked for, and so do copies of it."""
+        copy = self.replaced({})
+        copy.facts = WatchedFacts(copy.facts, asked)
+        return copy
+
+    def read_as(self, other: TrainingSpec) -> TrainingSpec:
+        """``other``, the same run read from other texts, with this run's own facts wherever both say the same."""
+        copy = other.replaced({})
+        for name, fact in copy.facts.items():
+            own = self.facts.get(name)
+            if own is not None and own.value == fact.value and type(own.value) is type(fact.value):
+                copy.facts[name] = own
         return copy
 
     def replaced(self, changes: Mapping[Name, Any]) -> TrainingSpec:
         """The same run as a model is to see it, with other values of these facts: no other run, so nothing follows."""
         copy = TrainingSpec.__new__(TrainingSpec)
         copy.__dict__.update(self.__dict__)
-        copy.facts = {**self.facts, **self._tried(changes)}
+        copy.facts = self.facts.copy()
+        copy.facts.update(self._tried(changes))
         return copy
 
     def _tried(self, changes: Mapping[Name, Any]) -> dict[str, Fact]:

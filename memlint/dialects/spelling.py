@@ -34,6 +34,18 @@ def spell(spec: TrainingSpec, fact: Name, value: Any) -> list[Edit]:
     return edits
 
 
+def put_right(spec: TrainingSpec, node: Node, value: Any) -> list[Edit]:
+    """The edits that write another value in the place of one, in its format; where other keys have theirs from the
+    same place, at its own use. Empty where that cannot be written."""
+    shared = any(other is not node and other.span == node.span for other in spec.root.walk())
+    for span in (node.span, *node.via)[shared:]:
+        text = text_of(spec, span.path)
+        if text is not None:
+            new = rendered(text, span, text.at(span), value)
+            return [] if new is None else [Edit(span, new)]
+    return []
+
+
 def _spell(spec: TrainingSpec, fact: Name, value: Any) -> list[Edit]:
     from memlint.dialects import registry
 

@@ -9,6 +9,7 @@ from memlint.dialects.spec import DEFAULT, HYPER, Fact, Missing, Name, TrainingS
 
 CONFIG = HYPER + "config"
 DECODER: Final = "decoder"  # a memlint.architectures.decoder.Decoder
+LLAVA: Final = "llava"  # a memlint.architectures.vision_language.LlavaScript
 ARCHITECTURE = "language_model"
 TRANSFORMERS = "transformers 5"
 HALF = ("bfloat16", "float16")

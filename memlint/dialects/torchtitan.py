@@ -4,72 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from memlint import releases
+from memlint.architectures import torchtitan as flavors
 from memlint.dialects import language_model as lm
 from memlint.dialects import launchers, native
 from memlint.dialects.accelerate import truth
-from memlint.dialects.spec import ASSUMED, Fact, Name, TrainingSpec, named
+from memlint.dialects.spec import ASSUMED, Fact, Name, TrainingSpec, UnknownModel, named
 from memlint.documents.node import Document, Edit, Node
 from memlint.named_tuple import NamedTuple
 
 _TOML, _PYTHON = "torchtitan 0.2", "torchtitan 0.3"
-
-# torchtitan 0.2 and 0.3, models/*/__init__.py: flavors whose sizes are those of a published model.
-_PUBLISHED = {
-    "llama3": {
-        "1B": "meta-llama/Llama-3.2-1B",
-        "3B": "meta-llama/Llama-3.2-3B",
-        "8B": "meta-llama/Llama-3.1-8B",
-        "70B": "meta-llama/Llama-3.1-70B",
-        "405B": "meta-llama/Llama-3.1-405B",
-    },
-    "qwen3": {
-        "0.6B": "Qwen/Qwen3-0.6B",
-        "1.7B": "Qwen/Qwen3-1.7B",
-        "4B": "Qwen/Qwen3-4B",
-        "8B": "Qwen/Qwen3-8B",
-        "14B": "Qwen/Qwen3-14B",
-        "32B": "Qwen/Qwen3-32B",
-        "30B-A3B": "Qwen/Qwen3-30B-A3B",
-        "235B-A22B": "Qwen/Qwen3-235B-A22B",
-    },
-    "deepseek_v3": {
-        "16B": "deepseek-ai/DeepSeek-V2-Lite",
-        "236B": "deepseek-ai/DeepSeek-V2",
-        "671B": "deepseek-ai/DeepSeek-V3",
-    },
-    "gpt_oss": {"20b": "openai/gpt-oss-20b", "120b": "openai/gpt-oss-120b"},
-}
-# The same source: what only torchtitan has. ffn_dim 768 is 2/3 of 4 x 256, in multiples of 256.
-_OWN: dict[str, dict[str, dict[str, Any]]] = {
-    "llama3": {
-        "debugmodel": {
-            "model_type": "llama",
-            "hidden_size": 256,
-            "num_hidden_layers": 6,
-            "num_attention_heads": 16,
-            "num_key_value_heads": 16,
-            "intermediate_size": 768,
-            "vocab_size": 2048,
-            "max_position_embeddings": 131072,
-            "tie_word_embeddings": False,
-        },
-    },
-    "qwen3": {
-        "debugmodel": {
-            "model_type": "qwen3",
-            "hidden_size": 256,
-            "num_hidden_layers": 8,
-            "num_attention_heads": 16,
-            "num_key_value_heads": 8,
-            "head_dim": 128,
-            "intermediate_size": 3072,
-            "vocab_size": 2048,
-            "max_position_embeddings": 4096,
-            "tie_word_embeddings": True,
-        },
-    },
-}
-_FLEX = ("_flex_attn", "_varlen_attn", "_flex", "_varlen")  # flavors of an attention kernel of their own
 
 
 class Shipped(NamedTuple):
@@ -227,7 +171,7 @@ def _model_name(spec: TrainingSpec) -> str:
     parts = spec.document.path.replace("\\", "/").split("/")
     if parts[1:] and parts[-1] == "config_registry.py":
         return parts[-2]
-    return next((name for name in _PUBLISHED if spec.root.key_path.startswith(name + "_")), "")
+    return next((name for name in flavors.NAMES if spec.root.key_path.startswith(name + "_")), "")
 
 
 def _model(spec: TrainingSpec, name: str) -> str:
@@ -236,21 +180,15 @@ def _model(spec: TrainingSpec, name: str) -> str:
         return lm.not_stated(spec, "model.flavor", "flavor")
     flavor, backend = fact.value, lm.setting(spec, "attn_backend")
     spec.model_name = f"{name} {flavor}"
-    kernel = any(flavor.endswith(ending) for ending in _FLEX) or str(backend or "").startswith(("flex", "varlen"))
-    for ending in _FLEX:
-        flavor = flavor.removesuffix(ending)
+    kernel = flavor.endswith(flavors.KERNELS) or str(backend or "").startswith(("flex", "varlen"))
     # FlexAttention keeps what FlashAttention keeps: queries, keys, values, the result and one sum per row.
     kernel = kernel or (name == "deepseek_v3" and flavor != "debugmodel")
     lm.put(spec, "attention", "flash" if kernel else "sdpa", reason=f"torchtitan: {name}")
-    source = f"torchtitan: {name} {fact.value}"
-    if flavor in _OWN.get(name, {}):
-        native.described(spec, _OWN[name][flavor], fact, source)
-        return ""
-    hub_id = _PUBLISHED.get(name, {}).get(flavor)
-    config = native.catalogued(hub_id) if hub_id is not None else None
-    if config is None:
-        return f"{fact.key or 'model.flavor'} {fact.value}: no flavor of {name} whose sizes are known"
-    native.described(spec, config, fact, source)
+    try:
+        made = flavors.decoder(name, flavor)
+    except UnknownModel as error:
+        return f"{fact.key or 'model.flavor'} {fact.value}: {error}"
+    native.describe(spec, made, fact, f"torchtitan: {name} {fact.value}")
     return ""
 
 
@@ -371,7 +309,8 @@ def _devices(spec: TrainingSpec, python: bool) -> None:
 def _layers(spec: TrainingSpec, stages: int) -> None:
     """Layers of each stage. Until 2025-06 the first and the last had the least (generate_split_points); since then
     embedding and head count as a layer each, and the first ones have one more (generate_llm_fqn_per_model_part)."""
-    layers = (lm.setting(spec, "config") or {}).get("num_hidden_layers")
+    made = spec.get(lm.DECODER)
+    layers = made.layers if made is not None else None
     tables = [spec.root.get(name) for name in ("experimental", "parallelism")]
     stated = any(table.get(name) is not None for table in tables if table is not None for name in _OWN_CUTS)
     if not isinstance(layers, int) or stages > layers or stated:
@@ -401,7 +340,9 @@ def _ends(spec: TrainingSpec) -> None:
 def _release(spec: TrainingSpec) -> None:
     """torchtitan runs on torch's nightly builds: what it was called when says which one at the most."""
     stated = spec.fact("framework_version")
-    if stated is not None and stated.origin == ASSUMED and spec.root.get("training.batch_size") is not None:
+    last = releases.series(_BEFORE_LOCAL_BATCH) or ()
+    older = stated is not None and stated.origin == ASSUMED and last < (releases.series(stated.value) or last)
+    if stated is not None and older and spec.root.get("training.batch_size") is not None:
         reason = "training.batch_size has another name since June 2025 (torchtitan's pull request 1238)"
         spec.facts["framework_version"] = stated._replace(value=_BEFORE_LOCAL_BATCH, reason=reason)
 

@@ -4,69 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
+from memlint.architectures.decoder import Decoder
+from memlint.architectures.torchtune import decoder
 from memlint.dialects import language_model as lm
 from memlint.dialects import native
 from memlint.dialects.accelerate import truth
-from memlint.dialects.spec import ASSUMED, Fact, Name, TrainingSpec
+from memlint.dialects.spec import ASSUMED, Fact, Name, TrainingSpec, UnknownModel
 from memlint.documents.node import Document, Edit, Node
 
 _VERSION = "torchtune 0.6"
 _MODELS = "torchtune.models."
 
-# torchtune 0.6, models/*/_model_builders.py: builders whose sizes are those of a published model.
-_PUBLISHED = {
-    "llama2_7b": "meta-llama/Llama-2-7b-hf",
-    "llama2_13b": "meta-llama/Llama-2-13b-hf",
-    "llama2_70b": "meta-llama/Llama-2-70b-hf",
-    "code_llama2_7b": "codellama/CodeLlama-7b-hf",
-    "code_llama2_13b": "codellama/CodeLlama-13b-hf",
-    "code_llama2_70b": "codellama/CodeLlama-70b-hf",
-    "llama3_8b": "meta-llama/Meta-Llama-3-8B",
-    "llama3_70b": "meta-llama/Meta-Llama-3-70B",
-    "llama3_1_8b": "meta-llama/Llama-3.1-8B",
-    "llama3_1_70b": "meta-llama/Llama-3.1-70B",
-    "llama3_1_405b": "meta-llama/Llama-3.1-405B",
-    "llama3_2_1b": "meta-llama/Llama-3.2-1B",
-    "llama3_2_3b": "meta-llama/Llama-3.2-3B",
-    "llama3_3_70b": "meta-llama/Llama-3.3-70B-Instruct",
-    "gemma_2b": "google/gemma-2b",
-    "gemma_7b": "google/gemma-7b",
-    "gemma2_2b": "google/gemma-2-2b",
-    "gemma2_9b": "google/gemma-2-9b",
-    "gemma2_27b": "google/gemma-2-27b",
-    "mistral_7b": "mistralai/Mistral-7B-v0.1",
-    "phi3_mini": "microsoft/Phi-3-mini-4k-instruct",
-    "phi4_14b": "microsoft/phi-4",
-    "qwen2_0_5b": "Qwen/Qwen2-0.5B",
-    "qwen2_1_5b": "Qwen/Qwen2-1.5B",
-    "qwen2_7b": "Qwen/Qwen2-7B",
-    "qwen2_5_0_5b": "Qwen/Qwen2.5-0.5B",
-    "qwen2_5_1_5b": "Qwen/Qwen2.5-1.5B",
-    "qwen2_5_3b": "Qwen/Qwen2.5-3B",
-    "qwen2_5_7b": "Qwen/Qwen2.5-7B",
-    "qwen2_5_14b": "Qwen/Qwen2.5-14B",
-    "qwen2_5_32b": "Qwen/Qwen2.5-32B",
-    "qwen2_5_72b": "Qwen/Qwen2.5-72B",
-}
-# Builders that take the sizes themselves, and what they build.
-_TYPES = {
-    **dict.fromkeys(("llama2", "llama3", "llama3_1", "llama3_2", "phi3"), "llama"),
-    "mistral": "mistral",
-    "qwen2": "qwen2",
-    "gemma": "gemma",
-    "gemma2": "gemma2",
-}
-_SIZES = {
-    "vocab_size": "vocab_size",
-    "num_layers": "num_hidden_layers",
-    "num_heads": "num_attention_heads",
-    "num_kv_heads": "num_key_value_heads",
-    "embed_dim": "hidden_size",
-    "head_dim": "head_dim",
-    "intermediate_dim": "intermediate_size",
-    "max_seq_len": "max_position_embeddings",
-    "tie_word_embeddings": "tie_word_embeddings",
-}
+# Arguments of builders that a recipe may state.
+_SIZES = (
+    *("vocab_size", "num_layers", "num_heads", "num_kv_heads", "embed_dim", "head_dim", "intermediate_dim"),
+    *("max_seq_len", "tie_word_embeddings"),
+)
 _LORA_NAMES = {"output_proj": "o_proj"}
 _PERCEPTRON = ("gate_proj", "up_proj", "down_proj")
 _DISTRIBUTED_KEYS: tuple[Name, ...] = (
@@ -192,11 +145,10 @@ def _method(spec: TrainingSpec, recipe: str) -> str:
     lm.put(spec, "method", "sft", reason="the loss is of single sequences")
     teacher = spec.fact(lm.HYPER + "teacher_model")
     if teacher is not None:
-        config, why = _config(teacher.value, {})
-        if config is None:
-            return f"{teacher.key}: {why}"
-        dtype = spec.get("parameter_dtype", "bfloat16")
-        lm.put(spec, "helper_models", [{"model": teacher.value, "config": config, "dtype": dtype}], teacher)
+        try:
+            _described(teacher.value, {})
+        except UnknownModel as error:
+            return f"{teacher.key}: {error}"
         return "knowledge distillation: what the loss keeps of the teacher's logits is not known"
     if name.rsplit(".", 1)[-1] in ("DPOLoss", "RSOLoss", "SimPOLoss", "IPOLoss"):
         lm.put(spec, "method", "dpo", loss)
@@ -218,48 +170,27 @@ def _builder(component: str) -> tuple[str, str]:
     return name, ""
 
 
-def _config(component: Any, sizes: dict[str, Any]) -> tuple[dict[str, Any] | None, str]:
-    """(the config of the model that a builder makes, "") or (None, why it is not known)."""
+def _described(component: Any, given: dict[str, Any]) -> Decoder:
+    """What a builder makes of what it is given. Raises UnknownModel."""
     text = str(component)
     if not text.startswith(_MODELS):
-        return None, f"{text} is not one of torchtune's own models"
+        raise UnknownModel(f"{text} is not one of torchtune's own models")
     name, _ = _builder(text)
     if "vision" in text:
-        return None, f"{name}: the image encoder beside the decoder is not known"
-    published = name.removesuffix("_instruct").removesuffix("_base")
-    if published in _PUBLISHED:
-        # torchtune writes Phi as it writes LLaMA, with separate projections; none of its models but Gemma has a window.
-        changes: dict[str, Any] = {"model_type": "llama"} if published.startswith("phi") else {}
-        if not published.startswith("gemma"):
-            changes["sliding_window"] = None
-        if published.startswith("qwen2") and not name.endswith("_base"):
-            changes["max_position_embeddings"] = 32768  # rows of its rotary table, where the hub says 131072
-        config = native.catalogued(_PUBLISHED[published], **changes)
-        return (config, "") if config is not None else (None, f"{_PUBLISHED[published]} is not in the catalogue")
-    if name in _TYPES and all(sizes.get(size) for size in ("vocab_size", "num_layers", "num_heads", "embed_dim")):
-        return _own(name, sizes), ""
-    return None, f"{text} states no sizes"
-
-
-def _own(name: str, sizes: dict[str, Any]) -> dict[str, Any]:
-    """The sizes that a config hands to the builder itself."""
-    config = {_SIZES[size]: value for size, value in sizes.items() if value is not None}
-    if "intermediate_size" not in config:  # torchtune.modules.common_utils.scale_hidden_dim_for_mlp
-        inner = int(2 * 4 * config["hidden_size"] / 3)
-        config["intermediate_size"] = -(-inner // 256) * 256
-    return {"model_type": _TYPES[name], "sliding_window": None, **config}
+        raise UnknownModel(f"{name}: the image encoder beside the decoder is not known")
+    return decoder(name, given)
 
 
 def _model(spec: TrainingSpec, key: str) -> str:
     fact = spec.fact("model")
     if fact is None:
         return lm.not_stated(spec, f"{key}._component_", "_component_")
-    sizes = {name: lm.setting(spec, name) for name in _SIZES}
-    config, why = _config(fact.value, sizes)
     spec.model_name = str(fact.value).rsplit(".", 1)[-1]
-    if config is None:
-        return f"{fact.key}: {why}"
-    native.described(spec, config, fact, f"{_VERSION}: {fact.value}")
+    try:
+        made = _described(fact.value, {name: lm.setting(spec, name) for name in _SIZES})
+    except UnknownModel as error:
+        return f"{fact.key}: {error}"
+    native.describe(spec, made, fact, f"{_VERSION}: {fact.value}")
     return ""
 
 

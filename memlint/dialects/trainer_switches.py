@@ -4,14 +4,17 @@ evaluation."""
 from __future__ import annotations
 
 from memlint.dialects.accelerate import truth
-from memlint.dialects.spec import ASSUMED, HYPER, Fact, Name, TrainingSpec
+from memlint.dialects.spec import ASSUMED, DEFAULT, HYPER, Fact, Name, TrainingSpec
 from memlint.dialects.stated import (
+    CONFIG,
+    LLAVA,
     TRANSFORMERS,
     model_type,
     names_of,
     put,
     setting,
     switched,
+    text_config,
 )
 
 # Names that transformers gives optimizers (training_args.OptimizerNames, trainer_optimizer.py)
@@ -150,7 +153,7 @@ _LIGER_OFF: dict[str, tuple[str, ...]] = {
 
 def knows_liger(spec: TrainingSpec) -> bool:
     """Whether Liger has kernels for the model; also where its type is not known."""
-    return model_type(spec) in ("", *_LIGER_TYPES)
+    return LLAVA not in spec and model_type(spec) in ("", *_LIGER_TYPES)
 
 
 def kernels(spec: TrainingSpec) -> None:
@@ -173,12 +176,31 @@ def kernels(spec: TrainingSpec) -> None:
 
 
 def attention(spec: TrainingSpec) -> None:
-    """Older switches beside attn_implementation, and a null that means the default."""
+    """Older switches beside attn_implementation, and a null that means the default, which is what the release has for
+    the model. Call after :func:`model`."""
     stated, switch = spec.fact("attention"), spec.fact(HYPER + "use_flash_attn")
     if switch is not None and truth(switch.value) and (stated is None or stated.node is None):
         put(spec, "attention", "flash", switch)
     elif stated is not None and isinstance(stated.value, str) and "flash-attn" in stated.value:
         put(spec, "attention", "flash", stated)
+    elif stated is not None and stated.origin == DEFAULT and stated.value == "sdpa" and CONFIG in spec:
+        since = SDPA_SINCE.get(text_config(spec[CONFIG]).get("model_type", ""))
+        if since is not None and not (spec.does("torch.sdpa_is_taken") and spec.does(f"transformers.sdpa_{since}")):
+            reason = f"transformers before {since}, or torch before 2.1.1: there is no other for the model"
+            spec.facts["attention"] = stated._replace(value="eager", reason=reason)
+
+
+# What transformers had before its modules took SDPA (``_supports_sdpa``) -> the release since which they do.
+SDPA_SINCE = {
+    **dict.fromkeys(("llama", "falcon", "bart", "whisper", "gpt_bigcode"), "4.36"),
+    **dict.fromkeys(("mistral", "mixtral"), "4.37"),
+    **dict.fromkeys(("phi", "stablelm"), "4.39"),
+    **dict.fromkeys(("bert", "vit"), "4.41"),
+    **dict.fromkeys(("gpt2", "gpt_neox"), "4.42"),
+    **dict.fromkeys(("roberta", "xlm-roberta", "camembert", "albert", "mbart", "phi3"), "4.45"),
+    **dict.fromkeys(("opt", "distilbert"), "4.46"),
+    "electra": "5.0",
+}
 
 
 def compiled(spec: TrainingSpec) -> None:

@@ -280,17 +280,13 @@ def _release(spec: TrainingSpec) -> None:
         spec.facts[_RELEASE] = Fact(_RELEASE, "0.19", ASSUMED, older.key, reason=_OLDER)
     else:
         reason = f"the newest that is known, {_VERSION}: no file pins another"
-        spec.facts[_RELEASE] = Fact(_RELEASE, releases.NEWEST["trl"], ASSUMED, "trl", reason=reason)
-
-
-def _does(spec: TrainingSpec, behaviour: str) -> bool:
-    return releases.does(f"trl.{behaviour}", spec.get(_RELEASE))
+        spec.facts[_RELEASE] = Fact(_RELEASE, releases.LIBRARIES["trl"].newest, ASSUMED, "trl", reason=reason)
 
 
 def _said(spec: TrainingSpec) -> str:
     """Which release a default is of, as a reason says it."""
     stated = spec.fact(_RELEASE)
-    if stated is None or stated.value == releases.NEWEST["trl"]:
+    if stated is None or stated.value == releases.LIBRARIES["trl"].newest:
         return _VERSION
     return stated.reason or f"TRL {stated.value}"
 
@@ -307,8 +303,8 @@ def _loss(spec: TrainingSpec, method: str) -> None:
     """SFT, DPO and those that generate score tokens through the head in tiles, and never hold the logits."""
     kind, older = spec.fact(lm.HYPER + "loss_type"), spec.fact(_RELEASE)
     tiled = {"sft": "sft_loss_in_chunks", "rloo": "rloo_loss_in_tiles"}.get(method, "dpo_loss_in_tiles")
-    whole = not _does(spec, tiled)
-    if method == "sft" and kind is not None and not _does(spec, "sft_loss_in_tiles"):
+    whole = not spec.does(f"trl.{tiled}")
+    if method == "sft" and kind is not None and not spec.does("trl.sft_loss_in_tiles"):
         whole = kind.value in ("nll", "dft") or (whole and kind.value != "chunked_nll")  # each has a name of its own
         older = kind
     if method in ("sft", "dpo", "kto", "grpo", "rloo") and not whole:
@@ -318,8 +314,9 @@ def _loss(spec: TrainingSpec, method: str) -> None:
     elif method == "sft":
         lm.put(spec, "loss", "full", older, f"{_said(spec)}, which holds the logits")
     elif method in ("dpo", "kto", "grpo", "rloo", "orpo", "cpo"):
-        way = "rows" if _does(spec, "log_probabilities_row_by_row") else "whole"
-        way = "kernel" if _does(spec, "log_probabilities_in_a_kernel") else way
+        way = "rows" if spec.does("trl.log_probabilities_row_by_row") else "whole"
+        way = "kernel" if spec.does("trl.log_probabilities_in_a_kernel") else way
+        way = "copied" if method == "dpo" and spec.does("trl.dpo_copies_logits") else way
         lm.put(spec, "log_probabilities", way, reason=f"{_said(spec)}: selective_log_softmax")
         alpha = spec.fact(lm.HYPER + "cpo_alpha")
         if method == "orpo" or (method == "cpo" and (alpha is None or alpha.value != 0)):
@@ -336,7 +333,7 @@ def _adapter_dtype(spec: TrainingSpec) -> None:
     prepares = {"sft": "sft_prepares_quantised_models", "dpo": "dpo_prepares_quantised_models"}.get(
         str(spec.get("method"))
     )
-    prepared = bits is not None and prepares is not None and _does(spec, prepares)
+    prepared = bits is not None and prepares is not None and spec.does(f"trl.{prepares}")
     if bits is not None and bits.value == 4:  # is_sharded_qlora: what devices share is left as it is
         prepared = prepared and not (
             spec.get("parallelism.strategy") in ("fsdp1", "fsdp2") or spec.get("parallelism.zero_stage") == 3
@@ -347,7 +344,7 @@ def _adapter_dtype(spec: TrainingSpec) -> None:
         lm.put(spec, "float32_parts", ["norms"], bits, reason)
     elif prepared:
         lm.put(spec, "quantization.prepared", True, bits, f"{_said(spec)}: prepare_model_for_kbit_training")
-    early = narrow and _does(spec, "adapters_of_quantised_models_in_bfloat16_early")
+    early = narrow and spec.does("trl.adapters_of_quantised_models_in_bfloat16_early")
     if bits is not None and spec.get("tuning") in ("lora", "dora") and (early or not prepared):
         lm.put(spec, "lora.dtype", "bfloat16", reason=f"{_said(spec)}: adapters of a quantised model are in bfloat16")
 
@@ -355,7 +352,7 @@ def _adapter_dtype(spec: TrainingSpec) -> None:
 def _checkpointing(spec: TrainingSpec) -> None:
     """With adapters under ZeRO stage 3, TRL forces the reentrant kind."""
     stated = spec.fact("checkpointing")
-    if stated is not None and stated.origin == DEFAULT and not _does(spec, "checkpoints_by_default"):
+    if stated is not None and stated.origin == DEFAULT and not spec.does("trl.checkpoints_by_default"):
         spec.facts["checkpointing"] = stated._replace(value="none", reason=f"{_said(spec)}, where it is off by default")
     lm.checkpointing(spec)
     adapted = spec.get("tuning", "full") != "full"
@@ -370,7 +367,7 @@ def _reference(spec: TrainingSpec) -> None:
     beta = spec.fact(lm.HYPER + "beta")
     early = spec.fact(lm.HYPER + "precompute_ref_log_probs")
     if method in ("grpo", "rloo"):
-        default = 0.05 if method == "rloo" else 0.04 if _does(spec, "grpo_asks_a_reference") else 0.0
+        default = 0.05 if method == "rloo" else 0.04 if spec.does("trl.grpo_asks_a_reference") else 0.0
         needed = bool(default if beta is None or beta.value is None else beta.value)
     else:
         needed = method in ("dpo", "kto")

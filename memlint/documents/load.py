@@ -78,6 +78,10 @@ def load(path: str, text: str | None = None) -> Document:
             return _faulty(path, _TOO_LARGE)
         if "\0" in text:
             return _faulty(path, _BINARY)
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:  # half of a surrogate pair, which no file holds
+            return _faulty(path, _not_utf8(text.count("\n", 0, error.start)))
     kind = format_of(path, text)
     if kind == "yaml":
         from memlint.documents import yaml
@@ -118,8 +122,11 @@ def _text(path: str) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise _NotText(f"not UTF-8 (line {line})") from None
+        raise _NotText(_not_utf8(content.count(b"\n", 0, error.start))) from None
+
+
+def _not_utf8(lines_before: int) -> str:
+    return f"not UTF-8 (line {lines_before + 1})"
 
 
 def _faulty(path: str, message: str) -> Document:

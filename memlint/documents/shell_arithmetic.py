@@ -83,7 +83,7 @@ def _tokens(text: str) -> list[str]:
             at += 1
         elif character.isalnum() or character == "_":
             end = at
-            while end < len(text) and (text[end].isalnum() or text[end] in "_#@"):
+            while end < len(text) and (text[end].isalnum() or text[end] in "_#@."):
                 end += 1
             tokens.append(text[at:end])
             at = end

@@ -67,6 +67,7 @@ def _without_escapes(text: str) -> str:
 
 # What may be a command substitution without a command: `# a comment`, $(), as a first look.
 _SAYS_NOTHING = re.compile(r"`\s*[#`]|\$\(\s*[#)]")
+_FRACTION = re.compile(r"(?<![\w.])\d*\.\d+(?![\w.])", re.ASCII)
 # What may be a pipeline of three commands, or one over several lines.
 _PIPELINE = re.compile(r"\|[^|\n]+\||\|[ \t]*\n|\n[ \t]*\|")
 
@@ -74,15 +75,16 @@ _PIPELINE = re.compile(r"\|[^|\n]+\||\|[ \t]*\n|\n[ \t]*\|")
 def parsed(source: Source) -> tuple[Any, Source]:
     """(syntax tree, the source whose offsets it has).
 
-    Two things the grammar misreads. Behind a substitution that holds nothing but a comment it takes the comment to go
-    on: such a substitution is no text, and is left out. Behind several assignments on a line, or a pipeline of three
-    commands, it may take the next line for more of the same command: the text is read again with the statements
-    divided.
+    Three things the grammar misreads. A fraction in arithmetic, of which bash complains when it gets there, costs the
+    grammar the commands behind it: it is shown a whole number. Behind a substitution that holds nothing but a comment
+    it takes the comment to go on: such a substitution is no text, and is left out. Behind several assignments on a
+    line, or a pipeline of three commands, it may take the next line for more of the same command: the text is read
+    again with the statements divided.
     """
     if _SAYS_NOTHING.search(source.text):
         with suppress(RecursionError):  # too deep to be followed, which is found out below
             source = source.without(judge(source.text).empty)
-    tree = parse(source.text)
+    tree = parse(_without_fractions(source.text))
     if not _PIPELINE.search(source.text) and not any(_assigns_twice(line) for line in source.text.split("\n")):
         return tree, source
     for _ in range(3):
@@ -90,8 +92,23 @@ def parsed(source: Source) -> tuple[Any, Source]:
         if not ends:
             break
         source = source.divided(ends)
-        tree = parse(source.text)
+        tree = parse(_without_fractions(source.text))
     return tree, source
+
+
+def _without_fractions(text: str) -> str:
+    """The text with ``0.5`` as ``005`` in arithmetic, as long as before."""
+    if "((" not in text or not _FRACTION.search(text):
+        return text
+    parts: list[str] = []
+    last = 0
+    with suppress(RecursionError):
+        for start, end in judge(text).arithmetic:
+            if start >= last:
+                whole = _FRACTION.sub(lambda found: found.group().replace(".", "0"), text[start:end])
+                parts += (text[last:start], whole)
+                last = end
+    return "".join(parts) + text[last:]
 
 
 def _assigns_twice(line: str) -> bool:
@@ -261,9 +278,12 @@ class Expander:
         """What a word with brace expansions comes to; None for a word without any."""
         start, end = node.start_byte, node.end_byte
         mask = source.text[start:end]
+        names: dict[int, int] = {}  # where a $NAME ends -> where it begins
         for child in _below(node, WORD_ACTIVE):
             begin, stop = max(child.start_byte - start, 0), child.end_byte - start
             mask = mask[:begin] + "\0" * (stop - begin) + mask[stop:]
+            if source.is_bare(child.start_byte):
+                names[child.end_byte] = child.start_byte
         if "{" not in mask:
             return None
         try:
@@ -275,11 +295,18 @@ class Expander:
         items: Items = []
         whole = unknown(source, start, end, "", False)
         for word in words:
-            for run in word:
+            runs = [run if isinstance(run, str) else (start + run[0], start + run[1]) for run in word]
+            while runs:
+                run = runs.pop(0)
                 if isinstance(run, str):
                     items.append(whole._replace(text=run))
-                else:
-                    items += self.region(node, start + run[0], start + run[1], source, "word", True)
+                    continue
+                begin, stop = run
+                at = names.get(stop, -1)
+                more = _rest_of_name(runs, source.text) if at >= begin else ""
+                items += self.region(node, begin, at if more else stop, source, "word", True)
+                if more:
+                    items += self._variable(source.text[at + 2 : stop - 1] + more, source, False, True, (at, stop))
             items.append(BREAK)
         return items
 
@@ -579,6 +606,24 @@ class Expander:
             if stripped:
                 pieces.append(last.part(0, len(stripped)))
         return pieces
+
+
+_OF_NAMES = re.compile(r"\w*", re.ASCII)
+
+
+def _rest_of_name(runs: list[braces.Run], text: str) -> str:
+    """The letters at the front of the runs, taken off them: braces are expanded before variables, so ``$A{1,2}`` is
+    ``$A1 $A2``."""
+    name = ""
+    while runs:
+        run = runs.pop(0)
+        said = run if isinstance(run, str) else text[run[0] : run[1]]
+        letters = _OF_NAMES.match(said).group()  # type: ignore[union-attr]
+        name += letters
+        if len(letters) < len(said):
+            runs.insert(0, said[len(letters) :] if isinstance(run, str) else (run[0] + len(letters), run[1]))
+            break
+    return name
 
 
 def from_environment(name: str) -> str:

@@ -48,11 +48,16 @@ class Broken(Exception):
 
 
 class Verdict(NamedTuple):
-    """What is wrong with a script (None: nothing), and (start, end) of its command substitutions that hold nothing but
-    comments: they are no text at all, and people write comments between the lines of a command with them."""
+    """What is wrong with a script (None: nothing), and places in it as (start, end).
+
+    empty       command substitutions that hold nothing but comments: they are no text at all, and people write
+                comments between the lines of a command with them
+    arithmetic  ``((...))`` and ``$((...))``
+    """
 
     broken: Broken | None
     empty: tuple[tuple[int, int], ...]
+    arithmetic: tuple[tuple[int, int], ...]
 
 
 def judge(text: str) -> Verdict:
@@ -66,7 +71,7 @@ def judge(text: str) -> Verdict:
             raise reader.unexpected()
     except Broken as error:
         broken = error
-    return Verdict(broken, tuple(sorted(reader.empty)))
+    return Verdict(broken, tuple(sorted(reader.empty)), tuple(sorted(reader.sums)))
 
 
 class _Reader:
@@ -80,6 +85,7 @@ class _Reader:
         self.at = 0
         self.heredocs: list[tuple[str, bool, bool]] = []  # (delimiter, whether tabs are dropped, whether it is quoted)
         self.empty: set[tuple[int, int]] = set()
+        self.sums: set[tuple[int, int]] = set()
         self.substitutions = 0  # around this place
         self.ends: dict[int, int] = {}  # of substitutions by where they begin: what turns out to be none is read again
 
@@ -608,6 +614,8 @@ class _Reader:
                 self.ends[key] = start
             work.spend((self.at - start) // 2, "looking for the end of arithmetic")
         self.at = self.ends[key]
+        if self.at > start:
+            self.sums.add((start, self.at))
         return self.at > start
 
 

@@ -196,6 +196,10 @@ class Source:
         pieces = self.slice(start, end)
         return pieces if reason_of(pieces) else None
 
+    def is_bare(self, start: int) -> bool:
+        """Whether an expansion begins there that was written as ``$NAME``."""
+        return any(piece.start == _ADDED for piece in self._cut(start + 1, start + 2))
+
     def chain(self, start: int, end: int) -> tuple[Span, ...]:
         """Where the text from ``start`` to ``end`` is: the places it came through, then its own."""
         span, via = self.locate(self.slice(start, end))

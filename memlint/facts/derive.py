@@ -7,6 +7,7 @@ reads one of them comes out anew, and everything else as it was.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -61,14 +62,21 @@ class Derivation:
     given    the run as the schema found it
     tried    facts that have another value than the config gives them
     outcome  what the family made of both
+    asked    behaviour of libraries that it asked about meanwhile (``TrainingSpec.asked``)
     """
 
     def __init__(
-        self, given: TrainingSpec, complete: Complete, outcome: Mapping[str, Fact], tried: Mapping[str, Fact] = {}
+        self,
+        given: TrainingSpec,
+        complete: Complete,
+        outcome: Mapping[str, Fact],
+        tried: Mapping[str, Fact] = {},
+        asked: Mapping[str, bool] = {},
     ) -> None:
         self.given = given
         self.complete = complete
         self.outcome = dict(outcome)
+        self.asked = dict(asked)
         self.tried = tried
 
     def again(self, tried: Mapping[str, Fact]) -> Derivation:
@@ -76,13 +84,14 @@ class Derivation:
         tried = {**self.tried, **tried}
         trial = Trial.__new__(Trial)
         trial.__dict__.update({name: value for name, value in self.given.__dict__.items() if name != "facts"})
-        trial.held, trial.wanted = tried, []
+        trial.held, trial.wanted, trial.asked = tried, [], {}
         trial.facts = self.given.facts
-        try:
-            outcome: Mapping[str, Fact] = self.complete(trial).facts
-        except (UnknownModel, KeyError):  # what it asks for is not known: nothing follows
-            outcome = self.outcome
-        return Derivation(self.given, self.complete, {**outcome, **tried}, tried)
+        outcome: Mapping[str, Fact] = self.outcome
+        asked: Mapping[str, bool] = self.asked
+        with contextlib.suppress(UnknownModel, KeyError):  # what it asks for is not known: nothing follows
+            made = self.complete(trial)
+            outcome, asked = made.facts, made.asked
+        return Derivation(self.given, self.complete, {**outcome, **tried}, tried, asked)
 
     def changes(self, before: Derivation) -> tuple[dict[str, Fact], set[str]]:
         """(facts that have other values than they had before, names of those that are no more)."""

@@ -7,7 +7,7 @@ which mypy knows a misspelt fact and the value of a well spelt one. A check of a
 from __future__ import annotations
 
 from memlint.named_tuple import NamedTuple
-from memlint.releases import NEWEST
+from memlint.releases import LIBRARIES
 
 # Facts of one family or one architecture. Which there are is said by the schema that sets them: nobody but the family
 # that names one and the model that it names reads it, so the word need not mean the same anywhere else.
@@ -48,7 +48,7 @@ MODEL = (
         "hyperparameters.config",
         "mapping",
         "the names of the model's `config.json` (`model_type`, `hidden_size`, ...), from the catalogue, a local "
-        "folder, the local hub cache, or the config's own keys",
+        "folder, or the local hub cache",
     ),
     Entry(
         "model_class",
@@ -61,15 +61,21 @@ MODEL = (
     Entry(
         "implementation",
         "word",
-        "whose code runs: `transformers`, `torchtune`, `torchtitan`, `litgpt`, `nanogpt`, `megatron`, `neox`, "
+        "whose code runs: `transformers`, `torchtune`, `torchtitan`, `litgpt`, `nanogpt`, `llm_c`, `megatron`, `neox`, "
         "`llm_foundry`",
         absent="`transformers`",
     ),
     Entry(
         "decoder",
         "any",
-        "the model as a `memlint.architectures.decoder.Decoder`, of families whose options describe it; else it is "
-        "read from `hyperparameters.config`",
+        "the model as a `memlint.architectures.decoder.Decoder`, of families whose own terms describe it; else it "
+        "is read from `hyperparameters.config`",
+    ),
+    Entry(
+        "llava",
+        "any",
+        "what LLaVA's own training script makes of a language model and a tower, as a "
+        "`memlint.architectures.vision_language.LlavaScript`",
     ),
     Entry(
         "implementation_version",
@@ -271,8 +277,8 @@ ACTIVATIONS = (
     Entry(
         "log_probabilities",
         "word",
-        "how those of whole logits are made: `whole` (a log-softmax), `rows` (one row's sum after the other), `kernel` "
-        "(in one)",
+        "how those of whole logits are made: `whole` (a log-softmax), `rows` (one row's sum after the other), `copied` "
+        "(the same of a copy), `kernel` (in one)",
         absent="`whole`",
     ),
     Entry(
@@ -489,8 +495,9 @@ SURROUNDINGS = (
         absent="the newest known",
     ),
     *(
-        Entry(f"release.{library}", "word", "of which `memlint/releases.py` tells the behaviour (docs/releases.md)")
-        for library in NEWEST
+        Entry(library.fact, "word", "of which `memlint/releases.py` tells the behaviour (docs/releases.md)")
+        for library in LIBRARIES.values()
+        if library.fact.startswith("release.")
     ),
     Entry(
         "recorded_layers", "any", "(layers that are recorded, layers that there are), while a deep model is recorded"

@@ -36,8 +36,6 @@ class Node:
         "__weakref__", "backward", "buffer", "edges", "frame", "fused", "label", "outputs", "saved", "sequence", "slot",
     )  # fmt: skip
 
-    joined = False  # whether it stands for several (memlint.meta.replay)
-
     def __init__(
         self,
         backward: Callable[[Any], Sequence[Grad]],
@@ -258,9 +256,6 @@ def run(roots: list[tuple[Node, int, Tensor]], hold: Any = None) -> None:
 def _evaluate(node: Node, dependencies: dict[Node, int], leaves: dict[int, _Waiting], ready: list[Node]) -> None:
     """Run one node: its results exist before what it saved and its incoming gradient go."""
     state.label = node.label
-    if node.joined:
-        node.evaluate(dependencies, leaves, ready)  # type: ignore[attr-defined]
-        return
     if node.frame is not None:
         node.frame.unpack(node)
         state.label = node.label
@@ -361,8 +356,6 @@ def saved_storages(root: Tensor) -> dict[int, int]:
         node = stack.pop()
         for storage in origins(node.saved) if state.compiled else node.saved:
             found[storage.index] = storage.nbytes
-        if node.joined:
-            found.update(node.own_saved())  # type: ignore[attr-defined]
         if node.frame is not None and id(node.frame) not in frames:
             frames.add(id(node.frame))
             for storage in node.frame.held():

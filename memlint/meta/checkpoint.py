@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 from weakref import ReferenceType, ref
 
-from memlint.meta import autograd, replay
+from memlint.meta import autograd
 from memlint.meta.amp import autocast
 from memlint.meta.autograd import Node, enable_grad, no_grad
 from memlint.meta.compiled import Compiled
@@ -57,7 +57,6 @@ class _Frame:
         self.autocast = state.autocast
         self.count = 0
         self.nodes: dict[int, ReferenceType[Node]] = {}
-        self.dead: set[int] = set()  # slots of which a template says that their node did not outlive its call
         self.recomputed: list[tuple[Storage, ...]] | None = None
         self.recomputing = False
 
@@ -83,7 +82,7 @@ class _Frame:
         if self.recomputing:
             assert self.recomputed is not None
             slot = len(self.recomputed)
-            alive = slot not in self.dead and (slot not in self.nodes or self.nodes[slot]() is not None)
+            alive = self.nodes[slot]() is not None
             self.recomputed.append(node.saved if alive else ())
             if len(self.recomputed) == self.count:
                 for out in outs:
@@ -110,7 +109,7 @@ class _Frame:
             sent = self.args
             if self.offload is not None:
                 self.args = fetch_arguments(self.offload, sent)
-            replay.recompute(self)
+            self.recompute()
             self.args = sent
         assert self.recomputed is not None
         node.saved = self.recomputed[node.slot]

@@ -10,12 +10,16 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+from memlint import work
 from memlint.meta.tape import Label, Tape
 from memlint.named_tuple import NamedTuple
 
 LEAST_TURNS = 2  # of a loop in the shorter tape, and one more in the longer one, before it counts as one
 
-AHEAD = 8  # events after a loop that tell where its last turn ends
+EVENTS_A_STEP = 8  # written out
+
+# How many events after a loop tell where its last turn ends; fewer, where the next loop follows it closely.
+AHEAD = (8, 2)
 
 # An event's token is one int: bytes, kind of label, stream.
 _KIND_BITS = 16
@@ -52,7 +56,8 @@ class Folded:
     """A tape in pieces. Attributes that it shares with :class:`Tape` mean the same."""
 
     __slots__ = (
-        "pieces", "probabilities_avoided_bytes", "probabilities_kept_bytes", "saved_bytes", "streams", "titles",
+        "pieces", "probabilities_avoided_bytes", "probabilities_kept_bytes", "saved_bytes", "states_late", "streams",
+        "titles",
     )  # fmt: skip
 
     def __init__(self, pieces: list[Piece], short: Tape, longer: Tape, more: int) -> None:
@@ -63,25 +68,28 @@ class Folded:
             short.probabilities_avoided_bytes, longer.probabilities_avoided_bytes, more
         )
         self.titles = short.titles
+        self.states_late = short.states_late
         self.streams = bool(short.streams)  # whether there are any
 
-    @property
-    def storages(self) -> int:
-        """How many there are on the whole tape."""
-        return sum(len(piece.sizes) * piece.times for piece in self.pieces)
-
     def unfold(self) -> Tape:
-        """The whole tape; labels of a later turn are those of the first one."""
+        """The whole tape; labels of a later turn are those of the first one. Raises OutOfWork."""
+        events = sum(len(piece.events) * piece.times for piece in self.pieces)
+        work.spend(events // EVENTS_A_STEP, "writing out equal layers")
         tape = Tape()
         tape.saved_bytes = self.saved_bytes
         tape.probabilities_kept_bytes = self.probabilities_kept_bytes
         tape.probabilities_avoided_bytes = self.probabilities_avoided_bytes
         tape.titles = self.titles
+        tape.states_late = self.states_late
         for piece in self.pieces:
             if piece.begins and piece.phase is not None:
                 tape.mark(piece.phase)
             labels = {event - piece.first: label for event, label in zip(piece.events, piece.labels) if event >= 0}
             born = [labels.get(place, _NOBODYS) for place in range(len(piece.sizes))]
+            # Numbers without an event: what was made and thrown away while the model was built, layer by layer.
+            unused = piece.first - len(tape.sizes)
+            tape.sizes += [0] * unused
+            tape.labels += [_NOBODYS] * unused
             for turn in range(piece.times):
                 for place, stream in piece.streams.items():
                     tape.streams[len(tape.sizes) + place] = stream
@@ -99,7 +107,7 @@ def fold(short: Tape, longer: Tape, more: int) -> Folded | None:
     """The tape of a model with ``more`` layers than that of ``short``, where ``longer`` is of one more. None where the
     two do not differ by turns of loops alone."""
     same = [name for _, name in short.marks] == [name for _, name in longer.marks]
-    if not same or short.states_late or short.shapes is not None:
+    if not same or short.shapes is not None:
         return None
     pieces = _Pieces(short, longer, more)
     begins = [(0, 0, None), *[(one, two, name) for (one, name), (two, _) in zip(short.marks, longer.marks)]]
@@ -173,6 +181,13 @@ class _Pieces:
 
     def loop(self, first: int, at: int, end: int, shift: int, end_longer: int) -> tuple[int, int] | None:
         """(length of a turn, turns in the short tape) of the loop that ends where the tapes part."""
+        for ahead in AHEAD:
+            found = self._loop(first, at, end, shift, end_longer, ahead)
+            if found is not None:
+                return found
+        return None
+
+    def _loop(self, first: int, at: int, end: int, shift: int, end_longer: int, ahead: int) -> tuple[int, int] | None:
         one, two, there = self.one, self.two, at + shift
         for length in range(1, end_longer - there - (end - at) + 1):
             if LEAST_TURNS * length > at - first:
@@ -180,7 +195,7 @@ class _Pieces:
             if two[there] != two[there - length] or two[there : there + length] != two[there - length : there]:
                 continue
             rest = there + length
-            if one[at : min(at + AHEAD, end)] != two[rest : min(rest + AHEAD, end_longer)]:
+            if one[at : min(at + ahead, end)] != two[rest : min(rest + ahead, end_longer)]:
                 continue
             last = one[at - length : at]
             turns = 1

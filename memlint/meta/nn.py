@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from memlint.meta import functional as F
-from memlint.meta import replay
 from memlint.meta.tape import Label
 from memlint.meta.tensor import DType, Tensor, float32, int64, relabel, state
 
@@ -38,13 +37,9 @@ def buffer(*shape: int, dtype: DType = float32) -> Tensor:
 class Module:
     """Attributes that are modules, parameters, buffers or lists of modules are found by looking at them.
 
-    ``title`` is what papers call the module, where its attribute's name does not say it. Where ``replay_after``
-    is a number, calls that are alike are written from a template after so many of them (:mod:`memlint.meta.replay`):
-    1 for the layers of a stack, more for what occurs once or twice in a step, as a template takes longer to make than
-    the call to simulate."""
+    ``title`` is what papers call the module, where its attribute's name does not say it."""
 
     title = ""
-    replay_after: int | None = None
     path = ""
     training = True
     unit: Any = None  # what gathers its parameters around each call, where they are sharded
@@ -59,8 +54,6 @@ class Module:
         if self.path:
             state.label = Label(saved.component, self.path)
         try:
-            if self.replay_after is not None and replay.ENABLED and not kwargs:
-                return replay.call(self, args)
             return self.forward(*args, **kwargs)
         finally:
             state.label = saved

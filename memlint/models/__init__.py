@@ -70,18 +70,24 @@ def record(spec: TrainingSpec, symbolic: bool = False, named: bool = True, folde
             alike = module.record_folded(spec, symbolic, named)
         recording: Recording = alike or module.record(spec, symbolic, named)
         return recording
+    made = _step(module, spec, symbolic, named, folded)._replace(library=hasattr(module, "LIBRARY"))
+    if named and spec.get("compile", False) and hasattr(module, "uncompiled"):
+        upper = _step(module, module.uncompiled(spec), symbolic, named, folded)
+        return made._replace(upper=upper.folded or upper.tape)
+    return made
+
+
+def _step(module: Any, spec: TrainingSpec, symbolic: bool, named: bool, folded: bool) -> Recording:
     from memlint.models.step import record_step
 
-    made = None
     if folded and not symbolic and hasattr(module, "equal_layers"):
         from memlint.models import depth
 
         layers = module.equal_layers(spec)
         made = depth.record(lambda short: record_step(module.build, short, False, named), spec, layers)
-    made = (made or record_step(module.build, spec, symbolic, named))._replace(library=hasattr(module, "LIBRARY"))
-    if named and spec.get("compile", False) and hasattr(module, "uncompiled"):
-        return made._replace(upper=record_step(module.build, module.uncompiled(spec), symbolic, named).tape)
-    return made
+        if made is not None:
+            return made
+    return record_step(module.build, spec, symbolic, named)
 
 
 def saved_bytes(spec: TrainingSpec) -> int:
@@ -92,6 +98,13 @@ def saved_bytes(spec: TrainingSpec) -> int:
         return held
     from memlint.models.step import record_forward
 
+    if hasattr(module, "equal_layers"):
+        from memlint.models import depth
+
+        layers = module.equal_layers(spec)
+        held_by_few = depth.saved_bytes(lambda short: record_forward(module.build, short), spec, layers)
+        if held_by_few is not None:
+            return held_by_few
     return record_forward(module.build, spec)
 
 

@@ -8,9 +8,10 @@ not be so (:func:`_reach`, ``equal_layers`` of the model) is recorded in full.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from memlint.architectures.decoder import EARLY, Decoder
 from memlint.dialects.spec import TrainingSpec
 from memlint.meta.fold import fold
 from memlint.meta.tensor import Tensor
@@ -24,15 +25,28 @@ RECORDED_LAYERS: Final = "recorded_layers"
 SHORT = 4
 UNKNOWN = 1_000_000
 # The recordings cost as much as their layers together, and finding the loops.
-WORTHWHILE = 24
+WORTHWHILE = 16
+
+
+def shortened(spec: TrainingSpec, decoder: Decoder) -> Decoder:
+    """The decoder with as many layers as this recording is to have."""
+    recorded = spec.get(RECORDED_LAYERS)
+    if recorded is None:
+        return decoder
+    return decoder._replace(layers=recorded[0], windows=decoder.windows[: recorded[0]])
+
+
+def equal_layers_of(decoder: Decoder) -> int:
+    """How many layers it has, where all of them are built alike; else 0."""
+    if decoder.code in EARLY or decoder.unrotated or decoder.experts is not None or decoder.hybrid:
+        return 0
+    return decoder.layers if len(set(decoder.windows)) <= 1 else 0
 
 
 def record(record_step: Callable[[TrainingSpec], Recording], spec: TrainingSpec, layers: int) -> Recording | None:
     """The recording of a run of ``layers`` equal layers; None where it has to be recorded in full."""
-    if layers < WORTHWHILE:
-        return None
-    short = SHORT + _reach(spec, _elements(spec))
-    if layers < 3 * short:
+    short = _few(spec, layers)
+    if not short:
         return None
     one = record_step(spec.replaced({RECORDED_LAYERS: (short, layers)}))
     two = record_step(spec.replaced({RECORDED_LAYERS: (short + 1, layers)}))
@@ -51,17 +65,39 @@ def record(record_step: Callable[[TrainingSpec], Recording], spec: TrainingSpec,
     )
 
 
-def as_deep(spec: TrainingSpec, system: System, updated: list[Tensor]) -> list[Tensor]:
+def saved_bytes(record_forward: Callable[[TrainingSpec], int], spec: TrainingSpec, layers: int) -> int | None:
+    """What autograd holds at the end of a forward pass through ``layers`` equal layers; None where that has to be
+    recorded in full."""
+    short = _few(spec, layers)
+    if not short:
+        return None
+    one = record_forward(spec.replaced({RECORDED_LAYERS: (short, layers)}))
+    two = record_forward(spec.replaced({RECORDED_LAYERS: (short + 1, layers)}))
+    return one + (layers - short) * (two - one)
+
+
+def _few(spec: TrainingSpec, layers: int) -> int:
+    """How many layers are recorded in place of so many, and once one more; 0 where that is not worth it."""
+    if layers < WORTHWHILE:
+        return 0
+    short = SHORT + _reach(spec, _elements(spec))
+    return short if layers >= WORTHWHILE + 3 * (short - SHORT) else 0
+
+
+def as_deep(spec: TrainingSpec, system: System, updated: Sequence[Tensor]) -> Sequence[Tensor]:
     """The parameters that train, those of a layer in the middle as often as the whole model has such layers: where
-    states are cut out of all parameters together."""
+    states or buckets are cut out of all parameters together."""
     depth = spec.get(RECORDED_LAYERS)
-    if depth is None or spec.get("parallelism.strategy") != "zero":
+    if depth is None:
         return updated
     recorded, layers = depth
     model: Any = system.model
     own = {id(parameter) for parameter in model.layers[recorded // 2].parameters()}
-    more: int = layers - recorded
-    return updated + [parameter for parameter in updated if id(parameter) in own] * more
+    repeated = [parameter for parameter in updated if id(parameter) in own]
+    if not repeated:
+        return updated
+    behind = 1 + max(place for place, parameter in enumerate(updated) if id(parameter) in own)
+    return [*updated[:behind], *(repeated * (layers - recorded)), *updated[behind:]]
 
 
 def _reach(spec: TrainingSpec, elements: int) -> int:

@@ -190,8 +190,6 @@ class LabelEmbedder(Module):
 class DiTBlock(Module):
     """Tokens (B, N, h), condition (B, h) -> tokens. The modulated norm is made three times, once per argument."""
 
-    replay_after = 1
-
     def __init__(self, hidden: int, heads: int, fused: bool) -> None:
         self.norm1 = LayerNorm(hidden, affine=False)
         self.attn = MultiheadAttention(hidden, heads, fused=fused)
@@ -306,8 +304,6 @@ def within(patch: int, size: int) -> int:
 class TemporalProcessor(Module):
     """(B, F, h) -> (B, F, h)."""
 
-    replay_after = 4
-
     def __init__(self, hidden: int, frames: int) -> None:
         self.temporal_attn = MultiheadAttention(hidden, TEMPORAL_HEADS, dropout=0.1)
         self.norm1 = LayerNorm(hidden)
@@ -339,8 +335,6 @@ def norm(count: int) -> GroupNorm:
 
 class Upsampler(Module):
     """Frame features (B*F, h) -> frames (B*F, out, H, W), by way of 8 x 8 to 128 x 128."""
-
-    replay_after = 4
 
     def __init__(self, hidden: int, outputs: int, size: tuple[int, int]) -> None:
         self.outputs = outputs

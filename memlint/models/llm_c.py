@@ -8,8 +8,7 @@ scratch, is one array.
 
 from __future__ import annotations
 
-from typing import Any
-
+from memlint.architectures.decoder import Decoder
 from memlint.dialects.spec import HYPER, TrainingSpec
 from memlint.meta.tape import Label, Tape
 from memlint.models import Recording, UnknownModel
@@ -22,8 +21,8 @@ FUSED = "flash"
 
 def record(spec: TrainingSpec, symbolic: bool = False, named: bool = True) -> Recording:
     """A step of ``train_gpt2cu``. Raises UnknownModel where a size is not stated."""
-    sizes = spec.get("hyperparameters.config")
-    if spec.unknown_reason or not isinstance(sizes, dict):
+    sizes = spec.get("decoder")
+    if spec.unknown_reason or sizes is None:
         raise UnknownModel(spec.unknown_reason or "the model's sizes are not stated")
     tape = Tape(symbolic)
     tape.mark("setup")
@@ -57,21 +56,21 @@ def saved_bytes(spec: TrainingSpec) -> int:
     """All activations but the scratch of one layer."""
     width = 4 if spec.get("parameter_dtype") == "float32" else 2
     scratch = ("output", "scratch_bt4c", "scratch_btc")
-    found = activations(spec, spec["hyperparameters.config"])
+    found = activations(spec, spec["decoder"])
     return sum(elements * (each or width) for name, elements, each in found if name not in scratch)
 
 
-def parameters(sizes: dict[str, Any]) -> int:
+def parameters(sizes: Decoder) -> int:
     """Of both tables, twelve squares of C with their biases per layer, and the norms."""
-    width, layers = sizes["hidden_size"], sizes["num_hidden_layers"]
-    tables = (sizes["vocab_size"] + sizes["max_position_embeddings"]) * width
+    width, layers = sizes.width, sizes.layers
+    tables = (sizes.vocabulary + sizes.positions) * width
     return int(tables + layers * (12 * width * width + 13 * width) + 2 * width)
 
 
-def activations(spec: TrainingSpec, sizes: dict[str, Any]) -> list[tuple[str, int, int]]:
+def activations(spec: TrainingSpec, sizes: Decoder) -> list[tuple[str, int, int]]:
     """(name, elements, bytes of each or 0 for those of the weights) of every array, by llm.c's names."""
     rows, length = spec["micro_batch_size"] * spec["sequence_length"], spec["sequence_length"]
-    width, layers, heads = sizes["hidden_size"], sizes["num_hidden_layers"], sizes["num_attention_heads"]
+    width, layers, heads = sizes.width, sizes.layers, sizes.heads
     again = spec.get(HYPER + "recompute", RECOMPUTES_GELU)
     each = rows * width
     norms = 0 if again >= RECOMPUTES_NORMS else layers * each
@@ -97,7 +96,7 @@ def activations(spec: TrainingSpec, sizes: dict[str, Any]) -> list[tuple[str, in
         ("lnf_rstd", rows, FP32_BYTES),
         ("losses", rows, FP32_BYTES),
         ("qkvr", layers * 3 * each, 0),
-        ("output", rows * max(3 * width, heads * length, sizes["vocab_size"]), 0),
+        ("output", rows * max(3 * width, heads * length, sizes.vocabulary), 0),
         ("scratch_bt4c", 4 * each, 0),
         ("scratch_btc", each, 0),
     ]

@@ -223,8 +223,6 @@ MIXING: dict[str, Callable[[Sizes, int], Module]] = {"x052": TimeMixing5, "x060"
 
 
 class Block(Module):
-    replay_after = 1
-
     def __init__(self, sizes: Sizes, version: str, number: int) -> None:
         self.ln0 = LayerNorm(sizes.width) if number == 0 else None
         self.ln1, self.ln2 = LayerNorm(sizes.width), LayerNorm(sizes.width)

@@ -137,7 +137,7 @@ def shorten(spec: TrainingSpec) -> TrainingSpec:
         length = spec.get(name)
         if ranks > 1 and length is not None:
             changed[name] = -(-length // ranks)
-    return spec.with_facts(changed) if changed else spec
+    return spec.sized(changed) if changed else spec
 
 
 def in_flight(spec: TrainingSpec, stage: str) -> int:

@@ -57,8 +57,6 @@ class MotionEncoder(Sequential):
 
 
 class ConvGRUCell(Module):
-    replay_after = 2
-
     def __init__(self, channels: int) -> None:
         self.gates = conv3x3(2 * channels, 2 * channels)
         self.candidate = conv3x3(2 * channels, channels)
@@ -353,8 +351,6 @@ class MotionCond(Module):
 
 
 class ResnetBlock(Module):
-    replay_after = 2
-
     def __init__(self, channels: int, out_channels: int, time_channels: int, motion_channels: int) -> None:
         self.norm1 = GroupNorm(NORM_GROUPS, channels)
         self.conv1 = conv3x3(channels, out_channels)
@@ -383,8 +379,6 @@ class ResnetBlock(Module):
 
 class AttentionBlock(Module):
     """Self-attention over all pixels with ``channels // head_dim`` heads. ``kind``: eager, sdpa, xformers."""
-
-    replay_after = 2
 
     def __init__(self, channels: int, head_dim: int | None, kind: str) -> None:
         self.heads = 1 if head_dim is None else channels // head_dim
@@ -450,8 +444,6 @@ def folded(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 
 class Upsample(Module):
-    replay_after = 4
-
     def __init__(self, channels: int) -> None:
         self.conv = conv3x3(channels, channels)
 

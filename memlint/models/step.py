@@ -39,7 +39,7 @@ def symbolic_spec(spec: TrainingSpec) -> TrainingSpec:
         for name, letter in SYMBOLS.items()
         if isinstance(spec.get(name), int) and not isinstance(spec.get(name), bool)
     }
-    renamed = spec.with_facts(changes)
+    renamed = spec.sized(changes)
     for name in changes:
         renamed.facts[name] = spec.facts[name]._replace(value=changes[name])
     return renamed
@@ -101,7 +101,8 @@ def _record(
         counts = count(every), count(p for p in parameters if p.requires_grad)
         unused = {id(parameter) for parameter in system.unused}
         updated = [parameter for parameter in parameters if id(parameter) not in unused]
-        updated = depth.as_deep(spec, system, updated)
+        if spec.get("parallelism.strategy") == "zero":
+            updated = list(depth.as_deep(spec, system, updated))
         _forget_temporaries(tape.events)
         run = parallel.spread(spec, system, updated, every)
         ema = _copy_for_ema(system.ema, run)

@@ -146,8 +146,6 @@ class DropPath(Module):
 
 
 class EvaBlock(Module):
-    replay_after = 1
-
     def __init__(self, size: EvaSize, drop_path: float) -> None:
         self.norm1 = LayerNorm(size.width)
         self.attn = EvaAttention(size)
@@ -187,8 +185,6 @@ class EvaTransformer(Module):
 
 class Group(Module):
     """(B, N, 3) positions and colours -> centres (B, G, 3), features (B, G, M, 6)."""
-
-    replay_after = 4
 
     def __init__(self, groups: int, group_size: int) -> None:
         self.groups = groups
@@ -233,8 +229,6 @@ def square_distance(a: Tensor, b: Tensor) -> Tensor:
 
 class GroupEncoder(Module):
     """A small PointNet per group: (B, G, M, 6) -> (B, G, E)."""
-
-    replay_after = 4
 
     title = "mini-PointNet"
 
@@ -391,8 +385,6 @@ class ConditionalBlock(Module):
     """(B, C, T): two convolution blocks; in between, the condition scales and shifts the channels (film, mlp_film) or
     is added to them (add)."""
 
-    replay_after = 4
-
     def __init__(self, spec: TrainingSpec, channels: int, out_channels: int, condition: int) -> None:
         kernel, groups = hyperparameter(spec, "kernel_size"), hyperparameter(spec, "n_groups")
         kind = hyperparameter(spec, "condition_type")
@@ -421,8 +413,6 @@ class ConditionalBlock(Module):
 
 class StepEncoder(Module):
     """Diffusion steps (B,) -> (B, width)."""
-
-    replay_after = 4
 
     def __init__(self, width: int) -> None:
         self.width = width

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from memlint.architectures import huggingface
+from memlint.architectures.decoder import Decoder
 from memlint.data import decoders
 from memlint.dialects.spec import HYPER, TrainingSpec
 from memlint.meta import functional as F
@@ -15,6 +16,7 @@ from memlint.meta.amp import to
 from memlint.meta.nn import Linear, Module
 from memlint.meta.tensor import DTYPES, Tensor, default_dtype, empty, float32
 from memlint.models import UnknownModel
+from memlint.models.depth import equal_layers_of, shortened
 from memlint.models.language.decoder import LanguageModel
 from memlint.models.language.losses import token_numbers
 from memlint.models.system import System
@@ -31,11 +33,7 @@ class Batch(NamedTuple):
 
 class VideoLanguageModel(Module):
     def __init__(self, spec: TrainingSpec) -> None:
-        name = hyperparameter(spec, "decoder")
-        config = decoders.find(name)
-        if config is None:
-            raise UnknownModel(f"{name!r} is not in the catalogue of decoders")
-        decoder = huggingface.decoder(config)
+        decoder = shortened(spec, decoder_of(spec))
         with default_dtype(DTYPES[spec.get("parameter_dtype", "float32")]):
             self.projector = Linear(hyperparameter(spec, "feature_dim"), decoder.width)
             checkpointed = int(spec.get("checkpointing", "none") == "full")
@@ -48,6 +46,20 @@ class VideoLanguageModel(Module):
         embedded = F.cat((frames, self.llm.embed(batch.tokens)), 1)
         loss: Tensor = self.llm(embedded, batch.labels)
         return loss
+
+
+def decoder_of(spec: TrainingSpec) -> Decoder:
+    """Raises UnknownModel."""
+    name = hyperparameter(spec, "decoder")
+    config = decoders.find(name)
+    if config is None:
+        raise UnknownModel(f"{name!r} is not in the catalogue of decoders")
+    return huggingface.decoder(config)
+
+
+def equal_layers(spec: TrainingSpec) -> int:
+    """How many layers the decoder has, where all of them do the same in the same run; else 0."""
+    return equal_layers_of(decoder_of(spec))
 
 
 def token_counts(spec: TrainingSpec) -> tuple[int, int]:

@@ -19,6 +19,9 @@ The rules, with their names in the source:
 - ``free_block``: merges with free neighbours of the same segment at once.
 - Before it gives up, the allocator returns oversize blocks (only with ``max_split_size``, and of the stream that
   asks), then every segment of any stream that is entirely free, and asks the driver again.
+
+A :class:`_Pool` has the best fit and the merging; how memory is asked of the driver and given back is the policy of
+its kind (:class:`_ExpandablePool`), and what all pools share is the :class:`_Card`'s.
 """
 
 from __future__ import annotations
@@ -44,11 +47,9 @@ ROUND_LARGE_BYTES = 2 * MiB  # kRoundLarge
 # Every quantity of the simulation is a multiple of 512 bytes, so it counts in these units.
 _UNIT_SHIFT = 9
 _SMALL_UNITS = SMALL_BYTES >> _UNIT_SHIFT
-# A free block is one int, (size << _SIZE_SHIFT) + address: ints sort as the allocator's (size, address) pairs.
-_SIZE_SHIFT = 52
-_ADDRESS_MASK = (1 << _SIZE_SHIFT) - 1
-_NARROW_SHIFT = 32  # for addresses up to 2 TiB: the ints are a third shorter, and so are their comparisons
-_LARGE_REGION = 1 << 48  # where the large pool's expandable addresses begin, in units
+# A free block is one int, (size << shift) + address: ints sort as the allocator's (size, address) pairs. Addresses up
+# to 2 TiB make ints that are a third shorter, and so are their comparisons.
+_NARROW_SHIFT, _WIDE_SHIFT = 32, 52
 _ENDLESS_UNITS = 1 << 44  # address space of an expandable segment when the card is unknown
 
 
@@ -100,23 +101,31 @@ def simulate(
     ``capacity_bytes``: what the driver can give in all; None: without end.
     """
     events = tape.events if events is None else events
+    shift = _WIDE_SHIFT if conf.expandable_segments else _NARROW_SHIFT
+    while True:
+        try:
+            return _simulate(tape, events, _Card(conf, capacity_bytes, shift))
+        except _OutOfAddresses:
+            shift = max(_WIDE_SHIFT, 2 * shift)
+
+
+class _OutOfAddresses(Exception):
+    """More is asked for than an address tells apart."""
+
+
+def _simulate(tape: Tape, events: list[int], card: _Card) -> AllocatorResult:
+    """Raises _OutOfAddresses."""
     work.spend(len(events) * work.SERVED, "simulating the allocator")
-    divisions = conf.roundup_power2_divisions
+    divisions = card.conf.roundup_power2_divisions
     # Tens of thousands of storages have some dozens of sizes.
     units = {size: round_size(size, divisions) >> _UNIT_SHIFT for size in set(tape.sizes)}
+    pools = {size: card.pool(0, rounded) for size, rounded in units.items()}
     sizes = list(map(units.__getitem__, tape.sizes))
-    # Negative: a block of another stream than the default one.
-    for storage in tape.streams:
-        sizes[storage] = -sizes[storage]
-    # Only these settings forbid or delay the best fit, or look for it elsewhere.
-    plain = conf.max_split_bytes is None and not conf.expandable_segments
-    if plain and capacity_bytes is None:
-        return _simulate_endless(events, sizes, units, conf, tape.streams)
-
-    card = _Card(conf, capacity_bytes)
-    default = card.stream(0)
-    addresses = [0] * len(sizes)
-    blocks = [0] * len(sizes)  # units of the block that a storage got
+    pool_of = list(map(pools.__getitem__, tape.sizes))
+    for storage, stream in tape.streams.items():
+        pool_of[storage] = card.pool(stream, sizes[storage])
+    blocks = [0] * len(sizes)  # the key of the block that a storage has
+    shift = card.shift
     allocated = allocated_peak = reserved_at_peak = 0
     oom_index = None
     for position, event in enumerate(events):
@@ -124,23 +133,20 @@ def simulate(
             size = sizes[event]
             if not size:
                 continue
-            found = default.serve(size) if size > 0 else card.stream(tape.streams[event]).serve(-size)
-            if found is None:
+            blocks[event] = block = pool_of[event].serve(size)
+            if not block:
                 oom_index = position
                 break
-            addresses[event], block = found
-            blocks[event] = block
-            allocated += block
+            allocated += block >> shift
             if allocated > allocated_peak:
                 allocated_peak, reserved_at_peak = allocated, card.reserved
         else:
-            block = blocks[~event]
-            if not block:
-                continue
-            blocks[~event] = 0
-            allocated -= block
-            stream = default if sizes[~event] > 0 else card.stream(tape.streams[~event])
-            stream.take_back(addresses[~event], block)
+            event = ~event
+            block = blocks[event]
+            if block:
+                blocks[event] = 0
+                allocated -= block >> shift
+                pool_of[event].take_back(block)
     return AllocatorResult(
         allocated_peak << _UNIT_SHIFT,
         card.reserved_peak << _UNIT_SHIFT,
@@ -151,130 +157,14 @@ def simulate(
     )
 
 
-def _simulate_endless(
-    events: list[int],
-    sizes: list[int],
-    units: dict[int, int],
-    conf: AllocatorConf,
-    streams: dict[int, int],
-    shift: int = _NARROW_SHIFT,
-) -> AllocatorResult:
-    """The same for segments of fixed size, best fit and a driver that always gives: what every estimate asks for.
-
-    ``sizes``: units by storage, negative outside of the default stream; ``units``: the distinct ones. The default
-    stream's free blocks are known by the ints that its pools sort, from both ends.
-    """
-    card = _Card(conf, None)  # what other streams have
-    mask, small_units = (1 << shift) - 1, _SMALL_UNITS
-    split = (small_units + 1) << shift  # the least rest that the large pool splits off
-    small: list[int] = []
-    large: list[int] = []
-    starting: dict[int, int] = {}  # address of a free block -> the block
-    ending: dict[int, int] = {}  # its end -> the block
-    segments: list[int] = []
-    wanted = {size: size << shift for size in units.values()}
-    addresses = [0] * len(sizes)
-    blocks = [0] * len(sizes)  # units of the block that a storage has
-    next_address = reserved = allocated = allocated_peak = reserved_at_peak = 0
-    pop_starting, pop_ending = starting.pop, ending.pop
-    for event in events:
-        if event >= 0:
-            size = sizes[event]
-            if size <= 0:
-                if size:
-                    before = card.reserved
-                    found = card.stream(streams[event]).serve(-size)
-                    assert found is not None  # without end
-                    addresses[event], size = found
-                    blocks[event] = -size
-                    reserved += card.reserved - before
-                    allocated += size
-                    if allocated > allocated_peak:
-                        allocated_peak, reserved_at_peak = allocated, reserved
-                continue
-            pool = small if size <= small_units else large
-            request = wanted[size]
-            slot = bisect_left(pool, request)
-            if slot < len(pool):
-                key = pool.pop(slot)
-                address = key & mask
-                rest = key - request  # the rest's size, and the block's address
-                if rest == address:
-                    del starting[address]
-                    del ending[address + size]
-                elif size <= small_units or rest >= split:
-                    del starting[address]
-                    start = address + size
-                    rest += size
-                    insort(pool, rest, 0, slot)
-                    starting[start] = ending[address + (key >> shift)] = rest
-                else:
-                    del starting[address]
-                    size = key >> shift
-                    del ending[address + size]
-            else:
-                block = segment_size(size << _UNIT_SHIFT, conf) >> _UNIT_SHIFT
-                address = next_address
-                next_address += block + 1  # one unit apart, so that neighbours in different segments never touch
-                if next_address > mask:
-                    wider = _SIZE_SHIFT if shift < _SIZE_SHIFT else 2 * shift
-                    return _simulate_endless(events, sizes, units, conf, streams, wider)
-                segments.append(block)
-                reserved += block
-                rest = block - size
-                if rest and (size <= small_units or rest > small_units):
-                    start = address + size
-                    rest = (rest << shift) + start
-                    insort(pool, rest)
-                    starting[start] = ending[address + block] = rest
-                else:
-                    size = block
-            addresses[event], blocks[event] = address, size
-            allocated += size
-            if allocated > allocated_peak:
-                allocated_peak, reserved_at_peak = allocated, reserved
-        else:
-            size = blocks[~event]
-            if size <= 0:
-                if size:
-                    blocks[~event] = 0
-                    allocated += size
-                    card.stream(streams[~event]).take_back(addresses[~event], -size)
-                continue
-            address = addresses[~event]
-            blocks[~event] = 0
-            allocated -= size
-            pool = small if size <= small_units else large
-            end = address + size
-            key = pop_starting(end, 0)  # a free neighbour above
-            if key:
-                del pool[bisect_left(pool, key)]
-                end += key >> shift
-            key = pop_ending(address, 0)  # a free neighbour below
-            if key:
-                del pool[bisect_left(pool, key)]
-                address = key & mask
-            key = ((end - address) << shift) + address
-            insort(pool, key)
-            starting[address] = ending[end] = key
-    return AllocatorResult(
-        allocated_peak << _UNIT_SHIFT,
-        reserved << _UNIT_SHIFT,
-        reserved_at_peak << _UNIT_SHIFT,
-        (*[size << _UNIT_SHIFT for size in segments], *card.held()),
-        None,
-        allocated << _UNIT_SHIFT,
-    )
-
-
 class _Card:
-    """What all streams share: what the driver has given, and what it can give. Sizes in units of 512 bytes."""
+    """What all pools share: what the driver has given, and what it can give. Sizes in units of 512 bytes."""
 
-    def __init__(self, conf: AllocatorConf, capacity_bytes: int | None) -> None:
+    def __init__(self, conf: AllocatorConf, capacity_bytes: int | None, shift: int) -> None:
         self.conf = conf
-        self.streams: dict[int, _Segments] = {}
+        self.shift = shift
+        self.pools: dict[tuple[int, bool], _Pool] = {}  # by stream, and whether it is the large one
         self.reserved = self.reserved_peak = 0
-        self.next_address = 0
         # The driver counts bytes: a capacity need not be a multiple of 512.
         self.capacity = None if capacity_bytes is None else capacity_bytes >> _UNIT_SHIFT
         self.limit = self.capacity
@@ -287,12 +177,14 @@ class _Card:
             self.garbage_limit = int(conf.garbage_collection_threshold * allowed) >> _UNIT_SHIFT
         self.searches = 0  # of large blocks, for their age
 
-    def stream(self, number: int) -> _Segments:
-        found = self.streams.get(number)
-        if found is None:
-            kind = _ExpandableSegments if self.conf.expandable_segments else _Segments
-            found = self.streams[number] = kind(self)
-        return found
+    def pool(self, stream: int, size: int) -> _Pool:
+        """The one that serves requests of ``size`` units."""
+        key = (stream, size > _SMALL_UNITS)
+        if key not in self.pools:
+            kind = _ExpandablePool if self.conf.expandable_segments else _Pool
+            for large in (True, False):
+                self.pools[stream, large] = kind(self, stream, large)
+        return self.pools[key]
 
     def room(self, units: int) -> bool:
         return self.limit is None or self.reserved + units <= self.limit
@@ -304,252 +196,261 @@ class _Card:
 
     def release_idle(self) -> None:
         """``release_cached_blocks``: every segment that is entirely free."""
-        for segments in self.streams.values():
-            segments.release_idle()
+        for pool in self.pools.values():
+            pool.release_idle()
 
     def collect_garbage(self) -> None:
         """``garbage_collect_cached_blocks``: idle large segments, those of at least average age first."""
         wanted = self.reserved - self.garbage_limit
         if wanted <= 0:
             return
-        idle = [(stream, key) for stream in self.streams.values() for key in stream.idle()]
-        age = {key: self.searches - stream.ages[key & _ADDRESS_MASK] for stream, key in idle}
+        idle = [(pool, key) for (_, large), pool in self.pools.items() if large for key in pool.idle()]
+        age = {(pool, key): self.searches - pool.ages[key & pool.mask] for pool, key in idle}
         total, released = sum(age.values()), 0
         while idle and released < wanted:
             threshold = total / len(idle)
             # The average falls as blocks go, but the pass keeps the one that it began with.
-            for stream, key in idle:
-                if age[key] >= threshold:
-                    released += stream.release(stream.large, bisect_left(stream.large, key))
-                    total -= age[key]
-            idle = [(stream, key) for stream, key in idle if age[key] < threshold]
+            for found in idle:
+                if age[found] >= threshold:
+                    pool, key = found
+                    released += pool.release(key)
+                    total -= age[found]
+            idle = [found for found in idle if age[found] < threshold]
 
     def held(self) -> tuple[int, ...]:
-        return tuple([size for number in sorted(self.streams) for size in self.streams[number].held()])
+        """Bytes of each segment, stream by stream."""
+        ordered = sorted(self.pools)  # the small ones of a stream first
+        return tuple([units << _UNIT_SHIFT for key in ordered for units in self.pools[key].held()])
 
 
-class _Segments:
-    """One stream's memory, and its free blocks. Sizes and addresses in units of 512 bytes.
+class _Pool:
+    """The small or the large blocks of one stream, in segments of fixed sizes. Sizes and addresses in units of 512
+    bytes.
 
-    small, large  free blocks of the two pools, as sorted ints
-    free_sizes    address of a free block -> its size
-    free_starts   end of a free block -> its address
-    ages          address of a block that was freed -> the card's searches until then
+    keys        free blocks, sorted by size and address: ``(size << shift) + address``
+    starting    address of a free block -> its key; ``ending``: its end -> its key
+    segments    address -> size
+    ages        address of a block that was freed -> the card's searches until then
+    least_rest  of a block that is larger than the request: from how many units on the rest is split off, as a key
     """
 
-    def __init__(self, card: _Card) -> None:
+    least_rest_units = 1
+
+    def __init__(self, card: _Card, stream: int, large: bool) -> None:
         self.card = card
         conf = self.conf = card.conf
-        self.small: list[int] = []
-        self.large: list[int] = []
-        self.free_sizes: dict[int, int] = {}
-        self.free_starts: dict[int, int] = {}
-        self.segments: dict[int, int] = {}  # address -> size
+        self.large = large
+        self.shift = card.shift
+        self.mask = (1 << card.shift) - 1
+        self.keys: list[int] = []
+        self.starting: dict[int, int] = {}
+        self.ending: dict[int, int] = {}
+        self.segments: dict[int, int] = {}
+        self.next_address = 0
+        self.ages: dict[int, int] = {}
         self.max_split = None if conf.max_split_bytes is None else conf.max_split_bytes >> _UNIT_SHIFT
-        self.split_limit = sys.maxsize if self.max_split is None else self.max_split
+        self.split_below = self.max_split if large and self.max_split is not None else sys.maxsize
+        self.least_rest = (_SMALL_UNITS + 1 if large else 1) << card.shift
         self.rounding = conf.max_non_split_rounding_bytes >> _UNIT_SHIFT
         # A limit below the whole card is looked at first, and failing it is not yet the end.
         self.throws = conf.throw_before_driver and conf.per_process_memory_fraction >= 1.0
-        self.ages: dict[int, int] = {}
+        self.ageing = large and card.collects_garbage
+        # Whether there is more to a request than the first block that is large enough.
+        self.unusual = self.ageing or self.max_split is not None
 
-    def serve(self, size: int) -> tuple[int, int] | None:
-        """(address, size) of the block that a request of ``size`` units gets; None: out of memory."""
-        pool = self.small if size <= _SMALL_UNITS else self.large
-        found = self.take(pool, size, bisect_left(pool, size << _SIZE_SHIFT))
-        if found is None:
-            return None
-        address, block = found
-        rest = block - size
-        if rest and self.splits(pool, size, rest):
-            self.put(pool, address + size, rest)
-            block = size
-        return address, block
+    def serve(self, size: int) -> int:
+        """The key of the block that a request of ``size`` units gets; 0: out of memory."""
+        keys = self.keys
+        request = size << self.shift
+        slot = bisect_left(keys, request)
+        if self.unusual:
+            slot = self.choose(size, slot)
+        if slot < len(keys):
+            key = keys.pop(slot)
+            del self.starting[key & self.mask]
+        else:
+            key = self.ask(size)
+            if not key:
+                return 0
+        rest = key - request  # the rest's size, and the block's address
+        address = key & self.mask
+        end = address + (key >> self.shift)
+        if rest >= self.least_rest and size < self.split_below:
+            rest += size
+            insort(keys, rest)
+            self.starting[address + size] = self.ending[end] = rest
+            return request + address
+        self.ending.pop(end, 0)
+        return key
 
-    def splits(self, pool: list[int], size: int, rest: int) -> bool:
-        """Whether the rest of a block becomes a block of its own."""
-        return pool is self.small or (rest > _SMALL_UNITS and size < self.split_limit)
-
-    def take_back(self, address: int, block: int) -> None:
+    def take_back(self, key: int) -> None:
         """A block is free, and one with its free neighbours."""
-        pool = self.small if block <= _SMALL_UNITS else self.large
-        end = address + block
-        rest = self.free_sizes.pop(end, 0)  # a free neighbour above
-        if rest:
-            del pool[bisect_left(pool, (rest << _SIZE_SHIFT) + end)]
-            end += rest
-        start = self.free_starts.pop(address, -1)  # a free neighbour below
-        if start >= 0:
-            del pool[bisect_left(pool, ((address - start) << _SIZE_SHIFT) + start)]
-            address = start
-        self.put(pool, address, end - address)
-        if self.card.collects_garbage:
+        keys = self.keys
+        address = key & self.mask
+        above = self.starting.pop(address + (key >> self.shift), 0)  # a free neighbour
+        if above:
+            del keys[bisect_left(keys, above)]
+            key += above - (above & self.mask)
+        below = self.ending.pop(address, 0)
+        if below:
+            del keys[bisect_left(keys, below)]
+            key += below - address
+            address = below & self.mask
+        insort(keys, key)
+        self.starting[address] = self.ending[address + (key >> self.shift)] = key
+        if self.ageing:
             self.ages[address] = self.card.searches
 
-    def take(self, pool: list[int], size: int, slot: int) -> tuple[int, int] | None:
-        """(address, size) of a block for ``size`` units; None: out of memory."""
-        if pool is self.large:
+    def choose(self, size: int, slot: int) -> int:
+        """Slot of the block to use, given the first that is large enough; ``len(keys)``: none."""
+        if self.ageing:
             self.card.searches += 1
-        slot = self.choose(pool, size, slot)
-        if slot < len(pool):
-            return self.pop(pool, slot)
-        if self.card.collects_garbage:
-            self.card.collect_garbage()
-        units = segment_size(size << _UNIT_SHIFT, self.conf) >> _UNIT_SHIFT
-        if self.throws and not self.card.room(units):
-            return None
-        found = self.grow(pool, size, units)
-        if found is None and self.release_oversize(pool, size):
-            found = self.grow(pool, size, units)
-        if found is None:
-            self.card.release_idle()
-            found = self.grow(pool, size, units)
-        return found
-
-    def choose(self, pool: list[int], size: int, slot: int) -> int:
-        """Slot of the block to use, given the first that is large enough; ``len(pool)``: none."""
-        if slot < len(pool) and self.max_split is not None:
-            block = pool[slot] >> _SIZE_SHIFT
+        if slot < len(self.keys) and self.max_split is not None:
+            block = self.keys[slot] >> self.shift
             if size < self.max_split <= block or (size >= self.max_split and block >= size + self.rounding):
-                return len(pool)
+                return len(self.keys)
         return slot
 
-    def pop(self, pool: list[int], slot: int) -> tuple[int, int]:
-        key = pool.pop(slot)
-        block, address = key >> _SIZE_SHIFT, key & _ADDRESS_MASK
-        del self.free_sizes[address]
-        del self.free_starts[address + block]
-        return address, block
-
-    def put(self, pool: list[int], address: int, size: int) -> None:
-        insort(pool, (size << _SIZE_SHIFT) + address)
-        self.free_sizes[address] = size
-        self.free_starts[address + size] = address
-
-    def grow(self, pool: list[int], size: int, units: int) -> tuple[int, int] | None:
-        """Take a segment of ``units`` from the driver."""
+    def ask(self, size: int) -> int:
+        """The key of a block that the driver gave for ``size`` units, no longer free; 0: out of memory."""
         card = self.card
-        if not card.room(units):
-            return None
-        address = card.next_address
-        card.next_address += units + 1  # one unit apart, so that neighbours in different segments never touch
+        if card.collects_garbage:
+            card.collect_garbage()
+        units = segment_size(size << _UNIT_SHIFT, self.conf) >> _UNIT_SHIFT
+        if self.throws and not card.room(units):
+            return 0
+        found = self.grow(size, units)
+        if not found and self.release_oversize(size):
+            found = self.grow(size, units)
+        if not found:
+            card.release_idle()
+            found = self.grow(size, units)
+        return found
+
+    def grow(self, size: int, units: int) -> int:
+        """Take a segment of ``units`` from the driver. Raises _OutOfAddresses."""
+        if not self.card.room(units):
+            return 0
+        address = self.next_address
+        self.next_address += units + 1  # one unit apart, so that neighbours in different segments never touch
+        if self.next_address > self.mask:
+            raise _OutOfAddresses
         self.segments[address] = units
-        card.add_reserved(units)
-        return address, units
+        self.card.add_reserved(units)
+        return (units << self.shift) + address
 
-    def release(self, pool: list[int], slot: int) -> int:
+    def pop(self, key: int) -> None:
+        """A free block is free no more."""
+        del self.keys[bisect_left(self.keys, key)]
+        address = key & self.mask
+        del self.starting[address]
+        del self.ending[address + (key >> self.shift)]
+
+    def release(self, key: int) -> int:
         """Return a free segment to the driver."""
-        address, size = self.pop(pool, slot)
-        del self.segments[address]
-        self.card.reserved -= size
-        return size
+        self.pop(key)
+        del self.segments[key & self.mask]
+        self.card.reserved -= key >> self.shift
+        return key >> self.shift
 
-    def whole(self, key: int) -> bool:
-        """Is this free block a whole segment?"""
-        return self.segments.get(key & _ADDRESS_MASK) == key >> _SIZE_SHIFT
-
-    def release_oversize(self, pool: list[int], size: int) -> bool:
+    def release_oversize(self, size: int) -> bool:
         """``release_available_cached_blocks``: one oversize block, or the largest until enough is free."""
         if self.max_split is None:
             return False
+        keys = self.keys
         wanted = max(size, self.max_split)
-        slot = bisect_left(pool, wanted << _SIZE_SHIFT)
-        if slot < len(pool):
-            self.release(pool, slot)
+        slot = bisect_left(keys, wanted << self.shift)
+        if slot < len(keys):
+            self.release(keys[slot])
             return True
         released = 0
-        while pool and released < wanted and pool[-1] >> _SIZE_SHIFT >= self.max_split:
-            released += self.release(pool, len(pool) - 1)
+        while keys and released < wanted and keys[-1] >> self.shift >= self.max_split:
+            released += self.release(keys[-1])
         return released >= wanted
 
-    def release_idle(self) -> None:
-        for pool in (self.large, self.small):
-            for slot in range(len(pool) - 1, -1, -1):
-                if self.whole(pool[slot]):
-                    self.release(pool, slot)
-
     def idle(self) -> list[int]:
-        """Free blocks of the large pool that are whole segments."""
-        return [key for key in self.large if self.whole(key)]
+        """Free blocks that are whole segments."""
+        return [key for key in self.keys if self.segments.get(key & self.mask) == key >> self.shift]
 
-    def held(self) -> tuple[int, ...]:
-        return tuple(size << _UNIT_SHIFT for size in self.segments.values())
+    def release_idle(self) -> None:
+        for key in self.idle():
+            self.release(key)
+
+    def held(self) -> list[int]:
+        return list(self.segments.values())
 
 
-class _ExpandableSegments(_Segments):
-    """``expandable_segments:True``: each pool grows one range of addresses page by page.
+class _ExpandablePool(_Pool):
+    """``expandable_segments:True``: the pool grows one range of addresses page by page.
 
-    unmapped  address -> size of the ranges without memory, by pool, addresses in order
+    unmapped  address -> size of the ranges without memory, addresses in order
     """
 
-    def __init__(self, card: _Card) -> None:
-        super().__init__(card)
-        conf = card.conf
-        self.pages = {
-            id(self.small): SMALL_SEGMENT_BYTES >> _UNIT_SHIFT,
-            id(self.large): conf.large_segment_bytes >> _UNIT_SHIFT,
-        }
-        self.unmapped: dict[int, dict[int, int]] = {id(self.small): {}, id(self.large): {}}
-        # The large pool begins on a page of its own, whatever the page size.
-        large_page = self.pages[id(self.large)]
-        self.next_range = {id(self.small): 0, id(self.large): -(-_LARGE_REGION // large_page) * large_page}
-        self.mapped = {id(self.small): 0, id(self.large): 0}
+    def __init__(self, card: _Card, stream: int, large: bool) -> None:
+        super().__init__(card, stream, large)
+        self.page = (card.conf.large_segment_bytes if large else SMALL_SEGMENT_BYTES) >> _UNIT_SHIFT
+        self.unmapped: dict[int, int] = {}
+        self.mapped = 0
+        self.least_rest = 1 << self.shift
+        self.split_below = sys.maxsize
+        self.unusual = True
 
-    def splits(self, pool: list[int], size: int, rest: int) -> bool:
-        return True
-
-    def choose(self, pool: list[int], size: int, slot: int) -> int:
-        if slot >= len(pool):
+    def choose(self, size: int, slot: int) -> int:
+        if slot >= len(self.keys):
             return slot
+        keys = self.keys
+        reach = self.reach
         # A block that can grow counts with what it could grow by, so that others are preferred to it.
-        unmapped = self.unmapped[id(pool)]
-
-        def reach(key: int) -> int:
-            block = key >> _SIZE_SHIFT
-            return block + unmapped.get((key & _ADDRESS_MASK) + block, 0)
-
-        while slot + 1 < len(pool) and reach(pool[slot + 1]) < reach(pool[slot]):
+        while slot + 1 < len(keys) and reach(keys[slot + 1]) < reach(keys[slot]):
             slot += 1
-        return super().choose(pool, size, slot)
+        return super().choose(size, slot)
 
-    def grow(self, pool: list[int], size: int, units: int) -> tuple[int, int] | None:
+    def reach(self, key: int) -> int:
+        block = key >> self.shift
+        return block + self.unmapped.get((key & self.mask) + block, 0)
+
+    def grow(self, size: int, units: int) -> int:
         """``try_allocate_expandable_block``: map pages at the lowest address where ``size`` units fit."""
         if self.conf.per_process_memory_fraction < 1.0 and not self.card.room(units):
-            return None
-        start = self.find_range(pool, size)
-        unmapped = self.unmapped[id(pool)]
-        while self.free_sizes.get(start, 0) < size:
-            hole = start + self.free_sizes.get(start, 0)
-            if not self.map(pool, hole, min(size - (hole - start), unmapped[hole])):
-                return None
-        block = self.free_sizes[start]
-        return self.pop(pool, bisect_left(pool, (block << _SIZE_SHIFT) + start))
+            return 0
+        start = self.find_range(size)
+        while True:
+            key = self.starting.get(start, 0)
+            free = key >> self.shift
+            if free >= size:
+                self.pop(key)
+                return key
+            hole = start + free
+            if not self.map(hole, min(size - free, self.unmapped[hole])):
+                return 0
 
-    def find_range(self, pool: list[int], size: int) -> int:
+    def find_range(self, size: int) -> int:
         """Lowest address from which ``size`` units are free or unmapped, not all of them free."""
-        unmapped = self.unmapped[id(pool)]
+        unmapped = self.unmapped
         for hole in unmapped:
-            start = self.free_starts.get(hole, hole)
+            below = self.ending.get(hole)
+            start = hole if below is None else below & self.mask
             end = start
             while end - start < size:
-                step = self.free_sizes.get(end) or unmapped.get(end)
+                step = self.starting.get(end, 0) >> self.shift or unmapped.get(end)
                 if not step:
                     break
                 end += step
             else:
                 return start
-        page = self.pages[id(pool)]
         capacity = self.card.capacity
         units = max(_ENDLESS_UNITS, size) if capacity is None else capacity + capacity // 8
-        start = self.next_range[id(pool)]
-        unmapped[start] = -(-units // page) * page
-        self.next_range[id(pool)] = start + unmapped[start] + page
+        start = self.next_address
+        unmapped[start] = -(-units // self.page) * self.page
+        self.next_address = start + unmapped[start] + self.page
+        if self.next_address > self.mask:
+            raise _OutOfAddresses
         return start
 
-    def map(self, pool: list[int], hole: int, size: int) -> bool:
+    def map(self, hole: int, size: int) -> bool:
         """Back ``size`` units from ``hole`` on with memory, in whole pages; join them to free neighbours."""
-        page = self.pages[id(pool)]
-        unmapped = self.unmapped[id(pool)]
-        size = -(-size // page) * page
+        unmapped = self.unmapped
+        size = -(-size // self.page) * self.page
         # The driver's limit: the setting's was checked once for the whole request.
         capacity = self.card.capacity
         if capacity is not None and self.card.reserved + size > capacity:
@@ -557,49 +458,38 @@ class _ExpandableSegments(_Segments):
         rest = unmapped.pop(hole) - size
         if rest:
             unmapped[hole + size] = rest
-            self.unmapped[id(pool)] = dict(sorted(unmapped.items())) if len(unmapped) > 1 else unmapped
-        start, end = hole, hole + size
-        above = self.free_sizes.get(end)
-        if above:
-            self.pop(pool, bisect_left(pool, (above << _SIZE_SHIFT) + end))
-            end += above
-        below = self.free_starts.get(start)
-        if below is not None:
-            self.pop(pool, bisect_left(pool, ((start - below) << _SIZE_SHIFT) + below))
-            start = below
-        self.put(pool, start, end - start)
+            self.unmapped = dict(sorted(unmapped.items())) if len(unmapped) > 1 else unmapped
+        self.take_back((size << self.shift) + hole)
         self.card.add_reserved(size)
-        self.mapped[id(pool)] += size
+        self.mapped += size
         return True
 
-    def release_oversize(self, pool: list[int], size: int) -> bool:
+    def release_oversize(self, size: int) -> bool:
         return False  # only whole segments of their own qualify
 
     def release_idle(self) -> None:
         """Unmap every page that lies within a free block."""
-        for pool in (self.large, self.small):
-            page = self.pages[id(pool)]
-            unmapped = self.unmapped[id(pool)]
-            for key in list(pool):
-                address, size = key & _ADDRESS_MASK, key >> _SIZE_SHIFT
-                first, last = -(-address // page) * page, (address + size) // page * page
-                if first >= last:
-                    continue
-                self.pop(pool, bisect_left(pool, key))
-                if first > address:
-                    self.put(pool, address, first - address)
-                if address + size > last:
-                    self.put(pool, last, address + size - last)
-                unmapped[first] = last - first
-                self.card.reserved -= last - first
-                self.mapped[id(pool)] -= last - first
-            self.unmapped[id(pool)] = _joined(unmapped)
+        page, unmapped = self.page, self.unmapped
+        for key in list(self.keys):
+            address, size = key & self.mask, key >> self.shift
+            first, last = -(-address // page) * page, (address + size) // page * page
+            if first >= last:
+                continue
+            self.pop(key)
+            if first > address:
+                self.take_back(((first - address) << self.shift) + address)
+            if address + size > last:
+                self.take_back(((address + size - last) << self.shift) + last)
+            unmapped[first] = last - first
+            self.card.reserved -= last - first
+            self.mapped -= last - first
+        self.unmapped = _joined(unmapped)
 
     def idle(self) -> list[int]:
         return []  # a growing segment is never idle as a whole
 
-    def held(self) -> tuple[int, ...]:
-        return tuple(size << _UNIT_SHIFT for size in self.mapped.values() if size)
+    def held(self) -> list[int]:
+        return [self.mapped] if self.mapped else []
 
 
 def _joined(ranges: dict[int, int]) -> dict[int, int]:

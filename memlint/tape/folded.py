@@ -1,7 +1,6 @@
 """What :mod:`memlint.tape.phases`, ``breakdown`` and ``allocator`` say of a tape, of one in pieces.
 
-The figures are those of the whole tape, to the byte: sums over turns are products. What the allocator makes of it is
-:mod:`memlint.tape.folded_allocator`'s.
+The figures are those of the whole tape, to the byte: sums over turns are products.
 """
 
 from __future__ import annotations

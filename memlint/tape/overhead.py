@@ -144,10 +144,10 @@ def _figures() -> dict[str, Any]:
 
 
 def _context(table: dict[str, Any], gpu: Gpu | None, version: str) -> tuple[int, Interval, Assumption]:
-    from memlint.dialects.software import older
+    from memlint import releases
 
     early = table["every_kernel_at_start"]
-    at_start = version.startswith("torch ") and older(version, tuple(early["torch_before"]))
+    at_start = version.startswith("torch ") and releases.does("torch.loads_every_kernel_at_start", version)
     known: list[dict[str, Any]] = early["figures"] if at_start else table["figures"]
     figures = sorted(known, key=lambda figure: int(figure["bytes"]))
     lowest, highest = figures[0]["bytes"], figures[-1]["bytes"]

@@ -239,11 +239,8 @@ def packed(tape: Tape | Folded) -> int:
 
 
 def _simulated(tape: Tape | Folded, conf: AllocatorConf) -> AllocatorResult:
-    if isinstance(tape, Folded):
-        from memlint.tape.folded_allocator import simulate_folded
-
-        return simulate_folded(tape, conf)
-    return simulate(tape, conf, events=_events(tape))
+    whole = tape.unfold() if isinstance(tape, Folded) else tape
+    return simulate(whole, conf, events=_events(whole))
 
 
 def _on_a_full_card(tape: Tape | Folded, conf: AllocatorConf, reserved: int, room: int) -> int:

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from memlint.architectures.megatron import Options, decoder
+from memlint.architectures.decoder import Decoder
+from memlint.architectures.megatron import decoder
 from memlint.dialects.spec import TrainingSpec
 from memlint.models import record
 from tests.dialects.language_models import run
@@ -29,26 +30,30 @@ class Switches(NamedTuple):
     dropout: bool
 
     @property
-    def options(self) -> Options:
-        return Options(
-            layers=LAYERS,
-            width=WIDTH,
-            heads=HEADS,
-            groups=2 if self.grouped else HEADS,
-            inner=INNER,
-            vocabulary=ROWS,
-            length=LENGTH,
-            positions=self.positions,
-            norm=self.norm,
-            gated=self.gated,
-            activation="silu" if self.gated else "gelu",
-            biased=self.biased,
-            qkv_biased=self.qkv_biased,
-            query_norm=self.query_norm,
-            parallel=self.parallel,
-            hidden_dropout=0.1 * self.dropout,
-            attention_dropout=0.1 * self.dropout,
-        )
+    def decoder(self) -> Decoder:
+        return decoder(**self.options)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {
+            "layers": LAYERS,
+            "width": WIDTH,
+            "heads": HEADS,
+            "groups": 2 if self.grouped else HEADS,
+            "inner": INNER,
+            "vocabulary": ROWS,
+            "length": LENGTH,
+            "positions": self.positions,
+            "norm": self.norm,
+            "gated": self.gated,
+            "activation": "silu" if self.gated else "gelu",
+            "biased": self.biased,
+            "qkv_biased": self.qkv_biased,
+            "query_norm": self.query_norm,
+            "parallel": self.parallel,
+            "hidden_dropout": 0.1 * self.dropout,
+            "attention_dropout": 0.1 * self.dropout,
+        }
 
     @property
     def arguments(self) -> str:
@@ -103,7 +108,7 @@ def weights(chosen: Switches) -> int:
 def spec_of(chosen: Switches) -> TrainingSpec:
     """The same run with the combination in place of the one that is written."""
     text = f"torchrun --nproc_per_node 1 pretrain_gpt.py --bf16 {SIZES}\n"
-    return run(text, "train.sh").with_facts(decoder=decoder(chosen.options))
+    return run(text, "train.sh").with_facts(decoder=chosen.decoder)
 
 
 SIZES = (
@@ -128,13 +133,13 @@ def test_each_combination_that_a_command_line_can_state_is_the_one_that_it_state
         if not chosen.parallel:
             spec = run(f"torchrun --nproc_per_node 1 pretrain_gpt.py --bf16 {SIZES} {chosen.arguments}\n", "train.sh")
             assert spec.unknown_reason == "", chosen.arguments
-            assert spec["decoder"] == decoder(chosen.options), chosen.arguments
+            assert spec["decoder"] == chosen.decoder, chosen.arguments
 
 
 @pytest.mark.parametrize("norm", [False, True], ids=["ALiBi", "ALiBi and a norm of embeddings, as BLOOM has it"])
 def test_a_norm_of_embeddings_is_there_where_it_is_asked_for(norm: bool) -> None:
-    options = ALL[0].options._replace(positions="alibi", embedding_norm=norm)
-    made = record(spec_of(ALL[0]).with_facts(decoder=decoder(options)), named=False)
+    options = {**ALL[0].options, "positions": "alibi", "embedding_norm": norm}
+    made = record(spec_of(ALL[0]).with_facts(decoder=decoder(**options)), named=False)
     plain = record(spec_of(ALL[0]), named=False).parameters - LENGTH * WIDTH  # which has learned positions
     assert ALL[0].positions == "learned"
     assert made.parameters == plain + norm * 2 * WIDTH

@@ -63,12 +63,12 @@ def said(config: dict[str, Any]) -> list[tuple[str, str, str]]:
         pytest.param(
             {"batch_size": "many"}, "wrong-type", "batch_size", "", 'is the text "many", not an integer', id="text"
         ),
-        pytest.param({"batch_size": "16"}, "wrong-type", "batch_size", "16", "an integer", id="a quoted number"),
+        pytest.param({"batch_size": "16"}, "wrong-type", "batch_size", 16, "an integer", id="a quoted number"),
         pytest.param(
             {"gradient_checkpointing": "True"},
             "wrong-type",
             "gradient_checkpointing",
-            "true",
+            True,
             "true or false",
             id="a quoted boolean",
         ),
@@ -118,7 +118,7 @@ def said(config: dict[str, Any]) -> list[tuple[str, str, str]]:
         pytest.param({"imagesize": 1}, "unknown-key", "imagesize", "image_size", "", id="a key marked as relevant"),
     ],
 )
-def test_objection(config: dict[str, Any], kind: str, key: str, suggestion: str, part: str) -> None:
+def test_objection(config: dict[str, Any], kind: str, key: str, suggestion: Any, part: str) -> None:
     violations = schemas.validate(tree(config), SCHEMA)
     assert [(one.kind, one.node.key_path, one.suggestion) for one in violations] == [(kind, key, suggestion)]
     assert part in violations[0].message

@@ -17,7 +17,7 @@ from memlint.plugin import Run
 from tests.dialects.language_models import line_of, run, runs, written
 from tests.material import corpus_folder
 
-CONFIG = "hyperparameters.config"
+DECODER = "decoder"
 FULL = """\
 checkpoint_dir: checkpoints/meta-llama/Llama-3.2-1B
 precision: bf16-true
@@ -119,8 +119,8 @@ def test_a_whole_file_has_all_that_an_estimate_needs() -> None:
     spec = run(FULL)
     assert (spec.architecture, spec.unknown_reason) == ("language_model", "")
     assert (spec["implementation"], spec.get("tuning", "full")) == ("litgpt", "full")
-    assert spec[CONFIG]["hidden_size"] == 2048
-    assert line_of(spec, CONFIG) == "checkpoint_dir: checkpoints/meta-llama/Llama-3.2-1B"
+    assert spec[DECODER].width == 2048
+    assert line_of(spec, DECODER) == "checkpoint_dir: checkpoints/meta-llama/Llama-3.2-1B"
     assert line_of(spec, "micro_batch_size") == "micro_batch_size: 4"
     assert line_of(spec, "gradient_accumulation_steps") == "global_batch_size: 32"
     assert line_of(spec, "autocast") == "precision: bf16-true"
@@ -128,8 +128,8 @@ def test_a_whole_file_has_all_that_an_estimate_needs() -> None:
 
 
 def test_the_output_projection_is_not_the_embedding() -> None:
-    assert run(FULL)[CONFIG]["tie_word_embeddings"] is False
-    assert run(SCRATCH.replace("train:", "train:\n  tie_embeddings: true"))[CONFIG]["tie_word_embeddings"] is True
+    assert run(FULL)[DECODER].tied is False
+    assert run(SCRATCH.replace("train:", "train:\n  tie_embeddings: true"))[DECODER].tied is True
 
 
 def test_accumulation_has_the_key_of_the_global_batch() -> None:
@@ -206,26 +206,27 @@ def test_sizes_of_one_s_own() -> None:
     assert spec.architecture == "language_model"
     assert spec.model_name == "small"
     assert spec["sequence_length"] == 512
-    config = spec[CONFIG]
-    assert (config["model_type"], config["num_key_value_heads"], config["intermediate_size"]) == ("llama", 2, 700)
+    model = spec[DECODER]
+    assert (model.norm, model.perceptron, model.key_value_heads, model.intermediate) == ("rms", "gated", 2, 700)
     assert spec["vocabulary_size"] == 1024
 
 
 @pytest.mark.parametrize(
-    ("lines", "kind"),
+    ("lines", "field", "value"),
     [
-        pytest.param("mlp_class_name: GptNeoxMLP\n  norm_class_name: LayerNorm", "gpt_neox", id="GPT-NeoX"),
-        pytest.param("mlp_class_name: LLaMAMLP\n  norm_class_name: RMSNorm\n  norm_qk: true", "qwen3", id="Qwen3"),
-        pytest.param(
-            "mlp_class_name: LLaMAMoE\n  norm_class_name: RMSNorm\n  n_expert: 4\n  n_expert_per_token: 2",
-            "mixtral",
-            id="MoE",
-        ),
+        pytest.param("mlp_class_name: GptNeoxMLP", "perceptron", "fc1 fc2", id="two layers"),
+        pytest.param("norm_class_name: LayerNorm", "norm", "layer", id="a layer norm"),
+        pytest.param("mlp_class_name: GemmaMLP", "activation", "gelu", id="another gate"),
+        pytest.param("norm_qk: true", "query_norm", "head", id="norms of queries and keys"),
+        pytest.param("parallel_residual: false", "residual", "pre", id="one after the other"),
+        pytest.param("shared_attention_norm: true", "residual", "parallel", id="one norm for both"),
     ],
 )
-def test_kinds_of_models(lines: str, kind: str) -> None:
-    spec = run(OWN.replace("mlp_class_name: LLaMAMLP\n  norm_class_name: RMSNorm", lines))
-    assert spec[CONFIG]["model_type"] == kind
+def test_each_switch_of_a_config_is_one_of_the_model(lines: str, field: str, value: str) -> None:
+    plain = OWN.replace("  mlp_class_name: LLaMAMLP\n  norm_class_name: RMSNorm\n", "")
+    spec = run(plain.replace("  bias: false\n", f"  bias: false\n  {lines}\n"))
+    assert spec.architecture == "language_model"
+    assert getattr(spec[DECODER], field) == value
 
 
 @pytest.mark.parametrize(
@@ -258,7 +259,9 @@ def test_kinds_of_models(lines: str, kind: str) -> None:
         pytest.param(FULL.replace("bf16-true", "transformer-engine"), "transformer-engine is not known", id="float8"),
         pytest.param(FULL.replace("micro_batch_size: 4", "micro_batch_size: ${b}"), "micro_batch_size", id="a batch"),
         pytest.param(
-            OWN.replace("LLaMAMLP", "GemmaMLP"), "a model of GemmaMLP and RMSNorm is not known", id="another perceptron"
+            OWN.replace("  bias: false\n", "  bias: false\n  latent_attention: {q_lora_rank: 8}\n"),
+            "model_config.yaml: latent_attention is not known",
+            id="another attention",
         ),
     ],
 )
@@ -331,7 +334,7 @@ def test_a_folder_of_litgpt_s_own_says_the_sizes(tmp_path: Path) -> None:
     written(tmp_path, files)
     (spec,) = registry.specs(load(str(tmp_path / "a.yaml")))
     assert spec.architecture == "language_model"
-    assert (spec.model_name, spec[CONFIG]["hidden_size"]) == ("small", 256)
+    assert (spec.model_name, spec[DECODER].width) == ("small", 256)
 
 
 @pytest.mark.parametrize(

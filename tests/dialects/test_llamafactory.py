@@ -351,13 +351,13 @@ def test_unknown_says_what_is_not_stated(text: str, reason: str) -> None:
         ("stage: stf", "unknown-value", "sft"),
         ("finetuning_type: Lora", "unknown-value", "lora"),
         ("flash_attn: fa1", "unknown-value", "fa3"),
-        ("lora_rank: '8'", "wrong-type", "8"),
+        ("lora_rank: '8'", "wrong-type", 8),
         ("quantization_bit: 7", "unknown-value", ""),
         ("cuttoff_len: 4096", "unknown-key", "cutoff_len"),
-        ("disable_gradient_checkpointing: 'True'", "wrong-type", "true"),
+        ("disable_gradient_checkpointing: 'True'", "wrong-type", True),
     ],
 )
-def test_wrong_values_and_misspelt_keys_are_findings_on_their_line(line: str, kind: str, suggestion: str) -> None:
+def test_wrong_values_and_misspelt_keys_are_findings_on_their_line(line: str, kind: str, suggestion: Any) -> None:
     name = line.partition(":")[0]
     kept = [other for other in SFT.splitlines() if not other.startswith((name + ":", "cutoff_len"))]
     found = schemas.violations(run("\n".join([*kept, line]) + "\n"))

@@ -68,7 +68,7 @@ def test_recognition(text: str, families: list[str]) -> None:
 def test_options_of_the_twin(fact: str, value: Any, line: str | None) -> None:
     spec = run(TWIN, "go.sh")
     assert spec.architecture == "language_model"
-    assert spec["hyperparameters.config"]["num_hidden_layers"] == 24
+    assert spec["decoder"].layers == 24
     assert spec[fact] == value
     if line is not None:
         assert line_of(spec, fact) == line
@@ -130,9 +130,8 @@ def test_states_of_the_twin_are_on_the_rank_of_their_parameter() -> None:
 def test_sizes_of_the_program_in_cuda(name: str, layers: int, width: int, positions: int) -> None:
     spec = run(CUDA.replace("-e d12", f"-e {name}"), "go.sh")
     assert spec.architecture == "llm_c"
-    config = spec["hyperparameters.config"]
-    assert (config["num_hidden_layers"], config["hidden_size"]) == (layers, width)
-    assert config["max_position_embeddings"] == positions
+    model = spec["decoder"]
+    assert (model.layers, model.width, model.positions) == (layers, width, positions)
 
 
 def bytes_of(text: str) -> dict[str, int]:

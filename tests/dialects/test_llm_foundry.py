@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from memlint.architectures.llm_foundry import decoder
 from memlint.dialects import registry
 from memlint.dialects import schema as schemas
 from memlint.dialects.spec import DEFAULT, TrainingSpec
@@ -130,29 +131,9 @@ def test_a_model_that_the_file_describes(tmp_path: Path) -> None:
         "workers": 8,
     }
     assert {name: spec.get(name) for name in expected} == expected
-    assert spec[HYPER + "config"] == {
-        "model_type": "mpt",
-        "d_model": 1024,
-        "n_heads": 16,
-        "n_layers": 12,
-        "expansion_ratio": 4,
-        "max_seq_len": 2048,
-        "vocab_size": 50368,
-        "no_bias": False,
-        "norm_type": "low_precision_layernorm",
-        "learned_pos_emb": True,
-        "tie_word_embeddings": True,
-        "resid_pdrop": 0.0,
-        "emb_pdrop": 0.0,
-        "attn_config": {
-            "attn_type": "multihead_attention",
-            "attn_pdrop": 0.0,
-            "alibi": False,
-            "rope": False,
-            "qk_ln": False,
-        },
-        "ffn_config": {"ffn_type": "mptmlp"},
-    }
+    assert spec["decoder"] == decoder(
+        {"d_model": 1024, "n_heads": 16, "n_layers": 12, "max_seq_len": 2048, "vocab_size": 50368}
+    )
     assert (spec.architecture, spec.unknown_reason) == ("language_model", "")
     assert spec.model_name == "MPT, 12 layers of 1024"
     assert line_of(spec, "micro_batch_size") == "device_train_microbatch_size: 8"
@@ -262,7 +243,7 @@ def test_launchers(tmp_path: Path, command: str, count: int | None) -> None:
 def test_words_of_the_command_change_the_file(tmp_path: Path) -> None:
     spec = launched(tmp_path, MPT, "composer -n 8 train.py train.yaml device_train_microbatch_size=2 model.n_layers=6")
     assert spec["micro_batch_size"] == 2
-    assert spec[HYPER + "config"]["n_layers"] == 6
+    assert spec["decoder"].layers == 6
 
 
 def test_what_the_file_takes_from_a_changed_key_changes_with_it(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from memlint.documents.load import load
 from memlint.fixes.edits import apply_edits
 from tests.dialects.language_models import line_of, run, runs, written
 
-CONFIG = "hyperparameters.config"
+DECODER = "decoder"
 SMALL = """\
 # a small one, from scratch
 out_dir = 'out-ours'
@@ -82,20 +82,20 @@ def test_a_key_and_its_fact(old: str, new: str, fact: str, value: Any) -> None:
 def test_a_file_of_assignments_has_all_that_an_estimate_needs() -> None:
     spec = run(SMALL, "config/small.py")
     assert (spec.architecture, spec.unknown_reason) == ("language_model", "")
-    config = spec[CONFIG]
-    assert (config["num_hidden_layers"], config["num_attention_heads"], config["hidden_size"]) == (4, 4, 256)
-    assert (config["intermediate_size"], config["bias"], config["resid_pdrop"]) == (1024, False, 0.1)
+    model = spec[DECODER]
+    assert (model.layers, model.heads, model.width) == (4, 4, 256)
+    assert (model.intermediate, model.qkv_bias, model.residual_dropout) == (1024, False, 0.1)
     assert (spec["optimizer"], spec["optimizer_implementation"], spec["attention"]) == ("adamw", "fused", "sdpa")
     assert (spec["parameter_dtype"], spec["autocast"], spec["implementation"]) == ("float32", True, "nanogpt")
     assert line_of(spec, "sequence_length") == "block_size = 512"
-    assert line_of(spec, CONFIG) == "n_layer = 4"
+    assert line_of(spec, DECODER) == "n_layer = 4"
 
 
 def test_a_size_of_gpt_2_goes_before_layers_and_width() -> None:
     spec = run(TUNE + "n_layer = 2\n", "config/tune.py")
-    config = spec[CONFIG]
-    assert (config["num_hidden_layers"], config["hidden_size"], config["vocab_size"]) == (24, 1024, 50257)
-    assert (config["bias"], spec["pretrained"], spec["sequence_length"]) == (True, True, 1024)
+    model = spec[DECODER]
+    assert (model.layers, model.width, model.vocabulary) == (24, 1024, 50257)
+    assert (model.qkv_bias, spec["pretrained"], spec["sequence_length"]) == (True, True, 1024)
 
 
 @pytest.mark.parametrize(

@@ -173,18 +173,3 @@ def test_without_a_pin_the_family_s_release_is_assumed(project: Path) -> None:
     assert version is not None
     assert version.origin == "assumed"
     assert "transformers_version" not in spec
-
-
-ORDER = {
-    "an older minor release": ("4.50.0", True),
-    "the release itself": ("4.54.0", False),
-    "a newer major release": ("5.0", False),
-    "with the framework's name": ("torch 2.6", True),
-    "nothing stated": (None, False),
-    "no number": ("nightly", False),
-}
-
-
-@pytest.mark.parametrize(("version", "expected"), ORDER.values(), ids=ORDER)
-def test_older_than_4_54(version: str | None, expected: bool) -> None:
-    assert software.older(version, (4, 54)) is expected

@@ -303,6 +303,24 @@ def test_how_many_completions_a_device_samples_at_once(lines: str, rows: int | N
     assert spec.architecture == "language_model", spec.unknown_reason
 
 
+@pytest.mark.parametrize(
+    ("lines", "changes", "rows"),
+    [
+        pytest.param("", {"micro_batch_size": 2}, 8, id="a smaller batch"),
+        pytest.param("", {"gradient_accumulation_steps": 8}, 64, id="more steps"),
+        pytest.param("", {"micro_batch_size": 2, "gradient_accumulation_steps": 16}, 32, id="one for the other"),
+        pytest.param("steps_per_generation: 2\n", {"micro_batch_size": 4}, 8, id="a smaller batch in stated steps"),
+        pytest.param("steps_per_generation: 2\n", {"gradient_accumulation_steps": 8}, 16, id="the steps are stated"),
+        pytest.param("generation_batch_size: 64\n", {"micro_batch_size": 2}, 64, id="the number is stated"),
+    ],
+)
+def test_completions_that_are_sampled_at_once_follow_what_they_are_made_of(
+    lines: str, changes: dict[str, Any], rows: int
+) -> None:
+    text = SFT + "per_device_train_batch_size: 8\ngradient_accumulation_steps: 4\nnum_generations: 8\n"
+    assert run(text + lines).with_facts(**changes)["generated_rows"] == rows
+
+
 def test_prompts_without_a_stated_length_are_an_assumption() -> None:
     fact = run(SFT + "num_generations: 8\nmax_completion_length: 256\n").facts["sequence_length"]
     assert (fact.value, fact.origin, fact.key) == (768, "assumed", "max_prompt_length")

@@ -111,8 +111,8 @@ def test_a_size_that_two_files_state_is_changed_in_both(tmp_path: Path) -> None:
 
 def test_a_table_of_positions_shrinks_with_the_length_that_makes_it(tmp_path: Path) -> None:
     spec = spec_of(tmp_path, "nanogpt, as many positions as tokens")
-    assert spec.with_facts(sequence_length=128)[lm.CONFIG]["max_position_embeddings"] == 128
-    assert spec[lm.CONFIG]["max_position_embeddings"] == 512
+    assert spec.with_facts(sequence_length=128)[lm.DECODER].positions == 128
+    assert spec[lm.DECODER].positions == 512
 
 
 @pytest.mark.parametrize(

@@ -422,6 +422,36 @@ class NanogptLayer(nn.Module):
         return x + self.feed(self.norms[1](x))
 
 
+class TwinLayer(NanogptLayer):
+    """Of llm.c's train_gpt2.py, which writes out its scores and its gelu."""
+
+    def __init__(self, width: int, heads: int, flash: bool, positions: int) -> None:
+        super().__init__(width, heads, True, 0.0)
+        self.flash = flash
+        square = torch.ones(positions, positions).tril()
+        self.register_buffer("seen", square.view(1, 1, positions, positions))
+
+    def attend(self, x: Tensor) -> Tensor:
+        if self.flash:
+            return super().attend(x)
+        b, s, width = x.size()
+        q, k, v = self.qkv(x).split(width, dim=2)
+        k = k.view(b, s, self.heads, -1).transpose(1, 2)
+        q = q.view(b, s, self.heads, -1).transpose(1, 2)
+        v = v.view(b, s, self.heads, -1).transpose(1, 2)
+        scores = (q @ k.transpose(2, 3)) * 0.125
+        scores = scores.masked_fill(self.seen[:, :, :s, :s] == 0, float("-inf"))
+        scores = F.softmax(scores, dim=3)
+        out = scores @ v
+        out = out.transpose(1, 2).contiguous().view(b, s, width)
+        return self.out(out)  # type: ignore[no-any-return]
+
+    def feed(self, x: Tensor) -> Tensor:
+        x = self.up(x)
+        x = 0.5 * x * (1.0 + torch.tanh(0.79788456 * (x + 0.044715 * torch.pow(x, 3.0))))
+        return self.down(x)  # type: ignore[no-any-return]
+
+
 class Nanogpt(nn.Module):
     def __init__(self, config: dict[str, Any], bias: bool, dropout: float) -> None:
         super().__init__()
@@ -457,3 +487,18 @@ def nanogpt_reference(config: dict[str, Any], setting: Any, bias: bool, dropout:
     return SimpleNamespace(
         build_model=lambda _: Nanogpt(config, bias, dropout).train(), make_batch=make_batch, training_loss=training_loss
     )
+
+
+def twin_reference(config: dict[str, Any], setting: Any, flash: bool) -> Any:
+    made = nanogpt_reference(config, setting, True, 0.0)
+
+    def build_model(_: Any) -> nn.Module:
+        model = Nanogpt(config, True, 0.0)
+        sizes = config["hidden_size"], config["num_attention_heads"], flash, config["max_position_embeddings"]
+        model.layers = nn.ModuleList(TwinLayer(*sizes) for _ in range(config["num_hidden_layers"]))
+        return model.train()
+
+    def training_loss(model: Any, batch: dict[str, Tensor]) -> Tensor:
+        return model(batch["tokens"], batch["labels"])[1]  # type: ignore[no-any-return]
+
+    return SimpleNamespace(build_model=build_model, make_batch=made.make_batch, training_loss=training_loss)

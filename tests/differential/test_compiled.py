@@ -86,9 +86,9 @@ def kept_by_us(name: str, sizes: dict[str, Any], rows: int, length: int, **more:
     setting = Setting(dtype="bfloat16", rows=rows, length=length)
     found = []
     for layers in (2, 3):
-        made = spec(name, setting, False, 0, compile=True, **more)
         config = {**CONFIG, **sizes, "num_hidden_layers": layers, "max_position_embeddings": length}
-        found.append(saved_bytes(made.with_facts(**{"hyperparameters.config": config})))
+        more["hyperparameters.config"] = config
+        found.append(saved_bytes(spec(name, setting, False, 0, compile=True, **more)))
     return found[1] - found[0]
 
 

@@ -9,7 +9,6 @@ import pytest
 import torch
 from transformers.models.qwen3_5 import modeling_qwen3_5 as qwen
 
-from memlint.meta import replay
 from memlint.models.language import gated_delta
 from tests.differential.test_language_models import (
     RECURRENT,
@@ -111,7 +110,6 @@ def test_kernels_of_flash_linear_attention_keep_little(way: str, monkeypatch: py
 def test_chunks_that_make_a_turn_together_take_what_they_take_alone(
     chunks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replay, "ENABLED", False)  # a template would be of the other turns
     config = {"model_type": "qwen3_5_text", **SIZES, **RECURRENT, "num_hidden_layers": 2}
     spec = spec_of(Setting(autocast="bfloat16", length=chunks * CHUNK, rows=1).facts(config))
     alone = in_meta(spec)

@@ -8,14 +8,17 @@ from typing import Any
 import pytest
 import torch
 
+from memlint.architectures import gpt2
 from memlint.dialects.spec import TrainingSpec
 from memlint.meta import checkpoint
+from tests.architectures.counting import llama_of
 from tests.differential import implementations
 from tests.differential.implementations import (
     immediate_loss,
     litgpt_pretraining_loss,
     nanogpt_reference,
     reference,
+    twin_reference,
 )
 from tests.differential.test_adapters import Thirds
 from tests.differential.test_language_models import SIZES, TOLERANCE, Setting, adamw, spec_of
@@ -40,7 +43,8 @@ def spec(name: str, setting: Setting, selective: bool, chunks: int, **more: Any)
     facts = {**setting.facts(CONFIG), "implementation": name, "loss": "chunked" if chunks else "full"}
     if selective:
         facts["checkpointing"] = "selective"
-    return spec_of({**facts, "loss_chunks": chunks, **more})
+    facts |= {"loss_chunks": chunks, **more}
+    return spec_of({"decoder": llama_of(name, facts["hyperparameters.config"]), **facts})
 
 
 RUNS = [(name, way) for name in LIBRARIES for way, (_, _, chunks) in WAYS.items() if name in CHUNKED or not chunks]
@@ -228,6 +232,17 @@ def test_nanogpt_takes_the_memory_that_its_way_to_compute_takes(autocast: str, b
         nanogpt_reference(NANOGPT, setting, bias, dropout), {}, adamw("foreach"), 2, autocast=autocast or "float32"
     )
     comparison = compare(f"nanogpt {setting}", in_meta(spec_of(facts)), truth)
+    assert comparison.worst <= TOLERANCE, str(comparison)
+
+
+@pytest.mark.parametrize("flash", [True, False], ids=["by one kernel", "by scores that are written out"])
+@pytest.mark.parametrize("autocast", ["", "bfloat16"], ids=["in fp32", "under autocast"])
+def test_llm_c_s_twin_writes_out_what_nanogpt_leaves_to_kernels(autocast: str, flash: bool) -> None:
+    setting = Setting(autocast=autocast, rows=3, accumulation=2)
+    made = gpt2.gpt2(3, 4, 128, 64, 1000, activation="gelu_new")
+    facts = {**setting.facts({}), "decoder": made, "implementation": "llm_c", "attention": "sdpa" if flash else "eager"}
+    truth = in_torch(twin_reference(NANOGPT, setting, flash), {}, adamw("foreach"), 2, autocast=autocast or "float32")
+    comparison = compare(f"llm.c {setting}", in_meta(spec_of(facts)), truth)
     assert comparison.worst <= TOLERANCE, str(comparison)
 
 

@@ -13,6 +13,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoConfig
 from transformers.initialization import no_init_weights
 
+from memlint.architectures.llava import joined
 from memlint.models import record
 from tests.dialects.language_models import run
 from tests.differential.test_language_models import TOLERANCE, Setting, adamw, spec_of, values_known
@@ -146,9 +147,9 @@ def test_a_step_takes_the_memory_that_torch_takes(
     setting: Setting, depth: int, frozen: tuple[str, ...], lora: bool
 ) -> None:
     tower = "float16" if setting == WIDE else "bfloat16"
-    config = {"model_type": "llava_script", "vision_config": EYES, "text_config": TEXT, "projector_layers": depth}
     facts = {
-        **setting.facts({**config, "tower_attention": "eager"}),
+        **setting.facts(TEXT),
+        "llava": joined(TEXT, EYES, layer=-2, projector_layers=depth),
         "model_class": "vision_language",
         "frozen_parts": list(frozen),
         "tower_dtype": tower,
@@ -167,12 +168,12 @@ def test_a_step_takes_the_memory_that_torch_takes(
 def test_before_a_narrow_decoder_the_tower_is_the_peak_of_the_forward_pass() -> None:
     text = {**TEXT, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "vocab_size": 16}
     text = {**text, "num_attention_heads": 2}
-    config = {"model_type": "llava_script", "vision_config": EYES, "text_config": text, "projector_layers": 1}
     own, fused = (
         in_meta(
             spec_of(
                 {
-                    **BASE.facts({**config, "tower_attention": how}),
+                    **BASE.facts(text),
+                    "llava": joined(text, EYES, layer=-2, tower_attention=how),
                     "model_class": "vision_language",
                     "frozen_parts": list(TOWER),
                 }

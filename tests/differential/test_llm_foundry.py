@@ -11,11 +11,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from memlint.architectures.llm_foundry import decoder
 from tests.differential.test_language_models import TOLERANCE, Setting, adamw, spec_of
 from tests.differential.training import compare, in_meta, in_torch
 
 CONFIG: dict[str, Any] = {
-    "model_type": "mpt", "d_model": 128, "n_heads": 8, "n_layers": 3, "vocab_size": 1000, "max_seq_len": 64,
+    "d_model": 128, "n_heads": 8, "n_layers": 3, "vocab_size": 1000, "max_seq_len": 64,
     "expansion_ratio": 4, "norm_type": "low_precision_layernorm", "no_bias": True, "learned_pos_emb": True,
     "attn_config": {"attn_type": "multihead_attention", "alibi": True}, "ffn_config": {"ffn_type": "mptmlp"},
 }  # fmt: skip
@@ -57,15 +58,53 @@ class Attention(nn.Module):
         self.sizes = [width, keys * self.head, keys * self.head]
         self.joined = nn.Linear(width, sum(self.sizes), bias=not config["no_bias"])
         self.out = nn.Linear(width, width, bias=not config["no_bias"])
+        self.each, self.norms = bool(options.get("qk_gn")), None
+        if self.each or options.get("qk_ln"):
+            kind = LowNorm if config["norm_type"].startswith("low") else nn.LayerNorm
+            sizes = (self.head, self.head) if self.each else self.sizes[:2]
+            self.norms = nn.ModuleList(kind(size, bias=not config["no_bias"]) for size in sizes)
+        self.rotates = bool(options.get("rope"))
+
+    def normed(self, norm: nn.Module, x: Tensor) -> Tensor:
+        shape = x.shape
+        if self.each:
+            x = x.view(*shape[:2], -1, self.head)
+        kind = x.dtype
+        out: Tensor = norm(x).to(kind).view(shape)
+        return out
+
+    def turned(self, q: Tensor, k: Tensor, frequencies: Tensor) -> tuple[Tensor, Tensor]:
+        """As transformers turns them, by tables that each layer makes anew."""
+        with torch.no_grad():
+            places = torch.arange(q.shape[1])[None, :, None].float() @ frequencies[None, None, :]
+            table = torch.cat((places, places), dim=-1)
+            cosine, sine = table.cos().to(q.dtype), table.sin().to(q.dtype)
+        cosine, sine = cosine.unsqueeze(2), sine.unsqueeze(2)
+
+        def half(x: Tensor) -> Tensor:
+            left, right = x.chunk(2, dim=-1)
+            return torch.cat((-right, left), dim=-1)
+
+        shape, keys = q.shape, k.shape
+        q, k = q.view(*shape[:2], -1, self.head), k.view(*keys[:2], -1, self.head)
+        q = (q * cosine) + (half(q) * sine)
+        k = (k * cosine) + (half(k) * sine)
+        return q.view(shape), k.view(keys)
 
     def heads(self, x: Tensor) -> Tensor:
         return x.view(*x.shape[:2], -1, self.head).transpose(1, 2)
 
-    def forward(self, x: Tensor, biases: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, biases: Any) -> Tensor:
         joined = self.joined(x)
         if self.clip:
             joined = joined.clamp(min=-self.clip, max=self.clip)
         q, k, v = joined.split(self.sizes, dim=2)
+        if self.norms is not None:
+            q = self.normed(self.norms[0], q)
+            k = self.normed(self.norms[1], k)
+        if self.rotates:
+            q, k = self.turned(q, k, biases)
+            biases = None
         out: Tensor = self.out(self.fused(q, k, v) if self.flash else self.written_out(q, k, v, biases))
         return out
 
@@ -130,7 +169,12 @@ class Model(nn.Module):
         width, bias = config["d_model"], not config["no_bias"]
         self.table = nn.Embedding(config["vocab_size"], width)
         self.alibi, self.every = config["attn_config"]["alibi"], setting.every
-        self.places = None if self.alibi else nn.Embedding(config["max_seq_len"], width)
+        rotates = bool(config["attn_config"].get("rope"))
+        if rotates:
+            self.register_buffer("frequencies", torch.ones(width // config["n_heads"] // 2, dtype=torch.float32))
+            self.register_buffer("original", torch.ones(width // config["n_heads"] // 2, dtype=torch.float32))
+        self.rotates = rotates
+        self.places = None if self.alibi or rotates else nn.Embedding(config["max_seq_len"], width)
         flash = setting.attention == "flash"
         self.heads = 0 if flash or not self.alibi else config["n_heads"]
         self.blocks = nn.ModuleList(Block(config, flash, norm) for _ in range(config["n_layers"]))
@@ -141,6 +185,8 @@ class Model(nn.Module):
         if self.places is not None:
             x = x + self.places(torch.zeros_like(tokens))
         biases = x.new_zeros(1, self.heads, 1, x.shape[1]) if self.heads else None
+        if self.rotates:
+            biases = self.frequencies
         for block in self.blocks:
             if self.every:
                 x = checkpoint(block, x, biases, use_reentrant=False)
@@ -187,13 +233,24 @@ CASES: dict[str, tuple[dict[str, Any], Setting]] = {
         },
         AUTOCAST,
     ),
+    "with norms of whole queries and keys": ({"attn_config": {"alibi": True, "qk_ln": True}}, AUTOCAST),
+    "with norms of each head in fp32": (
+        {"norm_type": "layernorm", "attn_config": {"alibi": True, "qk_gn": True, "kv_n_heads": 2}}, AUTOCAST
+    ),
+    "with transformers' rotations": (
+        {"attn_config": {"alibi": False, "rope": True, "rope_impl": "hf", "kv_n_heads": 2}}, AUTOCAST
+    ),
+    "with rotations in bfloat16, recomputed": (
+        {"attn_config": {"alibi": False, "rope": True, "rope_impl": "hf"}},
+        Setting(dtype="bfloat16", attention="flash", every=1),
+    ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("changes", "setting"), CASES.values(), ids=CASES)
 def test_mpt_takes_the_memory_that_its_own_code_takes(changes: dict[str, Any], setting: Setting) -> None:
     config = {**CONFIG, **changes}
-    ours = in_meta(spec_of({**setting.facts(config), "implementation": "llm_foundry"}))
+    ours = in_meta(spec_of({**setting.facts({}), "decoder": decoder(config), "implementation": "llm_foundry"}))
     truth = in_torch(reference(config, setting), {}, adamw("foreach"), autocast=setting.autocast or "float32")
     comparison = compare(f"{changes} {setting}", ours, truth, setting.every > 0)
     assert comparison.worst <= TOLERANCE, str(comparison)

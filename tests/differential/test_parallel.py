@@ -11,7 +11,6 @@ import pytest
 from memlint.dialects.spec import Fact, TrainingSpec
 from memlint.measure import distributed, trace
 from memlint.meta import functional as F
-from memlint.meta import replay
 from memlint.meta.checkpoint import checkpoint
 from memlint.meta.nn import Embedding, LayerNorm, Linear, Module
 from memlint.meta.tape import Tape
@@ -80,8 +79,6 @@ def training_loss(model, batch):
 
 
 class Layer(Module):
-    replay_after = 1
-
     def __init__(self) -> None:
         self.norm = LayerNorm(WIDTH)
         self.up = Linear(WIDTH, INNER)
@@ -266,14 +263,3 @@ def test_elsewhere_there_is_one_stream(facts: dict[str, Any], tmp_path: Path) ->
     assert truth.streams == ours.streams == {}
     assert not truth.states_late
     assert not ours.states_late
-
-
-@pytest.mark.parametrize("facts", RUNS.values(), ids=RUNS)
-def test_templates_change_nothing(facts: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    replay.forget()
-    first, second = in_meta(facts), in_meta(facts)
-    monkeypatch.setattr(replay, "ENABLED", False)
-    plain = in_meta(facts)
-    assert first.events == second.events == plain.events
-    assert first.sizes == second.sizes == plain.sizes
-    assert first.streams == second.streams == plain.streams

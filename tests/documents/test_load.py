@@ -79,6 +79,13 @@ def test_what_is_no_text_of_a_config_is_a_fault(tmp_path: Path, content: bytes, 
 def test_given_text_has_the_same_bounds() -> None:
     assert "larger" in load("a.yaml", "a" * (MAX_BYTES + 1)).faults[0].message
     assert "binary" in load("a.yaml", "a\0").faults[0].message
+
+
+@pytest.mark.parametrize("name", ["a.yaml", "a.json", "a.toml", "a.py", "a.sh"])
+def test_given_text_that_no_file_can_hold_is_a_fault(name: str) -> None:
+    """A Python text may have half of a surrogate pair in it."""
+    (fault,) = load(name, "# one\na = 'x\ud800'\n").faults
+    assert (fault.code, fault.message) == ("MEM003", "not UTF-8 (line 2)")
     assert "not a kind" in load("a.txt", "a").faults[0].message
 
 

@@ -648,6 +648,18 @@ FOLLOWED_SO_FAR: dict[str, tuple[str, list[str]]] = {
         "#!/bin/sh\n#SBATCH --nodes=2\nSLURM_NNODES=$SLURM_NNODES bash -c 'python train.py $SLURM_NNODES'",
         ["SLURM_JOB_NUM_NODES=2 SLURM_NNODES=2 train.py 2"],
     ),
+    "a fraction in arithmetic before a command": (
+        "A=$((8 * 0.5))\npython train.py --b $A --c 1",
+        ["train.py --b <0.5 is not an integer> --c 1"],
+    ),
+    "a fraction in arithmetic that counts": (
+        "((A = 8 * .5))\npython train.py --b $A\nfor ((I=0; I < 1.5; I++)); do\n  python train.py --b 2\ndone",
+        ["train.py --b <arithmetic assigns it>", "train.py --b 2"],
+    ),
+    "a fraction in a command within arithmetic": (
+        "A=$(( $(echo '1.5 * 2' | bc | cut -d. -f1) * $((1 + 0.5)) ))\npython train.py --b 0.5 $A",
+        ["train.py --b 0.5 <the output of a command>"],
+    ),
     "a setting for one command": (
         "A=1 bash -c 'python train.py $A'\npython train.py ${A-no}",
         ["A=1 train.py 1", "train.py no"],

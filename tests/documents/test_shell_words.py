@@ -38,12 +38,16 @@ BRACES = (
     *("{a{b,c}}", "{{1..3}}", "{1..2}{", "a{", "}{a,b}{", "{},{a,b}", "--a{1,2}=x", "{a,b}=", "{1..1}", "{1..9..20}"),
     *("{a\\,b,c}", "{'a,b',c}", '{"",x}y', "{$X,b}", "{a,${X}}{1,2}", "${X}{a,b}", "{a,b}$X", "{${X},b}", '"{a,b}"'),
     *("'{1..3}'", "\\{a,b}", "{a\\},b}"),
+    # The letters behind a bare name are part of it.
+    *("{a,$X}{1,2}", "$X{1,2}", "$X{_,-}", "{$X,b}$X{1,2}", "{a,$X}b", "{$X,{b,$X}}c", "{a,$X}_{1,2}", "{a,$X}/{1,2}"),
+    *("$X{1..3}y", "{a,$X}{,1}", "{a,$X}$X{1,2}", '{a,"$X"}{1,2}', "{a,'$X'}{1,2}", "{a,\\$X}{1,2}", "{$X1,$X}{2,1}"),
 )
 
 
 @needs_bash
 def test_braces_are_expanded_as_bash_expands_them() -> None:
-    assert [ours(word, "X=q") for word in BRACES] == words(BRACES, "X=q")
+    before = "X=q X1=r X2=t X11=s X12=S X1y=y X2y=Y X3y=z Xb=u Xc=v X_=w X_1=x X_2=X"
+    assert [ours(word, before) for word in BRACES] == words(BRACES, before)
 
 
 def test_a_brace_that_holds_an_unknown_word_is_as_many_words() -> None:

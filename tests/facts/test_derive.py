@@ -21,7 +21,7 @@ def spec_of(complete: Complete, **stated: Any) -> TrainingSpec:
     spec = TrainingSpec("trl", document, document.root, facts, "language_model")
     given = spec.replaced({})
     made = complete(spec)
-    made.derivation = Derivation(given, complete, made.facts)
+    made.derivation = Derivation(given, complete, made.facts, asked=made.asked)
     return made
 
 

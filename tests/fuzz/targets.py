@@ -442,13 +442,14 @@ def _profiled(case: dict[str, Any]) -> None:
 
 
 def _pinned(files: dict[str, str]) -> None:
+    from memlint import releases
     from memlint.dialects import software
 
     with folder_of(files) as folder, metered():
         for pin in software.pins(str(folder)).values():
             text = Path(pin.span.path).read_text(encoding="utf-8", errors="replace")
             assert pin.release in text.split("\n")[pin.span.line - 1]
-            software.older(f"torch {pin.release}", (2, 9))
+            releases.does("torch.rms_norm_2.9", f"torch {pin.release}")
         software._read_before.clear()
 
 

@@ -226,7 +226,7 @@ def test_runs_that_were_affordable_stay_and_the_work_limit_is_one_finding(monkey
     estimate = Estimates.own
 
     def dear(self: Estimates, formulas: bool = False) -> Any:
-        work.spend(work.FILE_STEPS * 3 // 10, "an expensive estimate")
+        work.spend(work.FILE_STEPS * 28 // 100, "an expensive estimate")
         return estimate(self, formulas)
 
     monkeypatch.setattr(Estimates, "own", dear)

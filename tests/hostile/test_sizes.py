@@ -313,15 +313,6 @@ def test_a_recording_takes_steps_for_each_storage_and_no_more_than_a_chunk_ahead
     assert len(tape.sizes) * work.STORAGE <= meter.used <= (len(tape.sizes) + 2 * CHUNK) * work.STORAGE
 
 
-def test_what_is_replayed_costs_what_it_cost_at_first() -> None:
-    used = []
-    for _ in range(2):  # the second one finds every block's template
-        with work.limited(work.FILE_STEPS) as meter:
-            record(spec_of({**LLAMA, "num_hidden_layers": 9}))
-        used.append(meter.used)
-    assert used[0] == used[1]
-
-
 def test_formulas_cost_more() -> None:
     with work.limited(work.FILE_STEPS) as plain, recording():
         empty((2,))

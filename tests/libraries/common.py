@@ -12,6 +12,7 @@ import torch
 from memlint.dialects.spec import Fact, TrainingSpec
 from memlint.meta import optim
 from memlint.meta import tensor as meta
+from tests.architectures.counting import llama_of
 from tests.differential.oracle import live_and_peak
 from tests.differential.training import adamw, compare, in_meta, in_torch
 
@@ -34,7 +35,7 @@ def spec(implementation: str, dtype: str, **more: Any) -> TrainingSpec:
     """The run of ``CONFIG`` that a library's family would read off a config."""
     facts: dict[str, Any] = {
         "implementation": implementation,
-        "hyperparameters.config": CONFIG,
+        "decoder": llama_of(implementation, CONFIG),
         "micro_batch_size": ROWS,
         "sequence_length": LENGTH,
         "parameter_dtype": dtype,

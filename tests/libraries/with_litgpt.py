@@ -6,11 +6,15 @@ import inspect
 from typing import Any
 
 import pytest
+import torch
 from litgpt import GPT, Config
+from litgpt.config import configs
 from litgpt.finetune import lora
 from litgpt.utils import chunked_cross_entropy
 
+from memlint.architectures.litgpt import decoder
 from memlint.data import models
+from tests.architectures.counting import parameters
 from tests.libraries.common import CONFIG, LENGTH, hold, spec
 from tests.libraries.defaults import stated
 
@@ -64,6 +68,55 @@ def pretraining_loss(model: Any, batch: Any) -> Any:
 )
 def test_a_training_step_takes_what_ours_takes(dtype: str, loss: Any, facts: dict[str, Any]) -> None:
     hold(spec("litgpt", dtype, **facts), build, dtype, loss)
+
+
+SMALL: dict[str, Any] = {
+    **{"name": "small", "n_layer": 3, "n_embd": 128, "n_head": 8, "vocab_size": 1000, "padding_multiple": 8},
+    **{"block_size": LENGTH, "intermediate_size": 352},
+}
+LLAMA = {
+    **{"norm_class_name": "RMSNorm", "mlp_class_name": "LLaMAMLP", "bias": False, "parallel_residual": False},
+    "rotary_percentage": 1.0,
+}
+BEHIND = {"post_attention_norm": True, "post_mlp_norm": True}
+WINDOWS = {"sliding_window_size": 64, "sliding_window_indices": [1, 0, 1]}
+GEMMA = {**LLAMA, "mlp_class_name": "GemmaMLP", "scale_embeddings": True, "head_size": 32}
+SWITCHES: dict[str, dict[str, Any]] = {
+    "parts beside each other": {},
+    "parts that share a norm, and a head with biases": {"shared_attention_norm": True, "lm_head_bias": True},
+    "parts that share a norm, one head of keys": {"shared_attention_norm": True, "bias": False, "n_query_groups": 1},
+    "parts in turn": {"parallel_residual": False},
+    "biases of queries, keys and values alone": {**LLAMA, "attn_bias": True},
+    "norms of queries and keys": {**LLAMA, "norm_qk": True},
+    "norms behind the parts alone": {
+        **{**LLAMA, **BEHIND, "norm_qk": True, "norm_qk_type": "olmo2", "norm_1": False, "norm_2": False},
+    },
+    "Gemma": {**GEMMA, "name": "Gemma"},
+    "Gemma 2": {
+        **{**GEMMA, **BEHIND, **WINDOWS, "name": "Gemma-2"},
+        **{"attention_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
+    },
+    "Gemma 3": {
+        **{**GEMMA, **BEHIND, **WINDOWS, "name": "Gemma-3", "norm_qk": True},
+        **{"rope_local_base_freq": 10000.0, "rope_indices": [0, 1, 1]},
+    },
+    "pairs of neighbours": {**LLAMA, "rope_interleave": True},
+    "norms without weights": {**LLAMA, "norm_class_name": "LayerNorm", "name": "OLMo"},
+}
+
+
+@pytest.mark.parametrize("switches", SWITCHES.values(), ids=SWITCHES)
+def test_each_switch_of_a_config_takes_what_ours_takes(switches: dict[str, Any]) -> None:
+    given = {**SMALL, **switches}
+    ours = spec("litgpt", "bfloat16", decoder=decoder(given), packing=True)
+    hold(ours, lambda: GPT(Config(**given)), "bfloat16", pretraining_loss)
+
+
+@pytest.mark.parametrize("given", configs, ids=lambda given: str(given["name"]))
+def test_each_config_that_litgpt_ships_has_as_many_parameters_as_ours(given: dict[str, Any]) -> None:
+    with torch.device("meta"):
+        count = sum(parameter.numel() for parameter in GPT(Config(**given)).parameters())
+    assert parameters(decoder(given), "litgpt") == count
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,18 @@ from typing import Any
 
 import pytest
 import torch
+from torchtune.models.gemma import gemma
+from torchtune.models.gemma2 import gemma2
+from torchtune.models.llama2 import llama2
 from torchtune.models.llama3 import llama3
 from torchtune.models.llama3_2 import llama3_2_1b, lora_llama3_2_1b
+from torchtune.models.mistral import mistral
+from torchtune.models.phi3 import phi3
+from torchtune.models.qwen2 import qwen2
 from torchtune.models.qwen2_5 import qwen2_5_0_5b
 from torchtune.modules.loss import CEWithChunkedOutputLoss
 
+from memlint.architectures.torchtune import decoder
 from memlint.data import models
 from tests.libraries.common import CONFIG, ROWS, hold, spec
 from tests.libraries.defaults import stated
@@ -63,6 +70,25 @@ def test_a_training_step_takes_what_ours_takes(dtype: str) -> None:
 def test_a_training_step_with_a_loss_in_chunks_takes_what_ours_takes(dtype: str) -> None:
     chunked = step_loss(CEWithChunkedOutputLoss())
     hold(spec("torchtune", dtype, loss="chunked", loss_chunks=8), in_chunks, dtype, chunked)
+
+
+SMALL = {
+    **{"vocab_size": 1000, "num_layers": 3, "num_heads": 8, "num_kv_heads": 2, "embed_dim": 128, "max_seq_len": 256},
+    "intermediate_dim": 352,
+}
+COMPONENTS: dict[str, tuple[Any, dict[str, int]]] = {
+    **{"llama2": (llama2, {}), "mistral": (mistral, {}), "phi3": (phi3, {}), "qwen2": (qwen2, {})},
+    **{"gemma": (gemma, {"head_dim": 16}), "gemma2": (gemma2, {"head_dim": 16})},
+}
+
+
+@pytest.mark.parametrize("name", COMPONENTS)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_each_component_builder_takes_what_ours_takes(name: str, dtype: str) -> None:
+    builder, more = COMPONENTS[name]
+    made = decoder(name, {**SMALL, **more})
+    whole = step_loss(torch.nn.CrossEntropyLoss(ignore_index=-100))
+    hold(spec("torchtune", dtype, decoder=made), lambda: builder(**SMALL, **more), dtype, whole)
 
 
 @pytest.mark.parametrize(

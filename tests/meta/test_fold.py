@@ -34,7 +34,6 @@ def test_what_is_folded_unfolds_to_the_tape_of_the_whole_model(run: Run, short: 
     assert unfolded.sizes == whole.sizes
     assert unfolded.marks == whole.marks
     assert unfolded.streams == whole.streams
-    assert folded.storages == len(whole.sizes)
 
 
 @pytest.mark.parametrize(

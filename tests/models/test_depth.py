@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from memlint.architectures.huggingface_styles import STYLES
+from memlint.dialects import registry
 from memlint.dialects.spec import TrainingSpec
+from memlint.documents.load import load
 from memlint.estimates import allocated_bytes, estimate_spec
-from memlint.models import depth, record
+from memlint.meta.tape import Tape
+from memlint.models import UnknownModel, depth, record, saved_bytes
 from memlint.tape import folded as pieces
 from memlint.tape.phases import packed_bytes
-from tests.models.test_language_models import LLAMA, spec_of
+from tests.models.test_language_models import EVERYTHING, LLAMA, spec_of
 
 DEEP = {**LLAMA, "num_hidden_layers": 40, "vocab_size": 32000, "hidden_size": 8192, "intermediate_size": 28672}
 SMALL = {**DEEP, "hidden_size": 512, "intermediate_size": 1376, "num_attention_heads": 8, "num_key_value_heads": 8}
@@ -43,6 +50,7 @@ def run(config: dict[str, Any], **facts: Any) -> TrainingSpec:
     return spec_of(config, **{**usual, **facts})
 
 
+FOUR_BITS = {"quantization.bits": 4, "quantization.kind": "nf4", "frozen_dtype": "bfloat16"}
 FULL = {"checkpointing": "full"}
 OLDER = {"checkpointing": "full", "checkpointing_reentrant": True}
 TWICE = {"gradient_accumulation_steps": 2}
@@ -67,7 +75,30 @@ RUNS = {
     "one device, foreach": run(SMALL, optimizer_implementation="foreach", **TWICE),
     "one device, one parameter after the other": run(SMALL, optimizer_implementation="loop", **FULL),
     "one device, GPT-2 with factored states": run(GPT2, optimizer="adafactor", attention="eager", **TWICE),
+    "LoRA": run(SMALL, tuning="lora", **TWICE),
+    "LoRA over 4 bits, blocks recomputed": run(SMALL, tuning="lora", **FOUR_BITS, **OLDER),
+    "LoRA on FSDP, over 4 bits": run(SMALL, tuning="lora", **FOUR_BITS, **{**ZERO2, "parallelism.strategy": "fsdp1"}),
+    "DPO beside a copy of the model": run(SMALL, method="dpo", reference_model="copy", sequences_per_sample=2),
+    "compiled": run(SMALL, compile=True),
+    "an optimizer inside of backward": run(SMALL, optimizer_in_backward=True),
+    "DDP": run(SMALL, **{**ZERO2, "parallelism.strategy": "ddp"}, **TWICE),
+    "DDP, whose buckets hold parts of layers": run(DEEP, **{**ZERO2, "parallelism.strategy": "ddp"}),
+    "FSDP1": run(SMALL, **{**ZERO2, "parallelism.strategy": "fsdp1"}, **FULL),
+    "FSDP2": run(SMALL, **{**ZERO2, "parallelism.strategy": "fsdp2"}, **TWICE),
+    "ZeRO 2, whose first step makes the states": run(SMALL, **ZERO2, **TWICE),
+    "ZeRO 1": run(GPT2, **{**ZERO2, "parallelism.zero_stage": 1}, **FULL),
 }
+
+
+def same_tape(tape: Tape, whole: Tape) -> None:
+    assert tape.events == whole.events
+    assert tape.marks == whole.marks
+    assert tape.streams == whole.streams
+    assert tape.states_late == whole.states_late
+    born = [event for event in whole.events if event >= 0]
+    assert [tape.sizes[storage] for storage in born] == [whole.sizes[storage] for storage in born]
+    component = [label.component for label in whole.labels]
+    assert all(tape.labels[storage].component == component[storage] for storage in born)
 
 
 @pytest.mark.parametrize("spec", RUNS.values(), ids=RUNS)
@@ -76,11 +107,8 @@ def test_a_deep_model_is_the_sum_of_its_layers(spec: TrainingSpec, monkeypatch: 
     assert short.folded is not None
     whole = record(spec)
     tape = short.folded.unfold()
-    assert tape.sizes == whole.tape.sizes
-    assert tape.events == whole.tape.events
-    assert tape.marks == whole.tape.marks
-    assert tape.streams == whole.tape.streams
-    assert short._replace(tape=whole.tape, folded=None) == whole
+    same_tape(tape, whole.tape)
+    assert short._replace(tape=whole.tape, folded=None, upper=None) == whole._replace(upper=None)
     assert pieces.packed_bytes(short.folded) == packed_bytes(whole.tape)
 
     estimate, totals, allocated = estimate_spec(spec), estimate_spec(spec, detailed=False), allocated_bytes(spec)
@@ -99,8 +127,7 @@ def test_whatever_zero_3_fetches_ahead_and_keeps(live: int, reuse: int, prefetch
     spec = run({**DEEP, "num_hidden_layers": 48}, **facts, **(OLDER if reuse else FULL))
     short, whole = record(spec, folded=True), record(spec)
     if short.folded is not None:
-        tape = short.folded.unfold()
-        assert (tape.sizes, tape.events, tape.streams) == (whole.tape.sizes, whole.tape.events, whole.tape.streams)
+        same_tape(short.folded.unfold(), whole.tape)
     else:
         assert short.tape.events == whole.tape.events
         assert min(live, prefetch)  # otherwise it could have been folded
@@ -113,15 +140,18 @@ GEMMA2 = {**DEEP, "model_type": "gemma2", "head_dim": 256}
 @pytest.mark.parametrize(
     "spec",
     [
-        pytest.param(run({**DEEP, "num_hidden_layers": 20}, **ZERO3), id="a model that is not deep"),
+        pytest.param(run({**DEEP, "num_hidden_layers": 15}), id="a model that is not deep"),
+        pytest.param(run(SMALL, tuning="freeze", **{"freeze.layers": 8}), id="the last layers train"),
+        pytest.param(run(SMALL, tuning="lora", **{"lora.targets": ["layers.3.mlp.up_proj"]}), id="one layer's adapter"),
+        pytest.param(run(SMALL, tuning="lora", **{"lora.targets": r".*\.[0-8]\.mlp\..*"}), id="some layers' adapters"),
+        pytest.param(
+            run(SMALL, tuning="prefix", attention="eager", **{"adapter.virtual_tokens": 20}),
+            id="a prefix of all layers",
+        ),
+        pytest.param(run(SMALL, tuning="lora", **ZERO2), id="an adapter, all of which ZeRO cuts at once"),
         pytest.param(run(GEMMA2, attention="eager"), id="layers with a window in turns"),
         pytest.param(run(MIXTRAL), id="experts"),
         pytest.param(run(SMALL, checkpointing="every", checkpointing_every=2), id="every second layer is recomputed"),
-        pytest.param(run(SMALL, **{**ZERO2, "parallelism.strategy": "ddp"}), id="buckets that layers share"),
-        pytest.param(run(SMALL, **ZERO2, **TWICE), id="ZeRO 2, whose first step makes the states"),
-        pytest.param(run(GPT2, **{**ZERO2, "parallelism.zero_stage": 1}, **FULL), id="ZeRO 1 as well"),
-        pytest.param(run(SMALL, compile=True), id="a compiled model"),
-        pytest.param(run(SMALL, tuning="lora"), id="an adapter"),
         pytest.param(
             run(
                 DEEP,
@@ -152,3 +182,80 @@ def test_other_implementations_are_folded_too() -> None:
         short = record(spec, folded=True)
         assert short.folded is not None, implementation
         assert short.folded.unfold().events == record(spec).tape.events, implementation
+
+
+# -- whatever a config says
+
+ADAPTERS = ("lora", "dora", "lora_fa", "ia3", "vera", "adalora", "loha", "ln_tuning", "randlora", "gralora")
+SPREADS = ("none", "ddp", "fsdp1", "fsdp2", "zero")
+
+
+@st.composite
+def drawn_runs(draw: st.DrawFn) -> TrainingSpec:
+    """Any of the switches that runs over equal layers have, with as many layers as are worth it."""
+    config = dict(draw(st.sampled_from((SMALL, GPT2))))
+    config["n_layer" if config["model_type"] == "gpt2" else "num_hidden_layers"] = draw(st.integers(16, 40))
+    facts: dict[str, Any] = {
+        "checkpointing": draw(st.sampled_from(("none", "full", "selective"))),
+        "checkpointing_reentrant": draw(st.booleans()),
+        "gradient_accumulation_steps": draw(st.sampled_from((1, 4))),
+        "optimizer": draw(st.sampled_from(("adamw", "sgd", "lion", "adafactor", "adamw_8bit", "muon", "ademamix"))),
+        "optimizer_implementation": draw(st.sampled_from(("foreach", "fused", "loop"))),
+        "optimizer_in_backward": draw(st.booleans()),
+        "compile": draw(st.booleans()),
+        "attention": draw(st.sampled_from(("flash", "sdpa", "eager"))),
+        "loss": draw(st.sampled_from(("full", "chunked", "fused"))),
+        "parameter_dtype": draw(st.sampled_from(("bfloat16", "float32"))),
+        "evaluation_batch_size": draw(st.sampled_from((None, 4))),
+    }
+    if draw(st.booleans()):
+        facts["tuning"] = draw(st.sampled_from(ADAPTERS))
+        facts.update(draw(st.sampled_from(({}, FOUR_BITS))))
+        facts["lora.targets"] = draw(st.sampled_from((None, "all-linear")))
+        facts["lora.modules_to_save"] = draw(st.sampled_from((None, ["lm_head"])))
+    if draw(st.booleans()):
+        facts.update(method="dpo", reference_model=draw(st.sampled_from(("none", "copy", "adapter"))))
+    strategy = draw(st.sampled_from(SPREADS))
+    if strategy != "none":
+        facts.update({"parallelism.strategy": strategy, "parallelism.data": 8, "world_size": 8})
+        facts["parallelism.reshard_after_forward"] = draw(st.booleans())
+        facts["parallelism.bucket_mb"] = draw(st.sampled_from((1, 25, 100)))
+        facts["parallelism.gradient_as_bucket_view"] = draw(st.booleans())
+    if strategy == "zero":
+        facts = {**ZERO3, **facts, "parallelism.zero_stage": draw(st.sampled_from((1, 2, 3)))}
+    return run(config, **facts)
+
+
+@settings(max_examples=100, deadline=None)
+@given(drawn_runs())
+def test_few_layers_stand_for_all_whatever_a_run_does(spec: TrainingSpec) -> None:
+    try:
+        whole = record(spec)
+    except UnknownModel:
+        return  # combinations that libraries refuse
+    assert saved_bytes(spec) == whole.tape.saved_bytes
+    short = record(spec, folded=True)
+    if short.folded is None:
+        assert short.tape.events == whole.tape.events
+    else:
+        same_tape(short.folded.unfold(), whole.tape)
+        assert short._replace(tape=whole.tape, folded=None, upper=None) == whole._replace(upper=None)
+
+
+@pytest.mark.parametrize("model_type", STYLES)
+def test_layers_of_every_style(model_type: str) -> None:
+    config = {**EVERYTHING, "model_type": model_type, "num_hidden_layers": 17}
+    spec = spec_of(config, autocast=True, compute_dtype="bfloat16", checkpointing="full")
+    short, whole = record(spec, folded=True), record(spec)
+    same_tape(short.tape if short.folded is None else short.folded.unfold(), whole.tape)
+
+
+@pytest.mark.parametrize("frozen", [True, False], ids=["a frozen decoder", "a decoder that trains"])
+@pytest.mark.parametrize("name", ["config.yaml", "config_before.yaml"])
+def test_a_video_model_is_the_sum_of_its_decoders_layers(name: str, frozen: bool) -> None:
+    example = Path(__file__).parents[2] / "examples" / "video_llm" / name
+    (spec,) = registry.specs(load(str(example)))
+    spec = spec.with_facts(**{"hyperparameters.freeze": frozen})
+    short, whole = record(spec, folded=True), record(spec)
+    assert short.folded is not None
+    same_tape(short.folded.unfold(), whole.tape)

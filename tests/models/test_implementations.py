@@ -14,6 +14,7 @@ from memlint.models import Recording, record
 from memlint.models.language.implementations import MODELS, applies
 from memlint.tape.phases import find_peak
 from memlint.tape.summary import estimate as summarise
+from tests.architectures.counting import llama_of
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama", "vocab_size": 4000, "hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 4,
@@ -30,6 +31,8 @@ def spec(**facts: Any) -> TrainingSpec:
         "compute_dtype": "bfloat16",
         **facts,
     }
+    if "implementation" in facts and "decoder" not in facts:
+        plain["decoder"] = llama_of(facts["implementation"], plain["hyperparameters.config"])
     made = {name: Fact(name, value) for name, value in plain.items()}
     return TrainingSpec("test", None, None, made, "language_model")  # type: ignore[arg-type]
 
@@ -93,11 +96,10 @@ def test_full_fine_tuning_recipes_of_torchtune_do_not_compile_the_loss_of_whole_
 
 
 def test_a_decoder_that_a_library_has_no_way_of_its_own_for_is_computed_as_transformers_does() -> None:
-    gemma = {**LLAMA, "model_type": "gemma2", "head_dim": 32}
-    assert not applies("torchtune", huggingface.decoder(gemma))
-    assert peak(**{"hyperparameters.config": gemma, "implementation": "torchtune"}) == peak(
-        **{"hyperparameters.config": gemma}
-    )
+    cohere = {**LLAMA, "model_type": "cohere"}
+    assert not applies("torchtune", huggingface.decoder(cohere))
+    config = {"hyperparameters.config": cohere, "decoder": huggingface.decoder(cohere)}
+    assert peak(**config, implementation="torchtune") == peak(**config)
 
 
 TITAN = """

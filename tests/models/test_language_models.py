@@ -10,7 +10,6 @@ from memlint.architectures import huggingface
 from memlint.architectures.huggingface_styles import OWN_CODE, STYLES
 from memlint.data import models
 from memlint.dialects.spec import Fact, TrainingSpec
-from memlint.meta import replay
 from memlint.meta.amp import autocast
 from memlint.meta.nn import Linear, count
 from memlint.meta.tensor import Tensor, bfloat16, default_dtype, recording
@@ -20,7 +19,6 @@ from memlint.models.language.losses import full
 from memlint.models.step import record_step
 from memlint.models.system import System
 from tests.differential.training import walk
-from tests.effort import counted_lines
 
 GIB = 2**30
 
@@ -284,35 +282,3 @@ def test_published_traces_of_an_8b_model_are_reproduced(
     peak = max(walk(recording_.tape)[0].values()) / GIB
     print(f"\n{peak:.2f} GiB, traced {traced} ({peak / traced - 1:+.2%})")
     assert peak == pytest.approx(traced, rel=0.01)
-
-
-def lines_an_event(layers: int) -> float:
-    """What one estimate costs that nothing before it helps."""
-    spec = llama_8b("float32", True, "full", "foreach", 2)
-    spec = spec.with_facts(**{"hyperparameters.config": {**LLAMA, "num_hidden_layers": layers}})
-    replay.forget()
-    with counted_lines() as lines:
-        tape = record(spec, named=False).tape
-    return lines.ran / len(tape.events)
-
-
-@pytest.mark.parametrize("layers", [32, 126])
-def test_an_estimate_costs_a_few_lines_an_event_as_layers_are_replayed(
-    layers: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    replayed = lines_an_event(layers)
-    assert replayed < 40
-    monkeypatch.setattr(replay, "ENABLED", False)
-    assert replayed < 0.6 * lines_an_event(layers)
-
-
-@pytest.mark.parametrize("model_type", STYLES)
-def test_a_replayed_layer_writes_what_a_simulated_one_writes(model_type: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = {**EVERYTHING, "model_type": model_type, "num_hidden_layers": 5}
-    spec = spec_of(config, autocast=True, compute_dtype="bfloat16", checkpointing="every", checkpointing_every=2)
-    replay.forget()
-    replayed = record(spec).tape
-    monkeypatch.setattr(replay, "ENABLED", False)
-    simulated = record(spec).tape
-    assert replayed.sizes == simulated.sizes
-    assert replayed.events == simulated.events

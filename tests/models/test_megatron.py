@@ -10,7 +10,6 @@ from memlint.dialects.spec import Fact, TrainingSpec
 from memlint.models import record
 from memlint.models.language import build
 from memlint.models.step import record_forward
-from tests.differential.training import walk
 
 S, B, H, A, LAYERS, V = 64, 2, 256, 4, 3, 1024
 UNIT = S * B * H  # what the paper calls sbh
@@ -333,22 +332,3 @@ def test_weights_in_float8_have_two_copies_unless_they_are_float8_themselves() -
         return sum(size for size, label in zip(tape.sizes, tape.labels) if label.component == "buffers")
 
     assert held() - held(float8_weights=True) == LAYERS * 2 * 12 * H * H
-
-
-def test_replayed_layers_take_what_simulated_ones_take(monkeypatch: pytest.MonkeyPatch) -> None:
-    chunks = {"checkpointing": "full", "checkpointing_chunk": 2}
-    parts = {"checkpointing": "selective", "checkpointing_modules": ["moe_act", "mla_up_proj"], "attention": "flash"}
-    for config, facts in (
-        (GPT, {}),
-        (GPT, MAIN),
-        (GPT, {"checkpointing": "full"}),
-        (GPT, {**MAIN, "checkpointing": "selective"}),
-        (GPT, {**MAIN, **chunks}),
-        (MIXTRAL, {**MAIN, "attention": "flash", "float8": True}),
-        (LATENT, {**MAIN, **parts}),
-    ):
-        monkeypatch.setattr("memlint.meta.replay.ENABLED", True)
-        replayed = record(spec_of(config, **facts)).tape
-        monkeypatch.setattr("memlint.meta.replay.ENABLED", False)
-        simulated = record(spec_of(config, **facts)).tape
-        assert walk(replayed) == walk(simulated)

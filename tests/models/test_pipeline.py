@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from memlint.meta import replay
 from memlint.models import Recording, split
 from memlint.models import record as recorded
 from memlint.models.split import FIRST, LAST, SECOND, candidates, in_flight, layers_of
@@ -207,19 +206,6 @@ def test_in_one_round_all_micro_batches_are_recorded(monkeypatch: pytest.MonkeyP
     last = [~event for event in freed[-8:]]
     assert len(outputs & set(last)) == 3
     assert outputs <= {~event for event in freed}
-
-
-@pytest.mark.parametrize("stage", [FIRST, SECOND, LAST])
-def test_in_one_round_templates_change_nothing(stage: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    facts = {**ROUND, "checkpointing": "full", "parallelism.pipeline": 3, "device_count": 3 * SHARD}
-    facts["parallelism.virtual_stages"] = 1 if stage == SECOND else 2
-    config = {**CONFIG, "num_hidden_layers": 12}
-    replay.forget()
-    first, second = (record(stage, monkeypatch, **facts, **{CONFIGURED: config}).tape for _ in range(2))
-    monkeypatch.setattr(replay, "ENABLED", False)
-    plain = record(stage, monkeypatch, **facts, **{CONFIGURED: config}).tape
-    assert first.events == second.events == plain.events
-    assert first.streams == second.streams == plain.streams
 
 
 def test_in_one_round_a_rank_holds_what_its_stages_hold_apart(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The allocator under a driver that always gives, which every estimate asks for, has a loop of its own."""
+"""The allocator under a driver that always gives, which every estimate asks for."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CONFS = st.sampled_from(["", "roundup_power2_divisions:4", "large_segment_size_m
 
 @settings(max_examples=300, deadline=None)
 @given(events=event_lists(), conf=CONFS)
-def test_it_does_what_the_loop_for_a_card_with_room_for_everything_does(events: list[int], conf: str) -> None:
+def test_it_does_what_it_does_on_a_card_with_room_for_everything(events: list[int], conf: str) -> None:
     tape = tape_of(*events)
     assert simulate(tape, parse_conf(conf)) == simulate(tape, parse_conf(conf), ENDLESS)
 

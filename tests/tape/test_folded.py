@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from unittest import mock
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,12 +9,10 @@ from hypothesis import strategies as st
 from memlint.meta.fold import Folded, fold
 from memlint.meta.tape import Label, Tape
 from memlint.tape import folded as pieces
-from memlint.tape import folded_allocator, phases
-from memlint.tape.allocator import AllocatorResult, simulate
+from memlint.tape import phases
+from memlint.tape.allocator import simulate
 from memlint.tape.allocator_conf import DEFAULT, AllocatorConf, parse_conf
 from memlint.tape.breakdown import break_down
-from memlint.tape.folded_allocator import _Replay, simulate_folded
-from tests.effort import paid_for
 from tests.meta.test_fold import RUNS
 from tests.tape.layered import MIB, Run
 
@@ -33,11 +29,7 @@ def same_as_whole(run: Run, tape: Folded, layers: int, conf: AllocatorConf = DEF
     assert (peak.peak_bytes, peak.phase, peak.phases) == (expected.peak_bytes, expected.phase, expected.phases)
     assert pieces.break_down(tape, peak) == break_down(whole, expected.event)
     assert pieces.packed_bytes(tape) == phases.packed_bytes(whole)
-    assert ordered(simulate_folded(tape, conf)) == ordered(simulate(whole, conf))
-
-
-def ordered(result: AllocatorResult) -> AllocatorResult:
-    return result._replace(segments=tuple(sorted(result.segments)))
+    assert simulate(tape.unfold(), conf) == simulate(whole, conf)
 
 
 @settings(max_examples=120, deadline=None)
@@ -73,77 +65,6 @@ def test_figures_hold_under_settings_of_the_allocator(run: Run, conf: str) -> No
 def test_more_than_any_card_has_is_summed_up_all_the_same(size: int) -> None:
     run = Run(between=size, kept=(size, size // 3), passing=(size,))
     same_as_whole(run, folded(run, 30), 30)
-
-
-def test_a_turn_like_an_earlier_one_is_not_gone_through_again() -> None:
-    run = Run(between=16 * MIB, kept=(16 * MIB,), passing=(40 * MIB, 7 * MIB) * 6, gradients=False, micro_batches=2)
-    replay = _Replay(DEFAULT)
-    result = replay.run(folded(run, 200))
-    assert ordered(result) == ordered(simulate(run.tape(200)))
-    assert replay.skipped > 500  # of 800
-
-
-@settings(max_examples=60, deadline=None)
-@given(RUNS, st.integers(8, 60))
-def test_turns_that_are_skipped_are_as_if_gone_through_however_short_they_are(run: Run, layers: int) -> None:
-    tape = fold(run.tape(5), run.tape(6), layers - 5)
-    if tape is not None:
-        with mock.patch.multiple(folded_allocator, LEAST_EVENTS=1, LEAST_TURNS=2):
-            assert ordered(simulate_folded(tape, DEFAULT)) == ordered(simulate(run.tape(layers)))
-
-
-# Layers, and how many of their turns are like an earlier one. To look for more of them costs less than to find fewer:
-# where a number falls, a condition is stricter than it has to be.
-SKIPPED = {
-    "layers that fit into what the ones before left": (
-        Run(between=16 * MIB, kept=(16 * MIB,), passing=(40 * MIB, 7 * MIB) * 6, gradients=False, micro_batches=2),
-        (200, 779),
-    ),
-    "layers whose rests add up": (
-        Run(between=3 * MIB, kept=(3 * MIB, 5 * MIB), passing=(9 * MIB, 2 * MIB) * 6),
-        (100, 0),
-    ),
-    "layers that are fetched on another stream": (
-        Run(between=3 * MIB, kept=(3 * MIB,), passing=(9 * MIB, 2 * MIB) * 6, fetched=24 * MIB, micro_batches=2),
-        (100, 366),
-    ),
-    "layers with small blocks": (
-        Run(between=MIB // 2, kept=(700, 3 * MIB), passing=(9 * MIB, 2 * MIB, 300 * 1024) * 5, micro_batches=2),
-        (100, 380),
-    ),
-    "layers of many sizes": (
-        Run(
-            between=33 * MIB,
-            kept=(20 * MIB, 9 * MIB, 2 * MIB),
-            passing=(MIB + 1, 33 * MIB, 20 * MIB, 9 * MIB) * 4,
-            micro_batches=2,
-        ),
-        (100, 57),
-    ),
-}
-
-
-@pytest.mark.parametrize(("run", "expected"), SKIPPED.values(), ids=SKIPPED.keys())
-def test_as_many_turns_are_skipped_as_are_like_another(run: Run, expected: tuple[int, int]) -> None:
-    layers, skipped = expected
-    replay = _Replay(DEFAULT)
-    assert ordered(replay.run(folded(run, layers))) == ordered(simulate(run.tape(layers)))
-    assert replay.skipped == skipped
-
-
-@pytest.mark.parametrize(
-    "run",
-    [
-        pytest.param(Run(passing=(40 * MIB, 7 * MIB) * 6), id="turns that are like another"),
-        pytest.param(Run(passing=(MIB,)), id="turns of which nobody looks whether they are"),
-    ],
-)
-def test_turns_are_paid_for(run: Run) -> None:
-    def paid(layers: int) -> int:
-        tape = folded(run, layers)
-        return paid_for(lambda: simulate_folded(tape, DEFAULT), "simulating the allocator")
-
-    assert paid(80) - paid(40) >= 2 * 40
 
 
 def test_packing_is_a_bound_for_all_settings() -> None:
@@ -192,4 +113,4 @@ def test_a_tape_without_loops_is_what_it_is(tape: Tape) -> None:
     assert (peak.peak_bytes, peak.phase, peak.phases) == (expected.peak_bytes, expected.phase, expected.phases)
     assert pieces.break_down(pieced, peak) == break_down(tape, expected.event)
     assert pieces.packed_bytes(pieced) == phases.packed_bytes(tape)
-    assert ordered(simulate_folded(pieced, DEFAULT)) == ordered(simulate(tape))
+    assert simulate(pieced.unfold()) == simulate(tape)

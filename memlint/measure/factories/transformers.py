@@ -9,7 +9,6 @@ import copy
 import inspect
 from typing import Any
 
-from memlint.architectures import LLAVA_SCRIPT
 from memlint.measure.child import MeasureError
 from memlint.measure.factories import attention, hub, lora
 from memlint.measure.factories.base import (
@@ -128,7 +127,7 @@ def _config(transformers: Any, request: Request, named: hub.Named) -> Any:
             f"{named.key}: {named.name} is no folder with a {hub.CONFIG}, and not in the local cache of the hub; "
             "nothing is downloaded"
         )
-    if named.contents.get("model_type") == LLAVA_SCRIPT:
+    if "llava" in facts:
         raise MeasureError(f"{named.key}: {named.name}: LLaVA's own code joins tower and model, and is not run here")
     try:
         if named.folder:

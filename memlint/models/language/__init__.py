@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from memlint import releases
 from memlint.architectures import huggingface
 from memlint.architectures.decoder import EARLY, Decoder, checked
 from memlint.architectures.sizes import ROWS, Sizes, check, in_its_words
-from memlint.dialects.software import older
 from memlint.dialects.spec import HYPER, Name, TrainingSpec
 from memlint.meta import optim
 from memlint.meta.amp import to
@@ -18,7 +16,7 @@ from memlint.meta.checkpoint import EVERY_OTHER_PRODUCT
 from memlint.meta.nn import Module
 from memlint.meta.tensor import DTYPES, DType, Tensor, default_dtype, float32, state
 from memlint.models import UnknownModel, split
-from memlint.models.depth import RECORDED_LAYERS
+from memlint.models.depth import equal_layers_of, shortened
 from memlint.models.language import adapters, losses, preference, quantisation
 from memlint.models.language.decoder import LanguageModel, replace_linears
 from memlint.models.system import System
@@ -26,19 +24,12 @@ from memlint.named_tuple import NamedTuple
 
 LIBRARY = "the step of transformers, torchtune, torchtitan, litgpt, Megatron or DeepSpeed, of whichever release"
 
-# The release of transformers in which SDPA was first given grouped heads as they are (pull request 39412).
-GROUPED_SINCE = (4, 54)
-# The releases of torch in which zero_grad first let gradients go by itself (pull request 92731), and in which a softmax
-# no longer kept its input (pull request 65242).
-RELEASED_SINCE = (2, 0)
-TRAINER_RELEASED_SINCE = (4, 28)  # transformers' own loop asks for it whatever torch does (pull request 22136)
-OUTPUT_ALONE_SINCE = (1, 11)
-
 # More tokens in a sample than any model was made for, and more in a batch than 32 bits number: a slip of the keyboard.
 MOST_TOKENS, MOST_NUMBERED = 1 << 24, 1 << 31
 
 # Values of the fact `implementation` with code of their own (memlint.models.language.implementations)
-OTHER_LIBRARIES = ("torchtune", "torchtitan", "litgpt", "nanogpt")
+OTHER_LIBRARIES = ("torchtune", "torchtitan", "litgpt")
+GPT2 = ("nanogpt", "llm_c")  # (memlint.models.language.gpt2)
 MEGATRON = ("megatron", "neox")  # (memlint.models.language.megatron)
 
 
@@ -87,7 +78,7 @@ def build(spec: TrainingSpec) -> System:
     compute, weights = spec.get("compute_dtype", "float32"), _stored_dtype(spec)
     autocast = compute in ("bfloat16", "float16") and (spec.get("autocast", False) or weights == "float32")
     optimizer = _optimizer(spec)
-    state.softmax_keeps_input = older(spec.get("framework_version"), OUTPUT_ALONE_SINCE)
+    state.softmax_keeps_input = spec.does("torch.softmax_keeps_its_input")
     task = _task(spec, DTYPES[weights], autocast)
     model = task.model
     _quantise(model, spec, DTYPES[compute], task.heads)
@@ -99,7 +90,7 @@ def build(spec: TrainingSpec) -> System:
         outputs.keep(model, spec["outputs_kept"] == "float32")
     adapters.adapt(model, task.adapting(spec), task.config)
     unoptimised = task.unused() if callable(task.unused) else task.unused
-    if _quantised_by_litgpt(spec) and releases.does("litgpt.stable_embedding", spec.get("release.litgpt")):
+    if _quantised_by_litgpt(spec) and spec.does("litgpt.stable_embedding"):
         from memlint.models.language import litgpt  # other runs do without
 
         unoptimised = litgpt.replace_embedding(model)
@@ -131,10 +122,9 @@ def _keeps_gradients(spec: TrainingSpec) -> bool:
     """Whether gradients are written over with zeros rather than let go."""
     if spec.get("gradients_kept") is not None:
         return bool(spec["gradients_kept"])
-    loop = spec.get("transformers_version")
-    if loop is not None and not older(loop, TRAINER_RELEASED_SINCE):
+    if not spec.does("torch.keeps_gradients_as_zeros"):
         return False
-    return older(spec.get("framework_version"), RELEASED_SINCE)
+    return spec.get("transformers_version") is None or not spec.does("transformers.releases_gradients")
 
 
 def uncompiled(spec: TrainingSpec) -> TrainingSpec:
@@ -149,7 +139,7 @@ def _task(spec: TrainingSpec, dtype: DType, autocast: bool) -> Task:
     if kind != "causal_lm":
         from memlint.models.language import tasks  # decoders do without
 
-        return tasks.task(kind, spec, contents_of(spec), dtype, autocast)
+        return tasks.task(kind, spec, dtype, autocast)
     config = _config(spec)
     model = language_model(spec, config, dtype, autocast)
     model.smooths = smooths_labels(spec)
@@ -231,7 +221,8 @@ def language_model(spec: TrainingSpec, config: Decoder, dtype: DType, autocast: 
     implementation = spec.get("implementation", "transformers")
     if kind == "flash" and kind not in config.kernels and implementation == "transformers":
         raise UnknownModel(f"transformers has no FlashAttention for {config.adapters.name}")
-    if kind == "sdpa" and older(spec.get("transformers_version"), GROUPED_SINCE):
+    grouped = implementation == "transformers" and config.key_value_heads != config.heads
+    if kind == "sdpa" and grouped and not spec.does("transformers.grouped_heads_in_sdpa"):
         kind = "sdpa_repeated"
     loss = spec.get("loss", "full")
     if loss not in ("full", "chunked", "fused"):
@@ -256,10 +247,16 @@ def language_model(spec: TrainingSpec, config: Decoder, dtype: DType, autocast: 
 
             if implementations.applies(implementation, config):
                 return implementations.model(implementation, spec, config, kind, options)
-        if implementation == "llm_foundry" and config.code == "mpt":
+        if implementation in GPT2:
+            from memlint.models.language import gpt2
+
+            if gpt2.applies(config):
+                return gpt2.MODELS[implementation](config, kind, **options)
+        if implementation == "llm_foundry":
             from memlint.models.language import llm_foundry
 
-            return llm_foundry.model(spec, config, options)
+            if llm_foundry.applies(config):
+                return llm_foundry.model(spec, config, options)
         if implementation in MEGATRON:
             from memlint.models.language import megatron
 
@@ -309,43 +306,47 @@ def contents_of(spec: TrainingSpec) -> Sizes:
     return Sizes(config, stated.reason)
 
 
+def described(spec: TrainingSpec) -> Decoder:
+    """The whole model, as its trainer's dialect or its ``config.json`` describes it."""
+    stated = spec.fact("decoder")
+    return huggingface.decoder(contents_of(spec)) if stated is None else checked(stated.value, stated.reason)
+
+
 def _config(spec: TrainingSpec) -> Decoder:
-    rows, stated = spec.get("vocabulary_size"), spec.fact("decoder") or spec.fact("hyperparameters.config")
-    source = "" if stated is None else stated.reason
+    """What one device computes of it."""
+    stated = spec.fact("decoder") or spec.fact("hyperparameters.config")
     try:
-        if stated is not None and isinstance(stated.value, Decoder):
-            found = checked(stated.value, source)
-        else:
-            found = huggingface.decoder(contents_of(spec))
-        if rows is not None:
-            check(spec.spelled("vocabulary_size"), rows, ROWS)
-        found = split.divide(spec, found if rows is None else found._replace(vocabulary=rows))
+        return fitted(spec, described(spec))
     except UnknownModel as error:
-        raise UnknownModel(in_its_words(spec, str(error), source)) from None
-    depth = spec.get(RECORDED_LAYERS)
-    return found if depth is None else found._replace(layers=depth[0], windows=found.windows[: depth[0]])
+        raise UnknownModel(in_its_words(spec, str(error), "" if stated is None else stated.reason)) from None
 
 
-# What is known of a run whose layers all do the same, by fact: values, the first of which is what no fact means.
+def fitted(spec: TrainingSpec, found: Decoder) -> Decoder:
+    """With the rows that the run's vocabulary has, divided as the run divides it, and as deep as it is recorded."""
+    rows = spec.get("vocabulary_size")
+    if rows is not None:
+        check(spec.spelled("vocabulary_size"), rows, ROWS)
+    found = split.divide(spec, found if rows is None else found._replace(vocabulary=rows))
+    return shortened(spec, found)
+
+
+# Facts under which all layers do the same: values that are known to leave it so, the first of which is what no fact
+# means. Any other value, and whatever goes by the number of a layer, may not.
 _EQUAL_WITH: dict[Name, tuple[Any, ...]] = {
     "model_class": ("causal_lm",),
-    "implementation": ("transformers", *OTHER_LIBRARIES, *MEGATRON),
-    "tuning": ("full",),
-    "quantization.bits": (None,),
-    "reference_model": ("none",),
+    "implementation": ("transformers", *OTHER_LIBRARIES, *GPT2, *MEGATRON),
     "checkpointing": ("none", "full", "selective"),
     "checkpointing_chunk": (1,),
     "activation_offloading": (False,),
-    "compile": (False,),
-    "compile_loss": (False,),
-    "optimizer_in_backward": (False,),
     "float32_parts": (None, (), []),
-    "optimizer": ("adamw", "adam", "sgd", "lion", "adafactor", "adamw_8bit", "adam_8bit", "lion_8bit"),
-    "parallelism.strategy": ("none", "zero", "fsdp1", "fsdp2"),
+    "parallelism.strategy": ("none", "ddp", "zero", "fsdp1", "fsdp2"),
+    "parallelism.zero_redundancy": (False,),
     "parallelism.wrap_elements": (0,),
     "parallelism.pipeline": (1,),
     "parallelism.expert": (1,),
 }
+# Tuning that goes by the numbers of layers, or has one tensor for all of them.
+_UNEQUAL_TUNING = ("freeze", "prefix", "adaption_prompt")
 
 
 def equal_layers(spec: TrainingSpec) -> int:
@@ -354,13 +355,19 @@ def equal_layers(spec: TrainingSpec) -> int:
         value = spec.get(name)
         if value is not None and value not in values:
             return 0
-    if preference.applies(spec):
+    tuning = spec.get("tuning", "full")
+    if tuning in _UNEQUAL_TUNING or (tuning != "full" and spec.get("parallelism.strategy") == "zero"):
         return 0
-    config = _config(spec)
-    if config.code in EARLY:
+    if not all(_is_name(spec.get(name)) for name in ("lora.targets", "oft.targets", "lora.modules_to_save")):
         return 0
-    alike = len(set(config.windows)) <= 1 and not config.unrotated and config.experts is None and not config.hybrid
-    return config.layers if alike else 0
+    return equal_layers_of(_config(spec))
+
+
+def _is_name(targets: Any) -> bool:
+    """Whether modules are meant by names that say nothing of a layer's number: not by paths or regular expressions."""
+    if targets is None or targets == "all-linear":
+        return True
+    return not isinstance(targets, str) and all(name == "all-linear" or name.isidentifier() for name in targets)
 
 
 def sequence_length(spec: TrainingSpec) -> int:
@@ -452,7 +459,7 @@ def _optimizer_options(spec: TrainingSpec) -> dict[str, Any]:
             raise UnknownModel(f"optim_target_modules is not stated: {name} projects the gradients of these")
         options["targets"], options["rank"] = spec["optimizer_targets"], spec.get("optimizer_rank", 128)
     if name == "adam_mini":
-        config = huggingface.decoder(contents_of(spec))
+        config = described(spec)
         options["head_numbers"] = config.width * config.width // config.heads
     if issubclass(kind, optim.BitsAndBytes):
         options["paged"] = bool(spec.get("optimizer_paged", False))

@@ -93,8 +93,6 @@ class DebertaAttention(Module):
 
 
 class DebertaLayer(Module):
-    replay_after = 1
-
     def __init__(self, config: Encoder) -> None:
         self.attention = DebertaAttention(config)
         self.intermediate = Intermediate(config)

@@ -37,8 +37,6 @@ from memlint.models.language.quantisation import QUANTISED
 class Layer(Module):
     """Norm, block, add; twice (LLaMA and most others)."""
 
-    replay_after = 1
-
     def __init__(self, config: Decoder, kind: str, number: int) -> None:
         rotates = number not in config.unrotated
         self.self_attn: Module = ATTENTIONS[config.projection](config, kind, rotates)
@@ -381,9 +379,11 @@ class LanguageModel(Module):
         bias = self.head_bias if self.lm_head is None else self.lm_head.bias
         return losses.tiled(x, head, bias, labels, self.tile)
 
-    def log_probabilities(self, tokens: Tensor, labels: Tensor, way: str = "whole") -> Tensor:
+    def log_probabilities(
+        self, tokens: Tensor, labels: Tensor, way: str = "whole", named: list[Tensor] | None = None
+    ) -> Tensor:
         """(B, S), (B, S) -> (B, S - 1): of every token given those before it. ``way``: of whole logits, a key of
-        ``losses.SCORES``."""
+        ``losses.SCORES``. ``named`` is where a caller keeps the logits."""
         x = self.hidden(tokens)
         with component("logits"):
             if self.tile is not None:
@@ -391,6 +391,8 @@ class LanguageModel(Module):
             logits = self.logits(x)
             del x
             logits = to(logits, float32)
+            if named is not None:
+                named.append(logits)
             return losses.SCORES[way](logits, labels)
 
     def scores_and_likelihood(self, tokens: Tensor, labels: Tensor, way: str) -> tuple[Tensor, Tensor]:

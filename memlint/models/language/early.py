@@ -301,7 +301,7 @@ class MptModel(BiasedModel):
 
     def biases(self, x: Tensor) -> Tensor:
         """(h, 1, longest), in fp32, and so are the scores that they are added to."""
-        return empty((self.config.heads, 1, max(self.config.longest, x.shape[1])), float32)
+        return empty((self.config.heads, 1, max(self.config.context, x.shape[1])), float32)
 
     def scores_mask(self, x: Tensor) -> Tensor | None:
         mask = super().scores_mask(x)
@@ -526,7 +526,7 @@ class GptjAttention(Attention):
         self.v_proj = Linear(config.width, width, bias=False)
         self.q_proj = Linear(config.width, width, bias=False)
         self.out_proj = Linear(width, config.width, bias=False)
-        self.embed_positions = buffer(config.longest, config.rotary_dim or config.width)
+        self.embed_positions = buffer(config.context, config.rotary_dim or config.width)
         self.wide_scores = WideScores(config, self.scores.kind)
 
     def table(self, length: int, key: Tensor) -> tuple[Any, ...]:
@@ -586,7 +586,7 @@ class CodegenAttention(GptjAttention):
         self.heads, self.rotary_dim = config.heads, config.rotary_dim
         self.qkv_proj = Linear(config.width, 3 * width, bias=False)
         self.out_proj = Linear(width, config.width, bias=False)
-        self.embed_positions = buffer(config.longest, config.rotary_dim or config.width)
+        self.embed_positions = buffer(config.context, config.rotary_dim or config.width)
         self.wide_scores = WideScores(config, "eager")
 
     def table(self, length: int, key: Tensor) -> tuple[Any, ...]:
@@ -610,7 +610,7 @@ class GptNeoAttention(Attention):
     """Every layer keeps a square of which tokens see which; scores are not divided by anything."""
 
     def define(self, config: Decoder) -> None:
-        self.bias = buffer(1, 1, config.longest, config.longest, dtype=bool_)
+        self.bias = buffer(1, 1, config.context, config.context, dtype=bool_)
         width = config.heads * config.head_dim
         self.k_proj = Linear(config.width, width, bias=False)
         self.v_proj = Linear(config.width, width, bias=False)

@@ -141,8 +141,6 @@ class Intermediate(Module):
 
 
 class BertLayer(Module):
-    replay_after = 1
-
     def __init__(self, config: Encoder, kind: str) -> None:
         self.attention = BertAttention(config, kind)
         self.intermediate = Intermediate(config)
@@ -157,8 +155,6 @@ class BertLayer(Module):
 
 
 class DistilBertLayer(Module):
-    replay_after = 1
-
     def __init__(self, config: Encoder, kind: str) -> None:
         self.attention = SelfAttention(config, kind, ("q_lin", "k_lin", "v_lin", "out_lin"))
         self.sa_layer_norm = LayerNorm(config.width)
@@ -199,8 +195,6 @@ class AlbertAttention(SelfAttention):
 
 
 class AlbertLayer(Module):
-    replay_after = 1
-
     def __init__(self, config: Encoder, kind: str) -> None:
         self.full_layer_layer_norm = LayerNorm(config.width)
         self.attention = AlbertAttention(config, kind)
@@ -235,8 +229,6 @@ class MPNetAttention(Module):
 
 
 class MPNetLayer(Module):
-    replay_after = 1
-
     def __init__(self, config: Encoder, kind: str) -> None:
         self.attention = MPNetAttention(config, kind)
         self.intermediate = Intermediate(config)

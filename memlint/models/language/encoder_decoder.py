@@ -59,8 +59,6 @@ class HalfLayer(Module):
     """Attention and a perceptron, each added to the stream with a norm before or behind it. ``crosses``: between them,
     attention to the encoder's states."""
 
-    replay_after = 1
-
     def __init__(self, config: EncoderDecoder, half: Stack, kind: str, crosses: bool) -> None:
         width = config.width
         self.self_attn = CrossAttention(config, half.heads, kind, crosses)

@@ -1,61 +1,47 @@
 """MPT as llm-foundry computes it: norms in 16 bits, attention over tokens without their padding.
 
 Shapes: B rows, S tokens, W hidden width, h heads of d. Temporaries live as they do there.
-Source: llm-foundry 0.15 (``models/layers/{attention,blocks,ffn,norm}.py``, ``models/mpt/modeling_mpt.py``).
+Source: llm-foundry 0.15 and 0.22 (``models/layers/{attention,blocks,ffn,norm}.py``, ``models/mpt/modeling_mpt.py``);
+flash-attn 2 (``layers/rotary.py``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from memlint.architectures.decoder import Decoder
-from memlint.architectures.sizes import Sizes
 from memlint.dialects.spec import TrainingSpec
 from memlint.meta import functional as F
 from memlint.meta.amp import to
 from memlint.meta.autograd import record, tracked
-from memlint.meta.nn import Linear, Module, parameter
-from memlint.meta.tensor import Tensor, bool_, empty, float32, int64, state
+from memlint.meta.nn import Linear, Module
+from memlint.meta.tensor import Tensor, bool_, empty, float32, int64
 from memlint.models import UnknownModel
 from memlint.models.language.attention import repeat_heads
 from memlint.models.language.decoder import LanguageModel, Layer
-from memlint.models.language.parts import GatedPerceptron, PlainPerceptron
+from memlint.models.language.library_norms import (
+    LowPrecisionLayerNorm,
+    LowPrecisionRootMeanSquare,
+    TorchNorm,
+    release_of_norm,
+)
+from memlint.models.language.parts import RotaryTables, norm, perceptron, rotate_half
 from memlint.named_tuple import NamedTuple
 
 
-class Switches(NamedTuple):
-    """``norm_type``, ``no_bias``, ``resid_pdrop`` and ``ffn_type`` of a model; attention by a fused kernel or written
-    out; the loss of flash-attn."""
+class Ways(NamedTuple):
+    """How a run computes the same model: attention by a fused kernel or written out, the loss of flash-attn, and the
+    release of torch whose root mean square it is."""
 
-    low_precision: bool
-    biased: bool
-    dropout: float
-    gated: bool
     flash: bool
     fused_loss: bool
+    release: str
 
 
-class LowPrecisionNorm(Module):
-    """``LPLayerNorm``: under autocast everything is cast before, and the norm itself is in 16 bits."""
-
-    def __init__(self, width: int, switches: Switches) -> None:
-        self.lowers = switches.low_precision
-        self.weight = parameter(width)
-        self.bias = parameter(width) if switches.biased else None
-
-    def forward(self, x: Tensor) -> Tensor:
-        target = state.autocast
-        if not self.lowers or target is None:
-            return F.layer_norm(x, self.weight, self.bias)
-        lowered = to(x, target)
-        weight = to(self.weight, target)
-        bias = None if self.bias is None else to(self.bias, target)
-        state.autocast = None
-        try:
-            return F.layer_norm(lowered, weight, bias)
-        finally:
-            state.autocast = target
+def foundry_norm(config: Decoder, width: int, ways: Ways) -> Module:
+    if config.norm == "rms":
+        return (LowPrecisionRootMeanSquare if config.lowered_norm else TorchNorm)(width, ways.release)
+    return LowPrecisionLayerNorm(width, config.norm == "layer") if config.lowered_norm else norm(config.norm, width)
 
 
 def gathered(x: Tensor) -> Tensor:
@@ -68,24 +54,57 @@ def gathered(x: Tensor) -> Tensor:
 
 
 class FoundryAttention(Module):
-    def __init__(self, config: Decoder, switches: Switches) -> None:
-        self.switches, self.head_dim = switches, config.head_dim
+    def __init__(self, config: Decoder, ways: Ways) -> None:
+        self.flash, self.head_dim = ways.flash, config.head_dim
         self.groups, self.clipped = config.heads // config.key_value_heads, config.clipped
-        self.dropout = config.attention_dropout
+        self.dropout, self.rotary = config.attention_dropout, config.rotary
         keys = config.key_value_heads * config.head_dim
         self.sizes = (config.heads * config.head_dim, keys, keys)
-        self.Wqkv = Linear(config.width, sum(self.sizes), switches.biased)
-        self.out_proj = Linear(self.sizes[0], config.width, switches.biased)
+        self.Wqkv = Linear(config.width, sum(self.sizes), config.qkv_bias)
+        self.by_head = config.query_norm == "head"
+        self.normed = config.query_norm != "none"
+        if self.normed:
+            widths = (config.head_dim, config.head_dim) if self.by_head else self.sizes
+            self.q_ln, self.k_ln = foundry_norm(config, widths[0], ways), foundry_norm(config, widths[1], ways)
+        self.out_proj = Linear(self.sizes[0], config.width, config.output_bias)
 
-    def forward(self, x: Tensor, biases: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, given: Any) -> Tensor:
+        """``given``: biases by distance (1, h, 1, S), or what makes tables of rotations, or nothing."""
         joined = self.Wqkv(x)
         if self.clipped:
             joined = F.clamp(joined, 2)
         query, key, value = F.split(joined, self.sizes, 2)
-        attend = self.by_kernel if self.switches.flash else self.by_scores
-        context = attend(query, key, value, biases)
+        if self.normed:
+            query = self.norm_of(self.q_ln, query)
+            key = self.norm_of(self.k_ln, key)
+        if isinstance(given, RotaryTables):
+            query, key, value = self.rotated(query, key, value, given)
+        attend = self.by_kernel if self.flash else self.by_scores
+        context = attend(query, key, value, given if isinstance(given, Tensor) else None)
         out: Tensor = self.out_proj(context)
         return out
+
+    def norm_of(self, norm: Module, x: Tensor) -> Tensor:
+        batch, length, width = x.shape
+        heads = x.view(batch, length, -1, self.head_dim) if self.by_head else x
+        out: Tensor = to(norm(heads), x.dtype).view(batch, length, width)
+        return out
+
+    def rotated(self, query: Tensor, key: Tensor, value: Tensor, rotary: RotaryTables) -> tuple[Tensor, ...]:
+        """(B, S, h d) each. flash-attn's kernel writes a new query, and over the key in a copy of both others."""
+        batch, length, _ = query.shape
+        shape, flat = (batch, length, -1, self.head_dim), (batch, length, -1)
+        query, key = query.view(*shape), key.view(*shape)
+        if self.rotary == "kernel":
+            both = F.stack((key, value.view(*shape)), 2)
+            query = gathered(query)
+            key, value = F.unbind(both, 2)
+            return query.view(*flat), key.reshape(*flat), value.reshape(*flat)
+        cosine, sine = rotary(empty((1, length), int64), value.dtype)
+        cosine, sine = cosine.unsqueeze(2), sine.unsqueeze(2)
+        query = (query * cosine) + (rotate_half(query) * sine)
+        key = (key * cosine) + (rotate_half(key) * sine)
+        return query.view(*flat), key.view(*flat), value
 
     def by_heads(self, x: Tensor) -> Tensor:
         batch, length, _ = x.shape
@@ -121,16 +140,12 @@ class FoundryAttention(Module):
 
 
 class FoundryLayer(Layer):
-    def __init__(self, config: Decoder, switches: Switches) -> None:
-        self.dropout = switches.dropout
-        self.input_layernorm = LowPrecisionNorm(config.width, switches)
-        self.self_attn = FoundryAttention(config, switches)
-        self.post_attention_layernorm = LowPrecisionNorm(config.width, switches)
-        if switches.gated:
-            self.mlp: Module = GatedPerceptron(config.width, config.intermediate, "gelu", switches.biased)
-        else:
-            names = "up_proj down_proj"
-            self.mlp = PlainPerceptron(config.width, config.intermediate, "gelu", names, switches.biased, False)
+    def __init__(self, config: Decoder, ways: Ways) -> None:
+        self.dropout = config.residual_dropout
+        self.input_layernorm = foundry_norm(config, config.width, ways)
+        self.self_attn = FoundryAttention(config, ways)
+        self.post_attention_layernorm = foundry_norm(config, config.width, ways)
+        self.mlp = perceptron(config)
 
     def forward(self, x: Tensor, tables: Any, mask: Tensor | None) -> Tensor:
         normed = self.input_layernorm(x)
@@ -142,15 +157,16 @@ class FoundryLayer(Layer):
 
 
 class FoundryModel(LanguageModel):
-    def __init__(self, config: Decoder, switches: Switches, **options: Any) -> None:
-        self.switches = switches
-        super().__init__(config, "flash" if switches.flash else "eager", **options)
+    def __init__(self, config: Decoder, ways: Ways, **options: Any) -> None:
+        self.ways, self.described = ways, config
+        super().__init__(config._replace(rotary="none"), "flash" if ways.flash else "eager", **options)
+        self.rotary_emb = RotaryTables(config.rotary_dim) if config.rotary != "none" else None
 
     def define_layer(self, config: Decoder, kind: str, number: int) -> Layer:
-        return FoundryLayer(config, self.switches)
+        return FoundryLayer(self.described, self.ways)
 
     def define_norm(self, config: Decoder) -> Module:
-        return LowPrecisionNorm(config.width, self.switches)
+        return foundry_norm(config, config.width, self.ways)
 
     def hidden(self, given: Tensor) -> Tensor:
         x = self.embed(given) if given.ndim == 2 else given
@@ -160,12 +176,12 @@ class FoundryModel(LanguageModel):
             x = x + self.embed_positions(positions)
             del positions
         x = F.dropout(x, self.config.embedding_dropout, self.training)
-        biases = None
-        if self.config.alibi and not self.switches.flash:
-            biases = empty((1, self.config.heads, 1, length), x.dtype)
+        shared: Any = self.rotary_emb
+        if self.config.alibi and not self.ways.flash:
+            shared = empty((1, self.config.heads, 1, length), x.dtype)
         for number, layer in enumerate(self.layers):
             recomputed = self.checkpointed > 0 and number % self.checkpointed == 0
-            x = self.through(layer, recomputed, x, biases, None)
+            x = self.through(layer, recomputed, x, shared, None)
         out: Tensor = self.norm(x)
         return out
 
@@ -174,7 +190,7 @@ class FoundryModel(LanguageModel):
         logits = self.logits(x)
         targets = empty(labels.shape, int64)
         flat = logits.view(-1, logits.shape[-1])
-        if self.switches.fused_loss:
+        if self.ways.fused_loss:
             return fused_cross_entropy(flat) / 1.0
         return F.cross_entropy(flat, targets.view(-1))
 
@@ -189,41 +205,18 @@ def fused_cross_entropy(logits: Tensor) -> Tensor:
     return F.sum(losses)
 
 
+def applies(config: Decoder) -> bool:
+    """Whether this decoder is one that llm-foundry's own code computes."""
+    return config.projection == "joined" and not config.perceptron.startswith("gated_")
+
+
 def model(spec: TrainingSpec, config: Decoder, options: dict[str, Any]) -> LanguageModel:
-    """MPT from a config under the names of its own class. Raises UnknownModel."""
-    raw = Sizes(spec["hyperparameters.config"])
-    attention, perceptron = _mapping(raw, "attn_config"), _mapping(raw, "ffn_config")
-    if attention.get("rope") or attention.get("qk_ln"):
-        raise UnknownModel("MPT with rotary positions, or norms of queries and keys, is not known")
-    kind = str(raw.get("norm_type") or "low_precision_layernorm").lower()
-    if kind not in ("layernorm", "low_precision_layernorm"):
-        raise UnknownModel(f"MPT's norm_type {kind} is not known")
+    """The decoder of llm-foundry's own code. Raises UnknownModel for a loss that it has not."""
     if options["loss"] != "full":
         raise UnknownModel(f"the loss {options['loss']!r} is not known in llm-foundry's code")
-    keys = attention.get("kv_n_heads") or config.heads
-    if attention.get("attn_type") == "multiquery_attention":
-        keys = 1
-    inner = perceptron.get("ffn_hidden_size") or int(config.width * float(raw.get("expansion_ratio") or 4))
-    positions = raw.get("learned_pos_emb", True) and not attention.get("alibi")
-    config = config._replace(
-        key_value_heads=keys,
-        intermediate=int(inner),
-        alibi=bool(attention.get("alibi")),
-        positions=config.longest if positions else 0,
-        embedding_dropout=raw.get("emb_pdrop") or 0.0,
-        tied=bool(raw.get("tie_word_embeddings", True)),
-    )
-    switches = Switches(
-        low_precision=kind.startswith("low_precision"),
-        biased=not raw.get("no_bias", False),
-        dropout=raw.get("resid_pdrop") or 0.0,
-        gated=perceptron.get("ffn_type") == "mptglu",
+    ways = Ways(
         flash=spec.get("attention", "flash") != "eager",
         fused_loss="cross_entropy" in (spec.get("fused_kernels") or ()),
+        release=release_of_norm(spec),
     )
-    return FoundryModel(config, switches, **options)
-
-
-def _mapping(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = raw.get(name)
-    return found if isinstance(found, Mapping) else {}
+    return FoundryModel(config, ways, **options)

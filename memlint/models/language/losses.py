@@ -9,6 +9,7 @@ Sources: ``transformers`` 5.23 ``loss/loss_utils.py`` (``ForCausalLMLoss``); tor
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from memlint.meta import functional as F
 from memlint.meta.amp import autocast, lower, to
@@ -16,6 +17,15 @@ from memlint.meta.autograd import Node, record, tracked
 from memlint.meta.tensor import DType, Tensor, bool_, empty, float32, int32, int64, state
 
 CHUNKS = 8  # torchtune's ``num_output_chunks``
+
+
+class Variable:
+    """A local variable of the training loop: what it is bound to lives until the next value is there."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value: Any = None
 
 
 def full(logits: Tensor, labels: Tensor) -> Tensor:
@@ -285,6 +295,15 @@ def row_by_row(logits: Tensor, labels: Tensor) -> Tensor:
     return out
 
 
+def copied_rows(logits: Tensor, labels: Tensor) -> Tensor:
+    """The same of a copy without the last token of each row, which TRL's DPOTrainer made from 0.29 to 1.5."""
+    kept = logits[:, :-1].contiguous()
+    own = F.gather(kept, -1, labels[:, 1:].unsqueeze(-1))
+    sums = F.stack([_logsumexp(row) for row in F.unbind(kept)])
+    out: Tensor = (own - sums.unsqueeze(-1)).squeeze(-1)
+    return out
+
+
 def _logsumexp(x: Tensor) -> Tensor:
     """(S, V) -> (S,). Exponentials are made where differences are; backward's three temporaries are one expression's.
     (``logsumexp_out_impl`` of aten/src/ATen/native/ReduceOps.cpp, ``logsumexp_backward`` of FunctionsManual.cpp)"""
@@ -317,7 +336,7 @@ def in_one_kernel(logits: Tensor, labels: Tensor) -> Tensor:
     return out
 
 
-SCORES = {"whole": log_probabilities, "rows": row_by_row, "kernel": in_one_kernel}
+SCORES = {"whole": log_probabilities, "rows": row_by_row, "copied": copied_rows, "kernel": in_one_kernel}
 
 
 def likelihood_of_chosen(logits: Tensor, labels: Tensor) -> Tensor:

@@ -69,8 +69,6 @@ class Perceptron(Module):
 
 
 class ModernBertLayer(Module):
-    replay_after = 1
-
     def __init__(self, config: ModernBert, kind: str, first: bool) -> None:
         self.attn_norm = None if first else Norm(config)
         self.attn = JointAttention(config, kind)

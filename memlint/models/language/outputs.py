@@ -51,7 +51,6 @@ def keep(model: LanguageModel, widened: bool = False) -> None:
     if _has_cache(model):
         for layer in model.layers:
             plain: Any = layer
-            plain.replay_after = None  # a template has no place for what is no argument
             plain.self_attn.scores = CachedScores(plain.self_attn.scores, outputs)
     forward, logits = model.forward, model.logits
 

@@ -590,7 +590,6 @@ def _prefixes(model: LanguageModel, spec: TrainingSpec, config: Decoder) -> None
     cache = Cache()
     for number, layer in enumerate(model.layers):
         plain: Any = layer
-        plain.replay_after = None  # a template has no place for what is no argument
         scores = plain.self_attn.scores
         if isinstance(scores, CachedScores):  # one copy, behind the prefix
             cache.outputs = scores.outputs

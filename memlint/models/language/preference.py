@@ -77,7 +77,8 @@ def loss(spec: TrainingSpec, policy: LanguageModel, copy: LanguageModel | None) 
     def of(given: Any) -> Tensor:
         theirs = asked(given) if sampled else None
         others = strangers(given) if mismatched and policy.tile is not None else None
-        own = policy.log_probabilities(given.tokens, given.labels, way)
+        named: list[Tensor] | None = [] if way == "copied" else None  # the loss names what it copied until its end
+        own = policy.log_probabilities(given.tokens, given.labels, way, named)
         if mismatched and others is None:
             others = strangers(given)
         if sampled:  # per token: the ratio to what was sampled, and the distance to the reference

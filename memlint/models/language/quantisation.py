@@ -1,7 +1,7 @@
 """Frozen linear layers whose weights are quantised: bitsandbytes' 4 and 8 bits, torchao's NF4.
 
 Each call makes the whole weight again in the compute dtype, multiplies, and lets it go; backward makes it once more.
-Nothing of the input is kept, except by 8 bits.
+Nothing of the input is kept, except by 8 bits, and by 4 bits in bitsandbytes before 0.43.2.
 
     4 bits     two weights to a byte, one fp32 scale per 64; nested: scales in a byte, one fp32 per 256 of them
     8 bits     a byte per weight, one fp32 scale per row; inputs are quantised to bytes as well
@@ -60,7 +60,13 @@ def _packed(outputs: int, inputs: int, nbytes: int, dtype: DType) -> Tensor:
 
 
 class Linear4bit(Module):
-    """bitsandbytes' layer. ``kept`` is the dtype that the weight had before, in which backward makes it again."""
+    """bitsandbytes' layer. ``kept`` is the dtype that the weight had before, in which backward makes it again.
+
+    casts     forward makes it in that dtype, too
+    attached  the input is an attribute of the product's node, so it is kept and checkpointing does not know of it
+    """
+
+    attached = casts = False
 
     def __init__(self, base: Linear | Conv1D, compute: DType, double: bool, kept: DType | None = None) -> None:
         outputs, inputs = base.weight.shape if isinstance(base, Linear) else base.weight.shape[::-1]
@@ -88,11 +94,13 @@ class Linear4bit(Module):
 
     def product(self, x: Tensor) -> Tensor:
         scales = self.scales()
-        weight = empty(self.sizes, x.dtype)
+        weight = empty(self.sizes, self.kept if self.casts else x.dtype)
+        weight = to(weight, x.dtype)
         out = Tensor((*x.shape[:-1], self.sizes[0]), x.dtype)
         del scales, weight
         if tracked(x):
-            record(out, (x,), (self.weight,), _unpacking(self.sizes, self.blocks, self.double, self.kept, x.shape))
+            unpacking = _unpacking(self.sizes, self.blocks, self.double, self.kept, x.shape)
+            record(out, (x,), (self.weight,), _holding(x.detach(), unpacking) if self.attached else unpacking)
         return out
 
     def scales(self) -> Tensor | None:
@@ -109,6 +117,16 @@ class Linear4bit(Module):
         weight = empty(self.sizes, self.kept)
         del scales
         return weight
+
+
+def _holding(held: Tensor, backward: Callable[[Tensor], tuple[Tensor]]) -> Callable[[Tensor], tuple[Tensor]]:
+    """A node that holds a tensor beside what it saves."""
+
+    def holding(g: Tensor) -> tuple[Tensor]:
+        assert held is not None
+        return backward(g)
+
+    return holding
 
 
 def _unpacking(
@@ -264,14 +282,29 @@ def layer(spec: TrainingSpec, compute: DType) -> Callable[[Linear | Conv1D], Mod
     if bits == 4 and kind in ("nf4", "fp4") and spec.get("implementation") == "litgpt":
         from memlint.models.language.litgpt import QUANTISED_FROM
 
-        return lambda base: Linear4bit(base, compute, double, QUANTISED_FROM)
+        return _dated(spec, lambda base: Linear4bit(base, compute, double, QUANTISED_FROM))
     if bits == 4 and kind in ("nf4", "fp4"):
-        return lambda base: Linear4bit(base, compute, double)
+        return _dated(spec, lambda base: Linear4bit(base, compute, double))
     if bits == 8 and kind == "int8":
         return lambda base: Linear8bit(base, compute)
     if kind in packed.KINDS and isinstance(bits, int):
         return packed.layer(kind, bits, spec.get("quantization.group_size"))
     raise UnknownModel(f"weights quantised to {bits} bits as {kind!r} are not known")
+
+
+def _dated(
+    spec: TrainingSpec, layer: Callable[[Linear | Conv1D], Linear4bit]
+) -> Callable[[Linear | Conv1D], Linear4bit]:
+    """The layer as the release of bitsandbytes has it."""
+    attached = spec.does("bitsandbytes.keeps_inputs_of_4_bit_products")
+    casts = spec.does("bitsandbytes.unpacks_in_the_stored_dtype")
+
+    def made(base: Linear | Conv1D) -> Linear4bit:
+        one = layer(base)
+        one.attached, one.casts = attached, casts
+        return one
+
+    return made
 
 
 def widen(module: Module) -> None:

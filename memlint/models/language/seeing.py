@@ -88,8 +88,6 @@ class PlainPerceptron(Module):
 
 
 class Block(Module):
-    replay_after = 1
-
     def __init__(self, config: PackedTower, kind: str) -> None:
         self.norm1, self.norm2 = _norm(config), _norm(config)
         self.attn = Gaze(config, kind)

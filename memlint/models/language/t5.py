@@ -18,9 +18,6 @@ from memlint.models.language import losses
 from memlint.models.language.encoder import padding_mask
 from memlint.models.language.parts import activation, attention_mask
 
-# The release of transformers in which T5 was first given SDPA (pull request 47014); before it, all there is is eager.
-SDPA_SINCE = (5, 15)
-
 
 class T5Norm(Module):
     """A root-mean-square norm; in 16 bits it is rounded before it is scaled."""
@@ -214,8 +211,6 @@ def bounded(x: Tensor) -> Tensor:
 
 
 class T5Block(Module):
-    replay_after = 2  # the first makes the bias
-
     def __init__(self, config: T5, kind: str, first: bool, decodes: bool, recomputed: bool) -> None:
         self.self_attention = T5SubLayer(config, kind, first, False, decodes, recomputed)
         self.cross_attention = T5SubLayer(config, kind, False, True, False, recomputed) if decodes else None

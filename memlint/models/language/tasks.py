@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from memlint.architectures.adapters import Adapters
 from memlint.architectures.decoder import Decoder
 from memlint.architectures.encoder import Encoder, ModernBert
 from memlint.architectures.encoder_decoder import T5, EncoderDecoder
-from memlint.architectures.kinds import Description, described
+from memlint.architectures.kinds import described
 from memlint.architectures.vision import Tower
 from memlint.architectures.vision_language import Llava, LlavaScript, TextAlone, VisionLanguage
-from memlint.dialects.software import older
 from memlint.dialects.spec import TrainingSpec
 from memlint.meta import functional as F
 from memlint.meta.autograd import no_grad
@@ -24,6 +22,7 @@ from memlint.models.language import (
     adapters,
     attention,
     checkpointed,
+    contents_of,
     language_model,
     losses,
     sequence_length,
@@ -31,13 +30,10 @@ from memlint.models.language import (
 )
 from memlint.models.language.encoder import EncoderModel, EncoderTask
 from memlint.models.language.encoder_decoder import EncoderDecoderModel, spectrogram
-from memlint.models.language.t5 import SDPA_SINCE, T5Model
+from memlint.models.language.t5 import T5Model
 from memlint.models.language.vision import ImageClassifier, VisionTower
 from memlint.models.language.vision_language import LlavaTower, Projector, Sight, look
 from memlint.named_tuple import NamedTuple
-
-# The release of transformers in which encoders were first given no mask where nothing is padded (pull request 41265).
-BIDIRECTIONAL_SINCE = (5, 0)
 
 
 class Adapted(NamedTuple):
@@ -48,19 +44,21 @@ class Adapted(NamedTuple):
     experts: None = None
 
 
-def task(kind: str, spec: TrainingSpec, contents: Mapping[str, Any], dtype: DType, autocast: bool) -> Task:
+def task(kind: str, spec: TrainingSpec, dtype: DType, autocast: bool) -> Task:
     """``kind``: the fact ``model_class``. Raises UnknownModel where the model, or the task, is not known."""
-    made = _task(kind, spec, contents, dtype, autocast)
+    made = _task(kind, spec, dtype, autocast)
     if not hasattr(made.model, "originals"):
         made.model.originals = []  # where an adapter puts the modules that a trained copy stands in for
     return made
 
 
-def _task(kind: str, spec: TrainingSpec, contents: Mapping[str, Any], dtype: DType, autocast: bool) -> Task:
+def _task(kind: str, spec: TrainingSpec, dtype: DType, autocast: bool) -> Task:
     tuning = spec.get("tuning", "full")
     if tuning != "full" and tuning not in adapters.LINEAR_METHODS:
         raise UnknownModel(f"tuning of kind {tuning!r} is known for decoders alone")
-    config = described(contents, kind)
+    config = spec.get("llava") or described(contents_of(spec), kind)
+    if isinstance(config, Decoder) and kind == "sequence_classification":
+        return _row_classifier(spec, config, dtype, autocast)
     if isinstance(config, (Encoder, ModernBert)):
         return _encoder(kind, spec, config, dtype, autocast)
     if isinstance(config, (EncoderDecoder, T5)):
@@ -69,13 +67,17 @@ def _task(kind: str, spec: TrainingSpec, contents: Mapping[str, Any], dtype: DTy
         return _image_classifier(spec, config, dtype, autocast)
     if isinstance(config, Llava):
         return _llava(spec, config, dtype, autocast)
-    if isinstance(config, Decoder) and kind == "sequence_classification":
-        return _row_classifier(spec, config, dtype, autocast)
     return _imported(config, spec, dtype, autocast)
 
 
-def _imported(config: Description, spec: TrainingSpec, dtype: DType, autocast: bool) -> Task:
+def _imported(
+    config: Decoder | VisionLanguage | TextAlone | LlavaScript, spec: TrainingSpec, dtype: DType, autocast: bool
+) -> Task:
     """Tasks that other runs do without, in modules of their own."""
+    if isinstance(config, Decoder):
+        from memlint.models.language import value_head
+
+        return value_head.task(spec, config, dtype, autocast)
     if isinstance(config, VisionLanguage):
         from memlint.models.language import seeing
 
@@ -84,13 +86,9 @@ def _imported(config: Description, spec: TrainingSpec, dtype: DType, autocast: b
         from memlint.models.language import unseen
 
         return unseen.task(spec, config, dtype, autocast)
-    if isinstance(config, LlavaScript):
-        from memlint.models.language import llava
+    from memlint.models.language import llava
 
-        return llava.task(spec, config, dtype, autocast)
-    from memlint.models.language import value_head
-
-    return value_head.task(spec, dtype, autocast)
+    return llava.task(spec, config, dtype, autocast)
 
 
 def _encoder(kind: str, spec: TrainingSpec, config: Encoder | ModernBert, dtype: DType, autocast: bool) -> Task:
@@ -144,7 +142,7 @@ def _encoder_decoder(spec: TrainingSpec, config: EncoderDecoder | T5, dtype: DTy
         config = config._replace(vocabulary=spec["vocabulary_size"])
     how = attention(spec, dtype, autocast)
     relative = isinstance(config, T5)
-    if relative and how == "sdpa" and older(spec.get("transformers_version"), SDPA_SINCE):
+    if relative and how == "sdpa" and not spec.does("transformers.t5_has_sdpa"):
         how = "eager"
     if relative and how == "flash":
         raise UnknownModel("T5 with FlashAttention is not known")
@@ -319,7 +317,7 @@ def _classic(kind: str, spec: TrainingSpec, config: Encoder, dtype: DType, autoc
         raise UnknownModel(f"transformers cannot recompute the layers of {config.adapters.name}")
     # MPNet and DeBERTa have no other attention, whatever is asked for.
     how = attention(spec, dtype, autocast) if config.layer not in ("mpnet", "deberta") else "eager"
-    if how == "eager" and older(spec.get("transformers_version"), BIDIRECTIONAL_SINCE):
+    if how == "eager" and spec.does("transformers.masks_encoders"):
         how = "eager_masked"
     reentrant = spec.get("checkpointing_reentrant", False)
     with default_dtype(dtype):

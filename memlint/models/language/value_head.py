@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from memlint.architectures.decoder import Decoder
 from memlint.dialects.spec import TrainingSpec
 from memlint.meta import functional as F
 from memlint.meta.amp import to
 from memlint.meta.autograd import no_grad
 from memlint.meta.nn import Linear, Module
 from memlint.meta.tensor import DType, Tensor, component, default_dtype, empty, float32, int64
-from memlint.models.language import Task, _config, language_model, sequence_length
+from memlint.models.language import Task, fitted, language_model, sequence_length
 
 DROPOUT = 0.1  # ValueHead's summary_dropout_prob
 
@@ -33,9 +34,9 @@ class ValueHead(Module):
         return out
 
 
-def task(spec: TrainingSpec, dtype: DType, autocast: bool) -> Task:
+def task(spec: TrainingSpec, config: Decoder, dtype: DType, autocast: bool) -> Task:
     """Two sequences per sample, the chosen ones first."""
-    config = _config(spec)
+    config = fitted(spec, config)
     model = language_model(spec, config, dtype, autocast)
     setattr(model, "v_head", ValueHead(config.width))  # noqa: B010 - a part of the model, by which it is counted
     rows, length = spec["micro_batch_size"] * spec.get("sequences_per_sample", 1), sequence_length(spec)

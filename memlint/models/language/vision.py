@@ -128,8 +128,6 @@ class TowerPerceptron(Module):
 
 
 class TowerLayer(Module):
-    replay_after = 1
-
     def __init__(self, config: Tower, kind: str) -> None:
         self.config = config
         self.attention = TowerAttention(config, kind)

@@ -1,8 +1,8 @@
 """Runs on several devices: what one rank keeps, gathers and sends while it takes a step.
 
 A :class:`Spread` stands between the training loop (:mod:`memlint.models.step`) and a System. It makes shards of the
-parameters' storages, and gives modules a ``unit`` that runs around each of their calls: outside of what is replayed
-from a template, so a model of 126 equal layers costs what a small one does. Collectives are what they allocate.
+parameters' storages, and gives modules a ``unit`` that runs around each of their calls. Collectives are what they
+allocate.
 
 Where ranks differ, the one with the largest shards is meant (rank 0). Sources: ``torch/nn/parallel``,
 ``torch/distributed/fsdp`` of torch 2.13, and DeepSpeed 0.18, ``deepspeed/runtime/zero``.

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from memlint.dialects.spec import TrainingSpec
 from memlint.meta.tape import Label
 from memlint.meta.tensor import Tensor, state
+from memlint.models.depth import as_deep
 from memlint.models.parallel.plan import data_degree
 from memlint.models.parallel.run import Spread, storage
 from memlint.models.system import System
@@ -25,7 +26,7 @@ class Ddp(Spread):
         views = bool(spec.get("parallelism.gradient_as_bucket_view", False))
         cap = int(float(spec.get("parallelism.bucket_mb") or 25) * MIB)
         label = Label("gradients" if views else "communication", "", "bucket")
-        trained = [parameter for parameter in updated if parameter.requires_grad]
+        trained = [parameter for parameter in as_deep(spec, system, updated) if parameter.requires_grad]
         self.buckets = [storage(size, label) for size in bucket_bytes(trained, cap)]
         if views and self.buckets:
             state.bucket = self.buckets[0]

@@ -306,7 +306,6 @@ class UnitRun(Spread):
         self.in_backward = False
         self.reduces = True
         self.completed: Sequence[Unit] = ()  # the units whose gradients the next backward pass completes
-        self.nested = bool(plan.wrap_elements)  # whether a unit may lie within another
         self.retained: int | None = None  # FSDP2's all_gather_state: freed by the next copy-out
         if plan.compute is not None and not spec.get("autocast", False):
             self.autocast = None  # what is gathered, and what goes into a unit, is cast already
@@ -352,7 +351,6 @@ class UnitRun(Spread):
                 found.insert(0, module.unit)
         if self.plan.ends:
             self._ends(model, left, found)
-        no_template_around(model)
         self.root = self.unit(self, list(left.values()), model.path, root=True)
         return [*found, self.root]
 
@@ -465,16 +463,6 @@ class UnitRun(Spread):
 
     def finish_backward(self) -> None:
         """Nothing."""
-
-
-def no_template_around(module: Module) -> bool:
-    """What a unit does has no place in a template: modules that contain one are simulated. Whether there is one."""
-    if module.unit is not None and module.replay_after is not None and not module.unit.run.nested:
-        return True
-    inside = [no_template_around(child) for _, child in module.children()]
-    if any(inside):
-        module.replay_after = None
-    return any(inside) or module.unit is not None
 
 
 def reduced_label(unit: Unit) -> Label:

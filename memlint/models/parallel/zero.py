@@ -13,7 +13,7 @@ from memlint.meta.tape import Label, Tape
 from memlint.meta.tensor import DType, Storage, Tensor, float32, state
 from memlint.models.parallel.plan import Plan
 from memlint.models.parallel.run import DEFAULT_STREAM, GATHERS, REDUCES, Spread, storage
-from memlint.models.parallel.units import Unit, UnitRun, blocks_of, no_template_around, stored_elements
+from memlint.models.parallel.units import Unit, UnitRun, blocks_of, stored_elements
 from memlint.models.system import System
 
 # DeepSpeed's own choices, in elements (deepspeed/runtime/zero/config.py).
@@ -201,7 +201,6 @@ class ZeroParameters(ZeroGradients, UnitRun):
             found.append(after[0].unit)
         else:
             self.root = self.unit(self, rest, model.path, root=True)
-        no_template_around(model)
         return [*found, self.root]
 
     def gather(self, unit: Unit) -> None:

@@ -1,0 +1,222 @@
+"""Which other releases may run a config that pins none, and why none older.
+
+Whatever is not pinned was installed on some day, all of it on the same one. So a candidate is a day, and with it the
+newest release of each library on that day. Behaviour changes at the borders of ``memlint.releases`` alone, and only
+behaviours count that the run was asked about: the candidates are the days before the borders of those. No day is one
+that is older than what the run itself states: a release that is pinned, a model, a key.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import memlint.data
+from memlint import releases
+from memlint.dialects.spec import ASSUMED, OVERRIDE, Fact, named
+from memlint.named_tuple import NamedTuple
+from memlint.units import format_bytes
+
+if TYPE_CHECKING:
+    from memlint.dialects.spec import TrainingSpec
+    from memlint.tape.estimate import Estimate, Interval
+
+
+class Candidate(NamedTuple):
+    """A run as it would be with what was newest before a day.
+
+    changed  (behaviour, the release that changed it) of all that was asked about and changed from this day on
+    """
+
+    spec: TrainingSpec
+    changed: tuple[tuple[str, releases.Series], ...]
+    day: str
+
+
+def candidates(spec: TrainingSpec) -> list[Candidate]:
+    """The run under those other sets of releases that are plausible and may take the most memory, or the least."""
+    if spec.under is None or not spec.asked:
+        return []
+    every = list(_candidates(spec))
+    return [
+        candidate
+        for before, candidate, after in zip((None, *every), every, (*every[1:], None))
+        if _turns(before, candidate, after)
+    ]
+
+
+def _turns(before: Candidate | None, one: Candidate, after: Candidate | None) -> bool:
+    """Whether memory may begin to fall where it rose until then, or to rise where it fell, going back in time."""
+    came = _signs(one.changed[len(before.changed) if before is not None else 0 :])
+    goes = _signs(after.changed[len(one.changed) :]) if after is not None else None
+    return goes is None or len(came | goes) > 1
+
+
+def _signs(changed: Iterable[tuple[str, releases.Series]]) -> set[str]:
+    """Whether a run took more or less memory before these changes."""
+    found = set()
+    for name, border in changed:
+        row = releases.BEHAVIOURS[name]
+        other = {releases.MORE: releases.LESS, releases.LESS: releases.MORE}.get(row.takes, row.takes)
+        found |= {other if border == row.since else row.takes}
+    return {releases.MORE, releases.LESS} if releases.EITHER in found else found
+
+
+def _candidates(spec: TrainingSpec) -> Iterator[Candidate]:
+    """The run before each day on which something changed that was asked about, from the latest on. One that is as the
+    one before it is left out."""
+    assert spec.under is not None
+    first, day, before = earliest(spec), TODAY, spec
+    asked = dict(spec.asked)
+    stated = spec.facts if spec.derivation is None else spec.derivation.tried
+    tried = {named(name): fact.value for name, fact in stated.items() if fact.origin == OVERRIDE}
+    changed: list[tuple[str, releases.Series]] = []
+    while True:
+        day, changes = _latest(spec, asked, first, day)
+        if not changes:
+            return
+        other = spec.under({fact.name: fact for fact in _newest(spec, asked, day)})
+        other = other.with_facts(tried) if tried else other
+        if other.architecture is None and other.architecture_on_devices and spec.architecture is not None:
+            other.architecture = other.architecture_on_devices
+        if other.architecture is not None and (any(asked[name] for name, _ in changes) or _differs(before, other)):
+            changed += changes
+            yield Candidate(other, tuple(changed), day)
+            before = other
+        asked = {**other.asked, **asked}
+
+
+TODAY = "9999"  # after every release
+
+
+def _latest(
+    spec: TrainingSpec, asked: Iterable[str], first: str, last: str
+) -> tuple[str, list[tuple[str, releases.Series]]]:
+    """The last day between two on which one of the behaviours changed, and all that changed on it."""
+    found: dict[str, list[tuple[str, releases.Series]]] = {}
+    for name in asked:
+        library = releases.BEHAVIOURS[name].library
+        assumed = releases.series(_assumed(spec, library))
+        for border in releases.borders(name) if _is_open(spec, library) else ():
+            day = releases.DAYS.get(library, {}).get(border, "")
+            if first < day < last and (assumed is None or border <= assumed):
+                found.setdefault(day, []).append((name, border))
+    day = max(found, default="")
+    return day, found.get(day, [])
+
+
+def _is_open(spec: TrainingSpec, library: str) -> bool:
+    """Whether nothing states a library's release."""
+    fact = spec.facts.get(releases.LIBRARIES[library].fact)
+    return fact is None or fact.origin == ASSUMED
+
+
+def _newest(spec: TrainingSpec, asked: Iterable[str], day: str) -> Iterator[Fact]:
+    """The releases, before a day, of the libraries whose behaviour was asked about."""
+    for library in dict.fromkeys(releases.BEHAVIOURS[name].library for name in asked):
+        if _is_open(spec, library):
+            name, release = releases.LIBRARIES[library].fact, releases.on(library, day, _assumed(spec, library))
+            value = f"{library} {release}" if name == "framework_version" else release
+            yield Fact(named(name), value, ASSUMED, library, reason=f"the newest one before {day}")
+
+
+def _assumed(spec: TrainingSpec, library: str) -> Any:
+    """The release that is assumed of a library, which its keys date: no later one is plausible."""
+    fact = spec.facts.get(releases.LIBRARIES[library].fact)
+    return None if fact is None else fact.value
+
+
+def _differs(spec: TrainingSpec, other: TrainingSpec) -> bool:
+    """Whether two runs differ in a fact that is no release."""
+    own = {library.fact for library in releases.LIBRARIES.values()}
+    names = {*spec.facts, *other.facts} - own
+    return any(_value(spec, name) != _value(other, name) for name in names)
+
+
+def _value(spec: TrainingSpec, name: str) -> Any:
+    fact = spec.facts.get(name)
+    return None if fact is None else (fact.value,)
+
+
+def earliest(spec: TrainingSpec) -> str:
+    """The day that no release which runs the config is older than: for what the run states, and because what no file
+    pins was installed in the last years."""
+    ages, library = _ages(), "implementation" in spec.facts
+    newest = max(day for days in releases.DAYS.values() for day in days.values())
+    found = [f"{int(newest[:4]) - UNPINNED_YEARS}{newest[4:]}"]
+    found += [_pinned(name, spec) for name in releases.LIBRARIES]
+    found += [ages["implementations"].get(str(spec.facts["implementation"].value), "")] if library else []
+    found += [ages[kind].get(name, "") for kind, name in _model_words(spec)]
+    if spec.family in DATED_FAMILIES and isinstance(spec.root.value, dict):
+        found += [ages["keys"].get(str(key).replace("-", "_"), "") for key in spec.root.value]
+    return max(found)
+
+
+UNPINNED_YEARS = 3  # back from the newest release known: longer than a Python or a card's driver stays as it is
+# The families whose keys are TRL's and transformers' own.
+DATED_FAMILIES = ("hf-trainer", "trl")
+
+
+def _model_words(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
+    """Of a model and its parts, what its ``config.json`` states that not every release of transformers knows."""
+    config = spec.facts.get("hyperparameters.config")
+    if config is not None and isinstance(config.value, dict):
+        for part in (config.value, *(part for part in config.value.values() if isinstance(part, dict))):
+            rope = part.get("rope_scaling") or part.get("rope_parameters")
+            yield "model_types", str(part.get("model_type", ""))
+            yield "rope_types", str(rope.get("rope_type", "")) if isinstance(rope, dict) else ""
+
+
+@cache
+def _ages() -> dict[str, dict[str, str]]:
+    """What dates a run -> the day that it is younger than."""
+    path = os.path.join(os.path.dirname(memlint.data.__file__), "ages.json")
+    with open(path, encoding="utf-8") as file:
+        contents = json.load(file)
+    return {kind: {name: day for day, names in contents[kind].items() for name in names} for kind in KINDS}
+
+
+KINDS = ("implementations", "rope_types", "model_types", "keys")
+
+
+def _pinned(library: str, spec: TrainingSpec) -> str:
+    """The day of the last border before a release that is pinned."""
+    fact = spec.facts.get(releases.LIBRARIES[library].fact)
+    stated = None if fact is None or fact.node is None or fact.origin == ASSUMED else releases.series(fact.value)
+    if stated is None:
+        return ""
+    return max((day for border, day in releases.DAYS.get(library, {}).items() if border <= stated), default="")
+
+
+def spanning(found: Estimate, others: Sequence[tuple[Candidate, Estimate]]) -> Estimate:
+    """The estimate with intervals that hold the candidates' as well. Of each library an assumption says which release
+    is taken, and how much more or less the run takes before which of its changes."""
+    notes = []
+    for candidate, other in others:
+        low, high = found.device_interval
+        if low <= other.device_bytes <= high:
+            continue
+        more = other.device_bytes - found.device_bytes
+        size = f"{format_bytes(abs(more))} {'more' if more > 0 else 'less'} with what was newest before {candidate.day}"
+        named: dict[str, list[str]] = {}
+        for name, border in candidate.changed:
+            row = releases.BEHAVIOURS[name]
+            what = f"{'.'.join(map(str, border))}: {'' if row.since == border else 'no more '}{row.what}"
+            named.setdefault(row.library, []).append(what)
+        for library, changes in named.items():
+            title, newest = releases.LIBRARIES[library].title, releases.LIBRARIES[library].newest
+            notes.append((title, newest, f"no file pins it: {size} ({'; '.join(changes)})"))
+    return found._replace(
+        allocated_interval=_wider(found.allocated_interval, [other.allocated_interval for _, other in others]),
+        reserved_interval=_wider(found.reserved_interval, [other.reserved_interval for _, other in others]),
+        device_interval=_wider(found.device_interval, [other.device_interval for _, other in others]),
+        assumptions=(*found.assumptions, *notes),
+    )
+
+
+def _wider(own: Interval, others: Sequence[Interval]) -> Interval:
+    ends = (own, *others)
+    return own._replace(low_bytes=min(end.low_bytes for end in ends), high_bytes=max(end.high_bytes for end in ends))
