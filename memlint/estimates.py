@@ -6,12 +6,11 @@ import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from memlint import work
 from memlint.dialects.spec import UnknownModel
 
 if TYPE_CHECKING:
     from memlint.dialects.spec import TrainingSpec
-    from memlint.meta.fold import Folded
-    from memlint.meta.tape import Tape
     from memlint.models import Recording
     from memlint.profiles.measurement import Measurement
     from memlint.tape.estimate import Estimate
@@ -111,10 +110,18 @@ class Estimates:
         return made.whole[changes]
 
     def _spanning(self, spec: TrainingSpec, found: Estimate) -> Estimate:
-        """An estimate whose intervals hold those under the other releases that the run may be made with, too. Which
-        one it is made with does not matter to a measurement."""
+        """An estimate whose intervals hold those under the other releases that the run may be made with, too, where
+        half of the work that is left is enough for them. Which release it is does not matter to a measurement."""
         if self.measurements or not spec.asked:
             return found
+        try:
+            with work.limited(work.meter().left // 2):
+                return self._widened(spec, found)
+        except work.OutOfWork:
+            note = ("releases", "newest", "what older ones take would be more work than is left")
+            return found._replace(assumptions=(*found.assumptions, note))
+
+    def _widened(self, spec: TrainingSpec, found: Estimate) -> Estimate:
         from memlint import plausible
 
         others = []
@@ -125,6 +132,7 @@ class Estimates:
                 if not low <= allocated_bytes(candidate.spec, recording) <= high:  # else nothing is wider
                     other = estimate_spec(candidate.spec, self.gpu, detailed=False, recordings=[recording])
                     others.append((candidate, other))
+        found = found._replace(assumptions=(*found.assumptions, *plausible.assumed(spec)))
         return plausible.spanning(found, others)
 
     def allocated_bytes(self, changed: TrainingSpec) -> int:
@@ -176,7 +184,7 @@ def estimate_spec(
     from memlint import models
     from memlint.dialects.spec import ASSUMED
     from memlint.tape.allocator_conf import ConfError, parse_conf
-    from memlint.tape.summary import estimate
+    from memlint.tape.summary import Device, estimate
 
     if recordings:
         recording = recordings[0]
@@ -184,46 +192,31 @@ def estimate_spec(
         recording = models.record(spec, symbolic=symbolic, named=detailed, folded=True)
         if recordings is not None and not symbolic:
             recordings.append(recording)
-    options: dict[str, Any] = {}
+    device = Device(
+        version=str(spec.get("framework_version") or ""), engine_share=float(spec.get("engine_share") or 0.0)
+    )
     if isinstance(spec.get("allocator_conf"), str):
         # What torch would reject is MEM602's to say; the figures are then those of the defaults.
         with contextlib.suppress(ConfError):
-            options["allocator_conf"] = parse_conf(spec["allocator_conf"])
+            device = device._replace(allocator_conf=parse_conf(spec["allocator_conf"]))
     if gpu:
         from memlint.data.catalogue import parse_gpu
 
-        options["gpu"] = parse_gpu(gpu)[0]
+        device = device._replace(gpu=parse_gpu(gpu)[0])
+    calibration = None
     if measurements:
         from memlint.profiles.measurement import facts_of
         from memlint.tape.calibration import choose
 
-        version = spec.fact("framework_version")
-        stated = str(version.value) if version is not None and version.node is not None else ""
-        options["calibration"] = choose(measurements, spec.run, facts_of(spec), options.get("gpu"), stated)
+        release = spec.fact("framework_version")
+        stated = str(release.value) if release is not None and release.node is not None else ""
+        calibration = choose(measurements, spec.run, facts_of(spec), device.gpu, stated)
     assumed = tuple(
         (fact.key or name, str(fact.value), fact.reason)
         for name, fact in dict.items(spec.facts)
         if fact.origin == ASSUMED  # said, and not asked for
     )
-    return estimate(
-        _tape(recording),
-        parameters=recording.parameters,
-        trainable_parameters=recording.trainable_parameters,
-        framework=recording.framework,
-        has_matmul=recording.has_matmul,
-        has_convolution=recording.has_convolution,
-        assumptions=(*assumed, *recording.assumptions),
-        process_groups=recording.process_groups,
-        host_bytes=recording.host_bytes,
-        loading=recording.loading,
-        engine_share=float(spec.get("engine_share") or 0.0),
-        version=str(spec.get("framework_version") or ""),
-        library=recording.library,
-        basis=recording.basis,
-        detailed=detailed,
-        upper=recording.upper,
-        **options,
-    )
+    return estimate(recording, device, assumptions=assumed, calibration=calibration, detailed=detailed)
 
 
 def _same_step(one: TrainingSpec, other: TrainingSpec) -> bool:
@@ -260,14 +253,14 @@ def allocated_bytes(spec: TrainingSpec, recording: Recording | None = None) -> i
         recording = record(spec)
     if recording.loading is not None:  # whether that is the peak is for the allocator to say
         return estimate_spec(spec, detailed=False, recordings=[recording]).allocated_bytes
-    return allocated_peak(_tape(recording))
+    return allocated_peak(recording.whole)
 
 
 def packed_bytes(recording: Recording, estimate: Estimate, gpu: str) -> int:
     """Bytes that any settings of the allocator reserve for a recording at least."""
     from memlint.tape.summary import packed
 
-    tape = _tape(recording)
+    tape = recording.whole
     if gpu and tape.streams:
         from memlint.data.catalogue import parse_gpu
 
@@ -281,8 +274,4 @@ def first_pass_bytes(recording: Recording) -> int:
     """Most bytes live until the second micro-batch of a recording begins; 0 where there is none."""
     from memlint.tape.summary import first_pass
 
-    return first_pass(_tape(recording))
-
-
-def _tape(recording: Recording) -> Tape | Folded:
-    return recording.tape if recording.folded is None else recording.folded
+    return first_pass(recording.whole)

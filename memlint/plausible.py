@@ -56,12 +56,13 @@ def _turns(before: Candidate | None, one: Candidate, after: Candidate | None) ->
 
 
 def _signs(changed: Iterable[tuple[str, releases.Series]]) -> set[str]:
-    """Whether a run took more or less memory before these changes."""
+    """Whether a run took more or less memory before these changes, little ones aside."""
     found = set()
     for name, border in changed:
         row = releases.BEHAVIOURS[name]
         other = {releases.MORE: releases.LESS, releases.LESS: releases.MORE}.get(row.takes, row.takes)
         found |= {other if border == row.since else row.takes}
+    found -= {releases.LITTLE}
     return {releases.MORE, releases.LESS} if releases.EITHER in found else found
 
 
@@ -191,6 +192,16 @@ def _pinned(library: str, spec: TrainingSpec) -> str:
     return max((day for border, day in releases.DAYS.get(library, {}).items() if border <= stated), default="")
 
 
+def assumed(spec: TrainingSpec) -> tuple[tuple[str, str, str], ...]:
+    """The assumption that names the releases which nothing states, of libraries that no fact names already."""
+    open_ = dict.fromkeys(releases.BEHAVIOURS[name].library for name in spec.asked)
+    named = [releases.LIBRARIES[name] for name in open_ if releases.LIBRARIES[name].fact not in spec.facts]
+    if not named:
+        return ()
+    taken = ", ".join(sorted(f"{library.title} {library.newest}" for library in named))
+    return (("releases", taken, "the newest that are known: no file pins them"),)
+
+
 def spanning(found: Estimate, others: Sequence[tuple[Candidate, Estimate]]) -> Estimate:
     """The estimate with intervals that hold the candidates' as well. Of each library an assumption says which release
     is taken, and how much more or less the run takes before which of its changes."""
@@ -204,6 +215,8 @@ def spanning(found: Estimate, others: Sequence[tuple[Candidate, Estimate]]) -> E
         named: dict[str, list[str]] = {}
         for name, border in candidate.changed:
             row = releases.BEHAVIOURS[name]
+            if row.takes == releases.LITTLE:
+                continue
             what = f"{'.'.join(map(str, border))}: {'' if row.since == border else 'no more '}{row.what}"
             named.setdefault(row.library, []).append(what)
         for library, changes in named.items():

@@ -26,14 +26,15 @@ class Library(NamedTuple):
     distributions: tuple[str, ...]
 
 
-MORE, LESS, EITHER = "more", "less", "either"
+MORE, LESS, EITHER, LITTLE = "more", "less", "either", "a little"
 
 
 class Behaviour(NamedTuple):
     """A habit of a library.
 
     since, until   the first release with it, and the first one without it any more; None: always had it, still has it
-    takes          whether a run that it concerns takes MORE or LESS memory with it, or EITHER, as the run is
+    takes          whether a run that it concerns takes MORE or LESS memory with it, or EITHER, as the run is; LITTLE
+                   where that is not worth telling
     what           in a sentence, as a report says it
     source         where it is in the library's code, or the change that made it
     """
@@ -256,7 +257,7 @@ BEHAVIOURS: dict[str, Behaviour] = {
         "transformers",
         None,
         (5, 0),
-        EITHER,
+        LITTLE,
         "gradient_checkpointing_enable recomputes by the reentrant kind unless it is told otherwise",
         "transformers/modeling_utils.py: gradient_checkpointing_enable",
     ),
@@ -360,7 +361,7 @@ BEHAVIOURS: dict[str, Behaviour] = {
         "trl",
         (0, 28),
         None,
-        EITHER,
+        LITTLE,
         "trainers have transformers recompute activations without reentry, unless the config says otherwise",
         "trl/trainer/sft_trainer.py, dpo_trainer.py, grpo_trainer.py: gradient_checkpointing_kwargs",
     ),
@@ -370,7 +371,7 @@ BEHAVIOURS: dict[str, Behaviour] = {
         None,
         LESS,
         "activations are recomputed unless the config says otherwise",
-        "trl/trainer/*_config.py",
+        "trl/trainer/base_config.py: gradient_checkpointing",
     ),
     "trl.grpo_asks_a_reference": Behaviour(
         "trl",
@@ -394,7 +395,7 @@ BEHAVIOURS: dict[str, Behaviour] = {
         None,
         MORE,
         "adapters of a model in 16 bits are float32",
-        "peft/mapping.py: get_peft_model, autocast_adapter_dtype",
+        "peft/mapping_func.py: get_peft_model, autocast_adapter_dtype",
     ),
     "litgpt.stable_embedding": Behaviour(
         "litgpt",

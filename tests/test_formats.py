@@ -25,6 +25,7 @@ YAML = {
     "litgpt": SAMPLES / "litgpt" / "run.yaml",
     "llamafactory": SAMPLES / "llamafactory" / "run.yaml",
     "llm-foundry": SAMPLES / "llm_foundry" / "run.yaml",
+    "ms-swift": SAMPLES / "ms_swift" / "file.yaml",
     "stdiff": ROOT / "examples" / "stdiff" / "kitti_range_train_config_after.yaml",
     "torchtune": SAMPLES / "torchtune" / "run.yaml",
     "trl": ROOT / "examples" / "language_models" / "sft_trl.yaml",

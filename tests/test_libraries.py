@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from memlint import releases
 from tests.libraries import __main__ as libraries
+from tests.libraries import sources
 from tests.libraries.defaults import stated
 
 
@@ -72,3 +74,33 @@ def test_pins_are_of_the_releases_that_the_schemas_speak_of(family: str, whose: 
     name, release = whose.lower().split()
     assert any(pin.startswith(f"{name}=={release}.") for pin in libraries.LIBRARIES[family].pins)
     assert stated(family, whose)
+
+
+@pytest.mark.parametrize("name", [name for name, row in releases.BEHAVIOURS.items() if row.library != "torch"])
+def test_a_row_names_a_place_that_the_lane_looks_up(name: str) -> None:
+    assert sources.places(name)
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        pytest.param("def selective_log_softmax(): ...", [], id="it is there"),
+        pytest.param("", ["trl.log_probabilities_row_by_row: trl/trainer/utils.py"], id="the file is gone"),
+        pytest.param(
+            "def other(): ...",
+            ["trl.log_probabilities_row_by_row: trl/trainer/utils.py: selective_log_softmax"],
+            id="the name is gone",
+        ),
+    ],
+)
+def test_what_an_installed_library_lacks_is_told(
+    text: str, wrong: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "trl" / "trainer").mkdir(parents=True)
+    (tmp_path / "trl" / "__init__.py").touch()
+    if text:
+        (tmp_path / "trl" / "trainer" / "utils.py").write_text(text)
+    row = "trl.log_probabilities_row_by_row"
+    monkeypatch.setattr(releases, "BEHAVIOURS", {row: releases.BEHAVIOURS[row]})
+    assert sources.missing("trl") == wrong

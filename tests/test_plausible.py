@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from memlint import estimates, plausible, releases
+from memlint import estimates, plausible, releases, work
 from memlint.dialects import registry
 from memlint.dialects.spec import TrainingSpec
 from memlint.documents.load import load
@@ -80,6 +80,12 @@ def test_the_assumed_release_is_named_with_what_older_ones_take(tmp_path: Path) 
     assert "1.7: SFTTrainer takes the loss in chunks" in reason
 
 
+def test_each_library_whose_behaviour_counts_is_named(tmp_path: Path) -> None:
+    found = own(read(tmp_path, "torch==2.9.0\n", keys="use_peft: true\ndtype: bfloat16\n"))
+    named = [release for what, release, _ in found.assumptions if what == "releases"]
+    assert named == ["PEFT 0.21, transformers 5.23"]
+
+
 def test_nothing_is_said_where_all_is_pinned(tmp_path: Path) -> None:
     found = own(read(tmp_path, "torch==2.9.0\ntransformers==5.23.0\ntrl==1.16.0\n"))
     assert not any("no file pins it" in reason for _, _, reason in found.assumptions)
@@ -103,3 +109,13 @@ def test_candidates_that_lie_between_others_are_not_recorded(tmp_path: Path) -> 
     every, recorded = list(plausible._candidates(spec)), plausible.candidates(spec)
     assert len(every) > len(recorded) == 1
     assert recorded[0] == every[-1]._replace(spec=recorded[0].spec)
+
+
+def test_where_work_runs_out_the_estimate_stays_and_says_so(tmp_path: Path) -> None:
+    spec = read(tmp_path)
+    with work.limited(1 << 40) as meter:
+        alone = estimates.estimate_spec(spec)
+    with work.limited(meter.used + 1000):
+        found = own(read(tmp_path))
+    assert found.device_interval == alone.device_interval
+    assert ("releases", "newest", "what older ones take would be more work than is left") in found.assumptions

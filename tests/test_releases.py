@@ -154,6 +154,12 @@ torchrun --nproc_per_node 4 trl/scripts/sft.py --model_name_or_path Qwen/Qwen2.5
   --max_length 512 --bf16 true --dtype bfloat16 --fsdp full_shard {more}
 """
 LORA_ON_FOUR = QLORA.replace("devices: 1", "devices: 4").replace("quantize: bnb.nf4\n", "")
+RECOMPUTED = {
+    "use_peft": "true",
+    "dtype": "bfloat16",
+    "per_device_train_batch_size": 1,
+    "gradient_checkpointing": "true",
+}
 QUANTISED_SFT = recipe({**QUANTISED, "gradient_checkpointing": "false"})
 
 
@@ -230,11 +236,7 @@ RUNS = {
     "transformers.masks_encoders": Border("run.sh", GLUE, "4.57.6", "5.0.0"),
     "transformers.t5_has_sdpa": Border("run.sh", T5, "5.14.1", "5.15.0"),
     "trl.checkpoints_without_reentry": Border(
-        "sft.yaml",
-        recipe({**QUANTISED, "gradient_checkpointing": "true"}),
-        "0.27.0",
-        "0.28.0",
-        "transformers==4.57.6\nbitsandbytes==0.43.1\n",
+        "sft.yaml", recipe(RECOMPUTED), "0.27.0", "0.28.0", "transformers==4.57.6\n"
     ),
     "litgpt.stable_embedding": Border("config.yaml", QLORA, "0.4.13", "0.5.0"),
     **{f"trl.{row[0]}": trl_border(*row[:5]) for row in BORDERS},
@@ -262,7 +264,7 @@ def test_a_pin_on_either_side_changes_the_estimate(tmp_path: Path, name: str) ->
     assert sizes[0] != sizes[1]
     behaviour = releases.BEHAVIOURS[name]
     with_it, without = sizes if releases.does(name, row.before) else reversed(sizes)
-    if behaviour.takes != releases.EITHER:
+    if behaviour.takes in (releases.MORE, releases.LESS):
         assert (with_it > without) is (behaviour.takes == releases.MORE)
 
 
@@ -280,6 +282,22 @@ def test_without_a_pin_the_interval_holds_both(tmp_path: Path, name: str) -> Non
     low, high = estimate(tmp_path, name, "").device_interval
     for pin in (row.before, row.after):
         assert low <= estimate(tmp_path, name, f"{library}=={pin}\n").device_bytes <= high
+
+
+@pytest.mark.parametrize(
+    ("model", "pins", "attention"),
+    [
+        pytest.param("Qwen/Qwen2.5-0.5B", "torch==2.0.1\ntransformers==4.40.0\n", "eager", id="torch had none"),
+        pytest.param("Qwen/Qwen2.5-0.5B", "torch==2.2.0\ntransformers==4.40.0\n", "sdpa", id="always had it"),
+        pytest.param("FacebookAI/roberta-base", "transformers==4.40.0\n", "eager", id="the model had none"),
+    ],
+)
+def test_attention_is_what_the_release_has_for_the_model(tmp_path: Path, model: str, pins: str, attention: str) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "run.yaml").write_text(TRAINER.format(model=model))
+    (tmp_path / "requirements.txt").write_text(pins)
+    [spec] = registry.specs(load(str(tmp_path / "run.yaml")))
+    assert spec["attention"] == attention
 
 
 def test_every_row_has_a_run_on_either_side_of_its_border() -> None:

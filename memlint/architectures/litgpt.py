@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from memlint.architectures.decoder import AGREEMENTS, Decoder, Experts
-from memlint.architectures.sizes import Sizes, agree
+from memlint.architectures.decoder import Decoder, Experts
+from memlint.architectures.sizes import KINDS, Sizes, check
 from memlint.dialects.spec import UnknownModel
 
 # Sizes that others are made of.
@@ -82,12 +82,15 @@ _REFUSED: tuple[tuple[str, Callable[[Sizes], bool], str], ...] = (
 def decoder(config: Mapping[str, Any], source: str = "model_config.yaml") -> Decoder:
     """From the fields of a ``Config``; ``source`` says in a message where they are from.
 
-    Raises UnknownModel, with the field, for a value that cannot be, and for a switch that is not known here.
+    Raises UnknownModel, with the field, for a value that cannot be, and for a switch that is not known here. Whether
+    its sizes agree is for the caller to ask (``checked``).
     """
     given = Sizes(config, source)
     for name, is_set, why in _REFUSED:
         if is_set(given):
             raise UnknownModel(f"{source}: {name} {why}")
+    for name in _SIZES:  # whose null is no default
+        check(f"{source}: {name}", config.get(name, _SIZES[name]), KINDS[name])
     sizes = {name: int(given.get(name, default)) for name, default in _SIZES.items()}
     width, heads, layers = sizes["n_embd"], sizes["n_head"], sizes["n_layer"]
     if given.get("head_size") is None and width % heads:
@@ -96,7 +99,7 @@ def decoder(config: Mapping[str, Any], source: str = "model_config.yaml") -> Dec
     perceptron, activation = _chosen(given, "mlp_class_name", _PERCEPTRONS, "GptNeoxMLP")
     rotated = int(given.get("rotary_percentage", 0.25) * head_dim)
     rotary = "interleaved" if given.get("rope_interleave") else "half" if rotated == head_dim else "partial"
-    made = Decoder(
+    return Decoder(
         vocabulary=given.get("padded_vocab_size")
         or -(-sizes["vocab_size"] // sizes["padding_multiple"]) * sizes["padding_multiple"],
         width=width,
@@ -124,8 +127,6 @@ def decoder(config: Mapping[str, Any], source: str = "model_config.yaml") -> Dec
         head_bias=bool(given.get("lm_head_bias", False)),
         experts=_experts(given),
     )
-    agree(made, AGREEMENTS)
-    return made
 
 
 def _chosen(given: Sizes, name: str, known: Mapping[str, Any], default: str) -> Any:

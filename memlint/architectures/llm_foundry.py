@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from memlint.architectures.adapters import adapters_of
-from memlint.architectures.decoder import AGREEMENTS, Decoder
-from memlint.architectures.sizes import Sizes, agree
+from memlint.architectures.decoder import Decoder
+from memlint.architectures.sizes import Sizes
 from memlint.dialects.spec import UnknownModel
 
 # norm_type -> (the decoder's norm with biases, and without; whether autocast lowers it)
@@ -52,7 +52,8 @@ _AS_IT_IS: dict[str, tuple[tuple[str, tuple[Any, ...]], ...]] = {
 def decoder(config: Mapping[str, Any], source: str = "") -> Decoder:
     """From the fields of an ``MPTConfig``.
 
-    Raises UnknownModel, with the field, for a value that cannot be, and for a switch that is not known here.
+    Raises UnknownModel, with the field, for a value that cannot be, and for a switch that is not known here. Whether
+    its sizes agree is for the caller to ask (``checked``).
     """
     sizes = Sizes(config, source)
     attention, perceptron = sizes.get("attn_config") or {}, sizes.get("ffn_config") or {}
@@ -68,7 +69,7 @@ def decoder(config: Mapping[str, Any], source: str = "") -> Decoder:
     keys = _chosen(attention, "attn_type", _KEYS, "multihead_attention")(heads, attention.get("kv_n_heads") or 0)
     qkv_bias = sizes.get("attention_bias")
     tokens = sizes.get("max_seq_len") or 2048
-    made = Decoder(
+    return Decoder(
         vocabulary=_size(sizes, "vocab_size"),
         width=width,
         layers=layers,
@@ -99,8 +100,6 @@ def decoder(config: Mapping[str, Any], source: str = "") -> Decoder:
         embedding_dropout=sizes.get("emb_pdrop") or 0.0,
         adapters=adapters_of("mpt"),
     )
-    agree(made, AGREEMENTS)
-    return made
 
 
 def _size(sizes: Sizes, name: str) -> int:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from memlint.architectures.decoder import AGREEMENTS, Decoder
-from memlint.architectures.sizes import Sizes, agree
+from memlint.architectures.decoder import Decoder
+from memlint.architectures.sizes import Sizes
 from memlint.dialects.spec import UnknownModel
 from memlint.named_tuple import NamedTuple
 
@@ -105,7 +105,8 @@ _TIED = frozenset(
 def decoder(name: str, given: Mapping[str, Any]) -> Decoder:
     """What the builder of this name makes of the arguments that a recipe gives it (None: not given).
 
-    Raises UnknownModel for a builder that is not known, a size that it is not given, and one that cannot be.
+    Raises UnknownModel for a builder that is not known, a size that it is not given, and one that cannot be. Whether
+    its sizes agree is for the caller to ask (``checked``).
     """
     stated = {key: value for key, value in given.items() if value is not None}
     component = name
@@ -144,9 +145,7 @@ def _made(component: Component, sizes: Sizes) -> Decoder:
         attention_dropout=sizes.get("attn_dropout") or 0.0,
         windows=tuple(component.window * (number % 2 == 0) for number in range(layers)) if component.window else (),
     )
-    made = made._replace(**component.switches)
-    agree(made, AGREEMENTS)
-    return made
+    return made._replace(**component.switches)
 
 
 def _size(sizes: Sizes, name: str) -> int:

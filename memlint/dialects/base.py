@@ -412,7 +412,10 @@ class Dialect:
             spelled = self._spelled(node, key, is_option)
             gap = next((part for part in node.walk() if part.is_unresolved), None)
             if gap is None and schemas.accepts(node, key.schema, self.schema):
-                fact = Fact(name, self._fact_value(node, key), WRITTEN, spelled, node)
+                value = self._fact_value(node, key)
+                if isinstance(value, dict) and not isinstance(node.value, dict):
+                    node = _spread(value, node)
+                fact = Fact(name, value, WRITTEN, spelled, node)
                 if name not in refused:
                     written.setdefault(name, fact)
                 continue
@@ -811,6 +814,13 @@ def fact_value(value: Any, annotation: dict[str, Any]) -> Any:
 
 def _is_size(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def _spread(value: Any, node: Node) -> Node:
+    """The tree that a word stands for (``deepspeed: zero2``), every value of which is written where the word is."""
+    if isinstance(value, dict):
+        value = {name: _spread(inner, Node(None, node.span, None, name, node.via)) for name, inner in value.items()}
+    return Node(value, node.span, node.key_span, node.keys, node.via)
 
 
 def _unknown(node: Node) -> str:

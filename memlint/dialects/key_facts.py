@@ -11,7 +11,7 @@ from typing import Any
 from memlint.dialects import language_model as lm
 from memlint.dialects.accelerate import truth
 from memlint.dialects.native import number, optimizer_class
-from memlint.dialects.spec import DEFAULT, WRITTEN, Fact, Name, TrainingSpec
+from memlint.dialects.spec import DEFAULT, Fact, Name, TrainingSpec
 from memlint.documents.node import Edit
 
 WAY_OUT = (
@@ -60,9 +60,6 @@ _IMAGES = frozenset(
     ("diffusers", "diffsynth", "finetrainers", "kohya", "latte", "animatediff", "timm", "open-clip", "swin")
 )
 _TOKENS = frozenset(("olmo", "lingua", "nanotron", "maxtext", "levanter", "openrlhf", "open-instruct", "opennmt"))
-
-# Environment variables that ms-swift starts its own processes by.
-_OWN_LAUNCHER = ("NPROC_PER_NODE", "NNODES")
 
 # Facts that count something: what is written for "decide it yourself" (-1, 0) is no number of anything.
 _COUNTS: tuple[Name, ...] = (
@@ -269,7 +266,6 @@ def _devices(spec: TrainingSpec) -> None:
         lm.parallelism(spec)
         if own is not None and own.node is not None:
             spec.facts["device_count"] = own
-        _own_processes(spec)
     per_machine, machines = spec.fact(lm.HYPER + "per_node"), spec.fact("machines")
     stated = spec.fact("device_count")
     if stated is None and per_machine is not None:
@@ -285,21 +281,6 @@ def _devices(spec: TrainingSpec) -> None:
     if stated is not None:
         spec.facts["device_count"] = stated
         spec.facts["world_size"] = stated._replace(name="world_size")
-
-
-def _own_processes(spec: TrainingSpec) -> None:
-    """Processes that a trainer starts itself, as environment variables tell it."""
-    if spec.family != "ms-swift" or spec.launch is None or "device_count" in spec:
-        return
-    nodes = [spec.launch.environment.get(name) for name in _OWN_LAUNCHER]
-    if nodes[0] is None:
-        return
-    counts = [number(node.value) for node in nodes if node is not None]
-    if None not in counts:
-        total = 1
-        for count in counts:
-            total *= count or 1
-        spec.facts["device_count"] = Fact("device_count", total, WRITTEN, _OWN_LAUNCHER[0], nodes[0])
 
 
 def _batch(spec: TrainingSpec) -> None:

@@ -123,6 +123,7 @@ def _model(spec: TrainingSpec, pretrain: bool) -> str:
                 _describe(spec, published(huggingface.decoder(found)), named, source)
             except UnknownModel as error:
                 return f"{source}: {error}"
+            lm.put(spec, lm.CONFIG, found, named, source)  # what the publishers say besides: the checkpoint's dtype
             return ""
     return f"{named.key or 'model'} {named.value}: neither in the catalogue (`memlint models`) nor a folder of litgpt's"
 

@@ -49,7 +49,7 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
     """From LLaMA-Factory's arguments to the facts of a language model."""
     method, why = _method(spec)
     found = lm.model(spec)
-    _parts(spec)
+    parts(spec, _VERSION)
     _attention(spec)
     _packing(spec, method)
     lm.optimizer(spec)
@@ -111,22 +111,22 @@ def _unsloth(spec: TrainingSpec) -> str:
     return ""
 
 
-def _parts(spec: TrainingSpec) -> None:
+def parts(spec: TrainingSpec, version: str) -> None:
     """A vision-language model, and which of its parts train."""
     config = spec.get(lm.CONFIG)
     if not isinstance(config, dict) or "vision_config" not in config:
         spec.facts["model_class"] = Fact("model_class", "causal_lm", DEFAULT, reason="what the model's config says")
         return
     lm.put(spec, "model_class", "vision_language", spec.fact(lm.CONFIG))
-    parts = (
+    switches = (
         ("vision_tower", "freeze_vision_tower"),
         ("projector", "freeze_multi_modal_projector"),
         ("language_model", "freeze_language_model"),
     )
-    frozen = [(part, spec.facts[lm.HYPER + key]) for part, key in parts if lm.switched(spec, key)]
+    frozen = [(part, spec.facts[lm.HYPER + key]) for part, key in switches if lm.switched(spec, key)]
     written = [fact for _, fact in frozen if fact.origin == WRITTEN]
     origin = written[0] if written else None
-    reason = "" if written else f"{_VERSION}: only the language model trains"
+    reason = "" if written else f"{version}: only the language model trains"
     lm.put(spec, "frozen_parts", [part for part, _ in frozen], origin, reason)
     _images(spec)
 

@@ -21,6 +21,8 @@ entries say what the keys mean. At the top, before ``properties``:
     extends         the key that names the file, or files, that a file builds on (``_BASE_``)
     overrides       true where words ``key=value`` of a command change the config that it names, or stand for one;
                     "pairs" where the words are a key and its value in turn (yacs), after ``--opts`` too
+    keys            the file with all keys of the release that the schema is of (``trl.keys.json``, made by
+                    ``python -m benchmarks.keys``), read where a key looks like another one's misspelling
     refines         families whose keys these are too, and more: of both, this one is meant
     positional      true where a command may name its config without an option (``run_clm.py args.json``); python where
                     that is a module (``train.py config/small.py``)
@@ -43,9 +45,14 @@ and on a property:
     companion       format of the file that the value names: it is the document of the run
     environment     the variable that names the companion where no option does
     words           the code takes any word for the same thing: ``dtype``, ``optimizer``, ``attention`` (words.py)
+    otherwise       why nothing is known of a run where the key is written and not off
     divides, at_most, less_than
                     facts whose numbers this key's number must divide, or must not exceed, or stay below
     graft           true beside companion: the file's tree stands in place of the value instead
+
+A property may be a reference into another file of the folder, ``{"$ref": "training_arguments.json#/$defs/bf16"}``, with
+this family's own description, default and annotations beside it; ``"allOf": [{"$ref": "trl.schema.json"}]`` takes all
+keys of another family.
 """
 
 from __future__ import annotations
@@ -77,15 +84,19 @@ UNKNOWN_KEY = "unknown-key"
 
 HEADER_NAMES = frozenset(
     ("family", "title", "formats", "models", "signature", "module", "framework", "architecture", "model_name", "facts")
-) | {"positional", "overrides", "refines", "dotted", "extends"}
+) | {"positional", "overrides", "refines", "dotted", "extends", "keys"}
 SIGNATURE_NAMES = frozenset(
     ("all", "any", "none", "program", "programs", "launcher", "class", "text", "other", "members")
 )
 PROPERTY_NAMES = frozenset(
     ("fact", "default", "default_of", "values", "memory", "memory_relevant", "ignored", "aliases")
-) | {"flag", "companion", "graft", "environment", "words", "divides", "at_most", "less_than"}
+) | {"flag", "companion", "graft", "environment", "words", "divides", "at_most", "less_than", "otherwise"}
+
+_ELSEWHERE = re.compile(r'"\$ref": *"[^#"]')  # a reference into another file
+BESIDE = frozenset(("title", "description", "default", "examples", "deprecated", "$comment", ANNOTATION))
 
 _schemas: dict[str, Schema] = {}
+_files: dict[str, Schema] = {}  # by their names
 _headers: dict[str, dict[str, Any]] = {}
 _families: list[str] = []
 _place = ""  # the folder
@@ -142,8 +153,8 @@ def _path(family: str) -> str:
     return os.path.join(_folder(), family + _SUFFIX)
 
 
-def _text(family: str) -> str:
-    with open(_path(family), encoding="utf-8") as file:
+def _text(name: str) -> str:
+    with open(os.path.join(_folder(), name), encoding="utf-8") as file:
         return file.read()
 
 
@@ -159,13 +170,46 @@ def _head(family: str) -> str:
 def load(family: str) -> Schema:
     """The schema of a family. Raises KeyError for a family that has none."""
     if family not in _schemas:
-        import json
-
         try:
-            _schemas[family] = json.loads(_text(family))
+            _schemas[family] = _read(family + _SUFFIX)
         except FileNotFoundError:
             raise KeyError(family) from None
     return _schemas[family]
+
+
+def _read(name: str) -> Schema:
+    """A file of the folder, with the definitions that it takes from other files in the place of its references to them.
+
+    ``training_arguments.json#/$defs/bf16`` is a path from the folder of the schemas. What stands beside such a
+    reference is said of this use of it, and goes before what the definition says; of annotations each by itself. As any
+    other validator holds a value against both, only words that forbid nothing may stand there (``BESIDE``).
+
+    Raises FileNotFoundError, and KeyError for a reference that leads nowhere.
+    """
+    if name not in _files:
+        import json
+
+        text = _text(name)
+        _files[name] = json.loads(text, object_hook=_placed if _ELSEWHERE.search(text) else None)
+    return _files[name]
+
+
+def _placed(part: dict[str, Any]) -> dict[str, Any]:
+    """One object of a schema, which is the definition itself where it was a reference into another file."""
+    reference = part.get("$ref")
+    if not isinstance(reference, str) or reference[:1] == "#":
+        return part
+    file, _, pointer = reference.partition("#")
+    try:
+        target: Any = _read(file)
+    except FileNotFoundError:
+        raise KeyError(file) from None
+    for step in pointer.strip("/").split("/") if pointer else ():
+        target = target[step]
+    del part["$ref"]
+    if ANNOTATION in part:
+        part[ANNOTATION] = {**target.get(ANNOTATION, {}), **part[ANNOTATION]}
+    return {**target, **part}
 
 
 _HEAD = 4096  # bytes that hold most headers
@@ -693,9 +737,16 @@ def _misspelt(node: Node, schema: Schema, root: Schema, depth: int) -> Iterator[
                 and is_misspelling(name, candidate)
                 and _could_hold(known[candidate], child, root)
                 and _relevant(known[candidate], root)
+                and not (depth == 0 and name in released(root))
             ):
                 yield Violation(UNKNOWN_KEY, child, f"{name} is not a key that is read; {candidate} is", candidate)
                 break
+
+
+def released(schema: Schema) -> frozenset[str]:
+    """The names of all keys that the framework's own release takes, those that mean nothing here included."""
+    file = schema.get(ANNOTATION, {}).get("keys", "")
+    return frozenset(_read(file)["properties"]) if file else frozenset()
 
 
 def _could_hold(schema: Schema, node: Node, root: Schema) -> bool:

@@ -185,8 +185,9 @@ def attention(spec: TrainingSpec) -> None:
         put(spec, "attention", "flash", stated)
     elif stated is not None and stated.origin == DEFAULT and stated.value == "sdpa" and CONFIG in spec:
         since = SDPA_SINCE.get(text_config(spec[CONFIG]).get("model_type", ""))
-        if since is not None and not (spec.does("torch.sdpa_is_taken") and spec.does(f"transformers.sdpa_{since}")):
-            reason = f"transformers before {since}, or torch before 2.1.1: there is no other for the model"
+        has_it = since is None or spec.does(f"transformers.sdpa_{since}")
+        if not (has_it and spec.does("torch.sdpa_is_taken")):
+            reason = "transformers takes SDPA with torch 2.1.1 and later" if has_it else f"transformers before {since}"
             spec.facts["attention"] = stated._replace(value="eager", reason=reason)
 
 

@@ -337,7 +337,6 @@ class _Reader:
         self.blank()
         if not self.reserved("]]"):  # an empty one is an error only when it runs
             self.condition(start)
-            self.newlines()
             self.expect("]]", "[[", start)
 
     def condition(self, start: int) -> None:
@@ -355,7 +354,6 @@ class _Reader:
             return self.term(start)
         if self.take("("):
             self.condition(start)
-            self.newlines()
             if not self.take(")"):
                 raise self.unexpected()
             return None
@@ -366,7 +364,7 @@ class _Reader:
             raise self.unexpected()
         self.blank()
         operator = self.token()
-        if operator in _BINARY and not (unary and operator not in _BINARY):
+        if operator in _BINARY and not unary:  # -f == is about a file of that name
             self.at += len(operator)
             self.blank()
             if self.token() == "]]" or not self.word(pattern=operator in ("=", "==", "!="), regex=operator == "=~"):
@@ -397,14 +395,12 @@ class _Reader:
             words += 1
             if words == 1:
                 arrays = self.text[begin : self.at] in _TAKES_ARRAYS
-                end = self.at
                 self.blank()
                 if begin == start and self.take("("):
                     self.blank()
                     if not self.take(")"):
                         raise self.unexpected()
                     return self.function_body()
-                self.at = end
         if self.at == start:
             raise self.unexpected()
         return None

@@ -499,8 +499,9 @@ def explained(error: Exception, recorder: Recorder, work: Workload) -> MeasureEr
 def answer(request: dict[str, Any]) -> dict[str, Any]:
     """What the measuring process answers to a trace: the Estimate as lists, and what was run."""
     from memlint.data.catalogue import parse_gpu
+    from memlint.models import Recording
     from memlint.tape.allocator_conf import DEFAULT, ConfError, parse_conf
-    from memlint.tape.summary import estimate
+    from memlint.tape.summary import Device, estimate
 
     conf = request["facts"].get("allocator_conf")
     settings = DEFAULT
@@ -508,15 +509,16 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         with contextlib.suppress(ConfError):  # MEM602's to say
             settings = parse_conf(conf)
     traced = trace(request)
-    found = estimate(
+    recording = Recording(
         traced.tape,
-        parameters=traced.parameters,
-        trainable_parameters=traced.trainable_parameters,
-        basis="trace",
+        traced.parameters,
+        traced.trainable_parameters,
         has_matmul=traced.has_matmul,
         has_convolution=traced.has_convolution,
-        assumptions=(*((str(k), str(v), str(r)) for k, v, r in request["assumed"]), *traced.assumptions),
-        allocator_conf=settings,
-        gpu=parse_gpu(request["gpu"])[0] if request["gpu"] else None,
+        basis="trace",
+        assumptions=tuple(traced.assumptions),
     )
+    device = Device(parse_gpu(request["gpu"])[0] if request["gpu"] else None, settings)
+    assumed = [(str(k), str(v), str(r)) for k, v, r in request["assumed"]]
+    found = estimate(recording, device, assumptions=assumed)
     return {"estimate": found, "source": traced.source}

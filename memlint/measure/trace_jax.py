@@ -37,7 +37,8 @@ WRITTEN = {
 def answer(request: dict[str, Any]) -> dict[str, Any]:
     """What the measuring process answers for a JAX config."""
     from memlint.data.catalogue import parse_gpu
-    from memlint.tape.summary import estimate
+    from memlint.models import Recording
+    from memlint.tape.summary import Device, estimate
 
     share_devices(request)
     work = workload(request)
@@ -47,20 +48,15 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         raise
     except Exception as error:
         raise MeasureError(f"{work.source}: raised {said(error)}") from error
+    recording = Recording(tape, elements, elements, framework="jax", has_convolution=True, upper=upper, basis="trace")
     found = estimate(
-        tape,
-        parameters=elements,
-        trainable_parameters=elements,
-        framework="jax",
-        basis="trace",
-        has_convolution=True,
-        upper=upper,
+        recording,
+        Device(parse_gpu(request["gpu"])[0] if request["gpu"] else None),
         assumptions=(
             *((str(k), str(v), str(r)) for k, v, r in request["assumed"]),
             ("jax", jax.__version__, "traced by shapes; the state is not donated, so old and new lie side by side"),
             ("evaluation", "not traced", "only the training step; models that the loop loads beside it are not seen"),
         ),
-        gpu=parse_gpu(request["gpu"])[0] if request["gpu"] else None,
     )
     return {"estimate": found, "source": work.source}
 

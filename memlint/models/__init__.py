@@ -56,6 +56,11 @@ class Recording(NamedTuple):
     library: bool = False
     folded: Folded | None = None
 
+    @property
+    def whole(self) -> Tape | Folded:
+        """The step of all layers."""
+        return self.tape if self.folded is None else self.folded
+
 
 def record(spec: TrainingSpec, symbolic: bool = False, named: bool = True, folded: bool = False) -> Recording:
     """The tape of one steady training step of this run. With ``symbolic``, sizes keep their formulas; without

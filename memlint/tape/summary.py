@@ -1,24 +1,24 @@
-"""Tape -> Estimate: every consumer put together."""
+"""Recording -> Estimate: every consumer of a tape put together."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from memlint.meta.fold import Folded
 from memlint.meta.tape import COMPONENTS, Tape
+from memlint.named_tuple import NamedTuple
 from memlint.tape.allocator import AllocatorResult, simulate
 from memlint.tape.allocator_conf import DEFAULT, AllocatorConf
 from memlint.tape.breakdown import break_down
 from memlint.tape.estimate import Component, Estimate, Interval, Part
-from memlint.tape.overhead import JAX, Assumption, ProcessGroup, device_overhead, library_spread
-from memlint.tape.phases import SETUP, Peak, find_peak, first_pass_bytes, packed_bytes
+from memlint.tape.overhead import JAX, Assumption, Overhead, device_overhead, library_spread
+from memlint.tape.phases import SETUP, find_peak, first_pass_bytes, packed_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from memlint.data.catalogue import Gpu
+    from memlint.models import Recording
     from memlint.tape.calibration import Calibration
-    from memlint.tape.folded import FoldedPeak
 
 CUBLAS_PART = "cuBLAS"
 # What no release of a library takes more or less of
@@ -27,170 +27,224 @@ MOST_BYTES = 1 << 50  # of one device: thousands of times what any has
 LIBRARY_PARTS = {"workspace": CUBLAS_PART, "communication": "communicators", "helper_models": "inference engine"}
 
 
+class Device(NamedTuple):
+    """What runs the step.
+
+    gpu           None for no card in particular
+    version       the framework's release (``torch 2.6``), where it is stated
+    engine_share  of the whole card is an inference engine's, which generates beside the training (vLLM takes its
+                  ``gpu_memory_utilization`` at start, weights and cache together)
+    """
+
+    gpu: Gpu | None = None
+    allocator_conf: AllocatorConf = DEFAULT
+    version: str = ""
+    engine_share: float = 0.0
+
+
+class _Live(NamedTuple):
+    """What is live at the peak, in bytes; ``phases`` as :class:`memlint.tape.phases.Peak` has them."""
+
+    allocated_bytes: int
+    phase: str
+    phases: dict[str, int]
+    components: tuple[Component, ...]
+
+
+class _Reserved(NamedTuple):
+    """What the allocator holds at most.
+
+    allocated_high_bytes  what ``torch.cuda.max_memory_allocated()`` would show, without a compiler's fusions
+    unfused_bytes         what is reserved beyond ``reserved_bytes`` where a compiler fuses nothing
+    """
+
+    reserved_bytes: int
+    allocated_high_bytes: int
+    unfused_bytes: int = 0
+
+
 def estimate(
-    tape: Tape | Folded,
+    recording: Recording,
+    device: Device = Device(),  # noqa: B008 - a tuple, which nobody changes
     *,
-    parameters: int,
-    trainable_parameters: int,
-    framework: str = "torch",
-    allocator_conf: AllocatorConf = DEFAULT,
-    gpu: Gpu | None = None,
-    basis: str = "static",
-    assumptions: tuple[Assumption, ...] = (),
-    has_matmul: bool = True,
-    has_convolution: bool = False,
-    detailed: bool = True,
-    upper: Tape | Folded | None = None,
+    assumptions: Sequence[Assumption] = (),
     calibration: Calibration | None = None,
-    process_groups: Sequence[ProcessGroup] = (),
-    host_bytes: int = 0,
-    loading: Tape | None = None,
-    engine_share: float = 0.0,
-    version: str = "",
-    library: bool = False,
+    detailed: bool = True,
 ) -> Estimate:
-    """Sum a tape up to what one device needs. All sizes in bytes.
+    """Sum a recorded step up to what one device needs. All sizes in bytes.
 
     The three tiers and their intervals:
 
     - allocated: peak of the live storages, each rounded up to 512 bytes. Its high end is what
       ``torch.cuda.max_memory_allocated()`` would show, which counts what a block could not split off.
-      Of a compiled program it is the peak of ``upper``: the same step where the compiler fuses nothing.
+      Of a compiled program it is the peak of ``recording.upper``: the same step where the compiler fuses nothing.
     - reserved: peak of the allocator's segments on this tape. The low end is a perfect packing of allocated's low end.
       A JAX program has one arena and no segments: reserved is allocated.
     - device: reserved, the CUDA context, NCCL's communicators (one per process group) and the cuBLAS workspaces.
       (torch takes these workspaces from its allocator, so its own reserved counter shows them; here they are a
       component of their own.)
 
-    ``engine_share`` of the whole card is an inference engine's, which generates beside the training (vLLM takes its
-    ``gpu_memory_utilization`` at start, weights and cache together).
-
-    ``loading``: what happens before the first step, all of it given back to the driver by then.
-
-    ``library``: the step is a library's, of whichever release: each interval is at least what one recipe was measured
-    apart (``overhead.library_spread``). ``version``: the framework's release, where the config states it.
-
-    Without ``detailed`` there are no components, only totals. ``calibration``: what a saved measurement adds.
+    Where the step is a library's, of whichever release, each interval is at least what one recipe was measured apart
+    (``overhead.library_spread``). ``calibration``: what a saved measurement adds. Without ``detailed`` there are no
+    components, only totals.
 
     Components add up to the device figure: what is live at the allocated peak, then ``fragmentation``, which is
     the reserved peak less those live bytes. Both peaks need not fall together, but the allocator cannot have
     handed out more than it holds, so fragmentation is never negative.
     """
-    peak: Peak | FoldedPeak
-    if isinstance(tape, Folded):
-        from memlint.tape import folded
-
-        peak = folded.find_peak(tape)
-        live = folded.break_down(tape, peak) if detailed else ()
-    else:
-        peak = find_peak(tape)
-        live = break_down(tape, peak.event) if detailed else ()
-    allocated = _believable(peak.peak_bytes)
-    notes = list(assumptions)
-    unfused = 0  # what is reserved beyond where the compiler fuses nothing
-    if framework == JAX:
-        reserved = allocated_high = allocated
-        if upper is not None:
-            allocated_high = max(allocated, allocated_peak(upper))
-            unfused = allocated_high - allocated
-            reason = "XLA keeps what it cannot fuse: the high end of the interval is without any fusion"
-            notes.append(("compiler", "XLA", reason))
-    else:
-        replay = _simulated(tape, allocator_conf)
-        reserved, allocated_high = replay.reserved_peak_bytes, replay.allocated_peak_bytes
-        if upper is not None:
-            _believable(allocated_peak(upper))
-            whole = _simulated(upper, allocator_conf)
-            allocated_high = max(allocated_high, whole.allocated_peak_bytes)
-            unfused = max(0, whole.reserved_peak_bytes - reserved)
-            reason = "what TorchInductor fuses is never in memory: the high end of the interval is without any fusion"
-            notes.append(("compiler", "inductor", reason))
-        if allocator_conf.backend != "native":
-            reason = "the driver's own pool is not simulated: reserved is what the native allocator would hold"
-            notes.append(("allocator_conf", f"backend:{allocator_conf.backend}", reason))
-    measured = calibration.fixed if calibration is not None else None
-    overhead = device_overhead(gpu, framework, has_matmul, has_convolution, measured, process_groups, version)
-    notes.extend(overhead.assumptions)
-    if calibration is not None:
-        notes.append(calibration.assumption)
-
-    engine_bytes = 0
-    if engine_share:
-        engine_bytes = 0 if gpu is None else int(engine_share * gpu.usable_bytes)
-        reason = "of the whole card, taken at start" + (", which is not named here" if gpu is None else "")
-        notes.append(("inference_engine", f"{engine_share:.0%}", reason))
-    if gpu is not None and tape.streams and framework != JAX:
-        fixed = overhead.context_bytes + overhead.workspace_bytes + overhead.communication_bytes + engine_bytes
-        room = gpu.usable_bytes - fixed
-        # What is live at once has to fit.
-        full = reserved if allocated > room else _on_a_full_card(tape, allocator_conf, reserved, room)
-        if full < reserved:
-            reserved = full
-            reason = "on a full card the allocator gives back what streams keep free, before it fails"
-            notes.append(("reserved memory", "the whole card", reason))
+    live = _live(recording.whole, detailed)
+    notes = [*assumptions, *recording.assumptions]
+    served = _served(recording, device.allocator_conf, live.allocated_bytes, notes)
+    overhead = _overhead(recording, device, calibration, notes)
+    engine_bytes = _engine_bytes(device, notes)
+    fixed_bytes = overhead.context_bytes + overhead.workspace_bytes + overhead.communication_bytes + engine_bytes
+    served = _on_its_card(recording, device, live.allocated_bytes, served, fixed_bytes, notes)
+    spread = _spread(live, served, notes) if recording.library and detailed else (0, 0)
+    allocated_interval, reserved_interval = _intervals(live.allocated_bytes, served, spread)
+    reserved_bytes = served.reserved_bytes
+    if recording.loading is not None:
+        loaded = _believable(find_peak(recording.loading).peak_bytes)
+        taken = simulate(recording.loading, device.allocator_conf).reserved_peak_bytes
+        # It cannot be less than this.
+        allocated_interval = Interval(*[max(loaded, end) for end in allocated_interval])
+        reserved_interval = Interval(max(loaded, reserved_interval.low_bytes), max(taken, reserved_interval.high_bytes))
+        if loaded > reserved_bytes:  # no step takes as much
+            live, reserved_bytes = _while_loading(live, loaded), taken
     added = {
         "helper_models": engine_bytes,
-        "fragmentation": reserved - allocated,
+        "fragmentation": reserved_bytes - live.allocated_bytes,
         "context": overhead.context_bytes,
         "workspace": overhead.workspace_bytes,
         "communication": overhead.communication_bytes,
     }
-    slack_high = slack_allocated = 0
-    if library and detailed:
-        share = library_spread()
-        states = sum(component.size_bytes for component in live if component.name in STATES)
-        slack_allocated = int(share * (allocated - states))
-        slack_high = int(share * (reserved - states))
-        reason = "releases and cards differ by as much in all but the states; what no config states"
-        notes.append(("library_releases", f"{share:.0%}", reason))
-    allocated_interval = Interval(allocated - slack_allocated, max(allocated_high, allocated + slack_allocated))
-    # A perfect packing of the least that is live: without a term of the simulated one, the low end never falls where a
-    # batch grows.
-    reserved_interval = Interval(allocated - slack_allocated, reserved + max(unfused, slack_high))
-    loaded = 0
-    if loading is not None:
-        loaded, taken = (
-            _believable(find_peak(loading).peak_bytes),
-            simulate(loading, allocator_conf).reserved_peak_bytes,
-        )
-        # It cannot be less than this.
-        allocated_interval = Interval(*[max(loaded, end) for end in allocated_interval])
-        reserved_interval = Interval(max(loaded, reserved_interval.low_bytes), max(taken, reserved_interval.high_bytes))
-    if loaded > reserved:  # no step takes as much
-        reserved, allocated = taken, loaded
-        peak = peak._replace(phase=SETUP, phases={**peak.phases, SETUP: loaded})
-        live = _while_loading(live, loaded) if detailed else ()
-        added["fragmentation"] = reserved - allocated
-    components = _with_overhead(live, added) if detailed else ()
-    device = reserved + overhead.context_bytes + overhead.workspace_bytes + overhead.communication_bytes + engine_bytes
-    low = reserved_interval.low_bytes + overhead.context_interval.low_bytes + overhead.workspace_interval.low_bytes
-    high = reserved_interval.high_bytes + overhead.context_interval.high_bytes + overhead.workspace_interval.high_bytes
-    high += overhead.communication_interval.high_bytes + engine_bytes
-    low += engine_bytes
-    phases = {name: size for name, size in peak.phases.items() if name in (peak.phase, *_REPORTED)}
+    tape = recording.whole
     found = Estimate(
-        basis,
-        parameters,
-        trainable_parameters,
-        allocated,
-        reserved,
-        device,
+        recording.basis,
+        recording.parameters,
+        recording.trainable_parameters,
+        live.allocated_bytes,
+        reserved_bytes,
+        reserved_bytes + fixed_bytes,
         tape.saved_bytes,
-        peak.phase,
-        phases,
-        components,
+        live.phase,
+        {name: size for name, size in live.phases.items() if name in (live.phase, *_REPORTED)},
+        _with_overhead(live.components, added) if detailed else (),
         allocated_interval,
         reserved_interval,
-        Interval(low, high),
+        _device_interval(reserved_interval, overhead, engine_bytes),
         tuple(notes),
         tape.probabilities_kept_bytes,
         tape.probabilities_avoided_bytes,
         () if isinstance(tape, Folded) else tuple(tape.parameter_counts),
-        host_bytes,
+        recording.host_bytes,
     )
     if calibration is not None:
         found = calibration.narrow(found, overhead.context_bytes, overhead.context_interval)
     return found
+
+
+def _live(tape: Tape | Folded, detailed: bool) -> _Live:
+    if isinstance(tape, Folded):
+        from memlint.tape import folded
+
+        where = folded.find_peak(tape)
+        components = folded.break_down(tape, where) if detailed else ()
+        return _Live(_believable(where.peak_bytes), where.phase, where.phases, components)
+    peak = find_peak(tape)
+    components = break_down(tape, peak.event) if detailed else ()
+    return _Live(_believable(peak.peak_bytes), peak.phase, peak.phases, components)
+
+
+def _served(recording: Recording, conf: AllocatorConf, allocated: int, notes: list[Assumption]) -> _Reserved:
+    """What an allocator without a limit makes of the step."""
+    upper = recording.upper
+    if recording.framework == JAX:
+        if upper is None:
+            return _Reserved(allocated, allocated)
+        high = max(allocated, allocated_peak(upper))
+        reason = "XLA keeps what it cannot fuse: the high end of the interval is without any fusion"
+        notes.append(("compiler", "XLA", reason))
+        return _Reserved(allocated, high, high - allocated)
+    replay = _simulated(recording.whole, conf)
+    reserved, high, unfused = replay.reserved_peak_bytes, replay.allocated_peak_bytes, 0
+    if upper is not None:
+        _believable(allocated_peak(upper))
+        whole = _simulated(upper, conf)
+        high = max(high, whole.allocated_peak_bytes)
+        unfused = max(0, whole.reserved_peak_bytes - reserved)
+        reason = "what TorchInductor fuses is never in memory: the high end of the interval is without any fusion"
+        notes.append(("compiler", "inductor", reason))
+    if conf.backend != "native":
+        reason = "the driver's own pool is not simulated: reserved is what the native allocator would hold"
+        notes.append(("allocator_conf", f"backend:{conf.backend}", reason))
+    return _Reserved(reserved, high, unfused)
+
+
+def _overhead(
+    recording: Recording, device: Device, calibration: Calibration | None, notes: list[Assumption]
+) -> Overhead:
+    found = device_overhead(
+        device.gpu,
+        recording.framework,
+        recording.has_matmul,
+        recording.has_convolution,
+        None if calibration is None else calibration.fixed,
+        recording.process_groups,
+        device.version,
+    )
+    notes.extend(found.assumptions)
+    if calibration is not None:
+        notes.append(calibration.assumption)
+    return found
+
+
+def _engine_bytes(device: Device, notes: list[Assumption]) -> int:
+    if not device.engine_share:
+        return 0
+    reason = "of the whole card, taken at start" + (", which is not named here" if device.gpu is None else "")
+    notes.append(("inference_engine", f"{device.engine_share:.0%}", reason))
+    return 0 if device.gpu is None else int(device.engine_share * device.gpu.usable_bytes)
+
+
+def _on_its_card(
+    recording: Recording, device: Device, allocated: int, served: _Reserved, fixed_bytes: int, notes: list[Assumption]
+) -> _Reserved:
+    """Several streams keep more than they need until the card is full."""
+    if device.gpu is None or not recording.whole.streams or recording.framework == JAX:
+        return served
+    room = device.gpu.usable_bytes - fixed_bytes
+    if allocated > room:  # what is live at once has to fit
+        return served
+    full = _on_a_full_card(recording.whole, device.allocator_conf, served.reserved_bytes, room)
+    if full >= served.reserved_bytes:
+        return served
+    reason = "on a full card the allocator gives back what streams keep free, before it fails"
+    notes.append(("reserved memory", "the whole card", reason))
+    return served._replace(reserved_bytes=full)
+
+
+def _spread(live: _Live, served: _Reserved, notes: list[Assumption]) -> tuple[int, int]:
+    """By how many bytes releases and cards differ: of what is allocated, and of what is reserved."""
+    share = library_spread()
+    states = sum(component.size_bytes for component in live.components if component.name in STATES)
+    reason = "releases and cards differ by as much in all but the states; what no config states"
+    notes.append(("library_releases", f"{share:.0%}", reason))
+    return int(share * (live.allocated_bytes - states)), int(share * (served.reserved_bytes - states))
+
+
+def _intervals(allocated: int, served: _Reserved, spread: tuple[int, int]) -> tuple[Interval, Interval]:
+    """Of what is allocated, and of what is reserved. The latter's low end is a perfect packing of the least that is
+    live: without a term of the simulated one, it never falls where a batch grows."""
+    low = allocated - spread[0]
+    high = max(served.allocated_high_bytes, allocated + spread[0])
+    return Interval(low, high), Interval(low, served.reserved_bytes + max(served.unfused_bytes, spread[1]))
+
+
+def _device_interval(reserved: Interval, overhead: Overhead, engine_bytes: int) -> Interval:
+    low = reserved.low_bytes + overhead.context_interval.low_bytes + overhead.workspace_interval.low_bytes
+    high = reserved.high_bytes + overhead.context_interval.high_bytes + overhead.workspace_interval.high_bytes
+    high += overhead.communication_interval.high_bytes
+    return Interval(low + engine_bytes, high + engine_bytes)
 
 
 def _believable(peak_bytes: int) -> int:
@@ -253,11 +307,15 @@ def _on_a_full_card(tape: Tape | Folded, conf: AllocatorConf, reserved: int, roo
     return reserved if replay.oom_index is not None else replay.reserved_peak_bytes
 
 
-def _while_loading(live: tuple[Component, ...], loaded: int) -> tuple[Component, ...]:
+def _while_loading(live: _Live, loaded: int) -> _Live:
     """Whole parameters, and the buffers that stay."""
-    kept = tuple(component for component in live if component.name == "buffers")
+    phases = {**live.phases, SETUP: loaded}
+    if not live.components:
+        return _Live(loaded, SETUP, phases, ())
+    kept = tuple(component for component in live.components if component.name == "buffers")
     size = loaded - sum(component.size_bytes for component in kept)
-    return (Component("parameters", size, (Part("before they are sharded", size),)), *kept)
+    whole = Component("parameters", size, (Part("before they are sharded", size),))
+    return _Live(loaded, SETUP, phases, (whole, *kept))
 
 
 _REPORTED = ("generation", "forward", "backward", "optimizer_step", "evaluation")

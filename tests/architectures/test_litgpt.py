@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from memlint.architectures import huggingface
-from memlint.architectures.decoder import Decoder
+from memlint.architectures.decoder import Decoder, checked
 from memlint.architectures.litgpt import decoder, published
 from memlint.data import models
 from memlint.dialects import language_model as lm
@@ -203,6 +203,7 @@ def test_every_other_pair_of_switches_is_a_model() -> None:
     [
         pytest.param({"n_embd": 63}, "n_embd 63 is no multiple of n_head 4", id="a width"),
         pytest.param({"n_layer": "two"}, "n_layer is 'two', not a whole number", id="a word"),
+        pytest.param({"vocab_size": None}, "vocab_size is None, not a whole number", id="no vocabulary"),
         pytest.param({"n_embd": 0}, "n_embd is 0, not a whole number", id="nothing"),
         pytest.param({"norm_class_name": "BatchNorm"}, "norm_class_name BatchNorm is not known", id="a norm"),
         pytest.param({"mlp_class_name": "LLaMAMoE", "bias": False}, "n_expert is not stated", id="no experts"),
@@ -212,4 +213,4 @@ def test_every_other_pair_of_switches_is_a_model() -> None:
 )
 def test_a_size_that_cannot_be_is_named(given: dict[str, Any], reason: str) -> None:
     with pytest.raises(UnknownModel, match=re.escape(reason)):
-        decoder({**SMALL, **given})
+        checked(decoder({**SMALL, **given}), "")

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from memlint.architectures.decoder import checked
 from memlint.architectures.llm_foundry import decoder
 from memlint.data import models
 from memlint.dialects.spec import UnknownModel
@@ -163,4 +164,4 @@ def test_nine_of_ten_pairs_of_switches_that_are_known_alone_are_known_together()
 )
 def test_a_size_that_cannot_be_is_named(changed: dict[str, Any], why: str) -> None:
     with pytest.raises(UnknownModel, match=re.escape(why)):
-        decoder({**SMALL, **changed})
+        checked(decoder({**SMALL, **changed}), "")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from memlint.architectures.decoder import checked
 from memlint.architectures.torchtune import BUILDERS, COMPONENTS, decoder
 from memlint.dialects.spec import UnknownModel
 from memlint.models.language import implementations
@@ -99,7 +100,7 @@ def test_every_combination_is_a_model_or_names_what_it_is_not_given(
 )
 def test_a_size_that_cannot_be_is_named(name: str, given: dict[str, Any], reason: str) -> None:
     with pytest.raises(UnknownModel, match=re.escape(reason)):
-        decoder(name, given)
+        checked(decoder(name, given), "")
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
@@ -110,3 +111,11 @@ def test_rows_of_capped_scores_cannot_be_packed(packed: bool) -> None:
         return
     with pytest.raises(UnknownModel, match="torchtune refuses packed rows where scores are capped"):
         recorded(made, "torchtune", packing=True)
+
+
+@pytest.mark.parametrize(("name", "numbers"), [("llama3", 16), ("gemma", 32), ("qwen2", 32), ("phi3", 32)])
+def test_the_table_of_rotations_is_twice_as_wide_where_halves_are_rotated(name: str, numbers: int) -> None:
+    """Cosine and sine of each place in fp32: of half a head where pairs are rotated, else of a whole one."""
+    tape = recorded(decoder(name, {**SMALL, "intermediate_dim": 96}), "torchtune").tape
+    kept = [size for size, label in zip(tape.sizes, tape.labels) if label.component == "buffers"]
+    assert kept == [SMALL["max_seq_len"] * numbers * 4]

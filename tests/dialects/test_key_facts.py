@@ -960,28 +960,6 @@ optimizer: {_target_: torch.optim.AdamW}
         },
     ),
     Sample(
-        "ms-swift",
-        "sft.sh",
-        """NPROC_PER_NODE=4 \\
-swift sft --model org/words-1b --dataset some \\
-  --per_device_train_batch_size 2 --gradient_accumulation_steps 8 --max_length 1024 \\
-  --lora_rank 16 --torch_dtype bfloat16 --attn_impl flash_attn --dataloader_num_workers 1
-""",
-        {
-            "device_count": (4, 1),
-            "model": ("org/words-1b", 2),
-            "micro_batch_size": (2, 3),
-            "gradient_accumulation_steps": (8, 3),
-            "sequence_length": (1024, 3),
-            "lora.r": (16, 4),
-            "parameter_dtype": ("bfloat16", 4),
-            "attention": ("flash", 4),
-            "workers": (1, 4),
-            "tuning": ("lora", 0),
-            "checkpointing": ("full", 0),
-        },
-    ),
-    Sample(
         "open-instruct",
         "dpo.yaml",
         """model_name_or_path: org/words-1b
@@ -1267,8 +1245,9 @@ def test_host_memory_needs_no_model() -> None:
         ),
         pytest.param(
             "a.sh",
-            'swift sft --model a --dataset b --per_device_train_batch_size "$BATCH"\n',
-            "--per_device_train_batch_size is not known (BATCH is not set",
+            "accelerate launch train_text_to_image.py --pretrained_model_name_or_path a --resolution 512"
+            ' --train_batch_size "$BATCH"\n',
+            "--train_batch_size is not known (BATCH is not set",
             id="a variable that the script does not set",
         ),
     ],

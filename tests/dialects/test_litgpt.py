@@ -13,6 +13,7 @@ from memlint.dialects.spelling import spell
 from memlint.documents.load import load
 from memlint.fixes.edits import apply_edits
 from memlint.fixes.levers import batch_changes
+from memlint.models import UnknownModel, record
 from memlint.plugin import Run
 from tests.dialects.language_models import line_of, run, runs, written
 from tests.material import corpus_folder
@@ -269,6 +270,20 @@ def test_what_is_not_known_is_named(text: str, reason: str) -> None:
     spec = run(text)
     assert spec.architecture is None
     assert reason in spec.unknown_reason
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        pytest.param("n_head: 8", "n_head: 7", r"n_head 7 is .* model_config\.n_query_groups 2", id="heads"),
+        pytest.param(
+            "n_query_groups: 2", "n_query_groups: 3", r"n_head 8 is .* model_config\.n_query_groups 3", id="keys"
+        ),
+    ],
+)
+def test_sizes_that_do_not_agree_have_litgpt_s_names(old: str, new: str, reason: str) -> None:
+    with pytest.raises(UnknownModel, match=reason):
+        record(run(OWN.replace(old, new)))
 
 
 def test_a_command_line_with_dotted_options() -> None:

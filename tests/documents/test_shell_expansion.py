@@ -266,9 +266,9 @@ UNKNOWN = {
     "an exponent below zero": ("python t.py --b $((2 ** -1))", "an exponent out of range"),
     "arithmetic that bash refuses": (
         "N=8\nA=$((N * 0.5))\nC='x'\npython t.py --b $A",
-        "an expression that is not plain arithmetic",
+        "0.5 is not an integer",
     ),
-    "arithmetic on text": ("A=1.5\npython t.py --b $((A * 2))", "an expression that is not plain arithmetic"),
+    "arithmetic on text": ("A=1.5\npython t.py --b $((A * 2))", "1.5 is not an integer"),
     "an octal number that is none": ("python t.py --b $((09))", "09 is not an integer"),
     "two branches that differ": (
         "if grep -q x y; then B=1; else B=2; fi\npython t.py --b $B",

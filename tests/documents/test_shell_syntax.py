@@ -34,7 +34,7 @@ SCRIPTS = (
     # functions
     *("f() { a; }", "f () ( a )", "f() a", "f()", "function f { a; }", "function f() { a; }", "f()\n\n{ a; }"),
     *("function", "f() if a; then b; fi", "f() { a; } > x", "a.b-c() { d; }", "f( { a; }", "f() [[ a ]]"),
-    *("f() ((1))", "x f() { a; }"),
+    *("f() ((1))", "x f() { a; }", "function () { a; }", "function\n{ a; }", "if a; then b && fi"),
     # words
     *("a 'b", 'a "b', "a `b", "a $(b", "a ${b", "a $((1", "a $[1", "a 'b\nc'", 'a "b\nc"', "a \\'b", "a $'b\\'c'"),
     *("a $'b", 'a "$(b "c")"', 'a "${b:-"c"}"', 'a "${b:-\'}"', "a ${b:-'}'}", "a ${b#'}'}", "a \"${b#'}'}\""),
@@ -50,12 +50,15 @@ SCRIPTS = (
     *("a > b", "a >", "a 2>&1 >&2 <&- &> b &>> c", "a > > b", "> a", "a >& b", "a <> b", "a {x}> b", "a > 2>&1"),
     *("a <<< b", "a <<E\n'\"(\nE", "a <<E\nb", "a <<E", "a <<", "a <<'E F'\nb\nE F", "a <<-E\n\tb\n\tE\nc"),
     *("a <<E <<F\n1\nE\n2\nF\nfi", "a $(b <<E\nc\nE\n)", "a $(b <<E\nc\nE)", "a <<E\nb\\\nE\nE\nfi", "a <<E; fi\nE"),
-    *("a <<E | b\nc\nE", "(a <<E)\nE\n"),
+    *("a <<E\nEx\nfi\nE", "a <<E\nx\nE\nfi", "a $(())", "a $((\n1))", "a $((')'))", "a # b\nfi"),
+    *("a <<E | b\nc\nE", "(a <<E)\nE\n", "a <<E\nb\\\nE\nfi\nE", "a <<'E'\nb\\\nE\nfi", "a <<E\nb\\\\\nE\nfi"),
     # conditions
     *("[[ a ]]", "[[ -n a ]]", "[[ -n ]]", "[[ a == b ]]", "[[ a b ]]", "[[ a == ]]", "[[ ! a && ( b || c ) ]]"),
     *("[[ ]]", "[[ a =~ ^(b|c)+$ ]]", "[[ a =~ b c ]]", "[[ a\n&& b ]]", "[[ a &&\nb ]]", "[[ a == @(b|c) ]]"),
     *("[[ a < b ]]", "[[ a", "[[ a -eq 1 ]]", "[[ -f a -a -f b ]]", "[[ (a) ]]", "[[ ( a ]]", "[[ a ]", "[ a"),
-    *("[[ -z $A || -z ${B} ]]", "[[ a ]] b"),
+    *("[[ -z $A || -z ${B} ]]", "[[ a ]] b", "[[ (a =~ b) ]]", "[[ (a =~ (b)) ]]", "[[ a =~ b) ]]", "[[ a =~ b;c ]]"),
+    *("[[ a =~ b&&c ]]", "[[ a =~ (b;c) ]]", "[[ a =~ (b&c) ]]", "[[ a =~ b&c ]]", "[[ a == b\n]]", "[[ (a == b\n) ]]"),
+    *("[[ -f == a ]]", "[[ -f -eq ]]", "[[ -n == ]]", "[[ -n = a ]]", "[[ -f < a ]]", "[[ -f && a ]]", "[[ -n -n ]]"),
     # what people write
     *("python t.py \\\n  --a 1 `# a comment` \\\n  --b 2 \\\n  `#--c 3` \\\n  --d 4", "python t.py --b <BATCH>"),
     *("a # '", "coproc a", "coproc", "coproc A { b; }", "a=$(b)c", "a$(b)#c", "trap 'a' EXIT", "a --x={{ y }}"),

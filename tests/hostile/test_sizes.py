@@ -23,7 +23,7 @@ from memlint.data import models
 from memlint.dialects.spec import Fact, TrainingSpec
 from memlint.meta.tape import CHUNK, Label, Tape
 from memlint.meta.tensor import empty, recording
-from memlint.models import UnknownModel, record, split
+from memlint.models import Recording, UnknownModel, record, split
 from memlint.models.language.peft_methods import factors, nearest_divisor
 from memlint.reports.report import RunReport
 from memlint.settings import Settings
@@ -300,7 +300,7 @@ def test_more_than_a_pebibyte_on_one_device_is_no_estimate() -> None:
     tape.mark("setup")
     tape.allocate(MOST_BYTES + 1, Label("parameters", ""))
     with pytest.raises(UnknownModel, match="1 PiB on one device"):
-        estimate(tape, parameters=1, trainable_parameters=1)
+        estimate(Recording(tape, 1, 1))
 
 
 # -------------------------------------------------------------------------------------------------------- the meter

@@ -33,7 +33,9 @@ class Library(NamedTuple):
 
 
 LIBRARIES = {
-    "trl": Library(("trl==1.16.0", "transformers>=5.23,<5.24", "peft>=0.21,<0.22"), "import trl"),
+    "trl": Library(
+        ("trl==1.16.0", "transformers>=5.23,<5.24", "peft>=0.21,<0.22", "accelerate>=1.15,<1.16"), "import trl"
+    ),
     "torchtune": Library(
         # torchtune 0.6 reads torchao.dtypes, which later releases of torchao do not have.
         ("torchtune==0.6.1", "torchao==0.13.0"),

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from memlint.meta import optim
+from tests.libraries import sources
 from tests.libraries.common import our_state_bytes
 
 SHAPES = ((64, 64), (63, 65), (100, 100), (48,), (400, 300))
@@ -40,3 +41,7 @@ def test_states_take_what_ours_take(theirs: str, ours: type[optim.Optimizer]) ->
                 if isinstance(value, torch.Tensor):
                     kept[value.data_ptr()] = value
     assert our_state_bytes(ours, SHAPES) == sum(one.numel() * one.element_size() for one in kept.values())
+
+
+def test_it_has_what_the_table_of_releases_names() -> None:
+    sources.hold("bitsandbytes")

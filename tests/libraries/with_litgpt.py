@@ -15,6 +15,7 @@ from litgpt.utils import chunked_cross_entropy
 from memlint.architectures.litgpt import decoder
 from memlint.data import models
 from tests.architectures.counting import parameters
+from tests.libraries import sources
 from tests.libraries.common import CONFIG, LENGTH, hold, spec
 from tests.libraries.defaults import stated
 
@@ -150,3 +151,7 @@ def test_defaults_are_those_of_finetune_lora() -> None:
         group, _, name = key.rpartition(".")
         theirs = getattr(given[group], name) if group else given[name]
         assert theirs == default, key
+
+
+def test_it_has_what_the_table_of_releases_names() -> None:
+    sources.hold("litgpt")

@@ -21,6 +21,7 @@ from torchtune.modules.loss import CEWithChunkedOutputLoss
 
 from memlint.architectures.torchtune import decoder
 from memlint.data import models
+from tests.libraries import sources
 from tests.libraries.common import CONFIG, ROWS, hold, spec
 from tests.libraries.defaults import stated
 
@@ -110,3 +111,7 @@ def test_defaults_are_those_of_the_builders_and_the_losses() -> None:
     assert {key: given[key.removeprefix("model.")] for key in lora} == lora
     chunks = inspect.signature(CEWithChunkedOutputLoss).parameters["num_output_chunks"].default
     assert stated("torchtune", "torchtune 0.6: chunked losses") == {"loss.num_output_chunks": chunks}
+
+
+def test_it_has_what_the_table_of_releases_names() -> None:
+    sources.hold("torchtune")

@@ -16,6 +16,7 @@ from trl.trainer import utils
 from memlint.dialects import trl as dialect
 from memlint.models.language import losses
 from tests.differential.oracle import Operand, in_meta, in_torch
+from tests.libraries import sources
 from tests.libraries.common import TOLERANCE
 from tests.libraries.defaults import stated
 
@@ -77,3 +78,7 @@ def test_the_loss_in_tiles_takes_what_ours_takes(
     # Of what lives for a moment we leave out rows of single bytes.
     assert found.forward_peak == pytest.approx(expected.forward_peak, rel=TOLERANCE)
     assert found.backward_peak == pytest.approx(expected.backward_peak, rel=TOLERANCE)
+
+
+def test_it_has_what_the_table_of_releases_names() -> None:
+    sources.hold("trl", "transformers", "peft", "accelerate")

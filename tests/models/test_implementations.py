@@ -57,7 +57,7 @@ def test_compiling_takes_less_and_its_interval_ends_where_nothing_is_fused(libra
     assert compiled.upper is not None
     assert compiled.upper.events == eager.tape.events
     assert compiled.upper.sizes == eager.tape.sizes
-    found = summarise(compiled.tape, parameters=1, trainable_parameters=1, upper=compiled.upper)
+    found = summarise(compiled)
     assert found.allocated_interval.low_bytes == find_peak(compiled.tape).peak_bytes
     assert found.allocated_interval.high_bytes >= find_peak(eager.tape).peak_bytes
     assert ("compiler", "inductor") in [note[:2] for note in found.assumptions]

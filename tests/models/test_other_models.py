@@ -59,7 +59,7 @@ def test_each_model_of_the_catalogue_has_the_parameters_of_its_class(name: str, 
     if "num_labels" in model.config:
         facts["labels"] = model.config["num_labels"]
     with recording():
-        made = tasks.task(kind, spec_of(**facts), model.config, float32, False)
+        made = tasks.task(kind, spec_of(hyperparameters__config=model.config, **facts), float32, False)
         assert count(made.model.parameters()) == model.parameters
 
 
@@ -185,7 +185,7 @@ def test_the_largest_image_that_occurs_is_taken(size: Any, width: int) -> None:
     }  # fmt: skip
     facts: dict[str, Any] = {"micro_batch_size": 1} if size is None else {"micro_batch_size": 1, "image_size": size}
     with recording():
-        made = tasks.task("image_classification", spec_of(**facts), config, float32, False)
+        made = tasks.task("image_classification", spec_of(hyperparameters__config=config, **facts), float32, False)
         assert made.batch()[0].shape[-1] == width
 
 

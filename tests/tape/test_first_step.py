@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memlint.meta.tape import Label, Tape
+from memlint.models import Recording
 from memlint.tape.allocator import simulate
 from memlint.tape.first_step import from_the_start
 from memlint.tape.phases import find_peak
@@ -72,9 +73,9 @@ def test_states_that_find_room_need_no_segment() -> None:
 
 def test_an_estimate_asks_for_it_where_the_tape_says_so() -> None:
     tape = training_tape(60 * MiB, 40 * MiB)
-    plain = estimate(tape, parameters=1, trainable_parameters=1)
+    plain = estimate(Recording(tape, 1, 1))
     tape.states_late = True
-    late = estimate(tape, parameters=1, trainable_parameters=1)
+    late = estimate(Recording(tape, 1, 1))
     assert late.reserved_bytes - plain.reserved_bytes == 20 * MiB
     assert late.allocated_bytes == plain.allocated_bytes
     assert late.phases == plain.phases

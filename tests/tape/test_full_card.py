@@ -171,9 +171,9 @@ def test_pieces_have_the_sums_of_the_whole_tape(run: Run, card: str) -> None:
     pieces = fold(run.tape(5), run.tape(6), 15)
     assert pieces is not None
     whole = summed(run.tape(20), **options)
-    found = summed(pieces, **options)  # type: ignore[arg-type]
+    found = summed(pieces, **options)
     assert found == whole._replace(modules=())
-    assert summed(pieces, detailed=False).components == ()  # type: ignore[arg-type]
+    assert summed(pieces, detailed=False).components == ()
     assert allocated_peak(pieces) == allocated_peak(run.tape(20)) == whole.allocated_bytes
     assert first_pass(pieces) == first_pass(run.tape(20))
     assert packed(pieces) == packed(run.tape(20))
@@ -185,6 +185,6 @@ def test_pieces_on_a_full_card_are_summed_up_event_by_event() -> None:
     assert pieces is not None
     fixed = summed(Tape(), gpu=T4).device_bytes
     full = T4._replace(usable_bytes=summed(whole).allocated_bytes + fixed + 600 * MiB)
-    one, other = summed(whole, gpu=full), summed(pieces, gpu=full)  # type: ignore[arg-type]
+    one, other = summed(whole, gpu=full), summed(pieces, gpu=full)
     assert summed(whole).reserved_bytes > full.usable_bytes - fixed, "more than the card has"
     assert one == other._replace(modules=one.modules)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from memlint.meta.tape import Label, Tape
-from memlint.models import language, record
+from memlint.models import Recording, language, record
 from memlint.models.step import record_step
 from memlint.tape.phases import find_peak
 from memlint.tape.summary import estimate
@@ -47,7 +47,7 @@ def loaded(size: int) -> Tape:
 )
 def test_the_peak_is_that_of_loading_or_of_a_step(activations: int, loading: int, phase: str, peak: int) -> None:
     before = loaded(loading) if loading else None
-    found = estimate(step(activations), parameters=1, trainable_parameters=1, loading=before)
+    found = estimate(Recording(step(activations), 1, 1, loading=before))
     assert (found.peak_phase, found.allocated_bytes) == (phase, peak)
     assert found.phases[phase] == peak
     assert found.reserved_bytes >= max(loading, found.allocated_bytes)
@@ -62,7 +62,7 @@ def test_the_peak_is_that_of_loading_or_of_a_step(activations: int, loading: int
 
 
 def test_while_it_is_loaded_there_are_whole_parameters_and_buffers() -> None:
-    found = estimate(step(8 * MIB), parameters=1, trainable_parameters=1, loading=loaded(64 * MIB))
+    found = estimate(Recording(step(8 * MIB), 1, 1, loading=loaded(64 * MIB)))
     sizes = {component.name: component.size_bytes for component in found.components}
     assert (sizes["parameters"], sizes["buffers"]) == (62 * MIB, 2 * MIB)
     assert "activations" not in sizes

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from memlint.data.catalogue import gpu
 from memlint.meta.tape import Label, Tape
+from memlint.models import Recording
 from memlint.tape.allocator import AllocatorResult, parse_conf, simulate
-from memlint.tape.summary import estimate
+from memlint.tape.summary import Device, estimate
 from tests.tape.test_allocator import ANY_CONF, GiB, MiB, event_lists
 
 REAL: dict[str, Any] = json.loads((Path(__file__).parent / "fixtures" / "real_streams.json").read_text())
@@ -152,7 +153,7 @@ def sharded_tape(layers: int) -> Tape:
     ],
 )
 def test_an_estimate_on_a_card_of_24_gib(layers: int, reserved: int, said: bool) -> None:
-    found = estimate(sharded_tape(layers), parameters=1, trainable_parameters=1, gpu=gpu("rtx3090"))
+    found = estimate(Recording(sharded_tape(layers), 1, 1), Device(gpu("rtx3090")))
     assert found.reserved_bytes == reserved * GiB
     assert any(value == "the whole card" for _, value, _ in found.assumptions) == said
-    assert estimate(sharded_tape(layers), parameters=1, trainable_parameters=1).reserved_bytes == 2 * layers * GiB
+    assert estimate(Recording(sharded_tape(layers), 1, 1)).reserved_bytes == 2 * layers * GiB

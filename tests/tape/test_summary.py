@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memlint.data.catalogue import gpu
+from memlint.meta.fold import Folded
 from memlint.meta.tape import COMPONENTS, Label, Tape
+from memlint.models import Recording
 from memlint.tape.allocator import AllocatorConf, parse_conf
 from memlint.tape.estimate import Estimate, Interval
 from memlint.tape.overhead import library_spread
-from memlint.tape.summary import estimate
+from memlint.tape.summary import Device, estimate
 from tests.effort import counted_lines
 
 MiB = 2**20
@@ -43,8 +46,14 @@ def training_tape(layers: int, size: int = 3 * MiB) -> Tape:
     return tape
 
 
-def summed(tape: Tape, **options: object) -> Estimate:
-    return estimate(tape, parameters=10, trainable_parameters=7, **options)  # type: ignore[arg-type]
+def summed(tape: Tape | Folded, **options: Any) -> Estimate:
+    """``options``: of the recording, of the device that runs it, and of the summing up."""
+    recording = Recording(Tape(), 10, 7, folded=tape) if isinstance(tape, Folded) else Recording(tape, 10, 7)
+    for name in [name for name in options if name in Recording._fields]:
+        if name != "assumptions":
+            recording = recording._replace(**{name: options.pop(name)})
+    device = {name: options.pop(name) for name in Device._fields if name in options}
+    return estimate(recording, Device(**device), **options)
 
 
 def test_an_estimate_by_hand() -> None:

@@ -1,0 +1,140 @@
+"""What families around the Trainer of transformers share beside ``language_model``: preference training, and switches
+of which only the name is known.
+
+A function takes a spec with what the schema found in it, adds facts, and returns why there can be no estimate, or "".
+``version`` is whose code says so (``ms-swift 4.6``).
+"""
+
+from __future__ import annotations
+
+from memlint.dialects import companions, launchers
+from memlint.dialects import language_model as lm
+from memlint.dialects.accelerate import truth
+from memlint.dialects.companions import Companion
+from memlint.dialects.spec import ASSUMED, DEFAULT, Fact, TrainingSpec
+
+PAIRS = ("dpo", "orpo", "cpo", "simpo", "reward")  # chosen and rejected go through the model together
+WITH_REFERENCE = ("dpo", "kto")
+PROMPT = 512  # tokens, where no file states them: as TRL cut them before 0.29
+# What a family's method needs beside the model, where nothing says how large it is.
+HELPERS = {"gkd": "its teacher is not known", "ppo": "its value and reward models are not known"}
+
+
+def otherwise(spec: TrainingSpec) -> str:
+    """Keys that put in place of the usual way one that is not known: those with ``otherwise`` in the schema."""
+    from memlint.dialects import registry
+
+    for key in registry.dialect(spec.family).keys:
+        why = key.annotation.get("otherwise", "")
+        fact = spec.fact(key.annotation.get("fact", "")) if why else None
+        usual: tuple[object, ...] = (None, False, "", "false", 0, [], key.annotation.get("default"))
+        if fact is not None and fact.node is not None and fact.value not in usual:
+            return f"{fact.key} {fact.value}: {why}"
+    return HELPERS.get(spec.get("method", ""), "") and f"{spec['method'].upper()}: {HELPERS[spec['method']]}"
+
+
+def method(spec: TrainingSpec, name: str, stated: Fact | None, version: str) -> None:
+    """What is trained for, and how many sequences of a sample go through the model at once."""
+    lm.put(spec, "method", name, stated, "" if stated is not None else version)
+    if name in PAIRS:
+        lm.put(spec, "sequences_per_sample", 2, spec.fact("method"), "a chosen and a rejected answer per sample")
+    if name not in ("sft", "pretraining"):  # the loss asks for log-probabilities, so Liger's keeps the logits
+        lm.put(spec, lm.HYPER + "liger.fused_linear_cross_entropy", False, spec.fact(lm.HYPER + "use_liger_kernel"))
+        lm.put(spec, lm.HYPER + "liger.cross_entropy", True, spec.fact(lm.HYPER + "use_liger_kernel"))
+
+
+def model_class(spec: TrainingSpec, task: str, version: str) -> str:
+    """The class that the model is loaded as, by the family's word for the task."""
+    origin = spec.fact("method") if spec.get("method") == "reward" else spec.fact(lm.HYPER + task)
+    if spec.get("method") == "reward":
+        lm.put(spec, "labels", 1, reason=f"{version}: a reward is one number")
+    elif origin is None or origin.value in (None, "causal_lm"):
+        return ""
+    elif origin.value != "seq_cls":
+        return f"{origin.key} {origin.value}: its head and its loss are not known"
+    lm.put(spec, "model_class", "sequence_classification", origin)
+    return ""
+
+
+def whole_logits(spec: TrainingSpec, *switches: str) -> None:
+    """Losses that need the logits, whatever Liger could do without. Call after :func:`language_model.kernels`."""
+    for name in switches:
+        fact = spec.fact(lm.HYPER + name)
+        if fact is not None and truth(fact.value) and spec.get("loss") == "fused":
+            lm.put(spec, "loss", "full", fact, "it needs the logits")
+
+
+def reference(spec: TrainingSpec, version: str) -> None:
+    """The policy without its adapters, or a copy of it in the dtype that it was loaded in. Call when that is known."""
+    name = spec.get("method")
+    beta = spec.fact(lm.HYPER + "beta")
+    without = name == "grpo" and beta is not None and beta.value == 0
+    if without or name not in (*WITH_REFERENCE, "grpo"):
+        lm.put(spec, "reference_model", "none", beta if without else None, f"{name} needs none")
+    elif spec.get("tuning", "full") != "full":
+        lm.put(spec, "reference_model", "adapter_off", spec.fact("tuning"), "without its adapters it is the reference")
+    else:
+        lm.put(spec, "reference_model", "copy", spec.fact(lm.HYPER + "ref_model"), f"{version}: the model once more")
+    loaded = lm.weights(spec, spec.fact(lm.HYPER + "dtype"))
+    if spec.get("reference_model") == "copy" and loaded is not None:
+        lm.put(spec, "reference_dtype", loaded.value, loaded)
+
+
+def answers(spec: TrainingSpec, version: str) -> None:
+    """A sample is a prompt and its answer, where the trainer generates; and what vLLM beside it takes of the card."""
+    answer, prompt = spec.fact(lm.HYPER + "max_completion_length"), spec.fact("sequence_length")
+    if answer is None or (prompt is None and lm.gap(spec, "max_length") is not None):
+        return
+    tokens = PROMPT if prompt is None else prompt.value
+    reason = "a prompt and its answer" if prompt is not None else f"prompts of {PROMPT} tokens, which no file states"
+    lm.put(spec, "sequence_length", tokens + answer.value, prompt or answer._replace(origin=ASSUMED), reason)
+    lm.put(spec, "completion_length", answer.value, answer, f"{version}: max_completion_length")
+    share = spec.fact(lm.HYPER + "vllm_gpu_memory_utilization")
+    if lm.setting(spec, "vllm_mode") == "colocate" and not lm.setting(spec, "sleep_level") and share is not None:
+        lm.put(spec, "engine_share", share.value, share)
+
+
+def reentrant(spec: TrainingSpec, value: bool, reason: str) -> None:
+    """Which kind of checkpointing runs where no key says it."""
+    stated = spec.fact("checkpointing_reentrant")
+    if stated is None or stated.origin == DEFAULT:
+        lm.put(spec, "checkpointing_reentrant", value, reason=reason)
+
+
+def fsdp_preset(spec: TrainingSpec) -> str:
+    """``fsdp`` is, names or stands for a file that holds both keys of transformers, ``fsdp`` and ``fsdp_config``; why
+    that file is not known."""
+    whole = spec.fact(lm.HYPER + "fsdp")
+    if whole is None or whole.node is None or not whole.value:
+        return ""
+    tree = whole.node
+    if isinstance(whole.value, str):
+        document, why = companions.read(whole.value, whole.node.span.path)
+        if document is None:
+            return f"{whole.key} {whole.value}: {why}"
+        tree = document.root
+        lm.add(spec, Companion({}, (), {document.path: document.text, **document.sources}))
+    for name in ("fsdp", "fsdp_config"):
+        node = tree.get(name)
+        value = "full_shard" if node is None and name == "fsdp" else None if node is None else node.plain()
+        spec.facts[lm.HYPER + name] = whole._replace(name=lm.HYPER + name, value=value, node=node)
+    return ""
+
+
+def own_processes(spec: TrainingSpec, per_machine: str, machines: str) -> str:
+    """A program that starts torchrun itself, by two variables of the environment. Without them it is one process, over
+    whose devices ``device_map`` spreads the model: why that is not known."""
+    if spec.launch is None or spec.launch.launchers:
+        return ""
+    processes = 1
+    if per_machine in spec.launch.environment or machines in spec.launch.environment:
+        counted = launchers.counted(spec.launch, per_machine, machines)
+        spec.missing = (*spec.missing, *counted.missing)
+        if counted.total is None:
+            return ""
+        lm.put(spec, "device_count", counted.total.value, counted.total)
+        processes = counted.total.value
+    seen = launchers.seen(spec.launch)
+    if seen is None or seen.value <= processes:
+        return ""
+    return f"{seen.key}: {seen.value} devices for {processes} of its processes; a model spread over them is not known"

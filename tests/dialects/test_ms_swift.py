@@ -1,0 +1,297 @@
+"""Family ms-swift: its command lines and files, by the code of ms-swift 4.6.0."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memlint.dialects import registry
+from memlint.dialects.spec import ASSUMED, WRITTEN, TrainingSpec
+from memlint.documents.load import load
+from memlint.estimates import estimate_spec
+from tests.dialects.language_models import line_of, run, runs, written
+from tests.material import corpus_folder
+
+MODEL = "--model Qwen/Qwen2.5-7B-Instruct --dataset ours --max_length 2048"
+FILE = "model: Qwen/Qwen2.5-7B-Instruct\ntuner_type: lora\ndataset: ours\nmax_length: 2048\n"
+
+
+def swift(options: str = "", before: str = "", command: str = "sft", model: str = MODEL) -> TrainingSpec:
+    return run(f"{before} swift {command} {model} {options}\n", "run.sh")
+
+
+# ------------------------------------------------------------------------------------------------ recognising
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "families"),
+    [
+        pytest.param("a.sh", f"swift sft {MODEL}\n", ["ms-swift"], id="the program"),
+        pytest.param("a.sh", f"torchrun --nproc_per_node 2 swift/cli/sft.py {MODEL}\n", ["ms-swift"], id="its script"),
+        pytest.param("a.yaml", FILE, ["ms-swift"], id="a file"),
+        pytest.param("a.sh", "swift infer --model x --max_length 10\n", [], id="inference"),
+        pytest.param("a.sh", "swift build -c release\n", [], id="another swift"),
+    ],
+)
+def test_what_is_recognised(path: str, text: str, families: list[str]) -> None:
+    assert [spec.family for spec in runs(text, path)] == families
+
+
+@pytest.mark.parametrize("words", ["sft.yaml", "--config sft.yaml"])
+def test_a_command_takes_the_file_that_it_names(tmp_path: Path, words: str) -> None:
+    root = written(tmp_path, {"run.sh": f"swift sft {words}\n", "sft.yaml": FILE + "lora_rank: 16\n"})
+    (spec,) = registry.specs(load(str(root / "run.sh")))
+    assert (spec.architecture, spec["lora.r"], line_of(spec, "lora.r")) == ("language_model", 16, "lora_rank: 16")
+
+
+# ------------------------------------------------------------------------------------------------ defaults
+
+
+def test_what_is_not_written_is_as_swift_has_it() -> None:
+    spec = swift()
+    assert spec.architecture == "language_model"
+    assert {name: spec[name] for name in ("tuning", "lora.r", "lora.alpha", "lora.dropout", "lora.targets")} == {
+        "tuning": "lora",
+        "lora.r": 8,
+        "lora.alpha": 32,
+        "lora.dropout": 0.05,
+        "lora.targets": "all-linear",
+    }
+    assert (spec["micro_batch_size"], spec["gradient_accumulation_steps"]) == (1, 16)
+    assert (spec["checkpointing"], spec["checkpointing_reentrant"]) == ("full", True)
+    assert (spec["frozen_dtype"], spec["compute_dtype"], spec["autocast"]) == ("bfloat16", "bfloat16", True)
+    assert (spec["optimizer"], spec["optimizer_implementation"], spec["workers"]) == ("adamw", "fused", 1)
+    assert spec.get("evaluation_batch_size") is None
+
+
+@pytest.mark.parametrize(
+    ("options", "before", "facts"),
+    [
+        pytest.param("--tuner_type full", "", {"tuning": "full", "parameter_dtype": "bfloat16"}, id="full"),
+        pytest.param("--train_type full", "", {"tuning": "full"}, id="the key's name before release 4"),
+        pytest.param("--torch_dtype float16", "", {"compute_dtype": "float16"}, id="fp16 by the weights' dtype"),
+        pytest.param("--torch_dtype float32", "", {"compute_dtype": "float16"}, id="fp16 over weights in float32"),
+        pytest.param("--torch_dtype float32 --bf16 true", "", {"frozen_dtype": "float32"}, id="both are written"),
+        pytest.param(
+            "--quant_method bnb --quant_bits 4",
+            "",
+            {"quantization.bits": 4, "quantization.kind": "nf4", "quantization.double": True},
+            id="4 bits, whose scales are quantised too",
+        ),
+        pytest.param("--quant_bits 4", "", {"quantization.bits": None}, id="bits without a library"),
+        pytest.param("--per_device_train_batch_size 3", "", {"gradient_accumulation_steps": 6}, id="16 samples a step"),
+        pytest.param("", "NPROC_PER_NODE=4", {"gradient_accumulation_steps": 4, "device_count": 4}, id="4 devices"),
+        pytest.param(
+            "", "NPROC_PER_NODE=2", {"parallelism.strategy": "ddp", "checkpointing_reentrant": False}, id="plain DDP"
+        ),
+        pytest.param("", "NPROC_PER_NODE=2 NNODES=3", {"device_count": 6}, id="several machines"),
+        pytest.param(
+            "--deepspeed zero2",
+            "NPROC_PER_NODE=2",
+            {
+                "parallelism.zero_stage": 2,
+                "parallelism.reduce_bucket_elements": 200_000_000,
+                "parallelism.overlap": False,
+                "checkpointing_reentrant": True,
+                "lora.dtype": "bfloat16",
+            },
+            id="a name of DeepSpeed's configs",
+        ),
+        pytest.param(
+            "--deepspeed zero3_offload",
+            "NPROC_PER_NODE=2",
+            {
+                "parallelism.zero_stage": 3,
+                "parallelism.offload_optimizer": True,
+                "parallelism.offload_parameters": True,
+            },
+            id="states in host memory",
+        ),
+        pytest.param(
+            "--fsdp fsdp2",
+            "NPROC_PER_NODE=2",
+            {"parallelism.strategy": "fsdp2", "checkpointing": "full", "parallelism.reshard_after_forward": True},
+            id="FSDP2 by its name",
+        ),
+        pytest.param(
+            "--packing true --packing_length 4096", "", {"sequence_length": 4096}, id="rows of their own length"
+        ),
+        pytest.param("--packing true", "", {"padding_free": True}, id="packing is padding-free"),
+        pytest.param("--attn_impl flash_attn", "", {"attention": "flash"}, id="flash attention"),
+        pytest.param("--gradient_checkpointing false", "", {"checkpointing": "none"}, id="without checkpointing"),
+        pytest.param("--split_dataset_ratio 0.1", "", {"evaluation_batch_size": 1}, id="data to evaluate"),
+        pytest.param("--use_liger_kernel true", "", {"loss": "fused"}, id="Liger's loss"),
+        pytest.param("--use_liger_kernel true --enable_dft_loss true", "", {"loss": "full"}, id="a loss of logits"),
+    ],
+)
+def test_switches(options: str, before: str, facts: dict[str, Any]) -> None:
+    spec = swift(options, before)
+    assert spec.architecture == "language_model", spec.unknown_reason
+    assert {name: spec.get(name) for name in facts} == facts
+
+
+def test_what_a_name_stands_for_points_at_the_name() -> None:
+    spec = swift("--deepspeed zero2", "NPROC_PER_NODE=2")
+    found = spec.fact("parallelism.zero_stage")
+    assert found is not None
+    assert found.origin == WRITTEN
+    assert "--deepspeed zero2" in line_of(spec, "parallelism.zero_stage")
+
+
+def test_a_file_of_fsdp_holds_both_keys(tmp_path: Path) -> None:
+    text = '{"fsdp": "full_shard offload", "fsdp_config": {"fsdp_version": 1, "activation_checkpointing": true}}'
+    command = f"NPROC_PER_NODE=2 swift sft {MODEL} --gradient_checkpointing false --fsdp mine.json\n"
+    root = written(tmp_path, {"run.sh": command, "mine.json": text})
+    (spec,) = registry.specs(load(str(root / "run.sh")))
+    assert spec["parallelism.strategy"] == "fsdp1"
+    assert spec["parallelism.cpu_offload"] is True
+    assert spec["checkpointing"] == "full"
+
+
+def test_an_empty_number_of_steps_is_its_absence() -> None:
+    assert run(FILE + "gradient_accumulation_steps: null\n", "run.yaml")["gradient_accumulation_steps"] == 16
+
+
+def test_a_file_states_its_processes() -> None:
+    spec = run(FILE + "ENV:\n  NPROC_PER_NODE: 4\n", "run.yaml")
+    assert (spec["device_count"], spec["parallelism.strategy"]) == (4, "ddp")
+
+
+def test_linear_layers_of_a_mixture_are_those_of_attention() -> None:
+    """Experts and routers are tensors in transformers 5, and find_all_linears asks for classes."""
+    spec = swift(model="--model Qwen/Qwen3-30B-A3B --dataset ours --max_length 2048")
+    assert spec["lora.targets"] == ["q_proj", "k_proj", "v_proj", "o_proj"]
+    assert estimate_spec(spec).trainable_parameters == 48 * 8 * (2 * (2048 + 4096) + 2 * (2048 + 512))
+
+
+# ------------------------------------------------------------------------------------------------ methods
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "facts"),
+    [
+        pytest.param("pt", "", {"method": "pretraining", "sequences_per_sample": None}, id="pretraining"),
+        pytest.param(
+            "rlhf",
+            "",
+            {"method": "dpo", "sequences_per_sample": 2, "reference_model": "adapter_off", "lora.dropout": 0.05},
+            id="DPO unless another is named, with dropout",
+        ),
+        pytest.param(
+            "rlhf", "--tuner_type full", {"reference_model": "copy", "reference_dtype": "bfloat16"}, id="a copy"
+        ),
+        pytest.param("rlhf", "--rlhf_type simpo", {"method": "cpo", "reference_model": "none"}, id="SimPO is CPO's"),
+        pytest.param("rlhf", "--rlhf_type rm", {"model_class": "sequence_classification", "labels": 1}, id="rewards"),
+        pytest.param(
+            "rlhf",
+            "--rlhf_type grpo --max_completion_length 1024",
+            {"sequence_length": 3072, "completion_length": 1024},
+            id="a prompt and its answer",
+        ),
+        pytest.param(
+            "rlhf", "--rlhf_type grpo --use_vllm true --vllm_mode colocate", {"engine_share": 0.9}, id="vLLM's share"
+        ),
+        pytest.param(
+            "rlhf",
+            "--rlhf_type grpo --use_vllm true --vllm_mode colocate --sleep_level 1",
+            {"engine_share": None},
+            id="vLLM gives it back",
+        ),
+        pytest.param("rlhf", "--rlhf_type grpo --beta 0", {"reference_model": "none"}, id="GRPO without a reference"),
+        pytest.param(
+            "sft",
+            "--task_type seq_cls --num_labels 3",
+            {"model_class": "sequence_classification", "labels": 3},
+            id="a classifier",
+        ),
+    ],
+)
+def test_methods(command: str, options: str, facts: dict[str, Any]) -> None:
+    spec = swift(options, command=command)
+    assert spec.architecture == "language_model", spec.unknown_reason
+    assert {name: spec.get(name) for name in facts} == facts
+
+
+def test_prompts_of_unknown_length_are_an_assumption() -> None:
+    spec = swift("--rlhf_type grpo", command="rlhf", model="--model Qwen/Qwen2.5-7B-Instruct --dataset ours")
+    length = spec.fact("sequence_length")
+    assert length is not None
+    assert (length.value, length.origin) == (1024, ASSUMED)
+
+
+# ------------------------------------------------------------------------------------------------ what is not known
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        pytest.param(f"megatron sft {MODEL}", "Megatron-SWIFT's own model", id="Megatron"),
+        pytest.param(
+            "swift sft --model Qwen/Qwen2.5-7B-Instruct --dataset ours",
+            "samples may be as long as the model takes, 32768 tokens",
+            id="samples of any length",
+        ),
+        pytest.param(f"CUDA_VISIBLE_DEVICES=0,1 swift sft {MODEL}", "2 devices for 1", id="one process, two devices"),
+        pytest.param(
+            f"CUDA_VISIBLE_DEVICES=0,1,2,3 NPROC_PER_NODE=2 swift sft {MODEL}", "4 devices for 2", id="two devices each"
+        ),
+        pytest.param(f"swift sft {MODEL} --tuner_type adalora", "--tuner_type adalora", id="other adapters"),
+        pytest.param(f"swift sft {MODEL} --quant_method hqq --quant_bits 4", "quant_method hqq", id="another library"),
+        pytest.param(f"swift sft {MODEL} --optimizer muon", "--optimizer muon", id="an optimizer of swift's own"),
+        pytest.param(
+            f"swift sft {MODEL} --sequence_parallel_size 2", "--sequence_parallel_size 2", id="sequences shared"
+        ),
+        pytest.param(f"swift sft {MODEL} --task_type embedding", "--task_type embedding", id="embeddings"),
+        pytest.param(f"swift sft {MODEL} --fsdp none.json", "--fsdp none.json: ", id="a file that is not there"),
+        pytest.param(f"swift rlhf {MODEL} --rlhf_type gkd", "its teacher", id="a teacher"),
+        pytest.param(f"swift rlhf {MODEL} --rlhf_type ppo", "value and reward models", id="PPO"),
+        pytest.param("swift sft --model org/words-1b --max_length 10", "not in the catalogue", id="a model not known"),
+        pytest.param(f'swift sft {MODEL} --lora_rank "$R"', "R is not set", id="a variable that is not set"),
+    ],
+)
+def test_a_reason_names_what_is_not_known(text: str, reason: str) -> None:
+    spec = run(text + "\n", "run.sh")
+    assert spec.architecture is None
+    assert reason in spec.unknown_reason
+
+
+def test_a_usual_value_of_a_key_that_is_not_known_is_fine() -> None:
+    assert swift("--sequence_parallel_size 1 --lisa_activated_layers 0").architecture == "language_model"
+
+
+# ------------------------------------------------------------------------------------------------ the same as others
+
+
+def test_the_step_is_that_of_the_trainer_with_the_same_settings() -> None:
+    """Swift is the Trainer inside: the same run in TRL's keys has the same tape, but for TRL's own head."""
+    ours = estimate_spec(swift("--use_liger_kernel true --lora_dropout 0 --attn_impl sdpa"))
+    other = run(
+        """
+        model_name_or_path: Qwen/Qwen2.5-7B-Instruct
+        stage: sft
+        do_train: true
+        finetuning_type: lora
+        lora_target: all
+        lora_rank: 8
+        template: qwen
+        cutoff_len: 2048
+        bf16: true
+        per_device_train_batch_size: 1
+        gradient_accumulation_steps: 16
+        enable_liger_kernel: true
+        flash_attn: sdpa
+        """
+    )
+    assert other.family == "llamafactory"
+    assert ours.allocated_bytes == estimate_spec(other).allocated_bytes
+
+
+def test_real_scripts_are_answered() -> None:
+    """Of the scripts of a public repository, those with a known model get an estimate or a reason of their own."""
+    found = []
+    for path in sorted((corpus_folder() / "ms_swift").iterdir()):
+        found += [spec for spec in registry.specs(load(str(path))) if spec.family == "ms-swift"]
+    assert found
+    assert all(spec.architecture or spec.architecture_on_devices or spec.unknown_reason for spec in found)
