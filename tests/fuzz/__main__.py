@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import importlib
 import json
 import sys
 from collections.abc import Sequence
@@ -44,7 +45,7 @@ def with_atheris(target: Target, minutes: float, seed: int) -> None:
     import atheris
 
     for name in target.modules:
-        for function in vars(sys.modules[name]).values():
+        for function in vars(importlib.import_module(name)).values():
             if callable(function) and getattr(function, "__module__", "") == name and hasattr(function, "__code__"):
                 atheris.instrument_func(function)
     arguments = [sys.argv[0], f"-max_total_time={int(minutes * 60)}", f"-seed={seed or 1}", f"-max_len={LONGEST}"]

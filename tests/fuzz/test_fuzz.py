@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from types import FrameType
+from types import FrameType, ModuleType
 
 import pytest
 
-from tests.fuzz.__main__ import REGRESSIONS, store, stored
+from tests.fuzz.__main__ import REGRESSIONS, store, stored, with_atheris
 from tests.fuzz.engine import Lines, broken_by, fuzz, minimised
 from tests.fuzz.targets import TARGETS
 
@@ -75,6 +75,21 @@ def test_the_same_seed_finds_the_same() -> None:
     target = TARGETS["json"]
     one, other = (fuzz(target.run, target.files, seed=5, runs=60) for _ in range(2))
     assert (one.kept, one.reached) == (other.kept, other.reached)
+
+
+def test_atheris_is_given_the_functions_of_modules_that_nothing_has_imported_yet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given: list[str] = []
+    atheris = ModuleType("atheris")
+    atheris.instrument_func = lambda function: given.append(function.__name__)  # type: ignore[attr-defined]
+    atheris.Setup = lambda arguments, run: given.append(arguments[1])  # type: ignore[attr-defined]
+    atheris.Fuzz = lambda: given.append("done")  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "atheris", atheris)
+    monkeypatch.delitem(sys.modules, "memlint.documents.toml", raising=False)
+    with_atheris(TARGETS["toml"], 0.5, 3)
+    assert "read" in given
+    assert given[-2:] == ["-max_total_time=30", "done"]
 
 
 def test_a_finding_is_stored_and_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
