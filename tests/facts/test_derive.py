@@ -126,3 +126,40 @@ def test_where_a_family_cannot_go_on_nothing_follows(error: Exception) -> None:
 def test_a_model_that_sees_a_run_otherwise_makes_nothing_follow() -> None:
     seen = spec_of(_tokens, sequence_length=10).replaced({"sequence_length": 3})
     assert (seen["sequence_length"], seen["attention_tokens"]) == (3, 20)
+
+
+def test_a_model_that_sees_other_sizes_has_what_follows_and_asks_for_the_run() -> None:
+    spec = spec_of(_tokens, sequence_length=10)
+    seen = spec.sized({"sequence_length": 3})
+    assert (seen["sequence_length"], seen["attention_tokens"]) == (3, 6)
+    seen.does("torch.rms_norm_2.9")
+    assert spec.asked == {"torch.rms_norm_2.9": False}
+
+
+def _loss(spec: TrainingSpec) -> TrainingSpec:
+    """Asks about the behaviour of one library or of another one, and does not know every loss."""
+    if spec["loss"] == "chunked":
+        raise UnknownModel("nobody knows")
+    spec.does("trl.sft_loss_in_chunks" if spec["loss"] == "full" else "torch.rms_norm_2.9")
+    return spec
+
+
+@pytest.mark.parametrize(
+    ("loss", "asked"),
+    [
+        pytest.param("full", "trl.sft_loss_in_chunks", id="the same"),
+        pytest.param("fused", "torch.rms_norm_2.9", id="another one"),
+        pytest.param("chunked", "trl.sft_loss_in_chunks", id="as before, where the family cannot go on"),
+    ],
+)
+def test_a_trial_has_asked_about_what_its_own_facts_ask_about(loss: str, asked: str) -> None:
+    spec = spec_of(_loss, loss="full")
+    assert spec.with_facts(loss=loss).asked == {asked: False}
+    assert spec.asked == {"trl.sft_loss_in_chunks": False}
+
+
+def test_what_follows_under_watch_counts_what_is_tried_as_asked_for() -> None:
+    asked: set[str] = set()
+    watched = spec_of(_tokens, sequence_length=10).with_facts(attention_tokens=7).watched(asked)
+    assert watched.sized({"sequence_length": 3})["sample_bytes"] == 56
+    assert asked == {"sequence_length", "attention_tokens", "sample_bytes"}
