@@ -39,7 +39,7 @@ from memlint.selection import Selected, known_rules, select_rules, without_ignor
 from memlint.settings import Allowance, Resolver, Settings, SettingsError, allowance
 
 if TYPE_CHECKING:
-    from memlint.dialects.spec import TrainingSpec
+    from memlint.dialects.spec import Name, TrainingSpec
     from memlint.documents.hydra import Trees
     from memlint.profiles.measurement import Measurement
     from memlint.tape.estimate import Estimate
@@ -566,7 +566,7 @@ def _has_profile(path: str) -> bool:
     return find(path) is not None
 
 
-def _spell(spec: TrainingSpec, name: str, value: Any) -> Sequence[Any]:
+def _spell(spec: TrainingSpec, name: Name, value: Any) -> Sequence[Any]:
     if spec.architecture == "recorded":
         from memlint.models.recorded import can_change
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import memlint.data
 from memlint import releases
-from memlint.dialects.spec import ASSUMED, OVERRIDE, Fact
+from memlint.dialects.spec import ASSUMED, OVERRIDE, Fact, named
 from memlint.named_tuple import NamedTuple
 from memlint.units import format_bytes
 
@@ -72,14 +72,15 @@ def _candidates(spec: TrainingSpec) -> Iterator[Candidate]:
     assert spec.under is not None
     first, day, before = earliest(spec), TODAY, spec
     asked = dict(spec.asked)
-    overrides = {name: fact.value for name, fact in spec.facts.items() if fact.origin == OVERRIDE}
+    stated = spec.facts if spec.derivation is None else spec.derivation.tried
+    tried = {named(name): fact.value for name, fact in stated.items() if fact.origin == OVERRIDE}
     changed: list[tuple[str, releases.Series]] = []
     while True:
         day, changes = _latest(spec, asked, first, day)
         if not changes:
             return
         other = spec.under({fact.name: fact for fact in _newest(spec, asked, day)})
-        other = other.with_facts(**overrides) if overrides else other
+        other = other.with_facts(tried) if tried else other
         if other.architecture is None and other.architecture_on_devices and spec.architecture is not None:
             other.architecture = other.architecture_on_devices
         if other.architecture is not None and (any(asked[name] for name, _ in changes) or _differs(before, other)):
@@ -120,7 +121,7 @@ def _newest(spec: TrainingSpec, asked: Iterable[str], day: str) -> Iterator[Fact
         if _is_open(spec, library):
             name, release = releases.LIBRARIES[library].fact, releases.on(library, day, _assumed(spec, library))
             value = f"{library} {release}" if name == "framework_version" else release
-            yield Fact(name, value, ASSUMED, library, reason=f"the newest one before {day}")
+            yield Fact(named(name), value, ASSUMED, library, reason=f"the newest one before {day}")
 
 
 def _assumed(spec: TrainingSpec, library: str) -> Any:

@@ -6,15 +6,20 @@ run turns them into spans and edits. Every fix carries the peak after it, comput
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from memlint import work
-from memlint.dialects.spec import Fact, TrainingSpec, UnknownModel
+from memlint.dialects.spec import NOTHING, Fact, Name, TrainingSpec, UnknownModel, named, named_values
 from memlint.documents.node import Edit as Edit
 from memlint.documents.node import Fault, Span
 from memlint.named_tuple import NamedTuple
 from memlint.tape.estimate import FITS, OOM, Estimate
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from memlint.facts.names import Facts
 
 ERROR = "error"
 WARNING = "warning"
@@ -123,7 +128,7 @@ class Run:
         estimate: Estimate | None,
         budget_bytes: int | None,
         estimator: Callable[[TrainingSpec], Estimate],
-        spell: Callable[[TrainingSpec, str, Any], Sequence[Edit]],
+        spell: Callable[[TrainingSpec, Name, Any], Sequence[Edit]],
         host_budget_bytes: int | None = None,
         gpu: str = "",
         faults: Iterable[Fault] = (),
@@ -152,14 +157,18 @@ class Run:
         self._again = again
         self._held: dict[Fix, Fix | None] = {}
         self._seen: dict[str, tuple[Any, int]] = {}  # fact -> a value tried alone, and the bytes saved with it
-        self._memo: dict[tuple[tuple[str, Any], ...], Estimate] = {}
+        self._memo: dict[tuple[tuple[str, str], ...], Estimate] = {}
 
     # -- facts
 
-    def fact(self, name: str) -> Fact | None:
+    def fact(self, name: Name) -> Fact | None:
         return self.spec.fact(name)
 
-    def value(self, name: str, default: Any = None) -> Any:
+    def those(self, *names: Name) -> list[Fact]:
+        """The facts that are known, of these."""
+        return [fact for fact in map(self.spec.fact, names) if fact is not None]
+
+    def value(self, name: Name, default: Any = None) -> Any:
         return self.spec.get(name, default)
 
     def share(self, component: str) -> float:
@@ -206,36 +215,38 @@ class Run:
 
     # -- what if
 
-    def what_if(self, **changes: Any) -> Estimate:
+    def what_if(self, changes: Mapping[Name, Any] = NOTHING, /, **more: Unpack[Facts]) -> Estimate:
         """The totals of this run with some facts changed (no components). Remembered: asking twice costs once."""
+        changes = {**changes, **named_values(more)}
         key = tuple(sorted((name, repr(value)) for name, value in changes.items()))
         if key not in self._memo:
-            found = self._memo[key] = self._estimator(self.spec.with_facts(**changes))
+            found = self._memo[key] = self._estimator(self.spec.with_facts(changes))
             alone = [name for name in changes if name not in OUTSIDE_FORWARD]
             if len(alone) == 1:
                 self._seen[alone[0]] = (changes[alone[0]], found.saved_bytes)
         return self._memo[key]
 
-    def whole_if(self, **changes: Any) -> Estimate:
+    def whole_if(self, changes: Mapping[Name, Any] = NOTHING, /, **more: Unpack[Facts]) -> Estimate:
         """The estimate of this run with some facts changed, with its components and all of its interval. Not
         remembered: for what :meth:`what_if` does not answer."""
-        return (self._whole or self._estimator)(self.spec.with_facts(**changes))
+        return (self._whole or self._estimator)(self.spec.with_facts(changes, **more))
 
-    def fits_if(self, **changes: Any) -> bool:
+    def fits_if(self, changes: Mapping[Name, Any] = NOTHING, /, **more: Unpack[Facts]) -> bool:
         """Whether the run with some facts changed surely fits the budget: with all of its interval, as `check` of the
         changed config would say."""
-        if self.budget_bytes is not None and self.allocated_if(**changes) > self.budget_bytes:
+        if self.budget_bytes is not None and self.allocated_if(changes, **more) > self.budget_bytes:
             return False  # whatever the allocator makes of it
-        if self.what_if(**changes).verdict(self.budget_bytes) != FITS:
+        if self.what_if(changes, **more).verdict(self.budget_bytes) != FITS:
             return False
-        return self._whole is None or self.whole_if(**changes).verdict(self.budget_bytes) == FITS
+        return self._whole is None or self.whole_if(changes, **more).verdict(self.budget_bytes) == FITS
 
-    def allocated_if(self, **changes: Any) -> int:
+    def allocated_if(self, changes: Mapping[Name, Any] = NOTHING, /, **more: Unpack[Facts]) -> int:
         """``what_if(...).allocated_bytes``, which takes half the time where nothing else is asked."""
+        changes = {**changes, **named_values(more)}
         key = tuple(sorted((name, repr(value)) for name, value in changes.items()))
         if key in self._memo:
             return self._memo[key].allocated_bytes
-        return self._allocated(self.spec.with_facts(**changes))
+        return self._allocated(self.spec.with_facts(changes))
 
     @property
     def first_pass_bytes(self) -> int:
@@ -254,7 +265,7 @@ class Run:
         packed = self.estimate.allocated_bytes if self._packed is None else self._packed()
         return self.estimate.device_bytes - self.estimate.reserved_bytes + packed
 
-    def growth(self, name: str) -> Growth | None:
+    def growth(self, name: Name) -> Growth | None:
         """How the bytes that autograd keeps grow with a numeric fact, measured by re-estimating.
 
         One other value decides where the exponent is clear (one that a fix has tried already, else the double);
@@ -270,26 +281,26 @@ class Run:
         other, bytes_with_other = self._seen.get(name, (None, 0))
         if not isinstance(other, int) or other == fact.value or bytes_with_other <= 0:
             other = fact.value * 2
-            bytes_with_other = self._saved(self.spec.with_facts(**{name: other}))
+            bytes_with_other = self._saved(self.spec.with_facts({name: other}))
         if bytes_with_other == base or base == 0:
             return Growth(fact, 0.0)
         exponent = math.log(bytes_with_other / base) / math.log(other / fact.value)
         if not any(low <= exponent <= high for low, high in CLEAR_EXPONENTS):
-            once = self._saved(self.spec.with_facts(**{name: fact.value * 2}))
-            twice = self._saved(self.spec.with_facts(**{name: fact.value * 4}))
+            once = self._saved(self.spec.with_facts({name: fact.value * 2}))
+            twice = self._saved(self.spec.with_facts({name: fact.value * 4}))
             exponent = math.log2((twice - once) / (once - base)) if twice > once > base else 0.0
         return Growth(fact, exponent)
 
     # -- saying it
 
-    def can_set(self, name: str, value: Any) -> bool:
+    def can_set(self, name: Name, value: Any) -> bool:
         """Whether this family has a key for the fact, and a spelling for the value."""
         return bool(self._spell(self.spec, name, value))
 
-    def edits(self, **changes: Any) -> tuple[Edit, ...]:
+    def edits(self, changes: Mapping[Name, Any] = NOTHING, /, **more: Unpack[Facts]) -> tuple[Edit, ...]:
         """How these facts are written in this family. Raises nothing; () where there is no key."""
         found: list[Edit] = []
-        for name, value in changes.items():
+        for name, value in {**changes, **named_values(more)}.items():
             # Two facts may be made of one key.
             found.extend(edit for edit in self._spell(self.spec, name, value) if edit not in found)
         if len(found) < 2 or len({edit.span for edit in found}) == len(found):
@@ -298,12 +309,12 @@ class Run:
 
         return together(found)
 
-    def fix(self, title: str, safety: str, **changes: Any) -> Fix:
+    def fix(self, title: str, safety: str, changes: Mapping[Name, Any] = NOTHING, /, **more: Unpack[Facts]) -> Fix:
         """A fix that sets facts, with its re-estimated peak. Edits are empty where the family has no key."""
-        edits = self.edits(**changes)
+        edits = self.edits(changes, **more)
         if self.estimate is None:
             return Fix(title, safety, edits)
-        after = self.what_if(**changes)
+        after = self.what_if(changes, **more)
         fits = None if self.budget_bytes is None else after.device_bytes <= self.budget_bytes
         return Fix(title, safety, edits, after.device_bytes, self.estimate.device_bytes - after.device_bytes, fits)
 
@@ -361,9 +372,9 @@ class Run:
         name = word.lstrip("-")
         node = find(self.spec.root, name) if name else None
         if node is not None:
-            return Fact(name, None, key=word, node=node)
+            return Fact(named(name), None, key=word, node=node)
         if "." in name or word != name:
-            return Fact(name, None, key=word)
+            return Fact(named(name), None, key=word)
         model = self.fact("model")
         return model if model is not None and model.node is not None else None
 
@@ -394,7 +405,7 @@ class Rule:
     code: ClassVar[str]
     name: ClassVar[str]
     severity: ClassVar[str] = WARNING
-    facts: ClassVar[tuple[str, ...]] = ()
+    facts: ClassVar[tuple[Name, ...]] = ()
     needs_estimate: ClassVar[bool] = True
     preview: ClassVar[bool] = False
     invalid: ClassVar[tuple[Example, ...]] = ()
@@ -420,7 +431,7 @@ class Rule:
         """A finding on a fact's key: the key itself where it is written, else the section that would hold it,
         else the first related fact that is written, else the first line."""
         if isinstance(fact, str):
-            fact = run.fact(fact)
+            fact = run.fact(named(fact))
         place = span or (fact.span if fact is not None else None)
         if place is None and fact is not None:
             place = run.parent_span(fact)

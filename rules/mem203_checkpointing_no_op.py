@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
+from memlint.dialects.spec import Name
 from memlint.fixes import levers
 from memlint.plugin import UNSAFE, Example, Finding, Rule, Run
 from memlint.units import format_bytes
@@ -64,8 +66,8 @@ class CheckpointingNoOp(Rule):
             return
         fixes = []
         if run.can_set("checkpointing", "none"):
-            changes = {"checkpointing": "none"}
-            fixes = [run.fix(levers.describe(run, changes), UNSAFE, **changes)]
+            changes: dict[Name, Any] = {"checkpointing": "none"}
+            fixes = [run.fix(levers.describe(run, changes), UNSAFE, changes)]
         phase = run.estimate.peak_phase.replace("_", " ")
         yield self.finding(
             run,

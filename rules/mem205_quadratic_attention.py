@@ -60,7 +60,7 @@ class QuadraticAttention(Rule):
         if taken:
             message += f", {format_bytes(taken)} of the peak here"
         place = next(
-            (fact for fact in map(run.fact, ("patch_size", "image_size", "sequence_length")) if fact and fact.node),
+            (fact for fact in run.those("patch_size", "image_size", "sequence_length") if fact.node),
             run.fact("attention_tokens"),
         )
         yield self.finding(run, message, place, size_bytes=taken or one_head, fixes=self._fixes(run))

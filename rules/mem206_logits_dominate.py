@@ -59,7 +59,7 @@ class LogitsDominate(Rule):
             times = f" x {pair}" if pair != 1 else ""
             message += f": {batch.value}{times} x {length.value} tokens x {vocabulary:,} entries"
         place = next(
-            (fact for fact in map(run.fact, ("sequence_length", "frames", "micro_batch_size")) if fact and fact.node),
+            (fact for fact in run.those("sequence_length", "frames", "micro_batch_size") if fact.node),
             batch,
         )
         yield self.finding(run, message, place, size_bytes=taken, fixes=self._fixes(run))

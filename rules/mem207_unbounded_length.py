@@ -2,10 +2,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from memlint.dialects.spec import Name
 from memlint.plugin import DISPLAY, Example, Finding, Rule, Run
 
 # Facts that bound a sample; `longest_<fact>` is what the family's documentation proposes.
-BOUNDS = ("frames", "sequence_length", "points")
+# A length that may have no bound -> the longest sample of the data set, where a family states it.
+BOUNDS: dict[Name, Name | None] = {"frames": "longest_frames", "sequence_length": None, "points": None}
 
 
 class UnboundedLength(Rule):
@@ -37,11 +39,11 @@ class UnboundedLength(Rule):
     valid = (Example("video_llm/config.yaml"),)
 
     def check(self, run: Run) -> Iterator[Finding]:
-        for name in BOUNDS:
+        for name, longest in BOUNDS.items():
             fact = run.fact(name)
             if fact is None or fact.value is not None or fact.node is None:
                 continue
-            bound = run.value(f"longest_{name}")
+            bound = run.value(longest) if longest else None
             fixes = [run.fix(f"{fact.label} null -> {bound}", DISPLAY, **{name: bound})] if bound else []
             message = f"{fact.label} has no bound: the longest sample of the data set decides the peak"
             yield self.finding(run, message, fact, fixes=fixes)

@@ -45,7 +45,7 @@ class FramesInBatch(Rule):
         # Folded frames multiply activations and nothing else: without that many bytes there is nothing to find.
         if not run.is_large(run.activation_bytes * (fact.value - 1) // fact.value):
             return
-        extra = run.estimate.device_bytes - run.what_if(**{fact.name: 1}).device_bytes
+        extra = run.estimate.device_bytes - run.what_if({fact.name: 1}).device_bytes
         if not run.is_large(extra):
             return
         batch = run.fact("micro_batch_size")

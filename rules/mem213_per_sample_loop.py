@@ -40,7 +40,7 @@ class PerSampleLoop(Rule):
         fact = run.fact(run.value("loop_passes"))
         if run.estimate is None or fact is None or not isinstance(fact.value, int) or fact.value < 2:
             return
-        extra = run.estimate.device_bytes - run.what_if(**{fact.name: 1}).device_bytes
+        extra = run.estimate.device_bytes - run.what_if({fact.name: 1}).device_bytes
         if not run.is_large(extra, 0.25):
             return
         fixes = []

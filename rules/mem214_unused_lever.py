@@ -3,13 +3,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from memlint.dialects.spec import Fact
+from memlint.dialects.spec import Fact, Name
 from memlint.fixes.levers import TRIFLE
 from memlint.plugin import INFO, Example, Finding, Rule, Run
 from memlint.units import format_bytes
 
 # fact -> (values that are a remedy, what they are a remedy against)
-LEVERS: dict[str, tuple[tuple[Any, ...], Any]] = {
+LEVERS: dict[Name, tuple[tuple[Any, ...], Any]] = {
     "activation_offloading": ((True,), False),
     "optimizer_in_backward": ((True,), False),
     "ema": ((True,), False),
@@ -85,10 +85,10 @@ class UnusedLever(Rule):
                 continue
             if self._is_half_a_word(run, name, fact):
                 continue
-            changes = {name: without}
+            changes: dict[Name, Any] = {name: without}
             if name == "optimizer":
-                changes.update(optimizer_library="torch", optimizer_paged=False)
-            saved = run.what_if(**changes).device_bytes - run.estimate.device_bytes
+                changes |= {"optimizer_library": "torch", "optimizer_paged": False}
+            saved = run.what_if(changes).device_bytes - run.estimate.device_bytes
             if abs(saved) >= TRIFLE * run.estimate.device_bytes:
                 continue
             yield self.finding(

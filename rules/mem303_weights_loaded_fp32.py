@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from memlint.dialects.spec import Name
 from memlint.fixes import levers
 from memlint.plugin import Example, Finding, Rule, Run
 from memlint.units import format_bytes
@@ -61,11 +62,11 @@ class WeightsLoadedFp32(Rule):
             fixes=fixes,
         )
 
-    def _loaded(self, run: Run) -> str | None:
+    def _loaded(self, run: Run) -> Name | None:
         """The fact that says fp32 of weights as they were loaded: beside adapters, of the frozen ones. Shards under
         mixed precision are fp32 copies whatever was loaded."""
         sharded = run.value("parallelism.strategy") in ("fsdp1", "fsdp2", "zero")
         if sharded and run.value("compute_dtype") in levers.HALF:
             return None
-        name = "parameter_dtype" if run.value("tuning", "full") == "full" else "frozen_dtype"
+        name: Name = "parameter_dtype" if run.value("tuning", "full") == "full" else "frozen_dtype"
         return name if run.value(name) == "float32" and run.value("quantization.bits") is None else None

@@ -70,8 +70,8 @@ class StatesExceedGpu(Rule):
             total = weights + gradients + optimizer
             if total <= run.budget_bytes:
                 return
-        stated = map(run.fact, ("model", "parameter_dtype", "optimizer"))
-        place = next((fact for fact in stated if fact is not None and fact.node is not None), None)
+        stated = run.those("model", "parameter_dtype", "optimizer")
+        place = next((fact for fact in stated if fact.node is not None), None)
         yield self.finding(
             run,
             f"weights {format_bytes(weights)}, gradients {format_bytes(gradients)} and optimizer states "

@@ -51,7 +51,7 @@ class QuantizedUpcast(Rule):
     def check(self, run: Run) -> Iterator[Finding]:
         if run.estimate is None or not run.value("quantization.prepared"):
             return
-        plain = run.what_if(**{"quantization.prepared": False})
+        plain = run.what_if({"quantization.prepared": False})
         more = run.estimate.device_bytes - plain.device_bytes
         bits, why = run.fact("quantization.bits"), run.fact("quantization.prepared")
         assert bits is not None

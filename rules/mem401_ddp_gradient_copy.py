@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from memlint.fixes import levers
 from memlint.plugin import NOTABLE_SHARE, Example, Finding, Rule, Run
@@ -47,10 +48,10 @@ class DdpGradientCopy(Rule):
             return
         if run.value("implementation") in OWN_BUFFERS:
             return
-        name = "parallelism.gradient_as_bucket_view"
+        name: Final = "parallelism.gradient_as_bucket_view"
         if run.value(name) or not run.is_large(run.estimate.component_bytes("communication"), NOTABLE_SHARE):
             return
-        saved = run.estimate.device_bytes - run.what_if(**{name: True}).device_bytes
+        saved = run.estimate.device_bytes - run.what_if({name: True}).device_bytes
         if not run.is_large(saved, NOTABLE_SHARE):
             return
         fixes = levers.fixes(run, levers.bucket_views)

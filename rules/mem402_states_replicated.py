@@ -53,7 +53,7 @@ class StatesReplicated(Rule):
         states = sum(map(run.estimate.component_bytes, STATES))
         if not run.is_large(states):
             return
-        saved = run.estimate.device_bytes - run.what_if(**{"parallelism.strategy": "fsdp2"}).device_bytes
+        saved = run.estimate.device_bytes - run.what_if({"parallelism.strategy": "fsdp2"}).device_bytes
         if not run.is_large(saved, LARGE_SHARE):
             return
         fixes = levers.fixes(run, levers.sharded_states)

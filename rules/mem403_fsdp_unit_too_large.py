@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
+from memlint.dialects.spec import Name
 from memlint.fixes import levers
 from memlint.plugin import NOTABLE_SHARE, UNSAFE, Example, Finding, Rule, Run
 from memlint.units import format_bytes
@@ -42,11 +44,11 @@ class FsdpUnitTooLarge(Rule):
             return
         if run.value("parallelism.wrap") != "none":
             return
-        changes = {"parallelism.wrap": None}
-        saved = run.estimate.device_bytes - run.what_if(**changes).device_bytes
+        changes: dict[Name, Any] = {"parallelism.wrap": None}
+        saved = run.estimate.device_bytes - run.what_if(changes).device_bytes
         if not run.is_large(saved, NOTABLE_SHARE):
             return
-        fixes = [run.fix(levers.describe(run, changes), UNSAFE, **changes)] if run.edits(**changes) else []
+        fixes = [run.fix(levers.describe(run, changes), UNSAFE, changes)] if run.edits(changes) else []
         yield self.finding(
             run,
             f"the whole model is one unit: a unit per layer would save {format_bytes(saved)}",

@@ -2,11 +2,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from memlint.dialects.spec import Name
 from memlint.fixes import levers
 from memlint.plugin import DISPLAY, ERROR, Example, Finding, Rule, Run
 
 # What lets several devices hold one copy of the model: they take the same samples.
-SPLITS = ("tensor", "pipeline", "context", "ulysses")
+SPLITS: tuple[Name, ...] = (
+    *("parallelism.tensor", "parallelism.pipeline", "parallelism.context", "parallelism.ulysses"),
+)
 
 SPLIT = """\
 torchrun --nproc_per_node 8 --nnodes 1 pretrain_gpt.py --num-layers 8 --hidden-size 512 --num-attention-heads 8 \\
@@ -64,8 +67,8 @@ class BatchNotDivisible(Rule):
         if not isinstance(batch, int) or not isinstance(devices, int):
             return
         of_one_copy = 1
-        for kind in SPLITS:
-            of_one_copy *= run.value(f"parallelism.{kind}") or 1
+        for name in SPLITS:
+            of_one_copy *= run.value(name) or 1
         copies = devices // of_one_copy
         if copies < 2 or batch % copies == 0:
             return

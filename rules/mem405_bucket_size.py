@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from memlint.dialects.spec import Name
 from memlint.fixes import levers
 from memlint.plugin import NOTABLE_SHARE, Example, Finding, Rule, Run
 from memlint.units import format_bytes
@@ -57,7 +58,7 @@ class BucketSize(Rule):
         saved = run.estimate.device_bytes - run.what_if(**lever.changes).device_bytes
         if not run.is_large(saved, NOTABLE_SHARE):
             return
-        facts = [fact for fact in map(run.fact, lever.changes) if fact is not None]
+        facts = run.those(*lever.changes)
         written = [fact for fact in facts if fact.node is not None]
         place = next(iter(written or facts), None)
         sizes = ", ".join(f"{fact.label} {fact.value:,}" for fact in facts)
@@ -70,7 +71,7 @@ class BucketSize(Rule):
             fixes=levers.fixes(run, levers.smaller_buckets),
         )
 
-    def _most(self, run: Run, changes: dict[str, Any]) -> int:
+    def _most(self, run: Run, changes: dict[Name, Any]) -> int:
         """What smaller buckets can save at most: elements of fp32, in two buffers where one fills as the other is sent.
         Asked first, because a re-estimate takes longer."""
         from memlint.models.parallel.zero import REDUCE_BUCKET  # which files without an estimate do without

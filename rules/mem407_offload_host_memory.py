@@ -2,10 +2,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from memlint.dialects.spec import Name
 from memlint.plugin import Example, Finding, Rule, Run
 from memlint.units import format_bytes
 
-OFFLOADS = ("parallelism.offload_optimizer", "parallelism.offload_parameters", "parallelism.cpu_offload")
+OFFLOADS: tuple[Name, ...] = (
+    "parallelism.offload_optimizer",
+    "parallelism.offload_parameters",
+    "parallelism.cpu_offload",
+)
 
 
 class OffloadHostMemory(Rule):
@@ -66,7 +71,7 @@ class OffloadHostMemory(Rule):
         total = run.estimate.host_bytes * ranks
         if total <= run.host_budget_bytes:
             return
-        facts = [fact for fact in map(run.fact, OFFLOADS) if fact is not None and fact.value]
+        facts = [fact for fact in run.those(*OFFLOADS) if fact.value]
         yield self.finding(
             run,
             f"{ranks} ranks keep {format_bytes(run.estimate.host_bytes)} each in host memory: {format_bytes(total)}, "

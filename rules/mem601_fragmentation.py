@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
+from memlint.dialects.spec import Name
 from memlint.fixes import levers
 from memlint.plugin import INFO, SAFE, Example, Finding, Rule, Run
 from memlint.units import format_bytes
@@ -62,11 +64,11 @@ class Fragmentation(Rule):
             return
         if not run.is_large(run.estimate.device_bytes - run.packed_device_bytes, WASTE_SHARE):
             return  # no setting saves as much
-        changes = {"allocator_conf": EXPANDABLE}
-        saved = run.estimate.device_bytes - run.what_if(**changes).device_bytes
+        changes: dict[Name, Any] = {"allocator_conf": EXPANDABLE}
+        saved = run.estimate.device_bytes - run.what_if(changes).device_bytes
         if not run.is_large(saved, WASTE_SHARE):
             return
-        fixes = [run.fix(levers.describe(run, changes), SAFE, **changes)] if run.edits(**changes) else []
+        fixes = [run.fix(levers.describe(run, changes), SAFE, changes)] if run.edits(changes) else []
         notes = [] if fixes else [f"set PYTORCH_ALLOC_CONF={EXPANDABLE} in the environment of the run"]
         if run.value("packing") is False:
             notes.append("rows are not packed: batches of other lengths fragment further")

@@ -53,7 +53,7 @@ class EmptyCacheInLoop(Rule):
         if stated is None or stated.node is None or not isinstance(stated.value, int) or stated.value < 1:
             return
         every = "every step" if stated.value == 1 else f"every {stated.value:,} steps"
-        fixes = [run.fix(f"{stated.label}: null", UNSAFE, empty_cache_steps=None)]
+        fixes = [run.fix(f"{stated.label}: null", UNSAFE, {"empty_cache_steps": None})]
         yield self.finding(
             run,
             f"empty_cache() {every} frees nothing that is alive, and the next step takes it from the driver again",

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from memlint.dialects.spec import HYPER
 from memlint.plugin import INFO, Example, Finding, Rule, Run
 
 DREAMBOOTH = (
@@ -45,7 +46,7 @@ class SamplingInValidation(Rule):
     code = "MEM703"
     name = "sampling-in-validation"
     severity = INFO
-    facts = ("hyperparameters.validation_prompt",)
+    facts = (HYPER + "validation_prompt",)
     needs_estimate = False
     invalid = (
         Example("train.sh", DREAMBOOTH + " --validation_prompt dog\n", expect="--validation_prompt"),
@@ -58,7 +59,7 @@ class SamplingInValidation(Rule):
     )
 
     def check(self, run: Run) -> Iterator[Finding]:
-        stated, images = run.fact("hyperparameters.validation_prompt"), run.value("hyperparameters.validation_images")
+        stated, images = run.fact(HYPER + "validation_prompt"), run.value(HYPER + "validation_images")
         if stated is None or not stated.value or images == 0:
             return
         several = f"{images} samples at once" if isinstance(images, int) and images > 1 else "samples"

@@ -53,7 +53,7 @@ class ReferenceModel(Rule):
         saved = run.estimate.device_bytes - run.what_if(reference_model="precomputed").device_bytes
         if not run.is_large(saved, NOTABLE_SHARE):
             return
-        stated = [fact for fact in map(run.fact, ("reference_model", "model")) if fact is not None]
+        stated = run.those("reference_model", "model")
         place = next((fact for fact in stated if fact.node is not None), stated[0])
         beside = (part for component in run.estimate.components for part in component.parts)
         engine = sum(part.size_bytes for part in beside if part.name == LIBRARY_PARTS["helper_models"])

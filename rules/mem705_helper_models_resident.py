@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from memlint.dialects.spec import HYPER, Name
 from memlint.plugin import INFO, Example, Finding, Rule, Run
 
 KOHYA = """\
@@ -15,7 +16,7 @@ gradient_checkpointing = true
 """
 
 # fact -> what stays on the card for it
-HELPERS = {"hyperparameters.cache_latents": "the VAE", "hyperparameters.cache_text": "the text encoders"}
+HELPERS: dict[Name, str] = {HYPER + "cache_latents": "the VAE", HYPER + "cache_text": "the text encoders"}
 
 
 class HelperModelsResident(Rule):
@@ -45,7 +46,7 @@ class HelperModelsResident(Rule):
     code = "MEM705"
     name = "helper-models-resident"
     severity = INFO
-    facts = ("hyperparameters.cache_latents",)
+    facts = (HYPER + "cache_latents",)
     needs_estimate = False
     invalid = (
         Example("config.toml", KOHYA + "cache_latents = false\n", expect="cache_latents"),
@@ -65,5 +66,5 @@ class HelperModelsResident(Rule):
                 f"{what} stay{'s' if name == next(iter(HELPERS)) else ''} on the card: {stated.label} keeps what is "
                 "made of the data once, and lets go of it",
                 stated,
-                fixes=[run.fix(f"{stated.label}: true", "unsafe", **{name: True})],
+                fixes=[run.fix(f"{stated.label}: true", "unsafe", {name: True})],
             )

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from memlint.dialects import registry
 from memlint.dialects.base import find
-from memlint.dialects.spec import WRITTEN, Fact
+from memlint.dialects.spec import WRITTEN, Fact, named
 from memlint.plugin import Example, Finding, Rule, Run
 
 NAMED = 3  # keys that a message names
@@ -56,7 +56,7 @@ class IgnoredKey(Rule):
             why = str(key.annotation.get("ignored", ""))
             node = find(run.spec.root, key.dotted) if why else None
             if node is not None and node.plain() not in (None, False):
-                groups.setdefault(why, []).append(Fact(key.dotted, node.plain(), WRITTEN, key.dotted, node))
+                groups.setdefault(why, []).append(Fact(named(key.dotted), node.plain(), WRITTEN, key.dotted, node))
         for why, stated in groups.items():
             names = ", ".join(fact.label for fact in stated[:NAMED])
             if len(stated) > NAMED:

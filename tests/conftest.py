@@ -6,12 +6,13 @@ any lane.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
-from tests import lanes
+from tests import facts_known, lanes
 
 # The same examples each time: a run says something of the change that it tests. `python -m tests.fuzz` draws new ones.
 settings.register_profile("memlint", derandomize=True, deadline=None)
@@ -51,3 +52,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left:
         config.hook.pytest_deselected(items=[item for item in items if item in left])
         items[:] = [item for item in items if item not in left]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def facts_of_the_vocabulary() -> Iterator[None]:
+    """A misspelt fact ends the test in which it is asked for, or made by a family."""
+    with facts_known.held():
+        yield

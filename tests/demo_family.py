@@ -18,7 +18,7 @@ import pytest
 from memlint import rules_registry
 from memlint.dialects import registry
 from memlint.dialects.base import Dialect
-from memlint.dialects.spec import TrainingSpec
+from memlint.dialects.spec import HYPER, TrainingSpec
 from memlint.plugin import ERROR, SAFE, Finding, Rule, Run
 from memlint.rules_registry import RuleInfo
 from memlint.tape.estimate import Component, Estimate, Interval, Part
@@ -39,7 +39,10 @@ SCHEMA: dict[str, Any] = {
             "type": "object",
             "properties": {
                 "batch": {"type": "integer", "x-memlint": {"fact": "micro_batch_size"}},
-                "width": {"type": "integer", "x-memlint": {"fact": "width", "default": 1024, "default_of": "demo"}},
+                "width": {
+                    "type": "integer",
+                    "x-memlint": {"fact": "hyperparameters.width", "default": 1024, "default_of": "demo"},
+                },
                 "model": {"type": "string", "x-memlint": {"fact": "model", "default": "net", "default_of": "demo"}},
             },
         }
@@ -58,9 +61,9 @@ def estimate_spec(
         raise ZeroDivisionError("a fault of ours")
     if spec.get("model") != "net":
         raise UnknownModel(f"no model {spec.get('model')!r}")
-    batch, width = spec["micro_batch_size"], spec["width"]
+    batch, width = spec["micro_batch_size"], spec[HYPER + "width"]
     activations = batch * width * MiB
-    formula = ("B*W*1048576", (("B", "micro_batch_size"), ("W", "width"))) if symbolic else ("", ())
+    formula = ("B*W*1048576", (("B", "micro_batch_size"), ("W", "hyperparameters.width"))) if symbolic else ("", ())
     components = (
         Component("parameters", 64 * MiB, (Part("net", 64 * MiB),)),
         Component("activations", activations, (Part("net.blocks", activations, *formula),)),
@@ -102,7 +105,7 @@ class Crash(Rule):
     needs_estimate = False
 
     def check(self, run: Run) -> Iterator[Finding]:
-        if run.value("width") == 13:
+        if run.value(HYPER + "width") == 13:
             raise KeyError("width\x1b[31m")
         yield from ()
 
@@ -115,7 +118,7 @@ class Preview(Rule):
     preview = True
 
     def check(self, run: Run) -> Iterator[Finding]:
-        yield self.finding(run, "hello from preview", "width")
+        yield self.finding(run, "hello from preview", HYPER + "width")
 
 
 class NeedsFact(Rule):
@@ -123,7 +126,7 @@ class NeedsFact(Rule):
 
     code = "MEM993"
     name = "demo-needs-fact"
-    facts = ("nobody_has_this",)
+    facts = (HYPER + "nobody_has_this",)
 
     def check(self, run: Run) -> Iterator[Finding]:
         yield self.finding(run, "cannot be")

@@ -72,7 +72,7 @@ def test_facts_of_the_run_carry_their_keys_and_lines() -> None:
     put(a_yaml=SMALL)
     (run,) = check("a.yaml").runs
     assert run.facts["micro_batch_size"] == ("demo.batch", 1, 2, "a.yaml")
-    assert run.facts["width"] == ("demo.width", 1024, 0, "")
+    assert run.facts["hyperparameters.width"] == ("demo.width", 1024, 0, "")
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_a_finding_on_a_value_that_only_an_override_states_stands_on_the_file() 
     finding = next(finding for finding in report.findings if finding.code == "MEM992")
     assert (finding.span.path, finding.span.line) == ("a.yaml", 1)
     assert finding.notes == ("demo.width is set with -o",)
-    assert report.runs[0].facts["width"] == ("demo.width", 2048, 0, "")
+    assert report.runs[0].facts["hyperparameters.width"] == ("demo.width", 2048, 0, "")
 
 
 # -- what goes wrong stays where it is

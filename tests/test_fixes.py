@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 import memlint
 from memlint.dialects import registry
+from memlint.dialects.spec import NOTHING, Name
 from memlint.fixes.edits import apply_edits
 from memlint.plugin import Edit, Example, Fix, Rule, Run
 from memlint.reports.report import RunReport
@@ -38,9 +40,9 @@ def promised(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Fix, dict[str, Any]]
     made: list[tuple[Fix, dict[str, Any]]] = []
     original = Run.fix
 
-    def fix(self: Run, title: str, safety: str, **changes: Any) -> Fix:
-        found = original(self, title, safety, **changes)
-        made.append((found, changes))
+    def fix(self: Run, title: str, safety: str, changes: Mapping[Name, Any] = NOTHING, /, **more: Any) -> Fix:
+        found = original(self, title, safety, changes, **more)
+        made.append((found, {**changes, **more}))
         return found
 
     monkeypatch.setattr(Run, "fix", fix)

@@ -6,10 +6,9 @@ from typing import Any
 
 from memlint.dialects.companions import Companion
 from memlint.dialects.launchers import ACCELERATE, launcher
-from memlint.dialects.spec import DEFAULT, Fact, Missing, TrainingSpec
+from memlint.dialects.spec import DEFAULT, HYPER, Fact, Missing, Name, TrainingSpec
 from memlint.documents.node import Command, Node, Unresolved
 
-_HYPER = "hyperparameters."
 _DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp8": "fp8", "no": None, "false": None, "none": None}
 _VERSION = "accelerate 1.15"
 _STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2")  # numbered from 1
@@ -18,6 +17,11 @@ _STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRI
 def truth(value: Any) -> bool:
     """``true`` as accelerate's config writes it: a boolean or its name."""
     return value is True or str(value).lower() in ("true", "yes", "1")
+
+
+_DEGREES: tuple[Name, ...] = (
+    *("parallelism.tensor", "parallelism.context", "parallelism.ulysses", "parallelism.shard", "parallelism.replicas"),
+)
 
 
 def accelerate_facts(root: Node, beside: str = "") -> Companion:
@@ -30,20 +34,20 @@ def accelerate_facts(root: Node, beside: str = "") -> Companion:
     from memlint.dialects import registry
 
     stated, missing = registry.dialect("accelerate").facts_of(root)
-    facts = {name: fact for name, fact in stated.items() if not name.startswith((_HYPER, "parallelism.", "saves_"))}
-    for name in ("tensor", "context", "ulysses", "shard", "replicas"):
-        _copy(facts, stated.get("parallelism." + name), "parallelism." + name)
+    facts = {name: fact for name, fact in stated.items() if not name.startswith((HYPER, "parallelism.", "saves_"))}
+    for degree in _DEGREES:
+        _copy(facts, stated.get(degree), degree)
     count = facts.get("device_count")
     if count is not None and count.value is None:
-        facts[_HYPER + "num_processes"] = facts.pop("device_count")  # null: as many as there are
-    precision = stated.get(_HYPER + "mixed_precision")
+        facts[HYPER + "num_processes"] = facts.pop("device_count")  # null: as many as there are
+    precision = stated.get(HYPER + "mixed_precision")
     if precision is not None:
         text = str(precision.value).lower()
         facts["mixed_precision"] = precision._replace(name="mixed_precision", value=_DTYPES.get(text, text))
-    compiler = stated.get(_HYPER + "dynamo_backend")
+    compiler = stated.get(HYPER + "dynamo_backend")
     if compiler is not None and str(compiler.value).lower() not in ("no", "none", "false"):
         facts["compile"] = compiler._replace(name="compile", value=True)
-    kind = stated.get(_HYPER + "distributed_type")
+    kind = stated.get(HYPER + "distributed_type")
     name = "NO" if kind is None or kind.value in (False, None) else str(kind.value).upper()
     sources: dict[str, str] = {}
     if name == "FSDP":
@@ -62,7 +66,7 @@ def accelerate_facts(root: Node, beside: str = "") -> Companion:
     return Companion(facts, tuple(missing), sources)
 
 
-def _copy(facts: dict[str, Fact], origin: Fact | None, name: str, value: Any = ...) -> None:
+def _copy(facts: dict[str, Fact], origin: Fact | None, name: Name, value: Any = ...) -> None:
     if origin is not None:
         facts[name] = origin._replace(name=name, value=origin.value if value is ... else value)
 
@@ -73,29 +77,29 @@ def _place(fact: Fact) -> Any:
 
 
 def _fsdp(facts: dict[str, Fact], stated: dict[str, Fact], kind: Fact) -> None:
-    version = stated.get(_HYPER + "fsdp_version")  # none where it is not a value that the key takes
+    version = stated.get(HYPER + "fsdp_version")  # none where it is not a value that the key takes
     two = version is not None and str(version.value) == "2"
     origin = kind if version is None or version.node is None else version
     _copy(facts, origin, "parallelism.strategy", "fsdp2" if two else "fsdp1")
-    reshard = stated.get(_HYPER + "fsdp_reshard_after_forward")
-    strategy = stated.get(_HYPER + "fsdp_sharding_strategy")
+    reshard = stated.get(HYPER + "fsdp_reshard_after_forward")
+    strategy = stated.get(HYPER + "fsdp_sharding_strategy")
     if two:
         if reshard is not None:
             _copy(facts, reshard, "parallelism.reshard_after_forward", truth(reshard.value))
     else:
         _sharding(facts, strategy or reshard)
-    offload = stated.get(_HYPER + "fsdp_offload_params")
+    offload = stated.get(HYPER + "fsdp_offload_params")
     if offload is not None:
         _copy(facts, offload, "parallelism.cpu_offload", truth(offload.value))
-    policy = stated.get(_HYPER + "fsdp_auto_wrap_policy")
+    policy = stated.get(HYPER + "fsdp_auto_wrap_policy")
     wrap = "NO_WRAP" if policy is None else str(policy.value).upper()
-    layers = stated.get(_HYPER + "fsdp_layers")
+    layers = stated.get(HYPER + "fsdp_layers")
     if wrap == "NO_WRAP":
         reason = f"{_VERSION}: without fsdp_auto_wrap_policy nothing is wrapped by itself"
         none = Fact("parallelism.wrap", "none", DEFAULT, reason=reason)
         facts["parallelism.wrap"] = none if policy is None else policy._replace(name="parallelism.wrap", value="none")
     elif wrap == "SIZE_BASED_WRAP":
-        smallest = stated.get(_HYPER + "fsdp_min_num_params")
+        smallest = stated.get(HYPER + "fsdp_min_num_params")
         reason = f"{_VERSION}: fsdp_min_num_params"
         facts["parallelism.wrap_elements"] = (
             Fact("parallelism.wrap_elements", 10**8, DEFAULT, reason=reason)
@@ -105,15 +109,15 @@ def _fsdp(facts: dict[str, Fact], stated: dict[str, Fact], kind: Fact) -> None:
     elif layers is not None:
         names = layers.value if isinstance(layers.value, list) else str(layers.value).split(",")
         _copy(facts, layers, "parallelism.wrap", [name.strip() for name in names])
-    for name in ("backward_prefetch", "forward_prefetch"):
-        prefetch = stated.get("parallelism." + name)
-        if prefetch is not None:
-            value = str(prefetch.value).upper() if name == "backward_prefetch" else truth(prefetch.value)
-            _copy(facts, prefetch, "parallelism." + name, value)
-    checkpointing = stated.get(_HYPER + "fsdp_activation_checkpointing")
+    backward, forward = (stated.get(f"parallelism.{way}_prefetch") for way in ("backward", "forward"))
+    if backward is not None:
+        _copy(facts, backward, "parallelism.backward_prefetch", str(backward.value).upper())
+    if forward is not None:
+        _copy(facts, forward, "parallelism.forward_prefetch", truth(forward.value))
+    checkpointing = stated.get(HYPER + "fsdp_activation_checkpointing")
     if checkpointing is not None and truth(checkpointing.value):
         _copy(facts, checkpointing, "checkpointing", "full")
-    saved = stated.get(_HYPER + "fsdp_state_dict_type")
+    saved = stated.get(HYPER + "fsdp_state_dict_type")
     if saved is not None:
         _copy(facts, saved, "saves_full_weights", str(saved.value).upper() == "FULL_STATE_DICT")
 
@@ -140,7 +144,7 @@ def _deepspeed(
 ) -> dict[str, str]:
     from memlint.dialects import companions, deepspeed
 
-    named = stated.get(_HYPER + "deepspeed_config_file")
+    named = stated.get(HYPER + "deepspeed_config_file")
     if named is not None and isinstance(named.value, str) and named.value.lower() != "none":
         document, reason = companions.read(named.value, beside or _place(named).path)
         if document is None:
@@ -160,7 +164,7 @@ def _deepspeed(
         fact = stated.get("parallelism." + name)
         if fact is not None and fact.value is not None:
             facts["parallelism." + name] = fact
-    built = stated.get(_HYPER + "zero3_init_flag")
+    built = stated.get(HYPER + "zero3_init_flag")
     if built is not None and built.value is not None and not truth(built.value) and _is_stage_3(facts):
         _copy(facts, built, "parallelism.loaded_whole", True)
     if "saves_full_weights" in stated:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from memlint.dialects import language_model as lm
-from memlint.dialects.spec import DEFAULT, Fact, TrainingSpec
+from memlint.dialects.spec import DEFAULT, Fact, Name, TrainingSpec
 from memlint.documents.node import Edit
 
 _VERSION = "AutoTrain Advanced 0.8"
@@ -140,10 +140,8 @@ def _evaluation(spec: TrainingSpec) -> None:
     if part is None or part.value is None or batch is None:
         return
     lm.put(spec, "evaluation_batch_size", batch.value, part, f"{_VERSION}: batch_size")
-    lm.follow(spec, "evaluation_batch_size", "micro_batch_size")
     if "sequence_length" in spec:
         lm.put(spec, "evaluation_sequence_length", spec["sequence_length"], spec.fact("sequence_length"))
-        lm.follow(spec, "evaluation_sequence_length", "sequence_length")
     lm.put(spec, "evaluation_accumulates", False, part, "without compute_metrics only losses are kept")
 
 
@@ -156,7 +154,7 @@ def _unsloth(spec: TrainingSpec, trainer: str) -> str:
 # ---------------------------------------------------------------------------------------------- spelling
 
 
-def spell(spec: TrainingSpec, fact: str, value: Any) -> list[Edit] | None:
+def spell(spec: TrainingSpec, fact: Name, value: Any) -> list[Edit] | None:
     """Facts that AutoTrain states in words of its own; None for the generic spelling."""
     if fact == "attention" and value == "flash":
         return lm.write(spec, lm.HYPER + "use_flash_attn", True)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from memlint.dialects import companions
 from memlint.dialects import language_model as lm
 from memlint.dialects.accelerate import truth
-from memlint.dialects.spec import ASSUMED, DEFAULT, WRITTEN, Fact, TrainingSpec
+from memlint.dialects.spec import ASSUMED, DEFAULT, WRITTEN, Fact, Name, TrainingSpec, named
 from memlint.documents.node import Document, Edit, Node, Span
 
 _VERSION = "Axolotl 0.19"
@@ -174,7 +174,7 @@ def _batch(spec: TrainingSpec) -> None:
         elif (steps is None or not steps.value) and micro is not None and micro.value:
             value = max(1, whole.value // micro.value)
             lm.put(spec, "gradient_accumulation_steps", value, whole, "batch_size over micro_batch_size")
-    name = "gradient_accumulation_steps"
+    name: Final = "gradient_accumulation_steps"
     if spec.get(name) is None and lm.gap(spec, name) is None:
         spec.facts[name] = Fact(name, 1, DEFAULT, name, reason=_VERSION)
 
@@ -267,7 +267,7 @@ def _kernels(spec: TrainingSpec) -> None:
     origin: Fact | None = None
     if any(name.endswith("LigerPlugin") for name in _plugins(spec)):
         for name in ("rotary", "rms_norm", "swiglu", "layer_norm", "cross_entropy", "linear_cross_entropy"):
-            switch = spec.fact(f"{lm.HYPER}liger.{name}")
+            switch = spec.fact(lm.HYPER + f"liger.{name}")
             if switch is not None and truth(switch.value):
                 on.append(name)
                 origin = origin or switch
@@ -285,7 +285,7 @@ def _kernels(spec: TrainingSpec) -> None:
 def _adapter_kernels(spec: TrainingSpec) -> tuple[list[str], Fact | None]:
     """Which adapters run fused, and the first key that says so (utils/schemas/config.py, check_auto_enable)."""
     names = ("lora_mlp", "lora_qkv", "lora_o", "lora_embedding")
-    stated = {name: spec.fact(f"{lm.HYPER}{name}_kernel") for name in names}
+    stated = {name: spec.fact(lm.HYPER + f"{name}_kernel") for name in names}
     written = {name: fact for name, fact in stated.items() if fact is not None and fact.value is not None}
     if written:
         on = [name for name, fact in written.items() if truth(fact.value)]
@@ -331,8 +331,8 @@ def _loss(spec: TrainingSpec, method: str) -> None:
             lm.put(spec, "loss_chunks", 8, reason=f"{_VERSION}: patch_chunked_ce_loss_fn")
     elif kernels is not None and "linear_cross_entropy" in kernels.value:
         lm.put(spec, "loss", "fused", spec.fact(lm.HYPER + "liger.linear_cross_entropy"))
-    else:
-        lm.follow(spec, "loss_chunks", "loss", lambda loss: 8 if loss == "chunked" else None)
+    elif spec.get("loss") == "chunked":
+        lm.put(spec, "loss_chunks", 8, reason=f"{_VERSION}: patch_chunked_ce_loss_fn")
 
 
 # ---------------------------------------------------------------------------------------------- what trains
@@ -402,9 +402,10 @@ def _quantization(spec: TrainingSpec) -> str:
         if kind != of:  # Axolotl asks for both
             return f"{switch.key} beside adapter {kind}: {_VERSION} quantises so only with adapter {of}"
         break
-    for name, value in (("quantization.kind", "nf4"), ("quantization.double", True)):
-        if name not in spec:
-            spec.facts[name] = Fact(name, value, DEFAULT, reason=f"{_VERSION}: its BitsAndBytesConfig")
+    default: Name
+    for default, value in (("quantization.kind", "nf4"), ("quantization.double", True)):
+        if default not in spec:
+            spec.facts[default] = Fact(default, value, DEFAULT, reason=f"{_VERSION}: its BitsAndBytesConfig")
     lm.quantization(spec)
     return ""
 
@@ -439,9 +440,9 @@ def _deepspeed(spec: TrainingSpec) -> Fact | None:
     return named._replace(reason=reason)
 
 
-def _stated_by_file(spec: TrainingSpec) -> list[str]:
+def _stated_by_file(spec: TrainingSpec) -> list[Name]:
     """The facts that the shipped file states: each points at the key that names it."""
-    return [name for name in spec if name.startswith("parallelism.") and spec.facts[name].origin == WRITTEN]
+    return [named(name) for name in spec if name.startswith("parallelism.") and spec.facts[name].origin == WRITTEN]
 
 
 def _tree(value: Any, span: Span) -> Node:
@@ -517,9 +518,6 @@ def _checkpointing(spec: TrainingSpec) -> None:
     if spec.get("checkpointing", "none") == "none":
         if spec.get("activation_offloading"):
             del spec.facts["activation_offloading"]  # Axolotl refuses it without checkpointing
-        if "checkpointing_reentrant" not in spec:
-            plain = not lm.setting(spec, "rl")
-            lm.follow(spec, "checkpointing_reentrant", "checkpointing", lambda value: plain and value == "full")
         return
     raw = stated.node.value if stated is not None and stated.node is not None else None
     if isinstance(raw, str) and raw.startswith(("offload", "unsloth")):
@@ -549,8 +547,9 @@ def _precision(spec: TrainingSpec) -> str:
         dtype = "float16"
         first = next((on[name] for name in ("fp16", "float16", "load_in_8bit") if name in on), None)
     if first is None:
-        reason = f"{_VERSION}: neither bf16 nor fp16"
-        loaded = Fact("parameter_dtype", "float32", DEFAULT, "bf16", reason=reason)
+        reason, tried = f"{_VERSION}: neither bf16 nor fp16", spec.tried("compute_dtype")
+        dtype = "float32" if tried is None else tried.value  # one switch for all of them
+        loaded = Fact("parameter_dtype", dtype, DEFAULT, "bf16", reason=reason)
     else:
         reason = first.reason
         if first.value == "auto":
@@ -567,11 +566,6 @@ def _precision(spec: TrainingSpec) -> str:
         if lm.gap(spec, name) is not None and by_name[name] is None:
             return lm.not_stated(spec, why)
     why = lm.precision(spec, loaded)
-    if first is None:  # one switch for all of them
-        lm.follow(spec, "parameter_dtype", "compute_dtype")
-        lm.follow(spec, "frozen_dtype", "compute_dtype")
-        lm.follow(spec, "autocast", "compute_dtype", lambda dtype: dtype != "float32")
-        lm.follow(spec, "float32_parts", "compute_dtype", lambda dtype: _upcast_parts(spec, dtype))
     automatic = spec.fact(lm.HYPER + "peft_autocast_adapter_dtype")
     adapted = spec.get("tuning") in ("lora", "dora")
     if adapted and spec.get("parallelism.strategy") != "zero":
@@ -641,18 +635,16 @@ def _evaluation(spec: TrainingSpec) -> None:
             reason = f"{_VERSION}: as many as a micro batch"
             key, rows = "eval_batch_size", spec["micro_batch_size"]
             spec.facts["evaluation_batch_size"] = Fact("evaluation_batch_size", rows, DEFAULT, key, reason=reason)
-            lm.follow(spec, "evaluation_batch_size", "micro_batch_size")
         lm.put(spec, "evaluation_accumulates", False, reason=f"{_VERSION}: eval_accumulation_steps is set")
     lm.evaluation(spec)
     longest = spec.fact(lm.HYPER + "eval_sequence_len")
     if longest is not None and longest.value and "evaluation_batch_size" in spec:
         lm.put(spec, "evaluation_sequence_length", longest.value, longest)
-        spec.derived = tuple(entry for entry in spec.derived if entry[0] != "evaluation_sequence_length")
 
 
 def _loader(spec: TrainingSpec) -> None:
     """Where none of the three is stated there is a worker per device, far ahead (default_dataloader_opts)."""
-    names = ("workers", "prefetch_factor", "pin_memory")
+    names: tuple[Name, ...] = ("workers", "prefetch_factor", "pin_memory")
     stated = [spec.fact(name) for name in names]
     if any(fact is not None and fact.node is not None for fact in stated):
         return
@@ -664,7 +656,7 @@ def _loader(spec: TrainingSpec) -> None:
 # ---------------------------------------------------------------------------------------------- spelling
 
 
-def spell(spec: TrainingSpec, fact: str, value: Any) -> list[Edit] | None:
+def spell(spec: TrainingSpec, fact: Name, value: Any) -> list[Edit] | None:
     """Axolotl's own keys where they are not the Trainer's."""
     if fact in ("parameter_dtype", "frozen_dtype"):
         return []  # `bf16` is the dtype of products too
@@ -672,7 +664,7 @@ def spell(spec: TrainingSpec, fact: str, value: Any) -> list[Edit] | None:
         if spec.get("tuning") not in ("lora", "dora") or value not in (4, 8):
             return []
         adapter = {4: "qlora", 8: "lora"}[value]
-        return [*_adapter(spec, adapter), *lm.write(spec, f"{lm.HYPER}load_in_{value}bit", True)]
+        return [*_adapter(spec, adapter), *lm.write(spec, lm.HYPER + f"load_in_{value}bit", True)]
     if fact == "packing":
         if spec.get("method") not in ("sft", "pretraining"):
             return []

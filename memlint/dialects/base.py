@@ -17,9 +17,10 @@ from typing import Any
 from memlint.dialects import schema as schemas
 from memlint.dialects import software
 from memlint.dialects.schema import ANNOTATION, Key, Schema
-from memlint.dialects.spec import ASSUMED, DEFAULT, WRITTEN, Fact, Missing, TrainingSpec, UnknownModel
+from memlint.dialects.spec import ASSUMED, DEFAULT, WRITTEN, Fact, Missing, TrainingSpec, UnknownModel, named
 from memlint.documents import arguments
 from memlint.documents.node import Command, Document, Keys, Node, Span, Unresolved
+from memlint.facts.derive import Derivation
 from memlint.named_tuple import NamedTuple
 
 _MAX_BASES = 16  # files that a config builds on
@@ -372,7 +373,7 @@ class Dialect:
                 spec.architecture = None
                 spec.unknown_reason = match.missing[0].reason
             elif self.module is not None and hasattr(self.module, "complete"):
-                spec = _completed(spec, self.module.complete)
+                spec = _derived(spec, self.module.complete)
             return spec
 
         spec = read({})
@@ -557,6 +558,14 @@ class Dialect:
         return document, root
 
 
+def _derived(spec: TrainingSpec, complete: Callable[[TrainingSpec], TrainingSpec]) -> TrainingSpec:
+    """A run with what its family makes of the facts, which makes it again where one is tried with another value."""
+    given = spec.replaced({})
+    made = _completed(spec, complete)
+    made.derivation = Derivation(given, complete, made.facts, asked=made.asked)
+    return made
+
+
 def _completed(spec: TrainingSpec, complete: Callable[[TrainingSpec], TrainingSpec]) -> TrainingSpec:
     """What the Python half makes of the facts, and no estimate where it asked for one that is written and not known.
 
@@ -572,7 +581,7 @@ def _completed(spec: TrainingSpec, complete: Callable[[TrainingSpec], TrainingSp
     except UnknownModel as error:
         spec, reason = given, str(error)
     except KeyError as error:
-        item = given.gap(str(error.args[0])) if error.args else None
+        item = given.gap(named(str(error.args[0]))) if error.args else None
         if item is None:
             raise
         spec, reason = given, item.message

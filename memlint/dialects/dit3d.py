@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from memlint.dialects.spec import DEFAULT, Conflict, Fact, TrainingSpec
+from memlint.dialects.spec import DEFAULT, HYPER, Conflict, Fact, Name, TrainingSpec
 from memlint.documents.node import Edit, Node
 
-_HYPER = "hyperparameters."
 SIZES = ("XS", "TINY", "S", "B", "L", "XL")
 TEXT_ENCODERS = ("distilbert-base-uncased", "distilbert-base-cased", "distilbert-base-multilingual-cased")
 # Keys that text2sign's own code does not read: changed where they stand, never added.
@@ -21,10 +20,10 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
     """Architecture, name, the facts that several keys make together, and shapes that contradict each other."""
     size, patch = _model_size(spec)
     if size is not None:
-        spec.facts[_HYPER + "size"] = spec.facts[_HYPER + "model_size"]._replace(name=_HYPER + "size", value=size)
+        spec.facts[HYPER + "size"] = spec.facts[HYPER + "model_size"]._replace(name=HYPER + "size", value=size)
     _video(spec)
     if "patch_size" not in spec:
-        source = spec.fact(_HYPER + "model_size")
+        source = spec.fact(HYPER + "model_size")
         if patch is not None and source is not None:
             spec.facts["patch_size"] = source._replace(name="patch_size", value=patch)
         else:
@@ -37,7 +36,7 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
     frozen = spec.fact("encoder_frozen")
     if size not in PRETRAINED and frozen is not None:
         del spec.facts["encoder_frozen"]  # freezing what was never trained is no lever
-        spec.facts[_HYPER + "backbone_frozen"] = frozen._replace(name=_HYPER + "backbone_frozen")
+        spec.facts[HYPER + "backbone_frozen"] = frozen._replace(name=HYPER + "backbone_frozen")
     native = not isinstance(spec["patch_size"], int)
     form = "native 3-D tokens" if native else f"per frame, patch {spec['patch_size']}"
     spec.model_name = f"DiT3D-{'Tiny' if size == 'TINY' else size} ({form})"
@@ -46,7 +45,7 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
     if not native:
         spec.facts["frames_in_batch"] = Fact("frames_in_batch", "frames", DEFAULT)
     frames, (height, width) = spec["frames"], spec["image_size"]
-    elements = spec[_HYPER + "channels"] * frames * height * width
+    elements = spec[HYPER + "channels"] * frames * height * width
     spec.facts["sample_bytes"] = Fact("sample_bytes", 4 * elements, DEFAULT, reason="a float32 video")
     spec.conflicts = tuple(_conflicts(spec))
     return spec
@@ -54,7 +53,7 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
 
 def _model_size(spec: TrainingSpec) -> tuple[str | None, int | None]:
     """``DiT3D-XL/2`` -> ("XL", 2)."""
-    name = spec.get(_HYPER + "model_size")
+    name = spec.get(HYPER + "model_size")
     if not isinstance(name, str):
         return None, None
     words = name.replace("/", "-").split("-")
@@ -66,12 +65,16 @@ def _model_size(spec: TrainingSpec) -> tuple[str | None, int | None]:
 
 def _video(spec: TrainingSpec) -> None:
     """Frames and image size: DIT_VIDEO_SIZE, or INPUT_SHAPE where the former is absent."""
-    names = {"frames": "input_frames", _HYPER + "height": "input_height", _HYPER + "width": "input_width"}
+    names: dict[Name, str] = {
+        "frames": "input_frames",
+        HYPER + "height": "input_height",
+        HYPER + "width": "input_width",
+    }
     for name, other in names.items():
-        given = spec.take(_HYPER + other)
+        given = spec.take(HYPER + other)
         if given is not None and spec.gap(name) is None and name not in spec:
             spec.facts[name] = given._replace(name=name)
-    height, width = spec.fact(_HYPER + "height"), spec.fact(_HYPER + "width")
+    height, width = spec.fact(HYPER + "height"), spec.fact(HYPER + "width")
     if height is not None and width is not None:
         node = spec.root.get("DIT_VIDEO_SIZE") or spec.root.get("INPUT_SHAPE")
         key = "DIT_VIDEO_SIZE" if spec.root.get("DIT_VIDEO_SIZE") is not None else "INPUT_SHAPE"
@@ -90,20 +93,20 @@ def _tokens(spec: TrainingSpec) -> int:
 
 def _unknown(spec: TrainingSpec, size: str | None) -> str:
     """Why there is no estimate; "" where there is one."""
-    architecture = spec.get(_HYPER + "architecture")
+    architecture = spec.get(HYPER + "architecture")
     if architecture != "dit3d":
         return f"MODEL_ARCHITECTURE {architecture or 'unresolved'} is not known, only dit3d"
     if size is None:
-        stated = spec.get(_HYPER + "model_size")
+        stated = spec.get(HYPER + "model_size")
         return "DIT_MODEL_SIZE is not stated" if stated is None else f"DIT_MODEL_SIZE {stated} is not known"
     needed = {
         "micro_batch_size": "BATCH_SIZE",
         "frames": "DIT_VIDEO_SIZE",
-        _HYPER + "height": "DIT_VIDEO_SIZE",
-        _HYPER + "width": "DIT_VIDEO_SIZE",
-        _HYPER + "channels": "INPUT_SHAPE",
-        _HYPER + "text_encoder": "TEXT_ENCODER_MODEL",
-        _HYPER + "text_width": "TEXT_EMBED_DIM",
+        HYPER + "height": "DIT_VIDEO_SIZE",
+        HYPER + "width": "DIT_VIDEO_SIZE",
+        HYPER + "channels": "INPUT_SHAPE",
+        HYPER + "text_encoder": "TEXT_ENCODER_MODEL",
+        HYPER + "text_width": "TEXT_EMBED_DIM",
     }
     for name, key in needed.items():
         if name not in spec:
@@ -111,8 +114,8 @@ def _unknown(spec: TrainingSpec, size: str | None) -> str:
             return f"{key} is not stated" if gap is None else f"{key} is not known: {gap.reason}"
     if any(item.key.startswith("DIT_PATCH_SIZE") for item in spec.missing):
         return "DIT_PATCH_SIZE is not known"
-    encoder = spec[_HYPER + "text_encoder"]
-    if encoder != "none" and spec[_HYPER + "text_width"] and encoder not in TEXT_ENCODERS:
+    encoder = spec[HYPER + "text_encoder"]
+    if encoder != "none" and spec[HYPER + "text_width"] and encoder not in TEXT_ENCODERS:
         return f"TEXT_ENCODER_MODEL {encoder} is not known; known are {', '.join(TEXT_ENCODERS)}"
     return ""
 
@@ -173,7 +176,7 @@ def _show(numbers: tuple[int, ...]) -> str:
     return f"({', '.join(map(str, numbers))})"
 
 
-def spell(spec: TrainingSpec, fact: str, value: Any) -> list[Edit] | None:
+def spell(spec: TrainingSpec, fact: Name, value: Any) -> list[Edit] | None:
     """A fix that nothing reads is none; a patch from the model's name becomes a key of its own."""
     known = spec.fact(fact)
     if fact in _REFERENCE_ONLY and spec.root.get(_REFERENCE_ONLY[fact]) is None:
@@ -188,7 +191,7 @@ def spell(spec: TrainingSpec, fact: str, value: Any) -> list[Edit] | None:
     if fact == "image_size":
         from memlint.dialects import spelling
 
-        parts = (spelling.spell(spec, _HYPER + name, part) for name, part in zip(("height", "width"), value))
+        parts = (spelling.spell(spec, HYPER + name, part) for name, part in zip(("height", "width"), value))
         return sorted({edit for edits in parts for edit in edits})
     return None
 

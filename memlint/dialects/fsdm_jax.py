@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from memlint.dialects.spec import ASSUMED, DEFAULT, WRITTEN, Conflict, Fact, Missing, TrainingSpec
+from memlint.dialects.spec import ASSUMED, DEFAULT, HYPER, WRITTEN, Conflict, Fact, Missing, Name, TrainingSpec
 from memlint.documents.node import Edit, Node
 
-_HYPER = "hyperparameters."
 DEVICES = "CUDA_VISIBLE_DEVICES"
 
 # Values of these keys that build another model than the one that is known, and what is known instead.
@@ -25,7 +24,7 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
     """The number of devices, each one's share of the batch, and the facts that several options make together."""
     spec.unknown_reason = _unknown(spec)
     spec.architecture = None if spec.unknown_reason else "fsdm_lag"
-    mode = spec.get(_HYPER + "mode_conditioning", "film")
+    mode = spec.get(HYPER + "mode_conditioning", "film")
     spec.model_name = f"set ViT + DiT, {mode} mode"
 
     _devices(spec)
@@ -35,7 +34,7 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
         share = -(-batch.value // spec["world_size"])
         reason = f"{batch.value} sets on {spec['world_size']} devices"
         spec.facts["micro_batch_size"] = batch._replace(name="micro_batch_size", value=share, reason=reason)
-    if not spec.get(_HYPER + "num_eval_batches") or not spec.get(_HYPER + "save_interval"):
+    if not spec.get(HYPER + "num_eval_batches") or not spec.get(HYPER + "save_interval"):
         spec.facts.pop("evaluation_batch_size", None)
 
     tokens = _tokens(spec)
@@ -46,7 +45,7 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
         patch = spec.facts["patch_size"]
         spec.facts["attention_tokens"] = patch._replace(name="attention_tokens", value=tokens)
     if "image_size" in spec and "sample_size" in spec:
-        size = 4 * spec["sample_size"] * spec.get(_HYPER + "in_channels", 3) * spec["image_size"] ** 2
+        size = 4 * spec["sample_size"] * spec.get(HYPER + "in_channels", 3) * spec["image_size"] ** 2
         spec.facts["sample_bytes"] = Fact("sample_bytes", size, DEFAULT, reason="a set of float32 images")
     spec.conflicts = tuple(_conflicts(spec))
     return spec
@@ -55,7 +54,7 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
 def _unknown(spec: TrainingSpec) -> str:
     """Why there is no estimate; "" where there is one."""
     for name, known in _KNOWN.items():
-        fact = spec.fact(_HYPER + name)
+        fact = spec.fact(HYPER + name)
         if fact is not None and fact.value not in known:
             wanted = " or ".join(str(value).lower() for value in known)
             return f"{fact.label} {str(fact.value).lower()} is not known, only {wanted}"
@@ -63,10 +62,10 @@ def _unknown(spec: TrainingSpec) -> str:
     sizes = ("hidden_size", "depth", "num_heads", "mlp_ratio", "hdim", "context_channels", "mode_conditioning")
     encoder = ("encoder_depth", "encoder_heads", "encoder_dim_head", "encoder_mlp_ratio", "encoder_tokenize_mode")
     others = ("in_channels", "dropout", "cross_attn_layers", "context_pool_size", "learn_sigma")
-    for name in (*needed, *(_HYPER + name for name in (*_KNOWN, *sizes, *encoder, *others))):
+    for name in (*needed, *(HYPER + name for name in (*_KNOWN, *sizes, *encoder, *others))):
         if name not in spec:
             key = {"global_batch_size": "batch_size", "checkpointing": "use_remat"}.get(name, name)
-            key = "--" + key.removeprefix(_HYPER)
+            key = "--" + key.removeprefix(HYPER)
             gap = next((item for item in spec.missing if item.key == key), None)
             return f"{key} is not known" + (f": {gap.reason}" if gap is not None else "")
     return next((conflict.message for conflict in _conflicts(spec)), "")
@@ -108,44 +107,44 @@ def _tokens(spec: TrainingSpec) -> int:
 
 
 def _conflicts(spec: TrainingSpec) -> Iterator[Conflict]:
-    def conflict(message: str, *names: str) -> Iterator[Conflict]:
+    def conflict(message: str, *names: Name) -> Iterator[Conflict]:
         written = [fact for fact in map(spec.fact, names) if fact is not None and fact.span is not None]
         if written:
             spans = (fact.span for fact in written)
             first, *others = [span for span in spans if span is not None]
             yield Conflict(written[0].key, first, message, tuple(others))
 
-    def divides(name: str, by: str) -> Iterator[Conflict]:
+    def divides(name: Name, by: Name) -> Iterator[Conflict]:
         whole, part = spec.fact(name), spec.fact(by)
         if whole is not None and part is not None and part.value and whole.value % part.value:
             message = f"{whole.label} {whole.value} does not divide by {part.label} {part.value}"
             yield from conflict(message.replace("--", ""), name, by)
 
     yield from divides("image_size", "patch_size")
-    yield from divides(_HYPER + "hidden_size", _HYPER + "num_heads")
-    width, context = spec.get(_HYPER + "hdim"), spec.get(_HYPER + "context_channels")
+    yield from divides(HYPER + "hidden_size", HYPER + "num_heads")
+    width, context = spec.get(HYPER + "hdim"), spec.get(HYPER + "context_channels")
     if width is not None and context is not None and width != context:
         message = f"context_channels {context} is not hdim {width}: the DiT could not read the encoder's context"
-        yield from conflict(message, _HYPER + "context_channels", _HYPER + "hdim")
-    tokens, pool = _tokens(spec), spec.get(_HYPER + "context_pool_size", 0)
+        yield from conflict(message, HYPER + "context_channels", HYPER + "hdim")
+    tokens, pool = _tokens(spec), spec.get(HYPER + "context_pool_size", 0)
     if tokens and pool and pool < tokens and tokens % pool:
         message = f"context_pool_size {pool} does not divide the {tokens} tokens of an image"
-        yield from conflict(message, _HYPER + "context_pool_size", "patch_size")
+        yield from conflict(message, HYPER + "context_pool_size", "patch_size")
 
 
-def spell(spec: TrainingSpec, fact: str, value: Any) -> list[Edit] | None:
+def spell(spec: TrainingSpec, fact: Name, value: Any) -> list[Edit] | None:
     """A device's share is written as the global batch."""
     if fact == "micro_batch_size":
         from memlint.dialects.spelling import spell as generic
 
         # Without the derived fact, which shares the option's value, a variable is changed where it is set.
-        alone = spec.with_facts()
+        alone = spec.replaced({})
         del alone.facts["micro_batch_size"]
         return generic(alone, "global_batch_size", value * spec["world_size"])
     if fact == "global_batch_size" and "micro_batch_size" in spec:
         from memlint.dialects.spelling import spell as generic
 
-        alone = spec.with_facts()
+        alone = spec.replaced({})
         del alone.facts["micro_batch_size"]
         return generic(alone, fact, value)
     return None

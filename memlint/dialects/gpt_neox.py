@@ -9,7 +9,7 @@ from memlint.architectures.megatron import decoder
 from memlint.dialects import language_model as lm
 from memlint.dialects import pretraining
 from memlint.dialects.deepspeed import AUTO, deepspeed_facts
-from memlint.dialects.spec import Fact, Missing, TrainingSpec
+from memlint.dialects.spec import Fact, Missing, Name, TrainingSpec
 from memlint.documents.node import Document, Edit, Node, Unresolved
 
 _VERSION = "GPT-NeoX 2.0"
@@ -310,7 +310,7 @@ def _kinds(value: Any) -> list[str]:
 # ---------------------------------------------------------------------------------------------- spelling
 
 
-def spell(spec: TrainingSpec, fact: str, value: Any) -> list[Edit] | None:
+def spell(spec: TrainingSpec, fact: Name, value: Any) -> list[Edit] | None:
     """Facts that NeoX states in words of its own; None for the generic spelling."""
     known = spec.fact(fact)
     if spec.launch is not None and (known is None or known.node is None):

@@ -6,7 +6,7 @@ from typing import Any
 
 from memlint.dialects import known_scripts, llava
 from memlint.dialects import language_model as lm
-from memlint.dialects.spec import ASSUMED, DEFAULT, Fact, TrainingSpec
+from memlint.dialects.spec import ASSUMED, DEFAULT, Fact, Name, TrainingSpec
 from memlint.documents.node import Document, Edit, Node
 from memlint.named_tuple import NamedTuple
 
@@ -200,6 +200,6 @@ def _unbounded(spec: TrainingSpec, script: Script, name: str) -> str:
     return f"{key} is not stated: the longest sample is the tokenizer's limit or the data's, which no file states"
 
 
-def spell(spec: TrainingSpec, fact: str, value: Any) -> list[Edit] | None:
+def spell(spec: TrainingSpec, fact: Name, value: Any) -> list[Edit] | None:
     """Keys beside TrainingArguments are changed where they stand: not every script has them."""
     return lm.spell(spec, fact, value)

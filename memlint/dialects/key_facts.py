@@ -11,7 +11,7 @@ from typing import Any
 from memlint.dialects import language_model as lm
 from memlint.dialects.accelerate import truth
 from memlint.dialects.native import number, optimizer_class
-from memlint.dialects.spec import DEFAULT, Fact, TrainingSpec
+from memlint.dialects.spec import DEFAULT, Fact, Name, TrainingSpec
 from memlint.documents.node import Edit
 
 WAY_OUT = (
@@ -62,7 +62,7 @@ _IMAGES = frozenset(
 _TOKENS = frozenset(("olmo", "lingua", "nanotron", "maxtext", "levanter", "openrlhf", "open-instruct", "opennmt"))
 
 # Facts that count something: what is written for "decide it yourself" (-1, 0) is no number of anything.
-_COUNTS = (
+_COUNTS: tuple[Name, ...] = (
     *("micro_batch_size", "global_batch_size", "gradient_accumulation_steps", "evaluation_batch_size", "device_count"),
     *("lora.r", "parallelism.shard", "parallelism.tensor", "parallelism.data", "parallelism.context", "machines"),
 )
@@ -95,7 +95,7 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
     return spec
 
 
-def spell(spec: TrainingSpec, fact: str, value: Any) -> list[Edit] | None:
+def spell(spec: TrainingSpec, fact: Name, value: Any) -> list[Edit] | None:
     """Where a key is absent nothing says that the program at hand takes it."""
     known = spec.fact(fact)
     if known is None or (known.node is None and known.origin != DEFAULT):
@@ -107,6 +107,7 @@ def spell(spec: TrainingSpec, fact: str, value: Any) -> list[Edit] | None:
 
 
 def _counts(spec: TrainingSpec) -> None:
+    name: Name
     for name in _COUNTS:
         fact = spec.fact(name)
         if fact is None:
@@ -194,10 +195,11 @@ def _precision(spec: TrainingSpec) -> None:
             lm.put(spec, "autocast", True, compute)
     elif compute is not None and compute.node is not None and compute.key == "trainer.precision":
         lm.put(spec, "autocast", compute.written == 16, compute, "Lightning: 16 means 16-mixed")
-    for name in ("compute_dtype", "parameter_dtype", "frozen_dtype", "gradient_dtype"):
-        fact = spec.fact(name)
+    kept: Name
+    for kept in ("compute_dtype", "parameter_dtype", "frozen_dtype", "gradient_dtype"):
+        fact = spec.fact(kept)
         if fact is not None and not lm.dtype_of(fact.value):
-            del spec.facts[name]
+            del spec.facts[kept]
 
 
 def _policy(spec: TrainingSpec, stated: Fact) -> None:

@@ -8,12 +8,14 @@ Sources: artidoro/qlora ``qlora.py``; lm-sys/FastChat ``fastchat/train/{train,tr
 
 from __future__ import annotations
 
+from typing import Any
+
 from memlint.dialects import language_model as lm
 from memlint.dialects.accelerate import truth
-from memlint.dialects.spec import ASSUMED, DEFAULT, WRITTEN, Fact, TrainingSpec
+from memlint.dialects.spec import ASSUMED, DEFAULT, WRITTEN, Fact, Name, TrainingSpec
 
 # qlora.py: what its own dataclasses say where a command does not.
-_QLORA = {
+_QLORA: dict[Name, Any] = {
     "micro_batch_size": 1,
     "gradient_accumulation_steps": 16,
     "checkpointing": "full",
@@ -30,7 +32,7 @@ _QLORA = {
     "lora.targets": ["all-linear"],  # find_all_linear_names
 }
 # unsloth-cli.py: its arguments' defaults, and what it hands on whatever they are
-_UNSLOTH = {
+_UNSLOTH: dict[Name, Any] = {
     "sequence_length": 2048,
     "micro_batch_size": 2,
     "gradient_accumulation_steps": 4,
@@ -65,6 +67,7 @@ def prepare(spec: TrainingSpec, name: str) -> None:
         if source is not None and target is not None and source.value and target.value:
             lm.put(spec, "sequence_length", source.value + target.value, target, "a source and its target")
     elif name == "training" and spec.root.get("use_liger") is not None and spec.root.get("model_name") is not None:
+        fact_name: Name
         for fact_name, value in (("sequence_length", 512), (lm.HYPER + "dtype", "bfloat16")):
             known = spec.fact(fact_name)
             if known is None or known.node is None:

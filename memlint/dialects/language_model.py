@@ -8,139 +8,108 @@ local hub cache, and never from the network.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from memlint import releases
-from memlint.architectures.adapters import LORA_TARGETS
-from memlint.dialects import launchers
-from memlint.dialects.accelerate import launched, truth
-from memlint.dialects.companions import Companion
-from memlint.dialects.deepspeed import AUTO, deepspeed_facts
-from memlint.dialects.spec import ASSUMED, DEFAULT, WRITTEN, Conflict, Fact, Missing, TrainingSpec, scaling
-from memlint.documents.node import Document, Edit, Node
+from memlint.dialects.accelerate import truth
+from memlint.dialects.deepspeed import AUTO
+from memlint.dialects.sharing import (
+    PROCESS_FACTS,
+    add,
+    drop_what_no_strategy_reads,
+    on_devices,
+    parallelism,
+    processes,
+    stated_sharing,
+)
+from memlint.dialects.spec import ASSUMED, DEFAULT, HYPER, Fact, Name, TrainingSpec, named
+from memlint.dialects.stated import (
+    ARCHITECTURE,
+    CONFIG,
+    DECODER,
+    HALF,
+    LLAVA,
+    TRANSFORMERS,
+    dtype_of,
+    gap,
+    model_type,
+    names_of,
+    not_stated,
+    put,
+    setting,
+    spellings,
+    switched,
+    text_config,
+)
+from memlint.dialects.trainer_spelling import spell, write
+from memlint.dialects.trainer_switches import (
+    EVALUATION_FACTS,
+    OPTIMIZER_FACTS,
+    OPTIMIZERS,
+    argument,
+    attention,
+    compiled,
+    evaluation,
+    kernels,
+    knows_liger,
+    optimizer,
+)
+from memlint.dialects.tuning import ADAPTER_FACTS, QUANTIZATION_FACTS, adapters, quantization, stored_quantization
+from memlint.documents.node import Document, Node
 
-HYPER = "hyperparameters."
-CONFIG = HYPER + "config"
-DECODER = "decoder"  # a memlint.architectures.decoder.Decoder
-LLAVA = "llava"  # a memlint.architectures.vision_language.LlavaScript
-ARCHITECTURE = "language_model"
-TRANSFORMERS = "transformers 5"
-HALF = ("bfloat16", "float16")
+# What a family of language-model trainers takes from here, whichever file it stands in.
+__all__ = [
+    "ADAPTER_FACTS",
+    "CONFIG",
+    "DECODER",
+    "EVALUATION_FACTS",
+    "HALF",
+    "HYPER",
+    "LLAVA",
+    "OPTIMIZERS",
+    "OPTIMIZER_FACTS",
+    "PROCESS_FACTS",
+    "QUANTIZATION_FACTS",
+    "TRANSFORMERS",
+    "adapters",
+    "add",
+    "argument",
+    "attention",
+    "compiled",
+    "drop_what_no_strategy_reads",
+    "dtype_of",
+    "evaluation",
+    "gap",
+    "kernels",
+    "knows_liger",
+    "model_type",
+    "names_of",
+    "not_stated",
+    "on_devices",
+    "optimizer",
+    "parallelism",
+    "processes",
+    "put",
+    "quantization",
+    "setting",
+    "spell",
+    "spellings",
+    "stated_sharing",
+    "stored_quantization",
+    "switched",
+    "text_config",
+    "write",
+]
 
-_DTYPES = {
-    "bf16": "bfloat16",
-    "fp16": "float16",
-    "half": "float16",
-    "float": "float32",
-    "fp32": "float32",
-    "torch.bfloat16": "bfloat16",
-    "torch.float16": "float16",
-    "torch.float32": "float32",
-}
-
-# Names that transformers gives optimizers (training_args.OptimizerNames, trainer_optimizer.py)
-#   -> optimizer, implementation, library, whether its states may move to host memory
-OPTIMIZERS: dict[str, tuple[str, str, str, bool]] = {
-    "adamw_torch": ("adamw", "foreach", "torch", False),
-    "adamw_torch_fused": ("adamw", "fused", "torch", False),
-    "adamw_hf": ("adamw", "loop", "transformers", False),  # before transformers 5
-    "adamw_apex_fused": ("adamw", "fused", "apex", False),
-    "adafactor": ("adafactor", "loop", "transformers", False),
-    "sgd": ("sgd", "foreach", "torch", False),
-    "adagrad": ("adagrad", "foreach", "torch", False),
-    "rmsprop": ("rmsprop", "foreach", "torch", False),
-    "adamw_torch_8bit": ("adamw_8bit", "", "torchao", False),
-    "adamw_torch_4bit": ("adamw_4bit", "", "torchao", False),
-    "adamw_bnb_8bit": ("adamw_8bit", "", "bitsandbytes", False),
-    "adamw_8bit": ("adamw_8bit", "", "bitsandbytes", False),
-    "lion_8bit": ("lion_8bit", "", "bitsandbytes", False),
-    "lion_32bit": ("lion", "", "bitsandbytes", False),
-    "ademamix": ("ademamix", "", "bitsandbytes", False),
-    "ademamix_8bit": ("ademamix_8bit", "", "bitsandbytes", False),
-    "rmsprop_bnb": ("rmsprop", "", "bitsandbytes", False),
-    "rmsprop_bnb_32bit": ("rmsprop", "", "bitsandbytes", False),
-    "rmsprop_bnb_8bit": ("rmsprop_8bit", "", "bitsandbytes", False),
-    "paged_adamw_32bit": ("adamw", "", "bitsandbytes", True),
-    "paged_adamw_8bit": ("adamw_8bit", "", "bitsandbytes", True),
-    "paged_lion_32bit": ("lion", "", "bitsandbytes", True),
-    "paged_lion_8bit": ("lion_8bit", "", "bitsandbytes", True),
-    "paged_ademamix_32bit": ("ademamix", "", "bitsandbytes", True),
-    "paged_ademamix_8bit": ("ademamix_8bit", "", "bitsandbytes", True),
-    "galore_adamw": ("galore_adamw", "", "galore_torch", False),
-    "galore_adamw_8bit": ("galore_adamw_8bit", "", "galore_torch", False),
-    "galore_adafactor": ("galore_adafactor", "", "galore_torch", False),
-    "apollo_adamw": ("apollo_adamw", "", "apollo_torch", False),
-    "lomo": ("lomo", "", "lomo_optim", False),
-    "adalomo": ("adalomo", "", "lomo_optim", False),
-    "grokadamw": ("grokadamw", "", "grokadamw", False),
-    "stable_adamw": ("stable_adamw", "", "optimi", False),
-    "schedule_free_adamw": ("schedule_free_adamw", "", "schedulefree", False),
-    "schedule_free_radam": ("schedule_free_radam", "", "schedulefree", False),
-    "schedule_free_sgd": ("schedule_free_sgd", "", "schedulefree", False),
-    "adamw_anyprecision": ("adamw_anyprecision", "", "torchdistx", False),
-}
-
-
-# ---------------------------------------------------------------------------------------------- reading a spec
-
-
-def setting(spec: TrainingSpec, name: str) -> Any:
-    """The value of a key that is no fact of its own; None where it is absent."""
-    return spec.get(HYPER + name)
-
-
-def switched(spec: TrainingSpec, name: str) -> bool:
-    """Whether such a key is true."""
-    return truth(setting(spec, name))
-
-
-def put(spec: TrainingSpec, name: str, value: Any, origin: Fact | None = None, reason: str = "") -> None:
-    """A fact that follows from another one, which says where; or a default, which says why."""
-    if origin is not None:
-        spec.facts[name] = origin._replace(name=name, value=value, reason=reason or origin.reason)
-    else:
-        spec.facts[name] = Fact(name, value, DEFAULT, reason=reason)
-
-
-def follow(
-    spec: TrainingSpec, name: str, source: str | tuple[str, ...], make: Callable[..., Any] | None = None
-) -> None:
-    """A fact is made of another one, or of several, and changes with them; of those that are named one call after the
-    other, it is made of the last that changes."""
-    spec.derived = (*(entry for entry in spec.derived if entry[:2] != (name, source)), (name, source, make))
-
-
-def gap(spec: TrainingSpec, *keys: str) -> Missing | None:
-    """The first value that could not be resolved, of these keys."""
-    for item in spec.missing:
-        if item.key.lstrip("-").rsplit(".", 1)[-1] in keys:
-            return item
-    return None
-
-
-def not_stated(spec: TrainingSpec, *keys: str) -> str:
-    """Why the value of a key is not there: it is not resolved, or not written."""
-    item = gap(spec, *keys)
-    return f"{keys[0]} is not stated" if item is None else f"{item.key} is not known: {item.reason}"
-
-
-def names_of(value: Any) -> list[str]:
-    """``q_proj,v_proj`` and ``[q_proj, v_proj]`` alike."""
-    items = value if isinstance(value, (list, tuple)) else [value]
-    return [name.strip() for item in items for name in str(item).split(",") if name.strip()]
-
-
-def dtype_of(value: Any) -> str:
-    """A dtype by torch's name; "" for ``auto`` and the like."""
-    text = str(value).strip().lower()
-    text = _DTYPES.get(text, text)
-    return text if text in ("float32", "float16", "bfloat16", "float64") else ""
-
+PRECISION_FACTS: tuple[Name, ...] = (
+    *("parameter_dtype", "frozen_dtype", "lora.dtype", "compute_dtype", "autocast", "master_weights", "loss_scaling"),
+    *("parallelism.reduce_dtype", "mixed_precision", "deepspeed_dtype", HYPER + "deepspeed_states_dtype"),
+)
+CHECKPOINTING_FACTS: tuple[Name, ...] = ("checkpointing", "checkpointing_reentrant", "activation_offloading")
 
 # Console programs whose options look like TrainingArguments, and are read by trainers of their own.
 _PROGRAMS = ("llamafactory-cli", "axolotl", "swift", "tune", "litgpt", "openrlhf", "oumi", "xtuner", "autotrain")
-
 
 # transformers' example scripts, some of whose options other trainers have, too (examples/pytorch).
 EXAMPLES = (
@@ -160,9 +129,6 @@ def is_of_another_family(document: Document, root: Node, also: tuple[str, ...] =
     return False
 
 
-# ---------------------------------------------------------------------------------------------- the model
-
-
 def resolve(name: str, beside: str) -> tuple[dict[str, Any] | None, str]:
     """(the model's config, where it was found) or (None, why not), for a hub id or a folder named in a file."""
     from memlint.data import hub
@@ -177,7 +143,7 @@ def model(spec: TrainingSpec, key: str = "model_name_or_path") -> str:
     """The model's config by its name, and what follows from it."""
     fact = spec.fact("model")
     if fact is None or not isinstance(fact.value, str) or not fact.value:
-        return not_stated(spec, key, *_spellings(spec, "model"))
+        return not_stated(spec, key, *spellings(spec, "model"))
     beside = fact.span.path if fact.span is not None else spec.document.path
     config, source = resolve(fact.value, beside)
     spec.model_name = fact.value.rstrip("/").rsplit("/", 1)[-1] or fact.value
@@ -188,19 +154,6 @@ def model(spec: TrainingSpec, key: str = "model_name_or_path") -> str:
     if isinstance(vocabulary, int):
         put(spec, "vocabulary_size", vocabulary, fact)
     return ""
-
-
-def _spellings(spec: TrainingSpec, fact: str) -> tuple[str, ...]:
-    from memlint.dialects import registry
-
-    key = registry.dialect(spec.family).key(fact)
-    return key.names if key is not None else ()
-
-
-def text_config(config: dict[str, Any]) -> dict[str, Any]:
-    """The language model's part of a config."""
-    inner = config.get("text_config")
-    return inner if isinstance(inner, dict) else config
 
 
 def position_limit(spec: TrainingSpec) -> int | None:
@@ -222,7 +175,6 @@ def tokens(spec: TrainingSpec) -> None:
     if length is None or not isinstance(length.value, int):
         return
     put(spec, "attention_tokens", length.value, length)
-    follow(spec, "attention_tokens", "sequence_length")
     several = spec.get("sequences_per_sample", 1)
     names: tuple[str, ...] = ("micro_batch_size", "sequence_length")
     if several != 1:
@@ -230,152 +182,6 @@ def tokens(spec: TrainingSpec) -> None:
     put(spec, "token_product", ("tokens", names))
     size = 3 * 8 * length.value * several
     put(spec, "sample_bytes", size, reason="int64 token ids, attention mask and labels")
-    follow(spec, "sample_bytes", "sequence_length", lambda tokens: 3 * 8 * tokens * several)
-
-
-# ---------------------------------------------------------------------------------------------- optimizer, losses
-
-
-def optimizer(spec: TrainingSpec, name: str = "optim") -> None:
-    """transformers' name of an optimizer says which one, how it is written and whose it is."""
-    stated = spec.fact(HYPER + name)
-    if stated is None:
-        return
-    text = str(stated.value)
-    layerwise = text.endswith("_layerwise")
-    text = text.removesuffix("_layerwise")
-    kind, implementation, library, paged = OPTIMIZERS.get(text, (text, "", text.split("_", 1)[0], False))
-    put(spec, "optimizer", kind, stated)
-    put(spec, "optimizer_library", library, stated)
-    spec.facts.pop("optimizer_implementation", None)
-    if implementation:
-        put(spec, "optimizer_implementation", implementation, stated)
-    if paged:
-        put(spec, "optimizer_paged", True, stated)
-    if layerwise or text in ("lomo", "adalomo"):
-        put(spec, "optimizer_in_backward", True, stated)
-        follow(spec, "optimizer_in_backward", "optimizer", lambda kind: kind in ("lomo", "adalomo"))
-    if text.startswith(("galore", "apollo")):
-        _projection(spec)
-
-
-def _projection(spec: TrainingSpec) -> None:
-    """The rank of projected gradients, and whose they are (trainer_optimizer._setup_low_rank_optimizer)."""
-    rank = argument(spec, "rank")
-    stated = spec.fact(HYPER + "optim_args")
-    if rank is not None and rank.isdigit():
-        put(spec, "optimizer_rank", int(rank), stated)
-    else:
-        put(spec, "optimizer_rank", 128, reason=f"{TRANSFORMERS}: GaLore's and APOLLO's")
-    targets = spec.fact(HYPER + "optim_target_modules")
-    if targets is not None and targets.value:
-        names = names_of(targets.value) if targets.value is not True else ["all-linear"]
-        every = names in (["all-linear"], ["all_linear"])
-        put(spec, "optimizer_targets", "all-linear" if every else names, targets)
-
-
-def argument(spec: TrainingSpec, name: str) -> str | None:
-    """One of the arguments of an optimizer: ``optim_args`` is a mapping, or ``rank=128, scale=0.25``."""
-    given = setting(spec, "optim_args")
-    if isinstance(given, dict):
-        return str(given[name]) if name in given else None
-    for part in str(given or "").split(","):
-        key, _, value = part.partition("=")
-        if key.strip() == name:
-            return value.strip()
-    return None
-
-
-# Liger 0.8, transformers/monkey_patch.py: what _apply_liger_kernel_to_instance turns on unless it is told otherwise.
-_LIGER = {
-    "rope": "rotary",
-    "rms_norm": "rms_norm",
-    "swiglu": "swiglu",  # or geglu: whichever gate the model has
-    "fused_linear_cross_entropy": "linear_cross_entropy",
-}
-# The model types that it knows (MODEL_TYPE_TO_APPLY_LIGER_FN); it leaves others as they are, and says so in the log.
-_LIGER_TYPES = frozenset(
-    (
-        *("deepseek_v2", "deepseek_v3", "exaone4", "falcon_h1", "gemma", "gemma2", "gemma3", "gemma3_text", "gemma4"),
-        *("gemma4_text", "glm4", "glm4v", "glm4v_moe", "gpt_oss", "granite", "hunyuan_v1_dense", "hunyuan_v1_moe"),
-        *("internvl", "llama", "llama4", "llama4_text", "llava", "ministral", "mistral", "mixtral", "mllama"),
-        *("mllama_text_model", "nemotron", "olmo2", "olmo3", "paligemma", "phi3", "qwen2", "qwen2_5_vl"),
-        *("qwen2_5_vl_text", "qwen2_vl", "qwen2_vl_text", "qwen3", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text"),
-        *("qwen3_5_text", "qwen3_moe", "qwen3_next", "qwen3_vl", "qwen3_vl_moe", "qwen3_vl_moe_text", "qwen3_vl_text"),
-        *("smollm3", "smolvlm"),
-    )
-)
-# ... and what it leaves off for some of them.
-_ROTARY_OFF = ("deepseek_v2", "deepseek_v3", "gemma4", "gemma4_text", "glm4", "glm4v", "glm4v_moe", "qwen3_next")
-_LIGER_OFF: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys((*_ROTARY_OFF, "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"), ("rope",)),
-    "granite": ("fused_linear_cross_entropy",),
-    "gpt_oss": ("swiglu",),
-    "nemotron": ("rope", "rms_norm", "swiglu"),
-}
-
-
-def _model_type(spec: TrainingSpec) -> str:
-    return str((spec.get(CONFIG) or {}).get("model_type") or "")
-
-
-def knows_liger(spec: TrainingSpec) -> bool:
-    """Whether Liger has kernels for the model; also where its type is not known."""
-    return LLAVA not in spec and _model_type(spec) in ("", *_LIGER_TYPES)
-
-
-def kernels(spec: TrainingSpec) -> None:
-    """Liger's kernels, and the loss that they bring."""
-    if not knows_liger(spec):
-        return
-    switch = spec.fact(HYPER + "use_liger_kernel")
-    off = _LIGER_OFF.get(_model_type(spec), ())
-    on = [name for key, name in _LIGER.items() if spec.get(f"{HYPER}liger.{key}", key not in off)]
-    if spec.get(f"{HYPER}liger.cross_entropy", "fused_linear_cross_entropy" in off):
-        on.append("cross_entropy")
-    if switch is None or not truth(switch.value):
-        follow(spec, "fused_kernels", "loss", lambda loss: on if loss == "fused" else spec.get("fused_kernels"))
-        return
-    put(spec, "fused_kernels", on, switch)
-    if "linear_cross_entropy" in on:
-        put(spec, "loss", "fused", switch)
-
-
-def attention(spec: TrainingSpec) -> None:
-    """Older switches beside attn_implementation, and a null that means the default, which is what the release has for
-    the model. Call after :func:`model`."""
-    stated, switch = spec.fact("attention"), spec.fact(HYPER + "use_flash_attn")
-    if switch is not None and truth(switch.value) and (stated is None or stated.node is None):
-        put(spec, "attention", "flash", switch)
-    elif stated is not None and isinstance(stated.value, str) and "flash-attn" in stated.value:
-        put(spec, "attention", "flash", stated)
-    elif stated is not None and stated.origin == DEFAULT and stated.value == "sdpa" and CONFIG in spec:
-        since = SDPA_SINCE.get(text_config(spec[CONFIG]).get("model_type", ""))
-        has_it = since is None or spec.does(f"transformers.sdpa_{since}")
-        if not (has_it and spec.does("torch.sdpa_is_taken")):
-            reason = "transformers takes SDPA with torch 2.1.1 and later" if has_it else f"transformers before {since}"
-            spec.facts["attention"] = stated._replace(value="eager", reason=reason)
-
-
-# What transformers had before its modules took SDPA (``_supports_sdpa``) -> the release since which they do.
-SDPA_SINCE = {
-    **dict.fromkeys(("llama", "falcon", "bart", "whisper", "gpt_bigcode"), "4.36"),
-    **dict.fromkeys(("mistral", "mixtral"), "4.37"),
-    **dict.fromkeys(("phi", "stablelm"), "4.39"),
-    **dict.fromkeys(("bert", "vit"), "4.41"),
-    **dict.fromkeys(("gpt2", "gpt_neox"), "4.42"),
-    **dict.fromkeys(("roberta", "xlm-roberta", "camembert", "albert", "mbart", "phi3"), "4.45"),
-    **dict.fromkeys(("opt", "distilbert"), "4.46"),
-    "electra": "5.0",
-}
-
-
-def compiled(spec: TrainingSpec) -> None:
-    """Naming a backend or a mode turns torch.compile on."""
-    for name in ("torch_compile_backend", "torch_compile_mode"):
-        stated = spec.fact(HYPER + name)
-        if stated is not None and stated.value and not spec.get("compile"):
-            put(spec, "compile", True, stated)
 
 
 def checkpointing(spec: TrainingSpec) -> None:
@@ -408,103 +214,14 @@ def _reentrant(spec: TrainingSpec, stated: Fact) -> None:
         )
 
 
-# ---------------------------------------------------------------------------------------------- adapters
-
-
-def adapters(spec: TrainingSpec) -> str:
-    """LoRA and DoRA, as PEFT builds them. Call after :func:`model`."""
-    switch, rank = spec.fact(HYPER + "use_peft"), spec.fact("lora.r")
-    dora = spec.fact(HYPER + "use_dora")
-    on = truth(switch.value) if switch is not None else rank is not None and rank.origin == WRITTEN
-    if not on:
-        for name in [name for name in spec.facts if name.startswith("lora.")]:
-            del spec.facts[name]
-        return ""
-    origin = switch if switch is not None else rank
-    put(spec, "tuning", "lora", origin)
-    if dora is not None and truth(dora.value):
-        put(spec, "tuning", "dora", dora)
-    if rank is None or rank.value is None:
-        return not_stated(spec, "lora_r", *_spellings(spec, "lora.r"))
-    targets = spec.fact("lora.targets")
-    names = names_of(targets.value) if targets is not None and targets.value else []
-    if targets is not None and names:
-        put(spec, "lora.targets", "all-linear" if names in (["all-linear"], ["all"]) else names, targets)
-    elif CONFIG in spec:
-        kind = text_config(spec[CONFIG]).get("model_type", "")
-        if kind not in LORA_TARGETS:
-            return f"lora_target_modules is not stated, and PEFT has no default for {kind}"
-        put(spec, "lora.targets", list(LORA_TARGETS[kind]), reason=f"PEFT 0.21: its default for {kind}")
-    saved = spec.fact("lora.modules_to_save")
-    if saved is not None and saved.value:
-        put(spec, "lora.modules_to_save", names_of(saved.value), saved)
-    if spec.model_name:
-        spec.model_name += ", DoRA" if spec["tuning"] == "dora" else ", LoRA"
-    return ""
-
-
-def quantization(spec: TrainingSpec) -> None:
-    """bitsandbytes' frozen weights."""
-    four, eight, bits = (spec.fact(HYPER + name) for name in ("load_in_4bit", "load_in_8bit", "bits"))
-    if four is not None and truth(four.value):
-        put(spec, "quantization.bits", 4, four)
-    elif eight is not None and truth(eight.value):
-        put(spec, "quantization.bits", 8, eight)
-    elif bits is not None and bits.value in (4, 8):
-        put(spec, "quantization.bits", bits.value, bits)
-    origin = spec.fact("quantization.bits")
-    kind, double = spec.fact("quantization.kind"), spec.fact("quantization.double")
-    if origin is None:
-        for name in ("quantization.kind", "quantization.double"):
-            spec.facts.pop(name, None)
-        stored_quantization(spec)
-        return
-    if origin.value == 8:
-        put(spec, "quantization.kind", "int8", origin)
-        spec.facts.pop("quantization.double", None)
-        return
-    if kind is None or kind.value is None:
-        put(spec, "quantization.kind", "fp4", reason="transformers 5: BitsAndBytesConfig")
-    if double is None or double.value is None:
-        put(spec, "quantization.double", False, reason="transformers 5: BitsAndBytesConfig")
-
-
-def stored_quantization(spec: TrainingSpec) -> bool:
-    """Whether the checkpoint itself is quantised to stay so, by its config; and the facts of how. Call after
-    :func:`model`. Checkpoints in 8-bit floats are unpacked for training."""
-    origin = spec.fact(CONFIG)
-    stated = origin.value.get("quantization_config") if origin is not None and isinstance(origin.value, dict) else None
-    kind = stated.get("quant_method", "") if isinstance(stated, dict) else ""
-    known = ("gptq", "awq", "aqlm", "hqq", "eetq", "bitsandbytes")
-    if origin is None or not isinstance(stated, dict) or kind not in known:
-        return False
-    bits, double = stated.get("bits", 8 if kind == "eetq" else 4), False
-    if kind == "aqlm":
-        bits = stated.get("nbits_per_codebook", 16) * stated.get("num_codebooks", 1) // stated.get("in_group_size", 8)
-    elif kind == "hqq":
-        bits = stated.get("quant_config", {}).get("weight_quant_params", {}).get("nbits", 4)
-    elif kind == "bitsandbytes":
-        bits = 4 if stated.get("load_in_4bit") else 8
-        kind = stated.get("bnb_4bit_quant_type", "fp4") if bits == 4 else "int8"
-        double = bool(stated.get("bnb_4bit_use_double_quant")) and bits == 4
-    reason = "the checkpoint is quantised"
-    put(spec, "quantization.bits", bits, origin, reason)
-    put(spec, "quantization.kind", kind, origin, reason)
-    put(spec, "quantization.double", double, origin, reason)
-    group = stated.get("group_size")
-    if isinstance(group, int):
-        put(spec, "quantization.group_size", max(group, 0), origin, reason)
-    return True
-
-
-# ---------------------------------------------------------------------------------------------- precision
-
-
 def mixed_precision(spec: TrainingSpec) -> Fact | None:
     """The half that the trainer computes in (a fact with a dtype for its value); None for full precision.
 
     ``bf16`` and ``fp16`` go before what accelerate's config says.
     """
+    tried = spec.tried("compute_dtype")
+    if tried is not None:
+        return tried if tried.value in HALF else None
     for name, dtype in (("fp16", "float16"), ("bf16", "bfloat16")):
         switch = spec.fact(HYPER + name)
         if switch is not None and truth(switch.value):
@@ -635,7 +352,6 @@ def precision(spec: TrainingSpec, loaded: Fact | None) -> str:
     if mixed is None:
         put(spec, "compute_dtype", loaded.value, loaded)
         put(spec, "autocast", False, reason="neither bf16 nor fp16")
-        _follow_products(spec, strategy, adapted)
         return ""
     _widened(spec, strategy)
     if strategy in ("fsdp1", "fsdp2"):
@@ -667,299 +383,15 @@ def _widened(spec: TrainingSpec, strategy: str) -> None:
 
 def _release_of(spec: TrainingSpec, library: str) -> str:
     known = releases.LIBRARIES[library]
-    return str(spec.get(known.fact) or known.newest)
+    return str(spec.get(named(known.fact)) or known.newest)
 
 
-def _follow_products(spec: TrainingSpec, strategy: str, adapted: bool) -> None:
-    """What a switch for 16 bits changes beside the dtype of products, as :func:`precision` has it where it is on."""
-    follow(spec, "autocast", "compute_dtype", lambda dtype: dtype in HALF and strategy != "zero")
-    follow(spec, "loss_scaling", "compute_dtype", scaling)
-    if strategy in ("fsdp1", "fsdp2"):
-        follow(spec, "parallelism.reduce_dtype", "compute_dtype")
-    if strategy == "zero":
-        for name in ("parameter_dtype", "frozen_dtype", *(("lora.dtype",) if adapted else ())):
-            follow(spec, name, "compute_dtype")
-        follow(spec, "master_weights", "compute_dtype", lambda dtype: dtype in HALF)
-
-
-# ---------------------------------------------------------------------------------------------- parallelism
-
-
-def add(spec: TrainingSpec, companion: Companion) -> None:
-    """What a companion says, beside what the config itself says: its gaps and texts, and the facts that are new."""
-    known = {(item.key, item.span) for item in spec.missing}
-    spec.missing = (*spec.missing, *(item for item in companion.missing if (item.key, item.span) not in known))
-    if companion.sources:
-        sources = spec.document.sources or {spec.document.path: spec.document.text}
-        spec.document = spec.document._replace(sources={**sources, **companion.sources})
-    spec.facts.update(companion.facts)
-
-
-def parallelism(spec: TrainingSpec, launcher_config: Companion | None = None) -> str:
-    """How many processes there are and what they share: launchers, accelerate, DeepSpeed, FSDP.
-
-    ``launcher_config`` is what the trainer itself hands to accelerate, where no ``accelerate launch`` does.
-    A run of several processes that shares nothing is data parallel. Why the estimate cannot be made, or "".
-    """
-    deep, fsdp = spec.facts.pop(HYPER + "deepspeed", None), spec.facts.pop(HYPER + "fsdp", None)
-    beside_bare = spec.facts.pop(HYPER + "deepspeed_config", None)
-    fsdp_config = spec.facts.pop(HYPER + "fsdp_config", None)
-    if deep is not None and deep.value is True:
-        deep = beside_bare
-    found = launchers.processes(spec.launch)
-    spec.missing = (*spec.missing, *found.missing)
-    companion = launched(spec.launch, _script(spec)) or launcher_config
-    if companion is not None:
-        _from_accelerate(spec, companion)
-    count = found.total if found.total is not None else spec.fact("device_count")
-    reason = ""
-    if deep is not None and deep.value not in (None, False, ""):
-        reason = _from_deepspeed(spec, deep)
-    elif gap(spec, "deepspeed") is not None:
-        reason = not_stated(spec, "deepspeed")
-    elif fsdp is not None and fsdp.value not in (None, False, "", [], "false", "False"):
-        reason = _from_fsdp(spec, fsdp, fsdp_config)
-    strategy = spec.fact("parallelism.strategy")
-    if strategy is not None and strategy.value == "unknown":
-        del spec.facts["parallelism.strategy"]
-        item = gap(spec, "config_file", "accelerate_config")
-        reason = reason or (f"{item.key}: {item.reason}" if item is not None else strategy.reason)
-        strategy = None
-    if count is None and strategy is not None and strategy.value != "none" and not found.missing:
-        count = launchers.seen(spec.launch)
-    if count is not None:
-        put(spec, "device_count", count.value, count)
-        put(spec, "world_size", count.value, count)
-    several = count.value > 1 if count is not None else found.distributed
-    if strategy is None and several and not reason:
-        put(spec, "parallelism.strategy", "ddp", count, "several processes, and nothing that shards")
-    elif strategy is None and count is None and not reason and _one_process_each(spec):
-        on_devices(spec)
-    _agree(spec)
-    return reason
-
-
-def on_devices(spec: TrainingSpec) -> None:
-    """A run of which nothing says on how many devices it is: on several (``--gpu "NAME x8"``) it is data parallel."""
-    follow(spec, "parallelism.strategy", "device_count", lambda count: "ddp" if count > 1 else "none")
-
-
-def _one_process_each(spec: TrainingSpec) -> bool:
-    """Whether several devices would each have a process of their own: what starts a config is not in it, and a
-    program of the library starts them itself. A script that python runs bare is one process for all of them."""
-    launch = spec.launch
-    return launch is None or bool(launch.launchers) or not str(launch.program.value).endswith(".py")
-
-
-def _script(spec: TrainingSpec) -> str:
-    """The script that starts the run, or the config itself."""
-    return spec.launch.program.span.path if spec.launch is not None else spec.document.path
-
-
-def _from_accelerate(spec: TrainingSpec, companion: Companion) -> None:
-    """The trainer's own keys go before accelerate's, except where accelerate alone knows."""
-    mine = dict(spec.facts)
-    add(spec, companion)
-    for name, fact in companion.facts.items():
-        old = mine.get(name)
-        if old is None or name == "deepspeed_dtype":
-            continue
-        if name == "checkpointing" and fact.value == "full":
-            continue  # FSDP's own checkpointing runs whatever the trainer says
-        spec.facts[name] = old
-    if companion.facts.get("gradient_accumulation_steps") is not None:
-        _states(spec, mine, companion.facts["gradient_accumulation_steps"], "gradient_accumulation_steps")
-
-
-def _from_deepspeed(spec: TrainingSpec, named: Fact) -> str:
-    from memlint.dialects import companions
-
-    path = named.span.path if named.span is not None else spec.document.path
-    sources: dict[str, str] = {}
-    if isinstance(named.value, str):
-        document, why = companions.read(named.value, path)
-        if document is None:
-            key = named.key or "deepspeed"
-            place = named.span or spec.root.span
-            if gap(spec, "deepspeed") is None:
-                spec.missing = (*spec.missing, Missing(key, place, why))
-            return f"{key}: {why}"
-        root, sources = document.root, {document.path: document.text, **document.sources}
-    elif isinstance(named.value, dict) and named.node is not None:
-        root = named.node
-    else:
-        return ""
-    found = deepspeed_facts(root)._replace(sources=sources)
-    mine = dict(spec.facts)
-    filled = {name: fact for name, fact in found.facts.items() if fact.value != AUTO or name == "deepspeed_dtype"}
-    add(spec, found._replace(facts=filled))
-    for name in ("micro_batch_size", "gradient_accumulation_steps", "global_batch_size"):
-        if name in mine:
-            spec.facts[name] = mine[name]
-    for name in ("micro_batch_size", "gradient_accumulation_steps"):
-        if name in filled:
-            _states(spec, mine, filled[name], name)
-    _automatic(spec, found.facts)
-    return ""
-
-
-# transformers 5, integrations/deepspeed.py: what "auto" means for sizes that depend on the model's width.
-_BY_WIDTH: dict[str, Callable[[int], int]] = {
-    "parallelism.reduce_bucket_elements": lambda width: width * width,
-    "parallelism.prefetch_bucket_elements": lambda width: int(0.9 * width * width),
-    "parallelism.persistence_elements": lambda width: 10 * width,
-}
-
-
-def _automatic(spec: TrainingSpec, stated: dict[str, Fact]) -> None:
-    described = spec.get(DECODER)
-    width = described.width if described is not None else text_config(spec.get(CONFIG) or {}).get("hidden_size")
-    for name, size in _BY_WIDTH.items():
-        fact = stated.get(name)
-        if fact is not None and fact.value == AUTO and isinstance(width, int):
-            put(spec, name, size(width), fact, f"{TRANSFORMERS}: auto, by the model's width")
-
-
-def _states(spec: TrainingSpec, mine: dict[str, Fact], other: Fact, name: str) -> None:
-    """A second file that states a size of its own: transformers stops where the two differ."""
-    own = mine.get(name)
-    if own is None or other.value in (None, AUTO) or other.origin != WRITTEN:
-        return
-    if own.value == other.value:
-        spec.repeated = {**spec.repeated, name: (*spec.repeated.get(name, ()), other)}
-        return
-    place = own if own.span is not None else other
-    if place.span is None:
-        return
-    label = own.label.lstrip("-")
-    message = f"{label} is {own.value}, but {other.key} is {other.value}: the two must agree"
-    related = tuple(span for span in (own.span, other.span) if span is not None and span != place.span)
-    spec.conflicts = (*spec.conflicts, Conflict(place.key, place.span, message, related))
-
-
-def _from_fsdp(spec: TrainingSpec, switch: Fact, config: Fact | None) -> str:
-    """transformers' own ``fsdp`` and ``fsdp_config`` (training_args._process_fsdp_args)."""
-    root: Node | None = config.node if config is not None else None
-    if config is not None and isinstance(config.value, str):
-        from memlint.dialects import companions
-
-        document, why = companions.read(config.value, config.span.path if config.span else spec.document.path)
-        if document is None:
-            place = config.span or spec.root.span
-            spec.missing = (*spec.missing, Missing(config.key, place, why))
-            return f"{config.key}: {why}"
-        root = document.root
-        add(spec, Companion({}, (), {document.path: document.text, **document.sources}))
-    entries = root.value if root is not None and isinstance(root.value, dict) else {}
-    inside = {name.removeprefix("fsdp_"): node for name, node in entries.items()}
-
-    def entry(name: str, fact: str, value: Any) -> None:
-        node = inside[name]
-        spec.facts[fact] = Fact(fact, value, WRITTEN, f"fsdp_config.{node.key_path.rsplit('.', 1)[-1]}", node)
-
-    words = [str(word) for word in switch.value] if isinstance(switch.value, list) else str(switch.value).split()
-    version = inside.get("version")
-    if version is not None:
-        put(spec, "parallelism.strategy", "fsdp2" if str(version.value) == "2" else "fsdp1", switch)
-    elif not spec.does("transformers.fsdp_is_version_2"):
-        reason = f"transformers {spec['transformers_version']}: fsdp_config's version is 1 where it is not stated"
-        put(spec, "parallelism.strategy", "fsdp1", switch, reason)
-    else:
-        reason = f"{TRANSFORMERS}: fsdp_config's version is 2 where it is not stated"
-        put(spec, "parallelism.strategy", "fsdp2", switch, reason)
-    if "shard_grad_op" in words or "hybrid_shard_zero2" in words:
-        put(spec, "parallelism.reshard_after_forward", False, switch)
-    if "no_shard" in words:
-        put(spec, "parallelism.strategy", "ddp", switch)
-    if "offload" in words:
-        put(spec, "parallelism.cpu_offload", True, switch)
-    if "reshard_after_forward" in inside:
-        value = str(inside["reshard_after_forward"].value).lower()
-        entry(
-            "reshard_after_forward",
-            "parallelism.reshard_after_forward",
-            value not in ("false", "shard_grad_op", "hybrid_shard_zero2"),
-        )
-    if "cpu_offload" in inside or "offload_params" in inside:
-        name = "cpu_offload" if "cpu_offload" in inside else "offload_params"
-        entry(name, "parallelism.cpu_offload", truth(inside[name].value))
-    policy = inside.get("auto_wrap_policy")
-    if policy is not None and str(policy.value).upper() == "NO_WRAP":
-        entry("auto_wrap_policy", "parallelism.wrap", "none")
-    elif "transformer_layer_cls_to_wrap" in inside:
-        entry(
-            "transformer_layer_cls_to_wrap",
-            "parallelism.wrap",
-            names_of(inside["transformer_layer_cls_to_wrap"].plain()),
-        )
-    elif "parallelism.wrap" in spec:
-        put(spec, "parallelism.wrap", names_of(spec["parallelism.wrap"]), spec.fact("parallelism.wrap"))
-    if "activation_checkpointing" in inside and truth(inside["activation_checkpointing"].value):
-        entry("activation_checkpointing", "checkpointing", "full")
-    return ""
-
-
-# Facts of a strategy -> the strategies in which they say something.
-_SHARDED = ("fsdp1", "fsdp2")
-_OF_STRATEGY: dict[str, tuple[str, ...]] = {
-    "bucket_mb": ("ddp",),
-    **dict.fromkeys(("wrap", "wrap_elements", "reshard_after_forward", "cpu_offload"), _SHARDED),
-    **dict.fromkeys(("backward_prefetch", "forward_prefetch"), _SHARDED),
-    **dict.fromkeys(("zero_stage", "offload_optimizer", "offload_parameters", "contiguous_gradients"), ("zero",)),
-    **dict.fromkeys(("overlap", "secondary_shard", "reduce_bucket_elements", "gather_bucket_elements"), ("zero",)),
-    **dict.fromkeys(("prefetch_bucket_elements", "live_parameter_elements", "persistence_elements"), ("zero",)),
-    **dict.fromkeys(("reuse_distance_elements", "sub_group_elements"), ("zero",)),
-}
-
-
-def _agree(spec: TrainingSpec) -> None:
-    """Facts of a strategy that is not in use say nothing."""
-    strategy = spec.get("parallelism.strategy", "none")
-    for name in list(spec.facts):
-        room, _, short = name.partition(".")
-        if room == "parallelism" and strategy not in _OF_STRATEGY.get(short, (strategy,)):
-            del spec.facts[name]
-    if strategy == "ddp" and "parallelism.bucket_mb" not in spec:
-        put(spec, "parallelism.bucket_mb", 25, reason="torch 2.13: DistributedDataParallel")
-
-
-# ---------------------------------------------------------------------------------------------- evaluation, the end
-
-
-def evaluation(spec: TrainingSpec) -> None:
-    """Whether the trainer evaluates, and what it keeps of it."""
-    strategy = setting(spec, "eval_strategy")
-    on = strategy not in (None, False, "no", "False", "false")
-    if not (on or switched(spec, "do_eval") or switched(spec, "eval_on_start")):
-        spec.facts.pop("evaluation_batch_size", None)
-        return
-    length = spec.fact("sequence_length")
-    if length is not None:
-        put(spec, "evaluation_sequence_length", length.value, length)
-        follow(spec, "evaluation_sequence_length", "sequence_length")
-    for name, reason in (
-        ("prediction_loss_only", ""),
-        ("eval_accumulation_steps", ""),
-    ):
-        stated = spec.fact(HYPER + name)
-        if stated is not None and stated.value not in (None, False):
-            put(spec, "evaluation_accumulates", False, stated, reason)
-            return
-    metric, whole = spec.fact(HYPER + "metric_for_best_model"), spec.fact(HYPER + "batch_eval_metrics")
-    if metric is not None and metric.value and str(metric.value).removeprefix("eval_") != "loss":
-        put(spec, "evaluation_accumulates", not (whole is not None and truth(whole.value)), metric)
-    if "evaluation_accumulates" not in spec:
-        reason = "transformers 5: without compute_metrics only losses are kept, and a config cannot say there is one"
-        spec.facts["evaluation_accumulates"] = Fact("evaluation_accumulates", False, ASSUMED, reason=reason)
-
-
-_NEEDED = {
+_NEEDED: dict[str, str] = {
     "micro_batch_size": "per_device_train_batch_size",
     "sequence_length": "max_length",
     "compute_dtype": "bf16",
     "optimizer": "optim",
 }
-
 
 # Facts without whose keys nothing can be said, where they are written but not known.
 _DECISIVE = (
@@ -1028,20 +460,22 @@ def finish(spec: TrainingSpec, reasons: Iterable[str], keys: dict[str, str] | No
         spec.facts["gradient_accumulation_steps"] = Fact(
             "gradient_accumulation_steps", 1, ASSUMED, steps.key, None, why
         )
-    spec.facts = {name: fact for name, fact in spec.facts.items() if not (fact.value is None and fact.node is None)}
+    for name in [name for name, fact in spec.facts.items() if fact.value is None and fact.node is None]:
+        del spec.facts[name]
     reason = next((one for one in reasons if one), "") or _undecided(spec)
     if not reason:
         for name, key in {**_NEEDED, **(keys or {})}.items():
-            if spec.get(name) is None and not (name == "sequence_length" and has_one_size(spec)):
-                written = spec.fact(name)
+            needed = named(name)
+            if spec.get(needed) is None and not (name == "sequence_length" and has_one_size(spec)):
+                written = spec.fact(needed)
                 reason = (
-                    f"{written.key} is null: no limit" if written else not_stated(spec, key, *_spellings(spec, name))
+                    f"{written.key} is null: no limit" if written else not_stated(spec, key, *spellings(spec, name))
                 )
                 break
     if not reason and spec.get("parallelism.strategy") == "zero" and "parallelism.zero_stage" not in spec:
         reason = not_stated(spec, "zero_stage", "stage")
     if not reason and CONFIG not in spec and DECODER not in spec:
-        reason = not_stated(spec, "model_name_or_path", *_spellings(spec, "model"))
+        reason = not_stated(spec, "model_name_or_path", *spellings(spec, "model"))
     if spec.get("parallelism.zero_stage") == 3 and "quantization.bits" in spec:
         # from_pretrained: zero.Init only where nothing is quantised (needs_zero3_init)
         why = f"{TRANSFORMERS}: a quantised model is loaded whole, and sharded by DeepSpeed's engine"
@@ -1060,84 +494,3 @@ def finish(spec: TrainingSpec, reasons: Iterable[str], keys: dict[str, str] | No
         spec.unknown_reason = f"{stated}the number of devices that share the model {why}; say --gpu 'NAME xN'"
         spec.architecture_on_devices, spec.architecture = ARCHITECTURE, None
     return spec
-
-
-# ---------------------------------------------------------------------------------------------- spelling
-
-
-def write(spec: TrainingSpec, name: str, value: Any) -> list[Edit]:
-    """The edits that give a key (by the name of what it sets) a value."""
-    from memlint.dialects.spelling import spell as generic
-
-    return generic(spec, name, value)
-
-
-def spell(spec: TrainingSpec, fact: str, value: Any, addable: tuple[str, ...] = ()) -> list[Edit] | None:
-    """Facts that transformers' keys state in words of their own; None for the generic spelling.
-
-    ``addable`` are facts whose keys the program is known to take although they are not TrainingArguments'.
-    """
-    known = spec.fact(fact)
-    written = known is not None and known.node is not None
-    if fact == "compute_dtype":
-        return _spell_precision(spec, value)
-    if fact in ("parameter_dtype", "frozen_dtype"):
-        if spec.get("parallelism.strategy") == "zero" or (fact == "parameter_dtype" and "lora.dtype" in spec):
-            return []
-        stated = spec.fact(HYPER + "dtype")
-        if (stated is None or stated.node is None) and "parameter_dtype" not in addable:
-            return []
-        return write(spec, HYPER + "dtype", value)
-    if fact in ("optimizer", "optimizer_implementation"):
-        return _spell_optimizer(spec, fact, value)
-    if fact == "loss":
-        names = {"fused": True, "full": False}
-        if value == "fused" and (not knows_liger(spec) or _model_type(spec) == "granite"):
-            return []
-        return write(spec, HYPER + "use_liger_kernel", names[value]) if value in names else []
-    if fact == "autocast":
-        return []
-    if fact in ("attention", "sequence_length") and not written and fact not in addable:
-        return []
-    if fact == "attention_tokens" or (fact == "evaluation_batch_size" and known is None):
-        return []
-    if fact in ("micro_batch_size", "gradient_accumulation_steps") and any(
-        conflict for conflict in spec.conflicts if known is not None and conflict.key == known.key
-    ):
-        return []  # two files state it
-    return None
-
-
-def _spell_precision(spec: TrainingSpec, value: Any) -> list[Edit]:
-    """``bf16: true``, and ``fp16`` off where it was on."""
-    if spec.get("parallelism.strategy") == "zero" and (
-        spec.get("compute_dtype") in HALF or spec.get(HYPER + "deepspeed_states_dtype")
-    ):
-        return []
-    if value not in HALF and spec.get("frozen_dtype", value) != value:
-        return []  # without autocast products have the weights' dtype
-    names = {"bfloat16": "bf16", "float16": "fp16"}
-    edits: list[Edit] = []
-    for dtype, name in names.items():
-        switch = spec.fact(HYPER + name)
-        on = switch is not None and truth(switch.value)
-        if on and dtype != value:
-            edits += write(spec, HYPER + name, False)
-        elif not on and dtype == value:
-            edits += write(spec, HYPER + name, True)
-    return edits
-
-
-def _spell_optimizer(spec: TrainingSpec, fact: str, value: Any) -> list[Edit]:
-    """transformers' name of an optimizer: torch's where the implementation is meant, bitsandbytes' for 8 bits."""
-    if spec.get("optimizer_library") == "deepspeed":
-        return []  # DeepSpeed's config names it
-    if fact == "optimizer_implementation":
-        if spec.get("optimizer") != "adamw":
-            return []
-        name = {"fused": "adamw_torch_fused", "foreach": "adamw_torch"}.get(value)
-    else:
-        preferred = {"adamw": "adamw_torch_fused", "adamw_8bit": "adamw_bnb_8bit", "lion": "lion_32bit"}
-        name = preferred.get(value)
-        name = name or next((key for key, (kind, *_) in OPTIMIZERS.items() if kind == value), None)
-    return write(spec, HYPER + "optim", name) if name is not None else []

@@ -10,7 +10,7 @@ from memlint.architectures.litgpt import decoder, published
 from memlint.dialects import language_model as lm
 from memlint.dialects import native
 from memlint.dialects.accelerate import truth
-from memlint.dialects.spec import ASSUMED, Fact, TrainingSpec, UnknownModel, scaling
+from memlint.dialects.spec import ASSUMED, Fact, Name, TrainingSpec, UnknownModel
 from memlint.documents.node import Edit
 
 _VERSION = "litgpt 0.5"
@@ -88,6 +88,7 @@ def _command(spec: TrainingSpec) -> str:
 
 
 def _pretraining_defaults(spec: TrainingSpec) -> None:
+    name: Name
     for name, value in (("micro_batch_size", 4), ("global_batch_size", 512), (lm.HYPER + "devices", "auto")):
         fact = spec.fact(name)
         if fact is not None and fact.node is None:
@@ -223,18 +224,18 @@ def _precision(spec: TrainingSpec, pretrain: bool) -> str:
     if "quantization.bits" in spec and value.endswith("mixed"):
         return f"precision {value} with quantised weights: litgpt refuses it"
     weights, products = _PRECISIONS[value]
+    tried = spec.tried("parameter_dtype")
+    if tried is not None:  # spelled ``-true``
+        weights = products = tried.value
+    name: Name
     for name in ("parameter_dtype", "frozen_dtype"):
         lm.put(spec, name, weights, stated)
     lm.put(spec, "compute_dtype", products, stated)
+    products = spec["compute_dtype"]
     lm.put(spec, "autocast", weights != products, stated)
-    lm.follow(spec, "autocast", "compute_dtype", lambda dtype: dtype != weights)
-    lm.follow(spec, "loss_scaling", "compute_dtype", scaling)
-    for name in ("compute_dtype", "frozen_dtype"):  # spelled ``-true``
-        lm.follow(spec, name, "parameter_dtype")
-    lm.follow(spec, "autocast", "parameter_dtype", lambda _: False)
     if spec.get("tuning") == "lora":
         lm.put(spec, "lora.dtype", weights, stated)
-    if value == "16-mixed":
+    if products == "float16" and weights != products:
         lm.put(spec, "loss_scaling", "dynamic", stated)
     return ""
 
@@ -297,8 +298,6 @@ def _devices(spec: TrainingSpec, command: str) -> None:
     if products is not None:  # lightning.fabric.plugins.precision.fsdp: bf16-mixed reduces in bfloat16
         dtype = spec["parameter_dtype"] if lora else products.value
         lm.put(spec, "parallelism.reduce_dtype", dtype, products, "lightning 2.5: precision of the strategy")
-        for name in ("parameter_dtype",) if lora else ("compute_dtype", "parameter_dtype"):
-            lm.follow(spec, "parallelism.reduce_dtype", name)
     if command == "finetune_lora" and not lora:
         lm.put(spec, "parallelism.wrap", ["Linear"], stated, "litgpt before 0.5.11: auto_wrap_policy")
     if command == "pretrain":
@@ -337,7 +336,6 @@ def _length(spec: TrainingSpec, command: str) -> None:
     elif stated is not None and isinstance(stated.value, int):
         lm.put(spec, "loss", "chunked", reason=f"{_VERSION}: lm_head_chunk_size={_CHUNK}")
         lm.put(spec, "loss_chunks", -(-stated.value // _CHUNK), stated, f"{_VERSION}: lm_head_chunk_size={_CHUNK}")
-        lm.follow(spec, "loss_chunks", "sequence_length", lambda length: -(-length // _CHUNK))
     if command.startswith("finetune") and stated is not None and stated.value is not None:
         spec.facts["evaluation_batch_size"] = Fact(
             "evaluation_batch_size",
@@ -349,8 +347,6 @@ def _length(spec: TrainingSpec, command: str) -> None:
             "evaluation_accumulates", False, ASSUMED, reason=f"{_VERSION}: only losses are kept"
         )
         lm.put(spec, "evaluation_sequence_length", stated.value, stated)
-        lm.follow(spec, "evaluation_batch_size", "micro_batch_size")
-        lm.follow(spec, "evaluation_sequence_length", "sequence_length")
 
 
 def _unbounded(spec: TrainingSpec) -> str:
@@ -360,7 +356,7 @@ def _unbounded(spec: TrainingSpec) -> str:
     return "train.max_seq_length is not stated: the longest sample is the data's, which no file states"
 
 
-def spell(spec: TrainingSpec, fact: str, value: Any) -> list[Edit] | None:
+def spell(spec: TrainingSpec, fact: Name, value: Any) -> list[Edit] | None:
     """``precision`` is weights and products in one; accumulation follows from the global batch."""
     names = {"bfloat16": "bf16", "float16": "16", "float32": "32"}
     if fact == "compute_dtype":

@@ -7,7 +7,7 @@ from typing import Any
 from memlint.dialects import companions, known_scripts, launchers
 from memlint.dialects import language_model as lm
 from memlint.dialects.accelerate import truth
-from memlint.dialects.spec import ASSUMED, DEFAULT, WRITTEN, Fact, TrainingSpec
+from memlint.dialects.spec import ASSUMED, DEFAULT, WRITTEN, Fact, Name, TrainingSpec
 from memlint.documents.node import Document, Edit, Node
 
 _VERSION = "LLaMA-Factory 0.9"
@@ -194,17 +194,18 @@ def _optimizer(spec: TrainingSpec) -> str:
     """Switches that put another optimizer in place of ``optim``'s, in the order in which they are asked. BAdam works
     on the one that ``optim`` names."""
     for name, library in _PROJECTED.items():
-        switch = spec.fact(f"{lm.HYPER}use_{name}")
+        switch = spec.fact(lm.HYPER + f"use_{name}")
         if switch is None or not truth(switch.value):
             continue
         base = spec.get("optimizer", "adamw")
         _replace_optimizer(spec, f"{name}_{base}", library, switch)
+        fact: Name
         for fact, key in (("optimizer_rank", "rank"), ("optimizer_targets", "target")):
-            inner = spec.fact(f"{lm.HYPER}{name}_{key}")
+            inner = spec.fact(lm.HYPER + f"{name}_{key}")
             if inner is not None:
                 value = inner.value if key == "rank" else lm.names_of(inner.value)
                 lm.put(spec, fact, "inner-linear" if value == ["all"] else value, inner)
-        layerwise = spec.fact(f"{lm.HYPER}{name}_layerwise")
+        layerwise = spec.fact(lm.HYPER + f"{name}_layerwise")
         if layerwise is not None and truth(layerwise.value):
             lm.put(spec, "optimizer_in_backward", True, layerwise)
         return ""
@@ -246,11 +247,13 @@ def _tuning(spec: TrainingSpec) -> str:
         return _lora(spec, stated)
     elif kind in ("freeze", "oft"):
         lm.put(spec, "tuning", kind, stated)
-        for name in ("freeze.modules", "freeze.extra_modules", "oft.targets"):
-            fact = spec.fact(name)
+        modules: Name
+        for modules in ("freeze.modules", "freeze.extra_modules", "oft.targets"):
+            fact = spec.fact(modules)
             if fact is not None and fact.value:
                 names = lm.names_of(fact.value)
-                lm.put(spec, name, "all-linear" if name == "oft.targets" and names == ["all"] else names, fact)
+                every = modules == "oft.targets" and names == ["all"]
+                lm.put(spec, modules, "all-linear" if every else names, fact)
     return ""
 
 
@@ -301,6 +304,7 @@ def _resumed(spec: TrainingSpec) -> str:
         return f"{named.key} {folder}: the adapter that training goes on with is not there to state its rank"
     sources = spec.document.sources or {spec.document.path: spec.document.text}
     spec.document = spec.document._replace(sources={**sources, document.path: document.text})
+    fact: Name
     for key, fact in (
         ("r", "lora.r"),
         ("lora_alpha", "lora.alpha"),
@@ -386,7 +390,9 @@ def _precision(spec: TrainingSpec) -> str:
     cast = Fact("parameter_dtype", "float32", DEFAULT, "pure_bf16", reason=reason)
     why = lm.precision(spec, cast if tuning == "full" and not kept and checkpoint is not None else checkpoint)
     if tuning == "full":
-        lm.follow(spec, "frozen_dtype", "parameter_dtype")
+        tried = spec.tried("parameter_dtype")
+        if tried is not None:
+            lm.put(spec, "frozen_dtype", tried.value, tried)
     if tuning == "freeze":
         spec.facts.pop("lora.dtype", None)
         if spec.get("parallelism.strategy") != "zero" and checkpoint is not None:
@@ -428,7 +434,7 @@ def _reference(spec: TrainingSpec, method: str) -> None:
 # ---------------------------------------------------------------------------------------------- spelling
 
 
-def spell(spec: TrainingSpec, fact: str, value: Any) -> list[Edit] | None:
+def spell(spec: TrainingSpec, fact: Name, value: Any) -> list[Edit] | None:
     """LLaMA-Factory's own keys where they are not the Trainer's."""
     own = (*(f"use_{name}" for name in _PROJECTED), "use_badam", *_OWN_OPTIMIZERS, "use_muon")
     if fact in ("optimizer", "optimizer_implementation") and any(lm.switched(spec, name) for name in own):

@@ -16,7 +16,7 @@ from memlint.architectures.llava import joined
 from memlint.architectures.sizes import Sizes
 from memlint.dialects import language_model as lm
 from memlint.dialects.accelerate import truth
-from memlint.dialects.spec import ASSUMED, DEFAULT, WRITTEN, Fact, TrainingSpec, UnknownModel
+from memlint.dialects.spec import ASSUMED, DEFAULT, WRITTEN, Fact, Name, TrainingSpec, UnknownModel
 from memlint.documents.node import Unresolved
 
 TRAIN = "LLaVA 1.2: llava/train/train.py"
@@ -32,7 +32,7 @@ _BACKBONES = {
 _NEXT = ("mm_tunable_parts", "mm_vision_tower_lr", "unfreeze_mm_vision_tower", "mm_newline_position")
 _NEXT_TRAIN = "LLaVA-NeXT 1.7: llava/train/train.py"
 _NEXT_RELEASE = "4.40"
-_NEXT_DEFAULTS: dict[str, Any] = {"sequence_length": 4096, "checkpointing": "full", "attention": "flash"}
+_NEXT_DEFAULTS: dict[Name, Any] = {"sequence_length": 4096, "checkpointing": "full", "attention": "flash"}
 # ... and what of it is not known here.
 _UNKNOWN = {
     "mm_resampler_type": "what LLaVA-NeXT puts between tower and projector",
@@ -56,7 +56,7 @@ _TOWERS = {"clip": False, "siglip": True}
 # Kinds of language models, where the script is LLaVA's own, and where it is LLaVA-NeXT's.
 _KINDS = {False: ("llama",), True: ("llama", "qwen2", "mistral")}
 # TrainingArguments and ModelArguments, where a command says nothing.
-_DEFAULTS: dict[str, Any] = {
+_DEFAULTS: dict[Name, Any] = {
     "lora.r": 64,
     "lora.alpha": 16,
     "lora.dropout": 0.05,
@@ -152,9 +152,9 @@ def join(spec: TrainingSpec) -> str:
     except UnknownModel as error:
         return str(error)
     lm.put(spec, lm.LLAVA, made, config)
-    half = "bfloat16" if lm.switched(spec, "bf16") else "float16"
+    tried = spec.tried("compute_dtype")
+    half = "bfloat16" if (lm.switched(spec, "bf16") if tried is None else tried.value == "bfloat16") else "float16"
     lm.put(spec, "tower_dtype", half, reason=f"{_train(spec)}: bfloat16 where bf16 is set, else float16")
-    lm.follow(spec, "tower_dtype", "compute_dtype", lambda dtype: "bfloat16" if dtype == "bfloat16" else "float16")
     if _is_next(spec):
         reason = "no file states how many images a sample has; where it has none, LLaVA-NeXT takes one of zeros"
         spec.facts["images_per_sample"] = Fact("images_per_sample", 1, ASSUMED, "--data_path", reason=reason)
@@ -330,4 +330,3 @@ def sample(spec: TrainingSpec) -> None:
         return
     image = 4 * made.tower.channels * made.tower.image[0] * made.tower.image[1]
     lm.put(spec, "sample_bytes", words.value + image, reason=f"{words.reason}, and the image in float32")
-    lm.follow(spec, "sample_bytes", "sequence_length", lambda tokens: 3 * 8 * tokens + image)

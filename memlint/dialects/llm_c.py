@@ -7,7 +7,7 @@ from typing import Any
 from memlint.architectures import gpt2
 from memlint.dialects import language_model as lm
 from memlint.dialects import launchers, native
-from memlint.dialects.spec import TrainingSpec, UnknownModel
+from memlint.dialects.spec import Name, TrainingSpec, UnknownModel
 from memlint.documents.node import Edit
 
 
@@ -15,6 +15,7 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
     """From the options of either program to the facts of a language model."""
     program = str(spec.launch.program.value).rsplit("/", 1)[-1] if spec.launch is not None else ""
     cuda = not program.endswith(".py")
+    name: Name
     for name, value in (("micro_batch_size", 4), ("sequence_length", 1024 if cuda else 64)):
         if name not in spec:
             lm.put(spec, name, value, reason=f"llm.c: {program}")
@@ -103,7 +104,7 @@ def _processes(spec: TrainingSpec) -> None:
         lm.put(spec, "gradient_accumulation_steps", max(1, total.value // tokens), total)
 
 
-def spell(spec: TrainingSpec, fact: str, value: Any) -> list[Edit] | None:
+def spell(spec: TrainingSpec, fact: Name, value: Any) -> list[Edit] | None:
     """Options of the program that runs; accumulation follows from the tokens of a step."""
     if fact == "compute_dtype":
         own = spec.fact(lm.HYPER + "dtype")

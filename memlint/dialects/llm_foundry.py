@@ -7,7 +7,7 @@ from typing import Any
 from memlint.architectures.llm_foundry import decoder
 from memlint.dialects import language_model as lm
 from memlint.dialects import launchers, native, pretraining
-from memlint.dialects.spec import WRITTEN, Fact, TrainingSpec, UnknownModel
+from memlint.dialects.spec import WRITTEN, Fact, Name, TrainingSpec, UnknownModel
 from memlint.documents.node import Edit
 
 _VERSION = "llm-foundry 0.22"
@@ -215,7 +215,6 @@ def _evaluation(spec: TrainingSpec) -> None:
         return
     lm.put(spec, "evaluation_batch_size", size.value, size)
     lm.put(spec, "evaluation_sequence_length", spec.get("sequence_length"), spec.fact("sequence_length"))
-    lm.follow(spec, "evaluation_sequence_length", "sequence_length")
     lm.put(spec, "evaluation_accumulates", False, reason=f"{_COMPOSER}: metrics keep sums")
 
 
@@ -278,10 +277,11 @@ def _states(spec: TrainingSpec, count: Fact | None) -> None:
         spec.facts.pop("saves_full_weights", None)
         if not configured or strategy == "none":
             # checkpointing is FSDP's here: without it nothing is recomputed
-            for name in ("checkpointing", "checkpointing_reentrant", "activation_offloading"):
-                old = spec.fact(name)
+            freed: Name
+            for freed in ("checkpointing", "checkpointing_reentrant", "activation_offloading"):
+                old = spec.fact(freed)
                 if old is not None and old.node is None:
-                    del spec.facts[name]
+                    del spec.facts[freed]
             lm.put(spec, "checkpointing", "none", reason=f"{_VERSION}: fsdp_config alone turns it on")
             spec.facts.pop("checkpointing_reentrant", None)
             spec.facts.pop("activation_offloading", None)
@@ -319,7 +319,7 @@ def _precision(spec: TrainingSpec) -> str:
 # ---------------------------------------------------------------------------------------------- spelling
 
 
-def spell(spec: TrainingSpec, fact: str, value: Any) -> list[Edit] | None:
+def spell(spec: TrainingSpec, fact: Name, value: Any) -> list[Edit] | None:
     """Facts that llm-foundry states in words of its own; None for the generic spelling."""
     if fact == "micro_batch_size":
         return lm.write(spec, lm.HYPER + "device_train_microbatch_size", value)

@@ -9,7 +9,7 @@ from memlint.architectures.megatron import decoder
 from memlint.dialects import language_model as lm
 from memlint.dialects import launchers, pretraining
 from memlint.dialects.deepspeed import AUTO, deepspeed_facts
-from memlint.dialects.spec import DEFAULT, Fact, TrainingSpec
+from memlint.dialects.spec import DEFAULT, Fact, Name, TrainingSpec
 from memlint.documents.node import Edit, Unresolved
 
 _VERSION = "Megatron-LM core 0.16"
@@ -417,7 +417,7 @@ def _uneven(spec: TrainingSpec, stages: int, total: int) -> Fact | None:
 # ---------------------------------------------------------------------------------------------- spelling
 
 
-def spell(spec: TrainingSpec, fact: str, value: Any) -> list[Edit] | None:
+def spell(spec: TrainingSpec, fact: Name, value: Any) -> list[Edit] | None:
     """Facts that Megatron states in several options; None for the generic spelling."""
     if fact == "checkpointing":
         return _spell_recompute(spec, value)

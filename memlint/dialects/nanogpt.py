@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from memlint.architectures import gpt2
-from memlint.architectures.decoder import Decoder
 from memlint.dialects import language_model as lm
 from memlint.dialects import launchers, native
-from memlint.dialects.spec import ASSUMED, Fact, TrainingSpec, scaling
+from memlint.dialects.spec import ASSUMED, Fact, Name, TrainingSpec
 from memlint.documents.node import Document, Edit, Node
 
 _CHARACTERS = {"shakespeare_char": 65}  # data/*/prepare.py: what its meta.pkl says
@@ -55,14 +54,11 @@ def _model(spec: TrainingSpec) -> str:
         rows = _CHARACTERS.get(str(lm.setting(spec, "dataset")), gpt2.PADDED)  # where the data has no meta.pkl
         spec.model_name = f"GPT, {layers} x {width}"
         lm.put(spec, "pretrained", start.value != "scratch", start)
-
-    def made(tokens: Any) -> Decoder:
-        """Positions are cut to the rows that are trained on (``crop_block_size``)."""
-        positions = tokens if most is None else min(most, tokens) if isinstance(tokens, int) else most
-        return gpt2.gpt2(layers, heads, width, positions, rows, bias=bias, dropout=dropout)
-
-    native.describe(spec, made(length.value), origin, "nanoGPT: model.py")
-    lm.follow(spec, lm.DECODER, "sequence_length", made)
+    # Positions are cut to the rows that are trained on (crop_block_size).
+    tokens = length.value
+    positions = tokens if most is None else min(most, tokens) if isinstance(tokens, int) else most
+    made = gpt2.gpt2(layers, heads, width, positions, rows, bias=bias, dropout=dropout)
+    native.describe(spec, made, origin, "nanoGPT: model.py")
     return ""
 
 
@@ -73,10 +69,9 @@ def _precision(spec: TrainingSpec) -> None:
     if stated is None:
         return
     lm.put(spec, "compute_dtype", stated.value, stated)
-    lm.put(spec, "autocast", stated.value != "float32", stated)
-    lm.follow(spec, "autocast", "compute_dtype", lambda dtype: dtype != "float32")
-    lm.follow(spec, "loss_scaling", "compute_dtype", scaling)
-    if stated.value == "float16":
+    products = spec["compute_dtype"]
+    lm.put(spec, "autocast", products != "float32", stated)
+    if products == "float16":
         lm.put(spec, "loss_scaling", "dynamic", stated)
 
 
@@ -93,10 +88,8 @@ def _processes(spec: TrainingSpec) -> None:
     total = spec.fact(lm.HYPER + "total_accumulation")
     if total is not None and isinstance(total.value, int):
         reason = "" if count == 1 else "nanoGPT: divided by the number of processes"
-        lm.put(spec, "gradient_accumulation_steps", max(1, total.value // (count or 1)), total, reason)
-        if spec.launch is None:
-            whole = total.value
-            lm.follow(spec, "gradient_accumulation_steps", "device_count", lambda count: max(1, whole // count))
+        ranks = spec.get("device_count", count) if spec.launch is None else count
+        lm.put(spec, "gradient_accumulation_steps", max(1, total.value // (ranks or 1)), total, reason)
 
 
 def _evaluation(spec: TrainingSpec) -> None:
@@ -104,13 +97,13 @@ def _evaluation(spec: TrainingSpec) -> None:
     batch, length = spec.fact("micro_batch_size"), spec.fact("sequence_length")
     if batch is None or length is None or not lm.setting(spec, "eval_iters"):
         return
+    name: Name
     for name, fact in (("evaluation_batch_size", batch), ("evaluation_sequence_length", length)):
         spec.facts[name] = Fact(name, fact.value, ASSUMED, reason="nanoGPT: estimate_loss")
-        lm.follow(spec, name, fact.name)
     spec.facts["evaluation_accumulates"] = Fact("evaluation_accumulates", False, ASSUMED, reason="nanoGPT: .item()")
 
 
-def spell(spec: TrainingSpec, fact: str, value: Any) -> list[Edit] | None:
+def spell(spec: TrainingSpec, fact: Name, value: Any) -> list[Edit] | None:
     """Assignments, or options, of train.py's names."""
     if fact == "gradient_accumulation_steps":
         if spec.get("parallelism.strategy") == "ddp" and "world_size" not in spec:

@@ -70,7 +70,7 @@ def divided(spec: TrainingSpec, strategy: str, count: int | None, origin: Fact |
     if count == 1:
         strategy = "none"
     lm.put(spec, "parallelism.strategy", strategy, origin, reason)
-    lm._agree(spec)
+    lm.drop_what_no_strategy_reads(spec)
 
 
 def number(value: Any) -> int | None:

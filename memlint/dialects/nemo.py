@@ -8,7 +8,7 @@ from memlint.architectures.megatron import decoder
 from memlint.dialects import language_model as lm
 from memlint.dialects import pretraining
 from memlint.dialects.megatron import perceptron_width
-from memlint.dialects.spec import Fact, TrainingSpec
+from memlint.dialects.spec import Fact, Name, TrainingSpec
 from memlint.documents.node import Edit, Unresolved
 
 _VERSION = "NeMo 1.23"
@@ -257,7 +257,7 @@ def _attention(spec: TrainingSpec) -> None:
 # ---------------------------------------------------------------------------------------------- spelling
 
 
-def spell(spec: TrainingSpec, fact: str, value: Any) -> list[Edit] | None:
+def spell(spec: TrainingSpec, fact: Name, value: Any) -> list[Edit] | None:
     """Facts that NeMo states in words of its own; None for the generic spelling."""
     if spec.architecture is None and not spec.architecture_on_devices:
         return None if fact in ("workers",) else []

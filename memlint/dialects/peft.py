@@ -12,7 +12,7 @@ from typing import Any
 from memlint.dialects import companions, registry
 from memlint.dialects import language_model as lm
 from memlint.dialects.accelerate import truth
-from memlint.dialects.spec import DEFAULT, WRITTEN, Fact, TrainingSpec
+from memlint.dialects.spec import DEFAULT, WRITTEN, Fact, Name, TrainingSpec, named
 from memlint.documents.node import Document, Edit, Node
 from memlint.named_tuple import NamedTuple
 
@@ -193,7 +193,7 @@ def _take(spec: TrainingSpec, document: Document) -> None:
     """What another file writes, and this one does not."""
     facts, missing = registry.dialect(spec.family).facts_of(document.root)
     for name, fact in facts.items():
-        own = spec.fact(name)
+        own = spec.fact(named(name))
         if fact.origin == WRITTEN and (own is None or own.origin == DEFAULT or own.span is None
                                        or own.span.path != spec.document.path):  # fmt: skip
             spec.facts[name] = fact
@@ -299,6 +299,7 @@ def is_bounded(pattern: str) -> bool:
 
 def _method_facts(spec: TrainingSpec, method: Method) -> None:
     key, default = method.rank
+    fact: Name
     for fact, name, fallback in (("lora.r", key, default), ("lora.dropout", method.dropout, 0.0)):
         if not name:
             spec.facts.pop(fact, None)
@@ -325,7 +326,7 @@ def _method_facts(spec: TrainingSpec, method: Method) -> None:
 # ---------------------------------------------------------------------------------------------- spelling
 
 
-def spell(spec: TrainingSpec, fact: str, value: Any) -> list[Edit] | None:
+def spell(spec: TrainingSpec, fact: Name, value: Any) -> list[Edit] | None:
     """The script's own words; [] for what it has no key for. Nothing is added to an adapter's config."""
     known = spec.fact(fact)
     if spec.root.get("peft_type") is not None and (known is None or known.node is None):

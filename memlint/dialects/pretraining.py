@@ -10,7 +10,7 @@ from typing import Any
 
 from memlint.architectures.decoder import Decoder
 from memlint.dialects import language_model as lm
-from memlint.dialects.spec import ASSUMED, DEFAULT, Fact, TrainingSpec
+from memlint.dialects.spec import ASSUMED, DEFAULT, Fact, Name, TrainingSpec
 
 # ---------------------------------------------------------------------------------------------- reading a spec
 
@@ -27,14 +27,14 @@ def describe(spec: TrainingSpec, made: Decoder, reason: str) -> None:
     A table of learned positions that has as many rows as a sample has tokens changes with it.
     """
     spec.model_name = size_label(made)
-    lm.put(spec, lm.DECODER, made, spec.fact(lm.HYPER + "num_layers"), reason)
     length = spec.fact("sequence_length")
     rows = spec.fact(lm.HYPER + "max_position_embeddings")
     own = rows is not None and rows.node is not None and bool(rows.value)
     if own and rows is not None and rows.node is not None and length is not None and length.node is not None:
         own = rows.node.span != length.node.span
-    if made.positions and not own:
-        lm.follow(spec, lm.DECODER, "sequence_length", lambda tokens: made._replace(positions=tokens))
+    if made.positions and not own and length is not None and spec.tried("sequence_length") is not None:
+        made = made._replace(positions=length.value)
+    lm.put(spec, lm.DECODER, made, spec.fact(lm.HYPER + "num_layers"), reason)
 
 
 def share(spec: TrainingSpec, name: str) -> float:
@@ -130,7 +130,7 @@ def padded(rows: int, multiple: int) -> int:
 # ---------------------------------------------------------------------------------------------- devices
 
 
-_DEGREES = ("parallelism.tensor", "parallelism.pipeline", "parallelism.context")
+_DEGREES: tuple[Name, ...] = ("parallelism.tensor", "parallelism.pipeline", "parallelism.context")
 
 
 def devices(spec: TrainingSpec, counts: Sequence[Fact]) -> str:
@@ -139,6 +139,7 @@ def devices(spec: TrainingSpec, counts: Sequence[Fact]) -> str:
     The product of ``counts`` is the number of all devices; it is not known where there are none.
     """
     model = 1
+    name: Name
     for name in _DEGREES:
         model *= max(spec.get(name, 1) or 1, 1)
     if not counts:
@@ -245,6 +246,7 @@ def half(spec: TrainingSpec, stated: Fact | None, dtype: str, gradients: str) ->
     """Weights in ``dtype`` with float32 copies in the optimizer; in float32, nothing is copied."""
     copied = dtype in lm.HALF
     reason = "" if copied else "no option for 16 bits"
+    name: Name
     for name, value in (("parameter_dtype", dtype), ("compute_dtype", dtype), ("autocast", False)):
         lm.put(spec, name, value, stated, reason)
     lm.put(spec, "master_weights", copied, stated, reason)

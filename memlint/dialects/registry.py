@@ -8,7 +8,7 @@ from memlint import work
 from memlint.dialects import schema as schemas
 from memlint.dialects.base import Dialect, Match
 from memlint.dialects.companions import prepared
-from memlint.dialects.spec import TrainingSpec
+from memlint.dialects.spec import TrainingSpec, named
 from memlint.documents.node import Command, Document, Span
 
 # Prices, in steps: to hold a command, and each of its words, against what the families know.
@@ -120,7 +120,7 @@ def _text(command: Command) -> str:
 
 def _identity(spec: TrainingSpec) -> tuple[object, ...]:
     """What makes a run: its model and its values, known or not."""
-    values = repr([(name, spec[name]) for name in sorted(spec)])
+    values = repr([(name, spec[named(name)]) for name in sorted(spec)])
     missing = tuple((entry.key, entry.reason) for entry in spec.missing)
     return spec.family, spec.architecture, spec.model_name, spec.unknown_reason, values, missing
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from memlint import files, releases, work
-from memlint.dialects.spec import WRITTEN, Fact
+from memlint.dialects.spec import WRITTEN, Fact, Name, named
 from memlint.documents.node import Node, Span
 from memlint.files import inside, repository_root
 from memlint.named_tuple import NamedTuple
@@ -25,7 +25,7 @@ REQUIREMENTS = ("requirements.txt", "environment.yml", "environment.yaml", "pypr
 # What a library is installed under -> the library
 PACKAGES = {package: name for name, library in releases.LIBRARIES.items() for package in library.distributions}
 # A fact that several libraries' releases are -> the one that says whose it is here
-OWNERS = {"framework_version": "framework", "implementation_version": "implementation"}
+OWNERS: dict[Name, Name] = {"framework_version": "framework", "implementation_version": "implementation"}
 MAX_BYTES = 8 << 20
 MAX_CLIMB = 64
 
@@ -61,8 +61,8 @@ def state(facts: dict[str, Fact], path: str) -> None:
     found = pins(os.path.dirname(path))  # a path from the working directory stays one in the report
     for package, pin in found.items():
         library = PACKAGES[package]
-        name = releases.LIBRARIES[library].fact
-        owner, old = facts.get(OWNERS.get(name, "")), facts.get(name)
+        name = named(releases.LIBRARIES[library].fact)
+        owner, old = facts.get(OWNERS.get(name, name)), facts.get(name)
         if (name in OWNERS and (owner is None or owner.value != library)) or (old is not None and old.node is not None):
             continue
         value = f"{library} {pin.release}" if name == "framework_version" else pin.release

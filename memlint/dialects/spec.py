@@ -3,16 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast, overload
 
 from memlint import releases
 from memlint.documents.node import Command, Document, Node, Span
 from memlint.named_tuple import NamedTuple
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from memlint.facts.derive import Derivation
+    from memlint.facts.names import BooleanFact, DtypeFact, Facts, IntegerFact, WordFact
+    from memlint.facts.names import Name as Name
+else:
+    Name = str  # of a fact: see memlint/facts/vocabulary.py
+
 WRITTEN = "written"  # the config says so: `node` is where
 DEFAULT = "default"  # a documented default of a named framework or code base: `reason` says which
 ASSUMED = "assumed"  # neither: the report prints `reason`
 OVERRIDE = "override"  # given with -o/--override, or tried by what_if
+
+
+class Own(str):
+    """A name in the namespace of facts of a family's own, which the vocabulary does not list."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        def __add__(self, name: str) -> Own: ...
+
+
+HYPER = Own("hyperparameters.")
+
+
+def named(name: str) -> Name:
+    """The name of a fact that data spell and no code does: a schema's annotation, a profile's dimension."""
+    return cast("Name", name)
+
+
+def named_values(more: Facts) -> Mapping[Name, Any]:
+    """Keyword arguments that are facts."""
+    return cast("Mapping[Name, Any]", more)
+
+
+NOTHING: Mapping[Name, Any] = {}
 
 
 class Fact(NamedTuple):
@@ -22,7 +57,7 @@ class Fact(NamedTuple):
     node  the node that holds it, when written
     """
 
-    name: str
+    name: Name
     value: Any
     origin: str = ASSUMED
     key: str = ""
@@ -87,11 +122,6 @@ class Conflict(NamedTuple):
     related: tuple[Span, ...] = ()
 
 
-def scaling(dtype: str) -> str | None:
-    """``loss_scaling`` of products in a dtype, where nothing else is stated."""
-    return "dynamic" if dtype == "float16" else None
-
-
 class WatchedFacts(dict[str, Fact]):
     """Facts of a run that remember which of them were asked for: what comes of others is the same whatever they are."""
 
@@ -133,7 +163,7 @@ class TrainingSpec:
     architecture_on_devices  the architecture of a run of which nothing is unknown but the number of devices that
                   share it: who names them (``--gpu "h100-80gb x8"``) has an estimate
     repeated      fact -> the other places that state its value, which trainers hold against it: they change with it
-    derived       (fact that nothing states, the fact or facts that it is made of, how; None: it has its value)
+    derivation    how its family made these facts; None where they are as they were found
     asked         rows of ``memlint.releases`` that were asked about a library whose release nothing states, and whether
                   it was a model that asked, once the run had been read
     under         the same run with other facts in the place of its libraries' releases, read once more; None: there is
@@ -143,7 +173,7 @@ class TrainingSpec:
 
     architecture_on_devices: str = ""
     repeated: Mapping[str, tuple[Fact, ...]] = {}
-    derived: tuple[tuple[str, str | tuple[str, ...], Callable[..., Any] | None], ...] = ()
+    derivation: Derivation | None = None
     also: tuple[Span, ...] = ()
     under: Callable[[Mapping[str, Fact]], TrainingSpec] | None = None
     _insists = False
@@ -176,7 +206,15 @@ class TrainingSpec:
         self.wanted: list[Missing] = []
         self.asked: dict[str, bool] = {}
 
-    def __getitem__(self, name: str) -> Any:
+    @overload
+    def __getitem__(self, name: IntegerFact) -> int: ...
+    @overload
+    def __getitem__(self, name: BooleanFact) -> bool: ...
+    @overload
+    def __getitem__(self, name: WordFact | DtypeFact) -> str: ...
+    @overload
+    def __getitem__(self, name: Name) -> Any: ...
+    def __getitem__(self, name: Name) -> Any:
         """The value of a fact. Raises UnknownModel for one that is written and not known, KeyError for any other."""
         fact = self.facts.get(name)
         if fact is None:
@@ -184,17 +222,17 @@ class TrainingSpec:
             raise KeyError(name) if item is None else UnknownModel(item.message)
         return fact.value
 
-    def __contains__(self, name: str) -> bool:
+    def __contains__(self, name: Name) -> bool:
         return self.fact(name) is not None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.facts)
 
-    def get(self, name: str, default: Any = None) -> Any:
+    def get(self, name: Name, default: Any = None) -> Any:
         fact = self.fact(name)
         return default if fact is None else fact.value
 
-    def fact(self, name: str) -> Fact | None:
+    def fact(self, name: Name) -> Fact | None:
         fact = self.facts.get(name)
         if fact is None and self.missing:
             self._asked(name)
@@ -208,23 +246,28 @@ class TrainingSpec:
             self.asked[behaviour] = self.asked.get(behaviour, False) or self.under is not None
         return releases.does(behaviour, None if stated is None else stated.value)
 
-    def spelled(self, name: str) -> str:
+    def spelled(self, name: Name) -> str:
         """The key of a fact as the config spells it; the fact's own name where it has none."""
         fact = self.facts.get(name)
         return fact.key if fact is not None and fact.key else name
 
-    def take(self, name: str) -> Fact | None:
+    def tried(self, name: Name) -> Fact | None:
+        """The fact where a what-if gives it its value: what is made of the keys that would state it follows it."""
+        fact = self.facts.get(name)
+        return fact if fact is not None and fact.origin == OVERRIDE else None
+
+    def take(self, name: Name) -> Fact | None:
         """A fact that others are made of, and that says nothing by itself: it is gone afterwards."""
         fact = self.fact(name)
         self.facts.pop(name, None)
         return fact
 
-    def gap(self, name: str) -> Missing | None:
+    def gap(self, name: Name) -> Missing | None:
         """Where the value of a fact is written, and why it is not known; None where it is known, or not written."""
         found = [item for item in self.missing if item.fact == name and name not in self.facts]
         return found[0] if found else None
 
-    def _asked(self, name: str) -> None:
+    def _asked(self, name: Name) -> None:
         item = self.gap(name)
         if item is not None and item.refused:
             if self._insists:
@@ -235,39 +278,62 @@ class TrainingSpec:
         """The run for those who would go on without a fact: asking for one that is refused raises UnknownModel."""
         if not self.missing:
             return self
-        copy = self.with_facts()
+        copy = self.replaced({})
         copy._insists = True
+        return copy
+
+    def with_facts(self, changes: Mapping[Name, Any] = NOTHING, /, **more: Unpack[Facts]) -> TrainingSpec:
+        """What the run would be if these facts had these values: what its family makes of them follows, and nothing
+        else. Keys and nodes stay where they were."""
+        changes = {**changes, **named_values(more)}
+        copy = self.replaced(changes)
+        if not changes:
+            return copy
+        copy.asked = {}  # other facts may ask about other behaviour
+        if self.derivation is not None:
+            tried = self._tried(changes)
+            copy.derivation = self.derivation.again(tried)
+            copy.asked = dict(copy.derivation.asked)
+            others, gone = copy.derivation.changes(self.derivation)
+            copy.facts.update({**others, **tried})
+            for name in gone:
+                copy.facts.pop(name, None)
+            if isinstance(self.facts, WatchedFacts):
+                self.facts.asked.update(self.derivation.tried)  # what follows is made of these, too
+        return copy
+
+    def sized(self, changes: Mapping[Name, Any]) -> TrainingSpec:
+        """The same run as a model is to see it, with other sizes and what its family makes of them: whatever behaviour
+        the model asks about is this run's."""
+        copy = self.with_facts(changes)
+        copy.asked = self.asked
         return copy
 
     def watched(self, asked: set[str]) -> TrainingSpec:
         """A copy that adds to ``asked`` the name of each fact that it is asked for, and so do copies of it."""
-        copy = self.with_facts()
+        copy = self.replaced({})
         copy.facts = WatchedFacts(copy.facts, asked)
         return copy
 
     def read_as(self, other: TrainingSpec) -> TrainingSpec:
         """``other``, the same run read from other texts, with this run's own facts wherever both say the same."""
-        copy = other.with_facts()
+        copy = other.replaced({})
         for name, fact in copy.facts.items():
             own = self.facts.get(name)
             if own is not None and own.value == fact.value and type(own.value) is type(fact.value):
                 copy.facts[name] = own
         return copy
 
-    def with_facts(self, **changes: Any) -> TrainingSpec:
-        """A copy in which these facts have these values, and those that are made of them follow; keys and nodes stay
-        where they were."""
-        facts = self.facts.copy()
-        for name, value in changes.items():
-            old = facts.get(name)
-            facts[name] = old._replace(value=value, origin=OVERRIDE) if old is not None else Fact(name, value, OVERRIDE)
-        for name, source, make in self.derived:
-            sources = (source,) if isinstance(source, str) else source
-            if name not in changes and not changes.keys().isdisjoint(sources) and facts.keys() >= set(sources):
-                values = [facts[each].value for each in sources]
-                value = values[0] if make is None else make(*values)
-                facts[name] = facts.get(name, Fact(name, None))._replace(value=value, origin=OVERRIDE)
+    def replaced(self, changes: Mapping[Name, Any]) -> TrainingSpec:
+        """The same run as a model is to see it, with other values of these facts: no other run, so nothing follows."""
         copy = TrainingSpec.__new__(TrainingSpec)
         copy.__dict__.update(self.__dict__)
-        copy.facts = facts
+        copy.facts = self.facts.copy()
+        copy.facts.update(self._tried(changes))
         return copy
+
+    def _tried(self, changes: Mapping[Name, Any]) -> dict[str, Fact]:
+        return {
+            name: self.facts.get(name, Fact(name, None))._replace(value=value, origin=OVERRIDE)
+            for name, value in changes.items()
+        }

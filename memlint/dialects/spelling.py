@@ -14,12 +14,12 @@ from memlint.dialects.base import Dialect, fact_value, file_text
 from memlint.dialects.insertion import add
 from memlint.dialects.rendering import rendered, text_of
 from memlint.dialects.schema import Key
-from memlint.dialects.spec import WRITTEN, Fact, TrainingSpec
+from memlint.dialects.spec import WRITTEN, Fact, Name, TrainingSpec
 from memlint.documents.lines import bounds, position
 from memlint.documents.node import Edit, Node, Span
 
 
-def spell(spec: TrainingSpec, fact: str, value: Any) -> list[Edit]:
+def spell(spec: TrainingSpec, fact: Name, value: Any) -> list[Edit]:
     """The edits that give a fact a value; empty where the family has no way to write it.
 
     The edits may be in another file than the config itself: where a Hydra group or a script wrote the value, and
@@ -46,7 +46,7 @@ def put_right(spec: TrainingSpec, node: Node, value: Any) -> list[Edit]:
     return []
 
 
-def _spell(spec: TrainingSpec, fact: str, value: Any) -> list[Edit]:
+def _spell(spec: TrainingSpec, fact: Name, value: Any) -> list[Edit]:
     from memlint.dialects import registry
 
     dialect = registry.dialect(spec.family)

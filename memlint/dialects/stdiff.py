@@ -5,25 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from memlint.dialects.spec import ASSUMED, DEFAULT, WRITTEN, Conflict, Fact, TrainingSpec, scaling
+from memlint.dialects.spec import ASSUMED, DEFAULT, HYPER, WRITTEN, Conflict, Fact, Name, TrainingSpec
 from memlint.documents.node import Edit, Node
 
-_HYPER = "hyperparameters."
 BLOCKS = ("DownBlock2D", "AttnDownBlock2D", "UpBlock2D", "AttnUpBlock2D")
 _NEEDED = {
     "micro_batch_size": "Dataset.batch_size",
     "channels": "Dataset.num_channels",
     "observation_steps": "Dataset.num_observed_frames",
-    _HYPER + "prediction_span": "Dataset.num_predict_frames",
+    HYPER + "prediction_span": "Dataset.num_predict_frames",
     "image_size": "STDiff.Diffusion.unet_config.sample_size",
-    _HYPER + "motion_image_size": "STDiff.DiffNet.MotionEncoder.image_size",
-    _HYPER + "motion_in_channels": "STDiff.DiffNet.MotionEncoder.in_channels",
-    _HYPER + "model_channels": "STDiff.DiffNet.MotionEncoder.model_channels",
-    _HYPER + "n_downs": "STDiff.DiffNet.MotionEncoder.n_downs",
-    _HYPER + "learn_diff_image": "STDiff.DiffNet.MotionEncoder.learn_diff_image",
-    _HYPER + "n_layers": "STDiff.DiffNet.DiffUnet.n_layers",
-    _HYPER + "sde": "STDiff.DiffNet.Int.sde",
-    _HYPER + "autoregressive": "STDiff.DiffNet.autoregressive",
+    HYPER + "motion_image_size": "STDiff.DiffNet.MotionEncoder.image_size",
+    HYPER + "motion_in_channels": "STDiff.DiffNet.MotionEncoder.in_channels",
+    HYPER + "model_channels": "STDiff.DiffNet.MotionEncoder.model_channels",
+    HYPER + "n_downs": "STDiff.DiffNet.MotionEncoder.n_downs",
+    HYPER + "learn_diff_image": "STDiff.DiffNet.MotionEncoder.learn_diff_image",
+    HYPER + "n_layers": "STDiff.DiffNet.DiffUnet.n_layers",
+    HYPER + "sde": "STDiff.DiffNet.Int.sde",
+    HYPER + "autoregressive": "STDiff.DiffNet.autoregressive",
 }
 # What the memory model has one value for.
 _ONLY = {"norm_num_groups": 32, "time_embedding_type": "positional", "resnet_time_scale_shift": "default"}
@@ -35,12 +34,12 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
     """Architecture, name, and the facts that several keys make together."""
     spec.architecture = "stdiff"
     _launch(spec)
-    for name in ("image_size", _HYPER + "motion_image_size", _HYPER + "dataset_image_size"):
+    for name in ("image_size", HYPER + "motion_image_size", HYPER + "dataset_image_size"):
         fact = spec.fact(name)
         if fact is not None:
             spec.facts[name] = fact._replace(value=_pair(fact.value))
     spec.unknown_reason = _unknown(spec)
-    widths = spec.get(_HYPER + "block_out_channels", ())
+    widths = spec.get(HYPER + "block_out_channels", ())
     spec.model_name = f"STDiff, UNet {'-'.join(map(str, widths))}"
     if spec.unknown_reason:
         spec.architecture = None
@@ -53,10 +52,6 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
     spec.facts["autocast"] = compute._replace(name="autocast", value=compute.value != "float32")
     if compute.value == "float16":
         spec.facts["loss_scaling"] = compute._replace(name="loss_scaling", value="dynamic")
-    spec.derived = (
-        ("autocast", "compute_dtype", lambda dtype: dtype != "float32"),
-        ("loss_scaling", "compute_dtype", scaling),
-    )
     _derived(spec)
     spec.conflicts = tuple(_conflicts(spec))
     return spec
@@ -73,21 +68,21 @@ def _unknown(spec: TrainingSpec) -> str:
             gap = next((item for item in spec.missing if item.key == key), None)
             return f"{key} is not stated" if gap is None else f"{key} is not known: {gap.reason}"
     for name, value in _ONLY.items():
-        if spec.get(_HYPER + name) != value:
-            return f"{name} {spec.get(_HYPER + name)} is not known, only {value}"
-    levels = len(spec[_HYPER + "block_out_channels"])
+        if spec.get(HYPER + name) != value:
+            return f"{name} {spec.get(HYPER + name)} is not known, only {value}"
+    levels = len(spec[HYPER + "block_out_channels"])
     for name in ("down_block_types", "up_block_types"):
-        for block in spec[_HYPER + name]:
+        for block in spec[HYPER + name]:
             if block not in BLOCKS:
                 return f"block type {block} is not known; known are {', '.join(BLOCKS)}"
-        if len(spec[_HYPER + name]) != levels:
-            return f"{name} has {len(spec[_HYPER + name])} entries, block_out_channels has {levels}"
-    heads = spec[_HYPER + "attention_head_dim"]
+        if len(spec[HYPER + name]) != levels:
+            return f"{name} has {len(spec[HYPER + name])} entries, block_out_channels has {levels}"
+    heads = spec[HYPER + "attention_head_dim"]
     if isinstance(heads, list) and len(heads) != levels:
         return f"attention_head_dim has {len(heads)} entries, block_out_channels has {levels}"
-    if any(channels % 32 for channels in spec[_HYPER + "block_out_channels"]):
+    if any(channels % 32 for channels in spec[HYPER + "block_out_channels"]):
         return "block_out_channels must be multiples of 32, the groups of the group norms"
-    for level, channels in enumerate(spec[_HYPER + "block_out_channels"]):
+    for level, channels in enumerate(spec[HYPER + "block_out_channels"]):
         width = heads[level] if isinstance(heads, list) else heads
         if width is not None and channels % width:
             return f"attention_head_dim {width} does not divide the {channels} channels of its level"
@@ -99,10 +94,10 @@ def _unknown(spec: TrainingSpec) -> str:
 
 def _frames(spec: TrainingSpec) -> None:
     """How many predicted frames one sample trains on, and under which key."""
-    source = _HYPER + ("rand_Tp" if spec.get(_HYPER + "rand_predict") else "prediction_span")
+    source = HYPER + ("rand_Tp" if spec.get(HYPER + "rand_predict") else "prediction_span")
     fact = spec.facts[source]
     observed, predicted = spec.facts["observation_steps"], fact.value
-    if spec.get(_HYPER + "half_fps"):
+    if spec.get(HYPER + "half_fps"):
         predicted = (predicted + 1) // 2
         if observed.value > 2:
             spec.facts["observation_steps"] = observed._replace(value=(observed.value + 1) // 2)
@@ -114,26 +109,26 @@ def _frames(spec: TrainingSpec) -> None:
 
 def _derived(spec: TrainingSpec) -> None:
     height, width = spec["image_size"]
-    types = spec[_HYPER + "down_block_types"]
+    types = spec[HYPER + "down_block_types"]
     attending = [level for level, block in enumerate(types) if block.startswith("Attn")]
     level = min(attending, default=len(types) - 1)  # the middle block attends in any case
     tokens = (height >> level) * (width >> level)
     spec.facts["attention_tokens"] = spec.facts["image_size"]._replace(name="attention_tokens", value=tokens)
 
-    layers = spec[_HYPER + "layers_per_block"]
+    layers = spec[HYPER + "layers_per_block"]
     plain = types.count("DownBlock2D") * layers
-    plain += spec[_HYPER + "up_block_types"].count("UpBlock2D") * (layers + 1)
+    plain += spec[HYPER + "up_block_types"].count("UpBlock2D") * (layers + 1)
     every = len(types) * (2 * layers + 1) + 2
     reached = {"none": 0, "blocks": plain, "full": every}.get(spec.get("checkpointing", "none"), 0)
     spec.facts["checkpointed_layers"] = Fact("checkpointed_layers", (reached, every), DEFAULT)
 
-    masks = "RANGE" in str(spec.get(_HYPER + "dataset", "")).upper()
-    spec.facts[_HYPER + "masks"] = Fact(
-        _HYPER + "masks", masks, ASSUMED, reason="range images come with masks, other data sets do not"
+    masks = "RANGE" in str(spec.get(HYPER + "dataset", "")).upper()
+    spec.facts[HYPER + "masks"] = Fact(
+        HYPER + "masks", masks, ASSUMED, reason="range images come with masks, other data sets do not"
     )
-    frames = spec["observation_steps"] + spec[_HYPER + "prediction_span"]
+    frames = spec["observation_steps"] + spec[HYPER + "prediction_span"]
     channels = spec["channels"] + int(masks)
-    size = spec.get(_HYPER + "dataset_image_size", spec["image_size"])
+    size = spec.get(HYPER + "dataset_image_size", spec["image_size"])
     spec.facts["sample_bytes"] = Fact(
         "sample_bytes", 4 * frames * channels * size[0] * size[1], DEFAULT, reason="float32 frames"
     )
@@ -174,7 +169,7 @@ def _number(node: Node | None) -> Node | None:
 
 
 def _conflicts(spec: TrainingSpec) -> Iterator[Conflict]:
-    def conflict(name: str, message: str, *others: str) -> Iterator[Conflict]:
+    def conflict(name: Name, message: str, *others: Name) -> Iterator[Conflict]:
         fact = spec.fact(name)
         if fact is not None and fact.span is not None:
             spans = (other.span for other in map(spec.fact, others) if other is not None)
@@ -184,30 +179,30 @@ def _conflicts(spec: TrainingSpec) -> Iterator[Conflict]:
         return f"{size[0]} x {size[1]}"
 
     large = spec["image_size"]
-    small = spec[_HYPER + "motion_image_size"]
-    stored = spec.get(_HYPER + "dataset_image_size", large)
-    if not spec.get(_HYPER + "super_res_training"):
-        for name, size in ((_HYPER + "motion_image_size", small), (_HYPER + "dataset_image_size", stored)):
+    small = spec[HYPER + "motion_image_size"]
+    stored = spec.get(HYPER + "dataset_image_size", large)
+    if not spec.get(HYPER + "super_res_training"):
+        for name, size in ((HYPER + "motion_image_size", small), (HYPER + "dataset_image_size", stored)):
             if size != large:
                 label = spec.facts[name].key.split(".", 1)[-1]
                 message = f"{label} is {shape(size)}, sample_size is {shape(large)}: frames are resized"
                 yield from conflict(name, message, "image_size")
     channels = spec["channels"]
-    before = channels if spec[_HYPER + "autoregressive"] else spec["observation_steps"] * channels
-    expected = channels + before + int(bool(spec.get(_HYPER + "predict_mask")))
-    stated = spec[_HYPER + "in_channels"]
+    before = channels if spec[HYPER + "autoregressive"] else spec["observation_steps"] * channels
+    expected = channels + before + int(bool(spec.get(HYPER + "predict_mask")))
+    stated = spec[HYPER + "in_channels"]
     if stated != expected:
         message = f"in_channels is {stated}, but the UNet gets {expected}: the noisy frame and {before} before it"
-        yield from conflict(_HYPER + "in_channels", message, "channels", _HYPER + "autoregressive")
-    if spec[_HYPER + "motion_in_channels"] != channels:
-        message = f"MotionEncoder.in_channels is {spec[_HYPER + 'motion_in_channels']}, frames have {channels} channels"
-        yield from conflict(_HYPER + "motion_in_channels", message, "channels")
-    if spec.get(_HYPER + "rand_predict") and spec[_HYPER + "rand_Tp"] > spec[_HYPER + "prediction_span"]:
-        message = f"rand_Tp {spec[_HYPER + 'rand_Tp']} cannot be drawn from {spec[_HYPER + 'prediction_span']} frames"
-        yield from conflict(_HYPER + "rand_Tp", message, _HYPER + "prediction_span")
+        yield from conflict(HYPER + "in_channels", message, "channels", HYPER + "autoregressive")
+    if spec[HYPER + "motion_in_channels"] != channels:
+        message = f"MotionEncoder.in_channels is {spec[HYPER + 'motion_in_channels']}, frames have {channels} channels"
+        yield from conflict(HYPER + "motion_in_channels", message, "channels")
+    if spec.get(HYPER + "rand_predict") and spec[HYPER + "rand_Tp"] > spec[HYPER + "prediction_span"]:
+        message = f"rand_Tp {spec[HYPER + 'rand_Tp']} cannot be drawn from {spec[HYPER + 'prediction_span']} frames"
+        yield from conflict(HYPER + "rand_Tp", message, HYPER + "prediction_span")
 
 
-def spell(spec: TrainingSpec, fact: str, value: Any) -> list[Edit] | None:
+def spell(spec: TrainingSpec, fact: Name, value: Any) -> list[Edit] | None:
     """A key that upstream's code does not read is not added, and ``gradient_checkpointing: all`` is not proposed:
     where the code knows only true and false, it would be the same as true."""
     known = spec.fact(fact)

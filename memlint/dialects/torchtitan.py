@@ -9,7 +9,7 @@ from memlint.architectures import torchtitan as flavors
 from memlint.dialects import language_model as lm
 from memlint.dialects import launchers, native
 from memlint.dialects.accelerate import truth
-from memlint.dialects.spec import ASSUMED, Fact, TrainingSpec, UnknownModel
+from memlint.dialects.spec import ASSUMED, Fact, Name, TrainingSpec, UnknownModel, named
 from memlint.documents.node import Document, Edit, Node
 from memlint.named_tuple import NamedTuple
 
@@ -119,7 +119,7 @@ def _registry(spec: TrainingSpec) -> str:
     if shipped is None:
         return f"{named.key} {named.value}: a function of a config registry that is not in this repository"
     reason = f"{_PYTHON}: {named.value}"
-    stated = {
+    stated: dict[Name, Any] = {
         "model": shipped.flavor,
         "micro_batch_size": shipped.batch,
         "sequence_length": shipped.length,
@@ -136,13 +136,13 @@ def _registry(spec: TrainingSpec) -> str:
     return ""
 
 
-def _function(spec: TrainingSpec, module: str, name: str, named: Fact) -> str | None:
+def _function(spec: TrainingSpec, module: str, name: str, stated: Fact) -> str | None:
     """The facts of a function of this repository, below those of the command; None where there is none."""
     from memlint.dialects import companions, registry
 
     folder = module.replace(".", "/")
     for path in (f"torchtitan/models/{folder}/config_registry.py", f"{folder}/config_registry.py"):
-        document, _ = companions.read(path, named.span.path if named.span is not None else spec.document.path)
+        document, _ = companions.read(path, stated.span.path if stated.span is not None else spec.document.path)
         node = document.root.get(name) if document is not None else None
         if document is None or node is None:
             continue
@@ -151,7 +151,7 @@ def _function(spec: TrainingSpec, module: str, name: str, named: Fact) -> str | 
         spec.document = spec.document._replace(sources={**sources, document.path: document.text})
         spec.missing = (*spec.missing, *missing)
         for fact_name, fact in facts.items():
-            old = spec.fact(fact_name)
+            old = spec.fact(named(fact_name))
             if fact.node is not None and (old is None or old.node is None):
                 spec.facts[fact_name] = fact
         return ""
@@ -259,7 +259,9 @@ def _devices(spec: TrainingSpec, python: bool) -> None:
         if gpus is not None and native.number(gpus.value):
             count = native.number(gpus.value)
             origin = Fact("device_count", count, "written", "NGPU", gpus)
-    degrees = {name: spec.get(f"parallelism.{name}", 1) or 1 for name in ("tensor", "pipeline", "context", "replicas")}
+    degrees = {
+        name: spec.get(named(f"parallelism.{name}"), 1) or 1 for name in ("tensor", "pipeline", "context", "replicas")
+    }
     others = degrees["tensor"] * degrees["pipeline"] * degrees["context"] * degrees["replicas"]
     shard = spec.fact("parallelism.shard")
     sharded = shard.value if shard is not None else None
@@ -301,7 +303,7 @@ def _devices(spec: TrainingSpec, python: bool) -> None:
             lm.put(spec, name, count, origin)
     version = _PYTHON if python else _TOML
     lm.put(spec, "parallelism.strategy", strategy, spec.fact("parallelism.shard"), f"{version}: parallelize_llama")
-    lm._agree(spec)
+    lm.drop_what_no_strategy_reads(spec)
 
 
 def _layers(spec: TrainingSpec, stages: int) -> None:
@@ -464,7 +466,7 @@ def _text(item: Node) -> str:
     return str(target.value if target is not None else item.plain()).split(".", 1)[0]
 
 
-def spell(spec: TrainingSpec, fact: str, value: Any) -> list[Edit] | None:
+def spell(spec: TrainingSpec, fact: Name, value: Any) -> list[Edit] | None:
     """Keys of [training], [activation_checkpoint] and [optimizer]."""
     python = _is_registry(spec)
     if fact == "compute_dtype":

@@ -9,7 +9,7 @@ from memlint.architectures.torchtune import decoder
 from memlint.dialects import language_model as lm
 from memlint.dialects import native
 from memlint.dialects.accelerate import truth
-from memlint.dialects.spec import ASSUMED, Fact, TrainingSpec, UnknownModel
+from memlint.dialects.spec import ASSUMED, Fact, Name, TrainingSpec, UnknownModel
 from memlint.documents.node import Document, Edit, Node
 
 _VERSION = "torchtune 0.6"
@@ -22,7 +22,7 @@ _SIZES = (
 )
 _LORA_NAMES = {"output_proj": "o_proj"}
 _PERCEPTRON = ("gate_proj", "up_proj", "down_proj")
-_DISTRIBUTED_KEYS = (
+_DISTRIBUTED_KEYS: tuple[Name, ...] = (
     "parallelism.cpu_offload",
     "parallelism.reshard_after_forward",
     "parallelism.tensor",
@@ -101,6 +101,9 @@ def _names_one_device(stem: str) -> bool:
     return "single" in stem.split("_") or stem.endswith("low_memory")
 
 
+_OTHER_DEGREES: tuple[Name, ...] = ("parallelism.tensor", "parallelism.context", "parallelism.replicas")
+
+
 def _processes(spec: TrainingSpec, recipe: str, distributed: bool) -> None:
     per_node, nodes = spec.fact(lm.HYPER + "nproc_per_node"), spec.fact(lm.HYPER + "nnodes")
     count: int | None = None
@@ -118,13 +121,13 @@ def _processes(spec: TrainingSpec, recipe: str, distributed: bool) -> None:
         alone = spec.launch is not None or _names_one_device(recipe)
         reason = f"{recipe} is a recipe for one device" if alone else "no key of a distributed recipe is there"
         native.divided(spec, "none", count, reason=reason)
-        if not alone:  # on several devices (``--gpu "NAME x8"``) it is for the distributed one
-            reduced = spec.get("parameter_dtype")
-            lm.follow(spec, "parallelism.strategy", "device_count", lambda count: "fsdp2" if count > 1 else "none")
-            lm.follow(spec, "parallelism.reduce_dtype", "device_count", lambda count: reduced)
+        tried = spec.tried("device_count")
+        if not alone and tried is not None and tried.value > 1:  # ``--gpu "NAME x8"``: it is for the distributed one
+            lm.put(spec, "parallelism.strategy", "fsdp2", tried)
+            lm.put(spec, "parallelism.reduce_dtype", spec.get("parameter_dtype"), tried)
         return
     if count is not None and "parallelism.shard" not in spec:
-        others = [spec.get(f"parallelism.{name}", 1) or 1 for name in ("tensor", "context", "replicas")]
+        others = [spec.get(name, 1) or 1 for name in _OTHER_DEGREES]
         shard = max(1, count // (others[0] * others[1] * others[2]))
         lm.put(spec, "parallelism.shard", shard, per_node, "the devices that are left")
     lm.put(spec, "parallelism.reduce_dtype", spec.get("parameter_dtype"), spec.fact("parameter_dtype"))
@@ -259,7 +262,8 @@ def _loss(spec: TrainingSpec) -> None:
             lm.put(spec, "loss_chunks", chunks.value, chunks)
     elif stated is not None:
         lm.put(spec, "loss", "full", stated)
-        lm.follow(spec, "loss_chunks", "loss", lambda loss: 8 if loss == "chunked" else None)
+        if spec["loss"] == "chunked":
+            lm.put(spec, "loss_chunks", 8, spec.fact("loss"))
 
 
 def _checkpointing(spec: TrainingSpec) -> None:
@@ -289,11 +293,9 @@ def _evaluation(spec: TrainingSpec) -> None:
         lm.put(
             spec, "evaluation_batch_size", spec["micro_batch_size"], batch, "torchtune: batch_size_val is batch_size"
         )
-        lm.follow(spec, "evaluation_batch_size", "micro_batch_size")
     length = spec.fact("sequence_length")
     if length is not None and length.value:
         lm.put(spec, "evaluation_sequence_length", length.value, length)
-        lm.follow(spec, "evaluation_sequence_length", "sequence_length")
     reason = "torchtune: only the loss of an evaluation is kept"
     spec.facts["evaluation_accumulates"] = Fact("evaluation_accumulates", False, ASSUMED, reason=reason)
 
@@ -307,7 +309,7 @@ def _unbounded(spec: TrainingSpec) -> str:
     return f"tokenizer.max_seq_len {what}: the longest sample is the data's, which no file states"
 
 
-def spell(spec: TrainingSpec, fact: str, value: Any) -> list[Edit] | None:
+def spell(spec: TrainingSpec, fact: Name, value: Any) -> list[Edit] | None:
     """Components are named by their classes; recipes take no float16 and no autocast."""
     if fact in ("compute_dtype", "parameter_dtype"):
         return lm.write(spec, "parameter_dtype", value) if fact == "compute_dtype" and value != "float16" else None

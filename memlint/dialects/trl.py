@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from memlint import releases
 from memlint.dialects import language_model as lm
 from memlint.dialects.accelerate import accelerate_facts, named_config, truth
 from memlint.dialects.base import find
 from memlint.dialects.companions import Companion
-from memlint.dialects.spec import ASSUMED, DEFAULT, WRITTEN, Fact, Missing, TrainingSpec
+from memlint.dialects.spec import ASSUMED, DEFAULT, WRITTEN, Fact, Missing, Name, TrainingSpec
 from memlint.documents.node import Document, Edit, Node, Span
+from memlint.facts.derive import Graph, Step
 
 _VERSION = "TRL 1.16"
 METHODS = ("sft", "dpo", "orpo", "cpo", "kto", "grpo", "rloo", "reward", "gkd", "ppo")
@@ -35,7 +36,7 @@ _SHIPPED: dict[str, tuple[str, dict[str, Any]]] = {
 }
 # trl/kernels/chunked_logprob.py: the loss goes through the head in tiles of so many tokens and rows of the vocabulary.
 LOSS_TILE = (4096, 32768)
-_RELEASE = "release.trl"
+_RELEASE: Final = "release.trl"
 
 
 def recognise(document: Document, root: Node) -> bool:
@@ -45,54 +46,74 @@ def recognise(document: Document, root: Node) -> bool:
 
 def complete(spec: TrainingSpec) -> TrainingSpec:
     """From TRL's switches to the facts of a language model."""
-    method, which = _method(spec)
+    _, which = _method(spec)
     _release(spec)
+    _half(spec)
+    found = lm.model(spec)
+    _peft_example(spec)
+    shared, overruling = lm.stated_sharing(spec, _accelerate(spec))
+    made = GRAPH.derive(spec, overruling)
+    on_cpu = "use_cpu: the run is not on a GPU" if lm.switched(spec, "use_cpu") else ""
+    method = spec.get("method", "")
+    unknown = f"{method.upper()}: {_UNKNOWN[method]} is not known" if method in _UNKNOWN else ""
+    adapted, dtypes = (made.reasons.get(step, "") for step in ("adapters", "precision"))
+    return lm.finish(spec, (on_cpu, found, which, adapted, shared, dtypes, unknown))
+
+
+def _half(spec: TrainingSpec) -> None:
+    """bf16, which TRL's configs have on."""
     mixed = spec.fact(lm.HYPER + "bf16")
     if (mixed is None or mixed.value is None) and not lm.switched(spec, "fp16"):
         key = "--bf16" if spec.launch is not None and spec.document.format == "shell" else "bf16"
         reason = f"{_VERSION}: bf16 unless fp16 is set"
         spec.facts[lm.HYPER + "bf16"] = Fact(lm.HYPER + "bf16", True, DEFAULT, key, reason=reason)
-    found = lm.model(spec)
-    if method == "reward":
-        lm.put(spec, "model_class", "sequence_classification", spec.fact("method"))
+
+
+def _model_class(spec: TrainingSpec) -> None:
+    """What the trainer of the method builds."""
+    trained = spec.fact("method")
+    if trained is not None and trained.value == "reward":
+        lm.put(spec, "model_class", "sequence_classification", trained)
         lm.put(spec, "labels", 1, reason=f"{_VERSION}: RewardTrainer")
-    else:
-        lm.put(spec, "model_class", "causal_lm", reason=f"{_VERSION}: AutoModelForCausalLM")
-        trained = spec.fact("method")
-        sees = isinstance(spec.get(lm.CONFIG), dict) and "vision_config" in spec[lm.CONFIG]
-        if method == "sft" and (sees or (trained is not None and trained.origin == ASSUMED)):
-            lm.class_by_type(spec)
-    if method in _PAIRS:
+        return
+    lm.put(spec, "model_class", "causal_lm", reason=f"{_VERSION}: AutoModelForCausalLM")
+    sees = isinstance(spec.get(lm.CONFIG), dict) and "vision_config" in spec[lm.CONFIG]
+    if trained is not None and trained.value == "sft" and (sees or trained.origin == ASSUMED):
+        lm.class_by_type(spec)
+
+
+def _pairs(spec: TrainingSpec) -> None:
+    if spec.get("method") in _PAIRS:
         lm.put(spec, "sequences_per_sample", 2, reason="a chosen and a rejected answer per sample")
-    if method in ("grpo", "rloo"):
-        _completions(spec)
-    _peft_example(spec)
+
+
+def _attention(spec: TrainingSpec) -> None:
+    """As the model is told to be built, or the trainer's ``model_init_kwargs`` say."""
     lm.attention(spec)
     inner = spec.fact(lm.HYPER + "init_attention")
     if inner is not None and inner.value:
         flash = "flash" in str(inner.value)
         lm.put(spec, "attention", "flash" if flash else str(inner.value), inner)
-    _packing(spec, method)
-    lm.optimizer(spec)
-    _loss(spec, method)
+
+
+def _losses(spec: TrainingSpec) -> None:
+    """The trainer's own way from the last hidden state to a loss, and Liger's."""
+    _loss(spec, spec.get("method", ""))
     lm.kernels(spec)
     _own_head(spec)
     if spec.get("loss") != "chunked":
         spec.facts.pop("loss_tile", None)
-    lm.compiled(spec)
+
+
+def _adapters(spec: TrainingSpec) -> str:
     adapted = lm.adapters(spec)
-    _dropout(spec, method)
-    lm.quantization(spec)
-    shared = lm.parallelism(spec, _accelerate(spec))
-    _generated(spec)
+    _dropout(spec, spec.get("method", ""))
+    return adapted
+
+
+def _precision(spec: TrainingSpec) -> str:
     _adapter_dtype(spec)
-    _checkpointing(spec)
-    dtypes = lm.precision(spec, lm.weights(spec, spec.fact(lm.HYPER + "init_dtype"), _dtype(spec)))
-    _reference(spec, method)
-    lm.evaluation(spec)
-    on_cpu = "use_cpu: the run is not on a GPU" if lm.switched(spec, "use_cpu") else ""
-    unknown = f"{method.upper()}: {_UNKNOWN[method]} is not known" if method in _UNKNOWN else ""
-    return lm.finish(spec, (on_cpu, found, which, adapted, shared, dtypes, unknown))
+    return lm.precision(spec, lm.weights(spec, spec.fact(lm.HYPER + "init_dtype"), _dtype(spec)))
 
 
 def _method(spec: TrainingSpec) -> tuple[str, str]:
@@ -129,7 +150,7 @@ def _method(spec: TrainingSpec) -> tuple[str, str]:
 
 # Switches of peft/examples/sft/train.py that TRL's own scripts do not have, and the defaults beside them.
 _EXAMPLE_KEYS = ("use_peft_lora", "use_4bit_quantization", "use_8bit_quantization", "use_nested_quant")
-_EXAMPLE = {
+_EXAMPLE: dict[Name, Any] = {
     "lora.r": 64,
     "lora.alpha": 16,
     "lora.dropout": 0.1,
@@ -140,8 +161,8 @@ _EXAMPLE = {
 
 def _peft_example(spec: TrainingSpec) -> None:
     """PEFT's example script around SFTTrainer has defaults of its own for the model."""
-    names = (lm.HYPER + name for name in ("use_peft", "load_in_4bit", "load_in_8bit"))
-    switches = [spec.fact(name) for name in (*names, "quantization.double")]
+    switches = [spec.fact(lm.HYPER + name) for name in ("use_peft", "load_in_4bit", "load_in_8bit")]
+    switches.append(spec.fact("quantization.double"))
     if not any(one is not None and one.node is not None and one.label.lstrip("-") in _EXAMPLE_KEYS for one in switches):
         return
     for name, value in _EXAMPLE.items():
@@ -151,7 +172,7 @@ def _peft_example(spec: TrainingSpec) -> None:
             spec.facts[name] = Fact(name, value, DEFAULT, key, reason="PEFT's examples/sft/train.py")
     template = find(spec.root, "chat_template_format")
     if template is not None and template.value in ("chatml", "zephyr"):  # these bring tokens of their own
-        fact = Fact("chat_template_format", template.value, WRITTEN, "--chat_template_format", template)
+        fact = Fact(lm.HYPER + "chat_template_format", template.value, WRITTEN, "--chat_template_format", template)
         lm.put(spec, "embeddings_resized", True, fact, "PEFT's examples/sft/utils.py")
 
 
@@ -165,7 +186,9 @@ def _dtype(spec: TrainingSpec) -> Fact | None:
 
 
 def _completions(spec: TrainingSpec) -> None:
-    """A sample is a prompt and its completion."""
+    """A sample of those that generate is a prompt and its completion."""
+    if spec.get("method") not in ("grpo", "rloo"):
+        return
     prompt, completion = spec.fact(lm.HYPER + "max_prompt_length"), spec.fact(lm.HYPER + "max_completion_length")
     spec.facts.pop("sequence_length", None)
     longest = 512 if completion is None or completion.value is None else completion.value
@@ -190,7 +213,7 @@ def _completions(spec: TrainingSpec) -> None:
 
 def _generated(spec: TrainingSpec) -> None:
     """How many completions a device samples at once, where no engine does: those of all steps until it samples again
-    (GRPOConfig.__post_init__). Call once devices are known."""
+    (GRPOConfig.__post_init__)."""
     engine = spec.fact(lm.HYPER + "use_vllm")
     if spec.get("method") not in ("grpo", "rloo") or (engine is not None and engine.value):
         return
@@ -202,16 +225,12 @@ def _generated(spec: TrainingSpec) -> None:
         origin = several if several is not None and several.value else spec.fact("gradient_accumulation_steps")
         rows = spec.get("micro_batch_size", 1) * (origin.value if origin is not None and origin.value else 1)
     lm.put(spec, "generated_rows", rows, origin, f"{_VERSION}: all completions between two generations, at once")
-    if origin is not None and origin.name == "gradient_accumulation_steps":
-        lm.follow(spec, "generated_rows", ("micro_batch_size", origin.name), lambda size, steps: size * steps)
-    elif whole is None or not whole.value:
-        micro = spec.get("micro_batch_size", 1)
-        lm.follow(spec, "generated_rows", "micro_batch_size", lambda size: rows // micro * size)
 
 
-def _packing(spec: TrainingSpec, method: str) -> None:
+def _packing(spec: TrainingSpec) -> None:
     """Best-fit packing concatenates the samples of a batch. DPO has done without padding_free since its arguments lost
     max_prompt_length (dpo_trainer.py)."""
+    method = spec.get("method", "")
     if method != "sft":
         spec.facts.pop("packing", None)
         flat = spec.fact("padding_free")
@@ -342,8 +361,9 @@ def _checkpointing(spec: TrainingSpec) -> None:
         lm.put(spec, "checkpointing_reentrant", True, reason=reason)
 
 
-def _reference(spec: TrainingSpec, method: str) -> None:
+def _reference(spec: TrainingSpec) -> None:
     """Which trainers hold a second copy of the weights."""
+    method = spec.get("method", "")
     beta = spec.fact(lm.HYPER + "beta")
     early = spec.fact(lm.HYPER + "precompute_ref_log_probs")
     if method in ("grpo", "rloo"):
@@ -392,7 +412,31 @@ def _tree(value: Any, span: Span) -> Node:
     return Node(value, span)
 
 
-def spell(spec: TrainingSpec, fact: str, value: Any) -> list[Edit] | None:
+# The steps from what is stated to the facts of a language model; a step waits for what it reads.
+GRAPH = Graph(
+    Step(_model_class, ("model_class", "labels")),
+    Step(_pairs, ("sequences_per_sample",)),
+    Step(
+        _completions,
+        ("sequence_length", lm.HYPER + "max_completion_length", "completion_length", "engine_share"),
+    ),
+    Step(_attention, ("attention",)),
+    Step(_packing, ("packing", "padding_free")),
+    Step(lm.optimizer, lm.OPTIMIZER_FACTS),
+    Step(_losses, ("loss", "loss_tile", "fused_kernels", "log_probabilities", "likelihood_of_chosen")),
+    Step(lm.compiled, ("compile",)),
+    Step(_adapters, lm.ADAPTER_FACTS),
+    Step(lm.quantization, lm.QUANTIZATION_FACTS),
+    Step(lm.processes, lm.PROCESS_FACTS),
+    Step(_generated, ("generated_rows",)),
+    Step(_precision, (*lm.PRECISION_FACTS, "float32_parts", "quantization.prepared")),
+    Step(_checkpointing, lm.CHECKPOINTING_FACTS),
+    Step(_reference, ("reference_model",)),
+    Step(lm.evaluation, lm.EVALUATION_FACTS),
+)
+
+
+def spell(spec: TrainingSpec, fact: Name, value: Any) -> list[Edit] | None:
     """TRL's scripts take ModelConfig beside the trainer's own arguments."""
     if fact == "loss":
         return []  # it is chunked as it is; Liger's is deprecated here

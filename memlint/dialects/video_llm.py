@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from memlint.data import decoders
-from memlint.dialects.spec import ASSUMED, DEFAULT, Fact, Missing, TrainingSpec, scaling
+from memlint.dialects.spec import ASSUMED, DEFAULT, HYPER, Fact, Missing, Name, TrainingSpec
 from memlint.documents.node import Edit
 
-_HYPER = "hyperparameters."
 _NEEDED = {
     "micro_batch_size": "training.batch_size",
-    _HYPER + "decoder": "model.llm.name",
-    _HYPER + "max_text_length": "data.max_text_length",
-    _HYPER + "feature_dim": "model.vision.feature_dim",
+    HYPER + "decoder": "model.llm.name",
+    HYPER + "max_text_length": "data.max_text_length",
+    HYPER + "feature_dim": "model.vision.feature_dim",
 }
 _HALF = ("bfloat16", "float16")
 
@@ -21,14 +20,14 @@ _HALF = ("bfloat16", "float16")
 def complete(spec: TrainingSpec) -> TrainingSpec:
     """Architecture, name, and the facts that several keys make together."""
     spec.architecture = "video_llm"
-    name = spec.get(_HYPER + "decoder", "")
+    name = spec.get(HYPER + "decoder", "")
     config = decoders.find(name)
     spec.model_name = f"{name} with frame features" if name else ""
     spec.unknown_reason = _unknown(spec, config)
     if spec.unknown_reason:
         spec.architecture = None
     if config is not None:
-        vocabulary = spec.facts[_HYPER + "decoder"]._replace(name="vocabulary_size", value=config["vocab_size"])
+        vocabulary = spec.facts[HYPER + "decoder"]._replace(name="vocabulary_size", value=config["vocab_size"])
         spec.facts["vocabulary_size"] = vocabulary
     _precision(spec)
     _optimizer(spec)
@@ -44,11 +43,11 @@ def _unknown(spec: TrainingSpec, config: dict[str, Any] | None) -> str:
             gap = next((item for item in spec.missing if item.key == key), None)
             return f"{key} is not stated" if gap is None else f"{key} is not known: {gap.reason}"
     if config is None:
-        return f"model.llm.name {spec[_HYPER + 'decoder']!r} is not in the catalogue of decoders"
-    if not spec.get(_HYPER + "precomputed"):
+        return f"model.llm.name {spec[HYPER + 'decoder']!r} is not in the catalogue of decoders"
+    if not spec.get(HYPER + "precomputed"):
         return "model.vision.precomputed: false: which vision encoder runs is not stated"
-    if spec.get(_HYPER + "projector") != "linear":
-        return f"model.projector.type {spec.get(_HYPER + 'projector')} is not known, only linear"
+    if spec.get(HYPER + "projector") != "linear":
+        return f"model.projector.type {spec.get(HYPER + 'projector')} is not known, only linear"
     if "frames" not in spec and any(item.key == "data.max_frames" for item in spec.missing):
         return "data.max_frames is not known"
     return ""
@@ -60,13 +59,12 @@ def _precision(spec: TrainingSpec) -> None:
     half = "bfloat16" if weights == "bfloat16" else "float16"
     value = half if switch.value else weights
     spec.facts["compute_dtype"] = switch._replace(name="compute_dtype", value=value)
+    tried = spec.tried("compute_dtype")
+    if tried is not None:
+        switch = spec.facts["autocast"] = switch._replace(value=tried.value != weights)
+        half = tried.value
     if switch.value and half == "float16":
         spec.facts["loss_scaling"] = switch._replace(name="loss_scaling", value="dynamic")
-    spec.derived = (
-        ("compute_dtype", "parameter_dtype", lambda dtype: dtype if not switch.value else value),
-        ("autocast", "compute_dtype", lambda dtype: dtype != weights),
-        ("loss_scaling", "compute_dtype", scaling),
-    )
 
 
 def _optimizer(spec: TrainingSpec) -> None:
@@ -83,7 +81,7 @@ def _optimizer(spec: TrainingSpec) -> None:
 
 def _length(spec: TrainingSpec) -> None:
     """The longest sequence: frames times their tokens, and text, cut to the limit where there is one."""
-    text, limit = spec.facts[_HYPER + "max_text_length"], spec.fact(_HYPER + "max_seq_length")
+    text, limit = spec.facts[HYPER + "max_text_length"], spec.fact(HYPER + "max_seq_length")
     bound = None if limit is None else limit.value
     factors: tuple[str, ...]
     frames = spec.fact("frames")
@@ -99,22 +97,22 @@ def _length(spec: TrainingSpec) -> None:
             return
         assert limit is not None
         spec.facts["sequence_length"] = limit._replace(name="sequence_length")
-        factors = ("micro_batch_size", _HYPER + "max_seq_length")
+        factors = ("micro_batch_size", HYPER + "max_seq_length")
         tokens = bound - text.value
     else:
-        tokens = frames.value * spec[_HYPER + "tokens_per_frame"]
+        tokens = frames.value * spec[HYPER + "tokens_per_frame"]
         if bound is not None:
             tokens = min(tokens, bound - text.value)
         spec.facts["sequence_length"] = frames._replace(name="sequence_length", value=tokens + text.value)
-        factors = ("micro_batch_size", "frames", _HYPER + "tokens_per_frame")
+        factors = ("micro_batch_size", "frames", HYPER + "tokens_per_frame")
     length = spec.facts["sequence_length"]
     spec.facts["attention_tokens"] = length._replace(name="attention_tokens")
     spec.facts["token_product"] = Fact("token_product", ("tokens", factors), DEFAULT)
-    size = 4 * tokens * spec[_HYPER + "feature_dim"] + 16 * text.value
+    size = 4 * tokens * spec[HYPER + "feature_dim"] + 16 * text.value
     spec.facts["sample_bytes"] = Fact("sample_bytes", size, DEFAULT, reason="float32 features, int64 tokens")
 
 
-def spell(spec: TrainingSpec, fact: str, value: Any) -> list[Edit] | None:
+def spell(spec: TrainingSpec, fact: Name, value: Any) -> list[Edit] | None:
     """Facts that one key states together with another."""
     from memlint.dialects.spelling import spell as generic
 

@@ -7,8 +7,9 @@ family has no key for it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
+from memlint.dialects.spec import HYPER, Name
 from memlint.documents.node import Edit, Node
 from memlint.models import UnknownModel
 from memlint.named_tuple import NamedTuple
@@ -34,11 +35,11 @@ class Lever(NamedTuple):
     """``changes`` are written; ``implied`` are facts that follow from them, and have no key of their own."""
 
     safety: str
-    changes: dict[str, Any]
-    implied: dict[str, Any] = {}  # noqa: RUF012
+    changes: dict[Name, Any]
+    implied: dict[Name, Any] = {}  # noqa: RUF012
 
 
-def _first_settable(run: Run, name: str, values: tuple[Any, ...]) -> Any:
+def _first_settable(run: Run, name: Name, values: tuple[Any, ...]) -> Any:
     return next((value for value in values if run.can_set(name, value)), None)
 
 
@@ -60,9 +61,7 @@ def fused_attention(run: Run) -> Lever | None:
 
 
 # Losses that are made of the logits themselves: their trainers take no fused one beside them, whatever is asked for.
-_OF_LOGITS = tuple(
-    f"hyperparameters.{name}" for name in ("label_smoothing", "use_dft_loss", "use_asft_loss", "use_eaft_loss")
-)
+_OF_LOGITS = tuple(HYPER + name for name in ("label_smoothing", "use_dft_loss", "use_asft_loss", "use_eaft_loss"))
 
 
 def fused_loss(run: Run) -> Lever | None:
@@ -145,7 +144,7 @@ def small_optimizer(run: Run) -> Lever | None:
 
 def bucket_views(run: Run) -> Lever | None:
     """Gradients that are views of the buckets in which they are reduced."""
-    name = "parallelism.gradient_as_bucket_view"
+    name: Final = "parallelism.gradient_as_bucket_view"
     if run.value("parallelism.strategy") != "ddp" or run.value(name) or not run.can_set(name, True):
         return None
     return Lever(SAFE, {name: True})
@@ -159,14 +158,19 @@ def sharded_states(run: Run) -> Lever | None:
     return Lever(UNSAFE, {"parallelism.zero_stage": stage}, {"parallelism.strategy": "zero"})
 
 
+def _fetches(run: Run) -> Name:
+    """The bucket in which parameters are fetched: of two, the one that the stage uses."""
+    sharded = run.value("parallelism.zero_stage") == 3
+    return "parallelism.prefetch_bucket_elements" if sharded else "parallelism.gather_bucket_elements"
+
+
 def smaller_buckets(run: Run, settable: bool = True) -> Lever | None:
     """ZeRO's buckets at a tenth of their default; without ``settable``, also those that have no key here."""
     from memlint.models.parallel.zero import REDUCE_BUCKET
 
-    changes = {}
-    fetches = "prefetch" if run.value("parallelism.zero_stage") == 3 else "gather"  # the other bucket is not in use
-    for name, default in (("reduce", REDUCE_BUCKET), (fetches, 0)):
-        fact = f"parallelism.{name}_bucket_elements"
+    changes: dict[Name, Any] = {}
+    fact: Name
+    for fact, default in (("parallelism.reduce_bucket_elements", REDUCE_BUCKET), (_fetches(run), 0)):
         size = run.value(fact, default)
         if not isinstance(size, (int, float)) or size <= SMALL_BUCKET_ELEMENTS:
             continue
@@ -176,7 +180,7 @@ def smaller_buckets(run: Run, settable: bool = True) -> Lever | None:
 
 
 # Switches that compute a reference's log-probabilities before training, by the name of what they set.
-_PRECOMPUTED = ("hyperparameters.precompute_ref_log_probs",)
+_PRECOMPUTED = (HYPER + "precompute_ref_log_probs",)
 
 
 # Methods that train on what the policy writes as it trains: nobody knows that before training.
@@ -198,15 +202,14 @@ def no_ema(run: Run) -> Lever | None:
     return Lever(DISPLAY, {"ema": False})
 
 
-def fewer(run: Run, name: str, value: int) -> Lever:
+def fewer(run: Run, name: Name, value: int) -> Lever:
     """A smaller size of the input, with the sizes that the family makes of the same key."""
     stated = run.fact(name)
-    implied = {}
-    for other in ("evaluation_sequence_length",):
-        fact = run.fact(other)
-        same = fact is not None and stated is not None and fact.key == stated.key and fact.value == stated.value
-        if name == "sequence_length" and same:
-            implied[other] = value
+    implied: dict[Name, Any] = {}
+    fact = run.fact("evaluation_sequence_length")
+    same = fact is not None and stated is not None and fact.key == stated.key and fact.value == stated.value
+    if name == "sequence_length" and same:
+        implied["evaluation_sequence_length"] = value
     return Lever(DISPLAY, {name: value}, implied)
 
 
@@ -217,10 +220,10 @@ def frozen_encoder(run: Run) -> Lever | None:
     return Lever(DISPLAY, {"encoder_frozen": True})
 
 
-def batch_changes(run: Run, batch: int) -> dict[str, Any]:
+def batch_changes(run: Run, batch: int) -> dict[Name, Any]:
     """A smaller micro batch with as much more accumulation, where the family has a key for that or derives it."""
     old = run.value("micro_batch_size")
-    changes: dict[str, Any] = {"micro_batch_size": batch}
+    changes: dict[Name, Any] = {"micro_batch_size": batch}
     steps = run.value("gradient_accumulation_steps")
     if isinstance(steps, int) and old % batch == 0:
         more = steps * (old // batch)
@@ -240,7 +243,7 @@ def _follows(run: Run) -> bool:
     return whole is not None and counted is not None and bool(whole.key) and whole.key == counted.key
 
 
-def with_evaluation(run: Run, changes: dict[str, Any]) -> dict[str, Any]:
+def with_evaluation(run: Run, changes: dict[Name, Any]) -> dict[Name, Any]:
     """A larger evaluation batch goes down with the micro batch: else its blocks, which training's are too small to
     serve, stay reserved beside them. No result depends on its size."""
     written, batch = run.fact("evaluation_batch_size"), changes["micro_batch_size"]
@@ -251,15 +254,15 @@ def with_evaluation(run: Run, changes: dict[str, Any]) -> dict[str, Any]:
     return {**changes, "evaluation_batch_size": batch}
 
 
-def larger_batch(run: Run) -> dict[str, Any]:
+def larger_batch(run: Run) -> dict[Name, Any]:
     """The largest doubling of the micro batch whose estimate surely fits the budget, with as much less accumulation
     where that divides; {} where none fits."""
     assert run.budget_bytes is not None
-    best: dict[str, Any] = {}
+    best: dict[Name, Any] = {}
     old, steps = run.value("micro_batch_size"), run.value("gradient_accumulation_steps")
     factor = 2
     while True:
-        changes: dict[str, Any] = {"micro_batch_size": old * factor}
+        changes: dict[Name, Any] = {"micro_batch_size": old * factor}
         if isinstance(steps, int) and (steps > 1 or _follows(run)):
             if steps % factor or not _can_accumulate(run, steps // factor):
                 return best
@@ -299,11 +302,11 @@ def _can_shrink(run: Run) -> bool:
     return bool(smaller) and run.can_set("micro_batch_size", smaller[0])
 
 
-def _shrink(run: Run, changes: dict[str, Any]) -> dict[str, Any]:
+def _shrink(run: Run, changes: dict[Name, Any]) -> dict[Name, Any]:
     """The changes with the largest halving of the micro batch that fits the budget; where none fits, with the largest
     of those that have the lowest peak."""
     assert run.budget_bytes is not None
-    best: dict[str, Any] = {}
+    best: dict[Name, Any] = {}
     least: Estimate | None = None
     for smaller in _halvings(run):
         try:
@@ -337,7 +340,7 @@ LADDER: tuple[Callable[[Run], Lever | None], ...] = (
 )
 
 
-def describe(run: Run, changes: dict[str, Any]) -> str:
+def describe(run: Run, changes: dict[Name, Any]) -> str:
     """``batch_size 128 -> 32, gradient_accumulate_every 1 -> 4``, in the config's own words."""
     parts: list[str] = []
     followed: list[str] = []
@@ -425,7 +428,7 @@ def plan(run: Run) -> Fix | None:
         return None
     if _hopeless(run):
         return None
-    changes: dict[str, Any] = {}
+    changes: dict[Name, Any] = {}
     implied: set[str] = set()
     minor: set[str] = set()
     safeties: dict[str, str] = dict.fromkeys(_BATCH, DISPLAY)
@@ -458,7 +461,7 @@ def plan(run: Run) -> Fix | None:
     return None
 
 
-def _compatible(run: Run, changes: dict[str, Any], lever: Lever) -> dict[str, Any]:
+def _compatible(run: Run, changes: dict[Name, Any], lever: Lever) -> dict[Name, Any]:
     """The changes that the lever does not write over: one key may state two facts, each value one of both."""
     new = {edit.span: edit.text for edit in run.edits(**lever.changes) if _replaces(edit)}
     kept = {}
@@ -473,7 +476,7 @@ def _compatible(run: Run, changes: dict[str, Any], lever: Lever) -> dict[str, An
 _BATCH = ("micro_batch_size", "gradient_accumulation_steps", "evaluation_batch_size")
 
 
-def _least(run: Run, changes: dict[str, Any], minor: set[str], last: object) -> dict[str, Any]:
+def _least(run: Run, changes: dict[Name, Any], minor: set[str], last: object) -> dict[Name, Any]:
     """Changes that fit, without those that are not needed: ``minor`` ones, and as small a batch as the ``last`` rung,
     if that came after it, makes needless."""
     assert run.budget_bytes is not None
@@ -497,7 +500,7 @@ def _hopeless(run: Run) -> bool:
     states = sum(run.estimate.component_bytes(name) for name in ("parameters", "gradients", "optimizer"))
     if states <= run.budget_bytes:
         return False
-    changes: dict[str, Any] = {}
+    changes: dict[Name, Any] = {}
     for rung in LADDER:
         if rung is smaller_batch:
             if _can_shrink(run):
@@ -523,6 +526,6 @@ def _hopeless(run: Run) -> bool:
         return False
 
 
-def _planned(run: Run, changes: dict[str, Any], implied: set[str], safety: str) -> Fix:
+def _planned(run: Run, changes: dict[Name, Any], implied: set[str], safety: str) -> Fix:
     written = {name: value for name, value in changes.items() if name not in implied}
     return run.fix(describe(run, written), safety, **changes)

@@ -9,7 +9,7 @@ not be so (:func:`_reach`, ``equal_layers`` of the model) is recorded in full.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from memlint.architectures.decoder import EARLY, Decoder
 from memlint.dialects.spec import TrainingSpec
@@ -19,7 +19,7 @@ from memlint.models import Recording
 from memlint.models.system import System
 
 # (layers that are recorded, layers that the model has): set here, read where the model is built.
-RECORDED_LAYERS = "recorded_layers"
+RECORDED_LAYERS: Final = "recorded_layers"
 
 # Layers at either end may differ from those between them; three turns of a loop show that it is one.
 SHORT = 4
@@ -48,8 +48,8 @@ def record(record_step: Callable[[TrainingSpec], Recording], spec: TrainingSpec,
     short = _few(spec, layers)
     if not short:
         return None
-    one = record_step(spec.with_facts(**{RECORDED_LAYERS: (short, layers)}))
-    two = record_step(spec.with_facts(**{RECORDED_LAYERS: (short + 1, layers)}))
+    one = record_step(spec.replaced({RECORDED_LAYERS: (short, layers)}))
+    two = record_step(spec.replaced({RECORDED_LAYERS: (short + 1, layers)}))
     in_layer = two.parameters - one.parameters
     if SHORT + _reach(spec, in_layer) > short:
         return None
@@ -71,8 +71,8 @@ def saved_bytes(record_forward: Callable[[TrainingSpec], int], spec: TrainingSpe
     short = _few(spec, layers)
     if not short:
         return None
-    one = record_forward(spec.with_facts(**{RECORDED_LAYERS: (short, layers)}))
-    two = record_forward(spec.with_facts(**{RECORDED_LAYERS: (short + 1, layers)}))
+    one = record_forward(spec.replaced({RECORDED_LAYERS: (short, layers)}))
+    two = record_forward(spec.replaced({RECORDED_LAYERS: (short + 1, layers)}))
     return one + (layers - short) * (two - one)
 
 

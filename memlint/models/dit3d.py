@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import prod
 
-from memlint.dialects.spec import TrainingSpec
+from memlint.dialects.spec import HYPER, TrainingSpec
 from memlint.meta import functional as F
 from memlint.meta.amp import to
 from memlint.meta.checkpoint import checkpoint
@@ -233,7 +233,7 @@ class Transformer(Module):
         self.pos_embed = make(1, tokens, size.hidden)
         self.blocks = [DiTBlock(size.hidden, size.heads, fused) for _ in range(size.depth)]
         self.t_embedder = TimestepEmbedder(size.hidden)
-        if spec.get("encoder_frozen", spec.get("hyperparameters.backbone_frozen", False)):
+        if spec.get("encoder_frozen", spec.get(HYPER + "backbone_frozen", False)):
             self.freeze()
 
     def embed(self, x: Tensor) -> Tensor:
@@ -246,21 +246,21 @@ class Transformer(Module):
 
 
 def condition_embedder(spec: TrainingSpec, hidden: int) -> Module:
-    dropout = spec["hyperparameters.class_dropout"]
-    text_width = spec["hyperparameters.text_width"]
+    dropout = spec[HYPER + "class_dropout"]
+    text_width = spec[HYPER + "text_width"]
     if text_width:
         return TextEmbedder(text_width, hidden, dropout)
-    return LabelEmbedder(spec["hyperparameters.classes"], hidden, dropout)
+    return LabelEmbedder(spec[HYPER + "classes"], hidden, dropout)
 
 
 def model_size(spec: TrainingSpec) -> Size:
-    return SIZES[spec["hyperparameters.size"]]
+    return SIZES[spec[HYPER + "size"]]
 
 
 def channels(spec: TrainingSpec) -> tuple[int, int]:
     """(in, out)."""
-    count: int = spec["hyperparameters.channels"]
-    return count, count * (2 if spec["hyperparameters.learn_sigma"] else 1)
+    count: int = spec[HYPER + "channels"]
+    return count, count * (2 if spec[HYPER + "learn_sigma"] else 1)
 
 
 def video_size(spec: TrainingSpec) -> tuple[int, int, int]:
@@ -479,9 +479,9 @@ class Diffusion(Module):
         self.model: Module = NativeDiT3D(spec) if native else PerFrameDiT3D(spec)
         self.text_encoder = encoder
         self.frozen = frozen
-        text_width = spec["hyperparameters.text_width"]
+        text_width = spec[HYPER + "text_width"]
         self.projection = Linear(width, text_width) if width != text_width else None
-        self.schedule = buffer(SCHEDULE, spec["hyperparameters.timesteps"])
+        self.schedule = buffer(SCHEDULE, spec[HYPER + "timesteps"])
 
     def forward(self, batch: Batch) -> Tensor:
         video = batch.video
@@ -504,10 +504,10 @@ class Diffusion(Module):
 
 def build(spec: TrainingSpec) -> System:
     """The System of a DiT3D run. Facts: those of ``schemas/dit3d.schema.json``."""
-    text_width = spec["hyperparameters.text_width"]
-    text_size = TEXT_ENCODERS.get(spec["hyperparameters.text_encoder"]) if text_width else None
+    text_width = spec[HYPER + "text_width"]
+    text_size = TEXT_ENCODERS.get(spec[HYPER + "text_encoder"]) if text_width else None
     encoder = TextEncoder(text_size) if text_size is not None else None
-    if encoder is not None and spec["hyperparameters.text_frozen"]:
+    if encoder is not None and spec[HYPER + "text_frozen"]:
         encoder.freeze()
         helpers = [encoder]
         model = Diffusion(spec, None, encoder.__call__, encoder.width)
@@ -516,7 +516,7 @@ def build(spec: TrainingSpec) -> System:
         model = Diffusion(spec, encoder, None, encoder.width if encoder is not None else text_width)
 
     def batch(size: int) -> Batch:
-        video = empty((size, spec["hyperparameters.channels"], *video_size(spec)))
+        video = empty((size, spec[HYPER + "channels"], *video_size(spec)))
         if encoder is not None:
             return Batch(video, empty((size, spec["sequence_length"]), int64))
         if text_width:

@@ -10,9 +10,9 @@ Shapes: B sets per device, K images per set, P patch tokens per image, C encoder
 from __future__ import annotations
 
 from math import prod
-from typing import Any
+from typing import Any, Final
 
-from memlint.dialects.spec import OVERRIDE, TrainingSpec
+from memlint.dialects.spec import HYPER, OVERRIDE, TrainingSpec
 from memlint.meta import jax_numpy as jnp
 from memlint.meta.fold import fold
 from memlint.meta.jaxpr import PLAIN, Array, Program, checkpoint, repeat
@@ -302,7 +302,7 @@ class FewShotDiffusion:
 
 
 # Passes of the set encoder that are written, where a set has more of them: set here, read where the step is written.
-RECORDED_PASSES = "recorded_passes"
+RECORDED_PASSES: Final = "recorded_passes"
 # The first and the last passes differ from those between them; so many show that the rest is a loop.
 SHORT = 8
 # The recordings of SHORT passes and of one more cost as much as both together, and finding the loops.
@@ -315,7 +315,7 @@ class Settings:
 
     def __init__(self, spec: TrainingSpec) -> None:
         def value(name: str, default: Any = None) -> Any:
-            return spec.get(f"hyperparameters.{name}", default)
+            return spec.get(HYPER + name, default)
 
         self.sets = micro_batch_size(spec)
         self.set_size = spec["sample_size"]
@@ -388,7 +388,7 @@ def _record_folded(spec: TrainingSpec, fuse: bool) -> Recording | None:
     passes = spec["sample_size"]
     if passes < WORTHWHILE:
         return None
-    one, two = (_record(spec.with_facts(**{RECORDED_PASSES: count}), False, fuse) for count in (SHORT, SHORT + 1))
+    one, two = (_record(spec.replaced({RECORDED_PASSES: count}), False, fuse) for count in (SHORT, SHORT + 1))
     found = fold(one.tape, two.tape, passes - SHORT)
     return None if found is None else one._replace(folded=found)
 
@@ -418,7 +418,7 @@ def _record(spec: TrainingSpec, symbolic: bool, fuse: bool) -> Recording:
     old = [_allocate(tape, program, array) for array in parameters]
     for component, name in STATE:
         old += _copy(tape, program, component, name)
-    if spec.get("hyperparameters.compute_fid", False):
+    if spec.get(HYPER + "compute_fid", False):
         tape.allocate(INCEPTION_ELEMENTS * float32.itemsize, Label("helper_models", "inception_v3", "weights"))
         if tape.shapes is not None:
             tape.shapes[-1] = ((INCEPTION_ELEMENTS,), float32.itemsize)
@@ -459,7 +459,7 @@ def saved_bytes(spec: TrainingSpec) -> int:
     """What ``jax.vjp`` of the loss holds, without the rest of the step."""
     passes = spec["sample_size"]
     if passes >= WORTHWHILE and RECORDED_PASSES not in spec:
-        one, two = [int(saved_bytes(spec.with_facts(**{RECORDED_PASSES: count}))) for count in (SHORT, SHORT + 1)]
+        one, two = [int(saved_bytes(spec.replaced({RECORDED_PASSES: count}))) for count in (SHORT, SHORT + 1)]
         return one + (int(passes) - SHORT) * (two - one)  # every pass between the first and the last keeps the same
     run = Settings(spec)
     program = Program(run.dtype)

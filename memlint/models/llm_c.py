@@ -9,7 +9,7 @@ scratch, is one array.
 from __future__ import annotations
 
 from memlint.architectures.decoder import Decoder
-from memlint.dialects.spec import TrainingSpec
+from memlint.dialects.spec import HYPER, TrainingSpec
 from memlint.meta.tape import Label, Tape
 from memlint.models import Recording, UnknownModel
 
@@ -71,7 +71,7 @@ def activations(spec: TrainingSpec, sizes: Decoder) -> list[tuple[str, int, int]
     """(name, elements, bytes of each or 0 for those of the weights) of every array, by llm.c's names."""
     rows, length = spec["micro_batch_size"] * spec["sequence_length"], spec["sequence_length"]
     width, layers, heads = sizes.width, sizes.layers, sizes.heads
-    again = spec.get("hyperparameters.recompute", RECOMPUTES_GELU)
+    again = spec.get(HYPER + "recompute", RECOMPUTES_GELU)
     each = rows * width
     norms = 0 if again >= RECOMPUTES_NORMS else layers * each
     scores = (layers * rows * heads * length, 0)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from memlint.dialects.spec import OVERRIDE, TrainingSpec
+from typing import Final
+
+from memlint.dialects.spec import OVERRIDE, TrainingSpec, named
 from memlint.models import Recording, UnknownModel
 from memlint.profiles.evaluate import OutsideGuards, evaluate
 from memlint.profiles.evaluate import saved_bytes as saved_at
 from memlint.profiles.expression import ExpressionError
 from memlint.profiles.profile import Profile, ProfileError, load
 
-PROFILE = "profile"  # the fact that says where the recording is
+PROFILE: Final = "profile"  # the fact that says where the recording is
 
 # Facts that change nothing on the tape of one device.
 BESIDE_THE_TAPE = frozenset(("allocator_conf", "device_count", "world_size", "global_batch_size", PROFILE))
@@ -67,15 +69,15 @@ def _sizes(spec: TrainingSpec) -> tuple[Profile, dict[str, int]]:
         raise UnknownModel(str(error)) from None
     values = {}
     for dimension in profile.dimensions:
-        value = spec.get(dimension.fact, dimension.recorded)
+        value = spec.get(named(dimension.fact), dimension.recorded)
         if isinstance(value, bool) or not isinstance(value, int):
             raise UnknownModel(f"{dimension.key or dimension.fact} is {value!r}, where a whole number is needed")
         values[dimension.name] = int(value)
     for name, recorded in profile.training.items():
-        if spec.get(name) != recorded:
+        if spec.get(named(name)) != recorded:
             raise UnknownModel(
-                f"{profile.path} was recorded with {name} = {recorded}, not {spec.get(name)}; memlint record makes a "
-                "new recording"
+                f"{profile.path} was recorded with {name} = {recorded}, not {spec.get(named(name))}; memlint "
+                "record makes a new recording"
             )
     for name, fact in spec.facts.items():
         known = name in profile.training or profile.dimension(name) is not None or name in BESIDE_THE_TAPE

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from memlint.dialects.spec import TrainingSpec
+from memlint.dialects.spec import HYPER, TrainingSpec
 from memlint.meta import autograd
 from memlint.meta import functional as F
 from memlint.meta.checkpoint import checkpoint
@@ -312,7 +312,7 @@ def build(spec: TrainingSpec) -> System:
 
 def sizes_of(spec: TrainingSpec, version: str) -> Sizes:
     def number(name: str) -> int:
-        value = spec.get("hyperparameters." + name)
+        value = spec.get(HYPER + name)
         return value if isinstance(value, int) and value > 0 else 0
 
     width = number("n_embd")

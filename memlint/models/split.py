@@ -13,9 +13,9 @@ and ``torch/distributed/tensor/experimental/_context_parallel``, DeepSpeed-Ulyss
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
-from memlint.dialects.spec import TrainingSpec
+from memlint.dialects.spec import Name, TrainingSpec, named
 from memlint.meta import autograd
 from memlint.meta.amp import to
 from memlint.meta.nn import Module
@@ -25,13 +25,19 @@ from memlint.models import UnknownModel
 from memlint.models.system import Part, System
 
 FIRST, SECOND, LAST = "first", "second", "last"
-SIZES = ("tensor", "pipeline", "context", "ulysses", "expert")
+Kind = Literal["tensor", "pipeline", "context", "ulysses", "expert", "expert_tensor", "replicas"]
+SIZES: tuple[Kind, ...] = ("tensor", "pipeline", "context", "ulysses", "expert")
 Sizes = TypeVar("Sizes", bound=Any)
 
 
-def degree(spec: TrainingSpec, kind: str) -> int:
+def fact_of(kind: Kind) -> Name:
+    """The fact that says of how many devices it is."""
+    return named(f"parallelism.{kind}")
+
+
+def degree(spec: TrainingSpec, kind: Kind) -> int:
     """How many devices share what the kind of parallelism splits."""
-    return int(spec.get("parallelism." + kind) or 1)
+    return int(spec.get(fact_of(kind)) or 1)
 
 
 def is_split(spec: TrainingSpec) -> bool:
@@ -40,7 +46,7 @@ def is_split(spec: TrainingSpec) -> bool:
 
 def whole(spec: TrainingSpec) -> TrainingSpec:
     """The run on one device."""
-    return spec.with_facts(**{"parallelism." + kind: 1 for kind in SIZES})
+    return spec.replaced({fact_of(kind): 1 for kind in SIZES})
 
 
 def candidates(spec: TrainingSpec) -> tuple[str, ...]:
@@ -82,7 +88,7 @@ def divide(spec: TrainingSpec, sizes: Sizes) -> Sizes:
             vocabulary=-(-sizes.vocabulary // tensor),
         )
         if sizes.experts is not None:
-            kind = "expert_tensor" if spec.get("parallelism.expert_tensor") else "tensor"
+            kind: Kind = "expert_tensor" if spec.get("parallelism.expert_tensor") else "tensor"
             each = int(spec.get("parallelism.expert_tensor") or (tensor if experts == 1 else 1))
             width = _share(spec, kind, sizes.experts.intermediate, each, "rows of an expert")
             shared = _share(spec, "tensor", sizes.experts.shared, tensor, "rows of the shared expert")
@@ -103,9 +109,9 @@ def divide(spec: TrainingSpec, sizes: Sizes) -> Sizes:
     return sizes
 
 
-def _share(spec: TrainingSpec, kind: str, total: int, ranks: int, what: str) -> int:
+def _share(spec: TrainingSpec, kind: Kind, total: int, ranks: int, what: str) -> int:
     if total % ranks:
-        raise UnknownModel(f"{spec.spelled(f'parallelism.{kind}')} {ranks:,} does not divide {what} {total:,}")
+        raise UnknownModel(f"{spec.spelled(fact_of(kind))} {ranks:,} does not divide {what} {total:,}")
     return total // ranks
 
 
@@ -121,16 +127,17 @@ def shorten(spec: TrainingSpec) -> TrainingSpec:
         together = ranks * (degree(spec, "tensor") if code == "torchtitan" else _token_ranks(spec))
         if length % together:
             key, kinds = spec.spelled("sequence_length"), (kind for kind in SIZES if degree(spec, kind) > 1)
-            degrees = ", ".join(f"{spec.spelled(f'parallelism.{kind}')} {degree(spec, kind):,}" for kind in kinds)
+            degrees = ", ".join(f"{spec.spelled(fact_of(kind))} {degree(spec, kind):,}" for kind in kinds)
             raise UnknownModel(
                 f"{key} {length:,}: {code} does not divide it among {together:,} devices without a rest ({degrees})"
             )
-    changed = {}
+    changed: dict[Name, int] = {}
+    name: Name
     for name in ("sequence_length", "evaluation_sequence_length"):
         length = spec.get(name)
         if ranks > 1 and length is not None:
             changed[name] = -(-length // ranks)
-    return spec.with_facts(**changed) if changed else spec
+    return spec.sized(changed) if changed else spec
 
 
 def in_flight(spec: TrainingSpec, stage: str) -> int:
@@ -167,7 +174,7 @@ def split(spec: TrainingSpec, system: System, stage: str) -> System:
         return system
     if not hasattr(model, "hidden") or not hasattr(model, "layers"):
         kind = next(kind for kind in SIZES if degree(spec, kind) > 1)
-        raise UnknownModel(f"{spec.spelled(f'parallelism.{kind}')}: how it splits this model is not known")
+        raise UnknownModel(f"{spec.spelled(fact_of(kind))}: how it splits this model is not known")
     tensor, context, ulysses = (degree(spec, kind) for kind in ("tensor", "context", "ulysses"))
     for layer in model.layers:
         attention = layer.self_attn

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from memlint.dialects.spec import TrainingSpec
+from memlint.dialects.spec import HYPER, TrainingSpec
 from memlint.meta import autograd
 from memlint.meta import functional as F
 from memlint.meta.amp import autocast, to
@@ -622,7 +622,7 @@ class STDiff(Module):
         dtype = spec.get("compute_dtype", "float32")
         self.autocast = DTYPES[dtype] if dtype != "float32" else None
         self.autoregressive = hyperparameter(spec, "autoregressive")
-        self.prediction_type = spec.get("hyperparameters.prediction_type", "epsilon")
+        self.prediction_type = spec.get(HYPER + "prediction_type", "epsilon")
         self.noise_steps = hyperparameter(spec, "diffusion_steps")
         self.tde_model = MotionPredictor(spec)
         self.diffusion_unet = MotionUNet(spec)
@@ -667,7 +667,7 @@ def motion_size(spec: TrainingSpec) -> tuple[int, int]:
 
 
 def hyperparameter(spec: TrainingSpec, name: str) -> Any:
-    return spec[f"hyperparameters.{name}"]
+    return spec[HYPER + name]
 
 
 def build(spec: TrainingSpec) -> System:
@@ -679,7 +679,7 @@ def build(spec: TrainingSpec) -> System:
 
     def batch() -> Batch:
         masks: tuple[Tensor, ...] = ()
-        if spec.get("hyperparameters.masks", False):
+        if spec.get(HYPER + "masks", False):
             masks = (
                 empty((videos, observed, *small)),
                 empty((videos, predicted, *large)),

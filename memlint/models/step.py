@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, cast
 
-from memlint.dialects.spec import TrainingSpec
+from memlint.dialects.spec import Name, TrainingSpec
 from memlint.meta import optim
 from memlint.meta.amp import autocast
 from memlint.meta.autograd import no_grad, saved_storages
@@ -19,7 +19,7 @@ from memlint.models import Recording, UnknownModel, depth, parallel, split
 from memlint.models.system import System
 
 # Facts that stand for a dimension, and their letter in formulas.
-SYMBOLS = {
+SYMBOLS: dict[Name, str] = {
     "micro_batch_size": "B",
     "observation_steps": "T",
     "frames": "F",
@@ -34,12 +34,12 @@ SYMBOLS = {
 
 def symbolic_spec(spec: TrainingSpec) -> TrainingSpec:
     """The same run with its sizes as named dimensions."""
-    changes = {
-        name: symbol(spec[name], letter, name)
+    changes: dict[Name, Any] = {
+        name: symbol(cast("int", spec[name]), letter, name)
         for name, letter in SYMBOLS.items()
         if isinstance(spec.get(name), int) and not isinstance(spec.get(name), bool)
     }
-    renamed = spec.with_facts(**changes)
+    renamed = spec.sized(changes)
     for name in changes:
         renamed.facts[name] = spec.facts[name]._replace(value=changes[name])
     return renamed

@@ -12,7 +12,7 @@ from itertools import pairwise
 from math import prod
 from typing import Any
 
-from memlint.dialects.spec import TrainingSpec
+from memlint.dialects.spec import HYPER, TrainingSpec
 from memlint.meta import functional as F
 from memlint.meta.checkpoint import checkpoint
 from memlint.meta.dims import Dim
@@ -515,7 +515,7 @@ class DiffusionPolicy(Module):
         self.normalize_points = Normalizer(hyperparameter(spec, "point_channels"))
         self.normalize_state = Normalizer(hyperparameter(spec, "state_size"))
         self.normalize_actions = Normalizer(actions)
-        channels = spec.get("hyperparameters.robot_channels")
+        channels = spec.get(HYPER + "robot_channels")
         self.normalize_robot = Normalizer(channels) if channels else None
         self.signal_rate = buffer(DIFFUSION_STEPS)
         self.noise_rate = buffer(DIFFUSION_STEPS)
@@ -549,7 +549,7 @@ class DiffusionPolicy(Module):
 
 
 def hyperparameter(spec: TrainingSpec, name: str) -> Any:
-    return spec[f"hyperparameters.{name}"]
+    return spec[HYPER + name]
 
 
 def build(spec: TrainingSpec) -> System:
@@ -558,7 +558,7 @@ def build(spec: TrainingSpec) -> System:
     horizon = hyperparameter(spec, "horizon")
     points = (spec["points"], hyperparameter(spec, "point_channels"))
     state, actions = (hyperparameter(spec, "state_size"),), (hyperparameter(spec, "action_size"),)
-    robot_points = spec.get("hyperparameters.robot_points")
+    robot_points = spec.get(HYPER + "robot_points")
 
     def batch(size: int) -> Batch:
         def sequence(*tail: int) -> Tensor:

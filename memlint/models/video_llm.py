@@ -10,7 +10,7 @@ from typing import Any
 from memlint.architectures import huggingface
 from memlint.architectures.decoder import Decoder
 from memlint.data import decoders
-from memlint.dialects.spec import TrainingSpec
+from memlint.dialects.spec import HYPER, TrainingSpec
 from memlint.meta import functional as F
 from memlint.meta.amp import to
 from memlint.meta.nn import Linear, Module
@@ -38,7 +38,7 @@ class VideoLanguageModel(Module):
             self.projector = Linear(hyperparameter(spec, "feature_dim"), decoder.width)
             checkpointed = int(spec.get("checkpointing", "none") == "full")
             self.llm = LanguageModel(decoder, spec.get("attention", "sdpa"), checkpointed)
-        if spec.get("hyperparameters.freeze", False):
+        if spec.get(HYPER + "freeze", False):
             self.llm.freeze()
 
     def forward(self, batch: Batch) -> Tensor:
@@ -65,7 +65,7 @@ def equal_layers(spec: TrainingSpec) -> int:
 def token_counts(spec: TrainingSpec) -> tuple[int, int]:
     """Frame tokens and text tokens of the longest sample. Raises UnknownModel where nothing bounds it."""
     text = hyperparameter(spec, "max_text_length")
-    limit = spec.get("hyperparameters.max_seq_length")
+    limit = spec.get(HYPER + "max_seq_length")
     frames = spec.get("frames")
     if frames is None:
         if limit is None:
@@ -76,7 +76,7 @@ def token_counts(spec: TrainingSpec) -> tuple[int, int]:
 
 
 def hyperparameter(spec: TrainingSpec, name: str) -> Any:
-    return spec[f"hyperparameters.{name}"]
+    return spec[HYPER + name]
 
 
 def build(spec: TrainingSpec) -> System:
@@ -110,6 +110,6 @@ def build(spec: TrainingSpec) -> System:
 def optimizer_options(spec: TrainingSpec) -> dict[str, Any]:
     options: dict[str, Any] = {"implementation": spec.get("optimizer_implementation", "foreach")}
     if spec.get("optimizer") == "sgd":
-        options["momentum"] = bool(spec.get("hyperparameters.momentum", 0))
-        options["weight_decay"] = bool(spec.get("hyperparameters.weight_decay", 0))
+        options["momentum"] = bool(spec.get(HYPER + "momentum", 0))
+        options["weight_decay"] = bool(spec.get(HYPER + "weight_decay", 0))
     return options

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from memlint import files
-from memlint.dialects.spec import DEFAULT, WRITTEN, Fact, TrainingSpec
+from memlint.dialects.spec import DEFAULT, WRITTEN, Fact, TrainingSpec, named
 from memlint.documents.node import Document, Unresolved
 from memlint.named_tuple import NamedTuple
 from memlint.profiles.profile import Dimension, Profile, ProfileError, find, load
 
 FAMILY = "recorded"  # of configs that no other family knows: schemas/recorded.schema.json has no keys
 ARCHITECTURE = "recorded"
-PROFILE = "profile"
+PROFILE: Final = "profile"
 MAX_SOURCE_BYTES = 4 * 1024 * 1024
 
 
@@ -37,7 +37,7 @@ def adopt(document: Document, spec: TrainingSpec | None = None) -> TrainingSpec 
     if spec is None:
         spec = TrainingSpec(FAMILY, document, document.root, {}, ARCHITECTURE)
     else:
-        spec = spec.with_facts()
+        spec = spec.replaced({})
         spec.architecture = ARCHITECTURE
         spec.unknown_reason = ""
     spec.facts[PROFILE] = Fact(PROFILE, shown, DEFAULT, reason="found beside the config")
@@ -57,13 +57,16 @@ def adopt(document: Document, spec: TrainingSpec | None = None) -> TrainingSpec 
 
 
 def _fact(dimension: Dimension, spec: TrainingSpec) -> Fact:
+    name = named(dimension.fact)
     node = spec.root.get(dimension.key) if dimension.key else None
     if node is None:
-        known = spec.fact(dimension.fact)
+        known = spec.fact(name)
         if known is not None:
             return known
-        return Fact(dimension.fact, dimension.recorded, DEFAULT, dimension.key, None, "the value that was recorded")
-    return Fact(dimension.fact, node.plain(), WRITTEN, dimension.key, node)
+        return Fact(
+            named(dimension.fact), dimension.recorded, DEFAULT, dimension.key, None, "the value that was recorded"
+        )
+    return Fact(name, node.plain(), WRITTEN, dimension.key, node)
 
 
 def stale(spec: TrainingSpec, profile: Profile) -> Iterator[Stale]:

@@ -358,7 +358,6 @@ def test_a_launch_a_recipe_and_an_accelerate_file_are_one_run(tmp_path: Path) ->
     )
     (spec,) = registry.specs(load(str(root / "jobs" / "train.sh")))
     expected = {
-        "family": None,
         "method": "sft",
         "micro_batch_size": 2,
         "gradient_accumulation_steps": 4,

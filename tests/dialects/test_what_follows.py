@@ -184,3 +184,13 @@ def test_a_run_of_no_stated_number_of_devices_is_data_parallel_on_several(
     (spec,) = registry.specs(load(path, text.format(trainer=trainer, options=options) + "\n"))
     assert spec.get("parallelism.strategy", "none") == "none"
     assert spec.with_facts(device_count=8, world_size=8).get("parallelism.strategy") == strategy
+
+
+def test_a_replicated_run_that_is_sharded_is_what_the_switch_would_make_of_it() -> None:
+    """MEM402 says what full sharding saves: accelerate keeps what trains in float32 then, and reduces in 16 bits."""
+    text = (EXAMPLES / "language_models" / "run_clm_ddp.sh").read_text(encoding="utf-8")
+    [spec] = registry.specs(load("run.sh", text))
+    [written_so] = registry.specs(load("run.sh", text.replace("run_clm.py", "run_clm.py --fsdp full_shard", 1)))
+    tried = estimated(spec.with_facts({"parallelism.strategy": "fsdp2"}))
+    assert (spec["parameter_dtype"], tried["parameter_dtype"]) == ("bfloat16", "float32")
+    assert tried == estimated(written_so)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 
-from memlint.dialects.spec import Fact, TrainingSpec
+from memlint.dialects.spec import NOTHING, Fact, Name, TrainingSpec
 from memlint.documents.node import Edit, Span
 from memlint.fixes import levers
 from memlint.fixes.levers import Lever
@@ -73,9 +73,9 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     made: list[dict[str, Any]] = []
     original = Run.fix
 
-    def fix(self: Run, title: str, safety: str, **changes: Any) -> Any:
-        made.append(changes)
-        return original(self, title, safety, **changes)
+    def fix(self: Run, title: str, safety: str, changes: Mapping[Name, Any] = NOTHING, /, **more: Any) -> Any:
+        made.append({**changes, **more})
+        return original(self, title, safety, changes, **more)
 
     monkeypatch.setattr(Run, "fix", fix)
     return made

@@ -8,7 +8,7 @@ from typing import Any
 from memlint.architectures import huggingface
 from memlint.architectures.decoder import EARLY, Decoder, checked
 from memlint.architectures.sizes import ROWS, Sizes, check, in_its_words
-from memlint.dialects.spec import TrainingSpec
+from memlint.dialects.spec import HYPER, Name, TrainingSpec
 from memlint.meta import optim
 from memlint.meta.amp import to
 from memlint.meta.autograd import no_grad
@@ -67,7 +67,7 @@ class Task(NamedTuple):
             return spec
         named = spec.get("lora.modules_to_save") or ()
         named = (named,) if isinstance(named, str) else tuple(named)
-        return spec.with_facts(**{"lora.modules_to_save": (*named, *(n for n in self.saved if n not in named))})
+        return spec.replaced({"lora.modules_to_save": (*named, *(n for n in self.saved if n not in named))})
 
 
 def build(spec: TrainingSpec) -> System:
@@ -129,7 +129,7 @@ def _keeps_gradients(spec: TrainingSpec) -> bool:
 
 def uncompiled(spec: TrainingSpec) -> TrainingSpec:
     """The same run where the compiler fuses nothing: as much memory as it can take."""
-    return spec.with_facts(compile=False, compile_loss=False)
+    return spec.replaced({"compile": False, "compile_loss": False})
 
 
 def _task(spec: TrainingSpec, dtype: DType, autocast: bool) -> Task:
@@ -332,7 +332,7 @@ def fitted(spec: TrainingSpec, found: Decoder) -> Decoder:
 
 # Facts under which all layers do the same: values that are known to leave it so, the first of which is what no fact
 # means. Any other value, and whatever goes by the number of a layer, may not.
-_EQUAL_WITH: dict[str, tuple[Any, ...]] = {
+_EQUAL_WITH: dict[Name, tuple[Any, ...]] = {
     "model_class": ("causal_lm",),
     "implementation": ("transformers", *OTHER_LIBRARIES, *GPT2, *MEGATRON),
     "checkpointing": ("none", "full", "selective"),
@@ -451,9 +451,9 @@ def _optimizer_options(spec: TrainingSpec) -> dict[str, Any]:
     if stated in DTYPES:
         options["state_dtype"] = DTYPES[stated]
     if name in ("adagrad", "rmsprop", "sgd") and kind in (optim.SGD, optim.Adagrad, optim.RootOfSquares):
-        options["weight_decay"] = bool(spec.get("hyperparameters.weight_decay", 0))
+        options["weight_decay"] = bool(spec.get(HYPER + "weight_decay", 0))
     if kind is optim.SGD:
-        options["momentum"] = bool(spec.get("hyperparameters.momentum", 0))
+        options["momentum"] = bool(spec.get(HYPER + "momentum", 0))
     if name.startswith(("galore", "apollo")):
         if not spec.get("optimizer_targets"):
             raise UnknownModel(f"optim_target_modules is not stated: {name} projects the gradients of these")

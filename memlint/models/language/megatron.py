@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from memlint.architectures.decoder import Decoder
-from memlint.dialects.spec import TrainingSpec
+from memlint.dialects.spec import HYPER, TrainingSpec
 from memlint.meta import functional as F
 from memlint.meta.amp import to
 from memlint.meta.autograd import record, tracked
@@ -31,7 +31,7 @@ from memlint.models.language.parts import RootMeanSquare, rotate_partially
 from memlint.named_tuple import NamedTuple
 
 # Products make gradients of their weights in tensors of their own (--no-gradient-accumulation-fusion).
-NOT_ADDED = "hyperparameters.no_gradient_accumulation_fusion"
+NOT_ADDED = HYPER + "no_gradient_accumulation_fusion"
 
 
 class Kernels(NamedTuple):
@@ -756,8 +756,8 @@ def model(spec: TrainingSpec, config: Decoder, options: dict[str, Any]) -> Langu
         norm="rms_norm" in fused,
         gate="swiglu" in fused,
         rotary="rotary" in fused,
-        softmax="softmax" in fused if older else not spec.get("hyperparameters.no_softmax_fusion", False),
-        dropout="dropout" in fused if older else not spec.get("hyperparameters.no_dropout_fusion", False),
+        softmax="softmax" in fused if older else not spec.get(HYPER + "no_softmax_fusion", False),
+        dropout="dropout" in fused if older else not spec.get(HYPER + "no_dropout_fusion", False),
         flash=flash,
         recomputes=frozenset(parts if selective else ()),
         ranks=ranks,

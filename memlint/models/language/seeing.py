@@ -196,7 +196,7 @@ class QwenSight(Module):
 def task(spec: TrainingSpec, described: VisionLanguage, dtype: DType, autocast: bool) -> Task:
     """Facts: ``images_per_sample`` [1; 0 where the data have none], ``image_size``, ``frozen_parts``."""
     config = described.decoder
-    masked = spec.with_facts(padding=True) if described.image_mask else spec
+    masked = spec.replaced({"padding": True}) if described.image_mask else spec
     model = language_model(masked, config, dtype, autocast)
     rows, length = spec["micro_batch_size"] * spec.get("sequences_per_sample", 1), sequence_length(spec)
     images = spec.get("images_per_sample", 1)

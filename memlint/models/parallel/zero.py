@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from memlint.dialects.spec import TrainingSpec
+from memlint.dialects.spec import Name, TrainingSpec
 from memlint.meta import autograd
 from memlint.meta.nn import Embedding, Module
 from memlint.meta.optim import Optimizer
@@ -320,7 +320,7 @@ def _elements(tensors: Sequence[Tensor]) -> int:
     return sum(map(elements.__getitem__, which))
 
 
-def stated(spec: TrainingSpec, name: str, default: int) -> Any:
+def stated(spec: TrainingSpec, name: Name, default: int) -> Any:
     value = spec.get(name)
     return default if value is None or isinstance(value, str) else value
 

@@ -1,0 +1,238 @@
+"""What the switches of transformers' TrainingArguments mean: optimizer, kernels and loss, attention, compilation,
+evaluation."""
+
+from __future__ import annotations
+
+from memlint.dialects.accelerate import truth
+from memlint.dialects.spec import ASSUMED, DEFAULT, HYPER, Fact, Name, TrainingSpec
+from memlint.dialects.stated import (
+    CONFIG,
+    LLAVA,
+    TRANSFORMERS,
+    model_type,
+    names_of,
+    put,
+    setting,
+    switched,
+    text_config,
+)
+
+# Names that transformers gives optimizers (training_args.OptimizerNames, trainer_optimizer.py)
+#   -> optimizer, implementation, library, whether its states may move to host memory
+OPTIMIZERS: dict[str, tuple[str, str, str, bool]] = {
+    "adamw_torch": ("adamw", "foreach", "torch", False),
+    "adamw_torch_fused": ("adamw", "fused", "torch", False),
+    "adamw_hf": ("adamw", "loop", "transformers", False),  # before transformers 5
+    "adamw_apex_fused": ("adamw", "fused", "apex", False),
+    "adafactor": ("adafactor", "loop", "transformers", False),
+    "sgd": ("sgd", "foreach", "torch", False),
+    "adagrad": ("adagrad", "foreach", "torch", False),
+    "rmsprop": ("rmsprop", "foreach", "torch", False),
+    "adamw_torch_8bit": ("adamw_8bit", "", "torchao", False),
+    "adamw_torch_4bit": ("adamw_4bit", "", "torchao", False),
+    "adamw_bnb_8bit": ("adamw_8bit", "", "bitsandbytes", False),
+    "adamw_8bit": ("adamw_8bit", "", "bitsandbytes", False),
+    "lion_8bit": ("lion_8bit", "", "bitsandbytes", False),
+    "lion_32bit": ("lion", "", "bitsandbytes", False),
+    "ademamix": ("ademamix", "", "bitsandbytes", False),
+    "ademamix_8bit": ("ademamix_8bit", "", "bitsandbytes", False),
+    "rmsprop_bnb": ("rmsprop", "", "bitsandbytes", False),
+    "rmsprop_bnb_32bit": ("rmsprop", "", "bitsandbytes", False),
+    "rmsprop_bnb_8bit": ("rmsprop_8bit", "", "bitsandbytes", False),
+    "paged_adamw_32bit": ("adamw", "", "bitsandbytes", True),
+    "paged_adamw_8bit": ("adamw_8bit", "", "bitsandbytes", True),
+    "paged_lion_32bit": ("lion", "", "bitsandbytes", True),
+    "paged_lion_8bit": ("lion_8bit", "", "bitsandbytes", True),
+    "paged_ademamix_32bit": ("ademamix", "", "bitsandbytes", True),
+    "paged_ademamix_8bit": ("ademamix_8bit", "", "bitsandbytes", True),
+    "galore_adamw": ("galore_adamw", "", "galore_torch", False),
+    "galore_adamw_8bit": ("galore_adamw_8bit", "", "galore_torch", False),
+    "galore_adafactor": ("galore_adafactor", "", "galore_torch", False),
+    "apollo_adamw": ("apollo_adamw", "", "apollo_torch", False),
+    "lomo": ("lomo", "", "lomo_optim", False),
+    "adalomo": ("adalomo", "", "lomo_optim", False),
+    "grokadamw": ("grokadamw", "", "grokadamw", False),
+    "stable_adamw": ("stable_adamw", "", "optimi", False),
+    "schedule_free_adamw": ("schedule_free_adamw", "", "schedulefree", False),
+    "schedule_free_radam": ("schedule_free_radam", "", "schedulefree", False),
+    "schedule_free_sgd": ("schedule_free_sgd", "", "schedulefree", False),
+    "adamw_anyprecision": ("adamw_anyprecision", "", "torchdistx", False),
+}
+
+# What the functions below give, where a family takes them as the steps of a graph (memlint/facts/derive.py).
+OPTIMIZER_FACTS: tuple[Name, ...] = (
+    *("optimizer", "optimizer_implementation", "optimizer_library", "optimizer_paged", "optimizer_in_backward"),
+    *("optimizer_rank", "optimizer_targets"),
+)
+
+EVALUATION_FACTS: tuple[Name, ...] = (
+    *("evaluation_batch_size", "evaluation_sequence_length", "evaluation_accumulates"),
+)
+
+
+def optimizer(spec: TrainingSpec, name: str = "optim") -> None:
+    """transformers' name of an optimizer says which one, how it is written and whose it is."""
+    stated = spec.fact(HYPER + name)
+    if stated is None:
+        return
+    text = str(stated.value)
+    layerwise = text.endswith("_layerwise")
+    text = text.removesuffix("_layerwise")
+    kind, implementation, library, paged = OPTIMIZERS.get(text, (text, "", text.split("_", 1)[0], False))
+    put(spec, "optimizer", kind, stated)
+    put(spec, "optimizer_library", library, stated)
+    spec.facts.pop("optimizer_implementation", None)
+    if implementation:
+        put(spec, "optimizer_implementation", implementation, stated)
+    if paged:
+        put(spec, "optimizer_paged", True, stated)
+    if spec["optimizer"] in ("lomo", "adalomo") or (layerwise and spec.tried("optimizer") is None):
+        put(spec, "optimizer_in_backward", True, stated)
+    if text.startswith(("galore", "apollo")):
+        _projection(spec)
+
+
+def _projection(spec: TrainingSpec) -> None:
+    """The rank of projected gradients, and whose they are (trainer_optimizer._setup_low_rank_optimizer)."""
+    rank = argument(spec, "rank")
+    stated = spec.fact(HYPER + "optim_args")
+    if rank is not None and rank.isdigit():
+        put(spec, "optimizer_rank", int(rank), stated)
+    else:
+        put(spec, "optimizer_rank", 128, reason=f"{TRANSFORMERS}: GaLore's and APOLLO's")
+    targets = spec.fact(HYPER + "optim_target_modules")
+    if targets is not None and targets.value:
+        names = names_of(targets.value) if targets.value is not True else ["all-linear"]
+        every = names in (["all-linear"], ["all_linear"])
+        put(spec, "optimizer_targets", "all-linear" if every else names, targets)
+
+
+def argument(spec: TrainingSpec, name: str) -> str | None:
+    """One of the arguments of an optimizer: ``optim_args`` is a mapping, or ``rank=128, scale=0.25``."""
+    given = setting(spec, "optim_args")
+    if isinstance(given, dict):
+        return str(given[name]) if name in given else None
+    for part in str(given or "").split(","):
+        key, _, value = part.partition("=")
+        if key.strip() == name:
+            return value.strip()
+    return None
+
+
+# Liger 0.8, transformers/monkey_patch.py: what _apply_liger_kernel_to_instance turns on unless it is told otherwise.
+_LIGER = {
+    "rope": "rotary",
+    "rms_norm": "rms_norm",
+    "swiglu": "swiglu",  # or geglu: whichever gate the model has
+    "fused_linear_cross_entropy": "linear_cross_entropy",
+}
+
+# The model types that it knows (MODEL_TYPE_TO_APPLY_LIGER_FN); it leaves others as they are, and says so in the log.
+_LIGER_TYPES = frozenset(
+    (
+        *("deepseek_v2", "deepseek_v3", "exaone4", "falcon_h1", "gemma", "gemma2", "gemma3", "gemma3_text", "gemma4"),
+        *("gemma4_text", "glm4", "glm4v", "glm4v_moe", "gpt_oss", "granite", "hunyuan_v1_dense", "hunyuan_v1_moe"),
+        *("internvl", "llama", "llama4", "llama4_text", "llava", "ministral", "mistral", "mixtral", "mllama"),
+        *("mllama_text_model", "nemotron", "olmo2", "olmo3", "paligemma", "phi3", "qwen2", "qwen2_5_vl"),
+        *("qwen2_5_vl_text", "qwen2_vl", "qwen2_vl_text", "qwen3", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text"),
+        *("qwen3_5_text", "qwen3_moe", "qwen3_next", "qwen3_vl", "qwen3_vl_moe", "qwen3_vl_moe_text", "qwen3_vl_text"),
+        *("smollm3", "smolvlm"),
+    )
+)
+
+# ... and what it leaves off for some of them.
+_ROTARY_OFF = ("deepseek_v2", "deepseek_v3", "gemma4", "gemma4_text", "glm4", "glm4v", "glm4v_moe", "qwen3_next")
+
+_LIGER_OFF: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys((*_ROTARY_OFF, "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"), ("rope",)),
+    "granite": ("fused_linear_cross_entropy",),
+    "gpt_oss": ("swiglu",),
+    "nemotron": ("rope", "rms_norm", "swiglu"),
+}
+
+
+def knows_liger(spec: TrainingSpec) -> bool:
+    """Whether Liger has kernels for the model; also where its type is not known."""
+    return LLAVA not in spec and model_type(spec) in ("", *_LIGER_TYPES)
+
+
+def kernels(spec: TrainingSpec) -> None:
+    """Liger's kernels, and the loss that they bring."""
+    if not knows_liger(spec):
+        return
+    switch = spec.fact(HYPER + "use_liger_kernel")
+    off = _LIGER_OFF.get(model_type(spec), ())
+    on = [name for key, name in _LIGER.items() if spec.get(HYPER + f"liger.{key}", key not in off)]
+    if spec.get(HYPER + "liger.cross_entropy", "fused_linear_cross_entropy" in off):
+        on.append("cross_entropy")
+    if switch is None or not truth(switch.value):
+        loss = spec.tried("loss")
+        if loss is not None and loss.value == "fused":  # which is how the switch would be written
+            put(spec, "fused_kernels", on, loss)
+        return
+    put(spec, "fused_kernels", on, switch)
+    if "linear_cross_entropy" in on:
+        put(spec, "loss", "fused", switch)
+
+
+def attention(spec: TrainingSpec) -> None:
+    """Older switches beside attn_implementation, and a null that means the default, which is what the release has for
+    the model. Call after :func:`model`."""
+    stated, switch = spec.fact("attention"), spec.fact(HYPER + "use_flash_attn")
+    if switch is not None and truth(switch.value) and (stated is None or stated.node is None):
+        put(spec, "attention", "flash", switch)
+    elif stated is not None and isinstance(stated.value, str) and "flash-attn" in stated.value:
+        put(spec, "attention", "flash", stated)
+    elif stated is not None and stated.origin == DEFAULT and stated.value == "sdpa" and CONFIG in spec:
+        since = SDPA_SINCE.get(text_config(spec[CONFIG]).get("model_type", ""))
+        has_it = since is None or spec.does(f"transformers.sdpa_{since}")
+        if not (has_it and spec.does("torch.sdpa_is_taken")):
+            reason = "transformers takes SDPA with torch 2.1.1 and later" if has_it else f"transformers before {since}"
+            spec.facts["attention"] = stated._replace(value="eager", reason=reason)
+
+
+# What transformers had before its modules took SDPA (``_supports_sdpa``) -> the release since which they do.
+SDPA_SINCE = {
+    **dict.fromkeys(("llama", "falcon", "bart", "whisper", "gpt_bigcode"), "4.36"),
+    **dict.fromkeys(("mistral", "mixtral"), "4.37"),
+    **dict.fromkeys(("phi", "stablelm"), "4.39"),
+    **dict.fromkeys(("bert", "vit"), "4.41"),
+    **dict.fromkeys(("gpt2", "gpt_neox"), "4.42"),
+    **dict.fromkeys(("roberta", "xlm-roberta", "camembert", "albert", "mbart", "phi3"), "4.45"),
+    **dict.fromkeys(("opt", "distilbert"), "4.46"),
+    "electra": "5.0",
+}
+
+
+def compiled(spec: TrainingSpec) -> None:
+    """Naming a backend or a mode turns torch.compile on."""
+    for name in ("torch_compile_backend", "torch_compile_mode"):
+        stated = spec.fact(HYPER + name)
+        if stated is not None and stated.value and not spec.get("compile"):
+            put(spec, "compile", True, stated)
+
+
+def evaluation(spec: TrainingSpec) -> None:
+    """Whether the trainer evaluates, and what it keeps of it."""
+    strategy = setting(spec, "eval_strategy")
+    on = strategy not in (None, False, "no", "False", "false")
+    if not (on or switched(spec, "do_eval") or switched(spec, "eval_on_start")):
+        spec.facts.pop("evaluation_batch_size", None)
+        return
+    length = spec.fact("sequence_length")
+    if length is not None:
+        put(spec, "evaluation_sequence_length", length.value, length)
+    for name, reason in (
+        ("prediction_loss_only", ""),
+        ("eval_accumulation_steps", ""),
+    ):
+        stated = spec.fact(HYPER + name)
+        if stated is not None and stated.value not in (None, False):
+            put(spec, "evaluation_accumulates", False, stated, reason)
+            return
+    metric, whole = spec.fact(HYPER + "metric_for_best_model"), spec.fact(HYPER + "batch_eval_metrics")
+    if metric is not None and metric.value and str(metric.value).removeprefix("eval_") != "loss":
+        put(spec, "evaluation_accumulates", not (whole is not None and truth(whole.value)), metric)
+    if "evaluation_accumulates" not in spec:
+        reason = "transformers 5: without compute_metrics only losses are kept, and a config cannot say there is one"
+        spec.facts["evaluation_accumulates"] = Fact("evaluation_accumulates", False, ASSUMED, reason=reason)

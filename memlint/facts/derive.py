@@ -1,0 +1,255 @@
+"""What a run's facts are made of, and what becomes of them where one has another value.
+
+A family derives facts of those that its schema found. :class:`Derivation` remembers what was found, so that a what-if
+is no list of what follows what, kept beside the code: the family derives again, with the tried facts held. Whatever
+reads one of them comes out anew, and everything else as it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from memlint.dialects.spec import Fact, Name, TrainingSpec, UnknownModel
+from memlint.named_tuple import NamedTuple
+
+Complete = Callable[[TrainingSpec], TrainingSpec]
+
+
+class Held(dict[str, Fact]):
+    """Facts while they are derived again: those that are tried keep their value, whoever writes or removes them."""
+
+    def __init__(self, facts: Mapping[str, Fact], tried: Mapping[str, Fact]) -> None:
+        super().__init__({**facts, **tried})
+        self.tried = tried
+
+    def __setitem__(self, name: str, fact: Fact) -> None:
+        if name not in self.tried:
+            super().__setitem__(name, fact)
+
+    def __delitem__(self, name: str) -> None:
+        if name not in self.tried:
+            super().__delitem__(name)
+
+    def pop(self, name: str, *default: Any) -> Any:
+        return super().__getitem__(name) if name in self.tried else super().pop(name, *default)
+
+    def update(self, *entries: Any, **more: Fact) -> None:
+        found: Iterable[tuple[str, Fact]] = dict(*entries, **more).items()
+        for name, fact in found:
+            self[name] = fact
+
+
+class Trial(TrainingSpec):
+    """A run whose facts are derived again. Those that are tried are held, also where a family puts new ones in place
+    of all."""
+
+    held: Mapping[str, Fact] = {}
+
+    @property
+    def facts(self) -> dict[str, Fact]:
+        return self._facts
+
+    @facts.setter
+    def facts(self, facts: Mapping[str, Fact]) -> None:
+        self._facts = facts if isinstance(facts, Pulled) else Held(facts, self.held)
+
+
+class Derivation:
+    """How the facts of a run came to be.
+
+    given    the run as the schema found it
+    tried    facts that have another value than the config gives them
+    outcome  what the family made of both
+    asked    behaviour of libraries that it asked about meanwhile (``TrainingSpec.asked``)
+    """
+
+    def __init__(
+        self,
+        given: TrainingSpec,
+        complete: Complete,
+        outcome: Mapping[str, Fact],
+        tried: Mapping[str, Fact] = {},
+        asked: Mapping[str, bool] = {},
+    ) -> None:
+        self.given = given
+        self.complete = complete
+        self.outcome = dict(outcome)
+        self.asked = dict(asked)
+        self.tried = tried
+
+    def again(self, tried: Mapping[str, Fact]) -> Derivation:
+        """The same with further facts tried."""
+        tried = {**self.tried, **tried}
+        trial = Trial.__new__(Trial)
+        trial.__dict__.update({name: value for name, value in self.given.__dict__.items() if name != "facts"})
+        trial.held, trial.wanted, trial.asked = tried, [], {}
+        trial.facts = self.given.facts
+        outcome: Mapping[str, Fact] = self.outcome
+        asked: Mapping[str, bool] = self.asked
+        with contextlib.suppress(UnknownModel, KeyError):  # what it asks for is not known: nothing follows
+            made = self.complete(trial)
+            outcome, asked = made.facts, made.asked
+        return Derivation(self.given, self.complete, {**outcome, **tried}, tried, asked)
+
+    def changes(self, before: Derivation) -> tuple[dict[str, Fact], set[str]]:
+        """(facts that have other values than they had before, names of those that are no more)."""
+        old = before.outcome
+        new = {name: fact for name, fact in self.outcome.items() if name not in old or old[name].value != fact.value}
+        return new, {name for name in old if name not in self.outcome}
+
+
+class Circle(Exception):
+    """Steps that wait for each other; the message names them and the facts that they ask of each other."""
+
+
+class Undeclared(Exception):
+    """A step writes a fact that it does not say it gives: what reads that fact would not wait for it."""
+
+
+class Step(NamedTuple):
+    """Facts that are made together, of others.
+
+    make    makes them of the facts that it reads; returns why there can be no estimate, or "" or None
+    gives   their names. Of a fact that it gives itself it reads what is stated.
+    source  whose rule it is: library, file, function
+    """
+
+    make: Callable[[TrainingSpec], str | None]
+    gives: tuple[Name, ...]
+    source: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.make.__name__.strip("_")
+
+
+class Graph:
+    """Steps in whatever order: one that reads a fact waits for the one that gives it.
+
+    Raises ValueError where two give the same fact.
+    """
+
+    def __init__(self, *steps: Step) -> None:
+        self.steps = steps
+        self.giver: dict[str, Step] = {}
+        for step in steps:
+            for name in step.gives:
+                if name in self.giver:
+                    raise ValueError(f"{self.giver[name].name} and {step.name} both give {name}")
+                self.giver[name] = step
+
+    def derive(self, spec: TrainingSpec, overruling: Mapping[str, Fact] = {}) -> Derived:
+        """Make all facts of the steps. ``overruling`` facts are stated where that goes before what a step would make
+        of keys. Raises Circle and Undeclared, which are mistakes in the steps."""
+        derived = Derived(self, spec, overruling)
+        spec.facts = derived.facts
+        try:
+            for step in self.steps:
+                derived.run(step)
+        finally:
+            spec.facts = {name: dict.__getitem__(derived.facts, name) for name in dict.keys(derived.facts)}
+        return derived
+
+
+class Derived:
+    """One pass over a graph.
+
+    reasons  step -> why there can be no estimate, where it says so
+    reads    (step, name of a fact that it has asked for)
+    """
+
+    def __init__(self, graph: Graph, spec: TrainingSpec, overruling: Mapping[str, Fact]) -> None:
+        self.graph = graph
+        self.spec = spec
+        held = spec.facts.tried if isinstance(spec.facts, Held) else {}
+        self.facts = Pulled(self, spec.facts, {**overruling, **held})
+        self.reasons: dict[str, str] = {}
+        self.reads: set[tuple[str, str]] = set()
+        self._done: set[str] = set()
+        self._running: list[tuple[Step, str]] = []  # with the fact that it was asked for
+
+    @property
+    def running(self) -> Step | None:
+        return self._running[-1][0] if self._running else None
+
+    def run(self, step: Step, asked: str = "") -> None:
+        if step.name in self._done:
+            return
+        waiting = [one.name for one, _ in self._running]
+        if step.name in waiting:
+            circle = [*self._running[waiting.index(step.name) :], (step, asked)]
+            told = " -> ".join(f"{one.name} ({fact})" if at else one.name for at, (one, fact) in enumerate(circle))
+            raise Circle(f"facts are made of each other: {told}")
+        self._running.append((step, asked))
+        try:
+            reason = step.make(self.spec)
+        finally:
+            self._running.pop()
+        self._done.add(step.name)
+        if reason:
+            self.reasons[step.name] = reason
+
+    def ask(self, name: str) -> None:
+        """Somebody reads a fact: whoever gives it comes first."""
+        now, giver = self.running, self.graph.giver.get(name)
+        if now is None:
+            return
+        self.reads.add((now.name, name))
+        if giver is not None and giver.name != now.name:
+            self.run(giver, name)
+
+    def write(self, name: str) -> None:
+        now = self.running
+        if now is not None and name not in now.gives:
+            raise Undeclared(f"{now.name} writes {name}, which it does not say it gives")
+
+    def mine(self, name: str) -> bool:
+        """Whether a step that goes through all facts meets this one: it is stated, or of the step itself."""
+        giver, now = self.graph.giver.get(name), self.running
+        return giver is None or now is None or giver.name == now.name
+
+
+class Pulled(Held):
+    """The facts as steps see them."""
+
+    def __init__(self, derived: Derived, facts: Mapping[str, Fact], held: Mapping[str, Fact]) -> None:
+        super().__init__(facts, held)
+        self.derived = derived
+
+    def __getitem__(self, name: str) -> Fact:
+        self.derived.ask(name)
+        return super().__getitem__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self.derived.ask(name)
+        return super().get(name, default)
+
+    def __contains__(self, name: object) -> bool:
+        self.derived.ask(str(name))
+        return super().__contains__(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([name for name in super().__iter__() if self.derived.mine(name)])
+
+    def keys(self) -> Any:
+        return dict.fromkeys(self, True).keys()
+
+    def items(self) -> Any:
+        return {name: super(Pulled, self).__getitem__(name) for name in self}.items()
+
+    def values(self) -> Any:
+        return [fact for _, fact in self.items()]
+
+    def __setitem__(self, name: str, fact: Fact) -> None:
+        self.derived.write(name)
+        super().__setitem__(name, fact)
+
+    def __delitem__(self, name: str) -> None:
+        self.derived.write(name)
+        super().__delitem__(name)
+
+    def pop(self, name: str, *default: Any) -> Any:
+        self.derived.write(name)
+        return super().pop(name, *default)

@@ -1,0 +1,129 @@
+"""The vocabulary of facts: whoever names a fact names one of it, in Python, in a schema and on its page."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from memlint.dialects import registry
+from memlint.dialects.spec import DEFAULT, Fact, TrainingSpec
+from memlint.documents.load import load
+from memlint.facts import vocabulary
+from memlint.rules_registry import built_in
+from memlint.rules_registry import load as load_rule
+from tests.facts_known import UnknownFact, hold
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_an_entry_has_one_name_one_type_and_a_meaning() -> None:
+    entries = [entry for section in vocabulary.SECTIONS.values() for entry in section]
+    assert len({entry.name for entry in entries}) == len(entries)
+    for entry in entries:
+        assert entry.kind in vocabulary.TYPES, entry.name
+        assert entry.meaning, entry.name
+
+
+def test_the_page_and_the_types_are_made_of_the_vocabulary() -> None:
+    assert subprocess.run([sys.executable, "docs/facts.py", "--check"], cwd=ROOT).returncode == 0, (
+        "python docs/facts.py"
+    )
+
+
+@pytest.mark.parametrize("family", sorted(registry.known_families()))
+def test_the_facts_that_a_schema_names_are_known(family: str) -> None:
+    dialect = registry.dialect(family)
+    named = {key.annotation["fact"] for key in dialect.keys if key.annotation.get("fact")}
+    hold({*named, *dialect.header.get("facts", ())})
+    for key in dialect.keys:
+        for relation in ("divides", "at_most", "less_than"):
+            hold(key.annotation.get(relation, ()))
+
+
+def test_the_facts_that_a_rule_needs_are_known() -> None:
+    for info in built_in():
+        hold(load_rule(info).facts)
+
+
+def _own_names() -> Iterator[tuple[str, str]]:
+    """(where, name) of each fact of a family's own that Python spells: ``HYPER + "x"``, ``setting(spec, "x")``."""
+    for folder in ("memlint", "rules"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                part: ast.expr | None = None
+                if isinstance(node, ast.BinOp) and ast.unparse(node.left).rpartition(".")[2] == "HYPER":
+                    part = node.right
+                elif isinstance(node, ast.Call) and re.match(r"(lm\.)?(setting|switched)\(spec,", ast.unparse(node)):
+                    part = node.args[1]
+                if isinstance(part, ast.Constant):
+                    yield f"{path.relative_to(ROOT)}:{node.lineno}", str(part.value)
+
+
+def test_facts_of_a_familys_own_are_those_of_a_schema_or_made_by_the_family() -> None:
+    stated = {"hyperparameters.config"}
+    for family in registry.known_families():
+        stated.update(key.annotation["fact"] for key in registry.dialect(family).keys if key.annotation.get("fact"))
+    made = set()
+    for path in (ROOT / "memlint" / "dialects").glob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        made.update(re.findall(r'(?:(?:put|_derive)\(\s*spec,\s*|facts\[|Fact\(\s*)(?:lm\.)?HYPER \+ "([\w.]+)"', text))
+    unknown = [f"{place}: {name}" for place, name in _own_names() if "hyperparameters." + name not in stated]
+    assert [entry for entry in unknown if entry.partition(": ")[2] not in made] == []
+
+
+def test_a_misspelt_fact_ends_a_test() -> None:
+    spec = TrainingSpec("trl", load("x.yaml", "a: 1\n"), load("x.yaml", "a: 1\n").root, {}, None)
+    for ask in (spec.fact, spec.get, spec.spelled, spec.take):
+        with pytest.raises(UnknownFact, match="micro_bach_size"):
+            ask("micro_bach_size")  # type: ignore[arg-type]
+    with pytest.raises(UnknownFact, match="micro_bach_size"):
+        spec.with_facts(micro_bach_size=1)  # type: ignore[call-arg]
+
+
+MISSPELT = """\
+from memlint.dialects.spec import HYPER, Fact, TrainingSpec
+from memlint.dialects import language_model as lm
+from memlint.plugin import Run
+
+
+def well_spelt(spec: TrainingSpec, run: Run) -> int:
+    lm.put(spec, "autocast", True)
+    spec.with_facts(micro_batch_size=2)
+    run.what_if({"lora.r": 8}, micro_batch_size=2)
+    length: int = spec["sequence_length"]
+    return length + bool(spec.get(HYPER + "made_up"))
+
+
+def misspelt(spec: TrainingSpec, run: Run) -> None:
+    spec["autocats"]
+    spec.get("autocats")
+    spec.fact("autocats")
+    lm.put(spec, "autocats", True)
+    Fact("autocats", True)
+    spec.with_facts(autocats=True)
+    run.what_if(autocats=True)
+    run.what_if({"autocats": True})
+    run.value("autocats")
+    text: str = spec["sequence_length"]
+"""
+
+
+def test_a_misspelt_fact_fails_the_type_checker(tmp_path: Path) -> None:
+    path = tmp_path / "misspelt.py"
+    path.write_text(MISSPELT, encoding="utf-8")
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file", str(ROOT / "pyproject.toml")]
+    done = subprocess.run([*command, str(path)], cwd=ROOT, capture_output=True, text=True)
+    lines = {int(match[1]) for match in re.finditer(r"misspelt\.py:(\d+): error", done.stdout)}
+    first = 1 + MISSPELT.splitlines().index("def misspelt(spec: TrainingSpec, run: Run) -> None:")
+    assert lines == set(range(first + 1, len(MISSPELT.splitlines()) + 1)), done.stdout
+
+
+def test_a_fact_that_a_family_makes_up_ends_the_test() -> None:
+    with pytest.raises(UnknownFact, match="made_up"):
+        hold({"micro_batch_size": 1, "made_up": Fact("autocast", True, DEFAULT)})
