@@ -145,7 +145,9 @@ def model(spec: TrainingSpec, key: str = "model_name_or_path") -> str:
     if fact is None or not isinstance(fact.value, str) or not fact.value:
         return not_stated(spec, key, *spellings(spec, "model"))
     beside = fact.span.path if fact.span is not None else spec.document.path
-    config, source = resolve(fact.value, beside)
+    if (fact.value, beside) not in spec.resolved:
+        spec.resolved[fact.value, beside] = resolve(fact.value, beside)
+    config, source = spec.resolved[fact.value, beside]
     spec.model_name = fact.value.rstrip("/").rsplit("/", 1)[-1] or fact.value
     if config is None:
         return f"{fact.key} {fact.value}: {source}"

@@ -164,6 +164,7 @@ class TrainingSpec:
                   share it: who names them (``--gpu "h100-80gb x8"``) has an estimate
     repeated      fact -> the other places that state its value, which trainers hold against it: they change with it
     derivation    how its family made these facts; None where they are as they were found
+    resolved      (name, where it stands) -> what was found of a model: a what-if looks for none once more
     asked         rows of ``memlint.releases`` that were asked about a library whose release nothing states, and whether
                   it was a model that asked, once the run had been read
     under         the same run with other facts in the place of its libraries' releases, read once more; None: there is
@@ -205,6 +206,7 @@ class TrainingSpec:
         self.conflicts = conflicts
         self.wanted: list[Missing] = []
         self.asked: dict[str, bool] = {}
+        self.resolved: dict[tuple[str, str], Any] = {}
 
     @overload
     def __getitem__(self, name: IntegerFact) -> int: ...

@@ -194,3 +194,14 @@ def test_a_replicated_run_that_is_sharded_is_what_the_switch_would_make_of_it() 
     tried = estimated(spec.with_facts({"parallelism.strategy": "fsdp2"}))
     assert (spec["parameter_dtype"], tried["parameter_dtype"]) == ("bfloat16", "float32")
     assert tried == estimated(written_so)
+
+
+def test_a_what_if_looks_for_no_model_once_more(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    config = tmp_path / "model" / "config.json"
+    config.write_text('{"model_type": "llama", "hidden_size": 64}')
+    script = tmp_path / "sft.yaml"
+    script.write_text("model_name_or_path: ./model\ndataset_name: x\noutput_dir: o\nper_device_train_batch_size: 4\n")
+    [spec] = registry.specs(load(str(script)))
+    config.unlink()
+    assert spec.with_facts(micro_batch_size=2)[lm.CONFIG]["hidden_size"] == 64
