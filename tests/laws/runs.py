@@ -27,10 +27,11 @@ from memlint.settings import Resolver
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
-FULL = os.environ.get("MEMLINT_LAWS") == "full"
+STATED = os.environ.get("MEMLINT_LAWS", "")
+FULL = bool(STATED)
 
 law = settings(
-    max_examples=2000 if FULL else 25,
+    max_examples=2000 if STATED == "full" else int(STATED or 25),
     deadline=None,
     derandomize=True,
     database=None,
