@@ -105,6 +105,7 @@ class _Checker:
         self.broken: set[tuple[str, str]] = set()  # settings files of the tree that cannot be used
         self.done: set[tuple[str, tuple[str, ...]]] = set()
         self.given: set[str] = set()  # files that the paths mean
+        self.walked: set[str] = set()  # those of them that no path names
         self.trees: Trees | None = None  # that named group files are part of
         self.fragment_runs = 0  # that were checked for their sake
         self.fragments: dict[str, set[str]] = {}  # a root that is not among them -> its fragments that are
@@ -478,15 +479,16 @@ class _Checker:
     # -- the end
 
     def _only_read(self) -> set[str]:
-        """Files of settings that other runs of this check read: beside these they are no runs."""
-        if len(self.drafts) < 2:
-            return set()
-        own = {os.path.realpath(draft.report.path) for draft in self.drafts if draft.report.family in _COMPANIONS}
+        """Files of launchers' settings that were met in a walk, or that other runs of this check read: no runs."""
+        own = {os.path.realpath(draft.report.path) for draft in self.drafts if _is_companion(draft.report)}
         return own & {
-            os.path.realpath(path)
-            for draft in self.drafts
-            for path in draft.report.sources
-            if path != draft.report.path
+            *self.walked,
+            *(
+                os.path.realpath(path)
+                for draft in self.drafts
+                for path in draft.report.sources
+                if path != draft.report.path
+            ),
         }
 
     def report(self, seconds: float) -> Report:
@@ -537,6 +539,13 @@ class _Checker:
 
 
 # -- pieces ------------------------------------------------------------------------------------------
+
+
+def _is_companion(report: RunReport) -> bool:
+    """Whether a file says how processes share the work, of whatever run names it. A script's command is a run."""
+    from memlint.documents.load import format_of
+
+    return report.family in _COMPANIONS and format_of(report.path, report.sources.get(report.path)) != "shell"
 
 
 def _unknown_model() -> type[Exception]:
@@ -805,6 +814,9 @@ def check_paths(
             checker.errors += wanted.errors
             checker.skipped += wanted.skipped
             checker.given.update(os.path.realpath(file.path) for file in wanted.found)
+            checker.walked = checker.given.difference(
+                os.path.realpath(file.path) for file in wanted.found if file.named
+            )
             for file in wanted.found:
                 checker.file(file)
                 done += 1

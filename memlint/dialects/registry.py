@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from memlint import work
+from memlint.dialects import programs
 from memlint.dialects import schema as schemas
 from memlint.dialects.base import Dialect, Match
 from memlint.dialects.companions import prepared
@@ -105,8 +106,10 @@ def _script_specs(document: Document, overrides: Sequence[str]) -> list[Training
 
 
 def started(document: Document, command: Command, overrides: Sequence[str], name: str) -> TrainingSpec | None:
-    """The run that one command of a script starts; None where no known family recognises it."""
+    """The run that one command of a script starts; None where it trains nothing, or no known family recognises it."""
     work.spend(COMMAND + OPTION * len(command.words), "recognising the commands of a script")
+    if not programs.trains(command):
+        return None
     best = _best(document, command)
     return None if best is None else best[0].spec(_overridden(best[1], overrides), name)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import memlint
 from memlint.dialects import registry
 from memlint.dialects.accelerate import accelerate_facts, launched
 from memlint.documents.load import load
@@ -256,3 +257,19 @@ def test_what_the_launcher_hands_on_is_what_accelerate_hands_on(
         assert ours["parallelism.zero_stage"] == int(real.zero_stage)
         assert ours["parallelism.offload_optimizer"] is (real.offload_optimizer_device == "cpu")
         assert ours["gradient_accumulation_steps"] == int(real.gradient_accumulation_steps)
+
+
+def test_settings_of_a_launcher_that_a_walk_meets_are_no_run(tmp_path: Path) -> None:
+    (tmp_path / "zero.json").write_text('{"zero_optimization": {"stage": 2}, "train_micro_batch_size_per_gpu": 1}')
+    (tmp_path / "fsdp.yaml").write_text("compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\n")
+    assert memlint.check(str(tmp_path), isolated=True).runs == ()
+    (named,) = memlint.check([str(tmp_path / "fsdp.yaml"), str(tmp_path)], isolated=True).runs
+    assert named.family == "accelerate"
+
+
+def test_settings_of_a_launcher_that_are_wrong_are_reported_wherever_they_are_met(tmp_path: Path) -> None:
+    (tmp_path / "fsdp.yaml").write_text(
+        "compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\nnum_processes: many\n"
+    )
+    (run,) = memlint.check(str(tmp_path), isolated=True).runs
+    assert "MEM008" in {finding.code for finding in run.findings}

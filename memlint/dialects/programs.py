@@ -1,0 +1,72 @@
+"""What a command's program does: only training is read as training.
+
+A server, an evaluation or a conversion takes the options of the trainer that its library also has (Megatron-LM's text
+generation reads every option of its pretraining), so its options do not tell them apart. Its name does, as people name
+programs; a name that says neither is a trainer's, if its options are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from memlint.documents.node import Command
+
+# Words of names of programs that hold no gradients. A name that also has a word of ``TRAINS`` trains.
+ELSE = frozenset(
+    (
+        *("eval", "evals", "evaluate", "evaluation", "evaluator", "predict", "prediction", "predictions"),
+        *("infer", "inference", "inferencing", "generate", "generation", "sampling"),
+        *("chat", "chatbot", "serve", "server", "serving", "gradio", "streamlit", "webui"),
+        *("convert", "converter", "conversion", "export", "merge", "quantize", "quantization", "consolidate"),
+        *("preprocess", "preprocessing", "tokenize", "tokenization", "download", "upload", "visualize", "plot"),
+    )
+)
+TRAINS = frozenset(
+    (
+        *("train", "trainer", "training", "pretrain", "pretraining", "posttrain", "finetune", "finetuning"),
+        *("fine", "tune", "tuning"),
+    )
+)
+# Words that say nothing beside the name of a method: a demo of GRPO trains.
+SHOWS = frozenset(("app", "benchmark", "benchmarks", "demo"))
+METHODS = frozenset(
+    (
+        *("sft", "dpo", "ipo", "kto", "orpo", "simpo", "cpo", "grpo", "ppo", "rloo", "rlhf", "gkd", "distillation"),
+        *("lora", "qlora", "dreambooth"),
+    )
+)
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+
+# transformers' examples train where --do_train says so (``if training_args.do_train`` in each run_*.py).
+_DO_TRAIN = ("do_train", "do-train")
+_DO_ELSE = ("do_eval", "do-eval", "do_predict", "do-predict")
+
+
+def trains(command: Command) -> bool:
+    """Whether a command may be a training run, by the name of its program and the switches of transformers' examples.
+
+    A variable in the program's place, and a name that says nothing, may be.
+    """
+    program = command.program.value
+    if not isinstance(program, str):
+        return True
+    name = program.removesuffix(".py").rpartition("/")[2].rpartition(".")[2]
+    words = set(_words(name))
+    if not words & TRAINS and (words & ELSE or (words & SHOWS and not words & METHODS)):
+        return False
+    return not (name.startswith("run_") and _only_evaluates(command))
+
+
+def _words(name: str) -> Iterator[str]:
+    return (word.lower() for word in _WORD.findall(name))
+
+
+def _only_evaluates(command: Command) -> bool:
+    options = command.options.value
+    if not isinstance(options, dict):
+        return False
+    said = [options[name].value for name in _DO_TRAIN if name in options]
+    if said:
+        return str(said[-1]).lower() in ("false", "no", "0")
+    return any(name in options and str(options[name].value).lower() in ("true", "yes", "1") for name in _DO_ELSE)

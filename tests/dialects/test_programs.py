@@ -1,0 +1,53 @@
+"""Which commands may train: by the name of their program, and by the switches of transformers' examples."""
+
+from __future__ import annotations
+
+import pytest
+
+from memlint.check import check_text
+from memlint.dialects import programs
+from memlint.documents import shell
+
+OPTIONS = "--model_name_or_path Qwen/Qwen2.5-0.5B --per_device_train_batch_size 2 --block_size 512 --output_dir out"
+
+
+def command(line: str) -> programs.Command:
+    (found,) = shell.read("run.sh", line + "\n").commands
+    return found
+
+
+@pytest.mark.parametrize(
+    ("line", "trains"),
+    [
+        pytest.param("python examples/inference.py --a 1", False, id="inference"),
+        pytest.param("python tools/run_text_generation_server.py --a 1", False, id="a server of generated text"),
+        pytest.param("torchrun -m examples.inference.offline_inference --a 1", False, id="a module's last name counts"),
+        pytest.param("python -m examples.inference.train --a 1", True, id="and not the package that it is in"),
+        pytest.param("accelerate launch EvaluateModel.py --a 1", False, id="words of a name in capitals"),
+        pytest.param("python merge_lora.py --a 1", False, id="merging adapters"),
+        pytest.param("python train_and_evaluate.py --a 1", True, id="training, and evaluating besides"),
+        pytest.param("python finetune_chat.py --a 1", True, id="training on chats"),
+        pytest.param("python app.py --a 1", False, id="an app"),
+        pytest.param("python grpo_demo.py --a 1", True, id="a demo of a method that trains"),
+        pytest.param("python main.py --a 1", True, id="a name that says nothing may train"),
+        pytest.param("python generator_gan.py --a 1", True, id="a generator is a model, not what a program does"),
+        pytest.param("python retrained.py --a 1", True, id="words count, not letters"),
+        pytest.param("python $PROGRAM --a 1", True, id="a program that is not known may train"),
+        pytest.param("python run_clm.py --do_train --do_eval", True, id="an example that trains and evaluates"),
+        pytest.param("python run_clm.py --do_eval", False, id="an example that only evaluates"),
+        pytest.param("python run_clm.py --do_train False", False, id="an example told not to train"),
+        pytest.param("python train.py --do_eval", True, id="another script need not read --do_train"),
+    ],
+)
+def test_a_program_that_holds_no_gradients_is_no_training_run(line: str, trains: bool) -> None:
+    assert programs.trains(command(line)) is trains
+
+
+@pytest.mark.parametrize("name", ["serve.py", "eval.py", "convert_checkpoint.py"])
+def test_a_program_with_a_trainers_options_that_does_not_train_has_no_estimate(name: str) -> None:
+    assert check_text("run.sh", f"python {name} {OPTIONS}\n").runs == ()
+
+
+def test_the_trainer_beside_it_has_one() -> None:
+    (run,) = check_text("run.sh", f"python serve.py {OPTIONS}\npython run_clm.py --do_train {OPTIONS}\n").runs
+    assert run.estimate is not None
