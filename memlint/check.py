@@ -160,7 +160,7 @@ class _Checker:
 
     def _file(self, found: Found, text: str | None, settings: Settings) -> Document | None:
         """Check a file's runs. A named file that has none is given back: it may be a part of others."""
-        from memlint.documents.load import Unreadable, format_of, load
+        from memlint.documents.load import Unreadable, format_of, is_markdown, load
 
         path = found.path
         if not found.named and not self._has_families(path):
@@ -177,6 +177,11 @@ class _Checker:
         specs, document = self._specs(document, settings)
         if not specs and not document.faults:
             specs = _recorded(document)
+        specs = self._launched(specs, document, settings)
+        if not found.named and is_markdown(path):
+            # The run of a config that is itself among the files is reported there.
+            others = self.given - {os.path.realpath(path)}
+            specs = [spec for spec in specs if os.path.realpath(spec.document.path) not in others]
         if specs:
             self._reading_steps = work.meter().used
             self._trying_steps = settings.file_steps // TRIED_SHARE
@@ -236,6 +241,18 @@ class _Checker:
             if overrides and type(error).__name__ == "OverrideError":
                 raise settings.error("override", str(error)) from None
             raise
+
+    def _launched(self, specs: list[TrainingSpec], document: Document, settings: Settings) -> list[TrainingSpec]:
+        """The runs of a config as commands near it start them, where there are any and they say something more."""
+        if len(specs) != 1 or document.format == "shell" or not specs[0].family or specs[0].family in _COMPANIONS:
+            return specs
+        from memlint.dialects import launches, registry
+
+        overrides = [] if document.format == "yaml" and document.root.get("defaults") else settings.override
+        found = launches.of(document, overrides)
+        if len(found) == 1 and registry.identity(found[0]) == registry.identity(specs[0]):
+            return specs
+        return found or specs
 
     def _fragment(self, document: Document, settings: Settings) -> bool:
         """A named Hydra group file stands for the runs that compose it. Whether there are any.
@@ -378,6 +395,8 @@ class _Checker:
                 return None, again
             return registry.started(again, again.commands[places[0]], settings.override, spec.run), again
         specs, again = self._specs(again, settings)
+        if spec.launch is not None:
+            specs = self._launched(specs, again, settings)
         return next((one for one in specs or _recorded(again) if one.run == spec.run), None), again
 
     def _measurements(self, path: str) -> Sequence[Measurement]:
@@ -491,6 +510,15 @@ class _Checker:
             ),
         }
 
+    def _is_talk(self, report: RunReport) -> bool:
+        """A command of a document met in a walk, with names to be filled in or of programs that nobody knows: a reader
+        is told how it goes, and nobody runs it as it stands."""
+        from memlint.documents.load import is_markdown
+
+        if report.estimate is not None or not is_markdown(report.path):
+            return False
+        return os.path.realpath(report.path) in self.walked
+
     def report(self, seconds: float) -> Report:
         from memlint import suppress
 
@@ -530,6 +558,7 @@ class _Checker:
             for draft, findings in zip(self.drafts, _without_doubles(kept))
             # What is wrong in such a file is said nowhere else.
             if not (os.path.realpath(draft.report.path) in read and {one.code for one in findings} <= _NO_MODEL)
+            and not self._is_talk(draft.report)
         ]
         skipped, unparsed, errors = (
             tuple((path, shortened(why)) for path, why in listed)
@@ -657,7 +686,15 @@ def _run_report(spec: TrainingSpec, document: Document, estimate: Estimate | Non
             document.path: document.text,
         },
         also_lines=tuple(span.line for span in spec.also),
+        launch=_launch(spec, document),
     )
+
+
+def _launch(spec: TrainingSpec, document: Document) -> Span | None:
+    """The command that starts a config's run, where a reader of the config does not see it."""
+    if spec.launch is None or document.format == "shell":
+        return None
+    return spec.launch.span
 
 
 def internal_error(path: str, where: str, error: Exception) -> Finding:

@@ -13,7 +13,9 @@ from memlint.globs import Globs
 from memlint.named_tuple import NamedTuple
 
 # What a walk looks at; a file given by name may have any suffix.
-SUFFIXES = frozenset((".yaml", ".yml", ".json", ".toml", ".py", ".sh", ".bash", ".slurm", ".sbatch"))
+SUFFIXES = frozenset(
+    (".yaml", ".yml", ".json", ".toml", ".py", ".sh", ".bash", ".slurm", ".sbatch", ".md", ".markdown", ".mdx")
+)
 
 # Folders that never hold a project's own configs.
 NEVER = frozenset(

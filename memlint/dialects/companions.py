@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 from memlint.dialects.spec import Fact, Missing
 from memlint.documents.node import Document, Node
@@ -18,7 +21,21 @@ class Companion(NamedTuple):
     sources: dict[str, str] = {}  # noqa: RUF012  (never mutated: each reader passes its own)
 
 
+# (a file with its links followed, how the user spells it), while its launch is looked for: what names it in another
+# way still means the file that the report is about.
+_spelling: ContextVar[tuple[str, str]] = ContextVar("memlint_spelling", default=("", ""))
+
 _last: dict[tuple[object, ...], Document] = {}  # the file read last, as it then was
+
+
+@contextmanager
+def spelled(real: str, path: str) -> Iterator[None]:
+    """While it lasts, the file ``real`` is called ``path`` whoever names it."""
+    token = _spelling.set((real, path))
+    try:
+        yield
+    finally:
+        _spelling.reset(token)
 
 
 def find(reference: str, beside: str) -> str | None:
@@ -32,6 +49,9 @@ def find(reference: str, beside: str) -> str | None:
     for _ in range(64):
         candidate = os.path.normpath(os.path.join(at, reference))
         if os.path.isfile(candidate):
+            real, path = _spelling.get()
+            if real and os.path.realpath(candidate) == real:
+                return path
             return candidate if inside(candidate, root) else None
         if os.path.realpath(at) == root or os.path.isabs(reference):
             return None

@@ -96,7 +96,7 @@ def _script_specs(document: Document, overrides: Sequence[str]) -> list[Training
         if text not in known:
             name = "train" if not found else f"train:{len(found) + 1}"
             spec = started(document, command, overrides, name)
-            known[text] = None if spec is None else found.setdefault(_identity(spec), spec)
+            known[text] = None if spec is None else found.setdefault(identity(spec), spec)
         run = known[text]
         if run is not None:
             places.setdefault(run.run, {})[command.span] = None
@@ -121,7 +121,7 @@ def _text(command: Command) -> str:
     return repr((words, launchers, {name: node.plain() for name, node in command.environment.items()}))
 
 
-def _identity(spec: TrainingSpec) -> tuple[object, ...]:
+def identity(spec: TrainingSpec) -> tuple[object, ...]:
     """What makes a run: its model and its values, known or not."""
     values = repr([(name, spec[named(name)]) for name in sorted(spec)])
     missing = tuple((entry.key, entry.reason) for entry in spec.missing)

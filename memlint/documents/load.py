@@ -9,6 +9,8 @@ from memlint.documents.node import Document, Fault, Node, Span
 
 MAX_BYTES = 2**20  # a training config of a mebibyte is a data set
 
+MARKDOWN = (".md", ".markdown", ".mdx")
+
 _FORMATS = {
     ".yaml": "yaml",
     ".yml": "yaml",
@@ -20,6 +22,7 @@ _FORMATS = {
     ".bash": "shell",
     ".slurm": "shell",
     ".sbatch": "shell",
+    **dict.fromkeys(MARKDOWN, "shell"),  # whose commands are all that is read of it
 }
 
 
@@ -49,6 +52,10 @@ def format_of(path: str, text: str | None = None) -> str | None:
         if any(word in ("sh", "bash", "zsh", "dash", "ksh") for word in words):
             return "shell"
     return None
+
+
+def is_markdown(path: str) -> bool:
+    return path.lower().endswith(MARKDOWN)
 
 
 def read_text(path: str) -> str:
@@ -99,11 +106,15 @@ def load(path: str, text: str | None = None) -> Document:
         from memlint.documents import python
 
         return python.read(path, text)
+    if is_markdown(path):
+        from memlint.documents import markdown
+
+        return markdown.read(path, text)
     if kind == "shell":
         from memlint.documents import shell
 
         return shell.read(path, text)
-    return _faulty(path, "not a kind of file that memlint reads (YAML, JSON, TOML, shell, Python)")
+    return _faulty(path, "not a kind of file that memlint reads (YAML, JSON, TOML, shell, Python, Markdown)")
 
 
 _TOO_LARGE = f"larger than {MAX_BYTES // 2**20} MiB: not read"

@@ -82,6 +82,7 @@ def headline(run: RunReport, style: Style) -> str:
     pieces = [style.paint(name, BOLD) + _again(run.also_lines)]
     about = [clean(shorten(text, 80)) for text in (run.family, run.model_name) if text]
     estimate = run.estimate
+    started = "" if run.launch is None else "\n  " + style.paint(f"as {_place(run.launch)} starts it", DIM)
     if estimate is not None:
         count = f"{estimate.parameters:,} parameters"
         if estimate.trainable_parameters != estimate.parameters:
@@ -89,6 +90,7 @@ def headline(run: RunReport, style: Style) -> str:
         about.append(count)
     if about:
         pieces.append(style.paint("  " + ", ".join(about), DIM))
+    pieces.append(started)
     if estimate is None:
         if run.family:
             pieces.append("\n  peak unknown")
@@ -106,6 +108,10 @@ def headline(run: RunReport, style: Style) -> str:
         verdict = style.paint(run.verdict, BOLD, VERDICT_COLOR[run.verdict])
         pieces.append(f", budget {format_bytes(run.budget.size_bytes)}{source}: {verdict}, {margin}")
     return "".join(pieces)
+
+
+def _place(span: Span) -> str:
+    return f"{clean(shorten(span.path, 120))}:{span.line}"
 
 
 def _title(name: str) -> str:

@@ -48,6 +48,7 @@ def _run(run: RunReport) -> dict[str, Any]:
     return {
         "path": run.path,
         "run": run.run,
+        **({"launch": {"path": run.launch.path, "line": run.launch.line}} if run.launch is not None else {}),
         **({"also_lines": list(run.also_lines)} if run.also_lines else {}),
         "family": run.family or None,
         "model": {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from memlint.documents.node import Span
 from memlint.named_tuple import NamedTuple
 from memlint.plugin import ERROR, INFO, WARNING, Finding
 from memlint.tape.estimate import OOM, Estimate, Part
@@ -79,6 +80,7 @@ class RunReport(NamedTuple):
     sources text of every file that a finding may point into, by path
     measured only where it was asked for
     also_lines  where a script starts the same run again; what the run needs, and what is said of it, holds there too
+    launch      the command near a config that starts this run with it; None where there is none, and for scripts
     """
 
     path: str
@@ -94,6 +96,7 @@ class RunReport(NamedTuple):
     sources: dict[str, str] = {}  # noqa: RUF012
     measured: Measured | None = None
     also_lines: tuple[int, ...] = ()
+    launch: Span | None = None
 
 
 # What one run may put into a report, which a stranger's config is not to fill: no honest one comes near.

@@ -1,0 +1,106 @@
+"""Markdown: the training commands that its code blocks tell a reader to run.
+
+A document is read as the shell script that its blocks of shell make, with every other character blank, so that a
+command stands in the script where it stands in the document. A block whose syntax bash would refuse (output, a listing
+of something else) is none, and what is wrong with it is not said: a document is not a program.
+
+Blocks are found by the rules of CommonMark 0.31.2, section 4.5 (https://spec.commonmark.org/0.31.2/#fenced-code-blocks),
+with any indentation, as a block may stand in a list; blocks that are only indented are not looked at.
+"""
+
+from __future__ import annotations
+
+import re
+
+from memlint import work
+from memlint.documents import shell, shell_syntax
+from memlint.documents.node import Document
+
+# Names of languages (the first word behind the fence) that stand for a shell, as GitHub's Linguist spells them; a block
+# without one is a shell's if it can be.
+LANGUAGES = frozenset(("", "bash", "sh", "shell", "zsh", "ksh", "shell-script", "shellscript"))
+SESSIONS = frozenset(("console", "bash-session", "shell-session", "sh-session", "shellsession", "terminal"))
+
+_FENCE = re.compile(r"[ \t>]*(`{3,}|~{3,})[ \t]*([^\n`]*)\n?$")
+_PROMPT = re.compile(r"[ \t]*(?:\([\w .-]*\) ?)?[$%#>] (?=\S)")
+# What a training command cannot do without: a document without it is none of ours, and is not parsed.
+_LAUNCHES = re.compile(r"\bpython|\btorchrun|\baccelerate\b|\bdeepspeed\b|\.py\b|train|tune\b")
+
+BLOCK = 60  # steps to look at a block, and one for each of so many characters
+CHARACTERS_PER_STEP = 50
+
+
+def read(path: str, text: str) -> Document:
+    """The commands of a document's shell blocks. ``text`` of the result is the document's own, its faults none."""
+    script = blocks(text) if _LAUNCHES.search(text) else ""
+    found = shell.read(path, script)
+    return found._replace(text=text, faults=(), sources={path: text})
+
+
+def blocks(text: str) -> str:
+    """The shell blocks of a document, in their places; every other character is a space. Raises OutOfWork."""
+    work.spend(len(text) // CHARACTERS_PER_STEP, "looking for commands in a document")
+    lines = text.splitlines(keepends=True)
+    shown = [False] * len(lines)
+    at = 0
+    while at < len(lines):
+        opened = _FENCE.match(lines[at].replace("\r", ""))
+        at += 1
+        if opened is None:
+            continue
+        fence = opened[1]
+        begin = at
+        while at < len(lines) and not _closes(lines[at], fence):
+            at += 1
+        language = opened[2].strip().lower().strip("{}.").split(" ")[0].split(",")[0]
+        if language in SESSIONS:
+            _session(lines, begin, at)
+        elif language not in LANGUAGES:
+            continue
+        else:
+            _prompts(lines, begin, at)
+        block = "".join(lines[begin:at])
+        work.spend(BLOCK + len(block) // CHARACTERS_PER_STEP, "looking for commands in a document")
+        if _is_shell(block):
+            shown[begin:at] = [True] * (at - begin)
+        at += 1
+    return "".join(line if kept else _blank(line) for line, kept in zip(lines, shown))
+
+
+def _closes(line: str, fence: str) -> bool:
+    bare = line.strip(" \t\r\n>")
+    return len(bare) >= len(fence) and not bare.strip(fence[0])
+
+
+def _is_shell(block: str) -> bool:
+    try:
+        return shell_syntax.judge(block).broken is None
+    except RecursionError:
+        return False
+
+
+def _prompts(lines: list[str], begin: int, end: int) -> None:
+    """Take the prompts away in front of commands. ``# `` is a comment in a script, and a prompt in a session only."""
+    for at in range(begin, end):
+        prompt = _PROMPT.match(lines[at])
+        if prompt is not None and not prompt[0].strip().endswith(("#", ">")):
+            lines[at] = " " * prompt.end() + lines[at][prompt.end() :]
+
+
+def _session(lines: list[str], begin: int, end: int) -> None:
+    """Of a session, what is typed: lines with a prompt, and those that they go on in."""
+    goes_on = False
+    for at in range(begin, end):
+        prompt = _PROMPT.match(lines[at])
+        if prompt is None and not goes_on:
+            lines[at] = _blank(lines[at])
+            continue
+        if prompt is not None and not goes_on:
+            lines[at] = " " * prompt.end() + lines[at][prompt.end() :]
+        goes_on = lines[at].rstrip("\r\n").endswith("\\")
+
+
+def _blank(line: str) -> str:
+    """A line as long as it was, with nothing on it: the next one begins where it did."""
+    bare = line.rstrip("\r\n")
+    return " " * len(bare) + line[len(bare) :]

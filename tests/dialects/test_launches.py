@@ -1,0 +1,157 @@
+"""The command that starts a config, found where people write it down."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import memlint
+from memlint.reports.report import RunReport
+
+CONFIG = """\
+model_name_or_path: Qwen/Qwen2.5-0.5B
+dataset_name: trl-lib/Capybara
+max_length: 1024
+per_device_train_batch_size: 2
+gradient_checkpointing: true
+bf16: true
+learning_rate: 2.0e-5
+output_dir: out
+"""
+ZERO3 = """\
+compute_environment: LOCAL_MACHINE
+distributed_type: DEEPSPEED
+deepspeed_config:
+  zero_stage: 3
+num_processes: 8
+"""
+LAUNCH = "accelerate launch --config_file accelerate/zero3.yaml scripts/sft.py --config recipes/a/sft.yaml"
+
+
+@pytest.fixture(autouse=True)
+def _tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / ".git").mkdir()
+    put(tmp_path, {"recipes/a/sft.yaml": CONFIG, "accelerate/zero3.yaml": ZERO3})
+    monkeypatch.chdir(tmp_path)
+
+
+def put(root: Path, texts: dict[str, str]) -> None:
+    for name, text in texts.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+
+
+def check(path: str = "recipes/a/sft.yaml", **options: object) -> tuple[RunReport, ...]:
+    return memlint.check(path, isolated=True, **options).runs
+
+
+def peak(run: RunReport) -> int:
+    assert run.estimate is not None
+    return run.estimate.device_bytes
+
+
+@pytest.mark.parametrize(
+    ("where", "text", "line"),
+    [
+        pytest.param("README.md", f"# Run\n\n```bash\n{LAUNCH}\n```\n", 4, id="in the README of the repository"),
+        pytest.param("recipes/a/README.md", f"```sh\n{LAUNCH}\n```\n", 2, id="in the README beside the config"),
+        pytest.param("recipes/run.sh", f"#!/bin/sh\nset -e\n{LAUNCH}\n", 3, id="in a script above it"),
+        pytest.param("scripts/run.slurm", f"#!/bin/bash\nsrun {LAUNCH}\n", 2, id="in the folder of scripts"),
+        pytest.param("recipes/a/sft.yaml", CONFIG + f"# Run it:\n#   {LAUNCH}\n", 10, id="in a comment of the config"),
+    ],
+)
+def test_a_config_is_estimated_as_the_command_that_names_it_starts_it(
+    tmp_path: Path, where: str, text: str, line: int
+) -> None:
+    (bare,) = check()
+    assert bare.launch is None
+    put(tmp_path, {where: text})
+    (run,) = check()
+    assert run.path == "recipes/a/sft.yaml"
+    assert run.launch is not None
+    assert (run.launch.path, run.launch.line) == (where, line)
+    put(tmp_path, {"as_a_script.sh": LAUNCH + "\n"})
+    (script,) = check("as_a_script.sh")
+    assert peak(run) == peak(script) < peak(bare)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(LAUNCH.replace("recipes/a", "recipes/b"), id="of another file of that name"),
+        pytest.param(f"echo {LAUNCH}", id="that is printed"),
+        pytest.param("cat recipes/a/sft.yaml", id="that trains nothing"),
+        pytest.param(LAUNCH.replace("scripts/sft.py", "eval.py"), id="that evaluates"),
+    ],
+)
+def test_a_command_is_no_launch(tmp_path: Path, text: str) -> None:
+    put(tmp_path, {"README.md": f"```bash\n{text}\n```\n", "recipes/b/sft.yaml": CONFIG})
+    (run,) = check()
+    assert run.launch is None
+
+
+def test_commands_that_differ_are_runs_each(tmp_path: Path) -> None:
+    more = f"{LAUNCH} --per_device_train_batch_size=8"
+    put(tmp_path, {"README.md": f"```bash\n{LAUNCH}\n{LAUNCH} --seed=2\n{more}\n```\n"})
+    first, second = check()
+    assert (first.run, second.run) == ("train", "train:2")
+    assert peak(first) < peak(second)
+
+
+def test_a_config_reads_as_its_user_names_it_from_wherever_he_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(tmp_path, {"README.md": f"```bash\n{LAUNCH}\n```\n"})
+    monkeypatch.chdir(tmp_path / "recipes/a")
+    (run,) = check("sft.yaml", select=["MEM2", "MEM3"])
+    assert run.launch is not None
+    assert run.launch.path == "../../README.md"
+    assert {finding.span.path for finding in run.findings} <= {"sft.yaml", "../../README.md"}
+
+
+def test_a_fix_of_a_launched_config_keeps_its_promise(tmp_path: Path) -> None:
+    text = CONFIG.replace("size: 2", "size: 64").replace("checkpointing: true", "checkpointing: false")
+    put(tmp_path, {"README.md": f"```bash\n{LAUNCH}\n```\n", "recipes/a/sft.yaml": text})
+    (run,) = check()
+    fixes = [fix for finding in run.findings for fix in finding.fixes if fix.edits and fix.device_bytes_after is not None]
+    assert fixes
+    for fix in fixes:
+        lines = text.splitlines(keepends=True)
+        for edit in sorted(fix.edits, key=lambda edit: (-edit.span.line, -edit.span.column)):
+            assert edit.span.path == "recipes/a/sft.yaml"
+            at = edit.span
+            assert at.line == at.end_line
+            line = lines[at.line - 1]
+            lines[at.line - 1] = line[: at.column - 1] + edit.text + line[at.end_column - 1 :]
+        put(tmp_path, {"recipes/a/sft.yaml": "".join(lines)})
+        (after,) = check()
+        assert peak(after) == fix.device_bytes_after
+
+
+def test_the_report_names_the_command(tmp_path: Path) -> None:
+    from memlint.reports import full
+    from memlint.reports import json as as_json
+
+    put(tmp_path, {"README.md": f"```bash\n{LAUNCH}\n```\n"})
+    report = memlint.check("recipes/a/sft.yaml", isolated=True)
+    assert "as README.md:2 starts it" in full.render(report)
+    (run,) = json.loads(as_json.render(report))["files"]
+    assert run["launch"] == {"path": "README.md", "line": 2}
+
+
+def test_a_walk_reports_a_documents_command_with_the_config_that_it_names(tmp_path: Path) -> None:
+    own = "python run_clm.py --do_train --model_name_or_path gpt2 --per_device_train_batch_size 1 --block_size 64"
+    unknown = "python train.py --model_name_or_path <model> --per_device_train_batch_size 1 --learning_rate 0.1"
+    put(tmp_path, {"README.md": f"```bash\n{LAUNCH}\n{own} --output_dir o\n{unknown} --output_dir o\n```\n"})
+    runs = [(run.path, run.launch is not None) for run in check(".")]
+    assert runs == [("README.md", False), ("recipes/a/sft.yaml", True)]
+
+
+def test_no_more_than_some_runs_of_a_config_are_looked_at(tmp_path: Path) -> None:
+    from memlint.dialects import launches
+
+    lines = "".join(f"{LAUNCH} --per_device_train_batch_size={size}\n" for size in range(1, 40))
+    put(tmp_path, {"run.sh": lines})
+    assert len(check()) == launches.MAX_RUNS

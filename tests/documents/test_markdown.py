@@ -1,0 +1,81 @@
+"""Commands in Markdown: which blocks are read, and that each stands where the reader finds it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memlint.documents import markdown
+from memlint.documents.load import load
+
+COMMAND = "accelerate launch train.py --lr 0.1"
+
+
+def programs(text: str) -> list[str]:
+    return [str(command.program.value) for command in load("README.md", text).commands]
+
+
+def fenced(language: str, *lines: str, fence: str = "```") -> str:
+    return "\n".join(["Some text.", "", fence + language, *lines, fence, "", "More text."])
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        pytest.param(fenced("bash", COMMAND), ["train.py"], id="a block of bash"),
+        pytest.param(fenced("", COMMAND), ["train.py"], id="a block of no language that bash would take"),
+        pytest.param(fenced("Shell", COMMAND), ["train.py"], id="languages are not told apart by capitals"),
+        pytest.param(fenced("{.bash .annotate}", COMMAND), ["train.py"], id="a language with attributes"),
+        pytest.param(fenced("bash", COMMAND, fence="~~~~"), ["train.py"], id="a longer fence of tildes"),
+        pytest.param(fenced("python", COMMAND), [], id="another language is no script"),
+        pytest.param(COMMAND, [], id="prose is none"),
+        pytest.param(fenced("bash", "$ " + COMMAND), ["train.py"], id="a prompt before the command"),
+        pytest.param(fenced("bash", "# " + COMMAND), [], id="a comment in a script"),
+        pytest.param(fenced("console", "# " + COMMAND), ["train.py"], id="and root's prompt in a session"),
+        pytest.param(fenced("console", "$ " + COMMAND, "python b.py --a 1"), ["train.py"], id="output is not typed"),
+        pytest.param(
+            fenced("console", "$ accelerate launch \\", "  train.py --lr 0.1"), ["train.py"], id="a line that goes on"
+        ),
+        pytest.param(fenced("bash", 'echo "', COMMAND), [], id="a block that bash would refuse is passed over"),
+        pytest.param(
+            fenced("bash", 'echo "') + "\n" + fenced("bash", COMMAND), ["train.py"], id="and spoils no other block"
+        ),
+        pytest.param(fenced("bash", "python one.py --a 1 \\") + "\n" + fenced("bash", COMMAND), ["one.py", "train.py"],
+                     id="a last line that goes on ends with its block"),
+        pytest.param("- item\n\n    ```bash\n    " + COMMAND + "\n    ```\n", ["train.py"], id="a block in a list"),
+        pytest.param("> ```bash\n> echo\n> ```\n", [], id="a quoted block"),
+        pytest.param("```bash\n" + COMMAND, ["train.py"], id="a fence that nobody closes reaches to the end"),
+        pytest.param("````md\n```bash\n" + COMMAND + "\n```\n````\n", [], id="a fence within a longer fence"),
+        pytest.param("", [], id="nothing"),
+    ],
+)  # fmt: skip
+def test_shell_blocks_of_a_document_are_its_script(text: str, found: list[str]) -> None:
+    assert programs(text) == found
+    assert load("README.md", text).faults == ()
+
+
+def test_a_value_stands_on_its_line_and_column_of_the_document() -> None:
+    text = "# Title\r\n\r\nText\r\n```bash\r\n$ accelerate launch train.py \\\r\n    --lr 0.1\r\n```\r\n"
+    (command,) = load("README.md", text).commands
+    rate = command.options.get("lr")
+    assert rate is not None
+    assert (rate.span.line, rate.span.column) == (6, 10)
+    assert text.splitlines()[5][9:12] == "0.1"
+
+
+def test_what_one_block_sets_the_next_one_sees() -> None:
+    text = fenced("bash", "export LR=0.5") + "\n" + fenced("bash", "python train.py --lr $LR")
+    (command,) = load("README.md", text).commands
+    rate = command.options.get("lr")
+    assert rate is not None
+    assert rate.value == "0.5"
+
+
+@given(st.text(alphabet="`~ \n\r\t>$#ab\\'\"{}.python train.py --a 1", max_size=300))
+def test_blanked_text_keeps_every_line_and_column(text: str) -> None:
+    script = markdown.blocks(text)
+    assert len(script) == len(text)
+    for ours, theirs in zip(script.splitlines(keepends=True), text.splitlines(keepends=True)):
+        assert len(ours) == len(theirs)
+        assert all(a in (b, " ") for a, b in zip(ours, theirs))
