@@ -135,7 +135,7 @@ def test_walk_leaves_links_to_folders_large_files_and_other_suffixes(tmp_path: P
     (tmp_path / "a.yaml").write_text("x: 1\n")
     (tmp_path / "loop").symlink_to(tmp_path)
     (tmp_path / "tokenizer.json").write_text(" " * (WALK_LIMIT_BYTES + 1))
-    (tmp_path / "notes.md").write_text("# notes\n")
+    (tmp_path / "notes.rst").write_text("# notes\n")
     os.mkfifo(tmp_path / "pipe.yaml")
     assert walked(tmp_path) == {"a.yaml"}
 

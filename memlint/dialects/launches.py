@@ -27,9 +27,12 @@ MAX_BYTES = 256 * 1024  # of one of them
 MAX_RUNS = 8  # of one config: who lists more lists a sweep
 
 _COMMENT = re.compile(r"[ \t]*(?:#|//)[ \t]*")
-_TYPED = re.compile(
-    r"(?:\$ )?(?:[A-Z][A-Z0-9_]*=\S+ )*(?:accelerate launch|torchrun|deepspeed|python3? |llamafactory-cli)"
+# What a training command begins with, or has in it, and what it says besides the name of a config.
+_PROGRAM = re.compile(
+    r"\b(?:accelerate|torchrun|deepspeed|python3?|axolotl|composer|litgpt|llamafactory-cli|swift|trl|tune|xtuner)\b|\.py\b"
 )
+_TYPED = re.compile(r"(?:\$ )?(?:[A-Z][A-Z0-9_]*=\S+ )*(?:" + _PROGRAM.pattern + ")")
+_MORE = re.compile(r" --?(?!config[ =])\w|\w=|\b(?:accelerate|deepspeed|torchrun|mpirun|srun)\b")
 
 _Key = tuple[object, ...]
 _texts: dict[_Key, str] = {}  # of files that were looked into, while they stay as they are
@@ -45,7 +48,9 @@ def of(document: Document, overrides: Sequence[str] = ()) -> list[TrainingSpec]:
     own = os.path.realpath(document.path)
     name = os.path.basename(document.path)
     found: dict[tuple[object, ...], TrainingSpec] = {}
-    with companions.spelled(own, document.path):
+    texts = {path: text.decode("utf-8", "surrogatepass") for path, text in files.edition()}
+    # The text at hand may be an editor's, and not the file's.
+    with files.edited({**texts, document.path: document.text}), companions.spelled(own, document.path):
         for script in _scripts_that_say(name, document):
             for command in script.commands:
                 if not _says(command, name):
@@ -60,7 +65,7 @@ def of(document: Document, overrides: Sequence[str] = ()) -> list[TrainingSpec]:
 
 
 def _scripts_that_say(name: str, document: Document) -> Iterator[Document]:
-    commented = _commented(document)
+    commented = _commented(document, name)
     if commented is not None:
         yield commented
     for path in _near(document.path):
@@ -112,10 +117,10 @@ def _read(path: str, name: str) -> Document | None:
         status = os.stat(path)
         if status.st_size > MAX_BYTES:
             return None
-        key = (path, status.st_mtime_ns, status.st_size, files.edition())
+        key = (path, status.st_mtime_ns, status.st_size, *(text for other, text in files.edition() if other == path))
         if key not in _texts:
             _keep(_texts, key, load.read_text(path))
-        if name not in _texts[key]:
+        if not _may_launch(path, _texts[key], name):
             return None
         if key not in _scripts:
             _keep(_scripts, key, load.load(path, _texts[key]))
@@ -124,27 +129,49 @@ def _read(path: str, name: str) -> Document | None:
     return _scripts[key]
 
 
+def _may_launch(path: str, text: str, name: str) -> bool:
+    """Whether a text may hold a command that starts a config and says something of the run besides. In a script the
+    name may come by a variable; in a document it stands in the command."""
+    from memlint.documents.load import is_markdown
+
+    if name not in text:
+        return False
+    if not is_markdown(path):
+        return _PROGRAM.search(text) is not None
+    return _has_command(text, name)
+
+
+def _has_command(text: str, name: str) -> bool:
+    """Whether a line, with those that it goes on in, names a file and says how it is started."""
+    whole = text.replace("\\\n", " ").replace("\\\r\n", " ")
+    return any(_starts(line) for line in whole.splitlines() if name in line and "memlint" not in line)
+
+
+def _starts(line: str) -> bool:
+    return _PROGRAM.search(line) is not None and _MORE.search(line) is not None
+
+
 def _keep(kept: dict[_Key, object] | dict[_Key, str] | dict[_Key, Document], key: _Key, value: object) -> None:
     if len(kept) >= _MOST_KEPT:
         kept.clear()
     kept[key] = value  # type: ignore[assignment]
 
 
-def _commented(document: Document) -> Document | None:
+def _commented(document: Document, name: str) -> Document | None:
     """The commands in a config's comments, as a script in which they stand where they do in the config."""
     from memlint.documents import shell
 
     lines = document.text.splitlines(keepends=True)
-    shown, goes_on, some = [], False, False
+    shown, goes_on, some = [], False, ""
     for line in lines:
         mark = _COMMENT.match(line)
         rest = line[mark.end() :] if mark is not None else ""
         kept = mark is not None and (goes_on or _TYPED.match(rest) is not None)
-        some = some or kept
+        some += rest if kept else ""
         goes_on = kept and rest.rstrip().endswith("\\")
         bare = line.rstrip("\r\n")
         shown.append(" " * (len(line) - len(rest)) + rest if kept else " " * len(bare) + line[len(bare) :])
-    if not some:
+    if not _has_command(some, name):
         return None
     script = shell.read(document.path, "".join(shown))
     return script._replace(text=document.text, faults=(), sources={document.path: document.text})

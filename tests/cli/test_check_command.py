@@ -119,10 +119,10 @@ def test_a_named_file_that_is_no_config_is_skipped_with_one_line() -> None:
 
 
 def test_a_named_file_of_another_kind_is_skipped_with_one_line() -> None:
-    Path("notes.md").write_text("# notes\n")
-    result = run("notes.md", "small.yaml")
+    Path("notes.rst").write_text("# notes\n")
+    result = run("notes.rst", "small.yaml")
     assert result.exit_code == 0
-    assert result.stderr.startswith("memlint: notes.md: skipped, not a kind of file")
+    assert result.stderr.startswith("memlint: notes.rst: skipped, not a kind of file")
     assert result.stderr.count("\n") == 1
 
 

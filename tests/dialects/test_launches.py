@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import memlint
+from memlint.check import check_text
 from memlint.reports.report import RunReport
 
 CONFIG = """\
@@ -115,7 +116,8 @@ def test_a_fix_of_a_launched_config_keeps_its_promise(tmp_path: Path) -> None:
     text = CONFIG.replace("size: 2", "size: 64").replace("checkpointing: true", "checkpointing: false")
     put(tmp_path, {"README.md": f"```bash\n{LAUNCH}\n```\n", "recipes/a/sft.yaml": text})
     (run,) = check()
-    fixes = [fix for finding in run.findings for fix in finding.fixes if fix.edits and fix.device_bytes_after is not None]
+    tried = [fix for finding in run.findings for fix in finding.fixes]
+    fixes = [fix for fix in tried if fix.edits and fix.device_bytes_after is not None]
     assert fixes
     for fix in fixes:
         lines = text.splitlines(keepends=True)
@@ -155,3 +157,17 @@ def test_no_more_than_some_runs_of_a_config_are_looked_at(tmp_path: Path) -> Non
     lines = "".join(f"{LAUNCH} --per_device_train_batch_size={size}\n" for size in range(1, 40))
     put(tmp_path, {"run.sh": lines})
     assert len(check()) == launches.MAX_RUNS
+
+
+def test_what_an_editor_holds_is_what_is_launched(tmp_path: Path) -> None:
+    put(tmp_path, {"README.md": f"```bash\n{LAUNCH}\n```\n"})
+    (before,) = check()
+    (run,) = check_text("recipes/a/sft.yaml", CONFIG.replace("size: 2", "size: 16")).runs
+    assert run.launch is not None
+    assert peak(run) > peak(before)
+
+
+def test_a_command_that_says_nothing_else_leaves_the_run_as_it_is(tmp_path: Path) -> None:
+    put(tmp_path, {"README.md": "```bash\ntrl sft recipes/a/sft.yaml\n```\n"})
+    (run,) = check()
+    assert run.launch is None
