@@ -3,7 +3,8 @@
 The Python half is a module of this folder with any of these functions, found by name:
 
     recognise(document, root) -> bool   a condition beyond the signature
-    complete(spec) -> TrainingSpec      facts that the schema cannot express; architecture and model name
+    FAMILY                              the steps to the facts that the schema cannot express (family.py)
+    complete(spec) -> TrainingSpec      the same for a model that is no language model; architecture and model name
     spell(spec, fact, value) -> edits   or None for the generic spelling
 """
 
@@ -77,6 +78,13 @@ class Dialect:
         if self._module is None and name:
             self._module = __import__("memlint.dialects." + name, fromlist=[name])
         return self._module
+
+    @property
+    def complete(self) -> Callable[[TrainingSpec], TrainingSpec] | None:
+        """What makes the other facts of those that the schema finds; None where a schema says it all."""
+        family = getattr(self.module, "FAMILY", None)
+        made: Callable[[TrainingSpec], TrainingSpec] | None = getattr(family or self.module, "complete", None)
+        return made
 
     @property
     def keys(self) -> tuple[Key, ...]:
@@ -372,8 +380,8 @@ class Dialect:
             if match.missing:
                 spec.architecture = None
                 spec.unknown_reason = match.missing[0].reason
-            elif self.module is not None and hasattr(self.module, "complete"):
-                spec = _derived(spec, self.module.complete)
+            elif self.complete is not None:
+                spec = _derived(spec, self.complete)
             return spec
 
         spec = read({})

@@ -95,8 +95,6 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
     if smooth is not None and smooth.value and spec.get("loss") == "fused":
         lm.put(spec, "loss", "full", smooth, "label smoothing needs the logits")
     spec = lm.finish(spec, (on_cpu, own, found, adapted, shared, dtypes, _unbounded(spec, script, name)))
-    if seeing:
-        llava.sample(spec)
     return spec
 
 

@@ -321,12 +321,3 @@ def finish(spec: TrainingSpec) -> None:
         lm.put(spec, "projector_dtype", spec.get("compute_dtype"), reason=TRAIN)
     elif not _is_own(spec.fact("model")):
         lm.put(spec, "projector_dtype", "float32", reason=f"{TRAIN}: build_vision_projector, after the weights' load")
-
-
-def sample(spec: TrainingSpec) -> None:
-    """An image is loaded beside the words, in fp32. Call at the end."""
-    words, made = spec.fact("sample_bytes"), spec.get(lm.LLAVA)
-    if words is None or made is None:
-        return
-    image = 4 * made.tower.channels * made.tower.image[0] * made.tower.image[1]
-    lm.put(spec, "sample_bytes", words.value + image, reason=f"{words.reason}, and the image in float32")

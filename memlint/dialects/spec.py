@@ -258,6 +258,12 @@ class TrainingSpec:
         fact = self.facts.get(name)
         return fact if fact is not None and fact.origin == OVERRIDE else None
 
+    def stated(self, name: Name) -> Fact | None:
+        """The fact as keys and files state it, also where a step that is under way, or one before it, makes another
+        of it."""
+        before = getattr(self.facts, "stated", None)
+        return self.fact(name) if before is None else before(name)
+
     def take(self, name: Name) -> Fact | None:
         """A fact that others are made of, and that says nothing by itself: it is gone afterwards."""
         fact = self.fact(name)

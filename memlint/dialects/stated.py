@@ -86,3 +86,13 @@ def text_config(config: dict[str, Any]) -> dict[str, Any]:
 
 def model_type(spec: TrainingSpec) -> str:
     return str((spec.get(CONFIG) or {}).get("model_type") or "")
+
+
+# Models whose config.json says how large every input is: thirty seconds of sound, or images of one size.
+_ONE_SIZE = ("whisper", "vit", "deit")
+
+
+def has_one_size(spec: TrainingSpec) -> bool:
+    """Whether every input of the model is of the same size."""
+    config = spec.get(CONFIG)
+    return isinstance(config, dict) and config.get("model_type") in _ONE_SIZE

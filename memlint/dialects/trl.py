@@ -44,22 +44,6 @@ def recognise(document: Document, root: Node) -> bool:
     return not lm.is_of_another_family(document, root, lm.EXAMPLES)
 
 
-def complete(spec: TrainingSpec) -> TrainingSpec:
-    """From TRL's switches to the facts of a language model."""
-    _, which = _method(spec)
-    _release(spec)
-    _half(spec)
-    found = lm.model(spec)
-    _peft_example(spec)
-    shared, overruling = lm.stated_sharing(spec, _accelerate(spec))
-    made = GRAPH.derive(spec, overruling)
-    on_cpu = "use_cpu: the run is not on a GPU" if lm.switched(spec, "use_cpu") else ""
-    method = spec.get("method", "")
-    unknown = f"{method.upper()}: {_UNKNOWN[method]} is not known" if method in _UNKNOWN else ""
-    adapted, dtypes = (made.reasons.get(step, "") for step in ("adapters", "precision"))
-    return lm.finish(spec, (on_cpu, found, which, adapted, shared, dtypes, unknown))
-
-
 def _half(spec: TrainingSpec) -> None:
     """bf16, which TRL's configs have on."""
     mixed = spec.fact(lm.HYPER + "bf16")
@@ -116,8 +100,13 @@ def _precision(spec: TrainingSpec) -> str:
     return lm.precision(spec, lm.weights(spec, spec.fact(lm.HYPER + "init_dtype"), _dtype(spec)))
 
 
-def _method(spec: TrainingSpec) -> tuple[str, str]:
-    """(which trainer, why it is not known): by the program, by the keys, then by the folders that recipes stand in."""
+def _unknown(spec: TrainingSpec) -> str:
+    method = spec.get("method", "")
+    return f"{method.upper()}: {_UNKNOWN[method]} is not known" if method in _UNKNOWN else ""
+
+
+def _method(spec: TrainingSpec) -> str:
+    """Which trainer, by the program, by the keys, then by the folders that recipes stand in. Why that is not known."""
     words: list[str] = []
     if spec.launch is not None:
         words = [str(spec.launch.program.value)]
@@ -128,24 +117,24 @@ def _method(spec: TrainingSpec) -> tuple[str, str]:
         named = next((method for method in METHODS if method in parts), "")
         if named:
             lm.put(spec, "method", named, reason=f"{base} trains it")
-            return named, ""
+            return ""
     for key in _GENERATE:
         fact = spec.fact(lm.HYPER + key)
         if fact is not None:
             lm.put(spec, "method", "grpo", fact, "a key of the trainers that generate")
-            return "grpo", ""
+            return ""
     tokens = "".join(c if c.isalnum() else " " for c in spec.document.path.lower()).split()
     named = next((method for method in METHODS if method in tokens[-8:]), "")
     if named:
         reason = "the config's path names it"
         spec.facts["method"] = Fact("method", named, ASSUMED, reason=reason)
-        return named, ""
+        return ""
     for key in ("beta", "precompute_ref_log_probs", "max_prompt_length"):
         fact = spec.fact(lm.HYPER + key)
         if fact is not None and fact.node is not None:
-            return "", f"{fact.key} is a key of several of TRL's trainers, and no file says which one reads it"
+            return f"{fact.key} is a key of several of TRL's trainers, and no file says which one reads it"
     spec.facts["method"] = Fact("method", "sft", ASSUMED, reason="no key of another trainer is there")
-    return "sft", ""
+    return ""
 
 
 # Switches of peft/examples/sft/train.py that TRL's own scripts do not have, and the defaults beside them.
@@ -387,6 +376,10 @@ def _reference(spec: TrainingSpec) -> None:
         spec.facts["reference_model"] = Fact("reference_model", "copy", DEFAULT, reason=reason)
 
 
+def _beside(spec: TrainingSpec) -> tuple[str, dict[str, Fact]]:
+    return lm.stated_sharing(spec, _accelerate(spec))
+
+
 def _accelerate(spec: TrainingSpec) -> Companion | None:
     """``--accelerate_config``: a file, or one of those that TRL ships."""
     named = spec.facts.pop(lm.HYPER + "accelerate_config", None)
@@ -412,27 +405,39 @@ def _tree(value: Any, span: Span) -> Node:
     return Node(value, span)
 
 
-# The steps from what is stated to the facts of a language model; a step waits for what it reads.
-GRAPH = Graph(
-    Step(_model_class, ("model_class", "labels")),
-    Step(_pairs, ("sequences_per_sample",)),
-    Step(
-        _completions,
-        ("sequence_length", lm.HYPER + "max_completion_length", "completion_length", "engine_share"),
+FAMILY = lm.Family(
+    stated=Graph(
+        Step(lm.model, lm.MODEL_FACTS),
+        Step(_method, ("method",)),
+        Step(_release, (_RELEASE,)),
+        Step(_half, (lm.HYPER + "bf16",)),
+        Step(_peft_example, (*_EXAMPLE, "embeddings_resized")),
     ),
-    Step(_attention, ("attention",)),
-    Step(_packing, ("packing", "padding_free")),
-    Step(lm.optimizer, lm.OPTIMIZER_FACTS),
-    Step(_losses, ("loss", "loss_tile", "fused_kernels", "log_probabilities", "likelihood_of_chosen")),
-    Step(lm.compiled, ("compile",)),
-    Step(_adapters, lm.ADAPTER_FACTS),
-    Step(lm.quantization, lm.QUANTIZATION_FACTS),
-    Step(lm.processes, lm.PROCESS_FACTS),
-    Step(_generated, ("generated_rows",)),
-    Step(_precision, (*lm.PRECISION_FACTS, "float32_parts", "quantization.prepared")),
-    Step(_checkpointing, lm.CHECKPOINTING_FACTS),
-    Step(_reference, ("reference_model",)),
-    Step(lm.evaluation, lm.EVALUATION_FACTS),
+    beside=_beside,
+    follows=Graph(
+        Step(lm.on_cpu),
+        Step(_unknown),
+        Step(_model_class, ("model_class", "labels")),
+        Step(_pairs, ("sequences_per_sample",)),
+        Step(
+            _completions,
+            ("sequence_length", lm.HYPER + "max_completion_length", "completion_length", "engine_share"),
+        ),
+        Step(_attention, ("attention",)),
+        Step(_packing, ("packing", "padding_free")),
+        Step(lm.optimizer, lm.OPTIMIZER_FACTS),
+        Step(_losses, ("loss", "loss_tile", "fused_kernels", "log_probabilities", "likelihood_of_chosen")),
+        Step(lm.compiled, ("compile",)),
+        Step(_adapters, lm.ADAPTER_FACTS),
+        Step(lm.quantization, lm.QUANTIZATION_FACTS),
+        Step(lm.processes, lm.PROCESS_FACTS),
+        Step(_generated, ("generated_rows",)),
+        Step(_precision, (*lm.PRECISION_FACTS, "float32_parts", "quantization.prepared")),
+        Step(_checkpointing, lm.CHECKPOINTING_FACTS),
+        Step(_reference, ("reference_model",)),
+        Step(lm.evaluation, lm.EVALUATION_FACTS),
+    ),
+    told=("on_cpu", "model", "method", "adapters", "sharing", "precision", "unknown"),
 )
 
 
