@@ -144,15 +144,21 @@ def resolve(name: str, beside: str) -> tuple[dict[str, Any] | None, str]:
     return (found.config, found.source) if not found.reason else (None, f"{found.source}: {found.reason}")
 
 
+def resolved(spec: TrainingSpec, name: str, beside: str) -> tuple[dict[str, Any] | None, str]:
+    """:func:`resolve`, once for a run and all that is tried with it."""
+    if (name, beside) not in spec.resolved:
+        spec.resolved[name, beside] = resolve(name, beside)
+    config, source = spec.resolved[name, beside]
+    return config, source
+
+
 def model(spec: TrainingSpec, key: str = "model_name_or_path") -> str:
     """The model's config by its name, and what follows from it."""
     fact = spec.fact("model")
     if fact is None or not isinstance(fact.value, str) or not fact.value:
         return not_stated(spec, key, *spellings(spec, "model"))
     beside = fact.span.path if fact.span is not None else spec.document.path
-    if (fact.value, beside) not in spec.resolved:
-        spec.resolved[fact.value, beside] = resolve(fact.value, beside)
-    config, source = spec.resolved[fact.value, beside]
+    config, source = resolved(spec, fact.value, beside)
     spec.model_name = fact.value.rstrip("/").rsplit("/", 1)[-1] or fact.value
     if config is None:
         return f"{fact.key} {fact.value}: {source}"

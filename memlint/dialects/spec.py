@@ -255,7 +255,7 @@ class TrainingSpec:
 
     def tried(self, name: Name) -> Fact | None:
         """The fact where a what-if gives it its value: what is made of the keys that would state it follows it."""
-        fact = self.facts.get(name)
+        fact = self.stated(name)
         return fact if fact is not None and fact.origin == OVERRIDE else None
 
     def stated(self, name: Name) -> Fact | None:
