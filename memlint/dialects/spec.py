@@ -261,8 +261,8 @@ class TrainingSpec:
     def stated(self, name: Name) -> Fact | None:
         """The fact as keys and files state it, also where a step that is under way, or one before it, makes another
         of it."""
-        before = getattr(self.facts, "stated", None)
-        return self.fact(name) if before is None else before(name)
+        before: Callable[[str], Fact | None] = getattr(self.facts, "stated", self.facts.get)
+        return before(name)
 
     def take(self, name: Name) -> Fact | None:
         """A fact that others are made of, and that says nothing by itself: it is gone afterwards."""
