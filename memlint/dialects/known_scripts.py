@@ -131,9 +131,11 @@ def unsloth(spec: TrainingSpec, switch: Fact) -> None:
 
 
 def unsloth_kernels(spec: TrainingSpec, switch: Fact) -> None:
-    """Its kernels, and its loss."""
+    """Its kernels, and its loss. Adapters are fused by the dropout that they are made with, also where the trainer
+    switches dropout off afterwards."""
     kernels = ["rms_norm", "swiglu", "rotary", "cross_entropy"]
-    if not spec.get("lora.dropout"):
+    dropout = spec.stated("lora.dropout")
+    if dropout is None or not dropout.value:
         kernels += ["lora_mlp", "lora_qkv", "lora_o"]
     tokens = spec.get("micro_batch_size", 1) * (spec.get("sequence_length") or 0)
     if tokens > _WHOLE_LOGITS:
