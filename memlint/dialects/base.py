@@ -82,9 +82,8 @@ class Dialect:
     @property
     def complete(self) -> Callable[[TrainingSpec], TrainingSpec] | None:
         """What makes the other facts of those that the schema finds; None where a schema says it all."""
-        family = getattr(self.module, "FAMILY", None)
-        made: Callable[[TrainingSpec], TrainingSpec] | None = getattr(family or self.module, "complete", None)
-        return made
+        made: Callable[[TrainingSpec], TrainingSpec] | None = getattr(self.module, "complete", None)
+        return made or getattr(getattr(self.module, "FAMILY", None), "complete", None)
 
     @property
     def keys(self) -> tuple[Key, ...]:
