@@ -52,7 +52,8 @@ class Family(NamedTuple):
         reasons = self.stated.derive(spec).reasons
         overruling: Mapping[str, Fact] = {}
         if self.beside is not None:
-            reasons["sharing"], overruling = self.beside(spec)
+            spec.unknown_reason, overruling = self.beside(spec)
+            reasons["sharing"] = spec.unknown_reason
         reasons |= self.follows.derive(spec, overruling).reasons
         return finish(spec, told(reasons, self.told), self.keys)
 

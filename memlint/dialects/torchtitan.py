@@ -145,6 +145,8 @@ def _model_name(spec: TrainingSpec) -> str:
 
 def _model(spec: TrainingSpec) -> str:
     name, fact = _model_name(spec), spec.fact("model")
+    if spec.unknown_reason:  # the function that would say the flavor is not there
+        return ""
     if fact is None or not isinstance(fact.value, str):
         return lm.not_stated(spec, "model.flavor", "flavor")
     flavor, backend = fact.value, lm.setting(spec, "attn_backend")
@@ -414,11 +416,8 @@ def _graphs(spec: TrainingSpec) -> None:
     """A step is captured as a CUDA graph unless it is switched off, and then gradients are zeroed where they lie: the
     graph writes there (torchtitan 0.3, trainer.py). Pipelines cannot be captured."""
     switch = spec.fact(lm.HYPER + "disable_cuda_graphs")
-    if (
-        not _is_registry(spec)
-        or (spec.get("parallelism.pipeline") or 1) > 1
-        or (switch is not None and truth(switch.value))
-    ):
+    off = not _is_registry(spec) or (switch is not None and truth(switch.value))
+    if off or (spec.get("parallelism.pipeline") or 1) > 1:
         return
     stated = switch if switch is not None and switch.node is not None else None
     lm.put(spec, "gradients_kept", True, stated, f"{_PYTHON}: a captured step keeps its gradients in place")
