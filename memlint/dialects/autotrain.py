@@ -12,10 +12,10 @@ from memlint.dialects import language_model as lm
 from memlint.dialects.spec import DEFAULT, Fact, Name, TrainingSpec
 from memlint.documents.node import Edit
 from memlint.facts.derive import Graph, Step
+from memlint.trainers.table import ALWAYS, NONE
 
 _VERSION = "AutoTrain Advanced 0.8"
 _TASKS = ("llm", "lm_training", "llm_training", "llm_finetuning")  # parser.py: TASK_ALIASES
-_PAIRS = ("dpo", "orpo", "reward")  # chosen and rejected answers go through the model together
 _ROW = 1024  # configure_block_size: where block_size is -1
 _BITS = {"int4": 4, "int8": 8}
 _KEYS = {
@@ -49,7 +49,7 @@ def _method(spec: TrainingSpec) -> str:
     if why:
         return why
     lm.put(spec, "method", name, stated)
-    if name not in ("default", "sft", *_PAIRS):
+    if lm.trainer(spec) is NONE:
         return f"trainer {name}: what generation holds on the card between training steps is not known"
     return ""
 
@@ -59,16 +59,10 @@ def _model(spec: TrainingSpec) -> str:
 
 
 def _model_class(spec: TrainingSpec) -> None:
-    trainer = _trained(spec)
-    kind = "sequence_classification" if trainer == "reward" else "causal_lm"
-    lm.put(spec, "model_class", kind, reason=f"{_VERSION}: train_clm_{trainer}.py")
-    if trainer == "reward":
-        lm.put(spec, "labels", 1, reason=f"{_VERSION}: train_clm_reward.py")
-
-
-def _pairs(spec: TrainingSpec) -> None:
-    if _trained(spec) in _PAIRS:
-        lm.put(spec, "sequences_per_sample", 2, reason="a chosen and a rejected answer per sample")
+    found, reason = lm.trainer(spec), f"{_VERSION}: train_clm_{_trained(spec)}.py"
+    lm.put(spec, "model_class", found.builds or "causal_lm", reason=reason)
+    if found.labels:
+        lm.put(spec, "labels", found.labels, reason=reason)
 
 
 def _length(spec: TrainingSpec) -> None:
@@ -132,7 +126,7 @@ def _checkpointing(spec: TrainingSpec) -> None:
 
 
 def _reference(spec: TrainingSpec) -> None:
-    if _trained(spec) != "dpo":
+    if lm.trainer(spec).reference != ALWAYS:
         return
     if spec.get("tuning", "full") != "full":
         lm.put(spec, "reference_model", "adapter_off", spec.fact("tuning"), "the model without its adapters")
@@ -162,7 +156,7 @@ FAMILY = lm.Family(
     follows=Graph(
         Step(_unsloth),
         Step(_model_class, ("model_class", "labels")),
-        Step(_pairs, ("sequences_per_sample",)),
+        Step(lm.pairs, ("sequences_per_sample",)),
         Step(_length, ("sequence_length", "packing")),
         Step(lm.attention, ("attention",)),
         Step(lm.optimizer, lm.OPTIMIZER_FACTS),

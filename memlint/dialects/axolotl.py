@@ -11,10 +11,9 @@ from memlint.dialects.accelerate import truth
 from memlint.dialects.spec import ASSUMED, DEFAULT, WRITTEN, Fact, Name, TrainingSpec, named
 from memlint.documents.node import Document, Edit, Node, Span
 from memlint.facts.derive import Graph, Step
+from memlint.trainers.table import ALWAYS, LOG_PROBABILITIES, SCORES
 
 _VERSION = "Axolotl 0.19"
-_PAIRS = ("dpo", "ipo", "orpo", "simpo")
-_UNDROPPED = (*_PAIRS, "kto", "reward")  # TRL's trainers whose disable_dropout is on by default
 _UNKNOWN = {
     "grpo": "what generation holds on the card between training steps is not known",
     "gdpo": "what generation holds on the card between training steps is not known",
@@ -131,22 +130,17 @@ def _unknown(spec: TrainingSpec) -> str:
     return f"{method.upper()}: {_UNKNOWN[method]}" if method in _UNKNOWN else ""
 
 
-def _pairs(spec: TrainingSpec) -> None:
-    if _trained(spec) in (*_PAIRS, "reward"):
-        reason = "a chosen and a rejected answer per sample"
-        lm.put(spec, "sequences_per_sample", 2, spec.fact("method"), reason)
-
-
 def _model_class(spec: TrainingSpec) -> None:
     """What is built of the model."""
+    found = lm.trainer(spec)
     if "vision_config" in (spec.get(lm.CONFIG) or {}):
         lm.put(spec, "model_class", "vision_language", spec.fact(lm.CONFIG))
-    elif _trained(spec) == "reward":
-        lm.put(spec, "model_class", "sequence_classification", spec.fact("method"))
+    elif found.builds:
+        lm.put(spec, "model_class", found.builds, spec.fact("method"))
     else:
         lm.put(spec, "model_class", "causal_lm", reason=f"{_VERSION}: AutoModelForCausalLM")
-    if _trained(spec) == "reward":
-        lm.put(spec, "labels", 1, spec.fact("method"))
+    if found.labels:
+        lm.put(spec, "labels", found.labels, spec.fact("method"))
 
 
 def _batch(spec: TrainingSpec) -> None:
@@ -291,19 +285,18 @@ def _adapter_kernels(spec: TrainingSpec) -> tuple[list[str], Fact | None]:
 
 def _loss(spec: TrainingSpec) -> None:
     """Whole logits, in chunks, or the head's product as part of the loss."""
-    method = _trained(spec)
+    method, found = _trained(spec), lm.trainer(spec)
     chunked, cut = spec.fact(lm.HYPER + "chunked_cross_entropy"), spec.fact(lm.HYPER + "cut_cross_entropy")
     kernels = spec.fact("fused_kernels")
     plugin = any("cut_cross_entropy" in name for name in _plugins(spec))
-    if method in _UNKNOWN or method == "reward":
+    if method in _UNKNOWN or found.takes == SCORES:
         return
-    if method in (*_PAIRS, "kto"):
+    if found.takes == LOG_PROBABILITIES:
         liger = spec.fact(lm.HYPER + "dpo_use_liger_kernel")
         if liger is not None and truth(liger.value):
             lm.put(spec, "loss", "fused", liger)
         lm.put(spec, "log_probabilities", "rows", reason="TRL 1.9: selective_log_softmax")
-        alpha = spec.fact(lm.HYPER + "cpo_alpha")
-        if method == "orpo" or (method == "simpo" and (alpha is None or alpha.value != 0)):
+        if lm.takes_likelihood(spec, found):
             reason = "TRL 1.9: the likelihood of chosen answers is part of the loss"
             lm.put(spec, "likelihood_of_chosen", True, reason=reason)
         return
@@ -372,8 +365,8 @@ def _adapters(spec: TrainingSpec) -> str:
         lm.put(spec, "lora.targets", pattern, targets)
     if not why and not on:
         lm.put(spec, "tuning", "full", stated, "" if stated is not None else f"{_VERSION}: no adapter")
-    if on and spec.get("method") in _UNDROPPED:
-        lm.put(spec, "lora.dropout", 0.0, reason="TRL 1.9: preference training switches dropout off")
+    if on:
+        lm.undropped(spec, "TRL 1.9: preference training switches dropout off")
     return why
 
 
@@ -599,7 +592,7 @@ def _upcast_parts(spec: TrainingSpec, dtype: str) -> list[str]:
 def _reference(spec: TrainingSpec) -> None:
     """A second model for DPO and IPO without an adapter, in the policy's dtype (train.py)."""
     method = _trained(spec)
-    if method not in ("dpo", "ipo", "kto"):
+    if lm.trainer(spec).reference != ALWAYS:
         if method not in _UNKNOWN:
             lm.put(spec, "reference_model", "none", reason=f"{method} needs none")
         return
@@ -664,7 +657,7 @@ FAMILY = lm.Family(
         Step(_unknown),
         Step(_model_class, ("model_class", "labels")),
         Step(_parts, ("frozen_parts", "images_per_sample", "image_size")),
-        Step(_pairs, ("sequences_per_sample",)),
+        Step(lm.pairs, ("sequences_per_sample",)),
         Step(_attention, ("attention",)),
         Step(_rows, ("packing", "padding_free")),
         Step(_optimizer, lm.OPTIMIZER_FACTS),

@@ -74,8 +74,14 @@ class Dialect:
     @property
     def module(self) -> Any:
         """The Python half, imported when the family is met; None where a schema says it all."""
-        name = self.header.get("module")
-        if self._module is None and name:
+        if self._module is not None:
+            return self._module
+        name, named = self.header.get("module"), self.header.get("trainer")
+        if not name and isinstance(named, str):
+            from memlint.trainers.table import TRAINERS
+
+            name = TRAINERS[named].steps
+        if name:
             self._module = __import__("memlint.dialects." + name, fromlist=[name])
         return self._module
 

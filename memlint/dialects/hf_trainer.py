@@ -10,6 +10,7 @@ from memlint.dialects.spec import ASSUMED, DEFAULT, Fact, Name, TrainingSpec
 from memlint.documents.node import Document, Edit, Node
 from memlint.facts.derive import Graph, Step
 from memlint.named_tuple import NamedTuple
+from memlint.trainers.table import TRAINERS
 
 
 class Script(NamedTuple):
@@ -89,8 +90,9 @@ def _optimizer(spec: TrainingSpec) -> None:
 
 def _outputs(spec: TrainingSpec) -> None:
     if _program(spec).endswith("_no_trainer"):
+        kept = TRAINERS["accelerate.loop"].outputs
         reason = "examples without the Trainer name the outputs, which accelerate brings to float32, through backward"
-        lm.put(spec, "outputs_kept", "float32", reason=reason)
+        lm.put(spec, "outputs_kept", kept, reason=reason)
 
 
 def _unsloth(spec: TrainingSpec) -> Fact | None:

@@ -13,6 +13,7 @@ from typing import Any
 from memlint.dialects import language_model as lm
 from memlint.dialects.accelerate import truth
 from memlint.dialects.spec import ASSUMED, DEFAULT, WRITTEN, Fact, Name, TrainingSpec
+from memlint.trainers import unsloth as data
 
 # qlora.py: what its own dataclasses say where a command does not.
 _QLORA: dict[Name, Any] = {
@@ -116,13 +117,6 @@ def dtypes(spec: TrainingSpec, name: str) -> None:
         lm.put(spec, "quantization.prepared", True, spec.fact("quantization.bits"), reason)
 
 
-# Where a batch has no more tokens, Unsloth makes the logits of all of them.
-_WHOLE_LOGITS = 1024
-
-
-UNSLOTH = "Unsloth 2025.11"
-
-
 def unsloth(spec: TrainingSpec, switch: Fact) -> None:
     """What Unsloth puts in place of a decoder's own code. Call once adapters and sizes are known."""
     unsloth_kernels(spec, switch)
@@ -133,24 +127,32 @@ def unsloth(spec: TrainingSpec, switch: Fact) -> None:
 def unsloth_kernels(spec: TrainingSpec, switch: Fact) -> None:
     """Its kernels, and its loss. Adapters are fused by the dropout that they are made with, also where the trainer
     switches dropout off afterwards."""
-    kernels = ["rms_norm", "swiglu", "rotary", "cross_entropy"]
+    kernels = list(data.KERNELS)
     dropout = spec.stated("lora.dropout")
     if dropout is None or not dropout.value:
-        kernels += ["lora_mlp", "lora_qkv", "lora_o"]
+        kernels += data.ADAPTER_KERNELS
     tokens = spec.get("micro_batch_size", 1) * (spec.get("sequence_length") or 0)
-    if tokens > _WHOLE_LOGITS:
+    if tokens > data.WHOLE_LOGITS:
         kernels.append("cut_cross_entropy")
-        lm.put(spec, "loss", "fused", switch, f"{UNSLOTH}: logits of more than {_WHOLE_LOGITS} tokens are never whole")
-    lm.put(spec, "fused_kernels", kernels, switch, UNSLOTH)
+        lm.put(
+            spec,
+            "loss",
+            "fused",
+            switch,
+            f"{data.VERSION}: logits of more than {data.WHOLE_LOGITS} tokens are never whole",
+        )
+    lm.put(spec, "fused_kernels", kernels, switch, data.VERSION)
 
 
 def unsloth_offloads(spec: TrainingSpec, switch: Fact) -> None:
     """Where it keeps what is recomputed from."""
     if spec.get("checkpointing") == "full":
-        lm.put(spec, "activation_offloading", True, switch, f"{UNSLOTH}: hidden states of layers go to host memory")
+        lm.put(
+            spec, "activation_offloading", True, switch, f"{data.VERSION}: hidden states of layers go to host memory"
+        )
 
 
 def unsloth_quantizes(spec: TrainingSpec, switch: Fact) -> None:
     """Whose copies in 4 bits it loads."""
     if spec.get("quantization.kind") == "nf4":
-        lm.put(spec, "quantization.double", True, switch, f"{UNSLOTH}: its own copies in 4 bits")
+        lm.put(spec, "quantization.double", True, switch, f"{data.VERSION}: its own copies in 4 bits")

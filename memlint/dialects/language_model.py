@@ -14,6 +14,7 @@ from memlint import releases
 from memlint.dialects.accelerate import truth
 from memlint.dialects.deepspeed import AUTO
 from memlint.dialects.family import Family, finish, tokens
+from memlint.dialects.methods import pairs, takes_likelihood, undropped
 from memlint.dialects.sharing import (
     PROCESS_FACTS,
     add,
@@ -41,6 +42,7 @@ from memlint.dialects.stated import (
     spellings,
     switched,
     text_config,
+    trainer,
 )
 from memlint.dialects.trainer_spelling import spell, write
 from memlint.dialects.trainer_switches import (
@@ -91,6 +93,7 @@ __all__ = [
     "not_stated",
     "on_devices",
     "optimizer",
+    "pairs",
     "parallelism",
     "processes",
     "put",
@@ -101,8 +104,11 @@ __all__ = [
     "stated_sharing",
     "stored_quantization",
     "switched",
+    "takes_likelihood",
     "text_config",
     "tokens",
+    "trainer",
+    "undropped",
     "write",
 ]
 

@@ -10,12 +10,11 @@ from memlint.dialects.accelerate import truth
 from memlint.dialects.spec import ASSUMED, DEFAULT, WRITTEN, Fact, Name, TrainingSpec
 from memlint.documents.node import Document, Edit, Node
 from memlint.facts.derive import Graph, Step
+from memlint.trainers import liger
+from memlint.trainers.table import ALWAYS
 
 _VERSION = "LLaMA-Factory 0.9"
 _METHODS = {"pt": "pretraining", "sft": "sft", "rm": "reward", "ppo": "ppo", "dpo": "dpo", "kto": "kto"}
-_UNKNOWN = {
-    "ppo": "PPO: its value head, its reward model and what generation holds are not known",
-}
 # Switches that put another way of training in place of the Trainer's or the model's own.
 _OTHERWISE = {
     "use_kt": "what KTransformers leaves on the card is not known",
@@ -27,14 +26,6 @@ _OTHERWISE = {
 # train/trainer_utils.py: the optimizers of its own -> (the fact, the library); GaLore's and APOLLO's depend on optim.
 _OWN_OPTIMIZERS = {"use_adam_mini": ("adam_mini", "adam_mini")}
 _PROJECTED = {"galore": "galore_torch", "apollo": "apollo_torch"}
-# model_utils/liger_kernel.py: the model types whose kernels it asks Liger for; others train without.
-_LIGER_TYPES = frozenset(
-    (
-        *("gemma", "gemma2", "gemma3", "gemma3_text", "glm", "glm4", "glm4v", "granite", "llama", "llava", "mistral"),
-        *("mixtral", "mllama", "olmo2", "paligemma", "phi3", "qwen2", "qwen2_vl", "qwen2_5_vl", "qwen3", "qwen3_moe"),
-        *("qwen3_next", "qwen3_5", "gpt_oss"),
-    )
-)
 
 
 def recognise(document: Document, root: Node) -> bool:
@@ -64,13 +55,8 @@ def _trained(spec: TrainingSpec) -> str:
 
 
 def _unknown(spec: TrainingSpec) -> str:
-    return _UNKNOWN.get(_trained(spec), "")
-
-
-def _pairs(spec: TrainingSpec) -> None:
-    if _trained(spec) in ("dpo", "orpo", "simpo", "reward"):
-        reason = "a chosen and a rejected answer per sample"
-        lm.put(spec, "sequences_per_sample", 2, spec.fact("method"), reason)
+    why = lm.trainer(spec).unknown
+    return f"{_trained(spec).upper()}: {why}" if why else ""
 
 
 def _otherwise(spec: TrainingSpec) -> str:
@@ -101,8 +87,9 @@ def _by_unsloth(spec: TrainingSpec) -> Fact | None:
 
 def _model_class(spec: TrainingSpec) -> None:
     parts(spec, _VERSION)
-    if _trained(spec) == "reward":
-        lm.put(spec, "model_class", "value_head", spec.fact("method"), f"{_VERSION}: a head of one value per token")
+    built = lm.trainer(spec).builds
+    if built:
+        lm.put(spec, "model_class", built, spec.fact("method"), f"{_VERSION}: a head of one value per token")
 
 
 def parts(spec: TrainingSpec, version: str) -> None:
@@ -190,7 +177,7 @@ _LIGER = tuple(
 
 def _knows_liger(spec: TrainingSpec) -> bool:
     """Whether it asks for Liger's kernels; also where the type of the model is not known."""
-    return (spec.get(lm.CONFIG) or {}).get("model_type") in (None, *_LIGER_TYPES)
+    return (spec.get(lm.CONFIG) or {}).get("model_type") in (None, *liger.ASKED["llamafactory"])
 
 
 def _optimizer(spec: TrainingSpec) -> None:
@@ -238,8 +225,7 @@ _OF_TUNING = {"lora.": ("lora",), "freeze.": ("freeze",), "oft.": ("oft",)}
 def _adapters(spec: TrainingSpec) -> str:
     """What trains. The trainers of preferences switch dropout off (train/dpo/trainer.py, train/kto/trainer.py)."""
     why = _tuning(spec) or _blocks(spec)
-    if _trained(spec) in ("dpo", "orpo", "simpo", "kto") and "lora.dropout" in spec:
-        lm.put(spec, "lora.dropout", 0.0, reason=f"{_VERSION}: preference training switches dropout off")
+    lm.undropped(spec, f"{_VERSION}: preference training switches dropout off")
     return why
 
 
@@ -429,7 +415,7 @@ def _precision(spec: TrainingSpec) -> str:
 def _reference(spec: TrainingSpec) -> None:
     """The model without its LoRA adapters, a copy in the checkpoint's dtype, or another model."""
     method, asft = _trained(spec), spec.fact(lm.HYPER + "use_asft_loss")
-    needed = method in ("dpo", "kto") or (method == "sft" and asft is not None and truth(asft.value))
+    needed = lm.trainer(spec).reference == ALWAYS or (method == "sft" and asft is not None and truth(asft.value))
     if not needed:
         if method:
             lm.put(spec, "reference_model", "none", reason=f"{method} needs none")
@@ -462,7 +448,7 @@ FAMILY = lm.Family(
         Step(_otherwise),
         Step(_unknown),
         Step(_model_class, ("model_class", "frozen_parts", "image_size", "images_per_sample")),
-        Step(_pairs, ("sequences_per_sample",)),
+        Step(lm.pairs, ("sequences_per_sample",)),
         Step(_attention, ("attention",)),
         Step(_packing, ("packing",)),
         Step(_optimizer, lm.OPTIMIZER_FACTS),

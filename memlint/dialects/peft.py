@@ -16,11 +16,11 @@ from memlint.dialects.spec import DEFAULT, WRITTEN, Fact, Name, TrainingSpec, na
 from memlint.documents.node import Document, Edit, Node
 from memlint.facts.derive import Graph, Step
 from memlint.named_tuple import NamedTuple
+from memlint.trainers.table import AS_COMPUTED
 
 TRAINING, ADAPTER, DEFAULTS = "training_params.json", "adapter_config.json", "default_training_params.json"
 _VERSION = "PEFT 0.21"
 _SCRIPT = "PEFT's method comparison"
-_EMPTIED = 10  # run.py: ACCELERATOR_EMPTY_CACHE_SCHEDULE
 
 
 class Method(NamedTuple):
@@ -340,8 +340,14 @@ def _method_facts(spec: TrainingSpec, method: Method) -> None:
 def _script(spec: TrainingSpec) -> None:
     """What run.py does whatever the files say."""
     lm.put(spec, "padding", True, reason=f"{_SCRIPT}: samples of a batch are padded to its longest")
-    lm.put(spec, "empty_cache_steps", _EMPTIED, reason=f"{_SCRIPT}: run.py")
-    lm.put(spec, "outputs_kept", True, reason=f"{_SCRIPT}: run.py names them through the backward pass")
+    found = lm.trainer(spec)
+    lm.put(spec, "empty_cache_steps", found.empties, reason=f"{_SCRIPT}: run.py")
+    lm.put(
+        spec,
+        "outputs_kept",
+        found.outputs == AS_COMPUTED,
+        reason=f"{_SCRIPT}: run.py names them through the backward pass",
+    )
     lm.put(spec, "method", "sft", reason=_SCRIPT)
 
 

@@ -6,6 +6,8 @@ from typing import Any, Final
 
 from memlint.dialects.accelerate import truth
 from memlint.dialects.spec import DEFAULT, HYPER, Fact, Missing, Name, TrainingSpec
+from memlint.trainers import table
+from memlint.trainers.table import Trainer
 
 CONFIG = HYPER + "config"
 DECODER: Final = "decoder"  # a memlint.architectures.decoder.Decoder
@@ -76,6 +78,13 @@ def spellings(spec: TrainingSpec, fact: str) -> tuple[str, ...]:
 
     key = registry.dialect(spec.family).key(fact)
     return key.names if key is not None else ()
+
+
+def trainer(spec: TrainingSpec) -> Trainer:
+    """The loop that trains, by the name that the family's schema has for it, or for its method."""
+    from memlint.dialects import registry
+
+    return table.trainer(registry.dialect(spec.family).header.get("trainer", ""), str(spec.get("method", "")))
 
 
 def text_config(config: dict[str, Any]) -> dict[str, Any]:

@@ -127,7 +127,6 @@ def _method(spec: TrainingSpec) -> str:
         return "knowledge distillation: what the loss keeps of the teacher's logits is not known"
     if name.rsplit(".", 1)[-1] in ("DPOLoss", "RSOLoss", "SimPOLoss", "IPOLoss"):
         lm.put(spec, "method", "dpo", loss)
-        lm.put(spec, "sequences_per_sample", 2, loss, "a chosen and a rejected answer per sample")
         kind = "adapter_off" if "lora" in str(spec.get("model", "")) else "copy"
         lm.put(spec, "reference_model", "none" if "SimPO" in name else kind, loss)
     return ""
@@ -304,7 +303,8 @@ FAMILY = lm.Family(
     follows=Graph(
         Step(_on_cpu),
         Step(_model, native.MODEL_FACTS),
-        Step(_method, ("method", "sequences_per_sample", "reference_model")),
+        Step(_method, ("method", "reference_model")),
+        Step(lm.pairs, ("sequences_per_sample",)),
         Step(_adapters, (*lm.ADAPTER_FACTS, *lm.QUANTIZATION_FACTS)),
         Step(_precision, ("compute_dtype", "frozen_dtype", "gradient_dtype", "lora.dtype", "autocast")),
         Step(_optimizer, lm.OPTIMIZER_FACTS),
