@@ -78,9 +78,9 @@ class Dialect:
             return self._module
         name, named = self.header.get("module"), self.header.get("trainer")
         if not name and isinstance(named, str):
-            from memlint.trainers.table import TRAINERS
+            from memlint.trainers.table import steps_of
 
-            name = TRAINERS[named].steps
+            name = steps_of(named)
         if name:
             self._module = __import__("memlint.dialects." + name, fromlist=[name])
         return self._module

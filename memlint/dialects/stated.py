@@ -84,7 +84,8 @@ def trainer(spec: TrainingSpec) -> Trainer:
     """The loop that trains, by the name that the family's schema has for it, or for its method."""
     from memlint.dialects import registry
 
-    return table.trainer(registry.dialect(spec.family).header.get("trainer", ""), str(spec.get("method", "")))
+    header = registry.dialect(spec.family).header
+    return table.trainer(header.get("trainer") or header.get("module", ""), str(spec.get("method", "")))
 
 
 def text_config(config: dict[str, Any]) -> dict[str, Any]:

@@ -100,7 +100,7 @@ def _unknown(spec: TrainingSpec) -> str:
 def _method(spec: TrainingSpec) -> str:
     """Which trainer, by the program, by the keys, then by the folders that recipes stand in. Why that is not known."""
     stated = registry.dialect(spec.family).header.get("trainer", "")
-    if isinstance(stated, str) and stated:
+    if isinstance(stated, str) and stated in TRAINERS:
         lm.put(spec, "method", method_of(stated), reason=TRAINERS[stated].title)
         return ""
     words: list[str] = []

@@ -1,8 +1,10 @@
 """The trainers, by name: what each of them makes of a sample, of the logits and of dropout.
 
-A family names its trainer in the header of its schema, one for all or one for each method that it trains by::
+A family names its trainer in the header of its schema: one for all runs, a library whose trainers are named by their
+methods, or one for each method::
 
     "trainer": "trl.sft"
+    "trainer": "trl"
     "trainer": {"sft": "hf.trainer", "dpo": "trl.dpo"}
 
 What a library does from one release on is a row of ``memlint.releases``, which fields here name.
@@ -212,10 +214,16 @@ TRAINERS: dict[str, Trainer] = {
 
 
 def trainer(named: str | Mapping[str, str], method: str) -> Trainer:
-    """The trainer of a method, as a schema's header names it; NONE where it names none. Raises KeyError for a name that
-    there is not."""
+    """The trainer of a method, as a schema's header names it; NONE where it names none."""
     name = named if isinstance(named, str) else named.get(method, "")
-    return TRAINERS[name] if name else NONE
+    return TRAINERS.get(name) or TRAINERS.get(f"{name}.{method}", NONE)
+
+
+def steps_of(named: str) -> str:
+    """The module whose steps derive a run of a trainer, or of any trainer of a library. Raises KeyError for a name that
+    there is not."""
+    found = TRAINERS[named] if named in TRAINERS else TRAINERS[f"{named}.sft"]
+    return found.steps
 
 
 def method_of(name: str) -> str:

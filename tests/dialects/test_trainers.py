@@ -23,13 +23,19 @@ def headers() -> Iterator[tuple[str, Any]]:
         yield name, schemas.header(name).get("trainer")
 
 
+def named_by(named: Any) -> set[str]:
+    """The rows of the table that a header names; a library stands for its trainers."""
+    names = [named] if isinstance(named, str) else list(named.values())
+    return {row for name in names for row in TRAINERS if row.startswith(name + ".")} | (set(names) - {"trl"})
+
+
 NAMED = [(family, named) for family, named in headers() if named is not None]
 
 
 @pytest.mark.parametrize(("family", "named"), NAMED, ids=[family for family, _ in NAMED])
 def test_the_trainers_that_a_family_names_are_there(family: str, named: Any) -> None:
-    names = [named] if isinstance(named, str) else list(named.values())
-    assert set(names) <= set(TRAINERS)
+    assert named_by(named) <= set(TRAINERS)
+    assert named_by(named)
 
 
 def test_every_family_with_steps_names_its_trainer() -> None:
@@ -38,8 +44,8 @@ def test_every_family_with_steps_names_its_trainer() -> None:
 
 
 def test_every_trainer_is_of_some_family_or_asked_by_name() -> None:
-    named = {name for _, one in NAMED for name in ([one] if isinstance(one, str) else one.values())}
-    assert set(TRAINERS) - named == {"accelerate.loop"}  # by the name of the script: dialects/hf_trainer.py
+    named = [named_by(one) for _, one in NAMED]
+    assert set(TRAINERS).difference(*named) == {"accelerate.loop"}  # by the name of the script: dialects/hf_trainer.py
 
 
 @pytest.mark.parametrize("name", TRAINERS)
@@ -55,6 +61,8 @@ def test_what_a_trainer_does_is_in_the_words_of_the_table(name: str) -> None:
 def test_a_method_without_a_trainer_has_none() -> None:
     assert trainer({"sft": "trl.sft"}, "kd") is NONE
     assert trainer("trl.dpo", "whatever") is TRAINERS["trl.dpo"]
+    assert trainer("trl", "dpo") is TRAINERS["trl.dpo"]
+    assert trainer("trl", "kd") is NONE
 
 
 @pytest.fixture
