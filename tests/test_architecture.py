@@ -27,6 +27,7 @@ ROOMS = (
     ("memlint.documents",),
     ("memlint.schemas", "memlint.facts", "memlint.dialects.spec"),
     ("memlint.architectures",),
+    ("memlint.trainers",),
     ("memlint.dialects",),
     ("memlint.meta",),
     ("memlint.profiles",),

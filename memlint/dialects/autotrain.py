@@ -11,10 +11,11 @@ from typing import Any
 from memlint.dialects import language_model as lm
 from memlint.dialects.spec import DEFAULT, Fact, Name, TrainingSpec
 from memlint.documents.node import Edit
+from memlint.facts.derive import Graph, Step
+from memlint.trainers.table import ALWAYS, NONE
 
 _VERSION = "AutoTrain Advanced 0.8"
 _TASKS = ("llm", "lm_training", "llm_training", "llm_finetuning")  # parser.py: TASK_ALIASES
-_PAIRS = ("dpo", "orpo", "reward")  # chosen and rejected answers go through the model together
 _ROW = 1024  # configure_block_size: where block_size is -1
 _BITS = {"int4": 4, "int8": 8}
 _KEYS = {
@@ -24,34 +25,8 @@ _KEYS = {
 }
 
 
-def complete(spec: TrainingSpec) -> TrainingSpec:
-    """From AutoTrain's words to the facts of a language model."""
-    trainer, task = _trainer(spec)
-    found = lm.model(spec, "base_model")
-    kind = "sequence_classification" if trainer == "reward" else "causal_lm"
-    lm.put(spec, "model_class", kind, reason=f"{_VERSION}: train_clm_{trainer}.py")
-    if trainer == "reward":
-        lm.put(spec, "labels", 1, reason=f"{_VERSION}: train_clm_reward.py")
-    if trainer in _PAIRS:
-        lm.put(spec, "sequences_per_sample", 2, reason="a chosen and a rejected answer per sample")
-    _length(spec, trainer)
-    lm.attention(spec)
-    lm.optimizer(spec)
-    adapted = lm.adapters(spec)
-    _quantization(spec)
-    shared = _devices(spec)
-    _checkpointing(spec)
-    half = spec.fact(lm.HYPER + "precision")
-    if half is not None:
-        lm.put(spec, "mixed_precision", half.value, half)
-    dtypes = lm.precision(spec, _loaded(spec))
-    _reference(spec, trainer)
-    _evaluation(spec)
-    return lm.finish(spec, (task, _unsloth(spec, trainer), found, adapted, shared, dtypes), _KEYS)
-
-
-def _trainer(spec: TrainingSpec) -> tuple[str, str]:
-    """(who trains, why that is not known): ``llm-sft`` names it, else ``params.trainer`` does."""
+def _trainer(spec: TrainingSpec) -> tuple[str, Fact | None, str]:
+    """(who trains, what says so, why that is not known): ``llm-sft`` names it, else ``params.trainer`` does."""
     stated, task = spec.fact(lm.HYPER + "trainer"), spec.fact(lm.HYPER + "task")
     name = str(stated.value) if stated is not None else "default"
     if task is not None and isinstance(task.value, str):
@@ -61,15 +36,36 @@ def _trainer(spec: TrainingSpec) -> tuple[str, str]:
         elif kind == "llm" and dash:
             stated, name = task, which
         else:
-            return name, f"task {task.value}: what AutoTrain builds for it is not known"
-    name = "default" if name == "generic" else name
+            return name, None, f"task {task.value}: what AutoTrain builds for it is not known"
+    return "default" if name == "generic" else name, stated, ""
+
+
+def _trained(spec: TrainingSpec) -> str:
+    return _trainer(spec)[0]
+
+
+def _method(spec: TrainingSpec) -> str:
+    name, stated, why = _trainer(spec)
+    if why:
+        return why
     lm.put(spec, "method", name, stated)
-    if name not in ("default", "sft", *_PAIRS):
-        return name, f"trainer {name}: what generation holds on the card between training steps is not known"
-    return name, ""
+    if lm.trainer(spec) is NONE:
+        return f"trainer {name}: what generation holds on the card between training steps is not known"
+    return ""
 
 
-def _length(spec: TrainingSpec, trainer: str) -> None:
+def _model(spec: TrainingSpec) -> str:
+    return lm.model(spec, "base_model")
+
+
+def _model_class(spec: TrainingSpec) -> None:
+    found, reason = lm.trainer(spec), f"{_VERSION}: train_clm_{_trained(spec)}.py"
+    lm.put(spec, "model_class", found.builds or "causal_lm", reason=reason)
+    if found.labels:
+        lm.put(spec, "labels", found.labels, reason=reason)
+
+
+def _length(spec: TrainingSpec) -> None:
     """Rows of ``block_size`` tokens, no longer than the tokenizer's limit. Those of text are filled; pairs are not."""
     stated, limit = spec.fact(lm.HYPER + "block_size"), spec.fact(lm.HYPER + "model_max_length")
     longest = limit.value if limit is not None and isinstance(limit.value, int) else None
@@ -86,7 +82,7 @@ def _length(spec: TrainingSpec, trainer: str) -> None:
         lm.put(spec, "sequence_length", longest, limit, f"block_size {value} is cut to model_max_length")
     else:
         lm.put(spec, "sequence_length", value, stated)
-    filled = trainer in ("default", "sft")
+    filled = _trained(spec) in ("default", "sft")
     lm.put(spec, "packing", filled, reason=f"{_VERSION}: rows are {'filled' if filled else 'padded to the longest'}")
 
 
@@ -104,20 +100,24 @@ def _quantization(spec: TrainingSpec) -> None:
     lm.put(spec, "quantization.prepared", True, stated, reason)
 
 
-def _loaded(spec: TrainingSpec) -> Fact:
+def _precision(spec: TrainingSpec) -> str:
     """No dtype is asked for. transformers 4 loads float32 then, and float16 beside bitsandbytes' codes."""
-    dtype = "float32" if spec.get("quantization.bits") is None else "float16"
-    return Fact("parameter_dtype", dtype, DEFAULT, reason=f"{_VERSION}: from_pretrained of transformers 4.48")
+    half = spec.fact(lm.HYPER + "precision")
+    if half is not None:
+        lm.put(spec, "mixed_precision", half.value, half)
+    dtype, reason = "float32", f"{_VERSION}: from_pretrained of transformers 4.48"
+    if spec.get("quantization.bits") is not None:
+        dtype = "float16"
+    return lm.precision(spec, Fact("parameter_dtype", dtype, DEFAULT, reason=reason))
 
 
-def _devices(spec: TrainingSpec) -> str:
+def _processes(spec: TrainingSpec) -> None:
     """All devices that there are: copies, or the third stage of ZeRO."""
     backend = spec.fact(lm.HYPER + "distributed_backend")
-    reason = lm.parallelism(spec)
+    lm.processes(spec)
     if backend is not None and backend.value == "deepspeed":
         lm.put(spec, "parallelism.strategy", "zero", backend)
         lm.put(spec, "parallelism.zero_stage", 3, backend, f"{_VERSION}: commands.py")
-    return reason
 
 
 def _checkpointing(spec: TrainingSpec) -> None:
@@ -125,8 +125,8 @@ def _checkpointing(spec: TrainingSpec) -> None:
     lm.put(spec, "checkpointing_reentrant", older, reason=f"{_VERSION}: configure_training_args")
 
 
-def _reference(spec: TrainingSpec, trainer: str) -> None:
-    if trainer != "dpo":
+def _reference(spec: TrainingSpec) -> None:
+    if lm.trainer(spec).reference != ALWAYS:
         return
     if spec.get("tuning", "full") != "full":
         lm.put(spec, "reference_model", "adapter_off", spec.fact("tuning"), "the model without its adapters")
@@ -145,10 +145,32 @@ def _evaluation(spec: TrainingSpec) -> None:
     lm.put(spec, "evaluation_accumulates", False, part, "without compute_metrics only losses are kept")
 
 
-def _unsloth(spec: TrainingSpec, trainer: str) -> str:
+def _unsloth(spec: TrainingSpec) -> str:
     switch = spec.fact(lm.HYPER + "unsloth")
-    on = switch is not None and switch.value and trainer in ("default", "sft")
+    on = switch is not None and switch.value and _trained(spec) in ("default", "sft")
     return "unsloth: what its own kernels keep is not known" if on else ""
+
+
+FAMILY = lm.Family(
+    stated=Graph(Step(_method, ("method",)), Step(_model, lm.MODEL_FACTS)),
+    follows=Graph(
+        Step(_unsloth),
+        Step(_model_class, ("model_class", "labels")),
+        Step(lm.pairs, ("sequences_per_sample",)),
+        Step(_length, ("sequence_length", "packing")),
+        Step(lm.attention, ("attention",)),
+        Step(lm.optimizer, lm.OPTIMIZER_FACTS),
+        Step(lm.adapters, lm.ADAPTER_FACTS),
+        Step(_quantization, (*lm.QUANTIZATION_FACTS, "quantization.prepared")),
+        Step(_processes, lm.PROCESS_FACTS),
+        Step(_checkpointing, ("checkpointing_reentrant",)),
+        Step(_precision, lm.PRECISION_FACTS),
+        Step(_reference, ("reference_model",)),
+        Step(_evaluation, lm.EVALUATION_FACTS),
+    ),
+    told=("method", "unsloth", "model", "adapters", "sharing", "precision"),
+    keys=_KEYS,
+)
 
 
 # ---------------------------------------------------------------------------------------------- spelling

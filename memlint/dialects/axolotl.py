@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from memlint.dialects import companions
@@ -9,10 +10,10 @@ from memlint.dialects import language_model as lm
 from memlint.dialects.accelerate import truth
 from memlint.dialects.spec import ASSUMED, DEFAULT, WRITTEN, Fact, Name, TrainingSpec, named
 from memlint.documents.node import Document, Edit, Node, Span
+from memlint.facts.derive import Graph, Step
+from memlint.trainers.table import ALWAYS, LOG_PROBABILITIES, SCORES
 
 _VERSION = "Axolotl 0.19"
-_PAIRS = ("dpo", "ipo", "orpo", "simpo")
-_UNDROPPED = (*_PAIRS, "kto", "reward")  # TRL's trainers whose disable_dropout is on by default
 _UNKNOWN = {
     "grpo": "what generation holds on the card between training steps is not known",
     "gdpo": "what generation holds on the card between training steps is not known",
@@ -83,38 +84,6 @@ def recognise(document: Document, root: Node) -> bool:
     return True
 
 
-def complete(spec: TrainingSpec) -> TrainingSpec:
-    """From Axolotl's keys to the facts of a language model."""
-    method = _method(spec)
-    _batch(spec)
-    found = lm.model(spec, "base_model")
-    found = _model_config(spec) or found
-    _attention(spec)
-    _rows(spec, method)
-    _optimizer(spec)
-    _kernels(spec)
-    _loss(spec, method)
-    lm.compiled(spec)
-    adapted = _adapters(spec)
-    quantised = _quantization(spec)
-    shipped = _deepspeed(spec)
-    _fsdp(spec)
-    _processes(spec)
-    sharding = spec.fact(lm.HYPER + "fsdp_config")
-    shared = lm.parallelism(spec)
-    if shipped is not None and "parallelism.zero_stage" in spec:
-        spec.facts.update((name, shipped._replace(name=name, value=spec[name])) for name in _stated_by_file(spec))
-    _wrapping(spec, sharding)
-    _checkpointing(spec)
-    dtypes = _precision(spec)
-    _reference(spec, method)
-    _evaluation(spec)
-    _loader(spec)
-    unknown = f"{method.upper()}: {_UNKNOWN[method]}" if method in _UNKNOWN else ""
-    reasons = (found, _otherwise(spec), adapted, quantised, shared, dtypes, unknown)
-    return lm.finish(spec, reasons, {"sequence_length": "sequence_len", "micro_batch_size": "micro_batch_size"})
-
-
 def _otherwise(spec: TrainingSpec) -> str:
     for name, why in _OTHERWISE.items():
         fact = spec.fact(lm.HYPER + name)
@@ -138,30 +107,40 @@ def _plugins(spec: TrainingSpec) -> list[str]:
 # ---------------------------------------------------------------------------------------------- model and sample
 
 
-def _method(spec: TrainingSpec) -> str:
-    """What is trained for, and how many sequences of it are in a sample."""
+def _method(spec: TrainingSpec) -> None:
+    """What is trained for."""
     stated, reward = spec.fact(lm.HYPER + "rl"), spec.fact(lm.HYPER + "reward_model")
-    model_class = Fact("model_class", "causal_lm", DEFAULT, reason=f"{_VERSION}: AutoModelForCausalLM")
-    spec.facts["model_class"] = model_class
+    pretraining = spec.fact(lm.HYPER + "pretraining_dataset")
     if reward is not None and truth(reward.value):
         lm.put(spec, "method", "reward", reward)
-        lm.put(spec, "model_class", "sequence_classification", reward)
-        lm.put(spec, "labels", 1, reward)
-        lm.put(spec, "sequences_per_sample", 2, reward, "a chosen and a rejected answer per sample")
-        return "reward"
-    if stated is None or not stated.value:
-        pretraining = spec.fact(lm.HYPER + "pretraining_dataset")
-        if pretraining is not None and pretraining.value:
-            lm.put(spec, "method", "pretraining", pretraining)
-            return "pretraining"
-        if lm.gap(spec, "rl") is None:
-            lm.put(spec, "method", "sft", reason=f"{_VERSION}: rl is not set")
-        return "sft"
-    method = str(stated.value)
-    lm.put(spec, "method", method, stated)
-    if method in _PAIRS:
-        lm.put(spec, "sequences_per_sample", 2, stated, "a chosen and a rejected answer per sample")
-    return method
+    elif stated is not None and stated.value:
+        lm.put(spec, "method", str(stated.value), stated)
+    elif pretraining is not None and pretraining.value:
+        lm.put(spec, "method", "pretraining", pretraining)
+    elif lm.gap(spec, "rl") is None:
+        lm.put(spec, "method", "sft", reason=f"{_VERSION}: rl is not set")
+
+
+def _trained(spec: TrainingSpec) -> str:
+    return str(spec.get("method", "sft"))
+
+
+def _unknown(spec: TrainingSpec) -> str:
+    method = _trained(spec)
+    return f"{method.upper()}: {_UNKNOWN[method]}" if method in _UNKNOWN else ""
+
+
+def _model_class(spec: TrainingSpec) -> None:
+    """What is built of the model."""
+    found = lm.trainer(spec)
+    if "vision_config" in (spec.get(lm.CONFIG) or {}):
+        lm.put(spec, "model_class", "vision_language", spec.fact(lm.CONFIG))
+    elif found.builds:
+        lm.put(spec, "model_class", found.builds, spec.fact("method"))
+    else:
+        lm.put(spec, "model_class", "causal_lm", reason=f"{_VERSION}: AutoModelForCausalLM")
+    if found.labels:
+        lm.put(spec, "labels", found.labels, spec.fact("method"))
 
 
 def _batch(spec: TrainingSpec) -> None:
@@ -179,19 +158,23 @@ def _batch(spec: TrainingSpec) -> None:
         spec.facts[name] = Fact(name, 1, DEFAULT, name, reason=_VERSION)
 
 
-def _model_config(spec: TrainingSpec) -> str:
-    """``model_config`` changes the config of the model that is named."""
+def _model(spec: TrainingSpec) -> str:
+    """The model that is named, with the changes that ``model_config`` makes to its config."""
+    found = lm.model(spec, "base_model")
     changes, config = spec.fact(lm.HYPER + "model_config"), spec.fact(lm.CONFIG)
-    if isinstance(spec.get(lm.CONFIG), dict) and "vision_config" in spec[lm.CONFIG]:
-        lm.put(spec, "model_class", "vision_language", spec.fact(lm.CONFIG))
-        only = spec.fact(lm.HYPER + "freeze_mm_modules")
-        if only is not None and truth(only.value):
-            lm.put(spec, "frozen_parts", ["vision_tower", "projector"], only)
-        _images(spec)
-    if changes is None or not isinstance(changes.value, dict) or not changes.value or config is None:
-        return ""
-    lm.put(spec, lm.CONFIG, {**config.value, **changes.value}, config)
-    return ""
+    if changes is not None and isinstance(changes.value, dict) and changes.value and config is not None:
+        lm.put(spec, lm.CONFIG, {**config.value, **changes.value}, config)
+    return found
+
+
+def _parts(spec: TrainingSpec) -> None:
+    """Of a vision-language model: which parts train, and what images a sample has."""
+    if "vision_config" not in (spec.get(lm.CONFIG) or {}):
+        return
+    only = spec.fact(lm.HYPER + "freeze_mm_modules")
+    if only is not None and truth(only.value):
+        lm.put(spec, "frozen_parts", ["vision_tower", "projector"], only)
+    _images(spec)
 
 
 def _images(spec: TrainingSpec) -> None:
@@ -222,7 +205,7 @@ def _attention(spec: TrainingSpec) -> None:
         spec.facts["attention"] = Fact("attention", "sdpa", DEFAULT, key, reason=reason)
 
 
-def _rows(spec: TrainingSpec, method: str) -> None:
+def _rows(spec: TrainingSpec) -> None:
     """Packed and padded rows are full; with kernels that know samples apart, a packed batch is one row."""
     packed, padded = spec.fact(lm.HYPER + "sample_packing"), spec.fact(lm.HYPER + "pad_to_sequence_len")
     if packed is not None and truth(packed.value):
@@ -232,7 +215,7 @@ def _rows(spec: TrainingSpec, method: str) -> None:
             lm.put(spec, "padding_free", True, packed, f"{_VERSION}: a packed batch is one row")
     elif padded is not None and truth(padded.value):
         lm.put(spec, "packing", True, padded)
-    elif method == "reward" and (padded is None or padded.value is None):
+    elif _trained(spec) == "reward" and (padded is None or padded.value is None):
         lm.put(spec, "packing", True, reason=f"{_VERSION}: reward models pad to sequence_len")
     elif packed is not None:
         lm.put(spec, "packing", False, packed)
@@ -300,20 +283,20 @@ def _adapter_kernels(spec: TrainingSpec) -> tuple[list[str], Fact | None]:
     return list(names), None
 
 
-def _loss(spec: TrainingSpec, method: str) -> None:
+def _loss(spec: TrainingSpec) -> None:
     """Whole logits, in chunks, or the head's product as part of the loss."""
+    method, found = _trained(spec), lm.trainer(spec)
     chunked, cut = spec.fact(lm.HYPER + "chunked_cross_entropy"), spec.fact(lm.HYPER + "cut_cross_entropy")
     kernels = spec.fact("fused_kernels")
     plugin = any("cut_cross_entropy" in name for name in _plugins(spec))
-    if method in _UNKNOWN or method == "reward":
+    if method in _UNKNOWN or found.takes == SCORES:
         return
-    if method in (*_PAIRS, "kto"):
+    if found.takes == LOG_PROBABILITIES:
         liger = spec.fact(lm.HYPER + "dpo_use_liger_kernel")
         if liger is not None and truth(liger.value):
             lm.put(spec, "loss", "fused", liger)
         lm.put(spec, "log_probabilities", "rows", reason="TRL 1.9: selective_log_softmax")
-        alpha = spec.fact(lm.HYPER + "cpo_alpha")
-        if method == "orpo" or (method == "simpo" and (alpha is None or alpha.value != 0)):
+        if lm.takes_likelihood(spec, found):
             reason = "TRL 1.9: the likelihood of chosen answers is part of the loss"
             lm.put(spec, "likelihood_of_chosen", True, reason=reason)
         return
@@ -382,8 +365,8 @@ def _adapters(spec: TrainingSpec) -> str:
         lm.put(spec, "lora.targets", pattern, targets)
     if not why and not on:
         lm.put(spec, "tuning", "full", stated, "" if stated is not None else f"{_VERSION}: no adapter")
-    if on and spec.get("method") in _UNDROPPED:
-        lm.put(spec, "lora.dropout", 0.0, reason="TRL 1.9: preference training switches dropout off")
+    if on:
+        lm.undropped(spec, "TRL 1.9: preference training switches dropout off")
     return why
 
 
@@ -479,16 +462,21 @@ def _fsdp(spec: TrainingSpec) -> None:
     spec.facts[config.name] = config._replace(node=node)
 
 
-def _wrapping(spec: TrainingSpec, config: Fact | None) -> None:
-    """What of fsdp_config TrainingArguments has no name for."""
+def _beside(spec: TrainingSpec) -> tuple[str, Mapping[str, Fact]]:
+    """What the files beside the config state, and what of ``fsdp_config`` TrainingArguments has no name for."""
+    shipped, config = _deepspeed(spec), spec.fact(lm.HYPER + "fsdp_config")
+    reason, overruling = lm.stated_sharing(spec)
+    if shipped is not None and "parallelism.zero_stage" in spec:
+        spec.facts.update((name, shipped._replace(name=name, value=spec[name])) for name in _stated_by_file(spec))
     if config is None or spec.get("parallelism.strategy") not in ("fsdp1", "fsdp2"):
-        return
+        return reason, overruling
     smallest = _inner(config.value, "min_num_params")
     if str(_inner(config.value, "auto_wrap_policy")).upper() == "SIZE_BASED_WRAP" and smallest:
         lm.put(spec, "parallelism.wrap_elements", smallest, config)
     saved = _inner(config.value, "state_dict_type")
     if saved:
         lm.put(spec, "saves_full_weights", saved == "FULL_STATE_DICT", config)
+    return reason, overruling
 
 
 def _processes(spec: TrainingSpec) -> None:
@@ -601,9 +589,10 @@ def _upcast_parts(spec: TrainingSpec, dtype: str) -> list[str]:
     return ["norms", "embeddings", "head"] if whole and plain and dtype != "float32" else []
 
 
-def _reference(spec: TrainingSpec, method: str) -> None:
+def _reference(spec: TrainingSpec) -> None:
     """A second model for DPO and IPO without an adapter, in the policy's dtype (train.py)."""
-    if method not in ("dpo", "ipo", "kto"):
+    method = _trained(spec)
+    if lm.trainer(spec).reference != ALWAYS:
         if method not in _UNKNOWN:
             lm.put(spec, "reference_model", "none", reason=f"{method} needs none")
         return
@@ -651,6 +640,41 @@ def _loader(spec: TrainingSpec) -> None:
     reason = f"{_VERSION}: a worker per device, 256 batches ahead"
     for name, value in zip(names, (spec.get("device_count", 1), 256, True)):
         lm.put(spec, name, value, reason=reason)
+
+
+FAMILY = lm.Family(
+    stated=Graph(
+        Step(_method, ("method",)),
+        Step(_batch, ("micro_batch_size", "gradient_accumulation_steps")),
+        Step(_model, lm.MODEL_FACTS),
+        Step(_kernels, ("fused_kernels",)),
+        Step(_fsdp, (lm.HYPER + "fsdp", lm.HYPER + "fsdp_config")),
+        Step(_processes, ("device_count",)),
+    ),
+    beside=_beside,
+    follows=Graph(
+        Step(_otherwise),
+        Step(_unknown),
+        Step(_model_class, ("model_class", "labels")),
+        Step(_parts, ("frozen_parts", "images_per_sample", "image_size")),
+        Step(lm.pairs, ("sequences_per_sample",)),
+        Step(_attention, ("attention",)),
+        Step(_rows, ("packing", "padding_free")),
+        Step(_optimizer, lm.OPTIMIZER_FACTS),
+        Step(_loss, ("loss", "loss_chunks", "fused_kernels", "log_probabilities", "likelihood_of_chosen")),
+        Step(lm.compiled, ("compile",)),
+        Step(_adapters, (*lm.ADAPTER_FACTS, lm.HYPER + "use_peft")),
+        Step(_quantization, lm.QUANTIZATION_FACTS),
+        Step(lm.processes, lm.PROCESS_FACTS),
+        Step(_checkpointing, lm.CHECKPOINTING_FACTS),
+        Step(_precision, (*lm.PRECISION_FACTS, lm.HYPER + "bf16", lm.HYPER + "fp16", "float32_parts")),
+        Step(_reference, ("reference_model",)),
+        Step(_evaluation, (*lm.EVALUATION_FACTS, lm.HYPER + "eval_strategy")),
+        Step(_loader, ("workers", "prefetch_factor", "pin_memory")),
+    ),
+    told=("model", "otherwise", "adapters", "quantization", "sharing", "precision", "unknown"),
+    keys={"sequence_length": "sequence_len", "micro_batch_size": "micro_batch_size"},
+)
 
 
 # ---------------------------------------------------------------------------------------------- spelling

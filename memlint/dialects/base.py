@@ -3,7 +3,8 @@
 The Python half is a module of this folder with any of these functions, found by name:
 
     recognise(document, root) -> bool   a condition beyond the signature
-    complete(spec) -> TrainingSpec      facts that the schema cannot express; architecture and model name
+    FAMILY                              the steps to the facts that the schema cannot express (family.py)
+    complete(spec) -> TrainingSpec      the same for a model that is no language model; architecture and model name
     spell(spec, fact, value) -> edits   or None for the generic spelling
 """
 
@@ -73,10 +74,22 @@ class Dialect:
     @property
     def module(self) -> Any:
         """The Python half, imported when the family is met; None where a schema says it all."""
-        name = self.header.get("module")
-        if self._module is None and name:
+        if self._module is not None:
+            return self._module
+        name, named = self.header.get("module"), self.header.get("trainer")
+        if not name and isinstance(named, str):
+            from memlint.trainers.table import steps_of
+
+            name = steps_of(named)
+        if name:
             self._module = __import__("memlint.dialects." + name, fromlist=[name])
         return self._module
+
+    @property
+    def complete(self) -> Callable[[TrainingSpec], TrainingSpec] | None:
+        """What makes the other facts of those that the schema finds; None where a schema says it all."""
+        made: Callable[[TrainingSpec], TrainingSpec] | None = getattr(self.module, "complete", None)
+        return made or getattr(getattr(self.module, "FAMILY", None), "complete", None)
 
     @property
     def keys(self) -> tuple[Key, ...]:
@@ -372,8 +385,8 @@ class Dialect:
             if match.missing:
                 spec.architecture = None
                 spec.unknown_reason = match.missing[0].reason
-            elif self.module is not None and hasattr(self.module, "complete"):
-                spec = _derived(spec, self.module.complete)
+            elif self.complete is not None:
+                spec = _derived(spec, self.complete)
             return spec
 
         spec = read({})

@@ -9,8 +9,9 @@ from memlint.architectures.megatron import decoder
 from memlint.dialects import language_model as lm
 from memlint.dialects import pretraining
 from memlint.dialects.deepspeed import AUTO, deepspeed_facts
-from memlint.dialects.spec import Fact, Missing, Name, TrainingSpec
+from memlint.dialects.spec import Fact, Missing, Name, TrainingSpec, named
 from memlint.documents.node import Document, Edit, Node, Unresolved
+from memlint.facts.derive import Graph, Step
 
 _VERSION = "GPT-NeoX 2.0"
 _GATED = {"geglu": "gelu", "reglu": "relu", "swiglu": "silu", "bilinear": "linear", "glu": "sigmoid"}
@@ -23,28 +24,23 @@ _KEYS = {
 _SIZES = {name: name for name in ("num_layers", "hidden_size", "num_attention_heads")}
 
 
-def complete(spec: TrainingSpec) -> TrainingSpec:
-    """From NeoX's keys, of all files that the run merges, to the facts of a language model."""
-    named = _merged(spec)
+def _beside(spec: TrainingSpec) -> tuple[str, dict[str, Fact]]:
+    """What all files that the run merges state, DeepSpeed's keys among them."""
+    why = _merged(spec)
     found = deepspeed_facts(_underscored(spec.root))
     kept = ("parallelism.", "loss_scaling", "optimizer")
     for name, fact in found.facts.items():
         if name.startswith(kept) and fact.value != AUTO and (fact.node is not None or name not in spec):
             spec.facts[name] = fact
+    return why, {}
+
+
+def _pipeline(spec: TrainingSpec) -> None:
     pipeline = spec.fact("parallelism.pipeline")
     if pipeline is not None and pipeline.value == 0:
         lm.put(spec, "parallelism.pipeline", 1, pipeline, "0 is no pipeline")
     elif spec.get("parallelism.pipeline", 1) > 1:
         lm.put(spec, "parallelism.schedule", "1f1b", reason="DeepSpeed 0.19: runtime/pipe/schedule.py")
-    divided = pretraining.devices(spec, _devices(spec))
-    dtype = _precision(spec)
-    optimizer = _optimizer(spec)
-    _states(spec)
-    decoder = _decoder(spec)
-    recomputed = _activations(spec)
-    return lm.finish(
-        spec, (named, decoder, divided, dtype, optimizer, _exotic(spec), recomputed, pretraining.undecided(spec)), _KEYS
-    )
 
 
 # ---------------------------------------------------------------------------------------------- several files
@@ -108,7 +104,11 @@ def _underscored(root: Node) -> Node:
     return Node({name.replace("-", "_"): node for name, node in root.value.items()}, root.span)
 
 
-def _devices(spec: TrainingSpec) -> list[Fact]:
+def _devices(spec: TrainingSpec) -> str:
+    return pretraining.devices(spec, _counts(spec))
+
+
+def _counts(spec: TrainingSpec) -> list[Fact]:
     """What is multiplied to all devices, where keys say how many: the launcher takes all that there are."""
     every = spec.fact(lm.HYPER + "global_num_gpus")
     if every is not None and isinstance(every.value, int):
@@ -305,6 +305,24 @@ def _kinds(value: Any) -> list[str]:
         first = entry[0] if isinstance(entry, list) and entry else entry
         found += [str(kind) for kind in (first if isinstance(first, list) else [first])]
     return found
+
+
+FAMILY = lm.Family(
+    beside=_beside,
+    follows=Graph(
+        Step(_pipeline, ("parallelism.pipeline", "parallelism.schedule")),
+        Step(_devices, pretraining.DEVICES),
+        Step(_precision, (*pretraining.HALF_FACTS, "loss_scaling")),
+        Step(_optimizer, lm.OPTIMIZER_FACTS),
+        Step(_states, (*pretraining.SHARED, *(named(f"parallelism.{name}") for name in sorted(_ZERO)))),
+        Step(_decoder, (lm.DECODER, "vocabulary_size")),
+        Step(_activations, ("attention", "fused_kernels", *pretraining.RECOMPUTED)),
+        Step(_exotic),
+        Step(pretraining.undecided),
+    ),
+    told=("sharing", "decoder", "devices", "precision", "optimizer", "exotic", "activations", "undecided"),
+    keys=_KEYS,
+)
 
 
 # ---------------------------------------------------------------------------------------------- spelling

@@ -8,7 +8,9 @@ from memlint.dialects import known_scripts, llava
 from memlint.dialects import language_model as lm
 from memlint.dialects.spec import ASSUMED, DEFAULT, Fact, Name, TrainingSpec
 from memlint.documents.node import Document, Edit, Node
+from memlint.facts.derive import Graph, Step
 from memlint.named_tuple import NamedTuple
+from memlint.trainers.table import TRAINERS
 
 
 class Script(NamedTuple):
@@ -47,65 +49,122 @@ def recognise(document: Document, root: Node) -> bool:
     return not lm.is_of_another_family(document, root)
 
 
-def complete(spec: TrainingSpec) -> TrainingSpec:
-    """From transformers' switches to the facts of a language model."""
-    name = ""
-    if spec.launch is not None:
-        name = str(spec.launch.program.value).rsplit("/", 1)[-1].removesuffix(".py")
-    task = name.removesuffix("_no_trainer")
-    script = _SCRIPTS.get(task, Script("causal_lm"))
-    spec.facts["model_class"] = Fact("model_class", script.model_class, DEFAULT, reason=f"what {name or 'it'} builds")
-    if task not in _SCRIPTS:
-        reason = "no script says what is trained"
-        spec.facts["model_class"] = Fact("model_class", "causal_lm", ASSUMED, reason=reason)
-    known_scripts.prepare(spec, name)
-    _default_model(spec, task)
-    seeing = llava.is_llava(spec)
-    own = "" if seeing else _own_model(spec, name)
-    if seeing:
+def _program(spec: TrainingSpec) -> str:
+    """The script that trains, without its suffix; "" where no command names one."""
+    return "" if spec.launch is None else str(spec.launch.program.value).rsplit("/", 1)[-1].removesuffix(".py")
+
+
+def _task(spec: TrainingSpec) -> str:
+    return _program(spec).removesuffix("_no_trainer")
+
+
+def _script(spec: TrainingSpec) -> Script:
+    return _SCRIPTS.get(_task(spec), Script("causal_lm"))
+
+
+def _defaults(spec: TrainingSpec) -> None:
+    """What the script states of itself."""
+    known_scripts.prepare(spec, _program(spec))
+    if llava.is_llava(spec):
         llava.prepare(spec)
-    found = lm.model(spec)
-    if seeing:
-        found = found or llava.join(spec)
-    elif task not in _SCRIPTS:
-        lm.class_by_type(spec)
-    _length(spec, script, name)
-    lm.attention(spec)
+
+
+def _release(spec: TrainingSpec) -> None:
+    if llava.is_llava(spec):
+        llava.release(spec)
     lm.release(spec)
-    lm.older_defaults(spec)
+
+
+def _attention(spec: TrainingSpec) -> None:
+    if llava.is_llava(spec):
+        llava.attention(spec)
+    lm.attention(spec)
+
+
+def _optimizer(spec: TrainingSpec) -> None:
     lm.optimizer(spec)
-    if name.endswith("_no_trainer"):
+    if _program(spec).endswith("_no_trainer"):
         reason = "examples without the Trainer use torch.optim.AdamW as it is"
         lm.put(spec, "optimizer_implementation", "foreach", reason=reason)
+
+
+def _outputs(spec: TrainingSpec) -> None:
+    if _program(spec).endswith("_no_trainer"):
+        kept = TRAINERS["accelerate.loop"].outputs
         reason = "examples without the Trainer name the outputs, which accelerate brings to float32, through backward"
-        lm.put(spec, "outputs_kept", "float32", reason=reason)
+        lm.put(spec, "outputs_kept", kept, reason=reason)
+
+
+def _unsloth(spec: TrainingSpec) -> Fact | None:
+    """What says that Unsloth's own program trains."""
+    return spec.fact("tuning") if _program(spec) == "unsloth-cli" else None
+
+
+def _kernels(spec: TrainingSpec) -> None:
     lm.kernels(spec)
-    lm.compiled(spec)
-    adapted = lm.adapters(spec)
-    lm.quantization(spec)
-    shared = lm.parallelism(spec)
-    lm.checkpointing(spec)
-    dtypes = lm.precision(spec, lm.older_weights(spec, lm.weights(spec, spec.fact(lm.HYPER + "dtype"))))
-    known_scripts.finish(spec, name)
-    if seeing:
-        llava.finish(spec)
-    lm.evaluation(spec)
-    smooth = spec.fact(lm.HYPER + "label_smoothing")
-    on_cpu = "use_cpu: the run is not on a GPU" if lm.switched(spec, "use_cpu") else ""
+    switch, smooth = _unsloth(spec), spec.fact(lm.HYPER + "label_smoothing")
+    if switch is not None:
+        known_scripts.unsloth_kernels(spec, switch)
     if smooth is not None and smooth.value and spec.get("loss") == "fused":
         lm.put(spec, "loss", "full", smooth, "label smoothing needs the logits")
-    spec = lm.finish(spec, (on_cpu, own, found, adapted, shared, dtypes, _unbounded(spec, script, name)))
-    if seeing:
-        llava.sample(spec)
-    return spec
 
 
-def _default_model(spec: TrainingSpec, name: str) -> None:
-    """The one script whose model may be left out."""
+def _adapters(spec: TrainingSpec) -> str:
+    adapted = lm.adapters(spec)
+    if llava.is_llava(spec):
+        llava.adapters(spec)
+    return adapted
+
+
+def _quantization(spec: TrainingSpec) -> None:
+    lm.quantization(spec)
+    switch = _unsloth(spec)
+    if switch is not None:
+        known_scripts.unsloth_quantizes(spec, switch)
+
+
+def _checkpointing(spec: TrainingSpec) -> None:
+    lm.checkpointing(spec)
+    switch = _unsloth(spec)
+    if switch is not None:
+        known_scripts.unsloth_offloads(spec, switch)
+
+
+def _precision(spec: TrainingSpec) -> str:
+    why = lm.precision(spec, lm.older_weights(spec, lm.weights(spec, spec.fact(lm.HYPER + "dtype"))))
+    known_scripts.dtypes(spec, _program(spec))
+    if llava.is_llava(spec):
+        llava.dtypes(spec)
+    return why
+
+
+def _model_name(spec: TrainingSpec) -> None:
+    """The one script whose model may be left out, and LLaVA's own checkpoints."""
+    name = _task(spec)
     if name == "run_image_classification" and spec.get("model") is None and lm.gap(spec, "model_name_or_path") is None:
         reason = f"{lm.TRANSFORMERS}: {name}.py"
         value = "google/vit-base-patch16-224-in21k"
         spec.facts["model"] = Fact("model", value, DEFAULT, "--model_name_or_path", reason=reason)
+    if llava.is_llava(spec):
+        llava.backbone(spec)
+
+
+def _model_class(spec: TrainingSpec) -> str:
+    """What the script builds; why the model is not transformers' own."""
+    name, task = _program(spec), _task(spec)
+    tower = spec.fact(lm.HYPER + "vision_tower")
+    if llava.is_llava(spec):
+        lm.put(spec, "model_class", "vision_language", tower)
+        return ""
+    reason = f"what {name or 'it'} builds"
+    made = Fact("model_class", _script(spec).model_class, DEFAULT, reason=reason)
+    if task not in _SCRIPTS:
+        made = Fact("model_class", "causal_lm", ASSUMED, reason="no script says what is trained")
+    spec.facts["model_class"] = made
+    own = _own_model(spec, name)
+    if task not in _SCRIPTS:
+        lm.class_by_type(spec)
+    return own
 
 
 def _own_model(spec: TrainingSpec, name: str) -> str:
@@ -126,8 +185,10 @@ def _own_model(spec: TrainingSpec, name: str) -> str:
     return ""
 
 
-def _length(spec: TrainingSpec, script: Script, name: str) -> None:
+def _length(spec: TrainingSpec) -> None:
     """The longest sample: as stated and cut to what the model takes, else the script's own default."""
+    script, name = _script(spec), _program(spec)
+    llava.captions(spec)
     source = spec.fact(lm.HYPER + "max_source_length")
     stated = spec.fact("sequence_length")
     if stated is None and source is not None and source.value:
@@ -186,8 +247,9 @@ def _default_length(spec: TrainingSpec, name: str) -> Fact | None:
     return fact
 
 
-def _unbounded(spec: TrainingSpec, script: Script, name: str) -> str:
+def _unbounded(spec: TrainingSpec) -> str:
     """Why the longest sample is not known."""
+    script, name = _script(spec), _program(spec)
     if spec.get("sequence_length") is not None or lm.has_one_size(spec):
         return ""
     if script.model_class == "image_classification":
@@ -198,6 +260,36 @@ def _unbounded(spec: TrainingSpec, script: Script, name: str) -> str:
     null = spec.fact("sequence_length")
     key = null.key if null is not None and null.node is not None else key
     return f"{key} is not stated: the longest sample is the tokenizer's limit or the data's, which no file states"
+
+
+FAMILY = lm.Family(
+    stated=Graph(
+        Step(_defaults, tuple(dict.fromkeys((*known_scripts.FACTS, *llava.FACTS)))),
+        Step(_release, ("transformers_version",)),
+        Step(_model_name, ("model",)),
+        Step(lm.model, lm.MODEL_FACTS),
+    ),
+    follows=Graph(
+        Step(lm.on_cpu),
+        Step(_model_class, ("model_class",)),
+        Step(llava.join, llava.JOINED),
+        Step(_length, ("sequence_length", "target_length", "packing")),
+        Step(_unbounded),
+        Step(_attention, ("attention",)),
+        Step(lm.older_defaults, (lm.HYPER + "optim",)),
+        Step(_optimizer, lm.OPTIMIZER_FACTS),
+        Step(_outputs, ("outputs_kept",)),
+        Step(_kernels, ("loss", "fused_kernels")),
+        Step(lm.compiled, ("compile",)),
+        Step(_adapters, lm.ADAPTER_FACTS),
+        Step(_quantization, lm.QUANTIZATION_FACTS),
+        Step(lm.processes, lm.PROCESS_FACTS),
+        Step(_checkpointing, lm.CHECKPOINTING_FACTS),
+        Step(_precision, (*lm.PRECISION_FACTS, "float32_parts", "quantization.prepared", "projector_dtype")),
+        Step(lm.evaluation, lm.EVALUATION_FACTS),
+    ),
+    told=("on_cpu", "model_class", "model", "join", "adapters", "sharing", "precision", "unbounded"),
+)
 
 
 def spell(spec: TrainingSpec, fact: Name, value: Any) -> list[Edit] | None:

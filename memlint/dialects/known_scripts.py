@@ -13,6 +13,7 @@ from typing import Any
 from memlint.dialects import language_model as lm
 from memlint.dialects.accelerate import truth
 from memlint.dialects.spec import ASSUMED, DEFAULT, WRITTEN, Fact, Name, TrainingSpec
+from memlint.trainers import unsloth as data
 
 # qlora.py: what its own dataclasses say where a command does not.
 _QLORA: dict[Name, Any] = {
@@ -51,8 +52,12 @@ _MAX_LENGTH = 512
 _CONVERSATIONS = ("train", "train_mem", "train_xformers", "train_flant5", "train_lora", "train_baichuan")
 
 
+# What a script says of itself, whichever it is.
+FACTS: tuple[Name, ...] = (*dict.fromkeys((*_QLORA, *_UNSLOTH)),)
+
+
 def prepare(spec: TrainingSpec, name: str) -> None:
-    """Call before the facts of the model are put together."""
+    """What a script does where its command says nothing."""
     if name == "qlora":
         for name_of, value in _QLORA.items():
             known = spec.fact(name_of)
@@ -90,12 +95,8 @@ def prepare(spec: TrainingSpec, name: str) -> None:
         lm.put(spec, "checkpointing", "full", spec.fact("checkpointing"))
 
 
-def finish(spec: TrainingSpec, name: str) -> None:
-    """Call once dtypes are known."""
-    if name == "unsloth-cli":
-        switch = spec.fact("tuning")
-        assert switch is not None
-        unsloth(spec, switch)
+def dtypes(spec: TrainingSpec, name: str) -> None:
+    """What a script casts itself, once the Trainer's own dtypes are known."""
     if "quantization.bits" not in spec or spec.get("tuning") not in ("lora", "dora"):
         return
     handbook = spec.root.get("dataset_mixer") is not None  # alignment-handbook, whose TRL prepares the model
@@ -116,22 +117,42 @@ def finish(spec: TrainingSpec, name: str) -> None:
         lm.put(spec, "quantization.prepared", True, spec.fact("quantization.bits"), reason)
 
 
-# Where a batch has no more tokens, Unsloth makes the logits of all of them.
-_WHOLE_LOGITS = 1024
-
-
 def unsloth(spec: TrainingSpec, switch: Fact) -> None:
     """What Unsloth puts in place of a decoder's own code. Call once adapters and sizes are known."""
-    version = "Unsloth 2025.11"
-    kernels = ["rms_norm", "swiglu", "rotary", "cross_entropy"]
-    if not spec.get("lora.dropout"):
-        kernels += ["lora_mlp", "lora_qkv", "lora_o"]
+    unsloth_kernels(spec, switch)
+    unsloth_offloads(spec, switch)
+    unsloth_quantizes(spec, switch)
+
+
+def unsloth_kernels(spec: TrainingSpec, switch: Fact) -> None:
+    """Its kernels, and its loss. Adapters are fused by the dropout that they are made with, also where the trainer
+    switches dropout off afterwards."""
+    kernels = list(data.KERNELS)
+    dropout = spec.stated("lora.dropout")
+    if dropout is None or not dropout.value:
+        kernels += data.ADAPTER_KERNELS
     tokens = spec.get("micro_batch_size", 1) * (spec.get("sequence_length") or 0)
-    if tokens > _WHOLE_LOGITS:
+    if tokens > data.WHOLE_LOGITS:
         kernels.append("cut_cross_entropy")
-        lm.put(spec, "loss", "fused", switch, f"{version}: logits of more than {_WHOLE_LOGITS} tokens are never whole")
-    lm.put(spec, "fused_kernels", kernels, switch, version)
+        lm.put(
+            spec,
+            "loss",
+            "fused",
+            switch,
+            f"{data.VERSION}: logits of more than {data.WHOLE_LOGITS} tokens are never whole",
+        )
+    lm.put(spec, "fused_kernels", kernels, switch, data.VERSION)
+
+
+def unsloth_offloads(spec: TrainingSpec, switch: Fact) -> None:
+    """Where it keeps what is recomputed from."""
     if spec.get("checkpointing") == "full":
-        lm.put(spec, "activation_offloading", True, switch, f"{version}: hidden states of layers go to host memory")
+        lm.put(
+            spec, "activation_offloading", True, switch, f"{data.VERSION}: hidden states of layers go to host memory"
+        )
+
+
+def unsloth_quantizes(spec: TrainingSpec, switch: Fact) -> None:
+    """Whose copies in 4 bits it loads."""
     if spec.get("quantization.kind") == "nf4":
-        lm.put(spec, "quantization.double", True, switch, f"{version}: its own copies in 4 bits")
+        lm.put(spec, "quantization.double", True, switch, f"{data.VERSION}: its own copies in 4 bits")

@@ -8,12 +8,13 @@ local hub cache, and never from the network.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from memlint import releases
 from memlint.dialects.accelerate import truth
 from memlint.dialects.deepspeed import AUTO
+from memlint.dialects.family import Family, finish, tokens
+from memlint.dialects.methods import pairs, takes_likelihood, undropped
 from memlint.dialects.sharing import (
     PROCESS_FACTS,
     add,
@@ -25,7 +26,6 @@ from memlint.dialects.sharing import (
 )
 from memlint.dialects.spec import ASSUMED, DEFAULT, HYPER, Fact, Name, TrainingSpec, named
 from memlint.dialects.stated import (
-    ARCHITECTURE,
     CONFIG,
     DECODER,
     HALF,
@@ -33,6 +33,7 @@ from memlint.dialects.stated import (
     TRANSFORMERS,
     dtype_of,
     gap,
+    has_one_size,
     model_type,
     names_of,
     not_stated,
@@ -41,6 +42,7 @@ from memlint.dialects.stated import (
     spellings,
     switched,
     text_config,
+    trainer,
 )
 from memlint.dialects.trainer_spelling import spell, write
 from memlint.dialects.trainer_switches import (
@@ -72,6 +74,7 @@ __all__ = [
     "PROCESS_FACTS",
     "QUANTIZATION_FACTS",
     "TRANSFORMERS",
+    "Family",
     "adapters",
     "add",
     "argument",
@@ -80,7 +83,9 @@ __all__ = [
     "drop_what_no_strategy_reads",
     "dtype_of",
     "evaluation",
+    "finish",
     "gap",
+    "has_one_size",
     "kernels",
     "knows_liger",
     "model_type",
@@ -88,6 +93,7 @@ __all__ = [
     "not_stated",
     "on_devices",
     "optimizer",
+    "pairs",
     "parallelism",
     "processes",
     "put",
@@ -98,7 +104,11 @@ __all__ = [
     "stated_sharing",
     "stored_quantization",
     "switched",
+    "takes_likelihood",
     "text_config",
+    "tokens",
+    "trainer",
+    "undropped",
     "write",
 ]
 
@@ -106,6 +116,7 @@ PRECISION_FACTS: tuple[Name, ...] = (
     *("parameter_dtype", "frozen_dtype", "lora.dtype", "compute_dtype", "autocast", "master_weights", "loss_scaling"),
     *("parallelism.reduce_dtype", "mixed_precision", "deepspeed_dtype", HYPER + "deepspeed_states_dtype"),
 )
+MODEL_FACTS: tuple[Name, ...] = (CONFIG, "vocabulary_size")
 CHECKPOINTING_FACTS: tuple[Name, ...] = ("checkpointing", "checkpointing_reentrant", "activation_offloading")
 
 # Console programs whose options look like TrainingArguments, and are read by trainers of their own.
@@ -139,15 +150,21 @@ def resolve(name: str, beside: str) -> tuple[dict[str, Any] | None, str]:
     return (found.config, found.source) if not found.reason else (None, f"{found.source}: {found.reason}")
 
 
+def resolved(spec: TrainingSpec, name: str, beside: str) -> tuple[dict[str, Any] | None, str]:
+    """:func:`resolve`, once for a run and all that is tried with it."""
+    if (name, beside) not in spec.resolved:
+        spec.resolved[name, beside] = resolve(name, beside)
+    config, source = spec.resolved[name, beside]
+    return config, source
+
+
 def model(spec: TrainingSpec, key: str = "model_name_or_path") -> str:
     """The model's config by its name, and what follows from it."""
     fact = spec.fact("model")
     if fact is None or not isinstance(fact.value, str) or not fact.value:
         return not_stated(spec, key, *spellings(spec, "model"))
     beside = fact.span.path if fact.span is not None else spec.document.path
-    if (fact.value, beside) not in spec.resolved:
-        spec.resolved[fact.value, beside] = resolve(fact.value, beside)
-    config, source = spec.resolved[fact.value, beside]
+    config, source = resolved(spec, fact.value, beside)
     spec.model_name = fact.value.rstrip("/").rsplit("/", 1)[-1] or fact.value
     if config is None:
         return f"{fact.key} {fact.value}: {source}"
@@ -156,6 +173,11 @@ def model(spec: TrainingSpec, key: str = "model_name_or_path") -> str:
     if isinstance(vocabulary, int):
         put(spec, "vocabulary_size", vocabulary, fact)
     return ""
+
+
+def on_cpu(spec: TrainingSpec) -> str:
+    """Why no card holds the run: the Trainer's own switch."""
+    return "use_cpu: the run is not on a GPU" if switched(spec, "use_cpu") else ""
 
 
 def position_limit(spec: TrainingSpec) -> int | None:
@@ -169,21 +191,6 @@ def position_limit(spec: TrainingSpec) -> int | None:
         if isinstance(limit, int) and limit > 0:
             return limit
     return None
-
-
-def tokens(spec: TrainingSpec) -> None:
-    """What follows from the length of a sample."""
-    length = spec.fact("sequence_length")
-    if length is None or not isinstance(length.value, int):
-        return
-    put(spec, "attention_tokens", length.value, length)
-    several = spec.get("sequences_per_sample", 1)
-    names: tuple[str, ...] = ("micro_batch_size", "sequence_length")
-    if several != 1:
-        names = ("micro_batch_size", "sequences_per_sample", "sequence_length")
-    put(spec, "token_product", ("tokens", names))
-    size = 3 * 8 * length.value * several
-    put(spec, "sample_bytes", size, reason="int64 token ids, attention mask and labels")
 
 
 def checkpointing(spec: TrainingSpec) -> None:
@@ -277,7 +284,7 @@ def release(spec: TrainingSpec) -> None:
 
 
 def older_defaults(spec: TrainingSpec) -> None:
-    """What the Trainer took before, where nothing is written. Call before :func:`optimizer`."""
+    """What the Trainer took before, where nothing is written."""
     name = spec.fact(HYPER + "optim")
     own = name is not None and "TrainingArguments" in name.reason  # and no script's
     if name is None or not own or name.node is not None:
@@ -305,7 +312,7 @@ def precision(spec: TrainingSpec, loaded: Fact | None) -> str:
     """Dtypes of weights, gradients and products, from how the weights were loaded and how the run is distributed.
 
     autocast leaves weights alone; DeepSpeed casts the model and keeps a float32 copy in its optimizer; accelerate's
-    FSDP keeps what trains in float32 and gathers it in 16 bits. Call after :func:`parallelism`.
+    FSDP keeps what trains in float32 and gathers it in 16 bits.
     """
     handed = spec.fact("mixed_precision")
     if handed is not None and handed.value not in (None, *HALF):
@@ -388,37 +395,6 @@ def _release_of(spec: TrainingSpec, library: str) -> str:
     return str(spec.get(named(known.fact)) or known.newest)
 
 
-_NEEDED: dict[str, str] = {
-    "micro_batch_size": "per_device_train_batch_size",
-    "sequence_length": "max_length",
-    "compute_dtype": "bf16",
-    "optimizer": "optim",
-}
-
-# Facts without whose keys nothing can be said, where they are written but not known.
-_DECISIVE = (
-    *("checkpointing", "attention", "packing", "padding_free", "activation_offloading", "quantization.double"),
-    *("lora.r", "lora.targets", "lora.modules_to_save", "parallelism.tensor", "parallelism.context"),
-    *(HYPER + name for name in ("bf16", "fp16", "dtype", "optim", "use_peft", "load_in_4bit", "load_in_8bit", "bits")),
-    *(HYPER + name for name in ("use_liger_kernel", "fsdp", "fsdp_config", "deepspeed", "beta", "use_dora")),
-)
-
-
-def _undecided(spec: TrainingSpec) -> str:
-    """The first gap that leaves the estimate open."""
-    if not spec.missing:
-        return ""
-    from memlint.dialects import registry
-
-    dialect = registry.dialect(spec.family)
-    names = {name for key in dialect.keys if key.annotation.get("fact") in _DECISIVE for name in key.names}
-    item = gap(spec, *names)
-    return f"{item.key} is not known: {item.reason}" if item is not None else ""
-
-
-# Settings that would say how many devices there are; without a value they mean all.
-_COUNTS = tuple(HYPER + name for name in ("num_processes", "num_gpus", "devices", "shards"))
-
 # What only one class of transformers loads, by model type.
 _CLASSES = {
     **dict.fromkeys(("t5", "mt5", "bart", "mbart", "pegasus", "marian", "m2m_100", "whisper"), "seq2seq_lm"),
@@ -429,7 +405,7 @@ _CLASSES = {
 
 
 def class_by_type(spec: TrainingSpec) -> None:
-    """Where no script says what is trained, a model that is no decoder does. Call after :func:`model`."""
+    """Where no script says what is trained, a model that is no decoder does."""
     config = spec.get(CONFIG)
     if not isinstance(config, dict):
         return
@@ -437,62 +413,3 @@ def class_by_type(spec: TrainingSpec) -> None:
     if kind:
         reason = f"no script says what is trained, and the model is of type {config.get('model_type')}"
         spec.facts["model_class"] = Fact("model_class", kind, ASSUMED, reason=reason)
-
-
-# Models whose config.json says how large every input is: thirty seconds of sound, or images of one size.
-_ONE_SIZE = ("whisper", "vit", "deit")
-
-
-def has_one_size(spec: TrainingSpec) -> bool:
-    """Whether every input of the model is of the same size."""
-    config = spec.get(CONFIG)
-    return isinstance(config, dict) and config.get("model_type") in _ONE_SIZE
-
-
-def finish(spec: TrainingSpec, reasons: Iterable[str], keys: dict[str, str] | None = None) -> TrainingSpec:
-    """The architecture, where everything that it needs is known; else the first reason why not.
-
-    ``keys`` are the family's names of the facts that are needed. What is sharded over a number of devices that the
-    config does not say is known as soon as that is: ``--gpu "h100-80gb x8"``.
-    """
-    tokens(spec)
-    steps = gap(spec, "gradient_accumulation_steps")
-    if steps is not None and "gradient_accumulation_steps" not in spec:
-        why = f"{steps.key} is not known: {steps.reason}"
-        spec.facts["gradient_accumulation_steps"] = Fact(
-            "gradient_accumulation_steps", 1, ASSUMED, steps.key, None, why
-        )
-    for name in [name for name, fact in spec.facts.items() if fact.value is None and fact.node is None]:
-        del spec.facts[name]
-    reason = next((one for one in reasons if one), "") or _undecided(spec)
-    if not reason:
-        for name, key in {**_NEEDED, **(keys or {})}.items():
-            needed = named(name)
-            if spec.get(needed) is None and not (name == "sequence_length" and has_one_size(spec)):
-                written = spec.fact(needed)
-                reason = (
-                    f"{written.key} is null: no limit" if written else not_stated(spec, key, *spellings(spec, name))
-                )
-                break
-    if not reason and spec.get("parallelism.strategy") == "zero" and "parallelism.zero_stage" not in spec:
-        reason = not_stated(spec, "zero_stage", "stage")
-    if not reason and CONFIG not in spec and DECODER not in spec:
-        reason = not_stated(spec, "model_name_or_path", *spellings(spec, "model"))
-    if spec.get("parallelism.zero_stage") == 3 and "quantization.bits" in spec:
-        # from_pretrained: zero.Init only where nothing is quantised (needs_zero3_init)
-        why = f"{TRANSFORMERS}: a quantised model is loaded whole, and sharded by DeepSpeed's engine"
-        put(spec, "parallelism.loaded_whole", True, spec.fact("quantization.bits"), why)
-    spec.architecture = None if reason else ARCHITECTURE
-    spec.unknown_reason = reason
-    if reason or "device_count" in spec or "parallelism.shard" in spec:
-        return spec
-    if spec.get("parallelism.strategy") in ("zero", "fsdp1", "fsdp2"):
-        item = gap(spec, "nproc_per_node", "nnodes", "num_processes", "num_machines", "num_gpus", "num_nodes", "ntasks")
-        every = next((fact for fact in map(spec.fact, _COUNTS) if fact is not None and fact.value is None), None)
-        why = "is not stated" if item is None else f"is not known ({item.key}: {item.reason})"
-        stated = ""
-        if item is None and every is not None:
-            stated = f"{every.key} is {'null' if every.written is None else every.written}: "
-        spec.unknown_reason = f"{stated}the number of devices that share the model {why}; say --gpu 'NAME xN'"
-        spec.architecture_on_devices, spec.architecture = ARCHITECTURE, None
-    return spec

@@ -12,6 +12,7 @@ from memlint.dialects import native
 from memlint.dialects.accelerate import truth
 from memlint.dialects.spec import ASSUMED, Fact, Name, TrainingSpec, UnknownModel
 from memlint.documents.node import Edit
+from memlint.facts.derive import Graph, Step
 
 _VERSION = "litgpt 0.5"
 _CHUNK = 128  # tokens: finetune/*.py, lm_head_chunk_size
@@ -46,30 +47,6 @@ _NAMES = {
 }
 
 
-def complete(spec: TrainingSpec) -> TrainingSpec:
-    """From litgpt's arguments to the facts of a language model."""
-    command = _command(spec)
-    pretrain = command == "pretrain"
-    found = _model(spec, pretrain)
-    lm.put(spec, "pretrained", not pretrain or lm.HYPER + "initial_checkpoint_dir" in spec, reason=f"litgpt {command}")
-    if pretrain:
-        _pretraining_defaults(spec)
-    adapted = _adapters(spec, command)
-    dtypes = _precision(spec, pretrain)
-    refused = _optimizer(spec, pretrain)
-    _devices(spec, command)
-    refused = refused or _quantised_on_several(spec)
-    _batch(spec)
-    _length(spec, command)
-    keys = {
-        "micro_batch_size": "train.micro_batch_size",
-        "sequence_length": "train.max_seq_length",
-        "compute_dtype": "precision",
-        "optimizer": "optimizer",
-    }
-    return lm.finish(spec, (found, adapted, dtypes, refused, _unbounded(spec)), keys)
-
-
 def _command(spec: TrainingSpec) -> str:
     """finetune_lora, finetune_full, finetune_adapter, finetune_adapter_v2 or pretrain: as called, else by the keys."""
     if spec.launch is not None:
@@ -78,8 +55,8 @@ def _command(spec: TrainingSpec) -> str:
             return words[0]
         if words and words[0] == "finetune":  # finetune lora, of earlier releases; finetune alone is with LoRA
             return f"finetune_{words[1]}" if words[1:] and words[1] in ("full", "lora", "adapter") else "finetune_lora"
-    written = {name.rsplit(".", 1)[-1] for name, fact in spec.facts.items() if fact.node is not None}
-    if {"model_name", "model_config", "initial_checkpoint_dir"} & written:
+    of_pretraining = (spec.stated(lm.HYPER + name) for name in ("model_name", "model_config", "initial_checkpoint_dir"))
+    if any(fact is not None and fact.node is not None for fact in of_pretraining):
         return "pretrain"
     root = spec.root.value if isinstance(spec.root.value, dict) else {}
     if any(name.startswith("lora_") for name in root):
@@ -89,6 +66,8 @@ def _command(spec: TrainingSpec) -> str:
 
 def _pretraining_defaults(spec: TrainingSpec) -> None:
     name: Name
+    if _command(spec) != "pretrain":
+        return
     for name, value in (("micro_batch_size", 4), ("global_batch_size", 512), (lm.HYPER + "devices", "auto")):
         fact = spec.fact(name)
         if fact is not None and fact.node is None:
@@ -98,8 +77,15 @@ def _pretraining_defaults(spec: TrainingSpec) -> None:
 # ---------------------------------------------------------------------------------------------- the model
 
 
-def _model(spec: TrainingSpec, pretrain: bool) -> str:
+def _pretrained(spec: TrainingSpec) -> None:
+    command = _command(spec)
+    known = command != "pretrain" or lm.HYPER + "initial_checkpoint_dir" in spec
+    lm.put(spec, "pretrained", known, reason=f"litgpt {command}")
+
+
+def _model(spec: TrainingSpec) -> str:
     """The model by its folder or hub id, by litgpt's own name, by a folder's own file, or by its sizes."""
+    pretrain = _command(spec) == "pretrain"
     config = spec.fact(lm.HYPER + "model_config")
     if config is not None and isinstance(config.value, dict) and config.value:
         return _described(spec, config.value, config)
@@ -180,7 +166,8 @@ def _describe(spec: TrainingSpec, made: Decoder, origin: Fact, source: str) -> N
 # ---------------------------------------------------------------------------------------------- the rest
 
 
-def _adapters(spec: TrainingSpec, command: str) -> str:
+def _adapters(spec: TrainingSpec) -> str:
+    command = _command(spec)
     kind = command.removeprefix("finetune_") if command.startswith("finetune_") else "full"
     if kind.startswith("adapter"):
         lm.put(spec, "tuning", "adapter", reason=f"litgpt {command}")
@@ -197,6 +184,7 @@ def _adapters(spec: TrainingSpec, command: str) -> str:
         targets += made.perceptron.split() if made is not None and " " in made.perceptron else _GATED
     first = next((spec.fact(lm.HYPER + key) for key in _TARGETS if lm.switched(spec, key)), spec.fact("lora.r"))
     lm.put(spec, "lora.targets", targets, first)
+    spec.fact(lm.DECODER)  # whose step names the model
     if spec.model_name:
         spec.model_name += ", LoRA"
     stated = spec.fact(lm.HYPER + "quantize")
@@ -213,7 +201,7 @@ def _adapters(spec: TrainingSpec, command: str) -> str:
     return ""
 
 
-def _precision(spec: TrainingSpec, pretrain: bool) -> str:
+def _precision(spec: TrainingSpec) -> str:
     """``-true`` is the dtype of everything; ``-mixed`` is autocast over float32 weights."""
     stated = spec.fact(lm.HYPER + "precision")
     if stated is None:
@@ -240,10 +228,10 @@ def _precision(spec: TrainingSpec, pretrain: bool) -> str:
     return ""
 
 
-def _optimizer(spec: TrainingSpec, pretrain: bool) -> str:
+def _optimizer(spec: TrainingSpec) -> str:
     """A name of torch.optim, a class, or a mapping with ``class_path``; a quantised model gets a paged AdamW in place
     of any AdamW, and no other (utils.py, instantiate_bnb_optimizer). Why there is none, or ""."""
-    stated = spec.fact(lm.HYPER + "optimizer_entry")
+    pretrain, stated = _command(spec) == "pretrain", spec.fact(lm.HYPER + "optimizer_entry")
     if stated is None:
         return ""
     path = stated.value.get("class_path") if isinstance(stated.value, dict) else stated.value
@@ -281,8 +269,9 @@ def _quantised_on_several(spec: TrainingSpec) -> str:
     return f"{origin.key} {origin.written} on {count} devices: litgpt refuses it"
 
 
-def _devices(spec: TrainingSpec, command: str) -> None:
+def _devices(spec: TrainingSpec) -> None:
     """Fabric's strategy: none on one device; FSDP on several, with each layer recomputed unless it pretrains."""
+    command = _command(spec)
     stated, machines = spec.fact(lm.HYPER + "devices"), spec.fact(lm.HYPER + "num_nodes")
     per_machine = native.number(stated.value) if stated is not None else None
     nodes = native.number(machines.value) if machines is not None else None
@@ -317,9 +306,9 @@ def _batch(spec: TrainingSpec) -> None:
     lm.put(spec, "gradient_accumulation_steps", max(1, steps), whole)
 
 
-def _length(spec: TrainingSpec, command: str) -> None:
+def _length(spec: TrainingSpec) -> None:
     """Pretraining fills rows of all the positions that the model has; finetuning makes logits in chunks."""
-    stated = spec.fact("sequence_length")
+    command, stated = _command(spec), spec.fact("sequence_length")
     if command == "pretrain":
         limit = lm.position_limit(spec)
         if (stated is None or stated.value is None) and limit is not None:
@@ -354,6 +343,37 @@ def _unbounded(spec: TrainingSpec) -> str:
     if spec.get("sequence_length") is not None or lm.gap(spec, "max_seq_length") is not None:
         return ""
     return "train.max_seq_length is not stated: the longest sample is the data's, which no file states"
+
+
+_PRECISION_FACTS: tuple[Name, ...] = (
+    *("parameter_dtype", "frozen_dtype", "compute_dtype", "autocast", "lora.dtype", "loss_scaling"),
+)
+FAMILY = lm.Family(
+    stated=Graph(Step(_pretraining_defaults, ("micro_batch_size", "global_batch_size", lm.HYPER + "devices"))),
+    beside=None,
+    follows=Graph(
+        Step(_pretrained, ("pretrained",)),
+        Step(_model, (*native.MODEL_FACTS, "model", lm.CONFIG, "attention")),
+        Step(_adapters, (*lm.ADAPTER_FACTS, *lm.QUANTIZATION_FACTS, lm.HYPER + "quantize")),
+        Step(_precision, _PRECISION_FACTS),
+        Step(_optimizer, lm.OPTIMIZER_FACTS),
+        Step(_devices, (*native.DEVICES, "machines", "checkpointing"), ("parallelism.",)),
+        Step(_quantised_on_several),
+        Step(_batch, ("gradient_accumulation_steps",)),
+        Step(
+            _length,
+            ("sequence_length", "packing", "loss", "loss_chunks", "compile", "compile_loss", *lm.EVALUATION_FACTS),
+        ),
+        Step(_unbounded),
+    ),
+    told=("model", "adapters", "precision", "optimizer", "quantised_on_several", "unbounded"),
+    keys={
+        "micro_batch_size": "train.micro_batch_size",
+        "sequence_length": "train.max_seq_length",
+        "compute_dtype": "precision",
+        "optimizer": "optimizer",
+    },
+)
 
 
 def spell(spec: TrainingSpec, fact: Name, value: Any) -> list[Edit] | None:

@@ -9,12 +9,12 @@ from memlint.dialects import language_model as lm
 from memlint.dialects.accelerate import truth
 from memlint.dialects.spec import ASSUMED, DEFAULT, WRITTEN, Fact, Name, TrainingSpec
 from memlint.documents.node import Document, Edit, Node
+from memlint.facts.derive import Graph, Step
+from memlint.trainers import liger
+from memlint.trainers.table import ALWAYS
 
 _VERSION = "LLaMA-Factory 0.9"
 _METHODS = {"pt": "pretraining", "sft": "sft", "rm": "reward", "ppo": "ppo", "dpo": "dpo", "kto": "kto"}
-_UNKNOWN = {
-    "ppo": "PPO: its value head, its reward model and what generation holds are not known",
-}
 # Switches that put another way of training in place of the Trainer's or the model's own.
 _OTHERWISE = {
     "use_kt": "what KTransformers leaves on the card is not known",
@@ -26,14 +26,6 @@ _OTHERWISE = {
 # train/trainer_utils.py: the optimizers of its own -> (the fact, the library); GaLore's and APOLLO's depend on optim.
 _OWN_OPTIMIZERS = {"use_adam_mini": ("adam_mini", "adam_mini")}
 _PROJECTED = {"galore": "galore_torch", "apollo": "apollo_torch"}
-# model_utils/liger_kernel.py: the model types whose kernels it asks Liger for; others train without.
-_LIGER_TYPES = frozenset(
-    (
-        *("gemma", "gemma2", "gemma3", "gemma3_text", "glm", "glm4", "glm4v", "granite", "llama", "llava", "mistral"),
-        *("mixtral", "mllama", "olmo2", "paligemma", "phi3", "qwen2", "qwen2_vl", "qwen2_5_vl", "qwen3", "qwen3_moe"),
-        *("qwen3_next", "qwen3_5", "gpt_oss"),
-    )
-)
 
 
 def recognise(document: Document, root: Node) -> bool:
@@ -45,48 +37,26 @@ def recognise(document: Document, root: Node) -> bool:
     return not any(name in entries and truth(entries[name].value) for name in ("do_predict", "do_eval"))
 
 
-def complete(spec: TrainingSpec) -> TrainingSpec:
-    """From LLaMA-Factory's arguments to the facts of a language model."""
-    method, why = _method(spec)
-    found = lm.model(spec)
-    parts(spec, _VERSION)
-    _attention(spec)
-    _packing(spec, method)
-    lm.optimizer(spec)
-    _kernels(spec, method)
-    lm.compiled(spec)
-    if method == "reward":
-        lm.put(spec, "model_class", "value_head", spec.fact("method"), f"{_VERSION}: a head of one value per token")
-    own_optimizer = _optimizer(spec)
-    adapted = _tuning(spec) or _blocks(spec)
-    quantised = _quantization(spec)
-    _processes(spec)
-    shared = lm.parallelism(spec)
-    _checkpointing(spec)
-    adapted = adapted or _unsloth(spec)
-    dtypes = _precision(spec)
-    _reference(spec, method)
-    lm.evaluation(spec)
-    on_cpu = "use_cpu: the run is not on a GPU" if lm.switched(spec, "use_cpu") else ""
-    reasons = (on_cpu, why, found, _otherwise(spec), adapted, quantised, shared, dtypes, own_optimizer)
-    return lm.finish(spec, (*reasons, _UNKNOWN.get(method, "")), {"sequence_length": "cutoff_len"})
-
-
-def _method(spec: TrainingSpec) -> tuple[str, str]:
-    """(what is trained for, why nothing is)."""
+def _method(spec: TrainingSpec) -> str:
+    """What is trained for; why nothing is."""
     stage, trains = spec.fact(lm.HYPER + "stage"), spec.fact(lm.HYPER + "do_train")
     if stage is None:
-        return "", lm.not_stated(spec, "stage")
+        return lm.not_stated(spec, "stage")
     method = _METHODS.get(str(stage.value), str(stage.value))
     loss = spec.fact(lm.HYPER + "pref_loss")
     if method == "dpo" and loss is not None and loss.value in ("orpo", "simpo"):
         method, stage = str(loss.value), loss
     lm.put(spec, "method", method, stage)
-    if method in ("dpo", "orpo", "simpo", "reward"):
-        lm.put(spec, "sequences_per_sample", 2, stage, "a chosen and a rejected answer per sample")
-    if trains is not None and not truth(trains.value):
-        return method, "do_train is not true: the command trains nothing"
-    return method, ""
+    return "" if trains is None or truth(trains.value) else "do_train is not true: the command trains nothing"
+
+
+def _trained(spec: TrainingSpec) -> str:
+    return str(spec.get("method", ""))
+
+
+def _unknown(spec: TrainingSpec) -> str:
+    why = lm.trainer(spec).unknown
+    return f"{_trained(spec).upper()}: {why}" if why else ""
 
 
 def _otherwise(spec: TrainingSpec) -> str:
@@ -101,14 +71,25 @@ def _otherwise(spec: TrainingSpec) -> str:
 
 
 def _unsloth(spec: TrainingSpec) -> str:
-    """Unsloth's kernels in place of the model's, for adapters alone."""
+    """Unsloth's kernels in place of the model's are known for adapters alone."""
     switch = spec.fact(lm.HYPER + "use_unsloth")
-    if switch is None or not truth(switch.value):
+    if switch is None or not truth(switch.value) or _by_unsloth(spec) is not None:
         return ""
-    if spec.get("tuning") != "lora" or spec.get("method") not in ("sft", "pretraining", "dpo"):
-        return f"{switch.key}: which of Unsloth's kernels stand in for the model's is not known"
-    known_scripts.unsloth(spec, switch)
-    return ""
+    return f"{switch.key}: which of Unsloth's kernels stand in for the model's is not known"
+
+
+def _by_unsloth(spec: TrainingSpec) -> Fact | None:
+    """What says that Unsloth's kernels run, where they are known."""
+    switch = spec.fact(lm.HYPER + "use_unsloth")
+    known = spec.get("tuning") == "lora" and _trained(spec) in ("sft", "pretraining", "dpo")
+    return switch if switch is not None and truth(switch.value) and known else None
+
+
+def _model_class(spec: TrainingSpec) -> None:
+    parts(spec, _VERSION)
+    built = lm.trainer(spec).builds
+    if built:
+        lm.put(spec, "model_class", built, spec.fact("method"), f"{_VERSION}: a head of one value per token")
 
 
 def parts(spec: TrainingSpec, version: str) -> None:
@@ -157,8 +138,9 @@ def _attention(spec: TrainingSpec) -> None:
         spec.facts["attention"] = Fact("attention", "flash", ASSUMED, "flash_attn", reason=reason)
 
 
-def _packing(spec: TrainingSpec, method: str) -> None:
+def _packing(spec: TrainingSpec) -> None:
     """Pre-training packs unless it is told otherwise; neat packing is packing. Preference pairs are never packed."""
+    method = _trained(spec)
     neat, stated = spec.fact(lm.HYPER + "neat_packing"), spec.fact("packing")
     if method not in ("sft", "pretraining"):
         spec.facts.pop("packing", None)
@@ -169,13 +151,13 @@ def _packing(spec: TrainingSpec, method: str) -> None:
         lm.put(spec, "packing", method == "pretraining", reason=reason)
 
 
-def _kernels(spec: TrainingSpec, method: str) -> None:
+def _kernels(spec: TrainingSpec) -> None:
     """Liger's linear cross entropy only where the stage needs no logits (model_utils/liger_kernel.py)."""
     switch = spec.fact(lm.HYPER + "use_liger_kernel")
     if switch is not None and not _knows_liger(spec):
         lm.put(spec, switch.name, False, switch, f"{_VERSION}: it asks for none of Liger's kernels for this model")
     losses = [name for name in ("use_dft_loss", "use_asft_loss", "use_eaft_loss") if lm.switched(spec, name)]
-    if method not in ("sft", "pretraining"):
+    if _trained(spec) not in ("sft", "pretraining"):
         lm.put(spec, lm.HYPER + "liger.fused_linear_cross_entropy", False, switch)
         lm.put(spec, lm.HYPER + "liger.cross_entropy", True, switch)
     lm.kernels(spec)
@@ -183,16 +165,25 @@ def _kernels(spec: TrainingSpec, method: str) -> None:
     origin = spec.fact(lm.HYPER + losses[0]) if losses else smooth if smooth is not None and smooth.value else None
     if origin is not None and spec.get("loss") == "fused":
         lm.put(spec, "loss", "full", origin, "it needs the logits")
+    unsloth = _by_unsloth(spec)
+    if unsloth is not None:
+        known_scripts.unsloth_kernels(spec, unsloth)
+
+
+_LIGER = tuple(
+    lm.HYPER + name for name in ("use_liger_kernel", "liger.fused_linear_cross_entropy", "liger.cross_entropy")
+)
 
 
 def _knows_liger(spec: TrainingSpec) -> bool:
     """Whether it asks for Liger's kernels; also where the type of the model is not known."""
-    return (spec.get(lm.CONFIG) or {}).get("model_type") in (None, *_LIGER_TYPES)
+    return (spec.get(lm.CONFIG) or {}).get("model_type") in (None, *liger.ASKED["llamafactory"])
 
 
-def _optimizer(spec: TrainingSpec) -> str:
+def _optimizer(spec: TrainingSpec) -> None:
     """Switches that put another optimizer in place of ``optim``'s, in the order in which they are asked. BAdam works
     on the one that ``optim`` names."""
+    lm.optimizer(spec)
     for name, library in _PROJECTED.items():
         switch = spec.fact(lm.HYPER + f"use_{name}")
         if switch is None or not truth(switch.value):
@@ -208,16 +199,15 @@ def _optimizer(spec: TrainingSpec) -> str:
         layerwise = spec.fact(lm.HYPER + f"{name}_layerwise")
         if layerwise is not None and truth(layerwise.value):
             lm.put(spec, "optimizer_in_backward", True, layerwise)
-        return ""
+        return
     for key, (kind, library) in _OWN_OPTIMIZERS.items():
         switch = spec.fact(lm.HYPER + key)
         if switch is not None and truth(switch.value):
             _replace_optimizer(spec, kind, library, switch)
-            return ""
+            return
     muon = spec.fact(lm.HYPER + "use_muon")
     if muon is not None and truth(muon.value):
         _replace_optimizer(spec, "muon", "llamafactory", muon)
-    return ""
 
 
 def _replace_optimizer(spec: TrainingSpec, kind: str, library: str, switch: Fact) -> None:
@@ -230,6 +220,13 @@ def _replace_optimizer(spec: TrainingSpec, kind: str, library: str, switch: Fact
 # ---------------------------------------------------------------------------------------------- what trains
 
 _OF_TUNING = {"lora.": ("lora",), "freeze.": ("freeze",), "oft.": ("oft",)}
+
+
+def _adapters(spec: TrainingSpec) -> str:
+    """What trains. The trainers of preferences switch dropout off (train/dpo/trainer.py, train/kto/trainer.py)."""
+    why = _tuning(spec) or _blocks(spec)
+    lm.undropped(spec, f"{_VERSION}: preference training switches dropout off")
+    return why
 
 
 def _tuning(spec: TrainingSpec) -> str:
@@ -273,7 +270,6 @@ def _blocks(spec: TrainingSpec) -> str:
     lm.put(spec, "tuning", "freeze", switch, "BAdam: one layer at a time")
     lm.put(spec, "freeze.layers", -1, switch, "BAdam: the first layer needs the most")
     lm.put(spec, "freeze.modules", "all", switch)
-    lm.put(spec, "master_weights", True, switch, "BAdam: the layer that trains has a copy in float32")
     return ""
 
 
@@ -320,6 +316,13 @@ def _resumed(spec: TrainingSpec) -> str:
 
 
 def _quantization(spec: TrainingSpec) -> str:
+    why, unsloth = _quantized(spec), _by_unsloth(spec)
+    if unsloth is not None:
+        known_scripts.unsloth_quantizes(spec, unsloth)
+    return why
+
+
+def _quantized(spec: TrainingSpec) -> str:
     """bitsandbytes, another library, or a checkpoint that is quantised already and stays so."""
     bits, method = spec.fact(lm.HYPER + "bits"), lm.setting(spec, "quantization_method")
     stored = lm.stored_quantization(spec)
@@ -379,11 +382,17 @@ def _checkpointing(spec: TrainingSpec) -> None:
     offload = spec.fact(lm.HYPER + "use_unsloth_gc")
     if offload is not None and truth(offload.value) and spec.get("checkpointing") == "full":
         lm.put(spec, "activation_offloading", True, offload)
+    unsloth = _by_unsloth(spec)
+    if unsloth is not None:
+        known_scripts.unsloth_offloads(spec, unsloth)
 
 
 def _precision(spec: TrainingSpec) -> str:
     """What trains is cast to float32 unless ``pure_bf16`` keeps it (model/adapter.py). DeepSpeed casts as it likes."""
     kept = next((name for name in ("pure_bf16", "use_badam") if lm.switched(spec, name)), "")
+    blocks, tuned = spec.fact(lm.HYPER + "use_badam"), spec.fact("tuning")
+    if blocks is not None and tuned is not None and tuned.key == blocks.key:
+        lm.put(spec, "master_weights", True, blocks, "BAdam: the layer that trains has a copy in float32")
     tuning = spec.get("tuning", "full")
     checkpoint = lm.weights(spec)
     reason = f"{_VERSION}: what trains is cast to float32"
@@ -403,13 +412,10 @@ def _precision(spec: TrainingSpec) -> str:
     return why
 
 
-def _reference(spec: TrainingSpec, method: str) -> None:
-    """The model without its LoRA adapters, a copy in the checkpoint's dtype, or another model. The trainers of
-    preferences switch dropout off (train/dpo/trainer.py, train/kto/trainer.py)."""
-    asft = spec.fact(lm.HYPER + "use_asft_loss")
-    if method in ("dpo", "orpo", "simpo", "kto") and "lora.dropout" in spec:
-        lm.put(spec, "lora.dropout", 0.0, reason=f"{_VERSION}: preference training switches dropout off")
-    needed = method in ("dpo", "kto") or (method == "sft" and asft is not None and truth(asft.value))
+def _reference(spec: TrainingSpec) -> None:
+    """The model without its LoRA adapters, a copy in the checkpoint's dtype, or another model."""
+    method, asft = _trained(spec), spec.fact(lm.HYPER + "use_asft_loss")
+    needed = lm.trainer(spec).reference == ALWAYS or (method == "sft" and asft is not None and truth(asft.value))
     if not needed:
         if method:
             lm.put(spec, "reference_model", "none", reason=f"{method} needs none")
@@ -429,6 +435,40 @@ def _reference(spec: TrainingSpec, method: str) -> None:
         lm.put(spec, "reference_model", "copy", reason=reason)
         if dtype is not None:
             lm.put(spec, "reference_dtype", dtype.value, reason=reason)
+
+
+FAMILY = lm.Family(
+    stated=Graph(
+        Step(_method, ("method",)),
+        Step(lm.model, lm.MODEL_FACTS),
+        Step(_processes, ("device_count", "allocator_conf")),
+    ),
+    follows=Graph(
+        Step(lm.on_cpu),
+        Step(_otherwise),
+        Step(_unknown),
+        Step(_model_class, ("model_class", "frozen_parts", "image_size", "images_per_sample")),
+        Step(lm.pairs, ("sequences_per_sample",)),
+        Step(_attention, ("attention",)),
+        Step(_packing, ("packing",)),
+        Step(_optimizer, lm.OPTIMIZER_FACTS),
+        Step(_kernels, ("loss", "fused_kernels", *_LIGER)),
+        Step(lm.compiled, ("compile",)),
+        Step(_adapters, (*lm.ADAPTER_FACTS, lm.HYPER + "use_peft", lm.HYPER + "use_dora"), ("freeze.", "oft.")),
+        Step(_quantization, lm.QUANTIZATION_FACTS),
+        Step(_unsloth),
+        Step(lm.processes, lm.PROCESS_FACTS),
+        Step(_checkpointing, lm.CHECKPOINTING_FACTS),
+        Step(_precision, (*lm.PRECISION_FACTS, "float32_parts")),
+        Step(_reference, ("reference_model", "reference_dtype", "helper_models")),
+        Step(lm.evaluation, lm.EVALUATION_FACTS),
+    ),
+    told=(
+        *("on_cpu", "method", "model", "otherwise", "adapters", "unsloth", "quantization", "sharing", "precision"),
+        "unknown",
+    ),
+    keys={"sequence_length": "cutoff_len"},
+)
 
 
 # ---------------------------------------------------------------------------------------------- spelling

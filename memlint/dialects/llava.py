@@ -95,32 +95,42 @@ def _given(spec: TrainingSpec, name: str) -> Any:
     return None if node is None or node.value in (False, "False", "false", "") else node.value
 
 
+# What the script states of itself.
+FACTS: tuple[Name, ...] = (*dict.fromkeys((*_DEFAULTS, *_NEXT_DEFAULTS, "lora.targets", lm.HYPER + "dtype")),)
+
+
 def prepare(spec: TrainingSpec) -> None:
-    """What the script does where its command says nothing. Call before :func:`lm.model`."""
-    lm.put(spec, "model_class", "vision_language", spec.fact(lm.HYPER + "vision_tower"))
-    following = _is_next(spec)
-    for name, value in {**_DEFAULTS, **(_NEXT_DEFAULTS if following else {})}.items():
+    """What the script does where its command says nothing."""
+    for name, value in {**_DEFAULTS, **(_NEXT_DEFAULTS if _is_next(spec) else {})}.items():
         known = spec.fact(name)
         if known is None or (known.node is None and lm.gap(spec, known.key.lstrip("-")) is None):
             key = known.key if known is not None else ""
             spec.facts[name] = Fact(name, value, DEFAULT, key, reason=_train(spec))
     lm.put(spec, "lora.targets", list(_LINEARS), reason=f"{_train(spec)}: find_all_linear_names")
+    if lm.switched(spec, "bf16"):
+        lm.put(spec, lm.HYPER + "dtype", "bfloat16", spec.fact(lm.HYPER + "bf16"), _train(spec))
+
+
+def release(spec: TrainingSpec) -> None:
+    """Which transformers it asks for."""
     if spec.get("transformers_version") is None and spec.root.get("eval_strategy") is None:
-        release, whose = (_NEXT_RELEASE, "LLaVA-NeXT 1.7") if following else (_RELEASE, "LLaVA 1.2")
+        release, whose = (_NEXT_RELEASE, "LLaVA-NeXT 1.7") if _is_next(spec) else (_RELEASE, "LLaVA 1.2")
         lm.put(spec, "transformers_version", release, reason=f"{whose}: pyproject.toml")
+
+
+def backbone(spec: TrainingSpec) -> None:
+    """The language model of a checkpoint of LLaVA's own."""
     named = spec.fact("model")
     if named is not None and _is_own(named):
         lm.put(spec, "model", _BACKBONES[named.value], named, "its language model")
-    if lm.switched(spec, "bf16"):
-        lm.put(spec, lm.HYPER + "dtype", "bfloat16", spec.fact(lm.HYPER + "bf16"), _train(spec))
-    if not following:
-        _attention(spec)
 
 
-def _attention(spec: TrainingSpec) -> None:
+def attention(spec: TrainingSpec) -> None:
     """``train_mem`` asks for FlashAttention. ``train_xformers`` replaces LLaMA's plain attention, which transformers
     no longer takes since it has SDPA (4.36)."""
     stated = spec.fact("attention")
+    if _is_next(spec):
+        return
     program = str(spec.launch.program.value) if spec.launch is not None else ""
     if stated is not None and stated.node is not None:
         return
@@ -131,15 +141,16 @@ def _attention(spec: TrainingSpec) -> None:
 
 
 def join(spec: TrainingSpec) -> str:
-    """Tower, projector and language model as one model, and which of it trains; why it is not known. Call after
-    :func:`lm.model`, and before what follows from adapters."""
+    """Tower, projector and language model as one model, and which of it trains; why it is not known."""
+    if not is_llava(spec):
+        return ""
     tower, text = spec.fact(lm.HYPER + "vision_tower"), spec.get(lm.CONFIG)
     if tower is None or not isinstance(text, dict):
         return lm.not_stated(spec, "vision_tower")
     reason = _unknown(spec, text)
     if reason:
         return reason
-    found, source = lm.resolve(str(tower.value), spec.document.path)
+    found, source = _tower(spec, tower)
     eyes = _eyes(spec, found) if found is not None else None
     if found is None or eyes is None:
         kinds = " and ".join(name for name, following in _TOWERS.items() if _is_next(spec) or not following)
@@ -162,8 +173,15 @@ def join(spec: TrainingSpec) -> str:
         lm.put(spec, "images_per_sample", 1, reason=f"{TRAIN}: LazySupervisedDataset, zeros where a sample has none")
     _vocabulary(spec)
     _frozen(spec, tower)
-    _captions(spec, tower, found)
     return ""
+
+
+JOINED: tuple[Name, ...] = (lm.LLAVA, "tower_dtype", "images_per_sample", "vocabulary_size", "frozen_parts")
+
+
+def _tower(spec: TrainingSpec, tower: Fact) -> tuple[dict[str, Any] | None, str]:
+    """The config that the tower is named by, and where it was found, or why it was not."""
+    return lm.resolved(spec, str(tower.value), spec.document.path)
 
 
 def _unknown(spec: TrainingSpec, text: dict[str, Any]) -> str:
@@ -249,11 +267,14 @@ def _eyes(spec: TrainingSpec, found: dict[str, Any]) -> dict[str, Any] | None:
     }
 
 
-def _captions(spec: TrainingSpec, tower: Fact, found: dict[str, Any]) -> None:
+def captions(spec: TrainingSpec) -> None:
     """With ``version plain`` a sample is an image and its caption (``preprocess_plain``), far below any limit."""
-    version, limit = spec.root.get("version"), spec.get("sequence_length")
+    version, limit, tower = spec.root.get("version"), spec.get("sequence_length"), spec.fact(lm.HYPER + "vision_tower")
+    if lm.LLAVA not in spec or tower is None or version is None or version.value != "plain":
+        return
+    found = _tower(spec, tower)[0] or {}
     words = (found.get("text_config") or {}).get("max_position_embeddings")
-    if version is None or version.value != "plain" or not isinstance(limit, int) or not isinstance(words, int):
+    if not isinstance(limit, int) or not isinstance(words, int):
         return
     seeing = found["vision_config"]
     patches = (seeing["image_size"] // seeing["patch_size"]) ** 2 + (_feature(spec) == "cls_patch")
@@ -304,10 +325,14 @@ def _is_own(named: Fact | None) -> bool:
     return named is not None and named.written in _BACKBONES
 
 
-def finish(spec: TrainingSpec) -> None:
-    """The projector's dtype, and those around quantised weights. Call once dtypes are known."""
+def adapters(spec: TrainingSpec) -> None:
+    """What trains beside them."""
     if spec.get("tuning", "full") != "full" and "projector" not in (spec.get("frozen_parts") or ()):
         lm.put(spec, "lora.unfrozen", ["multi_modal_projector"], reason=f"{TRAIN}: initialize_vision_modules")
+
+
+def dtypes(spec: TrainingSpec) -> None:
+    """The projector's dtype, and those around quantised weights, once the others are known."""
     if spec.get("master_weights"):
         return  # DeepSpeed's engine casts everything
     quantised = "quantization.bits" in spec
@@ -321,12 +346,3 @@ def finish(spec: TrainingSpec) -> None:
         lm.put(spec, "projector_dtype", spec.get("compute_dtype"), reason=TRAIN)
     elif not _is_own(spec.fact("model")):
         lm.put(spec, "projector_dtype", "float32", reason=f"{TRAIN}: build_vision_projector, after the weights' load")
-
-
-def sample(spec: TrainingSpec) -> None:
-    """An image is loaded beside the words, in fp32. Call at the end."""
-    words, made = spec.fact("sample_bytes"), spec.get(lm.LLAVA)
-    if words is None or made is None:
-        return
-    image = 4 * made.tower.channels * made.tower.image[0] * made.tower.image[1]
-    lm.put(spec, "sample_bytes", words.value + image, reason=f"{words.reason}, and the image in float32")

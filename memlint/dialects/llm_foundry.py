@@ -9,6 +9,7 @@ from memlint.dialects import language_model as lm
 from memlint.dialects import launchers, native, pretraining
 from memlint.dialects.spec import WRITTEN, Fact, Name, TrainingSpec, UnknownModel
 from memlint.documents.node import Edit
+from memlint.facts.derive import Graph, Step
 
 _VERSION = "llm-foundry 0.22"
 _COMPOSER = "Composer 0.32"
@@ -31,26 +32,25 @@ _OPTIMIZERS = {
 _HALVES = {"amp_bf16": "bfloat16", "amp_fp16": "float16"}
 
 
-def complete(spec: TrainingSpec) -> TrainingSpec:
-    """From llm-foundry's keys to the facts of a language model."""
-    found = launchers.processes(spec.launch)
-    spec.missing = (*spec.missing, *found.missing)
-    count = found.total
-    model = _model(spec)
-    _optimizer(spec)
-    _allocator(spec)
-    _states(spec, count)
-    batch = _batch(spec, count)
-    dtypes = _precision(spec)
-    adapted = _adapter(spec)
-    _rows(spec)
-    _evaluation(spec)
-    compiled = spec.fact(lm.HYPER + "compile_config")
-    if compiled is not None and compiled.value is not None:
-        lm.put(spec, "compile", True, compiled)
+def _beside(spec: TrainingSpec) -> tuple[str, dict[str, Fact]]:
+    spec.missing = (*spec.missing, *launchers.processes(spec.launch).missing)
+    return "", {}
+
+
+def _count(spec: TrainingSpec) -> Fact | None:
+    """How many devices the launcher starts."""
+    return launchers.processes(spec.launch).total
+
+
+def _compiled(spec: TrainingSpec) -> None:
+    stated = spec.fact(lm.HYPER + "compile_config")
+    if stated is not None and stated.value is not None:
+        lm.put(spec, "compile", True, stated)
+
+
+def _split(spec: TrainingSpec) -> str:
     tensors = spec.fact(lm.HYPER + "tp_config")
-    split = "tp_config: tensor parallelism of llm-foundry is not known" if tensors and tensors.value else ""
-    return lm.finish(spec, (model, batch, dtypes, adapted, split, pretraining.undecided(spec)), _KEYS)
+    return "tp_config: tensor parallelism of llm-foundry is not known" if tensors and tensors.value else ""
 
 
 # ---------------------------------------------------------------------------------------------- the model
@@ -162,9 +162,10 @@ def _adapter(spec: TrainingSpec) -> str:
 # ---------------------------------------------------------------------------------------------- batches
 
 
-def _batch(spec: TrainingSpec, count: Fact | None) -> str:
+def _batch(spec: TrainingSpec) -> str:
     """The micro batch, and how many of them make a step: sizes may be stated for a device or for all of them."""
-    whole, device = spec.fact("global_batch_size"), spec.fact(lm.HYPER + "device_train_batch_size")
+    count, whole = _count(spec), spec.fact("global_batch_size")
+    device = spec.fact(lm.HYPER + "device_train_batch_size")
     per_device: Fact | None = None
     if device is not None and isinstance(device.value, int):
         per_device = device
@@ -247,8 +248,9 @@ def _allocator(spec: TrainingSpec) -> None:
         lm.put(spec, "allocator_conf", ",".join(parts), origin, "" if origin and origin.node else reason)
 
 
-def _states(spec: TrainingSpec, count: Fact | None) -> None:
+def _states(spec: TrainingSpec) -> None:
     """FSDP where it is configured and there are several devices, else DDP."""
+    count = _count(spec)
     if count is not None:
         for name in ("device_count", "world_size"):
             lm.put(spec, name, count.value, count)
@@ -314,6 +316,41 @@ def _precision(spec: TrainingSpec) -> str:
         return "fsdp_config.mixed_precision FULL is not known"
     lm.put(spec, "parallelism.reduce_dtype", half if kind == "PURE" else "float32", mixed)
     return ""
+
+
+_PRECISION_FACTS: tuple[Name, ...] = (
+    *("parameter_dtype", "frozen_dtype", "compute_dtype", "autocast", "loss_scaling", "parallelism.reduce_dtype"),
+)
+FAMILY = lm.Family(
+    beside=_beside,
+    follows=Graph(
+        Step(
+            _model,
+            (
+                *lm.MODEL_FACTS,
+                lm.DECODER,
+                "model",
+                "pretrained",
+                "attention",
+                "fused_kernels",
+                *(lm.HYPER + name for name in sorted(_OF_MPT)),
+            ),
+        ),
+        Step(_optimizer, lm.OPTIMIZER_FACTS),
+        Step(_allocator, ("allocator_conf",)),
+        Step(_states, (*native.DEVICES, "saves_full_weights", *lm.CHECKPOINTING_FACTS), ("parallelism.",)),
+        Step(_batch, ("micro_batch_size", "auto_batch_size", "gradient_accumulation_steps")),
+        Step(_precision, _PRECISION_FACTS),
+        Step(_adapter, (*lm.ADAPTER_FACTS, lm.HYPER + "use_peft")),
+        Step(_rows, ("packing",)),
+        Step(_evaluation, lm.EVALUATION_FACTS),
+        Step(_compiled, ("compile",)),
+        Step(_split),
+        Step(pretraining.undecided),
+    ),
+    told=("model", "batch", "precision", "adapter", "split", "undecided"),
+    keys=_KEYS,
+)
 
 
 # ---------------------------------------------------------------------------------------------- spelling

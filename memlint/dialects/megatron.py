@@ -11,6 +11,7 @@ from memlint.dialects import launchers, pretraining
 from memlint.dialects.deepspeed import AUTO, deepspeed_facts
 from memlint.dialects.spec import DEFAULT, Fact, Name, TrainingSpec
 from memlint.documents.node import Edit, Unresolved
+from memlint.facts.derive import Graph, Step
 
 _VERSION = "Megatron-LM core 0.16"
 _GPT = ("pretrain_gpt", "pretrain_mamba", "pretrain_hybrid")
@@ -33,33 +34,6 @@ _KEYS = {
 }
 _MOST_LAYERS = 10_000  # what is more is a slip of the keyboard
 _SIZES = {"num_layers": "--num-layers", "hidden_size": "--hidden-size", "num_attention_heads": "--num-attention-heads"}
-
-
-def complete(spec: TrainingSpec) -> TrainingSpec:
-    """From Megatron's options to the facts of a language model."""
-    reasons = [_program(spec)]
-    deep = lm.switched(spec, "deepspeed")
-    if deep:
-        reasons.append(_config_of_deepspeed(spec))
-    found = launchers.processes(spec.launch)
-    spec.missing = (*spec.missing, *found.missing)
-    count = found.total
-    if (
-        count is None
-        and not found.distributed
-        and not found.missing
-        and spec.launch is not None
-        and spec.launch.launchers == ()
-    ):
-        count = Fact("device_count", 1, DEFAULT, reason="no launcher: one process")
-    reasons.append(pretraining.devices(spec, [count] if count is not None else []))
-    _precision(spec, deep)
-    reasons.append(_states(spec, deep))
-    reasons.append(_decoder(spec))
-    _kernels(spec, deep)
-    _schedule(spec)
-    reasons.append(_recompute(spec))
-    return lm.finish(spec, (*reasons, pretraining.undecided(spec)), _KEYS)
 
 
 def _name(spec: TrainingSpec) -> str:
@@ -100,6 +74,15 @@ def _plain_layers(spec: TrainingSpec) -> tuple[tuple[int, ...], str]:
     if len(pattern) != total:
         return (), f"--moe-layer-freq is about {len(pattern)} layers, and there are {total}"
     return tuple(number for number, item in enumerate(pattern) if item == "0"), ""
+
+
+def _devices(spec: TrainingSpec) -> str:
+    found = launchers.processes(spec.launch)
+    spec.missing = (*spec.missing, *found.missing)
+    count, launch = found.total, spec.launch
+    if count is None and not found.distributed and not found.missing and launch is not None and not launch.launchers:
+        count = Fact("device_count", 1, DEFAULT, reason="no launcher: one process")
+    return pretraining.devices(spec, [count] if count is not None else [])
 
 
 # ---------------------------------------------------------------------------------------------- the model
@@ -205,7 +188,11 @@ def _vocabulary(spec: TrainingSpec) -> tuple[Fact | None, str]:
 # ---------------------------------------------------------------------------------------------- precision, states
 
 
-def _precision(spec: TrainingSpec, deep: bool) -> None:
+def _is_deep(spec: TrainingSpec) -> bool:
+    return lm.switched(spec, "deepspeed")
+
+
+def _precision(spec: TrainingSpec) -> None:
     bf16, fp16 = spec.fact(lm.HYPER + "bf16"), spec.fact(lm.HYPER + "fp16")
     if bf16 is not None:
         # validate_args: accumulate_allreduce_grads_in_fp32 follows from bf16
@@ -215,14 +202,15 @@ def _precision(spec: TrainingSpec, deep: bool) -> None:
         wide = lm.switched(spec, "gradients_in_fp32")
         pretraining.half(spec, fp16, "float16", "float32" if wide else "float16")
         scale = spec.fact(lm.HYPER + "loss_scale")
-        lm.put(spec, "loss_scaling", "dynamic" if scale is None or deep else scale.value, scale or fp16)
+        lm.put(spec, "loss_scaling", "dynamic" if scale is None or _is_deep(spec) else scale.value, scale or fp16)
     else:
         pretraining.half(spec, None, "float32", "float32")
 
 
-def _states(spec: TrainingSpec, deep: bool) -> str:
-    """Which optimizer, in what dtypes, and what data parallel devices divide."""
-    kind = spec.fact("optimizer")
+def _states(spec: TrainingSpec) -> str:
+    """Weights and optimizer, in what dtypes, and what data parallel devices divide."""
+    _precision(spec)
+    kind, deep = spec.fact("optimizer"), _is_deep(spec)
     library = "deepspeed" if deep else "megatron"
     lm.put(spec, "optimizer_library", library, reason="apex's or Transformer Engine's fused kernel")
     lm.put(spec, "optimizer_implementation", "fused", reason="apex's or Transformer Engine's fused kernel")
@@ -282,22 +270,22 @@ def _precision_aware(spec: TrainingSpec) -> str:
     return ""
 
 
-def _config_of_deepspeed(spec: TrainingSpec) -> str:
+def _beside(spec: TrainingSpec) -> tuple[str, dict[str, Fact]]:
     """DeepSpeed's own file goes before the options where both state something; a script may write it as it runs."""
     from memlint.dialects import companions
 
     named = spec.fact(lm.HYPER + "deepspeed_config")
-    if named is None or not isinstance(named.value, str):
-        return ""
+    if not _is_deep(spec) or named is None or not isinstance(named.value, str):
+        return "", {}
     path = named.span.path if named.span is not None else spec.document.path
     document, _ = companions.read(named.value, path)
     if document is None:
-        return ""  # --zero-stage says what matters
+        return "", {}  # --zero-stage says what matters
     found = deepspeed_facts(document.root)
     facts = {name: fact for name, fact in found.facts.items() if fact.value != AUTO and fact.node is not None}
     kept = {name: fact for name, fact in facts.items() if name.startswith("parallelism.") or name == "gradient_dtype"}
     lm.add(spec, found._replace(facts=kept, sources={document.path: document.text, **document.sources}))
-    return ""
+    return "", {}
 
 
 def _zero(spec: TrainingSpec) -> str:
@@ -345,9 +333,9 @@ def _before_core(spec: TrainingSpec) -> bool:
     return not newer and any(name in named for name in _OLD)
 
 
-def _kernels(spec: TrainingSpec, deep: bool) -> None:
+def _kernels(spec: TrainingSpec) -> None:
     """Which attention, and which operations are one kernel."""
-    old = deep or lm.switched(spec, "use_legacy_models") or _before_core(spec)
+    old = _is_deep(spec) or lm.switched(spec, "use_legacy_models") or _before_core(spec)
     flash, backend = spec.fact(lm.HYPER + "use_flash_attn"), spec.fact(lm.HYPER + "attention_backend")
     engine = not old and lm.setting(spec, "transformer_impl") != "local"
     if flash is not None:
@@ -412,6 +400,36 @@ def _uneven(spec: TrainingSpec, stages: int, total: int) -> Fact | None:
     inner = [rest // between] * between if between else []
     whole = [ends[0]] * (first is not None) + inner + [ends[1]] * (last is not None)
     return stated._replace(value=whole)
+
+
+FAMILY = lm.Family(
+    beside=_beside,
+    follows=Graph(
+        Step(_program),
+        Step(_devices, pretraining.DEVICES),
+        Step(
+            _states,
+            (
+                *pretraining.HALF_FACTS,
+                "loss_scaling",
+                *lm.OPTIMIZER_FACTS,
+                "optimizer_precision_aware",
+                "optimizer_state_dtype",
+                "float8",
+                "float8_weights",
+                "parallelism.offload_optimizer",
+                *pretraining.SHARED,
+            ),
+        ),
+        Step(_decoder, (lm.DECODER, "vocabulary_size", "parallelism.expert_tensor")),
+        Step(_kernels, ("attention", "fused_kernels", "activation_offloading")),
+        Step(_schedule, ("parallelism.virtual_stages", "parallelism.stage_layers", "parallelism.schedule")),
+        Step(_recompute, pretraining.RECOMPUTED),
+        Step(pretraining.undecided),
+    ),
+    told=("program", "sharing", "devices", "states", "decoder", "recompute", "undecided"),
+    keys=_KEYS,
+)
 
 
 # ---------------------------------------------------------------------------------------------- spelling

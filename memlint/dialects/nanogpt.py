@@ -9,6 +9,7 @@ from memlint.dialects import language_model as lm
 from memlint.dialects import launchers, native
 from memlint.dialects.spec import ASSUMED, Fact, Name, TrainingSpec
 from memlint.documents.node import Document, Edit, Node
+from memlint.facts.derive import Graph, Step
 
 _CHARACTERS = {"shakespeare_char": 65}  # data/*/prepare.py: what its meta.pkl says
 
@@ -17,17 +18,6 @@ def recognise(document: Document, root: Node) -> bool:
     """A file that only evaluates trains nothing."""
     only = root.get("eval_only")
     return only is None or only.value is not True
-
-
-def complete(spec: TrainingSpec) -> TrainingSpec:
-    """From nanoGPT's names to the facts of a language model."""
-    found = _model(spec)
-    _precision(spec)
-    _processes(spec)
-    _evaluation(spec)
-    device = str(lm.setting(spec, "device"))
-    on_cpu = "" if device.startswith("cuda") else f"device {device}: the run is not on a CUDA device"
-    return lm.finish(spec, (on_cpu, found), {"micro_batch_size": "batch_size", "sequence_length": "block_size"})
 
 
 def _model(spec: TrainingSpec) -> str:
@@ -101,6 +91,25 @@ def _evaluation(spec: TrainingSpec) -> None:
     for name, fact in (("evaluation_batch_size", batch), ("evaluation_sequence_length", length)):
         spec.facts[name] = Fact(name, fact.value, ASSUMED, reason="nanoGPT: estimate_loss")
     spec.facts["evaluation_accumulates"] = Fact("evaluation_accumulates", False, ASSUMED, reason="nanoGPT: .item()")
+
+
+def _on_cpu(spec: TrainingSpec) -> str:
+    device = str(lm.setting(spec, "device"))
+    return "" if device.startswith("cuda") else f"device {device}: the run is not on a CUDA device"
+
+
+FAMILY = lm.Family(
+    beside=None,
+    follows=Graph(
+        Step(_on_cpu),
+        Step(_model, (*native.MODEL_FACTS, "model", "pretrained")),
+        Step(_precision, ("parameter_dtype", "compute_dtype", "autocast", "loss_scaling")),
+        Step(_processes, (*native.DEVICES, "gradient_accumulation_steps"), ("parallelism.",)),
+        Step(_evaluation, lm.EVALUATION_FACTS),
+    ),
+    told=("on_cpu", "model"),
+    keys={"micro_batch_size": "batch_size", "sequence_length": "block_size"},
+)
 
 
 def spell(spec: TrainingSpec, fact: Name, value: Any) -> list[Edit] | None:

@@ -8,10 +8,13 @@ from typing import Any
 
 from memlint.architectures.decoder import Decoder
 from memlint.dialects import language_model as lm
-from memlint.dialects.spec import DEFAULT, Fact, TrainingSpec
+from memlint.dialects.spec import DEFAULT, Fact, Name, TrainingSpec
 
 # Names that optimizer classes have in other libraries, in lower case -> the fact's.
 _KINDS = {"adamwfp8": "adamw_fp8", "adamfp8": "adam_fp8", "adamwscheduler": "adamw", "adamwschedulefree": "adamw"}
+
+
+MODEL_FACTS: tuple[Name, ...] = (lm.DECODER, "vocabulary_size")  # what :func:`describe` gives
 
 
 def describe(spec: TrainingSpec, made: Decoder, origin: Fact | None, source: str) -> None:
@@ -71,6 +74,10 @@ def divided(spec: TrainingSpec, strategy: str, count: int | None, origin: Fact |
         strategy = "none"
     lm.put(spec, "parallelism.strategy", strategy, origin, reason)
     lm.drop_what_no_strategy_reads(spec)
+
+
+# What :func:`divided` gives, beside facts of the strategy.
+DEVICES: tuple[Name, ...] = ("device_count", "world_size")
 
 
 def number(value: Any) -> int | None:

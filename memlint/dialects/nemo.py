@@ -6,10 +6,11 @@ from typing import Any
 
 from memlint.architectures.megatron import decoder
 from memlint.dialects import language_model as lm
-from memlint.dialects import pretraining
+from memlint.dialects import native, pretraining
 from memlint.dialects.megatron import perceptron_width
 from memlint.dialects.spec import Fact, Name, TrainingSpec
 from memlint.documents.node import Edit, Unresolved
+from memlint.facts.derive import Graph, Step
 
 _VERSION = "NeMo 1.23"
 _KEYS = {
@@ -45,26 +46,11 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
     """From NeMo's keys to the facts of a language model, or of another model what is stated."""
     if spec.launch is not None and spec.document.format == "shell":
         return _launched(spec)
-    divided = pretraining.devices(spec, _devices(spec))
-    kind = _model(spec)
-    if kind:
-        _other_batch(spec)
-    dtypes = _precision(spec)
-    states = "" if kind else _states(spec)
-    _optimizer(spec)
-    recomputed = ""
-    if not kind:
-        _attention(spec)
-        granularity, method = spec.fact(lm.HYPER + "recompute_granularity"), lm.setting(spec, "recompute_method")
-        recomputed = pretraining.recomputed(spec, granularity, method, "recompute_num_layers")
-        if spec.get("parallelism.pipeline", 1) > 1:
-            several = (spec.get("parallelism.virtual_stages") or 1) > 1
-            lm.put(
-                spec, "parallelism.schedule", "interleaved" if several else "1f1b", reason="Megatron-LM: schedules.py"
-            )
-    scheme = lm.setting(spec, "peft_scheme")
-    adapted = f"model.peft.peft_scheme {scheme} is not known" if scheme not in (None, "null", "none") else ""
-    return lm.finish(spec, (kind, divided, dtypes, states, adapted, recomputed, pretraining.undecided(spec)), _KEYS)
+    return FAMILY.complete(spec)
+
+
+def _is_decoder(spec: TrainingSpec) -> bool:
+    return lm.DECODER in spec
 
 
 def _launched(spec: TrainingSpec) -> TrainingSpec:
@@ -80,7 +66,21 @@ def _launched(spec: TrainingSpec) -> TrainingSpec:
     return spec
 
 
-def _devices(spec: TrainingSpec) -> list[Fact]:
+def _sharing(spec: TrainingSpec) -> str:
+    """How many devices there are, and what they divide of a language model."""
+    why = pretraining.devices(spec, _counts(spec))
+    if not _is_decoder(spec):
+        _other_batch(spec)
+        return why
+    _states(spec)
+    if spec.get("parallelism.pipeline", 1) > 1:
+        several = (spec.get("parallelism.virtual_stages") or 1) > 1
+        schedule = "interleaved" if several else "1f1b"
+        lm.put(spec, "parallelism.schedule", schedule, reason="Megatron-LM: schedules.py")
+    return why
+
+
+def _counts(spec: TrainingSpec) -> list[Fact]:
     """What is multiplied to all devices, where keys say how many."""
     stated, nodes = spec.fact(lm.HYPER + "devices"), spec.fact("machines")
     if stated is None:
@@ -162,7 +162,8 @@ def _vocabulary(spec: TrainingSpec) -> tuple[Fact | None, str]:
     whole = spec.fact(lm.HYPER + "padded_vocab_size")
     if whole is not None and whole.value:
         return whole._replace(name="vocabulary_size"), ""
-    multiple = pretraining.number(spec, "make_vocab_size_divisible_by") * spec.get("parallelism.tensor", 1)
+    tensor = spec.stated("parallelism.tensor")
+    multiple = pretraining.number(spec, "make_vocab_size_divisible_by") * (1 if tensor is None else tensor.value)
     kind, source = spec.fact(lm.HYPER + "tokenizer_type"), spec.fact(lm.HYPER + "tokenizer_model")
     library = lm.setting(spec, "tokenizer_library")
     if library == "huggingface" and kind is not None:
@@ -227,22 +228,35 @@ def _optimizer(spec: TrainingSpec) -> None:
         lm.put(spec, "optimizer_implementation", implementation, name)
 
 
-def _states(spec: TrainingSpec) -> str:
+def _states(spec: TrainingSpec) -> None:
     switch, name = spec.fact(lm.HYPER + "fsdp"), spec.fact(lm.HYPER + "optimizer_name")
     if switch is not None and switch.value:
         lm.put(spec, "parallelism.strategy", "fsdp1", switch)
         kind = spec.fact(lm.HYPER + "fsdp_sharding_strategy")
         if kind is not None and kind.value == "grad":
             lm.put(spec, "parallelism.reshard_after_forward", False, kind)
-        return ""
+        return
     divides = name is not None and _OPTIMIZERS.get(str(name.value), ("", "", "", False))[3]
     # apex's distributed optimizer divides gradients as well: ZeRO's second stage
     stage = 0 if not divides else 2 if name is not None and name.value == "distributed_fused_adam" else 1
     pretraining.sharing(spec, stage, name)
-    return ""
+
+
+def _recomputed(spec: TrainingSpec) -> str:
+    if not _is_decoder(spec):
+        return ""
+    granularity, method = spec.fact(lm.HYPER + "recompute_granularity"), lm.setting(spec, "recompute_method")
+    return pretraining.recomputed(spec, granularity, method, "recompute_num_layers")
+
+
+def _adapter(spec: TrainingSpec) -> str:
+    scheme = lm.setting(spec, "peft_scheme")
+    return f"model.peft.peft_scheme {scheme} is not known" if scheme not in (None, "null", "none") else ""
 
 
 def _attention(spec: TrainingSpec) -> None:
+    if not _is_decoder(spec):
+        return
     flash, engine = spec.fact(lm.HYPER + "use_flash_attention"), spec.fact(lm.HYPER + "transformer_engine")
     if flash is not None and flash.value:
         lm.put(spec, "attention", "flash", flash)
@@ -252,6 +266,27 @@ def _attention(spec: TrainingSpec) -> None:
         lm.put(spec, "attention", "flash" if in_half else "eager", engine, "Transformer Engine's")
     else:
         lm.put(spec, "attention", "eager", flash, f"{_VERSION}: use_flash_attention")
+
+
+FAMILY = lm.Family(
+    beside=None,
+    follows=Graph(
+        Step(_model, (lm.DECODER, "vocabulary_size", "sequence_length", "packing")),
+        Step(
+            _sharing,
+            (*native.DEVICES, "micro_batch_size", "gradient_accumulation_steps", "implementation"),
+            ("parallelism.",),
+        ),
+        Step(_precision, (*pretraining.HALF_FACTS, "loss_scaling", "float8")),
+        Step(_optimizer, lm.OPTIMIZER_FACTS),
+        Step(_attention, ("attention",)),
+        Step(_recomputed, pretraining.RECOMPUTED),
+        Step(_adapter),
+        Step(pretraining.undecided),
+    ),
+    told=("model", "sharing", "precision", "adapter", "recomputed", "undecided"),
+    keys=_KEYS,
+)
 
 
 # ---------------------------------------------------------------------------------------------- spelling

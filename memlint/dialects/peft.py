@@ -14,12 +14,13 @@ from memlint.dialects import language_model as lm
 from memlint.dialects.accelerate import truth
 from memlint.dialects.spec import DEFAULT, WRITTEN, Fact, Name, TrainingSpec, named
 from memlint.documents.node import Document, Edit, Node
+from memlint.facts.derive import Graph, Step
 from memlint.named_tuple import NamedTuple
+from memlint.trainers.table import AS_COMPUTED
 
 TRAINING, ADAPTER, DEFAULTS = "training_params.json", "adapter_config.json", "default_training_params.json"
 _VERSION = "PEFT 0.21"
 _SCRIPT = "PEFT's method comparison"
-_EMPTIED = 10  # run.py: ACCELERATOR_EMPTY_CACHE_SCHEDULE
 
 
 class Method(NamedTuple):
@@ -130,31 +131,13 @@ def recognise(document: Document, root: Node) -> bool:
     return {"model_id", "batch_size", "max_seq_length"} <= set(entries)
 
 
-def complete(spec: TrainingSpec) -> TrainingSpec:
-    """From PEFT's words to the facts of a language model."""
-    no_training, adapted = _pair(spec)
-    found = no_training or lm.model(spec, "model_id")
-    wide = _precision(spec, adapted)
-    tuned = _adapter(spec) if adapted else ""
-    if not adapted:
-        lm.put(spec, "tuning", "full", reason=f"{_SCRIPT}: no {ADAPTER} beside it")
-    optimized = _optimizer(spec)
-    lm.compiled(spec)
-    lm.put(spec, "padding", True, reason=f"{_SCRIPT}: samples of a batch are padded to its longest")
-    lm.put(spec, "empty_cache_steps", _EMPTIED, reason=f"{_SCRIPT}: run.py")
-    lm.put(spec, "outputs_kept", True, reason=f"{_SCRIPT}: run.py names them through the backward pass")
-    lm.put(spec, "method", "sft", reason=_SCRIPT)
-    keys = {"micro_batch_size": "batch_size", "sequence_length": "max_seq_length"}
-    return lm.finish(spec, (found, wide, tuned, optimized), keys)
-
-
 # ---------------------------------------------------------------------------------------------- the two files
 
 
-def _pair(spec: TrainingSpec) -> tuple[str, bool]:
-    """(why there is no training, whether there is an adapter): what the files beside this one say is added."""
+def _pair(spec: TrainingSpec) -> tuple[str, dict[str, Fact]]:
+    """Adds what the files beside this one say. (why there is no training, nothing)."""
     folder = os.path.dirname(spec.document.path)
-    is_adapter = spec.root.get("peft_type") is not None
+    is_adapter = _is_adapter(spec)
     other = _beside(spec, os.path.join(folder, TRAINING if is_adapter else ADAPTER))
     defaults = _beside(spec, os.path.join(folder, "..", "..", "..", DEFAULTS)) if _is_experiment(folder) else None
     if is_adapter and other is None and defaults is None:
@@ -163,11 +146,30 @@ def _pair(spec: TrainingSpec) -> tuple[str, bool]:
             del spec.facts[name]
         base = spec.root.get("base_model_name_or_path")
         named = f" for {base.value}" if base is not None and base.value else ""
-        return f"batch_size is not stated: an adapter's config{named} without a {TRAINING} beside it", True
+        return f"batch_size is not stated: an adapter's config{named} without a {TRAINING} beside it", {}
     for document in (defaults, other):
         if document is not None:
             _take(spec, document)
-    return "", is_adapter or other is not None
+    return "", {}
+
+
+def _read(spec: TrainingSpec, *names: str) -> bool:
+    """Whether one of the pair's files was found beside the config."""
+    return any(os.path.basename(path) in names for path in spec.document.sources)
+
+
+def _is_adapter(spec: TrainingSpec) -> bool:
+    return spec.root.get("peft_type") is not None
+
+
+def _adapted(spec: TrainingSpec) -> bool:
+    return _is_adapter(spec) or _read(spec, ADAPTER)
+
+
+def _model(spec: TrainingSpec) -> str:
+    """What an adapter alone names is not what trains."""
+    alone = _is_adapter(spec) and not _read(spec, TRAINING, DEFAULTS)
+    return "" if alone else lm.model(spec, "model_id")
 
 
 def _is_experiment(folder: str) -> bool:
@@ -205,7 +207,7 @@ def _take(spec: TrainingSpec, document: Document) -> None:
 # ---------------------------------------------------------------------------------------------- facts
 
 
-def _precision(spec: TrainingSpec, adapted: bool) -> str:
+def _precision(spec: TrainingSpec) -> str:
     """Weights in ``dtype``, adapters in float32 unless they are told to follow; autocast only with ``use_amp``."""
     stated = spec.fact(lm.HYPER + "dtype")
     if stated is None:
@@ -217,7 +219,7 @@ def _precision(spec: TrainingSpec, adapted: bool) -> str:
     lm.put(spec, "parameter_dtype", dtype, stated)
     lm.put(spec, "compute_dtype", dtype, stated)
     wide = spec.fact(lm.HYPER + "autocast_adapter_dtype")
-    if adapted:
+    if _adapted(spec):
         if wide is None or truth(wide.value):
             reason = f"{_VERSION}: autocast_adapter_dtype"
             lm.put(spec, "lora.dtype", "float32", wide, reason)
@@ -242,11 +244,22 @@ def _optimizer(spec: TrainingSpec) -> str:
         return f"optimizer_type {stated.value}: what it keeps is not known"
     lm.put(spec, "optimizer", kind, stated)
     if stated.value == "lora-fa":  # peft/optimizers/lorafa.py: a loop over parameters, and A does not train
-        if spec.get("tuning") != "lora":
+        if spec.get("tuning") != "lora_fa":
             return "optimizer_type lora-fa: it trains the B of LoRA and nothing else"
-        lm.put(spec, "tuning", "lora_fa", stated)
         lm.put(spec, "optimizer_implementation", "loop", stated)
     return ""
+
+
+def _tuning(spec: TrainingSpec) -> str:
+    """What trains, which one of the optimizers has a say in."""
+    why, optimizer = "", spec.fact(lm.HYPER + "optimizer_type")
+    if _adapted(spec):
+        why = _adapter(spec)
+    else:
+        lm.put(spec, "tuning", "full", reason=f"{_SCRIPT}: no {ADAPTER} beside it")
+    if optimizer is not None and optimizer.value == "lora-fa" and spec.get("tuning") == "lora":
+        lm.put(spec, "tuning", "lora_fa", optimizer)
+    return why
 
 
 def _adapter(spec: TrainingSpec) -> str:
@@ -258,6 +271,7 @@ def _adapter(spec: TrainingSpec) -> str:
     if method is None:
         return f"peft_type {stated.value}: what it adds to a model is not known"
     lm.put(spec, "tuning", method.tuning, stated)
+    spec.fact(lm.CONFIG)  # whose step names the model
     if spec.model_name:
         spec.model_name += f", {stated.value}"
     for key in _OTHERWISE:
@@ -321,6 +335,38 @@ def _method_facts(spec: TrainingSpec, method: Method) -> None:
             options[name] = own.value
     if options:
         spec.facts["adapter.options"] = Fact("adapter.options", options, DEFAULT, reason=f"{_VERSION}: of the method")
+
+
+def _script(spec: TrainingSpec) -> None:
+    """What run.py does whatever the files say."""
+    lm.put(spec, "padding", True, reason=f"{_SCRIPT}: samples of a batch are padded to its longest")
+    found = lm.trainer(spec)
+    lm.put(spec, "empty_cache_steps", found.empties, reason=f"{_SCRIPT}: run.py")
+    lm.put(
+        spec,
+        "outputs_kept",
+        found.outputs == AS_COMPUTED,
+        reason=f"{_SCRIPT}: run.py names them through the backward pass",
+    )
+    lm.put(spec, "method", "sft", reason=_SCRIPT)
+
+
+_ADAPTER_FACTS: tuple[Name, ...] = (
+    *("tuning", "lora.r", "lora.dropout", "lora.targets", "lora.modules_to_save", "ia3.feedforward", "adapter.options"),
+)
+FAMILY = lm.Family(
+    beside=_pair,
+    follows=Graph(
+        Step(_model, lm.MODEL_FACTS),
+        Step(_precision, lm.PRECISION_FACTS),
+        Step(_tuning, _ADAPTER_FACTS),
+        Step(_optimizer, ("optimizer", "optimizer_implementation")),
+        Step(lm.compiled, ("compile",)),
+        Step(_script, ("padding", "empty_cache_steps", "outputs_kept", "method")),
+    ),
+    told=("sharing", "model", "precision", "tuning", "optimizer"),
+    keys={"micro_batch_size": "batch_size", "sequence_length": "max_seq_length"},
+)
 
 
 # ---------------------------------------------------------------------------------------------- spelling

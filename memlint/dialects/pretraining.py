@@ -59,6 +59,7 @@ def undecided(spec: TrainingSpec) -> str:
     """The first key of the model or of its parallelism that is written, but not known: no default stands for it."""
     from memlint.dialects import registry
 
+    spec.fact(lm.DECODER)  # whose step knows which gaps say nothing of the model
     if not spec.missing:
         return ""
     spellings = {
@@ -167,6 +168,10 @@ def devices(spec: TrainingSpec, counts: Sequence[Fact]) -> str:
     return ""
 
 
+# What :func:`devices` gives.
+DEVICES: tuple[Name, ...] = ("device_count", "world_size", "parallelism.data", "gradient_accumulation_steps")
+
+
 def _product(counts: Sequence[Fact]) -> str:
     """How the config states a number of devices."""
     return " x ".join(
@@ -189,14 +194,23 @@ def sharing(spec: TrainingSpec, stage: int, origin: Fact | None, reason: str = "
         lm.put(spec, "parallelism.strategy", "ddp", spec.fact("parallelism.data"), "nothing is divided")
 
 
+# What :func:`sharing` gives, and what stands for it.
+SHARED: tuple[Name, ...] = (
+    *("parallelism.strategy", "parallelism.zero_stage", "parallelism.shard", "parallelism.reshard_after_forward"),
+)
+
+
 # ---------------------------------------------------------------------------------------------- recomputation
+
+RECOMPUTED: tuple[Name, ...] = (
+    *("checkpointing", "checkpointing_modules", "checkpointing_layers", "checkpointing_chunk"),
+)
 
 
 def recomputed(
     spec: TrainingSpec, granularity: Fact | None, method: Any, number_of_layers: str, modules: Sequence[str] = ()
 ) -> str:
-    """Megatron's words for what is recomputed in backward. Call when ``attention`` and the schedule are known.
-    Why what is recomputed is not known, or "".
+    """Megatron's words for what is recomputed in backward. Why what is recomputed is not known, or "".
 
     ``number_of_layers`` is the setting that says how many layers.
     """
@@ -240,6 +254,9 @@ def _is_flash(spec: TrainingSpec) -> bool:
 
 
 # ---------------------------------------------------------------------------------------------- precision
+
+
+HALF_FACTS: tuple[Name, ...] = ("parameter_dtype", "compute_dtype", "autocast", "master_weights", "gradient_dtype")
 
 
 def half(spec: TrainingSpec, stated: Fact | None, dtype: str, gradients: str) -> None:

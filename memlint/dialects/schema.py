@@ -84,7 +84,7 @@ UNKNOWN_KEY = "unknown-key"
 
 HEADER_NAMES = frozenset(
     ("family", "title", "formats", "models", "signature", "module", "framework", "architecture", "model_name", "facts")
-) | {"positional", "overrides", "refines", "dotted", "extends", "keys"}
+) | {"positional", "overrides", "refines", "dotted", "extends", "keys", "trainer"}
 SIGNATURE_NAMES = frozenset(
     ("all", "any", "none", "program", "programs", "launcher", "class", "text", "other", "members")
 )

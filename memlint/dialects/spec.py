@@ -255,8 +255,14 @@ class TrainingSpec:
 
     def tried(self, name: Name) -> Fact | None:
         """The fact where a what-if gives it its value: what is made of the keys that would state it follows it."""
-        fact = self.facts.get(name)
+        fact = self.stated(name)
         return fact if fact is not None and fact.origin == OVERRIDE else None
+
+    def stated(self, name: Name) -> Fact | None:
+        """The fact as keys and files state it, also where a step that is under way, or one before it, makes another
+        of it."""
+        before: Callable[[str], Fact | None] = getattr(self.facts, "stated", self.facts.get)
+        return before(name)
 
     def take(self, name: Name) -> Fact | None:
         """A fact that others are made of, and that says nothing by itself: it is gone afterwards."""

@@ -6,6 +6,8 @@ from typing import Any, Final
 
 from memlint.dialects.accelerate import truth
 from memlint.dialects.spec import DEFAULT, HYPER, Fact, Missing, Name, TrainingSpec
+from memlint.trainers import table
+from memlint.trainers.table import Trainer
 
 CONFIG = HYPER + "config"
 DECODER: Final = "decoder"  # a memlint.architectures.decoder.Decoder
@@ -78,6 +80,14 @@ def spellings(spec: TrainingSpec, fact: str) -> tuple[str, ...]:
     return key.names if key is not None else ()
 
 
+def trainer(spec: TrainingSpec) -> Trainer:
+    """The loop that trains, by the name that the family's schema has for it, or for its method."""
+    from memlint.dialects import registry
+
+    header = registry.dialect(spec.family).header
+    return table.trainer(header.get("trainer") or header.get("module", ""), str(spec.get("method", "")))
+
+
 def text_config(config: dict[str, Any]) -> dict[str, Any]:
     """The language model's part of a config."""
     inner = config.get("text_config")
@@ -86,3 +96,13 @@ def text_config(config: dict[str, Any]) -> dict[str, Any]:
 
 def model_type(spec: TrainingSpec) -> str:
     return str((spec.get(CONFIG) or {}).get("model_type") or "")
+
+
+# Models whose config.json says how large every input is: thirty seconds of sound, or images of one size.
+_ONE_SIZE = ("whisper", "vit", "deit")
+
+
+def has_one_size(spec: TrainingSpec) -> bool:
+    """Whether every input of the model is of the same size."""
+    config = spec.get(CONFIG)
+    return isinstance(config, dict) and config.get("model_type") in _ONE_SIZE

@@ -11,6 +11,7 @@ from memlint.dialects import launchers, native
 from memlint.dialects.accelerate import truth
 from memlint.dialects.spec import ASSUMED, Fact, Name, TrainingSpec, UnknownModel, named
 from memlint.documents.node import Document, Edit, Node
+from memlint.facts.derive import Graph, Step
 from memlint.named_tuple import NamedTuple
 
 _TOML, _PYTHON = "torchtitan 0.2", "torchtitan 0.3"
@@ -63,42 +64,6 @@ def recognise(document: Document, root: Node) -> bool:
     return flavor is None or not flavor.is_mapping
 
 
-def complete(spec: TrainingSpec) -> TrainingSpec:
-    """From torchtitan's settings to the facts of a language model."""
-    python = _is_registry(spec)
-    named = _registry(spec) if python else ""
-    name = _model_name(spec)
-    found = named or _model(spec, name)
-    _tokens(spec)
-    chunked = python and str(lm.setting(spec, "loss_target") or "ChunkedLossWrapper").startswith("Chunked")
-    if python:
-        lm.put(spec, "implementation_version", "0.3", reason=f"{_PYTHON}: configs are functions of a registry")
-    if chunked:
-        origin = spec.fact(lm.HYPER + "loss_target")
-        lm.put(spec, "loss", "chunked", origin, f"{_PYTHON}: ChunkedLossWrapper")
-        lm.put(spec, "loss_chunks", lm.setting(spec, "loss_chunks") or 8, origin, f"{_PYTHON}: ChunkedLossWrapper")
-    else:
-        lm.put(spec, "loss", "full", reason="torchtitan: cross_entropy_loss of float32 logits")
-    _optimizer(spec)
-    kept = _checkpointing(spec, python)
-    _devices(spec, python)
-    _precision(spec, python)
-    _batch(spec)
-    _compiled(spec)
-    if python:
-        _graphs(spec)
-    _evaluation(spec)
-    _release(spec)
-    low = _low_precision(spec)
-    keys = {
-        "micro_batch_size": "training.local_batch_size",
-        "sequence_length": "training.seq_len",
-        "compute_dtype": "training.mixed_precision_param",
-        "optimizer": "optimizer.name",
-    }
-    return lm.finish(spec, (found, low, kept), keys)
-
-
 # ---------------------------------------------------------------------------------------------- the registry
 
 
@@ -106,10 +71,14 @@ def _is_registry(spec: TrainingSpec) -> bool:
     return spec.root.get("model_spec") is not None or lm.HYPER + "config_function" in spec
 
 
+def _beside(spec: TrainingSpec) -> tuple[str, dict[str, Fact]]:
+    return _registry(spec), {}
+
+
 def _registry(spec: TrainingSpec) -> str:
     """What the function says that a command names: in this repository, else one of those that torchtitan ships."""
     named = spec.fact(lm.HYPER + "config_function")
-    if named is None:
+    if named is None or not _is_registry(spec):
         return ""
     module = str(lm.setting(spec, "module") or "")
     found = _function(spec, module, str(named.value), named)
@@ -174,8 +143,10 @@ def _model_name(spec: TrainingSpec) -> str:
     return next((name for name in flavors.NAMES if spec.root.key_path.startswith(name + "_")), "")
 
 
-def _model(spec: TrainingSpec, name: str) -> str:
-    fact = spec.fact("model")
+def _model(spec: TrainingSpec) -> str:
+    name, fact = _model_name(spec), spec.fact("model")
+    if spec.unknown_reason:  # the function that would say the flavor is not there
+        return ""
     if fact is None or not isinstance(fact.value, str):
         return lm.not_stated(spec, "model.flavor", "flavor")
     flavor, backend = fact.value, lm.setting(spec, "attn_backend")
@@ -195,11 +166,31 @@ def _model(spec: TrainingSpec, name: str) -> str:
 # ---------------------------------------------------------------------------------------------- the rest
 
 
-def _tokens(spec: TrainingSpec) -> None:
-    """After release 0.3 a micro batch is counted in tokens."""
-    tokens, length = spec.fact(lm.HYPER + "microbatch_tokens"), spec.fact(lm.HYPER + "max_context_length")
+def _length(spec: TrainingSpec) -> None:
+    length = spec.fact(lm.HYPER + "max_context_length")
     if length is not None and isinstance(length.value, int):
         lm.put(spec, "sequence_length", length.value, length)
+
+
+def _loss(spec: TrainingSpec) -> None:
+    """The registry's loss makes float32 logits piece by piece."""
+    target = spec.fact(lm.HYPER + "loss_target")
+    stated = str(lm.setting(spec, "loss_target") or "ChunkedLossWrapper")
+    if not _is_registry(spec) or not stated.startswith("Chunked"):
+        lm.put(spec, "loss", "full", reason="torchtitan: cross_entropy_loss of float32 logits")
+        return
+    lm.put(spec, "loss", "chunked", target, f"{_PYTHON}: ChunkedLossWrapper")
+    lm.put(spec, "loss_chunks", lm.setting(spec, "loss_chunks") or 8, target, f"{_PYTHON}: ChunkedLossWrapper")
+
+
+def _version(spec: TrainingSpec) -> None:
+    if _is_registry(spec):
+        lm.put(spec, "implementation_version", "0.3", reason=f"{_PYTHON}: configs are functions of a registry")
+
+
+def _micro_batch(spec: TrainingSpec) -> None:
+    """After release 0.3 a micro batch is counted in tokens."""
+    tokens = spec.fact(lm.HYPER + "microbatch_tokens")
     if tokens is not None and isinstance(tokens.value, int) and spec.get("sequence_length"):
         lm.put(spec, "micro_batch_size", max(1, tokens.value // spec["sequence_length"]), tokens)
 
@@ -219,11 +210,11 @@ def _optimizer(spec: TrainingSpec) -> None:
         lm.put(spec, "optimizer_implementation", "fused" if truth(fused.value) else "foreach", fused)
 
 
-def _checkpointing(spec: TrainingSpec, python: bool) -> str:
+def _checkpointing(spec: TrainingSpec) -> str:
     mode, option = spec.fact(lm.HYPER + "checkpoint_mode"), spec.fact(lm.HYPER + "checkpoint_option")
     named = spec.fact(lm.HYPER + "checkpoint_class")
     lm.put(spec, "checkpointing_reentrant", False, reason="torchtitan: checkpoint_wrapper")
-    if python:
+    if _is_registry(spec):
         kind = str(named.value).split(".", 1)[0] if named is not None else "SelectiveAC"
         values = {"FullAC": "full", "SelectiveAC": "selective", "None": "none", "NoAC": "none"}
         node = spec.root.get("activation_checkpoint")
@@ -249,8 +240,9 @@ def _checkpointing(spec: TrainingSpec, python: bool) -> str:
     return ""
 
 
-def _devices(spec: TrainingSpec, python: bool) -> None:
+def _devices(spec: TrainingSpec) -> None:
     """FSDP2 over whatever tensor, pipeline and context parallelism and the replicas leave; DDP where nothing shards."""
+    python = _is_registry(spec)
     found = launchers.processes(spec.launch)
     spec.missing = (*spec.missing, *found.missing)
     count, origin = (found.total.value, found.total) if found.total is not None else (None, None)
@@ -354,13 +346,13 @@ def _reshard(spec: TrainingSpec, pipeline: int) -> None:
         lm.put(spec, "parallelism.reshard_after_forward", value, policy)
 
 
-def _precision(spec: TrainingSpec, python: bool) -> None:
+def _precision(spec: TrainingSpec) -> None:
     """Under FSDP weights are gathered in another dtype; autocast only where neither it nor anything else divides."""
     mixed, weights = spec.fact(lm.HYPER + "mixed_precision_param"), spec.fact("parameter_dtype")
     if mixed is None or weights is None:
         return
     strategy = spec.get("parallelism.strategy", "none")
-    alone = strategy not in ("fsdp1", "fsdp2") and not python
+    alone = strategy not in ("fsdp1", "fsdp2") and not _is_registry(spec)
     divided = max(spec.get("parallelism.tensor", 1) or 1, spec.get("parallelism.pipeline", 1) or 1) > 1
     if alone and divided:
         lm.put(spec, "compute_dtype", weights.value, weights, f"{_TOML}: no mixed precision without FSDP here")
@@ -374,6 +366,7 @@ def _precision(spec: TrainingSpec, python: bool) -> None:
 
 def _batch(spec: TrainingSpec) -> None:
     """Accumulation is what the global batch leaves; a pipeline cuts the local batch into micro batches."""
+    _micro_batch(spec)
     whole, local = spec.fact("global_batch_size"), spec.fact("micro_batch_size")
     if local is None or not isinstance(local.value, int):
         return
@@ -423,7 +416,8 @@ def _graphs(spec: TrainingSpec) -> None:
     """A step is captured as a CUDA graph unless it is switched off, and then gradients are zeroed where they lie: the
     graph writes there (torchtitan 0.3, trainer.py). Pipelines cannot be captured."""
     switch = spec.fact(lm.HYPER + "disable_cuda_graphs")
-    if (spec.get("parallelism.pipeline") or 1) > 1 or (switch is not None and truth(switch.value)):
+    off = not _is_registry(spec) or (switch is not None and truth(switch.value))
+    if off or (spec.get("parallelism.pipeline") or 1) > 1:
         return
     stated = switch if switch is not None and switch.node is not None else None
     lm.put(spec, "gradients_kept", True, stated, f"{_PYTHON}: a captured step keeps its gradients in place")
@@ -464,6 +458,37 @@ def _low_precision(spec: TrainingSpec) -> str:
 def _text(item: Node) -> str:
     target = item.get("_target_") if item.is_mapping else item
     return str(target.value if target is not None else item.plain()).split(".", 1)[0]
+
+
+FAMILY = lm.Family(
+    beside=_beside,
+    follows=Graph(
+        Step(_model, (*native.MODEL_FACTS, "attention")),
+        Step(_length, ("sequence_length",)),
+        Step(_loss, ("loss", "loss_chunks")),
+        Step(_version, ("implementation_version",)),
+        Step(_release, ("framework_version",)),
+        Step(_optimizer, (*lm.OPTIMIZER_FACTS, "optimizer_state_dtype")),
+        Step(_checkpointing, ("checkpointing", "checkpointing_every", "checkpointing_reentrant")),
+        Step(_devices, (*native.DEVICES, lm.HYPER + "shards"), ("parallelism.",)),
+        Step(_precision, ("compute_dtype", "autocast")),
+        Step(
+            _batch,
+            ("micro_batch_size", "global_batch_size", "gradient_accumulation_steps", "parallelism.micro_batches"),
+        ),
+        Step(_compiled, ("compile", "compile_loss")),
+        Step(_graphs, ("gradients_kept",)),
+        Step(_evaluation, lm.EVALUATION_FACTS),
+        Step(_low_precision, ("float8",)),
+    ),
+    told=("sharing", "model", "low_precision", "checkpointing"),
+    keys={
+        "micro_batch_size": "training.local_batch_size",
+        "sequence_length": "training.seq_len",
+        "compute_dtype": "training.mixed_precision_param",
+        "optimizer": "optimizer.name",
+    },
+)
 
 
 def spell(spec: TrainingSpec, fact: Name, value: Any) -> list[Edit] | None:

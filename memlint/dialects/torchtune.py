@@ -11,6 +11,7 @@ from memlint.dialects import native
 from memlint.dialects.accelerate import truth
 from memlint.dialects.spec import ASSUMED, Fact, Name, TrainingSpec, UnknownModel
 from memlint.documents.node import Document, Edit, Node
+from memlint.facts.derive import Graph, Step
 
 _VERSION = "torchtune 0.6"
 _MODELS = "torchtune.models."
@@ -44,33 +45,6 @@ def recognise(document: Document, root: Node) -> bool:
     return False
 
 
-def complete(spec: TrainingSpec) -> TrainingSpec:
-    """From the components' names to the facts of a language model."""
-    recipe, distributed = _recipe(spec)
-    found = _model(spec, "model")
-    method = _method(spec, recipe)
-    adapted = _adapters(spec)
-    _precision(spec)
-    _optimizer(spec)
-    _loss(spec)
-    _checkpointing(spec)
-    if "gemma2" in str(spec.get("model", "")):
-        lm.put(spec, "attention", "eager", reason=f"{_VERSION}: Gemma2Attention caps scores between products")
-    if truth(spec.get("compile")) or isinstance(spec.get("compile"), dict):
-        lm.put(spec, "compile", True, spec.fact("compile"))
-    _evaluation(spec)
-    _processes(spec, recipe, distributed)
-    device = lm.setting(spec, "device")
-    on_cpu = f"device: {device} is no GPU" if isinstance(device, str) and not device.startswith("cuda") else ""
-    keys = {
-        "micro_batch_size": "batch_size",
-        "sequence_length": "tokenizer.max_seq_len",
-        "compute_dtype": "dtype",
-        "optimizer": "optimizer._component_",
-    }
-    return lm.finish(spec, (on_cpu, method, found, adapted, _unbounded(spec)), keys)
-
-
 # ---------------------------------------------------------------------------------------------- the recipe
 
 
@@ -83,7 +57,7 @@ def _recipe(spec: TrainingSpec) -> tuple[str, bool]:
     if name:
         return name, "distributed" in name
     for key in _DISTRIBUTED_KEYS:
-        fact = spec.fact(key)
+        fact = spec.stated(key)
         if fact is not None and fact.node is not None:
             return "", True
     stem = spec.document.path.replace("\\", "/").rsplit("/", 1)[-1].rsplit(".", 1)[0]
@@ -104,7 +78,8 @@ def _names_one_device(stem: str) -> bool:
 _OTHER_DEGREES: tuple[Name, ...] = ("parallelism.tensor", "parallelism.context", "parallelism.replicas")
 
 
-def _processes(spec: TrainingSpec, recipe: str, distributed: bool) -> None:
+def _processes(spec: TrainingSpec) -> None:
+    recipe, distributed = _recipe(spec)
     per_node, nodes = spec.fact(lm.HYPER + "nproc_per_node"), spec.fact(lm.HYPER + "nnodes")
     count: int | None = None
     if per_node is not None:
@@ -134,13 +109,13 @@ def _processes(spec: TrainingSpec, recipe: str, distributed: bool) -> None:
     native.divided(spec, "fsdp2", count, per_node, f"{_VERSION}: distributed recipes shard with FSDP2")
 
 
-def _method(spec: TrainingSpec, recipe: str) -> str:
+def _method(spec: TrainingSpec) -> str:
     """What is trained for, and why that is not known."""
     loss = spec.fact(lm.HYPER + "loss_class")
     name = str(loss.value) if loss is not None else ""
     if lm.HYPER + "policy_model" in spec or "PPO" in name:
         return "PPO: what generation and its four models hold between steps is not known"
-    if lm.HYPER + "quantizer" in spec or "qat" in recipe:
+    if lm.HYPER + "quantizer" in spec or "qat" in _recipe(spec)[0]:
         return "quantisation-aware training: what its fake quantisation keeps is not known"
     lm.put(spec, "method", "sft", reason="the loss is of single sequences")
     teacher = spec.fact(lm.HYPER + "teacher_model")
@@ -152,7 +127,6 @@ def _method(spec: TrainingSpec, recipe: str) -> str:
         return "knowledge distillation: what the loss keeps of the teacher's logits is not known"
     if name.rsplit(".", 1)[-1] in ("DPOLoss", "RSOLoss", "SimPOLoss", "IPOLoss"):
         lm.put(spec, "method", "dpo", loss)
-        lm.put(spec, "sequences_per_sample", 2, loss, "a chosen and a rejected answer per sample")
         kind = "adapter_off" if "lora" in str(spec.get("model", "")) else "copy"
         lm.put(spec, "reference_model", "none" if "SimPO" in name else kind, loss)
     return ""
@@ -181,10 +155,10 @@ def _described(component: Any, given: dict[str, Any]) -> Decoder:
     return decoder(name, given)
 
 
-def _model(spec: TrainingSpec, key: str) -> str:
+def _model(spec: TrainingSpec) -> str:
     fact = spec.fact("model")
     if fact is None:
-        return lm.not_stated(spec, f"{key}._component_", "_component_")
+        return lm.not_stated(spec, "model._component_", "_component_")
     spec.model_name = str(fact.value).rsplit(".", 1)[-1]
     try:
         made = _described(fact.value, {name: lm.setting(spec, name) for name in _SIZES})
@@ -282,6 +256,21 @@ def _checkpointing(spec: TrainingSpec) -> None:
         lm.put(spec, "checkpointing", "selective", mode)
 
 
+def _attention(spec: TrainingSpec) -> None:
+    if "gemma2" in str(spec.get("model", "")):
+        lm.put(spec, "attention", "eager", reason=f"{_VERSION}: Gemma2Attention caps scores between products")
+
+
+def _compiled(spec: TrainingSpec) -> None:
+    if truth(spec.get("compile")) or isinstance(spec.get("compile"), dict):
+        lm.put(spec, "compile", True, spec.fact("compile"))
+
+
+def _on_cpu(spec: TrainingSpec) -> str:
+    device = lm.setting(spec, "device")
+    return f"device: {device} is no GPU" if isinstance(device, str) and not device.startswith("cuda") else ""
+
+
 def _evaluation(spec: TrainingSpec) -> None:
     """Only where a data set to evaluate on is named, and how often."""
     every, data = spec.fact(lm.HYPER + "run_val_every_n_steps"), spec.fact(lm.HYPER + "dataset_val")
@@ -307,6 +296,34 @@ def _unbounded(spec: TrainingSpec) -> str:
     written = spec.fact("sequence_length")
     what = "is null" if written is not None and written.node is not None else "is not stated"
     return f"tokenizer.max_seq_len {what}: the longest sample is the data's, which no file states"
+
+
+FAMILY = lm.Family(
+    beside=None,
+    follows=Graph(
+        Step(_on_cpu),
+        Step(_model, native.MODEL_FACTS),
+        Step(_method, ("method", "reference_model")),
+        Step(lm.pairs, ("sequences_per_sample",)),
+        Step(_adapters, (*lm.ADAPTER_FACTS, *lm.QUANTIZATION_FACTS)),
+        Step(_precision, ("compute_dtype", "frozen_dtype", "gradient_dtype", "lora.dtype", "autocast")),
+        Step(_optimizer, lm.OPTIMIZER_FACTS),
+        Step(_loss, ("loss", "loss_chunks", "head_in_loss")),
+        Step(_checkpointing, ("checkpointing", "checkpointing_every", "checkpointing_reentrant")),
+        Step(_attention, ("attention",)),
+        Step(_compiled, ("compile",)),
+        Step(_evaluation, lm.EVALUATION_FACTS),
+        Step(_processes, (*native.DEVICES, "machines"), ("parallelism.",)),
+        Step(_unbounded),
+    ),
+    told=("on_cpu", "method", "model", "adapters", "unbounded"),
+    keys={
+        "micro_batch_size": "batch_size",
+        "sequence_length": "tokenizer.max_seq_len",
+        "compute_dtype": "dtype",
+        "optimizer": "optimizer._component_",
+    },
+)
 
 
 def spell(spec: TrainingSpec, fact: Name, value: Any) -> list[Edit] | None:

@@ -16,6 +16,7 @@ from memlint.dialects.stated import (
     switched,
     text_config,
 )
+from memlint.trainers import liger
 
 # Names that transformers gives optimizers (training_args.OptimizerNames, trainer_optimizer.py)
 #   -> optimizer, implementation, library, whether its states may move to host memory
@@ -119,41 +120,10 @@ def argument(spec: TrainingSpec, name: str) -> str | None:
     return None
 
 
-# Liger 0.8, transformers/monkey_patch.py: what _apply_liger_kernel_to_instance turns on unless it is told otherwise.
-_LIGER = {
-    "rope": "rotary",
-    "rms_norm": "rms_norm",
-    "swiglu": "swiglu",  # or geglu: whichever gate the model has
-    "fused_linear_cross_entropy": "linear_cross_entropy",
-}
-
-# The model types that it knows (MODEL_TYPE_TO_APPLY_LIGER_FN); it leaves others as they are, and says so in the log.
-_LIGER_TYPES = frozenset(
-    (
-        *("deepseek_v2", "deepseek_v3", "exaone4", "falcon_h1", "gemma", "gemma2", "gemma3", "gemma3_text", "gemma4"),
-        *("gemma4_text", "glm4", "glm4v", "glm4v_moe", "gpt_oss", "granite", "hunyuan_v1_dense", "hunyuan_v1_moe"),
-        *("internvl", "llama", "llama4", "llama4_text", "llava", "ministral", "mistral", "mixtral", "mllama"),
-        *("mllama_text_model", "nemotron", "olmo2", "olmo3", "paligemma", "phi3", "qwen2", "qwen2_5_vl"),
-        *("qwen2_5_vl_text", "qwen2_vl", "qwen2_vl_text", "qwen3", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text"),
-        *("qwen3_5_text", "qwen3_moe", "qwen3_next", "qwen3_vl", "qwen3_vl_moe", "qwen3_vl_moe_text", "qwen3_vl_text"),
-        *("smollm3", "smolvlm"),
-    )
-)
-
-# ... and what it leaves off for some of them.
-_ROTARY_OFF = ("deepseek_v2", "deepseek_v3", "gemma4", "gemma4_text", "glm4", "glm4v", "glm4v_moe", "qwen3_next")
-
-_LIGER_OFF: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys((*_ROTARY_OFF, "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"), ("rope",)),
-    "granite": ("fused_linear_cross_entropy",),
-    "gpt_oss": ("swiglu",),
-    "nemotron": ("rope", "rms_norm", "swiglu"),
-}
-
-
 def knows_liger(spec: TrainingSpec) -> bool:
     """Whether Liger has kernels for the model; also where its type is not known."""
-    return LLAVA not in spec and model_type(spec) in ("", *_LIGER_TYPES)
+    known = liger.ASKED.get(spec.family, liger.TYPES) & liger.TYPES
+    return LLAVA not in spec and model_type(spec) in ("", *known)
 
 
 def kernels(spec: TrainingSpec) -> None:
@@ -161,8 +131,8 @@ def kernels(spec: TrainingSpec) -> None:
     if not knows_liger(spec):
         return
     switch = spec.fact(HYPER + "use_liger_kernel")
-    off = _LIGER_OFF.get(model_type(spec), ())
-    on = [name for key, name in _LIGER.items() if spec.get(HYPER + f"liger.{key}", key not in off)]
+    off = liger.OFF.get(model_type(spec), ())
+    on = [name for key, name in liger.SWITCHES.items() if spec.get(HYPER + f"liger.{key}", key not in off)]
     if spec.get(HYPER + "liger.cross_entropy", "fused_linear_cross_entropy" in off):
         on.append("cross_entropy")
     if switch is None or not truth(switch.value):

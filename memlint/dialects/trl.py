@@ -6,24 +6,20 @@ from typing import Any, Final
 
 from memlint import releases
 from memlint.dialects import language_model as lm
+from memlint.dialects import registry
 from memlint.dialects.accelerate import accelerate_facts, named_config, truth
 from memlint.dialects.base import find
 from memlint.dialects.companions import Companion
 from memlint.dialects.spec import ASSUMED, DEFAULT, WRITTEN, Fact, Missing, Name, TrainingSpec
 from memlint.documents.node import Document, Edit, Node, Span
 from memlint.facts.derive import Graph, Step
+from memlint.trainers.table import ALWAYS, LOG_PROBABILITIES, TRAINERS, method_of
 
 _VERSION = "TRL 1.16"
-METHODS = ("sft", "dpo", "orpo", "cpo", "kto", "grpo", "rloo", "reward", "gkd", "ppo")
+METHODS = tuple(method_of(name) for name in TRAINERS if name.startswith("trl."))
 _OLDER = "max_seq_length is of TRL before 0.20"
 _PROMPT = 512  # max_prompt_length, where TRL had one
-_PAIRS = ("dpo", "orpo", "cpo", "reward")  # chosen and rejected go through the model together
-_UNDROPPED = (*_PAIRS, "kto")  # whose configs have disable_dropout on (trainer/*_config.py)
 _GENERATE = ("num_generations", "use_vllm", "generation_batch_size", "steps_per_generation")
-_UNKNOWN = {
-    "gkd": "its teacher",
-    "ppo": "its value and reward models",
-}
 # trl/accelerate_configs: name -> (distributed_type, further keys), each for 8 processes in bf16
 _SHIPPED: dict[str, tuple[str, dict[str, Any]]] = {
     "single_gpu": ("NO", {}),
@@ -44,22 +40,6 @@ def recognise(document: Document, root: Node) -> bool:
     return not lm.is_of_another_family(document, root, lm.EXAMPLES)
 
 
-def complete(spec: TrainingSpec) -> TrainingSpec:
-    """From TRL's switches to the facts of a language model."""
-    _, which = _method(spec)
-    _release(spec)
-    _half(spec)
-    found = lm.model(spec)
-    _peft_example(spec)
-    shared, overruling = lm.stated_sharing(spec, _accelerate(spec))
-    made = GRAPH.derive(spec, overruling)
-    on_cpu = "use_cpu: the run is not on a GPU" if lm.switched(spec, "use_cpu") else ""
-    method = spec.get("method", "")
-    unknown = f"{method.upper()}: {_UNKNOWN[method]} is not known" if method in _UNKNOWN else ""
-    adapted, dtypes = (made.reasons.get(step, "") for step in ("adapters", "precision"))
-    return lm.finish(spec, (on_cpu, found, which, adapted, shared, dtypes, unknown))
-
-
 def _half(spec: TrainingSpec) -> None:
     """bf16, which TRL's configs have on."""
     mixed = spec.fact(lm.HYPER + "bf16")
@@ -72,19 +52,15 @@ def _half(spec: TrainingSpec) -> None:
 def _model_class(spec: TrainingSpec) -> None:
     """What the trainer of the method builds."""
     trained = spec.fact("method")
-    if trained is not None and trained.value == "reward":
-        lm.put(spec, "model_class", "sequence_classification", trained)
-        lm.put(spec, "labels", 1, reason=f"{_VERSION}: RewardTrainer")
+    found = lm.trainer(spec)
+    if found.builds:
+        lm.put(spec, "model_class", found.builds, trained)
+        lm.put(spec, "labels", found.labels, reason=f"{_VERSION}: RewardTrainer")
         return
     lm.put(spec, "model_class", "causal_lm", reason=f"{_VERSION}: AutoModelForCausalLM")
     sees = isinstance(spec.get(lm.CONFIG), dict) and "vision_config" in spec[lm.CONFIG]
     if trained is not None and trained.value == "sft" and (sees or trained.origin == ASSUMED):
         lm.class_by_type(spec)
-
-
-def _pairs(spec: TrainingSpec) -> None:
-    if spec.get("method") in _PAIRS:
-        lm.put(spec, "sequences_per_sample", 2, reason="a chosen and a rejected answer per sample")
 
 
 def _attention(spec: TrainingSpec) -> None:
@@ -116,8 +92,17 @@ def _precision(spec: TrainingSpec) -> str:
     return lm.precision(spec, lm.weights(spec, spec.fact(lm.HYPER + "init_dtype"), _dtype(spec)))
 
 
-def _method(spec: TrainingSpec) -> tuple[str, str]:
-    """(which trainer, why it is not known): by the program, by the keys, then by the folders that recipes stand in."""
+def _unknown(spec: TrainingSpec) -> str:
+    why = lm.trainer(spec).unknown
+    return f"{spec['method'].upper()}: {why}" if why else ""
+
+
+def _method(spec: TrainingSpec) -> str:
+    """Which trainer, by the program, by the keys, then by the folders that recipes stand in. Why that is not known."""
+    stated = registry.dialect(spec.family).header.get("trainer", "")
+    if isinstance(stated, str) and stated in TRAINERS:
+        lm.put(spec, "method", method_of(stated), reason=TRAINERS[stated].title)
+        return ""
     words: list[str] = []
     if spec.launch is not None:
         words = [str(spec.launch.program.value)]
@@ -128,24 +113,24 @@ def _method(spec: TrainingSpec) -> tuple[str, str]:
         named = next((method for method in METHODS if method in parts), "")
         if named:
             lm.put(spec, "method", named, reason=f"{base} trains it")
-            return named, ""
+            return ""
     for key in _GENERATE:
         fact = spec.fact(lm.HYPER + key)
         if fact is not None:
             lm.put(spec, "method", "grpo", fact, "a key of the trainers that generate")
-            return "grpo", ""
+            return ""
     tokens = "".join(c if c.isalnum() else " " for c in spec.document.path.lower()).split()
     named = next((method for method in METHODS if method in tokens[-8:]), "")
     if named:
         reason = "the config's path names it"
         spec.facts["method"] = Fact("method", named, ASSUMED, reason=reason)
-        return named, ""
+        return ""
     for key in ("beta", "precompute_ref_log_probs", "max_prompt_length"):
         fact = spec.fact(lm.HYPER + key)
         if fact is not None and fact.node is not None:
-            return "", f"{fact.key} is a key of several of TRL's trainers, and no file says which one reads it"
+            return f"{fact.key} is a key of several of TRL's trainers, and no file says which one reads it"
     spec.facts["method"] = Fact("method", "sft", ASSUMED, reason="no key of another trainer is there")
-    return "sft", ""
+    return ""
 
 
 # Switches of peft/examples/sft/train.py that TRL's own scripts do not have, and the defaults beside them.
@@ -187,7 +172,7 @@ def _dtype(spec: TrainingSpec) -> Fact | None:
 
 def _completions(spec: TrainingSpec) -> None:
     """A sample of those that generate is a prompt and its completion."""
-    if spec.get("method") not in ("grpo", "rloo"):
+    if not lm.trainer(spec).generates:
         return
     prompt, completion = spec.fact(lm.HYPER + "max_prompt_length"), spec.fact(lm.HYPER + "max_completion_length")
     spec.facts.pop("sequence_length", None)
@@ -215,7 +200,7 @@ def _generated(spec: TrainingSpec) -> None:
     """How many completions a device samples at once, where no engine does: those of all steps until it samples again
     (GRPOConfig.__post_init__)."""
     engine = spec.fact(lm.HYPER + "use_vllm")
-    if spec.get("method") not in ("grpo", "rloo") or (engine is not None and engine.value):
+    if not lm.trainer(spec).generates or (engine is not None and engine.value):
         return
     whole, several = spec.fact(lm.HYPER + "generation_batch_size"), spec.fact(lm.HYPER + "steps_per_generation")
     origin = whole
@@ -248,13 +233,12 @@ def _packing(spec: TrainingSpec) -> None:
 
 
 def _dropout(spec: TrainingSpec, method: str) -> None:
-    """``disable_dropout`` reaches the dropout of adapters, which the trainers make first (disable_dropout_in_model)."""
+    """The switch for it goes before what the trainer does by itself."""
     stated = spec.fact(lm.HYPER + "disable_dropout")
-    said = stated is not None and stated.value is not None
-    off = truth(stated.value) if stated is not None and said else method in _UNDROPPED
-    if off and "lora.dropout" in spec:
-        reason = "" if said else f"{_VERSION}: {method} switches dropout off"
-        lm.put(spec, "lora.dropout", 0.0, stated if said else None, reason)
+    if stated is None or stated.value is None:
+        lm.undropped(spec, f"{_VERSION}: {method} switches dropout off")
+    elif truth(stated.value) and "lora.dropout" in spec:
+        lm.put(spec, "lora.dropout", 0.0, stated)
 
 
 def _own_head(spec: TrainingSpec) -> None:
@@ -302,24 +286,23 @@ def _older_key(spec: TrainingSpec) -> Fact | None:
 def _loss(spec: TrainingSpec, method: str) -> None:
     """SFT, DPO and those that generate score tokens through the head in tiles, and never hold the logits."""
     kind, older = spec.fact(lm.HYPER + "loss_type"), spec.fact(_RELEASE)
-    tiled = {"sft": "sft_loss_in_chunks", "rloo": "rloo_loss_in_tiles"}.get(method, "dpo_loss_in_tiles")
-    whole = not spec.does(f"trl.{tiled}")
+    found = lm.trainer(spec)
+    whole = not (found.tiled and spec.does(found.tiled))
     if method == "sft" and kind is not None and not spec.does("trl.sft_loss_in_tiles"):
         whole = kind.value in ("nll", "dft") or (whole and kind.value != "chunked_nll")  # each has a name of its own
         older = kind
-    if method in ("sft", "dpo", "kto", "grpo", "rloo") and not whole:
+    if not whole:
         reason = f"{_said(spec)}: add_fused_lm_head"
         lm.put(spec, "loss", "chunked", reason=reason)
         lm.put(spec, "loss_tile", LOSS_TILE, reason=reason)
     elif method == "sft":
         lm.put(spec, "loss", "full", older, f"{_said(spec)}, which holds the logits")
-    elif method in ("dpo", "kto", "grpo", "rloo", "orpo", "cpo"):
+    elif found.takes == LOG_PROBABILITIES:
         way = "rows" if spec.does("trl.log_probabilities_row_by_row") else "whole"
         way = "kernel" if spec.does("trl.log_probabilities_in_a_kernel") else way
         way = "copied" if method == "dpo" and spec.does("trl.dpo_copies_logits") else way
         lm.put(spec, "log_probabilities", way, reason=f"{_said(spec)}: selective_log_softmax")
-        alpha = spec.fact(lm.HYPER + "cpo_alpha")
-        if method == "orpo" or (method == "cpo" and (alpha is None or alpha.value != 0)):
+        if lm.takes_likelihood(spec, found):
             reason = f"{_said(spec)}: the likelihood of chosen answers is part of the loss"
             lm.put(spec, "likelihood_of_chosen", True, reason=reason)
 
@@ -327,13 +310,11 @@ def _loss(spec: TrainingSpec, method: str) -> None:
 def _adapter_dtype(spec: TrainingSpec) -> None:
     """TRL moves the adapters of a quantised model to bfloat16 (sft_trainer.py, dpo_trainer.py)."""
     bits = spec.fact("quantization.bits")
-    if bits is not None and spec.get("method") in ("orpo", "cpo"):
+    found = lm.trainer(spec)
+    if bits is not None and found.prepared == ALWAYS:
         reason = f"{_VERSION}: prepare_model_for_kbit_training"
         lm.put(spec, "quantization.prepared", True, bits, reason)
-    prepares = {"sft": "sft_prepares_quantised_models", "dpo": "dpo_prepares_quantised_models"}.get(
-        str(spec.get("method"))
-    )
-    prepared = bits is not None and prepares is not None and spec.does(f"trl.{prepares}")
+    prepared = bits is not None and found.prepared not in ("", ALWAYS) and spec.does(found.prepared)
     if bits is not None and bits.value == 4:  # is_sharded_qlora: what devices share is left as it is
         prepared = prepared and not (
             spec.get("parallelism.strategy") in ("fsdp1", "fsdp2") or spec.get("parallelism.zero_stage") == 3
@@ -366,16 +347,15 @@ def _reference(spec: TrainingSpec) -> None:
     method = spec.get("method", "")
     beta = spec.fact(lm.HYPER + "beta")
     early = spec.fact(lm.HYPER + "precompute_ref_log_probs")
-    if method in ("grpo", "rloo"):
+    asked = lm.trainer(spec).reference
+    if asked == "beta":
         default = 0.05 if method == "rloo" else 0.04 if spec.does("trl.grpo_asks_a_reference") else 0.0
         needed = bool(default if beta is None or beta.value is None else beta.value)
     else:
-        needed = method in ("dpo", "kto")
+        needed = asked == ALWAYS
     if not needed:
         if method:
-            lm.put(
-                spec, "reference_model", "none", beta if method in ("grpo", "rloo") else None, f"{method} needs none"
-            )
+            lm.put(spec, "reference_model", "none", beta if asked == "beta" else None, f"{method} needs none")
         return
     if spec.get("tuning", "full") != "full":
         reason = "the model without its adapters is the reference"
@@ -385,6 +365,10 @@ def _reference(spec: TrainingSpec) -> None:
     else:
         reason = f"{_VERSION}: a copy, in the dtype of the policy"
         spec.facts["reference_model"] = Fact("reference_model", "copy", DEFAULT, reason=reason)
+
+
+def _beside(spec: TrainingSpec) -> tuple[str, dict[str, Fact]]:
+    return lm.stated_sharing(spec, _accelerate(spec))
 
 
 def _accelerate(spec: TrainingSpec) -> Companion | None:
@@ -412,27 +396,39 @@ def _tree(value: Any, span: Span) -> Node:
     return Node(value, span)
 
 
-# The steps from what is stated to the facts of a language model; a step waits for what it reads.
-GRAPH = Graph(
-    Step(_model_class, ("model_class", "labels")),
-    Step(_pairs, ("sequences_per_sample",)),
-    Step(
-        _completions,
-        ("sequence_length", lm.HYPER + "max_completion_length", "completion_length", "engine_share"),
+FAMILY = lm.Family(
+    stated=Graph(
+        Step(lm.model, lm.MODEL_FACTS),
+        Step(_method, ("method",)),
+        Step(_release, (_RELEASE,)),
+        Step(_half, (lm.HYPER + "bf16",)),
+        Step(_peft_example, (*_EXAMPLE, "embeddings_resized")),
     ),
-    Step(_attention, ("attention",)),
-    Step(_packing, ("packing", "padding_free")),
-    Step(lm.optimizer, lm.OPTIMIZER_FACTS),
-    Step(_losses, ("loss", "loss_tile", "fused_kernels", "log_probabilities", "likelihood_of_chosen")),
-    Step(lm.compiled, ("compile",)),
-    Step(_adapters, lm.ADAPTER_FACTS),
-    Step(lm.quantization, lm.QUANTIZATION_FACTS),
-    Step(lm.processes, lm.PROCESS_FACTS),
-    Step(_generated, ("generated_rows",)),
-    Step(_precision, (*lm.PRECISION_FACTS, "float32_parts", "quantization.prepared")),
-    Step(_checkpointing, lm.CHECKPOINTING_FACTS),
-    Step(_reference, ("reference_model",)),
-    Step(lm.evaluation, lm.EVALUATION_FACTS),
+    beside=_beside,
+    follows=Graph(
+        Step(lm.on_cpu),
+        Step(_unknown),
+        Step(_model_class, ("model_class", "labels")),
+        Step(lm.pairs, ("sequences_per_sample",)),
+        Step(
+            _completions,
+            ("sequence_length", lm.HYPER + "max_completion_length", "completion_length", "engine_share"),
+        ),
+        Step(_attention, ("attention",)),
+        Step(_packing, ("packing", "padding_free")),
+        Step(lm.optimizer, lm.OPTIMIZER_FACTS),
+        Step(_losses, ("loss", "loss_tile", "fused_kernels", "log_probabilities", "likelihood_of_chosen")),
+        Step(lm.compiled, ("compile",)),
+        Step(_adapters, lm.ADAPTER_FACTS),
+        Step(lm.quantization, lm.QUANTIZATION_FACTS),
+        Step(lm.processes, lm.PROCESS_FACTS),
+        Step(_generated, ("generated_rows",)),
+        Step(_precision, (*lm.PRECISION_FACTS, "float32_parts", "quantization.prepared")),
+        Step(_checkpointing, lm.CHECKPOINTING_FACTS),
+        Step(_reference, ("reference_model",)),
+        Step(lm.evaluation, lm.EVALUATION_FACTS),
+    ),
+    told=("on_cpu", "model", "method", "adapters", "sharing", "precision", "unknown"),
 )
 
 

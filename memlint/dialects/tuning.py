@@ -24,7 +24,8 @@ QUANTIZATION_FACTS: tuple[Name, ...] = (
 
 
 def adapters(spec: TrainingSpec) -> str:
-    """LoRA and DoRA, as PEFT builds them. Call after :func:`model`."""
+    """LoRA and DoRA, as PEFT builds them."""
+    spec.fact(CONFIG)  # whose step names the model
     switch, rank = spec.fact(HYPER + "use_peft"), spec.fact("lora.r")
     dora = spec.fact(HYPER + "use_dora")
     on = truth(switch.value) if switch is not None else rank is not None and rank.origin == WRITTEN

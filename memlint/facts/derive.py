@@ -113,12 +113,12 @@ class Step(NamedTuple):
 
     make    makes them of the facts that it reads; returns why there can be no estimate, or "" or None
     gives   their names. Of a fact that it gives itself it reads what is stated.
-    source  whose rule it is: library, file, function
+    rooms   namespaces (``parallelism.``) of which it gives every fact that no other step gives
     """
 
     make: Callable[[TrainingSpec], str | None]
-    gives: tuple[Name, ...]
-    source: str = ""
+    gives: tuple[Name, ...] = ()
+    rooms: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -128,28 +128,50 @@ class Step(NamedTuple):
 class Graph:
     """Steps in whatever order: one that reads a fact waits for the one that gives it.
 
-    Raises ValueError where two give the same fact.
+    Raises ValueError where two give the same fact or the same namespace, or have the same name.
     """
 
     def __init__(self, *steps: Step) -> None:
         self.steps = steps
-        self.giver: dict[str, Step] = {}
+        self._given: dict[str, Step | None] = {}  # by the name of a fact; None where no step gives it
+        self._rooms: dict[str, Step] = {}
         for step in steps:
             for name in step.gives:
-                if name in self.giver:
-                    raise ValueError(f"{self.giver[name].name} and {step.name} both give {name}")
-                self.giver[name] = step
+                self._claim(self._given, name, step)
+            for room in step.rooms:
+                self._claim(self._rooms, room, step)
+        if len({step.name for step in steps}) < len(steps):
+            raise ValueError("two steps have the same name")
+
+    @staticmethod
+    def _claim(claimed: Any, name: str, step: Step) -> None:
+        if name in claimed:
+            raise ValueError(f"{claimed[name].name} and {step.name} both give {name}")
+        claimed[name] = step
+
+    def giver(self, name: str) -> Step | None:
+        """The step that gives a fact; None where it is as it was stated."""
+        if name not in self._given:
+            found = (step for room, step in self._rooms.items() if name.startswith(room))
+            self._given[name] = next(found, None)
+        return self._given[name]
 
     def derive(self, spec: TrainingSpec, overruling: Mapping[str, Fact] = {}) -> Derived:
         """Make all facts of the steps. ``overruling`` facts are stated where that goes before what a step would make
-        of keys. Raises Circle and Undeclared, which are mistakes in the steps."""
+        of keys. Raises Circle and Undeclared, which are mistakes in the steps.
+
+        Facts that are stated keep their places, and new ones stand behind them by name, whatever order the steps took.
+        """
         derived = Derived(self, spec, overruling)
+        stated = spec.facts
         spec.facts = derived.facts
         try:
             for step in self.steps:
                 derived.run(step)
         finally:
-            spec.facts = {name: dict.__getitem__(derived.facts, name) for name in dict.keys(derived.facts)}
+            made = dict(derived.facts.plain())
+            kept = {name: made.pop(name) for name in stated if name in made}
+            spec.facts = {**kept, **{name: made[name] for name in sorted(made)}}
         return derived
 
 
@@ -163,6 +185,7 @@ class Derived:
     def __init__(self, graph: Graph, spec: TrainingSpec, overruling: Mapping[str, Fact]) -> None:
         self.graph = graph
         self.spec = spec
+        self.stated = spec.facts
         held = spec.facts.tried if isinstance(spec.facts, Held) else {}
         self.facts = Pulled(self, spec.facts, {**overruling, **held})
         self.reasons: dict[str, str] = {}
@@ -193,22 +216,22 @@ class Derived:
 
     def ask(self, name: str) -> None:
         """Somebody reads a fact: whoever gives it comes first."""
-        now, giver = self.running, self.graph.giver.get(name)
-        if now is None:
+        if not self._running:
             return
+        now, giver = self._running[-1][0], self.graph.giver(name)
         self.reads.add((now.name, name))
-        if giver is not None and giver.name != now.name:
+        if giver is not None and giver is not now:
             self.run(giver, name)
 
     def write(self, name: str) -> None:
         now = self.running
-        if now is not None and name not in now.gives:
+        if now is not None and self.graph.giver(name) is not now:
             raise Undeclared(f"{now.name} writes {name}, which it does not say it gives")
 
     def mine(self, name: str) -> bool:
         """Whether a step that goes through all facts meets this one: it is stated, or of the step itself."""
-        giver, now = self.graph.giver.get(name), self.running
-        return giver is None or now is None or giver.name == now.name
+        giver, now = self.graph.giver(name), self.running
+        return giver is None or now is None or giver is now
 
 
 class Pulled(Held):
@@ -217,6 +240,14 @@ class Pulled(Held):
     def __init__(self, derived: Derived, facts: Mapping[str, Fact], held: Mapping[str, Fact]) -> None:
         super().__init__(facts, held)
         self.derived = derived
+
+    def stated(self, name: str) -> Fact | None:
+        """A fact as it was before the steps."""
+        return self.derived.stated.get(name)
+
+    def plain(self) -> Iterator[tuple[str, Fact]]:
+        """All facts, of whichever step."""
+        return ((name, dict.__getitem__(self, name)) for name in dict.keys(self))
 
     def __getitem__(self, name: str) -> Fact:
         self.derived.ask(name)

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from memlint.dialects import registry, trl
 from memlint.dialects.spec import DEFAULT, WRITTEN, Fact, Name, TrainingSpec
 from memlint.documents.load import load
 from memlint.facts.derive import Circle, Derivation, Graph, Step, Undeclared
-
-ROOT = Path(__file__).parents[2]
 
 
 def spec_of(**stated: Any) -> TrainingSpec:
@@ -96,6 +91,45 @@ def test_a_step_that_goes_through_all_facts_meets_no_other_steps() -> None:
     assert set(spec) == {"sequence_length", "attention_tokens"}
 
 
+def test_a_step_gives_what_no_other_gives_of_a_namespace() -> None:
+    def all_of_them(spec: TrainingSpec) -> None:
+        spec.facts["lora.alpha"] = Fact("lora.alpha", 2 * spec["lora.r"], DEFAULT)
+
+    steps = (Step(all_of_them, rooms=("lora.",)), step("rank", "lora.r", lambda spec: 8))
+    for order in (steps, steps[::-1]):
+        spec = spec_of()
+        Graph(*order).derive(spec)
+        assert (spec["lora.r"], spec["lora.alpha"]) == (8, 16)
+    with pytest.raises(ValueError, match="all_of_them and again both give lora"):
+        Graph(steps[0], Step(step("again", "lora.r", lambda spec: 8).make, rooms=("lora.",)))
+
+
+def test_two_steps_do_not_have_one_name() -> None:
+    with pytest.raises(ValueError, match="the same name"):
+        Graph(TOKENS, step("tokens", "packing", lambda spec: True))
+
+
+def test_what_is_stated_is_known_beside_what_is_made_of_it() -> None:
+    halved = step("halved", "sequence_length", lambda spec: spec["sequence_length"] // 2)
+
+    def both(spec: TrainingSpec) -> tuple[int, int]:
+        stated = spec.stated("sequence_length")
+        assert stated is not None
+        return stated.value, spec["sequence_length"]
+
+    spec = spec_of(sequence_length=10)
+    Graph(step("both", "padding", both), halved).derive(spec)
+    assert spec["padding"] == (10, 5)
+    assert spec.stated("sequence_length") == spec.fact("sequence_length")
+
+
+def test_new_facts_stand_by_name_behind_those_that_are_stated() -> None:
+    for steps in ((TOKENS, BYTES), (BYTES, TOKENS)):
+        spec = spec_of(sequence_length=10, padding=True)
+        Graph(*steps).derive(spec)
+        assert list(spec) == ["sequence_length", "padding", "attention_tokens", "sample_bytes"]
+
+
 def test_the_reason_why_there_is_no_estimate_is_kept_by_the_name_of_its_step() -> None:
     def refused(spec: TrainingSpec) -> str:
         return "not known"
@@ -112,42 +146,3 @@ def test_a_tried_fact_holds_in_a_graph() -> None:
     spec.derivation = Derivation(spec.replaced({}), complete, complete(spec).facts)
     assert spec.with_facts(sequence_length=3)["sample_bytes"] == 48
     assert spec.with_facts(attention_tokens=3)["sample_bytes"] == 24
-
-
-# ---------------------------------------------------------------------------------------------- the families' graphs
-
-GRAPHS = {"trl": trl}
-LORA = "use_peft: true\nlora_r: 8\nload_in_4bit: true\n"
-GRPO = "num_generations: 4\nmax_completion_length: 128\ngradient_accumulation_steps: 4\nbeta: 0.1\n"
-BASE = "model_name_or_path: Qwen/Qwen2.5-0.5B\ndataset_name: x\nmax_length: 512\nper_device_train_batch_size: 2\n"
-CONFIGS = {
-    **{f"examples/language_models/{name}": "" for name in ("sft_trl.yaml", "dpo_trl.yaml")},
-    "sft/lora.yaml": BASE + LORA + "eval_strategy: steps\nuse_liger_kernel: true\n",
-    "dpo/whole.yaml": BASE + "padding_free: true\noptim: galore_adamw\nfp16: true\n",
-    "grpo/a.yaml": BASE + GRPO,
-    "reward/a.yaml": BASE + LORA + "torch_compile_backend: inductor\n",
-    "orpo/a.yaml": BASE + "fsdp: full_shard\nfsdp_config: {version: 1}\n",
-}
-
-
-def values_of(name: str, folder: Path) -> dict[str, tuple[Any, str, str]]:
-    path = ROOT / name
-    if CONFIGS[name]:
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(CONFIGS[name], encoding="utf-8")
-    [spec] = registry.specs(load(str(path)))
-    assert spec.family in GRAPHS
-    return {name: (fact.value, fact.origin, fact.reason) for name, fact in spec.facts.items()}
-
-
-@pytest.mark.parametrize("name", CONFIGS)
-def test_steps_in_any_order_make_the_same_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    as_written = values_of(name, tmp_path)
-    drawn = random.Random(name)
-    for _ in range(20):
-        steps = list(trl.GRAPH.steps)
-        drawn.shuffle(steps)
-        with monkeypatch.context() as patch:
-            patch.setattr(trl, "GRAPH", Graph(*steps))
-            assert values_of(name, tmp_path) == as_written
