@@ -7,11 +7,13 @@ A function takes a spec with what the schema found in it, adds facts, and return
 
 from __future__ import annotations
 
-from memlint.dialects import companions, launchers
+from typing import Any
+
+from memlint.dialects import companions, deepspeed, launchers
 from memlint.dialects import language_model as lm
 from memlint.dialects.accelerate import truth
 from memlint.dialects.companions import Companion
-from memlint.dialects.spec import ASSUMED, DEFAULT, Fact, TrainingSpec
+from memlint.dialects.spec import ASSUMED, DEFAULT, Fact, Name, TrainingSpec
 
 PAIRS = ("dpo", "orpo", "cpo", "simpo", "reward")  # chosen and rejected go through the model together
 WITH_REFERENCE = ("dpo", "kto")
@@ -138,3 +140,34 @@ def own_processes(spec: TrainingSpec, per_machine: str, machines: str) -> str:
     if seen is None or seen.value <= processes:
         return ""
     return f"{seen.key}: {seen.value} devices for {processes} of its processes; a model spread over them is not known"
+
+
+# ---------------------------------------------------------------------------------------------- loops of their own
+
+
+def unless_stated(spec: TrainingSpec, name: Name, value: Any, reason: str) -> None:
+    """A default that is not the same in all of a family's programs. A key whose value is not known has none."""
+    if name not in spec and not any(item.fact == name for item in spec.missing):
+        lm.put(spec, name, value, reason=reason)
+
+
+def engine(spec: TrainingSpec, version: str) -> None:
+    """DeepSpeed's engine as a loop of its own makes it: sizes that it leaves to DeepSpeed are DeepSpeed's, for no
+    Trainer fills them in; the optimizer is DeepSpeed's, in one kernel. Call before :func:`micro_batches`."""
+    for fact in deepspeed.defaults().values():
+        if fact.name not in ("deepspeed_dtype", "parallelism.strategy"):
+            unless_stated(spec, fact.name, fact.value, fact.reason)
+    lm.put(spec, "parallelism.strategy", "zero", spec.fact("parallelism.zero_stage"), f"{version}: DeepSpeed's engine")
+    lm.put(spec, "optimizer_library", "deepspeed", reason=version)
+    lm.put(spec, "optimizer_implementation", "fused", reason=version)
+    lm.processes(spec)
+
+
+def micro_batches(spec: TrainingSpec, version: str) -> None:
+    """Micro batches per step: what the samples of a step are of those that all devices take at once."""
+    whole, devices = spec.fact("global_batch_size"), spec.get("device_count")
+    if whole is None or devices is None or "gradient_accumulation_steps" in spec or not spec.get("micro_batch_size"):
+        return
+    shared = spec.get("parallelism.context", 1) * spec.get("parallelism.tensor", 1)
+    steps = max(1, whole.value * shared // spec["micro_batch_size"] // devices)
+    lm.put(spec, "gradient_accumulation_steps", steps, whole, version)

@@ -1,4 +1,4 @@
-"""How TRL's trainers score the tokens of whole logits, against torch's run of the same."""
+"""How trainers score the tokens of whole logits (TRL's, OpenRLHF's), against torch's run of the same."""
 
 from __future__ import annotations
 
@@ -57,7 +57,27 @@ def kernel(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return Kernel.apply(logits[:, :-1], labels[:, 1:])  # type: ignore[no-any-return,no-untyped-call]
 
 
-WAYS = {"rows": rows, "kernel": kernel}
+class FlashCrossEntropy(torch.autograd.Function):
+    """``CrossEntropyLoss`` of flash-attn's ``ops/triton/cross_entropy.py``, by what it allocates."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        losses, normaliser = torch.empty(labels.shape), torch.empty(labels.shape)
+        ctx.save_for_backward(logits, normaliser, labels)
+        return losses
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
+        return torch.empty_like(ctx.saved_tensors[0]), None
+
+
+def rolled(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    rolled_labels = torch.roll(labels, shifts=-1, dims=1)
+    losses = FlashCrossEntropy.apply(logits.reshape(-1, logits.shape[-1]), rolled_labels.reshape(-1))  # type: ignore[no-untyped-call]
+    return -losses.view(*logits.shape[:-1])[:, :-1]  # type: ignore[no-any-return]
+
+
+WAYS = {"rows": rows, "kernel": kernel, "rolled": rolled}
 
 
 def logits_of(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -88,7 +108,7 @@ def test_pairs_beside_a_reference(way: str) -> None:
     assert comparison.worst <= TOLERANCE, str(comparison)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", ["rows", "kernel"])
 def test_the_likelihood_of_what_was_chosen_has_logits_of_its_own(way: str) -> None:
     setting = Setting(dtype="bfloat16", rows=4, length=80, every=1)
     facts = {**setting.facts(LLAMA), "micro_batch_size": 2, "sequences_per_sample": 2, "method": "orpo"}
@@ -110,3 +130,28 @@ def test_the_likelihood_of_what_was_chosen_has_logits_of_its_own(way: str) -> No
     comparison = compare(f"{way}", ours, truth, True)
     assert comparison.worst <= TOLERANCE, str(comparison)
     assert ours.phases["backward"] == pytest.approx(truth.phases["backward"], rel=TOLERANCE)
+
+
+def test_a_loop_that_scores_single_answers_and_names_their_logits() -> None:
+    """OpenRLHF's SFT: what the model returned, logits in fp32 among it, is a variable of the loop until the next pass
+    has returned."""
+    setting = Setting(dtype="bfloat16", rows=2, length=80, every=1)
+    facts = {**setting.facts(LLAMA), "method": "sft", "log_probabilities": "rolled"}
+    ours, without = in_meta(spec_of({**facts, "outputs_kept": "float32"})), in_meta(spec_of(facts))
+    loop: dict[str, torch.Tensor] = {}
+
+    def scored(model: Any, batch: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        logits = logits_of(model, batch)
+        return rolled(logits, batch["labels"]), logits
+
+    def loss(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        own, loop["output"] = scored(model, batch)
+        return -own.sum(1).sigmoid().sum() / 1.0
+
+    with values_known(False):
+        reference = in_transformers(LLAMA, setting)
+        reference.training_loss = loss
+        truth = in_torch(reference, {}, adamw("foreach"))
+    comparison = compare("rolled, named", ours, truth, True)
+    assert comparison.worst <= TOLERANCE, str(comparison)
+    assert ours.peak > without.peak

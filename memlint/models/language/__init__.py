@@ -84,7 +84,7 @@ def build(spec: TrainingSpec) -> System:
     _quantise(model, spec, DTYPES[compute], task.heads)
     for part in spec.get("float32_parts") or ():
         quantisation.widen_part(model, part)
-    if spec.get("outputs_kept", False) and isinstance(model, LanguageModel):
+    if spec.get("outputs_kept", False) and isinstance(model, LanguageModel) and not preference.applies(spec):
         from memlint.models.language import outputs  # the Trainer's runs do without
 
         outputs.keep(model, spec["outputs_kept"] == "float32")

@@ -336,7 +336,25 @@ def in_one_kernel(logits: Tensor, labels: Tensor) -> Tensor:
     return out
 
 
-SCORES = {"whole": log_probabilities, "rows": row_by_row, "copied": copied_rows, "kernel": in_one_kernel}
+def rolled(logits: Tensor, labels: Tensor) -> Tensor:
+    """(B, S - 1) of whole logits (B, S, V) in fp32, which are kept, and labels that are rolled to where they are asked
+    for, so that no row is cut: one gradient. (OpenRLHF 0.11 ``models/utils.py: log_probs_from_logits``; flash-attn 2.8
+    ``ops/triton/cross_entropy.py``)"""
+    asked = empty(labels.shape, int64)
+    shape, dtype, count = logits.shape, logits.dtype, logits.shape[:-1]
+    out, normaliser = Tensor(count, float32), Tensor(count, float32)
+    if tracked(logits):
+        record(out, (logits,), (logits, normaliser, asked), lambda g: (Tensor(shape, dtype),))
+    return F.neg(out)[:, :-1]
+
+
+SCORES = {
+    "whole": log_probabilities,
+    "rows": row_by_row,
+    "copied": copied_rows,
+    "kernel": in_one_kernel,
+    "rolled": rolled,
+}
 
 
 def likelihood_of_chosen(logits: Tensor, labels: Tensor) -> Tensor:
