@@ -26,7 +26,7 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
         lm.put(spec, "attention", "eager", reason="OpenRLHF, of flat options: eager without flash_attn")
     # models/actor.py hands no labels to the model, so Liger's loss is never asked: log-probabilities come from logits
     for loss in ("fused_linear_cross_entropy", "cross_entropy"):
-        lm.put(spec, f"{lm.HYPER}liger.{loss}", False, reason=f"{_VERSION}: models/actor.py")
+        lm.put(spec, lm.HYPER + f"liger.{loss}", False, reason=f"{_VERSION}: models/actor.py")
     lm.kernels(spec)
     lm.put(spec, "log_probabilities", "rolled", reason=f"{_VERSION}: log_probs_from_logits, with flash-attn's kernel")
     if method == "sft":
