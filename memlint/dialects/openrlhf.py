@@ -13,8 +13,7 @@ _PROGRAMS = {"train_sft": ("sft", 8, 2048), "train_dpo": ("dpo", 8, 512), "train
 
 def complete(spec: TrainingSpec) -> TrainingSpec:
     """From OpenRLHF's options to the facts of a language model."""
-    called = str(spec.launch.program.value) if spec.launch is not None else ""
-    name = called.removesuffix(".py").replace("/", ".").rpartition(".")[2]
+    name = families.program(spec)
     method, samples, tokens = _PROGRAMS.get(name, ("", 0, 0))
     families.method(spec, method or name.removeprefix("train_"), None, f"{_VERSION}: {name}")
     if method:
@@ -33,7 +32,7 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
         lm.put(spec, "outputs_kept", "float32", reason=f"{_VERSION}: sft_trainer.py names what the model returned")
     elif method == "reward":
         del spec.facts["log_probabilities"]
-    adapted = _adapters(spec)
+    adapted = families.adapted(spec, f"{_VERSION}: models/actor.py")
     lm.optimizer(spec)
     families.engine(spec, f"{_VERSION}: get_train_ds_config")
     families.micro_batches(spec, f"{_VERSION}: DeepspeedStrategy")
@@ -47,15 +46,3 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
         found = found or ("" if quantised is None else f"{quantised.key}: a quantised reference is not known")
     other = "" if method else f"{name}: what shares a card with its rollouts is not known"
     return lm.finish(spec, (other, found, families.otherwise(spec), adapted, dtyped))
-
-
-def _adapters(spec: TrainingSpec) -> str:
-    """PEFT's, over all linear layers, and of quantised weights in bfloat16, which the engine would cast them to."""
-    rank = spec.fact("lora.r")
-    lm.put(spec, lm.HYPER + "use_peft", bool(rank is not None and rank.value), rank)
-    lm.put(spec, "tuning", "full", rank)
-    lm.put(spec, "quantization.kind", "nf4", reason=f"{_VERSION}: models/actor.py")
-    lm.put(spec, "quantization.double", True, reason=f"{_VERSION}: models/actor.py")
-    adapted = lm.adapters(spec)
-    lm.quantization(spec)
-    return adapted

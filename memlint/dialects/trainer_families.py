@@ -13,7 +13,7 @@ from memlint.dialects import companions, deepspeed, launchers
 from memlint.dialects import language_model as lm
 from memlint.dialects.accelerate import truth
 from memlint.dialects.companions import Companion
-from memlint.dialects.spec import ASSUMED, DEFAULT, Fact, Name, TrainingSpec
+from memlint.dialects.spec import ASSUMED, DEFAULT, Fact, Name, TrainingSpec, named
 
 PAIRS = ("dpo", "orpo", "cpo", "simpo", "reward")  # chosen and rejected go through the model together
 WITH_REFERENCE = ("dpo", "kto")
@@ -151,6 +151,27 @@ def unless_stated(spec: TrainingSpec, name: Name, value: Any, reason: str) -> No
         lm.put(spec, name, value, reason=reason)
 
 
+def program(spec: TrainingSpec, otherwise: str = "") -> str:
+    """The name of the program that a command starts: ``train_sft`` of ``openrlhf.cli.train_sft`` and of a path."""
+    if spec.launch is None:
+        return otherwise
+    return str(spec.launch.program.value).removesuffix(".py").replace("/", ".").rpartition(".")[2]
+
+
+def adapted(spec: TrainingSpec, version: str) -> str:
+    """Adapters where ``use_peft`` or a rank above 0 says so, on weights in NF4 whose scales are quantised too where
+    they are in 4 bits; why they are not known."""
+    rank = spec.fact("lora.r")
+    switch = spec.fact(lm.HYPER + "use_peft") or rank
+    lm.put(spec, lm.HYPER + "use_peft", switch is not None and bool(switch.value), switch)
+    lm.put(spec, "tuning", "full", switch)
+    lm.put(spec, "quantization.kind", "nf4", reason=version)
+    lm.put(spec, "quantization.double", True, reason=version)
+    reason = lm.adapters(spec)
+    lm.quantization(spec)
+    return reason
+
+
 def engine(spec: TrainingSpec, version: str) -> None:
     """DeepSpeed's engine as a loop of its own makes it: sizes that it leaves to DeepSpeed are DeepSpeed's, for no
     Trainer fills them in; the optimizer is DeepSpeed's, in one kernel. Call before :func:`micro_batches`."""
@@ -161,6 +182,14 @@ def engine(spec: TrainingSpec, version: str) -> None:
     lm.put(spec, "optimizer_library", "deepspeed", reason=version)
     lm.put(spec, "optimizer_implementation", "fused", reason=version)
     lm.processes(spec)
+
+
+def elsewhere(spec: TrainingSpec) -> None:
+    """Keys beside DeepSpeed's config that send states to host memory. Call after :func:`language_model.parallelism`."""
+    for place in ("optimizer", "parameters"):
+        stated = spec.fact(lm.HYPER + f"offload_{place}")
+        if stated is not None and stated.value and spec.get("parallelism.strategy") == "zero":
+            lm.put(spec, named(f"parallelism.offload_{place}"), True, stated)
 
 
 def micro_batches(spec: TrainingSpec, version: str) -> None:

@@ -937,24 +937,6 @@ optimizer: {_target_: torch.optim.AdamW}
         },
     ),
     Sample(
-        "open-instruct",
-        "dpo.yaml",
-        """model_name_or_path: org/words-1b
-dataset_mixer: {some: 1.0}
-with_tracking: true
-max_seq_length: 512
-per_device_train_batch_size: 3
-gradient_checkpointing: true
-output_dir: out
-""",
-        {
-            "sequence_length": (512, 4),
-            "micro_batch_size": (3, 5),
-            "checkpointing": ("full", 6),
-            "attention": ("flash", 0),
-        },
-    ),
-    Sample(
         "determined",
         "trial.yaml",
         """entrypoint: python3 train.py

@@ -1,4 +1,4 @@
-"""How trainers score the tokens of whole logits (TRL's, OpenRLHF's), against torch's run of the same."""
+"""How trainers score the tokens of whole logits (of TRL, OpenRLHF, open-instruct), against torch's run of the same."""
 
 from __future__ import annotations
 
@@ -77,7 +77,13 @@ def rolled(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return -losses.view(*logits.shape[:-1])[:, :-1]  # type: ignore[no-any-return]
 
 
-WAYS = {"rows": rows, "kernel": kernel, "rolled": rolled}
+def uncut(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    shifted = torch.full_like(labels, -100)
+    shifted[:, :-1] = labels[:, 1:]
+    return torch.gather(logits.log_softmax(-1), 2, shifted.clamp(min=0).unsqueeze(2)).squeeze(2)[:, :-1]
+
+
+WAYS = {"uncut": uncut, "rows": rows, "kernel": kernel, "rolled": rolled}
 
 
 def logits_of(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:

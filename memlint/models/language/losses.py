@@ -285,6 +285,15 @@ def log_probabilities(logits: Tensor, labels: Tensor) -> Tensor:
     return out
 
 
+def uncut(logits: Tensor, labels: Tensor) -> Tensor:
+    """The same where labels are shifted in a copy of their own, so that logits are taken as they are, and the last
+    token is left out of what was gathered. (open-instruct ``padding_free_collator.py: calculate_per_token_logps``)"""
+    asked = empty(labels.shape, int64)
+    rows = F.log_softmax(logits, -1)
+    out: Tensor = F.gather(rows, -1, asked.unsqueeze(-1)).squeeze(-1)[:, :-1]
+    return out
+
+
 def row_by_row(logits: Tensor, labels: Tensor) -> Tensor:
     """(B, S - 1) from whole logits (B, S, V) in fp32, which are kept: TRL's ``selective_log_softmax`` to 1.9, which
     sums the exponentials of one row after the other."""
@@ -350,6 +359,7 @@ def rolled(logits: Tensor, labels: Tensor) -> Tensor:
 
 SCORES = {
     "whole": log_probabilities,
+    "uncut": uncut,
     "rows": row_by_row,
     "copied": copied_rows,
     "kernel": in_one_kernel,
