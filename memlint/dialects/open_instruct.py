@@ -5,7 +5,7 @@ from __future__ import annotations
 from memlint.dialects import language_model as lm
 from memlint.dialects import launchers
 from memlint.dialects import trainer_families as families
-from memlint.dialects.spec import Name, TrainingSpec, named
+from memlint.dialects.spec import TrainingSpec
 
 _VERSION = "open-instruct"
 _METHODS = {"finetune": "sft", "dpo_tune_cache": "dpo", "dpo_tune": "dpo"}
@@ -47,16 +47,15 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
     if not lm.switched(spec, "use_liger_kernel"):  # AutoLigerKernelForCausalLM is told no dtype
         lm.put(spec, lm.HYPER + "dtype", "bfloat16", reason=f"{_VERSION}: {name}.py")
     dtyped = lm.precision(spec, lm.weights(spec, spec.fact(lm.HYPER + "dtype")))
-    keys = {"sequence_length": "max_seq_length"}
-    return lm.finish(spec, (found, families.otherwise(spec), adapted, shared, dtyped), keys)
+    reasons = (found, families.otherwise(spec), adapted, shared, dtyped)
+    return lm.finish(spec, reasons, {"sequence_length": "max_seq_length"})
 
 
 def _machines(spec: TrainingSpec) -> None:
     """``mason.py --num_nodes``: it multiplies the processes that accelerate is told by it."""
     options = launchers.launcher(spec.launch, "mason.py")
     several = None if options is None else launchers.option(options, "num_nodes")
-    count = spec.fact("device_count")
+    count, name = spec.fact("device_count"), "mason.py: on each of its nodes"
     if several is not None and count is not None and str(several.value).isdigit():
-        name: Name
-        for name in ("device_count", "world_size"):
-            lm.put(spec, name, count.value * int(str(several.value)), count, "mason.py: on each of its nodes")
+        lm.put(spec, "device_count", count.value * int(str(several.value)), count, name)
+        lm.put(spec, "world_size", spec["device_count"], count, name)
