@@ -90,6 +90,7 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
     if seeing:
         llava.finish(spec)
     lm.evaluation(spec)
+    lm.liger_in_evaluation(spec)
     smooth = spec.fact(lm.HYPER + "label_smoothing")
     on_cpu = "use_cpu: the run is not on a GPU" if lm.switched(spec, "use_cpu") else ""
     if smooth is not None and smooth.value and spec.get("loss") == "fused":

@@ -53,6 +53,7 @@ from memlint.dialects.trainer_switches import (
     evaluation,
     kernels,
     knows_liger,
+    liger_in_evaluation,
     optimizer,
 )
 from memlint.dialects.tuning import ADAPTER_FACTS, QUANTIZATION_FACTS, adapters, quantization, stored_quantization
@@ -83,6 +84,7 @@ __all__ = [
     "gap",
     "kernels",
     "knows_liger",
+    "liger_in_evaluation",
     "model_type",
     "names_of",
     "not_stated",

@@ -66,6 +66,7 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
     when = (lm.setting(spec, "eval_strategy") or "steps") if evaluated else "no"
     lm.put(spec, lm.HYPER + "eval_strategy", when, reason=f"{_VERSION}: where there are data to evaluate")
     lm.evaluation(spec)
+    lm.liger_in_evaluation(spec)
     keys = {"sequence_length": "max_length"}
     return lm.finish(spec, (families.otherwise(spec), shared, found, task, unbounded, adapted, dtyped), keys)
 

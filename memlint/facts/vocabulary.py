@@ -466,6 +466,12 @@ SURROUNDINGS = (
     Entry("evaluation_batch_size", "integer", "per device", "samples", "no evaluation"),
     Entry("evaluation_sequence_length", "integer", "of the longest sample", "tokens"),
     Entry("evaluation_accumulates", "boolean", "outputs stay on the card"),
+    Entry(
+        "evaluation_loss",
+        "word",
+        "`fused`: an evaluation takes it as training does, without logits",
+        absent="of whole logits",
+    ),
     Entry("engine_share", "number", "of the whole card that a colocated inference engine takes", "share"),
     Entry("empty_cache_steps", "integer", "after which the cache is emptied", "steps"),
     Entry(

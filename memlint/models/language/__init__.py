@@ -158,7 +158,8 @@ def _task(spec: TrainingSpec, dtype: DType, autocast: bool) -> Task:
 
     def evaluate(rows: int, length: int) -> Tensor:
         given = _batch(rows, length)
-        if model.tile is not None:  # the trainer scores tokens in tiles there, too (TRL's add_fused_lm_head)
+        # the trainer does there as it does in training: in tiles (TRL's add_fused_lm_head), or by Liger's loss
+        if model.tile is not None or spec.get("evaluation_loss") == "fused":
             with no_grad():
                 loss: Tensor = model(given.tokens, given.labels)
                 return loss
