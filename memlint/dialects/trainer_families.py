@@ -7,6 +7,7 @@ A function takes a spec with what the schema found in it, adds facts, and return
 
 from __future__ import annotations
 
+from math import gcd
 from typing import Any
 
 from memlint.dialects import companions, deepspeed, launchers
@@ -94,6 +95,25 @@ def answers(spec: TrainingSpec, version: str) -> None:
     share = spec.fact(lm.HYPER + "vllm_gpu_memory_utilization")
     if lm.setting(spec, "vllm_mode") == "colocate" and not lm.setting(spec, "sleep_level") and share is not None:
         lm.put(spec, "engine_share", share.value, share)
+
+
+def sequence_ranks(spec: TrainingSpec, version: str) -> str:
+    """Devices that share each sequence by attention heads (Ulysses), as far as there are heads of keys and values; what
+    is left of them would pass those around in a ring. The loss is the trainer's own, of the logits as they are."""
+    stated = spec.fact(lm.HYPER + "sequence_parallel_size")
+    config = lm.text_config(spec.get(lm.CONFIG) or {})
+    if stated is None or stated.value == 1 or not config:
+        return ""
+    heads = config.get("num_key_value_heads") or config.get("num_attention_heads") or 1
+    if gcd(heads, stated.value) != stated.value:
+        return f"{stated.key} {stated.value} over {heads} heads of keys and values: a ring beside Ulysses is not known"
+    lm.put(spec, "parallelism.ulysses", stated.value, stated, f"{version}: SequenceParallel")
+    if spec.get("model_class", "causal_lm") == "causal_lm" and spec.get("method") in ("sft", "pretraining"):
+        lm.put(spec, "loss", "outputs", stated, f"{version}: per_token_loss_func_sp")
+        rows = spec.launch.environment.get("CELOSS_PARALLEL_SIZE") if spec.launch is not None else None
+        if rows is not None and str(rows.value).isdigit():
+            lm.put(spec, "loss_rows", int(str(rows.value)), reason="CELOSS_PARALLEL_SIZE")
+    return ""
 
 
 def reentrant(spec: TrainingSpec, value: bool, reason: str) -> None:

@@ -244,4 +244,4 @@ def liger_in_evaluation(spec: TrainingSpec) -> None:
     switch = spec.fact(HYPER + "use_liger_kernel")
     asked = "evaluation_batch_size" in spec and spec.get("loss") == "fused" and not spec.get("evaluation_accumulates")
     if asked and switch is not None and spec.does("transformers.evaluates_by_ligers_loss"):
-        put(spec, "evaluation_loss", "fused", switch)
+        put(spec, "evaluation_loss", "as_trained", switch)

@@ -159,7 +159,7 @@ def _task(spec: TrainingSpec, dtype: DType, autocast: bool) -> Task:
     def evaluate(rows: int, length: int) -> Tensor:
         given = _batch(rows, length)
         # the trainer does there as it does in training: in tiles (TRL's add_fused_lm_head), or by Liger's loss
-        if model.tile is not None or spec.get("evaluation_loss") == "fused":
+        if model.tile is not None or spec.get("evaluation_loss") == "as_trained":
             with no_grad():
                 loss: Tensor = model(given.tokens, given.labels)
                 return loss
@@ -226,7 +226,7 @@ def language_model(spec: TrainingSpec, config: Decoder, dtype: DType, autocast: 
     if kind == "sdpa" and grouped and not spec.does("transformers.grouped_heads_in_sdpa"):
         kind = "sdpa_repeated"
     loss = spec.get("loss", "full")
-    if loss not in ("full", "chunked", "fused"):
+    if loss not in ("full", "chunked", "fused", "outputs"):
         raise UnknownModel(f"the loss {loss!r} is not known")
     if loss == "fused" and "cut_cross_entropy" in (spec.get("fused_kernels") or ()):
         loss = "cut"
@@ -235,7 +235,7 @@ def language_model(spec: TrainingSpec, config: Decoder, dtype: DType, autocast: 
         "reentrant": spec.get("checkpointing_reentrant", False),
         "padded": spec.get("padding", False),
         "loss": loss,
-        "chunks": spec.get("loss_chunks") or losses.CHUNKS,
+        "chunks": spec.get("loss_rows", 0) if loss == "outputs" else spec.get("loss_chunks") or losses.CHUNKS,
         "compile": bool(spec.get("compile", False)),
         "compile_loss": bool(spec.get("compile_loss", spec.get("compile", False))),
         "policy": EVERY_OTHER_PRODUCT if spec.get("checkpointing") == "selective" else None,
