@@ -70,6 +70,7 @@ FRAMEWORKS = {
         ("ModelArguments", "DataArguments", "TrainingArguments", "FinetuningArguments", "GeneratingArguments"),
         folder="llamafactory/hparams/",
     ),
+    "open-instruct": Framework("open-instruct", "open-instruct", ("FlatArguments", "DPOExperimentConfig")),
     "openrlhf": Framework(
         "openrlhf",
         "OpenRLHF",

@@ -37,11 +37,14 @@ class Candidate(NamedTuple):
 
 
 def candidates(spec: TrainingSpec) -> list[Candidate]:
-    """The run under those other sets of releases that are plausible and may take the most memory, or the least."""
+    """The run under those other sets of releases that are plausible and may take the most memory, or the least; and
+    with the shortest sample, where nothing but the model bounds the longest one."""
     if spec.under is None or not spec.asked:
         return []
     every = list(_candidates(spec))
-    return [
+    bounded = spec.facts.get("sequence_bound")
+    shortest = [Candidate(spec.with_facts({"sequence_length": 1}), (), "")] if bounded and bounded.value else []
+    return shortest + [
         candidate
         for before, candidate, after in zip((None, *every), every, (*every[1:], None))
         if _turns(before, candidate, after)

@@ -277,6 +277,14 @@ BEHAVIOURS: dict[str, Behaviour] = {
         "T5 runs on SDPA",
         "transformers/models/t5/modeling_t5.py; huggingface/transformers#47014",
     ),
+    "transformers.evaluates_by_ligers_loss": Behaviour(
+        "transformers",
+        (5, 15),
+        None,
+        LESS,
+        "with Liger's kernels and no metrics, the Trainer evaluates without logits",
+        "transformers/trainer.py: prediction_step, skip_logits",
+    ),
     "trl.sft_loss_in_chunks": Behaviour(
         "trl",
         (1, 7),

@@ -141,6 +141,10 @@ python run_glue.py --model_name_or_path google-bert/bert-base-uncased --task_nam
   --per_device_train_batch_size 16 --max_seq_length 512 --attn_implementation eager
 """
 T5 = "python run_summarization.py --model_name_or_path google-t5/t5-small --dataset_name x --output_dir o\n"
+LIGER = """\
+python run_clm.py --model_name_or_path Qwen/Qwen2.5-0.5B --dataset_name x --output_dir o --block_size 512 --bf16 true \\
+  --per_device_train_batch_size 2 --per_device_eval_batch_size 64 --eval_strategy steps --use_liger_kernel true
+"""
 LORA, CHECKPOINTED = "--lora_enable True", "--gradient_checkpointing True"
 EAGER = "attn_implementation: eager\n"
 
@@ -235,6 +239,9 @@ RUNS = {
     ),
     "transformers.masks_encoders": Border("run.sh", GLUE, "4.57.6", "5.0.0"),
     "transformers.t5_has_sdpa": Border("run.sh", T5, "5.14.1", "5.15.0"),
+    "transformers.evaluates_by_ligers_loss": Border(
+        "run.sh", LIGER, "5.14.1", "5.15.0", "torch==2.12.0\naccelerate==1.15.0\npeft==0.21.0\n"
+    ),
     "trl.checkpoints_without_reentry": Border(
         "sft.yaml", recipe(RECOMPUTED), "0.27.0", "0.28.0", "transformers==4.57.6\n"
     ),

@@ -58,6 +58,10 @@ _COPIES: dict[str, tuple[str, dict[str, Any]]] = {
     "blacksamorez/llama-2-7b-aqlm-2bit-1x16-hf": ("meta-llama/Llama-2-7b-hf", _AQLM),
 }
 
+# Organisations of ModelScope that hold other publishers' models, each under the last part of its id on the hub
+# (ms-swift 4.6, swift/model: Model(id on ModelScope, id on the hub)).
+_MIRRORS = ("ai-modelscope", "llm-research", "01ai", "zhipuai", "shanghai_ai_laboratory", "openai-mirror")
+
 _models: dict[str, Any] = {}
 _types: dict[str, dict[str, Any]] = {}
 _lower: dict[str, str] = {}  # id in lower case -> id
@@ -78,11 +82,21 @@ def find(name: str) -> Model | None:
     if name not in _models:
         if not _lower:
             _lower.update((known.lower(), known) for known in _models)
-        name = _lower.get(name.lower(), "")
+        name = _lower.get(name.lower()) or _mirrored(name.lower())
     entry = _models.get(name)
     if isinstance(entry, str):
         name, entry = entry, _models[entry]
     return None if entry is None else Model(name, *_whole(entry))
+
+
+def _mirrored(name: str) -> str:
+    """The id on the hub that a mirror's is of, both in lower case; "" where it is none, or of several models."""
+    organisation, _, last = name.partition("/")
+    if organisation not in _MIRRORS:
+        return ""
+    known = [one for lower, one in _lower.items() if lower.rpartition("/")[2] == last]
+    shapes = {entry if isinstance(entry := _models[one], str) else one for one in known}
+    return known[0] if len(shapes) == 1 else ""
 
 
 def quantised(name: str) -> Model | None:

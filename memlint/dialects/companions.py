@@ -75,7 +75,9 @@ def read(reference: str, beside: str) -> tuple[Document | None, str]:
         status = os.stat(path)
         state = (path, status.st_mtime_ns, status.st_size, edition())
         if state not in _last:  # every family asks for the same file
-            document = prepared(load.load(path))
+            document = prepared(_loaded(path))
+            if document.faults and document.format == "yaml" and not document.text:
+                return None, f"{path}: {document.faults[0].message}"  # nothing of it was read
             _last.clear()
             _last[state] = document
     except OSError as error:
@@ -83,6 +85,20 @@ def read(reference: str, beside: str) -> tuple[Document | None, str]:
     except load.Unreadable as error:
         return None, f"{path} cannot be read: {error}"
     return _last[state], ""
+
+
+def _loaded(path: str) -> Document:
+    """A file by its suffix. Where that says nothing (``stage3.conf``), what begins as JSON does is JSON: a program goes
+    by the key that names the file."""
+    from memlint.documents import load
+
+    if load.format_of(path) is None:
+        text = load.read_text(path)
+        if text.lstrip().startswith("{"):
+            from memlint.documents import json
+
+            return json.read(path, text)
+    return load.load(path)
 
 
 def unresolved(document: Document) -> Node:

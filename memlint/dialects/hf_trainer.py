@@ -109,6 +109,11 @@ def _kernels(spec: TrainingSpec) -> None:
         lm.put(spec, "loss", "full", smooth, "label smoothing needs the logits")
 
 
+def _evaluation(spec: TrainingSpec) -> None:
+    lm.evaluation(spec)
+    lm.liger_in_evaluation(spec)
+
+
 def _adapters(spec: TrainingSpec) -> str:
     adapted = lm.adapters(spec)
     if llava.is_llava(spec):
@@ -286,7 +291,7 @@ FAMILY = lm.Family(
         Step(lm.processes, lm.PROCESS_FACTS),
         Step(_checkpointing, lm.CHECKPOINTING_FACTS),
         Step(_precision, (*lm.PRECISION_FACTS, "float32_parts", "quantization.prepared", "projector_dtype")),
-        Step(lm.evaluation, lm.EVALUATION_FACTS),
+        Step(_evaluation, lm.EVALUATION_FACTS),
     ),
     told=("on_cpu", "model_class", "model", "join", "adapters", "sharing", "precision", "unbounded"),
 )

@@ -55,6 +55,7 @@ from memlint.dialects.trainer_switches import (
     evaluation,
     kernels,
     knows_liger,
+    liger_in_evaluation,
     optimizer,
 )
 from memlint.dialects.tuning import ADAPTER_FACTS, QUANTIZATION_FACTS, adapters, quantization, stored_quantization
@@ -88,6 +89,7 @@ __all__ = [
     "has_one_size",
     "kernels",
     "knows_liger",
+    "liger_in_evaluation",
     "model_type",
     "names_of",
     "not_stated",

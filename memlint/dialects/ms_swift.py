@@ -7,7 +7,7 @@ from math import ceil
 from memlint.dialects import known_scripts, llamafactory
 from memlint.dialects import language_model as lm
 from memlint.dialects import trainer_families as families
-from memlint.dialects.spec import TrainingSpec
+from memlint.dialects.spec import ASSUMED, Fact, TrainingSpec
 
 _VERSION = "ms-swift 4.6"
 _ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
@@ -27,10 +27,14 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
     found = found or lm.model(spec, "model")
     llamafactory.parts(spec, _VERSION)
     task = families.model_class(spec, "task_type", _VERSION)
-    unbounded = _length(spec)
+    _length(spec)
     lm.attention(spec)
+    lm.older_defaults(spec)
     lm.optimizer(spec)
     lm.kernels(spec)
+    ranks = families.sequence_ranks(spec, _VERSION)
+    if spec["method"] == "dpo":
+        lm.put(spec, "log_probabilities", "as_returned", reason=f"{_VERSION}: get_per_token_logps")
     families.whole_logits(spec, "enable_dft_loss", "enable_channel_loss", "label_smoothing")
     lm.compiled(spec)
     kind, library = spec.fact(lm.HYPER + "tuner_type"), lm.setting(spec, "quant_method")
@@ -66,21 +70,27 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
     when = (lm.setting(spec, "eval_strategy") or "steps") if evaluated else "no"
     lm.put(spec, lm.HYPER + "eval_strategy", when, reason=f"{_VERSION}: where there are data to evaluate")
     lm.evaluation(spec)
+    lm.liger_in_evaluation(spec)
+    if spec.get("loss") == "outputs" and "evaluation_batch_size" in spec:
+        lm.put(spec, "evaluation_loss", "as_trained", spec.fact("loss"))
     keys = {"sequence_length": "max_length"}
-    return lm.finish(spec, (families.otherwise(spec), shared, found, task, unbounded, adapted, dtyped), keys)
+    return lm.finish(spec, (families.otherwise(spec), ranks, shared, found, task, adapted, dtyped), keys)
 
 
-def _length(spec: TrainingSpec) -> str:
-    """Packed rows have packing_length; of generating trainers max_length is that of the prompt."""
+def _length(spec: TrainingSpec) -> None:
+    """As long as a sample may be, which is as long as the model takes where nothing says it. Packed rows have
+    packing_length, both answers of a pair among it; of generating trainers max_length is that of the prompt."""
     packing, length, limit = spec.fact("packing"), spec.fact(lm.HYPER + "packing_length"), lm.position_limit(spec)
-    if packing is not None and packing.value:
+    packed = packing is not None and bool(packing.value)
+    if packed:
         lm.put(spec, "padding_free", True, packing, f"{_VERSION}: packing is padding-free")
         if length is not None:
             lm.put(spec, "sequence_length", length.value, length)
-        elif "sequence_length" not in spec and limit is not None:
-            lm.put(spec, "sequence_length", limit, reason=f"{_VERSION}: as many as the model has positions")
+        if "sequences_per_sample" in spec:
+            lm.put(spec, "sequences_per_sample", 1, packing, f"{_VERSION}: packing.py counts both answers of a pair")
     if spec.get("method") == "grpo":
         families.answers(spec, _VERSION)
     elif "sequence_length" not in spec and limit is not None and lm.gap(spec, "max_length") is None:
-        return f"max_length is not stated: samples may be as long as the model takes, {limit} tokens"
-    return ""
+        reason = f"{_VERSION}: without max_length a sample may be as long as the model takes; most data are shorter"
+        spec.facts["sequence_length"] = Fact("sequence_length", limit, ASSUMED, "max_length", reason=reason)
+        lm.put(spec, "sequence_bound", True, reason=reason)

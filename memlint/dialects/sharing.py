@@ -121,8 +121,10 @@ def _script(spec: TrainingSpec) -> str:
 
 def _from_accelerate(spec: TrainingSpec, companion: Companion) -> None:
     """The trainer's own keys go before accelerate's, except where accelerate alone knows."""
-    mine = dict(spec.facts)
+    mine, stated = dict(spec.facts), companion.facts
+    companion = companion._replace(facts=_known(stated))
     add(spec, companion)
+    _automatic(spec, stated)
     for name, fact in companion.facts.items():
         old = mine.get(name)
         if old is None or name == "deepspeed_dtype":
@@ -154,7 +156,7 @@ def _from_deepspeed(spec: TrainingSpec, named: Fact) -> str:
         return ""
     found = deepspeed_facts(root)._replace(sources=sources)
     mine = dict(spec.facts)
-    filled = {name: fact for name, fact in found.facts.items() if fact.value != AUTO or name == "deepspeed_dtype"}
+    filled = _known(found.facts)
     add(spec, found._replace(facts=filled))
     for name in ("micro_batch_size", "gradient_accumulation_steps", "global_batch_size"):
         if name in mine:
@@ -166,7 +168,13 @@ def _from_deepspeed(spec: TrainingSpec, named: Fact) -> str:
     return ""
 
 
-# transformers 5, integrations/deepspeed.py: what "auto" means for sizes that depend on the model's width.
+def _known(facts: dict[str, Fact]) -> dict[str, Fact]:
+    """Without those that the trainer fills in; of the dtype that is known later (:func:`language_model.precision`)."""
+    return {name: fact for name, fact in facts.items() if fact.value != AUTO or name == "deepspeed_dtype"}
+
+
+# transformers 5, integrations/deepspeed.py, and accelerate 1.15, Accelerator._prepare_deepspeed: what "auto" means for
+# sizes that depend on the model's width.
 _BY_WIDTH: dict[Name, Callable[[int], int]] = {
     "parallelism.reduce_bucket_elements": lambda width: width * width,
     "parallelism.prefetch_bucket_elements": lambda width: int(0.9 * width * width),

@@ -7,11 +7,14 @@ A function takes a spec with what the schema found in it, adds facts, and return
 
 from __future__ import annotations
 
-from memlint.dialects import companions, launchers
+from math import gcd
+from typing import Any
+
+from memlint.dialects import companions, deepspeed, launchers
 from memlint.dialects import language_model as lm
 from memlint.dialects.accelerate import truth
 from memlint.dialects.companions import Companion
-from memlint.dialects.spec import ASSUMED, DEFAULT, Fact, TrainingSpec
+from memlint.dialects.spec import ASSUMED, DEFAULT, Fact, Name, TrainingSpec, named
 
 PAIRS = ("dpo", "orpo", "cpo", "simpo", "reward")  # chosen and rejected go through the model together
 WITH_REFERENCE = ("dpo", "kto")
@@ -94,6 +97,25 @@ def answers(spec: TrainingSpec, version: str) -> None:
         lm.put(spec, "engine_share", share.value, share)
 
 
+def sequence_ranks(spec: TrainingSpec, version: str) -> str:
+    """Devices that share each sequence by attention heads (Ulysses), as far as there are heads of keys and values; what
+    is left of them would pass those around in a ring. The loss is the trainer's own, of the logits as they are."""
+    stated = spec.fact(lm.HYPER + "sequence_parallel_size")
+    config = lm.text_config(spec.get(lm.CONFIG) or {})
+    if stated is None or stated.value == 1 or not config:
+        return ""
+    heads = config.get("num_key_value_heads") or config.get("num_attention_heads") or 1
+    if gcd(heads, stated.value) != stated.value:
+        return f"{stated.key} {stated.value} over {heads} heads of keys and values: a ring beside Ulysses is not known"
+    lm.put(spec, "parallelism.ulysses", stated.value, stated, f"{version}: SequenceParallel")
+    if spec.get("model_class", "causal_lm") == "causal_lm" and spec.get("method") in ("sft", "pretraining"):
+        lm.put(spec, "loss", "outputs", stated, f"{version}: per_token_loss_func_sp")
+        rows = spec.launch.environment.get("CELOSS_PARALLEL_SIZE") if spec.launch is not None else None
+        if rows is not None and str(rows.value).isdigit():
+            lm.put(spec, "loss_rows", int(str(rows.value)), reason="CELOSS_PARALLEL_SIZE")
+    return ""
+
+
 def reentrant(spec: TrainingSpec, value: bool, reason: str) -> None:
     """Which kind of checkpointing runs where no key says it."""
     stated = spec.fact("checkpointing_reentrant")
@@ -138,3 +160,63 @@ def own_processes(spec: TrainingSpec, per_machine: str, machines: str) -> str:
     if seen is None or seen.value <= processes:
         return ""
     return f"{seen.key}: {seen.value} devices for {processes} of its processes; a model spread over them is not known"
+
+
+# ---------------------------------------------------------------------------------------------- loops of their own
+
+
+def unless_stated(spec: TrainingSpec, name: Name, value: Any, reason: str) -> None:
+    """A default that is not the same in all of a family's programs. A key whose value is not known has none."""
+    if name not in spec and not any(item.fact == name for item in spec.missing):
+        lm.put(spec, name, value, reason=reason)
+
+
+def program(spec: TrainingSpec, otherwise: str = "") -> str:
+    """The name of the program that a command starts: ``train_sft`` of ``openrlhf.cli.train_sft`` and of a path."""
+    if spec.launch is None:
+        return otherwise
+    return str(spec.launch.program.value).removesuffix(".py").replace("/", ".").rpartition(".")[2]
+
+
+def adapted(spec: TrainingSpec, version: str) -> str:
+    """Adapters where ``use_peft`` or a rank above 0 says so, on weights in NF4 whose scales are quantised too where
+    they are in 4 bits; why they are not known."""
+    rank = spec.fact("lora.r")
+    switch = spec.fact(lm.HYPER + "use_peft") or rank
+    lm.put(spec, lm.HYPER + "use_peft", switch is not None and bool(switch.value), switch)
+    lm.put(spec, "tuning", "full", switch)
+    lm.put(spec, "quantization.kind", "nf4", reason=version)
+    lm.put(spec, "quantization.double", True, reason=version)
+    reason = lm.adapters(spec)
+    lm.quantization(spec)
+    return reason
+
+
+def engine(spec: TrainingSpec, version: str) -> None:
+    """DeepSpeed's engine as a loop of its own makes it: sizes that it leaves to DeepSpeed are DeepSpeed's, for no
+    Trainer fills them in; the optimizer is DeepSpeed's, in one kernel. Call before :func:`micro_batches`."""
+    for fact in deepspeed.defaults().values():
+        if fact.name not in ("deepspeed_dtype", "parallelism.strategy"):
+            unless_stated(spec, fact.name, fact.value, fact.reason)
+    lm.put(spec, "parallelism.strategy", "zero", spec.fact("parallelism.zero_stage"), f"{version}: DeepSpeed's engine")
+    lm.put(spec, "optimizer_library", "deepspeed", reason=version)
+    lm.put(spec, "optimizer_implementation", "fused", reason=version)
+    lm.processes(spec)
+
+
+def elsewhere(spec: TrainingSpec) -> None:
+    """Keys beside DeepSpeed's config that send states to host memory. Call after :func:`language_model.parallelism`."""
+    for place in ("optimizer", "parameters"):
+        stated = spec.fact(lm.HYPER + f"offload_{place}")
+        if stated is not None and stated.value and spec.get("parallelism.strategy") == "zero":
+            lm.put(spec, named(f"parallelism.offload_{place}"), True, stated)
+
+
+def micro_batches(spec: TrainingSpec, version: str) -> None:
+    """Micro batches per step: what the samples of a step are of those that all devices take at once."""
+    whole, devices = spec.fact("global_batch_size"), spec.get("device_count")
+    if whole is None or devices is None or "gradient_accumulation_steps" in spec or not spec.get("micro_batch_size"):
+        return
+    shared = spec.get("parallelism.context", 1) * spec.get("parallelism.tensor", 1)
+    steps = max(1, whole.value * shared // spec["micro_batch_size"] // devices)
+    lm.put(spec, "gradient_accumulation_steps", steps, whole, version)

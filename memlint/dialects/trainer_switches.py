@@ -67,7 +67,7 @@ OPTIMIZER_FACTS: tuple[Name, ...] = (
 )
 
 EVALUATION_FACTS: tuple[Name, ...] = (
-    *("evaluation_batch_size", "evaluation_sequence_length", "evaluation_accumulates"),
+    *("evaluation_batch_size", "evaluation_sequence_length", "evaluation_accumulates", "evaluation_loss"),
 )
 
 
@@ -206,3 +206,12 @@ def evaluation(spec: TrainingSpec) -> None:
     if "evaluation_accumulates" not in spec:
         reason = "transformers 5: without compute_metrics only losses are kept, and a config cannot say there is one"
         spec.facts["evaluation_accumulates"] = Fact("evaluation_accumulates", False, ASSUMED, reason=reason)
+
+
+def liger_in_evaluation(spec: TrainingSpec) -> None:
+    """Where transformers' own switch brings Liger's loss and no metrics ask for logits, evaluation makes none either.
+    Call after :func:`evaluation` and :func:`kernels`."""
+    switch = spec.fact(HYPER + "use_liger_kernel")
+    asked = "evaluation_batch_size" in spec and spec.get("loss") == "fused" and not spec.get("evaluation_accumulates")
+    if asked and switch is not None and spec.does("transformers.evaluates_by_ligers_loss"):
+        put(spec, "evaluation_loss", "as_trained", switch)

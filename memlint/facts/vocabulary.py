@@ -120,6 +120,12 @@ SAMPLE = (
     Entry("world_size", "integer", "of the run, each with a device", "processes", "1"),
     Entry("machines", "integer", "that the devices are in", "machines", "1"),
     Entry("sequence_length", "integer", "of the longest sample", "tokens"),
+    Entry(
+        "sequence_bound",
+        "boolean",
+        "nothing but the model bounds the longest sample: the interval of the estimate begins with the shortest one",
+        absent="false",
+    ),
     Entry("target_length", "integer", "of the longest output, of an encoder-decoder", "tokens"),
     Entry("packing", "boolean", "rows are always full", absent="false"),
     Entry("padding", "boolean", "rows of a batch differ in length, so masks are made", absent="false"),
@@ -264,10 +270,14 @@ ACTIVATIONS = (
     Entry(
         "loss",
         "word",
-        "`full` (logits of all tokens at once), `chunked`, `fused` (the head's product is part of it)",
+        "`full` (logits of all tokens at once), `chunked`, `fused` (the head's product is part of it), `outputs` (as "
+        "full, but of logits in the dtype that the model hands them out in)",
         absent="`full`",
     ),
     Entry("loss_chunks", "integer", "of a chunked loss", "chunks"),
+    Entry(
+        "loss_rows", "integer", "of a piece whose gradient is written over its logits, of the loss `outputs`", "tokens"
+    ),
     Entry(
         "head_in_loss",
         "boolean",
@@ -278,7 +288,8 @@ ACTIVATIONS = (
         "log_probabilities",
         "word",
         "how those of whole logits are made: `whole` (a log-softmax), `rows` (one row's sum after the other), `copied` "
-        "(the same of a copy), `kernel` (in one)",
+        "(the same of a copy), `kernel` (in one), `uncut` and `rolled` (a log-softmax, or flash-attn's kernel, of all "
+        "tokens, with labels moved to them), `as_returned` (each row, in the dtype that the model hands logits out in)",
         absent="`whole`",
     ),
     Entry(
@@ -466,6 +477,12 @@ SURROUNDINGS = (
     Entry("evaluation_batch_size", "integer", "per device", "samples", "no evaluation"),
     Entry("evaluation_sequence_length", "integer", "of the longest sample", "tokens"),
     Entry("evaluation_accumulates", "boolean", "outputs stay on the card"),
+    Entry(
+        "evaluation_loss",
+        "word",
+        "`as_trained`: an evaluation takes it as training does",
+        absent="of whole logits",
+    ),
     Entry("engine_share", "number", "of the whole card that a colocated inference engine takes", "share"),
     Entry("empty_cache_steps", "integer", "after which the cache is emptied", "steps"),
     Entry(

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import memlint
+from memlint.dialects import registry
 from memlint.dialects.deepspeed import AUTO, deepspeed_facts
 from memlint.documents.load import load
 from memlint.plugin import Finding
@@ -195,3 +196,29 @@ def test_what_is_wrong_in_a_file_that_a_run_reads_is_said(tmp_path: Path) -> Non
     report = memlint.check(str(tmp_path), isolated=True)
     said = [finding.message for finding in report.findings if Path(finding.span.path).name == "zero.json"]
     assert any("overlap_com" in message for message in said)
+
+
+MODEL = "HuggingFaceTB/SmolLM2-135M"
+LAUNCH = f"accelerate launch --use_deepspeed --deepspeed_config_file {{}} run_clm.py --model_name_or_path {MODEL}"
+
+
+def test_a_file_whose_suffix_says_nothing_is_read_as_the_key_that_names_it_means_it(tmp_path: Path) -> None:
+    script = LAUNCH.format("stage3.conf") + " --block_size 64\n"
+    root = written(tmp_path, {"run.sh": script, "stage3.conf": '{"zero_optimization": {"stage": 3}}\n'})
+    (spec,) = registry.specs(load(str(root / "run.sh")))
+    assert (spec["parallelism.strategy"], spec["parallelism.zero_stage"]) == ("zero", 3)
+
+
+def test_what_the_trainer_fills_in_is_filled_in_where_accelerate_names_the_file(tmp_path: Path) -> None:
+    zero = '{"zero_optimization": {"stage": 3, "reduce_bucket_size": "auto", "overlap_comm": true}}'
+    root = written(tmp_path, {"run.sh": LAUNCH.format("z.json") + " --block_size 64\n", "z.json": zero})
+    (spec,) = registry.specs(load(str(root / "run.sh")))
+    assert spec["parallelism.reduce_bucket_elements"] == 576 * 576
+
+
+def test_a_file_that_cannot_be_read_is_no_empty_config(tmp_path: Path) -> None:
+    script = LAUNCH.format("stage3.conf") + " --block_size 64\n"
+    root = written(tmp_path, {"run.sh": script, "stage3.conf": "stage = 3\n"})
+    (spec,) = registry.specs(load(str(root / "run.sh")))
+    assert spec.architecture is None
+    assert [item.reason for item in spec.missing if "not a kind of file that memlint reads" in item.reason]

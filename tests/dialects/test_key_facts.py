@@ -919,29 +919,6 @@ optimizer: {_target_: torch.optim.AdamW}
         },
     ),
     Sample(
-        "openrlhf",
-        "sft.sh",
-        """deepspeed --num_gpus 4 --module openrlhf.cli.train_sft --train.micro_batch_size 3 --train.batch_size 24 \\
-  --data.max_len 4096 --ds.zero_stage 3 --model.gradient_checkpointing_enable --ds.packing_samples
-""",
-        {
-            "micro_batch_size": (3, 1),
-            "global_batch_size": (24, 1),
-            "sequence_length": (4096, 2),
-            "parallelism.zero_stage": (3, 2),
-            "checkpointing": ("full", 2),
-            "packing": (True, 2),
-            "device_count": (4, 1),
-            "compute_dtype": ("bfloat16", 0),
-        },
-    ),
-    Sample(
-        "openrlhf",
-        "old.sh",
-        "deepspeed --module openrlhf.cli.train_dpo --micro_train_batch_size 2 --max_len 1024 --zero_stage 2 --bf16\n",
-        {"micro_batch_size": (2, 1), "sequence_length": (1024, 1), "compute_dtype": ("bfloat16", 1)},
-    ),
-    Sample(
         "verl",
         "grpo.sh",
         """python3 -m verl.trainer.main_ppo \\
@@ -957,24 +934,6 @@ optimizer: {_target_: torch.optim.AdamW}
             "engine_share": (0.4, 5),
             "device_count": (8, 5),
             "checkpointing": ("full", 0),
-        },
-    ),
-    Sample(
-        "open-instruct",
-        "dpo.yaml",
-        """model_name_or_path: org/words-1b
-dataset_mixer: {some: 1.0}
-with_tracking: true
-max_seq_length: 512
-per_device_train_batch_size: 3
-gradient_checkpointing: true
-output_dir: out
-""",
-        {
-            "sequence_length": (512, 4),
-            "micro_batch_size": (3, 5),
-            "checkpointing": ("full", 6),
-            "attention": ("flash", 0),
         },
     ),
     Sample(

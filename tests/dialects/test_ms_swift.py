@@ -10,7 +10,7 @@ import pytest
 from memlint.dialects import registry
 from memlint.dialects.spec import ASSUMED, WRITTEN, TrainingSpec
 from memlint.documents.load import load
-from memlint.estimates import estimate_spec
+from memlint.estimates import EqualRuns, estimate_spec
 from tests.dialects.language_models import line_of, run, runs, written
 from tests.material import corpus_folder
 
@@ -166,6 +166,56 @@ def test_linear_layers_of_a_mixture_are_those_of_attention() -> None:
     assert estimate_spec(spec).trainable_parameters == 48 * 8 * (2 * (2048 + 4096) + 2 * (2048 + 512))
 
 
+def test_samples_of_any_length_are_as_long_as_the_model_takes() -> None:
+    """The interval begins with the shortest one: what 17 GiB are stated for in examples/train/tuners/lora/train.sh."""
+    spec = swift(model="--model Qwen/Qwen2.5-7B-Instruct --dataset ours")
+    length = spec.fact("sequence_length")
+    assert length is not None
+    assert (length.value, length.origin, spec["sequence_bound"]) == (32768, ASSUMED, True)
+    found = EqualRuns().estimates(spec, "", ()).own()
+    assert found.device_interval[0] < 17.2 * 2**30 < found.device_bytes
+    assert swift().get("sequence_bound") is None
+
+
+@pytest.mark.parametrize(
+    ("options", "before", "facts"),
+    [
+        pytest.param(
+            "--sequence_parallel_size 4",
+            "NPROC_PER_NODE=8",
+            {"parallelism.ulysses": 4, "loss": "outputs", "loss_rows": None, "evaluation_loss": None},
+            id="by heads of attention",
+        ),
+        pytest.param(
+            "--sequence_parallel_size 4 --use_liger_kernel true --split_dataset_ratio 0.01",
+            "NPROC_PER_NODE=8 CELOSS_PARALLEL_SIZE=2048",
+            {"loss": "outputs", "loss_rows": 2048, "evaluation_loss": "as_trained"},
+            id="with a loss in pieces, and not Liger's",
+        ),
+    ],
+)
+def test_sequences_are_shared(options: str, before: str, facts: dict[str, Any]) -> None:
+    spec = swift(options, before)
+    assert spec.architecture == "language_model", spec.unknown_reason
+    assert {name: spec.get(name) for name in facts} == facts
+
+
+def test_a_loss_in_pieces_holds_the_logits_and_their_gradient_in_one_place() -> None:
+    """Under DeepSpeed logits stay in bf16: each takes 2 bytes in all, where a loss of all at once takes its scores and
+    gradients as well."""
+    options, before = "--sequence_parallel_size 2 --deepspeed zero3", "NPROC_PER_NODE=2"
+    model = "--model Qwen/Qwen2.5-0.5B-Instruct --dataset ours --max_length 32768"
+
+    def logits(variable: str) -> float:
+        found = estimate_spec(swift(options, f"{before} {variable}", model=model))
+        return sum(part.size_bytes for part in found.components if part.name == "logits") / (16384 * 151936)
+
+    assert logits("CELOSS_PARALLEL_SIZE=1024") == pytest.approx(
+        2 + 2 * 2 / 16, rel=0.01
+    )  # scores and gradient of a piece
+    assert logits("") == pytest.approx(6, rel=0.01)
+
+
 # ------------------------------------------------------------------------------------------------ methods
 
 
@@ -181,6 +231,12 @@ def test_linear_layers_of_a_mixture_are_those_of_attention() -> None:
         ),
         pytest.param(
             "rlhf", "--tuner_type full", {"reference_model": "copy", "reference_dtype": "bfloat16"}, id="a copy"
+        ),
+        pytest.param(
+            "rlhf",
+            "--packing true",
+            {"sequences_per_sample": 1, "sequence_length": 2048, "log_probabilities": "as_returned"},
+            id="both answers of a pair within a packed row",
         ),
         pytest.param("rlhf", "--rlhf_type simpo", {"method": "cpo", "reference_model": "none"}, id="SimPO is CPO's"),
         pytest.param("rlhf", "--rlhf_type rm", {"model_class": "sequence_classification", "labels": 1}, id="rewards"),
@@ -228,11 +284,6 @@ def test_prompts_of_unknown_length_are_an_assumption() -> None:
     ("text", "reason"),
     [
         pytest.param(f"megatron sft {MODEL}", "Megatron-SWIFT's own model", id="Megatron"),
-        pytest.param(
-            "swift sft --model Qwen/Qwen2.5-7B-Instruct --dataset ours",
-            "samples may be as long as the model takes, 32768 tokens",
-            id="samples of any length",
-        ),
         pytest.param(f"CUDA_VISIBLE_DEVICES=0,1 swift sft {MODEL}", "2 devices for 1", id="one process, two devices"),
         pytest.param(
             f"CUDA_VISIBLE_DEVICES=0,1,2,3 NPROC_PER_NODE=2 swift sft {MODEL}", "4 devices for 2", id="two devices each"
@@ -241,7 +292,9 @@ def test_prompts_of_unknown_length_are_an_assumption() -> None:
         pytest.param(f"swift sft {MODEL} --quant_method hqq --quant_bits 4", "quant_method hqq", id="another library"),
         pytest.param(f"swift sft {MODEL} --optimizer muon", "--optimizer muon", id="an optimizer of swift's own"),
         pytest.param(
-            f"swift sft {MODEL} --sequence_parallel_size 2", "--sequence_parallel_size 2", id="sequences shared"
+            f"NPROC_PER_NODE=8 swift sft {MODEL} --sequence_parallel_size 8",
+            "over 4 heads of keys and values",
+            id="more devices share a sequence than it has heads",
         ),
         pytest.param(f"swift sft {MODEL} --task_type embedding", "--task_type embedding", id="embeddings"),
         pytest.param(f"swift sft {MODEL} --fsdp none.json", "--fsdp none.json: ", id="a file that is not there"),

@@ -1,4 +1,4 @@
-"""How TRL's trainers score the tokens of whole logits, against torch's run of the same."""
+"""How trainers score the tokens of whole logits (of TRL, OpenRLHF, open-instruct), against torch's run of the same."""
 
 from __future__ import annotations
 
@@ -57,12 +57,48 @@ def kernel(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return Kernel.apply(logits[:, :-1], labels[:, 1:])  # type: ignore[no-any-return,no-untyped-call]
 
 
-WAYS = {"rows": rows, "kernel": kernel}
+class FlashCrossEntropy(torch.autograd.Function):
+    """``CrossEntropyLoss`` of flash-attn's ``ops/triton/cross_entropy.py``, by what it allocates."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        losses, normaliser = torch.empty(labels.shape), torch.empty(labels.shape)
+        ctx.save_for_backward(logits, normaliser, labels)
+        return losses
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
+        return torch.empty_like(ctx.saved_tensors[0]), None
 
 
-def logits_of(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+def rolled(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    rolled_labels = torch.roll(labels, shifts=-1, dims=1)
+    losses = FlashCrossEntropy.apply(logits.reshape(-1, logits.shape[-1]), rolled_labels.reshape(-1))  # type: ignore[no-untyped-call]
+    return -losses.view(*logits.shape[:-1])[:, :-1]  # type: ignore[no-any-return]
+
+
+def uncut(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    shifted = torch.full_like(labels, -100)
+    shifted[:, :-1] = labels[:, 1:]
+    return torch.gather(logits.log_softmax(-1), 2, shifted.clamp(min=0).unsqueeze(2)).squeeze(2)[:, :-1]
+
+
+def as_returned(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    rolled_labels = torch.roll(labels, shifts=-1, dims=1)
+    found = [row.log_softmax(-1).gather(-1, own.unsqueeze(-1)).squeeze(-1) for row, own in zip(logits, rolled_labels)]
+    return torch.stack(found)[:, :-1]
+
+
+WAYS = {"as_returned": as_returned, "uncut": uncut, "rows": rows, "kernel": kernel, "rolled": rolled}
+
+
+def logits_of(model: Any, batch: dict[str, torch.Tensor], way: str = "") -> torch.Tensor:
     found = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
-    return found.float()  # type: ignore[no-any-return]
+    return found if way in NARROW else found.float()  # type: ignore[no-any-return]
+
+
+# Of logits as the model hands them out, here in bf16; of the others in fp32.
+NARROW = ("as_returned",)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -72,9 +108,9 @@ def test_pairs_beside_a_reference(way: str) -> None:
     ours = in_meta(spec_of({**facts, "reference_model": "copy", "log_probabilities": way}))
 
     def loss(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        own = WAYS[way](logits_of(model.policy, batch), batch["labels"]).sum(1)
+        own = WAYS[way](logits_of(model.policy, batch, way), batch["labels"]).sum(1)
         with torch.no_grad():
-            theirs = WAYS[way](logits_of(model.reference, batch), batch["labels"]).sum(1)
+            theirs = WAYS[way](logits_of(model.reference, batch, way), batch["labels"]).sum(1)
         own = own - theirs
         return -own.sigmoid().sum() / 1.0
 
@@ -88,7 +124,7 @@ def test_pairs_beside_a_reference(way: str) -> None:
     assert comparison.worst <= TOLERANCE, str(comparison)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", ["rows", "kernel"])
 def test_the_likelihood_of_what_was_chosen_has_logits_of_its_own(way: str) -> None:
     setting = Setting(dtype="bfloat16", rows=4, length=80, every=1)
     facts = {**setting.facts(LLAMA), "micro_batch_size": 2, "sequences_per_sample": 2, "method": "orpo"}
@@ -110,3 +146,28 @@ def test_the_likelihood_of_what_was_chosen_has_logits_of_its_own(way: str) -> No
     comparison = compare(f"{way}", ours, truth, True)
     assert comparison.worst <= TOLERANCE, str(comparison)
     assert ours.phases["backward"] == pytest.approx(truth.phases["backward"], rel=TOLERANCE)
+
+
+def test_a_loop_that_scores_single_answers_and_names_their_logits() -> None:
+    """OpenRLHF's SFT: what the model returned, logits in fp32 among it, is a variable of the loop until the next pass
+    has returned."""
+    setting = Setting(dtype="bfloat16", rows=2, length=80, every=1)
+    facts = {**setting.facts(LLAMA), "method": "sft", "log_probabilities": "rolled"}
+    ours, without = in_meta(spec_of({**facts, "outputs_kept": "float32"})), in_meta(spec_of(facts))
+    loop: dict[str, torch.Tensor] = {}
+
+    def scored(model: Any, batch: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        logits = logits_of(model, batch)
+        return rolled(logits, batch["labels"]), logits
+
+    def loss(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        own, loop["output"] = scored(model, batch)
+        return -own.sum(1).sigmoid().sum() / 1.0
+
+    with values_known(False):
+        reference = in_transformers(LLAMA, setting)
+        reference.training_loss = loss
+        truth = in_torch(reference, {}, adamw("foreach"))
+    comparison = compare("rolled, named", ours, truth, True)
+    assert comparison.worst <= TOLERANCE, str(comparison)
+    assert ours.peak > without.peak

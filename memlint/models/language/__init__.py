@@ -84,7 +84,7 @@ def build(spec: TrainingSpec) -> System:
     _quantise(model, spec, DTYPES[compute], task.heads)
     for part in spec.get("float32_parts") or ():
         quantisation.widen_part(model, part)
-    if spec.get("outputs_kept", False) and isinstance(model, LanguageModel):
+    if spec.get("outputs_kept", False) and isinstance(model, LanguageModel) and not preference.applies(spec):
         from memlint.models.language import outputs  # the Trainer's runs do without
 
         outputs.keep(model, spec["outputs_kept"] == "float32")
@@ -158,7 +158,8 @@ def _task(spec: TrainingSpec, dtype: DType, autocast: bool) -> Task:
 
     def evaluate(rows: int, length: int) -> Tensor:
         given = _batch(rows, length)
-        if model.tile is not None:  # the trainer scores tokens in tiles there, too (TRL's add_fused_lm_head)
+        # the trainer does there as it does in training: in tiles (TRL's add_fused_lm_head), or by Liger's loss
+        if model.tile is not None or spec.get("evaluation_loss") == "as_trained":
             with no_grad():
                 loss: Tensor = model(given.tokens, given.labels)
                 return loss
@@ -225,7 +226,7 @@ def language_model(spec: TrainingSpec, config: Decoder, dtype: DType, autocast: 
     if kind == "sdpa" and grouped and not spec.does("transformers.grouped_heads_in_sdpa"):
         kind = "sdpa_repeated"
     loss = spec.get("loss", "full")
-    if loss not in ("full", "chunked", "fused"):
+    if loss not in ("full", "chunked", "fused", "outputs"):
         raise UnknownModel(f"the loss {loss!r} is not known")
     if loss == "fused" and "cut_cross_entropy" in (spec.get("fused_kernels") or ()):
         loss = "cut"
@@ -234,7 +235,7 @@ def language_model(spec: TrainingSpec, config: Decoder, dtype: DType, autocast: 
         "reentrant": spec.get("checkpointing_reentrant", False),
         "padded": spec.get("padding", False),
         "loss": loss,
-        "chunks": spec.get("loss_chunks") or losses.CHUNKS,
+        "chunks": spec.get("loss_rows", 0) if loss == "outputs" else spec.get("loss_chunks") or losses.CHUNKS,
         "compile": bool(spec.get("compile", False)),
         "compile_loss": bool(spec.get("compile_loss", spec.get("compile", False))),
         "policy": EVERY_OTHER_PRODUCT if spec.get("checkpointing") == "selective" else None,

@@ -364,6 +364,8 @@ class LanguageModel(Module):
         if self.loss == "chunked":
             return losses.chunked(x, self.logits, labels, self.chunks)
         logits = self.logits(x)
+        if self.loss == "outputs":
+            return losses.of_outputs(logits, labels, self.chunks)
         if self.smooths:
             logits = losses.returned(logits)
             return losses.smoothed(logits, labels, shifts=True)
@@ -390,7 +392,7 @@ class LanguageModel(Module):
                 return self.tiles(x, labels)
             logits = self.logits(x)
             del x
-            logits = to(logits, float32)
+            logits = losses.returned(logits) if way == "as_returned" else to(logits, float32)
             if named is not None:
                 named.append(logits)
             return losses.SCORES[way](logits, labels)

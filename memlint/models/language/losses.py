@@ -50,6 +50,39 @@ def returned(logits: Tensor) -> Tensor:
     return logits if state.autocast is None else to(logits, float32)
 
 
+def of_outputs(logits: Tensor, labels: Tensor, rows: int) -> Tensor:
+    """A loop's own cross entropy of logits (B, S, V) in the dtype that the model hands them out in.
+
+    rows  tokens of a piece, where gradients are made piece by piece, each written over its logits; 0: of all at once
+    Source: ms-swift 4.6 ``trainers/utils.py: per_token_loss_func_sp``, ``sequence_parallel/utils.py:
+    ChunkedCrossEntropyLoss``.
+    """
+    logits = returned(logits)
+    logits = logits.view(logits.shape[0] * logits.shape[1], logits.shape[2])
+    return F.sum(_in_place(logits, rows)) / 1.0 if rows else F.cross_entropy(logits, labels.view(-1))
+
+
+def _in_place(logits: Tensor, rows: int) -> Tensor:
+    """(N, V) -> (N,)."""
+    shape, dtype = logits.shape, logits.dtype
+    piece = min(rows, shape[0]), shape[1]
+    scores = empty(piece, dtype)
+    del scores
+    out = empty(shape[:1], dtype)
+    if tracked(logits):
+        cell: list[Node] = []
+
+        def backward(g: Tensor) -> tuple[Tensor]:
+            scores, gradient = empty(piece, dtype), empty(piece, dtype)
+            del scores, gradient
+            return (Tensor(shape, dtype, cell.pop().saved[0]),)
+
+        record(out, (logits,), (logits,), backward)
+        assert out.node is not None
+        cell.append(out.node)
+    return out
+
+
 def smoothed(logits: Tensor, labels: Tensor, shifts: bool) -> Tensor:
     """The Trainer's own loss with smoothed labels, made outside of the model and of its autocast: of logits (B, S, V),
     as ``returned`` gives them, the log-probabilities are kept, and so is what has the other sign.
@@ -285,6 +318,15 @@ def log_probabilities(logits: Tensor, labels: Tensor) -> Tensor:
     return out
 
 
+def uncut(logits: Tensor, labels: Tensor) -> Tensor:
+    """The same where labels are shifted in a copy of their own, so that logits are taken as they are, and the last
+    token is left out of what was gathered. (open-instruct ``padding_free_collator.py: calculate_per_token_logps``)"""
+    asked = empty(labels.shape, int64)
+    rows = F.log_softmax(logits, -1)
+    out: Tensor = F.gather(rows, -1, asked.unsqueeze(-1)).squeeze(-1)[:, :-1]
+    return out
+
+
 def row_by_row(logits: Tensor, labels: Tensor) -> Tensor:
     """(B, S - 1) from whole logits (B, S, V) in fp32, which are kept: TRL's ``selective_log_softmax`` to 1.9, which
     sums the exponentials of one row after the other."""
@@ -324,6 +366,22 @@ def _logsumexp(x: Tensor) -> Tensor:
     return out
 
 
+def as_returned(logits: Tensor, labels: Tensor) -> Tensor:
+    """(B, S - 1) of whole logits (B, S, V) in the dtype that the model hands them out in, and labels that are rolled:
+    TRL's ``selective_log_softmax`` to 1.9, which takes the log-softmax of each row of logits in 16 bits."""
+    asked = empty(labels.shape, int64)
+    if logits.dtype is float32:
+        own = F.gather(logits, -1, asked.unsqueeze(-1))
+        sums = F.stack([_logsumexp(row) for row in F.unbind(logits)])
+        out: Tensor = (own - sums.unsqueeze(-1)).squeeze(-1)
+        return out[:, :-1]
+    picked = [
+        F.gather(F.log_softmax(row, -1), -1, one.unsqueeze(-1)).squeeze(-1)
+        for row, one in zip(F.unbind(logits), F.unbind(asked))
+    ]
+    return F.stack(picked)[:, :-1]
+
+
 def in_one_kernel(logits: Tensor, labels: Tensor) -> Tensor:
     """The same of TRL 1.16 on a GPU (``kernels/logprob_entropy.py``): a few numbers per token, and one gradient."""
     rows = logits[:, :-1]
@@ -336,7 +394,27 @@ def in_one_kernel(logits: Tensor, labels: Tensor) -> Tensor:
     return out
 
 
-SCORES = {"whole": log_probabilities, "rows": row_by_row, "copied": copied_rows, "kernel": in_one_kernel}
+def rolled(logits: Tensor, labels: Tensor) -> Tensor:
+    """(B, S - 1) of whole logits (B, S, V) in fp32, which are kept, and labels that are rolled to where they are asked
+    for, so that no row is cut: one gradient. (OpenRLHF 0.11 ``models/utils.py: log_probs_from_logits``; flash-attn 2.8
+    ``ops/triton/cross_entropy.py``)"""
+    asked = empty(labels.shape, int64)
+    shape, dtype, count = logits.shape, logits.dtype, logits.shape[:-1]
+    out, normaliser = Tensor(count, float32), Tensor(count, float32)
+    if tracked(logits):
+        record(out, (logits,), (logits, normaliser, asked), lambda g: (Tensor(shape, dtype),))
+    return F.neg(out)[:, :-1]
+
+
+SCORES = {
+    "whole": log_probabilities,
+    "uncut": uncut,
+    "rows": row_by_row,
+    "copied": copied_rows,
+    "kernel": in_one_kernel,
+    "rolled": rolled,
+    "as_returned": as_returned,
+}
 
 
 def likelihood_of_chosen(logits: Tensor, labels: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from memlint.dialects.spec import TrainingSpec
 from memlint.meta import functional as F
 from memlint.meta.autograd import no_grad
 from memlint.meta.nn import Module
-from memlint.meta.tensor import DTYPES, Tensor
+from memlint.meta.tensor import DTYPES, Tensor, component, empty, float32
 from memlint.models import UnknownModel
 from memlint.models.language import losses
 from memlint.models.language.decoder import LanguageModel
@@ -28,7 +28,8 @@ SAMPLED = ("grpo", "rloo", "ppo")
 
 
 def applies(spec: TrainingSpec) -> bool:
-    return spec.get("method", "sft") in (*PAIRS, *SAMPLED)
+    """Also where a trainer of one answer alone scores it so."""
+    return spec.get("method", "sft") in (*PAIRS, *SAMPLED) or spec.get("log_probabilities") is not None
 
 
 def reference(spec: TrainingSpec, made: Callable[[Any], LanguageModel], dtype: Any) -> LanguageModel | None:
@@ -74,11 +75,20 @@ def loss(spec: TrainingSpec, policy: LanguageModel, copy: LanguageModel | None) 
     if spec.get("likelihood_of_chosen", False) and policy.tile is None:
         return of_chosen
 
+    last = losses.Variable()  # what the loop names until the next pass has returned
+    keeps = bool(spec.get("outputs_kept", False))
+
     def of(given: Any) -> Tensor:
+        if keeps and last.value is None:
+            with component("logits"):
+                last.value = [empty((*given.tokens.shape, policy.config.vocabulary), float32)]
         theirs = asked(given) if sampled else None
         others = strangers(given) if mismatched and policy.tile is not None else None
-        named: list[Tensor] | None = [] if way == "copied" else None  # the loss names what it copied until its end
+        # the loss names what it copied until its end
+        named: list[Tensor] | None = [] if way == "copied" or keeps else None
         own = policy.log_probabilities(given.tokens, given.labels, way, named)
+        if keeps:
+            last.value = named
         if mismatched and others is None:
             others = strangers(given)
         if sampled:  # per token: the ratio to what was sampled, and the distance to the reference

@@ -1,0 +1,148 @@
+"""Family openrlhf: its command lines, by the code of OpenRLHF 0.11."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from memlint.dialects.spec import TrainingSpec
+from memlint.estimates import estimate_spec
+from tests.dialects.language_models import run, runs
+
+MODEL = "--model.model_name_or_path meta-llama/Meta-Llama-3-8B"
+
+
+def started(
+    program: str = "train_sft", options: str = "", model: str = MODEL, devices: str = "--num_gpus 8"
+) -> TrainingSpec:
+    return run(f"deepspeed {devices} --module openrlhf.cli.{program} {model} {options}\n", "run.sh")
+
+
+@pytest.mark.parametrize(
+    ("program", "facts"),
+    [
+        pytest.param(
+            "train_sft",
+            {"method": "sft", "micro_batch_size": 8, "sequence_length": 2048, "outputs_kept": "float32"},
+            id="SFT",
+        ),
+        pytest.param(
+            "train_dpo",
+            {
+                "method": "dpo",
+                "sequence_length": 512,
+                "sequences_per_sample": 2,
+                "reference_model": "copy",
+                "outputs_kept": None,
+            },
+            id="DPO beside a copy",
+        ),
+        pytest.param(
+            "train_rm",
+            {"method": "reward", "micro_batch_size": 1, "model_class": "sequence_classification", "labels": 1},
+            id="a reward model",
+        ),
+    ],
+)
+def test_what_is_not_written_is_as_the_program_has_it(program: str, facts: dict[str, Any]) -> None:
+    spec = started(program)
+    assert spec.architecture == "language_model", spec.unknown_reason
+    assert {name: spec.get(name) for name in facts} == facts
+    assert (spec["parallelism.strategy"], spec["parallelism.zero_stage"], spec["tuning"]) == ("zero", 2, "full")
+    assert (spec["parameter_dtype"], spec["master_weights"], spec["checkpointing"]) == ("bfloat16", True, "none")
+    assert (spec["optimizer"], spec["optimizer_library"], spec["attention"]) == ("adamw", "deepspeed", "flash")
+    assert spec["parallelism.reduce_bucket_elements"] == 500_000_000
+
+
+@pytest.mark.parametrize(
+    ("options", "facts"),
+    [
+        pytest.param(
+            "--ds.lora.rank 16",
+            {"tuning": "lora", "lora.r": 16, "lora.targets": "all-linear", "lora.alpha": 16},
+            id="adapters",
+        ),
+        pytest.param(
+            "--ds.lora.rank 16 --ds.load_in_4bit",
+            {"quantization.bits": 4, "quantization.kind": "nf4", "quantization.double": True},
+            id="on 4 bits, whose scales are quantised too",
+        ),
+        pytest.param("--ds.packing_samples", {"padding_free": True, "packing": None}, id="one row without padding"),
+        pytest.param(
+            "--model.gradient_checkpointing_enable",
+            {"checkpointing": "full", "checkpointing_reentrant": False},
+            id="checkpointing, of torch's newer kind",
+        ),
+        pytest.param("--ds.ring_attn_size 2", {"parallelism.context": 2}, id="sequences shared in a ring"),
+        pytest.param("--ds.adam_offload", {"parallelism.offload_optimizer": True}, id="states in host memory"),
+        pytest.param("--ds.grad_accum_dtype fp32", {"gradient_dtype": "float32"}, id="gradients in fp32"),
+        pytest.param(
+            "--train.batch_size 256 --train.micro_batch_size 4",
+            {"gradient_accumulation_steps": 8},
+            id="what a step has of samples, over the devices",
+        ),
+        pytest.param("--ds.use_liger_kernel", {"loss": None}, id="Liger's layers, whose loss nobody asks"),
+        pytest.param("--optim muon", {"optimizer": "muon"}, id="another optimizer"),
+    ],
+)
+def test_switches(options: str, facts: dict[str, Any]) -> None:
+    spec = started(options=options)
+    assert spec.architecture == "language_model", spec.unknown_reason
+    assert {name: spec.get(name) for name in facts} == facts
+
+
+def test_flat_options_are_those_of_older_releases() -> None:
+    command = "deepspeed --num_gpus 2 --module openrlhf.cli.train_sft --pretrain meta-llama/Meta-Llama-3-8B --bf16"
+    older = run(f"{command} --max_len 4096 --zero_stage 3 --micro_train_batch_size 2\n", "run.sh")
+    assert older.architecture == "language_model", older.unknown_reason
+    assert (older["sequence_length"], older["parallelism.zero_stage"], older["micro_batch_size"]) == (4096, 3, 2)
+    assert older["attention"] == "eager"
+    assert run(f"{command} --flash_attn\n", "run.sh")["attention"] == "flash"
+
+
+@pytest.mark.parametrize(
+    ("samples", "of_a_logit"),
+    [
+        pytest.param(16, 4, id="in one pass, whose peak is when all gradients are there: fp32 logits are still named"),
+        pytest.param(256, 4 + 4 + 2, id="in several: named, and gradients in fp32 and bf16 beside them"),
+    ],
+)
+def test_the_peak_is_the_sum_by_hand(samples: int, of_a_logit: int) -> None:
+    """ZeRO stage 2 over 8 devices, 2 rows of 2,048 tokens: weights in bf16 whole, and of what is kept in fp32 for each
+    (master, two moments) an eighth."""
+    options = f"--train.micro_batch_size 2 --train.batch_size {samples} --model.gradient_checkpointing_enable"
+    found = estimate_spec(started(options=options))
+    assert found.parameters == 8_030_261_248
+    parts = {part.name: part.size_bytes for part in found.components}
+    assert parts["parameters"] == 2 * found.parameters
+    assert parts["optimizer"] == pytest.approx(12 * found.parameters / 8, rel=1e-4)
+    assert parts["logits"] == pytest.approx(2 * 2048 * 128_256 * of_a_logit, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        pytest.param("python -m openrlhf.cli.train_ppo_ray --actor.model_name_or_path x", "rollouts", id="PPO"),
+        pytest.param(f"deepspeed --module openrlhf.cli.train_sft {MODEL}", "--gpu 'NAME xN'", id="how many devices"),
+        pytest.param(
+            f"deepspeed --num_gpus 2 --module openrlhf.cli.train_sft {MODEL} --ds.tensor_parallel_size 2",
+            "tensor parallelism",
+            id="DeepSpeed's tensor parallelism",
+        ),
+        pytest.param(
+            f"deepspeed --num_gpus 2 --module openrlhf.cli.train_dpo {MODEL} --ref.offload",
+            "offloaded reference",
+            id="a reference elsewhere",
+        ),
+        pytest.param(
+            f"deepspeed --num_gpus 2 --module openrlhf.cli.train_dpo {MODEL} --ds.load_in_4bit --ds.lora.rank 8",
+            "quantised reference",
+            id="a quantised reference",
+        ),
+    ],
+)
+def test_a_reason_names_what_is_not_known(text: str, reason: str) -> None:
+    (spec,) = runs(text + "\n", "run.sh")
+    assert spec.architecture is None
+    assert reason in spec.unknown_reason
