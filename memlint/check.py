@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from memlint import files, work
 from memlint.discover import Found, Refused, display, matches, walk
 from memlint.documents.node import Document, Edit, Fault, Span
-from memlint.estimates import EqualRuns, saved_bytes
+from memlint.estimates import EqualRuns
 from memlint.named_tuple import NamedTuple
 from memlint.plugin import ERROR, Finding, Fix, Run
 from memlint.reports.report import (
@@ -315,7 +315,7 @@ class _Checker:
                 host_budget_bytes=allowed.host_bytes,
                 gpu=allowed.gpu,
                 faults=dict.fromkeys((*document.faults, *spec.document.faults)),
-                saved=saved_bytes,
+                saved=estimates.saved_bytes,
                 allocated=estimates.allocated_bytes,
                 packed=lambda: estimates.packed_bytes(estimate) if estimate is not None else 0,
                 first_pass=estimates.first_pass_bytes,

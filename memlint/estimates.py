@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from memlint import work
@@ -29,7 +30,15 @@ class Made:
         self.totals: dict[Changes, Estimate] = {}
         self.whole: dict[Changes, Estimate] = {}
         self.allocated_bytes: dict[Changes, int] = {}
+        self.saved_bytes: dict[Changes, int] = {}
+        self.packed_bytes: int | None = None
+        self.first_pass_bytes: int | None = None
         self.read: set[str] = set()  # the facts that any of this was made of
+
+    def forget_recordings(self) -> None:
+        """Keep what was estimated, which takes kilobytes, and not what it was made of, which takes megabytes."""
+        self.recordings.clear()
+        self.asked = None
 
     def alike(self, changes: Changes) -> Estimate | None:
         """Totals of a run that differs from another one in nothing but facts that nobody asks for."""
@@ -42,9 +51,10 @@ class Made:
 
 class EqualRuns:
     """The runs of one invocation, so that those with equal facts are estimated once: a folder often holds a run under
-    many names, and a script starts it many times. The latest few are kept, as a recording takes megabytes."""
+    many names, and a script starts it many times. Of the latest few the recordings are kept, too."""
 
-    KEPT = 4
+    KEPT = 500
+    KEPT_RECORDINGS = 4
 
     def __init__(self) -> None:
         self._latest: dict[str, Made] = {}
@@ -55,8 +65,10 @@ class EqualRuns:
         key = _identity(spec, gpu)
         made = self._latest.pop(key, None) or Made()
         self._latest[key] = made
-        while len(self._latest) > self.KEPT:
+        if len(self._latest) > self.KEPT:
             del self._latest[next(iter(self._latest))]
+        for earlier in islice(reversed(self._latest.values()), self.KEPT_RECORDINGS, self.KEPT_RECORDINGS + 1):
+            earlier.forget_recordings()
         return Estimates(spec, gpu, made=made)
 
 
@@ -144,15 +156,36 @@ class Estimates:
             made.allocated_bytes[changes] = allocated_bytes(changed, recording)
         return made.allocated_bytes[changes]
 
+    def saved_bytes(self, changed: TrainingSpec) -> int:
+        """Bytes that autograd holds at the end of forward. Raises models.UnknownModel."""
+        made, changes = self._made, _changes(self.spec, changed)
+        if changes not in made.saved_bytes:
+            made.saved_bytes[changes] = saved_bytes(changed)
+        return made.saved_bytes[changes]
+
     def packed_bytes(self, estimate: Estimate) -> int:
         """What any settings of the allocator reserve at least for the run, whose estimate this is."""
-        recordings = self._made.recordings
-        return packed_bytes(recordings[0], estimate, self.gpu) if recordings else estimate.allocated_bytes
+        made = self._made
+        if made.packed_bytes is None:
+            recording = self._recording()
+            found = estimate.allocated_bytes if recording is None else packed_bytes(recording, estimate, self.gpu)
+            made.packed_bytes = found
+        return made.packed_bytes
 
     def first_pass_bytes(self) -> int:
         """Most bytes live until the run's second micro-batch begins; 0 where there is none, or that is not known."""
-        recordings = self._made.recordings
-        return first_pass_bytes(recordings[0]) if recordings else 0
+        made = self._made
+        if made.first_pass_bytes is None:
+            recording = self._recording()
+            made.first_pass_bytes = 0 if recording is None else first_pass_bytes(recording)
+        return made.first_pass_bytes
+
+    def _recording(self) -> Recording | None:
+        """The run's own; None where sizes keep their formulas, which leaves none."""
+        made = self._made
+        if not made.recordings and False in made.own:
+            made.recordings.append(record(self.spec))
+        return made.recordings[0] if made.recordings else None
 
 
 def _identity(spec: TrainingSpec, gpu: str) -> str:
