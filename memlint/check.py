@@ -81,10 +81,15 @@ class _Draft(NamedTuple):
 class _Checker:
     """One invocation. ``formulas`` records symbolically, which explain and JSON want; without ``lint`` files are
     recognised, and neither estimated nor judged. ``measure`` is asked for every run, and for
-    a file without a family that is named."""
+    a file without a family that is named. ``details``: findings have fixes and notes."""
 
     def __init__(
-        self, settings: Settings | Resolver | None, formulas: bool, lint: bool, measure: Measure | None = None
+        self,
+        settings: Settings | Resolver | None,
+        formulas: bool,
+        lint: bool,
+        measure: Measure | None = None,
+        details: bool = True,
     ) -> None:
         self.settings_of: Callable[[str], Settings]
         if isinstance(settings, Settings):
@@ -95,6 +100,7 @@ class _Checker:
         self.formulas = formulas
         self.lint = lint
         self.measure = measure
+        self.details = details
         self.equal_runs = EqualRuns()
         self.drafts: list[_Draft] = []
         self.errors: list[tuple[str, str]] = []
@@ -321,6 +327,7 @@ class _Checker:
                 first_pass=estimates.first_pass_bytes,
                 whole=estimates.whole,
                 again=lambda edits: self._edited(edits, spec, document, settings, allowed),
+                details=self.details,
             )
             for selected in self.select(settings):
                 self._rule(selected, run, findings, judged)
@@ -782,6 +789,7 @@ def check_paths(
     formulas: bool = False,
     lint: bool = True,
     measure: Measure | None = None,
+    details: bool = True,
 ) -> Report:
     """Check files and folders.
 
@@ -790,12 +798,13 @@ def check_paths(
     lint      False only recognises the runs: no estimates, no findings
     measure   (spec, settings, allowance) -> Measured (None: pass), called for every run; a MeasureError is reported and
               the rest goes on. This alone may run the linted code (memlint.measure does, in a process of its own)
+    details   False leaves fixes and notes out of the findings, for who does not read them: most of the work is theirs
     Raises SettingsError for settings that cannot be used, and Interrupted for Ctrl-C. Anything wrong with a config, or
     with a settings file of the linted tree, is in the report.
     """
     begin = time.perf_counter()
     paths = list(paths)
-    checker = _Checker(settings, formulas, lint, measure)
+    checker = _Checker(settings, formulas, lint, measure, details)
     wanted = Wanted([], [], [])
     done = 0
     try:
@@ -840,10 +849,11 @@ def check_text(
     formulas: bool = False,
     lint: bool = True,
     measure: Measure | None = None,
+    details: bool = True,
 ) -> Report:
     """Check a text as if it were the content of the file ``path`` (which decides format and settings)."""
     begin = time.perf_counter()
-    checker = _Checker(settings, formulas, lint, measure)
+    checker = _Checker(settings, formulas, lint, measure, details)
     steps = _file_steps([checker.settings_at(path)])
     with work.limited(_invocation_steps(steps)), files.named([path], _overridden(settings)):
         checker.file(Found(path, named=True), text)
