@@ -13,6 +13,7 @@ from memlint.dialects.spec import UnknownModel
 if TYPE_CHECKING:
     from memlint.dialects.spec import TrainingSpec
     from memlint.models import Recording
+    from memlint.models.templates import Templates
     from memlint.profiles.measurement import Measurement
     from memlint.tape.estimate import Estimate
 
@@ -57,11 +58,15 @@ class EqualRuns:
     KEPT_RECORDINGS = 4
 
     def __init__(self) -> None:
+        from memlint.models.templates import Templates
+
         self._latest: dict[str, Made] = {}
+        self._templates = Templates()
 
     def estimates(self, spec: TrainingSpec, gpu: str, measurements: Sequence[Measurement]) -> Estimates:
         if measurements or spec.missing or spec.architecture in (None, "recorded"):
-            return Estimates(spec, gpu, measurements)  # what else than facts decides there is not compared
+            # What else than facts decides there is not compared.
+            return Estimates(spec, gpu, measurements, templates=self._templates)
         key = _identity(spec, gpu)
         made = self._latest.pop(key, None) or Made()
         self._latest[key] = made
@@ -69,7 +74,7 @@ class EqualRuns:
             del self._latest[next(iter(self._latest))]
         for earlier in islice(reversed(self._latest.values()), self.KEPT_RECORDINGS, self.KEPT_RECORDINGS + 1):
             earlier.forget_recordings()
-        return Estimates(spec, gpu, made=made)
+        return Estimates(spec, gpu, made=made, templates=self._templates)
 
 
 class Estimates:
@@ -80,12 +85,18 @@ class Estimates:
     """
 
     def __init__(
-        self, spec: TrainingSpec, gpu: str = "", measurements: Sequence[Measurement] = (), made: Made | None = None
+        self,
+        spec: TrainingSpec,
+        gpu: str = "",
+        measurements: Sequence[Measurement] = (),
+        made: Made | None = None,
+        templates: Templates | None = None,
     ) -> None:
         self.spec = spec
         self.gpu = gpu
         self.measurements = measurements
         self._made = made or Made()
+        self._templates = templates
 
     def own(self, symbolic: bool = False) -> Estimate:
         """The run's. Raises models.UnknownModel."""
@@ -93,7 +104,12 @@ class Estimates:
         if symbolic not in made.own:
             watched = self.spec.watched(made.read)
             found = estimate_spec(
-                watched, self.gpu, symbolic, recordings=made.recordings, measurements=self.measurements
+                watched,
+                self.gpu,
+                symbolic,
+                recordings=made.recordings,
+                measurements=self.measurements,
+                templates=self._templates,
             )
             made.own[symbolic] = self._spanning(self.spec, found)
         return made.own[symbolic]
@@ -109,7 +125,12 @@ class Estimates:
                 same = [made.asked[1]]
             watched = changed.watched(made.read)
             made.totals[changes] = estimate_spec(
-                watched, self.gpu, detailed=False, recordings=same, measurements=self.measurements
+                watched,
+                self.gpu,
+                detailed=False,
+                recordings=same,
+                measurements=self.measurements,
+                templates=self._templates,
             )
         return made.totals[changes]
 
@@ -117,7 +138,7 @@ class Estimates:
         """With components. Raises models.UnknownModel."""
         made, changes = self._made, _changes(self.spec, changed)
         if changes not in made.whole:
-            found = estimate_spec(changed, self.gpu, measurements=self.measurements)
+            found = estimate_spec(changed, self.gpu, measurements=self.measurements, templates=self._templates)
             made.whole[changes] = self._spanning(changed, found)
         return made.whole[changes]
 
@@ -139,7 +160,7 @@ class Estimates:
         others = []
         for candidate in plausible.candidates(spec):
             with contextlib.suppress(UnknownModel):
-                recording = record(candidate.spec)
+                recording = record(candidate.spec, self._templates)
                 low, high = found.allocated_interval
                 if not low <= allocated_bytes(candidate.spec, recording) <= high:  # else nothing is wider
                     other = estimate_spec(candidate.spec, self.gpu, detailed=False, recordings=[recording])
@@ -151,7 +172,7 @@ class Estimates:
         """``totals(changed).allocated_bytes``. Raises models.UnknownModel."""
         made, changes = self._made, _changes(self.spec, changed)
         if changes not in made.allocated_bytes:
-            recording = record(changed.watched(made.read))
+            recording = record(changed.watched(made.read), self._templates)
             made.asked = changed, recording
             made.allocated_bytes[changes] = allocated_bytes(changed, recording)
         return made.allocated_bytes[changes]
@@ -160,7 +181,7 @@ class Estimates:
         """Bytes that autograd holds at the end of forward. Raises models.UnknownModel."""
         made, changes = self._made, _changes(self.spec, changed)
         if changes not in made.saved_bytes:
-            made.saved_bytes[changes] = saved_bytes(changed)
+            made.saved_bytes[changes] = saved_bytes(changed, self._templates)
         return made.saved_bytes[changes]
 
     def packed_bytes(self, estimate: Estimate) -> int:
@@ -184,7 +205,7 @@ class Estimates:
         """The run's own; None where sizes keep their formulas, which leaves none."""
         made = self._made
         if not made.recordings and False in made.own:
-            made.recordings.append(record(self.spec))
+            made.recordings.append(record(self.spec, self._templates))
         return made.recordings[0] if made.recordings else None
 
 
@@ -208,11 +229,13 @@ def estimate_spec(
     detailed: bool = True,
     measurements: Sequence[Measurement] = (),
     recordings: list[Recording] | None = None,
+    templates: Templates | None = None,
 ) -> Estimate:
     """The estimate of one run on a card ("" for none in particular). Raises models.UnknownModel.
 
     Without ``detailed`` it has totals only: what a what-if needs. ``measurements`` of its config narrow it.
-    ``recordings``: the recording of this very step, or a place to leave it for later.
+    ``recordings``: the recording of this very step, or a place to leave it for later. ``templates``: those of runs with
+    other sizes.
     """
     from memlint import models
     from memlint.dialects.spec import ASSUMED
@@ -222,7 +245,7 @@ def estimate_spec(
     if recordings:
         recording = recordings[0]
     else:
-        recording = models.record(spec, symbolic=symbolic, named=detailed, folded=True)
+        recording = models.record(spec, symbolic=symbolic, named=detailed, folded=True, templates=templates)
         if recordings is not None and not symbolic:
             recordings.append(recording)
     device = Device(
@@ -264,18 +287,18 @@ def _said(spec: TrainingSpec, name: str) -> tuple[Any, ...] | None:
     return None if fact is None else (fact.value, fact.origin, fact.key)
 
 
-def saved_bytes(spec: TrainingSpec) -> int:
+def saved_bytes(spec: TrainingSpec, templates: Templates | None = None) -> int:
     """Bytes that autograd holds at the end of forward. Raises models.UnknownModel."""
     from memlint import models
 
-    return models.saved_bytes(spec)
+    return models.saved_bytes(spec, templates)
 
 
-def record(spec: TrainingSpec) -> Recording:
+def record(spec: TrainingSpec, templates: Templates | None = None) -> Recording:
     """What totals are estimated from. Raises models.UnknownModel."""
     from memlint import models
 
-    return models.record(spec, named=False, folded=True)
+    return models.record(spec, named=False, folded=True, templates=templates)
 
 
 def allocated_bytes(spec: TrainingSpec, recording: Recording | None = None) -> int:
