@@ -64,6 +64,7 @@ class EqualRuns:
         self._templates = Templates()
 
     def estimates(self, spec: TrainingSpec, gpu: str, measurements: Sequence[Measurement]) -> Estimates:
+        self._templates.begin()
         if measurements or spec.missing or spec.architecture in (None, "recorded"):
             # What else than facts decides there is not compared.
             return Estimates(spec, gpu, measurements, templates=self._templates)

@@ -1,8 +1,9 @@
 """Runs that differ in sizes alone are recorded once: with sizes that are followed (:mod:`memlint.meta.sizes`).
 
 A folder often holds a run with many lengths, batches and ranks, and a what-if often changes nothing else. The first of
-such runs is recorded as it is, the second one with its sizes followed, and from then on the program of that recording
-gives the sizes of all others that take the same way. What a recording depends on is what it asked for: whole numbers
+such runs is recorded as it is. Where a second config has such a run, that is recorded with its sizes followed, which
+takes twice as long, and from then on the program of that recording gives the sizes of all others that take the same
+way. What a recording depends on is what it asked for: whole numbers
 that are facts may be others, and every other fact has to be the same.
 """
 
@@ -78,8 +79,9 @@ class Kind:
 
     MOST_TEMPLATES = 8  # that do not serve each other: then sizes decide too much
 
-    def __init__(self, spec: TrainingSpec, asked: set[str]) -> None:
+    def __init__(self, spec: TrainingSpec, asked: set[str], config: int) -> None:
         self.asked = asked
+        self.config = config  # the number of the config that it was first seen in
         self.facts = {name: _said(name, dict.get(spec.facts, name)) for name in asked}
         self.templates: list[Template] = []
         self.followed = DERIVED not in asked
@@ -117,6 +119,11 @@ class Templates:
 
     def __init__(self) -> None:
         self._kinds: dict[Hashable, list[Kind]] = {}
+        self._config = 0
+
+    def begin(self) -> None:
+        """What is asked from here on is about another config."""
+        self._config += 1
 
     def record(self, what: Hashable, function: Callable[[TrainingSpec], Any], spec: TrainingSpec) -> Any:
         """``function(spec)``: a Recording, or a number. ``what`` tells functions apart."""
@@ -127,7 +134,7 @@ class Templates:
         if kind is None:
             asked: set[str] = set()
             made = function(spec.watched(asked))
-            kinds.insert(0, Kind(spec, asked))
+            kinds.insert(0, Kind(spec, asked, self._config))
             kinds[0].ask(spec)
             del kinds[self.KEPT :]
             return made
@@ -136,7 +143,8 @@ class Templates:
             if found is not None:
                 work.spend(template.steps, "simulating a training step")
                 return found
-        if not kind.followed or len(kind.templates) >= kind.MOST_TEMPLATES:
+        seldom = kind.config == self._config or len(kind.templates) >= kind.MOST_TEMPLATES
+        if seldom or not kind.followed:
             return function(spec)
         return self._followed(kind, function, spec)
 

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memlint import models, work
+from memlint.check import check_paths
 from memlint.dialects import registry
 from memlint.dialects.spec import Fact, Name, TrainingSpec, UnknownModel, named
 from memlint.documents.load import load
@@ -20,6 +21,7 @@ from memlint.meta.fold import Folded
 from memlint.meta.tape import Tape
 from memlint.models import Recording, step
 from memlint.models.templates import Kind, Templates
+from memlint.settings import Settings
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 CONFIGS = [
@@ -75,6 +77,8 @@ def content(made: Any) -> Any:
 
 def recorded(spec: TrainingSpec, templates: Templates | None) -> tuple[Any, Any, Any]:
     """(the recording, what autograd saves, what it asked about libraries); the message of a run without a model."""
+    if templates is not None:
+        templates.begin()
     try:
         made = content(models.record(spec, named=False, folded=True, templates=templates))
         return made, models.saved_bytes(spec, templates), spec.asked
@@ -123,13 +127,18 @@ def lora(changes: Mapping[Name, Any]) -> TrainingSpec:
     return registry.specs(load(str(LORA)), ())[0].with_facts(changes)
 
 
+def step_of(spec: TrainingSpec, templates: Templates) -> Recording:
+    """Of another config."""
+    templates.begin()
+    return models.record(spec, named=False, folded=True, templates=templates)
+
+
 def test_many_sizes_take_two_recordings_of_each_depth(monkeypatch: pytest.MonkeyPatch) -> None:
     counted, templates = Counted(monkeypatch), Templates()
     for batch in (2, 3, 4, 8):
         for rank in (128, 129, 160, 256):
             for length in (512, 2048, 4000):
-                changes = {"micro_batch_size": batch, "lora.r": rank, "sequence_length": length}
-                models.record(lora(changes), named=False, folded=True, templates=templates)  # type: ignore[arg-type]
+                step_of(lora({"micro_batch_size": batch, "lora.r": rank, "sequence_length": length}), templates)
     assert (counted.steps, counted.followed) == (4, 2)
 
 
@@ -144,17 +153,31 @@ def test_many_sizes_take_two_recordings_of_each_depth(monkeypatch: pytest.Monkey
 def test_what_decides_how_a_step_goes_is_recorded_anew(name: Name, value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     templates = Templates()
     for batch in (4, 6):
-        models.record(lora({"micro_batch_size": batch}), named=False, folded=True, templates=templates)
+        step_of(lora({"micro_batch_size": batch}), templates)
     counted = Counted(monkeypatch)
-    models.record(lora({"micro_batch_size": 8}), named=False, folded=True, templates=templates)
+    step_of(lora({"micro_batch_size": 8}), templates)
     assert counted.steps == 0
-    models.record(lora({"micro_batch_size": 8, name: value}), named=False, folded=True, templates=templates)
+    step_of(lora({"micro_batch_size": 8, name: value}), templates)
     assert counted.steps > 0
+
+
+@pytest.mark.parametrize(("configs", "follows"), [(1, False), (2, True)], ids=["one config", "two configs"])
+def test_sizes_are_followed_where_a_second_config_has_such_a_run(
+    configs: int, follows: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Following takes twice as long as recording, which few what-ifs of one config are worth."""
+    for number in range(configs):
+        (tmp_path / f"{number}.yml").write_text(LORA.read_text().replace("lora_r: 16", f"lora_r: {128 + number}"))
+    counted = Counted(monkeypatch)
+    report = check_paths([str(tmp_path)], Settings())
+    assert len(report.runs) == configs
+    assert counted.steps > 0
+    assert (counted.followed > 0) is follows
 
 
 def test_a_fact_that_becomes_whole_or_is_gone_makes_another_kind() -> None:
     spec = lora({"micro_batch_size": 4})
-    kind = Kind(spec, {"micro_batch_size", "lora.r", "ema"})
+    kind = Kind(spec, {"micro_batch_size", "lora.r", "ema"}, config=1)
     assert kind.holds(lora({"micro_batch_size": 5, "lora.r": 7}))
     assert not kind.holds(lora({"micro_batch_size": 4.0}))
     assert not kind.holds(lora({"micro_batch_size": True}))
@@ -169,7 +192,7 @@ def test_a_release_that_is_stated_and_one_that_is_assumed_are_not_alike() -> Non
     spec = lora({})
     for origin, holds in (("assumed", True), ("written", False)):
         spec.facts["framework_version"] = Fact("framework_version", "2.8", "assumed")
-        kind = Kind(spec, {"framework_version"})
+        kind = Kind(spec, {"framework_version"}, config=1)
         spec.facts["framework_version"] = Fact("framework_version", "2.8", origin)
         assert kind.holds(spec) is holds
 
@@ -178,7 +201,7 @@ def test_who_watches_a_run_hears_what_its_recording_would_ask_for() -> None:
     templates, heard = Templates(), []
     for batch in (4, 6, 8):
         asked: set[str] = set()
-        models.record(lora({"micro_batch_size": batch}).watched(asked), folded=True, templates=templates)
+        step_of(lora({"micro_batch_size": batch}).watched(asked), templates)
         heard.append(asked)
     assert heard[0] == heard[1] == heard[2] > {"micro_batch_size", "lora.r"}
 
@@ -187,7 +210,7 @@ def test_a_run_costs_the_same_steps_of_work_whichever_were_before_it() -> None:
     templates, used = Templates(), []
     for _ in range(3):
         with work.limited(work.FILE_STEPS) as meter:
-            models.record(lora({"micro_batch_size": 4}), named=False, folded=True, templates=templates)
+            step_of(lora({"micro_batch_size": 4}), templates)
         used.append(meter.used)
     assert used[0] == used[1] == used[2] > 0
 
@@ -195,6 +218,7 @@ def test_a_run_costs_the_same_steps_of_work_whichever_were_before_it() -> None:
 def test_an_estimate_with_templates_is_the_one_without_them() -> None:
     templates = Templates()
     for batch in (4, 6, 8):
+        templates.begin()
         estimates = Estimates(lora({"micro_batch_size": batch}), templates=templates)
         changed = lora({"micro_batch_size": batch}).with_facts(sequence_length=512)
         assert estimates.totals(changed) == estimate_spec(changed, detailed=False)
