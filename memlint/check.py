@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from memlint import files, work
 from memlint.discover import Found, Refused, display, matches, walk
 from memlint.documents.node import Document, Edit, Fault, Span
-from memlint.estimates import EqualRuns, saved_bytes
+from memlint.estimates import EqualRuns
 from memlint.named_tuple import NamedTuple
 from memlint.plugin import ERROR, Finding, Fix, Run
 from memlint.reports.report import (
@@ -81,10 +81,15 @@ class _Draft(NamedTuple):
 class _Checker:
     """One invocation. ``formulas`` records symbolically, which explain and JSON want; without ``lint`` files are
     recognised, and neither estimated nor judged. ``measure`` is asked for every run, and for
-    a file without a family that is named."""
+    a file without a family that is named. ``details``: findings have fixes and notes."""
 
     def __init__(
-        self, settings: Settings | Resolver | None, formulas: bool, lint: bool, measure: Measure | None = None
+        self,
+        settings: Settings | Resolver | None,
+        formulas: bool,
+        lint: bool,
+        measure: Measure | None = None,
+        details: bool = True,
     ) -> None:
         self.settings_of: Callable[[str], Settings]
         if isinstance(settings, Settings):
@@ -95,6 +100,7 @@ class _Checker:
         self.formulas = formulas
         self.lint = lint
         self.measure = measure
+        self.details = details
         self.equal_runs = EqualRuns()
         self.drafts: list[_Draft] = []
         self.errors: list[tuple[str, str]] = []
@@ -333,12 +339,13 @@ class _Checker:
                 host_budget_bytes=allowed.host_bytes,
                 gpu=allowed.gpu,
                 faults=dict.fromkeys((*document.faults, *spec.document.faults)),
-                saved=saved_bytes,
+                saved=estimates.saved_bytes,
                 allocated=estimates.allocated_bytes,
                 packed=lambda: estimates.packed_bytes(estimate) if estimate is not None else 0,
                 first_pass=estimates.first_pass_bytes,
                 whole=estimates.whole,
                 again=lambda edits: self._edited(edits, spec, document, settings, allowed),
+                details=self.details,
             )
             for selected in self.select(settings):
                 self._rule(selected, run, findings, judged)
@@ -828,6 +835,7 @@ def check_paths(
     formulas: bool = False,
     lint: bool = True,
     measure: Measure | None = None,
+    details: bool = True,
 ) -> Report:
     """Check files and folders.
 
@@ -836,12 +844,13 @@ def check_paths(
     lint      False only recognises the runs: no estimates, no findings
     measure   (spec, settings, allowance) -> Measured (None: pass), called for every run; a MeasureError is reported and
               the rest goes on. This alone may run the linted code (memlint.measure does, in a process of its own)
+    details   False leaves fixes and notes out of the findings, for who does not read them: most of the work is theirs
     Raises SettingsError for settings that cannot be used, and Interrupted for Ctrl-C. Anything wrong with a config, or
     with a settings file of the linted tree, is in the report.
     """
     begin = time.perf_counter()
     paths = list(paths)
-    checker = _Checker(settings, formulas, lint, measure)
+    checker = _Checker(settings, formulas, lint, measure, details)
     wanted = Wanted([], [], [])
     done = 0
     try:
@@ -889,10 +898,11 @@ def check_text(
     formulas: bool = False,
     lint: bool = True,
     measure: Measure | None = None,
+    details: bool = True,
 ) -> Report:
     """Check a text as if it were the content of the file ``path`` (which decides format and settings)."""
     begin = time.perf_counter()
-    checker = _Checker(settings, formulas, lint, measure)
+    checker = _Checker(settings, formulas, lint, measure, details)
     steps = _file_steps([checker.settings_at(path)])
     with work.limited(_invocation_steps(steps)), files.named([path], _overridden(settings)):
         checker.file(Found(path, named=True), text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from memlint import work
@@ -12,6 +13,7 @@ from memlint.dialects.spec import UnknownModel
 if TYPE_CHECKING:
     from memlint.dialects.spec import TrainingSpec
     from memlint.models import Recording
+    from memlint.models.templates import Templates
     from memlint.profiles.measurement import Measurement
     from memlint.tape.estimate import Estimate
 
@@ -29,7 +31,15 @@ class Made:
         self.totals: dict[Changes, Estimate] = {}
         self.whole: dict[Changes, Estimate] = {}
         self.allocated_bytes: dict[Changes, int] = {}
+        self.saved_bytes: dict[Changes, int] = {}
+        self.packed_bytes: int | None = None
+        self.first_pass_bytes: int | None = None
         self.read: set[str] = set()  # the facts that any of this was made of
+
+    def forget_recordings(self) -> None:
+        """Keep what was estimated, which takes kilobytes, and not what it was made of, which takes megabytes."""
+        self.recordings.clear()
+        self.asked = None
 
     def alike(self, changes: Changes) -> Estimate | None:
         """Totals of a run that differs from another one in nothing but facts that nobody asks for."""
@@ -42,22 +52,30 @@ class Made:
 
 class EqualRuns:
     """The runs of one invocation, so that those with equal facts are estimated once: a folder often holds a run under
-    many names, and a script starts it many times. The latest few are kept, as a recording takes megabytes."""
+    many names, and a script starts it many times. Of the latest few the recordings are kept, too."""
 
-    KEPT = 4
+    KEPT = 500
+    KEPT_RECORDINGS = 4
 
     def __init__(self) -> None:
+        from memlint.models.templates import Templates
+
         self._latest: dict[str, Made] = {}
+        self._templates = Templates()
 
     def estimates(self, spec: TrainingSpec, gpu: str, measurements: Sequence[Measurement]) -> Estimates:
+        self._templates.begin()
         if measurements or spec.missing or spec.architecture in (None, "recorded"):
-            return Estimates(spec, gpu, measurements)  # what else than facts decides there is not compared
+            # What else than facts decides there is not compared.
+            return Estimates(spec, gpu, measurements, templates=self._templates)
         key = _identity(spec, gpu)
         made = self._latest.pop(key, None) or Made()
         self._latest[key] = made
-        while len(self._latest) > self.KEPT:
+        if len(self._latest) > self.KEPT:
             del self._latest[next(iter(self._latest))]
-        return Estimates(spec, gpu, made=made)
+        for earlier in islice(reversed(self._latest.values()), self.KEPT_RECORDINGS, self.KEPT_RECORDINGS + 1):
+            earlier.forget_recordings()
+        return Estimates(spec, gpu, made=made, templates=self._templates)
 
 
 class Estimates:
@@ -68,12 +86,18 @@ class Estimates:
     """
 
     def __init__(
-        self, spec: TrainingSpec, gpu: str = "", measurements: Sequence[Measurement] = (), made: Made | None = None
+        self,
+        spec: TrainingSpec,
+        gpu: str = "",
+        measurements: Sequence[Measurement] = (),
+        made: Made | None = None,
+        templates: Templates | None = None,
     ) -> None:
         self.spec = spec
         self.gpu = gpu
         self.measurements = measurements
         self._made = made or Made()
+        self._templates = templates
 
     def own(self, symbolic: bool = False) -> Estimate:
         """The run's. Raises models.UnknownModel."""
@@ -81,7 +105,12 @@ class Estimates:
         if symbolic not in made.own:
             watched = self.spec.watched(made.read)
             found = estimate_spec(
-                watched, self.gpu, symbolic, recordings=made.recordings, measurements=self.measurements
+                watched,
+                self.gpu,
+                symbolic,
+                recordings=made.recordings,
+                measurements=self.measurements,
+                templates=self._templates,
             )
             made.own[symbolic] = self._spanning(self.spec, found)
         return made.own[symbolic]
@@ -97,7 +126,12 @@ class Estimates:
                 same = [made.asked[1]]
             watched = changed.watched(made.read)
             made.totals[changes] = estimate_spec(
-                watched, self.gpu, detailed=False, recordings=same, measurements=self.measurements
+                watched,
+                self.gpu,
+                detailed=False,
+                recordings=same,
+                measurements=self.measurements,
+                templates=self._templates,
             )
         return made.totals[changes]
 
@@ -105,7 +139,7 @@ class Estimates:
         """With components. Raises models.UnknownModel."""
         made, changes = self._made, _changes(self.spec, changed)
         if changes not in made.whole:
-            found = estimate_spec(changed, self.gpu, measurements=self.measurements)
+            found = estimate_spec(changed, self.gpu, measurements=self.measurements, templates=self._templates)
             made.whole[changes] = self._spanning(changed, found)
         return made.whole[changes]
 
@@ -127,7 +161,7 @@ class Estimates:
         others = []
         for candidate in plausible.candidates(spec):
             with contextlib.suppress(UnknownModel):
-                recording = record(candidate.spec)
+                recording = record(candidate.spec, self._templates)
                 low, high = found.allocated_interval
                 if not low <= allocated_bytes(candidate.spec, recording) <= high:  # else nothing is wider
                     other = estimate_spec(candidate.spec, self.gpu, detailed=False, recordings=[recording])
@@ -139,20 +173,41 @@ class Estimates:
         """``totals(changed).allocated_bytes``. Raises models.UnknownModel."""
         made, changes = self._made, _changes(self.spec, changed)
         if changes not in made.allocated_bytes:
-            recording = record(changed.watched(made.read))
+            recording = record(changed.watched(made.read), self._templates)
             made.asked = changed, recording
             made.allocated_bytes[changes] = allocated_bytes(changed, recording)
         return made.allocated_bytes[changes]
 
+    def saved_bytes(self, changed: TrainingSpec) -> int:
+        """Bytes that autograd holds at the end of forward. Raises models.UnknownModel."""
+        made, changes = self._made, _changes(self.spec, changed)
+        if changes not in made.saved_bytes:
+            made.saved_bytes[changes] = saved_bytes(changed, self._templates)
+        return made.saved_bytes[changes]
+
     def packed_bytes(self, estimate: Estimate) -> int:
         """What any settings of the allocator reserve at least for the run, whose estimate this is."""
-        recordings = self._made.recordings
-        return packed_bytes(recordings[0], estimate, self.gpu) if recordings else estimate.allocated_bytes
+        made = self._made
+        if made.packed_bytes is None:
+            recording = self._recording()
+            found = estimate.allocated_bytes if recording is None else packed_bytes(recording, estimate, self.gpu)
+            made.packed_bytes = found
+        return made.packed_bytes
 
     def first_pass_bytes(self) -> int:
         """Most bytes live until the run's second micro-batch begins; 0 where there is none, or that is not known."""
-        recordings = self._made.recordings
-        return first_pass_bytes(recordings[0]) if recordings else 0
+        made = self._made
+        if made.first_pass_bytes is None:
+            recording = self._recording()
+            made.first_pass_bytes = 0 if recording is None else first_pass_bytes(recording)
+        return made.first_pass_bytes
+
+    def _recording(self) -> Recording | None:
+        """The run's own; None where sizes keep their formulas, which leaves none."""
+        made = self._made
+        if not made.recordings and False in made.own:
+            made.recordings.append(record(self.spec, self._templates))
+        return made.recordings[0] if made.recordings else None
 
 
 def _identity(spec: TrainingSpec, gpu: str) -> str:
@@ -175,11 +230,13 @@ def estimate_spec(
     detailed: bool = True,
     measurements: Sequence[Measurement] = (),
     recordings: list[Recording] | None = None,
+    templates: Templates | None = None,
 ) -> Estimate:
     """The estimate of one run on a card ("" for none in particular). Raises models.UnknownModel.
 
     Without ``detailed`` it has totals only: what a what-if needs. ``measurements`` of its config narrow it.
-    ``recordings``: the recording of this very step, or a place to leave it for later.
+    ``recordings``: the recording of this very step, or a place to leave it for later. ``templates``: those of runs with
+    other sizes.
     """
     from memlint import models
     from memlint.dialects.spec import ASSUMED
@@ -189,7 +246,7 @@ def estimate_spec(
     if recordings:
         recording = recordings[0]
     else:
-        recording = models.record(spec, symbolic=symbolic, named=detailed, folded=True)
+        recording = models.record(spec, symbolic=symbolic, named=detailed, folded=True, templates=templates)
         if recordings is not None and not symbolic:
             recordings.append(recording)
     device = Device(
@@ -231,18 +288,18 @@ def _said(spec: TrainingSpec, name: str) -> tuple[Any, ...] | None:
     return None if fact is None else (fact.value, fact.origin, fact.key)
 
 
-def saved_bytes(spec: TrainingSpec) -> int:
+def saved_bytes(spec: TrainingSpec, templates: Templates | None = None) -> int:
     """Bytes that autograd holds at the end of forward. Raises models.UnknownModel."""
     from memlint import models
 
-    return models.saved_bytes(spec)
+    return models.saved_bytes(spec, templates)
 
 
-def record(spec: TrainingSpec) -> Recording:
+def record(spec: TrainingSpec, templates: Templates | None = None) -> Recording:
     """What totals are estimated from. Raises models.UnknownModel."""
     from memlint import models
 
-    return models.record(spec, named=False, folded=True)
+    return models.record(spec, named=False, folded=True, templates=templates)
 
 
 def allocated_bytes(spec: TrainingSpec, recording: Recording | None = None) -> int:

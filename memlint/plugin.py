@@ -52,6 +52,12 @@ class Fix(NamedTuple):
     fits: bool | None = None
 
 
+# What a rule says besides, as it is, or how to make it: that is done for who reads it, and for nobody else. Notes may
+# depend on which fixes there are.
+Fixes = Sequence[Fix] | Callable[[], Sequence[Fix]]
+Notes = Sequence[str] | Callable[[Sequence[Fix]], Sequence[str]]
+
+
 class Finding(NamedTuple):
     """One problem at one place. ``size_bytes`` are the bytes at stake (0 where none apply)."""
 
@@ -120,6 +126,7 @@ class Run:
     whole      TrainingSpec -> the estimate with all that its interval is made of, where ``estimator`` gives totals
     again      edits -> this run as it is read from the texts with them; None where these cannot be read, or more is
                wrong with them than before
+    details    whether anybody reads the fixes and notes of findings; those that a rule would have to make stay unmade
     """
 
     def __init__(
@@ -139,6 +146,7 @@ class Run:
         first_pass: Callable[[], int] | None = None,
         whole: Callable[[TrainingSpec], Estimate] | None = None,
         again: Callable[[Sequence[Edit]], TrainingSpec | None] | None = None,
+        details: bool = True,
     ) -> None:
         self.spec = spec
         self.estimate = estimate
@@ -147,6 +155,7 @@ class Run:
         self.gpu = gpu
         self.faults = tuple(faults)
         self.options = options or {}
+        self.details = details
         self._estimator = estimator
         self._spell = spell
         self._saved = saved or (lambda changed: estimator(changed).saved_bytes)
@@ -425,11 +434,14 @@ class Rule:
         severity: str = "",
         confidence: str = "high",
         related: Sequence[Fact] = (),
-        fixes: Sequence[Fix] = (),
-        notes: Sequence[str] = (),
+        fixes: Fixes = (),
+        notes: Notes = (),
     ) -> Finding:
         """A finding on a fact's key: the key itself where it is written, else the section that would hold it,
         else the first related fact that is written, else the first line."""
+        if not run.details:
+            fixes = notes = ()
+        made = tuple(fixes() if callable(fixes) else fixes)
         if isinstance(fact, str):
             fact = run.fact(named(fact))
         place = span or (fact.span if fact is not None else None)
@@ -451,8 +463,8 @@ class Rule:
                 for other in related
                 if other.span is not None and other.span != place  # it is shown as it is
             ),
-            fixes=tuple(fixes),
-            notes=tuple(notes),
+            fixes=made,
+            notes=tuple(notes(made) if callable(notes) else notes),
         )
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memlint.fixes import levers
-from memlint.plugin import ERROR, Example, Finding, Rule, Run
+from memlint.plugin import ERROR, Example, Finding, Fix, Rule, Run
 from memlint.units import format_bytes
 
 NO_PLAN = "no batch, checkpointing, precision or optimizer that this config can state fits the budget"
@@ -51,12 +51,15 @@ class BudgetExceeded(Rule):
             f"needs {format_bytes(estimate.device_bytes)} of {format_bytes(run.budget_bytes)}: "
             f"{format_bytes(over)} too much; the largest part: {largest.name}, {format_bytes(largest.size_bytes)}"
         )
-        plan = levers.plan(run)
         yield self.finding(
             run,
             message,
             "micro_batch_size",
             size_bytes=over,
-            fixes=[plan] if plan is not None else [],
-            notes=[] if plan is not None else [NO_PLAN],
+            fixes=lambda: self._plan(run),
+            notes=lambda fixes: [] if fixes else [NO_PLAN],
         )
+
+    def _plan(self, run: Run) -> list[Fix]:
+        plan = levers.plan(run)
+        return [] if plan is None else [plan]

@@ -53,5 +53,9 @@ class TightFit(Rule):
             levers.smaller_batch,
         )
         yield self.finding(
-            run, message, "micro_batch_size", size_bytes=high - run.budget_bytes, fixes=levers.fixes(run, *found)
+            run,
+            message,
+            "micro_batch_size",
+            size_bytes=high - run.budget_bytes,
+            fixes=lambda: levers.fixes(run, *found),
         )

@@ -65,12 +65,12 @@ class TokenExplosion(Rule):
             size_bytes=taken,
             severity=ERROR if run.over_budget else "",
             related=factors[1:],
-            fixes=[
+            fixes=lambda: [
                 *levers.fixes(run, levers.smaller_batch),
                 *self._fewer(run, factors),
                 *levers.fixes(run, levers.frozen_encoder),
             ],
-            notes=self._growth(run, factors),
+            notes=lambda _: self._growth(run, factors),
         )
 
     def _factor(self, fact: Fact) -> str:

@@ -63,7 +63,7 @@ class QuadraticAttention(Rule):
             (fact for fact in run.those("patch_size", "image_size", "sequence_length") if fact.node),
             run.fact("attention_tokens"),
         )
-        yield self.finding(run, message, place, size_bytes=taken or one_head, fixes=self._fixes(run))
+        yield self.finding(run, message, place, size_bytes=taken or one_head, fixes=lambda: self._fixes(run))
 
     def _fixes(self, run: Run) -> list[Fix]:
         patch = run.value("patch_size")

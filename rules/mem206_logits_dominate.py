@@ -62,7 +62,7 @@ class LogitsDominate(Rule):
             (fact for fact in run.those("sequence_length", "frames", "micro_batch_size") if fact.node),
             batch,
         )
-        yield self.finding(run, message, place, size_bytes=taken, fixes=self._fixes(run))
+        yield self.finding(run, message, place, size_bytes=taken, fixes=lambda: self._fixes(run))
 
     def _fixes(self, run: Run) -> list[Fix]:
         found = levers.fixes(run, levers.fused_loss)

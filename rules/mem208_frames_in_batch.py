@@ -50,9 +50,7 @@ class FramesInBatch(Rule):
             return
         batch = run.fact("micro_batch_size")
         assert batch is not None
-        fixes = []
-        if run.can_set(fact.name, fact.value // 2):
-            fixes = levers.fix(run, levers.Lever(DISPLAY, {fact.name: fact.value // 2}))
+        half = levers.Lever(DISPLAY, {fact.name: fact.value // 2})
         yield self.finding(
             run,
             f"{fact.label} {fact.value} x {batch.label} {batch.value} = {fact.value * batch.value} inputs at once: "
@@ -60,5 +58,5 @@ class FramesInBatch(Rule):
             fact,
             size_bytes=extra,
             related=[batch],
-            fixes=fixes,
+            fixes=lambda: levers.fix(run, half) if run.can_set(fact.name, fact.value // 2) else [],
         )

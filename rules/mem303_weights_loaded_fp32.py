@@ -52,14 +52,13 @@ class WeightsLoadedFp32(Rule):
         place = self._loaded(run)
         if place is None or run.estimate.parameters < LARGE_PARAMETERS:
             return
-        fixes = levers.fixes(run, levers.half_weights)
         taken = run.estimate.component_bytes("parameters")
         yield self.finding(
             run,
             f"{run.estimate.parameters / 1e9:.2f} billion weights in fp32 take {format_bytes(taken)}",
             place,
             size_bytes=taken // 2,
-            fixes=fixes,
+            fixes=lambda: levers.fixes(run, levers.half_weights),
         )
 
     def _loaded(self, run: Run) -> Name | None:

@@ -66,5 +66,5 @@ class OptimizerStatesDominate(Rule):
             f"optimizer states take {format_bytes(taken)}, {taken / run.estimate.device_bytes:.0%} of the peak",
             "optimizer",
             size_bytes=taken,
-            fixes=levers.fixes(run, levers.small_optimizer),
+            fixes=lambda: levers.fixes(run, levers.small_optimizer),
         )

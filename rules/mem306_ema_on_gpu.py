@@ -49,5 +49,5 @@ class EmaOnGpu(Rule):
             f"the EMA copy takes {format_bytes(taken)} of the card",
             "ema",
             size_bytes=taken,
-            fixes=levers.fixes(run, levers.no_ema),
+            fixes=lambda: levers.fixes(run, levers.no_ema),
         )

@@ -56,13 +56,14 @@ class StatesReplicated(Rule):
         saved = run.estimate.device_bytes - run.what_if({"parallelism.strategy": "fsdp2"}).device_bytes
         if not run.is_large(saved, LARGE_SHARE):
             return
-        fixes = levers.fixes(run, levers.sharded_states)
         yield self.finding(
             run,
             f"each of {devices} devices holds all {format_bytes(states)} of weights, gradients and optimizer states: "
             f"fully sharded, the peak would be {format_bytes(saved)} lower",
             "device_count",
             size_bytes=saved,
-            fixes=fixes,
-            notes=[] if fixes else ["shard them with FSDP or DeepSpeed's ZeRO in the launcher's or trainer's config"],
+            fixes=lambda: levers.fixes(run, levers.sharded_states),
+            notes=lambda fixes: (
+                [] if fixes else ["shard them with FSDP or DeepSpeed's ZeRO in the launcher's or trainer's config"]
+            ),
         )

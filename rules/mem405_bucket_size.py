@@ -68,7 +68,7 @@ class BucketSize(Rule):
             place or "parallelism.zero_stage",
             size_bytes=saved,
             related=[fact for fact in written if fact is not place],
-            fixes=levers.fixes(run, levers.smaller_buckets),
+            fixes=lambda: levers.fixes(run, levers.smaller_buckets),
         )
 
     def _most(self, run: Run, changes: dict[Name, Any]) -> int:

@@ -58,7 +58,7 @@ class EvalPeak(Rule):
             f"evaluation peaks at {format_bytes(evaluation)}, training at {format_bytes(training)}",
             fact,
             size_bytes=higher,
-            fixes=self._fixes(run, fact.value),
+            fixes=lambda: self._fixes(run, fact.value),
         )
 
     def _fixes(self, run: Run, batch: int) -> list[Fix]:

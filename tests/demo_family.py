@@ -151,7 +151,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
     """Put the family, its estimate and its rules in place for one test."""
     monkeypatch.setitem(registry._dialects, "demo", Dialect(SCHEMA))
     monkeypatch.setattr("memlint.estimates.estimate_spec", estimate_spec)
-    monkeypatch.setattr("memlint.check.saved_bytes", lambda spec: estimate_spec(spec).saved_bytes)
+    monkeypatch.setattr("memlint.estimates.saved_bytes", lambda spec: estimate_spec(spec).saved_bytes)
     monkeypatch.setattr("memlint.check._unknown_model", lambda: UnknownModel)
     real = [info for info in rules_registry.built_in() if info.code < "MEM008"]
     infos = [RuleInfo(rule.code, rule.name, rule.__module__, rule) for rule in RULES]

@@ -8,6 +8,9 @@ import pytest
 
 from memlint import models
 from memlint.check import check_paths
+from memlint.dialects import registry
+from memlint.documents.load import load
+from memlint.estimates import EqualRuns, Estimates
 from memlint.settings import Settings
 
 CONFIG = """model_name_or_path: Qwen/Qwen2.5-0.5B
@@ -21,7 +24,7 @@ output_dir: x
 def recordings_of(folder: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch) -> tuple[int, list[list[object]]]:
     """(steps that were recorded, the findings of each file without its path)"""
     for number, text in enumerate(texts):
-        (folder / f"f{number}.yaml").write_text(text)
+        (folder / f"f{number:02}.yaml").write_text(text)
     made = 0
     record = models.record
 
@@ -63,3 +66,30 @@ def test_runs_that_differ_in_a_fact_or_in_where_it_comes_from_are_not_equal(
     both, said = recordings_of(tmp_path / "both", [CONFIG, other], monkeypatch)
     assert said[1] == alone
     assert both > once
+
+
+def test_equal_runs_are_recorded_once_however_many_others_lie_between_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "once").mkdir()
+    (tmp_path / "twice").mkdir()
+    different = [CONFIG.replace("512", str(512 + number)) for number in range(EqualRuns.KEPT_RECORDINGS + 2)]
+    once, alone = recordings_of(tmp_path / "once", different, monkeypatch)
+    again, said = recordings_of(tmp_path / "twice", [*different, *different], monkeypatch)
+    assert again == once
+    assert said == [*alone, *alone]
+
+
+def test_a_run_whose_recordings_are_gone_answers_as_before(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(CONFIG)
+    [spec] = registry.specs(load(str(path)), ())
+    runs = EqualRuns()
+    first = runs.estimates(spec, "", ())
+    estimate = first.own()
+    expected = first.packed_bytes(estimate), first.first_pass_bytes()
+    later = Estimates(spec)
+    later.own()
+    later._made.forget_recordings()
+    assert (later.packed_bytes(estimate), later.first_pass_bytes()) == expected
+    assert expected[0] > 0

@@ -29,14 +29,14 @@ def run(paths: tuple[str, ...], resolver: Resolver, stdin_filename: str = "", me
         if paths == ("-",):
             name = stdin_filename or STDIN_NAME
             settings = resolver.for_path(name)
-            report = check_text(name, _stdin(), resolver, formulas=_formulas(settings), measure=measure)
+            report = check_text(name, _stdin(), resolver, measure=measure, **_wanted(settings))
         else:
             settings = resolver.for_path(_common(paths))
             if settings.show_files:
                 _show_files(paths, resolver)
                 return 0
             try:
-                report = check_paths(paths, resolver, formulas=_formulas(settings), measure=measure)
+                report = check_paths(paths, resolver, measure=measure, **_wanted(settings))
             except Interrupted as ended:
                 report = ended.report
     except SettingsError as error:
@@ -56,9 +56,10 @@ def _common(paths: tuple[str, ...]) -> str:
         return os.getcwd()
 
 
-def _formulas(settings: Settings) -> bool:
-    formats = [settings.output_format, *(entry.partition("=")[0] for entry in settings.report)]
-    return "json" in formats
+def _wanted(settings: Settings) -> dict[str, bool]:
+    """What the formats that are asked for show: of each part, whether it has to be made at all."""
+    formats = {settings.output_format, *(entry.partition("=")[0] for entry in settings.report)}
+    return {"formulas": "json" in formats, "details": formats != {"concise"}}
 
 
 def _stdin() -> str:

@@ -122,6 +122,9 @@ class Conflict(NamedTuple):
     related: tuple[Span, ...] = ()
 
 
+DERIVED = "*"  # among the facts that were asked for: others were made of them, of whatever their family reads
+
+
 class WatchedFacts(dict[str, Fact]):
     """Facts of a run that remember which of them were asked for: what comes of others is the same whatever they are."""
 
@@ -307,7 +310,7 @@ class TrainingSpec:
             for name in gone:
                 copy.facts.pop(name, None)
             if isinstance(self.facts, WatchedFacts):
-                self.facts.asked.update(self.derivation.tried)  # what follows is made of these, too
+                self.facts.asked.update((DERIVED, *self.derivation.tried))  # what follows is made of these, too
         return copy
 
     def sized(self, changes: Mapping[Name, Any]) -> TrainingSpec:

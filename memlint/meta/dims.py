@@ -26,6 +26,11 @@ class Dim(int):
         return Dim, (int(self), self.expr, self.facts)
 
 
+def bare(size: int) -> int:
+    """A size without its expression."""
+    return int(size) if type(size) is Dim else size
+
+
 def symbol(value: int, name: str, fact: str) -> Dim:
     return Dim(value, name, ((name, fact),))
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import lru_cache, wraps
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from memlint.meta.dims import bare
+from memlint.meta.sizes import now
 from memlint.meta.tape import Label, Tape
 from memlint.named_tuple import NamedTuple
 
@@ -251,38 +253,52 @@ def relabel(storage: Storage, label: Label) -> None:
     state.tape.labels[storage.index] = label
 
 
-@lru_cache(maxsize=4096)
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def _remembered(function: Function) -> Function:
+    """With its latest results, but for sizes that are followed: looking these up would ask for their values."""
+    kept = lru_cache(maxsize=4096)(function)
+
+    @wraps(function)
+    def result(*arguments: Any) -> Any:
+        return kept(*arguments) if now.program is None else function(*arguments)
+
+    return cast("Function", result)
+
+
+@_remembered
 def contiguous_strides(shape: Shape) -> Shape:
     strides = []
     step = 1
     for size in reversed(shape):
         strides.append(step)
-        step = int(step) * max(int(size), 1)
+        step = step * max(bare(size), 1)
     return tuple(reversed(strides))
 
 
-@lru_cache(maxsize=4096)
+@_remembered
 def is_contiguous(shape: Shape, strides: Shape) -> bool:
     expected = 1
     for size, stride in zip(reversed(shape), reversed(strides)):
         if size != 1:
             if stride != expected:
                 return False
-            expected = int(expected) * int(size)
+            expected = expected * bare(size)
     return True
 
 
 def is_dense(shape: Shape, strides: Shape) -> bool:
     """Non-overlapping and dense: some permutation of the dimensions is contiguous."""
     expected = 1
-    for stride, size in sorted((stride, int(size)) for size, stride in zip(shape, strides) if size != 1):
+    for stride, size in sorted((stride, bare(size)) for size, stride in zip(shape, strides) if size != 1):
         if stride != expected:
             return False
         expected *= size
     return True
 
 
-@lru_cache(maxsize=4096)
+@_remembered
 def view_strides(shape: Shape, strides: Shape, new_shape: Shape) -> Shape | None:
     """Strides of a view with a new shape, or None where only a copy can have it (as torch decides it)."""
     if 0 in shape:
@@ -294,11 +310,11 @@ def view_strides(shape: Shape, strides: Shape, new_shape: Shape) -> Shape | None
     run = 1
     view_run = 1
     for d in range(len(shape) - 1, -1, -1):
-        run *= int(shape[d])
+        run *= bare(shape[d])
         if d == 0 or (shape[d - 1] != 1 and strides[d - 1] != run * base):
             while view_d >= 0 and (view_run < run or new_shape[view_d] == 1):
                 result[view_d] = view_run * base
-                view_run *= int(new_shape[view_d])
+                view_run *= bare(new_shape[view_d])
                 view_d -= 1
             if view_run != run:
                 return None
@@ -336,7 +352,7 @@ class Tensor:
         self.strides = strides
         if storage is None:
             kind = Deferred if state.fusing else Storage
-            self.storage: Storage = kind(int(prod(shape)) * dtype.itemsize, shape, dtype.itemsize)
+            self.storage: Storage = kind(bare(prod(shape)) * dtype.itemsize, shape, dtype.itemsize)
         else:
             self.storage = storage
         self.is_view = storage is not None
@@ -356,11 +372,11 @@ class Tensor:
 
     @property
     def numel(self) -> int:
-        return int(prod(self.shape))
+        return bare(prod(self.shape))
 
     @property
     def nbytes(self) -> int:
-        return int(prod(self.shape)) * self.dtype.itemsize
+        return bare(prod(self.shape)) * self.dtype.itemsize
 
     @property
     def is_contiguous(self) -> bool:
@@ -446,7 +462,7 @@ def preserved_strides(shape: Shape, strides: Shape) -> Shape | None:
     return iterated_strides(shape, ((shape, strides),))
 
 
-@lru_cache(maxsize=4096)
+@_remembered
 def iterated_strides(shape: Shape, operands: tuple[tuple[Shape, Shape | None], ...]) -> Shape | None:
     """Strides of an elementwise kernel's result, from its operands' shapes and strides; None for contiguous.
 
@@ -487,6 +503,6 @@ def iterated_strides(shape: Shape, operands: tuple[tuple[Shape, Shape | None], .
     step = 1
     for d in order:
         packed[d] = step
-        step *= max(int(shape[d]), 1)
+        step *= max(bare(shape[d]), 1)
     result = tuple(packed)
     return None if is_contiguous(shape, result) else result

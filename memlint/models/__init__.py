@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from memlint.dialects.spec import TrainingSpec
 from memlint.dialects.spec import UnknownModel as UnknownModel
 from memlint.meta.fold import Folded
 from memlint.meta.tape import Tape
 from memlint.named_tuple import NamedTuple
+
+if TYPE_CHECKING:
+    from memlint.models.templates import Templates
 
 # architecture (TrainingSpec.architecture) -> module of this package: its `build(spec)` makes the System, or its
 # `record(spec, symbolic, named)` and `saved_bytes(spec)` run a training step that is not PyTorch's, and its
@@ -62,9 +65,16 @@ class Recording(NamedTuple):
         return self.tape if self.folded is None else self.folded
 
 
-def record(spec: TrainingSpec, symbolic: bool = False, named: bool = True, folded: bool = False) -> Recording:
+def record(
+    spec: TrainingSpec,
+    symbolic: bool = False,
+    named: bool = True,
+    folded: bool = False,
+    templates: Templates | None = None,
+) -> Recording:
     """The tape of one steady training step of this run. With ``symbolic``, sizes keep their formulas; without
-    ``named``, storages do not know their modules; with ``folded``, equal layers of a deep model may be written once.
+    ``named``, storages do not know their modules; with ``folded``, equal layers of a deep model may be written once;
+    with ``templates``, runs that differ from earlier ones in sizes alone need not be recorded.
 
     Raises UnknownModel where the architecture, or a size it cannot do without, is unknown.
     """
@@ -75,27 +85,38 @@ def record(spec: TrainingSpec, symbolic: bool = False, named: bool = True, folde
             alike = module.record_folded(spec, symbolic, named)
         recording: Recording = alike or module.record(spec, symbolic, named)
         return recording
-    made = _step(module, spec, symbolic, named, folded)._replace(library=hasattr(module, "LIBRARY"))
+    made = _step(module, spec, symbolic, named, folded, templates)._replace(library=hasattr(module, "LIBRARY"))
     if named and spec.get("compile", False) and hasattr(module, "uncompiled"):
-        upper = _step(module, module.uncompiled(spec), symbolic, named, folded)
+        upper = _step(module, module.uncompiled(spec), symbolic, named, folded, templates)
         return made._replace(upper=upper.folded or upper.tape)
     return made
 
 
-def _step(module: Any, spec: TrainingSpec, symbolic: bool, named: bool, folded: bool) -> Recording:
+def _step(
+    module: Any, spec: TrainingSpec, symbolic: bool, named: bool, folded: bool, templates: Templates | None
+) -> Recording:
     from memlint.models.step import record_step
+
+    def recorded(one: TrainingSpec) -> Recording:
+        def plainly(run: TrainingSpec) -> Recording:
+            return record_step(module.build, run, symbolic, named)
+
+        if templates is None or symbolic:
+            return plainly(one)
+        found: Recording = templates.record((module.__name__, named), plainly, one)
+        return found
 
     if folded and not symbolic and hasattr(module, "equal_layers"):
         from memlint.models import depth
 
         layers = module.equal_layers(spec)
-        made = depth.record(lambda short: record_step(module.build, short, False, named), spec, layers)
+        made = depth.record(recorded, spec, layers)
         if made is not None:
             return made
-    return record_step(module.build, spec, symbolic, named)
+    return recorded(spec)
 
 
-def saved_bytes(spec: TrainingSpec) -> int:
+def saved_bytes(spec: TrainingSpec, templates: Templates | None = None) -> int:
     """Bytes that autograd holds at the end of a micro-batch's forward. Raises UnknownModel like :func:`record`."""
     spec, module = spec.insisting(), _module(spec)
     if hasattr(module, "record"):
@@ -103,14 +124,23 @@ def saved_bytes(spec: TrainingSpec) -> int:
         return held
     from memlint.models.step import record_forward
 
+    def recorded(one: TrainingSpec) -> int:
+        def plainly(run: TrainingSpec) -> int:
+            return record_forward(module.build, run)
+
+        if templates is None:
+            return plainly(one)
+        found: int = templates.record((module.__name__, "forward"), plainly, one)
+        return found
+
     if hasattr(module, "equal_layers"):
         from memlint.models import depth
 
         layers = module.equal_layers(spec)
-        held_by_few = depth.saved_bytes(lambda short: record_forward(module.build, short), spec, layers)
+        held_by_few = depth.saved_bytes(recorded, spec, layers)
         if held_by_few is not None:
             return held_by_few
-    return record_forward(module.build, spec)
+    return recorded(spec)
 
 
 def _module(spec: TrainingSpec) -> Any:

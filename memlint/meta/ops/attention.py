@@ -6,6 +6,7 @@ from math import prod
 
 from memlint.meta.amp import lower, to
 from memlint.meta.autograd import record, tracked
+from memlint.meta.dims import bare
 from memlint.meta.ops.elementwise import add_, dropout, mul
 from memlint.meta.ops.kernels import kernel
 from memlint.meta.ops.products import batched_matmul, saves_by_formula
@@ -51,9 +52,9 @@ def scaled_dot_product_attention(
     if tracked(q, k, v):
         size = prod((*q.shape[:-1], k.shape[-2])) * q.dtype.itemsize
         if backend != "math":
-            state.tape.probabilities_avoided_bytes += int(size)
+            state.tape.probabilities_avoided_bytes += bare(size)
         elif state.frame is None:
-            state.tape.probabilities_kept_bytes += int(size)
+            state.tape.probabilities_kept_bytes += bare(size)
     if mask is not None and not mask.dtype.is_floating:
         mask = _additive_mask(mask.shape, q.dtype)
     if backend == "math":

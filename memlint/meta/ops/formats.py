@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from memlint.meta.dims import bare
 from memlint.meta.ops.shapes import Layout
 from memlint.meta.tensor import DType, Shape, Tensor, contiguous_strides, is_contiguous
 
@@ -23,7 +24,7 @@ def is_channels_last(x: Tensor) -> bool:
         step = x.strides[d]
         if x.shape[d] == 0 or step < least or (d == 0 and least == x.strides[1]):
             return False
-        least = step * int(x.shape[d]) if x.shape[d] > 1 else step
+        least = step * bare(x.shape[d]) if x.shape[d] > 1 else step
     return True
 
 

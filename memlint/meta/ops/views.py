@@ -8,6 +8,7 @@ from typing import Any
 
 from memlint import work
 from memlint.meta.autograd import record, tracked
+from memlint.meta.dims import bare
 from memlint.meta.ops.formats import is_channels_last, like_image
 from memlint.meta.ops.shapes import Numbers, promoted_dtype, reduced_to
 from memlint.meta.tensor import Shape, Tensor, view_strides
@@ -96,7 +97,7 @@ def unsqueeze(x: Tensor, dim: int) -> Tensor:
 
 def _insert(x: Tensor, dim: int) -> Tensor:
     strides = x.full_strides()
-    step = 1 if dim == x.ndim else int(x.shape[dim]) * strides[dim]
+    step = 1 if dim == x.ndim else bare(x.shape[dim]) * strides[dim]
     out = x.alias((*x.shape[:dim], 1, *x.shape[dim:]), (*strides[:dim], step, *strides[dim:]))
     if tracked(x):
         before = x.shape
@@ -172,13 +173,22 @@ def select_index(x: Tensor, index: Any) -> Tensor:
         elif isinstance(item, int):
             x = select(x, dim)
         else:
-            start, stop, step = item.indices(int(x.shape[dim]))
-            length = -((int(start) - int(stop)) // int(step))
-            length = length if length > 0 else 0
+            length = _length(item, bare(x.shape[dim]))
             if length != x.shape[dim]:
                 x = narrow(x, dim, length)
             dim += 1
     return x
+
+
+def _length(item: slice, size: int) -> int:
+    """How many of ``size`` elements a slice is of."""
+    if item.step not in (None, 1):
+        return len(range(*item.indices(size)))
+    start, stop = (
+        end if bound is None else max(bare(bound) + size, 0) if bound < 0 else min(bare(bound), size)
+        for bound, end in ((item.start, 0), (item.stop, size))
+    )
+    return max(stop - start, 0)
 
 
 def split(x: Tensor, sizes: Numbers, dim: int = 0) -> tuple[Tensor, ...]:
