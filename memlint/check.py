@@ -41,6 +41,8 @@ from memlint.settings import Allowance, Resolver, Settings, SettingsError, allow
 if TYPE_CHECKING:
     from memlint.dialects.spec import Name, TrainingSpec
     from memlint.documents.hydra import Trees
+    from memlint.estimates import Estimates
+    from memlint.partial import Partial
     from memlint.profiles.measurement import Measurement
     from memlint.tape.estimate import Estimate
 
@@ -328,6 +330,7 @@ class _Checker:
             except Exception as error:
                 findings.append(self._internal(path, "the estimate", error))
                 spec.unknown_reason = "it failed with an internal error"
+        part = self._partial(spec, estimates, allowed) if estimate is None and self.lint else None
         judged: list[RuleInfo] = []
         if self.lint:
             run = Run(
@@ -344,15 +347,27 @@ class _Checker:
                 packed=lambda: estimates.packed_bytes(estimate) if estimate is not None else 0,
                 first_pass=estimates.first_pass_bytes,
                 whole=estimates.whole,
+                partial=part,
                 again=lambda edits: self._edited(edits, spec, document, settings, allowed),
                 details=self.details,
             )
             for selected in self.select(settings):
                 self._rule(selected, run, findings, judged)
-        report = _run_report(spec, document, estimate, allowed)
+        report = _run_report(spec, document, estimate, allowed)._replace(partial=part)
         if self.measure is not None and self.lint:
             report = report._replace(measured=self._measured(self.measure, spec, settings, allowed, findings))
         self.drafts.append(_Draft(report, findings, judged, settings))
+
+    def _partial(self, spec: TrainingSpec, estimates: Estimates, allowed: Allowance) -> Partial | None:
+        if spec.architecture is not None or not spec.family or spec.derivation is None:
+            return None
+        from memlint.partial import partial
+
+        try:
+            with work.limited(work.meter().left // 2):  # the rest is for what the rules ask
+                return partial(spec, estimates.whole, allowed.size_bytes)
+        except work.OutOfWork:
+            return None
 
     def _edited(
         self, edits: Sequence[Edit], spec: TrainingSpec, document: Document, settings: Settings, allowed: Allowance

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from memlint.facts.names import Facts
+    from memlint.partial import Partial
 
 ERROR = "error"
 WARNING = "warning"
@@ -127,6 +128,7 @@ class Run:
     again      edits -> this run as it is read from the texts with them; None where these cannot be read, or more is
                wrong with them than before
     details    whether anybody reads the fixes and notes of findings; those that a rule would have to make stay unmade
+    partial    the peak as a function of a size that is not stated, where there is no estimate for want of it
     """
 
     def __init__(
@@ -147,6 +149,7 @@ class Run:
         whole: Callable[[TrainingSpec], Estimate] | None = None,
         again: Callable[[Sequence[Edit]], TrainingSpec | None] | None = None,
         details: bool = True,
+        partial: Partial | None = None,
     ) -> None:
         self.spec = spec
         self.estimate = estimate
@@ -156,6 +159,7 @@ class Run:
         self.faults = tuple(faults)
         self.options = options or {}
         self.details = details
+        self.partial = partial
         self._estimator = estimator
         self._spell = spell
         self._saved = saved or (lambda changed: estimator(changed).saved_bytes)

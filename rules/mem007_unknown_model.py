@@ -3,7 +3,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memlint.documents.node import Span
+from memlint.partial import Partial
 from memlint.plugin import INFO, Example, Finding, Rule, Run
+from memlint.units import format_bytes
 
 LONGEST = "the longest sample is"
 
@@ -47,8 +49,20 @@ class UnknownModel(Rule):
             reason = run.spec.unknown_reason or "the model is not known"
             # The longest sample is known to whoever knows the data.
             notes = [f"`-o {reason.split()[0].lstrip('-')}=2048` tries a length"] if LONGEST in reason else []
-            found = self.finding(run, f"no estimate: {reason}", run.at_fault, notes=notes)
+            known = "no estimate" if run.partial is None else _range(run.partial, run.budget_bytes)
+            found = self.finding(run, f"{known}: {reason}", run.at_fault, notes=notes)
             yield found._replace(related=tuple(_named(run, reason, found.span)))
+
+
+def _range(partial: Partial, budget_bytes: int | None) -> str:
+    """From the least to the most of what is known, and what fits."""
+    ends = sorted(partial.rows, key=lambda row: row.device_bytes)
+    low, high = (f"{format_bytes(row.device_bytes)} with {row.named(partial.names)}" for row in (ends[0], ends[-1]))
+    fits = ""
+    if partial.most is not None and budget_bytes is not None:
+        size = format_bytes(budget_bytes)
+        fits = f", fits {size} up to {partial.most:,} tokens" if partial.most else f", fits {size} at no length"
+    return f"no single estimate: {low}, {high}{fits}"
 
 
 def _named(run: Run, reason: str, place: Span) -> Iterator[tuple[Span, str]]:

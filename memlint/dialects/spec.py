@@ -313,6 +313,15 @@ class TrainingSpec:
                 self.facts.asked.update((DERIVED, *self.derivation.tried))  # what follows is made of these, too
         return copy
 
+    def stating(self, changes: Mapping[Name, Any]) -> TrainingSpec:
+        """What the run would be if its config stated these facts: whatever was unknown for want of them is known."""
+        copy = self.with_facts(changes)
+        made = None if copy.derivation is None else copy.derivation.made
+        if made is not None:
+            copy.architecture, copy.unknown_reason = made.architecture, made.unknown_reason
+            copy.architecture_on_devices = made.architecture_on_devices
+        return copy
+
     def sized(self, changes: Mapping[Name, Any]) -> TrainingSpec:
         """The same run as a model is to see it, with other sizes and what its family makes of them: whatever behaviour
         the model asks about is this run's."""

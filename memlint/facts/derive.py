@@ -63,7 +63,10 @@ class Derivation:
     tried    facts that have another value than the config gives them
     outcome  what the family made of both
     asked    behaviour of libraries that it asked about meanwhile (``TrainingSpec.asked``)
+    made     the run that came of it where something was tried; None where it could not be made
     """
+
+    made: TrainingSpec | None = None
 
     def __init__(
         self,
@@ -86,12 +89,15 @@ class Derivation:
         trial.__dict__.update({name: value for name, value in self.given.__dict__.items() if name != "facts"})
         trial.held, trial.wanted, trial.asked = tried, [], {}
         trial.facts = self.given.facts
+        made: TrainingSpec | None = None
         outcome: Mapping[str, Fact] = self.outcome
         asked: Mapping[str, bool] = self.asked
         with contextlib.suppress(UnknownModel, KeyError):  # what it asks for is not known: nothing follows
             made = self.complete(trial)
             outcome, asked = made.facts, made.asked
-        return Derivation(self.given, self.complete, {**outcome, **tried}, tried, asked)
+        found = Derivation(self.given, self.complete, {**outcome, **tried}, tried, asked)
+        found.made = made
+        return found
 
     def changes(self, before: Derivation) -> tuple[dict[str, Fact], set[str]]:
         """(facts that have other values than they had before, names of those that are no more)."""

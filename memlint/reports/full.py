@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from memlint.documents.node import Span
 from memlint.named_tuple import NamedTuple
+from memlint.partial import Partial
 from memlint.plugin import ERROR, INFO, WARNING, Finding, Fix
-from memlint.reports.report import Measured, Report, RunReport
+from memlint.reports.report import Budget, Measured, Report, RunReport
 from memlint.reports.text import clean, harmless_in_actions, lines_of, shorten, source_lines, width
 from memlint.tape.estimate import FITS, MEASURED, OOM, TIGHT, UNKNOWN, Estimate
 from memlint.units import format_bytes
@@ -92,7 +93,9 @@ def headline(run: RunReport, style: Style) -> str:
         pieces.append(style.paint("  " + ", ".join(about), DIM))
     pieces.append(started)
     if estimate is None:
-        if run.family:
+        if run.partial is not None:
+            pieces += [f"\n{line}" for line in table(run.partial, run.budget, style)]
+        elif run.family:
             pieces.append("\n  peak unknown")
         return "".join(pieces)
     low, high = estimate.device_interval
@@ -108,6 +111,22 @@ def headline(run: RunReport, style: Style) -> str:
         verdict = style.paint(run.verdict, BOLD, VERDICT_COLOR[run.verdict])
         pieces.append(f", budget {format_bytes(run.budget.size_bytes)}{source}: {verdict}, {margin}")
     return "".join(pieces)
+
+
+def table(partial: Partial, budget: Budget | None, style: Style) -> Iterator[str]:
+    """The peak as a function of what is not stated, a line for each size."""
+    keys = " and ".join(clean(shorten(key, 80)) for key in partial.keys)
+    yield "  " + style.paint("peak", BOLD) + f" unknown without {keys}:"
+    named = [row.named(partial.names) for row in partial.rows]
+    columns = max(map(len, named))
+    for name, row in zip(named, partial.rows):
+        low, high = row.device_interval
+        within = "" if low == high else f" ({format_bytes(low)} to {format_bytes(high)})"
+        verdict = "" if budget is None else "  " + style.paint(row.verdict, BOLD, VERDICT_COLOR[row.verdict])
+        yield f"    {name.rjust(columns)}  {format_bytes(row.device_bytes)}{within}{verdict}"
+    if budget is not None and partial.most is not None:
+        size = format_bytes(budget.size_bytes)
+        yield f"  fits {size} up to {partial.most:,} tokens" if partial.most else f"  does not fit {size} at any length"
 
 
 def _place(span: Span) -> str:

@@ -6,8 +6,9 @@ from typing import Any
 
 from memlint import __version__
 from memlint.documents.node import Span
+from memlint.partial import Partial
 from memlint.plugin import ERROR, INFO, WARNING, Finding, Fix
-from memlint.reports.report import Measured, Report, RunReport, StatedFact
+from memlint.reports.report import Budget, Measured, Report, RunReport, StatedFact
 from memlint.tape.estimate import Estimate, Interval, Part
 
 VERSION = 1
@@ -61,9 +62,27 @@ def _run(run: RunReport) -> dict[str, Any]:
             ],
         },
         "estimate": None if estimate is None else _estimate(estimate, run.verdict, run),
+        **({} if run.partial is None else {"partial": _partial(run.partial, run.budget)}),
         "budget": budget,
         "measured": None if run.measured is None else _measured(run.measured, run),
         "findings": [_finding(finding) for finding in run.findings],
+    }
+
+
+def _partial(partial: Partial, budget: Budget | None) -> dict[str, Any]:
+    return {
+        "open": [{"fact": name, "key": key} for name, key in zip(partial.names, partial.keys)],
+        "rows": [
+            {
+                **dict(zip(partial.names, row.sizes)),
+                "device_bytes": row.device_bytes,
+                "low_bytes": row.device_interval.low_bytes,
+                "high_bytes": row.device_interval.high_bytes,
+                "verdict": row.verdict if budget is not None else None,
+            }
+            for row in partial.rows
+        ],
+        "fits_up_to": partial.most,
     }
 
 

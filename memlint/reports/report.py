@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from memlint.documents.node import Span
 from memlint.named_tuple import NamedTuple
+from memlint.partial import Partial
 from memlint.plugin import ERROR, INFO, WARNING, Finding
 from memlint.tape.estimate import OOM, Estimate, Part
 
@@ -80,6 +81,7 @@ class RunReport(NamedTuple):
     sources text of every file that a finding may point into, by path
     measured only where it was asked for
     also_lines  where a script starts the same run again; what the run needs, and what is said of it, holds there too
+    partial     the peak as a function of what is not stated, where that is a size and there is no estimate
     launch      the command near a config that starts this run with it; None where there is none, and for scripts
     """
 
@@ -97,6 +99,7 @@ class RunReport(NamedTuple):
     measured: Measured | None = None
     also_lines: tuple[int, ...] = ()
     launch: Span | None = None
+    partial: Partial | None = None
 
 
 # What one run may put into a report, which a stranger's config is not to fill: no honest one comes near.

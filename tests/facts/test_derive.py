@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from memlint.dialects.spec import DEFAULT, OVERRIDE, WRITTEN, Fact, TrainingSpec, UnknownModel
+from memlint.dialects.spec import DEFAULT, DERIVED, OVERRIDE, WRITTEN, Fact, TrainingSpec, UnknownModel
 from memlint.documents.load import load
 from memlint.facts.derive import Derivation
 
@@ -162,4 +162,4 @@ def test_what_follows_under_watch_counts_what_is_tried_as_asked_for() -> None:
     asked: set[str] = set()
     watched = spec_of(_tokens, sequence_length=10).with_facts(attention_tokens=7).watched(asked)
     assert watched.sized({"sequence_length": 3})["sample_bytes"] == 56
-    assert asked == {"sequence_length", "attention_tokens", "sample_bytes"}
+    assert asked == {DERIVED, "sequence_length", "attention_tokens", "sample_bytes"}

@@ -1,0 +1,150 @@
+"""What is said of a run of which only a size is not stated."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+import memlint
+from memlint.check import check_text
+from memlint.reports import full
+from memlint.reports import json as as_json
+from memlint.reports.report import Report, RunReport
+from memlint.settings import Settings
+
+ROOT = Path(__file__).parents[1]
+
+TUNE = """\
+output_dir: /tmp/x
+tokenizer:
+  _component_: torchtune.models.llama3.llama3_tokenizer
+  path: /tmp/t
+  max_seq_len: null
+model:
+  _component_: torchtune.models.llama3_2.lora_llama3_2_1b
+  lora_attn_modules: ['q_proj', 'v_proj']
+  apply_lora_to_mlp: true
+  lora_rank: 64
+  lora_alpha: 128
+batch_size: 4
+gradient_accumulation_steps: 1
+enable_activation_checkpointing: false
+dtype: bf16
+device: cuda
+optimizer:
+  _component_: torch.optim.AdamW
+  fused: true
+loss:
+  _component_: torchtune.modules.loss.LinearCrossEntropyLoss
+compile: false
+"""
+SHARED = """\
+accelerate launch --use_deepspeed --zero_stage 3 --num_processes $GPUS run_clm.py --do_train \\
+    --model_name_or_path gpt2 --per_device_train_batch_size 2 --block_size 256 --output_dir out
+"""
+
+
+def checked(path: str, text: str, budget: str = "") -> Report:
+    return check_text(path, text, Settings(budget=budget) if budget else Settings())
+
+
+def run_of(path: str, text: str, budget: str = "") -> RunReport:
+    (run,) = checked(path, text, budget).runs
+    return run
+
+
+def test_a_length_that_is_not_stated_leaves_a_table() -> None:
+    run = run_of("lora.yaml", TUNE)
+    assert run.estimate is None
+    assert run.partial is not None
+    assert run.partial.names == ("sequence_length",)
+    assert run.partial.keys == ("tokenizer.max_seq_len",)
+    assert [row.sizes for row in run.partial.rows] == [(512,), (2048,), (8192,), (32768,)]
+    assert run.partial.most is None
+
+
+def test_each_row_is_the_estimate_of_the_config_that_states_it() -> None:
+    partial = run_of("lora.yaml", TUNE).partial
+    assert partial is not None
+    for row in partial.rows:
+        stated = run_of("lora.yaml", TUNE.replace("max_seq_len: null", f"max_seq_len: {row.sizes[0]}"))
+        assert stated.estimate is not None
+        assert row.device_bytes == stated.estimate.device_bytes
+
+
+def test_the_longest_sample_that_fits_fits_and_a_longer_one_does_not() -> None:
+    partial = run_of("lora.yaml", TUNE, "24GB").partial
+    assert partial is not None
+    assert partial.most is not None
+    assert partial.most % 256 == 0
+    for length, fits in ((partial.most, True), (partial.most + 256, False)):
+        run = run_of("lora.yaml", TUNE.replace("max_seq_len: null", f"max_seq_len: {length}"), "24GB")
+        assert (run.verdict == "FITS") is fits
+
+
+@pytest.mark.parametrize(
+    ("budget", "most"),
+    [pytest.param("1GB", 0, id="none where not even the shortest does"), pytest.param("2000GB", None, id="any")],
+)
+def test_what_fits_at_either_end(budget: str, most: int | None) -> None:
+    partial = run_of("lora.yaml", TUNE, budget).partial
+    assert partial is not None
+    assert partial.most == most
+
+
+def test_devices_that_only_the_environment_knows_leave_a_table_of_them() -> None:
+    partial = run_of("run.sh", SHARED).partial
+    assert partial is not None
+    assert partial.names == ("device_count",)
+    assert [row.sizes for row in partial.rows] == [(1,), (2,), (4,), (8,)]
+    for row in partial.rows:
+        run = run_of("run.sh", SHARED.replace("$GPUS", str(row.sizes[0])))
+        assert run.estimate is not None
+        assert row.device_bytes == run.estimate.device_bytes
+
+
+def test_both_may_be_open() -> None:
+    partial = run_of("run.sh", SHARED.replace("--block_size 256 ", "--block_size $N ")).partial
+    assert partial is not None
+    assert partial.names == ("sequence_length", "device_count")
+    assert {row.sizes[0] for row in partial.rows} == {1024}  # all that GPT-2 takes
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        pytest.param("lora_llama3_2_1b", "no_such_builder", id="the model"),
+        pytest.param("torch.optim.AdamW", "somebodys.Own", id="the optimizer"),
+    ],
+)
+def test_where_more_is_unknown_there_is_no_table(old: str, new: str) -> None:
+    run = run_of("lora.yaml", TUNE.replace(old, new))
+    assert run.estimate is None
+    assert run.partial is None
+
+
+def test_the_finding_says_the_range_and_what_fits() -> None:
+    (finding,) = (one for one in run_of("lora.yaml", TUNE, "24GB").findings if one.code == "MEM007")
+    assert finding.message.startswith("no single estimate: ")
+    assert "with 512 tokens" in finding.message
+    assert "with 32,768 tokens" in finding.message
+    assert "fits 24.0 GiB up to" in finding.message
+
+
+def test_the_table_is_in_the_reports() -> None:
+    report = checked("lora.yaml", TUNE, "24GB")
+    text = full.render(report)
+    assert "peak unknown without tokenizer.max_seq_len:" in text
+    assert "32,768 tokens" in text
+    data = json.loads(as_json.render(report))
+    jsonschema.validate(data, json.loads((ROOT / "schemas/report.schema.json").read_text()))
+    (run,) = data["files"]
+    assert run["partial"]["open"] == [{"fact": "sequence_length", "key": "tokenizer.max_seq_len"}]
+    assert [row["sequence_length"] for row in run["partial"]["rows"]] == [512, 2048, 8192, 32768]
+
+
+def test_a_run_with_an_estimate_has_no_table() -> None:
+    assert memlint.check(str(ROOT / "examples/uni3d_dp/uni3d+dp.yaml")).runs[0].partial is None
