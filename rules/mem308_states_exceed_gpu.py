@@ -2,10 +2,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from memlint.dialects.spec import Name
 from memlint.plugin import ERROR, Example, Finding, Rule, Run
 from memlint.units import format_bytes
 
 ONE_DEVICE = 'one device, as nothing here says that more share the run (`--gpu "{} x8"` does)'
+
+# Devices that are tried where nothing says how many share the run, each with all states shared (ZeRO 3).
+SHARED = (2, 4, 8, 16)
 
 
 class StatesExceedGpu(Rule):
@@ -53,7 +57,7 @@ class StatesExceedGpu(Rule):
     )
 
     def check(self, run: Run) -> Iterator[Finding]:
-        if run.estimate is None or run.budget_bytes is None:
+        if run.estimate is None or run.budget_bytes is None or not run.over_budget:
             return
         # The step holds all three at once; the peak may lie elsewhere and hold fewer gradients.
         weights = run.estimate.component_bytes("parameters")
@@ -78,8 +82,21 @@ class StatesExceedGpu(Rule):
             f"{format_bytes(optimizer)} alone exceed {format_bytes(run.budget_bytes)}",
             place,
             size_bytes=total - run.budget_bytes,
-            notes=[] if run.fact("device_count") is not None else [ONE_DEVICE.format(self._card(run))],
+            notes=lambda _: [] if run.fact("device_count") is not None else self._alone(run),
         )
+
+    def _alone(self, run: Run) -> list[str]:
+        """What a reader of a config that names no devices has to know, and on how many of them it would fit."""
+        said = [ONE_DEVICE.format(self._card(run))]
+        if run.fact("parallelism.strategy") is not None or run.spec.architecture != "language_model":
+            return said
+        for count in SHARED:
+            shared: dict[Name, int | str] = {"parallelism.strategy": "zero", "parallelism.zero_stage": 3}
+            shared |= {"device_count": count, "world_size": count}
+            if run.fits_if(shared):
+                peak = format_bytes(run.what_if(shared).device_bytes)
+                return [*said, f"fits from {count} devices on, with all states shared (ZeRO 3): peak {peak} on each"]
+        return [*said, f"does not fit {SHARED[-1]} devices either, with all states shared (ZeRO 3)"]
 
     def _card(self, run: Run) -> str:
         """The card that --gpu names, or one that it could."""
