@@ -10,8 +10,9 @@ from memlint.dialects import registry
 from memlint.dialects.accelerate import accelerate_facts, named_config, truth
 from memlint.dialects.base import find
 from memlint.dialects.companions import Companion
+from memlint.dialects.companions import tree as tree_of
 from memlint.dialects.spec import ASSUMED, DEFAULT, WRITTEN, Fact, Missing, Name, TrainingSpec
-from memlint.documents.node import Document, Edit, Node, Span
+from memlint.documents.node import Document, Edit, Node
 from memlint.facts.derive import Graph, Step
 from memlint.trainers.table import ALWAYS, LOG_PROBABILITIES, TRAINERS, method_of
 
@@ -379,7 +380,7 @@ def _accelerate(spec: TrainingSpec) -> Companion | None:
     if named.value in _SHIPPED:
         kind, inner = _SHIPPED[named.value]
         tree = {"distributed_type": kind, "num_processes": 8, "mixed_precision": "bf16", **inner}
-        return accelerate_facts(_tree(tree, named.node.span), spec.document.path)
+        return accelerate_facts(tree_of(tree, named.node.span), spec.document.path)
     read, gap = named_config(named.node, named.node.span.path)
     if read is None:
         missing: tuple[Missing, ...] = () if gap is None else (gap,)
@@ -388,12 +389,6 @@ def _accelerate(spec: TrainingSpec) -> Companion | None:
     root, sources = read
     found = accelerate_facts(root, next(iter(sources)))
     return found._replace(sources={**sources, **found.sources})
-
-
-def _tree(value: Any, span: Span) -> Node:
-    if isinstance(value, dict):
-        return Node({name: _tree(inner, span) for name, inner in value.items()}, span)
-    return Node(value, span)
 
 
 FAMILY = lm.Family(
