@@ -9,6 +9,7 @@ from memlint.dialects import companions
 from memlint.dialects import language_model as lm
 from memlint.dialects.accelerate import truth
 from memlint.dialects.spec import WRITTEN, Fact, Name, TrainingSpec, named
+from memlint.dialects.stated import tree as tree_of
 from memlint.documents.node import Node
 
 VERSION = "Axolotl 0.19"
@@ -47,7 +48,7 @@ def _deepspeed(spec: TrainingSpec) -> Fact | None:
         if on:
             zero[name] = {"device": "cpu"}
     tree = {"zero_optimization": zero, "bf16": {"enabled": True if "bf16" in stem else "auto"}}
-    node = companions.tree(tree, named.node.span)
+    node = tree_of(tree, named.node.span)
     reason = f"as {VERSION} ships deepspeed_configs/{stem}.json"
     spec.facts[named.name] = named._replace(value=tree, node=node, reason=reason)
     return named._replace(reason=reason)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 from memlint.dialects.spec import Fact, Missing
-from memlint.documents.node import Document, Node, Span
+from memlint.documents.node import Document, Node
 from memlint.files import edition, inside, repository_root
 from memlint.named_tuple import NamedTuple
 
@@ -20,13 +19,6 @@ class Companion(NamedTuple):
 
 
 _last: dict[tuple[object, ...], Document] = {}  # the file read last, as it then was
-
-
-def tree(value: Any, span: Span) -> Node:
-    """What a library ships, as if the file stood where it is named."""
-    if isinstance(value, dict):
-        return Node({name: tree(inner, span) for name, inner in value.items()}, span)
-    return Node(value, span)
 
 
 def find(reference: str, beside: str) -> str | None:
