@@ -14,7 +14,7 @@ from memlint.dialects.spec import ASSUMED, DEFAULT, WRITTEN, Fact, Missing, Name
 from memlint.dialects.stated import tree as tree_of
 from memlint.documents.node import Document, Edit, Node
 from memlint.facts.derive import Graph, Step
-from memlint.trainers.table import ALWAYS, LOG_PROBABILITIES, TRAINERS, method_of
+from memlint.trainers.table import ALWAYS, LOG_PROBABILITIES, NONE, TRAINERS, method_of
 
 _VERSION = "TRL 1.16"
 METHODS = tuple(method_of(name) for name in TRAINERS if name.startswith("trl."))
@@ -94,7 +94,9 @@ def _precision(spec: TrainingSpec) -> str:
 
 
 def _unknown(spec: TrainingSpec) -> str:
-    why = lm.trainer(spec).unknown
+    found, why = lm.trainer(spec), lm.trainer(spec).unknown
+    if found is NONE and "method" in spec:
+        return f"{spec['method']}: {spec.family} names no trainer of TRL's for it"
     return f"{spec['method'].upper()}: {why}" if why else ""
 
 
@@ -103,6 +105,9 @@ def _method(spec: TrainingSpec) -> str:
     stated = registry.dialect(spec.family).header.get("trainer", "")
     if isinstance(stated, str) and stated in TRAINERS:
         lm.put(spec, "method", method_of(stated), reason=TRAINERS[stated].title)
+        return ""
+    said = spec.fact("method")
+    if said is not None and said.node is not None:  # a key of a family that is TRL inside says it
         return ""
     words: list[str] = []
     if spec.launch is not None:
