@@ -12,7 +12,7 @@ from memlint.dialects import language_model as lm
 from memlint.dialects.spec import DEFAULT, Fact, Name, TrainingSpec
 from memlint.documents.node import Edit
 from memlint.facts.derive import Graph, Step
-from memlint.trainers.table import ALWAYS, NONE
+from memlint.trainers.table import ALWAYS, LOG_PROBABILITIES, NONE
 
 _VERSION = "AutoTrain Advanced 0.8"
 _TASKS = ("llm", "lm_training", "llm_training", "llm_finetuning")  # parser.py: TASK_ALIASES
@@ -84,6 +84,15 @@ def _length(spec: TrainingSpec) -> None:
         lm.put(spec, "sequence_length", value, stated)
     filled = _trained(spec) in ("default", "sft")
     lm.put(spec, "packing", filled, reason=f"{_VERSION}: rows are {'filled' if filled else 'padded to the longest'}")
+
+
+def _adapters(spec: TrainingSpec) -> str:
+    """DPOTrainer and ORPOTrainer of TRL 0.13 switch dropout off, its RewardTrainer does not (dpo_config.py,
+    orpo_config.py: disable_dropout)."""
+    why = lm.adapters(spec)
+    if lm.trainer(spec).takes == LOG_PROBABILITIES:
+        lm.undropped(spec, f"{_VERSION}, TRL 0.13: disable_dropout")
+    return why
 
 
 def _quantization(spec: TrainingSpec) -> None:
@@ -160,7 +169,7 @@ FAMILY = lm.Family(
         Step(_length, ("sequence_length", "packing")),
         Step(lm.attention, ("attention",)),
         Step(lm.optimizer, lm.OPTIMIZER_FACTS),
-        Step(lm.adapters, lm.ADAPTER_FACTS),
+        Step(_adapters, lm.ADAPTER_FACTS),
         Step(_quantization, (*lm.QUANTIZATION_FACTS, "quantization.prepared")),
         Step(_processes, lm.PROCESS_FACTS),
         Step(_checkpointing, ("checkpointing_reentrant",)),

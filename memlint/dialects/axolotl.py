@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final
 
-from memlint.dialects import companions
 from memlint.dialects import language_model as lm
 from memlint.dialects.accelerate import truth
-from memlint.dialects.spec import ASSUMED, DEFAULT, WRITTEN, Fact, Name, TrainingSpec, named
-from memlint.documents.node import Document, Edit, Node, Span
+from memlint.dialects.axolotl_sharing import VERSION, beside, fsdp, inner, processes
+from memlint.dialects.spec import ASSUMED, DEFAULT, Fact, Name, TrainingSpec
+from memlint.documents.node import Document, Edit, Node
 from memlint.facts.derive import Graph, Step
 from memlint.trainers.table import ALWAYS, LOG_PROBABILITIES, SCORES
 
-_VERSION = "Axolotl 0.19"
 _UNKNOWN = {
     "grpo": "what generation holds on the card between training steps is not known",
     "gdpo": "what generation holds on the card between training steps is not known",
@@ -62,18 +60,6 @@ _ATTENTION = {
     "sdp_attention": "sdpa",
     "eager_attention": "eager",
 }
-# ``axolotl fetch deepspeed_configs`` puts these beside a config, which names them whether they are there or not:
-# name -> (stage, optimizer in host memory, parameters in host memory)
-_SHIPPED = {
-    "zero1": (1, False, False),
-    "zero1_torch_compile": (1, False, False),
-    "zero2": (2, True, False),
-    "zero2_torch_compile": (2, True, False),
-    "zero3": (3, False, False),
-    "zero3_bf16": (3, False, False),
-    "zero3_bf16_cpuoffload_all": (3, True, True),
-    "zero3_bf16_cpuoffload_params": (3, False, True),
-}
 
 
 def recognise(document: Document, root: Node) -> bool:
@@ -104,9 +90,6 @@ def _plugins(spec: TrainingSpec) -> list[str]:
     return [str(name) for name in fact.value] if fact is not None and isinstance(fact.value, list) else []
 
 
-# ---------------------------------------------------------------------------------------------- model and sample
-
-
 def _method(spec: TrainingSpec) -> None:
     """What is trained for."""
     stated, reward = spec.fact(lm.HYPER + "rl"), spec.fact(lm.HYPER + "reward_model")
@@ -118,7 +101,7 @@ def _method(spec: TrainingSpec) -> None:
     elif pretraining is not None and pretraining.value:
         lm.put(spec, "method", "pretraining", pretraining)
     elif lm.gap(spec, "rl") is None:
-        lm.put(spec, "method", "sft", reason=f"{_VERSION}: rl is not set")
+        lm.put(spec, "method", "sft", reason=f"{VERSION}: rl is not set")
 
 
 def _trained(spec: TrainingSpec) -> str:
@@ -138,7 +121,7 @@ def _model_class(spec: TrainingSpec) -> None:
     elif found.builds:
         lm.put(spec, "model_class", found.builds, spec.fact("method"))
     else:
-        lm.put(spec, "model_class", "causal_lm", reason=f"{_VERSION}: AutoModelForCausalLM")
+        lm.put(spec, "model_class", "causal_lm", reason=f"{VERSION}: AutoModelForCausalLM")
     if found.labels:
         lm.put(spec, "labels", found.labels, spec.fact("method"))
 
@@ -155,7 +138,7 @@ def _batch(spec: TrainingSpec) -> None:
             lm.put(spec, "gradient_accumulation_steps", value, whole, "batch_size over micro_batch_size")
     name: Final = "gradient_accumulation_steps"
     if spec.get(name) is None and lm.gap(spec, name) is None:
-        spec.facts[name] = Fact(name, 1, DEFAULT, name, reason=_VERSION)
+        spec.facts[name] = Fact(name, 1, DEFAULT, name, reason=VERSION)
 
 
 def _model(spec: TrainingSpec) -> str:
@@ -181,7 +164,7 @@ def _images(spec: TrainingSpec) -> None:
     """Samples have images where there is a processor for them; how large, a config may say."""
     processor, size = spec.fact(lm.HYPER + "processor_type"), spec.fact("image_size")
     if processor is None or not processor.value:
-        lm.put(spec, "images_per_sample", 0, reason=f"{_VERSION}: processor_type is not set, so samples are text")
+        lm.put(spec, "images_per_sample", 0, reason=f"{VERSION}: processor_type is not set, so samples are text")
         return
     reason = "an image in each sample; the data may have none, or more"
     spec.facts["images_per_sample"] = Fact("images_per_sample", 1, ASSUMED, "datasets", reason=reason)
@@ -212,20 +195,17 @@ def _rows(spec: TrainingSpec) -> None:
         lm.put(spec, "packing", True, packed)
         real = spec.fact(lm.HYPER + "multipack_real_batches")
         if spec.get("attention") not in ("sdpa", "eager") and not (real is not None and truth(real.value)):
-            lm.put(spec, "padding_free", True, packed, f"{_VERSION}: a packed batch is one row")
+            lm.put(spec, "padding_free", True, packed, f"{VERSION}: a packed batch is one row")
     elif padded is not None and truth(padded.value):
         lm.put(spec, "packing", True, padded)
     elif _trained(spec) == "reward" and (padded is None or padded.value is None):
-        lm.put(spec, "packing", True, reason=f"{_VERSION}: reward models pad to sequence_len")
+        lm.put(spec, "packing", True, reason=f"{VERSION}: reward models pad to sequence_len")
     elif packed is not None:
         lm.put(spec, "packing", False, packed)
     for name in ("batch_flattening", "dpo_padding_free"):
         flat = spec.fact(lm.HYPER + name)
         if flat is not None and truth(flat.value):
             lm.put(spec, "padding_free", True, flat)
-
-
-# ---------------------------------------------------------------------------------------------- optimizer, losses
 
 
 def _optimizer(spec: TrainingSpec) -> None:
@@ -261,7 +241,7 @@ def _kernels(spec: TrainingSpec) -> None:
     fused, switch = _adapter_kernels(spec)
     if on or fused:
         origin = origin or switch
-        reason = "" if origin is not None else f"{_VERSION}: adapters are fused unless a key says otherwise"
+        reason = "" if origin is not None else f"{VERSION}: adapters are fused unless a key says otherwise"
         lm.put(spec, "fused_kernels", [*on, *fused], origin, reason)
 
 
@@ -274,7 +254,7 @@ def _adapter_kernels(spec: TrainingSpec) -> tuple[list[str], Fact | None]:
         on = [name for name, fact in written.items() if truth(fact.value)]
         return on, written[on[0]] if on else None
     adapter, config = lm.setting(spec, "adapter"), lm.setting(spec, "fsdp_config")
-    version = lm.setting(spec, "fsdp_version") or _inner(config, "version")
+    version = lm.setting(spec, "fsdp_version") or inner(config, "version")
     automatic = adapter in ("lora", "qlora") and not lm.setting(spec, "rl")
     if not automatic or (adapter == "lora" and lm.switched(spec, "load_in_8bit")):
         return [], None
@@ -311,11 +291,11 @@ def _loss(spec: TrainingSpec) -> None:
         if count is not None and count.value:
             lm.put(spec, "loss_chunks", count.value, count)
         else:
-            lm.put(spec, "loss_chunks", 8, reason=f"{_VERSION}: patch_chunked_ce_loss_fn")
+            lm.put(spec, "loss_chunks", 8, reason=f"{VERSION}: patch_chunked_ce_loss_fn")
     elif kernels is not None and "linear_cross_entropy" in kernels.value:
         lm.put(spec, "loss", "fused", spec.fact(lm.HYPER + "liger.linear_cross_entropy"))
     elif spec.get("loss") == "chunked":
-        lm.put(spec, "loss_chunks", 8, reason=f"{_VERSION}: patch_chunked_ce_loss_fn")
+        lm.put(spec, "loss_chunks", 8, reason=f"{VERSION}: patch_chunked_ce_loss_fn")
 
 
 # ---------------------------------------------------------------------------------------------- what trains
@@ -345,7 +325,7 @@ def _adapters(spec: TrainingSpec) -> str:
         lm.put(spec, "tuning", "adapter", stated)
         return f"{stated.key} {kind}: adapters of this kind are not known"
     on = stated is not None and bool(kind)
-    lm.put(spec, lm.HYPER + "use_peft", on, stated, "" if stated is not None else f"{_VERSION}: no adapter")
+    lm.put(spec, lm.HYPER + "use_peft", on, stated, "" if stated is not None else f"{VERSION}: no adapter")
     if not on and lm.gap(spec, "adapter") is not None:
         return lm.not_stated(spec, "adapter")
     linear, targets = spec.fact(lm.HYPER + "lora_target_linear"), spec.fact("lora.targets")
@@ -364,7 +344,7 @@ def _adapters(spec: TrainingSpec) -> str:
     if pattern and not why:
         lm.put(spec, "lora.targets", pattern, targets)
     if not why and not on:
-        lm.put(spec, "tuning", "full", stated, "" if stated is not None else f"{_VERSION}: no adapter")
+        lm.put(spec, "tuning", "full", stated, "" if stated is not None else f"{VERSION}: no adapter")
     if on:
         lm.undropped(spec, "TRL 1.9: preference training switches dropout off")
     return why
@@ -383,116 +363,14 @@ def _quantization(spec: TrainingSpec) -> str:
         if not kind:
             return f"{switch.key}: quantised weights do not train, and no adapter is set"
         if kind != of:  # Axolotl asks for both
-            return f"{switch.key} beside adapter {kind}: {_VERSION} quantises so only with adapter {of}"
+            return f"{switch.key} beside adapter {kind}: {VERSION} quantises so only with adapter {of}"
         break
     default: Name
     for default, value in (("quantization.kind", "nf4"), ("quantization.double", True)):
         if default not in spec:
-            spec.facts[default] = Fact(default, value, DEFAULT, reason=f"{_VERSION}: its BitsAndBytesConfig")
+            spec.facts[default] = Fact(default, value, DEFAULT, reason=f"{VERSION}: its BitsAndBytesConfig")
     lm.quantization(spec)
     return ""
-
-
-# ---------------------------------------------------------------------------------------------- how it runs
-
-
-def _deepspeed(spec: TrainingSpec) -> Fact | None:
-    """A file that ``axolotl fetch deepspeed_configs`` would put there, where the config names one that is not."""
-    named = spec.fact(lm.HYPER + "deepspeed")
-    if named is None or not isinstance(named.value, str) or named.node is None or named.span is None:
-        return None
-    stem = named.value.rsplit("/", 1)[-1].removesuffix(".json")
-    if "deepspeed_configs/" not in named.value or stem not in _SHIPPED:
-        return None
-    if companions.find(named.value, named.span.path) is not None:
-        return None
-    stage, optimizer, parameters = _SHIPPED[stem]
-    zero: dict[str, Any] = {"stage": stage, "overlap_comm": True}
-    if stage > 1:
-        zero["contiguous_gradients"] = True
-    if stage == 3:
-        zero.update(sub_group_size=0, max_live_parameters=0, max_reuse_distance=0, reduce_bucket_size="auto")
-        zero.update(stage3_prefetch_bucket_size="auto", stage3_param_persistence_threshold="auto")
-    for name, on in (("offload_optimizer", optimizer), ("offload_param", parameters)):
-        if on:
-            zero[name] = {"device": "cpu"}
-    tree = {"zero_optimization": zero, "bf16": {"enabled": True if "bf16" in stem else "auto"}}
-    node = _tree(tree, named.node.span)
-    reason = f"as {_VERSION} ships deepspeed_configs/{stem}.json"
-    spec.facts[named.name] = named._replace(value=tree, node=node, reason=reason)
-    return named._replace(reason=reason)
-
-
-def _stated_by_file(spec: TrainingSpec) -> list[Name]:
-    """The facts that the shipped file states: each points at the key that names it."""
-    return [named(name) for name in spec if name.startswith("parallelism.") and spec.facts[name].origin == WRITTEN]
-
-
-def _tree(value: Any, span: Span) -> Node:
-    if isinstance(value, dict):
-        return Node({name: _tree(inner, span) for name, inner in value.items()}, span)
-    return Node(value, span)
-
-
-def _inner(config: Any, name: str) -> Any:
-    """A setting of fsdp_config, in either spelling."""
-    if not isinstance(config, dict):
-        return None
-    return config.get("fsdp_" + name, config.get(name))
-
-
-def _fsdp(spec: TrainingSpec) -> None:
-    """``fsdp_config`` turns FSDP on, in its first version unless something says the second."""
-    config, version = spec.fact(lm.HYPER + "fsdp_config"), spec.fact(lm.HYPER + "fsdp_version")
-    if config is None or config.node is None or not isinstance(config.node.value, dict) or not config.node.value:
-        return
-    switch = spec.fact(lm.HYPER + "fsdp")
-    if switch is None or not switch.value:
-        lm.put(spec, lm.HYPER + "fsdp", True, config)
-    entries = dict(config.node.value)
-    entries.pop("version", None)
-    if version is not None and version.node is not None and version.value:
-        entries["fsdp_version"] = version.node
-    elif _inner(config.value, "version"):
-        inner = config.node.value.get("fsdp_version") or config.node.value["version"]
-        entries["fsdp_version"] = inner
-    else:
-        entries["fsdp_version"] = Node(1, config.node.span)
-    node = Node(entries, config.node.span, config.node.key_span, config.node.keys, config.node.via)
-    spec.facts[config.name] = config._replace(node=node)
-
-
-def _beside(spec: TrainingSpec) -> tuple[str, Mapping[str, Fact]]:
-    """What the files beside the config state, and what of ``fsdp_config`` TrainingArguments has no name for."""
-    shipped, config = _deepspeed(spec), spec.fact(lm.HYPER + "fsdp_config")
-    reason, overruling = lm.stated_sharing(spec)
-    if shipped is not None and "parallelism.zero_stage" in spec:
-        spec.facts.update((name, shipped._replace(name=name, value=spec[name])) for name in _stated_by_file(spec))
-    if config is None or spec.get("parallelism.strategy") not in ("fsdp1", "fsdp2"):
-        return reason, overruling
-    smallest = _inner(config.value, "min_num_params")
-    if str(_inner(config.value, "auto_wrap_policy")).upper() == "SIZE_BASED_WRAP" and smallest:
-        lm.put(spec, "parallelism.wrap_elements", smallest, config)
-    saved = _inner(config.value, "state_dict_type")
-    if saved:
-        lm.put(spec, "saves_full_weights", saved == "FULL_STATE_DICT", config)
-    return reason, overruling
-
-
-def _processes(spec: TrainingSpec) -> None:
-    """Ray's workers, or what ``axolotl train`` hands to the launcher that it starts."""
-    ray, count = spec.fact(lm.HYPER + "use_ray"), spec.fact(lm.HYPER + "ray_num_workers")
-    if ray is not None and truth(ray.value) and count is not None and count.value:
-        lm.put(spec, "device_count", count.value, count if count.node is not None else ray)
-    options = spec.launch.options.value if spec.launch is not None else {}
-    if not isinstance(options, dict) or "device_count" in spec:
-        return
-    for name in ("num_processes", "nproc_per_node"):
-        node = options.get(name) or options.get(name.replace("_", "-"))
-        text = str(node.value) if node is not None else ""
-        if node is not None and text.isdigit() and int(text) > 0:
-            spec.facts["device_count"] = Fact("device_count", int(text), WRITTEN, "--" + node.key_path, node)
-            return
 
 
 def _checkpointing(spec: TrainingSpec) -> None:
@@ -514,12 +392,12 @@ def _checkpointing(spec: TrainingSpec) -> None:
     if offload is not None and offload.value:
         only = offload.node is not None and offload.node.value == "hidden_states"
         if only and "checkpointing_reentrant" not in spec:
-            lm.put(spec, "checkpointing_reentrant", False, offload, f"{_VERSION}: not the reentrant kind beside it")
+            lm.put(spec, "checkpointing_reentrant", False, offload, f"{VERSION}: not the reentrant kind beside it")
         elif not only and spec.get("tuning", "full") == "full":
-            lm.put(spec, "checkpointing_reentrant", False, offload, f"{_VERSION}: torch's own wrapper recomputes")
+            lm.put(spec, "checkpointing_reentrant", False, offload, f"{VERSION}: torch's own wrapper recomputes")
     if "checkpointing_reentrant" not in spec:
         plain = not lm.setting(spec, "rl") and spec.get("checkpointing") == "full"
-        lm.put(spec, "checkpointing_reentrant", plain, reason=f"{_VERSION}: the reentrant kind, except with rl")
+        lm.put(spec, "checkpointing_reentrant", plain, reason=f"{VERSION}: the reentrant kind, except with rl")
 
 
 def _precision(spec: TrainingSpec) -> str:
@@ -535,13 +413,13 @@ def _precision(spec: TrainingSpec) -> str:
         dtype = "float16"
         first = next((on[name] for name in ("fp16", "float16", "load_in_8bit") if name in on), None)
     if first is None:
-        reason, tried = f"{_VERSION}: neither bf16 nor fp16", spec.tried("compute_dtype")
+        reason, tried = f"{VERSION}: neither bf16 nor fp16", spec.tried("compute_dtype")
         dtype = "float32" if tried is None else tried.value  # one switch for all of them
         loaded = Fact("parameter_dtype", dtype, DEFAULT, "bf16", reason=reason)
     else:
         reason = first.reason
         if first.value == "auto":
-            reason = f"{_VERSION}: auto is bfloat16 where the card has it"
+            reason = f"{VERSION}: auto is bfloat16 where the card has it"
         loaded = first._replace(name="parameter_dtype", value=dtype, reason=reason)
     mixed = {"bf16": "bf16" in on or "bfloat16" in on, "fp16": "fp16" in on}
     if by_name["bf16"] is not None and by_name["bf16"].value == "full":
@@ -579,7 +457,7 @@ def _float32_parts(spec: TrainingSpec, loaded: Fact) -> None:
         lm.put(spec, "float32_parts", ["norms"], norms)
     parts = _upcast_parts(spec, str(loaded.value))
     if parts:
-        lm.put(spec, "float32_parts", parts, reason=f"{_VERSION}: cast back to 16 bits only for kernels that need it")
+        lm.put(spec, "float32_parts", parts, reason=f"{VERSION}: cast back to 16 bits only for kernels that need it")
 
 
 def _upcast_parts(spec: TrainingSpec, dtype: str) -> list[str]:
@@ -602,7 +480,7 @@ def _reference(spec: TrainingSpec) -> None:
     elif spec.get("tuning", "full") != "full":
         lm.put(spec, "reference_model", "adapter_off", spec.fact("tuning"), "without its adapter it is the reference")
     else:
-        lm.put(spec, "reference_model", "copy", reason=f"{_VERSION}: a copy")
+        lm.put(spec, "reference_model", "copy", reason=f"{VERSION}: a copy")
 
 
 def _evaluation(spec: TrainingSpec) -> None:
@@ -621,10 +499,10 @@ def _evaluation(spec: TrainingSpec) -> None:
     if data and when is not None:
         lm.put(spec, lm.HYPER + "eval_strategy", "steps", when)
         if "evaluation_batch_size" not in spec and "micro_batch_size" in spec:
-            reason = f"{_VERSION}: as many as a micro batch"
+            reason = f"{VERSION}: as many as a micro batch"
             key, rows = "eval_batch_size", spec["micro_batch_size"]
             spec.facts["evaluation_batch_size"] = Fact("evaluation_batch_size", rows, DEFAULT, key, reason=reason)
-        lm.put(spec, "evaluation_accumulates", False, reason=f"{_VERSION}: eval_accumulation_steps is set")
+        lm.put(spec, "evaluation_accumulates", False, reason=f"{VERSION}: eval_accumulation_steps is set")
     lm.evaluation(spec)
     longest = spec.fact(lm.HYPER + "eval_sequence_len")
     if longest is not None and longest.value and "evaluation_batch_size" in spec:
@@ -637,7 +515,7 @@ def _loader(spec: TrainingSpec) -> None:
     stated = [spec.fact(name) for name in names]
     if any(fact is not None and fact.node is not None for fact in stated):
         return
-    reason = f"{_VERSION}: a worker per device, 256 batches ahead"
+    reason = f"{VERSION}: a worker per device, 256 batches ahead"
     for name, value in zip(names, (spec.get("device_count", 1), 256, True)):
         lm.put(spec, name, value, reason=reason)
 
@@ -648,10 +526,10 @@ FAMILY = lm.Family(
         Step(_batch, ("micro_batch_size", "gradient_accumulation_steps")),
         Step(_model, lm.MODEL_FACTS),
         Step(_kernels, ("fused_kernels",)),
-        Step(_fsdp, (lm.HYPER + "fsdp", lm.HYPER + "fsdp_config")),
-        Step(_processes, ("device_count",)),
+        Step(fsdp, (lm.HYPER + "fsdp", lm.HYPER + "fsdp_config")),
+        Step(processes, ("device_count",)),
     ),
-    beside=_beside,
+    beside=beside,
     follows=Graph(
         Step(_otherwise),
         Step(_unknown),

@@ -30,34 +30,6 @@ NOTHING: Mapping[str, str] = {}
 Beside = Callable[[TrainingSpec], tuple[str, Mapping[str, Fact]]]
 
 
-class Family(NamedTuple):
-    """How the runs of a family come from its files.
-
-    follows  steps to the facts that the model is built from
-    told     names of steps, in the order in which their reasons are told where several say why there is no estimate
-    keys     the family's names of the facts that are needed
-    stated   steps that say in the words of ``follows`` what keys and the program's own defaults state
-    beside   what launchers and the files beside the config state: (why it is not known, or "", the facts that go before
-             what a step would make of keys); None for a family whose own keys say all of it
-    """
-
-    follows: Graph
-    told: tuple[str, ...] = ()
-    keys: Mapping[str, str] = NOTHING
-    stated: Graph = Graph()
-    beside: Beside | None = stated_sharing
-
-    def complete(self, spec: TrainingSpec) -> TrainingSpec:
-        """From the keys to the facts of a language model."""
-        reasons = self.stated.derive(spec).reasons
-        overruling: Mapping[str, Fact] = {}
-        if self.beside is not None:
-            spec.unknown_reason, overruling = self.beside(spec)
-            reasons["sharing"] = spec.unknown_reason
-        reasons |= self.follows.derive(spec, overruling).reasons
-        return finish(spec, told(reasons, self.told), self.keys)
-
-
 def told(reasons: Mapping[str, str], first: Iterable[str]) -> list[str]:
     """The reasons of these steps, and then of others by their names."""
     order = dict.fromkeys((*first, *sorted(reasons)))
@@ -167,3 +139,33 @@ def _uncounted(spec: TrainingSpec) -> str:
     if item is None and every is not None:
         stated = f"{every.key} is {'null' if every.written is None else every.written}: "
     return f"{stated}the number of devices that share the model {why}; say --gpu 'NAME xN'"
+
+
+class Family(NamedTuple):
+    """How the runs of a family come from its files.
+
+    follows  steps to the facts that the model is built from
+    told     names of steps, in the order in which their reasons are told where several say why there is no estimate
+    keys     the family's names of the facts that are needed
+    stated   steps that say in the words of ``follows`` what keys and the program's own defaults state
+    beside   what launchers and the files beside the config state: (why it is not known, or "", the facts that go before
+             what a step would make of keys); None for a family whose own keys say all of it
+    finish   puts facts and reasons together
+    """
+
+    follows: Graph
+    told: tuple[str, ...] = ()
+    keys: Mapping[str, str] = NOTHING
+    stated: Graph = Graph()
+    beside: Beside | None = stated_sharing
+    finish: Callable[[TrainingSpec, list[str], Mapping[str, str]], TrainingSpec] = finish
+
+    def complete(self, spec: TrainingSpec) -> TrainingSpec:
+        """From the keys to the facts of a language model."""
+        reasons = self.stated.derive(spec).reasons
+        overruling: Mapping[str, Fact] = {}
+        if self.beside is not None:
+            spec.unknown_reason, overruling = self.beside(spec)
+            reasons["sharing"] = spec.unknown_reason
+        reasons |= self.follows.derive(spec, overruling).reasons
+        return self.finish(spec, told(reasons, self.told), self.keys)

@@ -324,24 +324,8 @@ def precision(spec: TrainingSpec, loaded: Fact | None) -> str:
     adapted = spec.get("tuning", "full") != "full"
     deep = spec.facts.pop("deepspeed_dtype", None)
     spec.facts.pop("mixed_precision", None)
-    half: Fact | None
-    if strategy == "zero":
-        # accelerate 1.15, DeepSpeedPlugin.set_mixed_precision: what the file leaves out, the trainer's switch fills in
-        open_ = deep is None or deep.value == AUTO or deep.node is None
-        half = mixed if open_ else deep if deep is not None and deep.value in HALF else None
-        if half is not None:
-            put(spec, "parameter_dtype", half.value, half)
-            put(spec, "frozen_dtype", half.value, half)
-            put(spec, "compute_dtype", half.value, half)
-            put(spec, "master_weights", True, half)
-            put(spec, "autocast", False, half)
-            if adapted:
-                put(spec, "lora.dtype", half.value, half)
-            if half.value == "float16" and "loss_scaling" not in spec:
-                put(spec, "loss_scaling", "dynamic", half)
-            return ""
-        if not open_:
-            put(spec, HYPER + "deepspeed_states_dtype", True, deep)
+    if strategy == "zero" and _cast_by_deepspeed(spec, mixed, deep):
+        return ""
     if loaded is None:
         if mixed is not None:
             put(spec, "compute_dtype", mixed.value, mixed)
@@ -372,6 +356,27 @@ def precision(spec: TrainingSpec, loaded: Fact | None) -> str:
     if mixed.value == "float16":
         put(spec, "loss_scaling", "dynamic", mixed)
     return ""
+
+
+def _cast_by_deepspeed(spec: TrainingSpec, mixed: Fact | None, stated: Fact | None) -> bool:
+    """Whether DeepSpeed casts the model to 16 bits, and the facts of that. What its config leaves out, the trainer's
+    switch fills in (accelerate 1.15, DeepSpeedPlugin.set_mixed_precision)."""
+    left_out = stated is None or stated.value == AUTO or stated.node is None
+    half = mixed if left_out else stated if stated is not None and stated.value in HALF else None
+    if half is None:
+        if not left_out:
+            put(spec, HYPER + "deepspeed_states_dtype", True, stated)
+        return False
+    name: Name
+    for name in ("parameter_dtype", "frozen_dtype", "compute_dtype"):
+        put(spec, name, half.value, half)
+    put(spec, "master_weights", True, half)
+    put(spec, "autocast", False, half)
+    if spec.get("tuning", "full") != "full":
+        put(spec, "lora.dtype", half.value, half)
+    if half.value == "float16" and "loss_scaling" not in spec:
+        put(spec, "loss_scaling", "dynamic", half)
+    return True
 
 
 def _widened(spec: TrainingSpec, strategy: str) -> None:

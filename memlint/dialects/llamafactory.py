@@ -219,7 +219,7 @@ def _replace_optimizer(spec: TrainingSpec, kind: str, library: str, switch: Fact
 
 # ---------------------------------------------------------------------------------------------- what trains
 
-_OF_TUNING = {"lora.": ("lora",), "freeze.": ("freeze",), "oft.": ("oft",)}
+_OF_TUNING = {"lora": ("lora",), "freeze": ("freeze",), "oft": ("oft",)}
 
 
 def _adapters(spec: TrainingSpec) -> str:
@@ -236,7 +236,7 @@ def _tuning(spec: TrainingSpec) -> str:
         return lm.not_stated(spec, "finetuning_type")
     kind = str(stated.value)
     for name in list(spec.facts):
-        if any(name.startswith(room) and kind not in of for room, of in _OF_TUNING.items()):
+        if kind not in _OF_TUNING.get(name.partition(".")[0], (kind,)):
             del spec.facts[name]
     if kind == "full":
         lm.put(spec, "tuning", "full", stated)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from memlint.dialects import language_model as lm
 from memlint.dialects import native
-from memlint.dialects.spec import TrainingSpec
+from memlint.dialects.spec import Name, TrainingSpec
+from memlint.facts.derive import Graph, Step
 
 _VERSION = "RWKV-LM: train.py"
 _BUCKET = 1_000_000  # elements, for each "MB" of --ds_bucket_mb
@@ -12,35 +15,42 @@ _ROWS = 65536  # of RWKV's own vocabulary
 _KNOWN = ("x052", "x060", "x070")
 
 
-def complete(spec: TrainingSpec) -> TrainingSpec:
-    """From the options to the facts of a run under DeepSpeed."""
-    version = str(spec.get("model") or "RWKV")
-    spec.model_name = f"{version}, {lm.setting(spec, 'n_layer')} x {lm.setting(spec, 'n_embd')}"
+def _devices(spec: TrainingSpec) -> None:
+    """DeepSpeed keeps its copies and its buckets on one device as well."""
     devices, machines = (native.number(lm.setting(spec, name)) for name in ("devices", "num_nodes"))
     count = devices * machines if devices is not None and machines is not None else None
+    strategy, (stage, text) = spec.fact(lm.HYPER + "strategy"), _strategy(spec)
+    native.divided(spec, "zero" if stage else "ddp", count, spec.fact(lm.HYPER + "devices"))
+    if stage is None:
+        return
+    lm.put(spec, "parallelism.strategy", "zero", strategy)
+    lm.put(spec, "parallelism.zero_stage", stage, strategy)
+    lm.put(spec, "parallelism.offload_optimizer", "offload" in text, strategy)
+    bucket = spec.fact(lm.HYPER + "bucket_mb")
+    if bucket is not None and isinstance(bucket.value, int):
+        lm.put(spec, "parallelism.reduce_bucket_elements", bucket.value * _BUCKET, bucket)
+
+
+def _strategy(spec: TrainingSpec) -> tuple[int | None, str]:
+    """(stage of ZeRO, Lightning's name of the strategy)."""
     strategy = spec.fact(lm.HYPER + "strategy")
     text = str(strategy.value) if strategy is not None else "auto"
-    stage = native.number(text.partition("deepspeed_stage_")[2][:1])
-    native.divided(spec, "zero" if stage else "ddp", count, spec.fact(lm.HYPER + "devices"))
-    if stage is not None:
-        # DeepSpeed keeps its copies and its buckets on one device as well.
-        lm.put(spec, "parallelism.strategy", "zero", strategy)
-        lm.put(spec, "parallelism.zero_stage", stage, strategy)
-        lm.put(spec, "parallelism.offload_optimizer", "offload" in text, strategy)
-        bucket = spec.fact(lm.HYPER + "bucket_mb")
-        if bucket is not None and isinstance(bucket.value, int):
-            lm.put(spec, "parallelism.reduce_bucket_elements", bucket.value * _BUCKET, bucket)
-    lm.tokens(spec)
-    _precision(spec)
+    return native.number(text.partition("deepspeed_stage_")[2][:1]), text
+
+
+def _vocabulary(spec: TrainingSpec) -> None:
     if not spec.get("vocabulary_size"):
         lm.put(spec, "vocabulary_size", _ROWS, spec.fact("vocabulary_size"), "RWKV's own vocabulary")
-    lm.put(spec, "optimizer", "adamw", reason=f"{_VERSION}: DeepSpeed's FusedAdam")
-    lm.put(spec, "optimizer_library", "deepspeed", reason=f"{_VERSION}: DeepSpeed's FusedAdam")
-    lm.put(spec, "optimizer_implementation", "fused", reason=f"{_VERSION}: DeepSpeed's FusedAdam")
-    reasons = (_on_cpu(spec), _version(spec, version), _stated(spec), _unknown(spec, stage, text))
-    spec.unknown_reason = next((reason for reason in reasons if reason), "")
-    spec.architecture = None if spec.unknown_reason else "rwkv"
-    return spec
+
+
+def _optimizer(spec: TrainingSpec) -> None:
+    name: Name
+    for name, value in (
+        ("optimizer", "adamw"),
+        ("optimizer_library", "deepspeed"),
+        ("optimizer_implementation", "fused"),
+    ):
+        lm.put(spec, name, value, reason=f"{_VERSION}: DeepSpeed's FusedAdam")
 
 
 def _precision(spec: TrainingSpec) -> None:
@@ -56,8 +66,12 @@ def _on_cpu(spec: TrainingSpec) -> str:
     return "accelerator cpu: the run is not on a GPU" if lm.setting(spec, "accelerator") == "cpu" else ""
 
 
-def _version(spec: TrainingSpec, version: str) -> str:
-    item = lm.gap(spec, "my_testing")
+def _named(spec: TrainingSpec) -> str:
+    return str(spec.get("model") or "RWKV")
+
+
+def _version(spec: TrainingSpec) -> str:
+    version, item = _named(spec), lm.gap(spec, "my_testing")
     if item is not None:
         return f"{item.key} is not known: {item.reason}"
     if spec.fact("model") is None:
@@ -73,7 +87,8 @@ def _stated(spec: TrainingSpec) -> str:
     return ""
 
 
-def _unknown(spec: TrainingSpec, stage: int | None, text: str) -> str:
+def _unknown(spec: TrainingSpec) -> str:
+    stage, text = _strategy(spec)
     if stage is None:
         return f"strategy {text}: RWKV's kernels without DeepSpeed are not known"
     if spec.get("compute_dtype") != "bfloat16":
@@ -81,3 +96,28 @@ def _unknown(spec: TrainingSpec, stage: int | None, text: str) -> str:
     if "device_count" not in spec:
         return "devices: how many there are is not stated"
     return ""
+
+
+def _finish(spec: TrainingSpec, reasons: Sequence[str], keys: Mapping[str, str]) -> TrainingSpec:
+    spec.model_name = f"{_named(spec)}, {lm.setting(spec, 'n_layer')} x {lm.setting(spec, 'n_embd')}"
+    lm.tokens(spec)
+    spec.unknown_reason = next(iter(reasons), "")
+    spec.architecture = None if spec.unknown_reason else "rwkv"
+    return spec
+
+
+FAMILY = lm.Family(
+    beside=None,
+    follows=Graph(
+        Step(_devices, native.DEVICES, ("parallelism.",)),
+        Step(_precision, ("parameter_dtype", "autocast", "master_weights")),
+        Step(_vocabulary, ("vocabulary_size",)),
+        Step(_optimizer, lm.OPTIMIZER_FACTS),
+        Step(_on_cpu),
+        Step(_version),
+        Step(_stated),
+        Step(_unknown),
+    ),
+    told=("on_cpu", "version", "stated", "unknown"),
+    finish=_finish,
+)

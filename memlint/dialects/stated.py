@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from memlint.dialects.accelerate import truth
 from memlint.dialects.spec import DEFAULT, HYPER, Fact, Missing, Name, TrainingSpec
+from memlint.documents.node import Node, Span
 from memlint.trainers import table
 from memlint.trainers.table import Trainer
 
@@ -78,6 +79,13 @@ def spellings(spec: TrainingSpec, fact: str) -> tuple[str, ...]:
 
     key = registry.dialect(spec.family).key(fact)
     return key.names if key is not None else ()
+
+
+def tree(value: Any, span: Span) -> Node:
+    """What a library ships, as if the file stood where it is named."""
+    if isinstance(value, dict):
+        return Node({name: tree(inner, span) for name, inner in value.items()}, span)
+    return Node(value, span)
 
 
 def trainer(spec: TrainingSpec) -> Trainer:

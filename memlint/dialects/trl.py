@@ -11,9 +11,10 @@ from memlint.dialects.accelerate import accelerate_facts, named_config, truth
 from memlint.dialects.base import find
 from memlint.dialects.companions import Companion
 from memlint.dialects.spec import ASSUMED, DEFAULT, WRITTEN, Fact, Missing, Name, TrainingSpec
-from memlint.documents.node import Document, Edit, Node, Span
+from memlint.dialects.stated import tree as tree_of
+from memlint.documents.node import Document, Edit, Node
 from memlint.facts.derive import Graph, Step
-from memlint.trainers.table import ALWAYS, LOG_PROBABILITIES, TRAINERS, method_of
+from memlint.trainers.table import ALWAYS, LOG_PROBABILITIES, NONE, TRAINERS, method_of
 
 _VERSION = "TRL 1.16"
 METHODS = tuple(method_of(name) for name in TRAINERS if name.startswith("trl."))
@@ -93,7 +94,9 @@ def _precision(spec: TrainingSpec) -> str:
 
 
 def _unknown(spec: TrainingSpec) -> str:
-    why = lm.trainer(spec).unknown
+    found, why = lm.trainer(spec), lm.trainer(spec).unknown
+    if found is NONE and "method" in spec:
+        return f"{spec['method']}: {spec.family} names no trainer of TRL's for it"
     return f"{spec['method'].upper()}: {why}" if why else ""
 
 
@@ -102,6 +105,9 @@ def _method(spec: TrainingSpec) -> str:
     stated = registry.dialect(spec.family).header.get("trainer", "")
     if isinstance(stated, str) and stated in TRAINERS:
         lm.put(spec, "method", method_of(stated), reason=TRAINERS[stated].title)
+        return ""
+    said = spec.fact("method")
+    if said is not None and said.node is not None:  # a key of a family that is TRL inside says it
         return ""
     words: list[str] = []
     if spec.launch is not None:
@@ -379,7 +385,7 @@ def _accelerate(spec: TrainingSpec) -> Companion | None:
     if named.value in _SHIPPED:
         kind, inner = _SHIPPED[named.value]
         tree = {"distributed_type": kind, "num_processes": 8, "mixed_precision": "bf16", **inner}
-        return accelerate_facts(_tree(tree, named.node.span), spec.document.path)
+        return accelerate_facts(tree_of(tree, named.node.span), spec.document.path)
     read, gap = named_config(named.node, named.node.span.path)
     if read is None:
         missing: tuple[Missing, ...] = () if gap is None else (gap,)
@@ -388,12 +394,6 @@ def _accelerate(spec: TrainingSpec) -> Companion | None:
     root, sources = read
     found = accelerate_facts(root, next(iter(sources)))
     return found._replace(sources={**sources, **found.sources})
-
-
-def _tree(value: Any, span: Span) -> Node:
-    if isinstance(value, dict):
-        return Node({name: _tree(inner, span) for name, inner in value.items()}, span)
-    return Node(value, span)
 
 
 FAMILY = lm.Family(

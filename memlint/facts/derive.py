@@ -139,11 +139,11 @@ class Graph:
 
     def __init__(self, *steps: Step) -> None:
         self.steps = steps
-        self._given: dict[str, Step | None] = {}  # by the name of a fact; None where no step gives it
+        self.given: dict[str, Step | None] = {}  # by the name of a fact; None where no step gives it
         self._rooms: dict[str, Step] = {}
         for step in steps:
             for name in step.gives:
-                self._claim(self._given, name, step)
+                self._claim(self.given, name, step)
             for room in step.rooms:
                 self._claim(self._rooms, room, step)
         if len({step.name for step in steps}) < len(steps):
@@ -157,10 +157,10 @@ class Graph:
 
     def giver(self, name: str) -> Step | None:
         """The step that gives a fact; None where it is as it was stated."""
-        if name not in self._given:
+        if name not in self.given:
             found = (step for room, step in self._rooms.items() if name.startswith(room))
-            self._given[name] = next(found, None)
-        return self._given[name]
+            self.given[name] = next(found, None)
+        return self.given[name]
 
     def derive(self, spec: TrainingSpec, overruling: Mapping[str, Fact] = {}) -> Derived:
         """Make all facts of the steps. ``overruling`` facts are stated where that goes before what a step would make
@@ -175,7 +175,7 @@ class Graph:
             for step in self.steps:
                 derived.run(step)
         finally:
-            made = dict(derived.facts.plain())
+            made = derived.facts.plain()
             kept = {name: made.pop(name) for name in stated if name in made}
             spec.facts = {**kept, **{name: made[name] for name in sorted(made)}}
         return derived
@@ -185,18 +185,17 @@ class Derived:
     """One pass over a graph.
 
     reasons  step -> why there can be no estimate, where it says so
-    reads    (step, name of a fact that it has asked for)
+    done     the steps that have run, by their identity: a fact of these is there, or will not be
     """
 
     def __init__(self, graph: Graph, spec: TrainingSpec, overruling: Mapping[str, Fact]) -> None:
         self.graph = graph
         self.spec = spec
         self.stated = spec.facts
+        self.done: set[int] = set()
         held = spec.facts.tried if isinstance(spec.facts, Held) else {}
         self.facts = Pulled(self, spec.facts, {**overruling, **held})
         self.reasons: dict[str, str] = {}
-        self.reads: set[tuple[str, str]] = set()
-        self._done: set[str] = set()
         self._running: list[tuple[Step, str]] = []  # with the fact that it was asked for
 
     @property
@@ -204,11 +203,11 @@ class Derived:
         return self._running[-1][0] if self._running else None
 
     def run(self, step: Step, asked: str = "") -> None:
-        if step.name in self._done:
+        if id(step) in self.done:
             return
-        waiting = [one.name for one, _ in self._running]
-        if step.name in waiting:
-            circle = [*self._running[waiting.index(step.name) :], (step, asked)]
+        waiting = [one for one, _ in self._running]
+        if step in waiting:
+            circle = [*self._running[waiting.index(step) :], (step, asked)]
             told = " -> ".join(f"{one.name} ({fact})" if at else one.name for at, (one, fact) in enumerate(circle))
             raise Circle(f"facts are made of each other: {told}")
         self._running.append((step, asked))
@@ -216,17 +215,14 @@ class Derived:
             reason = step.make(self.spec)
         finally:
             self._running.pop()
-        self._done.add(step.name)
+        self.done.add(id(step))
         if reason:
             self.reasons[step.name] = reason
 
     def ask(self, name: str) -> None:
         """Somebody reads a fact: whoever gives it comes first."""
-        if not self._running:
-            return
-        now, giver = self._running[-1][0], self.graph.giver(name)
-        self.reads.add((now.name, name))
-        if giver is not None and giver is not now:
+        giver = self.graph.giver(name)
+        if self._running and giver is not None and giver is not self._running[-1][0]:
             self.run(giver, name)
 
     def write(self, name: str) -> None:
@@ -234,10 +230,10 @@ class Derived:
         if now is not None and self.graph.giver(name) is not now:
             raise Undeclared(f"{now.name} writes {name}, which it does not say it gives")
 
-    def mine(self, name: str) -> bool:
-        """Whether a step that goes through all facts meets this one: it is stated, or of the step itself."""
-        giver, now = self.graph.giver(name), self.running
-        return giver is None or now is None or giver is now
+    def mine(self, names: Iterable[str]) -> list[str]:
+        """Those that a step meets which goes through all facts: they are stated, or of the step itself."""
+        now, giver = self.running, self.graph.giver
+        return [name for name in names if now is None or giver(name) in (None, now)]
 
 
 class Pulled(Held):
@@ -246,35 +242,45 @@ class Pulled(Held):
     def __init__(self, derived: Derived, facts: Mapping[str, Fact], held: Mapping[str, Fact]) -> None:
         super().__init__(facts, held)
         self.derived = derived
+        self._given, self._done = derived.graph.given, derived.done
 
     def stated(self, name: str) -> Fact | None:
         """A fact as it was before the steps."""
         return self.derived.stated.get(name)
 
-    def plain(self) -> Iterator[tuple[str, Fact]]:
+    def plain(self) -> dict[str, Fact]:
         """All facts, of whichever step."""
-        return ((name, dict.__getitem__(self, name)) for name in dict.keys(self))
+        return dict(dict.items(self))
+
+    # Facts are read some hundred times in a pass, and nearly all of them are there: of these, nobody is asked.
 
     def __getitem__(self, name: str) -> Fact:
-        self.derived.ask(name)
+        giver = self._given.get(name, self)
+        if giver is not None and id(giver) not in self._done:
+            self.derived.ask(name)
         return super().__getitem__(name)
 
     def get(self, name: str, default: Any = None) -> Any:
-        self.derived.ask(name)
+        giver = self._given.get(name, self)
+        if giver is not None and id(giver) not in self._done:
+            self.derived.ask(name)
         return super().get(name, default)
 
     def __contains__(self, name: object) -> bool:
-        self.derived.ask(str(name))
+        giver = self._given.get(str(name), self)
+        if giver is not None and id(giver) not in self._done:
+            self.derived.ask(str(name))
         return super().__contains__(name)
 
     def __iter__(self) -> Iterator[str]:
-        return iter([name for name in super().__iter__() if self.derived.mine(name)])
+        return iter(self.derived.mine(dict.keys(self)))
 
     def keys(self) -> Any:
         return dict.fromkeys(self, True).keys()
 
     def items(self) -> Any:
-        return {name: super(Pulled, self).__getitem__(name) for name in self}.items()
+        facts = self.plain()
+        return {name: facts[name] for name in self}.items()
 
     def values(self) -> Any:
         return [fact for _, fact in self.items()]

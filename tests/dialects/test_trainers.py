@@ -58,6 +58,15 @@ def test_what_a_trainer_does_is_in_the_words_of_the_table(name: str) -> None:
         assert row in ("", ALWAYS, *BEHAVIOURS)
 
 
+def test_a_family_with_trls_steps_that_names_no_trainer_has_no_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
+    trl = registry.dialect("trl")
+    monkeypatch.setattr(trl, "header", {**trl.header, "trainer": {"dpo": "trl.dpo"}})
+    [run] = registry.specs(load("sft/run.yaml", SFT))
+    assert run.unknown_reason == "sft: trl names no trainer of TRL's for it"
+    [run] = registry.specs(load("dpo/run.yaml", SFT))
+    assert run.unknown_reason == ""
+
+
 def test_a_method_without_a_trainer_has_none() -> None:
     assert trainer({"sft": "trl.sft"}, "kd") is NONE
     assert trainer("trl.dpo", "whatever") is TRAINERS["trl.dpo"]

@@ -13,6 +13,7 @@ from memlint.dialects import registry
 from memlint.dialects.family import Family
 from memlint.dialects.spec import TrainingSpec
 from memlint.documents.load import load
+from memlint.facts import vocabulary
 from memlint.facts.derive import Graph
 
 ROOT = Path(__file__).parents[2]
@@ -100,3 +101,10 @@ def test_what_is_told_first_is_said_by_steps_that_there_are(name: str) -> None:
 def test_every_family_whose_module_has_steps_has_a_text_here() -> None:
     with_steps = {name for name in registry.known_families() if family_of(name) is not None}
     assert with_steps == set(FAMILIES)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_steps_give_facts_that_there_are(name: str) -> None:
+    family = family_of(name)
+    given = {fact for step in (*family.stated.steps, *family.follows.steps) for fact in step.gives}
+    assert {fact for fact in given if not vocabulary.known(fact)} == set()

@@ -1,0 +1,119 @@
+"""How Axolotl's runs are shared: the DeepSpeed configs that it ships, ``fsdp_config``, and whatever starts it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from memlint.dialects import companions
+from memlint.dialects import language_model as lm
+from memlint.dialects.accelerate import truth
+from memlint.dialects.spec import WRITTEN, Fact, Name, TrainingSpec, named
+from memlint.dialects.stated import tree as tree_of
+from memlint.documents.node import Node
+
+VERSION = "Axolotl 0.19"
+# ``axolotl fetch deepspeed_configs`` puts these beside a config, which names them whether they are there or not:
+# name -> (stage, optimizer in host memory, parameters in host memory)
+_SHIPPED = {
+    "zero1": (1, False, False),
+    "zero1_torch_compile": (1, False, False),
+    "zero2": (2, True, False),
+    "zero2_torch_compile": (2, True, False),
+    "zero3": (3, False, False),
+    "zero3_bf16": (3, False, False),
+    "zero3_bf16_cpuoffload_all": (3, True, True),
+    "zero3_bf16_cpuoffload_params": (3, False, True),
+}
+
+
+def _deepspeed(spec: TrainingSpec) -> Fact | None:
+    """A file that ``axolotl fetch deepspeed_configs`` would put there, where the config names one that is not."""
+    named = spec.fact(lm.HYPER + "deepspeed")
+    if named is None or not isinstance(named.value, str) or named.node is None or named.span is None:
+        return None
+    stem = named.value.rsplit("/", 1)[-1].removesuffix(".json")
+    if "deepspeed_configs/" not in named.value or stem not in _SHIPPED:
+        return None
+    if companions.find(named.value, named.span.path) is not None:
+        return None
+    stage, optimizer, parameters = _SHIPPED[stem]
+    zero: dict[str, Any] = {"stage": stage, "overlap_comm": True}
+    if stage > 1:
+        zero["contiguous_gradients"] = True
+    if stage == 3:
+        zero.update(sub_group_size=0, max_live_parameters=0, max_reuse_distance=0, reduce_bucket_size="auto")
+        zero.update(stage3_prefetch_bucket_size="auto", stage3_param_persistence_threshold="auto")
+    for name, on in (("offload_optimizer", optimizer), ("offload_param", parameters)):
+        if on:
+            zero[name] = {"device": "cpu"}
+    tree = {"zero_optimization": zero, "bf16": {"enabled": True if "bf16" in stem else "auto"}}
+    node = tree_of(tree, named.node.span)
+    reason = f"as {VERSION} ships deepspeed_configs/{stem}.json"
+    spec.facts[named.name] = named._replace(value=tree, node=node, reason=reason)
+    return named._replace(reason=reason)
+
+
+def _stated_by_file(spec: TrainingSpec) -> list[Name]:
+    """The facts that the shipped file states: each points at the key that names it."""
+    return [named(name) for name in spec if name.startswith("parallelism.") and spec.facts[name].origin == WRITTEN]
+
+
+def inner(config: Any, name: str) -> Any:
+    """A setting of fsdp_config, in either spelling."""
+    if not isinstance(config, dict):
+        return None
+    return config.get("fsdp_" + name, config.get(name))
+
+
+def fsdp(spec: TrainingSpec) -> None:
+    """``fsdp_config`` turns FSDP on, in its first version unless something says the second."""
+    config, version = spec.fact(lm.HYPER + "fsdp_config"), spec.fact(lm.HYPER + "fsdp_version")
+    if config is None or config.node is None or not isinstance(config.node.value, dict) or not config.node.value:
+        return
+    switch = spec.fact(lm.HYPER + "fsdp")
+    if switch is None or not switch.value:
+        lm.put(spec, lm.HYPER + "fsdp", True, config)
+    entries = dict(config.node.value)
+    entries.pop("version", None)
+    if version is not None and version.node is not None and version.value:
+        entries["fsdp_version"] = version.node
+    elif inner(config.value, "version"):
+        entries["fsdp_version"] = config.node.value.get("fsdp_version") or config.node.value["version"]
+    else:
+        entries["fsdp_version"] = Node(1, config.node.span)
+    node = Node(entries, config.node.span, config.node.key_span, config.node.keys, config.node.via)
+    spec.facts[config.name] = config._replace(node=node)
+
+
+def beside(spec: TrainingSpec) -> tuple[str, Mapping[str, Fact]]:
+    """What the files beside the config state, and what of ``fsdp_config`` TrainingArguments has no name for."""
+    shipped, config = _deepspeed(spec), spec.fact(lm.HYPER + "fsdp_config")
+    reason, overruling = lm.stated_sharing(spec)
+    if shipped is not None and "parallelism.zero_stage" in spec:
+        spec.facts.update((name, shipped._replace(name=name, value=spec[name])) for name in _stated_by_file(spec))
+    if config is None or spec.get("parallelism.strategy") not in ("fsdp1", "fsdp2"):
+        return reason, overruling
+    smallest = inner(config.value, "min_num_params")
+    if str(inner(config.value, "auto_wrap_policy")).upper() == "SIZE_BASED_WRAP" and smallest:
+        lm.put(spec, "parallelism.wrap_elements", smallest, config)
+    saved = inner(config.value, "state_dict_type")
+    if saved:
+        lm.put(spec, "saves_full_weights", saved == "FULL_STATE_DICT", config)
+    return reason, overruling
+
+
+def processes(spec: TrainingSpec) -> None:
+    """Ray's workers, or what ``axolotl train`` hands to the launcher that it starts."""
+    ray, count = spec.fact(lm.HYPER + "use_ray"), spec.fact(lm.HYPER + "ray_num_workers")
+    if ray is not None and truth(ray.value) and count is not None and count.value:
+        lm.put(spec, "device_count", count.value, count if count.node is not None else ray)
+    options = spec.launch.options.value if spec.launch is not None else {}
+    if not isinstance(options, dict) or "device_count" in spec:
+        return
+    for name in ("num_processes", "nproc_per_node"):
+        node = options.get(name) or options.get(name.replace("_", "-"))
+        text = str(node.value) if node is not None else ""
+        if node is not None and text.isdigit() and int(text) > 0:
+            spec.facts["device_count"] = Fact("device_count", int(text), WRITTEN, "--" + node.key_path, node)
+            return
