@@ -118,6 +118,9 @@ def _precision(spec: TrainingSpec) -> str:
 
 def _method(spec: TrainingSpec) -> tuple[str, str]:
     """(which trainer, why it is not known): by the program, by the keys, then by the folders that recipes stand in."""
+    stated = spec.fact("method")
+    if stated is not None and stated.node is not None:  # a key of a family that is TRL inside says it
+        return str(stated.value), ""
     words: list[str] = []
     if spec.launch is not None:
         words = [str(spec.launch.program.value)]
