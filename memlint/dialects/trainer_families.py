@@ -215,6 +215,7 @@ def engine(spec: TrainingSpec, version: str) -> None:
     lm.put(spec, "parallelism.strategy", "zero", spec.fact("parallelism.zero_stage"), f"{version}: DeepSpeed's engine")
     lm.put(spec, "optimizer_library", "deepspeed", reason=version)
     lm.put(spec, "optimizer_implementation", "fused", reason=version)
+    spec.missing = (*spec.missing, *launchers.processes(spec.launch).missing)
     lm.processes(spec)
 
 
