@@ -26,6 +26,7 @@ YAML = {
     "llamafactory": SAMPLES / "llamafactory" / "run.yaml",
     "llm-foundry": SAMPLES / "llm_foundry" / "run.yaml",
     "ms-swift": SAMPLES / "ms_swift" / "file.yaml",
+    "oumi": SAMPLES / "oumi" / "run.yaml",
     "stdiff": ROOT / "examples" / "stdiff" / "kitti_range_train_config_after.yaml",
     "torchtune": SAMPLES / "torchtune" / "run.yaml",
     "trl": ROOT / "examples" / "language_models" / "sft_trl.yaml",

@@ -13,6 +13,8 @@ _VERSION = "ms-swift 4.6"
 _ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 # Models all of whose layers are mixtures: transformers 5 keeps experts and routers as tensors, which are no Linear.
 _EXPERTS_ARE_TENSORS = ("qwen3_moe", "mixtral")
+# loss_scale/config: weights of tokens that are not 0 or 1, which no loss of the model's own takes
+_WEIGHTS = frozenset(("agentflan", "alpha_umi", "hermes", "qwen", "react"))
 _METHODS = {"pt": "pretraining", "rm": "reward", "simpo": "cpo"}
 
 
@@ -35,7 +37,10 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
     ranks = families.sequence_ranks(spec, _VERSION)
     if spec["method"] == "dpo":
         lm.put(spec, "log_probabilities", "as_returned", reason=f"{_VERSION}: get_per_token_logps")
-    families.whole_logits(spec, "enable_dft_loss", "enable_channel_loss", "label_smoothing")
+    scale = spec.fact(lm.HYPER + "loss_scale")
+    weighted = scale is not None and bool(_WEIGHTS & set(str(scale.value).split("+")))
+    lm.put(spec, lm.HYPER + "weighted_tokens", weighted, scale)
+    families.whole_logits(spec, "weighted_tokens", "enable_dft_loss", "enable_channel_loss", "label_smoothing")
     lm.compiled(spec)
     kind, library = spec.fact(lm.HYPER + "tuner_type"), lm.setting(spec, "quant_method")
     lm.put(spec, lm.HYPER + "use_peft", kind is not None and kind.value == "lora", kind)

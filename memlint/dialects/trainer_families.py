@@ -15,12 +15,16 @@ from memlint.dialects import language_model as lm
 from memlint.dialects.accelerate import truth
 from memlint.dialects.companions import Companion
 from memlint.dialects.spec import ASSUMED, DEFAULT, Fact, Name, TrainingSpec, named
+from memlint.documents.node import Node
 
 PAIRS = ("dpo", "orpo", "cpo", "simpo", "reward")  # chosen and rejected go through the model together
 WITH_REFERENCE = ("dpo", "kto")
 PROMPT = 512  # tokens, where no file states them: as TRL cut them before 0.29
 # What a family's method needs beside the model, where nothing says how large it is.
-HELPERS = {"gkd": "its teacher is not known", "ppo": "its value and reward models are not known"}
+HELPERS = {
+    **dict.fromkeys(("gkd", "gold"), "its teacher is not known"),
+    "ppo": "its value and reward models are not known",
+}
 
 
 def otherwise(spec: TrainingSpec) -> str:
@@ -143,6 +147,16 @@ def fsdp_preset(spec: TrainingSpec) -> str:
     return ""
 
 
+def stands_for(spec: TrainingSpec, switch: Fact, name: str, value: Any) -> None:
+    """A setting of the Trainer's that a switch of the family stands for; of a mapping, each value stands there."""
+    assert switch.node is not None
+    tree: Any = value
+    if isinstance(value, dict):
+        tree = {key: Node(inner, switch.node.span, switch.node.key_span, key) for key, inner in value.items()}
+    node = Node(tree, switch.node.span, switch.node.key_span, switch.node.keys)
+    spec.facts[lm.HYPER + name] = switch._replace(name=lm.HYPER + name, value=value, node=node)
+
+
 def own_processes(spec: TrainingSpec, per_machine: str, machines: str) -> str:
     """A program that starts torchrun itself, by two variables of the environment. Without them it is one process, over
     whose devices ``device_map`` spreads the model: why that is not known."""
@@ -201,6 +215,7 @@ def engine(spec: TrainingSpec, version: str) -> None:
     lm.put(spec, "parallelism.strategy", "zero", spec.fact("parallelism.zero_stage"), f"{version}: DeepSpeed's engine")
     lm.put(spec, "optimizer_library", "deepspeed", reason=version)
     lm.put(spec, "optimizer_implementation", "fused", reason=version)
+    spec.missing = (*spec.missing, *launchers.processes(spec.launch).missing)
     lm.processes(spec)
 
 

@@ -124,6 +124,12 @@ def test_what_is_not_written_is_as_swift_has_it() -> None:
         pytest.param("--split_dataset_ratio 0.1", "", {"evaluation_batch_size": 1}, id="data to evaluate"),
         pytest.param("--use_liger_kernel true", "", {"loss": "fused"}, id="Liger's loss"),
         pytest.param("--use_liger_kernel true --enable_dft_loss true", "", {"loss": "full"}, id="a loss of logits"),
+        pytest.param(
+            "--use_liger_kernel true --loss_scale last_round+hermes", "", {"loss": "full"}, id="weighted tokens"
+        ),
+        pytest.param(
+            "--use_liger_kernel true --loss_scale ignore_empty_think", "", {"loss": "fused"}, id="or left out"
+        ),
     ],
 )
 def test_switches(options: str, before: str, facts: dict[str, Any]) -> None:
