@@ -19,7 +19,7 @@ from memlint.documents.load import load
 from memlint.estimates import Estimates, estimate_spec
 from memlint.meta.fold import Folded
 from memlint.meta.tape import Tape
-from memlint.models import Recording, step
+from memlint.models import Recording, depth, step
 from memlint.models.templates import Kind, Templates
 from memlint.settings import Settings
 
@@ -70,8 +70,9 @@ def content(made: Any) -> Any:
     """A recording with all that is on its tapes, to be compared."""
     if isinstance(made, Tape):
         return {name: getattr(made, name) for name in Tape.__slots__}
-    if isinstance(made, Folded):
-        return {name: getattr(made, name) for name in Folded.__slots__}
+    if isinstance(made, Folded):  # whose loops may begin at other layers
+        whole = {name: getattr(made.unfold(), name) for name in Tape.__slots__ if name not in ("labels", "paid")}
+        return {**whole, "whose": [(label.component, label.name) for label in made.unfold().labels]}
     return {name: content(part) for name, part in made._asdict().items()} if isinstance(made, Recording) else made
 
 
@@ -134,12 +135,20 @@ def step_of(spec: TrainingSpec, templates: Templates) -> Recording:
 
 
 def test_many_sizes_take_two_recordings_of_each_depth(monkeypatch: pytest.MonkeyPatch) -> None:
-    counted, templates = Counted(monkeypatch), Templates()
+    """And where the loops are is looked for once, besides the first time."""
+    counted, templates, looked = Counted(monkeypatch), Templates(), []
+    fold = depth.fold
+
+    def counted_fold(short: Tape, longer: Tape, more: int) -> Folded | None:
+        looked.append(more)
+        return fold(short, longer, more)
+
+    monkeypatch.setattr(depth, "fold", counted_fold)
     for batch in (2, 3, 4, 8):
         for rank in (128, 129, 160, 256):
             for length in (512, 2048, 4000):
                 step_of(lora({"micro_batch_size": batch, "lora.r": rank, "sequence_length": length}), templates)
-    assert (counted.steps, counted.followed) == (4, 2)
+    assert (counted.steps, counted.followed, len(looked)) == (4, 1, 1)
 
 
 @pytest.mark.parametrize(
