@@ -108,3 +108,26 @@ def test_a_plan_that_is_given_up_early_would_not_have_been_found(
     found = levers.plan(run_of(spec, budget_bytes))
     monkeypatch.setattr(levers, "_hopeless", lambda run: False)
     assert levers.plan(run_of(spec, budget_bytes)) == found
+
+
+@pytest.mark.parametrize("budget_bytes", [2 << 30, 4 << 30, 6 << 30, 10 << 30], ids=lambda size: f"{size >> 30} GiB")
+def test_a_batch_that_fits_is_found_without_simulating_those_that_cannot(
+    budget_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, asked = spec_of("uni3d_dp/uni3d+dp.yaml").with_facts(micro_batch_size=64), []
+
+    def estimator(changed: TrainingSpec) -> Estimate:
+        asked.append(changed["micro_batch_size"])
+        return estimate_spec(changed, detailed=False)
+
+    def shrunk() -> dict[Name, Any]:
+        asked.clear()
+        return levers._shrink(
+            Run(spec, estimate_spec(spec), budget_bytes, estimator, spell, allocated=allocated_bytes), {}
+        )
+
+    found, few = shrunk(), list(asked)
+    monkeypatch.setattr(levers, "_first_that_fits", lambda run, every: {})
+    assert shrunk() == found
+    fits = estimate_spec(spec.with_facts(found)).device_bytes <= budget_bytes
+    assert len(few) < len(asked) if fits and found["micro_batch_size"] < 32 else len(few) == len(asked)
