@@ -40,8 +40,8 @@ class EagerAttention(Rule):
     )
 
     def check(self, run: Run) -> Iterator[Finding]:
-        saved = run.attention_bytes
-        if not saved or not run.is_large(saved, NOTABLE_SHARE):
+        saved = run.saved_if({"attention": "sdpa"}, NOTABLE_SHARE) if run.value("attention") == "eager" else 0
+        if not saved:
             return
         fixes = levers.fixes(run, levers.fused_attention)
         yield self.finding(

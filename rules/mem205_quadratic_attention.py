@@ -50,10 +50,11 @@ class QuadraticAttention(Rule):
 
     def check(self, run: Run) -> Iterator[Finding]:
         tokens = run.value("attention_tokens")
-        taken = run.attention_bytes
         exploded = tokens >= GIB_ATTENTION_TOKENS and run.value("attention", "eager") == "eager"
-        no_kernel = run.is_large(taken) and levers.fused_attention(run) is None
-        if not exploded and not no_kernel:
+        if not exploded and levers.fused_attention(run) is not None:
+            return
+        taken = run.attention_bytes
+        if not exploded and not run.is_large(taken):
             return
         one_head = tokens * tokens * 4
         message = f"{tokens:,} tokens attend to each other: {format_bytes(one_head)} per head and sample in fp32"

@@ -88,13 +88,15 @@ class UnusedLever(Rule):
             changes: dict[Name, Any] = {name: without}
             if name == "optimizer":
                 changes |= {"optimizer_library": "torch", "optimizer_paged": False}
-            saved = run.what_if(changes).device_bytes - run.estimate.device_bytes
-            if abs(saved) >= TRIFLE * run.estimate.device_bytes:
+            before = run.estimate.device_bytes
+            if run.least_if(changes) - before >= TRIFLE * before:
+                continue
+            saved = run.what_if(changes).device_bytes - before
+            if abs(saved) >= TRIFLE * before:
                 continue
             yield self.finding(
                 run,
-                f"{fact.label} {fact.written} saves {format_bytes(max(saved, 0))} of a peak of "
-                f"{format_bytes(run.estimate.device_bytes)}",
+                f"{fact.label} {fact.written} saves {format_bytes(max(saved, 0))} of a peak of {format_bytes(before)}",
                 fact,
                 size_bytes=max(saved, 0),
             )

@@ -52,8 +52,8 @@ class FullPrecision(Rule):
         half = next(iter(levers.halves(run)), None)
         if run.estimate is None or half is None:
             return
-        saved = run.estimate.device_bytes - run.what_if(compute_dtype=half).device_bytes
-        if not run.is_large(saved, NOTABLE_SHARE):
+        saved = run.saved_if({"compute_dtype": half}, NOTABLE_SHARE)
+        if not saved:
             return
         fixes = levers.fixes(run, levers.mixed_precision)
         yield self.finding(

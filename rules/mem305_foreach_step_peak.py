@@ -59,8 +59,8 @@ class ForeachStepPeak(Rule):
             return
         if run.value("optimizer_implementation") not in ("foreach", "loop"):
             return
-        saved = run.estimate.device_bytes - run.what_if(optimizer_implementation="fused").device_bytes
-        if not run.is_large(saved, NOTABLE_SHARE):
+        saved = run.saved_if({"optimizer_implementation": "fused"}, NOTABLE_SHARE)
+        if not saved:
             return
         fixes = levers.fixes(run, levers.fused_optimizer)
         switch = run.fact("optimizer_implementation")

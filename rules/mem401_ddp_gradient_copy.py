@@ -51,8 +51,8 @@ class DdpGradientCopy(Rule):
         name: Final = "parallelism.gradient_as_bucket_view"
         if run.value(name) or not run.is_large(run.estimate.component_bytes("communication"), NOTABLE_SHARE):
             return
-        saved = run.estimate.device_bytes - run.what_if({name: True}).device_bytes
-        if not run.is_large(saved, NOTABLE_SHARE):
+        saved = run.saved_if({name: True}, NOTABLE_SHARE)
+        if not saved:
             return
         fixes = levers.fixes(run, levers.bucket_views)
         yield self.finding(

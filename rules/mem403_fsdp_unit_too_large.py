@@ -45,8 +45,8 @@ class FsdpUnitTooLarge(Rule):
         if run.value("parallelism.wrap") != "none":
             return
         changes: dict[Name, Any] = {"parallelism.wrap": None}
-        saved = run.estimate.device_bytes - run.what_if(changes).device_bytes
-        if not run.is_large(saved, NOTABLE_SHARE):
+        saved = run.saved_if(changes, NOTABLE_SHARE)
+        if not saved:
             return
         fixes = [run.fix(levers.describe(run, changes), UNSAFE, changes)] if run.edits(changes) else []
         yield self.finding(

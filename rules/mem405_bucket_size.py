@@ -55,8 +55,8 @@ class BucketSize(Rule):
         lever = levers.smaller_buckets(run, settable=False)
         if lever is None or not run.is_large(self._most(run, lever.changes), NOTABLE_SHARE):
             return
-        saved = run.estimate.device_bytes - run.what_if(**lever.changes).device_bytes
-        if not run.is_large(saved, NOTABLE_SHARE):
+        saved = run.saved_if(lever.changes, NOTABLE_SHARE)
+        if not saved:
             return
         facts = run.those(*lever.changes)
         written = [fact for fact in facts if fact.node is not None]

@@ -50,8 +50,8 @@ class ReferenceModel(Rule):
     def check(self, run: Run) -> Iterator[Finding]:
         if run.estimate is None or run.value("reference_model") != "copy":
             return
-        saved = run.estimate.device_bytes - run.what_if(reference_model="precomputed").device_bytes
-        if not run.is_large(saved, NOTABLE_SHARE):
+        saved = run.saved_if({"reference_model": "precomputed"}, NOTABLE_SHARE)
+        if not saved:
             return
         stated = run.those("reference_model", "model")
         place = next((fact for fact in stated if fact.node is not None), stated[0])

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from memlint.dialects import registry
-from memlint.dialects.spec import TrainingSpec
+from memlint.dialects.spec import Name, TrainingSpec
 from memlint.dialects.spelling import spell
 from memlint.documents.load import load
 from memlint.estimates import allocated_bytes, estimate_spec, first_pass_bytes, packed_bytes
 from memlint.fixes import levers
 from memlint.models import record
 from memlint.plugin import Run
+from memlint.tape.estimate import Estimate
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 CONFIGS = ("uni3d_dp/uni3d+dp.yaml", "uni3d_dp/uni3d+dp_after.yaml", "language_models/lora_axolotl.yml")
@@ -44,6 +46,43 @@ def test_what_is_allocated_needs_no_allocator(name: str) -> None:
     assert run.allocated_if(**changes) == known.allocated_bytes
 
 
+CHANGES: list[dict[Name, Any]] = [
+    {"micro_batch_size": 1},
+    {"micro_batch_size": 64},
+    {"compute_dtype": "bfloat16"},
+    {"optimizer": "adamw", "optimizer_library": "torch", "optimizer_paged": False},
+    {"optimizer_implementation": "fused"},
+    {"ema": False},
+]
+
+
+@pytest.mark.parametrize("changes", CHANGES, ids=lambda changes: "-".join(map(str, changes.items())))
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_change_saves_what_its_estimate_says_and_no_more_than_its_bound(name: str, changes: dict[Name, Any]) -> None:
+    run = run_of(spec_of(name), 1 << 40)
+    assert run.estimate is not None
+    after = run.what_if(changes).device_bytes
+    assert run.least_if(changes) <= after
+    saved = run.estimate.device_bytes - after
+    for share in (1 / 100, 1 / 20, 1 / 3):
+        expected = saved if saved >= share * run.estimate.device_bytes else 0
+        assert run_of(spec_of(name), 1 << 40).saved_if(changes, share) == expected
+
+
+def test_what_a_change_cannot_save_is_not_simulated() -> None:
+    spec, asked = spec_of("uni3d_dp/uni3d+dp.yaml"), []
+
+    def estimator(changed: TrainingSpec) -> Estimate:
+        asked.append(changed)
+        return estimate_spec(changed, detailed=False)
+
+    run = Run(spec, estimate_spec(spec), None, estimator, spell, allocated=allocated_bytes)
+    assert run.saved_if({"micro_batch_size": 4 * spec["micro_batch_size"]}, 1 / 20) == 0
+    assert asked == []
+    assert run.saved_if({"micro_batch_size": 1}, 1 / 20) > 0
+    assert len(asked) == 1
+
+
 @pytest.mark.parametrize("name", CONFIGS)
 def test_no_setting_of_the_allocator_packs_more(name: str) -> None:
     spec = spec_of(name)
@@ -69,3 +108,26 @@ def test_a_plan_that_is_given_up_early_would_not_have_been_found(
     found = levers.plan(run_of(spec, budget_bytes))
     monkeypatch.setattr(levers, "_hopeless", lambda run: False)
     assert levers.plan(run_of(spec, budget_bytes)) == found
+
+
+@pytest.mark.parametrize("budget_bytes", [2 << 30, 4 << 30, 6 << 30, 10 << 30], ids=lambda size: f"{size >> 30} GiB")
+def test_a_batch_that_fits_is_found_without_simulating_those_that_cannot(
+    budget_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, asked = spec_of("uni3d_dp/uni3d+dp.yaml").with_facts(micro_batch_size=64), []
+
+    def estimator(changed: TrainingSpec) -> Estimate:
+        asked.append(changed["micro_batch_size"])
+        return estimate_spec(changed, detailed=False)
+
+    def shrunk() -> dict[Name, Any]:
+        asked.clear()
+        return levers._shrink(
+            Run(spec, estimate_spec(spec), budget_bytes, estimator, spell, allocated=allocated_bytes), {}
+        )
+
+    found, few = shrunk(), list(asked)
+    monkeypatch.setattr(levers, "_first_that_fits", lambda run, every: {})
+    assert shrunk() == found
+    fits = estimate_spec(spec.with_facts(found)).device_bytes <= budget_bytes
+    assert len(few) < len(asked) if fits and found["micro_batch_size"] < 32 else len(few) == len(asked)

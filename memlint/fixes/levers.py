@@ -306,11 +306,14 @@ def _shrink(run: Run, changes: dict[Name, Any]) -> dict[Name, Any]:
     """The changes with the largest halving of the micro batch that fits the budget; where none fits, with the largest
     of those that have the lowest peak."""
     assert run.budget_bytes is not None
+    every = [with_evaluation(run, {**changes, **batch_changes(run, smaller)}) for smaller in _halvings(run)]
+    fitting = _first_that_fits(run, every)
+    if fitting:
+        return fitting
     best: dict[Name, Any] = {}
     least: Estimate | None = None
-    for smaller in _halvings(run):
+    for tried in every:
         try:
-            tried = with_evaluation(run, {**changes, **batch_changes(run, smaller)})
             after = run.what_if(**tried)
         except UnknownModel:  # a recording that does not cover this size
             continue
@@ -319,6 +322,22 @@ def _shrink(run: Run, changes: dict[Name, Any]) -> dict[Name, Any]:
         if after.device_bytes <= run.budget_bytes:
             break
     return best or changes
+
+
+def _first_that_fits(run: Run, every: list[dict[Name, Any]]) -> dict[Name, Any]:
+    """The first of some changes that fits the budget, found by what is live alone while that is too much; {} where none
+    does, or where it leaves more alive than one before it."""
+    assert run.budget_bytes is not None
+    least: int | None = None
+    for tried in every:
+        try:
+            live = run.allocated_if(**tried)
+            if live <= run.budget_bytes and run.what_if(**tried).device_bytes <= run.budget_bytes:
+                return tried if least is None or live <= least else {}
+        except UnknownModel:
+            continue
+        least = live if least is None else min(least, live)
+    return {}
 
 
 # From the least to the most intrusive: what is learned changes only with the last ones.

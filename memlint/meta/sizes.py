@@ -31,6 +31,7 @@ class Unfollowable(Exception):
 class Program:
     """Integer arithmetic on some inputs, step by step, and the answers that were taken from it.
 
+    count  of its values
     steps  (operator, left, right, answer): a step's operands are the numbers of earlier values, inputs first. Where
            ``answer`` is None the result is the next value; else it is no value, and has to be that answer again. A
            constant is a step without operator.
@@ -42,25 +43,25 @@ class Program:
         self._values: dict[Any, Size] = {}
         self._constants: dict[int, int] = {}
         self._answered: set[Any] = set()
-        self._count = 0
+        self.count = 0
 
     def input(self, name: str, value: int) -> int:
         """One of the sizes that may be others. All of them come before the first step."""
         assert not self.steps
         self.names.append(name)
-        self._count += 1
-        return cast("int", Size(self, value, self._count - 1))
+        self.count += 1
+        return cast("int", Size(self, value, self.count - 1))
 
     def _step(self, function: Callable[[Any, Any], Any] | None, left: int, right: int, answer: bool | None) -> None:
         if len(self.steps) >= MOST_STEPS:
             raise Unfollowable
         self.steps.append((function, left, right, answer))
-        self._count += answer is None
+        self.count += answer is None
 
     def constant(self, value: int) -> int:
         """The number of a value that is always the same."""
         if value not in self._constants:
-            self._constants[value] = self._count
+            self._constants[value] = self.count
             self._step(None, value, 0, None)
         return self._constants[value]
 
@@ -69,7 +70,7 @@ class Program:
         key = function, left[0], right[0]
         if key not in self._values:
             self._step(*key, None)
-            self._values[key] = Size(self, function(left[1], right[1]), self._count - 1)
+            self._values[key] = Size(self, function(left[1], right[1]), self.count - 1)
         return self._values[key]
 
     def answer(self, function: Callable[[Any, Any], bool], left: tuple[int, int], right: tuple[int, int]) -> bool:

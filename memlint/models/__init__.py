@@ -97,23 +97,21 @@ def _step(
 ) -> Recording:
     from memlint.models.step import record_step
 
-    def recorded(one: TrainingSpec) -> Recording:
-        def plainly(run: TrainingSpec) -> Recording:
-            return record_step(module.build, run, symbolic, named)
+    def recorded(run: TrainingSpec) -> Recording:
+        return record_step(module.build, run, symbolic, named)
 
-        if templates is None or symbolic:
-            return plainly(one)
-        found: Recording = templates.record((module.__name__, named), plainly, one)
-        return found
-
+    what = module.__name__, named
     if folded and not symbolic and hasattr(module, "equal_layers"):
         from memlint.models import depth
 
         layers = module.equal_layers(spec)
-        made = depth.record(recorded, spec, layers)
+        made = depth.record(recorded, spec, layers, templates, what)
         if made is not None:
             return made
-    return recorded(spec)
+    if templates is None or symbolic:
+        return recorded(spec)
+    found: Recording = templates.record(what, recorded, spec)
+    return found
 
 
 def saved_bytes(spec: TrainingSpec, templates: Templates | None = None) -> int:

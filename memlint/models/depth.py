@@ -8,15 +8,18 @@ not be so (:func:`_reach`, ``equal_layers`` of the model) is recorded in full.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from memlint.architectures.decoder import EARLY, Decoder
 from memlint.dialects.spec import TrainingSpec
-from memlint.meta.fold import fold
+from memlint.meta.fold import Folded, fold
 from memlint.meta.tensor import Tensor
 from memlint.models import Recording
 from memlint.models.system import System
+
+if TYPE_CHECKING:
+    from memlint.models.templates import Templates
 
 # (layers that are recorded, layers that the model has): set here, read where the model is built.
 RECORDED_LAYERS: Final = "recorded_layers"
@@ -43,18 +46,33 @@ def equal_layers_of(decoder: Decoder) -> int:
     return decoder.layers if len(set(decoder.windows)) <= 1 else 0
 
 
-def record(record_step: Callable[[TrainingSpec], Recording], spec: TrainingSpec, layers: int) -> Recording | None:
-    """The recording of a run of ``layers`` equal layers; None where it has to be recorded in full."""
+def record(
+    record_step: Callable[[TrainingSpec], Recording],
+    spec: TrainingSpec,
+    layers: int,
+    templates: Templates | None = None,
+    what: tuple[Hashable, ...] = (),
+) -> Recording | None:
+    """The recording of a run of ``layers`` equal layers; None where it has to be recorded in full. ``templates``: those
+    of other runs, where ``what`` tells apart how they are recorded."""
     short = _few(spec, layers)
     if not short:
         return None
-    one = record_step(spec.replaced({RECORDED_LAYERS: (short, layers)}))
-    two = record_step(spec.replaced({RECORDED_LAYERS: (short + 1, layers)}))
+    more = layers - short
+
+    def both(run: TrainingSpec) -> tuple[Recording, Recording]:
+        one, two = (record_step(run.replaced({RECORDED_LAYERS: (few, layers)})) for few in (short, short + 1))
+        return one, two
+
+    found: Folded | None = None
+    if templates is None:
+        one, two = both(spec)
+    else:
+        one, two, found = templates.shallow((*what, short, layers), both, spec, more)
     in_layer = two.parameters - one.parameters
     if SHORT + _reach(spec, in_layer) > short:
         return None
-    more = layers - short
-    found = fold(one.tape, two.tape, more)
+    found = found or fold(one.tape, two.tape, more)
     if found is None or one.loading is not None:
         return None
     return one._replace(

@@ -14,8 +14,10 @@ from typing import Any
 
 from memlint import releases, work
 from memlint.dialects.spec import ASSUMED, DERIVED, Fact, TrainingSpec, UnknownModel, WatchedFacts
+from memlint.meta.fold import Folded, fold
 from memlint.meta.sizes import Program, Size, following
 from memlint.meta.tape import Tape
+from memlint.models import Recording
 
 # A release that is stated and one that is assumed are told apart by who is asked about it.
 _RELEASES = frozenset(library.fact for library in releases.LIBRARIES.values())
@@ -27,15 +29,22 @@ class Template:
     numbers  the values that the tapes' sizes are, by the identity of the tape
     asked    behaviours of libraries that the recording asked about
     steps    of work that it took
+    folded   where ``made`` is of a model with few layers and with one more, and the two differ by turns of loops
+             whatever the sizes: the tape of one with ``more`` layers, with the numbers of values in place of bytes
     """
 
-    def __init__(self, kind: Kind, program: Program, made: Any, asked: list[str], steps: int) -> None:
+    def __init__(self, kind: Kind, program: Program, made: Any, asked: list[str], steps: int, more: int = 0) -> None:
         self.kind = kind
         self.program = program
         self.made = made
         self.asked = asked
         self.steps = steps
+        self.more = more
         self.numbers = {id(tape): _numbers(program, tape.sizes) for tape in _tapes(made)}
+        self.folded: Folded | None = None
+        if more:
+            short, longer = map(self._numbered, _tapes(made))
+            self.folded = fold(short, longer, more)
 
     def of(self, spec: TrainingSpec) -> Any:
         """What a run of the same kind is recorded as; None where its sizes take another way."""
@@ -45,7 +54,8 @@ class Template:
         self.kind.ask(spec)
         for behaviour in self.asked:
             spec.does(behaviour)
-        return self._with(values, self.made)
+        found = self._with(values, self.made)
+        return (*found, self._folded(values, *_tapes(found))) if self.more else found
 
     def _with(self, values: list[int], made: Any) -> Any:
         if type(made) is Size:
@@ -57,6 +67,22 @@ class Template:
             return type(made)(*parts) if hasattr(made, "_fields") else tuple(parts)
         return made
 
+    def _numbered(self, tape: Tape) -> Tape:
+        """A tape with the numbers of its sizes in their place, and nothing that is added up."""
+        found = self._tape([0] * self.program.count, tape)
+        found.sizes = self.numbers[id(tape)]
+        return found
+
+    def _folded(self, values: list[int], short: Tape, longer: Tape) -> Folded | None:
+        if self.folded is None:
+            return None
+        pieces = []
+        for piece in self.folded.pieces:
+            sizes = list(map(values.__getitem__, piece.sizes))
+            signed = zip(piece.events, map(values.__getitem__, map(abs, piece.deltas)))
+            pieces.append(piece._replace(sizes=sizes, deltas=[size if event >= 0 else -size for event, size in signed]))
+        return Folded(pieces, short, longer, self.more)
+
     def _tape(self, values: list[int], tape: Tape) -> Tape:
         found = Tape()
         for name in Tape.__slots__:
@@ -65,8 +91,11 @@ class Template:
         return found
 
 
-def _tapes(made: Any) -> list[Tape]:
-    return [part for part in (made if isinstance(made, tuple) else (made,)) if type(part) is Tape]
+def _tapes(made: Any) -> list[Any]:
+    """All tapes of a recording, or of several."""
+    if not isinstance(made, tuple):
+        return [made] if type(made) is Tape else []
+    return [tape for part in made for tape in _tapes(part)]
 
 
 def _numbers(program: Program, sizes: list[Any]) -> list[int]:
@@ -125,7 +154,15 @@ class Templates:
         """What is asked from here on is about another config."""
         self._config += 1
 
-    def record(self, what: Hashable, function: Callable[[TrainingSpec], Any], spec: TrainingSpec) -> Any:
+    def shallow(
+        self, what: Hashable, both: Callable[[TrainingSpec], tuple[Recording, Recording]], spec: TrainingSpec, more: int
+    ) -> tuple[Recording, Recording, Folded | None]:
+        """``both(spec)``: the recordings of a model with few layers and with one more; and the tape of one with
+        ``more`` layers than the first, where that is known already."""
+        made = self.record(what, both, spec, more)
+        return made if len(made) == 3 else (*made, None)
+
+    def record(self, what: Hashable, function: Callable[[TrainingSpec], Any], spec: TrainingSpec, more: int = 0) -> Any:
         """``function(spec)``: a Recording, or a number. ``what`` tells functions apart."""
         if spec.missing:
             return function(spec)
@@ -146,9 +183,9 @@ class Templates:
         seldom = kind.config == self._config or len(kind.templates) >= kind.MOST_TEMPLATES
         if seldom or not kind.followed:
             return function(spec)
-        return self._followed(kind, function, spec)
+        return self._followed(kind, function, spec, more)
 
-    def _followed(self, kind: Kind, function: Callable[[TrainingSpec], Any], spec: TrainingSpec) -> Any:
+    def _followed(self, kind: Kind, function: Callable[[TrainingSpec], Any], spec: TrainingSpec, more: int) -> Any:
         asked: set[str] = set()
         copy = spec.watched(asked)
         copy.asked = {}
@@ -159,7 +196,7 @@ class Templates:
                     fact = dict.__getitem__(spec.facts, name)
                     copy.facts[name] = fact._replace(value=program.input(name, fact.value))
                 made = function(copy)
-                template = Template(kind, program, made, list(copy.asked), left - work.meter().left)
+                template = Template(kind, program, made, list(copy.asked), left - work.meter().left, more)
         except (UnknownModel, work.OutOfWork):
             for behaviour in copy.asked:
                 spec.does(behaviour)

@@ -17,9 +17,9 @@ from memlint.dialects import registry
 from memlint.dialects.spec import Fact, Name, TrainingSpec, UnknownModel, named
 from memlint.documents.load import load
 from memlint.estimates import Estimates, estimate_spec
-from memlint.meta.fold import Folded
+from memlint.meta.fold import Folded, fold
 from memlint.meta.tape import Tape
-from memlint.models import Recording, step
+from memlint.models import Recording, depth, step
 from memlint.models.templates import Kind, Templates
 from memlint.settings import Settings
 
@@ -70,8 +70,9 @@ def content(made: Any) -> Any:
     """A recording with all that is on its tapes, to be compared."""
     if isinstance(made, Tape):
         return {name: getattr(made, name) for name in Tape.__slots__}
-    if isinstance(made, Folded):
-        return {name: getattr(made, name) for name in Folded.__slots__}
+    if isinstance(made, Folded):  # whose loops may begin at other layers
+        whole = {name: getattr(made.unfold(), name) for name in Tape.__slots__ if name not in ("labels", "paid")}
+        return {**whole, "whose": [(label.component, label.name) for label in made.unfold().labels]}
     return {name: content(part) for name, part in made._asdict().items()} if isinstance(made, Recording) else made
 
 
@@ -134,12 +135,19 @@ def step_of(spec: TrainingSpec, templates: Templates) -> Recording:
 
 
 def test_many_sizes_take_two_recordings_of_each_depth(monkeypatch: pytest.MonkeyPatch) -> None:
-    counted, templates = Counted(monkeypatch), Templates()
+    """And where the loops are is looked for once, besides the first time."""
+    counted, templates, looked = Counted(monkeypatch), Templates(), []
+
+    def counted_fold(short: Tape, longer: Tape, more: int) -> Folded | None:
+        looked.append(more)
+        return fold(short, longer, more)
+
+    monkeypatch.setattr(depth, "fold", counted_fold)
     for batch in (2, 3, 4, 8):
         for rank in (128, 129, 160, 256):
             for length in (512, 2048, 4000):
                 step_of(lora({"micro_batch_size": batch, "lora.r": rank, "sequence_length": length}), templates)
-    assert (counted.steps, counted.followed) == (4, 2)
+    assert (counted.steps, counted.followed, len(looked)) == (4, 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -223,3 +231,63 @@ def test_an_estimate_with_templates_is_the_one_without_them() -> None:
         changed = lora({"micro_batch_size": batch}).with_facts(sequence_length=512)
         assert estimates.totals(changed) == estimate_spec(changed, detailed=False)
         assert estimates.own() == Estimates(lora({"micro_batch_size": batch})).own()
+
+
+def answers(function: Any, *batches: int) -> list[Any]:
+    """What is recorded of as many configs, and how often the function ran."""
+    templates, ran = Templates(), []
+
+    def counted(spec: TrainingSpec) -> Any:
+        ran.append(spec)
+        return function(spec)
+
+    found: list[Any] = []
+    for batch in batches:
+        templates.begin()
+        found.append(templates.record("test", counted, lora({"micro_batch_size": batch})))
+    return [*found, len(ran)]
+
+
+def test_what_cannot_be_followed_is_recorded_as_it_is_from_then_on() -> None:
+    def own(spec: TrainingSpec) -> int:
+        if type(spec["micro_batch_size"]) is not int:
+            raise TypeError
+        return 2 * spec["micro_batch_size"]
+
+    assert answers(own, 2, 3, 4, 5) == [4, 6, 8, 10, 5]
+    assert answers(lambda spec: 2 * spec["micro_batch_size"], 2, 3, 4, 5) == [4, 6, 8, 10, 2]
+
+
+def test_a_way_that_asks_for_more_is_not_served_to_others() -> None:
+    def more(spec: TrainingSpec) -> int:
+        batch = spec["micro_batch_size"]
+        return batch if batch < 3 else batch * spec["sequence_length"]
+
+    assert answers(more, 2, 3, 4) == [2, 3 * 2048, 4 * 2048, 4]
+
+
+def test_sizes_that_decide_too_much_are_given_up() -> None:
+    most = Kind.MOST_TEMPLATES
+    found = answers(lambda spec: len(range(spec["micro_batch_size"])), *range(1, most + 5))
+    assert found == [*range(1, most + 5), most + 4]
+    again = [1, 2, 3, 2, 3, 2, 3]
+    assert answers(lambda spec: len(range(spec["micro_batch_size"])), *again) == [*again, 3]
+
+
+def test_a_run_without_a_model_asks_the_same_about_its_libraries() -> None:
+    def asking(spec: TrainingSpec) -> int:
+        spec.does("torch.softmax_keeps_its_input")
+        raise UnknownModel("no model")
+
+    templates = Templates()
+    kinds: list[Kind] = []
+    templates._kinds["test"] = kinds
+    for _ in range(2):
+        templates.begin()
+        spec = lora({"micro_batch_size": 2})
+        kinds[:] = kinds or [Kind(spec, {"micro_batch_size", "framework_version"}, config=0)]
+        spec.asked.clear()
+        with pytest.raises(UnknownModel):
+            templates.record("test", asking, spec)
+        assert list(spec.asked) == ["torch.softmax_keeps_its_input"]
+        assert kinds[0].templates == []
