@@ -39,9 +39,9 @@ from memlint.selection import Selected, known_rules, select_rules, without_ignor
 from memlint.settings import Allowance, Resolver, Settings, SettingsError, allowance
 
 if TYPE_CHECKING:
-    from memlint.dialects.spec import Name, TrainingSpec
     from memlint.documents.hydra import Trees
     from memlint.estimates import Estimates
+    from memlint.facts.spec import Name, TrainingSpec
     from memlint.partial import Partial
     from memlint.profiles.measurement import Measurement
     from memlint.tape.estimate import Estimate
@@ -655,7 +655,7 @@ def _with_devices(spec: TrainingSpec, allowed: Allowance) -> TrainingSpec:
 
 def _no_family(document: Document) -> TrainingSpec:
     """Something for the text rules to look at where no family was recognised."""
-    from memlint.dialects.spec import TrainingSpec
+    from memlint.facts.spec import TrainingSpec
 
     if not document.faults:
         from memlint.dialects.companions import prepared

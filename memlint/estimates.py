@@ -8,10 +8,10 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from memlint import work
-from memlint.dialects.spec import UnknownModel
+from memlint.facts.spec import UnknownModel
 
 if TYPE_CHECKING:
-    from memlint.dialects.spec import TrainingSpec
+    from memlint.facts.spec import TrainingSpec
     from memlint.models import Recording
     from memlint.models.templates import Templates
     from memlint.profiles.measurement import Measurement
@@ -239,7 +239,7 @@ def estimate_spec(
     other sizes.
     """
     from memlint import models
-    from memlint.dialects.spec import ASSUMED
+    from memlint.facts.spec import ASSUMED
     from memlint.tape.allocator_conf import ConfError, parse_conf
     from memlint.tape.summary import Device, estimate
 

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from itertools import product
 from typing import TYPE_CHECKING, Final
 
-from memlint.dialects.spec import Name, UnknownModel
+from memlint.facts.spec import Name, UnknownModel
 from memlint.named_tuple import NamedTuple
 from memlint.tape.estimate import FITS, Interval
 
 if TYPE_CHECKING:
-    from memlint.dialects.spec import TrainingSpec
+    from memlint.facts.spec import TrainingSpec
     from memlint.tape.estimate import Estimate
 
 LENGTH: Final = "sequence_length"

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import memlint.data
 from memlint import releases
-from memlint.dialects.spec import ASSUMED, OVERRIDE, Fact, named
+from memlint.facts.spec import ASSUMED, OVERRIDE, Fact, named
 from memlint.named_tuple import NamedTuple
 from memlint.units import format_bytes
 
 if TYPE_CHECKING:
-    from memlint.dialects.spec import TrainingSpec
+    from memlint.facts.spec import TrainingSpec
     from memlint.tape.estimate import Estimate, Interval
 
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from memlint import work
-from memlint.dialects.spec import NOTHING, Fact, Name, TrainingSpec, UnknownModel, named, named_values
 from memlint.documents.node import Edit as Edit
 from memlint.documents.node import Fault, Span
+from memlint.facts.spec import NOTHING, Fact, Name, TrainingSpec, UnknownModel, named, named_values
 from memlint.named_tuple import NamedTuple
 from memlint.tape.estimate import FITS, OOM, Estimate
 

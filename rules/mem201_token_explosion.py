@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memlint.dialects.spec import Fact
+from memlint.facts.spec import Fact
 from memlint.fixes import levers
 from memlint.plugin import ERROR, Example, Finding, Fix, Rule, Run
 from memlint.units import format_bytes

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memlint.dialects.spec import Name
+from memlint.facts.spec import Name
 from memlint.plugin import DISPLAY, Example, Finding, Rule, Run
 
 # Facts that bound a sample; `longest_<fact>` is what the family's documentation proposes.

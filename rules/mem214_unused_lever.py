@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from memlint.dialects.spec import Fact, Name
+from memlint.facts.spec import Fact, Name
 from memlint.fixes.levers import TRIFLE
 from memlint.plugin import INFO, Example, Finding, Rule, Run
 from memlint.units import format_bytes

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memlint.dialects.spec import Name
+from memlint.facts.spec import Name
 from memlint.fixes import levers
 from memlint.plugin import Example, Finding, Rule, Run
 from memlint.units import format_bytes

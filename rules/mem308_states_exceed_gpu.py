@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memlint.dialects.spec import Name
+from memlint.facts.spec import Name
 from memlint.plugin import ERROR, Example, Finding, Rule, Run
 from memlint.units import format_bytes
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from memlint.dialects.spec import Name
+from memlint.facts.spec import Name
 from memlint.fixes import levers
 from memlint.plugin import INFO, SAFE, Example, Finding, Rule, Run
 from memlint.units import format_bytes

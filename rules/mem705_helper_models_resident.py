@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memlint.dialects.spec import HYPER, Name
+from memlint.facts.spec import HYPER, Name
 from memlint.plugin import INFO, Example, Finding, Rule, Run
 
 KOHYA = """\

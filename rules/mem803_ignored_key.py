@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from memlint.dialects import registry
 from memlint.dialects.base import find
-from memlint.dialects.spec import WRITTEN, Fact, named
+from memlint.facts.spec import WRITTEN, Fact, named
 from memlint.plugin import Example, Finding, Rule, Run
 
 NAMED = 3  # keys that a message names

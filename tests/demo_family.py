@@ -18,7 +18,7 @@ import pytest
 from memlint import rules_registry
 from memlint.dialects import registry
 from memlint.dialects.base import Dialect
-from memlint.dialects.spec import HYPER, TrainingSpec
+from memlint.facts.spec import HYPER, TrainingSpec
 from memlint.plugin import ERROR, SAFE, Finding, Rule, Run
 from memlint.rules_registry import RuleInfo
 from memlint.tape.estimate import Component, Estimate, Interval, Part

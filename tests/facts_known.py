@@ -9,8 +9,8 @@ from typing import Any
 from unittest import mock
 
 from memlint.dialects import base, registry
-from memlint.dialects.spec import TrainingSpec
 from memlint.facts import vocabulary
+from memlint.facts.spec import TrainingSpec
 
 OURS = frozenset(registry.known_families())  # families that a test makes up have words of their own
 

@@ -25,7 +25,7 @@ ROOMS = (
         "memlint.data",
     ),
     ("memlint.documents",),
-    ("memlint.schemas", "memlint.facts", "memlint.dialects.spec"),
+    ("memlint.schemas", "memlint.facts"),
     ("memlint.architectures",),
     ("memlint.trainers",),
     ("memlint.dialects",),

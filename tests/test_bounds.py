@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from memlint.dialects import registry
-from memlint.dialects.spec import Name, TrainingSpec
 from memlint.dialects.spelling import spell
 from memlint.documents.load import load
 from memlint.estimates import allocated_bytes, estimate_spec, first_pass_bytes, packed_bytes
+from memlint.facts.spec import Name, TrainingSpec
 from memlint.fixes import levers
 from memlint.models import record
 from memlint.plugin import Run

@@ -12,7 +12,7 @@ import pytest
 
 import memlint
 from memlint.dialects import registry
-from memlint.dialects.spec import NOTHING, Name
+from memlint.facts.spec import NOTHING, Name
 from memlint.fixes.edits import apply_edits
 from memlint.plugin import Edit, Example, Fix, Rule, Run
 from memlint.reports.report import RunReport

@@ -8,8 +8,8 @@ import pytest
 
 from memlint import estimates, plausible, releases, work
 from memlint.dialects import registry
-from memlint.dialects.spec import TrainingSpec
 from memlint.documents.load import load
+from memlint.facts.spec import TrainingSpec
 from memlint.tape.estimate import Estimate
 
 SFT = """\

@@ -11,9 +11,9 @@ import pytest
 
 from memlint import plausible, releases
 from memlint.dialects import registry
-from memlint.dialects.spec import ASSUMED, TrainingSpec
 from memlint.documents.load import load
 from memlint.estimates import EqualRuns
+from memlint.facts.spec import ASSUMED, TrainingSpec
 from memlint.tape.estimate import Estimate
 
 ROOT = Path(__file__).parent.parent

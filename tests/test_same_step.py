@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from memlint import models
-from memlint.dialects.spec import Fact, TrainingSpec
 from memlint.estimates import Estimates, _same_step, estimate_spec
+from memlint.facts.spec import Fact, TrainingSpec
 from memlint.models import Recording
 
 FACTS: dict[str, Any] = {

@@ -17,9 +17,9 @@ import memlint
 from memlint import models
 from memlint.cli.main import main
 from memlint.dialects import registry
-from memlint.dialects.spec import TrainingSpec
 from memlint.documents.load import load
 from memlint.documents.overrides import apply
+from memlint.facts.spec import TrainingSpec
 from memlint.named_tuple import NamedTuple
 from memlint.reports.report import RunReport
 from memlint.units import GiB

@@ -226,7 +226,7 @@ def _hub_id_of(decoder: Any) -> str:
     """The catalogue's first model of the sizes of a ``memlint.architectures.decoder.Decoder``; "" if there is none."""
     from memlint.architectures import huggingface
     from memlint.data import models
-    from memlint.dialects.spec import UnknownModel
+    from memlint.facts.spec import UnknownModel
 
     shapes = ("width", "layers", "heads", "key_value_heads", "head_dim", "intermediate", "vocabulary", "qkv_bias")
     for name in models.names():

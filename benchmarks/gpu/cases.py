@@ -364,7 +364,7 @@ def _config(architecture: str, sizes: dict[str, Any], chosen: dict[str, Any]) ->
 
 
 def _facts(chosen: dict[str, Any], batch: int) -> dict[str, Any]:
-    """As a config family would have found them (memlint/dialects/spec.py has the names)."""
+    """As a config family would have found them (memlint/facts/spec.py has the names)."""
     return {
         **PRECISIONS[chosen.get("precision", "fp32")],
         "optimizer": chosen.get("optimizer", "adamw"),

@@ -8,7 +8,7 @@ Both name the published sizes by OpenAI's names, and write the layer anew. Sourc
 from __future__ import annotations
 
 from memlint.architectures.decoder import Decoder
-from memlint.dialects.spec import UnknownModel
+from memlint.facts.spec import UnknownModel
 
 # OpenAI's names -> (layers, heads, width); of each the vocabulary, and the tokens that it was made for.
 PUBLISHED = {

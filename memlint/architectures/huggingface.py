@@ -31,7 +31,7 @@ from memlint.architectures.huggingface_styles import (
 )
 from memlint.architectures.sizes import HEADS_SHARE_WIDTH as SHARED_WIDTH
 from memlint.architectures.sizes import Sizes, agree, layer_types
-from memlint.dialects.spec import UnknownModel
+from memlint.facts.spec import UnknownModel
 
 # The same thing by other names (``attribute_map`` of the configuration classes).
 _NAMES = {

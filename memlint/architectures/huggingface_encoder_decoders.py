@@ -11,7 +11,7 @@ from typing import Any
 from memlint.architectures.adapters import adapters_of
 from memlint.architectures.encoder_decoder import AGREEMENTS, T5, EncoderDecoder, Stack
 from memlint.architectures.sizes import Sizes, agree
-from memlint.dialects.spec import UnknownModel
+from memlint.facts.spec import UnknownModel
 
 # model_type -> switches that differ from the defaults of EncoderDecoder, and defaults of its configuration class.
 ENCODER_DECODERS: dict[str, dict[str, Any]] = {

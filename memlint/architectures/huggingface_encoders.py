@@ -12,7 +12,7 @@ from typing import Any
 from memlint.architectures.adapters import adapters_of
 from memlint.architectures.encoder import AGREEMENTS, MODERN_AGREEMENTS, Encoder, ModernBert
 from memlint.architectures.sizes import Sizes, agree, layer_types
-from memlint.dialects.spec import UnknownModel
+from memlint.facts.spec import UnknownModel
 
 MODERNBERT = "modernbert"
 

@@ -11,7 +11,7 @@ from typing import Any
 from memlint.architectures.adapters import adapters_of
 from memlint.architectures.sizes import Sizes, agree
 from memlint.architectures.vision import AGREEMENTS, PACKED_AGREEMENTS, Llama4Tower, PackedTower, Qwen35Tower, Tower
-from memlint.dialects.spec import UnknownModel
+from memlint.facts.spec import UnknownModel
 
 # model_type -> switches that differ from the defaults of Tower, and defaults of its configuration class.
 TOWERS: dict[str, dict[str, Any]] = {

@@ -17,7 +17,7 @@ from memlint.architectures.vision_language import (
     VisionLanguage,
     layer_of_tower,
 )
-from memlint.dialects.spec import UnknownModel
+from memlint.facts.spec import UnknownModel
 
 # The decoder of a LLaVA that does not say what it is: LlamaConfig's defaults.
 _LLAMA = {

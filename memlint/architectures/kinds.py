@@ -17,7 +17,7 @@ from memlint.architectures.huggingface_vision_language import llava, text_alone,
 from memlint.architectures.sizes import Sizes
 from memlint.architectures.vision import Tower
 from memlint.architectures.vision_language import Llava, TextAlone, VisionLanguage
-from memlint.dialects.spec import UnknownModel
+from memlint.facts.spec import UnknownModel
 from memlint.named_tuple import NamedTuple
 
 Description = Decoder | Encoder | ModernBert | EncoderDecoder | T5 | Tower | Llava | VisionLanguage | TextAlone

@@ -10,7 +10,7 @@ from typing import Any
 
 from memlint.architectures.decoder import Decoder, Experts
 from memlint.architectures.sizes import KINDS, Sizes, check
-from memlint.dialects.spec import UnknownModel
+from memlint.facts.spec import UnknownModel
 
 # Sizes that others are made of.
 _SIZES = {"n_embd": 4096, "n_head": 32, "n_layer": 16, "block_size": 4096, "vocab_size": 50254, "padding_multiple": 512}

@@ -12,7 +12,7 @@ from typing import Any
 from memlint.architectures.adapters import adapters_of
 from memlint.architectures.decoder import Decoder
 from memlint.architectures.sizes import Sizes
-from memlint.dialects.spec import UnknownModel
+from memlint.facts.spec import UnknownModel
 
 # norm_type -> (the decoder's norm with biases, and without; whether autocast lowers it)
 _NORMS = {

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from math import isfinite
 from typing import Any
 
-from memlint.dialects.spec import TrainingSpec, UnknownModel
+from memlint.facts.spec import TrainingSpec, UnknownModel
 from memlint.named_tuple import NamedTuple
 
 MOST = 1 << 31  # of one dimension: the longest contexts have 2^24 places

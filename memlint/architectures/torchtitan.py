@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from memlint.architectures.decoder import Decoder, Experts, Latent
-from memlint.dialects.spec import UnknownModel
+from memlint.facts.spec import UnknownModel
 
 # dim, n_layers, n_heads, n_kv_heads, ffn_dim_multiplier, multiple_of; 1B and 3B, whose heads are tied, since 0.3
 _LLAMA3: dict[str, tuple[int, int, int, int, float, int]] = {

@@ -11,7 +11,7 @@ from typing import Any
 
 from memlint.architectures.decoder import Decoder
 from memlint.architectures.sizes import Sizes
-from memlint.dialects.spec import UnknownModel
+from memlint.facts.spec import UnknownModel
 from memlint.named_tuple import NamedTuple
 
 

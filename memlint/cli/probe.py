@@ -11,7 +11,7 @@ from memlint.cli import options as shared
 
 if TYPE_CHECKING:
     from memlint.check import Measure
-    from memlint.dialects.spec import TrainingSpec
+    from memlint.facts.spec import TrainingSpec
     from memlint.profiles.measurement import Measurement
     from memlint.reports.full import Style
     from memlint.reports.report import Measured, RunReport

@@ -10,7 +10,7 @@ import click
 from memlint.cli import options as shared
 
 if TYPE_CHECKING:
-    from memlint.dialects.spec import TrainingSpec
+    from memlint.facts.spec import TrainingSpec
     from memlint.settings import Allowance, Settings
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from memlint.dialects.companions import Companion
 from memlint.dialects.launchers import ACCELERATE, launcher
-from memlint.dialects.spec import DEFAULT, HYPER, Fact, Missing, Name, TrainingSpec
 from memlint.documents.node import Command, Node, Unresolved
+from memlint.facts.spec import DEFAULT, HYPER, Fact, Missing, Name, TrainingSpec
 
 _DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp8": "fp8", "no": None, "false": None, "none": None}
 _VERSION = "accelerate 1.15"

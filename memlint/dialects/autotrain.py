@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from memlint.dialects import language_model as lm
-from memlint.dialects.spec import DEFAULT, Fact, Name, TrainingSpec
 from memlint.documents.node import Edit
 from memlint.facts.derive import Graph, Step
+from memlint.facts.spec import DEFAULT, Fact, Name, TrainingSpec
 from memlint.trainers.table import ALWAYS, LOG_PROBABILITIES, NONE
 
 _VERSION = "AutoTrain Advanced 0.8"

@@ -7,9 +7,9 @@ from typing import Any, Final
 from memlint.dialects import language_model as lm
 from memlint.dialects.accelerate import truth
 from memlint.dialects.axolotl_sharing import VERSION, beside, fsdp, inner, processes
-from memlint.dialects.spec import ASSUMED, DEFAULT, Fact, Name, TrainingSpec
 from memlint.documents.node import Document, Edit, Node
 from memlint.facts.derive import Graph, Step
+from memlint.facts.spec import ASSUMED, DEFAULT, Fact, Name, TrainingSpec
 from memlint.trainers.table import ALWAYS, LOG_PROBABILITIES, SCORES
 
 _UNKNOWN = {

@@ -8,9 +8,9 @@ from typing import Any
 from memlint.dialects import companions
 from memlint.dialects import language_model as lm
 from memlint.dialects.accelerate import truth
-from memlint.dialects.spec import WRITTEN, Fact, Name, TrainingSpec, named
 from memlint.dialects.stated import tree as tree_of
 from memlint.documents.node import Node
+from memlint.facts.spec import WRITTEN, Fact, Name, TrainingSpec, named
 
 VERSION = "Axolotl 0.19"
 # ``axolotl fetch deepspeed_configs`` puts these beside a config, which names them whether they are there or not:

@@ -18,10 +18,10 @@ from typing import Any
 from memlint.dialects import schema as schemas
 from memlint.dialects import software
 from memlint.dialects.schema import ANNOTATION, Key, Schema
-from memlint.dialects.spec import ASSUMED, DEFAULT, WRITTEN, Fact, Missing, TrainingSpec, UnknownModel, named
 from memlint.documents import arguments
 from memlint.documents.node import Command, Document, Keys, Node, Span, Unresolved
 from memlint.facts.derive import Derivation
+from memlint.facts.spec import ASSUMED, DEFAULT, WRITTEN, Fact, Missing, TrainingSpec, UnknownModel, named
 from memlint.named_tuple import NamedTuple
 
 _MAX_BASES = 16  # files that a config builds on

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from memlint.dialects.spec import Fact, Missing
 from memlint.documents.node import Document, Node
+from memlint.facts.spec import Fact, Missing
 from memlint.files import edition, inside, repository_root
 from memlint.named_tuple import NamedTuple
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from memlint.dialects.companions import Companion
-from memlint.dialects.spec import DEFAULT, HYPER, WRITTEN, Fact, Name, TrainingSpec
 from memlint.documents.node import Edit, Node, Span
+from memlint.facts.spec import DEFAULT, HYPER, WRITTEN, Fact, Name, TrainingSpec
 
 AUTO = "auto"  # the trainer around DeepSpeed fills the value in
 # DeepSpeed's name of an optimizer, in lower case -> the fact

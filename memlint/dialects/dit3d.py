@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from memlint.dialects.spec import DEFAULT, HYPER, Conflict, Fact, Name, TrainingSpec
 from memlint.documents.node import Edit, Node
+from memlint.facts.spec import DEFAULT, HYPER, Conflict, Fact, Name, TrainingSpec
 
 SIZES = ("XS", "TINY", "S", "B", "L", "XL")
 TEXT_ENCODERS = ("distilbert-base-uncased", "distilbert-base-cased", "distilbert-base-multilingual-cased")

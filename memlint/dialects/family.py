@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from memlint.dialects.sharing import stated_sharing
-from memlint.dialects.spec import ASSUMED, HYPER, Fact, TrainingSpec, named
 from memlint.dialects.stated import (
     ARCHITECTURE,
     CONFIG,
@@ -24,6 +23,7 @@ from memlint.dialects.stated import (
     spellings,
 )
 from memlint.facts.derive import Graph
+from memlint.facts.spec import ASSUMED, HYPER, Fact, TrainingSpec, named
 from memlint.named_tuple import NamedTuple
 
 NOTHING: Mapping[str, str] = {}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from memlint.dialects.spec import ASSUMED, DEFAULT, HYPER, WRITTEN, Conflict, Fact, Missing, Name, TrainingSpec
 from memlint.documents.node import Edit, Node
+from memlint.facts.spec import ASSUMED, DEFAULT, HYPER, WRITTEN, Conflict, Fact, Missing, Name, TrainingSpec
 
 DEVICES = "CUDA_VISIBLE_DEVICES"
 

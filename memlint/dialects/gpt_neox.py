@@ -9,9 +9,9 @@ from memlint.architectures.megatron import decoder
 from memlint.dialects import language_model as lm
 from memlint.dialects import pretraining
 from memlint.dialects.deepspeed import AUTO, deepspeed_facts
-from memlint.dialects.spec import Fact, Missing, Name, TrainingSpec, named
 from memlint.documents.node import Document, Edit, Node, Unresolved
 from memlint.facts.derive import Graph, Step
+from memlint.facts.spec import Fact, Missing, Name, TrainingSpec, named
 
 _VERSION = "GPT-NeoX 2.0"
 _GATED = {"geglu": "gelu", "reglu": "relu", "swiglu": "silu", "bilinear": "linear", "glu": "sigmoid"}

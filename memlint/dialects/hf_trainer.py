@@ -6,9 +6,9 @@ from typing import Any
 
 from memlint.dialects import known_scripts, llava
 from memlint.dialects import language_model as lm
-from memlint.dialects.spec import ASSUMED, DEFAULT, Fact, Name, TrainingSpec
 from memlint.documents.node import Document, Edit, Node
 from memlint.facts.derive import Graph, Step
+from memlint.facts.spec import ASSUMED, DEFAULT, Fact, Name, TrainingSpec
 from memlint.named_tuple import NamedTuple
 from memlint.trainers.table import TRAINERS
 

@@ -17,9 +17,9 @@ from memlint.dialects.rendering import (
     yaml_value,
 )
 from memlint.dialects.schema import Key
-from memlint.dialects.spec import TrainingSpec
 from memlint.documents.lines import bounds, line_starts, position
 from memlint.documents.node import Command, Edit, Node, Span
+from memlint.facts.spec import TrainingSpec
 
 
 def add(spec: TrainingSpec, key: Key, value: Any) -> list[Edit]:

@@ -11,8 +11,8 @@ from typing import Any
 from memlint.dialects import language_model as lm
 from memlint.dialects.accelerate import truth
 from memlint.dialects.native import number, optimizer_class
-from memlint.dialects.spec import DEFAULT, Fact, Name, TrainingSpec
 from memlint.documents.node import Edit
+from memlint.facts.spec import DEFAULT, Fact, Name, TrainingSpec
 
 WAY_OUT = (
     "`memlint record`, with a [probe] model in the settings, traces it once into a profile; "

@@ -12,7 +12,7 @@ from typing import Any
 
 from memlint.dialects import language_model as lm
 from memlint.dialects.accelerate import truth
-from memlint.dialects.spec import ASSUMED, DEFAULT, WRITTEN, Fact, Name, TrainingSpec
+from memlint.facts.spec import ASSUMED, DEFAULT, WRITTEN, Fact, Name, TrainingSpec
 from memlint.trainers import unsloth as data
 
 # qlora.py: what its own dataclasses say where a command does not.

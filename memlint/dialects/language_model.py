@@ -24,7 +24,6 @@ from memlint.dialects.sharing import (
     processes,
     stated_sharing,
 )
-from memlint.dialects.spec import ASSUMED, DEFAULT, HYPER, Fact, Name, TrainingSpec, named
 from memlint.dialects.stated import (
     CONFIG,
     DECODER,
@@ -60,6 +59,7 @@ from memlint.dialects.trainer_switches import (
 )
 from memlint.dialects.tuning import ADAPTER_FACTS, QUANTIZATION_FACTS, adapters, quantization, stored_quantization
 from memlint.documents.node import Document, Node
+from memlint.facts.spec import ASSUMED, DEFAULT, HYPER, Fact, Name, TrainingSpec, named
 
 # What a family of language-model trainers takes from here, whichever file it stands in.
 __all__ = [

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from memlint.dialects.fsdm_jax import DEVICES, visible
-from memlint.dialects.spec import WRITTEN, Fact, Missing
 from memlint.documents.node import Command, Node, Unresolved
+from memlint.facts.spec import WRITTEN, Fact, Missing
 from memlint.named_tuple import NamedTuple
 
 TORCHRUN = ("torchrun", "torchrun_xpu", "torch_distributed_launch", "colossalai")

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 
 from memlint import files, work
 from memlint.dialects import companions, registry
-from memlint.dialects.spec import TrainingSpec
 from memlint.documents.node import Command, Document, Node
+from memlint.facts.spec import TrainingSpec
 
 # Where commands are kept: files of these suffixes in each folder from the config's to the repository's root, and in
 # folders of these names there.

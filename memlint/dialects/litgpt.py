@@ -10,9 +10,9 @@ from memlint.architectures.litgpt import decoder, published
 from memlint.dialects import language_model as lm
 from memlint.dialects import native
 from memlint.dialects.accelerate import truth
-from memlint.dialects.spec import ASSUMED, Fact, Name, TrainingSpec, UnknownModel
 from memlint.documents.node import Edit
 from memlint.facts.derive import Graph, Step
+from memlint.facts.spec import ASSUMED, Fact, Name, TrainingSpec, UnknownModel
 
 _VERSION = "litgpt 0.5"
 _CHUNK = 128  # tokens: finetune/*.py, lm_head_chunk_size

@@ -7,9 +7,9 @@ from typing import Any
 from memlint.dialects import companions, known_scripts, launchers
 from memlint.dialects import language_model as lm
 from memlint.dialects.accelerate import truth
-from memlint.dialects.spec import ASSUMED, DEFAULT, WRITTEN, Fact, Name, TrainingSpec
 from memlint.documents.node import Document, Edit, Node
 from memlint.facts.derive import Graph, Step
+from memlint.facts.spec import ASSUMED, DEFAULT, WRITTEN, Fact, Name, TrainingSpec
 from memlint.trainers import liger
 from memlint.trainers.table import ALWAYS
 

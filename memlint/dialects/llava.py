@@ -16,8 +16,8 @@ from memlint.architectures.llava import joined
 from memlint.architectures.sizes import Sizes
 from memlint.dialects import language_model as lm
 from memlint.dialects.accelerate import truth
-from memlint.dialects.spec import ASSUMED, DEFAULT, WRITTEN, Fact, Name, TrainingSpec, UnknownModel
 from memlint.documents.node import Unresolved
+from memlint.facts.spec import ASSUMED, DEFAULT, WRITTEN, Fact, Name, TrainingSpec, UnknownModel
 
 TRAIN = "LLaVA 1.2: llava/train/train.py"
 PROGRAMS = ("train", "train_mem", "train_xformers")

@@ -7,9 +7,9 @@ from typing import Any
 from memlint.architectures import gpt2
 from memlint.dialects import language_model as lm
 from memlint.dialects import launchers, native
-from memlint.dialects.spec import Name, TrainingSpec, UnknownModel
 from memlint.documents.node import Edit
 from memlint.facts.derive import Graph, Step
+from memlint.facts.spec import Name, TrainingSpec, UnknownModel
 
 
 def complete(spec: TrainingSpec) -> TrainingSpec:

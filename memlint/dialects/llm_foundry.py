@@ -7,9 +7,9 @@ from typing import Any
 from memlint.architectures.llm_foundry import decoder
 from memlint.dialects import language_model as lm
 from memlint.dialects import launchers, native, pretraining
-from memlint.dialects.spec import WRITTEN, Fact, Name, TrainingSpec, UnknownModel
 from memlint.documents.node import Edit
 from memlint.facts.derive import Graph, Step
+from memlint.facts.spec import WRITTEN, Fact, Name, TrainingSpec, UnknownModel
 
 _VERSION = "llm-foundry 0.22"
 _COMPOSER = "Composer 0.32"

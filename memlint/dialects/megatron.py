@@ -9,9 +9,9 @@ from memlint.architectures.megatron import decoder
 from memlint.dialects import language_model as lm
 from memlint.dialects import launchers, pretraining
 from memlint.dialects.deepspeed import AUTO, deepspeed_facts
-from memlint.dialects.spec import DEFAULT, Fact, Name, TrainingSpec
 from memlint.documents.node import Edit, Unresolved
 from memlint.facts.derive import Graph, Step
+from memlint.facts.spec import DEFAULT, Fact, Name, TrainingSpec
 
 _VERSION = "Megatron-LM core 0.16"
 _GPT = ("pretrain_gpt", "pretrain_mamba", "pretrain_hybrid")

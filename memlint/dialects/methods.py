@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from memlint.dialects.spec import TrainingSpec
 from memlint.dialects.stated import put, setting, trainer
+from memlint.facts.spec import TrainingSpec
 from memlint.trainers.table import ALWAYS, Trainer
 
 

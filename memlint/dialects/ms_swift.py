@@ -7,7 +7,7 @@ from math import ceil
 from memlint.dialects import known_scripts, llamafactory
 from memlint.dialects import language_model as lm
 from memlint.dialects import trainer_families as families
-from memlint.dialects.spec import ASSUMED, Fact, TrainingSpec
+from memlint.facts.spec import ASSUMED, Fact, TrainingSpec
 
 _VERSION = "ms-swift 4.6"
 _ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")

@@ -7,9 +7,9 @@ from typing import Any
 from memlint.architectures import gpt2
 from memlint.dialects import language_model as lm
 from memlint.dialects import launchers, native
-from memlint.dialects.spec import ASSUMED, Fact, Name, TrainingSpec
 from memlint.documents.node import Document, Edit, Node
 from memlint.facts.derive import Graph, Step
+from memlint.facts.spec import ASSUMED, Fact, Name, TrainingSpec
 
 _CHARACTERS = {"shakespeare_char": 65}  # data/*/prepare.py: what its meta.pkl says
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from memlint.architectures.decoder import Decoder
 from memlint.dialects import language_model as lm
-from memlint.dialects.spec import DEFAULT, Fact, Name, TrainingSpec
+from memlint.facts.spec import DEFAULT, Fact, Name, TrainingSpec
 
 # Names that optimizer classes have in other libraries, in lower case -> the fact's.
 _KINDS = {"adamwfp8": "adamw_fp8", "adamfp8": "adam_fp8", "adamwscheduler": "adamw", "adamwschedulefree": "adamw"}

@@ -8,9 +8,9 @@ from memlint.architectures.megatron import decoder
 from memlint.dialects import language_model as lm
 from memlint.dialects import native, pretraining
 from memlint.dialects.megatron import perceptron_width
-from memlint.dialects.spec import Fact, Name, TrainingSpec
 from memlint.documents.node import Edit, Unresolved
 from memlint.facts.derive import Graph, Step
+from memlint.facts.spec import Fact, Name, TrainingSpec
 
 _VERSION = "NeMo 1.23"
 _KEYS = {

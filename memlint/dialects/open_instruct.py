@@ -5,7 +5,7 @@ from __future__ import annotations
 from memlint.dialects import language_model as lm
 from memlint.dialects import launchers
 from memlint.dialects import trainer_families as families
-from memlint.dialects.spec import TrainingSpec
+from memlint.facts.spec import TrainingSpec
 
 _VERSION = "open-instruct"
 _METHODS = {"finetune": "sft", "dpo_tune_cache": "dpo", "dpo_tune": "dpo"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memlint.dialects import language_model as lm
 from memlint.dialects import trainer_families as families
-from memlint.dialects.spec import TrainingSpec
+from memlint.facts.spec import TrainingSpec
 
 _VERSION = "OpenRLHF 0.11"
 # cli/train_*.py: the program -> method, samples per pass, tokens of a sample where no option says them

@@ -5,7 +5,7 @@ from __future__ import annotations
 from memlint.dialects import language_model as lm
 from memlint.dialects import trainer_families as families
 from memlint.dialects import trl
-from memlint.dialects.spec import Fact, TrainingSpec
+from memlint.facts.spec import Fact, TrainingSpec
 
 _VERSION = "Oumi"
 _OTHERS = {

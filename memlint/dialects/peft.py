@@ -12,9 +12,9 @@ from typing import Any
 from memlint.dialects import companions, registry
 from memlint.dialects import language_model as lm
 from memlint.dialects.accelerate import truth
-from memlint.dialects.spec import DEFAULT, WRITTEN, Fact, Name, TrainingSpec, named
 from memlint.documents.node import Document, Edit, Node
 from memlint.facts.derive import Graph, Step
+from memlint.facts.spec import DEFAULT, WRITTEN, Fact, Name, TrainingSpec, named
 from memlint.named_tuple import NamedTuple
 from memlint.trainers.table import AS_COMPUTED
 
@@ -185,7 +185,7 @@ def _beside(spec: TrainingSpec, path: str) -> Document | None:
         return None
     document, reason = companions.read(os.path.basename(path), path)
     if document is None:
-        from memlint.dialects.spec import Missing
+        from memlint.facts.spec import Missing
 
         spec.missing = (*spec.missing, Missing(os.path.basename(path), spec.root.span, reason))
     return document

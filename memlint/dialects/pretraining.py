@@ -10,7 +10,7 @@ from typing import Any
 
 from memlint.architectures.decoder import Decoder
 from memlint.dialects import language_model as lm
-from memlint.dialects.spec import ASSUMED, DEFAULT, Fact, Name, TrainingSpec
+from memlint.facts.spec import ASSUMED, DEFAULT, Fact, Name, TrainingSpec
 
 # ---------------------------------------------------------------------------------------------- reading a spec
 

@@ -9,8 +9,8 @@ from memlint.dialects import programs
 from memlint.dialects import schema as schemas
 from memlint.dialects.base import Dialect, Match
 from memlint.dialects.companions import prepared
-from memlint.dialects.spec import TrainingSpec, named
 from memlint.documents.node import Command, Document, Span
+from memlint.facts.spec import TrainingSpec, named
 
 # Prices, in steps: to hold a command, and each of its words, against what the families know.
 COMMAND = 2000

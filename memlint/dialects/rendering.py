@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from memlint.dialects.base import file_text
-from memlint.dialects.spec import TrainingSpec
 from memlint.documents.lines import bounds, line_starts, position
 from memlint.documents.node import Edit, Span
+from memlint.facts.spec import TrainingSpec
 
 
 class SourceText:

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from memlint.dialects import language_model as lm
 from memlint.dialects import native
-from memlint.dialects.spec import Name, TrainingSpec
 from memlint.facts.derive import Graph, Step
+from memlint.facts.spec import Name, TrainingSpec
 
 _VERSION = "RWKV-LM: train.py"
 _BUCKET = 1_000_000  # elements, for each "MB" of --ds_bucket_mb

@@ -63,8 +63,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from memlint import work
-from memlint.dialects.spec import TrainingSpec
 from memlint.documents.node import Node, Unresolved, shown
+from memlint.facts.spec import TrainingSpec
 from memlint.named_tuple import NamedTuple
 
 Schema = dict[str, Any]

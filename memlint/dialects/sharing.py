@@ -9,7 +9,6 @@ from memlint.dialects import launchers
 from memlint.dialects.accelerate import launched, truth
 from memlint.dialects.companions import Companion
 from memlint.dialects.deepspeed import AUTO, deepspeed_facts
-from memlint.dialects.spec import HYPER, WRITTEN, Conflict, Fact, Missing, Name, TrainingSpec, named
 from memlint.dialects.stated import (
     CONFIG,
     DECODER,
@@ -22,6 +21,7 @@ from memlint.dialects.stated import (
 )
 from memlint.dialects.trainer_switches import OPTIMIZER_FACTS
 from memlint.documents.node import Node
+from memlint.facts.spec import HYPER, WRITTEN, Conflict, Fact, Missing, Name, TrainingSpec, named
 
 
 def add(spec: TrainingSpec, companion: Companion) -> None:

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import Any
 
 from memlint import files, releases, work
-from memlint.dialects.spec import WRITTEN, Fact, Name, named
 from memlint.documents.node import Node, Span
+from memlint.facts.spec import WRITTEN, Fact, Name, named
 from memlint.files import inside, repository_root
 from memlint.named_tuple import NamedTuple
 

@@ -14,9 +14,9 @@ from memlint.dialects.base import Dialect, fact_value, file_text
 from memlint.dialects.insertion import add
 from memlint.dialects.rendering import rendered, text_of
 from memlint.dialects.schema import Key
-from memlint.dialects.spec import WRITTEN, Fact, Name, TrainingSpec
 from memlint.documents.lines import bounds, position
 from memlint.documents.node import Edit, Node, Span
+from memlint.facts.spec import WRITTEN, Fact, Name, TrainingSpec
 
 
 def spell(spec: TrainingSpec, fact: Name, value: Any) -> list[Edit]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from memlint.dialects.accelerate import truth
-from memlint.dialects.spec import DEFAULT, HYPER, Fact, Missing, Name, TrainingSpec
 from memlint.documents.node import Node, Span
+from memlint.facts.spec import DEFAULT, HYPER, Fact, Missing, Name, TrainingSpec
 from memlint.trainers import table
 from memlint.trainers.table import Trainer
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from memlint.dialects.spec import ASSUMED, DEFAULT, HYPER, WRITTEN, Conflict, Fact, Name, TrainingSpec
 from memlint.documents.node import Edit, Node
+from memlint.facts.spec import ASSUMED, DEFAULT, HYPER, WRITTEN, Conflict, Fact, Name, TrainingSpec
 
 BLOCKS = ("DownBlock2D", "AttnDownBlock2D", "UpBlock2D", "AttnUpBlock2D")
 _NEEDED = {

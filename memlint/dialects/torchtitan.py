@@ -9,9 +9,9 @@ from memlint.architectures import torchtitan as flavors
 from memlint.dialects import language_model as lm
 from memlint.dialects import launchers, native
 from memlint.dialects.accelerate import truth
-from memlint.dialects.spec import ASSUMED, Fact, Name, TrainingSpec, UnknownModel, named
 from memlint.documents.node import Document, Edit, Node
 from memlint.facts.derive import Graph, Step
+from memlint.facts.spec import ASSUMED, Fact, Name, TrainingSpec, UnknownModel, named
 from memlint.named_tuple import NamedTuple
 
 _TOML, _PYTHON = "torchtitan 0.2", "torchtitan 0.3"

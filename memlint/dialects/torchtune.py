@@ -9,9 +9,9 @@ from memlint.architectures.torchtune import decoder
 from memlint.dialects import language_model as lm
 from memlint.dialects import native
 from memlint.dialects.accelerate import truth
-from memlint.dialects.spec import ASSUMED, Fact, Name, TrainingSpec, UnknownModel
 from memlint.documents.node import Document, Edit, Node
 from memlint.facts.derive import Graph, Step
+from memlint.facts.spec import ASSUMED, Fact, Name, TrainingSpec, UnknownModel
 
 _VERSION = "torchtune 0.6"
 _MODELS = "torchtune.models."

@@ -14,8 +14,8 @@ from memlint.dialects import companions, deepspeed, launchers
 from memlint.dialects import language_model as lm
 from memlint.dialects.accelerate import truth
 from memlint.dialects.companions import Companion
-from memlint.dialects.spec import ASSUMED, DEFAULT, Fact, Name, TrainingSpec, named
 from memlint.documents.node import Node
+from memlint.facts.spec import ASSUMED, DEFAULT, Fact, Name, TrainingSpec, named
 
 PAIRS = ("dpo", "orpo", "cpo", "simpo", "reward")  # chosen and rejected go through the model together
 WITH_REFERENCE = ("dpo", "kto")

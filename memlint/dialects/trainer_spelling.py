@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from memlint.dialects.accelerate import truth
-from memlint.dialects.spec import HYPER, Name, TrainingSpec
 from memlint.dialects.stated import (
     HALF,
     model_type,
 )
 from memlint.dialects.trainer_switches import OPTIMIZERS, knows_liger
 from memlint.documents.node import Edit
+from memlint.facts.spec import HYPER, Name, TrainingSpec
 
 
 def write(spec: TrainingSpec, name: Name, value: Any) -> list[Edit]:

@@ -4,7 +4,6 @@ evaluation."""
 from __future__ import annotations
 
 from memlint.dialects.accelerate import truth
-from memlint.dialects.spec import ASSUMED, DEFAULT, HYPER, Fact, Name, TrainingSpec
 from memlint.dialects.stated import (
     CONFIG,
     LLAVA,
@@ -16,6 +15,7 @@ from memlint.dialects.stated import (
     switched,
     text_config,
 )
+from memlint.facts.spec import ASSUMED, DEFAULT, HYPER, Fact, Name, TrainingSpec
 from memlint.trainers import liger
 
 # Names that transformers gives optimizers (training_args.OptimizerNames, trainer_optimizer.py)

@@ -10,10 +10,10 @@ from memlint.dialects import registry
 from memlint.dialects.accelerate import accelerate_facts, named_config, truth
 from memlint.dialects.base import find
 from memlint.dialects.companions import Companion
-from memlint.dialects.spec import ASSUMED, DEFAULT, WRITTEN, Fact, Missing, Name, TrainingSpec
 from memlint.dialects.stated import tree as tree_of
 from memlint.documents.node import Document, Edit, Node
 from memlint.facts.derive import Graph, Step
+from memlint.facts.spec import ASSUMED, DEFAULT, WRITTEN, Fact, Missing, Name, TrainingSpec
 from memlint.trainers.table import ALWAYS, LOG_PROBABILITIES, NONE, TRAINERS, method_of
 
 _VERSION = "TRL 1.16"

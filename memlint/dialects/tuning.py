@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from memlint.architectures.adapters import LORA_TARGETS
 from memlint.dialects.accelerate import truth
-from memlint.dialects.spec import HYPER, WRITTEN, Name, TrainingSpec
 from memlint.dialects.stated import (
     CONFIG,
     names_of,
@@ -13,6 +12,7 @@ from memlint.dialects.stated import (
     spellings,
     text_config,
 )
+from memlint.facts.spec import HYPER, WRITTEN, Name, TrainingSpec
 
 ADAPTER_FACTS: tuple[Name, ...] = (
     *("tuning", "lora.r", "lora.alpha", "lora.dropout", "lora.targets", "lora.modules_to_save", "lora.unfrozen"),

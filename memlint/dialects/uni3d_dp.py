@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from math import prod
 from typing import Any
 
-from memlint.dialects.spec import ASSUMED, DEFAULT, HYPER, WRITTEN, Conflict, Fact, Name, TrainingSpec
 from memlint.documents.node import Edit
+from memlint.facts.spec import ASSUMED, DEFAULT, HYPER, WRITTEN, Conflict, Fact, Name, TrainingSpec
 
 # timm's name -> width of the transformer
 WIDTHS = {

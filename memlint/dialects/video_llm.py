@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from memlint.data import decoders
-from memlint.dialects.spec import ASSUMED, DEFAULT, HYPER, Fact, Missing, Name, TrainingSpec
 from memlint.documents.node import Edit
+from memlint.facts.spec import ASSUMED, DEFAULT, HYPER, Fact, Missing, Name, TrainingSpec
 
 _NEEDED = {
     "micro_batch_size": "training.batch_size",

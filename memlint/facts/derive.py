@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from memlint.dialects.spec import Fact, Name, TrainingSpec, UnknownModel
+from memlint.facts.spec import Fact, Name, TrainingSpec, UnknownModel
 from memlint.named_tuple import NamedTuple
 
 Complete = Callable[[TrainingSpec], TrainingSpec]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypedDict
 
-from memlint.dialects.spec import Own
+from memlint.facts.spec import Own
 
 IntegerFact = Literal[
     "labels",

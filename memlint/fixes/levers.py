@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from memlint.dialects.spec import HYPER, Name
 from memlint.documents.node import Edit, Node
+from memlint.facts.spec import HYPER, Name
 from memlint.models import UnknownModel
 from memlint.named_tuple import NamedTuple
 from memlint.plugin import DISPLAY, SAFE, UNSAFE, Fix, Run

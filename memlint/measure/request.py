@@ -10,7 +10,7 @@ from memlint.documents.node import Unresolved
 from memlint.tape.estimate import Component, Estimate, Interval, Part
 
 if TYPE_CHECKING:
-    from memlint.dialects.spec import TrainingSpec
+    from memlint.facts.spec import TrainingSpec
     from memlint.settings import Allowance, Settings
 
 TRACE = "trace"
@@ -26,7 +26,7 @@ def request_for(
     facts    value by name; ``keys`` how the config spells them; ``assumed`` (key, value, reason)
     settings the ``[probe]`` table; ``folders`` are searched for its modules: the settings file's, the config's, ours
     """
-    from memlint.dialects.spec import ASSUMED
+    from memlint.facts.spec import ASSUMED
 
     folders = [os.path.dirname(os.path.abspath(path)) for path in (*settings.files, spec.document.path)]
     return {

@@ -10,7 +10,7 @@ from memlint.measure.request import PROBE, estimate_from, request_for
 from memlint.reports.report import Machine, Measured
 
 if TYPE_CHECKING:
-    from memlint.dialects.spec import TrainingSpec
+    from memlint.facts.spec import TrainingSpec
     from memlint.settings import Allowance, Settings
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from memlint.dialects.spec import TrainingSpec
-from memlint.dialects.spec import UnknownModel as UnknownModel
+from memlint.facts.spec import TrainingSpec
+from memlint.facts.spec import UnknownModel as UnknownModel
 from memlint.meta.fold import Folded
 from memlint.meta.tape import Tape
 from memlint.named_tuple import NamedTuple

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from memlint.architectures.decoder import EARLY, Decoder
-from memlint.dialects.spec import TrainingSpec
+from memlint.facts.spec import TrainingSpec
 from memlint.meta.fold import Folded, fold
 from memlint.meta.tensor import Tensor
 from memlint.models import Recording

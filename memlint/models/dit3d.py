@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import prod
 
-from memlint.dialects.spec import HYPER, TrainingSpec
+from memlint.facts.spec import HYPER, TrainingSpec
 from memlint.meta import functional as F
 from memlint.meta.amp import to
 from memlint.meta.checkpoint import checkpoint

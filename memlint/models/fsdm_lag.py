@@ -12,7 +12,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any, Final
 
-from memlint.dialects.spec import HYPER, OVERRIDE, TrainingSpec
+from memlint.facts.spec import HYPER, OVERRIDE, TrainingSpec
 from memlint.meta import jax_numpy as jnp
 from memlint.meta.fold import fold
 from memlint.meta.jaxpr import PLAIN, Array, Program, checkpoint, repeat

@@ -9,7 +9,7 @@ scratch, is one array.
 from __future__ import annotations
 
 from memlint.architectures.decoder import Decoder
-from memlint.dialects.spec import HYPER, TrainingSpec
+from memlint.facts.spec import HYPER, TrainingSpec
 from memlint.meta.tape import Label, Tape
 from memlint.models import Recording, UnknownModel
 

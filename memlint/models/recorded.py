@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from memlint.dialects.spec import OVERRIDE, TrainingSpec, named
+from memlint.facts.spec import OVERRIDE, TrainingSpec, named
 from memlint.models import Recording, UnknownModel
 from memlint.profiles.evaluate import OutsideGuards, evaluate
 from memlint.profiles.evaluate import saved_bytes as saved_at

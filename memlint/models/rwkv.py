@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from memlint.dialects.spec import HYPER, TrainingSpec
+from memlint.facts.spec import HYPER, TrainingSpec
 from memlint.meta import autograd
 from memlint.meta import functional as F
 from memlint.meta.checkpoint import checkpoint

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal, TypeVar
 
-from memlint.dialects.spec import Name, TrainingSpec, named
+from memlint.facts.spec import Name, TrainingSpec, named
 from memlint.meta import autograd
 from memlint.meta.amp import to
 from memlint.meta.nn import Module

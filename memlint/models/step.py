@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Any, cast
 
-from memlint.dialects.spec import Name, TrainingSpec
+from memlint.facts.spec import Name, TrainingSpec
 from memlint.meta import optim
 from memlint.meta.amp import autocast
 from memlint.meta.autograd import no_grad, saved_storages

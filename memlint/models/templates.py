@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 from memlint import releases, work
-from memlint.dialects.spec import ASSUMED, DERIVED, Fact, TrainingSpec, UnknownModel, WatchedFacts
+from memlint.facts.spec import ASSUMED, DERIVED, Fact, TrainingSpec, UnknownModel, WatchedFacts
 from memlint.meta.fold import Folded, fold
 from memlint.meta.sizes import Program, Size, following
 from memlint.meta.tape import Tape

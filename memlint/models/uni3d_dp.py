@@ -12,7 +12,7 @@ from itertools import pairwise
 from math import prod
 from typing import Any
 
-from memlint.dialects.spec import HYPER, TrainingSpec
+from memlint.facts.spec import HYPER, TrainingSpec
 from memlint.meta import functional as F
 from memlint.meta.checkpoint import checkpoint
 from memlint.meta.dims import Dim

@@ -10,7 +10,7 @@ from typing import Any
 from memlint.architectures import huggingface
 from memlint.architectures.decoder import Decoder
 from memlint.data import decoders
-from memlint.dialects.spec import HYPER, TrainingSpec
+from memlint.facts.spec import HYPER, TrainingSpec
 from memlint.meta import functional as F
 from memlint.meta.amp import to
 from memlint.meta.nn import Linear, Module

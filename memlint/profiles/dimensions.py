@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from memlint.dialects.spec import TrainingSpec
 from memlint.documents.node import Node
+from memlint.facts.spec import TrainingSpec
 from memlint.profiles.profile import ACCUMULATION, ProfileError, load
 from memlint.profiles.runs import PROFILE
 

@@ -18,7 +18,7 @@ from memlint.profiles.reading import FileError, Wrong, expect, text_of, texts, v
 from memlint.profiles.runs import PROFILE
 
 if TYPE_CHECKING:
-    from memlint.dialects.spec import TrainingSpec
+    from memlint.facts.spec import TrainingSpec
 
 VERSION = 1
 SUFFIX = ".memlint-measured.json"

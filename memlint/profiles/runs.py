@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from memlint import files
-from memlint.dialects.spec import DEFAULT, WRITTEN, Fact, TrainingSpec, named
 from memlint.documents.node import Document, Unresolved
+from memlint.facts.spec import DEFAULT, WRITTEN, Fact, TrainingSpec, named
 from memlint.named_tuple import NamedTuple
 from memlint.profiles.profile import Dimension, Profile, ProfileError, find, load
 

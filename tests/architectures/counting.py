@@ -6,7 +6,7 @@ from typing import Any
 
 from memlint.architectures import huggingface
 from memlint.architectures.decoder import Decoder
-from memlint.dialects.spec import Fact, TrainingSpec
+from memlint.facts.spec import Fact, TrainingSpec
 from memlint.models import Recording, record
 
 

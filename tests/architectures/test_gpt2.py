@@ -6,7 +6,7 @@ import pytest
 
 from memlint.architectures import gpt2
 from memlint.architectures.decoder import Decoder
-from memlint.dialects.spec import UnknownModel
+from memlint.facts.spec import UnknownModel
 from memlint.models import llm_c
 from tests.architectures.counting import parameters
 

@@ -14,7 +14,7 @@ from memlint.architectures.decoder import Decoder, checked
 from memlint.architectures.litgpt import decoder, published
 from memlint.data import models
 from memlint.dialects import language_model as lm
-from memlint.dialects.spec import UnknownModel
+from memlint.facts.spec import UnknownModel
 from memlint.models.language import implementations
 from tests.architectures.counting import parameters
 

@@ -12,7 +12,7 @@ import pytest
 from memlint.architectures.decoder import checked
 from memlint.architectures.llm_foundry import decoder
 from memlint.data import models
-from memlint.dialects.spec import UnknownModel
+from memlint.facts.spec import UnknownModel
 from memlint.models.language import llm_foundry
 from tests.architectures.counting import parameters
 

@@ -11,7 +11,7 @@ import pytest
 
 from memlint.architectures.decoder import Decoder
 from memlint.architectures.megatron import decoder
-from memlint.dialects.spec import TrainingSpec
+from memlint.facts.spec import TrainingSpec
 from memlint.models import record
 from tests.dialects.language_models import run
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memlint.architectures.torchtitan import KERNELS, NAMES, decoder
-from memlint.dialects.spec import UnknownModel
+from memlint.facts.spec import UnknownModel
 from memlint.models.language import implementations
 from tests.architectures.counting import parameters, recorded
 

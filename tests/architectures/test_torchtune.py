@@ -10,7 +10,7 @@ import pytest
 
 from memlint.architectures.decoder import checked
 from memlint.architectures.torchtune import BUILDERS, COMPONENTS, decoder
-from memlint.dialects.spec import UnknownModel
+from memlint.facts.spec import UnknownModel
 from memlint.models.language import implementations
 from tests.architectures.counting import parameters, recorded
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from memlint.dialects import registry
 from memlint.dialects.base import Dialect
-from memlint.dialects.spec import TrainingSpec
 from memlint.documents import load
 from memlint.documents.node import Document
+from memlint.facts.spec import TrainingSpec
 
 TREE: dict[str, Any] = {
     "x-memlint": {

@@ -6,8 +6,8 @@ import textwrap
 from pathlib import Path
 
 from memlint.dialects import registry
-from memlint.dialects.spec import TrainingSpec
 from memlint.documents.load import load
+from memlint.facts.spec import TrainingSpec
 
 
 def runs(text: str, path: str = "config.yaml") -> list[TrainingSpec]:

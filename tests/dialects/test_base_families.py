@@ -12,8 +12,8 @@ import pytest
 from memlint.dialects import registry
 from memlint.dialects import schema as schemas
 from memlint.dialects.base import Dialect
-from memlint.dialects.spec import ASSUMED, DEFAULT, OVERRIDE, WRITTEN, TrainingSpec
 from memlint.documents.node import Document, Node
+from memlint.facts.spec import ASSUMED, DEFAULT, OVERRIDE, WRITTEN, TrainingSpec
 from tests.dialects import families
 
 _installed = pytest.fixture(autouse=True)(families.installed)

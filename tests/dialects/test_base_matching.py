@@ -13,9 +13,9 @@ import pytest
 from memlint.dialects import registry
 from memlint.dialects import schema as schemas
 from memlint.dialects.base import Dialect
-from memlint.dialects.spec import TrainingSpec
 from memlint.dialects.spelling import spell
 from memlint.documents.load import load
+from memlint.facts.spec import TrainingSpec
 from memlint.fixes.edits import apply_edits
 from tests.dialects.language_models import written
 

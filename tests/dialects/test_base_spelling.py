@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from memlint.dialects.spec import TrainingSpec
 from memlint.dialects.spelling import spell
+from memlint.facts.spec import TrainingSpec
 from memlint.fixes.edits import apply_edits
 from tests.dialects import families
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from memlint.dialects import registry, schema
-from memlint.dialects.spec import DEFAULT, TrainingSpec
 from memlint.dialects.spelling import spell
 from memlint.documents.load import load
+from memlint.facts.spec import DEFAULT, TrainingSpec
 from memlint.fixes.edits import apply_edits
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "dit3d"

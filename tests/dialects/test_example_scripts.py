@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from memlint.dialects.spec import ASSUMED, DEFAULT
 from memlint.estimates import estimate_spec
+from memlint.facts.spec import ASSUMED, DEFAULT
 from tests.dialects.language_models import run
 
 COMMON = " --do_train --per_device_train_batch_size 4 --output_dir out"

@@ -8,10 +8,10 @@ import pytest
 
 from memlint.dialects import registry
 from memlint.dialects.fsdm_jax import visible
-from memlint.dialects.spec import ASSUMED, DEFAULT, WRITTEN, TrainingSpec
 from memlint.dialects.spelling import spell
 from memlint.documents import shell
 from memlint.documents.node import Node, Span
+from memlint.facts.spec import ASSUMED, DEFAULT, WRITTEN, TrainingSpec
 from memlint.fixes.edits import apply_edits
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "lag_mode"

@@ -11,9 +11,9 @@ from memlint.architectures.decoder import Decoder
 from memlint.dialects import registry
 from memlint.dialects import schema as schemas
 from memlint.dialects.gpt_neox import perceptron_width
-from memlint.dialects.spec import DEFAULT, TrainingSpec
 from memlint.dialects.spelling import spell
 from memlint.documents.load import load
+from memlint.facts.spec import DEFAULT, TrainingSpec
 from memlint.fixes.edits import apply_edits
 from memlint.models import record
 from tests.dialects.language_models import line_of, run, runs, written

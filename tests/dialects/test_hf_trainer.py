@@ -13,9 +13,9 @@ import pytest
 from memlint.dialects import language_model as lm
 from memlint.dialects import registry
 from memlint.dialects import schema as schemas
-from memlint.dialects.spec import ASSUMED, DEFAULT, WRITTEN
 from memlint.dialects.spelling import spell
 from memlint.documents.load import load
+from memlint.facts.spec import ASSUMED, DEFAULT, WRITTEN
 from memlint.fixes.edits import apply_edits
 from tests.dialects.language_models import line_of, run, runs, written
 

@@ -12,10 +12,10 @@ import pytest
 from memlint.check import check_paths, check_text
 from memlint.dialects import registry
 from memlint.dialects import schema as schemas
-from memlint.dialects.spec import WRITTEN, TrainingSpec
 from memlint.dialects.spelling import spell
 from memlint.documents import hydra
 from memlint.documents.load import load
+from memlint.facts.spec import WRITTEN, TrainingSpec
 from memlint.fixes.edits import apply_edits
 from memlint.settings import Settings
 from tests.material import corpus_folder

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from memlint.dialects.spec import ASSUMED, DEFAULT, WRITTEN, TrainingSpec
 from memlint.documents.load import load
 from memlint.estimates import estimate_spec
+from memlint.facts.spec import ASSUMED, DEFAULT, WRITTEN, TrainingSpec
 from memlint.models import record
 from tests.dialects.language_models import run, written
 

@@ -10,9 +10,9 @@ from memlint.architectures.decoder import Decoder, Experts, Latent
 from memlint.dialects import schema as schemas
 from memlint.dialects.megatron import perceptron_width
 from memlint.dialects.pretraining import padded
-from memlint.dialects.spec import ASSUMED, DEFAULT, TrainingSpec
 from memlint.dialects.spelling import spell
 from memlint.documents.load import load
+from memlint.facts.spec import ASSUMED, DEFAULT, TrainingSpec
 from memlint.fixes.edits import apply_edits
 from memlint.models import record
 from tests.dialects.language_models import line_of, run, runs, written

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from memlint.dialects import registry
-from memlint.dialects.spec import ASSUMED, WRITTEN, TrainingSpec
 from memlint.documents.load import load
 from memlint.estimates import EqualRuns, estimate_spec
+from memlint.facts.spec import ASSUMED, WRITTEN, TrainingSpec
 from tests.dialects.language_models import line_of, run, runs, written
 from tests.material import corpus_folder
 

@@ -8,8 +8,8 @@ import pytest
 
 from memlint.architectures.decoder import Decoder
 from memlint.dialects import schema as schemas
-from memlint.dialects.spec import DEFAULT, TrainingSpec
 from memlint.dialects.spelling import spell
+from memlint.facts.spec import DEFAULT, TrainingSpec
 from memlint.fixes.edits import apply_edits
 from tests.dialects.language_models import line_of, run, runs
 

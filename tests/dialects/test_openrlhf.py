@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from memlint.dialects.spec import TrainingSpec
 from memlint.estimates import estimate_spec
+from memlint.facts.spec import TrainingSpec
 from tests.dialects.language_models import run, runs
 
 MODEL = "--model.model_name_or_path meta-llama/Meta-Llama-3-8B"

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from memlint.dialects import registry
-from memlint.dialects.spec import TrainingSpec
 from memlint.documents.load import load
 from memlint.estimates import estimate_spec
+from memlint.facts.spec import TrainingSpec
 from tests.dialects.language_models import line_of, run, written
 
 TABLES = """\

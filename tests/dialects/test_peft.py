@@ -10,9 +10,9 @@ import pytest
 
 from memlint.dialects import registry
 from memlint.dialects.peft import METHODS, is_bounded
-from memlint.dialects.spec import DEFAULT, WRITTEN, TrainingSpec
 from memlint.dialects.spelling import spell
 from memlint.documents.load import load
+from memlint.facts.spec import DEFAULT, WRITTEN, TrainingSpec
 from memlint.fixes.edits import apply_edits
 from tests.dialects.language_models import line_of, run, runs, written
 

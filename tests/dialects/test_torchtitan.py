@@ -10,9 +10,9 @@ import pytest
 from memlint.architectures.decoder import Experts
 from memlint.dialects import registry
 from memlint.dialects import schema as schemas
-from memlint.dialects.spec import ASSUMED
 from memlint.dialects.spelling import spell
 from memlint.documents.load import load
+from memlint.facts.spec import ASSUMED
 from memlint.fixes.edits import apply_edits
 from tests.dialects.language_models import line_of, run, runs, written
 from tests.material import corpus_folder

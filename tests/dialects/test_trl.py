@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from memlint.dialects import registry
-from memlint.dialects.spec import ASSUMED, DEFAULT
 from memlint.dialects.spelling import spell
 from memlint.documents.load import load
+from memlint.facts.spec import ASSUMED, DEFAULT
 from memlint.fixes.edits import apply_edits
 from tests.dialects.language_models import line_of, run, runs, written
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from memlint.dialects import registry, schema
-from memlint.dialects.spec import DEFAULT, WRITTEN, TrainingSpec
 from memlint.dialects.spelling import spell
 from memlint.documents import hydra
 from memlint.documents.load import load
 from memlint.documents.node import Node
+from memlint.facts.spec import DEFAULT, WRITTEN, TrainingSpec
 from memlint.fixes.edits import apply_edits
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "uni3d_dp"

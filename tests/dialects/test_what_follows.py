@@ -12,10 +12,10 @@ from memlint.dialects import language_model as lm
 from memlint.dialects import registry
 from memlint.dialects.companions import prepared
 from memlint.dialects.insertion import together
-from memlint.dialects.spec import TrainingSpec
 from memlint.dialects.spelling import spell
 from memlint.documents.load import load
 from memlint.documents.node import Edit, Span
+from memlint.facts.spec import TrainingSpec
 from memlint.fixes.edits import apply_edits
 from tests.dialects.language_models import written
 from tests.fixes.test_promises import WRITTEN

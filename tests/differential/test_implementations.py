@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from memlint.architectures import gpt2
-from memlint.dialects.spec import TrainingSpec
+from memlint.facts.spec import TrainingSpec
 from memlint.meta import checkpoint
 from tests.architectures.counting import llama_of
 from tests.differential import implementations

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 import tests.differential.jax_programs as jax_side
 from memlint.dialects import registry
-from memlint.dialects.spec import TrainingSpec
 from memlint.documents import shell
+from memlint.facts.spec import TrainingSpec
 from memlint.meta.jaxpr import PLAIN, Program
 from memlint.meta.tape import Tape
 from memlint.models import fsdm_lag, record

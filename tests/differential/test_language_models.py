@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, masking_utils
 from transformers.pytorch_utils import Conv1D
 
 from memlint.architectures.huggingface_styles import OWN_CODE
-from memlint.dialects.spec import Fact, TrainingSpec
+from memlint.facts.spec import Fact, TrainingSpec
 from memlint.models import record
 from tests.differential.oracle import fake_cuda, live_and_peak
 from tests.differential.training import Comparison, compare, in_meta, in_torch, report

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from memlint.dialects.spec import Fact, TrainingSpec
+from memlint.facts.spec import Fact, TrainingSpec
 from memlint.measure import distributed, trace
 from memlint.meta import functional as F
 from memlint.meta.checkpoint import checkpoint

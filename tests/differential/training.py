@@ -14,8 +14,8 @@ import torch
 from torch._subclasses import FakeTensorMode
 
 from memlint.dialects import registry
-from memlint.dialects.spec import TrainingSpec
 from memlint.documents.load import load
+from memlint.facts.spec import TrainingSpec
 from memlint.measure.cuda_semantics import CudaSemantics
 from memlint.measure.tracker import SavedTensors, StorageTracker
 from memlint.meta.tape import Tape

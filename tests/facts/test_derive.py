@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from memlint.dialects.spec import DEFAULT, DERIVED, OVERRIDE, WRITTEN, Fact, TrainingSpec, UnknownModel
 from memlint.documents.load import load
 from memlint.facts.derive import Derivation
+from memlint.facts.spec import DEFAULT, DERIVED, OVERRIDE, WRITTEN, Fact, TrainingSpec, UnknownModel
 
 Complete = Callable[[TrainingSpec], TrainingSpec]
 

@@ -11,10 +11,10 @@ import pytest
 
 from memlint.dialects import registry
 from memlint.dialects.family import Family
-from memlint.dialects.spec import TrainingSpec
 from memlint.documents.load import load
 from memlint.facts import vocabulary
 from memlint.facts.derive import Graph
+from memlint.facts.spec import TrainingSpec
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("tests/hostile/samples", "examples/language_models")

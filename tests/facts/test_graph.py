@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from memlint.dialects.spec import DEFAULT, WRITTEN, Fact, Name, TrainingSpec
 from memlint.documents.load import load
 from memlint.facts.derive import Circle, Derivation, Graph, Step, Undeclared
+from memlint.facts.spec import DEFAULT, WRITTEN, Fact, Name, TrainingSpec
 
 
 def spec_of(**stated: Any) -> TrainingSpec:

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from memlint.dialects import registry
-from memlint.dialects.spec import DEFAULT, Fact, TrainingSpec
 from memlint.documents.load import load
 from memlint.facts import vocabulary
+from memlint.facts.spec import DEFAULT, Fact, TrainingSpec
 from memlint.rules_registry import built_in
 from memlint.rules_registry import load as load_rule
 from tests.facts_known import UnknownFact, hold
@@ -87,7 +87,7 @@ def test_a_misspelt_fact_ends_a_test() -> None:
 
 
 MISSPELT = """\
-from memlint.dialects.spec import HYPER, Fact, TrainingSpec
+from memlint.facts.spec import HYPER, Fact, TrainingSpec
 from memlint.dialects import language_model as lm
 from memlint.plugin import Run
 

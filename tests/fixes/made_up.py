@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from memlint.dialects.spec import DEFAULT, WRITTEN, Fact, TrainingSpec
 from memlint.documents import yaml
 from memlint.documents.node import Edit, Span
+from memlint.facts.spec import DEFAULT, WRITTEN, Fact, TrainingSpec
 from memlint.plugin import Run
 from memlint.tape.estimate import Component, Estimate, Interval
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from memlint.dialects.spec import WRITTEN, Fact
+from memlint.facts.spec import WRITTEN, Fact
 from memlint.fixes import levers
 from memlint.fixes.levers import Lever
 from memlint.plugin import DISPLAY, SAFE, UNSAFE

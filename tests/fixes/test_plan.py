@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from memlint.dialects.spec import NOTHING, Fact, Name, TrainingSpec
 from memlint.documents.node import Edit, Span
+from memlint.facts.spec import NOTHING, Fact, Name, TrainingSpec
 from memlint.fixes import levers
 from memlint.fixes.levers import Lever
 from memlint.plugin import DISPLAY, SAFE, UNSAFE, Run

@@ -20,7 +20,7 @@ from memlint.architectures import (
 from memlint.architectures.sizes import Sizes
 from memlint.check import check_text
 from memlint.data import models
-from memlint.dialects.spec import Fact, TrainingSpec
+from memlint.facts.spec import Fact, TrainingSpec
 from memlint.meta.tape import CHUNK, Label, Tape
 from memlint.meta.tensor import empty, recording
 from memlint.models import Recording, UnknownModel, record, split

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 
 from memlint.check import check_paths
 from memlint.dialects import registry
-from memlint.dialects.spec import TrainingSpec
 from memlint.documents import hydra, load
+from memlint.facts.spec import TrainingSpec
 from memlint.reports.report import Report, RunReport
 from memlint.settings import Resolver
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import assume, event, given
 from hypothesis import strategies as st
 
-from memlint.dialects.spec import TrainingSpec
 from memlint.estimates import allocated_bytes, estimate_spec
+from memlint.facts.spec import TrainingSpec
 from memlint.fixes.edits import apply_edits
 from memlint.models import UnknownModel
 from memlint.tape.estimate import Estimate

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from memlint.dialects.spec import Fact, TrainingSpec
+from memlint.facts.spec import Fact, TrainingSpec
 from memlint.meta import optim
 from memlint.meta import tensor as meta
 from tests.architectures.counting import llama_of

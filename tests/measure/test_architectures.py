@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import torch
 
-from memlint.dialects.spec import Fact, TrainingSpec
 from memlint.documents.load import load
+from memlint.facts.spec import Fact, TrainingSpec
 from memlint.measure import trace
 from memlint.measure.child import MeasureError
 from memlint.measure.factory import workload

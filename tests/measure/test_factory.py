@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import nn
 
-from memlint.dialects.spec import TrainingSpec
 from memlint.documents.load import load
+from memlint.facts.spec import TrainingSpec
 from memlint.measure.child import MeasureError
 from memlint.measure.factory import default_loss, workload
 from memlint.measure.request import plain, request_for

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from memlint.dialects import registry
-from memlint.dialects.spec import TrainingSpec
 from memlint.documents import hydra
 from memlint.documents.load import load
 from memlint.documents.overrides import apply
 from memlint.estimates import estimate_spec
+from memlint.facts.spec import TrainingSpec
 from memlint.measure.request import request_for
 from memlint.settings import Resolver, allowance
 from memlint.tape.estimate import Estimate

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from memlint.architectures.huggingface_styles import STYLES
 from memlint.dialects import registry
-from memlint.dialects.spec import TrainingSpec
 from memlint.documents.load import load
 from memlint.estimates import allocated_bytes, estimate_spec
+from memlint.facts.spec import TrainingSpec
 from memlint.meta.tape import Tape
 from memlint.models import UnknownModel, depth, record, saved_bytes
 from memlint.tape import folded as pieces

@@ -8,8 +8,8 @@ import pytest
 
 from memlint.architectures import huggingface
 from memlint.dialects import registry
-from memlint.dialects.spec import Fact, TrainingSpec
 from memlint.documents.load import load
+from memlint.facts.spec import Fact, TrainingSpec
 from memlint.models import Recording, record
 from memlint.models.language.implementations import MODELS, applies
 from memlint.tape.phases import find_peak

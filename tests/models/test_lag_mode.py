@@ -9,8 +9,8 @@ import jax
 import pytest
 
 from memlint.dialects import registry
-from memlint.dialects.spec import TrainingSpec
 from memlint.documents import load, shell
+from memlint.facts.spec import TrainingSpec
 from memlint.meta.tape import Tape
 from memlint.models import record, saved_bytes
 from memlint.tape.phases import find_peak, live_storages

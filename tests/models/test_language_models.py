@@ -9,7 +9,7 @@ import pytest
 from memlint.architectures import huggingface
 from memlint.architectures.huggingface_styles import OWN_CODE, STYLES
 from memlint.data import models
-from memlint.dialects.spec import Fact, TrainingSpec
+from memlint.facts.spec import Fact, TrainingSpec
 from memlint.meta.amp import autocast
 from memlint.meta.nn import Linear, count
 from memlint.meta.tensor import Tensor, bfloat16, default_dtype, recording

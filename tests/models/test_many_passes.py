@@ -9,9 +9,9 @@ import pytest
 
 from memlint import work
 from memlint.dialects import registry
-from memlint.dialects.spec import TrainingSpec
 from memlint.documents.load import load
 from memlint.estimates import estimate_spec
+from memlint.facts.spec import TrainingSpec
 from memlint.meta.fold import Folded
 from memlint.models import fsdm_lag, saved_bytes
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from memlint.dialects.spec import Fact, TrainingSpec
+from memlint.facts.spec import Fact, TrainingSpec
 from memlint.models import record
 from memlint.models.language import build
 from memlint.models.step import record_forward

@@ -8,8 +8,8 @@ import pytest
 
 from memlint.architectures.kinds import KINDS
 from memlint.data import models as catalogue
-from memlint.dialects.spec import Fact, TrainingSpec
 from memlint.estimates import estimate_spec
+from memlint.facts.spec import Fact, TrainingSpec
 from memlint.meta.nn import count
 from memlint.meta.tensor import float32, recording
 from memlint.models import UnknownModel, record

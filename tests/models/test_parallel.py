@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from memlint.data import models
-from memlint.dialects.spec import Fact, TrainingSpec
+from memlint.facts.spec import Fact, TrainingSpec
 from memlint.meta.tape import Tape
 from memlint.models import Recording, UnknownModel, parallel, record
 from memlint.models.parallel import ddp

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from memlint import models, work
 from memlint.check import check_paths
 from memlint.dialects import registry
-from memlint.dialects.spec import Fact, Name, TrainingSpec, UnknownModel, named
 from memlint.documents.load import load
 from memlint.estimates import Estimates, estimate_spec
+from memlint.facts.spec import Fact, Name, TrainingSpec, UnknownModel, named
 from memlint.meta.fold import Folded, fold
 from memlint.meta.tape import Tape
 from memlint.models import Recording, depth, step

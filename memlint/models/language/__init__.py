@@ -8,7 +8,7 @@ from typing import Any
 from memlint.architectures import huggingface
 from memlint.architectures.decoder import EARLY, Decoder, checked
 from memlint.architectures.sizes import ROWS, Sizes, check, in_its_words
-from memlint.dialects.spec import HYPER, Name, TrainingSpec
+from memlint.facts.spec import HYPER, Name, TrainingSpec
 from memlint.meta import optim
 from memlint.meta.amp import to
 from memlint.meta.autograd import no_grad

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from memlint.architectures.decoder import Decoder
-from memlint.dialects.spec import TrainingSpec
+from memlint.facts.spec import TrainingSpec
 from memlint.meta import functional as F
 from memlint.meta.amp import to
 from memlint.meta.autograd import no_grad, record, tracked

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from memlint.architectures.decoder import Decoder
-from memlint.dialects.spec import TrainingSpec
+from memlint.facts.spec import TrainingSpec
 from memlint.meta.autograd import no_grad
 from memlint.meta.tensor import DType, Tensor, component, empty, float32, int64
 from memlint.models.language.decoder import LanguageModel

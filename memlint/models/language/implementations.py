@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from memlint.architectures.decoder import Decoder
-from memlint.dialects.spec import TrainingSpec
+from memlint.facts.spec import TrainingSpec
 from memlint.models import UnknownModel
 from memlint.models.language.decoder import LanguageModel
 from memlint.models.language.library_norms import release_of_norm

@@ -7,7 +7,7 @@ Sources: torchtune 0.4 and 0.6 (``modules/rms_norm.py``), torchtitan 0.2, which 
 from __future__ import annotations
 
 from memlint.architectures.decoder import Decoder
-from memlint.dialects.spec import TrainingSpec
+from memlint.facts.spec import TrainingSpec
 from memlint.meta import functional as F
 from memlint.meta.amp import autocast, to
 from memlint.meta.nn import Module, parameter

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from memlint.architectures.decoder import Decoder
-from memlint.dialects.spec import HYPER, TrainingSpec
+from memlint.facts.spec import HYPER, TrainingSpec
 from memlint.meta import functional as F
 from memlint.meta.amp import to
 from memlint.meta.autograd import record, tracked

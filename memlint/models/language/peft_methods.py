@@ -20,7 +20,7 @@ from math import isqrt
 from typing import Any
 
 from memlint.architectures.decoder import Decoder
-from memlint.dialects.spec import TrainingSpec
+from memlint.facts.spec import TrainingSpec
 from memlint.meta import functional as F
 from memlint.meta.amp import to
 from memlint.meta.autograd import no_grad, record, tracked

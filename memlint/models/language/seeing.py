@@ -15,7 +15,7 @@ from typing import Any
 
 from memlint.architectures.vision import PackedTower, Tower
 from memlint.architectures.vision_language import VisionLanguage
-from memlint.dialects.spec import TrainingSpec
+from memlint.facts.spec import TrainingSpec
 from memlint.meta import functional as F
 from memlint.meta.amp import to
 from memlint.meta.autograd import no_grad, record, tracked

@@ -11,7 +11,7 @@ from memlint.architectures.encoder_decoder import T5, EncoderDecoder
 from memlint.architectures.kinds import described
 from memlint.architectures.vision import Tower
 from memlint.architectures.vision_language import Llava, LlavaScript, TextAlone, VisionLanguage
-from memlint.dialects.spec import TrainingSpec
+from memlint.facts.spec import TrainingSpec
 from memlint.meta import functional as F
 from memlint.meta.autograd import no_grad
 from memlint.meta.nn import Linear

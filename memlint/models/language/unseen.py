@@ -9,7 +9,7 @@ from typing import Any
 
 from memlint.architectures.vision import Llama4Tower, Qwen35Tower
 from memlint.architectures.vision_language import TextAlone
-from memlint.dialects.spec import TrainingSpec
+from memlint.facts.spec import TrainingSpec
 from memlint.meta.autograd import no_grad
 from memlint.meta.nn import Conv, Embedding, LayerNorm, Linear, Module, parameter
 from memlint.meta.tensor import DType, Tensor, component, default_dtype, empty, int64

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from memlint.dialects.spec import TrainingSpec
+from memlint.facts.spec import TrainingSpec
 from memlint.meta.tensor import Tensor
 from memlint.models.parallel.plan import Plan, assumptions, data_degree, plan_of, process_groups
 from memlint.models.parallel.run import Spread

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from memlint.dialects.spec import TrainingSpec
+from memlint.facts.spec import TrainingSpec
 from memlint.meta.tape import Label
 from memlint.meta.tensor import Tensor, state
 from memlint.models.parallel.plan import Plan

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from memlint.dialects.spec import TrainingSpec
+from memlint.facts.spec import TrainingSpec
 from memlint.meta import autograd
 from memlint.meta.optim import Optimizer
 from memlint.meta.tape import Label

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from memlint.dialects.spec import TrainingSpec
+from memlint.facts.spec import TrainingSpec
 from memlint.meta.tensor import DTYPES, DType
 from memlint.models import UnknownModel
 from memlint.models.split import FIRST, degree

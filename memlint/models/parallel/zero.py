@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from memlint.dialects.spec import Name, TrainingSpec
+from memlint.facts.spec import Name, TrainingSpec
 from memlint.meta import autograd
 from memlint.meta.nn import Embedding, Module
 from memlint.meta.optim import Optimizer
