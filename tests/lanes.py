@@ -51,6 +51,7 @@ LEFT = (
     Left("tests/models/test_language_models", "decoders in every setting, up to 126 layers", _FUNCTION),
     Left("tests/models/test_depth", "deep models in full beside few of their layers", _FUNCTION),
     Left("tests/models/test_(parallel|megatron)", "models on several devices in every setting", _FUNCTION),
+    Left("tests/models/test_templates", "recordings that are followed, beside those of each size", _FUNCTION),
     Left("tests/data/test_models", "a test for each of 377 models of the catalogue", _FUNCTION),
     Left("tests/dialects/test_key_facts", "fifty families, key by key", _FUNCTION),
     Left("tests/benchmarks/test_(measure|corpus|models|histories)", "programs that start processes"),
