@@ -146,3 +146,14 @@ def test_a_reason_names_what_is_not_known(tables: dict[str, str], reason: str) -
     spec = config(**tables)
     assert spec.architecture is None
     assert reason in spec.unknown_reason
+
+
+@pytest.mark.parametrize(
+    ("word", "dtype"),
+    [("f32", "float32"), ("float", "float32"), ("BF16", "bfloat16"), ("half", "float16"), ("F16", "float16")],
+)
+def test_a_dtype_goes_by_any_name_that_oumi_takes(word: str, dtype: str) -> None:
+    """src/oumi/utils/torch_utils.py: get_torch_dtype, whatever the case."""
+    text = TABLES.replace("torch_dtype_str: bfloat16", f"torch_dtype_str: {word}")
+    spec = run(text.format(training="", more="", model="", trainer="TRL_SFT"), "train.yaml")
+    assert spec["parameter_dtype"] == dtype
