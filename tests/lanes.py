@@ -49,6 +49,7 @@ LEFT = (
     Left("tests/test_(spans|fixes)", "every example at several budgets, with all of its fixes", _FUNCTION_AND_WORD),
     Left("tests/test_seed_analyses", "the five systems before and after tuning, rule by rule", _FUNCTION),
     Left("tests/models/test_language_models", "decoders in every setting, up to 126 layers", _FUNCTION),
+    Left("tests/models/test_depth.*whatever_a_run_does", "drawn deep models, each in full as well"),
     Left("tests/models/test_depth", "deep models in full beside few of their layers", _FUNCTION),
     Left("tests/models/test_(parallel|megatron)", "models on several devices in every setting", _FUNCTION),
     Left("tests/models/test_templates", "recordings that are followed, beside those of each size", _FUNCTION),
@@ -58,6 +59,8 @@ LEFT = (
     Left("tests/benchmarks/test_accuracy", "92 published runs", _FUNCTION),
     Left("tests/test_(packaging|pre_commit)", "environments of their own, made by pip"),
     Left("tests/test_style.py::test_clean.mypy", "mypy over everything without its cache"),
+    Left("tests/facts/test_vocabulary.py::test_a_misspelt_fact", "mypy over everything once more"),
+    Left("tests/mutation/test_mutation.py::test_the_script_judges", "tests of a small project, run for each mutant"),
     Left("tests/test_lanes.py::test_no_test_is_in_neither_lane", "collects every test in every lane"),
 )
 
