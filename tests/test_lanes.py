@@ -57,4 +57,4 @@ def test_no_test_is_in_neither_lane() -> None:
 def test_what_the_command_line_names_runs_whole() -> None:
     named = collected("tests/test_style.py")
     assert named == collected("--lane", "full", "tests/test_style.py")
-    assert len(named) == 3
+    assert len(named) == 4

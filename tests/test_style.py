@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def mypy_cache(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """New in each run; the second of the two tests that use it finds what the first one left."""
+    return str(tmp_path_factory.mktemp("mypy"))
 
 
 @pytest.mark.parametrize(
@@ -19,7 +26,45 @@ ROOT = Path(__file__).parent.parent
         pytest.param(("mypy", "memlint", "rules"), id="mypy is strict and finds nothing"),
     ],
 )
-def test_clean(command: tuple[str, ...], tmp_path: Path) -> None:
-    cache = ("--cache-dir", str(tmp_path)) if command[0] == "mypy" else ()
+def test_clean(command: tuple[str, ...], mypy_cache: str) -> None:
+    cache = ("--cache-dir", mypy_cache) if command[0] == "mypy" else ()
     found = subprocess.run([sys.executable, "-m", *command, *cache], cwd=ROOT, capture_output=True, text=True)
     assert found.returncode == 0, found.stdout + found.stderr
+
+
+MISSPELT = """\
+from memlint.facts.spec import HYPER, Fact, TrainingSpec
+from memlint.dialects import language_model as lm
+from memlint.plugin import Run
+
+
+def well_spelt(spec: TrainingSpec, run: Run) -> int:
+    lm.put(spec, "autocast", True)
+    spec.with_facts(micro_batch_size=2)
+    run.what_if({"lora.r": 8}, micro_batch_size=2)
+    length: int = spec["sequence_length"]
+    return length + bool(spec.get(HYPER + "made_up"))
+
+
+def misspelt(spec: TrainingSpec, run: Run) -> None:
+    spec["autocats"]
+    spec.get("autocats")
+    spec.fact("autocats")
+    lm.put(spec, "autocats", True)
+    Fact("autocats", True)
+    spec.with_facts(autocats=True)
+    run.what_if(autocats=True)
+    run.what_if({"autocats": True})
+    run.value("autocats")
+    text: str = spec["sequence_length"]
+"""
+
+
+def test_a_misspelt_fact_fails_the_type_checker(tmp_path: Path, mypy_cache: str) -> None:
+    path = tmp_path / "misspelt.py"
+    path.write_text(MISSPELT, encoding="utf-8")
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file", "pyproject.toml", "--cache-dir", mypy_cache]
+    done = subprocess.run([*command, str(path)], cwd=ROOT, capture_output=True, text=True)
+    lines = {int(match[1]) for match in re.finditer(r"misspelt\.py:(\d+): error", done.stdout)}
+    first = 1 + MISSPELT.splitlines().index("def misspelt(spec: TrainingSpec, run: Run) -> None:")
+    assert lines == set(range(first + 1, len(MISSPELT.splitlines()) + 1)), done.stdout

@@ -86,44 +86,6 @@ def test_a_misspelt_fact_ends_a_test() -> None:
         spec.with_facts(micro_bach_size=1)  # type: ignore[call-arg]
 
 
-MISSPELT = """\
-from memlint.facts.spec import HYPER, Fact, TrainingSpec
-from memlint.dialects import language_model as lm
-from memlint.plugin import Run
-
-
-def well_spelt(spec: TrainingSpec, run: Run) -> int:
-    lm.put(spec, "autocast", True)
-    spec.with_facts(micro_batch_size=2)
-    run.what_if({"lora.r": 8}, micro_batch_size=2)
-    length: int = spec["sequence_length"]
-    return length + bool(spec.get(HYPER + "made_up"))
-
-
-def misspelt(spec: TrainingSpec, run: Run) -> None:
-    spec["autocats"]
-    spec.get("autocats")
-    spec.fact("autocats")
-    lm.put(spec, "autocats", True)
-    Fact("autocats", True)
-    spec.with_facts(autocats=True)
-    run.what_if(autocats=True)
-    run.what_if({"autocats": True})
-    run.value("autocats")
-    text: str = spec["sequence_length"]
-"""
-
-
-def test_a_misspelt_fact_fails_the_type_checker(tmp_path: Path) -> None:
-    path = tmp_path / "misspelt.py"
-    path.write_text(MISSPELT, encoding="utf-8")
-    command = [sys.executable, "-m", "mypy", "--strict", "--config-file", str(ROOT / "pyproject.toml")]
-    done = subprocess.run([*command, str(path)], cwd=ROOT, capture_output=True, text=True)
-    lines = {int(match[1]) for match in re.finditer(r"misspelt\.py:(\d+): error", done.stdout)}
-    first = 1 + MISSPELT.splitlines().index("def misspelt(spec: TrainingSpec, run: Run) -> None:")
-    assert lines == set(range(first + 1, len(MISSPELT.splitlines()) + 1)), done.stdout
-
-
 def test_a_fact_that_a_family_makes_up_ends_the_test() -> None:
     with pytest.raises(UnknownFact, match="made_up"):
         hold({"micro_batch_size": 1, "made_up": Fact("autocast", True, DEFAULT)})
