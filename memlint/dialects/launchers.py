@@ -133,10 +133,13 @@ def _composer(options: Node, command: Command | None) -> Processes:
 def _deepspeed(options: Node, command: Command | None) -> Processes:
     """``--num_gpus`` times ``--num_nodes``, or the devices that ``--include`` lists; else all that there are."""
     include = option(options, "include", "i")
-    if include is not None and isinstance(include.value, str):
-        count = sum(len(part.partition(":")[2].split(",")) for part in include.value.split("@") if ":" in part)
-        if count:
-            return Processes(Fact("device_count", count, WRITTEN, "--include", include), True)
+    if include is not None and isinstance(include.value, str) and ":" in include.value:
+        slots = [slot for part in include.value.split("@") for slot in part.partition(":")[2].split(",")]
+        if all(map(str.isdigit, slots)):
+            return Processes(Fact("device_count", len(slots), WRITTEN, "--include", include), True)
+        # A host without a list gives all of its devices; any other word ends the launcher (parse_resource_filter).
+        why = f"{include.value} does not number all devices"
+        return Processes(None, True, (Missing("--include", include.span, why),))
     if option(options, "num_gpus") is not None:
         return _product(options, ("num_gpus",), ("num_nodes",))
     return Processes(seen(command), True)

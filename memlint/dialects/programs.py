@@ -19,7 +19,19 @@ ELSE = frozenset(
         *("infer", "inference", "inferencing", "generate", "generation", "sampling"),
         *("chat", "chatbot", "serve", "server", "serving", "gradio", "streamlit", "webui"),
         *("convert", "converter", "conversion", "export", "merge", "quantize", "quantization", "consolidate"),
-        *("preprocess", "preprocessing", "tokenize", "tokenization", "download", "upload", "visualize", "plot"),
+        *(
+            "embed",
+            "extract",
+            "annotate",
+            "preprocess",
+            "preprocessing",
+            "tokenize",
+            "tokenization",
+            "download",
+            "upload",
+            "visualize",
+            "plot",
+        ),
     )
 )
 TRAINS = frozenset(

@@ -3,8 +3,8 @@
 A folder often holds a run with many lengths, batches and ranks, and a what-if often changes nothing else. The first of
 such runs is recorded as it is. Where a second config has such a run, that is recorded with its sizes followed, which
 takes twice as long, and from then on the program of that recording gives the sizes of all others that take the same
-way. What a recording depends on is what it asked for: whole numbers
-that are facts may be others, and every other fact has to be the same.
+way. What a recording depends on is what it asked for: whole numbers that are facts may be others, and every other fact
+has to be the same.
 """
 
 from __future__ import annotations

@@ -175,12 +175,14 @@ def breakdown(estimate: Estimate, style: Style, parts: int = PARTS_SHOWN) -> Ite
                 size = format_bytes(sum(part.size_bytes for part in rest))
                 yield style.paint(f"    {size:>10}  {len(rest)} more module{'s' * (len(rest) != 1)}", DIM)
         if component.name == "activations":
-            yield from _attention(estimate, style)
+            yield from _attention(estimate, component.size_bytes, style)
 
 
-def _attention(estimate: Estimate, style: Style) -> Iterator[str]:
-    """The true size of what every hand-made analysis blames first."""
+def _attention(estimate: Estimate, activation_bytes: int, style: Style) -> Iterator[str]:
+    """The true size of what every hand-made analysis blames first: where they are gone by the peak, nothing."""
     kept, avoided = estimate.probabilities_kept_bytes, estimate.probabilities_avoided_bytes
+    if kept > activation_bytes:
+        return
     if kept:
         yield style.paint(f"    {format_bytes(kept):>10}  of all this is attention probabilities", DIM)
     elif avoided:

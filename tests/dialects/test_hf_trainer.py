@@ -441,6 +441,8 @@ def test_a_class_that_no_script_names_is_an_assumption() -> None:
         pytest.param("deepspeed --num_gpus 4", {"parallelism.strategy": "ddp", "device_count": 4}, id="deepspeed"),
         pytest.param("deepspeed --num_gpus 4 --num_nodes 2", {"device_count": 8}, id="deepspeed on two machines"),
         pytest.param("deepspeed --include localhost:0,1,3", {"device_count": 3}, id="deepspeed with a list"),
+        pytest.param("deepspeed --include localhost:", {"device_count": None}, id="deepspeed with an empty list"),
+        pytest.param("deepspeed --include one@two:0,1", {"device_count": None}, id="deepspeed with a whole machine"),
         pytest.param("CUDA_VISIBLE_DEVICES=0,1 deepspeed", {"device_count": 2}, id="deepspeed with what it sees"),
         pytest.param("srun --ntasks=16 --ntasks-per-node=8 python", {"device_count": 16}, id="srun"),
         pytest.param("srun --nodes=2 --ntasks-per-node=8 python", {"device_count": 16}, id="srun by machine"),

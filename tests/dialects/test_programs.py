@@ -27,6 +27,8 @@ def command(line: str) -> programs.Command:
         pytest.param("python merge_lora.py --a 1", False, id="merging adapters"),
         pytest.param("python train_and_evaluate.py --a 1", True, id="training, and evaluating besides"),
         pytest.param("python finetune_chat.py --a 1", True, id="training on chats"),
+        pytest.param("accelerate launch embed_datasets.py --a 1", False, id="embedding a data set"),
+        pytest.param("python train_embeddings.py --a 1", True, id="training embeddings"),
         pytest.param("python app.py --a 1", False, id="an app"),
         pytest.param("python grpo_demo.py --a 1", True, id="a demo of a method that trains"),
         pytest.param("python main.py --a 1", True, id="a name that says nothing may train"),
