@@ -49,21 +49,21 @@ def blocks(text: str) -> str:
         if opened is None:
             continue
         fence = opened[1]
-        begin = at
-        while at < len(lines) and not _closes(lines[at], fence):
-            at += 1
+        begin = end = at
+        while end < len(lines) and not _closes(lines[end], fence):
+            end += 1
+        at = end + 1
         language = opened[2].strip().lower().strip("{}.").split(" ")[0].split(",")[0]
         if language in SESSIONS:
-            _session(lines, begin, at)
+            _session(lines, begin, end)
         elif language not in LANGUAGES:
             continue
         else:
-            _prompts(lines, begin, at)
-        block = "".join(lines[begin:at])
+            _prompts(lines, begin, end)
+        block = "".join(lines[begin:end])
         work.spend(BLOCK + len(block) // CHARACTERS_PER_STEP, "looking for commands in a document")
         if _is_shell(block):
-            shown[begin:at] = [True] * (at - begin)
-        at += 1
+            shown[begin:end] = [True] * (end - begin)
     return "".join(line if kept else _blank(line) for line, kept in zip(lines, shown))
 
 

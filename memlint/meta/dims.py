@@ -9,6 +9,9 @@ from typing import Any
 
 Symbols = tuple[tuple[str, str], ...]  # (symbol in the formula, name of the fact behind it)
 
+# Nobody reads a formula that is longer, and where each layer's is made of the one before it doubles with every layer.
+LONGEST_EXPRESSION = 400
+
 
 class Dim(int):
     """An int with the expression that gave it, e.g. ``Dim(65)`` for ``(G+1)`` with ``facts == (("G", "groups"),)``."""
@@ -88,7 +91,7 @@ def _binary(operator: str) -> tuple[Any, Any]:
             if not divisor.isalnum():
                 divisor = f"({divisor})"
             text = f"{_additive(_expr(left))}{operator}{divisor}"
-        return Dim(value, text, _facts(left, right))
+        return Dim(value, text, _facts(left, right)) if len(text) <= LONGEST_EXPRESSION else value
 
     def forward(self: int, other: int) -> Any:
         return build(self, other)

@@ -29,6 +29,11 @@ def fenced(language: str, *lines: str, fence: str = "```") -> str:
         pytest.param(fenced("{.bash .annotate}", COMMAND), ["train.py"], id="a language with attributes"),
         pytest.param(fenced("bash", COMMAND, fence="~~~~"), ["train.py"], id="a longer fence of tildes"),
         pytest.param(fenced("python", COMMAND), [], id="another language is no script"),
+        pytest.param(
+            fenced("json", "{}") + "\n" + fenced("", COMMAND) + "\n" + fenced("python", "pass") + "\n" + fenced("sh", COMMAND),
+            ["train.py", "train.py"],
+            id="and what closes its block opens none",
+        ),
         pytest.param(COMMAND, [], id="prose is none"),
         pytest.param(fenced("bash", "$ " + COMMAND), ["train.py"], id="a prompt before the command"),
         pytest.param(fenced("bash", "# " + COMMAND), [], id="a comment in a script"),

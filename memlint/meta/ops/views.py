@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
+from math import gcd, prod
 from typing import Any
 
 from memlint import work
@@ -33,9 +33,23 @@ def _infer(x: Tensor, shape: Sequence[Any]) -> Shape:
     if len(shape) == 1 and isinstance(shape[0], (tuple, list)):
         shape = shape[0]
     if -1 in shape:
-        known = prod(d for d in shape if d != -1)
-        shape = tuple(prod(x.shape) // known if d == -1 else d for d in shape)
+        rest = _quotient(x.shape, [d for d in shape if d != -1])
+        shape = tuple(rest if d == -1 else d for d in shape)
     return tuple(shape)
+
+
+def _quotient(sizes: Sequence[int], divisors: list[int]) -> int:
+    """The product of ``sizes`` over that of ``divisors``. What stands in both goes first, so that a formula stays as
+    short as it can be."""
+    left = []
+    for size in sizes:
+        if size in divisors:
+            divisors.remove(size)
+        else:
+            left.append(size)
+    number, divisor = prod([size for size in left if type(size) is int]), prod(divisors)
+    common = gcd(number, divisor) if type(divisor) is int else 1
+    return prod([size for size in left if type(size) is not int], start=number // (common or 1)) // (divisor // (common or 1))
 
 
 def _reshaped(g: Tensor, shape: Shape) -> Tensor:
