@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -47,6 +48,11 @@ MAX_DEPTH = 12  # functions within functions, eval within eval
 _SUBSHELLS = frozenset(("sbatch", "bash", "sh", "zsh", "srun", "ssh", "qsub", "bsub", "salloc", "ksh", "dash"))
 _NOT_WORDS = frozenset(("variable_assignment", "file_redirect", "herestring_redirect", "heredoc_redirect", "comment"))
 _DECLARING = frozenset(("export", "declare", "typeset", "readonly", "local"))
+# What a loop over the script's own arguments looks at before each turn: how many are left, or the first of them.
+_ARGUMENTS_LEFT = re.compile(r"\$(?:#|1|\{(?:#|1(?![0-9])))|\bgetopts\b")
+_ALL_ARGUMENTS = (["arguments of the script"], ["the arguments of the script"])
+_ENDLESS = re.compile(r"\s*while\s+(?:true|:)\s*(?:;|\n)")
+_TAKES_FIRST = re.compile(r"\bcase\s+\"?\$\{?1\b")
 
 
 class Script(Conditions):
@@ -304,6 +310,13 @@ class Script(Conditions):
             unknown = Piece("$" + name, reason=f"a loop over {len(values)} values")
             values = [[unknown]]
         before = len(self.found)
+        if [piece.reason for value in values for piece in value] in _ALL_ARGUMENTS:
+            self._set(name, values[0])
+            self._aside(body, source)
+            if len(self.found) == before:  # it starts nothing: what it reads are options
+                self._option_loop(body, source)
+                return SUCCESS
+            del self.found[before:]
         for value in values:
             self._set(name, value)
             self.statement(body, source)
@@ -346,7 +359,9 @@ class Script(Conditions):
             return SUCCESS
         if "((" in condition:
             self._unset_assigned(condition)
-        if "$#" in condition or "${#}" in condition or "getopts" in condition:
+        inner = source.text[body.start_byte : body.end_byte]
+        takes_first = _ENDLESS.match(condition) and _TAKES_FIRST.search(inner)
+        if not self.positional and (takes_first or _ARGUMENTS_LEFT.search(condition)):
             self._option_loop(body, source)
         else:
             self._loop_once(body, source, condition)

@@ -30,7 +30,7 @@ def fenced(language: str, *lines: str, fence: str = "```") -> str:
         pytest.param(fenced("bash", COMMAND, fence="~~~~"), ["train.py"], id="a longer fence of tildes"),
         pytest.param(fenced("python", COMMAND), [], id="another language is no script"),
         pytest.param(
-            fenced("json", "{}") + "\n" + fenced("", COMMAND) + "\n" + fenced("python", "pass") + "\n" + fenced("sh", COMMAND),
+            "\n".join((fenced("json", "{}"), fenced("", COMMAND), fenced("python", "pass"), fenced("sh", COMMAND))),
             ["train.py", "train.py"],
             id="and what closes its block opens none",
         ),

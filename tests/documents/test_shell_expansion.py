@@ -143,6 +143,16 @@ KNOWN = {
     "positional defaults": "python t.py --b ${1:-8} --c ${2-9}",
     "a default for an argument by test": 'Z=$2\nif [ "$Z" == "" ]; then Z=3; fi\npython t.py --z $Z',
     "an option loop": "B=4\nwhile [[ $# -gt 0 ]]; do case $1 in --b) B=$2; shift 2;; esac; done\npython t.py --b $B",
+    "an option loop while there is a first": 'B=4\nwhile [[ "$1" != "" ]]; do case $1 in --b) shift; B=$1;; esac; '
+    "shift; done\npython t.py --b $B",
+    "an option loop in braces": 'B=4\nwhile [ -n "${1:-}" ]; do B=$1; shift; done\npython t.py --b $B',
+    "an option loop without a condition": 'B=4\nwhile :; do case "$1" in --b) B=$2; shift 2;; *) break;; esac; done\n'
+    "python t.py --b $B",
+    "an option loop over all of them": 'B=4\nfor A in "$@"; do case $A in --b=*) B=${A#*=};; esac; done\n'
+    "python t.py --b $B",
+    "an option loop over what is not named": "B=4\nfor A; do B=$A; done\npython t.py --b $B",
+    "a loop over a function's arguments": "f() { while [ $# -gt 0 ]; do B=$1; shift; done; }\nB=4\nf\n"
+    "python t.py --b $B",
     "a default for an argument in a variable": "Z=$2\npython t.py --z ${Z:-3}",
     "functions": 'run() { python t.py --a $1; python t.py --x "$@"; }\nrun 1 2',
     "functions with all arguments": 'run() { python t.py "$@" --n $2 --z "$3"; }\nrun a "b c"',

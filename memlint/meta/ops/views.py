@@ -8,7 +8,7 @@ from typing import Any
 
 from memlint import work
 from memlint.meta.autograd import record, tracked
-from memlint.meta.dims import bare
+from memlint.meta.dims import Dim, bare
 from memlint.meta.ops.formats import is_channels_last, like_image
 from memlint.meta.ops.shapes import Numbers, promoted_dtype, reduced_to
 from memlint.meta.tensor import Shape, Tensor, view_strides
@@ -33,23 +33,23 @@ def _infer(x: Tensor, shape: Sequence[Any]) -> Shape:
     if len(shape) == 1 and isinstance(shape[0], (tuple, list)):
         shape = shape[0]
     if -1 in shape:
-        rest = _quotient(x.shape, [d for d in shape if d != -1])
+        known = [d for d in shape if d != -1]
+        rest = _quotient(x.shape, known) if any(type(d) is Dim for d in x.shape) else prod(x.shape) // prod(known)
         shape = tuple(rest if d == -1 else d for d in shape)
     return tuple(shape)
 
 
 def _quotient(sizes: Sequence[int], divisors: list[int]) -> int:
-    """The product of ``sizes`` over that of ``divisors``. What stands in both goes first, so that a formula stays as
-    short as it can be."""
+    """The product of ``sizes`` over that of ``divisors``, with the shortest formula: what stands in both goes first."""
     left = []
     for size in sizes:
         if size in divisors:
             divisors.remove(size)
         else:
             left.append(size)
-    number, divisor = prod([size for size in left if type(size) is int]), prod(divisors)
+    number, divisor = prod(size for size in left if type(size) is int), prod(divisors)
     common = gcd(number, divisor) if type(divisor) is int else 1
-    return prod([size for size in left if type(size) is not int], start=number // (common or 1)) // (divisor // (common or 1))
+    return prod((size for size in left if type(size) is Dim), start=number // common) // (divisor // common)
 
 
 def _reshaped(g: Tensor, shape: Shape) -> Tensor:
