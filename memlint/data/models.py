@@ -1,9 +1,10 @@
 """The catalogue of models: hub id -> hyper-parameters, as their ``config.json`` names them, and parameter counts.
 
 The figures are facts of the models' public repositories; where they were read elsewhere, ``sources`` says so.
-``models.json`` keeps what the entries of one ``model_type`` share under ``types``, an entry holds what differs; a string
-stands for the entry of that id, and ``like`` names the entry of which another is a variant. ``copies.json`` has the ids
-by which other publishers hold the same models, whole or quantised, and those of models that no reader describes.
+``models.json`` keeps what the entries of one ``model_type`` share under ``types``, an entry holds what differs; a
+string stands for the entry of that id, and ``like`` names the entry of which another is a variant. ``copies.json`` has
+the ids by which other publishers hold the same models, whole or quantised, and those of models that no reader
+describes.
 """
 
 from __future__ import annotations
