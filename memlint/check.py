@@ -14,6 +14,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -136,11 +137,12 @@ class _Checker:
         settings = settings._replace(override=(*chosen, *settings.override))
         try:
             self.select(settings)  # unknown codes are an error of the settings, not of this file
-            with work.limited(settings.file_steps):
-                document = self._file(found, text, settings)
-            if document is not None and (text is not None or not self._fragment(document, settings)):
+            with _stated_model(settings):
                 with work.limited(settings.file_steps):
-                    self._without_family(document, settings)
+                    document = self._file(found, text, settings)
+                if document is not None and (text is not None or not self._fragment(document, settings)):
+                    with work.limited(settings.file_steps):
+                        self._without_family(document, settings)
         except SettingsError as error:
             self._unusable(error)
         except work.OutOfWork as error:
@@ -590,6 +592,23 @@ class _Checker:
 
 
 # -- pieces ------------------------------------------------------------------------------------------
+
+
+def _stated_model(settings: Settings) -> AbstractContextManager[None]:
+    """While it lasts, the file that the setting ``model-config`` names describes the model of every run."""
+    path, key = settings.model_config, "model-config"
+    if not path:
+        return nullcontext()
+    from memlint.data import hub
+
+    if settings.in_tree and settings.origins.get(key) in settings.files:
+        folder = os.path.dirname(os.path.abspath(settings.files[0]))
+        if not files.inside(path, files.repository_root(folder)):
+            raise settings.error(key, f"names {path!r}, which is not in the tree")
+    found = hub.read_file(path, f"{hub.STATED} {path}")
+    if found.reason:
+        raise settings.error(key, found.reason)
+    return hub.stating(found)
 
 
 def _is_companion(report: RunReport) -> bool:

@@ -51,6 +51,7 @@ class Settings(NamedTuple):
     """The settings in force for one file.
 
     budget, gpu, host_budget  as written ("" where not given)
+    model_config  path of a ``config.json`` that describes the model of every run; "" for none
     budgets     (patterns, size) pairs; the last that covers a file wins
     select      () means every rule that is not in preview
     rules       options by rule code or name as written; ``severity`` re-levels the rule
@@ -63,6 +64,7 @@ class Settings(NamedTuple):
     budget: str = ""
     gpu: str = ""
     host_budget: str = ""
+    model_config: str = ""
     budgets: tuple[tuple[tuple[Pattern, ...], str], ...] = ()
     override: tuple[str, ...] = ()
     select: tuple[str, ...] = ()
@@ -281,6 +283,7 @@ KEYS: dict[str, _Check] = {
     "budget": _size,
     "gpu": _gpu,
     "host-budget": _size,
+    "model-config": _path,
     "budgets": _list_of(_record({"paths": _CODES, "budget": _size}, ("paths", "budget"))),
     "override": _list_of(_override),
     "select": _CODES,
@@ -612,6 +615,8 @@ class Resolver:
 
 def _placed(key: str, value: Any, base: str) -> Any:
     """A checked value in the form of :class:`Settings`: tuples for lists, patterns with their folder."""
+    if key == "model-config":
+        return os.path.normpath(os.path.join(base, os.path.expanduser(value)))
     if key in ("exclude", "extend-exclude"):
         return tuple(Pattern(base, glob) for glob in value)
     if key == "budgets":

@@ -187,6 +187,7 @@ GOOD = {
     "extend": "x.toml",
     "budget": "16GB",
     "host-budget": "80g",
+    "model-config": "models/x.json",
     "budgets": [{"paths": ["a"], "budget": "1GiB"}],
     "override": ["a=1", "~b"],
     "select": ["MEM2"],

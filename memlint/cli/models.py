@@ -1,4 +1,4 @@
-"""``memlint models``: the models that configs can name."""
+"""``memlint models``: the models that configs can name, and ``memlint models add``, which fetches one more."""
 
 from __future__ import annotations
 
@@ -9,7 +9,41 @@ import click
 from memlint.cli import options as shared
 
 
-@click.command("models", short_help="List the models that configs can name.")
+class _Models(click.Group):
+    """``memlint models`` lists, whatever stands behind it, and ``memlint models add`` adds."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        known = (*self.commands, *ctx.help_option_names)
+        return super().parse_args(ctx, args if args[:1] and args[0] in known else ["list", *args])
+
+
+@click.group("models", cls=_Models, short_help="List the models that configs can name, or add one.")
+def command() -> None:
+    """List the models that configs can name (`memlint models PATTERN`), or add one (`memlint models add ID`)."""
+
+
+@command.command("add")
+@click.argument("name", metavar="ID")
+@click.option("--revision", default="main", show_default=True, help="Branch, tag or commit.")
+def add(name: str, revision: str) -> None:
+    """Fetch the config.json of a model of the Hugging Face hub, and keep it for every later check.
+
+    This one file is fetched, over HTTPS, from huggingface.co or from $HF_ENDPOINT, with $HF_TOKEN where it is set. No
+    other command asks the network.
+    """
+    from memlint.data import download
+    from memlint.reports.text import clean
+
+    try:
+        added = download.add(name, revision)
+    except download.NotFetched as error:
+        raise shared.Stop(str(error)) from None
+    kind = clean(str(added.resolved.config["model_type"]))
+    at = f" at {clean(added.commit)}" if added.commit else ""
+    shared.out(f"{name}{at}: {kind}, kept in {added.path}\n")
+
+
+@command.command("list")
 @click.argument("pattern", required=False)
 @click.option(
     "--output-format",
@@ -18,11 +52,12 @@ from memlint.cli import options as shared
     show_default=True,
     help="How to print them.",
 )
-def command(pattern: str | None, output_format: str) -> None:
+def listed(pattern: str | None, output_format: str) -> None:
     """List the models of the catalogue, or those whose hub id holds PATTERN (in any case). With * or ? in it, PATTERN
     is the whole id, or all of it behind the organisation.
 
-    A PATTERN that fits none is looked up as configs do it: a folder with a config.json, then the local hub cache.
+    A PATTERN that fits none is looked up as configs do it: what was added, a folder with a config.json, then the local
+    hub cache.
     """
     from memlint.data import hub, models
 

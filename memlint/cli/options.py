@@ -37,8 +37,13 @@ def _per_file(ctx: click.Context, parameter: click.Parameter, values: Sequence[s
 
 
 def memory_options(function: _Function) -> _Function:
-    """``--budget``, ``--gpu`` and ``--host-budget``."""
+    """``--budget``, ``--gpu``, ``--host-budget`` and ``--model-config``."""
     for option in (
+        click.option(
+            "--model-config",
+            metavar="FILE",
+            help="config.json of the model that is trained, whatever a config calls it.",
+        ),
         click.option("--host-budget", metavar="SIZE", help="Host memory that the run may use."),
         click.option("--gpu", metavar="NAME[xN]", help="Card to run on: its memory is the budget (memlint gpus)."),
         click.option("--budget", metavar="SIZE", help="Device memory that the run may use: 16GB, 16GiB, 80g."),

@@ -27,6 +27,7 @@ VALUES = {
     "--budget": "budget",
     "--gpu": "gpu",
     "--host-budget": "host_budget",
+    "--model-config": "model_config",
     "--config": "config",
     "--output-format": "output_format",
     "--output-file": "output_file",

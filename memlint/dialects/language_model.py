@@ -8,7 +8,7 @@ local hub cache, and never from the network.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from memlint import releases
 from memlint.dialects.accelerate import truth
@@ -59,7 +59,10 @@ from memlint.dialects.trainer_switches import (
 )
 from memlint.dialects.tuning import ADAPTER_FACTS, QUANTIZATION_FACTS, adapters, quantization, stored_quantization
 from memlint.documents.node import Document, Node
-from memlint.facts.spec import ASSUMED, DEFAULT, HYPER, Fact, Name, TrainingSpec, named
+from memlint.facts.spec import ASSUMED, DEFAULT, HYPER, OVERRIDE, Fact, Name, TrainingSpec, named
+
+if TYPE_CHECKING:
+    from memlint.data.hub import Resolved
 
 # What a family of language-model trainers takes from here, whichever file it stands in.
 __all__ = [
@@ -103,6 +106,7 @@ __all__ = [
     "setting",
     "spell",
     "spellings",
+    "stated_config",
     "stated_sharing",
     "stored_quantization",
     "switched",
@@ -148,7 +152,8 @@ def resolve(name: str, beside: str) -> tuple[dict[str, Any] | None, str]:
 
     found = hub.resolve(name, beside)
     if found is None:
-        return None, "not in the catalogue (`memlint models`), nor a folder with a config.json, nor in the hub cache"
+        where = "not in the catalogue (`memlint models`), nor a folder with a config.json, nor in the hub cache"
+        return None, f"{where}: {hub.ways_out(name)}"
     return (found.config, found.source) if not found.reason else (None, f"{found.source}: {found.reason}")
 
 
@@ -162,11 +167,13 @@ def resolved(spec: TrainingSpec, name: str, beside: str) -> tuple[dict[str, Any]
 
 def model(spec: TrainingSpec, key: str = "model_name_or_path") -> str:
     """The model's config by its name, and what follows from it."""
-    fact = spec.fact("model")
+    fact, given = spec.fact("model"), stated_config()
     if fact is None or not isinstance(fact.value, str) or not fact.value:
-        return not_stated(spec, key, *spellings(spec, "model"))
+        if given is None:
+            return not_stated(spec, key, *spellings(spec, "model"))
+        fact = Fact("model", given.source, OVERRIDE, key)
     beside = fact.span.path if fact.span is not None else spec.document.path
-    config, source = resolved(spec, fact.value, beside)
+    config, source = resolved(spec, fact.value, beside) if given is None else (given.config, given.source)
     spec.model_name = fact.value.rstrip("/").rsplit("/", 1)[-1] or fact.value
     if config is None:
         return f"{fact.key} {fact.value}: {source}"
@@ -175,6 +182,13 @@ def model(spec: TrainingSpec, key: str = "model_name_or_path") -> str:
     if isinstance(vocabulary, int):
         put(spec, "vocabulary_size", vocabulary, fact)
     return ""
+
+
+def stated_config() -> Resolved | None:
+    """What ``--model-config`` names."""
+    from memlint.data import hub
+
+    return hub.stated()
 
 
 def on_cpu(spec: TrainingSpec) -> str:

@@ -99,11 +99,14 @@ def _model(spec: TrainingSpec) -> str:
     lm.put(spec, "model", named.value, named)
     parts = [part for part in named.value.replace("\\", "/").split("/") if part not in ("", ".", "..")]
     spec.model_name = parts[-1] if parts else named.value
-    own = _own_file(spec, named)
+    given = lm.stated_config()
+    own = _own_file(spec, named) if given is None else None
     if own is not None:
         return own
     for name in dict.fromkeys(("/".join(parts[-2:]), _NAMES.get(parts[-1], ""), _by_name(parts[-1])) if parts else ()):
         found, source = lm.resolve(name, spec.document.path) if name else (None, "")
+        if given is not None:
+            found, source = given.config, given.source
         if found is not None:
             try:
                 _describe(spec, published(huggingface.decoder(found)), named, source)

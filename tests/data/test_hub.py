@@ -28,6 +28,7 @@ def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """An empty cache, and a working directory of its own."""
     for variable in ("HF_HOME", "HUGGINGFACE_HUB_CACHE", "XDG_CACHE_HOME"):
         monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(hub, "added_folder", lambda: str(tmp_path / "added"))
     folder = tmp_path / "cache"
     monkeypatch.setenv("HF_HUB_CACHE", str(folder))
     here = tmp_path / "here"
@@ -235,7 +236,37 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
 
 def test_an_unknown_name_is_explained() -> None:
     assert "'a/b' is not in the catalogue" in hub.unknown("a/b")
-    assert "downloads nothing" in hub.unknown("a/b")
+    assert "`memlint models add a/b` fetches its config.json" in hub.unknown("a/b")
+
+
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        pytest.param("nobody/nothing", True, id="an id"),
+        pytest.param("/data/models/llama", False, id="a folder"),
+        pytest.param("./llama", False, id="a folder beside the config"),
+        pytest.param("outputs/run/final", False, id="what a run has left"),
+        pytest.param("llama", False, id="a single word"),
+    ],
+)
+def test_the_command_that_fetches_is_named_where_the_name_may_be_an_id(name: str, command: bool) -> None:
+    assert ("memlint models add" in hub.ways_out(name)) is command
+    assert "--model-config FILE" in hub.ways_out(name)
+
+
+def test_a_model_that_no_reader_describes_is_named_by_its_type(cache: Path) -> None:
+    found = resolve("tiiuae/Falcon-H1-3B-Base")
+    assert found is not None
+    assert found.reason == "it is of type falcon_h1, whose layers memlint does not describe"
+    cached(cache, "tiiuae/Falcon-H1-3B-Base")
+    assert resolve("tiiuae/Falcon-H1-3B-Base") == Resolved(CONFIG, "local hub cache")
+
+
+@pytest.mark.parametrize("home", ["relative", ""], ids=["a relative path", "nothing"])
+def test_what_was_added_is_kept_outside_of_any_tree(home: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    monkeypatch.setenv("XDG_CACHE_HOME", home)
+    assert hub.added_folder() == os.path.expanduser("~/.cache/memlint/models")
 
 
 def test_the_network_is_never_asked(monkeypatch: pytest.MonkeyPatch) -> None:

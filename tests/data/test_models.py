@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 import memlint.data
+from memlint.architectures.kinds import KINDS
 from memlint.cli.main import main
 from memlint.data import decoders, models
 from memlint.data.models import Model
@@ -24,6 +25,7 @@ from tests.effort import counted_lines
 
 PATH = Path(memlint.data.__file__).parent / "models.json"
 CATALOGUE: dict[str, Any] = json.loads(PATH.read_text(encoding="utf-8"))
+COPIES: dict[str, Any] = json.loads(PATH.with_name("copies.json").read_text(encoding="utf-8"))
 ENTRIES: dict[str, Any] = CATALOGUE["models"]
 IDS = [name for name, entry in ENTRIES.items() if isinstance(entry, dict)]
 ALIASES = {name: entry for name, entry in ENTRIES.items() if isinstance(entry, str)}
@@ -39,12 +41,15 @@ PUBLISHED = {
     "01-ai/Yi-34B": 34_388_917_248,
     "01-ai/Yi-6B": 6_061_035_520,
     "BAAI/bge-m3": 567_754_752,
+    "BSC-LT/salamandra-2b": 2_253_490_176,
+    "BSC-LT/salamandra-7b": 7_768_117_248,
+    "ByteDance-Seed/Seed-OSS-36B-Instruct": 36_151_104_512,
     "CohereForAI/c4ai-command-r-v01": 34_980_831_232,
     "EleutherAI/gpt-j-6b": 6_050_882_784,
     "EleutherAI/gpt-neo-1.3B": 1_315_575_808,
     "EleutherAI/gpt-neox-20b": 20_554_567_680,
-    "EleutherAI/pythia-1b": 1_011_781_632,
     "EleutherAI/pythia-12b": 11_846_072_320,
+    "EleutherAI/pythia-1b": 1_011_781_632,
     "EleutherAI/pythia-6.9b": 6_857_302_016,
     "EleutherAI/pythia-70m": 70_426_624,
     "FacebookAI/xlm-roberta-large": 560_142_482,
@@ -53,6 +58,7 @@ PUBLISHED = {
     "LiquidAI/LFM2-1.2B": 1_170_340_608,
     "LiquidAI/LFM2-350M": 354_483_968,
     "LiquidAI/LFM2-700M": 742_489_344,
+    "Qwen/CodeQwen1.5-7B": 7_250_284_544,
     "Qwen/Qwen1.5-110B": 111_209_914_368,
     "Qwen/Qwen1.5-MoE-A2.7B": 14_315_784_192,
     "Qwen/Qwen2-VL-7B-Instruct": 8_291_375_616,
@@ -64,6 +70,7 @@ PUBLISHED = {
     "Qwen/Qwen3-235B-A22B": 235_093_634_560,
     "Qwen/Qwen3-30B-A3B": 30_532_122_624,
     "Qwen/Qwen3-8B": 8_190_735_360,
+    "Qwen/Qwen3-Reranker-4B": 4_021_784_576,
     "Qwen/Qwen3-VL-8B-Instruct": 8_767_123_696,
     "THUDM/glm-4-9b-chat-hf": 9_399_951_360,
     "TinyLlama/TinyLlama-1.1B-Chat-v1.0": 1_100_048_384,
@@ -172,6 +179,9 @@ NEEDED = {
     "gemma3_text": _DECODER + "intermediate_size num_key_value_heads head_dim hidden_activation sliding_window",
     "glm": _LLAMA + "head_dim attention_bias partial_rotary_factor",
     "glm4": _LLAMA + "head_dim attention_bias partial_rotary_factor",
+    "arcee": _LLAMA + "head_dim",
+    "glm4_moe_lite": _LLAMA + "q_lora_rank kv_lora_rank qk_nope_head_dim moe_intermediate_size n_routed_experts",
+    "seed_oss": _LLAMA + "head_dim attention_bias attention_out_bias attention_dropout residual_dropout",
     "glm4_moe": _LLAMA + "head_dim attention_bias moe_intermediate_size n_routed_experts n_shared_experts",
     "gpt2": _GPT2,
     "gpt_bigcode": _GPT2 + " n_inner multi_query",
@@ -358,12 +368,12 @@ def test_ids_are_unique_in_any_case() -> None:
 def test_the_file_is_sorted_and_compact() -> None:
     text = PATH.read_text(encoding="utf-8")
     lines = text.splitlines()
-    for part in ("models", "types"):
+    for part in ("models", "sources", "types"):
         assert list(CATALOGUE[part]) == sorted(CATALOGUE[part])
         for name, entry in CATALOGUE[part].items():
             written = json.dumps({name: entry}, sort_keys=True, separators=(",", ":"))[1:-1]
             assert written in lines or written + "," in lines, name
-    assert len(text) < 124 * 1024
+    assert len(text) < 144 * 1024
 
 
 def test_to_find_a_model_is_to_read_the_file_and_look_at_no_other_entry() -> None:
@@ -389,6 +399,12 @@ def test_a_dtype_is_one_of_torchs() -> None:
     for name in IDS:
         dtype = known(name).config.get("dtype")
         assert dtype in (None, "float32", "float16", "bfloat16"), name
+
+
+def test_where_an_entry_was_read_is_said_once() -> None:
+    named = [name for names in CATALOGUE["sources"].values() for name in names]
+    assert set(named) <= set(ENTRIES)
+    assert len(set(named)) == len(named)
 
 
 def test_shared_fields_are_those_that_their_entries_would_repeat() -> None:
@@ -424,18 +440,80 @@ def test_a_variant_differs_from_what_it_is_like() -> None:
         pytest.param("AI-ModelScope/bert-base-chinese", "google-bert/bert-base-chinese", id="BERT"),
         pytest.param("01ai/Yi-1.5-6B", "01-ai/Yi-6B", id="Yi"),
         pytest.param("ZhipuAI/GLM-4-9B-0414", "THUDM/GLM-4-9B-0414", id="GLM"),
+        pytest.param("unsloth/SmolLM2-360M", "HuggingFaceTB/SmolLM2-360M", id="SmolLM2, of Unsloth's"),
+        pytest.param("NousResearch/Meta-Llama-3.1-405B", "meta-llama/Llama-3.1-405B", id="Llama, of Nous Research's"),
     ],
 )
-def test_modelscope_has_the_hub_s_models_under_names_of_its_own(mirrored: str, name: str) -> None:
+def test_mirrors_have_others_models_under_names_of_their_own(mirrored: str, name: str) -> None:
     found = models.find(mirrored)
     assert found is not None
     assert found.name == name
     assert mirrored not in models.names()
 
 
-@pytest.mark.parametrize("name", ["LLM-Research/none", "somebody/Meta-Llama-3.1-8B-Instruct", "LLM-Research/"])
+@pytest.mark.parametrize(
+    "name", ["LLM-Research/none", "somebody/Meta-Llama-3.1-8B-Instruct", "LLM-Research/", "LLM-Research"]
+)
 def test_other_organisations_are_no_mirrors(name: str) -> None:
     assert models.find(name) is None
+
+
+def test_what_a_mirror_holds_in_another_form_is_not_taken_for_the_original() -> None:
+    assert models.find("microsoft/Phi-4-mini-instruct") is not None
+    assert models.find("unsloth/Phi-4-mini-instruct") is None
+    assert models.quantised("unsloth/Phi-4-mini-instruct-bnb-4bit") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "original", "method", "bits"),
+    [
+        pytest.param(
+            "unsloth/gemma-2-9b-bnb-4bit", "google/gemma-2-9b", "bitsandbytes", None, id="Unsloth's, in 4 bits"
+        ),
+        pytest.param("Qwen/Qwen2.5-7B-Instruct-GPTQ-Int8", "Qwen/Qwen2-7B-Instruct", "gptq", 8, id="Qwen's, by GPTQ"),
+        pytest.param(
+            "hugging-quants/Meta-Llama-3.1-8B-Instruct-AWQ-INT4", "meta-llama/Llama-3.1-8B", "awq", 4, id="a single one"
+        ),
+    ],
+)
+def test_a_quantised_copy_is_its_original_with_how_it_is_quantised(
+    name: str, original: str, method: str, bits: int | None
+) -> None:
+    copy = models.quantised(name)
+    assert copy is not None
+    assert copy.name == original
+    stated = copy.config["quantization_config"]
+    assert (stated["quant_method"], stated.get("bits")) == (method, bits)
+    assert {key for key in copy.config if copy.config[key] != known(original).config.get(key)} <= {
+        "dtype",
+        "quantization_config",
+    }
+
+
+def test_the_originals_of_single_copies_are_known() -> None:
+    for name, copy in COPIES["copies"].items():
+        assert name == name.lower()
+        assert models.find(copy["of"]) is not None, name
+
+
+def test_what_no_reader_describes_is_named_by_its_type_and_is_in_no_other_list() -> None:
+    assert models.undescribed("tiiuae/Falcon-H1-3B-Base") == "falcon_h1"
+    assert models.undescribed("google/gemma-3-4b-it") == ""
+    for begins in COPIES["undescribed"]:
+        assert begins == begins.lower()
+        assert not [name for name in ENTRIES if name.lower().startswith(begins)], begins
+
+
+def test_a_type_that_transformers_has_is_spelled_as_it_spells_it() -> None:
+    """Of the others the code comes with the weights, or they are no models of transformers."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+    own = {"baichuan", "btlm", "chatglm", "deepseek_vl_v2", "hymba", "kimi_vl", "mimo", "minicpmv", "molmo"}
+    own |= {"deepseek_ocr", "phi3_v", "qwen", "qwen3_tts"}
+    named = {kind for kind in COPIES["undescribed"].values() if " " not in kind}
+    assert named - set(CONFIG_MAPPING_NAMES) == own
+    described = {kind for one in KINDS if "causal_lm" in one.classes for kind in one.types}
+    assert not named & described
 
 
 @pytest.mark.parametrize(
