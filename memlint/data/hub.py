@@ -25,6 +25,7 @@ CACHE = "local hub cache"
 CATALOGUE = "catalogue"
 ADDED = "memlint models add"
 STATED = "--model-config"
+BY_NAME = ", whose name the folder has"
 OUTSIDE = "lies outside of this repository, and is read only where the command line names it (-o KEY=FOLDER)"
 
 
@@ -32,7 +33,7 @@ class Resolved(NamedTuple):
     """A model that was found.
 
     config  its hyper-parameters under the names of ``config.json``; empty where the file cannot be used
-    source  where they are from: ``catalogue``, ``path/config.json``, ``local hub cache``
+    source  where they are from: ``catalogue``, ``path/config.json``, ``local hub cache``, a model's name and BY_NAME
     reason  why there are none, though the model is known to be there; else ""
     """
 
@@ -79,6 +80,8 @@ def resolve(name: str, beside: str = "") -> Resolved | None:
     if found is None and (kind := models.undescribed(name)):
         it = kind if " " in kind else f"of type {kind}"
         found = Resolved({}, CATALOGUE, f"it is {it}, whose layers memlint does not describe")
+    if found is None and (model := models.named(name)) is not None:
+        found = Resolved(model.config, f"{model.name}{BY_NAME}")
     if found is None and not _may_be_read(path := _places(name, beside)[0], beside):
         found = Resolved({}, path, OUTSIDE)
     return found

@@ -86,6 +86,21 @@ def quantised(name: str) -> Model | None:
     return Model(found.name, found.parameters, {**found.config, "dtype": dtype, "quantization_config": dict(how)})
 
 
+def named(folder: str) -> Model | None:
+    """The model whose name on the hub a folder has; None where no model has it, or several that differ.
+
+    Who downloads a model keeps it under its name, whoever published it there: ``./pretrained/vicuna-7b-v1.5``, or the
+    cache's own ``models--lmsys--vicuna-7b-v1.5/snapshots/...``.
+    """
+    _load()
+    for part in folder.split("/"):
+        if part.startswith("models--"):
+            return find(part.removeprefix("models--").replace("--", "/"))
+    last = "/" + folder.rstrip("/").rpartition("/")[2].lower()
+    found = [find(name) for name in _models if ("/" + name.lower()).endswith(last)]
+    return found[0] if found and all(model == found[0] for model in found) else None
+
+
 def undescribed(name: str) -> str:
     """Of an id whose model no reader describes, its ``model_type`` or a few words; "" for any other."""
     lower = name.lower()

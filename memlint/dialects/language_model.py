@@ -122,7 +122,7 @@ PRECISION_FACTS: tuple[Name, ...] = (
     *("parameter_dtype", "frozen_dtype", "lora.dtype", "compute_dtype", "autocast", "master_weights", "loss_scaling"),
     *("parallelism.reduce_dtype", "mixed_precision", "deepspeed_dtype", HYPER + "deepspeed_states_dtype"),
 )
-MODEL_FACTS: tuple[Name, ...] = (CONFIG, "vocabulary_size")
+MODEL_FACTS: tuple[Name, ...] = (CONFIG, "vocabulary_size", "same_model_as")
 CHECKPOINTING_FACTS: tuple[Name, ...] = ("checkpointing", "checkpointing_reentrant", "activation_offloading")
 
 # Console programs whose options look like TrainingArguments, and are read by trainers of their own.
@@ -178,10 +178,20 @@ def model(spec: TrainingSpec, key: str = "model_name_or_path") -> str:
     if config is None:
         return f"{fact.key} {fact.value}: {source}"
     put(spec, CONFIG, config, fact, source)
+    _take_for(spec, source)
     vocabulary = text_config(config).get("vocab_size")
     if isinstance(vocabulary, int):
         put(spec, "vocabulary_size", vocabulary, fact)
     return ""
+
+
+def _take_for(spec: TrainingSpec, source: str) -> None:
+    """Say which model stands in for a folder that is out of reach."""
+    from memlint.data.hub import BY_NAME
+
+    if source.endswith(BY_NAME):
+        reason = "the folder has its name, and its own config.json is out of reach"
+        spec.facts["same_model_as"] = Fact("same_model_as", source.removesuffix(BY_NAME), ASSUMED, reason=reason)
 
 
 def stated_config() -> Resolved | None:

@@ -118,6 +118,7 @@ BooleanFact = Literal[
     "dataset_in_memory",
 ]
 WordFact = Literal[
+    "same_model_as",
     "model_class",
     "implementation",
     "implementation_version",
@@ -213,6 +214,7 @@ Name = FactName | Own
 Facts = TypedDict(
     "Facts",
     {
+        "same_model_as": str,
         "model": Any,
         "hyperparameters.config": dict[str, Any],
         "model_class": str,

@@ -43,6 +43,7 @@ class Entry(NamedTuple):
 
 
 MODEL = (
+    Entry("same_model_as", "word", "the model that a folder out of reach is taken for, as it has its name"),
     Entry("model", "any", "how the config names it: a hub id, a path, the name of a size"),
     Entry(
         "hyperparameters.config",

@@ -92,6 +92,11 @@ def headline(run: RunReport, style: Style) -> str:
     if about:
         pieces.append(style.paint("  " + ", ".join(about), DIM))
     pieces.append(started)
+    for fact, value, _ in () if estimate is None else estimate.assumptions:
+        if fact == "same_model_as":
+            pieces.append(
+                "\n  " + style.paint(f"taken for {clean(shorten(value, 80))}, whose name the folder has", DIM)
+            )
     if estimate is None:
         if run.partial is not None:
             pieces += [f"\n{line}" for line in table(run.partial, run.budget, style)]

@@ -287,3 +287,48 @@ def test_nothing_is_imported_that_a_check_does_not_have() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "['memlint.data', 'memlint.data.hub', 'memlint.data.models']"
+
+
+@pytest.mark.parametrize(
+    ("folder", "model"),
+    [
+        pytest.param("./pretrained/vicuna-7b-v1.5", "lmsys/vicuna-7b-v1.5", id="a folder of a model's name"),
+        pytest.param(
+            "/mnt/models/meta-llama/Llama-2-7b-hf/", "meta-llama/Llama-2-7b-hf", id="outside of the repository"
+        ),
+        pytest.param("~/cache/qwen2.5-7b", "Qwen/Qwen2.5-7B", id="whatever its case"),
+        pytest.param(
+            "/root/.cache/huggingface/hub/models--Qwen--Qwen2.5-7B/snapshots/0123abc",
+            "Qwen/Qwen2.5-7B",
+            id="the cache's own folder",
+        ),
+        pytest.param("./out/my-vicuna-7b-v1.5-tuned", None, id="a name that only holds a model's"),
+        pytest.param("./pretrained", None, id="a folder of no model's name"),
+        pytest.param("/", None, id="no name at all"),
+    ],
+)
+def test_a_folder_that_is_not_here_is_taken_for_the_model_whose_name_it_has(folder: str, model: str | None) -> None:
+    found = hub.resolve(folder, "configs/run.yaml")
+    known = None if model is None else models.find(model)
+    if known is None:
+        assert found is None or found.reason
+    else:
+        assert found is not None
+        assert found.config == known.config
+        assert found.source == known.name + hub.BY_NAME
+
+
+def test_a_name_of_several_models_that_differ_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    models.find("gpt2")
+    monkeypatch.setitem(models._models, "one/twins-1b", "openai-community/gpt2")
+    assert models.named("./twins-1b") == models.find("gpt2")
+    monkeypatch.setitem(models._models, "two/twins-1b", "facebook/opt-125m")
+    assert models.named("./twins-1b") is None
+
+
+def test_the_folder_s_own_config_is_read_where_it_is_in_reach(tmp_path: Path) -> None:
+    (tmp_path / "Llama-2-7b-hf").mkdir()
+    (tmp_path / "Llama-2-7b-hf" / "config.json").write_text('{"model_type": "gpt2"}')
+    found = hub.resolve("./Llama-2-7b-hf", str(tmp_path / "run.yaml"))
+    assert found is not None
+    assert found.config == {"model_type": "gpt2"}
