@@ -38,7 +38,7 @@ PROMPTED = ("llama", "mistral")
 # Which names of a model before transformers 5 now mean the gate, the upward and the downward part of the experts'
 # common weights; none where experts lay together before, or PEFT has no other names for them.
 _EXPERTS: dict[str, tuple[str, ...]] = {
-    "mixtral": ("w1", "w3", "w2"),
+    **dict.fromkeys(("minimax_m2", "mixtral"), ("w1", "w3", "w2")),
     **dict.fromkeys(("gpt_oss", "granitemoe", "granitemoehybrid", "granitemoeshared", "llama4_text", "phimoe"), ()),
     "qwen3_5_moe_text": (),
 }

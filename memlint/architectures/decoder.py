@@ -20,7 +20,8 @@ class Experts(NamedTuple):
                       "chosen" (GPT-OSS: biased logits, and a softmax over the chosen ones), "softmax" (DeepSeek-V2) and
                       "sigmoid" (DeepSeek-V3, GLM-4.5), both from fp32 logits, then scaled; "granite" (a softmax over
                       the chosen ones of fp32 logits), "all" (each is asked about every token: Llama 4), "sampled" (two
-                      are drawn: Phi-3.5-MoE)
+                      are drawn: Phi-3.5-MoE), "minimax" (sigmoids of logits in fp32, without groups or a scale:
+                      MiniMax-M2), "lfm2" (sigmoids in the logits' own type, scaled)
     grouped           experts form groups, of which only some are looked at
     renormalised      the chosen scores are divided by their sum
     first             layers before this one have a plain perceptron

@@ -144,11 +144,13 @@ def decoder(config: Mapping[str, Any]) -> Decoder:
         facts["clipped"] = config.get("clip_qkv") is not None
     elif model_type == "phi" and config.get("qk_layernorm"):
         raise UnknownModel("Phi with qk_layernorm is not known")
+    elif model_type == "minimax_m2" and config.get("rotary_dim"):  # what the published checkpoints state
+        facts["rotary_dim"] = config["rotary_dim"]
     elif model_type == "smollm3":
         facts["unrotated"] = _unrotated(config, layers)
     elif model_type == "llama4_text":
         _llama4(config, facts)
-    elif model_type == "lfm2":
+    elif model_type in ("lfm2", "lfm2_moe"):
         _lfm2(config, facts)
     elif model_type == "granitemoehybrid":
         _granite_hybrid(config, facts)
@@ -228,7 +230,7 @@ def _llama4(config: Mapping[str, Any], facts: dict[str, Any]) -> None:
 
 def _lfm2(config: Mapping[str, Any], facts: dict[str, Any]) -> None:
     layers, inner = facts["layers"], config.get("block_ff_dim") or facts["intermediate"]
-    if config.get("block_auto_adjust_ff_dim", True):
+    if config.get("model_type") == "lfm2" and config.get("block_auto_adjust_ff_dim", True):
         inner = int(2 * inner / 3)
         share, unit = config.get("block_ffn_dim_multiplier", 1.0), config.get("block_multiple_of", 256)
         if share is not None:
@@ -341,17 +343,31 @@ def _gated_delta(config: Mapping[str, Any], model_type: str, layers: int) -> Gat
     )
 
 
+# Every layer has experts, whose router alone differs.
+_ALIKE = {"gpt_oss": "chosen", "minimax_m2": "minimax", "mixtral": "mixtral", "phimoe": "sampled"}
+
+
+def _lfm2_experts(config: Mapping[str, Any]) -> Experts:
+    if not config.get("use_expert_bias", True):
+        raise UnknownModel("LFM2 with experts that are chosen without a bias is not known")
+    return Experts(
+        _number(config, "num_experts"),
+        _number(config, "num_experts_per_tok"),
+        _number(config, "moe_intermediate_size"),
+        router="lfm2",
+        renormalised=bool(config.get("norm_topk_prob", True)),
+        first=config.get("num_dense_layers", 2),
+    )
+
+
 def _experts(config: Mapping[str, Any], model_type: str) -> Experts | None:
-    if model_type == "mixtral":
-        count = _number(config, "num_local_experts")
-        return Experts(count, _number(config, "num_experts_per_tok"), _number(config, "intermediate_size"))
-    if model_type == "phimoe":
+    if model_type in _ALIKE:
         count, width = _number(config, "num_local_experts"), _number(config, "intermediate_size")
-        return Experts(count, 2, width, router="sampled", renormalised=False)
-    if model_type == "gpt_oss":
-        count = _number(config, "num_local_experts")
-        width = _number(config, "intermediate_size")
-        return Experts(count, _number(config, "num_experts_per_tok"), width, router="chosen", renormalised=False)
+        router = _ALIKE[model_type]
+        chosen = 2 if router == "sampled" else _number(config, "num_experts_per_tok")
+        return Experts(count, chosen, width, router=router, renormalised=router in ("mixtral", "minimax"))
+    if model_type == "lfm2_moe":
+        return _lfm2_experts(config)
     if model_type == "llama4_text":
         width, layers = _number(config, "intermediate_size"), _number(config, "num_hidden_layers")
         mixed = config.get("moe_layers")

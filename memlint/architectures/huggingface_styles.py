@@ -40,6 +40,7 @@ _GEMMA = {
     "output_bias": _BIAS,
     "head_dim": 256,
 }
+_LFM = {"query_norm": "head", "output_name": "out_proj", "tied": True, "attention_dropout": 0.0}
 _EMBEDDED = {"tied": True, "norm": "layer", "rotary": "none"}
 
 _GPTJ = {
@@ -347,7 +348,8 @@ STYLES: dict[str, dict[str, Any]] = {
         "both_masks": True,
         "unrotated": "llama4",
     },
-    "lfm2": {"query_norm": "head", "output_name": "out_proj", "tied": True, "attention_dropout": 0.0},
+    "lfm2": _LFM,
+    "lfm2_moe": _LFM,
     "olmoe": {"qkv_bias": _BIAS, "output_bias": _BIAS, "query_norm": "whole"},
     "deepseek_v2": {"projection": "latent", "rotary": "complex", "qkv_bias": _BIAS, "output_bias": _BIAS},
     "deepseek_v3": _DEEPSEEK,
@@ -357,6 +359,7 @@ STYLES: dict[str, dict[str, Any]] = {
         "rotary_dim": Key("partial_rotary_factor", 0.5),
         "qkv_bias": _BIAS,
     },
+    "minimax_m2": {"rotary": "partial", "query_norm": "whole", "head_dim": 128},
     "gpt_oss": {
         "norm": "rms_wide",
         "rotary": "halves",

@@ -49,7 +49,7 @@ MODEL = (
         "hyperparameters.config",
         "mapping",
         "the names of the model's `config.json` (`model_type`, `hidden_size`, ...), from the catalogue, a local "
-        "folder, or the local hub cache",
+        "folder, the local hub cache, `memlint models add` or `--model-config`",
     ),
     Entry(
         "model_class",

@@ -129,6 +129,9 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "deepseek_v3": LATENT,
     "glm4_moe_lite": {**LATENT, "num_hidden_layers": 2},
     "glm4_moe": {**LATENT, "head_dim": 32, "use_qk_norm": True, "attention_bias": True, "num_key_value_heads": 2},
+    "minimax_m2": {
+        **TWO, "num_local_experts": 8, "num_experts_per_tok": 2, "head_dim": 32, "rotary_dim": 16,
+    },
     "qwen3_next": {
         **SIZES, **MIXTURE, **RECURRENT, "shared_expert_intermediate_size": 160, "norm_topk_prob": True,
     },
@@ -138,6 +141,10 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "interleave_moe_layer_step": 2, "pad_token_id": 0,
     },
     "lfm2": {**SIZES, "layer_types": ["conv", "full_attention", "conv"]},
+    "lfm2_moe": {
+        **SIZES, "layer_types": ["conv", "full_attention", "conv"], "num_dense_layers": 1, "num_experts": 8,
+        "num_experts_per_tok": 2, "moe_intermediate_size": 96,
+    },
     "lfm2 with biases": {
         **SIZES, "full_attn_idxs": [2], "conv_bias": True, "block_auto_adjust_ff_dim": False,
         "tie_word_embeddings": False,

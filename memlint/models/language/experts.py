@@ -5,7 +5,7 @@ are spread: the grouped kernel, which transformers takes on CUDA, pads nothing, 
 routing.
 
 Source: ``transformers`` 5.23, ``integrations/moe.py`` (``grouped_mm_experts_forward``),
-``models/{mixtral,qwen2_moe,qwen3_moe,olmoe,gpt_oss}/modeling_*.py``.
+``models/{mixtral,qwen2_moe,qwen3_moe,olmoe,gpt_oss,lfm2_moe,minimax_m2}/modeling_*.py``.
 """
 
 from __future__ import annotations
@@ -125,6 +125,43 @@ class SampledRouter(Module):
         return out
 
 
+class SigmoidRouter(Module):
+    """MiniMax-M2: a sigmoid in fp32 of logits; who is chosen is corrected, what they weigh is not."""
+
+    def __init__(self, width: int, experts: Experts) -> None:
+        self.weight = parameter(experts.number, width)
+        self.e_score_correction_bias = buffer(experts.number)
+        self.per_token = experts.per_token
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        logits = F.linear(x, self.weight)
+        scores = F.sigmoid(to(logits, float32))
+        corrected = scores + self.e_score_correction_bias
+        numbers = F.topk(corrected, self.per_token)[1]
+        weights = F.gather(scores, 1, numbers)
+        weights = F.div_(weights, F.sum(weights, -1, keepdim=True))
+        return weights, numbers
+
+
+class NarrowSigmoidRouter(Module):
+    """LFM2: a sigmoid of the logits as they are; the bias by which experts are chosen is in fp32."""
+
+    def __init__(self, width: int, experts: Experts) -> None:
+        self.weight = parameter(experts.number, width)
+        self.expert_bias = buffer(experts.number)
+        self.per_token, self.renormalised = experts.per_token, experts.renormalised
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        logits = F.linear(x, self.weight)
+        scores = F.sigmoid(logits)
+        corrected = to(scores, float32) + self.expert_bias
+        numbers = F.topk(corrected, self.per_token)[1]
+        weights = F.gather(scores, 1, numbers)
+        if self.renormalised:
+            weights = weights / (F.sum(weights, -1, keepdim=True) + 1e-6)
+        return weights * 1.0, numbers
+
+
 class ScaledRouter(Module):
     """DeepSeek: logits in fp32; of groups of experts, only the best are looked at."""
 
@@ -230,7 +267,13 @@ class BiasedExperts(GroupedExperts):
         return F.add_(out, bias)
 
 
-ROUTERS = {"chosen": ChosenRouter, "granite": WideChosenRouter, "sampled": SampledRouter}
+ROUTERS = {
+    "chosen": ChosenRouter,
+    "granite": WideChosenRouter,
+    "lfm2": NarrowSigmoidRouter,
+    "minimax": SigmoidRouter,
+    "sampled": SampledRouter,
+}
 
 
 class Mixture(Module):

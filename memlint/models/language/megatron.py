@@ -728,7 +728,8 @@ def scattered(x: Tensor, ranks: int) -> Tensor:
 def refused(config: Decoder) -> str:
     """What about a decoder is not known here, or ""."""
     if config.experts is not None and (
-        config.experts.shared_gate or config.experts.router in ("all", "chosen", "granite", "sampled")
+        config.experts.shared_gate
+        or config.experts.router in ("all", "chosen", "granite", "lfm2", "minimax", "sampled")
     ):
         return f"experts that are chosen as {config.experts.router!r}"
     if config.norm not in ("layer", "rms"):

@@ -1,6 +1,6 @@
 """LFM2: most layers see a few tokens back through a gated convolution, the others attend.
 
-Source: ``transformers`` 5.23, ``models/lfm2/modeling_lfm2.py``.
+Source: ``transformers`` 5.23, ``models/{lfm2,lfm2_moe}/modeling_*.py``.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from memlint.meta.nn import Conv, Linear, Module
 from memlint.meta.tensor import Tensor
 from memlint.models.language.attention import Attention
 from memlint.models.language.decoder import Layer
+from memlint.models.language.experts import has_experts, mixture
 from memlint.models.language.gated_delta import HybridModel, convolved
 from memlint.models.language.parts import Tables, norm
 
@@ -55,7 +56,9 @@ class LfmLayer(Layer):
         convolves = number in short.layers
         self.conv = GatedConvolution(config.width, short) if convolves else None
         self.self_attn: Any = None if convolves else Attention(config, kind)
-        self.feed_forward = LfmPerceptron(config.width, config.intermediate)
+        self.feed_forward = (
+            mixture(config) if has_experts(config, number) else LfmPerceptron(config.width, config.intermediate)
+        )
         self.operator_norm = norm(config.norm, config.width)
         self.ffn_norm = norm(config.norm, config.width)
 
