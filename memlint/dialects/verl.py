@@ -117,7 +117,8 @@ def _devices(spec: TrainingSpec) -> str:
     size, count = spec.fact(HYPER + "fsdp_size"), spec.get("device_count", 1)
     if size is not None and 0 < size.value < count:
         if count % size.value:
-            return f"{size.key} {size.value} does not divide {count} devices"
+            each = spec.fact("device_count")
+            return f"{size.key} {size.value} does not divide {count} devices ({each.key if each else ''})"
         lm.put(spec, "parallelism.replicas", count // size.value, size)
     return ""
 
@@ -217,8 +218,9 @@ def _passes(spec: TrainingSpec) -> str:
     found, length = loop(spec), spec.fact("sequence_length")
     rows = _rows(spec, spec.fact("micro_batch_size"), spec.fact(HYPER + "micro_of_all"))
     fills, most = spec.fact(HYPER + "dynamic"), spec.fact(HYPER + "max_tokens")
-    whole = spec.get(HYPER + ("mini_batch" if found is _RL else "train_batch"), 256)
-    samples = max(1, _per_device(spec, whole * (spec.get(HYPER + "num_generations", 1) if found is _RL else 1)))
+    whole = spec.fact(HYPER + ("mini_batch" if found is _RL else "train_batch"))
+    several = spec.get(HYPER + "num_generations", 1) if found is _RL else 1
+    samples = max(1, _per_device(spec, (256 if whole is None else whole.value) * several))
     if length is None:
         return lm.not_stated(spec, "data.max_length", "max_length", "max_prompt_length", "max_response_length")
     if _unpadded(spec):
@@ -235,7 +237,7 @@ def _passes(spec: TrainingSpec) -> str:
         passes = samples // count
     else:
         return ""
-    lm.put(spec, "gradient_accumulation_steps", max(1, passes), spec.fact(HYPER + "mini_batch"), found.title)
+    lm.put(spec, "gradient_accumulation_steps", max(1, passes), whole, found.title)
     return ""
 
 
