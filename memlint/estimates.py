@@ -249,8 +249,11 @@ def estimate_spec(
         recording = models.record(spec, symbolic=symbolic, named=detailed, folded=True, templates=templates)
         if recordings is not None and not symbolic:
             recordings.append(recording)
+    beside = spec.get("engine_beside")
     device = Device(
-        version=str(spec.get("framework_version") or ""), engine_share=float(spec.get("engine_share") or 0.0)
+        version=str(spec.get("framework_version") or ""),
+        engine_share=float(spec.get("engine_share") or 0.0),
+        engine_beside=None if beside is None else tuple(beside),
     )
     if isinstance(spec.get("allocator_conf"), str):
         # What torch would reject is MEM602's to say; the figures are then those of the defaults.

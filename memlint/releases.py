@@ -413,6 +413,54 @@ BEHAVIOURS: dict[str, Behaviour] = {
         "a quantised model's embedding is bitsandbytes' StableEmbedding, in fp32 with a norm",
         "litgpt/finetune/lora.py: main",
     ),
+    "verl.sft_shards_by_fsdp2": Behaviour(
+        "verl",
+        (0, 4),
+        None,
+        EITHER,
+        "the supervised trainer shards by FSDP2, where it had FSDP1 alone before",
+        "verl/trainer/fsdp_sft_trainer.py: _build_model_optimizer; config/sft_trainer.yaml",
+    ),
+    "verl.sft_checkpoints": Behaviour(
+        "verl",
+        (0, 4, 1),
+        None,
+        LESS,
+        "the supervised trainer recomputes activations unless it is told otherwise",
+        "verl/trainer/config/sft_trainer.yaml: enable_gradient_checkpointing",
+    ),
+    "verl.entropy_where_it_counts": Behaviour(
+        "verl",
+        (0, 4),
+        None,
+        LESS,
+        "an update computes the entropy only where the loss has a weight for it",
+        "verl/workers/actor/dp_actor.py: update_policy, calculate_entropy",
+    ),
+    "verl.rewards_by_an_engine": Behaviour(
+        "verl",
+        (0, 7),
+        None,
+        EITHER,
+        "an engine with a share of the card runs a model of rewards, which was in host memory before",
+        "verl/trainer/config/reward_model/dp_reward_loop.yaml: use_reward_loop",
+    ),
+    "verl.copies_answers_alone": Behaviour(
+        "verl",
+        None,
+        (0, 8),
+        LESS,
+        "of padded samples the logits of answers alone are copied and scored",
+        "verl/workers/actor/dp_actor.py: _forward_micro_batch; workers/engine/fsdp/transformer_impl.py",
+    ),
+    "verl.removes_padding": Behaviour(
+        "verl",
+        (0, 7),
+        None,
+        LESS,
+        "policies learn from rows without padding unless they are told otherwise",
+        "verl/trainer/config/model/hf_model.yaml: use_remove_padding",
+    ),
 }
 # The day of each release at which something changes: of the newest file within its wheel, or as its notes have it.
 DAYS: dict[str, dict[Series, str]] = {
@@ -461,6 +509,7 @@ DAYS: dict[str, dict[Series, str]] = {
         (1, 14): "2026-09-25",
         (1, 15): "2026-10-08",
     },
+    "verl": {(0, 4): "2025-06-08", (0, 4, 1): "2025-06-27", (0, 7): "2026-01-05", (0, 8): "2026-06-01"},
 }
 LIBRARIES: dict[str, Library] = {
     "accelerate": Library("accelerate", "1.15", "release.accelerate", ("accelerate",)),
@@ -472,6 +521,7 @@ LIBRARIES: dict[str, Library] = {
     "torchtune": Library("torchtune", "0.6", "implementation_version", ("torchtune",)),
     "transformers": Library("transformers", "5.23", "transformers_version", ("transformers",)),
     "trl": Library("TRL", "1.16", "release.trl", ("trl",)),
+    "verl": Library("verl", "0.9", "release.verl", ("verl",)),
 }
 
 

@@ -164,6 +164,15 @@ RECOMPUTED = {
     "per_device_train_batch_size": 1,
     "gradient_checkpointing": "true",
 }
+VERL_SFT = """\
+torchrun --nproc_per_node=2 -m verl.trainer.fsdp_sft_trainer model.partial_pretrain=Qwen/Qwen2.5-0.5B
+"""
+VERL = """\
+python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo actor_rollout_ref.model.path=Qwen/Qwen2.5-0.5B \
+  actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4 {more}
+"""
+UNPADDED = "actor_rollout_ref.model.use_remove_padding=True"
+REWARDED = " reward_model.enable=True reward_model.rollout.gpu_memory_utilization=0.9"
 QUANTISED_SFT = recipe({**QUANTISED, "gradient_checkpointing": "false"})
 
 
@@ -173,6 +182,7 @@ class Border(NamedTuple):
     pins   what else the project pins, on both sides and without a pin of this library
     alone  whether nothing but a pin is plausible: the run's program states its release by itself, or no release has
            crossed the border yet
+    gpu    the cards, where a share of them is what changes
     """
 
     name: str
@@ -181,6 +191,7 @@ class Border(NamedTuple):
     after: str
     pins: str = ""
     alone: bool = False
+    gpu: str = ""
 
 
 def trl_border(behaviour: str, method: str, keys: dict[str, Any], before: str, after: str) -> Border:
@@ -201,6 +212,16 @@ RUNS = {
     "litgpt.lora_on_fsdp2": Border("config.yaml", LORA_ON_FOUR, "0.5.10", "0.5.11"),
     "bitsandbytes.keeps_inputs_of_4_bit_products": Border("sft.yaml", QUANTISED_SFT, "0.43.1", "0.43.2"),
     "bitsandbytes.unpacks_in_the_stored_dtype": Border("sft.yaml", QUANTISED_SFT, "0.49.2", "0.50.0"),
+    "verl.sft_shards_by_fsdp2": Border("run.sh", VERL_SFT, "0.3.0", "0.4.0"),
+    "verl.sft_checkpoints": Border("run.sh", VERL_SFT, "0.4.0", "0.4.1"),
+    "verl.entropy_where_it_counts": Border("run.sh", VERL.format(more=UNPADDED), "0.3.0", "0.4.0"),
+    "verl.removes_padding": Border("run.sh", VERL.format(more=""), "0.6.1", "0.7.0"),
+    "verl.copies_answers_alone": Border(
+        "run.sh", VERL.format(more="actor_rollout_ref.model.use_remove_padding=False"), "0.7.1", "0.8.0"
+    ),
+    "verl.rewards_by_an_engine": Border(
+        "run.sh", VERL.format(more=UNPADDED + REWARDED), "0.6.1", "0.7.0", gpu="a100-40gb x8"
+    ),
     "torch.softmax_keeps_its_input": Border("run.yaml", GPT2 + EAGER, "1.10.2", "1.11.0"),
     "torch.loads_every_kernel_at_start": Border("run.yaml", GPT2, "1.12.1", "1.13.0"),
     "torch.keeps_gradients_as_zeros": Border("run.yaml", GPT2, "1.13.1", "2.0.0"),
@@ -259,7 +280,7 @@ def estimate(tmp_path: Path, name: str, pins: str) -> Estimate:
     (tmp_path / row.name).write_text(row.text)
     (tmp_path / "requirements.txt").write_text(row.pins + pins)
     [spec] = registry.specs(load(str(tmp_path / row.name)))
-    return EqualRuns().estimates(spec, "", ()).own()
+    return EqualRuns().estimates(spec, row.gpu, ()).own()
 
 
 @pytest.mark.parametrize("name", RUNS)

@@ -166,6 +166,11 @@ class Dialect:
             if named is not None:
                 return self._match_companion(document, command, options, named, bonus)
         gaps: tuple[Missing, ...] = ()
+        primary = self._primary(document, options) if "primary" in self.header else None
+        if primary is not None:
+            found = self._match_companion(document, command, options, primary, bonus)
+            if found is not None:
+                return found
         if self.header.get("positional"):
             named = self._positional(command)
             if named is not None:
@@ -211,6 +216,24 @@ class Dialect:
             root = interpolation.resolve(root)  # what the file takes from a key has that key's new value
         other = found.document._replace(sources=sources)
         return Match(found.score + bonus, other, root, command, options)
+
+    def _primary(self, document: Document, options: Node) -> Node | None:
+        """The file of a primary config that is not the library's own, as Hydra's two options name it: in the folder of
+        the one, or beside the script where that folder is made by a command; None where there is none."""
+        from memlint.dialects import companions
+
+        named, folder = options.get("config-name"), options.get("config-path")
+        if named is None or not isinstance(named.value, str):
+            return None
+        name = named.value.removesuffix(".yaml")
+        if name in self.header["primary"]:
+            return None
+        places = [folder.value] if folder is not None and isinstance(folder.value, str) else ["config", "."]
+        for place in places:
+            path = f"{place}/{name}.yaml"
+            if companions.read(path, document.path)[0] is not None:
+                return Node(path, named.span, named.key_span, named.keys, named.via)
+        return None
 
     def _unread(self, document: Document, named: Node) -> tuple[Missing, ...]:
         """A file that a command names beside options, and that cannot be read: what it sets is not known."""
@@ -491,7 +514,8 @@ class Dialect:
         """A key as the family spells it, in a file or on a command line."""
         if is_option and len(key.path) > 1 and self.header.get("dotted"):
             return "--" + (node.key_path if node is not None and node.key_path else key.dotted)
-        return _spelled(node, key, is_option)
+        overridden = len(key.path) > 1 and "overrides" in self.header  # section.key=value, a word and no option
+        return _spelled(node, key, is_option and not overridden)
 
     def _is_absent(self, key: Key) -> bool:
         """Whether an empty value of a key means the same as its absence."""
@@ -718,7 +742,9 @@ def _overlaid(root: Node, words: list[Node], document: Document) -> Node:
     from memlint.documents.overrides import OverrideError, parse_value, put, split_key
 
     for word in words:
-        key, equals, text = word.value.partition("=") if isinstance(word.value, str) else ("", "", "")
+        unknown = word.value if isinstance(word.value, Unresolved) else None
+        whole = word.value if unknown is None else unknown.text.strip("\"'")
+        key, equals, text = whole.partition("=") if isinstance(whole, str) else ("", "", "")
         parts = split_key(key.lstrip("+~"))
         if not equals or not parts or not all(part.replace("_", "a").replace("-", "a").isalnum() for part in parts):
             continue
@@ -733,8 +759,8 @@ def _overlaid(root: Node, words: list[Node], document: Document) -> Node:
             end_line, end_column = position(starts, at + 1 + len(written))
             span = Span(span.path, line, column, end_line, end_column)
         try:
-            value = parse_value(text, str(word.value), 1, 0)
-            root = put(root, parts, _standing(value, span, word), str(word.value))
+            value = parse_value(text, str(whole), 1, 0) if unknown is None else Node(unknown._replace(text=text), span)
+            root = put(root, parts, _standing(value, span, word), str(whole))
         except OverrideError:
             continue  # the program itself would refuse it
         leaf = root.get(".".join(parts))

@@ -21,6 +21,7 @@ IntegerFact = Literal[
     "sequences_per_sample",
     "generated_rows",
     "completion_length",
+    "scored_length",
     "attention_tokens",
     "images_per_sample",
     "channels",
@@ -148,6 +149,7 @@ WordFact = Literal[
     "release.bitsandbytes",
     "release.litgpt",
     "release.trl",
+    "release.verl",
 ]
 DtypeFact = Literal[
     "tower_dtype",
@@ -167,7 +169,9 @@ ListFact = Literal[
     "checkpointing_modules",
     "fused_kernels",
     "ia3.feedforward",
+    "resident_models",
     "helper_models",
+    "engine_beside",
 ]
 MappingFact = Literal[
     "hyperparameters.config",
@@ -247,6 +251,7 @@ Facts = TypedDict(
         "sequences_per_sample": int,
         "generated_rows": int,
         "completion_length": int,
+        "scored_length": int,
         "mismatched_completions": bool,
         "token_product": Any,
         "attention_tokens": int,
@@ -332,6 +337,7 @@ Facts = TypedDict(
         "ema": bool,
         "reference_model": str,
         "reference_dtype": str,
+        "resident_models": list[Any],
         "helper_models": list[Any],
         "parallelism.strategy": str,
         "parallelism.zero_stage": int,
@@ -380,6 +386,7 @@ Facts = TypedDict(
         "evaluation_accumulates": bool,
         "evaluation_loss": str,
         "engine_share": float,
+        "engine_beside": list[Any],
         "empty_cache_steps": int,
         "outputs_kept": Any,
         "workers": int,
@@ -397,6 +404,7 @@ Facts = TypedDict(
         "release.bitsandbytes": str,
         "release.litgpt": str,
         "release.trl": str,
+        "release.verl": str,
         "recorded_layers": Any,
         "recorded_passes": int,
     },

@@ -134,6 +134,13 @@ SAMPLE = (
     Entry("sequences_per_sample", "integer", "in one forward pass: 2 for a preference pair", "sequences", "1"),
     Entry("generated_rows", "integer", "that a device samples at once before it learns from them", "sequences"),
     Entry("completion_length", "integer", "of a completion, within `sequence_length`", "tokens"),
+    Entry(
+        "scored_length",
+        "integer",
+        "of a sample, from its end, whose log-probabilities are taken of a copy",
+        "tokens",
+        "all of it",
+    ),
     Entry("mismatched_completions", "boolean", "KTO asks for completions of other prompts as well", absent="true"),
     Entry("token_product", "any", "(unit, names of the facts whose product it is), for MEM201"),
     Entry("attention_tokens", "integer", "that attend to each other", "tokens"),
@@ -272,7 +279,8 @@ ACTIVATIONS = (
         "loss",
         "word",
         "`full` (logits of all tokens at once), `chunked`, `fused` (the head's product is part of it), `outputs` (as "
-        "full, but of logits in the dtype that the model hands them out in)",
+        "full, but of logits in the dtype that the model hands them out in), `named` (by torch's own function, of "
+        "logits that the loop names through backward), `shifted` (of a copy of these without each row's last token)",
         absent="`full`",
     ),
     Entry("loss_chunks", "integer", "of a chunked loss", "chunks"),
@@ -290,7 +298,10 @@ ACTIVATIONS = (
         "word",
         "how those of whole logits are made: `whole` (a log-softmax), `rows` (one row's sum after the other), `copied` "
         "(the same of a copy), `kernel` (in one), `uncut` and `rolled` (a log-softmax, or flash-attn's kernel, of all "
-        "tokens, with labels moved to them), `as_returned` (each row, in the dtype that the model hands logits out in)",
+        "tokens, with labels moved to them), `as_returned` (each row, in the dtype that the model hands logits out "
+        "in), `in_place` (flash-attn's kernel in that dtype, its gradient written over the logits), `with_entropy` and "
+        "`with_compiled_entropy` (the same beside the entropy of these logits, without writing over them), `of_copy` "
+        "and `of_copy_with_entropy` (the kernel over a copy of padded logits, of the last `scored_length` tokens)",
         absent="`whole`",
     ),
     Entry(
@@ -379,6 +390,12 @@ COPIES = (
     Entry("ema", "boolean", "a moving average of the weights is kept", absent="false"),
     Entry("reference_model", "word", "`none`, `copy`, `adapter_off`, `precomputed`", absent="`none`"),
     Entry("reference_dtype", "dtype", "of a copy", absent="the policy's"),
+    Entry(
+        "resident_models",
+        "list",
+        "(contents of a `config.json`, bytes for each parameter) of models whose states stay on the card, sharded as "
+        "those of the trained model, while that trains",
+    ),
     Entry("helper_models", "list", "mappings with `model`, `dtype`, and `bits` where it is quantised"),
 )
 
@@ -485,6 +502,13 @@ SURROUNDINGS = (
         absent="of whole logits",
     ),
     Entry("engine_share", "number", "of the whole card that a colocated inference engine takes", "share"),
+    Entry(
+        "engine_beside",
+        "list",
+        "the engine gives its share back while the model trains, and these components of the training are on the card "
+        "while it generates: `parameters`, `optimizer`",
+        absent="the engine keeps its share",
+    ),
     Entry("empty_cache_steps", "integer", "after which the cache is emptied", "steps"),
     Entry(
         "outputs_kept",

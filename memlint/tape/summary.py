@@ -34,12 +34,15 @@ class Device(NamedTuple):
     version       the framework's release (``torch 2.6``), where it is stated
     engine_share  of the whole card is an inference engine's, which generates beside the training (vLLM takes its
                   ``gpu_memory_utilization`` at start, weights and cache together)
+    engine_beside  components of the training that are on the card while it generates, where it gives its share back
+                  before the model trains; None: it never does
     """
 
     gpu: Gpu | None = None
     allocator_conf: AllocatorConf = DEFAULT
     version: str = ""
     engine_share: float = 0.0
+    engine_beside: tuple[str, ...] | None = None
 
 
 class _Live(NamedTuple):
@@ -92,11 +95,12 @@ def estimate(
     the reserved peak less those live bytes. Both peaks need not fall together, but the allocator cannot have
     handed out more than it holds, so fragmentation is never negative.
     """
-    live = _live(recording.whole, detailed)
+    live = _live(recording.whole, detailed or device.engine_beside is not None)
     notes = [*assumptions, *recording.assumptions]
     served = _served(recording, device.allocator_conf, live.allocated_bytes, notes)
     overhead = _overhead(recording, device, calibration, notes)
-    engine_bytes = _engine_bytes(device, notes)
+    generating_bytes = _engine_bytes(device, notes)
+    engine_bytes = generating_bytes if device.engine_beside is None else 0
     fixed_bytes = overhead.context_bytes + overhead.workspace_bytes + overhead.communication_bytes + engine_bytes
     served = _on_its_card(recording, device, live.allocated_bytes, served, fixed_bytes, notes)
     spread = _spread(live, served, notes) if recording.library and detailed else (0, 0)
@@ -138,6 +142,9 @@ def estimate(
         () if isinstance(tape, Folded) else tuple(tape.parameter_counts),
         recording.host_bytes,
     )
+    if generating_bytes > engine_bytes:
+        added |= {"helper_models": generating_bytes, "fragmentation": 0}
+        found = _while_generating(found, live, device.engine_beside or (), added)
     if calibration is not None:
         found = calibration.narrow(found, overhead.context_bytes, overhead.context_interval)
     return found
@@ -201,9 +208,22 @@ def _overhead(
 def _engine_bytes(device: Device, notes: list[Assumption]) -> int:
     if not device.engine_share:
         return 0
-    reason = "of the whole card, taken at start" + (", which is not named here" if device.gpu is None else "")
+    reason = f"of the whole card, {'taken at start' if device.engine_beside is None else 'while it generates'}"
+    reason += ", which is not named here" if device.gpu is None else ""
     notes.append(("inference_engine", f"{device.engine_share:.0%}", reason))
     return 0 if device.gpu is None else int(device.engine_share * device.gpu.usable_bytes)
+
+
+def _while_generating(found: Estimate, live: _Live, beside: Sequence[str], added: dict[str, int]) -> Estimate:
+    """The engine's share beside what of the training stays on the card, where that is more than training takes. What
+    nobody uses is given back before (verl: ``aggressive_empty_cache``)."""
+    kept = tuple(component for component in live.components if component.name in beside)
+    whole = sum(component.size_bytes for component in kept) + sum(added.values())
+    interval = Interval(*[max(whole, end) for end in found.device_interval])
+    if whole <= found.device_bytes:
+        return found._replace(device_interval=interval)
+    components = _with_overhead(kept, added) if found.components else ()
+    return found._replace(device_bytes=whole, peak_phase="generation", components=components, device_interval=interval)
 
 
 def _on_its_card(

@@ -919,24 +919,6 @@ optimizer: {_target_: torch.optim.AdamW}
         },
     ),
     Sample(
-        "verl",
-        "grpo.sh",
-        """python3 -m verl.trainer.main_ppo \\
-  data.train_batch_size=64 data.max_prompt_length=256 \\
-  actor_rollout_ref.model.path=org/words-1b \\
-  actor_rollout_ref.actor.ppo_mini_batch_size=32 actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4 \\
-  actor_rollout_ref.rollout.gpu_memory_utilization=0.4 trainer.n_gpus_per_node=4 trainer.nnodes=2
-""",
-        {
-            "model": ("org/words-1b", 3),
-            "global_batch_size": (32, 4),
-            "micro_batch_size": (4, 4),
-            "engine_share": (0.4, 5),
-            "device_count": (8, 5),
-            "checkpointing": ("full", 0),
-        },
-    ),
-    Sample(
         "determined",
         "trial.yaml",
         """entrypoint: python3 train.py

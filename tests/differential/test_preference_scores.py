@@ -1,4 +1,4 @@
-"""How trainers score the tokens of whole logits (of TRL, OpenRLHF, open-instruct), against torch's run of the same."""
+"""How trainers score the tokens of whole logits (TRL, OpenRLHF, open-instruct, verl), against torch's run of it."""
 
 from __future__ import annotations
 
@@ -77,6 +77,27 @@ def rolled(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return -losses.view(*logits.shape[:-1])[:, :-1]  # type: ignore[no-any-return]
 
 
+class FlashCrossEntropyInPlace(FlashCrossEntropy):
+    """The same with ``inplace_backward``."""
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
+        return ctx.saved_tensors[0], None
+
+
+def in_place(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    rolled_labels = torch.roll(labels, shifts=-1, dims=1)
+    losses = FlashCrossEntropyInPlace.apply(logits.reshape(-1, logits.shape[-1]), rolled_labels.reshape(-1))  # type: ignore[no-untyped-call]
+    return -losses.view(*logits.shape[:-1])[:, :-1]  # type: ignore[no-any-return]
+
+
+def with_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    scores = rolled(logits, labels)
+    shares = torch.softmax(logits.float(), -1)
+    sums = LogSumExp.apply(logits.float().view(-1, logits.shape[-1])).view(*logits.shape[:-1])  # type: ignore[no-untyped-call]
+    return scores + (sums - torch.sum(shares * logits, -1))[:, :-1]  # type: ignore[no-any-return]
+
+
 def uncut(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     shifted = torch.full_like(labels, -100)
     shifted[:, :-1] = labels[:, 1:]
@@ -89,7 +110,15 @@ def as_returned(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return torch.stack(found)[:, :-1]
 
 
-WAYS = {"as_returned": as_returned, "uncut": uncut, "rows": rows, "kernel": kernel, "rolled": rolled}
+WAYS = {
+    "as_returned": as_returned,
+    "uncut": uncut,
+    "rows": rows,
+    "kernel": kernel,
+    "rolled": rolled,
+    "in_place": in_place,
+    "with_entropy": with_entropy,
+}
 
 
 def logits_of(model: Any, batch: dict[str, torch.Tensor], way: str = "") -> torch.Tensor:
@@ -98,7 +127,7 @@ def logits_of(model: Any, batch: dict[str, torch.Tensor], way: str = "") -> torc
 
 
 # Of logits as the model hands them out, here in bf16; of the others in fp32.
-NARROW = ("as_returned",)
+NARROW = ("as_returned", "in_place", "with_entropy")
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -171,3 +200,69 @@ def test_a_loop_that_scores_single_answers_and_names_their_logits() -> None:
     comparison = compare("rolled, named", ours, truth, True)
     assert comparison.worst <= TOLERANCE, str(comparison)
     assert ours.peak > without.peak
+
+
+@pytest.mark.parametrize("entropy", [False, True], ids=["scores alone", "beside an entropy"])
+def test_answers_of_padded_rows(entropy: bool) -> None:
+    """verl's policies without ``use_remove_padding``, to 0.7."""
+    setting = Setting(autocast="bfloat16", rows=2, length=80, every=1)
+    way = "of_copy_with_entropy" if entropy else "of_copy"
+    facts = {**setting.facts(LLAMA), "method": "grpo", "log_probabilities": way, "scored_length": 48}
+    ours = in_meta(spec_of(facts))
+
+    def loss(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        kept, labels = logits_of(model, batch, "in_place")[:, -49:-1, :], batch["labels"][:, -48:]
+        scores = -FlashCrossEntropyInPlace.apply(kept.reshape(-1, kept.shape[-1]), labels.reshape(-1))  # type: ignore[no-untyped-call]
+        scores = scores.view(*kept.shape[:-1])
+        if entropy:
+            shares = torch.softmax(kept.float(), -1)
+            sums = LogSumExp.apply(kept.float().view(-1, kept.shape[-1])).view(*kept.shape[:-1])  # type: ignore[no-untyped-call]
+            scores = scores + sums - torch.sum(shares * kept, -1)
+        return scores.exp().sum() / 1.0
+
+    with values_known(False):
+        reference = in_transformers(LLAMA, setting)
+        reference.training_loss = loss
+        truth = in_torch(reference, {}, adamw("foreach"), autocast="bfloat16")
+    comparison = compare(way, ours, truth, True)
+    assert comparison.worst <= TOLERANCE, str(comparison)
+
+
+@pytest.mark.parametrize("way", ["in_place", "with_entropy"])
+def test_answers_under_autocast(way: str) -> None:
+    """verl's policies: weights in fp32, logits in bf16, of which no copy is made."""
+    setting = Setting(autocast="bfloat16", rows=2, length=80, every=1)
+    ours = in_meta(spec_of({**setting.facts(LLAMA), "method": "grpo", "log_probabilities": way}))
+
+    def loss(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        return WAYS[way](logits_of(model, batch, way), batch["labels"]).exp().sum() / 1.0
+
+    with values_known(False):
+        reference = in_transformers(LLAMA, setting)
+        reference.training_loss = loss
+        truth = in_torch(reference, {}, adamw("foreach"), autocast="bfloat16")
+    comparison = compare(f"{way}", ours, truth, True)
+    assert comparison.worst <= TOLERANCE, str(comparison)
+
+
+@pytest.mark.parametrize("kind", ["shifted", "named"])
+def test_a_function_that_names_logits_until_its_backward_pass_is_through(kind: str) -> None:
+    """verl's older supervised trainer, in front of its optimizer."""
+    setting = Setting(autocast="bfloat16", rows=2, length=80, every=1)
+    ours = in_meta(spec_of({**setting.facts(LLAMA), "loss": kind}))
+    names: list[torch.Tensor] = []
+
+    def loss(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        names.clear()
+        logits, labels = logits_of(model, batch, "as_returned"), batch["labels"]
+        kept = logits[:, :-1].contiguous() if kind == "shifted" else logits
+        labels = labels[:, 1:].contiguous() if kind == "shifted" else labels
+        names.extend([logits, kept])
+        return F.cross_entropy(kept.view(-1, kept.shape[-1]), labels.view(-1))
+
+    with values_known(False):
+        reference = in_transformers(LLAMA, setting)
+        reference.training_loss = loss
+        truth = in_torch(reference, {}, adamw("foreach"), autocast="bfloat16")
+    for phase in ("forward", "backward"):
+        assert ours.phases[phase] == pytest.approx(truth.phases[phase], rel=TOLERANCE), phase

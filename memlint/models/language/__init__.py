@@ -156,8 +156,19 @@ def _task(spec: TrainingSpec, dtype: DType, autocast: bool) -> Task:
         helpers = () if copied is None else (copied,)
         loss = preference.loss(spec, model, copied)  # type: ignore[assignment]
 
+    if spec.get("resident_models"):
+        from memlint.models.language import resident  # most runs have none
+
+        helpers = (*helpers, resident.states(spec))
+
     def evaluate(rows: int, length: int) -> Tensor:
         given = _batch(rows, length)
+        way = spec.get("log_probabilities")
+        if way in losses.AS_MADE:  # asked for once more before the model learns from them
+            with no_grad():
+                labels = preference.asked_for(spec, given.labels)
+                asked: Tensor = model.log_probabilities(given.tokens, labels, way)
+                return asked
         # the trainer does there as it does in training: in tiles (TRL's add_fused_lm_head), or by Liger's loss
         if model.tile is not None or spec.get("evaluation_loss") == "as_trained":
             with no_grad():
@@ -226,7 +237,7 @@ def language_model(spec: TrainingSpec, config: Decoder, dtype: DType, autocast: 
     if kind == "sdpa" and grouped and not spec.does("transformers.grouped_heads_in_sdpa"):
         kind = "sdpa_repeated"
     loss = spec.get("loss", "full")
-    if loss not in ("full", "chunked", "fused", "outputs"):
+    if loss not in ("full", "chunked", "fused", "outputs", "shifted", "named"):
         raise UnknownModel(f"the loss {loss!r} is not known")
     if loss == "fused" and "cut_cross_entropy" in (spec.get("fused_kernels") or ()):
         loss = "cut"

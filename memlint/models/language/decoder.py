@@ -220,7 +220,8 @@ class LanguageModel(Module):
     checkpointed   layers that are recomputed: all for 1, every k-th for k, none for 0
     reentrant      by torch's older implementation
     padded         some row of the batch is shorter than the others, so masks are made
-    loss           "full", "chunked", "fused", "cut" (:mod:`memlint.models.language.losses`)
+    loss           "full", "chunked", "fused", "cut", "outputs", "shifted", "named"
+                   (:mod:`memlint.models.language.losses`)
     chunks, tile   how it is cut
     policy         what recomputed layers keep all the same
     compile        each layer is a compiled function
@@ -287,6 +288,8 @@ class LanguageModel(Module):
 
     def forward(self, given: Tensor, labels: Tensor) -> Tensor:
         """``given``: token numbers (B, S), or tokens that are embedded already (B, S, W)."""
+        if self.loss in ("shifted", "named"):
+            return self.named_loss(given, labels)
         x = self.hidden(given)
         if self.prompt is not None:  # nothing is asked of virtual tokens
             ahead = empty((labels.shape[0], x.shape[1] - labels.shape[1]), int64)
@@ -294,6 +297,20 @@ class LanguageModel(Module):
             del ahead
         with component("logits"):
             return self.cross_entropy(x, labels)
+
+    def named_loss(self, given: Tensor, labels: Tensor) -> Tensor:
+        """The loss of a function that names the logits until backward is through, and what it copied of them."""
+        named = losses.Variable()
+        x = self.hidden(losses.until_backward(self.embed(given), named))
+        with component("logits"):
+            logits = self.logits(x)
+            del x
+            if self.loss == "shifted":
+                loss, copied = losses.shifted(logits, labels)
+                named.value = [logits, copied]
+                return loss
+            named.value = [logits]
+            return F.cross_entropy(logits.view(-1, logits.shape[-1]), labels.view(-1))
 
     def hidden(self, given: Tensor) -> Tensor:
         """-> (B, S, W), the last norm included."""
@@ -385,14 +402,16 @@ class LanguageModel(Module):
         self, tokens: Tensor, labels: Tensor, way: str = "whole", named: list[Tensor] | None = None
     ) -> Tensor:
         """(B, S), (B, S) -> (B, S - 1): of every token given those before it. ``way``: of whole logits, a key of
-        ``losses.SCORES``. ``named`` is where a caller keeps the logits."""
+        ``losses.SCORES``; one of copies takes the labels (B, A) of the last tokens. ``named`` is where a caller
+        keeps the logits."""
         x = self.hidden(tokens)
         with component("logits"):
             if self.tile is not None:
                 return self.tiles(x, labels)
             logits = self.logits(x)
             del x
-            logits = losses.returned(logits) if way == "as_returned" else to(logits, float32)
+            if way not in losses.AS_MADE:
+                logits = losses.returned(logits) if way == "as_returned" else to(logits, float32)
             if named is not None:
                 named.append(logits)
             return losses.SCORES[way](logits, labels)

@@ -14,6 +14,8 @@ from typing import Any
 from memlint.meta import functional as F
 from memlint.meta.amp import autocast, lower, to
 from memlint.meta.autograd import Node, record, tracked
+from memlint.meta.compiled import compiled
+from memlint.meta.ops.reductions import stored_softmax
 from memlint.meta.tensor import DType, Tensor, bool_, empty, float32, int32, int64, state
 
 CHUNKS = 8  # torchtune's ``num_output_chunks``
@@ -60,6 +62,27 @@ def of_outputs(logits: Tensor, labels: Tensor, rows: int) -> Tensor:
     logits = returned(logits)
     logits = logits.view(logits.shape[0] * logits.shape[1], logits.shape[2])
     return F.sum(_in_place(logits, rows)) / 1.0 if rows else F.cross_entropy(logits, labels.view(-1))
+
+
+def shifted(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """A loop's own cross entropy of a copy of logits (B, S, V) without each row's last token, in the dtype that the
+    model hands them out in; and that copy. (verl ``trainer/fsdp_sft_trainer.py: _compute_loss_and_backward``)"""
+    kept = logits[:, :-1].contiguous()
+    asked = labels[:, 1:].contiguous()
+    return F.cross_entropy(kept.view(-1, kept.shape[-1]), asked.view(-1)), kept
+
+
+def until_backward(x: Tensor, named: Variable) -> Tensor:
+    """What the model starts from, whose gradient is its last: then a function returns, and what it named goes."""
+    out = x.alias(x.shape, x.strides)
+
+    def backward(g: Tensor) -> tuple[Tensor]:
+        named.value = None
+        return (g,)
+
+    if tracked(x):
+        record(out, (x,), (), backward)
+    return out
 
 
 def _in_place(logits: Tensor, rows: int) -> Tensor:
@@ -406,7 +429,82 @@ def rolled(logits: Tensor, labels: Tensor) -> Tensor:
     return F.neg(out)[:, :-1]
 
 
+def in_place(logits: Tensor, labels: Tensor) -> Tensor:
+    """The same of logits in the dtype that the model hands them out in, which the gradient is written over. (verl
+    ``utils/torch_functional.py: logprobs_from_logits_flash_attn``)"""
+    return _in_kernel(logits, labels, writes_over=True)
+
+
+def with_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """The same beside the entropy of the same logits, which are read again backward: each has a gradient of its own.
+    (verl ``workers/actor/dp_actor.py: _forward_micro_batch``)"""
+    return _in_kernel(logits, labels, writes_over=False) + entropy(logits)[:, :-1]
+
+
+def with_compiled_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    out: Tensor = _in_kernel(logits, labels, writes_over=False) + compiled(entropy, logits)[:, :-1]
+    return out
+
+
+def of_copy(logits: Tensor, labels: Tensor) -> Tensor:
+    """(B, S, V), (B, A) -> (B, A): of the last A tokens alone, whose logits are copied out of padded ones; the gradient
+    is written over the copy. (verl ``workers/actor/dp_actor.py: _forward_micro_batch``)"""
+    return _of_kept(_last(logits, labels.shape[1]), labels)
+
+
+def of_copy_with_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    kept = _last(logits, labels.shape[1])
+    return _of_kept(kept, labels) + entropy(kept)
+
+
+def _last(logits: Tensor, answers: int) -> Tensor:
+    return logits[:, -answers - 1 : -1] if answers < logits.shape[1] else logits
+
+
+def _of_kept(kept: Tensor, labels: Tensor) -> Tensor:
+    copied = F.cat((kept,), 1)
+    out: Tensor = _in_kernel(copied, labels, writes_over=True, shifts=False)
+    return out
+
+
+def entropy(logits: Tensor) -> Tensor:
+    """(B, S, V) -> (B, S): ``logsumexp(x) - sum(softmax(x) * x)``, in fp32 under autocast. (verl
+    ``utils/torch_functional.py: entropy_from_logits``)"""
+    shares = stored_softmax(to(logits, float32), None)
+    rows = to(logits, float32).view(-1, logits.shape[-1])
+    sums = _logsumexp(rows).view(*logits.shape[:-1])
+    out: Tensor = sums - F.sum(shares * logits, -1)
+    return out
+
+
+def _in_kernel(logits: Tensor, labels: Tensor, writes_over: bool, shifts: bool = True) -> Tensor:
+    """(B, S, V), (B, S) -> (B, S - 1), by flash-attn's kernel: a few numbers per token beside the logits. -> (B, S) of
+    labels that are shifted already."""
+    asked = empty(labels.shape, int64)
+    shape, dtype, count = logits.shape, logits.dtype, logits.shape[:-1]
+    out, normaliser = Tensor(count, float32), Tensor(count, float32)
+    if tracked(logits):
+        cell: list[Node] = []
+
+        def backward(g: Tensor) -> tuple[Tensor]:
+            held = cell.pop().saved[0] if writes_over else None
+            return (Tensor(shape, dtype) if held is None else Tensor(shape, dtype, held),)
+
+        record(out, (logits,), (logits, normaliser, asked), backward)
+        assert out.node is not None
+        cell.append(out.node)
+    found: Tensor = F.neg(out)
+    return found[:, :-1] if shifts else found
+
+
+# Ways that take logits in the dtype in which the model hands them out; others are given them in fp32.
+AS_MADE = ("in_place", "with_entropy", "with_compiled_entropy", "of_copy", "of_copy_with_entropy")
 SCORES = {
+    "of_copy": of_copy,
+    "of_copy_with_entropy": of_copy_with_entropy,
+    "in_place": in_place,
+    "with_entropy": with_entropy,
+    "with_compiled_entropy": with_compiled_entropy,
     "whole": log_probabilities,
     "uncut": uncut,
     "rows": row_by_row,

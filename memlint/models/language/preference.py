@@ -86,7 +86,7 @@ def loss(spec: TrainingSpec, policy: LanguageModel, copy: LanguageModel | None) 
         others = strangers(given) if mismatched and policy.tile is not None else None
         # the loss names what it copied until its end
         named: list[Tensor] | None = [] if way == "copied" or keeps else None
-        own = policy.log_probabilities(given.tokens, given.labels, way, named)
+        own = policy.log_probabilities(given.tokens, asked_for(spec, given.labels), way, named)
         if keeps:
             last.value = named
         if mismatched and others is None:
@@ -101,6 +101,12 @@ def loss(spec: TrainingSpec, policy: LanguageModel, copy: LanguageModel | None) 
         return F.sum(F.neg(F.sigmoid(margin))) / 1.0
 
     return of
+
+
+def asked_for(spec: TrainingSpec, labels: Tensor) -> Tensor:
+    """(B, S) -> (B, A): the labels of answers alone, where the trainer asks for no others'."""
+    answers = spec.get("scored_length")
+    return labels if answers is None or answers >= labels.shape[1] else labels[:, -answers:]
 
 
 def without_adapters(model: Module) -> Any:

@@ -1,0 +1,318 @@
+"""Family verl: its supervised trainers and its policies on FSDP, by the code of verl 0.1 to 0.9."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memlint import plausible
+from memlint.data import models
+from memlint.estimates import estimate_spec
+from memlint.facts.spec import TrainingSpec
+from memlint.models.language import resident
+from tests.dialects.language_models import run, written
+
+MODEL = "Qwen/Qwen2.5-0.5B"
+RL = f"""python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo actor_rollout_ref.model.path={MODEL} \\
+  actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4 """
+ACTOR = "actor_rollout_ref.actor"
+TORCHRUN = "torchrun --nproc_per_node=8 -m verl.trainer."
+
+
+def learning(options: str = "") -> TrainingSpec:
+    return run(f"{RL}{options}\n", "run.sh")
+
+
+@pytest.mark.parametrize(
+    ("command", "facts"),
+    [
+        pytest.param(
+            f"{TORCHRUN}fsdp_sft_trainer model.partial_pretrain={MODEL}",
+            {
+                "method": "sft",
+                "micro_batch_size": 4,
+                "sequence_length": 1024,
+                "gradient_accumulation_steps": 8,
+                "parallelism.strategy": "fsdp2",
+                "device_count": 8,
+                "loss": "shifted",
+                "padding_free": None,
+            },
+            id="the older supervised trainer, which pads",
+        ),
+        pytest.param(
+            f"{TORCHRUN}sft_trainer model.path={MODEL}",
+            {
+                "method": "sft",
+                "micro_batch_size": 1,
+                "sequence_length": 8192,
+                "gradient_accumulation_steps": 4,
+                "parallelism.strategy": "fsdp1",
+                "log_probabilities": "in_place",
+                "padding_free": True,
+            },
+            id="the newer one, whose passes are filled up",
+        ),
+        pytest.param(
+            RL,
+            {
+                "method": "grpo",
+                "micro_batch_size": 4,
+                "sequence_length": 1024,
+                "gradient_accumulation_steps": 8,
+                "parallelism.strategy": "fsdp1",
+                "device_count": 8,
+                "log_probabilities": "in_place",
+                "engine_share": 0.5,
+                "reference_model": "none",
+            },
+            id="a policy beside its engine",
+        ),
+    ],
+)
+def test_what_is_not_written_is_as_the_program_has_it(command: str, facts: dict[str, Any]) -> None:
+    spec = run(f"{command}\n", "run.sh")
+    assert spec.architecture == "language_model", spec.unknown_reason
+    assert {name: spec.get(name) for name in facts} == facts
+    assert (spec["parameter_dtype"], spec["compute_dtype"], spec["autocast"]) == ("float32", "bfloat16", True)
+    assert (spec["checkpointing"], spec["attention"], spec["optimizer"]) == ("full", "flash", "adamw")
+    assert spec["parallelism.reduce_dtype"] == "float32"
+
+
+@pytest.mark.parametrize(
+    ("options", "facts"),
+    [
+        pytest.param(
+            f"{ACTOR}.ppo_mini_batch_size=16 actor_rollout_ref.rollout.n=8",
+            {"gradient_accumulation_steps": 4},
+            id="an update has the answers of its prompts",
+        ),
+        pytest.param(
+            f"{ACTOR}.ppo_micro_batch_size=64",
+            {"micro_batch_size": 8},
+            id="a micro batch of all devices",
+        ),
+        pytest.param(
+            f"{ACTOR}.ppo_micro_batch_size=64 {ACTOR}.ulysses_sequence_parallel_size=2",
+            {"micro_batch_size": 16, "parallelism.ulysses": 2},
+            id="devices that share sequences count as one",
+        ),
+        pytest.param(
+            f"{ACTOR}.use_dynamic_bsz=True {ACTOR}.ppo_max_token_len_per_gpu=4096",
+            {"micro_batch_size": 1, "sequence_length": 4096, "padding_free": True},
+            id="passes that are filled up",
+        ),
+        pytest.param(
+            f"{ACTOR}.use_dynamic_bsz=True {ACTOR}.ppo_max_token_len_per_gpu=4096 {ACTOR}.ppo_mini_batch_size=8",
+            {"micro_batch_size": 1, "sequence_length": 1024},
+            id="an update with fewer tokens than a pass may have",
+        ),
+        pytest.param(
+            "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=16",
+            {"evaluation_batch_size": 16, "evaluation_sequence_length": 1024},
+            id="more answers are asked for log-probabilities than are learned from",
+        ),
+        pytest.param(
+            "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4",
+            {"evaluation_batch_size": None},
+            id="as many answers are asked for as are learned from",
+        ),
+        pytest.param(f"{ACTOR}.fsdp_config.fsdp_size=2", {"parallelism.replicas": 4}, id="hybrid sharding"),
+        pytest.param(f"{ACTOR}.fsdp_config.fsdp_size=-1", {"parallelism.replicas": None}, id="all devices share"),
+        pytest.param(
+            f"{ACTOR}.strategy=fsdp2 {ACTOR}.fsdp_config.offload_policy=True",
+            {"parallelism.strategy": "fsdp2", "parallelism.cpu_offload": True, "engine_beside": []},
+            id="FSDP2's own offloading",
+        ),
+        pytest.param(
+            f"{ACTOR}.entropy_coeff=0.001",
+            {"log_probabilities": "with_compiled_entropy"},
+            id="the entropy is part of the loss",
+        ),
+        pytest.param(
+            f"{ACTOR}.calculate_entropy=True {ACTOR}.use_torch_compile=False",
+            {"log_probabilities": "with_entropy"},
+            id="the entropy is logged, and not compiled",
+        ),
+        pytest.param(
+            "actor_rollout_ref.model.lora_rank=16 actor_rollout_ref.model.lora_alpha=32",
+            {"tuning": "lora", "lora.targets": "all-linear", "lora.dtype": "float32"},
+            id="adapters in the dtype of their model",
+        ),
+        pytest.param(
+            f"{ACTOR}.fsdp_config.model_dtype=bfloat16",
+            {"parameter_dtype": "bfloat16", "frozen_dtype": "bfloat16"},
+            id="weights in 16 bits",
+        ),
+        pytest.param(
+            f"actor_rollout_ref.model.use_remove_padding=False {ACTOR}.entropy_coeff=0.001",
+            {"log_probabilities": "of_copy_with_entropy", "padding_free": None, "sequence_bound": None},
+            id="padded answers",
+        ),
+        pytest.param("trainer.n_gpus_per_node=4 trainer.nnodes=3", {"device_count": 12}, id="machines"),
+        pytest.param(
+            f"{ACTOR}.optim.optimizer=AdamW8bit {ACTOR}.optim.optimizer_impl=bitsandbytes.optim",
+            {"optimizer": "adamw_8bit", "optimizer_library": "bitsandbytes"},
+            id="states in 8 bits",
+        ),
+    ],
+)
+def test_what_options_mean(options: str, facts: dict[str, Any]) -> None:
+    spec = learning(options)
+    assert spec.architecture == "language_model", spec.unknown_reason
+    assert {name: spec.get(name) for name in facts} == facts
+
+
+@pytest.mark.parametrize(
+    ("options", "beside"),
+    [
+        pytest.param("", ["parameters", "optimizer"], id="all of it"),
+        pytest.param(f"{ACTOR}.fsdp_config.param_offload=True", ["optimizer"], id="optimizer states"),
+        pytest.param(
+            f"{ACTOR}.fsdp_config.param_offload=True {ACTOR}.fsdp_config.optimizer_offload=True", [], id="none of it"
+        ),
+        pytest.param("actor_rollout_ref.rollout.free_cache_engine=False", None, id="an engine that never sleeps"),
+    ],
+)
+def test_what_stays_on_the_card_while_the_engine_generates(options: str, beside: list[str] | None) -> None:
+    spec = learning(options + " actor_rollout_ref.rollout.gpu_memory_utilization=0.8")
+    assert spec.get("engine_beside") == beside
+    gpu = "a100-40gb x8"
+    learns, generates = estimate_spec(spec), estimate_spec(spec, gpu=gpu)
+    states = {component.name: component.size_bytes for component in learns.components}
+    fixed = sum(size for name, size in states.items() if name in ("context", "workspace"))
+    engine = generates.component_bytes("helper_models")
+    assert engine > 30e9
+    if beside is None:  # the step as a whole stands beside the engine
+        assert generates.device_bytes == pytest.approx(learns.device_bytes + engine, rel=0.02)
+        return
+    kept = sum(size for name, size in states.items() if name in beside)
+    assert generates.peak_phase == "generation"
+    assert generates.device_bytes - engine - kept - fixed == generates.component_bytes("communication")
+    assert generates.reserved_bytes == learns.reserved_bytes
+
+
+def test_an_engine_that_takes_less_than_learning_does_not_count() -> None:
+    spec = learning("actor_rollout_ref.rollout.gpu_memory_utilization=0.1")
+    assert estimate_spec(spec, gpu="rtx-3060 x8").peak_phase == "backward"
+
+
+def test_the_parameters_of_a_model_of_values() -> None:
+    """494,032,768 of Qwen2.5 0.5B (transformers on the meta device), whose head is its embedding, and one number for
+    each of 896 dimensions."""
+    known = models.find(MODEL)
+    assert known is not None
+    assert resident.values(known.config) == 494_032_768 + 896
+
+
+@pytest.mark.parametrize(
+    ("options", "each"),
+    [
+        pytest.param("", 12, id="weights and two moments"),
+        pytest.param("critic.model.fsdp_config.param_offload=True", 8, id="two moments"),
+        pytest.param(
+            "critic.model.fsdp_config.param_offload=True critic.model.fsdp_config.optimizer_offload=True",
+            0,
+            id="nothing",
+        ),
+    ],
+)
+def test_a_critic_stays_on_the_card_while_the_policy_learns(options: str, each: int) -> None:
+    options = f"algorithm.adv_estimator=gae critic.model.path={MODEL} {options}"
+    spec = learning(options)
+    assert spec.architecture == "language_model", spec.unknown_reason
+    assert estimate_spec(spec).component_bytes("helper_models") == -(-494_033_664 // 8 * each // 512) * 512
+    assert ("helper_models" in spec["engine_beside"]) == (each > 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        pytest.param("trainer.device=npu", "not on a GPU", id="no GPU"),
+        pytest.param("--config-name=ppo_megatron_trainer", "megatron are not known", id="Megatron, by its config"),
+        pytest.param(f"{ACTOR}.strategy=megatron", f"{ACTOR}.strategy megatron", id="Megatron, by its key"),
+        pytest.param("--config-name=ours", "a file that is not found", id="a config that is not there"),
+        pytest.param(
+            f"{ACTOR}.entropy_coeff=0.1 {ACTOR}.entropy_checkpointing=True",
+            f"{ACTOR}.entropy_checkpointing",
+            id="an entropy that is made twice",
+        ),
+        pytest.param("actor_rollout_ref.model.use_fused_kernels=True", "use_fused_kernels True", id="a head in pieces"),
+        pytest.param(f"{ACTOR}.optim.optimizer=Lion", "torch.optim.Lion", id="an optimizer that is not known"),
+        pytest.param("actor_rollout_ref.rollout.name=hf", "rollout.name hf", id="the model itself generates"),
+        pytest.param("data.max_prompt_length=$LONG", "data.max_prompt_length is not known", id="a length of the shell"),
+        pytest.param("algorithm.adv_estimator=gae", "critic.model.path is not stated", id="a critic that is not named"),
+    ],
+)
+def test_what_is_not_known_is_named(options: str, reason: str) -> None:
+    spec = learning(options)
+    assert spec.architecture is None
+    assert reason in spec.unknown_reason
+
+
+def test_devices_that_the_shell_counts_are_open() -> None:
+    spec = learning("trainer.nnodes=$NODES")
+    assert spec.architecture is None
+    assert spec.architecture_on_devices == "language_model"
+    assert "number of devices" in spec.unknown_reason
+
+
+@pytest.mark.parametrize(
+    ("options", "share"),
+    [
+        pytest.param("", 0.7, id="an engine of its own, of which the larger counts"),
+        pytest.param("reward_model.use_reward_loop=False", 0.5, id="in host memory"),
+        pytest.param("reward_model.enable_resource_pool=True", 0.5, id="on other cards"),
+    ],
+)
+def test_a_model_of_rewards(options: str, share: float) -> None:
+    spec = learning(f"reward_model.enable=True reward_model.rollout.gpu_memory_utilization=0.7 {options}")
+    assert spec["engine_share"] == share
+
+
+def test_a_primary_config_of_ones_own_is_read_from_the_folder_beside_the_script(tmp_path: Path) -> None:
+    text = (
+        'python3 -m verl.trainer.main_ppo --config-path="$HERE/config" --config-name=ours ' + RL.split("main_ppo ")[1]
+    )
+    config = "defaults: [ppo_trainer, _self_]\ndata: {max_prompt_length: 100, max_response_length: 28}\n"
+    written(tmp_path, {"run.sh": f"{text} data.max_response_length=50\n", "config/ours.yaml": config})
+    spec = run(f"{text} data.max_response_length=50\n", str(tmp_path / "run.sh"))
+    assert spec.architecture == "language_model", spec.unknown_reason
+    assert (spec["sequence_length"], spec["micro_batch_size"]) == (150, 4)
+
+
+# docs/perf/device_tuning.rst of verl, "MaxBatch" on cards of 80 GB with the scripts of examples/tuning: model, cards,
+# share of the engine, answers per card of the largest batch that ran and of the smallest one that did not, where that
+# is stated (comments of the scripts). Samples of GSM8K are shorter than 1,536 tokens, so an estimate of these is above.
+TUNED = [
+    ("Qwen/Qwen2.5-0.5B-Instruct", 1, 0.1, 116, None),
+    ("Qwen/Qwen2.5-1.5B-Instruct", 1, 0.1, 128, None),
+    ("Qwen/Qwen2.5-3B-Instruct", 1, 0.1, 62, None),
+    ("Qwen/Qwen2.5-7B-Instruct", 1, 0.2, 16, None),
+    ("Qwen/Qwen2.5-14B-Instruct", 2, 0.25, 58, 59),
+    ("Qwen/Qwen2.5-32B-Instruct", 4, 0.3, 45, 46),
+    ("Qwen/Qwen2.5-72B-Instruct", 8, 0.4, 22, 23),
+]
+
+
+@pytest.mark.parametrize(("model", "cards", "share", "fits", "fails"), TUNED, ids=[row[0] for row in TUNED])
+def test_the_largest_batches_that_are_stated_to_fit(
+    model: str, cards: int, share: float, fits: int, fails: int | None
+) -> None:
+    def tried(answers: int) -> list[tuple[int, int]]:
+        options = f"""actor_rollout_ref.model.path={model} actor_rollout_ref.model.lora_rank=32 \\
+            data.max_prompt_length=512 data.max_response_length=1024 {ACTOR}.ppo_mini_batch_size={answers * cards} \\
+            {ACTOR}.ppo_micro_batch_size={answers * cards} {ACTOR}.entropy_coeff=0.001 \\
+            {ACTOR}.fsdp_config.param_offload=True {ACTOR}.fsdp_config.optimizer_offload=True \\
+            actor_rollout_ref.rollout.n=5 actor_rollout_ref.rollout.gpu_memory_utilization={share} \\
+            trainer.n_gpus_per_node={cards}"""
+        spec = learning(options)
+        shorter = plausible.candidates(spec)[0].spec
+        return [estimate_spec(one, gpu=f"h100-80gb x{cards}").device_interval for one in (spec, shorter)]
+
+    card = 80 * 2**30
+    assert min(low for low, _ in tried(fits)) < card
+    if fails is not None:
+        assert max(high for _, high in tried(fails)) > card
