@@ -468,6 +468,8 @@ class _Checker:
             return
         if any(run.fact(name) is None for name in rule.facts):
             return
+        if rule.saves and run.has_room:
+            return
         if run.budget_bytes is not None or not info.code.startswith("MEM1"):
             judged.append(info)  # without a budget MEM1xx is silent, which says nothing of its suppressions
         run.options = options

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from memlint import work
 from memlint.documents.node import Edit as Edit
 from memlint.documents.node import Fault, Span
-from memlint.facts.spec import NOTHING, Fact, Name, TrainingSpec, UnknownModel, named, named_values
+from memlint.facts.spec import ASSUMED, NOTHING, Fact, Name, TrainingSpec, UnknownModel, named, named_values
 from memlint.named_tuple import NamedTuple
-from memlint.tape.estimate import FITS, OOM, Estimate
+from memlint.tape.estimate import FITS, OOM, TIGHT, Estimate
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -201,6 +201,27 @@ class Run:
     @property
     def over_budget(self) -> bool:
         return self.verdict == OOM
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the budget is in question: the run does not fit it, or may not."""
+        return self.verdict in (OOM, TIGHT)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether twice of all that the run may take fits the budget: what would lower its peak is nobody's concern."""
+        if self.budget_bytes is None or self.estimate is None:
+            return False
+        return 2 * self.estimate.device_interval.high_bytes <= self.budget_bytes
+
+    @property
+    def is_launched(self) -> bool:
+        """Whether it is stated on how many devices a language model trains: by a key, a command, or ``--gpu NAMExN``.
+        Configs of these are launched on one or on many, and fit with what these share; other models' mean one."""
+        count = self.fact("device_count")
+        if self.spec.architecture != "language_model" or self.spec.launch is not None:
+            return True
+        return count is not None and count.origin != ASSUMED
 
     # -- shares of the peak
 
@@ -439,6 +460,7 @@ class Rule:
     facts        the facts that must exist for the rule to apply at all (checked before ``check`` is called)
     needs_estimate  False for rules that work on the text or the facts alone
     preview      only with --preview
+    saves        True: it says what would take less memory, and nothing of a run that has room for twice as much
     invalid, valid  example configs that are the rule's tests
     """
 
@@ -448,6 +470,7 @@ class Rule:
     facts: ClassVar[tuple[Name, ...]] = ()
     needs_estimate: ClassVar[bool] = True
     preview: ClassVar[bool] = False
+    saves: ClassVar[bool] = False
     invalid: ClassVar[tuple[Example, ...]] = ()
     valid: ClassVar[tuple[Example, ...]] = ()
 

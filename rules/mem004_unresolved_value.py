@@ -10,11 +10,12 @@ class UnresolvedValue(Rule):
 
     ## What it does
     Names keys that matter for memory whose value comes from an environment variable, a resolver, a command
-    substitution or an expression that would have to be executed.
+    substitution or an expression that would have to be executed, and that the estimate goes without. Where there is
+    no estimate, unknown-model says why, and names them in its notes.
 
     ## Why it matters
-    memlint runs nothing and guesses nothing: the estimate leaves the value out, takes the family's default where the
-    report says so, or is not made at all.
+    memlint runs nothing and guesses nothing: the estimate leaves the value out, or takes the family's default where
+    the report says so.
 
     ## Example
     `batch_size: ${oc.env:BATCH}`
@@ -32,15 +33,21 @@ class UnresolvedValue(Rule):
     code = "MEM004"
     name = "unresolved-value"
     severity = INFO
-    needs_estimate = False
     invalid = (
         Example(
             "uni3d_dp/uni3d+dp.yaml",
-            replace=(("\ndataloader:\n  batch_size: 128", "\ndataloader:\n  batch_size: ${oc.env:BATCH}"),),
-            expect="batch_size",
+            replace=(("    use_checkpoint: false", "    use_checkpoint: ${oc.env:RECOMPUTE}"),),
+            expect="use_checkpoint",
         ),
     )
-    valid = (Example("uni3d_dp/uni3d+dp.yaml"),)
+    valid = (
+        Example("uni3d_dp/uni3d+dp.yaml"),
+        Example(
+            "uni3d_dp/uni3d+dp.yaml",
+            replace=(("\ndataloader:\n  batch_size: 128", "\ndataloader:\n  batch_size: ${oc.env:BATCH}"),),
+            note="there is no estimate without it, which unknown-model says",
+        ),
+    )
 
     def check(self, run: Run) -> Iterator[Finding]:
         for missing in run.spec.missing:

@@ -10,6 +10,9 @@ from memlint.units import format_bytes
 LONGEST = "the longest sample is"
 
 
+MAX_ALSO = 5
+
+
 class UnknownModel(Rule):
     """unknown-model: there is no estimate for this run.
 
@@ -48,10 +51,21 @@ class UnknownModel(Rule):
         if run.estimate is None and run.spec.family:
             reason = run.spec.unknown_reason or "the model is not known"
             # The longest sample is known to whoever knows the data.
-            notes = [f"`-o {reason.split()[0].lstrip('-')}=2048` tries a length"] if LONGEST in reason else []
+            notes = self._also(run, reason)
+            notes += [f"`-o {reason.split()[0].lstrip('-')}=2048` tries a length"] if LONGEST in reason else []
             known = "no estimate" if run.partial is None else _range(run.partial, run.budget_bytes)
             found = self.finding(run, f"{known}: {reason}", run.at_fault, notes=notes)
             yield found._replace(related=tuple(_named(run, reason, found.span)))
+
+    def _also(self, run: Run, reason: str) -> list[str]:
+        """The values that are not known either, each with why."""
+        word = reason.partition(" ")[0].rstrip(":,")
+        others = [missing for missing in run.spec.missing if not missing.refused and missing.key != word]
+        if not others:
+            return []
+        shown = "; ".join(f"{missing.key} ({missing.reason})" for missing in others[:MAX_ALSO])
+        more = f"; and {len(others) - MAX_ALSO} more" if len(others) > MAX_ALSO else ""
+        return [f"not known before the run either: {shown}{more}"]
 
 
 def _range(partial: Partial, budget_bytes: int | None) -> str:

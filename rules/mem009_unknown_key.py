@@ -1,19 +1,26 @@
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterator
 
+from memlint import files
 from memlint.dialects import schema
 from memlint.dialects.rendering import text_of
 from memlint.documents.lines import bounds
 from memlint.documents.node import Span
 from memlint.plugin import UNSAFE, Edit, Example, Finding, Fix, Rule, Run
 
+MAX_PROGRAM_BYTES = 1 << 20
+MAX_CLIMB = 8  # folders above a script in which its program is looked for
+
 
 class UnknownKey(Rule):
     """unknown-key: a key one slip away from one that matters for memory.
 
     ## What it does
-    Reports keys that the family does not know and that differ by one typing error from one that it does.
+    Reports keys that the family does not know and that differ by one typing error from one that it does. An option that
+    the command's own program names, where that is a file of the repository, is no error.
 
     ## Why it matters
     Most trainers ignore a key that they do not know: `gradient_checkpoiting: true` checkpoints nothing.
@@ -47,11 +54,18 @@ class UnknownKey(Rule):
         Example("stdiff/kitti_range_train_config.yaml"),
         Example("dit3d/config.py"),
         Example("lag_mode/train_lag_mode.sh"),
+        Example(
+            "video_llm/config.yaml",
+            replace=(("    name: google/gemma-2b", "    name: google/gemma-2b\n    flame: 1"),),
+            note="a word of its own, not a slip of `name`",
+        ),
     )
 
     def check(self, run: Run) -> Iterator[Finding]:
-        for violation in schema.violations(run.spec):
-            if violation.kind != "unknown-key":
+        found = [violation for violation in schema.violations(run.spec) if violation.kind == "unknown-key"]
+        named = self._words_of_program(run) if found else frozenset()
+        for violation in found:
+            if violation.node.name in named:
                 continue
             span = violation.node.key_span or violation.node.span
             fixes = []
@@ -59,8 +73,26 @@ class UnknownKey(Rule):
                 old = violation.node.name
                 edits = self._edits(run, span, old, violation.suggestion)
                 fixes.append(Fix(f"{old} -> {violation.suggestion}", UNSAFE, edits))
-            found = self.finding(run, violation.message, span=span, fixes=fixes)
-            yield found._replace(key=violation.node.shown_path)
+            made = self.finding(run, violation.message, span=span, fixes=fixes)
+            yield made._replace(key=violation.node.shown_path)
+
+    def _words_of_program(self, run: Run) -> frozenset[str]:
+        """Names in the text of the command's program, where it is a file beside the script or above it."""
+        program = "" if run.spec.launch is None else str(run.spec.launch.program.value)
+        if not program.endswith(".py"):
+            return frozenset()
+        folder = os.path.dirname(run.spec.document.path)
+        root = files.repository_root(folder)
+        for _ in range(MAX_CLIMB):
+            path = os.path.normpath(os.path.join(folder, program))
+            if files.inside(path, root):
+                try:
+                    text = files.read(path, MAX_PROGRAM_BYTES).decode("utf-8", "replace")
+                    return frozenset(re.findall(r"[A-Za-z_][\w-]*", text))
+                except OSError:
+                    pass
+            folder = os.path.join(folder, os.pardir)
+        return frozenset()
 
     def _edits(self, run: Run, span: Span, old: str, new: str) -> tuple[Edit, ...]:
         """The other name between the quotes or after the dashes of the one that is written."""

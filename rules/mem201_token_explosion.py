@@ -35,6 +35,7 @@ class TokenExplosion(Rule):
     code = "MEM201"
     name = "token-explosion"
     facts = ("token_product", "micro_batch_size")
+    saves = True
     invalid = (
         Example("uni3d_dp/uni3d+dp.yaml", expect="batch_size"),
         Example("lag_mode/train_lag_mode.sh", expect="--batch_size"),

@@ -32,6 +32,7 @@ class CheckpointingDisabled(Rule):
     code = "MEM202"
     name = "checkpointing-disabled"
     facts = ("checkpointing",)
+    saves = True
     invalid = (
         Example(
             "video_llm/config_before.yaml",

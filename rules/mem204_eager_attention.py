@@ -33,6 +33,7 @@ class EagerAttention(Rule):
     code = "MEM204"
     name = "eager-attention"
     facts = ("attention",)
+    saves = True
     invalid = (Example("stdiff/kitti_range_train_config.yaml", expect="use_xformers"),)
     valid = (
         Example("stdiff/kitti_range_train_config.yaml", replace=(("use_xformers: false", "use_xformers: true"),)),

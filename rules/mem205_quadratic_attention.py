@@ -37,6 +37,7 @@ class QuadraticAttention(Rule):
     code = "MEM205"
     name = "quadratic-attention"
     facts = ("attention_tokens",)
+    saves = True
     invalid = (Example("stdiff/kitti_range_train_config.yaml", expect="sample_size"),)
     valid = (
         Example("stdiff/kitti_range_train_config_after.yaml"),

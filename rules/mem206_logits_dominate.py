@@ -32,6 +32,7 @@ class LogitsDominate(Rule):
 
     code = "MEM206"
     name = "logits-dominate"
+    saves = True
     invalid = (
         Example("video_llm/config.yaml", expect="max_frames"),
         Example("language_models/full_llamafactory.yaml", expect="cutoff_len"),

@@ -14,7 +14,8 @@ class UnboundedLength(Rule):
     """unbounded-length: nothing bounds the length of a sample.
 
     ## What it does
-    Fires on a frame, token or point limit that is written as "no limit".
+    Fires on a frame, token or point limit that is written as "no limit", where something else bounds the estimate.
+    Where nothing does, there is none, and unknown-model says so.
 
     ## Why it matters
     The longest sample of the data set decides the peak, and it may come hours into the run.
@@ -34,9 +35,15 @@ class UnboundedLength(Rule):
 
     code = "MEM207"
     name = "unbounded-length"
-    needs_estimate = False
     invalid = (Example("video_llm/config_before.yaml", expect="max_frames"),)
-    valid = (Example("video_llm/config.yaml"),)
+    valid = (
+        Example("video_llm/config.yaml"),
+        Example(
+            "language_models/torchtune_llama3_1b.yaml",
+            replace=(("max_seq_len: 4096", "max_seq_len: null"),),
+            note="nothing else bounds it: there is no estimate, which unknown-model says",
+        ),
+    )
 
     def check(self, run: Run) -> Iterator[Finding]:
         for name, longest in BOUNDS.items():

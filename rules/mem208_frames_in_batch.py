@@ -32,6 +32,7 @@ class FramesInBatch(Rule):
     code = "MEM208"
     name = "frames-in-batch"
     facts = ("frames_in_batch", "micro_batch_size")
+    saves = True
     invalid = (Example("stdiff/kitti_range_train_config.yaml", expect="rand_Tp"),)
     valid = (
         Example("uni3d_dp/uni3d+dp.yaml"),

@@ -33,6 +33,7 @@ class SmallPatch(Rule):
     code = "MEM209"
     name = "small-patch"
     facts = ("patch_size", "attention_tokens")
+    saves = True
     invalid = (
         Example(
             "dit3d/config.py",

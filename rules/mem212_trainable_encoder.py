@@ -33,6 +33,7 @@ class TrainableEncoder(Rule):
     code = "MEM212"
     name = "trainable-encoder"
     facts = ("encoder_frozen",)
+    saves = True
     invalid = (Example("uni3d_dp/uni3d+dp.yaml", expect="freeze_weights"),)
     valid = (Example("uni3d_dp/uni3d+dp_after.yaml"),)
 

@@ -33,6 +33,7 @@ class PerSampleLoop(Rule):
     code = "MEM213"
     name = "per-sample-loop"
     facts = ("loop_passes",)
+    saves = True
     invalid = (Example("lag_mode/train_lag_mode.sh", expect="--sample_size"),)
     valid = (Example("uni3d_dp/uni3d+dp.yaml"),)
 

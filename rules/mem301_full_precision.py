@@ -34,6 +34,7 @@ class FullPrecision(Rule):
     code = "MEM301"
     name = "full-precision"
     facts = ("compute_dtype",)
+    saves = True
     invalid = (
         Example(
             "stdiff/kitti_range_train_config.yaml",

@@ -33,6 +33,7 @@ class AutocastOverHalf(Rule):
     name = "autocast-over-half"
     severity = INFO
     facts = ("compute_dtype", "parameter_dtype")
+    saves = True
     needs_estimate = False
     invalid = (
         Example("video_llm/config.yaml", expect="use_mixed_precision"),

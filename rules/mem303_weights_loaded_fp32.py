@@ -36,6 +36,7 @@ class WeightsLoadedFp32(Rule):
     code = "MEM303"
     name = "weights-loaded-fp32"
     facts = ("parameter_dtype", "pretrained")
+    saves = True
     invalid = (
         Example("video_llm/config_before.yaml", replace=(("max_frames: null ", "max_frames: 50 "),), expect="dtype"),
     )

@@ -33,6 +33,7 @@ class OptimizerStatesDominate(Rule):
     code = "MEM304"
     name = "optimizer-states-dominate"
     facts = ("optimizer",)
+    saves = True
     invalid = (
         Example(
             "video_llm/config.yaml",

@@ -32,6 +32,7 @@ class ForeachStepPeak(Rule):
     code = "MEM305"
     name = "foreach-step-peak"
     facts = ("optimizer_implementation",)
+    saves = True
     invalid = (
         Example("uni3d_dp/uni3d+dp_after.yaml", expect="optimizer"),
         Example(

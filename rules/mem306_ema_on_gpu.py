@@ -32,6 +32,7 @@ class EmaOnGpu(Rule):
     code = "MEM306"
     name = "ema-on-gpu"
     facts = ("ema",)
+    saves = True
     invalid = (Example("uni3d_dp/uni3d+dp.yaml", expect="use_ema"),)
     valid = (
         Example("uni3d_dp/uni3d+dp.yaml", replace=(("use_ema: true", "use_ema: false"),)),

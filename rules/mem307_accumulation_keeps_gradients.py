@@ -37,6 +37,7 @@ class AccumulationKeepsGradients(Rule):
     name = "accumulation-keeps-gradients"
     severity = INFO
     facts = ("gradient_accumulation_steps",)
+    saves = True
     invalid = (Example("stdiff/kitti_range_train_config.yaml", expect="gradient_accumulation_steps"),)
     valid = (
         Example("uni3d_dp/uni3d+dp.yaml"),

@@ -37,6 +37,7 @@ class DdpGradientCopy(Rule):
     code = "MEM401"
     name = "ddp-gradient-copy"
     facts = ("parallelism.strategy",)
+    saves = True
     invalid = (Example("language_models/run_clm_ddp.sh", expect="--nproc_per_node"),)
     valid = (
         Example("language_models/run_clm.sh"),

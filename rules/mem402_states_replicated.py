@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from memlint.facts.layout import layout_of
 from memlint.fixes import levers
 from memlint.plugin import LARGE_SHARE, Example, Finding, Rule, Run
 from memlint.units import format_bytes
@@ -35,6 +36,7 @@ class StatesReplicated(Rule):
     code = "MEM402"
     name = "states-replicated"
     facts = ("parallelism.strategy", "device_count")
+    saves = True
     invalid = (Example("language_models/run_clm_ddp.sh", expect="--nproc_per_node"),)
     valid = (
         Example("language_models/run_clm.sh"),
@@ -47,7 +49,7 @@ class StatesReplicated(Rule):
     )
 
     def check(self, run: Run) -> Iterator[Finding]:
-        devices = run.value("device_count")
+        devices = layout_of(run.spec).data
         if run.estimate is None or run.value("parallelism.strategy") != "ddp" or devices < 2:
             return
         states = sum(map(run.estimate.component_bytes, STATES))
@@ -58,8 +60,8 @@ class StatesReplicated(Rule):
             return
         yield self.finding(
             run,
-            f"each of {devices} devices holds all {format_bytes(states)} of weights, gradients and optimizer states: "
-            f"fully sharded, the peak would be {format_bytes(saved)} lower",
+            f"each of {devices} data-parallel devices holds all {format_bytes(states)} of weights, gradients and "
+            f"optimizer states: fully sharded, the peak would be {format_bytes(saved)} lower",
             "device_count",
             size_bytes=saved,
             fixes=lambda: levers.fixes(run, levers.sharded_states),

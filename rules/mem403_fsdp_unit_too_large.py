@@ -36,6 +36,7 @@ class FsdpUnitTooLarge(Rule):
     code = "MEM403"
     name = "fsdp-unit-too-large"
     facts = ("parallelism.strategy", "parallelism.wrap")
+    saves = True
     invalid = (Example("language_models/train_fsdp.sh", expect="fsdp_auto_wrap_policy"),)
     valid = (Example("language_models/torchtitan_llama3_8b.toml"),)
 

@@ -2,14 +2,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memlint.facts.spec import Name
+from memlint.facts.layout import layout_of
+from memlint.facts.spec import ASSUMED
 from memlint.fixes import levers
-from memlint.plugin import DISPLAY, ERROR, Example, Finding, Rule, Run
-
-# What lets several devices hold one copy of the model: they take the same samples.
-SPLITS: tuple[Name, ...] = (
-    *("parallelism.tensor", "parallelism.pipeline", "parallelism.context", "parallelism.ulysses"),
-)
+from memlint.plugin import DISPLAY, ERROR, WARNING, Example, Finding, Rule, Run
 
 SPLIT = """\
 torchrun --nproc_per_node 8 --nnodes 1 pretrain_gpt.py --num-layers 8 --hidden-size 512 --num-attention-heads 8 \\
@@ -23,7 +19,8 @@ class BatchNotDivisible(Rule):
 
     ## What it does
     Fires when a global batch is split over devices and does not divide by their number; where several devices hold one
-    copy of the model (tensor, pipeline or context parallelism), by the number of copies.
+    copy of the model (tensor, pipeline or context parallelism), by the number of copies. A warning where that number
+    rests on an assumption.
 
     ## Why it matters
     Most programs stop with an error at their first step; the others train with another batch than the one stated.
@@ -66,14 +63,12 @@ class BatchNotDivisible(Rule):
         batch, devices = run.value("global_batch_size"), run.value("device_count")
         if not isinstance(batch, int) or not isinstance(devices, int):
             return
-        of_one_copy = 1
-        for name in SPLITS:
-            of_one_copy *= run.value(name) or 1
-        copies = devices // of_one_copy
+        layout = layout_of(run.spec)
+        copies = layout.data
         if copies < 2 or batch % copies == 0:
             return
         nearest = self._product(run, copies) or max(copies, round(batch / copies) * copies)
-        whom = f"{devices} devices" if of_one_copy == 1 else f"the {copies} copies of the model on {devices} devices"
+        whom = f"{devices} devices" if copies == devices else f"the {copies} copies of the model on {devices} devices"
         fact, count = run.fact("global_batch_size"), run.fact("device_count")
         assert fact is not None
         fixes = []
@@ -84,6 +79,7 @@ class BatchNotDivisible(Rule):
             run,
             f"{fact.label} {batch} does not divide by {whom}: they cannot share it evenly",
             fact,
+            severity=WARNING if any(each.origin == ASSUMED for each in (fact, count) if each is not None) else "",
             related=[count] if count is not None else [],
             fixes=fixes,
         )

@@ -35,6 +35,7 @@ class BucketSize(Rule):
     code = "MEM405"
     name = "bucket-size"
     facts = ("parallelism.zero_stage",)
+    saves = True
     invalid = (
         Example(
             "language_models/run_clm.sh",

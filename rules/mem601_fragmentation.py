@@ -48,6 +48,7 @@ class Fragmentation(Rule):
     code = "MEM601"
     name = "fragmentation"
     severity = INFO
+    saves = True
     invalid = (Example("train.sh", ORPO, expect="--per_device_train_batch_size"),)
     valid = (
         Example("stdiff/train.sh", note="it sets them"),

@@ -47,6 +47,7 @@ class SamplingInValidation(Rule):
     name = "sampling-in-validation"
     severity = INFO
     facts = (HYPER + "validation_prompt",)
+    saves = True
     needs_estimate = False
     invalid = (
         Example("train.sh", DREAMBOOTH + " --validation_prompt dog\n", expect="--validation_prompt"),

@@ -37,6 +37,7 @@ class ReferenceModel(Rule):
     name = "reference-model"
     severity = INFO
     facts = ("reference_model", "method")
+    saves = True
     invalid = (Example("language_models/dpo_trl.yaml", expect="model_name_or_path"),)
     valid = (
         Example("language_models/dpo_trl.yaml", replace=(("beta: 0.1", "beta: 0.1\nprecompute_ref_log_probs: true"),)),

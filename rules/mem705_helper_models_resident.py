@@ -47,6 +47,7 @@ class HelperModelsResident(Rule):
     name = "helper-models-resident"
     severity = INFO
     facts = (HYPER + "cache_latents",)
+    saves = True
     needs_estimate = False
     invalid = (
         Example("config.toml", KOHYA + "cache_latents = false\n", expect="cache_latents"),

@@ -200,7 +200,7 @@ NATIVE_XL = "DIT_PATCH_SIZE=2"  # every frame by itself
 ONE_FRAME = ("data.max_frames=1", "data.max_text_length=64", "training.batch_size=1")
 
 CAUSES = [
-    Cause("MEM004", VIDEO_AFTER, ("training.batch_size=4",), ("training.batch_size=${oc.env:BATCH}",)),
+    Cause("MEM004", VIDEO_AFTER, ("data.num_workers=4",), ("data.num_workers=${oc.env:WORKERS}",)),
     Cause("MEM007", VIDEO_AFTER, ("model.llm.name=google/gemma-2b",), ("model.llm.name=our/own-model",)),
     Cause("MEM008", VIDEO_AFTER, ("training.batch_size=4",), ("training.batch_size=many",)),
     Cause("MEM101", UNI3D_DEFAULT, ("policy.pointcloud_encoder_cfg.num_group=64",), budget="16GB"),

@@ -205,6 +205,27 @@ def test_a_misspelt_key_is_put_right_in_its_place(path: str, text: str, after: s
     assert apply_edits(text, found.fixes[0].edits) == after
 
 
+@pytest.mark.parametrize(
+    ("program", "found"),
+    [
+        pytest.param("parser.add_argument('--gradient_checkpoiting')\n", 0, id="that its program names"),
+        pytest.param("parser.add_argument('--gradient_checkpointing')\n", 1, id="that its program does not name"),
+    ],
+)
+def test_an_option_is_no_misspelt_one(program: str, found: int, tmp_path: Path) -> None:
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "run_clm.py").write_text(program, encoding="utf-8")
+    text = "python run_clm.py --model_name_or_path gpt2 --output_dir out --block_size 64 --gradient_checkpoiting True\n"
+    assert len(findings_of(tmp_path, "scripts/a.sh", text, "MEM009")) == found
+
+
+def test_values_that_are_not_known_are_notes_where_there_is_no_estimate(tmp_path: Path) -> None:
+    text = "torchrun --nproc_per_node $(nvidia-smi -L | wc -l) run_clm.py --model_name_or_path $1 --output_dir out\n"
+    [found] = findings_of(tmp_path, "a.sh", text, "MEM004 MEM007")
+    assert found.code == "MEM007"
+    assert any("--nproc_per_node (the output of a command)" in note for note in found.notes)
+
+
 def test_who_knows_the_data_can_say_how_long_samples_are(tmp_path: Path) -> None:
     text = WHOLE.replace("max_length: 64\npacking: true\n", "dataloader_num_workers: 1\n")
     [found] = findings_of(tmp_path, "a.json", _as_json(text), "MEM007")

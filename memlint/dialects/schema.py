@@ -769,18 +769,44 @@ def _letters(name: str) -> int:
 
 
 def is_misspelling(name: str, known: str) -> bool:
-    """One edit away (two in names of more than 8 characters): dropped, doubled, wrong or swapped characters.
+    """Whether a name is another one with a slip: a character dropped, doubled, wrong or swapped within a word, or what
+    parts its words left out.
 
-    Names of fewer than 4 characters are too close to each other to tell a slip from a name.
+    Words keep their first letters: ``use_rslora`` is no slip of ``use_bdlora``, nor ``pvera`` of ``vera``. A wrong
+    letter in a word of four is another word (``lora``, ``loha``), and so is the plural of a name that is one word.
+    Names of fewer than 4 characters are too close to each other.
     """
     if name == known or min(len(name), len(known)) < 4:
         return False
-    limit = 2 if len(known) > 8 else 1
-    # An edit adds, drops or exchanges one character each: most pairs are too far apart to be measured.
-    if abs(len(name) - len(known)) > limit or len(set(name) ^ set(known)) > 2 * limit:
+    # Three slips at the most: most pairs are too far apart to be measured.
+    if abs(len(name) - len(known)) > 3 or len(set(name) ^ set(known)) > 6:
         return False
-    work.spend(len(name) * limit, "looking for misspelt keys")
-    return _distance(name, known, limit) <= limit
+    work.spend(len(name), "looking for misspelt keys")
+    ones, others = _words(name), _words(known)
+    if "".join(ones) == "".join(others):
+        return True
+    if len(ones) != len(others):
+        return False
+    pairs = [(one, other) for one, other in zip(ones, others) if one != other]
+    if len(ones) == 1 and (name + "s" == known or known + "s" == name):
+        return False
+    return len(pairs) <= 2 and all(_is_slip(one, other) for one, other in pairs)
+
+
+_PARTS = re.compile(r"[^A-Za-z0-9]+|(?<=[a-z0-9])(?=[A-Z])")
+_LEAST_WORD = 4  # letters
+
+
+def _words(name: str) -> list[str]:
+    return [word for word in _PARTS.split(name) if word]
+
+
+def _is_slip(one: str, other: str) -> bool:
+    if max(len(one), len(other)) < _LEAST_WORD or one[:1] != other[:1]:
+        return False
+    if len(one) == len(other) <= _LEAST_WORD and sorted(one) != sorted(other):
+        return False
+    return _distance(one, other, 1) <= 1
 
 
 def _distance(one: str, other: str, limit: int) -> int:

@@ -1102,7 +1102,7 @@ def codes(name: str, text: str, **settings: Any) -> dict[str, int]:
         ),
         pytest.param(
             "a.py",
-            "train_dataloader = dict(batch_sise=4)\noptim_wrapper = dict()\n",
+            "train_dataloader = dict(batch_szie=4)\noptim_wrapper = dict()\n",
             "MEM009",
             1,
             id="a misspelt key in Python",
@@ -1120,13 +1120,6 @@ def codes(name: str, text: str, **settings: Any) -> dict[str, int]:
             "MEM006",
             3,
             id="a key twice",
-        ),
-        pytest.param(
-            "a.yaml",
-            "trainer: {}\nmodel: {class_path: a.B}\ndata:\n  class_path: a.C\n  init_args: {batch_size: '${oc.env:B}'}",
-            "MEM004",
-            5,
-            id="a value from the environment",
         ),
         pytest.param(
             "a.sh",

@@ -9,7 +9,7 @@ import pytest
 from memlint.data import models
 from memlint.facts.spec import Fact, TrainingSpec
 from memlint.meta.tape import Tape
-from memlint.models import Recording, UnknownModel, parallel, record
+from memlint.models import Recording, UnknownModel, record
 from memlint.models.parallel import ddp
 from memlint.models.split import FIRST, LAST, in_flight
 from tests.differential.test_parallel import build, spec_of
@@ -501,11 +501,6 @@ def test_models_of_which_only_one_device_is_known_are_not_split() -> None:
 
     with pytest.raises(UnknownModel, match=r"parallelism\.tensor: how it splits this model is not known"):
         record_step(build, spec_of({"parallelism.tensor": 2}))
-
-
-def test_degrees_leave_the_rest_to_data_parallelism() -> None:
-    spec = run(**{"device_count": 64, "parallelism.tensor": 4, "parallelism.pipeline": 2, "parallelism.context": 2})
-    assert parallel.data_degree(spec) == 4
 
 
 @pytest.mark.parametrize(

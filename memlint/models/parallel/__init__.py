@@ -14,11 +14,11 @@ from collections.abc import Sequence
 
 from memlint.facts.spec import TrainingSpec
 from memlint.meta.tensor import Tensor
-from memlint.models.parallel.plan import Plan, assumptions, data_degree, plan_of, process_groups
+from memlint.models.parallel.plan import Plan, assumptions, plan_of, process_groups
 from memlint.models.parallel.run import Spread
 from memlint.models.system import System
 
-__all__ = ("Plan", "Spread", "assumptions", "data_degree", "plan_of", "process_groups", "spread")
+__all__ = ("Plan", "Spread", "assumptions", "plan_of", "process_groups", "spread")
 
 
 def spread(spec: TrainingSpec, system: System, updated: Sequence[Tensor], every: Sequence[Tensor]) -> Spread:

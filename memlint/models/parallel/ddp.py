@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from memlint.facts.layout import layout_of
 from memlint.facts.spec import TrainingSpec
 from memlint.meta.tape import Label
 from memlint.meta.tensor import Tensor, state
 from memlint.models.depth import as_deep
-from memlint.models.parallel.plan import data_degree
 from memlint.models.parallel.run import Spread, storage
 from memlint.models.system import System
 
@@ -31,7 +31,7 @@ class Ddp(Spread):
         if views and self.buckets:
             state.bucket = self.buckets[0]
         if spec.get("parallelism.zero_redundancy", False):
-            self.optimized = fullest_share(updated, data_degree(spec))
+            self.optimized = fullest_share(updated, layout_of(spec).data)
 
 
 def fullest_share(parameters: Sequence[Tensor], ranks: int) -> list[Tensor]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
+from memlint.facts.layout import layout_of
 from memlint.facts.spec import TrainingSpec
 from memlint.meta.tensor import DTYPES, DType
 from memlint.models import UnknownModel
@@ -47,17 +48,15 @@ def plan_of(spec: TrainingSpec) -> Plan | None:
         raise UnknownModel(f"how {strategy!r} spreads a run is not known")
     if strategy == "zero" and stage not in (1, 2, 3):
         raise UnknownModel(f"ZeRO has stages 0 to 3, not {stage!r}")
-    replicas, shard = degree(spec, "replicas"), spec.get("parallelism.shard")
-    ranks = data_degree(spec)
+    layout = layout_of(spec)
+    ranks, shard = layout.data, layout.shard
     if strategy == "none" or (strategy == "ddp" and ranks == 1):
         return None
-    shard = int(shard or max(1, ranks // replicas))
     if ranks % shard:
         key = spec.spelled("parallelism.shard")
         raise UnknownModel(f"{key} = {shard:,} does not divide the {ranks:,} data-parallel ranks")
     # Ranks that share a sequence have the same weights, and share those too.
-    beside = degree(spec, "context") * degree(spec, "ulysses")
-    ranks, shard = ranks * beside, shard * beside
+    ranks, shard = ranks * (layout.states // shard), layout.states
     stored, compute = spec.get("parameter_dtype", "float32"), spec.get("compute_dtype", "float32")
     reduce = spec.get("parallelism.reduce_dtype")
     wrap = spec.get("parallelism.wrap")
@@ -75,23 +74,11 @@ def plan_of(spec: TrainingSpec) -> Plan | None:
         offloaded or spec.get("parallelism.offload_parameters", False),
         offloaded or spec.get("parallelism.offload_optimizer", False),
         # transformers' Trainer leaves gradients unreduced until the last micro-batch; torch's own default reduces each.
-        spec.get("framework") in ("transformers", "trl") or degree(spec, "pipeline") > 1,
-        degree(spec, "expert"),
-        strategy == "fsdp2" and degree(spec, "pipeline") > 1,
+        spec.get("framework") in ("transformers", "trl") or layout.pipeline > 1,
+        layout.expert,
+        strategy == "fsdp2" and layout.pipeline > 1,
         strategy == "fsdp2" and bool(spec.get("parallelism.wrap_ends", False)),
     )
-
-
-def data_degree(spec: TrainingSpec) -> int:
-    """Data-parallel ranks: what is stated, or what the other degrees leave of the devices."""
-    stated = spec.get("parallelism.data")
-    if stated:
-        return int(stated)
-    devices = spec.get("device_count") or spec.get("world_size")
-    if not devices:
-        return int(spec.get("parallelism.shard") or 1) * degree(spec, "replicas")
-    others = prod(degree(spec, kind) for kind in ("tensor", "pipeline", "context", "ulysses"))
-    return max(1, int(devices) // others)
 
 
 def process_groups(spec: TrainingSpec) -> tuple[tuple[str, int], ...]:
