@@ -541,7 +541,7 @@ class _Checker:
         is told how it goes, and nobody runs it as it stands."""
         from memlint.documents.load import is_markdown
 
-        if report.estimate is not None or not is_markdown(report.path):
+        if report.estimate is not None or report.partial is not None or not is_markdown(report.path):
             return False
         return os.path.realpath(report.path) in self.walked
 
@@ -584,16 +584,24 @@ class _Checker:
             for draft, findings in zip(self.drafts, _without_doubles(kept))
             # What is wrong in such a file is said nowhere else.
             if not (os.path.realpath(draft.report.path) in read and {one.code for one in findings} <= _NO_MODEL)
-            and not self._is_talk(draft.report)
         ]
+        unlisted = tuple(_without_estimate(run) for run in runs if self._is_talk(run))
+        runs = [run for run in runs if not self._is_talk(run)]
         skipped, unparsed, errors = (
             tuple((path, shortened(why)) for path, why in listed)
             for listed in (self.skipped, self.unparsed, self.errors)
         )
-        return Report(tuple(runs), seconds, self.crashed or bool(errors), skipped, unparsed, errors, self.seconds)
+        crashed = self.crashed or bool(errors)
+        return Report(tuple(runs), seconds, crashed, skipped, unparsed, errors, self.seconds, unlisted)
 
 
 # -- pieces ------------------------------------------------------------------------------------------
+
+
+def _without_estimate(run: RunReport) -> tuple[str, str]:
+    """Where a run stands, and why it has no estimate."""
+    why = next((finding for finding in run.findings if finding.code == "MEM007"), None)
+    return (run.path, "no estimate") if why is None else (f"{run.path}:{why.span.line}", why.message)
 
 
 def _stated_model(settings: Settings) -> AbstractContextManager[None]:

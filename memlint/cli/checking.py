@@ -102,6 +102,12 @@ def _tell(report: Report, paths: tuple[str, ...], settings: Settings) -> None:
         elif report.unparsed:
             files = "1 file" if len(report.unparsed) == 1 else f"{len(report.unparsed)} files"
             output.note(f"memlint: {files} could not be parsed, passed over (-v lists them)")
+        if settings.verbose:
+            for place, why in report.unlisted:
+                output.note(f"memlint: {place}: not listed, {why}")
+        elif report.unlisted:
+            commands = "1 command" if len(report.unlisted) == 1 else f"{len(report.unlisted)} commands"
+            output.note(f"memlint: {commands} in documents without an estimate, not listed (-v lists them)")
     if not (report.runs or report.errors or report.skipped or settings.quiet):
         output.note(f"memlint: no training configs found in {', '.join(paths)}")
 

@@ -209,6 +209,8 @@ class Report(NamedTuple):
                   walk that are called like one and are no file of this repository
     unparsed      (path, why) of files met in a walk that could not be parsed, so that no family was recognised
     errors        (path, why) of files that could not be read
+    unlisted      (path and line, why) of commands in documents met in a walk that have no estimate: a reader is told
+                  how it goes, and nobody runs them as they stand
     rule_seconds  time spent in each rule, by code
     """
 
@@ -219,6 +221,7 @@ class Report(NamedTuple):
     unparsed: tuple[tuple[str, str], ...] = ()
     errors: tuple[tuple[str, str], ...] = ()
     rule_seconds: dict[str, float] = {}  # noqa: RUF012
+    unlisted: tuple[tuple[str, str], ...] = ()
 
     @property
     def findings(self) -> tuple[Finding, ...]:
