@@ -42,6 +42,7 @@ _TARGETS = {
 _GATED = ("gate_proj", "up_proj", "down_proj")
 # Names of litgpt's own -> the same sizes on the hub.
 _NAMES = {
+    "micro-llama-300M": "keeeeenw/MicroLlama",
     "tiny-llama-1.1b": "TinyLlama/TinyLlama-1.1B-Chat-v1.0",
     "tiny-llama-1.1b-chat": "TinyLlama/TinyLlama-1.1B-Chat-v1.0",
 }

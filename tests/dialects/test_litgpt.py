@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from memlint.data import hub
 from memlint.dialects import registry
 from memlint.dialects import schema as schemas
 from memlint.dialects.spelling import spell
@@ -200,6 +201,27 @@ def test_pretraining_takes_every_device_that_there_is() -> None:
     spec = run(SCRATCH.replace("devices: 2\n", ""))
     assert spec.architecture is None
     assert spec.architecture_on_devices == "language_model"
+
+
+@pytest.mark.parametrize(
+    ("name", "layers", "width"),
+    [
+        pytest.param("pythia-160m", 12, 768, id="a name that the hub has, too"),
+        pytest.param("micro-llama-300M", 12, 1024, id="MicroLlama"),
+        pytest.param("tiny-llama-1.1b", 22, 2048, id="TinyLlama"),
+    ],
+)
+def test_a_name_of_litgpt_s_own_is_a_model(name: str, layers: int, width: int) -> None:
+    decoder = run(SCRATCH.replace("pythia-160m", name, 1))[DECODER]
+    assert (decoder.layers, decoder.width) == (layers, width)
+
+
+def test_a_stated_config_goes_before_the_name(tmp_path: Path) -> None:
+    contents = {"model_type": "llama", "vocab_size": 1000, "hidden_size": 64, "intermediate_size": 256}
+    contents |= {"num_hidden_layers": 2, "num_attention_heads": 4}
+    with hub.stating(hub.Resolved(contents, "--model-config tiny.json")):
+        assert run(FULL)[DECODER].layers == 2
+    assert run(FULL)[DECODER].layers == 16
 
 
 def test_sizes_of_one_s_own() -> None:
