@@ -24,6 +24,7 @@ YAML = {
     "gpt-neox": SAMPLES / "gpt_neox" / "run.yml",
     "litgpt": SAMPLES / "litgpt" / "run.yaml",
     "llamafactory": SAMPLES / "llamafactory" / "run.yaml",
+    "llamafactory-v1": SAMPLES / "llamafactory_v1" / "run.yaml",
     "llm-foundry": SAMPLES / "llm_foundry" / "run.yaml",
     "ms-swift": SAMPLES / "ms_swift" / "file.yaml",
     "oumi": SAMPLES / "oumi" / "run.yaml",

@@ -21,6 +21,8 @@ entries say what the keys mean. At the top, before ``properties``:
     extends         the key that names the file, or files, that a file builds on (``_BASE_``)
     overrides       true where words ``key=value`` of a command change the config that it names, or stand for one;
                     "pairs" where the words are a key and its value in turn (yacs), after ``--opts`` too
+    primary         names of the library's own primary configs: another one that ``--config-name`` names is read from
+                    the folder of ``--config-path``, or beside the script
     keys            the file with all keys of the release that the schema is of (``trl.keys.json``, made by
                     ``python -m benchmarks.keys``), read where a key looks like another one's misspelling
     refines         families whose keys these are too, and more: of both, this one is meant
@@ -84,7 +86,7 @@ UNKNOWN_KEY = "unknown-key"
 
 HEADER_NAMES = frozenset(
     ("family", "title", "formats", "models", "signature", "module", "framework", "architecture", "model_name", "facts")
-) | {"positional", "overrides", "refines", "dotted", "extends", "keys", "trainer"}
+) | {"positional", "overrides", "primary", "refines", "dotted", "extends", "keys", "trainer"}
 SIGNATURE_NAMES = frozenset(
     ("all", "any", "none", "program", "programs", "launcher", "class", "text", "other", "members")
 )

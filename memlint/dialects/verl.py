@@ -79,6 +79,8 @@ def _elsewhere(spec: TrainingSpec) -> str:
     stated = spec.fact(HYPER + "config_name")
     if stated is not None and spec.document.format == "shell" and not _is_own(str(stated.value)):
         return f"{stated.key} {stated.value}: a file that is not found, and sets what no word of the command does"
+    if "vision_config" in (spec.get(lm.CONFIG) or {}):
+        return f"{spec['model']}: a model that sees, whose tower trains too"
     if lm.setting(spec, "engine") == "hf":
         return "actor_rollout_ref.rollout.name hf: what the model itself generates with is not known"
     return families.otherwise(spec)

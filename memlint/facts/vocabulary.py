@@ -280,7 +280,8 @@ ACTIVATIONS = (
         "word",
         "`full` (logits of all tokens at once), `chunked`, `fused` (the head's product is part of it), `outputs` (as "
         "full, but of logits in the dtype that the model hands them out in), `named` (by torch's own function, of "
-        "logits that the loop names through backward), `shifted` (of a copy of these without each row's last token)",
+        "logits that the loop names through backward), `shifted` (of a copy of these without each row's last token), "
+        "`copied` (of a copy in float32 without each row's last token)",
         absent="`full`",
     ),
     Entry("loss_chunks", "integer", "of a chunked loss", "chunks"),

@@ -9,6 +9,7 @@ import pytest
 from memlint.architectures.decoder import Decoder
 from memlint.dialects import schema as schemas
 from memlint.dialects.spelling import spell
+from memlint.estimates import record
 from memlint.facts.spec import DEFAULT, TrainingSpec
 from memlint.fixes.edits import apply_edits
 from tests.dialects.language_models import line_of, run, runs
@@ -338,3 +339,30 @@ def test_what_has_no_spelling(fact: str, value: Any) -> None:
 def test_products_in_float8_are_transformer_engine_s() -> None:
     spec = changed("  num_layers: 24", "  num_layers: 24\n  fp8: true\n  transformer_engine: true")
     assert (spec.unknown_reason, spec["float8"]) == ("", True)
+
+
+LLAMA_2_7B = """\
+trainer: {devices: 8, num_nodes: 1, precision: bf16}
+exp_manager: {exp_dir: null}
+model:
+  micro_batch_size: 1
+  global_batch_size: 8
+  encoder_seq_length: 4096
+  max_position_embeddings: 4096
+  num_layers: 32
+  hidden_size: 4096
+  ffn_hidden_size: 11008
+  num_attention_heads: 32
+  normalization: rmsnorm
+  activation: fast-swiglu
+  bias: false
+  share_embeddings_and_output_weights: false
+  position_embedding_type: rope
+  override_vocab_size: 32000
+  megatron_amp_O2: true
+  optim: {name: fused_adam}
+"""
+
+
+def test_the_sizes_of_a_published_model_have_the_parameters_of_its_weights() -> None:
+    assert record(run(LLAMA_2_7B, "megatron_gpt_config.yaml")).parameters == 6_738_415_616

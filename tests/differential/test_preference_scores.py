@@ -245,6 +245,26 @@ def test_answers_under_autocast(way: str) -> None:
     assert comparison.worst <= TOLERANCE, str(comparison)
 
 
+def test_a_loop_that_copies_logits_in_fp32() -> None:
+    """LLaMA-Factory's v1: ``compute_log_probs`` of its base trainer."""
+    setting = Setting(dtype="bfloat16", rows=2, length=80, every=1)
+    ours = in_meta(spec_of({**setting.facts(LLAMA), "loss": "copied"}))
+
+    def loss(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        outputs = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"])
+        logits = outputs.logits.float()
+        labels = batch["labels"][..., 1:].contiguous().view(-1)
+        kept = logits[..., :-1, :].contiguous().view(labels.size(0), -1)
+        return F.cross_entropy(kept, labels)
+
+    with values_known(False):
+        reference = in_transformers(LLAMA, setting)
+        reference.training_loss = loss
+        truth = in_torch(reference, {}, adamw("foreach"))
+    comparison = compare("copied", ours, truth, True)
+    assert comparison.worst <= TOLERANCE, str(comparison)
+
+
 @pytest.mark.parametrize("kind", ["shifted", "named"])
 def test_a_function_that_names_logits_until_its_backward_pass_is_through(kind: str) -> None:
     """verl's older supervised trainer, in front of its optimizer."""

@@ -237,7 +237,7 @@ def language_model(spec: TrainingSpec, config: Decoder, dtype: DType, autocast: 
     if kind == "sdpa" and grouped and not spec.does("transformers.grouped_heads_in_sdpa"):
         kind = "sdpa_repeated"
     loss = spec.get("loss", "full")
-    if loss not in ("full", "chunked", "fused", "outputs", "shifted", "named"):
+    if loss not in ("full", "chunked", "fused", "outputs", "shifted", "named", "copied"):
         raise UnknownModel(f"the loss {loss!r} is not known")
     if loss == "fused" and "cut_cross_entropy" in (spec.get("fused_kernels") or ()):
         loss = "cut"

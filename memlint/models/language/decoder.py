@@ -220,7 +220,7 @@ class LanguageModel(Module):
     checkpointed   layers that are recomputed: all for 1, every k-th for k, none for 0
     reentrant      by torch's older implementation
     padded         some row of the batch is shorter than the others, so masks are made
-    loss           "full", "chunked", "fused", "cut", "outputs", "shifted", "named"
+    loss           "full", "chunked", "fused", "cut", "outputs", "shifted", "named", "copied"
                    (:mod:`memlint.models.language.losses`)
     chunks, tile   how it is cut
     policy         what recomputed layers keep all the same
@@ -381,6 +381,8 @@ class LanguageModel(Module):
         if self.loss == "chunked":
             return losses.chunked(x, self.logits, labels, self.chunks)
         logits = self.logits(x)
+        if self.loss == "copied":
+            return losses.shifted(to(logits, float32), labels)[0]
         if self.loss == "outputs":
             return losses.of_outputs(logits, labels, self.chunks)
         if self.smooths:

@@ -1,0 +1,88 @@
+"""Every family that answers has a proof: a config of it whose model has as many parameters as the model's own
+publication or library counts, or a test that holds it against a published figure or the library's own code."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from memlint.check import check_paths
+from memlint.dialects import schema as schemas
+from memlint.settings import Settings
+
+ROOT = Path(__file__).parents[1]
+SAMPLES, EXAMPLES = "tests/hostile/samples", "examples/language_models"
+
+# Of checkpoints, adapters aside: transformers on the meta device, which the hub's safetensors state as well.
+SMOLLM2, QWEN, LLAMA_1B, LLAMA_8B = 134_515_008, 494_032_768, 1_235_814_400, 8_030_261_248
+
+# family -> a config, and the parameters of its model without adapters
+COUNTED: dict[str, tuple[str, int]] = {
+    "autotrain": (f"{SAMPLES}/autotrain/run.yml", SMOLLM2),
+    "axolotl": (f"{EXAMPLES}/lora_axolotl.yml", LLAMA_8B),
+    "hf-trainer": (f"{EXAMPLES}/run_clm.sh", LLAMA_1B),
+    "litgpt": (f"{SAMPLES}/litgpt/lora.yaml", 162_322_944),  # Pythia 160M
+    "llamafactory": (f"{EXAMPLES}/full_llamafactory.yaml", QWEN),
+    "llamafactory-v1": (f"{SAMPLES}/llamafactory_v1/run.yaml", SMOLLM2),
+    "llm-c": (f"{SAMPLES}/llm_c/run.sh", 124_439_808),  # GPT-2
+    "ms-swift": (f"{SAMPLES}/ms_swift/file.yaml", SMOLLM2),
+    "open-instruct": (f"{SAMPLES}/open_instruct/run.sh", SMOLLM2),
+    "openrlhf": (f"{SAMPLES}/openrlhf/run.sh", SMOLLM2),
+    "oumi": (f"{SAMPLES}/oumi/run.yaml", SMOLLM2),
+    "peft": (f"{SAMPLES}/peft/training_params.json", QWEN),
+    "torchtitan": (f"{EXAMPLES}/torchtitan_llama3_8b.toml", LLAMA_8B),
+    "torchtune": (f"{EXAMPLES}/torchtune_llama3_1b.yaml", LLAMA_1B),
+    "trl": (f"{EXAMPLES}/grpo_trl.yaml", 1_543_714_304),  # Qwen2.5 1.5B
+    "verl": (f"{SAMPLES}/verl/grpo.sh", SMOLLM2),
+    "xtuner": (f"{SAMPLES}/xtuner/run.py", SMOLLM2),
+}
+# family -> a test that holds its models against a published figure, or against the library's own code
+HELD: dict[str, tuple[str, str]] = {
+    "dit3d": ("tests/models/test_dit3d.py", "test_native_form_has_the_published_number_of_parameters"),
+    "fsdm-jax": ("tests/models/test_lag_mode.py", "test_published_residuals"),
+    "gpt-neox": ("tests/dialects/test_gpt_neox.py", "test_pythia_s_weights"),
+    "llm-foundry": (
+        "tests/differential/test_llm_foundry.py",
+        "test_mpt_takes_the_memory_that_its_own_code_takes",
+    ),
+    "megatron": ("tests/dialects/test_megatron.py", "test_the_options_of_a_published_model_describe_its_weights"),
+    "nanogpt": (
+        "tests/architectures/test_gpt2.py",
+        "test_the_published_sizes_have_the_parameters_of_the_published_weights",
+    ),
+    "nemo": (
+        "tests/dialects/test_nemo.py",
+        "test_the_sizes_of_a_published_model_have_the_parameters_of_its_weights",
+    ),
+    "rwkv": ("tests/dialects/test_llm_c_and_rwkv.py", "test_parameters_of_rwkv"),
+    "stdiff": ("tests/differential/test_stdiff.py", "test_real_sizes_agree_with_torch_within_a_thousandth"),
+    "uni3d-dp": ("tests/differential/test_uni3d_dp.py", "test_real_sizes_agree_with_torch_within_a_thousandth"),
+    "video-llm": ("tests/differential/test_video_llm.py", "test_real_sizes_agree_with_torch_within_a_thousandth"),
+}
+# Files of launchers, which are followed from the run that names them and state no model.
+FOLLOWED = {"accelerate", "deepspeed"}
+
+
+def test_every_family_that_answers_has_a_proof() -> None:
+    answering = {name for name in schemas.families() if "models" in schemas.header(name)}
+    assert answering - FOLLOWED == {*COUNTED, *HELD}
+
+
+@pytest.mark.parametrize("family", COUNTED)
+def test_a_config_s_model_has_the_parameters_that_are_published(family: str) -> None:
+    path, count = COUNTED[family]
+    (run,) = check_paths([str(ROOT / path)], Settings(gpu="a100-80gb x2")).runs
+    assert run.family == family
+    assert run.estimate is not None
+    adapters = run.estimate.trainable_parameters
+    trained = 0 if adapters == run.estimate.parameters else adapters
+    assert run.estimate.parameters - trained == count
+
+
+@pytest.mark.parametrize("family", HELD)
+def test_the_test_that_holds_it_is_there(family: str) -> None:
+    path, name = HELD[family]
+    text = (ROOT / path).read_text(encoding="utf-8")
+    assert re.search(rf"^def {name}\(", text, re.MULTILINE)
