@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memlint.fixes import levers
-from memlint.plugin import Example, Finding, Rule, Run
+from memlint.plugin import NOTABLE_SHARE, Example, Finding, Rule, Run
 from memlint.units import format_bytes
 
 
@@ -76,9 +76,9 @@ class CheckpointingDisabled(Rule):
         if run.value("checkpointing") != "none" or not run.activations_dominate:
             return
         fixes = levers.fixes(run, levers.checkpointing)
-        if not fixes:
+        saved = (fixes[0].saved_bytes or 0) if fixes else 0
+        if not saved or (not run.is_short and not run.is_large(saved, NOTABLE_SHARE)):
             return
-        saved = fixes[0].saved_bytes or 0
         yield self.finding(
             run,
             f"activations take {format_bytes(run.activation_bytes)} and checkpointing is off: "

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memlint.facts.spec import Name
+from memlint.facts.spec import ASSUMED, Name
 from memlint.fixes import levers
 from memlint.plugin import Example, Finding, Rule, Run
 from memlint.units import format_bytes
@@ -50,6 +50,9 @@ class WeightsLoadedFp32(Rule):
     def check(self, run: Run) -> Iterator[Finding]:
         if run.estimate is None or not run.value("pretrained", True):
             return
+        kind = run.fact("model_class")
+        if kind is not None and kind.origin == ASSUMED:
+            return  # no program is known that would load them so
         place = self._loaded(run)
         if place is None or run.estimate.parameters < LARGE_PARAMETERS:
             return

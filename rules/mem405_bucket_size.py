@@ -51,6 +51,8 @@ class BucketSize(Rule):
     def check(self, run: Run) -> Iterator[Finding]:
         if run.estimate is None or run.value("parallelism.strategy") != "zero":
             return
+        if run.value("optimizer_library") == "megatron":
+            return  # it shares states in buckets of its own
         if not run.is_large(run.estimate.component_bytes("communication"), NOTABLE_SHARE):
             return
         lever = levers.smaller_buckets(run, settable=False)
