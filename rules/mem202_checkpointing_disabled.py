@@ -3,8 +3,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memlint.fixes import levers
-from memlint.plugin import NOTABLE_SHARE, Example, Finding, Rule, Run
+from memlint.plugin import Example, Finding, Rule, Run
 from memlint.units import format_bytes
+
+# Of the peak: recomputing costs about a third more time.
+WORTH_RECOMPUTING = 1 / 10
 
 
 class CheckpointingDisabled(Rule):
@@ -12,6 +15,7 @@ class CheckpointingDisabled(Rule):
 
     ## What it does
     Fires when activations are the largest part of the peak and the family's checkpointing switch is off or absent.
+    Where the budget is not short, a tenth of the peak has to be saved.
 
     ## Why it matters
     With checkpointing a block keeps only its input and recomputes the rest when backward reaches it.
@@ -77,7 +81,7 @@ class CheckpointingDisabled(Rule):
             return
         fixes = levers.fixes(run, levers.checkpointing)
         saved = (fixes[0].saved_bytes or 0) if fixes else 0
-        if not saved or (not run.is_short and not run.is_large(saved, NOTABLE_SHARE)):
+        if not saved or (not run.is_short and not run.is_large(saved, WORTH_RECOMPUTING)):
             return
         yield self.finding(
             run,

@@ -62,12 +62,14 @@ class BucketSize(Rule):
         if not saved:
             return
         facts = run.those(*lever.changes)
+        if not facts:
+            return  # no key of this framework
         written = [fact for fact in facts if fact.node is not None]
         place = next(iter(written or facts), None)
         sizes = ", ".join(f"{fact.label} {fact.value:,}" for fact in facts)
         yield self.finding(
             run,
-            f"{sizes or 'buckets of 500,000,000'} elements: smaller buckets would save {format_bytes(saved)}",
+            f"{sizes} elements: smaller buckets would save {format_bytes(saved)}",
             place or "parallelism.zero_stage",
             size_bytes=saved,
             related=[fact for fact in written if fact is not place],

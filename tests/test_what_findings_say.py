@@ -143,7 +143,7 @@ def test_nothing_can_be_asked_before_training_about_what_is_written_during_it(tm
 
 def test_accumulation_that_no_key_states_is_said_to_follow(tmp_path: Path) -> None:
     [found] = findings_of(tmp_path, "a.sh", MEGATRON, "MEM201", budget="1GB")
-    assert found.fixes[-1].title == "--micro-batch-size 8 -> 4 (accumulation 1 -> 2 follows)"
+    assert found.fixes[-1].title == "--micro-batch-size 8 -> 1 (accumulation 1 -> 8 follows)"
 
 
 def test_a_line_is_not_related_to_itself(tmp_path: Path) -> None:
