@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +15,8 @@ class WrongType(Rule):
     """wrong-type: a value that its key does not take.
 
     ## What it does
-    Holds the config against its family's schema: types, bounds and enumerations.
+    Holds the config against its family's schema: types, bounds and enumerations. What a template leaves to be filled in
+    (`...`, `<LENGTH>`) is no value.
 
     ## Why it matters
     The run stops when the value is first used, or worse, takes it for something else.
@@ -55,6 +57,8 @@ class WrongType(Rule):
             # A value that several keys take by interpolation is wrong once.
             if violation.kind == "unknown-key" or violation.node.span in seen:
                 continue
+            if _is_blank(violation.node.value):
+                continue
             seen.add(violation.node.span)
             fixes = []
             if violation.suggestion != "":
@@ -68,7 +72,11 @@ class WrongType(Rule):
     def _refused(self, run: Run, seen: set[Span]) -> Iterator[Finding]:
         """What contradicts other keys, or stands outside of the tree: in a command beside the file that it names."""
         for missing in run.spec.missing:
-            if missing.node is None or any(_within(span, missing.node.span) for span in seen):
+            if (
+                missing.node is None
+                or _is_blank(missing.node.value)
+                or any(_within(span, missing.node.span) for span in seen)
+            ):
                 continue
             seen.add(missing.node.span)
             found = self.finding(run, f"{missing.key}: {missing.reason}", span=missing.node.span)
@@ -77,6 +85,14 @@ class WrongType(Rule):
 
 def _within(one: Span, other: Span) -> bool:
     return one.path == other.path and other[1:3] <= one[1:3] and one[3:5] <= other[3:5]
+
+
+_BLANK = re.compile(r"\.\.\.|<[^<>]+>")
+
+
+def _is_blank(value: Any) -> bool:
+    """Whether a value is a place that the reader of a template fills in: ``...``, ``<LENGTH>``."""
+    return isinstance(value, str) and _BLANK.fullmatch(value.strip()) is not None
 
 
 def _quoted(value: Any) -> str:

@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memlint.fixes import levers
-from memlint.plugin import ERROR, Example, Finding, Fix, Rule, Run
+from memlint.plugin import ERROR, WARNING, Example, Finding, Fix, Rule, Run
 from memlint.units import format_bytes
 
 NO_PLAN = "no batch, checkpointing, precision or optimizer that this config can state fits the budget"
@@ -14,7 +14,7 @@ class BudgetExceeded(Rule):
 
     ## What it does
     Compares the device peak (tensors, allocator, workspaces, CUDA context) with the budget. It fires when even the low
-    end of the estimate's interval is above it.
+    end of the estimate's interval is above it. A warning where one device is an assumption.
 
     ## Why it matters
     The run ends in an out-of-memory error, in its first steps or hours later.
@@ -56,6 +56,7 @@ class BudgetExceeded(Rule):
             message,
             "micro_batch_size",
             size_bytes=over,
+            severity="" if run.is_launched else WARNING,
             fixes=lambda: self._plan(run),
             notes=lambda fixes: [] if fixes else [NO_PLAN],
         )

@@ -13,7 +13,8 @@ class TokenExplosion(Rule):
 
     ## What it does
     When activations are the largest part of the peak, shows the product of settings behind them, the bytes, and how
-    the bytes grow with each factor: measured by re-estimating at twice and four times the value.
+    the bytes grow with each factor: measured by re-estimating at twice and four times the value. That of a language
+    model is batch and length, as everybody expects: it is shown where the budget is short.
 
     ## Why it matters
     Each factor looks harmless on its own line. Their product is what the card has to hold.
@@ -52,6 +53,8 @@ class TokenExplosion(Rule):
         factors = [fact for fact in map(run.fact, names) if fact is not None and fact.value != 1]
         if not factors:
             return
+        if run.spec.architecture == "language_model" and not run.is_short:
+            return
         total = 1
         for fact in factors:
             total *= int(fact.value)
@@ -64,15 +67,20 @@ class TokenExplosion(Rule):
             message,
             next((fact for fact in factors if fact.name == "micro_batch_size"), factors[0]),
             size_bytes=taken,
-            severity=ERROR if run.over_budget else "",
+            severity=ERROR if run.over_budget and run.is_launched else "",
             related=factors[1:],
-            fixes=lambda: [
-                *levers.fixes(run, levers.smaller_batch),
-                *self._fewer(run, factors),
-                *levers.fixes(run, levers.frozen_encoder),
-            ],
+            fixes=lambda: self._fixes(run, factors),
             notes=lambda _: self._growth(run, factors),
         )
+
+    def _fixes(self, run: Run, factors: list[Fact]) -> list[Fix]:
+        """Shorter samples last: they are other data."""
+        batch, fewer = levers.fixes(run, levers.smaller_batch), self._fewer(run, factors)
+        frozen = levers.fixes(run, levers.frozen_encoder)
+        if run.spec.architecture != "language_model":
+            return [*batch, *fewer, *frozen]
+        kernels = levers.fixes(run, levers.fused_loss, levers.fused_attention, levers.checkpointing)
+        return [*kernels, *batch] or fewer
 
     def _factor(self, fact: Fact) -> str:
         """``batch_size 8``; of a share of what is written, ``--batch_size 8 (32 sets on 4 devices)``; of what no key

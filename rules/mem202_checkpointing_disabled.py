@@ -6,12 +6,16 @@ from memlint.fixes import levers
 from memlint.plugin import Example, Finding, Rule, Run
 from memlint.units import format_bytes
 
+# Of the peak: recomputing costs about a third more time.
+WORTH_RECOMPUTING = 1 / 10
+
 
 class CheckpointingDisabled(Rule):
     """checkpointing-disabled: activations dominate and activation checkpointing is off.
 
     ## What it does
     Fires when activations are the largest part of the peak and the family's checkpointing switch is off or absent.
+    Where the budget is not short, a tenth of the peak has to be saved.
 
     ## Why it matters
     With checkpointing a block keeps only its input and recomputes the rest when backward reaches it.
@@ -76,9 +80,9 @@ class CheckpointingDisabled(Rule):
         if run.value("checkpointing") != "none" or not run.activations_dominate:
             return
         fixes = levers.fixes(run, levers.checkpointing)
-        if not fixes:
+        saved = (fixes[0].saved_bytes or 0) if fixes else 0
+        if not saved or (not run.is_short and not run.is_large(saved, WORTH_RECOMPUTING)):
             return
-        saved = fixes[0].saved_bytes or 0
         yield self.finding(
             run,
             f"activations take {format_bytes(run.activation_bytes)} and checkpointing is off: "

@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memlint.fixes import levers
-from memlint.plugin import Example, Finding, Fix, Rule, Run
+from memlint.plugin import NOTABLE_SHARE, Example, Finding, Fix, Rule, Run
 from memlint.units import format_bytes
 
 
@@ -21,7 +21,8 @@ class LogitsDominate(Rule):
     4 x 2048 tokens over a vocabulary of 256,000 are 23.4 GiB.
 
     ## Use instead
-    A chunked or fused cross entropy, the loss over fewer tokens, or shorter sequences.
+    A chunked or fused cross entropy (Liger, cut cross entropy, the trainer's own); else a smaller micro batch with as
+    much more accumulation. Shorter sequences are proposed where nothing else is left and the budget is short.
 
     ## Fix safety
     Unsafe for another loss: the same result up to rounding. Display for shorter sequences.
@@ -63,12 +64,32 @@ class LogitsDominate(Rule):
             (fact for fact in run.those("sequence_length", "frames", "micro_batch_size") if fact.node),
             batch,
         )
-        yield self.finding(run, message, place, size_bytes=taken, fixes=lambda: self._fixes(run))
+        yield self.finding(
+            run,
+            message,
+            place,
+            size_bytes=taken,
+            fixes=lambda: self._fixes(run),
+            notes=lambda _: self._in_tiles(run),
+        )
 
     def _fixes(self, run: Run) -> list[Fix]:
-        found = levers.fixes(run, levers.fused_loss)
+        found = levers.fixes(run, levers.fused_loss) or levers.fixes(run, levers.smaller_batch)
+        if found or not run.is_short:
+            return found
         for name in ("sequence_length", "frames"):
             value = run.value(name)
             if isinstance(value, int) and value > 1 and run.can_set(name, value // 2):
-                return [*found, *levers.fix(run, levers.fewer(run, name, value // 2))]
-        return found
+                return levers.fix(run, levers.fewer(run, name, value // 2))
+        return []
+
+    def _in_tiles(self, run: Run) -> list[str]:
+        """What a loss in tiles would save where the config has no key for one."""
+        if run.value("loss", "full") != "full" or run.value("method", "sft") not in ("sft", "pretraining"):
+            return []
+        if levers.fused_loss(run) is not None:
+            return []
+        saved = run.saved_if({"loss": "fused"}, NOTABLE_SHARE)
+        if not saved:
+            return []
+        return [f"a loss in tiles (Liger, cut cross entropy) in the training loop would save {format_bytes(saved)}"]

@@ -10,7 +10,8 @@ class AutocastOverHalf(Rule):
     """autocast-over-half: mixed precision over weights that are 16 bits already.
 
     ## What it does
-    Fires when all weights, trained and frozen, are bfloat16 or float16 and mixed precision is switched on besides.
+    Fires when all weights, trained and frozen, are bfloat16 or float16 and mixed precision is switched on besides. Not
+    of transformers' trainers, whose recipes say both: there the switch is how the dtype of everything else is told.
 
     ## Why it matters
     There is nothing left to cast down: it saves no memory, and what autocast computes in fp32 (norms, softmax, loss)
@@ -33,13 +34,11 @@ class AutocastOverHalf(Rule):
     name = "autocast-over-half"
     severity = INFO
     facts = ("compute_dtype", "parameter_dtype")
-    saves = True
     needs_estimate = False
-    invalid = (
-        Example("video_llm/config.yaml", expect="use_mixed_precision"),
-        Example("language_models/sft_trl.yaml", expect="bf16"),
-    )
+    saves = True
+    invalid = (Example("video_llm/config.yaml", expect="use_mixed_precision"),)
     valid = (
+        Example("language_models/sft_trl.yaml", note="both are in every recipe of transformers"),
         Example("video_llm/config_before.yaml"),
         Example(
             "language_models/sft_trl.yaml",
@@ -63,8 +62,8 @@ class AutocastOverHalf(Rule):
     def check(self, run: Run) -> Iterator[Finding]:
         switch, weights = run.fact("autocast"), run.fact("parameter_dtype")
         assert weights is not None
-        if any(missing.key.lstrip("-").startswith("deepspeed") for missing in run.spec.missing):
-            return  # the file that is not there says in what dtype weights are held
+        if run.value("implementation") == "transformers":
+            return
         if switch is not None and switch.value and self._all_half(run):
             if switch.key == weights.key:
                 return  # one key says both: the trainer goes over its half weights with autocast whatever it is told

@@ -6,12 +6,15 @@ from memlint.fixes import levers
 from memlint.plugin import Example, Finding, Rule, Run
 from memlint.units import format_bytes
 
+MOST = 1 / 2  # of the peak
+
 
 class OptimizerStatesDominate(Rule):
     """optimizer-states-dominate: the optimizer is the largest part of the peak.
 
     ## What it does
-    Fires when states and step temporaries of the optimizer are the largest component and a third of the peak.
+    Fires when states and step temporaries of the optimizer are the largest component and a third of the peak, where
+    the budget is short; else where they are half of it and the config can state a smaller optimizer.
 
     ## Why it matters
     AdamW keeps eight bytes per fp32 parameter, whatever the batch; no change to batch or tokens touches them.
@@ -62,10 +65,13 @@ class OptimizerStatesDominate(Rule):
         taken = run.estimate.component_bytes("optimizer")
         if taken < max(part.size_bytes for part in run.estimate.components) or not run.is_large(taken):
             return
+        fixes = levers.fixes(run, levers.small_optimizer) if run.details or not run.is_short else []
+        if not run.is_short and not (fixes and run.is_large(taken, MOST)):
+            return
         yield self.finding(
             run,
             f"optimizer states take {format_bytes(taken)}, {taken / run.estimate.device_bytes:.0%} of the peak",
             "optimizer",
             size_bytes=taken,
-            fixes=lambda: levers.fixes(run, levers.small_optimizer),
+            fixes=fixes,
         )

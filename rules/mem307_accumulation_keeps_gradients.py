@@ -2,9 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memlint.fixes.levers import TRIFLE
 from memlint.plugin import INFO, NOTABLE_SHARE, Example, Finding, Rule, Run
-from memlint.tape.estimate import FITS
 from memlint.units import format_bytes
 
 
@@ -12,9 +10,9 @@ class AccumulationKeepsGradients(Rule):
     """accumulation-keeps-gradients: accumulation costs resident gradients, and by itself saves nothing.
 
     ## What it does
-    Re-estimates the run without accumulation; fires when that lowers the peak by half of the gradients or
-    more. Where less than half of the model is trained (adapters) it has to be a notable part of the peak as well, and
-    where the run surely fits the budget, a hundredth of it.
+    Where the budget is short, re-estimates the run without accumulation; fires when that lowers the peak by half of
+    the gradients or more. Where less than half of the model is trained (adapters) it has to be a notable part of the
+    peak as well.
 
     ## Why it matters
     From the second micro batch on, the gradients of all parameters stay while the next activations grow. It neither
@@ -38,19 +36,20 @@ class AccumulationKeepsGradients(Rule):
     severity = INFO
     facts = ("gradient_accumulation_steps",)
     saves = True
-    invalid = (Example("stdiff/kitti_range_train_config.yaml", expect="gradient_accumulation_steps"),)
+    invalid = (Example("stdiff/kitti_range_train_config.yaml", budget="24GB", expect="gradient_accumulation_steps"),)
     valid = (
         Example("uni3d_dp/uni3d+dp.yaml"),
+        Example("stdiff/kitti_range_train_config.yaml", note="no budget is short"),
         Example("language_models/lora_axolotl.yml", note="an adapter's gradients are next to nothing"),
     )
 
     def check(self, run: Run) -> Iterator[Finding]:
         steps = run.value("gradient_accumulation_steps")
-        if run.estimate is None or not isinstance(steps, int) or steps < 2:
+        if run.estimate is None or not isinstance(steps, int) or steps < 2 or not run.is_short:
             return
         in_part = run.estimate.trainable_parameters * 2 < run.estimate.parameters
         gradients_bytes = run.estimate.component_bytes("gradients")
-        least = NOTABLE_SHARE if in_part else TRIFLE if run.verdict == FITS else 0.0
+        least = NOTABLE_SHARE if in_part else 0.0
         if not run.is_large(gradients_bytes, least):
             return
         first = run.first_pass_bytes

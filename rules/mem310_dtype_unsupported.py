@@ -55,10 +55,13 @@ class DtypeUnsupported(Rule):
                 yield self.finding(run, f"{card.label} does not multiply in bfloat16", products)
             if run.value("float8") and not card.fp8:
                 yield self.finding(run, f"{card.label} does not multiply in float8", "float8")
-        if products.value == "float16" and levers.checkpoint_dtype(run) == "bfloat16" and run.value("pretrained", True):
-            yield self.finding(
-                run,
-                "float16 over weights whose checkpoint is in bfloat16: what is larger than 65,504 becomes infinite",
-                products,
-                severity=WARNING,
-            )
+            if products.value == "float16" and card.bf16 and self._was_bfloat16(run):
+                yield self.finding(
+                    run,
+                    "float16 over weights whose checkpoint is in bfloat16: what is larger than 65,504 becomes infinite",
+                    products,
+                    severity=WARNING,
+                )
+
+    def _was_bfloat16(self, run: Run) -> bool:
+        return levers.checkpoint_dtype(run) == "bfloat16" and bool(run.value("pretrained", True))

@@ -51,6 +51,8 @@ class BucketSize(Rule):
     def check(self, run: Run) -> Iterator[Finding]:
         if run.estimate is None or run.value("parallelism.strategy") != "zero":
             return
+        if run.value("optimizer_library") == "megatron":
+            return  # it shares states in buckets of its own
         if not run.is_large(run.estimate.component_bytes("communication"), NOTABLE_SHARE):
             return
         lever = levers.smaller_buckets(run, settable=False)
@@ -60,12 +62,14 @@ class BucketSize(Rule):
         if not saved:
             return
         facts = run.those(*lever.changes)
+        if not facts:
+            return  # no key of this framework
         written = [fact for fact in facts if fact.node is not None]
         place = next(iter(written or facts), None)
         sizes = ", ".join(f"{fact.label} {fact.value:,}" for fact in facts)
         yield self.finding(
             run,
-            f"{sizes or 'buckets of 500,000,000'} elements: smaller buckets would save {format_bytes(saved)}",
+            f"{sizes} elements: smaller buckets would save {format_bytes(saved)}",
             place or "parallelism.zero_stage",
             size_bytes=saved,
             related=[fact for fact in written if fact is not place],

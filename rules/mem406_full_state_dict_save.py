@@ -15,8 +15,8 @@ class FullStateDictSave(Rule):
 
     ## What it does
     Counts the bytes of all weights, which rank 0 collects to write a checkpoint: in host memory where the framework
-    moves them there piece by piece, as accelerate's FSDP and DeepSpeed do. It fires when they are more than one device
-    needs in training, or than `--host-budget`.
+    moves them there piece by piece, as accelerate's FSDP and DeepSpeed do. It fires when they are more than
+    `--host-budget`.
 
     ## Why it matters
     Training runs until the first save, and the host's kernel ends it without a word about memory.
@@ -59,10 +59,9 @@ class FullStateDictSave(Rule):
         half = strategy == "zero"  # of which the 16-bit copies are gathered
         size, kind = self._gathered(run, run.estimate, half)
         weights = kind.format(format_bytes(size))
-        limit = run.estimate.device_bytes if run.host_budget_bytes is None else run.host_budget_bytes
-        if size <= limit:
+        limit = run.host_budget_bytes
+        if limit is None or size <= limit:
             return
-        against = "one device needs" if run.host_budget_bytes is None else "the host has"
         fixes: list[Fix] = []
         if run.can_set("saves_full_weights", False):
             fact = run.fact("saves_full_weights")
@@ -70,7 +69,7 @@ class FullStateDictSave(Rule):
             fixes = [Fix(title, SAFE, run.edits(saves_full_weights=False))]
         yield self.finding(
             run,
-            f"a checkpoint gathers {weights} weights on rank 0; {against} {format_bytes(limit)}",
+            f"a checkpoint gathers {weights} weights on rank 0; the host has {format_bytes(limit)}",
             "saves_full_weights",
             size_bytes=size,
             fixes=fixes,

@@ -54,6 +54,9 @@ class ReferenceModel(Rule):
         saved = run.saved_if({"reference_model": "precomputed"}, NOTABLE_SHARE)
         if not saved:
             return
+        fixes = levers.fixes(run, levers.precomputed_reference)
+        if not fixes and not run.is_short:
+            return  # nothing that the method could do without
         stated = run.those("reference_model", "model")
         place = next((fact for fact in stated if fact.node is not None), stated[0])
         beside = (part for component in run.estimate.components for part in component.parts)
@@ -65,5 +68,5 @@ class ReferenceModel(Rule):
             f"{format_bytes(saved)} of the peak",
             place,
             size_bytes=saved,
-            fixes=lambda: levers.fixes(run, levers.precomputed_reference),
+            fixes=fixes,
         )

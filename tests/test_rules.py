@@ -137,7 +137,7 @@ def test_replicated_states_of_megatron_are_sharded_by_its_own_option(tmp_path: P
 
 def test_megatron_has_no_buckets_of_ddp_and_no_other_optimizers(tmp_path: Path) -> None:
     assert findings_on("MEM401", "train.sh", MEGATRON, tmp_path) == []
-    [finding] = findings_on("MEM304", "train.sh", MEGATRON, tmp_path)
+    [finding] = findings_on("MEM304", "train.sh", MEGATRON, tmp_path, budget="1GB")
     assert finding.fixes == ()
 
 
@@ -145,7 +145,7 @@ def test_megatron_has_no_buckets_of_ddp_and_no_other_optimizers(tmp_path: Path) 
     ("gpu", "dtype", "said"),
     [
         ("t4", "bf16", [("error", "bf16")]),
-        ("t4", "fp16", [("warning", "fp16")]),
+        ("t4", "fp16", []),
         ("a100-80gb", "fp16", [("warning", "fp16")]),
         ("a100-80gb", "bf16", []),
     ],

@@ -72,10 +72,6 @@ max_length: 64
 packing: true
 output_dir: out
 """
-NO_DEEPSPEED = """\
-deepspeed train.py --model_name_or_path meta-llama/Llama-2-7b-hf --deepspeed away.json --bf16 True \\
-    --per_device_train_batch_size 2 --model_max_length 2048 --output_dir out
-"""
 REWARD = """\
 python reward_modeling.py --model_name_or_path Qwen/Qwen2-0.5B-Instruct --dataset_name ours --output_dir out \\
     --per_device_train_batch_size 8 --gradient_checkpointing False --max_length 512
@@ -104,7 +100,7 @@ def findings_of(folder: Path, path: str, text: str, code: str, **options: object
             "a.yaml",
             GRPO,
             "MEM704",
-            {"gpu": "h100-80gb"},
+            {"budget": "1GB"},
             "the reference of grpo: 2.88 GiB,",
             id="the engine beside a reference model is no copy of the weights",
         ),
@@ -113,7 +109,7 @@ def findings_of(folder: Path, path: str, text: str, code: str, **options: object
             "a.sh",
             REWARD,
             "MEM201",
-            {},
+            {"budget": "1GB"},
             "size 8 x 2 (a chosen and a rejected answer per sample) x --max_length 512 = 8,192 tokens",
             id="a factor that no key states says what it is",
         ),
@@ -141,13 +137,13 @@ def test_a_message(path: str, text: str, code: str, options: dict[str, str], sai
 
 
 def test_nothing_can_be_asked_before_training_about_what_is_written_during_it(tmp_path: Path) -> None:
-    [found] = findings_of(tmp_path, "a.yaml", GRPO, "MEM704", gpu="h100-80gb")
+    [found] = findings_of(tmp_path, "a.yaml", GRPO, "MEM704", budget="1GB")
     assert found.fixes == ()  # GRPOConfig has no precompute_ref_log_probs
 
 
 def test_accumulation_that_no_key_states_is_said_to_follow(tmp_path: Path) -> None:
-    [found] = findings_of(tmp_path, "a.sh", MEGATRON, "MEM201")
-    assert found.fixes[0].title == "--micro-batch-size 8 -> 4 (accumulation 1 -> 2 follows)"
+    [found] = findings_of(tmp_path, "a.sh", MEGATRON, "MEM201", budget="1GB")
+    assert found.fixes[-1].title == "--micro-batch-size 8 -> 1 (accumulation 1 -> 8 follows)"
 
 
 def test_a_line_is_not_related_to_itself(tmp_path: Path) -> None:
@@ -162,14 +158,33 @@ def test_a_value_of_the_wrong_type_is_reported_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("code", "path", "text", "budget"),
     [
-        pytest.param(NO_DEEPSPEED, 0, id="not where the DeepSpeed file that says so is away"),
-        pytest.param(NO_DEEPSPEED.replace(" --deepspeed away.json", ""), 1, id="where no file says otherwise"),
+        pytest.param("MEM704", "a.yaml", GRPO, "1GB", id="a reference that the method needs"),
+        pytest.param("MEM201", "a.sh", MEGATRON, "1GB", id="batch and length of a language model"),
     ],
 )
-def test_weights_are_said_to_be_in_16_bits(text: str, found: int, tmp_path: Path) -> None:
-    assert len(findings_of(tmp_path, "a.sh", text, "MEM302")) == found
+def test_what_nothing_can_be_done_about_is_said_where_the_budget_is_short(
+    code: str, path: str, text: str, budget: str, tmp_path: Path
+) -> None:
+    for folder, given, found in (("short", {"budget": budget}, 1), ("none", {}, 0), ("ample", {"budget": "2000GB"}, 0)):
+        (tmp_path / folder).mkdir()
+        assert len(findings_of(tmp_path / folder, path, text, code, **given)) == found, folder
+
+
+@pytest.mark.parametrize("text", ["...", "<LENGTH>", "many"])
+def test_a_place_to_be_filled_in_is_no_wrong_value(text: str, tmp_path: Path) -> None:
+    found = findings_of(tmp_path, "a.yaml", WHOLE.replace("max_length: 64", f"max_length: '{text}'"), "MEM008")
+    assert len(found) == (text == "many")
+
+
+def test_one_device_that_is_an_assumption_makes_no_error(tmp_path: Path) -> None:
+    (tmp_path / "bare").mkdir()
+    (tmp_path / "launched").mkdir()
+    command = "trl sft --model_name_or_path meta-llama/Llama-3.1-8B --max_length 64 --output_dir out --dataset_name a\n"
+    [bare] = findings_of(tmp_path / "bare", "a.yaml", WHOLE, "MEM101", gpu="a100-40gb")
+    [launched] = findings_of(tmp_path / "launched", "a.sh", command, "MEM101", gpu="a100-40gb")
+    assert (bare.severity, launched.severity) == ("warning", "error")
 
 
 def test_the_card_of_a_hint_is_the_one_that_was_named(tmp_path: Path) -> None:

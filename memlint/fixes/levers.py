@@ -20,6 +20,8 @@ HALF = ("bfloat16", "float16")
 
 
 # Libraries whose optimizers a trainer cannot exchange for another by its name.
+SHARDED = ("fsdp1", "fsdp2", "zero")
+
 OWN_OPTIMIZERS = ("deepspeed", "megatron")
 
 # DeepSpeed's own size of the bucket that ZeRO-3 fetches ahead (deepspeed/runtime/zero/config.py), in elements: what its
@@ -132,7 +134,9 @@ def half_weights(run: Run) -> Lever | None:
 
 
 def small_optimizer(run: Run) -> Lever | None:
-    """States in one byte each, or factored."""
+    """States in one byte each, or factored. Not of shards: what is left of a tensor there has no rows or blocks."""
+    if run.value("parallelism.strategy") in SHARDED:
+        return None
     if run.value("optimizer") not in ("adamw", "adam") or run.value("optimizer_library", "torch") in OWN_OPTIMIZERS:
         return None
     named, switch = run.fact("optimizer"), run.fact("optimizer_implementation")

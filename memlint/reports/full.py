@@ -8,6 +8,7 @@ from memlint.documents.node import Span
 from memlint.named_tuple import NamedTuple
 from memlint.partial import Partial
 from memlint.plugin import ERROR, INFO, WARNING, Finding, Fix
+from memlint.reports.equal import Equal
 from memlint.reports.report import Budget, Measured, Report, RunReport
 from memlint.reports.text import clean, harmless_in_actions, lines_of, shorten, source_lines, width
 from memlint.tape.estimate import FITS, MEASURED, OOM, TIGHT, UNKNOWN, Estimate
@@ -43,8 +44,9 @@ VERDICT_COLOR = {OOM: RED, TIGHT: YELLOW, FITS: GREEN, UNKNOWN: DIM}
 def render(report: Report, style: Style = Style()) -> str:  # noqa: B008  (immutable)
     """The whole report as text, ending in a newline unless it is empty."""
     lines: list[str] = []
+    equal = Equal(report)
     for run in report.runs:
-        shown = list(_run(run, report, style))
+        shown = list(_run(run, report, equal, style))
         if shown:
             lines += [*shown, ""]
     if not style.quiet:
@@ -60,7 +62,7 @@ def finish(lines: Sequence[str], style: Style) -> str:
     return "\n".join(lines) + "\n" if lines else ""
 
 
-def _run(run: RunReport, report: Report, style: Style) -> Iterator[str]:
+def _run(run: RunReport, report: Report, equal: Equal, style: Style) -> Iterator[str]:
     if not style.quiet:
         yield headline(run, style)
         if run.estimate is not None and (run.findings or len(report.runs) == 1):
@@ -72,9 +74,11 @@ def _run(run: RunReport, report: Report, style: Style) -> Iterator[str]:
         if style.verbose:
             yield from _fine_print(run)
     for finding in run.findings:
+        if not style.verbose and not equal.is_first(finding):
+            continue
         if not style.quiet:
             yield ""
-        yield from _finding(finding, run, style)
+        yield from _finding(finding, run, "" if style.verbose else equal.others(finding), style)
 
 
 def headline(run: RunReport, style: Style) -> str:
@@ -261,7 +265,7 @@ def _difference(size: int, before: int) -> str:
 # -- findings ----------------------------------------------------------------------------------------
 
 
-def _finding(finding: Finding, run: RunReport, style: Style) -> Iterator[str]:
+def _finding(finding: Finding, run: RunReport, others: str, style: Style) -> Iterator[str]:
     severity = style.paint(finding.severity, BOLD, SEVERITY_COLOR[finding.severity])
     code = style.paint(f"{finding.code} {finding.name}", BOLD)
     head, *more = lines_of(finding.message)
@@ -276,6 +280,8 @@ def _finding(finding: Finding, run: RunReport, style: Style) -> Iterator[str]:
     for span, said in finding.related:
         where = f"line {span.line}" if span.path == finding.span.path else f"{clean(span.path)}:{span.line}"
         yield f"{pad}{style.paint('=', BLUE)} {where}: {clean(said)}"
+    if others:
+        yield f"{pad}{style.paint('=', BLUE)} {others}"
     for note in finding.notes:
         for line in lines_of(note):
             yield f"{pad}{style.paint('=', BLUE)} note: {line}"

@@ -50,10 +50,10 @@ def test_a_plan_does_not_give_torchs_switch_to_another_optimizer() -> None:
 def test_another_optimizer_is_not_proposed_beside_a_switch_that_only_torch_has(tmp_path: Path) -> None:
     shutil.copytree(EXAMPLES / "uni3d_dp", tmp_path / "uni3d_dp")
     path = tmp_path / "uni3d_dp" / "uni3d+dp_after.yaml"
-    assert len(finding(path, "MEM304").fixes) == 1
+    assert len(finding(path, "MEM304", "6GB").fixes) == 1
     text = path.read_text(encoding="utf-8")
     path.write_text(text.replace("torch.optim.AdamW\n", "torch.optim.AdamW\n  foreach: true\n"), encoding="utf-8")
-    assert finding(path, "MEM304").fixes == ()
+    assert finding(path, "MEM304", "6GB").fixes == ()
 
 
 def test_a_plan_that_does_not_exist_is_not_blamed_on_keys_outside_of_it() -> None:
@@ -98,7 +98,7 @@ def test_a_plan_is_without_what_it_does_not_need() -> None:
 @pytest.mark.parametrize(
     ("config", "gpu", "title"),
     [
-        pytest.param("uni3d_dp/uni3d+dp.yaml", "a100-40gb", 'mixed_precision no -> "bf16"', id="a card with bfloat16"),
+        pytest.param("uni3d_dp/uni3d+dp.yaml", "rtx4090", 'mixed_precision no -> "bf16"', id="a card with bfloat16"),
         pytest.param("uni3d_dp/uni3d+dp.yaml", "t4", 'mixed_precision no -> "fp16"', id="a card without it"),
     ],
 )
@@ -114,7 +114,7 @@ def test_float16_is_not_proposed_for_weights_that_were_trained_in_bfloat16(tmp_p
         "per_device_train_batch_size: 2\n",
         encoding="utf-8",
     )
-    with_it = memlint.check(str(path), isolated=True, select=["MEM301"], gpu="a100-80gb")
+    with_it = memlint.check(str(path), isolated=True, select=["MEM301"], gpu="l4")
     assert [fix.title for found in with_it.findings for fix in found.fixes] == ["add bf16: true"]
     assert memlint.check(str(path), isolated=True, select=["MEM301"], gpu="t4").findings == ()
 

@@ -1,0 +1,33 @@
+"""Equal findings of a folder are one with its places, and all of them where everything is asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import memlint
+from memlint.reports import full
+
+UNKNOWN = "model_name_or_path: nobody/knows\nper_device_train_batch_size: 1\nmax_length: 64\noutput_dir: out\n"
+REASON = "MEM007"
+
+
+def shown(folder: Path, **style: bool) -> str:
+    return full.render(memlint.check(str(folder), isolated=True), full.Style(**style))
+
+
+def test_what_is_said_of_six_files_of_a_folder_is_said_once(tmp_path: Path) -> None:
+    for name in "abcdef":
+        (tmp_path / f"{name}.yaml").write_text(UNKNOWN, encoding="utf-8")
+    text = shown(tmp_path)
+    assert text.count(REASON) == 1
+    assert "also in b.yaml:1, c.yaml:1, d.yaml:1, e.yaml:1 and 1 more place" in text
+    assert shown(tmp_path, verbose=True).count(REASON) == 6
+
+
+def test_another_folder_and_another_message_are_findings_of_their_own(tmp_path: Path) -> None:
+    for name, model in (("a/a", "nobody/knows"), ("b/a", "nobody/knows"), ("b/b", "nobody/either")):
+        path = tmp_path / f"{name}.yaml"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(UNKNOWN.replace("nobody/knows", model), encoding="utf-8")
+    assert shown(tmp_path).count(REASON) == 3
+    assert "also in" not in shown(tmp_path)
