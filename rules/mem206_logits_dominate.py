@@ -21,8 +21,8 @@ class LogitsDominate(Rule):
     4 x 2048 tokens over a vocabulary of 256,000 are 23.4 GiB.
 
     ## Use instead
-    A chunked or fused cross entropy (Liger, cut cross entropy, the trainer's own); else a smaller micro batch with as
-    much more accumulation. Shorter sequences are proposed where nothing else is left and the budget is short.
+    A chunked or fused cross entropy (Liger, cut cross entropy, the trainer's own). Where the budget is short and
+    there is no key for one, a smaller micro batch with as much more accumulation; shorter sequences last.
 
     ## Fix safety
     Unsafe for another loss: the same result up to rounding. Display for shorter sequences.
@@ -74,8 +74,11 @@ class LogitsDominate(Rule):
         )
 
     def _fixes(self, run: Run) -> list[Fix]:
-        found = levers.fixes(run, levers.fused_loss) or levers.fixes(run, levers.smaller_batch)
+        found = levers.fixes(run, levers.fused_loss)
         if found or not run.is_short:
+            return found
+        found = levers.fixes(run, levers.smaller_batch)
+        if found:
             return found
         for name in ("sequence_length", "frames"):
             value = run.value(name)

@@ -14,7 +14,8 @@ class OptimizerStatesDominate(Rule):
 
     ## What it does
     Fires when states and step temporaries of the optimizer are the largest component and a third of the peak, where
-    the budget is short; else where they are half of it and the config can state a smaller optimizer.
+    the budget is short; else where they are half of it, the devices are no assumption, and the config can state a
+    smaller optimizer.
 
     ## Why it matters
     AdamW keeps eight bytes per fp32 parameter, whatever the batch; no change to batch or tokens touches them.
@@ -46,11 +47,13 @@ class OptimizerStatesDominate(Rule):
         Example(
             "language_models/full_llamafactory.yaml",
             replace=(("train_batch_size: 8", "train_batch_size: 1"), ("cutoff_len: 2048", "cutoff_len: 128")),
+            budget="1GB",
             expect="optim",
         ),
         Example(
             "language_models/torchtune_llama3_1b.yaml",
             replace=(("max_seq_len: 4096", "max_seq_len: 256"), ("batch_size: 4", "batch_size: 1")),
+            budget="1GB",
             expect="_component_",
         ),
     )
@@ -66,7 +69,7 @@ class OptimizerStatesDominate(Rule):
         if taken < max(part.size_bytes for part in run.estimate.components) or not run.is_large(taken):
             return
         fixes = levers.fixes(run, levers.small_optimizer) if run.details or not run.is_short else []
-        if not run.is_short and not (fixes and run.is_large(taken, MOST)):
+        if not run.is_short and not (run.is_launched and fixes and run.is_large(taken, MOST)):
             return
         yield self.finding(
             run,

@@ -12,8 +12,8 @@ class ReferenceModel(Rule):
     """reference-model: a second copy of the weights is on the card for comparison.
 
     ## What it does
-    Re-estimates the run with log-probabilities of the reference that were computed beforehand, and fires when that
-    saves a notable part of the peak.
+    Where the budget is short, re-estimates the run with log-probabilities of the reference that were computed
+    beforehand, and fires when that saves a notable part of the peak.
 
     ## Why it matters
     Preference methods compare the policy with where it started. The copy trains nothing and stays all the time.
@@ -38,8 +38,9 @@ class ReferenceModel(Rule):
     severity = INFO
     facts = ("reference_model", "method")
     saves = True
-    invalid = (Example("language_models/dpo_trl.yaml", expect="model_name_or_path"),)
+    invalid = (Example("language_models/dpo_trl.yaml", budget="1GB", expect="model_name_or_path"),)
     valid = (
+        Example("language_models/dpo_trl.yaml", note="no budget is short"),
         Example("language_models/dpo_trl.yaml", replace=(("beta: 0.1", "beta: 0.1\nprecompute_ref_log_probs: true"),)),
         Example(
             "language_models/dpo_trl.yaml",
@@ -49,14 +50,11 @@ class ReferenceModel(Rule):
     )
 
     def check(self, run: Run) -> Iterator[Finding]:
-        if run.estimate is None or run.value("reference_model") != "copy":
+        if run.estimate is None or run.value("reference_model") != "copy" or not run.is_short:
             return
         saved = run.saved_if({"reference_model": "precomputed"}, NOTABLE_SHARE)
         if not saved:
             return
-        fixes = levers.fixes(run, levers.precomputed_reference)
-        if not fixes and not run.is_short:
-            return  # nothing that the method could do without
         stated = run.those("reference_model", "model")
         place = next((fact for fact in stated if fact.node is not None), stated[0])
         beside = (part for component in run.estimate.components for part in component.parts)
@@ -68,5 +66,5 @@ class ReferenceModel(Rule):
             f"{format_bytes(saved)} of the peak",
             place,
             size_bytes=saved,
-            fixes=fixes,
+            fixes=lambda: levers.fixes(run, levers.precomputed_reference),
         )
