@@ -47,6 +47,8 @@ class EngineReservation(Rule):
 
     def check(self, run: Run) -> Iterator[Finding]:
         share = run.value("engine_share")
+        if run.value("engine_beside") is not None:  # it gives its share back while the model trains
+            return
         if run.budget_bytes is None or not isinstance(share, (int, float)) or not 0 < share <= 1:
             return
         taken = int(share * run.budget_bytes)

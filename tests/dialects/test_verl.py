@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from memlint import plausible
+from memlint.check import check_paths
 from memlint.data import models
 from memlint.estimates import estimate_spec
 from memlint.facts.spec import TrainingSpec
 from memlint.models.language import resident
+from memlint.settings import Settings
 from tests.dialects.language_models import run, written
 
 MODEL = "Qwen/Qwen2.5-0.5B"
@@ -316,3 +318,17 @@ def test_the_largest_batches_that_are_stated_to_fit(
     assert min(low for low, _ in tried(fits)) < card
     if fails is not None:
         assert max(high for _, high in tried(fails)) > card
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        pytest.param("", False, id="an engine that sleeps"),
+        pytest.param("actor_rollout_ref.rollout.free_cache_engine=False", True, id="one that does not"),
+    ],
+)
+def test_only_an_engine_that_keeps_its_share_takes_it_from_training(tmp_path: Path, options: str, said: bool) -> None:
+    text = f"{RL} actor_rollout_ref.rollout.gpu_memory_utilization=0.95 {options}\n"
+    written(tmp_path, {"run.sh": text})
+    (found,) = check_paths([str(tmp_path / "run.sh")], Settings(gpu="a100-40gb x8")).runs
+    assert ("MEM706" in {finding.code for finding in found.findings}) == said
