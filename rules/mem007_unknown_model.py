@@ -83,9 +83,10 @@ def _named(run: Run, reason: str, place: Span) -> Iterator[tuple[Span, str]]:
     """The values of the keys that a reason names, where they stand on other lines: also those of variables."""
     words = {word.strip("(),:;") for word in reason.split()}
     lines = {(place.path, place.line)}
-    for fact in run.spec.facts.values():
-        if fact.node is not None and fact.key in words and set(fact.key) & set("-_."):
-            span = fact.node.span
-            if (span.path, span.line) not in lines:
-                lines.add((span.path, span.line))
-                yield span, f"{fact.label}: {fact.written}"
+    stated = [fact for fact in run.spec.facts.values() if fact.node is not None and set(fact.key) & set("-_.")]
+    places = [(fact.key, fact.node.span, f"{fact.label}: {fact.written}") for fact in stated if fact.node is not None]
+    places += [(missing.key, missing.span, f"{missing.key}: {missing.reason}") for missing in run.spec.missing]
+    for key, span, label in places:
+        if key in words and (span.path, span.line) not in lines:
+            lines.add((span.path, span.line))
+            yield span, label

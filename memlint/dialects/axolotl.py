@@ -296,6 +296,9 @@ def _loss(spec: TrainingSpec) -> None:
         lm.put(spec, "loss", "fused", spec.fact(lm.HYPER + "liger.linear_cross_entropy"))
     elif spec.get("loss") == "chunked":
         lm.put(spec, "loss_chunks", 8, reason=f"{VERSION}: patch_chunked_ce_loss_fn")
+    elif spec.get("loss") == "fused" and _cuts(spec):
+        before = list(kernels.value) if kernels is not None else []
+        lm.put(spec, "fused_kernels", [*before, "cut_cross_entropy"], reason=f"{VERSION}: {_CUT_PLUGIN}")
 
 
 # ---------------------------------------------------------------------------------------------- what trains
@@ -587,102 +590,40 @@ def _adapter(spec: TrainingSpec, value: str) -> list[Edit]:
 _CUT_PLUGIN = "axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin"
 # Types of models that the plugin patches (axolotl, src/axolotl/integrations/cut_cross_entropy/README.md).
 _CUT_MODELS = frozenset(
-    [
-        "afmoe",
-        "apertus",
-        "arcee",
-        "cohere",
-        "cohere2",
-        "cohere2_moe",
-        "deepseek_v2",
-        "deepseek_v3",
-        "deepseek_v4",
-        "exaone4",
-        "exaone4_5",
-        "exaone_moe",
-        "gemma",
-        "gemma2",
-        "gemma3",
-        "gemma3_text",
-        "gemma3n",
-        "gemma3n_text",
-        "gemma4",
-        "gemma4_text",
-        "gemma4_unified",
-        "gemma4_unified_text",
-        "glm",
-        "glm4",
-        "glm46v",
-        "glm4_moe",
-        "glm4_moe_lite",
-        "glm4v",
-        "glm4v_moe",
-        "glm_image",
-        "glm_moe_dsa",
-        "gpt_oss",
-        "granite",
-        "granitemoe",
-        "granitemoehybrid",
-        "granitemoeshared",
-        "hunyuan_v1_dense",
-        "hunyuan_v1_moe",
-        "internvl",
-        "kimi_linear",
-        "lfm2",
-        "lfm2_moe",
-        "lfm2_vl",
-        "llama",
-        "llama4",
-        "llama4_text",
-        "llava",
-        "minimax",
-        "minimax_m2",
-        "ministral",
-        "ministral3",
-        "mistral",
-        "mistral3",
-        "mistral4",
-        "mixtral",
-        "mllama",
-        "nemotron_h",
-        "olmo",
-        "olmo2",
-        "olmo3",
-        "olmoe",
-        "phi",
-        "phi3",
-        "phi4_multimodal",
-        "qwen2",
-        "qwen2_5_vl",
-        "qwen2_moe",
-        "qwen2_vl",
-        "qwen3",
-        "qwen3_5",
-        "qwen3_5_moe",
-        "qwen3_5_moe_text",
-        "qwen3_5_text",
-        "qwen3_moe",
-        "qwen3_next",
-        "qwen3_vl",
-        "qwen3_vl_moe",
-        "seed_oss",
-        "smollm3",
-        "step3p5",
-        "step3p7",
-        "voxtral",
-    ]
+    (
+        *("afmoe", "apertus", "arcee", "cohere", "cohere2", "cohere2_moe", "deepseek_v2", "deepseek_v3"),
+        *("deepseek_v4", "exaone4", "exaone4_5", "exaone_moe", "gemma", "gemma2", "gemma3", "gemma3_text"),
+        *("gemma3n", "gemma3n_text", "gemma4", "gemma4_text", "gemma4_unified", "gemma4_unified_text", "glm"),
+        *("glm4", "glm46v", "glm4_moe", "glm4_moe_lite", "glm4v", "glm4v_moe", "glm_image", "glm_moe_dsa"),
+        *("gpt_oss", "granite", "granitemoe", "granitemoehybrid", "granitemoeshared", "hunyuan_v1_dense"),
+        *("hunyuan_v1_moe", "internvl", "kimi_linear", "lfm2", "lfm2_moe", "lfm2_vl", "llama", "llama4"),
+        *("llama4_text", "llava", "minimax", "minimax_m2", "ministral", "ministral3", "mistral", "mistral3"),
+        *("mistral4", "mixtral", "mllama", "nemotron_h", "olmo", "olmo2", "olmo3", "olmoe", "phi", "phi3"),
+        *("phi4_multimodal", "qwen2", "qwen2_5_vl", "qwen2_moe", "qwen2_vl", "qwen3", "qwen3_5", "qwen3_5_moe"),
+        *("qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe", "qwen3_next", "qwen3_vl", "qwen3_vl_moe", "seed_oss"),
+        *("smollm3", "step3p5", "step3p7", "voxtral"),
+    )
 )
+
+
+def _has_liger(spec: TrainingSpec) -> bool:
+    return any(name.endswith("LigerPlugin") for name in _plugins(spec))
+
+
+def _cuts(spec: TrainingSpec) -> bool:
+    """Whether a fused loss would be that of the plugin for cut cross entropy."""
+    return not _has_liger(spec) and (spec.get(lm.CONFIG) or {}).get("model_type") in _CUT_MODELS
 
 
 def _spell_loss(spec: TrainingSpec, value: Any) -> list[Edit]:
     """The linear cross entropy of a plugin that is there, else a plugin's, or the chunked one, which needs none."""
     if spec.get("method") not in ("sft", "pretraining"):
         return []
-    if value == "fused" and any(name.endswith("LigerPlugin") for name in _plugins(spec)):
+    if value == "fused" and _has_liger(spec):
         plain = spec.fact(lm.HYPER + "liger.cross_entropy")
         off = lm.write(spec, plain.name, False) if plain is not None and truth(plain.value) else []
         return [*off, *lm.write(spec, lm.HYPER + "liger.linear_cross_entropy", True)]
-    if value == "fused" and (spec.get(lm.CONFIG) or {}).get("model_type") in _CUT_MODELS:
+    if value == "fused" and _cuts(spec):
         return lm.write(spec, lm.HYPER + "plugins", [*_plugins(spec), _CUT_PLUGIN])
     if value == "chunked" and spec.get("loss", "full") == "full":
         return lm.write(spec, lm.HYPER + "chunked_cross_entropy", True)

@@ -19,9 +19,9 @@ from memlint.tape.estimate import Estimate
 HALF = ("bfloat16", "float16")
 
 
-# Libraries whose optimizers a trainer cannot exchange for another by its name.
 SHARDED = ("fsdp1", "fsdp2", "zero")
 
+# Libraries whose optimizers a trainer cannot exchange for another by its name.
 OWN_OPTIMIZERS = ("deepspeed", "megatron")
 
 # DeepSpeed's own size of the bucket that ZeRO-3 fetches ahead (deepspeed/runtime/zero/config.py), in elements: what its

@@ -208,6 +208,9 @@ TRAINERS: dict[str, Trainer] = {
     "megatron": Trainer("Megatron-LM's loop", "Megatron-LM core 0.16: training/training.py, pipeline_parallel"),
     "megatron.nemo": Trainer("NeMo's loop on Lightning", "NeMo 1.23: collections/nlp/models/language_modeling"),
     "deepspeed.engine": Trainer("DeepSpeed's engine", "DeepSpeed 0.19: runtime/engine.py, runtime/pipe/engine.py"),
+    "verl.fsdp": Trainer("verl's workers on FSDP", "verl 0.9: trainer/sft_trainer.py, workers/fsdp_workers.py"),
+    "xtuner.runner": Trainer("XTuner's SupervisedFinetune on MMEngine's Runner", "XTuner 0.1: model/sft.py"),
+    "llamafactory.v1": Trainer("LLaMA-Factory's v1 trainers", "LLaMA-Factory 0.9.4: v1/core, v1/trainers"),
     "nanogpt": Trainer("nanoGPT's loop", "nanoGPT: train.py"),
     "llm_c": Trainer("llm.c's loop", "llm.c: train_gpt2.cu, train_gpt2.py"),
 }

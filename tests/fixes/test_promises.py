@@ -322,10 +322,8 @@ def test_fixes_of_families_that_no_example_is_of(name: str, tmp_path: Path) -> N
     for file, text in files.items():
         write(str(tmp_path / file), text)
     path = tmp_path / main
-    if main.endswith((".json", ".py")):
-        hold(path, {"gpu": "t4"})  # which has no bfloat16
-    else:
-        hold(path, budget(path, 0.5))
+    gpu = "t4" if main.endswith((".json", ".py")) else ""  # which has no bfloat16
+    hold(path, budget(path, 0.5, gpu))
 
 
 @pytest.mark.parametrize("config", SPREAD)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from memlint import releases
 
 # "trl/trainer/sft_trainer.py, dpo_trainer.py: _compute_loss, shift_logits; huggingface/trl#5846"
-_PLACE = re.compile(r"(?P<file>\w+(?:/[\w.]+)+\.py)(?:, [\w./]+)*(?:: (?P<words>.+))?$")
+_PLACE = re.compile(r"(?P<file>\w+(?:/[\w.]+)+\.(?:py|yaml))(?:, [\w./]+)*(?:: (?P<words>.+))?$")
 
 
 class Place(NamedTuple):
