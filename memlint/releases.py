@@ -64,6 +64,14 @@ BEHAVIOURS: dict[str, Behaviour] = {
         "FSDP2 leaves what trains in 16 bits, though it says otherwise: the float32 copy is thrown away",
         "accelerate/utils/fsdp_utils.py: fsdp2_prepare_model, upcasted_params",
     ),
+    "accelerate.fsdp2_reduces_the_last_micro_batch": Behaviour(
+        "accelerate",
+        (1, 11),
+        None,
+        MORE,
+        "FSDP2 reduces gradients with the last micro-batch of a step alone, as FSDP1 does: until then they are whole",
+        "accelerate/accelerator.py: no_sync, set_requires_gradient_sync",
+    ),
     "accelerate.fsdp1_trains_in_float32": Behaviour(
         "accelerate",
         (0, 30),
@@ -465,7 +473,7 @@ BEHAVIOURS: dict[str, Behaviour] = {
 # The day of each release at which something changes: of the newest file within its wheel, or as its notes have it.
 DAYS: dict[str, dict[Series, str]] = {
     "bitsandbytes": {(0, 43, 2): "2024-07-23", (0, 50): "2026-07-24"},
-    "accelerate": {(0, 30): "2024-05-03", (1, 13): "2026-03-04", (1, 14): "2026-06-11"},
+    "accelerate": {(0, 30): "2024-05-03", (1, 11): "2025-10-20", (1, 13): "2026-03-04", (1, 14): "2026-06-11"},
     "litgpt": {(0, 5): "2024-10-04", (0, 5, 11): "2025-09-09"},
     "peft": {(0, 12): "2024-07-24"},
     "torch": {

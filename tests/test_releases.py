@@ -205,6 +205,9 @@ RUNS = {
     "accelerate.fsdp2_widens_frozen_weights": Border(
         "sft.sh", SHARDED.format(more="--use_peft"), "1.12.0", "1.13.0", "transformers==5.23.0\n"
     ),
+    "accelerate.fsdp2_reduces_the_last_micro_batch": Border(
+        "sft.sh", SHARDED.format(more="--gradient_accumulation_steps 4"), "1.10.1", "1.11.0"
+    ),
     "accelerate.fsdp2_leaves_what_trains": Border("sft.sh", SHARDED.format(more=""), "1.13.0", "1.14.0"),
     "peft.adapters_in_float32": Border(
         "sft.yaml", recipe({"dtype": "bfloat16", "use_peft": "true", "lora_r": 256}), "0.11.1", "0.12.0"

@@ -121,6 +121,7 @@ __all__ = [
 PRECISION_FACTS: tuple[Name, ...] = (
     *("parameter_dtype", "frozen_dtype", "lora.dtype", "compute_dtype", "autocast", "master_weights", "loss_scaling"),
     *("parallelism.reduce_dtype", "mixed_precision", "deepspeed_dtype", HYPER + "deepspeed_states_dtype"),
+    "parallelism.reduces_last_only",
 )
 MODEL_FACTS: tuple[Name, ...] = (CONFIG, "vocabulary_size", "same_model_as")
 CHECKPOINTING_FACTS: tuple[Name, ...] = ("checkpointing", "checkpointing_reentrant", "activation_offloading")
@@ -350,6 +351,7 @@ def precision(spec: TrainingSpec, loaded: Fact | None) -> str:
     spec.facts.pop("mixed_precision", None)
     if strategy == "zero" and _cast_by_deepspeed(spec, mixed, deep):
         return ""
+    _accumulates(spec, strategy)
     if loaded is None:
         if mixed is not None:
             put(spec, "compute_dtype", mixed.value, mixed)
@@ -380,6 +382,19 @@ def precision(spec: TrainingSpec, loaded: Fact | None) -> str:
     if mixed.value == "float16":
         put(spec, "loss_scaling", "dynamic", mixed)
     return ""
+
+
+def _accumulates(spec: TrainingSpec, strategy: str) -> None:
+    """Between the micro-batches of a step the Trainer is in ``Accelerator.no_sync``: FSDP reduces nothing there, and
+    gradients stay as large as the model, unless ``sync_each_batch`` is asked for (transformers/trainer.py)."""
+    config = setting(spec, "accelerator_config")
+    asked = config.get("gradient_accumulation_kwargs") if isinstance(config, dict) else None
+    each = isinstance(asked, dict) and truth(asked.get("sync_each_batch"))
+    if strategy not in ("fsdp1", "fsdp2") or each:
+        return
+    if strategy == "fsdp1" or spec.does("accelerate.fsdp2_reduces_the_last_micro_batch"):
+        reason = f"accelerate {_release_of(spec, 'accelerate')}: Accelerator.no_sync"
+        put(spec, "parallelism.reduces_last_only", True, reason=reason)
 
 
 def _cast_by_deepspeed(spec: TrainingSpec, mixed: Fact | None, stated: Fact | None) -> bool:

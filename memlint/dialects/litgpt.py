@@ -287,6 +287,8 @@ def _devices(spec: TrainingSpec) -> None:
         lm.put(spec, "machines", nodes, machines)
     lora = command == "finetune_lora" and spec.does("litgpt.lora_on_fsdp2")
     native.divided(spec, "fsdp2" if lora else "fsdp1", count, stated, f"{_VERSION}: {command} on several devices")
+    # lightning/fabric/strategies: fsdp.py, _FSDPBackwardSyncControl; model_parallel.py, _ParallelBackwardSyncControl
+    lm.put(spec, "parallelism.reduces_last_only", True, reason=f"{_VERSION}: fabric.no_backward_sync")
     products = spec.fact("compute_dtype")
     if products is not None:  # lightning.fabric.plugins.precision.fsdp: bf16-mixed reduces in bfloat16
         dtype = spec["parameter_dtype"] if lora else products.value

@@ -474,6 +474,12 @@ PARALLELISM = (
     Entry("parallelism.forward_prefetch", "boolean", "FSDP1's"),
     Entry("parallelism.reshard_after_forward", "boolean", "gathered weights go after their forward", absent="true"),
     Entry("parallelism.reduce_dtype", "dtype", "of gradient reduction"),
+    Entry(
+        "parallelism.reduces_last_only",
+        "boolean",
+        "FSDP: gradients are reduced with the last micro-batch alone; until then each device keeps them whole",
+        absent="false",
+    ),
     Entry("parallelism.cpu_offload", "boolean", "parameters and optimizer live in host memory", absent="false"),
     Entry("parallelism.offload_optimizer", "any", "ZeRO's", absent="false"),
     Entry("parallelism.offload_parameters", "any", "ZeRO's", absent="false"),

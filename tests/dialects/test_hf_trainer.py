@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from memlint import estimates
 from memlint.dialects import language_model as lm
 from memlint.dialects import registry
 from memlint.dialects import schema as schemas
@@ -826,3 +827,31 @@ def test_a_fact_is_written_in_transformers_keys(fact: str, value: Any, path: str
 )
 def test_what_has_no_spelling(lines: str, fact: str, value: Any) -> None:
     assert spell(run(YAML + lines + "\n"), fact, value) == []
+
+
+EACH = "fsdp: full_shard\naccelerator_config:\n  gradient_accumulation_kwargs:\n    sync_each_batch: {}\n"
+
+
+@pytest.mark.parametrize(
+    ("more", "last"),
+    [
+        pytest.param("fsdp: full_shard\n", True, id="FSDP keeps gradients whole until the last micro-batch"),
+        pytest.param("", None, id="one device reduces nothing"),
+        pytest.param(EACH.format("true"), None, id="unless each one is asked to be reduced"),
+        pytest.param(EACH.format("false"), True, id="or is not, in so many words"),
+    ],
+)
+def test_when_gradients_are_reduced(more: str, last: bool | None) -> None:
+    assert run(YAML + "gradient_accumulation_steps: 4\n" + more).get("parallelism.reduces_last_only") is last
+
+
+def test_whole_gradients_are_as_large_as_the_model_between_micro_batches() -> None:
+    """As large in each of four ranks as in one: nothing of them is a shard's."""
+    base = f"torchrun --nproc_per_node {{}} train.py {GPT2} --fsdp full_shard --gradient_accumulation_steps {{}}\n"
+
+    def peak_bytes(devices: int, micro_batches: int) -> int:
+        estimate = estimates.estimate_spec(run(base.format(devices, micro_batches), "run.sh"))
+        return estimate.allocated_bytes
+
+    assert peak_bytes(4, 2) > peak_bytes(4, 1)
+    assert peak_bytes(4, 2) == peak_bytes(4, 8)

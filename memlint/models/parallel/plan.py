@@ -73,8 +73,7 @@ def plan_of(spec: TrainingSpec) -> Plan | None:
         spec.get("parallelism.wrap_elements", 0),
         offloaded or spec.get("parallelism.offload_parameters", False),
         offloaded or spec.get("parallelism.offload_optimizer", False),
-        # transformers' Trainer leaves gradients unreduced until the last micro-batch; torch's own default reduces each.
-        spec.get("framework") in ("transformers", "trl") or layout.pipeline > 1,
+        bool(spec.get("parallelism.reduces_last_only")) or layout.pipeline > 1,
         layout.expert,
         strategy == "fsdp2" and layout.pipeline > 1,
         strategy == "fsdp2" and bool(spec.get("parallelism.wrap_ends", False)),
