@@ -248,7 +248,7 @@ def test_fsdp1_prefetches_the_next_unit_where_it_is_told_to() -> None:
 @pytest.mark.parametrize("strategy", ["fsdp1", "fsdp2"])
 def test_the_trainer_keeps_whole_gradients_until_the_last_micro_batch(strategy: str) -> None:
     facts = {**FSDP2, "parallelism.strategy": strategy, "gradient_accumulation_steps": 4}
-    plain, trainer = made(facts), made({**facts, "framework": "transformers"})
+    plain, trainer = made(facts), made({**facts, "parallelism.reduces_last_only": True})
     assert held(plain.tape, "forward")["gradients"] == 4 * TOTAL // RANKS
     assert held(trainer.tape, "forward")["gradients"] == 2 * TOTAL
 
