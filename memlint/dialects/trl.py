@@ -373,6 +373,13 @@ def _reference(spec: TrainingSpec) -> None:
         spec.facts["reference_model"] = Fact("reference_model", "copy", DEFAULT, reason=reason)
 
 
+def _mismatched(spec: TrainingSpec) -> None:
+    """One of KTO's losses asks for no completions of other prompts (trl/trainer/kto_trainer.py: calculate_KL)."""
+    kind = spec.fact(lm.HYPER + "loss_type")
+    if spec.get("method") == "kto" and kind is not None and kind.value == "apo_zero_unpaired":
+        lm.put(spec, "mismatched_completions", False, kind)
+
+
 def _beside(spec: TrainingSpec) -> tuple[str, dict[str, Fact]]:
     return lm.stated_sharing(spec, _accelerate(spec))
 
@@ -426,6 +433,7 @@ FAMILY = lm.Family(
         Step(_precision, (*lm.PRECISION_FACTS, "float32_parts", "quantization.prepared")),
         Step(_checkpointing, lm.CHECKPOINTING_FACTS),
         Step(_reference, ("reference_model",)),
+        Step(_mismatched, ("mismatched_completions",)),
         Step(lm.evaluation, lm.EVALUATION_FACTS),
     ),
     told=("on_cpu", "model", "method", "adapters", "sharing", "precision", "unknown"),

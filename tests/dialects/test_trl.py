@@ -203,6 +203,12 @@ def test_keys_together(lines: str, expected: dict[str, Any]) -> None:
         ),
         pytest.param("trl kto", LORA, {"lora.dropout": 0.0}, id="KTO does, too"),
         pytest.param(
+            "trl kto",
+            "loss_type: apo_zero_unpaired\n",
+            {"mismatched_completions": False},
+            id="and asks for no other completions with the loss that needs none",
+        ),
+        pytest.param(
             "python -m trl.experimental.orpo",
             "",
             {"log_probabilities": "kernel", "likelihood_of_chosen": True},
