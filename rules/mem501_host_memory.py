@@ -14,7 +14,7 @@ class HostMemory(Rule):
 
     ## What it does
     With `--host-budget`, adds up the batches that workers hold ready (workers x prefetch x batch x sample), once more
-    where memory is pinned, and a data set kept in memory, where the config states its size.
+    where memory is pinned.
 
     ## Why it matters
     The kernel kills a worker or the whole run, and the message names no key.
@@ -51,7 +51,6 @@ class HostMemory(Rule):
         size = ready * batch * run.value("sample_bytes")
         if run.value("pin_memory"):
             size += batch * run.value("sample_bytes")
-        size += run.value("dataset_bytes", 0) * max(workers, 1)
         if size <= run.host_budget_bytes:
             return
         yield self.finding(

@@ -65,7 +65,6 @@ IntegerFact = Literal[
     "workers",
     "prefetch_factor",
     "sample_bytes",
-    "dataset_bytes",
     "recorded_passes",
 ]
 NumberFact = Literal[
@@ -396,7 +395,6 @@ Facts = TypedDict(
         "pin_memory": bool,
         "sample_bytes": int,
         "dataset_in_memory": bool,
-        "dataset_bytes": int,
         "allocator_conf": str,
         "framework": str,
         "framework_version": str,

@@ -528,7 +528,6 @@ SURROUNDINGS = (
     Entry("pin_memory", "boolean", "batches are copied to pinned memory"),
     Entry("sample_bytes", "integer", "of a sample in host memory", "bytes"),
     Entry("dataset_in_memory", "boolean", "the data set is in host memory"),
-    Entry("dataset_bytes", "integer", "of the data set in host memory", "bytes"),
     Entry("allocator_conf", "word", "settings of torch's caching allocator, as its environment variable has them"),
     Entry("framework", "word", "`torch`, `jax`"),
     Entry(
