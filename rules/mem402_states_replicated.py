@@ -40,7 +40,7 @@ class StatesReplicated(Rule):
     invalid = (
         Example(
             "language_models/run_clm_ddp.sh",
-            replace=(("accumulation_steps 8", "accumulation_steps 1"),),
+            replace=(("--nproc_per_node 4", "--nproc_per_node 16"), ("accumulation_steps 8", "accumulation_steps 1")),
             expect="--nproc_per_node",
         ),
     )
