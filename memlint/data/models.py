@@ -35,6 +35,8 @@ _types: dict[str, dict[str, Any]] = {}
 _lower: dict[str, str] = {}  # id in lower case -> id
 _copies: dict[str, Any] = {}  # copies.json
 
+LEAST_NAME = 4  # characters: a folder ``t0`` may be anything
+
 # Where a config.json says how many tokens or patches the model takes at most, by the age of its architecture.
 _CONTEXT = ("max_position_embeddings", "n_positions", "max_seq_len", "max_target_positions")
 
@@ -96,8 +98,10 @@ def named(folder: str) -> Model | None:
     for part in folder.split("/"):
         if part.startswith("models--"):
             return find(part.removeprefix("models--").replace("--", "/"))
-    last = "/" + folder.rstrip("/").rpartition("/")[2].lower()
-    found = [find(name) for name in _models if ("/" + name.lower()).endswith(last)]
+    last = folder.rstrip("/").rpartition("/")[2].lower()
+    if len(last) < LEAST_NAME:
+        return None
+    found = [find(name) for name in _models if f"/{name.lower()}".endswith(f"/{last}")]
     return found[0] if found and all(model == found[0] for model in found) else None
 
 

@@ -304,6 +304,7 @@ def test_nothing_is_imported_that_a_check_does_not_have() -> None:
         ),
         pytest.param("./out/my-vicuna-7b-v1.5-tuned", None, id="a name that only holds a model's"),
         pytest.param("./pretrained", None, id="a folder of no model's name"),
+        pytest.param("./runs/t0", None, id="a name that is too short to mean a model"),
         pytest.param("/", None, id="no name at all"),
     ],
 )
