@@ -29,6 +29,9 @@ NOTHING_TO_FIX = (
     "language_models/grpo_trl.yaml",
     "language_models/run_clm_ddp.sh",
     "language_models/train_fsdp.sh",
+    "uni3d_dp/uni3d+dp_after.yaml",
+    "uni3d_dp/uni3d+dp_balanced.yaml",
+    "uni3d_dp/uni3d+dp_ultra_low.yaml",
 )
 
 _COMMENT = re.compile(r"(?:^|\s)(#.*)$", re.MULTILINE)
