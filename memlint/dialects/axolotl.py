@@ -588,7 +588,7 @@ def _adapter(spec: TrainingSpec, value: str) -> list[Edit]:
 
 
 _CUT_PLUGIN = "axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin"
-# Types of models that the plugin patches (axolotl, src/axolotl/integrations/cut_cross_entropy/README.md).
+# Types of models that the plugin patches (Axolotl 0.18, integrations/cut_cross_entropy/README.md).
 _CUT_MODELS = frozenset(
     (
         *("afmoe", "apertus", "arcee", "cohere", "cohere2", "cohere2_moe", "deepseek_v2", "deepseek_v3"),

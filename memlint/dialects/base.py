@@ -52,6 +52,9 @@ class Match(NamedTuple):
     missing: tuple[Missing, ...] = ()
 
 
+_STARTS = re.compile(r"^if __name__ == ['\"]__main__['\"]", re.MULTILINE)
+
+
 class Dialect:
     def __init__(self, schema: Schema | str, module: Any = None) -> None:
         """``schema`` is the whole schema, or the name of a family, whose schema is then read when a file first needs
@@ -114,6 +117,8 @@ class Dialect:
         return found
 
     def _match_tree(self, document: Document) -> Match | None:
+        if document.format == "python" and _STARTS.search(document.text):
+            return None  # a program, whose names are not keys: a config is imported and not run
         signature = self.header.get("signature", {})
         if signature.get("members") and document.format == "python":
             return next(iter(self.members(document)), None)
