@@ -115,6 +115,7 @@ class _Checker:
         self.done: set[tuple[str, tuple[str, ...]]] = set()
         self.given: set[str] = set()  # files that the paths mean
         self.walked: set[str] = set()  # those of them that no path names
+        self.told: set[str] = set()  # of these, those whose commands a reader is told, and nobody runs as they stand
         self.trees: Trees | None = None  # that named group files are part of
         self.fragment_runs = 0  # that were checked for their sake
         self.fragments: dict[str, set[str]] = {}  # a root that is not among them -> its fragments that are
@@ -170,7 +171,7 @@ class _Checker:
 
     def _file(self, found: Found, text: str | None, settings: Settings) -> Document | None:
         """Check a file's runs. A named file that has none is given back: it may be a part of others."""
-        from memlint.documents.load import Unreadable, format_of, is_markdown, load
+        from memlint.documents.load import Unreadable, format_of, load
 
         path = found.path
         if not found.named and not self._has_families(path):
@@ -187,8 +188,11 @@ class _Checker:
         specs, document = self._specs(document, settings)
         if not specs and not document.faults:
             specs = _recorded(document)
+        if not specs and document.format == "python":
+            specs, document = self._remarked(document, settings)
         specs = self._launched(specs, document, settings)
-        if not found.named and is_markdown(path):
+        if not found.named and document.told:
+            self.told.add(os.path.realpath(path))
             # The run of a config that is itself among the files is reported there.
             others = self.given - {os.path.realpath(path)}
             specs = [spec for spec in specs if os.path.realpath(spec.document.path) not in others]
@@ -251,6 +255,17 @@ class _Checker:
             if overrides and type(error).__name__ == "OverrideError":
                 raise settings.error("override", str(error)) from None
             raise
+
+    def _remarked(self, document: Document, settings: Settings) -> tuple[list[TrainingSpec], Document]:
+        """The runs that a program's docstring and comments tell a reader to start; none, and the program, else."""
+        from memlint.dialects import registry
+        from memlint.documents import remarks
+
+        if remarks.PROGRAM.search(document.text) is None:
+            return [], document
+        told = remarks.read(document)
+        specs = registry.specs(told, settings.override)
+        return (specs, told) if specs else ([], document)
 
     def _launched(self, specs: list[TrainingSpec], document: Document, settings: Settings) -> list[TrainingSpec]:
         """The runs of a config as commands near it start them, where there are any and they say something more."""
@@ -539,11 +554,7 @@ class _Checker:
     def _is_talk(self, report: RunReport) -> bool:
         """A command of a document met in a walk, with names to be filled in or of programs that nobody knows: a reader
         is told how it goes, and nobody runs it as it stands."""
-        from memlint.documents.load import is_markdown
-
-        if report.estimate is not None or report.partial is not None or not is_markdown(report.path):
-            return False
-        return os.path.realpath(report.path) in self.walked
+        return report.estimate is None and report.partial is None and os.path.realpath(report.path) in self.told
 
     def report(self, seconds: float) -> Report:
         from memlint import suppress

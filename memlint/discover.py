@@ -14,8 +14,12 @@ from memlint.named_tuple import NamedTuple
 
 # What a walk looks at; a file given by name may have any suffix.
 SUFFIXES = frozenset(
-    (".yaml", ".yml", ".json", ".toml", ".py", ".sh", ".bash", ".slurm", ".sbatch", ".md", ".markdown", ".mdx")
+    (
+        *(".yaml", ".yml", ".json", ".toml", ".py", ".sh", ".bash", ".slurm", ".sbatch"),
+        *(".md", ".markdown", ".mdx", ".ipynb"),
+    )
 )
+NAMES = frozenset(("makefile", "gnumakefile", "justfile", ".justfile", "dockerfile", "containerfile"))
 
 # Folders that never hold a project's own configs.
 NEVER = frozenset(
@@ -138,6 +142,11 @@ def _outer_ignores(folder: str) -> list[_Level]:
         current = parent
 
 
+def _is_ours(name: str) -> bool:
+    lower = name.lower()
+    return (os.path.splitext(lower)[1] in SUFFIXES or lower in NAMES) and name not in NEVER_FILES
+
+
 def _hidden(levels: Sequence[_Level], folder: str) -> bool:
     """Whether the folder or one above it is ignored."""
     if not levels:
@@ -194,7 +203,7 @@ def walk(folder: str, excluded: Sequence[Pattern] = (), refused: list[Refused] |
             is_folder = entry.is_dir(follow_symlinks=False)
             if is_folder and entry.name in NEVER:
                 continue
-            if not is_folder and (os.path.splitext(entry.name)[1].lower() not in SUFFIXES or entry.name in NEVER_FILES):
+            if not is_folder and not _is_ours(entry.name):
                 continue
             if _says(inner, entry.path, is_folder) or own.says(entry.path, is_folder):
                 continue

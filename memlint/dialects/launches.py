@@ -13,25 +13,21 @@ from collections.abc import Iterator, Sequence
 
 from memlint import files, work
 from memlint.dialects import companions, registry
-from memlint.documents.node import Command, Document, Node
+from memlint.documents import load, remarks
+from memlint.documents.node import Command, Document, Node, Span
 from memlint.facts.spec import TrainingSpec
 
 # Where commands are kept: files of these suffixes in each folder from the config's to the repository's root, and in
 # folders of these names there.
-SUFFIXES = (".md", ".markdown", ".mdx", ".sh", ".bash", ".slurm", ".sbatch")
-FOLDERS = ("scripts", "script", "slurm", "launch", "bin", "docs")
+SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch")
+FOLDERS = ("scripts", "script", "slurm", "launch", "bin", "docs", os.path.join(".github", "workflows"))
 
 MAX_CLIMB = 32
 MAX_FILES = 200  # that are looked into, nearest first
+MAX_PROGRAMS = 30  # of Python, whose docstrings and comments may say it
 MAX_BYTES = 256 * 1024  # of one of them
 MAX_RUNS = 8  # of one config: who lists more lists a sweep
 
-_COMMENT = re.compile(r"[ \t]*(?:#|//)[ \t]*")
-# What a training command begins with, or has in it, and what it says besides the name of a config.
-_PROGRAM = re.compile(
-    r"\b(?:accelerate|torchrun|deepspeed|python3?|axolotl|composer|litgpt|llamafactory-cli|swift|trl|tune|xtuner)\b|\.py\b"
-)
-_TYPED = re.compile(r"(?:\$ )?(?:[A-Z][A-Z0-9_]*=\S+ )*(?:" + _PROGRAM.pattern + ")")
 _MORE = re.compile(r" --?(?!config[ =])\w|\w=|\b(?:accelerate|deepspeed|torchrun|mpirun|srun)\b")
 
 _Key = tuple[object, ...]
@@ -65,9 +61,8 @@ def of(document: Document, overrides: Sequence[str] = ()) -> list[TrainingSpec]:
 
 
 def _scripts_that_say(name: str, document: Document) -> Iterator[Document]:
-    commented = _commented(document, name)
-    if commented is not None:
-        yield commented
+    if _has_command(document.text, name):
+        yield remarks.read(document)
     for path in _near(document.path):
         script = _read(path, name)
         if script is not None:
@@ -86,13 +81,15 @@ def _near(path: str) -> Iterator[str]:
     """Files that may hold the command, the nearest first."""
     folder = os.path.dirname(path)
     root = files.repository_root(folder or os.curdir)
-    left = MAX_FILES
+    left, programs = MAX_FILES, MAX_PROGRAMS
     for _ in range(MAX_CLIMB):
         for inner in ("", *FOLDERS):
             for found in _listed(os.path.normpath(os.path.join(folder, inner))):
-                if files.inside(found, root):
+                program = found.endswith(".py")
+                if files.inside(found, root) and (programs or not program):
                     yield found
                     left -= 1
+                    programs -= program
                     if not left:
                         return
         if os.path.realpath(folder or os.curdir) == root:
@@ -106,13 +103,13 @@ def _listed(folder: str) -> list[str]:
     except OSError:
         return []
     work.spend(1 + len(names) // 4, "looking for the command that starts it")
-    return [os.path.normpath(os.path.join(folder, name)) for name in names if name.lower().endswith(SUFFIXES)]
+    paths = [os.path.normpath(os.path.join(folder, name)) for name in names]
+    paths = [path for path in paths if path.lower().endswith((*SCRIPTS, ".py")) or load.quoting(path) is not None]
+    return sorted(paths, key=lambda path: path.endswith(".py"))
 
 
 def _read(path: str, name: str) -> Document | None:
     """A script or document that has a file's name in it; None for any other one, and what cannot be read."""
-    from memlint.documents import load
-
     try:
         status = os.stat(path)
         if status.st_size > MAX_BYTES:
@@ -123,21 +120,26 @@ def _read(path: str, name: str) -> Document | None:
         if not _may_launch(path, _texts[key], name):
             return None
         if key not in _scripts:
-            _keep(_scripts, key, load.load(path, _texts[key]))
+            _keep(_scripts, key, _loaded(path, _texts[key]))
     except (OSError, load.Unreadable):
         return None
     return _scripts[key]
 
 
+def _loaded(path: str, text: str) -> Document:
+    if not path.endswith(".py"):
+        return load.load(path, text)
+    span = Span(path, 1, 1, 1, 1)
+    return remarks.read(Document(path, "python", text, Node({}, span)))
+
+
 def _may_launch(path: str, text: str, name: str) -> bool:
     """Whether a text may hold a command that starts a config and says something of the run besides. In a script the
-    name may come by a variable; in a document it stands in the command."""
-    from memlint.documents.load import is_markdown
-
+    name may come by a variable, as in a recipe; in a document it stands in the command."""
     if name not in text:
         return False
-    if not is_markdown(path):
-        return _PROGRAM.search(text) is not None
+    if load.quoting(path) in (None, "makefile", "dockerfile") and not path.endswith(".py"):
+        return remarks.PROGRAM.search(text) is not None
     return _has_command(text, name)
 
 
@@ -148,30 +150,10 @@ def _has_command(text: str, name: str) -> bool:
 
 
 def _starts(line: str) -> bool:
-    return _PROGRAM.search(line) is not None and _MORE.search(line) is not None
+    return remarks.PROGRAM.search(line) is not None and _MORE.search(line) is not None
 
 
 def _keep(kept: dict[_Key, object] | dict[_Key, str] | dict[_Key, Document], key: _Key, value: object) -> None:
     if len(kept) >= _MOST_KEPT:
         kept.clear()
     kept[key] = value  # type: ignore[assignment]
-
-
-def _commented(document: Document, name: str) -> Document | None:
-    """The commands in a config's comments, as a script in which they stand where they do in the config."""
-    from memlint.documents import shell
-
-    lines = document.text.splitlines(keepends=True)
-    shown, goes_on, some = [], False, ""
-    for line in lines:
-        mark = _COMMENT.match(line)
-        rest = line[mark.end() :] if mark is not None else ""
-        kept = mark is not None and (goes_on or _TYPED.match(rest) is not None)
-        some += rest if kept else ""
-        goes_on = kept and rest.rstrip().endswith("\\")
-        bare = line.rstrip("\r\n")
-        shown.append(" " * (len(line) - len(rest)) + rest if kept else " " * len(bare) + line[len(bare) :])
-    if not _has_command(some, name):
-        return None
-    script = shell.read(document.path, "".join(shown))
-    return script._replace(text=document.text, faults=(), sources={document.path: document.text})

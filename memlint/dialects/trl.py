@@ -115,8 +115,7 @@ def _method(spec: TrainingSpec) -> str:
         words += [str(word.value) for word in spec.launch.words[:1] if isinstance(word.value, str)]
     for word in words:
         base = word.rsplit("/", 1)[-1].removesuffix(".py").rsplit(".", 1)[-1]
-        parts = base.replace("-", "_").split("_")
-        named = next((method for method in METHODS if method in parts), "")
+        named = _named(base.lower().replace("-", "_"))
         if named:
             lm.put(spec, "method", named, reason=f"{base} trains it")
             return ""
@@ -126,7 +125,7 @@ def _method(spec: TrainingSpec) -> str:
             lm.put(spec, "method", "grpo", fact, "a key of the trainers that generate")
             return ""
     tokens = "".join(c if c.isalnum() else " " for c in spec.document.path.lower()).split()
-    named = next((method for method in METHODS if method in tokens[-8:]), "")
+    named = _named("_".join(tokens[-8:]))
     if named:
         reason = "the config's path names it"
         spec.facts["method"] = Fact("method", named, ASSUMED, reason=reason)
@@ -137,6 +136,11 @@ def _method(spec: TrainingSpec) -> str:
             return f"{fact.key} is a key of several of TRL's trainers, and no file says which one reads it"
     spec.facts["method"] = Fact("method", "sft", ASSUMED, reason="no key of another trainer is there")
     return ""
+
+
+def _named(words: str) -> str:
+    """The method that words with underscores between them name; of ``online_dpo`` and ``dpo`` the longer one."""
+    return max((method for method in METHODS if f"_{method}_" in f"_{words}_"), key=len, default="")
 
 
 # Switches of peft/examples/sft/train.py that TRL's own scripts do not have, and the defaults beside them.

@@ -9,7 +9,19 @@ from memlint.documents.node import Document, Fault, Node, Span
 
 MAX_BYTES = 2**20  # a training config of a mebibyte is a data set
 
-MARKDOWN = (".md", ".markdown", ".mdx")
+# Texts in which commands stand among other things: the reader of each. Commands are all that is read of them.
+_QUOTING = {
+    **dict.fromkeys((".md", ".markdown", ".mdx"), "markdown"),
+    ".ipynb": "notebook",
+    ".mk": "makefile",
+    ".dockerfile": "dockerfile",
+}
+_QUOTING_NAMES = {
+    **dict.fromkeys(("makefile", "gnumakefile", "justfile", ".justfile"), "makefile"),
+    **dict.fromkeys(("dockerfile", "containerfile"), "dockerfile"),
+    ".gitlab-ci.yml": "workflow",
+}
+_WORKFLOWS = "/.github/workflows/"
 
 _FORMATS = {
     ".yaml": "yaml",
@@ -22,7 +34,6 @@ _FORMATS = {
     ".bash": "shell",
     ".slurm": "shell",
     ".sbatch": "shell",
-    **dict.fromkeys(MARKDOWN, "shell"),  # whose commands are all that is read of it
 }
 
 
@@ -44,6 +55,8 @@ def format_of(path: str, text: str | None = None) -> str | None:
 
     Goes by suffix; a file without a known one is shell if its first line (``text``) calls a shell.
     """
+    if quoting(path) is not None:
+        return "shell"
     suffix = os.path.splitext(path)[1].lower()
     if suffix in _FORMATS:
         return _FORMATS[suffix]
@@ -54,8 +67,12 @@ def format_of(path: str, text: str | None = None) -> str | None:
     return None
 
 
-def is_markdown(path: str) -> bool:
-    return path.lower().endswith(MARKDOWN)
+def quoting(path: str) -> str | None:
+    """The reader of a text in which commands stand among other things; None for a config or a script."""
+    name = os.path.basename(path).lower()
+    if name.endswith((".yml", ".yaml")) and _WORKFLOWS in "/" + path.replace(os.sep, "/"):
+        return "workflow"
+    return _QUOTING_NAMES.get(name) or _QUOTING.get(os.path.splitext(name)[1])
 
 
 def read_text(path: str) -> str:
@@ -89,6 +106,10 @@ def load(path: str, text: str | None = None) -> Document:
             text.encode()
         except UnicodeEncodeError as error:  # half of a surrogate pair, which no file holds
             return _faulty(path, _not_utf8(text.count("\n", 0, error.start)))
+    reader = quoting(path)
+    if reader is not None:
+        found: Document = __import__(f"memlint.documents.{reader}", fromlist=["read"]).read(path, text)
+        return found
     kind = format_of(path, text)
     if kind == "yaml":
         from memlint.documents import yaml
@@ -106,15 +127,14 @@ def load(path: str, text: str | None = None) -> Document:
         from memlint.documents import python
 
         return python.read(path, text)
-    if is_markdown(path):
-        from memlint.documents import markdown
-
-        return markdown.read(path, text)
     if kind == "shell":
         from memlint.documents import shell
 
         return shell.read(path, text)
-    return _faulty(path, "not a kind of file that memlint reads (YAML, JSON, TOML, shell, Python, Markdown)")
+    return _faulty(
+        path,
+        "not a kind of file that memlint reads (YAML, JSON, TOML, shell, Python, Markdown)",
+    )
 
 
 _TOO_LARGE = f"larger than {MAX_BYTES // 2**20} MiB: not read"

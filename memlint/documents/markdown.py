@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 
 from memlint import work
-from memlint.documents import shell, shell_syntax
+from memlint.documents import quoted
 from memlint.documents.node import Document
 
 # Names of languages (the first word behind the fence) that stand for a shell, as GitHub's Linguist spells them; a block
@@ -26,20 +26,16 @@ _PROMPT = re.compile(r"[ \t]*(?:\([\w .-]*\) ?)?[$%#>] (?=\S)")
 # What a training command cannot do without: a document without it is none of ours, and is not parsed.
 _LAUNCHES = re.compile(r"\bpython|\btorchrun|\baccelerate\b|\bdeepspeed\b|\.py\b|train|tune\b")
 
-BLOCK = 60  # steps to look at a block, and one for each of so many characters
-CHARACTERS_PER_STEP = 50
-
 
 def read(path: str, text: str) -> Document:
     """The commands of a document's shell blocks. ``text`` of the result is the document's own, its faults none."""
     script = blocks(text) if _LAUNCHES.search(text) else ""
-    found = shell.read(path, script)
-    return found._replace(text=text, faults=(), sources={path: text})
+    return quoted.read(path, text, script, told=True)
 
 
 def blocks(text: str) -> str:
     """The shell blocks of a document, in their places; every other character is a space. Raises OutOfWork."""
-    work.spend(len(text) // CHARACTERS_PER_STEP, "looking for commands in a document")
+    work.spend(len(text) // quoted.CHARACTERS_PER_STEP, "looking for commands in a document")
     lines = text.splitlines(keepends=True)
     shown = [False] * len(lines)
     at = 0
@@ -61,22 +57,15 @@ def blocks(text: str) -> str:
         else:
             _prompts(lines, begin, end)
         block = "".join(lines[begin:end])
-        work.spend(BLOCK + len(block) // CHARACTERS_PER_STEP, "looking for commands in a document")
-        if _is_shell(block):
+        work.spend(quoted.BLOCK + len(block) // quoted.CHARACTERS_PER_STEP, "looking for commands in a document")
+        if quoted.is_shell(block):
             shown[begin:end] = [True] * (end - begin)
-    return "".join(line if kept else _blank(line) for line, kept in zip(lines, shown))
+    return "".join(line if kept else quoted.blank(line) for line, kept in zip(lines, shown))
 
 
 def _closes(line: str, fence: str) -> bool:
     bare = line.strip(" \t\r\n>")
     return len(bare) >= len(fence) and not bare.strip(fence[0])
-
-
-def _is_shell(block: str) -> bool:
-    try:
-        return shell_syntax.judge(block).broken is None
-    except RecursionError:
-        return False
 
 
 def _prompts(lines: list[str], begin: int, end: int) -> None:
@@ -93,14 +82,8 @@ def _session(lines: list[str], begin: int, end: int) -> None:
     for at in range(begin, end):
         prompt = _PROMPT.match(lines[at])
         if prompt is None and not goes_on:
-            lines[at] = _blank(lines[at])
+            lines[at] = quoted.blank(lines[at])
             continue
         if prompt is not None and not goes_on:
             lines[at] = " " * prompt.end() + lines[at][prompt.end() :]
         goes_on = lines[at].rstrip("\r\n").endswith("\\")
-
-
-def _blank(line: str) -> str:
-    """A line as long as it was, with nothing on it: the next one begins where it did."""
-    bare = line.rstrip("\r\n")
-    return " " * len(bare) + line[len(bare) :]

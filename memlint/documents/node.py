@@ -254,7 +254,8 @@ class Document(NamedTuple):
 
     ``root`` is a mapping node (for shell: the script's variables; for Python: module names, with a class
     as a mapping of its constants). ``commands`` is empty except for shell. ``sources`` holds the text of
-    every file that composition brought in, by path, this one included.
+    every file that composition brought in, by path, this one included. ``told``: its commands are those that a reader
+    is told (a document's, a comment's), which nobody runs as they stand.
     """
 
     path: str
@@ -264,3 +265,4 @@ class Document(NamedTuple):
     faults: tuple[Fault, ...] = ()
     commands: tuple[Command, ...] = ()
     sources: dict[str, str] = {}  # noqa: RUF012  (never mutated: each reader passes its own)
+    told: bool = False

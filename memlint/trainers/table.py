@@ -69,6 +69,18 @@ class Trainer(NamedTuple):
 NONE = Trainer("", "")  # of a method that no row is about
 
 _TRL = "TRL 1.16: trl/trainer/"
+# Trainers of TRL's (trl/experimental, 1.16) that are told apart from those below, and what each needs besides.
+_TEACHER, _JUDGED = "its teacher is not known", "the model that judges its answers is not known"
+_EXPERIMENTAL = {
+    **dict.fromkeys(("distillation", "gkd", "gold", "iw_opd", "minillm", "server_distillation"), _TEACHER),
+    **dict.fromkeys(("nash_md", "online_dpo", "xpo"), _JUDGED),
+    **dict.fromkeys(("sdft", "sdpo"), "how it keeps its own teacher is not described"),
+    "ppo": "its value and reward models are not known",
+    "bco": "its loss over unpaired answers is not described",
+    "prm": "its model scores each token, which no recipe says",
+    "ssd": "it samples its own training data, which is not described",
+    "tpo": "its loss over three answers is not described",
+}
 
 TRAINERS: dict[str, Trainer] = {
     # ------------------------------------------------------------------------------------------ around transformers
@@ -157,10 +169,10 @@ TRAINERS: dict[str, Trainer] = {
         takes=SCORES,
         steps="trl",
     ),
-    "trl.gkd": Trainer("TRL's GKDTrainer", f"{_TRL}gkd_trainer.py", unknown="its teacher is not known", steps="trl"),
-    "trl.ppo": Trainer(
-        "TRL's PPOTrainer", f"{_TRL}ppo_trainer.py", unknown="its value and reward models are not known", steps="trl"
-    ),
+    **{
+        f"trl.{method}": Trainer(f"TRL's trainer for {method}", "TRL 1.16: trl/experimental", unknown=why, steps="trl")
+        for method, why in _EXPERIMENTAL.items()
+    },
     # ------------------------------------------------------------------------------------------ LLaMA-Factory's own
     "llamafactory.dpo": Trainer(
         "LLaMA-Factory's CustomDPOTrainer",

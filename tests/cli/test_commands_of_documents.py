@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -28,3 +29,30 @@ def test_commands_of_documents_without_an_estimate_are_counted(tmp_path: Path, m
     assert result.stderr == "memlint: 1 command in documents without an estimate, not listed (-v lists them)\n"
     assert "memlint: README.md:2: not listed, no estimate: --model_name_or_path /path/to/model" in run(".", "-v").stderr
     assert "README.md" in run("README.md").stdout  # named, it is listed
+
+
+def test_what_a_programs_docstring_tells_is_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = "torchrun --nproc_per_node 1 sft.py --model_name_or_path {} --dataset_name a --max_length 512"
+    program = "import a\n\nif __name__ == '__main__':\n    main()\n"
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "sft.py").write_text(f'"""Train.\n\n    {command.format("gpt2")}\n"""\n{program}', encoding="utf-8")
+    (tmp_path / "other.py").write_text(f'"""Train.\n\n    {command.format("/a/b")}\n"""\n{program}', encoding="utf-8")
+    (tmp_path / "silent.py").write_text(program, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    result = run(".")
+    assert "sft.py  trl, gpt2" in result.stdout
+    assert "other.py" not in result.stdout
+    assert "silent.py" not in result.stdout + result.stderr
+    assert result.stderr == "memlint: 1 command in documents without an estimate, not listed (-v lists them)\n"
+
+
+def test_a_walk_looks_into_makefiles_and_notebooks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = "python sft.py --model_name_or_path gpt2 --dataset_name a --max_length 512"
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "Makefile").write_text(f"train:\n\t{command}\n", encoding="utf-8")
+    cells = [{"cell_type": "code", "source": ["!" + command.replace("gpt2", "distilgpt2")]}]
+    (tmp_path / "a.ipynb").write_text(json.dumps({"cells": cells}), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    result = run(".")
+    assert "Makefile  trl, gpt2" in result.stdout
+    assert "a.ipynb  trl, distilgpt2" in result.stdout

@@ -60,6 +60,16 @@ def peak(run: RunReport) -> int:
         pytest.param("recipes/a/README.md", f"```sh\n{LAUNCH}\n```\n", 2, id="in the README beside the config"),
         pytest.param("recipes/run.sh", f"#!/bin/sh\nset -e\n{LAUNCH}\n", 3, id="in a script above it"),
         pytest.param("scripts/run.slurm", f"#!/bin/bash\nsrun {LAUNCH}\n", 2, id="in the folder of scripts"),
+        pytest.param("Makefile", f"train:\n\t{LAUNCH}\n", 2, id="in a recipe of a makefile"),
+        pytest.param("Dockerfile", f"FROM x\nCMD {LAUNCH}\n", 2, id="in an image"),
+        pytest.param(".github/workflows/a.yml", f"steps:\n- run: {LAUNCH}\n", 2, id="in a workflow"),
+        pytest.param(
+            "a.ipynb",
+            json.dumps({"cells": [{"cell_type": "code", "source": [f"!{LAUNCH}"]}]}, indent=1),
+            6,
+            id="in a notebook",
+        ),
+        pytest.param("scripts/sft.py", f'"""Run it:\n\n{LAUNCH}\n"""\n', 3, id="in the docstring of a program"),
         pytest.param("recipes/a/sft.yaml", CONFIG + f"# Run it:\n#   {LAUNCH}\n", 10, id="in a comment of the config"),
     ],
 )

@@ -254,6 +254,21 @@ def test_methods_by_their_program(command: str, lines: str, expected: dict[str, 
 
 
 @pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        pytest.param("examples/scripts/prm.py", "PRM: its model scores each token", id="PRM"),
+        pytest.param("examples/scripts/gold.py", "GOLD: its teacher", id="GOLD"),
+        pytest.param("examples/scripts/online_dpo.py", "ONLINE_DPO: the model that judges", id="online DPO is no DPO"),
+        pytest.param("examples/scripts/sdpo.py", "SDPO: how it keeps its own teacher", id="SDPO"),
+    ],
+)
+def test_a_trainer_that_is_not_described_is_taken_for_no_other(program: str, reason: str, tmp_path: Path) -> None:
+    written(tmp_path, {"r.yaml": SFT, "run.sh": f"python {program} --config r.yaml --num_generations 8\n"})
+    (spec,) = registry.specs(load(str(tmp_path / "run.sh")))
+    assert spec.unknown_reason.startswith(reason)
+
+
+@pytest.mark.parametrize(
     ("path", "lines", "method", "reason"),
     [
         pytest.param("recipes/zephyr/dpo/config.yaml", "beta: 0.1", "dpo", "", id="the folder of a recipe"),

@@ -1,0 +1,52 @@
+"""Workflows of GitHub Actions and of GitLab CI: the commands of their steps.
+
+Of GitHub, ``run:`` of a step (https://docs.github.com/en/actions/reference/workflows-and-actions/workflow-syntax); of
+GitLab, ``script:`` of a XX
+"""
+
+from __future__ import annotations
+
+import re
+
+from memlint.documents import quoted
+from memlint.documents.node import Document
+
+_STEP = re.compile(r"([ \t]*(?:- +)*)(run|script|before_script)[ \t]*:[ \t]*(.*)$")
+_BLOCK = re.compile(r"[|>][+-]?\d?[+-]?[ \t]*(?:#.*)?$")
+_EXPRESSION = re.compile(r"\$\{\{.*?\}\}")
+_ITEM = re.compile(r"[ \t]*- +")
+
+
+def read(path: str, text: str) -> Document:
+    """The commands of a workflow. Raises OutOfWork."""
+    script = quoted.Script(text)
+    lines = text.splitlines()
+    for begin, line in enumerate(lines):
+        step = _STEP.match(line)
+        if step is None:
+            continue
+        if step[3] and not _BLOCK.match(step[3]):
+            if step[3][0] not in "\"'[{&*!":
+                script.put({begin: " " * step.start(3) + quoted.substituted(step[3], _EXPRESSION)})
+            continue
+        block = _below(lines, begin, len(step[1]))
+        if not step[3]:  # a list of commands, each on a line
+            for index, item in block.items():
+                if _ITEM.match(item):
+                    script.put({index: quoted.substituted(item.replace("-", " ", 1), _EXPRESSION)})
+            continue
+        folded = " \\" if step[3][0] == ">" else ""
+        script.put({index: quoted.substituted(one, _EXPRESSION) + folded for index, one in block.items()})
+    return script.read(path, text, told=False)
+
+
+def _below(lines: list[str], begin: int, column: int) -> dict[int, str]:
+    """The lines of the value of a key that stands at a column, by their index."""
+    block = {}
+    for index in range(begin + 1, len(lines)):
+        line = lines[index]
+        indentation = len(line) - len(line.lstrip(" \t"))
+        if line.strip() and indentation <= column and not (indentation == column and line[column] == "-"):
+            break
+        block[index] = line
+    return block
