@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any
 
+from memlint.dialects import programs, software
 from memlint.dialects import schema as schemas
-from memlint.dialects import software
 from memlint.dialects.schema import ANNOTATION, Key, Schema
 from memlint.documents import arguments
 from memlint.documents.node import Command, Document, Keys, Node, Span, Unresolved
@@ -155,6 +155,8 @@ class Dialect:
         if "launcher" in signature:
             named_so = any(re.search(signature["launcher"], one.name) for one in command.launchers)
             return Match(0, document, command.options, command) if named_so else None
+        if "trains" in signature:
+            return Match(-1, document, command.options, command) if programs.says_it_trains(command) else None
         # A list of names is of programs that others share (train.py): their options decide, and cheaply.
         certain = bonus > 1 or (bonus and isinstance(program, str))
         if not certain and not _may_match(signature, command) and not self._names_python(command):

@@ -48,6 +48,15 @@ METHODS = frozenset(
         *("lora", "qlora", "dreambooth"),
     )
 )
+# Words of what is done to data before a training, and of tests of one.
+_AROUND = frozenset(
+    (
+        *("data", "dataset", "datasets", "tokenizer", "vocab", "bpe", "sentencepiece", "split", "prepare", "make"),
+        *("process", "test", "tests", "check", "download", "build", "collect", "plot", "log", "stop", "kill"),
+    )
+)
+_ENTRIES = ("main", "__main__", "run", "cli")  # whose folder or package says what they are
+_MODULE = re.compile(r"[A-Za-z_]\w*(?:\.\w+)+")  # as ``python -m`` has it
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
 # transformers' examples train where --do_train says so (``if training_args.do_train`` in each run_*.py).
@@ -68,6 +77,18 @@ def trains(command: Command) -> bool:
     if not words & TRAINS and (words & ELSE or (words & SHOWS and not words & METHODS)):
         return False
     return not (name.startswith("run_") and _only_evaluates(command))
+
+
+def says_it_trains(command: Command) -> bool:
+    """Whether a Python program's own name says that it trains, and nothing else."""
+    program = command.program.value
+    if not isinstance(program, str) or not (program.endswith(".py") or _MODULE.fullmatch(program)):
+        return False
+    *outer, name = re.split(r"[./]", program.removesuffix(".py"))
+    if name in _ENTRIES and outer:
+        name = f"{outer[-1]}_{name}"
+    words = set(_words(name))
+    return not words & _AROUND and bool(words & TRAINS or (words & METHODS and not words & ELSE))
 
 
 def _words(name: str) -> Iterator[str]:

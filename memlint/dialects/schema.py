@@ -16,6 +16,7 @@ entries say what the keys mean. At the top, before ``properties``:
                     keys are all in others (``_base_ =``); other: as programs is, for commands that are not it although
                     they name such a file (``axolotl preprocess``)
                     launcher: the same, searched in the names of launchers, for commands of no other family;
+                    trains: true for any program whose name says that it trains, of no other family;
                     class: the keys live inside a class of a Python module
                     members: in a Python module, each function that returns such keys is a run
     extends         the key that names the file, or files, that a file builds on (``_BASE_``)
@@ -88,7 +89,7 @@ HEADER_NAMES = frozenset(
     ("family", "title", "formats", "models", "signature", "module", "framework", "architecture", "model_name", "facts")
 ) | {"positional", "overrides", "primary", "refines", "dotted", "extends", "keys", "trainer"}
 SIGNATURE_NAMES = frozenset(
-    ("all", "any", "none", "program", "programs", "launcher", "class", "text", "other", "members")
+    ("all", "any", "none", "program", "programs", "launcher", "trains", "class", "text", "other", "members")
 )
 PROPERTY_NAMES = frozenset(
     ("fact", "default", "default_of", "values", "memory", "memory_relevant", "ignored", "aliases")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from memlint.check import check_text
-from memlint.dialects import programs
+from memlint.dialects import programs, registry
 from memlint.documents import shell
+from memlint.documents.load import load
 
 OPTIONS = "--model_name_or_path Qwen/Qwen2.5-0.5B --per_device_train_batch_size 2 --block_size 512 --output_dir out"
 
@@ -53,3 +54,31 @@ def test_a_program_with_a_trainers_options_that_does_not_train_has_no_estimate(n
 def test_the_trainer_beside_it_has_one() -> None:
     (run,) = check_text("run.sh", f"python serve.py {OPTIONS}\npython run_clm.py --do_train {OPTIONS}\n").runs
     assert run.estimate is not None
+
+
+@pytest.mark.parametrize(
+    ("line", "claimed"),
+    [
+        pytest.param(
+            "python train.py --model_name meta-llama/Llama-2-70b-hf", True, id="a name that says that it trains"
+        ),
+        pytest.param("python -m verl.trainer.main config=a.yaml", True, id="a package that says it"),
+        pytest.param("torchrun --nproc_per_node 8 tools/finetune_chat.py", True, id="training on chats"),
+        pytest.param("python my_dpo.py data/ configs/lora.yaml", True, id="a method"),
+        pytest.param("python eval_dpo.py data/", False, id="that is evaluated"),
+        pytest.param("python prepare_train_data.py", False, id="what is done to data before"),
+        pytest.param("python -m pytest tests/test_training.py", False, id="a test of training"),
+        pytest.param("python main.py --lr 1", False, id="a name that says nothing"),
+        pytest.param("./train --data a", False, id="a program that is not Python's"),
+        pytest.param("python $PROGRAM", False, id="a program that is not known"),
+    ],
+)
+def test_a_training_program_that_nobody_knows_is_named(line: str, claimed: bool) -> None:
+    specs = registry.specs(load("run.sh", line + "\n"))
+    assert [spec.family for spec in specs] == ["program"] * claimed
+    assert all(spec.unknown_reason.startswith(str(spec.launch and spec.launch.program.value)) for spec in specs)
+
+
+def test_a_known_family_goes_before_it() -> None:
+    (spec,) = registry.specs(load("run.sh", "accelerate launch train.py --lr 1\n"))
+    assert spec.family == "accelerate"
