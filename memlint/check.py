@@ -191,7 +191,7 @@ class _Checker:
         if not specs and document.format == "python":
             specs, document = self._remarked(document, settings)
         specs = self._launched(specs, document, settings)
-        if not found.named and document.told:
+        if not found.named and (document.told or any(spec.document.told for spec in specs)):
             self.told.add(os.path.realpath(path))
             # The run of a config that is itself among the files is reported there.
             others = self.given - {os.path.realpath(path)}

@@ -302,6 +302,10 @@ class Dialect:
                 by_name.setdefault(spelling, (name, resolved, kinds))
         return by_name
 
+    def name_of(self, spelling: str) -> str:
+        """The key that a spelling stands for."""
+        return self._spellings.get(spelling, (spelling,))[0]
+
     @cached_property
     def _takes(self) -> Callable[[str], str]:
         """How many words an option takes, by its name."""

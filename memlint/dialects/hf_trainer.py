@@ -138,6 +138,7 @@ def _checkpointing(spec: TrainingSpec) -> None:
 def _precision(spec: TrainingSpec) -> str:
     why = lm.precision(spec, lm.older_weights(spec, lm.weights(spec, spec.fact(lm.HYPER + "dtype"))))
     known_scripts.dtypes(spec, _program(spec))
+    lm.prepared(spec)
     if llava.is_llava(spec):
         llava.dtypes(spec)
     return why

@@ -57,7 +57,14 @@ from memlint.dialects.trainer_switches import (
     liger_in_evaluation,
     optimizer,
 )
-from memlint.dialects.tuning import ADAPTER_FACTS, QUANTIZATION_FACTS, adapters, quantization, stored_quantization
+from memlint.dialects.tuning import (
+    ADAPTER_FACTS,
+    QUANTIZATION_FACTS,
+    adapters,
+    prepared,
+    quantization,
+    stored_quantization,
+)
 from memlint.documents.node import Document, Node
 from memlint.facts.spec import ASSUMED, DEFAULT, HYPER, OVERRIDE, Fact, Name, TrainingSpec, named
 
@@ -100,6 +107,7 @@ __all__ = [
     "optimizer",
     "pairs",
     "parallelism",
+    "prepared",
     "processes",
     "put",
     "quantization",

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from memlint import work
 from memlint.dialects import programs
 from memlint.dialects import schema as schemas
 from memlint.dialects.base import Dialect, Match
 from memlint.dialects.companions import prepared
-from memlint.documents.node import Command, Document, Span
-from memlint.facts.spec import TrainingSpec, named
+from memlint.documents.node import Command, Document, Node, Span
+from memlint.facts.spec import Missing, TrainingSpec, named
+
+if TYPE_CHECKING:
+    from memlint.dialects.scripts import Script
 
 # Prices, in steps: to hold a command, and each of its words, against what the families know.
 COMMAND = 2000
@@ -52,12 +56,25 @@ def specs(document: Document, overrides: Sequence[str] = ()) -> list[TrainingSpe
     document = prepared(document)
     found = _best(document, None)
     if found is None:
-        return []
+        return _by_itself(document)
     family, match = found
     several = family.members(document)
     if len(several) > 1:
         return [family.spec(_overridden(one, overrides), one.root.key_path) for one in several]
     return [family.spec(_overridden(match, overrides))]
+
+
+def _by_itself(document: Document) -> list[TrainingSpec]:
+    """The run of a script that makes a trainer, started without options."""
+    if document.format != "python":
+        return []
+    from memlint.dialects import scripts
+
+    script = scripts.read(document.path, document.text, {})
+    if script is None:
+        return []
+    found = script.document._replace(told=True)
+    return [dialect(script.family).spec(Match(1, found, script.root, missing=_gap(script)))]
 
 
 def _best(document: Document, command: Command | None) -> tuple[Dialect, Match] | None:
@@ -111,7 +128,47 @@ def started(document: Document, command: Command, overrides: Sequence[str], name
     if not programs.trains(command):
         return None
     best = _best(document, command)
-    return None if best is None else best[0].spec(_overridden(best[1], overrides), name)
+    if best is None:
+        return None
+    family, match = _with_its_script(*best, command)
+    return family.spec(_overridden(match, overrides), name)
+
+
+def _with_its_script(family: Dialect, match: Match, command: Command) -> tuple[Dialect, Match]:
+    """What the script that a command starts says besides, where its keys are the command's.
+
+    A command of no family whose script makes a trainer is of that trainer's.
+    """
+    own = family.header.get("script", False)
+    if not own and "trains" not in family.header["signature"] and "launcher" not in family.header["signature"]:
+        return family, match
+    from memlint.dialects import scripts
+
+    both = {**_children(match.root), **_children(match.options)}
+    script = scripts.started(command, match.document, Node(both, match.root.span))
+    if script is None:
+        return family, match
+    family = dialect(script.family)
+    if match.options is not None:
+        match = match._replace(options=family.options(command))
+    elif match.document.format == "shell":
+        match = match._replace(root=family.options(command))
+    # What the command says, or the config that it names, went into what the script makes.
+    stated = {family.name_of(name) for name in (*_children(match.root), *_children(match.options))}
+    more = {name: node for name, node in _children(script.root).items() if family.name_of(name) not in stated}
+    sources = {match.document.path: match.document.text, **match.document.sources, **script.document.sources}
+    document, root = match.document._replace(sources=sources), Node({**more, **_children(match.root)}, match.root.span)
+    missing = (*match.missing, *_gap(script))
+    return family, match._replace(document=document, root=root, missing=missing)
+
+
+def _gap(script: Script) -> tuple[Missing, ...]:
+    """What keeps a run from being known, whatever else is."""
+    return (Missing(script.document.path, script.root.span, script.unknown),) if script.unknown else ()
+
+
+def _children(node: Node | None) -> dict[str, Node]:
+    return node.value if node is not None and isinstance(node.value, dict) else {}
 
 
 def _text(command: Command) -> str:

@@ -20,6 +20,7 @@ entries say what the keys mean. At the top, before ``properties``:
                     class: the keys live inside a class of a Python module
                     members: in a Python module, each function that returns such keys is a run
     extends         the key that names the file, or files, that a file builds on (``_BASE_``)
+    script          true where the script that a command starts says the rest of the run in these keys
     overrides       true where words ``key=value`` of a command change the config that it names, or stand for one;
                     "pairs" where the words are a key and its value in turn (yacs), after ``--opts`` too
     primary         names of the library's own primary configs: another one that ``--config-name`` names is read from
@@ -87,7 +88,7 @@ UNKNOWN_KEY = "unknown-key"
 
 HEADER_NAMES = frozenset(
     ("family", "title", "formats", "models", "signature", "module", "framework", "architecture", "model_name", "facts")
-) | {"positional", "overrides", "primary", "refines", "dotted", "extends", "keys", "trainer"}
+) | {"positional", "script", "overrides", "primary", "refines", "dotted", "extends", "keys", "trainer"}
 SIGNATURE_NAMES = frozenset(
     ("all", "any", "none", "program", "programs", "launcher", "trains", "class", "text", "other", "members")
 )

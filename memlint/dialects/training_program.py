@@ -1,6 +1,6 @@
 """Family program: a command whose program says that it trains, and that is of no other family.
 
-Nothing is known of its options. It is named all the same: who checks a folder learns which of its runs have no estimate.
+Nothing is known of its options. It is named all the same: who checks a folder learns which runs have no estimate.
 """
 
 from __future__ import annotations

@@ -319,6 +319,7 @@ def _loss(spec: TrainingSpec, method: str) -> None:
 
 def _adapter_dtype(spec: TrainingSpec) -> None:
     """TRL moves the adapters of a quantised model to bfloat16 (sft_trainer.py, dpo_trainer.py)."""
+    lm.prepared(spec)
     bits = spec.fact("quantization.bits")
     found = lm.trainer(spec)
     if bits is not None and found.prepared == ALWAYS:

@@ -82,6 +82,13 @@ def quantization(spec: TrainingSpec) -> None:
         put(spec, "quantization.double", False, reason="transformers 5: BitsAndBytesConfig")
 
 
+def prepared(spec: TrainingSpec) -> None:
+    """A script that calls PEFT's prepare_model_for_kbit_training casts what is not quantised to float32."""
+    switch = spec.fact(HYPER + "prepared")
+    if switch is not None and switch.value and "quantization.bits" in spec:
+        put(spec, "quantization.prepared", True, switch, "PEFT 0.21: prepare_model_for_kbit_training")
+
+
 def stored_quantization(spec: TrainingSpec) -> bool:
     """Whether the checkpoint itself is quantised to stay so, by its config; and the facts of how. Call after
     :func:`model`. Checkpoints in 8-bit floats are unpacked for training."""

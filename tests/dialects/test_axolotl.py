@@ -51,7 +51,7 @@ CUT = "plugins:\n  - axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugi
         ),
         pytest.param("a.yaml", "base_model: x\nlearning_rate: 1\n", [], id="a model and a learning rate say nothing"),
         pytest.param(
-            "a.sh", "python finetune.py --base_model x --micro_batch_size 4", [], id="another script's options"
+            "a.sh", "python finetune.py --base_model x --micro_batch_size 4", ["program"], id="another script's options"
         ),
         pytest.param("a.sh", "axolotl train --base_model x --micro_batch_size 4", ["axolotl"], id="its own program"),
     ],

@@ -44,7 +44,7 @@ python train.py --my_testing x070 --ctx_len 1024 --micro_bsz $BSZ --n_layer 24 -
             id="the twin, on the data that it comes with",
         ),
         pytest.param(RWKV, ["rwkv"], id="RWKV"),
-        pytest.param("python train.py --batch_size 4 --sequence_length 8", [], id="options that say nothing"),
+        pytest.param("python train.py --batch_size 4 --sequence_length 8", ["program"], id="options that say nothing"),
         pytest.param("make train_gpt2cu USE_CUDNN=1", [], id="building it trains nothing"),
     ],
 )

@@ -48,8 +48,8 @@ gradient_accumulation_steps = 16
             "a.py", "init_from = 'gpt2'\nbatch_size = 8\nblock_size = 8\neval_only = True\n", [], id="an evaluation"
         ),
         pytest.param("a.sh", "python train.py --n_layer=2 --n_head=2 --n_embd=8", ["nanogpt"], id="options alone"),
-        pytest.param("a.sh", "python train.py --batch_size=8 --lr=1", [], id="options that say nothing"),
-        pytest.param("a.sh", "python train.py config/x.py", [], id="a module that is not there"),
+        pytest.param("a.sh", "python train.py --batch_size=8 --lr=1", ["program"], id="options that say nothing"),
+        pytest.param("a.sh", "python train.py config/x.py", ["program"], id="a module that is not there"),
     ],
 )
 def test_recognition(path: str, text: str, families: list[str]) -> None:

@@ -1,0 +1,215 @@
+"""What a training script itself says: the model, the adapters, the quantisation and the trainer that its code makes.
+
+A command's options are one half of a run; the script that it starts is the other. Where that script is in the
+repository, it is followed (:mod:`memlint.documents.program`) with the options of the command, and what it makes is said
+in the keys of the family whose trainer it makes. A script by itself is a run as well, where its own values are enough.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from memlint.dialects import companions
+from memlint.documents.node import Command, Document, Node, Span, Unresolved
+from memlint.named_tuple import NamedTuple
+
+if TYPE_CHECKING:
+    from memlint.documents.program import Program
+
+# Trainers, as programs call them: the family whose keys their arguments are.
+FAMILIES = {
+    **dict.fromkeys(("Trainer", "Seq2SeqTrainer"), "hf-trainer"),
+    **dict.fromkeys(("SFTTrainer", "DPOTrainer", "KTOTrainer", "ORPOTrainer", "CPOTrainer", "GRPOTrainer"), "trl"),
+    **dict.fromkeys(("RLOOTrainer", "RewardTrainer", "PPOTrainer", "GKDTrainer", "OnlineDPOTrainer"), "trl"),
+}
+# What their arguments are made of (transformers 5: training_args.py; TRL 1.16: trl/trainer/*_config.py).
+_ARGUMENTS = re.compile(r"(?:Seq2Seq)?TrainingArguments|(?:SFT|DPO|KTO|ORPO|CPO|GRPO|RLOO|Reward|PPO|GKD)Config")
+_MODEL = re.compile(r"(?:Auto\w*Model\w*|\w+For(?:CausalLM|SequenceClassification|ConditionalGeneration))")
+# Keys of calls, in the words of the families' keys.
+_OF_MODEL = {
+    **{name: name for name in ("attn_implementation", "load_in_4bit", "load_in_8bit")},
+    "torch_dtype": "dtype",
+    "dtype": "dtype",
+}
+_OF_QUANTISATION = {
+    **{name: name for name in ("load_in_4bit", "load_in_8bit", "bnb_4bit_quant_type", "bnb_4bit_quant_storage")},
+    "bnb_4bit_use_double_quant": "use_bnb_nested_quant",
+}
+_OF_ADAPTERS = {
+    "r": "lora_r",
+    "lora_alpha": "lora_alpha",
+    "lora_dropout": "lora_dropout",
+    "target_modules": "lora_target_modules",
+    "modules_to_save": "lora_modules_to_save",
+    "use_dora": "use_dora",
+}
+_OF_TRAINER = ("max_seq_length", "packing")  # SFTTrainer, before TRL 0.20
+# Libraries that put other things beside the weights, or other code in a model's place, than any option says.
+_OTHERS = {
+    "pyreft": "its interventions",
+    "adapters": "its adapters",
+    "opendelta": "its adapters",
+    "loralib": "its layers",
+    "unsloth": "its kernels and adapters",
+}
+_IMPORT = re.compile(r"^\s*(?:from|import)\s+(" + "|".join(_OTHERS) + r")\b", re.MULTILINE)
+_MAKES = re.compile(r"Trainer\w*\(")
+_LIBRARIES = ("trl", "transformers")
+
+
+# What scripts call the function that lists every linear layer (artidoro/qlora: qlora.py, find_all_linear_names).
+_ALL_LINEAR = re.compile(r"find_all_linear\w*\(")
+
+
+class Script(NamedTuple):
+    """family: whose trainer it makes; root: what it says, in that family's keys; document: its text;
+    unknown: why what it makes is not known, "" else."""
+
+    family: str
+    root: Node
+    document: Document
+    unknown: str = ""
+
+
+def started(command: Command, document: Document, options: Node) -> Script | None:
+    """The script that a command of ``document`` starts, with these options; None where there is none to be had, or it
+    makes no trainer that is known. Raises OutOfWork."""
+    program = command.program.value
+    if not isinstance(program, str):
+        return None
+    name = program if program.endswith(".py") else program.replace(".", "/") + ".py"
+    path = companions.find(name, document.path)
+    if path is None:
+        return None
+    given = options.value if isinstance(options.value, dict) else {}
+    return read(path, _text(path), given)
+
+
+def _text(path: str) -> str:
+    from memlint.documents import load
+
+    try:
+        return load.read_text(path)
+    except load.Unreadable:
+        return ""
+
+
+def read(path: str, text: str, options: Mapping[str, Node]) -> Script | None:
+    """A script that is started with these options; None where it makes no trainer that is known. Raises OutOfWork."""
+    if _MAKES.search(text) is None:
+        return None
+    from memlint.documents import program
+
+    found = program.read(path, text, options)
+    other = _IMPORT.search(text)
+    if other is not None:
+        why = f"{path} uses {other[1]}: {_OTHERS[other[1]]} are not described"
+        return Script("hf-trainer", Node({}, Span(path, 1, 1, 1, 1)), found.document, why)
+    trainer = next((call for call in reversed(found.calls) if _is_a_library_s(call, found)), None)
+    if trainer is None:
+        return None
+    made = _values(trainer)
+    said = {"trainer_class": Node(_name(trainer), trainer.span, None, "trainer_class")}
+    for call in found.calls:
+        said.update(_said(call))
+    for name in _OF_TRAINER:
+        if name in made:
+            said[name] = _under(name, made[name])
+    model = made.get("model")
+    if model is not None and isinstance(model.value, str):
+        said.setdefault("model_name_or_path", _under("model_name_or_path", model))
+    said = {name: node for name, node in said.items() if not _is_absent(node)}
+    why = _doubt(found, path, said)
+    if found.parses and not options:
+        why = f"{path} reads options, and none are given: check the command that starts it"
+    return Script(FAMILIES[_name(trainer)], Node(said, trainer.span), found.document, why)
+
+
+def _doubt(program: Program, path: str, said: Mapping[str, Node]) -> str:
+    """Why what is beside the weights is not known."""
+    for name, key in (
+        ("LoraConfig", "use_peft"),
+        ("get_peft_model", "use_peft"),
+        ("BitsAndBytesConfig", "load_in_4bit"),
+    ):
+        if name in program.doubts and key not in said:
+            return f"{path}: whether it calls {name} depends on line {program.doubts[name]}, which is not known"
+    return ""
+
+
+def _is_absent(node: Node) -> bool:
+    """Whether a value is that of an option which nobody gave, and whose default is the library's."""
+    return isinstance(node.value, Unresolved) and node.value.reason.startswith("there is no ")
+
+
+def _is_a_library_s(call: Node, program: Program) -> bool:
+    """Whether a call makes one of the trainers, and not what another project calls so."""
+    if _name(call) not in FAMILIES:
+        return False
+    first = str(_values(call)["_target_"].value).partition(".")[0]
+    return program.imported.get(first, "").partition(".")[0] in _LIBRARIES
+
+
+def _values(call: Node) -> dict[str, Node]:
+    return call.value if isinstance(call.value, dict) else {}
+
+
+def _name(call: Node) -> str:
+    target = _values(call).get("_target_")
+    return "" if target is None else str(target.value).rpartition(".")[2]
+
+
+def _said(call: Node) -> dict[str, Node]:
+    """What one call says, in the families' keys."""
+    values, name = _values(call), _name(call)
+    target = str(values["_target_"].value) if name else ""
+    if name == "from_pretrained" and _MODEL.search(target):
+        return dict(_of_model(call))
+    if name == "LoraConfig":
+        switch = Node(True, call.span, None, "use_peft")
+        return {**_renamed(call, _OF_ADAPTERS), "use_peft": switch}
+    if _ARGUMENTS.fullmatch(name):
+        return {key: _under(key, node) for key, node in values.items() if not key.startswith("_")}
+    if name in ("prepare_model_for_kbit_training", "prepare_model_for_int8_training"):
+        checkpointed = values.get("use_gradient_checkpointing", Node(True, call.span))
+        return {
+            "prepare_model_for_kbit_training": Node(True, call.span, None, "prepare_model_for_kbit_training"),
+            **(
+                {"gradient_checkpointing": _under("gradient_checkpointing", checkpointed)} if checkpointed.value else {}
+            ),
+        }
+    if name == "gradient_checkpointing_enable":
+        return {"gradient_checkpointing": Node(True, call.span, None, "gradient_checkpointing")}
+    return {}
+
+
+def _of_model(call: Node) -> Iterator[tuple[str, Node]]:
+    values = _values(call)
+    given = values.get("_args_")
+    first = values.get("pretrained_model_name_or_path")
+    if given is not None and isinstance(given.value, list) and given.value:
+        first = given.value[0]
+    if first is not None and first.value is not None:
+        yield "model_name_or_path", _under("model_name_or_path", first)
+    yield from _renamed(call, _OF_MODEL).items()
+    quantised = values.get("quantization_config")
+    if quantised is not None:
+        yield from _renamed(quantised, _OF_QUANTISATION).items()
+
+
+def _renamed(call: Node, names: Mapping[str, str]) -> dict[str, Node]:
+    values = _values(call)
+    return {key: _under(key, values[name]) for name, key in names.items() if name in values}
+
+
+def _under(key: str, node: Node) -> Node:
+    """A value under a family's key; a dtype of torch's by its name."""
+    value = node.value
+    text = value.text if isinstance(value, Unresolved) else str(value)
+    if re.fullmatch(r"torch\.\w+", text):
+        value = text.removeprefix("torch.")
+    elif isinstance(value, Unresolved) and _ALL_LINEAR.match(text):
+        value = "all-linear"
+    return Node(value, node.span, node.key_span, key, node.via)

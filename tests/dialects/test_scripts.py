@@ -1,0 +1,116 @@
+"""What a training script itself says, beside the options of the command that starts it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from memlint import check
+from memlint.dialects import registry
+from memlint.documents.load import load
+from memlint.facts.spec import TrainingSpec
+
+HEAD = """\
+import torch
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig, HfArgumentParser, Trainer, TrainingArguments
+from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
+from trl import DPOTrainer, SFTConfig, SFTTrainer
+"""
+PARSED = "(args,) = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()\n"
+MODEL = 'model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen2.5-0.5B", torch_dtype=torch.bfloat16)\n'
+OPTIONS = "--output_dir out --per_device_train_batch_size 2 --bf16 true --max_seq_length 512"
+
+
+def run(tmp_path: Path, script: str, command: str = "python train.py " + OPTIONS) -> TrainingSpec:
+    (tmp_path / ".git").mkdir(exist_ok=True)
+    (tmp_path / "train.py").write_text(HEAD + script, encoding="utf-8")
+    (tmp_path / "run.sh").write_text(command + "\n", encoding="utf-8")
+    (spec,) = registry.specs(load(str(tmp_path / "run.sh")))
+    return spec
+
+
+def test_the_model_and_its_adapters_are_the_scripts(tmp_path: Path) -> None:
+    spec = run(
+        tmp_path,
+        PARSED + MODEL + "model = get_peft_model(model, LoraConfig(r=16, target_modules=['q_proj', 'v_proj']))\n"
+        "Trainer(model=model, args=args)\n",
+    )
+    assert spec.family == "hf-trainer"
+    assert (spec["model"], spec["tuning"], spec["lora.r"]) == ("Qwen/Qwen2.5-0.5B", "lora", 16)
+    rank = spec.fact("lora.r")
+    assert rank is not None
+    assert rank.node is not None
+    assert (Path(rank.node.span.path).name, rank.node.span.line) == ("train.py", 7)
+
+
+def test_an_option_goes_before_what_the_script_says(tmp_path: Path) -> None:
+    script = PARSED + MODEL + "Trainer(model=get_peft_model(model, LoraConfig(r=16)), args=args)\n"
+    spec = run(tmp_path, script, f"python train.py {OPTIONS} --lora_r 4 --model_name_or_path gpt2")
+    assert (spec["lora.r"], spec["model"]) == (4, "gpt2")
+
+
+def test_codes_of_four_bits_and_what_is_cast_beside_them(tmp_path: Path) -> None:
+    script = (
+        PARSED + "codes = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type='nf4')\n"
+        "model = AutoModelForCausalLM.from_pretrained('Qwen/Qwen2.5-0.5B', quantization_config=codes)\n"
+        "model = prepare_model_for_kbit_training(model)\n"
+        "Trainer(model=get_peft_model(model, LoraConfig(r=8)), args=args)\n"
+    )
+    spec = run(tmp_path, script)
+    found = [spec.get(name) for name in ("quantization.bits", "quantization.kind", "quantization.prepared")]
+    assert found == [4, "nf4", True]
+    assert spec["checkpointing"] == "full"
+
+
+@pytest.mark.parametrize(
+    ("trainer", "family", "method"),
+    [
+        pytest.param("SFTTrainer", "trl", "sft", id="SFT"),
+        pytest.param("DPOTrainer", "trl", "dpo", id="DPO, which its options do not tell from SFT"),
+        pytest.param("Trainer", "hf-trainer", None, id="the Trainer"),
+    ],
+)
+def test_whose_run_it_is_is_said_by_the_trainer(tmp_path: Path, trainer: str, family: str, method: str | None) -> None:
+    spec = run(tmp_path, PARSED + MODEL + f"{trainer}(model=model, args=args)\n")
+    assert (spec.family, spec.get("method")) == (family, method)
+
+
+def test_another_projects_trainer_of_that_name_is_not_taken_for_it(tmp_path: Path) -> None:
+    spec = run(tmp_path, "from ours import DPOTrainer\n" + PARSED + MODEL + "DPOTrainer(model=model, args=args)\n")
+    assert (spec.family, spec.get("model")) == ("hf-trainer", None)
+
+
+@pytest.mark.parametrize(
+    ("lines", "why"),
+    [
+        pytest.param("import pyreft\n", "uses pyreft: its interventions are not described", id="another library"),
+        pytest.param(
+            "if ready():\n  LoraConfig(r=8)\n", "whether it calls LoraConfig depends on line 5", id="what is in doubt"
+        ),
+    ],
+)
+def test_what_a_script_does_besides_is_named(tmp_path: Path, lines: str, why: str) -> None:
+    spec = run(tmp_path, lines + PARSED + MODEL + "Trainer(model=model, args=args)\n")
+    assert spec.architecture is None
+    assert why in spec.unknown_reason
+
+
+def test_a_script_without_options_is_a_run_by_itself(tmp_path: Path) -> None:
+    run(
+        tmp_path,
+        MODEL + "args = SFTConfig(output_dir='o', per_device_train_batch_size=2, max_length=512, bf16=True)\n"
+        "SFTTrainer(model=model, args=args)\n",
+    )
+    (found,) = check(str(tmp_path / "train.py"), isolated=True).runs
+    assert (found.family, found.model_name) == ("trl", "Qwen2.5-0.5B")
+    assert found.estimate is not None
+
+
+def test_one_that_reads_options_is_checked_by_its_command(tmp_path: Path) -> None:
+    run(tmp_path, PARSED + MODEL + "Trainer(model=model, args=args)\n")
+    (found,) = check(str(tmp_path / "train.py"), isolated=True).runs
+    assert found.estimate is None
+    assert "reads options, and none are given" in found.findings[0].message
+    runs = check(str(tmp_path), isolated=True).runs
+    assert [Path(one.path).name for one in runs] == ["run.sh"]
