@@ -58,6 +58,7 @@ VALUES = {
     "report": '["json=report.json"]',
     "plugins": '["evil"]',
     "show-files": "true",
+    "changed-since": '"main"',
     "work-limit": "1000",
 }
 
