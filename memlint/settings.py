@@ -84,6 +84,8 @@ class Settings(NamedTuple):
     select      () means every rule that is not in preview
     rules       options by rule code or name as written; ``severity`` re-levels the rule
     policies, waivers  of `diff`
+    baseline    path of findings that are known, and not reported; "" for none
+    write_baseline, add_ignore  where, and with which reason, findings are made known instead of reported
     changed_since  a git revision: only runs that read a file that differs from it are checked
     work_limit  of one file, in million steps (:mod:`memlint.work`)
     files       the settings files read, nearest first
@@ -123,6 +125,9 @@ class Settings(NamedTuple):
     families: dict[str, dict[str, Any]] = {}  # noqa: RUF012
     policies: tuple[Policy, ...] = ()
     waivers: tuple[Waiver, ...] = ()
+    baseline: str = ""
+    write_baseline: str = ""
+    add_ignore: str = ""
     changed_since: str = ""
     work_limit: int = work.FILE_STEPS // WORK_UNIT
     files: tuple[str, ...] = ()
@@ -183,6 +188,12 @@ def _path(value: Any) -> None:
     _text(value)
     if "\0" in value:
         raise _Wrong("must not hold a null character")
+
+
+def _reason(value: Any) -> None:
+    _text(value)
+    if not value.strip() or not value.isprintable():
+        raise _Wrong("takes a reason on one line")
 
 
 def _flag(value: Any) -> None:
@@ -377,6 +388,9 @@ KEYS: dict[str, _Check] = {
     "families": _table(_any_table),
     "policies": _list_of(_policy),
     "waivers": _list_of(_record(_WAIVER, tuple(_WAIVER))),
+    "baseline": _path,
+    "write-baseline": _path,
+    "add-ignore": _reason,
     "changed-since": _text,
     "work-limit": _steps,
 }
@@ -388,6 +402,8 @@ RESERVED: dict[str, tuple[str, str]] = {
     "report": ("says where to write", "--report"),
     "plugins": ("loads code into memlint", ""),
     "show-files": ("turns the check off", "--show-files"),
+    "write-baseline": ("says where to write", "--write-baseline"),
+    "add-ignore": ("writes into the configs", "--add-ignore"),
     "changed-since": ("leaves out what is checked", "--changed-since"),
     "work-limit": ("raises what a file may cost", "--work-limit"),
 }
@@ -684,7 +700,7 @@ class Resolver:
 
 def _placed(key: str, value: Any, base: str) -> Any:
     """A checked value in the form of :class:`Settings`: tuples for lists, patterns with their folder."""
-    if key == "model-config":
+    if key in ("model-config", "baseline"):
         return os.path.normpath(os.path.join(base, os.path.expanduser(value)))
     if key in ("exclude", "extend-exclude"):
         return tuple(Pattern(base, glob) for glob in value)

@@ -40,6 +40,7 @@ ROOMS = (
     ("memlint.rules_registry", "memlint.settings", "memlint.discover", "memlint.suppress", "memlint.revisions"),
     ("memlint.selection",),
     ("memlint.reports",),
+    ("memlint.baseline", "memlint.ignores"),
     ("memlint.check",),
     ("memlint.comparison",),
     ("memlint.cli", "memlint.__main__"),

@@ -217,6 +217,9 @@ GOOD = {
     "families": {"x": {}},
     "policies": [{"paths": ["a/**"], "increase": "1GiB", "increase-percent": 5, "over-budget": "oom"}],
     "waivers": [{"paths": ["a"], "owner": "@a", "reason": "new hardware", "until": "2027-03-31"}],
+    "baseline": "known.json",
+    "write-baseline": "known.json",
+    "add-ignore": "known since spring",
     "changed-since": "main",
     "work-limit": 60,
 }
@@ -275,7 +278,7 @@ def test_a_policy_that_limits_nothing_is_refused() -> None:
     assert "limits nothing" in str(check_values({"policies": [{"action": "warn"}]}))
 
 
-@pytest.mark.parametrize("key", ["changed-since"])
+@pytest.mark.parametrize("key", ["write-baseline", "add-ignore", "changed-since"])
 def test_a_tree_neither_writes_nor_leaves_out(key: str, tmp_path: Path) -> None:
     write(tmp_path / "memlint.toml", f'{key} = "x"')
     with pytest.raises(SettingsError, match="which a settings file of the linted tree may not"):

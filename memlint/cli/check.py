@@ -44,6 +44,13 @@ if TYPE_CHECKING:
 )
 @probe_options
 @shared.work_option
+@click.option("--baseline", metavar="FILE", help="Do not report the findings that this file knows.")
+@click.option("--write-baseline", metavar="FILE", help="Write the findings to a file of known ones, and stop.")
+@click.option(
+    "--add-ignore",
+    metavar="REASON",
+    help="Write a suppression comment with this reason at every finding, and stop.",
+)
 @click.option(
     "--changed-since",
     metavar="REV",

@@ -19,6 +19,7 @@ STDIN_NAME = "stdin.yaml"
 def run(paths: tuple[str, ...], resolver: Resolver, stdin_filename: str = "", measure: Measure | None = None) -> int:
     """Check, and say it. Returns the exit code; raises Stop for settings that cannot be used."""
     from memlint.check import Interrupted, check_paths, check_text
+    from memlint.cli import known
     from memlint.settings import SettingsError
 
     try:
@@ -27,6 +28,8 @@ def run(paths: tuple[str, ...], resolver: Resolver, stdin_filename: str = "", me
         raise output.Stop(f"the working folder is gone: {error.strerror}") from None
     try:
         if paths == ("-",):
+            if resolver.for_path(stdin_filename or STDIN_NAME).add_ignore:
+                raise output.Stop("--add-ignore writes into files, and - is none")
             name = stdin_filename or STDIN_NAME
             settings = resolver.for_path(name)
             formulas, details = _wanted(settings)
@@ -46,6 +49,11 @@ def run(paths: tuple[str, ...], resolver: Resolver, stdin_filename: str = "", me
                 report = ended.report
     except SettingsError as error:
         raise output.Stop(str(error)) from None
+    if settings.write_baseline:
+        return known.write(report, settings)
+    if settings.add_ignore:
+        return known.silence(report, settings, resolver)
+    report = known.held_against(report, settings)
     _tell(report, paths, settings)
     emit(report, settings)
     return report.exit_code(settings.fail_on, settings.exit_zero)

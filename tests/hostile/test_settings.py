@@ -59,6 +59,8 @@ VALUES = {
     "plugins": '["evil"]',
     "show-files": "true",
     "changed-since": '"main"',
+    "write-baseline": '"known.json"',
+    "add-ignore": '"known"',
     "work-limit": "1000",
 }
 
