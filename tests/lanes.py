@@ -53,6 +53,8 @@ LEFT = (
     Left("tests/models/test_depth", "deep models in full beside few of their layers", _FUNCTION),
     Left("tests/models/test_(parallel|megatron)", "models on several devices in every setting", _FUNCTION),
     Left("tests/models/test_templates", "recordings that are followed, beside those of each size", _FUNCTION),
+    Left("tests/planning/test_plan.*row_is", "thirty models with each trainer, on one device and on eight", _WORD),
+    Left("tests/planning/test_plan.*largest_batch_fits", "each method with each trainer", _FUNCTION),
     Left("tests/data/test_models", "a test for each of 377 models of the catalogue", _FUNCTION),
     Left("tests/dialects/test_key_facts", "fifty families, key by key", _FUNCTION),
     Left("tests/benchmarks/test_(measure|corpus|models|histories)", "programs that start processes"),

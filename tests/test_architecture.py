@@ -42,7 +42,7 @@ ROOMS = (
     ("memlint.reports",),
     ("memlint.baseline", "memlint.ignores"),
     ("memlint.check",),
-    ("memlint.comparison",),
+    ("memlint.comparison", "memlint.planning"),
     ("memlint.cli", "memlint.__main__"),
 )
 # Named where a lower room may look up: each with its reason.
