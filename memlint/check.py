@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -37,7 +37,8 @@ from memlint.reports.report import (
 )
 from memlint.rules_registry import INTERNAL_ERROR, WORK_LIMIT, RuleInfo
 from memlint.selection import Selected, known_rules, select_rules, without_ignored
-from memlint.settings import Allowance, Resolver, Settings, SettingsError, allowance
+from memlint.settings import FILE_NAMES, Allowance, Resolver, Settings, SettingsError, allowance
+from memlint.trust import is_within
 
 if TYPE_CHECKING:
     from memlint.documents.hydra import Trees
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from memlint.tape.estimate import Estimate
 
     Measure = Callable[[TrainingSpec, Settings, Allowance], Measured | None]
+    Each = Callable[[RunReport, TrainingSpec, Estimates, Settings], None]
 
 OVERRIDE_PATH = "<override>"  # as memlint.documents.overrides names it, which is imported for overrides only
 
@@ -84,7 +86,9 @@ class _Draft(NamedTuple):
 class _Checker:
     """One invocation. ``formulas`` records symbolically, which explain and JSON want; without ``lint`` files are
     recognised, and neither estimated nor judged. ``measure`` is asked for every run, and for
-    a file without a family that is named. ``details``: findings have fixes and notes."""
+    a file without a family that is named. ``details``: findings have fixes and notes. ``each`` is shown every run,
+    ``equal_runs`` are those of checks before this one. Of ``changed`` files (absolute paths) the runs that read none
+    are left out."""
 
     def __init__(
         self,
@@ -93,6 +97,9 @@ class _Checker:
         lint: bool,
         measure: Measure | None = None,
         details: bool = True,
+        each: Each | None = None,
+        equal_runs: EqualRuns | None = None,
+        changed: Collection[str] | None = None,
     ) -> None:
         self.settings_of: Callable[[str], Settings]
         if isinstance(settings, Settings):
@@ -104,7 +111,9 @@ class _Checker:
         self.lint = lint
         self.measure = measure
         self.details = details
-        self.equal_runs = EqualRuns()
+        self.equal_runs = equal_runs or EqualRuns()
+        self.each = each
+        self.changed = None if changed is None else frozenset(map(os.path.realpath, changed))
         self.drafts: list[_Draft] = []
         self.errors: list[tuple[str, str]] = []
         self.skipped: list[tuple[str, str]] = []
@@ -138,7 +147,7 @@ class _Checker:
         settings = settings._replace(override=(*chosen, *settings.override))
         try:
             self.select(settings)  # unknown codes are an error of the settings, not of this file
-            with _stated_model(settings):
+            with stated_model(settings):
                 with work.limited(settings.file_steps):
                     document = self._file(found, text, settings)
                 if document is not None and (text is not None or not self._fragment(document, settings)):
@@ -327,6 +336,8 @@ class _Checker:
 
     def _run(self, spec: TrainingSpec, document: Document, settings: Settings) -> None:
         path = document.path
+        if self.changed is not None and not reads_any(spec, document, self.changed):
+            return
         allowed = allowance(settings, path)
         spec = _with_devices(spec, allowed)
         findings = [_cut_short(fault) for fault in document.faults if fault.code == WORK_LIMIT]
@@ -374,6 +385,8 @@ class _Checker:
         if self.measure is not None and self.lint:
             report = report._replace(measured=self._measured(self.measure, spec, settings, allowed, findings))
         self.drafts.append(_Draft(report, findings, judged, settings))
+        if self.each is not None:
+            self.each(report, spec, estimates, settings)
 
     def _partial(self, spec: TrainingSpec, estimates: Estimates, allowed: Allowance) -> Partial | None:
         if spec.architecture is not None or not spec.family or spec.derivation is None:
@@ -615,7 +628,7 @@ def _without_estimate(run: RunReport) -> tuple[str, str]:
     return (run.path, "no estimate") if why is None else (f"{run.path}:{why.span.line}", why.message)
 
 
-def _stated_model(settings: Settings) -> AbstractContextManager[None]:
+def stated_model(settings: Settings) -> AbstractContextManager[None]:
     """While it lasts, the file that the setting ``model-config`` names describes the model of every run."""
     path, key = settings.model_config, "model-config"
     if not path:
@@ -750,6 +763,21 @@ def _run_report(spec: TrainingSpec, document: Document, estimate: Estimate | Non
         also_lines=tuple(span.line for span in spec.also),
         launch=_launch(spec, document),
     )
+
+
+# Files that say something of every run below their folder, whether a run's facts stand in them or not.
+_GOVERNING = frozenset((*FILE_NAMES, "pyproject.toml", "requirements.txt", "uv.lock", "poetry.lock", "Pipfile.lock"))
+
+
+def reads_any(spec: TrainingSpec, document: Document, changed: Collection[str]) -> bool:
+    """Whether a run is made of any of these files (real paths): the config, what it is composed of and what it names,
+    where its releases are pinned, and settings and pins above it."""
+    read = {document.path, *document.sources, spec.document.path, *spec.document.sources}
+    read.update(fact.span.path for fact in spec.facts.values() if fact.span is not None)
+    if any(os.path.realpath(path) in changed for path in read):
+        return True
+    folder = os.path.dirname(os.path.realpath(document.path))
+    return any(os.path.basename(path) in _GOVERNING and is_within(folder, os.path.dirname(path)) for path in changed)
 
 
 def _launch(spec: TrainingSpec, document: Document) -> Span | None:
@@ -891,6 +919,9 @@ def check_paths(
     lint: bool = True,
     measure: Measure | None = None,
     details: bool = True,
+    each: Each | None = None,
+    equal_runs: EqualRuns | None = None,
+    changed: Collection[str] | None = None,
 ) -> Report:
     """Check files and folders.
 
@@ -900,12 +931,15 @@ def check_paths(
     measure   (spec, settings, allowance) -> Measured (None: pass), called for every run; a MeasureError is reported and
               the rest goes on. This alone may run the linted code (memlint.measure does, in a process of its own)
     details   False leaves fixes and notes out of the findings, for who does not read them: most of the work is theirs
+    each      (run, spec, estimates, settings) -> None, called for every run, for who wants what-ifs of it
+    equal_runs  of a check before this one: what was estimated there is not estimated again
+    changed   files that changed: runs that read none of them are left out
     Raises SettingsError for settings that cannot be used, and Interrupted for Ctrl-C. Anything wrong with a config, or
     with a settings file of the linted tree, is in the report.
     """
     begin = time.perf_counter()
     paths = list(paths)
-    checker = _Checker(settings, formulas, lint, measure, details)
+    checker = _Checker(settings, formulas, lint, measure, details, each, equal_runs, changed)
     wanted = Wanted([], [], [])
     done = 0
     try:

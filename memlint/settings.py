@@ -13,13 +13,16 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from memlint import work
 from memlint.discover import Pattern
 from memlint.named_tuple import NamedTuple
 from memlint.plugin import SEVERITIES
 from memlint.trust import ancestors, is_within, tree_of
+
+if TYPE_CHECKING:
+    import datetime
 
 FORMATS = ("full", "concise", "json", "github")
 COLORS = ("auto", "always", "never")
@@ -47,6 +50,31 @@ class SettingsError(ValueError):
         super().__init__(f"{place}: {self.reason}" if place else self.reason)
 
 
+class Policy(NamedTuple):
+    """What `diff` allows of a change. Of two limits on the increase both have to be exceeded.
+
+    paths        () for every run
+    over_budget  the least verdict that is not allowed: ``oom``, ``tight``; "" allows all
+    no_estimate  whether a run that had an estimate has to keep one
+    """
+
+    paths: tuple[Pattern, ...] = ()
+    increase_bytes: int | None = None
+    increase_percent: float | None = None
+    over_budget: str = ""
+    no_estimate: bool = False
+    action: str = "fail"
+
+
+class Waiver(NamedTuple):
+    """Runs of which no policy is held, to the end of a day; afterwards it is a failure itself."""
+
+    paths: tuple[Pattern, ...]
+    owner: str
+    reason: str
+    until: datetime.date
+
+
 class Settings(NamedTuple):
     """The settings in force for one file.
 
@@ -55,6 +83,10 @@ class Settings(NamedTuple):
     budgets     (patterns, size) pairs; the last that covers a file wins
     select      () means every rule that is not in preview
     rules       options by rule code or name as written; ``severity`` re-levels the rule
+    policies, waivers  of `diff`
+    baseline    path of findings that are known, and not reported; "" for none
+    write_baseline, add_ignore  where, and with which reason, findings are made known instead of reported
+    changed_since  a git revision: only runs that read a file that differs from it are checked
     work_limit  of one file, in million steps (:mod:`memlint.work`)
     files       the settings files read, nearest first
     in_tree     they came with the linted tree
@@ -91,6 +123,12 @@ class Settings(NamedTuple):
     rules: dict[str, dict[str, Any]] = {}  # noqa: RUF012  (never mutated)
     probe: dict[str, str] = {}  # noqa: RUF012
     families: dict[str, dict[str, Any]] = {}  # noqa: RUF012
+    policies: tuple[Policy, ...] = ()
+    waivers: tuple[Waiver, ...] = ()
+    baseline: str = ""
+    write_baseline: str = ""
+    add_ignore: str = ""
+    changed_since: str = ""
     work_limit: int = work.FILE_STEPS // WORK_UNIT
     files: tuple[str, ...] = ()
     in_tree: bool = False
@@ -152,6 +190,12 @@ def _path(value: Any) -> None:
         raise _Wrong("must not hold a null character")
 
 
+def _reason(value: Any) -> None:
+    _text(value)
+    if not value.strip() or not value.isprintable():
+        raise _Wrong("takes a reason on one line")
+
+
 def _flag(value: Any) -> None:
     if not isinstance(value, bool):
         raise _Wrong(f"takes true or false, not {_kind(value)}")
@@ -191,6 +235,28 @@ def _one_of(*choices: str) -> _Check:
             raise _Wrong(f"takes {', '.join(choices[:-1])} or {choices[-1]}, not {shown}")
 
     return check
+
+
+def _percent(value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e6:
+        raise _Wrong("takes a number of percent, 0 or more")
+
+
+def _date(value: Any) -> None:
+    import datetime
+
+    if isinstance(value, datetime.date) and not isinstance(value, datetime.datetime):
+        return
+    try:
+        datetime.date.fromisoformat(value if isinstance(value, str) else "")
+    except ValueError:
+        raise _Wrong("takes a day, such as 2027-03-31") from None
+
+
+def _policy(value: Any) -> None:
+    _record(_POLICY)(value)
+    if not set(value) & {"increase", "increase-percent", "over-budget", "no-estimate"}:
+        raise _Wrong("limits nothing: give 'increase', 'increase-percent', 'over-budget' or 'no-estimate'")
 
 
 def _list_of(item: _Check) -> _Check:
@@ -278,6 +344,16 @@ def _any_table(value: Any) -> None:
 
 _CODES = _list_of(_text)
 
+_POLICY: dict[str, _Check] = {
+    "paths": _CODES,
+    "increase": _size,
+    "increase-percent": _percent,
+    "over-budget": _one_of("oom", "tight"),
+    "no-estimate": _flag,
+    "action": _one_of("fail", "warn"),
+}
+_WAIVER: dict[str, _Check] = {"paths": _CODES, "owner": _text, "reason": _text, "until": _date}
+
 KEYS: dict[str, _Check] = {
     "extend": _path,
     "budget": _size,
@@ -310,6 +386,12 @@ KEYS: dict[str, _Check] = {
     "rules": _table(_rule_options),
     "probe": _record({"model": _text, "batch": _text, "step": _text}),
     "families": _table(_any_table),
+    "policies": _list_of(_policy),
+    "waivers": _list_of(_record(_WAIVER, tuple(_WAIVER))),
+    "baseline": _path,
+    "write-baseline": _path,
+    "add-ignore": _reason,
+    "changed-since": _text,
     "work-limit": _steps,
 }
 
@@ -320,6 +402,9 @@ RESERVED: dict[str, tuple[str, str]] = {
     "report": ("says where to write", "--report"),
     "plugins": ("loads code into memlint", ""),
     "show-files": ("turns the check off", "--show-files"),
+    "write-baseline": ("says where to write", "--write-baseline"),
+    "add-ignore": ("writes into the configs", "--add-ignore"),
+    "changed-since": ("leaves out what is checked", "--changed-since"),
     "work-limit": ("raises what a file may cost", "--work-limit"),
 }
 _ACCUMULATED = ("extend-select", "extend-ignore", "extend-exclude", "override", "report")
@@ -615,15 +700,40 @@ class Resolver:
 
 def _placed(key: str, value: Any, base: str) -> Any:
     """A checked value in the form of :class:`Settings`: tuples for lists, patterns with their folder."""
-    if key == "model-config":
+    if key in ("model-config", "baseline"):
         return os.path.normpath(os.path.join(base, os.path.expanduser(value)))
     if key in ("exclude", "extend-exclude"):
         return tuple(Pattern(base, glob) for glob in value)
     if key == "budgets":
         return tuple((tuple(Pattern(base, glob) for glob in entry["paths"]), entry["budget"]) for entry in value)
+    if key == "policies":
+        return tuple(_as_policy(entry, base) for entry in value)
+    if key == "waivers":
+        return tuple(_as_waiver(entry, base) for entry in value)
     if key == "per-file-ignores":
         return tuple((Pattern(base, glob), tuple(codes)) for glob, codes in value.items())
     return tuple(value) if isinstance(value, list) else value
+
+
+def _as_policy(entry: Mapping[str, Any], base: str) -> Policy:
+    from memlint.units import parse_size
+
+    return Policy(
+        tuple(Pattern(base, glob) for glob in entry.get("paths", ())),
+        parse_size(entry["increase"]) if "increase" in entry else None,
+        float(entry["increase-percent"]) if "increase-percent" in entry else None,
+        entry.get("over-budget", ""),
+        entry.get("no-estimate", False),
+        entry.get("action", "fail"),
+    )
+
+
+def _as_waiver(entry: Mapping[str, Any], base: str) -> Waiver:
+    import datetime
+
+    until = entry["until"]
+    day = datetime.date.fromisoformat(until) if isinstance(until, str) else until
+    return Waiver(tuple(Pattern(base, glob) for glob in entry["paths"]), entry["owner"], entry["reason"], day)
 
 
 class Allowance(NamedTuple):

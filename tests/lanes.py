@@ -59,6 +59,8 @@ LEFT = (
     Left("tests/cli/test_cold_start", "a process for each example", _FUNCTION),
     Left("tests/fixes/test_promises", "each family's fixes, re-checked", _FUNCTION_AND_WORD),
     Left("tests/test_(releases|bounds)", "each release and bound, on both of its sides", _FUNCTION),
+    Left("tests/planning/test_plan.*row_is", "thirty models with each trainer, on one device and on eight", _WORD),
+    Left("tests/planning/test_plan.*largest_batch_fits", "each method with each trainer", _FUNCTION),
     Left("tests/data/test_models", "a test for each of 377 models of the catalogue", _FUNCTION),
     Left("tests/dialects/test_key_facts", "fifty families, key by key", _FUNCTION),
     Left("tests/benchmarks/test_(measure|corpus|models|histories)", "programs that start processes"),

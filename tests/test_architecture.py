@@ -37,10 +37,12 @@ ROOMS = (
     ("memlint.plugin",),
     ("memlint.fixes",),
     ("memlint.rules",),
-    ("memlint.rules_registry", "memlint.settings", "memlint.discover", "memlint.suppress"),
+    ("memlint.rules_registry", "memlint.settings", "memlint.discover", "memlint.suppress", "memlint.revisions"),
     ("memlint.selection",),
     ("memlint.reports",),
+    ("memlint.baseline", "memlint.ignores"),
     ("memlint.check",),
+    ("memlint.comparison", "memlint.planning"),
     ("memlint.cli", "memlint.__main__"),
 )
 # Named where a lower room may look up: each with its reason.

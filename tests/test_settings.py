@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 from pathlib import Path
@@ -214,6 +215,12 @@ GOOD = {
     "rules": {"MEM201": {"severity": "info", "factor": 3}},
     "probe": {"model": "m:f", "batch": "m:g", "step": "m:h"},
     "families": {"x": {}},
+    "policies": [{"paths": ["a/**"], "increase": "1GiB", "increase-percent": 5, "over-budget": "oom"}],
+    "waivers": [{"paths": ["a"], "owner": "@a", "reason": "new hardware", "until": "2027-03-31"}],
+    "baseline": "known.json",
+    "write-baseline": "known.json",
+    "add-ignore": "known since spring",
+    "changed-since": "main",
     "work-limit": 60,
 }
 
@@ -248,3 +255,31 @@ def test_schema_and_code_agree_on_any_value(key: str, value: Any) -> None:
 def test_schema_and_code_refuse_unknown_keys() -> None:
     assert check_values({"nothing": 1}) is not None
     assert not Draft202012Validator(SCHEMA).is_valid({"nothing": 1})
+
+
+# -- what `diff` allows
+
+
+def test_a_day_is_written_as_toml_or_as_text(tmp_path: Path) -> None:
+    waiver = '[[waivers]]\npaths = ["a"]\nowner = "@a"\nreason = "x"\nuntil = '
+    write(tmp_path / "one" / "memlint.toml", waiver + "2027-03-31")
+    write(tmp_path / "two" / "memlint.toml", waiver + '"2027-03-31"')
+    (one,), (two,) = (Resolver().for_path(str(tmp_path / name)).waivers for name in ("one", "two"))
+    assert one.until == two.until == datetime.date(2027, 3, 31)
+
+
+@pytest.mark.parametrize("until", ["2027-02-30", "spring", 3, "2027-03-31T00:00:00"])
+def test_a_day_that_is_none_is_refused(until: object) -> None:
+    waiver = {"paths": ["a"], "owner": "@a", "reason": "x", "until": until}
+    assert "such as 2027-03-31" in str(check_values({"waivers": [waiver]}))
+
+
+def test_a_policy_that_limits_nothing_is_refused() -> None:
+    assert "limits nothing" in str(check_values({"policies": [{"action": "warn"}]}))
+
+
+@pytest.mark.parametrize("key", ["write-baseline", "add-ignore", "changed-since"])
+def test_a_tree_neither_writes_nor_leaves_out(key: str, tmp_path: Path) -> None:
+    write(tmp_path / "memlint.toml", f'{key} = "x"')
+    with pytest.raises(SettingsError, match="which a settings file of the linted tree may not"):
+        Resolver().for_path(str(tmp_path))

@@ -44,6 +44,18 @@ if TYPE_CHECKING:
 )
 @probe_options
 @shared.work_option
+@click.option("--baseline", metavar="FILE", help="Do not report the findings that this file knows.")
+@click.option("--write-baseline", metavar="FILE", help="Write the findings to a file of known ones, and stop.")
+@click.option(
+    "--add-ignore",
+    metavar="REASON",
+    help="Write a suppression comment with this reason at every finding, and stop.",
+)
+@click.option(
+    "--changed-since",
+    metavar="REV",
+    help="Check only runs that read a file that differs from where HEAD parted from this git revision.",
+)
 @click.option("--no-ignores", is_flag=True, help="Disregard suppression comments.")
 @click.option("--exclude", multiple=True, metavar="PATTERN", help="Files to leave out of walks. Repeatable.")
 @click.option("--extend-exclude", multiple=True, metavar="PATTERN", help="Leave these out too. Repeatable.")

@@ -19,6 +19,7 @@ STDIN_NAME = "stdin.yaml"
 def run(paths: tuple[str, ...], resolver: Resolver, stdin_filename: str = "", measure: Measure | None = None) -> int:
     """Check, and say it. Returns the exit code; raises Stop for settings that cannot be used."""
     from memlint.check import Interrupted, check_paths, check_text
+    from memlint.cli import known
     from memlint.settings import SettingsError
 
     try:
@@ -27,20 +28,32 @@ def run(paths: tuple[str, ...], resolver: Resolver, stdin_filename: str = "", me
         raise output.Stop(f"the working folder is gone: {error.strerror}") from None
     try:
         if paths == ("-",):
+            if resolver.for_path(stdin_filename or STDIN_NAME).add_ignore:
+                raise output.Stop("--add-ignore writes into files, and - is none")
             name = stdin_filename or STDIN_NAME
             settings = resolver.for_path(name)
-            report = check_text(name, _stdin(), resolver, measure=measure, **_wanted(settings))
+            formulas, details = _wanted(settings)
+            report = check_text(name, _stdin(), resolver, measure=measure, formulas=formulas, details=details)
         else:
             settings = resolver.for_path(_common(paths))
             if settings.show_files:
                 _show_files(paths, resolver)
                 return 0
             try:
-                report = check_paths(paths, resolver, measure=measure, **_wanted(settings))
+                formulas, details = _wanted(settings)
+                changed = _changed(settings, paths)
+                report = check_paths(
+                    paths, resolver, measure=measure, formulas=formulas, details=details, changed=changed
+                )
             except Interrupted as ended:
                 report = ended.report
     except SettingsError as error:
         raise output.Stop(str(error)) from None
+    if settings.write_baseline:
+        return known.write(report, settings)
+    if settings.add_ignore:
+        return known.silence(report, settings, resolver)
+    report = known.held_against(report, settings)
     _tell(report, paths, settings)
     emit(report, settings)
     return report.exit_code(settings.fail_on, settings.exit_zero)
@@ -56,10 +69,24 @@ def _common(paths: tuple[str, ...]) -> str:
         return os.getcwd()
 
 
-def _wanted(settings: Settings) -> dict[str, bool]:
-    """What the formats that are asked for show: of each part, whether it has to be made at all."""
+def _changed(settings: Settings, paths: tuple[str, ...]) -> frozenset[str] | None:
+    """The files that differ from where HEAD parted from a revision; None where none is asked for. Raises Stop."""
+    if not settings.changed_since:
+        return None
+    from memlint.revisions import Repository, RevisionError
+
+    try:
+        repository = Repository.of(_common(paths))
+        base = repository.commit(settings.changed_since)
+        return repository.changed_since(repository.merge_base(base, repository.commit("HEAD")))
+    except RevisionError as error:
+        raise output.Stop(f"--changed-since: {error}") from None
+
+
+def _wanted(settings: Settings) -> tuple[bool, bool]:
+    """What the formats that are asked for show: whether formulas, and fixes and notes, have to be made at all."""
     formats = {settings.output_format, *(entry.partition("=")[0] for entry in settings.report)}
-    return {"formulas": "json" in formats, "details": formats != {"concise"}}
+    return "json" in formats, formats != {"concise"}
 
 
 def _stdin() -> str:

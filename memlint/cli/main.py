@@ -16,6 +16,8 @@ from memlint.cli.plain import GARBAGE_THRESHOLD
 COMMANDS = {
     "check": ("check", "Lint training configs: predict peak memory and flag the lines that cause it."),
     "explain": ("explain", "Show where every byte of a config's peak comes from."),
+    "diff": ("diff", "Compare the memory of two files, folders, saved reports or git revisions."),
+    "plan": ("plan", "Show what a model takes by method, card and number of devices, before there is a config."),
     "record": ("record", "Trace a model once into a profile that check can use without torch."),
     "probe": ("probe", "Run a config's training step for real and measure it."),
     "rule": ("rule", "Print the manual page of a rule."),

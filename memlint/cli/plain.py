@@ -32,6 +32,7 @@ VALUES = {
     "--output-format": "output_format",
     "--output-file": "output_file",
     "--fail-on": "fail_on",
+    "--baseline": "baseline",
     "--color": "color",
 }
 CHOICES = {

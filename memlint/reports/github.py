@@ -83,7 +83,7 @@ _ENTITIES = {ord(character): f"&#{ord(character)};" for character in "&<>\\`*_{}
 _ADDRESS = re.compile(r"(www)\.", re.IGNORECASE)  # a link without any of them
 
 
-def _cell(text: str) -> str:
+def cell(text: str) -> str:
     """Foreign text as plain text of a table cell."""
     return _ADDRESS.sub(r"\1&#46;", clean(" ".join(text.split())).translate(_ENTITIES))
 
@@ -96,11 +96,11 @@ def summary(report: Report) -> str:
             budget = "" if run.budget is None else format_bytes(run.budget.size_bytes)
             peak = format_bytes(run.estimate.device_bytes)
             name = run.path if run.run == "train" else f"{run.path} {run.run}"
-            rows.append(f"| {_cell(name)} | {peak} | {budget} | {run.verdict} |\n")
+            rows.append(f"| {cell(name)} | {peak} | {budget} | {run.verdict} |\n")
     rows.append("\n| severity | code | place | message |\n|---|---|---|---|\n")
     for finding in report.findings:
-        place = _cell(f"{finding.span.path}:{finding.span.line}")
-        rows.append(f"| {finding.severity} | {finding.code} | {place} | {_cell(finding.message)} |\n")
+        place = cell(f"{finding.span.path}:{finding.span.line}")
+        rows.append(f"| {finding.severity} | {finding.code} | {place} | {cell(finding.message)} |\n")
     size = 0
     for index, row in enumerate(rows):
         size += len(row.encode("utf-8", "replace"))

@@ -58,6 +58,9 @@ VALUES = {
     "report": '["json=report.json"]',
     "plugins": '["evil"]',
     "show-files": "true",
+    "changed-since": '"main"',
+    "write-baseline": '"known.json"',
+    "add-ignore": '"known"',
     "work-limit": "1000",
 }
 

@@ -93,15 +93,15 @@ def test_a_run_has_its_name_beside_its_file_unless_it_is_the_only_one() -> None:
     run = make_run()
     rows = summary(Report((run, run._replace(run="eval", budget=None), run._replace(estimate=None)), 0.1)).splitlines()
     first, second = [row.split("|")[1:-1] for row in rows[4:6]]
-    assert first[0].strip() == github._cell(run.path)
-    assert second[0].strip() == github._cell(f"{run.path} eval")
+    assert first[0].strip() == github.cell(run.path)
+    assert second[0].strip() == github.cell(f"{run.path} eval")
     assert second[2].strip() == ""
     assert rows[6] == ""  # a run without an estimate has no row
 
 
 def test_text_of_a_cell_is_no_link_and_on_one_line() -> None:
-    assert github._cell("a  b\nc\twww.x  WWW.y wwwz") == "a b c www&#46;x WWW&#46;y wwwz"
-    assert github._cell("a|b<c>@d") == "a&#124;b&#60;c&#62;&#64;d"
+    assert github.cell("a  b\nc\twww.x  WWW.y wwwz") == "a b c www&#46;x WWW&#46;y wwwz"
+    assert github.cell("a|b<c>@d") == "a&#124;b&#60;c&#62;&#64;d"
 
 
 def test_what_weighs_most_comes_first_and_no_finding_is_no_line() -> None:

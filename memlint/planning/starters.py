@@ -1,0 +1,246 @@
+"""A first config for each trainer that `plan` knows: text in the trainer's own keys.
+
+What a starter sets beside the model, the method and the sizes is what its trainer's documentation has in its examples
+for a run on little memory: bf16, checkpointing, a fused optimizer and a loss that keeps no whole logits. A trainer that
+is to be planned for is one more entry of :data:`TRAINERS`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from memlint.named_tuple import NamedTuple
+
+FULL, LORA, QLORA = "full", "lora", "qlora"
+
+Lines = dict[str, object]
+
+
+class Method(NamedTuple):
+    """What is trained for (``sft``, ``dpo``), and what of the model trains."""
+
+    stage: str
+    tuning: str
+
+
+METHODS = {
+    "full": Method("sft", FULL),
+    "lora": Method("sft", LORA),
+    "qlora": Method("sft", QLORA),
+    "dpo": Method("dpo", FULL),
+    "dpo-lora": Method("dpo", LORA),
+    "dpo-qlora": Method("dpo", QLORA),
+}
+
+ONE, FSDP = "one device", "fsdp"
+
+
+class Wanted(NamedTuple):
+    """A run: a hub id, a key of :data:`METHODS`, tokens of the longest sample, samples per device, and devices."""
+
+    model: str
+    method: str
+    length: int
+    micro_batch: int
+    devices: int
+
+    @property
+    def sharding(self) -> str:
+        """Several devices share weights, gradients and states."""
+        return ONE if self.devices == 1 else FSDP
+
+
+class Trainer(NamedTuple):
+    """A trainer. ``start``: the command that starts a file on one device and on several; ``make``: its keys."""
+
+    title: str
+    suffix: str
+    start: Callable[[Wanted, str], str]
+    make: Callable[[Wanted], Lines]
+
+
+NOTES = {
+    "datasets": "your data",
+    "dataset_name": "your data",
+    "dataset": "your data",
+    "template": "the chat template of your model",
+}
+
+
+def starter(trainer: str, wanted: Wanted, name: str) -> str:
+    """The text of a config that is to be called ``name``: its first line is the command that starts it."""
+    chosen = TRAINERS[trainer]
+    lines = [f"# {chosen.start(wanted, name)}"]
+    for key, value in chosen.make(wanted).items():
+        lines += _written(key, value, "")
+    return "\n".join(lines) + "\n"
+
+
+def _written(key: str, value: object, indent: str) -> list[str]:
+    note = f"  # {NOTES[key]}" if key in NOTES else ""
+    if isinstance(value, dict):
+        inner = [line for name, entry in value.items() for line in _written(name, entry, indent + "  ")]
+        return [f"{indent}{key}:{note}", *inner]
+    if isinstance(value, list):
+        items = []
+        for entry in value:
+            inner = _written_item(entry)
+            items += [f"{indent}  {'-' if not at else ' '} {line}" for at, line in enumerate(inner)]
+        return [f"{indent}{key}:{note}", *items]
+    return [f"{indent}{key}: {_scalar(value)}{note}"]
+
+
+def _written_item(entry: object) -> list[str]:
+    if isinstance(entry, dict):
+        return [line for name, value in entry.items() for line in _written(name, value, "")]
+    return [_scalar(entry)]
+
+
+def _scalar(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    # YAML 1.1 takes 5e-06 for text: a number has a dot.
+    text = f"{value:.1e}" if isinstance(value, float) and 0 < value < 0.001 else str(value)
+    if isinstance(value, (int, float)) or re.fullmatch(r"[A-Za-z][\w./ -]*", text):
+        return text
+    import json
+
+    return json.dumps(text)
+
+
+# -- TRL, 1.x: https://huggingface.co/docs/trl (SFTConfig, DPOConfig, ModelConfig)
+
+
+def _trl_start(wanted: Wanted, name: str) -> str:
+    stage = METHODS[wanted.method].stage
+    return f"accelerate launch --num_processes {wanted.devices} -m trl.scripts.{stage} --config {name}"
+
+
+def _trl(wanted: Wanted) -> Lines:
+    method = METHODS[wanted.method]
+    dpo = method.stage == "dpo"
+    lines: Lines = {
+        "model_name_or_path": wanted.model,
+        "dtype": "bfloat16",
+        "dataset_name": "trl-lib/ultrafeedback_binarized" if dpo else "trl-lib/Capybara",
+        "output_dir": f"out/{wanted.method}",
+        "max_length": wanted.length,
+        "per_device_train_batch_size": wanted.micro_batch,
+        "gradient_accumulation_steps": 1,
+        "gradient_checkpointing": True,
+        "bf16": True,
+        "optim": "adamw_torch_fused",
+        "learning_rate": _rate(method),
+    }
+    if method.tuning != FULL:
+        lines |= {"use_peft": True, "lora_r": 16, "lora_alpha": 32, "lora_dropout": 0.0}
+        lines["lora_target_modules"] = "all-linear"
+    if method.tuning == QLORA:
+        lines["load_in_4bit"] = True
+    if wanted.sharding == FSDP:
+        lines |= {"fsdp": "full_shard auto_wrap", "fsdp_config": {"version": 2}}
+    if wanted.sharding == FSDP and method.tuning == QLORA:
+        lines["bnb_4bit_quant_storage"] = "bfloat16"  # what FSDP shards has one type
+    return lines
+
+
+# -- Axolotl: https://docs.axolotl.ai/docs/config-reference.html
+
+
+def _axolotl_start(wanted: Wanted, name: str) -> str:
+    if wanted.devices == 1:
+        return f"axolotl train {name}"
+    return f"accelerate launch --num_processes {wanted.devices} -m axolotl.cli.train {name}"
+
+
+def _axolotl(wanted: Wanted) -> Lines:
+    method = METHODS[wanted.method]
+    dpo = method.stage == "dpo"
+    data = {"path": "argilla/ultrafeedback-binarized-preferences-cleaned", "type": "chat_template.argilla_chat"}
+    lines: Lines = {
+        "base_model": wanted.model,
+        **({"rl": "dpo"} if dpo else {}),
+        "datasets": [data if dpo else {"path": "tatsu-lab/alpaca", "type": "alpaca"}],
+        "output_dir": f"out/{wanted.method}",
+        "sequence_len": wanted.length,
+        "micro_batch_size": wanted.micro_batch,
+        "gradient_accumulation_steps": 1,
+        "num_epochs": 1,
+        "optimizer": "adamw_torch_fused",
+        "learning_rate": _rate(method),
+        "bf16": True,
+        "gradient_checkpointing": True,
+        "sdp_attention": True,
+    }
+    if not dpo:
+        lines["plugins"] = ["axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin"]
+    if method.tuning != FULL:
+        lines |= {"adapter": method.tuning, "lora_r": 16, "lora_alpha": 32, "lora_dropout": 0.0}
+        lines["lora_target_linear"] = True
+    if method.tuning == QLORA:
+        lines["load_in_4bit"] = True
+    if wanted.sharding == FSDP:
+        lines |= {
+            "fsdp_version": 2,
+            "fsdp_config": {
+                "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+                "state_dict_type": "SHARDED_STATE_DICT",
+                "reshard_after_forward": True,
+            },
+        }
+    return lines
+
+
+# -- LLaMA-Factory: https://github.com/hiyouga/LLaMA-Factory/tree/main/examples
+
+
+def _llamafactory_start(wanted: Wanted, name: str) -> str:
+    several = f"FORCE_TORCHRUN=1 NPROC_PER_NODE={wanted.devices} " if wanted.devices > 1 else ""
+    return f"{several}llamafactory-cli train {name}"
+
+
+def _llamafactory(wanted: Wanted) -> Lines:
+    method = METHODS[wanted.method]
+    dpo = method.stage == "dpo"
+    lines: Lines = {
+        "model_name_or_path": wanted.model,
+        "stage": method.stage,
+        "do_train": True,
+        "finetuning_type": "full" if method.tuning == FULL else "lora",
+        **(
+            {}
+            if method.tuning == FULL
+            else {"lora_rank": 16, "lora_alpha": 32, "lora_dropout": 0.0, "lora_target": "all"}
+        ),
+        **({"quantization_bit": 4} if method.tuning == QLORA else {}),
+        **({"pref_beta": 0.1, "pref_loss": "sigmoid"} if dpo else {}),
+        "dataset": "dpo_en_demo" if dpo else "alpaca_en_demo",
+        "template": "default",
+        "cutoff_len": wanted.length,
+        "output_dir": f"out/{wanted.method}",
+        "per_device_train_batch_size": wanted.micro_batch,
+        "gradient_accumulation_steps": 1,
+        "num_train_epochs": 1.0,
+        "learning_rate": _rate(method),
+        "bf16": True,
+        "optim": "adamw_torch_fused",
+        **({} if dpo else {"enable_liger_kernel": True}),
+    }
+    if wanted.sharding == FSDP:
+        lines |= {"fsdp": "full_shard auto_wrap", "fsdp_config": {"version": 2}}
+    return lines
+
+
+def _rate(method: Method) -> float:
+    """What the trainers' own examples begin with."""
+    if method.stage == "dpo":
+        return 0.000005
+    return 0.00001 if method.tuning == FULL else 0.0002
+
+
+TRAINERS = {
+    "trl": Trainer("TRL", ".yaml", _trl_start, _trl),
+    "axolotl": Trainer("Axolotl", ".yml", _axolotl_start, _axolotl),
+    "llamafactory": Trainer("LLaMA-Factory", ".yaml", _llamafactory_start, _llamafactory),
+}
