@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from memlint.documents.lines import line_starts
-from memlint.documents.load import is_markdown, load
+from memlint.documents.load import load, quoting
 from memlint.documents.node import Document
 from memlint.named_tuple import NamedTuple
 from memlint.plugin import Finding
@@ -74,7 +74,7 @@ def add(path: str, text: str, findings: Iterable[Finding], reason: str, rules: S
 def _impossible(finding: Finding, document: Document) -> str:
     if finding.code in NEVER_HIDDEN:
         return "cannot be silenced"
-    if is_markdown(document.path):
+    if quoting(document.path) is not None:
         return "a document is for its readers: per-file-ignores of the settings"
     if document.format == "json":
         return "JSON has no comments: per-file-ignores of the settings"
