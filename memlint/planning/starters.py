@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable
 
 from memlint.named_tuple import NamedTuple
+from memlint.planning import torchtune
 
 FULL, LORA, QLORA = "full", "lora", "qlora"
 
@@ -51,6 +52,10 @@ class Wanted(NamedTuple):
         return ONE if self.devices == 1 else FSDP
 
 
+class Unplanned(ValueError):
+    """A trainer has no such run; the message says why."""
+
+
 class Trainer(NamedTuple):
     """A trainer. ``start``: the command that starts a file on one device and on several; ``make``: its keys."""
 
@@ -69,7 +74,8 @@ NOTES = {
 
 
 def starter(trainer: str, wanted: Wanted, name: str) -> str:
-    """The text of a config that is to be called ``name``: its first line is the command that starts it."""
+    """The text of a config that is to be called ``name``: its first line is the command that starts it. Raises
+    Unplanned."""
     chosen = TRAINERS[trainer]
     lines = [f"# {chosen.start(wanted, name)}"]
     for key, value in chosen.make(wanted).items():
@@ -98,8 +104,8 @@ def _written_item(entry: object) -> list[str]:
 
 
 def _scalar(value: object) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "null"}[value]
     # YAML 1.1 takes 5e-06 for text: a number has a dot.
     text = f"{value:.1e}" if isinstance(value, float) and 0 < value < 0.001 else str(value)
     if isinstance(value, (int, float)) or re.fullmatch(r"[A-Za-z][\w./ -]*", text):
@@ -232,6 +238,25 @@ def _llamafactory(wanted: Wanted) -> Lines:
     return lines
 
 
+# -- torchtune 0.6: memlint/planning/torchtune.py
+
+
+def _torchtune_start(wanted: Wanted, name: str) -> str:
+    several = f"--nproc_per_node {wanted.devices} " if wanted.devices > 1 else ""
+    recipe = torchtune.recipe(METHODS[wanted.method].tuning != FULL, wanted.devices)
+    return f"tune run {several}{recipe} --config {name}"
+
+
+def _torchtune(wanted: Wanted) -> Lines:
+    method, by = METHODS[wanted.method], torchtune.built(wanted.model)
+    if method.stage != "sft":
+        raise Unplanned(f"torchtune is planned for full, lora and qlora, not for {wanted.method}")
+    if by is None:
+        raise Unplanned(f"it is not known how torchtune builds {wanted.model}")
+    adapter = "" if method.tuning == FULL else method.tuning
+    return torchtune.lines(wanted.model, by, adapter, wanted.length, wanted.micro_batch)
+
+
 def _rate(method: Method) -> float:
     """What the trainers' own examples begin with."""
     if method.stage == "dpo":
@@ -243,4 +268,5 @@ TRAINERS = {
     "trl": Trainer("TRL", ".yaml", _trl_start, _trl),
     "axolotl": Trainer("Axolotl", ".yml", _axolotl_start, _axolotl),
     "llamafactory": Trainer("LLaMA-Factory", ".yaml", _llamafactory_start, _llamafactory),
+    "torchtune": Trainer("torchtune", ".yaml", _torchtune_start, _torchtune),
 }
