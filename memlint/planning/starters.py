@@ -38,13 +38,17 @@ ONE, FSDP = "one device", "fsdp"
 
 
 class Wanted(NamedTuple):
-    """A run: a hub id, a key of :data:`METHODS`, tokens of the longest sample, samples per device, and devices."""
+    """A run: a hub id, a key of :data:`METHODS`, tokens of the longest sample, samples per device, and devices.
+
+    half  the type of 16 bits that the card computes in: ``bf16``, or ``fp16`` where it has no other
+    """
 
     model: str
     method: str
     length: int
     micro_batch: int
     devices: int
+    half: str = "bf16"
 
     @property
     def sharding(self) -> str:
@@ -77,6 +81,8 @@ def starter(trainer: str, wanted: Wanted, name: str) -> str:
     """The text of a config that is to be called ``name``: its first line is the command that starts it. Raises
     Unplanned."""
     chosen = TRAINERS[trainer]
+    if wanted.half != "bf16" and METHODS[wanted.method].tuning == FULL:
+        raise Unplanned("without bf16 whole models are trained with weights in fp32, which no starter does")
     lines = [f"# {chosen.start(wanted, name)}"]
     for key, value in chosen.make(wanted).items():
         lines += _written(key, value, "")
@@ -128,14 +134,14 @@ def _trl(wanted: Wanted) -> Lines:
     dpo = method.stage == "dpo"
     lines: Lines = {
         "model_name_or_path": wanted.model,
-        "dtype": "bfloat16",
+        "dtype": "bfloat16" if wanted.half == "bf16" else "float16",
         "dataset_name": "trl-lib/ultrafeedback_binarized" if dpo else "trl-lib/Capybara",
         "output_dir": f"out/{wanted.method}",
         "max_length": wanted.length,
         "per_device_train_batch_size": wanted.micro_batch,
         "gradient_accumulation_steps": 1,
         "gradient_checkpointing": True,
-        "bf16": True,
+        wanted.half: True,
         "optim": "adamw_torch_fused",
         "learning_rate": _rate(method),
     }
@@ -147,7 +153,7 @@ def _trl(wanted: Wanted) -> Lines:
     if wanted.sharding == FSDP:
         lines |= {"fsdp": "full_shard auto_wrap", "fsdp_config": {"version": 2}}
     if wanted.sharding == FSDP and method.tuning == QLORA:
-        lines["bnb_4bit_quant_storage"] = "bfloat16"  # what FSDP shards has one type
+        lines["bnb_4bit_quant_storage"] = lines["dtype"]  # what FSDP shards has one type
     return lines
 
 
@@ -175,7 +181,7 @@ def _axolotl(wanted: Wanted) -> Lines:
         "num_epochs": 1,
         "optimizer": "adamw_torch_fused",
         "learning_rate": _rate(method),
-        "bf16": True,
+        wanted.half: True,
         "gradient_checkpointing": True,
         "sdp_attention": True,
     }
@@ -229,7 +235,7 @@ def _llamafactory(wanted: Wanted) -> Lines:
         "gradient_accumulation_steps": 1,
         "num_train_epochs": 1.0,
         "learning_rate": _rate(method),
-        "bf16": True,
+        wanted.half: True,
         "optim": "adamw_torch_fused",
         **({} if dpo else {"enable_liger_kernel": True}),
     }
@@ -253,6 +259,8 @@ def _torchtune(wanted: Wanted) -> Lines:
         raise Unplanned(f"torchtune is planned for full, lora and qlora, not for {wanted.method}")
     if by is None:
         raise Unplanned(f"it is not known how torchtune builds {wanted.model}")
+    if wanted.half != "bf16":
+        raise Unplanned("torchtune's recipes train in bf16, which this card does not have")
     adapter = "" if method.tuning == FULL else method.tuning
     return torchtune.lines(wanted.model, by, adapter, wanted.length, wanted.micro_batch)
 

@@ -33,6 +33,7 @@ MODELS = (
 )
 SMALL = "Qwen/Qwen2.5-0.5B"
 CARD = "h200-141gb"
+CHEAP = "rtx4060"
 
 
 OF_TORCHTUNE = (
@@ -146,15 +147,16 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("trainer", TRAINERS)
 def test_what_is_written_is_the_row(trainer: str, here: Path) -> None:
-    code, said, note = plan(SMALL, "--method", "lora", "--gpu", "t4", "--write", trainer, "--output-format", "json")
+    code, said, note = plan(SMALL, "--method", "lora", "--gpu", CHEAP, "--write", trainer, "--output-format", "json")
     assert code == 0
     row = json.loads(said)["rows"][0]
     name = f"qwen2.5-0.5b-lora{TRAINERS[trainer].suffix}"
-    assert f"memlint check {name} --gpu t4" in note
-    done = CliRunner().invoke(main, ["check", name, "--gpu", "t4", "--output-format", "json"])
+    assert f"memlint check {name} --gpu {CHEAP}" in note
+    done = CliRunner().invoke(main, ["check", name, "--gpu", CHEAP, "--output-format", "json"])
     (file,) = json.loads(done.stdout)["files"]
     estimate = file["estimate"]
     assert {key: estimate[key] for key in ("device_bytes", "low_bytes", "high_bytes")} == row["filled"]
+    assert [finding["message"] for finding in file["findings"] if finding["severity"] == "error"] == []
     assert estimate["verdict"] == row["verdict"] == FITS
     before = (here / name).read_bytes()
     code, _, note = plan(SMALL, "--method", "lora", "--write", trainer)
@@ -172,6 +174,23 @@ def test_a_table_without_a_card_names_cards_that_hold_it(here: Path) -> None:
     (row,) = Planner("trl").rows(Wanted(SMALL, "full", 2048, 1, 2), ())
     assert row.estimate is not None
     assert row.estimate.verdict(gpu(name).usable_bytes) == FITS
+
+
+@pytest.mark.parametrize("trainer", HUB)
+@pytest.mark.parametrize("method", ["lora", "qlora", "dpo-lora", "dpo-qlora"])
+def test_a_card_without_bf16_gets_fp16(method: str, trainer: str, tmp_path: Path) -> None:
+    (row,) = Planner(trainer).rows(Wanted(SMALL, method, 512, 1, 1), [gpu("t4")])
+    run = written(tmp_path / "t4", trainer, row.wanted, "t4")
+    assert (row.wanted.half, run.estimate, run.verdict) == ("fp16", row.estimate, FITS)
+    assert "MEM310" not in {finding.code for finding in run.findings}
+    assert run.facts["compute_dtype"].value == "float16"
+
+
+@pytest.mark.parametrize(("trainer", "method"), [("trl", "full"), ("axolotl", "dpo"), ("torchtune", "lora")])
+def test_what_needs_bf16_is_not_planned_for_a_card_without(trainer: str, method: str) -> None:
+    (row,) = Planner(trainer).rows(Wanted("Qwen/Qwen2.5-0.5B", method, 512, 1, 1), [gpu("t4")])
+    assert row.estimate is None
+    assert row.why
 
 
 def test_what_a_trainer_does_not_have_is_unknown_and_says_why(here: Path) -> None:
@@ -225,7 +244,7 @@ def test_a_config_of_ones_own_is_a_model(here: Path) -> None:
         ((SMALL, "--method", "magic"), "magic"),
         ((SMALL, "--output-file", "x"), "goes with --write"),
         (
-            ("NousResearch/Meta-Llama-3.1-8B", "--method", "full", "--gpu", "t4", "--devices", "1", "--write", "trl"),
+            ("NousResearch/Meta-Llama-3.1-8B", "--method", "full", "--gpu", CHEAP, "--devices", "1", "--write", "trl"),
             "lacks",
         ),
     ],
