@@ -25,6 +25,7 @@ class Built(NamedTuple):
     checkpoint: str
 
 
+_TRAINING = "torchtune.training"
 _LLAMA = ("llama3.llama3_tokenizer", "original/tokenizer.model")
 _QWEN = ("qwen2_5.qwen2_5_tokenizer", "vocab.json")
 
@@ -65,7 +66,7 @@ def lines(model: str, by: Built, adapter: str, length: int, micro_batch: int) ->
     shards = [f"model-{number:05d}-of-{count}.safetensors" for number in range(1, by.shards + 1)]
     schedule: Lines = {
         "lr_scheduler": {
-            "_component_": "torchtune.training.lr_schedulers.get_cosine_schedule_with_warmup",
+            "_component_": f"{_TRAINING}.lr_schedulers.get_cosine_schedule_with_warmup",
             "num_warmup_steps": 100,
         },
         "save_adapter_weights_only": False,
@@ -80,7 +81,7 @@ def lines(model: str, by: Built, adapter: str, length: int, micro_batch: int) ->
             "max_seq_len": length,
         },
         "checkpointer": {
-            "_component_": "torchtune.training.FullModelHFCheckpointer",
+            "_component_": f"{_TRAINING}.FullModelHFCheckpointer",
             "checkpoint_dir": folder,
             "checkpoint_files": shards if by.shards > 1 else ["model.safetensors"],
             "recipe_checkpoint": None,
@@ -99,10 +100,7 @@ def lines(model: str, by: Built, adapter: str, length: int, micro_batch: int) ->
         "optimizer": {"_component_": "torch.optim.AdamW", "fused": True, "lr": 0.0003 if adapter else 0.00002},
         **(schedule if adapter else {"optimizer_in_bwd": False}),
         "loss": {"_component_": "torchtune.modules.loss.CEWithChunkedOutputLoss"},
-        "metric_logger": {
-            "_component_": "torchtune.training.metric_logging.DiskLogger",
-            "log_dir": "${output_dir}/logs",
-        },
+        "metric_logger": {"_component_": f"{_TRAINING}.metric_logging.DiskLogger", "log_dir": "${output_dir}/logs"},
         "log_every_n_steps": 1,
         "log_peak_memory_stats": True,
         "device": "cuda",
