@@ -217,6 +217,8 @@ def _tree(
 
 def _of_files(before: str, after: str, settings: Resolver) -> Sides:
     folders = [os.path.isdir(path) for path in (before, after)]
+    if any(folders) and not all(folders) and _saved(before if folders[1] else after) is None:
+        raise NoSide(f"{before} and {after}: a folder is compared with a folder, a saved report or a revision")
     sides: list[Tree | Side] = []
     for path in (before, after):
         said = None if os.path.isdir(path) else _saved(path)

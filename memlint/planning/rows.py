@@ -14,7 +14,7 @@ from memlint.estimates import EqualRuns, Estimates
 from memlint.facts.spec import TrainingSpec, UnknownModel
 from memlint.models.templates import Templates
 from memlint.named_tuple import NamedTuple
-from memlint.planning.starters import TRAINERS, Wanted, starter
+from memlint.planning.starters import TRAINERS, Unplanned, Wanted, starter
 from memlint.reports.report import RunReport
 from memlint.settings import Resolver, Settings
 from memlint.tape.estimate import FITS, Estimate
@@ -78,8 +78,21 @@ class Planner:
 
     def rows(self, wanted: Wanted, cards: Sequence[Gpu]) -> Iterator[Row]:
         """One for each card; without any, one for no card in particular."""
+        if not cards:
+            yield from self._rows(wanted, [None])
+        for half, has_it in (("bf16", True), ("fp16", False)):
+            able = [card for card in cards if card.bf16 == has_it]
+            if able:
+                yield from self._rows(wanted._replace(half=half), able)
+
+    def _rows(self, wanted: Wanted, cards: Sequence[Gpu | None]) -> Iterator[Row]:
+        try:
+            starter(self.trainer, wanted, "")
+        except Unplanned as error:
+            yield from (Row(wanted, card, None, str(error)) for card in cards)
+            return
         with self.checked(wanted) as seen:
-            for card in cards or (None,):
+            for card in cards:
                 if seen.run.estimate is None:
                     yield Row(wanted, card, None, seen.why)
                 elif card is None:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable
 
 from memlint.named_tuple import NamedTuple
+from memlint.planning import torchtune
 
 FULL, LORA, QLORA = "full", "lora", "qlora"
 
@@ -37,18 +38,26 @@ ONE, FSDP = "one device", "fsdp"
 
 
 class Wanted(NamedTuple):
-    """A run: a hub id, a key of :data:`METHODS`, tokens of the longest sample, samples per device, and devices."""
+    """A run: a hub id, a key of :data:`METHODS`, tokens of the longest sample, samples per device, and devices.
+
+    half  the type of 16 bits that the card computes in: ``bf16``, or ``fp16`` where it has no other
+    """
 
     model: str
     method: str
     length: int
     micro_batch: int
     devices: int
+    half: str = "bf16"
 
     @property
     def sharding(self) -> str:
         """Several devices share weights, gradients and states."""
         return ONE if self.devices == 1 else FSDP
+
+
+class Unplanned(ValueError):
+    """A trainer has no such run; the message says why."""
 
 
 class Trainer(NamedTuple):
@@ -69,8 +78,11 @@ NOTES = {
 
 
 def starter(trainer: str, wanted: Wanted, name: str) -> str:
-    """The text of a config that is to be called ``name``: its first line is the command that starts it."""
+    """The text of a config that is to be called ``name``: its first line is the command that starts it. Raises
+    Unplanned."""
     chosen = TRAINERS[trainer]
+    if wanted.half != "bf16" and METHODS[wanted.method].tuning == FULL:
+        raise Unplanned("without bf16 whole models are trained with weights in fp32, which no starter does")
     lines = [f"# {chosen.start(wanted, name)}"]
     for key, value in chosen.make(wanted).items():
         lines += _written(key, value, "")
@@ -98,8 +110,8 @@ def _written_item(entry: object) -> list[str]:
 
 
 def _scalar(value: object) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "null"}[value]
     # YAML 1.1 takes 5e-06 for text: a number has a dot.
     text = f"{value:.1e}" if isinstance(value, float) and 0 < value < 0.001 else str(value)
     if isinstance(value, (int, float)) or re.fullmatch(r"[A-Za-z][\w./ -]*", text):
@@ -122,14 +134,14 @@ def _trl(wanted: Wanted) -> Lines:
     dpo = method.stage == "dpo"
     lines: Lines = {
         "model_name_or_path": wanted.model,
-        "dtype": "bfloat16",
+        "dtype": "bfloat16" if wanted.half == "bf16" else "float16",
         "dataset_name": "trl-lib/ultrafeedback_binarized" if dpo else "trl-lib/Capybara",
         "output_dir": f"out/{wanted.method}",
         "max_length": wanted.length,
         "per_device_train_batch_size": wanted.micro_batch,
         "gradient_accumulation_steps": 1,
         "gradient_checkpointing": True,
-        "bf16": True,
+        wanted.half: True,
         "optim": "adamw_torch_fused",
         "learning_rate": _rate(method),
     }
@@ -141,7 +153,7 @@ def _trl(wanted: Wanted) -> Lines:
     if wanted.sharding == FSDP:
         lines |= {"fsdp": "full_shard auto_wrap", "fsdp_config": {"version": 2}}
     if wanted.sharding == FSDP and method.tuning == QLORA:
-        lines["bnb_4bit_quant_storage"] = "bfloat16"  # what FSDP shards has one type
+        lines["bnb_4bit_quant_storage"] = lines["dtype"]  # what FSDP shards has one type
     return lines
 
 
@@ -169,7 +181,7 @@ def _axolotl(wanted: Wanted) -> Lines:
         "num_epochs": 1,
         "optimizer": "adamw_torch_fused",
         "learning_rate": _rate(method),
-        "bf16": True,
+        wanted.half: True,
         "gradient_checkpointing": True,
         "sdp_attention": True,
     }
@@ -223,13 +235,34 @@ def _llamafactory(wanted: Wanted) -> Lines:
         "gradient_accumulation_steps": 1,
         "num_train_epochs": 1.0,
         "learning_rate": _rate(method),
-        "bf16": True,
+        wanted.half: True,
         "optim": "adamw_torch_fused",
         **({} if dpo else {"enable_liger_kernel": True}),
     }
     if wanted.sharding == FSDP:
         lines |= {"fsdp": "full_shard auto_wrap", "fsdp_config": {"version": 2}}
     return lines
+
+
+# -- torchtune 0.6: memlint/planning/torchtune.py
+
+
+def _torchtune_start(wanted: Wanted, name: str) -> str:
+    several = f"--nproc_per_node {wanted.devices} " if wanted.devices > 1 else ""
+    recipe = torchtune.recipe(METHODS[wanted.method].tuning != FULL, wanted.devices)
+    return f"tune run {several}{recipe} --config {name}"
+
+
+def _torchtune(wanted: Wanted) -> Lines:
+    method, by = METHODS[wanted.method], torchtune.built(wanted.model)
+    if method.stage != "sft":
+        raise Unplanned(f"torchtune is planned for full, lora and qlora, not for {wanted.method}")
+    if by is None:
+        raise Unplanned(f"it is not known how torchtune builds {wanted.model}")
+    if wanted.half != "bf16":
+        raise Unplanned("torchtune's recipes train in bf16, which this card does not have")
+    adapter = "" if method.tuning == FULL else method.tuning
+    return torchtune.lines(wanted.model, by, adapter, wanted.length, wanted.micro_batch)
 
 
 def _rate(method: Method) -> float:
@@ -243,4 +276,5 @@ TRAINERS = {
     "trl": Trainer("TRL", ".yaml", _trl_start, _trl),
     "axolotl": Trainer("Axolotl", ".yml", _axolotl_start, _axolotl),
     "llamafactory": Trainer("LLaMA-Factory", ".yaml", _llamafactory_start, _llamafactory),
+    "torchtune": Trainer("torchtune", ".yaml", _torchtune_start, _torchtune),
 }

@@ -89,7 +89,7 @@ def test_mistakes_name_what_would_be_right(arguments: list[str], hint: str) -> N
 
 
 NOT_BUILT = """
---fix --unsafe-fixes --fix-only --diff --baseline --write-baseline --add-ignore
+--fix --unsafe-fixes --fix-only --diff
 --jobs --no-cache --cache-dir
 """
 

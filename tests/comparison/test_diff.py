@@ -174,6 +174,7 @@ def test_saved_reports_are_sides(repo: Repo, run: Command, tmp_path: Path) -> No
     [
         pytest.param(("nosuch",), "neither a file or folder nor a revision", id="a name that is nothing"),
         pytest.param(("configs",), "is one side", id="one path"),
+        pytest.param(("configs", "configs/sft.yaml"), "a folder is compared with a folder", id="a folder and a file"),
         pytest.param(("main..nosuch",), "neither a file or folder nor a revision", id="half a range"),
         pytest.param(("main", "nosuch"), "neither a file or folder nor a revision", id="a revision and nothing"),
         pytest.param(("main", "configs", "--max-increase", "x"), "is not a size", id="a limit that is none"),

@@ -11,9 +11,11 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from memlint.architectures.torchtune import BUILDERS
 from memlint.check import check_paths
 from memlint.cli.main import main
 from memlint.data.catalogue import gpu
+from memlint.planning import torchtune
 from memlint.planning.rows import MOST, Planner, Row, most
 from memlint.planning.starters import METHODS, TRAINERS, Wanted, starter
 from memlint.reports.report import RunReport
@@ -31,18 +33,28 @@ MODELS = (
 )
 SMALL = "Qwen/Qwen2.5-0.5B"
 CARD = "h200-141gb"
+CHEAP = "rtx4060"
+
+
+OF_TORCHTUNE = (
+    "meta-llama/Llama-3.1-8B NousResearch/Meta-Llama-3.1-8B meta-llama/Llama-3.2-1B meta-llama/Llama-3.2-3B-Instruct "
+    "Qwen/Qwen2.5-0.5B Qwen/Qwen2.5-1.5B-Instruct Qwen/Qwen2.5-3B Qwen/Qwen2.5-7B-Instruct"
+)
+HUB = [name for name in TRAINERS if name != "torchtune"]  # those that take any model of the hub
+SUPPORTED = [(trainer, method) for trainer in TRAINERS for method in METHODS if trainer in HUB or "dpo" not in method]
 
 
 def cases() -> list[object]:
     """Every model with every trainer; the methods take turns, so that each trainer has each of them five times."""
     names = list(METHODS)
+    own = [(model, names[at % 3]) for at, model in enumerate(OF_TORCHTUNE.split())]
     return [
         pytest.param(
             model, names[(at + 2 * turn) % len(names)], trainer, id=f"{trainer} {model} {names[(at + 2 * turn) % 6]}"
         )
-        for turn, trainer in enumerate(TRAINERS)
+        for turn, trainer in enumerate(HUB)
         for at, model in enumerate(MODELS.split())
-    ]
+    ] + [pytest.param(model, method, "torchtune", id=f"torchtune {model} {method}") for model, method in own]
 
 
 def written(folder: Path, trainer: str, wanted: Wanted, card: str = "") -> RunReport:
@@ -74,8 +86,7 @@ def test_a_row_is_what_check_says_of_the_config(model: str, method: str, trainer
             assert [finding.message for finding in run.findings] == []
 
 
-@pytest.mark.parametrize("trainer", TRAINERS)
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("trainer", "method"), SUPPORTED)
 def test_the_largest_batch_fits_and_one_more_does_not(method: str, trainer: str, tmp_path: Path) -> None:
     wanted = Wanted(SMALL, method, 2048, 1, 1)
     (row,) = Planner(trainer).rows(wanted, [gpu("rtx4090")])
@@ -103,18 +114,20 @@ def test_the_search_is_exact(limit: int) -> None:
     assert all(batch <= 2 * MOST for batch in asked)
 
 
-@pytest.mark.parametrize("trainer", TRAINERS)
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("trainer", "method"), SUPPORTED)
 def test_a_starter_says_what_is_asked_for(method: str, trainer: str) -> None:
-    text = starter(trainer, Wanted("some/model-7b", method, 512, 3, 4), "mine.yaml")
+    model = "llama-3.2-1b" if trainer == "torchtune" else "some/model-7b"
+    text = starter(trainer, Wanted(model, method, 512, 3, 4), "mine.yaml")
     first, _, rest = text.partition("\n")
     assert first.startswith("# ")
     assert "mine.yaml" in first
     assert "4" in first
     values = yaml.safe_load(rest)
-    flat = list(values.values())
-    assert {"some/model-7b", 512, 3} <= {value for value in flat if isinstance(value, (str, int))}
-    assert isinstance(values["learning_rate"], float)
+    sections = [value for value in values.values() if isinstance(value, dict)]
+    flat = [value for part in (values, *sections) for value in part.values() if isinstance(value, (str, int))]
+    assert {512, 3} <= set(flat)
+    assert any(model in str(value) for value in flat)
+    assert isinstance(values["optimizer"]["lr"] if trainer == "torchtune" else values["learning_rate"], float)
 
 
 def plan(*words: str) -> tuple[int, str, str]:
@@ -134,15 +147,16 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("trainer", TRAINERS)
 def test_what_is_written_is_the_row(trainer: str, here: Path) -> None:
-    code, said, note = plan(SMALL, "--method", "lora", "--gpu", "t4", "--write", trainer, "--output-format", "json")
+    code, said, note = plan(SMALL, "--method", "lora", "--gpu", CHEAP, "--write", trainer, "--output-format", "json")
     assert code == 0
     row = json.loads(said)["rows"][0]
     name = f"qwen2.5-0.5b-lora{TRAINERS[trainer].suffix}"
-    assert f"memlint check {name} --gpu t4" in note
-    done = CliRunner().invoke(main, ["check", name, "--gpu", "t4", "--output-format", "json"])
+    assert f"memlint check {name} --gpu {CHEAP}" in note
+    done = CliRunner().invoke(main, ["check", name, "--gpu", CHEAP, "--output-format", "json"])
     (file,) = json.loads(done.stdout)["files"]
     estimate = file["estimate"]
     assert {key: estimate[key] for key in ("device_bytes", "low_bytes", "high_bytes")} == row["filled"]
+    assert [finding["message"] for finding in file["findings"] if finding["severity"] == "error"] == []
     assert estimate["verdict"] == row["verdict"] == FITS
     before = (here / name).read_bytes()
     code, _, note = plan(SMALL, "--method", "lora", "--write", trainer)
@@ -160,6 +174,37 @@ def test_a_table_without_a_card_names_cards_that_hold_it(here: Path) -> None:
     (row,) = Planner("trl").rows(Wanted(SMALL, "full", 2048, 1, 2), ())
     assert row.estimate is not None
     assert row.estimate.verdict(gpu(name).usable_bytes) == FITS
+
+
+@pytest.mark.parametrize("trainer", HUB)
+@pytest.mark.parametrize("method", ["lora", "qlora", "dpo-lora", "dpo-qlora"])
+def test_a_card_without_bf16_gets_fp16(method: str, trainer: str, tmp_path: Path) -> None:
+    (row,) = Planner(trainer).rows(Wanted(SMALL, method, 512, 1, 1), [gpu("t4")])
+    run = written(tmp_path / "t4", trainer, row.wanted, "t4")
+    assert (row.wanted.half, run.estimate, run.verdict) == ("fp16", row.estimate, FITS)
+    assert "MEM310" not in {finding.code for finding in run.findings}
+    assert run.facts["compute_dtype"].value == "float16"
+
+
+@pytest.mark.parametrize(("trainer", "method"), [("trl", "full"), ("axolotl", "dpo"), ("torchtune", "lora")])
+def test_what_needs_bf16_is_not_planned_for_a_card_without(trainer: str, method: str) -> None:
+    (row,) = Planner(trainer).rows(Wanted("Qwen/Qwen2.5-0.5B", method, 512, 1, 1), [gpu("t4")])
+    assert row.estimate is None
+    assert row.why
+
+
+def test_what_a_trainer_does_not_have_is_unknown_and_says_why(here: Path) -> None:
+    code, said, _ = plan("meta-llama/Llama-3.2-1B", "--trainer", "torchtune", "--method", "full", "--method", "dpo")
+    assert code == 0
+    assert "unknown: torchtune is planned for full, lora and qlora, not for dpo" in said
+    code, _, note = plan("google/gemma-2b", "--trainer", "torchtune")
+    assert code == 2
+    assert "it is not known how torchtune builds google/gemma-2b" in note
+
+
+def test_torchtune_has_the_builders() -> None:
+    for found in torchtune.MODELS.values():
+        assert found.builder in BUILDERS
 
 
 def test_several_cards_and_several_of_one(here: Path) -> None:
@@ -199,7 +244,7 @@ def test_a_config_of_ones_own_is_a_model(here: Path) -> None:
         ((SMALL, "--method", "magic"), "magic"),
         ((SMALL, "--output-file", "x"), "goes with --write"),
         (
-            ("NousResearch/Meta-Llama-3.1-8B", "--method", "full", "--gpu", "t4", "--devices", "1", "--write", "trl"),
+            ("NousResearch/Meta-Llama-3.1-8B", "--method", "full", "--gpu", CHEAP, "--devices", "1", "--write", "trl"),
             "lacks",
         ),
     ],
