@@ -6,14 +6,13 @@ from __future__ import annotations
 from memlint.reports.full import Style, finish
 from memlint.reports.report import Report
 from memlint.reports.text import clean
-from memlint.reports.verdict import name_of, verdict_line, verdict_of
+from memlint.reports.verdict import name_of, reason, verdict_of
 
 
 def render(report: Report, style: Style = Style()) -> str:  # noqa: B008  (immutable)
     lines = []
     for run in report.runs:
-        said = verdict_line(run).removeprefix(f"{verdict_of(run)} {name_of(run)}: ")
-        lines.append(f"{name_of(run)}: {verdict_of(run)}: {said}")
+        lines.append(f"{name_of(run)}: {verdict_of(run)}: {reason(run)}")
         lines += [
             f"{clean(finding.span.path)}:{finding.span.line}:{finding.span.column}: "
             f"{finding.code} {clean(' '.join(finding.message.split()))}"

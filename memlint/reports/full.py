@@ -16,7 +16,7 @@ from memlint.reports.style import DIM as DIM
 from memlint.reports.style import GREEN, RED, SEVERITY_COLOR, VERDICT_COLOR, YELLOW
 from memlint.reports.style import Style as Style
 from memlint.reports.text import clean, folded, harmless_in_actions, lines_of, shorten, source_lines, width
-from memlint.reports.verdict import MEANING, margin, opening_action, painted, title, verdict_of, worst_first
+from memlint.reports.verdict import MEANING, opening_action, painted, reason, title, verdict_of, worst_first
 from memlint.reports.verdict import headline as headline
 from memlint.tape.estimate import UNKNOWN, Estimate
 from memlint.units import format_bytes
@@ -53,8 +53,8 @@ def render(report: Report, style: Style = Style()) -> str:  # noqa: B008  (immut
 def _verdict_again(run: RunReport, style: Style) -> list[str]:
     """Where a terminal ends up after a long report: the verdict, and what to do."""
     verdict = verdict_of(run)
-    known = run.estimate is not None and run.budget is not None
-    return [painted(verdict, style) + (f", {margin(run)}" if known else ""), *opening_action(run, style)]
+    first, *rest = folded(f"{verdict}: {reason(run)}", style.columns, 2)
+    return [painted(verdict, style) + first[len(verdict) :], *rest, *opening_action(run, style)]
 
 
 def finish(lines: Sequence[str], style: Style) -> str:

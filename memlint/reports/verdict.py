@@ -99,7 +99,12 @@ def margin(run: RunReport) -> str:
 
 def verdict_line(run: RunReport) -> str:
     """``OOM configs/a.yaml: peak 29.1 GiB (28.4 GiB to 29.9 GiB), budget 16.0 GiB (--gpu v100): over by 13.1 GiB``"""
-    said = f"{verdict_of(run)} {name_of(run)}: {peak(run)}"
+    return f"{verdict_of(run)} {name_of(run)}: {reason(run)}"
+
+
+def reason(run: RunReport) -> str:
+    """What a verdict rests on: peak, interval, budget and margin."""
+    said = peak(run)
     if run.estimate is None:
         return said
     if run.estimate.basis.endswith(MEASURED):

@@ -37,7 +37,7 @@ def test_a_run_opens_with_verdict_peak_interval_budget_and_what_to_do(report: Re
 def test_a_run_ends_with_its_verdict_and_what_to_do(report: Report) -> None:
     lines = full.render(alone(report)).splitlines()
     assert lines[-3:] == [
-        "OOM, over by 6.49 GiB",
+        "OOM: peak 22.5 GiB (22.4 GiB to 23.5 GiB), budget 16.0 GiB (--budget 16GB): over by 6.49 GiB",
         "to fit: batch_size 128 -> 32 (changes the optimisation), peak 8.00 GiB after",
         "1 error, 1 warning in 1 file (82 ms), 2 with a fix",
     ]
