@@ -66,6 +66,8 @@ _MORE_RUNS = (
     f"is part of more runs than are checked for group files ({MAX_FRAGMENT_RUNS}): name their primary configs instead"
 )
 
+DATA_SUFFIXES = (".yaml", ".yml", ".json", ".toml")  # an empty program is none, an empty config has lost its text
+
 # Families of files that name no model.
 _COMPANIONS = frozenset(("accelerate", "deepspeed"))
 _NO_MODEL = {"MEM007"}
@@ -118,6 +120,7 @@ class _Checker:
         self.errors: list[tuple[str, str]] = []
         self.skipped: list[tuple[str, str]] = []
         self.unparsed: list[tuple[str, str]] = []
+        self.empty: list[str] = []
         self.seconds: dict[str, float] = {}
         self.crashed = False
         self.broken: set[tuple[str, str]] = set()  # settings files of the tree that cannot be used
@@ -218,6 +221,8 @@ class _Checker:
             unread = next((fault for fault in document.faults if fault.code in ("MEM003", WORK_LIMIT)), None)
             if unread is not None:
                 self.unparsed.append((path, f"line {unread.span.line}: {unread.message}"))
+            elif path.lower().endswith(DATA_SUFFIXES) and not document.text.strip():
+                self.empty.append(path)
         return None
 
     def _without_family(self, document: Document, settings: Settings) -> None:
@@ -553,7 +558,7 @@ class _Checker:
 
     def _only_read(self) -> set[str]:
         """Files of launchers' settings that were met in a walk, or that other runs of this check read: no runs."""
-        own = {os.path.realpath(draft.report.path) for draft in self.drafts if _is_companion(draft.report)}
+        own = {os.path.realpath(draft.report.path) for draft in self.drafts if draft.report.companion}
         return own & {
             *self.walked,
             *(
@@ -582,7 +587,8 @@ class _Checker:
                     rules = known_rules(draft.settings)
                     try:
                         with work.limited(draft.settings.file_steps):
-                            by_path[path] = suppress.scan(path, text, rules)
+                            reasons = draft.settings.require_ignore_reason
+                            by_path[path] = suppress.scan(path, text, rules, reasons)
                     except work.OutOfWork as error:
                         draft.findings.append(work_limit(path, error))
                     except Exception as error:
@@ -616,7 +622,9 @@ class _Checker:
             for listed in (self.skipped, self.unparsed, self.errors)
         )
         crashed = self.crashed or bool(errors)
-        return Report(tuple(runs), seconds, crashed, skipped, unparsed, errors, self.seconds, unlisted)
+        return Report(
+            tuple(runs), seconds, crashed, skipped, unparsed, errors, self.seconds, unlisted, tuple(self.empty)
+        )
 
 
 # -- pieces ------------------------------------------------------------------------------------------
@@ -643,13 +651,6 @@ def stated_model(settings: Settings) -> AbstractContextManager[None]:
     if found.reason:
         raise settings.error(key, found.reason)
     return hub.stating(found)
-
-
-def _is_companion(report: RunReport) -> bool:
-    """Whether a file says how processes share the work, of whatever run names it. A script's command is a run."""
-    from memlint.documents.load import format_of
-
-    return report.family in _COMPANIONS and format_of(report.path, report.sources.get(report.path)) != "shell"
 
 
 def _unknown_model() -> type[Exception]:
@@ -762,6 +763,7 @@ def _run_report(spec: TrainingSpec, document: Document, estimate: Estimate | Non
         },
         also_lines=tuple(span.line for span in spec.also),
         launch=_launch(spec, document),
+        companion=spec.family in _COMPANIONS and document.format != "shell",
     )
 
 

@@ -24,7 +24,19 @@ from memlint.trust import ancestors, is_within, tree_of
 if TYPE_CHECKING:
     import datetime
 
-FORMATS = ("full", "concise", "json", "github")
+FORMATS = (
+    "full",
+    "concise",
+    "json",
+    "json-lines",
+    "github",
+    "gitlab",
+    "junit",
+    "markdown",
+    "rdjson",
+    "sarif",
+)
+FAIL_ON = (*SEVERITIES, "tight", "unknown")
 COLORS = ("auto", "always", "never")
 FILE_NAMES = (".memlint.toml", "memlint.toml")
 EXTEND_LIMIT = 16
@@ -106,11 +118,13 @@ class Settings(NamedTuple):
     per_file_ignores: tuple[tuple[Pattern, tuple[str, ...]], ...] = ()
     preview: bool = False
     fail_on: str = "error"
+    strict: bool = False
     exit_zero: bool = False
     output_format: str = "full"
     output_file: str = ""
     report: tuple[str, ...] = ()
     no_ignores: bool = False
+    require_ignore_reason: bool = False
     exclude: tuple[Pattern, ...] = ()
     extend_exclude: tuple[Pattern, ...] = ()
     force_exclude: bool = False
@@ -368,12 +382,14 @@ KEYS: dict[str, _Check] = {
     "extend-ignore": _CODES,
     "per-file-ignores": _table(_CODES),
     "preview": _flag,
-    "fail-on": _one_of(*SEVERITIES),
+    "fail-on": _one_of(*FAIL_ON),
+    "strict": _flag,
     "exit-zero": _flag,
     "output-format": _one_of(*FORMATS),
     "output-file": _path,
     "report": _list_of(_report),
     "no-ignores": _flag,
+    "require-ignore-reason": _flag,
     "exclude": _CODES,
     "extend-exclude": _CODES,
     "force-exclude": _flag,

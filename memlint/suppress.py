@@ -187,7 +187,7 @@ def comments(text: str, kind: str) -> list[Comment]:
 # -- directives --------------------------------------------------------------------------------------
 
 
-def scan(path: str, text: str, rules: Sequence[RuleInfo]) -> Suppressions:
+def scan(path: str, text: str, rules: Sequence[RuleInfo], reasons: bool = False) -> Suppressions:
     """The suppressions of one file. Never raises for anything that the file says."""
     if MARK not in text:
         return Suppressions(path, text, (), ())
@@ -210,7 +210,7 @@ def scan(path: str, text: str, rules: Sequence[RuleInfo]) -> Suppressions:
                 break
             if not isinstance(node.value, str) or not node.value.lstrip().startswith(MARK):
                 continue
-            said = _parse(node.value.lstrip()[len(MARK) :], node.span, unknown)
+            said = _parse(node.value.lstrip()[len(MARK) :], node.span, unknown, reasons)
             if isinstance(said, Finding):
                 bad.append(said)
             elif said[0] != "file-ignore":
@@ -231,7 +231,7 @@ def scan(path: str, text: str, rules: Sequence[RuleInfo]) -> Suppressions:
             break
         start = comment.column + match.start()
         span = Span(path, comment.line, start, comment.line, comment.column + len(comment.text.rstrip()))
-        said = _parse(comment.text[match.end() :], span, unknown)
+        said = _parse(comment.text[match.end() :], span, unknown, reasons)
         if isinstance(said, Finding):
             bad.append(said)
             continue
@@ -290,7 +290,9 @@ def _unknown(rules: Sequence[RuleInfo]) -> Callable[[str], str]:
     return unknown
 
 
-def _parse(said: str, span: Span, unknown: Callable[[str], str]) -> tuple[str, tuple[str, ...], str] | Finding:
+def _parse(
+    said: str, span: Span, unknown: Callable[[str], str], reasons: bool
+) -> tuple[str, tuple[str, ...], str] | Finding:
     match = re.match(_DIRECTIVE, said)
     assert match is not None  # every part of the expression may be empty
     form, inside, reason = match.groups()
@@ -309,6 +311,11 @@ def _parse(said: str, span: Span, unknown: Callable[[str], str]) -> tuple[str, t
             return _bad(span, f"{form}[{code}]: there is no form that hides everything")
         if wrong := unknown(code):
             return _bad(span, wrong)
+    if reasons and form != "enable" and not reason.strip():
+        listed = ", ".join(codes)
+        return _bad(
+            span, f"{form}[{listed}] hides nothing without a reason, which the settings require: write it behind"
+        )
     return form, codes, reason.strip()
 
 

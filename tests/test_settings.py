@@ -116,7 +116,7 @@ WRONG = [
     pytest.param("budget = 16", "'budget' takes text, not a number", id="a size without unit"),
     pytest.param('budget = "lots"', "'lots' is not a size", id="no size"),
     pytest.param("preview = 1", "takes true or false, not a number", id="one for true"),
-    pytest.param('fail-on = "never"', "takes error, warning or info, not 'never'", id="unknown level"),
+    pytest.param('fail-on = "never"', "takes error, warning, info, tight or unknown, not 'never'", id="unknown level"),
     pytest.param('select = "MEM2"', "takes a list, not text", id="text for a list"),
     pytest.param('select = [\n "MEM2",\n 3,\n]', "memlint.toml:3: setting 'select' entry 2 takes text", id="entry"),
     pytest.param('[[budgets]]\npaths = ["a"]', "needs the key 'budget'", id="half a budget"),
@@ -130,7 +130,11 @@ WRONG = [
     pytest.param('extend = "none.toml"', "'extend' names none.toml, which does not exist", id="extend leads nowhere"),
     pytest.param('extend = "memlint.toml"', "'extend' leads back to memlint.toml", id="extend itself"),
     pytest.param("select = [", "is not valid TOML", id="no TOML"),
-    pytest.param('output-format = "xml"', "takes full, concise, json or github, not 'xml'", id="format not built"),
+    pytest.param(
+        'output-format = "xml"',
+        "takes full, concise, json, json-lines, github, gitlab, junit, markdown, rdjson or sarif, not 'xml'",
+        id="format not built",
+    ),
 ]
 
 
@@ -198,11 +202,13 @@ GOOD = {
     "per-file-ignores": {"a/*.yaml": ["MEM2"]},
     "preview": True,
     "fail-on": "warning",
+    "strict": True,
     "exit-zero": False,
     "output-format": "json",
     "output-file": "x.json",
     "report": ["github=x"],
     "no-ignores": True,
+    "require-ignore-reason": True,
     "exclude": ["a"],
     "extend-exclude": ["b"],
     "force-exclude": True,

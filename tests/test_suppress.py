@@ -14,7 +14,7 @@ from memlint.discover import Pattern
 from memlint.documents.node import Span
 from memlint.fixes.edits import apply_edits
 from memlint.plugin import ERROR, Finding
-from memlint.rules_registry import RuleInfo
+from memlint.rules_registry import RuleInfo, built_in
 from memlint.settings import Settings
 from memlint.suppress import apply, comments, scan
 from tests import demo_family
@@ -284,3 +284,22 @@ def test_the_fix_removes_what_is_not_needed(text: str, after: str) -> None:
     assert fix.safety == "safe"
     assert apply_edits(text, fix.edits) == after
     assert check_text("x.yaml", after, Settings()).findings == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        pytest.param("a: 1  # memlint: ignore[MEM201]\n", "x.yaml", id="at the end of a line"),
+        pytest.param("# memlint: file-ignore[MEM201]\na: 1\n", "x.yaml", id="for a file"),
+        pytest.param('{"//": "memlint: file-ignore[MEM201]"}\n', "x.json", id="in JSON"),
+        pytest.param("# memlint: disable[MEM201]\na: 1\n", "x.yaml", id="from here on"),
+    ],
+)
+def test_where_reasons_are_required_a_suppression_without_one_hides_nothing(text: str, path: str) -> None:
+    assert len(scan(path, text, built_in()).directives) == 1
+    required = scan(path, text, built_in(), reasons=True)
+    assert required.directives == ()
+    assert [finding.code for finding in required.bad] == ["MEM005"]
+    assert "without a reason" in required.bad[0].message
+    explained = scan(path, text.replace("[MEM201]", "[MEM201] fits our cards"), built_in(), reasons=True)
+    assert (len(explained.directives), explained.bad) == (1, ())

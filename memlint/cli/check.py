@@ -9,6 +9,7 @@ import click
 from memlint.cli import checking
 from memlint.cli import options as shared
 from memlint.cli.probe import measurer, probe_options
+from memlint.settings import FAIL_ON, FORMATS
 
 if TYPE_CHECKING:
     from memlint.check import Measure
@@ -21,13 +22,19 @@ if TYPE_CHECKING:
 @shared.rule_options
 @click.option(
     "--fail-on",
-    type=click.Choice(("error", "warning", "info")),
-    help="Least severity that makes the exit code 1 (default: error).",
+    type=click.Choice(FAIL_ON),
+    help="What makes the exit code 1: findings of this severity and above (default: error); tight: errors, and runs "
+    "that are OOM or TIGHT; unknown: also those without a verdict.",
+)
+@click.option(
+    "--strict",
+    is_flag=True,
+    help="Fail also for what was not checked: UNKNOWN runs, files that cannot be parsed or are no config, no configs.",
 )
 @click.option("--exit-zero", is_flag=True, help="Exit with 0 even if there are findings.")
 @click.option(
     "--output-format",
-    type=click.Choice(("full", "concise", "json", "github")),
+    type=click.Choice(FORMATS),
     help="What to print (default: full).",
 )
 @click.option("--output-file", metavar="FILE", help="Write the output to a file instead.")
@@ -57,14 +64,20 @@ if TYPE_CHECKING:
     help="Check only runs that read a file that differs from where HEAD parted from this git revision.",
 )
 @click.option("--no-ignores", is_flag=True, help="Disregard suppression comments.")
+@click.option("--require-ignore-reason", is_flag=True, help="Suppression comments without a reason are MEM005.")
 @click.option("--exclude", multiple=True, metavar="PATTERN", help="Files to leave out of walks. Repeatable.")
 @click.option("--extend-exclude", multiple=True, metavar="PATTERN", help="Leave these out too. Repeatable.")
 @click.option("--force-exclude", is_flag=True, help="Leave excluded files out even if they are named.")
 @click.option("--stdin-filename", metavar="NAME", default="", help="Name of the text read from PATH -.")
 @click.option("--statistics", is_flag=True, help="Also print findings and time per rule.")
 @click.option("--show-files", is_flag=True, help="List the files that would be checked, and stop.")
-@click.option("-q", "--quiet", is_flag=True, help="Print findings only.")
-@click.option("-v", "--verbose", is_flag=True, help="Also print assumptions and what was passed over.")
+@click.option("-q", "--quiet", is_flag=True, help="Print verdicts and findings only.")
+@click.option(
+    "-v",
+    "--verbose",
+    is_flag=True,
+    help="Show every run and finding, assumptions, what was passed over.",
+)
 @shared.color_option
 @click.pass_context
 def command(
@@ -80,8 +93,8 @@ def command(
 ) -> None:
     """Check training configs: files, folders (default: this one), or - for standard input.
 
-    Exit code 0: nothing at or above --fail-on. 1: findings. 2: anything else, such as a bad option or settings file, an
-    unreadable file, an internal error, or an interrupted check.
+    Exit code 0: nothing that --fail-on or --strict names. 1: something does. 2: anything else, such as a bad option or
+    settings file, an unreadable file, an internal error, or an interrupted check.
     """
     paths = paths or (".",)
     if "-" in paths and len(paths) > 1:

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 STDIN_NAME = "stdin.yaml"
 
+# Formats that programs read, each a module of memlint.reports; the others are text for a terminal.
+MACHINE = frozenset(("json", "json-lines", "github", "gitlab", "junit", "markdown", "rdjson", "sarif"))
+
 
 def run(paths: tuple[str, ...], resolver: Resolver, stdin_filename: str = "", measure: Measure | None = None) -> int:
     """Check, and say it. Returns the exit code; raises Stop for settings that cannot be used."""
@@ -56,7 +59,7 @@ def run(paths: tuple[str, ...], resolver: Resolver, stdin_filename: str = "", me
     report = known.held_against(report, settings)
     _tell(report, paths, settings)
     emit(report, settings)
-    return report.exit_code(settings.fail_on, settings.exit_zero)
+    return report.exit_code(settings.fail_on, settings.exit_zero, settings.strict)
 
 
 def _common(paths: tuple[str, ...]) -> str:
@@ -86,7 +89,7 @@ def _changed(settings: Settings, paths: tuple[str, ...]) -> frozenset[str] | Non
 def _wanted(settings: Settings) -> tuple[bool, bool]:
     """What the formats that are asked for show: whether formulas, and fixes and notes, have to be made at all."""
     formats = {settings.output_format, *(entry.partition("=")[0] for entry in settings.report)}
-    return "json" in formats, formats != {"concise"}
+    return bool(formats & {"json", "json-lines"}), formats != {"concise"}
 
 
 def _stdin() -> str:
@@ -117,7 +120,9 @@ def _show_files(paths: tuple[str, ...], resolver: Resolver) -> None:
 
 
 def _tell(report: Report, paths: tuple[str, ...], settings: Settings) -> None:
-    """What belongs to no run, to standard error."""
+    """What belongs to no run, to standard error: what was passed over, and what fails the check."""
+    from memlint.reports.report import VERDICTS_FAILING
+
     for path, why in report.errors:
         output.note(f"memlint: error: {path}: {why}")
     if not settings.quiet:
@@ -129,6 +134,9 @@ def _tell(report: Report, paths: tuple[str, ...], settings: Settings) -> None:
         elif report.unparsed:
             files = "1 file" if len(report.unparsed) == 1 else f"{len(report.unparsed)} files"
             output.note(f"memlint: {files} could not be parsed, passed over (-v lists them)")
+        if report.empty and (settings.strict or settings.verbose):
+            for path in report.empty:
+                output.note(f"memlint: {path}: is empty")
         if settings.verbose:
             for place, why in report.unlisted:
                 output.note(f"memlint: {place}: not listed, {why}")
@@ -137,20 +145,23 @@ def _tell(report: Report, paths: tuple[str, ...], settings: Settings) -> None:
             output.note(f"memlint: {commands} in documents without an estimate, not listed (-v lists them)")
     if not (report.runs or report.errors or report.skipped or settings.quiet):
         output.note(f"memlint: no training configs found in {', '.join(paths)}")
+    failures = () if settings.exit_zero else report.failures(settings.fail_on, settings.strict)
+    if failures and (settings.strict or settings.fail_on in VERDICTS_FAILING):
+        policy = f"--fail-on {settings.fail_on}" + (" --strict" if settings.strict else "")
+        output.note(f"memlint: failed by {policy}: {', '.join(failures)}")
 
 
 def render(report: Report, name: str, color: bool, plain: bool, settings: Settings) -> str:
     """The report in one format. ``plain``: for a file, so no colours and no terminal."""
-    if name == "json":
-        from memlint.reports import json
+    if name in MACHINE:
+        from importlib import import_module
 
-        return json.render(report)
-    if name == "github":
-        from memlint.reports import github
-
-        return github.render(report)
+        module = import_module(f"memlint.reports.{name.replace('-', '_')}")
+        return str(module.render(report))
     style = output.style("never" if plain else settings.color, settings.verbose, settings.quiet)
     style = style._replace(color=color, unicode=style.unicode or plain, actions=style.actions and not plain)
+    if plain:
+        style = style._replace(columns=0)
     if name == "concise":
         from memlint.reports import concise
 
@@ -164,7 +175,7 @@ def emit(report: Report, settings: Settings) -> None:
     """Write the report wherever the settings want it. Raises Stop, once all is written that can be."""
     color = not settings.output_file and output.use_color(settings.color)
     text = render(report, settings.output_format, color, bool(settings.output_file), settings)
-    machine = settings.output_format in ("json", "github")
+    machine = settings.output_format in MACHINE
     if settings.statistics:
         from memlint.reports.full import statistics
 

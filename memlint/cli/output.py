@@ -70,7 +70,18 @@ def style(color: str, verbose: bool = False, quiet: bool = False) -> Style:
         actions=os.environ.get("GITHUB_ACTIONS") == "true",
         verbose=verbose,
         quiet=quiet,
+        columns=_columns(),
     )
+
+
+def _columns() -> int:
+    """How wide the terminal is that standard output goes to; 0 where there is none, so that nothing is wrapped."""
+    try:
+        if sys.stdout is None or not sys.stdout.isatty():
+            return 0
+        return int(os.environ.get("COLUMNS", "0") or 0) or os.get_terminal_size(sys.stdout.fileno()).columns
+    except (OSError, ValueError):
+        return 0
 
 
 def echo(text: str, nl: bool = True, err: bool = False, color: bool | None = None) -> None:

@@ -36,13 +36,17 @@ VALUES = {
     "--color": "color",
 }
 CHOICES = {
-    "output_format": ("full", "concise", "json", "github"),
-    "fail_on": ("error", "warning", "info"),
+    "output_format": (
+        *("full", "concise", "json", "json-lines", "github"),
+        *("gitlab", "junit", "markdown", "rdjson", "sarif"),
+    ),
+    "fail_on": ("error", "warning", "info", "tight", "unknown"),
     "color": ("auto", "always", "never"),
 }
 FLAGS = {
     "--isolated": "isolated",
     "--exit-zero": "exit_zero",
+    "--strict": "strict",
     "--preview": "preview",
     "--no-ignores": "no_ignores",
     "--quiet": "quiet",

@@ -5,121 +5,89 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from memlint.documents.node import Span
-from memlint.named_tuple import NamedTuple
 from memlint.partial import Partial
 from memlint.plugin import ERROR, INFO, WARNING, Finding, Fix
+from memlint.reports import overview
 from memlint.reports.equal import Equal
 from memlint.reports.report import Budget, Measured, Report, RunReport
-from memlint.reports.text import clean, harmless_in_actions, lines_of, shorten, source_lines, width
-from memlint.tape.estimate import FITS, MEASURED, OOM, TIGHT, UNKNOWN, Estimate
+from memlint.reports.style import BLUE as BLUE
+from memlint.reports.style import BOLD as BOLD
+from memlint.reports.style import DIM as DIM
+from memlint.reports.style import GREEN, RED, SEVERITY_COLOR, VERDICT_COLOR, YELLOW
+from memlint.reports.style import Style as Style
+from memlint.reports.text import clean, folded, harmless_in_actions, lines_of, shorten, source_lines, width
+from memlint.reports.verdict import MEANING, opening_action, painted, reason, title, verdict_of, worst_first
+from memlint.reports.verdict import headline as headline
+from memlint.tape.estimate import UNKNOWN, Estimate
 from memlint.units import format_bytes
 
 BAR_COLUMNS = 32
 EXCERPT_LINES = 6
 LINE_COLUMNS = 160
-LINES_SHOWN = 4  # of the commands that start the same run
 PARTS_SHOWN = 3
 EIGHTHS = ("", "\u258f", "\u258e", "\u258d", "\u258c", "\u258b", "\u258a", "\u2589")
 
 
-class Style(NamedTuple):
-    """How to print: ``color`` sends ANSI colours, ``unicode`` draws with block characters, ``actions`` keeps
-    every line from being a workflow command, ``verbose`` adds assumptions, ``quiet`` leaves findings alone."""
-
-    color: bool = False
-    unicode: bool = True
-    actions: bool = False
-    verbose: bool = False
-    quiet: bool = False
-
-    def paint(self, text: str, *codes: int) -> str:
-        return f"\x1b[{';'.join(map(str, codes))}m{text}\x1b[0m" if self.color and codes else text
-
-
-BOLD, DIM, RED, GREEN, YELLOW, BLUE, CYAN = 1, 2, 31, 32, 33, 34, 36
-SEVERITY_COLOR = {ERROR: RED, WARNING: YELLOW, INFO: CYAN}
-VERDICT_COLOR = {OOM: RED, TIGHT: YELLOW, FITS: GREEN, UNKNOWN: DIM}
-
-
 def render(report: Report, style: Style = Style()) -> str:  # noqa: B008  (immutable)
-    """The whole report as text, ending in a newline unless it is empty."""
+    """The whole report as text, ending in a newline unless it is empty: verdicts first. Of a folder they are a table;
+    its findings are told one by one where that is asked for or the runs are few, and counted by rule otherwise."""
     lines: list[str] = []
-    equal = Equal(report)
-    for run in report.runs:
-        shown = list(_run(run, report, equal, style))
-        if shown:
-            lines += [*shown, ""]
+    several = len(report.runs) > 1
+    if several:
+        lines += [*overview.table(report, style), ""]
+    if style.verbose or len(report.runs) <= overview.DETAILED:
+        equal = Equal(report)
+        for run in overview.sorted_runs(report):
+            shown = list(_run(run, report, equal, style))
+            if shown:
+                lines += [*shown, ""]
+    else:
+        lines += [*overview.by_rule(report, style), ""]
     if not style.quiet:
+        if not several and report.findings:
+            lines += _verdict_again(report.runs[0], style)
         lines.append(closing(report, style))
     return finish(lines, style)
+
+
+def _verdict_again(run: RunReport, style: Style) -> list[str]:
+    """Where a terminal ends up after a long report: the verdict, and what to do."""
+    verdict = verdict_of(run)
+    first, *rest = folded(f"{verdict}: {reason(run)}", style.columns, 2)
+    return [painted(verdict, style) + first[len(verdict) :], *rest, *opening_action(run, style)]
 
 
 def finish(lines: Sequence[str], style: Style) -> str:
     while lines and not lines[-1]:
         lines = lines[:-1]
     if style.actions:
-        lines = [harmless_in_actions(line) for line in lines]
+        # A block of several lines is one entry here, and each of its lines could be taken for a command.
+        lines = [harmless_in_actions(line) for block in lines for line in block.split("\n")]
     return "\n".join(lines) + "\n" if lines else ""
 
 
 def _run(run: RunReport, report: Report, equal: Equal, style: Style) -> Iterator[str]:
+    findings = worst_first(run.findings)
+    if not style.verbose:
+        findings = [finding for finding in findings if equal.is_first(finding)]
+    if len(report.runs) > 1 and not findings and not style.verbose and run.measured is None and run.partial is None:
+        return  # the table says all of it
+    yield headline(run, style)
     if not style.quiet:
-        yield headline(run, style)
-        if run.estimate is not None and (run.findings or len(report.runs) == 1):
+        if run.partial is not None:
+            yield from table(run.partial, run.budget, style)
+        if run.estimate is not None and (findings or len(report.runs) == 1):
             yield ""
-            yield from breakdown(run.estimate, style)
+            yield from breakdown(run.estimate, style, folds=not style.verbose)
         if run.measured is not None:
             yield ""
             yield from side_by_side(run.measured, run.estimate, style)
         if style.verbose:
             yield from _fine_print(run)
-    for finding in run.findings:
-        if not style.verbose and not equal.is_first(finding):
-            continue
+    for finding in findings:
         if not style.quiet:
             yield ""
         yield from _finding(finding, run, "" if style.verbose else equal.others(finding), style)
-
-
-def headline(run: RunReport, style: Style) -> str:
-    """``configs/a.yaml: peak 29.1 GiB (28.4 to 29.9) in backward, budget 16.0 GiB: OOM, over by 13.1 GiB``"""
-    name = clean(run.path) + ("" if run.run == "train" else f" [{clean(run.run)}]")
-    pieces = [style.paint(name, BOLD) + _again(run.also_lines)]
-    about = [clean(shorten(text, 80)) for text in (run.family, run.model_name) if text]
-    estimate = run.estimate
-    started = "" if run.launch is None else "\n  " + style.paint(f"as {_place(run.launch)} starts it", DIM)
-    if estimate is not None:
-        count = f"{estimate.parameters:,} parameters"
-        if estimate.trainable_parameters != estimate.parameters:
-            count += f", {estimate.trainable_parameters:,} trainable"
-        about.append(count)
-    if about:
-        pieces.append(style.paint("  " + ", ".join(about), DIM))
-    pieces.append(started)
-    for fact, value, _ in () if estimate is None else estimate.assumptions:
-        if fact == "same_model_as":
-            pieces.append(
-                "\n  " + style.paint(f"taken for {clean(shorten(value, 80))}, whose name the folder has", DIM)
-            )
-    if estimate is None:
-        if run.partial is not None:
-            pieces += [f"\n{line}" for line in table(run.partial, run.budget, style)]
-        elif run.family:
-            pieces.append("\n  peak unknown")
-        return "".join(pieces)
-    low, high = estimate.device_interval
-    within = "" if low == high else f" ({format_bytes(low)} to {format_bytes(high)})"
-    if estimate.basis.endswith(MEASURED):
-        within += ", narrowed by a measurement"
-    peak = style.paint(f"peak {format_bytes(estimate.device_bytes)}", BOLD)
-    pieces.append(f"\n  {peak}{within} in {_title(estimate.peak_phase)}")
-    if run.budget is not None:
-        spare = run.budget.size_bytes - estimate.device_bytes
-        margin = f"{format_bytes(spare)} free" if spare >= 0 else f"over by {format_bytes(-spare)}"
-        source = "" if not run.budget.source else f" ({clean(run.budget.source)})"
-        verdict = style.paint(run.verdict, BOLD, VERDICT_COLOR[run.verdict])
-        pieces.append(f", budget {format_bytes(run.budget.size_bytes)}{source}: {verdict}, {margin}")
-    return "".join(pieces)
 
 
 def table(partial: Partial, budget: Budget | None, style: Style) -> Iterator[str]:
@@ -138,24 +106,6 @@ def table(partial: Partial, budget: Budget | None, style: Style) -> Iterator[str
         yield f"  fits {size} up to {partial.most:,} tokens" if partial.most else f"  does not fit {size} at any length"
 
 
-def _place(span: Span) -> str:
-    return f"{clean(shorten(span.path, 120))}:{span.line}"
-
-
-def _title(name: str) -> str:
-    """A phase's or a component's name for people; those of measurements are whatever their file says."""
-    return clean(shorten(name.replace("_", " "), 60))
-
-
-def _again(lines: tuple[int, ...]) -> str:
-    """``, also on lines 12, 30 and 2,997 more``: where a script starts the same run again."""
-    if not lines:
-        return ""
-    listed = ", ".join(str(line) for line in lines[:LINES_SHOWN])
-    more = f" and {len(lines) - LINES_SHOWN:,} more" if len(lines) > LINES_SHOWN else ""
-    return f", the same run {len(lines) + 1:,} times: also on line{'s' if len(lines) > 1 else ''} {listed}{more}"
-
-
 def bar(share: float, style: Style, columns: int = BAR_COLUMNS) -> str:
     """A bar of ``share`` (0 to 1) of the columns, in eighths where the terminal has them."""
     if not style.unicode:
@@ -164,17 +114,17 @@ def bar(share: float, style: Style, columns: int = BAR_COLUMNS) -> str:
     return "\u2588" * whole + EIGHTHS[eighths]
 
 
-def breakdown(estimate: Estimate, style: Style, parts: int = PARTS_SHOWN) -> Iterator[str]:
-    """The components at the peak, largest first, each with its largest parts."""
+def breakdown(estimate: Estimate, style: Style, parts: int = PARTS_SHOWN, folds: bool = False) -> Iterator[str]:
+    """The components at the peak, largest first, each with its largest parts; ``folds`` those of the first alone."""
     whole = max(estimate.device_bytes, 1)
     ordered = sorted(estimate.components, key=lambda component: -component.size_bytes)
     names = max([len(component.name) for component in ordered], default=0)
     for component in ordered:
         share = component.size_bytes / whole
         drawn = style.paint(bar(share, style).ljust(BAR_COLUMNS), BLUE)
-        title = _title(component.name).ljust(names)
-        yield f"  {title}  {format_bytes(component.size_bytes):>10}  {drawn} {share:5.1%}"
-        if len(component.parts) > 1 and share >= 0.05:
+        name = title(component.name).ljust(names)
+        yield f"  {name}  {format_bytes(component.size_bytes):>10}  {drawn} {share:5.1%}"
+        if len(component.parts) > 1 and share >= 0.05 and (component is ordered[0] or not folds):
             largest = sorted(component.parts, key=lambda part: -part.size_bytes)
             for part in largest[:parts]:
                 label = shorten(clean(part.name or "(top)"), 60) + (f" ({clean(part.title)})" if part.title else "")
@@ -221,7 +171,7 @@ def side_by_side(
     if measured.verdict != UNKNOWN:
         verdict = ": " + style.paint(measured.verdict, BOLD, VERDICT_COLOR[measured.verdict])
     peak = style.paint(f"{word} peak {format_bytes(found.device_bytes)}", BOLD)
-    yield f"  {peak} in {_title(found.peak_phase)} ({clean(shorten(measured.source, 100))}){verdict}"
+    yield f"  {peak} in {title(found.peak_phase)} ({clean(shorten(measured.source, 100))}){verdict}"
     others = [estimate for estimate in (traced, static) if estimate is not None]
     names = dict.fromkeys(component.name for estimate in (*others[::-1], found) for component in estimate.components)
     rows = sorted(names, key=lambda name: -found.component_bytes(name))
@@ -233,7 +183,7 @@ def side_by_side(
         yield style.paint(header, DIM)
     for name in (*rows, *TIERS):
         size = _row(found, name)
-        line = f"  {_title(name):<15} {format_bytes(size):>10}"
+        line = f"  {title(name):<15} {format_bytes(size):>10}"
         for other in others:
             before = _row(other, name)
             line += f" {format_bytes(before):>10} {_difference(size - before, before):>12}"
@@ -269,24 +219,34 @@ def _finding(finding: Finding, run: RunReport, others: str, style: Style) -> Ite
     severity = style.paint(finding.severity, BOLD, SEVERITY_COLOR[finding.severity])
     code = style.paint(f"{finding.code} {finding.name}", BOLD)
     head, *more = lines_of(finding.message)
-    yield f"{severity} {code}: {head}"
+    plain = f"{finding.severity} {finding.code} {finding.name}:"
+    first, *rest = folded(f"{plain} {head}", style.columns, 4)
+    yield f"{severity} {code}:{first[len(plain) :]}"
+    yield from rest
     gutter, excerpt = _excerpt(finding.span, run.sources, style, SEVERITY_COLOR[finding.severity])
     place = f"{clean(finding.span.path)}:{finding.span.line}:{finding.span.column}"
     yield f"{' ' * gutter}{style.paint('-->', BLUE)} {place}"
     yield from excerpt
     pad = " " * (gutter + 1)
+
+    def told(mark: str, text: str, *codes: int) -> Iterator[str]:
+        first, *rest = folded(mark + text, style.columns - gutter - 3, 4)
+        yield f"{pad}{style.paint('=', BLUE)} {style.paint(mark, *codes)}{first[len(mark) :]}"
+        for line in rest:
+            yield f"{pad}  {line}"
+
     for line in more:
-        yield f"{pad}{style.paint('=', BLUE)} {line}"
+        yield from told("", line)
     for span, said in finding.related:
         where = f"line {span.line}" if span.path == finding.span.path else f"{clean(span.path)}:{span.line}"
-        yield f"{pad}{style.paint('=', BLUE)} {where}: {clean(said)}"
+        yield from told("", f"{where}: {clean(said)}")
     if others:
-        yield f"{pad}{style.paint('=', BLUE)} {others}"
+        yield from told("", others)
     for note in finding.notes:
         for line in lines_of(note):
-            yield f"{pad}{style.paint('=', BLUE)} note: {line}"
+            yield from told("note:", f" {line}")
     for fix in finding.fixes:
-        yield f"{pad}{style.paint('=', BLUE)} {style.paint('fix', GREEN)} ({fix.safety}): {describe_fix(fix)}"
+        yield from told("fix", f" ({MEANING[fix.safety]}): {describe_fix(fix)}", GREEN)
 
 
 def describe_fix(fix: Fix) -> str:
@@ -340,7 +300,7 @@ def _excerpt(span: Span, sources: dict[str, str], style: Style, color: int) -> t
 
 
 def closing(report: Report, style: Style) -> str:
-    """``2 errors, 1 warning in 3 files, 4 runs (41 ms)``"""
+    """``1 OOM, 3 FITS; 2 errors, 1 warning in 3 files, 4 runs (41 ms)``"""
     counts = [(report.count(severity), severity if severity != INFO else "note") for severity in (ERROR, WARNING, INFO)]
     said = ", ".join(f"{number} {word}{'s' * (number != 1)}" for number, word in counts if number)
     files = len({run.path for run in report.runs})
@@ -353,7 +313,7 @@ def closing(report: Report, style: Style) -> str:
     if fixable:
         tail += f", {fixable} with a fix"
     color = RED if report.count(ERROR) else YELLOW if said else GREEN
-    return style.paint(said or "no findings", BOLD, color) + tail
+    return overview.counted(report, style) + style.paint(said or "no findings", BOLD, color) + tail
 
 
 def statistics(report: Report) -> str:

@@ -7,14 +7,14 @@ the rest without a word, so the gravest 9 are printed and one notice counts the 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 
 from memlint.plugin import ERROR, INFO, SEVERITIES, WARNING, Finding
 from memlint.reports.full import describe_fix
+from memlint.reports.markdown import rows
 from memlint.reports.report import Report
-from memlint.reports.text import clean, harmless_in_actions, lines_of
-from memlint.units import format_bytes
+from memlint.reports.text import clean, harmless_in_actions, lines_of, repository_path
+from memlint.reports.verdict import worst_first
 
 LEVELS = {ERROR: "error", WARNING: "warning", INFO: "notice"}
 PER_LEVEL = 9
@@ -32,21 +32,10 @@ def escape_property(text: str) -> str:
     return escape_data(clean(text)).replace(":", "%3A").replace(",", "%2C")
 
 
-def relative(path: str, environment: Mapping[str, str]) -> str:
-    """A path from the repository's root with forward slashes: others make the annotation vanish."""
-    try:
-        root = os.path.realpath(environment.get("GITHUB_WORKSPACE") or os.getcwd())
-        seen = os.path.relpath(os.path.realpath(path), root)
-    except (OSError, ValueError):  # no working directory; characters that no path has
-        seen = os.pardir
-    inside = not seen.startswith(os.pardir)
-    return (seen if inside else os.path.normpath(path)).replace(os.sep, "/")
-
-
 def command(finding: Finding, environment: Mapping[str, str]) -> str:
     """One ``::error file=...::message`` line."""
     span = finding.span
-    properties = [("file", relative(span.path, environment)), ("line", str(span.line))]
+    properties = [("file", repository_path(span.path, environment)), ("line", str(span.line))]
     properties.append(("endLine", str(max(span.end_line, span.line))))
     if span.line == span.end_line:  # columns on a span of several lines are refused
         properties.append(("col", str(span.column)))
@@ -62,51 +51,34 @@ def render(report: Report, environment: Mapping[str, str] | None = None) -> str:
     """The annotations: gravest first, at most nine per level, and a notice that counts what is left out."""
     environment = os.environ if environment is None else environment
     lines = []
-    left_out = 0
+    findings = worst_first(report.findings)
     for severity in SEVERITIES:
-        findings = sorted(
-            (finding for finding in report.findings if finding.severity == severity),
-            key=lambda finding: -finding.size_bytes,
-        )
-        lines += [command(finding, environment) for finding in findings[:PER_LEVEL]]
-        left_out += len(findings[PER_LEVEL:])
-    if left_out:
+        shown = [finding for finding in findings if finding.severity == severity][:PER_LEVEL]
+        lines += [command(finding, environment) for finding in shown]
+    missing = left_out(report)
+    if missing:
         where = ", see the job summary" if environment.get("GITHUB_STEP_SUMMARY") else ""
-        lines.append(f"::notice title=memlint::{left_out} more findings{where}")
+        lines.append(f"::notice title=memlint::{missing} more findings{where}")
     return "\n".join(lines) + "\n" if lines else ""
 
 
-# Whatever Markdown, HTML or a table could take for its own, and what links or mentions are made of.
-_ENTITIES = {ord(character): f"&#{ord(character)};" for character in "&<>\\`*_{}[]()#+-!|~@:$"}
-
-
-_ADDRESS = re.compile(r"(www)\.", re.IGNORECASE)  # a link without any of them
-
-
-def cell(text: str) -> str:
-    """Foreign text as plain text of a table cell."""
-    return _ADDRESS.sub(r"\1&#46;", clean(" ".join(text.split())).translate(_ENTITIES))
+def left_out(report: Report) -> int:
+    """Findings that have no annotation, as a step shows no more."""
+    return sum(max(report.count(severity) - PER_LEVEL, 0) for severity in SEVERITIES)
 
 
 def summary(report: Report) -> str:
     """The job summary in Markdown: runs, then findings; cut where GitHub would drop it all."""
-    rows = ["### memlint\n\n| run | peak | budget | verdict |\n|---|---:|---:|---|\n"]
-    for run in report.runs:
-        if run.estimate is not None:
-            budget = "" if run.budget is None else format_bytes(run.budget.size_bytes)
-            peak = format_bytes(run.estimate.device_bytes)
-            name = run.path if run.run == "train" else f"{run.path} {run.run}"
-            rows.append(f"| {cell(name)} | {peak} | {budget} | {run.verdict} |\n")
-    rows.append("\n| severity | code | place | message |\n|---|---|---|---|\n")
-    for finding in report.findings:
-        place = cell(f"{finding.span.path}:{finding.span.line}")
-        rows.append(f"| {finding.severity} | {finding.code} | {place} | {cell(finding.message)} |\n")
+    pieces = rows(report)
+    missing = left_out(report)
+    if missing:
+        pieces.append(f"\n{missing} of these findings have no annotation: a step shows ten of a kind.\n")
     size = 0
-    for index, row in enumerate(rows):
-        size += len(row.encode("utf-8", "replace"))
+    for index, piece in enumerate(pieces):
+        size += len(piece.encode("utf-8", "replace"))
         if size > SUMMARY_BYTES:
-            return "".join(rows[:index]) + f"\n{len(rows) - index} more rows are left out.\n"
-    return "".join(rows)
+            return "".join(pieces[:index]) + f"\n{len(pieces) - index} more rows are left out.\n"
+    return "".join(pieces)
 
 
 def write_summary(report: Report, environment: Mapping[str, str] | None = None) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from memlint.documents.node import Span
 from memlint.named_tuple import NamedTuple
 from memlint.partial import Partial
-from memlint.plugin import ERROR, INFO, WARNING, Finding
-from memlint.tape.estimate import OOM, Estimate, Part
+from memlint.plugin import ERROR, SEVERITIES, Finding
+from memlint.tape.estimate import OOM, TIGHT, UNKNOWN, Estimate, Part
 
 
 class Budget(NamedTuple):
@@ -83,6 +83,7 @@ class RunReport(NamedTuple):
     also_lines  where a script starts the same run again; what the run needs, and what is said of it, holds there too
     partial     the peak as a function of what is not stated, where that is a size and there is no estimate
     launch      the command near a config that starts this run with it; None where there is none, and for scripts
+    companion   a launcher's settings (DeepSpeed, accelerate): read by whatever run names it, and no run of its own
     """
 
     path: str
@@ -100,6 +101,7 @@ class RunReport(NamedTuple):
     also_lines: tuple[int, ...] = ()
     launch: Span | None = None
     partial: Partial | None = None
+    companion: bool = False
 
 
 # What one run may put into a report, which a stranger's config is not to fill: no honest one comes near.
@@ -135,8 +137,6 @@ def bounded(run: RunReport) -> RunReport:
 
 def bounded_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """So many findings of each code in each file, the gravest of them; the last one counts those that are left out."""
-    from memlint.plugin import SEVERITIES
-
     findings = list(findings)
     kinds: dict[tuple[str, str], list[int]] = {}
     for index, finding in enumerate(findings):
@@ -201,6 +201,10 @@ def _value(value: object) -> object:
     return value
 
 
+# Policies about verdicts, each with those that fail besides findings that are errors.
+VERDICTS_FAILING = {"tight": (OOM, TIGHT), "unknown": (OOM, TIGHT, UNKNOWN)}
+
+
 class Report(NamedTuple):
     """All runs of one invocation, in the order of the paths given.
 
@@ -212,6 +216,7 @@ class Report(NamedTuple):
     unlisted      (path and line, why) of commands in documents met in a walk that have no estimate: a reader is told
                   how it goes, and nobody runs them as they stand
     rule_seconds  time spent in each rule, by code
+    empty         files met in a walk, in a format of configs, that hold nothing
     """
 
     runs: tuple[RunReport, ...]
@@ -222,6 +227,7 @@ class Report(NamedTuple):
     errors: tuple[tuple[str, str], ...] = ()
     rule_seconds: dict[str, float] = {}  # noqa: RUF012
     unlisted: tuple[tuple[str, str], ...] = ()
+    empty: tuple[str, ...] = ()
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -230,15 +236,35 @@ class Report(NamedTuple):
     def count(self, severity: str) -> int:
         return sum(finding.severity == severity for finding in self.findings)
 
-    def exit_code(self, fail_on: str = ERROR, exit_zero: bool = False) -> int:
-        """0 nothing at or above ``fail_on``, 1 findings, or a run that was traced or measured not to fit, 2 something
-        broke (which wins)."""
+    def exit_code(self, fail_on: str = ERROR, exit_zero: bool = False, strict: bool = False) -> int:
+        """0 nothing that fails the check, 1 something does (:meth:`failures`), 2 something broke (which wins)."""
         if self.crashed:
             return 2
-        if exit_zero:
-            return 0
-        if any(run.measured is not None and run.measured.verdict == OOM for run in self.runs):
-            return 1
-        levels = (ERROR, WARNING, INFO)
-        counted = levels[: levels.index(fail_on) + 1]
-        return 1 if any(finding.severity in counted for finding in self.findings) else 0
+        return int(not exit_zero and bool(self.failures(fail_on, strict)))
+
+    def failures(self, fail_on: str = ERROR, strict: bool = False) -> tuple[str, ...]:
+        """What fails the check, in words with counts; () where nothing does.
+
+        fail_on  a severity: findings from it upwards; ``tight``: errors, and runs that are OOM or TIGHT; ``unknown``:
+                 these, and runs whose verdict is UNKNOWN, for want of an estimate or of a budget
+        strict   what was not looked at fails as well: runs that are UNKNOWN, files that could not be parsed or hold
+                 nothing, named files that are no training config, and paths without any. Launchers' settings are no
+                 runs.
+        A run that was traced or measured not to fit fails under every policy.
+        """
+        least = fail_on if fail_on in SEVERITIES else ERROR
+        failing = SEVERITIES[: SEVERITIES.index(least) + 1]
+        runs = [run for run in self.runs if not run.companion]
+        counts = [(severity, sum(one.severity == severity for one in self.findings)) for severity in failing]
+        measured = [run.measured.verdict for run in runs if run.measured is not None]
+        counts.append(("measured not to fit", measured.count(OOM)))
+        for verdict in VERDICTS_FAILING.get(fail_on, ()):
+            counts.append((verdict, sum(run.verdict == verdict for run in runs)))
+        if strict:
+            if fail_on != "unknown":
+                counts.append((UNKNOWN, sum(run.verdict == UNKNOWN for run in runs)))
+            counts += [("not parsed", len(self.unparsed)), ("empty", len(self.empty)), ("skipped", len(self.skipped))]
+        failures = [f"{count} {what}{'s' * (what in SEVERITIES and count > 1)}" for what, count in counts if count]
+        if strict and not self.runs:
+            failures.append("no training configs")
+        return tuple(failures)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Mapping
 from functools import lru_cache
+from typing import Any
 
 # What a reader would not see as it is, or would see elsewhere: controls, line separators, surrogates, what re-orders
 # text (bidirectional controls, after the "Trojan Source" paper, CVE-2021-42574), and what takes no room on the screen
@@ -72,6 +75,19 @@ def width(text: str) -> int:
     return sum(0 if combining(char) else 2 if east_asian_width(char) in "WF" else 1 for char in text)
 
 
+def folded(text: str, columns: int, indent: int) -> list[str]:
+    """A cleaned line in as many as the terminal needs, those after the first indented; as it is where ``columns``
+    leave no room for prose."""
+    if columns < 40 or width(text) < columns:
+        return [text]
+    from textwrap import wrap
+
+    # A word may be longer than the line: a path is not broken, so that it can be copied.
+    return wrap(text, columns - 1, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False) or [
+        text
+    ]
+
+
 def shorten(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
@@ -87,3 +103,21 @@ def harmless_in_actions(line: str) -> str:
     """
     line = _OLD_COMMAND.sub(r"##\1\\[", line)
     return "\\" + line if line.lstrip().startswith("::") else line
+
+
+def repository_path(path: str, environment: Mapping[str, str], root_variable: str = "GITHUB_WORKSPACE") -> str:
+    """A path from the repository's root with forward slashes, as services want it; what lies outside as it is."""
+    try:
+        root = os.path.realpath(environment.get(root_variable) or os.getcwd())
+        seen = os.path.relpath(os.path.realpath(path), root)
+    except (OSError, ValueError):  # no working directory; characters that no path has
+        seen = os.pardir
+    inside = not seen.startswith(os.pardir)
+    return (seen if inside else os.path.normpath(path)).replace(os.sep, "/")
+
+
+def encoded(value: Any) -> str:
+    """JSON of ASCII alone, so that no program on the way takes a part of it for more than text."""
+    import json
+
+    return json.dumps(value, indent=2, ensure_ascii=True).replace("\x7f", "\\u007f") + "\n"

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from memlint.check import check_paths
 from memlint.documents.node import Span
 from memlint.plugin import ERROR, SAFE, Finding, Fix
-from memlint.reports import concise, full, github
+from memlint.reports import concise, full, github, gitlab, json_lines, junit, markdown, rdjson, sarif
 from memlint.reports import json as json_report
 from memlint.reports.full import Style
 from memlint.reports.report import (
@@ -94,6 +94,12 @@ FORMATS: dict[str, Callable[[Report], str]] = {
     "github": lambda report: github.render(report, {}),
     "summary": github.summary,
     "json": json_report.render,
+    "JSON lines": json_lines.render,
+    "SARIF": sarif.render,
+    "GitLab": gitlab.render,
+    "JUnit": junit.render,
+    "rdjson": rdjson.render,
+    "Markdown": markdown.render,
 }
 UNSEEN = [
     pytest.param("\x1b[2J\x1b]0;x\x07", id="escapes of a terminal"),
@@ -119,7 +125,7 @@ def harmless(shown: str, name: str) -> None:
         if name in ("full in Actions", "concise in Actions", "github"):
             assert not line.lstrip().startswith("::") or re.match(r"::(error|warning|notice) (file|title)=", line), line
             assert not re.search(r"##(vso)?\[", line)
-    if name == "summary":
+    if name in ("summary", "Markdown"):
         body = re.sub(r"(?m)^(### memlint|\|[-:|]+\|)$", "", shown)
         assert not re.search(r"[<>`\[\]]|www\.", body)
 

@@ -19,12 +19,28 @@ from memlint.reports.text import clean, harmless_in_actions, source_lines, width
 from .conftest import make_finding, make_run
 
 
-def test_headline_states_peak_interval_phase_budget_and_verdict(report: Report) -> None:
-    lines = full.render(report).splitlines()
-    assert lines[0] == "configs/demo.yaml  demo, Demo ViT-B, 261,609,114 parameters, 6,384,448 trainable"
-    assert lines[1] == (
-        "  peak 22.5 GiB (22.4 GiB to 23.5 GiB) in backward, budget 16.0 GiB (--budget 16GB): OOM, over by 6.49 GiB"
-    )
+def alone(report: Report) -> Report:
+    """The first run of a report, as if nothing else had been checked."""
+    return report._replace(runs=report.runs[:1])
+
+
+def test_a_run_opens_with_verdict_peak_interval_budget_and_what_to_do(report: Report) -> None:
+    lines = full.render(alone(report)).splitlines()
+    assert lines[:3] == [
+        "OOM configs/demo.yaml: peak 22.5 GiB (22.4 GiB to 23.5 GiB), "
+        "budget 16.0 GiB (--budget 16GB): over by 6.49 GiB",
+        "  to fit: batch_size 128 -> 32 (changes the optimisation), peak 8.00 GiB after",
+        "  demo, Demo ViT-B, 261,609,114 parameters, 6,384,448 trainable, peak in backward",
+    ]
+
+
+def test_a_run_ends_with_its_verdict_and_what_to_do(report: Report) -> None:
+    lines = full.render(alone(report)).splitlines()
+    assert lines[-3:] == [
+        "OOM: peak 22.5 GiB (22.4 GiB to 23.5 GiB), budget 16.0 GiB (--budget 16GB): over by 6.49 GiB",
+        "to fit: batch_size 128 -> 32 (changes the optimisation), peak 8.00 GiB after",
+        "1 error, 1 warning in 1 file (82 ms), 2 with a fix",
+    ]
 
 
 def test_breakdown_is_ordered_by_size_with_bars_in_proportion(report: Report) -> None:
@@ -45,18 +61,19 @@ def test_finding_shows_its_source_underlined_with_notes_and_fixes(report: Report
         "   |   ^^^^^^^^^^\n"
         "   = line 4: shuffle: True\n"
         "   = note: grows linearly\n"
-        "   = fix (display): batch_size 128 -> 32: peak 8.00 GiB after, 14.0 GiB less, fits\n"
+        "   = fix (changes the optimisation): batch_size 128 -> 32: peak 8.00 GiB after, 14.0 GiB less, fits\n"
     ) in text
-    assert "   = fix (safe): fewer\n" in text
+    assert "   = fix (safe: the run learns the same): fewer\n" in text
 
 
 def test_a_run_without_an_estimate_says_so(report: Report) -> None:
-    assert "configs/other.yaml  demo\n  peak unknown\n" in full.render(report)
+    unknown = report._replace(runs=report.runs[1:])
+    assert full.render(unknown).startswith("UNKNOWN configs/other.yaml: peak unknown, no memory estimate\n  demo\n")
 
 
 def test_closing_line_counts(report: Report) -> None:
     last = full.render(report).splitlines()[-1]
-    assert last == "1 error, 1 warning, 1 note in 2 files (82 ms), 2 with a fix"
+    assert last == "1 OOM, 1 UNKNOWN; 1 error, 1 warning, 1 note in 2 files (82 ms), 2 with a fix"
 
 
 def test_verbose_prints_assumptions_and_what_is_unresolved(report: Report) -> None:
@@ -65,18 +82,22 @@ def test_verbose_prints_assumptions_and_what_is_unresolved(report: Report) -> No
     assert "  unresolved: data.path in configs/demo.yaml:4: environment variable\n" in text
 
 
-def test_quiet_prints_findings_only(report: Report) -> None:
-    text = full.render(report, Style(quiet=True))
-    assert text.startswith("error MEM201")
-    assert "peak 22.5" not in text
+def test_quiet_prints_verdicts_and_findings_only(report: Report) -> None:
+    text = full.render(alone(report), Style(quiet=True))
+    assert text.startswith("OOM configs/demo.yaml: peak 22.5 GiB")
+    assert "error MEM201" in text
+    assert "activations" not in text
     assert "(82 ms)" not in text
 
 
-def test_clean_runs_among_others_are_two_lines_each() -> None:
+def test_clean_runs_that_are_alike_are_one_row_of_a_table() -> None:
     runs = Report((make_run(path="a.yaml"), make_run(path="b.yaml")), 0.01)
-    lines = full.render(runs).splitlines()
-    assert len([line for line in lines if line]) == 5
-    assert lines[-1].startswith("no findings in 2 files")
+    lines = [line for line in full.render(runs).splitlines() if line]
+    assert lines == [
+        "verdict      peak    budget  run                worst finding, what to do",
+        "OOM      22.5 GiB  16.0 GiB  a.yaml and 1 more",
+        "2 OOM; no findings in 2 files (10 ms)",
+    ]
 
 
 def test_colour_changes_nothing_but_escapes(report: Report) -> None:
@@ -85,10 +106,13 @@ def test_colour_changes_nothing_but_escapes(report: Report) -> None:
     assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == full.render(report)
 
 
-def test_concise_is_one_line_per_finding(report: Report) -> None:
+def test_concise_is_one_line_per_run_and_per_finding(report: Report) -> None:
     assert concise.render(report) == (
+        "configs/demo.yaml: OOM: peak 22.5 GiB (22.4 GiB to 23.5 GiB), budget 16.0 GiB (--budget 16GB): "
+        "over by 6.49 GiB\n"
         "configs/demo.yaml:3:3: MEM201 128 samples x 64 groups dominate\n"
         "configs/demo.yaml:4:3: MEM501 workers hold 3 copies\n"
+        "configs/other.yaml: UNKNOWN: peak unknown, no memory estimate\n"
         "configs/demo.yaml:1:3: MEM007 no memory estimate\n"
     )
 
@@ -120,7 +144,8 @@ EXCERPTS = [
 def test_excerpt(text: str, span: Span, expected: list[str]) -> None:
     finding = make_finding(path="x.yaml", span=span)
     rendered = full.render(Report((make_run(finding, path="x.yaml", text=text),), 0.0), Style(quiet=True))
-    assert rendered.splitlines()[2:] == expected
+    *_, place = [number for number, line in enumerate(rendered.splitlines()) if "-->" in line]
+    assert rendered.splitlines()[place + 1 :] == expected
 
 
 def test_long_spans_and_long_lines_are_cut() -> None:

@@ -14,7 +14,7 @@ from memlint.documents.node import Span
 from memlint.plugin import ERROR, INFO, WARNING
 from memlint.reports import github
 from memlint.reports.report import Report
-from memlint.reports.text import clean, harmless_in_actions
+from memlint.reports.text import clean, harmless_in_actions, repository_path
 
 from .conftest import make_finding, make_run
 
@@ -76,9 +76,9 @@ def test_paths_are_relative_to_the_workspace(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "sub").mkdir()
     monkeypatch.chdir(tmp_path / "sub")
     workspace = {"GITHUB_WORKSPACE": str(tmp_path)}
-    assert github.relative("./a.yaml", workspace) == "sub/a.yaml"
-    assert github.relative(str(tmp_path / "b.yaml"), workspace) == "b.yaml"
-    assert github.relative("a.yaml", {}) == "a.yaml"
+    assert repository_path("./a.yaml", workspace) == "sub/a.yaml"
+    assert repository_path(str(tmp_path / "b.yaml"), workspace) == "b.yaml"
+    assert repository_path("a.yaml", {}) == "a.yaml"
 
 
 def test_at_most_nine_per_level_gravest_first_and_a_notice_for_the_rest() -> None:
@@ -95,9 +95,24 @@ def test_at_most_nine_per_level_gravest_first_and_a_notice_for_the_rest() -> Non
 
 def test_summary_lists_runs_and_findings(report: Report) -> None:
     text = github.summary(report)
-    assert "| configs/demo.yaml | 22.5 GiB | 16.0 GiB | OOM |" in text
+    assert (
+        "| OOM | configs/demo.yaml | 22.5 GiB | 22.4 GiB to 23.5 GiB | 16.0 GiB | to fit&#58; batch&#95;size 128"
+        in text
+    )
     assert "| error | MEM201 |" in text
     assert "128 samples x 64 groups dominate" in text
+
+
+def test_summary_says_how_many_findings_have_no_annotation() -> None:
+    findings = [make_finding(line) for line in range(1, 21)]
+    text = github.summary(Report((make_run(*findings),), 0.0))
+    assert text.endswith("\n11 of these findings have no annotation: a step shows ten of a kind.\n")
+    assert "no annotation" not in github.summary(Report((make_run(*findings[:9]),), 0.0))
+
+
+def test_what_exceeds_the_budget_is_annotated_first_whatever_its_line() -> None:
+    lines = annotate(make_finding(3, size_bytes=99), make_finding(9, "MEM101"), make_finding(1, severity=WARNING))
+    assert [parse(line)[1]["title"].partition(" ")[0] for line in lines] == ["MEM101", "MEM201", "MEM201"]
 
 
 def test_summary_is_cut_before_github_drops_it() -> None:

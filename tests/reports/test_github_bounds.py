@@ -9,9 +9,10 @@ import pytest
 
 from memlint.documents.node import Span
 from memlint.plugin import INFO
-from memlint.reports import github
+from memlint.reports import github, markdown
 from memlint.reports.github import SUMMARY_BYTES, command, render, summary, write_summary
 from memlint.reports.report import Report
+from memlint.reports.text import repository_path
 from tests.reports.conftest import make_finding, make_run
 
 
@@ -79,7 +80,7 @@ def test_a_summary_is_as_long_as_it_may_be_and_not_a_byte_longer(monkeypatch: py
     ],
 )
 def test_a_path_is_shown_from_the_workspace_where_it_is_in_it(path: str, seen: str, tmp_path: Path) -> None:
-    found = github.relative(path.format(tmp_path), {"GITHUB_WORKSPACE": str(tmp_path)})
+    found = repository_path(path.format(tmp_path), {"GITHUB_WORKSPACE": str(tmp_path)})
     assert found == os.path.normpath(seen.format(tmp_path))
 
 
@@ -91,17 +92,18 @@ def test_a_character_that_cannot_be_written_is_replaced(tmp_path: Path, monkeypa
 
 def test_a_run_has_its_name_beside_its_file_unless_it_is_the_only_one() -> None:
     run = make_run()
-    rows = summary(Report((run, run._replace(run="eval", budget=None), run._replace(estimate=None)), 0.1)).splitlines()
-    first, second = [row.split("|")[1:-1] for row in rows[4:6]]
-    assert first[0].strip() == github.cell(run.path)
-    assert second[0].strip() == github.cell(f"{run.path} eval")
-    assert second[2].strip() == ""
-    assert rows[6] == ""  # a run without an estimate has no row
+    unknown = run._replace(estimate=None, verdict="UNKNOWN")
+    rows = summary(Report((run, run._replace(run="eval"), unknown), 0.1)).splitlines()
+    names = [row.split("|")[1:3] for row in rows[4:7]]
+    shown = [("OOM", f"{run.path} eval"), ("OOM", run.path), ("UNKNOWN", run.path)]
+    assert sorted((one.strip(), other.strip()) for one, other in names) == sorted(
+        (verdict, markdown.cell(name)) for verdict, name in shown
+    )
 
 
 def test_text_of_a_cell_is_no_link_and_on_one_line() -> None:
-    assert github.cell("a  b\nc\twww.x  WWW.y wwwz") == "a b c www&#46;x WWW&#46;y wwwz"
-    assert github.cell("a|b<c>@d") == "a&#124;b&#60;c&#62;&#64;d"
+    assert markdown.cell("a  b\nc\twww.x  WWW.y wwwz") == "a b c www&#46;x WWW&#46;y wwwz"
+    assert markdown.cell("a|b<c>@d") == "a&#124;b&#60;c&#62;&#64;d"
 
 
 def test_what_weighs_most_comes_first_and_no_finding_is_no_line() -> None:

@@ -10,6 +10,7 @@ from memlint.reports import full
 from memlint.reports import json as json_report
 from memlint.reports.full import Style, breakdown, headline, side_by_side
 from memlint.reports.report import Measured, Report
+from memlint.reports.verdict import verdict_line
 from memlint.tape.estimate import MEASURED, Component, Estimate, Interval, Part
 from memlint.units import GiB, MiB
 from tests.reports.conftest import make_estimate, make_finding, make_run
@@ -123,7 +124,7 @@ def test_values_of_any_kind_are_plain_in_json() -> None:
     ],
 )
 def test_a_run_that_a_script_starts_again(lines: tuple[int, ...], said: str) -> None:
-    assert headline(make_run()._replace(also_lines=lines), Style()).startswith(f"configs/demo.yaml{said}  demo, ")
+    assert headline(make_run()._replace(also_lines=lines), Style()).endswith(f", peak in backward{said}")
 
 
 def test_a_headline_says_what_a_measurement_did() -> None:
@@ -133,7 +134,7 @@ def test_a_headline_says_what_a_measurement_did() -> None:
     assert ", narrowed by a measurement" in headline(narrowed, Style())
     assert "measurement" not in headline(run, Style())
     exact = run.estimate._replace(device_interval=Interval(run.estimate.device_bytes, run.estimate.device_bytes))
-    assert " to " not in headline(run._replace(estimate=exact), Style())
+    assert " to " not in verdict_line(run._replace(estimate=exact))
 
 
 def test_attention_is_told_below_the_activations_alone() -> None:
@@ -184,7 +185,7 @@ def test_the_closing_line(findings: list[str], said: str) -> None:
 
 def test_the_closing_line_counts_files_once() -> None:
     runs = (make_run(run="a"), make_run(run="b"), make_run(path="other.yaml"))
-    assert full.closing(Report(runs, 0.1), Style()) == "no findings in 2 files, 3 runs (100 ms)"
+    assert full.closing(Report(runs, 0.1), Style()) == "3 OOM; no findings in 2 files, 3 runs (100 ms)"
 
 
 def test_json_leaves_out_what_it_has_no_name_for() -> None:
@@ -213,4 +214,4 @@ def test_a_budget_that_is_met_exactly_is_met() -> None:
     assert run.estimate is not None
     assert run.budget is not None
     exactly = run._replace(budget=run.budget._replace(size_bytes=run.estimate.device_bytes))
-    assert headline(exactly, Style()).endswith(", 0 B free")
+    assert verdict_line(exactly).endswith(": 0 B free")
