@@ -84,7 +84,7 @@ class _Draft(NamedTuple):
 class _Checker:
     """One invocation. ``formulas`` records symbolically, which explain and JSON want; without ``lint`` files are
     recognised, and neither estimated nor judged. ``measure`` is asked for every run, and for
-    a file without a family that is named. ``details``: findings have fixes and notes."""
+    a file without a family that is named. ``details``: findings have fixes and notes. ``look`` sees every run."""
 
     def __init__(
         self,
@@ -93,6 +93,7 @@ class _Checker:
         lint: bool,
         measure: Measure | None = None,
         details: bool = True,
+        look: Callable[[Run], None] | None = None,
     ) -> None:
         self.settings_of: Callable[[str], Settings]
         if isinstance(settings, Settings):
@@ -104,6 +105,7 @@ class _Checker:
         self.lint = lint
         self.measure = measure
         self.details = details
+        self.look = look
         self.equal_runs = EqualRuns()
         self.drafts: list[_Draft] = []
         self.errors: list[tuple[str, str]] = []
@@ -355,6 +357,8 @@ class _Checker:
             )
             for selected in self.select(settings):
                 self._rule(selected, run, findings, judged)
+            if self.look is not None:
+                self.look(run)
         report = _run_report(spec, document, estimate, allowed)._replace(partial=part)
         if self.measure is not None and self.lint:
             report = report._replace(measured=self._measured(self.measure, spec, settings, allowed, findings))
@@ -880,6 +884,8 @@ def check_paths(
     lint: bool = True,
     measure: Measure | None = None,
     details: bool = True,
+    named: Iterable[str] = (),
+    look: Callable[[Run], None] | None = None,
 ) -> Report:
     """Check files and folders.
 
@@ -889,17 +895,19 @@ def check_paths(
     measure   (spec, settings, allowance) -> Measured (None: pass), called for every run; a MeasureError is reported and
               the rest goes on. This alone may run the linted code (memlint.measure does, in a process of its own)
     details   False leaves fixes and notes out of the findings, for who does not read them: most of the work is theirs
+    named     what else the command line names, where these paths are a part of it
+    look      called with every run once the rules are done with it, while the work of its file is still counted
     Raises SettingsError for settings that cannot be used, and Interrupted for Ctrl-C. Anything wrong with a config, or
     with a settings file of the linted tree, is in the report.
     """
     begin = time.perf_counter()
     paths = list(paths)
-    checker = _Checker(settings, formulas, lint, measure, details)
+    checker = _Checker(settings, formulas, lint, measure, details, look)
     wanted = Wanted([], [], [])
     done = 0
     try:
         steps = _file_steps(map(checker.settings_at, paths))
-        with work.limited(_invocation_steps(steps)), files.named(paths, _overridden(settings)):
+        with work.limited(_invocation_steps(steps)), files.named([*paths, *named], _overridden(settings)):
             wanted = find_files(paths, checker.settings_at, steps)
             checker.errors += wanted.errors
             checker.skipped += wanted.skipped

@@ -41,6 +41,7 @@ ROOMS = (
     ("memlint.selection",),
     ("memlint.reports",),
     ("memlint.check",),
+    ("memlint.fixing",),
     ("memlint.cli", "memlint.__main__"),
 )
 # Named where a lower room may look up: each with its reason.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from memlint.cli import output
 
@@ -31,7 +31,7 @@ def run(paths: tuple[str, ...], resolver: Resolver, stdin_filename: str = "", me
             settings = resolver.for_path(name)
             report = check_text(name, _stdin(), resolver, measure=measure, **_wanted(settings))
         else:
-            settings = resolver.for_path(_common(paths))
+            settings = resolver.for_path(common_folder(paths))
             if settings.show_files:
                 _show_files(paths, resolver)
                 return 0
@@ -41,12 +41,12 @@ def run(paths: tuple[str, ...], resolver: Resolver, stdin_filename: str = "", me
                 report = ended.report
     except SettingsError as error:
         raise output.Stop(str(error)) from None
-    _tell(report, paths, settings)
+    tell(report, paths, settings)
     emit(report, settings)
     return report.exit_code(settings.fail_on, settings.exit_zero)
 
 
-def _common(paths: tuple[str, ...]) -> str:
+def common_folder(paths: tuple[str, ...]) -> str:
     """The deepest folder that holds all paths: its settings decide about the invocation (format, exit code)."""
     absolute = [os.path.abspath(path) for path in paths]
     folders = [path if os.path.isdir(path) else os.path.dirname(path) for path in absolute]
@@ -56,7 +56,7 @@ def _common(paths: tuple[str, ...]) -> str:
         return os.getcwd()
 
 
-def _wanted(settings: Settings) -> dict[str, bool]:
+def _wanted(settings: Settings) -> dict[str, Any]:
     """What the formats that are asked for show: of each part, whether it has to be made at all."""
     formats = {settings.output_format, *(entry.partition("=")[0] for entry in settings.report)}
     return {"formulas": "json" in formats, "details": formats != {"concise"}}
@@ -89,7 +89,7 @@ def _show_files(paths: tuple[str, ...], resolver: Resolver) -> None:
         raise SystemExit(2)
 
 
-def _tell(report: Report, paths: tuple[str, ...], settings: Settings) -> None:
+def tell(report: Report, paths: tuple[str, ...], settings: Settings) -> None:
     """What belongs to no run, to standard error."""
     for path, why in report.errors:
         output.note(f"memlint: error: {path}: {why}")
