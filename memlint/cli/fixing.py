@@ -72,8 +72,10 @@ def patch(texts: Mapping[str, tuple[str, str]]) -> Iterator[str]:
     """A unified diff, as ``git apply`` and ``patch`` take it, line ends as the files have them."""
     import difflib
 
+    from memlint.reports.text import clean
+
     for path, (before, after) in sorted(texts.items()):
-        name = path.removeprefix("./")
+        name = clean(path.removeprefix("./"))
         made = difflib.unified_diff(_lines(before), _lines(after), f"a/{name}", f"b/{name}")
         for line in made:
             yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"

@@ -16,19 +16,10 @@ from memlint.fixes.search import Allowed, Plan
 from memlint.plugin import Run
 from memlint.settings import Resolver
 from memlint.tape.estimate import FITS
-from tests.fixes.test_applied import _COMMENT, placed, shares, texts_below
+from tests.fixes.test_applied import _COMMENT, PLAIN, placed, shares, texts_below
 from tests.fixes.test_promises import WRITTEN, read, readable, samples_per_step
 from tests.test_rules import EXAMPLES
-
-PLAIN = (
-    "uni3d_dp/uni3d+dp_upstream_default.yaml",
-    "language_models/full_llamafactory.yaml",
-    "language_models/lora_axolotl.yml",
-    "language_models/dpo_trl.yaml",
-    "language_models/torchtitan_llama3_8b.toml",
-    "dit3d/config_before.py",
-    "lag_mode/train_lag_mode.sh",
-)
+from tests.test_spans import Tree
 
 
 def invoke(*arguments: str) -> Result:
@@ -111,6 +102,18 @@ def test_without_any_of_its_changes_a_plan_does_not_fit(config: str) -> None:
             continue
         others = [other for other in every if other.tier < max(tiers)]
         assert found._fitting(others) is None, f"the milder changes alone fit, and {told} is named"
+
+
+def test_values_in_other_files_are_changed_where_they_stand(tmp_path: Path) -> None:
+    tree = Tree("uni3d_dp", tmp_path)
+    tree.write("size/large.yaml", "# @package _global_\ndataloader:\n  batch_size: 256  # too many\n")
+    tree.edit("uni3d+dp.yaml", ("  - task: adroit_hammer\n", "  - task: adroit_hammer\n  - _self_\n  - size: large\n"))
+    path = tree.folder / "uni3d+dp.yaml"
+    budget = shares(path, 0.3)
+    _, plan = planned(path, budget)
+    assert {Path(edit.span.path).name for edit in plan.edits} == {"large.yaml", "uni3d+dp.yaml"}
+    hold(path, budget)
+    assert "# too many" in (tree.folder / "size/large.yaml").read_text()
 
 
 def test_a_run_that_fits_needs_nothing() -> None:
