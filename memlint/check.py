@@ -89,8 +89,8 @@ class _Checker:
     """One invocation. ``formulas`` records symbolically, which explain and JSON want; without ``lint`` files are
     recognised, and neither estimated nor judged. ``measure`` is asked for every run, and for
     a file without a family that is named. ``details``: findings have fixes and notes. ``each`` is shown every run,
-    ``equal_runs`` are those of checks before this one. Of ``changed`` files (absolute paths) the runs that read none
-    are left out."""
+    ``equal_runs`` are those of checks before this one, and ``look`` sees every run when its rules are done. Of
+    ``changed`` files (absolute paths) the runs that read none are left out."""
 
     def __init__(
         self,
@@ -102,6 +102,7 @@ class _Checker:
         each: Each | None = None,
         equal_runs: EqualRuns | None = None,
         changed: Collection[str] | None = None,
+        look: Callable[[Run], None] | None = None,
     ) -> None:
         self.settings_of: Callable[[str], Settings]
         if isinstance(settings, Settings):
@@ -116,6 +117,7 @@ class _Checker:
         self.equal_runs = equal_runs or EqualRuns()
         self.each = each
         self.changed = None if changed is None else frozenset(map(os.path.realpath, changed))
+        self.look = look
         self.drafts: list[_Draft] = []
         self.errors: list[tuple[str, str]] = []
         self.skipped: list[tuple[str, str]] = []
@@ -386,6 +388,8 @@ class _Checker:
             )
             for selected in self.select(settings):
                 self._rule(selected, run, findings, judged)
+            if self.look is not None:
+                self.look(run)
         report = _run_report(spec, document, estimate, allowed)._replace(partial=part)
         if self.measure is not None and self.lint:
             report = report._replace(measured=self._measured(self.measure, spec, settings, allowed, findings))
@@ -924,6 +928,8 @@ def check_paths(
     each: Each | None = None,
     equal_runs: EqualRuns | None = None,
     changed: Collection[str] | None = None,
+    named: Iterable[str] = (),
+    look: Callable[[Run], None] | None = None,
 ) -> Report:
     """Check files and folders.
 
@@ -936,17 +942,19 @@ def check_paths(
     each      (run, spec, estimates, settings) -> None, called for every run, for who wants what-ifs of it
     equal_runs  of a check before this one: what was estimated there is not estimated again
     changed   files that changed: runs that read none of them are left out
+    named     what else the command line names, where these paths are a part of it
+    look      called with every run once the rules are done with it, while the work of its file is still counted
     Raises SettingsError for settings that cannot be used, and Interrupted for Ctrl-C. Anything wrong with a config, or
     with a settings file of the linted tree, is in the report.
     """
     begin = time.perf_counter()
     paths = list(paths)
-    checker = _Checker(settings, formulas, lint, measure, details, each, equal_runs, changed)
+    checker = _Checker(settings, formulas, lint, measure, details, each, equal_runs, changed, look)
     wanted = Wanted([], [], [])
     done = 0
     try:
         steps = _file_steps(map(checker.settings_at, paths))
-        with work.limited(_invocation_steps(steps)), files.named(paths, _overridden(settings)):
+        with work.limited(_invocation_steps(steps)), files.named([*paths, *named], _overridden(settings)):
             wanted = find_files(paths, checker.settings_at, steps)
             checker.errors += wanted.errors
             checker.skipped += wanted.skipped

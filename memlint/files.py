@@ -145,7 +145,7 @@ def read(path: str, limit: int, follow: bool = True) -> bytes:
     follow  False: a link is no regular file either
     """
     for name, content in _edited.get():
-        if name == path:
+        if name == path or _same(name, path):
             work.spend(1 + len(content) // BYTES_PER_STEP, "reading a file")
             return content
     try:
@@ -173,6 +173,14 @@ def read(path: str, limit: int, follow: bool = True) -> bytes:
         raise TooLarge(limit)  # it grows, or says nothing of its size
     finally:
         os.close(handle)
+
+
+def _same(one: str, other: str) -> bool:
+    """Whether two paths lead to one file, by whatever names."""
+    try:
+        return os.path.basename(one) == os.path.basename(other) and os.path.realpath(one) == os.path.realpath(other)
+    except (OSError, ValueError):
+        return False
 
 
 def _regular(status: os.stat_result) -> int:

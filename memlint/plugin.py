@@ -283,6 +283,33 @@ class Run:
         key, spec = self._changed({**changes, **named_values(more)})
         return self._memo[key].allocated_bytes if key in self._memo else self._allocated(spec)
 
+    def read_again(self, edits: Sequence[Edit]) -> TrainingSpec | None:
+        """This run as it is read from the texts with some edits; None where these cannot be read, or more is wrong with
+        them than before. Raises work.OutOfWork."""
+        if self._again is None:
+            return None
+        found = self._again(edits)
+        same = found is not None and found.architecture == self.spec.architecture
+        return self.spec.read_as(found) if found is not None and same else None
+
+    def fits_as(self, spec: TrainingSpec) -> Estimate | None:
+        """The estimate of this run with other facts, with all of its interval, where it surely fits the budget; None
+        where it does not, which is asked of what is live first. Raises UnknownModel."""
+        if self.budget_bytes is None or self._allocated(spec) > self.budget_bytes:
+            return None
+        if self._estimator(spec).verdict(self.budget_bytes) != FITS:
+            return None
+        whole = self.estimate_as(spec)
+        return whole if whole.verdict(self.budget_bytes) == FITS else None
+
+    def estimate_as(self, spec: TrainingSpec) -> Estimate:
+        """The estimate of this run with other facts, with all of its interval. Raises UnknownModel."""
+        return (self._whole or self._estimator)(spec)
+
+    def allocated_as(self, spec: TrainingSpec) -> int:
+        """``estimate_as(spec).allocated_bytes``, in half the time. Raises UnknownModel."""
+        return self._allocated(spec)
+
     def least_if(self, changes: Mapping[Name, Any]) -> int:
         """What the device peak cannot be less than with some facts changed that leave the card and its libraries as
         they are: what is live, and what is there beside it. Takes half the time of :meth:`what_if`."""
@@ -386,14 +413,14 @@ class Run:
             return fix
         if fix not in self._held:
             try:
-                self._held[fix] = self._read_again(fix, self._again(fix.edits))
+                self._held[fix] = self._kept(fix, self._again(fix.edits))
             except UnknownModel:
                 self._held[fix] = None
             except work.OutOfWork:  # where all values are known, it is what was estimated, as far as anybody can tell
                 self._held[fix] = None if self.spec.missing or self.faults else fix
         return self._held[fix]
 
-    def _read_again(self, fix: Fix, spec: TrainingSpec | None) -> Fix | None:
+    def _kept(self, fix: Fix, spec: TrainingSpec | None) -> Fix | None:
         if spec is None or fix.device_bytes_after is None or self.estimate is None:
             return None if spec is None else fix
         if spec.architecture != self.spec.architecture:

@@ -151,6 +151,9 @@ def load(info: RuleInfo) -> type[Rule]:
     return rule
 
 
+IN_FULL = 99
+
+
 def find(selector: str, rules: Sequence[RuleInfo]) -> RuleInfo:
     """One rule by code or name. Raises UnknownRule."""
     wanted = selector.strip()
@@ -163,7 +166,7 @@ def find(selector: str, rules: Sequence[RuleInfo]) -> RuleInfo:
 def specificity(selector: str, info: RuleInfo) -> int:
     """How exactly a selector names a rule: 0 not at all, 1 ``ALL``, longer prefixes more, 99 code or name."""
     if selector.upper() == info.code or selector.lower() == info.name:
-        return 99
+        return IN_FULL
     if selector.upper() == "ALL":
         return 1
     return 1 + len(selector) if _is_prefix(selector) and info.code.startswith(selector.upper()) else 0

@@ -47,6 +47,7 @@ LEFT = (
     Left(_M, "processes that import torch and train, seconds each"),
     Left("tests/meta/test_(jaxpr|compiled)", "drawn networks and JAX programs, each against its oracle", _FUNCTION),
     Left("tests/test_(spans|fixes)", "every example at several budgets, with all of its fixes", _FUNCTION_AND_WORD),
+    Left("tests/fixes/test_(applied|search)", "configs of many families, changed and checked again", _FUNCTION),
     Left("tests/test_seed_analyses", "the five systems before and after tuning, rule by rule", _FUNCTION),
     Left("tests/models/test_language_models", "decoders in every setting, up to 126 layers", _FUNCTION),
     Left("tests/models/test_depth.*whatever_a_run_does", "drawn deep models, each in full as well"),

@@ -43,6 +43,7 @@ ROOMS = (
     ("memlint.baseline", "memlint.ignores"),
     ("memlint.check",),
     ("memlint.comparison", "memlint.planning"),
+    ("memlint.fixing",),
     ("memlint.cli", "memlint.__main__"),
 )
 # Named where a lower room may look up: each with its reason.

@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     metavar="REV",
     help="Check only runs that read a file that differs from where HEAD parted from this git revision.",
 )
+@shared.fix_options
 @click.option("--no-ignores", is_flag=True, help="Disregard suppression comments.")
 @click.option("--require-ignore-reason", is_flag=True, help="Suppression comments without a reason are MEM005.")
 @click.option("--exclude", multiple=True, metavar="PATTERN", help="Files to leave out of walks. Repeatable.")
@@ -89,12 +90,21 @@ def command(
     probe: bool,
     probe_device: str,
     probe_timeout: float,
+    fix: bool,
+    unsafe_fixes: bool,
+    fix_only: bool,
+    diff: bool,
+    fixable: list[str] | None,
+    unfixable: list[str] | None,
+    exit_non_zero_on_fix: bool,
     **options: Any,
 ) -> None:
     """Check training configs: files, folders (default: this one), or - for standard input.
 
     Exit code 0: nothing that --fail-on or --strict names. 1: something does. 2: anything else, such as a bad option or
     settings file, an unreadable file, an internal error, or an interrupted check.
+
+    With --fix these are of what is left. With --fix-only 0, with --diff 1 if anything would be fixed.
     """
     paths = paths or (".",)
     if "-" in paths and len(paths) > 1:
@@ -110,4 +120,13 @@ def command(
         measure = measurer("trace", options["quiet"])
     elif probe:
         measure = measurer("probe", options["quiet"], probe_timeout, device=probe_device)
+    if fix or fix_only or diff:
+        if paths == ("-",) or measure is not None or options["show_files"]:
+            raise click.UsageError("fixes go with files alone: not with -, --trace, --probe or --show-files", ctx)
+        from memlint.cli import fixing
+
+        rules = tuple(fixable or ()), tuple(unfixable or ())
+        ctx.exit(fixing.run(paths, resolver, fixing.Wish(unsafe_fixes, *rules, diff, fix_only, exit_non_zero_on_fix)))
+    if unsafe_fixes or fixable or unfixable or exit_non_zero_on_fix:
+        raise click.UsageError("--unsafe-fixes and its kin go with --fix, --fix-only or --diff", ctx)
     ctx.exit(checking.run(paths, resolver, stdin_filename, measure))

@@ -38,7 +38,7 @@ def run(paths: tuple[str, ...], resolver: Resolver, stdin_filename: str = "", me
             formulas, details = _wanted(settings)
             report = check_text(name, _stdin(), resolver, measure=measure, formulas=formulas, details=details)
         else:
-            settings = resolver.for_path(_common(paths))
+            settings = resolver.for_path(common_folder(paths))
             if settings.show_files:
                 _show_files(paths, resolver)
                 return 0
@@ -57,12 +57,12 @@ def run(paths: tuple[str, ...], resolver: Resolver, stdin_filename: str = "", me
     if settings.add_ignore:
         return known.silence(report, settings, resolver)
     report = known.held_against(report, settings)
-    _tell(report, paths, settings)
+    tell(report, paths, settings)
     emit(report, settings)
     return report.exit_code(settings.fail_on, settings.exit_zero, settings.strict)
 
 
-def _common(paths: tuple[str, ...]) -> str:
+def common_folder(paths: tuple[str, ...]) -> str:
     """The deepest folder that holds all paths: its settings decide about the invocation (format, exit code)."""
     absolute = [os.path.abspath(path) for path in paths]
     folders = [path if os.path.isdir(path) else os.path.dirname(path) for path in absolute]
@@ -79,7 +79,7 @@ def _changed(settings: Settings, paths: tuple[str, ...]) -> frozenset[str] | Non
     from memlint.revisions import Repository, RevisionError
 
     try:
-        repository = Repository.of(_common(paths))
+        repository = Repository.of(common_folder(paths))
         base = repository.commit(settings.changed_since)
         return repository.changed_since(repository.merge_base(base, repository.commit("HEAD")))
     except RevisionError as error:
@@ -119,7 +119,7 @@ def _show_files(paths: tuple[str, ...], resolver: Resolver) -> None:
         raise SystemExit(2)
 
 
-def _tell(report: Report, paths: tuple[str, ...], settings: Settings) -> None:
+def tell(report: Report, paths: tuple[str, ...], settings: Settings) -> None:
     """What belongs to no run, to standard error: what was passed over, and what fails the check."""
     from memlint.reports.report import VERDICTS_FAILING
 

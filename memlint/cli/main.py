@@ -15,6 +15,7 @@ from memlint.cli.plain import GARBAGE_THRESHOLD
 # Command -> (attribute of memlint.cli.<module>, one line for --help).
 COMMANDS = {
     "check": ("check", "Lint training configs: predict peak memory and flag the lines that cause it."),
+    "fit": ("fit", "Find the least intrusive changes with which a config fits a card."),
     "explain": ("explain", "Show where every byte of a config's peak comes from."),
     "diff": ("diff", "Compare the memory of two files, folders, saved reports or git revisions."),
     "plan": ("plan", "Show what a model takes by method, card and number of devices, before there is a config."),

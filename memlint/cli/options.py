@@ -95,6 +95,29 @@ def rule_options(function: _Function) -> _Function:
     return function
 
 
+def fix_options(function: _Function) -> _Function:
+    """What is written into configs. None of it is a setting: a tree does not say that it may be written to."""
+    for option in (
+        click.option("--exit-non-zero-on-fix", is_flag=True, help="Exit with 1 if anything was fixed."),
+        click.option(
+            "--unfixable", multiple=True, metavar="CODES", callback=_codes, help="Leave these rules' findings."
+        ),
+        click.option(
+            "--fixable",
+            multiple=True,
+            metavar="CODES",
+            callback=_codes,
+            help="Fix these rules' findings only; named in full, also where it changes the optimisation.",
+        ),
+        click.option("--diff", is_flag=True, help="Print what --fix-only would change, as a patch; write nothing."),
+        click.option("--fix-only", is_flag=True, help="As --fix, without a report of what is left."),
+        click.option("--unsafe-fixes", is_flag=True, help="Also fixes that may change numerics or speed."),
+        click.option("--fix", is_flag=True, help="Apply fixes that cannot change what is learned, report the rest."),
+    ):
+        function = option(function)
+    return function
+
+
 work_option = click.option(
     "--work-limit",
     type=click.IntRange(min=1),

@@ -3,8 +3,10 @@ not need (:mod:`memlint.cli.plain`)."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TextIO
 
 from memlint.trust import ancestors
@@ -184,6 +186,65 @@ def write_file(path: str, text: str, folders: bool = False) -> None:
         raise Stop(f"{path}: cannot be written: {error.strerror}") from None
     except ValueError:
         raise Stop(f"{path}: cannot be written: not a path") from None
+
+
+def exchange_files(texts: Mapping[str, tuple[str, str]]) -> None:
+    """Write texts in the place of others: all of them or none, each beside its file first. Byte order marks, line ends
+    and permissions stay. Ends the program where a file is not what was read any more, or cannot be written.
+
+    texts  path -> (as it was read, as it is to be)
+    """
+    from memlint import files
+    from memlint.documents.load import MAX_BYTES
+
+    staged: list[tuple[str, str, bytes]] = []
+    try:
+        for path, (before, after) in texts.items():
+            refuse_links(path)
+            target = os.path.abspath(path)
+            try:
+                was = files.read(target, MAX_BYTES, follow=False)
+                if was.removeprefix(_MARK) != before.encode("utf-8"):
+                    raise Stop(f"{path}: not written: it has changed since it was read")
+                data = (_MARK if was.startswith(_MARK) else b"") + after.encode("utf-8")
+                staged.append((target, _staged(target, data), was))
+            except OSError as error:
+                raise Stop(f"{path}: cannot be written: {error.strerror}") from None
+        _exchange(staged)
+    finally:
+        for _, beside, _ in staged:
+            with contextlib.suppress(OSError):
+                os.unlink(beside)
+
+
+_MARK = b"\xef\xbb\xbf"
+
+
+def _staged(target: str, data: bytes) -> str:
+    """A new file beside another, with its permissions."""
+    beside = f"{target}.{os.getpid()}.tmp"
+    handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
+    try:
+        with open(handle, "wb") as file:
+            file.write(data)
+        os.chmod(beside, os.stat(target).st_mode & 0o777)
+    except BaseException:
+        os.unlink(beside)
+        raise
+    return beside
+
+
+def _exchange(staged: list[tuple[str, str, bytes]]) -> None:
+    """Move files in the place of others; those that were moved go back where one cannot be."""
+    moved: list[tuple[str, bytes]] = []
+    for target, beside, was in staged:
+        try:
+            os.replace(beside, target)
+        except OSError as error:
+            for other, content in moved:
+                os.replace(_staged(other, content), other)
+            raise Stop(f"{target}: cannot be written: {error.strerror}") from None
+        moved.append((target, was))
 
 
 def _is_stream(absolute: str) -> bool:

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from memlint.comparison.model import ADDED, CHANGED, REMOVED, UNKNOWN, Cause, Change, Comparison
 from memlint.comparison.policy import FAIL, WAIVED, WARN, Verdict, percent, signed
-from memlint.reports.full import BOLD, DIM, GREEN, RED, VERDICT_COLOR, YELLOW, Style, finish
+from memlint.reports.full import finish
 from memlint.reports.markdown import cell
+from memlint.reports.style import BOLD, DIM, GREEN, RED, VERDICT_COLOR, YELLOW, Style
 from memlint.reports.text import clean, shorten
 from memlint.units import format_bytes
 

@@ -283,12 +283,12 @@ def smaller_batch(run: Run) -> Lever | None:
     if not _can_shrink(run):
         return None
     if not run.over_budget:
-        return Lever(DISPLAY, with_evaluation(run, batch_changes(run, _halvings(run)[0])))
+        return Lever(DISPLAY, with_evaluation(run, batch_changes(run, halvings(run)[0])))
     changes = _shrink(run, {})
     return Lever(DISPLAY, changes) if changes else None
 
 
-def _halvings(run: Run) -> list[int]:
+def halvings(run: Run) -> list[int]:
     """Half of the micro batch, half of that, and so on, as far as they leave the global batch as it is."""
     batch, smaller = run.value("micro_batch_size"), []
     if not isinstance(batch, int):
@@ -302,7 +302,7 @@ def _halvings(run: Run) -> list[int]:
 
 
 def _can_shrink(run: Run) -> bool:
-    smaller = _halvings(run)
+    smaller = halvings(run)
     return bool(smaller) and run.can_set("micro_batch_size", smaller[0])
 
 
@@ -310,7 +310,7 @@ def _shrink(run: Run, changes: dict[Name, Any]) -> dict[Name, Any]:
     """The changes with the largest halving of the micro batch that fits the budget; where none fits, with the largest
     of those that have the lowest peak."""
     assert run.budget_bytes is not None
-    every = [with_evaluation(run, {**changes, **batch_changes(run, smaller)}) for smaller in _halvings(run)]
+    every = [with_evaluation(run, {**changes, **batch_changes(run, smaller)}) for smaller in halvings(run)]
     fitting = _first_that_fits(run, every)
     if fitting:
         return fitting

@@ -8,7 +8,8 @@ from typing import Any
 from memlint.data.catalogue import Gpu, cards
 from memlint.planning.rows import Row
 from memlint.planning.starters import METHODS, TRAINERS, Wanted
-from memlint.reports.full import BOLD, VERDICT_COLOR, Style, finish
+from memlint.reports.full import finish
+from memlint.reports.style import BOLD, VERDICT_COLOR, Style
 from memlint.reports.text import clean, width
 from memlint.tape.estimate import FITS, TIGHT, Estimate
 from memlint.units import format_bytes

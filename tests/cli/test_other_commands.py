@@ -59,7 +59,7 @@ def test_help_lists_the_commands() -> None:
     assert listed == list(COMMANDS)
 
 
-@pytest.mark.parametrize("command", ["fit", "init", "server"])
+@pytest.mark.parametrize("command", ["init", "server"])
 def test_commands_that_are_not_built_do_not_exist(command: str) -> None:
     result = run(command)
     assert result.exit_code == 2

@@ -1,0 +1,221 @@
+"""``memlint fit``: the least intrusive changes with which a run fits a budget, and how far it may grow in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from memlint.cli import options as shared
+from memlint.units import format_bytes
+
+if TYPE_CHECKING:
+    from memlint.fixes.limits import Bracket, End
+    from memlint.fixes.search import Allowed, Plan
+    from memlint.plugin import Run
+    from memlint.settings import Resolver
+    from memlint.tape.estimate import Estimate
+
+    Answer = tuple[Run, Plan | None, list[Bracket | None]]
+
+# A search reads and estimates a config a few dozen times.
+WORK_LIMIT = 200
+
+QUESTIONS = ("largest_batch", "longest_sequence", "fewest_cards", "smallest_card")
+
+
+@click.command("fit", short_help="Find the least intrusive changes with which a config fits a card.")
+@click.argument("path", metavar="CONFIG")
+@shared.memory_options
+@shared.settings_options
+@click.option("--run", "run_name", default="", metavar="NAME", help="Only this run of a file with several.")
+@click.option("--allow-batch", is_flag=True, help="Also plans with another effective batch size.")
+@click.option("--allow-length", is_flag=True, help="Also plans with shorter samples.")
+@click.option("--largest-batch", is_flag=True, help="Show the largest micro batch that fits, all else as it is.")
+@click.option("--longest-sequence", is_flag=True, help="Show the longest sample that fits, all else as it is.")
+@click.option("--fewest-cards", is_flag=True, help="Show from how many of the cards on it fits: 1, 2, 4, and so on.")
+@click.option("--smallest-card", is_flag=True, help="Show the card with the least memory on which it fits as it is.")
+@click.option("--patch", is_flag=True, help="Print the plan as a patch, and nothing else.")
+@click.option("--apply", is_flag=True, help="Write the plan into the files.")
+@shared.work_option
+@shared.color_option
+def command(
+    path: str,
+    run_name: str,
+    allow_batch: bool,
+    allow_length: bool,
+    patch: bool,
+    apply: bool,
+    color: str | None,
+    work_limit: int | None,
+    **options: Any,
+) -> None:
+    """Find the least intrusive changes with which CONFIG surely fits --gpu or --budget: free ones first, then what
+    takes time, then what changes numerics, then the optimisation. The effective batch size stays.
+
+    Exit code 0: it fits, as it is or with the plan. 1: nothing fits; the nearest plan is shown. 2: anything else.
+    """
+    from memlint.fixes.search import Allowed
+
+    asked = [name for name in QUESTIONS if options.pop(name)]
+    if (patch or apply) and asked:
+        raise click.UsageError("--patch and --apply write a plan: they go with none of the questions")
+    resolver = shared.resolver({**options, "select": ["MEM003", "MEM007"], "work_limit": work_limit or WORK_LIMIT})
+    allowed = Allowed(allow_batch, allow_length)
+    answers = [one for one in _answers(path, resolver, allowed, asked) if run_name in ("", one[0].spec.run)]
+    if not answers:
+        raise shared.Stop(f"{path}: has no run named {run_name!r}" if run_name else f"{path}: no training config")
+    if (patch or apply) and len(answers) > 1:
+        names = ", ".join(run.spec.run for run, _, _ in answers)
+        raise shared.Stop(f"{path}: has several runs, of which --run names the one to change ({names})")
+    for run, _, _ in answers:
+        if run.estimate is None:
+            raise shared.Stop(f"{path}: no estimate: {run.spec.unknown_reason or 'see memlint check'}")
+        if run.budget_bytes is None and asked != ["smallest_card"]:
+            raise shared.Stop("there is no budget to fit: give --gpu or --budget (memlint gpus lists the cards)")
+    code = 0
+    if patch or apply:
+        code = _write(path, resolver, answers[0], apply)
+    if not patch:
+        shared.out("\n\n".join("\n".join(_said(one, path)) for one in answers) + "\n")
+    fits = all(plan.fits if plan is not None else all(b and b.inside for b in found) for _, plan, found in answers)
+    raise SystemExit(code or (0 if fits else 1))
+
+
+def _answers(path: str, resolver: Resolver, allowed: Allowed, asked: list[str]) -> list[Answer]:
+    from memlint import work
+    from memlint.check import check_paths
+    from memlint.fixes import search
+    from memlint.settings import SettingsError
+
+    found: list[Answer] = []
+
+    def look(run: Run) -> None:
+        if run.estimate is None:
+            found.append((run, None, []))
+        elif asked:
+            found.append((run, None, [_QUESTIONS[name](run) for name in asked]))
+        else:
+            found.append((run, search.plan(run, allowed), []))
+
+    try:
+        report = check_paths([path], resolver, details=False, look=look)
+    except SettingsError as error:
+        raise shared.Stop(str(error)) from None
+    except work.OutOfWork as error:
+        raise shared.Stop(f"{path}: {error}; --work-limit raises the limit") from None
+    for place, why in (*report.errors, *report.skipped):
+        raise shared.Stop(f"{place}: {why}")
+    for finding in report.findings:
+        if finding.code in ("MEM001", "MEM003", "MEM011"):
+            raise shared.Stop(f"{finding.span.path}:{finding.span.line}: {finding.message}")
+    return found
+
+
+def _card(run: Run) -> Bracket | None:
+    from memlint.estimates import Estimates
+    from memlint.fixes.limits import smallest_card
+
+    def on(card: str) -> Estimate:
+        return Estimates(run.spec, card).own()
+
+    return smallest_card(run, on)
+
+
+def _question(name: str) -> Callable[[Run], Bracket | None]:
+    def ask(run: Run) -> Bracket | None:
+        from memlint.fixes import limits
+
+        found: Bracket | None = getattr(limits, name)(run)
+        return found
+
+    return ask
+
+
+_QUESTIONS: dict[str, Callable[[Run], Bracket | None]] = {
+    "largest_batch": _question("largest_batch"),
+    "longest_sequence": _question("longest_sequence"),
+    "fewest_cards": _question("fewest_devices"),
+    "smallest_card": _card,
+}
+
+
+# -- what is said
+
+
+def _said(answer: Answer, path: str) -> Iterator[str]:
+    from memlint.reports.text import clean
+
+    run, plan, brackets = answer
+    assert run.estimate is not None
+    budget = f" of {format_bytes(run.budget_bytes)}" if run.budget_bytes is not None else ""
+    name = path if run.spec.run == "train" else f"{path} [{run.spec.run}]"
+    yield f"{clean(name)}: {run.verdict}, peak {_peak(run.estimate)}{budget}"
+    for bracket in brackets:
+        yield from _bracket(bracket)
+    if plan is not None:
+        yield from _plan(plan, run)
+
+
+def _plan(plan: Plan, run: Run) -> Iterator[str]:
+    from memlint.fixes.search import TIER_WORDS
+    from memlint.reports.text import clean
+
+    assert run.budget_bytes is not None
+    if plan.fits and not plan.steps:
+        yield "  it fits as it is: nothing to change"
+        return
+    if plan.fits:
+        yield f"  fits with {len(plan.steps)} change{'s' * (len(plan.steps) != 1)}: peak {_peak(plan.estimate)}"
+    else:
+        over = plan.estimate.device_interval.high_bytes - run.budget_bytes
+        yield f"  nothing that this config can state surely fits: {format_bytes(over)} too much at the nearest"
+        if plan.steps:
+            yield f"  nearest plan: peak {_peak(plan.estimate)}, {plan.estimate.verdict(run.budget_bytes)}"
+    for step in plan.steps:
+        yield f"    {clean(step.said)}  ({TIER_WORDS[step.tier]})"
+
+
+def _bracket(bracket: Bracket | None) -> Iterator[str]:
+    if bracket is None:
+        yield "  it states no number to search from"
+        return
+    if bracket.inside is not None:
+        yield f"  {bracket.what} {_end(bracket.inside)}: fits"
+    else:
+        yield f"  {bracket.what}: none fits"
+    if bracket.outside is not None:
+        yield f"  {bracket.what} {_end(bracket.outside)}: {bracket.outside.reason or 'does not fit'}"
+
+
+def _end(end: End) -> str:
+    return end.value if end.estimate is None else f"{end.value}, peak {_peak(end.estimate)}"
+
+
+def _peak(estimate: Estimate) -> str:
+    low, high = estimate.device_interval
+    return f"{format_bytes(estimate.device_bytes)} ({format_bytes(low)} to {format_bytes(high)})"
+
+
+# -- what is written
+
+
+def _write(path: str, resolver: Resolver, answer: Answer, apply: bool) -> int:
+    """Write the plan, or print it as a patch, once the changed texts are checked to give what it says."""
+    from memlint.cli import fixing, output
+    from memlint.fixing import planned
+
+    run, plan, _ = answer
+    if plan is None or not plan.edits:
+        return 0
+    if not plan.fits:
+        raise shared.Stop(f"{path}: no plan fits, so none is written")
+    made = planned(path, resolver, run, plan)
+    if isinstance(made, str):
+        raise shared.Stop(f"{path}: not written: {made}")
+    if apply:
+        output.exchange_files(made)
+    else:
+        shared.out("".join(fixing.patch(made)))
+    return 0

@@ -1,0 +1,177 @@
+"""`memlint fit`: its plan is what a check of the changed files says, changes what it names, and nothing milder fits."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+import memlint
+from memlint.check import check_paths
+from memlint.cli.main import main
+from memlint.fixes import limits, search
+from memlint.fixes.search import Allowed, Plan
+from memlint.plugin import Run
+from memlint.settings import Resolver
+from memlint.tape.estimate import FITS
+from tests.fixes.test_applied import _COMMENT, PLAIN, placed, shares, texts_below
+from tests.fixes.test_promises import WRITTEN, read, readable, samples_per_step
+from tests.test_rules import EXAMPLES
+from tests.test_spans import Tree
+
+
+def invoke(*arguments: str) -> Result:
+    result = CliRunner().invoke(main, ["fit", "--isolated", *arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def planned(path: Path, budget: str, allowed: Allowed = Allowed()) -> tuple[Run, Plan]:  # noqa: B008
+    found: list[tuple[Run, Plan | None]] = []
+    resolver = Resolver({"budget": budget, "select": ["MEM003"], "work-limit": 200}, "", True)
+    check_paths([str(path)], resolver, look=lambda run: found.append((run, search.plan(run, allowed))))
+    [(run, plan)] = found
+    assert plan is not None
+    return run, plan
+
+
+def hold(path: Path, budget: str) -> None:
+    """Apply a plan, look at all that came of it, and ask for one once more."""
+    run, plan = planned(path, budget)
+    before = texts_below(path.parent)
+    comments = {name: _COMMENT.findall(text.decode()) for name, text in before.items()}
+    old = memlint.check(str(path), isolated=True, budget=budget, select=["MEM003"]).runs[0]
+    told = invoke(str(path), "--budget", budget, "--patch")
+    assert texts_below(path.parent) == before, "--patch has written"
+    assert told.exit_code == (0 if plan.fits else 2 if plan.edits else 1), told.output
+    result = invoke(str(path), "--budget", budget, "--apply")
+    after = texts_below(path.parent)
+    if not plan.fits:
+        assert after == before, "what does not fit was written"
+        assert "too much at the nearest" in invoke(str(path), "--budget", budget).stdout
+        assert plan.estimate.verdict(run.budget_bytes) != FITS
+        return
+    assert result.exit_code == 0, result.output
+    [now] = memlint.check(str(path), isolated=True, budget=budget, select=["MEM003"]).runs
+    assert now.estimate is not None
+    assert (now.verdict, now.estimate.device_interval) == (FITS, plan.estimate.device_interval)
+    assert now.estimate.device_bytes == plan.estimate.device_bytes
+    assert samples_per_step(now) == samples_per_step(old), "another effective batch size"
+    for name in before:
+        if after[name] != before[name]:
+            assert readable(Path(name), read(name)) == ""
+            assert _COMMENT.findall(read(name)) == comments[name], "a comment was lost"
+    assert "nothing to change" in invoke(str(path), "--budget", budget).stdout
+    invoke(str(path), "--budget", budget, "--apply")
+    assert texts_below(path.parent) == after, "a second run has changed something"
+
+
+@pytest.mark.parametrize("share", [0.3, 0.7])
+@pytest.mark.parametrize("name", WRITTEN)
+def test_families_of_many_formats(name: str, share: float, tmp_path: Path) -> None:
+    path = placed(name, tmp_path)
+    hold(path, shares(path, share))
+
+
+@pytest.mark.parametrize("share", [0.3, 0.7])
+@pytest.mark.parametrize("config", PLAIN)
+def test_examples(config: str, share: float, tmp_path: Path) -> None:
+    shutil.copytree((EXAMPLES / config).parent, tmp_path / "config")
+    (tmp_path / ".git").mkdir()
+    path = tmp_path / "config" / Path(config).name
+    hold(path, shares(path, share))
+
+
+@pytest.mark.parametrize(
+    "config", ["uni3d_dp/uni3d+dp_upstream_default.yaml", "language_models/full_llamafactory.yaml"]
+)
+def test_without_any_of_its_changes_a_plan_does_not_fit(config: str) -> None:
+    path = EXAMPLES / config
+    run, plan = planned(path, shares(path, 0.3))
+    assert plan.fits
+    found = search._Search(run, Allowed())
+    every = search.moves(run, Allowed())
+    told = {step.said for step in plan.steps}
+    tiers = [step.tier for step in plan.steps]
+    assert tiers == sorted(tiers)
+    for move in every:
+        if move.tier < max(tiers):
+            continue
+        others = [other for other in every if other.tier < max(tiers)]
+        assert found._fitting(others) is None, f"the milder changes alone fit, and {told} is named"
+
+
+def test_values_in_other_files_are_changed_where_they_stand(tmp_path: Path) -> None:
+    tree = Tree("uni3d_dp", tmp_path)
+    tree.write("size/large.yaml", "# @package _global_\ndataloader:\n  batch_size: 256  # too many\n")
+    tree.edit("uni3d+dp.yaml", ("  - task: adroit_hammer\n", "  - task: adroit_hammer\n  - _self_\n  - size: large\n"))
+    path = tree.folder / "uni3d+dp.yaml"
+    budget = shares(path, 0.3)
+    _, plan = planned(path, budget)
+    assert {Path(edit.span.path).name for edit in plan.edits} == {"large.yaml", "uni3d+dp.yaml"}
+    hold(path, budget)
+    assert "# too many" in (tree.folder / "size/large.yaml").read_text()
+
+
+def test_a_run_that_fits_needs_nothing() -> None:
+    _, plan = planned(EXAMPLES / "uni3d_dp/uni3d+dp_after.yaml", "40GB")
+    assert (plan.fits, plan.steps, plan.edits) == (True, (), ())
+
+
+def test_what_does_not_fit_says_by_how_much(tmp_path: Path) -> None:
+    path = placed("megatron, options in a variable", tmp_path)
+    result = invoke(str(path), "--budget", "1GiB")
+    assert result.exit_code == 1
+    assert "too much at the nearest" in result.stdout
+    assert "(takes time)" in result.stdout
+
+
+@pytest.mark.parametrize("question", [limits.largest_batch, limits.longest_sequence])
+@pytest.mark.parametrize("share", [0.5, 2])
+def test_a_bracket_is_exact(question: object, share: float) -> None:
+    path = EXAMPLES / "language_models/full_llamafactory.yaml"
+    found: list[tuple[Run, limits.Bracket | None]] = []
+    resolver = Resolver({"budget": shares(path, share), "select": ["MEM003"], "work-limit": 200}, "", True)
+    check_paths([str(path)], resolver, look=lambda run: found.append((run, question(run))))  # type: ignore[operator]
+    [(run, bracket)] = found
+    assert bracket is not None
+    assert bracket.inside is not None
+    assert bracket.outside is not None
+    inside, outside = (int(end.value.replace(",", "")) for end in (bracket.inside, bracket.outside))
+    assert outside == inside + 1
+    name = "micro_batch_size" if question is limits.largest_batch else "sequence_length"
+    assert run.fits_if({name: inside})
+    assert not run.fits_if({name: outside})
+
+
+def test_the_smallest_card_is_one_on_which_a_check_says_that_it_fits() -> None:
+    path = str(EXAMPLES / "uni3d_dp/uni3d+dp.yaml")
+    result = invoke(path, "--smallest-card")
+    assert result.exit_code == 0
+    inside, outside = (line.split()[1].rstrip(",") for line in result.stdout.splitlines()[1:3])
+    assert memlint.check(path, isolated=True, gpu=inside, select=["MEM003"]).runs[0].verdict == FITS
+    assert memlint.check(path, isolated=True, gpu=outside, select=["MEM003"]).runs[0].verdict != FITS
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        pytest.param((str(EXAMPLES / "uni3d_dp/uni3d+dp.yaml"),), "there is no budget", id="no budget"),
+        pytest.param(("none.yaml", "--budget", "8GB"), "no such file", id="no file"),
+        pytest.param(
+            (str(EXAMPLES / "uni3d_dp/uni3d+dp.yaml"), "--budget", "8GB", "--run", "no"), "no run named", id="no run"
+        ),
+        pytest.param(
+            (str(EXAMPLES / "uni3d_dp/uni3d+dp.yaml"), "--budget", "8GB", "--apply", "--largest-batch"),
+            "go with none of the questions",
+            id="a question that is applied",
+        ),
+    ],
+)
+def test_what_cannot_be_asked_is_an_error(arguments: tuple[str, ...], said: str) -> None:
+    result = invoke(*arguments)
+    assert result.exit_code == 2
+    assert said in result.stderr
