@@ -150,8 +150,8 @@ def _attention(estimate: Estimate, activation_bytes: int, style: Style) -> Itera
 
 
 def _fine_print(run: RunReport) -> Iterator[str]:
-    for fact, value, reason in run.estimate.assumptions if run.estimate is not None else ():
-        yield f"  assumed: {clean(fact)} = {clean(value)}" + (f" ({clean(reason)})" if reason else "")
+    for fact, value, why in run.estimate.assumptions if run.estimate is not None else ():
+        yield f"  assumed: {clean(fact)} = {clean(value)}" + (f" ({clean(why)})" if why else "")
     for entry in run.unresolved:
         yield f"  unresolved: {clean(entry.key)} in {clean(entry.path)}:{entry.line}: {clean(entry.reason)}"
 
@@ -191,8 +191,8 @@ def side_by_side(
     for note in measured.notes:
         yield style.paint(f"  note: {clean(note)}", DIM)
     if style.verbose:
-        for fact, value, reason in found.assumptions:
-            yield style.paint(f"  {word}: {clean(fact)} = {clean(value)} ({clean(reason)})", DIM)
+        for fact, value, why in found.assumptions:
+            yield style.paint(f"  {word}: {clean(fact)} = {clean(value)} ({clean(why)})", DIM)
 
 
 def _row(estimate: Estimate, name: str) -> int:
