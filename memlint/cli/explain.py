@@ -57,12 +57,14 @@ def command(path: str, run_name: str, parts: int, color: str | None, **options: 
 
 
 def _run(run: RunReport, style: Style, parts: int) -> Iterator[str]:
-    from memlint.reports.full import BOLD, bar, headline
+    from memlint.reports.full import BOLD, bar, headline, table
     from memlint.reports.text import clean
 
     yield from headline(run, style).splitlines()
     estimate = run.estimate
     if estimate is None:
+        if run.partial is not None:
+            yield from table(run.partial, run.budget, style)
         # Whatever stood in the way: a fault of the text, an unknown model, an internal error.
         for finding in run.findings:
             if finding.code.startswith("MEM00"):

@@ -191,8 +191,8 @@ def side_by_side(
     for note in measured.notes:
         yield style.paint(f"  note: {clean(note)}", DIM)
     if style.verbose:
-        for fact, value, reason in found.assumptions:
-            yield style.paint(f"  {word}: {clean(fact)} = {clean(value)} ({clean(reason)})", DIM)
+        for fact, value, why in found.assumptions:
+            yield style.paint(f"  {word}: {clean(fact)} = {clean(value)} ({clean(why)})", DIM)
 
 
 def _row(estimate: Estimate, name: str) -> int:

@@ -23,8 +23,10 @@ from memlint.reports.verdict import (
 from memlint.units import format_bytes
 
 DETAILED = 3  # runs of a folder whose findings are told one by one, without being asked
-MAX_ROWS = 14  # of the table: with the findings by rule it is one screen of 30 lines
-MAX_RULES = 8
+# Rows of the table, ways out below them, and rules: together they are one screen of 30 lines.
+MAX_ROWS = 12
+MAX_ACTIONS = 4
+MAX_RULES = 5
 NAME_COLUMNS = 60  # of a row's runs, where no terminal says how many
 SAID_COLUMNS = 140  # of its last column
 
@@ -46,20 +48,31 @@ def grouped(report: Report) -> list[list[RunReport]]:
     """Runs of one folder of which the table would say the same, in the order of their first."""
     groups: dict[tuple[object, ...], list[RunReport]] = {}
     for run in sorted_runs(report):
-        key = (os.path.dirname(run.path), verdict_of(run), run.companion, _size(run), _budget(run), _said(run))
+        key = (
+            os.path.dirname(run.path),
+            verdict_of(run),
+            run.companion,
+            _size(run),
+            _budget(run),
+            _said(run),
+            action(run),
+        )
         groups.setdefault(key, []).append(run)
     return list(groups.values())
 
 
 def table(report: Report, style: Style) -> Iterator[str]:
-    """``verdict  peak  budget  run  worst finding and what to do``, a row for each group of equal runs."""
+    """``verdict  peak  budget  run  worst finding``, a row for each group of equal runs. Below the
+    worst, as many as are looked at first, stands what to do."""
     groups = grouped(report)
     shown = groups if style.verbose else groups[:MAX_ROWS]
     rows = [(_size(group[0]), _budget(group[0]), _name(group), _said(group[0])) for group in shown]
     verdicts = [verdict_of(group[0]) for group in shown]
+    ways = [action(group[0]) for group in shown]
+    first_ways = [number for number, way in enumerate(ways) if way][: None if style.verbose else MAX_ACTIONS]
     if not rows:
         return
-    headers = ("peak", "budget", "run", "worst finding, what to do")
+    headers = ("peak", "budget", "run", "worst finding")
     sizes = [max(width(row[column]) for row in (headers, *rows)) for column in range(3)]
     first = max(map(len, ("verdict", *verdicts)))
     room = style.columns - first - sizes[0] - sizes[1] - 8 if style.columns >= 60 else 0
@@ -67,10 +80,13 @@ def table(report: Report, style: Style) -> Iterator[str]:
     rest = room - sizes[2] - 1 if room else SAID_COLUMNS
     header = f"{'verdict':<{first}}  {'peak':>{sizes[0]}}  {'budget':>{sizes[1]}}  {'run':<{sizes[2]}}  {headers[3]}"
     yield style.paint(header.rstrip(), DIM)
-    for verdict, (peak, budget, name, said) in zip(verdicts, rows):
+    for number, (verdict, (peak, budget, name, said)) in enumerate(zip(verdicts, rows)):
         name = _tail(name, sizes[2])
         line = f"  {peak:>{sizes[0]}}  {budget:>{sizes[1]}}  {name}{' ' * (sizes[2] - width(name))}"
         yield painted(verdict, style, first) + f"{line}  {shorten(said, rest)}".rstrip()
+        if number in first_ways:
+            way = f"{' ' * first}  {ways[number]}"
+            yield style.paint(shorten(way, style.columns - 1) if style.columns >= 60 else way, BOLD)
     left = [run for group in groups[len(shown) :] for run in group]
     if left:
         yield style.paint(f"and {_counts(left)} more runs (-v shows every one)", DIM)
@@ -124,12 +140,11 @@ def _name(group: list[RunReport]) -> str:
 
 
 def _said(run: RunReport) -> str:
-    """The gravest finding of a run and the way out; why its peak is unknown."""
+    """The gravest finding of a run; why its peak is unknown."""
     if run.estimate is None:
         return why_unknown(run)
     findings = worst_first(run.findings)
-    worst = f"{findings[0].code} {findings[0].name}" if findings else ""
-    return "; ".join(said for said in (worst, action(run)) if said)
+    return f"{findings[0].code} {findings[0].name}" if findings else ""
 
 
 def _tail(text: str, columns: int) -> str:

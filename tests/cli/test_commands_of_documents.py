@@ -24,7 +24,7 @@ def test_commands_of_documents_without_an_estimate_are_counted(tmp_path: Path, m
     )
     monkeypatch.chdir(tmp_path)
     result = run(".")
-    assert "docs.md  hf-trainer, gpt2\n  peak unknown without --gpu" in result.stdout  # an answer, if not one number
+    assert "  hf-trainer, gpt2\n  peak unknown without --gpu" in result.stdout  # an answer, if not one number
     assert "README.md" not in result.stdout
     assert result.stderr == "memlint: 1 command in documents without an estimate, not listed (-v lists them)\n"
     assert "memlint: README.md:2: not listed, no estimate: --model_name_or_path /path/to/model" in run(".", "-v").stderr

@@ -78,8 +78,8 @@ def test_explain_shows_components_with_bars_formulas_facts_and_phases() -> None:
     result = run("explain", "large.yaml", "--budget", "2GB")
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
-    assert lines[0] == "large.yaml  demo, demo-net, 16,777,216 parameters"
-    assert lines[1] == "  peak 4.06 GiB in backward, budget 2.00 GiB (--budget 2GB): OOM, over by 2.06 GiB"
+    assert lines[0] == "OOM large.yaml: peak 4.06 GiB, budget 2.00 GiB (--budget 2GB): over by 2.06 GiB"
+    assert lines[1] == "  demo, demo-net, 16,777,216 parameters, peak in backward"
     text = result.stdout
     assert "  device       4.06 GiB\n" in text
     assert re.search(r"^  backward +4\.06 GiB  \S+  <- peak$", text, re.MULTILINE)

@@ -94,7 +94,7 @@ def test_clean_runs_that_are_alike_are_one_row_of_a_table() -> None:
     runs = Report((make_run(path="a.yaml"), make_run(path="b.yaml")), 0.01)
     lines = [line for line in full.render(runs).splitlines() if line]
     assert lines == [
-        "verdict      peak    budget  run                worst finding, what to do",
+        "verdict      peak    budget  run                worst finding",
         "OOM      22.5 GiB  16.0 GiB  a.yaml and 1 more",
         "2 OOM; no findings in 2 files (10 ms)",
     ]
