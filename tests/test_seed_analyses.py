@@ -288,7 +288,7 @@ def test_eight_times_the_groups_do_not_fit_a_16_gb_card() -> None:
     assert CliRunner().invoke(main, arguments).exit_code == 0
     result = CliRunner().invoke(main, [*arguments, "-o", "policy.pointcloud_encoder_cfg.num_group=512"])
     assert result.exit_code == 1
-    assert ": OOM, over by " in result.output
+    assert result.output.startswith("OOM ")
     # The same as the config that states it.
     changed, stated = run(UNI3D, "16GB", ("policy.pointcloud_encoder_cfg.num_group=512",)), run(UNI3D_DEFAULT, "16GB")
     assert changed.estimate == stated.estimate

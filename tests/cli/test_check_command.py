@@ -89,7 +89,6 @@ def test_mistakes_name_what_would_be_right(arguments: list[str], hint: str) -> N
 
 
 NOT_BUILT = """
---fix --unsafe-fixes --fix-only --diff
 --jobs --no-cache --cache-dir
 """
 
