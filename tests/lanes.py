@@ -27,6 +27,7 @@ class Left(NamedTuple):
 
 
 _D, _M = "tests/differential/", "tests/measure/"
+_FILE = r"(test_\w+)\.py"  # the first test of each file
 _FUNCTION = r"::(\w+)"  # the first case of each test function
 _WORD = r"\[(\w+)"  # the first of each first word of a case
 _FUNCTION_AND_WORD = r"::(\w+\[?\w*)"  # of each test function and first word: a folder of examples, a rule's code
@@ -34,6 +35,7 @@ _FUNCTION_AND_WORD = r"::(\w+\[?\w*)"  # of each test function and first word: a
 LEFT = (
     Left("tests/test_spans.py::test_findings_of_the_examples.*(no budget|1 GB)", "one budget of three tells most"),
     Left("tests/test_fixes.py::test_fixes_of_the_examples", "one of each family", r"\[(language_models/\w+|\w+)"),
+    Left("tests/test_spans.py::test_findings_of_the_examples", "one of each family", r"\[(language_models/\w+|\w+)"),
     Left("tests/test_(spans|fixes).py::test_.*_option_.*value", "each option of a script, with what-ifs", _FUNCTION),
     Left("tests/models/test_language_models.py::test_formulas", "whole models twice, as formulas too", _FUNCTION),
     Left("tests/profiles/test_profile.py::test_a_hostile.*many (formulas|guards)", "millions of counted lines"),
@@ -47,21 +49,25 @@ LEFT = (
     Left(_M, "processes that import torch and train, seconds each"),
     Left("tests/meta/test_(jaxpr|compiled)", "drawn networks and JAX programs, each against its oracle", _FUNCTION),
     Left("tests/test_(spans|fixes)", "every example at several budgets, with all of its fixes", _FUNCTION_AND_WORD),
-    Left("tests/fixes/test_(applied|search)", "configs of many families, changed and checked again", _FUNCTION),
+    Left("tests/fixes/test_(applied|search)", "configs of many families, changed and checked again", _FILE),
+    Left("tests/cli/test_(known|fix)", "every example, written to and checked again", _FILE),
+    Left("tests/comparison/", "git repositories, checked on both sides", _FILE),
+    Left("tests/planning/", "models, methods, cards and trainers, each checked as its config", _FILE),
+    Left("tests/laws/", "the full lane draws a thousand examples of each", _FILE),
+    Left("tests/fuzz/test_fuzz", "a short run of each target", _FUNCTION),
+    Left("tests/hostile/test_program_ends", "processes that end in every way", _FILE),
     Left("tests/test_seed_analyses", "the five systems before and after tuning, rule by rule", _FUNCTION),
     Left("tests/models/test_language_models", "decoders in every setting, up to 126 layers", _FUNCTION),
     Left("tests/models/test_depth.*whatever_a_run_does", "drawn deep models, each in full as well"),
     Left("tests/models/test_depth", "deep models in full beside few of their layers", _FUNCTION),
     Left("tests/models/test_(parallel|megatron)", "models on several devices in every setting", _FUNCTION),
     Left("tests/models/test_templates", "recordings that are followed, beside those of each size", _FUNCTION),
-    Left("tests/models/test_(stdiff|dit3d|lag_mode|many_passes|video_llm|uni3d_dp)", "whole models", r"models/(\w+)"),
+    Left("tests/models/test_(stdiff|dit3d|lag_mode|many_passes|video_llm|uni3d_dp)", "whole models", _FILE),
     Left("tests/hostile/test_(sweep|shell|documents)", "what strangers may write, case by case", _FUNCTION),
     Left("tests/documents/test_shell_values", "a process of bash for each case", _FUNCTION),
     Left("tests/cli/test_cold_start", "a process for each example", _FUNCTION),
     Left("tests/fixes/test_promises", "each family's fixes, re-checked", _FUNCTION_AND_WORD),
     Left("tests/test_(releases|bounds)", "each release and bound, on both of its sides", _FUNCTION),
-    Left("tests/planning/test_plan.*row_is", "thirty models with each trainer, on one device and on eight", _WORD),
-    Left("tests/planning/test_plan.*largest_batch_fits", "each method with each trainer", _FUNCTION),
     Left("tests/data/test_models", "a test for each of 377 models of the catalogue", _FUNCTION),
     Left("tests/dialects/test_key_facts", "fifty families, key by key", _FUNCTION),
     Left("tests/benchmarks/test_(measure|corpus|models|histories)", "programs that start processes"),

@@ -63,5 +63,6 @@ def test_the_table_has_every_family_that_ends_in_an_estimate() -> None:
     for name in schemas.families():
         header = schemas.header(name)
         module = registry.dialect(name).module
-        answers = module is not None and header.get("module") != "key_facts"
+        known = header.get("module") != "key_facts" and "trains" not in header.get("signature", {})
+        answers = module is not None and known
         assert ("models" in header) == answers, name
