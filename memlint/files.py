@@ -96,6 +96,20 @@ def _reach(folder: str, invocation: _Invocation) -> str:
     return folder
 
 
+def above(folder: str, most: int = 64) -> Iterator[str]:
+    """A folder and those above it, up to the root of its repository, at most so many. A path from the working directory
+    stays one."""
+    root, real = repository_root(folder or "."), os.path.realpath(folder or ".")
+    linked = real != os.path.abspath(folder or ".")
+    for _ in range(most):
+        yield folder
+        if real == root:
+            return
+        folder = os.path.normpath(os.path.join(folder, os.pardir))
+        # To follow a path costs as much again for each folder on it, so a deep one is followed once.
+        real = os.path.realpath(folder) if linked else os.path.dirname(real)
+
+
 def inside(path: str, root: str) -> bool:
     """Whether a path may be read by a project that reaches to ``root``: with its links followed it is below that, or
     the user named it on the command line."""

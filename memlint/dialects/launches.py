@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from memlint import files, work
 from memlint.dialects import companions, registry
@@ -82,9 +83,9 @@ def _near(path: str) -> Iterator[str]:
     folder = os.path.dirname(path)
     root = files.repository_root(folder or os.curdir)
     left, programs = MAX_FILES, MAX_PROGRAMS
-    for _ in range(MAX_CLIMB):
+    for above in files.above(folder, MAX_CLIMB):
         for inner in ("", *FOLDERS):
-            for found in _listed(os.path.normpath(os.path.join(folder, inner))):
+            for found in _listed(os.path.normpath(os.path.join(above, inner))):
                 program = found.endswith(".py")
                 if files.inside(found, root) and (programs or not program):
                     yield found
@@ -92,18 +93,27 @@ def _near(path: str) -> Iterator[str]:
                     programs -= program
                     if not left:
                         return
-        if os.path.realpath(folder or os.curdir) == root:
-            return
-        folder = os.path.normpath(os.path.join(folder, os.pardir))
+
+
+_listings: dict[tuple[str, int], tuple[int, list[str]]] = {}
 
 
 def _listed(folder: str) -> list[str]:
+    """The files of a folder that may hold a command, programs last. All configs of a folder ask for the same ones."""
     try:
-        names = sorted(os.listdir(folder))
+        key = (folder, os.stat(folder).st_mtime_ns)
+        if key not in _listings:
+            names = os.listdir(folder)
+            _keep(_listings, key, (len(names), _may_hold(folder, names)))
     except OSError:
         return []
-    work.spend(1 + len(names) // 4, "looking for the command that starts it")
-    paths = [os.path.normpath(os.path.join(folder, name)) for name in names]
+    count, paths = _listings[key]
+    work.spend(1 + count // 4, "looking for the command that starts it")
+    return paths
+
+
+def _may_hold(folder: str, names: list[str]) -> list[str]:
+    paths = [os.path.normpath(os.path.join(folder, name)) for name in sorted(names)]
     paths = [path for path in paths if path.lower().endswith((*SCRIPTS, ".py")) or load.quoting(path) is not None]
     return sorted(paths, key=lambda path: path.endswith(".py"))
 
@@ -153,7 +163,7 @@ def _starts(line: str) -> bool:
     return remarks.PROGRAM.search(line) is not None and _MORE.search(line) is not None
 
 
-def _keep(kept: dict[_Key, object] | dict[_Key, str] | dict[_Key, Document], key: _Key, value: object) -> None:
+def _keep(kept: dict[Any, Any], key: tuple[object, ...], value: object) -> None:
     if len(kept) >= _MOST_KEPT:
         kept.clear()
-    kept[key] = value  # type: ignore[assignment]
+    kept[key] = value

@@ -3,7 +3,8 @@
 A config rarely says which PyTorch will run it, and the same config takes different memory under different releases.
 What an environment is installed from says it: a lock file, ``requirements.txt``, conda's ``environment.yml``,
 ``pyproject.toml``, a ``Dockerfile``. They are looked for beside the config and in the folders above it, up to the root
-of the repository. Only one exact release counts; a lower bound, or two pins that disagree, say nothing.
+of the repository; before all of them goes what a notebook installs itself. Only one exact release counts; a lower
+bound, or two pins that disagree, say nothing.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ REQUIREMENTS = ("requirements.txt", "environment.yml", "environment.yaml", "pypr
 PACKAGES = {package: name for name, library in releases.LIBRARIES.items() for package in library.distributions}
 # A fact that several libraries' releases are -> the one that says whose it is here
 OWNERS: dict[Name, Name] = {"framework_version": "framework", "implementation_version": "implementation"}
+NOTEBOOK = ".ipynb"
 MAX_BYTES = 8 << 20
 MAX_CLIMB = 64
 
@@ -58,7 +60,9 @@ def state(facts: dict[str, Fact], path: str) -> None:
     """Add to the facts of a run, whose config is ``path``, the releases that its project pins."""
     if not path or "framework" not in facts:
         return
-    found = pins(os.path.dirname(path))  # a path from the working directory stays one in the report
+    folder = os.path.dirname(path)  # a path from the working directory stays one in the report
+    own = _read(path, NOTEBOOK, repository_root(folder)) if path.lower().endswith(NOTEBOOK) else {}
+    found = {**pins(folder), **own}
     for package, pin in found.items():
         library = PACKAGES[package]
         name = named(releases.LIBRARIES[library].fact)
@@ -73,15 +77,13 @@ def pins(folder: str) -> dict[str, Pin]:
     """Package -> its release, as the nearest file that pins it has it."""
     found: dict[str, Pin] = {}
     root = repository_root(folder)
-    at = folder or "."
-    for _ in range(MAX_CLIMB):
+    for at in files.above(folder, MAX_CLIMB):
         work.spend(CLIMB, "looking for the releases that are pinned")
         for name in (*LOCKS, *REQUIREMENTS):
             for package, pin in _read(os.path.normpath(os.path.join(at, name)), name, root).items():
                 found.setdefault(package, pin)
-        if os.path.realpath(at) == root or len(found) == len(PACKAGES):
+        if len(found) == len(PACKAGES):
             break
-        at = os.path.join(at, os.pardir)
     return found
 
 
@@ -191,6 +193,7 @@ _FORMS: dict[str, Callable[[str, int, int], _Found | None]] = {
     "poetry.lock": _locked,
     "Pipfile.lock": _pipenv,
     "Dockerfile": _installed,
+    NOTEBOOK: _installed,
 }
 
 
@@ -221,10 +224,10 @@ def _matched(text: str, path: str, name: str) -> dict[str, Pin]:
 
 
 def _around(text: str, mention: re.Match[str], name: str) -> tuple[int, int]:
-    """Where the line of a mention begins and ends; of a Dockerfile, whose lines install several, its word."""
+    """Where the line of a mention begins and ends; its word, where lines install several (a Dockerfile, a notebook)."""
     begin = text.rfind("\n", 0, mention.start()) + 1
-    if name == "Dockerfile":
-        if text[begin : mention.start()].lstrip().startswith("#"):
+    if _FORMS[name] is _installed:
+        if text[begin : mention.start()].lstrip(' \t"').startswith("#"):
             return mention.end(), mention.end()
         before = _OF_A_WORD.match(text[begin : mention.start()][-MAX_RELEASE:][::-1])
         rest = _OF_A_WORD.match(text, mention.end())

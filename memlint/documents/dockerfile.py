@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 
 from memlint.documents import quoted
+from memlint.documents.lines import lines_of
 from memlint.documents.node import Document
 
 _INSTRUCTION = re.compile(r"[ \t]*(?:RUN|CMD|ENTRYPOINT)[ \t]+(?:--\w+=\S+[ \t]+)*", re.IGNORECASE)
@@ -18,7 +19,7 @@ _BETWEEN = re.compile(r"\[[ \t]*(?=\")|(?<=\")[ \t]*,[ \t]*(?=\")|(?<=\")[ \t]*\
 def read(path: str, text: str) -> Document:
     """The commands of a Dockerfile. Raises OutOfWork."""
     script = quoted.Script(text)
-    lines = text.splitlines()
+    lines = lines_of(text)
     at = 0
     while at < len(lines):
         begin = at

@@ -294,5 +294,6 @@ def _not_run(name: str) -> str:
 
 
 def _unknown(node: Node, reason: str) -> Node:
-    unresolved = Unresolved(reason, str(node.value) if isinstance(node.value, str) else "")
+    text = str(node.value) if isinstance(node.value, str) else ""
+    unresolved = Unresolved(reason, text, text.rpartition("}")[2])
     return Node(unresolved, node.span, node.key_span, node.keys, node.via)

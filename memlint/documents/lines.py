@@ -10,6 +10,13 @@ from bisect import bisect_right
 from memlint.documents.node import Span
 
 
+def lines_of(text: str, keepends: bool = False) -> list[str]:
+    """The lines of a text by the same rule as :func:`line_starts`, and so as many."""
+    starts = line_starts(text)
+    lines = [text[begin:end] for begin, end in zip(starts, [*starts[1:], len(text)])]
+    return lines if keepends else [line.rstrip("\r\n") for line in lines]
+
+
 def line_starts(text: str, path: str = "") -> list[int]:
     """Offset of the first character of every line; the rule is the same for every format (and ``path``)."""
     starts = [0]

@@ -8,6 +8,7 @@ from memlint import files
 from memlint.documents.node import Document, Fault, Node, Span
 
 MAX_BYTES = 2**20  # a training config of a mebibyte is a data set
+MAX_NOTEBOOK_BYTES = 8 * 2**20  # which keeps the pictures that its cells drew
 
 # Texts in which commands stand among other things: the reader of each. Commands are all that is read of them.
 _QUOTING = {
@@ -78,7 +79,7 @@ def quoting(path: str) -> str | None:
 def read_text(path: str) -> str:
     """The text of a file, with its line breaks as they are and without a byte order mark.
 
-    Raises Unreadable, also for what is no file, no text, or larger than ``MAX_BYTES``.
+    Raises Unreadable, also for what is no file, no text, or larger than a config is.
     """
     try:
         return _text(path)
@@ -98,8 +99,8 @@ def load(path: str, text: str | None = None) -> Document:
             return _faulty(path, str(error))
     else:
         text = text.removeprefix("\ufeff")
-        if len(text) > MAX_BYTES:
-            return _faulty(path, _TOO_LARGE)
+        if len(text) > _most(path):
+            return _faulty(path, _too_large(path))
         if "\0" in text:
             return _faulty(path, _BINARY)
         try:
@@ -137,15 +138,22 @@ def load(path: str, text: str | None = None) -> Document:
     )
 
 
-_TOO_LARGE = f"larger than {MAX_BYTES // 2**20} MiB: not read"
+def _most(path: str) -> int:
+    return MAX_NOTEBOOK_BYTES if quoting(path) == "notebook" else MAX_BYTES
+
+
+def _too_large(path: str) -> str:
+    return f"larger than {_most(path) // 2**20} MiB: not read"
+
+
 _BINARY = "binary content: not a text file"
 
 
 def _text(path: str) -> str:
     try:
-        content = files.read(path, MAX_BYTES)
+        content = files.read(path, _most(path))
     except files.TooLarge:
-        raise _NotText(_TOO_LARGE) from None
+        raise _NotText(_too_large(path)) from None
     except OSError as error:
         raise Unreadable(path, error.strerror or str(error)) from None
     if b"\0" in content:

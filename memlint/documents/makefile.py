@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 
 from memlint.documents import quoted
+from memlint.documents.lines import lines_of
 from memlint.documents.node import Document
 
 _RECIPE = re.compile(r"(\t|[ ]{2,})(?=\S)")
@@ -26,7 +27,7 @@ def read(path: str, text: str) -> Document:
     """The commands of a makefile. Raises OutOfWork."""
     just = path.lower().endswith("justfile")
     script = quoted.Script(text)
-    lines = text.splitlines()
+    lines = lines_of(text)
     depth = at = 0
     while at < len(lines):
         begin = at

@@ -14,6 +14,7 @@ import re
 
 from memlint import work
 from memlint.documents import quoted
+from memlint.documents.lines import lines_of
 from memlint.documents.node import Document
 
 # Names of languages (the first word behind the fence) that stand for a shell, as GitHub's Linguist spells them; a block
@@ -36,7 +37,7 @@ def read(path: str, text: str) -> Document:
 def blocks(text: str) -> str:
     """The shell blocks of a document, in their places; every other character is a space. Raises OutOfWork."""
     work.spend(len(text) // quoted.CHARACTERS_PER_STEP, "looking for commands in a document")
-    lines = text.splitlines(keepends=True)
+    lines = lines_of(text, keepends=True)
     shown = [False] * len(lines)
     at = 0
     while at < len(lines):

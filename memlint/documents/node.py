@@ -25,11 +25,13 @@ class Span(NamedTuple):
 class Unresolved(NamedTuple):
     """A value that cannot be known without running something: a first-class value, never a guess.
 
-    ``text`` is what the file says (``${oc.env:HOME}``), ``reason`` why it was left alone.
+    ``text`` is what the file says (``${oc.env:HOME}``), ``reason`` why it was left alone, ``ending`` what it ends with
+    whatever the rest is: ``/models/opt`` of ``$HOME/models/opt``.
     """
 
     reason: str
     text: str = ""
+    ending: str = ""
 
 
 # How one gets to a node from the root of its tree: what leads to the node above, and the key or the index there;

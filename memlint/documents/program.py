@@ -11,12 +11,16 @@ from __future__ import annotations
 
 import ast
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from memlint.documents import python
 from memlint.documents.arithmetic import Unknown
 from memlint.documents.node import Document, Keys, Node, Span, Unresolved
 from memlint.named_tuple import NamedTuple
+
+if TYPE_CHECKING:
+    from memlint.documents import notebook
 
 MAX_CALLS = 200  # of functions of its own
 MAX_DEEP = 12  # that call one another
@@ -26,6 +30,14 @@ MAX_DEEP = 12  # that call one another
 _FILLED = ("parse_args_into_dataclasses", "parse_args_and_config", "parse_yaml_file", "parse_yaml_and_args", "parse")
 _PARSED = ("parse_args", "parse_known_args", "parse_json_file", "parse_dict", *_FILLED)
 _GIVEN = "_given_"  # in a mapping of options: those that are not there were not given
+# Methods of a word whose result is known where the word is.
+_OF_WORDS: dict[str, Callable[..., str | bool]] = {
+    "lower": str.lower,
+    "upper": str.upper,
+    "strip": str.strip,
+    "startswith": str.startswith,
+    "endswith": str.endswith,
+}
 _TRUE, _FALSE = ("true", "yes", "on"), ("false", "no", "off")
 
 
@@ -46,15 +58,16 @@ class Program(NamedTuple):
     document: Document
 
 
-def read(path: str, text: str, options: Mapping[str, Node]) -> Program:
-    """Follow a program that is started with these options. Raises OutOfWork."""
+def read(path: str, text: str, options: Mapping[str, Node], cells: notebook.Program | None = None) -> Program:
+    """Follow a program that is started with these options; a notebook's, of its ``cells``. Raises OutOfWork."""
     project = python._Project()
     project.sources[path] = text
     empty = Document(path, "python", text, Node({}, Span(path, 1, 1, 1, 1)), (), (), {path: text})
-    tree = project.parse(path, text)
+    code = text if cells is None else cells.text
+    tree = project.parse(path, code)
     if tree is None:
         return Program((), {}, False, {}, empty)
-    followed = _Followed(project, path, text, options)
+    followed = _Followed(project, path, code, options, cells)
     with contextlib.suppress(python._Stop, RecursionError):  # what was found before stands
         followed.run(tree)
     return Program(
@@ -67,8 +80,16 @@ def read(path: str, text: str, options: Mapping[str, Node]) -> Program:
 
 
 class _Followed(python._Module):
-    def __init__(self, project: python._Project, path: str, text: str, options: Mapping[str, Node]) -> None:
+    def __init__(
+        self,
+        project: python._Project,
+        path: str,
+        text: str,
+        options: Mapping[str, Node],
+        cells: notebook.Program | None = None,
+    ) -> None:
         super().__init__(project, path, text)
+        self.cells = cells
         self.options = {name: _typed(node) for name, node in options.items()}
         self.arguments: dict[str, Node] = {}  # that argparse is told of, with their defaults
         self.made: list[Node] = []
@@ -80,6 +101,9 @@ class _Followed(python._Module):
         self.calling: list[str] = []
         self.calls_left = MAX_CALLS
         self.making = ["the program"]  # calls describe what they make
+
+    def span(self, node: Any) -> Span:
+        return super().span(node) if self.cells is None else self.cells.span(*self.bounds(node))
 
     def run(self, tree: ast.Module) -> Node:
         self.module = python._Scope("", None)
@@ -136,6 +160,10 @@ class _Followed(python._Module):
             parsed = self.parsed(function, keys, scope, depth)
             if parsed is not None:
                 return parsed
+        if isinstance(function, ast.Attribute) and name in _OF_WORDS and not node.keywords:
+            word = self.value(function.value, "", scope, depth)
+            if isinstance(word.value, str):
+                return Node(self.of_word(word.value, name, node.args, scope, depth), self.span(node), None, keys)
         if name == "getattr" and len(node.args) >= 2 and self.source(node.args[0]) == "torch":
             named = self.value(node.args[1], keys, scope, depth)
             return named if named.is_unresolved else Node(f"torch.{named.value}", named.span, None, keys, named.via)
@@ -149,6 +177,24 @@ class _Followed(python._Module):
         if isinstance(function, ast.Name) and name in self.bases_of and not self.is_data(name):
             return self.description(node, keys, scope, depth)
         return super().call(node, keys, scope, depth)
+
+    def of_word(self, word: str, name: str, given: Sequence[ast.expr], scope: python._Scope, depth: int) -> str | bool:
+        """What a method of a word returns. Raises Unknown."""
+        arguments: list[object] = []
+        for expression in given:
+            made = self.value(expression, "", scope, depth + 1).value
+            arguments.append(tuple(item.value for item in made) if isinstance(made, list) else made)
+        try:
+            return _OF_WORDS[name](word, *arguments)
+        except TypeError:
+            raise Unknown(f"calls .{name}() with what is not known") from None
+
+    def comparison(self, node: ast.Compare, scope: python._Scope, depth: int) -> bool:
+        """Of what a call makes it is not known what is in it."""
+        for kind, item in zip(node.ops, node.comparators):
+            if isinstance(kind, (ast.In, ast.NotIn)) and _target(self.value(item, "", scope, depth)):
+                raise Unknown("a comparison with what a call makes")
+        return super().comparison(node, scope, depth)
 
     def reference(self, node: ast.expr, keys: Keys, scope: python._Scope, depth: int) -> Node:
         """A part of what a call returns, too: ``parser.parse_args_into_dataclasses()[0]``."""

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 
 from memlint import work
 from memlint.documents import shell, shell_syntax
-from memlint.documents.lines import line_starts
-from memlint.documents.node import Document
+from memlint.documents.lines import line_starts, lines_of
+from memlint.documents.node import Document, Span
 
 BLOCK = 60  # steps to look at a command, and one for each of so many characters
 CHARACTERS_PER_STEP = 50
@@ -42,7 +42,30 @@ class Script:
 
 def read(path: str, text: str, script: str, told: bool) -> Document:
     """The commands of ``script``, which stand in ``text``. ``told``: a reader is told them, and no program runs any."""
-    return shell.read(path, script)._replace(text=text, faults=(), sources={path: text}, told=told)
+    found = shell.read(path, script)._replace(text=text, faults=(), sources={path: text}, told=told)
+    longer = any(len(line) > len(own) for line, own in zip(script.split("\n"), lines_of(text)))
+    return _inside(found, path, text) if longer else found
+
+
+def _inside(document: Document, path: str, text: str) -> Document:
+    """The same, where what a shell is given of some line is longer than the line: no place is beyond its end."""
+    lengths = [len(line) for line in lines_of(text)]
+
+    def cut(span: Span) -> Span:
+        if span.path != path:
+            return span
+        column = min(span.column, lengths[span.line - 1] + 1)
+        return span._replace(column=column, end_column=min(span.end_column, lengths[span.end_line - 1] + 1))
+
+    trees = [document.root]
+    for command in document.commands:
+        work.spend(len(command.words), "placing the commands of a document")
+        trees += [command.program, command.options, *command.arguments, *command.words, *command.environment.values()]
+        trees += [launcher.options for launcher in command.launchers]
+    for node in {id(node): node for tree in trees for node in tree.walk()}.values():
+        node.span, node.via = cut(node.span), tuple(map(cut, node.via))
+        node.key_span = None if node.key_span is None else cut(node.key_span)
+    return document._replace(commands=tuple(one._replace(span=cut(one.span)) for one in document.commands))
 
 
 def is_shell(block: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from memlint.documents.lines import lines_of
 from memlint.documents.node import Document
 
 if TYPE_CHECKING:
@@ -25,13 +26,14 @@ def read(document: Document) -> Document:
     from memlint.documents import markdown, quoted
 
     text = document.text
-    lines = [_said(_COMMENT.match(line), line) for line in text.splitlines()]
+    lines = [_said(_COMMENT.match(line), line) for line in lines_of(text)]
     script = quoted.Script(text)
     _put_typed(script, lines, 0)
     found = _DOCSTRING.match(text) if document.format == "python" else None
     if found is not None:
-        first = text.count("\n", 0, found.start(2))
-        inner = text[: found.end(2)].splitlines()[first:]
+        inner = lines_of(text[: found.end(2)])
+        first = len(lines_of(text[: found.start(2)])) - 1
+        inner = inner[first:]
         inner[0] = inner[0].replace(found[1], "   ", 1)
         _put_typed(script, inner, first)
         fenced = markdown.blocks("\n".join(inner)).split("\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
 
 from memlint import work
 from memlint.documents.lines import position
@@ -66,6 +67,12 @@ def text_of(pieces: Iterable[Piece]) -> str:
 def reason_of(pieces: Iterable[Piece]) -> str:
     """Why the text of some pieces is not known; "" where all of it is."""
     return next((piece.reason for piece in pieces if piece.reason), "")
+
+
+def _ending(pieces: Sequence[Piece]) -> str:
+    """The text behind the last piece that is not known."""
+    known = list(takewhile(lambda piece: piece.is_known, reversed(pieces)))
+    return text_of(known[::-1])
 
 
 def part(pieces: Sequence[Piece], start: int, end: int) -> Pieces:
@@ -235,7 +242,7 @@ class Source:
         told = [piece for piece in pieces if piece.text or piece.reason] or pieces
         span, via = self.locate(told)
         reason = reason_of(pieces)
-        value = Unresolved(reason, text_of(pieces)) if reason else text_of(pieces)
+        value = Unresolved(reason, text_of(pieces), _ending(pieces)) if reason else text_of(pieces)
         return Node(value, span, key_span, key_path, via)
 
     def word(self, pieces: Sequence[Piece]) -> Node:

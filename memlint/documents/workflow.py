@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from memlint.documents import quoted
+from memlint.documents.lines import lines_of
 from memlint.documents.node import Document
 
 _STEP = re.compile(r"([ \t]*(?:- +)*)(run|script|before_script)[ \t]*:[ \t]*(.*)$")
@@ -20,7 +21,7 @@ _ITEM = re.compile(r"[ \t]*- +")
 def read(path: str, text: str) -> Document:
     """The commands of a workflow. Raises OutOfWork."""
     script = quoted.Script(text)
-    lines = text.splitlines()
+    lines = lines_of(text)
     for begin, line in enumerate(lines):
         step = _STEP.match(line)
         if step is None:

@@ -183,6 +183,12 @@ def test_hostile_text_ends_in_bounded_work(text: str) -> None:
         resolved(text).root.plain()
 
 
+def test_what_follows_the_last_unknown_part_of_a_text_is_kept() -> None:
+    document = resolved("home: ${oc.env:HOME}\nmodel: ${home}/models/opt-125m\nname: opt-${oc.env:SIZE}\n")
+    endings = [node_at(document, key).value.ending for key in ("home", "model", "name")]
+    assert endings == ["", "/models/opt-125m", ""]
+
+
 def test_a_tree_without_interpolations_is_returned_as_it_is() -> None:
     document = yaml.read("config.yaml", "a: [1, {b: x}]")
     assert interpolation.resolve(document.root) is document.root

@@ -78,6 +78,7 @@ def test_what_is_no_text_of_a_config_is_a_fault(tmp_path: Path, content: bytes, 
 
 def test_given_text_has_the_same_bounds() -> None:
     assert "larger" in load("a.yaml", "a" * (MAX_BYTES + 1)).faults[0].message
+    assert not load("a.ipynb", " " * (MAX_BYTES + 1)).faults  # which keeps pictures
     assert "binary" in load("a.yaml", "a\0").faults[0].message
 
 

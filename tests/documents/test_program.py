@@ -47,6 +47,12 @@ def made(text: str, **options: str) -> dict[str, Any]:
         pytest.param("def f(r, a=2):\n  Made(rank=r, alpha=a)\nf(8)", {}, {"rank": 8, "alpha": 2}, id="a function"),
         pytest.param("def f():\n  return 8\nMade(rank=f())", {}, {"rank": 8}, id="what a function returns"),
         pytest.param(
+            "Made(a='chat' in 'Qwen-Chat'.lower(), b='Qwen'.startswith('Q'), c='x'.endswith(('y', 'x')))",
+            {},
+            {"a": True, "b": True, "c": True},
+            id="what methods of a word say",
+        ),
+        pytest.param(
             "def main():\n  Made(rank=1)\nif __name__ == '__main__':\n  main()", {}, {"rank": 1}, id="a main guard"
         ),
         pytest.param("if False:\n  Made(rank=1)\nelse:\n  Made(rank=2)", {}, {"rank": 2}, id="a known condition"),
@@ -94,6 +100,13 @@ def test_what_a_program_makes(text: str, options: dict[str, str], found: dict[st
 def test_a_trainer_of_its_own_is_the_librarys_that_it_is_of() -> None:
     (found,) = program.read("train.py", "class T(trl.SFTTrainer):\n  pass\nT(model=1)", {}).calls
     assert found.plain() == {"_target_": "SFTTrainer", "model": 1}
+
+
+def test_what_a_call_makes_is_no_list_of_its_arguments() -> None:
+    text = "words = load()\nif 'rank' in words:\n  Made(rank=8)\nelse:\n  Made(rank=4)"
+    found = program.read("train.py", text, {})
+    assert [call.plain()["_target_"] for call in found.calls] == ["load"]
+    assert found.doubts == {"Made": 2}
 
 
 def test_what_is_called_under_a_condition_that_is_not_known_is_a_doubt() -> None:

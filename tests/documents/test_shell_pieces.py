@@ -406,7 +406,7 @@ def test_an_option_begins_with_a_sign_and_has_a_name(text: str, name: str | None
 
 def test_an_option_whose_name_is_not_known_is_one_word() -> None:
     unknown = [on(1, 1, "--"), on(1, 3, "$A", reason="A is not set"), on(1, 5, "=1")]
-    assert source(ROWS).word(unknown).value == Unresolved("A is not set", "--$A=1")
+    assert source(ROWS).word(unknown).value == Unresolved("A is not set", "--$A=1", "=1")
     value = source(ROWS).word([on(1, 1, "--b="), on(1, 5, "$A", reason="A is not set")]).value
     assert isinstance(value, dict)
     assert value["--b"].value == Unresolved("A is not set", "$A")

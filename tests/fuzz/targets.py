@@ -27,7 +27,7 @@ from memlint.reports import concise, full, github
 from memlint.reports import json as json_report
 from memlint.reports.report import Report
 from memlint.settings import Resolver
-from tests.fuzz import grammars
+from tests.fuzz import grammars, programs
 from tests.fuzz.choices import Choices
 from tests.profiles.sample import sample
 
@@ -174,6 +174,21 @@ def _reader(suffix: str) -> Callable[[str], None]:
 
 def _text(grammar: Callable[[Choices], str]) -> Callable[[bytes], str]:
     return lambda data: grammar(Choices(data))
+
+
+def _read(files: dict[str, str]) -> None:
+    for name, text in files.items():
+        with metered():
+            hold_document(load.load(name, text))
+
+
+# -- a training program and what starts it, with the model that both may mean
+
+
+def _followed(files: dict[str, str]) -> None:
+    model = json.dumps(SMALL_MODEL)
+    with folder_of({**files, "model/config.json": model}) as folder:
+        hold_report(check_paths([str(folder / name) for name in files], Resolver({}, isolated=True)))
 
 
 # -- composition
@@ -468,6 +483,19 @@ TARGETS = {
         _target("toml", "documents.toml", _text(grammars.toml_text), _reader("toml")),
         _target("python", "documents.python documents.arithmetic", _text(grammars.python_text), _reader("py")),
         _target("shell", f"documents.shell {SHELL}", _text(grammars.shell_text), _reader("sh")),
+        _target(
+            "quoting",
+            "documents.quoted documents.markdown documents.notebook documents.makefile documents.dockerfile "
+            "documents.workflow",
+            lambda data: programs.quoting(Choices(data)),
+            _read,
+        ),
+        _target(
+            "scripts",
+            "documents.program dialects.scripts documents.remarks dialects.training_program",
+            lambda data: programs.training(Choices(data)),
+            _followed,
+        ),
         _target(
             "hydra",
             "documents.hydra documents.hydra_grammar documents.interpolation documents.merge",

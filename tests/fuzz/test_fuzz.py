@@ -12,7 +12,7 @@ from tests.fuzz.__main__ import REGRESSIONS, store, stored, with_atheris
 from tests.fuzz.engine import Lines, broken_by, fuzz, minimised
 from tests.fuzz.targets import TARGETS
 
-RUNS = {"check": 40, "fixes": 15, "hydra": 80, "pins": 100}
+RUNS = {"check": 40, "fixes": 15, "hydra": 80, "pins": 100, "scripts": 40}
 STORED = sorted(REGRESSIONS.glob("*.json"))
 
 
