@@ -6,6 +6,7 @@ from typing import Any
 
 from memlint.dialects import known_scripts, llava
 from memlint.dialects import language_model as lm
+from memlint.dialects.accelerate import truth
 from memlint.documents.node import Document, Edit, Node
 from memlint.facts.derive import Graph, Step
 from memlint.facts.spec import ASSUMED, DEFAULT, Fact, Name, TrainingSpec
@@ -96,7 +97,10 @@ def _outputs(spec: TrainingSpec) -> None:
 
 
 def _unsloth(spec: TrainingSpec) -> Fact | None:
-    """What says that Unsloth's own program trains."""
+    """What says that Unsloth's own program trains, or one that calls it."""
+    called = spec.fact(lm.HYPER + "use_unsloth")
+    if called is not None and truth(called.value):
+        return called
     return spec.fact("tuning") if _program(spec) == "unsloth-cli" else None
 
 
@@ -112,13 +116,17 @@ def _kernels(spec: TrainingSpec) -> None:
 def _evaluation(spec: TrainingSpec) -> None:
     lm.evaluation(spec)
     lm.liger_in_evaluation(spec)
+    switch = _unsloth(spec)
+    if switch is not None and "evaluation_batch_size" in spec and spec.get("loss") == "in_forward":
+        lm.put(spec, "evaluation_loss", "as_trained", switch)
 
 
 def _adapters(spec: TrainingSpec) -> str:
     adapted = lm.adapters(spec)
     if llava.is_llava(spec):
         llava.adapters(spec)
-    return adapted
+    switch = _unsloth(spec)
+    return adapted or (known_scripts.unsloth_gap(spec) if switch is not None else "")
 
 
 def _quantization(spec: TrainingSpec) -> None:
@@ -285,7 +293,7 @@ FAMILY = lm.Family(
         Step(lm.older_defaults, (lm.HYPER + "optim",)),
         Step(_optimizer, lm.OPTIMIZER_FACTS),
         Step(_outputs, ("outputs_kept",)),
-        Step(_kernels, ("loss", "fused_kernels")),
+        Step(_kernels, ("loss", "loss_chunks", "fused_kernels")),
         Step(lm.compiled, ("compile",)),
         Step(_adapters, lm.ADAPTER_FACTS),
         Step(_quantization, lm.QUANTIZATION_FACTS),

@@ -129,19 +129,32 @@ def unsloth_kernels(spec: TrainingSpec, switch: Fact) -> None:
     switches dropout off afterwards."""
     kernels = list(data.KERNELS)
     dropout = spec.stated("lora.dropout")
-    if dropout is None or not dropout.value:
+    if lm.model_type(spec) in data.OWN_LAYERS and (dropout is None or not dropout.value):
         kernels += data.ADAPTER_KERNELS
     tokens = spec.get("micro_batch_size", 1) * (spec.get("sequence_length") or 0)
-    if tokens > data.WHOLE_LOGITS:
+    if spec.does("unsloth.cuts_cross_entropy") and tokens > data.WHOLE_LOGITS:
         kernels.append("cut_cross_entropy")
-        lm.put(
-            spec,
-            "loss",
-            "fused",
-            switch,
-            f"{data.VERSION}: logits of more than {data.WHOLE_LOGITS} tokens are never whole",
-        )
+        reason = f"Unsloth: logits of more than {data.WHOLE_LOGITS} tokens are never whole"
+        lm.put(spec, "loss", "fused", switch, reason)
+    elif spec.does("unsloth.makes_gradients_of_the_loss_in_forward"):
+        bounded = spec.does("unsloth.bounds_pieces_of_the_loss")
+        each = 16 if spec.does("unsloth.counts_what_the_loss_makes") else 4
+        vocabulary = spec.get("vocabulary_size") or 0
+        lm.put(spec, "loss", "in_forward", switch, f"{data.VERSION}: unsloth_fused_ce_loss")
+        lm.put(spec, "loss_chunks", data.pieces(tokens, vocabulary, bounded, each), switch, data.VERSION)
     lm.put(spec, "fused_kernels", kernels, switch, data.VERSION)
+
+
+def unsloth_gap(spec: TrainingSpec) -> str:
+    """Why a decoder is not known as Unsloth trains it; "" where it is."""
+    config = spec.get(lm.CONFIG)
+    kind = lm.model_type(spec)
+    if kind in data.UNDESCRIBED:
+        return f"what Unsloth makes of {kind}'s layers is not described"
+    mixture = isinstance(config, dict) and any(config.get(name) for name in data.EXPERTS)
+    if mixture and spec.get("quantization.kind") is not None:
+        return f"Unsloth's copies in few bits of {kind}'s experts are not described"
+    return ""
 
 
 def unsloth_offloads(spec: TrainingSpec, switch: Fact) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from memlint.dialects import companions
+from memlint.dialects import unsloth_calls as unsloth
 from memlint.documents.node import Command, Document, Node, Span, Unresolved
 from memlint.named_tuple import NamedTuple
 
@@ -20,12 +21,14 @@ if TYPE_CHECKING:
 
 # Trainers, as programs call them: the family whose keys their arguments are.
 FAMILIES = {
-    **dict.fromkeys(("Trainer", "Seq2SeqTrainer"), "hf-trainer"),
+    **dict.fromkeys(("Trainer", "Seq2SeqTrainer", "UnslothTrainer"), "hf-trainer"),
     **dict.fromkeys(("SFTTrainer", "DPOTrainer", "KTOTrainer", "ORPOTrainer", "CPOTrainer", "GRPOTrainer"), "trl"),
     **dict.fromkeys(("RLOOTrainer", "RewardTrainer", "PPOTrainer", "GKDTrainer", "OnlineDPOTrainer"), "trl"),
 }
 # What their arguments are made of (transformers 5: training_args.py; TRL 1.16: trl/trainer/*_config.py).
-_ARGUMENTS = re.compile(r"(?:Seq2Seq)?TrainingArguments|(?:SFT|DPO|KTO|ORPO|CPO|GRPO|RLOO|Reward|PPO|GKD)Config")
+_ARGUMENTS = re.compile(
+    r"(?:Seq2Seq|Unsloth)?TrainingArguments|(?:SFT|DPO|KTO|ORPO|CPO|GRPO|RLOO|Reward|PPO|GKD)Config"
+)
 _MODEL = re.compile(r"(?:Auto\w*Model\w*|\w+For(?:CausalLM|SequenceClassification|ConditionalGeneration))")
 # Keys of calls, in the words of the families' keys.
 _OF_MODEL = {
@@ -52,11 +55,12 @@ _OTHERS = {
     "adapters": "its adapters",
     "opendelta": "its adapters",
     "loralib": "its layers",
-    "unsloth": "its kernels and adapters",
 }
 _IMPORT = re.compile(r"^\s*(?:from|import)\s+(" + "|".join(_OTHERS) + r")\b", re.MULTILINE)
 _MAKES = re.compile(r"Trainer\w*\(")
-_LIBRARIES = ("trl", "transformers")
+_LIBRARIES = ("trl", "transformers", "unsloth")
+# Of a card that may not do arithmetic in bfloat16; all since 2020 can.
+_HAS_BFLOAT16 = re.compile(r"(not +)?(?:\w+\.)*is_bf(?:loat)?16_supported\(\)")
 
 
 # What scripts call the function that lists every linear layer (artidoro/qlora: qlora.py, find_all_linear_names).
@@ -97,13 +101,15 @@ def _text(path: str) -> str:
 
 
 def read(path: str, text: str, options: Mapping[str, Node]) -> Script | None:
-    """A script that is started with these options; None where it makes no trainer that is known. Raises OutOfWork."""
+    """A script, or a notebook, that is started with these options; None where it makes no trainer that is known. Raises
+    OutOfWork."""
     if _MAKES.search(text) is None:
         return None
-    from memlint.documents import program
+    from memlint.documents import notebook, program
 
-    found = program.read(path, text, options)
-    other = _IMPORT.search(text)
+    cells = notebook.Program(path, text) if path.lower().endswith(notebook.SUFFIX) else None
+    found = program.read(path, text, options, cells)
+    other = _IMPORT.search(text if cells is None else cells.text)
     if other is not None:
         why = f"{path} uses {other[1]}: {_OTHERS[other[1]]} are not described"
         return Script("hf-trainer", Node({}, Span(path, 1, 1, 1, 1)), found.document, why)
@@ -112,7 +118,8 @@ def read(path: str, text: str, options: Mapping[str, Node]) -> Script | None:
         return None
     made = _values(trainer)
     said = {"trainer_class": Node(_name(trainer), trainer.span, None, "trainer_class")}
-    for call in found.calls:
+    before = found.calls[: found.calls.index(trainer)]
+    for call in before:
         said.update(_said(call))
     for name in _OF_TRAINER:
         if name in made:
@@ -121,10 +128,12 @@ def read(path: str, text: str, options: Mapping[str, Node]) -> Script | None:
     if model is not None and isinstance(model.value, str):
         said.setdefault("model_name_or_path", _under("model_name_or_path", model))
     said = {name: node for name, node in said.items() if not _is_absent(node)}
-    why = _doubt(found, path, said)
+    family, why = FAMILIES[_name(trainer)], _doubt(found, path, said)
+    if any(module.partition(".")[0] == "unsloth" for module in found.imported.values()):
+        family, why = "hf-trainer", why or unsloth.doubt(path, _name(trainer), [_values(call) for call in before], said)
     if found.parses and not options:
         why = f"{path} reads options, and none are given: check the command that starts it"
-    return Script(FAMILIES[_name(trainer)], Node(said, trainer.span), found.document, why)
+    return Script(family, Node(said, trainer.span), found.document, why)
 
 
 def _doubt(program: Program, path: str, said: Mapping[str, Node]) -> str:
@@ -156,15 +165,20 @@ def _values(call: Node) -> dict[str, Node]:
     return call.value if isinstance(call.value, dict) else {}
 
 
-def _name(call: Node) -> str:
+def _target(call: Node) -> str:
     target = _values(call).get("_target_")
-    return "" if target is None else str(target.value).rpartition(".")[2]
+    return "" if target is None else str(target.value)
+
+
+def _name(call: Node) -> str:
+    return _target(call).rpartition(".")[2]
 
 
 def _said(call: Node) -> dict[str, Node]:
     """What one call says, in the families' keys."""
-    values, name = _values(call), _name(call)
-    target = str(values["_target_"].value) if name else ""
+    values, name, target = _values(call), _name(call), _target(call)
+    if unsloth.is_call(target):
+        return {key: _under(key, node) for key, node in unsloth.said(call, name, values).items()}
     if name == "from_pretrained" and _MODEL.search(target):
         return dict(_of_model(call))
     if name == "LoraConfig":
@@ -205,10 +219,15 @@ def _renamed(call: Node, names: Mapping[str, str]) -> dict[str, Node]:
 
 
 def _under(key: str, node: Node) -> Node:
-    """A value under a family's key; a dtype of torch's by its name."""
+    """A value under a family's key; a dtype of torch's by its name. What a call makes is not known as one."""
     value = node.value
+    if isinstance(value, dict) and "_target_" in value:
+        value = Unresolved(f"what {_target(node)} makes is only known when it runs", f"{_target(node)}()")
     text = value.text if isinstance(value, Unresolved) else str(value)
-    if re.fullmatch(r"torch\.\w+", text):
+    supported = _HAS_BFLOAT16.fullmatch(text)
+    if supported is not None:
+        value = supported[1] is None
+    elif re.fullmatch(r"torch\.\w+", text):
         value = text.removeprefix("torch.")
     elif isinstance(value, Unresolved) and _ALL_LINEAR.match(text):
         value = "all-linear"

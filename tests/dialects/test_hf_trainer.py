@@ -735,6 +735,31 @@ def test_a_variable_that_is_not_set_is_named() -> None:
     assert run(text, "t.sh").unknown_reason == "--model_name_or_path is not known: MODEL is not set in the script"
 
 
+@pytest.mark.parametrize(
+    ("named", "model"),
+    [
+        pytest.param('"$HOME/models/opt-125m"', "facebook/opt-125m", id="a folder at home"),
+        pytest.param("${ROOT}/facebook/opt-125m", "facebook/opt-125m", id="a folder with the whole id"),
+        pytest.param("$(pwd)/opt-125m/", "facebook/opt-125m", id="a folder beside"),
+        pytest.param("$HOME/models/mine", None, id="a name of no model"),
+        pytest.param("$NAME-opt-125m", None, id="a name that begins with what is not known"),
+        pytest.param("facebook/opt-$SIZE", None, id="a name that ends with what is not known"),
+    ],
+)
+def test_a_folder_of_which_the_last_name_is_known_is_the_model_of_that_name(named: str, model: str | None) -> None:
+    spec = run(
+        f"python train.py --model_name_or_path {named} --per_device_train_batch_size 1 --max_seq_length 8\n", "t.sh"
+    )
+    assert spec.get("same_model_as") == model
+    if model is None:
+        assert spec.unknown_reason.startswith("--model_name_or_path is not known: ")
+    else:
+        assert spec.facts["same_model_as"].origin == ASSUMED
+        assert (spec.facts["model"].origin, spec.facts["vocabulary_size"].origin) == (WRITTEN, WRITTEN)
+        assert spec.architecture is not None
+        assert not spec.missing
+
+
 def test_a_model_in_a_folder_is_read(tmp_path: Path) -> None:
     config = {"model_type": "llama", "hidden_size": 64, "vocab_size": 1000, "num_hidden_layers": 2}
     root = written(
@@ -855,3 +880,12 @@ def test_whole_gradients_are_as_large_as_the_model_between_micro_batches() -> No
 
     assert peak_bytes(4, 2) > peak_bytes(4, 1)
     assert peak_bytes(4, 2) == peak_bytes(4, 8)
+
+
+def test_an_option_that_changes_what_the_models_own_code_makes_is_no_plain_run() -> None:
+    """ChatGLM's ptuning/main.py writes it into the config: a prefix trains, and nothing else."""
+    command = "python main.py --do_train --model_name_or_path THUDM/chatglm2-6b --output_dir out --max_steps 9"
+    command += " --max_source_length 64 --max_target_length 128 --per_device_train_batch_size 1 --learning_rate 2e-2"
+    [plain], [prefixed] = runs(command, "train.sh"), runs(f"{command} --pre_seq_len 128", "train.sh")
+    assert "pre_seq_len" not in plain["hyperparameters.config"]
+    assert str(prefixed["hyperparameters.config"]["pre_seq_len"]) == "128"
