@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
 
 
 class AsWithRealTensors:
@@ -51,3 +54,48 @@ def _draw_once(tensor: Tensor, mean: float, std: float, a: float, b: float, gene
 
 def _is_fake_tensor(tensor: Any) -> bool:
     return False
+
+
+class _Undrawn(TorchFunctionMode):  # type: ignore[misc]
+    """Weights keep whatever their memory holds: no initialisation runs, so large ones never take any memory."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        name = getattr(func, "__name__", "")
+        if name in _INITIALISATIONS:
+            return args[0] if args else (kwargs or {})["tensor"]
+        return func(*args, **(kwargs or {}))
+
+
+_INITIALISATIONS = frozenset(
+    """normal_ uniform_ erfinv_ trunc_normal_ kaiming_uniform_ kaiming_normal_ xavier_uniform_ xavier_normal_
+    orthogonal_""".split()  # noqa: SIM905
+)
+
+
+def with_shapes_alone(build: Callable[[], nn.Module]) -> nn.Module:
+    """A model of the modes that are on (fake tensors), made without them.
+
+    Code that builds a model may read numbers out of tensors (how often each path is dropped, which widths there are),
+    which fake ones do not have. So it runs with real tensors, and their shapes are made anew afterwards.
+    """
+    with _disable_current_modes(), AsWithRealTensors(), _Undrawn():
+        model = build()
+    known: dict[int, Tensor] = {}
+    for module in model.modules():
+        for name, old in module._parameters.items():
+            if old is not None:
+                if id(old) not in known:
+                    known[id(old)] = nn.Parameter(_shaped(old), old.requires_grad)
+                module._parameters[name] = known[id(old)]
+        for name, old in module._buffers.items():
+            if old is not None:
+                if id(old) not in known:
+                    known[id(old)] = _shaped(old)
+                module._buffers[name] = known[id(old)]
+    return model
+
+
+def _shaped(old: Tensor) -> Tensor:
+    return torch.empty_strided(old.shape, old.stride(), dtype=old.dtype)

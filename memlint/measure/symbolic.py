@@ -118,6 +118,10 @@ class Dimensions:
                     found[_bare(written(self._simplified(part), self._names))] = None
         return list(found)
 
+    def condition(self, guard: Any) -> str:
+        """A guard in the names of the dimensions."""
+        return _bare(written(self._simplified(guard), self._names))
+
     def _is_implied(self, condition: Any) -> bool:
         """Whether the ranges of the dimensions, and they alone, make a condition true."""
         try:

@@ -261,10 +261,12 @@ def _evaluate(node: Node, dependencies: dict[Node, int], leaves: dict[int, _Wait
         state.label = node.label
     if node.backward is None:
         raise RuntimeError("backward through the same graph a second time")
+    state.unpacked = node if node.frame is not None else None
     if state.compiled:
         results = _call_compiled(node)
     else:
         results = _call(node)
+    state.unpacked = None
     node.saved = ()
     node.frame = None
     edges, node.edges = node.edges, []

@@ -11,10 +11,13 @@ from memlint.meta.ops.attention import (
     scaled_dot_product_attention,
 )
 from memlint.meta.ops.convolution import (
+    adaptive_avg_pool,
+    avg_pool,
     conv,
     conv_transpose,
     interpolate,
     max_pool,
+    unfold,
 )
 from memlint.meta.ops.elementwise import (
     abs,
@@ -28,6 +31,9 @@ from memlint.meta.ops.elementwise import (
     dropout,
     exp,
     gelu,
+    hardsigmoid,
+    hardswish,
+    hardtanh,
     masked_fill,
     masked_scatter,
     minimum,
@@ -65,6 +71,7 @@ from memlint.meta.ops.normalisation import (
     layer_norm,
     rms_norm,
     rms_norm_composite,
+    rms_norm_of,
 )
 from memlint.meta.ops.products import (
     addmm,
@@ -82,8 +89,10 @@ from memlint.meta.ops.reductions import (
     softmax,
     sum,
     topk,
+    vector_norm,
 )
 from memlint.meta.ops.views import (
+    assigned,
     cat,
     chunk,
     contiguous,

@@ -221,15 +221,17 @@ class Conv(Module):
         padding: Sequence[int] | int = 0,
         bias: bool = True,
         groups: int = 1,
+        dilation: Sequence[int] | int = 1,
     ) -> None:
         self.weight = parameter(outputs, inputs // groups, *kernel)
         self.bias = parameter(outputs) if bias else None
         self.stride = stride
         self.padding = padding
         self.groups = groups
+        self.dilation = dilation
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.conv(x, self.weight, self.bias, self.stride, self.padding, self.groups)
+        return F.conv(x, self.weight, self.bias, self.stride, self.padding, self.groups, self.dilation)
 
 
 class ConvTranspose(Module):

@@ -513,6 +513,18 @@ class Adafactor(Optimizer):
         return Tensor((*parameter.shape[:-2], 1, 1), parameter.dtype)
 
 
+class OnTheHost(Optimizer):
+    """States and steps in host memory: the card keeps weights and gradients. (torchao 0.7,
+    ``prototype/low_bit_optim/cpu_offload.py``, ``CPUOffloadOptimizer``; gradients stay unless it is told to move them.)
+    """
+
+    def _allocate(self, parameter: Tensor) -> None:
+        pass
+
+    def _step(self, parameters: list[Tensor]) -> None:
+        pass
+
+
 class MasterWeights(Optimizer):
     """fp32 copies of 16-bit parameters, which another optimizer works on; gradients are copied to fp32 for the step
     (Megatron's ``Float16OptimizerWithFloat16Params``, apex's ``O2``). DeepSpeed's are memlint.models.parallel's."""
@@ -576,6 +588,8 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {
     "adamw_8bit torchao": QuantisedAdam,
     "adam_8bit torchao": QuantisedAdam,
     "adafactor transformers": WideAdafactor,
+    "adamw on the host": OnTheHost,
+    "adam on the host": OnTheHost,
 }
 
 

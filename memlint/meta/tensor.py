@@ -60,6 +60,8 @@ class State:
         "sequence",
         "softmax_keeps_input",
         "tape",
+        "transforms_tiles",
+        "unpacked",
         "updated",
     )
 
@@ -72,7 +74,11 @@ class State:
         self.default_dtype = float32
         self.sequence = 0
         self.softmax_keeps_input = False  # torch before 1.11 (pull request 65242)
+        # Convolutions of 3x3 in fp32 on a card without TF32: as products of transformed tiles.
+        self.transforms_tiles = False
         self.frame: Any = None  # the checkpoint frame that is being recorded or recomputed
+        # The node whose formula runs, where it has recomputed what it saved: nothing else holds that any more.
+        self.unpacked: Any = None
         self.offload: Any = None  # what takes saved tensors to the host (memlint.meta.offload)
         # What a parameter is given to as soon as its gradient is there (a hook after accumulation).
         self.updated: Callable[[Tensor], None] | None = None

@@ -66,6 +66,13 @@ def elementwise(name: str, function: Callable[..., Any], operation: Callable[...
     yield Case(f"{name} in bfloat16", name, function, operation, (X._replace(dtype="bfloat16"),), autocast=False)
 
 
+def _halves_in_torch(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    out = torch.empty(3, 5, 14)
+    out[..., 0::2] = x
+    out[..., 1::2] = y
+    return out
+
+
 def cases() -> Iterator[Case]:
     for name, function in {
         "relu": torch.relu,
@@ -85,6 +92,36 @@ def cases() -> Iterator[Case]:
     }.items():
         yield from elementwise(name, function, getattr(F, name))
     yield Case("relu in place", "relu", lambda x: torch.relu_(x), lambda x: F.relu(x, True), (X,), in_place=True)
+    yield Case(
+        "silu in place", "silu", lambda x: T.silu(x, inplace=True), lambda x: F.silu(x, True), (X,), in_place=True
+    )
+    for name, function in {"hardswish": T.hardswish, "hardsigmoid": T.hardsigmoid, "hardtanh": T.hardtanh}.items():
+        for word, x in {"": X, " of bfloat16": X._replace(dtype="bfloat16")}.items():
+            yield Case(f"{name}{word}", name, function, getattr(F, name), (x,), autocast=False)
+        yield Case(
+            f"{name} in place",
+            name,
+            partial(function, inplace=True),
+            partial(getattr(F, name), inplace=True),
+            (X,),
+            in_place=True,
+        )
+    yield Case(
+        "every other entry",
+        "select_index",
+        lambda x: x[..., ::2].contiguous(),
+        lambda x: F.contiguous(x[..., ::2]),
+        (tensor(3, 5, 8),),
+    )
+    for word, parts in {"": (X, X), " of another dtype": (X, X._replace(dtype="bfloat16"))}.items():
+        yield Case(
+            f"an empty tensor that is filled by halves{word}",
+            "assigned",
+            _halves_in_torch,
+            lambda x, y: F.assigned(F.assigned(meta.empty((3, 5, 14), meta.float32), x), y),
+            parts,
+            autocast=False,
+        )
     yield Case("pow by two", "pow", lambda x: x.pow(2), lambda x: F.pow(x, 2), (X,))
     yield Case("pow by three", "pow", lambda x: x.pow(3), lambda x: F.pow(x, 3), (X,))
     yield Case("pow by a half", "pow", lambda x: x.pow(0.5), lambda x: F.pow(x, 0.5), (X,))
@@ -211,6 +248,11 @@ def cases() -> Iterator[Case]:
             lambda x, f=operation: f(x, -1),
             (X._replace(dtype="bfloat16"),),
         )
+    for word, x in {"": X, " of bfloat16": X._replace(dtype="bfloat16")}.items():
+        yield Case(
+            f"vector_norm{word}", "vector_norm",
+            lambda x: torch.norm(x, p=2, dim=(1, 2), keepdim=True), lambda x: F.vector_norm(x, (1, 2), True), (x,),
+        )  # fmt: skip
     yield Case("max over a dimension", "max", lambda x: torch.max(x, 1), lambda x: F.max(x, 1), (X,))
     yield Case(
         "max over a dimension, kept",
@@ -645,6 +687,11 @@ def normalisations() -> Iterator[Case]:
         yield Case(f"rms_norm{word}", "rms_norm", root_mean_square, F.rms_norm, (x, scale), autocast=False)
     halves = (X._replace(dtype="bfloat16"), scale._replace(dtype="bfloat16"))
     yield Case("rms_norm of bfloat16", "rms_norm", root_mean_square, F.rms_norm, halves, autocast=False)
+    for word, operands in {"": (X, scale), " of bfloat16": halves, " of two dtypes": (halves[0], scale)}.items():
+        yield Case(f"rms_norm{word} under autocast", "rms_norm_of", root_mean_square, F.rms_norm_of("2.12"), operands)
+    yield Case(
+        "rms_norm without a weight", "rms_norm", lambda x: T.rms_norm(x, x.shape[-1:]), F.rms_norm, (X,), autocast=False
+    )
     mixed = (X, halves[1])
     for name, function in {"rms_norm": F.rms_norm, "rms_norm_composite": F.rms_norm_composite}.items():
         yield Case(f"{name} with a narrower weight", name, root_mean_square, function, mixed, autocast=False)
@@ -821,6 +868,48 @@ def convolutions() -> Iterator[Case]:
         (image,),
     )
     yield Case("max_pool1d", "max_pool", lambda x: T.max_pool1d(x, 3), lambda x: F.max_pool(x, 3), (tensor(3, 4, 20),))
+    yield Case(
+        "max_pool2d with padding",
+        "max_pool",
+        lambda x: T.max_pool2d(x, 3, 2, 1),
+        lambda x: F.max_pool(x, 3, 2, 1),
+        (tensor(3, 4, 9, 8),),
+    )
+    for word, image in {
+        "": tensor(3, 4, 9, 8),
+        " of a channels-last image": Operand((3, 4, 9, 8), order=(0, 2, 3, 1)),
+    }.items():
+        yield Case(f"avg_pool2d{word}", "avg_pool", lambda x: T.avg_pool2d(x, 2), lambda x: F.avg_pool(x, 2), (image,))
+    yield Case(
+        "avg_pool2d with stride and padding",
+        "avg_pool",
+        lambda x: T.avg_pool2d(x, 3, 2, 1),
+        lambda x: F.avg_pool(x, 3, 2, 1),
+        (tensor(3, 4, 9, 8),),
+    )
+    for word, image in {
+        "": tensor(3, 4, 9, 8),
+        " of a channels-last image": Operand((3, 4, 9, 8), order=(0, 2, 3, 1)),
+        " of bfloat16": tensor(3, 4, 9, 8)._replace(dtype="bfloat16"),
+    }.items():
+        for size in (1, 3):
+            yield Case(
+                f"adaptive_avg_pool2d to {size}{word}",
+                "adaptive_avg_pool",
+                partial(T.adaptive_avg_pool2d, output_size=size),
+                partial(F.adaptive_avg_pool, size=size),
+                (image,),
+            )
+        if not image.order:  # the kernel's own packed copy of a channels-last image is inside it, where no trace looks
+            unfold = partial(T.unfold, kernel_size=2, stride=2)
+            yield Case(f"unfold{word}", "unfold", unfold, lambda x: F.unfold(x, 3, 16, 16), (image,))
+    yield Case(
+        "dilated conv2d",
+        "conv",
+        lambda x, w: T.conv2d(x, w, None, 1, 2, 2),
+        lambda x, w: F.conv(x, w, None, 1, 2, 1, 2),
+        (tensor(3, 4, 9, 8), tensor(6, 4, 3, 3)),
+    )
     yield Case(
         "max_pool2d", "max_pool", lambda x: T.max_pool2d(x, 2), lambda x: F.max_pool(x, 2), (tensor(3, 4, 9, 8),)
     )

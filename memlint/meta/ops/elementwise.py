@@ -36,8 +36,30 @@ def gelu(x: Tensor) -> Tensor:
     return _elementwise(x, "input")
 
 
-def silu(x: Tensor) -> Tensor:
-    return _elementwise(x, "input")
+def silu(x: Tensor, inplace: bool = False) -> Tensor:
+    return _changed(x) if inplace else _elementwise(x, "input")
+
+
+def hardswish(x: Tensor, inplace: bool = False) -> Tensor:
+    return _changed(x) if inplace else _elementwise(x, "input")
+
+
+def hardsigmoid(x: Tensor, inplace: bool = False) -> Tensor:
+    return _changed(x) if inplace else _elementwise(x, "input")
+
+
+def hardtanh(x: Tensor, inplace: bool = False) -> Tensor:
+    return _changed(x) if inplace else _elementwise(x, "input")
+
+
+def _changed(x: Tensor) -> Tensor:
+    """In place where backward asks for what was there before: a copy of it is kept."""
+    before = clone(x.detach()) if tracked(x) else None
+    out = x.alias(x.shape, x.strides)
+    if before is not None:
+        layout, dtype = layout_of(x), x.dtype
+        record(out, (x,), (before,), lambda g: (fresh(g.shape, dtype, layout_of(g), layout),))
+    return out
 
 
 def mish(x: Tensor) -> Tensor:

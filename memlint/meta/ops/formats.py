@@ -41,3 +41,9 @@ def formatted(layout: Layout, dtype: DType, channels_last: bool) -> Tensor | Non
     shape, strides = layout
     wanted = _format_strides(shape, channels_last)
     return None if strides == wanted else Tensor(shape, dtype)
+
+
+def channels_last(x: Tensor) -> Tensor:
+    """x itself, laid out so from now on where it has four dimensions: ``x.to(memory_format=...)`` of what is fresh."""
+    x.strides = _format_strides(x.shape, x.ndim == 4)
+    return x

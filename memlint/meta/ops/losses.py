@@ -58,10 +58,12 @@ def _pointwise_loss(x: Tensor, target: Tensor) -> Tensor:
     return out
 
 
-def nll_loss(log_probabilities: Tensor, target: Tensor) -> Tensor:
-    """Mean over (tokens, classes) log-probabilities: keeps them; their gradient is a tensor of zeros, filled."""
+def nll_loss(log_probabilities: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
+    """(tokens, classes) log-probabilities, or (N, classes, H, W): keeps them; their gradient is a tensor of zeros,
+    filled. ``reduction``: "mean", or "none" for a number per target."""
     log_probabilities = upper(log_probabilities)
-    out, weight = empty((), log_probabilities.dtype), empty((), log_probabilities.dtype)
+    out = empty(target.shape if reduction == "none" else (), log_probabilities.dtype)
+    weight = empty((), log_probabilities.dtype)
     if tracked(log_probabilities):
         shape, dtype = log_probabilities.shape, log_probabilities.dtype
         record(
@@ -73,8 +75,9 @@ def nll_loss(log_probabilities: Tensor, target: Tensor) -> Tensor:
     return out
 
 
-def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
-    """(tokens, classes) logits: log-softmax, kept, then the negative log-likelihood. Under autocast the log-softmax
-    stays in the logits' dtype, which cross entropy asks for by name, and its result is copied to fp32."""
+def cross_entropy(logits: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
+    """(tokens, classes) logits, or (N, classes, H, W): log-softmax, kept, then the negative log-likelihood. Under
+    autocast the log-softmax stays in the logits' dtype, which cross entropy asks for by name, and its result is copied
+    to fp32."""
     log_probabilities = stored_softmax(logits, None)
-    return nll_loss(log_probabilities, target)
+    return nll_loss(log_probabilities, target, reduction)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from memlint.meta.amp import to, upper
 from memlint.meta.autograd import record, tracked
 from memlint.meta.ops.elementwise import mul, pow, rsqrt
@@ -25,10 +28,11 @@ def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
     return _normalised(out, x, weight, bias, (bias, mean_, rstd), packs=True)
 
 
-def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
+def rms_norm(x: Tensor, weight: Tensor | None = None) -> Tensor:
     """Over the last dimension. One kernel where x and weight have one dtype: keeps both and an fp32 number per row;
-    written out otherwise. (native/layer_norm.cpp, ``rms_norm_symint``)"""
-    if x.dtype is not weight.dtype:
+    written out otherwise. (native/layer_norm.cpp, ``rms_norm_symint``) Autocast leaves the operands as they are, which
+    it did before torch 2.12: :func:`rms_norm_of`."""
+    if weight is not None and x.dtype is not weight.dtype:
         return rms_norm_composite(x, weight)
     packed = contiguous(x.detach())
     roots = Tensor((*x.shape[:-1], 1), float32)
@@ -37,7 +41,22 @@ def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
     return _normalised(out, x, weight, None, (roots,), packs=True)
 
 
-def rms_norm_composite(x: Tensor, weight: Tensor, widened: bool = True, rounded: bool = False) -> Tensor:
+def rms_norm_of(release: str) -> Callable[[Tensor, Tensor | None], Tensor]:
+    """``rms_norm`` as torch has had it since a release (2.12, 2.9, 2.7 or 2.5), or before them all. Since 2.12 it is on
+    autocast's fp32 list (pull request 174824), and so always one kernel there."""
+    if release == "2.12":
+        return _rms_norm_autocast
+    if release == "2.9":
+        return rms_norm
+    return partial(rms_norm_composite, widened=release in ("2.7", "2.5"), rounded=release != "2.7")
+
+
+def _rms_norm_autocast(x: Tensor, weight: Tensor | None = None) -> Tensor:
+    weight = None if weight is None else upper(weight)
+    return rms_norm(upper(x), weight)
+
+
+def rms_norm_composite(x: Tensor, weight: Tensor | None = None, widened: bool = True, rounded: bool = False) -> Tensor:
     """The same in several steps, as before torch 2.9. (native/layer_norm.cpp, ``rms_norm_composite``) Before 2.7 the
     weight scales what is ``rounded`` to the input's type (pull request 147203), and 2.4 has the input not ``widened``
     to fp32 (134106)."""
@@ -48,7 +67,7 @@ def rms_norm_composite(x: Tensor, weight: Tensor, widened: bool = True, rounded:
         del root  # nothing but the expression held it
     if rounded:
         result = to(result, x.dtype)
-    return to(mul(result, weight), x.dtype)
+    return to(result if weight is None else mul(result, weight), x.dtype)
 
 
 def group_norm(x: Tensor, groups: int, weight: Tensor | None = None, bias: Tensor | None = None) -> Tensor:

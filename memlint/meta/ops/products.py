@@ -8,7 +8,7 @@ from memlint.meta.amp import lower
 from memlint.meta.autograd import record, tracked
 from memlint.meta.ops.elementwise import add_
 from memlint.meta.ops.kernels import kernel
-from memlint.meta.ops.shapes import broadcast_shape, kind_of, layout_of, reduced_to
+from memlint.meta.ops.shapes import broadcast_shape, kind_of, layout_of, reduced_to, validated
 from memlint.meta.ops.views import contiguous, expand, reshape, squeeze, transpose, view
 from memlint.meta.tensor import DType, Shape, Tensor, preserved_strides, state, view_strides
 
@@ -50,7 +50,7 @@ def _folded(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         def backward(g: Tensor) -> list[Tensor | None]:
             if g.strides is not None and view_strides(g.shape, g.strides, rows) is None:
                 g = Tensor(g.shape, g.dtype)
-            grads = [None if kind is None else Tensor(*kind) for kind in kinds]
+            grads = [None if kind is None else Tensor(*kind) for kind in kinds[:2]]
             if column_major and grads[0] is not None:
                 grads[0].strides = preserved_strides(shape, strides) if strides else None
             # Results of products that pass through the nodes of weight.t() and of x's folding.
@@ -58,7 +58,7 @@ def _folded(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
                 grads[0].is_view = True
             if grads[1] is not None:
                 grads[1].is_view = True
-            return grads
+            return validated([*grads, g], kinds)
 
         record(out, (x, weight, bias), (x if kinds[1] else None, weight if kinds[0] else None), backward)
     return out

@@ -6,7 +6,7 @@ from memlint.meta.amp import to
 from memlint.meta.autograd import record, tracked
 from memlint.meta.ops.kernels import kernel
 from memlint.meta.ops.shapes import Numbers, validated
-from memlint.meta.tensor import DType, Shape, Tensor, empty, empty_like, float16, float32, int64, state
+from memlint.meta.tensor import DType, Shape, Tensor, bool_, empty, empty_like, float16, float32, int64, state
 
 
 def _dims(x: Tensor, dim: Numbers | None) -> tuple[int, ...]:
@@ -51,6 +51,27 @@ def mean(x: Tensor, dim: Numbers | None = None, keepdim: bool = False) -> Tensor
     if tracked(x):
         shape, dtype = x.shape, x.dtype
         record(out, (x,), (), lambda g: (empty_like(_expand_back(g, shape, dims, keepdim), dtype),))
+    return out
+
+
+def vector_norm(x: Tensor, dim: Numbers | None = None, keepdim: bool = False) -> Tensor:
+    """The root of the sum of squares: ``torch.norm``. Autocast asks for an fp32 result, which takes no copy of x. Keeps
+    x and the result; backward makes ``x / result``, without what is no number, and its product with the gradient.
+    (torch/csrc/autograd/FunctionsManual.cpp, ``norm_backward``)"""
+    dims = _dims(x, dim)
+    wide = float32 if state.autocast is not None and x.dtype.is_floating else x.dtype
+    out = empty(_reduced_shape(x, dims, keepdim), wide)
+    if tracked(x):
+        full, dtype = x.shape, x.dtype
+
+        def backward(g: Tensor) -> tuple[Tensor]:
+            ratio = Tensor(full, wide)
+            nowhere = empty(g.shape, bool_)
+            result = Tensor(full, wide)
+            del ratio, nowhere
+            return (to(result, dtype),)
+
+        record(out, (x,), (x, out), backward)
     return out
 
 

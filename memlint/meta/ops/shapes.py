@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from memlint.meta.tensor import DType, Shape, Tensor, empty_like, float32, iterated_strides
+from memlint.meta.tensor import DType, Shape, Tensor, empty_like, float32, iterated_strides, state
 
 Numbers = Sequence[int] | int
 
@@ -63,7 +63,10 @@ def kind_of(x: Tensor) -> Kind | None:
 
 def validated(grads: list[Tensor | None], kinds: Sequence[Kind | None]) -> list[Tensor | None]:
     """The engine's ``validate_outputs``: one after the other, gradients are summed to their input's shape and cast
-    to its dtype. All of them exist before the first is."""
+    to its dtype. All of them exist before the first is. What a checkpointed block recomputed is gone by then, as only
+    the formula's own variables hold it."""
+    if state.unpacked is not None:
+        state.unpacked.saved = ()
     for position, kind in enumerate(kinds):
         g = grads[position]
         if g is None or kind is None:

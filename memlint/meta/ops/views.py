@@ -150,10 +150,13 @@ def expand(x: Tensor, *shape: int) -> Tensor:
     return out
 
 
-def narrow(x: Tensor, dim: int, length: int) -> Tensor:
-    """``length`` entries along ``dim``: a view, whose gradient is a full tensor of zeros with the piece put in."""
+def narrow(x: Tensor, dim: int, length: int, step: int = 1) -> Tensor:
+    """``length`` entries along ``dim``, ``step`` apart: a view, whose gradient is a full tensor of zeros with the piece
+    put in."""
     dim %= x.ndim
     strides = x.full_strides()
+    if step != 1:
+        strides = (*strides[:dim], strides[dim] * step, *strides[dim + 1 :])
     out = x.alias((*x.shape[:dim], length, *x.shape[dim + 1 :]), strides)
     if tracked(x):
         before, dtype = x.shape, x.dtype
@@ -189,7 +192,7 @@ def select_index(x: Tensor, index: Any) -> Tensor:
         else:
             length = _length(item, bare(x.shape[dim]))
             if length != x.shape[dim]:
-                x = narrow(x, dim, length)
+                x = narrow(x, dim, length, item.step or 1)
             dim += 1
     return x
 
@@ -281,25 +284,32 @@ def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     return out
 
 
-def filled(first: Tensor, second: Tensor) -> Tensor:
-    """An empty tensor whose last dimension is filled with copies of two: ``out[..., :n].copy_(first)``, then the rest.
-    The gradient goes back through a copy of it and a copy of the slice, each time. (autograd/variable.cpp, CopySlices)
-    """
-    out = Tensor((*first.shape[:-1], first.shape[-1] + second.shape[-1]), first.dtype)
-    shape, dtype = out.shape, out.dtype
-    for piece in (first, second):
-        if tracked(out, piece):
-            own, base, trains = piece.shape, out.requires_grad, piece.requires_grad
+def assigned(x: Tensor, piece: Tensor) -> Tensor:
+    """``x[...] = piece``: x itself, whose gradient goes back through a copy of it and a copy of the part, each time.
+    (autograd/variable.cpp, CopySlices)"""
+    out = x.alias(x.shape, x.strides)
+    if tracked(x, piece):
+        shape, strides, dtype = x.shape, x.strides, x.dtype
+        own, kind = piece.shape, piece.dtype
+        base, trains = x.requires_grad, piece.requires_grad
 
-            def backward(g: Tensor, own: Shape = own, base: bool = base, trains: bool = trains) -> list[Tensor | None]:
-                whole = Tensor(shape, dtype)
-                part = Tensor(own, dtype)
-                zeros = Tensor(own, dtype) if base else None
-                del zeros
-                return [whole if base else None, part if trains else None]
+        def backward(g: Tensor) -> list[Tensor | None]:
+            whole = Tensor(shape, dtype, strides=strides)
+            part = Tensor(own, dtype)
+            if kind is not dtype:
+                part = Tensor(own, kind)
+            zeros = Tensor(own, dtype) if base else None
+            del zeros
+            return [whole if base else None, part if trains else None]
 
-            record(out, (out if base else None, piece), (), backward)
+        record(out, (x if base else None, piece), (), backward)
     return out
+
+
+def filled(first: Tensor, second: Tensor) -> Tensor:
+    """An empty tensor whose last dimension is filled with copies of two, one after the other."""
+    out = Tensor((*first.shape[:-1], first.shape[-1] + second.shape[-1]), first.dtype)
+    return assigned(assigned(out, first), second)
 
 
 def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:

@@ -1,0 +1,127 @@
+"""Family timm: its train.py, of a model whose program ships.
+
+Source: timm 1.0.31 (``train.py``, ``timm/optim/_optim_factory.py``, ``timm/models/_builder.py``).
+"""
+
+from __future__ import annotations
+
+from memlint.architectures.classifier import timm_program
+from memlint.data import programs
+from memlint.dialects import key_facts
+from memlint.dialects import language_model as lm
+from memlint.dialects.accelerate import truth
+from memlint.facts.spec import ASSUMED, DEFAULT, HYPER, Fact, Name, TrainingSpec
+
+spell = key_facts.spell
+
+_SOURCE = "timm 1.0: train.py"
+# torch's own, which timm takes as they are: its name -> torch's. Others are written by timm.
+OPTIMIZERS = {"sgd": "sgd", "nesterov": "sgd", "momentum": "sgd", "adam": "adam", "adamw": "adamw"}
+# Options that make another model or another loop of it -> what is not known of it.
+_OTHERWISE = {
+    "torchscript": "a scripted model",
+    "split_bn": "a norm for each part of a batch",
+    "aug_splits": "several views of each sample",
+    "jsd_loss": "the loss between views",
+    "kd_model_name": "a teacher",
+    "naflex_loader": "batches of so many patches",
+    "train_img_sizes": "images of several sizes",
+    "drop": "dropout before the last layer",
+    "drop_connect": "stochastic depth by its older name",
+    "drop_block": "dropped blocks of activations",
+    "gp": "another pooling",
+    "model_kwargs": "a model that is changed by arguments",
+    "opt_kwargs": "an optimizer that is changed by arguments",
+    "fast_norm": "norms in 16 bits",
+}
+# With several devices alone.
+_SYNCHRONISED = "sync_bn"
+
+
+def complete(spec: TrainingSpec) -> TrainingSpec:
+    """Facts in the words of the vocabulary, and the model where its program ships."""
+    spec = key_facts.complete(spec)
+    model = spec.fact("model")
+    if model is None or not isinstance(model.value, str):
+        return spec
+    name, tag = timm_program(model.value)
+    try:
+        own = programs.value(name)["sizes"]["H"]
+    except KeyError:
+        return spec
+    spec.unknown_reason = _unknown(spec, tag)
+    if spec.unknown_reason:
+        return spec
+    spec.architecture = "classifier"
+    _size(spec, own, name)
+    _put(spec, "parameter_dtype", "float32")
+    _optimizer(spec)
+    if spec.get(HYPER + "model_ema_force_cpu") and spec.get("ema"):
+        stated = spec.facts[HYPER + "model_ema_force_cpu"]
+        spec.facts["ema"] = stated._replace(name="ema", value=False)
+    if spec.get(HYPER + "drop_path"):
+        stated = spec.facts[HYPER + "drop_path"]
+        reason = "the model's program has its own rate; a dropped path keeps a number for each sample"
+        spec.facts[HYPER + "drop_path"] = Fact(HYPER + "drop_path", None, ASSUMED, stated.key, reason=reason)
+    return spec
+
+
+def _unknown(spec: TrainingSpec, tag: str) -> str:
+    """Why there is no estimate; "" where there is one."""
+    for key, what in _OTHERWISE.items():
+        if _is_given(spec, key):
+            return f"--{key.replace('_', '-')}: {what} is not known"
+    if spec.get("compile"):
+        return "--torchcompile: a compiled classifier is not known"
+    channels = spec.root.get("in_chans") or spec.root.get("in-chans")
+    if channels is not None and str(channels.value) not in ("3", "None"):
+        return f"images of {channels.value} channels are not known"
+    if spec.get("device_count", 1) != 1 and _is_given(spec, _SYNCHRONISED):
+        return "--sync-bn: norms over several devices are not known"
+    dtype = spec.get("parameter_dtype")
+    if dtype not in (None, "float32"):
+        return f"--model-dtype {dtype}: weights in 16 bits are not known"
+    if spec.get(HYPER + "num_classes") is None and tag and "in1k" not in tag.split("_")[-1]:
+        return f"how many classes the weights {tag} have is not known: --num-classes says it"
+    gap = lm.gap(spec, "batch_size")
+    if gap is not None:
+        return f"{gap.key} is not known: {gap.reason}"
+    optimizer = spec.get("optimizer", "sgd")
+    if optimizer not in OPTIMIZERS:
+        return f"timm's optimizer {optimizer!r} is not known"
+    return ""
+
+
+def _is_given(spec: TrainingSpec, key: str) -> bool:
+    """Whether an option has a value that is none of nothing: 0, empty, false."""
+    node = spec.root.get(key) or spec.root.get(key.replace("_", "-"))
+    if node is None or node.value in (None, "", 0, 0.0, "0", "0.0", "None"):
+        return False
+    if isinstance(node.value, (dict, list)):
+        return bool(node.value)
+    return not isinstance(node.value, bool) or truth(node.value)
+
+
+def _size(spec: TrainingSpec, own: int, name: str) -> None:
+    """``resolve_data_config``: channels, height and width, else one side, else what the model was made for."""
+    whole = spec.fact(HYPER + "input_size")
+    if whole is not None and isinstance(whole.value, list) and len(whole.value) == 3:
+        sides = [int(side) for side in whole.value[1:] if str(side).isdigit()]
+        if len(sides) == 2:
+            spec.facts["image_size"] = whole._replace(name="image_size", value=sides)
+    if spec.get("image_size") is None:
+        spec.facts["image_size"] = Fact("image_size", own, DEFAULT, "img_size", reason=f"{name}: the size it is for")
+
+
+def _optimizer(spec: TrainingSpec) -> None:
+    stated = spec.fact("optimizer")
+    if stated is not None:
+        spec.facts["optimizer"] = stated._replace(value=OPTIMIZERS[str(stated.value)])
+    if "optimizer_implementation" not in spec:
+        reason = "torch.optim on CUDA"
+        spec.facts["optimizer_implementation"] = Fact("optimizer_implementation", "foreach", DEFAULT, reason=reason)
+
+
+def _put(spec: TrainingSpec, name: Name, value: object) -> None:
+    if spec.get(name) is None:
+        spec.facts[name] = Fact(name, value, DEFAULT, reason=_SOURCE)

@@ -1,0 +1,157 @@
+"""Family timm: runs of its train.py, and what keeps one from an estimate."""
+
+from __future__ import annotations
+
+import pytest
+
+from memlint.data import programs
+from memlint.dialects.spelling import spell
+from memlint.facts.spec import ASSUMED, HYPER, Name
+from memlint.fixes.edits import apply_edits
+from memlint.models import record
+from memlint.models.classifier import Classification
+from memlint.profiles import shipped
+from tests.dialects.language_models import run
+
+COMMAND = "python train.py --data-dir images --model resnet18 -b 8 --opt adamw"
+ARGS = """\
+model: resnet18
+opt: sgd
+sched: cosine
+batch_size: 8
+amp: true
+amp_dtype: bfloat16
+num_classes: 10
+img_size: 160
+input_size: null
+grad_checkpointing: true
+model_ema: true
+"""
+
+
+def test_a_command_is_the_run_that_timm_makes_of_it() -> None:
+    spec = run(f"{COMMAND} --amp\n", "run.sh")
+    assert spec.architecture == "classifier"
+    assert (spec["image_size"], spec["compute_dtype"], spec["parameter_dtype"]) == (224, "float16", "float32")
+    assert (spec["optimizer"], spec["optimizer_implementation"]) == ("adamw", "foreach")
+
+
+def test_the_arguments_that_timm_leaves_behind_are_the_same_run() -> None:
+    spec = run(ARGS, "args.yaml")
+    assert spec.architecture == "classifier"
+    assert (spec["image_size"], spec["compute_dtype"], spec["optimizer"]) == (160, "bfloat16", "sgd")
+    assert (spec["checkpointing"], spec["ema"]) == ("full", True)
+    assert Classification(spec).sizes == {"B": 8, "H": 160, "W": 160, "K": 10}
+
+
+@pytest.mark.parametrize("name", ["resnet18", "resnet18.a1_in1k", "timm/resnet18", "hf-hub:timm/resnet18.tv_in1k"])
+def test_every_spelling_of_a_name_is_the_model_it_names(name: str) -> None:
+    spec = run(COMMAND.replace("resnet18", name) + "\n", "run.sh")
+    assert record(spec).parameters == 11_689_512
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ("--kd-model-name resnet50", "a teacher"),
+        ("--torchscript", "a scripted model"),
+        ("--torchcompile", "compiled"),
+        ("--in-chans 1", "images of 1 channels"),
+        ("--model-kwargs img_size=64", "changed by arguments"),
+        ("--drop 0.2", "dropout before the last layer"),
+        ("--model-dtype bfloat16", "weights in 16 bits"),
+    ],
+)
+def test_what_makes_another_model_or_loop_is_unknown_by_its_name(more: str, reason: str) -> None:
+    spec = run(f"{COMMAND} {more}\n", "run.sh")
+    assert spec.architecture is None
+    assert reason in spec.unknown_reason
+
+
+@pytest.mark.parametrize("optimizer", ["kron", "madgrad", "adan"])
+def test_an_optimizer_that_timm_wrote_is_unknown_by_its_name(optimizer: str) -> None:
+    spec = run(COMMAND.replace("adamw", optimizer) + "\n", "run.sh")
+    assert f"timm's optimizer {optimizer!r}" in spec.unknown_reason
+
+
+def test_a_model_whose_program_does_not_ship_is_unknown_by_its_name() -> None:
+    spec = run(COMMAND.replace("resnet18", "no_such_net") + "\n", "run.sh")
+    assert "no_such_net is made by the code of timm" in spec.unknown_reason
+
+
+def test_weights_of_another_data_set_leave_the_classes_to_say() -> None:
+    named = COMMAND.replace("resnet18", "resnet18.fb_swsl_ig1b")
+    assert "--num-classes" in run(f"{named}\n", "run.sh").unknown_reason
+    assert not run(f"{named} --num-classes 12\n", "run.sh").unknown_reason
+
+
+def test_dropped_paths_are_taken_at_the_model_s_own_rate() -> None:
+    fact = run(f"{COMMAND} --drop-path 0.1\n", "run.sh").facts[HYPER + "drop_path"]
+    assert fact.origin == ASSUMED
+
+
+def peak(more: str, text: str = COMMAND) -> dict[str, int]:
+    """Bytes by component that are alive when backward begins, summed over what the tape says."""
+    tape = record(run(f"{text} {more}\n", "run.sh")).tape
+    end = max(at for at, name in tape.marks if name == "backward")
+    alive: set[int] = set()
+    for event in tape.events[:end]:
+        if event >= 0:
+            alive.add(event)
+        else:
+            alive.discard(~event)
+    found: dict[str, int] = {}
+    for number in alive:
+        component = tape.labels[number].component
+        found[component] = found.get(component, 0) + tape.sizes[number]
+    return found
+
+
+IMAGES = 8 * 3 * 224 * 224 * 4
+
+
+def test_the_prefetcher_has_the_next_images_on_the_card() -> None:
+    assert sum(peak("").values()) - sum(peak("--no-prefetcher").values()) == IMAGES
+
+
+def test_channels_last_leaves_the_loader_its_own_images() -> None:
+    assert sum(peak("--channels-last").values()) - sum(peak("").values()) == IMAGES
+
+
+def test_an_average_on_the_host_takes_nothing_of_the_card() -> None:
+    assert peak("--model-ema")["ema"] > 4 * 11_689_512
+    assert "ema" not in peak("--model-ema --model-ema-force-cpu")
+
+
+def test_sgd_keeps_a_state_where_it_has_momentum() -> None:
+    text = COMMAND.replace("--opt adamw", "")
+    assert peak("", text)["optimizer"] == 4 * 11_689_512
+    assert "optimizer" not in peak("--momentum 0", text)
+
+
+def test_checkpointing_is_the_blocks_that_timm_checkpoints() -> None:
+    assert peak("--grad-checkpointing")["activations"] < 0.6 * peak("")["activations"]
+
+
+@pytest.mark.parametrize(
+    ("fact", "value", "words"),
+    [("checkpointing", "full", " --grad-checkpointing"), ("gradient_accumulation_steps", 2, " --grad-accum-steps 2")],
+)
+def test_a_key_that_is_absent_is_added_with_dashes(fact: Name, value: object, words: str) -> None:
+    text = f"{COMMAND}\n"
+    spec = run(text, "run.sh")
+    assert apply_edits(text, spell(spec, fact, value)) == f"{COMMAND}{words}\n"
+
+
+def test_every_program_that_ships_is_one() -> None:
+    names = programs.names("timm")
+    assert "resnet50" in names
+    for name in names:
+        program = shipped.program(f"timm/{name}")
+        assert {"B", "H", "W", "K"} == set(program.sizes)
+
+
+@pytest.mark.parametrize("name", ["../secrets", "timm/../../x", "timm/no_such_net", "", "timm/" + "x" * 300])
+def test_a_name_that_is_no_program_reads_no_file(name: str) -> None:
+    with pytest.raises(KeyError):
+        shipped.program(name)

@@ -1,0 +1,339 @@
+"""The programs of the models that diffusers' training scripts train and call, into
+``memlint/data/programs/diffusers/``.
+
+    python -m tools.diffusion_programs [NAME ...] [--to FOLDER]
+
+Needs torch, diffusers and transformers. A model is made from its class and the keys of its published ``config.json``
+that differ from the class's own defaults; nothing is downloaded. Sizes in latents: B images, H, W, frames F, tokens L.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch._dispatch.python import enable_python_dispatcher
+
+FOLDER = Path(__file__).parents[1] / "memlint" / "data" / "programs" / "diffusers"
+Sizes = Mapping[str, Any]
+
+
+class Recipe(NamedTuple):
+    """A model: how it is made, what it is called with, and the setting that it is recorded at.
+
+    parameters  as published, or as the class itself counts them with the published config
+    open        conditions that the recording names and that no memory follows: where a tensor of one row is broadcast,
+                it has the size of one that is not
+    """
+
+    build: Callable[[], nn.Module]
+    inputs: Callable[[Sizes], dict[str, Any]]
+    sizes: dict[str, int]
+    parameters: int
+    library: str = "diffusers"
+    open: tuple[str, ...] = ("1 < B", "B > 1", "B != 1")
+
+
+class Encoding(nn.Module):
+    """The half of an autoencoder that training calls; the decoder is there as well."""
+
+    def __init__(self, autoencoder: nn.Module) -> None:
+        super().__init__()
+        self.vae = autoencoder
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """``DiagonalGaussianDistribution`` and its sample (autoencoders/vae.py), with noise of sizes that stay open."""
+        moments = self.vae.encode(pixels).latent_dist.parameters
+        mean, logarithm = torch.chunk(moments, 2, dim=1)
+        logarithm = logarithm * 1.0
+        deviation, variance = torch.exp(0.5 * logarithm), torch.exp(logarithm)
+        noise = torch.empty_like(mean)
+        latents: Tensor = mean + deviation * noise
+        del variance
+        return latents
+
+
+class Tokens(nn.Module):
+    """Pixels to the numbers of a codebook."""
+
+    def __init__(self, autoencoder: nn.Module) -> None:
+        super().__init__()
+        self.vae = autoencoder
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """``VectorQuantizer`` (autoencoders/vae.py): of each place the nearest entry. ``cdist`` is a product and two
+        changes in place (aten/src/ATen/native/Distance.cpp, ``_euclidean_dist``), and does not take open sizes."""
+        latents = self.vae.quant_conv(self.vae.encoder(pixels))
+        places = latents.permute(0, 2, 3, 1).contiguous().view(-1, 64)
+        distances = torch.matmul(places, self.vae.quantize.embedding.weight.t())
+        return distances.argmin(dim=1)
+
+
+class WithResiduals(nn.Module):
+    """A UNet between a ControlNet's results and the loss."""
+
+    def __init__(self, unet: nn.Module) -> None:
+        super().__init__()
+        self.unet = unet
+
+    def forward(self, sample: Tensor, timestep: Tensor, encoder_hidden_states: Tensor, **residuals: Tensor) -> Tensor:
+        *down, mid = residuals.values()
+        out: Tensor = self.unet(
+            sample, timestep, encoder_hidden_states=encoder_hidden_states, down_block_additional_residuals=down,
+            mid_block_additional_residual=mid, return_dict=False,
+        )[0]  # fmt: skip
+        return out
+
+
+def _diffusers(kind: str, **config: Any) -> Callable[[], nn.Module]:
+    def build() -> nn.Module:
+        import diffusers
+
+        model: nn.Module = getattr(diffusers, kind)(**config)
+        return model.to(torch.float32)  # tables that numpy made, too
+
+    return build
+
+
+def _text(kind: str, config_kind: str, **config: Any) -> Callable[[], nn.Module]:
+    def build() -> nn.Module:
+        import transformers
+
+        model: nn.Module = getattr(transformers, kind)(getattr(transformers, config_kind)(**config))
+        return model
+
+    return build
+
+
+def _around(wrapper: Callable[[nn.Module], nn.Module], build: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
+    return lambda: wrapper(build())
+
+
+def _uncheckpointed(build: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
+    """A class whose own checkpointing fails: it hands its layers arguments by name to a function that takes none."""
+
+    def made() -> nn.Module:
+        model = build()
+        model.enable_gradient_checkpointing = _refuse
+        return model
+
+    return made
+
+
+def _refuse() -> None:
+    raise ValueError
+
+
+def _unet_inputs(width: int, **more: Callable[[Sizes], Any]) -> Callable[[Sizes], dict[str, Any]]:
+    return lambda s: {
+        "sample": torch.empty(s["B"], 4, s["H"], s["W"]),
+        "timestep": torch.empty(s["B"], dtype=torch.int64),
+        "encoder_hidden_states": torch.empty(s["B"], s["L"], width),
+        "return_dict": False,
+        **{name: made(s) for name, made in more.items()},
+    }
+
+
+def _xl(s: Sizes) -> dict[str, Tensor]:
+    return {"text_embeds": torch.empty(s["B"], 1280), "time_ids": torch.empty(s["B"], 6)}
+
+
+def _residuals(s: Sizes) -> dict[str, Tensor]:
+    """Of a ControlNet of SD 1.5: one for each result that the UNet's way down keeps, and one for the middle."""
+    b, h, w = s["B"], s["H"], s["W"]
+    levels = [(320, 1)] * 3 + [(320, 2)] + [(640, 2)] * 2 + [(640, 4)] + [(1280, 4)] * 2 + [(1280, 8)] * 4
+    return {f"r{n}": torch.empty(b, c, h // by, w // by) for n, (c, by) in enumerate(levels)}
+
+
+def _pixels(s: Sizes) -> dict[str, Any]:
+    return {"pixels": torch.empty(s["B"], 3, s["H"], s["W"])}
+
+
+def _ids(s: Sizes) -> dict[str, Any]:
+    return {"input_ids": torch.empty(s["B"], s["L"], dtype=torch.int64)}
+
+
+def _tokens(s: Sizes) -> dict[str, Any]:
+    return {
+        "input_ids": torch.empty(s["B"], s["H"], s["W"], dtype=torch.int64),
+        "encoder_hidden_states": torch.empty(s["B"], s["L"], 768),
+        "pooled_text_emb": torch.empty(s["B"], 768),
+        "micro_conds": torch.empty(s["B"], 5),
+    }
+
+
+def _video(rotary: bool) -> Callable[[Sizes], dict[str, Any]]:
+    def inputs(s: Sizes) -> dict[str, Any]:
+        angles = (s["F"] * (s["H"] // 2) * (s["W"] // 2), 64)
+        return {
+            "hidden_states": torch.empty(s["B"], s["F"], 16, s["H"], s["W"]),
+            "encoder_hidden_states": torch.empty(s["B"], 226, 4096),
+            "timestep": torch.empty(s["B"], dtype=torch.int64),
+            "image_rotary_emb": (torch.empty(angles), torch.empty(angles)) if rotary else None,
+            "return_dict": False,
+        }
+
+    return inputs
+
+
+def _sd3(s: Sizes) -> dict[str, Any]:
+    return {
+        "hidden_states": torch.empty(s["B"], 16, s["H"], s["W"]),
+        "encoder_hidden_states": torch.empty(s["B"], s["L"], 4096),
+        "pooled_projections": torch.empty(s["B"], 2048),
+        "timestep": torch.empty(s["B"]),
+        "return_dict": False,
+    }
+
+
+def _flux(s: Sizes) -> dict[str, Any]:
+    return {
+        "hidden_states": torch.empty(s["B"], (s["H"] // 2) * (s["W"] // 2), 64),
+        "timestep": torch.empty(s["B"]),
+        "guidance": torch.empty(s["B"]),
+        "pooled_projections": torch.empty(s["B"], 768),
+        "encoder_hidden_states": torch.empty(s["B"], s["L"], 4096),
+        "txt_ids": torch.empty(s["L"], 3),
+        "img_ids": torch.empty((s["H"] // 2) * (s["W"] // 2), 3),
+        "return_dict": False,
+    }
+
+
+_LATENTS = {"B": 2, "H": 64, "W": 80, "L": 77}
+_SD1 = {"cross_attention_dim": 768}
+_SD2 = {"cross_attention_dim": 1024, "attention_head_dim": [5, 10, 20, 20], "use_linear_projection": True}
+_SDXL = {
+    "block_out_channels": [320, 640, 1280],
+    "down_block_types": ["DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"],
+    "up_block_types": ["CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"],
+    "transformer_layers_per_block": [1, 2, 10],
+    "attention_head_dim": [5, 10, 20],
+    "cross_attention_dim": 2048,
+    "addition_embed_type": "text_time",
+    "addition_time_embed_dim": 256,
+    "projection_class_embeddings_input_dim": 2816,
+    "use_linear_projection": True,
+}
+_KL = {
+    "block_out_channels": [128, 256, 512, 512],
+    "down_block_types": ["DownEncoderBlock2D"] * 4,
+    "up_block_types": ["UpDecoderBlock2D"] * 4,
+    "layers_per_block": 2,
+}
+_VQ = {
+    "block_out_channels": [128, 256, 256, 512, 768],
+    "down_block_types": ["DownEncoderBlock2D"] * 5,
+    "up_block_types": ["UpDecoderBlock2D"] * 5,
+    "layers_per_block": 2,
+    "latent_channels": 64,
+    "num_vq_embeddings": 8192,
+    "vq_embed_dim": 64,
+    "mid_block_add_attention": False,
+    "lookup_from_codebook": True,
+}
+# Of the text encoders: CLIP ViT-L/14, OpenCLIP ViT-H/14 without its last layer, OpenCLIP ViT-bigG/14
+_CLIP_L = {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12,
+           "projection_dim": 768}  # fmt: skip
+_CLIP_H = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 23, "num_attention_heads": 16,
+           "hidden_act": "gelu"}  # fmt: skip
+_CLIP_G = {"hidden_size": 1280, "intermediate_size": 5120, "num_hidden_layers": 32, "num_attention_heads": 20,
+           "hidden_act": "gelu", "projection_dim": 1280}  # fmt: skip
+
+_PIXELS = {"B": 2, "H": 256, "W": 320}
+_TEXT = {"B": 2, "L": 77}
+
+RECIPES: dict[str, Recipe] = {
+    "sd1-unet": Recipe(_diffusers("UNet2DConditionModel", **_SD1), _unet_inputs(768), _LATENTS, 859_520_964),
+    "kl-f8": Recipe(_around(Encoding, _diffusers("AutoencoderKL", **_KL)), _pixels, _PIXELS, 83_653_863),
+    "clip-l": Recipe(
+        _text("CLIPTextModel", "CLIPTextConfig", **_CLIP_L), _ids, _TEXT, 123_060_480, "transformers"
+    ),
+    "amused-256": Recipe(
+        _uncheckpointed(_diffusers("UVit2DModel")), _tokens, {"B": 2, "H": 16, "W": 20, "L": 77}, 0
+    ),
+    "amused-512": Recipe(
+        _uncheckpointed(_diffusers("UVit2DModel", downsample=True, upsample=True)), _tokens,
+        {"B": 2, "H": 32, "W": 40, "L": 77}, 0,
+    ),
+    "vq-f16": Recipe(_around(Tokens, _diffusers("VQModel", **_VQ)), _pixels, _PIXELS, 0),
+    "clip-l-projection": Recipe(
+        _text("CLIPTextModelWithProjection", "CLIPTextConfig", **_CLIP_L), _ids, _TEXT, 123_650_304, "transformers"
+    ),
+    "cogvideox-2b": Recipe(
+        _diffusers("CogVideoXTransformer3DModel"), _video(False), {"B": 2, "F": 13, "H": 60, "W": 90}, 0
+    ),
+    "cogvideox-5b": Recipe(
+        _diffusers(
+            "CogVideoXTransformer3DModel", num_attention_heads=48, num_layers=42, use_rotary_positional_embeddings=True
+        ),
+        _video(True), {"B": 2, "F": 13, "H": 60, "W": 90}, 0,
+    ),
+    "sd1-controlnet": Recipe(
+        _diffusers("ControlNetModel", **_SD1),
+        _unet_inputs(768, controlnet_cond=lambda s: torch.empty(s["B"], 3, s["H"] * 8, s["W"] * 8)),
+        _LATENTS, 361_279_120,
+    ),
+    "sd1-unet-controlled": Recipe(
+        _around(WithResiduals, _diffusers("UNet2DConditionModel", **_SD1)),
+        lambda s: {**{k: v for k, v in _unet_inputs(768)(s).items() if k != "return_dict"}, **_residuals(s)},
+        _LATENTS, 859_520_964,
+    ),
+    "sd2-unet": Recipe(_diffusers("UNet2DConditionModel", **_SD2), _unet_inputs(1024), _LATENTS, 865_910_724),
+    "clip-h": Recipe(
+        _text("CLIPTextModel", "CLIPTextConfig", **_CLIP_H), _ids, _TEXT, 340_387_840, "transformers"
+    ),
+    "sdxl-unet": Recipe(
+        _diffusers("UNet2DConditionModel", **_SDXL), _unet_inputs(2048, added_cond_kwargs=_xl), _LATENTS, 2_567_463_684
+    ),
+    "clip-g": Recipe(
+        _text("CLIPTextModelWithProjection", "CLIPTextConfig", **_CLIP_G), _ids, _TEXT, 694_659_840, "transformers"
+    ),
+    "sd3-medium": Recipe(
+        _diffusers(
+            "SD3Transformer2DModel", num_layers=24, num_attention_heads=24, caption_projection_dim=1536,
+            pos_embed_max_size=192,
+        ),
+        _sd3, {"B": 2, "H": 64, "W": 80, "L": 333}, 0,
+    ),
+    "flux-dev": Recipe(
+        _diffusers("FluxTransformer2DModel", guidance_embeds=True), _flux, {"B": 2, "H": 64, "W": 80, "L": 512},
+        11_901_408_320,
+    ),
+}  # fmt: skip
+
+
+def made(name: str) -> dict[str, Any]:
+    """The program of a model, as a JSON value."""
+    from memlint.measure import forward
+
+    recipe = RECIPES[name]
+    source = f"{recipe.library} {version(recipe.library)}, torch {version('torch').partition('+')[0]}"
+    with enable_python_dispatcher():  # else padding asks for sizes as numbers
+        program = forward.program(recipe.build, recipe.inputs, recipe.sizes, name, source)
+    program["guards"] = [guard for guard in program["guards"] if guard not in recipe.open]
+    return program
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", choices=[*RECIPES, []], metavar="NAME")
+    parser.add_argument("--to", type=Path, default=FOLDER)
+    asked = parser.parse_args()
+    asked.to.mkdir(parents=True, exist_ok=True)
+    for name in asked.names or RECIPES:
+        text = json.dumps(made(name), separators=(",", ":")) + "\n"
+        part = asked.to / f".{name}.part"
+        part.write_text(text, encoding="utf-8")
+        os.replace(part, asked.to / f"{name}.json")
+        print(f"{name}: {len(text):,} bytes")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,315 @@
+"""The programs of libraries' classification models, into ``memlint/data/programs/LIBRARY/``, each proven.
+
+    python -m tools.zoo [LIBRARY/NAME ...] [--to FOLDER] [--seconds N]
+
+Needs torch and the libraries, at the releases that ``RELEASES`` says: another one is refused, as what is recorded has
+to come out the same, byte for byte. torchvision may be a build for another device than this torch's: its operators are
+declared without their kernels, and none of them is called here.
+
+A program is written only if it agrees with fresh traces of the library's model, to the byte, in fp32, under autocast
+and with the library's own checkpointing, at three settings each: what is alive at the end of the forward pass, what
+autograd holds then (not under checkpointing, whose hooks hide it), the peaks of forward and backward, and how many
+parameters there are. Everything else of a step (optimizer, EMA) is the engine's, whatever the model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import re
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch._subclasses import FakeTensorMode
+
+from memlint.facts.spec import TrainingSpec
+from memlint.measure import forward
+from memlint.measure.cuda_semantics import CudaSemantics
+from memlint.measure.libraries import with_shapes_alone
+from memlint.measure.trace import converting_in_place
+from memlint.measure.tracker import SavedTensors, StorageTracker
+from memlint.meta import functional as F
+from memlint.meta.tape import Tape
+from memlint.meta.tensor import DTYPES, Tensor, float32, int64
+from memlint.models import program
+from memlint.models.step import record_step
+from memlint.models.system import System
+from memlint.profiles.program import Program, read
+
+FOLDER = Path(__file__).parents[1] / "memlint" / "data" / "programs"
+RELEASES = {"torch": "2.13.0", "timm": "1.0.31", "torchvision": "0.28.0"}
+GRANULARITY_BYTES = 512
+CLASSES = 15_013  # a number that is no other size of any model
+MODES = ("fp32", "autocast", "checkpointed")
+# Three settings: images, and pixels beside the size that a model is made for.
+BATCHES = (3, 6, 17)
+OFFSETS = (0, 64, -32)
+
+
+class Recipe(NamedTuple):
+    """A model of a library: (how many classes) -> the model, and the side of the images that it is made for."""
+
+    build: Callable[[int], nn.Module]
+    side: int
+
+    def inputs(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
+        return {"x": torch.empty(sizes["B"], 3, sizes["H"], sizes["W"])}
+
+
+# -- libraries
+
+
+def _declare_torchvision() -> None:
+    """torchvision's operators, where its own library of kernels does not load: their fake kernels want the names."""
+    spec = importlib.util.find_spec("torchvision")
+    if spec is None or not spec.submodule_search_locations:
+        return
+    text = (Path(spec.submodule_search_locations[0]) / "_meta_registrations.py").read_text(encoding="utf-8")
+    names = re.findall(r'register_(?:meta|fake)\("(?:torchvision::)?([^"]+)"', text)
+    for name in names:
+        torch.library.define(f"torchvision::{name}", "(Tensor input) -> Tensor")
+
+
+def _timm(name: str) -> Recipe:
+    import timm
+
+    made = timm.get_pretrained_cfg(name, allow_unregistered=False)
+    side = made.input_size[-1] if made is not None else 224
+
+    def build(classes: int) -> nn.Module:
+        model: nn.Module = timm.create_model(name, num_classes=classes)
+        return model
+
+    return Recipe(build, side)
+
+
+def _torchvision(name: str) -> Recipe:
+    import torchvision
+
+    options = {"init_weights": False} if name in ("googlenet", "inception_v3") else {}
+    return Recipe(
+        lambda classes: torchvision.models.get_model(name, num_classes=classes, **options),
+        299 if name == "inception_v3" else 224,
+    )
+
+
+LIBRARIES: dict[str, Callable[[str], Recipe]] = {"timm": _timm, "torchvision": _torchvision}
+
+# In the order in which they are wanted: the models that published scripts and papers train most come first.
+NAMES = {
+    "timm": """
+        resnet50 resnet18 vit_base_patch16_224 vit_small_patch16_224 vit_tiny_patch16_224 resnet34 resnet101
+        efficientnet_b0 swin_tiny_patch4_window7_224 convnext_tiny mobilenetv3_large_100 mobilenetv2_100
+        deit_small_patch16_224 resnet152 vit_large_patch16_224 swin_base_patch4_window7_224
+        swin_small_patch4_window7_224 convnext_base convnext_small regnety_016 efficientnet_b3
+        resnext50_32x4d wide_resnet50_2 mixer_b16_224 densenet121 vgg16 efficientnet_b4 efficientnet_b2
+        efficientnet_b1 efficientnetv2_rw_s tf_efficientnetv2_s tf_efficientnetv2_m deit_base_patch16_224
+        deit_tiny_patch16_224 deit3_base_patch16_224 deit_base_distilled_patch16_224 convnext_large
+        beit_base_patch16_224 regnety_032 regnety_040 regnety_080 regnety_160 mobilenetv3_small_100
+        tf_efficientnet_b0 vit_base_patch32_224 seresnet50 resnetv2_50 resnet26 resnet50d resnet26d
+        ecaresnet50d vit_small_patch32_224 resmlp_24_224 gmlp_s16_224 mixer_s16_224 mixer_l16_224 vgg19
+        vgg16_bn densenet161 densenet169 densenet201 efficientnet_b5 vit_huge_patch14_224
+        swin_large_patch4_window7_224 convnextv2_tiny convnextv2_base pvt_v2_b2 poolformer_s12 mobilevit_s
+        mobileone_s0 repvgg_b0 ghostnet_100 inception_v3 cait_s24_224 xcit_small_12_p16_224 levit_256
+        coatnet_0_rw_224 maxvit_tiny_tf_224 eva02_base_patch14_224
+    """.split(),  # noqa: SIM905
+    "torchvision": """
+        resnet50 resnet18 resnet34 resnet101 resnet152 mobilenet_v2 mobilenet_v3_large mobilenet_v3_small
+        vgg16 efficientnet_b0 densenet121 resnext50_32x4d wide_resnet50_2 vit_b_16 swin_t convnext_tiny
+        alexnet shufflenet_v2_x1_0 squeezenet1_0 regnet_y_400mf regnet_y_8gf vgg19 vgg16_bn mnasnet1_0
+        googlenet inception_v3
+    """.split(),  # noqa: SIM905
+}
+
+
+# -- what is recorded
+
+
+def made(library: str, name: str, recipe: Recipe) -> dict[str, Any]:
+    """The program of a model, as a JSON value."""
+    sizes = {"B": 4, "H": recipe.side, "W": recipe.side}
+    source = f"{library} {RELEASES[library]}, torch {RELEASES['torch']}"
+    return forward.program(
+        lambda: with_shapes_alone(lambda: recipe.build(CLASSES)),
+        recipe.inputs,
+        sizes,
+        f"{library}/{name}",
+        source,
+        {"K": CLASSES},
+    )
+
+
+def settings(made: Program, side: int) -> list[dict[str, int]]:
+    """Three, of other batches, sizes and classes than it was recorded with, as far as its guards let them be."""
+    found = []
+    for batch, offset, classes in zip(BATCHES, OFFSETS, (1000, 10, 21_841)):
+        for height, width in ((side + offset, side + offset), (side, side)):
+            sizes = {"B": batch, "H": height, "W": width, "K": classes}
+            if not made.outside(sizes):
+                found.append(sizes)
+                break
+    return found
+
+
+# -- what it is proven by
+
+
+class Step(NamedTuple):
+    """Bytes of a forward and a backward pass, each storage rounded up to 512."""
+
+    parameters: int
+    forward: int
+    backward: int
+    held: int
+    saved: int | None
+
+
+@contextmanager
+def _fake_cuda() -> Iterator[StorageTracker]:
+    tracker = StorageTracker(GRANULARITY_BYTES)
+    with FakeTensorMode(), tracker, CudaSemantics(tracker), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield tracker
+
+
+def traced(recipe: Recipe, sizes: Mapping[str, int], mode: str, dtype: torch.dtype) -> Step:
+    """The second of two passes, as libraries keep things from their first call on."""
+    with converting_in_place(), _fake_cuda() as tracker:
+        model = with_shapes_alone(lambda: recipe.build(sizes["K"])).train()
+        if mode == "checkpointed":
+            model.set_grad_checkpointing()
+        weights = [*model.parameters(), *model.buffers()]
+        saved_bytes = held = 0
+        for number in range(2):
+            if number == 1:
+                tracker.reset_peak()
+            with tracker.phase("forward"):
+                batch, target = recipe.inputs(sizes)["x"], torch.empty(sizes["B"], dtype=torch.int64)
+                context: Any = torch.autocast("cpu", dtype) if mode == "autocast" else nullcontext()
+                with SavedTensors(weights, tracker) as saved, context:
+                    out = model(batch)
+                    out = out[0] if isinstance(out, tuple) else out
+                    loss = nn.functional.cross_entropy(out, target)
+                    del out
+                held, saved_bytes = tracker.live_bytes, saved.bytes
+            with tracker.phase("backward"):
+                loss.backward()
+            loss = loss.detach()
+            for weight in model.parameters():
+                weight.grad = None
+            del loss, batch, target
+        peaks = tracker.phase_peaks
+        count = sum(p.numel() for p in model.parameters())
+        return Step(count, peaks["forward"], peaks["backward"], held, None if mode == "checkpointed" else saved_bytes)
+
+
+def replayed(made: Program, sizes: Mapping[str, int], mode: str, dtype: str) -> Step:
+    def build(_: TrainingSpec) -> System:
+        run = program.Run(made, sizes, float32)
+        model = program.build(run)
+        if mode == "checkpointed":
+            model.checkpoint()
+
+        def loss(batch: list[Tensor]) -> Tensor:
+            logits = model(*batch[:1])[0]
+            return F.cross_entropy(logits, batch[1])
+
+        def batch() -> list[Tensor]:
+            return [*run.inputs(), Tensor((sizes["B"],), int64)]
+
+        return System(model, batch, loss, "sgd", autocast=DTYPES[dtype] if mode == "autocast" else None)
+
+    recording = record_step(build, TrainingSpec("zoo", None, None, {}, "zoo"))  # type: ignore[arg-type]
+    peaks, held = _walked(recording.tape)
+    saved = None if mode == "checkpointed" else recording.tape.saved_bytes
+    return Step(recording.parameters, peaks["forward"], peaks["backward"], held, saved)
+
+
+def _walked(tape: Tape) -> tuple[dict[str, int], int]:
+    """Peaks by phase, and what is alive when the backward pass begins."""
+    sizes = [-(-size // GRANULARITY_BYTES) * GRANULARITY_BYTES for size in tape.sizes]
+    starts = dict(tape.marks)
+    live = held = 0
+    phase = ""
+    peaks: dict[str, int] = {}
+    for number, event in enumerate([*tape.events, None]):
+        phase = starts.get(number, phase)
+        if number in starts and phase == "backward":
+            held = live
+        if event is not None:
+            peaks[phase] = max(peaks.get(phase, 0), live)
+            live += sizes[event] if event >= 0 else -sizes[~event]
+        peaks[phase] = max(peaks.get(phase, 0), live)
+    return peaks, held
+
+
+def differences(made: Program, recipe: Recipe) -> Iterator[str]:
+    """Where a program is not what the library's model is."""
+    for mode in MODES:
+        if mode == "checkpointed" and not made.checkpoints:
+            continue
+        for sizes, dtype in zip(settings(made, recipe.side), ("bfloat16", "float16", "float16")):
+            ours = replayed(made, sizes, mode, dtype)
+            truth = traced(recipe, sizes, mode, getattr(torch, dtype))
+            if ours != truth:
+                yield f"{mode} {sizes}: {ours} where the trace says {truth}"
+
+
+# -- the command
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="LIBRARY/NAME")
+    parser.add_argument("--to", type=Path, default=FOLDER)
+    parser.add_argument("--missing", action="store_true", help="only those that are not there yet")
+    asked = parser.parse_args()
+    _declare_torchvision()
+    every = asked.names or [f"{library}/{name}" for library, names in NAMES.items() for name in names]
+    failed = 0
+    for entry in every:
+        library, _, name = entry.partition("/")
+        target = asked.to / library / f"{name}.json"
+        if asked.missing and target.exists():
+            continue
+        installed = {key: version(key).partition("+")[0] for key in ("torch", library)}
+        if any(RELEASES[key] != release for key, release in installed.items()):
+            raise SystemExit(f"{entry} is recorded with {RELEASES}, and these are {installed}")
+        failed += not _write(library, name, target)
+    return 1 if failed else 0
+
+
+def _write(library: str, name: str, target: Path) -> bool:
+    started = time.process_time()
+    try:
+        recipe = LIBRARIES[library](name)
+        text = json.dumps(made(library, name, recipe), separators=(",", ":")) + "\n"
+        recorded = time.process_time() - started
+        wrong = list(differences(read(json.loads(text)), recipe))
+    except Exception as error:
+        print(f"{library}/{name}: {type(error).__name__}: {str(error)[:300]}", flush=True)
+        return False
+    if wrong:
+        print(f"{library}/{name}: not written, {len(wrong)} settings differ, the first: {wrong[0]}", flush=True)
+        return False
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = target.with_name(f".{name}.part")
+    part.write_text(text, encoding="utf-8")
+    os.replace(part, target)
+    seconds = time.process_time() - started
+    print(f"{library}/{name}: {len(text):,} bytes, {recorded:.1f} s to record, {seconds:.1f} s in all", flush=True)
+    return True
+
+
+if __name__ == "__main__":
+    sys.exit(main())
