@@ -1,0 +1,135 @@
+"""Diffusers' pipelines, and what its training scripts do with one: which models are on the card, which of them train.
+
+Sources: ``diffusers`` 0.42.1, ``examples`` (a row has the name of its script), and ``memlint/data/pipelines.json``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+import memlint.data
+from memlint.named_tuple import NamedTuple
+
+
+class Pipeline(NamedTuple):
+    """A pipeline's models, by the names of their programs.
+
+    denoiser    the UNet or transformer
+    vae         the autoencoder, "" where no program stands for it
+    text        the text encoders
+    tokens      of a prompt
+    channels    of a latent; 0 where the autoencoder gives numbers of a codebook
+    downscale   pixels of a latent's side
+    control     a ControlNet that is made of the denoiser
+    controlled  the denoiser, called with a ControlNet's results
+    frames      of a video that one latent is of; 0 for images
+    before      parameters of text encoder and autoencoder, where no program stands for them
+    """
+
+    kind: str
+    title: str
+    denoiser: str
+    vae: str
+    text: tuple[str, ...]
+    tokens: int
+    channels: int
+    downscale: int
+    control: str = ""
+    controlled: str = ""
+    frames: int = 0
+    before: int = 0
+
+
+class Script(NamedTuple):
+    """What a training script does.
+
+    kinds       the pipelines that it is for
+    trains      "denoiser", or "control": a ControlNet beside it
+    targets     the linear layers that adapters are put beside; () where all of what trains is trained
+    encodes     the autoencoder is called in each step (else latents are made before the first)
+    prompts     the text encoders are called in each step
+    vae_dtype   of the autoencoder's weights; "" for that of all frozen weights
+    full_dtype  of a denoiser that trains in full; "" for that of all frozen weights
+    cached      what has to be stated for the script to train on latents and prompts that were made by another program
+    prompted    what is stated where each image has a prompt of its own, and text encoders run in each step
+    logits      the denoiser gives a number for each entry of a codebook, and the loss is a cross entropy
+    optimizer, batch, resolution, rank  what the script takes where a command does not say
+    """
+
+    kinds: tuple[str, ...]
+    trains: str = "denoiser"
+    targets: tuple[str, ...] = ()
+    encodes: bool = True
+    prompts: bool = True
+    vae_dtype: str = ""
+    full_dtype: str = "float32"
+    cached: str = ""
+    logits: bool = False
+    prompted: str = ""
+    optimizer: str = "adamw"
+    batch: int = 4
+    resolution: int = 512
+    rank: int = 4
+
+
+_STABLE = ("sd1", "sd2")
+_COGVIDEOX = ("cogvideox-2b", "cogvideox-5b")
+_ATTENTION = ("to_k", "to_q", "to_v", "to_out.0")
+
+# The script's name without .py -> what it does.
+SCRIPTS: dict[str, Script] = {
+    "train_text_to_image": Script(_STABLE, batch=16),
+    "train_text_to_image_lora": Script(_STABLE, targets=_ATTENTION, batch=16),
+    "train_dreambooth": Script(_STABLE),
+    "train_dreambooth_lora": Script(_STABLE, targets=(*_ATTENTION, "add_k_proj", "add_v_proj")),
+    "train_controlnet": Script(("sd1",), trains="control"),
+    "train_text_to_image_sdxl": Script(("sdxl",), encodes=False, prompts=False, batch=16, resolution=1024),
+    "train_text_to_image_lora_sdxl": Script(
+        ("sdxl",), targets=_ATTENTION, vae_dtype="float32", batch=16, resolution=1024
+    ),
+    # Its text encoders are called once, and stay: what is deleted is a list of them.
+    "train_dreambooth_lora_sdxl": Script(
+        ("sdxl",), targets=_ATTENTION, vae_dtype="float32", resolution=1024
+    ),
+    "train_amused": Script(
+        ("amused-256", "amused-512"), targets=("to_q", "to_k", "to_v"), vae_dtype="float32", logits=True, batch=16,
+        rank=16,
+    ),
+    # One prompt for all images: text encoders are deleted before the first step, and the autoencoder with the latents.
+    "train_dreambooth_lora_flux": Script(
+        ("flux-dev",),
+        targets=(
+            *("attn.to_k", "attn.to_q", "attn.to_v", "attn.to_out.0"),
+            *("attn.add_k_proj", "attn.add_q_proj", "attn.add_v_proj", "attn.to_add_out"),
+            *("ff.net.0.proj", "ff.net.2", "ff_context.net.0.proj", "ff_context.net.2"),
+        ),
+        encodes=False, prompts=False, cached="cache_latents", prompted="caption_column",
+    ),
+    # a-r-r-o-w/cogvideox-factory 223add1, training/cogvideox
+    "cogvideox_text_to_video_lora": Script(
+        _COGVIDEOX, targets=_ATTENTION, encodes=False, prompts=False, cached="load_tensors", optimizer="adam", rank=64
+    ),
+    "cogvideox_text_to_video_sft": Script(
+        _COGVIDEOX, encodes=False, prompts=False, full_dtype="", cached="load_tensors", optimizer="adam"
+    ),
+}  # fmt: skip
+
+_pipelines: dict[str, Pipeline] = {}
+
+
+def pipeline(name: str) -> Pipeline | None:
+    """The pipeline of a hub id, in any case; None where it is not known."""
+    if not _pipelines:
+        path = os.path.join(os.path.dirname(memlint.data.__file__), "pipelines.json")
+        with open(path, encoding="utf-8") as file:
+            table = json.load(file)
+        kinds = {kind: _made(kind, row) for kind, row in table["kinds"].items()}
+        _pipelines.update((known.lower(), kinds[kind]) for known, kind in table["models"].items())
+    return _pipelines.get(name.strip("/").lower())
+
+
+def _made(kind: str, row: dict[str, object]) -> Pipeline:
+    text = row["text"]
+    assert isinstance(text, list)
+    return Pipeline(kind=kind, **{**row, "text": tuple(text)})  # type: ignore[arg-type]

@@ -1,0 +1,90 @@
+"""Family diffusers: which script and pipeline a command names, what the script decides, why there is no estimate."""
+
+from __future__ import annotations
+
+import pytest
+
+from memlint.architectures.diffusion import SCRIPTS, pipeline
+from memlint.dialects import registry
+from memlint.documents.load import load
+from memlint.facts.spec import HYPER, TrainingSpec
+
+SD = "--pretrained_model_name_or_path runwayml/stable-diffusion-v1-5"
+VIDEO = "cogvideox_text_to_video_lora.py --pretrained_model_name_or_path THUDM/CogVideoX-2b --train_batch_size 1"
+
+
+def read(command: str) -> TrainingSpec:
+    (spec,) = registry.specs(load("train.sh", f"accelerate launch {command}\n"))
+    assert spec.family == "diffusers"
+    return spec
+
+
+def test_a_script_states_what_its_command_does_not() -> None:
+    spec = read(f"train_text_to_image_lora.py {SD} --resolution 512")
+    assert (spec.architecture, spec.unknown_reason) == ("diffusion", "")
+    wanted = {"micro_batch_size": 16, "image_size": 512, "lora.r": 4, "optimizer": "adamw", "compute_dtype": "float32"}
+    assert {name: spec[name] for name in wanted} == wanted  # type: ignore[index]
+    assert spec["tuning"] == "lora"
+
+
+def test_the_launcher_says_the_precision_where_the_script_does_not() -> None:
+    assert read(f"--mixed_precision fp16 train_text_to_image.py {SD} --resolution 512")["compute_dtype"] == "float16"
+    own = read(f"--mixed_precision fp16 train_text_to_image.py {SD} --resolution 512 --mixed_precision bf16")
+    assert own["compute_dtype"] == "bfloat16"
+
+
+def test_the_largest_bucket_of_videos_decides() -> None:
+    spec = read(f"{VIDEO} --load_tensors --height_buckets 256 480 --width_buckets 720 --frame_buckets 17 49")
+    assert (spec["image_size"], spec["frames"]) == ([480, 720], 49)
+
+
+@pytest.mark.parametrize(
+    ("option", "optimizer", "library"),
+    [
+        ("--optimizer adamw", "adamw", None),
+        ("", "adam", None),
+        ("--use_8bit", "adam_8bit", "bitsandbytes"),
+        ("--optimizer adamw --use_4bit --use_torchao", "adamw_4bit", "torchao"),
+        ("--optimizer adamw --use_cpu_offload_optimizer", "adamw", "on the host"),
+    ],
+    ids=["named", "the script's own", "in 8 bits", "torchao's in 4 bits", "in host memory"],
+)
+def test_optimizers_of_cogvideox_factory(option: str, optimizer: str, library: str | None) -> None:
+    spec = read(f"{VIDEO} --load_tensors {option}")
+    assert (spec["optimizer"], spec.get("optimizer_library")) == (optimizer, library)
+
+
+def test_amused_has_a_switch_for_checkpointing_without_effect() -> None:
+    named = "train_amused.py --pretrained_model_name_or_path amused/amused-256 --resolution 256"
+    fact = read(f"{named} --gradient_checkpointing").facts["checkpointing"]
+    assert fact.value == "none"
+    assert "uvit_2d.py" in fact.reason
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        ("train_text_to_image.py --pretrained_model_name_or_path me/mine --resolution 512",
+         "the model mine is made by"),
+        ("train_text_to_image.py --pretrained_model_name_or_path amused/amused-256 --resolution 256",
+         "train_text_to_image.py is not for aMUSEd 256"),
+        (f"train_dreambooth.py {SD} --instance_data_dir a --train_text_encoder", "--train_text_encoder"),
+        (f"train_mine.py {SD} --resolution 512", "made by the code of diffusers' training scripts"),
+        (VIDEO, "without --load_tensors"),
+    ],
+    ids=["a model of one's own", "a pipeline that the script is not for", "a switch that is not known",
+         "a script that is not known", "an autoencoder that is not known"],
+)  # fmt: skip
+def test_what_is_not_known_is_said(command: str, reason: str) -> None:
+    spec = read(command)
+    assert spec.architecture is None
+    assert reason in spec.unknown_reason
+
+
+def test_a_pipeline_is_known_in_any_case_and_every_script_is_for_known_ones() -> None:
+    found = pipeline("RunwayML/Stable-Diffusion-v1-5")
+    assert found is not None
+    assert found.kind == "sd1"
+    assert pipeline("me/mine") is None
+    assert all(script.kinds for script in SCRIPTS.values())
+    assert read(f"train_dreambooth.py {SD} --instance_data_dir a")[HYPER + "script"] == "train_dreambooth"

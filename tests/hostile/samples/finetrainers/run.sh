@@ -1,0 +1,12 @@
+accelerate launch training/cogvideox/cogvideox_text_to_video_lora.py \
+  --pretrained_model_name_or_path THUDM/CogVideoX-2b \
+  --data_root videos \
+  --load_tensors \
+  --height_buckets 480 \
+  --width_buckets 720 \
+  --frame_buckets 49 \
+  --rank 64 \
+  --train_batch_size 1 \
+  --gradient_accumulation_steps 2 \
+  --gradient_checkpointing \
+  --mixed_precision bf16

@@ -1,0 +1,74 @@
+"""Pipelines of diffusers: as many parameters as are published, and a step that holds what the script holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from memlint.check import check_paths
+from memlint.meta.tensor import float32, recording
+from memlint.models import program
+from memlint.profiles import shipped
+from memlint.settings import Settings
+
+# Of safetensors files on the hub, or of the papers in millions: aMUSEd (arXiv 2401.01808) 603 M and 608 M, its VQ-GAN
+# 146 M; the classes of diffusers 0.42 and transformers 5.23 count the same.
+PUBLISHED = {
+    "sd1-unet": 859_520_964,
+    "sd1-controlnet": 361_279_120,
+    "kl-f8": 83_653_863,
+    "clip-l": 123_060_480,
+    "clip-l-projection": 123_650_304,
+    "amused-256": 603_537_664,
+    "amused-512": 608_257_792,
+    "vq-f16": 146_244_675,
+    "cogvideox-2b": 1_693_783_872,
+    "cogvideox-5b": 5_570_283_072,
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_program_has_the_parameters_of_its_model(name: str) -> None:
+    made = shipped.program(f"diffusers/{name}")
+    with recording():
+        model = program.build(program.Run(made, made.sizes, float32))
+        assert sum(parameter.numel for parameter in model.parameters()) == PUBLISHED[name]
+
+
+def peak(tmp_path: Path, command: str) -> int:
+    path = tmp_path / "train.sh"
+    path.write_text(f"accelerate launch {command}\n", encoding="utf-8")
+    (run,) = check_paths([str(path)], Settings()).runs
+    assert run.estimate is not None, run.findings
+    return run.estimate.allocated_bytes
+
+
+SD = "--pretrained_model_name_or_path runwayml/stable-diffusion-v1-5 --resolution 512 --train_batch_size 1"
+
+
+def test_each_switch_does_what_it_is_for(tmp_path: Path) -> None:
+    plain = peak(tmp_path, f"train_text_to_image.py {SD}")
+    assert peak(tmp_path, f"train_text_to_image.py {SD} --use_ema") - plain == pytest.approx(4 * 859_520_964, rel=0.01)
+    assert peak(tmp_path, f"train_text_to_image.py {SD} --use_ema --offload_ema") == plain
+    assert peak(tmp_path, f"train_text_to_image.py {SD} --use_8bit_adam") < plain - 6 * 859_520_964
+    assert peak(tmp_path, f"train_text_to_image.py {SD} --train_batch_size 8 --gradient_checkpointing") < peak(
+        tmp_path, f"train_text_to_image.py {SD} --train_batch_size 8"
+    )
+
+
+def test_class_images_double_the_batch(tmp_path: Path) -> None:
+    named = f"train_dreambooth_lora.py {SD} --instance_data_dir a"
+    both = peak(tmp_path, f"{named} --with_prior_preservation --class_data_dir b")
+    assert both == peak(tmp_path, f"{named} --train_batch_size 2")
+
+
+def test_attention_before_torch_2_is_not_known(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text("torch==1.13.1\n", encoding="utf-8")
+    path = tmp_path / "train.sh"
+    for option, known in (("", False), (" --enable_xformers_memory_efficient_attention", True)):
+        path.write_text(f"accelerate launch train_text_to_image_lora.py {SD}{option}\n", encoding="utf-8")
+        (run,) = check_paths([str(path)], Settings()).runs
+        assert (run.estimate is not None) == known
+        said = [finding.message for finding in run.findings if finding.code == "MEM007"]
+        assert known or "torch 2's, is not known (torch 1.13.1)" in said[0]
