@@ -1,0 +1,238 @@
+"""Family openmmlab: what its schema cannot say. mmengine's dialect (mmseg 1.x, mmdet 3.x, mmpretrain 1.x, mmdet3d 1.x)
+and mmcv's before it (``data``, ``optimizer``, ``runner``)."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from memlint.dialects import key_facts, sharing
+from memlint.dialects.stated import gap, put
+from memlint.documents.node import Edit, Node
+from memlint.facts.spec import ASSUMED, DEFAULT, HYPER, WRITTEN, Fact, Name, TrainingSpec
+
+ARCHITECTURE = "openmmlab"
+MODEL, DIALECT = HYPER + "model_dictionary", HYPER + "dialect"
+MMENGINE, MMCV = "mmengine", "mmcv"
+# The models of which there may be an estimate (memlint/models/openmmlab): whether a sample is a crop.
+CROPPED = frozenset(("CascadeEncoderDecoder", "EncoderDecoder"))
+FITTED = frozenset(("CascadeRCNN", "FasterRCNN", "MaskRCNN", "RetinaNet", "SingleStageDetector", "TwoStageDetector"))
+# Hooks that build the model anew before it trains (mmcv 2.1, ``cnn/rfsearch/hook.py``).
+CHANGES_THE_MODEL = ("RFSearchHook",)
+# Keys that hold the sizes that an image is fitted into, one or several.
+_SCALES = ("scale", "img_scale", "scales")
+DIVISOR = 32
+# How many objects the fullest image has, which no config says: as many as COCO's.
+BOXES, FULLEST = HYPER + "boxes", 93
+# Where samples are made: the list of transforms, and the keys of what wraps one dataset in another.
+_DATASETS = ("train_dataloader.dataset", "data.train")
+_WRAPPED = ("dataset", "datasets")
+# Transform -> the argument that says the size of what comes out, and whether that is (width, height).
+_SIZES: dict[str, tuple[tuple[str, bool], ...]] = {
+    "RandomCrop": (("crop_size", False),),
+    "Pad": (("size", False),),
+    "RandomResizedCrop": (("scale", False), ("size", False)),
+    "CenterCrop": (("crop_size", False),),
+}
+# "4xb2", "8x2": so many devices, so many samples on each
+_DEVICES = re.compile(r"(?:^|[_-])(\d{1,3})xb?(\d{1,5})(?=[_.-])")
+
+
+def complete(spec: TrainingSpec) -> TrainingSpec:
+    """Architecture, the facts that several keys make together, and why there is no estimate where there is none."""
+    spec = key_facts.complete(spec)
+    _dialect(spec)
+    _model(spec)
+    if MODEL not in spec:
+        return spec
+    _optimizer(spec)
+    _image_size(spec)
+    _devices(spec)
+    reason = _switches(spec) or _unknown(spec)
+    spec.architecture = None if reason else ARCHITECTURE
+    spec.unknown_reason = reason
+    return spec
+
+
+def spell(spec: TrainingSpec, fact: Name, value: Any) -> list[Edit] | None:
+    return key_facts.spell(spec, fact, value)
+
+
+def _dialect(spec: TrainingSpec) -> None:
+    new = any(spec.root.get(key) is not None for key in ("train_dataloader", "optim_wrapper", "train_cfg.type"))
+    spec.facts[HYPER + "dialect"] = Fact(DIALECT, MMENGINE if new else MMCV, DEFAULT, reason="of the keys that it has")
+
+
+def _model(spec: TrainingSpec) -> None:
+    node = spec.root.get("model")
+    if (
+        node is not None
+        and node.is_mapping
+        and (kind := node.get("type")) is not None
+        and kind.value in CROPPED | FITTED
+    ):
+        spec.facts[HYPER + "model_dictionary"] = Fact(MODEL, node.plain(), WRITTEN, "model", node)
+
+
+def _optimizer(spec: TrainingSpec) -> None:
+    """With ``paramwise_cfg`` each parameter is a group of its own, and nothing is done for a list of them (mmengine
+    0.10, ``optim/optimizer/default_constructor.py``: add_params)."""
+    one_each = next((found for key in _PARAMWISE if (found := spec.root.get(key)) is not None and found.value), None)
+    if one_each is not None:
+        name: Name = "optimizer_implementation"
+        spec.facts[name] = Fact(name, "loop", WRITTEN, one_each.key_path, one_each, "each parameter is a group")
+
+
+_PARAMWISE = ("optim_wrapper.paramwise_cfg", "optimizer.paramwise_cfg")
+
+
+def _image_size(spec: TrainingSpec) -> None:
+    """(height, width) of what a batch is made of: the last transform that says a size, or the preprocessor's."""
+    spec.facts.pop("image_size", None)
+    if spec[MODEL]["type"] in FITTED:
+        _fitted_size(spec)
+        if BOXES not in spec:
+            reason = "objects of the fullest image: as many as COCO's has (instances_train2017.json)"
+            spec.facts[HYPER + "boxes"] = Fact(BOXES, FULLEST, ASSUMED, reason=reason)
+        return
+    found = _stated_size(spec)
+    if found is not None:
+        key, node, size = found
+        spec.facts["image_size"] = Fact("image_size", size, WRITTEN, key, node)
+
+
+def _fitted_size(spec: TrainingSpec) -> None:
+    """(height, width) of the largest batch: images that are wider than high fill the largest scale (long side, short
+    side), and are filled up to whole multiples of the coarsest stride (``pad_size_divisor``, ``Pad.size_divisor``).
+    Batches are of images that all are wider than high, or none is (``AspectRatioBatchSampler``, ``GroupSampler``)."""
+    largest: tuple[Node, list[int]] | None = None
+    aspect = 0.0
+    for transform in _transforms(spec):
+        for node in transform.walk():
+            aspect = max(aspect, _cut(node))
+            pair = _pair(node.plain()) if isinstance(node.value, list) else None
+            if pair is None or not any(key in node.shown_path for key in _SCALES):
+                continue
+            sides = [max(min(pair), largest[1][0] if largest else 0), max(max(pair), largest[1][1] if largest else 0)]
+            largest = node, sides
+    if largest is not None:
+        node, sides = largest
+        if aspect:
+            sides = [min(int(sides[0] * aspect), sides[1])] * 2
+        size = [-(-side // DIVISOR) * DIVISOR for side in sides]
+        reason = "the largest scale, filled up to multiples of 32"
+        spec.facts["image_size"] = Fact("image_size", size, WRITTEN, node.shown_path, node, reason)
+
+
+def _cut(node: Node) -> float:
+    """Of a transform that cuts pieces whose sides it draws from a range: how much longer one side may be than the
+    other. Which one it is the sampler of batches does not know: a batch is filled up to both."""
+    kind, cut, size = node.get("type"), node.get("crop_type"), node.get("crop_size")
+    if kind is None or kind.value != "RandomCrop" or cut is None or cut.value != "absolute_range" or size is None:
+        return 0.0
+    pair = _pair(size.plain())
+    return max(pair) / min(pair) if pair else 0.0
+
+
+def _stated_size(spec: TrainingSpec) -> tuple[str, Node, list[int]] | None:
+    for key in ("model.data_preprocessor.size", "data_preprocessor.size"):
+        node = spec.root.get(key)
+        size = None if node is None else _pair(node.plain())
+        if node is not None and size is not None:
+            return key, node, size
+    last: tuple[str, Node, list[int]] | None = None
+    for transform in _transforms(spec):
+        kind = transform.get("type")
+        for argument, turned in _SIZES.get(str(kind.value) if kind is not None else "", ()):
+            node = transform.get(argument)
+            size = None if node is None else _pair(node.plain())
+            if node is not None and size is not None:
+                last = node.shown_path, node, size[::-1] if turned else size
+    return last
+
+
+def _pair(value: Any) -> list[int] | None:
+    both = [value, value] if isinstance(value, int) and not isinstance(value, bool) else value
+    if isinstance(both, (list, tuple)) and len(both) == 2:
+        height, width = both
+        if isinstance(height, int) and isinstance(width, int) and height > 0 and width > 0:
+            return [height, width]
+    return None
+
+
+def _transforms(spec: TrainingSpec) -> Iterator[Node]:
+    """The dictionaries of the training pipeline, in order."""
+    for key in _DATASETS:
+        node = spec.root.get(key)
+        if node is None:
+            continue
+        pipelines = list(_pipelines(node))
+        if pipelines:
+            yield from (one for one in pipelines[-1] if one.is_mapping)
+            return
+    node = spec.root.get("train_pipeline")
+    if node is not None and isinstance(node.value, list):
+        yield from (one for one in node.value if one.is_mapping)
+
+
+def _pipelines(node: Node, depth: int = 0) -> Iterator[Sequence[Node]]:
+    """Those of a dataset, the one that it wraps first."""
+    if depth > 8:
+        return
+    if isinstance(node.value, list):
+        for one in node.value[:1]:
+            yield from _pipelines(one, depth + 1)
+        return
+    for key in _WRAPPED:
+        below = node.get(key)
+        if below is not None:
+            yield from _pipelines(below, depth + 1)
+    own = node.get("pipeline")
+    if own is not None and isinstance(own.value, list):
+        yield own.value
+
+
+def _devices(spec: TrainingSpec) -> None:
+    """From the launcher, else from the file's name where it states this very batch (mmengine's docs, "Config name
+    style": ``8xb2`` is eight devices with two samples each)."""
+    name = os.path.basename(spec.document.path)
+    stated = [(int(devices), int(samples)) for devices, samples in _DEVICES.findall(name)]
+    batch = spec.get("micro_batch_size")
+    if "device_count" not in spec:
+        for devices, samples in stated:
+            if samples == batch and devices:
+                reason = f"the file's name says {devices} x {samples}"
+                fact = Fact("device_count", devices, ASSUMED, reason=reason)
+                put(spec, "device_count", devices, fact, reason)
+                put(spec, "world_size", devices, fact, reason)
+                if devices > 1:
+                    put(spec, "parallelism.strategy", "ddp", fact, reason)
+                break
+    sharing.on_devices(spec)
+    sharing.drop_what_no_strategy_reads(spec)
+
+
+def _switches(spec: TrainingSpec) -> str:
+    """What hooks do; why there is no estimate with them, or ""."""
+    hooks = spec.take(HYPER + "hooks")
+    listed = hooks.value if hooks is not None and isinstance(hooks.value, list) else []
+    kinds = [hook.get("type") for hook in listed if isinstance(hook, dict)]
+    if hooks is not None and any(isinstance(kind, str) and "EMA" in kind for kind in kinds):
+        put(spec, "ema", True, hooks)
+    if any(kind in CHANGES_THE_MODEL for kind in kinds):
+        return "custom_hooks put other layers into the model, which memlint does not know: RFSearchHook"
+    return ""
+
+
+def _unknown(spec: TrainingSpec) -> str:
+    """Why there is no estimate; "" where there may be one."""
+    if "micro_batch_size" not in spec:
+        item = gap(spec, "batch_size", "samples_per_gpu")
+        key = "train_dataloader.batch_size" if spec.get(DIALECT) == MMENGINE else "data.samples_per_gpu"
+        return f"{key} is not stated" if item is None else f"{item.key} is not known: {item.reason}"
+    if "image_size" not in spec:
+        size = "crop_size" if spec[MODEL]["type"] in CROPPED else "scale (img_scale) to fit images into"
+        return f"train_pipeline states no {size}"
+    return ""

@@ -1,0 +1,72 @@
+"""Models of OpenMMLab's libraries, built from the dictionaries of their configs as the libraries build them.
+
+A class is here as modules over the meta tensors, under its own name and with its own arguments; what it computes was
+read from the library's code at the releases that its file names. Where a class, or an argument, is not here, the run
+is UNKNOWN by the key of the dictionary.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from memlint.facts.spec import HYPER, TrainingSpec
+from memlint.meta.nn import Module
+from memlint.meta.tensor import DTYPES, Tensor, empty, int64, state
+from memlint.models.openmmlab import convnext, detection, resnet, resolutions, segmentation, transformers  # noqa: F401 - they enter their classes
+from memlint.models.openmmlab.registry import build as built
+from memlint.models.openmmlab.registry import fitting
+from memlint.models.system import System
+
+LIBRARY = True
+
+
+def build(spec: TrainingSpec) -> System:
+    """The System of an OpenMMLab config. Facts: those of ``schemas/openmmlab.schema.json``."""
+    state.softmax_keeps_input = spec.does("torch.softmax_keeps_its_input")
+    state.transforms_tiles = _without_tf32(spec)
+    model: Module = fitting(lambda: built(spec[HYPER + "model_dictionary"], "model"))
+    size: int = spec["micro_batch_size"]
+    height, width = spec["image_size"]
+    optimizer = spec.get("optimizer", "sgd")
+    options: dict[str, Any] = {"implementation": spec.get("optimizer_implementation", "foreach")}
+    if optimizer == "sgd":
+        options |= {name: bool(spec.get(HYPER + name)) for name in ("momentum", "weight_decay")}
+    compute = spec.get("compute_dtype", "float32")
+
+    one_by_one = spec.get(HYPER + "dialect") != "mmcv"
+    boxes = detection.Boxes(spec.get(HYPER + "boxes", 0), height, width)
+
+    def batch() -> tuple[Tensor, Any]:
+        images = empty((size, 3, height, width))
+        if isinstance(model, detection.Detector):
+            return images, boxes
+        if one_by_one:  # mmseg 1.x: a sample keeps its labels
+            return images, [empty((1, height, width), int64) for _ in range(size)]
+        return images, empty((size, 1, height, width), int64)
+
+    return System(
+        model=model,
+        batch=batch,
+        loss=lambda given: fitting(lambda: model(*given)),
+        optimizer=optimizer,
+        optimizer_options=options,
+        accumulation=spec.get("gradient_accumulation_steps", 1),
+        autocast=DTYPES[compute] if compute != "float32" else None,
+        ema=(model,) if spec.get("ema", False) else (),
+        keeps_gradients=_keeps_gradients(spec),
+        uses=frozenset({"matmul", "convolution"}),
+    )
+
+
+def _without_tf32(spec: TrainingSpec) -> bool:
+    """Whether the card is known to have no TF32 (before compute capability 8), on whose units cuDNN computes
+    convolutions in fp32 else (torch: ``torch.backends.cudnn.allow_tf32``, True by default)."""
+    capability = spec.get("compute_capability")
+    return capability is not None and float(capability) < 8
+
+
+def _keeps_gradients(spec: TrainingSpec) -> bool:
+    """mmcv's OptimizerHook lets gradients go before the backward pass, so the forward pass meets the last step's;
+    mmengine's OptimWrapper after the step. (mmcv 1.7, ``runner/hooks/optimizer.py``: after_train_iter; mmengine 0.10,
+    ``optim/optimizer/optimizer_wrapper.py``: update_params)"""
+    return spec.get(HYPER + "dialect") == "mmcv" or spec.does("torch.keeps_gradients_as_zeros")

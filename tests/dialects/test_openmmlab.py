@@ -1,0 +1,172 @@
+"""Configs of OpenMMLab's libraries: what inherits, how large a sample is, how many devices there are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from memlint.check import check_paths
+from memlint.dialects import registry
+from memlint.documents.load import load
+from memlint.facts.spec import TrainingSpec
+from memlint.settings import Settings
+
+MODEL = """
+norm_cfg = dict(type='SyncBN', requires_grad=True)
+model = dict(
+    type='EncoderDecoder',
+    backbone=dict(type='ResNetV1c', depth=50, norm_cfg=norm_cfg, strides=(1, 2, 1, 1), dilations=(1, 1, 2, 4)),
+    decode_head=dict(type='PSPHead', in_channels=2048, in_index=3, channels=512, num_classes=19, norm_cfg=norm_cfg),
+    auxiliary_head=dict(
+        type='FCNHead', in_channels=1024, in_index=2, channels=256, num_convs=1, concat_input=False,
+        num_classes=19, norm_cfg=norm_cfg))
+"""
+NEW = """
+_base_ = ['model.py']
+crop_size = (512, 1024)
+train_pipeline = [dict(type='LoadImageFromFile'), dict(type='RandomCrop', crop_size=crop_size)]
+train_dataloader = dict(batch_size=2, dataset=dict(type='CityscapesDataset', pipeline=train_pipeline))
+optim_wrapper = dict(type='OptimWrapper', optimizer=dict(type='SGD', lr=0.01, momentum=0.9, weight_decay=0.0005))
+"""
+OLD = """
+_base_ = ['model.py']
+train_pipeline = [
+    dict(type='Resize', img_scale=(2048, 1024)), dict(type='RandomCrop', crop_size=(512, 1024)),
+    dict(type='Pad', size=(512, 1024), pad_val=0)]
+data = dict(samples_per_gpu=2, train=dict(type='RepeatDataset', dataset=dict(type='Mine', pipeline=train_pipeline)))
+optimizer = dict(type='SGD', lr=0.01, momentum=0.9)
+runner = dict(type='IterBasedRunner', max_iters=40000)
+"""
+
+
+def written(folder: Path, name: str, text: str) -> Path:
+    (folder / "model.py").write_text(MODEL, encoding="utf-8")
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def run(path: Path) -> TrainingSpec:
+    (spec,) = registry.specs(load(str(path)))
+    return spec
+
+
+@pytest.mark.parametrize("text", [pytest.param(NEW, id="mmengine's dialect"), pytest.param(OLD, id="mmcv's dialect")])
+def test_a_config_and_what_it_inherits_make_an_estimate(text: str, tmp_path: Path) -> None:
+    (found,) = check_paths([str(written(tmp_path, "net.py", text))], Settings(gpu="v100-32gb x4")).runs
+    assert (found.family, found.model_name) == ("openmmlab", "EncoderDecoder")
+    assert found.estimate is not None
+    assert found.estimate.parameters == 48_975_494  # of mmseg's own module
+    assert found.facts["image_size"].value == [512, 1024]
+    assert found.facts["parallelism.strategy"].value == "ddp"
+
+
+def test_pspnet_on_cityscapes_takes_what_was_published(tmp_path: Path) -> None:
+    """6.1 GB of torch's allocator on each of four V100s under torch before 1.11 (mmseg, ``configs/pspnet``)."""
+    (tmp_path / "requirements.txt").write_text("torch==1.5.1\n", encoding="utf-8")
+    (found,) = check_paths([str(written(tmp_path, "net.py", OLD))], Settings(gpu="v100-32gb x4")).runs
+    assert found.estimate is not None
+    assert found.estimate.allocated_bytes / 2**30 == pytest.approx(6.1, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "devices"),
+    [
+        pytest.param("psp_4xb2-40k_mine.py", 4, id="as many as the name says"),
+        pytest.param("psp_8xb4-40k_mine.py", None, id="not where the name says another batch"),
+        pytest.param("psp.py", None, id="not where the name says nothing"),
+    ],
+)
+def test_the_name_of_a_file_says_how_many_devices_there_are(name: str, devices: int | None, tmp_path: Path) -> None:
+    spec = run(written(tmp_path, name, NEW))
+    assert spec.get("device_count") == devices
+    assert spec.get("parallelism.strategy") == ("ddp" if devices else None)
+
+
+def test_a_run_without_a_size_says_so_on_its_line(tmp_path: Path) -> None:
+    text = NEW.replace("dict(type='RandomCrop', crop_size=crop_size)", "dict(type='Resize', scale=(1333, 800))")
+    (found,) = check_paths([str(written(tmp_path, "net.py", text))], Settings()).runs
+    assert found.estimate is None
+    (finding,) = [finding for finding in found.findings if finding.code == "MEM007"]
+    assert "train_pipeline states no crop_size" in finding.message
+    assert finding.span.line == 4
+
+
+def test_a_head_that_is_not_known_is_named_on_its_line(tmp_path: Path) -> None:
+    path = written(tmp_path, "net.py", NEW + "model = dict(decode_head=dict(type='MyHead'))\n")
+    (found,) = check_paths([str(path)], Settings()).runs
+    (finding,) = [finding for finding in found.findings if finding.code == "MEM007"]
+    assert "model.decode_head.type MyHead is a class that memlint does not know" in finding.message
+    assert (Path(finding.span.path).name, finding.span.line) == ("net.py", 7)
+
+
+def test_each_parameter_is_a_group_where_some_have_settings_of_their_own(tmp_path: Path) -> None:
+    text = NEW.replace("optim_wrapper = dict(", "optim_wrapper = dict(paramwise_cfg=dict(norm_decay_mult=0.0), ")
+    assert run(written(tmp_path, "net.py", text))["optimizer_implementation"] == "loop"
+
+
+DETECTOR = """
+model = dict(
+    type='FasterRCNN',
+    backbone=dict(
+        type='ResNet', depth=50, frozen_stages=1, norm_cfg=dict(type='BN', requires_grad=True), norm_eval=True),
+    neck=dict(type='FPN', in_channels=[256, 512, 1024, 2048], out_channels=256, num_outs=5),
+    rpn_head=dict(
+        type='RPNHead', in_channels=256, feat_channels=256,
+        anchor_generator=dict(type='AnchorGenerator', scales=[8], ratios=[0.5, 1.0, 2.0], strides=[4, 8, 16, 32, 64])),
+    roi_head=dict(
+        type='StandardRoIHead',
+        bbox_roi_extractor=dict(
+            type='SingleRoIExtractor', roi_layer=dict(type='RoIAlign', output_size=7), out_channels=256,
+            featmap_strides=[4, 8, 16, 32]),
+        bbox_head=dict(type='Shared2FCBBoxHead', in_channels=256, roi_feat_size=7, num_classes=80)),
+    train_cfg=dict(
+        rpn_proposal=dict(nms_pre=2000, max_per_img=1000),
+        rcnn=dict(sampler=dict(type='RandomSampler', num=512, pos_fraction=0.25))))
+data = dict(samples_per_gpu=2, train=dict(type='CocoDataset', pipeline=[dict(type='LoadImageFromFile'), {transform}]))
+optimizer = dict(type='SGD', lr=0.02, momentum=0.9, weight_decay=0.0001)
+"""
+FIT = "dict(type='Resize', img_scale=(1333, 800), keep_ratio=True)"
+SEVERAL = "dict(type='Resize', img_scale=[(1333, 640), (1333, 800)], multiscale_mode='range', keep_ratio=True)"
+CUT = f"""dict(type='AutoAugment', policies=[[{SEVERAL}], [
+    dict(type='RandomCrop', crop_type='absolute_range', crop_size=(384, 600)), {SEVERAL}]])"""
+
+
+@pytest.mark.parametrize(
+    ("transform", "size"),
+    [
+        pytest.param(FIT, [800, 1344], id="one scale, filled up to multiples of 32"),
+        pytest.param(SEVERAL, [800, 1344], id="the largest of several"),
+        pytest.param(CUT, [1280, 1280], id="pieces that may be high beside pieces that may be wide"),
+    ],
+)
+def test_images_that_are_fitted_are_as_large_as_the_largest_may_be(
+    transform: str, size: list[int], tmp_path: Path
+) -> None:
+    spec = run(written(tmp_path, "det.py", DETECTOR.replace("{transform}", transform)))
+    if transform is CUT:
+        size = [1280, 1280]
+    assert spec["image_size"] == size
+    assert spec.facts["hyperparameters.boxes"].origin == "assumed"
+
+
+def test_a_detector_takes_what_was_published(tmp_path: Path) -> None:
+    """4.0 GB of torch's allocator on each of eight V100s (mmdet 2, ``configs/faster_rcnn``), 41.53 M parameters that
+    train."""
+    (tmp_path / "requirements.txt").write_text("torch==1.4.0\n", encoding="utf-8")
+    path = written(tmp_path, "det.py", DETECTOR.replace("{transform}", FIT))
+    (found,) = check_paths([str(path)], Settings(gpu="v100-32gb x8")).runs
+    assert found.estimate is not None
+    assert found.estimate.trainable_parameters / 1e6 == pytest.approx(41.53, abs=0.005)
+    assert found.estimate.allocated_bytes / 2**30 == pytest.approx(4.0, rel=0.03)
+
+
+def test_a_detector_s_boxes_take_a_matrix_over_all_anchors(tmp_path: Path) -> None:
+    """Which the forward pass has beside it: a corner pair and two sides for each box and anchor."""
+    spec = run(written(tmp_path, "det.py", DETECTOR.replace("{transform}", FIT)))
+    from memlint.estimates import allocated_bytes
+
+    few, many = (allocated_bytes(spec.with_facts({"hyperparameters.boxes": count})) for count in (1, 1000))
+    anchors = 3 * sum((800 // side) * -(-1344 // side) for side in (4, 8, 16, 32)) + 3 * 13 * 21
+    assert many - few > 0.9 * 1000 * anchors * 4 * 4 * 2 - few

@@ -1,0 +1,119 @@
+"""OpenMMLab's classes over meta tensors against the libraries' own modules under fake tensors (``traces.json``)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from memlint.dialects import registry
+from memlint.documents.load import load
+from memlint.facts.spec import TrainingSpec, UnknownModel
+from memlint.models import record
+from tests.differential.training import walk
+from tests.models.openmmlab.traces import CASES, Case, head, read, resnet, segmentor
+
+TRACES = read()
+SMALL = 1e-4  # of the peak: losses of no dimension
+SCALARS = 1e-6  # of what is saved: a few bytes per block
+
+
+def written(case: Case, optimizer: str = "dict(type='SGD', momentum=0.9, weight_decay=5e-4)") -> str:
+    """A config of mmengine's dialect that states this run."""
+    wrapper = "OptimWrapper" if case.autocast == "float32" else "AmpOptimWrapper"
+    return f"""
+model = {case.model!r}
+train_dataloader = dict(
+    batch_size={case.batch},
+    dataset=dict(type='Shapes', pipeline=[dict(type='RandomCrop', crop_size={case.size}), dict(type='PackSegInputs')]))
+optim_wrapper = dict(type={wrapper!r}, optimizer={optimizer})
+"""
+
+
+def run_of(case: Case, **options: str) -> TrainingSpec:
+    (spec,) = registry.specs(load("config.py", written(case, **options)))
+    return spec
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_model_takes_the_memory_that_the_library_s_own_takes(name: str) -> None:
+    made = record(run_of(CASES[name]), named=False)
+    phases, held = walk(made.tape)
+    truth = TRACES[name]
+    assert made.parameters == truth.parameters
+    assert made.tape.saved_bytes == pytest.approx(truth.saved, rel=SCALARS)
+    assert held == pytest.approx(truth.held, rel=SMALL)
+    assert max(phases[phase] for phase in ("forward", "backward", "optimizer_step")) == pytest.approx(
+        truth.peak, rel=SMALL
+    )
+
+
+def test_every_trace_is_of_a_case() -> None:
+    assert list(TRACES) == list(CASES)
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        pytest.param(
+            segmentor(resnet(), head("MyHead", in_channels=2048, channels=512)),
+            "model.decode_head.type MyHead is a class that memlint does not know",
+            id="a class of one's own",
+        ),
+        pytest.param(
+            segmentor(resnet(shortcut="none"), head("FCNHead", in_channels=2048, channels=512)),
+            "model.backbone.shortcut is an argument of ResNetV1c that memlint does not know",
+            id="an argument of one's own",
+        ),
+        pytest.param(
+            segmentor(resnet(49), head("FCNHead", in_channels=2048, channels=512)),
+            "model.backbone.depth 49 is none that ResNetV1c has",
+            id="a depth that there is not",
+        ),
+        pytest.param(
+            segmentor(resnet(norm_cfg={"type": "XBN"}), head("FCNHead", in_channels=2048, channels=512)),
+            "norm_cfg.type XBN is a norm that memlint does not know",
+            id="a norm of one's own",
+        ),
+        pytest.param(
+            segmentor(resnet(), head("FCNHead", in_channels=[1, 2], channels=512)),
+            r"model.* do not fit together",
+            id="channels that are none",
+        ),
+        pytest.param({"type": "EncoderDecoder"}, r"model.* do not fit together", id="no backbone"),
+    ],
+)
+def test_what_is_not_known_is_named(model: dict[str, Any], reason: str) -> None:
+    with pytest.raises(UnknownModel, match="^" + reason):
+        record(run_of(Case(model)))
+
+
+def test_a_card_without_tf32_takes_workspaces_for_its_convolutions() -> None:
+    """PSPNet's last 3x3 convolution is over 4,096 channels: 36 numbers for each 16 of what goes in and comes out, and
+    for each of its weights."""
+    case = CASES["PSPNet, ResNet-50"]
+    peaks = {}
+    for capability in ("7.0", "8.0"):
+        spec = run_of(case).with_facts(compute_capability=capability)
+        phases, _ = walk(record(spec, named=False).tape)
+        peaks[capability] = phases["backward"]
+    tiles = case.batch * 64 // 4 * 96 // 4
+    workspace = 36 * 4 * (tiles * (4096 + 512) + 4096 * 512)
+    assert peaks["7.0"] - peaks["8.0"] == workspace
+
+
+def test_gradients_of_mmcv_s_runs_outlive_the_step() -> None:
+    """mmcv's hook lets them go before the backward pass, mmengine's wrapper after the step."""
+    case = CASES["PSPNet, ResNet-50"]
+    new = written(case)
+    loader = "train_dataloader = dict(\n    batch_size=2,\n    dataset="
+    old = new.replace(loader, "data = dict(samples_per_gpu=2, train=")
+    old = old.replace("optim_wrapper = dict(type='OptimWrapper', optimizer=", "optimizer = (")
+    held = {}
+    for name, text in (("mmengine", new), ("mmcv", old)):
+        (spec,) = registry.specs(load("config.py", text))
+        assert spec["hyperparameters.dialect"] == name
+        held[name] = walk(record(spec, named=False).tape)[1]
+    parameters, labels = TRACES["PSPNet, ResNet-50"].parameters, 8 * case.batch * 512 * 768
+    of_both_heads = 2 * labels  # put together from one sample's each, in mmengine's dialect
+    assert held["mmcv"] - held["mmengine"] == pytest.approx(4 * parameters - of_both_heads, rel=1e-3)
