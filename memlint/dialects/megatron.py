@@ -188,12 +188,18 @@ def _vocabulary(spec: TrainingSpec) -> tuple[Fact | None, str]:
 # ---------------------------------------------------------------------------------------------- precision, states
 
 
+def _on(spec: TrainingSpec, name: str) -> Fact | None:
+    """A switch that is written and not off."""
+    stated = spec.fact(lm.HYPER + name)
+    return stated if stated is not None and stated.value else None
+
+
 def _is_deep(spec: TrainingSpec) -> bool:
     return lm.switched(spec, "deepspeed")
 
 
 def _precision(spec: TrainingSpec) -> None:
-    bf16, fp16 = spec.fact(lm.HYPER + "bf16"), spec.fact(lm.HYPER + "fp16")
+    bf16, fp16 = _on(spec, "bf16"), _on(spec, "fp16")
     if bf16 is not None:
         # validate_args: accumulate_allreduce_grads_in_fp32 follows from bf16
         reduced = lm.switched(spec, "grad_reduce_in_bf16")
@@ -214,12 +220,12 @@ def _states(spec: TrainingSpec) -> str:
     library = "deepspeed" if deep else "megatron"
     lm.put(spec, "optimizer_library", library, reason="apex's or Transformer Engine's fused kernel")
     lm.put(spec, "optimizer_implementation", "fused", reason="apex's or Transformer Engine's fused kernel")
-    narrow = spec.fact(lm.HYPER + "fp8_format")
+    narrow = _on(spec, "fp8_format")
     if narrow is not None:
         if lm.setting(spec, "transformer_impl") == "local" or lm.switched(spec, "use_legacy_models"):
             return f"{narrow.key}: without Transformer Engine there are no products in float8"
         lm.put(spec, "float8", True, narrow)
-        gathered = spec.fact(lm.HYPER + "fp8_param_gather")
+        gathered = _on(spec, "fp8_param_gather")
         if gathered is not None:
             lm.put(spec, "float8_weights", True, gathered)
     if kind is not None and kind.value not in ("adamw", "sgd", "muon"):
@@ -227,7 +233,7 @@ def _states(spec: TrainingSpec) -> str:
     why = _precision_aware(spec)
     if why:
         return why
-    offload = spec.fact(lm.HYPER + "optimizer_cpu_offload")
+    offload = _on(spec, "optimizer_cpu_offload")
     if offload is not None:
         if pretraining.share(spec, "optimizer_offload_fraction") != 1.0:
             return "--optimizer-offload-fraction: states that are in part on the card are not known"
@@ -238,14 +244,15 @@ def _states(spec: TrainingSpec) -> str:
     if strategy is not None:
         lm.put(spec, "parallelism.strategy", "fsdp2", strategy)
         return ""
-    sharded = spec.fact(lm.HYPER + "use_megatron_fsdp")
+    sharded = _on(spec, "use_megatron_fsdp")
     if sharded is not None:
         stages = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
         named = spec.fact(lm.HYPER + "data_parallel_sharding_strategy")
         pretraining.sharing(spec, stages[str(named.value)] if named is not None else 0, sharded)
         return ""
-    divided = spec.fact(lm.HYPER + "use_distributed_optimizer")
-    pretraining.sharing(spec, 1 if divided is not None else 0, divided)
+    divided = _on(spec, "use_distributed_optimizer")
+    # states in host memory are on no card, however many devices divide them
+    pretraining.sharing(spec, 1 if divided or offload else 0, divided or offload, alone=offload is None)
     return ""
 
 
@@ -352,7 +359,7 @@ def _kernels(spec: TrainingSpec) -> None:
         gate = "no_gate_fusion" if lm.switched(spec, "swiglu") else "no_gelu_fusion"
         fused += [] if lm.switched(spec, gate) else ["swiglu"]
         fused += [] if lm.switched(spec, "no_rope_fusion") else ["rotary"]
-        loss = spec.fact(lm.HYPER + "cross_entropy_fusion")
+        loss = _on(spec, "cross_entropy_fusion")
         fused += [] if loss is None else ["cross_entropy"]
         if loss is not None and lm.setting(spec, "cross_entropy_impl") == "te":
             fused.append("cross_entropy_in_place")
@@ -383,7 +390,7 @@ def _uneven(spec: TrainingSpec, stages: int, total: int) -> Fact | None:
     """Layers of each rank, where options give the ends of the pipeline fewer: by their numbers, or as if embedding and
     loss were layers (``transformer_block.py``, get_num_layers_to_build)."""
     first, last = spec.fact(lm.HYPER + "first_layers"), spec.fact(lm.HYPER + "last_layers")
-    embedding, loss = spec.fact(lm.HYPER + "account_embedding"), spec.fact(lm.HYPER + "account_loss")
+    embedding, loss = _on(spec, "account_embedding"), _on(spec, "account_loss")
     counted = (embedding is not None) + (loss is not None)
     if counted and stages and (total + counted) % stages == 0:
         each = (total + counted) // stages
@@ -402,29 +409,34 @@ def _uneven(spec: TrainingSpec, stages: int, total: int) -> Fact | None:
     return stated._replace(value=whole)
 
 
+# What a decoder's options do not decide: states, kernels, the schedule and what is recomputed.
+STEPS = (
+    Step(
+        _states,
+        (
+            *pretraining.HALF_FACTS,
+            "loss_scaling",
+            *lm.OPTIMIZER_FACTS,
+            "optimizer_precision_aware",
+            "optimizer_state_dtype",
+            "float8",
+            "float8_weights",
+            "parallelism.offload_optimizer",
+            *pretraining.SHARED,
+        ),
+    ),
+    Step(_kernels, ("attention", "fused_kernels", "activation_offloading")),
+    Step(_schedule, ("parallelism.virtual_stages", "parallelism.stage_layers", "parallelism.schedule")),
+    Step(_recompute, pretraining.RECOMPUTED),
+)
+
 FAMILY = lm.Family(
     beside=_beside,
     follows=Graph(
         Step(_program),
         Step(_devices, pretraining.DEVICES),
-        Step(
-            _states,
-            (
-                *pretraining.HALF_FACTS,
-                "loss_scaling",
-                *lm.OPTIMIZER_FACTS,
-                "optimizer_precision_aware",
-                "optimizer_state_dtype",
-                "float8",
-                "float8_weights",
-                "parallelism.offload_optimizer",
-                *pretraining.SHARED,
-            ),
-        ),
         Step(_decoder, (lm.DECODER, "vocabulary_size", "parallelism.expert_tensor")),
-        Step(_kernels, ("attention", "fused_kernels", "activation_offloading")),
-        Step(_schedule, ("parallelism.virtual_stages", "parallelism.stage_layers", "parallelism.schedule")),
-        Step(_recompute, pretraining.RECOMPUTED),
+        *STEPS,
         Step(pretraining.undecided),
     ),
     told=("program", "sharing", "devices", "states", "decoder", "recompute", "undecided"),

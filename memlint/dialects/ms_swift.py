@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from math import ceil
+from math import ceil, isqrt
 
 from memlint.dialects import known_scripts, llamafactory
 from memlint.dialects import language_model as lm
 from memlint.dialects import trainer_families as families
-from memlint.facts.spec import ASSUMED, Fact, TrainingSpec
+from memlint.facts.spec import ASSUMED, WRITTEN, Fact, TrainingSpec
 
 _VERSION = "ms-swift 4.6"
 _ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
@@ -15,6 +15,22 @@ _ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 _EXPERTS_ARE_TENSORS = ("qwen3_moe", "mixtral")
 # loss_scale/config: weights of tokens that are not 0 or 1, which no loss of the model's own takes
 _WEIGHTS = frozenset(("agentflan", "alpha_umi", "hermes", "qwen", "react"))
+# tuner_args.py: PEFT's methods by swift's names -> the option of their rank
+_TUNERS = {"lora": "lora_rank", "adalora": "adalora_init_r"}
+# What DEFAULT (AUTO, before) stood for among the target modules of ms-swift 1 and 2, by the type of the model
+# (swift/llm/utils/model.py: LoRATM).
+_DEFAULT_TARGETS = {
+    **dict.fromkeys(
+        ("llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "gemma", "gemma2"), ("q_proj", "k_proj", "v_proj")
+    ),
+    "baichuan": ("W_pack",),
+    "chatglm": ("query_key_value",),
+    "internlm": ("q_proj", "k_proj", "v_proj"),
+    "internlm2": ("wqkv",),
+    "minicpm": ("q_proj", "k_proj", "v_proj"),
+    "phi3": ("qkv_proj",),
+    "qwen": ("c_attn",),
+}
 _METHODS = {"pt": "pretraining", "rm": "reward", "simpo": "cpo"}
 
 
@@ -25,11 +41,12 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
     stated = None if called.endswith(("sft", "pt")) else spec.fact(lm.HYPER + "rlhf_type")
     name = str(stated.value) if stated is not None else next((n for n in ("rlhf", "pt") if called.endswith(n)), "sft")
     families.method(spec, _METHODS.get(name, name.replace("rlhf", "dpo")), stated, f"{_VERSION}: RLHFArguments")
-    found = f"{called}: Megatron-SWIFT's own model and arguments are not known" if called.startswith("megatron") else ""
-    found = found or lm.model(spec, "model")
+    found = lm.model(spec, "model")
     llamafactory.parts(spec, _VERSION)
+    _default_targets(spec)
     task = families.model_class(spec, "task_type", _VERSION)
     _length(spec)
+    _images(spec)
     lm.attention(spec)
     lm.older_defaults(spec)
     lm.optimizer(spec)
@@ -43,14 +60,20 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
     families.whole_logits(spec, "weighted_tokens", "enable_dft_loss", "enable_channel_loss", "label_smoothing")
     lm.compiled(spec)
     kind, library = spec.fact(lm.HYPER + "tuner_type"), lm.setting(spec, "quant_method")
-    lm.put(spec, lm.HYPER + "use_peft", kind is not None and kind.value == "lora", kind)
+    tuner = "" if kind is None else str(kind.value)
+    lm.put(spec, lm.HYPER + "use_peft", tuner in _TUNERS, kind)
+    if tuner != "lora" and tuner in _TUNERS:
+        rank = spec.facts[lm.HYPER + _TUNERS[tuner]]
+        lm.put(spec, "lora.r", rank.value, rank)
     every, config = spec.fact("lora.targets"), lm.text_config(spec.get(lm.CONFIG) or {})
     if every is not None and every.value == ["all-linear"] and config.get("model_type") in _EXPERTS_ARE_TENSORS:
         lm.put(spec, "lora.targets", list(_ATTENTION), every, f"{_VERSION}: find_all_linears")
     lm.put(spec, "tuning", "full", kind)
     adapted = lm.adapters(spec)
-    if kind is not None and kind.value not in ("lora", "full"):
-        adapted = f"{kind.key} {kind.value}: its adapters are not known"
+    if kind is not None and tuner not in (*_TUNERS, "full"):
+        adapted = f"{kind.key} {tuner}: its adapters are not known"
+    elif tuner in _TUNERS and spec["tuning"] == "lora":
+        lm.put(spec, "tuning", tuner, kind)
     if library != "bnb":  # other libraries' checkpoints are quantised already, and quant_bits says nothing of them
         spec.facts.pop(lm.HYPER + "bits", None)
         adapted = adapted or (f"quant_method {library}: its frozen weights are not known" if library else "")
@@ -80,6 +103,34 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
         lm.put(spec, "evaluation_loss", "as_trained", spec.fact("loss"))
     keys = {"sequence_length": "max_length"}
     return lm.finish(spec, (families.otherwise(spec), ranks, shared, found, task, adapted, dtyped), keys)
+
+
+def _images(spec: TrainingSpec) -> None:
+    """Images of any size are made as large as MAX_PIXELS lets them be (qwen_vl_utils), and those that have more tokens
+    than a sample may have are left out with it (truncation_strategy: delete)."""
+    tower, length = (spec.get(lm.CONFIG) or {}).get("vision_config") or {}, spec.fact("sequence_length")
+    environment = {} if spec.launch is None else spec.launch.environment
+    stated, variable = spec.fact(lm.HYPER + "image_max_pixels"), environment.get("MAX_PIXELS")
+    if stated is None and variable is not None and str(variable.value).isdigit():
+        stated = Fact("image_size", int(str(variable.value)), WRITTEN, "MAX_PIXELS", variable)
+    if length is None or "spatial_merge_size" not in tower or not tower.get("patch_size"):
+        return
+    fits = length.value * (tower["patch_size"] * tower["spatial_merge_size"]) ** 2
+    origin = stated if stated is not None and stated.value < fits else length
+    reason = "" if origin is stated else f"{_VERSION}: as many tokens as a sample may have"
+    lm.put(spec, "image_size", isqrt(fits if origin is length else origin.value), origin, reason)
+
+
+def _default_targets(spec: TrainingSpec) -> None:
+    stated, kind = spec.fact("lora.targets"), lm.text_config(spec.get(lm.CONFIG) or {}).get("model_type")
+    if stated is None or stated.value in (None, "all-linear"):
+        return
+    names = lm.names_of(stated.value)
+    if "ALL" in names:
+        lm.put(spec, "lora.targets", ["all-linear"], stated, "ms-swift 2: lora_use_all")
+    elif ("DEFAULT" in names or "AUTO" in names) and kind in _DEFAULT_TARGETS:
+        others = [name for name in names if name not in ("DEFAULT", "AUTO")]
+        lm.put(spec, "lora.targets", [*others, *_DEFAULT_TARGETS[kind]], stated, "ms-swift 2: LoRATM")
 
 
 def _length(spec: TrainingSpec) -> None:

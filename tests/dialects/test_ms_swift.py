@@ -172,6 +172,24 @@ def test_linear_layers_of_a_mixture_are_those_of_attention() -> None:
     assert estimate_spec(spec).trainable_parameters == 48 * 8 * (2 * (2048 + 4096) + 2 * (2048 + 512))
 
 
+@pytest.mark.parametrize(
+    ("model", "options", "found"),
+    [
+        ("qwen/Qwen-7B-Chat", "DEFAULT", ["c_attn"]),
+        ("ZhipuAI/chatglm3-6b", "AUTO", ["query_key_value"]),
+        ("baichuan-inc/Baichuan2-7B-Chat", "DEFAULT o_proj", ["o_proj", "W_pack"]),
+        ("LLM-Research/Meta-Llama-3-8B-Instruct", "q_proj", ["q_proj"]),
+        ("qwen/Qwen-7B-Chat", "ALL", "all-linear"),
+    ],
+    ids=["Qwen", "ChatGLM, by the older word", "one beside it", "a name", "all"],
+)
+def test_default_targets_of_older_releases_go_by_the_model(model: str, options: str, found: object) -> None:
+    spec = swift(
+        f"--lora_target_modules {options}", model=f"--model_id_or_path {model} --dataset ours --max_length 512"
+    )
+    assert spec["lora.targets"] == found
+
+
 def test_samples_of_any_length_are_as_long_as_the_model_takes() -> None:
     """The interval begins with the shortest one: what 17 GiB are stated for in examples/train/tuners/lora/train.sh."""
     spec = swift(model="--model Qwen/Qwen2.5-7B-Instruct --dataset ours")
@@ -289,12 +307,11 @@ def test_prompts_of_unknown_length_are_an_assumption() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        pytest.param(f"megatron sft {MODEL}", "Megatron-SWIFT's own model", id="Megatron"),
         pytest.param(f"CUDA_VISIBLE_DEVICES=0,1 swift sft {MODEL}", "2 devices for 1", id="one process, two devices"),
         pytest.param(
             f"CUDA_VISIBLE_DEVICES=0,1,2,3 NPROC_PER_NODE=2 swift sft {MODEL}", "4 devices for 2", id="two devices each"
         ),
-        pytest.param(f"swift sft {MODEL} --tuner_type adalora", "--tuner_type adalora", id="other adapters"),
+        pytest.param(f"swift sft {MODEL} --tuner_type longlora", "--tuner_type longlora", id="other adapters"),
         pytest.param(f"swift sft {MODEL} --quant_method hqq --quant_bits 4", "quant_method hqq", id="another library"),
         pytest.param(f"swift sft {MODEL} --optimizer muon", "--optimizer muon", id="an optimizer of swift's own"),
         pytest.param(
@@ -354,3 +371,49 @@ def test_real_scripts_are_answered() -> None:
         found += [spec for spec in registry.specs(load(str(path))) if spec.family == "ms-swift"]
     assert found
     assert all(spec.architecture or spec.architecture_on_devices or spec.unknown_reason for spec in found)
+
+
+# ------------------------------------------------------------------------------------------------ images
+
+SEES = "--model Qwen/Qwen2.5-VL-7B-Instruct --dataset ours --max_length 2048"
+
+
+@pytest.mark.parametrize(
+    ("before", "options", "side", "key"),
+    [
+        pytest.param("MAX_PIXELS=1003520", "", 1001, "MAX_PIXELS", id="a variable of qwen_vl_utils"),
+        pytest.param("", "--max_pixels 1003520", 1001, "--max_pixels", id="swift's own option"),
+        pytest.param("MAX_PIXELS=12845056", "", 1267, "--max_length", id="more than a sample may have"),
+        pytest.param("", "", 1267, "--max_length", id="nothing but the length of a sample"),
+    ],
+)
+def test_an_image_is_as_large_as_it_may_be(before: str, options: str, side: int, key: str) -> None:
+    spec = swift(options, before, model=SEES)
+    assert spec.architecture == "language_model", spec.unknown_reason
+    assert (spec["image_size"], spec.facts["image_size"].key, spec["images_per_sample"]) == (side, key, 1)
+
+
+def test_a_file_states_the_variable_too() -> None:
+    spec = run(FILE.replace("Qwen2.5-7B", "Qwen2.5-VL-7B") + "ENV: {MAX_PIXELS: 50176}\n", "sft.yaml")
+    assert spec["image_size"] == 224
+
+
+def test_the_larger_an_image_may_be_the_more_its_tower_takes() -> None:
+    sizes = []
+    for pixels in (200704, 802816):
+        estimate = estimate_spec(swift("--freeze_vit false", f"MAX_PIXELS={pixels}", model=SEES))
+        assert estimate is not None
+        sizes.append(estimate.saved_bytes)
+    assert sizes[0] < sizes[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "rank"), [pytest.param("", 12, id="its default"), pytest.param("--adalora_init_r 4", 4, id="stated")]
+)
+def test_adalora_has_a_rank_of_its_own(options: str, rank: int) -> None:
+    spec = swift(f"--tuner_type adalora --lora_rank 64 {options}")
+    assert (spec["tuning"], spec["lora.r"]) == ("adalora", rank)
+    estimate = estimate_spec(spec)
+    assert estimate is not None, spec.unknown_reason
+    products = 28 * ((3584 + 3584) * 2 + (3584 + 512) * 2 + (3584 + 18944) * 3)
+    assert estimate.trainable_parameters == rank * (products + 28 * 7)  # a number for each rank of each product beside

@@ -48,6 +48,7 @@ class Kernels(NamedTuple):
     float8   products in float8 (Transformer Engine): what they keep of their input is its copy in one byte. Weights
              have two such copies, by rows and by columns, unless they are nothing but these (``weights8``)
     loss_in_place   Transformer Engine's loss, which makes no copy of the logits
+    loss_compiled   Megatron's own, through torch.compile
     """
 
     norm: bool
@@ -64,6 +65,7 @@ class Kernels(NamedTuple):
     float8: bool = False
     weights8: bool = False
     loss_in_place: bool = False
+    loss_compiled: bool = False
 
     def kept(self, x: Tensor) -> Tensor:
         """What a product keeps of its input."""
@@ -236,9 +238,13 @@ def cross_entropy_in_place(logits: Tensor, labels: Tensor) -> Tensor:
     return out
 
 
-def parallel_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+def parallel_cross_entropy(logits: Tensor, labels: Tensor, compiled: bool = False) -> Tensor:
     """``vocab_parallel_cross_entropy``: logits (B, S, V / t) are copied to fp32 and turned into their softmax in place,
-    which is kept, 4 S B V / t bytes; backward makes the gradient in that same memory, then rounds it."""
+    which is kept, 4 S B V / t bytes; backward makes the gradient in that same memory, then rounds it.
+
+    As ``fused_vocab_parallel_cross_entropy`` it goes through torch.compile, which writes to a copy of the softmax where
+    the classes that are right are subtracted (``calculate_gradients``; the code that inductor of torch 2.13 makes).
+    """
     batch, length, _ = logits.shape
     wide = empty(logits.shape, float32) if logits.dtype is not float32 else logits
     tokens = batch * length
@@ -252,7 +258,10 @@ def parallel_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
         def backward(g: Tensor) -> list[Tensor | None]:
             kept = Tensor(shape, float32, cell.pop().saved[0])
-            return [kept if dtype is float32 else Tensor(shape, dtype)]
+            copy = Tensor(shape, float32) if compiled else None
+            made = kept if dtype is float32 else Tensor(shape, dtype)
+            del copy
+            return [made]
 
         record(out, (logits,), (wide, beyond, places), backward)
         cell.append(out.node)
@@ -670,6 +679,8 @@ class MegatronModel(LanguageModel):
             if self.embedding_norm is not None:
                 x = self.embedding_norm(x)
             x = F.dropout(x, config.embedding_dropout, self.training)
+        if state.grad_enabled and not x.requires_grad:
+            x.requires_grad_()  # of a frozen embedding (mcore_bridge, model/gpt_model.py)
         biases = empty((x.shape[0] * config.heads, 1, length), x.dtype) if config.alibi else None
         tables: Any = None
         if self.rotary_emb is not None:
@@ -695,8 +706,10 @@ class MegatronModel(LanguageModel):
 
     def cross_entropy(self, x: Tensor, labels: Tensor) -> Tensor:
         logits = self.logits(x)
-        scored = cross_entropy_in_place if self.kernels.loss_in_place else parallel_cross_entropy
-        found = scored(logits, labels)
+        if self.kernels.loss_in_place:
+            found = cross_entropy_in_place(logits, labels)
+        else:
+            found = parallel_cross_entropy(logits, labels, self.kernels.loss_compiled)
         mask = empty(found.shape, float32)
         return F.sum(found * mask) / 1.0
 
@@ -768,6 +781,7 @@ def model(spec: TrainingSpec, config: Decoder, options: dict[str, Any]) -> Langu
         float8=bool(spec.get("float8", False)),
         weights8=spec.get("float8_weights", False),
         loss_in_place="cross_entropy_in_place" in fused,
+        loss_compiled="cross_entropy" in fused,
     )
     first = spec.get("checkpointing_layers") if kind == "blocks" else None
     chunk = int(spec.get("checkpointing_chunk") or 1) if kind == "full" else 1

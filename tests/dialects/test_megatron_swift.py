@@ -1,0 +1,166 @@
+"""Family megatron-swift: its command lines, by the code of ms-swift 4.6 and mcore-bridge 1.6."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from memlint.estimates import estimate_spec
+from memlint.facts.spec import TrainingSpec
+from tests.dialects.language_models import run
+
+HYPER = "hyperparameters."
+
+
+def started(
+    options: str = "", model: str = "Qwen/Qwen2.5-7B", devices: str = "NPROC_PER_NODE=8", what: str = "sft"
+) -> TrainingSpec:
+    return run(f"{devices} megatron {what} --model {model} --max_length 8192 {options}\n", "run.sh")
+
+
+@pytest.mark.parametrize("what", ["sft", "pt"])
+def test_what_is_not_written_is_as_the_arguments_have_it(what: str) -> None:
+    spec = started(what=what)
+    assert spec.architecture == "language_model", spec.unknown_reason
+    assert spec.family == "megatron-swift"
+    assert (spec["micro_batch_size"], spec["global_batch_size"], spec["gradient_accumulation_steps"]) == (1, 16, 2)
+    assert (spec["parameter_dtype"], spec["gradient_dtype"], spec["master_weights"]) == ("bfloat16", "float32", True)
+    assert (spec["parallelism.strategy"], spec["parallelism.zero_stage"], spec["parallelism.shard"]) == ("zero", 1, 8)
+    assert (spec["attention"], spec["checkpointing"]) == ("flash", "none")  # selective: what a kernel does not keep
+    assert spec["fused_kernels"] == ["rms_norm", "swiglu", "cross_entropy"]
+    assert spec["implementation"] == "megatron"
+
+
+@pytest.mark.parametrize(
+    ("options", "facts"),
+    [
+        pytest.param(
+            "--packing true", {"packing": True, "sequence_bound": None, "sequence_length": 8192}, id="full rows"
+        ),
+        pytest.param(
+            "--packing true --packing_length 16384", {"sequence_length": 16384}, id="rows of a length of their own"
+        ),
+        pytest.param("--packing false", {"packing": None, "sequence_bound": True}, id="samples as they come"),
+        pytest.param(
+            "--tensor_model_parallel_size 4 --sequence_parallel true",
+            {"parallelism.data": 2, "parallelism.tensor": 4, "parallelism.sequence": True},
+            id="devices that share each layer",
+        ),
+        pytest.param("--use_distributed_optimizer false", {"parallelism.strategy": "ddp"}, id="undivided states"),
+        pytest.param("--bf16 false --fp16 true", {"parameter_dtype": "float16"}, id="float16"),
+        pytest.param("--torch_dtype float16", {"parameter_dtype": "float16"}, id="a dtype by its name"),
+        pytest.param(
+            "--recompute_granularity full --recompute_method uniform --recompute_num_layers 2",
+            {"checkpointing": "full", "checkpointing_chunk": 2},
+            id="two layers at once",
+        ),
+        pytest.param("--recompute_granularity none", {"checkpointing": "none"}, id="nothing is made again"),
+        pytest.param(
+            "--apply_rope_fusion true",
+            {"fused_kernels": ["rms_norm", "swiglu", "rotary", "cross_entropy"]},
+            id="rotations",
+        ),
+        pytest.param(
+            "--bias_activation_fusion false --cross_entropy_loss_fusion false",
+            {"fused_kernels": ["rms_norm"]},
+            id="steps",
+        ),
+        pytest.param(
+            "--pipeline_model_parallel_size 2 --decoder_first_pipeline_num_layers 12",
+            {"parallelism.stage_layers": [12, 16]},
+            id="stages that differ",
+        ),
+    ],
+)
+def test_options_are_facts(options: str, facts: dict[str, Any]) -> None:
+    spec = started(options)
+    assert spec.architecture == "language_model", spec.unknown_reason
+    assert {name: spec.get(name) for name in facts} == facts
+
+
+def test_rows_of_the_vocabulary_are_shared_evenly_and_not_padded_further() -> None:
+    assert started("--tensor_model_parallel_size 2")["vocabulary_size"] == 152064
+    assert started("--tensor_model_parallel_size 7", devices="NPROC_PER_NODE=7")["vocabulary_size"] == 152068
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        pytest.param("--tuner_type lora_llm", "--tuner_type lora_llm: what it makes of ", id="adapters beside a tower"),
+        pytest.param("--tuner_type lora --modules_to_save lm_head", "--modules_to_save ", id="modules beside adapters"),
+        pytest.param("--rlhf_type dpo", "--rlhf_type dpo: its losses over Megatron's model", id="pairs"),
+        pytest.param("--task_type embedding", "--task_type embedding: ", id="another head"),
+        pytest.param("--mtp_num_layers 1", "--mtp_num_layers 1: ", id="layers for further tokens"),
+        pytest.param("--optimizer muon", "--optimizer muon is not known", id="Muon"),
+        pytest.param(
+            "--tensor_model_parallel_size 3", "NPROC_PER_NODE 8: no multiple of 3", id="devices that do not fit"
+        ),
+        pytest.param(
+            "--model Qwen/Qwen2.5-VL-7B-Instruct", "Qwen/Qwen2.5-VL-7B-Instruct: a model that sees", id="a tower"
+        ),
+    ],
+)
+def test_what_is_not_known_is_named(options: str, reason: str) -> None:
+    spec = started(options)
+    assert spec.architecture is None
+    assert reason in spec.unknown_reason
+
+
+@pytest.mark.parametrize(
+    ("options", "model", "count"),
+    [
+        pytest.param(
+            "--tensor_model_parallel_size 2",
+            "Qwen/Qwen2.5-7B",
+            28 * 8 * ((3584 + 4608) + (3584 + 3584) + (3584 + 37888) + (18944 + 3584)),
+            id="products that devices share",
+        ),
+        pytest.param(
+            "--expert_model_parallel_size 2",
+            "Qwen/Qwen3-30B-A3B",
+            48 * 8 * ((2048 + 5120) + (4096 + 2048) + 128 * ((2048 + 1536) + (768 + 2048))),
+            id="each expert by itself",
+        ),
+        pytest.param(
+            "--target_modules linear_qkv", "Qwen/Qwen2.5-7B", 28 * 8 * (3584 + 4608), id="modules by Megatron's names"
+        ),
+    ],
+)
+def test_adapters_stand_beside_megatron_s_own_products(options: str, model: str, count: int) -> None:
+    spec = started(f"--tuner_type lora {options}", model)
+    assert (spec["lora.dtype"], spec["frozen_dtype"]) == ("bfloat16", "bfloat16")
+    estimate = estimate_spec(spec)
+    assert estimate is not None, spec.unknown_reason
+    assert estimate.trainable_parameters == count
+
+
+def test_the_fused_loss_copies_its_softmax_on_the_way_back() -> None:
+    peaks = [
+        estimate_spec(
+            started(f"--packing true --max_length 32768 --cross_entropy_loss_fusion {fused}", "Qwen/Qwen2.5-0.5B")
+        )
+        for fused in ("true", "false")
+    ]
+    assert all(peak is not None for peak in peaks)
+    fused, plain = (peak.allocated_bytes for peak in peaks if peak is not None)
+    assert fused - plain == pytest.approx(4 * 32768 * 151936, rel=0.35)  # in part of what forward had let go of
+
+
+def test_states_in_host_memory_are_on_no_card_whether_or_not_devices_divide_them() -> None:
+    offloads = "--optimizer_cpu_offload true --use_precision_aware_optimizer true"
+    alone, shared = "NPROC_PER_NODE=4", "NPROC_PER_NODE=8"
+    for devices, optimizer in ((alone, "true"), (shared, "true"), (alone, "false")):
+        options = f"--tensor_model_parallel_size 4 --use_distributed_optimizer {optimizer} {offloads}"
+        estimate = estimate_spec(started(options, devices=devices))
+        assert estimate is not None
+        assert "optimizer" not in {component.name for component in estimate.components}
+
+
+def test_gradients_of_all_weights_are_kept_in_fp32_and_states_are_divided() -> None:
+    spec = started("--packing true --tensor_model_parallel_size 4")
+    estimate = estimate_spec(spec)
+    assert estimate is not None
+    parts = {component.name: component.size_bytes for component in estimate.components}
+    assert parts["gradients"] == pytest.approx(2 * parts["parameters"], rel=0.01)
+    assert parts["optimizer"] == pytest.approx(3 * parts["parameters"], rel=0.01)  # 12 bytes, over two devices
