@@ -40,7 +40,7 @@ PROMPTED = ("llama", "mistral")
 _EXPERTS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("minimax_m2", "mixtral"), ("w1", "w3", "w2")),
     **dict.fromkeys(("gpt_oss", "granitemoe", "granitemoehybrid", "granitemoeshared", "llama4_text", "phimoe"), ()),
-    "qwen3_5_moe_text": (),
+    **dict.fromkeys(("lfm2_moe", "qwen3_5_moe_text"), ()),
 }
 _OTHER_EXPERTS = ("gate_proj", "up_proj", "down_proj")
 
@@ -52,6 +52,7 @@ class Adapters(NamedTuple):
     lora, ia3     names of the modules that it adapts unless the config names some; () where it has none
     experts       (gate, up, down): what the parts of the experts' common weights are called; () for none
     prompts       it knows the model's attention, and so adaption prompts
+    names         (its own, ours): parts of the model's names that are others in :mod:`memlint.models`
     """
 
     name: str = ""
@@ -59,6 +60,7 @@ class Adapters(NamedTuple):
     ia3: tuple[str, ...] = ()
     experts: tuple[str, ...] = _OTHER_EXPERTS
     prompts: bool = False
+    names: tuple[tuple[str, str], ...] = ()
 
 
 NOTHING = Adapters()

@@ -129,9 +129,11 @@ class Decoder(NamedTuple):
     grouped       each group of heads has a key and a value of its own in the joined product (Falcon)
     final_norm    what the layers return is normed
     embedding_width   of tokens before a product brings them to ``width``, and of what the head gets; 0 for none (OPT)
+    normed_head   rows of the head are divided by their norms in each step (Baichuan 2)
     embedding_norm    embedded tokens are normed (BLOOM)
     code          whose code computes the layers, where it is more than switches: "common", "bloom", "codegen",
-                  "falcon", "gpt_neo", "gptj", "llama4", "mpt"
+                  "falcon", "gpt_neo", "gptj", "llama4", "mpt"; of models that bring it along: "baichuan",
+                  "chatglm", "chatglm2", "glm4_chat", "internlm", "minicpm", "qwen"
     kernels       ways to compute attention that this code has, besides writing the scores out
     residual_last          of parallel residuals, the stream is added to the sum of both (Phi)
     named_attention        what attention returns has a name until the layer is done (StableLM)
@@ -189,6 +191,7 @@ class Decoder(NamedTuple):
     residual_dropout: float = 0.0
     embedding_dropout: float = 0.0
     head_bias: bool = False
+    normed_head: bool = False
     embedding_norm: bool = False
     code: str = "common"
     kernels: tuple[str, ...] = ("sdpa", "flash")
@@ -213,6 +216,9 @@ class Decoder(NamedTuple):
 
 # Values of ``code``: layers of their own, unlike the common ones (memlint.models.language.early).
 EARLY = ("bloom", "codegen", "falcon", "gpt_neo", "gptj", "mpt")
+
+# Values of ``code``: models whose code comes with their weights (memlint.models.language.remote).
+REMOTE = ("baichuan", "chatglm", "chatglm2", "glm4_chat", "internlm", "minicpm", "qwen")
 
 # Code that rotates by itself (``rotary`` is "none").
 _ROTATES_ITSELF = ("codegen", "falcon", "gptj")

@@ -18,6 +18,7 @@ from memlint.architectures.decoder import (
     Latent,
     ShortConvolution,
 )
+from memlint.architectures.huggingface_remote import REMOTE_TYPES, remote_decoder
 from memlint.architectures.huggingface_styles import (
     ALIASES,
     DECODER_ALONE,
@@ -60,7 +61,7 @@ def _number(config: Mapping[str, Any], name: str) -> int:
 
 def known(model_type: str) -> bool:
     """Whether :func:`decoder` takes this ``model_type``."""
-    return ALIASES.get(model_type, model_type) in STYLES
+    return ALIASES.get(model_type, model_type) in STYLES or model_type in REMOTE_TYPES
 
 
 def decoder(config: Mapping[str, Any]) -> Decoder:
@@ -73,6 +74,8 @@ def decoder(config: Mapping[str, Any]) -> Decoder:
     model_type = config.get("model_type")
     if model_type is None or not known(model_type):
         raise UnknownModel(f"decoders of model type {model_type!r} are not known")
+    if model_type in REMOTE_TYPES:
+        return remote_decoder(config)
     model_type = ALIASES.get(model_type, model_type)
     if isinstance(config.get("text_config"), Mapping):
         if isinstance(config.get("vision_config"), Mapping) and config.get("model_type") not in DECODER_ALONE:

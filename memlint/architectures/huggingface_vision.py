@@ -1,6 +1,6 @@
 """From a ``config.json``, or its ``vision_config``, to the vision tower that it describes.
 
-Source: ``transformers`` 5.23, ``models/{vit,deit,dinov2,clip,siglip,qwen2_vl,qwen2_5_vl,qwen3_5,llama4}``.
+Source: ``transformers`` 5.23, ``models/{vit,deit,dinov2,clip,siglip,qwen2_vl,qwen2_5_vl}``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 from memlint.architectures.adapters import adapters_of
 from memlint.architectures.sizes import Sizes, agree
-from memlint.architectures.vision import AGREEMENTS, PACKED_AGREEMENTS, Llama4Tower, PackedTower, Qwen35Tower, Tower
+from memlint.architectures.vision import AGREEMENTS, PACKED_AGREEMENTS, PackedTower, Tower
 from memlint.facts.spec import UnknownModel
 
 # model_type -> switches that differ from the defaults of Tower, and defaults of its configuration class.
@@ -92,41 +92,6 @@ def packed_tower(config: Mapping[str, Any], newer: bool) -> PackedTower:
     )
     agree(made, PACKED_AGREEMENTS)
     return made
-
-
-def qwen35_tower(config: Mapping[str, Any]) -> Qwen35Tower:
-    """From the ``vision_config`` of Qwen3.5. Raises UnknownModel where a size is missing."""
-    sizes = Sizes(config)
-    return Qwen35Tower(
-        width=_number(sizes, "hidden_size"),
-        intermediate=_number(sizes, "intermediate_size"),
-        patch=(
-            _number(sizes, "temporal_patch_size"),
-            _number(sizes, "patch_size"),
-            _number(sizes, "patch_size"),
-        ),
-        channels=_number(sizes, "in_channels"),
-        positions=_number(sizes, "num_position_embeddings"),
-        layers=_number(sizes, "depth"),
-        merge=_number(sizes, "spatial_merge_size"),
-        out=_number(sizes, "out_hidden_size"),
-    )
-
-
-def llama4_tower(config: Mapping[str, Any]) -> Llama4Tower:
-    """From the ``vision_config`` of Llama 4. Raises UnknownModel where a size is missing."""
-    sizes = Sizes(config)
-    return Llama4Tower(
-        width=_number(sizes, "hidden_size"),
-        intermediate=_number(sizes, "intermediate_size"),
-        patch=_number(sizes, "patch_size"),
-        given=_number(sizes, "projector_input_dim"),
-        made=_number(sizes, "projector_output_dim"),
-        image=_number(sizes, "image_size"),
-        channels=_number(sizes, "num_channels"),
-        layers=_number(sizes, "num_hidden_layers"),
-        out=_number(sizes, "vision_output_dim"),
-    )
 
 
 def _number(sizes: Sizes, name: str, default: int = 0) -> int:

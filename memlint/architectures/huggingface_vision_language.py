@@ -1,6 +1,6 @@
 """From a ``config.json`` to the language model that sees, which it describes.
 
-Source: ``transformers`` 5.23, ``models/{llava,gemma3,qwen2_vl,qwen2_5_vl,qwen3_5,qwen3_5_moe,llama4}``.
+Source: ``transformers`` 5.23, ``models/{llava,gemma3,qwen2_vl,qwen2_5_vl}``.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from memlint.architectures.huggingface import decoder
-from memlint.architectures.huggingface_vision import llama4_tower, packed_tower, qwen35_tower, tower
+from memlint.architectures.huggingface_beside import BESIDE
+from memlint.architectures.huggingface_styles import DECODER_ALONE
+from memlint.architectures.huggingface_vision import packed_tower, tower
 from memlint.architectures.sizes import Sizes, agree
 from memlint.architectures.vision_language import (
     Llava,
@@ -58,10 +60,14 @@ def vision_language(config: Mapping[str, Any]) -> VisionLanguage:
 
 
 def text_alone(config: Mapping[str, Any]) -> TextAlone:
-    """Qwen3.5 and Llama 4. Raises UnknownModel where a part, or a size, is not known."""
+    """Every other one, among text alone. Raises UnknownModel where a part, or a size, is not known."""
     sizes = Sizes(config)
-    seen, name = _part(sizes, "vision_config"), str(sizes.get("model_type"))
-    return TextAlone(name, decoder(sizes), (llama4_tower if name == "llama4" else qwen35_tower)(seen))
+    name = str(sizes.get("model_type"))
+    words = decoder(sizes if name in DECODER_ALONE else _part(sizes, "text_config"))
+    if not isinstance(_part(sizes, "text_config").get("tie_word_embeddings"), bool):  # the whole says it of its parts
+        tied = sizes.get("tie_word_embeddings")
+        words = words if tied is None else words._replace(tied=bool(tied))
+    return TextAlone(name, words, BESIDE[name](sizes), "sound" if "audio_config" in sizes else "images")
 
 
 def _part(sizes: Sizes, name: str) -> Sizes:

@@ -9,9 +9,11 @@ from memlint.architectures.decoder import Decoder
 from memlint.architectures.encoder import Encoder, ModernBert
 from memlint.architectures.encoder_decoder import T5, EncoderDecoder
 from memlint.architectures.huggingface import decoder
+from memlint.architectures.huggingface_beside import BESIDE
 from memlint.architectures.huggingface_encoder_decoders import ENCODER_DECODERS, T5_TYPES, encoder_decoder, t5
 from memlint.architectures.huggingface_encoders import ENCODERS, MODERNBERT, encoder, modernbert
-from memlint.architectures.huggingface_styles import ALIASES, DECODER_ALONE, STYLES
+from memlint.architectures.huggingface_remote import REMOTE_TYPES
+from memlint.architectures.huggingface_styles import ALIASES, STYLES
 from memlint.architectures.huggingface_vision import CLASSIFIERS, tower
 from memlint.architectures.huggingface_vision_language import llava, text_alone, vision_language
 from memlint.architectures.sizes import Sizes
@@ -42,13 +44,14 @@ _SEES = ("vision_language",)
 # A model type may be of several kinds, and the class decides: Qwen3.5 is a whole that sees, or its decoder alone.
 KINDS = (
     Kind(STYLES.keys() | ALIASES.keys(), decoder, ("causal_lm", "sequence_classification", "value_head")),
+    Kind(REMOTE_TYPES, decoder, ("causal_lm",)),
     Kind(ENCODERS, encoder, _OF_ENCODERS),
     Kind((MODERNBERT,), modernbert, _OF_ENCODERS),
     Kind(ENCODER_DECODERS, encoder_decoder, ("seq2seq_lm",)),
     Kind(T5_TYPES, t5, ("seq2seq_lm",)),
     Kind(CLASSIFIERS, tower, ("image_classification",)),
     Kind(("gemma3", "qwen2_vl", "qwen2_5_vl"), vision_language, _SEES),
-    Kind(DECODER_ALONE, text_alone, _SEES),
+    Kind(BESIDE, text_alone, _SEES),
     Kind(("llava",), llava, _SEES),
 )
 

@@ -85,44 +85,6 @@ class PackedTower(NamedTuple):
         return self.channels * self.temporal * self.patch * self.patch
 
 
-class Qwen35Tower(NamedTuple):
-    """Qwen3.5's, of which the weights alone are known.
-
-    patch      frames, height and width
-    positions  rows of a table of learned positions
-    merge      patches on each side of the square that becomes a feature
-    out        width of a feature: the decoder's
-    """
-
-    width: int
-    intermediate: int
-    patch: tuple[int, int, int]
-    channels: int
-    positions: int
-    layers: int
-    merge: int
-    out: int
-
-
-class Llama4Tower(NamedTuple):
-    """Llama 4's, of which the weights alone are known.
-
-    image, patch  height and width
-    given, made   widths before and behind the last perceptron, which reads patches that were shuffled into one another
-    out           width of what the projector to the decoder reads
-    """
-
-    width: int
-    intermediate: int
-    image: int
-    patch: int
-    channels: int
-    layers: int
-    given: int
-    made: int
-    out: int
-
-
 AGREEMENTS = (
     HEADS_SHARE_WIDTH,
     Agreement(lambda sizes: sizes.patches > 0, "an image of {0.image} has no patch of {0.patch}"),

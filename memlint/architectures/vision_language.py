@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from memlint.architectures.decoder import Decoder
 from memlint.architectures.sizes import Agreement
-from memlint.architectures.vision import Llama4Tower, PackedTower, Qwen35Tower, Tower
+from memlint.architectures.vision import PackedTower, Tower
 from memlint.named_tuple import NamedTuple
 
 
@@ -58,15 +58,30 @@ class VisionLanguage(NamedTuple):
     image_mask: bool = False
 
 
+class Beside(NamedTuple):
+    """The weights of modules that nothing is computed of, by dotted names.
+
+    linears   (name, inputs, outputs, whether it has a bias) of each linear layer
+    tensors   (name, shape) of every other parameter
+    fixed     names of those that never train
+    """
+
+    linears: tuple[tuple[str, int, int, bool], ...]
+    tensors: tuple[tuple[str, tuple[int, ...]], ...]
+    fixed: tuple[str, ...] = ()
+
+
 class TextAlone(NamedTuple):
-    """A decoder that reads no image, and a tower that lies beside it (Qwen3.5, Llama 4).
+    """A decoder that reads no image and hears no sound, beside what would see or hear for it (Mistral 3, Qwen3.5).
 
     name    of the model's type, as a message says it
+    sense   what else the model takes: "images" or "sound"
     """
 
     name: str
     decoder: Decoder
-    tower: Qwen35Tower | Llama4Tower
+    beside: Beside
+    sense: str = "images"
 
 
 def layer_of_tower(key: str) -> tuple[Agreement, ...]:

@@ -38,7 +38,7 @@ _copies: dict[str, Any] = {}  # copies.json
 LEAST_NAME = 4  # characters: a folder ``t0`` may be anything
 
 # Where a config.json says how many tokens or patches the model takes at most, by the age of its architecture.
-_CONTEXT = ("max_position_embeddings", "n_positions", "max_seq_len", "max_target_positions")
+_CONTEXT = ("max_position_embeddings", "n_positions", "max_seq_len", "max_target_positions", "seq_length")
 
 
 def names() -> list[str]:

@@ -20,11 +20,14 @@ ARCHITECTURES = {
     "uni3d_dp": "uni3d_dp",
     "stdiff": "stdiff",
     "dit3d": "dit3d",
+    "diffusion": "diffusion",
     "fsdm_lag": "fsdm_lag",
     "video_llm": "video_llm",
     "language_model": "language",
     "llm_c": "llm_c",
     "rwkv": "rwkv",
+    "openmmlab": "openmmlab",
+    "classifier": "classifier",
     "recorded": "recorded",
 }
 

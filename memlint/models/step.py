@@ -175,7 +175,7 @@ def _record(
         has_matmul="matmul" in system.uses,
         has_convolution="convolution" in system.uses,
         host_bytes=run.host_bytes + (0 if offload is None else offload.host_bytes),
-        loading=run.loading,
+        loading=run.loading or system.loading,
         process_groups=parallel.process_groups(spec),
         assumptions=parallel.assumptions(spec, stage),
     )

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from memlint.meta.nn import Module
+from memlint.meta.tape import Tape
 from memlint.meta.tensor import DType, Storage, Tensor
 from memlint.named_tuple import NamedTuple
 
@@ -51,6 +52,7 @@ class System(NamedTuple):
     resident   storages that live as long as the run
     parts      of a rank with several stages whose micro-batches all go through one stage before the next: all of
                them are recorded, and ``in_flight`` is how many are in the last one before the first goes back
+    loading    what is on the card before the first step and given back then, where nothing shards the run
     keeps_gradients  ``zero_grad`` writes zeros instead of letting go: torch's default before 2.0
     framework  "torch" or "jax"
     uses       "matmul" and "convolution" decide which library workspaces the run needs
@@ -78,5 +80,6 @@ class System(NamedTuple):
     after_backward: Callable[[], Any] | None = None
     resident: Sequence[Storage] = ()
     parts: Sequence[Part] = ()
+    loading: Tape | None = None
     framework: str = "torch"
     uses: frozenset[str] = frozenset({"matmul"})

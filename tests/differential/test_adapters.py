@@ -142,6 +142,18 @@ CASES: dict[str, tuple[str, dict[str, Any], peft.PeftConfig, Setting]] = {
         "qwen3_moe", {"tuning": "lora", "lora.r": 8, "lora.targets": "all-linear"},
         lora(r=8, target_modules="all-linear"), PLAIN,
     ),
+    "LoRA of a mixture whose experts PEFT has no names for": (
+        "lfm2_moe",
+        {"tuning": "lora", "lora.r": 8, "lora.targets": r"model.layers.[\d]+.(mlp|self_attn).(up|q|k|v)_proj"},
+        lora(r=8, target_modules=r"model.layers.[\d]+.(mlp|self_attn).(up|q|k|v)_proj"),
+        PLAIN,
+    ),
+    "LoRA of every layer of a mixture whose experts PEFT has no names for": (
+        "lfm2_moe",
+        {"tuning": "lora", "lora.r": 8, "lora.targets": "all-linear"},
+        lora(r=8, target_modules="all-linear"),
+        PLAIN,
+    ),
     "DoRA": ("llama", {"tuning": "dora", "lora.r": 8}, lora(r=8, use_dora=True), PLAIN),
     "DoRA with dropout, checkpointed": (
         "llama",

@@ -1,4 +1,4 @@
-"""Qwen3.5 and Llama 4 among text alone: the static step against transformers' whole class, whose tower nobody asks."""
+"""Models that see or hear among text alone: the static step against transformers' class, whose tower nobody asks."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForImageTextToText
+from transformers import AutoConfig, AutoModelForImageTextToText, VoxtralForConditionalGeneration
+from transformers.initialization import no_init_weights
 
+from memlint.architectures.huggingface_vision_language import text_alone
 from memlint.models import UnknownModel, record
 from tests.differential.test_language_models import (
     MIXTURE,
@@ -50,28 +52,121 @@ LLAMA_EYES = {
 }
 LLAMA = {**SIZES, "num_hidden_layers": 2, "intermediate_size_mlp": 288, "num_local_experts": 2, "head_dim": 32}
 WITHOUT_PERCEPTRONS = {name: size for name, size in SIZES.items() if name != "intermediate_size"}
-TEXTS: dict[str, dict[str, Any]] = {
-    "qwen3_5": {**SIZES, **RECURRENT},
-    "llama4": {**LLAMA, "pad_token_id": 0},
-    "qwen3_5_moe": {**WITHOUT_PERCEPTRONS, **RECURRENT, **MIXTURE, "shared_expert_intermediate_size": 160},
+QWEN = {"model_type": "qwen3_5_moe", **EYES}
+TOWER = {
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "image_size": 32,
+    "patch_size": 8,
+}
+EARS = {
+    "hidden_size": 48,
+    "intermediate_size": 192,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_mel_bins": 16,
+    "max_source_positions": 30,
+}
+# model type -> config of its decoder, of what is beside it, and of the whole
+WHOLES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
+    "qwen3_5": ({"model_type": "qwen3_5_text", **SIZES, **RECURRENT}, {**QWEN, "model_type": "qwen3_5"}, {}),
+    "llama4": (
+        {"model_type": "llama4_text", **LLAMA, "pad_token_id": 0},
+        {"model_type": "llama4_vision_model", **LLAMA_EYES},
+        {},
+    ),
+    "qwen3_5_moe": (
+        {
+            "model_type": "qwen3_5_moe_text",
+            **WITHOUT_PERCEPTRONS,
+            **RECURRENT,
+            **MIXTURE,
+            "shared_expert_intermediate_size": 160,
+        },
+        QWEN,
+        {},
+    ),
+    "mistral3": (
+        {"model_type": "mistral", **SIZES, "head_dim": 32, "sliding_window": None},
+        {"model_type": "pixtral", **TOWER},
+        {"spatial_merge_size": 2},
+    ),
+    "mistral3 over Ministral 3, whose head is tied": (
+        {"model_type": "ministral3", **SIZES, "head_dim": 32, "tie_word_embeddings": True},
+        {"model_type": "pixtral", **TOWER},
+        {"spatial_merge_size": 2, "vision_feature_layer": [-2, -1], "multimodal_projector_bias": True},
+    ),
+    "internvl": (
+        {"model_type": "qwen3", **SIZES, "head_dim": 32},
+        {"model_type": "internvl_vision", **TOWER, "use_qk_norm": True},
+        {"downsample_ratio": 0.5, "image_seq_length": 4},
+    ),
+    "internvl of another kind of tower": (
+        {"model_type": "qwen2", **SIZES},
+        {
+            "model_type": "internvl_vision",
+            **TOWER,
+            "attention_bias": True,
+            "norm_type": "rms_norm",
+            "use_mean_pooling": False,
+            "use_mask_token": True,
+        },
+        {"downsample_ratio": 0.5, "image_seq_length": 4},
+    ),
+    "smolvlm": (
+        {"model_type": "llama", **SIZES, "pad_token_id": 0},
+        {"model_type": "smolvlm_vision", **TOWER},
+        {"scale_factor": 2},
+    ),
+    "idefics3": (
+        {"model_type": "llama", **SIZES, "pad_token_id": 0},
+        {"model_type": "idefics3_vision", **TOWER},
+        {"scale_factor": 2},
+    ),
+    "lfm2_vl": (
+        {"model_type": "lfm2", **SIZES, "layer_types": ["conv", "full_attention", "conv"]},
+        {"model_type": "siglip2_vision_model", **TOWER, "vision_use_head": False, "num_patches": 16},
+        {"projector_hidden_size": 96},
+    ),
+    "lfm2_vl with the head of its tower": (
+        {"model_type": "lfm2", **SIZES, "layer_types": ["conv", "full_attention", "conv"]},
+        {"model_type": "siglip2_vision_model", **TOWER, "num_patches": 16},
+        {"projector_hidden_size": 96, "projector_use_layernorm": False, "projector_bias": False},
+    ),
+    "voxtral": (
+        {"model_type": "llama", **SIZES, "head_dim": 32},
+        {"model_type": "voxtral_encoder", **EARS},
+        {},
+    ),
 }
 
 
-def config_of(kind: str) -> dict[str, Any]:
-    text = {"model_type": f"{kind}_text", **TEXTS[kind]}
-    eyes = {"model_type": "llama4_vision_model", **LLAMA_EYES} if kind == "llama4" else {"model_type": kind, **EYES}
-    return {"model_type": kind, "text_config": text, "vision_config": eyes}
+def config_of(case: str) -> dict[str, Any]:
+    text, beside, whole = WHOLES[case]
+    kind = case.split()[0]
+    sense = "audio_config" if kind == "voxtral" else "vision_config"
+    tied = text.get("tie_word_embeddings", kind == "lfm2_vl")
+    text = {**text, "tie_word_embeddings": tied}
+    return {"model_type": kind, "text_config": text, sense: beside, "tie_word_embeddings": tied, **whole}
 
 
 def whole(config: dict[str, Any], dtype: torch.dtype, attention: str) -> Any:
     made = AutoConfig.for_model(**config)
     made.text_config.use_cache = False
-    return AutoModelForImageTextToText.from_config(made, dtype=dtype, attn_implementation=attention)
+    builds = AutoModelForImageTextToText.from_config
+    if config["model_type"] == "voxtral":
+        builds = VoxtralForConditionalGeneration._from_config
+    with no_init_weights():  # SigLIP's draws until what it drew fits
+        model = builds(made, dtype=dtype, attn_implementation=attention)
+    model.tie_weights()
+    return model
 
 
-@pytest.mark.parametrize(("kind", "way"), list(zip(TEXTS, (*WAYS, *WAYS))), ids=TEXTS)
-def test_a_tower_that_no_image_asks_takes_its_weights_and_nothing_else(kind: str, way: str) -> None:
-    setting, config = WAYS[way], config_of(kind)
+@pytest.mark.parametrize(("case", "way"), list(zip(WHOLES, 6 * tuple(WAYS))), ids=WHOLES)
+def test_a_tower_that_no_image_asks_takes_its_weights_and_nothing_else(case: str, way: str) -> None:
+    setting, config = WAYS[way], config_of(case)
     ours = in_meta(spec_of({**setting.facts(config), "model_class": "vision_language", "images_per_sample": 0}))
 
     def build_model(_: Any) -> Any:
@@ -84,11 +179,39 @@ def test_a_tower_that_no_image_asks_takes_its_weights_and_nothing_else(kind: str
     reference = SimpleNamespace(build_model=build_model, make_batch=text.make_batch, training_loss=text.training_loss)
     with values_known(False):
         truth = in_torch(reference, {}, adamw("foreach"), autocast=setting.autocast or "float32")
-    comparison = compare(f"{kind} {setting}", ours, truth, setting.every > 0)
+    comparison = compare(f"{case} {setting}", ours, truth, setting.every > 0)
     assert comparison.worst <= TOLERANCE, str(comparison)
 
 
-def test_images_are_said_to_be_unknown() -> None:
-    facts = {**WAYS["in bfloat16"].facts(config_of("qwen3_5")), "model_class": "vision_language"}
-    with pytest.raises(UnknownModel, match="images that 'qwen3_5' looks at are not known"):
+@pytest.mark.parametrize("case", WHOLES)
+def test_what_lies_beside_a_decoder_has_the_names_and_shapes_of_the_class(case: str) -> None:
+    """A quantised base, and adapters, go by them."""
+    config = config_of(case)
+    with torch.device("meta"):
+        model = whole(config, torch.bfloat16, "sdpa")
+    model = getattr(model, "model", model)
+    words = model.text_model if hasattr(model, "text_model") else model.language_model
+    inside = {id(module) for module in words.modules()}
+    linears = {
+        (name, module.in_features, module.out_features, module.bias is not None)
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.Linear) and id(module) not in inside
+    }
+    described = text_alone(config).beside
+    assert set(described.linears) == linears
+    theirs = {id(tensor) for tensor in words.parameters()}
+    assert {(name, shape) for name, shape in described.tensors} == {
+        (name, tuple(tensor.shape))
+        for name, tensor in model.named_parameters()
+        if id(tensor) not in theirs and name.rpartition(".")[0] not in {name for name, *_ in linears}
+    }
+
+
+@pytest.mark.parametrize(
+    ("case", "sense"),
+    [pytest.param("qwen3_5", "images", id="images"), pytest.param("voxtral", "sound", id="sound")],
+)
+def test_what_is_beside_text_is_said_to_be_unknown(case: str, sense: str) -> None:
+    facts = {**WAYS["in bfloat16"].facts(config_of(case)), "model_class": "vision_language"}
+    with pytest.raises(UnknownModel, match=f"what '{case}' does with {sense} is not known"):
         record(spec_of({**facts, "images_per_sample": 1}))

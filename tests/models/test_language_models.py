@@ -282,3 +282,13 @@ def test_published_traces_of_an_8b_model_are_reproduced(
     peak = max(walk(recording_.tape)[0].values()) / GIB
     print(f"\n{peak:.2f} GiB, traced {traced} ({peak / traced - 1:+.2%})")
     assert peak == pytest.approx(traced, rel=0.01)
+
+
+@pytest.mark.parametrize(("strategy", "widened"), [("zero", False), ("none", True)], ids=["DeepSpeed", "no engine"])
+def test_deepspeed_brings_what_was_widened_back_to_16_bits(strategy: str, widened: bool) -> None:
+    """PEFT widens what is not quantised, and the engine then casts the whole module."""
+    facts = {"tuning": "lora", "lora.targets": ["q_proj"], "quantization.bits": 4, "quantization.kind": "nf4"}
+    facts |= {"compute_dtype": "float16", "frozen_dtype": "float16", "parameter_dtype": "float16"}
+    facts |= {"parallelism.strategy": strategy, "parallelism.zero_stage": 2, "master_weights": strategy == "zero"}
+    plain, prepared = (peak_of(spec_of(SMALL, **facts, **{"quantization.prepared": how})) for how in (False, True))
+    assert (prepared > plain) is widened

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from memlint.architectures import huggingface
-from memlint.architectures.decoder import EARLY, Decoder, checked
+from memlint.architectures.decoder import EARLY, REMOTE, Decoder, checked
 from memlint.architectures.sizes import ROWS, Sizes, check, in_its_words
 from memlint.facts.spec import HYPER, Name, TrainingSpec
 from memlint.meta import optim
@@ -209,8 +209,15 @@ def _quantise(model: Module, spec: TrainingSpec, compute: DType, heads: Sequence
         model,
         lambda name, base: None if name.partition(".")[0] in heads or name.rpartition(".")[2] in left else made(base),
     )
-    if spec.get("quantization.prepared", False):
+    if spec.get("quantization.prepared", False) and not _cast_by_deepspeed(spec):
         quantisation.widen(model)
+
+
+def _cast_by_deepspeed(spec: TrainingSpec) -> bool:
+    """Whether its engine brings the whole module to 16 bits, whoever widened parts of it before (DeepSpeed 0.14.4,
+    runtime/engine.py: _configure_distributed_model)."""
+    zero = spec.get("parallelism.strategy") == "zero" and not spec.get("autocast", False)
+    return zero and spec.get("compute_dtype") in ("bfloat16", "float16") and bool(spec.get("master_weights", False))
 
 
 def attention(spec: TrainingSpec, dtype: DType, autocast: bool) -> str:
@@ -231,13 +238,15 @@ def language_model(spec: TrainingSpec, config: Decoder, dtype: DType, autocast: 
     if kind == "sdpa" and kind not in config.kernels:
         kind = "eager"  # what transformers takes unless it is told to: it refuses the others
     implementation = spec.get("implementation", "transformers")
+    if kind == "flash" and config.code in REMOTE and kind not in config.kernels:
+        kind = "eager"  # such code does not ask
     if kind == "flash" and kind not in config.kernels and implementation == "transformers":
         raise UnknownModel(f"transformers has no FlashAttention for {config.adapters.name}")
     grouped = implementation == "transformers" and config.key_value_heads != config.heads
     if kind == "sdpa" and grouped and not spec.does("transformers.grouped_heads_in_sdpa"):
         kind = "sdpa_repeated"
     loss = spec.get("loss", "full")
-    if loss not in ("full", "chunked", "fused", "outputs", "shifted", "named", "copied"):
+    if loss not in ("full", "chunked", "fused", "in_forward", "outputs", "shifted", "named", "copied"):
         raise UnknownModel(f"the loss {loss!r} is not known")
     if loss == "fused" and "cut_cross_entropy" in (spec.get("fused_kernels") or ()):
         loss = "cut"
@@ -280,6 +289,10 @@ def language_model(spec: TrainingSpec, config: Decoder, dtype: DType, autocast: 
             from memlint.models.language import early
 
             return early.MODELS[config.code](config, kind, **options)
+        if config.code in REMOTE:
+            from memlint.models.language import remote
+
+            return remote.model(config.code)(config, kind, **options)
         if config.hybrid or config.code == "llama4":
             for mechanism, met in (
                 ("parallelism within the model", split.is_split(spec)),

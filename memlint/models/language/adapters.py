@@ -399,13 +399,17 @@ class PromptEncoder(Module):
 # -------------------------------------------------------------------------------------------------- which modules
 
 
+# Where a decoder's modules are: as they are, within its model for a task, and within one that sees or hears as well
+# (SmolVLM's own name for it; before transformers 4.52, and of Voxtral later, a model for a task within the whole).
+PATHS = ("", "model.", "model.language_model.", "model.text_model.", "language_model.model.")
+
+
 def is_target(name: str, targets: Sequence[str] | str) -> bool:
     """Whether a dotted module name is meant: by a regular expression that fits it whole, or by its last parts."""
     if isinstance(targets, str):
         import re
 
-        # A decoder's own names, those within its model for a task, and those within a model that sees as well.
-        return any(re.fullmatch(targets, before + name) for before in ("", "model.", "model.language_model."))
+        return any(re.fullmatch(targets, before + name) for before in PATHS)
     return any(name == target or name.endswith(f".{target}") for target in targets)
 
 
@@ -418,6 +422,10 @@ def adapt(model: LanguageModel, spec: TrainingSpec, config: Decoder) -> None:
     method = spec.get("tuning", "full")
     if method == "full":
         return
+    if config.adapters.names:
+        from memlint.models.language import remote  # other models have transformers' names
+
+        spec = remote.by_our_names(spec, dict(config.adapters.names))
     saved = spec.get("lora.modules_to_save") or ()
     model.freeze()
     if method == "freeze":
@@ -464,14 +472,22 @@ def _adapt_linears(model: LanguageModel, spec: TrainingSpec, config: Decoder, me
             raise UnknownModel(f"PEFT has no default modules for {config.adapters.name}, and none are stated")
     every = targets == "all-linear" or list(targets) == ["all-linear"]
     rank, dropout = spec.get("lora.r", 8), float(spec.get("lora.dropout") or 0.0)
+    megatrons = spec.get("implementation") == "megatron"
+    if megatrons and method != "lora":
+        raise UnknownModel(f"{method} beside Megatron's layers is not known")
     kind = DoraLinear if method == "dora" else LoraLinear
+    if megatrons:
+        from memlint.models.language import megatron_adapters
+
+        kind = megatron_adapters.ParallelLora  # type: ignore[assignment]
     if method == "dora" and spec.get("implementation") == "torchtune":
         kind = NamedDoraLinear
     saved = spec.get("lora.modules_to_save") or ()
     saved = (saved,) if isinstance(saved, str) else saved
     found: list[str] = []
     # These names now mean the experts' common weights, and so no longer the perceptrons beside them.
-    taken = config.adapters.experts if config.experts is not None and method not in WITHOUT_EXPERTS else ()
+    mixed = config.experts is not None and method not in WITHOUT_EXPERTS and not megatrons
+    taken = config.adapters.experts if mixed else ()
 
     def replace(name: str, base: Module) -> Module | None:
         # litgpt's one product stands for three names.
@@ -516,8 +532,11 @@ def _adapt_linears(model: LanguageModel, spec: TrainingSpec, config: Decoder, me
     if not every and method not in WITHOUT_EXPERTS and is_target("embed_tokens", targets):
         found.append("embed_tokens")
         model.embed_tokens = LoraEmbedding(model.embed_tokens, rank)  # type: ignore[assignment]
-    if method not in WITHOUT_EXPERTS and config.experts is not None:
+    if mixed:
         found += _adapt_experts(model, config, rank, every, targets, method, dropout)
+    elif megatrons:
+        wanted = lambda name: every or is_target(name, targets)  # noqa: E731
+        found += megatron_adapters.adapt_experts(model.layers, rank, dropout, wanted)
     if not found:
         raise UnknownModel(f"no linear layer of {config.adapters.name} is called {', '.join(targets)}")
 

@@ -220,7 +220,7 @@ class LanguageModel(Module):
     checkpointed   layers that are recomputed: all for 1, every k-th for k, none for 0
     reentrant      by torch's older implementation
     padded         some row of the batch is shorter than the others, so masks are made
-    loss           "full", "chunked", "fused", "cut", "outputs", "shifted", "named", "copied"
+    loss           "full", "chunked", "fused", "cut", "in_forward", "outputs", "shifted", "named", "copied"
                    (:mod:`memlint.models.language.losses`)
     chunks, tile   how it is cut
     policy         what recomputed layers keep all the same
@@ -376,6 +376,9 @@ class LanguageModel(Module):
         if self.loss in ("fused", "cut"):
             head = self.embed_tokens.weight if self.lm_head is None else self.lm_head.weight
             return losses.cut(x, head, labels) if self.loss == "cut" else losses.fused(x, head, labels)
+        if self.loss == "in_forward":
+            head = self.embed_tokens.weight if self.lm_head is None else self.lm_head.weight
+            return losses.in_forward(x, head, labels, self.chunks)
         if self.loss == "chunked" and self.tile is not None:
             return F.neg(F.sum(self.tiles(x, labels))) / 1.0
         if self.loss == "chunked":

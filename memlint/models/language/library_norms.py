@@ -13,9 +13,7 @@ from memlint.meta.amp import autocast, to
 from memlint.meta.nn import Module, parameter
 from memlint.meta.tensor import Tensor, float32, state
 from memlint.models.language.parts import RootMeanSquare, norm
-
-# Releases of torch since which rms_norm is another one: rows of memlint.releases
-NORM_RELEASES = ("2.9", "2.7", "2.5")
+from memlint.releases import NORM_RELEASES
 
 
 def release_of_norm(spec: TrainingSpec) -> str:
@@ -28,16 +26,13 @@ class TorchNorm(RootMeanSquare):
 
     def __init__(self, width: int, release: str) -> None:
         super().__init__(width)
-        self.fused = release == "2.9"
-        self.widened, self.rounded = release != "2.4", release in ("2.4", "2.5")
+        self.rms_norm = F.rms_norm_of(release)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.normed(x, self.weight)
 
     def normed(self, x: Tensor, weight: Tensor) -> Tensor:
-        if self.fused:
-            return F.rms_norm(x, weight)
-        return F.rms_norm_composite(x, weight, self.widened, self.rounded)
+        return self.rms_norm(x, weight)
 
 
 class CastNorm(TorchNorm):

@@ -221,6 +221,40 @@ def cut(x: Tensor, head: Tensor, labels: Tensor) -> Tensor:
     return out
 
 
+def in_forward(x: Tensor, head: Tensor, labels: Tensor, pieces: int) -> Tensor:
+    """Unsloth's: the forward pass makes the gradients, ``pieces`` of the tokens after one another, in one compiled
+    function, which writes a piece's gradient over its logits in the head's dtype. What is kept are the gradients of
+    ``x`` and, where it trains, of the head. (unsloth_zoo 2025.8 to 2026.10 ``fused_losses/cross_entropy_loss.py``:
+    UnslothFusedLoss, whose function torch.compile takes whole)"""
+    shifted = shifted_labels(labels)
+    rows, width = x.shape[0] * x.shape[1], x.shape[2]
+    gradient = empty(x.shape, x.dtype)
+    head_gradient = empty(head.shape, head.dtype) if head.requires_grad else None
+    most = -(-rows // pieces)
+    for start in range(0, rows, most):
+        count = min(most, rows - start)
+        given = empty((count, width), head.dtype) if x.dtype is not head.dtype else None
+        logits = empty((count, head.shape[0]), head.dtype)
+        scores = empty((count,), float32)
+        product = empty((count, width), head.dtype)
+        added = empty(head.shape, head.dtype) if head_gradient is not None else None
+        del given, logits, scores, product, added
+    out = empty((), float32)
+    if tracked(x, head):
+        kinds = [(t.shape, t.dtype) if t.requires_grad else None for t in (x, head)]
+        cell: list[Node] = []
+
+        def backward(g: Tensor) -> list[Tensor | None]:
+            held = iter(cell.pop().saved)
+            return [None if kind is None else Tensor(*kind, next(held)) for kind in kinds]
+
+        record(out, (x, head), (gradient if x.requires_grad else None, head_gradient), backward)
+        assert out.node is not None
+        cell.append(out.node)
+    del shifted
+    return out
+
+
 def _liger_chunk(rows: int, x: Tensor, head: Tensor, plain: bool, trains: bool) -> None:
     """The temporaries of one chunk."""
     width, vocabulary = x.shape[1], head.shape[0]

@@ -296,7 +296,9 @@ def _dated(
     spec: TrainingSpec, layer: Callable[[Linear | Conv1D], Linear4bit]
 ) -> Callable[[Linear | Conv1D], Linear4bit]:
     """The layer as the release of bitsandbytes has it."""
-    attached = spec.does("bitsandbytes.keeps_inputs_of_4_bit_products")
+    # Kernels for adapters make the product themselves (unsloth/kernels/fast_lora.py, axolotl/kernels/lora.py).
+    kernels = any(name.startswith("lora_") for name in spec.get("fused_kernels") or ())
+    attached = not kernels and spec.does("bitsandbytes.keeps_inputs_of_4_bit_products")
     casts = spec.does("bitsandbytes.unpacks_in_the_stored_dtype")
 
     def made(base: Linear | Conv1D) -> Linear4bit:
