@@ -64,6 +64,11 @@ FRAMEWORKS = {
         ),
     ),
     "ms-swift": Framework("ms-swift", "ms-swift", ("SftArguments", "PretrainArguments", "RLHFArguments")),
+    "megatron-swift": Framework(
+        "megatron-swift",
+        "ms-swift",
+        ("MegatronSftArguments", "MegatronPretrainArguments", "MegatronRLHFArguments"),
+    ),
     "llamafactory": Framework(
         "llamafactory",
         "LLaMA-Factory",

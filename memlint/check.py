@@ -205,7 +205,7 @@ class _Checker:
         if not specs and document.format == "python":
             specs, document = self._remarked(document, settings)
         specs = self._launched(specs, document, settings)
-        if not found.named and (document.told or any(spec.document.told for spec in specs)):
+        if not found.named and any(spec.document.told for spec in specs):
             self.told.add(os.path.realpath(path))
             # The run of a config that is itself among the files is reported there.
             others = self.given - {os.path.realpath(path)}
@@ -696,17 +696,23 @@ def _spell(spec: TrainingSpec, name: Name, value: Any) -> Sequence[Any]:
 
 
 def _with_devices(spec: TrainingSpec, allowed: Allowance) -> TrainingSpec:
-    """``--gpu h100-80gb x8`` says how many cards there are, unless the config does."""
+    """``--gpu h100-80gb x8`` says how many cards there are, unless the config does, and to families that ask which."""
     if not allowed.gpu:
         return spec
     from memlint.data.catalogue import parse_gpu
+    from memlint.dialects import schema as schemas
 
-    count = parse_gpu(allowed.gpu)[1]
+    card, count = parse_gpu(allowed.gpu)
     written = spec.fact("world_size")
-    if count == 1 or (written is not None and written.node is not None):
+    changes: dict[Name, Any] = {}
+    if spec.family in schemas.families() and (asked := schemas.header(spec.family).get("card")):
+        changes[asked] = card.capability
+    if count > 1 and (written is None or written.node is None):
+        changes |= {"device_count": count, "world_size": count}
+    if not changes:
         return spec
-    spec = spec.with_facts(device_count=count, world_size=count)
-    if spec.architecture is None and spec.architecture_on_devices:
+    spec = spec.with_facts(changes)
+    if spec.architecture is None and spec.architecture_on_devices and "device_count" in changes:
         spec.architecture, spec.unknown_reason = spec.architecture_on_devices, ""
     return spec
 

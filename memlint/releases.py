@@ -48,6 +48,38 @@ class Behaviour(NamedTuple):
 
 
 BEHAVIOURS: dict[str, Behaviour] = {
+    "unsloth.cuts_cross_entropy": Behaviour(
+        "unsloth",
+        (2024, 11, 9),
+        (2025, 8, 5),
+        LESS,
+        "the logits of more than 1,024 tokens never leave the chip",
+        "unsloth/models/llama.py: CausalLM_fast_forward, fused_linear_cross_entropy",
+    ),
+    "unsloth.makes_gradients_of_the_loss_in_forward": Behaviour(
+        "unsloth",
+        (2025, 8, 5),
+        None,
+        EITHER,
+        "logits are made in pieces, each of which its gradient is written over",
+        "unsloth/models/llama.py: CausalLM_fast_forward, unsloth_fused_ce_loss",
+    ),
+    "unsloth.bounds_pieces_of_the_loss": Behaviour(
+        "unsloth",
+        (2026, 7),
+        None,
+        LESS,
+        "a piece of the logits has at most 4 GiB, however much is free",
+        "unsloth_zoo/fused_losses/cross_entropy_loss.py: _get_chunk_multiplier",
+    ),
+    "unsloth.counts_what_the_loss_makes": Behaviour(
+        "unsloth",
+        (2026, 9, 3),
+        None,
+        LESS,
+        "16 bytes are reckoned for each logit of a piece where 4 were",
+        "unsloth_zoo/fused_losses/cross_entropy_loss.py: _CE_BYTES_PER_LOGIT, get_chunk_size",
+    ),
     "accelerate.fsdp2_widens_frozen_weights": Behaviour(
         "accelerate",
         None,
@@ -117,6 +149,14 @@ BEHAVIOURS: dict[str, Behaviour] = {
         "pytorch/pytorch#147203",
     ),
     "torch.rms_norm_2.9": Behaviour("torch", (2, 9), None, LESS, "rms_norm is one kernel", "pytorch/pytorch#153666"),
+    "torch.rms_norm_2.12": Behaviour(
+        "torch",
+        (2, 12),
+        None,
+        EITHER,
+        "under autocast rms_norm is computed in fp32, in one kernel whatever its weight's dtype",
+        "pytorch/pytorch#174824; ATen/autocast_mode.h: AT_FORALL_FP32",
+    ),
     "torch.fused_adamw_is_a_default": Behaviour(
         "torch",
         (2, 8),
@@ -472,6 +512,12 @@ BEHAVIOURS: dict[str, Behaviour] = {
 }
 # The day of each release at which something changes: of the newest file within its wheel, or as its notes have it.
 DAYS: dict[str, dict[Series, str]] = {
+    "unsloth": {
+        (2024, 11, 9): "2024-11-21",
+        (2025, 8, 5): "2025-08-13",
+        (2026, 7): "2026-07-07",
+        (2026, 9, 3): "2026-09-09",
+    },
     "bitsandbytes": {(0, 43, 2): "2024-07-23", (0, 50): "2026-07-24"},
     "accelerate": {(0, 30): "2024-05-03", (1, 11): "2025-10-20", (1, 13): "2026-03-04", (1, 14): "2026-06-11"},
     "litgpt": {(0, 5): "2024-10-04", (0, 5, 11): "2025-09-09"},
@@ -520,6 +566,7 @@ DAYS: dict[str, dict[Series, str]] = {
     "verl": {(0, 4): "2025-06-08", (0, 4, 1): "2025-06-27", (0, 7): "2026-01-05", (0, 8): "2026-06-01"},
 }
 LIBRARIES: dict[str, Library] = {
+    "unsloth": Library("Unsloth", "2026.10.9", "release.unsloth", ("unsloth",)),
     "accelerate": Library("accelerate", "1.15", "release.accelerate", ("accelerate",)),
     "peft": Library("PEFT", "0.21", "release.peft", ("peft",)),
     "bitsandbytes": Library("bitsandbytes", "0.50", "release.bitsandbytes", ("bitsandbytes",)),
@@ -531,6 +578,10 @@ LIBRARIES: dict[str, Library] = {
     "trl": Library("TRL", "1.16", "release.trl", ("trl",)),
     "verl": Library("verl", "0.9", "release.verl", ("verl",)),
 }
+
+
+# Releases of torch since which rms_norm is another one, the newest first: rows ``torch.rms_norm_...``
+NORM_RELEASES = ("2.12", "2.9", "2.7", "2.5")
 
 
 def does(behaviour: str, release: object) -> bool:

@@ -22,16 +22,20 @@ SMOLLM2, QWEN, LLAMA_1B, LLAMA_8B = 134_515_008, 494_032_768, 1_235_814_400, 8_0
 COUNTED: dict[str, tuple[str, int]] = {
     "autotrain": (f"{SAMPLES}/autotrain/run.yml", SMOLLM2),
     "axolotl": (f"{EXAMPLES}/lora_axolotl.yml", LLAMA_8B),
+    "diffusers": (f"{SAMPLES}/diffusers/run.sh", 859_520_964 + 83_653_863 + 123_060_480),  # UNet, VAE, text encoder
+    "finetrainers": (f"{SAMPLES}/finetrainers/run.sh", 1_693_783_872),  # CogVideoX 2B's transformer
     "hf-trainer": (f"{EXAMPLES}/run_clm.sh", LLAMA_1B),
     "litgpt": (f"{SAMPLES}/litgpt/lora.yaml", 162_322_944),  # Pythia 160M
     "llamafactory": (f"{EXAMPLES}/full_llamafactory.yaml", QWEN),
     "llamafactory-v1": (f"{SAMPLES}/llamafactory_v1/run.yaml", SMOLLM2),
     "llm-c": (f"{SAMPLES}/llm_c/run.sh", 124_439_808),  # GPT-2
+    "megatron-swift": (f"{SAMPLES}/megatron_swift/run.sh", SMOLLM2),
     "ms-swift": (f"{SAMPLES}/ms_swift/file.yaml", SMOLLM2),
     "open-instruct": (f"{SAMPLES}/open_instruct/run.sh", SMOLLM2),
     "openrlhf": (f"{SAMPLES}/openrlhf/run.sh", SMOLLM2),
     "oumi": (f"{SAMPLES}/oumi/run.yaml", SMOLLM2),
     "peft": (f"{SAMPLES}/peft/training_params.json", QWEN),
+    "timm": (f"{SAMPLES}/timm/run.sh", 25_557_032),  # ResNet-50
     "torchtitan": (f"{EXAMPLES}/torchtitan_llama3_8b.toml", LLAMA_8B),
     "torchtune": (f"{EXAMPLES}/torchtune_llama3_1b.yaml", LLAMA_1B),
     "trl": (f"{EXAMPLES}/grpo_trl.yaml", 1_543_714_304),  # Qwen2.5 1.5B
@@ -55,6 +59,10 @@ HELD: dict[str, tuple[str, str]] = {
     "nemo": (
         "tests/dialects/test_nemo.py",
         "test_the_sizes_of_a_published_model_have_the_parameters_of_its_weights",
+    ),
+    "openmmlab": (
+        "tests/models/openmmlab/test_openmmlab.py",
+        "test_a_model_takes_the_memory_that_the_library_s_own_takes",
     ),
     "rwkv": ("tests/dialects/test_llm_c_and_rwkv.py", "test_parameters_of_rwkv"),
     "stdiff": ("tests/differential/test_stdiff.py", "test_real_sizes_agree_with_torch_within_a_thousandth"),

@@ -103,6 +103,25 @@ lora_query: true
 lora_value: true
 train: {micro_batch_size: 1, global_batch_size: 4, max_seq_length: 512}
 """
+FOUNDRY = """\
+max_seq_len: 512
+model:
+  name: mpt_causal_lm
+  d_model: 512
+  n_heads: 8
+  n_layers: 4
+  max_seq_len: 512
+  vocab_size: 50368
+  norm_type: rmsnorm
+  attn_config: {qk_ln: true}
+tokenizer: {name: EleutherAI/gpt-neox-20b}
+train_loader: {name: text, dataset: {max_seq_len: 512}}
+optimizer: {name: decoupled_adamw, lr: 6.0e-4}
+max_duration: 100ba
+global_train_batch_size: 8
+device_train_microbatch_size: 8
+precision: amp_bf16
+"""
 TORCHTUNE = """\
 model: {_component_: torchtune.models.llama3_2.llama3_2_1b}
 tokenizer: {_component_: torchtune.models.llama3.llama3_tokenizer, max_seq_len: 1024}
@@ -194,6 +213,12 @@ class Border(NamedTuple):
     gpu: str = ""
 
 
+UNSLOTH = (
+    "python unsloth-cli.py --model_name unsloth/Llama-3.2-1B --max_seq_length 2048 --load_in_4bit "
+    "--per_device_train_batch_size {rows} --use_gradient_checkpointing unsloth\n"
+)
+
+
 def trl_border(behaviour: str, method: str, keys: dict[str, Any], before: str, after: str) -> Border:
     return Border(f"{method}.yaml", recipe(keys), before, after)
 
@@ -215,6 +240,10 @@ RUNS = {
     "litgpt.lora_on_fsdp2": Border("config.yaml", LORA_ON_FOUR, "0.5.10", "0.5.11"),
     "bitsandbytes.keeps_inputs_of_4_bit_products": Border("sft.yaml", QUANTISED_SFT, "0.43.1", "0.43.2"),
     "bitsandbytes.unpacks_in_the_stored_dtype": Border("sft.yaml", QUANTISED_SFT, "0.49.2", "0.50.0"),
+    "unsloth.cuts_cross_entropy": Border("run.sh", UNSLOTH.format(rows=2), "2024.11.8", "2024.11.9"),
+    "unsloth.makes_gradients_of_the_loss_in_forward": Border("run.sh", UNSLOTH.format(rows=2), "2025.8.4", "2025.8.5"),
+    "unsloth.bounds_pieces_of_the_loss": Border("run.sh", UNSLOTH.format(rows=16), "2026.6.9", "2026.7.1"),
+    "unsloth.counts_what_the_loss_makes": Border("run.sh", UNSLOTH.format(rows=16), "2026.9.2", "2026.9.3"),
     "verl.sft_shards_by_fsdp2": Border("run.sh", VERL_SFT, "0.3.0", "0.4.0"),
     "verl.sft_checkpoints": Border("run.sh", VERL_SFT, "0.4.0", "0.4.1"),
     "verl.entropy_where_it_counts": Border("run.sh", VERL.format(more=UNPADDED), "0.3.0", "0.4.0"),
@@ -231,6 +260,7 @@ RUNS = {
     "torch.rms_norm_2.5": Border("run.toml", TORCHTITAN, "2.4.1", "2.5.0"),
     "torch.rms_norm_2.7": Border("run.toml", TORCHTITAN, "2.6.0", "2.7.0"),
     "torch.rms_norm_2.9": Border("run.toml", TORCHTITAN, "2.8.0", "2.9.0"),
+    "torch.rms_norm_2.12": Border("train.yaml", FOUNDRY, "2.11.0", "2.12.0"),
     "torch.fused_adamw_is_a_default": Border("run.yaml", STEP, "2.7.1", "2.8.0"),
     "torchtune.norm_is_torchs": Border("run.yaml", TORCHTUNE, "0.4.0", "0.5.0"),
     "transformers.releases_gradients": Border("run.yaml", GPT2, "4.27.4", "4.28.0", "torch==1.13.1\n"),

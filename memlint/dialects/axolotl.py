@@ -116,7 +116,7 @@ def _unknown(spec: TrainingSpec) -> str:
 def _model_class(spec: TrainingSpec) -> None:
     """What is built of the model."""
     found = lm.trainer(spec)
-    if "vision_config" in (spec.get(lm.CONFIG) or {}):
+    if lm.senses(spec.get(lm.CONFIG)):
         lm.put(spec, "model_class", "vision_language", spec.fact(lm.CONFIG))
     elif found.builds:
         lm.put(spec, "model_class", found.builds, spec.fact("method"))
@@ -152,7 +152,7 @@ def _model(spec: TrainingSpec) -> str:
 
 def _parts(spec: TrainingSpec) -> None:
     """Of a vision-language model: which parts train, and what images a sample has."""
-    if "vision_config" not in (spec.get(lm.CONFIG) or {}):
+    if not lm.senses(spec.get(lm.CONFIG)):
         return
     only = spec.fact(lm.HYPER + "freeze_mm_modules")
     if only is not None and truth(only.value):
@@ -507,6 +507,10 @@ def _evaluation(spec: TrainingSpec) -> None:
             spec.facts["evaluation_batch_size"] = Fact("evaluation_batch_size", rows, DEFAULT, key, reason=reason)
         lm.put(spec, "evaluation_accumulates", False, reason=f"{VERSION}: eval_accumulation_steps is set")
     lm.evaluation(spec)
+    kernels = spec.fact("fused_kernels")
+    cut = kernels is not None and "cut_cross_entropy" in kernels.value and spec.get("loss") == "fused"
+    if cut and "evaluation_batch_size" in spec:  # ml-cross-entropy: transformers/patch.py, cce_patch(train_only=False)
+        lm.put(spec, "evaluation_loss", "as_trained", kernels, "cut cross entropy makes no logits in evaluation either")
     longest = spec.fact(lm.HYPER + "eval_sequence_len")
     if longest is not None and longest.value and "evaluation_batch_size" in spec:
         lm.put(spec, "evaluation_sequence_length", longest.value, longest)

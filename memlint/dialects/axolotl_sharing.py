@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 from typing import Any
 
 from memlint.dialects import companions
@@ -103,6 +104,15 @@ def beside(spec: TrainingSpec) -> tuple[str, Mapping[str, Fact]]:
     return reason, overruling
 
 
+# The sizes of a mesh, which make all devices of a run.
+_MESH: tuple[Name, ...] = (
+    "parallelism.shard",
+    "parallelism.replicas",
+    "parallelism.tensor",
+    "parallelism.context",
+)
+
+
 def processes(spec: TrainingSpec) -> None:
     """Ray's workers, or what ``axolotl train`` hands to the launcher that it starts."""
     ray, count = spec.fact(lm.HYPER + "use_ray"), spec.fact(lm.HYPER + "ray_num_workers")
@@ -117,3 +127,7 @@ def processes(spec: TrainingSpec) -> None:
         if node is not None and text.isdigit() and int(text) > 0:
             spec.facts["device_count"] = Fact("device_count", int(text), WRITTEN, "--" + node.key_path, node)
             return
+    shared = spec.fact("parallelism.shard")
+    if shared is not None and shared.value:  # whose mesh is all of the run's devices (utils/distributed.py)
+        sizes = [spec.get(name) or 1 for name in _MESH]
+        lm.put(spec, "device_count", prod(sizes), shared, "the mesh that is stated")

@@ -471,6 +471,10 @@ class Dialect:
                 seen.add(id(node))
                 place = node.key_span or node.span
                 if gap is not None:
+                    named = _by_name(gap, name, spelled) if name.endswith("model") and gap is node else None
+                    if named is not None:
+                        written.setdefault(name, named)
+                        continue
                     missing.append(Missing(spelled, place, _unknown(gap), name))
                 else:
                     reason = f"{schemas.shown_value(node)} is {schemas.NOT_TAKEN}"
@@ -871,6 +875,16 @@ def _spread(value: Any, node: Node) -> Node:
     if isinstance(value, dict):
         value = {name: _spread(inner, Node(None, node.span, None, name, node.via)) for name, inner in value.items()}
     return Node(value, node.span, node.key_span, node.keys, node.via)
+
+
+def _by_name(node: Node, name: str, key: str) -> Fact | None:
+    """A model's folder of which only the last names are known (``$HOME/models/opt-125m``), where a model has the last:
+    it is taken for a folder that is out of reach."""
+    from memlint.data import models
+
+    ending = node.value.ending if isinstance(node.value, Unresolved) else ""
+    known = "/" in ending and models.named(ending) is not None
+    return Fact(named(name), ending[ending.index("/") :], WRITTEN, key, node) if known else None
 
 
 def _unknown(node: Node) -> str:

@@ -9,7 +9,7 @@ from contextvars import ContextVar
 
 from memlint.documents.node import Document, Node
 from memlint.facts.spec import Fact, Missing
-from memlint.files import edition, inside, repository_root
+from memlint.files import above, edition, inside, repository_root
 from memlint.named_tuple import NamedTuple
 
 
@@ -45,17 +45,15 @@ def find(reference: str, beside: str) -> str | None:
     """
     folder = os.path.dirname(beside) or "."
     root = repository_root(folder)
-    at = folder
-    for _ in range(64):
+    for at in above(folder):
         candidate = os.path.normpath(os.path.join(at, reference))
         if os.path.isfile(candidate):
             real, path = _spelling.get()
             if real and os.path.realpath(candidate) == real:
                 return path
             return candidate if inside(candidate, root) else None
-        if os.path.realpath(at) == root or os.path.isabs(reference):
+        if os.path.isabs(reference):
             return None
-        at = os.path.normpath(os.path.join(at, os.pardir))
     return None
 
 

@@ -388,6 +388,12 @@ def _by_dots(spec: TrainingSpec) -> bool:
     return bool(registry.dialect(spec.family).header.get("dotted"))
 
 
+def _dashed(spec: TrainingSpec) -> bool:
+    from memlint.dialects import registry
+
+    return bool(registry.dialect(spec.family).header.get("dashed"))
+
+
 def _add_option(spec: TrainingSpec, key: Key, value: Any) -> list[Edit]:
     """After the command's last word, on a line of its own where the options have theirs."""
     command = spec.launch
@@ -399,7 +405,7 @@ def _add_option(spec: TrainingSpec, key: Key, value: Any) -> list[Edit]:
     text = text_of(spec, span.path)
     if text is None:
         return []
-    name = key.dotted
+    name = key.dotted.replace("_", "-") if _dashed(spec) else key.dotted
     option = ("--" if len(name) > 1 else "-") + name
     if key.annotation.get("flag"):
         if value is not True:

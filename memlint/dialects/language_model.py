@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from memlint import releases
+from memlint.architectures.huggingface_remote import CHANGED_BY, OWN_WEIGHTS
 from memlint.dialects.accelerate import truth
 from memlint.dialects.deepspeed import AUTO
 from memlint.dialects.family import Family, finish, tokens
@@ -186,6 +187,10 @@ def model(spec: TrainingSpec, key: str = "model_name_or_path") -> str:
     spec.model_name = fact.value.rstrip("/").rsplit("/", 1)[-1] or fact.value
     if config is None:
         return f"{fact.key} {fact.value}: {source}"
+    for option in CHANGED_BY.get(str(config.get("model_type")), ()):
+        given_too = spec.root.get(option)
+        if given_too is not None and given_too.value:
+            config = {**config, option: given_too.value}
     put(spec, CONFIG, config, fact, source)
     _take_for(spec, source)
     vocabulary = text_config(config).get("vocab_size")
@@ -221,7 +226,7 @@ def position_limit(spec: TrainingSpec) -> int | None:
     if described is not None:
         return described.context or None
     config = text_config(spec.get(CONFIG) or {})
-    for name in ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len"):
+    for name in ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length"):
         limit = config.get(name)
         if isinstance(limit, int) and limit > 0:
             return limit
@@ -289,6 +294,8 @@ def weights(spec: TrainingSpec, *stated: Fact | None) -> Fact | None:
         return None
     kept = dtype_of(config.get("dtype") or config.get("torch_dtype") or text_config(config).get("dtype") or "float32")
     reason = f"{TRANSFORMERS}: from_pretrained keeps the checkpoint's dtype"
+    own, where = OWN_WEIGHTS.get(text_config(config).get("model_type", ""), ("", reason))
+    kept, reason = own or kept, where
     return Fact("parameter_dtype", kept or "float32", DEFAULT, "dtype", reason=reason)
 
 
@@ -339,6 +346,8 @@ def older_weights(spec: TrainingSpec, loaded: Fact | None) -> Fact | None:
         return loaded
     if stated is not None and stated.node is not None and stated.value is not None:
         return loaded  # auto
+    if text_config(spec.get(CONFIG) or {}).get("model_type") in OWN_WEIGHTS:
+        return loaded
     reason = f"transformers {spec['transformers_version']}: from_pretrained makes float32 of any checkpoint"
     return loaded._replace(value="float32", reason=reason)
 
@@ -458,12 +467,17 @@ _CLASSES = {
 }
 
 
+def senses(config: Any) -> bool:
+    """Whether the contents of a ``config.json`` are of a model that sees or hears beside what it reads."""
+    return isinstance(config, dict) and ("vision_config" in config or "audio_config" in config)
+
+
 def class_by_type(spec: TrainingSpec) -> None:
     """Where no script says what is trained, a model that is no decoder does."""
     config = spec.get(CONFIG)
     if not isinstance(config, dict):
         return
-    kind = "vision_language" if "vision_config" in config else _CLASSES.get(config.get("model_type", ""), "")
+    kind = "vision_language" if senses(config) else _CLASSES.get(config.get("model_type", ""), "")
     if kind:
         reason = f"no script says what is trained, and the model is of type {config.get('model_type')}"
         spec.facts["model_class"] = Fact("model_class", kind, ASSUMED, reason=reason)

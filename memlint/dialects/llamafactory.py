@@ -95,7 +95,7 @@ def _model_class(spec: TrainingSpec) -> None:
 def parts(spec: TrainingSpec, version: str) -> None:
     """A vision-language model, and which of its parts train."""
     config = spec.get(lm.CONFIG)
-    if not isinstance(config, dict) or "vision_config" not in config:
+    if not lm.senses(config):
         spec.facts["model_class"] = Fact("model_class", "causal_lm", DEFAULT, reason="what the model's config says")
         return
     lm.put(spec, "model_class", "vision_language", spec.fact(lm.CONFIG))
@@ -452,7 +452,7 @@ FAMILY = lm.Family(
         Step(_attention, ("attention",)),
         Step(_packing, ("packing",)),
         Step(_optimizer, lm.OPTIMIZER_FACTS),
-        Step(_kernels, ("loss", "fused_kernels", *_LIGER)),
+        Step(_kernels, ("loss", "loss_chunks", "fused_kernels", *_LIGER)),
         Step(lm.compiled, ("compile",)),
         Step(_adapters, (*lm.ADAPTER_FACTS, lm.HYPER + "use_peft", lm.HYPER + "use_dora"), ("freeze.", "oft.")),
         Step(_quantization, lm.QUANTIZATION_FACTS),

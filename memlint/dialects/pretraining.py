@@ -179,10 +179,11 @@ def _product(counts: Sequence[Fact]) -> str:
     )
 
 
-def sharing(spec: TrainingSpec, stage: int, origin: Fact | None, reason: str = "") -> None:
-    """What data parallel devices divide: nothing (0), or what the stage of ZeRO says."""
+def sharing(spec: TrainingSpec, stage: int, origin: Fact | None, reason: str = "", alone: bool = True) -> None:
+    """What data parallel devices divide: nothing (0), or what the stage of ZeRO says. Of one such device ``alone`` says
+    whether it is as if there were no stages."""
     data = spec.get("parallelism.data")
-    if data == 1:
+    if data == 1 and alone:
         lm.put(spec, "parallelism.strategy", "none", spec.fact("parallelism.data"), "one data parallel device")
         return
     if stage:

@@ -52,7 +52,7 @@ def specs(document: Document, overrides: Sequence[str] = ()) -> list[TrainingSpe
     ``documents.overrides.OverrideError`` for an override that makes no sense.
     """
     if document.format == "shell":
-        return _script_specs(document, overrides)
+        return _script_specs(document, overrides) or _by_itself(document)
     document = prepared(document)
     found = _best(document, None)
     if found is None:
@@ -65,15 +65,15 @@ def specs(document: Document, overrides: Sequence[str] = ()) -> list[TrainingSpe
 
 
 def _by_itself(document: Document) -> list[TrainingSpec]:
-    """The run of a script that makes a trainer, started without options."""
-    if document.format != "python":
+    """The run of a script or a notebook that makes a trainer, started without options."""
+    if document.format != "python" and not document.path.lower().endswith(".ipynb"):
         return []
     from memlint.dialects import scripts
 
     script = scripts.read(document.path, document.text, {})
     if script is None:
         return []
-    found = script.document._replace(told=True)
+    found = script.document._replace(told=document.format == "python")
     return [dialect(script.family).spec(Match(1, found, script.root, missing=_gap(script)))]
 
 

@@ -30,7 +30,9 @@ entries say what the keys mean. At the top, before ``properties``:
     refines         families whose keys these are too, and more: of both, this one is meant
     positional      true where a command may name its config without an option (``run_clm.py args.json``); python where
                     that is a module (``train.py config/small.py``)
+    dashed          true where a command's options have dashes in the place of a file's underscores
     dotted          true where options name keys inside tables by dots (``--train.micro_batch_size 1``)
+    card            the fact that the card of ``--gpu`` gives, where a run depends on it (its compute capability)
     module          its Python half in ``memlint/dialects/``, where there is one
     framework       ``torch 2.13``: what the documented defaults belong to
     architecture, model_name   where the family has only one model
@@ -88,7 +90,19 @@ UNKNOWN_KEY = "unknown-key"
 
 HEADER_NAMES = frozenset(
     ("family", "title", "formats", "models", "signature", "module", "framework", "architecture", "model_name", "facts")
-) | {"positional", "script", "overrides", "primary", "refines", "dotted", "extends", "keys", "trainer"}
+) | {
+    "positional",
+    "script",
+    "overrides",
+    "primary",
+    "refines",
+    "dashed",
+    "dotted",
+    "extends",
+    "keys",
+    "trainer",
+    "card",
+}
 SIGNATURE_NAMES = frozenset(
     ("all", "any", "none", "program", "programs", "launcher", "trains", "class", "text", "other", "members")
 )

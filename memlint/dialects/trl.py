@@ -59,8 +59,7 @@ def _model_class(spec: TrainingSpec) -> None:
         lm.put(spec, "labels", found.labels, reason=f"{_VERSION}: RewardTrainer")
         return
     lm.put(spec, "model_class", "causal_lm", reason=f"{_VERSION}: AutoModelForCausalLM")
-    sees = isinstance(spec.get(lm.CONFIG), dict) and "vision_config" in spec[lm.CONFIG]
-    if trained is not None and trained.value == "sft" and (sees or trained.origin == ASSUMED):
+    if trained is not None and trained.value == "sft" and (lm.senses(spec.get(lm.CONFIG)) or trained.origin == ASSUMED):
         lm.class_by_type(spec)
 
 

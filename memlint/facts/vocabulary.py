@@ -119,6 +119,12 @@ SAMPLE = (
     Entry("global_batch_size", "integer", "per optimizer step over all devices", "samples"),
     Entry("device_count", "integer", "of the run", "devices", "1"),
     Entry("world_size", "integer", "of the run, each with a device", "processes", "1"),
+    Entry(
+        "compute_capability",
+        "word",
+        "of the card that `--gpu` names, of families whose kernels depend on it (`card` in the schema): before 8.0 "
+        "there is no TF32, and convolutions in fp32 take workspaces for transformed tiles",
+    ),
     Entry("machines", "integer", "that the devices are in", "machines", "1"),
     Entry("sequence_length", "integer", "of the longest sample", "tokens"),
     Entry(
@@ -278,7 +284,8 @@ ACTIVATIONS = (
     Entry(
         "loss",
         "word",
-        "`full` (logits of all tokens at once), `chunked`, `fused` (the head's product is part of it), `outputs` (as "
+        "`full` (logits of all tokens at once), `chunked`, `fused` (the head's product is part of it), "
+        "`in_forward` (so are the gradients, a piece of the tokens at a time), `outputs` (as "
         "full, but of logits in the dtype that the model hands them out in), `named` (by torch's own function, of "
         "logits that the loop names through backward), `shifted` (of a copy of these without each row's last token), "
         "`copied` (of a copy in float32 without each row's last token)",

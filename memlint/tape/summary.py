@@ -334,7 +334,7 @@ def _while_loading(live: _Live, loaded: int) -> _Live:
         return _Live(loaded, SETUP, phases, ())
     kept = tuple(component for component in live.components if component.name == "buffers")
     size = loaded - sum(component.size_bytes for component in kept)
-    whole = Component("parameters", size, (Part("before they are sharded", size),))
+    whole = Component("parameters", size, (Part("before the first step", size),))
     return _Live(loaded, SETUP, phases, (whole, *kept))
 
 

@@ -12,6 +12,7 @@ from memlint.dialects import registry
 from memlint.dialects import schema as schemas
 from memlint.dialects.spelling import spell
 from memlint.documents.load import load
+from memlint.estimates import estimate_spec
 from memlint.facts.spec import DEFAULT, WRITTEN
 from memlint.fixes.edits import apply_edits
 from memlint.models import record
@@ -491,8 +492,8 @@ FSDP = "fsdp:\n  - full_shard\n  - auto_wrap\nfsdp_config:\n  fsdp_offload_param
         ),
         pytest.param(
             "tensor_parallel_size: 2\ncontext_parallel_size: 4\ndp_shard_size: 2\n",
-            {"parallelism.tensor": 2, "parallelism.context": 4, "parallelism.shard": 2},
-            id="degrees",
+            {"parallelism.tensor": 2, "parallelism.context": 4, "parallelism.shard": 2, "device_count": 16},
+            id="degrees, which make all devices of the run",
         ),
         pytest.param("sequence_parallel_degree: 4\n", {"parallelism.context": 4}, id="an older name"),
         pytest.param(
@@ -671,3 +672,13 @@ def test_a_pattern_means_modules_by_their_whole_names(lines: str, targets: int) 
     made = record(spec)
     adapters = {label.module for label in made.tape.labels if label.module.endswith("lora_A")}
     assert len(adapters) == targets
+
+
+@pytest.mark.parametrize("model", ["NousResearch/Llama-3.2-1B", "mistralai/Ministral-3-3B-Reasoning-2512"])
+def test_cut_cross_entropy_makes_no_logits_in_evaluation_either(model: str) -> None:
+    text = LORA.replace("Qwen/Qwen2.5-7B", model) + "val_set_size: 0.1\nevals_per_epoch: 4\n"
+    whole, cut = run(text), run(text + CUT)
+    assert (whole.get("evaluation_loss"), cut["evaluation_loss"]) == (None, "as_trained")
+    peaks = [estimate_spec(spec, "").phases["evaluation"] for spec in (whole, cut)]
+    logits = 2 * 2 * cut["sequence_length"] * cut["vocabulary_size"]
+    assert peaks[0] - peaks[1] > logits

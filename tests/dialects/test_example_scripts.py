@@ -218,7 +218,7 @@ UNSLOTH = (
             {
                 "lora.r": 64,
                 "sequence_length": 8192,
-                "loss": "fused",
+                "loss": "in_forward",
                 "activation_offloading": True,
                 "quantization.double": True,
                 "optimizer": "adamw_8bit",

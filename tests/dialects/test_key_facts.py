@@ -944,7 +944,9 @@ spec:
     ),
 )
 IDS = [f"{sample.family}, {sample.name}" for sample in SAMPLES]
-MINE = [name for name in schemas.families() if schemas.header(name).get("module") == "key_facts"]
+# Of these the key facts are read, whether or not a model is known as well.
+MODULES = ("key_facts", "diffusers", "openmmlab", "timm")
+MINE = [name for name in schemas.families() if schemas.header(name).get("module") in MODULES]
 
 
 def specs(name: str, text: str) -> list[TrainingSpec]:

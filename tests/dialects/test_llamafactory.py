@@ -277,7 +277,7 @@ def test_a_key_sets_its_fact_and_the_fact_points_at_it(lines: str, fact: str, va
         ),
         pytest.param(
             SFT + "use_unsloth: true\nquantization_bit: 4\nper_device_train_batch_size: 2\n",
-            {"loss": "fused", "activation_offloading": True, "quantization.double": True},
+            {"loss": "in_forward", "activation_offloading": True, "quantization.double": True},
             id="Unsloth's kernels beside an adapter",
         ),
         pytest.param(

@@ -1,0 +1,6 @@
+accelerate launch train_amused.py \
+  --pretrained_model_name_or_path amused/amused-256 \
+  --output_dir out --instance_data_dataset images --image_key image --prompt_key text \
+  --resolution 256 --mixed_precision fp16 \
+  --train_batch_size 4 --gradient_accumulation_steps 2 \
+  --gradient_checkpointing

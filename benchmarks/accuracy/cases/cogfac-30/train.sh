@@ -1,0 +1,8 @@
+accelerate launch training/cogvideox/cogvideox_text_to_video_lora.py \
+  --pretrained_model_name_or_path THUDM/CogVideoX-5b \
+  --data_root videos --load_tensors --mixed_precision fp16 \
+  --height_buckets 480 --width_buckets 720 --frame_buckets 49 --max_num_frames 49 \
+  --rank 64 --lora_alpha 64 \
+  --train_batch_size 4 --gradient_accumulation_steps 1 \
+  --gradient_checkpointing \
+  --optimizer adamw --use_cpu_offload_optimizer

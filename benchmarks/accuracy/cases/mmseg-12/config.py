@@ -1,0 +1,26 @@
+norm_cfg = dict(type="SyncBN", requires_grad=True)
+model = dict(
+    type="EncoderDecoder",
+    backbone=dict(
+        type="MixVisionTransformer", embed_dims=64, num_heads=[1, 2, 5, 8], num_layers=[3, 8, 27, 3], drop_path_rate=0.1
+    ),
+    decode_head=dict(
+        type="SegformerHead",
+        in_channels=[64, 128, 320, 512],
+        in_index=[0, 1, 2, 3],
+        channels=256,
+        num_classes=19,
+        norm_cfg=norm_cfg,
+    ),
+)
+train_pipeline = [
+    dict(type="LoadImageFromFile"),
+    dict(type="RandomCrop", crop_size=(1024, 1024)),
+    dict(type="Pad", size=(1024, 1024)),
+]
+data = dict(samples_per_gpu=1, train=dict(type="CityscapesDataset", pipeline=train_pipeline))
+optimizer = dict(
+    type="AdamW", lr=6e-05, weight_decay=0.01, paramwise_cfg=dict(custom_keys={"norm": dict(decay_mult=0.0)})
+)
+optimizer_config = dict()
+runner = dict(type="IterBasedRunner", max_iters=160000)

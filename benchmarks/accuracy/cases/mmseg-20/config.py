@@ -1,0 +1,42 @@
+norm_cfg = dict(type="SyncBN", requires_grad=True)
+model = dict(
+    type="EncoderDecoder",
+    backbone=dict(
+        type="mmcls.ConvNeXt",
+        arch="tiny",
+        out_indices=[0, 1, 2, 3],
+        drop_path_rate=0.4,
+        layer_scale_init_value=1.0,
+        gap_before_final_norm=False,
+    ),
+    decode_head=dict(
+        type="UPerHead",
+        in_channels=[96, 192, 384, 768],
+        in_index=[0, 1, 2, 3],
+        channels=512,
+        num_classes=150,
+        norm_cfg=norm_cfg,
+    ),
+    auxiliary_head=dict(
+        type="FCNHead",
+        in_channels=384,
+        in_index=2,
+        channels=256,
+        num_convs=1,
+        concat_input=False,
+        num_classes=150,
+        norm_cfg=norm_cfg,
+    ),
+)
+train_pipeline = [
+    dict(type="LoadImageFromFile"),
+    dict(type="RandomCrop", crop_size=(512, 512)),
+    dict(type="Pad", size=(512, 512)),
+]
+data = dict(samples_per_gpu=2, train=dict(type="ADE20KDataset", pipeline=train_pipeline))
+optimizer = dict(
+    type="AdamW", lr=6e-05, weight_decay=0.01, paramwise_cfg=dict(custom_keys={"norm": dict(decay_mult=0.0)})
+)
+optimizer_config = dict(type="Fp16OptimizerHook", loss_scale="dynamic")
+fp16 = dict()
+runner = dict(type="IterBasedRunner", max_iters=160000)
