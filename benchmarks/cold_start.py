@@ -22,6 +22,8 @@ import sys
 import time
 from pathlib import Path
 
+os.environ["MEMLINT_CACHE_DIR"] = ""  # what is timed is a first check
+
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLE = ROOT / "examples" / "uni3d_dp" / "uni3d+dp_after.yaml"
 DEEP = {

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
     Measure = Callable[[TrainingSpec, Settings, Allowance], Measured | None]
     Each = Callable[[RunReport, TrainingSpec, Estimates, Settings], None]
+    Progress = Callable[[int, Sequence[Found]], None]
 
 OVERRIDE_PATH = "<override>"  # as memlint.documents.overrides names it, which is imported for overrides only
 
@@ -936,6 +937,7 @@ def check_paths(
     changed: Collection[str] | None = None,
     named: Iterable[str] = (),
     look: Callable[[Run], None] | None = None,
+    progress: Progress | None = None,
 ) -> Report:
     """Check files and folders.
 
@@ -950,6 +952,7 @@ def check_paths(
     changed   files that changed: runs that read none of them are left out
     named     what else the command line names, where these paths are a part of it
     look      called with every run once the rules are done with it, while the work of its file is still counted
+    progress  called with how many files are done, and all of them, before each file
     Raises SettingsError for settings that cannot be used, and Interrupted for Ctrl-C. Anything wrong with a config, or
     with a settings file of the linted tree, is in the report.
     """
@@ -969,12 +972,16 @@ def check_paths(
                 os.path.realpath(file.path) for file in wanted.found if file.named
             )
             for file in wanted.found:
+                if progress is not None:
+                    progress(done, wanted.found)
                 checker.file(file)
                 done += 1
             return checker.report(time.perf_counter() - begin)
     except KeyboardInterrupt:
         checker.errors.append(("interrupted", f"{done} of {len(wanted.found)} files are checked"))
         raise Interrupted(checker.report(time.perf_counter() - begin)) from None
+    finally:
+        checker.equal_runs.save()
 
 
 class Interrupted(KeyboardInterrupt):
@@ -1009,9 +1016,12 @@ def check_text(
     begin = time.perf_counter()
     checker = _Checker(settings, formulas, lint, measure, details)
     steps = _file_steps([checker.settings_at(path)])
-    with work.limited(_invocation_steps(steps)), files.named([path], _overridden(settings)):
-        checker.file(Found(path, named=True), text)
-        return checker.report(time.perf_counter() - begin)
+    try:
+        with work.limited(_invocation_steps(steps)), files.named([path], _overridden(settings)):
+            checker.file(Found(path, named=True), text)
+            return checker.report(time.perf_counter() - begin)
+    finally:
+        checker.equal_runs.save()
 
 
 def api_check(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], **options: Any) -> Report:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from memlint import work
 from memlint.facts.spec import UnknownModel
 
 if TYPE_CHECKING:
+    from memlint.cache import Cache
     from memlint.facts.spec import TrainingSpec
     from memlint.models import Recording
     from memlint.models.templates import Templates
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from memlint.tape.estimate import Estimate
 
 Changes = tuple[tuple[str, str], ...]
+_Answer = TypeVar("_Answer")
+Question = tuple[str, Any]  # what is asked of a run, and what of it is changed for that
 GONE = "-"  # in the place of a fact's name, before that of one that a change takes away
 
 
@@ -27,14 +31,29 @@ class Made:
     def __init__(self) -> None:
         self.recordings: list[Recording] = []
         self.asked: tuple[TrainingSpec, Recording] | None = None
-        self.own: dict[bool, Estimate] = {}  # by whether sizes keep their formulas
-        self.totals: dict[Changes, Estimate] = {}
-        self.whole: dict[Changes, Estimate] = {}
-        self.allocated_bytes: dict[Changes, int] = {}
-        self.saved_bytes: dict[Changes, int] = {}
-        self.packed_bytes: int | None = None
-        self.first_pass_bytes: int | None = None
+        self.answers: dict[Question, Any] = {}
+        self.steps: dict[Question, int] = {}  # that an answer took
         self.read: set[str] = set()  # the facts that any of this was made of
+        self._unpaid: set[Question] = set()  # answers of an earlier invocation that this one did not ask for yet
+        self._hasty: set[Question] = set()  # answers that more work would have changed
+        self._is_new = False
+
+    def answer(self, question: Question, make: Callable[[], _Answer]) -> _Answer:
+        """An answer, made where it is not there. One of an earlier invocation takes the work that it took then, once,
+        so that a file whose work is limited ends where it did."""
+        if question in self._unpaid:
+            self._unpaid.remove(question)
+            work.spend(self.steps[question], "estimating what an earlier check did")
+        if question not in self.answers:
+            before = work.meter().used
+            self.answers[question] = make()
+            self.steps[question] = work.meter().used - before
+            self._is_new = True
+        return cast(_Answer, self.answers[question])
+
+    def hurried(self, question: Question) -> None:
+        """An answer is one for want of work: the next invocation is to find its own."""
+        self._hasty.add(question)
 
     def forget_recordings(self) -> None:
         """Keep what was estimated, which takes kilobytes, and not what it was made of, which takes megabytes."""
@@ -44,15 +63,74 @@ class Made:
     def alike(self, changes: Changes) -> Estimate | None:
         """Totals of a run that differs from another one in nothing but facts that nobody asks for."""
         wanted = self._told(changes)
-        return next((found for known, found in self.totals.items() if self._told(known) == wanted), None)
+        totals = ((changes, found) for (kind, changes), found in self.answers.items() if kind == TOTALS)
+        return next((found for known, found in totals if self._told(known) == wanted), None)
 
     def _told(self, changes: Changes) -> set[tuple[str, str]]:
         return {change for change in changes if (change[1] if change[0] == GONE else change[0]) in self.read}
 
+    def restore(self, kept: Any) -> None:
+        """What ``worth_keeping`` gave in an earlier invocation."""
+        read, answers = kept
+        self.read.update(read)
+        for question, answer, steps in answers:
+            self.answers[question], self.steps[question] = answer, steps
+            self._unpaid.add(question)
+
+    def worth_keeping(self) -> Any:
+        """What the next invocation can use, in numbers, texts and estimates; None where it has all of it already."""
+        if not self._is_new:
+            return None
+        self._is_new = False
+        kept = [(one, found, self.steps[one]) for one, found in self.answers.items() if one not in self._hasty]
+        return (sorted(self.read), kept) if kept else None
+
+
+# What is asked of a run.
+OWN, TOTALS, WHOLE = "own", "totals", "whole"
+ALLOCATED, SAVED, PACKED, FIRST_PASS = "allocated", "saved", "packed", "first pass"
+
+
+NAMELESS = " at 0x"  # in the text of something that another process has elsewhere
+
+
+class _Kept:
+    """The cache of a folder, opened when the first run asks for it."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.cache: Cache | None = None
+        self._asked = False
+
+    def opened(self) -> Cache | None:
+        if not self._asked:
+            from memlint.cache import Cache
+
+            self._asked = True
+            self.cache = Cache.of(self.folder)
+        return self.cache
+
+
+_kept: ContextVar[_Kept | None] = ContextVar("memlint_kept", default=None)
+
+
+@contextlib.contextmanager
+def kept_in(folder: str) -> Iterator[None]:
+    """While it lasts, what is estimated is taken from the cache in a folder, and left there (:mod:`memlint.cache`)."""
+    kept = _Kept(folder)
+    token = _kept.set(kept)
+    try:
+        yield
+    finally:
+        _kept.reset(token)
+        if kept.cache is not None:
+            kept.cache.close()
+
 
 class EqualRuns:
     """The runs of one invocation, so that those with equal facts are estimated once: a folder often holds a run under
-    many names, and a script starts it many times. Of the latest few the recordings are kept, too."""
+    many names, and a script starts it many times. Of the latest few the recordings are kept, too. Within
+    :func:`kept_in` they begin with what earlier invocations found."""
 
     KEPT = 500
     KEPT_RECORDINGS = 4
@@ -62,6 +140,7 @@ class EqualRuns:
 
         self._latest: dict[str, Made] = {}
         self._templates = Templates()
+        self._kept = _kept.get()
 
     def estimates(self, spec: TrainingSpec, gpu: str, measurements: Sequence[Measurement]) -> Estimates:
         self._templates.begin()
@@ -69,13 +148,35 @@ class EqualRuns:
             # What else than facts decides there is not compared.
             return Estimates(spec, gpu, measurements, templates=self._templates)
         key = _identity(spec, gpu)
-        made = self._latest.pop(key, None) or Made()
+        made = self._latest.pop(key, None) or self._made(key)
         self._latest[key] = made
         if len(self._latest) > self.KEPT:
-            del self._latest[next(iter(self._latest))]
+            oldest = next(iter(self._latest))
+            self._keep(oldest, self._latest.pop(oldest))
         for earlier in islice(reversed(self._latest.values()), self.KEPT_RECORDINGS, self.KEPT_RECORDINGS + 1):
             earlier.forget_recordings()
         return Estimates(spec, gpu, made=made, templates=self._templates)
+
+    def save(self) -> None:
+        """Leave what was found to later invocations, where there is a cache."""
+        for key, made in self._latest.items():
+            self._keep(key, made)
+        if self._kept is not None and self._kept.cache is not None:
+            self._kept.cache.save()
+
+    def _made(self, key: str) -> Made:
+        made = Made()
+        if self._kept is not None and NAMELESS not in key and (cache := self._kept.opened()) is not None:
+            kept = cache.get(key)
+            if kept is not None:
+                made.restore(kept)
+        return made
+
+    def _keep(self, key: str, made: Made) -> None:
+        if self._kept is not None and self._kept.cache is not None and NAMELESS not in key:
+            kept = made.worth_keeping()
+            if kept is not None:
+                self._kept.cache.put(key, kept)
 
 
 class Estimates:
@@ -101,49 +202,38 @@ class Estimates:
 
     def own(self, symbolic: bool = False) -> Estimate:
         """The run's. Raises models.UnknownModel."""
-        made = self._made
-        if symbolic not in made.own:
-            watched = self.spec.watched(made.read)
-            found = estimate_spec(
-                watched,
-                self.gpu,
-                symbolic,
-                recordings=made.recordings,
-                measurements=self.measurements,
-                templates=self._templates,
-            )
-            made.own[symbolic] = self._spanning(self.spec, found)
-        return made.own[symbolic]
+        question = (OWN, symbolic)
+
+        def make() -> Estimate:
+            watched = self.spec.watched(self._made.read)
+            found = self._estimate(watched, symbolic=symbolic, recordings=self._made.recordings)
+            return self._spanning(self.spec, found, question)
+
+        return self._made.answer(question, make)
 
     def totals(self, changed: TrainingSpec) -> Estimate:
         """Without components. Raises models.UnknownModel."""
         made, changes = self._made, _changes(self.spec, changed)
-        if changes not in made.totals and (alike := made.alike(changes)) is not None:
-            made.totals[changes] = alike
-        if changes not in made.totals:
+
+        def make() -> Estimate:
+            if (alike := made.alike(changes)) is not None:
+                return alike
             same = made.recordings if _same_step(self.spec, changed) else None
             if not same and made.asked is not None and _same_step(made.asked[0], changed):
                 same = [made.asked[1]]
-            watched = changed.watched(made.read)
-            made.totals[changes] = estimate_spec(
-                watched,
-                self.gpu,
-                detailed=False,
-                recordings=same,
-                measurements=self.measurements,
-                templates=self._templates,
-            )
-        return made.totals[changes]
+            return self._estimate(changed.watched(made.read), detailed=False, recordings=same)
+
+        return made.answer((TOTALS, changes), make)
 
     def whole(self, changed: TrainingSpec) -> Estimate:
         """With components. Raises models.UnknownModel."""
-        made, changes = self._made, _changes(self.spec, changed)
-        if changes not in made.whole:
-            found = estimate_spec(changed, self.gpu, measurements=self.measurements, templates=self._templates)
-            made.whole[changes] = self._spanning(changed, found)
-        return made.whole[changes]
+        question = (WHOLE, _changes(self.spec, changed))
+        return self._made.answer(question, lambda: self._spanning(changed, self._estimate(changed), question))
 
-    def _spanning(self, spec: TrainingSpec, found: Estimate) -> Estimate:
+    def _estimate(self, spec: TrainingSpec, **options: Any) -> Estimate:
+        return estimate_spec(spec, self.gpu, measurements=self.measurements, templates=self._templates, **options)
+
+    def _spanning(self, spec: TrainingSpec, found: Estimate, question: Question) -> Estimate:
         """An estimate whose intervals hold those under the other releases that the run may be made with, too, where
         half of the work that is left is enough for them. Which release it is does not matter to a measurement."""
         if self.measurements or not spec.asked:
@@ -152,6 +242,7 @@ class Estimates:
             with work.limited(work.meter().left // 2):
                 return self._widened(spec, found)
         except work.OutOfWork:
+            self._made.hurried(question)
             note = ("releases", "newest", "what older ones take would be more work than is left")
             return found._replace(assumptions=(*found.assumptions, note))
 
@@ -171,41 +262,42 @@ class Estimates:
 
     def allocated_bytes(self, changed: TrainingSpec) -> int:
         """``totals(changed).allocated_bytes``. Raises models.UnknownModel."""
-        made, changes = self._made, _changes(self.spec, changed)
-        if changes not in made.allocated_bytes:
+        made = self._made
+
+        def make() -> int:
             recording = record(changed.watched(made.read), self._templates)
             made.asked = changed, recording
-            made.allocated_bytes[changes] = allocated_bytes(changed, recording)
-        return made.allocated_bytes[changes]
+            return allocated_bytes(changed, recording)
+
+        return made.answer((ALLOCATED, _changes(self.spec, changed)), make)
 
     def saved_bytes(self, changed: TrainingSpec) -> int:
         """Bytes that autograd holds at the end of forward. Raises models.UnknownModel."""
-        made, changes = self._made, _changes(self.spec, changed)
-        if changes not in made.saved_bytes:
-            made.saved_bytes[changes] = saved_bytes(changed, self._templates)
-        return made.saved_bytes[changes]
+        question = (SAVED, _changes(self.spec, changed))
+        return self._made.answer(question, lambda: saved_bytes(changed, self._templates))
 
     def packed_bytes(self, estimate: Estimate) -> int:
         """What any settings of the allocator reserve at least for the run, whose estimate this is."""
-        made = self._made
-        if made.packed_bytes is None:
+
+        def make() -> int:
             recording = self._recording()
-            found = estimate.allocated_bytes if recording is None else packed_bytes(recording, estimate, self.gpu)
-            made.packed_bytes = found
-        return made.packed_bytes
+            return estimate.allocated_bytes if recording is None else packed_bytes(recording, estimate, self.gpu)
+
+        return self._made.answer((PACKED, None), make)
 
     def first_pass_bytes(self) -> int:
         """Most bytes live until the run's second micro-batch begins; 0 where there is none, or that is not known."""
-        made = self._made
-        if made.first_pass_bytes is None:
+
+        def make() -> int:
             recording = self._recording()
-            made.first_pass_bytes = 0 if recording is None else first_pass_bytes(recording)
-        return made.first_pass_bytes
+            return 0 if recording is None else first_pass_bytes(recording)
+
+        return self._made.answer((FIRST_PASS, None), make)
 
     def _recording(self) -> Recording | None:
         """The run's own; None where sizes keep their formulas, which leaves none."""
         made = self._made
-        if not made.recordings and False in made.own:
+        if not made.recordings and (OWN, False) in made.answers:
             made.recordings.append(record(self.spec, self._templates))
         return made.recordings[0] if made.recordings else None
 
@@ -213,7 +305,12 @@ class Estimates:
 def _identity(spec: TrainingSpec, gpu: str) -> str:
     """Text that two runs share exactly where their estimates are the same, assumptions and their words included."""
     facts = sorted((name, fact.key, repr(fact.value), fact.origin, fact.reason) for name, fact in spec.facts.items())
-    return repr((gpu, spec.family, spec.architecture, spec.run, spec.model_name, facts))
+    youngest = ""
+    if spec.under is not None:
+        from memlint import plausible
+
+        youngest = plausible.youngest_key(spec)
+    return repr((gpu, spec.family, spec.architecture, spec.run, spec.model_name, facts, youngest))
 
 
 def _changes(spec: TrainingSpec, changed: TrainingSpec) -> Changes:

@@ -154,9 +154,15 @@ def earliest(spec: TrainingSpec) -> str:
     found += [_pinned(name, spec) for name in releases.LIBRARIES]
     found += [ages["implementations"].get(str(spec.facts["implementation"].value), "")] if library else []
     found += [ages[kind].get(name, "") for kind, name in _model_words(spec)]
-    if spec.family in DATED_FAMILIES and isinstance(spec.root.value, dict):
-        found += [ages["keys"].get(str(key).replace("-", "_"), "") for key in spec.root.value]
-    return max(found)
+    return max(*found, youngest_key(spec))
+
+
+def youngest_key(spec: TrainingSpec) -> str:
+    """The day that some key of a config is no older than, whether it says a fact or not; "" for none."""
+    if spec.family not in DATED_FAMILIES or not isinstance(spec.root.value, dict):
+        return ""
+    days = _ages()["keys"]
+    return max((days.get(str(key).replace("-", "_"), "") for key in spec.root.value), default="")
 
 
 UNPINNED_YEARS = 3  # back from the newest release known: longer than a Python or a card's driver stays as it is

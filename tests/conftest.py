@@ -6,6 +6,7 @@ any lane.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,9 @@ from tests import facts_known, lanes
 # The same examples each time: a run says something of the change that it tests. `python -m tests.fuzz` draws new ones.
 settings.register_profile("memlint", derandomize=True, deadline=None)
 settings.load_profile("memlint")
+
+# A test finds nothing of what an earlier one estimated, and leaves nothing in a developer's own cache.
+os.environ["MEMLINT_CACHE_DIR"] = ""
 
 _NAMED = pytest.StashKey[frozenset[Path]]()
 

@@ -33,7 +33,7 @@ ROOMS = (
     ("memlint.profiles",),
     ("memlint.models",),
     ("memlint.tape",),
-    ("memlint.plausible", "memlint.estimates", "memlint.partial"),
+    ("memlint.plausible", "memlint.cache", "memlint.estimates", "memlint.partial"),
     ("memlint.plugin",),
     ("memlint.fixes",),
     ("memlint.rules",),

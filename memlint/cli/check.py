@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
     help="Also run training steps for real and measure them, beside the static estimate. Runs the linted code.",
 )
 @probe_options
+@shared.jobs_option
+@shared.cache_options
 @shared.work_option
 @click.option("--baseline", metavar="FILE", help="Do not report the findings that this file knows.")
 @click.option("--write-baseline", metavar="FILE", help="Write the findings to a file of known ones, and stop.")
@@ -97,6 +100,9 @@ def command(
     fixable: list[str] | None,
     unfixable: list[str] | None,
     exit_non_zero_on_fix: bool,
+    jobs: int,
+    cache_dir: str,
+    no_cache: bool,
     **options: Any,
 ) -> None:
     """Check training configs: files, folders (default: this one), or - for standard input.
@@ -120,13 +126,18 @@ def command(
         measure = measurer("trace", options["quiet"])
     elif probe:
         measure = measurer("probe", options["quiet"], probe_timeout, device=probe_device)
+    folder = shared.cache_folder(cache_dir, no_cache, paths)
     if fix or fix_only or diff:
         if paths == ("-",) or measure is not None or options["show_files"]:
             raise click.UsageError("fixes go with files alone: not with -, --trace, --probe or --show-files", ctx)
         from memlint.cli import fixing
+        from memlint.estimates import kept_in
 
         rules = tuple(fixable or ()), tuple(unfixable or ())
-        ctx.exit(fixing.run(paths, resolver, fixing.Wish(unsafe_fixes, *rules, diff, fix_only, exit_non_zero_on_fix)))
+        wish = fixing.Wish(unsafe_fixes, *rules, diff, fix_only, exit_non_zero_on_fix)
+        with kept_in(folder) if folder else nullcontext():
+            code = fixing.run(paths, resolver, wish)
+        ctx.exit(code)
     if unsafe_fixes or fixable or unfixable or exit_non_zero_on_fix:
         raise click.UsageError("--unsafe-fixes and its kin go with --fix, --fix-only or --diff", ctx)
-    ctx.exit(checking.run(paths, resolver, stdin_filename, measure))
+    ctx.exit(checking.run(paths, resolver, stdin_filename, measure, folder, jobs))

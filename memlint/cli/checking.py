@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from memlint.cli import output
@@ -19,10 +20,23 @@ STDIN_NAME = "stdin.yaml"
 MACHINE = frozenset(("json", "json-lines", "github", "gitlab", "junit", "markdown", "rdjson", "sarif"))
 
 
-def run(paths: tuple[str, ...], resolver: Resolver, stdin_filename: str = "", measure: Measure | None = None) -> int:
-    """Check, and say it. Returns the exit code; raises Stop for settings that cannot be used."""
+def run(
+    paths: tuple[str, ...],
+    resolver: Resolver,
+    stdin_filename: str = "",
+    measure: Measure | None = None,
+    cache_folder: str = "",
+    jobs: int = 1,
+) -> int:
+    """Check, and say it. Returns the exit code; raises Stop for settings that cannot be used.
+
+    cache_folder  where estimates are kept between invocations; "" for nowhere
+    jobs          processes that work on it, 0 for one a core
+    """
     from memlint.check import Interrupted, check_paths, check_text
     from memlint.cli import known
+    from memlint.cli.ahead import watching
+    from memlint.estimates import kept_in
     from memlint.settings import SettingsError
 
     try:
@@ -36,7 +50,9 @@ def run(paths: tuple[str, ...], resolver: Resolver, stdin_filename: str = "", me
             name = stdin_filename or STDIN_NAME
             settings = resolver.for_path(name)
             formulas, details = _wanted(settings)
-            report = check_text(name, _stdin(), resolver, measure=measure, formulas=formulas, details=details)
+            text = _stdin()
+            with kept_in(cache_folder) if cache_folder else nullcontext():
+                report = check_text(name, text, resolver, measure=measure, formulas=formulas, details=details)
         else:
             settings = resolver.for_path(common_folder(paths))
             if settings.show_files:
@@ -45,9 +61,18 @@ def run(paths: tuple[str, ...], resolver: Resolver, stdin_filename: str = "", me
             try:
                 formulas, details = _wanted(settings)
                 changed = _changed(settings, paths)
-                report = check_paths(
-                    paths, resolver, measure=measure, formulas=formulas, details=details, changed=changed
-                )
+                jobs = jobs or os.cpu_count() or 1
+                silent = settings.quiet or measure is not None  # which says itself how far it is
+                with watching(cache_folder, jobs, paths, resolver, formulas, details, silent) as watch:
+                    report = check_paths(
+                        paths,
+                        resolver,
+                        measure=measure,
+                        formulas=formulas,
+                        details=details,
+                        changed=changed,
+                        progress=watch,
+                    )
             except Interrupted as ended:
                 report = ended.report
     except SettingsError as error:

@@ -77,6 +77,7 @@ def _reports(ctx: click.Context, parameter: click.Parameter, values: tuple[str, 
 )
 @shared.work_option
 @shared.color_option
+@shared.cached
 @click.pass_context
 def command(
     ctx: click.Context,

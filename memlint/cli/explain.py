@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 @click.option("--parts", default=12, show_default=True, metavar="N", help="Modules to list per component.")
 @shared.work_option
 @shared.color_option
+@shared.cached
 def command(path: str, run_name: str, parts: int, color: str | None, **options: Any) -> None:
     """Show the peak of CONFIG by component and module, with the formula and the config lines behind each figure."""
     from memlint.check import check_paths

@@ -40,6 +40,7 @@ QUESTIONS = ("largest_batch", "longest_sequence", "fewest_cards", "smallest_card
 @click.option("--apply", is_flag=True, help="Write the plan into the files.")
 @shared.work_option
 @shared.color_option
+@shared.cached
 def command(
     path: str,
     run_name: str,

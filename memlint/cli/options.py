@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from contextlib import nullcontext
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 import click
 
 from memlint.cli.output import Stop as Stop
+from memlint.cli.output import cache_folder as cache_folder
 from memlint.cli.output import note as note
 from memlint.cli.output import out as out
 from memlint.cli.output import refuse_links as refuse_links
@@ -117,6 +120,47 @@ def fix_options(function: _Function) -> _Function:
         function = option(function)
     return function
 
+
+def cache_options(function: _Function) -> _Function:
+    """``--cache-dir`` and ``--no-cache``: for who runs memlint to say, and no settings of a tree."""
+    for option in (
+        click.option("--no-cache", is_flag=True, help="Take nothing from earlier checks, and leave nothing."),
+        click.option(
+            "--cache-dir",
+            metavar="DIR",
+            default="",
+            help="Where estimates are kept between checks (default: $MEMLINT_CACHE_DIR, or memlint in the user's "
+            "cache folder).",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def cached(function: _Function) -> _Function:
+    """A command that estimates with the cache: the options, and nothing of them reaches it."""
+
+    @cache_options
+    @wraps(function)
+    def command(*arguments: Any, cache_dir: str, no_cache: bool, **options: Any) -> Any:
+        from memlint.estimates import kept_in
+
+        paths = [options[name] for name in ("path", "before", "after") if options.get(name)]
+        folder = cache_folder(cache_dir, no_cache, paths)
+        with kept_in(folder) if folder else nullcontext():
+            return function(*arguments, **options)
+
+    return cast(_Function, command)
+
+
+jobs_option = click.option(
+    "-j",
+    "--jobs",
+    type=click.IntRange(min=0),
+    default=1,
+    metavar="N",
+    help="Processes that work on the files; 0 for as many as there are cores (default: 1).",
+)
 
 work_option = click.option(
     "--work-limit",

@@ -6,10 +6,10 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
-from memlint.trust import ancestors
+from memlint.trust import ancestors, is_within, tree_of
 
 if TYPE_CHECKING:
     from memlint.reports.full import Style
@@ -50,6 +50,36 @@ def resolver(options: dict[str, Any]) -> Resolver:
         return Resolver(values, options.get("config", ""), options.get("isolated", False))
     except SettingsError as error:
         raise Stop(str(error)) from None
+
+
+def cache_folder(named: str, off: bool, paths: Sequence[str] = ()) -> str:
+    """Where estimates are kept between invocations: a folder that the command line names, or the user's
+    (``$MEMLINT_CACHE_DIR``, where that is empty none; ``$XDG_CACHE_HOME/memlint``, ``~/.cache/memlint``); "" for none.
+    Of the user's, one in the tree that is linted is not taken: whoever wrote the tree could have filled it."""
+    if off:
+        return ""
+    if named:
+        return os.path.realpath(os.path.expanduser(named))
+    folder = os.environ.get("MEMLINT_CACHE_DIR")
+    if folder is None:
+        home = os.environ.get("XDG_CACHE_HOME", "")
+        if not os.path.isabs(home):
+            home = os.path.join(os.path.expanduser("~"), ".cache")
+        folder = os.path.join(home, "memlint")
+    if not os.path.isabs(folder):
+        return ""
+    folder = os.path.realpath(folder)
+    return "" if any(is_within(folder, os.path.realpath(tree)) for tree in _linted(paths)) else folder
+
+
+def _linted(paths: Sequence[str]) -> Iterator[str]:
+    """The trees of the working folder and of what is checked."""
+    try:
+        for path in ("", *paths):
+            place = os.path.abspath(path)
+            yield tree_of(place if os.path.isdir(place) else os.path.dirname(place))
+    except (OSError, ValueError):  # the working folder is gone, or this is no path
+        return
 
 
 def use_color(choice: str) -> bool:

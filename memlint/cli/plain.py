@@ -34,6 +34,9 @@ VALUES = {
     "--fail-on": "fail_on",
     "--baseline": "baseline",
     "--color": "color",
+    "--cache-dir": "cache_dir",
+    "--jobs": "jobs",
+    "-j": "jobs",
 }
 CHOICES = {
     "output_format": (
@@ -53,6 +56,7 @@ FLAGS = {
     "-q": "quiet",
     "--verbose": "verbose",
     "-v": "verbose",
+    "--no-cache": "no_cache",
 }
 
 
@@ -83,7 +87,7 @@ def understood(arguments: list[str]) -> tuple[tuple[str, ...], dict[str, object]
                 overrides.append(value)
                 continue
             option = VALUES[name]
-            if value not in CHOICES.get(option, (value,)):
+            if value not in CHOICES.get(option, (value,)) or (option == "jobs" and not value.isdecimal()):
                 return None
             options[option] = value
     if overrides:
@@ -194,4 +198,7 @@ def check(paths: tuple[str, ...], options: dict[str, object]) -> int:
     from memlint.cli import checking, output
 
     gc.set_threshold(GARBAGE_THRESHOLD)
-    return checking.run(paths, output.resolver(options))
+    named, off = str(options.pop("cache_dir", "")), bool(options.pop("no_cache", False))
+    folder = output.cache_folder(named, off, paths)
+    jobs = int(str(options.pop("jobs", 1)))
+    return checking.run(paths, output.resolver(options), cache_folder=folder, jobs=jobs)

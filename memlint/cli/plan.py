@@ -35,6 +35,7 @@ SHOWN = ("full", "lora", "qlora")
 @click.option("--model-config", metavar="FILE", default="", help="config.json of the model, whatever MODEL is called.")
 @click.option("--output-format", type=click.Choice(("text", "json")), default="text", show_default=True)
 @shared.color_option
+@shared.cached
 def command(
     model: str,
     methods: tuple[str, ...],

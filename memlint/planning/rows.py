@@ -12,7 +12,6 @@ from memlint.check import check_paths, stated_model
 from memlint.data.catalogue import Gpu
 from memlint.estimates import EqualRuns, Estimates
 from memlint.facts.spec import TrainingSpec, UnknownModel
-from memlint.models.templates import Templates
 from memlint.named_tuple import NamedTuple
 from memlint.planning.starters import TRAINERS, Unplanned, Wanted, starter
 from memlint.reports.report import RunReport
@@ -74,7 +73,6 @@ class Planner:
         self.trainer = trainer
         self.model_config = model_config
         self.equal_runs = EqualRuns()
-        self.templates = Templates()
 
     def rows(self, wanted: Wanted, cards: Sequence[Gpu]) -> Iterator[Row]:
         """One for each card; without any, one for no card in particular."""
@@ -101,8 +99,7 @@ class Planner:
                     yield self._filled(wanted, card, seen)
 
     def _filled(self, wanted: Wanted, card: Gpu, seen: Seen) -> Row:
-        estimates = Estimates(seen.spec, card.name, templates=self.templates)
-        self.templates.begin()
+        estimates = self.equal_runs.estimates(seen.spec, card.name, ())
 
         def fits_newest(batch: int) -> bool:
             changed = seen.spec.with_facts(micro_batch_size=batch)
@@ -117,6 +114,7 @@ class Planner:
             one = estimates.own()
             batch = most(fits) if one.verdict(card.usable_bytes) == FITS else 0
             newest = most(fits_newest) if fits_newest(1) else 0
+        self.equal_runs.save()
         filled: Estimate | None = None
         if batch:
             with self.checked(wanted._replace(micro_batch=batch), card.name) as again:
