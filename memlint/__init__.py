@@ -13,7 +13,7 @@ if _sys.argv[:1] == ["-m"] and ("memlint" in _sys.orig_argv or "-mmemlint" in _s
 
 TYPE_CHECKING = False
 
-__all__ = ("__version__", "check", "estimate")
+__all__ = ("Options", "__version__", "check", "estimate", "fit")
 __version__ = "0.1.0"
 
 # In a bare clone (no install) the top-level `rules/` and `schemas/` are found beside the package.
@@ -25,30 +25,17 @@ if not _os.path.isdir(_os.path.join(__path__[0], "rules")) and _os.path.isfile(
 
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from typing import Any
-
-    from memlint.reports.report import Report
-    from memlint.tape.estimate import Estimate
-
-    def check(paths: str | _os.PathLike[str] | Iterable[str | _os.PathLike[str]], **options: Any) -> Report:
-        """Check files and folders; see :func:`memlint.check.api_check`."""
-        raise NotImplementedError
-
-    def estimate(
-        config: str | _os.PathLike[str], overrides: Sequence[str] = (), run: str = "", **options: Any
-    ) -> Estimate:
-        """The predicted memory of one run; see :func:`memlint.check.api_estimate`."""
-        raise NotImplementedError
-
+    from memlint.api import Options as Options
+    from memlint.api import check as check
+    from memlint.api import estimate as estimate
+    from memlint.api import fit as fit
 else:
 
     def __getattr__(name: str) -> object:
         # Loaded on first use: the version alone should cost nothing. `memlint.check` is the module of that name,
         # which can be called.
-        if name not in ("check", "estimate"):
+        if name not in __all__:
             raise AttributeError(f"module 'memlint' has no attribute {name!r}")
         from importlib import import_module
 
-        module = import_module("memlint.check")
-        return module if name == "check" else module.api_estimate
+        return import_module("memlint.check") if name == "check" else getattr(import_module("memlint.api"), name)

@@ -15,6 +15,7 @@ from memlint.named_tuple import NamedTuple
 from memlint.plugin import SEVERITIES, Finding
 from memlint.reports.report import Report
 from memlint.rules_registry import NEVER_HIDDEN
+from memlint.settings import Settings
 
 VERSION = 1
 MAX_BYTES = 64 << 20
@@ -34,6 +35,17 @@ class Held(NamedTuple):
     report: Report
     hidden: int
     gone: int
+
+
+def stated(settings: Settings) -> str:
+    """The path of the baseline in force; "" for none. Raises SettingsError for one that a tree's own settings name
+    outside of it."""
+    path = settings.baseline
+    if path and settings.in_tree and settings.origins.get("baseline") in settings.files:
+        folder = os.path.dirname(os.path.abspath(settings.files[0]))
+        if not files.inside(path, files.repository_root(folder)):
+            raise settings.error("baseline", f"names {path!r}, which is not in the tree")
+    return path
 
 
 def _identity(finding: Finding, folder: str) -> Identity:

@@ -1024,54 +1024,11 @@ def check_text(
         checker.equal_runs.save()
 
 
-def api_check(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], **options: Any) -> Report:
-    """``memlint.check``: check files and folders as ``memlint check`` does, settings files included.
-
-    options  settings by name, with underscores: ``budget="16GB"``, ``gpu="a100-80gb"``, ``select=["MEM2"]``,
-             ``override=["train.batch_size=8"]``; ``config="memlint.toml"`` or ``isolated=True``
-    Sizes in the Report are bytes. Raises SettingsError (a ValueError) for options that cannot be used; whatever is
-    wrong with a config is in the Report. Reads files, runs nothing.
-    """
-    named = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
-    return check_paths([os.fspath(path) for path in named], _resolver(options))
-
-
-def api_estimate(
-    config: str | os.PathLike[str], overrides: Sequence[str] = (), run: str = "", **options: Any
-) -> Estimate:
-    """``memlint.estimate``: the predicted memory of a config's first run, or of the run named ``run``, in bytes.
-
-    overrides  ``key=value`` in the config's own keys
-    options    as for :func:`api_check`
-    Raises ValueError where there is no estimate to give, and says why.
-    """
-    if overrides:
-        options["override"] = list(overrides)
-    path = os.fspath(config)
-    report = check_paths([path], _resolver(options), formulas=True)
-    for path_, why in (*report.errors, *report.skipped):
-        raise ValueError(f"{path_}: {why}")
-    for entry in report.runs:
-        if run in ("", entry.run):
-            if entry.estimate is not None:
-                return entry.estimate
-            said = [finding.message for finding in entry.findings if finding.code in ("MEM001", "MEM003", "MEM007")]
-            raise ValueError(f"{path}: {said[0] if said else 'no estimate'}")
-    raise ValueError(f"{path}: has no run named {run!r} ({', '.join(entry.run for entry in report.runs)})")
-
-
-def _resolver(options: dict[str, Any]) -> Resolver:
-    values = {
-        key.replace("_", "-"): list(value) if isinstance(value, tuple) else value
-        for key, value in options.items()
-        if key not in ("config", "isolated")
-    }
-    return Resolver(values, os.fspath(options.get("config", "")), bool(options.get("isolated", False)))
-
-
 class _CallableModule(ModuleType):
-    def __call__(self, paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], **options: Any) -> Report:
-        return api_check(paths, **options)
+    def __call__(self, *arguments: Any, **options: Any) -> Report:
+        from memlint.api import check
+
+        return check(*arguments, **options)
 
 
 sys.modules[__name__].__class__ = _CallableModule

@@ -42,7 +42,7 @@ class Fix(NamedTuple):
 
     device_bytes_after  the estimate with the change; None where there is no estimate
     saved_bytes         device bytes before minus after
-    fits                against the budget; None without a budget
+    fits                as a check of the changed config says it, with all of the interval; None without a budget
     """
 
     title: str
@@ -403,7 +403,7 @@ class Run:
         if self.estimate is None:
             return Fix(title, safety, edits)
         after = self.what_if(changes, **more)
-        fits = None if self.budget_bytes is None else after.device_bytes <= self.budget_bytes
+        fits = None if self.budget_bytes is None else self.fits_if(changes, **more)
         return Fix(title, safety, edits, after.device_bytes, self.estimate.device_bytes - after.device_bytes, fits)
 
     def held(self, fix: Fix) -> Fix | None:
@@ -425,11 +425,12 @@ class Run:
             return None if spec is None else fix
         if spec.architecture != self.spec.architecture:
             return None
-        found = self._estimator(self.spec.read_as(spec)).device_bytes
+        read = self.spec.read_as(spec)
+        found = self._estimator(read).device_bytes
         if found == fix.device_bytes_after:
             return fix
         saved = self.estimate.device_bytes - found
-        fits = None if self.budget_bytes is None else found <= self.budget_bytes
+        fits = None if self.budget_bytes is None else self.fits_as(read) is not None
         if (saved > 0) != ((fix.saved_bytes or 0) > 0) or (fix.fits and not fits):
             return None
         return fix._replace(device_bytes_after=found, saved_bytes=saved, fits=fits)

@@ -614,6 +614,16 @@ def user_file() -> str:
     return os.path.join(home, "memlint", "memlint.toml") if os.path.isabs(home) else ""
 
 
+def common_folder(paths: Sequence[str]) -> str:
+    """The deepest folder that holds all paths: its settings decide about the invocation (format, exit code)."""
+    absolute = [os.path.abspath(path) for path in paths]
+    folders = [path if os.path.isdir(path) else os.path.dirname(path) for path in absolute]
+    try:
+        return os.path.commonpath(folders)
+    except ValueError:  # different drives
+        return os.getcwd()
+
+
 class Resolver:
     """Settings for any path: the command line over the file that is in force there. Remembers per folder.
 

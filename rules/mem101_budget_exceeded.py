@@ -6,7 +6,7 @@ from memlint.fixes import levers
 from memlint.plugin import ERROR, WARNING, Example, Finding, Fix, Rule, Run
 from memlint.units import format_bytes
 
-NO_PLAN = "no batch, checkpointing, precision or optimizer that this config can state fits the budget"
+NO_PLAN = "no batch, checkpointing, precision or optimizer that this config can state surely fits the budget"
 
 
 class BudgetExceeded(Rule):

@@ -16,6 +16,7 @@ from memlint.facts.spec import NOTHING, Name
 from memlint.fixes.edits import apply_edits
 from memlint.plugin import Edit, Example, Fix, Rule, Run
 from memlint.reports.report import RunReport
+from memlint.tape.estimate import FITS
 from tests.test_rules import CASES, EXAMPLES, check_example
 from tests.test_spans import CONFIGS, SHELL_WAYS, Tree
 
@@ -84,8 +85,8 @@ def same(found: Any, wanted: Any) -> bool:
     return type(found) is type(wanted) and found == wanted
 
 
-def assert_kept(run: RunReport, path: Path, fix: Fix, changes: dict[str, Any]) -> None:
-    """Apply a fix, check again, and put the files back."""
+def assert_kept(run: RunReport, path: Path, fix: Fix, changes: dict[str, Any]) -> str:
+    """Apply a fix, check again, and put the files back. The verdict with it, against the run's budget."""
     before = facts_of(path, run.run)
     originals = with_edits(fix.edits)
     try:
@@ -109,6 +110,7 @@ def assert_kept(run: RunReport, path: Path, fix: Fix, changes: dict[str, Any]) -
                 continue  # a default that comes with a switch
             assert old is not None
             assert old.value == fact.value, f"{fix.title}: {fact.key} went from {old.value} to {fact.value}"
+    return after.estimate.verdict(run.budget.size_bytes if run.budget is not None else None)
 
 
 def _belongs(one: str, other: str) -> bool:
@@ -133,9 +135,9 @@ def check_fixes(report: Any, path: Path, promised: list[tuple[Fix, dict[str, Any
                     continue
                 assert fix.device_bytes_after is not None
                 assert fix.saved_bytes == run.estimate.device_bytes - fix.device_bytes_after
+                verdict = assert_kept(run, path, fix, made[fix])
                 if run.budget is not None:
-                    assert fix.fits == (fix.device_bytes_after <= run.budget.size_bytes)
-                assert_kept(run, path, fix, made[fix])
+                    assert fix.fits == (verdict == FITS), f"{fix.title}: {verdict}"
     return len(kept)
 
 

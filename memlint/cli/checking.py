@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from memlint.cli import output
+from memlint.settings import common_folder as common_folder
 
 if TYPE_CHECKING:
     from memlint.check import Measure
@@ -85,16 +86,6 @@ def run(
     tell(report, paths, settings)
     emit(report, settings)
     return report.exit_code(settings.fail_on, settings.exit_zero, settings.strict)
-
-
-def common_folder(paths: tuple[str, ...]) -> str:
-    """The deepest folder that holds all paths: its settings decide about the invocation (format, exit code)."""
-    absolute = [os.path.abspath(path) for path in paths]
-    folders = [path if os.path.isdir(path) else os.path.dirname(path) for path in absolute]
-    try:
-        return os.path.commonpath(folders)
-    except ValueError:  # different drives
-        return os.getcwd()
 
 
 def _changed(settings: Settings, paths: tuple[str, ...]) -> frozenset[str] | None:

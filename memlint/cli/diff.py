@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from memlint.settings import Policy, Resolver, Settings
 
 FORMATS = ("text", "json", "markdown")
+FAIL_ON = ("increase", "oom", "tight", "unknown")
 
 
 def _limits(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[Policy, ...]:
@@ -49,6 +50,15 @@ def _reports(ctx: click.Context, parameter: click.Parameter, values: tuple[str, 
     return tuple(found)
 
 
+def _policy(name: str) -> Policy:
+    """What ``--fail-on`` of a name does not allow; what was so before, and did not change, is allowed."""
+    from memlint.settings import Policy
+
+    if name == "increase":
+        return Policy(increase_bytes=0)
+    return Policy(no_estimate=True) if name == "unknown" else Policy(over_budget=name)
+
+
 @click.command("diff", short_help="Compare the memory of two files, folders, saved reports or git revisions.")
 @click.argument("before", metavar="A")
 @click.argument("after", metavar="[B]", required=False)
@@ -69,6 +79,13 @@ def _reports(ctx: click.Context, parameter: click.Parameter, values: tuple[str, 
     callback=_limits,
     help="Fail if a run needs this much more than before: 1GiB, 10%. Repeatable.",
 )
+@click.option(
+    "--fail-on",
+    multiple=True,
+    type=click.Choice(FAIL_ON),
+    help="Fail if a run needs more than before (increase); if a new or changed one is OOM (oom), or TIGHT too (tight); "
+    "if one has no estimate any more (unknown). Repeatable.",
+)
 @click.option("--exit-zero", is_flag=True, help="Exit with 0 even if a policy fails.")
 @click.option("--output-format", type=click.Choice(FORMATS), default="text", show_default=True, help="What to print.")
 @click.option("--output-file", metavar="FILE", default="", help="Write the output to a file instead.")
@@ -87,6 +104,7 @@ def command(
     paths: tuple[str, ...],
     only_increases: bool,
     max_increase: tuple[Policy, ...],
+    fail_on: tuple[str, ...],
     exit_zero: bool,
     output_format: str,
     output_file: str,
@@ -120,7 +138,8 @@ def command(
             comparison = causes.compare(found)
     except (sides.NoSide, RevisionError, SettingsError) as error:
         raise shared.Stop(str(error)) from None
-    verdicts = _judged(comparison, (*settings.policies, *max_increase), settings, found)
+    policies = (*settings.policies, *max_increase, *map(_policy, fail_on))
+    verdicts = _judged(comparison, policies, settings, found)
     style = shared.style(color or settings.color)
     for side, said in ((comparison.before, "before: "), (comparison.after, "")):
         for path, why in side.errors:

@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 
     Answer = tuple[Run, Plan | None, list[Bracket | None]]
 
-# A search reads and estimates a config a few dozen times.
-WORK_LIMIT = 200
-
 QUESTIONS = ("largest_batch", "longest_sequence", "fewest_cards", "smallest_card")
 
 
@@ -36,6 +33,7 @@ QUESTIONS = ("largest_batch", "longest_sequence", "fewest_cards", "smallest_card
 @click.option("--longest-sequence", is_flag=True, help="Show the longest sample that fits, all else as it is.")
 @click.option("--fewest-cards", is_flag=True, help="Show from how many of the cards on it fits: 1, 2, 4, and so on.")
 @click.option("--smallest-card", is_flag=True, help="Show the card with the least memory on which it fits as it is.")
+@click.option("--output-format", type=click.Choice(("text", "json")), default="text", show_default=True)
 @click.option("--patch", is_flag=True, help="Print the plan as a patch, and nothing else.")
 @click.option("--apply", is_flag=True, help="Write the plan into the files.")
 @shared.work_option
@@ -46,6 +44,7 @@ def command(
     run_name: str,
     allow_batch: bool,
     allow_length: bool,
+    output_format: str,
     patch: bool,
     apply: bool,
     color: str | None,
@@ -57,11 +56,13 @@ def command(
 
     Exit code 0: it fits, as it is or with the plan. 1: nothing fits; the nearest plan is shown. 2: anything else.
     """
-    from memlint.fixes.search import Allowed
+    from memlint.fixes.search import WORK_LIMIT, Allowed
 
     asked = [name for name in QUESTIONS if options.pop(name)]
     if (patch or apply) and asked:
         raise click.UsageError("--patch and --apply write a plan: they go with none of the questions")
+    if patch and output_format == "json":
+        raise click.UsageError("--patch prints a patch, and no JSON")
     resolver = shared.resolver({**options, "select": ["MEM003", "MEM007"], "work_limit": work_limit or WORK_LIMIT})
     allowed = Allowed(allow_batch, allow_length)
     answers = [one for one in _answers(path, resolver, allowed, asked) if run_name in ("", one[0].spec.run)]
@@ -78,7 +79,9 @@ def command(
     code = 0
     if patch or apply:
         code = _write(path, resolver, answers[0], apply)
-    if not patch:
+    if output_format == "json":
+        shared.out(_as_json(answers, path, asked))
+    elif not patch:
         shared.out("\n\n".join("\n".join(_said(one, path)) for one in answers) + "\n")
     fits = all(plan.fits if plan is not None else all(b and b.inside for b in found) for _, plan, found in answers)
     raise SystemExit(code or (0 if fits else 1))
@@ -157,6 +160,43 @@ def _said(answer: Answer, path: str) -> Iterator[str]:
         yield from _bracket(bracket)
     if plan is not None:
         yield from _plan(plan, run)
+
+
+def _as_json(answers: list[Answer], path: str, asked: list[str]) -> str:
+    """``runs``: each with its peak, and a plan or the brackets of the questions. Sizes are bytes."""
+    import json
+
+    from memlint import __version__
+    from memlint.fixes.search import TIER_WORDS
+
+    def sizes(estimate: Estimate) -> dict[str, object]:
+        low, high = estimate.device_interval
+        return {"device_bytes": estimate.device_bytes, "low_bytes": low, "high_bytes": high}
+
+    def end(one: End | None) -> dict[str, object] | None:
+        if one is None:
+            return None
+        peak = None if one.estimate is None else sizes(one.estimate)
+        return {"value": one.value.replace(",", ""), "peak": peak, "reason": one.reason}
+
+    runs: list[dict[str, object]] = []
+    for run, plan, brackets in answers:
+        assert run.estimate is not None
+        said: dict[str, object] = {
+            "path": path,
+            "run": run.spec.run,
+            "verdict": run.verdict,
+            "budget_bytes": run.budget_bytes,
+            "peak": sizes(run.estimate),
+        }
+        if plan is not None:
+            steps = [{"change": step.said, "tier": TIER_WORDS[step.tier]} for step in plan.steps]
+            said["plan"] = {"fits": plan.fits, "steps": steps, "peak": sizes(plan.estimate)}
+        for name, bracket in zip(asked, brackets):
+            said[name] = None if bracket is None else {"inside": end(bracket.inside), "outside": end(bracket.outside)}
+        runs.append(said)
+    report = {"version": 1, "tool": {"name": "memlint", "version": __version__}, "runs": runs}
+    return json.dumps(report, indent=2, ensure_ascii=True) + "\n"
 
 
 def _plan(plan: Plan, run: Run) -> Iterator[str]:

@@ -18,15 +18,14 @@ def held_against(report: Report, settings: Settings) -> Report:
     """The report without what the baseline of the settings knows, which is said. Raises Stop."""
     if not settings.baseline:
         return report
-    from memlint import baseline, files
+    from memlint import baseline
+    from memlint.settings import SettingsError
 
-    path = settings.baseline
-    if settings.in_tree and settings.origins.get("baseline") in settings.files:
-        folder = os.path.dirname(os.path.abspath(settings.files[0]))
-        if not files.inside(path, files.repository_root(folder)):
-            raise output.Stop(str(settings.error("baseline", f"names {path!r}, which is not in the tree")))
     try:
+        path = baseline.stated(settings)
         held = baseline.without(report, baseline.read(path), path)
+    except SettingsError as error:
+        raise output.Stop(str(error)) from None
     except baseline.BaselineError as error:
         raise output.Stop(f"baseline {error}") from None
     path = _shown(path)

@@ -323,7 +323,7 @@ def _shrink(run: Run, changes: dict[Name, Any]) -> dict[Name, Any]:
             continue
         if least is None or lower(least, after):
             best, least = tried, after
-        if after.device_bytes <= run.budget_bytes:
+        if after.device_bytes <= run.budget_bytes and run.fits_if(**tried):
             break
     return best or changes
 
@@ -336,7 +336,7 @@ def _first_that_fits(run: Run, every: list[dict[Name, Any]]) -> dict[Name, Any]:
     for tried in every:
         try:
             live = run.allocated_if(**tried)
-            if live <= run.budget_bytes and run.what_if(**tried).device_bytes <= run.budget_bytes:
+            if live <= run.budget_bytes and run.fits_if(**tried):
                 return tried if least is None or live <= least else {}
         except UnknownModel:
             continue
@@ -446,14 +446,14 @@ def fixes(run: Run, *levers: Callable[[Run], Lever | None]) -> list[Fix]:
 
 
 def plan(run: Run) -> Fix | None:
-    """The first rungs of the ladder that together fit the budget; None where even all of them do not."""
+    """The first rungs of the ladder that together surely fit the budget; None where even all of them do not."""
     if run.budget_bytes is None or run.estimate is None:
         return None
     if _hopeless(run):
         return None
     changes: dict[Name, Any] = {}
+    rungs: list[tuple[str, ...]] = []
     implied: set[str] = set()
-    minor: set[str] = set()
     safeties: dict[str, str] = dict.fromkeys(_BATCH, DISPLAY)
     before = run.estimate
     for rung in LADDER:
@@ -463,6 +463,7 @@ def plan(run: Run) -> Fix | None:
                 after = run.what_if(**tried)
                 if lower(before, after):
                     changes, before = tried, after
+                    rungs.append(_BATCH)
         else:
             lever = rung(run)
             if lever is None:
@@ -472,13 +473,12 @@ def plan(run: Run) -> Fix | None:
                 tried.pop("optimizer_implementation", None)  # torch's own switch, which other optimizers do not have
             after = run.what_if(**tried)
             if lower(before, after):
-                if not worthwhile(run, before, after):
-                    minor.update((*lever.changes, *lever.implied))
                 changes, before = tried, after
+                rungs.append((*lever.changes, *lever.implied))
                 implied.update(lever.implied)
                 safeties.update(dict.fromkeys((*lever.changes, *lever.implied), lever.safety))
-        if before.device_bytes <= run.budget_bytes:
-            changes = _least(run, changes, minor, rung)
+        if before.device_bytes <= run.budget_bytes and run.fits_if(**changes):
+            changes = _least(run, changes, rungs)
             safety = max((safeties[name] for name in changes), key=(SAFE, UNSAFE, DISPLAY).index)
             return _planned(run, changes, implied, safety)
     return None
@@ -499,20 +499,17 @@ def _compatible(run: Run, changes: dict[Name, Any], lever: Lever) -> dict[Name, 
 _BATCH = ("micro_batch_size", "gradient_accumulation_steps", "evaluation_batch_size")
 
 
-def _least(run: Run, changes: dict[Name, Any], minor: set[str], last: object) -> dict[Name, Any]:
-    """Changes that fit, without those that are not needed: ``minor`` ones, and as small a batch as the ``last`` rung,
-    if that came after it, makes needless."""
-    assert run.budget_bytes is not None
-    lean = {name: value for name, value in changes.items() if name not in minor}
-    if len(lean) < len(changes) and run.what_if(**lean).device_bytes <= run.budget_bytes:
-        changes = lean
-    rest = {name: value for name, value in changes.items() if name not in _BATCH}
-    if last is smaller_batch or len(rest) == len(changes):
+def _least(run: Run, changes: dict[Name, Any], rungs: list[tuple[str, ...]]) -> dict[Name, Any]:
+    """Changes that fit, without those that are not needed, the most intrusive left out first; and with as large a
+    batch as is left."""
+    for names in reversed(rungs):
+        lean = {name: value for name, value in changes.items() if name not in names}
+        if 0 < len(lean) < len(changes) and run.fits_if(**lean):
+            changes = lean
+    if len(rungs) < 2 or not any(name in changes for name in _BATCH):
         return changes
-    if run.what_if(**rest).device_bytes <= run.budget_bytes:
-        return rest
-    again = _shrink(run, rest)
-    return again if run.what_if(**again).device_bytes <= run.budget_bytes else changes
+    again = _shrink(run, {name: value for name, value in changes.items() if name not in _BATCH})
+    return again if run.fits_if(**again) else changes
 
 
 def _hopeless(run: Run) -> bool:

@@ -24,6 +24,7 @@ from memlint.tape.estimate import Estimate
 FREE, COMPUTE, NUMERICS, OPTIMISATION = TIERS = range(4)
 TIER_WORDS = ("free", "takes time", "changes numerics", "changes the optimisation")
 
+WORK_LIMIT = 200  # million steps for one config: a search reads and estimates it a few dozen times
 MAX_TOGETHER = 2  # changes of one tier that are tried in every combination; beyond, one after the other is left out
 
 
@@ -179,7 +180,11 @@ class _Search:
                 chosen = self._least(every, tier)
                 break
         if chosen is None:
-            return self._nearest(every)
+            lowest, estimate = self._lowest(every)
+            if self._fitting(lowest) is None:
+                steps = tuple(Step(move.tier, levers.describe(self.run, move.lever.changes)) for move in lowest)
+                return Plan(steps, self._edits(lowest), estimate, False)
+            chosen = self._least(lowest, OPTIMISATION)
         return self._plan(self._mildest(chosen))
 
     def _usable(self, before: list[Move], new: list[Move]) -> list[Move]:
@@ -227,25 +232,30 @@ class _Search:
             chosen = [*chosen[:place], move._replace(lever=grades[high]), *chosen[place + 1 :]]
         return chosen
 
-    def _nearest(self, every: list[Move]) -> Plan | None:
-        """Of all changes together those that lower the peak: what comes nearest to the budget."""
+    def _lowest(self, every: list[Move]) -> tuple[list[Move], Estimate]:
+        """Of all changes those that lower the high end of the interval, one after the other, which comes nearest to the
+        budget: together they are not always lower than some of them."""
         assert self.run.estimate is not None
         kept: list[Move] = []
         best = self.run.estimate
         for move in every:
-            spec = self._spec([*kept, move])
-            if spec is None:
-                continue
-            try:
-                if self.run.allocated_as(spec) > best.allocated_bytes:
-                    continue
-                after = self.run.estimate_as(spec)
-            except UnknownModel:
-                continue
-            if levers.lower(best, after):
+            after = self._estimate([*kept, move])
+            if after is not None and after.device_interval.high_bytes < best.device_interval.high_bytes:
                 kept, best = [*kept, move], after
-        steps = tuple(Step(move.tier, levers.describe(self.run, move.lever.changes)) for move in kept)
-        return Plan(steps, self._edits(kept), best, False)
+        for move in reversed(kept):  # what lowered it before the others came may not do so beside them
+            fewer = [other for other in kept if other is not move]
+            after = self._estimate(fewer) if fewer else None
+            if after is not None and after.device_interval.high_bytes <= best.device_interval.high_bytes:
+                kept, best = fewer, after
+        return kept, best
+
+    def _estimate(self, chosen: Sequence[Move]) -> Estimate | None:
+        """The run with some changes, with all of its interval; None where they cannot be made."""
+        spec = self._spec(chosen)
+        try:
+            return None if spec is None else self.run.estimate_as(spec)
+        except UnknownModel:
+            return None
 
     def _plan(self, chosen: list[Move]) -> Plan | None:
         estimate = self._fitting(chosen)

@@ -259,7 +259,7 @@ def describe_fix(fix: Fix) -> str:
         word = "less" if fix.saved_bytes > 0 else "more"
         said += f", {format_bytes(abs(fix.saved_bytes))} {word}"
     if fix.fits is not None:
-        said += ", fits" if fix.fits else ", does not fit yet"
+        said += ", fits" if fix.fits else ", does not surely fit yet"
     return said
 
 

@@ -233,6 +233,13 @@ class Report(NamedTuple):
     def findings(self) -> tuple[Finding, ...]:
         return tuple(finding for run in self.runs for finding in run.findings)
 
+    def __str__(self) -> str:
+        """As the command prints it, without colours and not folded to a terminal."""
+        from memlint.reports import full
+        from memlint.reports.style import Style
+
+        return full.render(self, Style(color=False, unicode=True)) if self.runs else "no training configs found"
+
     def count(self, severity: str) -> int:
         return sum(finding.severity == severity for finding in self.findings)
 

@@ -300,6 +300,9 @@ def test_limits_are_given_on_the_command_line_as_well(repo: Repo, run: Command) 
     assert run("diff", "HEAD", "--max-increase", "1GiB")[0] == 1
     assert run("diff", "HEAD", "--max-increase", "5%")[0] == 1
     assert run("diff", "HEAD", "--max-increase", "0")[0] == 1
+    assert run("diff", "HEAD", "--fail-on", "increase")[0] == 1
+    assert run("diff", "HEAD", "--fail-on", "unknown", "--fail-on", "tight")[0] == 0  # it has an estimate, no budget
+    assert run("diff", "HEAD", "--fail-on", "tight", "--budget", "8GB")[0] == 1
     assert run("diff", "HEAD", "--max-increase", "200GiB", "--max-increase", "900%")[0] == 0
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from memlint.check import api_check
+from memlint.api import check as api_check
 from memlint.cli.main import main
 from memlint.data import download, hub
 from memlint.data.download import NotFetched, add

@@ -42,7 +42,7 @@ def test_where_no_batch_fits_the_largest_with_the_lowest_peak_is_proposed() -> N
 
 
 def test_a_plan_does_not_give_torchs_switch_to_another_optimizer() -> None:
-    [plan] = finding("uni3d_dp/uni3d+dp_upstream_default.yaml", "MEM101", "16GB").fixes
+    [plan] = finding("uni3d_dp/uni3d+dp_upstream_default.yaml", "MEM101", "12GB").fixes
     assert "AdamW8bit" in plan.title
     assert "fused" not in plan.title
 
@@ -60,7 +60,7 @@ def test_a_plan_that_does_not_exist_is_not_blamed_on_keys_outside_of_it() -> Non
     found = finding("video_llm/config.yaml", "MEM101", "16GB")
     assert found.fixes == ()
     [note] = found.notes
-    assert note == "no batch, checkpointing, precision or optimizer that this config can state fits the budget"
+    assert note == "no batch, checkpointing, precision or optimizer that this config can state surely fits the budget"
 
 
 def test_a_share_of_the_batch_is_named_with_what_it_is_a_share_of(tmp_path: Path) -> None:
@@ -89,10 +89,11 @@ def test_what_saves_next_to_nothing_is_no_fix() -> None:
 
 
 def test_a_plan_is_without_what_it_does_not_need() -> None:
-    budget = share_of_peak("language_models/sft_trl.yaml", 0.5)
+    budget = share_of_peak("language_models/sft_trl.yaml", 0.6)
     [plan] = finding("language_models/sft_trl.yaml", "MEM101", budget).fixes
     assert plan.fits
-    assert plan.title == "gradient_checkpointing false -> true"
+    assert plan.title.startswith("gradient_checkpointing false -> true, per_device_train_batch_size 4 -> 2, ")
+    assert "optim" not in plan.title
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -119,6 +120,31 @@ def test_values_in_other_files_are_changed_where_they_stand(tmp_path: Path) -> N
 def test_a_run_that_fits_needs_nothing() -> None:
     _, plan = planned(EXAMPLES / "uni3d_dp/uni3d+dp_after.yaml", "40GB")
     assert (plan.fits, plan.steps, plan.edits) == (True, (), ())
+
+
+def test_json_says_what_the_text_says() -> None:
+    path = str(EXAMPLES / "language_models" / "dpo_trl.yaml")
+    told = invoke(path, "--budget", "16GB", "--output-format", "json")
+    [run] = json.loads(told.stdout)["runs"]
+    assert (told.exit_code, run["verdict"], run["budget_bytes"]) == (0, "OOM", 16_000_000_000)
+    text = invoke(path, "--budget", "16GB").stdout
+    assert run["plan"]["fits"]
+    for step in run["plan"]["steps"]:
+        assert f"{step['change']}  ({step['tier']})" in text
+    told = invoke(path, "--budget", "40GB", "--output-format", "json", "--largest-batch")
+    [run] = json.loads(told.stdout)["runs"]
+    inside, outside = run["largest_batch"]["inside"], run["largest_batch"]["outside"]
+    assert int(outside["value"]) == int(inside["value"]) + 1
+    assert inside["peak"]["high_bytes"] <= 40_000_000_000 < outside["peak"]["high_bytes"]
+    assert invoke(path, "--budget", "16GB", "--output-format", "json", "--patch").exit_code == 2
+
+
+def test_changes_that_are_lower_without_another_one_are_a_plan() -> None:
+    """Offloaded activations lower the peak of the run as it is, and raise it with everything else done."""
+    path = EXAMPLES / "language_models" / "dpo_trl.yaml"
+    _, plan = planned(path, "16GB")
+    assert plan.fits
+    assert not any("offloading" in step.said for step in plan.steps)
 
 
 def test_what_does_not_fit_says_by_how_much(tmp_path: Path) -> None:

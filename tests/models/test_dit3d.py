@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from memlint.check import api_estimate
+from memlint.api import estimate as api_estimate
 from memlint.tape.estimate import Estimate
 from memlint.units import GiB
 

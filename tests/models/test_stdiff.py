@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from memlint.check import api_estimate
+from memlint.api import estimate as api_estimate
 from memlint.dialects import registry
 from memlint.documents.load import load
 from memlint.models.stdiff import build

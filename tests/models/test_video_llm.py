@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from memlint.check import api_estimate
+from memlint.api import estimate as api_estimate
 from memlint.tape.estimate import Estimate
 from memlint.units import GiB
 
