@@ -614,7 +614,8 @@ class Prodigy(Optimizer):
     states: ClassVar[tuple[str, ...]] = ("sum of gradients", "first values", "first moment", "second moment")
 
     def _allocate(self, parameter: Tensor) -> None:
-        zero = state.tape.labels[parameter.storage.index].name == "up"
+        label = state.tape.labels[parameter.storage.index]
+        zero = label.name == "up" or label.module.endswith("lora_B")
         for name in self.states:
             self._label(parameter, name)
             self.state.append(Tensor((), parameter.dtype) if zero and name == "first values" else empty_like(parameter))
