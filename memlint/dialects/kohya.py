@@ -20,6 +20,8 @@ from memlint.facts.spec import ASSUMED, DEFAULT, HYPER, Fact, Name, TrainingSpec
 spell = key_facts.spell
 
 _SOURCE = "sd-scripts 48d368fa"
+MAX_SIDE = 16_384  # pixels; beyond it nothing of this kind trains
+MAX_RANK = 16_384
 # Options that make another step -> what is not known of it. All others change nothing that takes memory, are facts of
 # the schema, or are asked for below.
 _OTHERWISE = {
@@ -230,8 +232,8 @@ def _sides(value: Any) -> tuple[int, int] | None:
         value = [value]
     if not isinstance(value, (list, tuple)) or len(value) not in (1, 2):
         return None
-    numbers = [int(part) if str(part).isdigit() else 0 for part in value]
-    return (numbers[0], numbers[-1]) if all(numbers) else None
+    numbers = [int(part) if str(part).isdigit() and len(str(part)) < 6 else 0 for part in value]
+    return (numbers[0], numbers[-1]) if all(0 < number <= MAX_SIDE for number in numbers) else None
 
 
 def _bucket(spec: TrainingSpec, stated: dict[str, Node], size: tuple[int, int]) -> list[int]:
@@ -239,13 +241,15 @@ def _bucket(spec: TrainingSpec, stated: dict[str, Node], size: tuple[int, int]) 
 
     def option(key: str, default: int) -> int:
         value = stated[key].value if key in stated else _value(spec, key)
-        return int(str(value)) if str(value).isdigit() else default
+        return int(str(value)) if str(value).isdigit() and len(str(value)) < 6 else default
 
     buckets = truth(stated["enable_bucket"].value) if "enable_bucket" in stated else _switched(spec, "enable_bucket")
     if not buckets:
         return list(size)
-    steps = max(option("bucket_reso_steps", 64), 1)
-    return list(largest_bucket(size, option("min_bucket_reso", 256), option("max_bucket_reso", 1024), steps))
+    # verify_bucket_reso_steps: a multiple of 32 for SDXL, and of 64 for others
+    steps = max(option("bucket_reso_steps", 64) // 32 * 32, 32)
+    least = max(option("min_bucket_reso", 256), steps)
+    return list(largest_bucket(size, least, option("max_bucket_reso", 1024), steps))
 
 
 # ---------------------------------------------------------------------------------------------- what is not known
@@ -298,7 +302,7 @@ def _network(spec: TrainingSpec, script: Script, source: str) -> str:
         if key not in _NETWORK_ARGS:
             return f"network_args {key}: the adapters that it makes are not known"
         if key == "conv_dim":
-            if not value.isdigit():
+            if not value.isdigit() or not 0 < int(value) <= MAX_RANK:
                 return f"network_args conv_dim={value} is no rank"
             _put(spec, HYPER + "conv_rank", int(value), source, "network_args")
     return ""
