@@ -397,13 +397,6 @@ RECIPES: dict[str, Recipe] = {
         ),
         _sd3, {"B": 2, "H": 64, "W": 80, "L": 333}, 0,
     ),
-    "sd35-medium": Recipe(
-        _diffusers(
-            "SD3Transformer2DModel", num_layers=24, num_attention_heads=24, caption_projection_dim=1536,
-            pos_embed_max_size=384, qk_norm="rms_norm", dual_attention_layers=tuple(range(13)),
-        ),
-        _sd3, {"B": 2, "H": 64, "W": 80, "L": 333}, 0,
-    ),
     "kl-f8-16": Recipe(
         _around(
             Encoding,

@@ -76,7 +76,7 @@ class Script(NamedTuple):
 
 
 _STABLE = ("sd1", "sd2")
-_SD3 = ("sd3-medium", "sd35-medium")
+_SD3 = ("sd3-medium",)
 _COGVIDEOX = ("cogvideox-2b", "cogvideox-5b")
 _ATTENTION = ("to_k", "to_q", "to_v", "to_out.0")
 
