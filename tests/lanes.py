@@ -68,7 +68,11 @@ LEFT = (
     Left("tests/models/test_depth", "deep models in full beside few of their layers", _FUNCTION),
     Left("tests/models/test_(parallel|megatron)", "models on several devices in every setting", _FUNCTION),
     Left("tests/models/test_templates", "recordings that are followed, beside those of each size", _FUNCTION),
-    Left("tests/models/test_(stdiff|dit3d|diffusion|lag_mode|many_passes|video_llm|uni3d_dp)", "whole models", _FILE),
+    Left(
+        "tests/models/test_(stdiff|dit3d|diffusion|sd_scripts|lag_mode|many_passes|video_llm|uni3d_dp)",
+        "whole models",
+        _FILE,
+    ),
     Left("tests/hostile/test_(sweep|shell|documents)", "what strangers may write, case by case", _FUNCTION),
     Left("tests/documents/test_shell_values", "a process of bash for each case", _FUNCTION),
     Left("tests/cli/test_cold_start", "a process for each example", _FUNCTION),

@@ -1,27 +1,33 @@
-"""The programs of the models that diffusers' training scripts train and call, into
-``memlint/data/programs/diffusers/``.
+"""The programs of the models that diffusers' training scripts and kohya's sd-scripts train and call, into
+``memlint/data/programs/diffusers/`` and ``memlint/data/programs/sd-scripts/``.
 
-    python -m tools.diffusion_programs [NAME ...] [--to FOLDER]
+    python -m tools.diffusion_programs [NAME ...] [--to FOLDER] [--sd-scripts FOLDER]
 
-Needs torch, diffusers and transformers. A model is made from its class and the keys of its published ``config.json``
-that differ from the class's own defaults; nothing is downloaded. Sizes in latents: B images, H, W, frames F, tokens L.
+Needs torch, diffusers and transformers; einops and a checkout of kohya-ss/sd-scripts for the names that begin with
+``kohya-``. A model is made from its class and the keys of its published ``config.json`` that differ from the class's
+own defaults; nothing is downloaded. Sizes in latents: B images, H, W, frames F, tokens L.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
+import sys
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
+from itertools import pairwise
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch._dispatch.python import enable_python_dispatcher
 
-FOLDER = Path(__file__).parents[1] / "memlint" / "data" / "programs" / "diffusers"
+FOLDER = Path(__file__).parents[1] / "memlint" / "data" / "programs"
+SD_SCRIPTS = "sd-scripts 48d368fa"  # the commit of kohya-ss/sd-scripts that is recorded
 Sizes = Mapping[str, Any]
 
 
@@ -206,6 +212,95 @@ def _flux(s: Sizes) -> dict[str, Any]:
     }
 
 
+# -- kohya-ss/sd-scripts
+
+# What checkpoints itself (``forward`` calls ``checkpoint(forward_body)``): the modules that run inside are no hint.
+_CHECKPOINT_THEMSELVES = ("ResnetBlock2D", "Downsample2D", "Upsample2D", "BasicTransformerBlock")
+
+
+def _sd_scripts(name: str) -> ModuleType:
+    """A file of ``library``, without what it imports for its log alone."""
+    stand_in = ModuleType("library.utils")
+    stand_in.setup_logging = lambda *args, **kwargs: None  # type: ignore[attr-defined]
+    sys.modules.setdefault("library.utils", stand_in)
+    return importlib.import_module(f"library.{name}")
+
+
+class _AlwaysBfloat16:
+    """``torch`` for ``Upsample2D``, which goes through fp32 where its input is in bfloat16: every dtype is taken for
+    that here, and ``made`` writes afterwards that it is so in bfloat16 alone."""
+
+    class _Any:
+        def __eq__(self, other: object) -> bool:
+            return True
+
+        __hash__ = None  # type: ignore[assignment]
+
+    bfloat16 = _Any()
+    float32 = torch.float32
+    Tensor = torch.Tensor
+    FloatTensor = torch.FloatTensor
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, name)
+
+
+def _with_bfloat16(code: ModuleType) -> None:
+    forward = getattr(code.Upsample2D, "forward_body", code.Upsample2D.forward)
+    named = dict(forward.__globals__, torch=_AlwaysBfloat16())
+    function = type(forward)(forward.__code__, named, forward.__name__, forward.__defaults__, forward.__closure__)
+    setattr(code.Upsample2D, forward.__name__, function)
+
+
+def _kohya(version_2: bool, sdpa: bool) -> Callable[[], nn.Module]:
+    """``create_unet_diffusers_config`` (library/model_util.py): version 2 projects with convolutions as well."""
+
+    def build() -> nn.Module:
+        code = _sd_scripts("original_unet")
+        _with_bfloat16(code)
+        heads, width = ([5, 10, 20, 20], 1024) if version_2 else (8, 768)
+        model: nn.Module = code.UNet2DConditionModel(64, attention_head_dim=heads, cross_attention_dim=width)
+        model.set_use_sdpa(sdpa)
+        return model
+
+    return build
+
+
+def _kohya_xl(sdpa: bool, whole: bool) -> Callable[[], nn.Module]:
+    """``whole``: weights in fp32, for which ``GroupNorm32`` brings its input to fp32 and its result back."""
+
+    def build() -> nn.Module:
+        code = _sd_scripts("sdxl_original_unet")
+        _with_bfloat16(code)
+        if not hasattr(code, "as_published"):
+            code.as_published = code.GroupNorm32.forward
+        code.GroupNorm32.forward = code.as_published if whole else nn.GroupNorm.forward
+        model: nn.Module = code.SdxlUNet2DConditionModel()
+        model.set_use_sdpa(sdpa)
+        return model
+
+    return build
+
+
+def _kohya_xl_inputs(s: Sizes) -> dict[str, Any]:
+    return {
+        "x": torch.empty(s["B"], 4, s["H"], s["W"]),
+        "timesteps": torch.empty(s["B"], dtype=torch.int64),
+        "context": torch.empty(s["B"], s["L"], 2048),
+        "y": torch.empty(s["B"], 2816),
+    }
+
+
+def _upsampling_named(program: dict[str, Any]) -> None:
+    """The way through fp32 is for bfloat16 alone."""
+    for body in program["bodies"]:
+        rows = body["rows"]
+        for row, following in pairwise(rows):
+            if following[0] == "interpolate" and row[0] == "to":
+                assert row[2][1] == ":float32", row
+                row[2][1] = ":upsampled"
+
+
 _LATENTS = {"B": 2, "H": 64, "W": 80, "L": 77}
 _SD1 = {"cross_attention_dim": 768}
 _SD2 = {"cross_attention_dim": 1024, "attention_head_dim": [5, 10, 20, 20], "use_linear_projection": True}
@@ -302,10 +397,31 @@ RECIPES: dict[str, Recipe] = {
         ),
         _sd3, {"B": 2, "H": 64, "W": 80, "L": 333}, 0,
     ),
+    "kl-f8-16": Recipe(
+        _around(
+            Encoding,
+            _diffusers("AutoencoderKL", latent_channels=16, use_quant_conv=False, use_post_quant_conv=False, **_KL),
+        ),
+        _pixels, _PIXELS, 83_819_683,
+    ),
     "flux-dev": Recipe(
         _diffusers("FluxTransformer2DModel", guidance_embeds=True), _flux, {"B": 2, "H": 64, "W": 80, "L": 512},
         11_901_408_320,
     ),
+    **{
+        f"kohya-sd{number}-unet{'' if sdpa else '-eager'}": Recipe(
+            _kohya(number == 2, sdpa), _unet_inputs(1024 if number == 2 else 768), _LATENTS, count, SD_SCRIPTS
+        )
+        for number, count in ((1, 859_520_964), (2, 865_910_724))
+        for sdpa in (True, False)
+    },
+    **{
+        f"kohya-sdxl-unet{'-fp32' if whole else ''}{'' if sdpa else '-eager'}": Recipe(
+            _kohya_xl(sdpa, whole), _kohya_xl_inputs, _LATENTS, 2_567_463_684, SD_SCRIPTS
+        )
+        for whole in (False, True)
+        for sdpa in (True, False)
+    },
 }  # fmt: skip
 
 
@@ -314,10 +430,26 @@ def made(name: str) -> dict[str, Any]:
     from memlint.measure import forward
 
     recipe = RECIPES[name]
-    source = f"{recipe.library} {version(recipe.library)}, torch {version('torch').partition('+')[0]}"
+    kohya = recipe.library == SD_SCRIPTS
+    library = recipe.library if kohya else f"{recipe.library} {version(recipe.library)}"
+    source = f"{library}, torch {version('torch').partition('+')[0]}"
     with enable_python_dispatcher():  # else padding asks for sizes as numbers
-        program = forward.program(recipe.build, recipe.inputs, recipe.sizes, name, source)
+        program = forward.program(
+            recipe.build,
+            recipe.inputs,
+            recipe.sizes,
+            name.removeprefix("kohya-"),
+            source,
+            low_autocast=kohya,
+            low_inputs="kohya-sdxl" in name,
+        )
     program["guards"] = [guard for guard in program["guards"] if guard not in recipe.open]
+    if kohya:
+        _upsampling_named(program)
+        if "sdxl" in name:
+            with torch.device("meta"):
+                modules = recipe.build().named_modules()
+            program["checkpoints"] = [path for path, one in modules if type(one).__name__ in _CHECKPOINT_THEMSELVES]
     return program
 
 
@@ -325,13 +457,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", choices=[*RECIPES, []], metavar="NAME")
     parser.add_argument("--to", type=Path, default=FOLDER)
+    parser.add_argument("--sd-scripts", type=Path)
     asked = parser.parse_args()
-    asked.to.mkdir(parents=True, exist_ok=True)
+    if asked.sd_scripts is not None:
+        sys.path.insert(0, str(asked.sd_scripts))
     for name in asked.names or RECIPES:
         text = json.dumps(made(name), separators=(",", ":")) + "\n"
-        part = asked.to / f".{name}.part"
+        folder = asked.to / ("sd-scripts" if name.startswith("kohya-") else "diffusers")
+        folder.mkdir(parents=True, exist_ok=True)
+        part = folder / f".{name}.part"
         part.write_text(text, encoding="utf-8")
-        os.replace(part, asked.to / f"{name}.json")
+        os.replace(part, folder / f"{name.removeprefix('kohya-')}.json")
         print(f"{name}: {len(text):,} bytes")
 
 

@@ -54,6 +54,7 @@ class Script(NamedTuple):
     cached      what has to be stated for the script to train on latents and prompts that were made by another program
     prompted    what is stated where each image has a prompt of its own, and text encoders run in each step
     logits      the denoiser gives a number for each entry of a codebook, and the loss is a cross entropy
+    fails       switches with which its own code fails under mixed precision
     optimizer, batch, resolution, rank  what the script takes where a command does not say
     """
 
@@ -67,6 +68,7 @@ class Script(NamedTuple):
     cached: str = ""
     logits: bool = False
     prompted: str = ""
+    fails: tuple[str, ...] = ()
     optimizer: str = "adamw"
     batch: int = 4
     resolution: int = 512
@@ -74,6 +76,7 @@ class Script(NamedTuple):
 
 
 _STABLE = ("sd1", "sd2")
+_SD3 = ("sd3-medium",)
 _COGVIDEOX = ("cogvideox-2b", "cogvideox-5b")
 _ATTENTION = ("to_k", "to_q", "to_v", "to_out.0")
 
@@ -106,6 +109,16 @@ SCRIPTS: dict[str, Script] = {
         ),
         encodes=False, prompts=False, cached="cache_latents", prompted="caption_column",
     ),
+    # One prompt for all images, as with Flux; the autoencoder stays, in fp32.
+    "train_dreambooth_lora_sd3": Script(
+        _SD3,
+        targets=(
+            *("attn.to_k", "attn.to_q", "attn.to_v", "attn.to_out.0"),
+            *("attn.add_k_proj", "attn.add_q_proj", "attn.add_v_proj", "attn.to_add_out"),
+        ),
+        prompts=False, vae_dtype="float32", prompted="caption_column", fails=("cache_latents",),
+    ),
+    "train_dreambooth_sd3": Script(_SD3, prompts=False, vae_dtype="float32", prompted="caption_column"),
     # a-r-r-o-w/cogvideox-factory 223add1, training/cogvideox
     "cogvideox_text_to_video_lora": Script(
         _COGVIDEOX, targets=_ATTENTION, encodes=False, prompts=False, cached="load_tensors", optimizer="adam", rank=64

@@ -21,6 +21,7 @@ _OTHERWISE = {
     "train_text_encoder": "a text encoder that trains",
     "do_fp8_training": "training in fp8",
     "bnb_quantization_config_path": "a denoiser in 4 bits",
+    "lora_blocks": "adapters in some of the blocks",
 }
 
 
@@ -67,6 +68,9 @@ def _unknown(spec: TrainingSpec, name: str, script: Script) -> str:
         return f"without --{script.cached} the autoencoder of {found.title} encodes in each step, which is not known"
     if script.prompted and spec.root.get(script.prompted) is not None:
         return f"with --{script.prompted} the text encoders of {found.title} run in each step, which is not known"
+    for key in script.fails:
+        if _switched(spec, key):
+            return f"--{key}: {name}.py encodes images in 16 bits with an autoencoder in fp32, which fails"
     for key, what in _OTHERWISE.items():
         if _switched(spec, key):
             return f"--{key}: {what} is not known"
@@ -76,7 +80,8 @@ def _unknown(spec: TrainingSpec, name: str, script: Script) -> str:
 def _switched(spec: TrainingSpec, key: str) -> bool:
     """Whether a switch is on, or an option has a value."""
     node = spec.root.get(key)
-    return node is not None and (truth(node.value) or (isinstance(node.value, str) and key.endswith("path")))
+    words = key.endswith(("path", "blocks"))
+    return node is not None and (truth(node.value) or (isinstance(node.value, str) and words))
 
 
 def _stated(spec: TrainingSpec, name: str, script: Script) -> None:
@@ -91,6 +96,10 @@ def _stated(spec: TrainingSpec, name: str, script: Script) -> None:
         _video(spec, source)
     elif "image_size" not in spec and lm.gap(spec, "resolution") is None:
         _put(spec, "image_size", script.resolution, source, "resolution")
+    if found.kind.startswith("sd3"):
+        length = spec.root.get("max_sequence_length")
+        prompt = int(str(length.value)) if length is not None and str(length.value).isdigit() else 77
+        _put(spec, HYPER + "prompt_tokens", 77 + prompt, source, "max_sequence_length")
     _precision(spec, source)
     _tuning(spec, script, source)
     _optimizer(spec, script, source)
@@ -144,7 +153,9 @@ def _tuning(spec: TrainingSpec, script: Script, source: str) -> None:
     if adapted and "lora.r" not in spec:
         _put(spec, "lora.r", script.rank, source, "rank")
     if adapted:
-        _put(spec, "lora.targets", list(script.targets), source)
+        named = spec.root.get("lora_layers")
+        layers = named.value.split(",") if named is not None and isinstance(named.value, str) else list(script.targets)
+        _put(spec, "lora.targets", [layer.strip() for layer in layers], source)
 
 
 def _optimizer(spec: TrainingSpec, script: Script, source: str) -> None:

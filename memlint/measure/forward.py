@@ -13,6 +13,7 @@ import re
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -156,8 +157,10 @@ class _Calls(TorchFunctionMode):  # type: ignore[misc]
         kwargs = kwargs or {}
         name = _name_of(func)
         if name in COMPOSITES:
-            with self:
-                return func(*args, **kwargs)
+            made = _unchecked(func) if hasattr(func, "__code__") else _permuting(*args)
+            if made is not None:
+                with self:
+                    return made(*args, **kwargs)
         out = func(*args, **kwargs)
         if name in QUESTIONS or not self.frames:
             return out
@@ -263,6 +266,30 @@ def _name_of(func: Any) -> str:
     return parts[-1]
 
 
+def _unchecked(func: Any) -> Callable[..., Any]:
+    """A Python function of torch that does its work at once: with a mode active it would hand itself to the mode
+    again, and without end."""
+    answers = {name: _no for name in func.__globals__ if name.startswith("has_torch_function")}
+    names = {**func.__globals__, **answers}
+    made = FunctionType(func.__code__, names, func.__name__, func.__defaults__, func.__closure__)
+    made.__kwdefaults__ = func.__kwdefaults__
+    return made
+
+
+def _no(*args: Any) -> bool:
+    return False
+
+
+def _permuting(equation: Any, *operands: Any) -> Callable[..., Any] | None:
+    """What ``einsum`` of one tensor is, where it only changes the order of dimensions; None for products and sums."""
+    given = operands[0] if len(operands) == 1 and isinstance(operands[0], (list, tuple)) else operands
+    before, arrow, after = str(equation).replace(" ", "").partition("->")
+    if len(given) != 1 or not arrow or len(set(before)) != len(before) or sorted(before) != sorted(after):
+        return None
+    order = [before.index(letter) for letter in after]
+    return lambda *args, **kwargs: given[0].permute(order)
+
+
 class _Sections:
     """Which modules a library checkpoints: the first one that runs in each of its calls of ``checkpoint``."""
 
@@ -289,6 +316,8 @@ def program(
     name: str,
     source: str,
     stand_ins: Mapping[str, int] | None = None,
+    low_autocast: bool = False,
+    low_inputs: bool = False,
 ) -> dict[str, Any]:
     """The program of a model's forward pass.
 
@@ -298,12 +327,18 @@ def program(
     stand_ins  sizes that the model is made with (how many classes) and that no code compares with others: each stands
                for its name wherever it is found, so it has to be a number that nothing else is. A proof at other
                values of it is what shows that it was one.
+    low_autocast
+               record it under autocast with parameters in 16 bits as well: code that takes over the dtype of a norm's
+               result has fp32 there
+    low_inputs  it is called with 16 bits under autocast, whatever its parameters are in
     """
-    plain, low, mixed = [_run(build, inputs, sizes, mode) for mode in ("float32", "bfloat16", "autocast")]
-    guards = list(dict.fromkeys(guard for run in (plain, low, mixed) for guard in run.pop("guards")))
-    _release_early([plain, low, mixed])
+    modes = ("float32", "bfloat16", "autocast", *(["low autocast"] if low_autocast else []))
+    runs = [_run(build, inputs, sizes, mode, low_inputs) for mode in modes]
+    plain, _, mixed, *_ = runs
+    guards = list(dict.fromkeys(guard for run in runs for guard in run.pop("guards")))
+    _release_early(runs)
     try:
-        dtypes, made = ["float32", "bfloat16"], _merged([plain, low, mixed])
+        dtypes, made = ["float32", "bfloat16"], _merged(runs)
     except _Differ:  # the code asks for the dtype of its parameters
         dtypes, made = ["float32"], _merged([plain, mixed])
     for size, value in (stand_ins or {}).items():
@@ -337,13 +372,13 @@ def _name_stand_in(made: dict[str, Any], name: str, value: int) -> None:
 
 def _run(
     build: Callable[[], nn.Module], inputs: Callable[[Mapping[str, Any]], Mapping[str, Any]],
-    sizes: Mapping[str, int], mode: str,
+    sizes: Mapping[str, int], mode: str, low_inputs: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
     dimensions = Dimensions(sizes)
     dimensions.mode.allow_non_fake_inputs = True
     recorder = _Recorder(None)
     recorder.dimensions = dimensions
-    low = mode == "bfloat16"
+    low = mode in ("bfloat16", "low autocast")
     with ExitStack() as stack:
         for context in (dimensions.mode, recorder, SymbolicCudaSemantics(recorder), converting_in_place()):
             stack.enter_context(context)
@@ -357,11 +392,11 @@ def _run(
         sections = _Sections(calls)
         _checkpoint(model, sections, stack)
         given = inputs(dimensions.sizes)
-        if low:
+        if low or (low_inputs and mode == "autocast"):
             given = {k: v.to(torch.bfloat16) if isinstance(v, Tensor) and v.dtype is torch.float32 else v
                      for k, v in given.items()}  # fmt: skip
         tensors = {k: v for k, v in given.items() if isinstance(v, Tensor)}
-        if mode == "autocast":
+        if mode.endswith("autocast"):
             stack.enter_context(torch.autocast("cpu", torch.bfloat16))
         with calls.watching(model, list(tensors.values())) as frame:
             result = model(**given)
@@ -449,8 +484,12 @@ def _modules(model: nn.Module) -> list[dict[str, Any]]:
     return found
 
 
-# What runs say together: dtype in fp32, in bfloat16 if that is the same program, under autocast -> the program's word.
+# What runs say together: dtype in fp32, in bfloat16 if that is the same program, under autocast, and so with
+# parameters in bfloat16 where that is recorded -> the program's word.
 _POLICIES = {
+    (":float32", ":bfloat16", ":float32", ":bfloat16"): ":parameter",
+    (":float32", ":bfloat16", ":bfloat16", ":bfloat16"): ":compute",
+    (":float32", ":bfloat16", ":float32", ":float32"): ":normed",
     (":float32", ":bfloat16", ":float32"): ":parameter",
     (":float32", ":bfloat16", ":bfloat16"): ":compute",
     (":float32", ":bfloat16"): ":compute",

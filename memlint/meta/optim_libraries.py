@@ -606,6 +606,59 @@ class Came(Optimizer):
         del gradient, update, residual, estimate
 
 
+class Prodigy(Optimizer):
+    """``prodigyopt`` 1.1.2: two moments, a sum, and the first values of what is not zero then, which the upper matrix
+    of an adapter is; two passes over the parameters."""
+
+    by_name: ClassVar[bool] = True
+    states: ClassVar[tuple[str, ...]] = ("sum of gradients", "first values", "first moment", "second moment")
+
+    def _allocate(self, parameter: Tensor) -> None:
+        label = state.tape.labels[parameter.storage.index]
+        zero = label.name == "up" or label.module.endswith("lora_B")
+        for name in self.states:
+            self._label(parameter, name)
+            self.state.append(Tensor((), parameter.dtype) if zero and name == "first values" else empty_like(parameter))
+
+    def _step(self, parameters: list[Tensor]) -> None:
+        for parameter in parameters:
+            self._estimate(parameter)
+        root = None
+        for parameter in parameters:
+            self._label(parameter, "step temporaries")
+            made = empty_like(parameter)
+            root = made  # the last one keeps its name until the next is there
+            del made
+        del root
+
+    def _estimate(self, parameter: Tensor) -> None:
+        """What the step's size is guessed by: one product, and one sum of absolute values."""
+        self._label(parameter, "step temporaries")
+        for _ in range(2):
+            made = empty_like(parameter)
+            number = Tensor((), parameter.dtype)
+            del made, number
+
+
+class DAdaptAdam(Prodigy):
+    """``dadaptation`` 3.2: the same without first values; the root of the first pass keeps its name."""
+
+    by_name: ClassVar[bool] = False
+    states: ClassVar[tuple[str, ...]] = ("sum of gradients", "first moment", "second moment")
+
+    def _step(self, parameters: list[Tensor]) -> None:
+        root = None
+        for first in (True, False):
+            for parameter in parameters:
+                self._label(parameter, "step temporaries")
+                made = empty_like(parameter)
+                root = made
+                del made
+                if first:
+                    self._estimate(parameter)
+        del root
+
+
 class AdamWFp8(QuantisedAdam):
     """torchao's: codes are numbers of 8 bits, so there is no table, and one kernel makes them in place."""
 
@@ -637,5 +690,7 @@ KINDS: dict[str, type[Optimizer]] = {
     "adamw_anyprecision": AnyPrecision,
     "grokadamw": GrokAdamW,
     "came": Came,
+    "prodigy": Prodigy,
+    "dadapt_adam": DAdaptAdam,
     "adamw_fp8": AdamWFp8,
 }

@@ -21,6 +21,7 @@ ARCHITECTURES = {
     "stdiff": "stdiff",
     "dit3d": "dit3d",
     "diffusion": "diffusion",
+    "sd_scripts": "sd_scripts",
     "fsdm_lag": "fsdm_lag",
     "video_llm": "video_llm",
     "language_model": "language",

@@ -82,10 +82,13 @@ class Step:
         height, width = size if isinstance(size, (list, tuple)) else (size, size)
         batch = int(self.spec["micro_batch_size"]) * (2 if self.spec.get(HYPER + "prior_preservation") else 1)
         by, per = self.pipeline.downscale, self.pipeline.frames
-        sizes = {"B": batch, "H": int(height) // by, "W": int(width) // by, "L": self.pipeline.tokens}
+        sizes = {"B": batch, "H": int(height) // by, "W": int(width) // by, "L": self._tokens()}
         if per:  # the first frame has a latent of its own
             sizes["F"] = (int(self.spec["frames"]) - 1) // per + 1
         return sizes
+
+    def _tokens(self) -> int:
+        return int(self.spec.get(HYPER + "prompt_tokens", self.pipeline.tokens))
 
     def _pixel_sizes(self) -> dict[str, int]:
         by = self.pipeline.downscale
@@ -131,7 +134,7 @@ class Step:
         return self.frozen if self.mixed is not None and self.mixed.name == "bfloat16" else float32
 
     def _wanted(self) -> Callable[[str], bool]:
-        ends = tuple(f".{target}" for target in self.script.targets)
+        ends = tuple(f".{target}" for target in self.spec.get("lora.targets", self.script.targets))
         return lambda path: path.endswith(ends)
 
     # -- a step
@@ -225,6 +228,9 @@ class Step:
         for parameter in self.model.parameters():
             if not parameter.requires_grad or not self.adapted:
                 tape.allocate(parameter.nbytes, Label("parameters", ""))
+        for helper in self.helpers:
+            for parameter in helper.parameters():
+                tape.allocate(parameter.nbytes, Label("helper_models", ""))
         tape.allocate(self.pipeline.before * self.frozen.itemsize, Label("helper_models", ""))
         return tape
 

@@ -14,7 +14,7 @@ from memlint import releases, work
 from memlint.meta.autograd import tracked
 from memlint.meta.checkpoint import checkpoint
 from memlint.meta.nn import Embedding, Linear, Module, buffer, parameter
-from memlint.meta.tensor import DTYPES, DType, Tensor, state
+from memlint.meta.tensor import DTYPES, DType, Tensor, float32, state
 from memlint.models import UnknownModel
 from memlint.models.program_operations import DATED, LOOKING, OPERATIONS, UNTRACKED, linear
 from memlint.profiles.expression import parse
@@ -22,6 +22,10 @@ from memlint.profiles.program import Program
 
 # What a dtype that follows the run is called in a program.
 PARAMETER, COMPUTE = "parameter", "compute"
+# Of what a norm gives: fp32 under autocast, else that of the parameters.
+NORMED = "normed"
+# fp32 for bfloat16, which is what code does around torch's upsampling, and no change for other dtypes.
+UPSAMPLED = "upsampled"
 # Passes are recorded in fp32 and in bfloat16: what is called in 16 bits is the same in both kinds of them.
 _RECORDED = {"float16": "bfloat16"}
 
@@ -87,6 +91,11 @@ class Run:
             return self.dtype
         if name == COMPUTE:
             return state.autocast or self.dtype
+        if name == NORMED:
+            return float32 if state.autocast is not None else self.dtype
+        if name == UPSAMPLED:
+            computed = state.autocast or self.dtype
+            return float32 if computed.name == "bfloat16" else computed
         if name not in DTYPES:
             raise UnknownModel(f"{self.program.name} has tensors of {name}")
         return DTYPES[name]
@@ -96,10 +105,16 @@ class Run:
 
 
 class Recorded(Module):
-    """One module of a program. What it does is said by who calls it (a module may be called in several ways)."""
+    """One module of a program. What it does is said by who calls it (a module may be called in several ways).
+
+    checkpointed  it keeps its inputs alone; ``reentrant``: by the older of torch's implementations
+    beside        (result, inputs) -> the result with what an adapter adds
+    """
 
     _run: Run
     checkpointed = False
+    reentrant = False
+    beside: Module | None = None
 
     def forward(self, body: dict[str, Any], *args: Tensor) -> Any:
         return _Call(self, body, args).result()
@@ -119,17 +134,38 @@ class Whole(Recorded):
         outputs: tuple[Tensor, ...] = super().forward(self._run.program.bodies[-1], *inputs, *self._run.constants)
         return outputs
 
-    def checkpoint(self, paths: Iterable[str] | None = None) -> None:
+    def checkpoint(self, paths: Iterable[str] | None = None, reentrant: bool = False) -> None:
         """Have modules keep their inputs alone; those that the library's own checkpointing is for, unless named."""
         for path in self._run.program.checkpoints if paths is None else paths:
             module = found(self, path)
             if not isinstance(module, Recorded):
                 raise UnknownModel(f"{self._run.program.name} checkpoints {path}, which is one operation")
-            module.checkpointed = True
+            module.checkpointed, module.reentrant = True, reentrant
 
     def adapt(self, wanted: Callable[[str], bool], adapter: Callable[[Linear], Module]) -> int:
         """Put adapters in the place of linear layers whose paths are ``wanted``; how many there were."""
         return _adapt(self, "", wanted, adapter)
+
+    def convolutions(self) -> list[tuple[str, Recorded, list[Any]]]:
+        """(path, module, arguments of ``conv2d`` behind input and weights) of each module that is one convolution."""
+        known: dict[str, tuple[str, Recorded, list[Any]]] = {}
+        bodies = self._run.program.bodies
+
+        def walk(body: dict[str, Any], prefix: str) -> None:
+            for row in body["rows"]:
+                if row[0][0] != ">":
+                    continue
+                path = row[0][2:] if row[0][1] == "@" else prefix + row[0][1:]
+                called = bodies[row[1]]
+                rows = called["rows"]
+                if len(rows) == 1 and rows[0][0] == "conv2d":
+                    module = found(self, path)
+                    known.setdefault(path, (path, module, rows[0][2][3:]))
+                else:
+                    walk(called, path + ".")
+
+        walk(bodies[-1], "")
+        return list(known.values())
 
 
 def _adapt(module: Module, path: str, wanted: Callable[[str], bool], adapter: Callable[[Linear], Module]) -> int:
@@ -183,7 +219,9 @@ class _Call:
         if not isinstance(module, Recorded):
             return module(*args)
         if module.checkpointed:
-            return checkpoint(lambda *given: module(body, *given), *args)
+            return checkpoint(lambda *given: module(body, *given), *args, use_reentrant=module.reentrant)
+        if module.beside is not None:
+            return (module.beside(*module(body, *args), *args),)
         return module(body, *args)
 
     def operation(self, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:

@@ -120,6 +120,12 @@ def _attention(
     )
 
 
+def _baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    if beta != 0:
+        raise UnknownModel("baddbmm onto a tensor")
+    return F.baddbmm(batch1, batch2, input, alpha)
+
+
 def _dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
     return F.dropout(input, p, training)
 
@@ -262,6 +268,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "matmul": lambda input, other: F.matmul(input, other),
     "__matmul__": lambda input, other: F.matmul(input, other),
     "bmm": lambda input, mat2: F.bmm(input, mat2),
+    "baddbmm": _baddbmm,
     "embedding": _embedding,
     "batch_norm": _batch_norm,
     "layer_norm": _layer_norm,
@@ -334,6 +341,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "__setitem__": _assigned,
     "empty_like": lambda x, dtype=None, **rest: empty_like(x, dtype),
     "to": _converted,
+    "type": _converted,
     "float": lambda x: F.to(x, float32),
     "double": lambda x: F.to(x, float64),
     "half": lambda x: F.to(x, float16),

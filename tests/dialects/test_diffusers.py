@@ -54,6 +54,24 @@ def test_optimizers_of_cogvideox_factory(option: str, optimizer: str, library: s
     assert (spec["optimizer"], spec.get("optimizer_library")) == (optimizer, library)
 
 
+SD3 = "train_dreambooth_lora_sd3.py --pretrained_model_name_or_path stabilityai/stable-diffusion-3-medium-diffusers"
+
+
+def test_stable_diffusion_3_attends_to_clip_s_tokens_and_as_many_of_t5_as_are_asked_for() -> None:
+    assert read(f"{SD3} --instance_data_dir a")[HYPER + "prompt_tokens"] == 77 + 77
+    assert read(f"{SD3} --instance_data_dir a --max_sequence_length 256")[HYPER + "prompt_tokens"] == 77 + 256
+
+
+def test_layers_may_be_named() -> None:
+    spec = read(f"{SD3} --instance_data_dir a --lora_layers attn.to_k,attn.to_q")
+    assert spec["lora.targets"] == ["attn.to_k", "attn.to_q"]
+    assert "adapters in some of the blocks" in read(f"{SD3} --instance_data_dir a --lora_blocks 1,2").unknown_reason
+
+
+def test_latents_that_the_script_fails_to_cache_are_no_estimate() -> None:
+    assert "which fails" in read(f"{SD3} --instance_data_dir a --cache_latents").unknown_reason
+
+
 def test_amused_has_a_switch_for_checkpointing_without_effect() -> None:
     named = "train_amused.py --pretrained_model_name_or_path amused/amused-256 --resolution 256"
     fact = read(f"{named} --gradient_checkpointing").facts["checkpointing"]

@@ -130,7 +130,7 @@ image_dir = "pictures"
     Sample(
         "kohya",
         "train.sh",
-        """accelerate launch sdxl_train_network.py --network_module=networks.lora --network_dim 8 \\
+        """accelerate launch flux_train_network.py --network_module=networks.lora --network_dim 8 \\
   --train_batch_size=2 --optimizer_type PagedAdamW8bit --sdpa --max_data_loader_n_workers 1
 """,
         {"micro_batch_size": (2, 2), "optimizer": ("adamw_8bit", 2), "optimizer_paged": (True, 2), "workers": (1, 2)},
@@ -945,7 +945,7 @@ spec:
 )
 IDS = [f"{sample.family}, {sample.name}" for sample in SAMPLES]
 # Of these the key facts are read, whether or not a model is known as well.
-MODULES = ("key_facts", "diffusers", "openmmlab", "timm")
+MODULES = ("key_facts", "diffusers", "kohya", "openmmlab", "timm")
 MINE = [name for name in schemas.families() if schemas.header(name).get("module") in MODULES]
 
 

@@ -526,6 +526,14 @@ def products() -> Iterator[Case]:
             (tensor(3, 5, 7, dtype=dtype), tensor(3, 7, 4, dtype=dtype)),
             autocast=dtype == "bfloat16",
         )
+    yield Case(
+        "baddbmm into an empty tensor, scaled",
+        "baddbmm",
+        lambda x, y: torch.baddbmm(torch.empty(3, 5, 4), x, y, beta=0, alpha=0.5),
+        lambda x, y: F.baddbmm(x, y, alpha=0.5),
+        (tensor(3, 5, 7), tensor(3, 7, 4)),
+        autocast=False,
+    )
     for word, x, y in (
         ("matrices", tensor(5, 7), tensor(7, 4)),
         ("a matrix and a transposed one", tensor(5, 7), transposed(7, 4)),

@@ -96,6 +96,8 @@ CASES: dict[str, tuple[Make, Bytes, Bytes]] = {
     "schedulefree 1.4.1, AdamW": (optim_libraries.ScheduleFree, Bytes(418816, 628224), Bytes(209408, 314112)),
     "schedulefree 1.4.1, SGD": (optim_libraries.ScheduleFreeSGD, Bytes(209408, 209408), Bytes(104704, 104704)),
     "came_pytorch 0.1.3": (optim_libraries.Came, Bytes(219552, 424352), Bytes(219536, 466352)),
+    "prodigyopt 1.1.2": (optim_libraries.Prodigy, Bytes(837632, 919552), Bytes(418816, 459776)),
+    "dadaptation 3.2, Adam": (optim_libraries.DAdaptAdam, Bytes(628224, 730628), Bytes(314112, 365314)),
     "grokadamw 0.1.2": (optim_libraries.GrokAdamW, Bytes(0, 256256), Bytes(0, 128128)),
 }
 

@@ -142,28 +142,39 @@ def bmm(x: Tensor, y: Tensor) -> Tensor:
 
 
 @kernel
-def _bmm(x: Tensor, y: Tensor) -> Tensor:
+def _bmm(x: Tensor, y: Tensor, scaled: bool = False) -> Tensor:
+    """``scaled``: a number multiplies the product, and then each gradient."""
+
+    def gradient(look: tuple[Shape, DType]) -> Tensor:
+        made = Tensor(*look)
+        return Tensor(*look) if scaled else made
+
     out = Tensor((x.shape[0], x.shape[1], y.shape[2]), x.dtype)
     if tracked(x, y):
         need_x, need_y = x.requires_grad, y.requires_grad
         a, b = (x.shape, x.dtype), (y.shape, y.dtype)
 
         def backward(g: Tensor) -> tuple[Tensor | None, Tensor | None]:
-            gy = Tensor(*b) if need_y else None
-            return Tensor(*a) if need_x else None, gy
+            if scaled:  # baddbmm_backward: the first operand's first
+                gx = gradient(a) if need_x else None
+                return gx, gradient(b) if need_y else None
+            gy = gradient(b) if need_y else None
+            return gradient(a) if need_x else None, gy
 
         record(out, (x, y), (y if need_x else None, x if need_y else None), backward)
     return out
 
 
 @kernel
-def baddbmm(x: Tensor, y: Tensor) -> Tensor:
-    """``torch.baddbmm(empty, x, y, beta=0)``: the batched product into a fresh tensor, beside the empty one, which
-    the caller makes in the dtype of the product."""
+def baddbmm(x: Tensor, y: Tensor, unused: Tensor | None = None, alpha: float = 1) -> Tensor:
+    """``torch.baddbmm(empty, x, y, beta=0, alpha=alpha)``: the batched product into a fresh tensor, beside the empty
+    one, which the caller makes in the dtype of the product (``unused``, where the caller holds it). Where alpha is not
+    1, gradients are multiplied by it."""
     y = lower(y)
     x = lower(x)
-    unused = Tensor((x.shape[0], x.shape[1], y.shape[2]), x.dtype)
-    out = _bmm(x, y)
+    if unused is None:
+        unused = Tensor((x.shape[0], x.shape[1], y.shape[2]), x.dtype)
+    out = _bmm(x, y, alpha != 1)
     del unused
     return out
 

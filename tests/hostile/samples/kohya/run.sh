@@ -1,0 +1,18 @@
+accelerate launch --mixed_precision bf16 train_network.py \
+  --pretrained_model_name_or_path model.safetensors \
+  --train_data_dir images \
+  --resolution 512,768 \
+  --enable_bucket \
+  --max_bucket_reso 1024 \
+  --train_batch_size 2 \
+  --gradient_accumulation_steps 2 \
+  --network_module networks.lora \
+  --network_dim 8 \
+  --network_args conv_dim=4 \
+  --max_token_length 150 \
+  --network_train_unet_only \
+  --optimizer_type AdamW8bit \
+  --cache_latents \
+  --gradient_checkpointing \
+  --sdpa \
+  --mixed_precision bf16
