@@ -103,6 +103,8 @@ def _latest(
     found: dict[str, list[tuple[str, releases.Series]]] = {}
     for name in asked:
         library = releases.BEHAVIOURS[name].library
+        if releases.BEHAVIOURS[name].brief:
+            continue  # (may_have_met)
         assumed = releases.series(_assumed(spec, library))
         for border in releases.borders(name) if _is_open(spec, library) else ():
             day = releases.DAYS.get(library, {}).get(border, "")
@@ -110,6 +112,18 @@ def _latest(
                 found.setdefault(day, []).append((name, border))
     day = max(found, default="")
     return day, found.get(day, [])
+
+
+def may_have_met(spec: TrainingSpec, behaviour: str) -> bool:
+    """Whether nothing pins a release, and the run is no older than a behaviour that was gone after weeks, nor younger:
+    of all the days of an older run it had few."""
+    row = releases.BEHAVIOURS[behaviour]
+    known = releases.DAYS[row.library]
+    since, until = (known.get(border, "") if border is not None else "" for border in (row.since, row.until))
+    limit = releases.series(_assumed(spec, row.library))
+    if not _is_open(spec, row.library) or (limit is not None and row.until is not None and limit < row.until):
+        return False
+    return since <= earliest(spec) < until
 
 
 def _is_open(spec: TrainingSpec, library: str) -> bool:

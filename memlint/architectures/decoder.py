@@ -27,6 +27,7 @@ class Experts(NamedTuple):
     first             layers before this one have a plain perceptron
     step              every step-th layer has experts, the others a plain perceptron
     dense             layers that have a plain perceptron whatever ``step`` says
+    apart             each is a perceptron of linear layers before transformers 5, and a part of one tensor since
     """
 
     number: int
@@ -40,6 +41,7 @@ class Experts(NamedTuple):
     step: int = 1
     dense: tuple[int, ...] = ()
     grouped: bool = False
+    apart: bool = False
 
 
 class Latent(NamedTuple):

@@ -363,7 +363,20 @@ def _lfm2_experts(config: Mapping[str, Any]) -> Experts:
     )
 
 
+# Mixtures of experts that were lists before transformers 5 (4.57.6, models/*/modeling_*.py; LFM2's in the first
+# weeks of its code).
+_APART = (
+    *("deepseek_v2", "deepseek_v3", "glm4_moe", "lfm2_moe", "mixtral", "olmoe", "phimoe", "qwen2_moe", "qwen3_moe"),
+    "qwen3_next",
+)
+
+
 def _experts(config: Mapping[str, Any], model_type: str) -> Experts | None:
+    found = _mixture(config, model_type)
+    return found if found is None or model_type not in _APART else found._replace(apart=True)
+
+
+def _mixture(config: Mapping[str, Any], model_type: str) -> Experts | None:
     if model_type in _ALIKE:
         count, width = _number(config, "num_local_experts"), _number(config, "intermediate_size")
         router = _ALIKE[model_type]
