@@ -312,6 +312,14 @@ BEHAVIOURS: dict[str, Behaviour] = {
         "transformers/core_model_loading.py: convert_and_load_state_dict_in_model, has_on_the_fly_quantization",
         brief=True,
     ),
+    "transformers.unpacks_mxfp4_by_64_bit_indices": Behaviour(
+        "transformers",
+        None,
+        (5, 1),
+        MORE,
+        "experts in MXFP4 are unpacked through 64-bit indices of both halves at a time",
+        "transformers/integrations/mxfp4.py: convert_moe_packed_tensors",
+    ),
     "transformers.fsdp_is_version_2": Behaviour(
         "transformers",
         (5, 10),
@@ -565,6 +573,7 @@ DAYS: dict[str, dict[Series, str]] = {
         (4, 46): "2024-10-24",
         (4, 54): "2025-07-25",
         (5, 0): "2026-01-26",
+        (5, 1): "2026-02-05",
         (5, 4): "2026-03-27",
         (5, 10): "2026-06-03",
         (5, 15): "2026-08-10",

@@ -196,6 +196,17 @@ QUANTISED_SFT = recipe({**QUANTISED, "gradient_checkpointing": "false"})
 MIXTURE = recipe({**QUANTISED, "lora_target_modules": "q_proj"}).replace(
     "Qwen/Qwen2.5-0.5B", "allenai/OLMoE-1B-7B-0924"
 )
+GPT_OSS = """\
+base_model: openai/gpt-oss-20b
+adapter: lora
+lora_r: 8
+lora_target_linear: true
+datasets: [{path: x, type: chat_template}]
+sequence_len: 64
+micro_batch_size: 1
+bf16: true
+gradient_checkpointing: true
+"""
 
 
 class Border(NamedTuple):
@@ -291,6 +302,7 @@ RUNS = {
     "transformers.grouped_heads_in_sdpa": Border("run.yaml", QWEN, "4.53.3", "4.54.0"),
     "transformers.keeps_the_checkpoints_dtype": Border("run.yaml", QWEN, "4.57.6", "5.0.0"),
     "transformers.experts_are_one_tensor": Border("sft.yaml", MIXTURE, "4.57.6", "5.0.0"),
+    "transformers.unpacks_mxfp4_by_64_bit_indices": Border("run.yaml", GPT_OSS, "5.0.0", "5.1.0"),
     "transformers.fsdp_is_version_2": Border("run.sh", FSDP.format(more=""), "5.9.0", "5.10.1"),
     "transformers.checkpoints_reentrantly": Border(
         "train.sh", LLAVA.format(program="train_mem", keys=CHECKPOINTED), "4.57.6", "5.0.0", alone=True

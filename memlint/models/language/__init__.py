@@ -88,6 +88,11 @@ def build(spec: TrainingSpec) -> System:
         from memlint.models.language import outputs  # the Trainer's runs do without
 
         outputs.keep(model, spec["outputs_kept"] == "float32")
+    brought = None
+    if getattr(task.config, "sinks", False):
+        from memlint.models.language import loading  # GPT-OSS alone
+
+        brought = loading.loading(spec, model)
     adapters.adapt(model, task.adapting(spec), task.config)
     unoptimised = task.unused() if callable(task.unused) else task.unused
     if _quantised_by_litgpt(spec) and spec.does("litgpt.stable_embedding"):
@@ -111,6 +116,7 @@ def build(spec: TrainingSpec) -> System:
         generate=_generation(spec, task, DTYPES[compute]),
         keeps_gradients=_keeps_gradients(spec),
         unused=unoptimised,
+        loading=brought,
     )
 
 
