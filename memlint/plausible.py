@@ -44,11 +44,21 @@ def candidates(spec: TrainingSpec) -> list[Candidate]:
     every = list(_candidates(spec))
     bounded = spec.facts.get("sequence_bound")
     shortest = [Candidate(spec.with_facts({"sequence_length": 1}), (), "")] if bounded and bounded.value else []
-    return shortest + [
+    return [*shortest, *_with_kernels(spec)] + [
         candidate
         for before, candidate, after in zip((None, *every), every, (*every[1:], None))
         if _turns(before, candidate, after)
     ]
+
+
+def _with_kernels(spec: TrainingSpec) -> list[Candidate]:
+    """The run with a kernel that no file states, nor rules out: Apertus' activation has one in a package of its own."""
+    config, known = spec.facts.get("hyperparameters.config"), spec.facts.get("fused_kernels")
+    kind = config.value.get("model_type") if config is not None and isinstance(config.value, dict) else ""
+    kernels = list(known.value or ()) if known is not None else []
+    if kind != "apertus" or "xielu" in kernels:
+        return []
+    return [Candidate(spec.with_facts({"fused_kernels": [*kernels, "xielu"]}), (), "")]
 
 
 def _turns(before: Candidate | None, one: Candidate, after: Candidate | None) -> bool:

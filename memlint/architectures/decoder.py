@@ -111,7 +111,7 @@ class Decoder(NamedTuple):
                   (OLMo2), "head_each" (one norm for every head: StableLM), "head_rotated" (what is rotated already:
                   Hunyuan)
     perceptron    "gated" (gate_proj, up_proj, down_proj), "gated_joined" (Phi3), "gated_halves" (the same, its gate
-                  first: Granite), or names of two layers
+                  first: Granite), "xielu" (Apertus), or names of two layers
     windows       per layer: the attention window, 0 for none; () where no layer has one
     positions     rows of a table of learned positions; 0 for none
     counted_positions                each row counts its own from the mask of padding (OPT)

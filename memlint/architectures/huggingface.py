@@ -145,6 +145,8 @@ def decoder(config: Mapping[str, Any]) -> Decoder:
         facts["query_norm"] = "head_together"
     elif model_type in ("olmo", "olmoe"):
         facts["clipped"] = config.get("clip_qkv") is not None
+    elif model_type == "apertus" and facts["activation"] != "xielu":
+        raise UnknownModel(f"Apertus with the activation {facts['activation']!r} is not known")
     elif model_type == "phi" and config.get("qk_layernorm"):
         raise UnknownModel("Phi with qk_layernorm is not known")
     elif model_type == "minimax_m2" and config.get("rotary_dim"):  # what the published checkpoints state

@@ -19,6 +19,7 @@ from memlint.models import UnknownModel, split
 from memlint.models.depth import equal_layers_of, shortened
 from memlint.models.language import adapters, experts, losses, preference, quantisation
 from memlint.models.language.decoder import LanguageModel, replace_linears
+from memlint.models.language.parts import XIELU_KERNEL
 from memlint.models.system import System
 from memlint.named_tuple import NamedTuple
 
@@ -336,6 +337,8 @@ def language_model(spec: TrainingSpec, config: Decoder, dtype: DType, autocast: 
             from memlint.models.language import short_convolution
 
             return short_convolution.LfmModel(config, kind, **options)
+        if config.activation == "xielu" and "xielu" in (spec.get("fused_kernels") or ()):
+            config = config._replace(activation=XIELU_KERNEL)
         return LanguageModel(config, kind, **options)
 
 
