@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from memlint.models import Recording
     from memlint.models.templates import Templates
     from memlint.profiles.measurement import Measurement
-    from memlint.tape.estimate import Estimate
+    from memlint.tape.estimate import Estimate, Interval
 
 Changes = tuple[tuple[str, str], ...]
 _Answer = TypeVar("_Answer")
@@ -373,7 +373,50 @@ def estimate_spec(
         for name, fact in dict.items(spec.facts)
         if fact.origin == ASSUMED  # said, and not asked for
     )
-    return estimate(recording, device, assumptions=assumed, calibration=calibration, detailed=detailed)
+    found = estimate(recording, device, assumptions=assumed, calibration=calibration, detailed=detailed)
+    return _read_ahead(spec, found) if spec.get("quantization.bits") in (4, 8) else found
+
+
+READS_AHEAD = "transformers.reads_ahead_of_quantisation"
+
+
+def _read_ahead(spec: TrainingSpec, found: Estimate) -> Estimate:
+    """With intervals that hold the whole model as it was before it was quantised, where that may be on the card."""
+    from memlint import plausible
+    from memlint.meta.tensor import DTYPES
+    from memlint.units import format_bytes
+
+    if not _is_quantised_on_the_card(spec) or not (spec.does(READS_AHEAD) or plausible.may_have_met(spec, READS_AHEAD)):
+        return found
+    dtype = DTYPES[spec.get("frozen_dtype") or spec.get("parameter_dtype", "float32")]
+    size = (found.parameters - found.trainable_parameters) * dtype.itemsize
+    if size <= found.allocated_interval.high_bytes:
+        return found
+    fixed = found.device_bytes - found.reserved_bytes
+    why = "transformers 5.0 to 5.3 read ahead of quantisation, as far as their threads come: the high end is all of it"
+    return found._replace(
+        allocated_interval=_up_to(found.allocated_interval, size),
+        reserved_interval=_up_to(found.reserved_interval, size),
+        device_interval=_up_to(found.device_interval, size + fixed),
+        assumptions=(*found.assumptions, ("loading", format_bytes(size), why)),
+    )
+
+
+def _up_to(interval: Interval, size: int) -> Interval:
+    return interval._replace(high_bytes=max(interval.high_bytes, size))
+
+
+def _is_quantised_on_the_card(spec: TrainingSpec) -> bool:
+    """By bitsandbytes, as transformers loads a checkpoint of 16 bits."""
+    if (spec.get("quantization.kind") or "nf4") not in ("nf4", "fp4", "int8"):
+        return False
+    if spec.get("implementation", "transformers") != "transformers":
+        return False
+    if spec.get("parallelism.strategy", "none") not in ("none", "ddp"):
+        return False  # such loaders bring weights to the host
+    config = spec.get("hyperparameters.config")
+    quantised = isinstance(config, dict) and bool(config.get("quantization_config"))
+    return not quantised and "bnb" not in str(spec.model_name).lower()
 
 
 def _same_step(one: TrainingSpec, other: TrainingSpec) -> bool:

@@ -44,11 +44,21 @@ def candidates(spec: TrainingSpec) -> list[Candidate]:
     every = list(_candidates(spec))
     bounded = spec.facts.get("sequence_bound")
     shortest = [Candidate(spec.with_facts({"sequence_length": 1}), (), "")] if bounded and bounded.value else []
-    return shortest + [
+    return [*shortest, *_with_kernels(spec)] + [
         candidate
         for before, candidate, after in zip((None, *every), every, (*every[1:], None))
         if _turns(before, candidate, after)
     ]
+
+
+def _with_kernels(spec: TrainingSpec) -> list[Candidate]:
+    """The run with a kernel that no file states, nor rules out: Apertus' activation has one in a package of its own."""
+    config, known = spec.facts.get("hyperparameters.config"), spec.facts.get("fused_kernels")
+    kind = config.value.get("model_type") if config is not None and isinstance(config.value, dict) else ""
+    kernels = list(known.value or ()) if known is not None else []
+    if kind != "apertus" or "xielu" in kernels:
+        return []
+    return [Candidate(spec.with_facts({"fused_kernels": [*kernels, "xielu"]}), (), "")]
 
 
 def _turns(before: Candidate | None, one: Candidate, after: Candidate | None) -> bool:
@@ -103,6 +113,8 @@ def _latest(
     found: dict[str, list[tuple[str, releases.Series]]] = {}
     for name in asked:
         library = releases.BEHAVIOURS[name].library
+        if releases.BEHAVIOURS[name].brief:
+            continue  # (may_have_met)
         assumed = releases.series(_assumed(spec, library))
         for border in releases.borders(name) if _is_open(spec, library) else ():
             day = releases.DAYS.get(library, {}).get(border, "")
@@ -110,6 +122,18 @@ def _latest(
                 found.setdefault(day, []).append((name, border))
     day = max(found, default="")
     return day, found.get(day, [])
+
+
+def may_have_met(spec: TrainingSpec, behaviour: str) -> bool:
+    """Whether nothing pins a release, and the run is no older than a behaviour that was gone after weeks, nor younger:
+    of all the days of an older run it had few."""
+    row = releases.BEHAVIOURS[behaviour]
+    known = releases.DAYS[row.library]
+    since, until = (known.get(border, "") if border is not None else "" for border in (row.since, row.until))
+    limit = releases.series(_assumed(spec, row.library))
+    if not _is_open(spec, row.library) or (limit is not None and row.until is not None and limit < row.until):
+        return False
+    return since <= earliest(spec) < until
 
 
 def _is_open(spec: TrainingSpec, library: str) -> bool:

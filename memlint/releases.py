@@ -37,6 +37,7 @@ class Behaviour(NamedTuple):
                    where that is not worth telling
     what           in a sentence, as a report says it
     source         where it is in the library's code, or the change that made it
+    brief          it was gone after weeks: of runs that nothing pins, those may have met it that are no older than it
     """
 
     library: str
@@ -45,6 +46,7 @@ class Behaviour(NamedTuple):
     takes: str
     what: str
     source: str
+    brief: bool = False
 
 
 BEHAVIOURS: dict[str, Behaviour] = {
@@ -292,6 +294,31 @@ BEHAVIOURS: dict[str, Behaviour] = {
         LESS,
         "from_pretrained keeps the checkpoint's dtype unless another one is stated, and makes float32 of none",
         "transformers/modeling_utils.py: from_pretrained",
+    ),
+    "transformers.experts_are_one_tensor": Behaviour(
+        "transformers",
+        (5, 0),
+        None,
+        MORE,
+        "the experts of a layer are one tensor, which stays in 16 bits where linear layers are quantised",
+        "transformers/models/mixtral/modeling_mixtral.py: MixtralExperts, MixtralSparseMoeBlock",
+    ),
+    "transformers.reads_ahead_of_quantisation": Behaviour(
+        "transformers",
+        (5, 0),
+        (5, 4),
+        MORE,
+        "while weights are quantised one by one, threads bring the next ones to the card, up to the whole model",
+        "transformers/core_model_loading.py: convert_and_load_state_dict_in_model, has_on_the_fly_quantization",
+        brief=True,
+    ),
+    "transformers.unpacks_mxfp4_by_64_bit_indices": Behaviour(
+        "transformers",
+        None,
+        (5, 1),
+        MORE,
+        "experts in MXFP4 are unpacked through 64-bit indices of both halves at a time",
+        "transformers/integrations/mxfp4.py: convert_moe_packed_tensors",
     ),
     "transformers.fsdp_is_version_2": Behaviour(
         "transformers",
@@ -546,6 +573,8 @@ DAYS: dict[str, dict[Series, str]] = {
         (4, 46): "2024-10-24",
         (4, 54): "2025-07-25",
         (5, 0): "2026-01-26",
+        (5, 1): "2026-02-05",
+        (5, 4): "2026-03-27",
         (5, 10): "2026-06-03",
         (5, 15): "2026-08-10",
     },

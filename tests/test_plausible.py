@@ -119,3 +119,17 @@ def test_where_work_runs_out_the_estimate_stays_and_says_so(tmp_path: Path) -> N
         found = own(read(tmp_path))
     assert found.device_interval == alone.device_interval
     assert ("releases", "newest", "what older ones take would be more work than is left") in found.assumptions
+
+
+def test_the_interval_holds_the_kernel_that_an_activation_may_have(tmp_path: Path) -> None:
+    """Apertus' xIELU: in plain torch it keeps several tensors of each layer, in a kernel its input at least."""
+    (tmp_path / "run.yaml").write_text(
+        "base_model: swiss-ai/Apertus-8B-2509\nadapter: qlora\nload_in_4bit: true\nlora_r: 8\nlora_alpha: 8\n"
+        "lora_target_linear: true\ndatasets: [{path: x, type: alpaca}]\nsequence_len: 512\nmicro_batch_size: 1\n"
+        "bf16: true\n"
+    )
+    [spec] = registry.specs(load(str(tmp_path / "run.yaml")))
+    plain = own(spec)
+    kernel = own(spec.with_facts({"fused_kernels": ["xielu"]}))
+    assert kernel.device_bytes < plain.device_bytes
+    assert plain.device_interval.low_bytes <= kernel.device_bytes

@@ -193,6 +193,20 @@ python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo actor_rollout_ref.
 UNPADDED = "actor_rollout_ref.model.use_remove_padding=True"
 REWARDED = " reward_model.enable=True reward_model.rollout.gpu_memory_utilization=0.9"
 QUANTISED_SFT = recipe({**QUANTISED, "gradient_checkpointing": "false"})
+MIXTURE = recipe({**QUANTISED, "lora_target_modules": "q_proj"}).replace(
+    "Qwen/Qwen2.5-0.5B", "allenai/OLMoE-1B-7B-0924"
+)
+GPT_OSS = """\
+base_model: openai/gpt-oss-20b
+adapter: lora
+lora_r: 8
+lora_target_linear: true
+datasets: [{path: x, type: chat_template}]
+sequence_len: 64
+micro_batch_size: 1
+bf16: true
+gradient_checkpointing: true
+"""
 
 
 class Border(NamedTuple):
@@ -287,6 +301,8 @@ RUNS = {
     "transformers.optimizer_is_fused": Border("run.yaml", STEP, "4.53.3", "4.54.0"),
     "transformers.grouped_heads_in_sdpa": Border("run.yaml", QWEN, "4.53.3", "4.54.0"),
     "transformers.keeps_the_checkpoints_dtype": Border("run.yaml", QWEN, "4.57.6", "5.0.0"),
+    "transformers.experts_are_one_tensor": Border("sft.yaml", MIXTURE, "4.57.6", "5.0.0"),
+    "transformers.unpacks_mxfp4_by_64_bit_indices": Border("run.yaml", GPT_OSS, "5.0.0", "5.1.0"),
     "transformers.fsdp_is_version_2": Border("run.sh", FSDP.format(more=""), "5.9.0", "5.10.1"),
     "transformers.checkpoints_reentrantly": Border(
         "train.sh", LLAVA.format(program="train_mem", keys=CHECKPOINTED), "4.57.6", "5.0.0", alone=True
@@ -362,7 +378,8 @@ def test_attention_is_what_the_release_has_for_the_model(tmp_path: Path, model: 
 
 
 def test_every_row_has_a_run_on_either_side_of_its_border() -> None:
-    assert set(RUNS) == set(releases.BEHAVIOURS)
+    without = {name for name, row in releases.BEHAVIOURS.items() if row.brief}  # loading alone, which has tests below
+    assert set(RUNS) == set(releases.BEHAVIOURS) - without
 
 
 @pytest.mark.parametrize(
@@ -426,3 +443,31 @@ def test_no_release_is_the_newest() -> None:
 def test_the_page_of_releases_is_made_of_the_table() -> None:
     done = subprocess.run([sys.executable, "docs/releases.py", "--check"], cwd=ROOT)
     assert done.returncode == 0, "run python docs/releases.py"
+
+
+@pytest.mark.parametrize(
+    ("model", "pins", "reads"),
+    [
+        pytest.param("Qwen/Qwen2.5-0.5B", "transformers==5.3.0\n", True, id="a release that does"),
+        pytest.param("Qwen/Qwen2.5-0.5B", "transformers==5.4.0\n", False, id="the first that does not"),
+        pytest.param("Qwen/Qwen2.5-0.5B", "transformers==4.57.6\n", False, id="the last that did not yet"),
+        pytest.param("Qwen/Qwen2.5-0.5B", "", False, id="nothing says, and it was there for weeks of years"),
+        pytest.param("Qwen/Qwen3.5-2B", "", True, id="nothing says, and the model is no older"),
+        pytest.param(
+            "Qwen/Qwen3.5-2B", "trl==1.16.0\n", False, id="the model is no older, but what is pinned is younger"
+        ),
+    ],
+)
+def test_the_high_end_holds_a_model_that_was_read_ahead_of_its_quantisation(
+    tmp_path: Path, model: str, pins: str, reads: bool
+) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "run.yaml").write_text(
+        recipe({**QUANTISED, "model_name_or_path": model, "lora_target_modules": "q_proj", "max_length": 16})
+    )
+    (tmp_path / "requirements.txt").write_text(pins)
+    [spec] = registry.specs(load(str(tmp_path / "run.yaml")))
+    found = EqualRuns().estimates(spec, "", ()).own()
+    whole = 2 * (found.parameters - found.trainable_parameters)
+    assert found.allocated_interval.high_bytes >= whole or not reads
+    assert any(name == "loading" for name, _, _ in found.assumptions) is reads

@@ -27,6 +27,7 @@ class Experts(NamedTuple):
     first             layers before this one have a plain perceptron
     step              every step-th layer has experts, the others a plain perceptron
     dense             layers that have a plain perceptron whatever ``step`` says
+    apart             each is a perceptron of linear layers before transformers 5, and a part of one tensor since
     """
 
     number: int
@@ -40,6 +41,7 @@ class Experts(NamedTuple):
     step: int = 1
     dense: tuple[int, ...] = ()
     grouped: bool = False
+    apart: bool = False
 
 
 class Latent(NamedTuple):
@@ -109,7 +111,7 @@ class Decoder(NamedTuple):
                   (OLMo2), "head_each" (one norm for every head: StableLM), "head_rotated" (what is rotated already:
                   Hunyuan)
     perceptron    "gated" (gate_proj, up_proj, down_proj), "gated_joined" (Phi3), "gated_halves" (the same, its gate
-                  first: Granite), or names of two layers
+                  first: Granite), "xielu" (Apertus), or names of two layers
     windows       per layer: the attention window, 0 for none; () where no layer has one
     positions     rows of a table of learned positions; 0 for none
     counted_positions                each row counts its own from the mask of padding (OPT)

@@ -145,6 +145,8 @@ def decoder(config: Mapping[str, Any]) -> Decoder:
         facts["query_norm"] = "head_together"
     elif model_type in ("olmo", "olmoe"):
         facts["clipped"] = config.get("clip_qkv") is not None
+    elif model_type == "apertus" and facts["activation"] != "xielu":
+        raise UnknownModel(f"Apertus with the activation {facts['activation']!r} is not known")
     elif model_type == "phi" and config.get("qk_layernorm"):
         raise UnknownModel("Phi with qk_layernorm is not known")
     elif model_type == "minimax_m2" and config.get("rotary_dim"):  # what the published checkpoints state
@@ -363,7 +365,20 @@ def _lfm2_experts(config: Mapping[str, Any]) -> Experts:
     )
 
 
+# Mixtures of experts that were lists before transformers 5 (4.57.6, models/*/modeling_*.py; LFM2's in the first
+# weeks of its code).
+_APART = (
+    *("deepseek_v2", "deepseek_v3", "glm4_moe", "lfm2_moe", "mixtral", "olmoe", "phimoe", "qwen2_moe", "qwen3_moe"),
+    "qwen3_next",
+)
+
+
 def _experts(config: Mapping[str, Any], model_type: str) -> Experts | None:
+    found = _mixture(config, model_type)
+    return found if found is None or model_type not in _APART else found._replace(apart=True)
+
+
+def _mixture(config: Mapping[str, Any], model_type: str) -> Experts | None:
     if model_type in _ALIKE:
         count, width = _number(config, "num_local_experts"), _number(config, "intermediate_size")
         router = _ALIKE[model_type]

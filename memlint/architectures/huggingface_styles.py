@@ -83,6 +83,13 @@ STYLES: dict[str, dict[str, Any]] = {
         "head_dim": 128,
     },
     "smollm3": {**_LLAMA, "tied": True, "windows": ("types", None), "unrotated": "smollm3"},
+    "apertus": {
+        "qkv_bias": _BIAS,
+        "output_bias": _BIAS,
+        "query_norm": "head_after",
+        "perceptron": "xielu",
+        "activation": "xielu",
+    },
     "arcee": {**_LLAMA, "perceptron": "up_proj down_proj", "activation": "relu2"},
     "seed_oss": {
         "qkv_bias": Key("attention_bias", True),

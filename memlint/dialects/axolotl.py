@@ -238,11 +238,17 @@ def _kernels(spec: TrainingSpec) -> None:
     if flash is not None and truth(flash.value):
         on.append("cross_entropy")
         origin = origin or flash
+    if (spec.get(lm.CONFIG) or {}).get("model_type") in _GATED_DELTA:
+        on.append("gated_delta_rule")  # flash-linear-attention is a dependency (pyproject.toml)
+        origin = origin or spec.fact(lm.CONFIG)
     fused, switch = _adapter_kernels(spec)
     if on or fused:
         origin = origin or switch
         reason = "" if origin is not None else f"{VERSION}: adapters are fused unless a key says otherwise"
         lm.put(spec, "fused_kernels", [*on, *fused], origin, reason)
+
+
+_GATED_DELTA = ("qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text")
 
 
 def _adapter_kernels(spec: TrainingSpec) -> tuple[list[str], Fact | None]:

@@ -336,7 +336,8 @@ ACTIVATIONS = (
         "names of fused implementations: `rms_norm`, `swiglu` (or whichever gate the model has), `rotary`, "
         "`cross_entropy`, `linear_cross_entropy`, `cut_cross_entropy` (the head's product and the loss in tiles that "
         "never leave the chip), `layer_norm`, `gated_delta_rule` (flash-linear-attention's kernels for Qwen3-Next and "
-        "Qwen3.5, where that package is installed); of adapters `lora_mlp`, `lora_qkv`, `lora_o`, `lora_embedding`",
+        "Qwen3.5, where that package is installed), `xielu` (Apertus' activation, likewise); of adapters "
+        "`lora_mlp`, `lora_qkv`, `lora_o`, `lora_embedding`",
         absent="none",
     ),
     Entry(

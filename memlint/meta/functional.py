@@ -30,6 +30,7 @@ from memlint.meta.ops.elementwise import (
     div_,
     dropout,
     exp,
+    expm1,
     gelu,
     hardsigmoid,
     hardswish,

@@ -197,6 +197,7 @@ NEEDED = {
     "gemma3_text": _DECODER + "intermediate_size num_key_value_heads head_dim hidden_activation sliding_window",
     "glm": _LLAMA + "head_dim attention_bias partial_rotary_factor",
     "glm4": _LLAMA + "head_dim attention_bias partial_rotary_factor",
+    "apertus": _LLAMA,
     "arcee": _LLAMA + "head_dim",
     "glm4_moe_lite": _LLAMA + "q_lora_rank kv_lora_rank qk_nope_head_dim moe_intermediate_size n_routed_experts",
     "seed_oss": _LLAMA + "head_dim attention_bias attention_out_bias attention_dropout residual_dropout",

@@ -682,3 +682,9 @@ def test_cut_cross_entropy_makes_no_logits_in_evaluation_either(model: str) -> N
     peaks = [estimate_spec(spec, "").phases["evaluation"] for spec in (whole, cut)]
     logits = 2 * 2 * cut["sequence_length"] * cut["vocabulary_size"]
     assert peaks[0] - peaks[1] > logits
+
+
+@pytest.mark.parametrize(("model", "there"), [("Qwen/Qwen3.5-2B", True), ("Qwen/Qwen2.5-7B", False)])
+def test_the_kernels_of_the_gated_delta_rule_come_with_axolotl(model: str, there: bool) -> None:
+    kernels = run(BASE.replace("Qwen/Qwen2.5-7B", model)).get("fused_kernels") or ()
+    assert ("gated_delta_rule" in kernels) is there

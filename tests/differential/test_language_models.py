@@ -78,6 +78,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "qwen3": {**SIZES, "head_dim": 32},
     "smollm3": {**SIZES, "num_hidden_layers": 4, "pad_token_id": 0},
     "arcee": SIZES,
+    "apertus": {**TWO, "pad_token_id": 0},
     "seed_oss": {**SIZES, "pad_token_id": 0, "head_dim": 16},
     "ministral": {**TWO, "sliding_window": 32, "head_dim": 32},
     "ministral3": {**TWO, "head_dim": 32},

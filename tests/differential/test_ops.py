@@ -82,6 +82,7 @@ def cases() -> Iterator[Case]:
         "tanh": torch.tanh,
         "sigmoid": torch.sigmoid,
         "exp": torch.exp,
+        "expm1": torch.expm1,
         "sin": torch.sin,
         "cos": torch.cos,
         "neg": torch.neg,

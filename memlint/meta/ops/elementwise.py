@@ -78,6 +78,23 @@ def exp(x: Tensor) -> Tensor:
     return _elementwise(upper(x), "output")
 
 
+def expm1(x: Tensor) -> Tensor:
+    """Keeps its output; the gradient is multiplied by one more than that."""
+    x = upper(x)
+    out = empty_like(x)
+    if tracked(x):
+        dtype, layout = x.dtype, layout_of(out)
+
+        def backward(g: Tensor) -> tuple[Tensor]:
+            more = fresh(g.shape, dtype, layout)
+            result = fresh(g.shape, dtype, layout_of(g), layout)
+            del more
+            return (result,)
+
+        record(out, (x,), (out,), backward)
+    return out
+
+
 def sin(x: Tensor) -> Tensor:
     return _with_factor(x, empty_like(x), 1)  # grad * self.cos()
 

@@ -17,8 +17,9 @@ from memlint.meta.nn import Module
 from memlint.meta.tensor import DTYPES, DType, Tensor, default_dtype, float32, state
 from memlint.models import UnknownModel, split
 from memlint.models.depth import equal_layers_of, shortened
-from memlint.models.language import adapters, losses, preference, quantisation
+from memlint.models.language import adapters, experts, losses, preference, quantisation
 from memlint.models.language.decoder import LanguageModel, replace_linears
+from memlint.models.language.parts import XIELU_KERNEL
 from memlint.models.system import System
 from memlint.named_tuple import NamedTuple
 
@@ -88,6 +89,11 @@ def build(spec: TrainingSpec) -> System:
         from memlint.models.language import outputs  # the Trainer's runs do without
 
         outputs.keep(model, spec["outputs_kept"] == "float32")
+    brought = None
+    if getattr(task.config, "sinks", False):
+        from memlint.models.language import loading  # GPT-OSS alone
+
+        brought = loading.loading(spec, model)
     adapters.adapt(model, task.adapting(spec), task.config)
     unoptimised = task.unused() if callable(task.unused) else task.unused
     if _quantised_by_litgpt(spec) and spec.does("litgpt.stable_embedding"):
@@ -111,6 +117,7 @@ def build(spec: TrainingSpec) -> System:
         generate=_generation(spec, task, DTYPES[compute]),
         keeps_gradients=_keeps_gradients(spec),
         unused=unoptimised,
+        loading=brought,
     )
 
 
@@ -209,8 +216,21 @@ def _quantise(model: Module, spec: TrainingSpec, compute: DType, heads: Sequence
         model,
         lambda name, base: None if name.partition(".")[0] in heads or name.rpartition(".")[2] in left else made(base),
     )
+    _list_experts(model, spec, made)
     if spec.get("quantization.prepared", False) and not _cast_by_deepspeed(spec):
         quantisation.widen(model)
+
+
+def _list_experts(model: Module, spec: TrainingSpec, made: Callable[[Any], Module]) -> None:
+    """Experts that are linear layers before transformers 5 are quantised as such."""
+    found = [experts.mixture_of(layer) for layer in getattr(model, "layers", ())]
+    mixtures = [mixture for mixture in found if mixture is not None and getattr(mixture.experts, "apart", False)]
+    if not mixtures or spec.does("transformers.experts_are_one_tensor"):
+        return
+    from memlint.models.language import listed_experts  # most runs do without
+
+    for mixture in mixtures:
+        mixture.experts = listed_experts.listed(mixture.experts, made)
 
 
 def _cast_by_deepspeed(spec: TrainingSpec) -> bool:
@@ -317,6 +337,8 @@ def language_model(spec: TrainingSpec, config: Decoder, dtype: DType, autocast: 
             from memlint.models.language import short_convolution
 
             return short_convolution.LfmModel(config, kind, **options)
+        if config.activation == "xielu" and "xielu" in (spec.get("fused_kernels") or ()):
+            config = config._replace(activation=XIELU_KERNEL)
         return LanguageModel(config, kind, **options)
 
 

@@ -23,7 +23,8 @@ from memlint.meta.nn import Embedding, Linear, Module, buffer, parameter
 from memlint.meta.tensor import DTYPES, DType, Tensor, default_dtype, empty, int64, state
 from memlint.models import UnknownModel
 from memlint.models.language.decoder import LanguageModel, replace_linears
-from memlint.models.language.experts import GroupedExperts
+from memlint.models.language.experts import GroupedExperts, mixture_of
+from memlint.models.language.listed_experts import ListedExperts
 from memlint.models.language.parts import Conv1D
 from memlint.models.language.quantisation import Linear4bit, Linear8bit, dequantised
 
@@ -556,18 +557,27 @@ def _block_size(spec: TrainingSpec, base: Module) -> int:
     return int(32 if stated is None else stated)
 
 
+# Of the layers of an expert that is a module of its own (``architectures/adapters.py``).
+APART_NAMES = ("gate_proj", "up_proj", "down_proj", "w1", "w2", "w3")
+
+
 def _adapt_experts(
     model: LanguageModel, config: Decoder, rank: int, every: bool, targets: Any, method: str, dropout: float
 ) -> list[str]:
-    if not config.adapters.experts:
-        return []
-    gate, up, down = config.adapters.experts
+    names = config.adapters.experts
     found: list[str] = []
     for number, layer in enumerate(model.layers):
-        mixture: Any = layer.mlp
-        if not hasattr(mixture, "experts"):
+        mixture = mixture_of(layer)
+        if mixture is None:
             continue
         path = f"layers.{number}.mlp"
+        if isinstance(mixture.experts, ListedExperts):
+            if every or any(is_target(f"{path}.experts.0.{name}", targets) for name in APART_NAMES):
+                raise UnknownModel("adapters of quantised experts, before transformers 5, are not known")
+            continue
+        if not names:
+            continue
+        gate, up, down = names
 
         def named(name: str, path: str = path) -> bool:
             return every or is_target(f"{path}.experts.0.{name}", targets)

@@ -10,6 +10,8 @@ Source: ``transformers`` 5.23, ``integrations/moe.py`` (``grouped_mm_experts_for
 
 from __future__ import annotations
 
+from typing import Any
+
 from memlint.architectures.decoder import Decoder, Experts
 from memlint.meta import functional as F
 from memlint.meta.amp import to
@@ -25,6 +27,12 @@ def has_experts(config: Decoder, number: int) -> bool:
     if experts is None or number in experts.dense or number < experts.first:
         return False
     return (number + 1) % experts.step == 0
+
+
+def mixture_of(layer: Module) -> Any:
+    """The mixture of experts of a layer; None where it has none."""
+    found = getattr(layer, "mlp", None) or getattr(layer, "feed_forward", None)
+    return found if hasattr(found, "experts") else None
 
 
 class Router(Module):
@@ -201,7 +209,7 @@ class GroupedExperts(Module):
     def __init__(self, width: int, experts: Experts, function: str) -> None:
         self.gate_up_proj = parameter(experts.number, 2 * experts.intermediate, width)
         self.down_proj = parameter(experts.number, width, experts.intermediate)
-        self.number = experts.number
+        self.number, self.apart = experts.number, experts.apart
         self.function = activation(function)
 
     def forward(self, x: Tensor, numbers: Tensor, weights: Tensor) -> Tensor:

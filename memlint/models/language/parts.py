@@ -245,6 +245,9 @@ class PlainPerceptron(Module):
         return F.dropout(x, self.dropout, self.training)
 
 
+XIELU_KERNEL = "xielu_kernel"  # a value of ``activation``: not in plain torch
+
+
 def perceptron(config: Decoder, inner: int = 0) -> Module:
     inner = inner or config.intermediate
     if config.perceptron == "gated":
@@ -253,6 +256,10 @@ def perceptron(config: Decoder, inner: int = 0) -> Module:
         return JoinedPerceptron(config.width, inner, config.activation)
     if config.perceptron == "gated_halves":
         return HalvesPerceptron(config.width, inner, config.activation)
+    if config.perceptron == "xielu":
+        from memlint.models.language.xielu import XieluPerceptron  # Apertus alone
+
+        return XieluPerceptron(config.width, inner, config.activation == XIELU_KERNEL)
     # Starcoder2 and GPT-2 drop within the perceptron, the others behind it.
     dropout = config.residual_dropout if config.perceptron == "c_fc c_proj" else 0.0
     return PlainPerceptron(

@@ -264,6 +264,19 @@ def _unpacking_nf4(
 QUANTISED = (Linear4bit, Linear8bit, LinearNF4, packed.PackedLinear)
 
 
+def gradient_of_input(layer: Linear4bit | Linear8bit, g: Tensor, rows: int) -> Tensor:
+    """(rows, inputs), of what a bitsandbytes layer returned: its weight is unpacked once more."""
+    shape = rows, layer.sizes[1]
+    if isinstance(layer, Linear4bit):
+        return _unpacking(layer.sizes, layer.blocks, layer.double, layer.kept, shape)(g)[0]
+    weight = empty(layer.sizes, g.dtype)
+    factors = empty((layer.sizes[0], 1), float32)
+    del factors
+    gradient = empty(shape, g.dtype)
+    del weight
+    return gradient
+
+
 def dequantised(base: Module) -> Tensor:
     """The weight of a linear layer in full; itself where it is not quantised."""
     if isinstance(base, QUANTISED):
