@@ -45,7 +45,7 @@ class LlavaScript(NamedTuple):
 
 
 class VisionLanguage(NamedTuple):
-    """A tower's own features take the place of the tokens that stand for an image (Gemma 3, Qwen2-VL, Qwen2.5-VL).
+    """A tower's own features take the place of the tokens that stand for an image (Gemma 3, Qwen2-VL and its heirs).
 
     features        to which the patches of an image are averaged, a square number (Gemma 3); 0 where the tower joins
                     them itself (Qwen)

@@ -54,10 +54,24 @@ QWEN2: dict[str, Any] = {
     "text_config": {**TEXT, "model_type": "qwen2_vl_text", "rope_scaling": ROTARY},
     "image_token_id": 7,
 }  # fmt: skip
+QWEN3: dict[str, Any] = {
+    "model_type": "qwen3_vl",
+    "vision_config": {
+        "model_type": "qwen3_vl", "depth": 4, "hidden_size": 96, "intermediate_size": 200, "num_heads": 4,
+        "out_hidden_size": 128, "patch_size": 14, "num_position_embeddings": 64, "deepstack_visual_indexes": [0, 2],
+    },
+    "text_config": {
+        **TEXT, "model_type": "qwen3_vl_text", "head_dim": 32,
+        "rope_scaling": {"rope_type": "default", "mrope_section": [6, 5, 5]},
+    },
+    "image_token_id": 7,
+    "tie_word_embeddings": True,
+}  # fmt: skip
 CLASSES = {
     "gemma3": "Gemma3ForConditionalGeneration",
     "qwen2_vl": "Qwen2VLForConditionalGeneration",
     "qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration",
+    "qwen3_vl": "Qwen3VLForConditionalGeneration",
 }
 # Numbers of places, and casts that autocast remembers of a tower's first weight, are left out.
 PEAK, HELD = 0.002, 0.015
@@ -99,6 +113,9 @@ def in_transformers(config: dict[str, Any], setting: Setting, frozen: tuple[str,
         else:
             visual = model.model.visual
             parts = {"vision_tower": [visual.patch_embed, visual.blocks], "projector": [visual.merger]}
+            if kind == "qwen3_vl":
+                model.tie_weights()
+                parts["vision_tower"] += [visual.pos_embed, visual.deepstack_merger_list]
         for name in frozen:
             for part in parts[name]:
                 part.requires_grad_(False)
@@ -154,7 +171,17 @@ def test_gemma3_takes_the_memory_that_transformers_takes(
     assert comparison.worst <= HELD, str(comparison)
 
 
-@pytest.mark.parametrize("config", [QWEN2, QWEN25], ids=["qwen2_vl", "qwen2_5_vl"])
+def added(_: Any, x: torch.Tensor, places: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
+    """``_deepstack_process`` where images stand; fake tensors do not say where."""
+    rows = torch.zeros(seen.shape[0], dtype=torch.int64), torch.zeros(seen.shape[0], dtype=torch.int64)
+    seen = seen.to(x.device, x.dtype)
+    x = x.clone()
+    there = x[rows] + seen
+    x[rows] = there
+    return x
+
+
+@pytest.mark.parametrize("config", [QWEN2, QWEN25, QWEN3], ids=["qwen2_vl", "qwen2_5_vl", "qwen3_vl"])
 @pytest.mark.parametrize("trains", FROZEN)
 @pytest.mark.parametrize("way", WAYS)
 def test_qwen_takes_the_memory_that_transformers_takes(
@@ -173,6 +200,12 @@ def test_qwen_takes_the_memory_that_transformers_takes(
     }
     if config["model_type"] == "qwen2_5_vl":
         known["get_vision_window_index"] = lambda *_, **__: (torch.zeros(count // 4, dtype=torch.int64), windows)
+    if config["model_type"] == "qwen3_vl":
+        known["get_vision_interpolation_indices_and_weights"] = lambda *_, **__: (
+            torch.zeros((count, 4), dtype=torch.int64),
+            torch.zeros((count, 4)),
+        )
+        known["Qwen3VLTextModel._deepstack_process"] = added
     for name, value in known.items():
         monkeypatch.setattr(f"{module}.{name}", value)
     with values_known(False):
