@@ -37,13 +37,16 @@ class Candidate(NamedTuple):
 
 
 def candidates(spec: TrainingSpec) -> list[Candidate]:
-    """The run under those other sets of releases that are plausible and may take the most memory, or the least; and
-    with the shortest sample, where nothing but the model bounds the longest one."""
+    """The run under those other sets of releases that are plausible and may take the most memory, or the least; with
+    the shortest sample, where nothing but the model bounds the longest one; and without images, where only the data say
+    whether there are some."""
     if spec.under is None or not spec.asked:
         return []
     every = list(_candidates(spec))
-    bounded = spec.facts.get("sequence_bound")
+    bounded, images = spec.facts.get("sequence_bound"), spec.facts.get("images_per_sample")
     shortest = [Candidate(spec.with_facts({"sequence_length": 1}), (), "")] if bounded and bounded.value else []
+    if images is not None and images.origin == ASSUMED and images.value:
+        shortest.append(Candidate(spec.with_facts({"images_per_sample": 0}), (), ""))
     return shortest + [
         candidate
         for before, candidate, after in zip((None, *every), every, (*every[1:], None))

@@ -124,8 +124,7 @@ def _images(spec: TrainingSpec) -> None:
         for number in numbers:
             count *= int(number)
         lm.put(spec, "image_size", int(count**0.5), pixels)
-    reason = "an image in each sample; the data may have none, or more"
-    spec.facts["images_per_sample"] = Fact("images_per_sample", 1, ASSUMED, "dataset", reason=reason)
+    lm.assume_images(spec, "dataset")
 
 
 def _attention(spec: TrainingSpec) -> None:

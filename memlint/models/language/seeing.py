@@ -331,13 +331,14 @@ def _packed(spec: TrainingSpec, config: PackedTower, dtype: DType, autocast: boo
 
 
 def patches(spec: TrainingSpec, config: PackedTower) -> int:
-    """Of one image. Raises UnknownModel where nothing says how large it is."""
-    size = spec.get("image_size")
+    """Of one image: as its size gives them, and of one whose size nothing states as many as a sample has room for. Its
+    features stand among the tokens of a sample, so there are never more of them."""
+    size, room = spec.get("image_size"), sequence_length(spec)
     if not spec.get("images_per_sample", 1):
         return 0
-    if size is None:
-        raise UnknownModel("image_size is not stated, and the model takes images of any size")
-    high, wide = (size[0], size[1]) if isinstance(size, (list, tuple)) else (size, size)
-    unit = config.patch * config.merge
-    features: int = max(high // unit, 1) * max(wide // unit, 1)
+    features = room
+    if size is not None:
+        high, wide = (size[0], size[1]) if isinstance(size, (list, tuple)) else (size, size)
+        unit = config.patch * config.merge
+        features = min(max(high // unit, 1) * max(wide // unit, 1), room)
     return features * config.merge**2
