@@ -67,7 +67,9 @@ def text_alone(config: Mapping[str, Any]) -> TextAlone:
     name = str(sizes.get("model_type"))
     words = decoder(sizes if name in DECODER_ALONE else _part(sizes, "text_config"))
     words = _tied(words, sizes)
-    return TextAlone(name, words, BESIDE[name](sizes), "sound" if "audio_config" in sizes else "images")
+    sense = "sound" if "audio_config" in sizes else "images"
+    seen = packed_tower(_part(sizes, "vision_config"), name) if name in PACKED else None
+    return TextAlone(name, words, BESIDE[name](sizes), sense, seen)
 
 
 def _tied(words: Decoder, sizes: Sizes) -> Decoder:

@@ -76,12 +76,14 @@ class TextAlone(NamedTuple):
 
     name    of the model's type, as a message says it
     sense   what else the model takes: "images" or "sound"
+    tower   what it sees with, where that is described (Qwen3.5)
     """
 
     name: str
     decoder: Decoder
     beside: Beside
     sense: str = "images"
+    tower: PackedTower | None = None
 
 
 def layer_of_tower(key: str) -> tuple[Agreement, ...]:
