@@ -40,18 +40,24 @@ def candidates(spec: TrainingSpec) -> list[Candidate]:
     """The run under those other sets of releases that are plausible and may take the most memory, or the least; with
     the shortest sample, where nothing but the model bounds the longest one; and without images, where only the data say
     whether there are some."""
-    if spec.under is None or not spec.asked:
+    if spec.under is None:
         return []
-    every = list(_candidates(spec))
-    bounded, images = spec.facts.get("sequence_bound"), spec.facts.get("images_per_sample")
-    shortest = [Candidate(spec.with_facts({"sequence_length": 1}), (), "")] if bounded and bounded.value else []
-    if images is not None and images.origin == ASSUMED and images.value:
-        shortest.append(Candidate(spec.with_facts({"images_per_sample": 0}), (), ""))
-    return shortest + [
+    every = list(_candidates(spec)) if spec.asked else []
+    bounded = spec.facts.get("sequence_bound")
+    other = [Candidate(spec.with_facts({"sequence_length": 1}), (), "")] if bounded and bounded.value else []
+    if may_be_blind(spec):
+        other.append(Candidate(spec.with_facts({"images_per_sample": 0}), (), ""))
+    return other + [
         candidate
         for before, candidate, after in zip((None, *every), every, (*every[1:], None))
         if _turns(before, candidate, after)
     ]
+
+
+def may_be_blind(spec: TrainingSpec) -> bool:
+    """Whether only the data say that samples have images."""
+    images = spec.facts.get("images_per_sample")
+    return images is not None and images.origin == ASSUMED and bool(images.value)
 
 
 def _turns(before: Candidate | None, one: Candidate, after: Candidate | None) -> bool:

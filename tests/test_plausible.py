@@ -119,3 +119,10 @@ def test_where_work_runs_out_the_estimate_stays_and_says_so(tmp_path: Path) -> N
         found = own(read(tmp_path))
     assert found.device_interval == alone.device_interval
     assert ("releases", "newest", "what older ones take would be more work than is left") in found.assumptions
+
+
+def test_the_interval_holds_the_run_without_the_images_that_are_assumed(tmp_path: Path) -> None:
+    seen = read(tmp_path, "torch==2.13.0\ntransformers==5.23.0\ntrl==1.16.0\n", "Qwen/Qwen3-VL-2B-Instruct")
+    low, high = own(seen).allocated_interval
+    blind = own(seen.with_facts({"images_per_sample": 0}))
+    assert low <= blind.allocated_bytes < own(seen).allocated_bytes <= high
