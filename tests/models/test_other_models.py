@@ -244,3 +244,13 @@ def test_an_image_has_as_many_patches_as_its_size_and_the_sample_let_it(size: di
     with recording():
         made = tasks.task("vision_language", of_qwen(**size), float32, False)
         assert made.batch().pixels.shape == (patches, 3 * 2 * 16 * 16)
+
+
+def test_patches_are_made_by_a_convolution_that_gets_no_adapter() -> None:
+    made = {"tuning": "lora", "lora.targets": "all-linear", "lora.r": 2, "image_size": 64}
+    frozen, seeing = (of_qwen(**made, frozen_parts=parts) for parts in (["vision_tower", "projector"], []))
+    width, inner, joined = 96, 200, 4 * 96
+    block = 2 * (width + 3 * width + width + width + 2 * (width + inner))  # qkv, proj, and both of the perceptron
+    merger = 2 * (joined + joined + joined + 128)
+    added = record(seeing).trainable_parameters - record(frozen).trainable_parameters
+    assert added == 3 * block + 3 * merger  # of the features, and of two layers of the decoder

@@ -90,6 +90,17 @@ class PlainPerceptron(Module):
         return out
 
 
+class Patches(Module):
+    """A convolution whose kernels are as large as a patch, and so no linear layer that is quantised or adapted."""
+
+    def __init__(self, config: PackedTower) -> None:
+        self.weight = parameter(config.width, config.patch_numbers)
+        self.bias = parameter(config.width) if config.places else None
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        return F.linear(to(pixels, self.weight.dtype), self.weight, self.bias)
+
+
 class Block(Module):
     def __init__(self, config: PackedTower, kind: str) -> None:
         self.norm1, self.norm2 = _norm(config), _norm(config)
@@ -126,7 +137,7 @@ class QwenTower(Module):
 
     def __init__(self, config: PackedTower, kind: str, how: Recomputation) -> None:
         self.config, self.how = config, how
-        self.proj = Linear(config.patch_numbers, config.width, bias=config.places > 0)
+        self.proj = Patches(config)
         self.pos_embed = Embedding(config.places, config.width) if config.places else None
         self.blocks = [Block(config, kind) for _ in range(config.layers)]
         self.merger = Merger(config)
@@ -135,7 +146,7 @@ class QwenTower(Module):
     def forward(self, pixels: Tensor) -> tuple[Tensor, list[Tensor], Tensor]:
         """Features, those for the decoder's first layers, and the last block's states."""
         config, how = self.config, self.how
-        x: Tensor = self.proj(to(pixels, self.proj.weight.dtype))
+        x: Tensor = self.proj(pixels)
         if how.asks_gradient and state.grad_enabled and not x.requires_grad:
             x.requires_grad_()  # enable_input_require_grads
         count = x.shape[0]
