@@ -236,7 +236,7 @@ class Estimates:
     def _spanning(self, spec: TrainingSpec, found: Estimate, question: Question) -> Estimate:
         """An estimate whose intervals hold those under the other releases that the run may be made with, too, where
         half of the work that is left is enough for them. Which release it is does not matter to a measurement."""
-        if self.measurements or not spec.asked:
+        if self.measurements or not (spec.asked or "images_per_sample" in spec.facts):
             return found
         try:
             with work.limited(work.meter().left // 2):

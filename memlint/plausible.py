@@ -37,14 +37,17 @@ class Candidate(NamedTuple):
 
 
 def candidates(spec: TrainingSpec) -> list[Candidate]:
-    """The run under those other sets of releases that are plausible and may take the most memory, or the least; and
-    with the shortest sample, where nothing but the model bounds the longest one."""
-    if spec.under is None or not spec.asked:
+    """The run under those other sets of releases that are plausible and may take the most memory, or the least; with
+    the shortest sample, where nothing but the model bounds the longest one; and without images, where only the data say
+    whether there are some."""
+    if spec.under is None:
         return []
-    every = list(_candidates(spec))
+    every = list(_candidates(spec)) if spec.asked else []
     bounded = spec.facts.get("sequence_bound")
-    shortest = [Candidate(spec.with_facts({"sequence_length": 1}), (), "")] if bounded and bounded.value else []
-    return [*shortest, *_with_kernels(spec)] + [
+    other = [Candidate(spec.with_facts({"sequence_length": 1}), (), "")] if bounded and bounded.value else []
+    if may_be_blind(spec):
+        other.append(Candidate(spec.with_facts({"images_per_sample": 0}), (), ""))
+    return [*other, *_with_kernels(spec)] + [
         candidate
         for before, candidate, after in zip((None, *every), every, (*every[1:], None))
         if _turns(before, candidate, after)
@@ -59,6 +62,12 @@ def _with_kernels(spec: TrainingSpec) -> list[Candidate]:
     if kind != "apertus" or "xielu" in kernels:
         return []
     return [Candidate(spec.with_facts({"fused_kernels": [*kernels, "xielu"]}), (), "")]
+
+
+def may_be_blind(spec: TrainingSpec) -> bool:
+    """Whether only the data say that samples have images."""
+    images = spec.facts.get("images_per_sample")
+    return images is not None and images.origin == ASSUMED and bool(images.value)
 
 
 def _turns(before: Candidate | None, one: Candidate, after: Candidate | None) -> bool:

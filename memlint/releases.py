@@ -344,6 +344,14 @@ BEHAVIOURS: dict[str, Behaviour] = {
         "eager attention of encoders is given a mask where nothing is padded",
         "transformers/masking_utils.py; huggingface/transformers#41265",
     ),
+    "transformers.towers_inputs_get_gradients": Behaviour(
+        "transformers",
+        (5, 0),
+        None,
+        MORE,
+        "recomputation asks for gradients of a vision tower's patches, too, and so keeps a graph of one that is frozen",
+        "transformers/modeling_utils.py: enable_input_require_grads",
+    ),
     "transformers.t5_has_sdpa": Behaviour(
         "transformers",
         (5, 15),

@@ -133,3 +133,10 @@ def test_the_interval_holds_the_kernel_that_an_activation_may_have(tmp_path: Pat
     kernel = own(spec.with_facts({"fused_kernels": ["xielu"]}))
     assert kernel.device_bytes < plain.device_bytes
     assert plain.device_interval.low_bytes <= kernel.device_bytes
+
+
+def test_the_interval_holds_the_run_without_the_images_that_are_assumed(tmp_path: Path) -> None:
+    seen = read(tmp_path, "torch==2.13.0\ntransformers==5.23.0\ntrl==1.16.0\n", "Qwen/Qwen3-VL-2B-Instruct")
+    low, high = own(seen).allocated_interval
+    blind = own(seen.with_facts({"images_per_sample": 0}))
+    assert low <= blind.allocated_bytes < own(seen).allocated_bytes <= high

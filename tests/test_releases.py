@@ -149,6 +149,18 @@ torchrun --nproc_per_node=1 llava/train/{program}.py --model_name_or_path lmsys/
   --per_device_train_batch_size 2 --model_max_length 1024
 """
 QWEN = TRAINER.format(model="Qwen/Qwen2.5-0.5B")
+SEEING = """\
+model_name_or_path: Qwen/Qwen2-VL-2B-Instruct
+image_max_pixels: 200704
+stage: sft
+do_train: true
+finetuning_type: lora
+lora_target: all
+template: qwen2_vl
+cutoff_len: 512
+per_device_train_batch_size: 2
+bf16: true
+"""
 GPT2 = TRAINER.format(model="gpt2")
 STEP = TRAINER.format(model="gpt2").replace("512", "16")
 FSDP = """\
@@ -308,6 +320,7 @@ RUNS = {
         "train.sh", LLAVA.format(program="train_mem", keys=CHECKPOINTED), "4.57.6", "5.0.0", alone=True
     ),
     "transformers.masks_encoders": Border("run.sh", GLUE, "4.57.6", "5.0.0"),
+    "transformers.towers_inputs_get_gradients": Border("run.yaml", SEEING, "4.57.6", "5.0.0"),
     "transformers.t5_has_sdpa": Border("run.sh", T5, "5.14.1", "5.15.0"),
     "transformers.evaluates_by_ligers_loss": Border(
         "run.sh", LIGER, "5.14.1", "5.15.0", "torch==2.12.0\naccelerate==1.15.0\npeft==0.21.0\n"

@@ -82,6 +82,13 @@ STYLES: dict[str, dict[str, Any]] = {
         "windows": ("qwen", None),
         "head_dim": 128,
     },
+    "qwen3_vl_text": {
+        "qkv_bias": _BIAS,
+        "output_bias": _BIAS,
+        "query_norm": "head",
+        "head_dim": 128,
+        "counted_positions": True,
+    },
     "smollm3": {**_LLAMA, "tied": True, "windows": ("types", None), "unrotated": "smollm3"},
     "apertus": {
         "qkv_bias": _BIAS,

@@ -1,6 +1,7 @@
 """From a ``config.json``, or its ``vision_config``, to the vision tower that it describes.
 
-Source: ``transformers`` 5.23, ``models/{vit,deit,dinov2,clip,siglip,qwen2_vl,qwen2_5_vl}``.
+Source: ``transformers`` 5.23, ``models/{vit,deit,dinov2,clip,siglip,qwen2_vl,qwen2_5_vl,qwen3_vl,
+qwen3_5}``.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from memlint.architectures.adapters import adapters_of
 from memlint.architectures.sizes import Sizes, agree
 from memlint.architectures.vision import AGREEMENTS, PACKED_AGREEMENTS, PackedTower, Tower
 from memlint.facts.spec import UnknownModel
+from memlint.named_tuple import NamedTuple
 
 # model_type -> switches that differ from the defaults of Tower, and defaults of its configuration class.
 TOWERS: dict[str, dict[str, Any]] = {
@@ -71,24 +73,58 @@ def tower(config: Mapping[str, Any]) -> Tower:
     return made
 
 
-def packed_tower(config: Mapping[str, Any], newer: bool) -> PackedTower:
-    """From the ``vision_config`` of Qwen2-VL, or of Qwen2.5-VL, which is ``newer``. Raises UnknownModel where a size is
+class Packed(NamedTuple):
+    """How one generation of Qwen's towers names its sizes, and what its program does.
+
+    width, inner, out  names of the fields; without an ``inner`` the perceptron's width is a multiple, ``mlp_ratio``
+    """
+
+    width: str
+    inner: str
+    out: str
+    activation: str
+    patch: int = 14
+    depth: int = 32
+    gated: bool = False
+    windowed: bool = False
+    places: bool = False
+
+
+_NEWEST = Packed(
+    "hidden_size", "intermediate_size", "out_hidden_size", "gelu_pytorch_tanh", patch=16, depth=27, places=True
+)
+# model_type of the whole -> its tower
+PACKED = {
+    "qwen2_vl": Packed("embed_dim", "", "hidden_size", "quick_gelu"),
+    "qwen2_5_vl": Packed("hidden_size", "intermediate_size", "out_hidden_size", "silu", gated=True, windowed=True),
+    "qwen3_vl": _NEWEST,
+    "qwen3_vl_moe": _NEWEST,
+    "qwen3_5": _NEWEST,
+    "qwen3_5_moe": _NEWEST,
+}
+
+
+def packed_tower(config: Mapping[str, Any], kind: str) -> PackedTower:
+    """From the ``vision_config`` of a model of type ``kind``, a key of ``PACKED``. Raises UnknownModel where a size is
     missing."""
-    sizes = Sizes(config)
-    width = _number(sizes, "hidden_size" if newer else "embed_dim")
+    sizes, made_by = Sizes(config), PACKED[kind]
+    width = _number(sizes, made_by.width)
+    deep = sizes.get("deepstack_visual_indexes", (8, 16, 24)) if kind.startswith("qwen3_vl") else ()
     made = PackedTower(
         width=width,
-        layers=_number(sizes, "depth", 32),
+        layers=_number(sizes, "depth", made_by.depth),
         heads=_number(sizes, "num_heads", 16),
-        intermediate=_number(sizes, "intermediate_size") if newer else width * _number(sizes, "mlp_ratio", 4),
-        out=_number(sizes, "out_hidden_size" if newer else "hidden_size"),
-        patch=_number(sizes, "patch_size", 14),
+        intermediate=_number(sizes, made_by.inner) if made_by.inner else width * _number(sizes, "mlp_ratio", 4),
+        out=_number(sizes, made_by.out),
+        patch=_number(sizes, "patch_size", made_by.patch),
         channels=sizes.get("in_channels", sizes.get("in_chans", 3)),
         temporal=_number(sizes, "temporal_patch_size", 2),
         merge=_number(sizes, "spatial_merge_size", 2),
-        activation=sizes.get("hidden_act", "silu" if newer else "quick_gelu"),
-        gated=newer,
-        windowed=newer,
+        activation=sizes.get("hidden_act", made_by.activation),
+        gated=made_by.gated,
+        windowed=made_by.windowed,
+        places=_number(sizes, "num_position_embeddings", 2304) if made_by.places else 0,
+        deep=tuple(deep or ()),
     )
     agree(made, PACKED_AGREEMENTS)
     return made

@@ -1,6 +1,6 @@
 """From a ``config.json`` to the language model that sees, which it describes.
 
-Source: ``transformers`` 5.23, ``models/{llava,gemma3,qwen2_vl,qwen2_5_vl}``.
+Source: ``transformers`` 5.23, ``models/{llava,gemma3,qwen2_vl,qwen2_5_vl,qwen3_vl}``.
 """
 
 from __future__ import annotations
@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from memlint.architectures.decoder import Decoder
 from memlint.architectures.huggingface import decoder
 from memlint.architectures.huggingface_beside import BESIDE
 from memlint.architectures.huggingface_styles import DECODER_ALONE
-from memlint.architectures.huggingface_vision import packed_tower, tower
+from memlint.architectures.huggingface_vision import PACKED, packed_tower, tower
 from memlint.architectures.sizes import Sizes, agree
 from memlint.architectures.vision_language import (
     Llava,
@@ -53,9 +54,10 @@ def llava(config: Mapping[str, Any]) -> Llava:
 def vision_language(config: Mapping[str, Any]) -> VisionLanguage:
     """Gemma 3 and Qwen. Raises UnknownModel where a part, or a size, is not known."""
     sizes = Sizes(config)
-    words, seen = decoder(_part(sizes, "text_config")), _part(sizes, "vision_config")
-    if sizes.get("model_type") != "gemma3":
-        return VisionLanguage(words, packed_tower(seen, newer=sizes.get("model_type") == "qwen2_5_vl"))
+    words, seen = _tied(decoder(_part(sizes, "text_config")), sizes), _part(sizes, "vision_config")
+    kind = str(sizes.get("model_type"))
+    if kind in PACKED:
+        return VisionLanguage(words, packed_tower(seen, kind))
     return VisionLanguage(words, tower(seen), sizes.get("mm_tokens_per_image", 256), image_mask=True)
 
 
@@ -64,10 +66,18 @@ def text_alone(config: Mapping[str, Any]) -> TextAlone:
     sizes = Sizes(config)
     name = str(sizes.get("model_type"))
     words = decoder(sizes if name in DECODER_ALONE else _part(sizes, "text_config"))
-    if not isinstance(_part(sizes, "text_config").get("tie_word_embeddings"), bool):  # the whole says it of its parts
-        tied = sizes.get("tie_word_embeddings")
-        words = words if tied is None else words._replace(tied=bool(tied))
-    return TextAlone(name, words, BESIDE[name](sizes), "sound" if "audio_config" in sizes else "images")
+    words = _tied(words, sizes)
+    sense = "sound" if "audio_config" in sizes else "images"
+    seen = packed_tower(_part(sizes, "vision_config"), name) if name in PACKED else None
+    return TextAlone(name, words, BESIDE[name](sizes), sense, seen)
+
+
+def _tied(words: Decoder, sizes: Sizes) -> Decoder:
+    """Where the decoder's own config does not say whether its head is tied, the whole says it of its parts."""
+    tied = sizes.get("tie_word_embeddings")
+    if tied is None or isinstance(_part(sizes, "text_config").get("tie_word_embeddings"), bool):
+        return words
+    return words._replace(tied=bool(tied))
 
 
 def _part(sizes: Sizes, name: str) -> Sizes:

@@ -57,7 +57,7 @@ class Tower(NamedTuple):
 
 
 class PackedTower(NamedTuple):
-    """Patches of images of any size, all in one row, a square of which is joined to a feature (Qwen2-VL, Qwen2.5-VL).
+    """Patches of images of any size, all in one row, a square of which is joined to a feature (Qwen2-VL and its heirs).
 
     out       width of a feature: the decoder's
     patch     its height and width
@@ -65,6 +65,10 @@ class PackedTower(NamedTuple):
     merge     patches on each side of the square
     gated     the perceptron has a gate, and norms are RMS norms
     windowed  most blocks look within windows, for which patches are put in order
+    places    rows of a table of positions that trains, between four of which each patch interpolates; 0 for none.
+              Towers with one have a bias in the patches' layer, which they do not say embeds (Qwen3-VL, Qwen3.5)
+    deep      numbers of the blocks whose states go to the decoder's first layers as well, each through a merger of its
+              own (Qwen3-VL)
     """
 
     width: int
@@ -79,6 +83,8 @@ class PackedTower(NamedTuple):
     activation: str
     gated: bool
     windowed: bool
+    places: int = 0
+    deep: tuple[int, ...] = ()
 
     @property
     def patch_numbers(self) -> int:
@@ -89,4 +95,10 @@ AGREEMENTS = (
     HEADS_SHARE_WIDTH,
     Agreement(lambda sizes: sizes.patches > 0, "an image of {0.image} has no patch of {0.patch}"),
 )
-PACKED_AGREEMENTS = (HEADS_SHARE_WIDTH,)
+PACKED_AGREEMENTS = (
+    HEADS_SHARE_WIDTH,
+    Agreement(
+        lambda tower: all(0 <= number < tower.layers for number in tower.deep),
+        "deepstack_visual_indexes {0.deep}: the tower has {0.layers} layers",
+    ),
+)

@@ -45,7 +45,7 @@ class LlavaScript(NamedTuple):
 
 
 class VisionLanguage(NamedTuple):
-    """A tower's own features take the place of the tokens that stand for an image (Gemma 3, Qwen2-VL, Qwen2.5-VL).
+    """A tower's own features take the place of the tokens that stand for an image (Gemma 3, Qwen2-VL and its heirs).
 
     features        to which the patches of an image are averaged, a square number (Gemma 3); 0 where the tower joins
                     them itself (Qwen)
@@ -76,12 +76,14 @@ class TextAlone(NamedTuple):
 
     name    of the model's type, as a message says it
     sense   what else the model takes: "images" or "sound"
+    tower   what it sees with, where that is described (Qwen3.5)
     """
 
     name: str
     decoder: Decoder
     beside: Beside
     sense: str = "images"
+    tower: PackedTower | None = None
 
 
 def layer_of_tower(key: str) -> tuple[Agreement, ...]:

@@ -9,7 +9,7 @@ from memlint.dialects.accelerate import truth
 from memlint.dialects.axolotl_sharing import VERSION, beside, fsdp, inner, processes
 from memlint.documents.node import Document, Edit, Node
 from memlint.facts.derive import Graph, Step
-from memlint.facts.spec import ASSUMED, DEFAULT, Fact, Name, TrainingSpec
+from memlint.facts.spec import DEFAULT, Fact, Name, TrainingSpec
 from memlint.trainers.table import ALWAYS, LOG_PROBABILITIES, SCORES
 
 _UNKNOWN = {
@@ -166,8 +166,7 @@ def _images(spec: TrainingSpec) -> None:
     if processor is None or not processor.value:
         lm.put(spec, "images_per_sample", 0, reason=f"{VERSION}: processor_type is not set, so samples are text")
         return
-    reason = "an image in each sample; the data may have none, or more"
-    spec.facts["images_per_sample"] = Fact("images_per_sample", 1, ASSUMED, "datasets", reason=reason)
+    lm.assume_images(spec, "datasets")
     if size is not None and isinstance(size.value, list):
         lm.put(spec, "image_size", [int(side) for side in size.value], size)
 

@@ -481,3 +481,12 @@ def class_by_type(spec: TrainingSpec) -> None:
     if kind:
         reason = f"no script says what is trained, and the model is of type {config.get('model_type')}"
         spec.facts["model_class"] = Fact("model_class", kind, ASSUMED, reason=reason)
+
+
+def assume_images(spec: TrainingSpec, origin: str = "") -> None:
+    """An image in each sample of a model that sees, which only the data say; the interval holds the run without any.
+    ``origin``: the key that names the data."""
+    sees = "vision_config" in (spec.get(CONFIG) or {}) and spec.get("model_class") == "vision_language"
+    if sees and "images_per_sample" not in spec:
+        reason = "an image in each sample; the data may have none, or more"
+        spec.facts["images_per_sample"] = Fact("images_per_sample", 1, ASSUMED, origin, reason=reason)

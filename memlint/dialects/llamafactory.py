@@ -87,6 +87,9 @@ def _by_unsloth(spec: TrainingSpec) -> Fact | None:
 
 def _model_class(spec: TrainingSpec) -> None:
     parts(spec, _VERSION)
+    if spec.get("model_class") == "vision_language":
+        reason = f"{_VERSION}: get_custom_gradient_checkpointing_func"
+        lm.put(spec, "tower_checkpointing", "trained", reason=reason)
     built = lm.trainer(spec).builds
     if built:
         lm.put(spec, "model_class", built, spec.fact("method"), f"{_VERSION}: a head of one value per token")
@@ -121,8 +124,7 @@ def _images(spec: TrainingSpec) -> None:
         for number in numbers:
             count *= int(number)
         lm.put(spec, "image_size", int(count**0.5), pixels)
-    reason = "an image in each sample; the data may have none, or more"
-    spec.facts["images_per_sample"] = Fact("images_per_sample", 1, ASSUMED, "dataset", reason=reason)
+    lm.assume_images(spec, "dataset")
 
 
 def _attention(spec: TrainingSpec) -> None:
@@ -447,7 +449,7 @@ FAMILY = lm.Family(
         Step(lm.on_cpu),
         Step(_otherwise),
         Step(_unknown),
-        Step(_model_class, ("model_class", "frozen_parts", "image_size", "images_per_sample")),
+        Step(_model_class, ("model_class", "frozen_parts", "image_size", "images_per_sample", "tower_checkpointing")),
         Step(lm.pairs, ("sequences_per_sample",)),
         Step(_attention, ("attention",)),
         Step(_packing, ("packing",)),

@@ -143,6 +143,7 @@ def attention(spec: TrainingSpec) -> None:
 def join(spec: TrainingSpec) -> str:
     """Tower, projector and language model as one model, and which of it trains; why it is not known."""
     if not is_llava(spec):
+        lm.assume_images(spec)
         return ""
     tower, text = spec.fact(lm.HYPER + "vision_tower"), spec.get(lm.CONFIG)
     if tower is None or not isinstance(text, dict):

@@ -7,6 +7,7 @@ from math import ceil, isqrt
 from memlint.dialects import known_scripts, llamafactory
 from memlint.dialects import language_model as lm
 from memlint.dialects import trainer_families as families
+from memlint.dialects.accelerate import truth
 from memlint.facts.spec import ASSUMED, WRITTEN, Fact, TrainingSpec
 
 _VERSION = "ms-swift 4.6"
@@ -43,6 +44,9 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
     families.method(spec, _METHODS.get(name, name.replace("rlhf", "dpo")), stated, f"{_VERSION}: RLHFArguments")
     found = lm.model(spec, "model")
     llamafactory.parts(spec, _VERSION)
+    again = spec.fact(lm.HYPER + "vit_gradient_checkpointing")
+    if again is not None and again.value is not None and not truth(again.value):
+        lm.put(spec, "tower_checkpointing", "none", again)
     _default_targets(spec)
     task = families.model_class(spec, "task_type", _VERSION)
     _length(spec)

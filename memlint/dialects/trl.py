@@ -59,8 +59,10 @@ def _model_class(spec: TrainingSpec) -> None:
         lm.put(spec, "labels", found.labels, reason=f"{_VERSION}: RewardTrainer")
         return
     lm.put(spec, "model_class", "causal_lm", reason=f"{_VERSION}: AutoModelForCausalLM")
-    if trained is not None and trained.value == "sft" and (lm.senses(spec.get(lm.CONFIG)) or trained.origin == ASSUMED):
+    sees = lm.senses(spec.get(lm.CONFIG)) and trained is not None and trained.value in ("sft", "dpo")
+    if sees or (trained is not None and trained.value == "sft" and trained.origin == ASSUMED):
         lm.class_by_type(spec)
+        lm.assume_images(spec)
 
 
 def _attention(spec: TrainingSpec) -> None:
@@ -419,7 +421,7 @@ FAMILY = lm.Family(
     follows=Graph(
         Step(lm.on_cpu),
         Step(_unknown),
-        Step(_model_class, ("model_class", "labels")),
+        Step(_model_class, ("model_class", "labels", "images_per_sample")),
         Step(lm.pairs, ("sequences_per_sample",)),
         Step(
             _completions,

@@ -279,6 +279,12 @@ ACTIVATIONS = (
         "`layernorm`, `mla_up_proj`, `shared_experts`",
     ),
     Entry("checkpointing_reentrant", "boolean", "torch's older kind", absent="false"),
+    Entry(
+        "tower_checkpointing",
+        "word",
+        "of a vision tower, where layers are recomputed: `as_decoder`, `none`, `trained` (only those that train)",
+        absent="`as_decoder`",
+    ),
     Entry("activation_offloading", "boolean", "what is saved for backward goes to host memory", absent="false"),
     Entry("attention", "word", "`eager`, `sdpa`, `flash`, `xformers`"),
     Entry(

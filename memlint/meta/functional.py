@@ -57,6 +57,7 @@ from memlint.meta.ops.lookups import (
     embedding,
     gather,
     index,
+    index_put_,
     index_select,
 )
 from memlint.meta.ops.losses import (

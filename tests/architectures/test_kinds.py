@@ -28,6 +28,7 @@ DESCRIBED = {
     "Gemma 3 with its eyes": ("google/gemma-3-4b-it", "vision_language", VisionLanguage),
     "Gemma 3 with eyes that are not asked": ("google/gemma-3-4b-it", "causal_lm", UnknownModel),
     "Gemma 3 of words alone": ("google/gemma-3-1b-it", "sequence_classification", Decoder),
+    "Qwen3-VL": ("Qwen/Qwen3-VL-4B-Instruct", "vision_language", VisionLanguage),
     "Qwen2.5-VL": ("Qwen/Qwen2.5-VL-3B-Instruct", "vision_language", VisionLanguage),
     "Qwen3.5 among text": ("Qwen/Qwen3.5-4B", "vision_language", TextAlone),
     "Qwen3.5, the decoder alone": ("Qwen/Qwen3.5-4B", "causal_lm", Decoder),

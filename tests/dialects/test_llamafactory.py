@@ -257,6 +257,7 @@ def test_a_key_sets_its_fact_and_the_fact_points_at_it(lines: str, fact: str, va
                 "image_size": 512,
                 "images_per_sample": 1,
                 "frozen_parts": ["vision_tower", "projector"],
+                "tower_checkpointing": "trained",
             },
             id="images of a stated size",
         ),

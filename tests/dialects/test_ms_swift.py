@@ -407,6 +407,15 @@ def test_the_larger_an_image_may_be_the_more_its_tower_takes() -> None:
     assert sizes[0] < sizes[1]
 
 
+def test_a_tower_is_recomputed_as_its_own_switch_says() -> None:
+    assert swift(model=SEES).get("tower_checkpointing") is None
+    kept = swift("--freeze_vit false --vit_gradient_checkpointing false", "MAX_PIXELS=200704", model=SEES)
+    again = swift("--freeze_vit false", "MAX_PIXELS=200704", model=SEES)
+    assert kept["tower_checkpointing"] == "none"
+    sizes = [estimate_spec(spec, detailed=False).saved_bytes for spec in (again, kept)]
+    assert sizes[0] < sizes[1]
+
+
 @pytest.mark.parametrize(
     ("options", "rank"), [pytest.param("", 12, id="its default"), pytest.param("--adalora_init_r 4", 4, id="stated")]
 )

@@ -485,6 +485,14 @@ def lookups() -> Iterator[Case]:
         trains=((0,), ()),
     )
     yield Case(
+        "what is put at places that two tensors name",
+        "index_put_",
+        lambda x, v, i, j: x.clone().index_put_((i, j), v),
+        lambda x, v, i, j: F.index_put_(F.clone(x), v, i, j),
+        (X, tensor(4, 7), tensor(4, dtype="int64"), tensor(4, dtype="int64")),
+        trains=((0, 1), (0,), (1,), ()),
+    )
+    yield Case(
         "gather",
         "gather",
         lambda x, i: x.gather(1, i),

@@ -1,4 +1,4 @@
-"""Gemma 3 and Qwen's vision-language models: the static step against transformers' own code."""
+"""Gemma 3 and Qwen's vision-language models, up to Qwen3.5: the static step against transformers' own code."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import transformers
 from transformers import AutoConfig
 from transformers.initialization import no_init_weights
 
-from tests.differential.test_language_models import Setting, adamw, spec_of, values_known
-from tests.differential.training import compare, in_meta, in_torch
+from tests.differential.test_language_models import RECURRENT, Setting, adamw, spec_of, values_known
+from tests.differential.training import Comparison, compare, in_meta, in_torch
 
 TEXT: dict[str, Any] = {
     "vocab_size": 1000, "hidden_size": 128, "intermediate_size": 352, "num_hidden_layers": 3, "num_attention_heads": 8,
@@ -54,10 +54,39 @@ QWEN2: dict[str, Any] = {
     "text_config": {**TEXT, "model_type": "qwen2_vl_text", "rope_scaling": ROTARY},
     "image_token_id": 7,
 }  # fmt: skip
+QWEN3: dict[str, Any] = {
+    "model_type": "qwen3_vl",
+    "vision_config": {
+        "model_type": "qwen3_vl", "depth": 4, "hidden_size": 96, "intermediate_size": 200, "num_heads": 4,
+        "out_hidden_size": 128, "patch_size": 14, "num_position_embeddings": 64, "deepstack_visual_indexes": [0, 2],
+    },
+    "text_config": {
+        **TEXT, "model_type": "qwen3_vl_text", "head_dim": 32,
+        "rope_scaling": {"rope_type": "default", "mrope_section": [6, 5, 5]},
+    },
+    "image_token_id": 7,
+    "tie_word_embeddings": True,
+}  # fmt: skip
+QWEN35: dict[str, Any] = {
+    **QWEN3,
+    "model_type": "qwen3_5",
+    "vision_config": {
+        **QWEN3["vision_config"], "model_type": "qwen3_5", "in_channels": 3, "temporal_patch_size": 2,
+        "spatial_merge_size": 2,
+    },
+    "text_config": {
+        "model_type": "qwen3_5_text", **TEXT, **RECURRENT,
+        "rope_parameters": {
+            "rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25, "mrope_section": [2, 1, 1],
+        },
+    },
+}  # fmt: skip
 CLASSES = {
     "gemma3": "Gemma3ForConditionalGeneration",
     "qwen2_vl": "Qwen2VLForConditionalGeneration",
     "qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration",
+    "qwen3_vl": "Qwen3VLForConditionalGeneration",
+    "qwen3_5": "Qwen3_5ForConditionalGeneration",
 }
 # Numbers of places, and casts that autocast remembers of a tower's first weight, are left out.
 PEAK, HELD = 0.002, 0.015
@@ -83,7 +112,10 @@ class Sizes:
     __getitem__ = __sub__ = __floordiv__ = same
 
 
-def in_transformers(config: dict[str, Any], setting: Setting, frozen: tuple[str, ...]) -> SimpleNamespace:
+def in_transformers(
+    config: dict[str, Any], setting: Setting, frozen: tuple[str, ...], of_tower: str = "as_decoder"
+) -> SimpleNamespace:
+    """``of_tower``: which of its blocks are recomputed."""
     kind = config["model_type"]
 
     def build_model(_: Any) -> Any:
@@ -99,11 +131,19 @@ def in_transformers(config: dict[str, Any], setting: Setting, frozen: tuple[str,
         else:
             visual = model.model.visual
             parts = {"vision_tower": [visual.patch_embed, visual.blocks], "projector": [visual.merger]}
+            if kind in ("qwen3_vl", "qwen3_5"):
+                model.tie_weights()
+                parts["vision_tower"] += [visual.pos_embed, *getattr(visual, "deepstack_merger_list", ())]
         for name in frozen:
             for part in parts[name]:
                 part.requires_grad_(False)
         if setting.every:
             model.activation_checkpointing_enable({"use_reentrant": setting.reentrant}, every_n_layers=setting.every)
+        if of_tower != "as_decoder":
+            model.disable_input_require_grads()
+            for block in model.model.visual.blocks:
+                trains = any(parameter.requires_grad for parameter in block.parameters())
+                block.gradient_checkpointing = of_tower == "trained" and trains
         return model.train()
 
     def make_batch(_: Any) -> dict[str, torch.Tensor]:
@@ -116,6 +156,8 @@ def in_transformers(config: dict[str, Any], setting: Setting, frozen: tuple[str,
         batch["input_ids"][:, : SIDE * SIDE // 4] = 7
         grid = Sizes(*[SIDE * SIDE // 4] * setting.rows)
         positions = torch.zeros((3, *shape), dtype=torch.int64)
+        if kind == "qwen3_5":
+            del batch["attention_mask"]  # of ones: it asks their values, and does without
         pixels = torch.zeros((setting.rows * SIDE * SIDE, 3 * 2 * 14 * 14))
         return {**batch, "pixel_values": pixels, "image_grid_thw": grid, "position_ids": positions}
 
@@ -135,7 +177,13 @@ FROZEN: dict[str, tuple[str, ...]] = {"everything": (), "the decoder alone": ("v
 
 def facts_of(config: dict[str, Any], setting: Setting, frozen: tuple[str, ...]) -> dict[str, Any]:
     facts = setting._replace(length=LENGTH).facts(config)
-    return {**facts, "model_class": "vision_language", "frozen_parts": list(frozen), "image_size": SIDE * 14}
+    return {
+        **facts,
+        "model_class": "vision_language",
+        "frozen_parts": list(frozen),
+        "image_size": SIDE * 14,
+        "images_per_sample": 1,
+    }
 
 
 @pytest.mark.parametrize("trains", FROZEN)
@@ -154,14 +202,47 @@ def test_gemma3_takes_the_memory_that_transformers_takes(
     assert comparison.worst <= HELD, str(comparison)
 
 
-@pytest.mark.parametrize("config", [QWEN2, QWEN25], ids=["qwen2_vl", "qwen2_5_vl"])
+def added(_: Any, x: torch.Tensor, places: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
+    """``_deepstack_process`` where images stand; fake tensors do not say where."""
+    rows = torch.zeros(seen.shape[0], dtype=torch.int64), torch.zeros(seen.shape[0], dtype=torch.int64)
+    seen = seen.to(x.device, x.dtype)
+    x = x.clone()
+    there = x[rows] + seen
+    x[rows] = there
+    return x
+
+
+@pytest.mark.parametrize("config", [QWEN2, QWEN25, QWEN3, QWEN35], ids=lambda config: config["model_type"])
 @pytest.mark.parametrize("trains", FROZEN)
 @pytest.mark.parametrize("way", WAYS)
 def test_qwen_takes_the_memory_that_transformers_takes(
     config: dict[str, Any], trains: str, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     setting, frozen = WAYS[way], FROZEN[trains]
-    ours = in_meta(spec_of(facts_of(config, setting, frozen)))
+    comparison = compared(config, setting, frozen, monkeypatch)
+    assert abs(comparison.peak) <= PEAK, str(comparison)
+    assert comparison.worst <= HELD, str(comparison)
+
+
+@pytest.mark.parametrize("of_tower", ["none", "trained"])
+@pytest.mark.parametrize("trains", FROZEN)
+def test_blocks_of_a_tower_are_recomputed_as_the_run_says(
+    of_tower: str, trains: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setting, frozen = Setting(dtype="bfloat16", every=1), FROZEN[trains]
+    comparison = compared(QWEN25, setting, frozen, monkeypatch, of_tower)
+    assert abs(comparison.peak) <= PEAK, str(comparison)
+    assert comparison.worst <= HELD, str(comparison)
+
+
+def compared(
+    config: dict[str, Any],
+    setting: Setting,
+    frozen: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    of_tower: str = "as_decoder",
+) -> Comparison:
+    ours = in_meta(spec_of({**facts_of(config, setting, frozen), "tower_checkpointing": of_tower}))
     count = setting.rows * SIDE * SIDE
     module = f"transformers.models.{config['model_type']}.modeling_{config['model_type']}"
     windows = Sizes(*[16] * (count // 16))
@@ -173,11 +254,16 @@ def test_qwen_takes_the_memory_that_transformers_takes(
     }
     if config["model_type"] == "qwen2_5_vl":
         known["get_vision_window_index"] = lambda *_, **__: (torch.zeros(count // 4, dtype=torch.int64), windows)
+    if config["model_type"] in ("qwen3_vl", "qwen3_5"):
+        known["get_vision_interpolation_indices_and_weights"] = lambda *_, **__: (
+            torch.zeros((count, 4), dtype=torch.int64),
+            torch.zeros((count, 4)),
+        )
+    if config["model_type"] == "qwen3_vl":
+        known["Qwen3VLTextModel._deepstack_process"] = added
     for name, value in known.items():
         monkeypatch.setattr(f"{module}.{name}", value)
     with values_known(False):
-        reference = in_transformers(config, setting, frozen)
+        reference = in_transformers(config, setting, frozen, of_tower)
         truth = in_torch(reference, {}, adamw("foreach"), autocast=setting.autocast or "float32")
-    comparison = compare(f"{frozen} {setting}", ours, truth, setting.every > 0)
-    assert abs(comparison.peak) <= PEAK, str(comparison)
-    assert comparison.worst <= HELD, str(comparison)
+    return compare(f"{frozen} {setting} {of_tower}", ours, truth, setting.every > 0)

@@ -209,7 +209,7 @@ def test_what_lies_beside_a_decoder_has_the_names_and_shapes_of_the_class(case: 
 
 @pytest.mark.parametrize(
     ("case", "sense"),
-    [pytest.param("qwen3_5", "images", id="images"), pytest.param("voxtral", "sound", id="sound")],
+    [pytest.param("internvl", "images", id="images"), pytest.param("voxtral", "sound", id="sound")],
 )
 def test_what_is_beside_text_is_said_to_be_unknown(case: str, sense: str) -> None:
     facts = {**WAYS["in bfloat16"].facts(config_of(case)), "model_class": "vision_language"}

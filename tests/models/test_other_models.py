@@ -25,9 +25,10 @@ HEADS = {
     "MTModel": "seq2seq_lm",
     "ForImageClassification": "image_classification",
 }
-# Of models that see, LLaVA's: the others' are held against transformers in tests/differential.
+# Of models that see, those whose towers are described: the others' are held against transformers in tests/differential.
+SEEING = {"llava", "gemma3", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5"}
 KNOWN = {name for kind in KINDS for name in kind.types if not {"causal_lm", "vision_language"} & {*kind.classes}}
-KNOWN.add("llava")
+KNOWN |= SEEING
 
 
 def spec_of(**facts: Any) -> TrainingSpec:
@@ -38,7 +39,7 @@ def spec_of(**facts: Any) -> TrainingSpec:
 def model_class(config: dict[str, Any]) -> str | None:
     [name] = config.get("architectures") or [""]
     kind = next((kind for end, kind in HEADS.items() if name.endswith(end)), None)
-    return "vision_language" if config["model_type"] == "llava" else kind
+    return "vision_language" if config["model_type"] in SEEING else kind
 
 
 def entries() -> list[tuple[str, str]]:
@@ -55,7 +56,7 @@ def entries() -> list[tuple[str, str]]:
 def test_each_model_of_the_catalogue_has_the_parameters_of_its_class(name: str, kind: str) -> None:
     model = catalogue.find(name)
     assert model is not None
-    facts = {"micro_batch_size": 1, "sequence_length": 8, "target_length": 8}
+    facts = {"micro_batch_size": 1, "sequence_length": 8, "target_length": 8, "images_per_sample": 1}
     if "num_labels" in model.config:
         facts["labels"] = model.config["num_labels"]
     with recording():
@@ -201,3 +202,55 @@ def test_llava_without_images_trains_its_decoder_alone() -> None:
     assert 300e6 < beside < 330e6  # CLIP's tower and the projector
     seen, plain = (estimate_spec(spec, detailed=False) for spec in (seeing, alone))
     assert seen.allocated_bytes - plain.allocated_bytes == pytest.approx(4 * beside, rel=1e-3)
+
+
+QWEN = {
+    "model_type": "qwen3_vl",
+    "text_config": {
+        "model_type": "qwen3_vl_text", "vocab_size": 1000, "hidden_size": 128, "intermediate_size": 352,
+        "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 32,
+    },
+    "vision_config": {
+        "depth": 3, "hidden_size": 96, "intermediate_size": 200, "num_heads": 4, "out_hidden_size": 128,
+        "num_position_embeddings": 64, "deepstack_visual_indexes": [0, 1],
+    },
+}  # fmt: skip
+
+
+def of_qwen(**facts: Any) -> TrainingSpec:
+    sizes = {"micro_batch_size": 1, "sequence_length": 64}
+    return spec_of(hyperparameters__config=QWEN, model_class="vision_language", **{**sizes, **facts})
+
+
+def test_a_reference_of_a_model_that_sees_looks_at_the_images_too() -> None:
+    pairs = {"method": "dpo", "sequences_per_sample": 2, "images_per_sample": 1, "image_size": 128}
+    alone, beside = (estimate_spec(of_qwen(**pairs, reference_model=kind)) for kind in ("none", "copy"))
+    assert beside.parameters == 2 * alone.parameters
+    assert beside.trainable_parameters == alone.trainable_parameters
+    blind = estimate_spec(of_qwen(**{**pairs, "images_per_sample": 0}, reference_model="copy"))
+    assert blind.saved_bytes < beside.saved_bytes
+
+
+@pytest.mark.parametrize(
+    ("size", "patches"),
+    [
+        pytest.param({}, 256, id="as many as the sample has tokens"),
+        pytest.param({"image_size": 128}, 64, id="those of its size"),
+        pytest.param({"image_size": 4096}, 256, id="no more than a sample has room for"),
+        pytest.param({"image_size": [32, 96]}, 12, id="height and width"),
+    ],
+)
+def test_an_image_has_as_many_patches_as_its_size_and_the_sample_let_it(size: dict[str, Any], patches: int) -> None:
+    with recording():
+        made = tasks.task("vision_language", of_qwen(**size), float32, False)
+        assert made.batch().pixels.shape == (patches, 3 * 2 * 16 * 16)
+
+
+def test_patches_are_made_by_a_convolution_that_gets_no_adapter() -> None:
+    made = {"tuning": "lora", "lora.targets": "all-linear", "lora.r": 2, "image_size": 64}
+    frozen, seeing = (of_qwen(**made, frozen_parts=parts) for parts in (["vision_tower", "projector"], []))
+    width, inner, joined = 96, 200, 4 * 96
+    block = 2 * (width + 3 * width + width + width + 2 * (width + inner))  # qkv, proj, and both of the perceptron
+    merger = 2 * (joined + joined + joined + 128)
+    added = record(seeing).trainable_parameters - record(frozen).trainable_parameters
+    assert added == 3 * block + 3 * merger  # of the features, and of two layers of the decoder

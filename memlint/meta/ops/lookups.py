@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from memlint.meta.autograd import record, tracked
 from memlint.meta.ops.kernels import kernel
-from memlint.meta.ops.shapes import broadcast_shape
-from memlint.meta.tensor import Shape, Tensor
+from memlint.meta.ops.shapes import broadcast_shape, kind_of
+from memlint.meta.tensor import Shape, Tensor, empty_like
 
 
 @kernel
@@ -37,6 +37,23 @@ def index(x: Tensor, *indices: Tensor) -> Tensor:
     if tracked(x):
         shape, dtype = x.shape, x.dtype
         record(out, (x,), indices, lambda g: (Tensor(shape, dtype),))
+    return out
+
+
+def index_put_(x: Tensor, values: Tensor, *indices: Tensor) -> Tensor:
+    """``x[i, j, ...] = values``, in place: the result shares x's storage. Backward copies the gradient for x and puts
+    zeros, as many as the values, where it was written over; the values' is taken out of it."""
+    out = x.alias(x.shape, x.strides)
+    if tracked(x, values):
+        kinds, written = (kind_of(x), kind_of(values)), (values.shape, values.dtype)
+
+        def backward(g: Tensor) -> list[Tensor | None]:
+            zeros = Tensor(*written) if kinds[0] else None
+            own = empty_like(g) if kinds[0] else None
+            del zeros
+            return [own, Tensor(kinds[1][0], g.dtype) if kinds[1] else None]
+
+        record(out, (x, values), indices, backward)
     return out
 
 

@@ -152,16 +152,38 @@ def _task(spec: TrainingSpec, dtype: DType, autocast: bool) -> Task:
     model.smooths = smooths_labels(spec)
     rows = spec["micro_batch_size"] * spec.get("sequences_per_sample", 1)
     length = sequence_length(spec)
+    made = lambda kept: language_model(spec, config, kept, autocast)  # noqa: E731
+    loss, evaluate, helpers = asked(spec, model, made, dtype, _batch)
+    return Task(model, config, lambda: _batch(rows, length), loss, evaluate, helpers=helpers)
 
-    def loss(given: Batch) -> Tensor:
+
+Asked = tuple[Callable[[Any], Tensor], Callable[[int, int], Any], tuple[Module, ...]]
+
+
+def asked(
+    spec: TrainingSpec,
+    model: LanguageModel,
+    made: Callable[[DType], LanguageModel],
+    dtype: DType,
+    batch: Callable[[int, int], Any],
+) -> Asked:
+    """What a decoder's method makes of a batch that has tokens and labels: its loss, what evaluation asks for, and the
+    models beside it.
+
+    made   the model once more, with weights of a dtype: a reference
+    batch  (rows, tokens) -> one to evaluate
+    """
+
+    def plainly(given: Any) -> Tensor:
         out: Tensor = model(given.tokens, given.labels)
         return out
 
+    loss: Callable[[Any], Tensor] = plainly
     helpers: tuple[Module, ...] = ()
     if preference.applies(spec):
-        copied = preference.reference(spec, lambda kept: language_model(spec, config, kept, autocast), dtype)
+        copied = preference.reference(spec, made, dtype)
         helpers = () if copied is None else (copied,)
-        loss = preference.loss(spec, model, copied)  # type: ignore[assignment]
+        loss = preference.loss(spec, model, copied)
 
     if spec.get("resident_models"):
         from memlint.models.language import resident  # most runs have none
@@ -169,13 +191,13 @@ def _task(spec: TrainingSpec, dtype: DType, autocast: bool) -> Task:
         helpers = (*helpers, resident.states(spec))
 
     def evaluate(rows: int, length: int) -> Tensor:
-        given = _batch(rows, length)
+        given = batch(rows, length)
         way = spec.get("log_probabilities")
         if way in losses.AS_MADE:  # asked for once more before the model learns from them
             with no_grad():
                 labels = preference.asked_for(spec, given.labels)
-                asked: Tensor = model.log_probabilities(given.tokens, labels, way)
-                return asked
+                scores: Tensor = model.log_probabilities(given.tokens, labels, way)
+                return scores
         # the trainer does there as it does in training: in tiles (TRL's add_fused_lm_head), or by Liger's loss
         if model.tile is not None or spec.get("evaluation_loss") == "as_trained":
             with no_grad():
@@ -184,7 +206,7 @@ def _task(spec: TrainingSpec, dtype: DType, autocast: bool) -> Task:
         _, logits = model.evaluate(given.tokens, given.labels)
         return logits
 
-    return Task(model, config, lambda: _batch(rows, length), loss, evaluate, helpers=helpers)
+    return loss, evaluate, helpers
 
 
 def smooths_labels(spec: TrainingSpec) -> bool:

@@ -21,6 +21,7 @@ from memlint.meta.tensor import Tensor, bool_, component, empty, float32, int64,
 from memlint.models.language import losses
 from memlint.models.language.attention import ATTENTIONS
 from memlint.models.language.experts import has_experts, mixture
+from memlint.models.language.eyes import Eyes, Seen
 from memlint.models.language.parts import (
     Conv1D,
     NoNorm,
@@ -269,6 +270,8 @@ class LanguageModel(Module):
         # copy stands in for.
         self.prompt: Module | None = None
         self.originals: list[Module] = []
+        self.eyes: Eyes | None = None  # and what it sees with, ``sight``, where images stand among the tokens
+        self.sight: Any = None
 
     def define_layer(self, config: Decoder, kind: str, number: int) -> Layer:
         layer = NamedLayer if config.named_attention else LAYERS[config.residual]
@@ -285,6 +288,10 @@ class LanguageModel(Module):
         if self.checkpointed and state.grad_enabled and not embedded.requires_grad:
             embedded.requires_grad_()  # activation_checkpointing_enable: enable_input_require_grads
         return embedded * 1.0 if self.config.scaled and self.embed_scale is None else embedded
+
+    def look(self, tokens: Tensor) -> tuple[Tensor, Seen | None]:
+        """(B, S) -> (B, S, W), in which images stand where the run has some, and what was made of these."""
+        return (self.embed(tokens), None) if self.eyes is None else self.eyes.look(self, tokens)
 
     def forward(self, given: Tensor, labels: Tensor) -> Tensor:
         """``given``: token numbers (B, S), or tokens that are embedded already (B, S, W)."""
@@ -315,7 +322,7 @@ class LanguageModel(Module):
     def hidden(self, given: Tensor) -> Tensor:
         """-> (B, S, W), the last norm included."""
         config = self.config
-        embedded = self.embed(given) if given.ndim == 2 else given
+        embedded, seen = (given, None) if given.ndim != 2 else self.look(given)
         if self.prompt is not None:
             embedded = F.cat((self.prompt(embedded.shape[0], embedded.dtype), embedded), 1)
         batch, length, _ = embedded.shape
@@ -336,6 +343,8 @@ class LanguageModel(Module):
             own = local if local is not None and window else tables
             recomputed = self.checkpointed > 0 and number % self.checkpointed == 0
             x = self.through(layer, recomputed, x, own, mask)
+            if seen is not None and number < len(seen.deep):
+                x = seen.added(x, number)
         out: Tensor = self.norm(x)
         return out if self.project_out is None else self.project_out(out)
 

@@ -431,7 +431,7 @@ class HybridModel(LanguageModel):
 
     def hidden(self, given: Tensor) -> Tensor:
         recurs: Any = self.config.linear or self.config.convolution
-        embedded = self.embed(given) if given.ndim == 2 else given
+        embedded = self.look(given)[0] if given.ndim == 2 else given
         if self.prompt is not None:
             embedded = F.cat((self.prompt(embedded.shape[0], embedded.dtype), embedded), 1)
         batch, length, _ = embedded.shape

@@ -1,11 +1,11 @@
-"""Language models with eyes of their own kind: Gemma 3, Qwen2-VL and Qwen2.5-VL, as transformers' eager code runs them.
+"""Language models with eyes of their own kind: Gemma 3, Qwen2-VL and its heirs, as transformers' eager code runs them.
 
     Gemma 3   images of one size -> SigLIP -> averaged to 256 features -> norm -> product
     Qwen      the patches of all images in one row -> blocks, most of them within windows (2.5) -> four patches joined
-              to a feature
+              to a feature; of Qwen3-VL, three blocks' features go to the decoder's first layers as well
 
 Shapes: N patches of all images together, W width. An image of Qwen's has as many patches as its size gives, rounded to
-whole features on either side. Source: ``transformers`` 5.23, ``models/{gemma3,qwen2_vl,qwen2_5_vl}``.
+whole features on either side. Source: ``transformers`` 5.23, ``models/{gemma3,qwen2_vl,qwen2_5_vl,qwen3_vl}``.
 """
 
 from __future__ import annotations
@@ -20,12 +20,15 @@ from memlint.meta import functional as F
 from memlint.meta.amp import to
 from memlint.meta.autograd import no_grad, record, tracked
 from memlint.meta.checkpoint import checkpoint
-from memlint.meta.nn import LayerNorm, Linear, Module, parameter
-from memlint.meta.tensor import DType, Tensor, bool_, component, default_dtype, empty, float32, int64, state
+from memlint.meta.nn import Embedding, LayerNorm, Linear, Module, parameter
+from memlint.meta.tensor import DType, Tensor, default_dtype, empty, float32, int64, state
 from memlint.models import UnknownModel
-from memlint.models.language import Task, attention, checkpointed, language_model, losses, sequence_length
+from memlint.models.language import Batch, Task, asked, attention, language_model, sequence_length
+from memlint.models.language.decoder import LanguageModel
+from memlint.models.language.eyes import Eyes, Seen
 from memlint.models.language.parts import activation, norm, rotate_half
-from memlint.models.language.vision import VisionTower
+from memlint.models.language.vision import Recomputation, VisionTower, recomputation
+from memlint.named_tuple import NamedTuple
 
 Tables = tuple[Tensor, Tensor]
 
@@ -87,6 +90,17 @@ class PlainPerceptron(Module):
         return out
 
 
+class Patches(Module):
+    """A convolution whose kernels are as large as a patch, and so no linear layer that is quantised or adapted."""
+
+    def __init__(self, config: PackedTower) -> None:
+        self.weight = parameter(config.width, config.patch_numbers)
+        self.bias = parameter(config.width) if config.places else None
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        return F.linear(to(pixels, self.weight.dtype), self.weight, self.bias)
+
+
 class Block(Module):
     def __init__(self, config: PackedTower, kind: str) -> None:
         self.norm1, self.norm2 = _norm(config), _norm(config)
@@ -104,48 +118,61 @@ def _norm(config: PackedTower) -> Module:
 
 
 class Merger(Module):
-    """Four patches become a feature of the decoder's width."""
+    """Four patches become a feature of the decoder's width. ``joins_first``: the norm is over the four together."""
 
-    def __init__(self, config: PackedTower) -> None:
-        self.joined = config.width * config.merge**2
-        self.ln_q = _norm(config)
+    def __init__(self, config: PackedTower, joins_first: bool = False) -> None:
+        self.joined, self.joins_first = config.width * config.merge**2, joins_first
+        self.ln_q = LayerNorm(self.joined) if joins_first else _norm(config)
         self.first = Linear(self.joined, self.joined)
         self.second = Linear(self.joined, config.out)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.ln_q(x).view(-1, self.joined)
+        x = self.ln_q(x.view(-1, self.joined) if self.joins_first else x).view(-1, self.joined)
         out: Tensor = self.second(activation("gelu")(self.first(x)))
         return out
 
 
 class QwenTower(Module):
-    """(N, numbers of a patch) -> (N / 4, the decoder's width)."""
+    """(N, numbers of a patch) -> (N / 4, the decoder's width), and what stands beside it."""
 
-    def __init__(self, config: PackedTower, kind: str, every: int, reentrant: bool) -> None:
-        self.config, self.every, self.reentrant = config, every, reentrant
-        self.proj = Linear(config.patch_numbers, config.width, bias=False)
+    def __init__(self, config: PackedTower, kind: str, how: Recomputation) -> None:
+        self.config, self.how = config, how
+        self.proj = Patches(config)
+        self.pos_embed = Embedding(config.places, config.width) if config.places else None
         self.blocks = [Block(config, kind) for _ in range(config.layers)]
         self.merger = Merger(config)
+        self.deepstack_merger_list = [Merger(config, joins_first=True) for _ in config.deep]
 
-    def forward(self, pixels: Tensor) -> Tensor:
-        config = self.config
-        x: Tensor = self.proj(to(pixels, self.proj.weight.dtype))
-        if self.every and state.grad_enabled and not x.requires_grad:
+    def forward(self, pixels: Tensor) -> tuple[Tensor, list[Tensor], Tensor]:
+        """Features, those for the decoder's first layers, and the last block's states."""
+        config, how = self.config, self.how
+        x: Tensor = self.proj(pixels)
+        if how.asks_gradient and state.grad_enabled and not x.requires_grad:
             x.requires_grad_()  # enable_input_require_grads
         count = x.shape[0]
+        if self.pos_embed is not None:  # numbers and shares of the four places around each patch
+            around, shares = empty((count, 4), int64), empty((count, 4), float32)
+            places = F.sum(self.pos_embed(around) * shares.unsqueeze(-1), 1)
+            x = x + to(places, x.dtype)
         order = empty((count // config.merge**2,), int64) if config.windowed else None
         if order is not None:
             x = F.index(x.reshape(count // config.merge**2, config.merge**2, -1), order).reshape(count, -1)
         with no_grad():
             size = (count, config.width // config.heads)
             tables = empty(size, float32), empty(size, float32)
+        deep: list[Tensor] = []
         for number, block in enumerate(self.blocks):
-            if self.every and number % self.every == 0:
-                x = checkpoint(block, x, tables, use_reentrant=self.reentrant)
+            left = how.trained_alone and not any(tensor.requires_grad for tensor in block.parameters())
+            if how.every and number % how.every == 0 and not left:
+                if how.trained_alone and state.grad_enabled and not x.requires_grad:
+                    x.requires_grad_()
+                x = checkpoint(block, x, tables, use_reentrant=how.reentrant)
             else:
                 x = block(x, tables)
+            if number in config.deep:
+                deep.append(self.deepstack_merger_list[config.deep.index(number)](x))
         features: Tensor = self.merger(x)
-        return features if order is None else F.index(features, order)
+        return features if order is None else F.index(features, order), deep, x
 
 
 class GemmaProjector(Module):
@@ -177,70 +204,94 @@ class GemmaSight(Module):
     def __init__(self, seeing: VisionTower, projector: GemmaProjector) -> None:
         self.vision_tower, self.multi_modal_projector = seeing, projector
 
-    def forward(self, pixels: Tensor) -> Tensor:
+    def forward(self, pixels: Tensor) -> Seen:
         x = self.vision_tower(pixels)
         x = self.vision_tower.layernorm(x)
         out: Tensor = self.multi_modal_projector(x)
-        return to(out, x.dtype)
+        return Seen(to(out, x.dtype))
 
 
 class QwenSight(Module):
     def __init__(self, seeing: QwenTower) -> None:
         self.visual = seeing
 
-    def forward(self, pixels: Tensor) -> Tensor:
-        features = self.visual(pixels)
-        return F.cat((features,), 0)
+    def forward(self, pixels: Tensor) -> Seen:
+        features, deep, last = self.visual(pixels)
+        joined = F.cat((features,), 0)
+        if not self.visual.config.places:
+            return Seen(joined)
+        return Seen(joined, [F.cat((layer,), 0) for layer in deep], (features, *deep, last))
+
+
+class Pictured(NamedTuple):
+    """What the collator makes: (B, S) int64 each, and the pixels of all images."""
+
+    tokens: Tensor
+    attention_mask: Tensor
+    labels: Tensor
+    pixels: Tensor
 
 
 def task(spec: TrainingSpec, described: VisionLanguage, dtype: DType, autocast: bool) -> Task:
     """Facts: ``images_per_sample`` [1; 0 where the data have none], ``image_size``, ``frozen_parts``."""
     config = described.decoder
-    masked = spec.replaced({"padding": True}) if described.image_mask else spec
-    model = language_model(masked, config, dtype, autocast)
-    rows, length = spec["micro_batch_size"] * spec.get("sequences_per_sample", 1), sequence_length(spec)
     images = spec.get("images_per_sample", 1)
-    with default_dtype(dtype):
-        sight, parts, shape = _seeing(spec, described, dtype, autocast)
-    setattr(model, "sight", sight)  # noqa: B010 - a part of the model, by which it is counted and named
-    _freeze(model, parts, spec.get("frozen_parts") or ())
+    if images and spec.get("generated_rows"):
+        raise UnknownModel("sampling of what is said of images is not known")
+    masked = spec.replaced({"padding": True}) if described.image_mask else spec
+    eyes = Eyes(returns=isinstance(described.tower, Tower))
+    frozen = spec.get("frozen_parts") or ()
 
-    def given(rows: int, length: int) -> tuple[Tensor, ...]:
-        """Tokens, the mask of padding, labels, pixels."""
-        tokens = [empty((rows, length), int64) for _ in range(3)]
+    def made(kept: DType) -> tuple[LanguageModel, tuple[int, ...]]:
+        model = language_model(masked, config, kept, autocast)
+        with default_dtype(kept):
+            model.sight, parts, shape = _seeing(spec, described, kept, autocast)
+        model.eyes = eyes
+        _freeze(model, parts, frozen)
+        return model, shape
+
+    model, shape = made(dtype)
+    rows, length = spec["micro_batch_size"] * spec.get("sequences_per_sample", 1), sequence_length(spec)
+
+    def given(rows: int, length: int) -> Batch | Pictured:
+        tokens, mask, labels = (empty((rows, length), int64) for _ in range(3))
         if not images:
-            return tuple(tokens)
+            return Batch(tokens, mask, labels)
         first, *rest = shape
-        return *tokens, empty((first * rows * images, *rest), float32)
+        return Pictured(tokens, mask, labels, empty((first * rows * images, *rest), float32))
 
-    def hidden(batch: tuple[Tensor, ...]) -> tuple[Tensor, Tensor | None]:
-        embedded = model.embed(batch[0])
-        features = None
-        if images:
-            features = to(sight(batch[3]), embedded.dtype)
-            places = empty((*batch[0].shape, 1), bool_)
-            embedded = F.masked_scatter(embedded, places, features)
-        return model.hidden(embedded), features
+    def looked_at(batch: Batch | Pictured) -> Batch | Pictured:
+        eyes.pixels = batch.pixels if isinstance(batch, Pictured) else None
+        return batch
 
-    def loss(batch: tuple[Tensor, ...]) -> Tensor:
-        x, features = hidden(batch)
-        with component("logits"):
-            out = model.cross_entropy(x, batch[2])
-        del features
+    def away() -> None:
+        eyes.pixels = eyes.returned = None
+
+    of_batch, of_evaluation, helpers = asked(
+        spec, model, lambda kept: made(kept)[0], dtype, lambda rows, length: looked_at(given(rows, length))
+    )
+
+    def loss(batch: Batch | Pictured) -> Tensor:
+        out = of_batch(looked_at(batch))
+        away()
         return out
 
-    def evaluate(rows: int, length: int) -> Tensor:
-        batch = given(rows, length)
-        with no_grad():
-            x, features = hidden(batch)
-            with component("logits"):
-                logits = model.logits(x)
-                losses.full(logits, batch[2])
-        del features
-        return logits
+    def evaluate(rows: int, length: int) -> Any:
+        found = of_evaluation(rows, length)
+        away()
+        return found
 
-    unused = [] if images else sight.parameters()
-    return Task(model, config, lambda: given(rows, length), loss, evaluate, ("lm_head", "sight"), unused=unused)
+    unused = [] if images else model.sight.parameters()
+    return Task(
+        model,
+        config,
+        lambda: given(rows, length),
+        loss,
+        evaluate,
+        ("lm_head", "sight"),
+        unused=unused,
+        helpers=helpers,
+    )
 
 
 def _freeze(model: Any, parts: Mapping[str, list[Module]], frozen: Any) -> None:
@@ -267,9 +318,9 @@ def _seeing(spec: TrainingSpec, described: VisionLanguage, dtype: DType, autocas
 def _averaging(spec: TrainingSpec, config: Tower, features: int, width: int, dtype: DType, autocast: bool) -> Made:
     if config.first and spec.get("images_per_sample", 1):
         raise UnknownModel(f"{config.adapters.name} has tokens before its patches, which are not known to be averaged")
-    every, how = checkpointed(spec), attention(spec, dtype, autocast)
-    seeing = VisionTower(config, how, every, spec.get("checkpointing_reentrant", False))
-    seeing.embeddings.needs_gradient = every > 0
+    again = recomputation(spec)
+    seeing = VisionTower(config, attention(spec, dtype, autocast), again.of_whole(spec), again.reentrant)
+    seeing.embeddings.needs_gradient = again.asks_gradient
     side = config.image[0] // config.patch[0]
     projector = GemmaProjector(config.width, width, side, features)
     sight = GemmaSight(seeing, projector)
@@ -280,22 +331,25 @@ def _packed(spec: TrainingSpec, config: PackedTower, dtype: DType, autocast: boo
     how = attention(spec, dtype, autocast)
     if how == "eager" and spec.get("images_per_sample", 1):
         raise UnknownModel("plain attention among patches of images is not known")
-    seeing = QwenTower(config, how, checkpointed(spec), spec.get("checkpointing_reentrant", False))
+    seeing = QwenTower(config, how, recomputation(spec, named=not config.places))
     parts: dict[str, list[Module]] = {
-        "vision_tower": [seeing.proj, *seeing.blocks],
+        "vision_tower": [seeing.proj, *seeing.blocks, *seeing.deepstack_merger_list],
         "projector": [seeing.merger],
     }
+    if seeing.pos_embed is not None:
+        parts["vision_tower"].append(seeing.pos_embed)
     return QwenSight(seeing), parts, (patches(spec, config), config.patch_numbers)
 
 
 def patches(spec: TrainingSpec, config: PackedTower) -> int:
-    """Of one image. Raises UnknownModel where nothing says how large it is."""
-    size = spec.get("image_size")
+    """Of one image: as its size gives them, and of one whose size nothing states as many as a sample has room for. Its
+    features stand among the tokens of a sample, so there are never more of them."""
+    size, room = spec.get("image_size"), sequence_length(spec)
     if not spec.get("images_per_sample", 1):
         return 0
-    if size is None:
-        raise UnknownModel("image_size is not stated, and the model takes images of any size")
-    high, wide = (size[0], size[1]) if isinstance(size, (list, tuple)) else (size, size)
-    unit = config.patch * config.merge
-    features: int = max(high // unit, 1) * max(wide // unit, 1)
+    features = room
+    if size is not None:
+        high, wide = (size[0], size[1]) if isinstance(size, (list, tuple)) else (size, size)
+        unit = config.patch * config.merge
+        features = min(max(high // unit, 1) * max(wide // unit, 1), room)
     return features * config.merge**2

@@ -31,7 +31,7 @@ from memlint.models.language import (
 from memlint.models.language.encoder import EncoderModel, EncoderTask
 from memlint.models.language.encoder_decoder import EncoderDecoderModel, spectrogram
 from memlint.models.language.t5 import T5Model
-from memlint.models.language.vision import ImageClassifier, VisionTower
+from memlint.models.language.vision import ImageClassifier, VisionTower, recomputation
 from memlint.models.language.vision_language import LlavaTower, Projector, Sight, look
 from memlint.named_tuple import NamedTuple
 
@@ -227,7 +227,8 @@ def _llava(spec: TrainingSpec, described: Llava, dtype: DType, autocast: bool) -
     how = attention(spec, dtype, autocast)
     model = language_model(spec, config, dtype, autocast)
     with default_dtype(dtype):
-        seeing = LlavaTower(eyes, how, checkpointed(spec), spec.get("checkpointing_reentrant", False))
+        again = recomputation(spec)
+        seeing = LlavaTower(eyes, how, again.of_whole(spec), again.reentrant, again.asks_gradient)
         projector = Projector(eyes.width, config.width, described.activation, described.projector_bias)
         sight = Sight(seeing, projector, described.layer, described.without_first)
     setattr(model, "sight", sight)  # noqa: B010 - a part of the model, by which it is counted and named

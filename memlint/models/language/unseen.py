@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from memlint.architectures.vision_language import Beside, TextAlone
+from memlint.architectures.vision_language import Beside, TextAlone, VisionLanguage
 from memlint.facts.spec import TrainingSpec
 from memlint.meta.autograd import no_grad
 from memlint.meta.nn import Linear, Module, parameter
@@ -45,6 +45,10 @@ def lying(beside: Beside) -> Part:
 
 def task(spec: TrainingSpec, described: TextAlone, dtype: DType, autocast: bool) -> Task:
     """Facts: ``images_per_sample`` (0: nothing else is known here), ``frozen_parts``."""
+    if spec.get("images_per_sample", 0) and described.tower is not None:
+        from memlint.models.language import seeing  # most of these models are not described as far
+
+        return seeing.task(spec, VisionLanguage(described.decoder, described.tower), dtype, autocast)
     if spec.get("images_per_sample", 0):
         raise UnknownModel(f"what {described.name!r} does with {described.sense} is not known, text alone is")
     config = described.decoder

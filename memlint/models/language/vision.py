@@ -10,13 +10,51 @@ Source: ``transformers`` 5.23, ``models/{vit,deit,dinov2,clip,siglip}``.
 from __future__ import annotations
 
 from memlint.architectures.vision import Tower
+from memlint.facts.spec import TrainingSpec
 from memlint.meta import functional as F
 from memlint.meta.amp import to
 from memlint.meta.checkpoint import checkpoint
 from memlint.meta.nn import Conv, Embedding, LayerNorm, Linear, Module, buffer, parameter
 from memlint.meta.tensor import Tensor, component, empty, float32, int64, state
+from memlint.models.language import checkpointed
 from memlint.models.language.encoder import Attended, attend
 from memlint.models.language.parts import activation
+from memlint.named_tuple import NamedTuple
+
+
+class Recomputation(NamedTuple):
+    """How a run recomputes the blocks of a tower.
+
+    every           how many, of which one is; 0 for none
+    reentrant       as PyTorch's older checkpoint does it
+    asks_gradient   what enters the first block gets a gradient, whatever trains (enable_input_require_grads)
+    trained_alone   blocks in which nothing trains are not recomputed (LLaMA-Factory)
+    """
+
+    every: int
+    reentrant: bool
+    asks_gradient: bool
+    trained_alone: bool
+
+    def of_whole(self, spec: TrainingSpec) -> int:
+        """``every`` of a tower that trains, or does not, as a whole."""
+        return 0 if self.trained_alone and "vision_tower" in (spec.get("frozen_parts") or ()) else self.every
+
+
+def recomputation(spec: TrainingSpec, named: bool = True) -> Recomputation:
+    """Of a tower beside a decoder. ``named``: transformers' class says which of its modules embeds.
+
+    Facts: ``checkpointing``, ``tower_checkpointing``. The Trainer asks for gradients of inputs where it turns
+    recomputation on, LLaMA-Factory leaves that to PEFT, which does so where no weight is quantised.
+    """
+    kind = spec.get("tower_checkpointing", "as_decoder")
+    every = 0 if kind == "none" else checkpointed(spec)
+    trained_alone = kind == "trained"
+    adapted = spec.get("tuning", "full") not in ("full", "freeze") and spec.get("quantization.bits") is None
+    asks = (
+        every > 0 and named and (adapted or not trained_alone) and spec.does("transformers.towers_inputs_get_gradients")
+    )
+    return Recomputation(every, bool(spec.get("checkpointing_reentrant", False)), asks, trained_alone)
 
 
 class PatchEmbeddings(Module):

@@ -38,10 +38,9 @@ class Projector(Module):
 class LlavaTower(VisionTower):
     """Hidden states of every layer, which live until the decoder is done, and the last ones."""
 
-    def __init__(self, config: Tower, kind: str, checkpointed: int, reentrant: bool) -> None:
+    def __init__(self, config: Tower, kind: str, checkpointed: int, reentrant: bool, asks_gradient: bool) -> None:
         super().__init__(config, kind, checkpointed, reentrant)
-        # A language model's input is tokens; transformers then sees to every part's input.
-        self.embeddings.needs_gradient = checkpointed > 0
+        self.embeddings.needs_gradient = asks_gradient
 
     def unused(self, layer: int) -> list[Tensor]:
         """What lies behind the layer that is looked at never gets a gradient."""
