@@ -6,7 +6,10 @@ from memlint.fixes import levers
 from memlint.plugin import ERROR, WARNING, Example, Finding, Fix, Rule, Run
 from memlint.units import format_bytes
 
-NO_PLAN = "no batch, checkpointing, precision or optimizer that this config can state surely fits the budget"
+NO_PLAN = (
+    "no batch, checkpointing, precision or optimizer that this config can state surely fits the budget; "
+    "`memlint fit` also tries adapters, four bits and offloading"
+)
 
 
 class BudgetExceeded(Rule):

@@ -60,7 +60,7 @@ def test_a_plan_is_what_the_command_finds(config: Path) -> None:
     assert isinstance(plan, Plan)
     assert plan.fits
     assert plan.steps
-    assert plan.estimate.device_interval.high_bytes <= 8e9
+    assert plan.estimate.device_interval.high_bytes <= 8 << 30
     assert config.read_text() == before
     assert memlint.fit(config, isolated=True, budget="80GB").steps == ()
     assert not memlint.fit(config, isolated=True, budget="1GB").fits

@@ -35,6 +35,8 @@ entries say what the keys mean. At the top, before ``properties``:
     card            the fact that the card of ``--gpu`` gives, where a run depends on it (its compute capability)
     module          its Python half in ``memlint/dialects/``, where there is one
     framework       ``torch 2.13``: what the documented defaults belong to
+    written         fact -> its value -> the keys that say so together, where no single key does:
+                    ``{"tuning": {"lora": {"adapter": "lora", "lora_r": 16}}}``
     architecture, model_name   where the family has only one model
     facts           facts that no key of the family sets: name -> {default, default_of}
 
@@ -102,6 +104,7 @@ HEADER_NAMES = frozenset(
     "keys",
     "trainer",
     "card",
+    "written",
 }
 SIGNATURE_NAMES = frozenset(
     ("all", "any", "none", "program", "programs", "launcher", "trains", "class", "text", "other", "members")

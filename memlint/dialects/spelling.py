@@ -54,6 +54,9 @@ def _spell(spec: TrainingSpec, fact: Name, value: Any) -> list[Edit]:
         edits = dialect.module.spell(spec, fact, value)
         if edits is not None:
             return list(edits)
+    written = dialect.header.get("written", {}).get(fact, {}).get(file_text(value))
+    if written is not None:
+        return _bundle(spec, dialect, written)
     known = spec.fact(fact)
     keys = [key for key in dialect.keys if key.annotation.get("fact") == fact]
     if known is not None and known.origin == WRITTEN and known.node is not None:
@@ -70,6 +73,22 @@ def _spell(spec: TrainingSpec, fact: Name, value: Any) -> list[Edit]:
             if edits:
                 return edits
     return []
+
+
+def _bundle(spec: TrainingSpec, dialect: Dialect, written: dict[str, Any]) -> list[Edit]:
+    """The edits that write several keys, which together say one fact: those that are there are changed, the others are
+    added. Empty where one of them cannot be written."""
+    found: list[Edit] = []
+    for name, value in written.items():
+        key = next(key for key in dialect.keys if name in key.names)
+        node = next((spec.root.get(one) for one in key.names if spec.root.get(one) is not None), None)
+        if node is not None and node.plain() == value:
+            continue
+        edits = add(spec, key, value) if node is None else put_right(spec, node, value)
+        if not edits:
+            return []
+        found += edits
+    return found
 
 
 def _key_of(fact: Fact, keys: list[Key]) -> Key | None:

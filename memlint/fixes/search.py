@@ -75,11 +75,14 @@ def _sharded_weights(run: Run) -> Lever | None:
     return Lever(UNSAFE, {name: 3}, {"parallelism.strategy": "zero"} if strategy == "ddp" else {})
 
 
-def _adapters(run: Run) -> Lever | None:
-    """LoRA in the place of training all weights."""
+def _adapters(run: Run) -> list[Lever]:
+    """LoRA in the place of training all weights, and the same with the frozen weights in four bits."""
     if run.value("tuning", "full") != "full" or not run.can_set("tuning", "lora"):
-        return None
-    return Lever(DISPLAY, {"tuning": "lora"})
+        return []
+    found = [Lever(DISPLAY, {"tuning": "lora"})]
+    if not run.value("quantization.bits") and run.can_set("quantization.bits", 4):
+        found.append(Lever(DISPLAY, {"tuning": "lora", "quantization.bits": 4}))
+    return found
 
 
 def _four_bits(run: Run) -> Lever | None:
@@ -110,7 +113,6 @@ RUNGS: tuple[tuple[int, Callable[[Run], Lever | None]], ...] = (
     (OPTIMISATION, levers.no_ema),
     (OPTIMISATION, levers.frozen_encoder),
     (OPTIMISATION, _four_bits),
-    (OPTIMISATION, _adapters),
 )
 
 
@@ -179,6 +181,12 @@ class _Search:
             if self._fitting(every) is not None:
                 chosen = self._least(every, tier)
                 break
+        for lever in _adapters(self.run) if chosen is None else ():
+            adapted = self._beside(Move(OPTIMISATION, lever), every)
+            if self._fitting(adapted) is not None:
+                chosen = self._least(adapted, OPTIMISATION)
+                break
+            every = adapted or every  # what comes nearest, if nothing fits
         if chosen is None:
             lowest, estimate = self._lowest(every)
             if self._fitting(lowest) is None:
@@ -197,6 +205,17 @@ class _Search:
             if self._spec([*usable, move]) is not None:
                 usable = [*usable, move]
         return usable
+
+    def _beside(self, adapters: Move, every: list[Move]) -> list[Move]:
+        """Adapters, and those of some changes that mean the same beside them: other weights have gradients and states,
+        and are kept in other formats. Empty where adapters cannot be written."""
+        if self._spec([adapters]) is None:
+            return []
+        usable = [adapters]
+        for move in every:
+            if "tuning" not in move.lever.changes and self._spec([*usable, move]) is not None:
+                usable.append(move)
+        return sorted(usable, key=lambda move: move.tier)
 
     def _least(self, every: list[Move], top: int) -> list[Move]:
         """The least intrusive of some changes that still fit: of the highest tier as few as may be, and so on down."""

@@ -128,7 +128,10 @@ def action(run: RunReport) -> str:
         return ""
     best = min(fixes, key=lambda fix: fix.device_bytes_after or 0)
     after = format_bytes(best.device_bytes_after or 0)
-    return f"no single fix here fits for sure; the most is saved by {clean(best.title)}, peak {after} after"
+    return (
+        f"no single fix here fits for sure, `memlint fit` looks for several; the most is saved by {clean(best.title)}, "
+        f"peak {after} after"
+    )
 
 
 def again(lines: tuple[int, ...]) -> str:

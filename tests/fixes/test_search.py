@@ -126,7 +126,7 @@ def test_json_says_what_the_text_says() -> None:
     path = str(EXAMPLES / "language_models" / "dpo_trl.yaml")
     told = invoke(path, "--budget", "16GB", "--output-format", "json")
     [run] = json.loads(told.stdout)["runs"]
-    assert (told.exit_code, run["verdict"], run["budget_bytes"]) == (0, "OOM", 16_000_000_000)
+    assert (told.exit_code, run["verdict"], run["budget_bytes"]) == (0, "OOM", 16 << 30)
     text = invoke(path, "--budget", "16GB").stdout
     assert run["plan"]["fits"]
     for step in run["plan"]["steps"]:
@@ -135,8 +135,44 @@ def test_json_says_what_the_text_says() -> None:
     [run] = json.loads(told.stdout)["runs"]
     inside, outside = run["largest_batch"]["inside"], run["largest_batch"]["outside"]
     assert int(outside["value"]) == int(inside["value"]) + 1
-    assert inside["peak"]["high_bytes"] <= 40_000_000_000 < outside["peak"]["high_bytes"]
+    assert inside["peak"]["high_bytes"] <= 40 << 30 < outside["peak"]["high_bytes"]
     assert invoke(path, "--budget", "16GB", "--output-format", "json", "--patch").exit_code == 2
+
+
+FULL = {
+    "trl.yaml": (
+        "model_name_or_path: Qwen/Qwen2.5-7B  # the base model\nper_device_train_batch_size: 1\nmax_length: 1024\n"
+        "output_dir: x\nbf16: true\ngradient_checkpointing: true\n",
+        ["use_peft: true", "load_in_4bit: true"],
+    ),
+    "axolotl.yaml": (
+        "base_model: Qwen/Qwen2.5-7B\ndatasets: [{path: a, type: alpaca}]\nsequence_len: 1024\nmicro_batch_size: 1\n"
+        "gradient_checkpointing: true\nbf16: true\noptimizer: adamw_torch_fused  # torch's\n",
+        ["adapter: lora", "lora_target_linear: true"],
+    ),
+    "llamafactory.yaml": (
+        "model_name_or_path: Qwen/Qwen2.5-7B\nstage: sft\ndo_train: true\nfinetuning_type: full  # all of it\n"
+        "cutoff_len: 1024\nper_device_train_batch_size: 1\nbf16: true\noutput_dir: x\ntemplate: qwen\ndataset: a\n",
+        ["finetuning_type: lora  # all of it"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FULL)
+def test_where_training_all_weights_cannot_fit_adapters_do(name: str, tmp_path: Path) -> None:
+    text, written = FULL[name]
+    path = tmp_path / name
+    path.write_text(text)
+    hold(path, "24GB")
+    for line in written:
+        assert line in path.read_text()
+
+
+def test_adapters_come_after_whatever_leaves_all_weights_to_train(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(FULL["trl.yaml"][0])
+    _, plan = planned(path, "80GB")
+    assert [step.said for step in plan.steps] == ["add dtype: bfloat16"]
 
 
 def test_changes_that_are_lower_without_another_one_are_a_plan() -> None:
