@@ -71,7 +71,12 @@ def test_a_plan_is_what_the_command_finds(config: Path) -> None:
     [
         pytest.param(CONFIG, {}, "there is no budget", id="no budget"),
         pytest.param("a: 1\n", {"budget": "8GB"}, "no known family", id="no config"),
-        pytest.param(CONFIG.replace("Qwen/", "nobody/"), {"budget": "8GB"}, "not in the catalogue", id="no estimate"),
+        pytest.param(
+            CONFIG.replace("Qwen/Qwen2.5-0.5B", "nobody/nothing"),
+            {"budget": "8GB"},
+            "not in the catalogue",
+            id="no estimate",
+        ),
         pytest.param(CONFIG, {"budget": "8GB", "run": "other"}, "no run named 'other'", id="no such run"),
     ],
 )

@@ -173,7 +173,7 @@ def check_case(case: Case, folder: Path = HERE) -> Result:
     """One case through `memlint.check`, as the command line would put it."""
     import time
 
-    from memlint.check import api_check
+    from memlint.api import check as api_check
 
     path = folder / "cases" / case.id / case.config
     options: dict[str, Any] = {"gpu": case.gpu} if case.gpu else {}

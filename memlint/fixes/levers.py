@@ -504,7 +504,7 @@ def _least(run: Run, changes: dict[Name, Any], rungs: list[tuple[str, ...]]) -> 
     batch as is left."""
     for names in reversed(rungs):
         lean = {name: value for name, value in changes.items() if name not in names}
-        if 0 < len(lean) < len(changes) and run.fits_if(**lean):
+        if lean and len(lean) < len(changes) and run.fits_if(**lean):
             changes = lean
     if len(rungs) < 2 or not any(name in changes for name in _BATCH):
         return changes

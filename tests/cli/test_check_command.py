@@ -88,18 +88,6 @@ def test_mistakes_name_what_would_be_right(arguments: list[str], hint: str) -> N
     assert result.stdout == ""
 
 
-NOT_BUILT = """
---jobs --no-cache --cache-dir
-"""
-
-
-@pytest.mark.parametrize("option", NOT_BUILT.split())
-def test_options_that_are_not_built_do_not_exist(option: str) -> None:
-    result = run("small.yaml", option)
-    assert result.exit_code == 2
-    assert "No such option" in result.stderr
-
-
 # -- what is said on standard error
 
 

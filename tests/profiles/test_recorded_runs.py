@@ -87,16 +87,16 @@ def test_a_walk_finds_recorded_configs_of_every_format(tmp_path: Path) -> None:
 
 def test_a_run_that_is_too_large_gets_a_fix_on_the_recorded_size(config: Path) -> None:
     save(config)
-    plain = check(config, override=["data.batch_size=64", "data.length=1048576"]).runs[0].estimate
+    plain = check(config, override=["data.batch_size=1024", "data.length=1048576"]).runs[0].estimate
     assert plain is not None
-    config.write_text(CONFIG.replace("size: 4 ", "size: 64 ").replace("256", "1048576"), encoding="utf-8")
+    config.write_text(CONFIG.replace("size: 4 ", "size: 1024 ").replace("256", "1048576"), encoding="utf-8")
     budget = f"{(plain.device_interval.low_bytes - 2**20) // 2**20}MiB"
     finding = only(check(config, budget=budget), "MEM101")
     assert (finding.span.line, finding.key) == (4, "data.batch_size")
     [fix] = finding.fixes
     assert fix.fits
-    assert [(edit.span.line, edit.text) for edit in fix.edits] == [(4, "32")]
-    halved = check(config, override=["data.batch_size=32"]).runs[0].estimate
+    assert [(edit.span.line, edit.text) for edit in fix.edits] == [(4, "512")]
+    halved = check(config, override=["data.batch_size=512"]).runs[0].estimate
     assert halved is not None
     assert fix.device_bytes_after == halved.device_bytes
 
