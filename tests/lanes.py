@@ -56,8 +56,19 @@ LEFT = (
     Left("tests/meta/test_(jaxpr|compiled)", "drawn networks and JAX programs, each against its oracle", _FUNCTION),
     Left("tests/test_(spans|fixes)", "every example at several budgets, with all of its fixes", _FUNCTION_AND_WORD),
     Left("tests/fixes/test_(applied|search)", "configs of many families, changed and checked again", _FILE),
-    Left("tests/cli/test_(known|fix)", "every example, written to and checked again", _FILE),
-    Left("tests/comparison/", "git repositories, checked on both sides", _FILE),
+    Left("tests/cli/test_fix", "examples, written to and checked again", _FILE),
+    Left(
+        "tests/cli/test_known", "a folder of examples, checked several times", r"::(test_what_becomes_graver_is_told)"
+    ),
+    Left(
+        "tests/comparison/",
+        "git repositories, checked on both sides",
+        r"/(test_(?!diff)\w+)\.py|::(test_a_damaged_report_is_said)",
+    ),
+    Left("tests/test_equal_runs", "folders that are checked in several ways", _FILE),
+    Left("tests/test_cache", "each damage, and each thing around a config that changes", _FUNCTION),
+    Left("tests/cli/test_jobs.py::test_(the_report|what_another|other_commands)", "several processes each"),
+    Left("tests/fixes/test_(offered|unmade)", "fixes that are tried in what they are written into", _FUNCTION),
     Left("tests/planning/", "models, methods, cards and trainers, each checked as its config", _FILE),
     Left("tests/laws/", "the full lane draws hundreds of examples of each", _FILE),
     Left("tests/fuzz/test_fuzz", "a short run of each target", _FUNCTION),
