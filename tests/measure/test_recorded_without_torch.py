@@ -212,7 +212,7 @@ def test_it_has_an_estimate_and_the_rules_look_at_it(config: Path) -> None:
 
 def test_too_large_it_gets_a_fix_whose_peak_is_a_fresh_traces(config: Path, tmp_path: Path) -> None:
     text = config.read_text(encoding="utf-8")
-    changed = text.replace("batch_size: 8", "batch_size: 16").replace("image_size: 64", "image_size: 512")
+    changed = text.replace("batch_size: 8", "batch_size: 16").replace("image_size: 64", "image_size: 2048")
     large = tmp_path / "train.yaml"
     large.write_text(changed, encoding="utf-8")
     for name in ("watcher.py", "memlint.toml", "train.yaml.memlint.json"):
@@ -228,7 +228,7 @@ def test_too_large_it_gets_a_fix_whose_peak_is_a_fresh_traces(config: Path, tmp_
     batch = next(at for at, line in enumerate(lines, 1) if "batch_size" in line)
     steps = next(at for at, line in enumerate(lines, 1) if "gradient_accumulation_steps" in line)
     assert edits[batch] * edits[steps] == 16 * 2, "as many samples per update"
-    traced = fresh(large, {"B": edits[batch], "F": 6, "H": 512, "A": edits[steps]})
+    traced = fresh(large, {"B": edits[batch], "F": 6, "H": 2048, "A": edits[steps]})
     smaller = check(
         large, override=[f"{KEYS['B']}={edits[batch]}", f"training.gradient_accumulation_steps={edits[steps]}"]
     )
