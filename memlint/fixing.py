@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from memlint import files
 from memlint.check import check_paths
 from memlint.documents.node import Edit
+from memlint.estimates import EqualRuns
 from memlint.fixes.edits import EditError, apply_edits
 from memlint.named_tuple import NamedTuple
 from memlint.plugin import DISPLAY, ERROR, SAFE, SEVERITIES, Finding, Fix
@@ -117,13 +118,14 @@ class _Fixing:
         self.paths = paths
         self.resolver = resolver
         self.permission = permission
+        self.equal_runs = EqualRuns()  # most of what is checked again is as it was
         self.texts: dict[str, str] = {}  # with the fixes so far, by the name that a file was first edited under
         self.originals: dict[str, str] = {}
         self.applied: list[Applied] = []
         self.refused: dict[tuple[str, tuple[Edit, ...]], Refused] = {}
 
     def fixed(self, report: Report | None) -> Fixed:
-        first = report or check_paths(self.paths, self.resolver)
+        first = report or check_paths(self.paths, self.resolver, equal_runs=self.equal_runs)
         readers = _readers(first)
         waiting = dict.fromkeys(run.path for run in first.runs if any(found.fixes for found in run.findings))
         while waiting:
@@ -219,7 +221,7 @@ class _Fixing:
 
     def _checked(self, paths: Iterable[str], texts: Mapping[str, str]) -> Report:
         with files.edited(texts):
-            return check_paths(paths, self.resolver, named=self.paths)
+            return check_paths(paths, self.resolver, equal_runs=self.equal_runs, named=self.paths)
 
     def _waiting(self, report: Report) -> dict[str, int]:
         """How many findings have fixes that nothing but an option keeps from being applied."""
@@ -286,7 +288,7 @@ def planned(path: str, resolver: Resolver, run: Run, plan: Plan) -> dict[str, tu
     """path -> (text, text with a plan), of the files that it changes; why it is not to be written, as text: the whole
     file is checked once more with it, and its run has the promised peak and verdict, or it is not."""
     fixing = _Fixing((path,), resolver, Permission())
-    before = check_paths([path], resolver, details=False)
+    before = check_paths([path], resolver, details=False, equal_runs=fixing.equal_runs)
     own = next((one for one in before.runs if one.run == run.spec.run), None)
     if own is None:
         return "the run is not there any more"
@@ -302,7 +304,7 @@ def planned(path: str, resolver: Resolver, run: Run, plan: Plan) -> dict[str, tu
             return str(error)
         texts[name] = (own.sources[name], after)
     with files.edited({name: after for name, (_, after) in texts.items()}):
-        report = check_paths([path], resolver, details=False)
+        report = check_paths([path], resolver, details=False, equal_runs=fixing.equal_runs)
     now = next((one for one in report.runs if (one.path, one.run) == (own.path, own.run)), None)
     if now is None or now.estimate is None or now.estimate.device_interval != plan.estimate.device_interval:
         return "the files with it do not give the peak that it promises"

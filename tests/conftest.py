@@ -13,13 +13,15 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from memlint.estimates import kept_in
 from tests import facts_known, lanes
 
 # The same examples each time: a run says something of the change that it tests. `python -m tests.fuzz` draws new ones.
 settings.register_profile("memlint", derandomize=True, deadline=None)
 settings.load_profile("memlint")
 
-# A test finds nothing of what an earlier one estimated, and leaves nothing in a developer's own cache.
+# A test finds nothing of what an earlier one estimated (`answers_kept` below is the exception), and leaves nothing in a
+# developer's own cache.
 os.environ["MEMLINT_CACHE_DIR"] = ""
 
 _NAMED = pytest.StashKey[frozenset[Path]]()
@@ -62,4 +64,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def facts_of_the_vocabulary() -> Iterator[None]:
     """A misspelt fact ends the test in which it is asked for, or made by a family."""
     with facts_known.held():
+        yield
+
+
+@pytest.fixture(scope="module")
+def answers_kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """For tests of what is done with estimates (written, compared, told), which make the same ones over and over: those
+    of a module share a cache, as a user's commands do."""
+    folder = str(tmp_path_factory.mktemp("answers"))
+    with pytest.MonkeyPatch.context() as changed, kept_in(folder):
+        changed.setenv("MEMLINT_CACHE_DIR", folder)
         yield

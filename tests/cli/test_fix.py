@@ -11,6 +11,8 @@ from click.testing import CliRunner, Result
 
 from memlint.cli.main import main
 
+pytestmark = pytest.mark.usefixtures("answers_kept")
+
 # A foreach optimizer (a safe fix), no checkpointing (an unsafe one), a batch (which changes the optimisation).
 CONFIG = (
     "model_name_or_path: Qwen/Qwen2.5-0.5B  # small\n"

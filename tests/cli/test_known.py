@@ -21,6 +21,8 @@ from memlint.documents.node import Span
 from memlint.plugin import SEVERITIES, Finding
 from memlint.reports.report import Report, RunReport
 
+pytestmark = pytest.mark.usefixtures("answers_kept")
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 

@@ -79,7 +79,9 @@ def test_the_first_push_posts_a_comment(tmp_path: Path) -> None:
     assert (found["code"], found["summary"]) == (0, "")
 
 
-@pytest.mark.parametrize("listing", ["echo 41; echo 42", "seq 41 100000"], ids=["two comments", "more than a pipe holds"])
+@pytest.mark.parametrize(
+    "listing", ["echo 41; echo 42", "seq 41 100000"], ids=["two comments", "more than a pipe holds"]
+)
 def test_the_next_push_updates_it(listing: str, tmp_path: Path) -> None:
     found = played(tmp_path, listing=listing)
     assert "--method PATCH repos/some/where/issues/comments/41 " in found["gh"][1]  # type: ignore[index]

@@ -23,6 +23,8 @@ from memlint.reports.full import Style
 from memlint.settings import Resolver
 from tests.comparison.conftest import LORA, SFT, Repo
 
+pytestmark = pytest.mark.usefixtures("answers_kept")
+
 Command = Callable[..., tuple[int, str]]
 PHASES = (Phase.explicit, Phase.generate)  # to shrink what takes half a second each time takes minutes
 ROOT = Path(__file__).parents[2]

@@ -9,8 +9,9 @@ from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 
 from tests.differential.training import EXAMPLES, Comparison, adamw, compare, in_meta, in_torch, read, reference, report
+from tests.draws import draws
 
-SETTINGS = 26  # different ones; hypothesis draws some twice
+SETTINGS = draws(26)  # different ones; hypothesis draws some twice
 
 
 class Setting(NamedTuple):

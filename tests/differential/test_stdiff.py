@@ -9,8 +9,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.differential.training import Comparison, adamw, compare, in_meta, in_torch, read, reference, report
+from tests.draws import draws
 
-SETTINGS = 26
+SETTINGS = draws(26)
 FIVE_LEVELS = ("", "Attn", "Attn", "Attn", "Attn")
 
 
@@ -160,7 +161,7 @@ def test_drawn_settings_agree_with_torch_within_a_hundredth() -> None:
 
     one()
     _, median = report(comparisons)
-    assert len({comparison.label for comparison in comparisons}) >= 25
+    assert len({comparison.label for comparison in comparisons}) >= SETTINGS - 1
     assert median <= 0.001
 
 

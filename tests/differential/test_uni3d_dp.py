@@ -12,8 +12,9 @@ from memlint.dialects import registry
 from memlint.documents import hydra
 from memlint.documents.load import load
 from tests.differential.training import EXAMPLES, Comparison, adamw, compare, in_meta, in_torch, read, reference, report
+from tests.draws import draws
 
-SETTINGS = 26  # different ones; hypothesis draws some twice
+SETTINGS = draws(26)  # different ones; hypothesis draws some twice
 
 
 class Setting(NamedTuple):

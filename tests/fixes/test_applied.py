@@ -18,6 +18,8 @@ from memlint.settings import Resolver
 from tests.fixes.test_promises import CASES, SPREAD, WRITTEN, read, readable, write
 from tests.test_rules import EXAMPLES
 
+pytestmark = pytest.mark.usefixtures("answers_kept")
+
 _COMMENT = re.compile(r"(?:^|\s)(#[^\r\n]*)", re.MULTILINE)
 # One of each system, format and family.
 PLAIN = (

@@ -22,6 +22,8 @@ from tests.fixes.test_promises import WRITTEN, read, readable, samples_per_step
 from tests.test_rules import EXAMPLES
 from tests.test_spans import Tree
 
+pytestmark = pytest.mark.usefixtures("answers_kept")
+
 
 def invoke(*arguments: str) -> Result:
     result = CliRunner().invoke(main, ["fit", "--isolated", *arguments])

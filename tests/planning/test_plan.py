@@ -22,6 +22,8 @@ from memlint.reports.report import RunReport
 from memlint.settings import Resolver
 from memlint.tape.estimate import FITS
 
+pytestmark = pytest.mark.usefixtures("answers_kept")
+
 MODELS = (
     "Qwen/Qwen2.5-0.5B Qwen/Qwen2.5-7B Qwen/Qwen3-8B Qwen/Qwen3-0.6B meta-llama/Llama-3.2-1B "
     "NousResearch/Meta-Llama-3.1-8B meta-llama/Llama-2-7b-hf mistralai/Mistral-7B-v0.1 google/gemma-2b "
@@ -45,16 +47,21 @@ SUPPORTED = [(trainer, method) for trainer in TRAINERS for method in METHODS if 
 
 
 def cases() -> list[object]:
-    """Every model with every trainer; the methods take turns, so that each trainer has each of them five times."""
-    names = list(METHODS)
-    own = [(model, names[at % 3]) for at, model in enumerate(OF_TORCHTUNE.split())]
+    """Every model with every trainer. The methods take turns, so that each trainer has each of them five times, and so
+    does one card with eight."""
+    names, models = list(METHODS), MODELS.split()
+    found = [(trainer, at + 2 * turn, model) for turn, trainer in enumerate(HUB) for at, model in enumerate(models)]
+    found += [("torchtune", at, model) for at, model in enumerate(OF_TORCHTUNE.split())]
     return [
         pytest.param(
-            model, names[(at + 2 * turn) % len(names)], trainer, id=f"{trainer} {model} {names[(at + 2 * turn) % 6]}"
+            trainer,
+            model,
+            method := names[at % (3 if trainer == "torchtune" else len(names))],
+            devices := (1, 8)[at // len(names) % 2],
+            id=f"{trainer} {model} {method} {devices}",
         )
-        for turn, trainer in enumerate(HUB)
-        for at, model in enumerate(MODELS.split())
-    ] + [pytest.param(model, method, "torchtune", id=f"torchtune {model} {method}") for model, method in own]
+        for trainer, at, model in found
+    ]
 
 
 def written(folder: Path, trainer: str, wanted: Wanted, card: str = "") -> RunReport:
@@ -69,21 +76,22 @@ def written(folder: Path, trainer: str, wanted: Wanted, card: str = "") -> RunRe
     return run
 
 
-@pytest.mark.parametrize(("model", "method", "trainer"), cases())
-def test_a_row_is_what_check_says_of_the_config(model: str, method: str, trainer: str, tmp_path: Path) -> None:
-    for devices in (1, 8):
-        wanted = Wanted(model, method, 1024, 1, devices)
-        (row,) = Planner(trainer).rows(wanted, ())
-        run = written(tmp_path / str(devices), trainer, wanted, CARD)
-        assert row.estimate is not None, row.why
-        assert run.estimate is not None
-        alone = written(tmp_path / f"{devices} without a card", trainer, wanted)
-        assert alone.estimate == row.estimate
-        assert run.facts["method"].value == METHODS[method].stage
-        assert run.facts["micro_batch_size"].value == 1
-        assert (run.facts["device_count"].value if "device_count" in run.facts else 1) == devices
-        if run.verdict == FITS:
-            assert [finding.message for finding in run.findings] == []
+@pytest.mark.parametrize(("trainer", "model", "method", "devices"), cases())
+def test_a_row_is_what_check_says_of_the_config(
+    trainer: str, model: str, method: str, devices: int, tmp_path: Path
+) -> None:
+    wanted = Wanted(model, method, 1024, 1, devices)
+    (row,) = Planner(trainer).rows(wanted, ())
+    run = written(tmp_path / "with a card", trainer, wanted, CARD)
+    assert row.estimate is not None, row.why
+    assert run.estimate is not None
+    alone = written(tmp_path / "without", trainer, wanted)
+    assert alone.estimate == row.estimate
+    assert run.facts["method"].value == METHODS[method].stage
+    assert run.facts["micro_batch_size"].value == 1
+    assert (run.facts["device_count"].value if "device_count" in run.facts else 1) == devices
+    if run.verdict == FITS:
+        assert [finding.message for finding in run.findings] == []
 
 
 @pytest.mark.parametrize(("trainer", "method"), SUPPORTED)
