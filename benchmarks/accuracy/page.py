@@ -31,8 +31,8 @@ The page is written by `python -m benchmarks.accuracy.runner --docs`, offline; n
 A case is a config in its framework's own format (`benchmarks/accuracy/cases/`) with the measured bytes and the counter
 that they were read from: `allocated` and `reserved` are PyTorch's, `device` is the driver's. Each case is held against
 its own counter. The error is (predicted - measured) / measured. A case without an estimate is UNKNOWN: it is counted,
-and no hit. No constant is fitted to a case, a row or a model; those that are neither the config's nor PyTorch's are
-listed below with their sources.
+and no hit. No estimate is fitted to a case, a row or a model: constants that are neither the config's nor PyTorch's are
+listed below with their sources. The width of the intervals is: see below the table.
 """
 
 
@@ -53,6 +53,7 @@ def _summary_row(summary: Summary) -> list[str]:
         percent(summary.worst_under, True),
         percent(summary.inside),
         percent(summary.under),
+        percent(summary.width),
     ]
 
 
@@ -101,12 +102,21 @@ def page(found: Outcome) -> str:
         "worst under",
         "in interval",
         "beyond it",
+        "width",
     ]
-    rows = [_summary_row(summary) for summary in (*found.sources, found.pooled, found.apart, found.everything)]
-    parts.append(table(head, rows))
+    summaries = (*found.sources, found.even, found.pooled, found.apart, found.everything)
+    parts.append(table(head, [_summary_row(summary) for summary in summaries]))
     parts.append(
-        "`beyond it`: more was measured than the interval allows. Both shares are of the cases with an estimate.\n"
+        "`beyond it`: more was measured than the interval allows; `width`: the median of how wide an interval is, as a"
+        " share of its estimate. These are of the cases with an estimate. `of sources`: the mean of the sources, each"
+        " weighing as much as any other. Intervals are widened by what the published runs lie apart from their"
+        " estimates beyond releases and allocator (`python -m benchmarks.accuracy.unexplained`): that nine of ten lie"
+        " inside is what the two shares were chosen by.\n"
     )
+    parts.append("Verdicts, with a budget of so many times what was measured:\n")
+    head = ["budget", "FITS", "TIGHT", "OOM"]
+    rows = [[f"{row.factor:.2f} x", percent(row.fits), percent(row.tight), percent(row.oom)] for row in found.verdicts]
+    parts.append(table(head, rows))
     parts.append("![Predicted against measured](accuracy/predicted.svg)\n\n![Errors by source](accuracy/errors.svg)\n")
     parts.append("![Stated intervals](accuracy/intervals.svg)\n")
     parts.append("## Peers, on the same cases in the same run\n")

@@ -31,6 +31,7 @@ COUNTERS = ("allocated", "reserved", "device")
 # A pair whose measured difference is smaller than this share of the peak tells rounding from noise, not right from
 # wrong: published figures have three digits.
 SMALL_DIFFERENCE = 0.02
+BUDGETS = (0.8, 0.95, 1.05, 1.25)  # times what was measured
 
 
 class Case(NamedTuple):
@@ -83,13 +84,20 @@ class Result(NamedTuple):
         return self.low_bytes <= self.case.measured_bytes <= self.high_bytes
 
     @property
+    def width(self) -> float:
+        return ((self.high_bytes or 0) - (self.low_bytes or 0)) / (self.predicted_bytes or 1)
+
+    @property
     def under(self) -> bool:
         """More was measured than the whole interval allows."""
         return self.high_bytes is not None and self.case.measured_bytes > self.high_bytes
 
 
 class Summary(NamedTuple):
-    """Errors are shares (0.05 is 5 %); None where nothing was estimated. ``inside`` and ``under`` are of estimated."""
+    """Errors are shares (0.05 is 5 %); None where nothing was estimated. ``inside`` and ``under`` are of estimated.
+
+    width  the median of how wide an interval is, as a share of its estimate
+    """
 
     name: str
     cases: int
@@ -100,6 +108,16 @@ class Summary(NamedTuple):
     worst_under: float | None
     inside: float | None
     under: float | None
+    width: float | None
+
+
+class Verdicts(NamedTuple):
+    """What is said of the cases with a budget of ``factor`` times what was measured, as shares."""
+
+    factor: float
+    fits: float | None
+    tight: float | None
+    oom: float | None
 
 
 class Pair(NamedTuple):
@@ -304,7 +322,41 @@ def summarise(name: str, results: Sequence[Result]) -> Summary:
         min((error for error in errors if error < 0), default=None),
         share([result.inside for result in known]),
         share([result.under for result in known]),
+        median([result.width for result in known]),
     )
+
+
+def evenly(sources: Sequence[Summary]) -> Summary:
+    """The mean of the sources, in which each of them weighs as much as any other, however many cases it has."""
+
+    def mean(values: Iterable[float | None]) -> float | None:
+        known = [value for value in values if value is not None]
+        return statistics.fmean(known) if known else None
+
+    return Summary(
+        "of sources",
+        sum(source.cases for source in sources),
+        sum(source.unknown for source in sources),
+        mean(source.median for source in sources),
+        mean(source.p90 for source in sources),
+        max((source.worst_over for source in sources if source.worst_over is not None), default=None),
+        min((source.worst_under for source in sources if source.worst_under is not None), default=None),
+        mean(source.inside for source in sources),
+        mean(source.under for source in sources),
+        mean(source.width for source in sources),
+    )
+
+
+def verdicts(results: Sequence[Result]) -> list[Verdicts]:
+    """The verdicts that intervals come to, of the counter that was measured."""
+    known = [result for result in results if result.low_bytes is not None and result.high_bytes is not None]
+    found = []
+    for factor in BUDGETS:
+        fits = [(result.high_bytes or 0) <= factor * result.case.measured_bytes for result in known]
+        oom = [(result.low_bytes or 0) > factor * result.case.measured_bytes for result in known]
+        tight = [not (one or other) for one, other in zip(fits, oom)]
+        found.append(Verdicts(factor, share(fits), share(tight), share(oom)))
+    return found
 
 
 def pairs(results: Sequence[Result], rows: Iterable[dict[str, str]]) -> list[Pair]:
@@ -395,6 +447,8 @@ class Outcome(NamedTuple):
     apart: Summary
     everything: Summary
     sources: tuple[Summary, ...]
+    even: Summary
+    verdicts: tuple[Verdicts, ...]
     pairs: tuple[Pair, ...]
     comparisons: tuple[Comparison, ...]
 
@@ -402,12 +456,15 @@ class Outcome(NamedTuple):
 def outcome(results: Sequence[Result], pair_rows: Iterable[dict[str, str]]) -> Outcome:
     pool = [result for result in results if not result.case.apart]
     names = list(dict.fromkeys(result.case.source for result in pool))
+    sources = tuple(summarise(name, [result for result in pool if result.case.source == name]) for name in names)
     return Outcome(
         tuple(results),
         summarise("pooled", pool),
         summarise("apart", [result for result in results if result.case.apart]),
         summarise("all", results),
-        tuple(summarise(name, [result for result in pool if result.case.source == name]) for name in names),
+        sources,
+        evenly(sources),
+        tuple(verdicts(pool)),
         tuple(pairs(results, pair_rows)),
         tuple(compare(pool)),
     )
@@ -427,6 +484,8 @@ def as_json(found: Outcome) -> dict[str, Any]:
         "apart": found.apart._asdict(),
         "all": found.everything._asdict(),
         "sources": [summary._asdict() for summary in found.sources],
+        "of_sources": found.even._asdict(),
+        "verdicts": [row._asdict() for row in found.verdicts],
         "pairs": [{**pair._asdict(), "sign_right": pair.sign_right, "error": pair.error} for pair in found.pairs],
         "peers": [comparison._asdict() for comparison in found.comparisons],
         "constants": [{"name": name, "value": value, "source": source} for name, value, source in constants()],
@@ -467,13 +526,17 @@ def percent(value: float | None, signed: bool = False) -> str:
 def as_text(found: Outcome) -> str:
     lines = [
         f"{'':<12}{'cases':>6}{'UNKNOWN':>9}{'median':>9}{'p90':>9}{'over':>10}{'under':>10}{'inside':>9}{'beyond':>9}"
+        f"{'width':>9}"
     ]
-    for summary in (*found.sources, found.pooled, found.apart, found.everything):
+    for summary in (*found.sources, found.even, found.pooled, found.apart, found.everything):
         lines.append(
             f"{summary.name:<12}{summary.cases:>6}{summary.unknown:>9}{percent(summary.median):>9}"
             f"{percent(summary.p90):>9}{percent(summary.worst_over, True):>10}{percent(summary.worst_under, True):>10}"
-            f"{percent(summary.inside):>9}{percent(summary.under):>9}"
+            f"{percent(summary.inside):>9}{percent(summary.under):>9}{percent(summary.width):>9}"
         )
+    for row in found.verdicts:
+        said = f"FITS {percent(row.fits)}, TIGHT {percent(row.tight)}, OOM {percent(row.oom)}"
+        lines.append(f"budget = {row.factor:.2f} x measured: {said}")
     lines.append("")
     for result in found.results:
         gib = f"{result.case.measured_bytes / 2**30:8.2f}"

@@ -108,16 +108,15 @@ def device_overhead(
     )
 
 
-def library_spread() -> float:
-    """Half of how far apart one recipe of a library was measured, as a share of its mean without its states.
+def unexplained(has_card: bool) -> tuple[float, float]:
+    """(below, above): as shares of all but the states, how far published runs of libraries lie outside of what releases,
+    the allocator and contexts explain. With a card that is named, or with any.
 
-    A config says neither which releases run it nor which kernels a card picks. Weights, gradients and optimizer states
-    are the same with all of them; activations, temporary tensors and the allocator's slack are not.
+    Weights, gradients and optimizer states are the same in all of them; activations, temporary tensors and the
+    allocator's slack are not: kernels that a card picks, mechanisms that are missing here.
     """
-    recipe = _figures()["libraries"]["same_recipe"]
-    largest, smallest = recipe["largest_bytes"], recipe["smallest_bytes"]
-    share: float = (largest - smallest) / (largest + smallest - 2 * recipe["states_bytes"])
-    return share
+    figures = _figures()["libraries"]["unexplained"]
+    return figures["low_share"], figures["high_share" if has_card else "high_share_without_card"]
 
 
 def _communication(table: dict[str, Any], gpu: Gpu | None, groups: list[ProcessGroup]) -> tuple[int, int, str]:

@@ -12,7 +12,7 @@ from memlint.tape.allocator import AllocatorResult, simulate
 from memlint.tape.allocator_conf import DEFAULT, AllocatorConf
 from memlint.tape.breakdown import break_down
 from memlint.tape.estimate import Component, Estimate, Interval, Part
-from memlint.tape.overhead import JAX, Assumption, Overhead, device_overhead, library_spread
+from memlint.tape.overhead import JAX, Assumption, Overhead, device_overhead, unexplained
 from memlint.tape.phases import SETUP, find_peak, first_pass_bytes, packed_bytes
 
 if TYPE_CHECKING:
@@ -87,8 +87,8 @@ def estimate(
       (torch takes these workspaces from its allocator, so its own reserved counter shows them; here they are a
       component of their own.)
 
-    Where the step is a library's, of whichever release, each interval is at least what one recipe was measured apart
-    (``overhead.library_spread``). ``calibration``: what a saved measurement adds. Without ``detailed`` there are no
+    Where the step is a library's, each interval is wider by what published runs lie apart from their estimates
+    (``overhead.unexplained``). ``calibration``: what a saved measurement adds. Without ``detailed`` there are no
     components, only totals.
 
     Components add up to the device figure: what is live at the allocated peak, then ``fragmentation``, which is
@@ -103,7 +103,7 @@ def estimate(
     engine_bytes = generating_bytes if device.engine_beside is None else 0
     fixed_bytes = overhead.context_bytes + overhead.workspace_bytes + overhead.communication_bytes + engine_bytes
     served = _on_its_card(recording, device, live.allocated_bytes, served, fixed_bytes, notes)
-    spread = _spread(live, served, notes) if recording.library and detailed else (0, 0)
+    spread = _spread(live, served, device.gpu is not None, notes) if recording.library and detailed else (0, 0, 0)
     allocated_interval, reserved_interval = _intervals(live.allocated_bytes, served, spread)
     reserved_bytes = served.reserved_bytes
     if recording.loading is not None:
@@ -243,21 +243,23 @@ def _on_its_card(
     return served._replace(reserved_bytes=full)
 
 
-def _spread(live: _Live, served: _Reserved, notes: list[Assumption]) -> tuple[int, int]:
-    """By how many bytes releases and cards differ: of what is allocated, and of what is reserved."""
-    share = library_spread()
+def _spread(live: _Live, served: _Reserved, has_card: bool, notes: list[Assumption]) -> tuple[int, int, int]:
+    """By how many bytes runs lie apart from their estimates: below it, above what is allocated, and above what is
+    reserved."""
+    below, above = unexplained(has_card)
     states = sum(component.size_bytes for component in live.components if component.name in STATES)
-    reason = "releases and cards differ by as much in all but the states; what no config states"
-    notes.append(("library_releases", f"{share:.0%}", reason))
-    return int(share * (live.allocated_bytes - states)), int(share * (served.reserved_bytes - states))
+    allocated, reserved = live.allocated_bytes - states, served.reserved_bytes - states
+    reason = "of all but the states; nine of ten published runs lie within it, " + ("" if has_card else "on any card")
+    notes.append(("unexplained", f"-{below:.0%} +{above:.0%}", reason.rstrip(" ,")))
+    return int(below * allocated), int(above * allocated), int(above * reserved)
 
 
-def _intervals(allocated: int, served: _Reserved, spread: tuple[int, int]) -> tuple[Interval, Interval]:
+def _intervals(allocated: int, served: _Reserved, spread: tuple[int, int, int]) -> tuple[Interval, Interval]:
     """Of what is allocated, and of what is reserved. The latter's low end is a perfect packing of the least that is
     live: without a term of the simulated one, it never falls where a batch grows."""
     low = allocated - spread[0]
-    high = max(served.allocated_high_bytes, allocated + spread[0])
-    return Interval(low, high), Interval(low, served.reserved_bytes + max(served.unfused_bytes, spread[1]))
+    high = max(served.allocated_high_bytes, allocated + spread[1])
+    return Interval(low, high), Interval(low, served.reserved_bytes + max(served.unfused_bytes, spread[2]))
 
 
 def _device_interval(reserved: Interval, overhead: Overhead, engine_bytes: int) -> Interval:

@@ -10,7 +10,7 @@ import pytest
 
 import memlint.data
 from memlint.data.catalogue import cards, gpu
-from memlint.tape.overhead import device_overhead, library_spread
+from memlint.tape.overhead import device_overhead, unexplained
 
 MiB, GiB = 2**20, 2**30
 FIGURES: dict[str, Any] = json.loads((Path(memlint.data.__file__).parent / "overhead.json").read_text())
@@ -59,9 +59,9 @@ def test_before_torch_1_13_every_kernel_is_in_the_context(
     assert low <= context <= high
 
 
-def test_one_recipe_was_measured_so_far_apart() -> None:
-    # 47.65 and 33.71 GB, of which 16 bytes of 8,030,261,248 parameters over 8 cards are states
-    assert library_spread() == pytest.approx((47.65 - 33.71) / 2 / ((47.65 + 33.71) / 2 - 16 * 8.030261248 / 8))
+def test_on_any_card_a_run_may_take_more_than_on_one_that_is_named() -> None:
+    (below, above), (of_any, above_any) = unexplained(True), unexplained(False)
+    assert 0 < below == of_any < above < above_any < 1
 
 
 @pytest.mark.parametrize(
@@ -119,9 +119,10 @@ def test_every_point_lies_in_its_interval(card: Any) -> None:
 
 def test_every_figure_cites_its_source() -> None:
     entries = [*FIGURES["context"]["figures"], FIGURES["context"]["every_kernel_loaded"], FIGURES["cudnn"]]
-    entries += [*FIGURES["context"]["every_kernel_at_start"]["figures"], FIGURES["libraries"]["same_recipe"]]
+    entries += [*FIGURES["context"]["every_kernel_at_start"]["figures"]]
     entries += [*FIGURES["cublas"].values(), FIGURES["jax"]]
     assert all(entry["source"].startswith("https://") for entry in entries)
+    assert "benchmarks.accuracy.unexplained" in FIGURES["libraries"]["unexplained"]["source"]
     named = {figure["card"] for figure in FIGURES["context"]["figures"] if figure["card"]}
     assert named <= {card.name for card in cards()}
 

@@ -16,7 +16,7 @@ from memlint.meta.tape import COMPONENTS, Label, Tape
 from memlint.models import Recording
 from memlint.tape.allocator import AllocatorConf, parse_conf
 from memlint.tape.estimate import Estimate, Interval
-from memlint.tape.overhead import library_spread
+from memlint.tape.overhead import unexplained
 from memlint.tape.summary import Device, estimate
 from tests.effort import counted_lines
 
@@ -96,30 +96,30 @@ def test_the_high_end_of_allocated_counts_rests_that_blocks_keep() -> None:
     assert summed(tape).allocated_interval == Interval(19 * MiB, 20 * MiB)
 
 
-def test_a_library_s_releases_widen_what_is_no_state() -> None:
+def test_what_published_runs_lie_apart_widens_what_is_no_state() -> None:
     alone, of_a_library = summed(training_tape(4)), summed(training_tape(4), library=True)
-    share = library_spread()
+    below, above = unexplained(has_card=False)
     states = (12 + 3) * MiB  # parameters and the gradient at the peak
     # Of 39 MiB allocated and 60 MiB reserved.
     assert of_a_library[:6] == alone[:6]
-    assert of_a_library.allocated_interval == Interval(
-        39 * MiB - int(share * (39 * MiB - states)), 39 * MiB + int(share * (39 * MiB - states))
-    )
+    less = int(below * (39 * MiB - states))
+    more = int(above * (60 * MiB - states))
+    assert of_a_library.allocated_interval == Interval(39 * MiB - less, 39 * MiB + int(above * (39 * MiB - states)))
     # A perfect packing of the least that is allocated: nothing of the simulated packing is in the low end.
-    less = int(share * (39 * MiB - states))
-    assert of_a_library.reserved_interval == Interval(39 * MiB - less, 60 * MiB + int(share * (60 * MiB - states)))
+    assert of_a_library.reserved_interval == Interval(39 * MiB - less, 60 * MiB + more)
     low, high = of_a_library.device_interval
     assert low == alone.device_interval.low_bytes - less
-    assert high == alone.device_interval.high_bytes + int(share * (60 * MiB - states))
-    assert "library_releases" in [fact for fact, _, _ in of_a_library.assumptions]
+    assert high == alone.device_interval.high_bytes + more
+    assert "unexplained" in [fact for fact, _, _ in of_a_library.assumptions]
 
 
-def test_a_packing_that_is_nearly_perfect_is_no_bound_to_what_another_release_takes() -> None:
+def test_a_packing_that_is_nearly_perfect_is_no_bound_to_what_is_unexplained() -> None:
     tape = Tape()
     tape.allocate(20 * MiB, Label("activations", "model"))
     low, high = summed(tape, library=True).reserved_interval
-    assert low == 20 * MiB - int(library_spread() * 20 * MiB)
-    assert high == 20 * MiB + int(library_spread() * 20 * MiB)
+    below, above = unexplained(has_card=False)
+    assert low == 20 * MiB - int(below * 20 * MiB)
+    assert high == 20 * MiB + int(above * 20 * MiB)
 
 
 def test_jax_has_no_segments() -> None:
