@@ -109,8 +109,8 @@ def device_overhead(
 
 
 def unexplained(has_card: bool) -> tuple[float, float]:
-    """(below, above): as shares of all but the states, how far published runs of libraries lie outside of what releases,
-    the allocator and contexts explain. With a card that is named, or with any.
+    """(below, above): as shares of all but the states, how far published runs of libraries lie outside of what
+    releases, the allocator and contexts explain. With a card that is named, or with any.
 
     Weights, gradients and optimizer states are the same in all of them; activations, temporary tensors and the
     allocator's slack are not: kernels that a card picks, mechanisms that are missing here.
