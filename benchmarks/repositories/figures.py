@@ -4,8 +4,8 @@
 
 A clone of OWNER/NAME lies under FOLDER as OWNER+NAME, at the commit of the table. ``memlint check .`` runs at the root
 of each, without a settings file, as its owner would start it; ``--reports`` keeps the reports, and takes those that
-are there. A file is found where a run is reported for it, or where its command is named as the launch of one. A file with
-several runs counts once: as the share of them that has an answer.
+are there. A file is found where a run is reported for it, or where its command is named as the launch of one. A file
+with several runs counts once: as the share of them that has an answer.
 
 ``training`` is what memlint is for. ``NEITHER`` are files of which both answers are right: a template, where somebody
 has to fill in what decides the run, and a text that only says which script to start. A run that is reported for any
