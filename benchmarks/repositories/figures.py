@@ -50,6 +50,7 @@ TEXTS = (".md", ".mdx")
 GOALS = {"answer": 0.75, "estimate": 0.50, "false": 0.01, "missed": 0.10}
 
 ESTIMATE, PARTIAL, UNKNOWN = "estimate", "partial", "unknown"
+NO_ESTIMATE = ("MEM007", "MEM011")  # what says why
 
 
 class Row(NamedTuple):
@@ -115,16 +116,20 @@ def rows(path: Path = TABLE) -> list[Row]:
 def answers(labelled: Iterable[Row], told: Mapping[str, Any]) -> list[Answer]:
     """What a report of one repository says of its files."""
     runs: dict[str, list[dict[str, Any]]] = {}
+    said: dict[str, str] = {}  # by the file that a finding is in: two runs of one config say it once
     for run in told["files"]:
         if run["family"] is None:
             continue  # a file that could not be read: a finding, and no run
         for path in {run["path"], run.get("launch", run)["path"]}:
             runs.setdefault(path, []).append(run)
+        for finding in run["findings"]:
+            if finding["code"] in NO_ESTIMATE:
+                said.setdefault(finding["path"], finding["message"])
     return [
         Answer(
             row,
             tuple(state(run) for run in runs.get(row.path, ())),
-            tuple(why(run) for run in runs.get(row.path, ()) if state(run) == UNKNOWN),
+            tuple(why(run, said) for run in runs.get(row.path, ()) if state(run) == UNKNOWN),
         )
         for row in labelled
     ]
@@ -159,11 +164,11 @@ def state(run: Mapping[str, Any]) -> str:
     return PARTIAL if run.get("partial") else UNKNOWN
 
 
-def why(run: Mapping[str, Any]) -> str:
-    """Why a run has no estimate: what its MEM007 or MEM011 says."""
-    said = [finding["message"] for finding in run["findings"] if finding["code"] in ("MEM007", "MEM011")]
+def why(run: Mapping[str, Any], said: Mapping[str, str]) -> str:
+    """Why a run has no estimate, in its own words or in those of another run of its file; "" where nothing says it."""
+    own = [finding["message"] for finding in run["findings"] if finding["code"] in NO_ESTIMATE]
     others = [finding["message"] for finding in run["findings"]]
-    return str((said or others or [""])[0]).removeprefix("no estimate: ")
+    return str((own or [said.get(run["path"], "")])[0] or (others or [""])[0]).removeprefix("no estimate: ")
 
 
 _NAMES = re.compile(

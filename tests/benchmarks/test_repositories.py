@@ -20,7 +20,7 @@ def row(path: str, kind: str = "training") -> Row:
 
 def run(path: str, said: str = "", **more: Any) -> dict[str, Any]:
     """A run of a JSON report: one with an estimate, or one that says why there is none."""
-    findings = [{"code": "MEM007", "message": said}] if said else []
+    findings = [{"code": "MEM007", "message": said, "path": path}] if said else []
     return {"path": path, "family": "trl", "estimate": None if said else {}, "findings": findings, **more}
 
 
@@ -56,6 +56,12 @@ def test_a_file_with_several_runs_counts_as_the_share_of_them_that_has_an_answer
     told = {"files": [run("a.sh"), run("a.sh", "why"), run("a.sh", "where", partial={"rows": []}), run("a.sh", "why")]}
     counted = figures.figures(answers([row("a.sh"), row("b.sh")], told))
     assert (counted.estimated, counted.answered, counted.missed) == (1 / 8, 2 / 8, 1)
+
+
+def test_a_reason_that_two_runs_of_a_config_share_is_the_reason_of_both() -> None:
+    second = {**run("a.yaml", "x"), "findings": []}
+    (answer,) = answers([row("a.yaml")], {"files": [run("a.yaml", "no estimate: why"), second]})
+    assert answer.reasons == ("why", "why")
 
 
 def test_a_false_claim_is_a_run_of_a_file_that_trains_nothing_and_of_no_template() -> None:
