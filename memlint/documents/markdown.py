@@ -31,7 +31,7 @@ _COMMAND = re.compile(
 # Directives of Sphinx whose argument is the language: ```{code-block} bash
 _DIRECTIVES = frozenset(("code-block", "code", "sourcecode"))
 # What a reader fills in (<path to the model>, {number of GPUs}); a shell would take it for redirections and words.
-_TO_FILL_IN = re.compile(r"<[A-Za-z](?:[^<>|&;$\n]*[^<>|&;$\s])?>|(?<!\$)\{[A-Za-z]\w*(?: \w+)+\}")
+_TO_FILL_IN = re.compile(r"<[A-Za-z](?:[^<>|&;$\n]*[^<>|&;$\s])?>|(?<!\$)\{[A-Za-z]\w*[,;:]?(?: [\w.-]+[,;:]?)* \w+\}")
 
 _FENCE = re.compile(r"[ \t>]*(`{3,}|~{3,})[ \t]*([^\n`]*)\n?$")
 _PROMPT = re.compile(r"[ \t]*(?:\([\w .-]*\) ?)?[$%#>] (?=\S)")

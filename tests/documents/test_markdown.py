@@ -73,7 +73,9 @@ def test_a_value_stands_on_its_line_and_column_of_the_document() -> None:
     assert text.splitlines()[5][9:12] == "0.1"
 
 
-@pytest.mark.parametrize("place", ["<your_port>", "<path to a model>", "{number of gpus}", "<N>"])
+@pytest.mark.parametrize(
+    "place", ["<your_port>", "<path to a model>", "{number of gpus}", "{large; 1 for toys}", "<N>"]
+)
 def test_what_a_reader_fills_in_is_a_value_that_is_not_known(place: str) -> None:
     (command,) = load(
         "README.md", fenced("bash", f"torchrun --master_port={place} train.py --lr 0.1 --out {place}")
