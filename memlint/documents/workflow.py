@@ -1,8 +1,8 @@
 """Workflows of GitHub Actions and of GitLab CI, and jobs of clusters: the commands of their steps.
 
 Of GitHub, ``run:`` of a step (https://docs.github.com/en/actions/reference/workflows-and-actions/workflow-syntax); of
-GitLab, ``script:`` of a job; of SkyPilot ``run:`` and of MosaicML's mcli ``command:``, at the top of a YAML that says what
-machines it takes.
+GitLab, ``script:`` of a job; of SkyPilot ``run:`` and of MosaicML's mcli ``command:``, at the top of a YAML that also
+says what machines it takes.
 """
 
 from __future__ import annotations
