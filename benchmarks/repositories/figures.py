@@ -233,7 +233,9 @@ before anything was mended for them, and stands for good.
 
 
 def percent(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.0f} %"
+    if value is None:
+        return "-"
+    return f"{100 * value:.1f} %" if 0 < value < 0.1 else f"{100 * value:.0f} %"
 
 
 def page(found: Sequence[Answer], first: Sequence[Answer]) -> str:
@@ -337,6 +339,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--reports", type=Path, help="a folder that keeps the JSON reports, OWNER+NAME.json")
     parser.add_argument("--only", nargs="*", default=[], metavar="OWNER/NAME")
     parser.add_argument("--docs", type=Path, help="the page to write; without it, it is printed")
+    parser.add_argument("--note", default="", help="a sentence for the page: how this run was not the one that it says")
     parser.add_argument("--list", type=Path, help="a CSV of what memlint says of each file")
     args = parser.parse_args(arguments)
     labelled = [row for row in rows() if not args.only or row.repository in args.only]
@@ -357,6 +360,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if args.list:
         write(found, args.list)
     text = page(found, read(FIRST_SIGHT, labelled))
+    if args.note:
+        text = text.replace("## Result\n", f"{args.note}\n\n## Result\n", 1)
     if args.docs:
         args.docs.write_text(text, encoding="utf-8")
     else:
