@@ -199,7 +199,9 @@ class Dialect:
 
         other: Document | None = None
         if isinstance(named.value, str):
-            other, reason = companions.read(named.value, document.path)
+            # A family's own name for the root of its repository, where its recipes lie.
+            reference = named.value.removeprefix(self.header.get("root", ""))
+            other, reason = companions.read(reference, document.path)
         else:
             reason = _unknown(named)
         if other is None:

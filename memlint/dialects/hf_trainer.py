@@ -45,6 +45,15 @@ _SCRIPTS = {
 }
 
 
+# Options of scripts that train embeddings with TrainingArguments beside (FlagEmbedding 1.3 AbsEmbedderDataArguments,
+# Tevatron DataArguments, VLM2Vec TrainingArguments): a sample is a query and several passages, each of a length of its
+# own, and no token is predicted.
+_EMBEDDERS = (
+    *("train_group_size", "train_n_passages", "query_max_len", "passage_max_len", "query_max_length"),
+    *("q_max_len", "p_max_len", "gc_q_chunk_size", "grad_cache"),
+)
+
+
 def recognise(document: Document, root: Node) -> bool:
     """Programs of other families take TrainingArguments too."""
     return not lm.is_of_another_family(document, root)
@@ -193,6 +202,11 @@ def _own_model(spec: TrainingSpec, name: str) -> str:
     for key in ("zero_stage", "deepspeed_stage"):
         if spec.root.get(key) is not None:
             return f"--{key}: the script has a training loop of its own"
+    for key in _EMBEDDERS:
+        if spec.root.get(key) is not None:
+            return (
+                f"--{key}: the script trains embeddings of queries and passages; their rows and their loss are its own"
+            )
     kind, path = spec.fact(lm.HYPER + "model_type"), spec.fact("model")
     if path is None and kind is not None and kind.value:
         return f"{kind.key} {kind.value}: a model from scratch, whose sizes no file states"

@@ -3,7 +3,7 @@
 Sources: artidoro/qlora ``qlora.py``; lm-sys/FastChat ``fastchat/train/{train,train_lora}.py``; huggingface/trl 0.9
 ``trainer/sft_trainer.py``; tatsu-lab/stanford_alpaca ``train.py``; linkedin/Liger-Kernel
 ``examples/huggingface/training.py``; unslothai/unsloth 2025.11 ``unsloth-cli.py``, ``unsloth/models/llama.py``
-(``CausalLM_fast_forward``).
+(``CausalLM_fast_forward``); yangjianxin1/Firefly ``train.py``, ``component/argument.py``.
 """
 
 from __future__ import annotations
@@ -32,6 +32,19 @@ _QLORA: dict[Name, Any] = {
     lm.HYPER + "use_peft": True,
     "lora.targets": ["all-linear"],  # find_all_linear_names
 }
+# Firefly's train.py, of the adapters that it makes
+_FIREFLY: dict[Name, Any] = {
+    "lora.r": 64,
+    "lora.alpha": 16.0,
+    "lora.dropout": 0.05,
+    "lora.targets": ["all-linear"],  # find_all_linear_names
+}
+_FIREFLY_CODES: dict[Name, Any] = {
+    lm.HYPER + "bits": 4,
+    "quantization.kind": "nf4",
+    "quantization.double": True,
+}
+_FIREFLY_KEYS = ("train_mode", "template_name", "task_type")  # of its CustomizedArguments, beside train_file
 # unsloth-cli.py: its arguments' defaults, and what it hands on whatever they are
 _UNSLOTH: dict[Name, Any] = {
     "sequence_length": 2048,
@@ -52,12 +65,16 @@ _MAX_LENGTH = 512
 _CONVERSATIONS = ("train", "train_mem", "train_xformers", "train_flant5", "train_lora", "train_baichuan")
 
 
+FIREFLY: tuple[Name, ...] = (
+    *(*_FIREFLY, *_FIREFLY_CODES, lm.HYPER + "use_peft", lm.HYPER + "dtype", lm.HYPER + "prepared"),
+)
 # What a script says of itself, whichever it is.
-FACTS: tuple[Name, ...] = (*dict.fromkeys((*_QLORA, *_UNSLOTH)),)
+FACTS: tuple[Name, ...] = (*dict.fromkeys((*_QLORA, *_UNSLOTH, *FIREFLY)),)
 
 
 def prepare(spec: TrainingSpec, name: str) -> None:
     """What a script does where its command says nothing."""
+    firefly(spec)
     if name == "qlora":
         for name_of, value in _QLORA.items():
             known = spec.fact(name_of)
@@ -93,6 +110,35 @@ def prepare(spec: TrainingSpec, name: str) -> None:
             if known is None or known.node is None:
                 lm.put(spec, fact_name, value, reason="unsloth-cli.py")
         lm.put(spec, "checkpointing", "full", spec.fact("checkpointing"))
+
+
+def firefly(spec: TrainingSpec) -> None:
+    """Firefly's train.py reads a config of its own keys and TrainingArguments'. Its ``train_mode``, which says what is
+    trained, is qlora where nothing states it."""
+    if any(spec.root.get(key) is None for key in ("train_file", "max_seq_length")):
+        return
+    if all(spec.root.get(key) is None for key in _FIREFLY_KEYS):
+        return
+    source, stated, task = "Firefly: train.py", spec.root.get("train_mode"), spec.root.get("task_type")
+    mode = "qlora" if stated is None else stated.value
+    if mode not in ("full", "lora", "qlora"):
+        return
+    origin = None if stated is None else Fact("tuning", mode, WRITTEN, "train_mode", stated)
+    half = spec.fact(lm.HYPER + "fp16")
+    dtype = "float16" if half is not None and truth(half.value) else "bfloat16"
+    lm.put(spec, lm.HYPER + "dtype", dtype, half, f"{source}: torch_dtype")
+    lm.put(spec, lm.HYPER + "use_peft", mode != "full", origin, source)
+    if mode == "full":
+        return
+    for name, value in _FIREFLY.items():
+        known = spec.fact(name)
+        if known is None or known.node is None:
+            lm.put(spec, name, value, reason=source)
+    if mode == "qlora":
+        for name, value in _FIREFLY_CODES.items():
+            lm.put(spec, name, value, origin, source)
+        if task is None or task.value in ("pretrain", "sft"):
+            lm.put(spec, lm.HYPER + "prepared", True, origin, f"{source}: prepare_model_for_kbit_training")
 
 
 def dtypes(spec: TrainingSpec, name: str) -> None:

@@ -61,6 +61,7 @@ _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
 # transformers' examples train where --do_train says so (``if training_args.do_train`` in each run_*.py).
 _DO_TRAIN = ("do_train", "do-train")
+_TRUE = ("true", "yes", "1")
 _DO_ELSE = ("do_eval", "do-eval", "do_predict", "do-predict")
 
 
@@ -76,7 +77,7 @@ def trains(command: Command) -> bool:
     words = set(_words(name))
     if not words & TRAINS and (words & ELSE or (words & SHOWS and not words & METHODS)):
         return False
-    return not (name.startswith("run_") and _only_evaluates(command))
+    return not _is_told_not_to(command, name.startswith("run_"))
 
 
 def says_it_trains(command: Command) -> bool:
@@ -95,11 +96,13 @@ def _words(name: str) -> Iterator[str]:
     return (word.lower() for word in _WORD.findall(name))
 
 
-def _only_evaluates(command: Command) -> bool:
+def _is_told_not_to(command: Command, example: bool) -> bool:
+    """Whether options say that nothing is trained. A False is one of any program; that ``--do_eval`` is there and
+    ``--do_train`` is not says it of transformers' examples, and others train all the same."""
     options = command.options.value
     if not isinstance(options, dict):
         return False
     said = [options[name].value for name in _DO_TRAIN if name in options]
     if said:
         return str(said[-1]).lower() in ("false", "no", "0")
-    return any(name in options and str(options[name].value).lower() in ("true", "yes", "1") for name in _DO_ELSE)
+    return example and any(name in options and str(options[name].value).lower() in _TRUE for name in _DO_ELSE)

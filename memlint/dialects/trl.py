@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from memlint import releases
+from memlint.dialects import known_scripts, registry
 from memlint.dialects import language_model as lm
-from memlint.dialects import registry
 from memlint.dialects.accelerate import accelerate_facts, named_config, truth
 from memlint.dialects.base import find
 from memlint.dialects.companions import Companion
@@ -153,6 +153,12 @@ _EXAMPLE: dict[Name, Any] = {
     "lora.targets": ["q_proj", "k_proj", "v_proj", "o_proj", "down_proj", "up_proj", "gate_proj"],
     "attention": "eager",
 }
+
+
+def _scripts(spec: TrainingSpec) -> None:
+    """What scripts around TRL's trainers do beyond their keys."""
+    known_scripts.firefly(spec)
+    _peft_example(spec)
 
 
 def _peft_example(spec: TrainingSpec) -> None:
@@ -415,7 +421,7 @@ FAMILY = lm.Family(
         Step(_method, ("method",)),
         Step(_release, (_RELEASE,)),
         Step(_half, (lm.HYPER + "bf16",)),
-        Step(_peft_example, (*_EXAMPLE, "embeddings_resized")),
+        Step(_scripts, (*dict.fromkeys((*_EXAMPLE, "embeddings_resized", *known_scripts.FIREFLY)),)),
     ),
     beside=_beside,
     follows=Graph(

@@ -113,8 +113,10 @@ def load(path: str, text: str | None = None) -> Document:
         return found
     kind = format_of(path, text)
     if kind == "yaml":
-        from memlint.documents import yaml
+        from memlint.documents import workflow, yaml
 
+        if workflow.is_job(text):
+            return workflow.read_job(path, text)
         return yaml.read(path, text)
     if kind == "json":
         from memlint.documents import json

@@ -22,6 +22,17 @@ from memlint.documents.node import Document
 LANGUAGES = frozenset(("", "bash", "sh", "shell", "zsh", "ksh", "shell-script", "shellscript"))
 SESSIONS = frozenset(("console", "bash-session", "shell-session", "sh-session", "shellsession", "terminal"))
 
+# Blocks that authors give this name (for its colours), and that hold commands, which no Python could begin with.
+_MISNAMED = frozenset(("python", "py"))
+_COMMAND = re.compile(
+    r"[ \t]*(?:[A-Z_]+=\S+ +)*(?:python3?|torchrun|accelerate launch|deepspeed|swift) +[\w./-]*[A-Za-z]"
+)
+
+# Directives of Sphinx whose argument is the language: ```{code-block} bash
+_DIRECTIVES = frozenset(("code-block", "code", "sourcecode"))
+# What a reader fills in (<path to the model>, {number of GPUs}); a shell would take it for redirections and words.
+_TO_FILL_IN = re.compile(r"<[A-Za-z](?:[^<>|&;$\n]*[^<>|&;$\s])?>|(?<!\$)\{[A-Za-z]\w*[,;:]?(?: [\w.-]+[,;:]?)* \w+\}")
+
 _FENCE = re.compile(r"[ \t>]*(`{3,}|~{3,})[ \t]*([^\n`]*)\n?$")
 _PROMPT = re.compile(r"[ \t]*(?:\([\w .-]*\) ?)?[$%#>] (?=\S)")
 # What a training command cannot do without: a document without it is none of ours, and is not parsed.
@@ -50,18 +61,32 @@ def blocks(text: str) -> str:
         while end < len(lines) and not _closes(lines[end], fence):
             end += 1
         at = end + 1
-        language = opened[2].strip().lower().strip("{}.").split(" ")[0].split(",")[0]
+        language = _language(opened[2])
         if language in SESSIONS:
             _session(lines, begin, end)
-        elif language not in LANGUAGES:
+        elif language not in LANGUAGES and not (language in _MISNAMED and _holds_commands(lines, begin, end)):
             continue
         else:
             _prompts(lines, begin, end)
+        for index in range(begin, end):
+            lines[index] = quoted.substituted(lines[index], _TO_FILL_IN)
         block = "".join(lines[begin:end])
         work.spend(quoted.BLOCK + len(block) // quoted.CHARACTERS_PER_STEP, "looking for commands in a document")
         if quoted.is_shell(block):
             shown[begin:end] = [True] * (end - begin)
     return "".join(line if kept else quoted.blank(line) for line, kept in zip(lines, shown))
+
+
+def _holds_commands(lines: list[str], begin: int, end: int) -> bool:
+    return any(_COMMAND.match(line) for line in lines[begin:end])
+
+
+def _language(said: str) -> str:
+    """The language that stands behind a fence, as Markdown or as Sphinx has it; "" where none does."""
+    words = said.strip().lower().split()
+    while words and words[0].strip("{}") in _DIRECTIVES:
+        words = words[1:]
+    return words[0].strip("{}.").split(",")[0] if words else ""
 
 
 def _closes(line: str, fence: str) -> bool:

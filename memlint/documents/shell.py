@@ -11,6 +11,8 @@ environment is not read. What only running the script would tell is :class:`Unre
 
 from __future__ import annotations
 
+import re
+
 from memlint import work
 from memlint.documents import shell_syntax
 from memlint.documents.lines import line_starts, position
@@ -22,6 +24,8 @@ from memlint.documents.shell_words import Source
 MAX_CHARACTERS = 2_000_000
 # Of a file's work: what was found before a script ran out of it can still be estimated.
 SCRIPT_STEPS = work.FILE_STEPS // 2
+# What somebody has to fill in before bash takes the script: DATA_PATH=<path and prefix>_text. The rest of it is read.
+_TO_FILL_IN = re.compile(r"^([ \t]*(?:export[ \t]+)?\w+=)(<[A-Za-z][^<>|&;$\n]* [^<>|&;$\n]*>)", re.MULTILINE)
 
 
 def read(path: str, text: str) -> Document:
@@ -32,7 +36,8 @@ def read(path: str, text: str) -> Document:
         fault = Fault("MEM003", f"a script of {len(text):,} characters is too long to read", Span(path, 1, 1, 1, 1))
         return Document(path, "shell", text, root, (fault,), (), {path: text})
     # A checkout on Windows: the line goes on where it does in the repository. As long as before, so places stay.
-    tree, source = parsed(Source(path, starts, text.replace("\\\r\n", " \\\n")))
+    readable = _TO_FILL_IN.sub(_not_known, text.replace("\\\r\n", " \\\n"))
+    tree, source = parsed(Source(path, starts, readable))
     faults = _syntax_faults(path, starts, text)
     script = Script(source)
     variables: dict[str, Node] = {}
@@ -48,6 +53,10 @@ def read(path: str, text: str) -> Document:
         faults.append(_unfinished(path, "it is nested too deeply"))
     root = Node(variables, Span(path, 1, 1, 1, 1))
     return Document(path, "shell", text, root, tuple(dict.fromkeys(faults)), tuple(script.found), {path: text})
+
+
+def _not_known(match: re.Match[str]) -> str:
+    return match[1] + "$" + "_" * (len(match[2]) - 1)
 
 
 def _syntax_faults(path: str, starts: list[int], text: str) -> list[Fault]:

@@ -1,7 +1,8 @@
-"""Workflows of GitHub Actions and of GitLab CI: the commands of their steps.
+"""Workflows of GitHub Actions and of GitLab CI, and jobs of clusters: the commands of their steps.
 
 Of GitHub, ``run:`` of a step (https://docs.github.com/en/actions/reference/workflows-and-actions/workflow-syntax); of
-GitLab, ``script:`` of a XX
+GitLab, ``script:`` of a job; of SkyPilot ``run:`` and of MosaicML's mcli ``command:``, at the top of a YAML that also
+says what machines it takes.
 """
 
 from __future__ import annotations
@@ -13,17 +14,28 @@ from memlint.documents.lines import lines_of
 from memlint.documents.node import Document
 
 _STEP = re.compile(r"([ \t]*(?:- +)*)(run|script|before_script)[ \t]*:[ \t]*(.*)$")
+_JOB = re.compile(r"()(run|command)[ \t]*:[ \t]*(.*)$")
 _BLOCK = re.compile(r"[|>][+-]?\d?[+-]?[ \t]*(?:#.*)?$")
 _EXPRESSION = re.compile(r"\$\{\{.*?\}\}")
 _ITEM = re.compile(r"[ \t]*- +")
 
 
-def read(path: str, text: str) -> Document:
+# A job's block of commands, and the machines that it takes.
+_COMMANDS = re.compile(r"^(?:run|command)[ \t]*:[ \t]*[|>]", re.MULTILINE)
+_MACHINES = re.compile(r"^(?:resources|compute)[ \t]*:", re.MULTILINE)
+
+
+def is_job(text: str) -> bool:
+    """Whether a YAML says which commands run on which machines."""
+    return _COMMANDS.search(text) is not None and _MACHINES.search(text) is not None
+
+
+def read(path: str, text: str, step_of: re.Pattern[str] = _STEP) -> Document:
     """The commands of a workflow. Raises OutOfWork."""
     script = quoted.Script(text)
     lines = lines_of(text)
     for begin, line in enumerate(lines):
-        step = _STEP.match(line)
+        step = step_of.match(line)
         if step is None:
             continue
         if step[3] and not _BLOCK.match(step[3]):
@@ -39,6 +51,11 @@ def read(path: str, text: str) -> Document:
         folded = " \\" if step[3][0] == ">" else ""
         script.put({index: quoted.substituted(one, _EXPRESSION) + folded for index, one in block.items()})
     return script.read(path, text, told=False)
+
+
+def read_job(path: str, text: str) -> Document:
+    """The commands of a job. Raises OutOfWork."""
+    return read(path, text, _JOB)
 
 
 def _below(lines: list[str], begin: int, column: int) -> dict[int, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -325,3 +326,46 @@ def test_the_release_is_an_assumption_on_its_key() -> None:
     assert fact.origin == ASSUMED
     assert fact.span is not None
     assert "evaluation_strategy" in fact.reason
+
+
+_FIREFLY = {
+    "model_name_or_path": "01-ai/Yi-1.5-6B-Chat",
+    "train_file": "data.jsonl",
+    "template_name": "yi",
+    "output_dir": "out",
+    "per_device_train_batch_size": 1,
+    "max_seq_length": 1024,
+    "lora_rank": 32,
+    "fp16": True,
+}
+
+
+@pytest.mark.parametrize(
+    ("keys", "facts"),
+    [
+        pytest.param(
+            {}, {"lora.targets": "all-linear", "lora.r": 32, "quantization.kind": "nf4"}, id="as it is: qlora"
+        ),
+        pytest.param({}, {"quantization.double": True, "quantization.prepared": True}, id="its codes"),
+        pytest.param(
+            {"train_mode": "lora"},
+            {"lora.targets": "all-linear", "quantization.bits": None, "frozen_dtype": "float16"},
+            id="adapters beside weights as they were stored",
+        ),
+        pytest.param({"train_mode": "full"}, {"tuning": None, "lora.r": None}, id="all weights, whatever the rank"),
+        pytest.param(
+            {"train_mode": "lora", "task_type": "dpo", "beta": 0.1, "max_prompt_length": 300},
+            {"method": "dpo", "lora.targets": "all-linear"},
+            id="DPO by TRL",
+        ),
+        pytest.param(
+            {"train_mode": "full", "task_type": "dpo", "beta": 0.1, "max_prompt_length": 300},
+            {"method": "dpo", "lora.r": None},
+            id="DPO of all weights, whatever the rank",
+        ),
+    ],
+)
+def test_fireflys_train_mode_says_what_its_script_makes(keys: dict[str, Any], facts: dict[str, Any]) -> None:
+    task = keys.get("task_type", "sft")
+    spec = run(json.dumps({**_FIREFLY, **keys}), f"train_args/{task}/a.json")
+    assert {name: spec.get(name) for name in facts} == facts

@@ -716,6 +716,11 @@ def test_who_names_the_devices_has_the_architecture(tmp_path: Path) -> None:
             "model_type gpt2: a model from scratch",
             id="from scratch",
         ),
+        pytest.param(
+            YAML.replace("meta-llama/Llama-3.1-8B", "BAAI/bge-m3") + "train_group_size: 8\nquery_max_len: 512",
+            "--train_group_size: the script trains embeddings",
+            id="queries and their passages",
+        ),
         pytest.param(YAML + "use_cpu: true", "use_cpu: ", id="on the CPU"),
         pytest.param(
             YAML.replace("size: 4", "size: many"),

@@ -130,6 +130,14 @@ def test_a_command_names_its_file_and_changes_it(tmp_path: Path) -> None:
     assert (spec.family, spec["micro_batch_size"], spec["sequence_length"]) == ("oumi", 4, 4096)
 
 
+def test_a_job_names_a_recipe_from_the_root_of_oumis_repository(tmp_path: Path) -> None:
+    job = "resources:\n  cloud: gcp\nrun: |\n  oumi distributed torchrun -m oumi train -c oumi://configs/train.yaml\n"
+    text = TABLES.format(training="", more="", model="", trainer="TRL_SFT")
+    root = written(tmp_path, {"configs/job.yaml": job, "configs/train.yaml": text, ".git/HEAD": ""})
+    (spec,) = registry.specs(load(str(root / "configs/job.yaml")))
+    assert (spec.family, spec["sequence_length"]) == ("oumi", 4096)
+
+
 @pytest.mark.parametrize(
     ("tables", "reason"),
     [

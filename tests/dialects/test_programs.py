@@ -39,6 +39,7 @@ def command(line: str) -> programs.Command:
         pytest.param("python run_clm.py --do_train --do_eval", True, id="an example that trains and evaluates"),
         pytest.param("python run_clm.py --do_eval", False, id="an example that only evaluates"),
         pytest.param("python run_clm.py --do_train False", False, id="an example told not to train"),
+        pytest.param("python qlora.py --do_train False", False, id="any program told not to train"),
         pytest.param("python train.py --do_eval", True, id="another script need not read --do_train"),
     ],
 )

@@ -27,8 +27,12 @@ def fenced(language: str, *lines: str, fence: str = "```") -> str:
         pytest.param(fenced("", COMMAND), ["train.py"], id="a block of no language that bash would take"),
         pytest.param(fenced("Shell", COMMAND), ["train.py"], id="languages are not told apart by capitals"),
         pytest.param(fenced("{.bash .annotate}", COMMAND), ["train.py"], id="a language with attributes"),
+        pytest.param(fenced("{code-block} bash", COMMAND), ["train.py"], id="a directive of Sphinx"),
+        pytest.param(fenced("{code-block} yaml", COMMAND), [], id="a directive of Sphinx for another language"),
         pytest.param(fenced("bash", COMMAND, fence="~~~~"), ["train.py"], id="a longer fence of tildes"),
-        pytest.param(fenced("python", COMMAND), [], id="another language is no script"),
+        pytest.param(fenced("json", COMMAND), [], id="another language is no script"),
+        pytest.param(fenced("python", COMMAND), ["train.py"], id="commands that are called Python"),
+        pytest.param(fenced("python", "python = 1", "deepspeed.initialize()"), [], id="and what is Python"),
         pytest.param(
             "\n".join((fenced("json", "{}"), fenced("", COMMAND), fenced("python", "pass"), fenced("sh", COMMAND))),
             ["train.py", "train.py"],
@@ -69,6 +73,28 @@ def test_a_value_stands_on_its_line_and_column_of_the_document() -> None:
     assert text.splitlines()[5][9:12] == "0.1"
 
 
+@pytest.mark.parametrize(
+    "place", ["<your_port>", "<path to a model>", "{number of gpus}", "{large; 1 for toys}", "<N>"]
+)
+def test_what_a_reader_fills_in_is_a_value_that_is_not_known(place: str) -> None:
+    (command,) = load(
+        "README.md", fenced("bash", f"torchrun --master_port={place} train.py --lr 0.1 --out {place}")
+    ).commands
+    assert command.program.value == "train.py"
+    out, rate = command.options.get("out"), command.options.get("lr")
+    assert rate is not None
+    assert rate.value == "0.1"
+    assert out is not None
+    assert not isinstance(out.value, str)
+
+
+@pytest.mark.parametrize(
+    "line", ["python a.py --x 1 <in.txt >out.txt", "python a.py --x ${A} <in.txt", "python a.py --x {1,2}"]
+)
+def test_redirections_and_braces_of_a_shell_are_what_they_are(line: str) -> None:
+    assert line in markdown.blocks(fenced("bash", line))
+
+
 def test_what_one_block_sets_the_next_one_sees() -> None:
     text = fenced("bash", "export LR=0.5") + "\n" + fenced("bash", "python train.py --lr $LR")
     (command,) = load("README.md", text).commands
@@ -83,4 +109,4 @@ def test_blanked_text_keeps_every_line_and_column(text: str) -> None:
     assert len(script) == len(text)
     for ours, theirs in zip(script.splitlines(keepends=True), text.splitlines(keepends=True)):
         assert len(ours) == len(theirs)
-        assert all(a in (b, " ") for a, b in zip(ours, theirs))
+        assert all(a in (b, " ", "$", "_") for a, b in zip(ours, theirs))

@@ -143,12 +143,28 @@ def notebook(*lines: str, kind: str = "code") -> str:
             "t.py --a 1",
             id="a job of GitLab's",
         ),
+        pytest.param(
+            "job.yaml",
+            "resources:\n  cloud: gcp\nsetup: |\n  python s.py --a 0\nrun: |\n  set -e\n  python t.py --a 1\n",
+            "t.py --a 1",
+            id="a job of SkyPilot's",
+        ),
+        pytest.param(
+            "mcli.yaml",
+            "command: |\n  cd a\n  python t.py --a 1\ncompute:\n  gpus: 8\n",
+            "t.py --a 1",
+            id="a job of mcli's",
+        ),
     ],
 )
 def test_commands_among_other_text(path: str, text: str, found: str) -> None:
     document = load(path, text)
     assert " ".join(said(document)) == found
     assert document.faults == ()
+
+
+def test_a_yaml_that_takes_no_machines_is_no_job() -> None:
+    assert load("a.yaml", "run: |\n  python t.py --a 1\n").root.get("run") is not None
 
 
 @pytest.mark.parametrize(
