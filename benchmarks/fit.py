@@ -1,6 +1,6 @@
 """`memlint fit` over real configs and budgets: what it finds, whether that is true, and what it costs.
 
-    python -m benchmarks.fit FOLDER_OR_FILE... [--draw 40] [--seed 14] [--budgets 8GB 16GB 30% 70%] [--fixes] [--csv FILE]
+    python -m benchmarks.fit FOLDER_OR_FILE... [--draw 40] [--seed 14] [--budgets 8GB 30% 70%] [--fixes] [--csv FILE]
 
 The configs with an estimate are listed, and ``--draw`` of them drawn. For each and each budget the least intrusive plan
 is looked for, written into a copy of the tree and checked there afresh:
@@ -10,9 +10,9 @@ is looked for, written into a copy of the tree and checked there afresh:
 - none: the nearest plan, and by how much it is too large;
 - where the run fits as it is: the largest batch, and that one more does not fit.
 
-A budget in per cent is one of the config's own peak. With ``--fixes`` all fixes of each config are applied to it as well,
-as ``check --fix --unsafe-fixes`` with every rule named does: the peak is the promised one, comments stay, a second run
-changes nothing.
+A budget in per cent is one of the config's own peak. With ``--fixes`` all fixes of each config are applied to it as
+well, as ``check --fix --unsafe-fixes`` with every rule named does: the peak is the promised one, comments stay, and a
+second run changes nothing.
 
 The CPU time is that of reading the config and searching, without a cache, in one process.
 """

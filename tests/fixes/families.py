@@ -42,7 +42,8 @@ SMALL = {
         "run.yml",
         "task: llm-sft\nbase_model: HuggingFaceTB/SmolLM2-135M  # small\nproject_name: sample\nbackend: local\n"
         "log: none\ndata: {path: x, train_split: train, valid_split: null, chat_template: tokenizer,\n"
-        "  column_mapping: {text_column: text}}\nparams:\n  block_size: 512\n  model_max_length: 512\n  batch_size: 4\n",
+        "  column_mapping: {text_column: text}}\nparams:\n  block_size: 512\n"
+        "  model_max_length: 512\n  batch_size: 4\n",
     ),
     "diffusers": _file(
         "run.sh",
@@ -64,8 +65,8 @@ SMALL = {
     ),
     "llamafactory-v1": _file(
         "run.yaml",
-        "model: HuggingFaceTB/SmolLM2-135M\ntrain_dataset: data/ours.yaml\noutput_dir: out\nmicro_batch_size: 16  # many\n"
-        "global_batch_size: 16\ncutoff_len: 512\n",
+        "model: HuggingFaceTB/SmolLM2-135M\ntrain_dataset: data/ours.yaml\noutput_dir: out\n"
+        "micro_batch_size: 16  # many\nglobal_batch_size: 16\ncutoff_len: 512\n",
     ),
     "llm-c": _file("run.sh", "mpirun -np 4 ./train_gpt2cu -i data/ours.bin -b 16 -t 512 -d 131072 -r 0 -z 0 -e d12\n"),
     "llm-foundry": _file(
@@ -88,7 +89,8 @@ SMALL = {
     ),
     "nemo": _file(
         "run.yaml",
-        "name: sample\ntrainer:\n  devices: 2\n  num_nodes: 1\n  precision: bf16\nexp_manager:\n  exp_dir: null\nmodel:\n"
+        "name: sample\ntrainer:\n  devices: 2\n  num_nodes: 1\n  precision: bf16\nexp_manager:\n  exp_dir: null\n"
+        "model:\n"
         "  micro_batch_size: 16\n  global_batch_size: 64\n  tensor_model_parallel_size: 2\n  encoder_seq_length: 512\n"
         "  max_position_embeddings: 512\n  num_layers: 4\n  hidden_size: 512\n  ffn_hidden_size: 2048\n"
         "  num_attention_heads: 8\n  megatron_amp_O2: true\n  tokenizer:\n    library: megatron\n"
@@ -114,7 +116,8 @@ SMALL = {
     "openrlhf": _file(
         "run.sh",
         "deepspeed --num_gpus 2 --module openrlhf.cli.train_sft \\\n"
-        "  --model.model_name_or_path HuggingFaceTB/SmolLM2-135M --data.dataset ours --data.max_len 512 --train.batch_size 16 --train.micro_batch_size 8 \\\n"
+        "  --model.model_name_or_path HuggingFaceTB/SmolLM2-135M --data.dataset ours \\\n"
+        "  --data.max_len 512 --train.batch_size 16 --train.micro_batch_size 8 \\\n"
         "  --ds.zero_stage 3 --ds.param_dtype bf16 --ckpt.output_dir out\n",
     ),
     "oumi": _file(
@@ -170,7 +173,7 @@ SMALL = {
         "    lora=dict(type=LoraConfig, r=64, lora_alpha=16, lora_dropout=0.1),\n)\n"
         "train_dataloader = dict(batch_size=2, dataset=dict(max_length=max_length, pack_to_max_length=True))\n"
         "pack_to_max_length = True\n"
-        'optim_wrapper = dict(type=AmpOptimWrapper, optimizer=dict(type=AdamW), accumulative_counts=2,\n'
+        "optim_wrapper = dict(type=AmpOptimWrapper, optimizer=dict(type=AdamW), accumulative_counts=2,\n"
         '    dtype="float16")\n',
     ),
 }

@@ -13,6 +13,7 @@ from memlint import fixing
 from memlint.check import check_paths
 from memlint.dialects import registry
 from memlint.dialects import schema as schemas
+from memlint.fixes import search
 from memlint.plugin import Run
 from memlint.settings import Resolver
 from memlint.tape.estimate import FITS
@@ -132,6 +133,26 @@ def test_flat_options_get_flat_ones(fact: str, value: object, texts: list[str], 
     path = tmp_path / "run.sh"
     path.write_text(FLAT)
     assert spelled(path, fact, value) == texts
+
+
+ADAPTED = ["autotrain", "llamafactory-v1", "ms-swift", "open-instruct", "openrlhf", "oumi", "verl"]
+
+
+@pytest.mark.parametrize("family", ADAPTED)
+def test_adapters_are_written_as_they_are_read(family: str, tmp_path: Path) -> None:
+    path = placed(family, tmp_path)
+    read_so: list[tuple[object, object]] = []
+
+    def look(run: Run) -> None:
+        for lever in search._adapters(run):
+            spec = run.read_again(run.edits(lever.changes))
+            assert spec is not None
+            read_so.append((spec.get("tuning"), spec.get("quantization.bits")))
+
+    check_paths([str(path)], Resolver({"select": ["MEM003"]}, "", True), details=False, look=look)
+    # autotrain's adapters stand beside 4 bits where nothing is said; verl quantises nothing
+    first = ("lora", 4) if family == "autotrain" else ("lora", None)
+    assert read_so == ([first] if family == "verl" else [first, ("lora", 4)])
 
 
 @pytest.mark.parametrize("family", ["diffusers", "finetrainers", "kohya", "megatron", "openrlhf", "timm"])
