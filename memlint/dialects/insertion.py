@@ -145,7 +145,10 @@ def _own_file(spec: TrainingSpec, parent: Node) -> tuple[SourceText, Node | None
     for node in children:
         assert node.key_span is not None
         counts[node.key_span.path] = counts.get(node.key_span.path, 0) + 1
-    for path in sorted(counts, key=lambda path: (-counts[path], path != spec.document.path)):
+    based = spec.document.format == "python"  # what a config says of a section goes before what its bases say
+    for path in sorted(
+        counts, key=lambda path: (based and path != spec.document.path, -counts[path], path != spec.document.path)
+    ):
         text = text_of(spec, path)
         if text is not None:
             own = [node for node in children if node.key_span is not None and node.key_span.path == path]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import memlint
-from memlint import fixing
+from memlint import files, fixing
 from memlint.check import check_paths
 from memlint.dialects import registry
 from memlint.dialects import schema as schemas
@@ -19,7 +19,7 @@ from memlint.settings import Resolver
 from memlint.tape.estimate import FITS
 from tests.fixes import test_applied, test_search
 from tests.fixes.families import HELD, SHIPPED, SMALL
-from tests.fixes.test_applied import _COMMENT, PLAIN, fixed
+from tests.fixes.test_applied import _COMMENT, PLAIN, fixed, shares
 from tests.fixes.test_promises import WRITTEN, read, readable, write
 from tests.test_proven_families import FOLLOWED
 from tests.test_rules import EXAMPLES
@@ -51,9 +51,9 @@ def share(path: Path, family: str) -> str:
 
 def parts(folder: Path) -> dict[str, list[str]]:
     """The comments of each file, each of which its own format has to be able to read."""
-    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-    assert not [told for path in files if (told := readable(path, read(str(path))))]
-    return {str(path): _COMMENT.findall(read(str(path))) for path in files}
+    found = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    assert not [told for path in found if (told := readable(path, read(str(path))))]
+    return {str(path): _COMMENT.findall(read(str(path))) for path in found}
 
 
 def test_no_family_that_answers_is_absent() -> None:
@@ -213,3 +213,38 @@ def test_a_plan_is_what_a_check_of_it_says(family: str, tmp_path: Path) -> None:
     assert now.estimate is not None
     assert (now.verdict, now.estimate.device_interval) == (FITS, plan.estimate.device_interval)
     assert not test_search.planned(path, budget)[1].steps, "a second plan changes something"
+
+
+def test_fixes_in_two_files_are_promised_with_each_other(tmp_path: Path) -> None:
+    path = placed("openmmlab", tmp_path)
+    text = path.read_text()
+    data = text.index("data = dict")
+    write(str(tmp_path / "model.py"), text[:data])
+    write(str(tmp_path / "data.py"), text[data:])
+    write(str(path), '_base_ = ["./model.py", "./data.py"]\n')
+    done = fixed(path, shares(path, 0.7), True, NAMED)
+    assert {Path(name).name for name in done.texts} == {"model.py", "data.py"}
+    assert not done.refused
+
+
+def test_what_a_config_has_of_a_section_is_added_to_it_and_not_to_what_it_is_based_on(tmp_path: Path) -> None:
+    path = placed("openmmlab", tmp_path)
+    write(str(tmp_path / "base.py"), path.read_text())
+    write(str(path), '_base_ = "./base.py"\nmodel = dict(backbone=dict(depth=34))\n')
+    found: list[str] = []
+
+    def look(run: Run) -> None:
+        found.extend(Path(edit.span.path).name for edit in run.edits({"checkpointing": "full"}))
+
+    check_paths([str(path)], Resolver({"select": ["MEM003"]}, "", True), details=False, look=look)
+    assert found == ["seg.py"]
+
+
+def test_a_fix_that_is_tried_stands_on_those_that_are_kept(tmp_path: Path) -> None:
+    one, other = tmp_path / "one.py", tmp_path / "other.py"
+    for path in (one, other):
+        path.write_text("old")
+    with files.edited({str(one): "kept", str(other): "kept"}):
+        with files.edited({str(other): "tried"}):
+            assert (files.read(str(one), 10), files.read(str(other), 10)) == (b"kept", b"tried")
+        assert files.read(str(other), 10) == b"kept"
