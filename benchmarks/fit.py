@@ -1,6 +1,6 @@
 """`memlint fit` over real configs and budgets: what it finds, whether that is true, and what it costs.
 
-    python -m benchmarks.fit FOLDER_OR_FILE... [--draw 40] [--seed 14] [--budgets 8GB 16GB 24GB 48GB 80GB] [--csv FILE]
+    python -m benchmarks.fit FOLDER_OR_FILE... [--draw 40] [--seed 14] [--budgets 8GB 30% 70%] [--fixes] [--csv FILE]
 
 The configs with an estimate are listed, and ``--draw`` of them drawn. For each and each budget the least intrusive plan
 is looked for, written into a copy of the tree and checked there afresh:
@@ -9,6 +9,10 @@ is looked for, written into a copy of the tree and checked there afresh:
   nothing to change;
 - none: the nearest plan, and by how much it is too large;
 - where the run fits as it is: the largest batch, and that one more does not fit.
+
+A budget in per cent is one of the config's own peak. With ``--fixes`` all fixes of each config are applied to it as
+well, as ``check --fix --unsafe-fixes`` with every rule named does: the peak is the promised one, comments stay, and a
+second run changes nothing.
 
 The CPU time is that of reading the config and searching, without a cache, in one process.
 """
@@ -19,6 +23,7 @@ import argparse
 import csv
 import os
 import random
+import re
 import shutil
 import statistics
 import sys
@@ -31,13 +36,15 @@ from typing import NamedTuple
 
 from memlint.check import check_paths
 from memlint.fixes import limits, search
-from memlint.fixing import planned
+from memlint.fixing import fix_paths, permission, planned
 from memlint.plugin import Run
+from memlint.rules_registry import known
 from memlint.settings import Resolver
 from memlint.tape.estimate import FITS
 
 BUDGETS = ("8GB", "16GB", "24GB", "48GB", "80GB")
 RULES = ["MEM003", "MEM007"]
+_COMMENT = re.compile(r"(?:^|\s)(#[^\r\n]*)", re.MULTILINE)
 
 
 class Row(NamedTuple):
@@ -96,6 +103,47 @@ def row(path: Path, name: str, budget: str, tree: Path) -> Row:
     return Row(name, run.spec.run, budget, outcome, said, peak, max(over, 0), batch, took, wrong)
 
 
+def fixes(path: Path, name: str, budget: str, tree: Path) -> Row:
+    """One config with all of its fixes, at a budget."""
+    codes = sorted(info.code for info in known())
+    allowed = permission(True, codes, (), known())
+    resolver = Resolver({"budget": budget, "work-limit": 400}, isolated=True)
+    begin = time.process_time()
+    done = fix_paths([str(path)], resolver, allowed)
+    took = time.process_time() - begin
+    said = "; ".join(one.fix.title for one in done.applied)
+    refused = Counter(one.why for one in done.refused)
+    said += "".join(f"; {count} refused: {why}" for why, count in refused.items())
+    peaks = {one.run: one.fix.device_bytes_after for one in done.applied if one.fix.device_bytes_after is not None}
+    before = {place: Path(place).read_bytes() for place in done.texts}
+    wrong = []
+    try:
+        for place, (old, text) in done.texts.items():
+            Path(place).write_text(text, newline="")
+            if _COMMENT.findall(old) != _COMMENT.findall(text):
+                wrong.append("a comment was lost")
+        for run in check_paths([str(path)], resolver, details=False).runs if done.texts else ():
+            peak = None if run.estimate is None else run.estimate.device_bytes
+            if run.run in peaks and peaks[run.run] != peak:
+                wrong.append(f"its peak is {peak}, not {peaks[run.run]}")
+        if done.texts and fix_paths([str(path)], resolver, allowed).texts:
+            wrong.append("a second run changes more")
+    finally:
+        for place, content in before.items():
+            Path(place).write_bytes(content)
+    outcome = "fixed" if done.applied else "no fix"
+    return Row(name, "", budget, outcome, said, max(peaks.values(), default=0), 0, "", took, "; ".join(wrong))
+
+
+def of_peak(path: Path, budget: str) -> str:
+    """A budget, where it is a share of the config's peak in bytes of that."""
+    if not budget.endswith("%"):
+        return budget
+    report = check_paths([str(path)], Resolver({"select": RULES}, isolated=True), details=False)
+    peak = max(run.estimate.device_bytes for run in report.runs if run.estimate is not None)
+    return f"{peak * int(budget[:-1]) // 100 >> 20}MiB"
+
+
 def _wrong(path: Path, resolver: Resolver, run: Run, plan: search.Plan, tree: Path) -> str:
     """What a check of the written plan says otherwise."""
     made = planned(str(path), resolver, run, plan)
@@ -142,6 +190,7 @@ def main() -> int:
     parser.add_argument("--draw", type=int, default=0, help="so many of the configs (default: all)")
     parser.add_argument("--seed", type=int, default=14)
     parser.add_argument("--budgets", nargs="+", default=list(BUDGETS))
+    parser.add_argument("--fixes", action="store_true", help="apply all fixes, too")
     parser.add_argument("--csv", type=Path)
     options = parser.parse_args()
     os.environ["MEMLINT_CACHE_DIR"] = ""
@@ -160,8 +209,9 @@ def main() -> int:
         for path in found:
             name = "/".join(path.relative_to(folder).parts[1:])
             for budget in options.budgets:
-                rows.append(row(path, name, budget, Path(folder)))
-                print(" | ".join(map(str, rows[-1])), file=sys.stderr, flush=True)
+                for tried in (row, fixes) if options.fixes else (row,):
+                    rows.append(tried(path, name, of_peak(path, budget), Path(folder)))
+                    print(" | ".join(map(str, rows[-1])), file=sys.stderr, flush=True)
     if options.csv:
         with open(options.csv, "w", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")

@@ -140,8 +140,10 @@ class TooLarge(OSError):
 
 @contextmanager
 def edited(texts: Mapping[str, str]) -> Iterator[None]:
-    """While it lasts, these files (named as they were when they were read) have other texts: a fix that is tried."""
-    token = _edited.set(tuple((path, text.encode("utf-8", "surrogatepass")) for path, text in sorted(texts.items())))
+    """While it lasts, these files (named as they were when they were read) have other texts: a fix that is tried. Files
+    that have other texts already keep theirs."""
+    own = tuple((path, text.encode("utf-8", "surrogatepass")) for path, text in sorted(texts.items()))
+    token = _edited.set((*own, *(entry for entry in _edited.get() if entry[0] not in texts)))
     try:
         yield
     finally:

@@ -55,7 +55,7 @@ LEFT = (
     Left(_M, "processes that import torch and train, seconds each"),
     Left("tests/meta/test_(jaxpr|compiled)", "drawn networks and JAX programs, each against its oracle", _FUNCTION),
     Left("tests/test_(spans|fixes)", "every example at several budgets, with all of its fixes", _FUNCTION_AND_WORD),
-    Left("tests/fixes/test_(applied|search)", "configs of many families, changed and checked again", _FILE),
+    Left("tests/fixes/test_(applied|search|families)", "configs of many families, changed and checked again", _FILE),
     Left("tests/cli/test_fix", "examples, written to and checked again", _FILE),
     Left(
         "tests/cli/test_known", "a folder of examples, checked several times", r"::(test_what_becomes_graver_is_told)"

@@ -5,13 +5,14 @@ Source: ``diffusers`` 0.42.1, ``examples``.
 
 from __future__ import annotations
 
+from typing import Any
+
 from memlint.architectures.diffusion import SCRIPTS, Pipeline, Script, pipeline
 from memlint.dialects import key_facts
 from memlint.dialects import language_model as lm
 from memlint.dialects.accelerate import truth
+from memlint.documents.node import Edit
 from memlint.facts.spec import ASSUMED, DEFAULT, HYPER, Fact, Name, TrainingSpec
-
-spell = key_facts.spell
 
 _SOURCE = "diffusers 0.42: examples"
 # Switches that make another step of the script -> what is not known of it.
@@ -23,6 +24,13 @@ _OTHERWISE = {
     "bnb_quantization_config_path": "a denoiser in 4 bits",
     "lora_blocks": "adapters in some of the blocks",
 }
+
+
+def spell(spec: TrainingSpec, fact: Name, value: Any) -> list[Edit] | None:
+    """Which script it is decides what trains, and not all of them take ``--optimizer``: 8 bits have a switch."""
+    if fact in ("tuning", "optimizer", "optimizer_implementation"):
+        return []
+    return key_facts.spell(spec, fact, value)
 
 
 def complete(spec: TrainingSpec) -> TrainingSpec:

@@ -145,7 +145,10 @@ def _own_file(spec: TrainingSpec, parent: Node) -> tuple[SourceText, Node | None
     for node in children:
         assert node.key_span is not None
         counts[node.key_span.path] = counts.get(node.key_span.path, 0) + 1
-    for path in sorted(counts, key=lambda path: (-counts[path], path != spec.document.path)):
+    based = spec.document.format == "python"  # what a config says of a section goes before what its bases say
+    for path in sorted(
+        counts, key=lambda path: (based and path != spec.document.path, -counts[path], path != spec.document.path)
+    ):
         text = text_of(spec, path)
         if text is not None:
             own = [node for node in children if node.key_span is not None and node.key_span.path == path]
@@ -388,6 +391,24 @@ def _by_dots(spec: TrainingSpec) -> bool:
     return bool(registry.dialect(spec.family).header.get("dotted"))
 
 
+def _overrides(spec: TrainingSpec, key: Key) -> bool:
+    """Whether a command changes values of the program's own config by words ``section.key=value``, and has done so of
+    this section: a program has the sections of its recipe alone."""
+    from memlint.dialects import registry
+
+    section = spec.root.get(key.path[0])
+    return registry.dialect(spec.family).header.get("overrides") is True and section is not None and section.is_mapping
+
+
+def _is_of_another_style(spec: TrainingSpec, key: Key) -> bool:
+    """Where releases had flat options, and others have options with dots: a command is read by one of the parsers."""
+    from memlint.dialects import registry
+
+    if registry.dialect(spec.family).header.get("dotted") != "or flat" or not isinstance(spec.root.value, dict):
+        return False
+    return any(node.is_mapping for node in spec.root.value.values()) != (len(key.path) > 1)
+
+
 def _dashed(spec: TrainingSpec) -> bool:
     from memlint.dialects import registry
 
@@ -398,7 +419,10 @@ def _add_option(spec: TrainingSpec, key: Key, value: Any) -> list[Edit]:
     """After the command's last word, on a line of its own where the options have theirs."""
     command = spec.launch
     assert command is not None
-    if len(key.path) != 1 and not _by_dots(spec):
+    overrides = len(key.path) != 1 and _overrides(spec, key)
+    if len(key.path) != 1 and not _by_dots(spec) and not overrides:
+        return []
+    if _is_of_another_style(spec, key):
         return []
     last = command.words[-1] if command.words else command.program
     span = last.via[0] if last.via else last.span  # where the command uses it
@@ -407,7 +431,12 @@ def _add_option(spec: TrainingSpec, key: Key, value: Any) -> list[Edit]:
         return []
     name = key.dotted.replace("_", "-") if _dashed(spec) else key.dotted
     option = ("--" if len(name) > 1 else "-") + name
-    if key.annotation.get("flag"):
+    if overrides:
+        word = shell_word(value)
+        if word is None:
+            return []
+        words = f"{key.dotted}={word}"
+    elif key.annotation.get("flag"):
         if value is not True:
             return []
         words = option

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from memlint.dialects import key_facts, sharing
+from memlint.dialects.insertion import add
+from memlint.dialects.schema import Key
 from memlint.dialects.stated import gap, put
 from memlint.documents.node import Edit, Node
 from memlint.facts.spec import ASSUMED, DEFAULT, HYPER, WRITTEN, Fact, Name, TrainingSpec
@@ -26,6 +28,13 @@ _SCALES = ("scale", "img_scale", "scales")
 DIVISOR = 32
 # How many objects the fullest image has, which no config says: as many as COCO's.
 BOXES, FULLEST = HYPER + "boxes", 93
+# Backbones whose blocks are recomputed with ``with_cp``.
+RECOMPUTES = frozenset(
+    ("ConvNeXt", "HRNet", "MixVisionTransformer", "ResNeXt", "ResNet", "ResNetV1c", "ResNetV1d", "SwinTransformer")
+) | {"UNet", "VisionTransformer"}
+_ACCUMULATES = ("GradientCumulativeOptimizerHook", "GradientCumulativeFp16OptimizerHook")
+_HOOK = Key(("optimizer_config",), ("optimizer_config",), {}, {})
+_WRAPPER, _HALF = HYPER + "optim_wrapper", HYPER + "amp_dtype"
 # Where samples are made: the list of transforms, and the keys of what wraps one dataset in another.
 _DATASETS = ("train_dataloader.dataset", "data.train")
 _WRAPPED = ("dataset", "datasets")
@@ -48,6 +57,8 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
     if MODEL not in spec:
         return spec
     _optimizer(spec)
+    _accumulation(spec)
+    _switched_off(spec)
     _image_size(spec)
     _devices(spec)
     reason = _switches(spec) or _unknown(spec)
@@ -57,7 +68,45 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
 
 
 def spell(spec: TrainingSpec, fact: Name, value: Any) -> list[Edit] | None:
+    """mmcv's hooks know other keys than mmengine's wrapper of the optimizer."""
+    known = spec.fact(fact)
+    if fact in (_WRAPPER, _HALF):
+        return None
+    if fact == "compute_dtype" and spec.get(DIALECT) == MMENGINE and known is not None and known.origin == DEFAULT:
+        edits = _write(spec, _WRAPPER, "AmpOptimWrapper")
+        return [*edits, *_write(spec, _HALF, value)] if edits and value != "float16" else edits
+    if fact == "gradient_accumulation_steps" and spec.get(DIALECT) == MMCV and (known is None or known.node is None):
+        hook = spec.root.get("optimizer_config")
+        if spec.root.get("fp16") is not None or (hook is not None and hook.value not in (None, {})):
+            return []  # of the first the library makes a hook of its own; the other is one already
+        return add(spec, _HOOK, {"type": _ACCUMULATES[0], "cumulative_iters": value})
     return key_facts.spell(spec, fact, value)
+
+
+def _write(spec: TrainingSpec, name: Name, value: Any) -> list[Edit]:
+    from memlint.dialects.spelling import spell as generic
+
+    return generic(spec, name, value)
+
+
+def _accumulation(spec: TrainingSpec) -> None:
+    """mmcv 1.7, ``runner/hooks/optimizer.py``; nothing there asks for mmengine's ``accumulative_counts``."""
+    if spec.get(DIALECT) != MMCV or spec.tried("gradient_accumulation_steps"):
+        return
+    hook, count = spec.root.get("optimizer_config.type"), spec.root.get("optimizer_config.cumulative_iters")
+    if hook is not None and hook.value in _ACCUMULATES and count is not None and isinstance(count.value, int):
+        stated = Fact("gradient_accumulation_steps", count.value, WRITTEN, "optimizer_config.cumulative_iters", count)
+        spec.facts["gradient_accumulation_steps"] = stated
+
+
+def _switched_off(spec: TrainingSpec) -> None:
+    """What a config that says nothing of it does without."""
+    backbone = spec.root.get("model.backbone.type")
+    if "checkpointing" not in spec and backbone is not None and backbone.value in RECOMPUTES:
+        spec.facts["checkpointing"] = Fact("checkpointing", "none", DEFAULT, "model.backbone.with_cp", reason="with_cp")
+    if "compute_dtype" not in spec:
+        reason = "neither AmpOptimWrapper nor fp16"
+        spec.facts["compute_dtype"] = Fact("compute_dtype", "float32", DEFAULT, reason=reason)
 
 
 def _dialect(spec: TrainingSpec) -> None:

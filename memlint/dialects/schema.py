@@ -31,12 +31,14 @@ entries say what the keys mean. At the top, before ``properties``:
     positional      true where a command may name its config without an option (``run_clm.py args.json``); python where
                     that is a module (``train.py config/small.py``)
     dashed          true where a command's options have dashes in the place of a file's underscores
-    dotted          true where options name keys inside tables by dots (``--train.micro_batch_size 1``)
+    dotted          true where options name keys inside tables by dots (``--train.micro_batch_size 1``); "or flat" where
+                    other releases have flat ones in their place
     card            the fact that the card of ``--gpu`` gives, where a run depends on it (its compute capability)
     module          its Python half in ``memlint/dialects/``, where there is one
     framework       ``torch 2.13``: what the documented defaults belong to
     written         fact -> its value -> the keys that say so together, where no single key does:
-                    ``{"tuning": {"lora": {"adapter": "lora", "lora_r": 16}}}``
+                    ``{"tuning": {"lora": {"adapter": "lora", "lora_r": 16}}}``, keys inside tables by dots;
+                    a list of such, where programs differ: the first that can be written
     architecture, model_name   where the family has only one model
     facts           facts that no key of the family sets: name -> {default, default_of}
 

@@ -50,13 +50,14 @@ def _spell(spec: TrainingSpec, fact: Name, value: Any) -> list[Edit]:
     from memlint.dialects import registry
 
     dialect = registry.dialect(spec.family)
+    written = dialect.header.get("written", {}).get(fact, {}).get(file_text(value))
+    if written is not None:
+        ways = written if isinstance(written, list) else [written]
+        return next((edits for way in ways if (edits := _bundle(spec, dialect, way))), [])
     if dialect.module is not None and hasattr(dialect.module, "spell"):
         edits = dialect.module.spell(spec, fact, value)
         if edits is not None:
             return list(edits)
-    written = dialect.header.get("written", {}).get(fact, {}).get(file_text(value))
-    if written is not None:
-        return _bundle(spec, dialect, written)
     known = spec.fact(fact)
     keys = [key for key in dialect.keys if key.annotation.get("fact") == fact]
     if known is not None and known.origin == WRITTEN and known.node is not None:
@@ -80,8 +81,10 @@ def _bundle(spec: TrainingSpec, dialect: Dialect, written: dict[str, Any]) -> li
     added. Empty where one of them cannot be written."""
     found: list[Edit] = []
     for name, value in written.items():
-        key = next(key for key in dialect.keys if name in key.names)
-        node = next((spec.root.get(one) for one in key.names if spec.root.get(one) is not None), None)
+        above, _, last = name.rpartition(".")
+        key = next(key for key in dialect.keys if last in key.names and ".".join(key.path[:-1]) == above)
+        nodes = (spec.root.get(f"{above}.{one}".lstrip(".")) for one in key.names)
+        node = next((node for node in nodes if node is not None), None)
         if node is not None and node.plain() == value:
             continue
         edits = add(spec, key, value) if node is None else put_right(spec, node, value)

@@ -242,9 +242,12 @@ def _can_accumulate(run: Run, steps: int) -> bool:
 
 
 def _follows(run: Run) -> bool:
-    """Whether the global batch is what the config states: micro batches have to divide it."""
+    """Whether the global batch is what the config states: micro batches have to divide it. How often gradients
+    accumulate then follows, also where nothing says on how many devices."""
     whole, counted = run.fact("global_batch_size"), run.fact("gradient_accumulation_steps")
-    return whole is not None and counted is not None and bool(whole.key) and whole.key == counted.key
+    if whole is None or not whole.key:
+        return False
+    return whole.node is not None if counted is None else whole.key == counted.key
 
 
 def with_evaluation(run: Run, changes: dict[Name, Any]) -> dict[Name, Any]:
@@ -271,6 +274,8 @@ def larger_batch(run: Run) -> dict[Name, Any]:
             if steps % factor or not _can_accumulate(run, steps // factor):
                 return best
             changes["gradient_accumulation_steps"] = steps // factor
+        elif steps is None and _follows(run) and run.value("global_batch_size") % (old * factor):
+            return best
         if not run.fits_if(**changes):
             return best
         best = changes
@@ -377,7 +382,8 @@ def describe(run: Run, changes: dict[Name, Any]) -> str:
             spelled = fact.label if labels.count(fact.label) == 1 else fact.key
             if isinstance(value, (list, tuple)):  # its elements may be edits of their own
                 text = str(list(value))
-            parts.append(f"{spelled} {_plain(fact.node.plain())} -> {text}")
+            told = f"{spelled} {_plain(fact.node.plain())} -> {text}"
+            parts.append(told if edits[0].text else f"drop {spelled}")
         elif edits:
             parts += (_described(run, edit) for edit in edits)
         elif name == "gradient_accumulation_steps":  # no key says it: it follows from the global batch

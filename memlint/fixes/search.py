@@ -332,6 +332,12 @@ class _Search:
 
 
 def samples_per_step(spec: TrainingSpec) -> int | None:
-    """Samples of one device between two steps of the optimizer; None where that is not known."""
-    batch, steps = spec.get("micro_batch_size"), spec.get("gradient_accumulation_steps", 1)
+    """Samples of one device between two steps of the optimizer, or of all devices where that is what the config states;
+    None where that is not known."""
+    batch, steps = spec.get("micro_batch_size"), spec.get("gradient_accumulation_steps")
+    if steps is None:
+        whole = spec.fact("global_batch_size")
+        if whole is not None and whole.node is not None and isinstance(whole.value, int):
+            return whole.value
+        steps = 1
     return batch * steps if isinstance(batch, int) and isinstance(steps, int) else None

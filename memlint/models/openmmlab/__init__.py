@@ -24,7 +24,7 @@ def build(spec: TrainingSpec) -> System:
     """The System of an OpenMMLab config. Facts: those of ``schemas/openmmlab.schema.json``."""
     state.softmax_keeps_input = spec.does("torch.softmax_keeps_its_input")
     state.transforms_tiles = _without_tf32(spec)
-    model: Module = fitting(lambda: built(spec[HYPER + "model_dictionary"], "model"))
+    model: Module = fitting(lambda: built(_dictionary(spec), "model"))
     size: int = spec["micro_batch_size"]
     height, width = spec["image_size"]
     optimizer = spec.get("optimizer", "sgd")
@@ -56,6 +56,15 @@ def build(spec: TrainingSpec) -> System:
         keeps_gradients=_keeps_gradients(spec),
         uses=frozenset({"matmul", "convolution"}),
     )
+
+
+def _dictionary(spec: TrainingSpec) -> dict[str, Any]:
+    """The model's, with ``with_cp`` of its backbone where the run is looked at with activations recomputed."""
+    stated: dict[str, Any] = spec[HYPER + "model_dictionary"]
+    backbone = stated.get("backbone")
+    if spec.get("checkpointing") != "full" or not isinstance(backbone, dict) or backbone.get("with_cp"):
+        return stated
+    return {**stated, "backbone": {**backbone, "with_cp": True}}
 
 
 def _without_tf32(spec: TrainingSpec) -> bool:

@@ -1,0 +1,179 @@
+"""A small config of each family that answers and that no example, case or older test of fixes is of: family -> the file
+that is checked, all files, and the share of its peak that is the budget of a plan that fits."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Small(NamedTuple):
+    """``fits``: the share of the peak that some plan fits; 0.7, and more where the interval of an estimate is wide."""
+
+    start: str
+    files: dict[str, str]
+    fits: float = 0.7
+
+
+# Families whose fixes other tests apply: family -> a name of test_promises.WRITTEN, or of test_applied.PLAIN.
+HELD = {
+    "axolotl": "language_models/lora_axolotl.yml",
+    "dit3d": "dit3d/config_before.py",
+    "fsdm-jax": "lag_mode/train_lag_mode.sh",
+    "gpt-neox": "gpt-neox, JSON with comments",
+    "hf-trainer": "transformers, options in an array",
+    "litgpt": "litgpt, one key that states two dtypes",
+    "llamafactory": "language_models/full_llamafactory.yaml",
+    "megatron": "megatron, options in a variable",
+    "nanogpt": "nanogpt, as many positions as tokens",
+    "torchtitan": "torchtitan, tables that are not there",
+    "trl": "language_models/dpo_trl.yaml",
+    "uni3d-dp": "uni3d_dp/uni3d+dp_upstream_default.yaml",
+}
+# Families whose example is small: it is taken as it is.
+SHIPPED = {"stdiff": "stdiff/kitti_range_train_config.yaml", "video-llm": "video_llm/config_before.yaml"}
+
+
+def _file(name: str, text: str, fits: float = 0.7) -> Small:
+    return Small(name, {name: text}, fits)
+
+
+SMALL = {
+    "autotrain": _file(
+        "run.yml",
+        "task: llm-sft\nbase_model: HuggingFaceTB/SmolLM2-135M  # small\nproject_name: sample\nbackend: local\n"
+        "log: none\ndata: {path: x, train_split: train, valid_split: null, chat_template: tokenizer,\n"
+        "  column_mapping: {text_column: text}}\nparams:\n  block_size: 512\n"
+        "  model_max_length: 512\n  batch_size: 4\n",
+    ),
+    "diffusers": _file(
+        "run.sh",
+        "#!/bin/sh\n# pairs of images and texts\naccelerate launch train_text_to_image_lora.py \\\n"
+        "  --pretrained_model_name_or_path=stable-diffusion-v1-5/stable-diffusion-v1-5 --train_data_dir=$IMAGES \\\n"
+        '  --resolution=512 --train_batch_size=2 --rank 4 --output_dir="out"\n',
+    ),
+    "finetrainers": _file(
+        "run.sh",
+        "accelerate launch training/cogvideox/cogvideox_text_to_video_lora.py \\\n"
+        "  --pretrained_model_name_or_path THUDM/CogVideoX-2b --data_root videos --load_tensors \\\n"
+        "  --frame_buckets 49 --rank 64 --train_batch_size 1 --optimizer adamw # clips\n",
+    ),
+    "kohya": _file(
+        "run.sh",
+        "accelerate launch train_network.py --network_module networks.lora --network_dim 8 --cache_latents \\\n"
+        "  --pretrained_model_name_or_path model.safetensors --train_data_dir images --resolution 512 \\\n"
+        "  --train_batch_size 2\n",
+    ),
+    "llamafactory-v1": _file(
+        "run.yaml",
+        "model: HuggingFaceTB/SmolLM2-135M\ntrain_dataset: data/ours.yaml\noutput_dir: out\n"
+        "micro_batch_size: 16  # many\nglobal_batch_size: 16\ncutoff_len: 512\n",
+    ),
+    "llm-c": _file("run.sh", "mpirun -np 4 ./train_gpt2cu -i data/ours.bin -b 16 -t 512 -d 131072 -r 0 -z 0 -e d12\n"),
+    "llm-foundry": _file(
+        "run.yaml",
+        "max_seq_len: 512\nmodel:\n  name: mpt_causal_lm\n  d_model: 256\n  n_heads: 8\n  n_layers: 4\n"
+        "  expansion_ratio: 4\n  max_seq_len: 512\n  vocab_size: 1024\n  attn_config:\n    attn_impl: torch\n"
+        "tokenizer:\n  name: gpt2\ntrain_loader:\n  name: text\n  dataset:\n    max_seq_len: 512\noptimizer:\n"
+        "  name: decoupled_adamw\n  lr: 6.0e-4\nmax_duration: 100ba\nglobal_train_batch_size: 128  # of all devices\n"
+        "device_eval_batch_size: 4\ndevice_train_microbatch_size: 64\nprecision: fp32\n",
+    ),
+    "megatron-swift": _file(
+        "run.sh",
+        "NPROC_PER_NODE=2 megatron sft --model HuggingFaceTB/SmolLM2-135M --dataset ours --packing true \\\n"
+        "  --max_length 512 --micro_batch_size 8 --global_batch_size 16 --output_dir out\n",
+    ),
+    "ms-swift": _file(
+        "run.sh",
+        "NPROC_PER_NODE=2 swift sft --model HuggingFaceTB/SmolLM2-135M --dataset ours --tuner_type full \\\n"
+        "  --max_length 512 --per_device_train_batch_size 4 --gradient_checkpointing false --output_dir out\n",
+    ),
+    "nemo": _file(
+        "run.yaml",
+        "name: sample\ntrainer:\n  devices: 2\n  num_nodes: 1\n  precision: bf16\nexp_manager:\n  exp_dir: null\n"
+        "model:\n"
+        "  micro_batch_size: 16\n  global_batch_size: 64\n  tensor_model_parallel_size: 2\n  encoder_seq_length: 512\n"
+        "  max_position_embeddings: 512\n  num_layers: 4\n  hidden_size: 512\n  ffn_hidden_size: 2048\n"
+        "  num_attention_heads: 8\n  megatron_amp_O2: true\n  tokenizer:\n    library: megatron\n"
+        "    type: GPT2BPETokenizer\n  optim:\n    name: fused_adam  # Apex's\n",
+    ),
+    "open-instruct": _file(
+        "run.sh",
+        "accelerate launch --mixed_precision bf16 --num_processes 1 open_instruct/finetune.py \\\n"
+        "  --model_name_or_path HuggingFaceTB/SmolLM2-135M --dataset_mixer_list ours 1.0 --max_seq_length 512 \\\n"
+        "  --per_device_train_batch_size 4 --with_tracking\n",
+    ),
+    "openmmlab": _file(
+        "seg.py",
+        'norm_cfg = dict(type="SyncBN", requires_grad=True)\nmodel = dict(\n    type="EncoderDecoder",\n'
+        '    backbone=dict(type="ResNetV1c", depth=18, out_indices=(0, 1, 2, 3), norm_cfg=norm_cfg),  # small\n'
+        '    decode_head=dict(type="FCNHead", in_channels=512, in_index=3, channels=64, num_classes=19),\n)\n'
+        "crop_size = (128, 256)\n"
+        'train_pipeline = [dict(type="LoadImageFromFile"), dict(type="RandomCrop", crop_size=crop_size)]\n'
+        'data = dict(samples_per_gpu=64, train=dict(type="CityscapesDataset", pipeline=train_pipeline))\n'
+        'optimizer = dict(type="SGD", lr=0.01, momentum=0.9)\n',
+        1.4,
+    ),
+    "openrlhf": _file(
+        "run.sh",
+        "deepspeed --num_gpus 2 --module openrlhf.cli.train_sft \\\n"
+        "  --model.model_name_or_path HuggingFaceTB/SmolLM2-135M --data.dataset ours \\\n"
+        "  --data.max_len 512 --train.batch_size 16 --train.micro_batch_size 8 \\\n"
+        "  --ds.zero_stage 3 --ds.param_dtype bf16 --ckpt.output_dir out\n",
+    ),
+    "oumi": _file(
+        "run.yaml",
+        "model:\n  model_name: HuggingFaceTB/SmolLM2-135M\n  model_max_length: 512\ndata:\n  train:\n    datasets:\n"
+        "      - dataset_name: ours\ntraining:\n  trainer_type: TRL_SFT\n  per_device_train_batch_size: 2  # many\n"
+        "  optimizer: adamw_torch\n  output_dir: out\n",
+    ),
+    "peft": Small(
+        "training_params.json",
+        {
+            "training_params.json": '{\n  "model_id": "HuggingFaceTB/SmolLM2-135M",\n  "dtype": "bfloat16",\n'
+            '  "max_seq_length": 256,\n  "batch_size": 8,\n  "optimizer_type": "AdamW"\n}\n',
+            "adapter_config.json": '{"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": 16, "lora_dropout": 0.0,\n'
+            ' "target_modules": ["q_proj", "v_proj"]}\n',
+        },
+        1.0,
+    ),
+    "rwkv": _file(
+        "run.sh",
+        "BSZ=64 # rows\npython train.py --my_testing x070 --ctx_len 512 --micro_bsz $BSZ --n_layer 4 --n_embd 256 \\\n"
+        "    --vocab_size 1024 --precision bf16 --strategy deepspeed_stage_1 --devices 4 --grad_cp 0\n",
+    ),
+    "timm": _file(
+        "run.sh",
+        "torchrun --nproc_per_node 2 train.py --data-dir images --model resnet18 --img-size 64 -b 512 --opt adamw \\\n"
+        "  --model-ema --sched cosine # with an average\n",
+        1.2,
+    ),
+    "torchtune": _file(
+        "run.yaml",
+        "tokenizer:\n  _component_: torchtune.models.llama3.llama3_tokenizer\n  path: model/tokenizer.model\n"
+        "  max_seq_len: 512\ndataset:\n  _component_: torchtune.datasets.alpaca_dataset\n  packed: true\nmodel:\n"
+        "  _component_: torchtune.models.llama3_2.llama3_2_1b\nbatch_size: 4\ngradient_accumulation_steps: 1\n"
+        "optimizer:\n  _component_: torch.optim.AdamW  # torch's own\n  lr: 3e-4\nloss:\n"
+        "  _component_: torchtune.modules.loss.LinearCrossEntropyLoss\ndevice: cuda\ndtype: bf16\n"
+        "enable_activation_checkpointing: false\ncompile: false\n",
+    ),
+    "verl": _file(
+        "run.sh",
+        "torchrun --standalone --nnodes=1 --nproc_per_node=2 -m verl.trainer.fsdp_sft_trainer \\\n"
+        "  data.train_batch_size=16 data.micro_batch_size_per_gpu=8 data.max_length=512 \\\n"
+        "  model.partial_pretrain=HuggingFaceTB/SmolLM2-135M trainer.total_epochs=1\n",
+    ),
+    "xtuner": _file(
+        "run.py",
+        "from mmengine.optim import AmpOptimWrapper\nfrom peft import LoraConfig\nfrom torch.optim import AdamW\n"
+        "from transformers import AutoModelForCausalLM\nfrom xtuner.model import SupervisedFinetune\n\n"
+        "max_length = 512\n"
+        "model = dict(\n    type=SupervisedFinetune,\n    use_activation_checkpointing=False,\n    llm=dict(\n"
+        "        type=AutoModelForCausalLM.from_pretrained,\n"
+        '        pretrained_model_name_or_path="HuggingFaceTB/SmolLM2-135M",  # small\n    ),\n'
+        "    lora=dict(type=LoraConfig, r=64, lora_alpha=16, lora_dropout=0.1),\n)\n"
+        "train_dataloader = dict(batch_size=2, dataset=dict(max_length=max_length, pack_to_max_length=True))\n"
+        "pack_to_max_length = True\n"
+        "optim_wrapper = dict(type=AmpOptimWrapper, optimizer=dict(type=AdamW), accumulative_counts=2,\n"
+        '    dtype="float16")\n',
+    ),
+}
