@@ -6,7 +6,8 @@
 Of the full product ``--draw`` combinations are drawn (0: all). Of each the row of a plan is made, its files are written
 into a folder of their own and checked there, without a card and with one:
 
-- equal: the check's estimate is the row's, and where the run fits the card, the check finds nothing;
+- equal: the check's estimate is the row's, and where the run fits the card, the check finds nothing, or of replicas
+  what replicas cost;
 - unequal: it is another, or none;
 - findings: it is the same, and a config that fits is not clean;
 - unplanned: the trainer has no such run, and says why;
@@ -30,7 +31,7 @@ from typing import NamedTuple
 
 from memlint.check import check_paths
 from memlint.planning.rows import Planner
-from memlint.planning.starters import METHODS, ONE, SHARDINGS, TRAINERS, Unplanned, Wanted, starter
+from memlint.planning.starters import DDP, METHODS, ONE, SHARDINGS, TRAINERS, Unplanned, Wanted, starter
 from memlint.reports.report import RunReport
 from memlint.settings import Resolver
 from memlint.tape.estimate import FITS
@@ -53,6 +54,16 @@ OF_TORCHTUNE = (
     *("meta-llama/Llama-3.2-3B-Instruct", "Qwen/Qwen2.5-0.5B", "Qwen/Qwen2.5-1.5B-Instruct", "Qwen/Qwen2.5-3B"),
     "Qwen/Qwen2.5-7B-Instruct",
 )
+
+
+# Found of replicas, as the rows of other shardings say as well: the copies that DDP makes.
+COST_OF_REPLICAS = frozenset(("MEM401", "MEM402"))
+
+
+def unclean(run: RunReport, wanted: Wanted) -> list[str]:
+    """What is found of a config that fits and should be clean."""
+    allowed = COST_OF_REPLICAS if wanted.sharding == DDP else ()
+    return [finding.message for finding in run.findings if run.verdict == FITS and finding.code not in allowed]
 
 
 class Outcome(NamedTuple):
@@ -97,8 +108,8 @@ def outcome(trainer: str, wanted: Wanted, card: str) -> Outcome:
     if alone.estimate != row.estimate:
         sizes = [found and found.device_bytes for found in (row.estimate, alone.estimate)]
         return ends(UNEQUAL, f"a plan says {sizes[0]} and a check {sizes[1]} bytes")
-    found = sorted({finding.code for finding in on_card.findings})
-    return ends(FINDINGS, " ".join(found)) if found and on_card.verdict == FITS else ends(EQUAL)
+    found = unclean(on_card, wanted)
+    return ends(FINDINGS, "; ".join(found)) if found else ends(EQUAL)
 
 
 def product(models: Sequence[str], trainers: Sequence[str], length: int, devices: int) -> list[tuple[str, Wanted]]:

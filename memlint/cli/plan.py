@@ -31,7 +31,7 @@ SHOWN = ("full", "lora", "qlora")
     "shardings",
     multiple=True,
     type=click.Choice(tuple(SHARDINGS)),
-    help="How several devices share a run (default: ddp and fsdp, as the trainer has them). Repeatable.",
+    help="How several devices share a run (default: fsdp and ddp, as the trainer has them). Repeatable.",
 )
 @click.option("--batch", type=click.IntRange(min=1), help="Samples per device to write (default: the most that fit).")
 @click.option("--trainer", type=click.Choice(tuple(TRAINERS)), default="trl", show_default=True, help="Whose loop.")
@@ -62,8 +62,8 @@ def command(
     config: with --gpu the verdict, the largest batch that surely fits and its tokens per step; without, the smallest
     cards that hold one sample.
 
-    Of several devices, each holds all (ddp), or they share weights, gradients and optimizer states (fsdp, which is
-    FSDP2, and DeepSpeed's zero3), or the latter two (zero2). "Surely" is with every release of the trainer's libraries
+    Several devices share weights, gradients and optimizer states (fsdp, which is FSDP2, and DeepSpeed's zero3), or the
+    latter two (zero2), or each holds all (ddp). "Surely" is with every release of the trainer's libraries
     that may be in use; the last column has the batch with the newest ones. Each row is what `check` says of a config of
     that trainer, and --write writes it: the first row that fits, in the order of the methods, with the fewest devices,
     in the order of the shardings. DeepSpeed's config is a file beside it. Nothing is written over.

@@ -37,15 +37,15 @@ METHODS = {
 }
 
 ONE = "none"  # of one device, which has nobody to share with
-DDP, FSDP, ZERO2, ZERO3 = "ddp", "fsdp", "zero2", "zero3"
+FSDP, DDP, ZERO2, ZERO3 = "fsdp", "ddp", "zero2", "zero3"
 # How several devices share a run. The first two are planned for where nobody says.
 SHARDINGS = {
-    DDP: "every device holds all of it",
     FSDP: "weights, gradients and optimizer states are shared (PyTorch's FSDP2)",
+    DDP: "every device holds all of it",
     ZERO2: "gradients and optimizer states are shared (DeepSpeed)",
     ZERO3: "weights, gradients and optimizer states are shared (DeepSpeed)",
 }
-SHOWN_SHARDINGS = (DDP, FSDP)
+SHOWN_SHARDINGS = (FSDP, DDP)
 WEIGHTS_SHARED = (FSDP, ZERO3)  # where quantised weights are kept in the type of all others
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from benchmarks.plan import MODELS, OF_TORCHTUNE, written
+from benchmarks.plan import MODELS, OF_TORCHTUNE, unclean, written
 from memlint.architectures.torchtune import BUILDERS
 from memlint.check import check_paths
 from memlint.cli.main import main
@@ -39,6 +39,8 @@ SCHEMA = Draft202012Validator(json.loads((ROOT / "schemas" / "plan.schema.json")
 
 HUB = [name for name in TRAINERS if name != "torchtune"]  # those that take any model of the hub
 SUPPORTED = [(trainer, method) for trainer in TRAINERS for method in METHODS if trainer in HUB or "dpo" not in method]
+# Each method with every other trainer, and each trainer with every other method.
+IN_TURN = [pair for pair in SUPPORTED if (list(TRAINERS).index(pair[0]) + list(METHODS).index(pair[1])) % 2]
 
 
 PLACES = {ONE: 1, **dict.fromkeys(SHARDINGS, 8)}  # sharding -> devices
@@ -77,8 +79,7 @@ def test_a_row_is_what_check_says_of_the_config(
     assert (run.facts["device_count"].value if "device_count" in run.facts else 1) == wanted.devices
     assert shared(run) == sharding
     assert run.facts.get("checkpointing", run.facts["method"]).value == "full"
-    if run.verdict == FITS:
-        assert [finding.message for finding in run.findings] == []
+    assert unclean(run, wanted) == []
 
 
 def shared(run: RunReport) -> str:
@@ -90,7 +91,7 @@ def shared(run: RunReport) -> str:
     return {"none": ONE, "ddp": "ddp", "fsdp2": "fsdp"}[strategy]
 
 
-@pytest.mark.parametrize(("trainer", "method"), SUPPORTED)
+@pytest.mark.parametrize(("trainer", "method"), IN_TURN)
 def test_the_largest_batch_fits_and_one_more_does_not(method: str, trainer: str, tmp_path: Path) -> None:
     wanted = Wanted(SMALL, method, 2048, 1, 1, ONE)
     (row,) = Planner(trainer).rows(wanted, [gpu("rtx4090")])
