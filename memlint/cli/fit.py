@@ -163,7 +163,7 @@ def _said(answer: Answer, path: str) -> Iterator[str]:
 
 
 def _as_json(answers: list[Answer], path: str, asked: list[str]) -> str:
-    """``runs``: each with its peak, and a plan or the brackets of the questions. Sizes are bytes."""
+    """Version 1, ``schemas/fit.schema.json``: each run with its peak, and a plan or the brackets of the questions."""
     import json
 
     from memlint import __version__

@@ -11,6 +11,7 @@ import click
 
 from memlint.cli.output import Stop as Stop
 from memlint.cli.output import cache_folder as cache_folder
+from memlint.cli.output import create_files as create_files
 from memlint.cli.output import note as note
 from memlint.cli.output import out as out
 from memlint.cli.output import refuse_links as refuse_links

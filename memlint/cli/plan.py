@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from memlint.cli import options as shared
-from memlint.planning.starters import METHODS, TRAINERS
+from memlint.planning.starters import METHODS, ONE, SHARDINGS, SHOWN_SHARDINGS, TRAINERS
 
 if TYPE_CHECKING:
     from memlint.data.catalogue import Gpu
@@ -26,6 +26,13 @@ SHOWN = ("full", "lora", "qlora")
 @click.option("--length", type=click.IntRange(min=1), default=LENGTH, show_default=True, help="Tokens of a sample.")
 @click.option("--gpu", "gpus", multiple=True, metavar="NAME[xN]", help="Card, with xN for several. Repeatable.")
 @click.option("--devices", multiple=True, type=click.IntRange(1, 4096), help="How many (default: 1 and 8). Repeatable.")
+@click.option(
+    "--sharding",
+    "shardings",
+    multiple=True,
+    type=click.Choice(tuple(SHARDINGS)),
+    help="How several devices share a run (default: fsdp and ddp, as the trainer has them). Repeatable.",
+)
 @click.option("--batch", type=click.IntRange(min=1), help="Samples per device to write (default: the most that fit).")
 @click.option("--trainer", type=click.Choice(tuple(TRAINERS)), default="trl", show_default=True, help="Whose loop.")
 @click.option(
@@ -42,6 +49,7 @@ def command(
     length: int,
     gpus: tuple[str, ...],
     devices: tuple[int, ...],
+    shardings: tuple[str, ...],
     batch: int | None,
     trainer: str,
     write: str | None,
@@ -54,10 +62,11 @@ def command(
     config: with --gpu the verdict, the largest batch that surely fits and its tokens per step; without, the smallest
     cards that hold one sample.
 
-    Several devices share weights, gradients and optimizer states (FSDP2). "Surely" is with every release of the
-    trainer's libraries that may be in use; the last column has the batch with the newest ones. Each row is what `check`
-    says of a config of that trainer, and --write writes it: the first row that fits, in the order of the methods and
-    with the fewest devices. Nothing is written over.
+    Several devices share weights, gradients and optimizer states (fsdp, which is FSDP2, and DeepSpeed's zero3), or the
+    latter two (zero2), or each holds all (ddp). "Surely" is with every release of the trainer's libraries
+    that may be in use; the last column has the batch with the newest ones. Each row is what `check` says of a config of
+    that trainer, and --write writes it: the first row that fits, in the order of the methods, with the fewest devices,
+    in the order of the shardings. DeepSpeed's config is a file beside it. Nothing is written over.
 
     Exit code 0: a plan. 2: anything else, such as a model that nobody knows, or --write where nothing fits.
     """
@@ -73,15 +82,17 @@ def command(
         raise click.UsageError("--output-file goes with --write")
     trainer = write or trainer
     planner = Planner(trainer, model_config)
+    places = _places(gpus, devices)
+    if shardings and max(places) == 1:
+        raise click.UsageError("--sharding is of several devices: give --devices, or a card with xN")
+    several = shardings or tuple(name for name in SHOWN_SHARDINGS if name in TRAINERS[trainer].shardings)
+    runs = [(method, count, how) for method in methods or SHOWN for count in sorted(places) for how in several]
     rows: list[Row] = []
     try:
-        for count, cards in _places(gpus, devices).items():
-            for method in methods or SHOWN:
-                rows += planner.rows(Wanted(model, method, length, 1, count), cards)
+        for method, count, how in dict.fromkeys((m, n, h if n > 1 else ONE) for m, n, h in runs):
+            rows += planner.rows(Wanted(model, method, length, 1, count, how), places[count])
     except (SettingsError, UnknownModel) as error:
         raise shared.Stop(str(error)) from None
-    order = {method: at for at, method in enumerate(methods or SHOWN)}
-    rows.sort(key=lambda row: (order[row.wanted.method], row.wanted.devices))
     if all(row.estimate is None for row in rows):
         raise shared.Stop(f"{model}: {rows[0].why}")
     style = shared.style(color or "auto")
@@ -116,13 +127,13 @@ def _places(gpus: tuple[str, ...], devices: tuple[int, ...]) -> dict[int, list[G
 
 
 def _write(row: Row, batch: int | None, trainer: str, path: str) -> None:
-    """Write the config of a row. Raises Stop where there is a file already."""
+    """Write the files of a row's config. Raises Stop where one is there already."""
     from memlint.planning.starters import starter
 
     wanted = row.wanted._replace(micro_batch=batch or row.batch or 1)
     path = path or f"{wanted.model.rpartition('/')[2].lower()}-{wanted.method}{TRAINERS[trainer].suffix}"
-    if os.path.lexists(path):
-        raise shared.Stop(f"{path} is there already, and is not written over")
-    shared.write_file(path, starter(trainer, wanted, os.path.basename(path)))
+    folder, name = os.path.split(path)
+    texts = {os.path.join(folder, file): text for file, text in starter(trainer, wanted, name).items()}
+    shared.create_files(texts)
     gpu = "" if row.card is None else f" --gpu {row.card.name}"
-    shared.note(f"memlint: written to {path}: memlint check {path}{gpu}")
+    shared.note(f"memlint: written to {' and '.join(texts)}: memlint check {path}{gpu}")

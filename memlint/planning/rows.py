@@ -85,7 +85,7 @@ class Planner:
 
     def _rows(self, wanted: Wanted, cards: Sequence[Gpu | None]) -> Iterator[Row]:
         try:
-            starter(self.trainer, wanted, "")
+            starter(self.trainer, wanted, "plan")
         except Unplanned as error:
             yield from (Row(wanted, card, None, str(error)) for card in cards)
             return
@@ -123,7 +123,7 @@ class Planner:
 
     @contextmanager
     def checked(self, wanted: Wanted, gpu: str = "") -> Iterator[Seen]:
-        """What `check --gpu` says of the config that is written for a run. Its file is there as long as it lasts."""
+        """What `check --gpu` says of the config that is written for a run. Its files are there as long as it lasts."""
         found: list[Seen] = []
 
         def each(run: RunReport, spec: TrainingSpec, estimates: Estimates, settings: Settings) -> None:
@@ -131,9 +131,10 @@ class Planner:
 
         with tempfile.TemporaryDirectory(prefix="memlint-") as folder:
             os.mkdir(os.path.join(folder, ".git"))  # nothing around it belongs to it
-            path = os.path.join(os.path.realpath(folder), f"plan{TRAINERS[self.trainer].suffix}")
-            with open(path, "w", encoding="utf-8") as file:
-                file.write(starter(self.trainer, wanted, os.path.basename(path)))
+            path = os.path.join(os.path.realpath(folder), name := f"plan{TRAINERS[self.trainer].suffix}")
+            for other, text in starter(self.trainer, wanted, name).items():
+                with open(os.path.join(os.path.dirname(path), other), "w", encoding="utf-8") as file:
+                    file.write(text)
             options = {"select": ["MEM007"], **({"gpu": gpu} if gpu else {})}
             if self.model_config:
                 options["model-config"] = os.path.abspath(self.model_config)

@@ -1,10 +1,11 @@
-"""A plan as a table, and as JSON."""
+"""A plan as a table, and as JSON, version 1: ``schemas/plan.schema.json``."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+from memlint import __version__
 from memlint.data.catalogue import Gpu, cards
 from memlint.planning.rows import Row
 from memlint.planning.starters import METHODS, TRAINERS, Wanted
@@ -46,7 +47,7 @@ def _table(rows: Sequence[Row], style: Style) -> list[str]:
         head += ["smallest cards that hold it"]
     else:
         title = f"{card.name}, {format_bytes(card.usable_bytes)}"
-        head += ["verdict", "largest batch", "its peak", "tokens per step", "newest releases"]
+        head += ["verdict", "largest batch", "its peak", "tokens/step", "newest"]
     cells = [head, *(_cells(row) for row in rows)]
     widths = [max(width(cell[column]) for cell in cells) for column in range(len(head))]
     lines = [style.paint(title, BOLD)]
@@ -72,7 +73,7 @@ def _cells(row: Row) -> list[str]:
     newest = str(row.newest_batch) if row.newest_batch else "none"
     if row.filled is None:
         over = row.estimate.device_interval.high_bytes - row.card.usable_bytes
-        return [*start, row.verdict, "none", f"over by up to {format_bytes(over)}" if over > 0 else "", "", newest]
+        return [*start, row.verdict, "none", f"lacks {format_bytes(over)}" if over > 0 else "", "", newest]
     return [*start, row.verdict, str(row.batch), format_bytes(row.filled.device_bytes), f"{row.tokens:,}", newest]
 
 
@@ -95,13 +96,14 @@ def nearest(rows: Sequence[Row]) -> str:
         return "nothing is known of it"
     size, row = min(short, key=lambda entry: entry[0])
     doubt = " in the worst case" if row.verdict == TIGHT else ""
-    devices = "1 device" if row.wanted.devices == 1 else f"{row.wanted.devices} devices"
+    devices = "1 device" if row.wanted.devices == 1 else f"{row.wanted.devices} devices ({row.wanted.sharding})"
     return f"the nearest, {row.wanted.method} on {devices}, lacks {format_bytes(size)}{doubt}"
 
 
 def as_dict(rows: Sequence[Row], trainer: str) -> dict[str, Any]:
     return {
         "version": 1,
+        "tool": {"name": "memlint", "version": __version__},
         "trainer": trainer,
         "model": rows[0].wanted.model,
         "length": rows[0].wanted.length,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from jsonschema import Draft202012Validator
 
 import memlint
 from memlint.check import check_paths
@@ -23,6 +24,8 @@ from tests.test_rules import EXAMPLES
 from tests.test_spans import Tree
 
 pytestmark = pytest.mark.usefixtures("answers_kept")
+
+SCHEMA = Draft202012Validator(json.loads((EXAMPLES.parent / "schemas" / "fit.schema.json").read_text(encoding="utf-8")))
 
 
 def invoke(*arguments: str) -> Result:
@@ -124,9 +127,19 @@ def test_a_run_that_fits_needs_nothing() -> None:
     assert (plan.fits, plan.steps, plan.edits) == (True, (), ())
 
 
+@pytest.mark.parametrize("question", ["--smallest-card", "--fewest-cards"])
+def test_json_of_a_question_is_as_its_schema_says(question: str) -> None:
+    path = str(EXAMPLES / "uni3d_dp/uni3d+dp_after.yaml")
+    budget = [] if question == "--smallest-card" else ["--gpu", "rtx4090"]
+    data = json.loads(invoke(path, *budget, "--output-format", "json", question).stdout)
+    SCHEMA.validate(data)
+    assert "plan" not in data["runs"][0]
+
+
 def test_json_says_what_the_text_says() -> None:
     path = str(EXAMPLES / "language_models" / "dpo_trl.yaml")
     told = invoke(path, "--budget", "16GB", "--output-format", "json")
+    SCHEMA.validate(json.loads(told.stdout))
     [run] = json.loads(told.stdout)["runs"]
     assert (told.exit_code, run["verdict"], run["budget_bytes"]) == (0, "OOM", 16 << 30)
     text = invoke(path, "--budget", "16GB").stdout
@@ -134,6 +147,7 @@ def test_json_says_what_the_text_says() -> None:
     for step in run["plan"]["steps"]:
         assert f"{step['change']}  ({step['tier']})" in text
     told = invoke(path, "--budget", "40GB", "--output-format", "json", "--largest-batch")
+    SCHEMA.validate(json.loads(told.stdout))
     [run] = json.loads(told.stdout)["runs"]
     inside, outside = run["largest_batch"]["inside"], run["largest_batch"]["outside"]
     assert int(outside["value"]) == int(inside["value"]) + 1
