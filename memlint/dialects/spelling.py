@@ -51,9 +51,10 @@ def _spell(spec: TrainingSpec, fact: Name, value: Any) -> list[Edit]:
 
     dialect = registry.dialect(spec.family)
     written = dialect.header.get("written", {}).get(fact, {}).get(file_text(value))
-    if written is not None:
-        ways = written if isinstance(written, list) else [written]
-        return next((edits for way in ways if (edits := _bundle(spec, dialect, way))), [])
+    ways = written if isinstance(written, list) else [] if written is None else [written]
+    edits = next((edits for way in ways if (edits := _bundle(spec, dialect, fact, way))), None)
+    if edits is not None:
+        return edits
     if dialect.module is not None and hasattr(dialect.module, "spell"):
         edits = dialect.module.spell(spec, fact, value)
         if edits is not None:
@@ -76,10 +77,12 @@ def _spell(spec: TrainingSpec, fact: Name, value: Any) -> list[Edit]:
     return []
 
 
-def _bundle(spec: TrainingSpec, dialect: Dialect, written: dict[str, Any]) -> list[Edit]:
+def _bundle(spec: TrainingSpec, dialect: Dialect, fact: Name, written: dict[str, Any]) -> list[Edit]:
     """The edits that write several keys, which together say one fact: those that are there are changed, the others are
     added. Empty where one of them cannot be written."""
     found: list[Edit] = []
+    known = spec.fact(fact)
+    stated = None if known is None else known.node
     for name, value in written.items():
         above, _, last = name.rpartition(".")
         key = next(key for key in dialect.keys if last in key.names and ".".join(key.path[:-1]) == above)
@@ -87,6 +90,8 @@ def _bundle(spec: TrainingSpec, dialect: Dialect, written: dict[str, Any]) -> li
         node = next((node for node in nodes if node is not None), None)
         if node is not None and node.plain() == value:
             continue
+        if node is not None and stated is not None and stated.span.path != node.span.path:
+            return []  # it stands in a file that the key names
         edits = add(spec, key, value) if node is None else put_right(spec, node, value)
         if not edits:
             return []

@@ -165,6 +165,16 @@ def test_switches_of_argparse_take_no_value(family: str) -> None:
     ] == []
 
 
+def test_a_preset_stands_in_the_place_of_another_and_of_no_file(tmp_path: Path) -> None:
+    path = placed("ms-swift", tmp_path)
+    text = path.read_text()
+    path.write_text(text.replace("--tuner_type", "--deepspeed zero2 --tuner_type"))
+    assert spelled(path, "parallelism.zero_stage", 3) == ["zero3"]
+    path.write_text(text.replace("--tuner_type", "--deepspeed ds.json --tuner_type"))
+    write(str(tmp_path / "ds.json"), '{"zero_optimization": {"stage": 2}, "bf16": {"enabled": "auto"}}\n')
+    assert spelled(path, "parallelism.zero_stage", 3) == ["3"]
+
+
 def test_accumulation_that_mmcv_s_hook_does_is_read(tmp_path: Path) -> None:
     path = placed("openmmlab", tmp_path)
     hook = "optimizer_config = dict(type='GradientCumulativeOptimizerHook', cumulative_iters=4)\n"
