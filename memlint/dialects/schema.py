@@ -102,6 +102,7 @@ HEADER_NAMES = frozenset(
     "refines",
     "dashed",
     "dotted",
+    "root",
     "extends",
     "keys",
     "trainer",
