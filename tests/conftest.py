@@ -58,6 +58,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left:
         config.hook.pytest_deselected(items=[item for item in items if item in left])
         items[:] = [item for item in items if item not in left]
+    items.sort(key=lambda item: not item.nodeid.startswith(lanes.LONGEST))
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -14,6 +14,10 @@ from typing import NamedTuple
 LANES = ("quick", "rest", "full")
 
 
+# Files that come first where each is one worker's: one of them that begins last is waited for by all others.
+LONGEST = ("tests/test_style.py", "tests/test_lanes.py", "tests/mutation/", "tests/measure/")
+
+
 class Left(NamedTuple):
     """``tests``: a pattern for the ids of tests that are left, from the start of the id on.
 

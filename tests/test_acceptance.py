@@ -17,6 +17,8 @@ from memlint.cli.main import main
 from memlint.units import GiB
 from tests import demo_family
 
+pytestmark = pytest.mark.usefixtures("answers_kept")
+
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
 

@@ -106,7 +106,7 @@ def _companion(tree: Path) -> None:
 
 
 def _pins(tree: Path) -> None:
-    (tree / "requirements.txt").write_text("transformers==4.40.0\ntorch==2.3.0\n")
+    (tree / "requirements.txt").write_text("transformers==4.40.0\ntorch==2.0.1\ntrl==0.9.4\ndeepspeed==0.12.0\n")
 
 
 def _launch(tree: Path) -> None:

@@ -20,6 +20,8 @@ from memlint.tape.estimate import FITS
 from tests.test_rules import CASES, EXAMPLES, check_example
 from tests.test_spans import CONFIGS, SHELL_WAYS, Tree
 
+pytestmark = pytest.mark.usefixtures("answers_kept")
+
 # A rule's fix may edit the text itself, without a fact behind it: a name put right.
 ABOUT_TEXT = ("MEM008", "MEM009", "MEM602")
 

@@ -16,6 +16,8 @@ from memlint.reports.report import Report
 from tests.test_rules import CASES, EXAMPLES, check_example
 from tests.text import selected
 
+pytestmark = pytest.mark.usefixtures("answers_kept")
+
 CONFIGS = sorted(
     str(path.relative_to(EXAMPLES))
     for pattern in ("*/*.yaml", "*/*.yml", "*/*.toml", "*/config*.py", "*/*.sh")

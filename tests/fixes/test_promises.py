@@ -26,6 +26,8 @@ from memlint.plugin import ERROR, SAFE, Finding, Fix
 from memlint.reports.report import Report, RunReport
 from tests.material import corpus_folder
 
+pytestmark = pytest.mark.usefixtures("answers_kept")
+
 ROOT = Path(__file__).parents[2]
 CASES = ROOT / "benchmarks" / "accuracy" / "cases"
 
