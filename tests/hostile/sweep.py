@@ -32,7 +32,8 @@ SUFFIXES = (".yaml", ".yml", ".json", ".toml", ".py", ".sh")
 
 CPU_SECONDS = 2.0
 MEGABYTES = 512  # of the whole process, memlint's own modules included
-# What costs more than this is a hang, however long it would take, and is not waited for.
+# What costs more than this is a hang, however long it would take, and is not waited for. The bytes are beyond those of
+# the process that forks: a test's own process may hold torch and what a thousand tests before it left there.
 _MOST_SECONDS = 20
 _MOST_BYTES = 4 * MEGABYTES * 2**20
 
@@ -268,7 +269,9 @@ def _end(status: int) -> str:
 
 
 def _limit() -> None:
-    resource.setrlimit(resource.RLIMIT_AS, (_MOST_BYTES,) * 2)
+    # statm: the first number is the size of the address space, in pages (proc_pid_statm(5)).
+    held = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (held + _MOST_BYTES,) * 2)
     resource.setrlimit(resource.RLIMIT_CPU, (_MOST_SECONDS,) * 2)
 
 
