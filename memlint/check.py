@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ from memlint.discover import Found, Refused, display, matches, walk
 from memlint.documents.node import Document, Edit, Fault, Span
 from memlint.estimates import EqualRuns
 from memlint.named_tuple import NamedTuple
-from memlint.plugin import ERROR, Finding, Fix, Run
+from memlint.plugin import ERROR, Finding, Fix, Run, Spelled
 from memlint.reports.report import (
     Budget,
     Measured,
@@ -685,15 +685,15 @@ def _has_profile(path: str) -> bool:
     return find(path) is not None
 
 
-def _spell(spec: TrainingSpec, name: Name, value: Any) -> Sequence[Any]:
+def _spell(spec: TrainingSpec, changes: Mapping[Name, Any]) -> Iterable[Spelled]:
     if spec.architecture == "recorded":
         from memlint.models.recorded import can_change
 
-        if not can_change(spec, name):
-            return ()  # no fix may change what the recording knows nothing about
-    from memlint.dialects.spelling import spell
+        # No fix may change what the recording knows nothing about.
+        changes = {name: value for name, value in changes.items() if can_change(spec, name)}
+    from memlint.dialects.spelling import spell_each
 
-    return spell(spec, name, value)
+    return spell_each(spec, changes)
 
 
 def _with_devices(spec: TrainingSpec, allowed: Allowance) -> TrainingSpec:

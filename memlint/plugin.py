@@ -16,6 +16,8 @@ from memlint.facts.spec import ASSUMED, NOTHING, Fact, Name, TrainingSpec, Unkno
 from memlint.named_tuple import NamedTuple
 from memlint.tape.estimate import FITS, OOM, TIGHT, Estimate
 
+Spelled = tuple[tuple[Name, ...], Sequence[Edit]]  # facts, and the edits that set them
+
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
@@ -122,7 +124,8 @@ class Run:
     """What a rule sees: facts, estimate, budget, and what-if.
 
     estimator  TrainingSpec -> Estimate; raises nothing for settings a config can state
-    spell      (spec, fact name, value) -> edits in the family's spelling; () where the family has no key for it
+    spell      (spec, fact names -> values) -> (some of the names, the edits that set them in the family's spelling),
+               one after the other: no edits where the family has no keys
     saved      TrainingSpec -> bytes that autograd holds at the end of forward, the quick half of an estimate
     allocated  TrainingSpec -> the estimate's allocated_bytes, without what the allocator makes of them
     packed     () -> what the run's reserved bytes cannot be less than, whatever the allocator's settings
@@ -140,7 +143,7 @@ class Run:
         estimate: Estimate | None,
         budget_bytes: int | None,
         estimator: Callable[[TrainingSpec], Estimate],
-        spell: Callable[[TrainingSpec, Name, Any], Sequence[Edit]],
+        spell: Callable[[TrainingSpec, Mapping[Name, Any]], Iterable[Spelled]],
         host_budget_bytes: int | None = None,
         gpu: str = "",
         faults: Iterable[Fault] = (),
@@ -383,14 +386,18 @@ class Run:
 
     def can_set(self, name: Name, value: Any) -> bool:
         """Whether this family has a key for the fact, and a spelling for the value."""
-        return bool(self._spell(self.spec, name, value))
+        return any(edits for _, edits in self.spelled({name: value}))
+
+    def spelled(self, changes: Mapping[Name, Any]) -> Iterator[Spelled]:
+        """(facts, the edits that set them), one after the other; without edits where there is no key."""
+        return iter(self._spell(self.spec, changes))
 
     def edits(self, changes: Mapping[Name, Any] = NOTHING, /, **more: Unpack[Facts]) -> tuple[Edit, ...]:
         """How these facts are written in this family. Raises nothing; () where there is no key."""
         found: list[Edit] = []
-        for name, value in {**changes, **named_values(more)}.items():
+        for _, edits in self.spelled({**changes, **named_values(more)}):
             # Two facts may be made of one key.
-            found.extend(edit for edit in self._spell(self.spec, name, value) if edit not in found)
+            found.extend(edit for edit in edits if edit not in found)
         if len(found) < 2 or len({edit.span for edit in found}) == len(found):
             return tuple(found)
         from memlint.dialects.insertion import together

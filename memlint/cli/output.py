@@ -219,39 +219,31 @@ def write_file(path: str, text: str, folders: bool = False) -> None:
 
 
 def create_files(texts: Mapping[str, str]) -> None:
-    """Write files that are not there yet: all of them or none, each beside its place first. Ends the program where one
-    is there, or cannot be written.
+    """Write files that are not there yet: all of them or none. Ends the program where one is there, or cannot be
+    written.
 
     texts  path -> text
     """
-    staged: dict[str, str] = {}  # place -> what is to be moved there
     made: list[str] = []
     try:
         for path, text in texts.items():
             refuse_links(path)
             target = os.path.abspath(path)
-            if os.path.lexists(target):
-                raise Stop(f"{path} is there already, and is not written over")
-            beside = f"{target}.{os.getpid()}.tmp"
-            handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
-            staged[target] = beside
+            # Exclusive: what another program has put there meanwhile is not written over either.
+            handle = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+            made.append(target)
             with open(handle, "wb") as file:
                 file.write(text.encode("utf-8"))
-        for path in texts:
-            target = os.path.abspath(path)
-            os.replace(staged[target], target)
-            made.append(target)
-            del staged[target]
+        made.clear()
+    except FileExistsError:
+        raise Stop(f"{path} is there already, and is not written over") from None
     except OSError as error:
-        for target in made:
-            os.unlink(target)
         raise Stop(f"{path}: cannot be written: {error.strerror}") from None
     except ValueError:
         raise Stop(f"{path}: cannot be written: not a path") from None
     finally:
-        for beside in staged.values():
-            with contextlib.suppress(OSError):
-                os.unlink(beside)
+        for target in made:
+            os.unlink(target)
 
 
 def exchange_files(texts: Mapping[str, tuple[str, str]]) -> None:

@@ -575,10 +575,8 @@ def spell(spec: TrainingSpec, fact: Name, value: Any) -> list[Edit] | None:
     if fact in ("parameter_dtype", "frozen_dtype"):
         return []  # `bf16` is the dtype of products too
     if fact == "quantization.bits" and "quantization.bits" not in spec:
-        if spec.get("tuning") not in ("lora", "dora") or value not in (4, 8):
-            return []
-        adapter = {4: "qlora", 8: "lora"}[value]
-        return [*_adapter(spec, adapter), *lm.write(spec, lm.HYPER + f"load_in_{value}bit", True)]
+        adapted = spec.get("tuning") in ("lora", "dora")
+        return lm.write(spec, lm.HYPER + "load_in_8bit", True) if adapted and value == 8 else []
     if fact == "packing":
         if spec.get("method") not in ("sft", "pretraining"):
             return []
@@ -590,10 +588,6 @@ def spell(spec: TrainingSpec, fact: Name, value: Any) -> list[Edit] | None:
     if fact == "optimizer" and value in ("adamw_4bit",):
         return lm.write(spec, lm.HYPER + "optim", "ao_adamw_4bit")
     return lm.spell(spec, fact, value, ("attention", "sequence_length"))
-
-
-def _adapter(spec: TrainingSpec, value: str) -> list[Edit]:
-    return [] if lm.setting(spec, "adapter") == value else lm.write(spec, lm.HYPER + "adapter", value)
 
 
 _CUT_PLUGIN = "axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin"

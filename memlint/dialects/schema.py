@@ -19,6 +19,7 @@ entries say what the keys mean. At the top, before ``properties``:
                     trains: true for any program whose name says that it trains, of no other family;
                     class: the keys live inside a class of a Python module
                     members: in a Python module, each function that returns such keys is a run
+    root            how a path begins that is below the library's own folder (``oumi://``)
     extends         the key that names the file, or files, that a file builds on (``_BASE_``)
     script          true where the script that a command starts says the rest of the run in these keys
     overrides       true where words ``key=value`` of a command change the config that it names, or stand for one;
@@ -35,10 +36,12 @@ entries say what the keys mean. At the top, before ``properties``:
                     other releases have flat ones in their place
     card            the fact that the card of ``--gpu`` gives, where a run depends on it (its compute capability)
     module          its Python half in ``memlint/dialects/``, where there is one
+    trainer         the trainer of `memlint.trainers`, or its library where a fact says which one
     framework       ``torch 2.13``: what the documented defaults belong to
     written         fact -> its value -> the keys that say so together, where no single key does:
                     ``{"tuning": {"lora": {"adapter": "lora", "lora_r": 16}}}``, keys inside tables by dots;
-                    a list of such, where programs differ: the first that can be written
+                    a list of such, where programs differ: the first that can be written. Facts that need other keys
+                    together than each alone: ``{"tuning + quantization.bits": {"lora + 4": {"adapter": "qlora"}}}``
     architecture, model_name   where the family has only one model
     facts           facts that no key of the family sets: name -> {default, default_of}
 

@@ -7,6 +7,7 @@ is added after the last entry of its nearest existing parent.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from memlint.dialects import schema as schemas
@@ -18,6 +19,8 @@ from memlint.documents.lines import bounds, position
 from memlint.documents.node import Edit, Node, Span
 from memlint.facts.spec import WRITTEN, Fact, Name, TrainingSpec
 
+JOINED = " + "  # between facts that keys say only together
+
 
 def spell(spec: TrainingSpec, fact: Name, value: Any) -> list[Edit]:
     """The edits that give a fact a value; empty where the family has no way to write it.
@@ -25,7 +28,29 @@ def spell(spec: TrainingSpec, fact: Name, value: Any) -> list[Edit]:
     The edits may be in another file than the config itself: where a Hydra group or a script wrote the value, and
     in each further file that states it (:attr:`TrainingSpec.repeated`).
     """
-    edits = _spell(spec, fact, value)
+    return _stated_everywhere(spec, fact, value, _spell(spec, fact, value))
+
+
+def spell_each(spec: TrainingSpec, changes: Mapping[Name, Any]) -> Iterator[tuple[tuple[Name, ...], list[Edit]]]:
+    """(facts, the edits that give them their values) of several that change together: each alone, but for those that
+    need other keys together than each alone (the schema's ``written``). No edits where there is no way to write it."""
+    from memlint.dialects import registry
+
+    left = dict(changes)
+    dialect = registry.dialect(spec.family)
+    for joined, values in dialect.header.get("written", {}).items():
+        names: Any = tuple(joined.split(JOINED))
+        if len(names) == 1 or not left.keys() >= set(names):
+            continue
+        way = values.get(JOINED.join(file_text(left[name]) for name in names))
+        if way is not None and (edits := _bundle(spec, dialect, names[0], way)):
+            yield names, edits
+            left = {name: value for name, value in left.items() if name not in names}
+    for name, value in left.items():
+        yield (name,), spell(spec, name, value)
+
+
+def _stated_everywhere(spec: TrainingSpec, fact: Name, value: Any, edits: list[Edit]) -> list[Edit]:
     for other in spec.repeated.get(fact, ()) if edits else ():
         more = _replace(spec, other, None, value)
         if not more:

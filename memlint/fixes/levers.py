@@ -374,9 +374,12 @@ def describe(run: Run, changes: dict[Name, Any]) -> str:
     followed: list[str] = []
     facts = {name: run.fact(name) for name in changes}
     labels = [fact.label for fact in facts.values() if fact is not None]
-    for name, value in changes.items():
-        fact = facts[name]
-        edits = run.edits(**{name: value})
+    for names, edits in run.spelled(changes):
+        if len(names) > 1:
+            parts += (_described(run, edit) for edit in edits)
+            continue
+        name = names[0]
+        fact, value = facts[name], changes[name]
         text = _on_one_line(edits[0]) if edits else str(value)
         if fact is not None and fact.node is not None and edits and _stands_at(edits[0], fact.node):
             spelled = fact.label if labels.count(fact.label) == 1 else fact.key

@@ -66,6 +66,19 @@ class _Reserved(NamedTuple):
     unfused_bytes: int = 0
 
 
+class _Spread(NamedTuple):
+    """By how many bytes published runs lie apart from their estimates.
+
+    below_bytes      below what is allocated
+    allocated_bytes  above what is allocated
+    reserved_bytes   above what is reserved
+    """
+
+    below_bytes: int = 0
+    allocated_bytes: int = 0
+    reserved_bytes: int = 0
+
+
 def estimate(
     recording: Recording,
     device: Device = Device(),  # noqa: B008 - a tuple, which nobody changes
@@ -103,7 +116,7 @@ def estimate(
     engine_bytes = generating_bytes if device.engine_beside is None else 0
     fixed_bytes = overhead.context_bytes + overhead.workspace_bytes + overhead.communication_bytes + engine_bytes
     served = _on_its_card(recording, device, live.allocated_bytes, served, fixed_bytes, notes)
-    spread = _spread(live, served, device.gpu is not None, notes) if recording.library and detailed else (0, 0, 0)
+    spread = _spread(live, served, device.gpu is not None, notes) if recording.library and detailed else _Spread()
     allocated_interval, reserved_interval = _intervals(live.allocated_bytes, served, spread)
     reserved_bytes = served.reserved_bytes
     if recording.loading is not None:
@@ -243,23 +256,22 @@ def _on_its_card(
     return served._replace(reserved_bytes=full)
 
 
-def _spread(live: _Live, served: _Reserved, has_card: bool, notes: list[Assumption]) -> tuple[int, int, int]:
-    """By how many bytes runs lie apart from their estimates: below it, above what is allocated, and above what is
-    reserved."""
+def _spread(live: _Live, served: _Reserved, has_card: bool, notes: list[Assumption]) -> _Spread:
     below, above = unexplained(has_card)
     states = sum(component.size_bytes for component in live.components if component.name in STATES)
     allocated, reserved = live.allocated_bytes - states, served.reserved_bytes - states
-    reason = "of all but the states; nine of ten published runs lie within it, " + ("" if has_card else "on any card")
-    notes.append(("unexplained", f"-{below:.0%} +{above:.0%}", reason.rstrip(" ,")))
-    return int(below * allocated), int(above * allocated), int(above * reserved)
+    cards = "" if has_card else ", on any card"
+    reason = f"of all but the states: nine of ten published runs lie within it{cards}"
+    notes.append(("unexplained", f"-{below:.0%} +{above:.0%}", reason))
+    return _Spread(int(below * allocated), int(above * allocated), int(above * reserved))
 
 
-def _intervals(allocated: int, served: _Reserved, spread: tuple[int, int, int]) -> tuple[Interval, Interval]:
+def _intervals(allocated: int, served: _Reserved, spread: _Spread) -> tuple[Interval, Interval]:
     """Of what is allocated, and of what is reserved. The latter's low end is a perfect packing of the least that is
     live: without a term of the simulated one, it never falls where a batch grows."""
-    low = allocated - spread[0]
-    high = max(served.allocated_high_bytes, allocated + spread[1])
-    return Interval(low, high), Interval(low, served.reserved_bytes + max(served.unfused_bytes, spread[2]))
+    low = allocated - spread.below_bytes
+    high = max(served.allocated_high_bytes, allocated + spread.allocated_bytes)
+    return Interval(low, high), Interval(low, served.reserved_bytes + max(served.unfused_bytes, spread.reserved_bytes))
 
 
 def _device_interval(reserved: Interval, overhead: Overhead, engine_bytes: int) -> Interval:

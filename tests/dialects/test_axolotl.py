@@ -10,10 +10,10 @@ import pytest
 
 from memlint.dialects import registry
 from memlint.dialects import schema as schemas
-from memlint.dialects.spelling import spell
+from memlint.dialects.spelling import spell, spell_each
 from memlint.documents.load import load
 from memlint.estimates import estimate_spec
-from memlint.facts.spec import DEFAULT, WRITTEN
+from memlint.facts.spec import DEFAULT, WRITTEN, Name
 from memlint.fixes.edits import apply_edits
 from memlint.models import record
 from tests.dialects.language_models import line_of, run, runs, written
@@ -610,6 +610,17 @@ def test_a_fact_is_written_in_axolotl_s_keys(text: str, fact: str, value: Any, l
     assert line in after.splitlines()
     spec = run(after)
     assert spec[fact] == value
+    assert spec.architecture == "language_model", spec.unknown_reason
+
+
+def test_a_run_that_trains_all_weights_becomes_qlora_in_one_change() -> None:
+    both: dict[Name, Any] = {"tuning": "lora", "quantization.bits": 4}
+    [(names, edits)] = spell_each(run(BASE), both)
+    assert set(names) == set(both)
+    after = apply_edits(BASE, edits)
+    assert [line for line in after.splitlines() if line.startswith("adapter")] == ["adapter: qlora"]
+    spec = run(after)
+    assert {name: spec[name] for name in both} == both
     assert spec.architecture == "language_model", spec.unknown_reason
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from pathlib import Path
 from types import SimpleNamespace
@@ -425,6 +426,12 @@ def test_a_shipped_schema_is_well_formed(family: str) -> None:
         assert set(key.annotation) <= schemas.PROPERTY_NAMES, key.dotted
         assert "default" not in key.annotation or key.annotation.get("default_of"), f"{key.dotted}: whose default?"
     registry.dialect(family)
+
+
+def test_what_a_header_may_say_is_told_where_one_looks() -> None:
+    told = schemas.__doc__ or ""
+    names = schemas.HEADER_NAMES | schemas.SIGNATURE_NAMES | schemas.PROPERTY_NAMES
+    assert [name for name in sorted(names) if not re.search(rf"(?m)^ +([\w, ]+, )?{name}\b|\b{name}:", told)] == []
 
 
 def test_a_family_without_a_schema_is_an_error() -> None:

@@ -583,5 +583,5 @@ def test_a_fact_without_a_place_in_the_text_is_added() -> None:
 def test_of_several_edits_of_a_key_the_one_of_its_value_is_told() -> None:
     run = run_of("image_size: 64\nwidth: 64\n")
     both = [Edit(run.fact(name).node.span, text) for name, text in (("image_size", "32"), ("width", "16"))]  # type: ignore[union-attr]
-    run._spell = lambda spec, name, value: both
+    run._spell = lambda spec, changes: [(tuple(changes), both)]
     assert levers.describe(run, {"image_size": 32}) == "image_size 64 -> 32"
