@@ -6,6 +6,7 @@ any lane.
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from memlint.cli.plain import GARBAGE_THRESHOLD
 from memlint.estimates import kept_in
 from tests import facts_known, lanes
 
@@ -59,6 +61,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=[item for item in items if item in left])
         items[:] = [item for item in items if item not in left]
     items.sort(key=lambda item: not item.nodeid.startswith(lanes.LONGEST))
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage as a command does: looking through all tests and torch's modules time and again is a tenth of a
+    worker's work."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(GARBAGE_THRESHOLD)
 
 
 @pytest.fixture(autouse=True, scope="session")

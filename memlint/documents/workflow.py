@@ -13,13 +13,11 @@ from memlint.documents import quoted
 from memlint.documents.lines import lines_of
 from memlint.documents.node import Document
 
-_STEP = re.compile(r"([ \t]*(?:- +)*)(run|script|before_script)[ \t]*:[ \t]*(.*)$")
-_JOB = re.compile(r"()(run|command)[ \t]*:[ \t]*(.*)$")
+_STEP = re.compile(r"(?P<before>[ \t]*(?:- +)*)(?:run|script|before_script)[ \t]*:[ \t]*(?P<value>.*)$")
+_JOB = re.compile(r"(?P<before>)(?:run|command)[ \t]*:[ \t]*(?P<value>.*)$")  # at the top of the file
 _BLOCK = re.compile(r"[|>][+-]?\d?[+-]?[ \t]*(?:#.*)?$")
 _EXPRESSION = re.compile(r"\$\{\{.*?\}\}")
 _ITEM = re.compile(r"[ \t]*- +")
-
-
 # A job's block of commands, and the machines that it takes.
 _COMMANDS = re.compile(r"^(?:run|command)[ \t]*:[ \t]*[|>]", re.MULTILINE)
 _MACHINES = re.compile(r"^(?:resources|compute)[ \t]*:", re.MULTILINE)
@@ -38,17 +36,18 @@ def read(path: str, text: str, step_of: re.Pattern[str] = _STEP) -> Document:
         step = step_of.match(line)
         if step is None:
             continue
-        if step[3] and not _BLOCK.match(step[3]):
-            if step[3][0] not in "\"'[{&*!":
-                script.put({begin: " " * step.start(3) + quoted.substituted(step[3], _EXPRESSION)})
+        value = step["value"]
+        if value and not _BLOCK.match(value):
+            if value[0] not in "\"'[{&*!":
+                script.put({begin: " " * step.start("value") + quoted.substituted(value, _EXPRESSION)})
             continue
-        block = _below(lines, begin, len(step[1]))
-        if not step[3]:  # a list of commands, each on a line
+        block = _below(lines, begin, len(step["before"]))
+        if not value:  # a list of commands, each on a line
             for index, item in block.items():
                 if _ITEM.match(item):
                     script.put({index: quoted.substituted(item.replace("-", " ", 1), _EXPRESSION)})
             continue
-        folded = " \\" if step[3][0] == ">" else ""
+        folded = " \\" if value[0] == ">" else ""
         script.put({index: quoted.substituted(one, _EXPRESSION) + folded for index, one in block.items()})
     return script.read(path, text, told=False)
 
