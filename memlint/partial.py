@@ -1,14 +1,16 @@
-"""What can be said of a run of which a size is not stated: its peak as a function of that size.
+"""What can be said of a run of which a size is not stated, or the model: its peak as a function of that.
 
 The sizes are those that configs leave to the data or to the launcher: how long a sample may be, and how many devices
-share the model. Everything else is stated, so each row is an estimate as any other; nothing is interpolated.
+share the model. A model that nobody but its owner has may still be called after one of the catalogue
+(:mod:`memlint.data.resemblance`). Everything else is stated, so each row is an estimate as any other; nothing is
+interpolated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from memlint.facts.spec import Name, UnknownModel
 from memlint.named_tuple import NamedTuple
@@ -18,31 +20,41 @@ if TYPE_CHECKING:
     from memlint.facts.spec import TrainingSpec
     from memlint.tape.estimate import Estimate
 
+MODEL: Final = "model"
 LENGTH: Final = "sequence_length"
 DEVICES: Final = "device_count"
 
-# What is tried of each, alone and where the other is open as well.
+# What may be open, and what is tried of each then.
 _LENGTHS, _FEWER_LENGTHS = (512, 2048, 8192, 32768), (2048, 8192)
-_DEVICES = (1, 2, 4, 8)
-_OPEN: tuple[tuple[Name, ...], ...] = ((DEVICES,), (LENGTH,), (LENGTH, DEVICES))
+_DEVICES, _FEWER_DEVICES = (1, 2, 4, 8), (1, 8)
+_OPEN: tuple[dict[Name, tuple[int, ...]], ...] = (
+    {DEVICES: _DEVICES},
+    {LENGTH: _LENGTHS},
+    {LENGTH: _FEWER_LENGTHS, DEVICES: _DEVICES},
+    {MODEL: ()},
+    {MODEL: (), DEVICES: _FEWER_DEVICES},
+    {MODEL: (), LENGTH: _FEWER_LENGTHS},
+    {MODEL: (), LENGTH: _FEWER_LENGTHS, DEVICES: _FEWER_DEVICES},
+)
 
 STEP = 256  # tokens: how finely the longest sample that fits is told
 _UNITS = {LENGTH: "token", DEVICES: "device"}
 
 
 class Row(NamedTuple):
-    """The estimate where the open sizes, in the order of :attr:`Partial.names`, have these values."""
+    """The estimate where what is open, in the order of :attr:`Partial.names`, has these values."""
 
-    sizes: tuple[int, ...]
+    values: tuple[Any, ...]
     device_bytes: int
     device_interval: Interval
     verdict: str
 
-    def named(self, names: tuple[Name, ...]) -> str:
-        """``2,048 tokens and 8 devices``"""
-        return " and ".join(
-            f"{size:,} {_UNITS[name]}{'' if size == 1 else 's'}" for name, size in zip(names, self.sizes)
-        )
+    def told(self, names: Sequence[Name]) -> str:
+        """``as Qwen/Qwen2.5-7B with 2,048 tokens and 8 devices``"""
+        known = dict(zip(names, self.values))
+        model = known.pop(MODEL, None)
+        sizes = [f"{size:,} {_UNITS[name]}{'' if size == 1 else 's'}" for name, size in known.items()]
+        return " ".join([*([f"as {model}"] if model else []), *(["with " + " and ".join(sizes)] if sizes else [])])
 
 
 class Partial(NamedTuple):
@@ -60,43 +72,70 @@ class Partial(NamedTuple):
 
 
 def partial(spec: TrainingSpec, whole: Callable[[TrainingSpec], Estimate], budget_bytes: int | None) -> Partial | None:
-    """The table of a run without an estimate; None where more than these sizes is unknown. Raises OutOfWork.
+    """The table of a run without an estimate; None where more than this is unknown. Raises OutOfWork.
 
     whole  the estimate of a run, with all that its interval is made of: a verdict is about that
     """
     if spec.architecture is not None:
         return None
-    names = next((names for names in _OPEN if _known(spec, names) is not None), None)
-    if names is None:
-        return None
-    limit = _limit(spec)
+    candidates = _candidates(spec)
+    for opened in _OPEN:
+        tried = {**opened, MODEL: candidates} if MODEL in opened else opened
+        if all(tried.values()) and _known(spec, {name: values[0] for name, values in tried.items()}) is not None:
+            return _table(spec, tried, whole, budget_bytes)
+    return None
 
-    def row(*sizes: int) -> Row | None:
-        tried = _known(spec, names, sizes)
-        if tried is None:
+
+def _table(
+    spec: TrainingSpec,
+    tried: dict[Name, tuple[Any, ...]],
+    whole: Callable[[TrainingSpec], Estimate],
+    budget_bytes: int | None,
+) -> Partial | None:
+    names = tuple(tried)
+
+    def row(*values: Any) -> Row | None:
+        known = _known(spec, dict(zip(names, values)))
+        if known is None:
             return None
         try:
-            found = whole(tried)
+            found = whole(known)
         except UnknownModel:
             return None
-        return Row(sizes, found.device_bytes, found.device_interval, found.verdict(budget_bytes))
+        return Row(values, found.device_bytes, found.device_interval, found.verdict(budget_bytes))
 
-    tried = {
-        DEVICES: _DEVICES,
-        LENGTH: _within(_LENGTHS if len(names) == 1 else _FEWER_LENGTHS, limit),
-    }
-    rows = tuple(found for sizes in product(*(tried[name] for name in names)) if (found := row(*sizes)) is not None)
+    rows = tuple(found for values in _points(spec, tried) if (found := row(*values)) is not None)
     if not rows:
         return None
     most = _most(rows, row) if names == (LENGTH,) and budget_bytes is not None else None
     return Partial(names, tuple(_key(spec, name) for name in names), rows, most)
 
 
-def _known(spec: TrainingSpec, names: tuple[Name, ...], sizes: tuple[int, ...] = ()) -> TrainingSpec | None:
-    """The run with these sizes stated; None where something else is unknown as well."""
-    values = dict(zip(names, sizes or (STEP,) * len(names)))
+def _points(spec: TrainingSpec, tried: dict[Name, tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+    """What is tried together: no sample is longer than the model takes."""
+    if LENGTH not in tried:
+        yield from product(*tried.values())
+        return
+    for model in tried.get(MODEL, ("",)):
+        of_model: dict[Name, tuple[Any, ...]] = {MODEL: (model,)} if model else {}
+        limit = _limit(spec.stating({MODEL: model}) if model else spec)
+        yield from product(*{**tried, **of_model, LENGTH: _within(tried[LENGTH], limit)}.values())
+
+
+def _candidates(spec: TrainingSpec) -> tuple[str, ...]:
+    """Models after which the run's own is called, where nobody knows that one."""
+    from memlint.data import hub
+
+    stated = spec.fact(MODEL)
+    if stated is None or not isinstance(stated.value, str):
+        return ()
+    return hub.resembling(stated.value, spec.document.path if stated.span is None else stated.span.path)
+
+
+def _known(spec: TrainingSpec, values: dict[Name, Any]) -> TrainingSpec | None:
+    """The run with these facts stated; None where something else is unknown as well."""
     if DEVICES in values:
-        values["world_size"] = values[DEVICES]
+        values = {**values, "world_size": values[DEVICES]}
     tried = spec.stating(values)
     if tried.architecture is None and DEVICES in values and tried.architecture_on_devices:
         tried.architecture = tried.architecture_on_devices
@@ -120,8 +159,8 @@ def _most(rows: tuple[Row, ...], row: Callable[[int], Row | None]) -> int | None
     """Where the verdict changes from FITS to another one, between two rows of which one fits."""
     if all(one.verdict == FITS for one in rows):
         return None
-    low = max((one.sizes[0] for one in rows if one.verdict == FITS), default=0) // STEP
-    high = -(-min(one.sizes[0] for one in rows if one.verdict != FITS) // STEP)
+    low = max((one.values[0] for one in rows if one.verdict == FITS), default=0) // STEP
+    high = -(-min(one.values[0] for one in rows if one.verdict != FITS) // STEP)
     while high - low > 1:
         middle = (low + high) // 2
         found = row(middle * STEP)

@@ -102,7 +102,7 @@ def _candidates(spec: TrainingSpec) -> Iterator[Candidate]:
         if not changes:
             return
         other = spec.under({fact.name: fact for fact in _newest(spec, asked, day)})
-        other = other.with_facts(tried) if tried else other
+        other = other.stating(tried) if tried else other
         if other.architecture is None and other.architecture_on_devices and spec.architecture is not None:
             other.architecture = other.architecture_on_devices
         if other.architecture is not None and (any(asked[name] for name, _ in changes) or _differs(before, other)):

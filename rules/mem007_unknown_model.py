@@ -71,12 +71,12 @@ class UnknownModel(Rule):
 def _range(partial: Partial, budget_bytes: int | None) -> str:
     """From the least to the most of what is known, and what fits."""
     ends = sorted(partial.rows, key=lambda row: row.device_bytes)
-    low, high = (f"{format_bytes(row.device_bytes)} with {row.named(partial.names)}" for row in (ends[0], ends[-1]))
+    told = [f"{format_bytes(row.device_bytes)} {row.told(partial.names)}" for row in (ends[0], ends[-1])]
     fits = ""
     if partial.most is not None and budget_bytes is not None:
         size = format_bytes(budget_bytes)
         fits = f", fits {size} up to {partial.most:,} tokens" if partial.most else f", fits {size} at no length"
-    return f"no single estimate: {low}, {high}{fits}"
+    return f"no single estimate: {', '.join(dict.fromkeys(told))}{fits}"
 
 
 def _named(run: Run, reason: str, place: Span) -> Iterator[tuple[Span, str]]:

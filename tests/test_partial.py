@@ -16,6 +16,7 @@ from memlint.reports.report import Report, RunReport
 from memlint.settings import Settings
 
 ROOT = Path(__file__).parents[1]
+SCHEMA = json.loads((ROOT / "schemas" / "report.schema.json").read_text(encoding="utf-8"))
 
 TUNE = """\
 output_dir: /tmp/x
@@ -62,7 +63,7 @@ def test_a_length_that_is_not_stated_leaves_a_table() -> None:
     assert run.partial is not None
     assert run.partial.names == ("sequence_length",)
     assert run.partial.keys == ("tokenizer.max_seq_len",)
-    assert [row.sizes for row in run.partial.rows] == [(512,), (2048,), (8192,), (32768,)]
+    assert [row.values for row in run.partial.rows] == [(512,), (2048,), (8192,), (32768,)]
     assert run.partial.most is None
 
 
@@ -70,9 +71,9 @@ def test_each_row_is_the_estimate_of_the_config_that_states_it() -> None:
     partial = run_of("lora.yaml", TUNE).partial
     assert partial is not None
     for row in partial.rows:
-        stated = run_of("lora.yaml", TUNE.replace("max_seq_len: null", f"max_seq_len: {row.sizes[0]}"))
+        stated = run_of("lora.yaml", TUNE.replace("max_seq_len: null", f"max_seq_len: {row.values[0]}"))
         assert stated.estimate is not None
-        assert row.device_bytes == stated.estimate.device_bytes
+        assert (row.device_bytes, row.device_interval) == (stated.estimate.device_bytes, stated.estimate.device_interval)
 
 
 def test_the_longest_sample_that_fits_fits_and_a_longer_one_does_not() -> None:
@@ -99,18 +100,58 @@ def test_devices_that_only_the_environment_knows_leave_a_table_of_them() -> None
     partial = run_of("run.sh", SHARED).partial
     assert partial is not None
     assert partial.names == ("device_count",)
-    assert [row.sizes for row in partial.rows] == [(1,), (2,), (4,), (8,)]
+    assert [row.values for row in partial.rows] == [(1,), (2,), (4,), (8,)]
     for row in partial.rows:
-        run = run_of("run.sh", SHARED.replace("$GPUS", str(row.sizes[0])))
+        run = run_of("run.sh", SHARED.replace("$GPUS", str(row.values[0])))
         assert run.estimate is not None
-        assert row.device_bytes == run.estimate.device_bytes
+        assert (row.device_bytes, row.device_interval) == (run.estimate.device_bytes, run.estimate.device_interval)
 
 
 def test_both_may_be_open() -> None:
     partial = run_of("run.sh", SHARED.replace("--block_size 256 ", "--block_size $N ")).partial
     assert partial is not None
     assert partial.names == ("sequence_length", "device_count")
-    assert {row.sizes[0] for row in partial.rows} == {1024}  # all that GPT-2 takes
+    assert {row.values[0] for row in partial.rows} == {1024}  # all that GPT-2 takes
+
+
+OURS = "ours/SmolLM2-135M-sft"  # a checkpoint that only its owner has
+
+
+@pytest.mark.parametrize(
+    ("text", "names", "told"),
+    [
+        pytest.param("1 {} --block_size 256", ["model"], ["as {}"], id="the model alone"),
+        pytest.param(
+            "$N {} --block_size 256",
+            ["model", "device_count"],
+            ["as {} with 1 device", "as {} with 8 devices"],
+            id="and the devices",
+        ),
+        pytest.param(
+            "1 {} --block_size $N",
+            ["model", "sequence_length"],
+            ["as {} with 2,048 tokens", "as {} with 8,192 tokens"],
+            id="and the length",
+        ),
+    ],
+)
+def test_a_model_that_nobody_knows_is_as_the_one_that_it_is_called_after(
+    text: str, names: list[str], told: list[str]
+) -> None:
+    known = "HuggingFaceTB/SmolLM2-135M"
+    line = SHARED.replace("$GPUS run_clm.py", text.split()[0] + " run_clm.py").replace("gpt2", "{}")
+    line = line.replace("--block_size 256", text.partition("{} ")[2])
+    partial = run_of("run.sh", line.format(OURS)).partial
+    assert partial is not None
+    assert list(partial.names) == names
+    assert [row.told(partial.names) for row in partial.rows] == [one.format(known) for one in told]
+    if len(names) == 1:
+        stated = run_of("run.sh", line.format(known)).estimate
+        assert stated is not None
+        assert [row.device_interval for row in partial.rows] == [stated.device_interval]
+    report = checked("run.sh", line.format(OURS))
+    jsonschema.validate(json.loads(as_json.render(report)), SCHEMA)
+    assert f"as {known}" in full.render(report)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +181,7 @@ def test_the_table_is_in_the_reports() -> None:
     assert "peak unknown without tokenizer.max_seq_len:" in text
     assert "32,768 tokens" in text
     data = json.loads(as_json.render(report))
-    jsonschema.validate(data, json.loads((ROOT / "schemas/report.schema.json").read_text()))
+    jsonschema.validate(data, SCHEMA)
     (run,) = data["files"]
     assert run["partial"]["open"] == [{"fact": "sequence_length", "key": "tokenizer.max_seq_len"}]
     assert [row["sequence_length"] for row in run["partial"]["rows"]] == [512, 2048, 8192, 32768]

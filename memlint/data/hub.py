@@ -87,6 +87,14 @@ def resolve(name: str, beside: str = "") -> Resolved | None:
     return found
 
 
+def resembling(name: str, beside: str = "") -> tuple[str, ...]:
+    """Hub ids of models after which one is called that is nowhere to be found; () where it is found, or broken."""
+    from memlint.data import resemblance
+
+    found = resolve(name, beside)
+    return resemblance.resembling(name) if found is None or found.reason == OUTSIDE else ()
+
+
 def unknown(name: str) -> str:
     """Why there is no model of this name, and what would make it known."""
     return (

@@ -60,6 +60,11 @@ def find(name: str) -> Model | None:
     return None if entry is None else Model(name, *_whole(entry))
 
 
+def is_mirror(name: str) -> bool:
+    """Whether the organisation of an id publishes other organisations' models under their names."""
+    return name.lower().partition("/")[0] in _stand_ins("mirrors")
+
+
 def _mirrored(name: str) -> str:
     """The id on the hub that a mirror's is of, both in lower case; "" where it is none, or of several models."""
     organisation, _, last = name.partition("/")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from memlint.documents.node import Span
-from memlint.partial import Partial
+from memlint.partial import MODEL, Partial
 from memlint.plugin import ERROR, INFO, WARNING, Finding, Fix
 from memlint.reports import overview
 from memlint.reports.equal import Equal
@@ -94,13 +94,14 @@ def table(partial: Partial, budget: Budget | None, style: Style) -> Iterator[str
     """The peak as a function of what is not stated, a line for each size."""
     keys = " and ".join(clean(shorten(key, 80)) for key in partial.keys)
     yield "  " + style.paint("peak", BOLD) + f" unknown without {keys}:"
-    named = [row.named(partial.names) for row in partial.rows]
+    named = [row.told(partial.names).removeprefix("with ") for row in partial.rows]
     columns = max(map(len, named))
+    aligned = str.ljust if MODEL in partial.names else str.rjust
     for name, row in zip(named, partial.rows):
         low, high = row.device_interval
         within = "" if low == high else f" ({format_bytes(low)} to {format_bytes(high)})"
         verdict = "" if budget is None else "  " + style.paint(row.verdict, BOLD, VERDICT_COLOR[row.verdict])
-        yield f"    {name.rjust(columns)}  {format_bytes(row.device_bytes)}{within}{verdict}"
+        yield f"    {aligned(name, columns)}  {format_bytes(row.device_bytes)}{within}{verdict}"
     if budget is not None and partial.most is not None:
         size = format_bytes(budget.size_bytes)
         yield f"  fits {size} up to {partial.most:,} tokens" if partial.most else f"  does not fit {size} at any length"

@@ -74,7 +74,7 @@ def _partial(partial: Partial, budget: Budget | None) -> dict[str, Any]:
         "open": [{"fact": name, "key": key} for name, key in zip(partial.names, partial.keys)],
         "rows": [
             {
-                **dict(zip(partial.names, row.sizes)),
+                **dict(zip(partial.names, row.values)),
                 "device_bytes": row.device_bytes,
                 "low_bytes": row.device_interval.low_bytes,
                 "high_bytes": row.device_interval.high_bytes,

@@ -1,0 +1,110 @@
+"""Which models of the catalogue one has the name of that is in none: ``out/zephyr-7b-sft-iter0`` is called after
+``HuggingFaceH4/zephyr-7b-beta``.
+
+Who trains a model on calls the result after it, and its sizes stay. So the name of a checkpoint that only its owner has
+says what its run would take if it is of that shape. It is no proof: what follows from it is a partial answer, which
+names the model that it is of.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from memlint.data import models
+from memlint.named_tuple import NamedTuple
+
+_TOKEN = re.compile(r"(?:\d+x)?\d+(?:\.\d+)?[bm]\d?(?![a-z])|\d+(?:\.\d+)?|[a-z]+")
+_POINT = re.compile(r"(?<=\d)_(?=\d(?![\d.]*[bm]))")  # Qwen2_5-7B, but not llama_3_8b
+# Words that say that a model is of another kind than the text model whose name it has as well.
+_KINDS = frozenset(
+    ("vl", "vision", "audio", "omni", "image", "video", "moe", "embedding", "reranker", "vit", "vlm", "next", "linear")
+)
+# A checkpoint in few bits has another dtype than the model that it is of, and an adapter is no model.
+_OTHER = re.compile(r"[48]bit|int[48]|gptq|awq|gguf|bnb|fp8|nf4|quant|lora|adapter")
+_LEAST_WORD = 2  # characters: a letter alone names no family
+MOST = 3  # models that are told
+
+
+class _Name(NamedTuple):
+    """The parts of a name: words, each with the version that follows it (``qwen``: ``2.5``), and sizes (``7b``)."""
+
+    words: dict[str, str]
+    sizes: tuple[str, ...]
+
+
+def resembling(name: str) -> tuple[str, ...]:
+    """Hub ids of catalogue models after which an id or a folder is called, of different shapes, the smallest first.
+
+    They have the sizes that the name states, each family that it names in the version that it states, as few others as
+    any, and are of its kind. Where it names no family, these are the smallest and the largest decoder of its size. ()
+    where it states no size.
+    """
+    wanted = _parsed(name)
+    if not wanted.sizes or _OTHER.search(name.lower()):
+        return ()
+    if not (named := _families_in(wanted)):
+        return _ends(wanted)
+    best: list[str] = []
+    most = (1, -len(_families()))  # families in common, and others
+    for other, parts in _catalogue().items():
+        if parts.sizes != wanted.sizes or (parts.words.keys() ^ wanted.words.keys()) & _KINDS:
+            continue
+        common = [word for word in named if word in parts.words]
+        if any(wanted.words[word] not in ("", parts.words[word]) for word in common):
+            continue
+        score = len(common), -sum(word in _families() and word not in wanted.words for word in parts.words)
+        if score > most:
+            best, most = [], score
+        if score == most:
+            best.append(other)
+    shapes: dict[tuple[int, str], str] = {}
+    for id_ in sorted(best, key=lambda id_: (models.is_mirror(id_), len(id_), id_), reverse=True):
+        if (model := models.find(id_)) is not None:
+            shapes[model.parameters, model.config["model_type"]] = model.name if model.name in best else id_
+    return tuple(shapes[shape] for shape in sorted(shapes))[:MOST]
+
+
+def _families_in(name: _Name) -> list[str]:
+    return [word for word in name.words if word in _families() and len(word) >= _LEAST_WORD]
+
+
+def _ends(wanted: _Name) -> tuple[str, ...]:
+    alike = [other for other, parts in _catalogue().items() if parts.sizes == wanted.sizes]
+    if wanted.words.keys() & _KINDS:
+        return ()
+    found = [model for model in map(models.find, alike) if model is not None and _is_decoder(model)]
+    found.sort(key=lambda model: (model.parameters, model.name))
+    return tuple(dict.fromkeys(model.name for model in (*found[:1], *found[-1:])))
+
+
+def _is_decoder(model: models.Model) -> bool:
+    return all(name.endswith(("ForCausalLM", "LMHeadModel")) for name in model.config.get("architectures", [""]))
+
+
+def _parsed(name: str) -> _Name:
+    words: dict[str, str] = {}
+    sizes: list[str] = []
+    last = ""
+    for token in _TOKEN.findall(_POINT.sub(".", name.rstrip("/").rpartition("/")[2].lower())):
+        if token.isalpha():
+            words[token] = ""
+            last = token
+            continue
+        if not token[-1].isdigit() or "b" in token:
+            sizes.append(token)
+        elif last:
+            words[last] = words[last] or token
+        last = ""
+    return _Name(words, tuple(sorted(sizes)))
+
+
+@lru_cache(maxsize=1)
+def _catalogue() -> dict[str, _Name]:
+    return {name: _parsed(name) for name in models.names()}
+
+
+@lru_cache(maxsize=1)
+def _families() -> frozenset[str]:
+    """The words with which names of models begin."""
+    return frozenset(next(iter(parts.words), "") for parts in _catalogue().values())

@@ -1,0 +1,71 @@
+"""Models that a name is after."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from memlint.data import hub, models, resemblance
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        pytest.param("me/zephyr-7b-sft-iter0", ["HuggingFaceH4/zephyr-7b-beta"], id="a family and a size"),
+        pytest.param("/models/hf_llama_7b/", ["huggyllama/llama-7b"], id="a folder"),
+        pytest.param("out/Qwen2_5-7B-sft", ["Qwen/Qwen2.5-7B"], id="a version with a line for its point"),
+        pytest.param("out/llama_3_8b", ["meta-llama/Llama-3-8B"], id="a version before a size"),
+        pytest.param("gemma-2b-rm", ["google/gemma-2b", "google/gemma-2-2b"], id="no version is any"),
+        pytest.param("Llama-2-7b-ours", ["meta-llama/Llama-2-7b-hf"], id="a version is that one"),
+        pytest.param("Qwen2.5-VL-7B-ours", ["Qwen/Qwen2.5-VL-7B-Instruct"], id="a model of images is after one"),
+        pytest.param("ours-Mixtral-8x7B", ["mistralai/Mixtral-8x7B-v0.1"], id="experts are part of the size"),
+        pytest.param(
+            "mistral-7b-sft", ["mistralai/Mistral-7B-v0.1", "mistralai/Mistral-7B-v0.3"], id="nothing of other families"
+        ),
+        pytest.param(
+            "DeepSeek-R1-Distill-Qwen-7B-x", ["deepseek-ai/DeepSeek-R1-Distill-Qwen-7B"], id="as many words as any"
+        ),
+        pytest.param("llama-3-mine", [], id="no size"),
+        pytest.param("llama-3-8b-gptq", [], id="a quantised copy has another dtype"),
+        pytest.param("llama-3-8b-lora", [], id="an adapter is no model"),
+        pytest.param("/path/to/model", [], id="a placeholder"),
+    ],
+)
+def test_a_name_is_after_models(name: str, expected: list[str]) -> None:
+    assert list(resemblance.resembling(name)) == expected
+
+
+def test_a_size_alone_is_between_the_smallest_and_the_largest_decoder_of_it() -> None:
+    found = [models.find(name) for name in resemblance.resembling("ours/LongAlign-7B-64k-base")]
+    low, high = (model.parameters for model in found if model is not None)
+    assert 6e9 < low < 7e9 < high < 9e9
+
+
+def test_of_models_that_are_left_out_nine_of_ten_are_found_by_their_names() -> None:
+    catalogue = resemblance._catalogue()
+    answered = right = 0
+    for name in models.names()[::6]:
+        model = models.find(name)
+        assert model is not None
+        left_out = catalogue.pop(name)
+        try:
+            found = [models.find(other) for other in resemblance.resembling(name)]
+        finally:
+            catalogue[name] = left_out
+        answered += bool(found)
+        right += model.parameters in [other.parameters for other in found if other is not None]
+    assert answered > 80
+    assert right >= 0.9 * answered
+
+
+def test_nothing_resembles_what_is_found() -> None:
+    assert hub.resembling("ours/Qwen2.5-7B-sft") == ("Qwen/Qwen2.5-7B",)
+    assert hub.resembling("Qwen/Qwen2.5-7B") == ()
+
+
+def test_nothing_resembles_a_folder_whose_config_is_broken(tmp_path: Path) -> None:
+    folder = tmp_path / "Qwen2.5-7B-sft"
+    folder.mkdir()
+    (folder / "config.json").write_text("{", encoding="utf-8")
+    assert hub.resembling(str(folder)) == ()
