@@ -10,10 +10,12 @@ import pytest
 
 import memlint
 from memlint.check import check_text
+from memlint.partial import Row
 from memlint.reports import full
 from memlint.reports import json as as_json
 from memlint.reports.report import Report, RunReport
 from memlint.settings import Settings
+from memlint.tape.estimate import Estimate, Interval
 
 ROOT = Path(__file__).parents[1]
 SCHEMA = json.loads((ROOT / "schemas" / "report.schema.json").read_text(encoding="utf-8"))
@@ -57,6 +59,10 @@ def run_of(path: str, text: str, budget: str = "") -> RunReport:
     return run
 
 
+def peak_of(found: Row | Estimate) -> tuple[int, Interval]:
+    return found.device_bytes, found.device_interval
+
+
 def test_a_length_that_is_not_stated_leaves_a_table() -> None:
     run = run_of("lora.yaml", TUNE)
     assert run.estimate is None
@@ -73,7 +79,7 @@ def test_each_row_is_the_estimate_of_the_config_that_states_it() -> None:
     for row in partial.rows:
         stated = run_of("lora.yaml", TUNE.replace("max_seq_len: null", f"max_seq_len: {row.values[0]}"))
         assert stated.estimate is not None
-        assert (row.device_bytes, row.device_interval) == (stated.estimate.device_bytes, stated.estimate.device_interval)
+        assert peak_of(row) == peak_of(stated.estimate)
 
 
 def test_the_longest_sample_that_fits_fits_and_a_longer_one_does_not() -> None:
@@ -104,7 +110,7 @@ def test_devices_that_only_the_environment_knows_leave_a_table_of_them() -> None
     for row in partial.rows:
         run = run_of("run.sh", SHARED.replace("$GPUS", str(row.values[0])))
         assert run.estimate is not None
-        assert (row.device_bytes, row.device_interval) == (run.estimate.device_bytes, run.estimate.device_interval)
+        assert peak_of(row) == peak_of(run.estimate)
 
 
 def test_both_may_be_open() -> None:
