@@ -81,8 +81,9 @@ def facts_of_the_vocabulary() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def answers_kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """For tests of what is done with estimates (written, compared, told), which make the same ones over and over: those
-    of a module share a cache, as a user's commands do."""
-    folder = str(tmp_path_factory.mktemp("answers"))
+    of all such modules share a cache, as a user's commands do, and so do the workers."""
+    session = tmp_path_factory.getbasetemp()
+    folder = str((session.parent if "PYTEST_XDIST_WORKER" in os.environ else session) / "answers")
     with pytest.MonkeyPatch.context() as changed, kept_in(folder):
         changed.setenv("MEMLINT_CACHE_DIR", folder)
         yield

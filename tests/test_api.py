@@ -14,6 +14,8 @@ from memlint.fixes.search import Plan
 from memlint.settings import KEYS
 from tests.test_rules import EXAMPLES
 
+pytestmark = pytest.mark.usefixtures("answers_kept")
+
 CONFIG = """model_name_or_path: Qwen/Qwen2.5-0.5B
 per_device_train_batch_size: 8
 max_length: 1024

@@ -14,6 +14,8 @@ from memlint.documents.load import load
 from memlint.reports.report import RunReport
 from memlint.settings import Settings
 
+pytestmark = pytest.mark.usefixtures("answers_kept")
+
 ROOT = Path(__file__).parents[1]
 SAMPLES = ROOT / "tests" / "hostile" / "samples"
 

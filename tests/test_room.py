@@ -9,6 +9,8 @@ import pytest
 import memlint
 from tests.test_rules import RULES
 
+pytestmark = pytest.mark.usefixtures("answers_kept")
+
 EXAMPLES = Path(__file__).parent.parent / "examples"
 SAVES = {info.code for info, rule in RULES if rule.saves}
 

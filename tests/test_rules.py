@@ -14,6 +14,8 @@ from memlint.plugin import Example, Finding, Rule
 from memlint.units import parse_size
 from tests.text import selected
 
+pytestmark = pytest.mark.usefixtures("answers_kept")
+
 EXAMPLES = Path(__file__).parent.parent / "examples"
 HEADINGS = ("What it does", "Why it matters", "Example", "Use instead", "Fix safety", "References")
 # Made by check itself, not by a rule's `check`: their tests are tests/test_check.py and tests/test_suppress.py.

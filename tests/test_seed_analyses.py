@@ -24,6 +24,8 @@ from memlint.named_tuple import NamedTuple
 from memlint.reports.report import RunReport
 from memlint.units import GiB
 
+pytestmark = pytest.mark.usefixtures("answers_kept")
+
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 UNI3D = "uni3d_dp/uni3d+dp.yaml"

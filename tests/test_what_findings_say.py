@@ -11,6 +11,8 @@ import memlint
 from memlint.fixes.edits import apply_edits
 from memlint.plugin import Finding
 
+pytestmark = pytest.mark.usefixtures("answers_kept")
+
 GRPO = """\
 model_name_or_path: Qwen/Qwen2.5-1.5B-Instruct
 dtype: bfloat16
