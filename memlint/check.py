@@ -508,8 +508,6 @@ class _Checker:
             return
         if rule.saves and run.has_room:
             return
-        if run.budget_bytes is not None or not info.code.startswith("MEM1"):
-            judged.append(info)  # without a budget MEM1xx is silent, which says nothing of its suppressions
         run.options = options
         begin = time.perf_counter()
         try:
@@ -518,7 +516,11 @@ class _Checker:
                 found.extend(rule.check(run))
             except _unknown_model():
                 pass  # it asked a recording about something that was not recorded
-            found = [self._held(_on_a_file(finding, run), run) for finding in found]
+            worth = [finding for finding in found if not rule.saves or run.is_worth_saving(finding)]
+            # Silence for want of a budget says nothing of suppressions.
+            if run.budget_bytes is not None or not (info.code.startswith("MEM1") or len(worth) < len(found)):
+                judged.append(info)
+            found = [self._held(_on_a_file(finding, run), run) for finding in worth]
             if "severity" in options:
                 found = [finding._replace(severity=options["severity"]) for finding in found]
             findings += bounded_findings(found)

@@ -36,6 +36,7 @@ DISPLAY = "display"  # changes the optimisation: applied only when asked for by 
 
 # Share of the device peak from which a rule calls a part of it large, and from which it is worth a word.
 LARGE_SHARE = 1 / 3
+LEAST_SAVED_BYTES = 2 * 2**30  # an eighth of 16 GiB, as the smallest cards of clouds have
 NOTABLE_SHARE = 1 / 20
 
 
@@ -216,6 +217,11 @@ class Run:
         if self.budget_bytes is None or self.estimate is None:
             return False
         return 2 * self.estimate.device_interval.high_bytes <= self.budget_bytes
+
+    def is_worth_saving(self, finding: Finding) -> bool:
+        """Whether what a finding would save may matter. Without a budget it is anybody's card: what is less than a
+        fraction of the smallest one that training is done on lets the run onto no other."""
+        return self.budget_bytes is not None or not 0 < finding.size_bytes < LEAST_SAVED_BYTES
 
     @property
     def is_launched(self) -> bool:

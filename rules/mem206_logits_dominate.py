@@ -53,6 +53,8 @@ class LogitsDominate(Rule):
         taken = run.estimate.component_bytes("logits")
         if not taken or not run.is_large(taken, 0.25):
             return
+        if not run.is_short and not _in_loop(run) and levers.fused_loss(run) is None:
+            return  # nothing in such a trainer does without them
         batch, length = run.fact("micro_batch_size"), run.fact("sequence_length")
         vocabulary = run.value("vocabulary_size")
         message = f"logits take {format_bytes(taken)}, {taken / run.estimate.device_bytes:.0%} of the peak"
@@ -88,7 +90,7 @@ class LogitsDominate(Rule):
 
     def _in_tiles(self, run: Run) -> list[str]:
         """What a loss in tiles would save where the config has no key for one."""
-        if run.value("loss", "full") != "full" or run.value("method", "sft") not in ("sft", "pretraining"):
+        if run.value("loss", "full") != "full" or not _in_loop(run):
             return []
         if levers.fused_loss(run) is not None:
             return []
@@ -96,3 +98,8 @@ class LogitsDominate(Rule):
         if not saved:
             return []
         return [f"a loss in tiles (Liger, cut cross entropy) in the training loop would save {format_bytes(saved)}"]
+
+
+def _in_loop(run: Run) -> bool:
+    """Whether the loss is one over tokens, in the place of which a training loop can have one in tiles."""
+    return run.value("method", "sft") in ("sft", "pretraining")

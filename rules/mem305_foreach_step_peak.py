@@ -34,7 +34,7 @@ class ForeachStepPeak(Rule):
     facts = ("optimizer_implementation",)
     saves = True
     invalid = (
-        Example("uni3d_dp/uni3d+dp_after.yaml", expect="optimizer"),
+        Example("uni3d_dp/uni3d+dp_after.yaml", expect="optimizer", budget="8GB"),
         Example(
             "language_models/full_llamafactory.yaml",
             replace=(
@@ -43,11 +43,13 @@ class ForeachStepPeak(Rule):
                 ("cutoff_len: 2048", "cutoff_len: 128"),
             ),
             expect="optim",
+            budget="16GB",
         ),
         Example(
             "language_models/torchtune_llama3_1b.yaml",
             replace=(("max_seq_len: 4096", "max_seq_len: 256"), ("batch_size: 4", "batch_size: 1")),
             expect="_component_",
+            budget="16GB",
         ),
     )
     valid = (

@@ -33,7 +33,7 @@ class EmaOnGpu(Rule):
     name = "ema-on-gpu"
     facts = ("ema",)
     saves = True
-    invalid = (Example("uni3d_dp/uni3d+dp.yaml", expect="use_ema"),)
+    invalid = (Example("uni3d_dp/uni3d+dp.yaml", expect="use_ema", budget="16GB"),)
     valid = (
         Example("uni3d_dp/uni3d+dp.yaml", replace=(("use_ema: true", "use_ema: false"),)),
         Example("video_llm/config.yaml"),

@@ -41,6 +41,7 @@ class BucketSize(Rule):
             "language_models/run_clm.sh",
             replace=(("train_batch_size 4", "train_batch_size 1"), ("--block_size 2048", "--block_size 512")),
             expect='"reduce_bucket_size"',
+            budget="16GB",
         ),
     )
     valid = (

@@ -49,7 +49,7 @@ class Fragmentation(Rule):
     name = "fragmentation"
     severity = INFO
     saves = True
-    invalid = (Example("train.sh", ORPO, expect="--per_device_train_batch_size"),)
+    invalid = (Example("train.sh", ORPO, expect="--per_device_train_batch_size", budget="8GB"),)
     valid = (
         Example("stdiff/train.sh", note="it sets them"),
         Example("uni3d_dp/uni3d+dp_after.yaml"),

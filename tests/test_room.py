@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 import memlint
+from memlint.check import check_text
+from memlint.settings import Settings
 from tests.test_rules import RULES
 
 pytestmark = pytest.mark.usefixtures("answers_kept")
@@ -30,6 +32,21 @@ def test_what_saves_memory_is_silent_where_twice_as_much_fits(path: str) -> None
     high = run.estimate.device_interval.high_bytes
     assert codes(path, f"{2 * high}B") & SAVES == set()
     assert codes(path, f"{2 * high - 1}B") & SAVES
+
+
+SMALL = """\
+trl sft --model_name_or_path gpt2 --dataset_name trl-lib/Capybara --per_device_train_batch_size 1 --max_length 512 \\
+    --optim adamw_torch --gradient_checkpointing False --output_dir out
+"""
+
+
+def test_what_saves_little_is_said_of_a_budget_and_not_of_anybody_s_card() -> None:
+    without = check_text("run.sh", SMALL, Settings())
+    assert {finding.code for finding in without.findings} & SAVES == set()
+    peak = without.runs[0].estimate
+    assert peak is not None
+    within = check_text("run.sh", SMALL, Settings(budget=f"{peak.device_bytes}B"))
+    assert {finding.code for finding in within.findings} & SAVES
 
 
 def test_errors_and_what_a_run_does_not_survive_are_no_matter_of_room() -> None:

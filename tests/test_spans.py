@@ -217,7 +217,7 @@ def test_a_wrong_value_behind_an_interpolation_is_found_where_it_was_written(uni
 
 
 def test_an_absent_key_is_found_at_its_section(uni3d: Tree) -> None:
-    finding = uni3d.check("uni3d+dp_after.yaml", "MEM305")
+    finding = uni3d.check("uni3d+dp_after.yaml", "MEM305", budget="8GB")
     assert (finding.key, uni3d.place(finding)) == (
         "optimizer.fused",
         ("uni3d+dp_after.yaml", "optimizer:", "optimizer"),
@@ -300,7 +300,7 @@ def test_what_a_command_does_not_state_is_found_at_its_program(code: str, lag: T
 
 
 def test_a_share_of_the_batch_is_related_as_it_is_written(lag: Tree) -> None:
-    finding = lag.check("train_lag_mode_ultra_low_mem.sh", "MEM204")
+    finding = lag.check("train_lag_mode_ultra_low_mem.sh", "MEM204", budget="4GB")
     assert [(selected(span), message) for span, message in finding.related] == [("--batch_size", "--batch_size: 4")]
 
 
@@ -380,7 +380,7 @@ def test_an_overridden_setting_is_found_at_its_key_in_the_file(
 
 def test_a_setting_that_only_an_override_states_has_no_place_of_its_own(uni3d: Tree) -> None:
     uni3d.edit("uni3d+dp_after.yaml", ("  use_ema: true", "  # use_ema: true"))
-    finding = uni3d.check("uni3d+dp_after.yaml", "MEM306", "+training.use_ema=true")
+    finding = uni3d.check("uni3d+dp_after.yaml", "MEM306", "+training.use_ema=true", budget="8GB")
     assert finding.span.path == str(uni3d.folder / "uni3d+dp_after.yaml")
     assert selected(finding.span) == ""
     assert finding.notes == ("training.use_ema is set with -o",)

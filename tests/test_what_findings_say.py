@@ -106,7 +106,14 @@ def findings_of(folder: Path, path: str, text: str, code: str, **options: object
             "the reference of grpo: 2.88 GiB,",
             id="the engine beside a reference model is no copy of the weights",
         ),
-        pytest.param("a.yml", DPO, "MEM206", {}, "3 x 2 x 2048 tokens", id="a pair of answers is two rows of logits"),
+        pytest.param(
+            "a.yml",
+            DPO,
+            "MEM206",
+            {"budget": "1GB"},
+            "3 x 2 x 2048 tokens",
+            id="a pair of answers is two rows of logits",
+        ),
         pytest.param(
             "a.sh",
             REWARD,
@@ -149,7 +156,7 @@ def test_accumulation_that_no_key_states_is_said_to_follow(tmp_path: Path) -> No
 
 
 def test_a_line_is_not_related_to_itself(tmp_path: Path) -> None:
-    [found] = findings_of(tmp_path, "a.sh", GLUE, "MEM301")
+    [found] = findings_of(tmp_path, "a.sh", GLUE, "MEM301", budget="1GB")
     assert found.span.line == 2
     assert found.related == ()
 
@@ -269,7 +276,7 @@ def test_a_batch_that_three_sizes_make_is_their_product(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 def test_what_is_added_on_a_line_of_its_own_is_told_without_the_line_s_end(end: str, tmp_path: Path) -> None:
-    [found] = findings_of(tmp_path, "a.sh", GLUE.replace("\n", end), "MEM301")
+    [found] = findings_of(tmp_path, "a.sh", GLUE.replace("\n", end), "MEM301", budget="1GB")
     assert found.fixes[0].title == "add --bf16 True"
     after = apply_edits(GLUE.replace("\n", end), found.fixes[0].edits)
     assert after == (GLUE.rstrip("\n") + " \\\n    --bf16 True\n").replace("\n", end)

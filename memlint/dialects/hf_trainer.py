@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from memlint.dialects import known_scripts, llava
@@ -51,6 +52,13 @@ _SCRIPTS = {
 _EMBEDDERS = (
     *("train_group_size", "train_n_passages", "query_max_len", "passage_max_len", "query_max_length"),
     *("q_max_len", "p_max_len", "gc_q_chunk_size", "grad_cache"),
+)
+
+
+# Words of a script's name by which it trains something else than the next token.
+_OTHER_TASK = re.compile(
+    r"(^|[_-])(reward|rm|prm|orm|critic|ppo|dpo|kto|orpo|simpo|grpo|rlhf|rerank\w*|embed\w*|retriev\w*|classif\w*"
+    r"|distill\w*|kd|contrastive|diffusion)([_-]|$|model)"
 )
 
 
@@ -199,6 +207,8 @@ def _own_model(spec: TrainingSpec, name: str) -> str:
     if name.startswith("internvl"):
         spec.facts["model_class"] = Fact("model_class", "vision_language", DEFAULT, reason=f"what {name} builds")
         return f"{name}: InternVL's own code, and the tiles that it makes of an image by its size, are not known"
+    if _task(spec) not in _SCRIPTS and (word := _OTHER_TASK.search(name.lower())) is not None:
+        return f"{name}.py: its own code makes the model and the loss, which by its name ({word[2]}) are no causal LM's"
     for key in ("zero_stage", "deepspeed_stage"):
         if spec.root.get(key) is not None:
             return f"--{key}: the script has a training loop of its own"

@@ -64,10 +64,25 @@ def _otherwise(spec: TrainingSpec) -> str:
         fact = spec.fact(lm.HYPER + name)
         if fact is not None and fact.value and fact.value != "false":
             return f"{fact.key}: {why}"
+    return _megatron(spec)
+
+
+# LLaMA-Factory 0.9.6.dev0, hparams/megatron_bridge_args.py: without one of the two switches hparams/parser.py refuses
+# them.
+_MEGATRON_SWITCHES = ("USE_MCA", "USE_MEGATRON_BRIDGE")
+_MEGATRON_KEYS = (
+    *("tensor_model_parallel_size", "pipeline_model_parallel_size", "expert_model_parallel_size"),
+    *("context_parallel_size", "virtual_pipeline_model_parallel_size", "use_distributed_optimizer"),
+    *("overlap_param_gather", "overlap_grad_reduce", "recompute_granularity", "bias_activation_fusion"),
+    *("apply_rope_fusion", "masked_softmax_fusion", "moe_grouped_gemm", "moe_token_dispatcher_type"),
+)
+
+
+def _megatron(spec: TrainingSpec) -> str:
     environment = spec.launch.environment if spec.launch is not None else {}
-    if "USE_MCA" in environment and truth(environment["USE_MCA"].value):
-        return "USE_MCA: Megatron's own model and arguments"
-    return ""
+    on = [name for name in _MEGATRON_SWITCHES if name in environment and truth(environment[name].value)]
+    keys = [name for name in _MEGATRON_KEYS if spec.root.get(name) is not None]
+    return f"{(on or keys)[0]}: Megatron's own model and arguments" if on or keys else ""
 
 
 def _unsloth(spec: TrainingSpec) -> str:

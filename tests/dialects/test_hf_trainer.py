@@ -735,6 +735,25 @@ def test_what_is_not_stated_is_named(text: str, reason: str) -> None:
     assert spec.unknown_reason.startswith(reason), spec.unknown_reason
 
 
+@pytest.mark.parametrize(
+    ("script", "known"),
+    [
+        pytest.param("examples/finetune.py", True, id="tuning"),
+        pytest.param("examples/reward_modeling.py", False, id="a reward model"),
+        pytest.param("src/train_rm.py", False, id="a reward model in short"),
+        pytest.param("dpo_align.py", False, id="preferences"),
+        pytest.param("train_embedding.py", False, id="embeddings"),
+        pytest.param("train_arm_robot_logs.py", True, id="letters within a word"),
+        pytest.param("run_clm.py", True, id="transformers' own"),
+    ],
+)
+def test_a_script_is_no_causal_lm_s_whose_name_says_otherwise(script: str, known: bool) -> None:
+    text = f"python {script} --model_name_or_path gpt2 --per_device_train_batch_size 4 --max_seq_length 512\n"
+    spec = run(text, "run.sh")
+    assert (spec.architecture == "language_model") == known, spec.unknown_reason
+    assert known or "by its name" in spec.unknown_reason
+
+
 def test_a_variable_that_is_not_set_is_named() -> None:
     text = "python train.py --model_name_or_path $MODEL --per_device_train_batch_size 1 --max_seq_length 8\n"
     assert run(text, "t.sh").unknown_reason == "--model_name_or_path is not known: MODEL is not set in the script"

@@ -336,6 +336,8 @@ def test_keys_together(text: str, expected: dict[str, Any]) -> None:
         (SFT.replace(MODEL, ""), "model_name_or_path is not stated"),
         (SFT.replace("Qwen/Qwen2.5-7B-Instruct", "nobody/nothing"), "model_name_or_path nobody/nothing: not in"),
         (SFT + "deepspeed: nowhere.json\n", "deepspeed: no file nowhere.json"),
+        (SFT + "use_distributed_optimizer: true\n", "use_distributed_optimizer: Megatron's own model"),
+        (SFT + "pipeline_model_parallel_size: 1\n", "pipeline_model_parallel_size: Megatron's own model"),
         (SFT.replace("1024", "${LENGTH}"), "cutoff_len is not known"),
     ],
     ids=lambda value: str(value).splitlines()[-1],
