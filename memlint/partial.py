@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
+from math import prod
 from typing import TYPE_CHECKING, Any, Final
 
 from memlint.facts.spec import Name, UnknownModel
@@ -18,6 +19,7 @@ from memlint.tape.estimate import FITS, Interval
 
 if TYPE_CHECKING:
     from memlint.facts.spec import TrainingSpec
+    from memlint.models.split import Kind
     from memlint.tape.estimate import Estimate
 
 MODEL: Final = "model"
@@ -26,7 +28,7 @@ DEVICES: Final = "device_count"
 
 # What may be open, and what is tried of each then.
 _LENGTHS, _FEWER_LENGTHS = (512, 2048, 8192, 32768), (2048, 8192)
-_DEVICES, _FEWER_DEVICES = (1, 2, 4, 8), (1, 8)
+_DEVICES, _FEWER_DEVICES, _MORE_DEVICES = (1, 2, 4, 8), (1, 8), (16, 32, 64, 128)
 _OPEN: tuple[dict[Name, tuple[int, ...]], ...] = (
     {DEVICES: _DEVICES},
     {LENGTH: _LENGTHS},
@@ -81,8 +83,12 @@ def partial(spec: TrainingSpec, whole: Callable[[TrainingSpec], Estimate], budge
     candidates = _candidates(spec)
     for opened in _OPEN:
         tried = {**opened, MODEL: candidates} if MODEL in opened else opened
-        if all(tried.values()) and _known(spec, {name: values[0] for name, values in tried.items()}) is not None:
-            return _table(spec, tried, whole, budget_bytes)
+        probed = {name: candidates[0] if name == MODEL else STEP for name in tried if candidates or name != MODEL}
+        if len(probed) == len(tried) and _known(spec, probed) is not None:
+            found = _table(spec, tried, whole, budget_bytes)
+            if found is None and DEVICES in tried:  # more of them share one copy of the model
+                found = _table(spec, {**tried, DEVICES: _MORE_DEVICES}, whole, budget_bytes)
+            return found
     return None
 
 
@@ -139,7 +145,15 @@ def _known(spec: TrainingSpec, values: dict[Name, Any]) -> TrainingSpec | None:
     tried = spec.stating(values)
     if tried.architecture is None and DEVICES in values and tried.architecture_on_devices:
         tried.architecture = tried.architecture_on_devices
-    return tried if tried.architecture is not None else None
+    return tried if tried.architecture is not None and values.get(DEVICES, 0) % _of_a_copy(tried) == 0 else None
+
+
+def _of_a_copy(spec: TrainingSpec) -> int:
+    """Devices that share one copy of the model."""
+    from memlint.models.split import degree
+
+    kinds: tuple[Kind, ...] = ("tensor", "pipeline", "context", "ulysses")
+    return prod(degree(spec, kind) for kind in kinds)
 
 
 def _limit(spec: TrainingSpec) -> int | None:

@@ -113,6 +113,21 @@ def test_devices_that_only_the_environment_knows_leave_a_table_of_them() -> None
         assert peak_of(row) == peak_of(run.estimate)
 
 
+MODEL_PARALLEL = """\
+{"num_layers": 2, "hidden_size": 512, "num_attention_heads": 16, "seq_length": 256, "max_position_embeddings": 256,
+ "padded_vocab_size": 50304, "train_micro_batch_size_per_gpu": 1, "model_parallel_size": 4, "pipe_parallel_size": 1,
+ "zero_optimization": {"stage": 1}, "precision": "fp16", "optimizer": {"type": "Adam", "params": {"lr": 0.001}}}
+"""
+
+
+@pytest.mark.parametrize(("degree", "devices"), [(4, [4, 8]), (16, [16, 32, 64, 128])])
+def test_a_copy_of_the_model_needs_as_many_devices_as_share_it(degree: int, devices: list[int]) -> None:
+    text = MODEL_PARALLEL.replace('"model_parallel_size": 4', f'"model_parallel_size": {degree}')
+    partial = run_of("a.yml", text).partial
+    assert partial is not None
+    assert [row.values for row in partial.rows] == [(count,) for count in devices]
+
+
 def test_both_may_be_open() -> None:
     partial = run_of("run.sh", SHARED.replace("--block_size 256 ", "--block_size $N ")).partial
     assert partial is not None
