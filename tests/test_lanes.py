@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -40,18 +39,24 @@ def collected(*arguments: str) -> tuple[str, ...]:
     return tuple(line for line in done.stdout.splitlines() if "::" in line)
 
 
-@cache
-def everything() -> tuple[str, ...]:
-    return collected("--lane", "full")
-
-
 def test_no_test_is_in_neither_lane() -> None:
-    quick, rest = set(collected("--lane", "quick")), lanes.chosen("rest", everything())
-    assert len(everything()) > 1000
-    assert quick | rest == set(everything())
+    everything = collected("--lane", "full")
+    quick, rest = (lanes.chosen(lane, everything) for lane in ("quick", "rest"))
+    assert len(everything) > 1000
+    assert quick | rest == set(everything)
     assert not quick & rest
     for left in lanes.LEFT:
         assert any(re.match(left.tests, name) for name in rest), f"{left.tests}: no such tests"
+    # What the quick lane does not even import has none of its tests.
+    modules = {name.partition("::")[0] for name in quick}
+    assert [module for module in sorted(modules) if lanes.left_whole(ROOT / module, ROOT)] == []
+
+
+def test_the_command_line_chooses_the_lane() -> None:
+    path = "tests/cli"  # a folder is no test that the command line names
+    ids = collected("--lane", "full", path)
+    for lane in lanes.LANES:
+        assert set(collected("--lane", lane, path)) == lanes.chosen(lane, ids)
 
 
 def test_what_the_command_line_names_runs_whole() -> None:
