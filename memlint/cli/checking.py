@@ -122,6 +122,9 @@ def _stdin() -> str:
         raise output.Stop(f"standard input is not UTF-8 text (byte {error.start})") from None
 
 
+MOST_UNLISTED = 3
+
+
 def _show_files(paths: tuple[str, ...], resolver: Resolver) -> None:
     from memlint.check import check_paths
     from memlint.reports.text import clean
@@ -153,14 +156,16 @@ def tell(report: Report, paths: tuple[str, ...], settings: Settings) -> None:
         if report.empty and (settings.strict or settings.verbose):
             for path in report.empty:
                 output.note(f"memlint: {path}: is empty")
-        if settings.verbose:
-            for place, why in report.unlisted:
-                output.note(f"memlint: {place}: not listed, {why}")
-        elif report.unlisted:
-            commands = "1 command" if len(report.unlisted) == 1 else f"{len(report.unlisted)} commands"
+        # Where there is nothing else to read, a few of them are what there is to say.
+        told = len(report.unlisted) if settings.verbose else 0 if report.runs else MOST_UNLISTED
+        for place, why in report.unlisted[:told]:
+            output.note(f"memlint: {place}: not listed, {why}")
+        if left := len(report.unlisted[told:]):
+            commands = f"{left} {'more ' * bool(told)}command{'s' * (left != 1)}"
             output.note(f"memlint: {commands} in documents without an estimate, not listed (-v lists them)")
     if not (report.runs or report.errors or report.skipped or settings.quiet):
-        output.note(f"memlint: no training configs found in {', '.join(paths)}")
+        found = "no training run with an estimate" if report.unlisted else "no training configs found"
+        output.note(f"memlint: {found} in {', '.join(paths)}")
     failures = () if settings.exit_zero else report.failures(settings.fail_on, settings.strict)
     if failures and (settings.strict or settings.fail_on in VERDICTS_FAILING):
         policy = f"--fail-on {settings.fail_on}" + (" --strict" if settings.strict else "")

@@ -31,6 +31,23 @@ def test_commands_of_documents_without_an_estimate_are_counted(tmp_path: Path, m
     assert "README.md" in run("README.md").stdout  # named, it is listed
 
 
+def test_where_nothing_else_is_found_some_of_them_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = "torchrun run_clm.py --model_name_or_path /path/to/{} --per_device_train_batch_size 1\n"
+    commands = "\n".join(command.format(model) for model in "abcde")
+    (tmp_path / "README.md").write_text(f"```bash\n{commands}```\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    told = run(".").stderr.splitlines()
+    assert [line.partition(": not listed, no estimate: ")[0] for line in told[:3]] == [
+        "memlint: README.md:2",
+        "memlint: README.md:4",
+        "memlint: README.md:6",
+    ]
+    assert told[3:] == [
+        "memlint: 2 more commands in documents without an estimate, not listed (-v lists them)",
+        "memlint: no training run with an estimate in .",
+    ]
+
+
 def test_what_a_programs_docstring_tells_is_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     command = "torchrun --nproc_per_node 1 sft.py --model_name_or_path {} --dataset_name a --max_length 512"
     program = "import a\n\nif __name__ == '__main__':\n    main()\n"
