@@ -25,6 +25,7 @@ _DEGREES: tuple[Name, ...] = (
 # What Qwen2Config knows and LlamaConfig does not: a config with none of them, and no word about whose it is, is Llama's
 # (config/config.py, NanotronConfigs; dacite takes the first class that has all keys).
 _QWENS = ("_fused_rms_norm", "_use_qkv_packed", "moe_config", "sliding_window_size", "no_rope_layer")
+_MOST_LAYERS = 10_000  # what is more is a slip of the keyboard
 _RINGS = ("ring", "ring_flash_triton", "llama3_ring_attention")
 
 
@@ -58,9 +59,9 @@ def _decoder(spec: TrainingSpec) -> str:
     tensor = spec.get("parallelism.tensor", 1) or 1
     heads = pretraining.number(spec, "num_attention_heads")
     groups = pretraining.number(spec, "num_key_value_heads") or heads
-    if groups % tensor or not heads or heads % groups:
-        key = "model.model_config.num_key_value_heads"
-        return f"{key} {groups:,} of {heads:,} heads: {_VERSION} does not divide them among parallelism.tp {tensor:,}"
+    if groups % tensor or heads % groups:
+        many = f"num_attention_heads {heads:,} and num_key_value_heads {groups:,}"
+        return f"{many}: {_VERSION} does not divide them among parallelism.tp {tensor:,}"
     multiple = pretraining.number(spec, "make_vocab_size_divisible_by") * tensor
     padded = rows._replace(name="vocabulary_size", value=pretraining.padded(rows.value, multiple))
     if padded.value != rows.value:
@@ -173,8 +174,10 @@ def _schedule(spec: TrainingSpec) -> str:
     stages, made = spec.get("parallelism.pipeline", 1) or 1, spec.get(lm.DECODER)
     if stages <= 1 or made is None:
         return ""
-    counts = stage_layers(stages, made.layers, made.width, made.intermediate, made.vocabulary)
-    if 0 in counts:
+    counts: list[int] = []
+    if stages <= made.layers <= _MOST_LAYERS:
+        counts = stage_layers(stages, made.layers, made.width, made.intermediate, made.vocabulary)
+    if not counts or 0 in counts:
         key = spec.spelled("parallelism.pipeline")
         return f"{key} {stages:,}: of {made.layers:,} layers {_VERSION} gives some stages none"
     lm.put(spec, "parallelism.stage_layers", counts, spec.fact("parallelism.pipeline"), f"{_VERSION}: models/base.py")
