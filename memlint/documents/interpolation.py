@@ -290,7 +290,7 @@ def _operation(name: str, content: str) -> Value:
         found = evaluate(f"({left!r}) {operation} ({right!r})")
     except (Unknown, ValueError) as error:
         raise Unknown(f"the resolver {name} is not run: {error}") from None
-    if operation == "/" and not float(found).is_integer():
+    if operation == "/" and not (isinstance(found, float) and found.is_integer()):
         raise Unknown(f"the resolver {name} is not run: a quotient with a rest")
     return found
 
