@@ -146,3 +146,17 @@ def test_an_interleaved_llama_has_a_table_of_positions_in_each_layer() -> None:
         for value in ("false", "true")
     )
     assert pairs["buffers"] - plain["buffers"] == 4 * 2048 * 64 * 4
+
+
+@pytest.mark.parametrize(
+    "change", [("general:", "general:"), ("zero_stage: 1", "zero_stage: 0")], ids=["shared", "whole"]
+)
+def test_two_shallow_recordings_stand_for_a_deep_one(change: tuple[str, str]) -> None:
+    """States are of all layers together."""
+    spec = run(change)
+    short, whole = record(spec, folded=True), record(spec)
+    assert short.folded is not None
+    unfolded = short.folded.unfold()
+    assert unfolded.events == whole.tape.events
+    assert list(unfolded.sizes) == list(whole.tape.sizes)
+    assert short.parameters == whole.parameters == 134_515_008
