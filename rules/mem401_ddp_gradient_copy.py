@@ -8,7 +8,7 @@ from memlint.plugin import NOTABLE_SHARE, Example, Finding, Rule, Run
 from memlint.units import format_bytes
 
 # Code bases with gradient buffers of their own in place of DistributedDataParallel's buckets.
-OWN_BUFFERS = ("megatron", "neox")
+OWN_BUFFERS = ("megatron", "neox", "nanotron", "nanotron qwen2")
 
 
 class DdpGradientCopy(Rule):

@@ -52,7 +52,7 @@ class BucketSize(Rule):
     def check(self, run: Run) -> Iterator[Finding]:
         if run.estimate is None or run.value("parallelism.strategy") != "zero":
             return
-        if run.value("optimizer_library") == "megatron":
+        if run.value("optimizer_library") in ("megatron", "nanotron"):
             return  # it shares states in buckets of its own
         if not run.is_large(run.estimate.component_bytes("communication"), NOTABLE_SHARE):
             return

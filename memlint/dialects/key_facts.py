@@ -59,7 +59,7 @@ _PRECISIONS = {
 _IMAGES = frozenset(
     ("diffusers", "diffsynth", "finetrainers", "kohya", "latte", "animatediff", "timm", "open-clip", "swin")
 )
-_TOKENS = frozenset(("olmo", "lingua", "nanotron", "maxtext", "levanter", "opennmt"))
+_TOKENS = frozenset(("olmo", "lingua", "maxtext", "levanter", "opennmt"))
 
 # Facts that count something: what is written for "decide it yourself" (-1, 0) is no number of anything.
 _COUNTS: tuple[Name, ...] = (

@@ -2,10 +2,13 @@
 
 A whole value ``${a.b}`` becomes the value it names: the node keeps its key, its span is where the value was
 written, and the place of the ``${...}`` goes first into ``via``. Text around it makes text. Resolvers never run:
-``${oc.env:X}`` and all others are :class:`Unresolved`, except that plain arithmetic in ``${eval:...}`` is computed.
+``${oc.env:X}`` and all others are :class:`Unresolved`, except that plain arithmetic is computed: in ``${eval:...}``,
+and of two numbers by the names in :data:`OPERATIONS`, which programs register for it.
 """
 
 from __future__ import annotations
+
+import re
 
 from memlint import work
 from memlint.documents.node import Keys, Node, Span, Unresolved, Value, shown
@@ -15,7 +18,11 @@ MAX_CHAIN = 50  # values that name values that name values
 MAX_NODES = 100_000
 MAX_TEXT = 10_000
 MISSING = "???"
+# Resolvers of two numbers, by the names that programs register (NeMo RL: utils/config.py) -> what they mean. Some mean
+# whole division by ``div``: a quotient with a rest is none that is known.
+OPERATIONS = {"add": "+", "sub": "-", "mul": "*", "multiply": "*", "div": "/", "max": "max", "min": "min"}
 _LONG_CHAIN = f"a chain of more than {MAX_CHAIN} interpolations"
+_NUMBER = re.compile(r"[+-]?(0|[1-9][0-9]{0,39})(\.[0-9]*)?([eE][+-]?[0-9]{1,3})?")
 CONTAINER_IN_TEXT = "a mapping or a list inside text"
 
 
@@ -113,7 +120,7 @@ class _Resolver:
 
     def named(self, node: Node, use: _Use) -> tuple[str | None, str]:
         """The resolver's name, if one is called, and the rest with what is nested in it filled in."""
-        if use.resolver and use.resolver != "eval":
+        if use.resolver and use.resolver != "eval" and use.resolver not in OPERATIONS:
             raise Unknown(_not_run(use.resolver))
         return use.resolver or None, self.joined(node, use.parts)
 
@@ -137,7 +144,8 @@ class _Resolver:
         return "".join(pieces)
 
     def computed(self, name: str, content: str) -> Value:
-        assert name == "eval"
+        if name in OPERATIONS:
+            return _operation(name, content)
         content = content.strip()
         if len(content) >= 2 and content[0] == content[-1] and content[0] in "'\"":
             content = content[1:-1]
@@ -265,6 +273,30 @@ def _use(parts: list[str | _Use]) -> _Use:
     if any(isinstance(part, str) and ":" in part for part in parts):
         return _Use("?", parts)  # a resolver whose very name is interpolated
     return _Use("", parts)
+
+
+def _operation(name: str, content: str) -> Value:
+    """What :data:`OPERATIONS` has for two numbers, ``a, b``."""
+    from memlint.documents.arithmetic import evaluate
+
+    numbers = [part.strip() for part in content.split(",")]
+    if len(numbers) != 2 or not all(_NUMBER.fullmatch(part) for part in numbers):
+        raise Unknown(f"the resolver {name} is not run: it is not of two numbers")
+    left, right = map(_number, numbers)
+    operation = OPERATIONS[name]
+    try:
+        if operation in ("max", "min"):
+            return max(left, right) if operation == "max" else min(left, right)
+        found = evaluate(f"({left!r}) {operation} ({right!r})")
+    except (Unknown, ValueError) as error:
+        raise Unknown(f"the resolver {name} is not run: {error}") from None
+    if operation == "/" and not (isinstance(found, float) and found.is_integer()):
+        raise Unknown(f"the resolver {name} is not run: a quotient with a rest")
+    return found
+
+
+def _number(text: str) -> int | float:
+    return int(text) if text.lstrip("+-").isdigit() else float(text)
 
 
 def _trailing_slashes(pending: list[str]) -> int:

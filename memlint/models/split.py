@@ -141,20 +141,20 @@ def shorten(spec: TrainingSpec) -> TrainingSpec:
 
 
 def in_flight(spec: TrainingSpec, stage: str) -> int:
-    """Micro-batches whose activations a stage keeps at once.
+    """Micro-batches whose activations a stage keeps at once. By GPipe all of a step, if it is the only stage as well.
 
     1F1B: as many as there are stages from it to the last. Interleaved: the first stage warms up with
     ``2 (p - 1) + (v - 1) p`` pieces of ``1 / v`` of its layers, and adds one (arXiv 2104.04473, section 2.2); each
     stage behind it with two less.
     """
     stages = degree(spec, "pipeline")
-    if stages == 1:
-        return 1
     schedule = str(spec.get("parallelism.schedule") or "1f1b").lower()
     pieces = int(spec.get("parallelism.virtual_stages") or 1)
     total = spec.get("gradient_accumulation_steps", 1)
     if schedule == "gpipe":
         return max(int(total), 1)
+    if stages == 1:
+        return 1
     behind = stages - 1 if stage == FIRST else stages - 2 if stage == SECOND else 0
     if "interleaved" in schedule and pieces > 1:
         warm = 2 * behind + (pieces - 1) * stages + 1

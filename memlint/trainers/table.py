@@ -218,6 +218,7 @@ TRAINERS: dict[str, Trainer] = {
     "litgpt": Trainer("litgpt's loops on Lightning Fabric", "litgpt 0.5: finetune/*.py, pretrain.py"),
     "composer": Trainer("Composer's Trainer", "Composer 0.32: trainer/trainer.py"),
     "megatron": Trainer("Megatron-LM's loop", "Megatron-LM core 0.16: training/training.py, pipeline_parallel"),
+    "nanotron": Trainer("nanotron's DistributedTrainer", "nanotron at 2411b02: trainer.py, parallel/pipeline_parallel"),
     "megatron.nemo": Trainer("NeMo's loop on Lightning", "NeMo 1.23: collections/nlp/models/language_modeling"),
     "deepspeed.engine": Trainer("DeepSpeed's engine", "DeepSpeed 0.19: runtime/engine.py, runtime/pipe/engine.py"),
     "verl.fsdp": Trainer("verl's workers on FSDP", "verl 0.9: trainer/sft_trainer.py, workers/fsdp_workers.py"),

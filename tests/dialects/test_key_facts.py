@@ -675,28 +675,6 @@ policy:
         {"micro_batch_size": (2, 5), "sequence_length": (4096, 6)},
     ),
     Sample(
-        "nanotron",
-        "small.yaml",
-        """model:
-  dtype: bfloat16
-  model_config: {hidden_size: 128, num_hidden_layers: 2}
-optimizer: {zero_stage: 1, accumulate_grad_in_fp32: true, optimizer_factory: {name: adamW}}
-parallelism: {dp: 2, tp: 2, pp: 1, pp_engine: afab}
-tokens: {micro_batch_size: 3, batch_accumulation_per_replica: 2, sequence_length: 256}
-""",
-        {
-            "parameter_dtype": ("bfloat16", 2),
-            "parallelism.zero_stage": (1, 4),
-            "gradient_dtype": ("float32", 4),
-            "optimizer": ("adamw", 4),
-            "parallelism.data": (2, 5),
-            "parallelism.schedule": ("gpipe", 5),
-            "micro_batch_size": (3, 6),
-            "gradient_accumulation_steps": (2, 6),
-            "sequence_length": (256, 6),
-        },
-    ),
-    Sample(
         "fairseq",
         "pretrain.yaml",
         """common: {fp16: true}

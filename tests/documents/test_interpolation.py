@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -132,9 +133,46 @@ def test_plain_arithmetic_in_eval_is_computed(text: str, value: object) -> None:
     assert same(node_at(resolved(text), "a").value, value)
 
 
+@pytest.fixture
+def registered() -> Iterator[None]:
+    """What NeMo RL registers (utils/config.py, register_omegaconf_resolvers)."""
+    functions = {
+        "add": lambda a, b: a + b,
+        "mul": lambda a, b: a * b,
+        "div": lambda a, b: a / b,
+        "max": lambda a, b: max(a, b),
+    }
+    for name, function in functions.items():
+        OmegaConf.register_new_resolver(name, function)
+    yield
+    for name in functions:
+        OmegaConf.clear_resolver(name)
+
+
+@pytest.mark.usefixtures("registered")
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("n: 3\na: ${mul:${n}, 4}", id="a product"),
+        pytest.param("p: {n: 3, m: 5, q: {a: '${mul:${..n}, ${..m}}'}}", id="of relative names"),
+        pytest.param("t: {tp: 2, cp: 3}\na: ${mul:${mul:${t.tp}, ${t.cp}}, 2}", id="of a product"),
+        pytest.param("a: ${add:1.5,2}\nb: ${max:3, -4}\nc: ${div:131072,32768}", id="the others"),
+        pytest.param("n: 3\na: x${add:${n},1}y", id="within text"),
+    ],
+)
+def test_arithmetic_of_two_numbers_is_what_programs_register_by_its_name(text: str) -> None:
+    assert same(resolved(text).root.plain(), by_omegaconf(text))
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
+        pytest.param("a: ${div:7,2}", "rest", id="a quotient with a rest, which some programs round down"),
+        pytest.param("a: ${mul:2}", "two numbers", id="a product of one number"),
+        pytest.param("a: ${mul:x,2}", "two numbers", id="a product with text"),
+        pytest.param("a: ${add:1,2,3}", "two numbers", id="a sum of three"),
+        pytest.param("a: ${div:1,0}", "zero", id="a quotient by zero"),
+        pytest.param("a: ${mul:${b},2}\nb: ${oc.env:X}", "environment", id="a product with what is unresolved"),
         pytest.param("a: ${oc.env:HOME}", "environment", id="an environment variable"),
         pytest.param("a: ${oc.env:HOME,4}", "environment", id="an environment variable with a default"),
         pytest.param("a: ${now:%Y}", "now", id="the date"),

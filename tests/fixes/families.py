@@ -87,6 +87,15 @@ SMALL = {
         "NPROC_PER_NODE=2 swift sft --model HuggingFaceTB/SmolLM2-135M --dataset ours --tuner_type full \\\n"
         "  --max_length 512 --per_device_train_batch_size 4 --gradient_checkpointing false --output_dir out\n",
     ),
+    "nanotron": _file(
+        "run.yaml",
+        "model:\n  dtype: bfloat16\n  model_config: {is_llama_config: true, hidden_size: 256, num_hidden_layers: 4, "
+        "intermediate_size: 768,\n    num_attention_heads: 8, num_key_value_heads: 4, vocab_size: 8192}\n"
+        "optimizer:\n  accumulate_grad_in_fp32: true  # sums\n  zero_stage: 0\n  weight_decay: 0.01\n  clip_grad: 1.0\n"
+        "  optimizer_factory: {name: adamW, torch_adam_is_fused: true, adam_eps: 1.0e-08}\n"
+        "parallelism: {dp: 1, tp: 1, pp: 1, pp_engine: 1f1b}\n"
+        "tokens: {micro_batch_size: 16, batch_accumulation_per_replica: 1, sequence_length: 512}\n",
+    ),
     "nemo": _file(
         "run.yaml",
         "name: sample\ntrainer:\n  devices: 2\n  num_nodes: 1\n  precision: bf16\nexp_manager:\n  exp_dir: null\n"

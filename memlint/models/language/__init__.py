@@ -32,6 +32,7 @@ MOST_TOKENS, MOST_NUMBERED = 1 << 24, 1 << 31
 OTHER_LIBRARIES = ("torchtune", "torchtitan", "litgpt")
 GPT2 = ("nanogpt", "llm_c")  # (memlint.models.language.gpt2)
 MEGATRON = ("megatron", "neox")  # (memlint.models.language.megatron)
+NANOTRON = ("nanotron", "nanotron qwen2")  # (memlint.models.language.nanotron)
 
 
 class Batch(NamedTuple):
@@ -116,6 +117,7 @@ def build(spec: TrainingSpec) -> System:
         evaluate=_evaluation(spec, task, DTYPES[compute] if autocast else None),
         generate=_generation(spec, task, DTYPES[compute]),
         keeps_gradients=_keeps_gradients(spec),
+        in_flight=split.in_flight(spec, ""),
         unused=unoptimised,
         loading=brought,
     )
@@ -325,6 +327,10 @@ def language_model(spec: TrainingSpec, config: Decoder, dtype: DType, autocast: 
 
             if not megatron.refused(config):
                 return megatron.model(spec, config, options)
+        if implementation in NANOTRON:
+            from memlint.models.language import nanotron
+
+            return nanotron.model(spec, config, options)
         if spec.get("checkpointing") == "blocks" or (spec.get("checkpointing_chunk") or 1) > 1:
             raise UnknownModel("recomputing some layers, or several together, is known in Megatron's code alone")
         if config.code in EARLY:
@@ -403,7 +409,7 @@ def fitted(spec: TrainingSpec, found: Decoder) -> Decoder:
 # means. Any other value, and whatever goes by the number of a layer, may not.
 _EQUAL_WITH: dict[Name, tuple[Any, ...]] = {
     "model_class": ("causal_lm",),
-    "implementation": ("transformers", *OTHER_LIBRARIES, *GPT2, *MEGATRON),
+    "implementation": ("transformers", *OTHER_LIBRARIES, *GPT2, *MEGATRON, *NANOTRON),
     "checkpointing": ("none", "full", "selective"),
     "checkpointing_chunk": (1,),
     "activation_offloading": (False,),
@@ -541,4 +547,5 @@ def _spread(spec: TrainingSpec) -> bool:
 
 
 def _has_masters(spec: TrainingSpec) -> bool:
-    return bool(spec.get("master_weights", False)) and not _spread(spec)
+    own = spec.get("optimizer_library") == "nanotron"  # (memlint.models.parallel.nanotron)
+    return bool(spec.get("master_weights", False)) and not own and not _spread(spec)

@@ -32,6 +32,10 @@ def spread(spec: TrainingSpec, system: System, updated: Sequence[Tensor], every:
         from memlint.models.parallel.megatron import AddedGradients
 
         return AddedGradients(spec, system, updated)
+    if spec.get("optimizer_library") == "nanotron":
+        from memlint.models.parallel.nanotron import NanotronStates
+
+        return NanotronStates(spec, system, updated)
     if plan is None:
         return Spread(system, updated)
     if plan.strategy == "ddp":

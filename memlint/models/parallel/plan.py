@@ -93,7 +93,9 @@ def process_groups(spec: TrainingSpec) -> tuple[tuple[str, int], ...]:
     found = [(kind, size) for kind, size in found if size > 1]
     # DeepSpeed shares states in a copy of the group of all (deepspeed/utils/groups.py, _clone_world_group), and the
     # trainer gathers losses in that group itself.
-    copied = plan is not None and plan.strategy == "zero" and spec.get("optimizer_library") != "megatron"
+    copied = (
+        plan is not None and plan.strategy == "zero" and spec.get("optimizer_library") not in ("megatron", "nanotron")
+    )
     if len(found) > 1 or (found and copied):
         found.append(("all", prod(size for kind, size in found if kind != "expert")))
     return tuple(found)
