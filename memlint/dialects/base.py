@@ -265,7 +265,10 @@ class Dialect:
         if self.header["positional"] == "python" and not self._names_python(command):
             return None
         suffixes = (".py",) if self.header["positional"] == "python" else _CONFIG_SUFFIXES
-        _, rest = arguments.split(command.words, self._takes)
+        if self.header["positional"] == "first":
+            rest = arguments.before_options(command.words)
+        else:
+            _, rest = arguments.split(command.words, self._takes)
         return next((word for word in rest if _names_a_config(word.value, suffixes)), None)
 
     def _names_python(self, command: Command) -> bool:

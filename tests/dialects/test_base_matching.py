@@ -109,6 +109,25 @@ def test_the_config_that_a_command_names(command: str, tmp_path: Path) -> None:
     assert (spec.family, spec["one"], Path(spec.document.path).name) == ("m-general", 5, "c.yaml")
 
 
+@pytest.mark.parametrize("family", ["hf-trainer", "trl", "llamafactory", "open-instruct"])
+def test_a_further_value_of_an_option_is_no_config(family: str, tmp_path: Path) -> None:
+    """These programs look for a config at sys.argv[1] (HfArgumentParser's users, LLaMA-Factory, OmegaConf's)."""
+    dialect = registry.dialect(family)
+    text = "python run.py --model_name_or_path gpt2 --learning_rate 1e-5 --data_path a.json b.json\n"
+    root = written(tmp_path, {"run.sh": text, "b.json": '{"model_name_or_path": "other"}'})
+    (command,) = load(str(root / "run.sh")).commands
+    assert dialect._positional(command) is None
+
+
+def test_a_config_before_the_options_is_read(tmp_path: Path) -> None:
+    """alignment-handbook's H4ArgumentParser: a file and options that go before what it says."""
+    text = "python run_sft.py args.json --learning_rate 1e-5 --data_path a.json b.json\n"
+    config = '{"model_name_or_path": "gpt2", "per_device_train_batch_size": 2, "output_dir": "out", "max_steps": 9}'
+    (spec,) = registry.specs(load(str(written(tmp_path, {"run.sh": text, "args.json": config}) / "run.sh")))
+    assert Path(spec.document.path).name == "args.json"
+    assert not spec.missing
+
+
 def test_a_named_file_of_another_kind_is_no_run(tmp_path: Path) -> None:
     assert runs(tmp_path, "python x.py c.yaml --z 1", c_yaml="nothing: 5\n") == []
 
