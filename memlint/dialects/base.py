@@ -806,8 +806,8 @@ def _is_called(names: str | list[str], command: Command, words: int) -> bool:
     words after it (``yolo detect train``); ``*`` at an end stands for anything.
     """
     if isinstance(names, str):
-        return re.search(names, _called(command) if words else str(command.program.value)) is not None
-    program = str(command.program.value)
+        return re.search(names, _called(command) if words else _program(command)) is not None
+    program = _program(command)
     last = program.rsplit("/", 1)[-1].removesuffix(".py")
     spellings = [last, program]
     if words:
@@ -828,7 +828,13 @@ def _fits(name: str, spelling: str) -> bool:
 def _called(command: Command) -> str:
     """The program of a command and the first word after it: ``trl sft``."""
     first = command.words[0].value if command.words else None
-    return f"{command.program.value} {first}" if isinstance(first, str) else str(command.program.value)
+    return f"{_program(command)} {first}" if isinstance(first, str) else _program(command)
+
+
+def _program(command: Command) -> str:
+    """What a command names its program, as far as it is known; else what stands in its place (``$SCRIPT``)."""
+    value = command.program.value
+    return command.called or (value.text if isinstance(value, Unresolved) else "")
 
 
 def _may_match(signature: dict[str, Any], command: Command) -> bool:

@@ -150,8 +150,8 @@ def is_of_another_family(document: Document, root: Node, also: tuple[str, ...] =
     """Whether the command that a tree of options belongs to is the program of a family that states itself, or one of
     ``also``."""
     for command in document.commands:
-        if command.options.span == root.span and isinstance(command.program.value, str):
-            program = command.program.value.rsplit("/", 1)[-1].partition(".")[0].removesuffix("_no_trainer")
+        if command.options.span == root.span and command.called:
+            program = command.called.rsplit("/", 1)[-1].partition(".")[0].removesuffix("_no_trainer")
             return program in _PROGRAMS or program in also
     return False
 

@@ -245,6 +245,13 @@ class Command(NamedTuple):
     span: Span
     words: tuple[Node, ...] = ()
 
+    @property
+    def called(self) -> str:
+        """The program as the command names it; of one whose folder is not known, the path below that folder
+        (``tools/train.py`` of ``$ROOT/tools/train.py``); "" where its name is not known either."""
+        value = self.program.value
+        return value.ending.partition("/")[2] if isinstance(value, Unresolved) else str(value)
+
 
 class Launcher(NamedTuple):
     name: str
