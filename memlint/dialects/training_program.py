@@ -15,7 +15,5 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
     spec.architecture = None
     value = spec.launch.program.value
     name = value.text if isinstance(value, Unresolved) else value
-    spec.unknown_reason = (
-        f"{name} is a program of no known family, whose own code makes the model: {WAY_OUT}"
-    )
+    spec.unknown_reason = f"{name} is a program of no known family, whose own code makes the model: {WAY_OUT}"
     return spec
