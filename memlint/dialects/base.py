@@ -179,7 +179,7 @@ class Dialect:
             if found is not None:
                 return found
         if self.header.get("positional"):
-            named = self._positional(command)
+            named = self._positional(command) or self._recipe(document, command)
             if named is not None:
                 found = self._match_companion(document, command, options, named, bonus)
                 if found is not None:
@@ -270,6 +270,20 @@ class Dialect:
         else:
             _, rest = arguments.split(command.words, self._takes)
         return next((word for word in rest if _names_a_config(word.value, suffixes)), None)
+
+    def _recipe(self, document: Document, command: Command) -> Node | None:
+        """The config of the library's own that a command names without folder and suffix; a file of the repository
+        where this is the library's."""
+        from memlint.dialects import companions
+
+        rest = arguments.before_options(command.words)
+        if "recipes" not in self.header or len(rest) < 2 or not isinstance(rest[1].value, str):
+            return None
+        name = rest[1].value
+        if not name.isidentifier():
+            return None
+        found = companions.below(self.header["recipes"], f"{name}.py", document.path)
+        return Node(found or f"{name}.py", rest[1].span, None, "", rest[1].via)
 
     def _names_python(self, command: Command) -> bool:
         """Whether a command names a Python module that could be its config: ``train.py config/small.py``."""

@@ -97,6 +97,16 @@ def _working_folders(beside: str, root: str) -> set[str]:
     return folders
 
 
+def below(folder: str, name: str, beside: str) -> str | None:
+    """The one file of a name that git tracks below a folder of the repository, from the folder of ``beside``."""
+    root = repository_root(os.path.dirname(beside) or ".")
+    found = [path for path in _tracked(root).paths if path.startswith(folder) and path.endswith("/" + name)]
+    if len(found) != 1:
+        return None
+    here = os.path.realpath(os.path.dirname(beside) or ".")
+    return os.path.relpath(os.path.join(root, found[0]), here)
+
+
 def _tracked(root: str) -> tracked.Tracked:
     try:
         status = os.stat(os.path.join(root, ".git", "index"))
