@@ -74,8 +74,8 @@ def starts(document: Document) -> None:
         return
     if len(_started) >= _MOST_STARTED:
         _started.clear()
-    names = {command.program.value for command in document.commands}
-    programs = frozenset(name for name in names if isinstance(name, str) and name.endswith(".py"))
+    values = (command.program.value for command in document.commands)
+    programs = frozenset(value for value in values if isinstance(value, str) and value.endswith(".py"))
     _started[document.path] = (document.commands, programs)
 
 

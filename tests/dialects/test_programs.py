@@ -75,6 +75,7 @@ def test_the_trainer_beside_it_has_one() -> None:
         pytest.param("deepspeed $BASE/tools/train_it.py --a 1", True, id="a name in a folder that is not known"),
         pytest.param("python $BASE/eval_dpo.py --a 1", False, id="an evaluation in a folder that is not known"),
         pytest.param("python ${NAME}_train.py --a 1", False, id="a part of a name"),
+        pytest.param("accelerate launch --a b --c=d", False, id="an option where a program should be"),
         pytest.param("python main.py --lr 1 --epochs 2", True, id="a learning rate, and for how long"),
         pytest.param("python bert_squad.py --do_train --do_predict", True, id="an example that is told to train"),
         pytest.param("python bert_squad.py --do_train False --a 1", False, id="and one that is told not to"),
