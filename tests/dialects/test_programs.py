@@ -75,7 +75,6 @@ def test_the_trainer_beside_it_has_one() -> None:
         pytest.param("deepspeed $BASE/tools/train_it.py --a 1", True, id="a name in a folder that is not known"),
         pytest.param("python $BASE/eval_dpo.py --a 1", False, id="an evaluation in a folder that is not known"),
         pytest.param("python ${NAME}_train.py --a 1", False, id="a part of a name"),
-        pytest.param("accelerate launch --a b --c=d", False, id="an option where a program should be"),
         pytest.param("python main.py --lr 1 --epochs 2", True, id="a learning rate, and for how long"),
         pytest.param("python bert_squad.py --do_train --do_predict", True, id="an example that is told to train"),
         pytest.param("python bert_squad.py --do_train False --a 1", False, id="and one that is told not to"),
@@ -86,6 +85,13 @@ def test_a_training_program_that_nobody_knows_is_named(line: str, claimed: bool)
     specs = registry.specs(load("run.sh", line + "\n"))
     assert [spec.family for spec in specs] == ["program"] * claimed
     assert all(spec.unknown_reason.partition(" is a program")[0] in line for spec in specs)
+
+
+def test_the_name_of_a_job_is_no_program() -> None:
+    """alignment-handbook's README: the job is called after what its script trains."""
+    line = "sbatch --job-name=my_sft --nodes=1 launch.slurm '--per_device_train_batch_size=2 --num_train_epochs=5'\n"
+    assert shell.read("run.sh", line).commands == ()
+    assert registry.specs(load("run.sh", line)) == []
 
 
 def test_a_known_family_goes_before_it() -> None:
