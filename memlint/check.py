@@ -577,9 +577,11 @@ class _Checker:
         }
 
     def _is_talk(self, report: RunReport) -> bool:
-        """A command of a document met in a walk, with names to be filled in or of programs that nobody knows: a reader
-        is told how it goes, and nobody runs it as it stands."""
-        return report.estimate is None and report.partial is None and os.path.realpath(report.path) in self.told
+        """A command of a document met in a walk that has no estimate for what its author left out (a path to fill in, a
+        program that nobody knows): a reader is told how it goes, and nobody runs it as it stands."""
+        if report.estimate is not None or report.partial is not None or os.path.realpath(report.path) not in self.told:
+            return False
+        return not _is_stated(report)
 
     def report(self, seconds: float) -> Report:
         from memlint import suppress
@@ -635,6 +637,17 @@ class _Checker:
 
 
 # -- pieces ------------------------------------------------------------------------------------------
+
+
+def _is_stated(report: RunReport) -> bool:
+    """Whether a run without an estimate names a model that the hub may have, and nothing that it leaves open is why."""
+    from memlint.data import hub
+
+    model = report.facts.get("model")
+    if model is None or not model.line or not isinstance(model.value, str) or not hub.is_id(model.value):
+        return False
+    why = _without_estimate(report)[1]
+    return not any(gap.reason in why for gap in report.unresolved)
 
 
 def _without_estimate(run: RunReport) -> tuple[str, str]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from errno import ELOOP, ENAMETOOLONG, ENOENT, ENOTDIR
 from functools import lru_cache
 
-from memlint import files, work
+from memlint import files, tracked, work
 from memlint.globs import Globs
 from memlint.named_tuple import NamedTuple
 
@@ -184,9 +184,11 @@ def walk(folder: str, excluded: Sequence[Pattern] = (), refused: list[Refused] |
         levels = []  # a folder named on the command line is walked even if .gitignore hides it
     root = files.repository_root(top)
     refused = [] if refused is None else refused
-    stack: list[tuple[str, str, list[_Level]]] = [(folder, top, levels)]
+    known: tracked.Tracked | None = None  # what git tracks, read once something is ignored
+    # hidden: a .gitignore names the folder, so only what is tracked in it counts
+    stack: list[tuple[str, str, list[_Level], bool]] = [(folder, top, levels, False)]
     while stack:
-        shown, absolute, outer = stack.pop()
+        shown, absolute, outer, hidden = stack.pop()
         try:
             with os.scandir(absolute) as listing:
                 entries = sorted(listing, key=lambda entry: entry.name)
@@ -205,11 +207,17 @@ def walk(folder: str, excluded: Sequence[Pattern] = (), refused: list[Refused] |
                 continue
             if not is_folder and not _is_ours(entry.name):
                 continue
-            if _says(inner, entry.path, is_folder) or own.says(entry.path, is_folder):
+            if own.says(entry.path, is_folder):
                 continue
+            ignored = hidden or bool(_says(inner, entry.path, is_folder))
+            if ignored:
+                if known is None:
+                    known = tracked.read(root)
+                if not _tracks(known, entry, root, is_folder):
+                    continue
             below = os.path.join(shown, entry.name)
             if is_folder:
-                folders.append((below, entry.path, inner))
+                folders.append((below, entry.path, inner, ignored))
                 continue
             found = _candidate(entry, display(below), root)
             if isinstance(found, Refused):
@@ -220,6 +228,15 @@ def walk(folder: str, excluded: Sequence[Pattern] = (), refused: list[Refused] |
                 work.spend(depth * depth // DEPTH_SQUARED_PER_STEP, "walking the folders")
                 yield display(below)
         stack.extend(reversed(folders))
+
+
+def _tracks(known: tracked.Tracked, entry: os.DirEntry[str], root: str, is_folder: bool) -> bool:
+    """Whether git tracks a file, or a file below a folder."""
+    if not known.paths:
+        return False
+    # A walk follows no link to a folder, but the way to where it begins may lead through one.
+    real = os.path.join(os.path.realpath(os.path.dirname(entry.path)), entry.name)
+    return known.holds(os.path.relpath(real, root).replace(os.sep, "/"), is_folder)
 
 
 def _candidate(entry: os.DirEntry[str], shown: str, root: str) -> bool | Refused:

@@ -22,6 +22,7 @@ ROOMS = (
         "memlint.named_tuple",
         "memlint.files",
         "memlint.globs",
+        "memlint.tracked",
         "memlint.data",
     ),
     ("memlint.documents",),

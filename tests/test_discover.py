@@ -62,7 +62,7 @@ def repository(tmp_path: Path) -> Path:
 
 
 def kept_by_git(root: Path) -> set[str]:
-    command = ["git", "-c", "core.quotepath=off", "ls-files", "-z", "--others", "--exclude-standard"]
+    command = ["git", "-c", "core.quotepath=off", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout
     return {name for name in listed.split("\0") if name.endswith(".yaml")}
 
@@ -105,6 +105,37 @@ def test_walk_agrees_with_git_on_drawn_gitignores(repository: Path, top: list[st
     (repository / ".gitignore").write_text("\n".join(top) + "\n")
     (repository / "conf" / ".gitignore").write_text("\n".join(inner) + "\n")
     assert walked(repository) == kept_by_git(repository)
+
+
+TRACKED = ("a.yaml", "build/keep.yaml", "conf/model/x1.yaml", "deep/one/two/three/a.yaml")
+
+
+@pytest.mark.parametrize("version", ["2", "3", "4"])
+@pytest.mark.parametrize("lines", [("*.yaml",), ("build/", "deep/", "conf/model"), ("*", "!b.yaml")], ids=" ".join)
+def test_a_walk_meets_what_git_tracks_though_it_is_ignored(
+    repository: Path, lines: tuple[str, ...], version: str
+) -> None:
+    (repository / ".gitignore").write_text("\n".join(lines) + "\n")
+    git = ["git", "-c", f"index.version={version}"]
+    subprocess.run([*git, "add", "--force", *TRACKED], cwd=repository, check=True)
+    if version == "3":  # an entry with further flags
+        subprocess.run([*git, "add", "--force", "--intent-to-add", "conf/a.yaml"], cwd=repository, check=True)
+    subprocess.run([*git, "update-index", f"--index-version={version}"], cwd=repository, check=True)
+    assert set(TRACKED) <= walked(repository) == kept_by_git(repository)
+    inner = {os.path.basename(path) for path in walk(str(repository / "conf"))}
+    assert "x1.yaml" in inner
+    assert "x1.yaml" not in walked(repository, "conf/model")  # settings of ours exclude it all the same
+
+
+@pytest.mark.parametrize(
+    "index",
+    [b"", b"DIRC", b"DIRC\0\0\0\2\0\0\1\0", b"DIRC\0\0\0\4\0\0\0\1" + b"\xff" * 90],
+    ids=["empty", "cut short in its header", "without its entries", "with a number that does not end"],
+)
+def test_an_index_that_cannot_be_read_tracks_nothing(repository: Path, index: bytes) -> None:
+    (repository / ".gitignore").write_text("conf/\n")
+    (repository / ".git" / "index").write_bytes(index)
+    assert not any(name.startswith("conf") for name in walked(repository))
 
 
 def test_gitignore_above_the_folder_counts_up_to_the_repository(repository: Path) -> None:

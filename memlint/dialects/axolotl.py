@@ -66,7 +66,7 @@ def recognise(document: Document, root: Node) -> bool:
     """Options alone are Axolotl's only behind its own program: other scripts have keys of these names."""
     for command in document.commands:
         if command.options.span == root.span:
-            return isinstance(command.program.value, str) and "axolotl" in command.program.value
+            return "axolotl" in command.called
     return True
 
 

@@ -179,7 +179,7 @@ class Dialect:
             if found is not None:
                 return found
         if self.header.get("positional"):
-            named = self._positional(command)
+            named = self._positional(command) or self._recipe(document, command)
             if named is not None:
                 found = self._match_companion(document, command, options, named, bonus)
                 if found is not None:
@@ -265,8 +265,25 @@ class Dialect:
         if self.header["positional"] == "python" and not self._names_python(command):
             return None
         suffixes = (".py",) if self.header["positional"] == "python" else _CONFIG_SUFFIXES
-        _, rest = arguments.split(command.words, self._takes)
+        if self.header["positional"] == "first":
+            rest = arguments.before_options(command.words)
+        else:
+            _, rest = arguments.split(command.words, self._takes)
         return next((word for word in rest if _names_a_config(word.value, suffixes)), None)
+
+    def _recipe(self, document: Document, command: Command) -> Node | None:
+        """The config of the library's own that a command names without folder and suffix; a file of the repository
+        where this is the library's."""
+        from memlint.dialects import companions
+
+        rest = arguments.before_options(command.words)
+        if "recipes" not in self.header or len(rest) < 2 or not isinstance(rest[1].value, str):
+            return None
+        name = rest[1].value
+        if not name.isidentifier():
+            return None
+        found = companions.below(self.header["recipes"], f"{name}.py", document.path)
+        return Node(found or f"{name}.py", rest[1].span, None, "", rest[1].via)
 
     def _names_python(self, command: Command) -> bool:
         """Whether a command names a Python module that could be its config: ``train.py config/small.py``."""
@@ -803,8 +820,8 @@ def _is_called(names: str | list[str], command: Command, words: int) -> bool:
     words after it (``yolo detect train``); ``*`` at an end stands for anything.
     """
     if isinstance(names, str):
-        return re.search(names, _called(command) if words else str(command.program.value)) is not None
-    program = str(command.program.value)
+        return re.search(names, _called(command) if words else _program(command)) is not None
+    program = _program(command)
     last = program.rsplit("/", 1)[-1].removesuffix(".py")
     spellings = [last, program]
     if words:
@@ -825,7 +842,13 @@ def _fits(name: str, spelling: str) -> bool:
 def _called(command: Command) -> str:
     """The program of a command and the first word after it: ``trl sft``."""
     first = command.words[0].value if command.words else None
-    return f"{command.program.value} {first}" if isinstance(first, str) else str(command.program.value)
+    return f"{_program(command)} {first}" if isinstance(first, str) else _program(command)
+
+
+def _program(command: Command) -> str:
+    """What a command names its program, as far as it is known; else what stands in its place (``$SCRIPT``)."""
+    value = command.program.value
+    return command.called or (value.text if isinstance(value, Unresolved) else "")
 
 
 def _may_match(signature: dict[str, Any], command: Command) -> bool:

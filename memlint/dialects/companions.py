@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from memlint.documents.node import Document, Node
+from memlint import tracked
+from memlint.documents.node import Command, Document, Node
 from memlint.facts.spec import Fact, Missing
 from memlint.files import above, edition, inside, repository_root
 from memlint.named_tuple import NamedTuple
@@ -27,6 +28,11 @@ _spelling: ContextVar[tuple[str, str]] = ContextVar("memlint_spelling", default=
 
 _last: dict[tuple[object, ...], Document] = {}  # the file read last, as it then was
 
+# A document's path -> its commands, and the programs that they start.
+_started: dict[str, tuple[tuple[Command, ...], frozenset[str]]] = {}
+_MOST_STARTED = 4096
+_indexes: dict[tuple[object, ...], tracked.Tracked] = {}  # the one that was read last
+
 
 @contextmanager
 def spelled(real: str, path: str) -> Iterator[None]:
@@ -41,7 +47,8 @@ def spelled(real: str, path: str) -> Iterator[None]:
 def find(reference: str, beside: str) -> str | None:
     """The path of the file ``reference`` as named in the file ``beside``; None where there is none inside.
 
-    Looked for from the folder of ``beside``, then from each folder above it up to the root of the repository.
+    Looked for from the folder of ``beside``, then from each folder above it up to the root of the repository, and last
+    where the programs are that it starts (:func:`starts`).
     """
     folder = os.path.dirname(beside) or "."
     root = repository_root(folder)
@@ -54,7 +61,62 @@ def find(reference: str, beside: str) -> str | None:
             return candidate if inside(candidate, root) else None
         if os.path.isabs(reference):
             return None
-    return None
+    found = {os.path.normpath(os.path.join(at, reference)) for at in _working_folders(beside, root)}
+    found = {path for path in found if os.path.isfile(path) and inside(path, root)}
+    return found.pop() if len(found) == 1 else None
+
+
+def starts(document: Document) -> None:
+    """Note the programs that a document's commands start. Who is told to start ``train.py`` is in the folder that has
+    it, wherever the document is, and names files from there."""
+    known = _started.get(document.path)
+    if known is not None and known[0] is document.commands:
+        return
+    if len(_started) >= _MOST_STARTED:
+        _started.clear()
+    values = (command.program.value for command in document.commands)
+    programs = frozenset(value for value in values if isinstance(value, str) and value.endswith(".py"))
+    _started[document.path] = (document.commands, programs)
+
+
+def _working_folders(beside: str, root: str) -> set[str]:
+    """Where the programs are started that a file names: each program that git tracks once, below the file's folder."""
+    _, names = _started.get(beside, ((), frozenset[str]()))
+    if not names:
+        return set()
+    top = os.path.realpath(os.path.dirname(beside) or ".")
+    known = _tracked(root).paths
+    folders: set[str] = set()
+    for name in names:
+        name = os.path.normpath(name).replace(os.sep, "/")
+        found = [path for path in known if path.endswith("/" + name)]
+        if len(found) == 1:
+            folder = os.path.join(root, found[0][: -len(name)])
+            if folder.startswith(os.path.join(top, "")):
+                folders.add(os.path.join(os.path.dirname(beside), os.path.relpath(folder, top)))
+    return folders
+
+
+def below(folder: str, name: str, beside: str) -> str | None:
+    """The one file of a name that git tracks below a folder of the repository, from the folder of ``beside``."""
+    root = repository_root(os.path.dirname(beside) or ".")
+    found = [path for path in _tracked(root).paths if path.startswith(folder) and path.endswith("/" + name)]
+    if len(found) != 1:
+        return None
+    here = os.path.realpath(os.path.dirname(beside) or ".")
+    return os.path.relpath(os.path.join(root, found[0]), here)
+
+
+def _tracked(root: str) -> tracked.Tracked:
+    try:
+        status = os.stat(os.path.join(root, ".git", "index"))
+    except OSError:
+        return tracked.NOTHING
+    state = (root, status.st_mtime_ns, status.st_size)
+    if state not in _indexes:
+        _indexes.clear()
+        _indexes[state] = tracked.read(root)
+    return _indexes[state]
 
 
 def read(reference: str, beside: str) -> tuple[Document | None, str]:

@@ -69,7 +69,7 @@ def recognise(document: Document, root: Node) -> bool:
 
 def _program(spec: TrainingSpec) -> str:
     """The script that trains, without its suffix; "" where no command names one."""
-    return "" if spec.launch is None else str(spec.launch.program.value).rsplit("/", 1)[-1].removesuffix(".py")
+    return "" if spec.launch is None else spec.launch.called.rsplit("/", 1)[-1].removesuffix(".py")
 
 
 def _task(spec: TrainingSpec) -> str:

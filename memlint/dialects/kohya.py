@@ -102,7 +102,7 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
 
 def _program(spec: TrainingSpec) -> str:
     """The script's name, without folder and .py."""
-    program = str(spec.launch.program.value) if spec.launch is not None else ""
+    program = spec.launch.called if spec.launch is not None else ""
     return program.replace("\\", "/").rsplit("/", 1)[-1].removesuffix(".py")
 
 

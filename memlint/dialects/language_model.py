@@ -150,8 +150,8 @@ def is_of_another_family(document: Document, root: Node, also: tuple[str, ...] =
     """Whether the command that a tree of options belongs to is the program of a family that states itself, or one of
     ``also``."""
     for command in document.commands:
-        if command.options.span == root.span and isinstance(command.program.value, str):
-            program = command.program.value.rsplit("/", 1)[-1].partition(".")[0].removesuffix("_no_trainer")
+        if command.options.span == root.span and command.called:
+            program = command.called.rsplit("/", 1)[-1].partition(".")[0].removesuffix("_no_trainer")
             return program in _PROGRAMS or program in also
     return False
 
@@ -175,12 +175,20 @@ def resolved(spec: TrainingSpec, name: str, beside: str) -> tuple[dict[str, Any]
     return config, source
 
 
+def _made_by_a_script(spec: TrainingSpec) -> str:
+    """What is said besides where a model is not named, and a script of somebody's own may name it by another option."""
+    script = "" if spec.launch is None else spec.launch.called
+    if not script.endswith(".py") or gap(spec, *spellings(spec, "model")) is not None:
+        return ""
+    return f", and {script} makes its model in a way that is not followed"
+
+
 def model(spec: TrainingSpec, key: str = "model_name_or_path") -> str:
     """The model's config by its name, and what follows from it."""
     fact, given = spec.fact("model"), stated_config()
     if fact is None or not isinstance(fact.value, str) or not fact.value:
         if given is None:
-            return not_stated(spec, key, *spellings(spec, "model"))
+            return not_stated(spec, key, *spellings(spec, "model")) + _made_by_a_script(spec)
         fact = Fact("model", given.source, OVERRIDE, key)
     beside = fact.span.path if fact.span is not None else spec.document.path
     config, source = resolved(spec, fact.value, beside) if given is None else (given.config, given.source)

@@ -73,7 +73,7 @@ _LLAMA_TOKENS = 32000
 
 def is_llava(spec: TrainingSpec) -> bool:
     """Whether the program is LLaVA's, with a tower."""
-    program = str(spec.launch.program.value) if spec.launch is not None else ""
+    program = spec.launch.called if spec.launch is not None else ""
     parts = program.removesuffix(".py").replace("/", ".").split(".")
     tower = spec.fact(lm.HYPER + "vision_tower")
     seen = (tower is not None and bool(tower.value)) or lm.gap(spec, "vision_tower") is not None
@@ -131,7 +131,7 @@ def attention(spec: TrainingSpec) -> None:
     stated = spec.fact("attention")
     if _is_next(spec):
         return
-    program = str(spec.launch.program.value) if spec.launch is not None else ""
+    program = spec.launch.called if spec.launch is not None else ""
     if stated is not None and stated.node is not None:
         return
     if "train_mem" in program:

@@ -21,7 +21,7 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
 
 
 def _program(spec: TrainingSpec) -> str:
-    return str(spec.launch.program.value).rsplit("/", 1)[-1] if spec.launch is not None else ""
+    return spec.launch.called.rsplit("/", 1)[-1] if spec.launch is not None else ""
 
 
 def _is_cuda(spec: TrainingSpec) -> bool:

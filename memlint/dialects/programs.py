@@ -62,6 +62,11 @@ _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 # transformers' examples train where --do_train says so (``if training_args.do_train`` in each run_*.py).
 _DO_TRAIN = ("do_train", "do-train")
 _TRUE = ("true", "yes", "1")
+# Options of a loop that trains, whatever its program is called.
+_RATES = frozenset(("lr", "learning_rate", "base_lr", "max_lr", "init_lr", "peak_lr"))
+_LENGTHS = frozenset(
+    ("epochs", "n_epochs", "num_epochs", "max_epochs", "num_train_epochs", "train_epochs", "max_steps", "num_steps")
+) | {"max_train_steps", "max_iters", "train_iters", "total_steps", "train_steps", "warmup_steps", "warmup_ratio"}
 _DO_ELSE = ("do_eval", "do-eval", "do_predict", "do-predict")
 
 
@@ -70,8 +75,8 @@ def trains(command: Command) -> bool:
 
     A variable in the program's place, and a name that says nothing, may be.
     """
-    program = command.program.value
-    if not isinstance(program, str):
+    program = command.called
+    if not program:
         return True
     name = program.removesuffix(".py").rpartition("/")[2].rpartition(".")[2]
     words = set(_words(name))
@@ -81,15 +86,28 @@ def trains(command: Command) -> bool:
 
 
 def says_it_trains(command: Command) -> bool:
-    """Whether a Python program's own name says that it trains, and nothing else."""
-    program = command.program.value
-    if not isinstance(program, str) or not (program.endswith(".py") or _MODULE.fullmatch(program)):
+    """Whether a Python program's own name says that it trains, and nothing else, or its options say so."""
+    program = command.called
+    if not (program.endswith(".py") or _MODULE.fullmatch(program)):
         return False
     *outer, name = re.split(r"[./]", program.removesuffix(".py"))
     if name in _ENTRIES and outer:
         name = f"{outer[-1]}_{name}"
     words = set(_words(name))
-    return not words & _AROUND and bool(words & TRAINS or (words & METHODS and not words & ELSE))
+    if words & _AROUND:
+        return False
+    return bool(words & TRAINS or (words & METHODS and not words & ELSE)) or _is_told_to(command)
+
+
+def _is_told_to(command: Command) -> bool:
+    """Whether options say that something is trained: ``--do_train``, or a learning rate and how long it is in force."""
+    options = command.options.value
+    if not isinstance(options, dict):
+        return False
+    if any(name in options and str(options[name].value).lower() in _TRUE for name in _DO_TRAIN):
+        return True
+    names = {name.replace("-", "_") for name in options}
+    return bool(names & _RATES) and bool(names & _LENGTHS)
 
 
 def _words(name: str) -> Iterator[str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from memlint import work
-from memlint.dialects import programs
+from memlint.dialects import companions, programs
 from memlint.dialects import schema as schemas
 from memlint.dialects.base import Dialect, Match
 from memlint.dialects.companions import prepared
@@ -127,6 +127,7 @@ def started(document: Document, command: Command, overrides: Sequence[str], name
     work.spend(COMMAND + OPTION * len(command.words), "recognising the commands of a script")
     if not programs.trains(command):
         return None
+    companions.starts(document)
     best = _best(document, command)
     if best is None:
         return None

@@ -29,8 +29,11 @@ entries say what the keys mean. At the top, before ``properties``:
     keys            the file with all keys of the release that the schema is of (``trl.keys.json``, made by
                     ``python -m benchmarks.keys``), read where a key looks like another one's misspelling
     refines         families whose keys these are too, and more: of both, this one is meant
-    positional      true where a command may name its config without an option (``run_clm.py args.json``); python where
-                    that is a module (``train.py config/small.py``)
+    positional      true where a command may name its config without an option, anywhere (argparse, click); first where
+                    it is looked for before every option (``sys.argv[1]``: ``run_clm.py args.json``), and a word behind
+                    them is a further value of one; python where it is a module (``train.py config/small.py``)
+    recipes         the folder of the library's repository with configs that a command names by their bare names, as its
+                    second word (``xtuner train llama3_8b_instruct_qlora_alpaca_e3``)
     dashed          true where a command's options have dashes in the place of a file's underscores
     dotted          true where options name keys inside tables by dots (``--train.micro_batch_size 1``); "or flat" where
                     other releases have flat ones in their place
@@ -99,6 +102,7 @@ HEADER_NAMES = frozenset(
     ("family", "title", "formats", "models", "signature", "module", "framework", "architecture", "model_name", "facts")
 ) | {
     "positional",
+    "recipes",
     "script",
     "overrides",
     "primary",

@@ -111,7 +111,7 @@ def _one_process_each(spec: TrainingSpec) -> bool:
     """Whether several devices would each have a process of their own: what starts a config is not in it, and a
     program of the library starts them itself. A script that python runs bare is one process for all of them."""
     launch = spec.launch
-    return launch is None or bool(launch.launchers) or not str(launch.program.value).endswith(".py")
+    return launch is None or bool(launch.launchers) or not launch.called.endswith(".py")
 
 
 def _script(spec: TrainingSpec) -> str:

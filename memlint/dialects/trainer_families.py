@@ -189,7 +189,7 @@ def program(spec: TrainingSpec, otherwise: str = "") -> str:
     """The name of the program that a command starts: ``train_sft`` of ``openrlhf.cli.train_sft`` and of a path."""
     if spec.launch is None:
         return otherwise
-    return str(spec.launch.program.value).removesuffix(".py").replace("/", ".").rpartition(".")[2]
+    return spec.launch.called.removesuffix(".py").replace("/", ".").rpartition(".")[2]
 
 
 def adapted(spec: TrainingSpec, version: str) -> str:

@@ -6,13 +6,14 @@ Nothing is known of its options. It is named all the same: who checks a folder l
 from __future__ import annotations
 
 from memlint.dialects.key_facts import WAY_OUT
+from memlint.documents.node import Unresolved
 from memlint.facts.spec import TrainingSpec
 
 
 def complete(spec: TrainingSpec) -> TrainingSpec:
     assert spec.launch is not None
     spec.architecture = None
-    spec.unknown_reason = (
-        f"{spec.launch.program.value} is a program of no known family, whose own code makes the model: {WAY_OUT}"
-    )
+    value = spec.launch.program.value
+    name = value.text if isinstance(value, Unresolved) else value
+    spec.unknown_reason = f"{name} is a program of no known family, whose own code makes the model: {WAY_OUT}"
     return spec

@@ -112,7 +112,7 @@ def _method(spec: TrainingSpec) -> str:
         return ""
     words: list[str] = []
     if spec.launch is not None:
-        words = [str(spec.launch.program.value)]
+        words = [spec.launch.called]
         words += [str(word.value) for word in spec.launch.words[:1] if isinstance(word.value, str)]
     for word in words:
         base = word.rsplit("/", 1)[-1].removesuffix(".py").rsplit(".", 1)[-1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import takewhile
 
 from memlint.documents.node import Keys, Node, Span, Unresolved
 
@@ -84,6 +85,15 @@ def split(words: Iterable[Node], takes: Callable[[str], str] = lambda name: ONE)
         else:
             add(name, Node(True, word.span, via=word.via), use, False)
     return options, rest
+
+
+def before_options(words: Iterable[Node]) -> list[Node]:
+    """The words before the first option: what a program that looks at ``sys.argv[1]`` takes for its config.
+
+    Behind an option that takes several words (``--data_path a.json b.json``), and whose number nobody knows, a word may
+    be another value of it as well as an argument of its own.
+    """
+    return list(takewhile(lambda word: not _starts_option(word), words))
 
 
 def _starts_option(word: Node) -> bool:

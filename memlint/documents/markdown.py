@@ -39,6 +39,11 @@ _PROMPT = re.compile(r"[ \t]*(?:\([\w .-]*\) ?)?[$%#>] (?=\S)")
 _LAUNCHES = re.compile(r"\bpython|\btorchrun|\baccelerate\b|\bdeepspeed\b|\.py\b|train|tune\b")
 
 
+# A word that bash would take for the name of a command, ``[Output]``, and the grammar for a test that never ends: all
+# blocks behind it would be its condition. A listing of something else, where nothing is started.
+_IN_BRACKETS = re.compile(r"^[ \t]*\[(?![\[\s])", re.MULTILINE)
+
+
 def read(path: str, text: str) -> Document:
     """The commands of a document's shell blocks. ``text`` of the result is the document's own, its faults none."""
     script = blocks(text) if _LAUNCHES.search(text) else ""
@@ -72,6 +77,8 @@ def blocks(text: str) -> str:
             lines[index] = quoted.substituted(lines[index], _TO_FILL_IN)
         block = "".join(lines[begin:end])
         work.spend(quoted.BLOCK + len(block) // quoted.CHARACTERS_PER_STEP, "looking for commands in a document")
+        if _IN_BRACKETS.search(block) and not _LAUNCHES.search(block):
+            continue
         if quoted.is_shell(block):
             shown[begin:end] = [True] * (end - begin)
     return "".join(line if kept else quoted.blank(line) for line, kept in zip(lines, shown))

@@ -245,6 +245,15 @@ class Command(NamedTuple):
     span: Span
     words: tuple[Node, ...] = ()
 
+    @property
+    def called(self) -> str:
+        """The program as the command names it; of one whose folder is not known, the path below that folder
+        (``tools/train.py`` of ``$ROOT/tools/train.py``); "" where its name is not known either."""
+        value = self.program.value
+        if isinstance(value, Unresolved):
+            return value.ending.partition("/")[2]
+        return value if isinstance(value, str) else ""  # --option=value, where a program should be
+
 
 class Launcher(NamedTuple):
     name: str

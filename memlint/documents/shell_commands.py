@@ -131,6 +131,8 @@ def _starts(words: Sequence[Node], at: int) -> bool:
 
 
 def _training_name(node: Node) -> bool:
+    if isinstance(node.value, dict):  # sbatch --job-name=my_sft
+        return False
     base = _base(node).lower()
     return bool(base) and not base.endswith(_NOT_PROGRAMS) and any(word in base for word in _TRAINING_WORDS)
 

@@ -48,6 +48,33 @@ def test_where_nothing_else_is_found_some_of_them_are_told(tmp_path: Path, monke
     ]
 
 
+@pytest.mark.parametrize(
+    ("options", "listed"),
+    [
+        pytest.param("--model_name_or_path nobody/knows-this", True, id="a model of the hub that nobody knows"),
+        pytest.param("--model_name_or_path gpt2 --train_group_size 8", True, id="a loss that nobody knows"),
+        pytest.param(
+            "--model_name_or_path gpt2 --train_group_size 8 --seed <a seed of yours>", True, id="and a blank besides"
+        ),
+        pytest.param("--model_name_or_path path/to/the/model", False, id="a path to fill in"),
+        pytest.param("--model_name_or_path ...", False, id="three dots"),
+        pytest.param("--model_name_or_path $MODEL", False, id="a variable that nobody sets"),
+        pytest.param("--model_name_or_path gpt2 --deepspeed your.json", False, id="a file to be written"),
+    ],
+)
+def test_commands_of_documents_that_memlint_does_not_know_are_listed(
+    options: str, listed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What stands between such a command and an estimate is no word of its author's."""
+    (tmp_path / ".git").mkdir()
+    text = f"```bash\npython run_clm.py {options} --per_device_train_batch_size 1 --output_dir out\n```\n"
+    (tmp_path / "README.md").write_text(text, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    result = run(".")
+    assert result.stdout.startswith("UNKNOWN README.md") is listed
+    assert ("not listed" in result.stderr) is not listed
+
+
 def test_what_a_programs_docstring_tells_is_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     command = "torchrun --nproc_per_node 1 sft.py --model_name_or_path {} --dataset_name a --max_length 512"
     program = "import a\n\nif __name__ == '__main__':\n    main()\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,51 @@ def test_the_config_that_a_command_names(command: str, tmp_path: Path) -> None:
     command = command.replace("--other 1 c.yaml d", "c.yaml --other 1")
     (spec,) = runs(tmp_path, command, c_yaml="one_key: 5\n")
     assert (spec.family, spec["one"], Path(spec.document.path).name) == ("m-general", 5, "c.yaml")
+
+
+@pytest.mark.parametrize(
+    ("files", "found"),
+    [
+        pytest.param({"src/run_it.py": "", "src/conf/c.yaml": "one_key: 5"}, "src/conf/c.yaml", id="where it is"),
+        pytest.param(
+            {"c.yaml": "", "src/run_it.py": "", "conf/c.yaml": "one_key: 5"}, "conf/c.yaml", id="beside first"
+        ),
+        pytest.param(
+            {"a/run_it.py": "", "b/run_it.py": "", "a/conf/c.yaml": "one_key: 5"}, "", id="not where two have its name"
+        ),
+        pytest.param({"src/rerun_it.py": "", "src/conf/c.yaml": "one_key: 5"}, "", id="nor where another one is"),
+        pytest.param({"src/run_it.py": ""}, "", id="nor where no such file is"),
+    ],
+)
+def test_a_document_above_its_program_names_files_from_the_programs_folder(
+    files: dict[str, str], found: str, tmp_path: Path
+) -> None:
+    """Who follows a README goes to where the program is first, whether it says so or not."""
+    text = "```bash\npython run_it.py --config conf/c.yaml\n```\n"
+    root = written(tmp_path, {"README.md": text, **files})
+    subprocess.run(["git", "init", "-q"], cwd=root, check=True)
+    subprocess.run(["git", "add", "."], cwd=root, check=True)
+    specs = registry.specs(load(str(root / "README.md")))
+    assert [os.path.relpath(spec.document.path, root) for spec in specs if "one" in spec] == ([found] if found else [])
+
+
+@pytest.mark.parametrize("family", ["hf-trainer", "trl", "llamafactory", "open-instruct"])
+def test_a_further_value_of_an_option_is_no_config(family: str, tmp_path: Path) -> None:
+    """These programs look for a config at sys.argv[1] (HfArgumentParser's users, LLaMA-Factory, OmegaConf's)."""
+    dialect = registry.dialect(family)
+    text = "python run.py --model_name_or_path gpt2 --learning_rate 1e-5 --data_path a.json b.json\n"
+    root = written(tmp_path, {"run.sh": text, "b.json": '{"model_name_or_path": "other"}'})
+    (command,) = load(str(root / "run.sh")).commands
+    assert dialect._positional(command) is None
+
+
+def test_a_config_before_the_options_is_read(tmp_path: Path) -> None:
+    """alignment-handbook's H4ArgumentParser: a file and options that go before what it says."""
+    text = "python run_sft.py args.json --learning_rate 1e-5 --data_path a.json b.json\n"
+    config = '{"model_name_or_path": "gpt2", "per_device_train_batch_size": 2, "output_dir": "out", "max_steps": 9}'
+    (spec,) = registry.specs(load(str(written(tmp_path, {"run.sh": text, "args.json": config}) / "run.sh")))
+    assert Path(spec.document.path).name == "args.json"
+    assert not spec.missing
 
 
 def test_a_named_file_of_another_kind_is_no_run(tmp_path: Path) -> None:

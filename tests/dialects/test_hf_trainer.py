@@ -57,7 +57,7 @@ HYPER = "hyperparameters."
         pytest.param("a.sh", "python train.py --per_device_train_batch_size 4", ["hf-trainer"], id="an option"),
         pytest.param("a.sh", "python train.py --per-device-train-batch-size 4", ["hf-trainer"], id="with hyphens"),
         pytest.param("a.sh", "python run_clm.py --do_train", ["hf-trainer"], id="an example script of transformers"),
-        pytest.param("a.sh", "python my_run_clm.py --do_train", [], id="a program whose name only ends alike"),
+        pytest.param("a.sh", "python my_run_clm.py --do_train", ["program"], id="a program whose name only ends alike"),
         pytest.param("a.sh", "swift sft --per_device_train_batch_size 4", ["ms-swift"], id="another family's program"),
         pytest.param("a.sh", "python train.py --batch_size 4 --lr 1", ["program"], id="options of anybody"),
         pytest.param(

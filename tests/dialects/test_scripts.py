@@ -114,3 +114,15 @@ def test_one_that_reads_options_is_checked_by_its_command(tmp_path: Path) -> Non
     assert "reads options, and none are given" in found.findings[0].message
     runs = check(str(tmp_path), isolated=True).runs
     assert [Path(one.path).name for one in runs] == ["run.sh"]
+
+
+def test_a_script_with_a_trainer_of_its_own_is_named_where_its_model_is_not_known(tmp_path: Path) -> None:
+    """2U1/Qwen2-VL-Finetune: train_grpo.py names its model by --model_id, and trains by a class of its own."""
+    program = "from own import OwnTrainer\nargs = parse()\nOwnTrainer(model=args.model_id).train()\n"
+    options = "--model_id gpt2 --max_length 512 --beta 0.1 --per_device_train_batch_size 1 --num_generations 4"
+    (tmp_path / "train_own.py").write_text(program, encoding="utf-8")
+    (tmp_path / "run.sh").write_text(f"python train_own.py {options}\n", encoding="utf-8")
+    (spec,) = registry.specs(load(str(tmp_path / "run.sh")))
+    assert spec.unknown_reason == (
+        "model_name_or_path is not stated, and train_own.py makes its model in a way that is not followed"
+    )

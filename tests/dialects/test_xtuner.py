@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -161,3 +162,18 @@ def test_the_memory_that_the_quick_start_logs(tmp_path: Path) -> None:
     written(tmp_path, {"config.py": text, "requirements.txt": pins})
     (spec,) = registry.specs(load(str(tmp_path / "config.py")))
     assert estimate_spec(spec).allocated_bytes == pytest.approx(13_969 * 2**20, rel=0.12)
+
+
+@pytest.mark.parametrize("folder", ["xtuner/configs/qwen", "own"])
+def test_a_config_of_xtuners_own_is_named_without_its_folder(folder: str, tmp_path: Path) -> None:
+    command = "NPROC_PER_NODE=2 xtuner train qwen_full_e3 --deepspeed deepspeed_zero2\n"
+    files = {f"{folder}/qwen_full_e3.py": config(), "docs/README.md": f"```bash\n{command}```\n"}
+    root = written(tmp_path, files)
+    subprocess.run(["git", "init", "-q"], cwd=root, check=True)
+    subprocess.run(["git", "add", "."], cwd=root, check=True)
+    (spec,) = registry.specs(load(str(root / "docs" / "README.md")))
+    if folder == "own":
+        assert spec.unknown_reason == "no file qwen_full_e3.py in this repository"
+    else:
+        assert spec["model"] == "Qwen/Qwen2.5-0.5B"
+        assert not spec.unknown_reason

@@ -50,6 +50,11 @@ def fenced(language: str, *lines: str, fence: str = "```") -> str:
         pytest.param(
             fenced("bash", 'echo "') + "\n" + fenced("bash", COMMAND), ["train.py"], id="and spoils no other block"
         ),
+        pytest.param(
+            fenced("", "## Thinking", "[Reasoning process]") + "\n" + fenced("bash", COMMAND),
+            ["train.py"],
+            id="nor does a listing in brackets",
+        ),
         pytest.param(fenced("bash", "python one.py --a 1 \\") + "\n" + fenced("bash", COMMAND), ["one.py", "train.py"],
                      id="a last line that goes on ends with its block"),
         pytest.param("- item\n\n    ```bash\n    " + COMMAND + "\n    ```\n", ["train.py"], id="a block in a list"),
