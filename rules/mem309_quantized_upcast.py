@@ -41,7 +41,7 @@ class QuantizedUpcast(Rule):
     name = "quantized-upcast"
     severity = INFO
     facts = ("quantization.prepared", "quantization.bits")
-    invalid = (Example("train.sh", ORPO, expect="--load_in_4bit"),)
+    invalid = (Example("train.sh", ORPO, expect="--load_in_4bit", budget="1GB"),)
     valid = (
         Example("train.sh", ORPO.replace("trl orpo", "trl sft"), note="TRL's SFT trainer leaves them alone"),
         Example("train.sh", ORPO.replace("--load_in_4bit ", ""), note="nothing is quantised"),
@@ -51,6 +51,8 @@ class QuantizedUpcast(Rule):
     def check(self, run: Run) -> Iterator[Finding]:
         if run.estimate is None or not run.value("quantization.prepared"):
             return
+        if not run.is_short:
+            return  # the price of adapters over few bits, as PEFT makes them: of use to who looks for room
         plain = run.what_if({"quantization.prepared": False})
         more = run.estimate.device_bytes - plain.device_bytes
         bits, why = run.fact("quantization.bits"), run.fact("quantization.prepared")

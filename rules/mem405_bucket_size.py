@@ -54,12 +54,13 @@ class BucketSize(Rule):
             return
         if run.value("optimizer_library") in ("megatron", "nanotron"):
             return  # it shares states in buckets of its own
-        if not run.is_large(run.estimate.component_bytes("communication"), NOTABLE_SHARE):
+        least = NOTABLE_SHARE if run.is_short else 2 * NOTABLE_SHARE
+        if not run.is_large(run.estimate.component_bytes("communication"), least):
             return
         lever = levers.smaller_buckets(run, settable=False)
-        if lever is None or not run.is_large(self._most(run, lever.changes), NOTABLE_SHARE):
+        if lever is None or not run.is_large(self._most(run, lever.changes), least):
             return
-        saved = run.saved_if(lever.changes, NOTABLE_SHARE)
+        saved = run.saved_if(lever.changes, least)
         if not saved:
             return
         facts = run.those(*lever.changes)

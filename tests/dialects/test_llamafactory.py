@@ -188,6 +188,11 @@ def test_a_key_sets_its_fact_and_the_fact_points_at_it(lines: str, fact: str, va
             id="another library quantises",
         ),
         pytest.param(
+            SFT + "quantization_bit: 4\nquantization_method: bitsandbytes\n",
+            {"quantization.bits": 4, "quantization.kind": "nf4"},
+            id="bitsandbytes in the words of older releases",
+        ),
+        pytest.param(
             SFT.replace("sft", "pt"), {"method": "pretraining", "packing": True}, id="pre-training packs by itself"
         ),
         pytest.param(SFT.replace("sft", "pt") + "packing: false\n", {"packing": False}, id="unless it is told not to"),
