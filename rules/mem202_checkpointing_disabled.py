@@ -7,7 +7,7 @@ from memlint.plugin import Example, Finding, Rule, Run
 from memlint.units import format_bytes
 
 # Of the peak: recomputing costs about a third more time.
-WORTH_RECOMPUTING = 1 / 5
+WORTH_RECOMPUTING = 1 / 10
 
 
 class CheckpointingDisabled(Rule):
