@@ -22,8 +22,8 @@ from tests import facts_known, lanes
 settings.register_profile("memlint", derandomize=True, deadline=None)
 settings.load_profile("memlint")
 
-# As many workers as cores, each with as many threads as cores, wait for each other: two seconds become two minutes. It is
-# read where torch is first imported.
+# As many workers as cores, each with as many threads as cores, wait for each other: two seconds become two minutes.
+# torch reads it when it is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # A test finds nothing of what an earlier one estimated (`answers_kept` below is the exception), and leaves nothing in a
