@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from memlint.dialects import registry
-from memlint.dialects.spelling import spell
+from memlint.dialects.spelling import spell_each
 from memlint.documents.load import load
 from memlint.estimates import allocated_bytes, estimate_spec, first_pass_bytes, packed_bytes
 from memlint.facts.spec import Name, TrainingSpec
@@ -31,7 +31,7 @@ def run_of(spec: TrainingSpec, budget_bytes: int) -> Run:
         estimate_spec(spec),
         budget_bytes,
         lambda changed: estimate_spec(changed, detailed=False),
-        spell,
+        spell_each,
         allocated=allocated_bytes,
     )
 
@@ -76,7 +76,7 @@ def test_what_a_change_cannot_save_is_not_simulated() -> None:
         asked.append(changed)
         return estimate_spec(changed, detailed=False)
 
-    run = Run(spec, estimate_spec(spec), None, estimator, spell, allocated=allocated_bytes)
+    run = Run(spec, estimate_spec(spec), None, estimator, spell_each, allocated=allocated_bytes)
     assert run.saved_if({"micro_batch_size": 4 * spec["micro_batch_size"]}, 1 / 20) == 0
     assert asked == []
     assert run.saved_if({"micro_batch_size": 1}, 1 / 20) > 0
@@ -123,7 +123,7 @@ def test_a_batch_that_fits_is_found_without_simulating_those_that_cannot(
     def shrunk() -> dict[Name, Any]:
         asked.clear()
         return levers._shrink(
-            Run(spec, estimate_spec(spec), budget_bytes, estimator, spell, allocated=allocated_bytes), {}
+            Run(spec, estimate_spec(spec), budget_bytes, estimator, spell_each, allocated=allocated_bytes), {}
         )
 
     found, few = shrunk(), list(asked)

@@ -10,7 +10,7 @@ import pytest
 from memlint.data import hub
 from memlint.dialects import registry
 from memlint.dialects import schema as schemas
-from memlint.dialects.spelling import spell
+from memlint.dialects.spelling import spell, spell_each
 from memlint.documents.load import load
 from memlint.fixes.edits import apply_edits
 from memlint.fixes.levers import batch_changes
@@ -144,7 +144,7 @@ def test_accumulation_has_the_key_of_the_global_batch() -> None:
 
 def test_a_smaller_batch_takes_accumulation_along_without_a_second_edit() -> None:
     spec = run(FULL)
-    seen = Run(spec, None, None, lambda changed: pytest.fail("nothing is estimated"), spell)
+    seen = Run(spec, None, None, lambda changed: pytest.fail("nothing is estimated"), spell_each)
     changes = batch_changes(seen, 1)
     assert changes == {"micro_batch_size": 1, "gradient_accumulation_steps": 32}
     after = run(apply_edits(FULL, seen.edits(**changes)))

@@ -52,7 +52,7 @@ model:
     name: fused_adam
 """
 
-UNRESOLVED = GPT.replace("8192", "${multiply:4, ${.hidden_size}}")
+PRODUCT = GPT.replace("8192", "${multiply:4, ${.hidden_size}}")
 
 SPEECH = """\
 name: FastConformer-small
@@ -133,10 +133,17 @@ def test_a_language_model() -> None:
     assert line_of(spec, "device_count") == "devices: 8"
 
 
-def test_a_resolver_of_nemo_is_not_followed_and_says_so() -> None:
-    spec = run(UNRESOLVED, "gpt.yaml")
+def test_a_product_that_nemo_s_resolver_makes_is_the_number_itself() -> None:
+    spec, plain = run(PRODUCT, "gpt.yaml"), run(GPT, "gpt.yaml")
+    assert {name: fact.value for name, fact in spec.facts.items()} == {
+        name: fact.value for name, fact in plain.facts.items()
+    }
+
+
+def test_another_resolver_is_not_followed_and_says_so() -> None:
+    spec = run(PRODUCT.replace("multiply", "as_many_as"), "gpt.yaml")
     assert [item.key for item in spec.missing] == ["model.ffn_hidden_size"]
-    assert spec.unknown_reason == "model.ffn_hidden_size is not known: the resolver multiply is not run"
+    assert spec.unknown_reason == "model.ffn_hidden_size is not known: the resolver as_many_as is not run"
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from memlint.documents import yaml
 from memlint.documents.node import Edit, Span
 from memlint.facts.spec import DEFAULT, WRITTEN, Fact, TrainingSpec
-from memlint.plugin import Run
+from memlint.plugin import Run, Spelled
 from memlint.tape.estimate import Component, Estimate, Interval
 
 PATH = "made_up.yaml"
@@ -44,10 +44,11 @@ def run_of(
     def estimator(changed: TrainingSpec) -> Estimate:
         return estimate_of(sizes(changed) if callable(sizes) else {"activations": sizes})
 
-    def spell(changed: TrainingSpec, name: str, value: Any) -> list[Edit]:
-        allowed = known.get(name, ())
-        where, text = written_at.get(name, name), texts.get(name, value)
-        return written(changed, where, text) if allowed is ANY or value in allowed else []
+    def spell(changed: TrainingSpec, changes: Mapping[Any, Any]) -> Iterator[Spelled]:
+        for name, value in changes.items():
+            allowed = known.get(name, ())
+            where, text = written_at.get(name, name), texts.get(name, value)
+            yield (name,), written(changed, where, text) if allowed is ANY or value in allowed else []
 
     return Run(spec, estimator(spec) if estimated else None, budget, estimator, spell, gpu=gpu, **more)
 

@@ -131,7 +131,7 @@ def test_an_edit_of_a_file_that_the_config_names_is_read_there(tmp_path: Path) -
         "--per_device_train_batch_size 8 --block_size 128\n",
         encoding="utf-8",
     )
-    (run,) = check_paths([str(tmp_path / "train.sh")], Settings()).runs
+    (run,) = check_paths([str(tmp_path / "train.sh")], Settings(budget="1GB")).runs
     [fix] = [fix for fix in offered(run, "MEM405") if fix.edits]
     assert {Path(edit.span.path).name for edit in fix.edits} == {"ds.json"}
 
