@@ -15,7 +15,10 @@ LANES = ("quick", "rest", "full")
 
 
 # Files that come first where each is one worker's: one of them that begins last is waited for by all others.
-LONGEST = ("tests/test_style.py", "tests/test_lanes.py", "tests/mutation/", "tests/measure/")
+LONGEST = (
+    *("tests/test_style.py", "tests/test_lanes.py", "tests/mutation/", "tests/measure/"),
+    *("tests/planning/", "tests/differential/", "tests/fixes/"),
+)
 
 
 class Left(NamedTuple):

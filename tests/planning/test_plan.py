@@ -199,15 +199,15 @@ def test_both_files_are_written_or_none(there: str, here: Path) -> None:
     assert (here / there).read_text() == "mine"
 
 
-def test_a_file_that_cannot_be_moved_takes_the_other_with_it(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    replace = os.replace
+def test_a_file_that_cannot_be_made_takes_the_other_with_it(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = os.open
 
-    def failing(source: str, target: str) -> None:
-        if target.endswith(".json"):
+    def failing(path: str, flags: int, mode: int) -> int:
+        if path.endswith(".json"):
             raise OSError(28, "No space left on device")
-        replace(source, target)
+        return made(path, flags, mode)
 
-    monkeypatch.setattr("memlint.cli.output.os.replace", failing)
+    monkeypatch.setattr("memlint.cli.output.os.open", failing)
     with pytest.raises(Stop, match=r"b.json: cannot be written: No space left"):
         create_files({"a.yaml": "a", "b.json": "b"})
     assert [path.name for path in here.iterdir()] == [".git"]
