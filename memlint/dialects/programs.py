@@ -81,7 +81,7 @@ def trains(command: Command) -> bool:
     name = program.removesuffix(".py").rpartition("/")[2].rpartition(".")[2]
     words = set(_words(name))
     if not words & TRAINS and (words & ELSE or (words & SHOWS and not words & METHODS)):
-        return False
+        return _does_train(command)  # internvl_chat_mpo.py --do_train True
     return not _is_told_not_to(command, name.startswith("run_"))
 
 
@@ -104,10 +104,17 @@ def _is_told_to(command: Command) -> bool:
     options = command.options.value
     if not isinstance(options, dict):
         return False
-    if any(name in options and str(options[name].value).lower() in _TRUE for name in _DO_TRAIN):
+    if _does_train(command):
         return True
     names = {name.replace("-", "_") for name in options}
     return bool(names & _RATES) and bool(names & _LENGTHS)
+
+
+def _does_train(command: Command) -> bool:
+    options = command.options.value
+    return isinstance(options, dict) and any(
+        name in options and str(options[name].value).lower() in _TRUE for name in _DO_TRAIN
+    )
 
 
 def _words(name: str) -> Iterator[str]:
