@@ -343,4 +343,4 @@ def test_fixes_of_real_configs(name: str, tmp_path: Path) -> None:
     folder = corpus_folder()
     path = tmp_path / Path(name).name
     shutil.copyfile(folder / name, path)
-    hold(path, {})
+    hold(path, {}, budget(path, 0.8))
