@@ -28,7 +28,7 @@ DEVICES: Final = "device_count"
 
 # What may be open, and what is tried of each then.
 _LENGTHS, _FEWER_LENGTHS = (512, 2048, 8192, 32768), (2048, 8192)
-_DEVICES, _FEWER_DEVICES, _MORE_DEVICES = (1, 2, 4, 8), (1, 8), (16, 32, 64, 128)
+_DEVICES, _FEWER_DEVICES = (1, 2, 4, 8), (1, 8)  # as many copies of the model, each on as many devices as share one
 _OPEN: tuple[dict[Name, tuple[int, ...]], ...] = (
     {DEVICES: _DEVICES},
     {LENGTH: _LENGTHS},
@@ -80,16 +80,21 @@ def partial(spec: TrainingSpec, whole: Callable[[TrainingSpec], Estimate], budge
     """
     if spec.architecture is not None:
         return None
-    candidates = _candidates(spec)
+    candidates, copy = _candidates(spec), _of_a_copy(spec)
     for opened in _OPEN:
-        tried = {**opened, MODEL: candidates} if MODEL in opened else opened
-        probed = {name: candidates[0] if name == MODEL else STEP for name in tried if candidates or name != MODEL}
-        if len(probed) == len(tried) and _known(spec, probed) is not None:
-            found = _table(spec, tried, whole, budget_bytes)
-            if found is None and DEVICES in tried:  # more of them share one copy of the model
-                found = _table(spec, {**tried, DEVICES: _MORE_DEVICES}, whole, budget_bytes)
-            return found
+        tried: dict[Name, tuple[Any, ...]] = dict(opened)
+        if MODEL in opened:
+            tried[MODEL] = candidates
+        if DEVICES in opened:
+            tried[DEVICES] = tuple(copies * copy for copies in opened[DEVICES])
+        if all(tried.values()) and _known(spec, _several(tried)) is not None:
+            return _table(spec, tried, whole, budget_bytes)
     return None
+
+
+def _several(tried: dict[Name, tuple[Any, ...]]) -> dict[Name, Any]:
+    """One of what is tried: more copies than one, as a config that is spread is nothing for a single one."""
+    return {name: values[-1] if name == DEVICES else values[0] for name, values in tried.items()}
 
 
 def _table(
@@ -145,7 +150,7 @@ def _known(spec: TrainingSpec, values: dict[Name, Any]) -> TrainingSpec | None:
     tried = spec.stating(values)
     if tried.architecture is None and DEVICES in values and tried.architecture_on_devices:
         tried.architecture = tried.architecture_on_devices
-    return tried if tried.architecture is not None and values.get(DEVICES, 0) % _of_a_copy(tried) == 0 else None
+    return tried if tried.architecture is not None else None
 
 
 def _of_a_copy(spec: TrainingSpec) -> int:

@@ -36,8 +36,9 @@ DISPLAY = "display"  # changes the optimisation: applied only when asked for by 
 
 # Share of the device peak from which a rule calls a part of it large, and from which it is worth a word.
 LARGE_SHARE = 1 / 3
-LEAST_SAVED_BYTES = 2 * 2**30  # an eighth of 16 GiB, as the smallest cards of clouds have
 NOTABLE_SHARE = 1 / 20
+# What less is at stake than this is worth no word where no budget is known: an eighth of a card of 16 GiB.
+LEAST_AT_STAKE_BYTES = 2 * 2**30
 
 
 class Fix(NamedTuple):
@@ -219,9 +220,9 @@ class Run:
         return 2 * self.estimate.device_interval.high_bytes <= self.budget_bytes
 
     def is_worth_saving(self, finding: Finding) -> bool:
-        """Whether what a finding would save may matter. Without a budget it is anybody's card: what is less than a
-        fraction of the smallest one that training is done on lets the run onto no other."""
-        return self.budget_bytes is not None or not 0 < finding.size_bytes < LEAST_SAVED_BYTES
+        """Whether what is at stake in a finding may matter. Without a budget the run may be for any card, and little
+        decides for few of them."""
+        return self.budget_bytes is not None or not 0 < finding.size_bytes < LEAST_AT_STAKE_BYTES
 
     @property
     def is_launched(self) -> bool:
@@ -501,7 +502,8 @@ class Rule:
     facts        the facts that must exist for the rule to apply at all (checked before ``check`` is called)
     needs_estimate  False for rules that work on the text or the facts alone
     preview      only with --preview
-    saves        True: it says what would take less memory, and nothing of a run that has room for twice as much
+    saves        True: it says what would take less memory; nothing of a run that has room for twice as much, and
+                 without a budget nothing of less than LEAST_AT_STAKE_BYTES
     invalid, valid  example configs that are the rule's tests
     """
 

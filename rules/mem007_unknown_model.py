@@ -76,7 +76,8 @@ def _range(partial: Partial, budget_bytes: int | None) -> str:
     if partial.most is not None and budget_bytes is not None:
         size = format_bytes(budget_bytes)
         fits = f", fits {size} up to {partial.most:,} tokens" if partial.most else f", fits {size} at no length"
-    return f"no single estimate: {', '.join(dict.fromkeys(told))}{fits}"
+    known = "no single estimate" if len(partial.rows) > 1 else "no sure estimate"
+    return f"{known}: {', '.join(dict.fromkeys(told))}{fits}"
 
 
 def _named(run: Run, reason: str, place: Span) -> Iterator[tuple[Span, str]]:

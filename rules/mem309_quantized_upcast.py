@@ -24,6 +24,8 @@ class QuantizedUpcast(Rule):
     vocabularies of a hundred thousand tokens that may be more than all weights in 4 bits, and hidden states become
     float32 as well.
 
+    It is said where the run does not surely fit its budget.
+
     ## Example
     TRL's ORPO trainer with `load_in_4bit: true`
 
@@ -52,7 +54,7 @@ class QuantizedUpcast(Rule):
         if run.estimate is None or not run.value("quantization.prepared"):
             return
         if not run.is_short:
-            return  # the price of adapters over few bits, as PEFT makes them: of use to who looks for room
+            return  # no setting changes it: it explains a peak that is too high
         plain = run.what_if({"quantization.prepared": False})
         more = run.estimate.device_bytes - plain.device_bytes
         bits, why = run.fact("quantization.bits"), run.fact("quantization.prepared")

@@ -120,7 +120,7 @@ MODEL_PARALLEL = """\
 """
 
 
-@pytest.mark.parametrize(("degree", "devices"), [(4, [4, 8]), (16, [16, 32, 64, 128])])
+@pytest.mark.parametrize(("degree", "devices"), [(4, [4, 8, 16, 32]), (16, [16, 32, 64, 128])])
 def test_a_copy_of_the_model_needs_as_many_devices_as_share_it(degree: int, devices: list[int]) -> None:
     text = MODEL_PARALLEL.replace('"model_parallel_size": 4', f'"model_parallel_size": {degree}')
     partial = run_of("a.yml", text).partial

@@ -19,6 +19,7 @@ STDIN_NAME = "stdin.yaml"
 
 # Formats that programs read, each a module of memlint.reports; the others are text for a terminal.
 MACHINE = frozenset(("json", "json-lines", "github", "gitlab", "junit", "markdown", "rdjson", "sarif"))
+MOST_UNLISTED = 3  # of the commands that a report does not list, where it lists nothing else
 
 
 def run(
@@ -122,9 +123,6 @@ def _stdin() -> str:
         raise output.Stop(f"standard input is not UTF-8 text (byte {error.start})") from None
 
 
-MOST_UNLISTED = 3
-
-
 def _show_files(paths: tuple[str, ...], resolver: Resolver) -> None:
     from memlint.check import check_paths
     from memlint.reports.text import clean
@@ -156,7 +154,6 @@ def tell(report: Report, paths: tuple[str, ...], settings: Settings) -> None:
         if report.empty and (settings.strict or settings.verbose):
             for path in report.empty:
                 output.note(f"memlint: {path}: is empty")
-        # Where there is nothing else to read, a few of them are what there is to say.
         told = len(report.unlisted) if settings.verbose else 0 if report.runs else MOST_UNLISTED
         for place, why in report.unlisted[:told]:
             output.note(f"memlint: {place}: not listed, {why}")

@@ -67,8 +67,8 @@ def is_mirror(name: str) -> bool:
 
 def _mirrored(name: str) -> str:
     """The id on the hub that a mirror's is of, both in lower case; "" where it is none, or of several models."""
-    organisation, _, last = name.partition("/")
-    if not last or organisation not in _stand_ins("mirrors") or name.startswith(tuple(_stand_ins("but"))):
+    last = name.partition("/")[2]
+    if not last or not is_mirror(name) or name.startswith(tuple(_stand_ins("but"))):
         return ""
     known = [one for lower, one in _lower.items() if lower.rpartition("/")[2] == last]
     shapes = {entry if isinstance(entry := _models[one], str) else one for one in known}

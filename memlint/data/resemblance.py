@@ -70,9 +70,10 @@ def _families_in(name: _Name) -> list[str]:
 
 
 def _ends(wanted: _Name) -> tuple[str, ...]:
-    alike = [other for other, parts in _catalogue().items() if parts.sizes == wanted.sizes]
+    """The smallest and the largest decoder of a size; () for a model of another kind."""
     if wanted.words.keys() & _KINDS:
         return ()
+    alike = [other for other, parts in _catalogue().items() if parts.sizes == wanted.sizes]
     found = [model for model in map(models.find, alike) if model is not None and _is_decoder(model)]
     found.sort(key=lambda model: (model.parameters, model.name))
     return tuple(dict.fromkeys(model.name for model in (*found[:1], *found[-1:])))

@@ -26,6 +26,15 @@ _OTHERWISE = {
 # train/trainer_utils.py: the optimizers of its own -> (the fact, the library); GaLore's and APOLLO's depend on optim.
 _OWN_OPTIMIZERS = {"use_adam_mini": ("adam_mini", "adam_mini")}
 _PROJECTED = {"galore": "galore_torch", "apollo": "apollo_torch"}
+# LLaMA-Factory 0.9.6.dev0, hparams/megatron_bridge_args.py: without one of the two switches hparams/parser.py refuses
+# them.
+_MEGATRON_SWITCHES = ("USE_MCA", "USE_MEGATRON_BRIDGE")
+_MEGATRON_KEYS = (
+    *("tensor_model_parallel_size", "pipeline_model_parallel_size", "expert_model_parallel_size"),
+    *("context_parallel_size", "virtual_pipeline_model_parallel_size", "use_distributed_optimizer"),
+    *("overlap_param_gather", "overlap_grad_reduce", "recompute_granularity", "bias_activation_fusion"),
+    *("apply_rope_fusion", "masked_softmax_fusion", "moe_grouped_gemm", "moe_token_dispatcher_type"),
+)
 
 
 def recognise(document: Document, root: Node) -> bool:
@@ -65,17 +74,6 @@ def _otherwise(spec: TrainingSpec) -> str:
         if fact is not None and fact.value and fact.value != "false":
             return f"{fact.key}: {why}"
     return _megatron(spec)
-
-
-# LLaMA-Factory 0.9.6.dev0, hparams/megatron_bridge_args.py: without one of the two switches hparams/parser.py refuses
-# them.
-_MEGATRON_SWITCHES = ("USE_MCA", "USE_MEGATRON_BRIDGE")
-_MEGATRON_KEYS = (
-    *("tensor_model_parallel_size", "pipeline_model_parallel_size", "expert_model_parallel_size"),
-    *("context_parallel_size", "virtual_pipeline_model_parallel_size", "use_distributed_optimizer"),
-    *("overlap_param_gather", "overlap_grad_reduce", "recompute_granularity", "bias_activation_fusion"),
-    *("apply_rope_fusion", "masked_softmax_fusion", "moe_grouped_gemm", "moe_token_dispatcher_type"),
-)
 
 
 def _megatron(spec: TrainingSpec) -> str:

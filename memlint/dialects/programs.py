@@ -104,17 +104,15 @@ def _is_told_to(command: Command) -> bool:
     options = command.options.value
     if not isinstance(options, dict):
         return False
-    if _does_train(command):
-        return True
     names = {name.replace("-", "_") for name in options}
-    return bool(names & _RATES) and bool(names & _LENGTHS)
+    return _does_train(command) or (bool(names & _RATES) and bool(names & _LENGTHS))
 
 
 def _does_train(command: Command) -> bool:
+    """Whether ``--do_train`` is true."""
     options = command.options.value
-    return isinstance(options, dict) and any(
-        name in options and str(options[name].value).lower() in _TRUE for name in _DO_TRAIN
-    )
+    said = [options[name].value for name in _DO_TRAIN if name in options] if isinstance(options, dict) else []
+    return bool(said) and str(said[-1]).lower() in _TRUE
 
 
 def _words(name: str) -> Iterator[str]:

@@ -17,7 +17,7 @@ from memlint.dialects.rendering import rendered, text_of
 from memlint.dialects.schema import Key
 from memlint.documents.lines import bounds, position
 from memlint.documents.node import Edit, Node, Span
-from memlint.facts.spec import WRITTEN, Fact, Name, TrainingSpec
+from memlint.facts.spec import WRITTEN, Fact, Name, TrainingSpec, named
 
 JOINED = " + "  # between facts that keys say only together
 
@@ -28,7 +28,13 @@ def spell(spec: TrainingSpec, fact: Name, value: Any) -> list[Edit]:
     The edits may be in another file than the config itself: where a Hydra group or a script wrote the value, and
     in each further file that states it (:attr:`TrainingSpec.repeated`).
     """
-    return _stated_everywhere(spec, fact, value, _spell(spec, fact, value))
+    edits = _spell(spec, fact, value)
+    for other in spec.repeated.get(fact, ()) if edits else ():
+        more = _replace(spec, other, None, value)
+        if not more:
+            return []
+        edits += [edit for edit in more if edit not in edits]
+    return edits
 
 
 def spell_each(spec: TrainingSpec, changes: Mapping[Name, Any]) -> Iterator[tuple[tuple[Name, ...], list[Edit]]]:
@@ -39,7 +45,7 @@ def spell_each(spec: TrainingSpec, changes: Mapping[Name, Any]) -> Iterator[tupl
     left = dict(changes)
     dialect = registry.dialect(spec.family)
     for joined, values in dialect.header.get("written", {}).items():
-        names: Any = tuple(joined.split(JOINED))
+        names = tuple(map(named, joined.split(JOINED)))
         if len(names) == 1 or not left.keys() >= set(names):
             continue
         way = values.get(JOINED.join(file_text(left[name]) for name in names))
@@ -48,15 +54,6 @@ def spell_each(spec: TrainingSpec, changes: Mapping[Name, Any]) -> Iterator[tupl
             left = {name: value for name, value in left.items() if name not in names}
     for name, value in left.items():
         yield (name,), spell(spec, name, value)
-
-
-def _stated_everywhere(spec: TrainingSpec, fact: Name, value: Any, edits: list[Edit]) -> list[Edit]:
-    for other in spec.repeated.get(fact, ()) if edits else ():
-        more = _replace(spec, other, None, value)
-        if not more:
-            return []
-        edits += [edit for edit in more if edit not in edits]
-    return edits
 
 
 def put_right(spec: TrainingSpec, node: Node, value: Any) -> list[Edit]:

@@ -11,6 +11,9 @@ from memlint.models import UnknownModel
 from memlint.models.split import FIRST, degree
 from memlint.named_tuple import NamedTuple
 
+# Optimizers' libraries that share states, and send gradients, in buffers of their own: ZeRO's are not theirs.
+OWN_STATES = ("megatron", "nanotron")
+
 
 class Plan(NamedTuple):
     """How states are spread, from the facts of ``docs/facts.md``, Parallelism.
@@ -93,9 +96,7 @@ def process_groups(spec: TrainingSpec) -> tuple[tuple[str, int], ...]:
     found = [(kind, size) for kind, size in found if size > 1]
     # DeepSpeed shares states in a copy of the group of all (deepspeed/utils/groups.py, _clone_world_group), and the
     # trainer gathers losses in that group itself.
-    copied = (
-        plan is not None and plan.strategy == "zero" and spec.get("optimizer_library") not in ("megatron", "nanotron")
-    )
+    copied = plan is not None and plan.strategy == "zero" and spec.get("optimizer_library") not in OWN_STATES
     if len(found) > 1 or (found and copied):
         found.append(("all", prod(size for kind, size in found if kind != "expert")))
     return tuple(found)
