@@ -1,18 +1,12 @@
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Iterator
 
-from memlint import files
-from memlint.dialects import schema
+from memlint.dialects import own_code, schema, scripts
 from memlint.dialects.rendering import text_of
 from memlint.documents.lines import bounds
 from memlint.documents.node import Span
 from memlint.plugin import UNSAFE, Edit, Example, Finding, Fix, Rule, Run
-
-MAX_PROGRAM_BYTES = 1 << 20
-MAX_CLIMB = 8  # folders above a script in which its program is looked for
 
 
 class UnknownKey(Rule):
@@ -77,22 +71,10 @@ class UnknownKey(Rule):
             yield made._replace(key=violation.node.shown_path)
 
     def _words_of_program(self, run: Run) -> frozenset[str]:
-        """Names in the text of the command's program, where it is a file beside the script or above it."""
-        program = "" if run.spec.launch is None else str(run.spec.launch.program.value)
-        if not program.endswith(".py"):
-            return frozenset()
-        folder = os.path.dirname(run.spec.document.path)
-        root = files.repository_root(folder)
-        for _ in range(MAX_CLIMB):
-            path = os.path.normpath(os.path.join(folder, program))
-            if files.inside(path, root):
-                try:
-                    text = files.read(path, MAX_PROGRAM_BYTES).decode("utf-8", "replace")
-                    return frozenset(re.findall(r"[A-Za-z_][\w-]*", text))
-                except OSError:
-                    pass
-            folder = os.path.join(folder, os.pardir)
-        return frozenset()
+        """Names in the text of the command's program, and of what it imports, where these are files of the
+        repository."""
+        path = None if run.spec.launch is None else scripts.file_of(run.spec.launch, run.spec.document)
+        return frozenset() if path is None else own_code.words(path)
 
     def _edits(self, run: Run, span: Span, old: str, new: str) -> tuple[Edit, ...]:
         """The other name between the quotes or after the dashes of the one that is written."""

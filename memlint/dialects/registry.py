@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from memlint import work
@@ -147,6 +147,8 @@ def _with_its_script(family: Dialect, match: Match, command: Command) -> tuple[D
 
     both = {**_children(match.root), **_children(match.options)}
     script = scripts.started(command, match.document, Node(both, match.root.span))
+    if own:
+        match = match._replace(missing=(*match.missing, *_own_options(command, match.document, both, family)))
     if script is None:
         return family, match
     family = dialect(script.family)
@@ -161,6 +163,31 @@ def _with_its_script(family: Dialect, match: Match, command: Command) -> tuple[D
     document, root = match.document._replace(sources=sources), Node({**more, **_children(match.root)}, match.root.span)
     missing = (*match.missing, *_gap(script))
     return family, match._replace(document=document, root=root, missing=missing)
+
+
+def _own_options(
+    command: Command, document: Document, options: Mapping[str, Node], family: Dialect
+) -> Iterator[Missing]:
+    """Options that the program of a command has of its own, a slip away from one of the family's that matters: what
+    they do is the program's."""
+    from memlint.dialects import own_code, scripts
+
+    whole = Node(dict(options), command.span)
+    near = [one for one in schemas.misspelt(whole, schemas.load(family.family)) if not _is_off(one.node)]
+    path = scripts.file_of(command, document) if near else None
+    if path is None:
+        return
+    words = own_code.words(path)
+    for one in near:
+        if one.node.name in words:
+            reason = (
+                f"{one.node.name} is an option of {path}'s own, and not {one.suggestion}: what it does is not known"
+            )
+            yield Missing(one.node.name, one.node.span, reason)
+
+
+def _is_off(node: Node) -> bool:
+    return node.value is None or str(node.value).lower() in ("false", "none", "no", "0")
 
 
 def _gap(script: Script) -> tuple[Missing, ...]:

@@ -533,6 +533,11 @@ def validate(root: Node, schema: Schema) -> list[Violation]:
     return found
 
 
+def misspelt(root: Node, schema: Schema) -> Iterator[Violation]:
+    """Keys of a tree that look like misspelt memory-relevant ones of the schema."""
+    return _misspelt(root, schema, schema, 0)
+
+
 # The last run asked about: one rule reports wrong values, the next one keys that are not known.
 _judged: list[tuple[Node, str, list[Violation]]] = []
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from memlint.dialects import companions
+from memlint.dialects import companions, own_code
 from memlint.dialects import unsloth_calls as unsloth
 from memlint.documents.node import Command, Document, Node, Span, Unresolved
 from memlint.named_tuple import NamedTuple
@@ -80,15 +80,20 @@ class Script(NamedTuple):
 def started(command: Command, document: Document, options: Node) -> Script | None:
     """The script that a command of ``document`` starts, with these options; None where there is none to be had, or it
     makes no trainer that is known. Raises OutOfWork."""
-    program = command.program.value
-    if not isinstance(program, str):
-        return None
-    name = program if program.endswith(".py") else program.replace(".", "/") + ".py"
-    path = companions.find(name, document.path)
+    path = file_of(command, document)
     if path is None:
         return None
     given = options.value if isinstance(options.value, dict) else {}
     return read(path, _text(path), given)
+
+
+def file_of(command: Command, document: Document) -> str | None:
+    """The program that a command of ``document`` starts, where that is a file of the repository."""
+    program = command.program.value
+    if not isinstance(program, str):
+        return None
+    name = program if program.endswith(".py") else program.replace(".", "/") + ".py"
+    return companions.find(name, document.path)
 
 
 def _text(path: str) -> str:
@@ -115,7 +120,7 @@ def read(path: str, text: str, options: Mapping[str, Node]) -> Script | None:
         return Script("hf-trainer", Node({}, Span(path, 1, 1, 1, 1)), found.document, why)
     trainer = next((call for call in reversed(found.calls) if _is_a_library_s(call, found)), None)
     if trainer is None:
-        return None
+        return _of_its_own(found, path)
     made = _values(trainer)
     said = {"trainer_class": Node(_name(trainer), trainer.span, None, "trainer_class")}
     before = found.calls[: found.calls.index(trainer)]
@@ -128,12 +133,22 @@ def read(path: str, text: str, options: Mapping[str, Node]) -> Script | None:
     if model is not None and isinstance(model.value, str):
         said.setdefault("model_name_or_path", _under("model_name_or_path", model))
     said = {name: node for name, node in said.items() if not _is_absent(node)}
+    own = made.get("_class_")
     family, why = FAMILIES[_name(trainer)], _doubt(found, path, said)
+    why = why or (own_code.own_loss(path, str(own.value)) if own is not None else "")
     if any(module.partition(".")[0] == "unsloth" for module in found.imported.values()):
         family, why = "hf-trainer", why or unsloth.doubt(path, _name(trainer), [_values(call) for call in before], said)
     if found.parses and not options:
         why = f"{path} reads options, and none are given: check the command that starts it"
     return Script(family, Node(said, trainer.span), found.document, why)
+
+
+def _of_its_own(program: Program, path: str) -> Script | None:
+    """A script that makes a trainer of its repository's own, where that has a loss of its own; None for any other."""
+    made = next((call for call in reversed(program.calls) if _name(call).endswith("Trainer")), None)
+    name = "" if made is None else str(_values(made).get("_class_", _values(made)["_target_"]).value)
+    why = own_code.own_loss(path, name.partition(".")[0]) if name else ""
+    return Script("hf-trainer", Node({}, Span(path, 1, 1, 1, 1)), program.document, why) if why else None
 
 
 def _doubt(program: Program, path: str, said: Mapping[str, Node]) -> str:

@@ -311,12 +311,13 @@ class _Followed(python._Module):
         return node
 
     def description(self, node: ast.Call, keys: Keys, scope: python._Scope, depth: int) -> Node:
-        """A call as what it makes; of a class of its own, as the library's class that it is of."""
+        """A call as what it makes; of a class of its own (``_class_``), as the library's class that it is of."""
         made = super().description(node, keys, scope, depth)
         assert isinstance(made.value, dict)
         target = _target(made)
         base = self.bases_of.get(target)
         if base is not None:
+            made.value["_class_"] = made.value["_target_"]
             made.value["_target_"] = Node(base, self.span(node.func))
         made.span = self.span(node)
         self.made.append(made)

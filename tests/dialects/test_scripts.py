@@ -79,6 +79,76 @@ def test_whose_run_it_is_is_said_by_the_trainer(tmp_path: Path, trainer: str, fa
 def test_another_projects_trainer_of_that_name_is_not_taken_for_it(tmp_path: Path) -> None:
     spec = run(tmp_path, "from ours import DPOTrainer\n" + PARSED + MODEL + "DPOTrainer(model=model, args=args)\n")
     assert (spec.family, spec.get("model")) == ("hf-trainer", None)
+    assert spec.unknown_reason == "DPOTrainer is of ours, whose trainers are not described"
+
+
+OWN = """\
+from transformers import Trainer
+
+class Ours(Trainer):
+    {}
+"""
+BY_ITS_OWN = "def compute_loss(self, model, inputs):\n        return model(**inputs).logits.mean()"
+BY_ITS_BASE = "def compute_loss(self, model, inputs):\n        return super().compute_loss(model, inputs) * 2"
+WITHOUT = "def save_model(self, folder):\n        pass"
+
+
+@pytest.mark.parametrize(
+    ("files", "imported", "why"),
+    [
+        pytest.param(
+            {"trainer.py": OWN.format(BY_ITS_OWN)},
+            "from trainer import Ours\n",
+            "Ours has a loss of its own (trainer.py: Ours.compute_loss)",
+            id="a module beside the program",
+        ),
+        pytest.param(
+            {"parts/__init__.py": "from .trainer import Ours\n", "parts/trainer.py": OWN.format(BY_ITS_OWN)},
+            "from parts import Ours\n",
+            "Ours has a loss of its own (trainer.py: Ours.compute_loss)",
+            id="a package that takes it from its module",
+        ),
+        pytest.param(
+            {"base.py": OWN.format(BY_ITS_OWN).replace("Ours", "BaseTrainer")},
+            "from base import BaseTrainer\nclass Ours(BaseTrainer):\n    pass\n",
+            "Ours has a loss of its own (base.py: BaseTrainer.compute_loss)",
+            id="a class of the program's that is of one of the repository's",
+        ),
+        pytest.param(
+            {}, OWN.format(BY_ITS_OWN), "Ours has a loss of its own (train.py: Ours.compute_loss)", id="in the program"
+        ),
+        pytest.param({"trainer.py": OWN.format(BY_ITS_BASE)}, "from trainer import Ours\n", "", id="it asks its base"),
+        pytest.param({"trainer.py": OWN.format(WITHOUT)}, "from trainer import Ours\n", "", id="it only saves"),
+        pytest.param({"trainer.py": "from trainer import Ours\n"}, "from trainer import Ours\n", "", id="a circle"),
+        pytest.param({"trainer.py": "class Ours(Trainer:\n"}, "from trainer import Ours\n", "", id="no Python"),
+    ],
+)
+def test_a_trainer_with_a_loss_of_its_own_is_not_the_librarys(
+    tmp_path: Path, files: dict[str, str], imported: str, why: str
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text.replace("Ours", "OurTrainer"), encoding="utf-8")
+    script = (imported + PARSED + MODEL + "Ours(model=model, args=args)\n").replace("Ours", "OurTrainer")
+    spec = run(tmp_path, script, f"python train.py {OPTIONS} --model_name_or_path gpt2")
+    assert spec.unknown_reason == why.replace("Ours", "OurTrainer")
+
+
+@pytest.mark.parametrize(
+    ("option", "why"),
+    [
+        pytest.param(
+            "--load_in_4_bit True", "load_in_4_bit is an option of", id="that a module of its repository declares"
+        ),
+        pytest.param("--load_in_4_bit False", "", id="switched off"),
+        pytest.param("--load_in_4bi True", "", id="a slip, which no program has"),
+    ],
+)
+def test_an_option_of_the_programs_own_is_not_the_librarys(tmp_path: Path, option: str, why: str) -> None:
+    (tmp_path / "arguments.py").write_text("class Arguments:\n    load_in_4_bit: bool = False\n", encoding="utf-8")
+    script = "from arguments import Arguments\n" + PARSED + MODEL + "Trainer(model=model, args=args)\n"
+    spec = run(tmp_path, script, f"python train.py {OPTIONS} --model_name_or_path gpt2 {option}")
+    assert (why in spec.unknown_reason) if why else spec.unknown_reason == ""
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,156 @@
+"""What a repository's own program does in a library's place: options of its own, and trainers with a loss of their own.
+
+A command's options may all be transformers' and the run something else: the program that it starts makes a trainer
+whose loss is its own, as those of SPIN, SPPO and of every embedding model do. The program and the modules of its
+repository that it imports are read, and nothing of them ever runs.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import warnings
+from collections.abc import Iterator
+
+from memlint import work
+from memlint.dialects import companions
+from memlint.named_tuple import NamedTuple
+
+MAX_MODULES = 12  # that a program draws in, nearest first
+MAX_HOPS = 6  # from a name to the class that it stands for
+MAX_BYTES = 1 << 20
+
+# What transformers' Trainer, and TRL's before 1.0, have their loss made by (transformers 5: trainer.py; TRL 0.29:
+# dpo_trainer.py). A class that calls the library's in its own has the library's loss.
+_LOSSES = ("compute_loss", "get_batch_loss_metrics", "training_step", "_inner_training_loop")
+_LIBRARIES = ("trl", "transformers", "unsloth")
+_WORD = re.compile(r"[A-Za-z_]\w*")
+
+_modules: dict[tuple[str, int, int], Module | None] = {}  # while the files stay as they are
+_MOST_KEPT = 64
+
+
+class Module(NamedTuple):
+    """A module's classes, and its imported names -> (the module that each is from, its name there)."""
+
+    path: str
+    text: str
+    classes: dict[str, ast.ClassDef]
+    imported: dict[str, tuple[str, str]]
+
+
+def module(path: str) -> Module | None:
+    """A file of Python; None where it cannot be read as one. Raises OutOfWork."""
+    from memlint.documents import load
+
+    try:
+        status = os.stat(path)
+        key = (path, status.st_mtime_ns, status.st_size)
+        if key not in _modules:
+            if len(_modules) >= _MOST_KEPT:
+                _modules.clear()
+            _modules[key] = _read(path, load.read_text(path) if status.st_size <= MAX_BYTES else "")
+    except (OSError, load.Unreadable):
+        return None
+    return _modules[key]
+
+
+def _read(path: str, text: str) -> Module | None:
+    work.spend(10 * work.KILOBYTE * len(text) >> 10, "reading Python")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    classes: dict[str, ast.ClassDef] = {}
+    imported: dict[str, tuple[str, str]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            classes[node.name] = node
+        elif isinstance(node, ast.ImportFrom):
+            source = "." * node.level + (node.module or "")
+            imported.update({alias.asname or alias.name: (source, alias.name) for alias in node.names})
+        elif isinstance(node, ast.Import):
+            imported.update({alias.asname or alias.name: (alias.name, "") for alias in node.names})
+    return Module(path, text, classes, imported)
+
+
+def _file_of(source: str, beside: str) -> str | None:
+    """The file of a module of the repository; None for any other one."""
+    level = len(source) - len(source.lstrip("."))
+    name = source[level:].replace(".", "/")
+    if level:
+        folder = os.path.join(os.path.dirname(beside), *(level - 1) * (os.pardir,))
+        paths = [os.path.normpath(os.path.join(folder, name + ".py")), os.path.join(folder, name, "__init__.py")]
+        return next((os.path.normpath(path) for path in paths if os.path.isfile(path)), None)
+    return companions.find(name + ".py", beside) or companions.find(f"{name}/__init__.py", beside)
+
+
+def words(path: str) -> frozenset[str]:
+    """The names in a program and in the modules of its repository that it imports."""
+    return frozenset(word for one in _with_imports(path) for word in _WORD.findall(one.text))
+
+
+def _with_imports(path: str) -> Iterator[Module]:
+    waiting, seen = [path], {path}
+    while waiting and len(seen) <= MAX_MODULES:
+        found = module(waiting.pop(0))
+        if found is None:
+            continue
+        yield found
+        for source in dict.fromkeys(source for source, _ in found.imported.values()):
+            file = _file_of(source, found.path)
+            if file is not None and file not in seen and len(seen) < MAX_MODULES:
+                seen.add(file)
+                waiting.append(file)
+
+
+def own_loss(path: str, name: str) -> str:
+    """Why the loss of a trainer that a program calls ``name`` is not its library's; "" where it is, or where that
+    cannot be told. Raises OutOfWork.
+
+    path  the program's file
+    """
+    at, called = module(path), name
+    for _ in range(MAX_HOPS):
+        if at is None:
+            return ""
+        made = at.classes.get(called)
+        if made is not None:
+            method = _loss_of(made)
+            if method:
+                return f"{name} has a loss of its own ({os.path.basename(at.path)}: {called}.{method})"
+            bases = [base.id for base in made.bases if isinstance(base, ast.Name) and base.id.endswith("Trainer")]
+            if not bases or bases[-1] == called:
+                return ""
+            called = bases[-1]
+        elif called in at.imported:
+            source, called = at.imported[called]
+            if source.partition(".")[0] in _LIBRARIES:
+                return ""
+            file = _file_of(source, at.path)
+            if file is None:
+                return f"{name} is of {source}, whose trainers are not described"
+            at = None if file is None else module(file)
+        else:
+            return ""
+    return ""
+
+
+def _loss_of(made: ast.ClassDef) -> str:
+    """The method by which a class makes a loss of its own; "" where it has none, or asks its base for it."""
+    for method in made.body:
+        if isinstance(method, ast.FunctionDef) and method.name in _LOSSES and not _asks_its_base(method):
+            return method.name
+    return ""
+
+
+def _asks_its_base(method: ast.FunctionDef) -> bool:
+    return any(
+        isinstance(node, ast.Attribute)
+        and node.attr == method.name
+        and (not isinstance(node.value, ast.Name) or node.value.id != "self")
+        for node in ast.walk(method)
+    )
