@@ -19,7 +19,7 @@ from memlint.documents.node import Command, Document, Node, Span
 from memlint.facts.spec import TrainingSpec
 
 # Where commands are kept: files of these suffixes in each folder from the config's to the repository's root, and in
-# folders of these names there.
+# folders of these names there, and in theirs of the config's folder's name (configs/7b and scripts/7b).
 SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch")
 FOLDERS = ("scripts", "script", "slurm", "launch", "bin", "docs", os.path.join(".github", "workflows"))
 
@@ -82,9 +82,11 @@ def _near(path: str) -> Iterator[str]:
     """Files that may hold the command, the nearest first."""
     folder = os.path.dirname(path)
     root = files.repository_root(folder or os.curdir)
+    own = os.path.basename(os.path.abspath(folder))
+    inners = ("", *(inner for kept in FOLDERS for inner in (kept, os.path.join(kept, own))))
     left, programs = MAX_FILES, MAX_PROGRAMS
     for above in files.above(folder, MAX_CLIMB):
-        for inner in ("", *FOLDERS):
+        for inner in inners:
             for found in _listed(os.path.normpath(os.path.join(above, inner))):
                 program = found.endswith(".py")
                 if files.inside(found, root) and (programs or not program):

@@ -57,6 +57,7 @@ def peak(run: RunReport) -> int:
     ("where", "text", "line"),
     [
         pytest.param("README.md", f"# Run\n\n```bash\n{LAUNCH}\n```\n", 4, id="in the README of the repository"),
+        pytest.param("scripts/a/run.sh", LAUNCH + "\n", 1, id="in a script in a folder of the same name"),
         pytest.param("recipes/a/README.md", f"```sh\n{LAUNCH}\n```\n", 2, id="in the README beside the config"),
         pytest.param("recipes/run.sh", f"#!/bin/sh\nset -e\n{LAUNCH}\n", 3, id="in a script above it"),
         pytest.param("scripts/run.slurm", f"#!/bin/bash\nsrun {LAUNCH}\n", 2, id="in the folder of scripts"),
