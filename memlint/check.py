@@ -619,7 +619,7 @@ class _Checker:
             kept[home] += without_ignored(late, use[path])
         read = self._only_read()
         runs = [
-            bounded(draft.report._replace(findings=tuple(findings)))
+            bounded(draft.report._replace(findings=tuple(findings), unknown=_why_unknown(draft)))
             for draft, findings in zip(self.drafts, _without_doubles(kept))
             # What is wrong in such a file is said nowhere else.
             if not (os.path.realpath(draft.report.path) in read and {one.code for one in findings} <= _NO_MODEL)
@@ -853,6 +853,10 @@ def work_limit(path: str, error: work.OutOfWork) -> Finding:
 def _cut_short(fault: Fault) -> Finding:
     """MEM011 for a file whose reader stopped early."""
     return Finding(WORK_LIMIT, "work-limit", ERROR, fault.message, fault.span)
+
+
+def _why_unknown(draft: _Draft) -> str:
+    return next((finding.message for finding in draft.findings if finding.code == "MEM007"), "")
 
 
 def _without_doubles(groups: Sequence[Sequence[Finding]]) -> list[list[Finding]]:

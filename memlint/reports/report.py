@@ -84,6 +84,7 @@ class RunReport(NamedTuple):
     partial     the peak as a function of what is not stated, where that is a size and there is no estimate
     launch      the command near a config that starts this run with it; None where there is none, and for scripts
     companion   a launcher's settings (DeepSpeed, accelerate): read by whatever run names it, and no run of its own
+    unknown     why there is no estimate; the finding that says so is reported once for several runs
     """
 
     path: str
@@ -102,6 +103,7 @@ class RunReport(NamedTuple):
     launch: Span | None = None
     partial: Partial | None = None
     companion: bool = False
+    unknown: str = ""
 
 
 # What one run may put into a report, which a stranger's config is not to fill: no honest one comes near.
@@ -125,6 +127,7 @@ def bounded(run: RunReport) -> RunReport:
         estimate=estimate and _estimate(estimate),
         measured=measured and measured._replace(estimate=_estimate(measured.estimate)),
         findings=bounded_findings(run.findings),
+        unknown=shortened(run.unknown),
         unresolved=tuple(
             entry._replace(key=shortened(entry.key), reason=shortened(entry.reason))
             for entry in run.unresolved[:MAX_ENTRIES]

@@ -78,7 +78,7 @@ def peak(run: RunReport) -> str:
 def why_unknown(run: RunReport) -> str:
     if run.companion:
         return "it says how a launcher runs others and is no run of its own"
-    said = next((finding.message for finding in run.findings if finding.code == "MEM007"), "")
+    said = next((finding.message for finding in run.findings if finding.code == "MEM007"), run.unknown)
     if not said:
         worst = worst_first(run.findings)
         said = worst[0].message if worst else "the model is not known"

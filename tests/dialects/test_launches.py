@@ -10,6 +10,7 @@ import pytest
 import memlint
 from memlint.check import check_text
 from memlint.reports.report import RunReport
+from memlint.reports.verdict import why_unknown
 
 CONFIG = """\
 model_name_or_path: Qwen/Qwen2.5-0.5B
@@ -160,6 +161,13 @@ def test_a_walk_reports_a_documents_command_with_the_config_that_it_names(tmp_pa
     put(tmp_path, {"README.md": f"```bash\n{LAUNCH}\n{own} --output_dir o\n{unknown} --output_dir o\n```\n"})
     runs = [(run.path, run.launch is not None) for run in check(".")]
     assert runs == [("README.md", False), ("recipes/a/sft.yaml", True)]
+
+
+def test_each_run_of_a_walk_says_why_it_is_not_known_though_the_finding_is_reported_once(tmp_path: Path) -> None:
+    put(tmp_path, {"recipes/a/sft.yaml": CONFIG.replace("Qwen/Qwen2.5-0.5B", "a/thing"), "more/run.sh": LAUNCH + "\n"})
+    runs = memlint.check(".", isolated=True).runs
+    assert {Path(run.path).name for run in runs} == {"sft.yaml", "run.sh"}
+    assert all("model_name_or_path a/thing: not in the catalogue" in why_unknown(run) for run in runs)
 
 
 def test_no_more_than_some_runs_of_a_config_are_looked_at(tmp_path: Path) -> None:
