@@ -6,7 +6,7 @@ from typing import Any
 
 from memlint.dialects.companions import Companion
 from memlint.documents.node import Edit, Node, Span
-from memlint.facts.spec import DEFAULT, HYPER, WRITTEN, Fact, Name, TrainingSpec
+from memlint.facts.spec import DEFAULT, HYPER, WRITTEN, Fact, Missing, Name, TrainingSpec, UnknownModel
 
 AUTO = "auto"  # the trainer around DeepSpeed fills the value in
 # DeepSpeed's name of an optimizer, in lower case -> the fact
@@ -30,11 +30,20 @@ def deepspeed_facts(root: Node) -> Companion:
 
     ``deepspeed_dtype`` is the dtype that DeepSpeed casts the model to (or AUTO).
     Defaults are those of DeepSpeed 0.19 (runtime/zero/config.py, runtime/constants.py).
+    Raises UnknownModel where it has another model trained than the program makes (``otherwise`` in the schema).
     """
     from memlint.dialects import registry
 
     dialect = registry.dialect("deepspeed")
     stated, missing = dialect.facts_of(root)
+    for key in dialect.keys:
+        switch = stated.get(key.annotation["fact"]) if "otherwise" in key.annotation else None
+        if switch is not None and switch.value:
+            raise UnknownModel(f"{switch.key} {switch.value}: {key.annotation['otherwise']}")
+    return _companion(stated, missing, root)
+
+
+def _companion(stated: dict[str, Fact], missing: list[Missing], root: Node) -> Companion:
     facts = {name: fact for name, fact in stated.items() if not name.startswith(HYPER)}
     for name, fact in facts.items():
         if isinstance(fact.value, float) and name != "gradient_dtype":
@@ -108,7 +117,9 @@ def defaults() -> dict[str, Fact]:
 
 def complete(spec: TrainingSpec) -> TrainingSpec:
     """A DeepSpeed config says how states are shared, and nothing of the model."""
-    companion = deepspeed_facts(spec.root)
+    from memlint.dialects import registry
+
+    companion = _companion(*registry.dialect("deepspeed").facts_of(spec.root), spec.root)
     spec.facts = {
         name: fact for name, fact in spec.facts.items() if not name.startswith(HYPER) and name not in companion.facts
     }

@@ -222,3 +222,29 @@ def test_a_file_that_cannot_be_read_is_no_empty_config(tmp_path: Path) -> None:
     (spec,) = registry.specs(load(str(root / "run.sh")))
     assert spec.architecture is None
     assert [item.reason for item in spec.missing if "not a kind of file that memlint reads" in item.reason]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        pytest.param(
+            '{"compression_training": {"weight_quantization": {"shared_parameters": {"enabled": true}}}}',
+            "compression_training.weight_quantization.shared_parameters.enabled True: what its compressed layers keep",
+            id="a compressed model",
+        ),
+        pytest.param(
+            '{"compression_training": {"layer_reduction": {"enabled": false}}}', "", id="compression that is off"
+        ),
+        pytest.param(
+            '{"data_efficiency": {"enabled": true, "data_routing": {"random_ltd": {"enabled": true}}}}',
+            "data_efficiency.data_routing.random_ltd.enabled True: how many tokens a layer sees changes",
+            id="layers that see some of the tokens",
+        ),
+    ],
+)
+def test_what_has_another_model_trained_is_named(tmp_path: Path, text: str, why: str) -> None:
+    root = written(tmp_path, {"run.sh": LAUNCH.format("z.json") + " --block_size 64\n", "z.json": text})
+    (spec,) = registry.specs(load(str(root / "run.sh")))
+    assert spec.unknown_reason.startswith(why) if why else "compression" not in spec.unknown_reason
+    (alone,) = registry.specs(load(str(root / "z.json"))) or [spec]
+    assert alone.family != "deepspeed" or "names no model" in alone.unknown_reason
