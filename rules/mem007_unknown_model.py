@@ -85,9 +85,18 @@ def _named(run: Run, reason: str, place: Span) -> Iterator[tuple[Span, str]]:
     words = {word.strip("(),:;") for word in reason.split()}
     lines = {(place.path, place.line)}
     stated = [fact for fact in run.spec.facts.values() if fact.node is not None and set(fact.key) & set("-_.")]
-    places = [(fact.key, fact.node.span, f"{fact.label}: {fact.written}") for fact in stated if fact.node is not None]
-    places += [(missing.key, missing.span, f"{missing.key}: {missing.reason}") for missing in run.spec.missing]
-    for key, span, label in places:
-        if key in words and (span.path, span.line) not in lines:
+    places = [
+        (fact.node.span, f"{fact.label}: {fact.written}")
+        for fact in stated
+        if fact.node is not None and fact.key in words
+    ]
+    # What is not known for the same reason is where that began: a value that others are made of.
+    places += [
+        (missing.span, f"{missing.key}: {missing.reason}")
+        for missing in run.spec.missing
+        if missing.key in words or missing.reason in reason
+    ]
+    for span, label in places:
+        if (span.path, span.line) not in lines:
             lines.add((span.path, span.line))
             yield span, label

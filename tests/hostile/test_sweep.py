@@ -54,6 +54,7 @@ FAILED = [
     ("dit3d/config.py", "INPUT_SHAPE", "16", "0"),
     ("dit3d/config.py", "INPUT_SHAPE", "64", "-1"),
     ("dit3d/config.py", "TEXT_MAX_LENGTH", "77", "1000000000"),
+    ("dit3d/config.py", "INPUT_SHAPE[", "1", "7"),
     ("lag_mode/train_lag_mode.sh", "SAMPLE_SIZE=", "6", "1000000000"),
     ("lag_mode/train_lag_mode.sh", "BATCH_SIZE=", "32", "1000000000000000000"),
     ("lag_mode/train_lag_mode.sh", "--depth", "6", "1000000000"),
