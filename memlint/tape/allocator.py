@@ -121,9 +121,11 @@ def _simulate(tape: Tape, events: list[int], card: _Card) -> AllocatorResult:
     units = {size: round_size(size, divisions) >> _UNIT_SHIFT for size in set(tape.sizes)}
     pools = {size: card.pool(0, rounded) for size, rounded in units.items()}
     sizes = list(map(units.__getitem__, tape.sizes))
-    pool_of = list(map(pools.__getitem__, tape.sizes))
+    serve = list(map({size: pool.serve for size, pool in pools.items()}.__getitem__, tape.sizes))
+    take_back = list(map({size: pool.take_back for size, pool in pools.items()}.__getitem__, tape.sizes))
     for storage, stream in tape.streams.items():
-        pool_of[storage] = card.pool(stream, sizes[storage])
+        pool = card.pool(stream, sizes[storage])
+        serve[storage], take_back[storage] = pool.serve, pool.take_back
     blocks = [0] * len(sizes)  # the key of the block that a storage has
     shift = card.shift
     allocated = allocated_peak = reserved_at_peak = 0
@@ -133,7 +135,7 @@ def _simulate(tape: Tape, events: list[int], card: _Card) -> AllocatorResult:
             size = sizes[event]
             if not size:
                 continue
-            blocks[event] = block = pool_of[event].serve(size)
+            blocks[event] = block = serve[event](size)
             if not block:
                 oom_index = position
                 break
@@ -146,7 +148,7 @@ def _simulate(tape: Tape, events: list[int], card: _Card) -> AllocatorResult:
             if block:
                 blocks[event] = 0
                 allocated -= block >> shift
-                pool_of[event].take_back(block)
+                take_back[event](block)
     return AllocatorResult(
         allocated_peak << _UNIT_SHIFT,
         card.reserved_peak << _UNIT_SHIFT,
@@ -396,18 +398,19 @@ class _ExpandablePool(_Pool):
         self.unusual = True
 
     def choose(self, size: int, slot: int) -> int:
-        if slot >= len(self.keys):
-            return slot
-        keys = self.keys
-        reach = self.reach
-        # A block that can grow counts with what it could grow by, so that others are preferred to it.
-        while slot + 1 < len(keys) and reach(keys[slot + 1]) < reach(keys[slot]):
+        keys, unmapped = self.keys, self.unmapped
+        # A block that can grow counts with what it could grow by, so that others are preferred to it. One that cannot
+        # is smaller than all that follow.
+        while slot + 1 < len(keys) and self.end(keys[slot]) in unmapped and self.reach(slot + 1) < self.reach(slot):
             slot += 1
-        return super().choose(size, slot)
+        return super().choose(size, slot) if self.ageing or self.max_split is not None else slot
 
-    def reach(self, key: int) -> int:
-        block = key >> self.shift
-        return block + self.unmapped.get((key & self.mask) + block, 0)
+    def end(self, key: int) -> int:
+        return (key & self.mask) + (key >> self.shift)
+
+    def reach(self, slot: int) -> int:
+        key = self.keys[slot]
+        return (key >> self.shift) + self.unmapped.get(self.end(key), 0)
 
     def grow(self, size: int, units: int) -> int:
         """``try_allocate_expandable_block``: map pages at the lowest address where ``size`` units fit."""
