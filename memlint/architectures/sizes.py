@@ -46,9 +46,14 @@ def _is_whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _is_pair(value: Any) -> bool:
-    sides = value if isinstance(value, (list, tuple)) and len(value) == 2 else (value,)
-    return all(SIZE.accepts(side) for side in sides)
+def _sides(most: int) -> Kind:
+    side = _whole(1, most)
+
+    def accepts(value: Any) -> bool:
+        sides = value if isinstance(value, (list, tuple)) and len(value) == 2 else (value,)
+        return all(side.accepts(one) for one in sides)
+
+    return Kind(f"one whole number, or two, from 1 to {most:,}", accepts)
 
 
 def _is_list(value: Any, accepts: Callable[[Any], bool]) -> bool:
@@ -69,7 +74,7 @@ CHANCE = _number(0, 1)
 FACTOR = _number(1e-3, 1e3)
 SWITCH = Kind("true or false", lambda value: isinstance(value, bool) or (_is_whole(value) and value in (0, 1)))
 WORD = Kind("a word", lambda value: isinstance(value, str))
-PAIR = Kind(f"one whole number, or two, from 1 to {MOST:,}", _is_pair)
+PAIR = _sides(MOST)
 # Distances that are not limited are -1 (DeBERTa, MPT).
 DISTANCE = Kind(f"-1, or a whole number from 0 to {MOST:,}", lambda value: _is_whole(value) and -1 <= value <= MOST)
 PATTERN = Kind("a word, or a whole number of layers", lambda value: WORD.accepts(value) or LAYER.accepts(value))
@@ -228,6 +233,7 @@ _FACTS: tuple[tuple[Kind, str], ...] = (
         "micro_batch_size sequence_length target_length evaluation_sequence_length labels completion_length",
     ),
     (ROWS_OR_NONE, "evaluation_batch_size"),
+    (_sides(MOST_WIDTH), "image_size"),
     (SIZE, "gradient_accumulation_steps"),
     (PARTS, "sequences_per_sample optimizer_rank adapter.virtual_tokens"),
     (PARTS_OR_NONE, "images_per_sample loss_chunks lora.r oft.block_size oft.rank"),

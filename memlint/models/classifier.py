@@ -43,7 +43,7 @@ class Classification:
             "K": int(spec.get(HYPER + "num_classes") or CLASSES),
         }
         name, _ = timm_program(spec["model"])
-        self.model = programs.build(programs.Run(shipped.program(name), self.sizes, float32, spec.does))
+        self.model = programs.build(programs.Run(shipped.program(name), self.sizes, float32, spec))
         if spec.get("checkpointing", "none") == "full":
             self.model.checkpoint()
         self.channels_last = bool(spec.get(HYPER + "channels_last", False))

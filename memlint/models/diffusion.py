@@ -102,7 +102,7 @@ class Step:
     def _made(self, name: str, sizes: dict[str, int], dtype: DType) -> programs.Whole:
         program = shipped.program(f"diffusers/{name}")
         values = {size: sizes[size] for size in program.sizes}
-        return programs.build(programs.Run(program, values, dtype, self.spec.does))
+        return programs.build(programs.Run(program, values, dtype, self.spec))
 
     def _helper(self, name: str, sizes: dict[str, int], dtype: DType) -> programs.Whole:
         helper = self._made(name, sizes, dtype)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from memlint import releases, work
+from memlint.facts.spec import Name, TrainingSpec
 from memlint.meta.autograd import tracked
 from memlint.meta.checkpoint import checkpoint
 from memlint.meta.nn import Embedding, Linear, Module, buffer, parameter
@@ -30,8 +31,22 @@ UPSAMPLED = "upsampled"
 _RECORDED = {"float16": "bfloat16"}
 
 
+# The facts that the sizes of a program are made of.
+_FACTS: dict[str, Name] = {
+    **{"B": "micro_batch_size", "H": "image_size", "W": "image_size"},
+    **{"F": "frames", "L": "sequence_length"},
+}
+
+
 def _newest(behaviour: str) -> bool:
     return releases.does(behaviour, None)
+
+
+def _said(spec: TrainingSpec | None, guard: str) -> str:
+    """What a run states of the sizes in a guard, by its keys."""
+    facts = {} if spec is None else {_FACTS[name]: spec.fact(_FACTS[name]) for name in _FACTS if name in guard}
+    stated = [f"{fact.key} {fact.value}" for fact in facts.values() if fact is not None and fact.key]
+    return f"{', '.join(stated)}: " if stated else ""
 
 
 class Run:
@@ -39,18 +54,19 @@ class Run:
 
     values  the sizes, by the names in ``program.sizes``
     dtype   of the parameters
-    does    what the run's release of torch does (``spec.does``); the newest one's habits without it
+    spec    the run, for what its release of torch does, and how its keys are called; the newest habits without it
 
     Raises UnknownModel where the program holds for no such sizes or dtype.
     """
 
     def __init__(
-        self, program: Program, values: Mapping[str, int], dtype: DType, does: Callable[[str], bool] = _newest
+        self, program: Program, values: Mapping[str, int], dtype: DType, spec: TrainingSpec | None = None
     ) -> None:
         broken = program.outside(values)
         if broken:
             sizes = ", ".join(f"{name} = {value}" for name, value in values.items())
-            raise UnknownModel(f"{program.name} was recorded for {broken}, which {sizes} does not meet")
+            said = _said(spec, broken)
+            raise UnknownModel(f"{said}{program.name} was recorded for {broken}, which {sizes} does not meet")
         if _RECORDED.get(dtype.name, dtype.name) not in program.dtypes:
             raise UnknownModel(f"{program.name} was recorded with parameters in {program.dtypes[0]}, not {dtype.name}")
         self.program = program
@@ -59,7 +75,7 @@ class Run:
         self.root: Module | None = None
         self.constants: list[Tensor] = []
         self._sizes: dict[str, int] = {}
-        self._does = does
+        self._does = _newest if spec is None else spec.does
         self._operations: dict[str, Callable[..., Any]] = {}
 
     def inputs(self) -> list[Tensor]:

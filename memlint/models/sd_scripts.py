@@ -150,7 +150,7 @@ class Step:
         except KeyError:
             raise UnknownModel(f"the program {path} does not ship") from None
         values = {size: sizes[size] for size in program.sizes}
-        return programs.build(programs.Run(program, values, dtype, self.spec.does))
+        return programs.build(programs.Run(program, values, dtype, self.spec))
 
     def _autoencoder(self, pixels: dict[str, int]) -> programs.Whole:
         vae = self._made(f"diffusers/{self.known.vae}", pixels, self.vae_dtype)

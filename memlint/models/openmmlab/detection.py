@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from memlint.architectures.sizes import PARTS, check
 from memlint.meta import functional as F
 from memlint.meta.autograd import record, tracked
 from memlint.meta.nn import Conv, ConvTranspose, Linear, Module
@@ -86,9 +87,8 @@ def anchors_each(generator: Any) -> int:
     config = generator or {}
     ratios = len(config.get("ratios", (0.5, 1.0, 2.0)))
     if "octave_base_scale" in config:
-        scales = config.get("scales_per_octave", 3)
-        if not isinstance(scales, int):
-            raise UnknownModel(f"anchor_generator.scales_per_octave is no whole number: {scales!r:.60}")
+        scales: int = config.get("scales_per_octave", 3)
+        check("anchor_generator.scales_per_octave", scales, PARTS)
         return ratios * scales
     return ratios * len(config.get("scales", (8, 16, 32)))
 
