@@ -242,9 +242,10 @@ _FACTS: tuple[tuple[Kind, str], ...] = (
     (ELEMENTS, "parallelism.reduce_bucket_elements"),
     (
         DEVICES,
-        "device_count world_size parallelism.data parallelism.shard parallelism.replicas parallelism.tensor "
-        "parallelism.pipeline parallelism.context parallelism.ulysses parallelism.expert parallelism.expert_tensor "
-        "parallelism.virtual_stages parallelism.micro_batches",
+        # what several of them make together comes last, so that the one that is wrong is named
+        "parallelism.data parallelism.shard parallelism.replicas parallelism.tensor parallelism.pipeline "
+        "parallelism.context parallelism.ulysses parallelism.expert parallelism.expert_tensor "
+        "parallelism.virtual_stages parallelism.micro_batches device_count world_size",
     ),
 )
 FACTS: dict[str, Kind] = {name: kind for kind, names in _FACTS for name in names.split()}

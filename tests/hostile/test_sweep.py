@@ -54,6 +54,8 @@ FAILED = [
     ("dit3d/config.py", "INPUT_SHAPE", "16", "0"),
     ("dit3d/config.py", "INPUT_SHAPE", "64", "-1"),
     ("dit3d/config.py", "TEXT_MAX_LENGTH", "77", "1000000000"),
+    ("litgpt/lora.yaml", "max_seq_length:", "256", "1"),
+    ("torchtitan/run.toml", "tensor_parallel_degree", "2", "1000000000"),
     ("kohya/run.sh", "--resolution", "512", "7"),
     ("diffusers/run.sh", "--resolution", "512", "1"),
     ("openmmlab/det.py", "scales_per_octave=", "3", "-1"),

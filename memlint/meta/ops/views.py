@@ -214,7 +214,7 @@ def split(x: Tensor, sizes: Numbers, dim: int = 0) -> tuple[Tensor, ...]:
     total = x.shape[dim]
     if isinstance(sizes, int):
         step = sizes
-        sizes = [step] * (total // step) + ([total % step] if total % step else [])
+        sizes = [step] * (total // step) + ([total % step] if total % step else []) or [0]  # one, of nothing
     strides = x.full_strides()
     outs = tuple(x.alias((*x.shape[:dim], size, *x.shape[dim + 1 :]), strides) for size in sizes)
     if tracked(x):
