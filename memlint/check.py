@@ -778,7 +778,9 @@ def _run_report(spec: TrainingSpec, document: Document, estimate: Estimate | Non
         budget=budget,
         findings=(),
         unresolved=tuple(
-            UnresolvedValue(entry.key, entry.span.line, entry.reason, entry.span.path) for entry in spec.missing
+            UnresolvedValue(entry.key, entry.span.line, entry.reason, entry.span.path)
+            for entry in spec.missing
+            if not entry.ours
         ),
         facts=facts,
         sources={

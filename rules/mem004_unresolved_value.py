@@ -51,8 +51,8 @@ class UnresolvedValue(Rule):
 
     def check(self, run: Run) -> Iterator[Finding]:
         for missing in run.spec.missing:
-            if missing.refused:
-                continue  # MEM008 says it
+            if missing.refused or missing.ours:
+                continue  # MEM008 says it, or MEM007
             message = f"{missing.key} is not known before the run: {missing.reason}"
             found = self.finding(run, message, span=missing.span)
             yield found._replace(key=missing.key)

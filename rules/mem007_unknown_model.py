@@ -60,7 +60,7 @@ class UnknownModel(Rule):
     def _also(self, run: Run, reason: str) -> list[str]:
         """The values that are not known either, each with why."""
         word = reason.partition(" ")[0].rstrip(":,")
-        others = [missing for missing in run.spec.missing if not missing.refused and missing.key != word]
+        others = [one for one in run.spec.missing if not one.refused and not one.ours and one.key != word]
         if not others:
             return []
         shown = "; ".join(f"{missing.key} ({missing.reason})" for missing in others[:MAX_ALSO])

@@ -183,7 +183,7 @@ def _own_options(
             reason = (
                 f"{one.node.name} is an option of {path}'s own, and not {one.suggestion}: what it does is not known"
             )
-            yield Missing(one.node.name, one.node.span, reason)
+            yield Missing(one.node.name, one.node.span, reason, ours=True)
 
 
 def _is_off(node: Node) -> bool:
@@ -192,7 +192,8 @@ def _is_off(node: Node) -> bool:
 
 def _gap(script: Script) -> tuple[Missing, ...]:
     """What keeps a run from being known, whatever else is."""
-    return (Missing(script.document.path, script.root.span, script.unknown),) if script.unknown else ()
+    place, reason = script.document.path, script.unknown
+    return (Missing(place, script.root.span, reason, ours=not script.options),) if reason else ()
 
 
 def _children(node: Node | None) -> dict[str, Node]:

@@ -69,12 +69,13 @@ _ALL_LINEAR = re.compile(r"find_all_linear\w*\(")
 
 class Script(NamedTuple):
     """family: whose trainer it makes; root: what it says, in that family's keys; document: its text;
-    unknown: why what it makes is not known, "" else."""
+    unknown: why what it makes is not known, "" else; options: whether that is for its options."""
 
     family: str
     root: Node
     document: Document
     unknown: str = ""
+    options: bool = False
 
 
 def started(command: Command, document: Document, options: Node) -> Script | None:
@@ -138,9 +139,10 @@ def read(path: str, text: str, options: Mapping[str, Node]) -> Script | None:
     why = why or (own_code.own_loss(path, str(own.value)) if own is not None else "")
     if any(module.partition(".")[0] == "unsloth" for module in found.imported.values()):
         family, why = "hf-trainer", why or unsloth.doubt(path, _name(trainer), [_values(call) for call in before], said)
-    if found.parses and not options:
+    without = found.parses and not options
+    if without:
         why = f"{path} reads options, and none are given: check the command that starts it"
-    return Script(family, Node(said, trainer.span), found.document, why)
+    return Script(family, Node(said, trainer.span), found.document, why, without)
 
 
 def _of_its_own(program: Program, path: str) -> Script | None:

@@ -94,8 +94,9 @@ class Missing(NamedTuple):
     """A memory-relevant value that is written and not known: it could not be resolved (MEM004), or its key does not
     take it, alone or beside the values of other keys (``refused``, MEM008).
 
-    fact  which one it would have set; "" for a value that sets none
-    node  the value that is refused
+    fact   which one it would have set; "" for a value that sets none
+    node   the value that is refused
+    ours   whether it is known to whoever runs it, and memlint does not describe it: a program's own trainer
     """
 
     key: str
@@ -103,6 +104,7 @@ class Missing(NamedTuple):
     reason: str
     fact: str = ""
     node: Node | None = None
+    ours: bool = False
 
     @property
     def refused(self) -> bool:

@@ -196,3 +196,18 @@ def test_a_script_with_a_trainer_of_its_own_is_named_where_its_model_is_not_know
     assert spec.unknown_reason == (
         "model_name_or_path is not stated, and train_own.py makes its model in a way that is not followed"
     )
+
+
+def test_what_memlint_does_not_describe_is_no_value_that_is_left_open_and_a_readme_with_it_is_listed(
+    tmp_path: Path,
+) -> None:
+    script = OWN.format(BY_ITS_OWN).replace("Ours", "OurTrainer") + PARSED + "OurTrainer(args=args)\n"
+    run(tmp_path, script)
+    (tmp_path / "run.sh").unlink()
+    text = f"```bash\npython train.py {OPTIONS} --model_name_or_path openai-community/gpt2\n```\n"
+    (tmp_path / "README.md").write_text(text, encoding="utf-8")
+    (found,) = (one for one in check(str(tmp_path), isolated=True).runs if one.path.endswith("README.md"))
+    assert found.unresolved == ()
+    (said,) = found.findings
+    assert said.code == "MEM007"
+    assert "OurTrainer has a loss of its own" in said.message
