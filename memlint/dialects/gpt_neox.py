@@ -191,7 +191,10 @@ def _vocabulary(spec: TrainingSpec) -> tuple[Fact | None, str]:
 
 
 def _exotic(spec: TrainingSpec) -> str:
-    """Parts of the model that are not known."""
+    """Parts of the model, and losses, that are not known."""
+    loss = lm.setting(spec, "train_impl")
+    if loss not in (None, "normal"):
+        return f"train_impl {loss}: its loss, and what stands beside the model, are not known"
     if pretraining.number(spec, "moe_num_experts") > 1:
         return "moe_num_experts: GPT-NeoX's experts are not known"
     for name in ("te_columnparallel", "te_rowparallel", "te_layernorm_mlp", "te_mha", "te_fp8_mha"):

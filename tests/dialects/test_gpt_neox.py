@@ -247,6 +247,8 @@ def test_llama_2_s_perceptron() -> None:
             ['"model_parallel_size": 3'], "", "share one copy of the model (model_parallel_size 3)", id="degrees"
         ),
         pytest.param(['"pos_emb": "rpe"'], "", "pos_emb rpe is not known", id="other positions"),
+        pytest.param(['"train_impl": "dpo"'], "", "train_impl dpo: its loss", id="another loss"),
+        pytest.param(['"train-impl": "rm"'], "", "train_impl rm: its loss", id="a head of one row"),
         pytest.param(['"norm": "scalenorm"'], "", "norm scalenorm is not known", id="another norm"),
         pytest.param(['"moe_num_experts": 4'], "", "GPT-NeoX's experts are not known", id="experts"),
         pytest.param(['"te_layernorm_mlp": true'], "", "Transformer Engine are not known", id="fused modules"),
