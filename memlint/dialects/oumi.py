@@ -13,8 +13,8 @@ _Modules = dict[str, tuple[str, ...]]
 _QWEN: _Modules = {"visual": ("vision_tower", "projector")}
 _LLAVA: _Modules = {"vision_tower": ("vision_tower",), "multi_modal_projector": ("projector",)}
 _SEEING: dict[str, _Modules] = {
-    **{kind: _QWEN for kind in ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5")},
-    **{kind: _LLAVA for kind in ("llava", "llava_next", "gemma3", "paligemma", "mistral3")},
+    **dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5"), _QWEN),
+    **dict.fromkeys(("llava", "llava_next", "gemma3", "paligemma", "mistral3"), _LLAVA),
     "mllama": {"vision_model": ("vision_tower",), "multi_modal_projector": ("projector",)},
 }
 _OTHERS = {
