@@ -37,8 +37,8 @@ def resembling(name: str) -> tuple[str, ...]:
     """Hub ids of catalogue models after which an id or a folder is called, of different shapes, the smallest first.
 
     They have the sizes that the name states, each family that it names in the version that it states, as few others as
-    any, and are of its kind. Where it names no family, or one of decoders that has none of its size in its version, these
-    are the smallest and the largest decoder of its size. () where it states no size.
+    any, and are of its kind. Where it names no family, or one of decoders that has none of its size in its version,
+    these are the smallest and the largest decoder of its size. () where it states no size.
     """
     wanted = _parsed(name)
     if not wanted.sizes or _OTHER.search(name.lower()):

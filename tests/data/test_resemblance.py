@@ -54,7 +54,7 @@ def test_a_size_alone_is_between_the_smallest_and_the_largest_decoder_of_it() ->
 
 
 def left_out(name: str) -> tuple[models.Model, list[models.Model], bool]:
-    """A model, those that its name is after where the catalogue lacks it, and whether these are the ends of its size."""
+    """A model, those that its name is after where the catalogue lacks it, and whether these are its size's ends."""
     catalogue = resemblance._catalogue()
     model = models.find(name)
     assert model is not None
