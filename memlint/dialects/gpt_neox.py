@@ -88,6 +88,7 @@ def _merged(spec: TrainingSpec) -> str:
     assert last is not None
     spec.root = Node(entries, last.root.span)
     spec.document = last._replace(sources=sources)
+    spec.of_several = len(names) > 1
     dialect = registry.dialect(spec.family)
     facts, missing = dialect.facts_of(spec.root)
     for stated in dialect.keys:
@@ -323,7 +324,7 @@ FAMILY = lm.Family(
         Step(_exotic),
         Step(pretraining.undecided),
     ),
-    told=("sharing", "decoder", "devices", "precision", "optimizer", "exotic", "activations", "undecided"),
+    told=("sharing", "exotic", "decoder", "devices", "precision", "optimizer", "activations", "undecided"),
     keys=_KEYS,
 )
 

@@ -163,7 +163,8 @@ def notebook(*lines: str, kind: str = "code") -> str:
         ),
         pytest.param(
             "beaker.yaml",
-            "tasks:\n  - command: [\n      '/bin/sh', '-c'\n    ]\n    arguments: ['A=\"/b:$A\" python t.py\n      --a 1\n    ']\n"
+            "tasks:\n  - command: [\n      '/bin/sh', '-c'\n    ]\n"
+            "    arguments: ['A=\"/b:$A\" python t.py\n      --a 1\n    ']\n"
             "    resources:\n      gpuCount: 4\n",
             "t.py --a 1",
             id="what its shell is told over several lines",
