@@ -1,9 +1,9 @@
 """What can be said of a run of which a size is not stated, or the model: its peak as a function of that.
 
-The sizes are those that configs leave to the data or to the launcher: how long a sample may be, and how many devices
-share the model. A model that nobody but its owner has may still be called after one of the catalogue
-(:mod:`memlint.data.resemblance`). Everything else is stated, so each row is an estimate as any other; nothing is
-interpolated.
+The sizes are those that configs leave to the data or to the launcher: how long a sample may be, how many devices share
+the model, and how many rows the vocabulary has where only the tokenizer's file says it. A model that nobody but its
+owner has may still be called after one of the catalogue (:mod:`memlint.data.resemblance`). Everything else is stated,
+so each row is an estimate as any other; nothing is interpolated.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Any, Final
 
-from memlint.facts.spec import Name, UnknownModel
+from memlint.facts.spec import HYPER, Name, UnknownModel
 from memlint.named_tuple import NamedTuple
 from memlint.tape.estimate import FITS, Interval
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 MODEL: Final = "model"
 LENGTH: Final = "sequence_length"
 DEVICES: Final = "device_count"
+VOCABULARY: Final = "vocabulary_size"
 
 # What may be open, and what is tried of each then.
 _LENGTHS, _FEWER_LENGTHS = (512, 2048, 8192, 32768), (2048, 8192)
@@ -33,14 +34,23 @@ _OPEN: tuple[dict[Name, tuple[int, ...]], ...] = (
     {DEVICES: _DEVICES},
     {LENGTH: _LENGTHS},
     {LENGTH: _FEWER_LENGTHS, DEVICES: _DEVICES},
+    {VOCABULARY: ()},
+    {VOCABULARY: (), DEVICES: _FEWER_DEVICES},
     {MODEL: ()},
     {MODEL: (), DEVICES: _FEWER_DEVICES},
     {MODEL: (), LENGTH: _FEWER_LENGTHS},
     {MODEL: (), LENGTH: _FEWER_LENGTHS, DEVICES: _FEWER_DEVICES},
 )
 
+# What the padded rows of a vocabulary are stated by, in each family that has such a key.
+_ROWS_STATED: Final[Name] = HYPER + "padded_vocab_size"
+
 STEP = 256  # tokens: how finely the longest sample that fits is told
-_UNITS = {LENGTH: "token", DEVICES: "device"}
+_UNITS = {
+    LENGTH: ("token", "tokens"),
+    DEVICES: ("device", "devices"),
+    VOCABULARY: ("row of the vocabulary", "rows of the vocabulary"),
+}
 
 
 class Row(NamedTuple):
@@ -55,7 +65,7 @@ class Row(NamedTuple):
         """``as Qwen/Qwen2.5-7B with 2,048 tokens and 8 devices``"""
         known = dict(zip(names, self.values))
         model = known.pop(MODEL, None)
-        sizes = [f"{size:,} {_UNITS[name]}{'' if size == 1 else 's'}" for name, size in known.items()]
+        sizes = [f"{size:,} {_UNITS[name][size != 1]}" for name, size in known.items()]
         return " ".join([*([f"as {model}"] if model else []), *(["with " + " and ".join(sizes)] if sizes else [])])
 
 
@@ -80,11 +90,13 @@ def partial(spec: TrainingSpec, whole: Callable[[TrainingSpec], Estimate], budge
     """
     if spec.architecture is not None:
         return None
-    candidates, copy = _candidates(spec), _of_a_copy(spec)
+    candidates, rows, copy = _candidates(spec), _rows(spec), _of_a_copy(spec)
     for opened in _OPEN:
         tried: dict[Name, tuple[Any, ...]] = dict(opened)
         if MODEL in opened:
             tried[MODEL] = candidates
+        if VOCABULARY in opened:
+            tried[VOCABULARY] = rows if len(opened) == 1 else tuple(dict.fromkeys((*rows[:1], *rows[-1:])))
         if DEVICES in opened:
             tried[DEVICES] = tuple(copies * copy for copies in opened[DEVICES])
         if all(tried.values()) and _known(spec, _several(tried)) is not None:
@@ -143,10 +155,19 @@ def _candidates(spec: TrainingSpec) -> tuple[str, ...]:
     return hub.resembling(stated.value, spec.document.path if stated.span is None else stated.span.path)
 
 
+def _rows(spec: TrainingSpec) -> tuple[int, ...]:
+    """How many rows the vocabulary may have, where a key would say it and a tokenizer's file does."""
+    from memlint.dialects import pretraining
+
+    return pretraining.plausible_rows(spec)
+
+
 def _known(spec: TrainingSpec, values: dict[Name, Any]) -> TrainingSpec | None:
     """The run with these facts stated; None where something else is unknown as well."""
     if DEVICES in values:
         values = {**values, "world_size": values[DEVICES]}
+    if VOCABULARY in values:
+        values = {_ROWS_STATED if name == VOCABULARY else name: value for name, value in values.items()}
     tried = spec.stating(values)
     if tried.architecture is None and DEVICES in values and tried.architecture_on_devices:
         tried.architecture = tried.architecture_on_devices
@@ -199,5 +220,5 @@ def _key(spec: TrainingSpec, name: Name) -> str:
         return written.key
     if name == DEVICES:
         return "--gpu 'NAME xN'"
-    key = registry.dialect(spec.family).key(name)
+    key = registry.dialect(spec.family).key(_ROWS_STATED if name == VOCABULARY else name)
     return key.dotted if key is not None else name

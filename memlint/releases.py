@@ -287,6 +287,14 @@ BEHAVIOURS: dict[str, Behaviour] = {
         "SDPA is given grouped heads of keys and values as they are, and no copies for each head",
         "transformers/integrations/sdpa_attention.py; huggingface/transformers#39412",
     ),
+    "transformers.parts_are_the_classes_own": Behaviour(
+        "transformers",
+        None,
+        (5, 0),
+        LESS,
+        "the tower of a vision-language model answers to its name without the model's before it, by which it is frozen",
+        "transformers/models/llava/modeling_llava.py: LlavaForConditionalGeneration.vision_tower",
+    ),
     "transformers.keeps_the_checkpoints_dtype": Behaviour(
         "transformers",
         (5, 0),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import jsonschema
@@ -126,6 +127,74 @@ def test_a_copy_of_the_model_needs_as_many_devices_as_share_it(degree: int, devi
     partial = run_of("a.yml", text).partial
     assert partial is not None
     assert [row.values for row in partial.rows] == [(count,) for count in devices]
+
+
+NEOX = MODEL_PARALLEL.replace('"padded_vocab_size": 50304', '"tokenizer_type": "HFTokenizer", "global_num_gpus": 8')
+MEGATRON = """\
+torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 2 --hidden-size 512 --num-attention-heads 16 \\
+    --seq-length 256 --max-position-embeddings 256 --micro-batch-size 1 --global-batch-size 8 --train-iters 5 --bf16 \\
+    --tokenizer-type SentencePieceTokenizer --tokenizer-model tokens.model
+"""
+NEMO = """\
+trainer: {devices: 8, num_nodes: 1, precision: bf16}
+model:
+  micro_batch_size: 1
+  global_batch_size: 8
+  encoder_seq_length: 256
+  max_position_embeddings: 256
+  num_layers: 2
+  hidden_size: 512
+  num_attention_heads: 16
+  activation: gelu
+  optim: {name: fused_adam}
+  tokenizer: {library: sentencepiece, type: null, model: tokens.model}
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "stated", "key", "rows"),
+    [
+        pytest.param(
+            *("a.yml", NEOX, lambda rows: NEOX.replace('"num_layers"', f'"padded_vocab_size": {rows}, "num_layers"')),
+            *("padded_vocab_size", [32256, 50688, 128512, 256000]),
+            id="GPT-NeoX, with four devices to a model",
+        ),
+        pytest.param(
+            *("a.sh", MEGATRON, lambda rows: MEGATRON.replace("--bf16", f"--bf16 --padded-vocab-size {rows}")),
+            *("padded-vocab-size", [32000, 64000, 256000]),
+            id="Megatron-LM, pieces",
+        ),
+        pytest.param(
+            *("a.yaml", NEMO, lambda rows: NEMO.replace("model:\n", f"model:\n  override_vocab_size: {rows}\n", 1)),
+            *("model.override_vocab_size", [32000, 64000, 256000]),
+            id="NeMo, pieces",
+        ),
+    ],
+)
+def test_a_vocabulary_that_only_its_file_counts_leaves_a_table_of_its_rows(
+    path: str, text: str, stated: Callable[[int], str], key: str, rows: list[int]
+) -> None:
+    run = run_of(path, text)
+    assert run.estimate is None
+    assert run.partial is not None
+    assert (run.partial.names, run.partial.keys) == (("vocabulary_size",), (key,))
+    assert [row.values for row in run.partial.rows] == [(count,) for count in rows]
+    for row in run.partial.rows:
+        alone = run_of(path, stated(row.values[0])).estimate
+        assert alone is not None
+        assert peak_of(row) == peak_of(alone)
+    report = checked(path, text)
+    jsonschema.validate(json.loads(as_json.render(report)), SCHEMA)
+    assert f"{rows[0]:,} rows of the vocabulary" in full.render(report)
+    (finding,) = (one for one in run.findings if one.code == "MEM007")
+    assert "is in its file" in finding.message
+
+
+def test_a_vocabulary_and_the_devices_may_be_open() -> None:
+    partial = run_of("a.yml", NEOX.replace(', "global_num_gpus": 8', "")).partial
+    assert partial is not None
+    assert partial.names == ("vocabulary_size", "device_count")
+    assert [row.values for row in partial.rows] == [(32256, 4), (32256, 32), (256000, 4), (256000, 32)]
 
 
 def test_both_may_be_open() -> None:

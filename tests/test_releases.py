@@ -239,6 +239,11 @@ class Border(NamedTuple):
     gpu: str = ""
 
 
+FROZEN = """\
+model: {model_name: Qwen/Qwen2-VL-2B-Instruct, model_max_length: 64, torch_dtype_str: bfloat16, freeze_layers: [visual]}
+data: {train: {datasets: [{dataset_name: ours}]}}
+training: {trainer_type: TRL_SFT, per_device_train_batch_size: 1}
+"""
 UNSLOTH = (
     "python unsloth-cli.py --model_name unsloth/Llama-3.2-1B --max_seq_length 2048 --load_in_4bit "
     "--per_device_train_batch_size {rows} --use_gradient_checkpointing unsloth\n"
@@ -312,6 +317,7 @@ RUNS = {
     ),
     "transformers.optimizer_is_fused": Border("run.yaml", STEP, "4.53.3", "4.54.0"),
     "transformers.grouped_heads_in_sdpa": Border("run.yaml", QWEN, "4.53.3", "4.54.0"),
+    "transformers.parts_are_the_classes_own": Border("train.yaml", FROZEN, "4.57.6", "5.0.0"),
     "transformers.keeps_the_checkpoints_dtype": Border("run.yaml", QWEN, "4.57.6", "5.0.0"),
     "transformers.experts_are_one_tensor": Border("sft.yaml", MIXTURE, "4.57.6", "5.0.0"),
     "transformers.unpacks_mxfp4_by_64_bit_indices": Border("run.yaml", GPT_OSS, "5.0.0", "5.1.0"),

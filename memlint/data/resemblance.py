@@ -37,8 +37,8 @@ def resembling(name: str) -> tuple[str, ...]:
     """Hub ids of catalogue models after which an id or a folder is called, of different shapes, the smallest first.
 
     They have the sizes that the name states, each family that it names in the version that it states, as few others as
-    any, and are of its kind. Where it names no family, these are the smallest and the largest decoder of its size. ()
-    where it states no size.
+    any, and are of its kind. Where it names no family, or one of decoders that has none of its size in its version,
+    these are the smallest and the largest decoder of its size. () where it states no size.
     """
     wanted = _parsed(name)
     if not wanted.sizes or _OTHER.search(name.lower()):
@@ -58,6 +58,8 @@ def resembling(name: str) -> tuple[str, ...]:
             best, most = [], score
         if score == most:
             best.append(other)
+    if not best and all(map(_has_decoders_alone, named)):
+        return _ends(wanted)
     shapes: dict[tuple[int, str], str] = {}
     for id_ in sorted(best, key=lambda id_: (models.is_mirror(id_), len(id_), id_), reverse=True):
         if (model := models.find(id_)) is not None:
@@ -74,9 +76,28 @@ def _ends(wanted: _Name) -> tuple[str, ...]:
     if wanted.words.keys() & _KINDS:
         return ()
     alike = [other for other, parts in _catalogue().items() if parts.sizes == wanted.sizes]
-    found = [model for model in map(models.find, alike) if model is not None and _is_decoder(model)]
+    known = [model for model in map(models.find, alike) if model is not None and _is_decoder(model)]
+    found = [model for model in known if _has_size(model, wanted.sizes[0])] if len(wanted.sizes) == 1 else known
     found.sort(key=lambda model: (model.parameters, model.name))
     return tuple(dict.fromkeys(model.name for model in (*found[:1], *found[-1:])))
+
+
+def _has_size(model: models.Model, size: str) -> bool:
+    """Whether a size is the model's, and not one of its experts, or what stands behind the point of ``1_8B``: no name
+    is wrong by half."""
+    told = re.fullmatch(r"(\d+(?:\.\d+)?)([bm])", size)
+    if told is None:
+        return True
+    parameters = float(told[1]) * {"b": 1e9, "m": 1e6}[told[2]]
+    return parameters / 2 < model.parameters < parameters * 2
+
+
+@lru_cache(maxsize=64)
+def _has_decoders_alone(family: str) -> bool:
+    """Whether the catalogue knows a family by nothing but decoders, models whose names say another kind aside."""
+    of_it = [name for name, parts in _catalogue().items() if family in parts.words and not parts.words.keys() & _KINDS]
+    found = [model for model in map(models.find, of_it) if model is not None]
+    return bool(found) and all(map(_is_decoder, found))
 
 
 def _is_decoder(model: models.Model) -> bool:

@@ -88,6 +88,7 @@ def _merged(spec: TrainingSpec) -> str:
     assert last is not None
     spec.root = Node(entries, last.root.span)
     spec.document = last._replace(sources=sources)
+    spec.of_several = len(names) > 1
     dialect = registry.dialect(spec.family)
     facts, missing = dialect.facts_of(spec.root)
     for stated in dialect.keys:
@@ -191,7 +192,10 @@ def _vocabulary(spec: TrainingSpec) -> tuple[Fact | None, str]:
 
 
 def _exotic(spec: TrainingSpec) -> str:
-    """Parts of the model that are not known."""
+    """Parts of the model, and losses, that are not known."""
+    loss = lm.setting(spec, "train_impl")
+    if loss not in (None, "normal"):
+        return f"train_impl {loss}: its loss, and what stands beside the model, are not known"
     if pretraining.number(spec, "moe_num_experts") > 1:
         return "moe_num_experts: GPT-NeoX's experts are not known"
     for name in ("te_columnparallel", "te_rowparallel", "te_layernorm_mlp", "te_mha", "te_fp8_mha"):
@@ -320,7 +324,7 @@ FAMILY = lm.Family(
         Step(_exotic),
         Step(pretraining.undecided),
     ),
-    told=("sharing", "decoder", "devices", "precision", "optimizer", "exotic", "activations", "undecided"),
+    told=("sharing", "exotic", "decoder", "devices", "precision", "optimizer", "activations", "undecided"),
     keys=_KEYS,
 )
 

@@ -8,6 +8,15 @@ from memlint.dialects import trl
 from memlint.facts.spec import Fact, TrainingSpec
 
 _VERSION = "Oumi"
+# Modules of transformers' vision-language classes -> the parts that they hold, by the type of their model.
+_Modules = dict[str, tuple[str, ...]]
+_QWEN: _Modules = {"visual": ("vision_tower", "projector")}
+_LLAVA: _Modules = {"vision_tower": ("vision_tower",), "multi_modal_projector": ("projector",)}
+_SEEING: dict[str, _Modules] = {
+    **dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5"), _QWEN),
+    **dict.fromkeys(("llava", "llava_next", "gemma3", "paligemma", "mistral3"), _LLAVA),
+    "mllama": {"vision_model": ("vision_tower",), "multi_modal_projector": ("projector",)},
+}
 _OTHERS = {
     "verl": "verl's loop is not known",
     "oumi": "Oumi's own loop is not known",
@@ -29,6 +38,7 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
     made = trl.FAMILY.complete(spec)
     if quantised and "quantization.bits" in made:
         lm.put(made, "quantization.prepared", True, reason=f"{_VERSION}: prepare_model_for_kbit_training")
+    _freeze(made)
     trainer = made.fact("method")
     kind = "hf" if trainer is None or trainer.node is None else str(trainer.value)
     other = families.otherwise(made) or (f"trainer_type: {_OTHERS[kind]}" if kind in _OTHERS else "")
@@ -43,6 +53,26 @@ def _length(spec: TrainingSpec) -> None:
     if length is None and not lm.model(spec, "model_name") and lm.gap(spec, "model_max_length") is None:
         lm.put(spec, "sequence_length", lm.position_limit(spec), reason=f"{_VERSION}: as long as the model takes")
     lm.put(spec, "sequence_bound", True, length, f"{_VERSION}: model_max_length")
+
+
+def _freeze(spec: TrainingSpec) -> None:
+    """Modules that are frozen by name before the trainer is made (utils/torch_utils.py: freeze_model_layers); a name
+    that the model does not have is passed over, and a model with adapters trains nothing but them anyway."""
+    stated, config = spec.fact(lm.HYPER + "freeze_layers"), spec.fact(lm.CONFIG)
+    if stated is None or not isinstance(stated.value, list) or config is None or not isinstance(config.value, dict):
+        return
+    modules = _SEEING.get(config.value.get("model_type", ""), {})
+    frozen: list[str] = []
+    if spec.get("tuning") != "lora":
+        for name in map(str, stated.value):
+            inner = name.removeprefix("model.")
+            if inner not in modules:
+                return
+            if inner != name or spec.does("transformers.parts_are_the_classes_own"):
+                frozen += modules[inner]
+    del spec.facts[stated.name]
+    if frozen:
+        lm.put(spec, "frozen_parts", list(dict.fromkeys(frozen)), stated)
 
 
 def _fsdp(spec: TrainingSpec, switch: Fact) -> None:

@@ -123,6 +123,24 @@ def vocabulary(
     return Fact("vocabulary_size", padded(found, multiple), origin, key, None, f"{reason}, padded"), ""
 
 
+# Rows of published vocabularies, from the smallest to the largest in wide use, and of those that SentencePiece has.
+_PUBLISHED = (32_000, 50_257, 128_256, 256_000)  # Llama 2, GPT-2, Llama 3, Gemma
+_PUBLISHED_PIECES = (32_000, 64_000, 256_000)  # Llama 2, Yi, Gemma
+_PIECES = ("SentencePieceTokenizer", "GPTSentencePieceTokenizer", "SPMTokenizer", "sentencepiece")
+
+
+def plausible_rows(spec: TrainingSpec) -> tuple[int, ...]:
+    """Padded rows that a tokenizer's vocabulary may have, the fewest first, where only its file says how many: those of
+    published ones. () where none is named, or its rows are stated or told by its kind."""
+    named = [spec.fact(lm.HYPER + name) for name in ("tokenizer_type", "tokenizer_library")]
+    kinds = {str(fact.value) for fact in named if fact is not None and fact.value is not None}
+    multiple = number(spec, "make_vocab_size_divisible_by") * (spec.get("parallelism.tensor", 1) or 1)
+    if not kinds or not multiple or kinds & _ROWS.keys() or number(spec, "padded_vocab_size"):
+        return ()
+    sizes = _PUBLISHED_PIECES if kinds & set(_PIECES) else _PUBLISHED
+    return tuple(dict.fromkeys(padded(rows, multiple) for rows in sizes))
+
+
 def padded(rows: int, multiple: int) -> int:
     """Rows rounded up to a multiple (Megatron-LM, tokenizer.py: _vocab_size_with_padding)."""
     return -(-rows // max(multiple, 1)) * max(multiple, 1)

@@ -26,6 +26,17 @@ from memlint.data import hub, models, resemblance
         pytest.param(
             "DeepSeek-R1-Distill-Qwen-7B-x", ["deepseek-ai/DeepSeek-R1-Distill-Qwen-7B"], id="as many words as any"
         ),
+        pytest.param(
+            "openbmb/MiniCPM3-4B",
+            ["Qwen/Qwen1.5-4B", "Qwen/Qwen3-4B-Instruct-2507"],
+            id="decoders of another version and size say nothing, those of its size do",
+        ),
+        pytest.param(
+            "ours/MiniCPM_8b",
+            ["mistralai/Ministral-8B-Instruct-2410", "deepseek-ai/DeepSeek-R1-0528-Qwen3-8B"],
+            id="Qwen-1_8B has not 8 billion",
+        ),
+        pytest.param("ours/llava-9-7b", [], id="a family that sees is no decoder of its size"),
         pytest.param("llama-3-mine", [], id="no size"),
         pytest.param("llama-3-8b-gptq", [], id="a quantised copy has another dtype"),
         pytest.param("llama-3-8b-lora", [], id="an adapter is no model"),
@@ -42,21 +53,35 @@ def test_a_size_alone_is_between_the_smallest_and_the_largest_decoder_of_it() ->
     assert 6e9 < low < 7e9 < high < 9e9
 
 
-def test_of_models_that_are_left_out_nine_of_ten_are_found_by_their_names() -> None:
+def left_out(name: str) -> tuple[models.Model, list[models.Model], bool]:
+    """A model, those that its name is after where the catalogue lacks it, and whether these are its size's ends."""
     catalogue = resemblance._catalogue()
-    answered = right = 0
-    for name in models.names()[::6]:
-        model = models.find(name)
-        assert model is not None
-        left_out = catalogue.pop(name)
-        try:
-            found = [models.find(other) for other in resemblance.resembling(name)]
-        finally:
-            catalogue[name] = left_out
-        answered += bool(found)
-        right += model.parameters in [other.parameters for other in found if other is not None]
-    assert answered > 80
-    assert right >= 0.9 * answered
+    model = models.find(name)
+    assert model is not None
+    kept = catalogue.pop(name)
+    resemblance._has_decoders_alone.cache_clear()
+    try:
+        found = resemblance.resembling(name)
+        ends = bool(found) and found == resemblance._ends(resemblance._parsed(name))
+    finally:
+        catalogue[name] = kept
+        resemblance._has_decoders_alone.cache_clear()
+    return model, [other for other in map(models.find, found) if other is not None], ends
+
+
+def test_of_models_that_are_left_out_nine_of_ten_are_found_by_their_names() -> None:
+    answered = [(model, found) for model, found, ends in map(left_out, models.names()[::6]) if found and not ends]
+    right = sum(model.parameters in [other.parameters for other in found] for model, found in answered)
+    assert len(answered) > 80
+    assert right >= 0.9 * len(answered)
+
+
+def test_of_models_that_are_left_out_nine_of_ten_are_between_the_ends_of_their_size() -> None:
+    """To a twentieth, where no name is after theirs."""
+    answered = [(model, [o.parameters for o in found]) for model, found, ends in map(left_out, models.names()) if ends]
+    within = sum(0.95 * min(sizes) <= model.parameters <= 1.05 * max(sizes) for model, sizes in answered)
+    assert len(answered) > 80
+    assert within >= 0.9 * len(answered)
 
 
 def test_nothing_resembles_what_is_found() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import memlint
 from memlint.architectures.decoder import Decoder
 from memlint.dialects import registry
 from memlint.dialects import schema as schemas
@@ -247,6 +248,8 @@ def test_llama_2_s_perceptron() -> None:
             ['"model_parallel_size": 3'], "", "share one copy of the model (model_parallel_size 3)", id="degrees"
         ),
         pytest.param(['"pos_emb": "rpe"'], "", "pos_emb rpe is not known", id="other positions"),
+        pytest.param(['"train_impl": "dpo"'], "", "train_impl dpo: its loss", id="another loss"),
+        pytest.param(['"train-impl": "rm"'], "", "train_impl rm: its loss", id="a head of one row"),
         pytest.param(['"norm": "scalenorm"'], "", "norm scalenorm is not known", id="another norm"),
         pytest.param(['"moe_num_experts": 4'], "", "GPT-NeoX's experts are not known", id="experts"),
         pytest.param(['"te_layernorm_mlp": true'], "", "Transformer Engine are not known", id="fused modules"),
@@ -344,6 +347,20 @@ def test_a_command_whose_files_are_not_known(repository: Path, name: str, reason
     (spec,) = registry.specs(load(str(repository / name)))
     assert spec.architecture is None
     assert reason in spec.unknown_reason
+
+
+def test_deepy_starts_what_is_no_training_too(repository: Path) -> None:
+    script = repository / "say.sh"
+    script.write_text("python ./deepy.py ./generate.py -d configs pythia.yml local_setup.yml\n", encoding="utf-8")
+    assert registry.specs(load(str(script))) == []
+
+
+def test_a_text_whose_command_merges_files_of_the_walk_has_a_run_of_its_own(repository: Path) -> None:
+    """None of the files is the run by itself, whatever else the text tells."""
+    text = "# Start\n\n```sh\n{}\n```\n\nOr\n\n```sh\n{}\n```\n"
+    merged = "python deepy.py train.py -d configs pythia.yml local_setup.yml"
+    (repository / "README.md").write_text(text.format(merged, "python deepy.py train.py -d configs"), encoding="utf-8")
+    assert "README.md" in {Path(run.path).name for run in memlint.check(str(repository)).runs}
 
 
 def test_a_fix_goes_to_the_file_that_states_the_key(repository: Path) -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from transformers import AutoConfig, AutoModelForImageTextToText
 
 from memlint.dialects import registry
 from memlint.documents.load import load
 from memlint.estimates import estimate_spec
 from memlint.facts.spec import TrainingSpec
 from tests.dialects.language_models import line_of, run, written
+from tests.differential.test_seeing import GEMMA, QWEN2, QWEN3, QWEN35
 
 TABLES = """\
 model:
@@ -154,6 +158,41 @@ def test_a_reason_names_what_is_not_known(tables: dict[str, str], reason: str) -
     spec = config(**tables)
     assert spec.architecture is None
     assert reason in spec.unknown_reason
+
+
+@pytest.mark.parametrize("config", [QWEN2, QWEN3, QWEN35, GEMMA], ids=lambda config: config["model_type"])
+@pytest.mark.parametrize("outer", ["", "model."], ids=["by itself", "within the model"])
+def test_modules_that_are_frozen_by_name_are_those_that_transformers_has(
+    tmp_path: Path, config: dict[str, Any], outer: str
+) -> None:
+    """What :func:`getattr` finds by the names is frozen, and a name that it does not find is passed over."""
+    names = ["vision_tower", "multi_modal_projector"] if config["model_type"] == "gemma3" else ["visual"]
+    with torch.device("meta"):
+        model: Any = AutoModelForImageTextToText.from_config(AutoConfig.for_model(**config))
+    for name in names:
+        module = getattr(model.model if outer else model, name, None)
+        if module is not None:
+            module.requires_grad_(False)
+    listed = ", ".join(outer + name for name in names)
+    text = TABLES.format(training="", more="", model=f"  freeze_layers: [{listed}]", trainer="TRL_SFT")
+    text = text.replace("meta-llama/Llama-3.1-8B-Instruct", "./model").replace("4096", "256")
+    root = written(tmp_path, {"train.yaml": text, "model/config.json": json.dumps(config), ".git/HEAD": ""})
+    (spec,) = registry.specs(load(str(root / "train.yaml")))
+    assert spec.architecture == "language_model", spec.unknown_reason
+    trained = sum(tensor.numel() for tensor in model.parameters() if tensor.requires_grad)
+    assert estimate_spec(spec).trainable_parameters == trained
+
+
+def test_what_is_frozen_below_adapters_is_frozen_anyway() -> None:
+    seeing = TABLES.replace("meta-llama/Llama-3.1-8B-Instruct", "Qwen/Qwen2-VL-2B-Instruct")
+    keys = {"training": "  use_peft: true", "more": "peft: {lora_target_modules: [q_proj]}", "trainer": "TRL_SFT"}
+    frozen, plain = (
+        run(seeing.format(model=model, **keys), "train.yaml") for model in ("  freeze_layers: [model.visual]", "")
+    )
+    assert (frozen.architecture, frozen.get("frozen_parts")) == ("language_model", None)
+    assert {name: fact.value for name, fact in frozen.facts.items()} == {
+        name: fact.value for name, fact in plain.facts.items()
+    }
 
 
 @pytest.mark.parametrize(

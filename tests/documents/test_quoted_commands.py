@@ -155,12 +155,31 @@ def notebook(*lines: str, kind: str = "code") -> str:
             "t.py --a 1",
             id="a job of mcli's",
         ),
+        pytest.param(
+            "beaker.yaml",
+            "version: v2\ntasks:\n  - name: a\n    command: ['/bin/sh', '-c']\n    arguments: ['python t.py --a 1']\n",
+            "t.py --a 1",
+            id="a task of Beaker's",
+        ),
+        pytest.param(
+            "beaker.yaml",
+            "tasks:\n  - command: [\n      '/bin/sh', '-c'\n    ]\n"
+            "    arguments: ['A=\"/b:$A\" python t.py\n      --a 1\n    ']\n"
+            "    resources:\n      gpuCount: 4\n",
+            "t.py --a 1",
+            id="what its shell is told over several lines",
+        ),
     ],
 )
 def test_commands_among_other_text(path: str, text: str, found: str) -> None:
     document = load(path, text)
     assert " ".join(said(document)) == found
     assert document.faults == ()
+
+
+def test_a_task_whose_command_is_no_shell_is_no_job() -> None:
+    text = "tasks:\n  - command: [python, t.py]\n    arguments: ['--a 1']\n"
+    assert load("a.yaml", text).root.get("tasks") is not None
 
 
 def test_a_yaml_that_takes_no_machines_is_no_job() -> None:
