@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from memlint.architectures import huggingface
 from memlint.architectures.sizes import Sizes
 from memlint.dialects import language_model as lm
 from memlint.dialects import trainer_families as families
 from memlint.facts.derive import Graph, Step
-from memlint.facts.spec import HYPER, Fact, TrainingSpec, UnknownModel
+from memlint.facts.spec import HYPER, Fact, Name, TrainingSpec, UnknownModel
 
 _VERSION = "NeMo RL at 7ea279a"
+_DEGREES: tuple[Name, ...] = ("parallelism.tensor", "parallelism.context", "parallelism.replicas")
 _METHODS = ("sft", "dpo", "grpo")
 _SPLIT = ("llama", "qwen2", "qwen3")  # whose plans of tensor parallelism leave each rank its part of the vocabulary
 # What NeMo Automodel computes by code, or shards in a way, of its own (its _transformers/registry.py, parallelizer.py)
@@ -64,9 +67,11 @@ def _devices(spec: TrainingSpec) -> str:
             return lm.not_stated(spec, "policy.generation.colocated.resources", "gpus_per_node", "num_nodes")
         each, nodes = (each - lm.setting(spec, alone), 1) if nodes == 1 else (each, nodes - lm.setting(spec, alone))
     count, origin = each * nodes, spec.fact(HYPER + "per_node")
-    shares = spec["parallelism.tensor"] * spec["parallelism.context"] * spec.get("parallelism.replicas", 1)
-    if count < 1 or count % shares:
-        return f"cluster: {count:,} devices are not divided by the degrees of policy.dtensor_cfg ({shares:,})"
+    degrees = [spec.fact(name) for name in _DEGREES]
+    if count < 1 or count % prod(fact.value or 1 for fact in degrees if fact is not None):
+        facts = (*degrees, origin, spec.fact("machines"))
+        stated = ", ".join(f"{fact.key} {fact.value}" for fact in facts if fact is not None and fact.value)
+        return f"{stated}: {count:,} devices are not divided by the degrees"
     lm.put(spec, "device_count", count, origin, "those that train")
     lm.put(spec, "world_size", count, origin)
     automodel = lm.switched(spec, "automodel")
@@ -84,6 +89,9 @@ def _devices(spec: TrainingSpec) -> str:
         return f"{spec.spelled('parallelism.context')}: DTensors of tokens in the loss are not known"
     if spec["parallelism.tensor"] > 1 and _type(spec) not in _SPLIT:
         return f"{spec.spelled('parallelism.tensor')}: how it divides this model is not known"
+    groups = lm.text_config(spec.get(lm.CONFIG) or {}).get("num_key_value_heads", 0)
+    if isinstance(groups, int) and groups % spec["parallelism.tensor"]:  # validate_tp_mesh
+        return f"{spec.spelled('parallelism.tensor')}: it does not divide num_key_value_heads {groups:,}"
     shared = spec["parallelism.tensor"] > 1 and lm.switched(spec, "sequence_parallel")
     lm.put(spec, "parallelism.sequence", shared, spec.fact(HYPER + "sequence_parallel"))
     return ""

@@ -66,6 +66,7 @@ FACTS: dict[str, tuple[list[tuple[str, str]], dict[str, Any]]] = {
     ),
     "layers that are divided": (
         [
+            ("HuggingFaceTB/SmolLM2-135M", "Qwen/Qwen2.5-0.5B"),
             ("tensor_parallel_size: 1", "tensor_parallel_size: 2"),
             ("sequence_parallel: false", "sequence_parallel: true"),
         ],
@@ -118,6 +119,7 @@ UNKNOWN = {
     "shared tokens": (("context_parallel_size: 1", "context_parallel_size: 2"), "context_parallel_size"),
     "another optimizer": (("torch.optim.AdamW", "apex.FusedAdam"), "apex.FusedAdam"),
     "a teacher": (("grpo:\n", "distillation: {}\ngrpo:\n"), "distillation"),
+    "heads that are not divided": (("tensor_parallel_size: 1", "tensor_parallel_size: 2"), "num_key_value_heads 3"),
     "degrees that do not fit": (("gpus_per_node: 4", "gpus_per_node: 3"), "3 devices"),
     "parts of layers that are recomputed": (("_v2: true", "_v2: false"), ""),
     "experts of its own": (("HuggingFaceTB/SmolLM2-135M", "Qwen/Qwen3-30B-A3B"), "NeMo Automodel's own code"),
