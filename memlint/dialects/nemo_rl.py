@@ -75,6 +75,8 @@ def _devices(spec: TrainingSpec) -> str:
     lm.put(spec, "device_count", count, origin, "those that train")
     lm.put(spec, "world_size", count, origin)
     automodel = lm.switched(spec, "automodel")
+    if not automodel and (spec.get("parallelism.replicas") or 1) > 1:  # lm_policy.py
+        return f"{spec.spelled('parallelism.replicas')}: it is refused without policy.dtensor_cfg._v2"
     if automodel and count == 1:  # FSDP2Manager.parallelize leaves a model alone that is
         spec.facts.pop("parallelism.replicas", None)
         lm.put(spec, "parallelism.strategy", "none", reason="NeMo Automodel: FSDP2Manager")

@@ -122,6 +122,7 @@ UNKNOWN = {
     "heads that are not divided": (("tensor_parallel_size: 1", "tensor_parallel_size: 2"), "num_key_value_heads 3"),
     "degrees that do not fit": (("gpus_per_node: 4", "gpus_per_node: 3"), "3 devices"),
     "parts of layers that are recomputed": (("_v2: true", "_v2: false"), ""),
+    "groups of the first workers": (("_v2: true", "_v2: false"), "dp_replicate_size"),
     "experts of its own": (("HuggingFaceTB/SmolLM2-135M", "Qwen/Qwen3-30B-A3B"), "NeMo Automodel's own code"),
     "a head of one number": (("  optimizer:", "  reward_model_cfg: {enabled: true}\n  optimizer:"), "reward_model_cfg"),
 }
@@ -131,7 +132,8 @@ UNKNOWN = {
 def test_what_is_not_known_is_unknown_by_its_key(change: tuple[str, str], key: str) -> None:
     changes = [change]
     if not key:
-        key, changes = "activation_checkpointing", [change, ("checkpointing: false", "checkpointing: true")]
+        own = ("checkpointing: false", "checkpointing: true"), ("dp_replicate_size: 2", "dp_replicate_size: 1")
+        key, changes = "activation_checkpointing", [change, *own]
     spec = run(*changes)
     assert spec.architecture is None
     assert key in spec.unknown_reason
