@@ -35,6 +35,7 @@ COUNTED: dict[str, tuple[str, int]] = {
     "open-instruct": (f"{SAMPLES}/open_instruct/run.sh", SMOLLM2),
     "openrlhf": (f"{SAMPLES}/openrlhf/run.sh", SMOLLM2),
     "nanotron": (f"{SAMPLES}/nanotron/run.yaml", SMOLLM2),
+    "nemo-rl": (f"{SAMPLES}/nemo_rl/run.yaml", SMOLLM2),
     "oumi": (f"{SAMPLES}/oumi/run.yaml", SMOLLM2),
     "peft": (f"{SAMPLES}/peft/training_params.json", QWEN),
     "timm": (f"{SAMPLES}/timm/run.sh", 25_557_032),  # ResNet-50

@@ -10,6 +10,7 @@ The Python half is a module of this folder with any of these functions, found by
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from functools import cached_property
@@ -159,7 +160,9 @@ class Dialect:
             return Match(-1, document, command.options, command) if programs.says_it_trains(command) else None
         # A list of names is of programs that others share (train.py): their options decide, and cheaply.
         certain = bonus > 1 or (bonus and isinstance(program, str))
-        if not certain and not _may_match(signature, command) and not self._names_python(command):
+        if not certain and not (
+            _may_match(signature, command) or self._names_python(command) or self._mirrored(document)
+        ):
             return None
         options = self.options(command)
         for key in self.keys:
@@ -198,9 +201,10 @@ class Dialect:
         from memlint.dialects import companions
 
         other: Document | None = None
-        if isinstance(named.value, str):
+        name = named.value if isinstance(named.value, str) else self._meant(document, named)
+        if name:
             # A family's own name for the root of its repository, where its recipes lie.
-            reference = named.value.removeprefix(self.header.get("root", ""))
+            reference = name.removeprefix(self.header.get("root", ""))
             other, reason = companions.read(reference, document.path)
         else:
             reason = _unknown(named)
@@ -225,6 +229,26 @@ class Dialect:
             root = interpolation.resolve(root)  # what the file takes from a key has that key's new value
         other = found.document._replace(sources=sources)
         return Match(found.score + bonus, other, root, command, options)
+
+    def _meant(self, document: Document, named: Node) -> str:
+        """The file that a script of the library's own repository names by a variable that nobody follows: below the
+        folder of its configs, or of the script's own name where a file that it sources says so; "" for any other."""
+        own = self.header.get("own", {})
+        ending = named.value.ending if isinstance(named.value, Unresolved) else ""
+        if own and ending.startswith(f"/{own['configs']}/"):
+            return ending[1:]
+        return self._mirrored(document)
+
+    def _mirrored(self, document: Document) -> str:
+        own = self.header.get("own")
+        if own is None or own["sourced"] not in document.text:
+            return ""
+        scripts, recipes = own["mirrored"]
+        folder, name = os.path.split(os.path.realpath(document.path))
+        if f"/{scripts}" not in folder:
+            return ""
+        mirrored = os.path.join(folder.replace(scripts, recipes), f"{os.path.splitext(name)[0]}.yaml")
+        return os.path.relpath(mirrored, folder)
 
     def _primary(self, document: Document, options: Node) -> Node | None:
         """The file of a primary config that is not the library's own, as Hydra's two options name it: in the folder of

@@ -166,9 +166,18 @@ def unresolved(document: Document) -> Node:
     difference, or where it was composed of several files."""
     from memlint.documents import load
 
-    if document.format != "yaml" or "${" not in document.text or document.root.get("defaults") is not None:
+    texts = (document.text, *document.sources.values())
+    if document.format != "yaml" or document.root.get("defaults") is not None or not any("${" in t for t in texts):
         return document.root
-    return load.load(document.path, document.text).root
+    return _laid_over(load.load(document.path, document.text)).root
+
+
+def _laid_over(document: Document) -> Document:
+    if document.root.get("defaults") is None:
+        return document
+    from memlint.documents import inherited
+
+    return inherited.inherit(document) if inherited.has_parent(document) else document
 
 
 def prepared(document: Document) -> Document:
@@ -180,6 +189,8 @@ def prepared(document: Document) -> Document:
         from memlint.documents import hydra
 
         document = hydra.compose(document)
+    else:
+        document = _laid_over(document)
     from memlint.documents import interpolation
 
     return document._replace(root=interpolation.resolve(document.root))

@@ -26,6 +26,9 @@ entries say what the keys mean. At the top, before ``properties``:
                     "pairs" where the words are a key and its value in turn (yacs), after ``--opts`` too
     primary         names of the library's own primary configs: another one that ``--config-name`` names is read from
                     the folder of ``--config-path``, or beside the script
+    own             how scripts of the library's own repository name a file by variables: configs, the folder of all of
+                    them; sourced, what a script sources that sets the variable to the file of its own name; mirrored,
+                    the scripts' folder and that of such files
     keys            the file with all keys of the release that the schema is of (``trl.keys.json``, made by
                     ``python -m benchmarks.keys``), read where a key looks like another one's misspelling
     refines         families whose keys these are too, and more: of both, this one is meant
@@ -105,6 +108,7 @@ HEADER_NAMES = frozenset(
     "recipes",
     "script",
     "overrides",
+    "own",
     "primary",
     "refines",
     "dashed",

@@ -105,6 +105,7 @@ BooleanFact = Literal[
     "parallelism.sequence",
     "parallelism.loss",
     "parallelism.wrap_ends",
+    "parallelism.last_stays",
     "parallelism.forward_prefetch",
     "parallelism.reshard_after_forward",
     "parallelism.reduces_last_only",
@@ -164,6 +165,7 @@ DtypeFact = Literal[
     "optimizer_state_dtype",
     "lora.dtype",
     "reference_dtype",
+    "parallelism.output_dtype",
     "parallelism.reduce_dtype",
 ]
 ListFact = Literal[
@@ -364,6 +366,8 @@ Facts = TypedDict(
         "parallelism.micro_batches": int,
         "parallelism.wrap": Any,
         "parallelism.wrap_ends": bool,
+        "parallelism.last_stays": bool,
+        "parallelism.output_dtype": str,
         "parallelism.wrap_elements": int,
         "parallelism.backward_prefetch": str,
         "parallelism.forward_prefetch": bool,

@@ -315,7 +315,8 @@ ACTIVATIONS = (
         "tokens, with labels moved to them), `as_returned` (each row, in the dtype that the model hands logits out "
         "in), `in_place` (flash-attn's kernel in that dtype, its gradient written over the logits), `with_entropy` and "
         "`with_compiled_entropy` (the same beside the entropy of these logits, without writing over them), `of_copy` "
-        "and `of_copy_with_entropy` (the kernel over a copy of padded logits, of the last `scored_length` tokens)",
+        "and `of_copy_with_entropy` (the kernel over a copy of padded logits, of the last `scored_length` tokens), "
+        "`shared` (a log-softmax of each rank's share of the vocabulary, whose softmax is kept)",
         absent="`whole`",
     ),
     Entry(
@@ -478,6 +479,10 @@ PARALLELISM = (
         "FSDP2: the embedding is a unit, and the last norm with the head is one that stays gathered",
         absent="false",
     ),
+    Entry(
+        "parallelism.last_stays", "boolean", "FSDP2: the last layer stays gathered until its backward", absent="false"
+    ),
+    Entry("parallelism.output_dtype", "dtype", "FSDP2: what each unit hands on is brought to it", absent="as computed"),
     Entry(
         "parallelism.wrap_elements",
         "integer",

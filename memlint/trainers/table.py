@@ -222,6 +222,15 @@ TRAINERS: dict[str, Trainer] = {
     "megatron.nemo": Trainer("NeMo's loop on Lightning", "NeMo 1.23: collections/nlp/models/language_modeling"),
     "deepspeed.engine": Trainer("DeepSpeed's engine", "DeepSpeed 0.19: runtime/engine.py, runtime/pipe/engine.py"),
     "verl.fsdp": Trainer("verl's workers on FSDP", "verl 0.9: trainer/sft_trainer.py, workers/fsdp_workers.py"),
+    **{
+        f"nemo_rl.{method}": Trainer(
+            f"NeMo RL's {title}",
+            f"NeMo RL at 7ea279a: algorithms/{method}.py, models/policy/workers/dtensor_policy_worker_v2.py",
+            sequences=sequences,
+            takes=LOG_PROBABILITIES,
+        )
+        for method, title, sequences in (("sft", "SFT", 1), ("dpo", "DPO", 2), ("grpo", "GRPO", 1))
+    },
     "xtuner.runner": Trainer("XTuner's SupervisedFinetune on MMEngine's Runner", "XTuner 0.1: model/sft.py"),
     "llamafactory.v1": Trainer("LLaMA-Factory's v1 trainers", "LLaMA-Factory 0.9.4: v1/core, v1/trainers"),
     "nanogpt": Trainer("nanoGPT's loop", "nanoGPT: train.py"),

@@ -663,18 +663,6 @@ data: {batch_size: 3, seq_len: 512}
         },
     ),
     Sample(
-        "nemo-rl",
-        "recipe.yaml",
-        """defaults: ../grpo_math_1B.yaml
-grpo: {num_prompts_per_step: 8}
-policy:
-  model_name: org/model
-  train_micro_batch_size: 2
-  max_total_sequence_length: 4096
-""",
-        {"micro_batch_size": (2, 5), "sequence_length": (4096, 6)},
-    ),
-    Sample(
         "fairseq",
         "pretrain.yaml",
         """common: {fp16: true}

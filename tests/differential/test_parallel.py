@@ -257,6 +257,40 @@ def test_embedding_and_head_as_units(checkpointing: str, tmp_path: Path, monkeyp
     }
 
 
+@pytest.mark.parametrize("checkpointing", ["none", "full"])
+def test_units_that_hand_on_fp32_and_a_last_one_that_stays(
+    checkpointing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As NeMo Automodel has it: ``output_dtype`` of every unit, and no resharding of the last layer."""
+    from torch.distributed import fsdp
+
+    plain = fsdp.fully_shard
+    wrapped: list[Any] = []
+
+    def shard(module: Any, **options: Any) -> Any:
+        wrapped.append(module)
+        options["mp_policy"] = fsdp.MixedPrecisionPolicy(
+            param_dtype=options["mp_policy"].param_dtype, reduce_dtype=torch.float32, output_dtype=torch.float32
+        )
+        if len(wrapped) == LAYERS:
+            options["reshard_after_forward"] = False
+        return plain(module, **options)
+
+    import torch
+
+    monkeypatch.setattr(fsdp, "fully_shard", shard)
+    facts = {**FSDP2, **HALF, "parallelism.reduce_dtype": "float32", "checkpointing": checkpointing}
+    truth = in_torch(tmp_path, facts)
+    ours = in_meta({**facts, "parallelism.output_dtype": "float32", "parallelism.last_stays": True})
+    assert len(wrapped) == LAYERS + 1
+    assert beside(ours) == beside(truth)
+    bias = INNER * 2 if checkpointing == "full" else 0
+    found, expected = most(ours), most(truth)
+    assert 0 <= found["backward"] - expected["backward"] <= bias
+    assert found["forward"] == expected["forward"]
+    assert found["forward"] > most(in_meta(facts))["forward"]
+
+
 @pytest.mark.parametrize("facts", [RUNS["one device"], DDP], ids=["one device", "DDP"])
 def test_elsewhere_there_is_one_stream(facts: dict[str, Any], tmp_path: Path) -> None:
     truth, ours = in_torch(tmp_path, facts), in_meta(facts)

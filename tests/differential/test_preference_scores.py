@@ -1,4 +1,4 @@
-"""How trainers score the tokens of whole logits (TRL, OpenRLHF, open-instruct, verl), against torch's run of it."""
+"""How trainers score the tokens of logits (TRL, OpenRLHF, open-instruct, verl, NeMo RL), against torch's run of it."""
 
 from __future__ import annotations
 
@@ -110,7 +110,31 @@ def as_returned(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return torch.stack(found)[:, :-1]
 
 
+class OfAShare(torch.autograd.Function):
+    """NeMo RL's ``DistributedLogprob``, by what it allocates; reductions over the ranks are in place."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        elsewhere = (labels < 0) | (labels >= logits.shape[-1])
+        own = labels.clone()
+        shifted = logits - logits.amax(-1, keepdim=True)
+        scores = shifted - shifted.exp().sum(-1, keepdim=True).log()
+        del shifted
+        out = scores.gather(-1, own.unsqueeze(-1)).squeeze(-1)
+        ctx.save_for_backward(scores.exp(), elsewhere, own)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
+        return ctx.saved_tensors[0].neg().mul_(gradient.unsqueeze(-1)), None
+
+
+def shared(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return OfAShare.apply(logits, labels.roll(-1, 1))[:, :-1]  # type: ignore[no-any-return,no-untyped-call]
+
+
 WAYS = {
+    "shared": shared,
     "as_returned": as_returned,
     "uncut": uncut,
     "rows": rows,

@@ -105,6 +105,14 @@ SMALL = {
         "  num_attention_heads: 8\n  megatron_amp_O2: true\n  tokenizer:\n    library: megatron\n"
         "    type: GPT2BPETokenizer\n  optim:\n    name: fused_adam  # Apex's\n",
     ),
+    "nemo-rl": _file(
+        "run.yaml",
+        "sft: {max_num_steps: 60}\npolicy:\n  model_name: HuggingFaceTB/SmolLM2-135M  # small\n"
+        "  train_global_batch_size: 32\n  train_micro_batch_size: 8\n  max_total_sequence_length: 512\n"
+        "  precision: bfloat16\n  dtensor_cfg:\n    _v2: true\n    enabled: true\n    activation_checkpointing: false\n"
+        "  optimizer: {name: torch.optim.AdamW, kwargs: {foreach: false, fused: false}}\n"
+        "cluster: {gpus_per_node: 2, num_nodes: 1}\n",
+    ),
     "open-instruct": _file(
         "run.sh",
         "accelerate launch --mixed_precision bf16 --num_processes 1 open_instruct/finetune.py \\\n"

@@ -463,6 +463,24 @@ def rolled(logits: Tensor, labels: Tensor) -> Tensor:
     return F.neg(out)[:, :-1]
 
 
+def shared(logits: Tensor, labels: Tensor) -> Tensor:
+    """(B, S, V / n), (B, S) -> (B, S - 1): of the share of the vocabulary that a tensor parallel rank has, with
+    sums that are reduced over the ranks; the softmax is kept. (NeMo RL ``distributed/model_utils.py:
+    DistributedLogprob``)"""
+    shape = logits.shape
+    asked, elsewhere = empty(labels.shape, int64), empty(labels.shape, bool_)
+    shifted = empty(shape, float32)
+    powers = empty(shape, float32)
+    del powers
+    scores = empty(shape, float32)
+    del shifted
+    out = Tensor(shape[:-1], float32)
+    if tracked(logits):
+        record(out, (logits,), (empty(shape, float32), elsewhere, asked), lambda g: (Tensor(shape, float32),))
+    del scores
+    return out[:, :-1]
+
+
 def in_place(logits: Tensor, labels: Tensor) -> Tensor:
     """The same of logits in the dtype that the model hands them out in, which the gradient is written over. (verl
     ``utils/torch_functional.py: logprobs_from_logits_flash_attn``)"""
@@ -545,6 +563,7 @@ SCORES = {
     "copied": copied_rows,
     "kernel": in_one_kernel,
     "rolled": rolled,
+    "shared": shared,
     "as_returned": as_returned,
 }
 

@@ -39,6 +39,8 @@ class Plan(NamedTuple):
     expert: int = 1
     staged: bool = False  # a pipeline's stage: what is gathered stays for the step, reductions come after it
     ends: bool = False  # whether the embedding is a unit, and the last norm with the head
+    output: DType | None = None  # FSDP2: the dtype that units hand on, None where it is that of their products
+    last_stays: bool = False  # whether the last block stays gathered from its forward to its backward
 
 
 def plan_of(spec: TrainingSpec) -> Plan | None:
@@ -80,6 +82,8 @@ def plan_of(spec: TrainingSpec) -> Plan | None:
         layout.expert,
         strategy == "fsdp2" and layout.pipeline > 1,
         strategy == "fsdp2" and bool(spec.get("parallelism.wrap_ends", False)),
+        DTYPES.get(spec.get("parallelism.output_dtype", "")),
+        bool(spec.get("parallelism.last_stays", False)),
     )
 
 

@@ -118,6 +118,11 @@ class Unit:
         return _hooked(args, self.post_backward) if state.grad_enabled else args
 
     def after(self, out: Any) -> Any:
+        handed = self._left(out)
+        # FSDPState._post_forward ends in the cast (MixedPrecisionPolicy.output_dtype), in front of no hook.
+        return handed if self.run.plan.output is None or self.root else _cast(handed, self.run.plan.output)
+
+    def _left(self, out: Any) -> Any:
         if self.phase == PRE_BACKWARD:
             return out
         if not self.run.in_backward:
@@ -349,6 +354,8 @@ class UnitRun(Spread):
             if own:
                 module.unit = self.unit(self, own, module.path)
                 found.insert(0, module.unit)
+        if self.plan.last_stays and found:
+            found[-1].stays = True
         if self.plan.ends:
             self._ends(model, left, found)
         self.root = self.unit(self, list(left.values()), model.path, root=True)
