@@ -247,14 +247,16 @@ def _asked(spec: TrainingSpec) -> None:
     """A pass that asks the policy for log-probabilities before it learns, where that has more tokens than learning."""
     if loop(spec) is not _RL or spec.get("sequence_length") is None or spec.get("micro_batch_size") is None:
         return
-    if spec.tried("sequence_length") is not None:  # samples of both passes are of that length
-        return
+    tried, stated = spec.tried("sequence_length"), spec.fact(HYPER + "asked_tokens")
     fills = spec.fact(HYPER + "asked_dynamic") or spec.fact(HYPER + "dynamic")
     rows = _rows(spec, spec.fact(HYPER + "asked_rows"), spec.fact(HYPER + "asked_of_all"))
-    most = spec.fact(HYPER + "asked_tokens") or spec.fact(HYPER + "max_tokens")
+    most = stated or spec.fact(HYPER + "max_tokens")
     length = spec[HYPER + "max_prompt_length"] + spec[HYPER + "max_completion_length"]
+    if tried is not None:  # samples of both passes are of that length
+        length = tried.value
     if fills is not None and fills.value and most is not None:
-        count, length, origin = 1, most.value * spec.get("parallelism.ulysses", 1), most
+        whole = length if tried is not None and stated is None else most.value * spec.get("parallelism.ulysses", 1)
+        count, length, origin = 1, whole, most
     elif rows is not None:
         count, origin = rows.value, rows
     else:
