@@ -310,7 +310,8 @@ ACTIVATIONS = (
     Entry(
         "log_probabilities",
         "word",
-        "how those of whole logits are made: `whole` (a log-softmax), `rows` (one row's sum after the other), `copied` "
+        "how those of whole logits are made: `whole` (a log-softmax), `whole_first` (the same, before "
+        "the likelihood of chosen answers), `rows` (one row's sum after the other), `copied` "
         "(the same of a copy), `kernel` (in one), `uncut` and `rolled` (a log-softmax, or flash-attn's kernel, of all "
         "tokens, with labels moved to them), `as_returned` (each row, in the dtype that the model hands logits out "
         "in), `in_place` (flash-attn's kernel in that dtype, its gradient written over the logits), `with_entropy` and "

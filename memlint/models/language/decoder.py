@@ -437,6 +437,9 @@ class LanguageModel(Module):
             logits = self.logits(x)
             del x
             logits = to(logits, float32)
+            if way in losses.SCORED_FIRST:
+                scores = losses.SCORES[way](logits, labels)
+                return scores, losses.likelihood_of_chosen(logits, labels)
             likelihood = losses.likelihood_of_chosen(logits, labels)
             return losses.SCORES[way](logits, labels), likelihood
 

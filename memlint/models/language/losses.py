@@ -533,6 +533,9 @@ def _in_kernel(logits: Tensor, labels: Tensor, writes_over: bool, shifts: bool =
 
 # Ways that take logits in the dtype in which the model hands them out; others are given them in fp32.
 AS_MADE = ("in_place", "with_entropy", "with_compiled_entropy", "of_copy", "of_copy_with_entropy")
+# Ways that score the tokens before they ask for the likelihood of chosen answers; others do after it. (princeton-nlp/
+# SimPO ``simpo_trainer.py``; TRL ``cpo_trainer.py``, ``orpo_trainer.py``)
+SCORED_FIRST = ("whole_first",)
 SCORES = {
     "of_copy": of_copy,
     "of_copy_with_entropy": of_copy_with_entropy,
@@ -540,6 +543,7 @@ SCORES = {
     "with_entropy": with_entropy,
     "with_compiled_entropy": with_compiled_entropy,
     "whole": log_probabilities,
+    "whole_first": log_probabilities,
     "uncut": uncut,
     "rows": row_by_row,
     "copied": copied_rows,
