@@ -410,7 +410,8 @@ COPIES = (
         "resident_models",
         "list",
         "(contents of a `config.json`, bytes for each parameter) of models whose states stay on the card, sharded as "
-        "those of the trained model, while that trains",
+        "those of the trained model, while that trains; with `words` of one that ends in a vocabulary, with `whole` of "
+        "one that is not sharded",
     ),
     Entry("helper_models", "list", "mappings with `model`, `dtype`, and `bits` where it is quantised"),
 )
@@ -530,6 +531,13 @@ SURROUNDINGS = (
         "the engine gives its share back while the model trains, and these components of the training are on the card "
         "while it generates: `parameters`, `optimizer`",
         absent="the engine keeps its share",
+    ),
+    Entry(
+        "processes_per_device",
+        "integer",
+        "that have a context on each card: the one that trains, and those of the models and engines beside it",
+        "processes",
+        absent="1",
     ),
     Entry("empty_cache_steps", "integer", "after which the cache is emptied", "steps"),
     Entry(

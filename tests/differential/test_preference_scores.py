@@ -344,3 +344,22 @@ def test_simpos_trainer_evaluates_as_it_trains() -> None:
             torch.gather(logits[:, :-1, :].log_softmax(-1), dim=2, index=own.unsqueeze(2)).squeeze(2).sum(-1)
         truth = tracker.peak_bytes - base
     assert peak - held == pytest.approx(truth, rel=TOLERANCE)
+
+
+def test_a_function_that_names_scored_logits_until_its_backward_pass_is_through() -> None:
+    """OpenRLHF's policies: ``training_step`` of ``trainer/ray/ppo_actor.py``, which names what the model returned."""
+    setting = Setting(dtype="bfloat16", rows=2, length=80, every=1)
+    ours = in_meta(spec_of({**setting.facts(LLAMA), "method": "grpo", "log_probabilities": "rolled_named"}))
+    names: list[torch.Tensor] = []
+
+    def loss(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        names.clear()
+        names.append(logits_of(model, batch))
+        return rolled(names[0], batch["labels"]).exp().sum() / 1.0
+
+    with values_known(False):
+        reference = in_transformers(LLAMA, setting)
+        reference.training_loss = loss
+        truth = in_torch(reference, {}, adamw("foreach"))
+    for phase in ("forward", "backward"):
+        assert ours.phases[phase] == pytest.approx(truth.phases[phase], rel=TOLERANCE), phase
