@@ -351,6 +351,7 @@ def estimate_spec(
         version=str(spec.get("framework_version") or ""),
         engine_share=float(spec.get("engine_share") or 0.0),
         engine_beside=None if beside is None else tuple(beside),
+        processes=int(spec.get("processes_per_device") or 1),
     )
     if isinstance(spec.get("allocator_conf"), str):
         # What torch would reject is MEM602's to say; the figures are then those of the defaults.

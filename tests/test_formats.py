@@ -30,6 +30,7 @@ YAML = {
     "llm-foundry": SAMPLES / "llm_foundry" / "run.yaml",
     "ms-swift": SAMPLES / "ms_swift" / "file.yaml",
     "oumi": SAMPLES / "oumi" / "run.yaml",
+    "simpo": SAMPLES / "simpo" / "run.yaml",
     "stdiff": ROOT / "examples" / "stdiff" / "kitti_range_train_config_after.yaml",
     "torchtune": SAMPLES / "torchtune" / "run.yaml",
     "trl": ROOT / "examples" / "language_models" / "sft_trl.yaml",

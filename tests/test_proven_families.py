@@ -38,6 +38,7 @@ COUNTED: dict[str, tuple[str, int]] = {
     "nemo-rl": (f"{SAMPLES}/nemo_rl/run.yaml", SMOLLM2),
     "oumi": (f"{SAMPLES}/oumi/run.yaml", SMOLLM2),
     "peft": (f"{SAMPLES}/peft/training_params.json", QWEN),
+    "simpo": (f"{SAMPLES}/simpo/run.yaml", SMOLLM2),
     "timm": (f"{SAMPLES}/timm/run.sh", 25_557_032),  # ResNet-50
     "torchtitan": (f"{EXAMPLES}/torchtitan_llama3_8b.toml", LLAMA_8B),
     "torchtune": (f"{EXAMPLES}/torchtune_llama3_1b.yaml", LLAMA_1B),

@@ -8,6 +8,7 @@ repository that it imports are read, and nothing of them ever runs.
 from __future__ import annotations
 
 import ast
+import hashlib
 import os
 import re
 import warnings
@@ -25,6 +26,16 @@ MAX_BYTES = 1 << 20
 # dpo_trainer.py). A class that calls the library's in its own has the library's loss.
 _LOSSES = ("compute_loss", "get_batch_loss_metrics", "training_step", "_inner_training_loop")
 _LIBRARIES = ("trl", "transformers", "unsloth")
+
+# Trainers that repositories keep a copy of: the digest of what makes their loss (see ``shape``) -> the family that
+# describes them. The methods are those that make the model's batch, its loss and what is beside it.
+_METHODS = (
+    *("__init__", *_LOSSES),
+    *("concatenated_inputs", "concatenated_forward", "get_batch_logps", "simpo_loss"),
+)
+DESCRIBED = {
+    "32d3444a9056ba74": "simpo",  # princeton-nlp/SimPO at 1b3e8f3: scripts/simpo_trainer.py, SimPOTrainer
+}
 _WORD = re.compile(r"[A-Za-z_]\w*")
 
 _modules: dict[tuple[str, int, int], Module | None] = {}  # while the files stay as they are
@@ -107,36 +118,66 @@ def _with_imports(path: str) -> Iterator[Module]:
                 waiting.append(file)
 
 
-def own_loss(path: str, name: str) -> str:
-    """Why the loss of a trainer that a program calls ``name`` is not its library's; "" where it is, or where that
-    cannot be told. Raises OutOfWork.
+class Loss(NamedTuple):
+    """family: that describes a trainer of a repository's own, "" where none does; why: its loss is not its library's,
+    and nobody describes it, "" else."""
+
+    family: str = ""
+    why: str = ""
+
+
+def own_loss(path: str, name: str) -> Loss:
+    """What is known of the loss of a trainer that a program calls ``name``; nothing where it is its library's, or where
+    that cannot be told. Raises OutOfWork.
 
     path  the program's file
     """
     at, called = module(path), name
     for _ in range(MAX_HOPS):
         if at is None:
-            return ""
+            return Loss()
         made = at.classes.get(called)
         if made is not None:
             method = _loss_of(made)
+            if method and (family := DESCRIBED.get(shape(made), "")):
+                return Loss(family)
             if method:
-                return f"{name} has a loss of its own ({os.path.basename(at.path)}: {called}.{method})"
+                return Loss("", f"{name} has a loss of its own ({os.path.basename(at.path)}: {called}.{method})")
             bases = [base.id for base in made.bases if isinstance(base, ast.Name) and base.id.endswith("Trainer")]
             if not bases or bases[-1] == called:
-                return ""
+                return Loss()
             called = bases[-1]
         elif called in at.imported:
             source, called = at.imported[called]
             if source.partition(".")[0] in _LIBRARIES:
-                return ""
+                return Loss()
             file = _file_of(source, at.path)
             if file is None:
-                return f"{name} is of {source}, whose trainers are not described"
+                return Loss("", f"{name} is of {source}, whose trainers are not described")
             at = None if file is None else module(file)
         else:
-            return ""
-    return ""
+            return Loss()
+    return Loss()
+
+
+def shape(made: ast.ClassDef) -> str:
+    """A digest of what the methods of a trainer that make its loss do: names, values and structure, without layout,
+    comments and docstrings, and the same in every release of Python."""
+    said = hashlib.sha256()
+    for method in sorted(
+        (node for node in made.body if isinstance(node, ast.FunctionDef) and node.name in _METHODS),
+        key=lambda node: node.name,
+    ):
+        parts = list(ast.walk(method))
+        texts = [part for part in parts if isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant)]
+        left_out = {id(part) for text in texts for part in (text, text.value)}  # docstrings
+        for node in parts:
+            if id(node) in left_out:
+                continue
+            words = [type(node).__name__, *(getattr(node, field, "") for field in ("id", "attr", "arg", "name"))]
+            words += [repr(node.value)] if isinstance(node, ast.Constant) else []
+            said.update("\0".join(str(word) for word in words).encode())
+    return said.hexdigest()[:16]
 
 
 def _loss_of(made: ast.ClassDef) -> str:

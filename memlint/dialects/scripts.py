@@ -136,7 +136,7 @@ def read(path: str, text: str, options: Mapping[str, Node]) -> Script | None:
     said = {name: node for name, node in said.items() if not _is_absent(node)}
     own = made.get("_class_")
     family, why = FAMILIES[_name(trainer)], _doubt(found, path, said)
-    why = why or (own_code.own_loss(path, str(own.value)) if own is not None else "")
+    why = why or (own_code.own_loss(path, str(own.value)).why if own is not None else "")
     if any(module.partition(".")[0] == "unsloth" for module in found.imported.values()):
         family, why = "hf-trainer", why or unsloth.doubt(path, _name(trainer), [_values(call) for call in before], said)
     without = found.parses and not options
@@ -146,11 +146,14 @@ def read(path: str, text: str, options: Mapping[str, Node]) -> Script | None:
 
 
 def _of_its_own(program: Program, path: str) -> Script | None:
-    """A script that makes a trainer of its repository's own, where that has a loss of its own; None for any other."""
+    """A script that makes a trainer of its repository's own, where that is described, or has a loss that nobody
+    describes; None for any other."""
     made = next((call for call in reversed(program.calls) if _name(call).endswith("Trainer")), None)
     name = "" if made is None else str(_values(made).get("_class_", _values(made)["_target_"]).value)
-    why = own_code.own_loss(path, name.partition(".")[0]) if name else ""
-    return Script("hf-trainer", Node({}, Span(path, 1, 1, 1, 1)), program.document, why) if why else None
+    found = own_code.own_loss(path, name.partition(".")[0]) if name else own_code.Loss()
+    if not found.family and not found.why:
+        return None
+    return Script(found.family or "hf-trainer", Node({}, Span(path, 1, 1, 1, 1)), program.document, found.why)
 
 
 def _doubt(program: Program, path: str, said: Mapping[str, Node]) -> str:

@@ -318,7 +318,8 @@ def _loss(spec: TrainingSpec, method: str) -> None:
         way = "rows" if spec.does("trl.log_probabilities_row_by_row") else "whole"
         way = "kernel" if spec.does("trl.log_probabilities_in_a_kernel") else way
         way = "copied" if method == "dpo" and spec.does("trl.dpo_copies_logits") else way
-        lm.put(spec, "log_probabilities", way, reason=f"{_said(spec)}: selective_log_softmax")
+        reason = f"{found.title}, which makes them itself" if found.scores else f"{_said(spec)}: selective_log_softmax"
+        lm.put(spec, "log_probabilities", found.scores or way, reason=reason)
         if lm.takes_likelihood(spec, found):
             reason = f"{_said(spec)}: the likelihood of chosen answers is part of the loss"
             lm.put(spec, "likelihood_of_chosen", True, reason=reason)

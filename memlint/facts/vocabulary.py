@@ -310,7 +310,8 @@ ACTIVATIONS = (
     Entry(
         "log_probabilities",
         "word",
-        "how those of whole logits are made: `whole` (a log-softmax), `rows` (one row's sum after the other), `copied` "
+        "how those of whole logits are made: `whole` (a log-softmax), `whole_first` (the same, before "
+        "the likelihood of chosen answers), `rows` (one row's sum after the other), `copied` "
         "(the same of a copy), `kernel` (in one), `uncut` and `rolled` (a log-softmax, or flash-attn's kernel, of all "
         "tokens, with labels moved to them), `as_returned` (each row, in the dtype that the model hands logits out "
         "in), `in_place` (flash-attn's kernel in that dtype, its gradient written over the logits), `with_entropy` and "
@@ -410,7 +411,8 @@ COPIES = (
         "resident_models",
         "list",
         "(contents of a `config.json`, bytes for each parameter) of models whose states stay on the card, sharded as "
-        "those of the trained model, while that trains",
+        "those of the trained model, while that trains; with `words` of one that ends in a vocabulary, with `whole` of "
+        "one that is not sharded",
     ),
     Entry("helper_models", "list", "mappings with `model`, `dtype`, and `bits` where it is quantised"),
 )
@@ -534,6 +536,13 @@ SURROUNDINGS = (
         "the engine gives its share back while the model trains, and these components of the training are on the card "
         "while it generates: `parameters`, `optimizer`",
         absent="the engine keeps its share",
+    ),
+    Entry(
+        "processes_per_device",
+        "integer",
+        "that have a context on each card: the one that trains, and those of the models and engines beside it",
+        "processes",
+        absent="1",
     ),
     Entry("empty_cache_steps", "integer", "after which the cache is emptied", "steps"),
     Entry(

@@ -36,6 +36,7 @@ class Device(NamedTuple):
                   ``gpu_memory_utilization`` at start, weights and cache together)
     engine_beside  components of the training that are on the card while it generates, where it gives its share back
                   before the model trains; None: it never does
+    processes     that have a context on it
     """
 
     gpu: Gpu | None = None
@@ -43,6 +44,7 @@ class Device(NamedTuple):
     version: str = ""
     engine_share: float = 0.0
     engine_beside: tuple[str, ...] | None = None
+    processes: int = 1
 
 
 class _Live(NamedTuple):
@@ -215,6 +217,17 @@ def _overhead(
     notes.extend(found.assumptions)
     if calibration is not None:
         notes.append(calibration.assumption)
+    if device.processes > 1:
+        reason = "each has a context; what their communicators take is known of the one that trains alone"
+        notes.append(("processes", str(device.processes), reason))
+        low, high = found.context_interval
+        context = Interval(device.processes * low, device.processes * high)
+        talk = Interval(
+            found.communication_interval.low_bytes, device.processes * found.communication_interval.high_bytes
+        )
+        found = found._replace(
+            context_bytes=device.processes * found.context_bytes, context_interval=context, communication_interval=talk
+        )
     return found
 
 

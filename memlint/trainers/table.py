@@ -34,6 +34,8 @@ class Trainer(NamedTuple):
     likelihood  whether the likelihood of the chosen answers is part of its loss: the key whose 0 leaves it out, ALWAYS,
                 or ""
     reference   whether a second copy of the policy is asked: ALWAYS, the key whose 0 leaves it out, or ""
+    scores      how it makes log-probabilities of logits, a key of ``models.language.losses.SCORES``, whatever is
+                installed; "" where its library's release says so
     generates   whether it samples answers from the model that it trains
     tiled       row of releases since which its loss goes through the head in tiles and holds no logits; "" for never
     prepared    row of releases in which it brings what is not quantised to fp32; ALWAYS; "" for never
@@ -53,6 +55,7 @@ class Trainer(NamedTuple):
     takes: str = LOSS
     likelihood: str = ""
     reference: str = ""
+    scores: str = ""
     generates: bool = False
     tiled: str = ""
     prepared: str = ""
@@ -173,6 +176,18 @@ TRAINERS: dict[str, Trainer] = {
         f"trl.{method}": Trainer(f"TRL's trainer for {method}", "TRL 1.16: trl/experimental", unknown=why, steps="trl")
         for method, why in _EXPERIMENTAL.items()
     },
+    # ------------------------------------------------------------------------------------------ around TRL's
+    "simpo.simpo": Trainer(
+        "SimPO's SimPOTrainer",
+        "princeton-nlp/SimPO at 1b3e8f3: scripts/simpo_trainer.py, simpo_config.py",
+        sequences=2,
+        drops=False,
+        takes=LOG_PROBABILITIES,
+        likelihood="sft_weight",
+        scores="whole_first",
+        prepared="trl.dpo_prepares_quantised_models",
+        steps="trl",
+    ),
     # ------------------------------------------------------------------------------------------ LLaMA-Factory's own
     "llamafactory.dpo": Trainer(
         "LLaMA-Factory's CustomDPOTrainer",

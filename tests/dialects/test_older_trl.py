@@ -175,3 +175,42 @@ def test_defaults_are_those_of_the_script(options: str, expected: dict[str, Any]
     spec = run(f"{command} --per_device_train_batch_size 2 --max_seq_length 512 {options}\n", "run.sh")
     assert spec.architecture == "language_model", spec.unknown_reason
     assert {name: spec.get(name) for name in expected} == expected
+
+
+SIMPO = """\
+model_name_or_path: Qwen/Qwen2.5-0.5B
+gamma_beta_ratio: 0.5
+per_device_train_batch_size: 2
+"""
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        pytest.param(
+            "",
+            {
+                "sequences_per_sample": 2,
+                "sequence_length": 512,
+                "log_probabilities": "whole_first",
+                "likelihood_of_chosen": None,
+                "reference_model": "none",
+                "parameter_dtype": "float32",
+                "compute_dtype": "float32",
+                "checkpointing": "none",
+            },
+            id="its config is transformers' arguments and a few",
+        ),
+        pytest.param("sft_weight: 0.1\n", {"likelihood_of_chosen": True}, id="the likelihood beside, where it weighs"),
+        pytest.param("torch_dtype: null\n", {"parameter_dtype": "float32"}, id="no dtype is float32, as it was then"),
+        pytest.param(
+            "torch_dtype: bfloat16\nload_in_4bit: true\nuse_peft: true\nbf16: true\n",
+            {"float32_parts": ["norms"], "frozen_dtype": "bfloat16"},
+            id="what its trainer widens of a quantised model",
+        ),
+    ],
+)
+def test_recipes_of_simpo(lines: str, expected: dict[str, Any]) -> None:
+    spec = run(SIMPO + lines)
+    assert (spec.family, spec["method"], spec.unknown_reason) == ("simpo", "simpo", "")
+    assert {name: spec.get(name) for name in expected} == expected

@@ -123,7 +123,7 @@ def test_the_peak_is_the_sum_by_hand(samples: int, of_a_logit: int) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        pytest.param("python -m openrlhf.cli.train_ppo_ray --actor.model_name_or_path x", "rollouts", id="PPO"),
+        pytest.param("python -m openrlhf.cli.train_ppo_ray --pretrain x", "rollouts", id="PPO of flat options"),
         pytest.param(f"deepspeed --module openrlhf.cli.train_sft {MODEL}", "--gpu 'NAME xN'", id="how many devices"),
         pytest.param(
             f"deepspeed --num_gpus 2 --module openrlhf.cli.train_sft {MODEL} --ds.tensor_parallel_size 2",
@@ -146,3 +146,93 @@ def test_a_reason_names_what_is_not_known(text: str, reason: str) -> None:
     (spec,) = runs(text + "\n", "run.sh")
     assert spec.architecture is None
     assert reason in spec.unknown_reason
+
+
+ACTOR = (
+    "--actor.model_name_or_path Qwen/Qwen2.5-0.5B --reward.remote_url f.py --critic.model_name_or_path Qwen/Qwen2.5-7B"
+)
+ON_CARDS = f"{ACTOR} --actor.num_nodes 2 --actor.num_gpus_per_node 4 --vllm.num_engines 8 --ds.packing_samples"
+TOGETHER = "--train.colocate_all --algo.advantage.estimator group_norm"
+
+
+@pytest.mark.parametrize(
+    ("options", "facts"),
+    [
+        pytest.param(
+            "",
+            {"device_count": 8, "resident_models": None, "processes_per_device": 1, "engine_share": None},
+            id="cards of its own",
+        ),
+        pytest.param("--train.colocate_actor_ref", {"processes_per_device": 2}, id="beside its reference"),
+        pytest.param(
+            "--train.colocate_actor_ref --algo.kl.init_coef 0", {"processes_per_device": 1}, id="no reference is asked"
+        ),
+        pytest.param(
+            f"{TOGETHER} --vllm.enable_sleep --ds.enable_sleep --vllm.gpu_memory_utilization 0.5",
+            {"processes_per_device": 3, "engine_share": 0.5, "engine_beside": ["parameters", "helper_models"]},
+            id="an engine and states that sleep in turns",
+        ),
+        pytest.param(
+            f"{TOGETHER} --vllm.enable_sleep",
+            {"engine_share": 0.95, "engine_beside": ["parameters", "helper_models", "optimizer", "gradients"]},
+            id="states that stay",
+        ),
+        pytest.param(TOGETHER, {"engine_share": 0.95, "engine_beside": None}, id="an engine that stays"),
+        pytest.param(
+            f"{TOGETHER} --train.async_enable",
+            {"engine_share": None, "processes_per_device": 2},
+            id="engines elsewhere",
+        ),
+        pytest.param(
+            "--train.dynamic_batch_enable --train.max_tokens_per_gpu 8192 --ds.ring_attn_size 2 --data.max_len 4096",
+            {"micro_batch_size": 1, "sequence_length": 16384},
+            id="a pass of so many tokens on each card",
+        ),
+        pytest.param(
+            "--train.dynamic_batch_enable --train.max_tokens_per_gpu 1024 --data.max_len 4096",
+            {"sequence_length": 4096},
+            id="one sample that is longer than that",
+        ),
+        pytest.param(
+            "--rollout.micro_batch_size 4 --train.micro_batch_size 2",
+            {"evaluation_batch_size": 4, "evaluation_sequence_length": 2048},
+            id="more is asked at once than learned",
+        ),
+        pytest.param(
+            "--rollout.micro_batch_size 3 --train.micro_batch_size 2 --ds.enable_sleep",
+            {"evaluation_batch_size": None},
+            id="while it sleeps there is room for that",
+        ),
+        pytest.param("--actor.entropy_coef 0.01", {"log_probabilities": "rolled_with_entropy"}, id="an entropy"),
+        pytest.param("--actor.entropy_coef 0.0", {"log_probabilities": "rolled_named"}, id="one that is only told"),
+    ],
+)
+def test_what_lies_on_a_card_that_trains_the_policy(options: str, facts: dict[str, Any]) -> None:
+    spec = run(f"python3 -m openrlhf.cli.train_ppo_ray {ON_CARDS} {options}\n", "run.sh")
+    assert spec.architecture == "language_model", spec.unknown_reason
+    assert {name: spec.get(name) for name in facts} == facts
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        pytest.param("--train.colocate_all", "a model of values trains on the same cards", id="nothing sleeps"),
+        pytest.param(
+            "--train.colocate_all --ds.enable_sleep", "larger than the policy", id="a larger one in turns with it"
+        ),
+        pytest.param("--train.enable_ema", "its moving average", id="a moving average"),
+    ],
+)
+def test_what_may_take_more_than_the_policy_is_not_known(options: str, reason: str) -> None:
+    spec = run(f"python3 -m openrlhf.cli.train_ppo_ray {ON_CARDS} {options}\n", "run.sh")
+    assert reason in spec.unknown_reason
+
+
+@pytest.mark.parametrize(("stage", "bytes_"), [(2, 2 * 494_032_768), (3, 2 * 494_032_768 // 8)])
+def test_a_reference_is_shared_by_stage_3_alone(stage: int, bytes_: int) -> None:
+    command = f"python3 -m openrlhf.cli.train_ppo_ray {ON_CARDS} --ds.zero_stage {stage}"
+    alone, beside = (estimate_spec(run(f"{command}{more}\n", "run.sh")) for more in ("", " --train.colocate_actor_ref"))
+    (held,) = (one for one in beside.components if one.name == "helper_models")
+    assert held.size_bytes == pytest.approx(bytes_, rel=1e-5)
+    contexts = [next(one.size_bytes for one in found.components if one.name == "context") for found in (alone, beside)]
+    assert contexts[1] == 2 * contexts[0]

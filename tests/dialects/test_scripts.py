@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 import pytest
 
 from memlint import check
-from memlint.dialects import registry
+from memlint.dialects import own_code, registry
 from memlint.documents.load import load
 from memlint.facts.spec import TrainingSpec
 
@@ -211,3 +212,45 @@ def test_what_memlint_does_not_describe_is_no_value_that_is_left_open_and_a_read
     (said,) = found.findings
     assert said.code == "MEM007"
     assert "OurTrainer has a loss of its own" in said.message
+
+
+SIMPO = """\
+from transformers import Trainer
+
+class SimPOTrainer(Trainer):
+    def __init__(self, model=None, args=None):
+        super().__init__(model=model, args=args)  # nothing else
+
+    def simpo_loss(self, chosen, rejected):
+        WHAT
+        return chosen - rejected
+
+    def compute_loss(self, model, inputs, return_outputs=False):
+        return self.simpo_loss(model(inputs), model(inputs))
+
+    def log(self, logs):
+        return LOGS
+"""
+
+
+@pytest.mark.parametrize(
+    ("what", "logs", "known"),
+    [
+        pytest.param("'The margin.'", "logs", True, id="what it logs, and what is said of it, is no part of its loss"),
+        pytest.param("chosen = chosen.float()", "{}", False, id="another loss"),
+    ],
+)
+def test_a_trainer_that_is_described_is_known_by_what_its_loss_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, logs: str, known: bool
+) -> None:
+    (one,) = (node for node in ast.parse(SIMPO.replace("WHAT", "")).body if isinstance(node, ast.ClassDef))
+    monkeypatch.setattr(own_code, "DESCRIBED", {own_code.shape(one): "simpo"})
+    (tmp_path / "simpo_trainer.py").write_text(SIMPO.replace("WHAT", what).replace("LOGS", logs), encoding="utf-8")
+    script = "from simpo_trainer import SimPOTrainer\n" + PARSED + "SimPOTrainer(model='gpt2', args=args)\n"
+    spec = run(tmp_path, script, f"python train.py {OPTIONS} --model_name_or_path gpt2 --gamma_beta_ratio 0.5")
+    why = "" if known else "SimPOTrainer has a loss of its own (simpo_trainer.py: SimPOTrainer.compute_loss)"
+    assert (spec.family, spec.get("method"), spec.unknown_reason) == (
+        "simpo" if known else "hf-trainer",
+        "simpo" if known else None,
+        why,
+    )

@@ -8,6 +8,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from memlint.models import record
+from tests.differential.oracle import fake_cuda, live_and_peak
 from tests.differential.test_language_models import TOLERANCE, Setting, adamw, in_transformers, spec_of, values_known
 from tests.differential.test_mechanisms import LLAMA, Pair
 from tests.differential.training import compare, in_meta, in_torch
@@ -308,5 +310,80 @@ def test_a_function_that_names_logits_until_its_backward_pass_is_through(kind: s
         reference = in_transformers(LLAMA, setting)
         reference.training_loss = loss
         truth = in_torch(reference, {}, adamw("foreach"), autocast="bfloat16")
+    for phase in ("forward", "backward"):
+        assert ours.phases[phase] == pytest.approx(truth.phases[phase], rel=TOLERANCE), phase
+
+
+@pytest.mark.parametrize("likelihood", [False, True], ids=["the margin alone", "and the likelihood of what was chosen"])
+def test_simpos_trainer(likelihood: bool) -> None:
+    """princeton-nlp/SimPO at 1b3e8f3: ``concatenated_forward``, ``get_batch_logps``, ``simpo_loss`` and what
+    ``get_batch_loss_metrics`` names until it returns."""
+    setting = Setting(dtype="bfloat16", rows=4, length=80, every=1)
+    facts = {**setting.facts(LLAMA), "micro_batch_size": 2, "sequences_per_sample": 2, "method": "simpo"}
+    more = {"likelihood_of_chosen": True} if likelihood else {}
+    ours = in_meta(spec_of({**facts, "log_probabilities": "whole_first", **more}))
+
+    def loss(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        logits, labels = logits_of(model, batch), batch["labels"]
+        own = labels[:, 1:].clone()
+        scored = own != -100
+        own[own == -100] = 0
+        each = torch.gather(logits[:, :-1, :].log_softmax(-1), dim=2, index=own.unsqueeze(2)).squeeze(2)
+        mean = (each * scored).sum(-1) / scored.sum(-1)
+        chosen, rejected = logits[: len(logits) // 2], logits[len(logits) // 2 :]
+        margin = mean[: len(chosen)] - mean[len(chosen) :] - 0.5
+        whole = (-F.logsigmoid(2.0 * margin) * 1.0 - F.logsigmoid(-2.0 * margin) * 0.0).mean()
+        if likelihood:
+            kept, targets = chosen[..., :-1, :].contiguous(), labels[: len(chosen), 1:].clone()
+            whole = F.cross_entropy(kept.view(-1, kept.shape[-1]), targets.view(-1)) + whole
+        del chosen, rejected
+        return whole
+
+    with values_known(False):
+        reference = in_transformers(LLAMA, setting)
+        reference.training_loss = loss
+        truth = in_torch(reference, {}, adamw("foreach"))
+    comparison = compare("simpo", ours, truth, True)
+    assert comparison.worst <= TOLERANCE, str(comparison)
+    assert ours.phases["backward"] == pytest.approx(truth.phases["backward"], rel=TOLERANCE)
+
+
+def test_simpos_trainer_evaluates_as_it_trains() -> None:
+    setting = Setting(dtype="bfloat16")
+    facts = {**setting.facts(LLAMA), "method": "simpo", "log_probabilities": "whole_first"}
+    evaluation = {"evaluation_batch_size": 6, "evaluation_sequence_length": 48}
+    tape = record(spec_of({**facts, **evaluation})).tape
+    [start] = [event for event, phase in tape.marks if phase == "evaluation"]
+    held = sum(tape.sizes[event] if event >= 0 else -tape.sizes[~event] for event in tape.events[:start])
+    _, peak = live_and_peak(tape, start)
+    with values_known(False), fake_cuda(granularity_bytes=1) as tracker:
+        reference = in_transformers(LLAMA, setting._replace(rows=6, length=48))
+        model = reference.build_model(None).eval()
+        tracker.reset_peak()
+        base = tracker.live_bytes
+        with torch.no_grad():
+            batch = reference.make_batch(None)
+            logits = logits_of(model, batch)
+            own = batch["labels"][:, 1:].clone()
+            torch.gather(logits[:, :-1, :].log_softmax(-1), dim=2, index=own.unsqueeze(2)).squeeze(2).sum(-1)
+        truth = tracker.peak_bytes - base
+    assert peak - held == pytest.approx(truth, rel=TOLERANCE)
+
+
+def test_a_function_that_names_scored_logits_until_its_backward_pass_is_through() -> None:
+    """OpenRLHF's policies: ``training_step`` of ``trainer/ray/ppo_actor.py``, which names what the model returned."""
+    setting = Setting(dtype="bfloat16", rows=2, length=80, every=1)
+    ours = in_meta(spec_of({**setting.facts(LLAMA), "method": "grpo", "log_probabilities": "rolled_named"}))
+    names: list[torch.Tensor] = []
+
+    def loss(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        names.clear()
+        names.append(logits_of(model, batch))
+        return rolled(names[0], batch["labels"]).exp().sum() / 1.0
+
+    with values_known(False):
+        reference = in_transformers(LLAMA, setting)
+        reference.training_loss = loss
+        truth = in_torch(reference, {}, adamw("foreach"))
     for phase in ("forward", "backward"):
         assert ours.phases[phase] == pytest.approx(truth.phases[phase], rel=TOLERANCE), phase

@@ -195,8 +195,8 @@ def asked(
     def evaluate(rows: int, length: int) -> Tensor:
         given = batch(rows, length)
         way = spec.get("log_probabilities")
-        # asked for once more before the model learns from them, or in validations
-        if way in losses.AS_MADE or (way is not None and spec.get("evaluation_loss") == "as_trained"):
+        # asked for once more before the model learns from them, or in evaluation as in training
+        if way in losses.ASKED_AGAIN or (way is not None and spec.get("evaluation_loss") == "as_trained"):
             with no_grad():
                 labels = preference.asked_for(spec, given.labels)
                 scores: Tensor = model.log_probabilities(given.tokens, labels, way)

@@ -418,7 +418,8 @@ class LanguageModel(Module):
         """(B, S), (B, S) -> (B, S - 1): of every token given those before it. ``way``: of whole logits, a key of
         ``losses.SCORES``; one of copies takes the labels (B, A) of the last tokens. ``named`` is where a caller
         keeps the logits."""
-        x = self.hidden(tokens)
+        held = losses.Variable()
+        x = self.hidden(losses.until_backward(self.embed(tokens), held) if way in losses.NAMED else tokens)
         with component("logits"):
             if self.tile is not None:
                 return self.tiles(x, labels)
@@ -428,6 +429,8 @@ class LanguageModel(Module):
                 logits = losses.returned(logits) if way == "as_returned" else to(logits, float32)
             if named is not None:
                 named.append(logits)
+            if way in losses.NAMED:
+                held.value = logits
             return losses.SCORES[way](logits, labels)
 
     def scores_and_likelihood(self, tokens: Tensor, labels: Tensor, way: str) -> tuple[Tensor, Tensor]:
@@ -437,6 +440,9 @@ class LanguageModel(Module):
             logits = self.logits(x)
             del x
             logits = to(logits, float32)
+            if way in losses.SCORED_FIRST:
+                scores = losses.SCORES[way](logits, labels)
+                return scores, losses.likelihood_of_chosen(logits, labels)
             likelihood = losses.likelihood_of_chosen(logits, labels)
             return losses.SCORES[way](logits, labels), likelihood
 

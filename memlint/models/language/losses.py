@@ -481,6 +481,13 @@ def shared(logits: Tensor, labels: Tensor) -> Tensor:
     return out[:, :-1]
 
 
+def rolled_with_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """The same beside the entropy of the same logits, whose code is compiled. (OpenRLHF 0.11 ``models/utils.py:
+    compute_entropy``)"""
+    out: Tensor = compiled(entropy, logits)[:, :-1] + rolled(logits, labels)
+    return out
+
+
 def in_place(logits: Tensor, labels: Tensor) -> Tensor:
     """The same of logits in the dtype that the model hands them out in, which the gradient is written over. (verl
     ``utils/torch_functional.py: logprobs_from_logits_flash_attn``)"""
@@ -551,6 +558,14 @@ def _in_kernel(logits: Tensor, labels: Tensor, writes_over: bool, shifts: bool =
 
 # Ways that take logits in the dtype in which the model hands them out; others are given them in fp32.
 AS_MADE = ("in_place", "with_entropy", "with_compiled_entropy", "of_copy", "of_copy_with_entropy")
+# Ways that score the tokens before they ask for the likelihood of chosen answers; others do after it. (princeton-nlp/
+# SimPO ``simpo_trainer.py``; TRL ``cpo_trainer.py``, ``orpo_trainer.py``)
+SCORED_FIRST = ("whole_first",)
+# Ways of a function that names the logits until its backward pass is through. (OpenRLHF 0.11
+# ``trainer/ray/ppo_actor.py: training_step``)
+NAMED = ("rolled_named", "rolled_with_entropy")
+# Ways that an evaluation, or a loop that asks before the model learns, goes as well.
+ASKED_AGAIN = (*AS_MADE, *SCORED_FIRST, *NAMED)
 SCORES = {
     "of_copy": of_copy,
     "of_copy_with_entropy": of_copy_with_entropy,
@@ -558,12 +573,15 @@ SCORES = {
     "with_entropy": with_entropy,
     "with_compiled_entropy": with_compiled_entropy,
     "whole": log_probabilities,
+    "whole_first": log_probabilities,
     "uncut": uncut,
     "rows": row_by_row,
     "copied": copied_rows,
     "kernel": in_one_kernel,
     "rolled": rolled,
     "shared": shared,
+    "rolled_named": rolled,
+    "rolled_with_entropy": rolled_with_entropy,
     "as_returned": as_returned,
 }
 
