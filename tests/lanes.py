@@ -46,6 +46,7 @@ LEFT = (
     Left("tests/test_(spans|fixes).py::test_.*_option_.*value", "each option of a script, with what-ifs", _FUNCTION),
     Left("tests/models/openmmlab/", "whole segmentors and detectors, each against its library's trace", _FILE),
     Left("tests/models/test_language_models.py::test_formulas", "whole models twice, as formulas too", _FUNCTION),
+    Left("tests/models/test_symbolic_recordings.py", "one of each family, recorded twice", _FILE),
     Left("tests/profiles/test_profile.py::test_a_hostile.*many (formulas|guards)", "millions of counted lines"),
     Left(_D + "test_language_models.py::test_drawn", "25 drawn models, each built by transformers"),
     Left(_D + "test_ops", "an op's dtypes, autocast and who trains: thousands of cases", _WORD),
