@@ -14,7 +14,7 @@ import re
 import warnings
 from collections.abc import Iterator
 
-from memlint import work
+from memlint import files, work
 from memlint.dialects import companions
 from memlint.named_tuple import NamedTuple
 
@@ -93,9 +93,10 @@ def _file_of(source: str, beside: str) -> str | None:
     level = len(source) - len(source.lstrip("."))
     name = source[level:].replace(".", "/")
     if level:
+        root = files.repository_root(os.path.dirname(beside) or os.curdir)
         folder = os.path.join(os.path.dirname(beside), *(level - 1) * (os.pardir,))
-        paths = [os.path.normpath(os.path.join(folder, name + ".py")), os.path.join(folder, name, "__init__.py")]
-        return next((os.path.normpath(path) for path in paths if os.path.isfile(path)), None)
+        paths = (os.path.normpath(os.path.join(folder, path)) for path in (name + ".py", f"{name}/__init__.py"))
+        return next((path for path in paths if os.path.isfile(path) and files.inside(path, root)), None)
     return companions.find(name + ".py", beside) or companions.find(f"{name}/__init__.py", beside)
 
 

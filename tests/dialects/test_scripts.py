@@ -254,3 +254,12 @@ def test_a_trainer_that_is_described_is_known_by_what_its_loss_does(
         "simpo" if known else None,
         why,
     )
+
+
+def test_a_module_outside_of_the_repository_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "outside.py").write_text(OWN.format(BY_ITS_OWN).replace("Ours", "OurTrainer"), encoding="utf-8")
+    inside = tmp_path / "repository"
+    inside.mkdir()
+    script = "from ..outside import OurTrainer\n" + PARSED + "OurTrainer(args=args)\n"
+    spec = run(inside, script, f"python train.py {OPTIONS} --model_name_or_path gpt2")
+    assert spec.unknown_reason == "OurTrainer is of ..outside, whose trainers are not described"
