@@ -99,7 +99,7 @@ def test_what_a_program_makes(text: str, options: dict[str, str], found: dict[st
 
 def test_a_trainer_of_its_own_is_the_librarys_that_it_is_of() -> None:
     (found,) = program.read("train.py", "class T(trl.SFTTrainer):\n  pass\nT(model=1)", {}).calls
-    assert found.plain() == {"_target_": "SFTTrainer", "model": 1}
+    assert found.plain() == {"_target_": "SFTTrainer", "_class_": "T", "model": 1}
 
 
 def test_what_a_call_makes_is_no_list_of_its_arguments() -> None:

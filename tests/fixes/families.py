@@ -158,6 +158,12 @@ SMALL = {
         "BSZ=64 # rows\npython train.py --my_testing x070 --ctx_len 512 --micro_bsz $BSZ --n_layer 4 --n_embd 256 \\\n"
         "    --vocab_size 1024 --precision bf16 --strategy deepspeed_stage_1 --devices 4 --grad_cp 0\n",
     ),
+    "simpo": _file(
+        "run.yaml",
+        "model_name_or_path: HuggingFaceTB/SmolLM2-135M  # small\nattn_implementation: flash_attention_2\nbf16: true\n"
+        "beta: 2.5\ngamma_beta_ratio: 0.55\nper_device_train_batch_size: 8\ngradient_checkpointing: false\n"
+        "max_length: 512\nmax_prompt_length: 400\noptim: adamw_torch\n",
+    ),
     "timm": _file(
         "run.sh",
         "torchrun --nproc_per_node 2 train.py --data-dir images --model resnet18 --img-size 64 -b 512 --opt adamw \\\n"
