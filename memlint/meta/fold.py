@@ -11,7 +11,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from memlint import work
-from memlint.meta.tape import Label, Tape
+from memlint.meta.tape import Label, Shape, Tape
 from memlint.named_tuple import NamedTuple
 
 LEAST_TURNS = 2  # of a loop in the shorter tape, and one more in the longer one, before it counts as one
@@ -38,6 +38,7 @@ class Piece(NamedTuple):
     deltas   bytes that each event asks for, negative where it frees them
     first    number of the first turn's first storage
     sizes    bytes asked for, by storage of one turn; ``streams`` by place among them, ``labels`` of one turn's events
+    shapes   of one turn's events, where sizes keep their formulas; else empty
     """
 
     phase: str | None
@@ -50,14 +51,15 @@ class Piece(NamedTuple):
     sizes: list[int]
     streams: dict[int, int]
     labels: list[Label]
+    shapes: list[Shape | None] = []  # noqa: RUF012  (never mutated)
 
 
 class Folded:
     """A tape in pieces. Attributes that it shares with :class:`Tape` mean the same."""
 
     __slots__ = (
-        "pieces", "probabilities_avoided_bytes", "probabilities_kept_bytes", "saved_bytes", "states_late", "streams",
-        "titles",
+        "parameter_counts", "pieces", "probabilities_avoided_bytes", "probabilities_kept_bytes", "saved_bytes",
+        "states_late", "streams", "titles",
     )  # fmt: skip
 
     def __init__(self, pieces: list[Piece], short: Tape, longer: Tape, more: int) -> None:
@@ -67,6 +69,10 @@ class Folded:
         self.probabilities_avoided_bytes = _along(
             short.probabilities_avoided_bytes, longer.probabilities_avoided_bytes, more
         )
+        self.parameter_counts = [
+            (path, _along(one, two, more), _along(trained, trained_longer, more))
+            for (path, one, trained), (_, two, trained_longer) in zip(short.parameter_counts, longer.parameter_counts)
+        ]
         self.titles = short.titles
         self.states_late = short.states_late
         self.streams = bool(short.streams)  # whether there are any
@@ -107,7 +113,7 @@ def fold(short: Tape, longer: Tape, more: int) -> Folded | None:
     """The tape of a model with ``more`` layers than that of ``short``, where ``longer`` is of one more. None where the
     two do not differ by turns of loops alone."""
     same = [name for _, name in short.marks] == [name for _, name in longer.marks]
-    if not same or short.shapes is not None:
+    if not same:
         return None
     pieces = _Pieces(short, longer, more)
     begins = [(0, 0, None), *[(one, two, name) for (one, name), (two, _) in zip(short.marks, longer.marks)]]
@@ -258,6 +264,7 @@ class _Pieces:
                 sizes[first:last],
                 streams,
                 [labels[event if event >= 0 else ~event] for event in events],
+                [] if short.shapes is None else [short.shapes[event if event >= 0 else ~event] for event in events],
             )
         )
         self.begins = False

@@ -34,6 +34,9 @@ class Label(NamedTuple):
 CHUNK = 512
 
 
+Shape = tuple[tuple[int, ...], int]  # dimensions, and bytes of an element
+
+
 class Tape:
     """Storages are numbered in the order of their allocation.
 
@@ -78,7 +81,7 @@ class Tape:
         self.marks: list[tuple[int, str]] = []
         self.streams: dict[int, int] = {}
         self.states_late = False
-        self.shapes: list[tuple[tuple[int, ...], int] | None] | None = [] if symbolic else None
+        self.shapes: list[Shape | None] | None = [] if symbolic else None
         self.paid = 0
         self.saved_bytes = 0
         self.probabilities_kept_bytes = 0

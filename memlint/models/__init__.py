@@ -105,11 +105,11 @@ def _step(
         return record_step(module.build, run, symbolic, named)
 
     what = module.__name__, named
-    if folded and not symbolic and hasattr(module, "equal_layers"):
+    if folded and hasattr(module, "equal_layers"):
         from memlint.models import depth
 
         layers = module.equal_layers(spec)
-        made = depth.record(recorded, spec, layers, templates, what)
+        made = depth.record(recorded, spec, layers, None if symbolic else templates, what)
         if made is not None:
             return made
     if templates is None or symbolic:

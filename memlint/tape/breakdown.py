@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import prod
 
 from memlint.meta.dims import Dim, Symbols
-from memlint.meta.tape import COMPONENTS, Tape
+from memlint.meta.tape import COMPONENTS, Shape, Tape
 from memlint.named_tuple import NamedTuple
 from memlint.tape.estimate import Component, Part
 from memlint.tape.phases import live_storages, rounded_sizes
@@ -84,27 +84,38 @@ def closed_form(tape: Tape, storages: Sequence[int]) -> tuple[str, Symbols]:
     Equal products are counted (``12*B*T*192*4``: twelve times B*T*192 elements of 4 bytes), the largest come
     first. A storage without a shape, or whose size is not that of its shape, enters as a plain number.
     """
-    counts: dict[_Product, int] = {}
-    symbols: dict[str, str] = {}
-    constant = 0
+    terms = Terms()
     for storage in storages:
-        shape = tape.shapes[storage] if tape.shapes is not None else None
-        size = tape.sizes[storage]
-        if not size:
-            continue
-        product = _product(shape, size) if shape is not None else None
+        terms.add(tape.shapes[storage] if tape.shapes is not None else None, tape.sizes[storage], 1)
+    return terms.written()
+
+
+class Terms:
+    """Storages of one part, as they add up to its closed form."""
+
+    def __init__(self) -> None:
+        self.counts: dict[_Product, int] = {}
+        self.symbols: dict[_Product, Symbols] = {}
+        self.constant = 0
+
+    def add(self, shape: Shape | None, size_bytes: int, times: int) -> None:
+        if not size_bytes:
+            return
+        product = _product(shape, size_bytes) if shape is not None else None
         if shape is None or product is None:
-            constant += size
-            continue
-        counts[product] = counts.get(product, 0) + 1
-        for dimension in shape[0]:
-            if isinstance(dimension, Dim):
-                symbols.update(dimension.facts)
-    terms = [(count * product.size_bytes, _written(product, count)) for product, count in counts.items()]
-    if constant or not terms:
-        terms.append((constant, str(constant)))
-    terms.sort(key=lambda term: (-term[0], term[1]))
-    return " + ".join(text for _, text in terms), tuple(symbols.items())
+            self.constant += times * size_bytes
+            return
+        self.counts[product] = self.counts.get(product, 0) + times
+        self.symbols[product] = tuple(fact for one in shape[0] if isinstance(one, Dim) for fact in one.facts)
+
+    def written(self) -> tuple[str, Symbols]:
+        counts = {product: count for product, count in self.counts.items() if count}
+        terms = [(count * product.size_bytes, _written(product, count)) for product, count in counts.items()]
+        if self.constant or not terms:
+            terms.append((self.constant, str(self.constant)))
+        terms.sort(key=lambda term: (-term[0], term[1]))
+        symbols = dict(fact for product in counts for fact in self.symbols[product])
+        return " + ".join(text for _, text in terms), tuple(symbols.items())
 
 
 class _Product(NamedTuple):

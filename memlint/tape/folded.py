@@ -5,9 +5,10 @@ The figures are those of the whole tape, to the byte: sums over turns are produc
 
 from __future__ import annotations
 
+from memlint.meta.dims import Symbols
 from memlint.meta.fold import Folded, Piece
 from memlint.named_tuple import NamedTuple
-from memlint.tape.breakdown import MODULE_DEPTH, part_name, rank
+from memlint.tape.breakdown import MODULE_DEPTH, Terms, part_name, rank
 from memlint.tape.estimate import Component, Part
 from memlint.tape.phases import ROUNDING_BYTES, SETUP, SMALL_BYTES
 
@@ -94,10 +95,15 @@ def packed_bytes(tape: Folded) -> int:
     return sum(peaks.values())
 
 
+def _formula(terms: Terms | None) -> tuple[str, Symbols]:
+    return ("", ()) if terms is None else terms.written()
+
+
 def break_down(tape: Folded, peak: FoldedPeak, depth: int = MODULE_DEPTH) -> tuple[Component, ...]:
     """Components of what is live at the peak, as :func:`memlint.tape.breakdown.break_down` has them."""
     names: dict[str, str] = {}
     found: dict[str, dict[str, list[int]]] = {}
+    formulas: dict[tuple[str, str], Terms] = {}
     for number, piece in enumerate(tape.pieces[: peak.piece + 1]):
         times = piece.times
         for place, (event, label, delta) in enumerate(zip(piece.events, piece.labels, piece.deltas)):
@@ -113,10 +119,15 @@ def break_down(tape: Folded, peak: FoldedPeak, depth: int = MODULE_DEPTH) -> tup
                 known = parts[name] = [0, 0]
             known[0] += times if event >= 0 else -times
             known[1] += times * _rounded(delta)
+            if piece.shapes:
+                terms = formulas.setdefault((label.component, name), Terms())
+                terms.add(piece.shapes[place], abs(delta), times if event >= 0 else -times)
     components = []
     for component in sorted(found, key=rank):
         live = [
-            Part(name, held[1], title=tape.titles.get(name, "")) for name, held in found[component].items() if held[0]
+            Part(name, held[1], *_formula(formulas.get((component, name))), tape.titles.get(name, ""))
+            for name, held in found[component].items()
+            if held[0]
         ]
         live.sort(key=lambda part: (-part.size_bytes, part.name))
         total = sum(part.size_bytes for part in live)

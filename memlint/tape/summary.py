@@ -154,7 +154,7 @@ def estimate(
         tuple(notes),
         tape.probabilities_kept_bytes,
         tape.probabilities_avoided_bytes,
-        () if isinstance(tape, Folded) else tuple(tape.parameter_counts),
+        tuple(tape.parameter_counts),
         recording.host_bytes,
     )
     if generating_bytes > engine_bytes:

@@ -112,8 +112,11 @@ def test_a_deep_model_is_the_sum_of_its_layers(spec: TrainingSpec, monkeypatch: 
     assert pieces.packed_bytes(short.folded) == packed_bytes(whole.tape)
 
     estimate, totals, allocated = estimate_spec(spec), estimate_spec(spec, detailed=False), allocated_bytes(spec)
+    assert record(spec, symbolic=True, folded=True).folded is not None
+    formulas = estimate_spec(spec, symbolic=True)
     monkeypatch.setattr(depth, "WORTHWHILE", 10**6)
     assert estimate == estimate_spec(spec)
+    assert formulas == estimate_spec(spec, symbolic=True)
     assert totals == estimate_spec(spec, detailed=False)
     assert allocated == estimate.allocated_bytes
 
@@ -173,7 +176,7 @@ def test_what_layers_have_to_do_with_each_other_is_recorded_in_full(spec: Traini
 def test_who_does_not_ask_for_it_gets_every_layer() -> None:
     spec = RUNS["ZeRO 3, blocks recomputed"]
     assert record(spec).folded is None
-    assert record(spec, symbolic=True, folded=True).folded is None
+    assert record(spec, symbolic=True).folded is None
 
 
 def test_other_implementations_are_folded_too() -> None:
