@@ -408,6 +408,9 @@ class _Checker:
                 return partial(spec, estimates.whole, allowed.size_bytes)
         except work.OutOfWork:
             return None
+        except _unknown_model() as error:  # to state what is not stated would not be enough
+            spec.unknown_reason = str(error)
+            return None
 
     def _edited(
         self, edits: Sequence[Edit], spec: TrainingSpec, document: Document, settings: Settings, allowed: Allowance

@@ -1,9 +1,10 @@
 """What can be said of a run of which a size is not stated, or the model: its peak as a function of that.
 
 The sizes are those that configs leave to the data or to the launcher: how long a sample may be, how many devices share
-the model, and how many rows the vocabulary has where only the tokenizer's file says it. A model that nobody but its
-owner has may still be called after one of the catalogue (:mod:`memlint.data.resemblance`). Everything else is stated,
-so each row is an estimate as any other; nothing is interpolated.
+the model, and how many rows the vocabulary has where only the tokenizer's file says it. The config of DeepSpeed or
+accelerate that a run names may not be there: then each way to share that it may say has its rows. A model that nobody
+but its owner has may still be called after one of the catalogue (:mod:`memlint.data.resemblance`). Everything else is
+stated, so each row is an estimate as any other; nothing is interpolated.
 """
 
 from __future__ import annotations
@@ -26,20 +27,31 @@ MODEL: Final = "model"
 LENGTH: Final = "sequence_length"
 DEVICES: Final = "device_count"
 VOCABULARY: Final = "vocabulary_size"
+SHARDING: Final = "sharding"
 
 # What may be open, and what is tried of each then.
 _LENGTHS, _FEWER_LENGTHS = (512, 2048, 8192, 32768), (2048, 8192)
-_DEVICES, _FEWER_DEVICES = (1, 2, 4, 8), (1, 8)  # as many copies of the model, each on as many devices as share one
+_DEVICES, _FEWER_DEVICES, _SEVERAL = (
+    (1, 2, 4, 8),
+    (1, 8),
+    (2, 8),
+)  # as many copies of the model, each on as many devices as share one
 _OPEN: tuple[dict[Name, tuple[int, ...]], ...] = (
     {DEVICES: _DEVICES},
     {LENGTH: _LENGTHS},
     {LENGTH: _FEWER_LENGTHS, DEVICES: _DEVICES},
     {VOCABULARY: ()},
     {VOCABULARY: (), DEVICES: _FEWER_DEVICES},
+    {SHARDING: ()},
+    {SHARDING: (), DEVICES: _SEVERAL},
+    {SHARDING: (), LENGTH: _FEWER_LENGTHS},
+    {SHARDING: (), LENGTH: _FEWER_LENGTHS, DEVICES: _SEVERAL},
     {MODEL: ()},
     {MODEL: (), DEVICES: _FEWER_DEVICES},
     {MODEL: (), LENGTH: _FEWER_LENGTHS},
     {MODEL: (), LENGTH: _FEWER_LENGTHS, DEVICES: _FEWER_DEVICES},
+    {MODEL: (), SHARDING: ()},
+    {MODEL: (), SHARDING: (), DEVICES: _SEVERAL},
 )
 
 # What the padded rows of a vocabulary are stated by, in each family that has such a key.
@@ -62,11 +74,13 @@ class Row(NamedTuple):
     verdict: str
 
     def told(self, names: Sequence[Name]) -> str:
-        """``as Qwen/Qwen2.5-7B with 2,048 tokens and 8 devices``"""
+        """``as Qwen/Qwen2.5-7B with 2,048 tokens and 8 devices``, ``under ZeRO-3 with 2 devices``"""
         known = dict(zip(names, self.values))
-        model = known.pop(MODEL, None)
+        model, sharding = known.pop(MODEL, None), known.pop(SHARDING, None)
         sizes = [f"{size:,} {_UNITS[name][size != 1]}" for name, size in known.items()]
-        return " ".join([*([f"as {model}"] if model else []), *(["with " + " and ".join(sizes)] if sizes else [])])
+        words = [f"as {model}"] if model else []
+        words += [f"under {sharding}"] if sharding else []
+        return " ".join([*words, *(["with " + " and ".join(sizes)] if sizes else [])])
 
 
 class Partial(NamedTuple):
@@ -84,15 +98,18 @@ class Partial(NamedTuple):
 
 
 def partial(spec: TrainingSpec, whole: Callable[[TrainingSpec], Estimate], budget_bytes: int | None) -> Partial | None:
-    """The table of a run without an estimate; None where more than this is unknown. Raises OutOfWork.
+    """The table of a run without an estimate; None where more than this is unknown. Raises OutOfWork, and UnknownModel
+    with what else is unknown where no size that is tried leaves an estimate.
 
     whole  the estimate of a run, with all that its interval is made of: a verdict is about that
     """
     if spec.architecture is not None:
         return None
-    candidates, rows, copy = _candidates(spec), _rows(spec), _of_a_copy(spec)
+    candidates, rows, copy, ways = _candidates(spec), _rows(spec), _of_a_copy(spec), _shardings(spec)
     for opened in _OPEN:
         tried: dict[Name, tuple[Any, ...]] = dict(opened)
+        if SHARDING in opened:
+            tried[SHARDING] = ways
         if MODEL in opened:
             tried[MODEL] = candidates
         if VOCABULARY in opened:
@@ -105,8 +122,9 @@ def partial(spec: TrainingSpec, whole: Callable[[TrainingSpec], Estimate], budge
 
 
 def _several(tried: dict[Name, tuple[Any, ...]]) -> dict[Name, Any]:
-    """One of what is tried: more copies than one, as a config that is spread is nothing for a single one."""
-    return {name: values[-1] if name == DEVICES else values[0] for name, values in tried.items()}
+    """One of what is tried: more copies than one, as a config that is spread is nothing for a single one, and what
+    shards the model, for which it has to be known how many there are."""
+    return {name: values[-1] if name in (DEVICES, SHARDING) else values[0] for name, values in tried.items()}
 
 
 def _table(
@@ -115,7 +133,9 @@ def _table(
     whole: Callable[[TrainingSpec], Estimate],
     budget_bytes: int | None,
 ) -> Partial | None:
+    """Raises UnknownModel."""
     names = tuple(tried)
+    reasons: list[UnknownModel] = []
 
     def row(*values: Any) -> Row | None:
         known = _known(spec, dict(zip(names, values)))
@@ -123,12 +143,15 @@ def _table(
             return None
         try:
             found = whole(known)
-        except UnknownModel:
+        except UnknownModel as error:
+            reasons.append(error)
             return None
         return Row(values, found.device_bytes, found.device_interval, found.verdict(budget_bytes))
 
     rows = tuple(found for values in _points(spec, tried) if (found := row(*values)) is not None)
     if not rows:
+        if reasons:
+            raise reasons[0]
         return None
     most = _most(rows, row) if names == (LENGTH,) and budget_bytes is not None else None
     return Partial(names, tuple(_key(spec, name) for name in names), rows, most)
@@ -160,6 +183,14 @@ def _rows(spec: TrainingSpec) -> tuple[int, ...]:
     from memlint.dialects import pretraining
 
     return pretraining.plausible_rows(spec)
+
+
+def _shardings(spec: TrainingSpec) -> tuple[str, ...]:
+    """How devices may share the run, where the file that would say it is not there."""
+    from memlint.dialects import shardings, sharing
+
+    absent = sharing.absent(spec)
+    return () if absent is None else shardings.plausible(absent)
 
 
 def _known(spec: TrainingSpec, values: dict[Name, Any]) -> TrainingSpec | None:
@@ -220,5 +251,10 @@ def _key(spec: TrainingSpec, name: Name) -> str:
         return written.key
     if name == DEVICES:
         return "--gpu 'NAME xN'"
+    if name == SHARDING:
+        from memlint.dialects import sharing
+
+        absent = sharing.absent(spec)
+        return name if absent is None else absent.key
     key = registry.dialect(spec.family).key(_ROWS_STATED if name == VOCABULARY else name)
     return key.dotted if key is not None else name

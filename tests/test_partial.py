@@ -114,6 +114,81 @@ def test_devices_that_only_the_environment_knows_leave_a_table_of_them() -> None
         assert peak_of(row) == peak_of(run.estimate)
 
 
+DEEP = SHARED.replace("--use_deepspeed --zero_stage 3 --num_processes $GPUS", "--num_processes 2")
+DEEP = DEEP.rstrip("\n") + " --deepspeed NAME\n"
+ZERO = {"zero_optimization": {"stage": 2}, "bf16": {"enabled": "auto"}, "train_micro_batch_size_per_gpu": "auto"}
+OFFLOAD = {"device": "cpu"}
+
+
+@pytest.mark.parametrize(
+    ("name", "ways"),
+    [
+        pytest.param("scripts/zero3.json", ["ZeRO-3", "offloaded ZeRO-3"], id="a stage in the name"),
+        pytest.param("ds_z2_offload_config.json", ["offloaded ZeRO-2"], id="offloading in the name"),
+        pytest.param("deepspeed_config_s1.json", ["ZeRO-1", "offloaded ZeRO-1"], id="the stage as a letter"),
+        pytest.param(
+            "ds_config.json", ["ZeRO-2", "ZeRO-3", "offloaded ZeRO-2", "offloaded ZeRO-3"], id="nothing in the name"
+        ),
+        pytest.param("$CONFIG", ["ZeRO-2", "ZeRO-3", "offloaded ZeRO-2", "offloaded ZeRO-3"], id="no name at all"),
+    ],
+)
+def test_a_config_of_deepspeed_that_is_not_there_leaves_a_table_of_what_it_may_say(name: str, ways: list[str]) -> None:
+    partial = run_of("run.sh", DEEP.replace("NAME", name)).partial
+    assert partial is not None
+    assert partial.names == ("sharding",)
+    assert partial.keys == ("--deepspeed",)
+    assert [row.values for row in partial.rows] == [(way,) for way in ways]
+
+
+@pytest.mark.parametrize(
+    ("way", "zero"),
+    [
+        ("ZeRO-2", {"stage": 2}),
+        ("ZeRO-3", {"stage": 3}),
+        ("offloaded ZeRO-2", {"stage": 2, "offload_optimizer": OFFLOAD}),
+        ("offloaded ZeRO-3", {"stage": 3, "offload_optimizer": OFFLOAD, "offload_param": OFFLOAD}),
+    ],
+)
+def test_each_way_to_share_is_the_estimate_of_the_file_that_says_it(
+    tmp_path: Path, way: str, zero: dict[str, object]
+) -> None:
+    automatic = dict.fromkeys(
+        ("reduce_bucket_size", "stage3_prefetch_bucket_size", "stage3_param_persistence_threshold"), "auto"
+    )
+    (tmp_path / "there.json").write_text(json.dumps({**ZERO, "zero_optimization": {**automatic, **zero}}))
+    there = run_of(str(tmp_path / "run.sh"), DEEP.replace("NAME", "there.json"))
+    partial = run_of(str(tmp_path / "run.sh"), DEEP.replace("NAME", "gone.json")).partial
+    assert there.estimate is not None
+    assert partial is not None
+    (row,) = (row for row in partial.rows if row.values == (way,))
+    assert peak_of(row) == peak_of(there.estimate)
+
+
+@pytest.mark.parametrize(
+    ("name", "ways"),
+    [
+        pytest.param("configs/fsdp_qlora.yaml", ["FSDP"], id="FSDP"),
+        pytest.param("deepspeed_zero3.yaml", ["ZeRO-3", "offloaded ZeRO-3"], id="DeepSpeed's stage"),
+        pytest.param("deepspeed.yaml", ["ZeRO-2", "ZeRO-3", "offloaded ZeRO-3"], id="DeepSpeed"),
+        pytest.param("default_config.yaml", ["DDP", "ZeRO-2", "ZeRO-3", "FSDP"], id="nothing in the name"),
+    ],
+)
+def test_a_config_of_accelerate_that_is_not_there_does_too(name: str, ways: list[str]) -> None:
+    text = SHARED.replace("--use_deepspeed --zero_stage 3 --num_processes $GPUS", f"--config_file {name}")
+    partial = run_of("run.sh", text).partial
+    assert partial is not None
+    assert partial.names == ("sharding", "device_count")
+    assert [row.values for row in partial.rows] == [(way, count) for way in ways for count in (2, 8)]
+    assert partial.rows[0].told(partial.names) == f"under {ways[0]} with 2 devices"
+
+
+def test_how_many_devices_there_are_does_not_matter_where_none_shares_anything() -> None:
+    text = SHARED.replace("--use_deepspeed --zero_stage 3 --num_processes $GPUS", "--config_file multi_gpu.yaml")
+    partial = run_of("run.sh", text).partial
+    assert partial is not None
+    assert [row.told(partial.names) for row in partial.rows] == ["under DDP"]
+
+
 MODEL_PARALLEL = """\
 {"num_layers": 2, "hidden_size": 512, "num_attention_heads": 16, "seq_length": 256, "max_position_embeddings": 256,
  "padded_vocab_size": 50304, "train_micro_batch_size_per_gpu": 1, "model_parallel_size": 4, "pipe_parallel_size": 1,
@@ -255,6 +330,14 @@ def test_where_more_is_unknown_there_is_no_table(old: str, new: str) -> None:
     run = run_of("lora.yaml", TUNE.replace(old, new))
     assert run.estimate is None
     assert run.partial is None
+
+
+def test_what_is_unknown_whatever_the_devices_is_the_reason() -> None:
+    text = SHARED.replace("--model_name_or_path gpt2", "--model_name_or_path openai/gpt-oss-20b --fp16")
+    text = text.replace("run_clm.py --do_train", "run_clm.py --do_train --use_peft --lora_dropout 0.1")
+    run = run_of("run.sh", text)
+    assert run.partial is None
+    assert "devices" not in run.unknown
 
 
 def test_the_finding_says_the_range_and_what_fits() -> None:

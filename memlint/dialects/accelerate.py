@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 
 from memlint.dialects.companions import Companion
 from memlint.dialects.launchers import ACCELERATE, launcher
 from memlint.documents.node import Command, Node, Unresolved
-from memlint.facts.spec import DEFAULT, HYPER, Fact, Missing, Name, TrainingSpec
+from memlint.facts.spec import DEFAULT, HYPER, WRITTEN, Fact, Missing, Name, TrainingSpec
 
 _DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp8": "fp8", "no": None, "false": None, "none": None}
 _VERSION = "accelerate 1.15"
+SHARING_FILE: Final = "sharing_file"
 _STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2")  # numbered from 1
 
 
@@ -191,8 +193,11 @@ _INSIDE = {
 _KINDS = (("use_deepspeed", "DEEPSPEED"), ("use_fsdp", "FSDP"), ("multi_gpu", "MULTI_GPU"))
 
 
-def launched(command: Command | None, beside: str) -> Companion | None:
-    """What ``accelerate launch`` says: its config file, and its options, which go before; None without a launcher."""
+def launched(command: Command | None, beside: str, in_place: Callable[[Node], Node] | None = None) -> Companion | None:
+    """What ``accelerate launch`` says: its config file, and its options, which go before; None without a launcher.
+
+    ``in_place`` makes a config of the option that names one which is not there.
+    """
     options = launcher(command, *ACCELERATE)
     if options is None or not isinstance(options.value, dict):
         return None
@@ -203,6 +208,8 @@ def launched(command: Command | None, beside: str) -> Companion | None:
     missing: list[Missing] = []
     if named is not None:
         read, gap = named_config(named, beside)
+        if read is None and in_place is not None:
+            read, gap = (in_place(named), {}), None
         if gap is not None:
             missing.append(gap)
         if read is not None:
@@ -215,9 +222,19 @@ def launched(command: Command | None, beside: str) -> Companion | None:
         item if item.span.path in sources else item._replace(key=_option_name(item.key)) for item in found.missing
     ]
     if missing and "parallelism.strategy" not in facts:
-        reason = "the file that would say it is not there"
-        facts["parallelism.strategy"] = Fact("parallelism.strategy", "unknown", reason=reason)
+        facts.update(unknown_sharing(named))
     return Companion(facts, tuple(missing), {**sources, **found.sources})
+
+
+def unknown_sharing(named: Node | None) -> dict[str, Fact]:
+    """The facts of a run whose accelerate config is named, and not there."""
+    reason = "the file that would say it is not there"
+    facts = {"parallelism.strategy": Fact("parallelism.strategy", "unknown", reason=reason)}
+    if named is not None:
+        key = "--" + (named.key_path or "config_file")
+        value = named.value if isinstance(named.value, str) else ""
+        facts[SHARING_FILE] = Fact(SHARING_FILE, value, WRITTEN, key, named)
+    return facts
 
 
 def _option_name(key: str) -> str:

@@ -338,7 +338,7 @@ def _adapters(spec: TrainingSpec) -> str:
         return lm.not_stated(spec, "adapter")
     linear, targets = spec.fact(lm.HYPER + "lora_target_linear"), spec.fact("lora.targets")
     if on and linear is not None and truth(linear.value):
-        lm.put(spec, "lora.targets", "all-linear", linear)
+        lm.put(spec, "lora.targets", lm.LISTED, linear)
         targets = None
     elif on and (targets is None or not targets.value):
         why = lm.not_stated(spec, "lora_target_modules")

@@ -30,14 +30,14 @@ _QLORA: dict[Name, Any] = {
     lm.HYPER + "source_max_len": 1024,
     lm.HYPER + "target_max_len": 256,
     lm.HYPER + "use_peft": True,
-    "lora.targets": ["all-linear"],  # find_all_linear_names
+    "lora.targets": [lm.LISTED],  # find_all_linear_names
 }
 # Firefly's train.py, of the adapters that it makes
 _FIREFLY: dict[Name, Any] = {
     "lora.r": 64,
     "lora.alpha": 16.0,
     "lora.dropout": 0.05,
-    "lora.targets": ["all-linear"],  # find_all_linear_names
+    "lora.targets": [lm.LISTED],  # find_all_linear_names
 }
 _FIREFLY_CODES: dict[Name, Any] = {
     lm.HYPER + "bits": 4,

@@ -18,6 +18,7 @@ from memlint.dialects.family import Family, finish, tokens
 from memlint.dialects.methods import pairs, takes_likelihood, undropped
 from memlint.dialects.sharing import (
     PROCESS_FACTS,
+    SHARDING,
     add,
     drop_what_no_strategy_reads,
     on_devices,
@@ -60,6 +61,7 @@ from memlint.dialects.trainer_switches import (
 )
 from memlint.dialects.tuning import (
     ADAPTER_FACTS,
+    LISTED,
     QUANTIZATION_FACTS,
     adapters,
     prepared,
@@ -80,11 +82,13 @@ __all__ = [
     "EVALUATION_FACTS",
     "HALF",
     "HYPER",
+    "LISTED",
     "LLAVA",
     "OPTIMIZERS",
     "OPTIMIZER_FACTS",
     "PROCESS_FACTS",
     "QUANTIZATION_FACTS",
+    "SHARDING",
     "TRANSFORMERS",
     "Family",
     "adapters",

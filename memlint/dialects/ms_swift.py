@@ -11,9 +11,6 @@ from memlint.dialects.accelerate import truth
 from memlint.facts.spec import ASSUMED, WRITTEN, Fact, TrainingSpec
 
 _VERSION = "ms-swift 4.6"
-_ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
-# Models all of whose layers are mixtures: transformers 5 keeps experts and routers as tensors, which are no Linear.
-_EXPERTS_ARE_TENSORS = ("qwen3_moe", "mixtral")
 # loss_scale/config: weights of tokens that are not 0 or 1, which no loss of the model's own takes
 _WEIGHTS = frozenset(("agentflan", "alpha_umi", "hermes", "qwen", "react"))
 # tuner_args.py: PEFT's methods by swift's names -> the option of their rank
@@ -69,9 +66,9 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
     if tuner != "lora" and tuner in _TUNERS:
         rank = spec.facts[lm.HYPER + _TUNERS[tuner]]
         lm.put(spec, "lora.r", rank.value, rank)
-    every, config = spec.fact("lora.targets"), lm.text_config(spec.get(lm.CONFIG) or {})
-    if every is not None and every.value == ["all-linear"] and config.get("model_type") in _EXPERTS_ARE_TENSORS:
-        lm.put(spec, "lora.targets", list(_ATTENTION), every, f"{_VERSION}: find_all_linears")
+    every = spec.fact("lora.targets")
+    if every is not None and every.value == ["all-linear"]:
+        lm.put(spec, "lora.targets", [lm.LISTED], every, f"{_VERSION}: find_all_linears")
     lm.put(spec, "tuning", "full", kind)
     adapted = lm.adapters(spec)
     if kind is not None and tuner not in (*_TUNERS, "full"):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
-from memlint.dialects import launchers
-from memlint.dialects.accelerate import launched, truth
+from memlint.dialects import launchers, shardings
+from memlint.dialects.accelerate import SHARING_FILE, launched, truth
 from memlint.dialects.companions import Companion
 from memlint.dialects.deepspeed import AUTO, deepspeed_facts
 from memlint.dialects.stated import (
@@ -34,6 +34,14 @@ def add(spec: TrainingSpec, companion: Companion) -> None:
     spec.facts.update(companion.facts)
 
 
+def absent(spec: TrainingSpec) -> shardings.Absent | None:
+    """The file that would say how devices share a run, where it is named and not there."""
+    named = spec.fact(SHARING_FILE)
+    if named is None:
+        return None
+    return shardings.Absent(named.key, str(named.value), "deepspeed" in named.key)
+
+
 def parallelism(spec: TrainingSpec, launcher_config: Companion | None = None) -> str:
     """How many processes there are and what they share: launchers, accelerate, DeepSpeed, FSDP.
 
@@ -54,15 +62,22 @@ def stated_sharing(spec: TrainingSpec, launcher_config: Companion | None = None)
     if deep is not None and deep.value is True:
         deep = beside_bare
     spec.missing = (*spec.missing, *launchers.processes(spec.launch).missing)
-    companion = launched(spec.launch, _script(spec)) or launcher_config
+    tried = spec.tried(SHARDING)
+    made = None if tried is None else lambda named: shardings.accelerate(tried.value, named.span)
+    companion = launched(spec.launch, _script(spec), made) or launcher_config
     if companion is not None:
         _from_accelerate(spec, companion)
     reason = ""
     before: dict[str, Fact | None] = {name: spec.facts.get(name) for name in OPTIMIZER_FACTS}
     if deep is not None and deep.value not in (None, False, ""):
         reason = _from_deepspeed(spec, deep)
-    elif gap(spec, "deepspeed") is not None:
-        reason = not_stated(spec, "deepspeed")
+    elif (unresolved := gap(spec, "deepspeed")) is not None:
+        if tried is not None:
+            spec.missing = tuple(item for item in spec.missing if item is not unresolved)
+            reason = _use_deepspeed(spec, shardings.deepspeed(tried.value, unresolved.span), {})
+        else:
+            reason = not_stated(spec, "deepspeed")
+            spec.facts[SHARING_FILE] = Fact(SHARING_FILE, "", WRITTEN, unresolved.key)
     elif fsdp is not None and fsdp.value not in (None, False, "", [], "false", "False"):
         reason = _from_fsdp(spec, fsdp, fsdp_config)
     overruling = {name: fact for name, fact in spec.facts.items() if name in before and before[name] is not fact}
@@ -75,6 +90,7 @@ def stated_sharing(spec: TrainingSpec, launcher_config: Companion | None = None)
     return reason, overruling
 
 
+SHARDING: Final = "sharding"
 _UNKNOWN = "unknown"  # the strategy of a run where a file that would say it is not there
 
 
@@ -143,17 +159,26 @@ def _from_deepspeed(spec: TrainingSpec, named: Fact) -> str:
     sources: dict[str, str] = {}
     if isinstance(named.value, str):
         document, why = companions.read(named.value, path)
-        if document is None:
+        tried = spec.tried(SHARDING)
+        if document is not None:
+            root, sources = document.root, {document.path: document.text, **document.sources}
+        elif tried is not None:
+            root = shardings.deepspeed(tried.value, named.span or spec.root.span)
+        else:
             key = named.key or "deepspeed"
             place = named.span or spec.root.span
             if gap(spec, "deepspeed") is None:
                 spec.missing = (*spec.missing, Missing(key, place, why))
+            spec.facts[SHARING_FILE] = named._replace(name=SHARING_FILE, key=key)
             return f"{key}: {why}"
-        root, sources = document.root, {document.path: document.text, **document.sources}
     elif isinstance(named.value, dict) and named.node is not None:
         root = named.node
     else:
         return ""
+    return _use_deepspeed(spec, root, sources)
+
+
+def _use_deepspeed(spec: TrainingSpec, root: Node, sources: dict[str, str]) -> str:
     found = deepspeed_facts(root)._replace(sources=sources)
     mine = dict(spec.facts)
     filled = _known(found.facts)

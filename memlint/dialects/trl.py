@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 from memlint import releases
-from memlint.dialects import known_scripts, registry
+from memlint.dialects import known_scripts, registry, shardings
 from memlint.dialects import language_model as lm
-from memlint.dialects.accelerate import accelerate_facts, named_config, truth
+from memlint.dialects.accelerate import accelerate_facts, named_config, truth, unknown_sharing
 from memlint.dialects.base import find
 from memlint.dialects.companions import Companion
 from memlint.dialects.stated import tree as tree_of
@@ -407,12 +407,14 @@ def _accelerate(spec: TrainingSpec) -> Companion | None:
         tree = {"distributed_type": kind, "num_processes": 8, "mixed_precision": "bf16", **inner}
         return accelerate_facts(tree_of(tree, named.node.span), spec.document.path)
     read, gap = named_config(named.node, named.node.span.path)
+    tried = spec.tried(lm.SHARDING)
+    if read is None and tried is not None:
+        read = shardings.accelerate(tried.value, named.node.span), {}
     if read is None:
         missing: tuple[Missing, ...] = () if gap is None else (gap,)
-        unknown = Fact("parallelism.strategy", "unknown", reason="the file that would say it is not there")
-        return Companion({"parallelism.strategy": unknown}, missing)
+        return Companion(unknown_sharing(named.node), missing)
     root, sources = read
-    found = accelerate_facts(root, next(iter(sources)))
+    found = accelerate_facts(root, next(iter(sources), spec.document.path))
     return found._replace(sources={**sources, **found.sources})
 
 

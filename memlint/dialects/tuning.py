@@ -22,6 +22,19 @@ QUANTIZATION_FACTS: tuple[Name, ...] = (
     *("quantization.bits", "quantization.kind", "quantization.double", "quantization.group_size"),
 )
 
+# The targets of a program that walks the model and lists the names of its linear layers (find_all_linear_names, as
+# QLoRA's script has it). PEFT's own ``all-linear`` finds more: it knows what were linear layers before transformers 5.
+LISTED = "listed-linear"
+ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
+# Models all of whose layers are mixtures: but for attention's, none of their layers is a Linear in transformers 5.
+MIXTURES = ("qwen3_moe", "mixtral")
+
+
+def _keeps_experts_apart(spec: TrainingSpec) -> bool:
+    """Whether a list of linear layers lacks the experts and their router, which are tensors."""
+    kind = text_config(spec.get(CONFIG) or {}).get("model_type")
+    return kind in MIXTURES and spec.does("transformers.experts_are_one_tensor")
+
 
 def adapters(spec: TrainingSpec) -> str:
     """LoRA and DoRA, as PEFT builds them."""
@@ -41,8 +54,10 @@ def adapters(spec: TrainingSpec) -> str:
         return not_stated(spec, "lora_r", *spellings(spec, "lora.r"))
     targets = spec.fact("lora.targets")
     names = names_of(targets.value) if targets is not None and targets.value else []
-    if targets is not None and names:
-        put(spec, "lora.targets", "all-linear" if names in (["all-linear"], ["all"]) else names, targets)
+    if targets is not None and names in (["all"], [LISTED]):
+        put(spec, "lora.targets", list(ATTENTION) if _keeps_experts_apart(spec) else "all-linear", targets)
+    elif targets is not None and names:
+        put(spec, "lora.targets", "all-linear" if names == ["all-linear"] else names, targets)
     elif CONFIG in spec:
         kind = text_config(spec[CONFIG]).get("model_type", "")
         if kind not in LORA_TARGETS:

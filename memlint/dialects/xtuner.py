@@ -76,7 +76,7 @@ def _adapters(spec: TrainingSpec) -> str:
     rank = spec.fact("lora.r")
     lm.put(spec, HYPER + "use_peft", rank is not None, rank)
     if rank is not None and spec.fact("lora.targets") is None:
-        lm.put(spec, "lora.targets", "all-linear", reason=f"{_MODEL}, find_all_linear_names")
+        lm.put(spec, "lora.targets", lm.LISTED, reason=f"{_MODEL}, find_all_linear_names")
     return lm.adapters(spec)
 
 

@@ -429,6 +429,8 @@ _ZERO = {
 
 PARALLELISM = (
     Entry("parallelism.strategy", "word", "`none`, `ddp`, `fsdp1`, `fsdp2`, `zero`"),
+    Entry("sharing_file", "word", "a config of DeepSpeed or accelerate that the run names and that is not there"),
+    Entry("sharding", "word", "what is tried in that file's place: `ZeRO-3`, `offloaded ZeRO-2`, `FSDP`, `DDP`"),
     Entry("parallelism.zero_stage", "integer", "0 to 3"),
     Entry(
         "parallelism.shard",

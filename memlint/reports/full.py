@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from memlint.documents.node import Span
-from memlint.partial import MODEL, Partial
+from memlint.partial import MODEL, SHARDING, Partial
 from memlint.plugin import ERROR, INFO, WARNING, Finding, Fix
 from memlint.reports import overview
 from memlint.reports.equal import Equal
@@ -96,7 +96,7 @@ def table(partial: Partial, budget: Budget | None, style: Style) -> Iterator[str
     yield "  " + style.paint("peak", BOLD) + f" unknown without {keys}:"
     named = [row.told(partial.names).removeprefix("with ") for row in partial.rows]
     columns = max(map(len, named))
-    aligned = str.ljust if MODEL in partial.names else str.rjust
+    aligned = str.ljust if {MODEL, SHARDING} & {*partial.names} else str.rjust
     for name, row in zip(named, partial.rows):
         low, high = row.device_interval
         within = "" if low == high else f" ({format_bytes(low)} to {format_bytes(high)})"

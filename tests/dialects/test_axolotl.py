@@ -221,6 +221,11 @@ def test_a_key_sets_its_fact_and_the_fact_points_at_it(lines: str, fact: str, va
             },
             id="adapters are fused by themselves",
         ),
+        pytest.param(
+            LORA.replace("Qwen/Qwen2.5-7B", "Qwen/Qwen3-30B-A3B"),
+            {"lora.targets": ["q_proj", "k_proj", "v_proj", "o_proj"]},
+            id="experts are no linear layers",
+        ),
         pytest.param(LORA + "lora_mlp_kernel: false\n", {"fused_kernels": None}, id="unless a key says otherwise"),
         pytest.param(LORA + "lora_mlp_kernel: true\n", {"fused_kernels": ["lora_mlp"]}, id="or only some"),
         pytest.param(LORA + "rl: dpo\n", {"fused_kernels": None, "lora.dropout": 0.0}, id="or preferences train"),

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM
 
+from memlint.dialects.tuning import ATTENTION, MIXTURES
 from memlint.models import UnknownModel, record
 from tests.differential.test_language_models import SIZES, Setting, adamw, in_transformers, spec_of, values_known
 from tests.differential.test_mechanisms import FourBits
@@ -120,3 +122,12 @@ def test_adapters_of_such_experts_are_said_to_be_unknown() -> None:
     facts = facts_of(Setting(dtype="bfloat16"), "4.57.6", **{"lora.targets": "all-linear"})
     with pytest.raises(UnknownModel, match="adapters of quantised experts, before transformers 5"):
         record(spec_of(facts))
+
+
+@pytest.mark.parametrize("name", MIXTURES)
+def test_a_program_that_lists_linear_layers_finds_those_of_attention_alone(name: str) -> None:
+    """QLoRA's find_all_linear_names, as others have it: the last parts of the paths of linear modules."""
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(name, num_hidden_layers=1))
+    found = {path.rpartition(".")[2] for path, module in model.named_modules() if isinstance(module, nn.Linear)}
+    assert found - {"lm_head"} == {*ATTENTION}
