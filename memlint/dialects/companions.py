@@ -97,6 +97,25 @@ def _working_folders(beside: str, root: str) -> set[str]:
     return folders
 
 
+def elsewhere(reference: str, beside: str) -> str | None:
+    """The one file that git tracks whose path ends as a reference does, however much of its beginning is another: who
+    copies a project into another one leaves its folders behind. None where none does, or several do."""
+    folder = os.path.dirname(beside) or "."
+    root = repository_root(folder)
+    parts = os.path.normpath(reference).replace(os.sep, "/").strip("/").split("/")
+    known = _tracked(root).paths
+    for first in range(len(parts)):
+        ending = "/" + "/".join(parts[first:])
+        found = [path for path in known if f"/{path}".endswith(ending)]
+        if found:
+            if len(found) > 1:
+                return None
+            path = os.path.join(root, found[0])
+            here = os.path.realpath(folder)
+            return os.path.normpath(os.path.join(folder, os.path.relpath(path, here))) if os.path.isfile(path) else None
+    return None
+
+
 def below(folder: str, name: str, beside: str) -> str | None:
     """The one file of a name that git tracks below a folder of the repository, from the folder of ``beside``."""
     root = repository_root(os.path.dirname(beside) or ".")

@@ -188,6 +188,9 @@ def _model_class(spec: TrainingSpec) -> str:
         lm.put(spec, "model_class", "vision_language", tower)
         return ""
     reason = f"what {name or 'it'} builds"
+    loaded = spec.fact("model_class")  # with which class a script that was followed loads it
+    if loaded is not None and loaded.value is not None and task not in _SCRIPTS:
+        return ""
     made = Fact("model_class", _script(spec).model_class, DEFAULT, reason=reason)
     if task not in _SCRIPTS:
         made = Fact("model_class", "causal_lm", ASSUMED, reason="no script says what is trained")

@@ -100,6 +100,18 @@ def _file_of(source: str, beside: str) -> str | None:
     return companions.find(name + ".py", beside) or companions.find(f"{name}/__init__.py", beside)
 
 
+def imported(source: str, beside: str) -> tuple[str, str] | None:
+    """(path, text) of a module of the repository, as a file of it imports that; None for any other one."""
+    path = _file_of(source, beside) if source.strip(".") else None
+    found = module(path) if path is not None else None
+    return None if found is None else (found.path, found.text)
+
+
+def matches(path: str, pattern: re.Pattern[str]) -> bool:
+    """Whether the text of a program, or of a module of its repository that it imports, has a match."""
+    return any(pattern.search(one.text) is not None for one in _with_imports(path))
+
+
 def words(path: str) -> frozenset[str]:
     """The names in a program and in the modules of its repository that it imports."""
     return frozenset(word for one in _with_imports(path) for word in _WORD.findall(one.text))

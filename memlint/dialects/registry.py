@@ -156,7 +156,13 @@ def _with_its_script(family: Dialect, match: Match, command: Command) -> tuple[D
         match = match._replace(options=family.options(command))
     elif match.document.format == "shell":
         match = match._replace(root=family.options(command))
-    # What the command says, or the config that it names, went into what the script makes.
+    # What the command says, or the config that it names, went into what the script makes; of options that the script
+    # declares itself, nothing else did.
+    if script.declares and _children(script.root):
+        sources = {match.document.path: match.document.text, **match.document.sources, **script.document.sources}
+        document = match.document._replace(sources=sources)
+        root = Node(_children(script.root), match.root.span)
+        return family, match._replace(document=document, root=root, missing=(*match.missing, *_gap(script)))
     stated = {family.name_of(name) for name in (*_children(match.root), *_children(match.options))}
     more = {name: node for name, node in _children(script.root).items() if family.name_of(name) not in stated}
     sources = {match.document.path: match.document.text, **match.document.sources, **script.document.sources}

@@ -8,7 +8,7 @@ in the keys of the family whose trainer it makes. A script by itself is a run as
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from memlint.dialects import companions, own_code
@@ -30,6 +30,12 @@ _ARGUMENTS = re.compile(
     r"(?:Seq2Seq|Unsloth)?TrainingArguments|(?:SFT|DPO|KTO|ORPO|CPO|GRPO|RLOO|Reward|PPO|GKD)Config"
 )
 _MODEL = re.compile(r"(?:Auto\w*Model\w*|\w+For(?:CausalLM|SequenceClassification|ConditionalGeneration))")
+_AUTO_CLASSES = tuple(
+    f"AutoModelFor{task}"
+    for task in (
+        *("CausalLM", "SequenceClassification", "TokenClassification", "QuestionAnswering", "MaskedLM", "Seq2SeqLM"),
+    )
+)
 # Keys of calls, in the words of the families' keys.
 _OF_MODEL = {
     **{name: name for name in ("attn_implementation", "load_in_4bit", "load_in_8bit")},
@@ -48,6 +54,13 @@ _OF_ADAPTERS = {
     "modules_to_save": "lora_modules_to_save",
     "use_dora": "use_dora",
 }
+# What programs call a tokenizer, and the keys that say how long a sample may be.
+_TOKENIZES = re.compile(
+    r"(?:^|[._])(?:tokenizer|tok|processor)(?:\.(?:__call__|encode|encode_plus|batch_encode_plus))?$"
+)
+_LENGTHS = ("max_seq_length", "max_length", "model_max_length", "block_size", "max_prompt_length")
+_PEFT = re.compile(r"PeftModel\w*\.from_pretrained$")
+MAX_WRAPS = 8  # of what is put around a model, one around the other
 _OF_TRAINER = ("max_seq_length", "packing")  # SFTTrainer, before TRL 0.20
 # Libraries that put other things beside the weights, or other code in a model's place, than any option says.
 _OTHERS = {
@@ -69,13 +82,15 @@ _ALL_LINEAR = re.compile(r"find_all_linear\w*\(")
 
 class Script(NamedTuple):
     """family: whose trainer it makes; root: what it says, in that family's keys; document: its text;
-    unknown: why what it makes is not known, "" else; options: whether that is for its options."""
+    unknown: why what it makes is not known, "" else; options: whether that is for its options; declares: whether it
+    declares its options itself, which then mean what it makes of them, and nothing else."""
 
     family: str
     root: Node
     document: Document
     unknown: str = ""
     options: bool = False
+    declares: bool = False
 
 
 def started(command: Command, document: Document, options: Node) -> Script | None:
@@ -85,7 +100,7 @@ def started(command: Command, document: Document, options: Node) -> Script | Non
     if path is None:
         return None
     given = options.value if isinstance(options.value, dict) else {}
-    return read(path, _text(path), given)
+    return read(path, _text(path), given, is_started=True)
 
 
 def file_of(command: Command, document: Document) -> str | None:
@@ -94,7 +109,7 @@ def file_of(command: Command, document: Document) -> str | None:
     if not isinstance(program, str):
         return None
     name = program if program.endswith(".py") else program.replace(".", "/") + ".py"
-    return companions.find(name, document.path)
+    return companions.find(name, document.path) or companions.elsewhere(name, document.path)
 
 
 def _text(path: str) -> str:
@@ -106,15 +121,20 @@ def _text(path: str) -> str:
         return ""
 
 
-def read(path: str, text: str, options: Mapping[str, Node]) -> Script | None:
+def read(path: str, text: str, options: Mapping[str, Node], is_started: bool = False) -> Script | None:
     """A script, or a notebook, that is started with these options; None where it makes no trainer that is known. Raises
-    OutOfWork."""
-    if _MAKES.search(text) is None:
+    OutOfWork.
+
+    is_started  whether a command starts it: then a module of its repository may make the trainer, and what it is not
+                told has its default
+    """
+    if _MAKES.search(text) is None and not (is_started and own_code.matches(path, _MAKES)):
         return None
     from memlint.documents import notebook, program
 
     cells = notebook.Program(path, text) if path.lower().endswith(notebook.SUFFIX) else None
-    found = program.read(path, text, options, cells)
+    repository = program.Repository(lambda name, beside: companions.read(name, beside)[0], own_code.imported)
+    found = program.read(path, text, options, cells, repository)
     other = _IMPORT.search(text if cells is None else cells.text)
     if other is not None:
         why = f"{path} uses {other[1]}: {_OTHERS[other[1]]} are not described"
@@ -125,8 +145,16 @@ def read(path: str, text: str, options: Mapping[str, Node]) -> Script | None:
     made = _values(trainer)
     said = {"trainer_class": Node(_name(trainer), trainer.span, None, "trainer_class")}
     before = found.calls[: found.calls.index(trainer)]
+    resumed = ""
     for call in before:
         said.update(_said(call))
+        if _PEFT.search(_target(call)):
+            more, resumed = _resumed(call, path)
+            said.update(more)
+        elif _name(call) == "merge_and_unload":  # what stood beside the weights is in them
+            said = {name: node for name, node in said.items() if name not in (*_OF_ADAPTERS.values(), "use_peft")}
+            resumed = ""
+    said.update(_length(before, said))
     for name in _OF_TRAINER:
         if name in made:
             said[name] = _under(name, made[name])
@@ -136,13 +164,16 @@ def read(path: str, text: str, options: Mapping[str, Node]) -> Script | None:
     said = {name: node for name, node in said.items() if not _is_absent(node)}
     own = made.get("_class_")
     family, why = FAMILIES[_name(trainer)], _doubt(found, path, said)
-    why = why or (own_code.own_loss(path, str(own.value)).why if own is not None else "")
+    loss = own_code.own_loss(path, str(own.value)) if own is not None else own_code.Loss()
+    if loss.family:
+        return Script(loss.family, Node({}, Span(path, 1, 1, 1, 1)), found.document)
+    why = why or loss.why or _own_model(made.get("model"), path) or resumed
     if any(module.partition(".")[0] == "unsloth" for module in found.imported.values()):
         family, why = "hf-trainer", why or unsloth.doubt(path, _name(trainer), [_values(call) for call in before], said)
-    without = found.parses and not options
+    without = found.parses and not options and not is_started
     if without:
         why = f"{path} reads options, and none are given: check the command that starts it"
-    return Script(family, Node(said, trainer.span), found.document, why, without)
+    return Script(family, Node(said, trainer.span), found.document, why, without, found.declares)
 
 
 def _of_its_own(program: Program, path: str) -> Script | None:
@@ -219,6 +250,61 @@ def _said(call: Node) -> dict[str, Node]:
     return {}
 
 
+def _own_model(model: Node | None, path: str) -> str:
+    """Why the model that a trainer is given is not one that a library loads: it is of a class of the program's."""
+    for _ in range(MAX_WRAPS):
+        if model is None or not isinstance(model.value, dict):
+            return ""
+        own = _values(model).get("_class_")
+        if own is not None:
+            return f"{path} trains a model of a class of its own, {own.value}"
+        given = _values(model).get("_args_", _values(model).get("model"))
+        model = given.value[0] if given is not None and isinstance(given.value, list) and given.value else given
+    return ""
+
+
+def _length(calls: Sequence[Node], said: Mapping[str, Node]) -> dict[str, Node]:
+    """The longest sample that a program's own call of its tokenizer makes, where no key says it."""
+    if any(key in said for key in _LENGTHS):
+        return {}
+    cut = [
+        limit
+        for call in calls
+        if _TOKENIZES.search(_target(call)) and _cuts(values := _values(call))
+        for limit in [values.get("max_length")]
+        if limit is not None and type(limit.value) is int
+    ]
+    longest = max(cut, key=lambda limit: int(str(limit.value)), default=None)
+    return {} if longest is None else {"max_seq_length": _under("max_seq_length", longest)}
+
+
+def _cuts(values: Mapping[str, Node]) -> bool:
+    """Whether a call of a tokenizer cuts at a length, or fills up to it."""
+    truncates, pads = values.get("truncation"), values.get("padding")
+    return bool(truncates is not None and truncates.value) or (pads is not None and pads.value == "max_length")
+
+
+def _resumed(call: Node, path: str) -> tuple[dict[str, Node], str]:
+    """What an adapter says that a program goes on with: (its keys, why it is not known)."""
+    values = _values(call)
+    given = values.get("_args_")
+    names = given.value if given is not None and isinstance(given.value, list) else []
+    folder = values.get("model_id", names[1] if len(names) > 1 else None)
+    name = folder.value if folder is not None and isinstance(folder.value, str) else ""
+    trains = values.get("is_trainable")
+    if trains is None or trains.value is False:
+        return {}, f"{path} loads the adapter {name} beside the weights, and does not train it".replace("  ", " ")
+    document = companions.read(name.rstrip("/") + "/adapter_config.json", path)[0] if name else None
+    if document is None:
+        return {}, f"{path}: the adapter {name} that training goes on with is not there to state its rank"
+    config = document.root.value if isinstance(document.root.value, dict) else {}
+    switch = Node(True, call.span, None, "use_peft")
+    return {
+        **{key: _under(key, config[name]) for name, key in _OF_ADAPTERS.items() if name in config},
+        "use_peft": switch,
+    }, ""
+
+
 def _of_model(call: Node) -> Iterator[tuple[str, Node]]:
     values = _values(call)
     given = values.get("_args_")
@@ -227,6 +313,11 @@ def _of_model(call: Node) -> Iterator[tuple[str, Node]]:
         first = given.value[0]
     if first is not None and first.value is not None:
         yield "model_name_or_path", _under("model_name_or_path", first)
+    loader = _target(call).split(".")[-2:][0]
+    if loader in _AUTO_CLASSES:
+        yield "auto_class", Node(loader, call.span, None, "auto_class")
+        if "num_labels" in values:
+            yield "num_labels", _under("num_labels", values["num_labels"])
     yield from _renamed(call, _OF_MODEL).items()
     quantised = values.get("quantization_config")
     if quantised is not None:

@@ -1,10 +1,10 @@
 """Training programs in Python: the calls by which one makes its model and its trainer, with their values.
 
 The program is followed from its first line as it would run, with the options that it is given: values, conditions that
-are known, functions of its own that it calls, ``argparse``, dataclasses that ``HfArgumentParser`` and its kin fill, and
-``fire``. Nothing of it ever runs. A call of anything else is taken for what it makes: a mapping of its keyword
-arguments with ``_target_``, what is called, and ``_args_``. Where a condition is not known, what stands below it is not
-followed.
+are known, functions of its own and of its repository's modules that it calls, ``argparse``, dataclasses that
+``HfArgumentParser`` and its kin fill, ``fire``, and the JSON, YAML and TOML that it reads. Nothing of it ever runs. A
+call of anything else is taken for what it makes: a mapping of its keyword arguments with ``_target_``, what is called,
+and ``_args_``. Where a condition is not known, what stands below it is not followed.
 """
 
 from __future__ import annotations
@@ -39,6 +39,30 @@ _OF_WORDS: dict[str, Callable[..., str | bool]] = {
     "endswith": str.endswith,
 }
 _TRUE, _FALSE = ("true", "yes", "on"), ("false", "no", "off")
+# Functions that read a file, by whose they are.
+_READERS = {
+    **dict.fromkeys(("json", "tomllib", "tomli", "toml"), ("load", "loads")),
+    "yaml": ("safe_load", "load", "full_load", "unsafe_load"),
+    "OmegaConf": ("load",),
+}
+_MAPS = ("map", "with_transform", "set_transform")
+_OPENED = ("open", "read", "read_text")  # of a path, or of a file: what is read is that file
+MAX_MODULES = 12  # of its repository that it draws in
+MAX_ITEMS = 1000  # of a list that it makes of another one
+
+
+class Repository(NamedTuple):
+    """What a program may have of its repository.
+
+    document  the file that another file names so, read; None where there is none
+    module    (path, text) of the module that another file imports so; None for a library's
+    """
+
+    document: Callable[[str, str], Document | None]
+    module: Callable[[str, str], tuple[str, str] | None]
+
+
+ALONE = Repository(lambda reference, beside: None, lambda source, beside: None)
 
 
 class Program(NamedTuple):
@@ -47,6 +71,7 @@ class Program(NamedTuple):
     calls     what it makes, in the order in which it does: mappings with ``_target_``
     imported  a name that it imports -> the module that it is from
     parses    whether it reads options
+    declares  whether it declares them itself (argparse): they mean what it makes of them
     doubts    what it calls under a condition that is not known -> the line of that
     document  its text; empty calls where it is no Python
     """
@@ -56,9 +81,16 @@ class Program(NamedTuple):
     parses: bool
     doubts: dict[str, int]
     document: Document
+    declares: bool = False
 
 
-def read(path: str, text: str, options: Mapping[str, Node], cells: notebook.Program | None = None) -> Program:
+def read(
+    path: str,
+    text: str,
+    options: Mapping[str, Node],
+    cells: notebook.Program | None = None,
+    repository: Repository = ALONE,
+) -> Program:
     """Follow a program that is started with these options; a notebook's, of its ``cells``. Raises OutOfWork."""
     project = python._Project()
     project.sources[path] = text
@@ -67,62 +99,137 @@ def read(path: str, text: str, options: Mapping[str, Node], cells: notebook.Prog
     tree = project.parse(path, code)
     if tree is None:
         return Program((), {}, False, {}, empty)
-    followed = _Followed(project, path, code, options, cells)
+    state = _State({name: _typed(node) for name, node in options.items()}, repository)
+    followed = _Followed(project, path, code, state, cells)
     with contextlib.suppress(python._Stop, RecursionError):  # what was found before stands
         followed.run(tree)
     return Program(
-        tuple(followed.made),
-        followed.imported,
-        followed.parses,
-        followed.doubts,
+        tuple(state.made),
+        state.imported,
+        state.parses,
+        state.doubts,
         empty._replace(sources=dict(project.sources)),
+        bool(state.arguments),
     )
 
 
+class _State:
+    """What a program and the modules that it imports have in common.
+
+    arguments  options that argparse is told of, with their defaults
+    bases_of   classes of its own -> the first class that they are of
+    modules    by their files
+    """
+
+    def __init__(self, options: Mapping[str, Node], repository: Repository) -> None:
+        self.options = options
+        self.repository = repository
+        self.arguments: dict[str, Node] = {}
+        self.made: list[Node] = []
+        self.imported: dict[str, str] = {}
+        self.parses = False
+        self.doubts: dict[str, int] = {}
+        self.bases_of: dict[str, str] = {}
+        self.calling: list[ast.FunctionDef | ast.Lambda] = []
+        self.calls_left = MAX_CALLS
+        self.modules: dict[str, _Followed] = {}
+
+
+class _Function(NamedTuple):
+    """A function, the module that has it, and the names that it sees."""
+
+    module: _Followed
+    node: ast.FunctionDef | ast.Lambda
+    scope: python._Scope
+
+    @property
+    def name(self) -> str:
+        return self.node.name if isinstance(self.node, ast.FunctionDef) else "lambda"
+
+
 class _Followed(python._Module):
+    """One module of a program."""
+
     def __init__(
         self,
         project: python._Project,
         path: str,
         text: str,
-        options: Mapping[str, Node],
+        state: _State,
         cells: notebook.Program | None = None,
+        name: str = "__main__",
     ) -> None:
         super().__init__(project, path, text)
         self.cells = cells
-        self.options = {name: _typed(node) for name, node in options.items()}
-        self.arguments: dict[str, Node] = {}  # that argparse is told of, with their defaults
-        self.made: list[Node] = []
-        self.imported: dict[str, str] = {}
-        self.parses = False
-        self.doubts: dict[str, int] = {}
-        self.bases_of: dict[str, str] = {}  # classes of its own -> the first class that they are of
-        self.module: python._Scope | None = None
-        self.calling: list[str] = []
-        self.calls_left = MAX_CALLS
+        self.state = state
+        self.name = name
+        self.module = python._Scope("", None)
+        self.drawn: dict[str, _Function | _Followed] = {}  # functions and modules of the repository that it imports
         self.making = ["the program"]  # calls describe what they make
 
     def span(self, node: Any) -> Span:
         return super().span(node) if self.cells is None else self.cells.span(*self.bounds(node))
 
     def run(self, tree: ast.Module) -> Node:
-        self.module = python._Scope("", None)
-        self.module.names["__name__"] = Node("__main__", Span(self.path, 1, 1, 1, 1))
+        self.module.names["__name__"] = Node(self.name, Span(self.path, 1, 1, 1, 1))
         self.block(tree.body, self.module, 0)
         return Node({}, Span(self.path, 1, 1, 1, 1))
 
     def imports(self, node: ast.Import | ast.ImportFrom, scope: python._Scope) -> None:
-        """No other file is read: what it imports is a name."""
+        """What it imports is a name; of a module of its repository, what that makes of it."""
         for alias in node.names:
             name = alias.asname or alias.name.partition(".")[0]
             scope.names.pop(name, None)
             scope.other[name] = "imported"
-            self.imported[name] = alias.name if isinstance(node, ast.Import) else "." * node.level + (node.module or "")
+            source = alias.name if isinstance(node, ast.Import) else "." * node.level + (node.module or "")
+            self.state.imported[name] = source
+            if isinstance(node, ast.Import):
+                whole = self.imported_module(source) if alias.asname or "." not in source else None
+                if whole is not None:
+                    self.drawn[name] = whole
+            else:
+                self.draw(source, alias.name, name, scope)
+
+    def draw(self, source: str, name: str, here: str, scope: python._Scope) -> None:
+        """What ``from source import name as here`` gives, where the module is the repository's."""
+        module = self.imported_module(source)
+        names = [name]
+        if module is not None and name == "*":
+            names = [*module.module.names, *module.module.functions]
+        for one in names:
+            target = one if name == "*" else here
+            function = None if module is None else module.function(one)
+            if function is not None:
+                self.drawn[target] = function
+            elif module is not None and one in module.module.names and one != "__name__":
+                scope.other.pop(target, None)
+                scope.names[target] = module.module.names[one]
+            else:
+                within = self.imported_module(f"{source}.{one}" if source.strip(".") else source + one)
+                if within is not None:
+                    self.drawn[target] = within
+
+    def imported_module(self, source: str) -> _Followed | None:
+        """A module of the repository, followed from its first line to its last; None for any other one."""
+        found = self.state.repository.module(source, self.path)
+        if found is None:
+            return None
+        path, text = found
+        known = self.state.modules.get(path)
+        if known is None and len(self.state.modules) < MAX_MODULES:
+            tree = self.project.parse(path, text)
+            if tree is None:
+                return None
+            self.project.sources[path] = text
+            known = self.state.modules[path] = _Followed(self.project, path, text, self.state, name=source)
+            with contextlib.suppress(python._Stop, RecursionError):
+                known.run(tree)
+        return known
 
     def class_definition(self, node: ast.ClassDef, scope: python._Scope, depth: int) -> None:
         if node.bases:
             base = self.source(node.bases[0]).rpartition(".")[2]
-            self.bases_of[node.name] = self.bases_of.get(base, base)
+            self.state.bases_of[node.name] = self.state.bases_of.get(base, base)
         super().class_definition(node, scope, depth)
         made = scope.names[node.name]
         if isinstance(made.value, dict):
@@ -147,11 +254,11 @@ class _Followed(python._Module):
         name = str(dest.value) if isinstance(dest, ast.Constant) else long.lstrip("-").replace("-", "_")
         action = said.get("action")
         if "default" in said:
-            self.arguments[name] = self.value(said["default"], name, scope, 0)
+            self.state.arguments[name] = self.value(said["default"], name, scope, 0)
         elif isinstance(action, ast.Constant) and action.value in ("store_true", "store_false"):
-            self.arguments[name] = Node(action.value == "store_false", self.span(action), None, name)
+            self.state.arguments[name] = Node(action.value == "store_false", self.span(action), None, name)
         elif "required" not in said and long.startswith("--"):
-            self.arguments[name] = Node(None, self.span(node), None, name)
+            self.state.arguments[name] = Node(None, self.span(node), None, name)
 
     def call(self, node: ast.Call, keys: Keys, scope: python._Scope, depth: int) -> Node:
         function = node.func
@@ -171,11 +278,30 @@ class _Followed(python._Module):
             started = self.function(node.args[0].id)
             if started is not None:
                 return self.entered(started, None, scope, keys, node)
-        own = self.function(name) if isinstance(function, ast.Name) else None
+        own = self.called(function, scope)
         if own is not None:
             return self.entered(own, node, scope, keys, node)
-        if isinstance(function, ast.Name) and name in self.bases_of and not self.is_data(name):
+        read = self.file_read(node, scope, depth)
+        if read is not None:
+            return self.moved(read, keys, None, (self.span(node),))
+        if isinstance(function, ast.Attribute) and name in ("get", "pop") and 1 <= len(node.args) <= 2:
+            item = self.item(function.value, node.args, keys, scope, depth)
+            if item is not None:
+                return item
+        if name in _MAPS and isinstance(function, ast.Attribute):
+            self.mapped(node, scope)
+        if name == "vars" and len(node.args) == 1:
+            return self.value(node.args[0], keys, scope, depth)
+        if name == "split" and isinstance(function, ast.Attribute) and not node.keywords:
+            return self.split(function.value, node, keys, scope, depth)
+        if isinstance(function, ast.Name) and name in self.state.bases_of and not self.is_data(name):
             return self.description(node, keys, scope, depth)
+        if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Call):
+            self.value(function.value, "", scope, depth)  # ``Trainer(...).train()``
+        elif isinstance(function, ast.Name):
+            made = scope.find(name)
+            if made is not None and _target(made) and name not in self.state.bases_of:  # a tokenizer, called
+                return self.description(node, keys, scope, depth)
         return super().call(node, keys, scope, depth)
 
     def of_word(self, word: str, name: str, given: Sequence[ast.expr], scope: python._Scope, depth: int) -> str | bool:
@@ -224,40 +350,157 @@ class _Followed(python._Module):
             for inner in ast.walk(node):
                 if isinstance(inner, ast.Call):
                     name = self.source(inner.func).rpartition(".")[2]
-                    self.doubts.setdefault(name, node.lineno)
+                    self.state.doubts.setdefault(name, node.lineno)
             self.forget([*node.body, *node.orelse], f"set under a condition on line {node.lineno}", scope)
             return None
         return self.block(node.body if test else node.orelse, scope, depth + 1)
 
     def is_data(self, name: str) -> bool:
         """Whether a class of its own is one of values (a dataclass), and no trainer or model."""
-        return not self.bases_of[name].endswith(("Trainer", "Model", "Module", "ForCausalLM"))
+        return not self.state.bases_of[name].endswith(("Trainer", "Model", "Module", "ForCausalLM"))
 
-    def function(self, name: str) -> ast.FunctionDef | None:
-        return None if self.module is None else self.module.functions.get(name)
+    def function(self, name: str, scope: python._Scope | None = None) -> _Function | None:
+        """The function of that name; also one within a function, seen from ``scope``."""
+        while scope is not None and scope is not self.module:
+            if name in scope.functions:
+                return _Function(self, scope.functions[name], scope)
+            scope = scope.parent
+        own = self.module.functions.get(name)
+        drawn = self.drawn.get(name)
+        return _Function(self, own, self.module) if own else drawn if isinstance(drawn, _Function) else None
+
+    def called(self, function: ast.expr, scope: python._Scope) -> _Function | None:
+        """The function of the repository that a call is of."""
+        if isinstance(function, ast.Name):
+            return self.function(function.id, scope)
+        if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name):
+            module = self.drawn.get(function.value.id)
+            return module.function(function.attr) if isinstance(module, _Followed) else None
+        return None
+
+    def locate(self, node: ast.expr, scope: python._Scope, depth: int = 0) -> Node | None:
+        """What a module of the repository has, too, and all options as a mapping."""
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            module = self.drawn.get(node.value.id)
+            if isinstance(module, _Followed):
+                return module.module.names.get(node.attr)
+        if isinstance(node, ast.Attribute) and node.attr == "__dict__":
+            return super().locate(node.value, scope, depth + 1)
+        return super().locate(node, scope, depth)
+
+    def file_read(self, call: ast.Call, scope: python._Scope, depth: int) -> Node | None:
+        """The tree of a file that a call reads; None for any other call, and where there is no such file."""
+        function = call.func
+        if not isinstance(function, ast.Attribute) or not call.args:
+            return None
+        if function.attr not in _READERS.get(self.source(function.value).rpartition(".")[2], ()):
+            return None
+        name = self.file_named(call.args[0], scope, depth)
+        document = self.state.repository.document(name, self.path) if name else None
+        if document is None:
+            return None
+        self.project.sources.update(document.sources or {document.path: document.text})
+        return document.root
+
+    def file_named(self, node: ast.expr, scope: python._Scope, depth: int) -> str:
+        """The name of the file that an expression is: a path, what ``open`` makes of one, or what that reads."""
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _OPENED:
+            return self.file_named(node.func.value, scope, depth + 1)
+        return _path(self.value(node, "", scope, depth + 1))
+
+    def mapped(self, call: ast.Call, scope: python._Scope) -> None:
+        """Follow the function that a dataset's ``map`` is given, of rows that are not known, for what it calls."""
+        given = call.args[0] if call.args else next((one.value for one in call.keywords if one.arg == "function"), None)
+        words = [
+            ast.keyword(name.value, value)
+            for one in call.keywords
+            if one.arg == "fn_kwargs" and isinstance(one.value, ast.Dict)
+            for name, value in zip(one.value.keys, one.value.values)
+            if isinstance(name, ast.Constant) and isinstance(name.value, str)
+        ]
+        first: list[ast.expr] = []
+        if isinstance(given, ast.Call) and given.args and self.source(given.func).rpartition(".")[2] == "partial":
+            first, words, given = given.args[1:], [*given.keywords, *words], given.args[0]
+        found: _Function | None = None
+        if isinstance(given, ast.Lambda):
+            found = _Function(self, given, scope)
+        elif isinstance(given, ast.Name):
+            found = self.function(given.id, scope)
+        if found is not None:
+            with contextlib.suppress(Unknown):
+                self.entered(found, ast.Call(call.func, first, words), scope, "", call)
+
+    def item(
+        self, owner: ast.expr, arguments: Sequence[ast.expr], keys: Keys, scope: python._Scope, depth: int
+    ) -> Node | None:
+        """What ``.get`` of a mapping that is known returns; None where it is not."""
+        mapping = self.value(owner, "", scope, depth + 1)
+        if not isinstance(mapping.value, dict) or (_target(mapping) and _GIVEN not in mapping.value):
+            return None
+        name = self.known(arguments[0], scope)
+        found = mapping.value.get(str(name))
+        if found is not None:
+            return self.moved(found, keys, None, (self.span(arguments[0]),))
+        if len(arguments) == 2:
+            return self.value(arguments[1], keys, scope, depth + 1)
+        return Node(None, self.span(arguments[0]), None, keys)
+
+    def split(self, owner: ast.expr, call: ast.Call, keys: Keys, scope: python._Scope, depth: int) -> Node:
+        """The parts of a word. Raises Unknown."""
+        word = self.value(owner, "", scope, depth + 1).value
+        apart = [self.known(argument, scope) for argument in call.args]
+        if not isinstance(word, str) or len(word) > python.MAX_TEXT or not all(isinstance(one, str) for one in apart):
+            raise Unknown("calls .split() with what is not known")
+        parts = [word] if apart == [""] else word.split(str(apart[0])) if apart else word.split()
+        place = self.span(call)
+        self.project.nodes += len(parts)
+        return Node([Node(part, place, None, (keys, at)) for at, part in enumerate(parts)], place, None, keys)
+
+    def composed(self, node: ast.expr, keys: Keys, scope: python._Scope, depth: int) -> Node:
+        if isinstance(node, ast.ListComp) and len(node.generators) == 1:
+            return self.comprehension(node, node.generators[0], keys, scope, depth)
+        return super().composed(node, keys, scope, depth)
+
+    def comprehension(
+        self, node: ast.ListComp, one: ast.comprehension, keys: Keys, scope: python._Scope, depth: int
+    ) -> Node:
+        """A list that is made of another one. Raises Unknown."""
+        items = self.value(one.iter, "", scope, depth + 1).value
+        if not isinstance(items, list) or len(items) > MAX_ITEMS or not isinstance(one.target, ast.Name):
+            raise Unknown("a list made of what is only known when it runs")
+        found: list[Node] = []
+        for item in items:
+            inner = python._Scope("", scope)
+            inner.names[one.target.id] = item
+            if all(self.known(test, inner) for test in one.ifs):
+                found.append(self.value(node.elt, (keys, len(found)), inner, depth + 1))
+        return Node(found, self.span(node), None, keys)
 
     def entered(
-        self, function: ast.FunctionDef, call: ast.Call | None, scope: python._Scope, keys: Keys, place: ast.Call
+        self, found: _Function, call: ast.Call | None, scope: python._Scope, keys: Keys, place: ast.Call
     ) -> Node:
         """What a function of its own returns; one that ``fire`` starts is given the options. Raises Unknown."""
-        if function.name in self.calling or len(self.calling) >= MAX_DEEP or not self.calls_left:
-            raise Unknown(f"calls {function.name}()")
-        self.calls_left -= 1
-        inner = python._Scope("", self.module)
-        self.bound(function, call, scope, inner)
-        self.calling.append(function.name)
+        function, calling = found.node, self.state.calling
+        if function in calling or len(calling) >= MAX_DEEP or not self.state.calls_left:
+            raise Unknown(f"calls {found.name}()")
+        self.state.calls_left -= 1
+        inner = python._Scope("", found.scope)
+        self.bound(found, call, scope, inner)
+        calling.append(function)
         try:
-            returned = self.block(function.body, inner, 0)
+            if isinstance(function, ast.Lambda):
+                returned: python._Returned | None = python._Returned(found.module.value(function.body, "", inner, 0))
+            else:
+                returned = found.module.block(function.body, inner, 0)
         finally:
-            self.calling.pop()
+            calling.pop()
         if returned is None or returned.node is None:
-            raise Unknown(f"calls {function.name}(), which returns nothing that is known")
+            raise Unknown(f"calls {found.name}(), which returns nothing that is known")
         return self.moved(returned.node, keys, None, (self.span(place),))
 
-    def bound(
-        self, function: ast.FunctionDef, call: ast.Call | None, scope: python._Scope, inner: python._Scope
-    ) -> None:
+    def bound(self, found: _Function, call: ast.Call | None, scope: python._Scope, inner: python._Scope) -> None:
         """The parameters of a function that is called."""
+        function = found.node
         arguments = [*function.args.posonlyargs, *function.args.args]
         defaults: list[ast.expr | None] = [None] * (len(arguments) - len(function.args.defaults))
         defaults.extend(function.args.defaults)
@@ -266,26 +509,25 @@ class _Followed(python._Module):
             for argument, expression in zip(arguments, call.args):
                 given[argument.arg] = expression
             given.update({keyword.arg: keyword.value for keyword in call.keywords if keyword.arg})
-        assert self.module is not None
         for argument, default in zip([*arguments, *function.args.kwonlyargs], [*defaults, *function.args.kw_defaults]):
             name = argument.arg
-            if call is None and name in self.options:
-                inner.names[name] = self.options[name]
+            if call is None and name in self.state.options:
+                inner.names[name] = self.state.options[name]
             elif name in given:
                 inner.names[name] = self.value(given[name], name, scope, 0)
             elif default is not None:
-                inner.names[name] = self.value(default, name, self.module, 0)
+                inner.names[name] = found.module.value(default, name, found.scope, 0)
             else:
-                inner.other[name] = f"an argument of {function.name}()"
+                inner.other[name] = f"an argument of {found.name}()"
 
     def parsed(self, function: ast.Attribute, keys: Keys, scope: python._Scope, depth: int) -> Node | None:
         """What a parser of options returns; None for another object's method."""
         parser = self.value(function.value, "", scope, depth)
         if not _target(parser).endswith("Parser") or not isinstance(parser.value, dict):
             return None
-        self.parses = True
+        self.state.parses = True
         if function.attr in ("parse_args", "parse_known_args"):
-            given = {**self.arguments, **self.options, _GIVEN: Node(True, parser.span)}
+            given = {**self.state.arguments, **self.state.options, _GIVEN: Node(True, parser.span)}
             values = Node(given, parser.span, None, keys)
             return values if function.attr == "parse_args" else Node([values, Node([], parser.span)], parser.span)
         named = parser.value.get("_args_")
@@ -304,10 +546,10 @@ class _Followed(python._Module):
         """A dataclass with the options in it; one of a library's has no more than these."""
         values = dict(kind.value) if isinstance(kind.value, dict) else {}
         name = kind.value.text if isinstance(kind.value, Unresolved) else _target(kind)
-        base = self.bases_of.get(name, name).rpartition(".")[2]
-        made = {**values, **self.options, "_target_": Node(base, kind.span), _GIVEN: Node(True, kind.span)}
+        base = self.state.bases_of.get(name, name).rpartition(".")[2]
+        made = {**values, **self.state.options, "_target_": Node(base, kind.span), _GIVEN: Node(True, kind.span)}
         node = Node(made, kind.span, None, keys)
-        self.made.append(node)
+        self.state.made.append(node)
         return node
 
     def description(self, node: ast.Call, keys: Keys, scope: python._Scope, depth: int) -> Node:
@@ -315,17 +557,28 @@ class _Followed(python._Module):
         made = super().description(node, keys, scope, depth)
         assert isinstance(made.value, dict)
         target = _target(made)
-        base = self.bases_of.get(target)
+        base = self.state.bases_of.get(target)
         if base is not None:
             made.value["_class_"] = made.value["_target_"]
             made.value["_target_"] = Node(base, self.span(node.func))
         made.span = self.span(node)
-        self.made.append(made)
+        self.state.made.append(made)
         return made
 
     def statement(self, node: ast.stmt, scope: python._Scope, depth: int) -> python._Returned | None:
+        if isinstance(node, (ast.With, ast.AsyncWith)):
+            for item in node.items:
+                if isinstance(item.optional_vars, ast.Name):
+                    self.bind(item.optional_vars, self.value(item.context_expr, "", scope, depth + 1), scope)
+            plain = [item for item in node.items if item.optional_vars and not isinstance(item.optional_vars, ast.Name)]
+            for item in plain:
+                assert item.optional_vars is not None
+                self.bind(item.optional_vars, self.opaque("the value of a with statement", item), scope)
+            return self.block(node.body, scope, depth + 1)
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and scope is not self.module:
             scope.other[node.name] = "a function within a function"
+            if isinstance(node, ast.FunctionDef):
+                scope.functions[node.name] = node
             return None
         return super().statement(node, scope, depth)
 
@@ -337,6 +590,18 @@ class _Followed(python._Module):
 def _target(node: Node) -> str:
     target = node.value.get("_target_") if isinstance(node.value, dict) else None
     return str(target.value) if target is not None else ""
+
+
+def _path(node: Node) -> str:
+    """The name of a file: a word, or what ``open`` or ``Path`` was made of; "" where that is not known."""
+    if isinstance(node.value, str):
+        return node.value
+    given = node.value.get("_args_") if isinstance(node.value, dict) else None
+    called = _target(node).rpartition(".")[2]
+    if given is None or not isinstance(given.value, list) or called not in ("open", "Path", "PurePath"):
+        return ""
+    parts = [_path(one) for one in given.value[: 1 if called == "open" else None]]
+    return "/".join(parts) if all(parts) else ""
 
 
 def _typed(node: Node) -> Node:

@@ -194,9 +194,7 @@ def test_a_script_with_a_trainer_of_its_own_is_named_where_its_model_is_not_know
     (tmp_path / "train_own.py").write_text(program, encoding="utf-8")
     (tmp_path / "run.sh").write_text(f"python train_own.py {options}\n", encoding="utf-8")
     (spec,) = registry.specs(load(str(tmp_path / "run.sh")))
-    assert spec.unknown_reason == (
-        "model_name_or_path is not stated, and train_own.py makes its model in a way that is not followed"
-    )
+    assert spec.unknown_reason == "OwnTrainer is of own, whose trainers are not described"
 
 
 def test_what_memlint_does_not_describe_is_no_value_that_is_left_open_and_a_readme_with_it_is_listed(
@@ -263,3 +261,113 @@ def test_a_module_outside_of_the_repository_is_not_read(tmp_path: Path) -> None:
     script = "from ..outside import OurTrainer\n" + PARSED + "OurTrainer(args=args)\n"
     spec = run(inside, script, f"python train.py {OPTIONS} --model_name_or_path gpt2")
     assert spec.unknown_reason == "OurTrainer is of ..outside, whose trainers are not described"
+
+
+DECLARES = """\
+import argparse, json
+def arguments():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--config", default="own.json")
+    parser.add_argument("--model", default="small")
+    return parser.parse_args()
+args = arguments()
+with open(args.config) as file:
+    config = json.load(file)
+MODELS = {"small": "Qwen/Qwen2.5-0.5B", "large": "Qwen/Qwen2.5-7B"}
+model = AutoModelForCausalLM.from_pretrained(MODELS[args.model], torch_dtype=torch.bfloat16)
+def cut(rows):
+    return tokenizer(rows["text"], truncation=True, max_length=config["length"])
+data = load_dataset("words").map(cut)
+settings = TrainingArguments("out", per_device_train_batch_size=config.get("batch", 2), bf16=True)
+"""
+SETTINGS = '{"length": 700, "batch": 3}'
+
+
+def test_options_that_a_script_declares_itself_mean_what_it_makes_of_them(tmp_path: Path) -> None:
+    (tmp_path / "own.json").write_text(SETTINGS, encoding="utf-8")
+    spec = run(tmp_path, DECLARES + "Trainer(model=model, args=settings).train()\n", "python train.py --model large")
+    assert spec.unknown_reason == ""
+    assert spec["model"] == "Qwen/Qwen2.5-7B"
+    assert (spec["sequence_length"], spec["micro_batch_size"]) == (700, 3)
+    batch = spec.fact("micro_batch_size")
+    assert batch is not None
+    assert batch.node is not None
+    assert Path(batch.node.span.path).name == "own.json"
+
+
+def test_a_module_of_the_repository_may_make_the_trainer(tmp_path: Path) -> None:
+    (tmp_path / "own.json").write_text(SETTINGS, encoding="utf-8")
+    body = "".join(f"    {line}\n" for line in (DECLARES + "Trainer(model=model, args=settings).train()").splitlines())
+    (tmp_path / "work.py").write_text(HEAD + "def main():\n" + body, encoding="utf-8")
+    spec = run(tmp_path, "from work import main\nmain()\n", "python train.py --model small")
+    assert (spec["model"], spec["micro_batch_size"]) == ("Qwen/Qwen2.5-0.5B", 3)
+
+
+@pytest.mark.parametrize(
+    ("lines", "why"),
+    [
+        pytest.param(
+            "class Own(torch.nn.Module):\n    pass\nmodel = Own(model)\n", "a class of its own, Own", id="a class"
+        ),
+        pytest.param(
+            "model = PeftModel.from_pretrained(model, 'gone', is_trainable=True)\n",
+            "the adapter gone that training goes on with is not there",
+            id="an adapter that is not there",
+        ),
+        pytest.param(
+            "model = PeftModel.from_pretrained(model, 'gone')\n",
+            "the adapter gone beside the weights, and does not train it",
+            id="an adapter that does not train",
+        ),
+        pytest.param("model = PeftModel.from_pretrained(model, 'gone').merge_and_unload()\n", "", id="one merged"),
+    ],
+)
+def test_what_a_script_puts_around_the_model(tmp_path: Path, lines: str, why: str) -> None:
+    (tmp_path / "own.json").write_text(SETTINGS, encoding="utf-8")
+    spec = run(tmp_path, DECLARES + lines + "Trainer(model=model, args=settings).train()\n", "python train.py")
+    assert why in spec.unknown_reason
+    assert bool(spec.unknown_reason) is bool(why)
+
+
+def test_an_adapter_that_is_there_states_its_rank(tmp_path: Path) -> None:
+    (tmp_path / "own.json").write_text(SETTINGS, encoding="utf-8")
+    (tmp_path / "first").mkdir()
+    (tmp_path / "first" / "adapter_config.json").write_text('{"r": 32, "target_modules": ["q_proj"]}', encoding="utf-8")
+    lines = "model = PeftModel.from_pretrained(model, 'first', is_trainable=True)\n"
+    spec = run(tmp_path, DECLARES + lines + "Trainer(model=model, args=settings).train()\n", "python train.py")
+    assert (spec["tuning"], spec["lora.r"]) == ("lora", 32)
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        pytest.param("AutoModelForSequenceClassification", ("sequence_classification", 5), id="classification"),
+        pytest.param("AutoModelForTokenClassification", ("token_classification", 5), id="of tokens"),
+    ],
+)
+def test_the_head_is_that_of_the_class_that_loads_the_model(
+    tmp_path: Path, lines: str, expected: tuple[str, int]
+) -> None:
+    text = (
+        f"model = {lines}.from_pretrained('bert-base-uncased', num_labels=5)\n"
+        "rows.map(lambda row: tokenizer(row, padding='max_length', max_length=128))\n"
+        "Trainer(model=model, args=TrainingArguments('out', per_device_train_batch_size=8)).train()\n"
+    )
+    spec = run(tmp_path, text, "python train.py")
+    assert (spec["model_class"], spec["labels"]) == expected
+
+
+def test_a_program_in_another_folder_than_its_command_says_is_found(tmp_path: Path) -> None:
+    import subprocess
+
+    (tmp_path / "own.json").write_text(SETTINGS, encoding="utf-8")
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    folder = tmp_path / "tuning"
+    folder.mkdir()
+    (folder / "train_own.py").write_text(
+        HEAD + DECLARES + "Trainer(model=model, args=settings).train()\n", encoding="utf-8"
+    )
+    (folder / "run.sh").write_text("python scripts/tuning/train_own.py --model small\n", encoding="utf-8")
+    subprocess.run(["git", "-C", str(tmp_path), "add", "-A"], check=True)
+    (spec,) = registry.specs(load(str(folder / "run.sh")))
+    assert (spec.family, spec["model"]) == ("hf-trainer", "Qwen/Qwen2.5-0.5B")

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from memlint.documents import program
-from memlint.documents.node import Node, Span, Unresolved
+from memlint.documents.load import load
+from memlint.documents.node import Document, Node, Span, Unresolved
 
 PLACE = Span("run.sh", 1, 1, 1, 1)
 PARSER = """
@@ -128,3 +129,72 @@ def test_what_is_called_under_a_condition_that_is_not_known_is_a_doubt() -> None
 )
 def test_any_program_is_followed_to_an_end(text: str) -> None:
     assert program.read("train.py", text, {}).document.text == text
+
+
+FILES = {
+    "cfg.yaml": "model: {name: gpt2}\nrank: 8\n",
+    "cfg.json": '{"rank": 16}',
+    "cfg.toml": "rank = 4\n",
+}
+MODULES = {
+    "own.settings": "RANK = 8\ndef rank(twice=False):\n  return RANK * (2 if twice else 1)\n",
+    "own.making": "from own.settings import rank\ndef make(alpha):\n  return Made(rank=rank(), alpha=alpha)\n",
+    "own": "from own.settings import rank\n",
+    "parsing": "import argparse\ndef parsed():\n  p = argparse.ArgumentParser()\n"
+    "  p.add_argument('--rank', default=2)\n  return p.parse_args()\n",
+}
+
+
+def document(name: str, beside: str) -> Document | None:
+    return load(name, FILES[name]) if name in FILES else None
+
+
+def module(source: str, beside: str) -> tuple[str, str] | None:
+    return (f"{source.replace('.', '/')}.py", MODULES[source]) if source in MODULES else None
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        pytest.param("with open('cfg.yaml') as f:\n  c = yaml.safe_load(f)\nMade(r=c['rank'])", 8, id="YAML"),
+        pytest.param("with open('cfg.json') as f:\n  c = json.loads(f.read())\nMade(r=c['rank'])", 16, id="JSON"),
+        pytest.param("c = json.load(open('cfg.json'))\nMade(r=c.get('rank', 1))", 16, id="a file opened in the call"),
+        pytest.param("c = tomllib.loads(Path('cfg.toml').read_text())\nMade(r=c['rank'])", 4, id="a path's text"),
+        pytest.param("c = OmegaConf.load('cfg.yaml')\nMade(r=c.rank)", 8, id="OmegaConf"),
+        pytest.param("c = yaml.safe_load(open('cfg.yaml'))\nMade(r=c.get('none', 3))", 3, id="a default of get"),
+        pytest.param("c = yaml.safe_load(open('none.yaml'))\nMade(r=c['rank'])", "?", id="a file that is not there"),
+        pytest.param("from own.settings import RANK\nMade(r=RANK)", 8, id="a module's constant"),
+        pytest.param("from own import settings\nMade(r=settings.rank(True))", 16, id="a module's function"),
+        pytest.param("import own.settings as s\nMade(r=s.RANK)", 8, id="a module by another name"),
+        pytest.param("from own import rank as f\nMade(r=f())", 8, id="what a package hands on"),
+        pytest.param("from parsing import parsed\nMade(r=parsed().rank)", 2, id="a parser in a module"),
+        pytest.param("a = 'q, v'\nMade(r=[x.strip() for x in a.split(',') if x])", ["q", "v"], id="a list made of one"),
+        pytest.param("def f():\n  def g(n):\n    Made(r=n)\n  g(8)\nf()", 8, id="a function within a function"),
+        pytest.param("def f(x, n=4):\n  return Made(r=n)\nload().map(f)", 4, id="the function that a map is given"),
+        pytest.param("def f(x, n):\n  Made(r=n)\nd.map(partial(f, n=5))", 5, id="a part of a function"),
+        pytest.param("def f(x, n):\n  Made(r=n)\nd.map(f, fn_kwargs={'n': 6})", 6, id="its arguments apart"),
+        pytest.param("d.map(lambda x: Made(r=7))", 7, id="a function without a name"),
+    ],
+)
+def test_what_a_program_has_of_its_repository_is_followed(text: str, found: object) -> None:
+    repository = program.Repository(document, module)
+    calls = [call.plain() for call in program.read("train.py", text, {}, None, repository).calls]
+    (made,) = (call for call in calls if call["_target_"] == "Made")
+    assert ("?" if isinstance(made["r"], Unresolved) else made["r"]) == found
+
+
+def test_a_call_in_a_module_is_one_of_the_program_s() -> None:
+    text = "from own.making import make\nmake(alpha=2)\n"
+    found = program.read("train.py", text, {}, None, program.Repository(document, module))
+    (made,) = (call.plain() for call in found.calls)
+    assert made == {"_target_": "Made", "rank": 8, "alpha": 2}
+    assert set(found.document.sources) == {"train.py", "own/making.py", "own/settings.py"}
+
+
+def test_modules_that_import_one_another_end() -> None:
+    modules = {"a": "from b import B\nA = 1\n", "b": "from a import A\nB = 2\n"}
+    repository = program.Repository(
+        document, lambda source, beside: (f"{source}.py", modules[source]) if source in modules else None
+    )
+    (made,) = program.read("train.py", "import a\nMade(r=a.A)", {}, None, repository).calls
+    assert made.plain()["r"] == 1
