@@ -22,27 +22,48 @@ from memlint.meta.amp import autocast, to
 from memlint.meta.autograd import no_grad
 from memlint.meta.nn import Linear, Module, parameter
 from memlint.meta.tape import Tape
-from memlint.meta.tensor import DTYPES, DType, Tensor, default_dtype, empty, float32, int64, recording
+from memlint.meta.tensor import DTYPES, DType, Tensor, bool_, default_dtype, empty, float32, int64, recording
 from memlint.models import UnknownModel
 from memlint.models import program as programs
 from memlint.models.diffusion import Batch
 from memlint.models.system import System
+from memlint.named_tuple import NamedTuple
 from memlint.profiles import shipped
 
 LIBRARY = "sd-scripts"  # whose releases differ, and no command says which one runs
 SCRIPT = HYPER + "script"
 KIND = HYPER + "kind"
+BY_RANK = HYPER + "rank_dropout"
 PIECE = 77  # tokens that CLIP takes at a time: the first, the last, and 75 of a prompt
 BLOCKS = "transformer_blocks"  # below a module of this name all linear layers have adapters
 
 
-class Lora(Module):
-    """``LoRAModule``: result + up(dropout(down(x))) * multiplier * scale. Nothing is cast but by autocast."""
+class Dropout(NamedTuple):
+    """What an adapter leaves out: the share of its inner values, and whether whole ranks."""
 
-    def __init__(self, rank: int, inputs: tuple[int, ...], outputs: tuple[int, ...], dropout: float) -> None:
+    share: float
+    by_rank: bool
+
+
+class Lora(Module):
+    """``LoRAModule``: result + up(dropout(down(x))) * multiplier * scale. Nothing is cast but by autocast.
+
+    ``by_rank`` leaves out ranks of each sample (``rank_dropout``): a mask of numbers that are true or false.
+    """
+
+    def __init__(self, rank: int, inputs: tuple[int, ...], outputs: tuple[int, ...], dropout: Dropout) -> None:
         self.down = parameter(rank, *inputs)
         self.up = parameter(*outputs[:1], rank, *outputs[1:])
-        self.dropout = dropout
+        self.dropout, self.by_rank = dropout
+
+    def dropped(self, low: Tensor) -> Tensor:
+        if self.dropout:
+            low = F.dropout(low, self.dropout)
+        if self.by_rank:
+            ranks = low.shape[1] if low.ndim == 4 else low.shape[-1]
+            shape = (low.shape[0], ranks, 1, 1) if low.ndim == 4 else (low.shape[0], *(1,) * (low.ndim - 2), ranks)
+            low = low * empty(shape, bool_)
+        return low
 
     def added(self, result: Tensor, adapted: Tensor) -> Tensor:
         scaled = adapted * 1.0 * 1.0
@@ -50,7 +71,7 @@ class Lora(Module):
 
 
 class LoraLinear(Lora):
-    def __init__(self, base: Linear, rank: int, dropout: float) -> None:
+    def __init__(self, base: Linear, rank: int, dropout: Dropout) -> None:
         outputs, inputs = base.weight.shape
         super().__init__(rank, (inputs,), (outputs,), dropout)
         self.base = base
@@ -62,9 +83,7 @@ class LoraLinear(Lora):
 
     def forward(self, x: Tensor) -> Tensor:
         result = self.base(x)
-        low = F.linear(x, self.down)
-        if self.dropout:
-            low = F.dropout(low, self.dropout)
+        low = self.dropped(F.linear(x, self.down))
         low = F.linear(low, self.up)
         return self.added(result, low)
 
@@ -73,16 +92,14 @@ class LoraConvolution(Lora):
     """Beside a convolution: the same one into ``rank`` channels, and one of 1 x 1 out of them."""
 
     def __init__(self, run: programs.Run, weight: Tensor, stride: list[int], padding: list[int], rank: int,
-                 dropout: float) -> None:  # fmt: skip
+                 dropout: Dropout) -> None:  # fmt: skip
         outputs, *inputs = weight.shape
         super().__init__(rank, tuple(inputs), (outputs, 1, 1), dropout)
         self.convolution = run.function("conv2d")
         self.stride, self.padding = stride, padding
 
     def forward(self, result: Tensor, x: Tensor) -> Tensor:
-        low = self.convolution(x, self.down, None, self.stride, self.padding, [1, 1], 1)
-        if self.dropout:
-            low = F.dropout(low, self.dropout)
+        low = self.dropped(self.convolution(x, self.down, None, self.stride, self.padding, [1, 1], 1))
         low = self.convolution(low, self.up, None, [1, 1], [0, 0], [1, 1], 1)
         return self.added(result, low)
 
@@ -179,8 +196,8 @@ class Step:
     def _lora(self, linear: Linear) -> LoraLinear:
         return LoraLinear(linear, int(self.spec.get("lora.r", 4)), self._dropout())
 
-    def _dropout(self) -> float:
-        return float(self.spec.get("lora.dropout", 0.0) or 0.0)
+    def _dropout(self) -> Dropout:
+        return Dropout(float(self.spec.get("lora.dropout", 0.0) or 0.0), bool(self.spec.get(BY_RANK, False)))
 
     def _adapt_unet(self, unet: programs.Whole) -> None:
         """All linear layers and convolutions of 1 x 1 in ``Transformer2DModel``; with ``conv_dim``, all of
