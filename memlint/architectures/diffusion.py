@@ -45,7 +45,10 @@ class Script(NamedTuple):
     """What a training script does.
 
     kinds       the pipelines that it is for
-    trains      "denoiser", or "control": a ControlNet beside it
+    trains      "denoiser", "control": a ControlNet beside it, or "tokens": rows of the text encoder's table, and what
+                is in between passes gradients on
+    text        what of the text encoder trains with ``--train_text_encoder``: "full", "adapters", or "" where its step
+                is not known
     targets     the linear layers that adapters are put beside; () where all of what trains is trained
     encodes     the autoencoder is called in each step (else latents are made before the first)
     prompts     the text encoders are called in each step
@@ -60,6 +63,7 @@ class Script(NamedTuple):
 
     kinds: tuple[str, ...]
     trains: str = "denoiser"
+    text: str = ""
     targets: tuple[str, ...] = ()
     encodes: bool = True
     prompts: bool = True
@@ -84,8 +88,9 @@ _ATTENTION = ("to_k", "to_q", "to_v", "to_out.0")
 SCRIPTS: dict[str, Script] = {
     "train_text_to_image": Script(_STABLE, batch=16),
     "train_text_to_image_lora": Script(_STABLE, targets=_ATTENTION, batch=16),
-    "train_dreambooth": Script(_STABLE),
-    "train_dreambooth_lora": Script(_STABLE, targets=(*_ATTENTION, "add_k_proj", "add_v_proj")),
+    "train_dreambooth": Script(_STABLE, text="full"),
+    "train_dreambooth_lora": Script(_STABLE, text="adapters", targets=(*_ATTENTION, "add_k_proj", "add_v_proj")),
+    "textual_inversion": Script(_STABLE, trains="tokens", full_dtype="", batch=16),
     "train_controlnet": Script(("sd1",), trains="control"),
     "train_text_to_image_sdxl": Script(("sdxl",), encodes=False, prompts=False, batch=16, resolution=1024),
     "train_text_to_image_lora_sdxl": Script(

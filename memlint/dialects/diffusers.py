@@ -80,7 +80,7 @@ def _unknown(spec: TrainingSpec, name: str, script: Script) -> str:
         if _switched(spec, key):
             return f"--{key}: {name}.py encodes images in 16 bits with an autoencoder in fp32, which fails"
     for key, what in _OTHERWISE.items():
-        if _switched(spec, key):
+        if _switched(spec, key) and not (key == "train_text_encoder" and script.text):
             return f"--{key}: {what} is not known"
     return ""
 
@@ -98,6 +98,8 @@ def _stated(spec: TrainingSpec, name: str, script: Script) -> None:
     assert found is not None
     source = f"{_SOURCE}: {name}.py"
     _put(spec, HYPER + "script", name, source)
+    if not script.text:
+        spec.facts.pop(HYPER + "train_text_encoder", None)
     if "micro_batch_size" not in spec and lm.gap(spec, "train_batch_size") is None:
         _put(spec, "micro_batch_size", script.batch, source, "train_batch_size")
     if found.frames:
@@ -157,7 +159,8 @@ def _tuning(spec: TrainingSpec, script: Script, source: str) -> None:
     if script.logits:  # train_amused trains either
         switch = spec.root.get("use_lora")
         adapted = switch is not None and truth(switch.value)
-    _put(spec, "tuning", "lora" if adapted else "full", source)
+    whole = "trainable_tokens" if script.trains == "tokens" else "full"
+    _put(spec, "tuning", "lora" if adapted else whole, source)
     if adapted and "lora.r" not in spec:
         _put(spec, "lora.r", script.rank, source, "rank")
     if adapted:
