@@ -54,10 +54,12 @@ class Script(NamedTuple):
     prompts     the text encoders are called in each step
     vae_dtype   of the autoencoder's weights; "" for that of all frozen weights
     full_dtype  of a denoiser that trains in full; "" for that of all frozen weights
+    caches      the switch with which latents are made before the first step, and the autoencoder is deleted
     cached      what has to be stated for the script to train on latents and prompts that were made by another program
     prompted    what is stated where each image has a prompt of its own, and text encoders run in each step
     logits      the denoiser gives a number for each entry of a codebook, and the loss is a cross entropy
     fails       switches with which its own code fails under mixed precision
+    prompt      T5's tokens of a prompt, where the script takes fewer than the pipeline
     optimizer, batch, resolution, rank  what the script takes where a command does not say
     """
 
@@ -69,10 +71,12 @@ class Script(NamedTuple):
     prompts: bool = True
     vae_dtype: str = ""
     full_dtype: str = "float32"
+    caches: str = ""
     cached: str = ""
     logits: bool = False
     prompted: str = ""
     fails: tuple[str, ...] = ()
+    prompt: int = 0
     optimizer: str = "adamw"
     batch: int = 4
     resolution: int = 512
@@ -104,7 +108,7 @@ SCRIPTS: dict[str, Script] = {
         ("amused-256", "amused-512"), targets=("to_q", "to_k", "to_v"), vae_dtype="float32", logits=True, batch=16,
         rank=16,
     ),
-    # One prompt for all images: text encoders are deleted before the first step, and the autoencoder with the latents.
+    # One prompt for all images: text encoders are deleted before the first step, and the autoencoder where it caches.
     "train_dreambooth_lora_flux": Script(
         ("flux-dev",),
         targets=(
@@ -112,8 +116,9 @@ SCRIPTS: dict[str, Script] = {
             *("attn.add_k_proj", "attn.add_q_proj", "attn.add_v_proj", "attn.to_add_out"),
             *("ff.net.0.proj", "ff.net.2", "ff_context.net.0.proj", "ff_context.net.2"),
         ),
-        encodes=False, prompts=False, cached="cache_latents", prompted="caption_column",
+        prompts=False, caches="cache_latents", prompted="caption_column",
     ),
+    "train_dreambooth_flux": Script(("flux-dev",), prompts=False, prompted="caption_column", prompt=77),
     # One prompt for all images, as with Flux; the autoencoder stays, in fp32.
     "train_dreambooth_lora_sd3": Script(
         _SD3,

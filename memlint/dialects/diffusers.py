@@ -106,10 +106,12 @@ def _stated(spec: TrainingSpec, name: str, script: Script) -> None:
         _video(spec, source)
     elif "image_size" not in spec and lm.gap(spec, "resolution") is None:
         _put(spec, "image_size", script.resolution, source, "resolution")
+    length = spec.root.get("max_sequence_length")
+    asked = int(str(length.value)) if length is not None and str(length.value).isdigit() else 0
     if found.kind.startswith("sd3"):
-        length = spec.root.get("max_sequence_length")
-        prompt = int(str(length.value)) if length is not None and str(length.value).isdigit() else 77
-        _put(spec, HYPER + "prompt_tokens", 77 + prompt, source, "max_sequence_length")
+        _put(spec, HYPER + "prompt_tokens", 77 + (asked or 77), source, "max_sequence_length")
+    elif (asked or script.prompt) and found.kind.startswith("flux"):
+        _put(spec, HYPER + "prompt_tokens", asked or script.prompt, source, "max_sequence_length")
     _precision(spec, source)
     _tuning(spec, script, source)
     _optimizer(spec, script, source)

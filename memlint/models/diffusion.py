@@ -21,7 +21,7 @@ from memlint.meta.amp import autocast, to
 from memlint.meta.autograd import no_grad
 from memlint.meta.nn import Module, parameter
 from memlint.meta.tape import Label, Tape
-from memlint.meta.tensor import DTYPES, DType, Tensor, default_dtype, empty, float32, int64
+from memlint.meta.tensor import DTYPES, DType, Tensor, default_dtype, empty, float32, int64, recording
 from memlint.models import UnknownModel
 from memlint.models import program as programs
 from memlint.models.language.adapters import LoraLinear
@@ -78,9 +78,7 @@ class Step:
         self.text_trains = "tokens" if self.script.trains == "tokens" else ""
         if self.script.text and spec.get(HYPER + "train_text_encoder"):
             self.text_trains = self.script.text
-        self.vae = (
-            self._helper(self.pipeline.vae, self._pixel_sizes(), self._vae_dtype()) if self.script.encodes else None
-        )
+        self.vae = self._helper(self.pipeline.vae, self._pixel_sizes(), self._vae_dtype()) if self._encodes() else None
         self.texts = [
             self._text(name, {"B": self.sizes["B"], "L": self.sizes["L"]})
             for name in (self.pipeline.text if self.script.prompts else ())
@@ -104,6 +102,11 @@ class Step:
 
     def _tokens(self) -> int:
         return int(self.spec.get(HYPER + "prompt_tokens", self.pipeline.tokens))
+
+    def _encodes(self) -> bool:
+        """Whether the autoencoder is called in each step."""
+        cached = self.script.caches and self.spec.get(HYPER + "cache_latents", False)
+        return self.script.encodes and not cached
 
     def _pixel_sizes(self) -> dict[str, int]:
         by = self.pipeline.downscale
@@ -285,7 +288,12 @@ class Step:
         for helper in self.helpers:
             for weight in helper.parameters():
                 tape.allocate(weight.nbytes, Label("helper_models", ""))
-        tape.allocate(self.pipeline.before * self.frozen.itemsize, Label("helper_models", ""))
+        gone = self.pipeline.before
+        if self.vae is None and self.pipeline.vae:
+            with recording():
+                vae = self._made(self.pipeline.vae, self._pixel_sizes(), self.frozen)
+                gone += sum(weight.numel for weight in vae.parameters())
+        tape.allocate(gone * self.frozen.itemsize, Label("helper_models", ""))
         return tape
 
 

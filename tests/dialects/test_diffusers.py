@@ -62,6 +62,16 @@ def test_stable_diffusion_3_attends_to_clip_s_tokens_and_as_many_of_t5_as_are_as
     assert read(f"{SD3} --instance_data_dir a --max_sequence_length 256")[HYPER + "prompt_tokens"] == 77 + 256
 
 
+def test_flux_attends_to_as_many_of_t5_s_tokens_as_are_asked_for_and_trains_in_full_as_well() -> None:
+    named = "--pretrained_model_name_or_path black-forest-labs/FLUX.1-dev --instance_data_dir a"
+    for script, tuning in (("train_dreambooth_flux.py", "full"), ("train_dreambooth_lora_flux.py", "lora")):
+        spec = read(f"{script} {named} --max_sequence_length 128")
+        assert (spec.unknown_reason, spec["tuning"], spec[HYPER + "prompt_tokens"]) == ("", tuning, 128)
+        assert read(f"{script} {named}").get(HYPER + "prompt_tokens") == (77 if tuning == "full" else None)
+        assert "text encoders" in read(f"{script} {named} --caption_column text").unknown_reason
+        assert "--train_text_encoder" in read(f"{script} {named} --train_text_encoder").unknown_reason
+
+
 def test_layers_may_be_named() -> None:
     spec = read(f"{SD3} --instance_data_dir a --lora_layers attn.to_k,attn.to_q")
     assert spec["lora.targets"] == ["attn.to_k", "attn.to_q"]
