@@ -21,14 +21,14 @@ _SOURCE = "sd-scripts 48d368fa"
 MAX_SIDE = 16_384  # pixels; beyond it nothing of this kind trains
 MAX_RANK = 16_384
 # Options that make another step -> what is not known of it. All others change nothing that takes memory, are facts of
-# the schema, or are asked for below.
+# the schema, or are asked for below. With --highvram the allocator keeps its pages while latents are cached, and gives
+# them back before the first step as it does without.
 _OTHERWISE = {
     "mem_eff_attn": "attention in pieces, with a backward pass of its own",
     "diffusers_xformers": "attention that is not the UNet's",
     "fp8_base": "frozen weights in 8 bits",
     "fp8_base_unet": "frozen weights in 8 bits",
     "lowram": "models that are loaded on the card",
-    "highvram": "what stays on the card between caching and training",
     "deepspeed": "DeepSpeed around these models",
     "torch_compile": "a compiled UNet",
     "dynamo_backend": "a compiled UNet",
@@ -103,6 +103,8 @@ _FILES = {
     "768-v-ema": "sd2",
     "512-base-ema": "sd2",
 }
+# sdxl_train.py: of the UNet, CLIP ViT-L and CLIP ViT-bigG; a text encoder whose rate is 0 does not train.
+RATES = ("learning_rate", "learning_rate_te1", "learning_rate_te2")
 _EITHER = (
     "no command starts this file, and its model's name does not say whether that is train_network.py or "
     "sdxl_train_network.py: check the script that names it with --config_file"
@@ -415,17 +417,21 @@ def _unknown(spec: TrainingSpec, name: str, script: Script) -> str:
     if script.network and module != "networks.lora":
         return lm.not_stated(spec, "network_module") if not module else f"the adapters of {module} are not known"
     if name == "sdxl_train":
-        texts = ("learning_rate_te1", "learning_rate_te2") if _switched(spec, "train_text_encoder") else ()
-        for key in ("learning_rate", *texts):
-            value = _value(spec, key)
-            if value is not None and str(value).replace(".", "").strip("0") == "":
-                return f"--{key} 0: models that are left out of training are not known"
+        rates = [node.value for key in RATES if (node := spec.root.get(key)) is not None]
+        if any(isinstance(rate, Unresolved) for rate in rates):
+            return "learning rates that say which models train are not known"
+        if _is_zero(_value(spec, "learning_rate")):
+            return "--learning_rate 0: a UNet that is left out of training is not known"
     if spec.get("compute_dtype") not in (None, "float32", "float16", "bfloat16"):
         return f"mixed_precision {spec.get('compute_dtype')} is not known"
     length = spec.get("sequence_length", 75)
     if length not in (75, 150, 225):
         return f"max_token_length {length} is none that these scripts take"
     return ""
+
+
+def _is_zero(rate: Any) -> bool:
+    return rate is not None and str(rate).replace(".", "").strip("0") == ""
 
 
 def _kind(spec: TrainingSpec, script: Script) -> str:
@@ -515,6 +521,9 @@ def _texts(spec: TrainingSpec, name: str, script: Script, source: str) -> None:
         value = str(_value(spec, script.text_off) or "0")
         trains = not value.startswith("-")
     _put(spec, HYPER + "train_text", trains, source)
+    if name == "sdxl_train" and trains:
+        frozen = [text for key, text in zip(RATES[1:], MODELS["sdxl"].text) if _is_zero(_value(spec, key))]
+        _put(spec, HYPER + "frozen_texts", frozen, source)
     _put(spec, HYPER + "train_unet", not _switched(spec, "network_train_text_encoder_only"), source)
     if "sequence_length" not in spec:
         _put(spec, "sequence_length", 75, source, "max_token_length")

@@ -208,6 +208,10 @@ def _rates(root: Node, put: Any, found: str, sdxl: bool) -> None:
         put("train_text_encoder", True, "train_text_encoder")
         for key, rate in (("learning_rate_te1", first), ("learning_rate_te2", second)) if sdxl else ():
             put(key, rate, key)
+    if (
+        root.get("learning_rate") is not None
+    ):  # these tabs hand on a 0, which the one for adapters takes for what is off
+        put("learning_rate", _rate(root, "learning_rate"), "learning_rate")
 
 
 def _rate(root: Node, key: str) -> float:

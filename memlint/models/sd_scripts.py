@@ -33,6 +33,7 @@ from memlint.profiles import shipped
 LIBRARY = "sd-scripts"  # whose releases differ, and no command says which one runs
 SCRIPT = HYPER + "script"
 KIND = HYPER + "kind"
+FROZEN_TEXTS = HYPER + "frozen_texts"  # text encoders that stay as they are while another trains
 BY_RANK = HYPER + "rank_dropout"
 PIECE = 77  # tokens that CLIP takes at a time: the first, the last, and 75 of a prompt
 BLOCKS = "transformer_blocks"  # below a module of this name all linear layers have adapters
@@ -124,7 +125,8 @@ class Step:
         self.mixed: DType | None = DTYPES[compute] if compute != "float32" else None
         self.weights: DType = DTYPES[compute]
         self.trained_dtype = self.weights if spec.get(HYPER + "full_16_bit", False) else float32
-        self.text_trains = bool(spec.get(HYPER + "train_text", False))
+        frozen = spec.get(FROZEN_TEXTS, ()) if spec.get(HYPER + "train_text", False) else self.known.text
+        self.trained_texts = [name for name in self.known.text if name not in frozen]
         self.unet_trains = bool(spec.get(HYPER + "train_unet", True))
         self.checkpointed = spec.get("checkpointing", "none") == "full"
         self.cached = bool(spec.get(HYPER + "cache_latents", False))
@@ -136,9 +138,9 @@ class Step:
         self.vae = None if self.cached else self._autoencoder(self._pixels())
         self.unet = self._unet()
         self.texts = [] if self.text_cached else [self._text(name) for name in self.known.text]
-        self.model = Models(self.unet, self.texts if self.text_trains else [])
-        if not self.text_trains:
-            self.helpers += self.texts
+        trained = [text for text in self.texts if text.path in self.trained_texts]
+        self.model = Models(self.unet, trained)
+        self.helpers += [text for text in self.texts if text not in trained]
 
     def _sizes(self) -> dict[str, int]:
         size = self.spec["image_size"]
@@ -222,11 +224,12 @@ class Step:
 
     def _text(self, name: str) -> programs.Whole:
         """A text encoder, frozen unless it trains; with an adapter, ``CLIPAttention`` and ``CLIPMLP`` have one."""
-        dtype = self.trained_dtype if self.text_trains and not self.script.network else self.weights
+        trains = name in self.trained_texts
+        dtype = self.trained_dtype if trains and not self.script.network else self.weights
         sizes = {"B": self.sizes["B"] * self.sizes["N"], "L": PIECE}
         text = self._made(f"diffusers/{name}", sizes, dtype)
         text.path = name
-        if not self.text_trains:
+        if not trains:
             text.freeze()
             return text
         if self.checkpointed:
@@ -296,15 +299,15 @@ class Step:
     def _context(self, ids: list[Tensor]) -> Tensor:
         """What the UNet attends to: (B, L, width)."""
         b, pieces = self.sizes["B"], self.sizes["N"]
-        wrapped = self.mixed if self.script.network or self.text_trains else None
         states = []
         if not ids:
             states = [empty((b, self.sizes["L"], width), self.weights) for width in (768, 1280)]  # SDXL's
         for text, tokens in zip(self.texts, ids):
-            with autocast(wrapped):
+            trains = text.path in self.trained_texts
+            with autocast(self.mixed if self.script.network or trains else None):
                 results = text(tokens)
             state = next(x for x in results if x.ndim == 3)
-            if self.text_trains:
+            if trains:
                 state = to(state, float32)  # accelerate's wrapper
             states.append(_joined(state.reshape(b, pieces * PIECE, state.shape[-1]), pieces))
         if len(states) == 1:

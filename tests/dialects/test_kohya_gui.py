@@ -68,7 +68,9 @@ def made(fields: dict[str, Any]) -> tuple[str, dict[str, Any]]:
           "enable_bucket": True, "max_bucket_reso": 2048, "network_train_unet_only": None}),
         (DREAMBOOTH, "train_db", {"xformers": None, "sdpa": None, "cache_latents": None, "network_module": None}),
         ({**DREAMBOOTH, "sdxl": True, "learning_rate_te1": 1e-5, "learning_rate_te2": 0}, "sdxl_train",
-         {"train_text_encoder": True, "learning_rate_te1": 1e-5, "learning_rate_te2": 0}),
+         {"train_text_encoder": True, "learning_rate_te1": 1e-5, "learning_rate_te2": 0, "learning_rate": None}),
+        ({**DREAMBOOTH, "learning_rate": 0}, "train_db", {"learning_rate": 0}),
+        ({**LORA, "learning_rate": 0}, "train_network", {"learning_rate": None}),
         ({**DREAMBOOTH, "sdxl": True, "learning_rate_te1": 0, "learning_rate_te2": 0}, "sdxl_train",
          {"train_text_encoder": None}),
         ({**DREAMBOOTH, "image_folder": "a", "train_text_encoder": True}, "fine_tune",
@@ -78,8 +80,8 @@ def made(fields: dict[str, Any]) -> tuple[str, dict[str, Any]]:
          "train_network", {"optimizer_args": "betas=0.9,0.99 eps=1", "network_dim": 2}),
     ],
     ids=["adapters", "SDXL, with SDPA", "what is SDXL's alone", "text encoders alone", "a rate that is no number",
-         "LoCon", "LyCORIS", "Flux", "what the GUI opens with", "DreamBooth", "DreamBooth of SDXL",
-         "DreamBooth of SDXL's UNet", "fine-tuning", "textual inversion", "options that are added"],
+         "LoCon", "LyCORIS", "Flux", "what the GUI opens with", "DreamBooth", "DreamBooth of SDXL", "no UNet",
+         "no rate", "DreamBooth of SDXL's UNet", "fine-tuning", "textual inversion", "options that are added"],
 )  # fmt: skip
 def test_a_preset_s_fields_are_options_of_the_script_that_its_tab_starts(
     fields: dict[str, Any], script: str, wanted: dict[str, Any]
@@ -117,14 +119,14 @@ def test_a_preset_takes_what_the_command_takes_that_it_starts(
         ({**LORA, "LoRA_type": "LyCORIS/LoKr"}, "the adapters of lycoris.kohya are not known"),
         ({**LORA, "mem_eff_attn": True}, "--mem_eff_attn"),
         ({**LORA, "fp8_base": True}, "--fp8_base"),
-        ({**LORA, "highvram": True}, "--highvram"),
         ({**LORA, "down_lr_weight": "1,0"}, "network_args down_lr_weight"),
         ({**LORA, "train_inpainting": True}, "--train_inpainting: a UNet of nine channels is not known"),
-        ({**DREAMBOOTH, "sdxl": True, "learning_rate_te1": 1e-5, "learning_rate_te2": 0}, "--learning_rate_te2 0"),
+        ({**DREAMBOOTH, "sdxl": True, "block_lr": "1e-5,0"}, "--block_lr"),
+        ({**DREAMBOOTH, "sdxl": True, "learning_rate": "0.0"}, "--learning_rate 0"),
         ({**LORA, "LoRA_type": "Flux1", "flux1_checkbox": True}, "is made by the code of kohya sd-scripts"),
         ({**LORA, "additional_parameters": "--torch_compile"}, "--torch_compile"),
     ],
-    ids=["other adapters", "attention", "8 bits", "what stays", "rates of blocks", "inpainting", "one text encoder",
+    ids=["other adapters", "attention", "8 bits", "rates of blocks", "inpainting", "blocks", "no UNet",
          "Flux", "an option that is added"],
 )  # fmt: skip
 def test_what_a_preset_asks_for_and_is_not_known_is_said(fields: dict[str, Any], reason: str) -> None:

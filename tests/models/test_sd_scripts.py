@@ -72,3 +72,22 @@ def test_cached_outputs_leave_the_text_encoders_in_host_memory(tmp_path: Path) -
     assert estimate(tmp_path, xl)[0] - estimate(tmp_path, f"{xl} --cache_text_encoder_outputs")[0] == pytest.approx(
         both, rel=0.01
     )
+
+
+def test_a_text_encoder_whose_learning_rate_is_0_does_not_train(tmp_path: Path) -> None:
+    """sdxl_train.py: CLIP ViT-L without its last layer and the norm after it, which the result is taken before."""
+    command = "sdxl_train.py --pretrained_model_name_or_path a --resolution 256 --mixed_precision bf16 --sdpa "
+    command += "--cache_latents --gradient_checkpointing"
+    unet, large, huge = 2_567_463_684, 123_060_480 - 12 * 768 * 768 - 13 * 768 - 2 * 768, 694_659_840
+    trained = {
+        "": unet,
+        "--learning_rate_te1 0 --learning_rate_te2 0.0": unet,
+        "--train_text_encoder --learning_rate_te1 0 --learning_rate_te2 0.0": unet,
+        "--train_text_encoder --learning_rate_te2 0": unet + large,
+        "--train_text_encoder --learning_rate_te1 0.0": unet + huge,
+        "--train_text_encoder --highvram": unet + large + huge,
+    }
+    made = {option: estimate(tmp_path, f"{command} {option}") for option in trained}
+    assert {option: counts for option, (_, counts) in made.items()} == trained
+    peaks = [peak for peak, _ in made.values()]
+    assert peaks[0] == peaks[1] == peaks[2] < peaks[3] < peaks[4] < peaks[5]
