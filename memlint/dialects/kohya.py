@@ -224,6 +224,9 @@ def _complete(spec: TrainingSpec) -> TrainingSpec:
     _texts(spec, name, script, source)
     _caches(spec, source)
     _attention(spec, source)
+    if spec[HYPER + "train_text"] and spec.get(HYPER + "cache_text", False):
+        spec.architecture = None
+        spec.unknown_reason = f"--cache_text_encoder_outputs: {name}.py refuses it while text encoders train"
     return spec
 
 
