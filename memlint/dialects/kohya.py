@@ -296,7 +296,7 @@ def _config_file(spec: TrainingSpec) -> str:
     named = spec.root.get("config_file")
     if spec.launch is None:
         if spec.document.format == "toml":
-            _join(spec, Node(_flat(spec.root), spec.root.span), spec.document.path, spec.document.text)
+            _flatten(spec)
         return ""
     if named is None:
         return ""
@@ -308,6 +308,27 @@ def _config_file(spec: TrainingSpec) -> str:
         return f"config_file: {reason}"
     _join(spec, Node(dict(_flat(document.root)), document.root.span), document.path, document.text)
     return ""
+
+
+def _flatten(spec: TrainingSpec) -> None:
+    """A TOML that no command starts: a section that is called like an option (``[optimizer]``) is none."""
+    from memlint.dialects import registry
+
+    assert isinstance(spec.root.value, dict)
+    sections = {key for key, node in spec.root.value.items() if isinstance(node.value, dict)}
+    if not sections:
+        return
+    dialect = registry.dialect("kohya")
+    spec.root = Node(_flat(spec.root), spec.root.span)
+    facts, missing = dialect.facts_of(spec.root)
+    for name in {key.annotation["fact"] for key in dialect.keys if "fact" in key.annotation}:
+        if spec.tried(name):
+            continue
+        if name in facts:
+            spec.facts[name] = facts[name]
+        else:
+            spec.facts.pop(name, None)
+    spec.missing = (*(item for item in spec.missing if item.key not in sections), *missing)
 
 
 def _join(spec: TrainingSpec, tree: Node, path: str, text: str) -> None:

@@ -154,6 +154,8 @@ pretrained_model_name_or_path = "{model}"
 [adapters]
 network_module = "{module}"
 network_dim = 16
+[optimizer]
+optimizer_type = "AdamW8bit"
 [training]
 resolution = "768,512"
 mixed_precision = "bf16"
@@ -172,6 +174,7 @@ mixed_precision = "bf16"
     for model, script in scripts.items():
         spec = alone(model)
         assert (spec.unknown_reason, spec[HYPER + "script"]) == ("", script)
+        assert (spec["optimizer"], spec.missing) == ("adamw_8bit", ())
         assert (spec["lora.r"], spec["image_size"], spec["compute_dtype"]) == (16, [768, 512], "bfloat16")
     assert alone("a.safetensors", more='model_train_type = "sdxl-lora"')[HYPER + "script"] == "sdxl_train_network"
     assert alone("a.safetensors", more="v2 = true")[HYPER + "kind"] == "sd2"
