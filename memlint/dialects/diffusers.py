@@ -11,7 +11,7 @@ from memlint.architectures.diffusion import SCRIPTS, Pipeline, Script, pipeline
 from memlint.dialects import key_facts
 from memlint.dialects import language_model as lm
 from memlint.dialects.accelerate import truth
-from memlint.documents.node import Edit
+from memlint.documents.node import MAX_DIGITS, Edit
 from memlint.facts.spec import ASSUMED, DEFAULT, HYPER, Fact, Name, TrainingSpec
 
 _SOURCE = "diffusers 0.42: examples"
@@ -107,7 +107,7 @@ def _stated(spec: TrainingSpec, name: str, script: Script) -> None:
     elif "image_size" not in spec and lm.gap(spec, "resolution") is None:
         _put(spec, "image_size", script.resolution, source, "resolution")
     length = spec.root.get("max_sequence_length")
-    asked = int(str(length.value)) if length is not None and str(length.value).isdigit() else 0
+    asked = _count(length.value) if length is not None else 0
     if found.kind.startswith("sd3"):
         _put(spec, HYPER + "prompt_tokens", 77 + (asked or 77), source, "max_sequence_length")
     elif (asked or script.prompt) and found.kind.startswith("flux"):
@@ -143,7 +143,13 @@ def _largest(spec: TrainingSpec, key: str) -> int:
         return 0
     value = node.value
     items = [str(item.value) for item in value] if isinstance(value, list) else str(value).split()
-    return max((int(item) for item in items if item.isdigit()), default=0)
+    return max(map(_count, items), default=0)
+
+
+def _count(value: object) -> int:
+    """Of an option; 0 where it is none."""
+    text = str(value)
+    return int(text) if text.isdecimal() and len(text) <= MAX_DIGITS else 0
 
 
 def _precision(spec: TrainingSpec, source: str) -> None:

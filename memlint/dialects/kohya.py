@@ -14,7 +14,7 @@ from memlint.architectures.sd_scripts import MODELS, SCRIPTS, Script, largest_bu
 from memlint.dialects import companions, key_facts, kohya_gui
 from memlint.dialects import language_model as lm
 from memlint.dialects.accelerate import truth
-from memlint.documents.node import Document, Edit, Node, Unresolved, shown
+from memlint.documents.node import MAX_DIGITS, Document, Edit, Node, Unresolved, shown
 from memlint.facts.spec import ASSUMED, DEFAULT, HYPER, Fact, Name, TrainingSpec
 
 _SOURCE = "sd-scripts 48d368fa"
@@ -409,7 +409,7 @@ def _sides(value: Any) -> tuple[int, int] | None:
         value = [value]
     if not isinstance(value, (list, tuple)) or len(value) not in (1, 2):
         return None
-    numbers = [int(part) if str(part).isdigit() and len(str(part)) < 6 else 0 for part in value]
+    numbers = [int(part) if str(part).isdecimal() and len(str(part)) < 6 else 0 for part in value]
     return (numbers[0], numbers[-1]) if all(0 < number <= MAX_SIDE for number in numbers) else None
 
 
@@ -418,7 +418,7 @@ def _bucket(spec: TrainingSpec, stated: dict[str, Node], size: tuple[int, int]) 
 
     def option(key: str, default: int) -> int:
         value = stated[key].value if key in stated else _value(spec, key)
-        return int(str(value)) if str(value).isdigit() and len(str(value)) < 6 else default
+        return int(str(value)) if str(value).isdecimal() and len(str(value)) < 6 else default
 
     buckets = truth(stated["enable_bucket"].value) if "enable_bucket" in stated else _switched(spec, "enable_bucket")
     if not buckets:
@@ -486,8 +486,8 @@ def _network(spec: TrainingSpec, script: Script, source: str) -> str:
         if key == "rank_dropout":
             _put(spec, HYPER + "rank_dropout", value.strip("0.") != "", source, "network_args")
         if key == "conv_dim":
-            if not value.isdigit() or not 0 < int(value) <= MAX_RANK:
-                return f"network_args conv_dim={value} is no rank"
+            if not value.isdecimal() or len(value) > MAX_DIGITS or not 0 < int(value) <= MAX_RANK:
+                return f"network_args conv_dim={shown(value)} is no rank"
             _put(spec, HYPER + "conv_rank", int(value), source, "network_args")
     return ""
 
@@ -567,7 +567,7 @@ def _caches(spec: TrainingSpec, source: str) -> None:
         spec.facts.pop(HYPER + "cache_text", None)
     batch = spec.get(HYPER + "vae_batch_size")
     if not isinstance(batch, int) or batch < 1:
-        number = int(batch) if isinstance(batch, str) and batch.isdigit() else 1
+        number = int(batch) if isinstance(batch, str) and batch.isdecimal() and len(batch) < 10 else 1
         _put(spec, HYPER + "vae_batch_size", max(number, 1), source, "vae_batch_size")
     _keep(spec, HYPER + "no_half_vae", _switched(spec, "no_half_vae"), source)
 

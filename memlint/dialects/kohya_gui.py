@@ -241,5 +241,7 @@ def additional(root: Node) -> dict[str, Node]:
     found: dict[str, Node] = {}
     for key, values in words.items():
         text = " ".join(values)
-        found[key] = Node(int(text) if text.isdigit() else text or True, node.span, node.key_span, key, node.via)
+        found[key] = Node(
+            int(text) if text.isdecimal() and len(text) < 10 else text or True, node.span, node.key_span, key, node.via
+        )
     return found

@@ -189,3 +189,12 @@ mixed_precision = "bf16"
 )
 def test_a_file_that_only_mentions_adapters_is_not_claimed(name: str, text: str) -> None:
     assert registry.specs(load(name, text)) == []
+
+
+@pytest.mark.parametrize(
+    "number", ["\u00b2", "9" * 5000], ids=["no digit of a number", "more digits than Python reads"]
+)
+def test_numbers_that_nobody_means_are_no_failure(number: str) -> None:
+    for key in ("max_resolution", "max_data_loader_n_workers", "conv_dim", "vae_batch_size", "network_dim"):
+        read({**LORA, "LoRA_type": "Kohya LoCon", key: number})
+    read({**LORA, "additional_parameters": f"--train_batch_size {number}"})
