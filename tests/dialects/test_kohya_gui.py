@@ -7,16 +7,13 @@ called with 63 presets and test configs of the three tabs that it has, and ``opt
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from memlint.check import check_paths
 from memlint.dialects import kohya_gui, registry, spelling
 from memlint.documents.load import load
 from memlint.facts.spec import HYPER, TrainingSpec
-from memlint.settings import Settings
 
 LORA = {
     "LoRA_type": "Standard", "max_resolution": "512,512", "network_dim": 8, "mixed_precision": "bf16",
@@ -101,16 +98,15 @@ def test_a_preset_s_fields_are_options_of_the_script_that_its_tab_starts(
     ],
     ids=["adapters", "DreamBooth"],
 )  # fmt: skip
-def test_a_preset_takes_what_the_command_takes_that_it_starts(
-    fields: dict[str, Any], command: str, tmp_path: Path
-) -> None:
-    preset, script = tmp_path / "preset.json", tmp_path / "train.sh"
-    preset.write_text(json.dumps(fields), encoding="utf-8")
-    script.write_text(f"accelerate launch {command} --pretrained_model_name_or_path a\n", encoding="utf-8")
-    one, other = check_paths([str(preset), str(script)], Settings()).runs
-    assert one.estimate is not None
-    assert other.estimate is not None
-    assert one.estimate.allocated_bytes == other.estimate.allocated_bytes
+def test_a_preset_is_the_run_of_the_command_that_it_starts(fields: dict[str, Any], command: str) -> None:
+    (started,) = registry.specs(load("train.sh", f"accelerate launch {command} --pretrained_model_name_or_path a\n"))
+    own = read(fields)
+    assert (own.architecture, started.architecture) == ("sd_scripts", "sd_scripts")
+    asked = ("script", "kind", "full_16_bit", "train_text", "train_unet", "cache_latents", "vae_batch_size")
+    names = [HYPER + name for name in asked]
+    names += ["micro_batch_size", "image_size", "sequence_length", "tuning", "lora.r", "lora.dropout", "checkpointing"]
+    names += ["compute_dtype", "parameter_dtype", "optimizer", "optimizer_library", "attention"]
+    assert {name: own.get(name) for name in names} == {name: started.get(name) for name in names}  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

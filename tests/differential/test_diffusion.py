@@ -192,10 +192,9 @@ def test_a_step_takes_what_the_script_s_step_takes(
     [
         ("train_dreambooth.py --train_text_encoder", "full", True, False),
         ("train_dreambooth_lora.py --train_text_encoder", "adapters", True, True),
-        ("textual_inversion.py", "tokens", True, False),
-        ("textual_inversion.py", "tokens", False, True),
+        ("textual_inversion.py", "tokens", True, True),
     ],
-    ids=["DreamBooth", "adapters", "textual inversion", "textual inversion, checkpointed"],
+    ids=["DreamBooth", "adapters", "textual inversion"],
 )
 def test_a_text_encoder_that_trains_takes_what_it_takes_in_the_script_s_step(
     script: str, trains: str, low: bool, checkpointed: bool, monkeypatch: pytest.MonkeyPatch
