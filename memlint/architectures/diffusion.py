@@ -45,30 +45,38 @@ class Script(NamedTuple):
     """What a training script does.
 
     kinds       the pipelines that it is for
-    trains      "denoiser", or "control": a ControlNet beside it
+    trains      "denoiser", "control": a ControlNet beside it, or "tokens": rows of the text encoder's table, and what
+                is in between passes gradients on
+    text        what of the text encoder trains with ``--train_text_encoder``: "full", "adapters", or "" where its step
+                is not known
     targets     the linear layers that adapters are put beside; () where all of what trains is trained
     encodes     the autoencoder is called in each step (else latents are made before the first)
     prompts     the text encoders are called in each step
     vae_dtype   of the autoencoder's weights; "" for that of all frozen weights
     full_dtype  of a denoiser that trains in full; "" for that of all frozen weights
+    caches      the switch with which latents are made before the first step, and the autoencoder is deleted
     cached      what has to be stated for the script to train on latents and prompts that were made by another program
     prompted    what is stated where each image has a prompt of its own, and text encoders run in each step
     logits      the denoiser gives a number for each entry of a codebook, and the loss is a cross entropy
     fails       switches with which its own code fails under mixed precision
+    prompt      T5's tokens of a prompt, where the script takes fewer than the pipeline
     optimizer, batch, resolution, rank  what the script takes where a command does not say
     """
 
     kinds: tuple[str, ...]
     trains: str = "denoiser"
+    text: str = ""
     targets: tuple[str, ...] = ()
     encodes: bool = True
     prompts: bool = True
     vae_dtype: str = ""
     full_dtype: str = "float32"
+    caches: str = ""
     cached: str = ""
     logits: bool = False
     prompted: str = ""
     fails: tuple[str, ...] = ()
+    prompt: int = 0
     optimizer: str = "adamw"
     batch: int = 4
     resolution: int = 512
@@ -84,8 +92,9 @@ _ATTENTION = ("to_k", "to_q", "to_v", "to_out.0")
 SCRIPTS: dict[str, Script] = {
     "train_text_to_image": Script(_STABLE, batch=16),
     "train_text_to_image_lora": Script(_STABLE, targets=_ATTENTION, batch=16),
-    "train_dreambooth": Script(_STABLE),
-    "train_dreambooth_lora": Script(_STABLE, targets=(*_ATTENTION, "add_k_proj", "add_v_proj")),
+    "train_dreambooth": Script(_STABLE, text="full"),
+    "train_dreambooth_lora": Script(_STABLE, text="adapters", targets=(*_ATTENTION, "add_k_proj", "add_v_proj")),
+    "textual_inversion": Script(_STABLE, trains="tokens", full_dtype="", batch=16),
     "train_controlnet": Script(("sd1",), trains="control"),
     "train_text_to_image_sdxl": Script(("sdxl",), encodes=False, prompts=False, batch=16, resolution=1024),
     "train_text_to_image_lora_sdxl": Script(
@@ -99,7 +108,7 @@ SCRIPTS: dict[str, Script] = {
         ("amused-256", "amused-512"), targets=("to_q", "to_k", "to_v"), vae_dtype="float32", logits=True, batch=16,
         rank=16,
     ),
-    # One prompt for all images: text encoders are deleted before the first step, and the autoencoder with the latents.
+    # One prompt for all images: text encoders are deleted before the first step, and the autoencoder where it caches.
     "train_dreambooth_lora_flux": Script(
         ("flux-dev",),
         targets=(
@@ -107,8 +116,9 @@ SCRIPTS: dict[str, Script] = {
             *("attn.add_k_proj", "attn.add_q_proj", "attn.add_v_proj", "attn.to_add_out"),
             *("ff.net.0.proj", "ff.net.2", "ff_context.net.0.proj", "ff_context.net.2"),
         ),
-        encodes=False, prompts=False, cached="cache_latents", prompted="caption_column",
+        prompts=False, caches="cache_latents", prompted="caption_column",
     ),
+    "train_dreambooth_flux": Script(("flux-dev",), prompts=False, prompted="caption_column", prompt=77),
     # One prompt for all images, as with Flux; the autoencoder stays, in fp32.
     "train_dreambooth_lora_sd3": Script(
         _SD3,

@@ -11,7 +11,7 @@ from memlint.architectures.diffusion import SCRIPTS, Pipeline, Script, pipeline
 from memlint.dialects import key_facts
 from memlint.dialects import language_model as lm
 from memlint.dialects.accelerate import truth
-from memlint.documents.node import Edit
+from memlint.documents.node import MAX_DIGITS, Edit
 from memlint.facts.spec import ASSUMED, DEFAULT, HYPER, Fact, Name, TrainingSpec
 
 _SOURCE = "diffusers 0.42: examples"
@@ -80,7 +80,7 @@ def _unknown(spec: TrainingSpec, name: str, script: Script) -> str:
         if _switched(spec, key):
             return f"--{key}: {name}.py encodes images in 16 bits with an autoencoder in fp32, which fails"
     for key, what in _OTHERWISE.items():
-        if _switched(spec, key):
+        if _switched(spec, key) and not (key == "train_text_encoder" and script.text):
             return f"--{key}: {what} is not known"
     return ""
 
@@ -98,16 +98,20 @@ def _stated(spec: TrainingSpec, name: str, script: Script) -> None:
     assert found is not None
     source = f"{_SOURCE}: {name}.py"
     _put(spec, HYPER + "script", name, source)
+    if not script.text:
+        spec.facts.pop(HYPER + "train_text_encoder", None)
     if "micro_batch_size" not in spec and lm.gap(spec, "train_batch_size") is None:
         _put(spec, "micro_batch_size", script.batch, source, "train_batch_size")
     if found.frames:
         _video(spec, source)
     elif "image_size" not in spec and lm.gap(spec, "resolution") is None:
         _put(spec, "image_size", script.resolution, source, "resolution")
+    length = spec.root.get("max_sequence_length")
+    asked = _count(length.value) if length is not None else 0
     if found.kind.startswith("sd3"):
-        length = spec.root.get("max_sequence_length")
-        prompt = int(str(length.value)) if length is not None and str(length.value).isdigit() else 77
-        _put(spec, HYPER + "prompt_tokens", 77 + prompt, source, "max_sequence_length")
+        _put(spec, HYPER + "prompt_tokens", 77 + (asked or 77), source, "max_sequence_length")
+    elif (asked or script.prompt) and found.kind.startswith("flux"):
+        _put(spec, HYPER + "prompt_tokens", asked or script.prompt, source, "max_sequence_length")
     _precision(spec, source)
     _tuning(spec, script, source)
     _optimizer(spec, script, source)
@@ -139,7 +143,13 @@ def _largest(spec: TrainingSpec, key: str) -> int:
         return 0
     value = node.value
     items = [str(item.value) for item in value] if isinstance(value, list) else str(value).split()
-    return max((int(item) for item in items if item.isdigit()), default=0)
+    return max(map(_count, items), default=0)
+
+
+def _count(value: object) -> int:
+    """Of an option; 0 where it is none."""
+    text = str(value)
+    return int(text) if text.isdecimal() and len(text) <= MAX_DIGITS else 0
 
 
 def _precision(spec: TrainingSpec, source: str) -> None:
@@ -157,7 +167,8 @@ def _tuning(spec: TrainingSpec, script: Script, source: str) -> None:
     if script.logits:  # train_amused trains either
         switch = spec.root.get("use_lora")
         adapted = switch is not None and truth(switch.value)
-    _put(spec, "tuning", "lora" if adapted else "full", source)
+    whole = "trainable_tokens" if script.trains == "tokens" else "full"
+    _put(spec, "tuning", "lora" if adapted else whole, source)
     if adapted and "lora.r" not in spec:
         _put(spec, "lora.r", script.rank, source, "rank")
     if adapted:

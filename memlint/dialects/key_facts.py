@@ -11,7 +11,7 @@ from typing import Any
 from memlint.dialects import language_model as lm
 from memlint.dialects.accelerate import truth
 from memlint.dialects.native import number, optimizer_class
-from memlint.documents.node import Edit
+from memlint.documents.node import MAX_DIGITS, Edit
 from memlint.facts.spec import DEFAULT, Fact, Name, TrainingSpec
 
 WAY_OUT = (
@@ -130,7 +130,7 @@ def _counts(spec: TrainingSpec) -> None:
             continue
         if isinstance(fact.value, str):  # "512,512", "0"
             parts = [part.strip() for part in fact.value.strip("()[] ").split(",") if part.strip()]
-            if not parts or not all(part.isdigit() for part in parts):
+            if not parts or not all(part.isdecimal() and len(part) <= MAX_DIGITS for part in parts):
                 del spec.facts[name]
                 continue
             numbers = [int(part) for part in parts]

@@ -11,26 +11,24 @@ from typing import Any
 
 from memlint.architectures.diffusion import pipeline
 from memlint.architectures.sd_scripts import MODELS, SCRIPTS, Script, largest_bucket
-from memlint.dialects import companions, key_facts
+from memlint.dialects import companions, key_facts, kohya_gui
 from memlint.dialects import language_model as lm
 from memlint.dialects.accelerate import truth
-from memlint.documents.node import Node, Unresolved
+from memlint.documents.node import MAX_DIGITS, Document, Edit, Node, Unresolved, shown
 from memlint.facts.spec import ASSUMED, DEFAULT, HYPER, Fact, Name, TrainingSpec
-
-spell = key_facts.spell
 
 _SOURCE = "sd-scripts 48d368fa"
 MAX_SIDE = 16_384  # pixels; beyond it nothing of this kind trains
 MAX_RANK = 16_384
 # Options that make another step -> what is not known of it. All others change nothing that takes memory, are facts of
-# the schema, or are asked for below.
+# the schema, or are asked for below. With --highvram the allocator keeps its pages while latents are cached, and gives
+# them back before the first step as it does without.
 _OTHERWISE = {
     "mem_eff_attn": "attention in pieces, with a backward pass of its own",
     "diffusers_xformers": "attention that is not the UNet's",
     "fp8_base": "frozen weights in 8 bits",
     "fp8_base_unet": "frozen weights in 8 bits",
     "lowram": "models that are loaded on the card",
-    "highvram": "what stays on the card between caching and training",
     "deepspeed": "DeepSpeed around these models",
     "torch_compile": "a compiled UNet",
     "dynamo_backend": "a compiled UNet",
@@ -40,11 +38,13 @@ _OTHERWISE = {
     "dim_from_weights": "ranks that a file of weights has",
     "block_lr": "learning rates of blocks, some of which may not train",
     "dataset_class": "a data set of one's own",
+    "train_inpainting": "a UNet of nine channels",
     "controlnet_model_name_or_path": "a ControlNet beside the UNet",
 }
-# What ``--network_args`` may say without another kind of adapter; learning rates of LoRA+ are numbers alone.
+# What ``--network_args`` may say without another kind of adapter; learning rates of LoRA+ are numbers alone, and a
+# module that is left out of a step (``module_dropout``) takes nothing: most is taken where none is.
 _NETWORK_ARGS = ("conv_dim", "conv_alpha", "loraplus_lr_ratio", "loraplus_unet_lr_ratio",
-                 "loraplus_text_encoder_lr_ratio")  # fmt: skip
+                 "loraplus_text_encoder_lr_ratio", "rank_dropout", "module_dropout")  # fmt: skip
 # What ``--optimizer_args`` may say without other states.
 _OPTIMIZER_ARGS = (
     *("weight_decay", "betas", "eps", "decouple", "use_bias_correction", "safeguard_warmup", "d0", "d_coef"),
@@ -70,14 +70,141 @@ _OPTIMIZERS = {
 }
 
 
+# What a config says that no command starts: the module of the adapters -> the script that knows it.
+_BY_MODULE = {
+    "networks.lora_flux": "flux_train_network",
+    "networks.oft_flux": "flux_train_network",
+    "networks.lora_sd3": "sd3_train_network",
+    "networks.lora_lumina": "lumina_train_network",
+    "networks.lora_anima": "anima_train_network",
+    "networks.lora_hunyuan_image": "hunyuan_image_train_network",
+}
+# ``model_train_type`` of Akegarasu/lora-scripts fdefba9 (mikazuki/app/api.py), whose GUI saves such files.
+_BY_TYPE = {
+    "sd-lora": "train_network",
+    "sdxl-lora": "sdxl_train_network",
+    "sd-dreambooth": "train_db",
+    "sdxl-finetune": "sdxl_train",
+    "sd3-lora": "sd3_train_network",
+    "flux-lora": "flux_train_network",
+}
+# Files of weights as their makers published them -> the kind of model.
+_FILES = {
+    "sd_xl_base_1.0": "sdxl",
+    "sd_xl_base_1.0_0.9vae": "sdxl",
+    "sd_xl_base_0.9": "sdxl",
+    "v1-5-pruned": "sd1",
+    "v1-5-pruned-emaonly": "sd1",
+    "sd-v1-4": "sd1",
+    "sd-v1-4-full-ema": "sd1",
+    "v2-1_768-ema-pruned": "sd2",
+    "v2-1_768-nonema-pruned": "sd2",
+    "v2-1_512-ema-pruned": "sd2",
+    "768-v-ema": "sd2",
+    "512-base-ema": "sd2",
+}
+# sdxl_train.py: of the UNet, CLIP ViT-L and CLIP ViT-bigG; a text encoder whose rate is 0 does not train.
+RATES = ("learning_rate", "learning_rate_te1", "learning_rate_te2")
+_EITHER = (
+    "no command starts this file, and its model's name does not say whether that is train_network.py or "
+    "sdxl_train_network.py: check the script that names it with --config_file"
+)
+_SCRIPT = "script of the preset"  # no option is called that
+# Options of a GUI's preset that have the same name there: those that a fix may add.
+_SAME_IN_PRESETS = ("micro_batch_size", "gradient_accumulation_steps", "checkpointing", "lora.r", "compute_dtype")
+
+
+def recognise(document: Document, root: Node) -> bool:
+    """A TOML may have its options in sections of any name, which the scripts take for one; no other file may."""
+    from memlint.dialects import registry
+    from memlint.dialects.base import signature_score
+
+    if document.format not in ("toml", "json") or signature_score(registry.dialect("kohya").header["signature"], root):
+        return True
+    return document.format == "toml" and "network_module" in _flat(root)
+
+
+def _flat(root: Node) -> dict[str, Node]:
+    """A TOML's options, whatever section they stand in (``read_config_from_file``)."""
+    flat: dict[str, Node] = {}
+    for key, node in root.value.items() if isinstance(root.value, dict) else ():
+        if isinstance(node.value, dict):
+            flat.update(node.value)
+        else:
+            flat[key] = node
+    return flat
+
+
+def spell(spec: TrainingSpec, fact: Name, value: Any) -> list[Edit] | None:
+    """A preset of the GUI has words of its own; elsewhere attention and 8 bits have options of their own."""
+    from memlint.dialects import registry, spelling
+
+    preset = kohya_gui.is_preset(spec.document, spec.root)
+    way: dict[str, Any] | None = None
+    if fact == "attention" and value == "sdpa":
+        way = {"xformers": "sdpa"} if preset else {"sdpa": True}
+    elif fact == "optimizer" and value == "adamw_8bit":
+        way = {"optimizer": "AdamW8bit"} if preset else {"optimizer_type": "AdamW8bit"}
+    if way is None:
+        node = (known.node if (known := spec.fact(fact)) is not None else None) if preset else None
+        added = spec.root.get("additional_parameters")
+        if preset and (fact not in _SAME_IN_PRESETS if node is None else added is not None and node.span == added.span):
+            return []
+        return key_facts.spell(spec, fact, value)
+    if not preset:
+        return spelling.bundle(spec, registry.dialect("kohya"), fact, way)
+    ((key, word),) = way.items()
+    node = spec.root.get(key)
+    return [] if node is None else spelling.put_right(spec, node, word)
+
+
 def complete(spec: TrainingSpec) -> TrainingSpec:
     """Facts in the words of the vocabulary, and the script and model where both are known."""
+    if spec.launch is not None or not kohya_gui.is_preset(spec.document, spec.root):
+        return _complete(spec)
+    own = spec.root
+    _preset(spec)
+    made = _complete(spec)
+    made.root = own  # what a fix is written into
+    return made
+
+
+def _preset(spec: TrainingSpec) -> None:
+    """A preset of the GUI as the options that it starts the script with: what it does not hand on states nothing."""
+    from memlint.dialects import registry
+
+    dialect, root = registry.dialect("kohya"), spec.root
+    spec.root = kohya_gui.options(root)
+    assert isinstance(spec.root.value, dict)
+    spec.root.value[_SCRIPT] = Node(kohya_gui.script(root), root.span)
+    facts, _ = dialect.facts_of(spec.root)
+    for name in {key.annotation["fact"] for key in dialect.keys if "fact" in key.annotation}:
+        own, fact = spec.fact(name), facts.get(name)
+        if spec.tried(name):
+            continue
+        if fact is None:
+            spec.facts.pop(name, None)
+        elif fact.node is not None and fact.node.span == root.span:
+            spec.facts[name] = Fact(name, fact.value, DEFAULT, fact.key, reason=kohya_gui.SOURCE)
+        elif own is None or own.node is None or not _is_said_by(own, fact):
+            spec.facts[name] = fact
+
+
+def _is_said_by(own: Fact, fact: Fact) -> bool:
+    """Whether a preset's own field says what the GUI hands on: it leaves out what is off."""
+    assert own.node is not None
+    return own.value == fact.value if fact.node is None else own.node.span == fact.node.span
+
+
+def _complete(spec: TrainingSpec) -> TrainingSpec:
     reason = _config_file(spec)
     stated = str(_value(spec, "optimizer_type") or _value(spec, "optimizer") or "").lower()
     spec = key_facts.complete(spec)
     name = _program(spec)
     script = SCRIPTS.get(name)
     if script is None:
+        if spec.launch is None and _value(spec, "network_module") == "networks.lora" and not name:
+            spec.unknown_reason = _EITHER
         return spec
     spec.unknown_reason = reason or _unknown(spec, name, script) or _data(spec)
     if spec.unknown_reason:
@@ -97,13 +224,41 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
     _texts(spec, name, script, source)
     _caches(spec, source)
     _attention(spec, source)
+    if spec[HYPER + "train_text"] and spec.get(HYPER + "cache_text", False):
+        spec.architecture = None
+        spec.unknown_reason = f"--cache_text_encoder_outputs: {name}.py refuses it while text encoders train"
     return spec
 
 
 def _program(spec: TrainingSpec) -> str:
-    """The script's name, without folder and .py."""
-    program = spec.launch.called if spec.launch is not None else ""
+    """The script's name, without folder and .py: of the command, or as the file says that nobody starts."""
+    if spec.launch is None:
+        return _named_by(spec)
+    program = spec.launch.called
     return program.replace("\\", "/").rsplit("/", 1)[-1].removesuffix(".py")
+
+
+def _named_by(spec: TrainingSpec) -> str:
+    """The script that a preset of the GUI or a TOML is for; "" where several would take it."""
+    if spec.document.format != "toml":
+        return str(_value(spec, _SCRIPT) or "")
+    stated = _BY_TYPE.get(str(_value(spec, "model_train_type"))) or _BY_MODULE.get(str(_value(spec, "network_module")))
+    if stated or _value(spec, "network_module") is None:
+        return stated or ""
+    kind = _kind_of(str(spec.get("model", "")))
+    known = {"sdxl": "sdxl_train_network", "sd1": "train_network", "sd2": "train_network"}
+    return known.get(kind, "train_network" if _switched(spec, "v2") else "")
+
+
+def _kind_of(model: str) -> str:
+    """Of the hub's ids and of files as they were published; "" for any other."""
+    found = pipeline(model)
+    if found is not None:
+        return found.kind
+    file = model.replace("\\", "/").rsplit("/", 1)[-1]
+    for ending in (".safetensors", ".ckpt"):
+        file = file.removesuffix(ending)
+    return _FILES.get(file, "")
 
 
 def _put(spec: TrainingSpec, name: Name, value: object, reason: str, key: str = "") -> None:
@@ -139,7 +294,11 @@ def _words(spec: TrainingSpec, key: str) -> list[str] | None:
 def _config_file(spec: TrainingSpec) -> str:
     """``--config_file``: its sections are one, and the command line's options go before it. Why it cannot be read."""
     named = spec.root.get("config_file")
-    if named is None or spec.launch is None:
+    if spec.launch is None:
+        if spec.document.format == "toml":
+            _flatten(spec)
+        return ""
+    if named is None:
         return ""
     if not isinstance(named.value, str):
         return "config_file is not known"
@@ -147,14 +306,29 @@ def _config_file(spec: TrainingSpec) -> str:
     document, reason = companions.read(path, spec.document.path)
     if document is None:
         return f"config_file: {reason}"
-    flat: dict[str, Node] = {}
-    for key, node in document.root.value.items() if isinstance(document.root.value, dict) else ():
-        if isinstance(node.value, dict):
-            flat.update(node.value)
-        else:
-            flat[key] = node
-    _join(spec, Node(flat, document.root.span), document.path, document.text)
+    _join(spec, Node(dict(_flat(document.root)), document.root.span), document.path, document.text)
     return ""
+
+
+def _flatten(spec: TrainingSpec) -> None:
+    """A TOML that no command starts: a section that is called like an option (``[optimizer]``) is none."""
+    from memlint.dialects import registry
+
+    assert isinstance(spec.root.value, dict)
+    sections = {key for key, node in spec.root.value.items() if isinstance(node.value, dict)}
+    if not sections:
+        return
+    dialect = registry.dialect("kohya")
+    spec.root = Node(_flat(spec.root), spec.root.span)
+    facts, missing = dialect.facts_of(spec.root)
+    for name in {key.annotation["fact"] for key in dialect.keys if "fact" in key.annotation}:
+        if spec.tried(name):
+            continue
+        if name in facts:
+            spec.facts[name] = facts[name]
+        else:
+            spec.facts.pop(name, None)
+    spec.missing = (*(item for item in spec.missing if item.key not in sections), *missing)
 
 
 def _join(spec: TrainingSpec, tree: Node, path: str, text: str) -> None:
@@ -183,6 +357,9 @@ def _data(spec: TrainingSpec) -> str:
     if named is None or not named.value:
         size = _sides(spec.get("image_size"))
         if size is None:
+            written = spec.root.get("resolution")
+            if written is not None and written.value is not None:
+                return f"{written.name or 'resolution'} {shown(written.plain())} is no width and height"
             return lm.not_stated(spec, "resolution")
         if not spec.tried("image_size"):
             lm.put(spec, "image_size", _bucket(spec, {}, size), spec.facts["image_size"])
@@ -232,7 +409,7 @@ def _sides(value: Any) -> tuple[int, int] | None:
         value = [value]
     if not isinstance(value, (list, tuple)) or len(value) not in (1, 2):
         return None
-    numbers = [int(part) if str(part).isdigit() and len(str(part)) < 6 else 0 for part in value]
+    numbers = [int(part) if str(part).isdecimal() and len(str(part)) < 6 else 0 for part in value]
     return (numbers[0], numbers[-1]) if all(0 < number <= MAX_SIDE for number in numbers) else None
 
 
@@ -241,7 +418,7 @@ def _bucket(spec: TrainingSpec, stated: dict[str, Node], size: tuple[int, int]) 
 
     def option(key: str, default: int) -> int:
         value = stated[key].value if key in stated else _value(spec, key)
-        return int(str(value)) if str(value).isdigit() and len(str(value)) < 6 else default
+        return int(str(value)) if str(value).isdecimal() and len(str(value)) < 6 else default
 
     buckets = truth(stated["enable_bucket"].value) if "enable_bucket" in stated else _switched(spec, "enable_bucket")
     if not buckets:
@@ -264,16 +441,21 @@ def _unknown(spec: TrainingSpec, name: str, script: Script) -> str:
     if script.network and module != "networks.lora":
         return lm.not_stated(spec, "network_module") if not module else f"the adapters of {module} are not known"
     if name == "sdxl_train":
-        for key in ("learning_rate", "learning_rate_te1", "learning_rate_te2"):
-            value = _value(spec, key)
-            if value is not None and str(value).replace(".", "").strip("0") == "":
-                return f"--{key} 0: models that are left out of training are not known"
+        rates = [node.value for key in RATES if (node := spec.root.get(key)) is not None]
+        if any(isinstance(rate, Unresolved) for rate in rates):
+            return "learning rates that say which models train are not known"
+        if _is_zero(_value(spec, "learning_rate")):
+            return "--learning_rate 0: a UNet that is left out of training is not known"
     if spec.get("compute_dtype") not in (None, "float32", "float16", "bfloat16"):
         return f"mixed_precision {spec.get('compute_dtype')} is not known"
     length = spec.get("sequence_length", 75)
     if length not in (75, 150, 225):
         return f"max_token_length {length} is none that these scripts take"
     return ""
+
+
+def _is_zero(rate: Any) -> bool:
+    return rate is not None and str(rate).replace(".", "").strip("0") == ""
 
 
 def _kind(spec: TrainingSpec, script: Script) -> str:
@@ -301,9 +483,11 @@ def _network(spec: TrainingSpec, script: Script, source: str) -> str:
         key, _, value = word.partition("=")
         if key not in _NETWORK_ARGS:
             return f"network_args {key}: the adapters that it makes are not known"
+        if key == "rank_dropout":
+            _put(spec, HYPER + "rank_dropout", value.strip("0.") != "", source, "network_args")
         if key == "conv_dim":
-            if not value.isdigit() or not 0 < int(value) <= MAX_RANK:
-                return f"network_args conv_dim={value} is no rank"
+            if not value.isdecimal() or len(value) > MAX_DIGITS or not 0 < int(value) <= MAX_RANK:
+                return f"network_args conv_dim={shown(value)} is no rank"
             _put(spec, HYPER + "conv_rank", int(value), source, "network_args")
     return ""
 
@@ -361,6 +545,9 @@ def _texts(spec: TrainingSpec, name: str, script: Script, source: str) -> None:
         value = str(_value(spec, script.text_off) or "0")
         trains = not value.startswith("-")
     _put(spec, HYPER + "train_text", trains, source)
+    if name == "sdxl_train" and trains:
+        frozen = [text for key, text in zip(RATES[1:], MODELS["sdxl"].text) if _is_zero(_value(spec, key))]
+        _put(spec, HYPER + "frozen_texts", frozen, source)
     _put(spec, HYPER + "train_unet", not _switched(spec, "network_train_text_encoder_only"), source)
     if "sequence_length" not in spec:
         _put(spec, "sequence_length", 75, source, "max_token_length")
@@ -380,7 +567,7 @@ def _caches(spec: TrainingSpec, source: str) -> None:
         spec.facts.pop(HYPER + "cache_text", None)
     batch = spec.get(HYPER + "vae_batch_size")
     if not isinstance(batch, int) or batch < 1:
-        number = int(batch) if isinstance(batch, str) and batch.isdigit() else 1
+        number = int(batch) if isinstance(batch, str) and batch.isdecimal() and len(batch) < 10 else 1
         _put(spec, HYPER + "vae_batch_size", max(number, 1), source, "vae_batch_size")
     _keep(spec, HYPER + "no_half_vae", _switched(spec, "no_half_vae"), source)
 

@@ -49,7 +49,7 @@ def spell_each(spec: TrainingSpec, changes: Mapping[Name, Any]) -> Iterator[tupl
         if len(names) == 1 or not left.keys() >= set(names):
             continue
         way = values.get(JOINED.join(file_text(left[name]) for name in names))
-        if way is not None and (edits := _bundle(spec, dialect, names[0], way)):
+        if way is not None and (edits := bundle(spec, dialect, names[0], way)):
             yield names, edits
             left = {name: value for name, value in left.items() if name not in names}
     for name, value in left.items():
@@ -74,7 +74,7 @@ def _spell(spec: TrainingSpec, fact: Name, value: Any) -> list[Edit]:
     dialect = registry.dialect(spec.family)
     written = dialect.header.get("written", {}).get(fact, {}).get(file_text(value))
     ways = written if isinstance(written, list) else [] if written is None else [written]
-    edits = next((edits for way in ways if (edits := _bundle(spec, dialect, fact, way))), None)
+    edits = next((edits for way in ways if (edits := bundle(spec, dialect, fact, way))), None)
     if edits is not None:
         return edits
     if dialect.module is not None and hasattr(dialect.module, "spell"):
@@ -99,7 +99,7 @@ def _spell(spec: TrainingSpec, fact: Name, value: Any) -> list[Edit]:
     return []
 
 
-def _bundle(spec: TrainingSpec, dialect: Dialect, fact: Name, written: dict[str, Any]) -> list[Edit]:
+def bundle(spec: TrainingSpec, dialect: Dialect, fact: Name, written: dict[str, Any]) -> list[Edit]:
     """The edits that write several keys, which together say one fact: those that are there are changed, the others are
     added. Empty where one of them cannot be written."""
     found: list[Edit] = []

@@ -10,7 +10,7 @@ Shapes: B images, H x W of a latent, L tokens.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from memlint.architectures.diffusion import SCRIPTS, Pipeline, Script, pipeline
@@ -19,9 +19,9 @@ from memlint.meta import functional as F
 from memlint.meta import optim
 from memlint.meta.amp import autocast, to
 from memlint.meta.autograd import no_grad
-from memlint.meta.nn import Module
+from memlint.meta.nn import Module, parameter
 from memlint.meta.tape import Label, Tape
-from memlint.meta.tensor import DTYPES, DType, Tensor, default_dtype, empty, float32, int64
+from memlint.meta.tensor import DTYPES, DType, Tensor, default_dtype, empty, float32, int64, recording
 from memlint.models import UnknownModel
 from memlint.models import program as programs
 from memlint.models.language.adapters import LoraLinear
@@ -30,6 +30,8 @@ from memlint.profiles import shipped
 
 LIBRARY = "diffusers"  # whose releases differ, and no command says which one runs
 SCRIPT = HYPER + "script"
+CONTEXT = 2  # the UNet's inputs: a sample, its time, and what it attends to
+TEXT_TARGETS = (".q_proj", ".k_proj", ".v_proj", ".out_proj")  # of adapters in a text encoder
 
 
 class Batch:
@@ -43,8 +45,18 @@ class Batch:
 class Trained(Module):
     """What the optimizer may see: the denoiser, and what trains beside it."""
 
-    def __init__(self, denoiser: Module) -> None:
+    def __init__(self, denoiser: Module, texts: Sequence[Module] = ()) -> None:
         self.denoiser = denoiser
+        for number, text in enumerate(texts):
+            setattr(self, f"text_encoder_{number + 1}", text)
+
+
+class Copy(Module):
+    """A copy of a tensor that a script keeps."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.weight = parameter(*tensor.shape)
+        self.freeze()
 
 
 class Step:
@@ -63,17 +75,18 @@ class Step:
         self.sizes = self._sizes()
         self.adapted = spec.get("tuning") == "lora"
         self.helpers: list[Module] = []
-        self.vae = (
-            self._helper(self.pipeline.vae, self._pixel_sizes(), self._vae_dtype()) if self.script.encodes else None
-        )
+        self.text_trains = "tokens" if self.script.trains == "tokens" else ""
+        if self.script.text and spec.get(HYPER + "train_text_encoder"):
+            self.text_trains = self.script.text
+        self.vae = self._helper(self.pipeline.vae, self._pixel_sizes(), self._vae_dtype()) if self._encodes() else None
         self.texts = [
-            self._helper(name, {"B": self.sizes["B"], "L": self.sizes["L"]}, self.frozen)
+            self._text(name, {"B": self.sizes["B"], "L": self.sizes["L"]})
             for name in (self.pipeline.text if self.script.prompts else ())
         ]
         self.denoiser = self._denoiser()
         controls = self.script.trains == "control"
         self.controlled = self._helper(self.pipeline.controlled, self.sizes, self.frozen) if controls else None
-        self.model = Trained(self.denoiser)
+        self.model = Trained(self.denoiser, self.texts if self.text_trains else [])
 
     # -- sizes
 
@@ -89,6 +102,11 @@ class Step:
 
     def _tokens(self) -> int:
         return int(self.spec.get(HYPER + "prompt_tokens", self.pipeline.tokens))
+
+    def _encodes(self) -> bool:
+        """Whether the autoencoder is called in each step."""
+        cached = self.script.caches and self.spec.get(HYPER + "cache_latents", False)
+        return self.script.encodes and not cached
 
     def _pixel_sizes(self) -> dict[str, int]:
         by = self.pipeline.downscale
@@ -111,6 +129,26 @@ class Step:
         self.helpers.append(helper)
         return helper
 
+    def _text(self, name: str, sizes: dict[str, int]) -> programs.Whole:
+        """A text encoder: frozen, or what of it trains."""
+        if not self.text_trains:
+            return self._helper(name, sizes, self.frozen)
+        text = self._made(name, sizes, self.frozen if self.text_trains == "adapters" else float32)
+        text.path = name
+        if self.text_trains != "full":
+            text.freeze()
+        if self.text_trains == "adapters":
+            rank, dropout = int(self.spec.get("lora.r", self.script.rank)), float(self.spec.get("lora.dropout", 0.0))
+            with default_dtype(self._adapter_dtype()):
+                text.adapt(lambda path: path.endswith(TEXT_TARGETS), lambda linear: LoraLinear(linear, rank, dropout))
+        if self.text_trains == "tokens":
+            (table,) = [tensor for path, tensor in text.named_tensors() if path.endswith("token_embedding.weight")]
+            table.requires_grad = True
+            self.helpers.append(Copy(table))  # the rows of other words are written back after each step
+        if self.spec.get("checkpointing", "none") == "full":
+            text.checkpoint()
+        return text
+
     def _denoiser(self) -> programs.Whole:
         """Where it trains in full, in the script's dtype; else as all frozen weights are, with adapters."""
         whole = not self.adapted or self.script.logits
@@ -119,6 +157,8 @@ class Step:
             dtype = float32  # cast_training_params, where a script loads them otherwise
         name = self.pipeline.control if self.script.trains == "control" else self.pipeline.denoiser
         denoiser = self._made(name, self.sizes, dtype)
+        if self.script.trains == "tokens":
+            denoiser.freeze()
         if self.adapted:
             denoiser.freeze()
             rank, dropout = int(self.spec.get("lora.r", self.script.rank)), float(self.spec.get("lora.dropout", 0.0))
@@ -152,10 +192,14 @@ class Step:
         latents = latents * 1.0
         noise = empty(latents.shape, latents.dtype)
         noisy = to(latents * 1.0 + noise * 1.0, self.frozen)
-        embedded = [text(ids) for text in self.texts]
+        embedded = self._embedded(ids)
         batch.kept += [latents, noise, noisy, embedded]
-        with autocast(self.mixed):
-            results = self.denoiser(*self._given(noisy))
+        given = self._given(noisy)
+        if self.text_trains:  # the denoiser passes gradients on
+            given[CONTEXT] = embedded[0][0]
+        # Textual inversion hands accelerate the text encoder alone.
+        with autocast(None if self.script.trains == "tokens" else self.mixed):
+            results = self.denoiser(*given)
         results = [to(result, float32) for result in results]
         batch.kept.append(results)
         prediction = results[0]
@@ -163,6 +207,19 @@ class Step:
             prediction = to(self._controlled(noisy, results), float32)
             batch.kept.append(prediction)
         return F.mse_loss(prediction, to(empty(prediction.shape, noise.dtype), float32))
+
+    def _embedded(self, ids: Tensor) -> list[list[Tensor]]:
+        """What text encoders make of a prompt. accelerate runs one that trains under autocast, and brings what it
+        gives to fp32."""
+        if not self.text_trains:
+            return [text(ids) for text in self.texts]
+        found = []
+        for text in self.texts:
+            with autocast(self.mixed):
+                results = text(ids)
+            states = to(next(result for result in results if result.ndim == 3), float32)
+            found.append([to(states, self.frozen) if self.script.trains == "tokens" else states])
+        return found
 
     def _controlled(self, noisy: Tensor, results: list[Tensor]) -> Tensor:
         """The frozen UNet with a ControlNet's results: outside of autocast, and never checkpointed."""
@@ -225,13 +282,18 @@ class Step:
             return None
         tape = Tape()
         tape.mark("setup")
-        for parameter in self.model.parameters():
-            if not parameter.requires_grad or not self.adapted:
-                tape.allocate(parameter.nbytes, Label("parameters", ""))
+        for weight in self.model.parameters():
+            if not weight.requires_grad or not self.adapted:
+                tape.allocate(weight.nbytes, Label("parameters", ""))
         for helper in self.helpers:
-            for parameter in helper.parameters():
-                tape.allocate(parameter.nbytes, Label("helper_models", ""))
-        tape.allocate(self.pipeline.before * self.frozen.itemsize, Label("helper_models", ""))
+            for weight in helper.parameters():
+                tape.allocate(weight.nbytes, Label("helper_models", ""))
+        gone = self.pipeline.before
+        if self.vae is None and self.pipeline.vae:
+            with recording():
+                vae = self._made(self.pipeline.vae, self._pixel_sizes(), self.frozen)
+                gone += sum(weight.numel for weight in vae.parameters())
+        tape.allocate(gone * self.frozen.itemsize, Label("helper_models", ""))
         return tape
 
 

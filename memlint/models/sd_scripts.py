@@ -22,27 +22,49 @@ from memlint.meta.amp import autocast, to
 from memlint.meta.autograd import no_grad
 from memlint.meta.nn import Linear, Module, parameter
 from memlint.meta.tape import Tape
-from memlint.meta.tensor import DTYPES, DType, Tensor, default_dtype, empty, float32, int64, recording
+from memlint.meta.tensor import DTYPES, DType, Tensor, bool_, default_dtype, empty, float32, int64, recording
 from memlint.models import UnknownModel
 from memlint.models import program as programs
 from memlint.models.diffusion import Batch
 from memlint.models.system import System
+from memlint.named_tuple import NamedTuple
 from memlint.profiles import shipped
 
 LIBRARY = "sd-scripts"  # whose releases differ, and no command says which one runs
 SCRIPT = HYPER + "script"
 KIND = HYPER + "kind"
+FROZEN_TEXTS = HYPER + "frozen_texts"  # text encoders that stay as they are while another trains
+BY_RANK = HYPER + "rank_dropout"
 PIECE = 77  # tokens that CLIP takes at a time: the first, the last, and 75 of a prompt
 BLOCKS = "transformer_blocks"  # below a module of this name all linear layers have adapters
 
 
-class Lora(Module):
-    """``LoRAModule``: result + up(dropout(down(x))) * multiplier * scale. Nothing is cast but by autocast."""
+class Dropout(NamedTuple):
+    """What an adapter leaves out: the share of its inner values, and whether whole ranks."""
 
-    def __init__(self, rank: int, inputs: tuple[int, ...], outputs: tuple[int, ...], dropout: float) -> None:
+    share: float
+    by_rank: bool
+
+
+class Lora(Module):
+    """``LoRAModule``: result + up(dropout(down(x))) * multiplier * scale. Nothing is cast but by autocast.
+
+    ``by_rank`` leaves out ranks of each sample (``rank_dropout``): a mask of numbers that are true or false.
+    """
+
+    def __init__(self, rank: int, inputs: tuple[int, ...], outputs: tuple[int, ...], dropout: Dropout) -> None:
         self.down = parameter(rank, *inputs)
         self.up = parameter(*outputs[:1], rank, *outputs[1:])
-        self.dropout = dropout
+        self.dropout, self.by_rank = dropout
+
+    def dropped(self, low: Tensor) -> Tensor:
+        if self.dropout:
+            low = F.dropout(low, self.dropout)
+        if self.by_rank:
+            ranks = low.shape[1] if low.ndim == 4 else low.shape[-1]
+            shape = (low.shape[0], ranks, 1, 1) if low.ndim == 4 else (low.shape[0], *(1,) * (low.ndim - 2), ranks)
+            low = low * empty(shape, bool_)
+        return low
 
     def added(self, result: Tensor, adapted: Tensor) -> Tensor:
         scaled = adapted * 1.0 * 1.0
@@ -50,7 +72,7 @@ class Lora(Module):
 
 
 class LoraLinear(Lora):
-    def __init__(self, base: Linear, rank: int, dropout: float) -> None:
+    def __init__(self, base: Linear, rank: int, dropout: Dropout) -> None:
         outputs, inputs = base.weight.shape
         super().__init__(rank, (inputs,), (outputs,), dropout)
         self.base = base
@@ -62,9 +84,7 @@ class LoraLinear(Lora):
 
     def forward(self, x: Tensor) -> Tensor:
         result = self.base(x)
-        low = F.linear(x, self.down)
-        if self.dropout:
-            low = F.dropout(low, self.dropout)
+        low = self.dropped(F.linear(x, self.down))
         low = F.linear(low, self.up)
         return self.added(result, low)
 
@@ -73,16 +93,14 @@ class LoraConvolution(Lora):
     """Beside a convolution: the same one into ``rank`` channels, and one of 1 x 1 out of them."""
 
     def __init__(self, run: programs.Run, weight: Tensor, stride: list[int], padding: list[int], rank: int,
-                 dropout: float) -> None:  # fmt: skip
+                 dropout: Dropout) -> None:  # fmt: skip
         outputs, *inputs = weight.shape
         super().__init__(rank, tuple(inputs), (outputs, 1, 1), dropout)
         self.convolution = run.function("conv2d")
         self.stride, self.padding = stride, padding
 
     def forward(self, result: Tensor, x: Tensor) -> Tensor:
-        low = self.convolution(x, self.down, None, self.stride, self.padding, [1, 1], 1)
-        if self.dropout:
-            low = F.dropout(low, self.dropout)
+        low = self.dropped(self.convolution(x, self.down, None, self.stride, self.padding, [1, 1], 1))
         low = self.convolution(low, self.up, None, [1, 1], [0, 0], [1, 1], 1)
         return self.added(result, low)
 
@@ -107,7 +125,8 @@ class Step:
         self.mixed: DType | None = DTYPES[compute] if compute != "float32" else None
         self.weights: DType = DTYPES[compute]
         self.trained_dtype = self.weights if spec.get(HYPER + "full_16_bit", False) else float32
-        self.text_trains = bool(spec.get(HYPER + "train_text", False))
+        frozen = spec.get(FROZEN_TEXTS, ()) if spec.get(HYPER + "train_text", False) else self.known.text
+        self.trained_texts = [name for name in self.known.text if name not in frozen]
         self.unet_trains = bool(spec.get(HYPER + "train_unet", True))
         self.checkpointed = spec.get("checkpointing", "none") == "full"
         self.cached = bool(spec.get(HYPER + "cache_latents", False))
@@ -119,9 +138,9 @@ class Step:
         self.vae = None if self.cached else self._autoencoder(self._pixels())
         self.unet = self._unet()
         self.texts = [] if self.text_cached else [self._text(name) for name in self.known.text]
-        self.model = Models(self.unet, self.texts if self.text_trains else [])
-        if not self.text_trains:
-            self.helpers += self.texts
+        trained = [text for text in self.texts if text.path in self.trained_texts]
+        self.model = Models(self.unet, trained)
+        self.helpers += [text for text in self.texts if text not in trained]
 
     def _sizes(self) -> dict[str, int]:
         size = self.spec["image_size"]
@@ -179,8 +198,8 @@ class Step:
     def _lora(self, linear: Linear) -> LoraLinear:
         return LoraLinear(linear, int(self.spec.get("lora.r", 4)), self._dropout())
 
-    def _dropout(self) -> float:
-        return float(self.spec.get("lora.dropout", 0.0) or 0.0)
+    def _dropout(self) -> Dropout:
+        return Dropout(float(self.spec.get("lora.dropout", 0.0) or 0.0), bool(self.spec.get(BY_RANK, False)))
 
     def _adapt_unet(self, unet: programs.Whole) -> None:
         """All linear layers and convolutions of 1 x 1 in ``Transformer2DModel``; with ``conv_dim``, all of
@@ -205,11 +224,12 @@ class Step:
 
     def _text(self, name: str) -> programs.Whole:
         """A text encoder, frozen unless it trains; with an adapter, ``CLIPAttention`` and ``CLIPMLP`` have one."""
-        dtype = self.trained_dtype if self.text_trains and not self.script.network else self.weights
+        trains = name in self.trained_texts
+        dtype = self.trained_dtype if trains and not self.script.network else self.weights
         sizes = {"B": self.sizes["B"] * self.sizes["N"], "L": PIECE}
         text = self._made(f"diffusers/{name}", sizes, dtype)
         text.path = name
-        if not self.text_trains:
+        if not trains:
             text.freeze()
             return text
         if self.checkpointed:
@@ -279,15 +299,15 @@ class Step:
     def _context(self, ids: list[Tensor]) -> Tensor:
         """What the UNet attends to: (B, L, width)."""
         b, pieces = self.sizes["B"], self.sizes["N"]
-        wrapped = self.mixed if self.script.network or self.text_trains else None
         states = []
         if not ids:
             states = [empty((b, self.sizes["L"], width), self.weights) for width in (768, 1280)]  # SDXL's
         for text, tokens in zip(self.texts, ids):
-            with autocast(wrapped):
+            trains = text.path in self.trained_texts
+            with autocast(self.mixed if self.script.network or trains else None):
                 results = text(tokens)
             state = next(x for x in results if x.ndim == 3)
-            if self.text_trains:
+            if trains:
                 state = to(state, float32)  # accelerate's wrapper
             states.append(_joined(state.reshape(b, pieces * PIECE, state.shape[-1]), pieces))
         if len(states) == 1:

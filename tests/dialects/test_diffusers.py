@@ -62,10 +62,27 @@ def test_stable_diffusion_3_attends_to_clip_s_tokens_and_as_many_of_t5_as_are_as
     assert read(f"{SD3} --instance_data_dir a --max_sequence_length 256")[HYPER + "prompt_tokens"] == 77 + 256
 
 
+def test_flux_attends_to_as_many_of_t5_s_tokens_as_are_asked_for_and_trains_in_full_as_well() -> None:
+    named = "--pretrained_model_name_or_path black-forest-labs/FLUX.1-dev --instance_data_dir a"
+    for script, tuning in (("train_dreambooth_flux.py", "full"), ("train_dreambooth_lora_flux.py", "lora")):
+        spec = read(f"{script} {named} --max_sequence_length 128")
+        assert (spec.unknown_reason, spec["tuning"], spec[HYPER + "prompt_tokens"]) == ("", tuning, 128)
+        assert read(f"{script} {named}").get(HYPER + "prompt_tokens") == (77 if tuning == "full" else None)
+        assert "text encoders" in read(f"{script} {named} --caption_column text").unknown_reason
+        assert "--train_text_encoder" in read(f"{script} {named} --train_text_encoder").unknown_reason
+
+
 def test_layers_may_be_named() -> None:
     spec = read(f"{SD3} --instance_data_dir a --lora_layers attn.to_k,attn.to_q")
     assert spec["lora.targets"] == ["attn.to_k", "attn.to_q"]
     assert "adapters in some of the blocks" in read(f"{SD3} --instance_data_dir a --lora_blocks 1,2").unknown_reason
+
+
+def test_what_of_the_text_encoder_trains() -> None:
+    spec = read(f"textual_inversion.py {SD} --train_data_dir a --placeholder_token <a> --initializer_token toy")
+    assert (spec.unknown_reason, spec["tuning"], spec["micro_batch_size"]) == ("", "trainable_tokens", 16)
+    spec = read(f"train_dreambooth.py {SD} --instance_data_dir a --train_text_encoder")
+    assert (spec.unknown_reason, spec[HYPER + "train_text_encoder"]) == ("", True)
 
 
 def test_latents_that_the_script_fails_to_cache_are_no_estimate() -> None:
@@ -86,11 +103,15 @@ def test_amused_has_a_switch_for_checkpointing_without_effect() -> None:
          "the model mine is made by"),
         ("train_text_to_image.py --pretrained_model_name_or_path amused/amused-256 --resolution 256",
          "train_text_to_image.py is not for aMUSEd 256"),
-        (f"train_dreambooth.py {SD} --instance_data_dir a --train_text_encoder", "--train_text_encoder"),
+        ("train_dreambooth_lora_sdxl.py --pretrained_model_name_or_path stabilityai/stable-diffusion-xl-base-1.0 "
+         "--instance_data_dir a --train_text_encoder", "--train_text_encoder: a text encoder that trains is not known"),
+        ("textual_inversion.py --pretrained_model_name_or_path stabilityai/stable-diffusion-xl-base-1.0 "
+         "--resolution 512", "textual_inversion.py is not for Stable Diffusion XL"),
         (f"train_mine.py {SD} --resolution 512", "made by the code of diffusers' training scripts"),
         (VIDEO, "without --load_tensors"),
     ],
     ids=["a model of one's own", "a pipeline that the script is not for", "a switch that is not known",
+         "textual inversion of another",
          "a script that is not known", "an autoencoder that is not known"],
 )  # fmt: skip
 def test_what_is_not_known_is_said(command: str, reason: str) -> None:

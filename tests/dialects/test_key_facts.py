@@ -96,7 +96,7 @@ torchrun --nproc_per_node 4 train.py "${args[@]}" --rank 32 --gradient_checkpoin
         "kohya",
         "preset.json",
         """{
-  "LoRA_type": "Standard",
+  "LoRA_type": "Flux1", "flux1_checkbox": true,
   "network_dim": 16,
   "max_resolution": "768,512",
   "max_data_loader_n_workers": "2",

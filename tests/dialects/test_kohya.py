@@ -93,10 +93,12 @@ def test_optimizers_by_their_names(option: str, optimizer: str, library: str, pa
         (LORA.replace("--resolution 512", "").join(("train_network.py ", "")), "resolution is not stated"),
         (f"train_network.py {LORA} --dataset_config none.toml", "dataset_config: no file none.toml"),
         (f"train_network.py {LORA} --config_file none.toml", "config_file: no file none.toml"),
+        (f"sdxl_train_network.py {LORA} --cache_text_encoder_outputs", "refuses it while text encoders train"),
         (f"flux_train_network.py {LORA}", "is made by the code of kohya sd-scripts"),
     ],
     ids=["8 bits", "attention of its own", "other adapters", "ranks by block", "a state more", "an optimizer",
-         "a model that the script is not for", "no resolution", "no data", "no config", "a script that is not known"],
+         "a model that the script is not for", "no resolution", "no data", "no config", "what the script refuses",
+         "a script that is not known"],
 )  # fmt: skip
 def test_what_is_not_known_is_said(command: str, reason: str) -> None:
     spec = read(command)

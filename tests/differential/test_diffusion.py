@@ -96,7 +96,9 @@ def program_of(name: str) -> Program:
 
 
 class Models(nn.Module):
-    def __init__(self, low: bool, adapted: bool, checkpointed: bool) -> None:
+    """``trains``: what of the text encoder does, "" for nothing."""
+
+    def __init__(self, low: bool, adapted: bool, checkpointed: bool, trains: str = "") -> None:
         super().__init__()
         weights = torch.bfloat16 if low else torch.float32
         with AsWithRealTensors():
@@ -110,11 +112,30 @@ class Models(nn.Module):
                 r=RANK, lora_alpha=RANK, target_modules=["to_k", "to_q", "to_v", "to_out.0"], init_lora_weights=True
             )
             self.unet = peft.inject_adapter_in_model(config, self.unet)
+        if trains:
+            self._train_text(trains, weights)
         if checkpointed:
             self.unet.enable_gradient_checkpointing()
+            if trains:
+                self.text.gradient_checkpointing_enable()
         self.unet.train()
         self.low = low
         self.weights = weights
+        self.trains = trains
+
+    def _train_text(self, trains: str, weights: torch.dtype) -> None:
+        if trains == "adapters":
+            peft = pytest.importorskip("peft")
+            targets = ["q_proj", "k_proj", "v_proj", "out_proj"]
+            config = peft.LoraConfig(r=RANK, lora_alpha=RANK, target_modules=targets, init_lora_weights=True)
+            self.text = peft.inject_adapter_in_model(config, self.text)
+        else:
+            self.text.to(torch.float32).requires_grad_(trains == "full")
+        if trains == "tokens":
+            table = self.text.get_input_embeddings().weight.requires_grad_(True)
+            self.unet.to(weights).requires_grad_(False)
+            self.kept = nn.Parameter(torch.empty_like(table), requires_grad=False)
+        self.text.train()
 
 
 def step(models: Models, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
@@ -124,16 +145,21 @@ def step(models: Models, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tens
     latents = mean + torch.exp(0.5 * logarithm) * torch.empty_like(mean)
     noise = torch.empty_like(latents)
     noisy = latents * 1.0 + noise * 1.0
-    embedded = models.text(ids, return_dict=False)[0]
+    with torch.autocast("cpu", torch.bfloat16, enabled=models.low and models.trains != ""):
+        embedded = models.text(ids, return_dict=False)[0]
+    if models.trains:
+        embedded = embedded.float()
+    if models.trains == "tokens":
+        embedded = embedded.to(models.weights)
     steps = torch.empty(len(ids), dtype=torch.int64)
-    with torch.autocast("cpu", torch.bfloat16, enabled=models.low):
+    with torch.autocast("cpu", torch.bfloat16, enabled=models.low and models.trains != "tokens"):
         prediction = models.unet(noisy, steps, embedded, return_dict=False)[0]
     return nn.functional.mse_loss(prediction.float(), noise.float())
 
 
-def traced(low: bool, adapted: bool, checkpointed: bool) -> Step:
+def traced(low: bool, adapted: bool, checkpointed: bool, trains: str = "") -> Step:
     module: Any = SimpleNamespace(
-        build_model=lambda _: Models(low, adapted, checkpointed),
+        build_model=lambda _: Models(low, adapted, checkpointed, trains),
         make_batch=lambda _: (torch.empty(BATCH, 3, SIDE, SIDE), torch.empty(BATCH, TOKENS, dtype=torch.int64)),
         training_loss=step,
     )
@@ -157,5 +183,31 @@ def test_a_step_takes_what_the_script_s_step_takes(
     ours, truth = in_meta(spec), traced(low, adapted, checkpointed)
     assert (ours.parameters, ours.trainable) == (truth.parameters, truth.trainable)
     # Besides the models there are some tensors of a latent's size: their number is the script's, and theirs here.
+    assert ours.saved == pytest.approx(truth.saved, rel=0.002)
+    assert ours.peak == pytest.approx(truth.peak, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("script", "trains", "low", "checkpointed"),
+    [
+        ("train_dreambooth.py --train_text_encoder", "full", True, False),
+        ("train_dreambooth_lora.py --train_text_encoder", "adapters", True, True),
+        ("textual_inversion.py", "tokens", True, True),
+    ],
+    ids=["DreamBooth", "adapters", "textual inversion"],
+)
+def test_a_text_encoder_that_trains_takes_what_it_takes_in_the_script_s_step(
+    script: str, trains: str, low: bool, checkpointed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(autograd, "ACCUMULATE_IN_PLACE", False)
+    monkeypatch.setattr(diffusion, "pipeline", lambda name: NARROW)
+    monkeypatch.setattr(diffusion.shipped, "program", lambda name: program_of(name.rpartition("/")[2]))
+    command = COMMAND.format(kind="").replace("train_text_to_image.py", script)
+    command += " --mixed_precision bf16" if low else ""
+    command += " --gradient_checkpointing" if checkpointed else ""
+    (spec,) = registry.specs(load("train.sh", command + "\n"))
+    assert not spec.unknown_reason
+    ours, truth = in_meta(spec), traced(low, trains == "adapters", checkpointed, trains)
+    assert (ours.parameters, ours.trainable) == (truth.parameters, truth.trainable)
     assert ours.saved == pytest.approx(truth.saved, rel=0.002)
     assert ours.peak == pytest.approx(truth.peak, rel=0.01)

@@ -27,6 +27,7 @@ COMMAND = (
     f"--resolution {SIDE * 8} --train_batch_size {BATCH} --network_dim {RANK} --mixed_precision bf16 --cache_latents "
     "--sdpa --network_args conv_dim=2"
 )
+BY_RANK: list[bool] = []  # whether the adapters leave out ranks of each sample
 WIDER = ("ResnetBlock2D", "Downsample2D", "Upsample2D")
 
 
@@ -46,6 +47,11 @@ class Lora(nn.Module):
     def around(self, before: Any, x: torch.Tensor) -> Any:
         result = before(x)
         low = self.down(x)
+        if BY_RANK:
+            mask = torch.rand((low.size(0), low.size(1 if low.ndim == 4 else -1))) > 0.1
+            if low.ndim > 2:
+                mask = mask.unsqueeze(1) if low.ndim == 3 else mask.unsqueeze(-1).unsqueeze(-1)
+            low = low * mask
         low = self.up(low)
         return result + low * 1.0 * 1.0
 
@@ -96,12 +102,14 @@ def traced() -> Step:
         return in_torch(module, {}, adamw("foreach"))
 
 
-def test_a_step_takes_what_the_script_s_step_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("words", ["", " rank_dropout=0.1 module_dropout=0.2"], ids=["all ranks", "ranks left out"])
+def test_a_step_takes_what_the_script_s_step_takes(words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "BY_RANK", [True] if words else [])
     monkeypatch.setattr(autograd, "ACCUMULATE_IN_PLACE", False)
     monkeypatch.setitem(MODELS, "sd1", Model("narrow", "unet", ("text",), "vae"))
     monkeypatch.setattr(sd_scripts.shipped, "program", lambda name: program_of(name.rpartition("/")[2]))
     monkeypatch.setattr(sd_scripts.Step, "_caching", lambda self: None)
-    (spec,) = registry.specs(load("train.sh", COMMAND + "\n"))
+    (spec,) = registry.specs(load("train.sh", COMMAND + words + "\n"))
     assert not spec.unknown_reason
     ours, truth = in_meta(spec), traced()
     assert (ours.parameters, ours.trainable) == (truth.parameters, truth.trainable)

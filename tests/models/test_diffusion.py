@@ -65,6 +65,15 @@ def test_class_images_double_the_batch(tmp_path: Path) -> None:
     assert both == peak(tmp_path, f"{named} --train_batch_size 2")
 
 
+def test_flux_s_autoencoder_stays_where_it_encodes_in_each_step(tmp_path: Path) -> None:
+    """It is Stable Diffusion 3's: the vae/config.json of both differ in scaling_factor and shift_factor alone."""
+    named = "train_dreambooth_lora_flux.py --pretrained_model_name_or_path black-forest-labs/FLUX.1-dev "
+    named += "--instance_data_dir a --mixed_precision bf16 --resolution 1024 --train_batch_size 4 "
+    named += "--gradient_checkpointing"
+    one, other = (peak(tmp_path, f"{named}{option}") for option in ("", " --cache_latents"))
+    assert one - other == pytest.approx(2 * PUBLISHED["kl-f8-16"], rel=0.001)
+
+
 def test_attention_before_torch_2_is_not_known(tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text("torch==1.13.1\n", encoding="utf-8")
     path = tmp_path / "train.sh"

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from memlint.check import check_paths
+from memlint.dialects import registry
+from memlint.documents.load import load
 from memlint.meta.tensor import float32, recording
-from memlint.models import program
+from memlint.models import program, sd_scripts
 from memlint.profiles import shipped
 from memlint.settings import Settings
 
@@ -72,3 +74,25 @@ def test_cached_outputs_leave_the_text_encoders_in_host_memory(tmp_path: Path) -
     assert estimate(tmp_path, xl)[0] - estimate(tmp_path, f"{xl} --cache_text_encoder_outputs")[0] == pytest.approx(
         both, rel=0.01
     )
+
+
+def test_a_text_encoder_whose_learning_rate_is_0_does_not_train(tmp_path: Path) -> None:
+    """sdxl_train.py: CLIP ViT-L without its last layer and the norm after it, which the result is taken before."""
+    command = "sdxl_train.py --pretrained_model_name_or_path a --resolution 256 --mixed_precision bf16 --sdpa "
+    command += "--cache_latents --gradient_checkpointing"
+    unet, large, huge = 2_567_463_684, 123_060_480 - 12 * 768 * 768 - 13 * 768 - 2 * 768, 694_659_840
+    trained = {
+        "": unet,
+        "--learning_rate_te1 0 --learning_rate_te2 0.0": unet,
+        "--train_text_encoder --learning_rate_te1 0 --learning_rate_te2 0.0": unet,
+        "--train_text_encoder --learning_rate_te2 0": unet + large,
+        "--train_text_encoder --learning_rate_te1 0.0": unet + huge,
+        "--train_text_encoder --highvram": unet + large + huge,
+    }
+    for option, counts in trained.items():
+        (spec,) = registry.specs(load("train.sh", f"accelerate launch {command} {option}\n"))
+        with recording():
+            weights = sd_scripts.Step(spec).model.parameters()
+            assert sum(weight.numel for weight in weights if weight.requires_grad) == counts
+    command += " --train_text_encoder"
+    assert estimate(tmp_path, f"{command} --learning_rate_te2 0")[0] < estimate(tmp_path, command)[0]
