@@ -79,18 +79,16 @@ def _max_pool(
     input: Tensor, kernel_size: Numbers, stride: Any = None, padding: Numbers = 0, dilation: Numbers = 1,
     ceil_mode: bool = False, return_indices: bool = False,
 ) -> Tensor:  # fmt: skip
-    if ceil_mode or return_indices or dilation not in (1, [1, 1]):
-        raise UnknownModel("a maximum pooling that rounds up, returns indices or is dilated")
-    return F.max_pool(input, kernel_size, stride or None, padding)
+    if return_indices or dilation not in (1, [1, 1]):
+        raise UnknownModel("a maximum pooling that returns indices or is dilated")
+    return F.max_pool(input, kernel_size, stride or None, padding, ceil_mode)
 
 
 def _avg_pool(
     input: Tensor, kernel_size: Numbers, stride: Any = None, padding: Numbers = 0, ceil_mode: bool = False,
     count_include_pad: bool = True, divisor_override: Any = None,
 ) -> Tensor:  # fmt: skip
-    if ceil_mode:
-        raise UnknownModel("an average pooling that rounds up")
-    return F.avg_pool(input, kernel_size, stride or None, padding)
+    return F.avg_pool(input, kernel_size, stride or None, padding, ceil_mode)
 
 
 def _adaptive_avg_pool(input: Tensor, output_size: Any) -> Tensor:
@@ -249,6 +247,12 @@ def _repeat(x: Tensor, *sizes: Any) -> Tensor:
     return F.repeat(x, *_sizes(sizes))
 
 
+def _roll(input: Tensor, shifts: Any, dims: Any = ()) -> Tensor:
+    if dims in ([], ()):
+        raise UnknownModel("a tensor that is rolled as if it were one row")
+    return F.roll(input, len(dims) if isinstance(dims, list) else 1)
+
+
 def _embedding(input: Tensor, weight: Tensor, *args: Any, **rest: Any) -> Tensor:
     return F.embedding(input, weight)
 
@@ -309,6 +313,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "add_": _binary(F.add_),
     "__iadd__": _binary(F.add_),
     "__radd__": _binary(F.add),
+    "addcmul": lambda input, tensor1, tensor2, value=1: F.addcmul(input, tensor1, tensor2),
     "sub": _binary(F.sub),
     "__rsub__": lambda x, y: F.rsub(x, y),
     "mul": _binary(F.mul),
@@ -327,6 +332,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "unsqueeze": lambda x, dim: F.unsqueeze(x, dim),
     "squeeze": _squeeze,
     "expand": _expand,
+    "expand_as": lambda x, other: F.expand(x, *other.shape),
     "contiguous": lambda x, memory_format=None: F.contiguous(x),
     "chunk": lambda x, chunks, dim=0: F.chunk(x, chunks, dim),
     "split": _split,
@@ -336,6 +342,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "concat": lambda tensors, dim=0: F.cat(tensors, dim),
     "stack": lambda tensors, dim=0: F.stack(tensors, dim),
     "repeat": _repeat,
+    "roll": _roll,
     "pad": _pad,
     "__getitem__": _items,
     "__setitem__": _assigned,

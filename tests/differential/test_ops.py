@@ -174,6 +174,15 @@ def cases() -> Iterator[Case]:
         (X,),
         in_place=True,
     )
+    for word, operands in {
+        "": (X, X, X),
+        " of a row and two rows": (X, tensor(7), tensor(7)),
+        " of rows and a tensor": (tensor(7), tensor(7), X),
+        " of a transposed tensor": (transposed(3, 5, 7), X, transposed(3, 5, 7)),
+        " of bfloat16": tuple(X._replace(dtype="bfloat16") for _ in range(3)),
+        " of two dtypes under autocast": (X, X._replace(dtype="bfloat16"), X),
+    }.items():
+        yield Case(f"addcmul{word}", "addcmul", torch.addcmul, F.addcmul, operands)
     yield Case("a number minus a tensor", "rsub", lambda x: 1.0 - x, lambda x: F.rsub(x, 1.0), (X,))
     for word, y in {"tensors": X, "a tensor with a row": tensor(7)}.items():
         yield Case(f"minimum of {word}", "minimum", torch.minimum, F.minimum, (X, y))
@@ -436,6 +445,11 @@ def views() -> Iterator[Case]:
     yield Case(
         "repeat to a new dimension", "repeat", lambda x: x.repeat(2, 1, 1, 1), lambda x: F.repeat(x, 2, 1, 1, 1), (X,)
     )
+    for word, x in {"": X, " of a transposed tensor": transposed(3, 5, 7)}.items():
+        yield Case(f"roll{word}", "roll", lambda x: x.roll(1, 1), F.roll, (x,))
+        yield Case(
+            f"roll along two dimensions{word}", "roll", lambda x: x.roll((1, 2), (0, 1)), lambda x: F.roll(x, 2), (x,)
+        )
     yield Case("pad", "pad", lambda x: T.pad(x, (1, 2)), lambda x: F.pad(x, 1, 2), (X,))
     yield Case("pad two dimensions", "pad", lambda x: T.pad(x, (1, 2, 0, 3)), lambda x: F.pad(x, 1, 2, 0, 3), (X,))
 
@@ -904,6 +918,15 @@ def convolutions() -> Iterator[Case]:
         lambda x: F.avg_pool(x, 3, 2, 1),
         (tensor(3, 4, 9, 8),),
     )
+    for name in ("avg_pool", "max_pool"):
+        for word, geometry in {"": (2, 2, 0), " and is padded": (3, 2, 1), " with a gap": (2, 3, 1)}.items():
+            yield Case(
+                f"{name}2d that rounds up{word}",
+                name,
+                lambda x, f=getattr(T, f"{name}2d"), g=geometry: f(x, *g, ceil_mode=True),
+                lambda x, f=getattr(F, name), g=geometry: f(x, *g, ceil=True),
+                (tensor(3, 4, 9, 8),),
+            )
     for word, image in {
         "": tensor(3, 4, 9, 8),
         " of a channels-last image": Operand((3, 4, 9, 8), order=(0, 2, 3, 1)),

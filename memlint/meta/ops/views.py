@@ -351,3 +351,20 @@ def pad(x: Tensor, *amounts: int) -> Tensor:
         before, dtype = x.shape, x.dtype
         record(out, (x,), (), lambda g: (Tensor(before, dtype),))
     return out
+
+
+def roll(x: Tensor, dims: int = 1) -> Tensor:
+    """``x.roll(...)`` along so many dimensions: one after the other, each from a packed tensor into a fresh one; back
+    again for the gradient. (native/cuda/TensorTransformations.cu)"""
+    out = _rolled(x.detach(), dims)
+    if tracked(x):
+        record(out, (x,), (), lambda g: (_rolled(g, dims),))
+    return out
+
+
+def _rolled(x: Tensor, dims: int) -> Tensor:
+    for _ in range(dims):
+        packed = x if x.strides is None else Tensor(x.shape, x.dtype)
+        x = Tensor(x.shape, x.dtype)
+        del packed
+    return x
