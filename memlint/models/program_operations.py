@@ -161,6 +161,13 @@ def _binary(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return run
 
 
+def _clamp(input: Tensor, min: Any = None, max: Any = None) -> Tensor:
+    bounds = [bound for bound in (min, max) if bound is not None]
+    if any(isinstance(bound, Tensor) for bound in bounds):
+        raise UnknownModel("a clamp to the numbers of a tensor")
+    return F.clamp(input, len(bounds))
+
+
 def _assigned(x: Tensor, index: Any, value: Any) -> Tensor:
     if not isinstance(value, Tensor):
         raise UnknownModel("a number put into a part of a tensor")
@@ -308,6 +315,9 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "rsqrt": _unary(F.rsqrt),
     "abs": _unary(F.abs),
     "clone": _unary(F.clone),
+    "clamp": _clamp,
+    "clamp_min": _clamp,
+    "clamp_max": _clamp,
     "pow": _pow,
     "add": _binary(F.add),
     "add_": _binary(F.add_),
@@ -325,6 +335,8 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "__itruediv__": _binary(F.div_),
     "view": _view,
     "reshape": _reshape,
+    "reshape_as": lambda x, other: F.reshape(x, *other.shape),
+    "view_as": lambda x, other: F.view(x, *other.shape),
     "flatten": _flatten,
     "unflatten": _unflatten,
     "permute": _permute,
@@ -333,6 +345,8 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "squeeze": _squeeze,
     "expand": _expand,
     "expand_as": lambda x, other: F.expand(x, *other.shape),
+    "select": lambda x, dim, index: F.select(x, dim),
+    "narrow": lambda x, dim, start, length: F.narrow(x, dim, length),
     "contiguous": lambda x, memory_format=None: F.contiguous(x),
     "chunk": lambda x, chunks, dim=0: F.chunk(x, chunks, dim),
     "split": _split,

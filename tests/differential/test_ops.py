@@ -451,6 +451,16 @@ def views() -> Iterator[Case]:
             f"roll along two dimensions{word}", "roll", lambda x: x.roll((1, 2), (0, 1)), lambda x: F.roll(x, 2), (x,)
         )
     yield Case("pad", "pad", lambda x: T.pad(x, (1, 2)), lambda x: F.pad(x, 1, 2), (X,))
+    image = Operand((3, 4, 9, 8), order=(0, 2, 3, 1))
+    for word, amounts in {"padded": (1, 2, 0, 3), "cut": (-1, -1)}.items():
+        yield Case(
+            f"a channels-last image that is {word}, then gelu",
+            "pad",
+            lambda x, a=amounts: T.conv2d(T.pad(T.gelu(x), a), torch.empty(6, 4, 3, 3)),
+            lambda x, a=amounts: F.conv(F.pad(F.gelu(x), *a), meta.empty((6, 4, 3, 3), meta.float32)),
+            (image,),
+            autocast=False,
+        )
     yield Case("pad two dimensions", "pad", lambda x: T.pad(x, (1, 2, 0, 3)), lambda x: F.pad(x, 1, 2, 0, 3), (X,))
 
 
