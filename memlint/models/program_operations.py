@@ -176,10 +176,15 @@ def _assigned(x: Tensor, index: Any, value: Any) -> Tensor:
 
 def _items(x: Tensor, index: Any) -> Tensor:
     items = index if isinstance(index, list) else [index]
-    if any(isinstance(item, Tensor) for item in items):
-        if all(isinstance(item, Tensor) for item in items):
-            return F.index(x, *items)
-        raise UnknownModel("an index of tensors and slices together")
+    tensors = [item for item in items if isinstance(item, Tensor)]
+    if tensors:
+        whole = items.index(tensors[0])
+        rest = items[:whole] + items[whole + len(tensors) :]
+        if any(isinstance(item, Tensor) or item not in (slice(None), Ellipsis) for item in rest):
+            raise UnknownModel("an index of tensors and slices together")
+        if Ellipsis in items[:whole]:
+            whole += x.ndim - len(items)
+        return F.index(x, *tensors, whole=whole)
     return F.select_index(x, tuple(items))
 
 

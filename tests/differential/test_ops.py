@@ -509,6 +509,14 @@ def lookups() -> Iterator[Case]:
         trains=((0,), ()),
     )
     yield Case(
+        "index of the last dimension by a tensor",
+        "index",
+        lambda x, i: x[:, :, i],
+        lambda x, i: F.index(x, i, whole=2),
+        (X, tensor(4, 6, dtype="int64")),
+        trains=((0,), ()),
+    )
+    yield Case(
         "what is put at places that two tensors name",
         "index_put_",
         lambda x, v, i, j: x.clone().index_put_((i, j), v),
