@@ -324,6 +324,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "clamp_min": _clamp,
     "clamp_max": _clamp,
     "pow": _pow,
+    "__pow__": _pow,
     "add": _binary(F.add),
     "add_": _binary(F.add_),
     "__iadd__": _binary(F.add_),

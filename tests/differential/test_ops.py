@@ -852,6 +852,13 @@ def convolutions() -> Iterator[Case]:
         (Operand((3, 4, 9, 8), order=(0, 2, 3, 1)), tensor(6, 4, 3, 3), tensor(6)),
     )
     yield Case(
+        "conv2d of a channels-last image that two others go on from",
+        "conv",
+        lambda x, w: (T.conv2d(y := T.conv2d(x, w), w), T.gelu(y.permute(0, 2, 3, 1))),
+        lambda x, w: (F.conv(y := F.conv(x, w), w), F.gelu(F.permute(y, 0, 2, 3, 1))),
+        (Operand((3, 4, 9, 8), order=(0, 2, 3, 1)), tensor(4, 4, 3, 3)),
+    )
+    yield Case(
         "conv2d of an image with one channel",
         "conv",
         T.conv2d,
