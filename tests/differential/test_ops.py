@@ -944,12 +944,13 @@ def convolutions() -> Iterator[Case]:
         (tensor(3, 4, 9, 8),),
     )
     for name in ("avg_pool", "max_pool"):
+        function, operation = getattr(T, f"{name}2d"), getattr(F, name)
         for word, geometry in {"": (2, 2, 0), " and is padded": (3, 2, 1), " with a gap": (2, 3, 1)}.items():
             yield Case(
                 f"{name}2d that rounds up{word}",
                 name,
-                lambda x, f=getattr(T, f"{name}2d"), g=geometry: f(x, *g, ceil_mode=True),
-                lambda x, f=getattr(F, name), g=geometry: f(x, *g, ceil=True),
+                lambda x, f=function, g=geometry: f(x, *g, ceil_mode=True),
+                lambda x, f=operation, g=geometry: f(x, *g, ceil=True),
                 (tensor(3, 4, 9, 8),),
             )
     for word, image in {
