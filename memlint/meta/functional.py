@@ -36,6 +36,7 @@ from memlint.meta.ops.elementwise import (
     hardsigmoid,
     hardswish,
     hardtanh,
+    leaky_relu,
     masked_fill,
     masked_scatter,
     minimum,

@@ -152,6 +152,10 @@ def _hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplac
     return F.hardtanh(input, inplace)
 
 
+def _leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
+    return F.leaky_relu(input, inplace)
+
+
 def _binary(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def run(input: Any, other: Any, *, alpha: Any = 1, rounding_mode: Any = None) -> Tensor:
         if not isinstance(input, Tensor):
@@ -304,6 +308,8 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "relu": _activation(F.relu),
     "relu_": lambda input: F.relu(input, True),
     "gelu": _unary(F.gelu),
+    "leaky_relu": _leaky_relu,
+    "leaky_relu_": lambda input, negative_slope=0.01: F.leaky_relu(input, True),
     "silu": _activation(lambda x, inplace=False: F.silu(x, inplace)),
     "mish": _unary(F.mish),
     "hardswish": _activation(F.hardswish),

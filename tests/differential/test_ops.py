@@ -96,6 +96,16 @@ def cases() -> Iterator[Case]:
     yield Case(
         "silu in place", "silu", lambda x: T.silu(x, inplace=True), lambda x: F.silu(x, True), (X,), in_place=True
     )
+    for word, x in {"": X, " of a transposed tensor": transposed(3, 5, 7)}.items():
+        yield Case(f"leaky_relu{word}", "leaky_relu", T.leaky_relu, F.leaky_relu, (x,))
+        yield Case(
+            f"leaky_relu in place{word}",
+            "leaky_relu",
+            partial(T.leaky_relu, inplace=True),
+            lambda x: F.leaky_relu(x, True),
+            (x,),
+            in_place=True,
+        )
     for name, function in {"hardswish": T.hardswish, "hardsigmoid": T.hardsigmoid, "hardtanh": T.hardtanh}.items():
         for word, x in {"": X, " of bfloat16": X._replace(dtype="bfloat16")}.items():
             yield Case(f"{name}{word}", name, function, getattr(F, name), (x,), autocast=False)

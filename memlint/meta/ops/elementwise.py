@@ -36,6 +36,15 @@ def gelu(x: Tensor) -> Tensor:
     return _elementwise(x, "input")
 
 
+def leaky_relu(x: Tensor, inplace: bool = False) -> Tensor:
+    """In place it keeps its result, whose signs are the input's; what is kept decides on the gradient's layout."""
+    out = x.alias(x.shape, x.strides) if inplace else empty_like(x)
+    if tracked(x):
+        layout, dtype = layout_of(x), x.dtype
+        record(out, (x,), (out if inplace else x,), lambda g: (fresh(g.shape, dtype, layout, layout_of(g)),))
+    return out
+
+
 def silu(x: Tensor, inplace: bool = False) -> Tensor:
     return _changed(x) if inplace else _elementwise(x, "input")
 
