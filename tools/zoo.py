@@ -24,6 +24,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -69,12 +70,20 @@ class Recipe(NamedTuple):
 # -- libraries
 
 
-def _declare_torchvision() -> None:
+@cache
+def declare_torchvision() -> None:
     """torchvision's operators, where its own library of kernels does not load: their fake kernels want the names."""
     spec = importlib.util.find_spec("torchvision")
     if spec is None or not spec.submodule_search_locations:
         return
-    text = (Path(spec.submodule_search_locations[0]) / "_meta_registrations.py").read_text(encoding="utf-8")
+    folder = Path(spec.submodule_search_locations[0])
+    for library in sorted(folder.glob("_C.*")):
+        try:
+            torch.ops.load_library(library)
+        except OSError:
+            continue
+        return
+    text = (folder / "_meta_registrations.py").read_text(encoding="utf-8")
     names = re.findall(r'register_(?:meta|fake)\("(?:torchvision::)?([^"]+)"', text)
     for name in names:
         torch.library.define(f"torchvision::{name}", "(Tensor input) -> Tensor")
@@ -105,30 +114,74 @@ def _torchvision(name: str) -> Recipe:
 
 LIBRARIES: dict[str, Callable[[str], Recipe]] = {"timm": _timm, "torchvision": _torchvision}
 
-# In the order in which they are wanted: the models that published scripts and papers train most come first.
+# In the order in which they are wanted: the models that published scripts and papers train most come first. No family
+# reads torchvision's, so none of them ships; ``torchvision/NAME`` is recorded when it is asked for.
 NAMES = {
     "timm": """
         resnet50 resnet18 vit_base_patch16_224 vit_small_patch16_224 vit_tiny_patch16_224 resnet34 resnet101
         efficientnet_b0 swin_tiny_patch4_window7_224 convnext_tiny mobilenetv3_large_100 mobilenetv2_100
         deit_small_patch16_224 resnet152 vit_large_patch16_224 swin_base_patch4_window7_224
-        swin_small_patch4_window7_224 convnext_base convnext_small regnety_016 efficientnet_b3
-        resnext50_32x4d wide_resnet50_2 mixer_b16_224 densenet121 vgg16 efficientnet_b4 efficientnet_b2
-        efficientnet_b1 efficientnetv2_rw_s tf_efficientnetv2_s tf_efficientnetv2_m deit_base_patch16_224
-        deit_tiny_patch16_224 deit3_base_patch16_224 deit_base_distilled_patch16_224 convnext_large
-        beit_base_patch16_224 regnety_032 regnety_040 regnety_080 regnety_160 mobilenetv3_small_100
-        tf_efficientnet_b0 vit_base_patch32_224 seresnet50 resnetv2_50 resnet26 resnet50d resnet26d
-        ecaresnet50d vit_small_patch32_224 resmlp_24_224 gmlp_s16_224 mixer_s16_224 mixer_l16_224 vgg19
-        vgg16_bn densenet161 densenet169 densenet201 efficientnet_b5 vit_huge_patch14_224
-        swin_large_patch4_window7_224 convnextv2_tiny convnextv2_base pvt_v2_b2 poolformer_s12 mobilevit_s
-        mobileone_s0 repvgg_b0 ghostnet_100 inception_v3 cait_s24_224 xcit_small_12_p16_224 levit_256
-        coatnet_0_rw_224 maxvit_tiny_tf_224 eva02_base_patch14_224
+        swin_small_patch4_window7_224 convnext_base convnext_small regnety_016 efficientnet_b3 resnext50_32x4d
+        wide_resnet50_2 mixer_b16_224 densenet121 vgg16 efficientnet_b4 efficientnet_b2 efficientnet_b1
+        efficientnetv2_rw_s tf_efficientnetv2_s tf_efficientnetv2_m deit_base_patch16_224 deit_tiny_patch16_224
+        deit3_base_patch16_224 deit_base_distilled_patch16_224 convnext_large beit_base_patch16_224 regnety_032
+        regnety_040 regnety_080 regnety_160 mobilenetv3_small_100 tf_efficientnet_b0 vit_base_patch32_224
+        seresnet50 resnetv2_50 resnet26 resnet50d resnet26d ecaresnet50d vit_small_patch32_224 resmlp_24_224
+        gmlp_s16_224 mixer_s16_224 mixer_l16_224 vgg19 vgg16_bn densenet161 densenet169 densenet201
+        efficientnet_b5 vit_huge_patch14_224 swin_large_patch4_window7_224 convnextv2_tiny convnextv2_base
+        pvt_v2_b2 mobileone_s0 repvgg_b0 ghostnet_100 inception_v3 cait_s24_224 xcit_small_12_p16_224 levit_256
+        coatnet_0_rw_224 maxvit_tiny_tf_224 eva02_base_patch14_224 seresnet34 seresnext26t_32x4d seresnet18
+        seresnext50_32x4d vit_base_patch16_clip_224 deit_tiny_distilled_patch16_224 tf_mobilenetv3_large_100
+        mobilenetv4_conv_small_050 tf_efficientnetv2_b0 tf_efficientnet_b1 resnetv2_18 resnetv2_34 ecaresnet26t
+        ecaresnetlight resnet50t resnet50c darknet53 gernet_s dla34 mobilenetv3_large_075 mobilenetv3_small_075
+        vgg11 vgg11_bn vgg13 vgg13_bn vgg19_bn regnetx_002 regnety_002 resnet26t mobilenetv4_conv_small
+        mobilenetv2_050 mobilenetv3_small_050 convnext_atto convnextv2_atto resmlp_12_224
+        vit_small_patch14_dinov2 vit_base_patch14_dinov2 eva02_tiny_patch14_224 vit_base_patch16_siglip_224
+        resnetrs50 repvgg_a0 ghostnet_050 xception41 tf_mobilenetv3_small_075 tf_efficientnet_lite0
+        efficientnet_lite0 efficientnet_es mnasnet_100 semnasnet_100 spnasnet_100 fbnetc_100 hardcorenas_a
+        lcnet_050 tinynet_a mixnet_s rexnet_100 mobilenetv1_100 vit_base_patch8_224 vit_base_patch32_clip_224
+        resnet10t resnet14t regnetx_004 regnetx_006 regnetx_008 regnetx_016 regnety_004 regnety_006 regnety_008
+        resnetv2_50d resnet50s ecaresnet50t cspdarknet53 visformer_small inception_next_tiny starnet_s1
+        tinynet_b tinynet_c tinynet_d tinynet_e lcnet_075 lcnet_100 fbnetv3_b mobilenet_edgetpu_100
+        mobilenetv3_rw mobilenetv2_140 mobilenetv2_110d mobilenetv4_conv_medium tf_mobilenetv3_small_100
+        tf_mobilenetv3_large_075 efficientnet_lite1 tf_efficientnet_lite1 tf_efficientnetv2_b1
+        tf_efficientnetv2_b2 tf_efficientnetv2_b3 tf_efficientnet_b2 tf_efficientnet_b3 tf_efficientnet_b4
+        efficientnetv2_rw_t convnext_femto convnext_pico convnext_nano convnextv2_femto convnextv2_pico
+        convnextv2_nano vit_small_patch14_reg4_dinov2 vit_base_patch14_reg4_dinov2 beitv2_base_patch16_224
+        eva02_small_patch14_224 deit_small_distilled_patch16_224 vit_small_patch16_384 vit_large_patch16_384
+        vit_tiny_patch16_384 deit_base_patch16_384 deit3_medium_patch16_224 resnext50d_32x4d seresnext26d_32x4d
+        xcit_nano_12_p16_224 regnety_120 regnetx_032 resnext101_32x4d resnext101_32x8d wide_resnet101_2
+        hgnet_tiny hgnetv2_b0 repvit_m0_9 resnetaa50 res2net50_26w_4s resnest50d skresnet18 dm_nfnet_f0
+        hrnet_w18_small nest_tiny vitamin_small_224 focalnet_tiny_srf efficientformer_l1 efficientformerv2_s0
+        efficientvit_b0 fastvit_t8 flexivit_small vit_relpos_small_patch16_224 vit_base_patch16_rope_224
+        vit_small_patch16_dinov3 swin_s3_tiny_224 tnt_s_patch16_224 crossvit_tiny_240 coat_tiny hiera_tiny_224
+        mambaout_femto selecsls42b dpn68 cspresnet50 convmixer_768_32 resnetv2_50x1_bit xception inception_v4
+        legacy_senet154 regnetz_b16 resnet33ts mobilenetv4_hybrid_medium nextvit_small gcvit_xxtiny
+        vit_large_patch14_dinov2 vit_large_patch32_384 vit_large_patch14_clip_224 vit_so400m_patch14_siglip_224
+        convnextv2_large resnet200d resnet200 vit_base_patch16_dinov3 vit_base_patch16_224_miil
+        deit3_small_patch16_224 resnet101d resnet152d resnet18d resnet34d vit_base_patch16_384 resnetaa34d
+        resnest14d resnext26ts seresnet33ts resnet32ts gcresnet33ts selecsls60b repvgg_a1 ese_vovnet39b
+        cs3darknet_s resnetv2_50t regnetx_040 vit_medium_patch16_gap_240 efficientnetv2_s
     """.split(),  # noqa: SIM905
-    "torchvision": """
-        resnet50 resnet18 resnet34 resnet101 resnet152 mobilenet_v2 mobilenet_v3_large mobilenet_v3_small
-        vgg16 efficientnet_b0 densenet121 resnext50_32x4d wide_resnet50_2 vit_b_16 swin_t convnext_tiny
-        alexnet shufflenet_v2_x1_0 squeezenet1_0 regnet_y_400mf regnet_y_8gf vgg19 vgg16_bn mnasnet1_0
-        googlenet inception_v3
-    """.split(),  # noqa: SIM905
+}
+
+# Those that are left out, each of a family that is like it, and why: what is recorded of them is not what they do.
+WITHOUT = {
+    "timm/convit_tiny": "calls other functions in 16 bits than in fp32",
+    "timm/davit_tiny": "its padded windows make guards that take minutes",
+    "timm/twins_svt_small": "its padded windows make guards that take minutes",
+    "timm/mobilevit_s": "its patches make guards that take minutes",
+    "timm/poolformer_s12": "checkpoints blocks within stages that it checkpoints as well",
+    "timm/convformer_s18": "checkpoints blocks within stages that it checkpoints as well",
+    "timm/caformer_s18": "checkpoints blocks within stages that it checkpoints as well",
+    "timm/resnet50_gn": "its checkpointing keeps the stem's result a while, and so its program does where it is not on",
+    "timm/resnetblur50": "pads by reflection, which is not known",
+    "timm/swinv2_tiny_window8_256": "the peak of forward is 0.1 % under that of the trace",
+    "timm/resnetblur18": "pads by reflection, which is not known",
+    "timm/pit_ti_224": "its positions are of one size, which none of its guards says",
+    "timm/ese_vovnet19b_dw": "the peak of forward with checkpointing is 11 % under that of the trace",
+    "timm/eca_nfnet_l0": "the peak of backward under autocast is 6 KB under that of the trace",
+    "timm/volo_d1_224": "calls what torch does not trace with formulas for sizes",
 }
 
 
@@ -147,6 +200,19 @@ def made(library: str, name: str, recipe: Recipe) -> dict[str, Any]:
         source,
         {"K": CLASSES},
     )
+
+
+def text_of(made: Mapping[str, Any]) -> str:
+    """The file of a program."""
+    return json.dumps(made, separators=(",", ":")) + "\n"
+
+
+def calls(made: Program) -> int:
+    """How many functions a forward pass calls, which is what recording and proving it take their time for."""
+    found: list[int] = []
+    for body in made.bodies:
+        found.append(sum(found[row[1]] if row[0].startswith(">") else 1 for row in body["rows"]))
+    return found[-1]
 
 
 def settings(made: Program, side: int) -> list[dict[str, int]]:
@@ -253,16 +319,28 @@ def _walked(tape: Tape) -> tuple[dict[str, int], int]:
     return peaks, held
 
 
-def differences(made: Program, recipe: Recipe) -> Iterator[str]:
-    """Where a program is not what the library's model is."""
+def proofs(made: Program, recipe: Recipe) -> Iterator[tuple[str, dict[str, int], str]]:
+    """What a program is proven at: mode, sizes, and the dtype of autocast."""
     for mode in MODES:
         if mode == "checkpointed" and not made.checkpoints:
             continue
         for sizes, dtype in zip(settings(made, recipe.side), ("bfloat16", "float16", "float16")):
-            ours = replayed(made, sizes, mode, dtype)
-            truth = traced(recipe, sizes, mode, getattr(torch, dtype))
-            if ours != truth:
-                yield f"{mode} {sizes}: {ours} where the trace says {truth}"
+            yield mode, sizes, dtype
+
+
+def difference(made: Program, recipe: Recipe, mode: str, sizes: Mapping[str, int], dtype: str) -> str:
+    """Where a program is not what the library's model is; "" where it is."""
+    ours = replayed(made, sizes, mode, dtype)
+    truth = traced(recipe, sizes, mode, getattr(torch, dtype))
+    return "" if ours == truth else f"{mode} {sizes}: {ours} where the trace says {truth}"
+
+
+def differences(made: Program, recipe: Recipe) -> Iterator[str]:
+    """Where a program is not what the library's model is, of all that it is proven at."""
+    for mode, sizes, dtype in proofs(made, recipe):
+        found = difference(made, recipe, mode, sizes, dtype)
+        if found:
+            yield found
 
 
 # -- the command
@@ -274,7 +352,7 @@ def main() -> int:
     parser.add_argument("--to", type=Path, default=FOLDER)
     parser.add_argument("--missing", action="store_true", help="only those that are not there yet")
     asked = parser.parse_args()
-    _declare_torchvision()
+    declare_torchvision()
     every = asked.names or [f"{library}/{name}" for library, names in NAMES.items() for name in names]
     failed = 0
     for entry in every:
@@ -293,7 +371,7 @@ def _write(library: str, name: str, target: Path) -> bool:
     started = time.process_time()
     try:
         recipe = LIBRARIES[library](name)
-        text = json.dumps(made(library, name, recipe), separators=(",", ":")) + "\n"
+        text = text_of(made(library, name, recipe))
         recorded = time.process_time() - started
         wrong = list(differences(read(json.loads(text)), recipe))
     except Exception as error:

@@ -176,6 +176,7 @@ def training_command(words: list[Node], environment: dict[str, Node], span: Span
             rest = rest[1:]
         if not rest:
             return None
+        rest = _as_timm_starts(rest)
         base = _base(rest[0])
         if _is_python(rest[0]) or base in _LAUNCHER_NAMES or _is_accelerate(rest):
             step = _launched(rest, launchers)
@@ -211,6 +212,16 @@ def training_command(words: list[Node], environment: dict[str, Node], span: Span
                 return _command(rest[at], launchers, rest[at + 1 :], environment, span)
         return None
     return None
+
+
+def _as_timm_starts(words: list[Node]) -> list[Node]:
+    """timm 1.0.31, distributed_train.sh: how many processes, and behind that what its train.py is given."""
+    if _base(words[0]) != "distributed_train.sh" or len(words) < 2 or not text(words[1]).isdigit():
+        return words
+    torchrun, count, script = (
+        Node(word, words[0].span, None, "", words[0].via) for word in ("torchrun", "--nproc_per_node", "train.py")
+    )
+    return [torchrun, count, words[1], script, *words[2:]]
 
 
 def _nested_wrapper(words: Sequence[Node], at: int) -> bool:

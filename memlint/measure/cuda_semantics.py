@@ -905,6 +905,17 @@ def _grouped_mm(
     return torch.empty_strided(shape, strides, dtype=dtype)
 
 
+def _roll(_: StorageTracker, func: Any, input: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Tensor:
+    """native/cuda/TensorTransformations.cu: one dimension after the other, each from a packed tensor into a new one."""
+    if not dims:
+        return _roll(_, func, input.contiguous().view(-1), shifts, (0,)).view(input.shape)
+    for _dim in dims:
+        packed = input.contiguous()
+        input = torch.empty_like(packed, memory_format=torch.contiguous_format)
+        del packed
+    return input
+
+
 def _topk(_: StorageTracker, func: Any, input: Tensor, k: int, *args: Any, **kwargs: Any) -> Any:
     """native/cuda/TensorTopK.cpp: the k found are sorted in place where they are few."""
     contiguous = input.contiguous()
@@ -1039,6 +1050,7 @@ _KERNELS: dict[Any, Callable[..., Any]] = {
     aten.addmm.default: _matrix_product(1, 2),
     aten.baddbmm.default: _matrix_product(1, 2),
     aten.topk.default: _topk,
+    aten.roll.default: _roll,
     aten._grouped_mm.default: _grouped_mm,
     aten._safe_softmax.default: _safe_softmax,
     aten.native_batch_norm.default: _native_batch_norm,

@@ -173,10 +173,10 @@ class _Calls(TorchFunctionMode):  # type: ignore[misc]
                 out = out.detach()
             outs = [out]
         written = self._written(args), {k: self._written(v) for k, v in kwargs.items()}
+        operands = [self._written(x) for x in given]  # as they are called before: one may be what comes out
         numbers, renamed = self._results(outs)
         row: list[Any] = [name, numbers, *written, renamed]
         if name not in KNOWN:
-            operands = [self._written(x) for x in given]
             storages = {x.untyped_storage()._cdata: text for x, text in zip(given, operands)}
             row[0] = UNTRACKED + name
             row[2] = [[storages.get(x.untyped_storage()._cdata) for x in outs], operands]

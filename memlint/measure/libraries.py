@@ -63,7 +63,7 @@ class _Undrawn(TorchFunctionMode):  # type: ignore[misc]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         name = getattr(func, "__name__", "")
-        if name in _INITIALISATIONS:
+        if name in _INITIALISATIONS or (name in _CHANGES and args and isinstance(args[0], nn.Parameter)):
             return args[0] if args else (kwargs or {})["tensor"]
         return func(*args, **(kwargs or {}))
 
@@ -72,6 +72,8 @@ _INITIALISATIONS = frozenset(
     """normal_ uniform_ erfinv_ trunc_normal_ kaiming_uniform_ kaiming_normal_ xavier_uniform_ xavier_normal_
     orthogonal_""".split()  # noqa: SIM905
 )
+# Of a parameter, whose values nothing reads; of other tensors code may (which paths are dropped, where a window lies).
+_CHANGES = frozenset(("add_", "clamp_", "div_", "fill_", "mul_", "sub_", "zero_"))
 
 
 def with_shapes_alone(build: Callable[[], nn.Module]) -> nn.Module:

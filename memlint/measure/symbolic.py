@@ -384,9 +384,27 @@ def _made(tracker: StorageTracker, func: Any, shape: Any, like: Tensor) -> Tenso
     return out
 
 
+def _padded(tracker: StorageTracker, func: Any, input: Tensor, amounts: Any, value: Any = 0) -> Tensor:
+    """One new tensor (the operator's C++ wants plain numbers)."""
+    shape = list(input.shape)
+    for at in range(len(amounts) // 2):
+        shape[-1 - at] = shape[-1 - at] + amounts[2 * at] + amounts[2 * at + 1]
+    return _made(tracker, func, shape, input)
+
+
+def _added_product(tracker: StorageTracker, func: Any, input: Tensor, first: Tensor, second: Tensor) -> Tensor:
+    """One new tensor, like the sum and the product that it stands for (so does this operator's C++)."""
+    with tracker.paused():
+        out: Tensor = input + first * second
+    tracker.book(out, Label("activations", "", func._schema.name.partition("::")[2]))
+    return out
+
+
 _KERNELS: dict[Any, Any] = {
     aten.convolution.default: _convolution,
     aten.convolution_backward.default: _convolution_backward,
+    aten.constant_pad_nd.default: _padded,
+    aten.addcmul.default: _added_product,
 }
 
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from sys import getrefcount
 from typing import Any
 
+from memlint.meta.ops.shapes import fresh, layout_of
 from memlint.meta.tape import Label
 from memlint.meta.tensor import Deferred, Storage, Tensor, is_dense, origins, relabel, state, stored
 
@@ -181,7 +182,7 @@ def _merge(slots: list[Grad], number: int, new: Tensor) -> None:
         if state.fusing:
             _derive((held,), (new.storage,))
         return
-    slots[number] = Tensor(held.shape, held.dtype)
+    slots[number] = fresh(held.shape, held.dtype, layout_of(held), layout_of(new))
     if state.fusing:
         _derive((slots[number],), (held.storage, new.storage))
 

@@ -233,7 +233,7 @@ class _Call:
     def called(self, path: str, body: dict[str, Any], args: list[Tensor]) -> Any:
         module = found(self.run.root, path[1:]) if path[0] == "@" else found(self.module, path)
         if not isinstance(module, Recorded):
-            return module(*args)
+            return module(*args) if args else module(self.value(body["rows"][0][2][0]))  # a buffer, by its name
         if module.checkpointed:
             return checkpoint(lambda *given: module(body, *given), *args, use_reentrant=module.reentrant)
         if module.beside is not None:

@@ -79,18 +79,16 @@ def _max_pool(
     input: Tensor, kernel_size: Numbers, stride: Any = None, padding: Numbers = 0, dilation: Numbers = 1,
     ceil_mode: bool = False, return_indices: bool = False,
 ) -> Tensor:  # fmt: skip
-    if ceil_mode or return_indices or dilation not in (1, [1, 1]):
-        raise UnknownModel("a maximum pooling that rounds up, returns indices or is dilated")
-    return F.max_pool(input, kernel_size, stride or None, padding)
+    if return_indices or dilation not in (1, [1, 1]):
+        raise UnknownModel("a maximum pooling that returns indices or is dilated")
+    return F.max_pool(input, kernel_size, stride or None, padding, ceil_mode)
 
 
 def _avg_pool(
     input: Tensor, kernel_size: Numbers, stride: Any = None, padding: Numbers = 0, ceil_mode: bool = False,
     count_include_pad: bool = True, divisor_override: Any = None,
 ) -> Tensor:  # fmt: skip
-    if ceil_mode:
-        raise UnknownModel("an average pooling that rounds up")
-    return F.avg_pool(input, kernel_size, stride or None, padding)
+    return F.avg_pool(input, kernel_size, stride or None, padding, ceil_mode)
 
 
 def _adaptive_avg_pool(input: Tensor, output_size: Any) -> Tensor:
@@ -154,6 +152,10 @@ def _hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplac
     return F.hardtanh(input, inplace)
 
 
+def _leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
+    return F.leaky_relu(input, inplace)
+
+
 def _binary(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def run(input: Any, other: Any, *, alpha: Any = 1, rounding_mode: Any = None) -> Tensor:
         if not isinstance(input, Tensor):
@@ -161,6 +163,13 @@ def _binary(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         return function(input, other)
 
     return run
+
+
+def _clamp(input: Tensor, min: Any = None, max: Any = None) -> Tensor:
+    bounds = [bound for bound in (min, max) if bound is not None]
+    if any(isinstance(bound, Tensor) for bound in bounds):
+        raise UnknownModel("a clamp to the numbers of a tensor")
+    return F.clamp(input, len(bounds))
 
 
 def _assigned(x: Tensor, index: Any, value: Any) -> Tensor:
@@ -171,10 +180,15 @@ def _assigned(x: Tensor, index: Any, value: Any) -> Tensor:
 
 def _items(x: Tensor, index: Any) -> Tensor:
     items = index if isinstance(index, list) else [index]
-    if any(isinstance(item, Tensor) for item in items):
-        if all(isinstance(item, Tensor) for item in items):
-            return F.index(x, *items)
-        raise UnknownModel("an index of tensors and slices together")
+    tensors = [item for item in items if isinstance(item, Tensor)]
+    if tensors:
+        whole = items.index(tensors[0])
+        rest = items[:whole] + items[whole + len(tensors) :]
+        if any(isinstance(item, Tensor) or item not in (slice(None), Ellipsis) for item in rest):
+            raise UnknownModel("an index of tensors and slices together")
+        if Ellipsis in items[:whole]:
+            whole += x.ndim - len(items)
+        return F.index(x, *tensors, whole=whole)
     return F.select_index(x, tuple(items))
 
 
@@ -249,6 +263,12 @@ def _repeat(x: Tensor, *sizes: Any) -> Tensor:
     return F.repeat(x, *_sizes(sizes))
 
 
+def _roll(input: Tensor, shifts: Any, dims: Any = ()) -> Tensor:
+    if dims in ([], ()):
+        raise UnknownModel("a tensor that is rolled as if it were one row")
+    return F.roll(input, len(dims) if isinstance(dims, list) else 1)
+
+
 def _embedding(input: Tensor, weight: Tensor, *args: Any, **rest: Any) -> Tensor:
     return F.embedding(input, weight)
 
@@ -288,6 +308,8 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "relu": _activation(F.relu),
     "relu_": lambda input: F.relu(input, True),
     "gelu": _unary(F.gelu),
+    "leaky_relu": _leaky_relu,
+    "leaky_relu_": lambda input, negative_slope=0.01: F.leaky_relu(input, True),
     "silu": _activation(lambda x, inplace=False: F.silu(x, inplace)),
     "mish": _unary(F.mish),
     "hardswish": _activation(F.hardswish),
@@ -304,11 +326,16 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "rsqrt": _unary(F.rsqrt),
     "abs": _unary(F.abs),
     "clone": _unary(F.clone),
+    "clamp": _clamp,
+    "clamp_min": _clamp,
+    "clamp_max": _clamp,
     "pow": _pow,
+    "__pow__": _pow,
     "add": _binary(F.add),
     "add_": _binary(F.add_),
     "__iadd__": _binary(F.add_),
     "__radd__": _binary(F.add),
+    "addcmul": lambda input, tensor1, tensor2, value=1: F.addcmul(input, tensor1, tensor2),
     "sub": _binary(F.sub),
     "__rsub__": lambda x, y: F.rsub(x, y),
     "mul": _binary(F.mul),
@@ -320,6 +347,8 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "__itruediv__": _binary(F.div_),
     "view": _view,
     "reshape": _reshape,
+    "reshape_as": lambda x, other: F.reshape(x, *other.shape),
+    "view_as": lambda x, other: F.view(x, *other.shape),
     "flatten": _flatten,
     "unflatten": _unflatten,
     "permute": _permute,
@@ -327,6 +356,9 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "unsqueeze": lambda x, dim: F.unsqueeze(x, dim),
     "squeeze": _squeeze,
     "expand": _expand,
+    "expand_as": lambda x, other: F.expand(x, *other.shape),
+    "select": lambda x, dim, index: F.select(x, dim),
+    "narrow": lambda x, dim, start, length: F.narrow(x, dim, length),
     "contiguous": lambda x, memory_format=None: F.contiguous(x),
     "chunk": lambda x, chunks, dim=0: F.chunk(x, chunks, dim),
     "split": _split,
@@ -336,6 +368,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "concat": lambda tensors, dim=0: F.cat(tensors, dim),
     "stack": lambda tensors, dim=0: F.stack(tensors, dim),
     "repeat": _repeat,
+    "roll": _roll,
     "pad": _pad,
     "__getitem__": _items,
     "__setitem__": _assigned,

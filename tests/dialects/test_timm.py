@@ -36,6 +36,12 @@ def test_a_command_is_the_run_that_timm_makes_of_it() -> None:
     assert (spec["optimizer"], spec["optimizer_implementation"]) == ("adamw", "foreach")
 
 
+def test_its_script_for_several_cards_is_a_run_on_so_many() -> None:
+    spec = run(COMMAND.replace("python train.py", "./distributed_train.sh 4") + "\n", "run.sh")
+    assert spec.architecture == "classifier"
+    assert (spec["device_count"], spec["micro_batch_size"]) == (4, 8)
+
+
 def test_the_arguments_that_timm_leaves_behind_are_the_same_run() -> None:
     spec = run(ARGS, "args.yaml")
     assert spec.architecture == "classifier"

@@ -96,6 +96,16 @@ def cases() -> Iterator[Case]:
     yield Case(
         "silu in place", "silu", lambda x: T.silu(x, inplace=True), lambda x: F.silu(x, True), (X,), in_place=True
     )
+    for word, x in {"": X, " of a transposed tensor": transposed(3, 5, 7)}.items():
+        yield Case(f"leaky_relu{word}", "leaky_relu", T.leaky_relu, F.leaky_relu, (x,))
+        yield Case(
+            f"leaky_relu in place{word}",
+            "leaky_relu",
+            partial(T.leaky_relu, inplace=True),
+            lambda x: F.leaky_relu(x, True),
+            (x,),
+            in_place=True,
+        )
     for name, function in {"hardswish": T.hardswish, "hardsigmoid": T.hardsigmoid, "hardtanh": T.hardtanh}.items():
         for word, x in {"": X, " of bfloat16": X._replace(dtype="bfloat16")}.items():
             yield Case(f"{name}{word}", name, function, getattr(F, name), (x,), autocast=False)
@@ -174,6 +184,15 @@ def cases() -> Iterator[Case]:
         (X,),
         in_place=True,
     )
+    for word, operands in {
+        "": (X, X, X),
+        " of a row and two rows": (X, tensor(7), tensor(7)),
+        " of rows and a tensor": (tensor(7), tensor(7), X),
+        " of a transposed tensor": (transposed(3, 5, 7), X, transposed(3, 5, 7)),
+        " of bfloat16": tuple(X._replace(dtype="bfloat16") for _ in range(3)),
+        " of two dtypes under autocast": (X, X._replace(dtype="bfloat16"), X),
+    }.items():
+        yield Case(f"addcmul{word}", "addcmul", torch.addcmul, F.addcmul, operands)
     yield Case("a number minus a tensor", "rsub", lambda x: 1.0 - x, lambda x: F.rsub(x, 1.0), (X,))
     for word, y in {"tensors": X, "a tensor with a row": tensor(7)}.items():
         yield Case(f"minimum of {word}", "minimum", torch.minimum, F.minimum, (X, y))
@@ -436,7 +455,22 @@ def views() -> Iterator[Case]:
     yield Case(
         "repeat to a new dimension", "repeat", lambda x: x.repeat(2, 1, 1, 1), lambda x: F.repeat(x, 2, 1, 1, 1), (X,)
     )
+    for word, x in {"": X, " of a transposed tensor": transposed(3, 5, 7)}.items():
+        yield Case(f"roll{word}", "roll", lambda x: x.roll(1, 1), F.roll, (x,))
+        yield Case(
+            f"roll along two dimensions{word}", "roll", lambda x: x.roll((1, 2), (0, 1)), lambda x: F.roll(x, 2), (x,)
+        )
     yield Case("pad", "pad", lambda x: T.pad(x, (1, 2)), lambda x: F.pad(x, 1, 2), (X,))
+    image = Operand((3, 4, 9, 8), order=(0, 2, 3, 1))
+    for word, amounts in {"padded": (1, 2, 0, 3), "cut": (-1, -1)}.items():
+        yield Case(
+            f"a channels-last image that is {word}, then gelu",
+            "pad",
+            lambda x, a=amounts: T.conv2d(T.pad(T.gelu(x), a), torch.empty(6, 4, 3, 3)),
+            lambda x, a=amounts: F.conv(F.pad(F.gelu(x), *a), meta.empty((6, 4, 3, 3), meta.float32)),
+            (image,),
+            autocast=False,
+        )
     yield Case("pad two dimensions", "pad", lambda x: T.pad(x, (1, 2, 0, 3)), lambda x: F.pad(x, 1, 2, 0, 3), (X,))
 
 
@@ -482,6 +516,14 @@ def lookups() -> Iterator[Case]:
         lambda x, i, j: x[i, j],
         F.index,
         (X, tensor(4, 1, dtype="int64"), tensor(2, dtype="int64")),
+        trains=((0,), ()),
+    )
+    yield Case(
+        "index of the last dimension by a tensor",
+        "index",
+        lambda x, i: x[:, :, i],
+        lambda x, i: F.index(x, i, whole=2),
+        (X, tensor(4, 6, dtype="int64")),
         trains=((0,), ()),
     )
     yield Case(
@@ -820,6 +862,13 @@ def convolutions() -> Iterator[Case]:
         (Operand((3, 4, 9, 8), order=(0, 2, 3, 1)), tensor(6, 4, 3, 3), tensor(6)),
     )
     yield Case(
+        "conv2d of a channels-last image that two others go on from",
+        "conv",
+        lambda x, w: (T.conv2d(y := T.conv2d(x, w), w), T.gelu(y.permute(0, 2, 3, 1))),
+        lambda x, w: (F.conv(y := F.conv(x, w), w), F.gelu(F.permute(y, 0, 2, 3, 1))),
+        (Operand((3, 4, 9, 8), order=(0, 2, 3, 1)), tensor(4, 4, 3, 3)),
+    )
+    yield Case(
         "conv2d of an image with one channel",
         "conv",
         T.conv2d,
@@ -904,6 +953,16 @@ def convolutions() -> Iterator[Case]:
         lambda x: F.avg_pool(x, 3, 2, 1),
         (tensor(3, 4, 9, 8),),
     )
+    for name in ("avg_pool", "max_pool"):
+        function, operation = getattr(T, f"{name}2d"), getattr(F, name)
+        for word, geometry in {"": (2, 2, 0), " and is padded": (3, 2, 1), " with a gap": (2, 3, 1)}.items():
+            yield Case(
+                f"{name}2d that rounds up{word}",
+                name,
+                lambda x, f=function, g=geometry: f(x, *g, ceil_mode=True),
+                lambda x, f=operation, g=geometry: f(x, *g, ceil=True),
+                (tensor(3, 4, 9, 8),),
+            )
     for word, image in {
         "": tensor(3, 4, 9, 8),
         " of a channels-last image": Operand((3, 4, 9, 8), order=(0, 2, 3, 1)),

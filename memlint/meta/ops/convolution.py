@@ -147,9 +147,11 @@ def interpolate(x: Tensor, *size: int) -> Tensor:
     return out
 
 
-def max_pool(x: Tensor, kernel: Numbers, stride: Numbers | None = None, padding: Numbers = 0) -> Tensor:
-    """Keeps the input and int64 indices of the maxima."""
-    shape = _pooled(x, kernel, stride, padding)
+def max_pool(
+    x: Tensor, kernel: Numbers, stride: Numbers | None = None, padding: Numbers = 0, ceil: bool = False
+) -> Tensor:
+    """Keeps the input and int64 indices of the maxima. ``ceil``: the last window may reach over the edge."""
+    shape = _pooled(x, kernel, stride, padding, ceil)
     out, indices = like_image(x, shape), like_image(x, shape, int64)
     if tracked(x):
         layout, dtype = (x.shape, _format_strides(x.shape, is_channels_last(x))), x.dtype
@@ -182,8 +184,13 @@ def _averaged(x: Tensor, shape: Shape) -> Tensor:
 def _pooled(x: Tensor, kernel: Numbers, stride: Numbers | None, padding: Numbers, ceil: bool = False) -> Shape:
     n = x.ndim - 2
     steps = as_tuple(kernel if stride is None else stride, n)
-    sizes = x.shape[2:]
+    sizes, pads = x.shape[2:], as_tuple(padding, n)
     if ceil:  # as if there were enough for the last window
         sizes = tuple(size + step - 1 for size, step in zip(sizes, steps))
-    spatial = map(_extent, sizes, as_tuple(kernel, n), steps, as_tuple(padding, n))
+    spatial = tuple(map(_extent, sizes, as_tuple(kernel, n), steps, pads))
+    if ceil:  # which begins inside of the image, or of what is put before it (native/Pool.h, pooling_output_shape)
+        spatial = tuple(
+            count - 1 if (count - 1) * step >= size + pad else count
+            for count, step, size, pad in zip(spatial, steps, x.shape[2:], pads)
+        )
     return (*x.shape[:2], *spatial)

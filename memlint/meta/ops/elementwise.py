@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memlint.meta.amp import upper
+from memlint.meta.amp import upper, widest
 from memlint.meta.autograd import record, tracked
 from memlint.meta.ops.shapes import broadcast_shape, fresh, kind_of, layout_of, promoted_dtype, reduced_to, validated
 from memlint.meta.tensor import Tensor, bool_, empty_like, stored
@@ -34,6 +34,15 @@ def relu(x: Tensor, inplace: bool = False) -> Tensor:
 
 def gelu(x: Tensor) -> Tensor:
     return _elementwise(x, "input")
+
+
+def leaky_relu(x: Tensor, inplace: bool = False) -> Tensor:
+    """In place it keeps its result, whose signs are the input's; what is kept decides on the gradient's layout."""
+    out = x.alias(x.shape, x.strides) if inplace else empty_like(x)
+    if tracked(x):
+        layout, dtype = layout_of(x), x.dtype
+        record(out, (x,), (out if inplace else x,), lambda g: (fresh(g.shape, dtype, layout, layout_of(g)),))
+    return out
 
 
 def silu(x: Tensor, inplace: bool = False) -> Tensor:
@@ -288,6 +297,28 @@ def div_(x: Tensor, y: Tensor | float) -> Tensor:
             return validated(grads, kinds)
 
         record(out, (x, y), (y, before), backward)
+    return out
+
+
+def addcmul(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+    """``x + y * z``. Autocast brings all to the widest dtype among them. Keeps a factor where the other one trains."""
+    x, y, z = widest(x, y, z)
+    shape = broadcast_shape(x.shape, broadcast_shape(y.shape, z.shape))
+    out = fresh(shape, x.dtype, layout_of(x), layout_of(y), layout_of(z))
+    if tracked(x, y, z):
+        kinds = kind_of(x), kind_of(y), kind_of(z)
+        layouts, dtype = (layout_of(y), layout_of(z)), out.dtype
+
+        def backward(g: Tensor) -> list[Tensor | None]:
+            grads: list[Tensor | None] = [g if kinds[0] else None, None, None]
+            for wanted, other in ((1, 1), (2, 0)):  # grad * (other factor * value)
+                if kinds[wanted]:
+                    scaled = fresh(layouts[other][0], dtype, layouts[other])
+                    grads[wanted] = fresh(g.shape, dtype, layout_of(g), layout_of(scaled))
+                    del scaled
+            return validated(grads, kinds)
+
+        record(out, (x, y, z), (z if kinds[1] else None, y if kinds[2] else None), backward)
     return out
 
 

@@ -28,12 +28,13 @@ def index_select(x: Tensor, dim: int, index: Tensor) -> Tensor:
     return out
 
 
-def index(x: Tensor, *indices: Tensor) -> Tensor:
-    """``x[i, j, ...]``: advanced indexing of the leading dimensions by index tensors, broadcast together."""
+def index(x: Tensor, *indices: Tensor, whole: int = 0) -> Tensor:
+    """``x[i, j, ...]``: advanced indexing by index tensors, broadcast together, of the leading dimensions; of those
+    behind them, where so many are taken ``whole``."""
     lead: Shape = ()
     for item in indices:
         lead = broadcast_shape(lead, item.shape)
-    out = Tensor((*lead, *x.shape[len(indices) :]), x.dtype)
+    out = Tensor((*x.shape[:whole], *lead, *x.shape[whole + len(indices) :]), x.dtype)
     if tracked(x):
         shape, dtype = x.shape, x.dtype
         record(out, (x,), indices, lambda g: (Tensor(shape, dtype),))

@@ -9,7 +9,7 @@ from typing import Any
 from memlint import work
 from memlint.meta.autograd import record, tracked
 from memlint.meta.dims import Dim, bare
-from memlint.meta.ops.formats import is_channels_last, like_image
+from memlint.meta.ops.formats import _format_strides, is_channels_last, like_image
 from memlint.meta.ops.shapes import Numbers, promoted_dtype, reduced_to
 from memlint.meta.tensor import Shape, Tensor, view_strides
 
@@ -341,13 +341,37 @@ def repeat(x: Tensor, *times: int) -> Tensor:
 
 
 def pad(x: Tensor, *amounts: int) -> Tensor:
-    """Constant padding, last dimension first as in torch; the gradient is a fresh tensor."""
+    """Constant padding, last dimension first as in torch; the gradient is a fresh tensor. Channels last stay so.
+    (native/PadNd.cpp, ``constant_pad_nd``)"""
     shape = list(x.shape)
     for number in range(len(amounts) // 2):
         d = x.ndim - 1 - number
         shape[d] = shape[d] + amounts[2 * number] + amounts[2 * number + 1]
-    out = Tensor(tuple(shape), x.dtype)
+    out = like_image(x, tuple(shape))
     if tracked(x):
         before, dtype = x.shape, x.dtype
-        record(out, (x,), (), lambda g: (Tensor(before, dtype),))
+
+        def backward(g: Tensor) -> tuple[Tensor]:
+            result = Tensor(before, dtype)
+            result.strides = _format_strides(before, is_channels_last(g))
+            return (result,)
+
+        record(out, (x,), (), backward)
     return out
+
+
+def roll(x: Tensor, dims: int = 1) -> Tensor:
+    """``x.roll(...)`` along so many dimensions: one after the other, each from a packed tensor into a fresh one; back
+    again for the gradient. (native/cuda/TensorTransformations.cu)"""
+    out = _rolled(x.detach(), dims)
+    if tracked(x):
+        record(out, (x,), (), lambda g: (_rolled(g, dims),))
+    return out
+
+
+def _rolled(x: Tensor, dims: int) -> Tensor:
+    for _ in range(dims):
+        packed = x if x.strides is None else Tensor(x.shape, x.dtype)
+        x = Tensor(x.shape, x.dtype)
+        del packed
+    return x
