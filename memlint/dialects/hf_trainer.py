@@ -55,6 +55,12 @@ _EMBEDDERS = (
 )
 
 
+# transformers 5.23, models/auto/modeling_auto.py: types for which MODEL_FOR_CAUSAL_LM_MAPPING_NAMES has the class that
+# MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES has, and whose config.json holds a part that sees.
+_SEEING_WITH_TEXT = ("gemma3", "gemma3n", "gemma4")
+_OF_TEXT = f"{lm.TRANSFORMERS}: AutoModelForCausalLM makes all of the model, and a script that asks for it gives text"
+
+
 # Words of a script's name by which it trains something else than the next token.
 _OTHER_TASK = re.compile(
     r"(^|[_-])(reward|rm|prm|orm|critic|ppo|dpo|kto|orpo|simpo|grpo|rlhf|rerank\w*|embed\w*|retriev\w*|classif\w*"
@@ -182,6 +188,12 @@ def _model_name(spec: TrainingSpec) -> None:
 
 def _model_class(spec: TrainingSpec) -> str:
     """What the script builds; why the model is not transformers' own."""
+    own = _built(spec)
+    _seeing_with_text(spec)
+    return own
+
+
+def _built(spec: TrainingSpec) -> str:
     name, task = _program(spec), _task(spec)
     tower = spec.fact(lm.HYPER + "vision_tower")
     if llava.is_llava(spec):
@@ -199,6 +211,21 @@ def _model_class(spec: TrainingSpec) -> str:
     if task not in _SCRIPTS:
         lm.class_by_type(spec)
     return own
+
+
+def _seeing_with_text(spec: TrainingSpec) -> None:
+    """Of most types that see, ``AutoModelForCausalLM`` makes the decoder alone, or nothing; of these, all of it."""
+    kind, config = spec.fact("model_class"), spec.get(lm.CONFIG) or {}
+    if kind is not None and kind.value == "causal_lm" and config.get("model_type") in _SEEING_WITH_TEXT:
+        lm.put(spec, "model_class", "vision_language", kind, _OF_TEXT)
+
+
+def join(spec: TrainingSpec) -> str:
+    """What sees beside the decoder, and what it is given to see; why it is not known."""
+    kind = spec.fact("model_class")
+    if kind is not None and kind.reason == _OF_TEXT:
+        lm.put(spec, "images_per_sample", 0, kind, _OF_TEXT)
+    return llava.join(spec)
 
 
 def _own_model(spec: TrainingSpec, name: str) -> str:
@@ -313,7 +340,7 @@ FAMILY = lm.Family(
     follows=Graph(
         Step(lm.on_cpu),
         Step(_model_class, ("model_class",)),
-        Step(llava.join, llava.JOINED),
+        Step(join, llava.JOINED),
         Step(_length, ("sequence_length", "target_length", "packing")),
         Step(_unbounded),
         Step(_attention, ("attention",)),

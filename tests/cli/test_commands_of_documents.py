@@ -60,7 +60,7 @@ def test_where_nothing_else_is_found_some_of_them_are_told(tmp_path: Path, monke
         pytest.param("--model_name_or_path ...", False, id="three dots"),
         pytest.param("--model_name_or_path $MODEL", False, id="a variable that nobody sets"),
         pytest.param("--model_name_or_path gpt2 --deepspeed your.json", True, id="a file to be written has a range"),
-        pytest.param("--model_name_or_path $MODEL --deepspeed your.json", False, id="a file to be written, and no model"),
+        pytest.param("--model_name_or_path $MODEL --deepspeed your.json", False, id="a file to write, and no model"),
     ],
 )
 def test_commands_of_documents_that_memlint_does_not_know_are_listed(

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from memlint import estimates
+from memlint.dialects import hf_trainer, registry
 from memlint.dialects import language_model as lm
-from memlint.dialects import registry
 from memlint.dialects import schema as schemas
 from memlint.dialects.spelling import spell
 from memlint.documents.load import load
@@ -421,6 +421,29 @@ def test_transformers_example_scripts(command: str, facts: dict[str, Any]) -> No
     spec = run(text, "run.sh")
     assert {name: spec[name] for name in facts} == facts
     assert spec.architecture == "language_model", spec.unknown_reason
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        pytest.param("google/gemma-3-4b-it", ("vision_language", 0), id="all of Gemma 3, and no image"),
+        pytest.param("google/gemma-3-1b-it", ("causal_lm", None), id="a Gemma 3 of words alone"),
+        pytest.param("Qwen/Qwen3.5-4B", ("causal_lm", None), id="the decoder of Qwen3.5"),
+    ],
+)
+def test_what_a_class_for_text_makes_of_a_model_that_sees(model: str, expected: tuple[str, int | None]) -> None:
+    spec = run(f"python run_clm.py --model_name_or_path {model} --block_size 512\n", "run.sh")
+    assert (spec["model_class"], spec.get("images_per_sample")) == expected
+
+
+def test_types_whose_causal_lm_sees_are_transformers_own() -> None:
+    from transformers.models.auto import modeling_auto
+
+    seeing = modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
+    reading = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    same = {name for name, made in seeing.items() if reading.get(name) == made}
+    assert set(hf_trainer._SEEING_WITH_TEXT) <= same
+    assert not {"llava", "llama4", "mistral3", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5"} & same
 
 
 def test_a_class_that_no_script_names_is_an_assumption() -> None:
