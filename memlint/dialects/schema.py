@@ -65,6 +65,7 @@ and on a property:
     environment     the variable that names the companion where no option does
     words           the code takes any word for the same thing: ``dtype``, ``optimizer``, ``attention`` (words.py)
     otherwise       why nothing is known of a run where the key is written and not off
+    on_top          true beside otherwise: what is not known comes on top of weights, gradients and states
     divides, at_most, less_than
                     facts whose numbers this key's number must divide, or must not exceed, or stay below
     graft           true beside companion: the file's tree stands in place of the value instead

@@ -80,7 +80,6 @@ _EXPERIMENTAL = {
     **dict.fromkeys(("sdft", "sdpo"), "how it keeps its own teacher is not described"),
     "ppo": "its value and reward models are not known",
     "bco": "its loss over unpaired answers is not described",
-    "prm": "its model scores each token, which no recipe says",
     "ssd": "it samples its own training data, which is not described",
     "tpo": "its loss over three answers is not described",
 }
@@ -176,6 +175,13 @@ TRAINERS: dict[str, Trainer] = {
         f"trl.{method}": Trainer(f"TRL's trainer for {method}", "TRL 1.16: trl/experimental", unknown=why, steps="trl")
         for method, why in _EXPERIMENTAL.items()
     },
+    "trl.prm": Trainer(
+        "TRL's trainer for prm",
+        "TRL 1.16: trl/experimental",
+        builds="token_classification",
+        unknown="its model scores each token, which no recipe says",
+        steps="trl",
+    ),
     # ------------------------------------------------------------------------------------------ around TRL's
     "simpo.simpo": Trainer(
         "SimPO's SimPOTrainer",
