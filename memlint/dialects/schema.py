@@ -126,7 +126,7 @@ SIGNATURE_NAMES = frozenset(
 )
 PROPERTY_NAMES = frozenset(
     ("fact", "default", "default_of", "values", "memory", "memory_relevant", "ignored", "aliases")
-) | {"flag", "companion", "graft", "environment", "words", "divides", "at_most", "less_than", "otherwise"}
+) | {"flag", "companion", "graft", "environment", "words", "divides", "at_most", "less_than", "otherwise", "on_top"}
 
 _ELSEWHERE = re.compile(r'"\$ref": *"[^#"]')  # a reference into another file
 BESIDE = frozenset(("title", "description", "default", "examples", "deprecated", "$comment", ANNOTATION))
