@@ -76,7 +76,7 @@ def _of_different_shapes(names: list[str]) -> tuple[str, ...]:
 
 
 def _of_any_size(wanted: _Name) -> tuple[str, ...]:
-    """``llama-2``: decoders of this family and version; () where these have many shapes, or several families are named."""
+    """``llama-2``: decoders of a family and version; () where these have many shapes, or several families are named."""
     named = _families_in(wanted)
     if len(named) != 1:
         return ()
