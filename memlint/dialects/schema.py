@@ -582,10 +582,11 @@ def _errors(root: Node, schema: Schema) -> Iterator[Violation]:
         elif error.validator == "type":
             names = error.validator_value
             names = [names] if isinstance(names, str) else list(names)
+            bare = node.value is True and node.span == node.key_span  # an option, and no word behind it
             yield Violation(
                 WRONG_TYPE,
                 node,
-                f"{label} is {shown_value(node)}, not {_listed(names)}",
+                f"{label} is given no value" if bare else f"{label} is {shown_value(node)}, not {_listed(names)}",
                 next(filter(takes, _retyped(node, names)), ""),
             )
         elif error.validator in ("enum", "const"):

@@ -254,6 +254,9 @@ TRAINERS: dict[str, Trainer] = {
     },
     "xtuner.runner": Trainer("XTuner's SupervisedFinetune on MMEngine's Runner", "XTuner 0.1: model/sft.py"),
     "llamafactory.v1": Trainer("LLaMA-Factory's v1 trainers", "LLaMA-Factory 0.9.4: v1/core, v1/trainers"),
+    "deepspeed_chat": Trainer(
+        "DeepSpeed-Chat's loop", "DeepSpeedExamples: applications/DeepSpeed-Chat", outputs=AS_COMPUTED
+    ),
     "llama_cookbook": Trainer("Llama Cookbook's loop", "llama-cookbook 0.0.5: utils/train_utils.py, train"),
     "nanogpt": Trainer("nanoGPT's loop", "nanoGPT: train.py"),
     "timm": Trainer("timm's train.py", "timm 1.0.31: train.py"),
