@@ -78,6 +78,11 @@ def test_a_loss_of_the_scripts_own_leaves_what_its_model_takes(tmp_path: Path) -
     assert (run.verdict, row.verdict) == (UNKNOWN, UNKNOWN)
 
 
+def test_a_trainer_of_the_scripts_own_may_be_called_anything(tmp_path: Path) -> None:
+    run, _ = bounded(tmp_path, OWN.replace("WeightedTrainer", "Weighted"))
+    assert "Weighted has a loss of its own" in run.findings[0].message
+
+
 def test_more_than_the_budget_does_not_fit_whatever_the_rest(tmp_path: Path) -> None:
     run, found = bounded(tmp_path, OWN, "2GB")
     assert (run.verdict, found.rows[0].verdict) == (OOM, OOM)
