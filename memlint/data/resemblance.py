@@ -22,6 +22,11 @@ _KINDS = frozenset(
 )
 # A checkpoint in few bits has another dtype than the model that it is of, and an adapter is no model.
 _OTHER = re.compile(r"[48]bit|int[48]|gptq|awq|gguf|bnb|fp8|nf4|quant|lora|adapter")
+# Folders of a run's own, which is called after its model: ``qwen2.5-7b-sft/checkpoint-500``.
+_PLACE = re.compile(
+    r"(?:checkpoint|ckpt|step|global_step|epoch|iter|stage)s?[-_]?\d*|(?:final|merged|best|last|latest)(?:[-_]?[a-z]+)?"
+    r"|hf|huggingface|outputs?|model|weights|actor|full"
+)
 _LEAST_WORD = 2  # characters: a letter alone names no family
 MOST = 3  # models that are told
 
@@ -133,7 +138,10 @@ def _parsed(name: str) -> _Name:
     words: dict[str, str] = {}
     sizes: list[str] = []
     last = ""
-    for token in _TOKEN.findall(_POINT.sub(".", name.rstrip("/").rpartition("/")[2].lower())):
+    parts = name.lower().rstrip("/").split("/")
+    while len(parts) > 1 and _PLACE.fullmatch(parts[-1]):
+        parts.pop()
+    for token in _TOKEN.findall(_POINT.sub(".", parts[-1])):
         if token.isalpha():
             words[token] = ""
             last = token

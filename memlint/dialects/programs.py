@@ -32,6 +32,7 @@ ELSE = frozenset(
             "visualize",
             "plot",
         ),
+        *("validate", "validator", "verify", "inspect", "inventory", "filter", "audit", "analyze", "compare", "stats"),
     )
 )
 TRAINS = frozenset(

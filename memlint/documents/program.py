@@ -45,6 +45,7 @@ _READERS = {
     "yaml": ("safe_load", "load", "full_load", "unsafe_load"),
     "OmegaConf": ("load",),
 }
+_SIGNATURES = ("inspect.signature", "signature")
 _MAPS = ("map", "with_transform", "set_transform")
 _OPENED = ("open", "read", "read_text")  # of a path, or of a file: what is read is that file
 MAX_MODULES = 12  # of its repository that it draws in
@@ -316,9 +317,13 @@ class _Followed(python._Module):
             raise Unknown(f"calls .{name}() with what is not known") from None
 
     def comparison(self, node: ast.Compare, scope: python._Scope, depth: int) -> bool:
-        """Of what a call makes it is not known what is in it."""
+        """Of what a call makes it is not known what is in it; a function that is asked for its parameters is of a
+        release that has them."""
         for kind, item in zip(node.ops, node.comparators):
-            if isinstance(kind, (ast.In, ast.NotIn)) and _target(self.value(item, "", scope, depth)):
+            made = _target(self.value(item, "", scope, depth)) if isinstance(kind, (ast.In, ast.NotIn)) else ""
+            if made in _SIGNATURES and len(node.ops) == 1:
+                return isinstance(kind, ast.In)
+            if made:
                 raise Unknown("a comparison with what a call makes")
         return super().comparison(node, scope, depth)
 
@@ -331,11 +336,15 @@ class _Followed(python._Module):
             )
             if isinstance(owner.value, list) and isinstance(index, int) and -1 <= index < len(owner.value):
                 return self.moved(owner.value[index], keys, None, (self.span(node),))
+            if isinstance(node, ast.Attribute) and node.attr == "parameters" and _target(owner) in _SIGNATURES:
+                return owner
             if isinstance(owner.value, dict) and isinstance(node, ast.Attribute) and node.attr in owner.value:
                 return self.moved(owner.value[node.attr], keys, None, (self.span(node),))
         found = super().reference(node, keys, scope, depth)
         if isinstance(node, ast.Attribute) and found.is_unresolved:
             owner = self.value(node.value, "", scope, depth + 1)
+            if node.attr == "parameters" and _target(owner) in _SIGNATURES:
+                return owner
             if isinstance(owner.value, dict) and _GIVEN in owner.value:  # an option of a library's that nobody gave
                 return Node(None, self.span(node), None, keys)
         return found
@@ -459,6 +468,8 @@ class _Followed(python._Module):
     def composed(self, node: ast.expr, keys: Keys, scope: python._Scope, depth: int) -> Node:
         if isinstance(node, ast.ListComp) and len(node.generators) == 1:
             return self.comprehension(node, node.generators[0], keys, scope, depth)
+        if isinstance(node, ast.DictComp) and len(node.generators) == 1:
+            return self.filtered(node, node.generators[0], keys, scope, depth)
         return super().composed(node, keys, scope, depth)
 
     def comprehension(
@@ -474,6 +485,27 @@ class _Followed(python._Module):
             inner.names[one.target.id] = item
             if all(self.known(test, inner) for test in one.ifs):
                 found.append(self.value(node.elt, (keys, len(found)), inner, depth + 1))
+        return Node(found, self.span(node), None, keys)
+
+    def filtered(
+        self, node: ast.DictComp, one: ast.comprehension, keys: Keys, scope: python._Scope, depth: int
+    ) -> Node:
+        """A mapping that is made of another one's items. Raises Unknown."""
+        source, target = one.iter, one.target
+        items: object = None
+        if isinstance(source, ast.Call) and isinstance(source.func, ast.Attribute) and source.func.attr == "items":
+            items = self.value(source.func.value, "", scope, depth + 1).value
+        if not isinstance(items, dict) or len(items) > MAX_ITEMS or not isinstance(target, ast.Tuple):
+            raise Unknown("a mapping made of what is only known when it runs")
+        found: dict[str, Node] = {}
+        for name, value in items.items():
+            inner = python._Scope("", scope)
+            for bound, given in zip(target.elts, (Node(name, value.span), value)):
+                if isinstance(bound, ast.Name):
+                    inner.names[bound.id] = given
+            if all(self.known(test, inner) for test in one.ifs):
+                key = self.known(node.key, inner)
+                found[str(key)] = self.value(node.value, (keys, str(key)), inner, depth + 1)
         return Node(found, self.span(node), None, keys)
 
     def entered(

@@ -42,6 +42,11 @@ from memlint.data import hub, models, resemblance
             ["meta-llama/Llama-2-7b-hf", "meta-llama/Llama-2-13b-hf", "meta-llama/Llama-2-70b-hf"],
             id="a version of few sizes is any of them",
         ),
+        pytest.param("out/Qwen2.5-7B-sft/checkpoint-500", ["Qwen/Qwen2.5-7B"], id="a run's folder of checkpoints"),
+        pytest.param(
+            "out/Qwen2.5-7B-sft/global_step_20/actor/hf", ["Qwen/Qwen2.5-7B"], id="folders within one another"
+        ),
+        pytest.param("out/llama-3-8b-lora/final", [], id="an adapter's checkpoint is no model"),
         pytest.param("your_llama_model", [], id="a family of many sizes is none"),
         pytest.param("llama-qwen-mine", [], id="two families and no size"),
         pytest.param("llama-3-8b-gptq", [], id="a quantised copy has another dtype"),

@@ -169,6 +169,15 @@ def module(source: str, beside: str) -> tuple[str, str] | None:
         pytest.param("from own import rank as f\nMade(r=f())", 8, id="what a package hands on"),
         pytest.param("from parsing import parsed\nMade(r=parsed().rank)", 2, id="a parser in a module"),
         pytest.param("a = 'q, v'\nMade(r=[x.strip() for x in a.split(',') if x])", ["q", "v"], id="a list made of one"),
+        pytest.param(
+            "import inspect\nhas = inspect.signature(Made.__init__).parameters\nd = dict(r=8, s=1)\n"
+            "d = {k: v for k, v in d.items() if k in has}\nif 'r' in has:\n  Made(**d)",
+            8,
+            id="what a function's parameters are asked for is one",
+        ),
+        pytest.param(
+            "d = {'q': 4, 'x': 5}\nMade(r={k: v for k, v in d.items() if v < 5})", {"q": 4}, id="part of a mapping"
+        ),
         pytest.param("def f():\n  def g(n):\n    Made(r=n)\n  g(8)\nf()", 8, id="a function within a function"),
         pytest.param("def f(x, n=4):\n  return Made(r=n)\nload().map(f)", 4, id="the function that a map is given"),
         pytest.param("def f(x, n):\n  Made(r=n)\nd.map(partial(f, n=5))", 5, id="a part of a function"),
