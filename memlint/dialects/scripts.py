@@ -236,7 +236,9 @@ def _said(call: Node) -> dict[str, Node]:
         switch = Node(True, call.span, None, "use_peft")
         return {**_renamed(call, _OF_ADAPTERS), "use_peft": switch}
     if _ARGUMENTS.fullmatch(name):
-        return {key: _under(key, node) for key, node in values.items() if not key.startswith("_")}
+        said = {key: _under(key, node) for key, node in values.items() if not key.startswith("_")}
+        loads = said.pop("model_init_kwargs", None)  # TRL's trainers hand them to from_pretrained
+        return {**said, **(dict(_of_loading(loads)) if loads is not None else {})}
     if name in ("prepare_model_for_kbit_training", "prepare_model_for_int8_training"):
         checkpointed = values.get("use_gradient_checkpointing", Node(True, call.span))
         return {
@@ -318,8 +320,13 @@ def _of_model(call: Node) -> Iterator[tuple[str, Node]]:
         yield "auto_class", Node(loader, call.span, None, "auto_class")
         if "num_labels" in values:
             yield "num_labels", _under("num_labels", values["num_labels"])
+    yield from _of_loading(call)
+
+
+def _of_loading(call: Node) -> Iterator[tuple[str, Node]]:
+    """What ``from_pretrained`` is told of how it loads."""
     yield from _renamed(call, _OF_MODEL).items()
-    quantised = values.get("quantization_config")
+    quantised = _values(call).get("quantization_config")
     if quantised is not None:
         yield from _renamed(quantised, _OF_QUANTISATION).items()
 

@@ -14,9 +14,11 @@ from memlint.dialects.stated import (
     setting,
     switched,
     text_config,
+    trainer,
 )
 from memlint.facts.spec import ASSUMED, DEFAULT, HYPER, Fact, Name, TrainingSpec
 from memlint.trainers import liger
+from memlint.trainers.table import LOG_PROBABILITIES
 
 # Names that transformers gives optimizers (training_args.OptimizerNames, trainer_optimizer.py)
 #   -> optimizer, implementation, library, whether its states may move to host memory
@@ -192,6 +194,9 @@ def evaluation(spec: TrainingSpec) -> None:
     length = spec.fact("sequence_length")
     if length is not None:
         put(spec, "evaluation_sequence_length", length.value, length)
+    found = trainer(spec)
+    if found.takes == LOG_PROBABILITIES:
+        put(spec, "evaluation_loss", "as_trained", reason=f"{found.title}: prediction_step takes the loss of training")
     for name, reason in (
         ("prediction_loss_only", ""),
         ("eval_accumulation_steps", ""),

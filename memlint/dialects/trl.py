@@ -321,6 +321,10 @@ def _loss(spec: TrainingSpec, method: str) -> None:
         way = "copied" if method == "dpo" and spec.does("trl.dpo_copies_logits") else way
         reason = f"{found.title}, which makes them itself" if found.scores else f"{_said(spec)}: selective_log_softmax"
         lm.put(spec, "log_probabilities", found.scores or way, reason=reason)
+        if found.generates and spec.get("completion_length") is not None:
+            # and the token before them, whose logits are of the first one
+            kept = spec.fact("completion_length")
+            lm.put(spec, "logits_to_keep", spec["completion_length"] + 1, kept, f"{found.title}: logits_to_keep")
         if lm.takes_likelihood(spec, found):
             reason = f"{_said(spec)}: the likelihood of chosen answers is part of the loss"
             lm.put(spec, "likelihood_of_chosen", True, reason=reason)
@@ -440,7 +444,10 @@ FAMILY = lm.Family(
         Step(_attention, ("attention",)),
         Step(_packing, ("packing", "padding_free")),
         Step(lm.optimizer, lm.OPTIMIZER_FACTS),
-        Step(_losses, ("loss", "loss_tile", "fused_kernels", "log_probabilities", "likelihood_of_chosen")),
+        Step(
+            _losses,
+            ("loss", "loss_tile", "fused_kernels", "log_probabilities", "likelihood_of_chosen", "logits_to_keep"),
+        ),
         Step(lm.compiled, ("compile",)),
         Step(_adapters, lm.ADAPTER_FACTS),
         Step(lm.quantization, lm.QUANTIZATION_FACTS),

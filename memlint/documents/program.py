@@ -49,6 +49,7 @@ _SIGNATURES = ("inspect.signature", "signature")
 _MAPS = ("map", "with_transform", "set_transform")
 _OPENED = ("open", "read", "read_text")  # of a path, or of a file: what is read is that file
 MAX_MODULES = 12  # of its repository that it draws in
+MAX_TURNS = 100  # of a loop over a list that is known
 MAX_ITEMS = 1000  # of a list that it makes of another one
 
 
@@ -248,7 +249,9 @@ class _Followed(python._Module):
 
     def argument(self, node: ast.Call, scope: python._Scope) -> None:
         """An option of argparse's, whose default counts where it is not given."""
-        names = [one.value for one in node.args if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+        named = [one for one in node.args if isinstance(one, (ast.Constant, ast.JoinedStr))]
+        words = [self.value(one, "", scope, 0).value for one in named]
+        names = [word for word in words if isinstance(word, str)]
         long = next((name for name in names if name.startswith("--")), names[0] if names else "")
         said = {keyword.arg: keyword.value for keyword in node.keywords}
         dest = said.get("dest")
@@ -291,6 +294,10 @@ class _Followed(python._Module):
                 return item
         if name in _MAPS and isinstance(function, ast.Attribute):
             self.mapped(node, scope)
+        if name == "fields" and len(node.args) == 1:
+            told = self.fields(node, keys, scope, depth)
+            if told is not None:
+                return told
         if name == "vars" and len(node.args) == 1:
             return self.value(node.args[0], keys, scope, depth)
         if name == "split" and isinstance(function, ast.Attribute) and not node.keywords:
@@ -607,12 +614,42 @@ class _Followed(python._Module):
                 assert item.optional_vars is not None
                 self.bind(item.optional_vars, self.opaque("the value of a with statement", item), scope)
             return self.block(node.body, scope, depth + 1)
+        if isinstance(node, ast.For) and not any(isinstance(one, (ast.Break, ast.Continue)) for one in ast.walk(node)):
+            return self.loop(node, scope, depth)
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and scope is not self.module:
             scope.other[node.name] = "a function within a function"
             if isinstance(node, ast.FunctionDef):
                 scope.functions[node.name] = node
             return None
         return super().statement(node, scope, depth)
+
+    def loop(self, node: ast.For, scope: python._Scope, depth: int) -> python._Returned | None:
+        """A loop over a short list that is known is followed turn by turn."""
+        try:
+            items = self.value(node.iter, "", scope, depth + 1).value
+        except Unknown:
+            items = None
+        if not isinstance(items, list) or len(items) > MAX_TURNS:
+            return super().statement(node, scope, depth)
+        for item in items:
+            self.bind(node.target, item, scope)
+            returned = self.block(node.body, scope, depth + 1)
+            if returned is not None:
+                return returned
+        return self.block(node.orelse, scope, depth + 1)
+
+    def fields(self, node: ast.Call, keys: Keys, scope: python._Scope, depth: int) -> Node | None:
+        """What ``dataclasses.fields`` tells of a class of the program's own: names and defaults."""
+        kind = self.value(node.args[0], "", scope, depth + 1)
+        if not isinstance(kind.value, dict) or not _target(kind):
+            return None
+        place = self.span(node)
+        told = [
+            Node({"name": Node(name, place), "default": value}, place, None, (keys, name))
+            for name, value in kind.value.items()
+            if name[0] != "_"
+        ]
+        return Node(told, place, None, keys)
 
     def items(self, elements: Sequence[ast.expr], node: ast.expr, keys: Keys, scope: python._Scope, depth: int) -> Node:
         """Positional arguments of a call may be unpacked: the list is not known then, and the call is."""

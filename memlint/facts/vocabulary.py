@@ -147,6 +147,13 @@ SAMPLE = (
         "tokens",
         "all of it",
     ),
+    Entry(
+        "logits_to_keep",
+        "integer",
+        "of a sample, from its end, of which the head makes logits where log-probabilities are asked for",
+        "tokens",
+        "all of it",
+    ),
     Entry("mismatched_completions", "boolean", "KTO asks for completions of other prompts as well", absent="true"),
     Entry("token_product", "any", "(unit, names of the facts whose product it is), for MEM201"),
     Entry("attention_tokens", "integer", "that attend to each other", "tokens"),

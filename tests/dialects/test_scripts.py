@@ -357,6 +357,17 @@ def test_the_head_is_that_of_the_class_that_loads_the_model(
     assert (spec["model_class"], spec["labels"]) == expected
 
 
+def test_what_a_trainer_of_trl_hands_to_from_pretrained_is_said(tmp_path: Path) -> None:
+    text = (
+        "from trl import GRPOConfig, GRPOTrainer\nimport torch\n"
+        "kwargs = {'torch_dtype': torch.bfloat16, 'quantization_config': BitsAndBytesConfig(load_in_4bit=True)}\n"
+        "args = GRPOConfig('out', num_generations=8, model_init_kwargs=kwargs)\n"
+        "GRPOTrainer(model='Qwen/Qwen2.5-0.5B', args=args, peft_config=LoraConfig(r=8)).train()\n"
+    )
+    spec = run(tmp_path, text, "python train.py")
+    assert (spec["frozen_dtype"], spec["quantization.bits"]) == ("bfloat16", 4)
+
+
 def test_a_program_in_another_folder_than_its_command_says_is_found(tmp_path: Path) -> None:
     import subprocess
 

@@ -305,6 +305,23 @@ def test_grpo_says_what_it_can() -> None:
     assert run(SFT + lines + "beta: 0.04\n")["reference_model"] == "copy"
     assert "engine_share" not in run(SFT + lines + "vllm_mode: server\n")
     assert "engine_share" not in run(SFT + lines.replace("use_vllm: true\n", ""))
+    evaluates = run(SFT + lines + "eval_strategy: steps\n")
+    assert evaluates["evaluation_loss"] == "as_trained"  # GRPOTrainer.prediction_step
+
+
+@pytest.mark.parametrize(
+    ("release", "expected"),
+    [
+        pytest.param("1.7.1", 1025, id="logits of completions and of the token before them"),
+        pytest.param("1.16.0", None, id="none at all where the head runs in tiles"),
+    ],
+)
+def test_grpo_makes_logits_of_completions_alone(release: str, expected: int | None, tmp_path: Path) -> None:
+    lines = "num_generations: 8\nmax_prompt_length: 256\nmax_completion_length: 1024\n"
+    root = written(tmp_path, {"grpo.yaml": SFT + lines, "requirements.txt": f"trl=={release}\n"})
+    (spec,) = registry.specs(load(str(root / "grpo.yaml")))
+    assert spec["release.trl"] == release
+    assert spec.get("logits_to_keep") == expected
 
 
 @pytest.mark.parametrize(

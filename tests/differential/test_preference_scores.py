@@ -348,6 +348,26 @@ def test_simpos_trainer(likelihood: bool) -> None:
     assert ours.phases["backward"] == pytest.approx(truth.phases["backward"], rel=TOLERANCE)
 
 
+def test_the_head_makes_logits_of_completions_alone() -> None:
+    setting = Setting(dtype="bfloat16", rows=2, length=80, every=1)
+    facts = {**setting.facts(LLAMA), "method": "grpo", "log_probabilities": "rows"}
+    ours, whole = in_meta(spec_of({**facts, "logits_to_keep": 33})), in_meta(spec_of(facts))
+
+    def loss(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        """TRL's GRPOTrainer 1.7: of the completion, and of the token before it."""
+        tokens = {name: batch[name] for name in ("input_ids", "attention_mask")}
+        logits = model(**tokens, logits_to_keep=33).logits.float()
+        return WAYS["rows"](logits, batch["labels"][:, -33:]).exp().sum() / 1.0
+
+    with values_known(False):
+        reference = in_transformers(LLAMA, setting)
+        reference.training_loss = loss
+        truth = in_torch(reference, {}, adamw("foreach"))
+    comparison = compare("the last tokens", ours, truth, True)
+    assert comparison.worst <= TOLERANCE, str(comparison)
+    assert ours.held < whole.held
+
+
 def test_simpos_trainer_evaluates_as_it_trains() -> None:
     setting = Setting(dtype="bfloat16")
     facts = {**setting.facts(LLAMA), "method": "simpo", "log_probabilities": "whole_first"}

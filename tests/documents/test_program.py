@@ -178,6 +178,14 @@ def module(source: str, beside: str) -> tuple[str, str] | None:
         pytest.param(
             "d = {'q': 4, 'x': 5}\nMade(r={k: v for k, v in d.items() if v < 5})", {"q": 4}, id="part of a mapping"
         ),
+        pytest.param("for n in [2, 3]:\n  a = n * 2\nMade(r=a)", 6, id="a loop over a list that is known"),
+        pytest.param(
+            "import argparse\nfrom dataclasses import dataclass, fields\n@dataclass\nclass Own:\n  rank: int = 8\n"
+            "p = argparse.ArgumentParser()\nfor f in fields(Own):\n  p.add_argument(f'--{f.name}', default=f.default)\n"
+            "args = Own(**vars(p.parse_args()))\nMade(r=args.rank)",
+            8,
+            id="options made of a dataclass's fields",
+        ),
         pytest.param("def f():\n  def g(n):\n    Made(r=n)\n  g(8)\nf()", 8, id="a function within a function"),
         pytest.param("def f(x, n=4):\n  return Made(r=n)\nload().map(f)", 4, id="the function that a map is given"),
         pytest.param("def f(x, n):\n  Made(r=n)\nd.map(partial(f, n=5))", 5, id="a part of a function"),

@@ -184,6 +184,8 @@ def asked(
     helpers: tuple[Module, ...] = ()
     if preference.applies(spec):
         copied = preference.reference(spec, made, dtype)
+        for one in (model, *(() if copied is None else (copied,))):
+            one.logits_to_keep = spec.get("logits_to_keep", 0)
         helpers = () if copied is None else (copied,)
         loss = preference.loss(spec, model, copied)
 

@@ -248,6 +248,7 @@ class LanguageModel(Module):
         self.loss, self.chunks, self.tile, self.policy = loss, chunks, tile, policy
         self.compile, self.compile_loss = compile, compile_loss
         self.smooths = False  # labels, by the Trainer
+        self.logits_to_keep = 0  # of each row's last tokens, where log-probabilities are asked for; 0: of all
         narrow = config.embedding_width or config.width
         self.embed_tokens = Embedding(config.vocabulary, narrow)
         self.embed_positions = Embedding(config.positions, config.width) if config.positions else None
@@ -423,6 +424,8 @@ class LanguageModel(Module):
         with component("logits"):
             if self.tile is not None:
                 return self.tiles(x, labels)
+            if 0 < self.logits_to_keep < x.shape[1]:
+                x, labels = x[:, -self.logits_to_keep :], labels[:, -self.logits_to_keep :]
             logits = self.logits(x)
             del x
             if way not in losses.AS_MADE:
