@@ -11,7 +11,7 @@ from memlint.dialects import deepspeed, launchers
 from memlint.dialects import language_model as lm
 from memlint.dialects import trainer_families as families
 from memlint.dialects.accelerate import truth
-from memlint.facts.spec import HYPER, TrainingSpec
+from memlint.facts.spec import ASSUMED, HYPER, Fact, TrainingSpec
 
 _VERSION = "open-instruct"
 _METHODS = {"finetune": "sft", "dpo_tune_cache": "dpo", "dpo_tune": "dpo", "grpo_fast": "grpo"}
@@ -99,10 +99,9 @@ def _learner(spec: TrainingSpec) -> TrainingSpec:
     copied = beside is None or truth(beside.value)
     lm.put(spec, "reference_model", "copy" if copied else "none", beside, "" if beside else _LEARNER)
     lm.put(spec, "reference_dtype", "bfloat16", reason="open-instruct: load_ref_policy")
-    _rows(spec)
-    scored = _scores(spec)
+    packed, scored = _rows(spec), _scores(spec)
     _engine(spec)
-    reasons = (shared, found, families.otherwise(spec), dtyped, scored)
+    reasons = (shared, found, families.otherwise(spec), packed, dtyped, scored)
     return lm.finish(spec, reasons, {"sequence_length": "pack_length"})
 
 
@@ -128,18 +127,21 @@ def _shared(spec: TrainingSpec) -> str:
     lm.put(spec, "parallelism.strategy", "zero", zero, f"{_LEARNER}: DeepSpeed's engine")
     if lm.switched(spec, "deepspeed_offload_optimizer"):
         return f"{_key(spec, 'deepspeed_offload_optimizer')}: DeepSpeed refuses torch's AdamW in host memory"
-    if zero.value == 3:
-        group = spec.fact(HYPER + "deepspeed_zpg")
-        lm.put(spec, "parallelism.secondary_shard", 8 if group is None else group.value, group, _LEARNER)
-        lm.put(
-            spec,
-            "engine_gets_whole_model",
-            lm.switched(spec, "gather_whole_model"),
-            spec.fact(HYPER + "gather_whole_model"),
-        )
-        if lm.switched(spec, "deepspeed_offload_param"):
-            lm.put(spec, "parallelism.offload_parameters", True, spec.fact(HYPER + "deepspeed_offload_param"))
-    return _sequences(spec)
+    return (_parameters(spec) if zero.value == 3 else "") or _sequences(spec)
+
+
+def _parameters(spec: TrainingSpec) -> str:
+    """What stage 3 has besides: a second partition, and all weights at once on their way to the engines."""
+    stated, whole = spec.fact(HYPER + "deepspeed_zpg"), spec.fact(HYPER + "gather_whole_model")
+    group = 8 if stated is None else stated.value
+    lm.put(spec, "parallelism.secondary_shard", group, stated, _LEARNER)
+    lm.put(spec, "engine_gets_whole_model", lm.switched(spec, "gather_whole_model"), whole)
+    if lm.switched(spec, "deepspeed_offload_param"):
+        lm.put(spec, "parallelism.offload_parameters", True, spec.fact(HYPER + "deepspeed_offload_param"))
+    count = spec.get("device_count", 1)
+    if count % min(group, count):  # deepspeed/utils/groups.py: _create_zero_param_parallel_group
+        return f"{_key(spec, 'deepspeed_zpg')} {group} does not divide {count} learners: it is refused"
+    return ""
 
 
 def _key(spec: TrainingSpec, name: str) -> str:
@@ -166,24 +168,26 @@ def _sequences(spec: TrainingSpec) -> str:
     return ""
 
 
-def _rows(spec: TrainingSpec) -> None:
+def _rows(spec: TrainingSpec) -> str:
     """Prompts and answers are packed to rows of so many tokens, of which an update takes as many as a rollout fills."""
     packed = spec.fact(HYPER + "pack_length")
     if spec.tried("sequence_length") is None and lm.gap(spec, "pack_length") is None:
         length = 512 if packed is None else packed.value
         lm.put(spec, "sequence_length", length, packed, "" if packed else "open-instruct: StreamingDataLoaderConfig")
         lm.put(spec, "sequence_bound", True, packed, "a row ends where the next sample is too long for it")
+    each = sum(spec.get(HYPER + name) or 256 for name in ("max_prompt_length", "max_completion_length"))
     if spec.get("sequence_length") is None or "device_count" not in spec:
-        return
+        return ""
+    if packed is not None and each > packed.value and not lm.gap(spec, "max_prompt_token_length", "response_length"):
+        return f"{packed.key} {packed.value:,} is less than a prompt and its answer, {each:,} tokens: it is refused"
     prompts, answers = spec.fact(HYPER + "num_prompts"), spec.get(HYPER + "num_generations") or 4
-    each = (spec.get(HYPER + "max_prompt_length") or 256) + (spec.get(HYPER + "max_completion_length") or 256)
     ranks = max(1, spec["device_count"] // spec.get("parallelism.ulysses", 1))
-    tokens = (16 if prompts is None else prompts.value) * answers * each
+    tokens = (spec.get(HYPER + "num_prompts") or 16) * answers * each
     passes = -(-tokens // (spec["sequence_length"] * spec["micro_batch_size"] * ranks))
     updates = spec.get(HYPER + "num_mini_batches") or 1
-    lm.put(
-        spec, "gradient_accumulation_steps", max(1, -(-passes // updates)), prompts, "a rollout of the longest samples"
-    )
+    reason = "a rollout of the longest samples"
+    lm.put(spec, "gradient_accumulation_steps", max(1, -(-passes // updates)), prompts, reason)
+    return ""
 
 
 def _scores(spec: TrainingSpec) -> str:
@@ -211,3 +215,7 @@ def _engine(spec: TrainingSpec) -> None:
             "" if share else "open-instruct: VLLMConfig",
         )
         lm.put(spec, "processes_per_device", 2, spec.fact(HYPER + "colocated"))
+        return
+    cards = (lm.setting(spec, "engines") or 1) * (lm.setting(spec, "engine_cards") or 1)
+    why = f"the peak is a learner's: vLLM's engines have cards of their own, {cards:,}"
+    spec.facts[HYPER + "predicted"] = Fact(HYPER + "predicted", "a learner", ASSUMED, "card", None, why)

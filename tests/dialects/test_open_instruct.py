@@ -230,6 +230,10 @@ def test_switches_of_a_learner(options: str, before: str, facts: dict[str, Any])
         pytest.param(
             "--deepspeed_stage 3 --num_learners_per_node 3 --sequence_parallel_size 2", "3 learners", id="one is left"
         ),
+        pytest.param(
+            "--deepspeed_stage 3 --num_learners_per_node 6 6", "does not divide 12", id="a group that is left"
+        ),
+        pytest.param(f"{STAGE_2} --response_length 4096", "4,352 tokens", id="rows that are too short"),
     ],
 )
 def test_a_learner_s_reason_names_what_is_not_known(options: str, reason: str) -> None:
