@@ -71,6 +71,7 @@ DATA_SUFFIXES = (".yaml", ".yml", ".json", ".toml")  # an empty program is none,
 
 # Families of files that name no model.
 _COMPANIONS = frozenset(("accelerate", "deepspeed"))
+FAILED = "it failed with an internal error"
 _NO_MODEL = {"MEM007"}
 
 # Rules that a document without a known family can still be judged by.
@@ -365,7 +366,7 @@ class _Checker:
                 spec.unknown_reason = "the estimate takes more work than a config may ask for"
             except Exception as error:
                 findings.append(self._internal(path, "the estimate", error))
-                spec.unknown_reason = "it failed with an internal error"
+                spec.unknown_reason = FAILED
         part = self._partial(spec, estimates, allowed) if estimate is None and self.lint else None
         judged: list[RuleInfo] = []
         if self.lint:
@@ -391,7 +392,9 @@ class _Checker:
                 self._rule(selected, run, findings, judged)
             if self.look is not None:
                 self.look(run)
-        report = _run_report(spec, document, estimate, allowed)._replace(partial=part)
+        report = _run_report(spec, document, estimate, allowed)
+        if part is not None:
+            report = report._replace(partial=part, verdict=part.rows[0].verdict if part.at_least else report.verdict)
         if self.measure is not None and self.lint:
             report = report._replace(measured=self._measured(self.measure, spec, settings, allowed, findings))
         self.drafts.append(_Draft(report, findings, judged, settings))
@@ -399,17 +402,18 @@ class _Checker:
             self.each(report, spec, estimates, settings)
 
     def _partial(self, spec: TrainingSpec, estimates: Estimates, allowed: Allowance) -> Partial | None:
-        if spec.architecture is not None or not spec.family or spec.derivation is None:
+        if not spec.family or spec.derivation is None or spec.unknown_reason == FAILED:
             return None
-        from memlint.partial import partial
+        from memlint.partial import at_least, partial
 
         try:
             with work.limited(work.meter().left // 2):  # the rest is for what the rules ask
-                return partial(spec, estimates.whole, allowed.size_bytes)
+                try:
+                    found = partial(spec, estimates.whole, allowed.size_bytes)
+                except _unknown_model() as error:  # to state what is not stated would not be enough
+                    spec.unknown_reason, found = str(error), None
+                return found or at_least(spec, estimates.states_bytes, allowed.size_bytes)
         except work.OutOfWork:
-            return None
-        except _unknown_model() as error:  # to state what is not stated would not be enough
-            spec.unknown_reason = str(error)
             return None
 
     def _edited(

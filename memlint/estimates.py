@@ -88,7 +88,8 @@ class Made:
 
 # What is asked of a run.
 OWN, TOTALS, WHOLE = "own", "totals", "whole"
-ALLOCATED, SAVED, PACKED, FIRST_PASS = "allocated", "saved", "packed", "first pass"
+ALLOCATED, SAVED, PACKED, FIRST_PASS, STATES = "allocated", "saved", "packed", "first pass", "states"
+_OF_STATES = ("parameters", "gradients", "optimizer")
 
 
 NAMELESS = " at 0x"  # in the text of something that another process has elsewhere
@@ -270,6 +271,12 @@ class Estimates:
             return allocated_bytes(changed, recording)
 
         return made.answer((ALLOCATED, _changes(self.spec, changed)), make)
+
+    def states_bytes(self, changed: TrainingSpec) -> int:
+        """Weights, gradients and optimizer states at the run's peak. Raises models.UnknownModel."""
+        question = (STATES, _changes(self.spec, changed))
+        found = self._made.answer(question, lambda: self._estimate(changed))
+        return sum(found.component_bytes(name) for name in _OF_STATES)
 
     def saved_bytes(self, changed: TrainingSpec) -> int:
         """Bytes that autograd holds at the end of forward. Raises models.UnknownModel."""

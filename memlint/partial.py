@@ -5,6 +5,10 @@ the model, and how many rows the vocabulary has where only the tokenizer's file 
 accelerate that a run names may not be there: then each way to share that it may say has its rows. A model that nobody
 but its owner has may still be called after one of the catalogue (:mod:`memlint.data.resemblance`). Everything else is
 stated, so each row is an estimate as any other; nothing is interpolated.
+
+Where what is not known comes on top of weights, gradients and optimizer states (a loss of a script's own, what stands
+beside the model), these are a bound: the run takes at least as much, and where that is more than the budget it does not
+fit whatever the rest.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from memlint.facts.spec import HYPER, Name, UnknownModel
 from memlint.named_tuple import NamedTuple
-from memlint.tape.estimate import FITS, Interval
+from memlint.tape.estimate import FITS, OOM, UNKNOWN, Interval
 
 if TYPE_CHECKING:
     from memlint.facts.spec import TrainingSpec
@@ -57,6 +61,21 @@ _OPEN: tuple[dict[Name, tuple[int, ...]], ...] = (
 # What the padded rows of a vocabulary are stated by, in each family that has such a key.
 _ROWS_STATED: Final[Name] = HYPER + "padded_vocab_size"
 
+# A step of the same model that has the least beside its weights, gradients and states.
+_LEAST: dict[Name, Any] = {
+    **{"micro_batch_size": 1, "sequence_length": 64, "target_length": 64, "sequences_per_sample": 1},
+    **{"images_per_sample": 0, "packing": False, "padding": False, "padding_free": False},
+    **{"method": "sft", "log_probabilities": None, "reference_model": "none", "resident_models": None},
+    **{"generated_rows": None, "engine_share": None, "engine_beside": None, "evaluation_batch_size": None},
+    **{"loss": "full", "loss_chunks": None, "loss_rows": None, "loss_tile": None, "outputs_kept": False},
+    **{"checkpointing": "none", "checkpointing_every": None, "checkpointing_chunk": None, "checkpointing_layers": None},
+    **{"activation_offloading": False, "compile": False, "compile_loss": False, "attention": "sdpa"},
+    **{HYPER + "label_smoothing": 0.0},
+}
+
+_BOUNDED = "language_model"
+_SHARING = ("zero", "fsdp1", "fsdp2")
+
 STEP = 256  # tokens: how finely the longest sample that fits is told
 _UNITS = {
     LENGTH: ("token", "tokens"),
@@ -87,6 +106,7 @@ class Partial(NamedTuple):
     """The peak as a function of what is open.
 
     names    facts that are open; ``keys``, how the config spells them
+    at_least  each row is a bound: what weights, gradients and optimizer states take
     most     the largest size that fits the budget, in steps of ``STEP`` tokens, of a length that alone is open: 0 where
              none does, None where there is no budget or all sizes fit
     """
@@ -95,6 +115,54 @@ class Partial(NamedTuple):
     keys: tuple[str, ...]
     rows: tuple[Row, ...]
     most: int | None = None
+    at_least: bool = False
+
+    @property
+    def least_bytes(self) -> int | None:
+        """What the run takes whatever the rest; None where that is not what is known of it."""
+        return min(row.device_bytes for row in self.rows) if self.at_least else None
+
+
+def at_least(
+    spec: TrainingSpec, states_bytes: Callable[[TrainingSpec], int], budget_bytes: int | None
+) -> Partial | None:
+    """The bound of a run without an estimate, for several numbers of devices where nothing says how many share the
+    states; None where its weights, or what trains of them, are not known, either. Raises OutOfWork.
+
+    states_bytes  what weights, gradients and optimizer states of a run take at its peak
+    """
+    if (spec.architecture or spec.architecture_at_least) != _BOUNDED:
+        return None
+    names: tuple[Name, ...] = ()
+    if spec.get("parallelism.strategy") in _SHARING and not {DEVICES, "parallelism.shard"} & {*spec}:
+        names = (DEVICES,)
+    copy = _of_a_copy(spec)
+    rows = []
+    for values in product(*(tuple(copies * copy for copies in _DEVICES) for _ in names)):
+        known = spec if not names else spec.stating({DEVICES: values[0], "world_size": values[0]})
+        try:
+            found = min(states_bytes(_least(one)) for one in _plausible(known))
+        except UnknownModel:
+            continue
+        over = not names and budget_bytes is not None and found > budget_bytes
+        rows.append(Row(values, found, Interval(found, found), OOM if over else UNKNOWN))
+    return Partial(names, tuple(_key(spec, name) for name in names), tuple(rows), at_least=True) if rows else None
+
+
+def _plausible(spec: TrainingSpec) -> list[TrainingSpec]:
+    """The run under each set of releases that it may be made with."""
+    from memlint import plausible
+
+    return [spec, *plausible.others(spec)]
+
+
+def _least(spec: TrainingSpec) -> TrainingSpec:
+    found = spec.replaced({name: value for name, value in _LEAST.items() if value is not None})
+    for name, value in _LEAST.items():
+        if value is None:
+            found.facts.pop(name, None)
+    found.architecture, found.missing = _BOUNDED, ()
+    return found
 
 
 def partial(spec: TrainingSpec, whole: Callable[[TrainingSpec], Estimate], budget_bytes: int | None) -> Partial | None:

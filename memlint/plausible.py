@@ -54,6 +54,11 @@ def candidates(spec: TrainingSpec) -> list[Candidate]:
     ]
 
 
+def others(spec: TrainingSpec) -> list[TrainingSpec]:
+    """The run under other sets of releases that are plausible, where it is known under them as far as it is itself."""
+    return [candidate.spec for candidate in _candidates(spec)] if spec.under is not None and spec.asked else []
+
+
 def _with_kernels(spec: TrainingSpec) -> list[Candidate]:
     """The run with a kernel that no file states, nor rules out: Apertus' activation has one in a package of its own."""
     config, known = spec.facts.get("hyperparameters.config"), spec.facts.get("fused_kernels")
@@ -105,6 +110,8 @@ def _candidates(spec: TrainingSpec) -> Iterator[Candidate]:
         other = other.stating(tried) if tried else other
         if other.architecture is None and other.architecture_on_devices and spec.architecture is not None:
             other.architecture = other.architecture_on_devices
+        if other.architecture is None and spec.architecture_at_least:
+            other.architecture = other.architecture_at_least or None
         if other.architecture is not None and (any(asked[name] for name, _ in changes) or _differs(before, other)):
             changed += changes
             yield Candidate(other, tuple(changed), day)

@@ -70,6 +70,10 @@ class UnknownModel(Rule):
 
 def _range(partial: Partial, budget_bytes: int | None) -> str:
     """From the least to the most of what is known, and what fits."""
+    if partial.at_least:
+        first, last = partial.rows[0], partial.rows[-1]
+        told = [f"{format_bytes(row.device_bytes)} {row.told(partial.names)}".strip() for row in (first, last)]
+        return "at least " + ", ".join(dict.fromkeys(told))
     ends = sorted(partial.rows, key=lambda row: row.device_bytes)
     told = [f"{format_bytes(row.device_bytes)} {row.told(partial.names)}" for row in (ends[0], ends[-1])]
     fits = ""

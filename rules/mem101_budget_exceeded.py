@@ -17,7 +17,8 @@ class BudgetExceeded(Rule):
 
     ## What it does
     Compares the device peak (tensors, allocator, workspaces, CUDA context) with the budget. It fires when even the low
-    end of the estimate's interval is above it. A warning where one device is an assumption.
+    end of the estimate's interval is above it, or, where a run has no estimate, when weights, gradients and optimizer
+    states alone are. A warning where one device is an assumption.
 
     ## Why it matters
     The run ends in an out-of-memory error, in its first steps or hours later.
@@ -38,6 +39,7 @@ class BudgetExceeded(Rule):
     code = "MEM101"
     name = "budget-exceeded"
     severity = ERROR
+    needs_estimate = False
     invalid = (Example("uni3d_dp/uni3d+dp_upstream_default.yaml", budget="16GB", expect="batch_size"),)
     valid = (
         Example("uni3d_dp/uni3d+dp_after.yaml", budget="16GB"),
@@ -45,7 +47,12 @@ class BudgetExceeded(Rule):
     )
 
     def check(self, run: Run) -> Iterator[Finding]:
-        if not run.over_budget or run.estimate is None or run.budget_bytes is None:
+        if run.budget_bytes is None:
+            return
+        least = None if run.partial is None else run.partial.least_bytes
+        if least is not None and least > run.budget_bytes:
+            yield self._whatever_the_rest(run, least, run.budget_bytes)
+        if not run.over_budget or run.estimate is None:
             return
         estimate = run.estimate
         over = estimate.device_bytes - run.budget_bytes
@@ -62,6 +69,17 @@ class BudgetExceeded(Rule):
             severity="" if run.is_launched else WARNING,
             fixes=lambda: self._plan(run),
             notes=lambda fixes: [] if fixes else [NO_PLAN],
+        )
+
+    def _whatever_the_rest(self, run: Run, least_bytes: int, budget_bytes: int) -> Finding:
+        over = least_bytes - budget_bytes
+        return self.finding(
+            run,
+            f"weights, gradients and optimizer states alone take {format_bytes(least_bytes)} of "
+            f"{format_bytes(budget_bytes)}: {format_bytes(over)} too much, whatever else it holds",
+            "model",
+            size_bytes=over,
+            severity="" if run.is_launched else WARNING,
         )
 
     def _plan(self, run: Run) -> list[Fix]:

@@ -44,6 +44,7 @@ LEFT = (
     Left("tests/test_fixes.py::test_fixes_of_the_examples", "one of each family", r"\[(language_models/\w+|\w+)"),
     Left("tests/test_spans.py::test_findings_of_the_examples", "one of each family", r"\[(language_models/\w+|\w+)"),
     Left("tests/test_(spans|fixes).py::test_.*_option_.*value", "each option of a script, with what-ifs", _FUNCTION),
+    Left("tests/test_at_least.py::test_a_bound_is_no_more", "one of many families", _FUNCTION),
     Left("tests/models/openmmlab/", "whole segmentors and detectors, each against its library's trace", _FILE),
     Left("tests/models/test_language_models.py::test_formulas", "whole models twice, as formulas too", _FUNCTION),
     Left("tests/models/test_symbolic_recordings.py", "one of each family, recorded twice", _FILE),

@@ -1,7 +1,8 @@
 """From a builder of torchtune's, and what it is given, to the decoder that it makes.
 
 A model builder (``llama3_1_8b``) hands its sizes to a component builder (``llama3_1``), which a recipe may call itself.
-Source: torchtune 0.6.1, ``models/*/_model_builders.py`` and ``models/*/_component_builders.py``.
+Source: torchtune 0.6.1, ``models/*/_model_builders.py`` and ``models/*/_component_builders.py``; Qwen 3's are of its
+repository after that (bd2a0fc).
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ class Component(NamedTuple):
 # modules, of which Phi's cosine and sine stay in fp32.
 _PAIRS: Mapping[str, Any] = {"rotary": "interleaved_wide"}
 _GEMMA: Mapping[str, Any] = {**_PAIRS, "norm": "gemma", "activation": "gelu_pytorch_tanh", "scaled": True}
+# As its model builders call it: without biases, with norms of queries and keys, which the component's defaults are not.
+_QWEN3 = "qwen3 without biases"
 COMPONENTS = {
     "llama2": Component(_PAIRS, scales=True),
     "llama3": Component(_PAIRS, scales=True),
@@ -49,6 +52,7 @@ COMPONENTS = {
     "gemma2": Component(
         {**_GEMMA, "residual": "sandwich", "score_cap": True, "logit_cap": True}, True, asks_head=True, window=4096
     ),
+    _QWEN3: Component({"rotary": "half", "query_norm": "head_after"}, asks=True, asks_head=True),
 }
 
 # Model builders -> component; vocab_size, num_layers, num_heads, num_kv_heads, embed_dim, intermediate_dim (0: not
@@ -91,6 +95,17 @@ BUILDERS: dict[str, tuple[str, tuple[int, ...]]] = {
     "qwen2_5_32b_instruct": ("qwen2", (152_064, 64, 40, 8, 5120, 27_648, 32_768)),
     "qwen2_5_72b_base": ("qwen2", (152_064, 80, 64, 8, 8192, 29_568, 131_072)),
     "qwen2_5_72b_instruct": ("qwen2", (152_064, 80, 64, 8, 8192, 29_568, 32_768)),
+    "qwen3_0_6b_base": (_QWEN3, (151_936, 28, 16, 8, 1024, 3072, 32_768, 128)),
+    "qwen3_0_6b_instruct": (_QWEN3, (151_936, 28, 16, 8, 1024, 3072, 40_960, 128)),
+    "qwen3_1_7b_base": (_QWEN3, (151_936, 28, 16, 8, 2048, 6144, 32_768, 128)),
+    "qwen3_1_7b_instruct": (_QWEN3, (151_936, 28, 16, 8, 2048, 6144, 40_960, 128)),
+    "qwen3_4b_base": (_QWEN3, (151_936, 36, 32, 8, 2560, 9728, 32_768, 128)),
+    "qwen3_4b_instruct": (_QWEN3, (151_936, 36, 32, 8, 2560, 9728, 40_960, 128)),
+    "qwen3_8b_base": (_QWEN3, (151_936, 36, 32, 8, 4096, 12_288, 32_768, 128)),
+    "qwen3_8b_instruct": (_QWEN3, (151_936, 36, 32, 8, 4096, 12_288, 40_960, 128)),
+    "qwen3_14b_base": (_QWEN3, (151_936, 40, 40, 8, 5120, 17_408, 32_768, 128)),
+    "qwen3_14b_instruct": (_QWEN3, (151_936, 40, 40, 8, 5120, 17_408, 40_960, 128)),
+    "qwen3_32b": (_QWEN3, (151_936, 64, 64, 8, 5120, 25_600, 40_960, 128)),
 }
 _ARGUMENTS = (
     *("vocab_size", "num_layers", "num_heads", "num_kv_heads", "embed_dim", "intermediate_dim", "max_seq_len"),
@@ -98,7 +113,11 @@ _ARGUMENTS = (
 )
 # Of Qwen's, those that say tie_word_embeddings=True.
 _TIED = frozenset(
-    ("qwen2_0_5b", "qwen2_1_5b", "qwen2_5_0_5b", "qwen2_5_1_5b_base", "qwen2_5_1_5b_instruct", "qwen2_5_3b")
+    (
+        *("qwen2_0_5b", "qwen2_1_5b", "qwen2_5_0_5b", "qwen2_5_1_5b_base", "qwen2_5_1_5b_instruct", "qwen2_5_3b"),
+        *("qwen3_0_6b_base", "qwen3_0_6b_instruct", "qwen3_1_7b_base", "qwen3_1_7b_instruct"),
+        *("qwen3_4b_base", "qwen3_4b_instruct"),
+    )
 )
 
 
@@ -113,7 +132,7 @@ def decoder(name: str, given: Mapping[str, Any]) -> Decoder:
     if name in BUILDERS:
         component, sizes = BUILDERS[name]
         fixed: dict[str, Any] = {key: size for key, size in zip(_ARGUMENTS, sizes) if size}
-        if component == "qwen2":
+        if component in ("qwen2", _QWEN3):
             fixed["tie_word_embeddings"] = name in _TIED
         elif "tie_word_embeddings" in stated:
             fixed["tie_word_embeddings"] = stated["tie_word_embeddings"]

@@ -64,7 +64,7 @@ def _run(run: RunReport, style: Style, parts: int) -> Iterator[str]:
     yield from headline(run, style).splitlines()
     estimate = run.estimate
     if estimate is None:
-        if run.partial is not None:
+        if run.partial is not None and not run.partial.at_least:
             yield from table(run.partial, run.budget, style)
         # Whatever stood in the way: a fault of the text, an unknown model, an internal error.
         for finding in run.findings:

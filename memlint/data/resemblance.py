@@ -38,11 +38,14 @@ def resembling(name: str) -> tuple[str, ...]:
 
     They have the sizes that the name states, each family that it names in the version that it states, as few others as
     any, and are of its kind. Where it names no family, or one of decoders that has none of its size in its version,
-    these are the smallest and the largest decoder of its size. () where it states no size.
+    these are the smallest and the largest decoder of its size. Where it states no size, these are the decoders of its
+    family and version, if they have few shapes.
     """
     wanted = _parsed(name)
-    if not wanted.sizes or _OTHER.search(name.lower()):
+    if _OTHER.search(name.lower()):
         return ()
+    if not wanted.sizes:
+        return _of_any_size(wanted)
     if not (named := _families_in(wanted)):
         return _ends(wanted)
     best: list[str] = []
@@ -60,11 +63,33 @@ def resembling(name: str) -> tuple[str, ...]:
             best.append(other)
     if not best and all(map(_has_decoders_alone, named)):
         return _ends(wanted)
+    return _of_different_shapes(best)[:MOST]
+
+
+def _of_different_shapes(names: list[str]) -> tuple[str, ...]:
+    """One of each shape, the smallest first."""
     shapes: dict[tuple[int, str], str] = {}
-    for id_ in sorted(best, key=lambda id_: (models.is_mirror(id_), len(id_), id_), reverse=True):
+    for id_ in sorted(names, key=lambda id_: (models.is_mirror(id_), len(id_), id_), reverse=True):
         if (model := models.find(id_)) is not None:
-            shapes[model.parameters, model.config["model_type"]] = model.name if model.name in best else id_
-    return tuple(shapes[shape] for shape in sorted(shapes))[:MOST]
+            shapes[model.parameters, model.config["model_type"]] = model.name if model.name in names else id_
+    return tuple(shapes[shape] for shape in sorted(shapes))
+
+
+def _of_any_size(wanted: _Name) -> tuple[str, ...]:
+    """``llama-2``: decoders of a family and version; () where these have many shapes, or several families are named."""
+    named = _families_in(wanted)
+    if len(named) != 1:
+        return ()
+    versions = {word: version for word, version in wanted.words.items() if version}
+    alike = []
+    for other, parts in _catalogue().items():
+        others = [word for word in parts.words if word in _families() and word != named[0]]
+        same = all(parts.words.get(word) == version for word, version in versions.items())
+        if named[0] in parts.words and same and not others and not parts.words.keys() & _KINDS:
+            alike.append(other)
+    known = [model for model in map(models.find, alike) if model is not None]
+    found = _of_different_shapes(alike) if all(map(_is_decoder, known)) else ()
+    return found if len(found) <= MOST else ()
 
 
 def _families_in(name: _Name) -> list[str]:

@@ -9,7 +9,7 @@ from memlint.dialects.accelerate import truth
 from memlint.dialects.axolotl_sharing import VERSION, beside, fsdp, inner, processes
 from memlint.documents.node import Document, Edit, Node
 from memlint.facts.derive import Graph, Step
-from memlint.facts.spec import DEFAULT, Fact, Name, TrainingSpec
+from memlint.facts.spec import DEFAULT, Fact, Name, OnTop, TrainingSpec
 from memlint.trainers.table import ALWAYS, LOG_PROBABILITIES, SCORES
 
 _UNKNOWN = {
@@ -38,6 +38,7 @@ _PLUGINS = {
     "densemixer": "a mixture of experts that runs all of them is not known",
     "llm_compressor": "sparse weights are not known",
 }
+_ON_TOP = ("fp8", "qat", "tiled_mlp", "kd")  # of what is stated; all others change what trains, or the weights
 # utils/schemas/enums.py, CustomSupportedOptimizers: those that are another library's of a known kind.
 _OPTIMIZERS = {
     "ao_adamw_4bit": ("adamw_4bit", "torchao"),
@@ -74,11 +75,13 @@ def _otherwise(spec: TrainingSpec) -> str:
     for name, why in _OTHERWISE.items():
         fact = spec.fact(lm.HYPER + name)
         if fact is not None and fact.value not in (None, False, [], {}):
-            return f"{fact.key}: {why}"
+            said = f"{fact.key}: {why}"
+            return OnTop(said) if name in _ON_TOP else said
     for plugin in _plugins(spec):
         part = plugin.partition("axolotl.integrations.")[2].partition(".")[0]
         if part in _PLUGINS:
-            return f"plugins: {part}: {_PLUGINS[part]}"
+            said = f"plugins: {part}: {_PLUGINS[part]}"
+            return OnTop(said) if part in _ON_TOP else said
     other, own = spec.fact(lm.HYPER + "base_model_config"), spec.get("model")
     if other is not None and other.value and other.value != own:
         return f"{other.key} {other.value}: the weights of one model in the shape of another"

@@ -22,7 +22,7 @@ from memlint.dialects.schema import ANNOTATION, Key, Schema
 from memlint.documents import arguments
 from memlint.documents.node import Command, Document, Keys, Node, Span, Unresolved
 from memlint.facts.derive import Derivation
-from memlint.facts.spec import ASSUMED, DEFAULT, WRITTEN, Fact, Missing, TrainingSpec, UnknownModel, named
+from memlint.facts.spec import ASSUMED, DEFAULT, WRITTEN, Fact, Missing, OnTop, TrainingSpec, UnknownModel, named
 from memlint.named_tuple import NamedTuple
 
 _MAX_BASES = 16  # files that a config builds on
@@ -459,11 +459,11 @@ class Dialect:
                 missing=tuple(missing),
                 launch=match.launch,
             )
-            if match.missing:
-                spec.architecture = None
-                spec.unknown_reason = match.missing[0].reason
-            elif self.complete is not None:
-                spec = _derived(spec, self.complete)
+            reasons = [one.reason for one in match.missing]
+            if self.complete is not None and all(isinstance(reason, OnTop) for reason in reasons):
+                spec = _derived(spec, _bounded(self.complete, reasons[0]) if reasons else self.complete)
+            elif reasons:
+                spec.architecture, spec.unknown_reason = None, reasons[0]
             return spec
 
         spec = read({})
@@ -661,6 +661,18 @@ def _derived(spec: TrainingSpec, complete: Callable[[TrainingSpec], TrainingSpec
     return made
 
 
+def _bounded(complete: Callable[[TrainingSpec], TrainingSpec], reason: str) -> Callable[[TrainingSpec], TrainingSpec]:
+    """The same, of a run of which ``reason`` leaves a bound at most."""
+
+    def made(spec: TrainingSpec) -> TrainingSpec:
+        spec = complete(spec)
+        spec.architecture_at_least = spec.architecture or spec.architecture_at_least
+        spec.architecture, spec.architecture_on_devices, spec.unknown_reason = None, "", reason
+        return spec
+
+    return made
+
+
 def _completed(spec: TrainingSpec, complete: Callable[[TrainingSpec], TrainingSpec]) -> TrainingSpec:
     """What the Python half makes of the facts, and no estimate where it asked for one that is written and not known.
 
@@ -682,6 +694,7 @@ def _completed(spec: TrainingSpec, complete: Callable[[TrainingSpec], TrainingSp
         spec, reason = given, item.message
     if spec.architecture is not None or spec.architecture_on_devices or not spec.unknown_reason:
         spec.architecture, spec.architecture_on_devices, spec.unknown_reason = None, "", reason
+        spec.architecture_at_least = ""
     return spec
 
 

@@ -23,7 +23,7 @@ from memlint.dialects.stated import (
     spellings,
 )
 from memlint.facts.derive import Graph
-from memlint.facts.spec import ASSUMED, HYPER, Fact, TrainingSpec, named
+from memlint.facts.spec import ASSUMED, HYPER, Fact, OnTop, TrainingSpec, named
 from memlint.named_tuple import NamedTuple
 
 NOTHING: Mapping[str, str] = {}
@@ -61,6 +61,9 @@ _NEEDED: dict[str, str] = {
     "compute_dtype": "bf16",
     "optimizer": "optim",
 }
+
+# What weights, gradients and states do without.
+_OF_SAMPLES = ("micro_batch_size", "sequence_length")
 
 # Facts without whose keys nothing can be said, where they are written but not known.
 _DECISIVE = (
@@ -102,7 +105,9 @@ def finish(spec: TrainingSpec, reasons: Iterable[str], keys: Mapping[str, str] =
         )
     for name in [name for name, fact in spec.facts.items() if fact.value is None and fact.node is None]:
         del spec.facts[name]
-    reason = next((one for one in reasons if one), "") or _undecided(spec) or _needed(spec, {**_NEEDED, **keys})
+    given, needed = [one for one in reasons if one], {**_NEEDED, **keys}
+    undecided = _undecided(spec)
+    reason = next(iter(given), "") or undecided or _needed(spec, needed)
     if spec.get("parallelism.zero_stage") == 3 and "quantization.bits" in spec:
         # from_pretrained: zero.Init only where nothing is quantised (needs_zero3_init)
         why = f"{TRANSFORMERS}: a quantised model is loaded whole, and sharded by DeepSpeed's engine"
@@ -113,6 +118,9 @@ def finish(spec: TrainingSpec, reasons: Iterable[str], keys: Mapping[str, str] =
     if shares and not reason and "device_count" not in spec and "parallelism.shard" not in spec:
         spec.unknown_reason = _uncounted(spec)
         spec.architecture_on_devices, spec.architecture = ARCHITECTURE, None
+    elif reason and not undecided and all(isinstance(one, OnTop) for one in given):
+        of_states = {name: key for name, key in needed.items() if name not in _OF_SAMPLES}
+        spec.architecture_at_least = "" if _needed(spec, of_states) else ARCHITECTURE
     return spec
 
 

@@ -11,7 +11,7 @@ from memlint.dialects import pretraining
 from memlint.dialects.deepspeed import AUTO, deepspeed_facts
 from memlint.documents.node import Document, Edit, Node, Unresolved
 from memlint.facts.derive import Graph, Step
-from memlint.facts.spec import Fact, Missing, Name, TrainingSpec, named
+from memlint.facts.spec import Fact, Missing, Name, OnTop, TrainingSpec, named
 
 _VERSION = "GPT-NeoX 2.0"
 _GATED = {"geglu": "gelu", "reglu": "relu", "swiglu": "silu", "bilinear": "linear", "glu": "sigmoid"}
@@ -195,7 +195,8 @@ def _exotic(spec: TrainingSpec) -> str:
     """Parts of the model, and losses, that are not known."""
     loss = lm.setting(spec, "train_impl")
     if loss not in (None, "normal"):
-        return f"train_impl {loss}: its loss, and what stands beside the model, are not known"
+        why = f"train_impl {loss}: its loss, and what stands beside the model, are not known"
+        return why if loss == "rm" else OnTop(why)  # of a reward model the head is another one
     if pretraining.number(spec, "moe_num_experts") > 1:
         return "moe_num_experts: GPT-NeoX's experts are not known"
     for name in ("te_columnparallel", "te_rowparallel", "te_layernorm_mlp", "te_mha", "te_fp8_mha"):

@@ -10,7 +10,7 @@ from memlint.dialects import language_model as lm
 from memlint.dialects.accelerate import truth
 from memlint.documents.node import Document, Edit, Node
 from memlint.facts.derive import Graph, Step
-from memlint.facts.spec import ASSUMED, DEFAULT, Fact, Name, TrainingSpec
+from memlint.facts.spec import ASSUMED, DEFAULT, Fact, Name, OnTop, TrainingSpec
 from memlint.named_tuple import NamedTuple
 from memlint.trainers.table import TRAINERS
 
@@ -327,7 +327,9 @@ def _unbounded(spec: TrainingSpec) -> str:
     key = "block_size" if name.startswith(("run_clm", "run_fim")) else "max_seq_length"
     null = spec.fact("sequence_length")
     key = null.key if null is not None and null.node is not None else key
-    return f"{key} is not stated: the longest sample is the tokenizer's limit or the data's, which no file states"
+    return OnTop(
+        f"{key} is not stated: the longest sample is the tokenizer's limit or the data's, which no file states"
+    )
 
 
 FAMILY = lm.Family(

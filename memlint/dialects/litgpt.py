@@ -12,7 +12,7 @@ from memlint.dialects import native
 from memlint.dialects.accelerate import truth
 from memlint.documents.node import Edit
 from memlint.facts.derive import Graph, Step
-from memlint.facts.spec import ASSUMED, Fact, Name, TrainingSpec, UnknownModel
+from memlint.facts.spec import ASSUMED, Fact, Name, OnTop, TrainingSpec, UnknownModel
 
 _VERSION = "litgpt 0.5"
 _CHUNK = 128  # tokens: finetune/*.py, lm_head_chunk_size
@@ -348,7 +348,7 @@ def _unbounded(spec: TrainingSpec) -> str:
     """Why the longest sample is not known."""
     if spec.get("sequence_length") is not None or lm.gap(spec, "max_seq_length") is not None:
         return ""
-    return "train.max_seq_length is not stated: the longest sample is the data's, which no file states"
+    return OnTop("train.max_seq_length is not stated: the longest sample is the data's, which no file states")
 
 
 _PRECISION_FACTS: tuple[Name, ...] = (

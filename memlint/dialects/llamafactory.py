@@ -9,7 +9,7 @@ from memlint.dialects import language_model as lm
 from memlint.dialects.accelerate import truth
 from memlint.documents.node import Document, Edit, Node
 from memlint.facts.derive import Graph, Step
-from memlint.facts.spec import ASSUMED, DEFAULT, WRITTEN, Fact, Name, TrainingSpec
+from memlint.facts.spec import ASSUMED, DEFAULT, WRITTEN, Fact, Name, OnTop, TrainingSpec
 from memlint.trainers import liger
 from memlint.trainers.table import ALWAYS
 
@@ -23,6 +23,7 @@ _OTHERWISE = {
     "use_llama_pro": "which blocks the model was expanded by is not known",
     "fp8": "8-bit matrix products are not known",
 }
+_ON_TOP = ("mixture_of_depths", "fp8")  # of what is stated
 # train/trainer_utils.py: the optimizers of its own -> (the fact, the library); GaLore's and APOLLO's depend on optim.
 _OWN_OPTIMIZERS = {"use_adam_mini": ("adam_mini", "adam_mini")}
 _PROJECTED = {"galore": "galore_torch", "apollo": "apollo_torch"}
@@ -65,14 +66,15 @@ def _trained(spec: TrainingSpec) -> str:
 
 def _unknown(spec: TrainingSpec) -> str:
     why = lm.trainer(spec).unknown
-    return f"{_trained(spec).upper()}: {why}" if why else ""
+    return OnTop(f"{_trained(spec).upper()}: {why}") if why else ""
 
 
 def _otherwise(spec: TrainingSpec) -> str:
     for name, why in _OTHERWISE.items():
         fact = spec.fact(lm.HYPER + name)
         if fact is not None and fact.value and fact.value != "false":
-            return f"{fact.key}: {why}"
+            said = f"{fact.key}: {why}"
+            return OnTop(said) if name in _ON_TOP else said
     return _megatron(spec)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from memlint.dialects import language_model as lm
 from memlint.dialects import trainer_families as families
-from memlint.facts.spec import HYPER, TrainingSpec
+from memlint.facts.spec import HYPER, OnTop, TrainingSpec
 
 _VERSION = "OpenRLHF 0.11"
 # cli/train_*.py: the program -> method, samples per pass, tokens of a sample where no option says them
@@ -68,7 +68,7 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
         lm.put(spec, "reference_model", "copy", spec.fact(lm.HYPER + "ref_model"), f"{_VERSION}: train_dpo.py")
         quantised = spec.fact("quantization.bits")
         found = found or ("" if quantised is None else f"{quantised.key}: a quantised reference is not known")
-    other = beside if method else f"{name}: what shares a card with its rollouts is not known"
+    other = beside if method else OnTop(f"{name}: what shares a card with its rollouts is not known")
     return lm.finish(spec, (other, found, families.otherwise(spec), adapted, dtyped))
 
 
@@ -79,7 +79,8 @@ def _on_its_cards(spec: TrainingSpec) -> str:
     """How many cards train the policy, what a pass has, and what lies beside; why that is not known."""
     lm.put(spec, "reference_model", "none", spec.fact(HYPER + "beta"), f"{_VERSION}: a process of its own")
     if "vision_config" in (spec.get(lm.CONFIG) or {}):
-        return f"{spec['model']}: a model that sees, whose tower trains too"
+        lm.put(spec, "model_class", "vision_language", spec.fact("model"))
+        return OnTop(f"{spec['model']}: a model that sees, whose tower trains too")
     nodes, each = spec.fact("machines"), spec.fact(HYPER + "per_node")
     if lm.gap(spec, "num_nodes", "num_gpus_per_node") is None:
         count = (1 if nodes is None else nodes.value) * (8 if each is None else each.value)
@@ -102,7 +103,7 @@ def _tokens(spec: TrainingSpec) -> str:
         return ""
     spec.facts[filled.name] = filled._replace(node=None)  # which is known here
     if not spec.get("padding_free"):
-        return f"{filled.key}: how samples are padded that are batched by tokens is not known"
+        return OnTop(f"{filled.key}: how samples are padded that are batched by tokens is not known")
     sharing = spec.get("parallelism.context", 1)
     tokens = (16192 if most is None else most.value) * sharing  # cli/train_ppo_ray.py
     whole = spec.get("global_batch_size", 128) * sharing * spec["sequence_length"] // spec.get("device_count", 1)
@@ -127,7 +128,8 @@ def _residents(spec: TrainingSpec) -> str:
     if all_share and (scores or learns):
         assert every is not None
         if learns and not lm.switched(spec, "states_sleep"):
-            return f"{every.key}: a model of values trains on the same cards meanwhile, and what it takes is not known"
+            why = "a model of values trains on the same cards meanwhile, and what it takes is not known"
+            return OnTop(f"{every.key}: {why}")
         critic = spec.fact(HYPER + "critic.model") or (named if scores else None) or spec.fact("model")
         for one in (*((named,) if scores else ()), *((critic,) if learns else ())):
             if one is None or not isinstance(one.value, str):

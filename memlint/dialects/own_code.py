@@ -16,6 +16,7 @@ from collections.abc import Iterator
 
 from memlint import files, work
 from memlint.dialects import companions
+from memlint.facts.spec import OnTop
 from memlint.named_tuple import NamedTuple
 
 MAX_MODULES = 12  # that a program draws in, nearest first
@@ -155,7 +156,7 @@ def own_loss(path: str, name: str) -> Loss:
             if method and (family := DESCRIBED.get(shape(made), "")):
                 return Loss(family)
             if method:
-                return Loss("", f"{name} has a loss of its own ({os.path.basename(at.path)}: {called}.{method})")
+                return Loss("", OnTop(f"{name} has a loss of its own ({os.path.basename(at.path)}: {called}.{method})"))
             bases = [base.id for base in made.bases if isinstance(base, ast.Name) and base.id.endswith("Trainer")]
             if not bases or bases[-1] == called:
                 return Loss()

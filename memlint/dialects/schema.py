@@ -65,6 +65,7 @@ and on a property:
     environment     the variable that names the companion where no option does
     words           the code takes any word for the same thing: ``dtype``, ``optimizer``, ``attention`` (words.py)
     otherwise       why nothing is known of a run where the key is written and not off
+    on_top          true beside otherwise: what is not known comes on top of weights, gradients and states
     divides, at_most, less_than
                     facts whose numbers this key's number must divide, or must not exceed, or stay below
     graft           true beside companion: the file's tree stands in place of the value instead
@@ -125,7 +126,7 @@ SIGNATURE_NAMES = frozenset(
 )
 PROPERTY_NAMES = frozenset(
     ("fact", "default", "default_of", "values", "memory", "memory_relevant", "ignored", "aliases")
-) | {"flag", "companion", "graft", "environment", "words", "divides", "at_most", "less_than", "otherwise"}
+) | {"flag", "companion", "graft", "environment", "words", "divides", "at_most", "less_than", "otherwise", "on_top"}
 
 _ELSEWHERE = re.compile(r'"\$ref": *"[^#"]')  # a reference into another file
 BESIDE = frozenset(("title", "description", "default", "examples", "deprecated", "$comment", ANNOTATION))
@@ -581,10 +582,11 @@ def _errors(root: Node, schema: Schema) -> Iterator[Violation]:
         elif error.validator == "type":
             names = error.validator_value
             names = [names] if isinstance(names, str) else list(names)
+            bare = node.value is True and node.span == node.key_span  # an option, and no word behind it
             yield Violation(
                 WRONG_TYPE,
                 node,
-                f"{label} is {shown_value(node)}, not {_listed(names)}",
+                f"{label} is given no value" if bare else f"{label} is {shown_value(node)}, not {_listed(names)}",
                 next(filter(takes, _retyped(node, names)), ""),
             )
         elif error.validator in ("enum", "const"):

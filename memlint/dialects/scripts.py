@@ -70,7 +70,7 @@ _OTHERS = {
     "loralib": "its layers",
 }
 _IMPORT = re.compile(r"^\s*(?:from|import)\s+(" + "|".join(_OTHERS) + r")\b", re.MULTILINE)
-_MAKES = re.compile(r"Trainer\w*\(")
+_MAKES = re.compile(r"Trainer\w*[()]")
 _LIBRARIES = ("trl", "transformers", "unsloth")
 # Of a card that may not do arithmetic in bfloat16; all since 2020 can.
 _HAS_BFLOAT16 = re.compile(r"(not +)?(?:\w+\.)*is_bf(?:loat)?16_supported\(\)")

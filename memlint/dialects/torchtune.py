@@ -11,7 +11,7 @@ from memlint.dialects import native
 from memlint.dialects.accelerate import truth
 from memlint.documents.node import Document, Edit, Node
 from memlint.facts.derive import Graph, Step
-from memlint.facts.spec import ASSUMED, Fact, Name, TrainingSpec, UnknownModel
+from memlint.facts.spec import ASSUMED, Fact, Name, OnTop, TrainingSpec, UnknownModel
 
 _VERSION = "torchtune 0.6"
 _MODELS = "torchtune.models."
@@ -116,7 +116,7 @@ def _method(spec: TrainingSpec) -> str:
     if lm.HYPER + "policy_model" in spec or "PPO" in name:
         return "PPO: what generation and its four models hold between steps is not known"
     if lm.HYPER + "quantizer" in spec or "qat" in _recipe(spec)[0]:
-        return "quantisation-aware training: what its fake quantisation keeps is not known"
+        return OnTop("quantisation-aware training: what its fake quantisation keeps is not known")
     lm.put(spec, "method", "sft", reason="the loss is of single sequences")
     teacher = spec.fact(lm.HYPER + "teacher_model")
     if teacher is not None:
@@ -124,7 +124,7 @@ def _method(spec: TrainingSpec) -> str:
             _described(teacher.value, {})
         except UnknownModel as error:
             return f"{teacher.key}: {error}"
-        return "knowledge distillation: what the loss keeps of the teacher's logits is not known"
+        return OnTop("knowledge distillation: what the loss keeps of the teacher's logits is not known")
     if name.rsplit(".", 1)[-1] in ("DPOLoss", "RSOLoss", "SimPOLoss", "IPOLoss"):
         lm.put(spec, "method", "dpo", loss)
         kind = "adapter_off" if "lora" in str(spec.get("model", "")) else "copy"
@@ -295,7 +295,7 @@ def _unbounded(spec: TrainingSpec) -> str:
         return ""
     written = spec.fact("sequence_length")
     what = "is null" if written is not None and written.node is not None else "is not stated"
-    return f"tokenizer.max_seq_len {what}: the longest sample is the data's, which no file states"
+    return OnTop(f"tokenizer.max_seq_len {what}: the longest sample is the data's, which no file states")
 
 
 FAMILY = lm.Family(

@@ -15,7 +15,7 @@ from memlint.dialects import language_model as lm
 from memlint.dialects.accelerate import truth
 from memlint.dialects.companions import Companion
 from memlint.documents.node import Node
-from memlint.facts.spec import ASSUMED, DEFAULT, Fact, Name, TrainingSpec, named
+from memlint.facts.spec import ASSUMED, DEFAULT, Fact, Name, OnTop, TrainingSpec, named
 
 PAIRS = ("dpo", "orpo", "cpo", "simpo", "reward")  # chosen and rejected go through the model together
 WITH_REFERENCE = ("dpo", "kto")
@@ -36,8 +36,10 @@ def otherwise(spec: TrainingSpec) -> str:
         fact = spec.fact(key.annotation.get("fact", "")) if why else None
         usual: tuple[object, ...] = (None, False, "", "false", 0, [], key.annotation.get("default"))
         if fact is not None and fact.node is not None and fact.value not in usual:
-            return f"{fact.key} {fact.value}: {why}"
-    return HELPERS.get(spec.get("method", ""), "") and f"{spec['method'].upper()}: {HELPERS[spec['method']]}"
+            said = f"{fact.key} {fact.value}: {why}"
+            return OnTop(said) if key.annotation.get("on_top") else said
+    why = HELPERS.get(spec.get("method", ""), "")
+    return OnTop(f"{spec['method'].upper()}: {why}") if why else ""
 
 
 def method(spec: TrainingSpec, name: str, stated: Fact | None, version: str) -> None:

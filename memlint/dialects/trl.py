@@ -13,7 +13,7 @@ from memlint.dialects.companions import Companion
 from memlint.dialects.stated import tree as tree_of
 from memlint.documents.node import Document, Edit, Node
 from memlint.facts.derive import Graph, Step
-from memlint.facts.spec import ASSUMED, DEFAULT, WRITTEN, Fact, Missing, Name, TrainingSpec
+from memlint.facts.spec import ASSUMED, DEFAULT, WRITTEN, Fact, Missing, Name, OnTop, TrainingSpec
 from memlint.trainers.table import ALWAYS, LOG_PROBABILITIES, NONE, TRAINERS, method_of
 
 _VERSION = "TRL 1.16"
@@ -98,7 +98,8 @@ def _unknown(spec: TrainingSpec) -> str:
     found, why = lm.trainer(spec), lm.trainer(spec).unknown
     if found is NONE and "method" in spec:
         return f"{spec['method']}: {spec.family} names no trainer of TRL's for it"
-    return f"{spec['method'].upper()}: {why}" if why else ""
+    said = f"{spec['method'].upper()}: {why}" if why else ""
+    return said if found.builds else OnTop(said)
 
 
 def _method(spec: TrainingSpec) -> str:

@@ -12,7 +12,7 @@ from memlint.dialects import language_model as lm
 from memlint.dialects import launchers, registry
 from memlint.dialects import trainer_families as families
 from memlint.facts.derive import Graph, Step
-from memlint.facts.spec import HYPER, Fact, Name, TrainingSpec, UnknownModel, named
+from memlint.facts.spec import HYPER, Fact, Name, OnTop, TrainingSpec, UnknownModel, named
 from memlint.named_tuple import NamedTuple
 
 _VERSION = "verl 0.9"
@@ -80,9 +80,10 @@ def _elsewhere(spec: TrainingSpec) -> str:
     if stated is not None and spec.document.format == "shell" and not _is_own(str(stated.value)):
         return f"{stated.key} {stated.value}: a file that is not found, and sets what no word of the command does"
     if "vision_config" in (spec.get(lm.CONFIG) or {}):
-        return f"{spec['model']}: a model that sees, whose tower trains too"
+        lm.put(spec, "model_class", "vision_language", spec.fact("model"))
+        return OnTop(f"{spec['model']}: a model that sees, whose tower trains too")
     if lm.setting(spec, "engine") == "hf":
-        return "actor_rollout_ref.rollout.name hf: what the model itself generates with is not known"
+        return OnTop("actor_rollout_ref.rollout.name hf: what the model itself generates with is not known")
     return families.otherwise(spec)
 
 
@@ -351,7 +352,7 @@ def _critic(spec: TrainingSpec) -> str:
 FAMILY = lm.Family(
     stated=Graph(Step(lm.model, lm.MODEL_FACTS)),
     follows=Graph(
-        Step(_elsewhere),
+        Step(_elsewhere, ("model_class",)),
         Step(_method, ("method", "reference_model")),
         Step(_devices, (*lm.PROCESS_FACTS, "parallelism.reduce_dtype", "parallelism.replicas")),
         Step(_precision, ("parameter_dtype", "frozen_dtype", "lora.dtype", "compute_dtype", "autocast")),

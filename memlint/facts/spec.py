@@ -90,6 +90,13 @@ class UnknownModel(Exception):
     """There is no static model of a run; the message says what would make it known."""
 
 
+class OnTop(str):
+    """Why a run has no estimate, where what is not known comes on top of weights, gradients and optimizer states: these
+    are a bound."""
+
+    __slots__ = ()
+
+
 class Missing(NamedTuple):
     """A memory-relevant value that is written and not known: it could not be resolved (MEM004), or its key does not
     take it, alone or beside the values of other keys (``refused``, MEM008).
@@ -167,6 +174,8 @@ class TrainingSpec:
     also          the other commands of the script that start the same run
     architecture_on_devices  the architecture of a run of which nothing is unknown but the number of devices that
                   share it: who names them (``--gpu "h100-80gb x8"``) has an estimate
+    architecture_at_least  the architecture of a run of which nothing is unknown but what comes on top of weights,
+                  gradients and optimizer states, which are a bound then
     repeated      fact -> the other places that state its value, which trainers hold against it: they change with it
     derivation    how its family made these facts; None where they are as they were found
     resolved      (name, where it stands) -> what was found of a model: a what-if looks for none once more
@@ -179,6 +188,7 @@ class TrainingSpec:
     """
 
     architecture_on_devices: str = ""
+    architecture_at_least: str = ""
     repeated: Mapping[str, tuple[Fact, ...]] = {}
     derivation: Derivation | None = None
     also: tuple[Span, ...] = ()
@@ -324,6 +334,7 @@ class TrainingSpec:
         if made is not None:
             copy.architecture, copy.unknown_reason = made.architecture, made.unknown_reason
             copy.architecture_on_devices = made.architecture_on_devices
+            copy.architecture_at_least = made.architecture_at_least
         return copy
 
     def sized(self, changes: Mapping[Name, Any]) -> TrainingSpec:

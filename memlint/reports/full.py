@@ -74,7 +74,7 @@ def _run(run: RunReport, report: Report, equal: Equal, style: Style) -> Iterator
         return  # the table says all of it
     yield headline(run, style)
     if not style.quiet:
-        if run.partial is not None:
+        if run.partial is not None and not run.partial.at_least:
             yield from table(run.partial, run.budget, style)
         if run.estimate is not None and (findings or len(report.runs) == 1):
             yield ""

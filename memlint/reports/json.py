@@ -9,7 +9,7 @@ from memlint.documents.node import Span
 from memlint.partial import Partial
 from memlint.plugin import ERROR, INFO, WARNING, Finding, Fix
 from memlint.reports.report import Budget, Measured, Report, RunReport, StatedFact
-from memlint.tape.estimate import Estimate, Interval, Part
+from memlint.tape.estimate import UNKNOWN, Estimate, Interval, Part
 
 VERSION = 1
 PHASES = ("forward", "backward", "optimizer_step", "evaluation")
@@ -78,11 +78,12 @@ def _partial(partial: Partial, budget: Budget | None) -> dict[str, Any]:
                 "device_bytes": row.device_bytes,
                 "low_bytes": row.device_interval.low_bytes,
                 "high_bytes": row.device_interval.high_bytes,
-                "verdict": row.verdict if budget is not None else None,
+                "verdict": None if budget is None or row.verdict == UNKNOWN else row.verdict,
             }
             for row in partial.rows
         ],
         "fits_up_to": partial.most,
+        "at_least": partial.at_least,
     }
 
 

@@ -127,7 +127,13 @@ def _counts(runs: list[RunReport]) -> str:
 
 
 def _size(run: RunReport) -> str:
-    return "unknown" if run.estimate is None else format_bytes(run.estimate.device_bytes)
+    if run.estimate is not None:
+        return format_bytes(run.estimate.device_bytes)
+    if run.partial is None:
+        return "unknown"
+    sizes = sorted(row.device_bytes for row in run.partial.rows)
+    least, most = format_bytes(sizes[0]), format_bytes(sizes[-1])
+    return f"over {least}" if run.partial.at_least else least if least == most else f"{least} to {most}"
 
 
 def _budget(run: RunReport) -> str:

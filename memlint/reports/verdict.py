@@ -106,13 +106,22 @@ def reason(run: RunReport) -> str:
     """What a verdict rests on: peak, interval, budget and margin."""
     said = peak(run)
     if run.estimate is None:
-        return said
+        return said + _over_already(run)
     if run.estimate.basis.endswith(MEASURED):
         said += ", narrowed by a measurement"
     if run.budget is None:
         return f"{said}; --gpu NAME or --budget SIZE says whether it fits"
     source = f" ({clean(run.budget.source)})" if run.budget.source else ""
     return f"{said}, budget {format_bytes(run.budget.size_bytes)}{source}: {margin(run)}"
+
+
+def _over_already(run: RunReport) -> str:
+    """Where weights, gradients and states alone are more than the budget."""
+    least = None if run.partial is None else run.partial.least_bytes
+    if least is None or run.budget is None or run.verdict != OOM:
+        return ""
+    size_bytes = run.budget.size_bytes
+    return f"; budget {format_bytes(size_bytes)}: over by {format_bytes(least - size_bytes)} already"
 
 
 def action(run: RunReport) -> str:

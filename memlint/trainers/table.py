@@ -80,7 +80,6 @@ _EXPERIMENTAL = {
     **dict.fromkeys(("sdft", "sdpo"), "how it keeps its own teacher is not described"),
     "ppo": "its value and reward models are not known",
     "bco": "its loss over unpaired answers is not described",
-    "prm": "its model scores each token, which no recipe says",
     "ssd": "it samples its own training data, which is not described",
     "tpo": "its loss over three answers is not described",
 }
@@ -176,6 +175,13 @@ TRAINERS: dict[str, Trainer] = {
         f"trl.{method}": Trainer(f"TRL's trainer for {method}", "TRL 1.16: trl/experimental", unknown=why, steps="trl")
         for method, why in _EXPERIMENTAL.items()
     },
+    "trl.prm": Trainer(
+        "TRL's trainer for prm",
+        "TRL 1.16: trl/experimental",
+        builds="token_classification",
+        unknown="its model scores each token, which no recipe says",
+        steps="trl",
+    ),
     # ------------------------------------------------------------------------------------------ around TRL's
     "simpo.simpo": Trainer(
         "SimPO's SimPOTrainer",
@@ -254,6 +260,10 @@ TRAINERS: dict[str, Trainer] = {
     ),
     "xtuner.runner": Trainer("XTuner's SupervisedFinetune on MMEngine's Runner", "XTuner 0.1: model/sft.py"),
     "llamafactory.v1": Trainer("LLaMA-Factory's v1 trainers", "LLaMA-Factory 0.9.4: v1/core, v1/trainers"),
+    "deepspeed_chat": Trainer(
+        "DeepSpeed-Chat's loop", "DeepSpeedExamples: applications/DeepSpeed-Chat", outputs=AS_COMPUTED
+    ),
+    "llama_cookbook": Trainer("Llama Cookbook's loop", "llama-cookbook 0.0.5: utils/train_utils.py, train"),
     "nanogpt": Trainer("nanoGPT's loop", "nanoGPT: train.py"),
     "timm": Trainer("timm's train.py", "timm 1.0.31: train.py"),
     "llm_c": Trainer("llm.c's loop", "llm.c: train_gpt2.cu, train_gpt2.py"),

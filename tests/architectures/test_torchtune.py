@@ -14,7 +14,7 @@ from memlint.facts.spec import UnknownModel
 from memlint.models.language import implementations
 from tests.architectures.counting import parameters, recorded
 
-# A model builder -> parameters of what it makes, counted in torchtune 0.6.1 on the meta device.
+# A model builder -> parameters of what it makes, counted in torchtune 0.6.1 on the meta device; Qwen 3's as published.
 COUNTS = {
     **{"code_llama2_7b": 6_738_546_688, "code_llama2_13b": 13_016_028_160, "code_llama2_70b": 68_976_910_336},
     **{"gemma_2b": 2_506_172_416, "gemma_7b": 8_537_680_896},
@@ -33,6 +33,12 @@ COUNTS = {
     **dict.fromkeys(("qwen2_5_14b_base", "qwen2_5_14b_instruct"), 14_770_033_664),
     **dict.fromkeys(("qwen2_5_32b_base", "qwen2_5_32b_instruct"), 32_763_876_352),
     **dict.fromkeys(("qwen2_5_72b_base", "qwen2_5_72b_instruct"), 72_706_203_648),
+    **dict.fromkeys(("qwen3_0_6b_base", "qwen3_0_6b_instruct"), 596_049_920),
+    **dict.fromkeys(("qwen3_1_7b_base", "qwen3_1_7b_instruct"), 1_720_574_976),
+    **dict.fromkeys(("qwen3_4b_base", "qwen3_4b_instruct"), 4_022_468_096),
+    **dict.fromkeys(("qwen3_8b_base", "qwen3_8b_instruct"), 8_190_735_360),
+    **dict.fromkeys(("qwen3_14b_base", "qwen3_14b_instruct"), 14_768_307_200),
+    "qwen3_32b": 32_762_123_264,
 }
 
 
@@ -60,14 +66,15 @@ SMALL: dict[str, Any] = {
 def weights(name: str, given: dict[str, Any]) -> int:
     """Of two layers of LLaMA's kind, by their shapes."""
     width, heads, keys, inner = 64, 4, given["num_kv_heads"] or 4, given["intermediate_dim"] or 256
-    head = 32 if name.startswith("gemma") else 16
+    head = 32 if name.startswith(("gemma", "qwen3")) else 16
     attention = 2 * width * heads * head + 2 * width * keys * head
     biases = (heads + 2 * keys) * head if name == "qwen2" else 0
     norms = 4 if name == "gemma2" else 2
+    own = 2 * head if name.startswith("qwen3") else 0
     asked = given["tie_word_embeddings"]
     default = name == "llama3_2" or name.startswith("gemma")
-    tied = asked if asked is not None and name in ("llama3_2", "qwen2") else default
-    return 2 * (attention + biases + 3 * width * inner + norms * width) + width + 100 * width * (1 if tied else 2)
+    tied = asked if asked is not None and name in ("llama3_2", "qwen2", "qwen3 without biases") else default
+    return 2 * (attention + biases + own + 3 * width * inner + norms * width) + width + 100 * width * (1 if tied else 2)
 
 
 ASKED = list(itertools.product(COMPONENTS, (None, 1, 2), (None, 96), (None, True, False), (0.0, 0.1)))

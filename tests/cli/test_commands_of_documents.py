@@ -76,6 +76,13 @@ def test_commands_of_documents_that_memlint_does_not_know_are_listed(
     assert ("not listed" in result.stderr) is not listed
 
 
+def test_an_option_whose_variable_is_empty_is_given_no_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "MODEL= # yours\npython run_clm.py --model_name_or_path $MODEL --per_device_train_batch_size 1\n"
+    (tmp_path / "run.sh").write_text(text, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert "model_name_or_path is given no value" in run("run.sh").stdout
+
+
 def test_what_a_programs_docstring_tells_is_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     command = "torchrun --nproc_per_node 1 sft.py --model_name_or_path {} --dataset_name a --max_length 512"
     program = "import a\n\nif __name__ == '__main__':\n    main()\n"

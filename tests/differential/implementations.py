@@ -121,6 +121,55 @@ class TorchtuneAttention(Attention):
         return self.o(out)  # type: ignore[no-any-return]
 
 
+class HalvesRotation(nn.Module):
+    """Halves of a head, by one table for all layers: torchtune's of Qwen."""
+
+    def __init__(self, positions: int, width: int) -> None:
+        super().__init__()
+        self.register_buffer("table", torch.empty(positions, 2 * width, dtype=torch.float32))
+
+    def forward(self, x: Tensor, places: Tensor | None) -> Tensor:
+        table = self.table[: x.size(1)] if places is None else self.table[places]
+        table = table.view(-1, x.size(1), 1, 2 * x.size(-1))
+        cosine, sine = table[..., : x.size(-1)].to(x.dtype), table[..., x.size(-1) :].to(x.dtype)
+        half = x.size(-1) // 2
+        left, right = x[..., :half], x[..., half:]
+        crossed = torch.cat((-right, left), dim=-1)
+        return ((x * cosine) + (crossed * sine)).type_as(x)
+
+
+class TorchtuneNormedAttention(Attention):
+    """Qwen 3's: queries and keys are normed before they are rotated."""
+
+    def make(self, width: int) -> None:
+        super().make(width)
+        self.q_norm, self.k_norm = RoundedNorm(self.head), RoundedNorm(self.head)
+
+    def forward(self, x: Tensor, rotation: HalvesRotation, places: Tensor | None) -> Tensor:
+        b, s, _ = x.shape
+        q = self.q(x)
+        q = q.view(b, s, -1, self.head)
+        q = q.transpose(1, 2)
+        q = self.q_norm(q)
+        q = q.transpose(1, 2)
+        q = rotation(q, places)
+        q = q.transpose(1, 2)
+        k = self.k(x)
+        v = self.v(x)
+        k = k.view(b, s, -1, self.head)
+        v = v.view(b, s, -1, self.head)
+        k = k.transpose(1, 2)
+        k = self.k_norm(k)
+        k = k.transpose(1, 2)
+        k = rotation(k, places)
+        k = k.transpose(1, 2)
+        v = v.transpose(1, 2)
+        k, v = spread(k, self.groups, 1), spread(v, self.groups, 1)
+        out = self.attend(q, k, v)
+        out = out.transpose(1, 2).contiguous().view(b, s, -1)
+        return self.o(out)  # type: ignore[no-any-return]
+
+
 class TorchtitanAttention(Attention):
     def thirds(self, x: Tensor) -> Any:
         b, s, _ = x.shape

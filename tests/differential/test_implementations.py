@@ -76,6 +76,20 @@ def test_the_norm_of_other_releases_of_torchtune_scales_what_is_rounded(
     assert comparison.worst <= TOLERANCE, str(comparison)
 
 
+@pytest.mark.parametrize("way", ["in bfloat16", "with checkpointing"])
+def test_torchtunes_qwen3_norms_what_it_rotates_by_halves(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    setting, _, _ = WAYS[way]
+    monkeypatch.setattr(implementations, "TorchtuneAttention", implementations.TorchtuneNormedAttention)
+    monkeypatch.setattr(implementations, "Rotation", implementations.HalvesRotation)
+    monkeypatch.setattr(implementations, "CastNorm", implementations.RoundedNorm)
+    given = spec("torchtune", setting, False, 0, implementation_version="0.7.0.dev20250601")
+    described = given["decoder"]._replace(rotary="half", query_norm="head_after")
+    ours = in_meta(given.replaced({"decoder": described}))
+    truth = in_torch(reference("torchtune", CONFIG, setting, False, False, 0), {}, adamw(setting.optimizer))
+    comparison = compare(f"torchtune's Qwen 3 {way}", ours, truth, setting.every > 0)
+    assert comparison.worst <= TOLERANCE, str(comparison)
+
+
 @pytest.mark.parametrize("autocast", ["", "bfloat16"], ids=["in bfloat16", "under autocast"])
 def test_litgpts_pretraining_makes_no_copy_of_its_logits(autocast: str) -> None:
     setting = Setting(dtype="float32" if autocast else "bfloat16", autocast=autocast, rows=3, length=50)

@@ -63,6 +63,16 @@ SMALL = {
         "  --pretrained_model_name_or_path model.safetensors --train_data_dir images --resolution 512 \\\n"
         "  --train_batch_size 2\n",
     ),
+    "deepspeed-chat": _file(
+        "run.sh",
+        "deepspeed --num_gpus 2 main.py --data_split 2,4,4 --model_name_or_path HuggingFaceTB/SmolLM2-135M \\\n"
+        "  --per_device_train_batch_size 16 --max_seq_len 512 --zero_stage 1 --output_dir out\n",
+    ),
+    "llama-cookbook": _file(
+        "run.sh",
+        "torchrun --nproc_per_node 2 finetuning.py --enable_fsdp --model_name HuggingFaceTB/SmolLM2-135M \\\n"
+        "  --context_length 512 --batch_size_training 16 --fsdp_config.fsdp_activation_checkpointing False\n",
+    ),
     "llamafactory-v1": _file(
         "run.yaml",
         "model: HuggingFaceTB/SmolLM2-135M\ntrain_dataset: data/ours.yaml\noutput_dir: out\n"

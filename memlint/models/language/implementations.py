@@ -39,7 +39,9 @@ class Known(NamedTuple):
 
 _TITAN = Known(("rms",), ("pre",), ("complex", "half"))
 KNOWN = {
-    "torchtune": Known(("rms", "gemma"), ("pre", "sandwich"), ("interleaved_wide", "half"), capped=True),
+    "torchtune": Known(
+        *(("rms", "gemma"), ("pre", "sandwich"), ("interleaved_wide", "half"), ("none", "head_after")), capped=True
+    ),
     "torchtitan": _TITAN,
     "torchtitan registry": _TITAN,
     "litgpt": Known(

@@ -1,0 +1,136 @@
+"""What a run takes at least, where what is not known of it comes on top of weights, gradients and optimizer states."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from memlint import estimates, partial
+from memlint.check import check_text
+from memlint.cli.checking import render
+from memlint.dialects import registry
+from memlint.documents.load import load
+from memlint.reports import full
+from memlint.reports import json as as_json
+from memlint.reports.report import Report, RunReport
+from memlint.settings import FORMATS, Settings
+from memlint.tape.estimate import OOM, UNKNOWN
+from tests.test_partial import SCHEMA, TUNE
+
+ROOT = Path(__file__).parents[1]
+KNOWN = sorted(
+    path
+    for folder in ("examples/language_models", "tests/hostile/samples")
+    for path in (ROOT / folder).rglob("*")
+    if path.suffix in (".yaml", ".yml", ".toml", ".json", ".sh", ".py")
+)
+
+# A loss of the script's own around transformers' Trainer
+OWN = """\
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+
+class WeightedTrainer(Trainer):
+    def compute_loss(self, model, inputs, return_outputs=False):
+        return weigh(model(**inputs).logits, inputs["labels"])
+
+model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen2.5-0.5B", torch_dtype="bfloat16")
+WeightedTrainer(model=model, args=TrainingArguments("out", per_device_train_batch_size=4, bf16=True)).train()
+"""
+PARAMETERS, EMBEDDING = 494_032_768, 151_936 * 896  # Qwen2.5-0.5B; bfloat16, and so AdamW's two states
+QAT = TUNE.replace("batch_size: 4", "batch_size: 4\nquantizer:\n  _component_: torchtune.training.quantization.Int8Q")
+
+
+def checked(folder: Path, text: str, budget: str = "", name: str = "train.py") -> Report:
+    (folder / name).write_text(text, encoding="utf-8")
+    return check_text(str(folder / name), text, Settings(budget=budget) if budget else Settings())
+
+
+def bounded(folder: Path, text: str, budget: str = "", name: str = "train.py") -> tuple[RunReport, partial.Partial]:
+    (run,) = checked(folder, text, budget, name).runs
+    assert run.estimate is None
+    assert run.partial is not None
+    assert run.partial.at_least
+    return run, run.partial
+
+
+@pytest.mark.parametrize("path", KNOWN, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_bound_is_no_more_than_the_estimate(path: Path) -> None:
+    """For runs that have both: weights, gradients and states are less than the low end of what the run takes."""
+    for spec in registry.specs(load(str(path))):
+        asked = estimates.Estimates(spec)
+        bound = partial.at_least(spec, asked.states_bytes, None)
+        if spec.architecture == "language_model":
+            assert bound is not None, spec.run
+            assert 0 < bound.rows[0].device_bytes <= asked.own().device_interval.low_bytes, spec.run
+
+
+def test_a_loss_of_the_scripts_own_leaves_what_its_model_takes(tmp_path: Path) -> None:
+    run, found = bounded(tmp_path, OWN)
+    (row,) = found.rows
+    assert found.names == ()
+    # the head is the embedding, whose gradient is there twice where backward ends
+    assert 0 <= row.device_bytes - 2 * (4 * PARAMETERS + EMBEDDING) < 1 << 20
+    (finding,) = (one for one in run.findings if one.code == "MEM007")
+    assert finding.message.startswith("at least 3.93 GiB: WeightedTrainer has a loss of its own")
+    assert (run.verdict, row.verdict) == (UNKNOWN, UNKNOWN)
+
+
+def test_a_trainer_of_the_scripts_own_may_be_called_anything(tmp_path: Path) -> None:
+    run, _ = bounded(tmp_path, OWN.replace("WeightedTrainer", "Weighted"))
+    assert "Weighted has a loss of its own" in run.findings[0].message
+
+
+def test_more_than_the_budget_does_not_fit_whatever_the_rest(tmp_path: Path) -> None:
+    run, found = bounded(tmp_path, OWN, "2GB")
+    assert (run.verdict, found.rows[0].verdict) == (OOM, OOM)
+    (finding,) = (one for one in run.findings if one.code == "MEM101")
+    assert "alone take 3.93 GiB of 2.00 GiB: 1.93 GiB too much, whatever else it holds" in finding.message
+    first = full.render(checked(tmp_path, OWN, "2GB")).splitlines()[0]
+    assert first.startswith(f"OOM {tmp_path}/train.py: peak unknown, at least 3.93 GiB: ")
+    assert first.endswith("; budget 2.00 GiB: over by 1.93 GiB already")
+
+
+def test_less_than_the_budget_says_nothing_of_whether_it_fits(tmp_path: Path) -> None:
+    run, _ = bounded(tmp_path, OWN, "80GB")
+    assert run.verdict == UNKNOWN
+    assert not [one for one in run.findings if one.code == "MEM101"]
+
+
+def test_a_number_of_devices_that_nobody_states_leaves_a_bound_for_each(tmp_path: Path) -> None:
+    recipe = QAT.replace("lora_llama3_2_1b", "llama3_2_1b").replace("  lora_attn_modules: ['q_proj', 'v_proj']\n", "")
+    for line in ("  apply_lora_to_mlp: true\n", "  lora_rank: 64\n", "  lora_alpha: 128\n"):
+        recipe = recipe.replace(line, "")
+    run, found = bounded(tmp_path, recipe + "fsdp_cpu_offload: false\n", "1GB", "qat.yaml")
+    assert [row.values for row in found.rows] == [(1,), (2,), (4,), (8,)]
+    sizes = [row.device_bytes for row in found.rows]
+    assert sizes == sorted(sizes, reverse=True)
+    assert run.verdict == UNKNOWN  # more devices may be enough
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        pytest.param("AutoModelForCausalLM.from", "MyModel.from", id="a model of its own"),
+        pytest.param("Qwen/Qwen2.5-0.5B", "nobody/knows-this", id="a model that nobody knows"),
+        pytest.param("bf16=True", "optim=name", id="an optimizer that only the run knows"),
+    ],
+)
+def test_there_is_no_bound_where_more_is_unknown_than_what_comes_on_top(tmp_path: Path, old: str, new: str) -> None:
+    (run,) = checked(tmp_path, OWN.replace(old, new)).runs
+    assert run.estimate is None
+    assert run.partial is None
+
+
+@pytest.mark.parametrize("budget", ["", "2GB"])
+def test_a_bound_is_in_every_report(tmp_path: Path, budget: str) -> None:
+    report = checked(tmp_path, OWN, budget)
+    data = json.loads(as_json.render(report))
+    jsonschema.validate(data, SCHEMA)
+    (run,) = data["files"]
+    assert (run["partial"]["open"], run["partial"]["at_least"]) == ([], True)
+    assert run["partial"]["rows"][0]["verdict"] == ("OOM" if budget else None)
+    for name in FORMATS:
+        assert render(report, name, False, True, Settings())
