@@ -11,7 +11,7 @@ from memlint.dialects import deepspeed, launchers
 from memlint.dialects import language_model as lm
 from memlint.dialects import trainer_families as families
 from memlint.dialects.accelerate import truth
-from memlint.facts.spec import ASSUMED, HYPER, Fact, TrainingSpec
+from memlint.facts.spec import ASSUMED, HYPER, Fact, OnTop, TrainingSpec
 
 _VERSION = "open-instruct"
 _METHODS = {"finetune": "sft", "dpo_tune_cache": "dpo", "dpo_tune": "dpo", "grpo_fast": "grpo"}
@@ -199,7 +199,7 @@ def _scores(spec: TrainingSpec) -> str:
     way = "of_quotient_in_steps" if eager else "of_quotient_with_entropy" if recorded else "of_quotient"
     lm.put(spec, "log_probabilities", way, reason="open-instruct: grpo_utils.py, forward_for_logprobs")
     if recorded and eager:
-        return f"{_key(spec, 'record_entropy')} with TORCH_COMPILE_DISABLE: it is known with torch.compile alone"
+        return OnTop(f"{_key(spec, 'record_entropy')} with TORCH_COMPILE_DISABLE: it is known with torch.compile alone")
     return ""
 
 
