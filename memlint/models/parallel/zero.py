@@ -180,13 +180,17 @@ class ZeroParameters(ZeroGradients, UnitRun):
 
     def _secondary(self, spec: TrainingSpec, updated: Sequence[Tensor]) -> Storage | None:
         """ZeRO++'s second partition of the weights (``zero_hpz_partition_size``), over ranks that are near each other:
-        made with whatever is let go of first, and let go of itself after the step (partition_parameters.py,
-        ``_partition_param_sec``; stage3.py, ``invalidate_secondary_tensor``). All of it is there when the backward pass
-        begins; here, all the time."""
-        group = min(int(spec.get("parallelism.secondary_shard") or 1), self.plan.shard)
-        if group <= 1:
+        made with whatever is let go of first, where the first one is, and let go of itself after the step
+        (partition_parameters.py, ``_partition_param_sec``; stage3.py, ``invalidate_secondary_tensor``). All of it is
+        there when the backward pass begins; here, all the time."""
+        stated = int(spec.get("parallelism.secondary_shard") or 1)
+        if stated <= 1:
             return None
+        group = min(stated, self.plan.shard)  # of one rank, it is a copy
         size = sum(-(-stored_elements(x) // group) * x.dtype.itemsize for x in updated)
+        if self.plan.offload_parameters:
+            self.host_bytes += size
+            return None
         return storage(size, Label("parameters", "", "secondary partition"))
 
     def optimizer_parameters(self, updated: Sequence[Tensor]) -> Sequence[Tensor]:
