@@ -75,7 +75,14 @@ FRAMEWORKS = {
         ("ModelArguments", "DataArguments", "TrainingArguments", "FinetuningArguments", "GeneratingArguments"),
         folder="llamafactory/hparams/",
     ),
-    "open-instruct": Framework("open-instruct", "open-instruct", ("FlatArguments", "DPOExperimentConfig")),
+    "open-instruct": Framework(
+        "open-instruct",
+        "open-instruct",
+        (
+            *("FlatArguments", "DPOExperimentConfig", "GRPOExperimentConfig", "TokenizerConfig", "ModelConfig"),
+            *("StreamingDataLoaderConfig", "VLLMConfig", "EnvsConfig"),
+        ),
+    ),
     "openrlhf": Framework(
         "openrlhf",
         "OpenRLHF",

@@ -15,6 +15,9 @@ _VERSION = "NeMo RL at 7ea279a"
 _DEGREES: tuple[Name, ...] = ("parallelism.tensor", "parallelism.context", "parallelism.replicas")
 _METHODS = ("sft", "dpo", "grpo")
 _SPLIT = ("llama", "qwen2", "qwen3")  # whose plans of tensor parallelism leave each rank its part of the vocabulary
+# Parts of a layer that are recomputed, each by itself, where NeMo RL shards the model itself (models/dtensor/
+# parallelize.py)
+_RECOMPUTED = ("mlp", "self_attn", "input_layernorm", "post_attention_layernorm")
 # What NeMo Automodel computes by code, or shards in a way, of its own (its _transformers/registry.py, parallelizer.py)
 _AUTOMODELS = ("baichuan", "gemma4", "gemma4_text", "qwen3_5", "qwen3_5_text", "qwen3_next")
 
@@ -119,11 +122,9 @@ def _states(spec: TrainingSpec) -> str:
 
 
 def _computes(spec: TrainingSpec) -> str:
-    if spec["checkpointing"] == "full":
-        if not lm.switched(spec, "automodel"):
-            return (
-                f"{spec.spelled('checkpointing')}: what is kept where each part of a layer is recomputed is not known"
-            )
+    if spec["checkpointing"] == "full" and not lm.switched(spec, "automodel"):
+        lm.put(spec, "checkpointing_modules", list(_RECOMPUTED), reason=f"{_VERSION}: _parallelize_model")
+    elif spec["checkpointing"] == "full":
         kept = spec.get("parallelism.strategy") == "fsdp2" or spec.does("transformers.checkpoints_reentrantly")
         lm.put(spec, "checkpointing_reentrant", kept, reason="NeMo Automodel: DefaultParallelizationStrategy")
     kind = spec.fact(HYPER + "attn_implementation")
@@ -193,7 +194,10 @@ FAMILY = lm.Family(
         ),
         Step(
             _computes,
-            (*("checkpointing_reentrant", "attention", "log_probabilities", "reference_model", "evaluation_loss"),),
+            (
+                *("checkpointing_reentrant", "checkpointing_modules", "attention"),
+                *("log_probabilities", "reference_model", "evaluation_loss"),
+            ),
         ),
         Step(
             _passes,

@@ -194,6 +194,11 @@ def training_command(words: list[Node], environment: dict[str, Node], span: Span
                     rest.insert(1, Node("launch", program.span, None, "", program.via))
                 continue
             return _command(program, launchers, rest, environment, span)
+        inner = _after_dashes(rest) if _is_script(rest[0]) else None
+        if inner is not None:  # uv run mason.py --cluster x -- python ...
+            launchers.append(Launcher(text(rest[0]), _options(rest[1 : len(rest) - len(inner) - 1], rest[0].span)))
+            rest = inner
+            continue
         if base in _CONSOLE or _is_script(rest[0]) or (_training_name(rest[0]) and len(rest) > 1):
             return _command(rest[0], launchers, rest[1:], environment, span)
         at = next((at for at in range(1, len(rest)) if _starts(rest, at) or _nested_wrapper(rest, at)), 0)
@@ -251,6 +256,12 @@ def _after_dashes(words: list[Node]) -> list[Node] | None:
     if at is None:
         return None
     joints = [index for index in range(at, len(words)) if words[index].value in ("--", "&&", ";")]
+    joined = [index for index in range(at, len(words)) if text(words[index]).startswith("&&") and index not in joints]
+    if joined and joined[-1] > joints[-1]:  # &&python
+        first = words[joined[-1]]
+        inner = [Node(text(first)[2:], first.span, None, "", first.via), *words[joined[-1] + 1 :]]
+        if _starts(inner, 0):
+            return inner
     for joint in reversed(joints):
         if _starts(words, joint + 1) or (joint + 1 < len(words) and _base(words[joint + 1]) in _WRAPPERS):
             return words[joint + 1 :]

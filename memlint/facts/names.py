@@ -118,6 +118,7 @@ BooleanFact = Literal[
     "parallelism.contiguous_gradients",
     "saves_full_weights",
     "evaluation_accumulates",
+    "engine_gets_whole_model",
     "pin_memory",
     "dataset_in_memory",
 ]
@@ -404,6 +405,7 @@ Facts = TypedDict(
         "evaluation_loss": str,
         "engine_share": float,
         "engine_beside": list[Any],
+        "engine_gets_whole_model": bool,
         "processes_per_device": int,
         "empty_cache_steps": int,
         "outputs_kept": Any,

@@ -283,7 +283,8 @@ ACTIVATIONS = (
         "checkpointing_modules",
         "list",
         "parts of a layer that Megatron recomputes, with `selective`: `core_attn`, `mlp`, `moe`, `moe_act`, "
-        "`layernorm`, `mla_up_proj`, `shared_experts`",
+        "`layernorm`, `mla_up_proj`, `shared_experts`; with `full`, transformers' own names of parts, each of which is "
+        "recomputed by itself",
     ),
     Entry("checkpointing_reentrant", "boolean", "torch's older kind", absent="false"),
     Entry(
@@ -324,7 +325,9 @@ ACTIVATIONS = (
         "in), `in_place` (flash-attn's kernel in that dtype, its gradient written over the logits), `with_entropy` and "
         "`with_compiled_entropy` (the same beside the entropy of these logits, without writing over them), `of_copy` "
         "and `of_copy_with_entropy` (the kernel over a copy of padded logits, of the last `scored_length` tokens), "
-        "`shared` (a log-softmax of each rank's share of the vocabulary, whose softmax is kept)",
+        "`shared` (a log-softmax of each rank's share of the vocabulary, whose softmax is kept), `of_quotient`, "
+        "`of_quotient_with_entropy` and `of_quotient_in_steps` (a compiled log-softmax of logits that are divided by a "
+        "temperature, in the dtype that the model hands them out in; beside their entropy; and not compiled)",
         absent="`whole`",
     ),
     Entry(
@@ -545,6 +548,12 @@ SURROUNDINGS = (
         "the engine gives its share back while the model trains, and these components of the training are on the card "
         "while it generates: `parameters`, `optimizer`",
         absent="the engine keeps its share",
+    ),
+    Entry(
+        "engine_gets_whole_model",
+        "boolean",
+        "all weights are gathered at once on each device, to send them to an inference engine (ZeRO 3)",
+        absent="false",
     ),
     Entry(
         "processes_per_device",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from weakref import ReferenceType, ref
 
@@ -10,6 +11,7 @@ from memlint.meta import autograd
 from memlint.meta.amp import autocast
 from memlint.meta.autograd import Node, enable_grad, no_grad
 from memlint.meta.compiled import Compiled
+from memlint.meta.nn import Module
 from memlint.meta.offload import Offload, fetch_arguments, send_arguments
 from memlint.meta.tensor import Storage, Tensor, state
 from memlint.named_tuple import NamedTuple
@@ -165,6 +167,22 @@ def checkpoint(
         return out
     finally:
         state.frame = outer
+
+
+_recomputing: dict[type[Module], type[Module]] = {}
+
+
+def recompute(module: Module) -> None:
+    """From now on each call of the module is checkpointed, by the newer implementation, whoever calls it.
+    (torch's ``checkpoint_wrapper``)"""
+    kind = type(module)
+    if kind not in _recomputing:
+
+        def forward(self: Module, *args: Any) -> Any:
+            return checkpoint(partial(kind.forward, self), *args)
+
+        _recomputing[kind] = type(kind.__name__, (kind,), {"forward": forward})
+    module.__class__ = _recomputing[kind]
 
 
 def _reentrant(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:

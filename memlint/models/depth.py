@@ -16,7 +16,6 @@ from memlint.facts.spec import TrainingSpec
 from memlint.meta.fold import Folded, fold
 from memlint.meta.tensor import Tensor
 from memlint.models import Recording
-from memlint.models.system import System
 
 if TYPE_CHECKING:
     from memlint.models.templates import Templates
@@ -102,14 +101,13 @@ def _few(spec: TrainingSpec, layers: int) -> int:
     return short if layers >= WORTHWHILE + 3 * (short - SHORT) else 0
 
 
-def as_deep(spec: TrainingSpec, system: System, updated: Sequence[Tensor]) -> Sequence[Tensor]:
-    """The parameters that train, those of a layer in the middle as often as the whole model has such layers: where
-    states or buckets are cut out of all parameters together."""
+def as_deep(spec: TrainingSpec, model: Any, updated: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Parameters of a model, those of a layer in the middle as often as the whole model has such layers: where states
+    or buckets are cut out of all parameters together."""
     depth = spec.get(RECORDED_LAYERS)
     if depth is None:
         return updated
     recorded, layers = depth
-    model: Any = system.model
     own = {id(parameter) for parameter in model.layers[recorded // 2].parameters()}
     repeated = [parameter for parameter in updated if id(parameter) in own]
     if not repeated:

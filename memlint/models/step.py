@@ -102,7 +102,7 @@ def _record(
         unused = {id(parameter) for parameter in system.unused}
         updated = [parameter for parameter in parameters if id(parameter) not in unused]
         if spec.get("parallelism.strategy") == "zero":
-            updated = list(depth.as_deep(spec, system, updated))
+            updated = list(depth.as_deep(spec, system.model, updated))
         _forget_temporaries(tape.events)
         run = parallel.spread(spec, system, updated, every)
         ema = _copy_for_ema(system.ema, run)
@@ -119,6 +119,9 @@ def _record(
             tape.mark("generation")
             with no_grad(), autocast(run.autocast):
                 run.evaluate(system.generate)
+        if system.hand_over is not None:
+            tape.mark("generation")
+            system.hand_over()
         # The second micro-batch meets the gradients of the first; a third would look like the second.
         micro_batches = max(min(system.accumulation, 2), system.in_flight)
         # One at a time; of a pipeline's stage, as many as it has in flight before the first backward pass.

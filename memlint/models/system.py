@@ -35,6 +35,8 @@ class System(NamedTuple):
     evaluate   one evaluation batch without gradients, where the config has one; its result stays alive until
                the next batch replaces it
     generate   what is sampled from the model before the first micro-batch, without gradients; nothing of it stays
+    hand_over  what the loop does with the weights before the first micro-batch, outside of the model; nothing of it
+               stays
     after_step what the loop does after the optimizer's step (EMA update with temporaries); usually None
     autocast   compute dtype of mixed precision, None for none
     optimizer  name in :data:`memlint.meta.optim.OPTIMIZERS`, with keyword arguments
@@ -69,6 +71,7 @@ class System(NamedTuple):
     helpers: Sequence[Module] = ()
     evaluate: Callable[[], Any] | None = None
     generate: Callable[[], Any] | None = None
+    hand_over: Callable[[], Any] | None = None
     after_step: Callable[[], Any] | None = None
     master_weights: bool = False
     offloads: bool = False

@@ -252,6 +252,12 @@ TRAINERS: dict[str, Trainer] = {
         )
         for method, title, sequences in (("sft", "SFT", 1), ("dpo", "DPO", 2), ("grpo", "GRPO", 1))
     },
+    "open_instruct.grpo": Trainer(
+        "open-instruct's learners",
+        "open-instruct at e6c3044: grpo_fast.py, grpo_utils.py",
+        takes=LOG_PROBABILITIES,
+        reference="load_ref_policy",
+    ),
     "xtuner.runner": Trainer("XTuner's SupervisedFinetune on MMEngine's Runner", "XTuner 0.1: model/sft.py"),
     "llamafactory.v1": Trainer("LLaMA-Factory's v1 trainers", "LLaMA-Factory 0.9.4: v1/core, v1/trainers"),
     "deepspeed_chat": Trainer(

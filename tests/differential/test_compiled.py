@@ -16,7 +16,10 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._inductor.decomposition import select_decomp_table
 from torch._subclasses import FakeTensorMode
 
+from memlint.meta.autograd import saved_storages
+from memlint.meta.tensor import bfloat16, empty, int64, recording
 from memlint.models import saved_bytes
+from memlint.models.language import losses
 from tests.differential.implementations import LAYERS, Nanogpt, Rotation
 from tests.differential.test_implementations import CONFIG, NANOGPT, spec
 from tests.differential.test_language_models import Setting, spec_of
@@ -267,3 +270,21 @@ def test_a_compiled_adapter_keeps_its_sum_and_unpacked_weights(quantised: bool) 
         torch.compile(layer, backend=kept.backend())(x, rotation, None)
     ours = kept_by_us("torchtune", sizes, rows, length, **facts)
     assert ours == pytest.approx(sum(kept.bytes.values()), rel=0.005)
+
+
+def test_a_compiled_log_softmax_keeps_its_logits_and_two_numbers_of_each_token() -> None:
+    """open-instruct's ``log_softmax_and_gather``: the scores of all tokens are never there."""
+    rows, length, words = 2, 33, 500
+
+    def picked(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return torch.gather(logits.log_softmax(dim=-1), dim=-1, index=labels.unsqueeze(-1)).squeeze(-1)
+
+    with compiling() as kept:
+        logits = torch.zeros(rows, length, words, dtype=torch.bfloat16, requires_grad=True)
+        labels = torch.zeros(rows, length - 1, dtype=torch.int64)
+        torch.compile(picked, backend=kept.backend(), dynamic=True)((logits / 0.7)[:, :-1], labels)
+    with recording():
+        given = empty((rows, length, words), bfloat16).requires_grad_()
+        found = losses.of_quotient(given, empty((rows, length), int64))
+        ours = sum(saved_storages(found).values())
+    assert ours == sum(kept.bytes.values())

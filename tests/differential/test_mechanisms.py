@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
 from memlint.models import record
 from tests.differential.test_language_models import (
@@ -398,3 +399,30 @@ def test_norms_may_stay_in_float32_beside_weights_in_16_bits() -> None:
         truth = in_torch(reference, {}, adamw("foreach"), autocast="bfloat16")
     comparison = compare(f"{setting}", ours, truth, True)
     assert comparison.worst <= TOLERANCE, str(comparison)
+
+
+PARTS = ("mlp", "self_attn", "input_layernorm", "post_attention_layernorm")
+
+
+@pytest.mark.parametrize("autocast", ["", "bfloat16"], ids=["in bfloat16", "under autocast"])
+def test_layers_whose_parts_are_recomputed_each_by_itself(autocast: str) -> None:
+    """NeMo RL's ``_parallelize_model``: torch's ``checkpoint_wrapper`` around the parts of each layer."""
+    setting = Setting(dtype="float32" if autocast else "bfloat16", autocast=autocast, rows=2, length=80)
+    facts = {**setting.facts(LLAMA), "checkpointing": "full", "checkpointing_modules": list(PARTS)}
+    ours, plain = in_meta(spec_of(facts)), in_meta(spec_of(setting.facts(LLAMA)))
+    with values_known(False):
+        reference = in_transformers(LLAMA, setting)
+        build = reference.build_model
+
+        def wrapped(given: Any) -> Any:
+            model = build(given)
+            for layer in model.model.layers:
+                for name in PARTS:
+                    setattr(layer, name, checkpoint_wrapper(getattr(layer, name)))
+            return model
+
+        reference.build_model = wrapped
+        truth = in_torch(reference, {}, adamw("foreach"), autocast=autocast or "float32")
+    comparison = compare(f"{PARTS} {setting}", ours, truth, True)
+    assert comparison.worst <= TOLERANCE, str(comparison)
+    assert ours.saved < plain.saved

@@ -135,7 +135,50 @@ def shared(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return OfAShare.apply(logits, labels.roll(-1, 1))[:, :-1]  # type: ignore[no-any-return,no-untyped-call]
 
 
+class CompiledPick(torch.autograd.Function):
+    """What Inductor makes of open-instruct's ``log_softmax_and_gather``: two numbers per token in fp32 and the scores;
+    backward, the scattered gradient of what was picked (``aten.scatter_reduce_``), and that of the logits."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        largest, normaliser = (torch.empty(*labels.shape, 1) for _ in range(2))
+        ctx.save_for_backward(logits, largest, normaliser, labels)
+        return torch.empty(labels.shape, dtype=logits.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
+        logits = ctx.saved_tensors[0]
+        scattered = torch.empty(logits.shape, dtype=logits.dtype)
+        found = torch.empty(logits.shape, dtype=logits.dtype)
+        del scattered
+        return found, None
+
+
+def of_quotient(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """open-instruct's ``forward_for_logprobs``, from the model's output on."""
+    return CompiledPick.apply((logits / 0.7)[:, :-1], labels[:, 1:].clone())  # type: ignore[no-any-return,no-untyped-call]
+
+
+def of_quotient_in_steps(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    rows, labels = (logits / 0.7)[:, :-1], labels[:, 1:].clone()
+    return rows.log_softmax(-1).gather(-1, labels.unsqueeze(-1)).squeeze(-1)
+
+
+def of_quotient_with_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    rows = (logits / 0.7)[:, :-1]
+    out = CompiledPick.apply(rows, labels[:, 1:].clone())  # type: ignore[no-untyped-call]
+    with torch.no_grad():
+        shares = torch.softmax(rows, -1)
+        sums = LogSumExp.apply(rows)  # type: ignore[no-untyped-call]
+        entropy = sums - torch.sum(shares * rows, -1)
+    del shares, sums, entropy
+    return out  # type: ignore[no-any-return]
+
+
 WAYS = {
+    "of_quotient": of_quotient,
+    "of_quotient_in_steps": of_quotient_in_steps,
+    "of_quotient_with_entropy": of_quotient_with_entropy,
     "shared": shared,
     "as_returned": as_returned,
     "uncut": uncut,
@@ -153,7 +196,10 @@ def logits_of(model: Any, batch: dict[str, torch.Tensor], way: str = "") -> torc
 
 
 # Of logits as the model hands them out, here in bf16; of the others in fp32.
-NARROW = ("as_returned", "in_place", "with_entropy")
+NARROW = (
+    *("as_returned", "in_place", "with_entropy"),
+    *("of_quotient", "of_quotient_in_steps", "of_quotient_with_entropy"),
+)
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -208,6 +208,36 @@ def test_sub_groups_are_updated_one_at_a_time() -> None:
     assert sorted(storages(tape, "gradients", "fp32 partition"))[-4:] == [TOTAL // RANKS] * 4
 
 
+@pytest.mark.parametrize(("group", "ranks", "expected"), [(2, RANKS, 2), (8, RANKS, RANKS), (8, 1, 1), (1, RANKS, 0)])
+def test_zero_plus_plus_has_a_second_partition_over_near_ranks(group: int, ranks: int, expected: int) -> None:
+    """Of one rank, a copy of all weights; in host memory where the first one is."""
+    facts = {**ZERO, "parallelism.zero_stage": 3, "parallelism.secondary_shard": group, "device_count": ranks}
+    found = storages(made(facts).tape, "parameters", "secondary partition")
+    assert found == ([2 * TOTAL // expected] if expected else [])
+    offloaded = made({**facts, "parallelism.offload_parameters": True})
+    assert not storages(offloaded.tape, "parameters", "secondary partition")
+    without = made({**facts, "parallelism.offload_parameters": True, "parallelism.secondary_shard": 1})
+    assert offloaded.host_bytes - without.host_bytes == sum(found)
+
+
+def test_zero_3_keeps_gradients_in_the_dtype_that_they_are_added_up_in() -> None:
+    facts = {**ZERO, "parallelism.zero_stage": 3, "parallelism.persistence_elements": 0}
+    narrow, wide = (made({**facts, "gradient_dtype": dtype}).tape for dtype in ("bfloat16", "float32"))
+    [share] = storages(narrow, "gradients", "partition")
+    assert storages(wide, "gradients", "partition") == [2 * share]
+    assert sorted(storages(narrow, "gradients", "fp32 partition")) == [share, 2 * share]
+    assert storages(wide, "gradients", "fp32 partition") == [2 * share]
+    second = {**ZERO, "parallelism.zero_stage": 2}
+    assert peaks(made({**second, "gradient_dtype": "float32"}).tape) == peaks(made(second).tape)
+
+
+def test_all_weights_are_on_each_device_on_their_way_to_an_engine() -> None:
+    facts = {**ZERO, "parallelism.zero_stage": 3, "engine_gets_whole_model": True}
+    tape = made(facts).tape
+    assert most_alive(tape, "generation", "communication", but="reduce bucket") == 2 * TOTAL
+    assert "generation" not in peaks(made({**facts, "parallelism.zero_stage": 2}).tape)
+
+
 def test_megatrons_distributed_optimizer_keeps_gradients_in_fp32() -> None:
     tape = made({**ZERO, "parallelism.zero_stage": 1, "gradient_dtype": "float32"}).tape
     before = held(tape, "optimizer_step")

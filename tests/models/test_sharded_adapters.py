@@ -80,6 +80,11 @@ def test_fsdp1_gathers_everything_in_another_dtype_than_it_is_kept_in() -> None:
         pytest.param(STAGE3, (("data", RANKS), ("all", RANKS)), id="DeepSpeed talks in a copy of the group of all"),
         pytest.param({**STAGE3, "device_count": 1}, (), id="nobody to talk to"),
         pytest.param(
+            {**STAGE3, "parallelism.ulysses": 2},
+            (("data", RANKS), ("ulysses", 2), ("all", RANKS)),
+            id="ranks that share a sequence are among those that share the states",
+        ),
+        pytest.param(
             {**ZERO, "parallelism.zero_stage": 1, "optimizer_library": "megatron"},
             (("data", RANKS),),
             id="Megatron's distributed optimizer is not DeepSpeed's",

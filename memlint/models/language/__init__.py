@@ -12,7 +12,7 @@ from memlint.facts.spec import HYPER, Name, TrainingSpec
 from memlint.meta import optim
 from memlint.meta.amp import to
 from memlint.meta.autograd import no_grad
-from memlint.meta.checkpoint import EVERY_OTHER_PRODUCT
+from memlint.meta.checkpoint import EVERY_OTHER_PRODUCT, recompute
 from memlint.meta.nn import Module
 from memlint.meta.tensor import DTYPES, DType, Tensor, default_dtype, float32, state
 from memlint.models import UnknownModel, split
@@ -116,6 +116,7 @@ def build(spec: TrainingSpec) -> System:
         helpers=task.helpers,
         evaluate=_evaluation(spec, task, DTYPES[compute] if autocast else None),
         generate=_generation(spec, task, DTYPES[compute]),
+        hand_over=_hand_over(spec, task.model),
         keeps_gradients=_keeps_gradients(spec),
         in_flight=split.in_flight(spec, ""),
         unused=unoptimised,
@@ -279,6 +280,14 @@ def attention(spec: TrainingSpec, dtype: DType, autocast: bool) -> str:
 
 def language_model(spec: TrainingSpec, config: Decoder, dtype: DType, autocast: bool) -> LanguageModel:
     """The modules alone."""
+    parts = spec.get("checkpointing_modules") if spec.get("checkpointing") == "full" else None
+    if parts:
+        model = language_model(spec.replaced({"checkpointing": "none"}), config, dtype, autocast)
+        for layer in model.layers:
+            for part in (getattr(layer, name, None) for name in parts):
+                if isinstance(part, Module):
+                    recompute(part)
+        return model
     kind = attention(spec, dtype, autocast)
     if kind == "sdpa" and (config.score_cap or config.sinks):
         kind = "eager"  # SDPA has no place for a cap or a sink: transformers refuses it
@@ -503,6 +512,15 @@ def _generation(spec: TrainingSpec, task: Task, dtype: DType) -> Callable[[], No
     from memlint.models.language import generation
 
     return generation.generation(spec, task.model, task.config, dtype)
+
+
+def _hand_over(spec: TrainingSpec, model: Any) -> Callable[[], None] | None:
+    """The weights on their way to an engine that generates, where ZeRO 3 shares them."""
+    if not spec.get("engine_gets_whole_model", False) or spec.get("parallelism.zero_stage") != 3 or not _spread(spec):
+        return None
+    from memlint.models.language import generation
+
+    return generation.hand_over(spec, model)
 
 
 def _set_training(model: Module, training: bool) -> None:

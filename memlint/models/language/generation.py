@@ -16,7 +16,8 @@ from typing import Any
 from memlint.architectures.decoder import Decoder
 from memlint.facts.spec import TrainingSpec
 from memlint.meta.autograd import no_grad
-from memlint.meta.tensor import DType, Tensor, component, empty, float32, int64
+from memlint.meta.tensor import DType, Tensor, component, empty, float32, int64, uint8
+from memlint.models.depth import as_deep
 from memlint.models.language.decoder import LanguageModel
 
 
@@ -81,6 +82,21 @@ def _pick(model: LanguageModel, last: Tensor) -> None:
         wide = empty(logits.shape, float32)
         probabilities = empty(logits.shape, float32)
         del logits, wide, probabilities
+
+
+def hand_over(spec: TrainingSpec, model: Any) -> Callable[[], None]:
+    """All weights at once on each device beside its shards, to send them to an engine with cards of its own.
+    (open-instruct ``vllm_utils.py: broadcast_weights_to_vllm``; DeepSpeed 0.19 ``partition_parameters.py:
+    _allgather_params_coalesced``)"""
+    parameters = as_deep(spec, model, model.parameters())
+
+    def gather() -> None:
+        size = sum(parameter.numel * parameter.dtype.itemsize for parameter in parameters)
+        with component("communication"):
+            whole = empty((size,), uint8)
+        del whole
+
+    return gather
 
 
 def _gathered(model: Any, dtype: DType) -> Tensor:

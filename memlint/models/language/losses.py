@@ -13,7 +13,7 @@ from typing import Any
 
 from memlint.meta import functional as F
 from memlint.meta.amp import autocast, lower, to
-from memlint.meta.autograd import Node, record, tracked
+from memlint.meta.autograd import Node, no_grad, record, tracked
 from memlint.meta.compiled import compiled
 from memlint.meta.ops.reductions import stored_softmax
 from memlint.meta.tensor import DType, Tensor, bool_, empty, float32, int32, int64, state
@@ -526,6 +526,59 @@ def _of_kept(kept: Tensor, labels: Tensor) -> Tensor:
     return out
 
 
+def of_quotient(logits: Tensor, labels: Tensor) -> Tensor:
+    """(B, S, V) -> (B, S - 1): of logits in the dtype that the model hands them out in, divided by a temperature, which
+    is a second tensor of their size while the model's output has a name. The log-softmax and what is picked of it are
+    one compiled function, which keeps its logits and a few numbers per token; backward, the gradient of what was picked
+    is one tensor, and that of the logits another one. (open-instruct ``grpo_utils.py: forward_for_logprobs``,
+    ``model_utils.py: log_softmax_and_gather``)"""
+    return _picked_of(_quotient(logits), labels)
+
+
+def of_quotient_with_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """The same, and the entropy of the same logits, without gradients."""
+    rows = _quotient(logits)
+    out = _picked_of(rows, labels)
+    with no_grad():
+        shares = stored_softmax(rows, None)
+        largest, exponentials = empty((*rows.shape[:-1], 1), rows.dtype), empty(rows.shape, rows.dtype)
+        del largest, exponentials
+        weighted = shares * rows
+        del shares, weighted
+    return out
+
+
+def of_quotient_in_steps(logits: Tensor, labels: Tensor) -> Tensor:
+    """The same, not compiled (``TORCH_COMPILE_DISABLE``)."""
+    rows = _quotient(logits)
+    own = labels[:, 1:].contiguous().unsqueeze(-1)
+    out: Tensor = F.gather(F.log_softmax(rows, -1), -1, own).squeeze(-1)
+    return out
+
+
+def _quotient(logits: Tensor) -> Tensor:
+    out: Tensor = (logits / 1.0)[:, :-1]
+    return out
+
+
+def _picked_of(rows: Tensor, labels: Tensor) -> Tensor:
+    """(B, S - 1, V), (B, S) -> (B, S - 1)."""
+    asked = labels[:, 1:].contiguous()
+    shape, dtype = rows.shape, rows.dtype
+    largest, normaliser = empty((*shape[:-1], 1), float32), empty((*shape[:-1], 1), float32)
+    out = Tensor(shape[:-1], dtype)
+    if tracked(rows):
+
+        def backward(g: Tensor) -> tuple[Tensor]:
+            spread = empty(shape, dtype)
+            gradient = Tensor(shape, dtype)
+            del spread
+            return (gradient,)
+
+        record(out, (rows,), (rows, largest, normaliser, asked), backward)
+    return out
+
+
 def entropy(logits: Tensor) -> Tensor:
     """(B, S, V) -> (B, S): ``logsumexp(x) - sum(softmax(x) * x)``, in fp32 under autocast. (verl
     ``utils/torch_functional.py: entropy_from_logits``)"""
@@ -557,7 +610,10 @@ def _in_kernel(logits: Tensor, labels: Tensor, writes_over: bool, shifts: bool =
 
 
 # Ways that take logits in the dtype in which the model hands them out; others are given them in fp32.
-AS_MADE = ("in_place", "with_entropy", "with_compiled_entropy", "of_copy", "of_copy_with_entropy")
+AS_MADE = (
+    *("in_place", "with_entropy", "with_compiled_entropy", "of_copy", "of_copy_with_entropy"),
+    *("of_quotient", "of_quotient_with_entropy", "of_quotient_in_steps"),
+)
 # Ways that score the tokens before they ask for the likelihood of chosen answers; others do after it. (princeton-nlp/
 # SimPO ``simpo_trainer.py``; TRL ``cpo_trainer.py``, ``orpo_trainer.py``)
 SCORED_FIRST = ("whole_first",)
@@ -569,6 +625,9 @@ ASKED_AGAIN = (*AS_MADE, *SCORED_FIRST, *NAMED)
 SCORES = {
     "of_copy": of_copy,
     "of_copy_with_entropy": of_copy_with_entropy,
+    "of_quotient": of_quotient,
+    "of_quotient_with_entropy": of_quotient_with_entropy,
+    "of_quotient_in_steps": of_quotient_in_steps,
     "in_place": in_place,
     "with_entropy": with_entropy,
     "with_compiled_entropy": with_compiled_entropy,

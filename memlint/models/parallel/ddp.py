@@ -26,7 +26,7 @@ class Ddp(Spread):
         views = bool(spec.get("parallelism.gradient_as_bucket_view", False))
         cap = int(float(spec.get("parallelism.bucket_mb") or 25) * MIB)
         label = Label("gradients" if views else "communication", "", "bucket")
-        trained = [parameter for parameter in as_deep(spec, system, updated) if parameter.requires_grad]
+        trained = [parameter for parameter in as_deep(spec, system.model, updated) if parameter.requires_grad]
         self.buckets = [storage(size, label) for size in bucket_bytes(trained, cap)]
         if views and self.buckets:
             state.bucket = self.buckets[0]

@@ -31,7 +31,7 @@ class NanotronStates(Spread):
         self.ranks = layout_of(spec).data
         self.shares = spec.get("parallelism.strategy") == "zero" and self.ranks > 1
         self.main: Storage | None = None
-        every = as_deep(spec, system, self.trained)
+        every = as_deep(spec, system.model, self.trained)
         whole = spec.get("gradient_dtype") == "float32" and any(x.dtype is not float32 for x in self.trained)
         self.buckets: list[Storage] = []
         if self.ranks > 1 and not (self.shares and whole):

@@ -102,7 +102,9 @@ def process_groups(spec: TrainingSpec) -> tuple[tuple[str, int], ...]:
     # trainer gathers losses in that group itself.
     copied = plan is not None and plan.strategy == "zero" and spec.get("optimizer_library") not in OWN_STATES
     if len(found) > 1 or (found and copied):
-        found.append(("all", prod(size for kind, size in found if kind != "expert")))
+        # Ranks that share a sequence are among those that share the states.
+        within = ("expert", "context", "ulysses") if plan is not None else ("expert",)
+        found.append(("all", prod(size for kind, size in found if kind not in within)))
     return tuple(found)
 
 

@@ -10,7 +10,7 @@ from memlint.meta import autograd
 from memlint.meta.nn import Embedding, Module
 from memlint.meta.optim import Optimizer
 from memlint.meta.tape import Label, Tape
-from memlint.meta.tensor import DType, Storage, Tensor, float32, state
+from memlint.meta.tensor import DTYPES, DType, Storage, Tensor, float32, state
 from memlint.models.parallel.plan import Plan
 from memlint.models.parallel.run import DEFAULT_STREAM, GATHERS, REDUCES, Spread, storage
 from memlint.models.parallel.units import Unit, UnitRun, blocks_of, stored_elements
@@ -38,6 +38,7 @@ class ZeroGradients(Spread):
             state.tape.states_late = True
         trained = self.trained = [parameter for parameter in updated if parameter.requires_grad]
         self.dtype = trained[0].dtype if trained else float32
+        self.kept_dtype = self._kept_dtype(spec)
         total = _elements(trained)
         self.share = self.share_of(trained, total)
         elements = int(spec.get("parallelism.reduce_bucket_elements") or REDUCE_BUCKET)
@@ -50,8 +51,13 @@ class ZeroGradients(Spread):
         self.gradients: Storage | None = None
         self.masters = self._masters(spec)
         if plan.offload_optimizer:
-            self.host_bytes = self.share * (3 * float32.itemsize + self.dtype.itemsize)
+            self.host_bytes = self.share * (3 * float32.itemsize + self.kept_dtype.itemsize)
         self.optimized = self.masters
+
+    def _kept_dtype(self, spec: TrainingSpec) -> DType:
+        """Of this rank's share of the gradients. Stages 1 and 2 ask for ``grad_accum_dtype`` in names alone:
+        get_all_grad_tensors hands the gradients out as they are."""
+        return self.dtype
 
     def share_of(self, trained: Sequence[Tensor], total: int) -> int:
         """Elements that this rank's optimizer works on."""
@@ -91,7 +97,7 @@ class ZeroGradients(Spread):
         del held, share
 
     def _share(self, stream: int = DEFAULT_STREAM) -> Storage:
-        return storage(self.share * self.dtype.itemsize, Label("gradients", "", "partition"), stream)
+        return storage(self.share * self.kept_dtype.itemsize, Label("gradients", "", "partition"), stream)
 
     def _forget(self) -> None:
         for parameter in self.trained:
@@ -115,8 +121,8 @@ class ZeroGradients(Spread):
     def _update(self, optimizer: Optimizer, master: Tensor) -> None:
         """The share of the gradients in one piece, then in fp32."""
         label = Label("gradients", "", "fp32 partition")
-        flat = storage(master.numel * self.dtype.itemsize, label)
-        if self.dtype is not float32:
+        flat = storage(master.numel * self.kept_dtype.itemsize, label)
+        if self.kept_dtype is not float32:
             flat = storage(master.nbytes, label)
         if self.plan.stage < 3:
             self.gradients = None
@@ -157,6 +163,7 @@ class ZeroParameters(ZeroGradients, UnitRun):
         self.host_bytes += self.shards.host_bytes
         if not plan.offload_optimizer:
             self.gradients = self._share()
+        self.secondary = self._secondary(spec, updated)
         self.bucket = storage(self.bucket_elements * self.dtype.itemsize, Label("communication", "", "reduce bucket"))
         for parameter in self.kept:
             shard = self.shards.of[id(parameter)]
@@ -166,6 +173,25 @@ class ZeroParameters(ZeroGradients, UnitRun):
 
     def weights_dtype(self) -> DType | None:
         return None  # DeepSpeed's weights have the dtype of computation already
+
+    def _kept_dtype(self, spec: TrainingSpec) -> DType:
+        """Of ``grad_partitions_flat_buffer`` (``grad_accum_dtype``)."""
+        return DTYPES.get(spec.get("gradient_dtype") or "", self.dtype)
+
+    def _secondary(self, spec: TrainingSpec, updated: Sequence[Tensor]) -> Storage | None:
+        """ZeRO++'s second partition of the weights (``zero_hpz_partition_size``), over ranks that are near each other:
+        made with whatever is let go of first, where the first one is, and let go of itself after the step
+        (partition_parameters.py, ``_partition_param_sec``; stage3.py, ``invalidate_secondary_tensor``). All of it is
+        there when the backward pass begins; here, all the time."""
+        stated = int(spec.get("parallelism.secondary_shard") or 1)
+        if stated <= 1:
+            return None
+        group = min(stated, self.plan.shard)  # of one rank, it is a copy
+        size = sum(-(-stored_elements(x) // group) * x.dtype.itemsize for x in updated)
+        if self.plan.offload_parameters:
+            self.host_bytes += size
+            return None
+        return storage(size, Label("parameters", "", "secondary partition"))
 
     def optimizer_parameters(self, updated: Sequence[Tensor]) -> Sequence[Tensor]:
         return ()
@@ -271,7 +297,11 @@ class ZeroParameters(ZeroGradients, UnitRun):
             # reduce_scatter_coalesced sorts what is in the bucket by rank, in a copy
             elements = min(sum(parameter.numel for parameter in trained), self.bucket_elements)
             label = Label("communication", unit.path, "reduce_scatter")
-            state.tape.free(state.tape.allocate(elements * self.dtype.itemsize, label, self.reduce_stream))
+            scattered = state.tape.allocate(elements * self.dtype.itemsize, label, self.reduce_stream)
+            if self.kept_dtype is not self.dtype:  # __avg_scatter_grads: what this rank has of it, widened
+                own = -(-elements // self.plan.shard) * self.kept_dtype.itemsize
+                state.tape.free(state.tape.allocate(own, label, self.reduce_stream))
+            state.tape.free(scattered)
             for parameter in trained:
                 parameter.grad = None
 
