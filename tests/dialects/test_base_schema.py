@@ -72,7 +72,9 @@ def said(config: dict[str, Any]) -> list[tuple[str, str, str]]:
             "true or false",
             id="a quoted boolean",
         ),
-        pytest.param({"batch_size": True}, "wrong-type", "batch_size", "", "is true", id="a boolean is no integer"),
+        pytest.param(
+            {"batch_size": True}, "wrong-type", "batch_size", "", "batch_size is", id="a boolean is no integer"
+        ),
         pytest.param({"batch_size": 1.5}, "wrong-type", "batch_size", "", "is 1.5", id="a fraction is no integer"),
         pytest.param({"batch_size": 0}, "unknown-value", "batch_size", "", "at least 1", id="a value out of range"),
         pytest.param(
