@@ -27,10 +27,19 @@ def _convolution(
     dilation: Numbers = 1, groups: int = 1,
 ) -> Tensor:  # fmt: skip
     if isinstance(padding, str):
-        if padding != "valid":
-            raise UnknownModel(f"a convolution's padding {padding!r}")
-        padding = 0
+        padding = 0 if padding == "valid" else _same(padding, weight, stride, dilation)
     return F.conv(input, weight, bias, stride, padding, groups, dilation)
+
+
+def _same(padding: str, weight: Tensor, stride: Numbers, dilation: Numbers) -> list[int]:
+    """As much on both sides as keeps the size. (native/Convolution.cpp, ``_convolution_same``)"""
+    sides = len(weight.shape) - 2
+    steps = [dilation] * sides if isinstance(dilation, int) else list(dilation)
+    whole = [step * (size - 1) for step, size in zip(steps, weight.shape[2:])]
+    even = all(amount % 2 == 0 for amount in whole)  # else the input is padded on one side first
+    if padding != "same" or not even or any(x != 1 for x in ([stride] if isinstance(stride, int) else stride)):
+        raise UnknownModel(f"a convolution's padding {padding!r}")
+    return [amount // 2 for amount in whole]
 
 
 def _transposed_convolution(
@@ -331,6 +340,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "clamp_max": _clamp,
     "pow": _pow,
     "__pow__": _pow,
+    "square": lambda input: F.pow(input, 2),
     "add": _binary(F.add),
     "add_": _binary(F.add_),
     "__iadd__": _binary(F.add_),
