@@ -162,7 +162,7 @@ NAMES = {
         deit3_small_patch16_224 resnet101d resnet152d resnet18d resnet34d vit_base_patch16_384 resnetaa34d
         resnest14d resnext26ts seresnet33ts resnet32ts gcresnet33ts selecsls60b repvgg_a1
         cs3darknet_s resnetv2_50t regnetx_040 vit_medium_patch16_gap_240 efficientnetv2_s poolformer_s12
-        poolformerv2_s12 convformer_s18 caformer_s18 poolformer_s24
+        poolformerv2_s12 convformer_s18 caformer_s18 poolformer_s24 resnetblur18 resnetblur50
     """.split(),  # noqa: SIM905
 }
 
@@ -173,9 +173,7 @@ WITHOUT = {
     "timm/twins_svt_small": "its padded windows make guards that take minutes",
     "timm/mobilevit_s": "its patches make guards that take minutes",
     "timm/resnet50_gn": "its checkpointing keeps the stem's result a while, and so its program does where it is not on",
-    "timm/resnetblur50": "pads by reflection, which is not known",
     "timm/swinv2_tiny_window8_256": "the peak of forward is 0.1 % under that of the trace",
-    "timm/resnetblur18": "pads by reflection, which is not known",
     "timm/pit_ti_224": "its positions are of one size, which none of its guards says",
     "timm/ese_vovnet19b_dw": "a list of its caller's holds what a module made, which the program lets go of at its end",
     "timm/ese_vovnet39b": "a list of its caller's holds what a module made, which the program lets go of at its end",

@@ -235,6 +235,8 @@ def _split(tensor: Tensor, split_size_or_sections: Any = 1, dim: int = 0, split_
 
 
 def _pad(input: Tensor, pad: list[int], mode: str = "constant", value: Any = None) -> Tensor:
+    if mode == "reflect" and len(pad) == 4:
+        return F.reflection_pad(input, *pad)
     if mode != "constant":
         raise UnknownModel(f"padding by {mode}")
     return F.pad(input, *pad) if any(pad) else input

@@ -473,6 +473,14 @@ def views() -> Iterator[Case]:
             (image,),
             autocast=False,
         )
+    # Not of a channels-last image: fake kernels take it for one on the host, whose result is channels-last as well.
+    yield Case(
+        "reflection_pad",
+        "reflection_pad",
+        lambda x: T.gelu(T.pad(T.gelu(x), (1, 2, 0, 3), mode="reflect")),
+        lambda x: F.gelu(F.reflection_pad(F.gelu(x), 1, 2, 0, 3)),
+        (tensor(3, 4, 9, 8),),
+    )
     yield Case("pad two dimensions", "pad", lambda x: T.pad(x, (1, 2, 0, 3)), lambda x: F.pad(x, 1, 2, 0, 3), (X,))
 
 
