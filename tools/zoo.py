@@ -152,16 +152,17 @@ NAMES = {
         vit_tiny_patch16_384 deit_base_patch16_384 deit3_medium_patch16_224 resnext50d_32x4d seresnext26d_32x4d
         xcit_nano_12_p16_224 regnety_120 regnetx_032 resnext101_32x4d resnext101_32x8d wide_resnet101_2
         hgnet_tiny hgnetv2_b0 repvit_m0_9 resnetaa50 res2net50_26w_4s resnest50d skresnet18 dm_nfnet_f0
-        hrnet_w18_small nest_tiny vitamin_small_224 focalnet_tiny_srf efficientformer_l1 efficientformerv2_s0
-        efficientvit_b0 fastvit_t8 flexivit_small vit_relpos_small_patch16_224 vit_base_patch16_rope_224
+        hrnet_w18_small nest_tiny vitamin_small_224 focalnet_tiny_srf efficientformerv2_s0
+        fastvit_t8 flexivit_small vit_relpos_small_patch16_224 vit_base_patch16_rope_224
         vit_small_patch16_dinov3 swin_s3_tiny_224 tnt_s_patch16_224 crossvit_tiny_240 coat_tiny hiera_tiny_224
-        mambaout_femto selecsls42b dpn68 cspresnet50 convmixer_768_32 resnetv2_50x1_bit xception inception_v4
+        mambaout_femto selecsls42b dpn68 cspresnet50 convmixer_768_32 resnetv2_50x1_bit legacy_xception inception_v4
         legacy_senet154 regnetz_b16 resnet33ts mobilenetv4_hybrid_medium nextvit_small gcvit_xxtiny
         vit_large_patch14_dinov2 vit_large_patch32_384 vit_large_patch14_clip_224 vit_so400m_patch14_siglip_224
         convnextv2_large resnet200d resnet200 vit_base_patch16_dinov3 vit_base_patch16_224_miil
         deit3_small_patch16_224 resnet101d resnet152d resnet18d resnet34d vit_base_patch16_384 resnetaa34d
-        resnest14d resnext26ts seresnet33ts resnet32ts gcresnet33ts selecsls60b repvgg_a1 ese_vovnet39b
-        cs3darknet_s resnetv2_50t regnetx_040 vit_medium_patch16_gap_240 efficientnetv2_s
+        resnest14d resnext26ts seresnet33ts resnet32ts gcresnet33ts selecsls60b repvgg_a1
+        cs3darknet_s resnetv2_50t regnetx_040 vit_medium_patch16_gap_240 efficientnetv2_s poolformer_s12
+        poolformerv2_s12 convformer_s18 caformer_s18 poolformer_s24 resnetblur18 resnetblur50
     """.split(),  # noqa: SIM905
 }
 
@@ -171,15 +172,13 @@ WITHOUT = {
     "timm/davit_tiny": "its padded windows make guards that take minutes",
     "timm/twins_svt_small": "its padded windows make guards that take minutes",
     "timm/mobilevit_s": "its patches make guards that take minutes",
-    "timm/poolformer_s12": "checkpoints blocks within stages that it checkpoints as well",
-    "timm/convformer_s18": "checkpoints blocks within stages that it checkpoints as well",
-    "timm/caformer_s18": "checkpoints blocks within stages that it checkpoints as well",
     "timm/resnet50_gn": "its checkpointing keeps the stem's result a while, and so its program does where it is not on",
-    "timm/resnetblur50": "pads by reflection, which is not known",
     "timm/swinv2_tiny_window8_256": "the peak of forward is 0.1 % under that of the trace",
-    "timm/resnetblur18": "pads by reflection, which is not known",
     "timm/pit_ti_224": "its positions are of one size, which none of its guards says",
-    "timm/ese_vovnet19b_dw": "the peak of forward with checkpointing is 11 % under that of the trace",
+    "timm/ese_vovnet19b_dw": "a list of its caller's holds what a module made, which the program lets go of at its end",
+    "timm/ese_vovnet39b": "a list of its caller's holds what a module made, which the program lets go of at its end",
+    "timm/efficientformer_l1": "its positions are of one size, which none of its guards says",
+    "timm/efficientvit_b0": "what is saved under autocast is 4 % under that of the trace",
     "timm/eca_nfnet_l0": "the peak of backward under autocast is 6 KB under that of the trace",
     "timm/volo_d1_224": "calls what torch does not trace with formulas for sizes",
 }

@@ -291,7 +291,8 @@ def _permuting(equation: Any, *operands: Any) -> Callable[..., Any] | None:
 
 
 class _Sections:
-    """Which modules a library checkpoints: the first one that runs in each of its calls of ``checkpoint``."""
+    """Which modules a library checkpoints: the first one that runs in each of its calls of ``checkpoint``, which may
+    be within one another."""
 
     def __init__(self, calls: _Calls) -> None:
         self.calls = calls
@@ -302,10 +303,12 @@ class _Sections:
             kwargs.pop(name, None)
         # transformers binds the module to its class's forward: partial(forward, module, ...)
         bound = [x for x in getattr(function, "args", ()) if isinstance(x, nn.Module)]
+        outer = self.calls.entered
         self.calls.entered = self.calls.paths.get(id(bound[0]), "") if bound else ""
         out = function(*args, **kwargs)
         if self.calls.entered:
             self.found.append(self.calls.entered)
+        self.calls.entered = outer
         return out
 
 

@@ -44,6 +44,23 @@ class Policy(NamedTuple):
 EVERY_OTHER_PRODUCT = Policy(2, True)
 
 
+class _Look:
+    """A tensor without its storage."""
+
+    def __init__(self, x: Tensor) -> None:
+        self.shape, self.dtype, self.strides, self.requires_grad = x.shape, x.dtype, x.strides, x.requires_grad
+        self.is_view = x.is_view or x.node is not None
+
+    def over(self, storage: Storage) -> Tensor:
+        made = Tensor(self.shape, self.dtype, storage, self.strides).requires_grad_(self.requires_grad)
+        made.is_view = self.is_view
+        return made
+
+
+def _nothing(_: Any) -> tuple[()]:
+    return ()
+
+
 class _Frame:
     """One non-reentrant checkpointed call. Its nodes exist from the forward pass on, but saved nothing; the first
     one that backward reaches recomputes what all of them saved (``torch.utils.checkpoint._CheckpointFrame``)."""
@@ -55,6 +72,7 @@ class _Frame:
         self.kept: dict[tuple[str, int], tuple[Tensor, ...]] = {}
         self.fresh: list[tuple[str, int]] = []  # kept, and nothing was saved since that could depend on it
         self.args = args
+        self.inputs: Node | None = None  # where a block around this one keeps its arguments
         self.offload: Offload | None = None
         self.autocast = state.autocast
         self.count = 0
@@ -64,7 +82,26 @@ class _Frame:
 
     def held(self) -> list[Storage]:
         found = [x.storage for x in self.args if isinstance(x, Tensor)]
+        if self.inputs is not None:
+            found += self.inputs.saved if self.inputs.frame is None else self.inputs.frame.held()
         return found + [x.storage for kept in self.kept.values() for x in kept]
+
+    def keep_within(self, outer: _Frame) -> None:
+        """A block within another one: its tensors are saved as an operation's are, by the hooks of the block around it
+        (``_CheckpointFrame.save_inputs``), which recomputes them before this one recomputes its own."""
+        tensors = [x for x in self.args if isinstance(x, Tensor)]
+        self.args = tuple(_Look(x) if isinstance(x, Tensor) else x for x in self.args)
+        self.inputs = Node(_nothing, [], tuple(x.storage for x in tensors), 0)
+        outer.pack(self.inputs, ())
+
+    def arguments(self) -> tuple[Any, ...]:
+        if self.inputs is None:
+            return self.args
+        if self.inputs.frame is not None:
+            self.inputs.frame.unpack(self.inputs)
+        storages = iter(self.inputs.saved)
+        self.inputs.saved = ()
+        return tuple(x.over(next(storages)) if isinstance(x, _Look) else x for x in self.args)
 
     def operation(self, kind: str, make: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
         """The results of an operation that ``policy`` may keep: made in the forward pass, and when they are recomputed
@@ -111,6 +148,7 @@ class _Frame:
             sent = self.args
             if self.offload is not None:
                 self.args = fetch_arguments(self.offload, sent)
+            self.args = self.arguments()
             self.recompute()
             self.args = sent
         assert self.recomputed is not None
@@ -159,6 +197,8 @@ def checkpoint(
     if state.offload is not None and outer is None:
         frame.offload = state.offload
         frame.args = send_arguments(frame.offload, args)
+    if outer is not None:
+        frame.keep_within(outer)
     state.frame = frame
     try:
         out = function(*args)

@@ -106,6 +106,7 @@ from memlint.meta.ops.views import (
     narrow,
     pad,
     permute,
+    reflection_pad,
     repeat,
     reshape,
     roll,

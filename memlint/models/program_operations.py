@@ -27,10 +27,19 @@ def _convolution(
     dilation: Numbers = 1, groups: int = 1,
 ) -> Tensor:  # fmt: skip
     if isinstance(padding, str):
-        if padding != "valid":
-            raise UnknownModel(f"a convolution's padding {padding!r}")
-        padding = 0
+        padding = 0 if padding == "valid" else _same(padding, weight, stride, dilation)
     return F.conv(input, weight, bias, stride, padding, groups, dilation)
+
+
+def _same(padding: str, weight: Tensor, stride: Numbers, dilation: Numbers) -> list[int]:
+    """As much on both sides as keeps the size. (native/Convolution.cpp, ``_convolution_same``)"""
+    sides = len(weight.shape) - 2
+    steps = [dilation] * sides if isinstance(dilation, int) else list(dilation)
+    whole = [step * (size - 1) for step, size in zip(steps, weight.shape[2:])]
+    even = all(amount % 2 == 0 for amount in whole)  # else the input is padded on one side first
+    if padding != "same" or not even or any(x != 1 for x in ([stride] if isinstance(stride, int) else stride)):
+        raise UnknownModel(f"a convolution's padding {padding!r}")
+    return [amount // 2 for amount in whole]
 
 
 def _transposed_convolution(
@@ -226,6 +235,8 @@ def _split(tensor: Tensor, split_size_or_sections: Any = 1, dim: int = 0, split_
 
 
 def _pad(input: Tensor, pad: list[int], mode: str = "constant", value: Any = None) -> Tensor:
+    if mode == "reflect" and len(pad) == 4:
+        return F.reflection_pad(input, *pad)
     if mode != "constant":
         raise UnknownModel(f"padding by {mode}")
     return F.pad(input, *pad) if any(pad) else input
@@ -331,6 +342,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "clamp_max": _clamp,
     "pow": _pow,
     "__pow__": _pow,
+    "square": lambda input: F.pow(input, 2),
     "add": _binary(F.add),
     "add_": _binary(F.add_),
     "__iadd__": _binary(F.add_),

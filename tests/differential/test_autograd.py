@@ -213,6 +213,15 @@ def every_other(run: Callable[..., Any], block: Callable[..., Any], **options: A
     return lambda x, *weights: block(run(block, block(x, *weights), *weights, **options), *weights)
 
 
+def within(run: Callable[..., Any], block: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    """Two blocks within one, which ends with another operation."""
+
+    def stage(x: Any, *weights: Any) -> Any:
+        return run(block, run(block, x * 2, *weights, **options), *weights, **options) * 2
+
+    return lambda x, *weights: run(stage, block(x, *weights), *weights, **options)
+
+
 def plain(function: Callable[..., Any], *args: Any) -> Any:
     return function(*args)
 
@@ -221,7 +230,9 @@ def checkpoint_cases() -> list[Case]:
     cases = []
     for what, (theirs, ours) in BLOCKS.items():
         for who, trains in SHARED.items():
-            for how, wrap in (("once", once), ("twice", twice), ("every other block", every_other)):
+            for how, wrap in (
+                ("once", once), ("twice", twice), ("every other block", every_other), ("within another", within),
+            ):  # fmt: skip
                 for kind, reentrant in (("non-reentrant", False), ("reentrant", True)):
                     if reentrant and not trains[0] and how != "every other block":
                         continue  # torch warns that such a block gets no gradients

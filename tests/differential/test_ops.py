@@ -17,6 +17,7 @@ import torch.nn.functional as T
 
 from memlint.meta import functional as F
 from memlint.meta import tensor as meta
+from memlint.models.program_operations import OPERATIONS
 from tests.differential.oracle import Operand, in_meta, in_torch
 
 
@@ -134,6 +135,7 @@ def cases() -> Iterator[Case]:
             autocast=False,
         )
     yield Case("pow by two", "pow", lambda x: x.pow(2), lambda x: F.pow(x, 2), (X,))
+    yield Case("square", "pow", torch.square, OPERATIONS["square"], (X,))
     yield Case("pow by three", "pow", lambda x: x.pow(3), lambda x: F.pow(x, 3), (X,))
     yield Case("pow by a half", "pow", lambda x: x.pow(0.5), lambda x: F.pow(x, 0.5), (X,))
 
@@ -471,6 +473,14 @@ def views() -> Iterator[Case]:
             (image,),
             autocast=False,
         )
+    # Not of a channels-last image: fake kernels take it for one on the host, whose result is channels-last as well.
+    yield Case(
+        "reflection_pad",
+        "reflection_pad",
+        lambda x: T.gelu(T.pad(T.gelu(x), (1, 2, 0, 3), mode="reflect")),
+        lambda x: F.gelu(F.reflection_pad(F.gelu(x), 1, 2, 0, 3)),
+        (tensor(3, 4, 9, 8),),
+    )
     yield Case("pad two dimensions", "pad", lambda x: T.pad(x, (1, 2, 0, 3)), lambda x: F.pad(x, 1, 2, 0, 3), (X,))
 
 
@@ -847,6 +857,14 @@ def convolutions() -> Iterator[Case]:
                 (x, weight, tensor(6)),
             )
         yield Case(f"{word} without bias", "conv", function, F.conv, (x, weight))
+    for word, size, dilation in (("", 5, 1), (", dilated", 2, 2)):
+        yield Case(
+            f"conv2d that keeps the size{word}",
+            "conv",
+            lambda x, w, d=dilation: T.conv2d(x, w, padding="same", dilation=d),
+            lambda x, w, d=dilation: OPERATIONS["conv2d"](x, w, padding="same", dilation=d),
+            (tensor(3, 4, 9, 8), tensor(6, 4, size, size)),
+        )
     yield Case("conv1d with kernel one", "conv", T.conv1d, F.conv, (tensor(3, 4, 19), tensor(6, 4, 1), tensor(6)))
     yield Case(
         "conv1d of a transposed tensor", "conv", T.conv1d, F.conv, (transposed(3, 4, 19), tensor(6, 4, 1), tensor(6))

@@ -360,6 +360,29 @@ def pad(x: Tensor, *amounts: int) -> Tensor:
     return out
 
 
+def reflection_pad(x: Tensor, *amounts: int) -> Tensor:
+    """Padding of images by their own pixels, last dimension first. Kernels want packed tensors and give
+    packed ones; the input is kept. (native/cuda/ReflectionPad.cu; ``reflection_pad2d`` in derivatives.yaml)"""
+    shape = list(x.shape)
+    for number in range(len(amounts) // 2):
+        d = x.ndim - 1 - number
+        shape[d] = shape[d] + amounts[2 * number] + amounts[2 * number + 1]
+    out = Tensor(tuple(shape), x.dtype)
+    packed = contiguous(x.detach())
+    del packed
+    if tracked(x):
+        before, dtype = x.shape, x.dtype
+
+        def backward(g: Tensor) -> tuple[Tensor]:
+            result = Tensor(before, dtype)
+            packed = contiguous(g)
+            del packed
+            return (result,)
+
+        record(out, (x,), (x,), backward)
+    return out
+
+
 def roll(x: Tensor, dims: int = 1) -> Tensor:
     """``x.roll(...)`` along so many dimensions: one after the other, each from a packed tensor into a fresh one; back
     again for the gradient. (native/cuda/TensorTransformations.cu)"""
