@@ -145,7 +145,7 @@ def _task(spec: TrainingSpec, dtype: DType, autocast: bool) -> Task:
     """The model with what it is given and asked. What would change most of the estimate, and is not known here, is
     better said than passed over."""
     kind = spec.get("model_class", "causal_lm")
-    if kind != "causal_lm":
+    if kind != "causal_lm" or spec.get("method") == "rerank":
         from memlint.models.language import tasks  # decoders do without
 
         return tasks.task(kind, spec, dtype, autocast)

@@ -1,0 +1,145 @@
+"""Programs that train embeddings of queries and passages: what their options, and what they leave out, mean."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memlint import estimates
+from memlint.facts.spec import TrainingSpec
+from memlint.trainers import embedders
+from tests.dialects.language_models import run
+
+COMMON = "--output_dir out --per_device_train_batch_size 4 --fp16"
+EMBED = "FlagEmbedding.finetune.embedder"
+RANK = "FlagEmbedding.finetune.reranker"
+OLD = "FlagEmbedding.baai_general_embedding.finetune.run"
+TEVATRON = "tevatron.retriever.driver.train"
+
+
+def command(program: str, model: str = "BAAI/bge-base-en-v1.5", options: str = "", processes: int = 1) -> TrainingSpec:
+    text = f"torchrun --nproc_per_node {processes} -m {program} --model_name_or_path {model} {COMMON} {options}\n"
+    return run(text, "train.sh")
+
+
+def facts(spec: TrainingSpec, *names: str) -> list[Any]:
+    return [spec.get(name) for name in names]  # type: ignore[arg-type]
+
+
+SHAPE = ("model_class", "sequences_per_sample", "query_length", "sequence_length")
+HOW = ("embedding_pooling", "embedding_normalized", "negatives")
+
+
+@pytest.mark.parametrize(
+    ("program", "model", "options", "shape", "how"),
+    [
+        pytest.param(
+            f"{EMBED}.encoder_only.base", "BAAI/bge-base-en-v1.5", "",
+            ["embeddings", 8, 32, 128], ["cls", True, None], id="nothing is stated",
+        ),
+        pytest.param(
+            f"{EMBED}.encoder_only.base", "BAAI/bge-m3",
+            "--train_group_size 4 --query_max_len 100 --passage_max_len 500 --pad_to_multiple_of 8 "
+            "--sentence_pooling_method mean --normalize_embeddings False --negatives_cross_device",
+            ["embeddings", 4, 104, 504], ["mean", False, "across_devices"], id="everything is stated",
+        ),
+        pytest.param(
+            OLD, "BAAI/bge-base-en-v1.5", "--normlized True --train_group_size 2 --use_inbatch_neg False",
+            ["embeddings", 2, 32, 128], ["cls", True, "own"], id="FlagEmbedding 1.2",
+        ),
+        pytest.param(
+            TEVATRON, "Qwen/Qwen2.5-7B", "--pooling eos --normalize --passage_max_len 156 --lora --bf16",
+            ["embeddings", 8, 32, 160], ["end", True, "across_devices"], id="Tevatron",
+        ),
+        pytest.param(
+            "tevatron.driver.train", "BAAI/bge-base-en-v1.5", "--q_max_len 16 --p_max_len 100 --train_n_passages 5",
+            ["embeddings", 5, 16, 100], ["cls", False, None], id="Tevatron 0.1",
+        ),
+        pytest.param(
+            f"{RANK}.encoder_only.base", "BAAI/bge-reranker-v2-m3", "--query_max_len 256 --passage_max_len 256",
+            ["sequence_classification", 8, None, 512], [None, None, None], id="pairs",
+        ),
+        pytest.param(
+            f"{RANK}.decoder_only.base", "Qwen/Qwen2.5-7B", "",
+            ["causal_lm", 8, None, 160], [None, None, None], id="pairs of a decoder",
+        ),
+        pytest.param(
+            "FlagEmbedding.reranker.run", "BAAI/bge-reranker-v2-m3", "--max_len 300",
+            ["sequence_classification", 8, None, 300], [None, None, None], id="pairs of FlagEmbedding 1.2",
+        ),
+    ],
+)  # fmt: skip
+def test_a_program_s_own_options_say_what_is_compared(
+    program: str, model: str, options: str, shape: list[Any], how: list[Any]
+) -> None:
+    spec = command(program, model, options, processes=2)
+    assert spec.architecture == "language_model", spec.unknown_reason
+    assert (facts(spec, *SHAPE), facts(spec, *HOW)) == (shape, how)
+
+
+def test_decoders_get_adapters_unless_they_are_switched_off() -> None:
+    spec = command(f"{EMBED}.decoder_only.base", "Qwen/Qwen2.5-7B", "--lora_rank 32")
+    assert facts(spec, "tuning", "lora.r", "lora.alpha", "lora.dropout") == ["lora", 32, 16.0, 0.1]
+    assert "down_proj" in spec["lora.targets"]
+    assert command(f"{EMBED}.decoder_only.base", "Qwen/Qwen2.5-7B", "--use_lora False").get("tuning", "full") == "full"
+    assert command(TEVATRON, "Qwen/Qwen2.5-7B", "--bf16").get("tuning", "full") == "full"
+
+
+def test_tevatron_loads_the_weights_in_the_half_that_it_computes_in(tmp_path: Path) -> None:
+    spec = run(
+        f"python -m {TEVATRON} --model_name_or_path Qwen/Qwen2.5-7B --per_device_train_batch_size 4 --bf16\n", "t.sh"
+    )
+    assert facts(spec, "parameter_dtype", "compute_dtype", "autocast", "attention") == [
+        *("bfloat16", "bfloat16", True, "flash"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("program", "options", "reason"),
+    [
+        pytest.param(TEVATRON, "--grad_cache", "--grad_cache: gradients of cached vectors", id="GradCache"),
+        pytest.param(f"{EMBED}.encoder_only.base", "--use_mrl", "--use_mrl: losses of vectors", id="Matryoshka"),
+        pytest.param(f"{EMBED}.decoder_only.base", "--from_peft $OLD", "--from_peft", id="an adapter to go on with"),
+        pytest.param("tevatron.driver.train", "--untie_encoder", "--untie_encoder: weights", id="two models"),
+        pytest.param(f"{EMBED}.encoder_only.base", "--sentence_pooling_method max", "--sentence_pooling_method max",
+                     id="another pooling"),
+        pytest.param(f"{EMBED}.encoder_only.base", "--train_group_size $N", "--train_group_size is not known",
+                     id="a group that is not known"),
+        pytest.param(f"{EMBED}.encoder_only.m3", "--unified_finetuning True", "--unified_finetuning: weights of words",
+                     id="BGE-M3's other vectors"),
+        pytest.param(f"{RANK}.decoder_only.layerwise", "--train_group_size 2", "--train_group_size: the script trains",
+                     id="a program that is not described"),
+    ],
+)  # fmt: skip
+def test_what_is_not_described_is_named(program: str, options: str, reason: str) -> None:
+    spec = command(program, options=options)
+    assert spec.architecture is None
+    assert spec.unknown_reason.startswith(reason), spec.unknown_reason
+
+
+def test_longer_texts_and_larger_groups_take_more(tmp_path: Path) -> None:
+    small, longer, more, asked = (
+        estimates.estimate_spec(command(f"{EMBED}.encoder_only.base", options=options)).device_bytes
+        for options in (
+            "--train_group_size 2",
+            "--train_group_size 2 --passage_max_len 256",
+            "--train_group_size 4",
+            "--train_group_size 2 --query_max_len 128",
+        )
+    )
+    assert small < min(longer, more, asked)
+
+
+@pytest.mark.parametrize("known", embedders.PROGRAMS)
+def test_each_program_is_known_by_its_module_and_by_its_path(known: str) -> None:
+    made = embedders.PROGRAMS[known]
+    assert embedders.embedder(known) is made
+    assert embedders.embedder("src/" + known.replace(".", "/") + ".py") is made
+    assert made.source.partition(":")[0] in (
+        "FlagEmbedding 1.4",
+        "FlagEmbedding 1.2",
+        "Tevatron at dd06310",
+        "Tevatron 0.1",
+    )
