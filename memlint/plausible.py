@@ -47,7 +47,7 @@ def candidates(spec: TrainingSpec) -> list[Candidate]:
     other = [Candidate(spec.with_facts({"sequence_length": 1}), (), "")] if bounded and bounded.value else []
     if may_be_blind(spec):
         other.append(Candidate(spec.with_facts({"images_per_sample": 0}), (), ""))
-    return [*other, *_with_kernels(spec)] + [
+    return [*other, *_with_kernels(spec), *_with_older_code(spec)] + [
         candidate
         for before, candidate, after in zip((None, *every), every, (*every[1:], None))
         if _turns(before, candidate, after)
@@ -62,6 +62,14 @@ def _with_kernels(spec: TrainingSpec) -> list[Candidate]:
     if kind != "apertus" or "xielu" in kernels:
         return []
     return [Candidate(spec.with_facts({"fused_kernels": [*kernels, "xielu"]}), (), "")]
+
+
+def _with_older_code(spec: TrainingSpec) -> list[Candidate]:
+    """The run under older code of a program whose releases have no numbers (memlint/dialects/embedders.py)."""
+    older = spec.facts.get("hyperparameters.older_code")
+    if older is None or older.origin != ASSUMED or older.value:
+        return []
+    return [Candidate(spec.with_facts({"hyperparameters.older_code": True}), (), "")]
 
 
 def may_be_blind(spec: TrainingSpec) -> bool:

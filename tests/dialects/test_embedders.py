@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from memlint import estimates
+from memlint import estimates, plausible
 from memlint.facts.spec import TrainingSpec
 from memlint.trainers import embedders
-from tests.dialects.language_models import run
+from tests.dialects.language_models import run, written
 
 COMMON = "--output_dir out --per_device_train_batch_size 4 --fp16"
 EMBED = "FlagEmbedding.finetune.embedder"
@@ -87,13 +87,40 @@ def test_decoders_get_adapters_unless_they_are_switched_off() -> None:
     assert command(TEVATRON, "Qwen/Qwen2.5-7B", "--bf16").get("tuning", "full") == "full"
 
 
-def test_tevatron_loads_the_weights_in_the_half_that_it_computes_in(tmp_path: Path) -> None:
-    spec = run(
-        f"python -m {TEVATRON} --model_name_or_path Qwen/Qwen2.5-7B --per_device_train_batch_size 4 --bf16\n", "t.sh"
+@pytest.mark.parametrize(
+    ("options", "dtype", "attention", "older"),
+    [
+        pytest.param("--bf16", "bfloat16", "flash", False, id="as it is now"),
+        pytest.param("--bf16 --attn_implementation sdpa", "bfloat16", "sdpa", False, id="with an option of today's"),
+        pytest.param("--fp16", "float32", "sdpa", True, id="of before it loaded halves, which could not be scaled"),
+    ],
+)
+def test_tevatron_loads_the_weights_in_the_half_that_it_computes_in(
+    options: str, dtype: str, attention: str, older: bool
+) -> None:
+    text = f"python -m {TEVATRON} --model_name_or_path Qwen/Qwen2.5-7B --per_device_train_batch_size 4 {options}\n"
+    spec = run(text, "t.sh")
+    assert facts(spec, "parameter_dtype", "attention", "hyperparameters.older_code") == [dtype, attention, older]
+    assert spec["autocast"]
+
+
+def test_older_code_of_tevatron_is_within_the_interval() -> None:
+    text = f"python -m {TEVATRON} --model_name_or_path BAAI/bge-base-en-v1.5 --per_device_train_batch_size 4 --bf16\n"
+    spec = run(text, "t.sh")
+    [older] = [one for one in plausible.candidates(spec) if one.spec.get("hyperparameters.older_code")]
+    assert older.spec["parameter_dtype"] == "float32"
+    most = max(estimates.estimate_spec(one).device_bytes for one in (spec, older.spec))
+    assert estimates.estimate_spec(older.spec).device_bytes == most
+
+
+def test_a_copy_of_tevatron_in_the_repository_says_how_old_it_is(tmp_path: Path) -> None:
+    command = (
+        f"python -m {TEVATRON} --model_name_or_path BAAI/bge-base-en-v1.5 --per_device_train_batch_size 4 --bf16\n"
     )
-    assert facts(spec, "parameter_dtype", "compute_dtype", "autocast", "attention") == [
-        *("bfloat16", "bfloat16", True, "flash"),
-    ]
+    for text, dtype in (("model = DenseModel.build(args)\n", "float32"), ("torch_dtype = 1\n", "bfloat16")):
+        root = written(tmp_path / dtype, {"train.sh": command, "tevatron/retriever/driver/train.py": text})
+        spec = run(command, str(root / "train.sh"))
+        assert facts(spec, "parameter_dtype", "hyperparameters.older_code") == [dtype, dtype == "float32"]
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ def peaks(tape: Tape) -> dict[str, int]:
 
 
 def test_stage_0_has_fp32_copies_of_everything_and_of_all_gradients_twice() -> None:
-    """DeepSpeed's FP16_Optimizer: one flat copy of the weights; gradients go to fp32 one by one, then into one piece."""
+    """FP16_Optimizer: one flat copy of the weights; gradients go to fp32 one by one, then into one piece."""
     tape = made({**ZERO, "parallelism.zero_stage": 0}).tape
     before = held(tape, "optimizer_step")
     assert before["parameters"] == before["gradients"] == 2 * TOTAL
