@@ -66,10 +66,10 @@ def _with_kernels(spec: TrainingSpec) -> list[Candidate]:
 
 def _with_older_code(spec: TrainingSpec) -> list[Candidate]:
     """The run under older code of a program whose releases have no numbers (memlint/dialects/embedders.py)."""
-    older = spec.facts.get("hyperparameters.older_code")
-    if older is None or older.origin != ASSUMED or older.value:
+    code = spec.facts.get("hyperparameters.tevatron")
+    if code is None or code.origin != ASSUMED or not code.value.startswith("since "):
         return []
-    return [Candidate(spec.with_facts({"hyperparameters.older_code": True}), (), "")]
+    return [Candidate(spec.with_facts({"hyperparameters.tevatron": code.value.replace("since", "before")}), (), "")]
 
 
 def may_be_blind(spec: TrainingSpec) -> bool:

@@ -17,11 +17,12 @@ from memlint.documents.node import Unresolved
 from memlint.facts.spec import ASSUMED, DEFAULT, WRITTEN, Fact, Name, TrainingSpec, named
 from memlint.trainers.embedders import EMBEDDINGS, PAIRS, Embedder, embedder
 
-# Whether Tevatron is older than its code that is described, as far as memory is concerned.
-OLDER: Name = "hyperparameters.older_code"
+# Of when Tevatron's code is, as far as memory is concerned, and its values.
+CODE: Name = "hyperparameters.tevatron"
+NOW, BEFORE = "since February 2025", "before February 2025"
 # What a program states of itself, before adapters and dtypes are known.
 FACTS: tuple[Name, ...] = (
-    *("lora.r", "lora.alpha", "lora.dropout", "lora.targets", lm.HYPER + "use_peft", lm.HYPER + "dtype", OLDER),
+    *("lora.r", "lora.alpha", "lora.dropout", "lora.targets", lm.HYPER + "use_peft", lm.HYPER + "dtype", CODE),
 )
 # What follows of its options.
 JOINED: tuple[Name, ...] = (
@@ -99,16 +100,17 @@ def _adapts(spec: TrainingSpec, made: Embedder) -> None:
 def _loads_halves(spec: TrainingSpec, made: Embedder) -> None:
     """Tevatron loads the weights in the half that it computes in, and asks for FlashAttention, since February 2025
     (ce07901). Nothing numbers its code: a copy in the repository tells which it is, and options that it has since then.
-    Gradients in float16 cannot be scaled by transformers' Trainer, so that such a run is older. Else both may be."""
-    older = _is_older(spec)
-    if older is None:
-        tried = spec.tried(OLDER)
-        older = tried is not None and bool(tried.value)
-        reason = "nothing says whether Tevatron is older than February 2025, and loads weights in float32"
-        spec.facts[OLDER] = Fact(OLDER, older, ASSUMED, reason=reason)
+    Gradients in float16 cannot be scaled by transformers' Trainer, and FlashAttention takes no float32: such runs are
+    older. Else both may be."""
+    code = _code(spec)
+    if not code:
+        tried = spec.tried(CODE)
+        code = NOW if tried is None else str(tried.value)
+        reason = "nothing says of when its code is; older code loads weights in float32"
+        spec.facts[CODE] = Fact(CODE, code, ASSUMED, "Tevatron", reason=reason)
     else:
-        lm.put(spec, OLDER, older, reason=made.source)
-    if older:
+        lm.put(spec, CODE, code, reason=made.source)
+    if code == BEFORE:
         lm.put(spec, lm.HYPER + "dtype", "float32", reason="Tevatron before February 2025")
         return
     for switch, dtype in (("bf16", "bfloat16"), ("fp16", "float16")):
@@ -118,20 +120,22 @@ def _loads_halves(spec: TrainingSpec, made: Embedder) -> None:
     lm.put(spec, lm.HYPER + "dtype", "float32", reason=made.source)
 
 
-def _is_older(spec: TrainingSpec) -> bool | None:
-    """Whether the code is older than that; None where nothing tells."""
+def _code(spec: TrainingSpec) -> str:
+    """Of when the code is; "" where nothing tells."""
     path = scripts.file_of(spec.launch, spec.document) if spec.launch is not None else None
     if path is not None:
-        return not own_code.matches(path, _NAMES_A_DTYPE)
+        return NOW if own_code.matches(path, _NAMES_A_DTYPE) else BEFORE
     if spec.root.get("attn_implementation") is not None:
-        return False
-    return True if lm.switched(spec, "fp16") and spec.root.get("deepspeed") is None else None
+        return NOW
+    if spec.root.get("deepspeed") is not None:
+        return ""  # which casts the weights itself, and may state the half
+    return "" if lm.switched(spec, "bf16") else BEFORE
 
 
 def attention(spec: TrainingSpec) -> None:
     """What it asks for where no option does."""
     made, stated = row(spec), spec.stated("attention")
-    if made is not None and made.halves and spec.get(OLDER):
+    if made is not None and made.halves and spec.get(CODE) == BEFORE:
         return
     if made is not None and made.attention and (stated is None or stated.node is None):
         lm.put(spec, "attention", made.attention, stated, made.source)

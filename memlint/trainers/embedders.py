@@ -101,6 +101,8 @@ _OLD_RERANKER = Embedder(
     (),
 )
 
+# Packages whose programs these are, those included that are not described.
+LIBRARIES = ("tevatron", "FlagEmbedding")
 # The end of the name that a command calls a program by, in dots -> the program; the longest that fits.
 PROGRAMS: dict[str, Embedder] = {
     _EMBEDS + "encoder_only.base": Embedder(

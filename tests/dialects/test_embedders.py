@@ -79,6 +79,19 @@ def test_a_program_s_own_options_say_what_is_compared(
     assert (facts(spec, *SHAPE), facts(spec, *HOW)) == (shape, how)
 
 
+@pytest.mark.parametrize("program", [TEVATRON, "tevatron.retriever.driver.train_splade", f"{EMBED}.encoder_only.m3"])
+def test_the_name_of_a_data_set_makes_none_of_them_trl_s(program: str) -> None:
+    options = "--dataset_name Tevatron/msmarco-passage --learning_rate 1e-5 --query_max_len 32"
+    assert command(program, options=options).family == "hf-trainer"
+
+
+def test_a_program_needs_no_options_to_be_known() -> None:
+    given = "--model_name_or_path BAAI/bge-base-en-v1.5 --output_dir out --dataset_name a/b --learning_rate 1e-5"
+    text = f"python -m {TEVATRON} {given}\n"
+    spec = run(text, "t.sh")
+    assert (spec.family, spec.get("model_class"), spec.get("micro_batch_size")) == ("hf-trainer", "embeddings", 8)
+
+
 def test_decoders_get_adapters_unless_they_are_switched_off() -> None:
     spec = command(f"{EMBED}.decoder_only.base", "Qwen/Qwen2.5-7B", "--lora_rank 32")
     assert facts(spec, "tuning", "lora.r", "lora.alpha", "lora.dropout") == ["lora", 32, 16.0, 0.1]
@@ -93,6 +106,7 @@ def test_decoders_get_adapters_unless_they_are_switched_off() -> None:
         pytest.param("--bf16", "bfloat16", "flash", False, id="as it is now"),
         pytest.param("--bf16 --attn_implementation sdpa", "bfloat16", "sdpa", False, id="with an option of today's"),
         pytest.param("--fp16", "float32", "sdpa", True, id="of before it loaded halves, which could not be scaled"),
+        pytest.param("", "float32", "sdpa", True, id="of before it asked for FlashAttention, which takes halves"),
     ],
 )
 def test_tevatron_loads_the_weights_in_the_half_that_it_computes_in(
@@ -100,14 +114,14 @@ def test_tevatron_loads_the_weights_in_the_half_that_it_computes_in(
 ) -> None:
     text = f"python -m {TEVATRON} --model_name_or_path Qwen/Qwen2.5-7B --per_device_train_batch_size 4 {options}\n"
     spec = run(text, "t.sh")
-    assert facts(spec, "parameter_dtype", "attention", "hyperparameters.older_code") == [dtype, attention, older]
-    assert spec["autocast"]
+    assert facts(spec, "parameter_dtype", "attention") == [dtype, attention]
+    assert spec["hyperparameters.tevatron"].startswith("before" if older else "since")
 
 
 def test_older_code_of_tevatron_is_within_the_interval() -> None:
     text = f"python -m {TEVATRON} --model_name_or_path BAAI/bge-base-en-v1.5 --per_device_train_batch_size 4 --bf16\n"
     spec = run(text, "t.sh")
-    [older] = [one for one in plausible.candidates(spec) if one.spec.get("hyperparameters.older_code")]
+    [older] = [one for one in plausible.candidates(spec) if one.spec["hyperparameters.tevatron"].startswith("before")]
     assert older.spec["parameter_dtype"] == "float32"
     most = max(estimates.estimate_spec(one).device_bytes for one in (spec, older.spec))
     assert estimates.estimate_spec(older.spec).device_bytes == most
@@ -120,7 +134,8 @@ def test_a_copy_of_tevatron_in_the_repository_says_how_old_it_is(tmp_path: Path)
     for text, dtype in (("model = DenseModel.build(args)\n", "float32"), ("torch_dtype = 1\n", "bfloat16")):
         root = written(tmp_path / dtype, {"train.sh": command, "tevatron/retriever/driver/train.py": text})
         spec = run(command, str(root / "train.sh"))
-        assert facts(spec, "parameter_dtype", "hyperparameters.older_code") == [dtype, dtype == "float32"]
+        assert spec["parameter_dtype"] == dtype
+        assert spec["hyperparameters.tevatron"].startswith("before") == (dtype == "float32")
 
 
 @pytest.mark.parametrize(
