@@ -409,7 +409,7 @@ def fitted(spec: TrainingSpec, found: Decoder) -> Decoder:
 # Facts under which all layers do the same: values that are known to leave it so, the first of which is what no fact
 # means. Any other value, and whatever goes by the number of a layer, may not.
 _EQUAL_WITH: dict[Name, tuple[Any, ...]] = {
-    "model_class": ("causal_lm",),
+    "model_class": ("causal_lm", "embeddings"),
     "implementation": ("transformers", *OTHER_LIBRARIES, *GPT2, *MEGATRON, *NANOTRON),
     "checkpointing": ("none", "full", "selective"),
     "checkpointing_chunk": (1,),
@@ -436,6 +436,11 @@ def equal_layers(spec: TrainingSpec) -> int:
         return 0
     if not all(_is_name(spec.get(name)) for name in ("lora.targets", "oft.targets", "lora.modules_to_save")):
         return 0
+    if spec.get("model_class") == "embeddings":
+        from memlint.architectures.kinds import described as described_as  # decoders with a head do without
+
+        if not isinstance(described_as(contents_of(spec), "embeddings"), Decoder):
+            return 0
     return equal_layers_of(_config(spec))
 
 
