@@ -18,6 +18,7 @@ import memlint.data
 from memlint import releases
 from memlint.facts.spec import ASSUMED, OVERRIDE, Fact, named
 from memlint.named_tuple import NamedTuple
+from memlint.trainers.embedders import embedder
 from memlint.units import format_bytes
 
 if TYPE_CHECKING:
@@ -195,6 +196,8 @@ def earliest(spec: TrainingSpec) -> str:
     found += [_pinned(name, spec) for name in releases.LIBRARIES]
     found += [ages["implementations"].get(str(spec.facts["implementation"].value), "")] if library else []
     found += [ages[kind].get(name, "") for kind, name in _model_words(spec)]
+    program = None if spec.launch is None else embedder(spec.launch.called)
+    found += [program.since] if program is not None else []
     return max(*found, youngest_key(spec))
 
 

@@ -14,6 +14,8 @@ from memlint.named_tuple import NamedTuple
 EMBEDDINGS, PAIRS = "embeddings", "pairs"
 
 _FLAG = "FlagEmbedding 1.4"
+_FLAG_SINCE = "2024-08-22"  # FlagEmbedding 1.3: setup.py, transformers 4.44.2
+_TEVATRON_SINCE = "2024-01-04"  # fcfe707
 _OLD_FLAG = "FlagEmbedding 1.2"
 _TEVATRON = "Tevatron at dd06310"
 _OLD_TEVATRON = "Tevatron 0.1"
@@ -38,6 +40,8 @@ class Embedder(NamedTuple):
     attention   what it asks for where nothing is stated; "": what transformers takes
     pads        rows are filled up to a multiple of so many tokens where nothing is stated
     names       what it calls options that the schema has under other names
+    since       the day that nothing which runs it is older than: of its first release, or of the oldest transformers
+                that it takes; "" for none
     """
 
     title: str
@@ -57,6 +61,7 @@ class Embedder(NamedTuple):
     attention: str = ""
     pads: int = 0
     names: Mapping[str, str] = {}
+    since: str = ""
 
 
 _LINEARS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
@@ -106,7 +111,11 @@ LIBRARIES = ("tevatron", "FlagEmbedding")
 # The end of the name that a command calls a program by, in dots -> the program; the longest that fits.
 PROGRAMS: dict[str, Embedder] = {
     _EMBEDS + "encoder_only.base": Embedder(
-        f"{_FLAG}'s embedders", f"{_FLAG}: abc/finetune/embedder/AbsArguments.py", _FLAG_DEFAULTS, _FLAG_REFUSED
+        f"{_FLAG}'s embedders",
+        f"{_FLAG}: abc/finetune/embedder/AbsArguments.py",
+        _FLAG_DEFAULTS,
+        _FLAG_REFUSED,
+        since=_FLAG_SINCE,
     ),
     _EMBEDS + "decoder_only.base": Embedder(
         f"{_FLAG}'s embedders of decoders",
@@ -116,6 +125,7 @@ PROGRAMS: dict[str, Embedder] = {
         last="last",  # it fills rows up from the left
         adapters=_FLAG_ADAPTERS,
         switch=("use_peft", True),
+        since=_FLAG_SINCE,
     ),
     _EMBEDS + "decoder_only.icl": Embedder(
         f"{_FLAG}'s embedders that are shown examples",
@@ -125,6 +135,7 @@ PROGRAMS: dict[str, Embedder] = {
         last="last",  # it fills rows up from the left
         adapters=_FLAG_ADAPTERS,
         switch=("use_peft", True),
+        since=_FLAG_SINCE,
     ),
     _EMBEDS + "encoder_only.m3": Embedder(
         f"{_FLAG}'s embedders of BGE-M3",
@@ -135,6 +146,7 @@ PROGRAMS: dict[str, Embedder] = {
             "unified_finetuning": "weights of words and vectors of tokens, compared beside the vectors of texts",
             "fix_encoder": "an encoder that does not train",
         },
+        since=_FLAG_SINCE,
     ),
     _RANKS + "encoder_only.base": Embedder(
         f"{_FLAG}'s rerankers",
@@ -144,6 +156,7 @@ PROGRAMS: dict[str, Embedder] = {
         PAIRS,
         "sequence_classification",
         ("query_max_len", "passage_max_len"),
+        since=_FLAG_SINCE,
     ),
     _RANKS + "decoder_only.base": Embedder(
         f"{_FLAG}'s rerankers of decoders",
@@ -155,6 +168,7 @@ PROGRAMS: dict[str, Embedder] = {
         ("query_max_len", "passage_max_len"),
         adapters=_FLAG_ADAPTERS,
         switch=("use_peft", True),
+        since=_FLAG_SINCE,
     ),
     "FlagEmbedding.baai_general_embedding.finetune.run": _OLD_EMBEDDER,
     "baai_general_embedding.finetune.run": _OLD_EMBEDDER,
@@ -178,6 +192,7 @@ PROGRAMS: dict[str, Embedder] = {
         attention="flash",
         pads=16,
         names=_TEVATRON_NAMES,
+        since=_TEVATRON_SINCE,
     ),
     "tevatron.driver.train": Embedder(
         f"{_OLD_TEVATRON}: retrievers",

@@ -127,6 +127,19 @@ def test_older_code_of_tevatron_is_within_the_interval() -> None:
     assert estimates.estimate_spec(older.spec).device_bytes == most
 
 
+def test_no_release_runs_a_program_that_is_older_than_what_it_asks_for() -> None:
+    """FlagEmbedding 1.3 takes transformers 4.44.2 and later: BERT runs on SDPA there, as it may not in 1.2."""
+    options = "--per_device_train_batch_size 4 --output_dir o --model_name_or_path BAAI/bge-base-en-v1.5"
+    found = {
+        program: {
+            one.spec["attention"] for one in plausible.candidates(run(f"python -m {program} {options}\n", "t.sh"))
+        }
+        for program in (f"{EMBED}.encoder_only.base", OLD)
+    }
+    assert "eager" not in found[f"{EMBED}.encoder_only.base"]
+    assert "eager" in found[OLD]
+
+
 def test_a_copy_of_tevatron_in_the_repository_says_how_old_it_is(tmp_path: Path) -> None:
     command = (
         f"python -m {TEVATRON} --model_name_or_path BAAI/bge-base-en-v1.5 --per_device_train_batch_size 4 --bf16\n"
