@@ -148,7 +148,7 @@ def model_class(spec: TrainingSpec, made: Embedder) -> str:
         node = spec.root.get(name)
         if node is not None and isinstance(node.value, Unresolved):
             return f"--{name} is not known: {node.value.reason}"
-        if _given(spec, name) is not None:
+        if _given(spec, name) not in (None, made.builds):
             return f"--{name}: {what}: not described"
     unknown = lm.gap(spec, *made.defaults, *made.names.values())
     return "" if unknown is None else unknown.message

@@ -66,6 +66,10 @@ HOW = ("embedding_pooling", "embedding_normalized", "negatives")
             ["causal_lm", 8, None, 160], [None, None, None], id="pairs of a decoder",
         ),
         pytest.param(
+            "tevatron.reranker.driver.train", "Qwen/Qwen2.5-7B", "--rerank_max_len 196 --train_group_size 16 --lora",
+            ["sequence_classification", 16, None, 208], [None, None, None], id="pairs of Tevatron",
+        ),
+        pytest.param(
             "FlagEmbedding.reranker.run", "BAAI/bge-reranker-v2-m3", "--max_len 300",
             ["sequence_classification", 8, None, 300], [None, None, None], id="pairs of FlagEmbedding 1.2",
         ),

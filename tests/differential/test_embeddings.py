@@ -217,7 +217,7 @@ def pairs(config: dict[str, Any], setting: Setting, facts: dict[str, Any]) -> Si
 
     def build_model(_: Any) -> Any:
         made = AutoConfig.for_model(**config)
-        made.use_cache, made.num_labels = False, 1
+        made.use_cache, made.num_labels, made.pad_token_id = False, 1, 0
         auto = transformers.AutoModelForCausalLM if says else transformers.AutoModelForSequenceClassification
         dtype = getattr(torch, setting.dtype)
         model = auto.from_config(made, dtype=dtype, attn_implementation=setting.attention)
@@ -251,6 +251,7 @@ OF_PAIRS: dict[str, tuple[str, str, Setting, dict[str, Any]]] = {
     "BERT classifies": ("bert", "sequence_classification", MIXED, {"distillation": "kl_div"}),
     "XLM-R classifies, recomputed": ("xlm-roberta", "sequence_classification", PLAIN._replace(every=1), {}),
     "Qwen2 says yes": ("qwen2", "causal_lm", HALF, {}),
+    "Llama classifies": ("llama", "sequence_classification", HALF, {}),
     "Mistral says yes, recomputed": ("mistral", "causal_lm", MIXED._replace(every=1, padded=False), {}),
 }
 

@@ -7,7 +7,7 @@ Both go through the same weights, one after the other, and each as a whole or in
 ``abc/finetune/embedder/AbsModeling.py``, ``finetune/embedder/{encoder_only,decoder_only}/base/modeling.py``,
 ``abc/finetune/reranker/AbsModeling.py``, ``finetune/reranker/{encoder_only,decoder_only}/base/modeling.py``;
 FlagEmbedding 1.2 ``baai_general_embedding/finetune/modeling.py``; Tevatron at dd06310
-``retriever/modeling/{encoder,dense}.py``.
+``retriever/modeling/{encoder,dense}.py``, ``reranker/modeling.py``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from memlint.architectures.encoder import Encoder, ModernBert
 from memlint.facts.spec import TrainingSpec
 from memlint.meta import functional as F
 from memlint.meta.autograd import no_grad
-from memlint.meta.nn import Module
+from memlint.meta.nn import Linear, Module
 from memlint.meta.tensor import DType, Tensor, bool_, component, default_dtype, empty, empty_like, float32, int64
 from memlint.models import UnknownModel
 from memlint.models.language import Task, fitted, language_model, sequence_length
@@ -288,6 +288,35 @@ def pairs_of_encoder(spec: TrainingSpec, config: Encoder, body: Any, adapted: An
 
     heads = ("classifier", "pooler")
     return Task(model, adapted, lambda: given(rows, length), loss, evaluate, heads, ("classifier",))
+
+
+def pairs_of_classifier(spec: TrainingSpec, config: Decoder, dtype: DType, autocast: bool) -> Task:
+    """A decoder with a head of one class: every token gets a score, and that of the last one is the pair's."""
+    config = fitted(spec, config)._replace(tied=True, head_bias=False)  # there is no head over the vocabulary
+    model = language_model(spec, config, dtype, autocast)
+    with default_dtype(dtype):
+        setattr(model, "score", Linear(config.width, 1, bias=False))  # noqa: B010 - a part, by which it is counted
+    head: Any = model
+    group, distils = spec.get("sequences_per_sample", 1), bool(spec.get("distillation", ""))
+    rows, length = spec["micro_batch_size"] * group, sequence_length(spec)
+
+    def scores(batch: tuple[Tensor, ...]) -> Tensor:
+        x = model.hidden(batch[0])
+        with component("logits"):
+            logits = head.score(x)  # or the copy that an adapter trains
+            return F.index(logits, empty((logits.shape[0],), int64), empty((logits.shape[0],), int64))
+
+    def given(rows: int, length: int) -> tuple[Tensor, ...]:
+        return texts(rows, length, 0, False)[0]
+
+    def loss(batch: tuple[Tensor, ...]) -> Tensor:
+        return of_groups(scores(batch).view(-1, group), distils)
+
+    def evaluate(rows: int, length: int) -> Tensor:
+        with no_grad():
+            return scores(given(rows, length))
+
+    return Task(model, config, lambda: given(rows, length), loss, evaluate, ("score",), ("score",))
 
 
 def pairs_of_decoder(spec: TrainingSpec, config: Decoder, dtype: DType, autocast: bool) -> Task:

@@ -101,6 +101,8 @@ def _embeddings(kind: str, spec: TrainingSpec, config: Any, dtype: DType, autoca
         return embeddings.of_decoder(spec, config, dtype, autocast)
     if isinstance(config, Decoder) and kind == "causal_lm":
         return embeddings.pairs_of_decoder(spec, config, dtype, autocast)
+    if isinstance(config, Decoder):
+        return embeddings.pairs_of_classifier(spec, config, dtype, autocast)
     if isinstance(config, Encoder) or (isinstance(config, ModernBert) and kind == "embeddings"):
         adapted = Adapted(config.adapters, config.width)
         if spec.get("vocabulary_size") is not None:
