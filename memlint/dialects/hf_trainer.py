@@ -46,9 +46,10 @@ _SCRIPTS = {
 }
 
 
-# Options of scripts that train embeddings with TrainingArguments beside (FlagEmbedding 1.3 AbsEmbedderDataArguments,
-# Tevatron DataArguments, VLM2Vec TrainingArguments): a sample is a query and several passages, each of a length of its
-# own, and no token is predicted.
+# Options of scripts that train embeddings or scores of pairs with TrainingArguments beside (FlagEmbedding 1.3
+# AbsEmbedderDataArguments, Tevatron DataArguments, VLM2Vec TrainingArguments): a sample is a query and several
+# passages, each of a length of its own, and no token is predicted. Programs that are described are rows of
+# memlint.trainers.embedders.
 _EMBEDDERS = (
     *("train_group_size", "train_n_passages", "query_max_len", "passage_max_len", "query_max_length"),
     *("q_max_len", "p_max_len", "gc_q_chunk_size", "grad_cache"),
@@ -251,9 +252,8 @@ def _own_model(spec: TrainingSpec, name: str) -> str:
             return f"--{key}: the script has a training loop of its own"
     for key in _EMBEDDERS:
         if spec.root.get(key) is not None:
-            return (
-                f"--{key}: the script trains embeddings of queries and passages; their rows and their loss are its own"
-            )
+            who = (spec.launch.called if spec.launch is not None else "") or "the script"
+            return f"--{key}: {who} compares queries and passages; what it makes of them is not described"
     kind, path = spec.fact(lm.HYPER + "model_type"), spec.fact("model")
     if path is None and kind is not None and kind.value:
         return f"{kind.key} {kind.value}: a model from scratch, whose sizes no file states"

@@ -168,7 +168,8 @@ def test_a_copy_of_tevatron_in_the_repository_says_how_old_it_is(tmp_path: Path)
                      id="a group that is not known"),
         pytest.param(f"{EMBED}.encoder_only.m3", "--unified_finetuning True", "--unified_finetuning: weights of words",
                      id="BGE-M3's other vectors"),
-        pytest.param(f"{RANK}.decoder_only.layerwise", "--train_group_size 2", "--train_group_size: the script trains",
+        pytest.param(f"{RANK}.decoder_only.layerwise", "--train_group_size 2",
+                     "--train_group_size: FlagEmbedding.finetune.reranker.decoder_only.layerwise compares",
                      id="a program that is not described"),
     ],
 )  # fmt: skip
