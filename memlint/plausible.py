@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import memlint.data
 from memlint import releases
-from memlint.facts.spec import ASSUMED, OVERRIDE, Fact, named
+from memlint.facts.spec import ASSUMED, HYPER, OVERRIDE, Fact, named
 from memlint.named_tuple import NamedTuple
 from memlint.trainers.embedders import embedder
 from memlint.units import format_bytes
@@ -67,10 +67,11 @@ def _with_kernels(spec: TrainingSpec) -> list[Candidate]:
 
 def _with_older_code(spec: TrainingSpec) -> list[Candidate]:
     """The run under older code of a program whose releases have no numbers (memlint/dialects/embedders.py)."""
-    code = spec.facts.get("hyperparameters.tevatron")
+    name = HYPER + "tevatron"
+    code = spec.facts.get(name)
     if code is None or code.origin != ASSUMED or not code.value.startswith("since "):
         return []
-    return [Candidate(spec.with_facts({"hyperparameters.tevatron": code.value.replace("since", "before")}), (), "")]
+    return [Candidate(spec.with_facts({name: code.value.replace("since", "before")}), (), "")]
 
 
 def may_be_blind(spec: TrainingSpec) -> bool:

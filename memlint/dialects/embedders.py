@@ -18,7 +18,7 @@ from memlint.facts.spec import ASSUMED, DEFAULT, WRITTEN, Fact, Name, TrainingSp
 from memlint.trainers.embedders import EMBEDDINGS, PAIRS, Embedder, embedder
 
 # Of when Tevatron's code is, as far as memory is concerned, and its values.
-CODE: Name = "hyperparameters.tevatron"
+CODE: Name = lm.HYPER + "tevatron"
 NOW, BEFORE = "since February 2025", "before February 2025"
 # What a program states of itself, before adapters and dtypes are known.
 FACTS: tuple[Name, ...] = (
