@@ -49,12 +49,12 @@ def _given(spec: TrainingSpec, name: str) -> Any:
 
 
 def _option(spec: TrainingSpec, made: Embedder, name: str) -> Fact:
-    """An option of its own: as written, else its default."""
+    """An option of its own: as written, else its default. One whose value is refused ends the run (``spec.fact``)."""
     fact = spec.fact(lm.HYPER + name)
     if fact is not None and fact.value is not None:
         return fact
     own = made.names.get(name, name)
-    node = spec.root.get(own)
+    node = spec.root.get(own) if name in made.names else None
     if node is not None and node.value is not None:
         return Fact(named(lm.HYPER + name), node.plain(), WRITTEN, f"--{own}", node)
     return Fact(named(lm.HYPER + name), made.defaults.get(name), DEFAULT, f"--{own}", reason=made.source)

@@ -100,6 +100,8 @@ def test_decoders_get_adapters_unless_they_are_switched_off() -> None:
     spec = command(f"{EMBED}.decoder_only.base", "Qwen/Qwen2.5-7B", "--lora_rank 32")
     assert facts(spec, "tuning", "lora.r", "lora.alpha", "lora.dropout") == ["lora", 32, 16.0, 0.1]
     assert "down_proj" in spec["lora.targets"]
+    saved = command(f"{EMBED}.decoder_only.base", "Qwen/Qwen2.5-7B", "--modules_to_save embed_tokens norm")
+    assert saved["lora.modules_to_save"] == ["embed_tokens", "norm"]
     assert command(f"{EMBED}.decoder_only.base", "Qwen/Qwen2.5-7B", "--use_lora False").get("tuning", "full") == "full"
     assert command(TEVATRON, "Qwen/Qwen2.5-7B", "--bf16").get("tuning", "full") == "full"
 
