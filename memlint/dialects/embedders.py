@@ -164,8 +164,10 @@ def join(spec: TrainingSpec) -> str:
     lm.put(spec, "padding", True, reason=f"{made.source}: texts are filled up to the longest of a batch")
     distils = _option(spec, made, "knowledge_distillation")
     if truth(distils.value):
-        kind = _option(spec, made, "kd_loss_type").value
-        lm.put(spec, "distillation", kind if made.makes == EMBEDDINGS else "kl_div", distils)
+        kind = _option(spec, made, "kd_loss_type")
+        if made.makes == EMBEDDINGS and kind.value not in ("kl_div", "m3_kd_loss"):
+            return f"{kind.key} {kind.value} is not known"
+        lm.put(spec, "distillation", kind.value if made.makes == EMBEDDINGS else "kl_div", distils)
     if made.makes == PAIRS:
         lm.put(spec, "method", "rerank", reason=made.source)
         lm.put(spec, "labels", 1, reason=made.source)

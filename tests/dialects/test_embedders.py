@@ -166,6 +166,8 @@ def test_a_copy_of_tevatron_in_the_repository_says_how_old_it_is(tmp_path: Path)
         pytest.param("tevatron.driver.train", "--untie_encoder", "--untie_encoder: weights", id="two models"),
         pytest.param(f"{EMBED}.encoder_only.base", "--sentence_pooling_method max", "--sentence_pooling_method max",
                      id="another pooling"),
+        pytest.param(f"{EMBED}.encoder_only.base", "--knowledge_distillation True --kd_loss_type mse",
+                     "--kd_loss_type mse is not known", id="another loss of a teacher"),
         pytest.param(f"{EMBED}.encoder_only.base", "--train_group_size $N", "--train_group_size is not known",
                      id="a group that is not known"),
         pytest.param(f"{EMBED}.encoder_only.m3", "--unified_finetuning True", "--unified_finetuning: weights of words",
