@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import memlint.data
 from memlint import releases
-from memlint.facts.spec import ASSUMED, OVERRIDE, Fact, named
+from memlint.facts.spec import ASSUMED, HYPER, OVERRIDE, Fact, named
 from memlint.named_tuple import NamedTuple
+from memlint.trainers.embedders import embedder
 from memlint.units import format_bytes
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def candidates(spec: TrainingSpec) -> list[Candidate]:
     other = [Candidate(spec.with_facts({"sequence_length": 1}), (), "")] if bounded and bounded.value else []
     if may_be_blind(spec):
         other.append(Candidate(spec.with_facts({"images_per_sample": 0}), (), ""))
-    return [*other, *_with_kernels(spec)] + [
+    return [*other, *_with_kernels(spec), *_with_older_code(spec)] + [
         candidate
         for before, candidate, after in zip((None, *every), every, (*every[1:], None))
         if _turns(before, candidate, after)
@@ -67,6 +68,15 @@ def _with_kernels(spec: TrainingSpec) -> list[Candidate]:
     if kind != "apertus" or "xielu" in kernels:
         return []
     return [Candidate(spec.with_facts({"fused_kernels": [*kernels, "xielu"]}), (), "")]
+
+
+def _with_older_code(spec: TrainingSpec) -> list[Candidate]:
+    """The run under older code of a program whose releases have no numbers (memlint/dialects/embedders.py)."""
+    name = HYPER + "tevatron"
+    code = spec.facts.get(name)
+    if code is None or code.origin != ASSUMED or not code.value.startswith("since "):
+        return []
+    return [Candidate(spec.with_facts({name: code.value.replace("since", "before")}), (), "")]
 
 
 def may_be_blind(spec: TrainingSpec) -> bool:
@@ -194,6 +204,8 @@ def earliest(spec: TrainingSpec) -> str:
     found += [_pinned(name, spec) for name in releases.LIBRARIES]
     found += [ages["implementations"].get(str(spec.facts["implementation"].value), "")] if library else []
     found += [ages[kind].get(name, "") for kind, name in _model_words(spec)]
+    program = None if spec.launch is None else embedder(spec.launch.called)
+    found += [program.since] if program is not None else []
     return max(*found, youngest_key(spec))
 
 

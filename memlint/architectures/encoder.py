@@ -31,6 +31,7 @@ class Encoder(NamedTuple):
     dropout, attention_dropout, classifier_dropout, row_dropout, span_dropout, pooler_dropout
                        of hidden states, of attention's probabilities, before logits of tokens, of a row and of spans,
                        and of what is pooled
+    pools              without a head, the model pools its first token
     adapters           what PEFT knows of it
     """
 
@@ -63,6 +64,7 @@ class Encoder(NamedTuple):
     conv_activation: str = "tanh"
     pooler_dropout: float = 0.0
     classifier: str = "pooler"
+    pools: bool = False
     adapters: Adapters = NOTHING
 
 

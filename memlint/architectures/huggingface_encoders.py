@@ -73,6 +73,8 @@ ENCODERS: dict[str, dict[str, Any]] = {
     },
 }
 
+# Those whose bare model has a pooler: ``add_pooling_layer`` is true by default.
+_POOLS = ("albert", "bert", "camembert", "mpnet", "roberta", "xlm-roberta")
 _NARROW = ("albert", "deberta-v2", "electra")  # whose tables may be narrower than their layers
 _PREDICTS_AS_IT_ACTIVATES = ("albert", "bert", "deberta-v2", "distilbert")  # the others' heads have GELU
 
@@ -144,6 +146,7 @@ def encoder(config: Mapping[str, Any]) -> Encoder:
         inner=value("inner_group_num", 1) if kind == "albert" else 1,
         buckets=number("relative_attention_num_buckets") if kind == "mpnet" else 0,
         classifier=style.get("classifier", "pooler"),
+        pools=model_type in _POOLS,
         **distances,
     )
     agree(made, AGREEMENTS)

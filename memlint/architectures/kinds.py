@@ -38,12 +38,15 @@ class Kind(NamedTuple):
     classes: tuple[str, ...]
 
 
-_OF_ENCODERS = ("sequence_classification", "token_classification", "question_answering", "masked_lm")
+_OF_ENCODERS = (
+    *("sequence_classification", "token_classification", "question_answering", "masked_lm"),
+    "embeddings",
+)
 _SEES = ("vision_language",)
 
 # A model type may be of several kinds, and the class decides: Qwen3.5 is a whole that sees, or its decoder alone.
 KINDS = (
-    Kind(STYLES.keys() | ALIASES.keys(), decoder, ("causal_lm", "sequence_classification", "value_head")),
+    Kind(STYLES.keys() | ALIASES.keys(), decoder, ("causal_lm", "sequence_classification", "value_head", "embeddings")),
     Kind(REMOTE_TYPES, decoder, ("causal_lm",)),
     Kind(ENCODERS, encoder, _OF_ENCODERS),
     Kind((MODERNBERT,), modernbert, _OF_ENCODERS),

@@ -230,7 +230,8 @@ ELEMENTS = _whole(0, 1 << 38)  # of a buffer: more are on no device
 _FACTS: tuple[tuple[Kind, str], ...] = (
     (
         ROWS,
-        "micro_batch_size sequence_length target_length evaluation_sequence_length labels completion_length",
+        "micro_batch_size sequence_length query_length target_length evaluation_sequence_length labels "
+        "completion_length sub_batch_size",
     ),
     (ROWS_OR_NONE, "evaluation_batch_size"),
     (_sides(MOST_WIDTH), "image_size"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from memlint.dialects import known_scripts, llava
+from memlint.dialects import embedders, known_scripts, llava
 from memlint.dialects import language_model as lm
 from memlint.dialects.accelerate import truth
 from memlint.documents.node import Document, Edit, Node
@@ -46,9 +46,10 @@ _SCRIPTS = {
 }
 
 
-# Options of scripts that train embeddings with TrainingArguments beside (FlagEmbedding 1.3 AbsEmbedderDataArguments,
-# Tevatron DataArguments, VLM2Vec TrainingArguments): a sample is a query and several passages, each of a length of its
-# own, and no token is predicted.
+# Options of scripts that train embeddings or scores of pairs with TrainingArguments beside (FlagEmbedding 1.3
+# AbsEmbedderDataArguments, Tevatron DataArguments, VLM2Vec TrainingArguments): a sample is a query and several
+# passages, each of a length of its own, and no token is predicted. Programs that are described are rows of
+# memlint.trainers.embedders.
 _EMBEDDERS = (
     *("train_group_size", "train_n_passages", "query_max_len", "passage_max_len", "query_max_length"),
     *("q_max_len", "p_max_len", "gc_q_chunk_size", "grad_cache"),
@@ -89,6 +90,7 @@ def _script(spec: TrainingSpec) -> Script:
 def _defaults(spec: TrainingSpec) -> None:
     """What the script states of itself."""
     known_scripts.prepare(spec, _program(spec))
+    embedders.prepare(spec)
     if llava.is_llava(spec):
         llava.prepare(spec)
 
@@ -103,6 +105,7 @@ def _attention(spec: TrainingSpec) -> None:
     if llava.is_llava(spec):
         llava.attention(spec)
     lm.attention(spec)
+    embedders.attention(spec)
 
 
 def _optimizer(spec: TrainingSpec) -> None:
@@ -128,6 +131,8 @@ def _unsloth(spec: TrainingSpec) -> Fact | None:
 
 
 def _kernels(spec: TrainingSpec) -> None:
+    if embedders.row(spec) is not None:
+        return  # the Trainer patches transformers' own models, and no module around one
     lm.kernels(spec)
     switch, smooth = _unsloth(spec), spec.fact(lm.HYPER + "label_smoothing")
     if switch is not None:
@@ -199,6 +204,9 @@ def _built(spec: TrainingSpec) -> str:
     if llava.is_llava(spec):
         lm.put(spec, "model_class", "vision_language", tower)
         return ""
+    compares = embedders.row(spec)
+    if compares is not None:
+        return embedders.model_class(spec, compares)
     reason = f"what {name or 'it'} builds"
     loaded = spec.fact("model_class")  # with which class a script that was followed loads it
     if loaded is not None and loaded.value is not None and task not in _SCRIPTS:
@@ -225,7 +233,7 @@ def join(spec: TrainingSpec) -> str:
     kind = spec.fact("model_class")
     if kind is not None and kind.reason == _OF_TEXT:
         lm.put(spec, "images_per_sample", 0, kind, _OF_TEXT)
-    return llava.join(spec)
+    return embedders.join(spec) or llava.join(spec)
 
 
 def _own_model(spec: TrainingSpec, name: str) -> str:
@@ -244,9 +252,8 @@ def _own_model(spec: TrainingSpec, name: str) -> str:
             return f"--{key}: the script has a training loop of its own"
     for key in _EMBEDDERS:
         if spec.root.get(key) is not None:
-            return (
-                f"--{key}: the script trains embeddings of queries and passages; their rows and their loss are its own"
-            )
+            who = (spec.launch.called if spec.launch is not None else "") or "the script"
+            return f"--{key}: {who} compares queries and passages; what it makes of them is not described"
     kind, path = spec.fact(lm.HYPER + "model_type"), spec.fact("model")
     if path is None and kind is not None and kind.value:
         return f"{kind.key} {kind.value}: a model from scratch, whose sizes no file states"
@@ -256,6 +263,10 @@ def _own_model(spec: TrainingSpec, name: str) -> str:
 def _length(spec: TrainingSpec) -> None:
     """The longest sample: as stated and cut to what the model takes, else the script's own default."""
     script, name = _script(spec), _program(spec)
+    compares = embedders.row(spec)
+    if compares is not None:
+        embedders.length(spec, compares)
+        return
     llava.captions(spec)
     source = spec.fact(lm.HYPER + "max_source_length")
     stated = spec.fact("sequence_length")
@@ -334,7 +345,7 @@ def _unbounded(spec: TrainingSpec) -> str:
 
 FAMILY = lm.Family(
     stated=Graph(
-        Step(_defaults, tuple(dict.fromkeys((*known_scripts.FACTS, *llava.FACTS)))),
+        Step(_defaults, tuple(dict.fromkeys((*known_scripts.FACTS, *llava.FACTS, *embedders.FACTS)))),
         Step(_release, ("transformers_version",)),
         Step(_model_name, ("model",)),
         Step(lm.model, lm.MODEL_FACTS),
@@ -342,7 +353,7 @@ FAMILY = lm.Family(
     follows=Graph(
         Step(lm.on_cpu),
         Step(_model_class, ("model_class",)),
-        Step(join, llava.JOINED),
+        Step(join, (*llava.JOINED, *embedders.JOINED)),
         Step(_length, ("sequence_length", "target_length", "packing")),
         Step(_unbounded),
         Step(_attention, ("attention",)),

@@ -14,6 +14,7 @@ from memlint.dialects.stated import tree as tree_of
 from memlint.documents.node import Document, Edit, Node
 from memlint.facts.derive import Graph, Step
 from memlint.facts.spec import ASSUMED, DEFAULT, WRITTEN, Fact, Missing, Name, OnTop, TrainingSpec
+from memlint.trainers.embedders import LIBRARIES
 from memlint.trainers.table import ALWAYS, LOG_PROBABILITIES, NONE, TRAINERS, method_of
 
 _VERSION = "TRL 1.16"
@@ -38,7 +39,7 @@ _RELEASE: Final = "release.trl"
 
 def recognise(document: Document, root: Node) -> bool:
     """Programs of other families take the keys of TRL's trainers too."""
-    return not lm.is_of_another_family(document, root, lm.EXAMPLES)
+    return not lm.is_of_another_family(document, root, (*lm.EXAMPLES, *LIBRARIES))
 
 
 def _half(spec: TrainingSpec) -> None:

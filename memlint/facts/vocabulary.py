@@ -55,7 +55,8 @@ MODEL = (
         "model_class",
         "word",
         "`causal_lm`, `sequence_classification`, `token_classification`, `question_answering`, `masked_lm`, "
-        "`seq2seq_lm`, `image_classification`, `vision_language`, `value_head` (a decoder with a value for each token)",
+        "`seq2seq_lm`, `image_classification`, `vision_language`, `value_head` (a decoder with a value for each "
+        "token), `embeddings` (a model without a head, whose states become one vector)",
         absent="`causal_lm`",
     ),
     Entry("labels", "integer", "of the classification heads", "classes", "2"),
@@ -98,7 +99,7 @@ MODEL = (
         "frozen_parts",
         "list",
         "parts of a vision-language model that neither train nor get adapters: `vision_tower`, `projector`, "
-        "`language_model`; of LLaVA's own code `embeddings`, `layers`, `head` as well",
+        "`language_model`; of LLaVA's own code `embeddings`, `layers`, `head` as well; of an encoder `positions`",
         absent="none",
     ),
     Entry(
@@ -107,7 +108,8 @@ MODEL = (
     Entry(
         "method",
         "word",
-        "what is trained for: `sft`, `pretraining`, `dpo`, `orpo`, `cpo`, `kto`, `grpo`, `rloo`, `reward`, ...",
+        "what is trained for: `sft`, `pretraining`, `dpo`, `orpo`, `cpo`, `kto`, `grpo`, `rloo`, `reward`, `rerank` (a "
+        "score of each pair of a query and a passage), ...",
         absent="`sft`",
     ),
     Entry("profile", "any", "the recorded profile that stands for the model"),
@@ -138,6 +140,41 @@ SAMPLE = (
     Entry("padding", "boolean", "rows of a batch differ in length, so masks are made", absent="false"),
     Entry("padding_free", "boolean", "samples of a batch are concatenated to one row", absent="false"),
     Entry("sequences_per_sample", "integer", "in one forward pass: 2 for a preference pair", "sequences", "1"),
+    Entry(
+        "query_length",
+        "integer",
+        "of the longest query, where embeddings of queries and passages are compared",
+        "tokens",
+    ),
+    Entry(
+        "sub_batch_size",
+        "integer",
+        "that embeddings are made of at once, one piece of a batch after the other",
+        "sequences",
+        "all",
+    ),
+    Entry(
+        "embedding_pooling",
+        "word",
+        "what of a text's states becomes its vector: `cls` (the first), `last` (of rows that are filled up from the "
+        "left), `end` (the last before what fills a row up), `mean` (the states times the mask of padding), "
+        "`masked_mean` (the states with zeros where that is)",
+        absent="`cls`",
+    ),
+    Entry("embedding_normalized", "boolean", "vectors are brought to length 1", absent="false"),
+    Entry("embedding_tempered", "boolean", "scores of vectors are divided by a temperature", absent="true"),
+    Entry(
+        "negatives",
+        "word",
+        "which passages a query's own is told from: `own` (those of its group), `in_batch`, `across_devices`",
+        absent="`in_batch`",
+    ),
+    Entry(
+        "distillation",
+        "word",
+        "what is learnt from a teacher's scores, which are data: `kl_div`, `m3_kd_loss`",
+        absent="nothing",
+    ),
     Entry("generated_rows", "integer", "that a device samples at once before it learns from them", "sequences"),
     Entry("completion_length", "integer", "of a completion, within `sequence_length`", "tokens"),
     Entry(

@@ -741,7 +741,7 @@ def test_who_names_the_devices_has_the_architecture(tmp_path: Path) -> None:
         ),
         pytest.param(
             YAML.replace("meta-llama/Llama-3.1-8B", "BAAI/bge-m3") + "train_group_size: 8\nquery_max_len: 512",
-            "--train_group_size: the script trains embeddings",
+            "--train_group_size: the script compares queries and passages",
             id="queries and their passages",
         ),
         pytest.param(YAML + "use_cpu: true", "use_cpu: ", id="on the CPU"),

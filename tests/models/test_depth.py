@@ -87,6 +87,21 @@ RUNS = {
     "FSDP2": run(SMALL, **{**ZERO2, "parallelism.strategy": "fsdp2"}, **TWICE),
     "ZeRO 2, whose first step makes the states": run(SMALL, **ZERO2, **TWICE),
     "ZeRO 1": run(GPT2, **{**ZERO2, "parallelism.zero_stage": 1}, **FULL),
+    "DeepSpeed without ZeRO": run(SMALL, **{**ZERO2, "parallelism.zero_stage": 0}, **TWICE),
+    "embeddings of queries and passages": run(
+        SMALL, model_class="embeddings", sequences_per_sample=4, query_length=128, embedding_pooling="last", **TWICE
+    ),
+    "embeddings in pieces, adapted, recomputed": run(
+        SMALL,
+        model_class="embeddings",
+        sequences_per_sample=3,
+        query_length=128,
+        sub_batch_size=2,
+        tuning="lora",
+        embedding_pooling="mean",
+        **OLDER,
+    ),
+    "scores of pairs": run(SMALL, method="rerank", sequences_per_sample=4, padding=True),
 }
 
 

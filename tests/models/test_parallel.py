@@ -103,6 +103,25 @@ def peaks(tape: Tape) -> dict[str, int]:
 # -- ZeRO: the paper's sums (arXiv 1910.02054, section 3), with what DeepSpeed adds to them
 
 
+def test_stage_0_has_fp32_copies_of_everything_and_of_all_gradients_twice() -> None:
+    """FP16_Optimizer: one flat copy of the weights; gradients go to fp32 one by one, then into one piece."""
+    tape = made({**ZERO, "parallelism.zero_stage": 0}).tape
+    before = held(tape, "optimizer_step")
+    assert before["parameters"] == before["gradients"] == 2 * TOTAL
+    assert before["optimizer"] == (4 + 8) * TOTAL + 4
+    assert sum(storages(tape, "gradients", "fp32 copies")) == (4 + 4) * TOTAL
+    assert most_alive(tape, "optimizer_step", "gradients") == (2 + 4 + 4) * TOTAL
+    assert storages(tape, "communication", "reduced gradients") == [2 * TOTAL]
+    assert "communication" not in before
+
+
+def test_stage_0_on_one_device_reduces_nothing() -> None:
+    facts = {**ZERO, "parallelism.zero_stage": 0, "device_count": 1, "parallelism.shard": 1, "parallelism.data": 1}
+    tape = made(facts).tape
+    assert held(tape, "optimizer_step")["optimizer"] == 12 * TOTAL + 4
+    assert not storages(tape, "communication", "reduced gradients")
+
+
 def test_zero_1_keeps_weights_and_gradients_and_shares_the_rest() -> None:
     tape = made({**ZERO, "parallelism.zero_stage": 1}).tape
     share = -(-TOTAL // (2 * RANKS)) * 2

@@ -146,7 +146,7 @@ def _task(spec: TrainingSpec, dtype: DType, autocast: bool) -> Task:
     """The model with what it is given and asked. What would change most of the estimate, and is not known here, is
     better said than passed over."""
     kind = spec.get("model_class", "causal_lm")
-    if kind != "causal_lm":
+    if kind != "causal_lm" or spec.get("method") == "rerank":
         from memlint.models.language import tasks  # decoders do without
 
         return tasks.task(kind, spec, dtype, autocast)
@@ -420,7 +420,7 @@ def fitted(spec: TrainingSpec, found: Decoder) -> Decoder:
 # Facts under which all layers do the same: values that are known to leave it so, the first of which is what no fact
 # means. Any other value, and whatever goes by the number of a layer, may not.
 _EQUAL_WITH: dict[Name, tuple[Any, ...]] = {
-    "model_class": ("causal_lm",),
+    "model_class": ("causal_lm", "embeddings"),
     "implementation": ("transformers", *OTHER_LIBRARIES, *GPT2, *MEGATRON, *NANOTRON),
     "checkpointing": ("none", "full", "selective"),
     "checkpointing_chunk": (1,),
@@ -447,6 +447,11 @@ def equal_layers(spec: TrainingSpec) -> int:
         return 0
     if not all(_is_name(spec.get(name)) for name in ("lora.targets", "oft.targets", "lora.modules_to_save")):
         return 0
+    if spec.get("model_class") == "embeddings":
+        from memlint.architectures.kinds import described as described_as  # decoders with a head do without
+
+        if not isinstance(described_as(contents_of(spec), "embeddings"), Decoder):
+            return 0
     return equal_layers_of(_config(spec))
 
 

@@ -260,11 +260,13 @@ class Embeddings(Module):
         self.counted = config.counted_positions
         self.needs_gradient = False  # enable_input_require_grads
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor, types: Tensor | None = None) -> Tensor:
+        """``types``: segments, where the tokenizer tells them."""
         batch, length = tokens.shape
         rows = batch if self.counted else 1
         positions = empty((rows, length), int64)
-        types = empty((rows, length), int64) if self.token_type_embeddings is not None else None  # gathered
+        if types is None and self.token_type_embeddings is not None:
+            types = empty((rows, length), int64)  # gathered
         embedded = self.word_embeddings(tokens)
         if self.needs_gradient and state.grad_enabled and not embedded.requires_grad:
             embedded.requires_grad_()
@@ -320,8 +322,8 @@ class EncoderModel(Module):
         self.layers = [layer(config, kind) for _ in range(count)]
         self.relative_attention_bias = Embedding(config.buckets, config.heads) if config.buckets else None
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        embedded = self.embeddings(tokens)
+    def forward(self, tokens: Tensor, types: Tensor | None = None) -> Tensor:
+        embedded = self.embeddings(tokens, types)
         if self.embeddings_project is not None and self.config.layer != "albert":
             embedded = self.embeddings_project(embedded)
         batch, length = tokens.shape

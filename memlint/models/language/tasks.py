@@ -57,6 +57,8 @@ def _task(kind: str, spec: TrainingSpec, dtype: DType, autocast: bool) -> Task:
     if tuning != "full" and tuning not in adapters.LINEAR_METHODS:
         raise UnknownModel(f"tuning of kind {tuning!r} is known for decoders alone")
     config = spec.get("llava") or described(contents_of(spec), kind)
+    if kind == "embeddings" or spec.get("method") == "rerank":
+        return _embeddings(kind, spec, config, dtype, autocast)
     if isinstance(config, Decoder) and kind == "sequence_classification":
         return _row_classifier(spec, config, dtype, autocast)
     if isinstance(config, (Encoder, ModernBert)):
@@ -89,6 +91,28 @@ def _imported(
     from memlint.models.language import llava
 
     return llava.task(spec, config, dtype, autocast)
+
+
+def _embeddings(kind: str, spec: TrainingSpec, config: Any, dtype: DType, autocast: bool) -> Task:
+    """Models of queries and passages: vectors of both, or a score of each pair."""
+    from memlint.models.language import embeddings
+
+    if isinstance(config, Decoder) and kind == "embeddings":
+        return embeddings.of_decoder(spec, config, dtype, autocast)
+    if isinstance(config, Decoder) and kind == "causal_lm":
+        return embeddings.pairs_of_decoder(spec, config, dtype, autocast)
+    if isinstance(config, Decoder):
+        return embeddings.pairs_of_classifier(spec, config, dtype, autocast)
+    if isinstance(config, Encoder) or (isinstance(config, ModernBert) and kind == "embeddings"):
+        adapted = Adapted(config.adapters, config.width)
+        if spec.get("vocabulary_size") is not None:
+            config = config._replace(vocabulary=spec["vocabulary_size"])
+        if isinstance(config, ModernBert):
+            return embeddings.of_encoder(spec, config, _modern_body(spec, config, dtype, autocast), adapted)
+        body = _classic_body(spec, config, dtype, autocast)
+        made = embeddings.of_encoder if kind == "embeddings" else embeddings.pairs_of_encoder
+        return made(spec, config, body, adapted)
+    raise UnknownModel(f"scores of pairs by {config.adapters.name or 'such a model'} are not known")
 
 
 def _encoder(kind: str, spec: TrainingSpec, config: Encoder | ModernBert, dtype: DType, autocast: bool) -> Task:
@@ -313,6 +337,12 @@ def _row_classifier(spec: TrainingSpec, config: Decoder, dtype: DType, autocast:
 
 
 def _classic(kind: str, spec: TrainingSpec, config: Encoder, dtype: DType, autocast: bool, labels: int) -> EncoderTask:
+    body = _classic_body(spec, config, dtype, autocast)
+    with default_dtype(dtype):
+        return EncoderTask(config, body, kind, labels)
+
+
+def _classic_body(spec: TrainingSpec, config: Encoder, dtype: DType, autocast: bool) -> Any:
     every = checkpointed(spec)
     if every and config.layer in ("albert", "mpnet"):
         raise UnknownModel(f"transformers cannot recompute the layers of {config.adapters.name}")
@@ -325,17 +355,22 @@ def _classic(kind: str, spec: TrainingSpec, config: Encoder, dtype: DType, autoc
         if config.layer == "deberta":
             from memlint.models.language.deberta import DebertaModel
 
-            body: Any = DebertaModel(config, every, reentrant)
-        else:
-            body = EncoderModel(config, how, every, reentrant, spec.get("padding", False))
-        return EncoderTask(config, body, kind, labels)
+            return DebertaModel(config, every, reentrant)
+        return EncoderModel(config, how, every, reentrant, spec.get("padding", False))
 
 
 def _modern(kind: str, spec: TrainingSpec, config: ModernBert, dtype: DType, autocast: bool, labels: int) -> Any:
-    from memlint.models.language.modernbert import Body, ModernBertTask
+    from memlint.models.language.modernbert import ModernBertTask
+
+    body = _modern_body(spec, config, dtype, autocast)
+    with default_dtype(dtype):
+        return ModernBertTask(config, body, kind, labels)
+
+
+def _modern_body(spec: TrainingSpec, config: ModernBert, dtype: DType, autocast: bool) -> Any:
+    from memlint.models.language.modernbert import Body
 
     how = attention(spec, dtype, autocast)
     reentrant, padded = spec.get("checkpointing_reentrant", False), spec.get("padding", False)
     with default_dtype(dtype):
-        body = Body(config, how, checkpointed(spec), reentrant, padded)
-        return ModernBertTask(config, body, kind, labels)
+        return Body(config, how, checkpointed(spec), reentrant, padded)

@@ -36,6 +36,10 @@ def spread(spec: TrainingSpec, system: System, updated: Sequence[Tensor], every:
         from memlint.models.parallel.nanotron import NanotronStates
 
         return NanotronStates(spec, system, updated)
+    if spec.get("parallelism.strategy") == "zero" and spec.get("parallelism.zero_stage") == 0:
+        from memlint.models.parallel.zero import WholeStates
+
+        return WholeStates(1 if plan is None else plan.ranks, spec, system, updated)
     if plan is None:
         return Spread(system, updated)
     if plan.strategy == "ddp":

@@ -22,6 +22,7 @@ PREFETCH_BUCKET = 50_000_000
 LIVE_PARAMETERS = REUSE_DISTANCE = 1_000_000_000
 PERSISTENCE = 100_000
 SUB_GROUP = 1_000_000_000
+REDUCED_AT_ONCE = 500_000_000  # without ZeRO (deepspeed/runtime/engine.py: buffered_allreduce_fallback)
 ALIGNMENT = 2  # elements: nccl_start_alignment_factor
 
 
@@ -128,6 +129,54 @@ class ZeroGradients(Spread):
             self.gradients = None
         master.grad = Tensor(master.shape, float32, flat)
         optimizer.step()
+
+
+class WholeStates(Spread):
+    """Stage 0, where nothing is shared: weights in 16 bits have one flat fp32 copy, and their gradients are copied to
+    fp32 one by one and then into one piece, before those in 16 bits go. Devices reduce gradients when a step has all of
+    them, in pieces. (DeepSpeed 0.19, ``fp16/fused_optimizer.py``: FP16_Optimizer; ``engine.py``: _configure_optimizer,
+    buffered_allreduce_fallback)"""
+
+    def __init__(self, ranks: int, spec: TrainingSpec, system: System, updated: Sequence[Tensor]) -> None:
+        super().__init__(system, updated)
+        self.ranks = ranks
+        self.trained = [parameter for parameter in updated if parameter.requires_grad]
+        self.master: Tensor | None = None
+        narrow = any(parameter.dtype.itemsize == 2 for parameter in self.trained)
+        if narrow and spec.get("master_weights", True):
+            saved, state.label = state.label, Label("optimizer", "", "master weights")
+            self.master = Tensor((_elements(self.trained),), float32)
+            state.label = saved
+            self.master.requires_grad = True
+            self.optimized = [self.master]
+
+    def step(self, optimizer: Optimizer) -> None:
+        if self.ranks > 1:
+            for size in self._pieces():
+                storage(size, Label("communication", "", "reduced gradients"))
+        if self.master is None:
+            super().step(optimizer)
+            return
+        saved, state.label = state.label, Label("gradients", "", "fp32 copies")
+        copies = [Tensor(parameter.shape, float32) for parameter in self.trained]
+        flat = storage(self.master.nbytes, Label("gradients", "", "fp32 copies"))
+        state.label = saved
+        del copies
+        for parameter in self.trained:
+            parameter.grad = None
+        self.master.grad = Tensor(self.master.shape, float32, flat)
+        optimizer.step()
+        self.master.grad = None
+
+    def _pieces(self) -> list[int]:
+        """Bytes of what is reduced at once: a piece ends with the parameter that makes it larger than so many."""
+        found, elements, size = [], 0, 0
+        for parameter in self.trained:
+            elements, size = elements + parameter.numel, size + parameter.nbytes
+            if elements > REDUCED_AT_ONCE:
+                found.append(size)
+                elements = size = 0
+        return [*found, size] if size else found
 
 
 class ZeroParameters(ZeroGradients, UnitRun):
