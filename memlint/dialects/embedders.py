@@ -109,7 +109,7 @@ def _loads_halves(spec: TrainingSpec, made: Embedder) -> None:
         reason = "nothing says of when its code is; older code loads weights in float32"
         spec.facts[CODE] = Fact(CODE, code, ASSUMED, "Tevatron", reason=reason)
     else:
-        lm.put(spec, CODE, code, reason=made.source)
+        lm.put(spec, lm.HYPER + "tevatron", code, reason=made.source)
     if code == BEFORE:
         lm.put(spec, lm.HYPER + "dtype", "float32", reason="Tevatron before February 2025")
         return
