@@ -61,7 +61,8 @@ _OPEN: tuple[dict[Name, tuple[int, ...]], ...] = (
 # What the padded rows of a vocabulary are stated by, in each family that has such a key.
 _ROWS_STATED: Final[Name] = HYPER + "padded_vocab_size"
 
-# A step of the same model that has the least beside its weights, gradients and states.
+# A step of the same model that has the least beside its weights, gradients and states. Whatever may decide what weights
+# there are stays as it is: what is called attention in GPT-NeoX may be a gated perceptron.
 _LEAST: dict[Name, Any] = {
     **{"micro_batch_size": 1, "sequence_length": 64, "target_length": 64, "sequences_per_sample": 1},
     **{"images_per_sample": 0, "packing": False, "padding": False, "padding_free": False},
@@ -69,7 +70,7 @@ _LEAST: dict[Name, Any] = {
     **{"generated_rows": None, "engine_share": None, "engine_beside": None, "evaluation_batch_size": None},
     **{"loss": "full", "loss_chunks": None, "loss_rows": None, "loss_tile": None, "outputs_kept": False},
     **{"checkpointing": "none", "checkpointing_every": None, "checkpointing_chunk": None, "checkpointing_layers": None},
-    **{"activation_offloading": False, "compile": False, "compile_loss": False, "attention": "sdpa"},
+    **{"activation_offloading": False, "compile": False, "compile_loss": False},
     **{HYPER + "label_smoothing": 0.0},
 }
 

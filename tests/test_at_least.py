@@ -124,6 +124,21 @@ def test_there_is_no_bound_where_more_is_unknown_than_what_comes_on_top(tmp_path
     assert run.partial is None
 
 
+def test_there_is_no_bound_where_layers_are_of_another_kind(tmp_path: Path) -> None:
+    path = ROOT / "tests/hostile/samples/gpt_neox"
+    (sample,) = path.iterdir()
+    text = sample.read_text(encoding="utf-8")
+    (run,) = checked(tmp_path, text, name=sample.name).runs
+    assert run.estimate is not None
+    gated = text.rstrip().removesuffix("}").rstrip().rstrip(",") + ',\n  "attention_config": [[["gmlp"], "all"]]\n}\n'
+    if not text.lstrip().startswith("{"):
+        gated = text + '"attention_config": [[["gmlp"], "all"]]\n'
+    (run,) = checked(tmp_path, gated, name=sample.name).runs
+    assert "gmlp" in run.findings[0].message
+    assert run.estimate is None
+    assert run.partial is None
+
+
 @pytest.mark.parametrize("budget", ["", "2GB"])
 def test_a_bound_is_in_every_report(tmp_path: Path, budget: str) -> None:
     report = checked(tmp_path, OWN, budget)
