@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import jsonschema
@@ -128,11 +129,7 @@ def test_there_is_no_bound_where_layers_are_of_another_kind(tmp_path: Path) -> N
     path = ROOT / "tests/hostile/samples/gpt_neox"
     (sample,) = path.iterdir()
     text = sample.read_text(encoding="utf-8")
-    (run,) = checked(tmp_path, text, name=sample.name).runs
-    assert run.estimate is not None
-    gated = text.rstrip().removesuffix("}").rstrip().rstrip(",") + ',\n  "attention_config": [[["gmlp"], "all"]]\n}\n'
-    if not text.lstrip().startswith("{"):
-        gated = text + '"attention_config": [[["gmlp"], "all"]]\n'
+    gated = re.sub(r'("attention_config": \[\[\[)"\w+"', r'\1"gmlp"', text)
     (run,) = checked(tmp_path, gated, name=sample.name).runs
     assert "gmlp" in run.findings[0].message
     assert run.estimate is None
