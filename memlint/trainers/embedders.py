@@ -172,6 +172,7 @@ PROGRAMS: dict[str, Embedder] = {
     ),
     "FlagEmbedding.baai_general_embedding.finetune.run": _OLD_EMBEDDER,
     "baai_general_embedding.finetune.run": _OLD_EMBEDDER,
+    "finetune.run": _OLD_EMBEDDER,  # from within that folder, as its page has it
     "FlagEmbedding.reranker.run": _OLD_RERANKER,
     "tevatron.retriever.driver.train": Embedder(
         f"{_TEVATRON}: retrievers",
