@@ -1,9 +1,9 @@
 """``--jobs``: other processes estimate ahead, and this one checks.
 
-A check goes through its files in order. Each other process takes a share of those that come last, estimates them and
-leaves the answers in the cache (:mod:`memlint.cache`), where this process finds them when it gets there. So a report is
-made by one process, whatever the number of jobs, and is the same to the byte; what another process fails at is
-estimated here.
+A check goes through its files in order. The other processes take those that come last, estimate them and leave the
+answers in the cache (:mod:`memlint.cache`), where this process finds them when it gets there. So a report is made by
+one process, whatever the number of jobs, and is the same to the byte; what another process fails at is estimated here.
+Each time a process comes back it takes a smaller share, so that all of them end at the same time, whatever files cost.
 """
 
 from __future__ import annotations
@@ -39,12 +39,20 @@ def watching(
     known. They are ended with it. ``folder``: of the cache, "" for none."""
     progress = Progress(quiet)
     processes: list[BaseProcess] = []
+    pile: Pile | None = None
     shown = 0.0
 
     def watch(done: int, files: Sequence[Found]) -> None:
-        nonlocal shown
+        nonlocal shown, processes, pile
         if done == 0 and jobs > 1 and len(files) >= FEW:
-            processes.extend(_started([file.path for file in files], paths, resolver, folder, formulas, details, jobs))
+            import multiprocessing
+
+            # To copy a process is ten times as quick as to begin one, and safe where it has no other threads.
+            context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+            pile = Pile(context, [file.path for file in files], jobs)
+            processes = _started(pile, context, paths, resolver, folder, formulas, details)
+        if pile is not None:
+            pile.done.value = done
         if progress.on and len(files) >= FEW and time.monotonic() >= shown + SHOWN_EVERY_SECONDS:
             shown = time.monotonic()
             progress(f"{done} of {len(files)} files, {files[done].path}")
@@ -66,35 +74,42 @@ def watching(
                 process.join()
 
 
-def _started(
-    files: list[str],
-    paths: Sequence[str],
-    resolver: Resolver,
-    folder: str,
-    formulas: bool,
-    details: bool,
-    jobs: int,
-) -> list[BaseProcess]:
-    """A process for each share but the first one. A process starts at the end of its share, so that this one, where it
-    comes there early, goes on at the other end."""
-    import multiprocessing
+class Pile:
+    """The files of a check, which goes through them from the front, while other processes take theirs from the end.
 
-    # To copy a process is ten times as quick as to begin one, and safe where it has no other threads.
-    context: Any = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
-    shares = [files[len(files) * n // jobs : len(files) * (n + 1) // jobs] for n in range(1, jobs)]
+    done  how many of them the check is through with
+    left  how many, from the front, nobody else has taken
+    """
+
+    def __init__(self, context: Any, files: list[str], jobs: int) -> None:
+        self.files = files
+        self.jobs = jobs
+        self.done = context.Value("q", 0)
+        self.left = context.Value("q", len(files))
+
+    def take(self) -> list[str]:
+        """Half of a process's part of those that are left, the last one first: that is where the check comes last."""
+        with self.left.get_lock():
+            done, last = self.done.value, self.left.value
+            first = max(done, last - max(SAVED_EVERY, (last - done) // (2 * self.jobs)))
+            self.left.value = min(first, last)
+        return self.files[first:last][::-1]
+
+
+def _started(
+    pile: Pile, context: Any, paths: Sequence[str], resolver: Resolver, folder: str, formulas: bool, details: bool
+) -> list[BaseProcess]:
     processes = []
     with contextlib.suppress(OSError):  # no more processes: then this one does more
-        for share in filter(None, shares):
-            arguments = (share[::-1], list(paths), resolver, folder, formulas, details)
+        for _ in range(1, pile.jobs):
+            arguments = (pile, list(paths), resolver, folder, formulas, details)
             process = context.Process(target=_estimate, args=arguments, daemon=True)
             process.start()
             processes.append(process)
     return processes
 
 
-def _estimate(
-    files: list[str], paths: list[str], resolver: Resolver, folder: str, formulas: bool, details: bool
-) -> None:
+def _estimate(pile: Pile, paths: list[str], resolver: Resolver, folder: str, formulas: bool, details: bool) -> None:
     """Check some files for the sake of what is estimated for them. Nothing is said: the check itself will say it."""
     import signal
 
@@ -105,6 +120,7 @@ def _estimate(
     sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115  (as long as the process)
     with kept_in(folder), contextlib.suppress(Exception):
         runs = EqualRuns()
-        for first in range(0, len(files), SAVED_EVERY):
-            some = files[first : first + SAVED_EVERY]
-            check_paths(some, resolver, formulas=formulas, details=details, equal_runs=runs, named=paths)
+        while share := pile.take():
+            for at in range(0, len(share), SAVED_EVERY):
+                some = share[at : at + SAVED_EVERY]
+                check_paths(some, resolver, formulas=formulas, details=details, equal_runs=runs, named=paths)

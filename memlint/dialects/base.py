@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -68,6 +68,9 @@ class Dialect:
         self.family: str = self.header["family"]
         self._module = module
         self._keys: tuple[Key, ...] | None = None
+        self._stated_keys: tuple[Key, ...] | None = None
+        self._by_fact: dict[str, list[Key]] | None = None
+        self._defaults: dict[tuple[tuple[str, ...], bool], Fact] = {}
 
     @property
     def schema(self) -> Schema:
@@ -102,9 +105,25 @@ class Dialect:
             self._keys = schemas.keys(self.schema)
         return self._keys
 
+    @property
+    def stated_keys(self) -> tuple[Key, ...]:
+        """The keys that set a fact, or whose values are to be known whatever they mean."""
+        if self._stated_keys is None:
+            found = [key for key in self.keys if key.annotation.get("fact") or key.annotation.get("memory_relevant")]
+            self._stated_keys = tuple(found)
+        return self._stated_keys
+
+    def keys_of(self, fact: str) -> Sequence[Key]:
+        """The keys that set a fact, in the order of the schema."""
+        if self._by_fact is None:
+            self._by_fact = {}
+            for key in self.stated_keys:
+                self._by_fact.setdefault(key.annotation.get("fact", ""), []).append(key)
+        return self._by_fact.get(fact, ())
+
     def key(self, fact: str) -> Key | None:
         """The first key that sets a fact."""
-        return next((key for key in self.keys if key.annotation.get("fact") == fact), None)
+        return next(iter(self.keys_of(fact)), None)
 
     # -- recognising
 
@@ -478,11 +497,9 @@ class Dialect:
         refused: set[str] = set()  # nor does a key that counts only where that one is absent
         seen: set[int] = set()  # unresolved nodes above several keys
         all_options = match.launch is not None and match.options is None
-        for key in self.keys:
+        for key in self.stated_keys:
             annotation = key.annotation
             name = annotation.get("fact", "")
-            if not name and not annotation.get("memory_relevant"):
-                continue
             node = child(match.options, key.names) if len(key.path) == 1 else None
             if node is None and match.options is not None and self.header.get("dotted"):
                 node = lookup(match.options, key)
@@ -494,10 +511,8 @@ class Dialect:
             if is_option and node is not None and node.value is False and annotation.get("flag"):
                 node = None  # -o flag=false: a command has it by leaving it out
             if node is None:
-                if "default" in annotation and name:
-                    reason = annotation.get("default_of", "")
-                    fact = Fact(name, annotation["default"], DEFAULT, self._spelled(None, key, is_option), None, reason)
-                    defaults.setdefault(name, fact)
+                if "default" in annotation and name and name not in defaults:
+                    defaults[name] = self._default(key, is_option)
                 continue
             spelled = self._spelled(node, key, is_option)
             gap = next((part for part in node.walk() if part.is_unresolved), None)
@@ -529,6 +544,14 @@ class Dialect:
         self._hold_together(facts, missing)
         return facts
 
+    def _default(self, key: Key, is_option: bool) -> Fact:
+        """The fact of a key that is left out."""
+        if (key.path, is_option) not in self._defaults:
+            name, value, reason = (key.annotation.get(entry, "") for entry in ("fact", "default", "default_of"))
+            fact = Fact(name, value, DEFAULT, self._spelled(None, key, is_option), None, reason)
+            self._defaults[key.path, is_option] = fact
+        return self._defaults[key.path, is_option]
+
     def _worded(self, root: Node) -> Node:
         """The tree with words that stand for one that the schema knows (``torch.bfloat16``) in place of that one."""
         from memlint.dialects import words
@@ -553,7 +576,9 @@ class Dialect:
 
     def _hold_together(self, facts: dict[str, Fact], missing: list[Missing]) -> None:
         """Take out the facts whose written values contradict those of other keys."""
-        for key in self.keys:
+        for key in self.stated_keys:
+            if RELATIONS.keys().isdisjoint(key.annotation):
+                continue
             fact = facts.get(key.annotation.get("fact", ""))
             if fact is None or fact.node is None:
                 continue
@@ -737,6 +762,8 @@ def child(node: Node | None, names: tuple[str, ...]) -> Node | None:
 
 def lookup(root: Node, key: Key) -> Node | None:
     """The node at an annotated key; the unresolved node on the way to it, where there is one; or None."""
+    if len(key.path) == 1 and isinstance(root.value, dict):
+        return child(root, key.names)
     node = root
     for depth, part in enumerate(key.path):
         value = node.value
@@ -769,31 +796,36 @@ def find(root: Node, dotted: str) -> Node | None:
         return root.value[dotted]
     head, dot, rest = dotted.partition(".")
     if not dot:
-        return root.get(dotted)
+        return None if isinstance(root.value, dict) else root.get(dotted)
     inner = root.get(head)
     return find(inner, rest) if inner is not None else None
 
 
 def signature_score(signature: dict[str, Any], root: Node) -> int:
     """How many keys of a signature a tree holds; 0 where it does not fit it, or the signature has no keys."""
-    if not root.is_mapping or any(find(root, key) is not None for key in signature.get("none", ())):
+    if not root.is_mapping:
         return 0
     wanted = signature.get("all", ())
-    if not all(find(root, key) is not None for key in wanted):
-        return 0
+    for key in wanted:
+        if find(root, key) is None:
+            return 0
     best = 0
     for choice in signature.get("any", ()):
-        names = (choice,) if isinstance(choice, str) else choice
-        if all(find(root, key) is not None for key in names):
-            best = max(best, len(names))
+        if isinstance(choice, str):
+            best = best or int(find(root, choice) is not None)
+        elif len(choice) > best and all(find(root, key) is not None for key in choice):
+            best = len(choice)
     if signature.get("any") and not best:
+        return 0
+    if any(find(root, key) is not None for key in signature.get("none", ())):
         return 0
     return len(wanted) + best
 
 
 def _match_text(signature: dict[str, Any], document: Document) -> Match | None:
     """A file whose keys are all in the files that it builds on, by words of its text."""
-    if not document.root.is_mapping or not any(part in document.text for part in signature.get("text", ())):
+    words = signature.get("text")
+    if not words or not document.root.is_mapping or not any(word in document.text for word in words):
         return None
     if any(find(document.root, key) is not None for key in signature.get("none", ())):
         return None

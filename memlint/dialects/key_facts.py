@@ -300,8 +300,7 @@ def _batch(spec: TrainingSpec) -> None:
 def _names(spec: TrainingSpec, fact: str) -> tuple[str, ...]:
     from memlint.dialects import registry
 
-    keys = registry.dialect(spec.family).keys
-    return tuple(name for key in keys if key.annotation.get("fact") == fact for name in key.names)
+    return tuple(name for key in registry.dialect(spec.family).keys_of(fact) for name in key.names)
 
 
 def _size(spec: TrainingSpec) -> None:

@@ -38,9 +38,7 @@ def dialect(family: str) -> Dialect:
 
 def candidates(document_format: str) -> list[Dialect]:
     """The dialects that are written in a format, by name. Their headers are read, and no more of their schemas."""
-    names = set(_dialects)
-    names.update(name for name in schemas.families() if document_format in schemas.header(name).get("formats", ()))
-    found = (dialect(name) for name in sorted(names))
+    found = map(dialect, sorted({*schemas.written_in(document_format), *_dialects}))
     return [one for one in found if document_format in one.header.get("formats", ())]
 
 

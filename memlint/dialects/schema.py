@@ -135,6 +135,7 @@ _schemas: dict[str, Schema] = {}
 _files: dict[str, Schema] = {}  # by their names
 _headers: dict[str, dict[str, Any]] = {}
 _families: list[str] = []
+_by_format: dict[str, list[str]] = {}
 _place = ""  # the folder
 
 
@@ -183,6 +184,14 @@ def families() -> list[str]:
         names = sorted(name[: -len(_SUFFIX)] for name in os.listdir(_folder()) if name.endswith(_SUFFIX))
         _families.extend(name for name in names if header(name).get("family") == name)
     return list(_families)
+
+
+def written_in(document_format: str) -> list[str]:
+    """Names of those of them whose files have this format, sorted."""
+    if document_format not in _by_format:
+        found = (name for name in families() if document_format in header(name).get("formats", ()))
+        _by_format[document_format] = list(found)
+    return _by_format[document_format]
 
 
 def _path(family: str) -> str:
@@ -751,21 +760,39 @@ def _relevant(child: Schema, root: Schema, depth: int = 0) -> bool:
     return any(_relevant(inner, root, depth + 1) for inner in properties(resolved, root).values())
 
 
+class _Names(NamedTuple):
+    """The names that the keys of a mapping may have.
+
+    known      name, or alias -> the schema of its value
+    by_length  length of a text -> the names that it may be a slip of, with their letters
+    """
+
+    known: dict[str, Schema]
+    by_length: dict[int, list[tuple[str, int]]]
+
+
+# By the identity of the schemas that they are made of, which are kept beside them so that it stays theirs.
+_named: dict[tuple[int, int], tuple[Schema, Schema, _Names]] = {}
+
+
+def _names(schema: Schema, root: Schema) -> _Names:
+    if (id(schema), id(root)) not in _named:
+        known = properties(schema, root)
+        for property_schema in list(known.values()):
+            for alias in resolve(property_schema, root).get(ANNOTATION, {}).get("aliases", ()):
+                known.setdefault(alias, property_schema)
+        by_length: dict[int, list[tuple[str, int]]] = {}
+        for name in known:
+            for length in range(len(name) - 2, len(name) + 3):
+                by_length.setdefault(length, []).append((name, _letters(name)))
+        _named[id(schema), id(root)] = (schema, root, _Names(known, by_length))
+    return _named[id(schema), id(root)][-1]
+
+
 def _misspelt(node: Node, schema: Schema, root: Schema, depth: int) -> Iterator[Violation]:
     if not isinstance(node.value, dict) or depth > 24:
         return
-    stated = properties(schema, root)
-    known = dict(stated)
-    for property_schema in stated.values():
-        for alias in resolve(property_schema, root).get(ANNOTATION, {}).get("aliases", ()):
-            known.setdefault(alias, property_schema)
-    by_length: dict[int, list[tuple[str, int]]] = {}
-    for candidate in known:
-        # Where the right key is there too, the other one is a key of its own.
-        if candidate not in node.value:
-            letters = _letters(candidate)
-            for length in range(len(candidate) - 2, len(candidate) + 3):
-                by_length.setdefault(length, []).append((candidate, letters))
+    known, by_length = _names(schema, root)
     for name, child in node.value.items():
         if name in known:
             yield from _misspelt(child, known[name], root, depth + 1)
@@ -776,6 +803,7 @@ def _misspelt(node: Node, schema: Schema, root: Schema, depth: int) -> Iterator[
         for candidate, others in candidates:
             if (
                 (letters ^ others).bit_count() <= 4
+                and candidate not in node.value  # where the right key is there too, the other one is a key of its own
                 and is_misspelling(name, candidate)
                 and _could_hold(known[candidate], child, root)
                 and _relevant(known[candidate], root)

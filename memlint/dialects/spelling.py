@@ -7,7 +7,7 @@ is added after the last entry of its nearest existing parent.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from memlint.dialects import schema as schemas
@@ -82,7 +82,7 @@ def _spell(spec: TrainingSpec, fact: Name, value: Any) -> list[Edit]:
         if edits is not None:
             return list(edits)
     known = spec.fact(fact)
-    keys = [key for key in dialect.keys if key.annotation.get("fact") == fact]
+    keys = dialect.keys_of(fact)
     if known is not None and known.origin == WRITTEN and known.node is not None:
         key = _key_of(known, keys)
         annotation = key.annotation if key is not None else {}
@@ -121,7 +121,7 @@ def bundle(spec: TrainingSpec, dialect: Dialect, fact: Name, written: dict[str, 
     return found
 
 
-def _key_of(fact: Fact, keys: list[Key]) -> Key | None:
+def _key_of(fact: Fact, keys: Sequence[Key]) -> Key | None:
     spelled = fact.key.lstrip("-") if fact.key.startswith("-") else fact.key
     for key in keys:
         if any(spelled == ".".join((*key.path[:-1], name)) for name in key.names):

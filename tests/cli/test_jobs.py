@@ -58,9 +58,10 @@ def test_what_another_process_estimated_is_not_recorded_again(
     files = sorted(str(path) for path in tree.iterdir())
     folder = str(tmp_path / "c")
     resolver = Resolver({"budget": "8GB"})
-    process = multiprocessing.get_context("spawn").Process(
-        target=ahead._estimate, args=(files[3:], [str(tree)], resolver, folder, False, True)
-    )
+    context = multiprocessing.get_context("spawn")
+    pile = ahead.Pile(context, files, 2)
+    pile.done.value = 3
+    process = context.Process(target=ahead._estimate, args=(pile, [str(tree)], resolver, folder, False, True))
     process.start()
     process.join()
     assert process.exitcode == 0
@@ -86,6 +87,17 @@ def test_the_other_processes_end_with_the_check(tree: Path, tmp_path: Path) -> N
         started = multiprocessing.active_children()
         assert len(started) == 2
     assert not multiprocessing.active_children()
+
+
+def test_shares_become_smaller_and_end_where_the_check_is() -> None:
+    files = [str(number) for number in range(100)]
+    pile = ahead.Pile(multiprocessing.get_context("spawn"), files, 2)
+    pile.done.value = 20
+    shares = list(iter(pile.take, []))
+    assert [len(share) for share in shares[:3]] == [20, 15, 11]
+    assert [name for share in shares for name in share] == files[20:][::-1]
+    pile.done.value = 90
+    assert pile.take() == []
 
 
 def ahead_file(path: str) -> Any:

@@ -163,7 +163,7 @@ def test_a_family_that_is_another_one_inside_is_a_schema_alone(tmp_path: Path, m
     shutil.copytree(FOLDER, tmp_path / "schemas", ignore=shutil.ignore_patterns("*.py", "__pycache__"))
     (tmp_path / "schemas" / "ours.schema.json").write_text(json.dumps(INSIDE))
     monkeypatch.setattr(schemas, "_place", str(tmp_path / "schemas"))
-    for cache, empty in (("_schemas", {}), ("_files", {}), ("_headers", {}), ("_families", [])):
+    for cache, empty in (("_schemas", {}), ("_files", {}), ("_headers", {}), ("_families", []), ("_by_format", {})):
         monkeypatch.setattr(schemas, cache, empty)
     monkeypatch.setattr(registry, "_dialects", {})
     theirs, ours = run(CONFIG), run(CONFIG + "ours_version: 1\n")
