@@ -11,7 +11,7 @@ import pytest
 import memlint
 from memlint import api, baseline
 from memlint.fixes.search import Plan
-from memlint.settings import KEYS
+from memlint.setting_values import KEYS
 from tests.test_rules import EXAMPLES
 
 pytestmark = pytest.mark.usefixtures("answers_kept")

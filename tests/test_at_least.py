@@ -17,7 +17,8 @@ from memlint.documents.load import load
 from memlint.reports import full
 from memlint.reports import json as as_json
 from memlint.reports.report import Report, RunReport
-from memlint.settings import FORMATS, Settings
+from memlint.setting_values import FORMATS
+from memlint.settings import Settings
 from memlint.tape.estimate import OOM, UNKNOWN
 from tests.test_partial import SCHEMA, TUNE
 

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from memlint.settings import KEYS, Resolver, Settings, SettingsError, allowance, check_values
+from memlint.setting_values import KEYS, check_values
+from memlint.settings import Resolver, Settings, SettingsError, allowance
 
 SCHEMA = json.loads((Path(__file__).parent.parent / "schemas" / "settings.schema.json").read_text())
 

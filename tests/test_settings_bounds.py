@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from memlint.settings import EXTEND_LIMIT, Resolver, SettingsError, check_values
+from memlint.setting_values import check_values
+from memlint.settings import EXTEND_LIMIT, Resolver, SettingsError
 
 
 @pytest.fixture(autouse=True)

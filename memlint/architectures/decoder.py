@@ -216,8 +216,8 @@ class Decoder(NamedTuple):
         return self.linear is not None or self.convolution is not None
 
 
-# Values of ``code``: layers of their own, unlike the common ones (memlint.models.language.early).
-EARLY = ("bloom", "codegen", "falcon", "gpt_neo", "gptj", "mpt")
+# Values of ``code``: layers of their own in transformers, unlike the common ones (memlint.models.language.codes).
+OWN_LAYERS = ("bloom", "codegen", "falcon", "gpt_neo", "gptj", "mpt")
 
 # Values of ``code``: models whose code comes with their weights (memlint.models.language.remote).
 REMOTE = ("baichuan", "chatglm", "chatglm2", "glm4_chat", "internlm", "minicpm", "qwen")

@@ -11,7 +11,7 @@ from typing import Any
 from memlint.architectures.adapters import adapters_of
 from memlint.architectures.decoder import (
     AGREEMENTS,
-    EARLY,
+    OWN_LAYERS,
     Decoder,
     Experts,
     GatedDelta,
@@ -133,8 +133,8 @@ def decoder(config: Mapping[str, Any]) -> Decoder:
         facts["final_norm"] = bool(before) and not config.get("_remove_final_layer_norm", False)
         projected = config.get("word_embed_proj_dim") or width
         facts["embedding_width"] = 0 if projected == width else projected
-    elif model_type in EARLY or model_type == "gpt_bigcode":
-        _early(config, model_type, facts)
+    elif model_type in OWN_LAYERS or model_type == "gpt_bigcode":
+        _own_layers(config, model_type, facts)
     elif model_type in ("cohere2", "exaone4"):
         windows = facts["windows"]
         cohere = model_type == "cohere2"
@@ -265,7 +265,7 @@ def _granite_hybrid(config: Mapping[str, Any], facts: dict[str, Any]) -> None:
         facts["intermediate"] = _number(config, "shared_intermediate_size")
 
 
-def _early(config: Mapping[str, Any], model_type: str, facts: dict[str, Any]) -> None:
+def _own_layers(config: Mapping[str, Any], model_type: str, facts: dict[str, Any]) -> None:
     """Decoders whose configuration classes are unlike the others'."""
     heads = facts["heads"]
     if model_type in ("gpt_neo", "gptj", "codegen", "gpt_bigcode"):

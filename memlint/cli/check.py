@@ -10,7 +10,7 @@ import click
 from memlint.cli import checking
 from memlint.cli import options as shared
 from memlint.cli.probe import measurer, probe_options
-from memlint.settings import FAIL_ON, FORMATS
+from memlint.setting_values import FAIL_ON, FORMATS
 
 if TYPE_CHECKING:
     from memlint.check import Measure

@@ -48,9 +48,9 @@ def tokens(spec: TrainingSpec) -> None:
         names = ("micro_batch_size", "sequences_per_sample", "sequence_length")
     put(spec, "token_product", ("tokens", names))
     size, reason = 3 * 8 * length.value * several, "int64 token ids, attention mask and labels"
-    seeing = spec.get(LLAVA)
-    if seeing is not None:  # an image is loaded beside the words, in fp32
-        size += 4 * seeing.tower.channels * seeing.tower.image[0] * seeing.tower.image[1]
+    llava = spec.get(LLAVA)
+    if llava is not None:  # an image is loaded beside the words, in fp32
+        size += 4 * llava.tower.channels * llava.tower.image[0] * llava.tower.image[1]
         reason += ", and the image in float32"
     put(spec, "sample_bytes", size, reason=reason)
 

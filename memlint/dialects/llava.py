@@ -253,15 +253,15 @@ def _eyes(spec: TrainingSpec, found: dict[str, Any]) -> dict[str, Any] | None:
     """The tower, what is taken of it, and how it attends; None for one that is not known.
 
     LLaVA-NeXT takes SigLIP without its head and its last layer, and has attention of its own for it."""
-    kind, seeing = found.get("model_type"), found.get("vision_config")
-    if kind not in _TOWERS or not isinstance(seeing, dict) or (_TOWERS[kind] and not _is_next(spec)):
+    kind, vision = found.get("model_type"), found.get("vision_config")
+    if kind not in _TOWERS or not isinstance(vision, dict) or (_TOWERS[kind] and not _is_next(spec)):
         return None
     if kind == "siglip":
-        fewer = {**seeing, "num_hidden_layers": seeing["num_hidden_layers"] - 1}
+        fewer = {**vision, "num_hidden_layers": vision["num_hidden_layers"] - 1}
         return {"seen": fewer, "layer": -1, "without_first": False, "tower_attention": "eager"}
     layer = lm.setting(spec, "mm_vision_select_layer")
     return {
-        "seen": seeing,
+        "seen": vision,
         "layer": -2 if layer is None else layer,
         "without_first": _feature(spec) != "cls_patch",
         "tower_attention": "sdpa" if spec.does("transformers.clip_has_sdpa") else "eager",
@@ -277,8 +277,8 @@ def captions(spec: TrainingSpec) -> None:
     words = (found.get("text_config") or {}).get("max_position_embeddings")
     if not isinstance(limit, int) or not isinstance(words, int):
         return
-    seeing = found["vision_config"]
-    patches = (seeing["image_size"] // seeing["patch_size"]) ** 2 + (_feature(spec) == "cls_patch")
+    vision = found["vision_config"]
+    patches = (vision["image_size"] // vision["patch_size"]) ** 2 + (_feature(spec) == "cls_patch")
     if patches + words < limit:
         reason = (
             f"--version plain: {patches} tokens of an image, and a caption no longer than the {words} that "

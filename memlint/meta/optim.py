@@ -598,7 +598,7 @@ def known(name: str, library: str = "torch") -> str:
     if f"{name} {library}" in OPTIMIZERS:
         return f"{name} {library}"
     if name not in OPTIMIZERS:
-        from memlint.meta import optim_libraries  # most runs do without
+        from memlint.meta import optim_libraries, optim_low_rank  # most runs do without
 
-        OPTIMIZERS.update(optim_libraries.KINDS)
+        OPTIMIZERS.update({**optim_libraries.KINDS, **optim_low_rank.KINDS})
     return name if name in OPTIMIZERS else ""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from memlint.architectures.decoder import EARLY, Decoder
+from memlint.architectures.decoder import OWN_LAYERS, Decoder
 from memlint.facts.spec import TrainingSpec
 from memlint.meta.fold import Folded, fold
 from memlint.meta.tensor import Tensor
@@ -40,7 +40,7 @@ def shortened(spec: TrainingSpec, decoder: Decoder) -> Decoder:
 
 def equal_layers_of(decoder: Decoder) -> int:
     """How many layers it has, where all of them are built alike; else 0."""
-    if decoder.code in EARLY or decoder.unrotated or decoder.experts is not None or decoder.hybrid:
+    if decoder.code in OWN_LAYERS or decoder.unrotated or decoder.experts is not None or decoder.hybrid:
         return 0
     return decoder.layers if len(set(decoder.windows)) <= 1 else 0
 

@@ -15,7 +15,7 @@ from memlint.documents.load import load
 from memlint.estimates import estimate_spec
 from memlint.facts.spec import TrainingSpec
 from tests.dialects.language_models import line_of, run, written
-from tests.differential.test_seeing import GEMMA, QWEN2, QWEN3, QWEN35
+from tests.differential.test_multimodal import GEMMA, QWEN2, QWEN3, QWEN35
 
 TABLES = """\
 model:

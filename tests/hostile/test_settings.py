@@ -13,7 +13,8 @@ import pytest
 
 from memlint import work
 from memlint.check import check_paths
-from memlint.settings import KEYS, RESERVED, Resolver, Settings, SettingsError, user_file
+from memlint.setting_values import KEYS
+from memlint.settings import RESERVED, Resolver, Settings, SettingsError, user_file
 
 CONFIG = (
     "model_name_or_path: Qwen/Qwen2.5-1.5B\ndataset_name: a/b\nmax_length: 1024\nper_device_train_batch_size: 4\n"

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
-from memlint.meta import optim, optim_libraries
+from memlint.meta import optim, optim_libraries, optim_low_rank
 from memlint.meta import tensor as meta
 from memlint.meta.tape import Label
 from memlint.models import language, step
@@ -73,7 +73,7 @@ def measured(create: Make, dtype: str) -> Bytes:
         return Bytes(state - start, peak - start)
 
 
-def low_rank(kind: type[optim_libraries.LowRank]) -> Make:
+def low_rank(kind: type[optim_low_rank.LowRank]) -> Make:
     return lambda given: kind(targets_last(given), rank=16, targets=TARGETS)
 
 
@@ -81,13 +81,13 @@ def low_rank(kind: type[optim_libraries.LowRank]) -> Make:
 # fake tensors of these shapes, each with a rank of 16 and matrices made anew; what a card keeps in host memory is left
 # out (GrokAdamW).
 CASES: dict[str, tuple[Make, Bytes, Bytes]] = {
-    "galore_torch 1.0, AdamW": (low_rank(optim_libraries.GaLore), Bytes(316416, 456960), Bytes(138752, 275200)),
+    "galore_torch 1.0, AdamW": (low_rank(optim_low_rank.GaLore), Bytes(316416, 456960), Bytes(138752, 275200)),
     "galore_torch 1.0, Adafactor": (
-        low_rank(optim_libraries.GaLoreAdafactor),
+        low_rank(optim_low_rank.GaLoreAdafactor),
         Bytes(57952, 167776),
         Bytes(57952, 263808),
     ),
-    "apollo_torch 1.0.3, AdamW": (low_rank(optim_libraries.Apollo), Bytes(277520, 390804), Bytes(138760, 214536)),
+    "apollo_torch 1.0.3, AdamW": (low_rank(optim_low_rank.Apollo), Bytes(277520, 390804), Bytes(138760, 214536)),
     "adam_mini 1.1.1": (
         lambda given: optim_libraries.AdamMini(given, head_numbers=64 * 64 // 4),
         Bytes(212188, 316988),
@@ -105,7 +105,7 @@ CASES: dict[str, tuple[Make, Bytes, Bytes]] = {
 @pytest.fixture(autouse=True)
 def _on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """There a decomposition makes no copy of its input."""
-    monkeypatch.setattr(optim_libraries, "DECOMPOSITION_COPIES", False)
+    monkeypatch.setattr(optim_low_rank, "DECOMPOSITION_COPIES", False)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -172,7 +172,7 @@ def test_galore_in_8_bits_keeps_a_byte_per_projected_number() -> None:
     table = 200 * 64
     others = 2 * (2 * (table + -(-table // 256) * 4)) + 2 * 2 * 4 * 64
     with meta.recording() as tape:
-        optimizer = low_rank(optim_libraries.GaLore8bit)(parameters("bfloat16"))
+        optimizer = low_rank(optim_low_rank.GaLore8bit)(parameters("bfloat16"))
         start, _ = live_and_peak(tape, 0)
         optimizer.allocate_state()
         kept, _ = live_and_peak(tape, 0)
@@ -198,7 +198,7 @@ def test_galore_in_8_bits_keeps_a_byte_per_projected_number() -> None:
     ],
 )
 def test_targets_are_parts_of_paths_or_patterns(targets: list[str] | str, path: str, meant: bool) -> None:
-    assert optim_libraries.chosen(targets)(path) is meant
+    assert optim_low_rank.chosen(targets)(path) is meant
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_targets_are_parts_of_paths_or_patterns(targets: list[str] | str, path: 
     [("layers.0.mlp.up_proj", True), ("embed_tokens", False), ("transformer.wte", False), ("", False)],
 )
 def test_a_table_is_no_linear_layer(path: str, linear: bool) -> None:
-    assert optim_libraries.is_linear(path) is linear
+    assert optim_low_rank.is_linear(path) is linear
 
 
 CONFIG = """\

@@ -89,6 +89,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "memlint.documents.shell_syntax": ("tests/documents/test_shell_syntax.py", "tests/documents/test_shell.py"),
     "memlint.documents.shell_words": ("tests/documents/test_shell_pieces.py", *_SHELL),
     "memlint.suppress": ("tests/test_suppress.py", "tests/hostile/test_suppressions.py"),
+    "memlint.setting_values": ("tests/test_settings.py", "tests/test_settings_bounds.py"),
     "memlint.settings": ("tests/test_settings.py", "tests/test_settings_bounds.py", "tests/hostile/test_settings.py"),
     "memlint.selection": ("tests/test_selection.py",),
     "memlint.reports.concise": ("tests/reports",),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from memlint.architectures import huggingface
-from memlint.architectures.decoder import EARLY, REMOTE, Decoder, checked
+from memlint.architectures.decoder import REMOTE, Decoder, checked
 from memlint.architectures.sizes import ROWS, Sizes, check, in_its_words
 from memlint.facts.spec import HYPER, Name, TrainingSpec
 from memlint.meta import optim
@@ -17,9 +17,8 @@ from memlint.meta.nn import Module
 from memlint.meta.tensor import DTYPES, DType, Tensor, default_dtype, float32, state
 from memlint.models import UnknownModel, split
 from memlint.models.depth import equal_layers_of, shortened
-from memlint.models.language import adapters, experts, losses, preference, quantisation
+from memlint.models.language import adapters, codes, experts, losses, preference, quantisation
 from memlint.models.language.decoder import LanguageModel, replace_linears
-from memlint.models.language.parts import XIELU_KERNEL
 from memlint.models.system import System
 from memlint.named_tuple import NamedTuple
 
@@ -27,12 +26,6 @@ LIBRARY = "the step of transformers, torchtune, torchtitan, litgpt, Megatron or 
 
 # More tokens in a sample than any model was made for, and more in a batch than 32 bits number: a slip of the keyboard.
 MOST_TOKENS, MOST_NUMBERED = 1 << 24, 1 << 31
-
-# Values of the fact `implementation` with code of their own (memlint.models.language.implementations)
-OTHER_LIBRARIES = ("torchtune", "torchtitan", "litgpt")
-GPT2 = ("nanogpt", "llm_c")  # (memlint.models.language.gpt2)
-MEGATRON = ("megatron", "neox")  # (memlint.models.language.megatron)
-NANOTRON = ("nanotron", "nanotron qwen2")  # (memlint.models.language.nanotron)
 
 
 class Batch(NamedTuple):
@@ -319,67 +312,7 @@ def language_model(spec: TrainingSpec, config: Decoder, dtype: DType, autocast: 
     if spec.get("loss_tile") is not None:
         options["tile"] = tuple(spec["loss_tile"])
     with default_dtype(dtype):
-        if implementation in OTHER_LIBRARIES:
-            from memlint.models.language import implementations
-
-            if implementations.applies(implementation, config):
-                return implementations.model(implementation, spec, config, kind, options)
-        if implementation in GPT2:
-            from memlint.models.language import gpt2
-
-            if gpt2.applies(config):
-                return gpt2.MODELS[implementation](config, kind, **options)
-        if implementation == "llm_foundry":
-            from memlint.models.language import llm_foundry
-
-            if llm_foundry.applies(config):
-                return llm_foundry.model(spec, config, options)
-        if implementation in MEGATRON:
-            from memlint.models.language import megatron
-
-            if not megatron.refused(config):
-                return megatron.model(spec, config, options)
-        if implementation in NANOTRON:
-            from memlint.models.language import nanotron
-
-            return nanotron.model(spec, config, options)
-        if spec.get("checkpointing") == "blocks" or (spec.get("checkpointing_chunk") or 1) > 1:
-            raise UnknownModel("recomputing some layers, or several together, is known in Megatron's code alone")
-        if config.code in EARLY:
-            from memlint.models.language import early
-
-            return early.MODELS[config.code](config, kind, **options)
-        if config.code in REMOTE:
-            from memlint.models.language import remote
-
-            return remote.model(config.code)(config, kind, **options)
-        if config.hybrid or config.code == "llama4":
-            for mechanism, met in (
-                ("parallelism within the model", split.is_split(spec)),
-                ("torch.compile", options["compile"]),
-                ("a loop that names what the model returns", spec.get("outputs_kept", False)),
-                ("sampling", spec.get("generated_rows")),
-                ("tuning by a prefix or a prompt", spec.get("tuning") in ("prefix", "adaption_prompt")),
-            ):
-                if met:
-                    raise UnknownModel(f"{mechanism} is not known for {config.adapters.name}")
-        if config.code == "llama4":
-            from memlint.models.language import llama4
-
-            return llama4.Llama4Model(config, kind, **options)
-        if config.linear is not None:
-            from memlint.models.language import gated_delta
-
-            if "gated_delta_rule" in (spec.get("fused_kernels") or ()):
-                config = config._replace(linear=config.linear._replace(kernels=True))
-            return gated_delta.HybridModel(config, kind, **options)
-        if config.convolution is not None:
-            from memlint.models.language import short_convolution
-
-            return short_convolution.LfmModel(config, kind, **options)
-        if config.activation == "xielu" and "xielu" in (spec.get("fused_kernels") or ()):
-            config = config._replace(activation=XIELU_KERNEL)
-        return LanguageModel(config, kind, **options)
+        return codes.decoder(spec, config, kind, options)
 
 
 def contents_of(spec: TrainingSpec) -> Sizes:
@@ -421,7 +354,7 @@ def fitted(spec: TrainingSpec, found: Decoder) -> Decoder:
 # means. Any other value, and whatever goes by the number of a layer, may not.
 _EQUAL_WITH: dict[Name, tuple[Any, ...]] = {
     "model_class": ("causal_lm", "embeddings"),
-    "implementation": ("transformers", *OTHER_LIBRARIES, *GPT2, *MEGATRON, *NANOTRON),
+    "implementation": ("transformers", *(name for name in codes.LIBRARIES if name != "llm_foundry")),
     "checkpointing": ("none", "full", "selective"),
     "checkpointing_chunk": (1,),
     "activation_offloading": (False,),

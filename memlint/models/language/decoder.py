@@ -21,7 +21,7 @@ from memlint.meta.tensor import Tensor, bool_, component, empty, float32, int64,
 from memlint.models.language import losses
 from memlint.models.language.attention import ATTENTIONS
 from memlint.models.language.experts import has_experts, mixture
-from memlint.models.language.eyes import Eyes, Seen
+from memlint.models.language.image_features import ImageBatch, ImageFeatures
 from memlint.models.language.parts import (
     Conv1D,
     NoNorm,
@@ -271,7 +271,9 @@ class LanguageModel(Module):
         # copy stands in for.
         self.prompt: Module | None = None
         self.originals: list[Module] = []
-        self.eyes: Eyes | None = None  # and what it sees with, ``sight``, where images stand among the tokens
+        self.image_batch: ImageBatch | None = (
+            None  # and what it sees with, ``sight``, where images stand among the tokens
+        )
         self.sight: Any = None
 
     def define_layer(self, config: Decoder, kind: str, number: int) -> Layer:
@@ -290,9 +292,9 @@ class LanguageModel(Module):
             embedded.requires_grad_()  # activation_checkpointing_enable: enable_input_require_grads
         return embedded * 1.0 if self.config.scaled and self.embed_scale is None else embedded
 
-    def look(self, tokens: Tensor) -> tuple[Tensor, Seen | None]:
+    def look(self, tokens: Tensor) -> tuple[Tensor, ImageFeatures | None]:
         """(B, S) -> (B, S, W), in which images stand where the run has some, and what was made of these."""
-        return (self.embed(tokens), None) if self.eyes is None else self.eyes.look(self, tokens)
+        return (self.embed(tokens), None) if self.image_batch is None else self.image_batch.look(self, tokens)
 
     def forward(self, given: Tensor, labels: Tensor) -> Tensor:
         """``given``: token numbers (B, S), or tokens that are embedded already (B, S, W)."""

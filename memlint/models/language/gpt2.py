@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from memlint.architectures.decoder import Decoder
+from memlint.facts.spec import TrainingSpec
 from memlint.meta import functional as F
 from memlint.meta.compiled import Compiled
 from memlint.meta.nn import Linear, Module, buffer
@@ -124,3 +125,8 @@ MODELS = {"nanogpt": NanogptModel, "llm_c": TwinModel}
 def applies(config: Decoder) -> bool:
     """Whether this decoder is one that they can compute."""
     return config.projection == "thirds" and config.residual == "pre" and config.positions > 0
+
+
+def model(spec: TrainingSpec, config: Decoder, kind: str, options: dict[str, Any]) -> LanguageModel | None:
+    """The decoder as ``implementation`` = nanogpt or llm_c computes it; None for one that they cannot."""
+    return MODELS[spec["implementation"]](config, kind, **options) if applies(config) else None

@@ -89,10 +89,11 @@ def applies(implementation: str, config: Decoder) -> bool:
     )
 
 
-def model(
-    implementation: str, spec: TrainingSpec, config: Decoder, kind: str, options: dict[str, Any]
-) -> LanguageModel:
-    """The decoder of a library, for which :func:`applies` holds."""
+def model(spec: TrainingSpec, config: Decoder, kind: str, options: dict[str, Any]) -> LanguageModel | None:
+    """The decoder of a library; None where its code is like transformers'."""
+    implementation: str = spec["implementation"]
+    if not applies(implementation, config):
+        return None
     packed = implementation in ("torchtune", "litgpt") and bool(spec.get("packing", False))
     positions = max(config.context if implementation == "torchtune" else 0, spec["sequence_length"])
     if implementation == "torchtitan" and spec.get("implementation_version") == "0.3":

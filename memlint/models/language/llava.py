@@ -98,14 +98,14 @@ class ScriptSight(Module):
     """(B, 3, height, width) -> (B, N, W). ``apart``: the tower is no part of the model, as the script has it for FSDP,
     which then does not shard it."""
 
-    def __init__(self, eyes: ScriptTower, projector: ScriptProjector, apart: bool) -> None:
+    def __init__(self, tower: ScriptTower, projector: ScriptProjector, apart: bool) -> None:
         if not apart:
-            self.vision_tower = eyes
+            self.vision_tower = tower
         self.multi_modal_projector = projector
-        self.eyes = {"vision_tower": eyes}  # no module is found in a mapping
+        self.towers = {"vision_tower": tower}  # no module is found in a mapping
 
     def forward(self, pixels: Tensor) -> Tensor:
-        features: Tensor = self.eyes["vision_tower"](pixels)
+        features: Tensor = self.towers["vision_tower"](pixels)
         features = self.multi_modal_projector(features)
         return features
 
@@ -130,7 +130,7 @@ def freeze(model: LanguageModel, sight: ScriptSight, parts: Any) -> None:
     """``parts``: of vision_tower, projector, embeddings, layers (the last norm with them), head; language_model is
     the last three."""
     modules: dict[str, list[Module | None]] = {
-        "vision_tower": [sight.eyes["vision_tower"]],
+        "vision_tower": [sight.towers["vision_tower"]],
         "projector": [sight.multi_modal_projector],
         "embeddings": [model.embed_tokens],
         "layers": [*model.layers, model.norm],
@@ -145,7 +145,7 @@ def freeze(model: LanguageModel, sight: ScriptSight, parts: Any) -> None:
 
 def task(spec: TrainingSpec, described: LlavaScript, dtype: DType, autocast: bool) -> Task:
     """Facts: ``tower_dtype``, ``projector_dtype`` [the weights'], ``frozen_parts``."""
-    config, eyes = described.decoder, described.tower
+    config, tower_config = described.decoder, described.tower
     if spec.get("vocabulary_size") is not None:
         config = config._replace(vocabulary=spec["vocabulary_size"])
     model = language_model(spec, config, dtype, autocast)
@@ -153,12 +153,12 @@ def task(spec: TrainingSpec, described: LlavaScript, dtype: DType, autocast: boo
         trains = "vision_tower" not in (spec.get("frozen_parts") or ())
         reentrant = bool(spec.get("checkpointing_reentrant", False))
         trains = trains and spec.get("tuning", "full") == "full"
-        seeing = ScriptTower(described, trains, checkpointed(spec), reentrant)
+        tower = ScriptTower(described, trains, checkpointed(spec), reentrant)
     with default_dtype(DTYPES[spec.get("projector_dtype") or dtype.name]):
-        projector = ScriptProjector(eyes.width, config.width, described.projector_layers)
+        projector = ScriptProjector(tower_config.width, config.width, described.projector_layers)
     apart = spec.get("parallelism.strategy") in ("fsdp1", "fsdp2")
-    seeing.path = "vision_tower" if apart else ""
-    sight = ScriptSight(seeing, projector, apart)
+    tower.path = "vision_tower" if apart else ""
+    sight = ScriptSight(tower, projector, apart)
     setattr(model, "sight", sight)  # noqa: B010 - a part of the model, by which it is counted and named
     freeze(model, sight, spec.get("frozen_parts") or ())
     rows, length = spec["micro_batch_size"] * spec.get("sequences_per_sample", 1), sequence_length(spec)
@@ -166,7 +166,7 @@ def task(spec: TrainingSpec, described: LlavaScript, dtype: DType, autocast: boo
     def given(rows: int, length: int) -> tuple[Tensor, ...]:
         """Tokens, the mask of padding, labels, pixels; DeepSpeed hands on pixels in the model's dtype."""
         tokens = [empty((rows, length), int64) for _ in range(3)]
-        return *tokens, empty((rows, eyes.channels, *eyes.image), float32 if autocast else dtype)
+        return *tokens, empty((rows, tower_config.channels, *tower_config.image), float32 if autocast else dtype)
 
     def hidden(pixels: Tensor, length: int) -> Tensor:
         features = sight(pixels)
@@ -189,6 +189,6 @@ def task(spec: TrainingSpec, described: LlavaScript, dtype: DType, autocast: boo
                 losses.full(logits, batch[2])
         return logits
 
-    kept, helpers = ("lm_head", "sight"), (seeing,) if apart else ()
-    unused = seeing.unused()
+    kept, helpers = ("lm_head", "sight"), (tower,) if apart else ()
+    unused = tower.unused()
     return Task(model, config, lambda: given(rows, length), loss, evaluate, kept, unused=unused, helpers=helpers)

@@ -210,8 +210,10 @@ def applies(config: Decoder) -> bool:
     return config.projection == "joined" and not config.perceptron.startswith("gated_")
 
 
-def model(spec: TrainingSpec, config: Decoder, options: dict[str, Any]) -> LanguageModel:
-    """The decoder of llm-foundry's own code. Raises UnknownModel for a loss that it has not."""
+def model(spec: TrainingSpec, config: Decoder, kind: str, options: dict[str, Any]) -> LanguageModel | None:
+    """The decoder of llm-foundry's own code; None for others. Raises UnknownModel for a loss that it has not."""
+    if not applies(config):
+        return None
     if options["loss"] != "full":
         raise UnknownModel(f"the loss {options['loss']!r} is not known in llm-foundry's code")
     ways = Ways(

@@ -14,7 +14,8 @@ from memlint.meta import functional as F
 from memlint.meta.nn import Module, parameter
 from memlint.meta.tensor import Tensor
 from memlint.models.language.adapters import LoraLinear, sizes_of
-from memlint.models.language.megatron import ColumnLinear, RoutedExperts, RowLinear, _pass, grouped_product
+from memlint.models.language.megatron import RoutedExperts, grouped_product
+from memlint.models.language.megatron_functions import ColumnLinear, RowLinear, passed
 
 
 class ParallelLora(LoraLinear):
@@ -49,7 +50,7 @@ class AdaptedExperts(Module):
         base = self.base_layer
         made = self.product(given, base.weight1, self.entering)
         inner = made.shape[-1] // 2 if base.gated else made.shape[-1]
-        made = _pass(made, weights, (made.shape[0], inner), (made, weights))
+        made = passed(made, weights, (made.shape[0], inner), (made, weights))
         return self.product(made, base.weight2, self.leaving)
 
     def product(self, x: Tensor, weight: Tensor, factors: _Factors | None) -> Tensor:

@@ -417,7 +417,7 @@ def refused(config: Decoder) -> str:
     return ""
 
 
-def model(spec: TrainingSpec, config: Decoder, options: dict[str, Any]) -> LanguageModel:
+def model(spec: TrainingSpec, config: Decoder, _: str, options: dict[str, Any]) -> LanguageModel:
     """The decoder as ``implementation`` = nanotron computes it. Raises UnknownModel for what its code has not."""
     why = refused(config)
     if why or options["loss"] != "full":

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from memlint.architectures.decoder import EARLY
+from memlint.architectures.decoder import OWN_LAYERS
 from memlint.meta import functional as F
 from memlint.meta.amp import to
 from memlint.meta.autograd import no_grad
@@ -76,7 +76,7 @@ def keep(model: LanguageModel, widened: bool = False) -> None:
 
 
 def _has_cache(model: LanguageModel) -> bool:
-    return not model.checkpointed and model.config.code not in EARLY
+    return not model.checkpointed and model.config.code not in OWN_LAYERS
 
 
 def _of_last_step(model: LanguageModel, given: Tensor, widened: bool) -> list[Tensor]:

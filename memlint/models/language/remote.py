@@ -1,4 +1,4 @@
-"""What decoders have in common whose code comes with their weights (``trust_remote_code``), and which class each is.
+"""What decoders have in common whose code comes with their weights (``trust_remote_code``).
 
 Their code was written against transformers 4.2x and does not follow it: each makes its own masks and tables, recomputes
 layers by torch's older checkpointing whatever the trainer asks for, and takes its loss of a copy of the logits.
@@ -7,8 +7,6 @@ Shapes: B rows, S tokens, W hidden width, h heads of d, V vocabulary. Temporarie
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from importlib import import_module
 from typing import Any
 
 from memlint.architectures.decoder import Decoder
@@ -20,17 +18,6 @@ from memlint.models.language import losses
 from memlint.models.language.decoder import LanguageModel
 from memlint.models.language.parts import RootMeanSquare
 
-# Values of ``code`` -> (module, class).
-_CLASSES = {
-    "baichuan": ("baichuan", "BaichuanModel"),
-    "chatglm": ("chatglm1", "ChatGlmModel"),
-    "chatglm2": ("chatglm", "TokensFirstModel"),
-    "glm4_chat": ("chatglm", "GlmModel"),
-    "internlm": ("like_llama", "InternLmModel"),
-    "minicpm": ("like_llama", "MiniCpmModel"),
-    "qwen": ("qwen", "QwenModel"),
-}
-
 
 def by_our_names(spec: TrainingSpec, ours: dict[str, str]) -> TrainingSpec:
     """The run whose adapters go by the names that the parts of a model have here, not by those of its own code."""
@@ -41,12 +28,6 @@ def by_our_names(spec: TrainingSpec, ours: dict[str, str]) -> TrainingSpec:
         if isinstance(stated, (list, tuple)):  # else a regular expression, or a word for all of them
             changed[name] = [".".join(ours.get(part, part) for part in one.split(".")) for one in stated]
     return spec.replaced(changed) if changed else spec
-
-
-def model(code: str) -> Callable[..., LanguageModel]:
-    module, name = _CLASSES[code]
-    found: Callable[..., LanguageModel] = getattr(import_module(f"memlint.models.language.{module}"), name)
-    return found
 
 
 class RemoteModel(LanguageModel):

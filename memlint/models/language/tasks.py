@@ -81,13 +81,13 @@ def _imported(
 
         return value_head.task(spec, config, dtype, autocast)
     if isinstance(config, VisionLanguage):
-        from memlint.models.language import seeing
+        from memlint.models.language import multimodal
 
-        return seeing.task(spec, config, dtype, autocast)
+        return multimodal.task(spec, config, dtype, autocast)
     if isinstance(config, TextAlone):
-        from memlint.models.language import unseen
+        from memlint.models.language import multimodal_on_text
 
-        return unseen.task(spec, config, dtype, autocast)
+        return multimodal_on_text.task(spec, config, dtype, autocast)
     from memlint.models.language import llava
 
     return llava.task(spec, config, dtype, autocast)
@@ -247,17 +247,17 @@ def _image_classifier(spec: TrainingSpec, config: Tower, dtype: DType, autocast:
 def _llava(spec: TrainingSpec, described: Llava, dtype: DType, autocast: bool) -> Task:
     """Facts: ``images_per_sample`` [1; 0 where the data have none], ``frozen_parts``: of ``vision_tower``,
     ``projector``, ``language_model``."""
-    config, eyes = described.decoder, described.tower
+    config, tower_config = described.decoder, described.tower
     how = attention(spec, dtype, autocast)
     model = language_model(spec, config, dtype, autocast)
     with default_dtype(dtype):
         again = recomputation(spec)
-        seeing = LlavaTower(eyes, how, again.of_whole(spec), again.reentrant, again.asks_gradient)
-        projector = Projector(eyes.width, config.width, described.activation, described.projector_bias)
-        sight = Sight(seeing, projector, described.layer, described.without_first)
+        tower = LlavaTower(tower_config, how, again.of_whole(spec), again.reentrant, again.asks_gradient)
+        projector = Projector(tower_config.width, config.width, described.activation, described.projector_bias)
+        sight = Sight(tower, projector, described.layer, described.without_first)
     setattr(model, "sight", sight)  # noqa: B010 - a part of the model, by which it is counted and named
     frozen = spec.get("frozen_parts") or ()
-    parts = {"vision_tower": seeing, "projector": sight.multi_modal_projector}
+    parts = {"vision_tower": tower, "projector": sight.multi_modal_projector}
     if "language_model" in frozen:
         model.freeze()
         for part in parts.values():
@@ -272,7 +272,7 @@ def _llava(spec: TrainingSpec, described: Llava, dtype: DType, autocast: bool) -
     def given(rows: int, length: int) -> tuple[Tensor, ...]:
         """Tokens, the mask of padding, labels, pixels."""
         tokens = [empty((rows, length), int64) for _ in range(3)]
-        return *tokens, *([empty((rows * images, eyes.channels, *eyes.image), dtype)] if images else [])
+        return *tokens, *([empty((rows * images, tower_config.channels, *tower_config.image), dtype)] if images else [])
 
     def seen(batch: tuple[Tensor, ...]) -> tuple[Tensor, Tensor | None]:
         return look(model, sight, batch[0], batch[3] if images else None)
@@ -295,7 +295,7 @@ def _llava(spec: TrainingSpec, described: Llava, dtype: DType, autocast: bool) -
         return logits
 
     kept = ("lm_head", "sight")
-    unused = seeing.unused(described.layer) if images else sight.parameters()
+    unused = tower.unused(described.layer) if images else sight.parameters()
     return Task(model, config, lambda: given(rows, length), loss, evaluate, kept, unused=unused)
 
 

@@ -65,8 +65,8 @@ class LlavaTower(VisionTower):
 class Sight(Module):
     """What stands in front of the decoder: pixels (images, 3, height, width) -> (images x N, W)."""
 
-    def __init__(self, eyes: VisionTower, projector: Projector, layer: int, without_first: bool) -> None:
-        self.vision_tower, self.multi_modal_projector = eyes, projector
+    def __init__(self, tower: VisionTower, projector: Projector, layer: int, without_first: bool) -> None:
+        self.vision_tower, self.multi_modal_projector = tower, projector
         self.layer, self.without_first = layer, without_first
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, Any]:

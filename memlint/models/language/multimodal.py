@@ -1,4 +1,4 @@
-"""Language models with eyes of their own kind: Gemma 3, Qwen2-VL and its heirs, as transformers' eager code runs them.
+"""Language models with a vision tower of their own kind, in transformers' eager code: Gemma 3, Qwen2-VL and its heirs.
 
     Gemma 3   images of one size -> SigLIP -> averaged to 256 features -> norm -> product
     Qwen      the patches of all images in one row -> blocks, most of them within windows (2.5) -> four patches joined
@@ -25,7 +25,7 @@ from memlint.meta.tensor import DType, Tensor, default_dtype, empty, float32, in
 from memlint.models import UnknownModel
 from memlint.models.language import Batch, Task, asked, attention, language_model, sequence_length
 from memlint.models.language.decoder import LanguageModel
-from memlint.models.language.eyes import Eyes, Seen
+from memlint.models.language.image_features import ImageBatch, ImageFeatures
 from memlint.models.language.parts import activation, norm, rotate_half
 from memlint.models.language.vision import Recomputation, VisionTower, recomputation
 from memlint.named_tuple import NamedTuple
@@ -201,26 +201,26 @@ def _averaged(x: Tensor, side: int) -> Tensor:
 class GemmaSight(Module):
     """(images, 3, height, width) -> (images, features, W)."""
 
-    def __init__(self, seeing: VisionTower, projector: GemmaProjector) -> None:
-        self.vision_tower, self.multi_modal_projector = seeing, projector
+    def __init__(self, tower: VisionTower, projector: GemmaProjector) -> None:
+        self.vision_tower, self.multi_modal_projector = tower, projector
 
-    def forward(self, pixels: Tensor) -> Seen:
+    def forward(self, pixels: Tensor) -> ImageFeatures:
         x = self.vision_tower(pixels)
         x = self.vision_tower.layernorm(x)
         out: Tensor = self.multi_modal_projector(x)
-        return Seen(to(out, x.dtype))
+        return ImageFeatures(to(out, x.dtype))
 
 
 class QwenSight(Module):
-    def __init__(self, seeing: QwenTower) -> None:
-        self.visual = seeing
+    def __init__(self, tower: QwenTower) -> None:
+        self.visual = tower
 
-    def forward(self, pixels: Tensor) -> Seen:
+    def forward(self, pixels: Tensor) -> ImageFeatures:
         features, deep, last = self.visual(pixels)
         joined = F.cat((features,), 0)
         if not self.visual.config.places:
-            return Seen(joined)
-        return Seen(joined, [F.cat((layer,), 0) for layer in deep], (features, *deep, last))
+            return ImageFeatures(joined)
+        return ImageFeatures(joined, [F.cat((layer,), 0) for layer in deep], (features, *deep, last))
 
 
 class Pictured(NamedTuple):
@@ -239,14 +239,14 @@ def task(spec: TrainingSpec, described: VisionLanguage, dtype: DType, autocast: 
     if images and spec.get("generated_rows"):
         raise UnknownModel("sampling of what is said of images is not known")
     masked = spec.replaced({"padding": True}) if described.image_mask else spec
-    eyes = Eyes(returns=isinstance(described.tower, Tower))
+    image_batch = ImageBatch(returns=isinstance(described.tower, Tower))
     frozen = spec.get("frozen_parts") or ()
 
     def made(kept: DType) -> tuple[LanguageModel, tuple[int, ...]]:
         model = language_model(masked, config, kept, autocast)
         with default_dtype(kept):
-            model.sight, parts, shape = _seeing(spec, described, kept, autocast)
-        model.eyes = eyes
+            model.sight, parts, shape = _sight(spec, described, kept, autocast)
+        model.image_batch = image_batch
         _freeze(model, parts, frozen)
         return model, shape
 
@@ -261,11 +261,11 @@ def task(spec: TrainingSpec, described: VisionLanguage, dtype: DType, autocast: 
         return Pictured(tokens, mask, labels, empty((first * rows * images, *rest), float32))
 
     def looked_at(batch: Batch | Pictured) -> Batch | Pictured:
-        eyes.pixels = batch.pixels if isinstance(batch, Pictured) else None
+        image_batch.pixels = batch.pixels if isinstance(batch, Pictured) else None
         return batch
 
     def away() -> None:
-        eyes.pixels = eyes.returned = None
+        image_batch.pixels = image_batch.returned = None
 
     of_batch, of_evaluation, helpers = asked(
         spec, model, lambda kept: made(kept)[0], dtype, lambda rows, length: looked_at(given(rows, length))
@@ -308,7 +308,7 @@ def _freeze(model: Any, parts: Mapping[str, list[Module]], frozen: Any) -> None:
 Made = tuple[Module, dict[str, list[Module]], tuple[int, ...]]
 
 
-def _seeing(spec: TrainingSpec, described: VisionLanguage, dtype: DType, autocast: bool) -> Made:
+def _sight(spec: TrainingSpec, described: VisionLanguage, dtype: DType, autocast: bool) -> Made:
     """What makes features, its parts by their names, and the shape of an image."""
     if isinstance(described.tower, PackedTower):
         return _packed(spec, described.tower, dtype, autocast)
@@ -319,26 +319,26 @@ def _averaging(spec: TrainingSpec, config: Tower, features: int, width: int, dty
     if config.first and spec.get("images_per_sample", 1):
         raise UnknownModel(f"{config.adapters.name} has tokens before its patches, which are not known to be averaged")
     again = recomputation(spec)
-    seeing = VisionTower(config, attention(spec, dtype, autocast), again.of_whole(spec), again.reentrant)
-    seeing.embeddings.needs_gradient = again.asks_gradient
+    tower = VisionTower(config, attention(spec, dtype, autocast), again.of_whole(spec), again.reentrant)
+    tower.embeddings.needs_gradient = again.asks_gradient
     side = config.image[0] // config.patch[0]
     projector = GemmaProjector(config.width, width, side, features)
-    sight = GemmaSight(seeing, projector)
-    return sight, {"vision_tower": [seeing], "projector": [projector]}, (1, config.channels, *config.image)
+    sight = GemmaSight(tower, projector)
+    return sight, {"vision_tower": [tower], "projector": [projector]}, (1, config.channels, *config.image)
 
 
 def _packed(spec: TrainingSpec, config: PackedTower, dtype: DType, autocast: bool) -> Made:
     how = attention(spec, dtype, autocast)
     if how == "eager" and spec.get("images_per_sample", 1):
         raise UnknownModel("plain attention among patches of images is not known")
-    seeing = QwenTower(config, how, recomputation(spec, named=not config.places))
+    tower = QwenTower(config, how, recomputation(spec, named=not config.places))
     parts: dict[str, list[Module]] = {
-        "vision_tower": [seeing.proj, *seeing.blocks, *seeing.deepstack_merger_list],
-        "projector": [seeing.merger],
+        "vision_tower": [tower.proj, *tower.blocks, *tower.deepstack_merger_list],
+        "projector": [tower.merger],
     }
-    if seeing.pos_embed is not None:
-        parts["vision_tower"].append(seeing.pos_embed)
-    return QwenSight(seeing), parts, (patches(spec, config), config.patch_numbers)
+    if tower.pos_embed is not None:
+        parts["vision_tower"].append(tower.pos_embed)
+    return QwenSight(tower), parts, (patches(spec, config), config.patch_numbers)
 
 
 def patches(spec: TrainingSpec, config: PackedTower) -> int:

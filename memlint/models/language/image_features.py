@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from memlint.models.language.decoder import LanguageModel
 
 
-class Seen:
+class ImageFeatures:
     """What a tower made of images.
 
     features  (N, W), which take the place of tokens' embeddings
@@ -36,7 +36,7 @@ class Seen:
         return F.index_put_(x, there, rows, columns)
 
 
-class Eyes:
+class ImageBatch:
     """The images of the batch that is under way.
 
     pixels    as ``LanguageModel.sight`` takes them; None among text alone
@@ -48,12 +48,12 @@ class Eyes:
         self.pixels: Tensor | None = None
         self.returned: Tensor | None = None
 
-    def look(self, model: LanguageModel, tokens: Tensor) -> tuple[Tensor, Seen | None]:
+    def look(self, model: LanguageModel, tokens: Tensor) -> tuple[Tensor, ImageFeatures | None]:
         """(B, S) -> (B, S, W), and what the images became."""
         embedded = model.embed(tokens)
         if self.pixels is None:
             return embedded, None
-        seen: Seen = model.sight(self.pixels)
+        seen: ImageFeatures = model.sight(self.pixels)
         features = to(seen.features, embedded.dtype)
         places = empty((*tokens.shape, 1), bool_)
         embedded = F.masked_scatter(embedded, places, features)

@@ -46,9 +46,9 @@ def lying(beside: Beside) -> Part:
 def task(spec: TrainingSpec, described: TextAlone, dtype: DType, autocast: bool) -> Task:
     """Facts: ``images_per_sample`` (0: nothing else is known here), ``frozen_parts``."""
     if spec.get("images_per_sample", 0) and described.tower is not None:
-        from memlint.models.language import seeing  # most of these models are not described as far
+        from memlint.models.language import multimodal  # most of these models are not described as far
 
-        return seeing.task(spec, VisionLanguage(described.decoder, described.tower), dtype, autocast)
+        return multimodal.task(spec, VisionLanguage(described.decoder, described.tower), dtype, autocast)
     if spec.get("images_per_sample", 0):
         raise UnknownModel(f"what {described.name!r} does with {described.sense} is not known, text alone is")
     config = described.decoder
