@@ -197,15 +197,6 @@ def both(only: tuple[str, ...] = ()) -> tuple[list[Seen], list[Seen]]:
 # ------------------------------------------------------------------------------------------------- text
 
 GIB = 2**30
-MECHANISMS = HERE / "strangers_explained.csv"
-
-
-def explained(path: Path = MECHANISMS) -> dict[str, str]:
-    """Row, or the beginning of rows -> the mechanism of what lay beside, or that there is none."""
-    if not path.is_file():
-        return {}
-    with path.open(newline="", encoding="utf-8") as lines:
-        return {row["rows"]: row["mechanism"] for row in csv.DictReader(lines)}
 
 
 def _interval(sight: Sight) -> str:
@@ -268,11 +259,6 @@ def section(then: Sequence[Seen], now: Sequence[Seen]) -> str:
         notes = "; ".join(part for part in (row.where, row.note, new.sight.unknown[:160]) if part)
         cells.append([row.id, counter, measured, first, said, error, notes])
     lines += ["Sizes in GiB; of a report, its card and the verdicts.", "", table(head, cells, 2)]
-    told = explained()
-    if told:
-        lines += ["What lay beside by more than 10 %, and reports that were told FITS:", ""]
-        lines += [f"- {rows}: {mechanism}" for rows, mechanism in told.items()]
-        lines.append("")
     return "\n".join(lines)
 
 
