@@ -237,7 +237,10 @@ class Estimates:
     def _spanning(self, spec: TrainingSpec, found: Estimate, question: Question) -> Estimate:
         """An estimate whose intervals hold those under the other releases that the run may be made with, too, where
         half of the work that is left is enough for them. Which release it is does not matter to a measurement."""
-        if self.measurements or not (spec.asked or "images_per_sample" in spec.facts):
+        if self.measurements:
+            return found
+        found = _with_dynamic_quants(spec, self._over_lengths(spec, found))
+        if not (spec.asked or "images_per_sample" in spec.facts):
             return found
         try:
             with work.limited(work.meter().left // 2):
@@ -246,6 +249,45 @@ class Estimates:
             self._made.hurried(question)
             note = ("releases", "newest", "what older ones take would be more work than is left")
             return found._replace(assumptions=(*found.assumptions, note))
+
+    def _over_lengths(self, spec: TrainingSpec, found: Estimate) -> Estimate:
+        """An estimate whose upper ends hold what shorter batches leave in the allocator, where batches differ in length
+        and half of the work that is left is enough to see it."""
+        if not _lengths_vary(spec):
+            return found
+        try:
+            with work.limited(work.meter().left // 2), contextlib.suppress(UnknownModel):
+                reserved = self._reserved_over_lengths(spec, found)
+                return found if reserved is None else _with_lengths(found, reserved)
+        except work.OutOfWork:
+            pass
+        return found
+
+    def _reserved_over_lengths(self, spec: TrainingSpec, found: Estimate) -> int | None:
+        """Bytes reserved by a run whose batches are longer and longer. Raises models.UnknownModel."""
+        from memlint.tape import lengths
+        from memlint.tape.allocator_conf import ConfError, parse_conf
+        from memlint.tape.summary import whole_tape
+
+        longest = record(spec, self._templates)
+        if longest.framework != "torch":
+            return None
+        length = int(spec["sequence_length"])
+        shorter = [spec.with_facts({"sequence_length": int(share * length)}) for share in lengths.SHARES]
+        run = lengths.in_turn([whole_tape(record(other, self._templates)) for other in shorter], whole_tape(longest))
+        if run is None:
+            return None
+        conf = lengths.DEFAULT
+        if isinstance(spec.get("allocator_conf"), str):
+            with contextlib.suppress(ConfError):
+                conf = parse_conf(spec["allocator_conf"])
+        room = None
+        if self.gpu:
+            from memlint.data.catalogue import parse_gpu
+
+            beside = found.device_interval.high_bytes - found.reserved_interval.high_bytes
+            room = parse_gpu(self.gpu)[0].usable_bytes - beside
+        return lengths.reserved(run, conf, room)
 
     def _widened(self, spec: TrainingSpec, found: Estimate) -> Estimate:
         from memlint import plausible
@@ -408,6 +450,71 @@ def _read_ahead(spec: TrainingSpec, found: Estimate) -> Estimate:
         device_interval=_up_to(found.device_interval, size + fixed),
         assumptions=(*found.assumptions, ("loading", format_bytes(size), why)),
     )
+
+
+LEAST_LENGTH = 64  # tokens: of shorter samples the blocks are those of the allocator's small pool, which are split
+
+
+def _lengths_vary(spec: TrainingSpec) -> bool:
+    """Whether batches of a language model's samples, each filled up to its own longest, differ in length."""
+    from memlint.facts.spec import HYPER
+
+    if spec.architecture != "language_model" or spec.get("packing") or spec.get("empty_cache_steps"):
+        return False
+    if spec.get(HYPER + "pad_to_max_length"):
+        return False
+    length = spec.get("sequence_length")
+    return isinstance(length, int) and length >= LEAST_LENGTH
+
+
+def _with_lengths(found: Estimate, reserved: int) -> Estimate:
+    """With upper ends that hold so many reserved bytes."""
+    from memlint.units import format_bytes
+
+    more = reserved - found.reserved_interval.high_bytes
+    if more <= 0:
+        return found
+    why = (
+        "batches that are longer than all before them find no free block that is large enough; the high end is after"
+        " three shorter ones (expandable_segments:True avoids it)"
+    )
+    device = found.device_interval
+    return found._replace(
+        reserved_interval=_up_to(found.reserved_interval, reserved),
+        device_interval=device._replace(high_bytes=device.high_bytes + more),
+        assumptions=(*found.assumptions, ("lengths of batches", f"up to {format_bytes(reserved)} reserved", why)),
+    )
+
+
+def _with_dynamic_quants(spec: TrainingSpec, found: Estimate) -> Estimate:
+    """With upper ends that hold the layers which Unsloth's copy of a quantised model leaves in 16 bits: which those are
+    is in that copy's config.json, and no file of the run says it."""
+    from memlint import releases
+    from memlint.facts.spec import ASSUMED, HYPER
+    from memlint.tape.overhead import dynamic_share
+    from memlint.trainers import unsloth
+    from memlint.units import format_bytes
+
+    name = spec.get("model") or spec.model_name
+    if spec.get("quantization.bits") != 4 or not spec.get(HYPER + "use_unsloth") or not unsloth.is_dynamic(str(name)):
+        return found
+    release = spec.facts.get("release.unsloth")
+    if release is not None and release.origin != ASSUMED:
+        pinned = releases.series(release.value)
+        if pinned is not None and pinned < unsloth.DYNAMIC_SINCE:
+            return found
+    more = int(dynamic_share() * found.component_bytes("parameters"))
+    why = f"Unsloth's copy of {name} leaves some layers in 16 bits: at most a third more was published of any"
+    return found._replace(
+        allocated_interval=_raised(found.allocated_interval, more),
+        reserved_interval=_raised(found.reserved_interval, more),
+        device_interval=_raised(found.device_interval, more),
+        assumptions=(*found.assumptions, ("dynamic quants", f"up to {format_bytes(more)} more", why)),
+    )
+
+
+def _raised(interval: Interval, more: int) -> Interval:
+    return interval._replace(high_bytes=interval.high_bytes + more)
 
 
 def _up_to(interval: Interval, size: int) -> Interval:

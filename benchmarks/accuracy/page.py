@@ -84,7 +84,8 @@ def _pairs_text(pairs: list[Pair]) -> str:
     )
 
 
-def page(found: Outcome) -> str:
+def page(found: Outcome, strangers: str = "") -> str:
+    """``strangers``: the part about runs that nobody had looked at (strangers.section)."""
     published = {row["id"]: row for row in load_rows("measured.csv")}
     parts = [INTRODUCTION]
     pool = [result for result in found.results if not result.case.apart]
@@ -180,6 +181,15 @@ def page(found: Outcome) -> str:
         if name:
             parts.append(name)
         parts.append(table(head, [_case_row(result, published[result.case.id]["model"]) for result in results], 3))
+    told = load_rows("explained.csv")
+    parts.append("## What lies beside\n")
+    parts.append(
+        "Rows more than 10 % beside their figure, sources whose median is above 4 %, and runs out of memory that were"
+        " told FITS: by what, or that nothing explains them.\n"
+    )
+    parts.append(table(["rows", "", "by what"], [[row["rows"], row["state"], row["what"]] for row in told], 3))
+    if strangers:
+        parts.append(strangers)
     parts.append("## Constants\n\nOf neither the config, the model nor PyTorch; from `memlint/data/overhead.json`.\n")
     parts.append(table(["constant", "value", "source"], [list(entry) for entry in constants()], 3))
     parts.append("## Sources\n")
@@ -189,7 +199,7 @@ def page(found: Outcome) -> str:
     return "\n".join(parts)
 
 
-def write(found: Outcome, docs: Path) -> None:
+def write(found: Outcome, docs: Path, strangers: str = "") -> None:
     """Write accuracy.md and accuracy/*.svg below ``docs``."""
     folder = docs / "accuracy"
     folder.mkdir(parents=True, exist_ok=True)
@@ -215,4 +225,4 @@ def write(found: Outcome, docs: Path) -> None:
         if not r.case.apart
     ]
     (folder / "intervals.svg").write_text(plots.coverage(ranges, "Stated intervals"), encoding="utf-8")
-    (docs / "accuracy.md").write_text(page(found), encoding="utf-8")
+    (docs / "accuracy.md").write_text(page(found, strangers), encoding="utf-8")

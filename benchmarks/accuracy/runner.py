@@ -597,9 +597,10 @@ def main(arguments: list[str] | None = None) -> int:
     if chosen.json:
         chosen.json.write_text(json.dumps(as_json(found), indent=2) + "\n", encoding="utf-8")
     if chosen.docs:
+        from benchmarks.accuracy import strangers
         from benchmarks.accuracy.page import write
 
-        write(found, ROOT / "docs")
+        write(found, ROOT / "docs", strangers.section(*strangers.both()))
     return 0
 
 

@@ -108,6 +108,11 @@ def device_overhead(
     )
 
 
+def dynamic_share() -> float:
+    """By which share at most weights in Unsloth's dynamic 4 bits are larger than in bitsandbytes' 4 bits."""
+    return float(_figures()["libraries"]["dynamic_4bit"]["high_share"])
+
+
 def unexplained(has_card: bool) -> tuple[float, float]:
     """(below, above): as shares of all but the states, how far published runs of libraries lie outside of what
     releases, the allocator and contexts explain. With a card that is named, or with any.

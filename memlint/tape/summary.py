@@ -339,6 +339,12 @@ def packed(tape: Tape | Folded) -> int:
     return packed_bytes(tape)
 
 
+def whole_tape(recording: Recording) -> Tape:
+    """Event by event, of all layers."""
+    tape = recording.whole
+    return tape.unfold() if isinstance(tape, Folded) else tape
+
+
 def _simulated(tape: Tape | Folded, conf: AllocatorConf) -> AllocatorResult:
     whole = tape.unfold() if isinstance(tape, Folded) else tape
     return simulate(whole, conf, events=_events(whole))

@@ -7,7 +7,12 @@ Sources: unslothai/unsloth 2024.8 to 2026.10 ``unsloth/models/loader.py``, ``uns
 
 from __future__ import annotations
 
+import json
+import os
+from functools import cache
 from typing import Any
+
+import memlint.data
 
 VERSION = "Unsloth 2026.10"
 KERNELS = ("rms_norm", "swiglu", "rotary", "cross_entropy")
@@ -38,6 +43,22 @@ UNDESCRIBED = ("gemma3", "gemma3_text", "gemma3n", "gemma3n_text", "gpt_oss")
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")  # keys of a config.json that has a mixture
 
 _PIECE_BYTES = 4 << 30  # of a piece of the logits, at most
+
+
+# load_in_4bit takes a copy of some models that leaves layers in 16 bits (loader.py: get_model_name; mapper.py).
+DYNAMIC_SINCE = (2024, 12)
+
+
+@cache
+def _dynamic() -> frozenset[str]:
+    path = os.path.join(os.path.dirname(memlint.data.__file__), "unsloth_dynamic.json")
+    with open(path, encoding="utf-8") as file:
+        return frozenset(json.load(file)["names"])
+
+
+def is_dynamic(model: str) -> bool:
+    """Whether its newest release loads such a copy of a model in 4 bits."""
+    return model.lower() in _dynamic()
 
 
 def pieces(tokens: int, vocabulary: int, bounded: bool, bytes_per_logit: int) -> int:

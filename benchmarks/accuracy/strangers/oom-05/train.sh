@@ -1,0 +1,19 @@
+deepspeed --num_gpus=4 src/train_bash.py \
+    --stage sft \
+    --model_name_or_path baichuan-inc/Baichuan-7B \
+    --do_train \
+    --dataset article_train_energy \
+    --finetuning_type full \
+    --max_source_length 256 \
+    --output_dir 7b_epoch_10_full_energy \
+    --overwrite_cache \
+    --per_device_train_batch_size 4 \
+    --per_device_eval_batch_size 4 \
+    --gradient_accumulation_steps 16 \
+    --lr_scheduler_type cosine \
+    --learning_rate 5e-5 \
+    --max_grad_norm 0.5 \
+    --num_train_epochs 2.0 \
+    --fp16 \
+    --template baichuan \
+    --deepspeed deepspeed.json

@@ -1,0 +1,20 @@
+accelerate launch src/train_bash.py \
+    --stage sft \
+    --do_train \
+    --model_name_or_path deepseek-ai/deepseek-coder-6.7b-base \
+    --dataset evol_instruct_code_80k \
+    --template deepseekcoder \
+    --finetuning_type lora \
+    --lora_target q_proj,v_proj \
+    --output_dir /tmp/finetuned_model \
+    --cutoff_len 8192 \
+    --per_device_train_batch_size 2 \
+    --per_device_eval_batch_size 4 \
+    --lr_scheduler_type cosine \
+    --learning_rate 5e-5 \
+    --num_train_epochs 3.0 \
+    --max_samples 5000 \
+    --val_size 0.1 \
+    --evaluation_strategy steps \
+    --eval_steps 10 \
+    --fp16

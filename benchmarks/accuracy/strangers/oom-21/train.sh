@@ -1,0 +1,15 @@
+python qlora.py \
+    --model_name_or_path huggyllama/llama-65b \
+    --output_dir ./output \
+    --dataset alpaca \
+    --do_train True \
+    --do_eval True \
+    --source_max_len 384 \
+    --target_max_len 128 \
+    --per_device_train_batch_size 4 \
+    --gradient_accumulation_steps 4 \
+    --logging_steps 10 \
+    --max_steps 10000 \
+    --save_strategy steps \
+    --optim paged_adamw_32bit \
+    --learning_rate 0.0001

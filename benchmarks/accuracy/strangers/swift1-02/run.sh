@@ -1,0 +1,18 @@
+swift sft \
+    --model 01-ai/Yi-34B-Chat \
+    --train_type lora \
+    --torch_dtype bfloat16 \
+    --dataset cls-fudan-news-zh \
+    --max_length 2048 \
+    --truncation_strategy left \
+    --per_device_train_batch_size 1 \
+    --gradient_accumulation_steps 16 \
+    --lora_rank 8 \
+    --lora_alpha 32 \
+    --lora_dropout 0.05 \
+    --target_modules q_proj k_proj v_proj \
+    --gradient_checkpointing true \
+    --attn_impl flash_attn \
+    --optim adamw_torch \
+    --max_grad_norm 0.5 \
+    --save_strategy no

@@ -1,0 +1,18 @@
+swift sft \
+    --model Qwen/Qwen-1_8B-Chat \
+    --train_type lora \
+    --torch_dtype bfloat16 \
+    --dataset cls-fudan-news-zh \
+    --max_length 4096 \
+    --truncation_strategy left \
+    --per_device_train_batch_size 1 \
+    --gradient_accumulation_steps 16 \
+    --lora_rank 8 \
+    --lora_alpha 32 \
+    --lora_dropout 0.05 \
+    --target_modules c_attn \
+    --gradient_checkpointing true \
+    --attn_impl flash_attn \
+    --optim adamw_torch \
+    --max_grad_norm 0.5 \
+    --save_strategy no
