@@ -206,6 +206,10 @@ class _Checker:
             specs = _recorded(document)
         if not specs and document.format == "python":
             specs, document = self._remarked(document, settings)
+        folder = self._defaults_of(specs, document) if not found.named else ""
+        if folder:
+            self.skipped.append((path, f"defaults of a program in {display(folder)}, whose commands are its runs"))
+            return None
         specs = self._launched(specs, document, settings)
         if not found.named and any(spec.document.told for spec in specs):
             self.told.add(os.path.realpath(path))
@@ -296,6 +300,14 @@ class _Checker:
         if len(found) == 1 and registry.identity(found[0]) == registry.identity(specs[0]):
             return specs
         return found or specs
+
+    def _defaults_of(self, specs: list[TrainingSpec], document: Document) -> str:
+        """The folder of the program whose defaults a config is; "" where it is a run."""
+        from memlint.dialects import launches
+
+        if len(specs) != 1 or not specs[0].family:
+            return ""
+        return launches.defaults_of(document, specs[0].family)
 
     def _fragment(self, document: Document, settings: Settings) -> bool:
         """A named Hydra group file stands for the runs that compose it. Whether there are any.

@@ -52,7 +52,19 @@ METHODS = frozenset(
 # Words of what is done to data before a training, and of tests of one.
 _AROUND = frozenset(
     (
-        *("data", "dataset", "datasets", "tokenizer", "vocab", "bpe", "sentencepiece", "split", "prepare", "make"),
+        *(
+            "data",
+            "dataset",
+            "datasets",
+            "tokenizer",
+            "tok",
+            "vocab",
+            "bpe",
+            "sentencepiece",
+            "split",
+            "prepare",
+            "make",
+        ),
         *("process", "test", "tests", "check", "download", "build", "collect", "plot", "log", "stop", "kill"),
     )
 )
@@ -68,6 +80,11 @@ _RATES = frozenset(("lr", "learning_rate", "base_lr", "max_lr", "init_lr", "peak
 _LENGTHS = frozenset(
     ("epochs", "n_epochs", "num_epochs", "max_epochs", "num_train_epochs", "train_epochs", "max_steps", "num_steps")
 ) | {"max_train_steps", "max_iters", "train_iters", "total_steps", "train_steps", "warmup_steps", "warmup_ratio"}
+# Words that leave a loop nothing to train (verl: trainer.val_only, after which ray_trainer.fit returns), also in dots.
+_ONLY = re.compile(
+    r"(?:\+{0,2}|--)(?:[\w-]+\.)*(?:only[_-](?:eval|test|val)|(?:eval|evaluate|test|val|validate|predict|inference)[_-]only)"
+    r"(?:=(?P<value>\w+))?"
+)
 _DO_ELSE = ("do_eval", "do-eval", "do_predict", "do-predict")
 
 
@@ -83,6 +100,8 @@ def trains(command: Command) -> bool:
     words = set(_words(name))
     if not words & TRAINS and (words & ELSE or (words & SHOWS and not words & METHODS)):
         return _does_train(command)  # internvl_chat_mpo.py --do_train True
+    if _only_evaluates(command):
+        return False
     return not _is_told_not_to(command, name.startswith("run_"))
 
 
@@ -114,6 +133,20 @@ def _does_train(command: Command) -> bool:
     options = command.options.value
     said = [options[name].value for name in _DO_TRAIN if name in options] if isinstance(options, dict) else []
     return bool(said) and str(said[-1]).lower() in _TRUE
+
+
+def _only_evaluates(command: Command) -> bool:
+    """Whether a word of a command says that it evaluates and no more."""
+    told = [word.value for word in command.words]
+    for index, word in enumerate(told):
+        said = _ONLY.fullmatch(word) if isinstance(word, str) else None
+        if said is None or (said["value"] is None and not str(word).startswith("--")):
+            continue
+        following = told[index + 1] if index + 1 < len(told) else ""
+        value = said["value"] or (following if str(following).lower() in ("false", "no", "0") else "true")
+        if str(value).lower() in _TRUE:
+            return True
+    return False
 
 
 def _words(name: str) -> Iterator[str]:

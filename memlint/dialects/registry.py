@@ -132,7 +132,22 @@ def started(document: Document, command: Command, overrides: Sequence[str], name
     if best is None:
         return None
     family, match = _with_its_script(*best, command)
+    if _is_a_guess(family) and not _may_train(command, match.document):
+        return None
     return family.spec(_overridden(match, overrides), name)
+
+
+def _is_a_guess(family: Dialect) -> bool:
+    """Whether a command is of a family by its launcher or its program's name alone."""
+    signature = family.header.get("signature", {})
+    return "trains" in signature or "launcher" in signature
+
+
+def _may_train(command: Command, document: Document) -> bool:
+    from memlint.dialects import own_code, scripts
+
+    path = scripts.file_of(command, document)
+    return path is None or own_code.may_train(path)
 
 
 def _with_its_script(family: Dialect, match: Match, command: Command) -> tuple[Dialect, Match]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from memlint import check
 from memlint.check import check_text
 from memlint.dialects import programs, registry
 from memlint.documents import shell
@@ -44,10 +47,35 @@ def command(line: str) -> programs.Command:
         pytest.param("python run_clm.py --do_train False", False, id="an example told not to train"),
         pytest.param("python qlora.py --do_train False", False, id="any program told not to train"),
         pytest.param("python train.py --do_eval", True, id="another script need not read --do_train"),
+        pytest.param(
+            "python -m verl.trainer.main_ppo +trainer.val_only=true a=1", False, id="a loop that only validates"
+        ),
+        pytest.param("python -m verl.trainer.main_ppo trainer.val_only=False", True, id="a loop told to do more"),
+        pytest.param("torchrun train.py --eval_only --lr 1e-4", False, id="a switch that leaves nothing to train"),
+        pytest.param("torchrun train.py --eval_only False", True, id="that switch, off"),
     ],
 )
 def test_a_program_that_holds_no_gradients_is_no_training_run(line: str, trains: bool) -> None:
     assert programs.trains(command(line)) is trains
+
+
+@pytest.mark.parametrize(
+    ("program", "claimed"),
+    [
+        pytest.param("from transformers import pipeline\nprint(pipeline('x')(rows))\n", False, id="scores alone"),
+        pytest.param("import os\nfrom ours import loop\nloop()\n", True, id="a module of its own trains"),
+        pytest.param("import deepspeed_chat\ndeepspeed_chat.main()\n", True, id="a package that may train of itself"),
+        pytest.param("loss.backward()\n", True, id="a loop"),
+    ],
+)
+def test_a_program_that_says_nothing_of_training_is_no_run_for_its_launcher_s_sake(
+    tmp_path: Path, program: str, claimed: bool
+) -> None:
+    """RLHFlow/Online-RLHF: run_loop.sh starts annotate_data/get_rewards.py by accelerate."""
+    (tmp_path / "get_rewards.py").write_text(program, encoding="utf-8")
+    (tmp_path / "ours.py").write_text("def loop():\n    optimizer.step()\n", encoding="utf-8")
+    (tmp_path / "run.sh").write_text("accelerate launch get_rewards.py --output_dir out\n", encoding="utf-8")
+    assert bool(check(str(tmp_path), isolated=True).runs) is claimed
 
 
 @pytest.mark.parametrize("name", ["serve.py", "eval.py", "convert_checkpoint.py"])

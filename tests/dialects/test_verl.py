@@ -261,6 +261,24 @@ def test_devices_that_the_shell_counts_are_open() -> None:
     assert "number of devices" in spec.unknown_reason
 
 
+def test_the_defaults_of_its_program_are_no_run_where_a_walk_meets_them(tmp_path: Path) -> None:
+    """They name whatever model their authors had: the commands that start the program are its runs."""
+    config = tmp_path / "verl" / "trainer" / "config" / "ppo_trainer.yaml"
+    config.parent.mkdir(parents=True)
+    program = (
+        '@hydra.main(config_path="config", config_name="ppo_trainer", version_base=None)\ndef main(c):\n    run(c)\n'
+    )
+    (config.parent.parent / "main_ppo.py").write_text(program, encoding="utf-8")
+    text = f"actor_rollout_ref: {{model: {{path: {MODEL}}}, actor: {{ppo_micro_batch_size_per_gpu: 4}}}}\n"
+    config.write_text(text + "algorithm: {adv_estimator: grpo}\n", encoding="utf-8")
+    (tmp_path / "run.sh").write_text(RL + "\n", encoding="utf-8")
+    (tmp_path / "own.yaml").write_text(config.read_text(encoding="utf-8"), encoding="utf-8")
+    walked = check_paths([str(tmp_path)], Settings())
+    assert sorted(Path(one.path).name for one in walked.runs) == ["own.yaml", "run.sh"]
+    assert [why for path, why in walked.skipped if path == str(config)] != []
+    assert len(check_paths([str(config)], Settings()).runs) == 1, "a file that is named is read as a run"
+
+
 @pytest.mark.parametrize(
     ("options", "share"),
     [
