@@ -215,7 +215,13 @@ class _Checker:
             self.told.add(os.path.realpath(path))
             # The run of a config that is itself among the files is reported there.
             others = self.given - {os.path.realpath(path)}
-            specs = [spec for spec in specs if spec.of_several or os.path.realpath(spec.document.path) not in others]
+            specs = [
+                spec
+                for spec in specs
+                if spec.of_several
+                or spec.document.format == "shell"  # a script that is called with arguments is another run
+                or os.path.realpath(spec.document.path) not in others
+            ]
         if specs:
             self._reading_steps = work.meter().used
             self._trying_steps = settings.file_steps // TRIED_SHARE

@@ -85,6 +85,9 @@ _ONLY = re.compile(
     r"(?:\+{0,2}|--)(?:[\w-]+\.)*(?:only[_-](?:eval|test|val)|(?:eval|evaluate|test|val|validate|predict|inference)[_-]only)"
     r"(?:=(?P<value>\w+))?"
 )
+# Values of --task with which Megatron-LM's tasks/main.py and tasks/msdp/main.py prompt a model or score it; with the
+# others they finetune one.
+_SCORES = ("LAMBADA", "WIKITEXT103", "ICT-ZEROSHOT-NQ", "RETRIEVER-EVAL", "MSDP-PROMPT", "MSDP-EVAL-F1")
 _DO_ELSE = ("do_eval", "do-eval", "do_predict", "do-predict")
 
 
@@ -137,6 +140,10 @@ def _does_train(command: Command) -> bool:
 
 def _only_evaluates(command: Command) -> bool:
     """Whether a word of a command says that it evaluates and no more."""
+    options = command.options.value
+    task = options.get("task") if isinstance(options, dict) else None
+    if task is not None and str(task.value).upper() in _SCORES:
+        return True
     told = [word.value for word in command.words]
     for index, word in enumerate(told):
         said = _ONLY.fullmatch(word) if isinstance(word, str) else None

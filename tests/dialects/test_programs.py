@@ -52,6 +52,8 @@ def command(line: str) -> programs.Command:
         ),
         pytest.param("python -m verl.trainer.main_ppo trainer.val_only=False", True, id="a loop told to do more"),
         pytest.param("torchrun train.py --eval_only --lr 1e-4", False, id="a switch that leaves nothing to train"),
+        pytest.param("python ./tasks/msdp/main.py --task MSDP-PROMPT", False, id="a task that prompts a model"),
+        pytest.param("python tasks/main.py --task RACE --epochs 3", True, id="a task that finetunes one"),
         pytest.param("torchrun train.py --eval_only False", True, id="that switch, off"),
     ],
 )
