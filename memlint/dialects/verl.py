@@ -315,6 +315,8 @@ def _engine(spec: TrainingSpec) -> None:
     if loop(spec) is not _RL:
         spec.facts.pop("engine_share", None)
         return
+    if spec.does("verl.expands_segments"):
+        lm.put(spec, "allocator_conf", "expandable_segments:True", reason=f"{_VERSION}: set_expandable_segments")
     if share is None or (sleeps is not None and not sleeps.value):
         return
     scoring = spec.fact(HYPER + "reward_share")
@@ -362,7 +364,7 @@ FAMILY = lm.Family(
         Step(_passes, _PASSES),
         Step(_asked, ("evaluation_batch_size", "evaluation_sequence_length")),
         Step(_loss, ("loss", "log_probabilities", "scored_length", "fused_kernels", *_LIGER)),
-        Step(_engine, ("engine_share", "engine_beside")),
+        Step(_engine, ("engine_share", "engine_beside", "allocator_conf")),
         Step(_critic, ("resident_models",)),
     ),
     told=("elsewhere", "model", "sharing", "devices", "critic"),
