@@ -211,6 +211,11 @@ class _Checker:
             self.skipped.append((path, f"defaults of a program in {display(folder)}, whose commands are its runs"))
             return None
         specs = self._launched(specs, document, settings)
+        if not found.named and specs:
+            specs = [spec for spec in specs if not _is_on_cpu(spec)]
+            if not specs:
+                self.skipped.append((path, "it runs on the CPU"))
+                return None
         if not found.named and any(spec.document.told for spec in specs):
             self.told.add(os.path.realpath(path))
             # The run of a config that is itself among the files is reported there.
@@ -840,6 +845,16 @@ def _launch(spec: TrainingSpec, document: Document) -> Span | None:
     if spec.launch is None or document.format == "shell":
         return None
     return spec.launch.span
+
+
+def _is_on_cpu(spec: TrainingSpec) -> bool:
+    """Whether a run takes no card: by a switch, or by the name of its file where nothing else says what it runs on."""
+    from memlint.dialects import programs
+
+    if spec.unknown_reason.endswith("the run is not on a GPU") and "cpu" in spec.unknown_reason.partition(":")[0]:
+        return True
+    half = spec.get("compute_dtype") not in (None, "float32")
+    return programs.is_named_after_the_cpu(spec.document.path) and not half and spec.get("device_count", 1) == 1
 
 
 def internal_error(path: str, where: str, error: Exception) -> Finding:

@@ -91,6 +91,17 @@ _SCORES = ("LAMBADA", "WIKITEXT103", "ICT-ZEROSHOT-NQ", "RETRIEVER-EVAL", "MSDP-
 _DO_ELSE = ("do_eval", "do-eval", "do_predict", "do-predict")
 
 
+# A name by which a file says that what it states runs on the CPU (gpt2-arc-easy--cpu.yaml, runcpu.sh), and no other
+# word says what the CPU has of it (zero3-cpu-offload.yaml).
+_ON_CPU = re.compile(r"(?:^|[-_.])(?:run)?cpu(?:[-_.]|$)", re.IGNORECASE)
+_HELPS = re.compile(r"offload|adam|optim|gpu|cuda|init|ram|load", re.IGNORECASE)
+
+
+def is_named_after_the_cpu(path: str) -> bool:
+    name = path.rpartition("/")[2]
+    return _ON_CPU.search(name) is not None and _HELPS.search(name) is None
+
+
 def trains(command: Command) -> bool:
     """Whether a command may be a training run, by the name of its program and the switches of transformers' examples.
 

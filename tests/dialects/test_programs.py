@@ -130,3 +130,24 @@ def test_the_name_of_a_job_is_no_program() -> None:
 def test_a_known_family_goes_before_it() -> None:
     (spec,) = registry.specs(load("run.sh", "accelerate launch train.py --lr 1\n"))
     assert spec.family == "accelerate"
+
+
+RUN = "per_device_train_batch_size: 1\nmodel_name_or_path: gpt2\nmax_seq_length: 8\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "runs"),
+    [
+        pytest.param("gpt2-arc-easy--cpu.yaml", RUN, 0, id="a name that says so"),
+        pytest.param("gpt2.yaml", RUN + "use_cpu: true\n", 0, id="a switch"),
+        pytest.param("run.sh", f"accelerate launch --cpu run_clm.py {OPTIONS}\n", 0, id="accelerate's switch"),
+        pytest.param("gpt2-cpu.yaml", RUN + "bf16: true\n", 1, id="a name, of a run in half precision"),
+        pytest.param("zero3-cpu-offload.yaml", RUN, 1, id="a name of what helps a card"),
+        pytest.param("gpt2-cpus.yaml", RUN, 1, id="another word"),
+    ],
+)
+def test_a_run_on_the_cpu_is_none_where_a_walk_meets_it(tmp_path: Path, name: str, text: str, runs: int) -> None:
+    """llm-foundry's gpt2-arc-easy--cpu.yaml, karpathy/nanochat's runcpu.sh."""
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    assert len(check(str(tmp_path), isolated=True).runs) == runs
+    assert len(check(str(tmp_path / name), isolated=True).runs) == 1, "a file that is named is read as a run"
