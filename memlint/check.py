@@ -206,12 +206,27 @@ class _Checker:
             specs = _recorded(document)
         if not specs and document.format == "python":
             specs, document = self._remarked(document, settings)
+        folder = self._defaults_of(specs, document) if not found.named else ""
+        if folder:
+            self.skipped.append((path, f"defaults of a program in {display(folder)}, whose commands are its runs"))
+            return None
         specs = self._launched(specs, document, settings)
+        if not found.named and specs:
+            specs = [spec for spec in specs if not _is_on_cpu(spec)]
+            if not specs:
+                self.skipped.append((path, "it runs on the CPU"))
+                return None
         if not found.named and any(spec.document.told for spec in specs):
             self.told.add(os.path.realpath(path))
             # The run of a config that is itself among the files is reported there.
             others = self.given - {os.path.realpath(path)}
-            specs = [spec for spec in specs if spec.of_several or os.path.realpath(spec.document.path) not in others]
+            specs = [
+                spec
+                for spec in specs
+                if spec.of_several
+                or spec.document.format == "shell"  # a script that is called with arguments is another run
+                or os.path.realpath(spec.document.path) not in others
+            ]
         if specs:
             self._reading_steps = work.meter().used
             self._trying_steps = settings.file_steps // TRIED_SHARE
@@ -296,6 +311,14 @@ class _Checker:
         if len(found) == 1 and registry.identity(found[0]) == registry.identity(specs[0]):
             return specs
         return found or specs
+
+    def _defaults_of(self, specs: list[TrainingSpec], document: Document) -> str:
+        """The folder of the program whose defaults a config is; "" where it is a run."""
+        from memlint.dialects import launches
+
+        if len(specs) != 1 or not specs[0].family:
+            return ""
+        return launches.defaults_of(document, specs[0].family)
 
     def _fragment(self, document: Document, settings: Settings) -> bool:
         """A named Hydra group file stands for the runs that compose it. Whether there are any.
@@ -822,6 +845,16 @@ def _launch(spec: TrainingSpec, document: Document) -> Span | None:
     if spec.launch is None or document.format == "shell":
         return None
     return spec.launch.span
+
+
+def _is_on_cpu(spec: TrainingSpec) -> bool:
+    """Whether a run takes no card: by a switch, or by the name of its file where nothing else says what it runs on."""
+    from memlint.dialects import programs
+
+    if spec.unknown_reason.endswith("the run is not on a GPU") and "cpu" in spec.unknown_reason.partition(":")[0]:
+        return True
+    half = spec.get("compute_dtype") not in (None, "float32")
+    return programs.is_named_after_the_cpu(spec.document.path) and not half and spec.get("device_count", 1) == 1
 
 
 def internal_error(path: str, where: str, error: Exception) -> Finding:

@@ -536,6 +536,14 @@ BEHAVIOURS: dict[str, Behaviour] = {
         "an engine with a share of the card runs a model of rewards, which was in host memory before",
         "verl/trainer/config/reward_model/dp_reward_loop.yaml: use_reward_loop",
     ),
+    "verl.expands_segments": Behaviour(
+        "verl",
+        (0, 6),
+        None,
+        LESS,
+        "the policy's memory is in expandable segments, except while its engine generates",
+        "verl/workers/fsdp_workers.py: rollout_mode; workers/engine_workers.py: update_weights",
+    ),
     "verl.copies_answers_alone": Behaviour(
         "verl",
         None,
@@ -608,7 +616,13 @@ DAYS: dict[str, dict[Series, str]] = {
         (1, 14): "2026-09-25",
         (1, 15): "2026-10-08",
     },
-    "verl": {(0, 4): "2025-06-08", (0, 4, 1): "2025-06-27", (0, 7): "2026-01-05", (0, 8): "2026-06-01"},
+    "verl": {
+        (0, 4): "2025-06-08",
+        (0, 4, 1): "2025-06-27",
+        (0, 6): "2025-10-16",
+        (0, 7): "2026-01-05",
+        (0, 8): "2026-06-01",
+    },
 }
 LIBRARIES: dict[str, Library] = {
     "unsloth": Library("Unsloth", "2026.10.9", "release.unsloth", ("unsloth",)),

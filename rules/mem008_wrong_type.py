@@ -87,11 +87,13 @@ def _within(one: Span, other: Span) -> bool:
     return one.path == other.path and other[1:3] <= one[1:3] and one[3:5] <= other[3:5]
 
 
-_BLANK = re.compile(r"\.\.\.|<[^<>]+>")
+_BLANK = re.compile(
+    r"\.\.\.|<[^<>]+>|(?i:to[ _-]be[ _-](?:filled|set|defined)\w*|todo|fixme|(?:change|fill)[ _-]?me|your[ _-]\w+|xxx+)"
+)
 
 
 def _is_blank(value: Any) -> bool:
-    """Whether a value is a place that the reader of a template fills in: ``...``, ``<LENGTH>``."""
+    """Whether a value is a place that the reader of a template fills in: ``...``, ``<LENGTH>``, ``TO_BE_FILLED``."""
     return isinstance(value, str) and _BLANK.fullmatch(value.strip()) is not None
 
 

@@ -8,6 +8,8 @@ from memlint.units import format_bytes
 
 # Of the peak: recomputing costs about a third more time.
 WORTH_RECOMPUTING = 1 / 10
+# What pretraining is sized for where nobody names a card: the memory of those that clusters have had since 2021.
+OF_CLUSTERS = "a100-80gb"
 
 
 class CheckpointingDisabled(Rule):
@@ -15,7 +17,8 @@ class CheckpointingDisabled(Rule):
 
     ## What it does
     Fires when activations are the largest part of the peak and the family's checkpointing switch is off or absent.
-    Where the budget is not short, a tenth of the peak has to be saved.
+    Where the budget is not short, a tenth of the peak has to be saved. A run from scratch that fits its card (without
+    a budget: 80 GB) leaves recomputing out on purpose, for what it costs in time over weeks, and none is asked for.
 
     ## Why it matters
     With checkpointing a block keeps only its input and recomputes the rest when backward reaches it.
@@ -74,10 +77,14 @@ class CheckpointingDisabled(Rule):
         Example("video_llm/config.yaml"),
         Example("uni3d_dp/uni3d+dp_after.yaml"),
         Example("language_models/torchtitan_llama3_8b.toml"),
+        Example(
+            "language_models/torchtitan_llama3_8b.toml",  # from scratch, on a card that it fits
+            replace=(('mode = "full"', 'mode = "none"'), ("seq_len = 8192", "seq_len = 2048")),
+        ),
     )
 
     def check(self, run: Run) -> Iterator[Finding]:
-        if run.value("checkpointing") != "none" or not run.activations_dominate:
+        if run.value("checkpointing") != "none" or not run.activations_dominate or _goes_without(run):
             return
         fixes = levers.fixes(run, levers.checkpointing)
         saved = (fixes[0].saved_bytes or 0) if fixes else 0
@@ -91,3 +98,14 @@ class CheckpointingDisabled(Rule):
             size_bytes=saved,
             fixes=fixes,
         )
+
+
+def _goes_without(run: Run) -> bool:
+    """Whether a run is a pretraining that fits as it is."""
+    if run.value("pretrained", True) or run.is_short or run.estimate is None:
+        return False
+    if run.budget_bytes is not None:
+        return True
+    from memlint.data.catalogue import parse_gpu
+
+    return run.estimate.device_interval.high_bytes <= parse_gpu(OF_CLUSTERS)[0].usable_bytes

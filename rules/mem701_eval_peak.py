@@ -53,9 +53,11 @@ class EvalPeak(Rule):
             return
         fact = run.fact("evaluation_batch_size")
         assert fact is not None
+        asked = "log_prob" in (fact.key or "")  # of generated samples, before a policy learns from them
+        what = f"log-probabilities of {fact.value} samples peak" if asked else "evaluation peaks"
         yield self.finding(
             run,
-            f"evaluation peaks at {format_bytes(evaluation)}, training at {format_bytes(training)}",
+            f"{what} at {format_bytes(evaluation)}, training at {format_bytes(training)}",
             fact,
             size_bytes=higher,
             fixes=lambda: self._fixes(run, fact.value),

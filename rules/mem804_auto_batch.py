@@ -43,10 +43,14 @@ class AutoBatch(Rule):
     valid = (
         Example("language_models/sft_trl.yaml", replace=(("bf16: true", "bf16: true\nauto_find_batch_size: false"),)),
         Example("language_models/sft_trl.yaml"),
+        Example(
+            "language_models/sft_trl.yaml",  # there is no estimate of a run on the CPU
+            replace=(("bf16: true", "bf16: true\nauto_find_batch_size: true\nuse_cpu: true"),),
+        ),
     )
 
     def check(self, run: Run) -> Iterator[Finding]:
-        if not run.value("auto_batch_size"):
+        if not run.value("auto_batch_size") or (run.estimate is None and run.partial is None):
             return
         batch = run.fact("micro_batch_size")
         assert batch is not None

@@ -23,6 +23,7 @@ from memlint.tape.estimate import OOM, UNKNOWN
 from tests.test_partial import SCHEMA, TUNE
 
 ROOT = Path(__file__).parents[1]
+GRPO = ROOT / "examples/language_models/grpo_trl.yaml"
 KNOWN = sorted(
     path
     for folder in ("examples/language_models", "tests/hostile/samples")
@@ -110,6 +111,18 @@ def test_a_number_of_devices_that_nobody_states_leaves_a_bound_for_each(tmp_path
     sizes = [row.device_bytes for row in found.rows]
     assert sizes == sorted(sizes, reverse=True)
     assert run.verdict == UNKNOWN  # more devices may be enough
+
+
+def test_rewarded_samples_of_a_model_that_sees_have_a_bound_whose_tower_need_not_train(tmp_path: Path) -> None:
+    """om-ai-lab/VLM-R1: run_grpo_rec.sh, and TRL's own GRPO of such a model."""
+    model = "Qwen/Qwen2.5-VL-3B-Instruct"
+    text = re.sub(r"(model_name_or_path:).*", rf"\1 {model}", GRPO.read_text(encoding="utf-8"))
+    run, found = bounded(tmp_path, text, name="grpo.yaml")
+    (finding,) = (one for one in run.findings if one.code == "MEM007")
+    assert "GRPO of a model that sees: what images take of its prompts is not known" in finding.message
+    decoder, tower = 3_085_938_688, 668_684_288  # its index: 3,754,622,976 weights, in bfloat16
+    states = found.rows[0].device_bytes
+    assert 0 <= states - 2 * (4 * decoder + tower) < 2 * 2 * 151_936 * 2048 + (1 << 20)  # gradients of the embedding
 
 
 @pytest.mark.parametrize(

@@ -278,6 +278,7 @@ RUNS = {
     "verl.sft_shards_by_fsdp2": Border("run.sh", VERL_SFT, "0.3.0", "0.4.0"),
     "verl.sft_checkpoints": Border("run.sh", VERL_SFT, "0.4.0", "0.4.1"),
     "verl.entropy_where_it_counts": Border("run.sh", VERL.format(more=UNPADDED), "0.3.0", "0.4.0"),
+    "verl.expands_segments": Border("run.sh", VERL.format(more=UNPADDED), "0.5.0", "0.6.0"),
     "verl.removes_padding": Border("run.sh", VERL.format(more=""), "0.6.1", "0.7.0"),
     "verl.copies_answers_alone": Border(
         "run.sh", VERL.format(more="actor_rollout_ref.model.use_remove_padding=False"), "0.7.1", "0.8.0"

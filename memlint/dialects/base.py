@@ -192,6 +192,8 @@ class Dialect:
             named = lookup(options, key)
             if named is None:
                 named = command.environment.get(key.annotation.get("environment", ""))
+            if named is None and self.header.get("overrides"):
+                named = _word_of(command, key.path[0])
             if named is not None:
                 return self._match_companion(document, command, options, named, bonus)
         gaps: tuple[Missing, ...] = ()
@@ -820,6 +822,14 @@ def signature_score(signature: dict[str, Any], root: Node) -> int:
     if any(find(root, key) is not None for key in signature.get("none", ())):
         return 0
     return len(wanted) + best
+
+
+def _word_of(command: Command, name: str) -> Node | None:
+    """What a word of a command gives a key: ``config=examples/config.yaml``."""
+    for word in command.words:
+        if isinstance(word.value, str) and word.value.startswith(f"{name}="):
+            return Node(word.value[len(name) + 1 :], word.span, None, name, word.via)
+    return None
 
 
 def _match_text(signature: dict[str, Any], document: Document) -> Match | None:

@@ -70,7 +70,10 @@ _OTHER_TASK = re.compile(
 
 
 def recognise(document: Document, root: Node) -> bool:
-    """Programs of other families take TrainingArguments too."""
+    """Programs of other families take TrainingArguments too, and an evaluation takes them with ``do_train: false``."""
+    trains = root.get("do_train")
+    if trains is not None and str(trains.value).lower() in ("false", "no", "0"):
+        return False
     return not lm.is_of_another_family(document, root)
 
 
@@ -254,10 +257,25 @@ def _own_model(spec: TrainingSpec, name: str) -> str:
         if spec.root.get(key) is not None:
             who = (spec.launch.called if spec.launch is not None else "") or "the script"
             return f"--{key}: {who} compares queries and passages; what it makes of them is not described"
+    made = _instantiated(spec.root)
+    if made is not None:
+        return f"{made.key_path} {made.value}: a class of the program's own makes the model"
     kind, path = spec.fact(lm.HYPER + "model_type"), spec.fact("model")
     if path is None and kind is not None and kind.value:
         return f"{kind.key} {kind.value}: a model from scratch, whose sizes no file states"
     return ""
+
+
+_LIBRARIES = ("transformers", "peft", "trl", "torch")
+
+
+def _instantiated(root: Node) -> Node | None:
+    """The class by which a config of Hydra's has its model made, where that is no library's
+    (``model: {_target_: models.llama.LlamaForConditionalGeneration.from_pretrained}``)."""
+    model = root.get("model")
+    made = model.get("_target_") if model is not None and model.is_mapping else None
+    text = made.value if made is not None else None
+    return made if isinstance(text, str) and text.partition(".")[0] not in _LIBRARIES else None
 
 
 def _length(spec: TrainingSpec) -> None:

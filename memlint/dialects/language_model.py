@@ -228,8 +228,14 @@ def stated_config() -> Resolved | None:
 
 
 def on_cpu(spec: TrainingSpec) -> str:
-    """Why no card holds the run: the Trainer's own switch."""
-    return "use_cpu: the run is not on a GPU" if switched(spec, "use_cpu") else ""
+    """Why no card holds the run: the Trainer's own switch, or accelerate's."""
+    if switched(spec, "use_cpu"):
+        return "use_cpu: the run is not on a GPU"
+    for launcher in spec.launch.launchers if spec.launch is not None else ():
+        told = launcher.options.get("cpu") if launcher.name.startswith("accelerate") else None
+        if told is not None:
+            return "--cpu: the run is not on a GPU"
+    return ""
 
 
 def position_limit(spec: TrainingSpec) -> int | None:

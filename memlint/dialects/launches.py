@@ -61,6 +61,33 @@ def of(document: Document, overrides: Sequence[str] = ()) -> list[TrainingSpec]:
     return list(found.values())
 
 
+# hydra.main(config_path="config", ...): where a program of Hydra's keeps what it is run with.
+_HYDRA = re.compile(r"hydra\.main\([^()]*?config_path\s*=\s*[\"']([\w/.-]+)[\"']")
+
+
+def defaults_of(document: Document, family: str) -> str:
+    """The folder whose program keeps its defaults where a config is, for families whose commands say what is trained
+    (``primary``); "" for any other config. Raises OutOfWork.
+
+    Such a config stands in the library's own package or in a copy of it, and names whatever model its authors had.
+    """
+    if "primary" not in registry.dialect(family).header or document.format != "yaml":
+        return ""
+    folder = os.path.dirname(document.path)
+    above = os.path.normpath(os.path.join(folder, os.pardir))
+    root = files.repository_root(folder or os.curdir)
+    for path in [path for path in _listed(above) if path.endswith(".py") and files.inside(path, root)][:MAX_PROGRAMS]:
+        try:
+            text = load.read_text(path) if os.stat(path).st_size <= MAX_BYTES else ""
+        except (OSError, load.Unreadable):
+            continue
+        work.spend(work.KILOBYTE * len(text) >> 10, "looking for the program of a config")
+        named = _HYDRA.search(text)
+        if named is not None and os.path.realpath(os.path.join(above, named[1])) == os.path.realpath(folder):
+            return above
+    return ""
+
+
 def _scripts_that_say(name: str, document: Document) -> Iterator[Document]:
     if _has_command(document.text, name):
         yield remarks.read(document)

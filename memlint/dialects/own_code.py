@@ -11,6 +11,7 @@ import ast
 import hashlib
 import os
 import re
+import sys
 import warnings
 from collections.abc import Iterator
 
@@ -24,8 +25,10 @@ MAX_HOPS = 6  # from a name to the class that it stands for
 MAX_BYTES = 1 << 20
 
 # What transformers' Trainer, and TRL's before 1.0, have their loss made by (transformers 5: trainer.py; TRL 0.29:
-# dpo_trainer.py). A class that calls the library's in its own has the library's loss.
+# dpo_trainer.py), and the loop around it, which a PPO writes anew (FreedomIntelligence/HuatuoGPT-o1:
+# ppo_trainer_medo1.py). A class that calls the library's in its own has the library's loss.
 _LOSSES = ("compute_loss", "get_batch_loss_metrics", "training_step", "_inner_training_loop")
+_LOOP = "train"
 _LIBRARIES = ("trl", "transformers", "unsloth")
 
 # Trainers that repositories keep a copy of: the digest of what makes their loss (see ``shape``) -> the family that
@@ -118,6 +121,37 @@ def words(path: str) -> frozenset[str]:
     return frozenset(word for one in _with_imports(path) for word in _WORD.findall(one.text))
 
 
+# What a program has in it that trains: a backward pass, an optimizer, or somebody's trainer.
+_TRAINING = re.compile(r"backward|[Oo]ptim|[Tt]rainer|\.fit\(")
+# Packages that compute, read and report, and train nothing unless they are asked to by one of these words.
+_TOOLS = frozenset(
+    (
+        *("torch", "transformers", "accelerate", "datasets", "tokenizers", "sentencepiece", "tiktoken", "safetensors"),
+        *("huggingface_hub", "numpy", "pandas", "scipy", "sklearn", "tqdm", "requests", "vllm", "openai", "wandb"),
+        *("matplotlib", "PIL", "yaml", "regex", "filelock", "fire", "nltk", "pyarrow", "rustbpe", "jsonlines"),
+    )
+)
+
+
+def may_train(path: str) -> bool:
+    """Whether a program may train: it, or a module of its repository that it imports, speaks of that, or takes in a
+    package that may train of itself. False only where all of them were read. Raises OutOfWork."""
+    modules = list(_with_imports(path))
+    if not modules or len(modules) >= MAX_MODULES:
+        return True
+    for one in modules:
+        if _TRAINING.search(one.text) is not None:
+            return True
+        for source, _ in one.imported.values():
+            package = source.partition(".")[0]
+            if not package or package in _TOOLS or package in sys.stdlib_module_names:
+                continue
+            file = _file_of(source, one.path)
+            if file is None or module(file) is None:
+                return True
+    return False
+
+
 def _with_imports(path: str) -> Iterator[Module]:
     waiting, seen = [path], {path}
     while waiting and len(seen) <= MAX_MODULES:
@@ -156,7 +190,8 @@ def own_loss(path: str, name: str) -> Loss:
             if method and (family := DESCRIBED.get(shape(made), "")):
                 return Loss(family)
             if method:
-                return Loss("", OnTop(f"{name} has a loss of its own ({os.path.basename(at.path)}: {called}.{method})"))
+                what = "a loop" if method == _LOOP else "a loss"
+                return Loss("", OnTop(f"{name} has {what} of its own ({os.path.basename(at.path)}: {called}.{method})"))
             bases = [base.id for base in made.bases if isinstance(base, ast.Name) and base.id.endswith("Trainer")]
             if not bases or bases[-1] == called:
                 return Loss()
@@ -195,17 +230,22 @@ def shape(made: ast.ClassDef) -> str:
 
 
 def _loss_of(made: ast.ClassDef) -> str:
-    """The method by which a class makes a loss of its own; "" where it has none, or asks its base for it."""
+    """The method by which a class makes a loss of its own, or a loop; "" where it has none, or asks its base for it."""
     for method in made.body:
-        if isinstance(method, ast.FunctionDef) and method.name in _LOSSES and not _asks_its_base(method):
+        if isinstance(method, ast.FunctionDef) and method.name in (*_LOSSES, _LOOP) and not _asks_its_base(method):
             return method.name
     return ""
 
 
 def _asks_its_base(method: ast.FunctionDef) -> bool:
-    return any(
-        isinstance(node, ast.Attribute)
-        and node.attr == method.name
-        and (not isinstance(node.value, ast.Name) or node.value.id != "self")
-        for node in ast.walk(method)
-    )
+    """Whether a method calls another's of its name; a loop, where models have that method too, its base's."""
+    asked = [node.value for node in ast.walk(method) if isinstance(node, ast.Attribute) and node.attr == method.name]
+    if method.name == _LOOP:
+        return any(_is_a_base(one) for one in asked)
+    return any(not isinstance(one, ast.Name) or one.id != "self" for one in asked)
+
+
+def _is_a_base(node: ast.expr) -> bool:
+    """Whether a value is ``super()``, or a class by its name."""
+    called = node.func if isinstance(node, ast.Call) else node
+    return isinstance(called, ast.Name) and (called.id == "super" or (called is node and called.id[:1].isupper()))

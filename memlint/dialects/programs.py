@@ -52,7 +52,19 @@ METHODS = frozenset(
 # Words of what is done to data before a training, and of tests of one.
 _AROUND = frozenset(
     (
-        *("data", "dataset", "datasets", "tokenizer", "vocab", "bpe", "sentencepiece", "split", "prepare", "make"),
+        *(
+            "data",
+            "dataset",
+            "datasets",
+            "tokenizer",
+            "tok",
+            "vocab",
+            "bpe",
+            "sentencepiece",
+            "split",
+            "prepare",
+            "make",
+        ),
         *("process", "test", "tests", "check", "download", "build", "collect", "plot", "log", "stop", "kill"),
     )
 )
@@ -68,7 +80,26 @@ _RATES = frozenset(("lr", "learning_rate", "base_lr", "max_lr", "init_lr", "peak
 _LENGTHS = frozenset(
     ("epochs", "n_epochs", "num_epochs", "max_epochs", "num_train_epochs", "train_epochs", "max_steps", "num_steps")
 ) | {"max_train_steps", "max_iters", "train_iters", "total_steps", "train_steps", "warmup_steps", "warmup_ratio"}
+# Words that leave a loop nothing to train (verl: trainer.val_only, after which ray_trainer.fit returns), also in dots.
+_ONLY = re.compile(
+    r"(?:\+{0,2}|--)(?:[\w-]+\.)*(?:only[_-](?:eval|test|val)|(?:eval|evaluate|test|val|validate|predict|inference)[_-]only)"
+    r"(?:=(?P<value>\w+))?"
+)
+# Values of --task with which Megatron-LM's tasks/main.py and tasks/msdp/main.py prompt a model or score it; with the
+# others they finetune one.
+_SCORES = ("LAMBADA", "WIKITEXT103", "ICT-ZEROSHOT-NQ", "RETRIEVER-EVAL", "MSDP-PROMPT", "MSDP-EVAL-F1")
 _DO_ELSE = ("do_eval", "do-eval", "do_predict", "do-predict")
+
+
+# A name by which a file says that what it states runs on the CPU (gpt2-arc-easy--cpu.yaml, runcpu.sh), and no other
+# word says what the CPU has of it (zero3-cpu-offload.yaml).
+_ON_CPU = re.compile(r"(?:^|[-_.])(?:run)?cpu(?:[-_.]|$)", re.IGNORECASE)
+_HELPS = re.compile(r"offload|adam|optim|gpu|cuda|init|ram|load", re.IGNORECASE)
+
+
+def is_named_after_the_cpu(path: str) -> bool:
+    name = path.rpartition("/")[2]
+    return _ON_CPU.search(name) is not None and _HELPS.search(name) is None
 
 
 def trains(command: Command) -> bool:
@@ -83,6 +114,8 @@ def trains(command: Command) -> bool:
     words = set(_words(name))
     if not words & TRAINS and (words & ELSE or (words & SHOWS and not words & METHODS)):
         return _does_train(command)  # internvl_chat_mpo.py --do_train True
+    if _only_evaluates(command):
+        return False
     return not _is_told_not_to(command, name.startswith("run_"))
 
 
@@ -114,6 +147,24 @@ def _does_train(command: Command) -> bool:
     options = command.options.value
     said = [options[name].value for name in _DO_TRAIN if name in options] if isinstance(options, dict) else []
     return bool(said) and str(said[-1]).lower() in _TRUE
+
+
+def _only_evaluates(command: Command) -> bool:
+    """Whether a word of a command says that it evaluates and no more."""
+    options = command.options.value
+    task = options.get("task") if isinstance(options, dict) else None
+    if task is not None and str(task.value).upper() in _SCORES:
+        return True
+    told = [word.value for word in command.words]
+    for index, word in enumerate(told):
+        said = _ONLY.fullmatch(word) if isinstance(word, str) else None
+        if said is None or (said["value"] is None and not str(word).startswith("--")):
+            continue
+        following = told[index + 1] if index + 1 < len(told) else ""
+        value = said["value"] or (following if str(following).lower() in ("false", "no", "0") else "true")
+        if str(value).lower() in _TRUE:
+            return True
+    return False
 
 
 def _words(name: str) -> Iterator[str]:

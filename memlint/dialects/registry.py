@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from memlint import work
-from memlint.dialects import companions, programs
+from memlint.dialects import called, companions, programs
 from memlint.dialects import schema as schemas
 from memlint.dialects.base import Dialect, Match
 from memlint.dialects.companions import prepared
@@ -105,19 +105,26 @@ def _script_specs(document: Document, overrides: Sequence[str]) -> list[Training
     found: dict[tuple[object, ...], TrainingSpec] = {}
     known: dict[str, TrainingSpec | None] = {}  # by the text of the command: the same words need no second look
     places: dict[str, dict[Span, None]] = {}  # where each run is started, by its name
-    for command in document.commands:
+    for script, command in _commands(document):
         work.spend(WORD * len(command.words), "comparing the commands of a script")
         text = _text(command)
         if text not in known:
             name = "train" if not found else f"train:{len(found) + 1}"
-            spec = started(document, command, overrides, name)
+            spec = started(script, command, overrides, name)
             known[text] = None if spec is None else found.setdefault(identity(spec), spec)
         run = known[text]
-        if run is not None:
+        if run is not None and script is document:
             places.setdefault(run.run, {})[command.span] = None
     for run in found.values():
-        run.also = tuple(places[run.run])[1:]
+        run.also = tuple(places.get(run.run, ()))[1:]
     return list(found.values())
+
+
+def _commands(document: Document) -> Iterator[tuple[Document, Command]]:
+    """The commands of a script, and those of the scripts that it calls, each with the script that it stands in."""
+    yield from ((document, command) for command in document.commands)
+    for script in called.documents(document) if document.calls else ():
+        yield from ((script, command) for command in script.commands)
 
 
 def started(document: Document, command: Command, overrides: Sequence[str], name: str) -> TrainingSpec | None:
@@ -130,7 +137,22 @@ def started(document: Document, command: Command, overrides: Sequence[str], name
     if best is None:
         return None
     family, match = _with_its_script(*best, command)
+    if _is_a_guess(family) and not _may_train(command, match.document):
+        return None
     return family.spec(_overridden(match, overrides), name)
+
+
+def _is_a_guess(family: Dialect) -> bool:
+    """Whether a command is of a family by its launcher or its program's name alone."""
+    signature = family.header.get("signature", {})
+    return "trains" in signature or "launcher" in signature
+
+
+def _may_train(command: Command, document: Document) -> bool:
+    from memlint.dialects import own_code, scripts
+
+    path = scripts.file_of(command, document)
+    return path is None or own_code.may_train(path)
 
 
 def _with_its_script(family: Dialect, match: Match, command: Command) -> tuple[Dialect, Match]:

@@ -3,8 +3,8 @@
 A config rarely says which PyTorch will run it, and the same config takes different memory under different releases.
 What an environment is installed from says it: a lock file, ``requirements.txt``, conda's ``environment.yml``,
 ``pyproject.toml``, a ``Dockerfile``. They are looked for beside the config and in the folders above it, up to the root
-of the repository; before all of them goes what a notebook installs itself. Only one exact release counts; a lower
-bound, or two pins that disagree, say nothing.
+of the repository; before all of them goes what a notebook installs itself, and the library that the repository is, or
+has a copy of. Only one exact release counts; a lower bound, or two pins that disagree, say nothing.
 """
 
 from __future__ import annotations
@@ -45,6 +45,18 @@ _NAME = re.compile(r"[A-Za-z0-9._-]*")
 _RELEASE = re.compile(r"[0-9]+(?:\.[0-9]+)+[A-Za-z0-9_.+!-]*")
 _NUMBERS = re.compile(r"[0-9]+(?:\.[0-9]+)+")
 _OF_A_WORD = re.compile(r"[^\s\"';&|\\]*")
+# Where a library's own source says its release, below the folder that has its package.
+_OWN_RELEASE = {
+    package: tuple(
+        f"{folder}{package}/{name}"
+        for folder in ("", "src/")
+        for name in ("__init__.py", "version.py", "version/version")
+    )
+    for package, library in PACKAGES.items()
+    if releases.LIBRARIES[library].fact != "framework_version"
+}
+_SAYS_ITS_RELEASE = re.compile(r"^(?:__version__\s*=\s*[\"'])?([0-9]+(?:\.[0-9]+)+[A-Za-z0-9_.+!-]*)", re.MULTILINE)
+MAX_SOURCE_BYTES = 1 << 18
 IMAGE = "pytorch/pytorch:"  # whose tags begin with PyTorch's release
 _HEADER = re.compile(r"\s*\[\[?([\w.\"' -]+)\]\]?\s*(?:#.*)?$")
 
@@ -79,12 +91,36 @@ def pins(folder: str) -> dict[str, Pin]:
     root = repository_root(folder)
     for at in files.above(folder, MAX_CLIMB):
         work.spend(CLIMB, "looking for the releases that are pinned")
+        for package in _OWN_RELEASE:
+            if package not in found and (own := _copy(at, package, root)) is not None:
+                found[package] = own
         for name in (*LOCKS, *REQUIREMENTS):
             for package, pin in _read(os.path.normpath(os.path.join(at, name)), name, root).items():
                 found.setdefault(package, pin)
         if len(found) == len(PACKAGES):
             break
     return found
+
+
+def _copy(folder: str, package: str, root: str) -> Pin | None:
+    """The release of the library whose package is in a folder; None where it is not, or does not say."""
+    if not os.path.isdir(os.path.join(folder, package)) and not os.path.isdir(os.path.join(folder, "src", package)):
+        return None
+    for name in _OWN_RELEASE[package]:
+        path = os.path.normpath(os.path.join(folder, name))
+        try:
+            if not inside(path, root) or os.stat(path).st_size > MAX_SOURCE_BYTES:
+                continue
+            text = files.read(path, MAX_SOURCE_BYTES).decode("utf-8", "replace")
+        except (OSError, ValueError):
+            continue
+        work.spend(PIN, "reading the release of a copy")
+        said = _SAYS_ITS_RELEASE.search(text)
+        if said is not None and len(said[1]) <= MAX_RELEASE:
+            line = text.count("\n", 0, said.start(1)) + 1
+            column = said.start(1) - text.rfind("\n", 0, said.start(1))
+            return Pin(said[1], Span(path, line, column, line, column + len(said[1])))
+    return None
 
 
 _read_before: dict[tuple[str, int, int], dict[str, Pin]] = {}

@@ -64,6 +64,10 @@ def _model_class(spec: TrainingSpec) -> None:
     if sees or (trained is not None and trained.value == "sft" and trained.origin == ASSUMED):
         lm.class_by_type(spec)
         lm.assume_images(spec)
+    elif lm.senses(spec.get(lm.CONFIG)):
+        lm.class_by_type(spec)
+        parts = ["vision_tower", "projector"]  # a bound has no more than surely trains
+        lm.put(spec, "frozen_parts", parts, trained, "which parts train that see is not known")
 
 
 def _attention(spec: TrainingSpec) -> None:
@@ -100,6 +104,8 @@ def _unknown(spec: TrainingSpec) -> str:
     if found is NONE and "method" in spec:
         return f"{spec['method']}: {spec.family} names no trainer of TRL's for it"
     said = f"{spec['method'].upper()}: {why}" if why else ""
+    if not said and lm.senses(spec.get(lm.CONFIG)) and spec["method"] not in ("sft", "dpo"):
+        said = f"{spec['method'].upper()} of a model that sees: what images take of its prompts is not known"
     return said if found.builds else OnTop(said)
 
 
@@ -436,7 +442,7 @@ FAMILY = lm.Family(
     follows=Graph(
         Step(lm.on_cpu),
         Step(_unknown),
-        Step(_model_class, ("model_class", "labels", "images_per_sample")),
+        Step(_model_class, ("model_class", "labels", "images_per_sample", "frozen_parts")),
         Step(lm.pairs, ("sequences_per_sample",)),
         Step(
             _completions,

@@ -1,10 +1,13 @@
-"""Family verl: its supervised trainers, and the policies of PPO and its kin beside an engine that generates, on FSDP.
+"""Family verl: its supervised trainers, and the policies of PPO and its kin beside an engine that generates, on FSDP;
+and EasyR1, which grew out of it.
 
 Programs of verl read one Hydra config each, and most of what memory depends on is a default of these. States are
 sharded in the dtype that the model is loaded in, float32 unless a key says otherwise, and gathered in bfloat16.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 from memlint.architectures import huggingface
 from memlint.architectures.sizes import Sizes
@@ -44,6 +47,16 @@ class Loop(NamedTuple):
 _OLDER_SFT = Loop("verl 0.7: sft_trainer.yaml", "sft", "fsdp2", False, 0, 4, True, 0)
 _SFT = Loop(f"{_VERSION}: sft_trainer_engine.yaml", "sft", "fsdp", True, 8192, 4, False, 0)
 _RL = Loop(f"{_VERSION}: ppo_trainer.yaml", "grpo", "fsdp", False, 16384, 0, False, 8)
+_EASY = Loop("EasyR1: workers/actor/config.py", "grpo", "fsdp", False, 0, 4, False, 8)
+# hiyouga/EasyR1 at b44b311, verl/workers/{actor,rollout}/config.py: what is not written
+_EASY_DEFAULTS: dict[Name, Any] = {
+    HYPER + "asked_rows": 16,
+    "lora.alpha": 64.0,
+    "lora.targets": "all-linear",
+    HYPER + "offload_parameters": False,
+    HYPER + "offload_optimizer": False,
+    "engine_share": 0.6,
+}
 _SHARDS = {"fsdp": "fsdp1", "fsdp2": "fsdp2"}
 # verl/workers/config/optimizer.py: (module, class) -> the optimizer, and whose it is
 _OPTIMIZERS = {
@@ -56,6 +69,8 @@ _OPTIMIZERS = {
 
 def loop(spec: TrainingSpec) -> Loop:
     """Which program runs, by its keys or its name."""
+    if spec.root.get("worker") is not None:
+        return _EASY
     if spec.root.get("actor_rollout_ref") is not None:
         return _RL
     model = spec.root.get("model")
@@ -63,6 +78,20 @@ def loop(spec: TrainingSpec) -> Loop:
     if older or families.program(spec) == "fsdp_sft_trainer":
         return _OLDER_SFT
     return _SFT._replace(devices=1) if families.program(spec).endswith("_ray") else _SFT
+
+
+def _is_policy(spec: TrainingSpec) -> bool:
+    return loop(spec) in (_RL, _EASY)
+
+
+def _easy(spec: TrainingSpec) -> None:
+    """What EasyR1 takes where nothing is written, in the words of the rest."""
+    if loop(spec) is not _EASY:
+        return
+    for name, value in _EASY_DEFAULTS.items():
+        known = spec.fact(name)
+        if known is None or known.node is None:
+            lm.put(spec, name, value, known, _EASY.title)
 
 
 def _elsewhere(spec: TrainingSpec) -> str:
@@ -81,6 +110,9 @@ def _elsewhere(spec: TrainingSpec) -> str:
         return f"{stated.key} {stated.value}: a file that is not found, and sets what no word of the command does"
     if "vision_config" in (spec.get(lm.CONFIG) or {}):
         lm.put(spec, "model_class", "vision_language", spec.fact("model"))
+        if lm.switched(spec, "freeze_tower"):
+            lm.put(spec, "frozen_parts", ["vision_tower"], spec.fact(HYPER + "freeze_tower"))
+            return OnTop(f"{spec['model']}: a model that sees: what images take of its samples is not known")
         return OnTop(f"{spec['model']}: a model that sees, whose tower trains too")
     if lm.setting(spec, "engine") == "hf":
         return OnTop("actor_rollout_ref.rollout.name hf: what the model itself generates with is not known")
@@ -155,6 +187,14 @@ def _adapters(spec: TrainingSpec) -> str:
 
 
 def _optimizer(spec: TrainingSpec) -> str:
+    easy = spec.fact(HYPER + "easy_optimizer")
+    if loop(spec) is _EASY:
+        if easy is not None and easy.value != "adamw":
+            return f"{easy.key} {easy.value}: how many states it has is not known"
+        lm.put(spec, "optimizer", "adamw", easy, "" if easy else _EASY.title)
+        lm.put(spec, "optimizer_library", "torch", easy, "" if easy else _EASY.title)
+        lm.put(spec, "optimizer_implementation", "fused", reason="EasyR1: workers/fsdp_workers.py, fused=True")
+        return ""
     stated, module = spec.fact(HYPER + "optim"), spec.fact(HYPER + "optimizer_module")
     names = (module.value if module is not None else "torch.optim", stated.value if stated is not None else "AdamW")
     if names not in _OPTIMIZERS:
@@ -193,7 +233,7 @@ def _unpadded(spec: TrainingSpec) -> bool:
 def _length(spec: TrainingSpec) -> None:
     """Tokens of the longest sample: as stated, or of the longest prompt and the longest answer."""
     prompt, answer = spec.fact(HYPER + "max_prompt_length"), spec.fact(HYPER + "max_completion_length")
-    if loop(spec) is not _RL:
+    if not _is_policy(spec):
         families.unless_stated(spec, "sequence_length", 1024, loop(spec).title)
     elif prompt is not None and answer is not None and lm.gap(spec, "max_prompt_length", "max_response_length") is None:
         whole = prompt.value + answer.value
@@ -221,8 +261,8 @@ def _passes(spec: TrainingSpec) -> str:
     found, length = loop(spec), spec.fact("sequence_length")
     rows = _rows(spec, spec.fact("micro_batch_size"), spec.fact(HYPER + "micro_of_all"))
     fills, most = spec.fact(HYPER + "dynamic"), spec.fact(HYPER + "max_tokens")
-    whole = spec.fact(HYPER + ("mini_batch" if found is _RL else "train_batch"))
-    several = spec.get(HYPER + "num_generations", 1) if found is _RL else 1
+    whole = spec.fact(HYPER + ("mini_batch" if _is_policy(spec) else "train_batch"))
+    several = spec.get(HYPER + "num_generations", 1) if _is_policy(spec) else 1
     samples = max(1, _per_device(spec, (256 if whole is None else whole.value) * several))
     if length is None:
         return lm.not_stated(spec, "data.max_length", "max_length", "max_prompt_length", "max_response_length")
@@ -246,7 +286,7 @@ def _passes(spec: TrainingSpec) -> str:
 
 def _asked(spec: TrainingSpec) -> None:
     """A pass that asks the policy for log-probabilities before it learns, where that has more tokens than learning."""
-    if loop(spec) is not _RL or spec.get("sequence_length") is None or spec.get("micro_batch_size") is None:
+    if not _is_policy(spec) or spec.get("sequence_length") is None or spec.get("micro_batch_size") is None:
         return
     tried, stated = spec.tried("sequence_length"), spec.fact(HYPER + "asked_tokens")
     fills = spec.fact(HYPER + "asked_dynamic") or spec.fact(HYPER + "dynamic")
@@ -284,7 +324,7 @@ def _loss(spec: TrainingSpec) -> str:
         lm.put(spec, "loss", "named" if shares else "shifted", reason=f"{found.title}: _compute_loss_and_backward")
         return ""
     weight, always = spec.fact(HYPER + "entropy_coeff"), spec.fact(HYPER + "calculate_entropy")
-    older = not spec.does("verl.entropy_where_it_counts")
+    older = found is _RL and not spec.does("verl.entropy_where_it_counts")
     asked = found is _RL and (older or bool(weight and weight.value) or bool(always and always.value))
     for name in ("chunks_entropy", "recomputes_entropy"):
         stated = spec.fact(HYPER + name)
@@ -312,9 +352,13 @@ def _scores_beside(spec: TrainingSpec) -> bool:
 def _engine(spec: TrainingSpec) -> None:
     """Its share of the card: while it generates, beside what stays there, or all the time."""
     share, sleeps = spec.fact("engine_share"), spec.fact(HYPER + "sleeps")
-    if loop(spec) is not _RL:
+    if not _is_policy(spec):
         spec.facts.pop("engine_share", None)
         return
+    if loop(spec) is _EASY:
+        lm.put(spec, "allocator_conf", "expandable_segments:False", reason="EasyR1: trainer/main.py")
+    elif spec.does("verl.expands_segments"):
+        lm.put(spec, "allocator_conf", "expandable_segments:True", reason=f"{_VERSION}: set_expandable_segments")
     if share is None or (sleeps is not None and not sleeps.value):
         return
     scoring = spec.fact(HYPER + "reward_share")
@@ -331,7 +375,9 @@ def _engine(spec: TrainingSpec) -> None:
 def _critic(spec: TrainingSpec) -> str:
     """A model of values, of which what is not offloaded stays on the card while the policy learns."""
     estimator, switch = spec.fact(HYPER + "adv_estimator"), spec.fact(HYPER + "critic.enable")
-    gae = loop(spec) is _RL and (estimator is None or estimator.value == "gae")
+    gae = _is_policy(spec) and (loop(spec) is _RL if estimator is None else estimator.value == "gae")
+    if loop(spec) is _EASY:
+        return OnTop("algorithm.adv_estimator gae: what EasyR1's critic takes is not known") if gae else _beside(spec)
     needed = switch.value if switch is not None and switch.value is not None else gae
     if not needed:
         return ""
@@ -349,20 +395,29 @@ def _critic(spec: TrainingSpec) -> str:
     return ""
 
 
+def _beside(spec: TrainingSpec) -> str:
+    """EasyR1's reference, in bf16 on the card unless it is kept in host memory."""
+    away = [name for name in ("disable_kl", "reference_offloaded", "reference_away") if lm.switched(spec, name)]
+    config = spec.get(lm.CONFIG)
+    if not away and isinstance(config, dict):
+        lm.put(spec, "resident_models", [(config, 2)], spec.fact("model"), "EasyR1: the reference, in bf16")
+    return ""
+
+
 FAMILY = lm.Family(
-    stated=Graph(Step(lm.model, lm.MODEL_FACTS)),
+    stated=Graph(Step(lm.model, lm.MODEL_FACTS), Step(_easy, (*_EASY_DEFAULTS,))),
     follows=Graph(
-        Step(_elsewhere, ("model_class",)),
+        Step(_elsewhere, ("model_class", "frozen_parts")),
         Step(_method, ("method", "reference_model")),
         Step(_devices, (*lm.PROCESS_FACTS, "parallelism.reduce_dtype", "parallelism.replicas")),
         Step(_precision, ("parameter_dtype", "frozen_dtype", "lora.dtype", "compute_dtype", "autocast")),
         Step(_adapters, (*lm.ADAPTER_FACTS, HYPER + "use_peft")),
-        Step(_optimizer, ("optimizer", "optimizer_library")),
+        Step(_optimizer, ("optimizer", "optimizer_library", "optimizer_implementation")),
         Step(_checkpointing, ("checkpointing", "checkpointing_reentrant", "attention")),
         Step(_passes, _PASSES),
         Step(_asked, ("evaluation_batch_size", "evaluation_sequence_length")),
         Step(_loss, ("loss", "log_probabilities", "scored_length", "fused_kernels", *_LIGER)),
-        Step(_engine, ("engine_share", "engine_beside")),
+        Step(_engine, ("engine_share", "engine_beside", "allocator_conf")),
         Step(_critic, ("resident_models",)),
     ),
     told=("elsewhere", "model", "sharing", "devices", "critic"),

@@ -260,13 +260,23 @@ class Launcher(NamedTuple):
     options: Node
 
 
+class Call(NamedTuple):
+    """A command that starts another script: its name as written, what that is given as ``$1`` and so on, and what is
+    exported to it."""
+
+    script: str
+    arguments: tuple[Node, ...]
+    environment: dict[str, Node]
+    span: Span
+
+
 class Document(NamedTuple):
     """A read file. ``format`` is yaml, json, toml, shell or python.
 
     ``root`` is a mapping node (for shell: the script's variables; for Python: module names, with a class
     as a mapping of its constants). ``commands`` is empty except for shell. ``sources`` holds the text of
     every file that composition brought in, by path, this one included. ``told``: its commands are those that a reader
-    is told (a document's, a comment's), which nobody runs as they stand.
+    is told (a document's, a comment's), which nobody runs as they stand. ``calls``: the scripts that a script starts.
     """
 
     path: str
@@ -277,3 +287,4 @@ class Document(NamedTuple):
     commands: tuple[Command, ...] = ()
     sources: dict[str, str] = {}  # noqa: RUF012  (never mutated: each reader passes its own)
     told: bool = False
+    calls: tuple[Call, ...] = ()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -73,7 +74,7 @@ class Program(NamedTuple):
     calls     what it makes, in the order in which it does: mappings with ``_target_``
     imported  a name that it imports -> the module that it is from
     parses    whether it reads options
-    declares  whether it declares them itself (argparse): they mean what it makes of them
+    declares  whether it declares them itself (argparse, fire): they mean what it makes of them
     doubts    what it calls under a condition that is not known -> the line of that
     document  its text; empty calls where it is no Python
     """
@@ -111,7 +112,7 @@ def read(
         state.parses,
         state.doubts,
         empty._replace(sources=dict(project.sources)),
-        bool(state.arguments),
+        bool(state.arguments) or state.fired,
     )
 
 
@@ -130,6 +131,7 @@ class _State:
         self.made: list[Node] = []
         self.imported: dict[str, str] = {}
         self.parses = False
+        self.fired = False
         self.doubts: dict[str, int] = {}
         self.bases_of: dict[str, str] = {}
         self.calling: list[ast.FunctionDef | ast.Lambda] = []
@@ -281,6 +283,7 @@ class _Followed(python._Module):
         if name in ("Fire", "run") and node.args and isinstance(node.args[0], ast.Name):
             started = self.function(node.args[0].id)
             if started is not None:
+                self.state.fired = name == "Fire"
                 return self.entered(started, None, scope, keys, node)
         own = self.called(function, scope)
         if own is not None:
@@ -551,7 +554,7 @@ class _Followed(python._Module):
         for argument, default in zip([*arguments, *function.args.kwonlyargs], [*defaults, *function.args.kw_defaults]):
             name = argument.arg
             if call is None and name in self.state.options:
-                inner.names[name] = self.state.options[name]
+                inner.names[name] = _fired(self.state.options[name])
             elif name in given:
                 inner.names[name] = self.value(given[name], name, scope, 0)
             elif default is not None:
@@ -690,3 +693,17 @@ def _typed(node: Node) -> Node:
             except ValueError:
                 return node
     return Node(word, node.span, node.key_span, node.keys, node.via)
+
+
+_LISTED = re.compile(r"[\[(]([^\[\](){}]*)[\])]")
+
+
+def _fired(node: Node) -> Node:
+    """An option as ``fire`` reads it: ``[q_proj,v_proj]`` is a list, and its words are texts (fire/parser.py)."""
+    text = node.value[0].value if isinstance(node.value, list) and len(node.value) == 1 else node.value
+    listed = _LISTED.fullmatch(text.strip()) if isinstance(text, str) else None
+    if listed is None:
+        return node
+    words = [word.strip().strip("\"'") for word in listed[1].split(",")]
+    items = [Node(word, node.span, None, (node.keys, str(at)), node.via) for at, word in enumerate(words) if word]
+    return Node(items, node.span, node.key_span, node.keys, node.via)

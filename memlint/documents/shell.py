@@ -16,7 +16,7 @@ import re
 from memlint import work
 from memlint.documents import shell_syntax
 from memlint.documents.lines import line_starts, position
-from memlint.documents.node import Document, Fault, Node, Span
+from memlint.documents.node import Call, Document, Fault, Node, Span
 from memlint.documents.shell_expansion import Stop, parsed
 from memlint.documents.shell_script import Script
 from memlint.documents.shell_words import Source
@@ -28,8 +28,11 @@ SCRIPT_STEPS = work.FILE_STEPS // 2
 _TO_FILL_IN = re.compile(r"^([ \t]*(?:export[ \t]+)?\w+=)(<[A-Za-z][^<>|&;$\n]* [^<>|&;$\n]*>)", re.MULTILINE)
 
 
-def read(path: str, text: str) -> Document:
-    """Read a script. Faults of its syntax are in ``faults`` (MEM003); what can be read of it is read all the same."""
+def read(path: str, text: str, call: Call | None = None) -> Document:
+    """Read a script. Faults of its syntax are in ``faults`` (MEM003); what can be read of it is read all the same.
+
+    call  of another script, which gives it its arguments and variables
+    """
     starts = line_starts(text, ".sh")
     root = Node({}, Span(path, 1, 1, 1, 1))
     if len(text) > MAX_CHARACTERS:
@@ -44,6 +47,8 @@ def read(path: str, text: str) -> Document:
     try:
         with work.limited(SCRIPT_STEPS):
             script.submitted()
+            if call is not None:
+                script.given(call)
             script.statements(tree.root_node, source)
             script.uncalled_functions()
             variables = script.variables()
@@ -52,7 +57,8 @@ def read(path: str, text: str) -> Document:
     except RecursionError:
         faults.append(_unfinished(path, "it is nested too deeply"))
     root = Node(variables, Span(path, 1, 1, 1, 1))
-    return Document(path, "shell", text, root, tuple(dict.fromkeys(faults)), tuple(script.found), {path: text})
+    found, calls = tuple(script.found), tuple(script.calls)
+    return Document(path, "shell", text, root, tuple(dict.fromkeys(faults)), found, {path: text}, calls=calls)
 
 
 def _not_known(match: re.Match[str]) -> str:

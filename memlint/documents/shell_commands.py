@@ -163,6 +163,18 @@ def inner_script(words: list[Pieces]) -> Pieces | None:
     return None
 
 
+_SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch")
+_STARTERS = frozenset(("bash", "sh", "zsh", "dash", "ksh", "sbatch", "srun", "nohup", "time", "exec"))
+
+
+def called_script(words: list[Pieces]) -> int | None:
+    """Which word of a command is the script that it starts; None where it starts none."""
+    texts = ["" if reason_of(word) else text_of(word) for word in words]
+    if not texts or not (texts[0].rpartition("/")[2] in _STARTERS or texts[0].endswith(_SCRIPTS)):
+        return None
+    return next((at for at, one in enumerate(texts) if one.endswith(_SCRIPTS) and one[:1] != "-"), None)
+
+
 def training_command(words: list[Node], environment: dict[str, Node], span: Span) -> Command | None:
     """The training run that a command starts, or None where it starts none.
 

@@ -10,7 +10,7 @@ from memlint import work
 from memlint.documents import shell_arithmetic as arithmetic
 from memlint.documents import shell_commands as commands
 from memlint.documents import slurm
-from memlint.documents.node import Command, Node, Span
+from memlint.documents.node import Call, Command, Node, Span
 from memlint.documents.shell_conditions import (
     DEFAULT_NO,
     DEFAULT_YES,
@@ -29,6 +29,7 @@ from memlint.documents.shell_words import (
     Piece,
     Pieces,
     Source,
+    argument,
     fields,
     is_number,
     limited,
@@ -42,6 +43,8 @@ WORD = 15  # steps to place a word of a training command
 MAX_ITERATIONS = 16  # of one loop
 MAX_STEPS = 20_000  # statements evaluated in one script
 MAX_COMMANDS = 4096  # training commands kept of one script
+MAX_CALLS = 64  # of other scripts
+MAX_OPTIONS = 64  # of one call, that a loop takes
 MAX_DEPTH = 12  # functions within functions, eval within eval
 
 
@@ -63,6 +66,7 @@ class Script(Conditions):
         self.functions: dict[str, tuple[Any, Source]] = {}
         self.called: set[str] = set()
         self.found: list[Command] = []
+        self.calls: list[Call] = []
         self.jump = ""  # exit, return, break or continue: what follows is not reached
         self.locals: list[dict[str, Variable | None]] = []
         self.steps = 0
@@ -100,6 +104,12 @@ class Script(Conditions):
         """The variables that Slurm sets for a script with ``#SBATCH`` lines."""
         for name, value, start, end in slurm.settings(self.source.text):
             self.environment.set(name, Variable([Piece(value, start, end)], None, True))
+
+    def given(self, call: Call) -> None:
+        """What another script hands to this one."""
+        self.positional = [[argument(node)] for node in call.arguments]
+        for name, node in call.environment.items():
+            self.environment.set(name, Variable([argument(node)], None, True))
 
     # -- statements
 
@@ -166,9 +176,9 @@ class Script(Conditions):
 
     def _aside(self, node: Any, source: Source) -> dict[str, Variable | None]:
         """Commands of a branch that normally is not taken. What it sets is forgotten, but returned."""
-        mark = self.environment.mark()
+        mark, positional = self.environment.mark(), self.positional
         self.statement(node, source)
-        self.jump = ""
+        self.jump, self.positional = "", positional
         return self.environment.undo(mark)
 
     def _branches(self, branches: Sequence[Callable[[], object]]) -> None:
@@ -361,8 +371,11 @@ class Script(Conditions):
             self._unset_assigned(condition)
         inner = source.text[body.start_byte : body.end_byte]
         takes_first = _ENDLESS.match(condition) and _TAKES_FIRST.search(inner)
-        if not self.positional and (takes_first or _ARGUMENTS_LEFT.search(condition)):
+        left = takes_first or _ARGUMENTS_LEFT.search(condition)
+        if not self.positional and left:
             self._option_loop(body, source)
+        elif self.positional and left and self._take_options(body, source):
+            return SUCCESS
         else:
             self._loop_once(body, source, condition)
         return SUCCESS
@@ -379,6 +392,24 @@ class Script(Conditions):
                 continue
             if old is None or (old.items is None and not text_of(old.pieces) and not old.same(variable)):
                 self._unknown(name, "an argument of the script sets it", old is not None and old.exported)
+
+    def _take_options(self, body: Any, source: Source) -> bool:
+        """A loop over arguments that are known, as long as each turn takes one away. Whether there was such a turn."""
+        turned = False
+        for _ in range(MAX_OPTIONS):
+            left = len(self.positional or ())
+            if not left:
+                break
+            self.statement(body, source)
+            jump = self.jump
+            if jump in ("break", "continue"):
+                self.jump = ""
+            if jump not in ("", "continue"):
+                return True
+            if len(self.positional or ()) >= left:
+                break
+            turned = True
+        return turned
 
     def _loop_once(self, body: Any, source: Source, condition: str = "") -> None:
         """A loop of unknown length: what it assigns is not known in it, nor after it."""
@@ -724,6 +755,7 @@ class Script(Conditions):
         nodes = [source.word(pieces) for pieces in words]
         command = commands.training_command(nodes, environment, span)
         if command is None:
+            self._calls(words, source, span)
             return
         if len(self.found) >= MAX_COMMANDS:
             raise Stop(f"it has more than {MAX_COMMANDS:,} training commands")
@@ -732,6 +764,17 @@ class Script(Conditions):
             if variable.exported and variable.items is None and name not in environment:
                 environment[name] = source.node(variable.pieces, name)
         self.found.append(command)
+
+    def _calls(self, words: list[Pieces], source: Source, span: Span) -> None:
+        """Another script that a command starts, and what that is given."""
+        at = commands.called_script(words)
+        if at is None or len(self.calls) >= MAX_CALLS:
+            return
+        given = [(name, variable) for name, variable in self.environment.items() if variable.exported]
+        work.spend(PIECE * (len(words) + len(given)), "reading the arguments of a script")
+        environment = {name: source.node(one.pieces, name) for name, one in given if one.items is None}
+        arguments = tuple(source.node(pieces) for pieces in words[at + 1 :])
+        self.calls.append(Call(text_of(words[at]), arguments, environment, span))
 
     # -- builtins
 

@@ -20,6 +20,7 @@ class Piece(NamedTuple):
     via         places of use that it passed through, nearest first
     reason      why the text is not known; "" where it is (then ``text`` is what the script says)
     quoted      whether it stood in quotes where it is used: then it does not split into words
+    elsewhere   where it was written, where that is another file: an argument of the script
     """
 
     text: str
@@ -29,6 +30,7 @@ class Piece(NamedTuple):
     via: tuple[Span, ...] = ()
     reason: str = ""
     quoted: bool = False
+    elsewhere: Span | None = None
 
     @property
     def is_known(self) -> bool:
@@ -48,6 +50,15 @@ class Piece(NamedTuple):
 Pieces = list[Piece]
 BREAK = Piece("", reason="break")  # the boundary between two words
 Items = list[Piece]  # pieces with BREAK between words
+
+
+def argument(node: Node) -> Piece:
+    """What another script hands to this one, as it was written there."""
+    value = node.value
+    if isinstance(value, Unresolved):
+        return Piece(value.text, via=node.via, reason=value.reason, quoted=True, elsewhere=node.span)
+    return Piece(str(value), via=node.via, quoted=True, elsewhere=node.span)
+
 
 PIECE = 5  # steps to copy one
 MAX_PIECES = 2000  # of one expanded value
@@ -222,7 +233,11 @@ class Source:
     def locate(self, pieces: Iterable[Piece]) -> tuple[Span, tuple[Span, ...]]:
         """(where a text was written, what it passed through). Text made of several values is where they were put
         together; text that was written nowhere is at the start of the file."""
-        chains = [(*piece.via, self._own(piece)) for piece in pieces if piece.start >= 0]
+        chains = [
+            (*piece.via, piece.elsewhere or self._own(piece))
+            for piece in pieces
+            if piece.start >= 0 or piece.elsewhere is not None
+        ]
         if not chains:
             return Span(self.path, 1, 1, 1, 1), ()
         first = chains[0]
@@ -232,7 +247,8 @@ class Source:
         while all(len(chain) > common and chain[common] == first[common] for chain in chains):
             common += 1
         level = [chain[min(common, len(chain) - 1)] for chain in chains]
-        if all(level[at][1:3] <= level[at + 1][1:3] for at in range(len(level) - 1)):
+        here = all(span.path == self.path for span in level)
+        if here and all(level[at][1:3] <= level[at + 1][1:3] for at in range(len(level) - 1)):
             end = max(level, key=lambda span: span[3:5])
             return Span(self.path, *level[0][1:3], *end[3:5]), first[:common]
         return first[max(common - 1, 0)], first[: max(common - 1, 0)]

@@ -38,6 +38,7 @@ HYPER = "hyperparameters."
     [
         pytest.param("a.yaml", "per_device_train_batch_size: 1", ["hf-trainer"], id="the batch key alone is enough"),
         pytest.param("a.json", '{"per_device_train_batch_size": 1}', ["hf-trainer"], id="JSON as well"),
+        pytest.param("a.yaml", "per_device_train_batch_size: 1\ndo_train: false", [], id="an evaluation"),
         pytest.param(
             "a.yaml",
             "model_name_or_path: gpt2\noutput_dir: x\nnum_train_epochs: 1",
@@ -745,6 +746,11 @@ def test_who_names_the_devices_has_the_architecture(tmp_path: Path) -> None:
             id="queries and their passages",
         ),
         pytest.param(YAML + "use_cpu: true", "use_cpu: ", id="on the CPU"),
+        pytest.param(
+            YAML + "model: {_target_: models.llama.Llama.from_pretrained}",
+            "model._target_ models.llama.Llama.from_pretrained: a class of the program's own makes the model",
+            id="a class of the program's own",
+        ),
         pytest.param(
             YAML.replace("size: 4", "size: many"),
             "per_device_train_batch_size is not known: ",

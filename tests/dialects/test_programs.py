@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from memlint import check
 from memlint.check import check_text
 from memlint.dialects import programs, registry
 from memlint.documents import shell
@@ -44,10 +47,37 @@ def command(line: str) -> programs.Command:
         pytest.param("python run_clm.py --do_train False", False, id="an example told not to train"),
         pytest.param("python qlora.py --do_train False", False, id="any program told not to train"),
         pytest.param("python train.py --do_eval", True, id="another script need not read --do_train"),
+        pytest.param(
+            "python -m verl.trainer.main_ppo +trainer.val_only=true a=1", False, id="a loop that only validates"
+        ),
+        pytest.param("python -m verl.trainer.main_ppo trainer.val_only=False", True, id="a loop told to do more"),
+        pytest.param("torchrun train.py --eval_only --lr 1e-4", False, id="a switch that leaves nothing to train"),
+        pytest.param("python ./tasks/msdp/main.py --task MSDP-PROMPT", False, id="a task that prompts a model"),
+        pytest.param("python tasks/main.py --task RACE --epochs 3", True, id="a task that finetunes one"),
+        pytest.param("torchrun train.py --eval_only False", True, id="that switch, off"),
     ],
 )
 def test_a_program_that_holds_no_gradients_is_no_training_run(line: str, trains: bool) -> None:
     assert programs.trains(command(line)) is trains
+
+
+@pytest.mark.parametrize(
+    ("program", "claimed"),
+    [
+        pytest.param("from transformers import pipeline\nprint(pipeline('x')(rows))\n", False, id="scores alone"),
+        pytest.param("import os\nfrom ours import loop\nloop()\n", True, id="a module of its own trains"),
+        pytest.param("import deepspeed_chat\ndeepspeed_chat.main()\n", True, id="a package that may train of itself"),
+        pytest.param("loss.backward()\n", True, id="a loop"),
+    ],
+)
+def test_a_program_that_says_nothing_of_training_is_no_run_for_its_launcher_s_sake(
+    tmp_path: Path, program: str, claimed: bool
+) -> None:
+    """RLHFlow/Online-RLHF: run_loop.sh starts annotate_data/get_rewards.py by accelerate."""
+    (tmp_path / "get_rewards.py").write_text(program, encoding="utf-8")
+    (tmp_path / "ours.py").write_text("def loop():\n    optimizer.step()\n", encoding="utf-8")
+    (tmp_path / "run.sh").write_text("accelerate launch get_rewards.py --output_dir out\n", encoding="utf-8")
+    assert bool(check(str(tmp_path), isolated=True).runs) is claimed
 
 
 @pytest.mark.parametrize("name", ["serve.py", "eval.py", "convert_checkpoint.py"])
@@ -100,3 +130,24 @@ def test_the_name_of_a_job_is_no_program() -> None:
 def test_a_known_family_goes_before_it() -> None:
     (spec,) = registry.specs(load("run.sh", "accelerate launch train.py --lr 1\n"))
     assert spec.family == "accelerate"
+
+
+RUN = "per_device_train_batch_size: 1\nmodel_name_or_path: gpt2\nmax_seq_length: 8\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "runs"),
+    [
+        pytest.param("gpt2-arc-easy--cpu.yaml", RUN, 0, id="a name that says so"),
+        pytest.param("gpt2.yaml", RUN + "use_cpu: true\n", 0, id="a switch"),
+        pytest.param("run.sh", f"accelerate launch --cpu run_clm.py {OPTIONS}\n", 0, id="accelerate's switch"),
+        pytest.param("gpt2-cpu.yaml", RUN + "bf16: true\n", 1, id="a name, of a run in half precision"),
+        pytest.param("zero3-cpu-offload.yaml", RUN, 1, id="a name of what helps a card"),
+        pytest.param("gpt2-cpus.yaml", RUN, 1, id="another word"),
+    ],
+)
+def test_a_run_on_the_cpu_is_none_where_a_walk_meets_it(tmp_path: Path, name: str, text: str, runs: int) -> None:
+    """llm-foundry's gpt2-arc-easy--cpu.yaml, karpathy/nanochat's runcpu.sh."""
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    assert len(check(str(tmp_path), isolated=True).runs) == runs
+    assert len(check(str(tmp_path / name), isolated=True).runs) == 1, "a file that is named is read as a run"

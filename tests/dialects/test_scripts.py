@@ -116,6 +116,18 @@ WITHOUT = "def save_model(self, folder):\n        pass"
             id="a class of the program's that is of one of the repository's",
         ),
         pytest.param(
+            {"trainer.py": OWN.format("def train(self):\n        self.model.train()")},
+            "from trainer import Ours\n",
+            "Ours has a loop of its own (trainer.py: Ours.train)",
+            id="a loop of its own, as that of a PPO",
+        ),
+        pytest.param(
+            {"trainer.py": OWN.format("def train(self):\n        return super().train()")},
+            "from trainer import Ours\n",
+            "",
+            id="a loop that is the library's",
+        ),
+        pytest.param(
             {}, OWN.format(BY_ITS_OWN), "Ours has a loss of its own (train.py: Ours.compute_loss)", id="in the program"
         ),
         pytest.param({"trainer.py": OWN.format(BY_ITS_BASE)}, "from trainer import Ours\n", "", id="it asks its base"),

@@ -124,6 +124,28 @@ def test_the_nearest_file_goes_first_and_a_lock_before_what_was_asked_for(projec
     assert releases(project / "configs") == {"torch": "2.0.2", "transformers": "4.30.0"}
 
 
+@pytest.mark.parametrize(
+    ("path", "text", "expected"),
+    [
+        pytest.param("verl/version/version", "0.1\n", {"verl": "0.1"}, id="a copy of verl"),
+        pytest.param(
+            "src/peft/__init__.py", '"""PEFT"""\n__version__ = "0.3.0.dev0"\n', {"peft": "0.3.0.dev0"}, id="PEFT"
+        ),
+        pytest.param("trl/__init__.py", "from .version import __version__\n", {}, id="a package that does not say"),
+        pytest.param("torch/version.py", "__version__ = '2.1.0'\n", {}, id="a folder of that name"),
+    ],
+)
+def test_a_library_of_the_repository_goes_before_what_it_asks_for(
+    project: Path, path: str, text: str, expected: dict[str, str]
+) -> None:
+    """Search-R1, Logic-RL and simpleRL-reason hold verl 0.1."""
+    (project / path).parent.mkdir(parents=True)
+    (project / path).write_text(text, encoding="utf-8")
+    assert releases(project / "configs") == expected
+    (project / "requirements.txt").write_text("verl==0.9.0\npeft==0.12.0\n", encoding="utf-8")
+    assert releases(project / "configs") == {"verl": "0.9.0", "peft": "0.12.0", **expected}
+
+
 def test_no_file_outside_of_the_repository_is_read(tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text("torch==1.0.0\n")
     inner = tmp_path / "project"

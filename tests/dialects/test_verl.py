@@ -261,6 +261,24 @@ def test_devices_that_the_shell_counts_are_open() -> None:
     assert "number of devices" in spec.unknown_reason
 
 
+def test_the_defaults_of_its_program_are_no_run_where_a_walk_meets_them(tmp_path: Path) -> None:
+    """They name whatever model their authors had: the commands that start the program are its runs."""
+    config = tmp_path / "verl" / "trainer" / "config" / "ppo_trainer.yaml"
+    config.parent.mkdir(parents=True)
+    program = (
+        '@hydra.main(config_path="config", config_name="ppo_trainer", version_base=None)\ndef main(c):\n    run(c)\n'
+    )
+    (config.parent.parent / "main_ppo.py").write_text(program, encoding="utf-8")
+    text = f"actor_rollout_ref: {{model: {{path: {MODEL}}}, actor: {{ppo_micro_batch_size_per_gpu: 4}}}}\n"
+    config.write_text(text + "algorithm: {adv_estimator: grpo}\n", encoding="utf-8")
+    (tmp_path / "run.sh").write_text(RL + "\n", encoding="utf-8")
+    (tmp_path / "own.yaml").write_text(config.read_text(encoding="utf-8"), encoding="utf-8")
+    walked = check_paths([str(tmp_path)], Settings())
+    assert sorted(Path(one.path).name for one in walked.runs) == ["own.yaml", "run.sh"]
+    assert [why for path, why in walked.skipped if path == str(config)] != []
+    assert len(check_paths([str(config)], Settings()).runs) == 1, "a file that is named is read as a run"
+
+
 @pytest.mark.parametrize(
     ("options", "share"),
     [
@@ -332,3 +350,73 @@ def test_only_an_engine_that_keeps_its_share_takes_it_from_training(tmp_path: Pa
     written(tmp_path, {"run.sh": text})
     (found,) = check_paths([str(tmp_path / "run.sh")], Settings(gpu="a100-40gb x8")).runs
     assert ("MEM706" in {finding.code for finding in found.findings}) == said
+
+
+# ------------------------------------------------------------------------------------------------------------ EasyR1
+
+EASY = """\
+data: {max_prompt_length: 2048, max_response_length: 2048}
+algorithm: {adv_estimator: grpo, disable_kl: false}
+worker:
+  actor:
+    global_batch_size: 128
+    micro_batch_size_per_device_for_update: 1
+    micro_batch_size_per_device_for_experience: 2
+    model: {model_path: Qwen/Qwen2.5-7B-Instruct, enable_gradient_checkpointing: true, lora: {rank: 0}}
+    offload: {offload_params: true, offload_optimizer: true}
+  rollout: {n: 5, gpu_memory_utilization: 0.6}
+  ref: {fsdp: {enable_cpu_offload: true}}
+trainer: {nnodes: 1, n_gpus_per_node: 8}
+"""
+STARTED = "python3 -m verl.trainer.main config=examples/config.yaml "
+
+
+def easy(tmp_path: Path, words: str) -> TrainingSpec:
+    (tmp_path / "examples").mkdir()
+    (tmp_path / "examples" / "config.yaml").write_text(EASY, encoding="utf-8")
+    return run(STARTED + words + "\n", str(tmp_path / "examples" / "run.sh"))
+
+
+@pytest.mark.parametrize(
+    ("words", "facts"),
+    [
+        pytest.param(
+            "worker.actor.padding_free=true",
+            {
+                **{"micro_batch_size": 1, "sequence_length": 4096, "gradient_accumulation_steps": 80},
+                **{
+                    "device_count": 8,
+                    "engine_share": 0.6,
+                    "parameter_dtype": "float32",
+                    "log_probabilities": "in_place",
+                },
+                **{"optimizer_implementation": "fused", "resident_models": None, "evaluation_batch_size": 2},
+            },
+            id="its file, and what it takes where nothing is written",
+        ),
+        pytest.param(
+            "worker.ref.fsdp.enable_cpu_offload=false worker.actor.micro_batch_size_per_device_for_update=4",
+            {"micro_batch_size": 4, "evaluation_batch_size": None, "model": "Qwen/Qwen2.5-7B-Instruct"},
+            id="words lie over the file",
+        ),
+    ],
+)
+def test_what_easyr1_does(tmp_path: Path, words: str, facts: dict[str, Any]) -> None:
+    spec = easy(tmp_path, words)
+    assert spec.architecture == "language_model", spec.unknown_reason
+    assert {name: spec.get(name) for name in facts} == facts  # type: ignore[arg-type]
+    assert bool(spec.get("resident_models")) is ("enable_cpu_offload=false" in words)
+
+
+def test_easyr1_fits_the_cards_of_its_table(tmp_path: Path) -> None:
+    """README of hiyouga/EasyR1, hardware requirements: GRPO of 7B with AMP on 8 cards of 40 GB."""
+    found = estimate_spec(easy(tmp_path, ""))
+    assert found.device_interval.high_bytes < 40 * 10**9
+    assert found.device_bytes > 16 * 7_615_616_512 // 8  # weights, gradients and two moments, in float32
+
+
+def test_a_tower_that_does_not_train_is_no_part_of_the_bound(tmp_path: Path) -> None:
+    words = "worker.actor.model.model_path=Qwen/Qwen2.5-VL-3B-Instruct worker.actor.model.freeze_vision_tower=true"
+    spec = easy(tmp_path, words)
+    assert spec.get("frozen_parts") == ["vision_tower"]
+    assert "what images take of its samples is not known" in spec.unknown_reason

@@ -81,6 +81,12 @@ def made(text: str, **options: str) -> dict[str, Any]:
             id="a function that fire starts",
         ),
         pytest.param(
+            PARSER + "def train(rank=2, on=False):\n  Made(rank=rank)\nfire.Fire(train)",
+            {"rank": "[q_proj,'v_proj']"},
+            {"rank": ["q_proj", "v_proj"]},
+            id="a list as fire reads it",
+        ),
+        pytest.param(
             PARSER + "if len(sys.argv) == 2:\n  a = 1\nelse:\n  a = transformers.HfArgumentParser(Own).parse()\n"
             "Made(rank=a.rank)",
             {},

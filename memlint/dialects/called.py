@@ -1,0 +1,49 @@
+"""The scripts that a script starts with arguments, or with variables that it exports.
+
+A script that is told its model by ``$1`` is no run that anybody can judge; who calls it with all of them states one,
+and is where the run is reported. What is given keeps the place where the caller wrote it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from memlint.dialects import companions
+from memlint.documents.node import Call, Document
+
+MAX_DEPTH = 3  # scripts that call scripts
+_ARGUMENT = re.compile(r"\$(?:[1-9@*#]|\{[1-9@*#])")
+
+
+def documents(document: Document, depth: int = 0) -> Iterator[Document]:
+    """The scripts that a script calls, each read with what it is given, where that says anything to it. Raises
+    OutOfWork."""
+    from memlint.documents import load, shell
+
+    if depth == MAX_DEPTH:
+        return
+    for call in document.calls:
+        path = companions.find(call.script, document.path)
+        if path is None or path == document.path:
+            continue
+        try:
+            text = load.read_text(path)
+        except load.Unreadable:
+            continue
+        if not _tells(call, text):
+            continue
+        inner = shell.read(path, text, call)
+        sources = {**document.sources, document.path: document.text, path: text}
+        inner = inner._replace(sources=sources, told=document.told)
+        if inner.commands:
+            yield inner
+        yield from documents(inner, depth + 1)
+
+
+def _tells(call: Call, text: str) -> bool:
+    """Whether a script looks at what it is given."""
+    if call.arguments and _ARGUMENT.search(text) is not None:
+        return True
+    names = [re.escape(name) for name in call.environment]
+    return bool(names) and re.search(rf"\$\{{?(?:{'|'.join(names)})\b", text) is not None
