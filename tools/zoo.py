@@ -22,7 +22,7 @@ import re
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cache
 from importlib.metadata import version
@@ -48,7 +48,7 @@ from memlint.models.system import System
 from memlint.profiles.program import Program, read
 
 FOLDER = Path(__file__).parents[1] / "memlint" / "data" / "programs"
-RELEASES = {"torch": "2.13.0", "timm": "1.0.31", "torchvision": "0.28.0"}
+RELEASES = {"torch": "2.13.0", "timm": "1.0.31", "torchvision": "0.28.0", "transformers": "5.23.0"}
 GRANULARITY_BYTES = 512
 CLASSES = 15_013  # a number that is no other size of any model
 MODES = ("fp32", "autocast", "checkpointed")
@@ -58,12 +58,24 @@ OFFSETS = (0, 64, -32)
 
 
 class Recipe(NamedTuple):
-    """A model of a library: (how many classes) -> the model, and the side of the images that it is made for."""
+    """A model of a library.
+
+    build   (how many classes) -> the model
+    side    of the images that it is made for
+    given   (sizes) -> the arguments of its call; images where it is None
+    sizes   that it is recorded with, and those of three settings that it is proven at; images' where there are none
+    low     recorded under autocast with parameters in 16 bits as well
+    """
 
     build: Callable[[int], nn.Module]
     side: int
+    given: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None
+    sizes: Sequence[Mapping[str, int]] = ()
+    low: bool = False
 
     def inputs(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
+        if self.given is not None:
+            return self.given(sizes)
         return {"x": torch.empty(sizes["B"], 3, sizes["H"], sizes["W"])}
 
 
@@ -112,7 +124,21 @@ def _torchvision(name: str) -> Recipe:
     )
 
 
-LIBRARIES: dict[str, Callable[[str], Recipe]] = {"timm": _timm, "torchvision": _torchvision}
+def _transformers(name: str) -> Recipe:
+    from tools import transformers_models as models
+
+    published = models.MODELS[name]
+    sizes = () if published.side else models.SOUND
+    if published.kind == "audio-spectrogram-transformer":
+        sizes = [{"B": batch} for batch in (4, *BATCHES)]
+    return Recipe(lambda classes: models.model(published, classes), published.side, models.given(published), sizes)
+
+
+LIBRARIES: dict[str, Callable[[str], Recipe]] = {
+    "timm": _timm,
+    "torchvision": _torchvision,
+    "transformers": _transformers,
+}
 
 # In the order in which they are wanted: the models that published scripts and papers train most come first. No family
 # reads torchvision's, so none of them ships; ``torchvision/NAME`` is recorded when it is asked for.
@@ -189,7 +215,7 @@ WITHOUT = {
 
 def made(library: str, name: str, recipe: Recipe) -> dict[str, Any]:
     """The program of a model, as a JSON value."""
-    sizes = {"B": 4, "H": recipe.side, "W": recipe.side}
+    sizes = dict(recipe.sizes[0]) if recipe.sizes else {"B": 4, "H": recipe.side, "W": recipe.side}
     source = f"{library} {RELEASES[library]}, torch {RELEASES['torch']}"
     return forward.program(
         lambda: with_shapes_alone(lambda: recipe.build(CLASSES)),
@@ -214,9 +240,12 @@ def calls(made: Program) -> int:
     return found[-1]
 
 
-def settings(made: Program, side: int) -> list[dict[str, int]]:
+def settings(made: Program, recipe: Recipe) -> list[dict[str, int]]:
     """Three, of other batches, sizes and classes than it was recorded with, as far as its guards let them be."""
-    found = []
+    found, side = [], recipe.side
+    if recipe.sizes:
+        every = [{**sizes, "K": classes} for sizes, classes in zip(recipe.sizes[1:], (1000, 10, 21_841))]
+        return [sizes for sizes in every if not made.outside(sizes)]
     for batch, offset, classes in zip(BATCHES, OFFSETS, (1000, 10, 21_841)):
         for height, width in ((side + offset, side + offset), (side, side)):
             sizes = {"B": batch, "H": height, "W": width, "K": classes}
@@ -252,18 +281,20 @@ def traced(recipe: Recipe, sizes: Mapping[str, int], mode: str, dtype: torch.dty
     with converting_in_place(), _fake_cuda() as tracker:
         model = with_shapes_alone(lambda: recipe.build(sizes["K"])).train()
         if mode == "checkpointed":
-            model.set_grad_checkpointing()
+            getattr(model, "set_grad_checkpointing", getattr(model, "gradient_checkpointing_enable", None))()
         weights = [*model.parameters(), *model.buffers()]
         saved_bytes = held = 0
         for number in range(2):
             if number == 1:
                 tracker.reset_peak()
             with tracker.phase("forward"):
-                batch, target = recipe.inputs(sizes)["x"], torch.empty(sizes["B"], dtype=torch.int64)
+                batch = recipe.inputs(sizes)
                 context: Any = torch.autocast("cpu", dtype) if mode == "autocast" else nullcontext()
                 with SavedTensors(weights, tracker) as saved, context:
-                    out = model(batch)
+                    out = model(**batch)
                     out = out[0] if isinstance(out, tuple) else out
+                    out = out.flatten(0, 1) if out.ndim == 3 else out
+                    target = torch.empty((out.shape[0], *out.shape[2:]), dtype=torch.int64)
                     loss = nn.functional.cross_entropy(out, target)
                     del out
                 held, saved_bytes = tracker.live_bytes, saved.bytes
@@ -286,11 +317,13 @@ def replayed(made: Program, sizes: Mapping[str, int], mode: str, dtype: str) -> 
             model.checkpoint()
 
         def loss(batch: list[Tensor]) -> Tensor:
-            logits = model(*batch[:1])[0]
-            return F.cross_entropy(logits, batch[1])
+            logits = model(*batch)[0]
+            logits = F.flatten(logits, 0, 1) if logits.ndim == 3 else logits
+            batch.append(Tensor((logits.shape[0], *logits.shape[2:]), int64))  # which the loop names as well
+            return F.cross_entropy(logits, batch[-1])
 
         def batch() -> list[Tensor]:
-            return [*run.inputs(), Tensor((sizes["B"],), int64)]
+            return run.inputs()
 
         return System(model, batch, loss, "sgd", autocast=DTYPES[dtype] if mode == "autocast" else None)
 
@@ -323,7 +356,7 @@ def proofs(made: Program, recipe: Recipe) -> Iterator[tuple[str, dict[str, int],
     for mode in MODES:
         if mode == "checkpointed" and not made.checkpoints:
             continue
-        for sizes, dtype in zip(settings(made, recipe.side), ("bfloat16", "float16", "float16")):
+        for sizes, dtype in zip(settings(made, recipe), ("bfloat16", "float16", "float16")):
             yield mode, sizes, dtype
 
 
@@ -346,6 +379,7 @@ def differences(made: Program, recipe: Recipe) -> Iterator[str]:
 
 
 def main() -> int:
+    warnings.filterwarnings("ignore", category=FutureWarning)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="LIBRARY/NAME")
     parser.add_argument("--to", type=Path, default=FOLDER)

@@ -16,13 +16,14 @@ from memlint.architectures.huggingface_remote import REMOTE_TYPES
 from memlint.architectures.huggingface_styles import ALIASES, STYLES
 from memlint.architectures.huggingface_vision import CLASSIFIERS, tower
 from memlint.architectures.huggingface_vision_language import llava, text_alone, vision_language
+from memlint.architectures.recorded import MODEL_TYPE, TASKS, Recorded, recorded
 from memlint.architectures.sizes import Sizes
 from memlint.architectures.vision import Tower
 from memlint.architectures.vision_language import Llava, TextAlone, VisionLanguage
 from memlint.facts.spec import UnknownModel
 from memlint.named_tuple import NamedTuple
 
-Description = Decoder | Encoder | ModernBert | EncoderDecoder | T5 | Tower | Llava | VisionLanguage | TextAlone
+Description = Decoder | Encoder | ModernBert | EncoderDecoder | T5 | Tower | Llava | VisionLanguage | TextAlone | Recorded
 
 
 class Kind(NamedTuple):
@@ -56,6 +57,7 @@ KINDS = (
     Kind(("gemma3", "qwen2_vl", "qwen2_5_vl", "qwen3_vl"), vision_language, _SEES),
     Kind(BESIDE, text_alone, _SEES),
     Kind(("llava",), llava, _SEES),
+    Kind((MODEL_TYPE,), recorded, TASKS),
 )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from memlint.architectures import recorded
 from memlint.dialects import embedders, known_scripts, llava
 from memlint.dialects import language_model as lm
 from memlint.dialects.accelerate import truth
@@ -42,6 +43,8 @@ _SCRIPTS = {
     "run_summarization": Script("seq2seq_lm", 1024, target=128),
     "run_translation": Script("seq2seq_lm", 1024, target=128),
     "run_image_classification": Script("image_classification"),
+    "run_semantic_segmentation": Script("semantic_segmentation"),
+    "run_audio_classification": Script("audio_classification"),
     "run_speech_recognition_seq2seq": Script("seq2seq_lm"),
 }
 
@@ -194,6 +197,38 @@ def _model_name(spec: TrainingSpec) -> None:
         llava.backbone(spec)
 
 
+# examples/pytorch/semantic-segmentation/run_semantic_segmentation.py: the data that it takes where a command names none,
+# and data that are often named, with the classes of their labels.
+_SEGMENTED = {"segments/sidewalk-semantic": 35, "zhoubolei/scene_parse_150": 150, "scene_parse_150": 150}
+
+
+def _model(spec: TrainingSpec) -> str:
+    """A model that a recorded program stands for, in a script of its task; else by its config."""
+    stated, task = spec.fact("model"), _script(spec).model_class
+    if task in recorded.TASKS and lm.stated_config() is None and stated is not None and isinstance(stated.value, str):
+        found = recorded.known(stated.value, task)
+        if found is not None:
+            spec.model_name = stated.value.rstrip("/").rsplit("/", 1)[-1]
+            lm.put(spec, lm.CONFIG, found, stated, f"the recorded program {found['program']}")
+            return ""
+    return lm.model(spec)
+
+
+def _labels(spec: TrainingSpec) -> str:
+    """Of pixels: each class has a number of its own for each of them."""
+    name = _program(spec)
+    if _script(spec).model_class != "semantic_segmentation":
+        return ""
+    data = spec.root.get("dataset_name")
+    if data is None and lm.gap(spec, "dataset_name") is not None:
+        return lm.not_stated(spec, "dataset_name")
+    classes = _SEGMENTED.get("segments/sidewalk-semantic" if data is None else str(data.value))
+    if classes is None:
+        return OnTop(f"how many classes the labels of {data.value if data else 'the data'} have, no file states")
+    lm.put(spec, "labels", classes, reason=f"{name}.py: classes of the data")
+    return ""
+
+
 def _model_class(spec: TrainingSpec) -> str:
     """What the script builds; why the model is not transformers' own."""
     own = _built(spec)
@@ -236,7 +271,7 @@ def join(spec: TrainingSpec) -> str:
     kind = spec.fact("model_class")
     if kind is not None and kind.reason == _OF_TEXT:
         lm.put(spec, "images_per_sample", 0, kind, _OF_TEXT)
-    return embedders.join(spec) or llava.join(spec)
+    return embedders.join(spec) or llava.join(spec) or _labels(spec)
 
 
 def _own_model(spec: TrainingSpec, name: str) -> str:
@@ -366,7 +401,7 @@ FAMILY = lm.Family(
         Step(_defaults, tuple(dict.fromkeys((*known_scripts.FACTS, *llava.FACTS, *embedders.FACTS)))),
         Step(_release, ("transformers_version",)),
         Step(_model_name, ("model",)),
-        Step(lm.model, lm.MODEL_FACTS),
+        Step(_model, lm.MODEL_FACTS),
     ),
     follows=Graph(
         Step(lm.on_cpu),

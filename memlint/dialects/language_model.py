@@ -147,6 +147,7 @@ EXAMPLES = (
     *("run_clm", "run_fim", "run_mlm", "run_plm", "run_glue", "run_classification", "run_xnli", "run_qa", "run_squad"),
     *("run_seq2seq_qa", "run_ner", "run_swag", "run_summarization", "run_translation", "run_image_classification"),
     *("run_mae", "run_mim", "run_speech_recognition_ctc", "run_speech_recognition_seq2seq", "run_audio_classification"),
+    *("run_semantic_segmentation", "run_semantic_segmentation_no_trainer"),
 )
 
 

@@ -107,7 +107,7 @@ def model_type(spec: TrainingSpec) -> str:
 
 
 # Models whose config.json says how large every input is: thirty seconds of sound, or images of one size.
-_ONE_SIZE = ("whisper", "vit", "deit")
+_ONE_SIZE = ("whisper", "vit", "deit", "program")
 
 
 def has_one_size(spec: TrainingSpec) -> bool:

@@ -1,4 +1,5 @@
-"""Image classifiers, known by their programs, as timm's train.py trains them.
+"""Image classifiers, known by their programs, as timm's train.py trains them, or torchvision's, whose loop is the same
+but for the facts that its dialect states.
 
 Source: timm 1.0.31 (``train.py``; ``timm/data/loader.py``, PrefetchLoader; ``timm/loss``; ``timm/utils/model_ema.py``).
 Shapes: B images of H x W pixels, K classes.
@@ -18,6 +19,7 @@ from memlint.models.system import System
 from memlint.profiles import shipped
 
 CLASSES = 1000  # of ImageNet
+PROGRAM = HYPER + "program"  # where a name alone does not say which library's it is
 
 
 class Batch:
@@ -42,7 +44,7 @@ class Classification:
             "W": int(width),
             "K": int(spec.get(HYPER + "num_classes") or CLASSES),
         }
-        name, _ = timm_program(spec["model"])
+        name = spec.get(PROGRAM) or timm_program(spec["model"])[0]
         self.model = programs.build(programs.Run(shipped.program(name), self.sizes, float32, spec))
         if spec.get("checkpointing", "none") == "full":
             self.model.checkpoint()

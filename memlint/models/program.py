@@ -78,6 +78,13 @@ class Run:
         self._does = _newest if spec is None else spec.does
         self._operations: dict[str, Callable[..., Any]] = {}
 
+    def resize(self, values: Mapping[str, int]) -> None:
+        """Go on with other sizes (a batch of evaluation's)."""
+        if broken := self.program.outside(values):
+            raise UnknownModel(f"{self.program.name} was recorded for {broken}")
+        self.values = dict(values)
+        self._sizes.clear()
+
     def inputs(self) -> list[Tensor]:
         """Fresh tensors of what the model is called with, in the order of ``program.inputs``."""
         return [self.tensor(shape, dtype) for _, shape, dtype in self.program.inputs]

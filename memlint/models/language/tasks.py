@@ -9,6 +9,7 @@ from memlint.architectures.decoder import Decoder
 from memlint.architectures.encoder import Encoder, ModernBert
 from memlint.architectures.encoder_decoder import T5, EncoderDecoder
 from memlint.architectures.kinds import described
+from memlint.architectures.recorded import Recorded
 from memlint.architectures.vision import Tower
 from memlint.architectures.vision_language import Llava, LlavaScript, TextAlone, VisionLanguage
 from memlint.facts.spec import TrainingSpec
@@ -69,6 +70,10 @@ def _task(kind: str, spec: TrainingSpec, dtype: DType, autocast: bool) -> Task:
         return _image_classifier(spec, config, dtype, autocast)
     if isinstance(config, Llava):
         return _llava(spec, config, dtype, autocast)
+    if isinstance(config, Recorded):
+        from memlint.models.language import recorded
+
+        return recorded.task(spec, config, dtype)
     return _imported(config, spec, dtype, autocast)
 
 
