@@ -269,18 +269,21 @@ class Estimates:
         from memlint.tape.allocator_conf import ConfError, parse_conf
         from memlint.tape.summary import whole_tape
 
-        longest = record(spec, self._templates)
-        if longest.framework != "torch":
-            return None
-        length = int(spec["sequence_length"])
-        shorter = [spec.with_facts({"sequence_length": int(share * length)}) for share in lengths.SHARES]
-        run = lengths.in_turn([whole_tape(record(other, self._templates)) for other in shorter], whole_tape(longest))
-        if run is None:
-            return None
         conf = lengths.DEFAULT
         if isinstance(spec.get("allocator_conf"), str):
             with contextlib.suppress(ConfError):
                 conf = parse_conf(spec["allocator_conf"])
+        if conf.expandable_segments:
+            return None  # they grow, and leave nothing
+        own = self._made.recordings if spec is self.spec else ()
+        recording = own[0] if own else record(spec, self._templates)
+        if recording.framework != "torch":
+            return None
+        longest = whole_tape(recording)
+        half = spec.with_facts({"sequence_length": int(lengths.SHARES[0] * spec["sequence_length"])})
+        run = lengths.in_turn(lengths.between(whole_tape(record(half, self._templates)), longest), longest)
+        if run is None:
+            return None
         room = None
         if self.gpu:
             from memlint.data.catalogue import parse_gpu

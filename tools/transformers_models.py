@@ -83,7 +83,9 @@ def model(published: Published, classes: int) -> nn.Module:
     import transformers
 
     changes = {"vocab_size": classes} if published.task == "ctc" else {"num_labels": classes}
-    config = transformers.AutoConfig.for_model(published.kind, **published.config, **_TASKS.get(published.task, {}), **changes)
+    config = transformers.AutoConfig.for_model(
+        published.kind, **published.config, **_TASKS.get(published.task, {}), **changes
+    )
     made: nn.Module = getattr(transformers, _CLASSES[published.task]).from_config(config)
     if published.task == "semantic_segmentation":
         return Segmenting(made)

@@ -21,6 +21,24 @@ from memlint.tape.first_step import EVALUATION, MASTERS, STEP
 SHARES = (1 / 2, 3 / 4, 7 / 8)
 
 
+def between(half: Tape, longest: Tape) -> list[Tape]:
+    """Steps of the lengths of :data:`SHARES`, of which the first, half as long as the longest, is given: a size grows
+    with the length, or with its square, where it is a quarter. The first alone where a step takes another way."""
+    if half.events != longest.events:
+        return [half]
+    made = [half]
+    for share in SHARES[1:]:
+        step = Tape()
+        for name in ("events", "marks", "streams", "labels", "states_late"):
+            setattr(step, name, getattr(longest, name))
+        step.sizes = [
+            int(more * share * share) if 4 * less == more else int(less + (more - less) * (2 * share - 1))
+            for less, more in zip(half.sizes, longest.sizes)
+        ]
+        made.append(step)
+    return made
+
+
 def in_turn(shorter: Sequence[Tape], longest: Tape) -> Tape | None:
     """The events of a run that takes the shorter steps, each after the other, and then the longest one as often as it
     comes in its own tape; None where they are not steps of one model. It has sizes, streams and events, and no labels.
@@ -62,19 +80,29 @@ def _take(run: Tape, tape: Tape, states: dict[int, int], late: list[int]) -> Non
     run.streams.update({offset + storage: stream for storage, stream in tape.streams.items()})
     step = _mark(tape, STEP)
     alive: dict[int, None] = {}
-    for at in range(_begin(tape), _mark(tape, EVALUATION)):
+    for at in (*range(_begin(tape), _once(tape, step)), *range(step, _mark(tape, EVALUATION))):
         if at == step:
             run.events += late
             late = []
         event = tape.events[at]
-        storage = states.get(event if event >= 0 else ~event, offset + (event if event >= 0 else ~event))
+        own = event if event >= 0 else ~event
+        storage = states.get(own, offset + own)
         if event >= 0:
             alive[storage] = None
             run.events.append(storage)
-        else:
+        elif storage in alive or own in states:  # else it is one of a micro-batch that is left out
             alive.pop(storage, None)
             run.events.append(~storage)
     run.events += [*late, *[~storage for storage in alive]]
+
+
+def _once(tape: Tape, step: int) -> int:
+    """The end of a step's first micro-batch: others of its length find what it leaves. The step itself where they are
+    not one after the other."""
+    phases = [(at, phase) for at, phase in tape.marks if phase != "setup" and at < step]
+    if [phase for _, phase in phases[:3]] == ["forward", "backward", "forward"]:
+        return phases[2][0]
+    return step
 
 
 def _begin(tape: Tape) -> int:

@@ -56,6 +56,20 @@ def test_a_full_card_gives_back_what_is_free_and_segments_that_grow_leave_nothin
     assert lengths.reserved(run, parse_conf("expandable_segments:True"), None) <= (64 + 128 + 1024 + 2048 + 20) * MiB
 
 
+def test_steps_in_between_are_made_of_half_a_step_and_a_whole_one() -> None:
+    """What grows with the length, what does not, and what grows with its square."""
+    sizes = {length: [7 * MiB, 4096 * length + MiB, length * length] for length in (1024, 1536, 1792, 2048)}
+    steps = {}
+    for length in (1024, 2048):
+        steps[length] = Tape()
+        for size in sizes[length]:
+            steps[length].free(steps[length].allocate(size, Label("activations", "x")))
+    made = lengths.between(steps[1024], steps[2048])
+    assert [step.sizes for step in made] == [sizes[1024], sizes[1536], sizes[1792]]
+    steps[1024].allocate(MiB, Label("activations", "x"))
+    assert lengths.between(steps[1024], steps[2048]) == [steps[1024]]
+
+
 def test_steps_of_other_models_are_no_run() -> None:
     assert lengths.in_turn([step(256, WEIGHT + 512)], step(1024)) is None
 
