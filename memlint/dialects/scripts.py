@@ -170,6 +170,8 @@ def read(path: str, text: str, options: Mapping[str, Node], is_started: bool = F
     why = why or loss.why or _own_model(made.get("model"), path) or resumed
     if any(module.partition(".")[0] == "unsloth" for module in found.imported.values()):
         family, why = "hf-trainer", why or unsloth.doubt(path, _name(trainer), [_values(call) for call in before], said)
+    if family != "hf-trainer":
+        said.pop(FILLED, None)
     without = found.parses and not options and not is_started
     if without:
         why = f"{path} reads options, and none are given: check the command that starts it"
@@ -277,7 +279,15 @@ def _length(calls: Sequence[Node], said: Mapping[str, Node]) -> dict[str, Node]:
         if limit is not None and type(limit.value) is int
     ]
     longest = max(cut, key=lambda limit: int(str(limit.value)), default=None)
-    return {} if longest is None else {"max_seq_length": _under("max_seq_length", longest)}
+    if longest is None:
+        return {}
+    cuts = [values for call in calls if _TOKENIZES.search(_target(call)) and _cuts(values := _values(call))]
+    full = all("padding" in values and values["padding"].value == "max_length" for values in cuts)
+    filled = {FILLED: Node(True, longest.span, None, FILLED)} if full else {}
+    return {"max_seq_length": _under("max_seq_length", longest), **filled}
+
+
+FILLED = "pad_to_max_length"
 
 
 def _cuts(values: Mapping[str, Node]) -> bool:

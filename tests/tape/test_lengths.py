@@ -148,3 +148,36 @@ def test_the_upper_end_holds_layers_that_unsloths_copy_of_a_model_leaves_in_16_b
     if more:
         weights = found.component_bytes("parameters")
         assert found.allocated_interval.high_bytes > found.allocated_bytes + 0.3 * weights
+
+
+SCRIPT = """\
+from transformers import AutoModelForCausalLM, AutoTokenizer, Trainer, TrainingArguments
+
+model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen2.5-0.5B")
+tokenizer = AutoTokenizer.from_pretrained("Qwen/Qwen2.5-0.5B")
+
+
+def tokenized(row):
+    return tokenizer(row["text"], max_length=1024, truncation=True, padding={padding})
+
+
+trainer = Trainer(model, TrainingArguments(output_dir="out"), train_dataset=rows.map(tokenized))
+trainer.train()
+"""
+
+
+@pytest.mark.parametrize(
+    ("padding", "varies"),
+    [
+        pytest.param('"max_length"', False, id="rows that a tokenizer fills up to the maximum"),
+        pytest.param("True", True, id="rows that are filled up to the longest of a batch"),
+    ],
+)
+def test_rows_of_one_length_are_no_run_of_several(tmp_path: Path, padding: str, varies: bool) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "requirements.txt").write_text("transformers==4.55.0\ntorch==2.8.0\n")
+    (tmp_path / "train.py").write_text(SCRIPT.format(padding=padding))
+    [spec] = registry.specs(load(str(tmp_path / "train.py")))
+    found = estimates.EqualRuns().estimates(spec, "", ()).own()
+    assert spec["sequence_length"] == 1024
+    assert ("lengths of batches" in {name for name, _, _ in found.assumptions}) == varies
