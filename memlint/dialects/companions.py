@@ -148,6 +148,8 @@ def read(reference: str, beside: str) -> tuple[Document | None, str]:
     if "\0" in reference:
         return None, "not a file name"
     path = find(reference, beside)
+    if path is None and (told := _shown(reference, beside)) is not None:
+        return told, ""
     if path is None:
         return None, f"no file {reference} in this repository"
     try:
@@ -164,6 +166,26 @@ def read(reference: str, beside: str) -> tuple[Document | None, str]:
     except load.Unreadable as error:
         return None, f"{path} cannot be read: {error}"
     return _last[state], ""
+
+
+def _shown(reference: str, beside: str) -> Document | None:
+    """A config that a document shows in a block of its own, and whose file a command of the document names."""
+    from memlint.documents import load
+
+    name = reference.rpartition("/")[2]
+    if load.quoting(beside) != "markdown" or not name.endswith((".yaml", ".yml")):
+        return None
+    from memlint.documents import markdown, yaml
+
+    try:
+        text = load.read_text(beside)
+    except load.Unreadable:
+        return None
+    block = markdown.shown(text, name)
+    found = yaml.read(beside, block) if block else None
+    if found is None or found.faults:
+        return None
+    return prepared(found._replace(text=text, sources={beside: text}, told=True))
 
 
 def _loaded(path: str) -> Document:

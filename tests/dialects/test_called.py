@@ -1,4 +1,4 @@
-"""Scripts that scripts and documents call with arguments: the caller states the run."""
+"""Scripts that are called with arguments, and configs that documents show: the caller states the run."""
 
 from __future__ import annotations
 
@@ -76,3 +76,37 @@ def test_a_value_is_where_the_caller_wrote_it(tmp_path: Path) -> None:
     (run,) = check(str(tmp_path / "all.sh"), isolated=True).runs
     (found,) = (one for one in run.findings if one.code == "MEM008")
     assert (Path(found.span.path).name, found.span.line) == ("all.sh", 2)
+
+
+SHOWN = """\
+Train with `{name}`:
+
+```yaml
+model_name_or_path: gpt2
+stage: sft
+do_train: true
+finetuning_type: full
+per_device_train_batch_size: 3
+cutoff_len: 64
+dataset: a
+```
+"""
+LAUNCH = "```bash\nCUDA_VISIBLE_DEVICES=0 llamafactory-cli train configs/gpt2.yaml\n```\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "batches"),
+    [
+        pytest.param(SHOWN.format(name="gpt2.yaml") + LAUNCH, [3], id="the config that its command names"),
+        pytest.param(SHOWN.format(name="other.yaml") + LAUNCH, [None], id="another file"),
+        pytest.param(2 * SHOWN.format(name="gpt2.yaml") + LAUNCH, [None], id="two of that name"),
+        pytest.param(SHOWN.format(name="gpt2.yaml"), [], id="no command"),
+    ],
+)
+def test_a_config_that_a_document_shows_is_its_commands(tmp_path: Path, text: str, batches: list[int | None]) -> None:
+    """OpenBMB/MiniCPM-V: docs/llamafactory_train_and_infer.md."""
+    (tmp_path / "README.md").write_text(text, encoding="utf-8")
+    found = check(str(tmp_path / "README.md"), isolated=True).runs
+    assert [one.facts["micro_batch_size"].value if one.estimate else None for one in found] == batches
+    for one in found:
+        assert {Path(fact.path).name for fact in one.facts.values() if fact.line} <= {"README.md"}
