@@ -208,9 +208,7 @@ def _own_options(
     words = own_code.words(path)
     for one in near:
         if one.node.name in words:
-            reason = (
-                f"{one.node.name} is an option of {path}'s own, and not {one.suggestion}: what it does is not known"
-            )
+            reason = f"{one.node.name} is an option of {path}'s own: what it does is not known"
             yield Missing(one.node.name, one.node.span, reason, ours=True)
 
 
