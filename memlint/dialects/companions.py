@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from memlint import tracked
-from memlint.documents.node import Command, Document, Node
+from memlint import tracked, work
+from memlint.documents.node import Command, Document, Node, Unresolved
 from memlint.facts.spec import Fact, Missing
 from memlint.files import above, edition, inside, repository_root
 from memlint.named_tuple import NamedTuple
@@ -114,6 +114,26 @@ def elsewhere(reference: str, beside: str) -> str | None:
             here = os.path.realpath(folder)
             return os.path.normpath(os.path.join(folder, os.path.relpath(path, here))) if os.path.isfile(path) else None
     return None
+
+
+_CONFIGS = (".json", ".yaml", ".yml", ".toml")
+
+
+def settle(command: Command, document: Document) -> None:
+    """Give a command's words that end as one file of the repository does that file, where what they begin with is the
+    folder of the repository, which only the shell finds (``$(cd "$(dirname "$0")/.." && pwd)/configs/zero3.json``)."""
+    trees = (command.options, *command.words, *(launcher.options for launcher in command.launchers))
+    known: tuple[str, ...] | None = None
+    for node in (node for tree in trees for node in tree.walk()):
+        ending = node.value.ending if isinstance(node.value, Unresolved) else ""
+        if not ending.endswith(_CONFIGS) or ending[:1] != "/" or ending.count("/") < 2:
+            continue
+        if known is None:
+            known = tuple(_tracked(repository_root(os.path.dirname(document.path) or ".")).paths)
+        work.spend(1 + len(known) // 64, "looking for the file that a command names")
+        found = [path for path in known if f"/{path}".endswith(ending)]
+        if len(found) == 1:
+            node.value = found[0]
 
 
 def below(folder: str, name: str, beside: str) -> str | None:

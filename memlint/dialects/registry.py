@@ -135,6 +135,7 @@ def started(document: Document, command: Command, overrides: Sequence[str], name
     if not programs.trains(command):
         return None
     companions.starts(document)
+    companions.settle(command, document)
     best = _best(document, command)
     if best is None:
         return None

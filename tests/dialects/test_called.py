@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,25 @@ def test_a_value_is_where_the_caller_wrote_it(tmp_path: Path) -> None:
     (run,) = check(str(tmp_path / "all.sh"), isolated=True).runs
     (found,) = (one for one in run.findings if one.code == "MEM008")
     assert (Path(found.span.path).name, found.span.line) == ("all.sh", 2)
+
+
+@pytest.mark.parametrize(
+    ("copies", "stage"), [pytest.param(1, 3, id="the one of that name"), pytest.param(2, None, id="one of several")]
+)
+def test_a_file_below_a_folder_that_the_shell_finds(tmp_path: Path, copies: int, stage: int | None) -> None:
+    """om-ai-lab/VLM-R1: run_scripts/run_grpo_rec.sh."""
+    for copy in range(copies):
+        (tmp_path / f"part{copy}" / "configs").mkdir(parents=True)
+        text = '{"zero_optimization": {"stage": 3}, "bf16": {"enabled": true}}'
+        (tmp_path / f"part{copy}" / "configs" / "zero3.json").write_text(text, encoding="utf-8")
+    root = 'ROOT="$( cd "$( dirname "${BASH_SOURCE[0]}" )" && pwd )"\n'
+    command = TRAIN.format("gpt2", 1).replace("node 1", "node 8") + " --deepspeed ${ROOT}/configs/zero3.json\n"
+    (tmp_path / "run.sh").write_text(root + command, encoding="utf-8")
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    subprocess.run(["git", "-C", str(tmp_path), "add", "."], check=True)
+    (found,) = check(str(tmp_path / "run.sh"), isolated=True).runs
+    fact = found.facts.get("parallelism.zero_stage")
+    assert (fact.value if fact is not None else None) == stage
 
 
 SHOWN = """\
