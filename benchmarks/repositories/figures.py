@@ -372,6 +372,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if args.sample != "first":
         text = text.replace("# Public repositories\n", f"# Public repositories: the {args.sample} sample\n", 1)
         text = text.replace("--clones FOLDER", f"--sample {args.sample} --clones FOLDER")
+        text = text.replace("docs/repositories.md", f"docs/repositories-{args.sample}.md")
         text = text.replace("repositories/files.csv", f"repositories/{table.name}")
     if args.note:
         text = text.replace("## Result\n", f"{args.note}\n\n## Result\n", 1)
