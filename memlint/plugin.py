@@ -37,6 +37,8 @@ DISPLAY = "display"  # changes the optimisation: applied only when asked for by 
 # Share of the device peak from which a rule calls a part of it large, and from which it is worth a word.
 LARGE_SHARE = 1 / 3
 NOTABLE_SHARE = 1 / 20
+# What a run is sized for where nobody names a card: those that clusters have had since 2021.
+OF_CLUSTERS = "a100-80gb"
 # What less is at stake than this is worth no word where no budget is known: an eighth of a card of 16 GiB.
 LEAST_AT_STAKE_BYTES = 2 * 2**30
 
@@ -211,6 +213,15 @@ class Run:
     def is_short(self) -> bool:
         """Whether the budget is in question: the run does not fit it, or may not."""
         return self.verdict in (OOM, TIGHT)
+
+    @property
+    def card_bytes(self) -> int:
+        """The budget; without one, what a card has that clusters have had since 2021 (80 GB)."""
+        if self.budget_bytes is not None:
+            return self.budget_bytes
+        from memlint.data.catalogue import parse_gpu
+
+        return parse_gpu(OF_CLUSTERS)[0].usable_bytes
 
     @property
     def has_room(self) -> bool:

@@ -8,8 +8,6 @@ from memlint.units import format_bytes
 
 # Of the peak: recomputing costs about a third more time.
 WORTH_RECOMPUTING = 1 / 10
-# What pretraining is sized for where nobody names a card: the memory of those that clusters have had since 2021.
-OF_CLUSTERS = "a100-80gb"
 
 
 class CheckpointingDisabled(Rule):
@@ -104,8 +102,4 @@ def _goes_without(run: Run) -> bool:
     """Whether a run is a pretraining that fits as it is."""
     if run.value("pretrained", True) or run.is_short or run.estimate is None:
         return False
-    if run.budget_bytes is not None:
-        return True
-    from memlint.data.catalogue import parse_gpu
-
-    return run.estimate.device_interval.high_bytes <= parse_gpu(OF_CLUSTERS)[0].usable_bytes
+    return run.budget_bytes is not None or run.estimate.device_interval.high_bytes <= run.card_bytes

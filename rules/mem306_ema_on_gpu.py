@@ -23,7 +23,7 @@ class EmaOnGpu(Rule):
     The copy in host memory, updated every few steps, or no average.
 
     ## Fix safety
-    Display: the averaged weights are what many papers evaluate.
+    Display, and only where the run may not fit: the averaged weights are what many papers evaluate.
 
     ## References
     Polyak and Juditsky, "Acceleration of Stochastic Approximation by Averaging", 1992.
@@ -50,5 +50,5 @@ class EmaOnGpu(Rule):
             f"the EMA copy takes {format_bytes(taken)} of the card",
             "ema",
             size_bytes=taken,
-            fixes=lambda: levers.fixes(run, levers.no_ema),
+            fixes=lambda: levers.fixes(run, levers.no_ema) if run.is_short else [],
         )

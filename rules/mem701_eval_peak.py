@@ -13,7 +13,9 @@ class EvalPeak(Rule):
 
     ## What it does
     Compares the peak of an evaluation batch with the peaks of the training step. It fires where it is higher by a
-    notable part of the peak, or by any part where the run does not surely fit the budget.
+    notable part of the peak, or by any part where the run does not surely fit the budget. What asks a policy for
+    log-probabilities in turns with an engine on the same card is free up to that engine's share of it (without a
+    budget: of 80 GB).
 
     ## Why it matters
     Training runs for an hour, then the first evaluation ends it.
@@ -50,6 +52,8 @@ class EvalPeak(Rule):
         training = max((size for phase, size in run.estimate.phases.items() if phase != "evaluation"), default=0)
         higher = evaluation - training
         if higher <= 0 or not (run.is_large(higher, NOTABLE_SHARE) or run.verdict in (OOM, TIGHT)):
+            return
+        if not run.is_short and evaluation <= (run.value("engine_share") or 0) * run.card_bytes:
             return
         fact = run.fact("evaluation_batch_size")
         assert fact is not None

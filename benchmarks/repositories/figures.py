@@ -1,6 +1,7 @@
 """What memlint says of the files of ``files.csv``, held against what they are.
 
-    python -m benchmarks.repositories.figures --clones FOLDER [--reports FOLDER] [--only NAME ...] [--docs FILE]
+    python -m benchmarks.repositories.figures --clones FOLDER [--sample second] [--reports FOLDER] [--only NAME ...]
+        [--docs FILE]
 
 A clone of OWNER/NAME lies under FOLDER as OWNER+NAME, at the commit of the table. ``memlint check .`` runs at the root
 of each, without a settings file, as its owner would start it; ``--reports`` keeps the reports, and takes those that
@@ -29,6 +30,12 @@ from benchmarks.findings.draw import report as checked
 FOLDER = Path(__file__).parent
 TABLE = FOLDER / "files.csv"
 FIRST_SIGHT = FOLDER / "first_sight.csv"  # what --list said before anything was mended for these files
+# Files, what was said of them at first sight, and by the name of the sample. The second is of repositories
+# that nothing had been developed beside.
+SAMPLES = {
+    "first": (TABLE, FIRST_SIGHT),
+    "second": (FOLDER / "second.csv", FOLDER / "second_first_sight.csv"),
+}
 
 KINDS = {
     "training": "a training run, or a text with the command of one",
@@ -336,13 +343,15 @@ def _table(head: Sequence[str], lines: Iterable[Sequence[str]], right: int = 1) 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="benchmarks.repositories.figures")
     parser.add_argument("--clones", type=Path, required=True)
+    parser.add_argument("--sample", choices=sorted(SAMPLES), default="first")
     parser.add_argument("--reports", type=Path, help="a folder that keeps the JSON reports, OWNER+NAME.json")
     parser.add_argument("--only", nargs="*", default=[], metavar="OWNER/NAME")
     parser.add_argument("--docs", type=Path, help="the page to write; without it, it is printed")
     parser.add_argument("--note", default="", help="a sentence for the page: how this run was not the one that it says")
     parser.add_argument("--list", type=Path, help="a CSV of what memlint says of each file")
     args = parser.parse_args(arguments)
-    labelled = [row for row in rows() if not args.only or row.repository in args.only]
+    table, first_sight = SAMPLES[args.sample]
+    labelled = [row for row in rows(table) if not args.only or row.repository in args.only]
     found: list[Answer] = []
     for repository in dict.fromkeys(row.repository for row in labelled):
         name = repository.replace("/", "+")
@@ -359,7 +368,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         found += answers([row for row in labelled if row.repository == repository], told)
     if args.list:
         write(found, args.list)
-    text = page(found, read(FIRST_SIGHT, labelled))
+    text = page(found, read(first_sight, labelled))
+    if args.sample != "first":
+        text = text.replace("# Public repositories\n", f"# Public repositories: the {args.sample} sample\n", 1)
+        text = text.replace("--clones FOLDER", f"--sample {args.sample} --clones FOLDER")
+        text = text.replace("docs/repositories.md", f"docs/repositories-{args.sample}.md")
+        text = text.replace("repositories/files.csv", f"repositories/{table.name}")
     if args.note:
         text = text.replace("## Result\n", f"{args.note}\n\n## Result\n", 1)
     if args.docs:

@@ -6,24 +6,32 @@ and is where the run is reported. What is given keeps the place where the caller
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Iterator
 
+from memlint import work
 from memlint.dialects import companions
 from memlint.documents.node import Call, Document
 
 MAX_DEPTH = 3  # scripts that call scripts
+MAX_SCRIPTS = 64  # of one script's, and theirs
+SHARE = 4
 _ARGUMENT = re.compile(r"\$(?:[1-9@*#]|\{[1-9@*#])")
 
 
-def documents(document: Document, depth: int = 0) -> Iterator[Document]:
-    """The scripts that a script calls, each read with what it is given, where that says anything to it. Raises
-    OutOfWork."""
+def documents(document: Document) -> list[Document]:
+    """The scripts that a script calls, each read with what it is given, where that says anything to it. They have a
+    share of the work that is left, and where it ends those before it stand."""
+    found: list[Document] = []
+    with contextlib.suppress(work.OutOfWork), work.limited(work.meter().left // SHARE):
+        _follow(document, found, 0)
+    return found
+
+
+def _follow(document: Document, found: list[Document], depth: int) -> None:
     from memlint.documents import load, shell
 
-    if depth == MAX_DEPTH:
-        return
-    for call in document.calls:
+    for call in document.calls if depth < MAX_DEPTH else ():
         path = companions.find(call.script, document.path)
         if path is None or path == document.path:
             continue
@@ -37,8 +45,10 @@ def documents(document: Document, depth: int = 0) -> Iterator[Document]:
         sources = {**document.sources, document.path: document.text, path: text}
         inner = inner._replace(sources=sources, told=document.told)
         if inner.commands:
-            yield inner
-        yield from documents(inner, depth + 1)
+            found.append(inner)
+        if len(found) >= MAX_SCRIPTS:
+            return
+        _follow(inner, found, depth + 1)
 
 
 def _tells(call: Call, text: str) -> bool:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from memlint import tracked
-from memlint.documents.node import Command, Document, Node
+from memlint import tracked, work
+from memlint.documents.node import Command, Document, Node, Unresolved
 from memlint.facts.spec import Fact, Missing
 from memlint.files import above, edition, inside, repository_root
 from memlint.named_tuple import NamedTuple
@@ -116,6 +116,26 @@ def elsewhere(reference: str, beside: str) -> str | None:
     return None
 
 
+_CONFIGS = (".json", ".yaml", ".yml", ".toml")
+
+
+def settle(command: Command, document: Document) -> None:
+    """Give a command's words that end as one file of the repository does that file, where what they begin with is the
+    folder of the repository, which only the shell finds (``$(cd "$(dirname "$0")/.." && pwd)/configs/zero3.json``)."""
+    trees = (command.options, *command.words, *(launcher.options for launcher in command.launchers))
+    known: tuple[str, ...] | None = None
+    for node in (node for tree in trees for node in tree.walk()):
+        ending = node.value.ending if isinstance(node.value, Unresolved) else ""
+        if not ending.endswith(_CONFIGS) or ending[:1] != "/" or ending.count("/") < 2:
+            continue
+        if known is None:
+            known = tuple(_tracked(repository_root(os.path.dirname(document.path) or ".")).paths)
+        work.spend(1 + len(known) // 64, "looking for the file that a command names")
+        found = [path for path in known if f"/{path}".endswith(ending)]
+        if len(found) == 1:
+            node.value = found[0]
+
+
 def below(folder: str, name: str, beside: str) -> str | None:
     """The one file of a name that git tracks below a folder of the repository, from the folder of ``beside``."""
     root = repository_root(os.path.dirname(beside) or ".")
@@ -148,6 +168,8 @@ def read(reference: str, beside: str) -> tuple[Document | None, str]:
     if "\0" in reference:
         return None, "not a file name"
     path = find(reference, beside)
+    if path is None and (told := _shown(reference, beside)) is not None:
+        return told, ""
     if path is None:
         return None, f"no file {reference} in this repository"
     try:
@@ -164,6 +186,26 @@ def read(reference: str, beside: str) -> tuple[Document | None, str]:
     except load.Unreadable as error:
         return None, f"{path} cannot be read: {error}"
     return _last[state], ""
+
+
+def _shown(reference: str, beside: str) -> Document | None:
+    """A config that a document shows in a block of its own, and whose file a command of the document names."""
+    from memlint.documents import load
+
+    name = reference.rpartition("/")[2]
+    if load.quoting(beside) != "markdown" or not name.endswith((".yaml", ".yml")):
+        return None
+    from memlint.documents import markdown, yaml
+
+    try:
+        text = load.read_text(beside)
+    except load.Unreadable:
+        return None
+    block = markdown.shown(text, name)
+    found = yaml.read(beside, block) if block else None
+    if found is None or found.faults:
+        return None
+    return prepared(found._replace(text=text, sources={beside: text}, told=True))
 
 
 def _loaded(path: str) -> Document:

@@ -88,6 +88,8 @@ _ONLY = re.compile(
 # Values of --task with which Megatron-LM's tasks/main.py and tasks/msdp/main.py prompt a model or score it; with the
 # others they finetune one.
 _SCORES = ("LAMBADA", "WIKITEXT103", "ICT-ZEROSHOT-NQ", "RETRIEVER-EVAL", "MSDP-PROMPT", "MSDP-EVAL-F1")
+# Options of programs that score a model and are called main.py (bigcode-evaluation-harness, lm-evaluation-harness).
+_OF_HARNESSES = frozenset(("allow_code_execution", "save_generations", "metric_output_path", "num_fewshot"))
 _DO_ELSE = ("do_eval", "do-eval", "do_predict", "do-predict")
 
 
@@ -152,6 +154,9 @@ def _does_train(command: Command) -> bool:
 def _only_evaluates(command: Command) -> bool:
     """Whether a word of a command says that it evaluates and no more."""
     options = command.options.value
+    names = {name.replace("-", "_") for name in options} if isinstance(options, dict) else set()
+    if names & _OF_HARNESSES and not names & _RATES:
+        return True
     task = options.get("task") if isinstance(options, dict) else None
     if task is not None and str(task.value).upper() in _SCORES:
         return True

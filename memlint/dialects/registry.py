@@ -133,6 +133,7 @@ def started(document: Document, command: Command, overrides: Sequence[str], name
     if not programs.trains(command):
         return None
     companions.starts(document)
+    companions.settle(command, document)
     best = _best(document, command)
     if best is None:
         return None
@@ -206,9 +207,7 @@ def _own_options(
     words = own_code.words(path)
     for one in near:
         if one.node.name in words:
-            reason = (
-                f"{one.node.name} is an option of {path}'s own, and not {one.suggestion}: what it does is not known"
-            )
+            reason = f"{one.node.name} is an option of {path}'s own: what it does is not known"
             yield Missing(one.node.name, one.node.span, reason, ours=True)
 
 

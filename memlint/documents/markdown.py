@@ -84,6 +84,35 @@ def blocks(text: str) -> str:
     return "".join(line if kept else quoted.blank(line) for line, kept in zip(lines, shown))
 
 
+_TREES = frozenset(("yaml", "yml"))
+MENTIONED = 8  # lines before a block in which a document says which file it shows
+
+
+def shown(text: str, name: str) -> str:
+    """The block of YAML that a document shows as a file of this name, in its place, every other character blank; "" for
+    none, and for several. The name stands in the block's first line or in those before it. Raises OutOfWork."""
+    work.spend(len(text) // quoted.CHARACTERS_PER_STEP, "looking for a config in a document")
+    lines = lines_of(text, keepends=True)
+    found: list[tuple[int, int]] = []
+    at = last = 0
+    while at < len(lines):
+        opened = _FENCE.match(lines[at].replace("\r", ""))
+        at += 1
+        if opened is None:
+            continue
+        begin = end = at
+        while end < len(lines) and not _closes(lines[end], opened[1]):
+            end += 1
+        told = "".join(lines[max(last, begin - 1 - MENTIONED) : begin + 1])
+        if _language(opened[2]) in _TREES and name in told:
+            found.append((begin, end))
+        at = last = end + 1
+    if len(found) != 1:
+        return ""
+    begin, end = found[0]
+    return "".join(line if begin <= at < end else quoted.blank(line) for at, line in enumerate(lines))
+
+
 def _holds_commands(lines: list[str], begin: int, end: int) -> bool:
     return any(_COMMAND.match(line) for line in lines[begin:end])
 

@@ -38,8 +38,18 @@ def test_the_table_has_as_many_files_and_repositories_as_its_figures_need() -> N
     assert all(one.trainer for one in rows if one.kind == "training")
 
 
-def test_first_sight_is_of_the_files_of_the_table() -> None:
-    assert len(figures.read(figures.FIRST_SIGHT, figures.rows())) == len(figures.rows())
+@pytest.mark.parametrize("sample", sorted(figures.SAMPLES))
+def test_first_sight_is_of_the_files_of_the_table(sample: str) -> None:
+    table, first_sight = figures.SAMPLES[sample]
+    rows = figures.rows(table)
+    assert len(figures.read(first_sight, rows)) == len(rows)
+    assert {one.kind for one in rows} <= set(figures.KINDS)
+    assert all(one.trainer for one in rows if one.kind == "training")
+
+
+def test_no_repository_is_in_two_samples() -> None:
+    first, second = ({one.repository for one in figures.rows(table)} for table, _ in figures.SAMPLES.values())
+    assert not first & second
 
 
 def test_a_file_is_found_where_it_is_a_run_and_where_its_command_launches_one() -> None:

@@ -1,7 +1,8 @@
-"""Scripts that scripts and documents call with arguments: the caller states the run."""
+"""Scripts that are called with arguments, and configs that documents show: the caller states the run."""
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -76,3 +77,56 @@ def test_a_value_is_where_the_caller_wrote_it(tmp_path: Path) -> None:
     (run,) = check(str(tmp_path / "all.sh"), isolated=True).runs
     (found,) = (one for one in run.findings if one.code == "MEM008")
     assert (Path(found.span.path).name, found.span.line) == ("all.sh", 2)
+
+
+@pytest.mark.parametrize(
+    ("copies", "stage"), [pytest.param(1, 3, id="the one of that name"), pytest.param(2, None, id="one of several")]
+)
+def test_a_file_below_a_folder_that_the_shell_finds(tmp_path: Path, copies: int, stage: int | None) -> None:
+    """om-ai-lab/VLM-R1: run_scripts/run_grpo_rec.sh."""
+    for copy in range(copies):
+        (tmp_path / f"part{copy}" / "configs").mkdir(parents=True)
+        text = '{"zero_optimization": {"stage": 3}, "bf16": {"enabled": true}}'
+        (tmp_path / f"part{copy}" / "configs" / "zero3.json").write_text(text, encoding="utf-8")
+    root = 'ROOT="$( cd "$( dirname "${BASH_SOURCE[0]}" )" && pwd )"\n'
+    command = TRAIN.format("gpt2", 1).replace("node 1", "node 8") + " --deepspeed ${ROOT}/configs/zero3.json\n"
+    (tmp_path / "run.sh").write_text(root + command, encoding="utf-8")
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    subprocess.run(["git", "-C", str(tmp_path), "add", "."], check=True)
+    (found,) = check(str(tmp_path / "run.sh"), isolated=True).runs
+    fact = found.facts.get("parallelism.zero_stage")
+    assert (fact.value if fact is not None else None) == stage
+
+
+SHOWN = """\
+Train with `{name}`:
+
+```yaml
+model_name_or_path: gpt2
+stage: sft
+do_train: true
+finetuning_type: full
+per_device_train_batch_size: 3
+cutoff_len: 64
+dataset: a
+```
+"""
+LAUNCH = "```bash\nCUDA_VISIBLE_DEVICES=0 llamafactory-cli train configs/gpt2.yaml\n```\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "batches"),
+    [
+        pytest.param(SHOWN.format(name="gpt2.yaml") + LAUNCH, [3], id="the config that its command names"),
+        pytest.param(SHOWN.format(name="other.yaml") + LAUNCH, [None], id="another file"),
+        pytest.param(2 * SHOWN.format(name="gpt2.yaml") + LAUNCH, [None], id="two of that name"),
+        pytest.param(SHOWN.format(name="gpt2.yaml"), [], id="no command"),
+    ],
+)
+def test_a_config_that_a_document_shows_is_its_commands(tmp_path: Path, text: str, batches: list[int | None]) -> None:
+    """OpenBMB/MiniCPM-V: docs/llamafactory_train_and_infer.md."""
+    (tmp_path / "README.md").write_text(text, encoding="utf-8")
+    found = check(str(tmp_path / "README.md"), isolated=True).runs
+    assert [one.facts["micro_batch_size"].value if one.estimate else None for one in found] == batches
+    for one in found:
+        assert {Path(fact.path).name for fact in one.facts.values() if fact.line} <= {"README.md"}

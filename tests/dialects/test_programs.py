@@ -54,6 +54,8 @@ def command(line: str) -> programs.Command:
         pytest.param("torchrun train.py --eval_only --lr 1e-4", False, id="a switch that leaves nothing to train"),
         pytest.param("python ./tasks/msdp/main.py --task MSDP-PROMPT", False, id="a task that prompts a model"),
         pytest.param("python tasks/main.py --task RACE --epochs 3", True, id="a task that finetunes one"),
+        pytest.param("accelerate launch main.py --tasks mbpp --save_generations", False, id="a harness that scores"),
+        pytest.param("python main.py --num_fewshot 5 --lr 1e-4", True, id="a loop that scores besides"),
         pytest.param("torchrun train.py --eval_only False", True, id="that switch, off"),
     ],
 )

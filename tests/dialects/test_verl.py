@@ -20,6 +20,7 @@ MODEL = "Qwen/Qwen2.5-0.5B"
 RL = f"""python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo actor_rollout_ref.model.path={MODEL} \\
   actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4 """
 ACTOR = "actor_rollout_ref.actor"
+UNPADDED = "actor_rollout_ref.model.use_remove_padding=True"
 TORCHRUN = "torchrun --nproc_per_node=8 -m verl.trainer."
 
 
@@ -350,6 +351,25 @@ def test_only_an_engine_that_keeps_its_share_takes_it_from_training(tmp_path: Pa
     written(tmp_path, {"run.sh": text})
     (found,) = check_paths([str(tmp_path / "run.sh")], Settings(gpu="a100-40gb x8")).runs
     assert ("MEM706" in {finding.code for finding in found.findings}) == said
+
+
+@pytest.mark.parametrize(
+    ("share", "gpu", "said"),
+    [
+        pytest.param(0.4, "", False, id="below the engine's share of a card that clusters have"),
+        pytest.param(0.4, "a100-80gb x8", False, id="below its share of the card that is named"),
+        pytest.param(0.02, "a100-80gb x8", True, id="above it"),
+    ],
+)
+def test_what_scoring_takes_up_to_the_engines_share_is_free(tmp_path: Path, share: float, gpu: str, said: bool) -> None:
+    """simpleRL-reason: tests/e2e/run_qwen_gsm8k_function_rm.sh."""
+    rollout = "actor_rollout_ref.rollout"
+    options = f"{rollout}.log_prob_micro_batch_size_per_gpu=16 {rollout}.gpu_memory_utilization={share}"
+    written(tmp_path, {"run.sh": f"{RL}{options} {UNPADDED}\n"})
+    report = check_paths([str(tmp_path / "run.sh")], Settings(gpu=gpu) if gpu else Settings())
+    found = [one for run in report.runs for one in run.findings if one.code == "MEM701"]
+    assert bool(found) is said
+    assert all(one.message.startswith("log-probabilities of 16 samples peak at ") for one in found)
 
 
 # ------------------------------------------------------------------------------------------------------------ EasyR1
