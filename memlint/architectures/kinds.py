@@ -23,7 +23,9 @@ from memlint.architectures.vision_language import Llava, TextAlone, VisionLangua
 from memlint.facts.spec import UnknownModel
 from memlint.named_tuple import NamedTuple
 
-Description = Decoder | Encoder | ModernBert | EncoderDecoder | T5 | Tower | Llava | VisionLanguage | TextAlone | Recorded
+Description = (
+    Decoder | Encoder | ModernBert | EncoderDecoder | T5 | Tower | Llava | VisionLanguage | TextAlone | Recorded
+)
 
 
 class Kind(NamedTuple):

@@ -57,8 +57,18 @@ _PRECISIONS = {
 # Families whose samples are images or videos of three channels, or rows of tokens, and nothing beside: what a sample
 # takes in host memory follows from its size.
 _IMAGES = frozenset(
-    ("diffusers", "diffsynth", "finetrainers", "kohya", "latte", "animatediff", "timm", "open-clip", "swin",
-     "torchvision")
+    (
+        "diffusers",
+        "diffsynth",
+        "finetrainers",
+        "kohya",
+        "latte",
+        "animatediff",
+        "timm",
+        "open-clip",
+        "swin",
+        "torchvision",
+    )
 )
 _TOKENS = frozenset(("olmo", "lingua", "maxtext", "levanter", "opennmt"))
 
