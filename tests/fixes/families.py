@@ -184,7 +184,7 @@ SMALL = {
         "run.sh",
         "torchrun --nproc_per_node 2 train.py --model resnet18 --train-crop-size 64 -b 512 --opt adamw \\\n"
         "  --model-ema --lr-warmup-epochs 5 # with an average\n",
-        1.2,
+        1.4,
     ),
     "torchtune": _file(
         "run.yaml",
