@@ -42,6 +42,7 @@ COUNTED: dict[str, tuple[str, int]] = {
     "peft": (f"{SAMPLES}/peft/training_params.json", QWEN),
     "simpo": (f"{SAMPLES}/simpo/run.yaml", SMOLLM2),
     "timm": (f"{SAMPLES}/timm/run.sh", 25_557_032),  # ResNet-50
+    "torchvision": (f"{SAMPLES}/torchvision/run.sh", 25_557_032),  # ResNet-50
     "torchtitan": (f"{EXAMPLES}/torchtitan_llama3_8b.toml", LLAMA_8B),
     "torchtune": (f"{EXAMPLES}/torchtune_llama3_1b.yaml", LLAMA_1B),
     "trl": (f"{EXAMPLES}/grpo_trl.yaml", 1_543_714_304),  # Qwen2.5 1.5B

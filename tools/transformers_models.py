@@ -48,15 +48,19 @@ class Segmenting(nn.Module):
 
 
 class Hearing(nn.Module):
-    """A model that takes sound, with SpecAugment's mask as an input: it is drawn on the host."""
+    """A model that takes sound. Its own ``forward`` has the base model hand over the states of all layers (5.23),
+    and then drops them: each is what the next layer keeps, so that is left out."""
 
-    def __init__(self, model: nn.Module, convolutions: tuple[tuple[int, int], ...]) -> None:
+    def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.whole = model
-        self.convolutions = convolutions
 
     def forward(self, input_values: Tensor) -> Tensor:
-        return self.whole(input_values=input_values, return_dict=False)[0]
+        states = self.whole.base_model(input_values=input_values).last_hidden_state
+        states = self.whole.projector(states)
+        pooled = states.mean(dim=1)
+        logits: Tensor = self.whole.classifier(pooled)
+        return logits
 
     def gradient_checkpointing_enable(self) -> None:
         self.whole.gradient_checkpointing_enable()
@@ -66,31 +70,25 @@ _CLASSES = {
     "image_classification": "AutoModelForImageClassification",
     "audio_classification": "AutoModelForAudioClassification",
     "semantic_segmentation": "AutoModelForSemanticSegmentation",
-    "ctc": "AutoModelForCTC",
 }
 # What scripts set themselves, or what only a run of many steps has: no layer is left out at the peak.
 _TASKS: dict[str, dict[str, Any]] = {
     "audio_classification": {"layerdrop": 0.0, "apply_spec_augment": False},
-    "ctc": {
-        "layerdrop": 0.0, "apply_spec_augment": False, "feat_proj_dropout": 0.0, "attention_dropout": 0.0,
-        "hidden_dropout": 0.0, "final_dropout": 0.0, "activation_dropout": 0.0,
-    },
-}  # fmt: skip
+}
+HEARING = ("wav2vec2", "hubert", "wavlm")  # whose input is a wave
 SOUND = ({"B": 4, "S": 48_000}, {"B": 3, "S": 64_000}, {"B": 6, "S": 35_200}, {"B": 10, "S": 80_000})
 
 
 def model(published: Published, classes: int) -> nn.Module:
     import transformers
 
-    changes = {"vocab_size": classes} if published.task == "ctc" else {"num_labels": classes}
-    config = transformers.AutoConfig.for_model(
-        published.kind, **published.config, **_TASKS.get(published.task, {}), **changes
-    )
+    more = {} if published.kind == "audio-spectrogram-transformer" else _TASKS.get(published.task, {})
+    config = transformers.AutoConfig.for_model(published.kind, num_labels=classes, **published.config, **more)
     made: nn.Module = getattr(transformers, _CLASSES[published.task]).from_config(config)
     if published.task == "semantic_segmentation":
         return Segmenting(made)
-    if published.kind in ("wav2vec2", "hubert", "wavlm"):
-        return Hearing(made, ())
+    if published.kind in HEARING:
+        return Hearing(made)
     return made
 
 
@@ -127,7 +125,9 @@ _DEEP = [3, 3, 27, 3]
 
 MODELS: dict[str, Published] = {
     "resnet-50": _images("resnet", 224, "microsoft/resnet-50"),
-    "resnet-18": _images("resnet", 224, "microsoft/resnet-18", hidden_sizes=_BASIC, depths=[2, 2, 2, 2], layer_type="basic"),
+    "resnet-18": _images(
+        "resnet", 224, "microsoft/resnet-18", hidden_sizes=_BASIC, depths=[2, 2, 2, 2], layer_type="basic"
+    ),
     "swin-tiny": _images("swin", 224, "microsoft/swin-tiny-patch4-window7-224"),
     "convnext-tiny": _images("convnext", 224, "facebook/convnext-tiny-224"),
     "mit-b0": _images("segformer", 224, "nvidia/mit-b0", **_MIT["b0"]),
@@ -140,7 +140,9 @@ MODELS: dict[str, Published] = {
         "beit", 224, "microsoft/beit-base-patch16-224-pt22k-ft22k", "microsoft/beit-base-patch16-224",
         "microsoft/beit-base-patch16-224-pt22k", use_relative_position_bias=True,
     ),
-    "convnextv2-tiny": _images("convnextv2", 224, "facebook/convnextv2-tiny-1k-224", "facebook/convnextv2-tiny-22k-224"),
+    "convnextv2-tiny": _images(
+        "convnextv2", 224, "facebook/convnextv2-tiny-1k-224", "facebook/convnextv2-tiny-22k-224"
+    ),
     "mit-b1": _images("segformer", 224, "nvidia/mit-b1", **_MIT["b1"]),
     "mit-b2": _images("segformer", 224, "nvidia/mit-b2", **_MIT["b2"]),
     "segformer-b1": _pixels("nvidia/mit-b1", "nvidia/segformer-b1-finetuned-ade-512-512", **_MIT["b1"]),
@@ -220,11 +222,12 @@ MODELS: dict[str, Published] = {
         depths=[2, 2, 18, 2], embed_dim=128, num_heads=[4, 8, 16, 32],
     ),
     "wav2vec2-base-audio": Published("wav2vec2", "audio_classification", 0, {}, ("facebook/wav2vec2-base",)),
-    "wav2vec2-base-ctc": Published("wav2vec2", "ctc", 0, {}, ("facebook/wav2vec2-base",)),
     "hubert-base-audio": Published("hubert", "audio_classification", 0, {}, ("facebook/hubert-base-ls960",)),
-    "wav2vec2-large-stable-ctc": Published("wav2vec2", "ctc", 0, {**_LARGE, **_STABLE}, (
-        "facebook/wav2vec2-large-xlsr-53", "facebook/wav2vec2-xls-r-300m",
+    "wav2vec2-large-stable-audio": Published("wav2vec2", "audio_classification", 0, {**_LARGE, **_STABLE}, (
+        "facebook/wav2vec2-large-xlsr-53", "facebook/wav2vec2-xls-r-300m", "facebook/mms-300m",
+        "facebook/wav2vec2-large-robust",
     )),
+    "wav2vec2-large-audio": Published("wav2vec2", "audio_classification", 0, {**_LARGE}, ("facebook/wav2vec2-large",)),
 }  # fmt: skip
 
 
@@ -235,6 +238,8 @@ def index(names: Iterable[str]) -> str:
     for name in sorted(names):
         published = MODELS[name]
         programs[name] = {"side": published.side}
+        if published.kind in HEARING:
+            programs[name]["sound"] = 1
         for each in published.ids:
             models.setdefault(each.lower(), {})[published.task] = name
     return json.dumps({"models": dict(sorted(models.items())), "programs": programs}, separators=(",", ":")) + "\n"

@@ -28,12 +28,16 @@ class Recorded(NamedTuple):
 
     task   what the class is for: a value of ``TASKS``
     side   of the images, as the image processor of the checkpoint has it; 0 where it takes none
-    labels classes, where the run does not say how many there are
+    samples  numbers of a sample of sound, where it takes sound as it is
+    frozen   whether what makes features of sound is frozen
+    labels   classes, where the run does not say how many there are
     """
 
     program: str
     task: str
     side: int
+    samples: int = 0
+    frozen: bool = False
     labels: int = 2
     adapters: Adapters = NOTHING
 
@@ -69,4 +73,5 @@ def recorded(config: Mapping[str, Any]) -> Recorded:
     program, task = sizes.get("program"), sizes.get("task")
     if not isinstance(program, str) or task not in TASKS:
         raise UnknownModel("a config.json of type 'program' is none of transformers'")
-    return Recorded(program, str(task), int(sizes.get("side") or 0))
+    samples, frozen = int(sizes.get("samples") or 0), bool(sizes.get("frozen"))
+    return Recorded(program, str(task), int(sizes.get("side") or 0), samples, frozen)

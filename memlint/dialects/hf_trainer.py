@@ -197,8 +197,7 @@ def _model_name(spec: TrainingSpec) -> None:
         llava.backbone(spec)
 
 
-# examples/pytorch/semantic-segmentation/run_semantic_segmentation.py: the data that it takes where a command names none,
-# and data that are often named, with the classes of their labels.
+# Classes of the labels of data sets: first of what run_semantic_segmentation.py takes where a command names none.
 _SEGMENTED = {"segments/sidewalk-semantic": 35, "zhoubolei/scene_parse_150": 150, "scene_parse_150": 150}
 
 
@@ -208,10 +207,39 @@ def _model(spec: TrainingSpec) -> str:
     if task in recorded.TASKS and lm.stated_config() is None and stated is not None and isinstance(stated.value, str):
         found = recorded.known(stated.value, task)
         if found is not None:
+            if task == "audio_classification":
+                found = _sound(spec, found)
             spec.model_name = stated.value.rstrip("/").rsplit("/", 1)[-1]
             lm.put(spec, lm.CONFIG, found, stated, f"the recorded program {found['program']}")
             return ""
     return lm.model(spec)
+
+
+_SAMPLING = 16_000  # of every published feature extractor of these models
+_SECONDS = 20  # run_audio_classification.py: max_length_seconds
+
+
+def _sound(spec: TrainingSpec, found: dict[str, Any]) -> dict[str, Any]:
+    """run_audio_classification.py cuts samples to so many seconds, and freezes what makes features of them."""
+    stated, frozen = spec.root.get("max_length_seconds"), spec.root.get("freeze_feature_encoder")
+    try:
+        seconds = _SECONDS if stated is None else float(str(stated.value))
+    except ValueError:
+        seconds = _SECONDS
+    return {**found, "samples": int(seconds * _SAMPLING), "frozen": frozen is None or truth(frozen.value)}
+
+
+def _masked(spec: TrainingSpec) -> str:
+    """Why what is known of a model that takes sound does not hold: it is given a mask of what is padding."""
+    mask = spec.root.get("attention_mask")
+    hears = _script(spec).model_class == "audio_classification" and lm.model_type(spec) == recorded.MODEL_TYPE
+    if not hears or not (spec.get(lm.CONFIG) or {}).get("sound"):
+        return ""
+    if mask is not None and not truth(mask.value):
+        return ""
+    return OnTop(
+        "attention_mask is not false: the mask of padded sound, and the attention that takes it, are not known"
+    )
 
 
 def _labels(spec: TrainingSpec) -> str:
@@ -271,7 +299,7 @@ def join(spec: TrainingSpec) -> str:
     kind = spec.fact("model_class")
     if kind is not None and kind.reason == _OF_TEXT:
         lm.put(spec, "images_per_sample", 0, kind, _OF_TEXT)
-    return embedders.join(spec) or llava.join(spec) or _labels(spec)
+    return embedders.join(spec) or llava.join(spec) or _labels(spec) or _masked(spec)
 
 
 def _own_model(spec: TrainingSpec, name: str) -> str:

@@ -30,6 +30,7 @@ from memlint.meta.ops.elementwise import (
     div,
     div_,
     dropout,
+    dropout_,
     exp,
     expm1,
     gelu,
@@ -76,6 +77,7 @@ from memlint.meta.ops.normalisation import (
     rms_norm,
     rms_norm_composite,
     rms_norm_of,
+    weight_norm,
 )
 from memlint.meta.ops.products import (
     addmm,

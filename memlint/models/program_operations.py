@@ -101,10 +101,10 @@ def _avg_pool(
 
 
 def _adaptive_avg_pool(input: Tensor, output_size: Any) -> Tensor:
-    """To one number per channel it is a mean. (native/AdaptiveAveragePooling.cpp)"""
-    if any(size != 1 for size in ([output_size] if isinstance(output_size, int) else output_size)):
+    sides = [output_size] if isinstance(output_size, int) else list(output_size)
+    if len({*sides}) != 1 or sides[0] is None:
         raise UnknownModel(f"an adaptive pooling to {output_size}")
-    return F.mean(input, tuple(range(2, input.ndim)), True)
+    return F.adaptive_avg_pool(input, sides[0])
 
 
 def _interpolate(
@@ -134,7 +134,7 @@ def _baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Any = 1, al
 
 
 def _dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    return F.dropout(input, p, training)
+    return F.dropout_(input, p, training) if inplace else F.dropout(input, p, training)
 
 
 def _converted(x: Tensor, *args: Any, dtype: Any = None, **rest: Any) -> Tensor:
@@ -303,6 +303,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "embedding": _embedding,
     "batch_norm": _batch_norm,
     "layer_norm": _layer_norm,
+    "_weight_norm": lambda v, g, dim=0: F.weight_norm(v, g),
     "group_norm": _group_norm,
     "max_pool2d": _max_pool,
     "avg_pool2d": _avg_pool,

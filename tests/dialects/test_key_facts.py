@@ -341,6 +341,22 @@ amp: false
         {"image_size": (320, 1), "global_batch_size": (8, 1)},
     ),
     Sample(
+        "torchvision",
+        "run.sh",
+        """torchrun --nproc_per_node 2 train.py --data-path data --model some_net -b 64 --opt adamw \\
+  --amp --model-ema -j 6 --train-crop-size 176 --lr-warmup-epochs 5 --mixup-alpha 0.2
+""",
+        {
+            "micro_batch_size": (64, 1),
+            "optimizer": ("adamw", 1),
+            "compute_dtype": ("float16", 2),
+            "ema": (True, 2),
+            "workers": (6, 2),
+            "image_size": (176, 2),
+            "device_count": (2, 1),
+        },
+    ),
+    Sample(
         "timm",
         "run.sh",
         """torchrun --nproc_per_node 2 train.py data --model vit_base -b 32 --opt adamw \\
@@ -923,7 +939,7 @@ spec:
 )
 IDS = [f"{sample.family}, {sample.name}" for sample in SAMPLES]
 # Of these the key facts are read, whether or not a model is known as well.
-MODULES = ("key_facts", "diffusers", "kohya", "openmmlab", "timm")
+MODULES = ("key_facts", "diffusers", "kohya", "openmmlab", "timm", "torchvision")
 MINE = [name for name in schemas.families() if schemas.header(name).get("module") in MODULES]
 
 

@@ -225,6 +225,22 @@ def cases() -> Iterator[Case]:
     )
     yield Case("dropout", "dropout", lambda x: T.dropout(x, 0.1), lambda x: F.dropout(x, 0.1), (X,))
     yield Case(
+        "dropout in place",
+        "dropout_",
+        lambda x: T.dropout(x, 0.1, inplace=True),
+        lambda x: F.dropout_(x, 0.1),
+        (X,),
+        in_place=True,
+    )
+    yield Case(
+        "a weight of direction and length",
+        "weight_norm",
+        lambda v, g: torch._weight_norm(v, g, 2),
+        F.weight_norm,
+        (tensor(6, 4, 8), tensor(1, 1, 8)),
+        autocast=False,
+    )
+    yield Case(
         "dropout of bfloat16",
         "dropout",
         lambda x: T.dropout(x, 0.1),

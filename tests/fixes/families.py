@@ -180,6 +180,12 @@ SMALL = {
         "  --model-ema --sched cosine # with an average\n",
         1.2,
     ),
+    "torchvision": _file(
+        "run.sh",
+        "torchrun --nproc_per_node 2 train.py --model resnet18 --train-crop-size 64 -b 512 --opt adamw \\\n"
+        "  --model-ema --lr-warmup-epochs 5 # with an average\n",
+        1.4,
+    ),
     "torchtune": _file(
         "run.yaml",
         "tokenizer:\n  _component_: torchtune.models.llama3.llama3_tokenizer\n  path: model/tokenizer.model\n"

@@ -392,3 +392,15 @@ def dropout(x: Tensor, probability: float, training: bool = True) -> Tensor:
     if tracked(x):
         record(out, (x,), (mask,), lambda g: (empty_like(g),))
     return out
+
+
+def dropout_(x: Tensor, probability: float, training: bool = True) -> Tensor:
+    """In place no kernel does it at once: what it is multiplied by is kept, in its own dtype.
+    (native/Dropout.cpp, ``_dropout_impl``)"""
+    if not training or probability == 0:
+        return x
+    noise = stored(empty_like(x))
+    out = x.alias(x.shape, x.strides)
+    if tracked(x):
+        record(out, (x,), (noise,), lambda g: (empty_like(g),))
+    return out

@@ -10,7 +10,7 @@ from memlint.meta.autograd import record, tracked
 from memlint.meta.ops.elementwise import mul, pow, rsqrt
 from memlint.meta.ops.formats import formatted, is_channels_last
 from memlint.meta.ops.reductions import mean
-from memlint.meta.ops.shapes import fresh, layout_of
+from memlint.meta.ops.shapes import fresh, kind_of, layout_of, validated
 from memlint.meta.ops.views import contiguous, reshape, view
 from memlint.meta.tensor import Tensor, bfloat16, empty_like, float32
 
@@ -26,6 +26,21 @@ def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
     mean_, rstd = Tensor(rows, float32), Tensor(rows, float32)
     del packed
     return _normalised(out, x, weight, bias, (bias, mean_, rstd), packs=True)
+
+
+def weight_norm(direction: Tensor, length: Tensor) -> Tensor:
+    """A weight of a direction and a length for each slice along the first or the last dimension: one kernel, which
+    keeps both and the slices' norms. (native/cuda/WeightNorm.cu)"""
+    norms = Tensor(length.shape, float32)
+    out = empty_like(direction)
+    if tracked(direction, length):
+        kinds = kind_of(direction), kind_of(length)
+
+        def backward(g: Tensor) -> list[Tensor | None]:
+            return validated([empty_like(direction), empty_like(length)], kinds)
+
+        record(out, (direction, length), (direction, length, norms), backward)
+    return out
 
 
 def rms_norm(x: Tensor, weight: Tensor | None = None) -> Tensor:

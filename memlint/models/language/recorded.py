@@ -38,11 +38,13 @@ def task(spec: TrainingSpec, config: Recorded, dtype: DType) -> Task:
     height, width = _sides(spec, config)
 
     def sizes(rows: int) -> dict[str, int]:
-        every = {"B": int(rows), "H": height, "W": width, "K": labels}
+        every = {"B": int(rows), "H": height, "W": width, "S": config.samples, "K": labels}
         return {name: every[name] for name in program.sizes}
 
     run = programs.Run(program, sizes(spec["micro_batch_size"]), dtype, spec)
     model: Any = programs.build(run)
+    if config.frozen:
+        _freeze_features(model)
     if checkpointed(spec):
         if not program.checkpoints:
             raise UnknownModel(f"{config.program}: the library cannot recompute its layers")
@@ -67,6 +69,15 @@ def task(spec: TrainingSpec, config: Recorded, dtype: DType) -> Task:
             return scored(given(rows))[1]
 
     return Task(model, Without(config.adapters), lambda: given(spec["micro_batch_size"]), loss, evaluate, ())
+
+
+def _freeze_features(module: Any) -> None:
+    """``freeze_feature_encoder``, which the classes that take sound have."""
+    for name, child in module.children():
+        if name == "feature_extractor":
+            child.freeze()
+        else:
+            _freeze_features(child)
 
 
 def _sides(spec: TrainingSpec, config: Recorded) -> tuple[int, int]:
