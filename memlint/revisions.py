@@ -19,7 +19,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -53,6 +55,12 @@ MAX_NAME = 250  # characters of a revision's name
 MAX_FILE_BYTES = 8 << 20  # the largest file that any reader of memlint takes (a lock file)
 MAX_FILES = 100_000
 MAX_BYTES = 1 << 30  # of a tree
+MAX_DEPTH = 100  # folders in each other
+# Of what one command answers: a listing of half a million files. Ten small trees can stand for 10^10 of them.
+MAX_ANSWER_BYTES = 64 << 20
+BATCH_BYTES = 32 << 20  # of contents that are asked for at a time, as long as one file is not larger
+BATCH = 500  # files
+MAX_MESSAGE_BYTES = 4096
 
 # Files of which memlint reads nothing, however small they are.
 UNREAD = frozenset(
@@ -68,6 +76,10 @@ UNREAD = frozenset(
 
 class RevisionError(ValueError):
     """A revision, or a repository, that cannot be read; the message says why."""
+
+
+class _TooLong(RevisionError):
+    """An answer of git's that is longer than anything that is read."""
 
 
 class Entry(NamedTuple):
@@ -125,7 +137,11 @@ class Repository:
     def entries(self, commit: str) -> list[Entry]:
         """The files and links of a commit's tree, by path; submodules are none. Raises RevisionError."""
         found = []
-        for record in self._run("ls-tree", "-r", "-z", "-l", "--full-tree", commit).split(b"\0"):
+        try:
+            listing = self._run("ls-tree", "-r", "-z", "-l", "--full-tree", commit)
+        except _TooLong:
+            raise RevisionError(f"the tree of {commit[:12]} is larger than memlint reads") from None
+        for record in listing.split(b"\0"):
             head, _, path = record.partition(b"\t")
             words = head.decode("ascii", "replace").split()
             if len(words) == 4 and words[1] == "blob":
@@ -141,16 +157,19 @@ class Repository:
         entries = [entry for entry in self.entries(commit) if _is_read(entry)]
         if len(entries) > MAX_FILES or sum(entry.size for entry in entries) > MAX_BYTES:
             raise RevisionError(f"the tree of {commit[:12]} is larger than memlint reads ({MAX_FILES:,} files, 1 GiB)")
+        if any(entry.path.count("/") > MAX_DEPTH for entry in entries):
+            raise RevisionError(f"the tree of {commit[:12]} is deeper than memlint reads ({MAX_DEPTH} folders)")
         os.mkdir(os.path.join(folder, ".git"))
-        files = [entry for entry in entries if not entry.is_link]
-        for entry, content in self._contents(files):
-            _write(folder, entry.path, content)
-        # Links last: no file is written through one.
-        for entry, content in self._contents([entry for entry in entries if entry.is_link]):
-            target = os.path.join(folder, entry.path)
-            if not os.path.lexists(target) and b"\0" not in content and content:
-                os.makedirs(os.path.dirname(target), exist_ok=True)
-                os.symlink(os.fsdecode(content), target)
+        made = {""}
+        # Links last: no file is written through one, and no link is made through another.
+        for links in (False, True):
+            for entry, content in self._contents([entry for entry in entries if entry.is_link == links]):
+                try:
+                    _make_folders(folder, os.path.dirname(entry.path), made)
+                    (_link if links else _write)(os.path.join(folder, *entry.path.split("/")), content)
+                except OSError as error:
+                    why = f"{entry.path} is there twice" if isinstance(error, FileExistsError) else error.strerror
+                    raise RevisionError(f"{entry.path} of {commit[:12]} cannot be written: {why}") from None
 
     def changed_since(self, commit: str) -> frozenset[str]:
         """Absolute paths of the files that are not what they were in a commit: changed, new or gone.
@@ -171,8 +190,7 @@ class Repository:
 
     def _contents(self, entries: list[Entry]) -> Iterator[tuple[Entry, bytes]]:
         """The contents of files, as they are stored. Raises RevisionError."""
-        for begin in range(0, len(entries), 500):
-            part = entries[begin : begin + 500]
+        for part in _batches(entries):
             wanted = "".join(f"{entry.identity}\n" for entry in part).encode("ascii")
             answer = self._run("cat-file", "--batch", given=wanted)
             at = 0
@@ -186,25 +204,41 @@ class Repository:
                 at = end + 1 + size + 1
 
     def _run(self, *words: str, given: bytes = b"") -> bytes:
+        """What a command of git answers. Raises RevisionError, _TooLong of more than MAX_ANSWER_BYTES."""
+        import tempfile
+        from threading import Timer
+
         settings = [word for setting in SAFE for word in ("-c", setting)]
         environment = {name: value for name, value in os.environ.items() if name not in DROPPED}
         environment.update(ENVIRONMENT)
-        try:
-            done = subprocess.run(
-                [self._git, "--no-pager", *settings, "-C", self.root, *words],
-                input=given,
-                capture_output=True,
-                env=environment,
-                timeout=SECONDS,
-            )
-        except subprocess.TimeoutExpired:
-            raise RevisionError(f": git took more than {SECONDS} seconds") from None
-        except OSError as error:
-            raise RevisionError(f": git cannot be started: {error.strerror}") from None
-        if done.returncode:
-            said = done.stderr.decode("utf-8", "replace").strip().split("\n")[0][:300]
-            raise RevisionError(f": {said}" if said else "")
-        return done.stdout
+        words = (self._git, "--no-pager", *settings, "-C", self.root, *words)
+        with tempfile.TemporaryFile() as asked, tempfile.TemporaryFile() as said:
+            asked.write(given)
+            asked.seek(0)
+            try:
+                process = subprocess.Popen(words, stdin=asked, stdout=subprocess.PIPE, stderr=said, env=environment)
+            except OSError as error:
+                raise RevisionError(f": git cannot be started: {error.strerror}") from None
+            began = time.monotonic()
+            late = Timer(SECONDS, process.kill)
+            late.start()
+            try:
+                assert process.stdout is not None
+                answer = process.stdout.read(MAX_ANSWER_BYTES + 1)
+                if len(answer) > MAX_ANSWER_BYTES:
+                    raise _TooLong(f": git answers more than {MAX_ANSWER_BYTES >> 20} MiB")
+                process.wait()
+            finally:
+                late.cancel()
+                with process:
+                    process.kill()
+            if process.returncode and time.monotonic() - began >= SECONDS:
+                raise RevisionError(f": git took more than {SECONDS} seconds")
+            if process.returncode:
+                said.seek(0)
+                told = said.read(MAX_MESSAGE_BYTES).decode("utf-8", "replace").strip().split("\n")[0][:300]
+                raise RevisionError(f": {told}" if told else "")
+        return answer
 
 
 def _program(root: str) -> str:
@@ -226,12 +260,47 @@ def _is_read(entry: Entry) -> bool:
     return entry.size <= MAX_FILE_BYTES and os.path.splitext(names[-1])[1].lower() not in UNREAD
 
 
-def _write(folder: str, path: str, content: bytes) -> None:
-    target = os.path.join(folder, *path.split("/"))
-    os.makedirs(os.path.dirname(target), exist_ok=True)
+def _batches(entries: list[Entry]) -> Iterator[list[Entry]]:
+    """Files to be asked for together: so many, and so many bytes."""
+    part: list[Entry] = []
+    size = 0
+    for entry in entries:
+        if part and (len(part) == BATCH or size + entry.size > BATCH_BYTES):
+            yield part
+            part, size = [], 0
+        part.append(entry)
+        size += entry.size
+    if part:
+        yield part
+
+
+def _make_folders(root: str, path: str, made: set[str]) -> None:
+    """The folders of a path below ``root``; ``made`` are those that are there. None is a link, or reached through one.
+    Raises OSError."""
+    if path in made:
+        return
+    names = path.split("/")
+    for length in range(1, len(names) + 1):
+        part = "/".join(names[:length])
+        if part not in made:
+            try:
+                os.mkdir(os.path.join(root, *names[:length]))
+            except FileExistsError:
+                # Where names are compared in any case, it may be one of those that were made.
+                if not stat.S_ISDIR(os.lstat(os.path.join(root, *names[:length])).st_mode):
+                    raise
+            made.add(part)
+
+
+def _write(target: str, content: bytes) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
     with open(os.open(target, flags, 0o600), "wb") as file:
         file.write(content)
+
+
+def _link(target: str, content: bytes) -> None:
+    if b"\0" not in content and content:
+        os.symlink(os.fsdecode(content), target)
 
 
 def _is_same(path: str, entry: Entry) -> bool:

@@ -45,13 +45,16 @@ def of(document: Document, overrides: Sequence[str] = ()) -> list[TrainingSpec]:
     own = os.path.realpath(document.path)
     name = os.path.basename(document.path)
     found: dict[tuple[object, ...], TrainingSpec] = {}
+    tried: set[tuple[str, str]] = set()  # the same words in the same place need no second look
     texts = {path: text.decode("utf-8", "surrogatepass") for path, text in files.edition()}
     # The text at hand may be an editor's, and not the file's.
     with files.edited({**texts, document.path: document.text}), companions.spelled(own, document.path):
         for script in _scripts_that_say(name, document):
             for command in script.commands:
-                if not _says(command, name):
+                said = os.path.dirname(script.path), registry.text_of(command)
+                if said in tried or not _says(command, name):
                     continue
+                tried.add(said)
                 run = "train" if not found else f"train:{len(found) + 1}"
                 spec = registry.started(script, command, overrides, run)
                 if spec is not None and os.path.realpath(spec.document.path) == own:

@@ -13,6 +13,7 @@ import os
 import re
 import sys
 import warnings
+from collections import deque
 from collections.abc import Iterator
 
 from memlint import files, work
@@ -81,7 +82,7 @@ def _read(path: str, text: str) -> Module | None:
         return None
     classes: dict[str, ast.ClassDef] = {}
     imported: dict[str, tuple[str, str]] = {}
-    for node in ast.walk(tree):
+    for node in _statements(tree):
         if isinstance(node, ast.ClassDef):
             classes[node.name] = node
         elif isinstance(node, ast.ImportFrom):
@@ -90,6 +91,18 @@ def _read(path: str, text: str) -> Module | None:
         elif isinstance(node, ast.Import):
             imported.update({alias.asname or alias.name: (alias.name, "") for alias in node.names})
     return Module(path, text, classes, imported)
+
+
+def _statements(tree: ast.Module) -> Iterator[ast.AST]:
+    """All statements, outer ones first, and what else holds some (handlers, cases)."""
+    waiting: deque[ast.AST] = deque(tree.body)
+    while waiting:
+        node = waiting.popleft()
+        yield node
+        for held in ("body", "orelse", "finalbody", "handlers", "cases"):
+            inner = getattr(node, held, None)
+            if isinstance(inner, list):
+                waiting.extend(inner)
 
 
 def _file_of(source: str, beside: str) -> str | None:
@@ -224,9 +237,17 @@ def shape(made: ast.ClassDef) -> str:
             if id(node) in left_out:
                 continue
             words = [type(node).__name__, *(getattr(node, field, "") for field in ("id", "attr", "arg", "name"))]
-            words += [repr(node.value)] if isinstance(node, ast.Constant) else []
+            words += [_constant(node.value)] if isinstance(node, ast.Constant) else []
             said.update("\0".join(str(word) for word in words).encode())
     return said.hexdigest()[:16]
+
+
+def _constant(value: object) -> str:
+    """A value as text; a number of more digits than Python spells out as the kind that it is."""
+    try:
+        return repr(value)
+    except ValueError:
+        return type(value).__name__
 
 
 def _loss_of(made: ast.ClassDef) -> str:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from memlint.dialects.scripts import Script
 
 # Prices, in steps: to hold a command, and each of its words, against what the families know.
-COMMAND = 2000
+COMMAND = 4000
 OPTION = 45
 WORD = 3  # to compare a word with those of other commands
 
@@ -107,7 +107,7 @@ def _script_specs(document: Document, overrides: Sequence[str]) -> list[Training
     places: dict[str, dict[Span, None]] = {}  # where each run is started, by its name
     for script, command in _commands(document):
         work.spend(WORD * len(command.words), "comparing the commands of a script")
-        text = _text(command)
+        text = text_of(command)
         if text not in known:
             name = "train" if not found else f"train:{len(found) + 1}"
             spec = started(script, command, overrides, name)
@@ -225,7 +225,7 @@ def _children(node: Node | None) -> dict[str, Node]:
     return node.value if node is not None and isinstance(node.value, dict) else {}
 
 
-def _text(command: Command) -> str:
+def text_of(command: Command) -> str:
     """What a command says, wherever it stands."""
     words = [word.plain() for word in (command.program, *command.words)]
     launchers = [(launcher.name, launcher.options.plain()) for launcher in command.launchers]

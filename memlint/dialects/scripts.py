@@ -69,7 +69,7 @@ _OTHERS = {
     "opendelta": "its adapters",
     "loralib": "its layers",
 }
-_IMPORT = re.compile(r"^\s*(?:from|import)\s+(" + "|".join(_OTHERS) + r")\b", re.MULTILINE)
+_IMPORT = re.compile(r"^[ \t]*(?:from|import)[ \t]+(" + "|".join(_OTHERS) + r")\b", re.MULTILINE)
 _MAKES = re.compile(r"Trainer\w*[()]")
 _LIBRARIES = ("trl", "transformers", "unsloth")
 # Of a card that may not do arithmetic in bfloat16; all since 2020 can.

@@ -19,7 +19,7 @@ _CONDITION = re.compile(r"[ \t]*(ifn?eq|ifn?def|endif)\b")
 _PLAIN = re.compile(r"[^\"'`$(){};&|<>]*")
 # What a recipe of make's is written with: a variable in round brackets, its own names of one character, a dollar.
 _MAKE = re.compile(r"\$\([A-Za-z_]\w*\)|\$[@<^?*+|%]|\$\$")
-_JUST = re.compile(r"\{\{.*?\}\}")
+_JUST = re.compile(r"\{\{(?:(?!\{\{).)*?\}\}")
 _JUST_NAME = re.compile(r"\{\{([A-Za-z_]\w*)\}\}")
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from memlint.documents import python
@@ -122,6 +122,8 @@ class _State:
     arguments  options that argparse is told of, with their defaults
     bases_of   classes of its own -> the first class that they are of
     modules    by their files
+    unfollowed how often it asked for a module when there were enough
+    left       loops that may end early
     """
 
     def __init__(self, options: Mapping[str, Node], repository: Repository) -> None:
@@ -137,6 +139,16 @@ class _State:
         self.calling: list[ast.FunctionDef | ast.Lambda] = []
         self.calls_left = MAX_CALLS
         self.modules: dict[str, _Followed] = {}
+        self.unfollowed = 0
+        self.left: set[ast.For] = set()
+        self.seen: set[ast.stmt] = set()
+
+    def once(self, node: ast.stmt) -> bool:
+        """Whether a statement is met for the first time, and not in a later turn of what it stands in."""
+        if node in self.seen:
+            return False
+        self.seen.add(node)
+        return True
 
 
 class _Function(NamedTuple):
@@ -200,6 +212,7 @@ class _Followed(python._Module):
         names = [name]
         if module is not None and name == "*":
             names = [*module.module.names, *module.module.functions]
+            self.spend(len(names), "following what a module imports")
         for one in names:
             target = one if name == "*" else here
             function = None if module is None else module.function(one)
@@ -215,12 +228,16 @@ class _Followed(python._Module):
 
     def imported_module(self, source: str) -> _Followed | None:
         """A module of the repository, followed from its first line to its last; None for any other one."""
+        if self.state.unfollowed > MAX_MODULES:
+            return None
         found = self.state.repository.module(source, self.path)
         if found is None:
             return None
         path, text = found
         known = self.state.modules.get(path)
-        if known is None and len(self.state.modules) < MAX_MODULES:
+        if known is None and len(self.state.modules) >= MAX_MODULES:
+            self.state.unfollowed += 1
+        elif known is None:
             tree = self.project.parse(path, text)
             if tree is None:
                 return None
@@ -366,10 +383,11 @@ class _Followed(python._Module):
         try:
             test = self.known(node.test, scope)
         except Unknown:
-            for inner in ast.walk(node):
-                if isinstance(inner, ast.Call):
-                    name = self.source(inner.func).rpartition(".")[2]
-                    self.state.doubts.setdefault(name, node.lineno)
+            if self.state.once(node):
+                for inner in self.walk(node):
+                    if isinstance(inner, ast.Call):
+                        name = self.source(inner.func).rpartition(".")[2]
+                        self.state.doubts.setdefault(name, node.lineno)
             self.forget([*node.body, *node.orelse], f"set under a condition on line {node.lineno}", scope)
             return None
         return self.block(node.body if test else node.orelse, scope, depth + 1)
@@ -617,14 +635,23 @@ class _Followed(python._Module):
                 assert item.optional_vars is not None
                 self.bind(item.optional_vars, self.opaque("the value of a with statement", item), scope)
             return self.block(node.body, scope, depth + 1)
-        if isinstance(node, ast.For) and not any(isinstance(one, (ast.Break, ast.Continue)) for one in ast.walk(node)):
-            return self.loop(node, scope, depth)
+        if isinstance(node, ast.For):
+            if self.state.once(node) and any(isinstance(one, (ast.Break, ast.Continue)) for one in self.walk(node)):
+                self.state.left.add(node)
+            if node not in self.state.left:
+                return self.loop(node, scope, depth)
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and scope is not self.module:
             scope.other[node.name] = "a function within a function"
             if isinstance(node, ast.FunctionDef):
                 scope.functions[node.name] = node
             return None
         return super().statement(node, scope, depth)
+
+    def walk(self, node: ast.AST) -> Iterator[ast.AST]:
+        """A node and all below it. Raises OutOfWork."""
+        for one in ast.walk(node):
+            self.spend(3, "reading Python")
+            yield one
 
     def loop(self, node: ast.For, scope: python._Scope, depth: int) -> python._Returned | None:
         """A loop over a short list that is known is followed turn by turn."""
@@ -650,7 +677,7 @@ class _Followed(python._Module):
         told = [
             Node({"name": Node(name, place), "default": value}, place, None, (keys, name))
             for name, value in kind.value.items()
-            if name[0] != "_"
+            if not name.startswith("_")
         ]
         return Node(told, place, None, keys)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -28,6 +28,7 @@ MAX_ITEMS = 10_000
 MAX_CALLS = 10  # config functions that call one another
 MAX_FILES = 64
 MAX_TEXT = 10_000
+STATEMENT = 10  # steps, beside those of its values
 
 _MAPPING_MAKERS = {
     "dict",
@@ -259,6 +260,7 @@ class _Module:
 
     def block(self, body: Sequence[ast.stmt], scope: _Scope, depth: int) -> _Returned | None:
         for statement in body:
+            self.spend(STATEMENT, "reading Python")
             returned = self.statement(statement, scope, depth)
             if returned is not None:
                 return returned
@@ -276,6 +278,7 @@ class _Module:
         elif isinstance(node, ast.AugAssign):
             self.augment(node, scope)
         elif isinstance(node, ast.Delete):
+            self.spend(len(node.targets), "reading Python")
             for target in node.targets:
                 self.delete(target, scope)
         elif isinstance(node, ast.ClassDef):
@@ -318,7 +321,7 @@ class _Module:
 
     def forget(self, body: Sequence[ast.stmt], reason: str, scope: _Scope) -> None:
         """What these statements may assign is unknown from here on."""
-        for target, statement in _targets(body):
+        for target, statement in _targets(body, self.spend):
             if isinstance(target, ast.expr):
                 self.bind(target, self.opaque(reason, statement), scope)
             else:
@@ -1050,11 +1053,12 @@ def _mmcv_reference(node: ast.expr) -> ast.expr | None:
     return None
 
 
-def _targets(body: Sequence[ast.AST]) -> Iterator[tuple[ast.expr | str, ast.AST]]:
+def _targets(body: Sequence[ast.AST], spend: Callable[[int, str], None]) -> Iterator[tuple[ast.expr | str, ast.AST]]:
     """What statements may assign: target expressions, and the names of functions, classes and imports."""
     stack: list[ast.AST] = list(reversed(body))
     while stack:
         node = stack.pop()
+        spend(3, "reading Python")
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             yield node.name, node
             continue

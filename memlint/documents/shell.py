@@ -25,7 +25,7 @@ MAX_CHARACTERS = 2_000_000
 # Of a file's work: what was found before a script ran out of it can still be estimated.
 SCRIPT_STEPS = work.FILE_STEPS // 2
 # What somebody has to fill in before bash takes the script: DATA_PATH=<path and prefix>_text. The rest of it is read.
-_TO_FILL_IN = re.compile(r"^([ \t]*(?:export[ \t]+)?\w+=)(<[A-Za-z][^<>|&;$\n]* [^<>|&;$\n]*>)", re.MULTILINE)
+_TO_FILL_IN = re.compile(r"^([ \t]*(?:export[ \t]+)?\w+=)(<[A-Za-z](?=[^<>|&;$ \n]* )[^<>|&;$\n]*>)", re.MULTILINE)
 
 
 def read(path: str, text: str, call: Call | None = None) -> Document:

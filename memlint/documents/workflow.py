@@ -18,7 +18,7 @@ from memlint.documents.node import Document
 _STEP = re.compile(r"(?P<before>[ \t]*(?:- +)*)(?:run|script|before_script)[ \t]*:[ \t]*(?P<value>.*)$")
 _JOB = re.compile(r"(?P<before>)(?:run|command)[ \t]*:[ \t]*(?P<value>.*)$")  # at the top of the file
 _BLOCK = re.compile(r"[|>][+-]?\d?[+-]?[ \t]*(?:#.*)?$")
-_EXPRESSION = re.compile(r"\$\{\{.*?\}\}")
+_EXPRESSION = re.compile(r"\$\{\{(?:(?!\$\{\{).)*?\}\}")
 _ITEM = re.compile(r"[ \t]*- +")
 # A job's block of commands, and the machines that it takes.
 _COMMANDS = re.compile(r"^(?:run|command)[ \t]*:[ \t]*[|>]", re.MULTILINE)
