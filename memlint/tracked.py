@@ -16,6 +16,7 @@ from memlint.named_tuple import NamedTuple
 
 MAX_BYTES = 32 << 20  # some 300,000 files
 MAX_NAME_BYTES = 4096  # Linux' PATH_MAX
+MAX_NAMES_BYTES = 64 << 20  # of all names, of which an index of version 4 says only how each differs from the last
 BYTES_PER_STEP = 256
 
 _HEADER = struct.Struct(">4sII")
@@ -58,6 +59,7 @@ def _names(index: bytes) -> list[str]:
         raise ValueError("not an index of git's")
     names: list[str] = []
     name, at = b"", _HEADER.size
+    left = MAX_NAMES_BYTES
     for _ in range(count):
         work.spend(1 + len(name) // BYTES_PER_STEP, "reading what git tracks")
         start = at
@@ -73,8 +75,9 @@ def _names(index: bytes) -> list[str]:
         name += index[at:end]
         # Entries of the older versions are padded with 1 to 8 zeros to a multiple of eight bytes.
         at = end + 1 if version == 4 else start + (end - start) // 8 * 8 + 8
-        if len(name) > MAX_NAME_BYTES:
-            raise ValueError("a name that no file has")
+        left -= len(name)
+        if len(name) > MAX_NAME_BYTES or left < 0:
+            raise ValueError("a name that no file has, or more of them than a project has")
         names.append(name.decode("utf-8", "surrogateescape"))
     return names
 

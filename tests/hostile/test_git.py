@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from memlint import revisions
+from memlint import revisions, tracked
 from memlint.revisions import Repository, RevisionError, extracted
 
 FILE, FOLDER, LINK = "100644", "40000", "120000"
@@ -116,3 +116,20 @@ def test_large_files_are_read_a_few_at_a_time(storage: Storage, monkeypatch: pyt
         assert len(list(Path(folder).glob("*.yaml"))) == 41
         assert Path(folder, "39.yaml").read_bytes() == b"#" * 2000
     assert max(map(len, answers)) < 12_000
+
+
+def test_an_index_that_says_little_of_very_many_long_names_tracks_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Version 4: how much of the name before is left out, and what follows. 30 MiB can stand for 2 GB of names."""
+    monkeypatch.setattr(tracked, "MAX_NAMES_BYTES", 50_000)
+
+    def index(count: int) -> bytes:
+        start = b"DIRC" + (4).to_bytes(4, "big") + count.to_bytes(4, "big")
+        names = (b"\0" * 62 + (b"\6" if at else b"\0" + b"a" * 994) + b"%06d\0" % at for at in range(count))
+        return start + b"".join(names)
+
+    (tmp_path / ".git").mkdir()
+    for count, known in ((50, 50), (51, 0)):
+        (tmp_path / ".git" / "index").write_bytes(index(count))
+        assert len(tracked.read(str(tmp_path)).paths) == known
