@@ -107,7 +107,7 @@ def test_a_run_that_is_read_again_is_recorded_where_something_differs_that_is_as
         calls += 1
         return record(*args, **options)
 
-    own = spec().with_facts(ema=True)
+    own = spec().with_facts(ema=True, packing=True)  # rows of one length, whose step is recorded once
     other = own.read_as(own.with_facts(**changes))
     other.facts.pop(gone, None)
     expected = estimate_spec(other, detailed=False)
