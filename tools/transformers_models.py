@@ -75,6 +75,7 @@ _CLASSES = {
 _TASKS: dict[str, dict[str, Any]] = {
     "audio_classification": {"layerdrop": 0.0, "apply_spec_augment": False},
 }
+WITH_SEVERAL = ("mit-b0", "segformer-b0")  # whose tensors are others where a batch is of one
 HEARING = ("wav2vec2", "hubert", "wavlm")  # whose input is a wave
 SOUND = ({"B": 4, "S": 48_000}, {"B": 3, "S": 64_000}, {"B": 6, "S": 35_200}, {"B": 10, "S": 80_000})
 

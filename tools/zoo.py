@@ -136,7 +136,7 @@ def _transformers(name: str) -> Recipe:
         published.side,
         transformers_models.given(published),
         sizes,
-        True,
+        name not in transformers_models.WITH_SEVERAL,
     )
 
 
@@ -430,8 +430,6 @@ def _write(library: str, name: str, target: Path) -> bool:
         text = text_of(made(library, name, recipe))
         recorded = time.process_time() - started
         wrong = list(differences(read(json.loads(text)), recipe))
-        if wrong and all("'B': 1," in one for one in wrong):  # it holds for larger batches alone
-            text, wrong = text_of(made(library, name, recipe._replace(alone=False))), []
     except Exception as error:
         print(f"{library}/{name}: {type(error).__name__}: {str(error)[:300]}", flush=True)
         return False
