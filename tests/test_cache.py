@@ -277,6 +277,34 @@ def test_a_file_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
     assert target.read_text() == "kept"
 
 
+ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        pytest.param(f"CREATE VIEW runs AS {ENDLESS} 'x' || i AS run, i AS answers FROM n", id="a view"),
+        pytest.param(
+            "CREATE TABLE runs (run TEXT PRIMARY KEY, answers BLOB);"
+            f"CREATE TRIGGER t AFTER INSERT ON runs BEGIN {ENDLESS} count(*) FROM n; END",
+            id="a trigger",
+        ),
+    ],
+)
+def test_a_database_with_queries_of_its_own_is_made_anew(tmp_path: Path, said: str) -> None:
+    with sqlite3.connect(tmp_path / FILE) as made:
+        made.executescript(said)
+    made.close()
+    found = Cache.of(str(tmp_path))
+    assert found is not None
+    assert found.get("a run") is None
+    found.put("a run", 1)
+    found.close()
+    again = Cache.of(str(tmp_path))
+    assert again is not None
+    assert again.get("a run") == 1
+
+
 @pytest.mark.parametrize("name", ["", "/dev/null/x", "/proc/none/x"], ids=["none", "below a device", "where none is"])
 def test_where_no_folder_can_be_there_is_no_cache(name: str) -> None:
     assert Cache.of(name) is None
