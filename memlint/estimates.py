@@ -252,8 +252,9 @@ class Estimates:
 
     def _over_lengths(self, spec: TrainingSpec, found: Estimate) -> Estimate:
         """An estimate whose upper ends hold what shorter batches leave in the allocator, where batches differ in length
-        and half of the work that is left is enough to see it."""
-        if not _lengths_vary(spec):
+        and half of the work that is left is enough to see it. Of a card that is named: how much the allocator keeps
+        depends on how much there is, and it gives free segments back before it fails."""
+        if not self.gpu or not _lengths_vary(spec):
             return found
         try:
             with work.limited(work.meter().left // 2), contextlib.suppress(UnknownModel):
@@ -284,13 +285,10 @@ class Estimates:
         run = lengths.in_turn(lengths.between(whole_tape(record(half, self._templates)), longest), longest)
         if run is None:
             return None
-        room = None
-        if self.gpu:
-            from memlint.data.catalogue import parse_gpu
+        from memlint.data.catalogue import parse_gpu
 
-            beside = found.device_interval.high_bytes - found.reserved_interval.high_bytes
-            room = parse_gpu(self.gpu)[0].usable_bytes - beside
-        return lengths.reserved(run, conf, room)
+        beside = found.device_interval.high_bytes - found.reserved_interval.high_bytes
+        return lengths.reserved(run, conf, parse_gpu(self.gpu)[0].usable_bytes - beside)
 
     def _widened(self, spec: TrainingSpec, found: Estimate) -> Estimate:
         from memlint import plausible
@@ -501,7 +499,7 @@ def _with_dynamic_quants(spec: TrainingSpec, found: Estimate) -> Estimate:
     name = spec.get("model") or spec.model_name
     if spec.get("quantization.bits") != 4 or not spec.get(HYPER + "use_unsloth") or not unsloth.is_dynamic(str(name)):
         return found
-    release = spec.facts.get("release.unsloth")
+    release = spec.facts.get(releases.LIBRARIES["unsloth"].fact)
     if release is not None and release.origin != ASSUMED:
         pinned = releases.series(release.value)
         if pinned is not None and pinned < unsloth.DYNAMIC_SINCE:

@@ -16,7 +16,6 @@ spell = key_facts.spell
 _SOURCE = "torchvision 0.28: references/classification/train.py"
 # What the script takes -> torch's own.
 OPTIMIZERS = {"sgd": "sgd", "sgd_nesterov": "sgd", "rmsprop": "rmsprop", "adamw": "adamw"}
-_PROGRAM = HYPER + "program"
 _CLASSES = HYPER + "num_classes"
 
 
@@ -35,7 +34,7 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
     if spec.unknown_reason:
         return spec
     spec.architecture = "classifier"
-    lm.put(spec, _PROGRAM, name, model)
+    lm.put(spec, HYPER + "program", name, model)
     _put(spec, "parameter_dtype", "float32", _SOURCE)
     _put(spec, HYPER + "no_prefetcher", True, _SOURCE)
     if spec.get(_CLASSES) is None:

@@ -98,7 +98,7 @@ def test_the_trainer_beside_it_has_one() -> None:
         pytest.param(
             "python train.py --model_name meta-llama/Llama-2-70b-hf", True, id="a name that says that it trains"
         ),
-        pytest.param("python -m verl.trainer.main config=a.yaml", True, id="a package that says it"),
+        pytest.param("python -m ours.trainer.main config=a.yaml", True, id="a package that says it"),
         pytest.param("torchrun --nproc_per_node 8 tools/finetune_chat.py", True, id="training on chats"),
         pytest.param("python my_dpo.py data/ configs/lora.yaml", True, id="a method"),
         pytest.param("python eval_dpo.py data/", False, id="that is evaluated"),

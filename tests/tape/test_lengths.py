@@ -98,7 +98,7 @@ def estimate(tmp_path: Path, keys: str = "", gpu: str = "") -> Estimate:
 def test_the_upper_end_of_a_run_holds_shorter_batches_where_rows_differ_in_length_and_what_is_allocated_is_the_same(
     tmp_path: Path,
 ) -> None:
-    varied, packed = estimate(tmp_path), estimate(tmp_path, "packing: true\n")
+    varied, packed = (estimate(tmp_path, keys, "a100-80gb") for keys in ("", "packing: true\n"))
     assert "lengths of batches" in {name for name, _, _ in varied.assumptions}
     assert "lengths of batches" not in {name for name, _, _ in packed.assumptions}
     without = varied.device_interval.high_bytes - varied.reserved_interval.high_bytes
@@ -178,6 +178,6 @@ def test_rows_of_one_length_are_no_run_of_several(tmp_path: Path, padding: str, 
     (tmp_path / "requirements.txt").write_text("transformers==4.55.0\ntorch==2.8.0\n")
     (tmp_path / "train.py").write_text(SCRIPT.format(padding=padding))
     [spec] = registry.specs(load(str(tmp_path / "train.py")))
-    found = estimates.EqualRuns().estimates(spec, "", ()).own()
+    found = estimates.EqualRuns().estimates(spec, "a100-80gb", ()).own()
     assert spec["sequence_length"] == 1024
     assert ("lengths of batches" in {name for name, _, _ in found.assumptions}) == varies
