@@ -55,7 +55,9 @@ def fixed(path: Path, budget: str, unsafe: bool = True, named: tuple[str, ...] =
 
 
 def texts_below(folder: Path) -> dict[str, bytes]:
-    return {str(path): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    """All files but what Python keeps of the examples' models once another test has imported them."""
+    found = (path for path in sorted(folder.rglob("*")) if path.is_file() and "__pycache__" not in path.parts)
+    return {str(path): path.read_bytes() for path in found}
 
 
 def hold(path: Path, budget: str, *named: str) -> int:
