@@ -208,6 +208,9 @@ def _model(spec: TrainingSpec) -> str:
         found = recorded.known(stated.value, task)
         if found is not None:
             if task == "audio_classification":
+                gap = lm.gap(spec, "max_length_seconds", "freeze_feature_encoder")
+                if gap is not None:
+                    return f"{gap.key} is not known: {gap.reason}"
                 found = _sound(spec, found)
             spec.model_name = stated.value.rstrip("/").rsplit("/", 1)[-1]
             lm.put(spec, lm.CONFIG, found, stated, f"the recorded program {found['program']}")
@@ -221,12 +224,9 @@ _SECONDS = 20  # run_audio_classification.py: max_length_seconds
 
 def _sound(spec: TrainingSpec, found: dict[str, Any]) -> dict[str, Any]:
     """run_audio_classification.py cuts samples to so many seconds, and freezes what makes features of them."""
-    stated, frozen = spec.root.get("max_length_seconds"), spec.root.get("freeze_feature_encoder")
-    try:
-        seconds = _SECONDS if stated is None else float(str(stated.value))
-    except ValueError:
-        seconds = _SECONDS
-    return {**found, "samples": int(seconds * _SAMPLING), "frozen": frozen is None or truth(frozen.value)}
+    seconds = spec.get(lm.HYPER + "max_length_seconds", _SECONDS)
+    frozen = spec.get(lm.HYPER + "freeze_feature_encoder", True)
+    return {**found, "samples": int(seconds * _SAMPLING), "frozen": frozen}
 
 
 def _masked(spec: TrainingSpec) -> str:

@@ -64,3 +64,9 @@ def test_every_id_of_the_table_has_a_program_that_ships() -> None:
         assert programs.value(found["program"])
     assert known("microsoft/resnet-50", "audio_classification") is None
     assert known("timm/no-such-model", "image_classification") is None
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "x", "1e999", ".nan", "1e18"])
+def test_seconds_that_no_sample_has_are_nobodys_default(seconds: str) -> None:
+    spec = run(SOUND.format("facebook/wav2vec2-base").replace("seconds 1", f"seconds {seconds}") + "\n", "run.sh")
+    assert "max_length_seconds" in spec.unknown_reason
