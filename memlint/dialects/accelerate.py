@@ -305,9 +305,9 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
     what = "an accelerate config names no model; check the launch script that names this file"
     if spec.launch is not None:
         companion = launched(spec.launch, spec.document.path) or companion
-        program = spec.launch.program.value
-        name = program.text if isinstance(program, Unresolved) else str(program)
-        what = f"{name} is a program of no known family, and its options name no model"
+        from memlint.dialects.training_program import of_no_family
+
+        what = of_no_family(spec.launch)
     kept = {name: fact for name, fact in spec.facts.items() if name in ("framework", "framework_version")}
     spec.facts = {**kept, **{name: fact for name, fact in companion.facts.items() if fact.value != "auto"}}
     precision = spec.facts.pop("mixed_precision", None)

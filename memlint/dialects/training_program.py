@@ -6,14 +6,19 @@ Nothing is known of its options. It is named all the same: who checks a folder l
 from __future__ import annotations
 
 from memlint.dialects.key_facts import WAY_OUT
-from memlint.documents.node import Unresolved
+from memlint.documents.node import Command, Unresolved
 from memlint.facts.spec import TrainingSpec
 
 
 def complete(spec: TrainingSpec) -> TrainingSpec:
     assert spec.launch is not None
     spec.architecture = None
-    value = spec.launch.program.value
-    name = value.text if isinstance(value, Unresolved) else value
-    spec.unknown_reason = f"{name} is a program of no known family, whose own code makes the model: {WAY_OUT}"
+    spec.unknown_reason = of_no_family(spec.launch)
     return spec
+
+
+def of_no_family(command: Command) -> str:
+    """Why there is no estimate of what a command starts."""
+    value = command.program.value
+    name = value.text if isinstance(value, Unresolved) else value
+    return f"{name} is a program of no known family, whose own code makes the model: {WAY_OUT}"
