@@ -32,6 +32,13 @@ class Loop(NamedTuple):
     rows      samples per device and pass, otherwise; 0: none
     pads      samples are padded to the longest length
     devices   of a machine, where the program starts its own workers; 0: torchrun starts it
+    policy    what it trains generates, is asked for log-probabilities, and learns from a reward
+    facts     what else holds where nothing is written
+    optimizer (module, class), or the program's own name for one
+    allocator its setting of the caching allocator; "": what verl's release sets
+    estimator of advantages
+    critic    whether the model of values that an estimator may ask for is described
+    reference of the policy, whether it is on the card
     """
 
     title: str
@@ -42,21 +49,36 @@ class Loop(NamedTuple):
     rows: int
     pads: bool
     devices: int
+    policy: bool = False
+    facts: tuple[tuple[Name, Any], ...] = ()
+    optimizer: tuple[str, str] = ("torch.optim", "AdamW")
+    allocator: str = ""
+    estimator: str = "grpo"
+    critic: bool = True
+    reference: bool = False
 
 
 _OLDER_SFT = Loop("verl 0.7: sft_trainer.yaml", "sft", "fsdp2", False, 0, 4, True, 0)
 _SFT = Loop(f"{_VERSION}: sft_trainer_engine.yaml", "sft", "fsdp", True, 8192, 4, False, 0)
-_RL = Loop(f"{_VERSION}: ppo_trainer.yaml", "grpo", "fsdp", False, 16384, 0, False, 8)
-_EASY = Loop("EasyR1: workers/actor/config.py", "grpo", "fsdp", False, 0, 4, False, 8)
-# hiyouga/EasyR1 at b44b311, verl/workers/{actor,rollout}/config.py: what is not written
-_EASY_DEFAULTS: dict[Name, Any] = {
-    HYPER + "asked_rows": 16,
-    "lora.alpha": 64.0,
-    "lora.targets": "all-linear",
-    HYPER + "offload_parameters": False,
-    HYPER + "offload_optimizer": False,
-    "engine_share": 0.6,
-}
+_RL = Loop(*(f"{_VERSION}: ppo_trainer.yaml", "grpo", "fsdp", False, 16384, 0, False, 8), policy=True, estimator="gae")
+# hiyouga/EasyR1 at b44b311: verl/workers/{actor,rollout}/config.py, fsdp_workers.py and trainer/main.py
+_EASY = Loop(
+    *("EasyR1: workers/actor/config.py", "grpo", "fsdp", False, 0, 4, False, 8),
+    policy=True,
+    facts=(
+        (HYPER + "asked_rows", 16),
+        ("lora.alpha", 64.0),
+        ("lora.targets", "all-linear"),
+        (HYPER + "offload_parameters", False),
+        (HYPER + "offload_optimizer", False),
+        ("engine_share", 0.6),
+        ("optimizer_implementation", "fused"),
+    ),
+    optimizer=("", "adamw"),
+    allocator="expandable_segments:False",
+    critic=False,
+    reference=True,
+)
 _SHARDS = {"fsdp": "fsdp1", "fsdp2": "fsdp2"}
 # verl/workers/config/optimizer.py: (module, class) -> the optimizer, and whose it is
 _OPTIMIZERS = {
@@ -64,6 +86,7 @@ _OPTIMIZERS = {
     ("torch.optim", "Adam"): ("adam", "torch"),
     ("torch.optim", "SGD"): ("sgd", "torch"),
     ("bitsandbytes.optim", "AdamW8bit"): ("adamw_8bit", "bitsandbytes"),
+    ("", "adamw"): ("adamw", "torch"),  # EasyR1's name for it
 }
 
 
@@ -80,18 +103,13 @@ def loop(spec: TrainingSpec) -> Loop:
     return _SFT._replace(devices=1) if families.program(spec).endswith("_ray") else _SFT
 
 
-def _is_policy(spec: TrainingSpec) -> bool:
-    return loop(spec) in (_RL, _EASY)
-
-
-def _easy(spec: TrainingSpec) -> None:
-    """What EasyR1 takes where nothing is written, in the words of the rest."""
-    if loop(spec) is not _EASY:
-        return
-    for name, value in _EASY_DEFAULTS.items():
+def _unwritten(spec: TrainingSpec) -> None:
+    """What a program takes where nothing is written, in the words of the rest."""
+    found = loop(spec)
+    for name, value in found.facts:
         known = spec.fact(name)
         if known is None or known.node is None:
-            lm.put(spec, name, value, known, _EASY.title)
+            lm.put(spec, name, value, known, found.title)
 
 
 def _elsewhere(spec: TrainingSpec) -> str:
@@ -187,20 +205,15 @@ def _adapters(spec: TrainingSpec) -> str:
 
 
 def _optimizer(spec: TrainingSpec) -> str:
-    easy = spec.fact(HYPER + "easy_optimizer")
-    if loop(spec) is _EASY:
-        if easy is not None and easy.value != "adamw":
-            return f"{easy.key} {easy.value}: how many states it has is not known"
-        lm.put(spec, "optimizer", "adamw", easy, "" if easy else _EASY.title)
-        lm.put(spec, "optimizer_library", "torch", easy, "" if easy else _EASY.title)
-        lm.put(spec, "optimizer_implementation", "fused", reason="EasyR1: workers/fsdp_workers.py, fused=True")
-        return ""
-    stated, module = spec.fact(HYPER + "optim"), spec.fact(HYPER + "optimizer_module")
-    names = (module.value if module is not None else "torch.optim", stated.value if stated is not None else "AdamW")
+    found, stated, module = loop(spec), spec.fact(HYPER + "optim"), spec.fact(HYPER + "optimizer_module")
+    names = (
+        found.optimizer[0] if module is None else module.value,
+        found.optimizer[1] if stated is None else stated.value,
+    )
     if names not in _OPTIMIZERS:
-        return f"{names[0]}.{names[1]}: how many states it has is not known"
+        return f"{'.'.join(str(name) for name in names if name)}: how many states it has is not known"
     for name, value in zip(("optimizer", "optimizer_library"), _OPTIMIZERS[names]):
-        lm.put(spec, named(name), value, stated, "" if stated else f"{_VERSION}: FSDPOptimizerConfig")
+        lm.put(spec, named(name), value, stated, "" if stated else found.title)
     return ""
 
 
@@ -233,7 +246,7 @@ def _unpadded(spec: TrainingSpec) -> bool:
 def _length(spec: TrainingSpec) -> None:
     """Tokens of the longest sample: as stated, or of the longest prompt and the longest answer."""
     prompt, answer = spec.fact(HYPER + "max_prompt_length"), spec.fact(HYPER + "max_completion_length")
-    if not _is_policy(spec):
+    if not loop(spec).policy:
         families.unless_stated(spec, "sequence_length", 1024, loop(spec).title)
     elif prompt is not None and answer is not None and lm.gap(spec, "max_prompt_length", "max_response_length") is None:
         whole = prompt.value + answer.value
@@ -261,8 +274,8 @@ def _passes(spec: TrainingSpec) -> str:
     found, length = loop(spec), spec.fact("sequence_length")
     rows = _rows(spec, spec.fact("micro_batch_size"), spec.fact(HYPER + "micro_of_all"))
     fills, most = spec.fact(HYPER + "dynamic"), spec.fact(HYPER + "max_tokens")
-    whole = spec.fact(HYPER + ("mini_batch" if _is_policy(spec) else "train_batch"))
-    several = spec.get(HYPER + "num_generations", 1) if _is_policy(spec) else 1
+    whole = spec.fact(HYPER + ("mini_batch" if loop(spec).policy else "train_batch"))
+    several = spec.get(HYPER + "num_generations", 1) if loop(spec).policy else 1
     samples = max(1, _per_device(spec, (256 if whole is None else whole.value) * several))
     if length is None:
         return lm.not_stated(spec, "data.max_length", "max_length", "max_prompt_length", "max_response_length")
@@ -286,7 +299,7 @@ def _passes(spec: TrainingSpec) -> str:
 
 def _asked(spec: TrainingSpec) -> None:
     """A pass that asks the policy for log-probabilities before it learns, where that has more tokens than learning."""
-    if not _is_policy(spec) or spec.get("sequence_length") is None or spec.get("micro_batch_size") is None:
+    if not loop(spec).policy or spec.get("sequence_length") is None or spec.get("micro_batch_size") is None:
         return
     tried, stated = spec.tried("sequence_length"), spec.fact(HYPER + "asked_tokens")
     fills = spec.fact(HYPER + "asked_dynamic") or spec.fact(HYPER + "dynamic")
@@ -352,11 +365,12 @@ def _scores_beside(spec: TrainingSpec) -> bool:
 def _engine(spec: TrainingSpec) -> None:
     """Its share of the card: while it generates, beside what stays there, or all the time."""
     share, sleeps = spec.fact("engine_share"), spec.fact(HYPER + "sleeps")
-    if not _is_policy(spec):
+    if not loop(spec).policy:
         spec.facts.pop("engine_share", None)
         return
-    if loop(spec) is _EASY:
-        lm.put(spec, "allocator_conf", "expandable_segments:False", reason="EasyR1: trainer/main.py")
+    found = loop(spec)
+    if found.allocator:
+        lm.put(spec, "allocator_conf", found.allocator, reason=found.title)
     elif spec.does("verl.expands_segments"):
         lm.put(spec, "allocator_conf", "expandable_segments:True", reason=f"{_VERSION}: set_expandable_segments")
     if share is None or (sleeps is not None and not sleeps.value):
@@ -375,9 +389,12 @@ def _engine(spec: TrainingSpec) -> None:
 def _critic(spec: TrainingSpec) -> str:
     """A model of values, of which what is not offloaded stays on the card while the policy learns."""
     estimator, switch = spec.fact(HYPER + "adv_estimator"), spec.fact(HYPER + "critic.enable")
-    gae = _is_policy(spec) and (loop(spec) is _RL if estimator is None else estimator.value == "gae")
-    if loop(spec) is _EASY:
-        return OnTop("algorithm.adv_estimator gae: what EasyR1's critic takes is not known") if gae else _beside(spec)
+    found = loop(spec)
+    gae = found.policy and (found.estimator if estimator is None else estimator.value) == "gae"
+    if found.reference:
+        _reference(spec)
+    if not found.critic:
+        return OnTop("algorithm.adv_estimator gae: what EasyR1's critic takes is not known") if gae else ""
     needed = switch.value if switch is not None and switch.value is not None else gae
     if not needed:
         return ""
@@ -395,24 +412,23 @@ def _critic(spec: TrainingSpec) -> str:
     return ""
 
 
-def _beside(spec: TrainingSpec) -> str:
-    """EasyR1's reference, in bf16 on the card unless it is kept in host memory."""
+def _reference(spec: TrainingSpec) -> None:
+    """What the policy started from, in bf16 on the card unless it is kept in host memory."""
     away = [name for name in ("disable_kl", "reference_offloaded", "reference_away") if lm.switched(spec, name)]
     config = spec.get(lm.CONFIG)
     if not away and isinstance(config, dict):
         lm.put(spec, "resident_models", [(config, 2)], spec.fact("model"), "EasyR1: the reference, in bf16")
-    return ""
 
 
 FAMILY = lm.Family(
-    stated=Graph(Step(lm.model, lm.MODEL_FACTS), Step(_easy, (*_EASY_DEFAULTS,))),
+    stated=Graph(Step(lm.model, lm.MODEL_FACTS), Step(_unwritten, (*dict(_EASY.facts),))),
     follows=Graph(
         Step(_elsewhere, ("model_class", "frozen_parts")),
         Step(_method, ("method", "reference_model")),
         Step(_devices, (*lm.PROCESS_FACTS, "parallelism.reduce_dtype", "parallelism.replicas")),
         Step(_precision, ("parameter_dtype", "frozen_dtype", "lora.dtype", "compute_dtype", "autocast")),
         Step(_adapters, (*lm.ADAPTER_FACTS, HYPER + "use_peft")),
-        Step(_optimizer, ("optimizer", "optimizer_library", "optimizer_implementation")),
+        Step(_optimizer, ("optimizer", "optimizer_library")),
         Step(_checkpointing, ("checkpointing", "checkpointing_reentrant", "attention")),
         Step(_passes, _PASSES),
         Step(_asked, ("evaluation_batch_size", "evaluation_sequence_length")),
