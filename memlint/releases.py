@@ -139,6 +139,22 @@ BEHAVIOURS: dict[str, Behaviour] = {
     "torch.keeps_gradients_as_zeros": Behaviour(
         "torch", None, (2, 0), MORE, "zero_grad writes zeros instead of letting gradients go", "pytorch/pytorch#92731"
     ),
+    "torch.foreach_is_a_default": Behaviour(
+        "torch",
+        (2, 0),
+        None,
+        MORE,
+        "optimizers take the step of all parameters at once, with a list as large as these",
+        "torch/optim/optimizer.py: _default_to_fused_or_foreach",
+    ),
+    "torch.foreach_adam_keeps_roots": Behaviour(
+        "torch",
+        None,
+        (2, 1),
+        MORE,
+        "a step of foreach Adam or AdamW holds two lists as large as all parameters, of roots and of denominators",
+        "torch/optim/adam.py and adamw.py: denom = torch._foreach_add(exp_avg_sq_sqrt, eps)",
+    ),
     "torch.rms_norm_2.5": Behaviour(
         "torch", (2, 5), None, MORE, "rms_norm computes in fp32, and keeps what it widened", "pytorch/pytorch#134106"
     ),
@@ -577,6 +593,7 @@ DAYS: dict[str, dict[Series, str]] = {
         (1, 11): "2022-03-10",
         (1, 13): "2022-10-28",
         (2, 0): "2023-03-15",
+        (2, 1): "2023-10-04",
         (2, 1, 1): "2023-11-15",
         (2, 5): "2024-10-17",
         (2, 7): "2025-04-23",

@@ -289,6 +289,8 @@ RUNS = {
     "torch.softmax_keeps_its_input": Border("run.yaml", GPT2 + EAGER, "1.10.2", "1.11.0"),
     "torch.loads_every_kernel_at_start": Border("run.yaml", GPT2, "1.12.1", "1.13.0"),
     "torch.keeps_gradients_as_zeros": Border("run.yaml", GPT2, "1.13.1", "2.0.0"),
+    "torch.foreach_is_a_default": Border("run.yaml", STEP, "1.13.1", "2.0.0", "transformers==4.32.0\n"),
+    "torch.foreach_adam_keeps_roots": Border("run.yaml", STEP, "2.0.1", "2.1.0", "transformers==4.32.0\n"),
     "torch.rms_norm_2.5": Border("run.toml", TORCHTITAN, "2.4.1", "2.5.0"),
     "torch.rms_norm_2.7": Border("run.toml", TORCHTITAN, "2.6.0", "2.7.0"),
     "torch.rms_norm_2.9": Border("run.toml", TORCHTITAN, "2.8.0", "2.9.0"),

@@ -84,7 +84,20 @@ class Optimizer:
 
 
 class AdamW(Optimizer):
-    """Adam and AdamW. With ``fused`` (or ``capturable``) the step counters live on the card as well."""
+    """Adam and AdamW. With ``fused`` (or ``capturable``) the step counters live on the card as well.
+
+    ``keeps_roots``: ``foreach`` makes a list of denominators beside that of the roots they are made of.
+    """
+
+    def __init__(
+        self,
+        parameters: Sequence[Tensor],
+        implementation: str = FOREACH,
+        state_dtype: DType | None = None,
+        keeps_roots: bool = False,
+    ) -> None:
+        super().__init__(parameters, implementation, state_dtype)
+        self.keeps_roots = keeps_roots
 
     def allocate_state(self) -> None:
         """First and second moment of one parameter after the other."""
@@ -101,7 +114,10 @@ class AdamW(Optimizer):
             return
         if self.implementation == FOREACH:
             # exp_avg_sq_sqrt = torch._foreach_sqrt(exp_avg_sqs): one more copy of every parameter
-            block_like(parameters, self.state_dtype, self._labels(parameters, "step temporaries"))
+            roots = block_like(parameters, self.state_dtype, self._labels(parameters, "step temporaries"))
+            if self.keeps_roots:  # denom = torch._foreach_add(exp_avg_sq_sqrt, eps)
+                block_like(parameters, self.state_dtype, self._labels(parameters, "step temporaries"))
+            del roots
             return
         denominator = None
         for parameter in parameters:
@@ -554,6 +570,8 @@ class MasterWeights(Optimizer):
         self.inner.step()
         self.inner.zero_grad()
 
+
+HAS_FOREACH = (AdamW, SGD, RootOfSquares)  # torch's own, which take a step in one of three ways
 
 OPTIMIZERS: dict[str, type[Optimizer]] = {
     "adamw": AdamW,

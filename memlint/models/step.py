@@ -80,6 +80,18 @@ def _optimizer(spec: TrainingSpec, name: str) -> type[optim.Optimizer]:
     return optim.OPTIMIZERS[name]
 
 
+def _of_release(spec: TrainingSpec, kind: type[optim.Optimizer], options: dict[str, Any]) -> dict[str, Any]:
+    """Options of an optimizer of torch's, as the run's torch takes those that nothing states."""
+    if not issubclass(kind, optim.HAS_FOREACH) or options.get("implementation", optim.FOREACH) != optim.FOREACH:
+        return options
+    stated = spec.fact("optimizer_implementation")
+    if (stated is None or stated.node is None) and not spec.does("torch.foreach_is_a_default"):
+        return {**options, "implementation": optim.LOOP}
+    if issubclass(kind, optim.AdamW) and spec.does("torch.foreach_adam_keeps_roots"):
+        return {**options, "keeps_roots": True}
+    return options
+
+
 def _record(
     build: Callable[[TrainingSpec], System], spec: TrainingSpec, symbolic: bool, named: bool, stage: str
 ) -> Recording:
@@ -106,10 +118,11 @@ def _record(
         _forget_temporaries(tape.events)
         run = parallel.spread(spec, system, updated, every)
         ema = _copy_for_ema(system.ema, run)
+        options = _of_release(spec, kind, system.optimizer_options)
         if system.master_weights:
-            optimizer: optim.Optimizer = optim.MasterWeights(run.optimized, kind, system.optimizer_options)
+            optimizer: optim.Optimizer = optim.MasterWeights(run.optimized, kind, options)
         else:
-            optimizer = kind(run.optimized, **system.optimizer_options)
+            optimizer = kind(run.optimized, **options)
         optimizer.allocate_state()
         if system.keeps_gradients:
             _allocate_gradients(run.optimized)
