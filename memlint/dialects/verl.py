@@ -86,7 +86,9 @@ _OPTIMIZERS = {
     ("torch.optim", "Adam"): ("adam", "torch"),
     ("torch.optim", "SGD"): ("sgd", "torch"),
     ("bitsandbytes.optim", "AdamW8bit"): ("adamw_8bit", "bitsandbytes"),
-    ("", "adamw"): ("adamw", "torch"),  # EasyR1's name for it
+    # EasyR1's own names: workers/fsdp_workers.py
+    ("", "adamw"): ("adamw", "torch"),
+    ("", "adamw_bf16"): ("adamw_compensated", "EasyR1"),
 }
 
 

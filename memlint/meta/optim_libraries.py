@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from memlint.meta import optim
 from memlint.meta.optim import Optimizer, PlainAdam, QuantisedAdam
-from memlint.meta.tensor import DType, Tensor, block_like, empty_like, float32, state, uint8
+from memlint.meta.tensor import DType, Tensor, bfloat16, block_like, empty_like, float32, state, uint8
 
 
 def factored(shape: tuple[int, ...]) -> Tensor:
@@ -234,6 +234,30 @@ class AnyPrecision(Optimizer):
         del root
 
 
+class CompensatedAdam(Optimizer):
+    """EasyR1's ``AnyPrecisionAdamW`` (verl/utils/torch_functional.py at b44b311): both moments and what rounding took
+    from the weights in bfloat16; a step holds the denominators and the old weights into the next parameter's turn."""
+
+    def _allocate(self, parameter: Tensor) -> None:
+        for name in ("first moment", "second moment", "compensation"):
+            self._label(parameter, name)
+            self.state.append(Tensor(parameter.shape, bfloat16))
+
+    def _step(self, parameters: list[Tensor]) -> None:
+        denominator = before = None
+        for parameter in parameters:
+            self._label(parameter, "step temporaries")
+            root = Tensor(parameter.shape, bfloat16)
+            quotient = Tensor(parameter.shape, bfloat16)
+            del root
+            denominator = quotient
+            del quotient
+            weights = empty_like(parameter)
+            before = weights
+            del weights
+        del denominator, before
+
+
 class GrokAdamW(Optimizer):
     """``grokadamw`` 0.1.2: three states in host memory, brought to the card one parameter at a time."""
 
@@ -385,6 +409,7 @@ KINDS: dict[str, type[Optimizer]] = {
     "stable_adamw": StableAdamW,
     "optimi_adamw": Optimi,
     "adamw_anyprecision": AnyPrecision,
+    "adamw_compensated": CompensatedAdam,
     "grokadamw": GrokAdamW,
     "came": Came,
     "prodigy": Prodigy,

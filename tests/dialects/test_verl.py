@@ -419,6 +419,11 @@ def easy(tmp_path: Path, words: str) -> TrainingSpec:
             {"micro_batch_size": 4, "evaluation_batch_size": None, "model": "Qwen/Qwen2.5-7B-Instruct"},
             id="words lie over the file",
         ),
+        pytest.param(
+            "worker.actor.fsdp.torch_dtype=bf16 worker.actor.optim.strategy=adamw_bf16",
+            {"optimizer": "adamw_compensated", "optimizer_library": "EasyR1", "parameter_dtype": "bfloat16"},
+            id="its own optimizer, for weights in 16 bits",
+        ),
     ],
 )
 def test_what_easyr1_does(tmp_path: Path, words: str, facts: dict[str, Any]) -> None:
@@ -433,6 +438,13 @@ def test_easyr1_fits_the_cards_of_its_table(tmp_path: Path) -> None:
     found = estimate_spec(easy(tmp_path, ""))
     assert found.device_interval.high_bytes < 40 * 10**9
     assert found.device_bytes > 16 * 7_615_616_512 // 8  # weights, gradients and two moments, in float32
+
+
+def test_easyr1_in_16_bits_fits_half_as_many(tmp_path: Path) -> None:
+    """The same table: 7B in bfloat16 on 4 cards of 40 GB, with six bytes of state for each weight."""
+    halved = "worker.actor.fsdp.torch_dtype=bf16 worker.actor.optim.strategy=adamw_bf16 trainer.n_gpus_per_node=4"
+    found = estimate_spec(easy(tmp_path, halved))
+    assert 10 * 7_615_616_512 // 4 < found.device_bytes < 40 * 10**9
 
 
 def test_a_tower_that_does_not_train_is_no_part_of_the_bound(tmp_path: Path) -> None:

@@ -98,6 +98,11 @@ CASES: dict[str, tuple[Make, Bytes, Bytes]] = {
     "came_pytorch 0.1.3": (optim_libraries.Came, Bytes(219552, 424352), Bytes(219536, 466352)),
     "prodigyopt 1.1.2": (optim_libraries.Prodigy, Bytes(837632, 919552), Bytes(418816, 459776)),
     "dadaptation 3.2, Adam": (optim_libraries.DAdaptAdam, Bytes(628224, 730628), Bytes(314112, 365314)),
+    "EasyR1 at b44b311, AnyPrecisionAdamW": (
+        optim_libraries.CompensatedAdam,
+        Bytes(314112, 416512),
+        Bytes(314112, 396032),
+    ),
     "grokadamw 0.1.2": (optim_libraries.GrokAdamW, Bytes(0, 256256), Bytes(0, 128128)),
 }
 
