@@ -152,7 +152,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(registry._dialects, "demo", Dialect(SCHEMA))
     monkeypatch.setattr("memlint.estimates.estimate_spec", estimate_spec)
     monkeypatch.setattr("memlint.estimates.saved_bytes", lambda spec: estimate_spec(spec).saved_bytes)
-    monkeypatch.setattr("memlint.check._unknown_model", lambda: UnknownModel)
+    monkeypatch.setattr("memlint.checking.judging._unknown_model", lambda: UnknownModel)
     real = [info for info in rules_registry.built_in() if info.code < "MEM008"]
     infos = [RuleInfo(rule.code, rule.name, rule.__module__, rule) for rule in RULES]
     monkeypatch.setattr(rules_registry, "_BUILT_IN", tuple(sorted([*real, *infos])))

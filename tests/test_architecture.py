@@ -43,6 +43,7 @@ ROOMS = (
     ("memlint.selection",),
     ("memlint.reports",),
     ("memlint.baseline", "memlint.ignores"),
+    ("memlint.checking",),
     ("memlint.check",),
     ("memlint.comparison", "memlint.planning", "memlint.api"),
     ("memlint.fixing",),
@@ -176,7 +177,9 @@ def test_only_front_ends_reach_for_the_measuring_folder() -> None:
         found = {name for name in _imports(path, module) if name.startswith("memlint.measure")}
         # The parent's half of the child process, which imports no torch: check hands its errors on.
         allowed = (
-            {"memlint.measure.child", "memlint.measure.child.MeasureError"} if module == "memlint.check" else set()
+            {"memlint.measure.child", "memlint.measure.child.MeasureError"}
+            if module == "memlint.checking.judging"
+            else set()
         )
         assert found <= allowed, f"{module} imports {sorted(found)}"
 

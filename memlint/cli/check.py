@@ -13,7 +13,7 @@ from memlint.cli.probe import measurer, probe_options
 from memlint.setting_values import FAIL_ON, FORMATS
 
 if TYPE_CHECKING:
-    from memlint.check import Measure
+    from memlint.checking.invocation import Measure
 
 
 @click.command("check", short_help="Lint training configs.")

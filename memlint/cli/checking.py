@@ -11,7 +11,7 @@ from memlint.cli import output
 from memlint.settings import common_folder as common_folder
 
 if TYPE_CHECKING:
-    from memlint.check import Measure
+    from memlint.checking.invocation import Measure
     from memlint.reports.report import Report
     from memlint.settings import Resolver, Settings
 

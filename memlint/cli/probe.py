@@ -10,7 +10,7 @@ import click
 from memlint.cli import options as shared
 
 if TYPE_CHECKING:
-    from memlint.check import Measure
+    from memlint.checking.invocation import Measure
     from memlint.facts.spec import TrainingSpec
     from memlint.profiles.measurement import Measurement
     from memlint.reports.full import Style

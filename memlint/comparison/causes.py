@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memlint import files, work
-from memlint.check import stated_model
+from memlint.checking.reading import stated_model
 from memlint.comparison.model import CHANGED, Cause, Change, Comparison, Figure, Side, paired
 from memlint.comparison.sides import Sides, Tree, Tried, side
 from memlint.estimates import EqualRuns

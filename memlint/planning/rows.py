@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from memlint import files, work
-from memlint.check import check_paths, stated_model
+from memlint.check import check_paths
+from memlint.checking.reading import stated_model
 from memlint.data.catalogue import Gpu
 from memlint.estimates import EqualRuns, Estimates
 from memlint.facts.spec import TrainingSpec, UnknownModel

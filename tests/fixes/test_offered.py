@@ -148,7 +148,7 @@ def test_a_fix_that_is_too_much_work_to_try_is_offered_where_all_values_are_know
 ) -> None:
     tried = offered(checked("config.yaml", text))
     assert any(fix.edits for fix in tried)
-    monkeypatch.setattr("memlint.check.TRIED_SHARE", 1_000_000)
+    monkeypatch.setattr("memlint.checking.judging.TRIED_SHARE", 1_000_000)
     run = checked("config.yaml", text)
     assert any(fix.edits for fix in offered(run)) is still
     assert "MEM011" not in {finding.code for finding in run.findings}

@@ -123,10 +123,10 @@ def project(folder: Path, config: str = CONFIG, model: str = NOVEL) -> Path:
 
 
 def spec_of(path: Path) -> Any:
-    from memlint.check import _no_family
+    from memlint.checking.reading import no_family
 
     document = read(str(path))
-    return next(iter(registry.specs(document)), None) or _no_family(document)
+    return next(iter(registry.specs(document)), None) or no_family(document)
 
 
 def request(path: Path, dims: tuple[str, ...] = DIMS, facts: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -332,10 +332,10 @@ def test_a_dimension_that_cannot_be_one_is_refused(dims: tuple[str, ...], said: 
 def test_interpolated_copies_of_a_size_go_with_it(tmp_path: Path) -> None:
     path = tmp_path / "train.yaml"
     path.write_text("defaults: [_self_]\ndata: {batch_size: 4}\nval: {batch: '${data.batch_size}'}\n")
-    from memlint.check import _no_family
+    from memlint.checking.reading import no_family
     from memlint.documents import hydra
 
-    spec = _no_family(hydra.compose(read(str(path))))
+    spec = no_family(hydra.compose(read(str(path))))
     [one, _] = choose(spec, ("data.batch_size",))
     assert sorted(one["leaves"]) == [["data", "batch_size"], ["val", "batch"]]
 

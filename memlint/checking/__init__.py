@@ -1,0 +1,1 @@
+"""A check, file by file and run by run: what :mod:`memlint.check` calls."""
