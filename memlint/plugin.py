@@ -477,7 +477,7 @@ class Run:
     def at_fault(self) -> Fact | None:
         """The key that keeps the run from an estimate, written or missing: reasons begin with it. Where a reason begins
         with no key, what names the model; None where that is not written either."""
-        from memlint.dialects.base import find
+        from memlint.dialects.trees import find
 
         word = self.spec.unknown_reason.partition(" ")[0].rstrip(":,")
         for fact in self.spec.facts.values():

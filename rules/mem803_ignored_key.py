@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memlint.dialects import registry
-from memlint.dialects.base import find
+from memlint.dialects.trees import find
 from memlint.facts.spec import WRITTEN, Fact, named
 from memlint.plugin import Example, Finding, Rule, Run
 

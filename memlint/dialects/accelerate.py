@@ -266,7 +266,7 @@ def _with_options(tree: dict[str, Node], options: dict[str, Node]) -> dict[str, 
     """The config's tree with the launcher's options in it."""
     from memlint.dialects import registry
     from memlint.dialects import schema as schemas
-    from memlint.dialects.base import typed
+    from memlint.dialects.options import typed
 
     schema = registry.dialect("accelerate").schema
     stated = schemas.properties(schema, schema)

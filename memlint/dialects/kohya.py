@@ -117,7 +117,7 @@ _SAME_IN_PRESETS = ("micro_batch_size", "gradient_accumulation_steps", "checkpoi
 def recognise(document: Document, root: Node) -> bool:
     """A TOML may have its options in sections of any name, which the scripts take for one; no other file may."""
     from memlint.dialects import registry
-    from memlint.dialects.base import signature_score
+    from memlint.dialects.signatures import signature_score
 
     if document.format not in ("toml", "json") or signature_score(registry.dialect("kohya").header["signature"], root):
         return True

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from memlint import work
 from memlint.dialects import called, companions, programs
 from memlint.dialects import schema as schemas
-from memlint.dialects.base import Dialect, Match
+from memlint.dialects.base import Dialect
 from memlint.dialects.companions import prepared
+from memlint.dialects.recognition import Match
 from memlint.documents.node import Command, Document, Node, Span
 from memlint.facts.spec import Missing, TrainingSpec, named
 
@@ -174,9 +175,9 @@ def _with_its_script(family: Dialect, match: Match, command: Command) -> tuple[D
         return family, match
     family = dialect(script.family)
     if match.options is not None:
-        match = match._replace(options=family.options(command))
+        match = match._replace(options=family.options.of(command))
     elif match.document.format == "shell":
-        match = match._replace(root=family.options(command))
+        match = match._replace(root=family.options.of(command))
     # What the command says, or the config that it names, went into what the script makes; of options that the script
     # declares itself, nothing else did.
     if script.declares and _children(script.root):
@@ -184,8 +185,8 @@ def _with_its_script(family: Dialect, match: Match, command: Command) -> tuple[D
         document = match.document._replace(sources=sources)
         root = Node(_children(script.root), match.root.span)
         return family, match._replace(document=document, root=root, missing=(*match.missing, *_gap(script)))
-    stated = {family.name_of(name) for name in (*_children(match.root), *_children(match.options))}
-    more = {name: node for name, node in _children(script.root).items() if family.name_of(name) not in stated}
+    stated = {family.options.name_of(name) for name in (*_children(match.root), *_children(match.options))}
+    more = {name: node for name, node in _children(script.root).items() if family.options.name_of(name) not in stated}
     sources = {match.document.path: match.document.text, **match.document.sources, **script.document.sources}
     document, root = match.document._replace(sources=sources), Node({**more, **_children(match.root)}, match.root.span)
     missing = (*match.missing, *_gap(script))

@@ -8,9 +8,9 @@ from memlint import releases
 from memlint.dialects import known_scripts, registry, shardings
 from memlint.dialects import language_model as lm
 from memlint.dialects.accelerate import accelerate_facts, named_config, truth, unknown_sharing
-from memlint.dialects.base import find
 from memlint.dialects.companions import Companion
 from memlint.dialects.stated import tree as tree_of
+from memlint.dialects.trees import find
 from memlint.documents.node import Document, Edit, Node
 from memlint.facts.derive import Graph, Step
 from memlint.facts.spec import ASSUMED, DEFAULT, WRITTEN, Fact, Missing, Name, OnTop, TrainingSpec

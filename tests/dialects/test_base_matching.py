@@ -143,7 +143,7 @@ def test_a_further_value_of_an_option_is_no_config(family: str, tmp_path: Path) 
     text = "python run.py --model_name_or_path gpt2 --learning_rate 1e-5 --data_path a.json b.json\n"
     root = written(tmp_path, {"run.sh": text, "b.json": '{"model_name_or_path": "other"}'})
     (command,) = load(str(root / "run.sh")).commands
-    assert dialect._positional(command) is None
+    assert dialect._recogniser._positional(command) is None
 
 
 def test_a_config_before_the_options_is_read(tmp_path: Path) -> None:
