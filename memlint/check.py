@@ -295,6 +295,7 @@ def check_paths(
     named: Iterable[str] = (),
     look: Callable[[Run], None] | None = None,
     progress: Progress | None = None,
+    ahead: bool = False,
 ) -> Report:
     """Check files and folders.
 
@@ -310,13 +311,14 @@ def check_paths(
     named     what else the command line names, where these paths are a part of it
     look      called with every run once the rules are done with it, while the work of its file is still counted
     progress  called with how many files are done, and all of them, before each file
+    ahead     only what is estimated matters, and is left to another process: runs that equal others are passed over
     Raises SettingsError for settings that cannot be used, and Interrupted for Ctrl-C. Anything wrong with a config, or
     with a settings file of the linted tree, is in the report.
     """
     begin = time.perf_counter()
     paths = list(paths)
     among = None if changed is None else frozenset(map(os.path.realpath, changed))
-    invocation = Invocation(Asked(formulas, lint, measure, details, each, among, look), equal_runs)
+    invocation = Invocation(Asked(formulas, lint, measure, details, each, among, look, ahead), equal_runs)
     checker = _Checker(settings, invocation)
     wanted = Wanted([], [], [])
     done = 0

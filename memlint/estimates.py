@@ -149,14 +149,14 @@ class EqualRuns:
             # What else than facts decides there is not compared.
             return Estimates(spec, gpu, measurements, templates=self._templates)
         key = _identity(spec, gpu)
-        made = self._latest.pop(key, None) or self._made(key)
-        self._latest[key] = made
+        earlier_one = self._latest.pop(key, None)
+        made = self._latest[key] = earlier_one or self._made(key)
         if len(self._latest) > self.KEPT:
             oldest = next(iter(self._latest))
             self._keep(oldest, self._latest.pop(oldest))
         for earlier in islice(reversed(self._latest.values()), self.KEPT_RECORDINGS, self.KEPT_RECORDINGS + 1):
             earlier.forget_recordings()
-        return Estimates(spec, gpu, made=made, templates=self._templates)
+        return Estimates(spec, gpu, made=made, templates=self._templates, again=earlier_one is not None)
 
     def save(self) -> None:
         """Leave what was found to later invocations, where there is a cache."""
@@ -194,12 +194,15 @@ class Estimates:
         measurements: Sequence[Measurement] = (),
         made: Made | None = None,
         templates: Templates | None = None,
+        again: bool = False,
     ) -> None:
+        """``again``: a run with equal facts was asked about before."""
         self.spec = spec
         self.gpu = gpu
         self.measurements = measurements
         self._made = made or Made()
         self._templates = templates
+        self.again = again
 
     def own(self, symbolic: bool = False) -> Estimate:
         """The run's. Raises models.UnknownModel."""

@@ -45,6 +45,7 @@ class Asked(NamedTuple):
     each      is shown every run
     changed   real paths of files that changed: runs that read none of them are left out
     look      sees every run when its rules are done
+    ahead     estimates alone are wanted, for another process: of runs with equal facts the first will do
     """
 
     formulas: bool = False
@@ -54,6 +55,7 @@ class Asked(NamedTuple):
     each: Each | None = None
     changed: frozenset[str] | None = None
     look: Callable[[Run], None] | None = None
+    ahead: bool = False
 
 
 class Invocation:

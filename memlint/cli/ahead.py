@@ -123,4 +123,6 @@ def _estimate(pile: Pile, paths: list[str], resolver: Resolver, folder: str, for
         while share := pile.take():
             for at in range(0, len(share), SAVED_EVERY):
                 some = share[at : at + SAVED_EVERY]
-                check_paths(some, resolver, formulas=formulas, details=details, equal_runs=runs, named=paths)
+                check_paths(
+                    some, resolver, formulas=formulas, details=details, equal_runs=runs, named=paths, ahead=True
+                )
