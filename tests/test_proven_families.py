@@ -36,6 +36,7 @@ COUNTED: dict[str, tuple[str, int]] = {
     "ms-swift": (f"{SAMPLES}/ms_swift/file.yaml", SMOLLM2),
     "open-instruct": (f"{SAMPLES}/open_instruct/run.sh", SMOLLM2),
     "openrlhf": (f"{SAMPLES}/openrlhf/run.sh", SMOLLM2),
+    "open-clip": (f"{SAMPLES}/open_clip/run.sh", 151_277_313),  # ViT-B/32
     "nanotron": (f"{SAMPLES}/nanotron/run.yaml", SMOLLM2),
     "nemo-rl": (f"{SAMPLES}/nemo_rl/run.yaml", SMOLLM2),
     "oumi": (f"{SAMPLES}/oumi/run.yaml", SMOLLM2),

@@ -49,7 +49,12 @@ from memlint.profiles.program import Program, read
 from tools import transformers_models
 
 FOLDER = Path(__file__).parents[1] / "memlint" / "data" / "programs"
-RELEASES = {"torch": "2.13.0", "timm": "1.0.31", "torchvision": "0.28.0", "transformers": "5.23.0"}
+RELEASES = {
+    **{"torch": "2.13.0", "timm": "1.0.31", "torchvision": "0.28.0", "transformers": "5.23.0"},
+    "open_clip_torch": "3.3.0",
+}
+# What a library is installed as, where that is another name.
+DISTRIBUTIONS = {"open_clip": "open_clip_torch"}
 GRANULARITY_BYTES = 512
 CLASSES = 15_013  # a number that is no other size of any model
 MODES = ("fp32", "autocast", "checkpointed")
@@ -67,6 +72,7 @@ class Recipe(NamedTuple):
     given   (sizes) -> the arguments of its call; images where it is None
     sizes   that it is recorded with, and those of three settings that it is proven at; images' where there are none
     alone   conditions on a batch of one are left out where it is proven at such a batch as well
+    pairs   its results are rows of images, rows of texts and a scale: a loss tells which belong together
     """
 
     build: Callable[[int], nn.Module]
@@ -74,6 +80,7 @@ class Recipe(NamedTuple):
     given: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None
     sizes: Sequence[Mapping[str, int]] = ()
     alone: bool = False
+    pairs: bool = False
 
     def inputs(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
         if self.given is not None:
@@ -140,7 +147,29 @@ def _transformers(name: str) -> Recipe:
     )
 
 
+def _open_clip(name: str) -> Recipe:
+    import logging
+
+    import open_clip
+
+    logging.getLogger().setLevel(logging.ERROR)  # it says of each model that its weights are drawn
+    config = open_clip.get_model_config(name)
+    side = config["vision_cfg"].get("image_size", 224)
+    length = config["text_cfg"].get("context_length", 77)
+
+    def build(classes: int) -> nn.Module:
+        model: nn.Module = open_clip.create_model(name, load_weights=False)
+        return model
+
+    def given(sizes: Mapping[str, Any]) -> dict[str, Any]:
+        images = torch.empty(sizes["B"], 3, side, side)
+        return {"image": images, "text": torch.zeros(sizes["B"], length, dtype=torch.int64)}
+
+    return Recipe(build, side, given, [{"B": batch} for batch in (4, *BATCHES)], alone=True, pairs=True)
+
+
 LIBRARIES: dict[str, Callable[[str], Recipe]] = {
+    "open_clip": _open_clip,
     "timm": _timm,
     "torchvision": _torchvision,
     "transformers": _transformers,
@@ -207,6 +236,14 @@ NAMES = {
         densenet201 resnext101_64x4d convnext_large efficientnet_b5 maxvit_t densenet161
     """.split(),  # noqa: SIM905
     "transformers": [*transformers_models.MODELS],
+    "open_clip": """
+        ViT-B-32 ViT-B-16 ViT-L-14 RN50 ViT-H-14 ViT-S-32 ViT-B-32-quickgelu ViT-L-16 RN101 ViT-g-14 ViT-S-16
+        ViT-L-14-336 RN50-quickgelu ViT-bigG-14 ViT-M-32 ViT-M-16 ViT-B-32-256 ViT-S-32-alt ViT-B-16-quickgelu
+        ViT-L-14-quickgelu ViT-H-14-quickgelu RN50x4 RN50x16 RN50x64 RN101-quickgelu ViT-B-16-plus ViT-B-16-plus-240
+        ViT-B-32-plus-256 ViT-L-14-280 ViT-L-16-320 ViT-H-16 ViT-M-32-alt ViT-M-16-alt ViT-S-16-alt ViT-e-14
+        ViT-B-16-CL16 ViT-L-16-CL16-GAP ViT-L-16-CL32-GAP ViT-L-16-CL8-Syntax-GAP ViT-H-14-CL8-Syntax-GAP
+        ViT-H-14-CL32-GAP ViT-L-14-CL32-GAP ViT-B-16-SigLIP ViT-L-14-336-quickgelu ViT-H-14-378-quickgelu
+    """.split(),  # noqa: SIM905
 }
 
 # Those that are left out, each of a family that is like it, and why: what is recorded of them is not what they do.
@@ -233,14 +270,15 @@ WITHOUT = {
 def made(library: str, name: str, recipe: Recipe) -> dict[str, Any]:
     """The program of a model, as a JSON value."""
     sizes = dict(recipe.sizes[0]) if recipe.sizes else {"B": 4, "H": recipe.side, "W": recipe.side}
-    source = f"{library} {RELEASES[library]}, torch {RELEASES['torch']}"
+    release = RELEASES[DISTRIBUTIONS.get(library, library)]
+    source = f"{library} {release}, torch {RELEASES['torch']}"
     found: dict[str, Any] = forward.program(
         lambda: with_shapes_alone(lambda: recipe.build(CLASSES)),
         recipe.inputs,
         sizes,
         f"{library}/{name}",
         source,
-        {"K": CLASSES},
+        {} if recipe.pairs else {"K": CLASSES},
     )
     if recipe.alone:
         found["guards"] = [guard for guard in found["guards"] if guard not in ALONE]
@@ -315,10 +353,14 @@ def traced(recipe: Recipe, sizes: Mapping[str, int], mode: str, dtype: torch.dty
                 context: Any = torch.autocast("cpu", dtype) if mode == "autocast" else nullcontext()
                 with SavedTensors(weights, tracker) as saved, context:
                     out = model(**batch)
-                    out = out[0] if isinstance(out, tuple) else out
-                    out = out.flatten(0, 1) if out.ndim == 3 else out
-                    target = torch.empty((out.shape[0], *out.shape[2:]), dtype=torch.int64)
-                    loss = nn.functional.cross_entropy(out, target)
+                    target: Any = None
+                    if recipe.pairs:
+                        loss = nn.functional.mse_loss(out[0], out[1]) * out[2]
+                    else:
+                        out = out[0] if isinstance(out, tuple) else out
+                        out = out.flatten(0, 1) if out.ndim == 3 else out
+                        target = torch.empty((out.shape[0], *out.shape[2:]), dtype=torch.int64)
+                        loss = nn.functional.cross_entropy(out, target)
                     del out
                 held, saved_bytes = tracker.live_bytes, saved.bytes
             with tracker.phase("backward"):
@@ -332,7 +374,7 @@ def traced(recipe: Recipe, sizes: Mapping[str, int], mode: str, dtype: torch.dty
         return Step(count, peaks["forward"], peaks["backward"], held, None if mode == "checkpointed" else saved_bytes)
 
 
-def replayed(made: Program, sizes: Mapping[str, int], mode: str, dtype: str) -> Step:
+def replayed(made: Program, sizes: Mapping[str, int], mode: str, dtype: str, pairs: bool = False) -> Step:
     def build(_: TrainingSpec) -> System:
         run = program.Run(made, sizes, float32)
         model = program.build(run)
@@ -340,6 +382,9 @@ def replayed(made: Program, sizes: Mapping[str, int], mode: str, dtype: str) -> 
             model.checkpoint()
 
         def loss(batch: list[Tensor]) -> Tensor:
+            if pairs:
+                images, texts, scale, *_ = model(*batch)
+                return F.mse_loss(images, texts) * scale
             logits = model(*batch)[0]
             logits = F.flatten(logits, 0, 1) if logits.ndim == 3 else logits
             batch.append(Tensor((logits.shape[0], *logits.shape[2:]), int64))  # which the loop names as well
@@ -385,7 +430,7 @@ def proofs(made: Program, recipe: Recipe) -> Iterator[tuple[str, dict[str, int],
 
 def difference(made: Program, recipe: Recipe, mode: str, sizes: Mapping[str, int], dtype: str) -> str:
     """Where a program is not what the library's model is; "" where it is."""
-    ours = replayed(made, sizes, mode, dtype)
+    ours = replayed(made, sizes, mode, dtype, recipe.pairs)
     truth = traced(recipe, sizes, mode, getattr(torch, dtype))
     return "" if ours == truth else f"{mode} {sizes}: {ours} where the trace says {truth}"
 
@@ -416,7 +461,8 @@ def main() -> int:
         target = asked.to / library / f"{name}.json"
         if asked.missing and target.exists():
             continue
-        installed = {key: version(key).partition("+")[0] for key in ("torch", library)}
+        wanted = ("torch", DISTRIBUTIONS.get(library, library))
+        installed = {key: version(key).partition("+")[0] for key in wanted}
         if any(RELEASES[key] != release for key, release in installed.items()):
             raise SystemExit(f"{entry} is recorded with {RELEASES}, and these are {installed}")
         failed += not _write(library, name, target)

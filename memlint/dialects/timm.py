@@ -69,14 +69,14 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
 def _unknown(spec: TrainingSpec, tag: str) -> str:
     """Why there is no estimate; "" where there is one."""
     for key, what in _OTHERWISE.items():
-        if _is_given(spec, key):
+        if is_given(spec, key):
             return f"--{key.replace('_', '-')}: {what} is not known"
     if spec.get("compile"):
         return "--torchcompile: a compiled classifier is not known"
     channels = spec.root.get("in_chans") or spec.root.get("in-chans")
     if channels is not None and str(channels.value) not in ("3", "None"):
         return f"images of {channels.value} channels are not known"
-    if spec.get("device_count", 1) != 1 and _is_given(spec, _SYNCHRONISED):
+    if spec.get("device_count", 1) != 1 and is_given(spec, _SYNCHRONISED):
         return "--sync-bn: norms over several devices are not known"
     dtype = spec.get("parameter_dtype")
     if dtype not in (None, "float32"):
@@ -92,7 +92,7 @@ def _unknown(spec: TrainingSpec, tag: str) -> str:
     return ""
 
 
-def _is_given(spec: TrainingSpec, key: str) -> bool:
+def is_given(spec: TrainingSpec, key: str) -> bool:
     """Whether an option has a value that is none of nothing: 0, empty, false."""
     node = spec.root.get(key) or spec.root.get(key.replace("_", "-"))
     if node is None or node.value in (None, "", 0, 0.0, "0", "0.0", "None"):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -433,8 +434,11 @@ def _guards(dimensions: Dimensions, decided: Mapping[str, str]) -> list[str]:
 def _checkpoint(model: nn.Module, sections: _Sections, stack: ExitStack) -> None:
     """Have the library's own checkpointing say what it would be applied to."""
     before = checkpointing.checkpoint
-    checkpointing.checkpoint = sections
-    stack.callback(setattr, checkpointing, "checkpoint", before)
+    package = type(model).__module__.partition(".")[0]
+    for module in [checkpointing, *(one for name, one in sys.modules.items() if name.partition(".")[0] == package)]:
+        for name in [name for name, value in vars(module).items() if value is before]:
+            setattr(module, name, sections)
+            stack.callback(setattr, module, name, before)
     try:
         for switch in ("enable_gradient_checkpointing", "gradient_checkpointing_enable", "set_grad_checkpointing"):
             if hasattr(model, switch):
@@ -442,9 +446,9 @@ def _checkpoint(model: nn.Module, sections: _Sections, stack: ExitStack) -> None
                 break
     except (ValueError, AssertionError):  # a model that has the method and no checkpointing
         pass
-    for module in model.modules():
-        if hasattr(module, "_gradient_checkpointing_func"):
-            module._gradient_checkpointing_func = sections
+    for part in model.modules():
+        if hasattr(part, "_gradient_checkpointing_func"):
+            part._gradient_checkpointing_func = sections
 
 
 def _modules(model: nn.Module) -> list[dict[str, Any]]:

@@ -29,6 +29,7 @@ ARCHITECTURES = {
     "rwkv": "rwkv",
     "openmmlab": "openmmlab",
     "classifier": "classifier",
+    "contrastive": "contrastive",
     "recorded": "recorded",
 }
 

@@ -378,7 +378,7 @@ amp: false
         "open-clip",
         "run.sh",
         """python -m open_clip_train.main --train-data "shards/{00..09}.tar" --train-num-samples 1000 \\
-  --model ViT-B-32 --batch-size 96 --precision pure_bf16 --accum-freq 2 --workers 5 --local-loss
+  --model EVA02-B-16 --batch-size 96 --precision pure_bf16 --accum-freq 2 --workers 5 --local-loss
 """,
         {
             "micro_batch_size": (96, 2),
@@ -939,7 +939,7 @@ spec:
 )
 IDS = [f"{sample.family}, {sample.name}" for sample in SAMPLES]
 # Of these the key facts are read, whether or not a model is known as well.
-MODULES = ("key_facts", "diffusers", "kohya", "openmmlab", "timm", "torchvision")
+MODULES = ("key_facts", "diffusers", "kohya", "open_clip", "openmmlab", "timm", "torchvision")
 MINE = [name for name in schemas.families() if schemas.header(name).get("module") in MODULES]
 
 

@@ -174,6 +174,11 @@ SMALL = {
         "beta: 2.5\ngamma_beta_ratio: 0.55\nper_device_train_batch_size: 8\ngradient_checkpointing: false\n"
         "max_length: 512\nmax_prompt_length: 400\noptim: adamw_torch\n",
     ),
+    "open-clip": _file(
+        "run.sh",
+        "torchrun --nproc_per_node 2 -m open_clip_train.main --train-data a.tar --train-num-samples 100 \\\n"
+        "  --model ViT-B-32 --batch-size 256 --precision amp --local-loss # rows of its own\n",
+    ),
     "timm": _file(
         "run.sh",
         "torchrun --nproc_per_node 2 train.py --data-dir images --model resnet18 --img-size 64 -b 512 --opt adamw \\\n"
