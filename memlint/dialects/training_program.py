@@ -19,6 +19,7 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
 
 def of_no_family(command: Command) -> str:
     """Why there is no estimate of what a command starts."""
-    value = command.program.value
-    name = value.text if isinstance(value, Unresolved) else value
-    return f"{name} is a program of no known family, whose own code makes the model: {WAY_OUT}"
+    program = command.program.value
+    if isinstance(program, Unresolved):
+        return f"which program {program.text} is, is not known: {program.reason}"
+    return f"{program} is a program of no known family, whose own code makes the model: {WAY_OUT}"
