@@ -20,6 +20,7 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
 def of_no_family(command: Command) -> str:
     """Why there is no estimate of what a command starts."""
     program = command.program.value
-    if isinstance(program, Unresolved):
+    if isinstance(program, Unresolved) and "/" not in program.ending:
         return f"which program {program.text} is, is not known: {program.reason}"
-    return f"{program} is a program of no known family, whose own code makes the model: {WAY_OUT}"
+    name = program.text if isinstance(program, Unresolved) else program
+    return f"{name} is a program of no known family, whose own code makes the model: {WAY_OUT}"
