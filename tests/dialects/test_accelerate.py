@@ -189,7 +189,7 @@ def test_a_program_of_no_family_is_what_accelerate_says_of_it() -> None:
 
 def test_a_program_that_an_argument_names_is_not_said_to_be_of_no_family() -> None:
     spec = run("accelerate launch --num_processes 4 src/$1.py --lr 1\n", "fit.sh")
-    assert spec.unknown_reason == "which program src/$1.py is, is not known: an argument of the script"
+    assert spec.unknown_reason == "which program src/$1.py is, is not known: argument 1 of the script"
 
 
 # ------------------------------------------------------------------------------------------------ against accelerate
