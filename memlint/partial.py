@@ -69,6 +69,7 @@ _LEAST: dict[Name, Any] = {
     **{"method": "sft", "log_probabilities": None, "reference_model": "none", "resident_models": None},
     **{"generated_rows": None, "engine_share": None, "engine_beside": None, "evaluation_batch_size": None},
     **{"loss": "full", "loss_chunks": None, "loss_rows": None, "loss_tile": None, "outputs_kept": False},
+    **{"loop": None},
     **{"checkpointing": "none", "checkpointing_every": None, "checkpointing_chunk": None, "checkpointing_layers": None},
     **{"activation_offloading": False, "compile": False, "compile_loss": False},
     **{HYPER + "label_smoothing": 0.0},

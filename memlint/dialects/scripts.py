@@ -29,7 +29,7 @@ FAMILIES = {
 _ARGUMENTS = re.compile(
     r"(?:Seq2Seq|Unsloth)?TrainingArguments|(?:SFT|DPO|KTO|ORPO|CPO|GRPO|RLOO|Reward|PPO|GKD)Config"
 )
-_MODEL = re.compile(r"(?:Auto\w*Model\w*|\w+For(?:CausalLM|SequenceClassification|ConditionalGeneration))")
+_MODEL = re.compile(r"(?:Auto\w*Model\w*|\w+For(?:CausalLM|SequenceClassification|ConditionalGeneration)|\w+LMHeadModel)")
 _AUTO_CLASSES = tuple(
     f"AutoModelFor{task}"
     for task in (
@@ -71,6 +71,7 @@ _OTHERS = {
 }
 _IMPORT = re.compile(r"^[ \t]*(?:from|import)[ \t]+(" + "|".join(_OTHERS) + r")\b", re.MULTILINE)
 _MAKES = re.compile(r"Trainer\w*[()]")
+_LOOPS = re.compile(r"\.backward\(")
 _LIBRARIES = ("trl", "transformers", "unsloth")
 # Of a card that may not do arithmetic in bfloat16; all since 2020 can.
 _HAS_BFLOAT16 = re.compile(r"(not +)?(?:\w+\.)*is_bf(?:loat)?16_supported\(\)")
@@ -129,7 +130,7 @@ def read(path: str, text: str, options: Mapping[str, Node], is_started: bool = F
                 told has its default
     """
     if _MAKES.search(text) is None and not (is_started and own_code.matches(path, _MAKES)):
-        return None
+        return _own_loop(path, text, options, is_started)
     from memlint.documents import notebook, program
 
     cells = notebook.Program(path, text) if path.lower().endswith(notebook.SUFFIX) else None
@@ -141,26 +142,26 @@ def read(path: str, text: str, options: Mapping[str, Node], is_started: bool = F
         return Script("hf-trainer", Node({}, Span(path, 1, 1, 1, 1)), found.document, why)
     trainer = next((call for call in reversed(found.calls) if _is_a_library_s(call, found)), None)
     if trainer is None:
-        return _of_its_own(found, path)
+        return _of_its_own(found, path) or _own_loop(path, text, options, is_started)
     made = _values(trainer)
     said = {"trainer_class": Node(_name(trainer), trainer.span, None, "trainer_class")}
     before = found.calls[: found.calls.index(trainer)]
     resumed = ""
     for call in before:
-        said.update(_said(call))
+        said.update(said_by(call))
         if _PEFT.search(_target(call)):
             more, resumed = _resumed(call, path)
             said.update(more)
         elif _name(call) == "merge_and_unload":  # what stood beside the weights is in them
             said = {name: node for name, node in said.items() if name not in (*_OF_ADAPTERS.values(), "use_peft")}
             resumed = ""
-    said.update(_length(before, said))
+    said.update(length(before, said))
     for name in _OF_TRAINER:
         if name in made:
-            said[name] = _under(name, made[name])
+            said[name] = under(name, made[name])
     model = made.get("model")
     if model is not None and isinstance(model.value, str):
-        said.setdefault("model_name_or_path", _under("model_name_or_path", model))
+        said.setdefault("model_name_or_path", under("model_name_or_path", model))
     said = {name: node for name, node in said.items() if not _is_absent(node)}
     own = made.get("_class_")
     family, why = FAMILIES[_name(trainer)], _doubt(found, path, said)
@@ -176,6 +177,25 @@ def read(path: str, text: str, options: Mapping[str, Node], is_started: bool = F
     if without:
         why = f"{path} reads options, and none are given: check the command that starts it"
     return Script(family, Node(said, trainer.span), found.document, why, without, found.declares)
+
+
+def _own_loop(path: str, text: str, options: Mapping[str, Node], is_started: bool) -> Script | None:
+    """A program that trains a library's model in a loop of its own. Raises OutOfWork."""
+    if _LOOPS.search(text) is None and not (is_started and own_code.matches(path, _LOOPS)):
+        return None
+    from memlint.dialects import loop_scripts
+    from memlint.documents import notebook, program, training_loops
+
+    cells = notebook.Program(path, text) if path.lower().endswith(notebook.SUFFIX) else None
+    repository = program.Repository(lambda name, beside: companions.read(name, beside)[0], own_code.imported)
+    return loop_scripts.script(training_loops.read(path, text, options, cells, repository), path)
+
+
+def is_a_model(call: Node | None) -> bool:
+    """Whether a call makes a model of transformers'."""
+    if call is None or _name(call) not in ("from_pretrained", "from_config", "_from_config"):
+        return False
+    return _MODEL.search(_target(call)) is not None and _PEFT.search(_target(call)) is None
 
 
 def _of_its_own(program: Program, path: str) -> Script | None:
@@ -227,18 +247,18 @@ def _name(call: Node) -> str:
     return _target(call).rpartition(".")[2]
 
 
-def _said(call: Node) -> dict[str, Node]:
+def said_by(call: Node) -> dict[str, Node]:
     """What one call says, in the families' keys."""
     values, name, target = _values(call), _name(call), _target(call)
     if unsloth.is_call(target):
-        return {key: _under(key, node) for key, node in unsloth.said(call, name, values).items()}
+        return {key: under(key, node) for key, node in unsloth.said(call, name, values).items()}
     if name == "from_pretrained" and _MODEL.search(target):
         return dict(_of_model(call))
     if name == "LoraConfig":
         switch = Node(True, call.span, None, "use_peft")
         return {**_renamed(call, _OF_ADAPTERS), "use_peft": switch}
     if _ARGUMENTS.fullmatch(name):
-        said = {key: _under(key, node) for key, node in values.items() if not key.startswith("_")}
+        said = {key: under(key, node) for key, node in values.items() if not key.startswith("_")}
         loads = said.pop("model_init_kwargs", None)  # TRL's trainers hand them to from_pretrained
         return {**said, **(dict(_of_loading(loads)) if loads is not None else {})}
     if name in ("prepare_model_for_kbit_training", "prepare_model_for_int8_training"):
@@ -246,7 +266,7 @@ def _said(call: Node) -> dict[str, Node]:
         return {
             "prepare_model_for_kbit_training": Node(True, call.span, None, "prepare_model_for_kbit_training"),
             **(
-                {"gradient_checkpointing": _under("gradient_checkpointing", checkpointed)} if checkpointed.value else {}
+                {"gradient_checkpointing": under("gradient_checkpointing", checkpointed)} if checkpointed.value else {}
             ),
         }
     if name == "gradient_checkpointing_enable":
@@ -267,7 +287,7 @@ def _own_model(model: Node | None, path: str) -> str:
     return ""
 
 
-def _length(calls: Sequence[Node], said: Mapping[str, Node]) -> dict[str, Node]:
+def length(calls: Sequence[Node], said: Mapping[str, Node]) -> dict[str, Node]:
     """The longest sample that a program's own call of its tokenizer makes, where no key says it."""
     if any(key in said for key in _LENGTHS):
         return {}
@@ -284,7 +304,7 @@ def _length(calls: Sequence[Node], said: Mapping[str, Node]) -> dict[str, Node]:
     cuts = [values for call in calls if _TOKENIZES.search(_target(call)) and _cuts(values := _values(call))]
     full = all("padding" in values and values["padding"].value == "max_length" for values in cuts)
     filled = {FILLED: Node(True, longest.span, None, FILLED)} if full else {}
-    return {"max_seq_length": _under("max_seq_length", longest), **filled}
+    return {"max_seq_length": under("max_seq_length", longest), **filled}
 
 
 FILLED = "pad_to_max_length"
@@ -312,7 +332,7 @@ def _resumed(call: Node, path: str) -> tuple[dict[str, Node], str]:
     config = document.root.value if isinstance(document.root.value, dict) else {}
     switch = Node(True, call.span, None, "use_peft")
     return {
-        **{key: _under(key, config[name]) for name, key in _OF_ADAPTERS.items() if name in config},
+        **{key: under(key, config[name]) for name, key in _OF_ADAPTERS.items() if name in config},
         "use_peft": switch,
     }, ""
 
@@ -324,12 +344,12 @@ def _of_model(call: Node) -> Iterator[tuple[str, Node]]:
     if given is not None and isinstance(given.value, list) and given.value:
         first = given.value[0]
     if first is not None and first.value is not None:
-        yield "model_name_or_path", _under("model_name_or_path", first)
+        yield "model_name_or_path", under("model_name_or_path", first)
     loader = _target(call).split(".")[-2:][0]
     if loader in _AUTO_CLASSES:
         yield "auto_class", Node(loader, call.span, None, "auto_class")
         if "num_labels" in values:
-            yield "num_labels", _under("num_labels", values["num_labels"])
+            yield "num_labels", under("num_labels", values["num_labels"])
     yield from _of_loading(call)
 
 
@@ -343,10 +363,10 @@ def _of_loading(call: Node) -> Iterator[tuple[str, Node]]:
 
 def _renamed(call: Node, names: Mapping[str, str]) -> dict[str, Node]:
     values = _values(call)
-    return {key: _under(key, values[name]) for name, key in names.items() if name in values}
+    return {key: under(key, values[name]) for name, key in names.items() if name in values}
 
 
-def _under(key: str, node: Node) -> Node:
+def under(key: str, node: Node) -> Node:
     """A value under a family's key; a dtype of torch's by its name. What a call makes is not known as one."""
     value = node.value
     if isinstance(value, dict) and "_target_" in value:

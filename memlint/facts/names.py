@@ -123,6 +123,7 @@ BooleanFact = Literal[
     "saves_full_weights",
     "evaluation_accumulates",
     "engine_gets_whole_model",
+    "keys_cached",
     "pin_memory",
     "dataset_in_memory",
 ]
@@ -189,6 +190,7 @@ ListFact = Literal[
     "resident_models",
     "helper_models",
     "engine_beside",
+    "loop",
 ]
 MappingFact = Literal[
     "hyperparameters.config",
@@ -423,6 +425,8 @@ Facts = TypedDict(
         "processes_per_device": int,
         "empty_cache_steps": int,
         "outputs_kept": Any,
+        "loop": list[Any],
+        "keys_cached": bool,
         "workers": int,
         "prefetch_factor": int,
         "pin_memory": bool,

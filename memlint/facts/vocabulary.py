@@ -606,6 +606,19 @@ SURROUNDINGS = (
         "the training loop names the model's outputs, logits and cached keys and values, through backward: `true`, or "
         "`float32` where accelerate widens the logits",
     ),
+    Entry(
+        "loop",
+        "list",
+        "what a turn of a hand-written training loop does with what the model returns, statement by statement "
+        "(`memlint/models/language/loops.py`)",
+        absent="the loop goes backward from the model's own loss, and names nothing else",
+    ),
+    Entry(
+        "keys_cached",
+        "boolean",
+        "a model that such a loop calls keeps keys and values, as for sampling (`use_cache`)",
+        absent="true",
+    ),
     Entry("workers", "integer", "that load samples", "processes"),
     Entry("prefetch_factor", "integer", "that each worker has ready", "batches"),
     Entry("pin_memory", "boolean", "batches are copied to pinned memory"),

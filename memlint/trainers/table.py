@@ -231,6 +231,7 @@ TRAINERS: dict[str, Trainer] = {
         unknown="its value head, its reward model and what generation holds are not known",
     ),
     # ------------------------------------------------------------------------------------------ loops of their own
+    "own.loop": Trainer("a loop of the program's own", "the program"),
     "torchtune.recipe": Trainer("torchtune's recipes", "torchtune 0.6: recipes/*_finetune_*.py"),
     "torchtune.dpo": Trainer(
         "torchtune's DPO recipes", "torchtune 0.6: recipes/*_dpo_*.py", sequences=2, takes=LOG_PROBABILITIES

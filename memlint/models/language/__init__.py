@@ -79,7 +79,14 @@ def build(spec: TrainingSpec) -> System:
     _quantise(model, spec, DTYPES[compute], task.heads)
     for part in spec.get("float32_parts") or ():
         quantisation.widen_part(model, part)
-    if spec.get("outputs_kept", False) and isinstance(model, LanguageModel) and not preference.applies(spec):
+    turns = None
+    if spec.get("loop") and isinstance(model, LanguageModel) and not preference.applies(spec):
+        from memlint.models.language import loops  # hand-written loops alone
+
+        turns = loops.follow(
+            model, spec["loop"], spec.get("outputs_kept") == "float32", bool(spec.get("keys_cached", True))
+        )
+    elif spec.get("outputs_kept", False) and isinstance(model, LanguageModel) and not preference.applies(spec):
         from memlint.models.language import outputs  # the Trainer's runs do without
 
         outputs.keep(model, spec["outputs_kept"] == "float32")
@@ -114,6 +121,7 @@ def build(spec: TrainingSpec) -> System:
         in_flight=split.in_flight(spec, ""),
         unused=unoptimised,
         loading=brought,
+        after_backward=None if turns is None else turns.after_backward,
     )
 
 

@@ -48,7 +48,7 @@ def keep(model: LanguageModel, widened: bool = False) -> None:
     widened  accelerate's mixed precision: logits leave the model in fp32
     """
     outputs = Outputs()
-    if _has_cache(model):
+    if has_cache(model):
         for layer in model.layers:
             plain: Any = layer
             plain.self_attn.scores = CachedScores(plain.self_attn.scores, outputs)
@@ -62,7 +62,7 @@ def keep(model: LanguageModel, widened: bool = False) -> None:
 
     def whole(given: Tensor, labels: Tensor) -> Tensor:
         if outputs.named is None and not model.padded:  # the longest of padded batches follows a shorter one
-            outputs.named = _of_last_step(model, given, widened)
+            outputs.named = of_last_step(model, given, widened)
         loss = forward(given, labels)
         made, outputs.made = outputs.made, []
         if widened and state.autocast is not None:
@@ -75,11 +75,11 @@ def keep(model: LanguageModel, widened: bool = False) -> None:
     replaced.forward, replaced.logits = whole, named
 
 
-def _has_cache(model: LanguageModel) -> bool:
+def has_cache(model: LanguageModel) -> bool:
     return not model.checkpointed and model.config.code not in OWN_LAYERS
 
 
-def _of_last_step(model: LanguageModel, given: Tensor, widened: bool) -> list[Tensor]:
+def of_last_step(model: LanguageModel, given: Tensor, widened: bool) -> list[Tensor]:
     """Those of a batch as long as this one."""
     config = model.config
     own = model.embed_tokens.weight.dtype
@@ -89,7 +89,7 @@ def _of_last_step(model: LanguageModel, given: Tensor, widened: bool) -> list[Te
         length = length + model.prompt.tokens  # type: ignore[attr-defined]
     with component("logits"):
         found = [empty((rows, length, config.vocabulary), float32 if widened and state.autocast else dtype)]
-    if not _has_cache(model):
+    if not has_cache(model):
         return found
     prefix = getattr(model, "prefix", None)
     length = length if prefix is None else length + prefix.tokens

@@ -1,0 +1,682 @@
+"""One turn of a hand-written training loop, in the words of a family: which model it calls, what it takes of what the
+model returns, which names hold that and until when, and what it goes backward from.
+
+Nothing is guessed: what a turn does that is not described here makes the run UNKNOWN, by the line where it does it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from memlint.dialects import loop_calls as calls
+from memlint.documents.node import Node, Unresolved
+from memlint.documents.training_loops import (
+    ATTRIBUTE,
+    CALL,
+    EITHER,
+    FUNCTION,
+    INSTANCE,
+    ITEM,
+    METHOD,
+    NUMBER,
+    ON,
+    OPERATION,
+    PART,
+    PART_OF,
+    REBUILT,
+    Bind,
+    Branch,
+    End,
+    Entry,
+    Inner,
+    Leave,
+    Loop,
+    Make,
+)
+from memlint.facts.spec import OnTop
+from memlint.named_tuple import NamedTuple
+
+# Sorts of values.
+BATCH, OUTPUTS, LOSS, LOGITS, PLAIN, STRANGE = "batch", "outputs", "loss", "logits", "plain", "strange"
+MAX_CHAIN = 40  # of what is put around an object
+
+
+class Stop(Exception):  # noqa: N818  (no error of the program: a reason that is told)
+    """Why a turn is not known."""
+
+
+class Sort(NamedTuple):
+    """why: of what is STRANGE; of: the value that a LOSS or LOGITS is made of, as it is numbered in the statements."""
+
+    kind: str
+    number: int = 0
+    why: str = ""
+
+
+class Turn(NamedTuple):
+    """What one turn does.
+
+    model        the chain of what the model is made of, outermost first
+    over         what gives the turn its batch
+    batches      how the model is called: the arguments of the call
+    statements   of the fact ``loop``
+    autocast     the context that the model is called in; None for none
+    accumulation micro-batches of a step: a node, or a number, 0 where that is not known
+    optimizers   that step
+    clears       how gradients are let go: the call's arguments; None where nothing does
+    clears_late  they are there until the forward pass is over
+    engine       DeepSpeed's, which goes backward and steps
+    accelerator  accelerate's, where it goes backward
+    tokenizers   calls of a tokenizer within the turn
+    labelled     the model makes the loss
+    shorter      by how many tokens rows are cut before the model takes them
+    why          why it is not known
+    line         where the model is called
+    """
+
+    model: list[Node]
+    over: Node | None
+    batches: Make
+    statements: tuple[str, ...]
+    autocast: Node | None
+    accumulation: Node | int
+    optimizers: list[Node]
+    clears: dict[str, Node] | None
+    clears_late: bool
+    engine: bool
+    accelerator: Node | None
+    tokenizers: list[Make]
+    labelled: bool
+    shorter: int
+    why: str
+    line: int
+
+
+def values_of(node: Node | None) -> dict[str, Node]:
+    return node.value if node is not None and isinstance(node.value, dict) else {}
+
+
+def target_of(node: Node | None) -> str:
+    target = values_of(node).get("_target_")
+    return "" if target is None else str(target.value)
+
+
+def name_of(node: Node | None) -> str:
+    return target_of(node).rpartition(".")[2]
+
+
+def argument(node: Node | None, name: str, at: int = 0) -> Node | None:
+    """An argument of a call, by its name or its place."""
+    values = values_of(node)
+    given = values.get("_args_")
+    items = given.value if given is not None and isinstance(given.value, list) else []
+    return values.get(name, items[at] if 0 <= at < len(items) else None)
+
+
+def chain(node: Node | None) -> list[Node]:
+    """What an object is made of, from the last that was put around it to what was made first."""
+    found: list[Node] = []
+    while node is not None and NUMBER in values_of(node) and len(found) < MAX_CHAIN:
+        found.append(node)
+        values, name = values_of(node), name_of(node)
+        if PART_OF in values:
+            node = _part(node)
+        elif name in calls.ITSELF and ON in values:
+            node = values[ON] if not _is_a_module(values[ON]) else argument(node, "model")
+        elif name == "prepare":
+            node = argument(node, "", 0)
+        elif name in calls.WRAPS:
+            node = argument(node, calls.WRAPS[name])
+        else:
+            break
+    return found
+
+
+def _is_a_module(node: Node) -> bool:
+    return NUMBER not in values_of(node)
+
+
+def _part(node: Node) -> Node | None:
+    """What is one of several that a call returns: of ``prepare`` what it was given, of DeepSpeed's ``initialize`` the
+    model and the optimizer."""
+    values = values_of(node)
+    whole, index = values[ON], int(str(values[PART_OF].value))
+    if name_of(whole) == "prepare":
+        return argument(whole, "", index)
+    if name_of(whole) == "initialize" and index < 2:
+        return argument(whole, ("model", "optimizer")[index], -1)
+    return None
+
+
+def root(node: Node | None) -> Node | None:
+    found = chain(node)
+    return found[-1] if found else None
+
+
+def is_model(node: Node | None) -> bool:
+    from memlint.dialects.scripts import is_a_model
+
+    return is_a_model(root(node))
+
+
+def read(loop: Loop) -> Turn:
+    """What a turn of a loop does. Raises Stop."""
+    parents: list[list[Entry]] = [loop.entries]
+    over: Node | None = loop.over
+    turns: int | None = None
+    while (inner := _inner(parents[-1])) is not None:
+        parents.append(inner.body)
+        turns = inner.turns
+    steps = [_steps(entries) for entries in parents]
+    reader = _Reader()
+    around: list[Entry] = []
+    if len(parents) > 1 and not steps[-1]:  # micro-batches within a step
+        around = [entry for entry in parents[-2] if not isinstance(entry, Inner)]
+        reader.accumulation = turns or 2
+        before = parents[-2].index(next(one for one in parents[-2] if isinstance(one, Inner)))
+        reader.follow(parents[-2][:before])
+        reader.statements.clear()
+    reader.follow(parents[-1])
+    if around:
+        reader.follow(parents[-2][before + 1 :])
+    del over
+    return reader.told()
+
+
+def _inner(entries: Sequence[Entry]) -> Inner | None:
+    """The loop within a turn that goes backward."""
+    for entry in entries:
+        if isinstance(entry, Inner) and any(_is_backward(one) for one in flat(entry.body)):
+            return entry
+        if isinstance(entry, Branch):
+            for way in (entry.body, entry.otherwise):
+                found = _inner(way)
+                if found is not None:
+                    return found
+    return None
+
+
+def flat(entries: Sequence[Entry]) -> Iterator[Make]:
+    for entry in entries:
+        if isinstance(entry, Make):
+            yield entry
+        elif isinstance(entry, Branch):
+            yield from flat(entry.body)
+            yield from flat(entry.otherwise)
+        elif isinstance(entry, Inner):
+            yield from flat(entry.body)
+
+
+def _is_backward(entry: Make) -> bool:
+    return entry.kind == METHOD and entry.name == "backward"
+
+
+def _is_step(entry: Make) -> bool:
+    """Whether a call is an optimizer's step, a scaler's, or an engine's."""
+    if entry.kind != METHOD or entry.name != "step" or entry.callee is None:
+        return False
+    made = root(entry.callee)
+    return optimizer_of(made) is not None or name_of(made) == "GradScaler" or is_model(entry.callee)
+
+
+def _steps(entries: Sequence[Entry]) -> bool:
+    """Whether a step is taken in these entries, and not in a loop within them."""
+    for entry in entries:
+        if isinstance(entry, Make) and _is_step(entry):
+            return True
+        if isinstance(entry, Branch) and (_steps(entry.body) or _steps(entry.otherwise)):
+            return True
+    return False
+
+
+def optimizer_of(made: Node | None) -> str | None:
+    """The name of an optimizer's class; None for anything else."""
+    name = name_of(made)
+    known = any(name in classes for classes in calls.OPTIMIZERS.values())
+    looks = name.startswith(("Ada", "Adam", "Lion", "SGD", "Paged", "Muon", "RAdam", "NAdam", "Fused", "DeepSpeedCPU"))
+    given = argument(made, "params")
+    return name if known or (looks and given is not None) or ".optim." in target_of(made) else None
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self.sorts: dict[int, Sort] = {}
+        self.statements: list[str] = []
+        self.names: dict[tuple[int, str], str] = {}
+        self.held: dict[tuple[int, str], int] = {}
+        self.calls: list[Make] = []
+        self.backward: list[Make] = []
+        self.optimizers: list[Node] = []
+        self.accumulation: Node | int = 1
+        self.clears: dict[str, Node] | None = None
+        self.clears_late = False
+        self.engine = False
+        self.accelerator: Node | None = None
+        self.tokenizers: list[Make] = []
+        self.labelled = False
+        self.why = ""
+        self.over: Node | None = None
+        self.shorter = 0
+        self.stepped = False
+
+    def follow(self, entries: Sequence[Entry]) -> None:
+        for entry in entries:
+            if isinstance(entry, Make):
+                self.make(entry)
+            elif isinstance(entry, Bind):
+                self.bind(entry)
+            elif isinstance(entry, Leave):
+                for key in [key for key in self.held if key[0] == entry.scope]:
+                    self.lets_go(key)
+            elif isinstance(entry, End):
+                if self.statements and self.statements[-1] != "end":
+                    self.statements.append("end")
+            elif isinstance(entry, Branch):
+                self.branch(entry)
+
+    # ------------------------------------------------------------------------------------------ conditions
+
+    def branch(self, entry: Branch) -> None:
+        """Under a condition that is not known."""
+        taken, other = entry.body, entry.otherwise
+        if entry.leaves[0]:
+            taken, other = other, []
+        elif entry.leaves[1]:
+            other = []
+        made = [[one for one in flat(way) if not _without_gradients(one)] for way in (taken, other)]
+        matters = [[one for one in way if self.decides(one)] for way in made]
+        if any(_is_step(one) for one in (*made[0], *made[1])) and not any(
+            _is_backward(one) for one in (*made[0], *made[1])
+        ):
+            if self.accumulation == 1 and not entry.leaves[0]:
+                self.accumulation = entry.divisor if entry.divisor is not None else 0
+            self.follow(taken)
+            return
+        if not matters[0] and not matters[1]:
+            self.follow([one for one in taken if not isinstance(one, (Inner,))])
+            return
+        if matters[0] and matters[1] and not self.agree(*matters):
+            raise Stop(f"what the loop does depends on line {entry.line}, which is not known")
+        if bool(matters[0]) != bool(matters[1]):
+            raise Stop(f"what the loop does depends on line {entry.line}, which is not known")
+        self.follow(taken)
+
+    def agree(self, one: Sequence[Make], other: Sequence[Make]) -> bool:
+        """Whether two ways do the same, but for a scaler."""
+        said = [[(make.kind, make.name) for make in way if make.name not in ("scale",)] for way in (one, other)]
+        return said[0] == said[1]
+
+    def decides(self, entry: Make) -> bool:
+        """Whether a call decides what memory a turn takes."""
+        if entry.kind == CALL:
+            return is_model(entry.callee)
+        return _is_backward(entry) or (entry.kind == FUNCTION and entry.name.endswith("cross_entropy"))
+
+    # ------------------------------------------------------------------------------------------ values
+
+    def sort(self, number: int | None) -> Sort:
+        return self.sorts.get(number or 0, Sort(PLAIN))
+
+    def make(self, entry: Make) -> None:
+        self.sorts[entry.number] = getattr(self, f"_{entry.kind}")(entry)
+
+    def let(self, entry: Make, words: str, kind: str) -> Sort:
+        self.statements.append(f"let {entry.number} {words}")
+        return Sort(kind, entry.number)
+
+    def _turn(self, entry: Make) -> Sort:
+        if entry.callee is not None or entry.name:
+            self.over = entry.callee
+        return Sort(BATCH)
+
+    def _rebuilt(self, entry: Make) -> Sort:
+        kinds = [self.sort(number) for number in entry.values if number is not None]
+        strange = next((one for one in kinds if one.kind in (OUTPUTS, LOGITS, STRANGE)), None)
+        if strange is not None:
+            return Sort(STRANGE, 0, f"line {entry.line} puts what the model returns into something else")
+        return kinds[0] if kinds else Sort(PLAIN)
+
+    def _either(self, entry: Make) -> Sort:
+        one, other = (self.sort(number) for number in entry.values)
+        if one.kind == other.kind and one.kind in (BATCH, PLAIN):
+            return one
+        if one.kind == other.kind == LOSS:
+            return one
+        return Sort(STRANGE, 0, f"what line {entry.line} takes depends on what is not known")
+
+    def _part(self, entry: Make) -> Sort:
+        of = self.sort(entry.values[0])
+        if of.kind == OUTPUTS:
+            if entry.name in ("0", "loss", "logits", "1"):
+                first = "loss" if self.labelled else "logits"
+                what = {"0": first, "1": "logits" if self.labelled else "past_key_values"}.get(entry.name, entry.name)
+                return self.taken(entry, of, what)
+            if entry.name == ":2":
+                return of
+            return Sort(STRANGE, 0, f"line {entry.line} takes [{entry.name}] of what the model returns")
+        if of.kind == LOGITS:
+            if calls.ALL_BUT_THE_LAST.fullmatch(entry.name):
+                return self.let(entry, f"cut {of.number}{_flag(entry)}", LOGITS)
+            return Sort(STRANGE, 0, f"line {entry.line} takes [{entry.name[:40]}] of the logits")
+        if of.kind == BATCH and entry.name in (":,:-1", "...,:-1"):
+            return Sort(BATCH, -1)
+        return of
+
+    def taken(self, entry: Make, of: Sort, what: str) -> Sort:
+        if what == "loss" and not self.labelled:
+            raise Stop(f"line {entry.line} takes a loss of a model that is given no labels")
+        if what in ("loss", "logits"):
+            return self.let(entry, f"{what} {of.number}", LOSS if what == "loss" else LOGITS)
+        return Sort(STRANGE, 0, f"line {entry.line} takes {what} of what the model returns")
+
+    def _attribute(self, entry: Make) -> Sort:
+        of = self.sort(entry.values[0])
+        if of.kind == OUTPUTS:
+            return self.taken(entry, of, entry.name)
+        if entry.name in calls.ON_THE_HOST:
+            return Sort(PLAIN)
+        if of.kind == LOGITS:
+            return Sort(STRANGE, 0, f"line {entry.line} takes .{entry.name} of the logits")
+        return of
+
+    def _operation(self, entry: Make) -> Sort:
+        kinds = [self.sort(number) for number in entry.values if number is not None]
+        strange = next((one for one in kinds if one.kind == STRANGE), None)
+        if strange is not None:
+            return strange
+        if any(one.kind in (LOGITS, OUTPUTS) for one in kinds):
+            if len(kinds) == 1 and entry.name in ("Div", "Mult"):
+                return self.let(entry, f"divided {kinds[0].number}{_flag(entry)}", LOGITS)
+            return Sort(STRANGE, 0, f"line {entry.line} computes with the logits")
+        losses = [one for one in kinds if one.kind == LOSS]
+        if not losses:
+            return kinds[0] if kinds else Sort(PLAIN)
+        words = " ".join(str(one.number) for one in losses)
+        return self.let(entry, f"{'scaled' if len(losses) == 1 else 'added'} {words}{_flag(entry)}", LOSS)
+
+    def _method(self, entry: Make) -> Sort:
+        if entry.callee is not None:
+            return self.of_object(entry)
+        of = self.sort(entry.values[0])
+        if _is_backward(entry):
+            return self.goes_backward(entry, of)
+        if entry.name in calls.ON_THE_HOST or of.kind == PLAIN:
+            return Sort(PLAIN)
+        if of.kind == BATCH:
+            return of
+        if of.kind == OUTPUTS:
+            if entry.name == "get" and entry.given and entry.given[0].value in ("loss", "logits"):
+                return self.taken(entry, of, str(entry.given[0].value))
+            return Sort(STRANGE, 0, f"line {entry.line} calls .{entry.name}() of what the model returns")
+        if of.kind == LOSS:
+            if entry.name == "detach":
+                return Sort(PLAIN)
+            if entry.name in calls.OF_A_LOSS:
+                return self.let(entry, f"scaled {of.number}{_flag(entry)}", LOSS)
+            return Sort(STRANGE, 0, f"line {entry.line} calls .{entry.name}() of the loss")
+        if of.kind == LOGITS:
+            return self.of_logits(entry, of)
+        return of
+
+    def of_logits(self, entry: Make, of: Sort) -> Sort:
+        what = calls.OF_LOGITS.get(entry.name, "")
+        if entry.name == "to":
+            said = entry.given[0].value if entry.given else None
+            text = said.text if isinstance(said, Unresolved) else str(said)
+            if text in ("torch.float32", "torch.float"):
+                what = "float32"
+            elif not text.startswith("torch.") or "device" in text:
+                return of  # it is where it goes
+        if what == "rows" and not _makes_rows(entry):
+            what = ""
+        if not what:
+            return Sort(STRANGE, 0, f"line {entry.line} calls .{entry.name}() of the logits")
+        if entry.name == "reshape" or entry.name == "flatten":
+            what = "copied_rows"
+        return self.let(entry, f"{what} {of.number}{_flag(entry)}", LOGITS)
+
+    def _function(self, entry: Make) -> Sort:
+        name = entry.name.rpartition(".")[2]
+        kinds = [self.sort(number) for number in entry.values if number is not None]
+        if name == "cross_entropy":
+            return self.cross_entropy(entry, entry.named)
+        if name in ("getattr",) and len(entry.given) > 1 and kinds[0].kind == OUTPUTS:
+            return self.taken(entry, kinds[0], str(entry.given[1].value))
+        return self.unknown_call(entry, name, kinds)
+
+    def unknown_call(self, entry: Make, name: str, kinds: Sequence[Sort]) -> Sort:
+        if _without_gradients(entry) or all(one.kind == PLAIN for one in kinds):
+            return Sort(PLAIN)
+        if all(one.kind in (BATCH, PLAIN) for one in kinds):
+            return next(one for one in kinds if one.kind == BATCH)
+        if name in ("print", "float", "int", "str", "len", "isinstance", "hasattr", "argmax", "isnan", "isfinite"):
+            return Sort(PLAIN)
+        strange = next((one for one in kinds if one.kind == STRANGE), None)
+        if strange is not None:
+            return strange
+        what = "the loss" if all(one.kind in (LOSS, BATCH, PLAIN) for one in kinds) else "what the model returns"
+        return Sort(STRANGE, 0, f"line {entry.line} gives {what} to {name}()")
+
+    def _call(self, entry: Make) -> Sort:
+        kinds = [self.sort(number) for number in entry.values if number is not None]
+        made = root(entry.callee)
+        if is_model(entry.callee):
+            return self.model(entry)
+        if name_of(made) == "CrossEntropyLoss":
+            return self.cross_entropy(entry, values_of(made))
+        if _tokenizes(made):
+            self.tokenizers.append(entry)
+            return Sort(BATCH)
+        return self.unknown_call(entry, entry.name, kinds)
+
+    def model(self, entry: Make) -> Sort:
+        if _without_gradients(entry):
+            if root_number(entry.callee) != root_number(self.calls[0].callee if self.calls else entry.callee):
+                self.why = self.why or OnTop(f"line {entry.line} asks another model beside the one that trains")
+            return Sort(PLAIN)
+        for argument_ in (*entry.given, *entry.named.values()):
+            number = getattr(argument_.value, "number", None)
+            if self.sort(number).kind not in (BATCH, PLAIN):
+                raise Stop(f"line {entry.line} gives the model something else than a batch")
+            if self.sort(number).number < 0:
+                self.shorter = 1
+        self.calls.append(entry)
+        for name in ("inputs_embeds", "past_key_values", "output_hidden_states", "output_attentions", "use_cache"):
+            told = entry.named.get(name)
+            if told is not None and told.value not in (None, False):
+                self.why = self.why or OnTop(f"line {entry.line} calls the model with {name}")
+        labels = entry.named.get("labels")
+        self.labelled = "**" in entry.named or (labels is not None and labels.value is not None)
+        if not self.labelled and not entry.named and len(entry.given) >= 3:
+            self.labelled = False  # model(input_ids, attention_mask, position_ids or token types): no labels by place
+        words = "model labels" if self.labelled else "model"
+        return self.let(entry, f"{words}{_flag(entry)}", OUTPUTS)
+
+    def cross_entropy(self, entry: Make, options: Mapping[str, Node]) -> Sort:
+        first = next((number for number in entry.values if number is not None), None)
+        of = self.sort(first)
+        if of.kind == STRANGE:
+            return of
+        if of.kind != LOGITS:
+            return Sort(PLAIN if of.kind != OUTPUTS else STRANGE, 0, f"line {entry.line}: a loss of what is not known")
+        odd = [name for name in options if not name.startswith("_") and name not in calls.PLAIN_LOSS]
+        if odd:
+            return Sort(STRANGE, 0, f"line {entry.line}: cross entropy with {odd[0]} is not described")
+        reduction = options.get("reduction")
+        if reduction is not None and reduction.value == "none":
+            return self.let(entry, f"cross_entropies {of.number}{_flag(entry)}", LOSS)
+        return self.let(entry, f"cross_entropy {of.number}{_flag(entry)}", LOSS)
+
+    # ------------------------------------------------------------------------------------------ what objects do
+
+    def of_object(self, entry: Make) -> Sort:
+        """A method of something that the program made."""
+        made, name = root(entry.callee), entry.name
+        kinds = [self.sort(number) for number in entry.values if number is not None]
+        model = is_model(entry.callee)
+        if name == "backward":
+            self.engine = self.engine or model
+            self.accelerator = entry.callee if name_of(made) == "Accelerator" else self.accelerator
+            of = kinds[0] if kinds else Sort(PLAIN)
+            return self.goes_backward(entry, of)
+        if name == "scale" and kinds and kinds[0].kind == LOSS:
+            return self.let(entry, f"scaled {kinds[0].number}{_flag(entry)}", LOSS)
+        if _is_step(entry):
+            self.steps(entry, made)
+            return Sort(PLAIN)
+        if name == "zero_grad":
+            self.clear(entry)
+            return Sort(PLAIN)
+        if _tokenizes(made):
+            self.tokenizers.append(entry)
+            return Sort(BATCH)
+        if model and any(one.kind in (BATCH, LOGITS, OUTPUTS) for one in kinds) and not _without_gradients(entry):
+            if name in ("forward", "__call__"):
+                return self.model(entry)
+            raise Stop(f"line {entry.line} asks a part of the model (.{name}), which is not described")
+        if model and name == "generate":
+            self.why = self.why or OnTop(f"line {entry.line} samples from the model within the loop")
+        if name in ("gather", "gather_for_metrics", "reduce", "print", "log", "update", "add_batch", "set_postfix"):
+            return Sort(PLAIN)
+        return self.unknown_call(entry, name, kinds)
+
+    def steps(self, entry: Make, made: Node | None) -> None:
+        self.stepped = True
+        if name_of(made) == "GradScaler":
+            given = entry.given[0] if entry.given else None
+            made = root(given)
+        if made is not None and optimizer_of(made) is not None:
+            number = root_number(made)
+            if all(root_number(one) != number for one in self.optimizers):
+                self.optimizers.append(made)
+        if self.backward:
+            self.statements.append("step")
+
+    def clear(self, entry: Make) -> None:
+        self.clears = {name: node for name, node in entry.named.items()}
+        if entry.given:
+            self.clears.setdefault("set_to_none", entry.given[0])
+        if self.calls and not self.backward:
+            self.clears_late = True
+            self.statements.append("clear")
+
+    def goes_backward(self, entry: Make, of: Sort) -> Sort:
+        if of.kind == STRANGE:
+            raise Stop(of.why + ": what the loss keeps is not described")
+        if of.kind != LOSS:
+            raise Stop(f"line {entry.line} goes backward from what is not followed")
+        if self.backward:
+            raise Stop(f"the loop goes backward twice in a turn (lines {self.backward[0].line} and {entry.line})")
+        if any(name in entry.named for name in ("retain_graph", "create_graph")):
+            raise Stop(f"line {entry.line} keeps the graph")
+        self.backward.append(entry)
+        self.statements.append(f"backward {of.number}")
+        return Sort(PLAIN)
+
+    # ------------------------------------------------------------------------------------------ names
+
+    def bind(self, entry: Bind) -> None:
+        key = (entry.scope, entry.name)
+        sort = self.sort(entry.number) if entry.number is not None else Sort(PLAIN)
+        if sort.kind in (OUTPUTS, LOSS, LOGITS):
+            self.names.setdefault(key, f"n{len(self.names)}")
+            self.held[key] = sort.number
+            self.statements.append(f"name {self.names[key]} {sort.number}")
+        else:
+            if sort.kind == STRANGE and "logits" in sort.why:
+                self.why = self.why or OnTop(f"{sort.why}: what it holds is not described")
+            if key in self.held:
+                self.lets_go(key)
+
+    def lets_go(self, key: tuple[int, str]) -> None:
+        del self.held[key]
+        self.statements.append(f"name {self.names[key]} -")
+
+    # ------------------------------------------------------------------------------------------ the end
+
+    def told(self) -> Turn:
+        """Raises Stop."""
+        if not self.calls:
+            raise Stop("the loop calls no model of a library that is described")
+        if len(self.calls) > 1:
+            lines = " and ".join(str(one.line) for one in self.calls[:2])
+            raise Stop(f"the loop calls the model more than once (lines {lines})")
+        if not self.backward:
+            raise Stop("what the loop goes backward from is not followed")
+        if not self.stepped:
+            raise Stop("no step of an optimizer is found in the loop")
+        call = self.calls[0]
+        explicit = [one for one in call.within if name_of(one) == "autocast" or target_of(one).endswith(".autocast")]
+        strange = [one for one in call.within if not _is_known_context(one)]
+        if strange:
+            self.why = self.why or f"line {call.line} calls the model within {_text(strange[0])}, which is not described"
+        return Turn(
+            chain(call.callee),
+            self.over,
+            call,
+            tuple(self.trimmed()),
+            explicit[-1] if explicit else None,
+            self.accumulation,
+            self.optimizers,
+            self.clears,
+            self.clears_late,
+            self.engine,
+            self.accelerator,
+            self.tokenizers,
+            self.labelled,
+            self.shorter,
+            self.why,
+            call.line,
+        )
+
+    def trimmed(self) -> Iterator[str]:
+        """The statements, numbered anew, without ends where nothing was made since the one before."""
+        numbers: dict[str, str] = {}
+        for statement in self.statements:
+            kind, *words = statement.split()
+            if kind in ("let", "backward"):
+                words = [numbers.setdefault(word, str(len(numbers))) if word.isdigit() else word for word in words]
+            elif kind == "name" and words[1] != "-":
+                words[1] = numbers.setdefault(words[1], str(len(numbers)))
+            yield " ".join((kind, *words))
+
+
+def root_number(node: Node | None) -> object:
+    number = values_of(root(node)).get(NUMBER)
+    return None if number is None else number.value
+
+
+def _flag(entry: Make) -> str:
+    """Whether an operation stands under autocast."""
+    return " autocast" if any(name_of(one) == "autocast" for one in entry.within) else ""
+
+
+def _without_gradients(entry: Make) -> bool:
+    return any(name_of(one) in calls.WITHOUT_GRADIENTS for one in entry.within)
+
+
+def _is_known_context(node: Node) -> bool:
+    name = name_of(node)
+    return name == "autocast" or name in calls.PLAIN_CONTEXTS or name in calls.WITHOUT_GRADIENTS or name == "tqdm"
+
+
+def _text(node: Node) -> str:
+    return node.value.text if isinstance(node.value, Unresolved) else target_of(node)
+
+
+def _makes_rows(entry: Make) -> bool:
+    """``view(-1, V)``, ``view(B * S, V)``, ``flatten(0, 1)``: two dimensions."""
+    given = [one.value for one in entry.given]
+    if entry.name == "flatten":
+        return given == [0, 1]
+    if len(given) == 1 and isinstance(given[0], list):
+        given = [one.value for one in given[0]]
+    return len(given) == 2 and given[1] != -1
+
+
+def _tokenizes(made: Node | None) -> bool:
+    target = target_of(made)
+    return "Tokenizer" in target or "Processor" in target
+
+
+__all__ = ["Stop", "Turn", "read", "INSTANCE", "ITEM", "FUNCTION", "OPERATION", "PART", "REBUILT", "EITHER", "ATTRIBUTE"]

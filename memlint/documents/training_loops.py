@@ -1,0 +1,750 @@
+"""Training loops of a program's own: what one turn does, operation by operation, with what only running makes.
+
+The program is followed as any other (:mod:`memlint.documents.program`). Where it comes to a loop that goes backward,
+one turn of it is followed with a sample that is not known: each call, attribute, item and operation on what is not
+known is a value with a number, and names are bound to these numbers as Python binds them. What a value is worth is not
+said here: that is for who knows the libraries. Which names hold what, and until when, is Python's own rule: a name lets
+go of a value when it is bound to another one, deleted, or when the function that has the name returns.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Union
+
+from memlint.documents import program, python
+from memlint.documents.arithmetic import Unknown
+from memlint.documents.node import Document, Keys, Node, Span, Unresolved
+from memlint.named_tuple import NamedTuple
+
+if TYPE_CHECKING:
+    from memlint.documents import notebook
+
+BACKWARD = "backward"  # the method, whosever it is, by which a loop is one that trains
+# Kinds of :class:`Make`.
+ITEM, PART, ATTRIBUTE, METHOD, FUNCTION, OPERATION, REBUILT, EITHER = (
+    *("turn", "part", "attribute", "method", "function", "operation", "rebuilt", "either"),
+)
+CALL = "call"
+# Of what a call makes: its number, whose method the call is of, the class of the program's own that it is of, and which
+# of several things it is.
+NUMBER, ON, INSTANCE, PART_OF = "_number_", "_on_", "_instance_", "_part_"
+SET, FROZEN = "_set_", "_requires_grad_"  # in the place of what is called: an attribute is set, in a loop
+_MAX_ENTRIES = 5_000  # of a turn
+_HAS_CUDA = "torch.cuda.is_available"  # which an estimate is for
+_HANDED_ON = ("collate_fn",)  # keywords by which a library is given a function that it calls
+_ASKED = ("__getitem__", "__call__", "__iter__")  # methods of an object of the program's own that a library calls
+
+
+class Traced(Unresolved):
+    """A value of a turn: ``number`` is that of the :class:`Make` that makes it."""
+
+    number: int
+
+
+class Make(NamedTuple):
+    """A value that a turn makes.
+
+    kind      one of the above
+    name      the attribute, method, function or operator; the text of an index
+    callee    what is called, or whose method it is, where that is something that the program made; else None
+    values    the values that it is made of, its owner first; None for an argument that is known or matters to nobody
+    given     its positional arguments
+    named     its keyword arguments, "**" for unpacked ones
+    within    the contexts (``with``) that it stands in, outermost first
+    """
+
+    number: int
+    kind: str
+    name: str
+    callee: Node | None
+    values: tuple[int | None, ...]
+    given: tuple[Node, ...]
+    named: dict[str, Node]
+    within: tuple[Node, ...]
+    line: int
+
+
+class Bind(NamedTuple):
+    """A name of a scope holds a value from here on; None: it holds none."""
+
+    scope: int
+    name: str
+    number: int | None
+    line: int
+
+
+class Leave(NamedTuple):
+    """A function returns: its names let go."""
+
+    scope: int
+
+
+class End(NamedTuple):
+    """A statement is over: what it made and nobody names is gone."""
+
+    line: int
+
+
+class Branch(NamedTuple):
+    """What stands under a condition that is not known.
+
+    leaves   whether each way ends the turn
+    divisor  what the condition takes a number modulo, where it does
+    """
+
+    line: int
+    body: list[Entry]
+    otherwise: list[Entry]
+    leaves: tuple[bool, bool]
+    divisor: Node | None
+
+
+class Inner(NamedTuple):
+    """A loop within the turn; turns: how many, where that is known."""
+
+    line: int
+    body: list[Entry]
+    turns: int | None
+
+
+Entry = Union[Make, Bind, Leave, End, Branch, Inner]  # noqa: UP007
+
+
+class Loop(NamedTuple):
+    """A loop that goes backward. over: what it goes through; entries: of one turn; line: where it begins."""
+
+    over: Node
+    entries: list[Entry]
+    line: int
+
+
+class Loops(NamedTuple):
+    """A program with its training loops."""
+
+    program: program.Program
+    loops: tuple[Loop, ...]
+
+
+def read(
+    path: str,
+    text: str,
+    options: Mapping[str, Node],
+    cells: notebook.Program | None = None,
+    repository: program.Repository = program.ALONE,
+) -> Loops:
+    """Follow a program that is started with these options, through its training loops. Raises OutOfWork."""
+    project = python._Project()
+    project.sources[path] = text
+    empty = Document(path, "python", text, Node({}, Span(path, 1, 1, 1, 1)), (), (), {path: text})
+    code = text if cells is None else cells.text
+    tree = project.parse(path, code)
+    if tree is None:
+        return Loops(program.Program((), {}, False, {}, empty), ())
+    state = _State({name: program._typed(node) for name, node in options.items()}, repository)
+    followed = _Looped(project, path, code, state, cells)
+    with contextlib.suppress(python._Stop, RecursionError):
+        followed.run(tree)
+    found = program.Program(
+        tuple(state.made),
+        state.imported,
+        state.parses,
+        state.doubts,
+        empty._replace(sources=dict(project.sources)),
+        bool(state.arguments) or state.fired,
+    )
+    return Loops(found, tuple(state.loops))
+
+
+class _State(program._State):
+    """loops: that were found; turn: the entries of the one that is followed, None outside of any."""
+
+    def __init__(self, options: Mapping[str, Node], repository: program.Repository) -> None:
+        super().__init__(options, repository)
+        self.loops: list[Loop] = []
+        self.turn: list[Entry] | None = None
+        self.within: list[Node] = []
+        self.numbers = 0
+        self.scopes: list[python._Scope] = []
+        self.classes: dict[str, tuple[_Looped, ast.ClassDef]] = {}
+        self.followed: set[ast.AST] = set()
+        self.entries = 0
+
+
+class _Looped(program._Followed):
+    state: _State
+
+    # ------------------------------------------------------------------------------------------ entries
+
+    def note(self, entry: Entry, place: ast.AST | None = None) -> None:
+        assert self.state.turn is not None
+        self.spend(python.STATEMENT, "following a training loop")
+        self.state.entries += 1
+        if self.state.entries > _MAX_ENTRIES:
+            raise python._Stop("a training loop that does too much", Span(self.path, 1, 1, 1, 1))
+        self.state.turn.append(entry)
+
+    def made(
+        self,
+        node: Any,
+        kind: str,
+        name: str,
+        values: Sequence[int | None] = (),
+        callee: Node | None = None,
+        given: Sequence[Node] = (),
+        named: Mapping[str, Node] | None = None,
+        keys: Keys = "",
+    ) -> Node:
+        """A value of the turn."""
+        self.state.numbers += 1
+        within = tuple(self.state.within)
+        line = self.span(node).line
+        made = Make(self.state.numbers, kind, name, callee, tuple(values), tuple(given), dict(named or {}), within, line)
+        self.note(made)
+        value = Traced("a value of the training loop", self.source(node)[:80])
+        value.number = made.number
+        return Node(value, self.span(node), None, keys)
+
+    def scope_number(self, scope: python._Scope) -> int:
+        for number, one in enumerate(self.state.scopes):
+            if one is scope:
+                return number
+        self.state.scopes.append(scope)
+        return len(self.state.scopes) - 1
+
+    # ------------------------------------------------------------------------------------------ statements
+
+    def statement(self, node: ast.stmt, scope: python._Scope, depth: int) -> python._Returned | None:
+        if isinstance(node, (ast.For, ast.AsyncFor, ast.While)) and node not in self.state.followed:
+            if self.state.turn is None and self.trains(node):
+                self.state.followed.add(node)
+                self.training(node, scope, depth)
+                return None
+            if self.state.turn is not None:
+                self.inner(node, scope, depth)
+                return None
+        if self.state.turn is None:
+            if isinstance(node, ast.For):
+                self.freezes(node, scope, depth)
+            return super().statement(node, scope, depth)
+        if isinstance(node, (ast.With, ast.AsyncWith)):
+            returned = self.contexts(node, scope, depth)
+        else:
+            if isinstance(node, ast.Expr) and not isinstance(node.value, (ast.Call, ast.Constant)):
+                self.value(node.value, "", scope, depth)
+            returned = super().statement(node, scope, depth)
+        self.note(End(self.span(node).line))
+        return returned
+
+    def freezes(self, node: ast.For, scope: python._Scope, depth: int) -> None:
+        """A loop that sets ``requires_grad`` of parameters, which is not followed otherwise."""
+        if not self.state.once(node):
+            return
+        for one in self.walk(node):
+            value: ast.expr | None = None
+            if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Attribute):
+                value = one.value if one.targets[0].attr == "requires_grad" else None
+            elif isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute):
+                if one.func.attr == "requires_grad_":
+                    value = one.args[0] if one.args else ast.Constant(True, lineno=one.lineno, col_offset=0)
+            if value is None:
+                continue
+            span = self.span(one)
+            set_to = value.value if isinstance(value, ast.Constant) else self.source(value)
+            said = {"_target_": Node(FROZEN, span), "of": Node(self.source(node.iter), span)}
+            said["value"] = Node(set_to if isinstance(set_to, (bool, str)) else None, span)
+            self.state.made.append(Node(said, span))
+
+    def trains(self, node: ast.AST, depth: int = 0) -> bool:
+        """Whether a loop, or a function of the program's own that it calls, goes backward."""
+        for one in self.walk(node):
+            if not isinstance(one, ast.Call):
+                continue
+            function = one.func
+            name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+            if name == BACKWARD and isinstance(function, ast.Attribute):
+                return True
+            if depth < program.MAX_DEEP // 2:
+                for body in self.bodies(name, isinstance(function, ast.Attribute)):
+                    if body not in self.state.calling and body is not node and self.trains(body, depth + 1):
+                        return True
+        return False
+
+    def bodies(self, name: str, is_method: bool) -> Iterator[ast.FunctionDef]:
+        """Functions of the repository, or methods of its classes, of that name."""
+        found = self.function(name)
+        if found is not None and isinstance(found.node, ast.FunctionDef):
+            yield found.node
+        if is_method:
+            for _, made in self.state.classes.values():
+                method = _method(made, name)
+                if method is not None:
+                    yield method
+
+    def training(self, node: ast.For | ast.AsyncFor | ast.While, scope: python._Scope, depth: int) -> None:
+        """One turn of a loop that goes backward."""
+        if isinstance(node, ast.While):
+            over = Node(None, self.span(node.test))
+        else:
+            over = self.value(node.iter, "", scope, depth + 1)
+        self.state.turn, self.state.within = [], []
+        try:
+            self.turn(node, over, scope, depth)
+        finally:
+            entries, self.state.turn = self.state.turn, None
+            self.state.loops.append(Loop(over, entries or [], node.lineno))
+        self.forget([node], "set in a training loop", scope)
+
+    def turn(
+        self, node: ast.For | ast.AsyncFor | ast.While, over: Node, scope: python._Scope, depth: int
+    ) -> None:
+        if not isinstance(node, ast.While):
+            item = self.made(node.iter, ITEM, self.source(node.iter)[:80], (_number(over),), over)
+            known = over.value[0] if isinstance(over.value, list) and over.value else None
+            self.bind(node.target, known or item, scope)
+        self.block(node.body, scope, depth + 1)
+
+    def inner(self, node: ast.For | ast.AsyncFor | ast.While, scope: python._Scope, depth: int) -> None:
+        """A loop within the turn, where it trains as well; what another one does is not followed."""
+        if not self.trains(node):
+            self.forget([node], "set in a loop", scope)
+            return
+        over = Node(None, self.span(node)) if isinstance(node, ast.While) else self.value(node.iter, "", scope, depth)
+        outer = self.state.turn
+        self.state.turn = []
+        try:
+            self.turn(node, over, scope, depth)
+        finally:
+            body, self.state.turn = self.state.turn, outer
+        turns = len(over.value) if isinstance(over.value, list) else None
+        self.note(Inner(node.lineno, body, turns))
+
+    def contexts(self, node: ast.With | ast.AsyncWith, scope: python._Scope, depth: int) -> python._Returned | None:
+        before = len(self.state.within)
+        for item in node.items:
+            context = self.value(item.context_expr, "", scope, depth + 1)
+            if isinstance(item.optional_vars, ast.Name):
+                self.bind(item.optional_vars, context, scope)
+            self.state.within.append(context)
+        try:
+            return self.block(node.body, scope, depth + 1)
+        finally:
+            del self.state.within[before:]
+
+    def condition(self, node: ast.If, scope: python._Scope, depth: int) -> python._Returned | None:
+        if self.state.turn is None:
+            return super().condition(node, scope, depth)
+        try:
+            test = self.known(node.test, scope)
+        except Unknown:
+            self.branches(node, scope, depth)
+            return None
+        return self.block(node.body if test else node.orelse, scope, depth + 1)
+
+    def branches(self, node: ast.If, scope: python._Scope, depth: int) -> None:
+        """Both ways from a condition that is not known. A name that both may bind is what the first one binds it to,
+        where that way does not end the turn."""
+        outer, ways = self.state.turn, []
+        for body in (node.orelse, node.body):
+            self.state.turn = []
+            before = dict(scope.names), dict(scope.other)
+            self.block(body, scope, depth + 1)
+            if _leaves(body):
+                scope.names, scope.other = before
+            ways.append(self.state.turn)
+        self.state.turn = outer
+        modulo = (one for one in self.walk(node.test) if isinstance(one, ast.BinOp) and isinstance(one.op, ast.Mod))
+        first = next(modulo, None)
+        divisor = None if first is None else self.value(first.right, "", scope, depth + 1)
+        self.note(Branch(self.span(node).line, ways[1], ways[0], (_leaves(node.body), _leaves(node.orelse)), divisor))
+
+    # ------------------------------------------------------------------------------------------ names
+
+    def bind(self, target: ast.expr, node: Node, scope: python._Scope) -> None:
+        number = _number(node)
+        if number is not None and isinstance(target, (ast.Tuple, ast.List)):
+            for index, item in enumerate(target.elts):
+                self.bind(item, self.made(item, PART, str(index), (number,)), scope)
+            return
+        if NUMBER in _mapping(node) and isinstance(target, (ast.Tuple, ast.List)):
+            for index, item in enumerate(target.elts):
+                self.bind(item, self.part(node, index), scope)
+            return
+        if isinstance(target, ast.Attribute):
+            self.set(target, node, scope)
+        super().bind(target, node, scope)
+        if self.state.turn is None or isinstance(target, (ast.Tuple, ast.List)):
+            return
+        name = self.source(target)
+        at = scope
+        if isinstance(target, ast.Subscript):
+            name = self.source(target.value) + "[]"
+        self.note(Bind(self.scope_number(at), name, number, self.span(target).line))
+
+    def part(self, node: Node, index: int) -> Node:
+        """One of several things that a call makes together."""
+        made = Node({PART_OF: Node(index, node.span), ON: node, "_target_": _mapping(node)["_target_"]}, node.span)
+        self.numbered(made)
+        return made
+
+    def set(self, target: ast.Attribute, node: Node, scope: python._Scope) -> None:
+        """An attribute of what a call made is set, or one further down: ``model.config.use_cache = False``."""
+        owner: ast.expr = target.value
+        while isinstance(owner, (ast.Attribute, ast.Subscript)):
+            owner = owner.value
+        found = self.locate(target.value, scope) or self.locate(owner, scope)
+        if found is None or NUMBER not in _mapping(found) or INSTANCE in _mapping(found):
+            return
+        span = self.span(target)
+        said = {"_target_": Node(SET, span), ON: found, target.attr: node}
+        self.state.made.append(Node(said, span))
+
+    def delete(self, target: ast.expr, scope: python._Scope) -> None:
+        super().delete(target, scope)
+        if self.state.turn is not None:
+            for one in target.elts if isinstance(target, (ast.Tuple, ast.List)) else (target,):
+                self.note(Bind(self.scope_number(scope), self.source(one), None, self.span(one).line))
+
+    def augment(self, node: ast.AugAssign, scope: python._Scope) -> None:
+        """``loss /= 4`` and ``total += loss``: the operation of the same name."""
+        super().augment(node, scope)
+
+    # ------------------------------------------------------------------------------------------ expressions
+
+    def composed(self, node: ast.expr, keys: Keys, scope: python._Scope, depth: int) -> Node:
+        if self.state.turn is None:
+            return super().composed(node, keys, scope, depth)
+        if isinstance(node, ast.BinOp):
+            sides = [self.value(side, "", scope, depth + 1) for side in (node.left, node.right)]
+            numbers = [_number(side) for side in sides]
+            if any(number is not None for number in numbers):
+                name = type(node.op).__name__
+                return self.made(node, OPERATION, name, numbers, given=sides, keys=keys)
+        elif isinstance(node, ast.UnaryOp) and not isinstance(node.op, ast.Not):
+            number = _number(self.value(node.operand, "", scope, depth + 1))
+            if number is not None:
+                return self.made(node, OPERATION, type(node.op).__name__, (number,), keys=keys)
+        elif isinstance(node, (ast.DictComp, ast.ListComp, ast.GeneratorExp, ast.SetComp)):
+            rebuilt = self.rebuilt(node, keys, scope, depth)
+            if rebuilt is not None:
+                return rebuilt
+        elif isinstance(node, ast.IfExp):
+            try:
+                return super().composed(node, keys, scope, depth)
+            except Unknown:
+                ways = [_number(self.value(way, "", scope, depth + 1)) for way in (node.body, node.orelse)]
+                if all(way is not None for way in ways):
+                    return self.made(node, EITHER, "", ways, keys=keys)
+                raise
+        elif isinstance(node, (ast.Dict, ast.Tuple, ast.List)):
+            made = super().composed(node, keys, scope, depth)
+            numbers = [_number(one) for one in _children(made)]
+            if isinstance(node, ast.Dict) and any(number is not None for number in numbers):
+                return self.made(node, REBUILT, "dict", numbers, named=made.value if made.is_mapping else {}, keys=keys)
+            return made
+        return super().composed(node, keys, scope, depth)
+
+    def rebuilt(self, node: Any, keys: Keys, scope: python._Scope, depth: int) -> Node | None:
+        """What is made of each part of a value: a batch whose tensors are moved."""
+        source = node.generators[0].iter
+        if isinstance(source, ast.Call) and isinstance(source.func, ast.Attribute) and source.func.attr == "items":
+            source = source.func.value
+        number = _number(self.value(source, "", scope, depth + 1))
+        if number is None:
+            return None
+        return self.made(node, REBUILT, self.source(node)[:80], (number,), keys=keys)
+
+    def reference(self, node: ast.expr, keys: Keys, scope: python._Scope, depth: int) -> Node:
+        if self.state.turn is None or not isinstance(node, (ast.Attribute, ast.Subscript)):
+            return super().reference(node, keys, scope, depth)
+        if self.locate(node, scope) is None:
+            owner = self.value(node.value, "", scope, depth + 1)
+            number = _number(owner)
+            if number is not None:
+                kind = ATTRIBUTE if isinstance(node, ast.Attribute) else PART
+                name = node.attr if isinstance(node, ast.Attribute) else self.index(node.slice, scope)
+                return self.made(node, kind, name, (number,), keys=keys)
+        return super().reference(node, keys, scope, depth)
+
+    def index(self, node: ast.expr, scope: python._Scope) -> str:
+        """An index as text: the key where it is a word that is known."""
+        try:
+            return str(self.known(node, scope))
+        except Unknown:
+            return "".join(self.source(node).split())
+
+    def comparison(self, node: ast.Compare, scope: python._Scope, depth: int) -> bool:
+        """What the program made, or a turn makes, is not None."""
+        if len(node.ops) == 1 and isinstance(node.ops[0], (ast.Is, ast.IsNot)):
+            sides = [self.value(side, "", scope, depth) for side in (node.left, node.comparators[0])]
+            there = [NUMBER in _mapping(side) or _number(side) is not None for side in sides]
+            if any(there) and any(side.value is None for side in sides):
+                return isinstance(node.ops[0], ast.IsNot)
+        return super().comparison(node, scope, depth)
+
+    # ------------------------------------------------------------------------------------------ calls
+
+    def call_statement(self, node: ast.Call, scope: python._Scope) -> None:
+        if self.state.turn is None or self.called(node.func, scope) is not None:
+            super().call_statement(node, scope)
+        else:
+            self.value(node, "", scope, 0)
+
+    def call(self, node: ast.Call, keys: Keys, scope: python._Scope, depth: int) -> Node:
+        function = node.func
+        if isinstance(function, ast.Attribute) and self.source(function) == _HAS_CUDA:
+            return Node(True, self.span(node), None, keys)
+        method = self.method(function, scope, depth)
+        if method is not None:
+            return self.of_object(method, node, scope, keys)
+        if isinstance(function, ast.Name):
+            made = self.new(node, function.id, keys, scope, depth)
+            if made is not None:
+                return made
+        if self.state.turn is not None and self.called(function, scope) is None:
+            return self.operation_of(node, keys, scope, depth)
+        if isinstance(function, ast.Attribute) and self.called(function, scope) is None:
+            owner = self.value(function.value, "", scope, depth + 1)
+            if program._target(owner) and NUMBER in _mapping(owner):
+                return self.on(owner, function, node, keys, scope, depth)
+        elif isinstance(function, ast.Name) and function.id == "deepcopy":
+            return self.description(node, keys, scope, depth)
+        return super().call(node, keys, scope, depth)
+
+    def on(
+        self, owner: Node, function: ast.Attribute, node: ast.Call, keys: Keys, scope: python._Scope, depth: int
+    ) -> Node:
+        """A method of what the program made, which says whose it is."""
+        if function.attr in ("get", "pop", *program._PARSED):
+            return super().call(node, keys, scope, depth)
+        try:
+            made = self.description(node, keys, scope, depth)
+        except Unknown:
+            made = Node({"_target_": Node(self.source(function), self.span(function))}, self.span(node), None, keys)
+            self.numbered(made)
+            self.state.made.append(made)
+        _mapping(made)[ON] = owner
+        if function.attr in program._MAPS:
+            self.mapped(node, scope)
+        return made
+
+    def description(self, node: ast.Call, keys: Keys, scope: python._Scope, depth: int) -> Node:
+        made = super().description(node, keys, scope, depth)
+        self.numbered(made)
+        for keyword in node.keywords:
+            if keyword.arg in _HANDED_ON and isinstance(keyword.value, ast.Name):
+                found = self.function(keyword.value.id, scope)
+                if found is not None:
+                    with contextlib.suppress(Unknown):
+                        self.entered(found, ast.Call(node.func, [], []), scope, "", node)
+        return made
+
+    def numbered(self, made: Node) -> None:
+        self.state.numbers += 1
+        _mapping(made)[NUMBER] = Node(self.state.numbers, made.span)
+
+    def operation_of(self, node: ast.Call, keys: Keys, scope: python._Scope, depth: int) -> Node:
+        """A call within the turn, of what is not the program's own: a value where it is of values, or of what the
+        program made."""
+        function = node.func
+        owner, callee, name = None, None, ""
+        if isinstance(function, ast.Attribute):
+            name = function.attr
+            callee = self.locate(function, scope)
+            if callee is None or NUMBER not in _mapping(callee):
+                callee = None
+                owner = self.value(function.value, "", scope, depth + 1)
+        elif isinstance(function, ast.Name):
+            name, callee = function.id, scope.find(function.id)
+            if callee is not None and NUMBER not in _mapping(callee) and _number(callee) is None:
+                callee = None
+        else:
+            callee = self.value(function, "", scope, depth + 1)
+        given = [self.value(one.value if isinstance(one, ast.Starred) else one, "", scope, depth) for one in node.args]
+        named = {one.arg or "**": self.value(one.value, "", scope, depth + 1) for one in node.keywords}
+        numbers = [_number(one) for one in (*given, *named.values())]
+        if owner is not None and _number(owner) is not None:
+            return self.made(node, METHOD, name, (_number(owner), *numbers), None, given, named, keys)
+        if owner is not None and NUMBER in _mapping(owner):
+            return self.made(node, METHOD, name, (None, *numbers), owner, given, named, keys)
+        if callee is not None and (NUMBER in _mapping(callee) or _number(callee) is not None):
+            return self.made(node, CALL, name, (_number(callee), *numbers), callee, given, named, keys)
+        if any(number is not None for number in numbers):
+            return self.made(node, FUNCTION, self.source(function), numbers, None, given, named, keys)
+        if name == "next" and node.args and NUMBER in _mapping(given[0]):
+            return self.made(node, ITEM, "next", (None,), given[0], given, named, keys)
+        if isinstance(function, ast.Attribute) and name in ("autocast", "no_grad", "inference_mode", "set_grad_enabled"):
+            return self.description(node, keys, scope, depth)
+        try:
+            return super().call(node, keys, scope, depth)
+        except Unknown:
+            return self.description(node, keys, scope, depth)
+
+    # ------------------------------------------------------------------------------------------ objects of its own
+
+    def class_definition(self, node: ast.ClassDef, scope: python._Scope, depth: int) -> None:
+        super().class_definition(node, scope, depth)
+        self.state.classes[node.name] = (self, node)
+
+    def new(self, node: ast.Call, name: str, keys: Keys, scope: python._Scope, depth: int) -> Node | None:
+        """An object of a class of the program's own, with what its ``__init__`` gives it; None for any other call."""
+        module, made = self.state.classes.get(name, (None, None))
+        drawn = scope.find(name)
+        if module is None or made is None or drawn is None or program._target(drawn) not in (name, ""):
+            return None
+        start = _method(made, "__init__")
+        base = self.state.bases_of.get(name, "")
+        if start is None or base.endswith(("Trainer", "Module", "Model", "ForCausalLM", "Config", "Arguments")):
+            return None
+        instance = Node({}, self.span(node), None, keys)
+        _mapping(instance)["_target_"] = Node(name, self.span(node.func))
+        _mapping(instance)[INSTANCE] = Node(name, self.span(node.func))
+        self.numbered(instance)
+        with contextlib.suppress(Unknown):
+            self.enter(module, start, instance, node, scope)
+        for asked in _ASKED:
+            method = _method(made, asked)
+            if method is not None:
+                with contextlib.suppress(Unknown):
+                    self.enter(module, method, instance, ast.Call(node.func, [], []), scope, node)
+        return instance
+
+    def method(
+        self, function: ast.expr, scope: python._Scope, depth: int
+    ) -> tuple[_Looped, ast.FunctionDef, Node] | None:
+        """The method of an object of the program's own that a call is of."""
+        if not isinstance(function, ast.Attribute):
+            return None
+        owner = self.locate(function.value, scope)
+        if owner is None and isinstance(function.value, ast.Call) and self.state.turn is None:
+            owner = self.value(function.value, "", scope, depth + 1)
+        kind = _mapping(owner).get(INSTANCE) if owner is not None else None
+        if kind is None or owner is None:
+            return None
+        module, made = self.state.classes[str(kind.value)]
+        found = _method(made, function.attr)
+        return None if found is None else (module, found, owner)
+
+    def of_object(
+        self, method: tuple[_Looped, ast.FunctionDef, Node], node: ast.Call, scope: python._Scope, keys: Keys
+    ) -> Node:
+        module, function, owner = method
+        returned = self.enter(module, function, owner, node, scope)
+        if returned is None or returned.node is None:
+            raise Unknown(f"calls {function.name}(), which returns nothing that is known")
+        return self.moved(returned.node, keys, None, ())
+
+    def enter(
+        self,
+        module: _Looped,
+        function: ast.FunctionDef,
+        owner: Node,
+        call: ast.Call,
+        scope: python._Scope,
+        place: ast.Call | None = None,
+    ) -> python._Returned | None:
+        """Follow a method; its first argument is the object itself."""
+        calling = self.state.calling
+        if function in calling or len(calling) >= program.MAX_DEEP or not self.state.calls_left:
+            raise Unknown(f"calls {function.name}()")
+        self.state.calls_left -= 1
+        inner = python._Scope("", module.module)
+        found = program._Function(module, function, module.module)
+        static = any(isinstance(one, ast.Name) and one.id == "staticmethod" for one in function.decorator_list)
+        arguments = [*function.args.posonlyargs, *function.args.args]
+        own = "" if static or not arguments else arguments[0].arg
+        shifted = call if not own else ast.Call(call.func, [ast.Constant(None, lineno=1, col_offset=0), *call.args], call.keywords)
+        self.bound(found, shifted, scope, inner)
+        if own:
+            inner.names[own] = owner
+        calling.append(function)
+        try:
+            return module.block(function.body, inner, 0)
+        finally:
+            calling.pop()
+            self.left_by(inner)
+
+    def entered(
+        self,
+        found: program._Function,
+        call: ast.Call | None,
+        scope: python._Scope,
+        keys: Keys,
+        place: ast.Call,
+    ) -> Node:
+        before = len(self.state.scopes)
+        try:
+            return super().entered(found, call, scope, keys, place)
+        except Unknown:
+            if self.state.turn is None or call is None:
+                raise
+            given = [self.value(one, "", scope, 0) for one in call.args if not isinstance(one, ast.Starred)]
+            named = {one.arg or "**": self.value(one.value, "", scope, 0) for one in call.keywords}
+            numbers = [_number(one) for one in (*given, *named.values())]
+            if not any(number is not None for number in numbers):
+                raise
+            return self.made(place, FUNCTION, found.name, numbers, None, given, named, keys)
+        finally:
+            if self.state.turn is not None:
+                for number in range(before, len(self.state.scopes)):
+                    if self.state.scopes[number].parent is not None:
+                        self.note(Leave(number))
+
+    def bound(
+        self, found: program._Function, call: ast.Call | None, scope: python._Scope, inner: python._Scope
+    ) -> None:
+        super().bound(found, call, scope, inner)
+        if self.state.turn is not None:
+            scope_number = self.scope_number(inner)
+            for name, node in inner.names.items():
+                if _number(node) is not None:
+                    self.note(Bind(scope_number, name, _number(node), found.node.lineno))
+
+    def left_by(self, inner: python._Scope) -> None:
+        if self.state.turn is not None:
+            self.note(Leave(self.scope_number(inner)))
+
+    def imported_module(self, source: str) -> program._Followed | None:
+        """As any module of the repository, followed for loops as well."""
+        if self.state.unfollowed > program.MAX_MODULES:
+            return None
+        found = self.state.repository.module(source, self.path)
+        if found is None:
+            return None
+        path, text = found
+        known = self.state.modules.get(path)
+        if known is None and len(self.state.modules) >= program.MAX_MODULES:
+            self.state.unfollowed += 1
+        elif known is None:
+            tree = self.project.parse(path, text)
+            if tree is None:
+                return None
+            self.project.sources[path] = text
+            known = self.state.modules[path] = _Looped(self.project, path, text, self.state, name=source)
+            with contextlib.suppress(python._Stop, RecursionError):
+                known.run(tree)
+        return known
+
+
+def _mapping(node: Node) -> dict[str, Node]:
+    return node.value if isinstance(node.value, dict) else {}
+
+
+def _children(node: Node) -> list[Node]:
+    value = node.value
+    return list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
+
+
+def _number(node: Node) -> int | None:
+    return node.value.number if isinstance(node.value, Traced) else None
+
+
+def _method(made: ast.ClassDef, name: str) -> ast.FunctionDef | None:
+    return next((one for one in made.body if isinstance(one, ast.FunctionDef) and one.name == name), None)
+
+
+def _leaves(body: Sequence[ast.stmt]) -> bool:
+    """Whether statements end the turn, or the program."""
+    return bool(body) and isinstance(body[-1], (ast.Continue, ast.Break, ast.Raise, ast.Return))
