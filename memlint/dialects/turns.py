@@ -38,6 +38,7 @@ from memlint.named_tuple import NamedTuple
 
 # Sorts of values.
 BATCH, OUTPUTS, LOSS, LOGITS, PLAIN, STRANGE = "batch", "outputs", "loss", "logits", "plain", "strange"
+NEXT, LABELS = "next", "labels"  # a view of a batch from each row's second token on, and a copy of that
 MAX_CHAIN = 40  # of what is put around an object
 
 
@@ -269,8 +270,8 @@ class _Reader:
                 for key in [key for key in self.held if key[0] == entry.scope]:
                     self.lets_go(key)
             elif isinstance(entry, End):
-                if self.statements and self.statements[-1] != "end":
-                    self.statements.append("end")
+                if self.statements and not self.statements[-1].startswith("end "):
+                    self.statements.append(f"end {entry.since}")
             elif isinstance(entry, Branch):
                 self.branch(entry)
 
@@ -360,6 +361,8 @@ class _Reader:
             return Sort(STRANGE, 0, f"line {entry.line} takes [{entry.name[:40]}] of the logits")
         if of.kind == BATCH and entry.name in (":,:-1", "...,:-1"):
             return Sort(BATCH, -1)
+        if of.kind == BATCH and entry.name in (":,1:", "...,1:"):
+            return Sort(NEXT)
         return of
 
     def taken(self, entry: Make, of: Sort, what: str) -> Sort:
@@ -402,7 +405,9 @@ class _Reader:
             return self.goes_backward(entry, of)
         if entry.name in calls.ON_THE_HOST or of.kind == PLAIN:
             return Sort(PLAIN)
-        if of.kind == BATCH:
+        if of.kind == NEXT and entry.name in ("contiguous", "reshape", "flatten", "clone"):
+            return self.let(entry, "labels", LABELS)
+        if of.kind in (BATCH, NEXT, LABELS):
             return of
         if of.kind == OUTPUTS:
             if entry.name == "get" and entry.given and entry.given[0].value in ("loss", "logits"):
@@ -447,14 +452,14 @@ class _Reader:
     def unknown_call(self, entry: Make, name: str, kinds: Sequence[Sort]) -> Sort:
         if _without_gradients(entry) or all(one.kind == PLAIN for one in kinds):
             return Sort(PLAIN)
-        if all(one.kind in (BATCH, PLAIN) for one in kinds):
-            return next(one for one in kinds if one.kind == BATCH)
+        if all(one.kind in (BATCH, NEXT, LABELS, PLAIN) for one in kinds):
+            return next(one for one in kinds if one.kind != PLAIN)
         if name in ("print", "float", "int", "str", "len", "isinstance", "hasattr", "argmax", "isnan", "isfinite"):
             return Sort(PLAIN)
         strange = next((one for one in kinds if one.kind == STRANGE), None)
         if strange is not None:
             return strange
-        what = "the loss" if all(one.kind in (LOSS, BATCH, PLAIN) for one in kinds) else "what the model returns"
+        what = "the loss" if all(one.kind in (LOSS, BATCH, NEXT, LABELS, PLAIN) for one in kinds) else "what the model returns"
         return Sort(STRANGE, 0, f"line {entry.line} gives {what} to {name}()")
 
     def _call(self, entry: Make) -> Sort:
@@ -476,7 +481,7 @@ class _Reader:
             return Sort(PLAIN)
         for argument_ in (*entry.given, *entry.named.values()):
             number = getattr(argument_.value, "number", None)
-            if self.sort(number).kind not in (BATCH, PLAIN):
+            if self.sort(number).kind not in (BATCH, NEXT, LABELS, PLAIN):
                 raise Stop(f"line {entry.line} gives the model something else than a batch")
             if self.sort(number).number < 0:
                 self.shorter = 1
@@ -503,9 +508,10 @@ class _Reader:
         if odd:
             return Sort(STRANGE, 0, f"line {entry.line}: cross entropy with {odd[0]} is not described")
         reduction = options.get("reduction")
-        if reduction is not None and reduction.value == "none":
-            return self.let(entry, f"cross_entropies {of.number}{_flag(entry)}", LOSS)
-        return self.let(entry, f"cross_entropy {of.number}{_flag(entry)}", LOSS)
+        kind = "cross_entropies" if reduction is not None and reduction.value == "none" else "cross_entropy"
+        asked = next((one for one in map(self.sort, entry.values) if one.kind == LABELS), None)
+        words = str(of.number) if asked is None else f"{of.number} {asked.number}"
+        return self.let(entry, f"{kind} {words}{_flag(entry)}", LOSS)
 
     # ------------------------------------------------------------------------------------------ what objects do
 
@@ -518,6 +524,8 @@ class _Reader:
             self.engine = self.engine or model
             self.accelerator = entry.callee if name_of(made) == "Accelerator" else self.accelerator
             of = kinds[0] if kinds else Sort(PLAIN)
+            if of.kind == LOSS and self.accelerator is not None:  # accelerate 1.15: accelerator.py, backward
+                of = self.let(entry, f"scaled {of.number}", LOSS)
             return self.goes_backward(entry, of)
         if name == "scale" and kinds and kinds[0].kind == LOSS:
             return self.let(entry, f"scaled {kinds[0].number}{_flag(entry)}", LOSS)
@@ -578,7 +586,7 @@ class _Reader:
     def bind(self, entry: Bind) -> None:
         key = (entry.scope, entry.name)
         sort = self.sort(entry.number) if entry.number is not None else Sort(PLAIN)
-        if sort.kind in (OUTPUTS, LOSS, LOGITS):
+        if sort.kind in (OUTPUTS, LOSS, LOGITS, LABELS):
             self.names.setdefault(key, f"n{len(self.names)}")
             self.held[key] = sort.number
             self.statements.append(f"name {self.names[key]} {sort.number}")
@@ -636,6 +644,8 @@ class _Reader:
             kind, *words = statement.split()
             if kind in ("let", "backward"):
                 words = [numbers.setdefault(word, str(len(numbers))) if word.isdigit() else word for word in words]
+            elif kind == "end":
+                words = [str(sum(int(number) < int(words[0]) for number in numbers))]
             elif kind == "name" and words[1] != "-":
                 words[1] = numbers.setdefault(words[1], str(len(numbers)))
             yield " ".join((kind, *words))

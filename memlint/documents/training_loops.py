@@ -83,9 +83,9 @@ class Leave(NamedTuple):
 
 
 class End(NamedTuple):
-    """A statement is over: what it made and nobody names is gone."""
+    """A statement is over: what it made, from the value ``since`` on, and nobody names is gone."""
 
-    line: int
+    since: int
 
 
 class Branch(NamedTuple):
@@ -159,7 +159,8 @@ def read(
 
 
 class _State(program._State):
-    """loops: that were found; turn: the entries of the one that is followed, None outside of any."""
+    """loops: that were found; turn: the entries of the one that is followed, None outside of any; called: what calls of
+    the statement that is followed have made, each of which is made once."""
 
     def __init__(self, options: Mapping[str, Node], repository: program.Repository) -> None:
         super().__init__(options, repository)
@@ -171,6 +172,7 @@ class _State(program._State):
         self.classes: dict[str, tuple[_Looped, ast.ClassDef]] = {}
         self.followed: set[ast.AST] = set()
         self.entries = 0
+        self.called: dict[tuple[int, int], tuple[Node, python._Scope]] = {}
 
 
 class _Looped(program._Followed):
@@ -217,6 +219,13 @@ class _Looped(program._Followed):
     # ------------------------------------------------------------------------------------------ statements
 
     def statement(self, node: ast.stmt, scope: python._Scope, depth: int) -> python._Returned | None:
+        before, self.state.called = self.state.called, {}
+        try:
+            return self.followed(node, scope, depth)
+        finally:
+            self.state.called = before
+
+    def followed(self, node: ast.stmt, scope: python._Scope, depth: int) -> python._Returned | None:
         if isinstance(node, (ast.For, ast.AsyncFor, ast.While)) and node not in self.state.followed:
             if self.state.turn is None and self.trains(node):
                 self.state.followed.add(node)
@@ -229,13 +238,15 @@ class _Looped(program._Followed):
             if isinstance(node, ast.For):
                 self.freezes(node, scope, depth)
             return super().statement(node, scope, depth)
+        since = self.state.numbers + 1
         if isinstance(node, (ast.With, ast.AsyncWith)):
             returned = self.contexts(node, scope, depth)
         else:
             if isinstance(node, ast.Expr) and not isinstance(node.value, (ast.Call, ast.Constant)):
                 self.value(node.value, "", scope, depth)
             returned = super().statement(node, scope, depth)
-        self.note(End(self.span(node).line))
+        if returned is None:  # what a function returns is its caller's
+            self.note(End(since))
         return returned
 
     def freezes(self, node: ast.For, scope: python._Scope, depth: int) -> None:
@@ -493,6 +504,14 @@ class _Looped(program._Followed):
             self.value(node, "", scope, 0)
 
     def call(self, node: ast.Call, keys: Keys, scope: python._Scope, depth: int) -> Node:
+        made = self.state.called.get((id(node), id(scope)))
+        if made is not None and hasattr(node, "lineno"):
+            return self.moved(made[0], keys, None, ())
+        found = self.called_once(node, keys, scope, depth)
+        self.state.called[id(node), id(scope)] = found, scope
+        return found
+
+    def called_once(self, node: ast.Call, keys: Keys, scope: python._Scope, depth: int) -> Node:
         function = node.func
         if isinstance(function, ast.Attribute) and self.source(function) == _HAS_CUDA:
             return Node(True, self.span(node), None, keys)

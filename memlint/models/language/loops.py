@@ -7,7 +7,7 @@ a value when it is bound to another one, and what nobody names goes as soon as i
     let 1 loss 0                  what it returned: ``loss``, ``logits``
     let 2 cut 1                   an operation on a value (``OPERATIONS``)
     name n0 1, name n0 -          a name is bound, or lets go
-    end                           of a statement
+    end 2                         of a statement, which made the values from there on
     clear                         gradients are let go
     backward 1, step              where the turn goes backward, and where the optimizer steps
 
@@ -38,14 +38,19 @@ def _cut(x: Tensor) -> Tensor:
     return x[:, :-1]
 
 
-def _cross_entropy(x: Tensor) -> Tensor:
-    labels = empty((x.shape[0],), int64)
-    out: Tensor = F.cross_entropy(x, labels)
+def _labels(labels: Tensor) -> Tensor:
+    """(B, S) -> (B, S - 1): the next token's number at each token but the last."""
+    out: Tensor = labels[:, 1:].contiguous()
     return out
 
 
-def _cross_entropies(x: Tensor) -> Tensor:
-    return F.cross_entropy(x, empty((x.shape[0],), int64), reduction="none")
+def _cross_entropy(x: Tensor, labels: Tensor) -> Tensor:
+    out: Tensor = F.cross_entropy(x, labels.view(-1))
+    return out
+
+
+def _cross_entropies(x: Tensor, labels: Tensor) -> Tensor:
+    return F.cross_entropy(x, labels.view(-1), reduction="none")
 
 
 def _clone(x: Tensor) -> Tensor:
@@ -92,6 +97,7 @@ class Loop:
         self.names: dict[str, Any] = {}
         self.pending: list[str] = []  # that let go before the next turn
         self.started = False
+        self.labels: Tensor
         self.outputs = Outputs()
         self.forward, self.head = model.forward, model.logits
         if cached and has_cache(model):
@@ -106,9 +112,10 @@ class Loop:
         if not self.started:
             self.started = True
             if not self.model.padded:  # the longest of padded batches follows a shorter one
-                self.leave_last_turn(given)
+                self.leave_last_turn(given, labels)
         self.let_go(self.pending)
         self.pending = [words[1] for words in self.statements[self.at_backward + 1 :] if words[0] == "name"]
+        self.labels = labels
         return self.run(lambda autocasts, labelled: self.call(given, labels if labelled else None, autocasts))
 
     def run(self, call: Callable[[bool, bool], Returned]) -> Tensor:
@@ -123,12 +130,13 @@ class Loop:
                 else:
                     named.add(words[2])
                     self.names[words[1]] = values[words[2]]
-            elif words[0] == "clear":
+            elif words[0] == "clear" and state.grad_enabled:
                 for parameter in self.model.parameters():
                     parameter.grad = None
             elif words[0] == "end":
                 held = {id(value) for value in self.names.values()}
-                values = {number: value for number, value in values.items() if id(value) in held}
+                since = int(words[1])
+                values = {n: value for n, value in values.items() if int(n) < since or id(value) in held}
         loss = values.get(self.statements[self.at_backward][1])
         assert isinstance(loss, Tensor)
         return loss
@@ -142,6 +150,10 @@ class Loop:
         operands = [values[number] if number in named else values.pop(number) for number in numbers]
         if kind in ("loss", "logits"):
             return getattr(operands[0], kind)
+        if kind == "labels":
+            return _labels(self.labels)
+        if kind in ("cross_entropy", "cross_entropies") and len(operands) == 1:
+            operands.append(self.labels if self.labels.numel() == operands[0].shape[0] else _labels(self.labels))
         with component("logits"), autocast(state.autocast if autocasts else None):
             return OPERATIONS[kind](*operands)
 
@@ -174,8 +186,9 @@ class Loop:
 
     # ------------------------------------------------------------------------------------------ between turns
 
-    def leave_last_turn(self, given: Tensor) -> None:
+    def leave_last_turn(self, given: Tensor, labels: Tensor) -> None:
         """What a turn before this one left behind, as large as this one's."""
+        self.labels = labels
         begin = len(state.tape.events)
         with no_grad():
             scores, *cache = of_last_step(self.model, given, self.widened)
