@@ -56,6 +56,8 @@ OPTIMIZERS: dict[str, dict[str, Optimizer]] = {
     "apex": {"FusedAdam": Optimizer("adamw", "apex", "fused")},
 }
 
+OF_DEEPSPEED = "DummyOptim"  # accelerate 1.15: utils/deepspeed.py: DeepSpeed's config says which one it stands for
+
 # Methods that return what they are called on, and functions that return what they are given, wrapped.
 ITSELF = frozenset(
     (
@@ -107,3 +109,5 @@ WITHOUT_GRADIENTS = frozenset(("no_grad", "inference_mode"))
 PLAIN_LOSS = frozenset(("ignore_index", "reduction", "input", "target", "size_average", "reduce"))
 # What makes numbers of tokens of its own: the place of its shape among the arguments.
 MADE_UP = {"randint": ("size", (1, 2)), "ones": ("size", (0,)), "zeros": ("size", (0,)), "full": ("size", (0,))}
+# What a data set of a program's own calls the length of its rows.
+LENGTHS = ("block_size", "max_seq_length", "max_seq_len", "max_length", "max_len", "seq_length", "seq_len")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from memlint.dialects import loop_calls, turns
 from memlint.dialects.turns import argument, chain, name_of, root, root_number, target_of, values_of
 from memlint.documents.node import Node, Span, Unresolved
+from memlint.documents.training_loops import EITHER
 from memlint.facts.spec import OnTop
 
 if TYPE_CHECKING:
@@ -63,8 +64,7 @@ def script(found: Loops, path: str) -> Script | None:
             continue
         said, reason = _Reader(path, program, turn, loop).said()
         reason = reason or _doubt(program, path, said)
-        place = Span(path, turn.line, 1, turn.line, 1)
-        return Script(FAMILY, Node(said, place), program.document, reason, False, True)
+        return Script(FAMILY, Node(said, turn.place), program.document, reason, False, True)
     if not why:
         return None
     return Script(FAMILY, Node({}, Span(path, line, 1, line, 1)), program.document, why, False, True)
@@ -99,9 +99,9 @@ class _Reader:
             node = Node(value, node.span)  # type: ignore[arg-type]
         self.keys[key] = under(key, node)
 
-    def stop(self, why: str, line: int | Node) -> None:
-        at = line if isinstance(line, int) else line.span.line
-        self.why = self.why or f"{self.path}: line {at}: {why}"
+    def stop(self, why: str, at: Span | Node) -> None:
+        place = at if isinstance(at, Span) else at.span
+        self.why = self.why or f"{place.path}: line {place.line}: {why}"
 
     def said(self) -> tuple[dict[str, Node], str]:
         """The family's keys, and why the run is not known."""
@@ -114,14 +114,14 @@ class _Reader:
         self.length()
         self.accumulation()
         self.gradients()
-        statements = [Node(statement, self.place) for statement in self.turn.statements]
-        self.keys["loop"] = Node(statements, self.place, None, "loop")
+        if self.turn.statements:
+            statements = [Node(statement, self.place) for statement in self.turn.statements]
+            self.keys["loop"] = Node(statements, self.place, None, "loop")
         return self.keys, self.why
 
     @property
     def place(self) -> Span:
-        line = self.turn.line
-        return Span(self.path, line, 1, line, 1)
+        return self.turn.place
 
     # ------------------------------------------------------------------------------------------ the model
 
@@ -247,13 +247,15 @@ class _Reader:
         if not made:
             if self.turn.engine and "deepspeed" in self.keys:
                 return
-            self.stop("which optimizer steps is not followed", self.turn.line)
+            self.stop("which optimizer steps is not followed", self.place)
             return
         if len(made) > 1:
             self.stop("several optimizers step", made[1])
         one = made[0]
         name = name_of(one)
         library = self.library(target_of(one))
+        if name == loop_calls.OF_DEEPSPEED:
+            return
         if name not in loop_calls.OPTIMIZERS.get(library, {}):
             self.stop(f"the optimizer {target_of(one)} is not described", one)
             return
@@ -338,7 +340,7 @@ class _Reader:
         loader = _through(self.turn.over)
         if name_of(loader) not in ("DataLoader", "StatefulDataLoader"):
             if self.why == "":
-                at = self.turn.line if self.turn.over is None else self.loop.line
+                at = self.place.line if self.turn.over is None else self.loop.line
                 self.why = OnTop(f"{self.path}: line {at}: how many samples the loop takes at once is not followed")
             return
         assert loader is not None
@@ -368,11 +370,16 @@ class _Reader:
 
         if "max_seq_length" in self.keys:
             return
+        loader = _through(self.turn.over)
+        rows = values_of(argument(loader, "dataset", 0))
+        stated_by_rows = next((rows[name] for name in loop_calls.LENGTHS if name in rows), None)
         calls: list[Node] = list(self.program.calls)
         for entry in self.turn.tokenizers:
             callee = Node("tokenizer", entry.callee.span if entry.callee is not None else self.place)
             calls.append(Node({"_target_": callee, **entry.named}, callee.span))
         self.keys.update(scripts.length(calls, self.keys))
+        if "max_seq_length" not in self.keys and stated_by_rows is not None and type(stated_by_rows.value) is int:
+            self.put("max_seq_length", stated_by_rows)
         stated = self.keys.get("max_seq_length")
         if stated is not None and type(stated.value) is int and self.turn.shorter:
             self.put("max_seq_length", stated, stated.value - self.turn.shorter)
@@ -408,6 +415,10 @@ def _through(node: Node | None) -> Node | None:
     """What gives the items that a loop goes through, whatever counts and shows them."""
     for _ in range(turns.MAX_CHAIN):
         made = root(node)
+        if name_of(made) == EITHER:
+            ways = [_through(argument(made, "", at)) for at in (0, 1)]
+            same = root_number(ways[0]) is not None and root_number(ways[0]) == root_number(ways[1])
+            return ways[0] if same else None
         if name_of(made) not in loop_calls.PASSES:
             return made
         node = argument(made, "iterable", 0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from memlint.dialects import loop_calls as calls
-from memlint.documents.node import Node, Unresolved
+from memlint.documents.node import Node, Span, Unresolved
 from memlint.documents.training_loops import (
     ATTRIBUTE,
     CALL,
@@ -72,7 +72,7 @@ class Turn(NamedTuple):
     labelled     the model makes the loss
     shorter      by how many tokens rows are cut before the model takes them
     why          why it is not known
-    line         where the model is called
+    place        where the model is called
     """
 
     model: list[Node]
@@ -90,7 +90,7 @@ class Turn(NamedTuple):
     labelled: bool
     shorter: int
     why: str
-    line: int
+    place: Span
 
 
 def values_of(node: Node | None) -> dict[str, Node]:
@@ -236,6 +236,7 @@ def optimizer_of(made: Node | None) -> str | None:
     known = any(name in classes for classes in calls.OPTIMIZERS.values())
     looks = name.startswith(("Ada", "Adam", "Lion", "SGD", "Paged", "Muon", "RAdam", "NAdam", "Fused", "DeepSpeedCPU"))
     given = argument(made, "params")
+    known = known or name == calls.OF_DEEPSPEED
     return name if known or (looks and given is not None) or ".optim." in target_of(made) else None
 
 
@@ -259,6 +260,9 @@ class _Reader:
         self.over: Node | None = None
         self.shorter = 0
         self.stepped = False
+        self.is_followed = True
+        self.takes_loss = False
+        self.asked = False
 
     def follow(self, entries: Sequence[Entry]) -> None:
         for entry in entries:
@@ -334,7 +338,7 @@ class _Reader:
         kinds = [self.sort(number) for number in entry.values if number is not None]
         strange = next((one for one in kinds if one.kind in (OUTPUTS, LOGITS, STRANGE)), None)
         if strange is not None:
-            return Sort(STRANGE, 0, f"line {entry.line} puts what the model returns into something else")
+            return Sort(STRANGE, 0, f"{entry.where} puts what the model returns into something else")
         return kinds[0] if kinds else Sort(PLAIN)
 
     def _either(self, entry: Make) -> Sort:
@@ -343,7 +347,7 @@ class _Reader:
             return one
         if one.kind == other.kind == LOSS:
             return one
-        return Sort(STRANGE, 0, f"what line {entry.line} takes depends on what is not known")
+        return Sort(STRANGE, 0, f"what {entry.where} takes depends on what is not known")
 
     def _part(self, entry: Make) -> Sort:
         of = self.sort(entry.values[0])
@@ -354,11 +358,11 @@ class _Reader:
                 return self.taken(entry, of, what)
             if entry.name == ":2":
                 return of
-            return Sort(STRANGE, 0, f"line {entry.line} takes [{entry.name}] of what the model returns")
+            return Sort(STRANGE, 0, f"{entry.where} takes [{entry.name}] of what the model returns")
         if of.kind == LOGITS:
             if calls.ALL_BUT_THE_LAST.fullmatch(entry.name):
                 return self.let(entry, f"cut {of.number}{_flag(entry)}", LOGITS)
-            return Sort(STRANGE, 0, f"line {entry.line} takes [{entry.name[:40]}] of the logits")
+            return Sort(STRANGE, 0, f"{entry.where} takes [{entry.name[:40]}] of the logits")
         if of.kind == BATCH and entry.name in (":,:-1", "...,:-1"):
             return Sort(BATCH, -1)
         if of.kind == BATCH and entry.name in (":,1:", "...,1:"):
@@ -367,10 +371,11 @@ class _Reader:
 
     def taken(self, entry: Make, of: Sort, what: str) -> Sort:
         if what == "loss" and not self.labelled:
-            raise Stop(f"line {entry.line} takes a loss of a model that is given no labels")
+            self.bounded(f"{entry.where} takes a loss of a model that is given no labels")
+        self.takes_loss = self.takes_loss or what == "loss"
         if what in ("loss", "logits"):
             return self.let(entry, f"{what} {of.number}", LOSS if what == "loss" else LOGITS)
-        return Sort(STRANGE, 0, f"line {entry.line} takes {what} of what the model returns")
+        return Sort(STRANGE, 0, f"{entry.where} takes {what} of what the model returns")
 
     def _attribute(self, entry: Make) -> Sort:
         of = self.sort(entry.values[0])
@@ -379,7 +384,7 @@ class _Reader:
         if entry.name in calls.ON_THE_HOST:
             return Sort(PLAIN)
         if of.kind == LOGITS:
-            return Sort(STRANGE, 0, f"line {entry.line} takes .{entry.name} of the logits")
+            return Sort(STRANGE, 0, f"{entry.where} takes .{entry.name} of the logits")
         return of
 
     def _operation(self, entry: Make) -> Sort:
@@ -390,7 +395,7 @@ class _Reader:
         if any(one.kind in (LOGITS, OUTPUTS) for one in kinds):
             if len(kinds) == 1 and entry.name in ("Div", "Mult"):
                 return self.let(entry, f"divided {kinds[0].number}{_flag(entry)}", LOGITS)
-            return Sort(STRANGE, 0, f"line {entry.line} computes with the logits")
+            return Sort(STRANGE, 0, f"{entry.where} computes with the logits")
         losses = [one for one in kinds if one.kind == LOSS]
         if not losses:
             return kinds[0] if kinds else Sort(PLAIN)
@@ -412,13 +417,13 @@ class _Reader:
         if of.kind == OUTPUTS:
             if entry.name == "get" and entry.given and entry.given[0].value in ("loss", "logits"):
                 return self.taken(entry, of, str(entry.given[0].value))
-            return Sort(STRANGE, 0, f"line {entry.line} calls .{entry.name}() of what the model returns")
+            return Sort(STRANGE, 0, f"{entry.where} calls .{entry.name}() of what the model returns")
         if of.kind == LOSS:
             if entry.name == "detach":
                 return Sort(PLAIN)
             if entry.name in calls.OF_A_LOSS:
                 return self.let(entry, f"scaled {of.number}{_flag(entry)}", LOSS)
-            return Sort(STRANGE, 0, f"line {entry.line} calls .{entry.name}() of the loss")
+            return Sort(STRANGE, 0, f"{entry.where} calls .{entry.name}() of the loss")
         if of.kind == LOGITS:
             return self.of_logits(entry, of)
         return of
@@ -435,7 +440,7 @@ class _Reader:
         if what == "rows" and not _makes_rows(entry):
             what = ""
         if not what:
-            return Sort(STRANGE, 0, f"line {entry.line} calls .{entry.name}() of the logits")
+            return Sort(STRANGE, 0, f"{entry.where} calls .{entry.name}() of the logits")
         if entry.name == "reshape" or entry.name == "flatten":
             what = "copied_rows"
         return self.let(entry, f"{what} {of.number}{_flag(entry)}", LOGITS)
@@ -445,6 +450,9 @@ class _Reader:
         kinds = [self.sort(number) for number in entry.values if number is not None]
         if name == "cross_entropy":
             return self.cross_entropy(entry, entry.named)
+        of = kinds[0] if kinds else Sort(PLAIN)
+        if name in calls.OF_A_LOSS and of.kind == LOSS and len(kinds) == 1:
+            return self.let(entry, f"scaled {of.number}{_flag(entry)}", LOSS)
         if name in ("getattr",) and len(entry.given) > 1 and kinds[0].kind == OUTPUTS:
             return self.taken(entry, kinds[0], str(entry.given[1].value))
         return self.unknown_call(entry, name, kinds)
@@ -460,7 +468,7 @@ class _Reader:
         if strange is not None:
             return strange
         what = "the loss" if all(one.kind in (LOSS, BATCH, NEXT, LABELS, PLAIN) for one in kinds) else "what the model returns"
-        return Sort(STRANGE, 0, f"line {entry.line} gives {what} to {name}()")
+        return Sort(STRANGE, 0, f"{entry.where} gives {what} to {name}()")
 
     def _call(self, entry: Make) -> Sort:
         kinds = [self.sort(number) for number in entry.values if number is not None]
@@ -477,23 +485,24 @@ class _Reader:
     def model(self, entry: Make) -> Sort:
         if _without_gradients(entry):
             if root_number(entry.callee) != root_number(self.calls[0].callee if self.calls else entry.callee):
-                self.why = self.why or OnTop(f"line {entry.line} asks another model beside the one that trains")
+                self.why = self.why or OnTop(f"{entry.where} asks another model beside the one that trains")
             return Sort(PLAIN)
         for argument_ in (*entry.given, *entry.named.values()):
             number = getattr(argument_.value, "number", None)
             if self.sort(number).kind not in (BATCH, NEXT, LABELS, PLAIN):
-                raise Stop(f"line {entry.line} gives the model something else than a batch")
+                self.bounded(f"{entry.where} gives the model something else than a batch")
             if self.sort(number).number < 0:
                 self.shorter = 1
         self.calls.append(entry)
         for name in ("inputs_embeds", "past_key_values", "output_hidden_states", "output_attentions", "use_cache"):
             told = entry.named.get(name)
             if told is not None and told.value not in (None, False):
-                self.why = self.why or OnTop(f"line {entry.line} calls the model with {name}")
+                self.why = self.why or OnTop(f"{entry.where} calls the model with {name}")
         labels = entry.named.get("labels")
         self.labelled = "**" in entry.named or (labels is not None and labels.value is not None)
         if not self.labelled and not entry.named and len(entry.given) >= 3:
             self.labelled = False  # model(input_ids, attention_mask, position_ids or token types): no labels by place
+        self.asked = "**" in entry.named and labels is None  # whether labels are among them is not seen
         words = "model labels" if self.labelled else "model"
         return self.let(entry, f"{words}{_flag(entry)}", OUTPUTS)
 
@@ -503,10 +512,10 @@ class _Reader:
         if of.kind == STRANGE:
             return of
         if of.kind != LOGITS:
-            return Sort(PLAIN if of.kind != OUTPUTS else STRANGE, 0, f"line {entry.line}: a loss of what is not known")
+            return Sort(PLAIN if of.kind != OUTPUTS else STRANGE, 0, f"{entry.where}: a loss of what is not known")
         odd = [name for name in options if not name.startswith("_") and name not in calls.PLAIN_LOSS]
         if odd:
-            return Sort(STRANGE, 0, f"line {entry.line}: cross entropy with {odd[0]} is not described")
+            return Sort(STRANGE, 0, f"{entry.where}: cross entropy with {odd[0]} is not described")
         reduction = options.get("reduction")
         kind = "cross_entropies" if reduction is not None and reduction.value == "none" else "cross_entropy"
         asked = next((one for one in map(self.sort, entry.values) if one.kind == LABELS), None)
@@ -541,9 +550,11 @@ class _Reader:
         if model and any(one.kind in (BATCH, LOGITS, OUTPUTS) for one in kinds) and not _without_gradients(entry):
             if name in ("forward", "__call__"):
                 return self.model(entry)
-            raise Stop(f"line {entry.line} asks a part of the model (.{name}), which is not described")
+            if not self.calls:
+                raise Stop(f"{entry.where} asks a part of the model (.{name}), which is not described")
+            self.bounded(f"{entry.where} asks a part of the model (.{name}), which is not described")
         if model and name == "generate":
-            self.why = self.why or OnTop(f"line {entry.line} samples from the model within the loop")
+            self.why = self.why or OnTop(f"{entry.where} samples from the model within the loop")
         if name in ("gather", "gather_for_metrics", "reduce", "print", "log", "update", "add_batch", "set_postfix"):
             return Sort(PLAIN)
         return self.unknown_call(entry, name, kinds)
@@ -568,15 +579,20 @@ class _Reader:
             self.clears_late = True
             self.statements.append("clear")
 
+    def bounded(self, why: str) -> None:
+        """What is not known of the turn comes on top of weights, gradients and states."""
+        self.why = self.why or OnTop(why)
+        self.is_followed = False
+
     def goes_backward(self, entry: Make, of: Sort) -> Sort:
         if of.kind == STRANGE:
-            raise Stop(of.why + ": what the loss keeps is not described")
-        if of.kind != LOSS:
-            raise Stop(f"line {entry.line} goes backward from what is not followed")
-        if self.backward:
-            raise Stop(f"the loop goes backward twice in a turn (lines {self.backward[0].line} and {entry.line})")
-        if any(name in entry.named for name in ("retain_graph", "create_graph")):
-            raise Stop(f"line {entry.line} keeps the graph")
+            self.bounded(of.why + ": what the loss keeps is not described")
+        elif of.kind != LOSS:
+            self.bounded(f"{entry.where} goes backward from what is not followed")
+        elif self.backward:
+            self.bounded(f"the loop goes backward twice in a turn ({self.backward[0].where} and {entry.where})")
+        elif any(name in entry.named for name in ("retain_graph", "create_graph")):
+            self.bounded(f"{entry.where} keeps the graph")
         self.backward.append(entry)
         self.statements.append(f"backward {of.number}")
         return Sort(PLAIN)
@@ -607,8 +623,8 @@ class _Reader:
         if not self.calls:
             raise Stop("the loop calls no model of a library that is described")
         if len(self.calls) > 1:
-            lines = " and ".join(str(one.line) for one in self.calls[:2])
-            raise Stop(f"the loop calls the model more than once (lines {lines})")
+            lines = " and ".join(one.where for one in self.calls[:2])
+            self.bounded(f"the loop calls the model more than once ({lines})")
         if not self.backward:
             raise Stop("what the loop goes backward from is not followed")
         if not self.stepped:
@@ -617,12 +633,12 @@ class _Reader:
         explicit = [one for one in call.within if name_of(one) == "autocast" or target_of(one).endswith(".autocast")]
         strange = [one for one in call.within if not _is_known_context(one)]
         if strange:
-            self.why = self.why or f"line {call.line} calls the model within {_text(strange[0])}, which is not described"
+            self.why = self.why or f"{call.where} calls the model within {_text(strange[0])}, which is not described"
         return Turn(
             chain(call.callee),
             self.over,
             call,
-            tuple(self.trimmed()),
+            tuple(self.trimmed()) if self.is_followed else (),
             explicit[-1] if explicit else None,
             self.accumulation,
             self.optimizers,
@@ -634,7 +650,7 @@ class _Reader:
             self.labelled,
             self.shorter,
             self.why,
-            call.line,
+            call.place,
         )
 
     def trimmed(self) -> Iterator[str]:
@@ -642,6 +658,8 @@ class _Reader:
         numbers: dict[str, str] = {}
         for statement in self.statements:
             kind, *words = statement.split()
+            if self.asked and not self.takes_loss:  # who makes a loss of the logits gives the model no labels
+                words = [word for word in words if word != "labels" or kind != "let" or words[1] != "model"]
             if kind in ("let", "backward"):
                 words = [numbers.setdefault(word, str(len(numbers))) if word.isdigit() else word for word in words]
             elif kind == "end":

@@ -33,6 +33,7 @@ CALL = "call"
 NUMBER, ON, INSTANCE, PART_OF = "_number_", "_on_", "_instance_", "_part_"
 SET, FROZEN = "_set_", "_requires_grad_"  # in the place of what is called: an attribute is set, in a loop
 _MAX_ENTRIES = 5_000  # of a turn
+_VARIES = "another in each turn of a loop"
 _HAS_CUDA = "torch.cuda.is_available"  # which an estimate is for
 _HANDED_ON = ("collate_fn",)  # keywords by which a library is given a function that it calls
 _ASKED = ("__getitem__", "__call__", "__iter__")  # methods of an object of the program's own that a library calls
@@ -54,6 +55,8 @@ class Make(NamedTuple):
     given     its positional arguments
     named     its keyword arguments, "**" for unpacked ones
     within    the contexts (``with``) that it stands in, outermost first
+    place     where it is written
+    where     the same in words, by its file where that is not the program itself
     """
 
     number: int
@@ -64,7 +67,8 @@ class Make(NamedTuple):
     given: tuple[Node, ...]
     named: dict[str, Node]
     within: tuple[Node, ...]
-    line: int
+    place: Span
+    where: str
 
 
 class Bind(NamedTuple):
@@ -202,8 +206,12 @@ class _Looped(program._Followed):
         """A value of the turn."""
         self.state.numbers += 1
         within = tuple(self.state.within)
-        line = self.span(node).line
-        made = Make(self.state.numbers, kind, name, callee, tuple(values), tuple(given), dict(named or {}), within, line)
+        place = self.span(node)
+        where = f"line {place.line}"
+        if self.name != "__main__":
+            where = f"line {place.line} of {place.path.rpartition('/')[2]}"
+        words = dict(named or {})
+        made = Make(self.state.numbers, kind, name, callee, tuple(values), tuple(given), words, within, place, where)
         self.note(made)
         value = Traced("a value of the training loop", self.source(node)[:80])
         value.number = made.number
@@ -300,6 +308,7 @@ class _Looped(program._Followed):
             over = Node(None, self.span(node.test))
         else:
             over = self.value(node.iter, "", scope, depth + 1)
+        self.forget(node.body, _VARIES, scope)
         self.state.turn, self.state.within = [], []
         try:
             self.turn(node, over, scope, depth)
@@ -323,7 +332,8 @@ class _Looped(program._Followed):
             self.forget([node], "set in a loop", scope)
             return
         over = Node(None, self.span(node)) if isinstance(node, ast.While) else self.value(node.iter, "", scope, depth)
-        outer = self.state.turn
+        outer, self.state.turn = self.state.turn, None
+        self.forget(node.body, _VARIES, scope)
         self.state.turn = []
         try:
             self.turn(node, over, scope, depth)
@@ -335,7 +345,7 @@ class _Looped(program._Followed):
     def contexts(self, node: ast.With | ast.AsyncWith, scope: python._Scope, depth: int) -> python._Returned | None:
         before = len(self.state.within)
         for item in node.items:
-            context = self.value(item.context_expr, "", scope, depth + 1)
+            context = self.context(item.context_expr, scope, depth + 1)
             if isinstance(item.optional_vars, ast.Name):
                 self.bind(item.optional_vars, context, scope)
             self.state.within.append(context)
@@ -344,10 +354,25 @@ class _Looped(program._Followed):
         finally:
             del self.state.within[before:]
 
+    def context(self, node: ast.expr, scope: python._Scope, depth: int) -> Node:
+        """What a ``with`` statement enters, as the call that makes it."""
+        found = self.value(node, "", scope, depth)
+        number = _number(found)
+        made = next((one for one in reversed(self.state.turn or []) if isinstance(one, Make)), None)
+        if number is None or made is None or made.number != number:
+            return found
+        said: dict[str, Node] = {"_target_": Node(made.name, found.span), **made.named}
+        said["_args_"] = Node(list(made.given), found.span)
+        if made.callee is not None:
+            said[ON] = made.callee
+        return Node(said, found.span)
+
     def condition(self, node: ast.If, scope: python._Scope, depth: int) -> python._Returned | None:
         if self.state.turn is None:
             return super().condition(node, scope, depth)
         try:
+            if any(isinstance(one, ast.Mod) for one in self.walk(node.test)):
+                raise Unknown(_VARIES)
             test = self.known(node.test, scope)
         except Unknown:
             self.branches(node, scope, depth)
@@ -419,13 +444,21 @@ class _Looped(program._Followed):
                 self.note(Bind(self.scope_number(scope), self.source(one), None, self.span(one).line))
 
     def augment(self, node: ast.AugAssign, scope: python._Scope) -> None:
-        """``loss /= 4`` and ``total += loss``: the operation of the same name."""
+        """``loss /= 4`` and ``total += loss``: the operation of the same name. What is counted is another number in
+        each turn."""
         super().augment(node, scope)
+        if self.state.turn is None:
+            return
+        made = self.locate(node.target, scope)
+        if made is not None and not made.is_unresolved:
+            super().bind(node.target, self.opaque(_VARIES, node), scope)
 
     # ------------------------------------------------------------------------------------------ expressions
 
     def composed(self, node: ast.expr, keys: Keys, scope: python._Scope, depth: int) -> Node:
         if self.state.turn is None:
+            if isinstance(node, ast.IfExp):
+                return self.either(node, keys, scope, depth)
             return super().composed(node, keys, scope, depth)
         if isinstance(node, ast.BinOp):
             sides = [self.value(side, "", scope, depth + 1) for side in (node.left, node.right)]
@@ -445,10 +478,11 @@ class _Looped(program._Followed):
             try:
                 return super().composed(node, keys, scope, depth)
             except Unknown:
-                ways = [_number(self.value(way, "", scope, depth + 1)) for way in (node.body, node.orelse)]
+                both = [self.value(way, "", scope, depth + 1) for way in (node.body, node.orelse)]
+                ways = [_number(way) for way in both]
                 if all(way is not None for way in ways):
                     return self.made(node, EITHER, "", ways, keys=keys)
-                raise
+                return self.one_of(both, node, keys)
         elif isinstance(node, (ast.Dict, ast.Tuple, ast.List)):
             made = super().composed(node, keys, scope, depth)
             numbers = [_number(one) for one in _children(made)]
@@ -456,6 +490,21 @@ class _Looped(program._Followed):
                 return self.made(node, REBUILT, "dict", numbers, named=made.value if made.is_mapping else {}, keys=keys)
             return made
         return super().composed(node, keys, scope, depth)
+
+    def either(self, node: ast.IfExp, keys: Keys, scope: python._Scope, depth: int) -> Node:
+        """One of two things that calls make, by a condition that is not known: both are told."""
+        try:
+            return super().composed(node, keys, scope, depth)
+        except Unknown:
+            both = [self.value(way, "", scope, depth + 1) for way in (node.body, node.orelse)]
+            return self.one_of(both, node, keys)
+
+    def one_of(self, both: list[Node], node: ast.IfExp, keys: Keys) -> Node:
+        if not all(NUMBER in _mapping(one) for one in both):
+            raise Unknown("one of two values, by a condition that is not known")
+        made = Node({"_target_": Node(EITHER, self.span(node)), "_args_": Node(both, self.span(node))}, self.span(node), None, keys)
+        self.numbered(made)
+        return made
 
     def rebuilt(self, node: Any, keys: Keys, scope: python._Scope, depth: int) -> Node | None:
         """What is made of each part of a value: a batch whose tensors are moved."""
@@ -552,6 +601,11 @@ class _Looped(program._Followed):
     def description(self, node: ast.Call, keys: Keys, scope: python._Scope, depth: int) -> Node:
         made = super().description(node, keys, scope, depth)
         self.numbered(made)
+        if program._target(made).rpartition(".")[2] == "partial" and node.args and isinstance(node.args[0], ast.Name):
+            found = self.function(node.args[0].id, scope)
+            if found is not None:
+                with contextlib.suppress(Unknown):
+                    self.entered(found, ast.Call(node.func, [], node.keywords), scope, "", node)
         for keyword in node.keywords:
             if keyword.arg in _HANDED_ON and isinstance(keyword.value, ast.Name):
                 found = self.function(keyword.value.id, scope)

@@ -1,13 +1,7 @@
+import bitsandbytes as bnb
 import torch
-from datasets import load_dataset
 from peft import LoraConfig, get_peft_model
-from transformers import (
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    DataCollatorForLanguageModeling,
-    Trainer,
-    TrainingArguments,
-)
+from transformers import AutoConfig, AutoModelForCausalLM
 
 MODEL = "Qwen/Qwen2.5-0.5B-Instruct"
 
@@ -29,26 +23,16 @@ model = get_peft_model(
         task_type="CAUSAL_LM",
     ),
 )
-tokenizer = AutoTokenizer.from_pretrained(MODEL)
-
-
-def tokenized(rows):
-    return tokenizer(rows["text"], max_length=1024, truncation=True, padding="max_length")
-
-
-samples = load_dataset("json", data_files="samples.json", split="train").map(tokenized, batched=True)
-trainer = Trainer(
-    model=model,
-    args=TrainingArguments(
-        output_dir="outputs",
-        per_device_train_batch_size=1,
-        max_steps=3,
-        learning_rate=2e-4,
-        max_grad_norm=0.0,
-        optim="paged_adamw_8bit",
-        report_to="none",
-    ),
-    train_dataset=samples,
-    data_collator=DataCollatorForLanguageModeling(tokenizer, mlm=False),
-)
-trainer.train()
+optimizer = bnb.optim.PagedAdamW8bit([p for p in model.parameters() if p.requires_grad], lr=2e-4)
+vocabulary = AutoConfig.from_pretrained(MODEL).vocab_size
+model.train()
+for step in range(3):
+    input_ids = torch.randint(0, vocabulary, (1, 1024), device="cuda")
+    attention_mask = torch.ones_like(input_ids)
+    labels = input_ids.clone()
+    outputs = model(input_ids=input_ids, attention_mask=attention_mask, labels=labels)
+    loss = outputs.loss
+    last_loss = float(loss.detach().to("cpu").item())
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
