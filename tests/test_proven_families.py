@@ -46,6 +46,7 @@ COUNTED: dict[str, tuple[str, int]] = {
     "torchvision": (f"{SAMPLES}/torchvision/run.sh", 25_557_032),  # ResNet-50
     "torchtitan": (f"{EXAMPLES}/torchtitan_llama3_8b.toml", LLAMA_8B),
     "torchtune": (f"{EXAMPLES}/torchtune_llama3_1b.yaml", LLAMA_1B),
+    "training-loop": (f"{SAMPLES}/training_loop/train.py", SMOLLM2),
     "trl": (f"{EXAMPLES}/grpo_trl.yaml", 1_543_714_304),  # Qwen2.5 1.5B
     "verl": (f"{SAMPLES}/verl/grpo.sh", SMOLLM2),
     "xtuner": (f"{SAMPLES}/xtuner/run.py", SMOLLM2),

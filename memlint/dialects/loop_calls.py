@@ -56,6 +56,8 @@ OPTIMIZERS: dict[str, dict[str, Optimizer]] = {
     "apex": {"FusedAdam": Optimizer("adamw", "apex", "fused")},
 }
 
+# Methods of a model that give its parameters, and what takes some of those.
+PARAMETERS = frozenset(("parameters", "named_parameters", "trainable_parameters", "filter"))
 OF_DEEPSPEED = "DummyOptim"  # accelerate 1.15: utils/deepspeed.py: DeepSpeed's config says which one it stands for
 
 # Methods that return what they are called on, and functions that return what they are given, wrapped.
@@ -69,10 +71,13 @@ WRAPS = {
     **dict.fromkeys(("get_peft_model", "prepare_model_for_kbit_training", "prepare_model_for_int8_training"), "model"),
     **dict.fromkeys(("DistributedDataParallel", "DDP", "DataParallel"), "module"),
     **dict.fromkeys(("compile", "unwrap_model", "watch"), "model"),
+    **dict.fromkeys(("FullyShardedDataParallel", "FSDP", "fully_shard"), "module"),
     "initialize": "model",  # deepspeed
 }
 # What hands on the items of what it is given.
-PASSES = frozenset(("enumerate", "tqdm", "trange", "iter", "cycle", "islice", "track", "zip", "reversed", "progress_bar"))
+PASSES = frozenset(
+    ("enumerate", "tqdm", "trange", "iter", "cycle", "islice", "track", "zip", "reversed", "progress_bar")
+)
 
 # Attributes and methods whose result takes no memory of the card that counts.
 ON_THE_HOST = frozenset(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from memlint.dialects import loop_calls, turns
 from memlint.dialects.turns import argument, chain, name_of, root, root_number, target_of, values_of
 from memlint.documents.node import Node, Span, Unresolved
-from memlint.documents.training_loops import EITHER
+from memlint.documents.training_loops import EITHER, ON, PART_OF
 from memlint.facts.spec import OnTop
 
 if TYPE_CHECKING:
@@ -129,7 +129,8 @@ class _Reader:
         """What the model is, from what was made first to what was put around it last."""
         from memlint.dialects import scripts
 
-        for call in reversed(self.turn.model):
+        for one in reversed(self.turn.model):
+            call = values_of(one)[ON] if PART_OF in values_of(one) else one
             name = name_of(call)
             if scripts.is_a_model(call):
                 self.loaded(call)
@@ -238,12 +239,14 @@ class _Reader:
             copied = name_of(call) == "deepcopy" and turns.is_model(argument(call, "x", 0))
             if copied or (scripts.is_a_model(call) and root_number(call) != number):
                 if not self.why:
-                    self.why = OnTop(f"{self.path}: line {call.span.line} makes another model beside the one that trains")
+                    self.why = OnTop(
+                        f"{self.path}: line {call.span.line} makes another model beside the one that trains"
+                    )
 
     # ------------------------------------------------------------------------------------------ optimizer, precision
 
     def optimizer(self) -> None:
-        made = self.turn.optimizers
+        made = self.turn.optimizers or self.handed_to_deepspeed()
         if not made:
             if self.turn.engine and "deepspeed" in self.keys:
                 return
@@ -266,6 +269,15 @@ class _Reader:
         if not self.takes_all(argument(one, "params", 0)):
             self.stop("which parameters the optimizer is given is not followed", one)
 
+    def handed_to_deepspeed(self) -> list[Node]:
+        """The optimizer that DeepSpeed's engine is given, where its config has none."""
+        for one in self.turn.model:
+            call = values_of(one)[ON] if PART_OF in values_of(one) else one
+            given = root(argument(call, "optimizer", 2)) if name_of(call) == "initialize" else None
+            if given is not None and turns.optimizer_of(given) is not None:
+                return [given]
+        return []
+
     def library(self, target: str) -> str:
         """The package that a name is imported from."""
         first = target.partition(".")[0]
@@ -275,13 +287,15 @@ class _Reader:
         """Whether an optimizer is given all that trains: the model's parameters, with or without a filter."""
         if given is None:
             return False
-        if name_of(given) in ("parameters", "named_parameters", "trainable_parameters"):
+        if name_of(given) in loop_calls.PARAMETERS and name_of(given) != "filter":
             owner = values_of(given).get("_on_")
             return owner is not None and root_number(owner) == root_number(self.turn.model[0])
         if isinstance(given.value, Unresolved):
             return "parameters()" in given.value.text or "param" in given.value.text
         if isinstance(given.value, list):
-            return all(self.takes_all(argument(one, "params", 0) or values_of(one).get("params")) for one in given.value)
+            return all(
+                self.takes_all(argument(one, "params", 0) or values_of(one).get("params")) for one in given.value
+            )
         if name_of(given) == "filter":
             return True
         return False
@@ -346,7 +360,9 @@ class _Reader:
         assert loader is not None
         size = argument(loader, "batch_size", 1)
         if size is None and "batch_sampler" in values_of(loader):
-            self.why = self.why or OnTop(f"{self.path}: line {loader.span.line}: the batch_sampler's batches are not known")
+            self.why = self.why or OnTop(
+                f"{self.path}: line {loader.span.line}: the batch_sampler's batches are not known"
+            )
         self.put("batch_size", size if size is not None else loader, ... if size is not None else 1)
 
     def made_up(self) -> list[Node]:
@@ -378,8 +394,15 @@ class _Reader:
             callee = Node("tokenizer", entry.callee.span if entry.callee is not None else self.place)
             calls.append(Node({"_target_": callee, **entry.named}, callee.span))
         self.keys.update(scripts.length(calls, self.keys))
-        if "max_seq_length" not in self.keys and stated_by_rows is not None and type(stated_by_rows.value) is int:
-            self.put("max_seq_length", stated_by_rows)
+        if stated_by_rows is not None and type(stated_by_rows.value) is int:
+            cut = self.keys.get("max_seq_length")
+            if cut is None or cut.value != stated_by_rows.value:
+                self.put("max_seq_length", stated_by_rows)
+                self.keys.pop("pad_to_max_length", None)
+        odd = (values_of(call).get("max_length") for call in calls if scripts.tokenizes(call))
+        told = next((node for node in odd if node is not None and node.value is not None), None)
+        if "max_seq_length" not in self.keys and told is not None and type(told.value) is not int:
+            self.put("max_seq_length", told)
         stated = self.keys.get("max_seq_length")
         if stated is not None and type(stated.value) is int and self.turn.shorter:
             self.put("max_seq_length", stated, stated.value - self.turn.shorter)

@@ -29,7 +29,9 @@ FAMILIES = {
 _ARGUMENTS = re.compile(
     r"(?:Seq2Seq|Unsloth)?TrainingArguments|(?:SFT|DPO|KTO|ORPO|CPO|GRPO|RLOO|Reward|PPO|GKD)Config"
 )
-_MODEL = re.compile(r"(?:Auto\w*Model\w*|\w+For(?:CausalLM|SequenceClassification|ConditionalGeneration)|\w+LMHeadModel)")
+_MODEL = re.compile(
+    r"(?:Auto\w*Model\w*|\w+For(?:CausalLM|SequenceClassification|ConditionalGeneration)|\w+LMHeadModel)"
+)
 _AUTO_CLASSES = tuple(
     f"AutoModelFor{task}"
     for task in (
@@ -265,9 +267,7 @@ def said_by(call: Node) -> dict[str, Node]:
         checkpointed = values.get("use_gradient_checkpointing", Node(True, call.span))
         return {
             "prepare_model_for_kbit_training": Node(True, call.span, None, "prepare_model_for_kbit_training"),
-            **(
-                {"gradient_checkpointing": under("gradient_checkpointing", checkpointed)} if checkpointed.value else {}
-            ),
+            **({"gradient_checkpointing": under("gradient_checkpointing", checkpointed)} if checkpointed.value else {}),
         }
     if name == "gradient_checkpointing_enable":
         return {"gradient_checkpointing": Node(True, call.span, None, "gradient_checkpointing")}
@@ -308,6 +308,11 @@ def length(calls: Sequence[Node], said: Mapping[str, Node]) -> dict[str, Node]:
 
 
 FILLED = "pad_to_max_length"
+
+
+def tokenizes(call: Node) -> bool:
+    """Whether a call is of a tokenizer."""
+    return _TOKENIZES.search(_target(call)) is not None
 
 
 def _cuts(values: Mapping[str, Node]) -> bool:

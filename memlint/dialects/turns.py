@@ -233,11 +233,10 @@ def _steps(entries: Sequence[Entry]) -> bool:
 def optimizer_of(made: Node | None) -> str | None:
     """The name of an optimizer's class; None for anything else."""
     name = name_of(made)
-    known = any(name in classes for classes in calls.OPTIMIZERS.values())
-    looks = name.startswith(("Ada", "Adam", "Lion", "SGD", "Paged", "Muon", "RAdam", "NAdam", "Fused", "DeepSpeedCPU"))
+    known = name == calls.OF_DEEPSPEED or any(name in classes for classes in calls.OPTIMIZERS.values())
     given = argument(made, "params")
-    known = known or name == calls.OF_DEEPSPEED
-    return name if known or (looks and given is not None) or ".optim." in target_of(made) else None
+    of_parameters = given is not None and name_of(given) in calls.PARAMETERS and name not in calls.WRAPS
+    return name if known or of_parameters or ".optim." in f".{target_of(made)}" else None
 
 
 class _Reader:
@@ -467,7 +466,11 @@ class _Reader:
         strange = next((one for one in kinds if one.kind == STRANGE), None)
         if strange is not None:
             return strange
-        what = "the loss" if all(one.kind in (LOSS, BATCH, NEXT, LABELS, PLAIN) for one in kinds) else "what the model returns"
+        what = (
+            "the loss"
+            if all(one.kind in (LOSS, BATCH, NEXT, LABELS, PLAIN) for one in kinds)
+            else "what the model returns"
+        )
         return Sort(STRANGE, 0, f"{entry.where} gives {what} to {name}()")
 
     def _call(self, entry: Make) -> Sort:
@@ -707,4 +710,16 @@ def _tokenizes(made: Node | None) -> bool:
     return "Tokenizer" in target or "Processor" in target
 
 
-__all__ = ["Stop", "Turn", "read", "INSTANCE", "ITEM", "FUNCTION", "OPERATION", "PART", "REBUILT", "EITHER", "ATTRIBUTE"]
+__all__ = [
+    "Stop",
+    "Turn",
+    "read",
+    "INSTANCE",
+    "ITEM",
+    "FUNCTION",
+    "OPERATION",
+    "PART",
+    "REBUILT",
+    "EITHER",
+    "ATTRIBUTE",
+]

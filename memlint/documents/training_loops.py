@@ -317,9 +317,7 @@ class _Looped(program._Followed):
             self.state.loops.append(Loop(over, entries or [], node.lineno))
         self.forget([node], "set in a training loop", scope)
 
-    def turn(
-        self, node: ast.For | ast.AsyncFor | ast.While, over: Node, scope: python._Scope, depth: int
-    ) -> None:
+    def turn(self, node: ast.For | ast.AsyncFor | ast.While, over: Node, scope: python._Scope, depth: int) -> None:
         if not isinstance(node, ast.While):
             item = self.made(node.iter, ITEM, self.source(node.iter)[:80], (_number(over),), over)
             known = over.value[0] if isinstance(over.value, list) and over.value else None
@@ -453,6 +451,17 @@ class _Looped(program._Followed):
         if made is not None and not made.is_unresolved:
             super().bind(node.target, self.opaque(_VARIES, node), scope)
 
+    def forget(self, body: Sequence[ast.stmt], reason: str, scope: python._Scope) -> None:
+        """A method that is called of what the program made leaves the name as it is: ``scaler.update()``."""
+        for target, statement in python._targets(body, self.spend):
+            if isinstance(target, str):
+                scope.names.pop(target, None)
+                scope.other[target] = reason
+                continue
+            owner = self.locate(target, scope) if isinstance(statement, ast.Call) else None
+            if owner is None or NUMBER not in _mapping(owner):
+                self.bind(target, self.opaque(reason, statement), scope)
+
     # ------------------------------------------------------------------------------------------ expressions
 
     def composed(self, node: ast.expr, keys: Keys, scope: python._Scope, depth: int) -> Node:
@@ -502,7 +511,12 @@ class _Looped(program._Followed):
     def one_of(self, both: list[Node], node: ast.IfExp, keys: Keys) -> Node:
         if not all(NUMBER in _mapping(one) for one in both):
             raise Unknown("one of two values, by a condition that is not known")
-        made = Node({"_target_": Node(EITHER, self.span(node)), "_args_": Node(both, self.span(node))}, self.span(node), None, keys)
+        made = Node(
+            {"_target_": Node(EITHER, self.span(node)), "_args_": Node(both, self.span(node))},
+            self.span(node),
+            None,
+            keys,
+        )
         self.numbered(made)
         return made
 
@@ -648,7 +662,12 @@ class _Looped(program._Followed):
             return self.made(node, FUNCTION, self.source(function), numbers, None, given, named, keys)
         if name == "next" and node.args and NUMBER in _mapping(given[0]):
             return self.made(node, ITEM, "next", (None,), given[0], given, named, keys)
-        if isinstance(function, ast.Attribute) and name in ("autocast", "no_grad", "inference_mode", "set_grad_enabled"):
+        if isinstance(function, ast.Attribute) and name in (
+            "autocast",
+            "no_grad",
+            "inference_mode",
+            "set_grad_enabled",
+        ):
             return self.description(node, keys, scope, depth)
         try:
             return super().call(node, keys, scope, depth)
@@ -728,7 +747,11 @@ class _Looped(program._Followed):
         static = any(isinstance(one, ast.Name) and one.id == "staticmethod" for one in function.decorator_list)
         arguments = [*function.args.posonlyargs, *function.args.args]
         own = "" if static or not arguments else arguments[0].arg
-        shifted = call if not own else ast.Call(call.func, [ast.Constant(None, lineno=1, col_offset=0), *call.args], call.keywords)
+        shifted = (
+            call
+            if not own
+            else ast.Call(call.func, [ast.Constant(None, lineno=1, col_offset=0), *call.args], call.keywords)
+        )
         self.bound(found, shifted, scope, inner)
         if own:
             inner.names[own] = owner

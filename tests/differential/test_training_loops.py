@@ -62,7 +62,9 @@ WAYS = {
     "bfloat16": HEAD.format(dtype="torch.bfloat16"),
 }
 OPTIMIZER = "optimizer = AdamW(model.parameters(), lr=1e-4)\nmodel.train()\n"
-NAMED = OPTIMIZER + """\
+NAMED = (
+    OPTIMIZER
+    + """\
 for batch in loader:
     batch = {k: v.to("cuda") for k, v in batch.items()}
     outputs = model(**batch)
@@ -71,14 +73,20 @@ for batch in loader:
     optimizer.step()
     optimizer.zero_grad()
 """
-UNNAMED = OPTIMIZER + """\
+)
+UNNAMED = (
+    OPTIMIZER
+    + """\
 for step, batch in enumerate(loader):
     loss = model(**batch).loss
     loss.backward()
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
 """
-AUTOCAST = OPTIMIZER + """\
+)
+AUTOCAST = (
+    OPTIMIZER
+    + """\
 for batch in loader:
     with torch.autocast("cuda", dtype=torch.bfloat16):
         outputs = model(**batch)
@@ -87,7 +95,10 @@ for batch in loader:
     loss.backward()
     optimizer.step()
 """
-OWN_LOSS = OPTIMIZER + """\
+)
+OWN_LOSS = (
+    OPTIMIZER
+    + """\
 criterion = nn.CrossEntropyLoss()
 for batch in loader:
     logits = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
@@ -98,21 +109,28 @@ for batch in loader:
     optimizer.step()
     optimizer.zero_grad()
 """
-IN_A_FUNCTION = """\
+)
+IN_A_FUNCTION = (
+    """\
 def loss_of(model, batch):
     outputs = model(input_ids=batch["input_ids"])
     logits = outputs.logits.float()
     return F.cross_entropy(logits[:, :-1].reshape(-1, logits.size(-1)), batch["labels"][:, 1:].reshape(-1))
 
 
-""" + OPTIMIZER + """\
+"""
+    + OPTIMIZER
+    + """\
 for batch in loader:
     loss = loss_of(model, batch)
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
 """
-ACCUMULATED = OPTIMIZER + """\
+)
+ACCUMULATED = (
+    OPTIMIZER
+    + """\
 accumulate = 2
 for step, batch in enumerate(loader):
     outputs = model(**batch)
@@ -123,7 +141,10 @@ for step, batch in enumerate(loader):
         optimizer.step()
         optimizer.zero_grad()
 """
-DELETED = OPTIMIZER + """\
+)
+DELETED = (
+    OPTIMIZER
+    + """\
 for batch in loader:
     outputs = model(**batch)
     loss = outputs.loss
@@ -132,6 +153,7 @@ for batch in loader:
     optimizer.step()
     optimizer.zero_grad()
 """
+)
 ACCELERATED = """\
 accelerator = Accelerator(mixed_precision="bf16")
 optimizer = AdamW(model.parameters(), lr=1e-4)
@@ -169,7 +191,9 @@ class Loader:
         for number in range(TURNS):
             if number == TURNS - self.last:
                 self.tracker.reset_peak()
-            yield {name: torch.zeros(ROWS, LENGTH, dtype=torch.int64) for name in ("input_ids", "attention_mask", "labels")}
+            yield {
+                name: torch.zeros(ROWS, LENGTH, dtype=torch.int64) for name in ("input_ids", "attention_mask", "labels")
+            }
 
 
 @contextmanager
