@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from memlint.dialects import loop_calls, turns
-from memlint.dialects.turns import argument, chain, name_of, root, root_number, target_of, values_of
+from memlint.dialects.made import (
+    MAX_CHAIN,
+    argument,
+    is_model,
+    name_of,
+    optimizer_of,
+    root,
+    root_number,
+    target_of,
+    values_of,
+)
 from memlint.documents.node import Node, Span, Unresolved
-from memlint.documents.training_loops import EITHER, ON, PART_OF
+from memlint.documents.turn import EITHER, ON, PART_OF
 from memlint.facts.spec import OnTop
 
 if TYPE_CHECKING:
     from memlint.dialects.scripts import Script
     from memlint.documents.program import Program
-    from memlint.documents.training_loops import Loop, Loops
+    from memlint.documents.turn import Loop, Loops
 
 FAMILY = "training-loop"
 # What is left to others where a condition that is not known decides whether it is called.
@@ -55,7 +65,7 @@ def script(found: Loops, path: str) -> Script | None:
 
     program, why, line = found.program, "", 1
     for loop in found.loops:
-        if not any(turns.is_model(entry.callee) for entry in turns.flat(loop.entries)):
+        if not any(is_model(entry.callee) for entry in turns.flat(loop.entries)):
             continue
         try:
             turn = turns.read(loop)
@@ -236,12 +246,9 @@ class _Reader:
 
         number = root_number(self.turn.model[0])
         for call in self.before_the_loop():
-            copied = name_of(call) == "deepcopy" and turns.is_model(argument(call, "x", 0))
-            if copied or (scripts.is_a_model(call) and root_number(call) != number):
-                if not self.why:
-                    self.why = OnTop(
-                        f"{self.path}: line {call.span.line} makes another model beside the one that trains"
-                    )
+            copied = name_of(call) == "deepcopy" and is_model(argument(call, "x", 0))
+            if (copied or (scripts.is_a_model(call) and root_number(call) != number)) and not self.why:
+                self.why = OnTop(f"{self.path}: line {call.span.line} makes another model beside the one that trains")
 
     # ------------------------------------------------------------------------------------------ optimizer, precision
 
@@ -274,7 +281,7 @@ class _Reader:
         for one in self.turn.model:
             call = values_of(one)[ON] if PART_OF in values_of(one) else one
             given = root(argument(call, "optimizer", 2)) if name_of(call) == "initialize" else None
-            if given is not None and turns.optimizer_of(given) is not None:
+            if given is not None and optimizer_of(given) is not None:
                 return [given]
         return []
 
@@ -296,9 +303,7 @@ class _Reader:
             return all(
                 self.takes_all(argument(one, "params", 0) or values_of(one).get("params")) for one in given.value
             )
-        if name_of(given) == "filter":
-            return True
-        return False
+        return name_of(given) == "filter"
 
     def precision(self) -> None:
         accelerator = self.accelerator()
@@ -436,7 +441,7 @@ class _Reader:
 
 def _through(node: Node | None) -> Node | None:
     """What gives the items that a loop goes through, whatever counts and shows them."""
-    for _ in range(turns.MAX_CHAIN):
+    for _ in range(MAX_CHAIN):
         made = root(node)
         if name_of(made) == EITHER:
             ways = [_through(argument(made, "", at)) for at in (0, 1)]
@@ -454,6 +459,3 @@ def _dtype(node: Node | None) -> str:
     text = value.text if isinstance(value, Unresolved) else str(value)
     name = text.removeprefix("torch.")
     return name if name in ("float16", "bfloat16", "float32", "float64") else {"half": "float16"}.get(name, "")
-
-
-__all__ = ["FAMILY", "Sequence", "chain", "script"]

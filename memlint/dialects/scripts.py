@@ -190,7 +190,15 @@ def _own_loop(path: str, text: str, options: Mapping[str, Node], is_started: boo
 
     cells = notebook.Program(path, text) if path.lower().endswith(notebook.SUFFIX) else None
     repository = program.Repository(lambda name, beside: companions.read(name, beside)[0], own_code.imported)
-    return loop_scripts.script(training_loops.read(path, text, options, cells, repository), path)
+    found = training_loops.read(path, text, options, cells, repository)
+    script = loop_scripts.script(found, path)
+    if script is None or options or is_started or not found.program.parses:
+        return script
+    model = _values(script.root).get("model_name_or_path")
+    if not script.unknown and model is not None and isinstance(model.value, str) and model.value:
+        return script  # its options have defaults
+    why = f"{path} reads options, and none are given: check the command that starts it"
+    return script._replace(root=Node({}, script.root.span), unknown=why, options=True)
 
 
 def is_a_model(call: Node | None) -> bool:

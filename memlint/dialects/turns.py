@@ -9,21 +9,27 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from memlint.dialects import loop_calls as calls
+from memlint.dialects.made import (
+    chain,
+    flag,
+    is_known_context,
+    is_model,
+    makes_rows,
+    name_of,
+    optimizer_of,
+    root,
+    root_number,
+    target_of,
+    text,
+    tokenizes,
+    values_of,
+    without_gradients,
+)
 from memlint.documents.node import Node, Span, Unresolved
-from memlint.documents.training_loops import (
-    ATTRIBUTE,
+from memlint.documents.turn import (
     CALL,
-    EITHER,
     FUNCTION,
-    INSTANCE,
-    ITEM,
     METHOD,
-    NUMBER,
-    ON,
-    OPERATION,
-    PART,
-    PART_OF,
-    REBUILT,
     Bind,
     Branch,
     End,
@@ -39,10 +45,9 @@ from memlint.named_tuple import NamedTuple
 # Sorts of values.
 BATCH, OUTPUTS, LOSS, LOGITS, PLAIN, STRANGE = "batch", "outputs", "loss", "logits", "plain", "strange"
 NEXT, LABELS = "next", "labels"  # a view of a batch from each row's second token on, and a copy of that
-MAX_CHAIN = 40  # of what is put around an object
 
 
-class Stop(Exception):  # noqa: N818  (no error of the program: a reason that is told)
+class Stop(Exception):
     """Why a turn is not known."""
 
 
@@ -93,85 +98,17 @@ class Turn(NamedTuple):
     place: Span
 
 
-def values_of(node: Node | None) -> dict[str, Node]:
-    return node.value if node is not None and isinstance(node.value, dict) else {}
-
-
-def target_of(node: Node | None) -> str:
-    target = values_of(node).get("_target_")
-    return "" if target is None else str(target.value)
-
-
-def name_of(node: Node | None) -> str:
-    return target_of(node).rpartition(".")[2]
-
-
-def argument(node: Node | None, name: str, at: int = 0) -> Node | None:
-    """An argument of a call, by its name or its place."""
-    values = values_of(node)
-    given = values.get("_args_")
-    items = given.value if given is not None and isinstance(given.value, list) else []
-    return values.get(name, items[at] if 0 <= at < len(items) else None)
-
-
-def chain(node: Node | None) -> list[Node]:
-    """What an object is made of, from the last that was put around it to what was made first."""
-    found: list[Node] = []
-    while node is not None and NUMBER in values_of(node) and len(found) < MAX_CHAIN:
-        found.append(node)
-        values, name = values_of(node), name_of(node)
-        if PART_OF in values:
-            node = _part(node)
-        elif name in calls.ITSELF and ON in values:
-            node = values[ON] if not _is_a_module(values[ON]) else argument(node, "model")
-        elif name == "prepare":
-            node = argument(node, "", 0)
-        elif name in calls.WRAPS:
-            node = argument(node, calls.WRAPS[name])
-        else:
-            break
-    return found
-
-
-def _is_a_module(node: Node) -> bool:
-    return NUMBER not in values_of(node)
-
-
-def _part(node: Node) -> Node | None:
-    """What is one of several that a call returns: of ``prepare`` what it was given, of DeepSpeed's ``initialize`` the
-    model and the optimizer."""
-    values = values_of(node)
-    whole, index = values[ON], int(str(values[PART_OF].value))
-    if name_of(whole) == "prepare":
-        return argument(whole, "", index)
-    if name_of(whole) == "initialize" and index < 2:
-        return argument(whole, ("model", "optimizer")[index], -1)
-    return None
-
-
-def root(node: Node | None) -> Node | None:
-    found = chain(node)
-    return found[-1] if found else None
-
-
-def is_model(node: Node | None) -> bool:
-    from memlint.dialects.scripts import is_a_model
-
-    return is_a_model(root(node))
-
-
 def read(loop: Loop) -> Turn:
     """What a turn of a loop does. Raises Stop."""
     parents: list[list[Entry]] = [loop.entries]
-    over: Node | None = loop.over
     turns: int | None = None
     while (inner := _inner(parents[-1])) is not None:
         parents.append(inner.body)
         turns = inner.turns
-    steps = [_steps(entries) for entries in parents]
+    in_turn = _steps(parents[-1])
     reader = _Reader()
     around: list[Entry] = []
-    if len(parents) > 1 and not steps[-1]:  # micro-batches within a step
+    if len(parents) > 1 and not in_turn:  # micro-batches within a step
         around = [entry for entry in parents[-2] if not isinstance(entry, Inner)]
         reader.accumulation = turns or 2
         before = parents[-2].index(next(one for one in parents[-2] if isinstance(one, Inner)))
@@ -180,7 +117,6 @@ def read(loop: Loop) -> Turn:
     reader.follow(parents[-1])
     if around:
         reader.follow(parents[-2][before + 1 :])
-    del over
     return reader.told()
 
 
@@ -228,15 +164,6 @@ def _steps(entries: Sequence[Entry]) -> bool:
         if isinstance(entry, Branch) and (_steps(entry.body) or _steps(entry.otherwise)):
             return True
     return False
-
-
-def optimizer_of(made: Node | None) -> str | None:
-    """The name of an optimizer's class; None for anything else."""
-    name = name_of(made)
-    known = name == calls.OF_DEEPSPEED or any(name in classes for classes in calls.OPTIMIZERS.values())
-    given = argument(made, "params")
-    of_parameters = given is not None and name_of(given) in calls.PARAMETERS and name not in calls.WRAPS
-    return name if known or of_parameters or ".optim." in f".{target_of(made)}" else None
 
 
 class _Reader:
@@ -287,7 +214,7 @@ class _Reader:
             taken, other = other, []
         elif entry.leaves[1]:
             other = []
-        made = [[one for one in flat(way) if not _without_gradients(one)] for way in (taken, other)]
+        made = [[one for one in flat(way) if not without_gradients(one)] for way in (taken, other)]
         matters = [[one for one in way if self.decides(one)] for way in made]
         if any(_is_step(one) for one in (*made[0], *made[1])) and not any(
             _is_backward(one) for one in (*made[0], *made[1])
@@ -360,7 +287,7 @@ class _Reader:
             return Sort(STRANGE, 0, f"{entry.where} takes [{entry.name}] of what the model returns")
         if of.kind == LOGITS:
             if calls.ALL_BUT_THE_LAST.fullmatch(entry.name):
-                return self.let(entry, f"cut {of.number}{_flag(entry)}", LOGITS)
+                return self.let(entry, f"cut {of.number}{flag(entry)}", LOGITS)
             return Sort(STRANGE, 0, f"{entry.where} takes [{entry.name[:40]}] of the logits")
         if of.kind == BATCH and entry.name in (":,:-1", "...,:-1"):
             return Sort(BATCH, -1)
@@ -393,13 +320,13 @@ class _Reader:
             return strange
         if any(one.kind in (LOGITS, OUTPUTS) for one in kinds):
             if len(kinds) == 1 and entry.name in ("Div", "Mult"):
-                return self.let(entry, f"divided {kinds[0].number}{_flag(entry)}", LOGITS)
+                return self.let(entry, f"divided {kinds[0].number}{flag(entry)}", LOGITS)
             return Sort(STRANGE, 0, f"{entry.where} computes with the logits")
         losses = [one for one in kinds if one.kind == LOSS]
         if not losses:
             return kinds[0] if kinds else Sort(PLAIN)
         words = " ".join(str(one.number) for one in losses)
-        return self.let(entry, f"{'scaled' if len(losses) == 1 else 'added'} {words}{_flag(entry)}", LOSS)
+        return self.let(entry, f"{'scaled' if len(losses) == 1 else 'added'} {words}{flag(entry)}", LOSS)
 
     def _method(self, entry: Make) -> Sort:
         if entry.callee is not None:
@@ -421,7 +348,7 @@ class _Reader:
             if entry.name == "detach":
                 return Sort(PLAIN)
             if entry.name in calls.OF_A_LOSS:
-                return self.let(entry, f"scaled {of.number}{_flag(entry)}", LOSS)
+                return self.let(entry, f"scaled {of.number}{flag(entry)}", LOSS)
             return Sort(STRANGE, 0, f"{entry.where} calls .{entry.name}() of the loss")
         if of.kind == LOGITS:
             return self.of_logits(entry, of)
@@ -436,13 +363,13 @@ class _Reader:
                 what = "float32"
             elif not text.startswith("torch.") or "device" in text:
                 return of  # it is where it goes
-        if what == "rows" and not _makes_rows(entry):
+        if what == "rows" and not makes_rows(entry):
             what = ""
         if not what:
             return Sort(STRANGE, 0, f"{entry.where} calls .{entry.name}() of the logits")
         if entry.name == "reshape" or entry.name == "flatten":
             what = "copied_rows"
-        return self.let(entry, f"{what} {of.number}{_flag(entry)}", LOGITS)
+        return self.let(entry, f"{what} {of.number}{flag(entry)}", LOGITS)
 
     def _function(self, entry: Make) -> Sort:
         name = entry.name.rpartition(".")[2]
@@ -451,13 +378,13 @@ class _Reader:
             return self.cross_entropy(entry, entry.named)
         of = kinds[0] if kinds else Sort(PLAIN)
         if name in calls.OF_A_LOSS and of.kind == LOSS and len(kinds) == 1:
-            return self.let(entry, f"scaled {of.number}{_flag(entry)}", LOSS)
+            return self.let(entry, f"scaled {of.number}{flag(entry)}", LOSS)
         if name in ("getattr",) and len(entry.given) > 1 and kinds[0].kind == OUTPUTS:
             return self.taken(entry, kinds[0], str(entry.given[1].value))
         return self.unknown_call(entry, name, kinds)
 
     def unknown_call(self, entry: Make, name: str, kinds: Sequence[Sort]) -> Sort:
-        if _without_gradients(entry) or all(one.kind == PLAIN for one in kinds):
+        if without_gradients(entry) or all(one.kind == PLAIN for one in kinds):
             return Sort(PLAIN)
         if all(one.kind in (BATCH, NEXT, LABELS, PLAIN) for one in kinds):
             return next(one for one in kinds if one.kind != PLAIN)
@@ -480,13 +407,13 @@ class _Reader:
             return self.model(entry)
         if name_of(made) == "CrossEntropyLoss":
             return self.cross_entropy(entry, values_of(made))
-        if _tokenizes(made):
+        if tokenizes(made):
             self.tokenizers.append(entry)
             return Sort(BATCH)
         return self.unknown_call(entry, entry.name, kinds)
 
     def model(self, entry: Make) -> Sort:
-        if _without_gradients(entry):
+        if without_gradients(entry):
             if root_number(entry.callee) != root_number(self.calls[0].callee if self.calls else entry.callee):
                 self.why = self.why or OnTop(f"{entry.where} asks another model beside the one that trains")
             return Sort(PLAIN)
@@ -507,7 +434,7 @@ class _Reader:
             self.labelled = False  # model(input_ids, attention_mask, position_ids or token types): no labels by place
         self.asked = "**" in entry.named and labels is None  # whether labels are among them is not seen
         words = "model labels" if self.labelled else "model"
-        return self.let(entry, f"{words}{_flag(entry)}", OUTPUTS)
+        return self.let(entry, f"{words}{flag(entry)}", OUTPUTS)
 
     def cross_entropy(self, entry: Make, options: Mapping[str, Node]) -> Sort:
         first = next((number for number in entry.values if number is not None), None)
@@ -523,7 +450,7 @@ class _Reader:
         kind = "cross_entropies" if reduction is not None and reduction.value == "none" else "cross_entropy"
         asked = next((one for one in map(self.sort, entry.values) if one.kind == LABELS), None)
         words = str(of.number) if asked is None else f"{of.number} {asked.number}"
-        return self.let(entry, f"{kind} {words}{_flag(entry)}", LOSS)
+        return self.let(entry, f"{kind} {words}{flag(entry)}", LOSS)
 
     # ------------------------------------------------------------------------------------------ what objects do
 
@@ -540,17 +467,17 @@ class _Reader:
                 of = self.let(entry, f"scaled {of.number}", LOSS)
             return self.goes_backward(entry, of)
         if name == "scale" and kinds and kinds[0].kind == LOSS:
-            return self.let(entry, f"scaled {kinds[0].number}{_flag(entry)}", LOSS)
+            return self.let(entry, f"scaled {kinds[0].number}{flag(entry)}", LOSS)
         if _is_step(entry):
             self.steps(entry, made)
             return Sort(PLAIN)
         if name == "zero_grad":
             self.clear(entry)
             return Sort(PLAIN)
-        if _tokenizes(made):
+        if tokenizes(made):
             self.tokenizers.append(entry)
             return Sort(BATCH)
-        if model and any(one.kind in (BATCH, LOGITS, OUTPUTS) for one in kinds) and not _without_gradients(entry):
+        if model and any(one.kind in (BATCH, LOGITS, OUTPUTS) for one in kinds) and not without_gradients(entry):
             if name in ("forward", "__call__"):
                 return self.model(entry)
             if not self.calls:
@@ -575,7 +502,7 @@ class _Reader:
             self.statements.append("step")
 
     def clear(self, entry: Make) -> None:
-        self.clears = {name: node for name, node in entry.named.items()}
+        self.clears = dict(entry.named.items())
         if entry.given:
             self.clears.setdefault("set_to_none", entry.given[0])
         if self.calls and not self.backward:
@@ -634,9 +561,9 @@ class _Reader:
             raise Stop("no step of an optimizer is found in the loop")
         call = self.calls[0]
         explicit = [one for one in call.within if name_of(one) == "autocast" or target_of(one).endswith(".autocast")]
-        strange = [one for one in call.within if not _is_known_context(one)]
+        strange = [one for one in call.within if not is_known_context(one)]
         if strange:
-            self.why = self.why or f"{call.where} calls the model within {_text(strange[0])}, which is not described"
+            self.why = self.why or f"{call.where} calls the model within {text(strange[0])}, which is not described"
         return Turn(
             chain(call.callee),
             self.over,
@@ -670,56 +597,3 @@ class _Reader:
             elif kind == "name" and words[1] != "-":
                 words[1] = numbers.setdefault(words[1], str(len(numbers)))
             yield " ".join((kind, *words))
-
-
-def root_number(node: Node | None) -> object:
-    number = values_of(root(node)).get(NUMBER)
-    return None if number is None else number.value
-
-
-def _flag(entry: Make) -> str:
-    """Whether an operation stands under autocast."""
-    return " autocast" if any(name_of(one) == "autocast" for one in entry.within) else ""
-
-
-def _without_gradients(entry: Make) -> bool:
-    return any(name_of(one) in calls.WITHOUT_GRADIENTS for one in entry.within)
-
-
-def _is_known_context(node: Node) -> bool:
-    name = name_of(node)
-    return name == "autocast" or name in calls.PLAIN_CONTEXTS or name in calls.WITHOUT_GRADIENTS or name == "tqdm"
-
-
-def _text(node: Node) -> str:
-    return node.value.text if isinstance(node.value, Unresolved) else target_of(node)
-
-
-def _makes_rows(entry: Make) -> bool:
-    """``view(-1, V)``, ``view(B * S, V)``, ``flatten(0, 1)``: two dimensions."""
-    given = [one.value for one in entry.given]
-    if entry.name == "flatten":
-        return given == [0, 1]
-    if len(given) == 1 and isinstance(given[0], list):
-        given = [one.value for one in given[0]]
-    return len(given) == 2 and given[1] != -1
-
-
-def _tokenizes(made: Node | None) -> bool:
-    target = target_of(made)
-    return "Tokenizer" in target or "Processor" in target
-
-
-__all__ = [
-    "Stop",
-    "Turn",
-    "read",
-    "INSTANCE",
-    "ITEM",
-    "FUNCTION",
-    "OPERATION",
-    "PART",
-    "REBUILT",
-    "EITHER",
-    "ATTRIBUTE",
-]

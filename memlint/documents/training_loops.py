@@ -12,124 +12,46 @@ from __future__ import annotations
 import ast
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any
 
 from memlint.documents import program, python
 from memlint.documents.arithmetic import Unknown
-from memlint.documents.node import Document, Keys, Node, Span, Unresolved
-from memlint.named_tuple import NamedTuple
+from memlint.documents.node import Document, Keys, Node, Span
+from memlint.documents.own_objects import Objects, State, method_of
+from memlint.documents.turn import (
+    ATTRIBUTE,
+    CALL,
+    EITHER,
+    FUNCTION,
+    ITEM,
+    METHOD,
+    NUMBER,
+    ON,
+    OPERATION,
+    PART,
+    REBUILT,
+    Bind,
+    Branch,
+    End,
+    Entry,
+    Inner,
+    Leave,
+    Loop,
+    Loops,
+    Make,
+    Traced,
+    mapping,
+    number_of,
+)
 
 if TYPE_CHECKING:
     from memlint.documents import notebook
 
 BACKWARD = "backward"  # the method, whosever it is, by which a loop is one that trains
-# Kinds of :class:`Make`.
-ITEM, PART, ATTRIBUTE, METHOD, FUNCTION, OPERATION, REBUILT, EITHER = (
-    *("turn", "part", "attribute", "method", "function", "operation", "rebuilt", "either"),
-)
-CALL = "call"
-# Of what a call makes: its number, whose method the call is of, the class of the program's own that it is of, and which
-# of several things it is.
-NUMBER, ON, INSTANCE, PART_OF = "_number_", "_on_", "_instance_", "_part_"
-SET, FROZEN = "_set_", "_requires_grad_"  # in the place of what is called: an attribute is set, in a loop
 _MAX_ENTRIES = 5_000  # of a turn
 _VARIES = "another in each turn of a loop"
 _HAS_CUDA = "torch.cuda.is_available"  # which an estimate is for
 _HANDED_ON = ("collate_fn",)  # keywords by which a library is given a function that it calls
-_ASKED = ("__getitem__", "__call__", "__iter__")  # methods of an object of the program's own that a library calls
-
-
-class Traced(Unresolved):
-    """A value of a turn: ``number`` is that of the :class:`Make` that makes it."""
-
-    number: int
-
-
-class Make(NamedTuple):
-    """A value that a turn makes.
-
-    kind      one of the above
-    name      the attribute, method, function or operator; the text of an index
-    callee    what is called, or whose method it is, where that is something that the program made; else None
-    values    the values that it is made of, its owner first; None for an argument that is known or matters to nobody
-    given     its positional arguments
-    named     its keyword arguments, "**" for unpacked ones
-    within    the contexts (``with``) that it stands in, outermost first
-    place     where it is written
-    where     the same in words, by its file where that is not the program itself
-    """
-
-    number: int
-    kind: str
-    name: str
-    callee: Node | None
-    values: tuple[int | None, ...]
-    given: tuple[Node, ...]
-    named: dict[str, Node]
-    within: tuple[Node, ...]
-    place: Span
-    where: str
-
-
-class Bind(NamedTuple):
-    """A name of a scope holds a value from here on; None: it holds none."""
-
-    scope: int
-    name: str
-    number: int | None
-    line: int
-
-
-class Leave(NamedTuple):
-    """A function returns: its names let go."""
-
-    scope: int
-
-
-class End(NamedTuple):
-    """A statement is over: what it made, from the value ``since`` on, and nobody names is gone."""
-
-    since: int
-
-
-class Branch(NamedTuple):
-    """What stands under a condition that is not known.
-
-    leaves   whether each way ends the turn
-    divisor  what the condition takes a number modulo, where it does
-    """
-
-    line: int
-    body: list[Entry]
-    otherwise: list[Entry]
-    leaves: tuple[bool, bool]
-    divisor: Node | None
-
-
-class Inner(NamedTuple):
-    """A loop within the turn; turns: how many, where that is known."""
-
-    line: int
-    body: list[Entry]
-    turns: int | None
-
-
-Entry = Union[Make, Bind, Leave, End, Branch, Inner]  # noqa: UP007
-
-
-class Loop(NamedTuple):
-    """A loop that goes backward. over: what it goes through; entries: of one turn; line: where it begins."""
-
-    over: Node
-    entries: list[Entry]
-    line: int
-
-
-class Loops(NamedTuple):
-    """A program with its training loops."""
-
-    program: program.Program
-    loops: tuple[Loop, ...]
 
 
 def read(
@@ -147,7 +69,7 @@ def read(
     tree = project.parse(path, code)
     if tree is None:
         return Loops(program.Program((), {}, False, {}, empty), ())
-    state = _State({name: program._typed(node) for name, node in options.items()}, repository)
+    state = State({name: program._typed(node) for name, node in options.items()}, repository)
     followed = _Looped(project, path, code, state, cells)
     with contextlib.suppress(python._Stop, RecursionError):
         followed.run(tree)
@@ -162,26 +84,7 @@ def read(
     return Loops(found, tuple(state.loops))
 
 
-class _State(program._State):
-    """loops: that were found; turn: the entries of the one that is followed, None outside of any; called: what calls of
-    the statement that is followed have made, each of which is made once."""
-
-    def __init__(self, options: Mapping[str, Node], repository: program.Repository) -> None:
-        super().__init__(options, repository)
-        self.loops: list[Loop] = []
-        self.turn: list[Entry] | None = None
-        self.within: list[Node] = []
-        self.numbers = 0
-        self.scopes: list[python._Scope] = []
-        self.classes: dict[str, tuple[_Looped, ast.ClassDef]] = {}
-        self.followed: set[ast.AST] = set()
-        self.entries = 0
-        self.called: dict[tuple[int, int], tuple[Node, python._Scope]] = {}
-
-
-class _Looped(program._Followed):
-    state: _State
-
+class _Looped(Objects):
     # ------------------------------------------------------------------------------------------ entries
 
     def note(self, entry: Entry, place: ast.AST | None = None) -> None:
@@ -257,25 +160,6 @@ class _Looped(program._Followed):
             self.note(End(since))
         return returned
 
-    def freezes(self, node: ast.For, scope: python._Scope, depth: int) -> None:
-        """A loop that sets ``requires_grad`` of parameters, which is not followed otherwise."""
-        if not self.state.once(node):
-            return
-        for one in self.walk(node):
-            value: ast.expr | None = None
-            if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Attribute):
-                value = one.value if one.targets[0].attr == "requires_grad" else None
-            elif isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute):
-                if one.func.attr == "requires_grad_":
-                    value = one.args[0] if one.args else ast.Constant(True, lineno=one.lineno, col_offset=0)
-            if value is None:
-                continue
-            span = self.span(one)
-            set_to = value.value if isinstance(value, ast.Constant) else self.source(value)
-            said = {"_target_": Node(FROZEN, span), "of": Node(self.source(node.iter), span)}
-            said["value"] = Node(set_to if isinstance(set_to, (bool, str)) else None, span)
-            self.state.made.append(Node(said, span))
-
     def trains(self, node: ast.AST, depth: int = 0) -> bool:
         """Whether a loop, or a function of the program's own that it calls, goes backward."""
         for one in self.walk(node):
@@ -298,7 +182,7 @@ class _Looped(program._Followed):
             yield found.node
         if is_method:
             for _, made in self.state.classes.values():
-                method = _method(made, name)
+                method = method_of(made, name)
                 if method is not None:
                     yield method
 
@@ -319,7 +203,7 @@ class _Looped(program._Followed):
 
     def turn(self, node: ast.For | ast.AsyncFor | ast.While, over: Node, scope: python._Scope, depth: int) -> None:
         if not isinstance(node, ast.While):
-            item = self.made(node.iter, ITEM, self.source(node.iter)[:80], (_number(over),), over)
+            item = self.made(node.iter, ITEM, self.source(node.iter)[:80], (number_of(over),), over)
             known = over.value[0] if isinstance(over.value, list) and over.value else None
             self.bind(node.target, known or item, scope)
         self.block(node.body, scope, depth + 1)
@@ -355,7 +239,7 @@ class _Looped(program._Followed):
     def context(self, node: ast.expr, scope: python._Scope, depth: int) -> Node:
         """What a ``with`` statement enters, as the call that makes it."""
         found = self.value(node, "", scope, depth)
-        number = _number(found)
+        number = number_of(found)
         made = next((one for one in reversed(self.state.turn or []) if isinstance(one, Make)), None)
         if number is None or made is None or made.number != number:
             return found
@@ -397,12 +281,12 @@ class _Looped(program._Followed):
     # ------------------------------------------------------------------------------------------ names
 
     def bind(self, target: ast.expr, node: Node, scope: python._Scope) -> None:
-        number = _number(node)
+        number = number_of(node)
         if number is not None and isinstance(target, (ast.Tuple, ast.List)):
             for index, item in enumerate(target.elts):
                 self.bind(item, self.made(item, PART, str(index), (number,)), scope)
             return
-        if NUMBER in _mapping(node) and isinstance(target, (ast.Tuple, ast.List)):
+        if NUMBER in mapping(node) and isinstance(target, (ast.Tuple, ast.List)):
             for index, item in enumerate(target.elts):
                 self.bind(item, self.part(node, index), scope)
             return
@@ -416,24 +300,6 @@ class _Looped(program._Followed):
         if isinstance(target, ast.Subscript):
             name = self.source(target.value) + "[]"
         self.note(Bind(self.scope_number(at), name, number, self.span(target).line))
-
-    def part(self, node: Node, index: int) -> Node:
-        """One of several things that a call makes together."""
-        made = Node({PART_OF: Node(index, node.span), ON: node, "_target_": _mapping(node)["_target_"]}, node.span)
-        self.numbered(made)
-        return made
-
-    def set(self, target: ast.Attribute, node: Node, scope: python._Scope) -> None:
-        """An attribute of what a call made is set, or one further down: ``model.config.use_cache = False``."""
-        owner: ast.expr = target.value
-        while isinstance(owner, (ast.Attribute, ast.Subscript)):
-            owner = owner.value
-        found = self.locate(target.value, scope) or self.locate(owner, scope)
-        if found is None or NUMBER not in _mapping(found) or INSTANCE in _mapping(found):
-            return
-        span = self.span(target)
-        said = {"_target_": Node(SET, span), ON: found, target.attr: node}
-        self.state.made.append(Node(said, span))
 
     def delete(self, target: ast.expr, scope: python._Scope) -> None:
         super().delete(target, scope)
@@ -459,7 +325,7 @@ class _Looped(program._Followed):
                 scope.other[target] = reason
                 continue
             owner = self.locate(target, scope) if isinstance(statement, ast.Call) else None
-            if owner is None or NUMBER not in _mapping(owner):
+            if owner is None or NUMBER not in mapping(owner):
                 self.bind(target, self.opaque(reason, statement), scope)
 
     # ------------------------------------------------------------------------------------------ expressions
@@ -471,12 +337,12 @@ class _Looped(program._Followed):
             return super().composed(node, keys, scope, depth)
         if isinstance(node, ast.BinOp):
             sides = [self.value(side, "", scope, depth + 1) for side in (node.left, node.right)]
-            numbers = [_number(side) for side in sides]
+            numbers = [number_of(side) for side in sides]
             if any(number is not None for number in numbers):
                 name = type(node.op).__name__
                 return self.made(node, OPERATION, name, numbers, given=sides, keys=keys)
         elif isinstance(node, ast.UnaryOp) and not isinstance(node.op, ast.Not):
-            number = _number(self.value(node.operand, "", scope, depth + 1))
+            number = number_of(self.value(node.operand, "", scope, depth + 1))
             if number is not None:
                 return self.made(node, OPERATION, type(node.op).__name__, (number,), keys=keys)
         elif isinstance(node, (ast.DictComp, ast.ListComp, ast.GeneratorExp, ast.SetComp)):
@@ -488,44 +354,24 @@ class _Looped(program._Followed):
                 return super().composed(node, keys, scope, depth)
             except Unknown:
                 both = [self.value(way, "", scope, depth + 1) for way in (node.body, node.orelse)]
-                ways = [_number(way) for way in both]
+                ways = [number_of(way) for way in both]
                 if all(way is not None for way in ways):
                     return self.made(node, EITHER, "", ways, keys=keys)
                 return self.one_of(both, node, keys)
         elif isinstance(node, (ast.Dict, ast.Tuple, ast.List)):
             made = super().composed(node, keys, scope, depth)
-            numbers = [_number(one) for one in _children(made)]
+            numbers = [number_of(one) for one in _children(made)]
             if isinstance(node, ast.Dict) and any(number is not None for number in numbers):
-                return self.made(node, REBUILT, "dict", numbers, named=made.value if made.is_mapping else {}, keys=keys)
+                return self.made(node, REBUILT, "dict", numbers, named=mapping(made), keys=keys)
             return made
         return super().composed(node, keys, scope, depth)
-
-    def either(self, node: ast.IfExp, keys: Keys, scope: python._Scope, depth: int) -> Node:
-        """One of two things that calls make, by a condition that is not known: both are told."""
-        try:
-            return super().composed(node, keys, scope, depth)
-        except Unknown:
-            both = [self.value(way, "", scope, depth + 1) for way in (node.body, node.orelse)]
-            return self.one_of(both, node, keys)
-
-    def one_of(self, both: list[Node], node: ast.IfExp, keys: Keys) -> Node:
-        if not all(NUMBER in _mapping(one) for one in both):
-            raise Unknown("one of two values, by a condition that is not known")
-        made = Node(
-            {"_target_": Node(EITHER, self.span(node)), "_args_": Node(both, self.span(node))},
-            self.span(node),
-            None,
-            keys,
-        )
-        self.numbered(made)
-        return made
 
     def rebuilt(self, node: Any, keys: Keys, scope: python._Scope, depth: int) -> Node | None:
         """What is made of each part of a value: a batch whose tensors are moved."""
         source = node.generators[0].iter
         if isinstance(source, ast.Call) and isinstance(source.func, ast.Attribute) and source.func.attr == "items":
             source = source.func.value
-        number = _number(self.value(source, "", scope, depth + 1))
+        number = number_of(self.value(source, "", scope, depth + 1))
         if number is None:
             return None
         return self.made(node, REBUILT, self.source(node)[:80], (number,), keys=keys)
@@ -535,7 +381,7 @@ class _Looped(program._Followed):
             return super().reference(node, keys, scope, depth)
         if self.locate(node, scope) is None:
             owner = self.value(node.value, "", scope, depth + 1)
-            number = _number(owner)
+            number = number_of(owner)
             if number is not None:
                 kind = ATTRIBUTE if isinstance(node, ast.Attribute) else PART
                 name = node.attr if isinstance(node, ast.Attribute) else self.index(node.slice, scope)
@@ -553,7 +399,7 @@ class _Looped(program._Followed):
         """What the program made, or a turn makes, is not None."""
         if len(node.ops) == 1 and isinstance(node.ops[0], (ast.Is, ast.IsNot)):
             sides = [self.value(side, "", scope, depth) for side in (node.left, node.comparators[0])]
-            there = [NUMBER in _mapping(side) or _number(side) is not None for side in sides]
+            there = [NUMBER in mapping(side) or number_of(side) is not None for side in sides]
             if any(there) and any(side.value is None for side in sides):
                 return isinstance(node.ops[0], ast.IsNot)
         return super().comparison(node, scope, depth)
@@ -589,7 +435,7 @@ class _Looped(program._Followed):
             return self.operation_of(node, keys, scope, depth)
         if isinstance(function, ast.Attribute) and self.called(function, scope) is None:
             owner = self.value(function.value, "", scope, depth + 1)
-            if program._target(owner) and NUMBER in _mapping(owner):
+            if program._target(owner) and NUMBER in mapping(owner):
                 return self.on(owner, function, node, keys, scope, depth)
         elif isinstance(function, ast.Name) and function.id == "deepcopy":
             return self.description(node, keys, scope, depth)
@@ -607,7 +453,7 @@ class _Looped(program._Followed):
             made = Node({"_target_": Node(self.source(function), self.span(function))}, self.span(node), None, keys)
             self.numbered(made)
             self.state.made.append(made)
-        _mapping(made)[ON] = owner
+        mapping(made)[ON] = owner
         if function.attr in program._MAPS:
             self.mapped(node, scope)
         return made
@@ -628,10 +474,6 @@ class _Looped(program._Followed):
                         self.entered(found, ast.Call(node.func, [], []), scope, "", node)
         return made
 
-    def numbered(self, made: Node) -> None:
-        self.state.numbers += 1
-        _mapping(made)[NUMBER] = Node(self.state.numbers, made.span)
-
     def operation_of(self, node: ast.Call, keys: Keys, scope: python._Scope, depth: int) -> Node:
         """A call within the turn, of what is not the program's own: a value where it is of values, or of what the
         program made."""
@@ -640,27 +482,27 @@ class _Looped(program._Followed):
         if isinstance(function, ast.Attribute):
             name = function.attr
             callee = self.locate(function, scope)
-            if callee is None or NUMBER not in _mapping(callee):
+            if callee is None or NUMBER not in mapping(callee):
                 callee = None
                 owner = self.value(function.value, "", scope, depth + 1)
         elif isinstance(function, ast.Name):
             name, callee = function.id, scope.find(function.id)
-            if callee is not None and NUMBER not in _mapping(callee) and _number(callee) is None:
+            if callee is not None and NUMBER not in mapping(callee) and number_of(callee) is None:
                 callee = None
         else:
             callee = self.value(function, "", scope, depth + 1)
         given = [self.value(one.value if isinstance(one, ast.Starred) else one, "", scope, depth) for one in node.args]
         named = {one.arg or "**": self.value(one.value, "", scope, depth + 1) for one in node.keywords}
-        numbers = [_number(one) for one in (*given, *named.values())]
-        if owner is not None and _number(owner) is not None:
-            return self.made(node, METHOD, name, (_number(owner), *numbers), None, given, named, keys)
-        if owner is not None and NUMBER in _mapping(owner):
+        numbers = [number_of(one) for one in (*given, *named.values())]
+        if owner is not None and number_of(owner) is not None:
+            return self.made(node, METHOD, name, (number_of(owner), *numbers), None, given, named, keys)
+        if owner is not None and NUMBER in mapping(owner):
             return self.made(node, METHOD, name, (None, *numbers), owner, given, named, keys)
-        if callee is not None and (NUMBER in _mapping(callee) or _number(callee) is not None):
-            return self.made(node, CALL, name, (_number(callee), *numbers), callee, given, named, keys)
+        if callee is not None and (NUMBER in mapping(callee) or number_of(callee) is not None):
+            return self.made(node, CALL, name, (number_of(callee), *numbers), callee, given, named, keys)
         if any(number is not None for number in numbers):
             return self.made(node, FUNCTION, self.source(function), numbers, None, given, named, keys)
-        if name == "next" and node.args and NUMBER in _mapping(given[0]):
+        if name == "next" and node.args and NUMBER in mapping(given[0]):
             return self.made(node, ITEM, "next", (None,), given[0], given, named, keys)
         if isinstance(function, ast.Attribute) and name in (
             "autocast",
@@ -673,94 +515,6 @@ class _Looped(program._Followed):
             return super().call(node, keys, scope, depth)
         except Unknown:
             return self.description(node, keys, scope, depth)
-
-    # ------------------------------------------------------------------------------------------ objects of its own
-
-    def class_definition(self, node: ast.ClassDef, scope: python._Scope, depth: int) -> None:
-        super().class_definition(node, scope, depth)
-        self.state.classes[node.name] = (self, node)
-
-    def new(self, node: ast.Call, name: str, keys: Keys, scope: python._Scope, depth: int) -> Node | None:
-        """An object of a class of the program's own, with what its ``__init__`` gives it; None for any other call."""
-        module, made = self.state.classes.get(name, (None, None))
-        drawn = scope.find(name)
-        if module is None or made is None or drawn is None or program._target(drawn) not in (name, ""):
-            return None
-        start = _method(made, "__init__")
-        base = self.state.bases_of.get(name, "")
-        if start is None or base.endswith(("Trainer", "Module", "Model", "ForCausalLM", "Config", "Arguments")):
-            return None
-        instance = Node({}, self.span(node), None, keys)
-        _mapping(instance)["_target_"] = Node(name, self.span(node.func))
-        _mapping(instance)[INSTANCE] = Node(name, self.span(node.func))
-        self.numbered(instance)
-        with contextlib.suppress(Unknown):
-            self.enter(module, start, instance, node, scope)
-        for asked in _ASKED:
-            method = _method(made, asked)
-            if method is not None:
-                with contextlib.suppress(Unknown):
-                    self.enter(module, method, instance, ast.Call(node.func, [], []), scope, node)
-        return instance
-
-    def method(
-        self, function: ast.expr, scope: python._Scope, depth: int
-    ) -> tuple[_Looped, ast.FunctionDef, Node] | None:
-        """The method of an object of the program's own that a call is of."""
-        if not isinstance(function, ast.Attribute):
-            return None
-        owner = self.locate(function.value, scope)
-        if owner is None and isinstance(function.value, ast.Call) and self.state.turn is None:
-            owner = self.value(function.value, "", scope, depth + 1)
-        kind = _mapping(owner).get(INSTANCE) if owner is not None else None
-        if kind is None or owner is None:
-            return None
-        module, made = self.state.classes[str(kind.value)]
-        found = _method(made, function.attr)
-        return None if found is None else (module, found, owner)
-
-    def of_object(
-        self, method: tuple[_Looped, ast.FunctionDef, Node], node: ast.Call, scope: python._Scope, keys: Keys
-    ) -> Node:
-        module, function, owner = method
-        returned = self.enter(module, function, owner, node, scope)
-        if returned is None or returned.node is None:
-            raise Unknown(f"calls {function.name}(), which returns nothing that is known")
-        return self.moved(returned.node, keys, None, ())
-
-    def enter(
-        self,
-        module: _Looped,
-        function: ast.FunctionDef,
-        owner: Node,
-        call: ast.Call,
-        scope: python._Scope,
-        place: ast.Call | None = None,
-    ) -> python._Returned | None:
-        """Follow a method; its first argument is the object itself."""
-        calling = self.state.calling
-        if function in calling or len(calling) >= program.MAX_DEEP or not self.state.calls_left:
-            raise Unknown(f"calls {function.name}()")
-        self.state.calls_left -= 1
-        inner = python._Scope("", module.module)
-        found = program._Function(module, function, module.module)
-        static = any(isinstance(one, ast.Name) and one.id == "staticmethod" for one in function.decorator_list)
-        arguments = [*function.args.posonlyargs, *function.args.args]
-        own = "" if static or not arguments else arguments[0].arg
-        shifted = (
-            call
-            if not own
-            else ast.Call(call.func, [ast.Constant(None, lineno=1, col_offset=0), *call.args], call.keywords)
-        )
-        self.bound(found, shifted, scope, inner)
-        if own:
-            inner.names[own] = owner
-        calling.append(function)
-        try:
-            return module.block(function.body, inner, 0)
-        finally:
-            calling.pop()
-            self.left_by(inner)
 
     def entered(
         self,
@@ -778,7 +532,7 @@ class _Looped(program._Followed):
                 raise
             given = [self.value(one, "", scope, 0) for one in call.args if not isinstance(one, ast.Starred)]
             named = {one.arg or "**": self.value(one.value, "", scope, 0) for one in call.keywords}
-            numbers = [_number(one) for one in (*given, *named.values())]
+            numbers = [number_of(one) for one in (*given, *named.values())]
             if not any(number is not None for number in numbers):
                 raise
             return self.made(place, FUNCTION, found.name, numbers, None, given, named, keys)
@@ -795,8 +549,8 @@ class _Looped(program._Followed):
         if self.state.turn is not None:
             scope_number = self.scope_number(inner)
             for name, node in inner.names.items():
-                if _number(node) is not None:
-                    self.note(Bind(scope_number, name, _number(node), found.node.lineno))
+                if number_of(node) is not None:
+                    self.note(Bind(scope_number, name, number_of(node), found.node.lineno))
 
     def left_by(self, inner: python._Scope) -> None:
         if self.state.turn is not None:
@@ -824,21 +578,9 @@ class _Looped(program._Followed):
         return known
 
 
-def _mapping(node: Node) -> dict[str, Node]:
-    return node.value if isinstance(node.value, dict) else {}
-
-
 def _children(node: Node) -> list[Node]:
     value = node.value
     return list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
-
-
-def _number(node: Node) -> int | None:
-    return node.value.number if isinstance(node.value, Traced) else None
-
-
-def _method(made: ast.ClassDef, name: str) -> ast.FunctionDef | None:
-    return next((one for one in made.body if isinstance(one, ast.FunctionDef) and one.name == name), None)
 
 
 def _leaves(body: Sequence[ast.stmt]) -> bool:

@@ -31,6 +31,7 @@ loader = DataLoader(["a"], batch_size=2, collate_fn=collate)
 """
 MODEL = 'model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen2.5-0.5B", torch_dtype=torch.bfloat16)\n'
 ADAMW = "optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)\n"
+STEP = "    optimizer.step()\n    optimizer.zero_grad()\n"
 LOOP = """\
 for batch in loader:
     outputs = model(**batch)
@@ -103,9 +104,13 @@ def line_of(script: str, part: str) -> int:
             {"gradients_kept": True},
             id="zeros in the gradients' place",
         ),
-        pytest.param(MODEL + ADAMW + LOOP.replace("    optimizer.zero_grad()\n", ""), {"gradients_kept": True}, id="none"),
         pytest.param(
-            MODEL + ADAMW + LOOP.replace("outputs = model(**batch)\n    loss = outputs.loss", "loss = model(**batch).loss"),
+            MODEL + ADAMW + LOOP.replace("    optimizer.zero_grad()\n", ""), {"gradients_kept": True}, id="none"
+        ),
+        pytest.param(
+            MODEL
+            + ADAMW
+            + LOOP.replace("outputs = model(**batch)\n    loss = outputs.loss", "loss = model(**batch).loss"),
             {"outputs_kept": False},
             id="a loss alone has a name",
         ),
@@ -132,19 +137,22 @@ def line_of(script: str, part: str) -> int:
         ),
         pytest.param(
             MODEL + ADAMW + "for batch in loader:\n    with torch.autocast('cuda', dtype=torch.bfloat16):\n"
-            "        loss = model(**batch).loss\n    loss.backward()\n    optimizer.step()\n    optimizer.zero_grad()\n",
+            "        loss = model(**batch).loss\n    loss.backward()\n" + STEP,
             {"compute_dtype": "bfloat16", "autocast": True},
             id="under autocast",
         ),
         pytest.param(
             MODEL.replace("torch.bfloat16", "torch.float32") + ADAMW + "scaler = torch.cuda.amp.GradScaler()\n"
             "for batch in loader:\n    with torch.cuda.amp.autocast():\n        loss = model(**batch).loss\n"
-            "    scaler.scale(loss).backward()\n    scaler.step(optimizer)\n    scaler.update()\n    optimizer.zero_grad()\n",
+            "    scaler.scale(loss).backward()\n    scaler.step(optimizer)\n    scaler.update()\n"
+            "    optimizer.zero_grad()\n",
             {"compute_dtype": "float16", "autocast": True, "loss_scaling": "dynamic"},
             id="a scaler steps, in torch.cuda.amp's float16",
         ),
         pytest.param(
-            "accelerator = Accelerator(mixed_precision='bf16', gradient_accumulation_steps=4)\n" + MODEL + ADAMW
+            "accelerator = Accelerator(mixed_precision='bf16', gradient_accumulation_steps=4)\n"
+            + MODEL
+            + ADAMW
             + "model, optimizer, loader = accelerator.prepare(model, optimizer, loader)\n"
             "for batch in loader:\n    with accelerator.accumulate(model):\n        outputs = model(**batch)\n"
             "        accelerator.backward(outputs.loss)\n        optimizer.step()\n        optimizer.zero_grad()\n",
@@ -152,25 +160,29 @@ def line_of(script: str, part: str) -> int:
             id="accelerate",
         ),
         pytest.param(
-            MODEL + ADAMW + "for step, batch in enumerate(loader):\n    loss = model(**batch).loss / 8\n    loss.backward()\n"
+            MODEL
+            + ADAMW
+            + "for step, batch in enumerate(loader):\n    loss = model(**batch).loss / 8\n    loss.backward()\n"
             "    if (step + 1) % 8 == 0:\n        optimizer.step()\n        optimizer.zero_grad()\n",
             {"gradient_accumulation_steps": 8},
             id="a step every so many turns",
         ),
         pytest.param(
             MODEL + ADAMW + "batches = iter(loader)\nfor step in range(100):\n    for micro in range(4):\n"
-            "        loss = model(**next(batches)).loss\n        loss.backward()\n    optimizer.step()\n    optimizer.zero_grad()\n",
+            "        loss = model(**next(batches)).loss\n        loss.backward()\n" + STEP,
             {"gradient_accumulation_steps": 4, "micro_batch_size": 2},
             id="a loop of micro-batches within each step",
         ),
         pytest.param(
             MODEL + ADAMW + "for step in range(9):\n    x = torch.randint(0, 9, (3, 128), device='cuda')\n"
-            "    loss = model(input_ids=x, labels=x).loss\n    loss.backward()\n    optimizer.step()\n    optimizer.zero_grad()\n",
+            "    loss = model(input_ids=x, labels=x).loss\n    loss.backward()\n" + STEP,
             {"micro_batch_size": 3, "sequence_length": 128, "packing": True},
             id="tokens that are made up",
         ),
         pytest.param(
-            "model = AutoModelForSequenceClassification.from_pretrained('bert-base-uncased', num_labels=3)\n" + ADAMW + LOOP,
+            "model = AutoModelForSequenceClassification.from_pretrained('bert-base-uncased', num_labels=3)\n"
+            + ADAMW
+            + LOOP,
             {"model_class": "sequence_classification", "labels": 3, "loop": None},
             id="a score of each class, which nobody counts",
         ),
@@ -237,7 +249,9 @@ OWN = "class Net(nn.Module):\n    def __init__(self):\n        super().__init__(
             id="a model beside it",
         ),
         pytest.param(
-            MODEL + ADAMW + LOOP.replace("    loss.back", "    shares = torch.softmax(outputs.logits, -1)\n    loss.back"),
+            MODEL
+            + ADAMW
+            + LOOP.replace("    loss.back", "    shares = torch.softmax(outputs.logits, -1)\n    loss.back"),
             "",
             False,
             id="what is made beside the loss",
@@ -249,7 +263,10 @@ OWN = "class Net(nn.Module):\n    def __init__(self):\n        super().__init__(
             id="a model without a head",
         ),
         pytest.param(
-            MODEL + "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\nmodel = FSDP(model)\n" + ADAMW + LOOP,
+            MODEL
+            + "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\nmodel = FSDP(model)\n"
+            + ADAMW
+            + LOOP,
             "FSDP: how FSDP wraps the model is not read from the call",
             False,
             id="FSDP by its call",
@@ -261,7 +278,9 @@ OWN = "class Net(nn.Module):\n    def __init__(self):\n        super().__init__(
             id="a condition that is not known",
         ),
         pytest.param(
-            MODEL + ADAMW + LOOP.replace("    loss.backward()\n", "    if tokenizer.pad_token:\n        loss.backward()\n"),
+            MODEL
+            + ADAMW
+            + LOOP.replace("    loss.backward()\n", "    if tokenizer.pad_token:\n        loss.backward()\n"),
             "what the loop does depends on line",
             False,
             id="a backward pass that depends",
@@ -306,8 +325,12 @@ def test_a_bound_is_said_where_the_rest_comes_on_top(tmp_path: Path) -> None:
         pytest.param(MODEL + ADAMW, {}, id="nothing goes backward"),
         pytest.param("for x in y:\n    loss.backward()\n", {}, id="a loop over nothing that is known"),
         pytest.param("for x in\n    loss.backward()\n", {}, id="no Python"),
-        pytest.param("def f():\n    for x in f():\n        f().backward()\nf()\n", {}, id="a function that calls itself"),
-        pytest.param("class A:\n    def __init__(self):\n        self.a = A()\nA().a.backward()\n", {}, id="an endless object"),
+        pytest.param(
+            "def f():\n    for x in f():\n        f().backward()\nf()\n", {}, id="a function that calls itself"
+        ),
+        pytest.param(
+            "class A:\n    def __init__(self):\n        self.a = A()\nA().a.backward()\n", {}, id="an endless object"
+        ),
     ],
 )
 def test_other_programs_are_no_runs_of_it(tmp_path: Path, script: str, files: dict[str, str]) -> None:
@@ -357,7 +380,9 @@ def test_deepspeeds_engine_shares_as_its_config_says(tmp_path: Path) -> None:
     config = {"train_micro_batch_size_per_gpu": 2, "bf16": {"enabled": True}, "zero_optimization": {"stage": 2}}
     (tmp_path / "ds.json").write_text(json.dumps(config), encoding="utf-8")
     script = (
-        MODEL + ADAMW + "engine, optimizer, _, _ = deepspeed.initialize(model=model, optimizer=optimizer, config='ds.json')\n"
+        MODEL
+        + ADAMW
+        + "engine, optimizer, _, _ = deepspeed.initialize(model=model, optimizer=optimizer, config='ds.json')\n"
         "for batch in loader:\n    loss = engine(**batch).loss\n    engine.backward(loss)\n    engine.step()\n"
     )
     spec = run(tmp_path, script, "deepspeed --num_gpus 4 train.py")

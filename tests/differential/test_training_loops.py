@@ -7,8 +7,8 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from functools import partial
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -105,6 +105,17 @@ for batch in loader:
     shift_logits = logits[..., :-1, :].contiguous()
     shift_labels = batch["labels"][..., 1:].contiguous()
     loss = criterion(shift_logits.view(-1, shift_logits.size(-1)), shift_labels.view(-1))
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+)
+UNSHIFTED = (
+    OPTIMIZER
+    + """\
+for batch in loader:
+    outputs = model(batch["input_ids"], attention_mask=batch["attention_mask"])
+    loss = F.cross_entropy(outputs.logits.view(-1, 1000), batch["labels"].view(-1))
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
@@ -266,6 +277,7 @@ CASES = {
     "recomputed layers": ("bfloat16", CHECKPOINTED + NAMED, 1),
     "recomputed layers, adapters, a loss alone": ("bfloat16", CHECKPOINTED + LORA + UNNAMED, 1),
     "a loss of its own of a shifted copy": ("bfloat16", OWN_LOSS, 1),
+    "a loss of its own of labels that are shifted already": ("bfloat16", LORA + UNSHIFTED, 1),
     "a loss of its own in a function": ("bfloat16", IN_A_FUNCTION, 1),
     "a loss of its own, adapters": ("float32", LORA + OWN_LOSS, 1),
     "accumulated": ("float32", ACCUMULATED, 2),

@@ -1,4 +1,4 @@
-"""A hand-written training loop, statement by statement: what is made of the logits, and which names hold what until when.
+"""A hand-written training loop, statement by statement: what is made of the logits, and which names hold what.
 
 The statements of the fact ``loop`` are replayed over meta tensors, whose storages die as Python's do: a name lets go of
 a value when it is bound to another one, and what nobody names goes as soon as it is used, or with its statement.
@@ -23,7 +23,7 @@ from typing import Any
 from memlint.meta import functional as F
 from memlint.meta.amp import autocast, to
 from memlint.meta.autograd import no_grad
-from memlint.meta.tensor import Tensor, bfloat16, component, empty, float16, float32, int64, state
+from memlint.meta.tensor import Tensor, bfloat16, component, empty, float16, float32, state
 from memlint.models.language.decoder import LanguageModel
 from memlint.models.language.outputs import CachedScores, Outputs, has_cache, of_last_step
 
@@ -153,7 +153,7 @@ class Loop:
         if kind == "labels":
             return _labels(self.labels)
         if kind in ("cross_entropy", "cross_entropies") and len(operands) == 1:
-            operands.append(self.labels if self.labels.numel() == operands[0].shape[0] else _labels(self.labels))
+            operands.append(self.labels if self.labels.numel == operands[0].shape[0] else _labels(self.labels))
         with component("logits"), autocast(state.autocast if autocasts else None):
             return OPERATIONS[kind](*operands)
 

@@ -32,7 +32,7 @@ model = get_peft_model(
 optimizer = bnb.optim.PagedAdamW8bit([p for p in model.parameters() if p.requires_grad], lr=2e-4)
 vocabulary = AutoConfig.from_pretrained(MODEL).vocab_size
 model.train()
-for step in range(3):
+for _step in range(3):
     input_ids = torch.randint(0, vocabulary, (1, 1024), device="cuda")
     attention_mask = torch.ones_like(input_ids)
     labels = input_ids.clone()

@@ -22,7 +22,7 @@ def main(accumulation=2):
     model = get_peft_model(model, LoraConfig(r=8, lora_alpha=16, target_modules=["q_proj", "v_proj"]))
     loader = DataLoader([{"text": "a sample"}], batch_size=4, collate_fn=collate)
     optimizer = AdamW([p for p in model.parameters() if p.requires_grad], lr=0.0001, weight_decay=0.01)
-    for epoch in range(3):
+    for _epoch in range(3):
         for step, batch in enumerate(tqdm(loader)):
             batch = {name: tensor.to("cuda") for name, tensor in batch.items()}
             with torch.autocast("cuda", dtype=torch.bfloat16):

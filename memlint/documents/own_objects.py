@@ -1,0 +1,201 @@
+"""Objects of a program's own classes: what their ``__init__`` gives them, and their methods, followed."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+from collections.abc import Mapping
+
+from memlint.documents import program, python
+from memlint.documents.arithmetic import Unknown
+from memlint.documents.node import Keys, Node
+from memlint.documents.turn import (
+    EITHER,
+    FROZEN,
+    INSTANCE,
+    NUMBER,
+    ON,
+    PART_OF,
+    SET,
+    Entry,
+    Loop,
+    mapping,
+)
+
+_ASKED = ("__getitem__", "__call__", "__iter__")  # methods of an object of the program's own that a library calls
+
+
+class State(program._State):
+    """loops: that were found; turn: the entries of the one that is followed, None outside of any; called: what calls of
+    the statement that is followed have made, each of which is made once."""
+
+    def __init__(self, options: Mapping[str, Node], repository: program.Repository) -> None:
+        super().__init__(options, repository)
+        self.loops: list[Loop] = []
+        self.turn: list[Entry] | None = None
+        self.within: list[Node] = []
+        self.numbers = 0
+        self.scopes: list[python._Scope] = []
+        self.classes: dict[str, tuple[Objects, ast.ClassDef]] = {}
+        self.followed: set[ast.AST] = set()
+        self.entries = 0
+        self.called: dict[tuple[int, int], tuple[Node, python._Scope]] = {}
+
+
+class Objects(program._Followed):
+    """A module whose classes are followed where they are called."""
+
+    state: State
+
+    def left_by(self, inner: python._Scope) -> None:
+        """A function has returned: its names let go."""
+
+    def numbered(self, made: Node) -> None:
+        self.state.numbers += 1
+        mapping(made)[NUMBER] = Node(self.state.numbers, made.span)
+
+    def class_definition(self, node: ast.ClassDef, scope: python._Scope, depth: int) -> None:
+        super().class_definition(node, scope, depth)
+        self.state.classes[node.name] = (self, node)
+
+    def new(self, node: ast.Call, name: str, keys: Keys, scope: python._Scope, depth: int) -> Node | None:
+        """An object of a class of the program's own, with what its ``__init__`` gives it; None for any other call."""
+        module, made = self.state.classes.get(name, (None, None))
+        drawn = scope.find(name)
+        if module is None or made is None or drawn is None or program._target(drawn) not in (name, ""):
+            return None
+        start = method_of(made, "__init__")
+        base = self.state.bases_of.get(name, "")
+        if start is None or base.endswith(("Trainer", "Module", "Model", "ForCausalLM", "Config", "Arguments")):
+            return None
+        instance = Node({}, self.span(node), None, keys)
+        mapping(instance)["_target_"] = Node(name, self.span(node.func))
+        mapping(instance)[INSTANCE] = Node(name, self.span(node.func))
+        self.numbered(instance)
+        with contextlib.suppress(Unknown):
+            self.enter(module, start, instance, node, scope)
+        for asked in _ASKED:
+            method = method_of(made, asked)
+            if method is not None:
+                with contextlib.suppress(Unknown):
+                    self.enter(module, method, instance, ast.Call(node.func, [], []), scope, node)
+        return instance
+
+    def method(
+        self, function: ast.expr, scope: python._Scope, depth: int
+    ) -> tuple[Objects, ast.FunctionDef, Node] | None:
+        """The method of an object of the program's own that a call is of."""
+        if not isinstance(function, ast.Attribute):
+            return None
+        owner = self.locate(function.value, scope)
+        if owner is None and isinstance(function.value, ast.Call) and self.state.turn is None:
+            owner = self.value(function.value, "", scope, depth + 1)
+        kind = mapping(owner).get(INSTANCE) if owner is not None else None
+        if kind is None or owner is None:
+            return None
+        module, made = self.state.classes[str(kind.value)]
+        found = method_of(made, function.attr)
+        return None if found is None else (module, found, owner)
+
+    def of_object(
+        self, method: tuple[Objects, ast.FunctionDef, Node], node: ast.Call, scope: python._Scope, keys: Keys
+    ) -> Node:
+        module, function, owner = method
+        returned = self.enter(module, function, owner, node, scope)
+        if returned is None or returned.node is None:
+            raise Unknown(f"calls {function.name}(), which returns nothing that is known")
+        return self.moved(returned.node, keys, None, ())
+
+    def enter(
+        self,
+        module: Objects,
+        function: ast.FunctionDef,
+        owner: Node,
+        call: ast.Call,
+        scope: python._Scope,
+        place: ast.Call | None = None,
+    ) -> python._Returned | None:
+        """Follow a method; its first argument is the object itself."""
+        calling = self.state.calling
+        if function in calling or len(calling) >= program.MAX_DEEP or not self.state.calls_left:
+            raise Unknown(f"calls {function.name}()")
+        self.state.calls_left -= 1
+        inner = python._Scope("", module.module)
+        found = program._Function(module, function, module.module)
+        static = any(isinstance(one, ast.Name) and one.id == "staticmethod" for one in function.decorator_list)
+        arguments = [*function.args.posonlyargs, *function.args.args]
+        own = "" if static or not arguments else arguments[0].arg
+        shifted = (
+            call
+            if not own
+            else ast.Call(call.func, [ast.Constant(None, lineno=1, col_offset=0), *call.args], call.keywords)
+        )
+        self.bound(found, shifted, scope, inner)
+        if own:
+            inner.names[own] = owner
+        calling.append(function)
+        try:
+            return module.block(function.body, inner, 0)
+        finally:
+            calling.pop()
+            self.left_by(inner)
+
+    def freezes(self, node: ast.For, scope: python._Scope, depth: int) -> None:
+        """A loop that sets ``requires_grad`` of parameters, which is not followed otherwise."""
+        if not self.state.once(node):
+            return
+        for one in self.walk(node):
+            value: ast.expr | None = None
+            if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Attribute):
+                value = one.value if one.targets[0].attr == "requires_grad" else None
+            elif isinstance(one, ast.Call) and getattr(one.func, "attr", "") == "requires_grad_":
+                value = one.args[0] if one.args else ast.Constant(True, lineno=one.lineno, col_offset=0)
+            if value is None:
+                continue
+            span = self.span(one)
+            set_to = value.value if isinstance(value, ast.Constant) else self.source(value)
+            said = {"_target_": Node(FROZEN, span), "of": Node(self.source(node.iter), span)}
+            said["value"] = Node(set_to if isinstance(set_to, (bool, str)) else None, span)
+            self.state.made.append(Node(said, span))
+
+    def part(self, node: Node, index: int) -> Node:
+        """One of several things that a call makes together."""
+        made = Node({PART_OF: Node(index, node.span), ON: node, "_target_": mapping(node)["_target_"]}, node.span)
+        self.numbered(made)
+        return made
+
+    def set(self, target: ast.Attribute, node: Node, scope: python._Scope) -> None:
+        """An attribute of what a call made is set, or one further down: ``model.config.use_cache = False``."""
+        owner: ast.expr = target.value
+        while isinstance(owner, (ast.Attribute, ast.Subscript)):
+            owner = owner.value
+        found = self.locate(target.value, scope) or self.locate(owner, scope)
+        if found is None or NUMBER not in mapping(found) or INSTANCE in mapping(found):
+            return
+        span = self.span(target)
+        said = {"_target_": Node(SET, span), ON: found, target.attr: node}
+        self.state.made.append(Node(said, span))
+
+    def either(self, node: ast.IfExp, keys: Keys, scope: python._Scope, depth: int) -> Node:
+        """One of two things that calls make, by a condition that is not known: both are told."""
+        try:
+            return super().composed(node, keys, scope, depth)
+        except Unknown:
+            both = [self.value(way, "", scope, depth + 1) for way in (node.body, node.orelse)]
+            return self.one_of(both, node, keys)
+
+    def one_of(self, both: list[Node], node: ast.IfExp, keys: Keys) -> Node:
+        if not all(NUMBER in mapping(one) for one in both):
+            raise Unknown("one of two values, by a condition that is not known")
+        made = Node(
+            {"_target_": Node(EITHER, self.span(node)), "_args_": Node(both, self.span(node))},
+            self.span(node),
+            None,
+            keys,
+        )
+        self.numbered(made)
+        return made
+
+
+def method_of(made: ast.ClassDef, name: str) -> ast.FunctionDef | None:
+    return next((one for one in made.body if isinstance(one, ast.FunctionDef) and one.name == name), None)
