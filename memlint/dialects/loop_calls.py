@@ -109,6 +109,8 @@ ALL_BUT_THE_LAST = re.compile(r"(\.\.\.,|:,):-1(,:)?(,\.\.\.)?")
 PLAIN_CONTEXTS = frozenset(
     ("nullcontext", "accumulate", "no_sync", "profile", "record_function", "set_device", "device", "suppress")
 )
+# Words of contexts of a program's own that watch and time, and change nothing of how a model computes.
+WATCHES = re.compile(r"trace|timer|timing|profil|progress|tqdm|memory|logg|stopwatch", re.IGNORECASE)
 WITHOUT_GRADIENTS = frozenset(("no_grad", "inference_mode"))
 # Keywords of cross entropy that leave its memory as it is (torch 2.13: nn/functional.py, cross_entropy).
 PLAIN_LOSS = frozenset(("ignore_index", "reduction", "input", "target", "size_average", "reduce"))
@@ -116,3 +118,9 @@ PLAIN_LOSS = frozenset(("ignore_index", "reduction", "input", "target", "size_av
 MADE_UP = {"randint": ("size", (1, 2)), "ones": ("size", (0,)), "zeros": ("size", (0,)), "full": ("size", (0,))}
 # What a data set of a program's own calls the length of its rows.
 LENGTHS = ("block_size", "max_seq_length", "max_seq_len", "max_length", "max_len", "seq_length", "seq_len")
+# Arguments of LoraConfig that put another computation in LoRA's place, or adapt some modules otherwise (PEFT 0.21:
+# tuners/lora/config.py); the values of ``bias`` that leave biases as they are.
+NOT_PLAIN_LORA = (
+    *("rank_pattern", "alpha_pattern", "layers_to_transform", "layers_pattern", "layer_replication"),
+    *("trainable_token_indices", "target_parameters", "exclude_modules", "loftq_config", "eva_config", "corda_config"),
+)

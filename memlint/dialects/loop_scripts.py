@@ -192,6 +192,14 @@ class _Reader:
             self.stop(f"get_peft_model is given {name_of(config) or 'a config'}, which is not described", call)
             return
         assert config is not None
+        values = values_of(config)
+        odd = [
+            name for name in loop_calls.NOT_PLAIN_LORA if name in values and values[name].value not in (None, {}, [])
+        ]
+        if "bias" in values and values["bias"].value != "none":
+            odd.append("bias")
+        if odd:
+            self.stop(f"what {odd[0]} of LoraConfig changes is not described", config)
         self.keys.update(scripts.said_by(config))
 
     def about_model(self) -> None:

@@ -100,8 +100,10 @@ def without_gradients(entry: Make) -> bool:
 
 
 def is_known_context(node: Node) -> bool:
+    """Whether a context changes nothing that is not read from it."""
     name = name_of(node)
-    return name == "autocast" or name in calls.PLAIN_CONTEXTS or name in calls.WITHOUT_GRADIENTS or name == "tqdm"
+    known = name == "autocast" or name in calls.PLAIN_CONTEXTS or name in calls.WITHOUT_GRADIENTS
+    return known or calls.WATCHES.search(name) is not None
 
 
 def text(node: Node) -> str:

@@ -34,7 +34,7 @@ class Match(NamedTuple):
     missing: tuple[Missing, ...] = ()
 
 
-_STARTS = re.compile(r"^if __name__ == ['\"]__main__['\"]", re.MULTILINE)
+_STARTS = re.compile(r"^if __name__ == ['\"]__main__['\"]|\.backward\(", re.MULTILINE)
 
 
 class Recogniser:

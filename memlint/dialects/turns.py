@@ -107,16 +107,17 @@ def read(loop: Loop) -> Turn:
         turns = inner.turns
     in_turn = _steps(parents[-1])
     reader = _Reader()
-    around: list[Entry] = []
     if len(parents) > 1 and not in_turn:  # micro-batches within a step
-        around = [entry for entry in parents[-2] if not isinstance(entry, Inner)]
         reader.accumulation = turns or 2
-        before = parents[-2].index(next(one for one in parents[-2] if isinstance(one, Inner)))
+        before = next((at for at, one in enumerate(parents[-2]) if isinstance(one, Inner)), None)
+        if before is None:
+            raise Stop("whether the loop goes backward depends on a condition that is not known")
         reader.follow(parents[-2][:before])
         reader.statements.clear()
-    reader.follow(parents[-1])
-    if around:
+        reader.follow(parents[-1])
         reader.follow(parents[-2][before + 1 :])
+    else:
+        reader.follow(parents[-1])
     return reader.told()
 
 

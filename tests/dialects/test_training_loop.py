@@ -231,6 +231,19 @@ OWN = "class Net(nn.Module):\n    def __init__(self):\n        super().__init__(
             id="adapters of another kind",
         ),
         pytest.param(
+            MODEL + "model = get_peft_model(model, LoraConfig(r=8, rank_pattern={'q_proj': 4}))\n" + ADAMW + LOOP,
+            "what rank_pattern of LoraConfig changes is not described",
+            False,
+            id="ranks of their own",
+        ),
+        pytest.param(
+            MODEL + ADAMW + "with model.disable_adapter():\n    pass\nfor batch in loader:\n    with patched(model):\n"
+            "        loss = model(**batch).loss\n    loss.backward()\n" + STEP,
+            "calls the model within patched",
+            False,
+            id="a context of one's own",
+        ),
+        pytest.param(
             MODEL + ADAMW + LOOP.replace("loss = outputs.loss", "loss = F.kl_div(outputs.logits, outputs.logits)"),
             "gives what the model returns to kl_div()",
             True,
@@ -388,6 +401,12 @@ def test_deepspeeds_engine_shares_as_its_config_says(tmp_path: Path) -> None:
     spec = run(tmp_path, script, "deepspeed --num_gpus 4 train.py")
     found = [spec.get(name) for name in ("parallelism.strategy", "parallelism.zero_stage", "device_count")]
     assert (spec.unknown_reason, found) == ("", ["zero", 2, 4])
+
+
+def test_a_program_with_the_names_of_a_config_is_no_config(tmp_path: Path) -> None:
+    script = "train_dataloader = DataLoader([], batch_size=4)\noptimizer = {}\n".format(ADAMW.partition(" = ")[2])
+    spec = run(tmp_path, MODEL + script + LOOP.replace("in loader", "in train_dataloader"))
+    assert (spec.family, spec["micro_batch_size"]) == ("training-loop", 4)
 
 
 def test_a_finding_points_into_the_script(tmp_path: Path) -> None:
