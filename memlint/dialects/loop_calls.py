@@ -124,3 +124,27 @@ NOT_PLAIN_LORA = (
     *("rank_pattern", "alpha_pattern", "layers_to_transform", "layers_pattern", "layer_replication"),
     *("trainable_token_indices", "target_parameters", "exclude_modules", "loftq_config", "eva_config", "corda_config"),
 )
+# What makes other rows of a batch, or other lengths.
+RESHAPES = frozenset(
+    (
+        *("cat", "concat", "concatenate", "stack", "vstack", "hstack", "repeat", "repeat_interleave", "expand", "tile"),
+        *("pad", "chunk", "split", "narrow", "index_select", "masked_select", "gather", "unfold", "roll", "flip"),
+    )
+)
+# Attributes of a model that change nothing of how it computes, and arguments of AutoConfig of which the same is true.
+HARMLESS = frozenset(
+    (
+        *(
+            "use_cache",
+            "pad_token_id",
+            "eos_token_id",
+            "bos_token_id",
+            "pretraining_tp",
+            "is_parallelizable",
+            "training",
+        ),
+        *("model_parallel", "padding_side", "pad_token", "name_or_path", "pretrained_model_name_or_path", "num_labels"),
+        *("trust_remote_code", "cache_dir", "revision", "token", "finetuning_task", "use_auth_token", "return_dict"),
+        *("id2label", "label2id", "problem_type", "gradient_checkpointing", "keys_to_ignore_at_inference"),
+    )
+)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from memlint.dialects import loop_calls, turns
+from memlint.dialects.loop_structure import flat
 from memlint.dialects.made import (
     MAX_CHAIN,
     argument,
@@ -18,7 +19,7 @@ from memlint.dialects.made import (
     values_of,
 )
 from memlint.documents.node import Node, Span, Unresolved
-from memlint.documents.turn import EITHER, ON, PART_OF
+from memlint.documents.turn import EITHER, FROZEN, ON, PART_OF, SET
 from memlint.facts.spec import OnTop
 
 if TYPE_CHECKING:
@@ -64,20 +65,34 @@ def script(found: Loops, path: str) -> Script | None:
     from memlint.dialects.scripts import Script
 
     program, why, line = found.program, "", 1
+    first: tuple[turns.Turn, Script] | None = None
     for loop in found.loops:
-        if not any(is_model(entry.callee) for entry in turns.flat(loop.entries)):
+        if not any(is_model(entry.callee) for entry in flat(loop.entries)):
             continue
         try:
             turn = turns.read(loop)
         except turns.Stop as stop:
             why, line = why or f"{path}: {stop}", loop.line
             continue
+        if first is not None:
+            if _is_another(first[0], turn) and not first[1].unknown:
+                why = OnTop(f"{path}: {turn.batches.where} trains in another loop, whose memory may be more")
+                return first[1]._replace(unknown=why)
+            continue
         said, reason = _Reader(path, program, turn, loop).said()
         reason = reason or _doubt(program, path, said)
-        return Script(FAMILY, Node(said, turn.place), program.document, reason, False, True)
+        first = turn, Script(FAMILY, Node(said, turn.place), program.document, reason, False, True)
+    if first is not None:
+        return first[1]
     if not why:
         return None
     return Script(FAMILY, Node({}, Span(path, line, 1, line, 1)), program.document, why, False, True)
+
+
+def _is_another(one: turns.Turn, other: turns.Turn) -> bool:
+    """Whether a second loop does something else, or with other batches."""
+    same = one.statements == other.statements and root_number(one.model[0]) == root_number(other.model[0])
+    return not same or root_number(_through(one.over)) != root_number(_through(other.over))
 
 
 def _doubt(program: Program, path: str, said: Mapping[str, Node]) -> str:
@@ -182,8 +197,22 @@ class _Reader:
         else:
             self.stop(f"{loader} is asked for what it computes before a head", call)
         self.put("use_cache", values_of(call).get("use_cache"))
+        self.configured(values_of(call).get("config"))
         if name_of(values_of(call).get("quantization_config")) not in ("", "BitsAndBytesConfig"):
             self.stop("its quantisation is not described", call)
+
+    def configured(self, config: Node | None) -> None:
+        """A config that the model is loaded with is its own, unless the program changes it."""
+        if config is None or config.value is None:
+            return
+        number = root_number(config)
+        changed = [key for key in values_of(root(config)) if not key.startswith("_")]
+        for call in self.before_the_loop():
+            if target_of(call) == SET and root_number(values_of(call)[ON]) == number:
+                changed += [key for key in values_of(call) if not key.startswith("_")]
+        odd = [key for key in changed if key not in loop_calls.HARMLESS]
+        if name_of(root(config)) != "from_pretrained" or odd:
+            self.stop(f"the model's config is changed{f' ({odd[0]})' if odd else ''}, which is not described", config)
 
     def adapters(self, config: Node | None, call: Node) -> None:
         from memlint.dialects import scripts
@@ -210,7 +239,7 @@ class _Reader:
         adapted = "use_peft" in self.keys
         for call in self.before_the_loop():
             name, values = name_of(call), values_of(call)
-            if target_of(call) == "_requires_grad_":
+            if target_of(call) == FROZEN:
                 self.freezes(values["of"], values["value"], adapted)
                 continue
             if name in _NOT_DESCRIBED and name not in ("FSDP", "FullyShardedDataParallel", "DataParallel"):
@@ -227,8 +256,11 @@ class _Reader:
             elif name == "requires_grad_":
                 given = argument(call, "requires_grad", 0)
                 self.freezes(call, given or Node(True, call.span), adapted)
-            elif target_of(call) == "_set_":
+            elif target_of(call) == SET:
                 self.put("use_cache", values.get("use_cache"))
+                attribute = next((key for key in values if not key.startswith("_")), "")
+                if attribute not in loop_calls.HARMLESS and attribute != "requires_grad":
+                    self.stop(f"what setting .{attribute} of the model changes is not described", call)
                 if "requires_grad" in values and not adapted:
                     self.freezes(call, values["requires_grad"], adapted)
 

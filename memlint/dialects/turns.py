@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from memlint.dialects import loop_calls as calls
+from memlint.dialects.loop_structure import flat, inner_loop, is_backward, is_step, steps
 from memlint.dialects.made import (
     chain,
     flag,
@@ -29,7 +30,6 @@ from memlint.documents.node import Node, Span, Unresolved
 from memlint.documents.turn import (
     CALL,
     FUNCTION,
-    METHOD,
     Bind,
     Branch,
     End,
@@ -102,10 +102,10 @@ def read(loop: Loop) -> Turn:
     """What a turn of a loop does. Raises Stop."""
     parents: list[list[Entry]] = [loop.entries]
     turns: int | None = None
-    while (inner := _inner(parents[-1])) is not None:
+    while (inner := inner_loop(parents[-1])) is not None:
         parents.append(inner.body)
         turns = inner.turns
-    in_turn = _steps(parents[-1])
+    in_turn = steps(parents[-1])
     reader = _Reader()
     if len(parents) > 1 and not in_turn:  # micro-batches within a step
         reader.accumulation = turns or 2
@@ -119,52 +119,6 @@ def read(loop: Loop) -> Turn:
     else:
         reader.follow(parents[-1])
     return reader.told()
-
-
-def _inner(entries: Sequence[Entry]) -> Inner | None:
-    """The loop within a turn that goes backward."""
-    for entry in entries:
-        if isinstance(entry, Inner) and any(_is_backward(one) for one in flat(entry.body)):
-            return entry
-        if isinstance(entry, Branch):
-            for way in (entry.body, entry.otherwise):
-                found = _inner(way)
-                if found is not None:
-                    return found
-    return None
-
-
-def flat(entries: Sequence[Entry]) -> Iterator[Make]:
-    for entry in entries:
-        if isinstance(entry, Make):
-            yield entry
-        elif isinstance(entry, Branch):
-            yield from flat(entry.body)
-            yield from flat(entry.otherwise)
-        elif isinstance(entry, Inner):
-            yield from flat(entry.body)
-
-
-def _is_backward(entry: Make) -> bool:
-    return entry.kind == METHOD and entry.name == "backward"
-
-
-def _is_step(entry: Make) -> bool:
-    """Whether a call is an optimizer's step, a scaler's, or an engine's."""
-    if entry.kind != METHOD or entry.name != "step" or entry.callee is None:
-        return False
-    made = root(entry.callee)
-    return optimizer_of(made) is not None or name_of(made) == "GradScaler" or is_model(entry.callee)
-
-
-def _steps(entries: Sequence[Entry]) -> bool:
-    """Whether a step is taken in these entries, and not in a loop within them."""
-    for entry in entries:
-        if isinstance(entry, Make) and _is_step(entry):
-            return True
-        if isinstance(entry, Branch) and (_steps(entry.body) or _steps(entry.otherwise)):
-            return True
-    return False
 
 
 class _Reader:
@@ -217,8 +171,8 @@ class _Reader:
             other = []
         made = [[one for one in flat(way) if not without_gradients(one)] for way in (taken, other)]
         matters = [[one for one in way if self.decides(one)] for way in made]
-        if any(_is_step(one) for one in (*made[0], *made[1])) and not any(
-            _is_backward(one) for one in (*made[0], *made[1])
+        if any(is_step(one) for one in (*made[0], *made[1])) and not any(
+            is_backward(one) for one in (*made[0], *made[1])
         ):
             if self.accumulation == 1 and not entry.leaves[0]:
                 self.accumulation = entry.divisor if entry.divisor is not None else 0
@@ -242,7 +196,7 @@ class _Reader:
         """Whether a call decides what memory a turn takes."""
         if entry.kind == CALL:
             return is_model(entry.callee)
-        return _is_backward(entry) or (entry.kind == FUNCTION and entry.name.endswith("cross_entropy"))
+        return is_backward(entry) or (entry.kind == FUNCTION and entry.name.endswith("cross_entropy"))
 
     # ------------------------------------------------------------------------------------------ values
 
@@ -294,6 +248,8 @@ class _Reader:
             return Sort(BATCH, -1)
         if of.kind == BATCH and entry.name in (":,1:", "...,1:"):
             return Sort(NEXT)
+        if of.kind == BATCH and ":" in entry.name:
+            return Sort(STRANGE, 0, f"{entry.where} takes [{entry.name[:40]}] of the batch")
         return of
 
     def taken(self, entry: Make, of: Sort, what: str) -> Sort:
@@ -333,14 +289,14 @@ class _Reader:
         if entry.callee is not None:
             return self.of_object(entry)
         of = self.sort(entry.values[0])
-        if _is_backward(entry):
+        if is_backward(entry):
             return self.goes_backward(entry, of)
         if entry.name in calls.ON_THE_HOST or of.kind == PLAIN:
             return Sort(PLAIN)
         if of.kind == NEXT and entry.name in ("contiguous", "reshape", "flatten", "clone"):
             return self.let(entry, "labels", LABELS)
         if of.kind in (BATCH, NEXT, LABELS):
-            return of
+            return self.reshaped(entry, of)
         if of.kind == OUTPUTS:
             if entry.name == "get" and entry.given and entry.given[0].value in ("loss", "logits"):
                 return self.taken(entry, of, str(entry.given[0].value))
@@ -353,6 +309,13 @@ class _Reader:
             return Sort(STRANGE, 0, f"{entry.where} calls .{entry.name}() of the loss")
         if of.kind == LOGITS:
             return self.of_logits(entry, of)
+        return of
+
+    def reshaped(self, entry: Make, of: Sort) -> Sort:
+        """What a call makes of a batch: a batch, unless it has other rows or lengths."""
+        name = entry.name.rpartition(".")[2]
+        if name in calls.RESHAPES and of.kind == BATCH:
+            return Sort(STRANGE, 0, f"{entry.where} makes another batch of it ({name})")
         return of
 
     def of_logits(self, entry: Make, of: Sort) -> Sort:
@@ -388,7 +351,7 @@ class _Reader:
         if without_gradients(entry) or all(one.kind == PLAIN for one in kinds):
             return Sort(PLAIN)
         if all(one.kind in (BATCH, NEXT, LABELS, PLAIN) for one in kinds):
-            return next(one for one in kinds if one.kind != PLAIN)
+            return self.reshaped(entry, next(one for one in kinds if one.kind != PLAIN))
         if name in ("print", "float", "int", "str", "len", "isinstance", "hasattr", "argmax", "isnan", "isfinite"):
             return Sort(PLAIN)
         strange = next((one for one in kinds if one.kind == STRANGE), None)
@@ -420,7 +383,9 @@ class _Reader:
             return Sort(PLAIN)
         for argument_ in (*entry.given, *entry.named.values()):
             number = getattr(argument_.value, "number", None)
-            if self.sort(number).kind not in (BATCH, NEXT, LABELS, PLAIN):
+            if self.sort(number).kind == STRANGE:
+                self.bounded(self.sort(number).why)
+            elif self.sort(number).kind not in (BATCH, NEXT, LABELS, PLAIN):
                 self.bounded(f"{entry.where} gives the model something else than a batch")
             if self.sort(number).number < 0:
                 self.shorter = 1
@@ -469,7 +434,7 @@ class _Reader:
             return self.goes_backward(entry, of)
         if name == "scale" and kinds and kinds[0].kind == LOSS:
             return self.let(entry, f"scaled {kinds[0].number}{flag(entry)}", LOSS)
-        if _is_step(entry):
+        if is_step(entry):
             self.steps(entry, made)
             return Sort(PLAIN)
         if name == "zero_grad":

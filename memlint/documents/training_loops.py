@@ -494,6 +494,8 @@ class _Looped(Objects):
         given = [self.value(one.value if isinstance(one, ast.Starred) else one, "", scope, depth) for one in node.args]
         named = {one.arg or "**": self.value(one.value, "", scope, depth + 1) for one in node.keywords}
         numbers = [number_of(one) for one in (*given, *named.values())]
+        for one in given:
+            numbers += [number_of(item) for item in _children(one) if one.is_list]
         if owner is not None and number_of(owner) is not None:
             return self.made(node, METHOD, name, (number_of(owner), *numbers), None, given, named, keys)
         if owner is not None and NUMBER in mapping(owner):

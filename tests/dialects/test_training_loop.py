@@ -231,6 +231,43 @@ OWN = "class Net(nn.Module):\n    def __init__(self):\n        super().__init__(
             id="adapters of another kind",
         ),
         pytest.param(
+            MODEL + ADAMW + LOOP.replace("    outputs", "    batch = torch.cat([batch, batch])\n    outputs"),
+            "makes another batch of it (cat)",
+            True,
+            id="batches that are put together",
+        ),
+        pytest.param(
+            MODEL + ADAMW + LOOP.replace("model(**batch)", "model(batch['input_ids'][:, :99], labels=batch['labels'])"),
+            "takes [:,:99] of the batch",
+            True,
+            id="rows that are cut",
+        ),
+        pytest.param(
+            MODEL + "model.lm_head = nn.Linear(896, 10)\n" + ADAMW + LOOP,
+            "what setting .lm_head of the model changes is not described",
+            False,
+            id="a head of one's own",
+        ),
+        pytest.param(
+            "from transformers import AutoConfig\nconfig = AutoConfig.from_pretrained('gpt2', n_layer=2)\n"
+            "model = AutoModelForCausalLM.from_pretrained('gpt2', config=config)\n" + ADAMW + LOOP,
+            "the model's config is changed (n_layer), which is not described",
+            False,
+            id="fewer layers than the name says",
+        ),
+        pytest.param(
+            MODEL + ADAMW + LOOP + LOOP.replace("outputs", "again"),
+            "",
+            False,
+            id="the same loop again",
+        ),
+        pytest.param(
+            MODEL + ADAMW + LOOP + "other = DataLoader(['a'], batch_size=64)\n" + LOOP.replace("in loader", "in other"),
+            "trains in another loop, whose memory may be more",
+            True,
+            id="a second loop of larger batches",
+        ),
+        pytest.param(
             MODEL + "model = get_peft_model(model, LoraConfig(r=8, rank_pattern={'q_proj': 4}))\n" + ADAMW + LOOP,
             "what rank_pattern of LoraConfig changes is not described",
             False,
