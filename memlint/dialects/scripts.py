@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from memlint.dialects import companions, own_code
 from memlint.dialects import unsloth_calls as unsloth
 from memlint.documents.node import Command, Document, Node, Span, Unresolved
+from memlint.facts.spec import OnTop
 from memlint.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
@@ -195,7 +196,8 @@ def _own_loop(path: str, text: str, options: Mapping[str, Node], is_started: boo
     if script is None or options or is_started or not found.program.parses:
         return script
     model = _values(script.root).get("model_name_or_path")
-    if not script.unknown and model is not None and isinstance(model.value, str) and model.value:
+    is_bounded = not script.unknown or isinstance(script.unknown, OnTop)
+    if is_bounded and model is not None and isinstance(model.value, str) and model.value:
         return script  # its options have defaults
     why = f"{path} reads options, and none are given: check the command that starts it"
     return script._replace(root=Node({}, script.root.span), unknown=why, options=True)

@@ -38,6 +38,7 @@ class State(program._State):
         self.scopes: list[python._Scope] = []
         self.classes: dict[str, tuple[Objects, ast.ClassDef]] = {}
         self.followed: set[ast.AST] = set()
+        self.trained: dict[ast.AST, bool] = {}  # whether a loop or a function goes backward
         self.entries = 0
         self.called: dict[tuple[int, int], tuple[Node, python._Scope]] = {}
 

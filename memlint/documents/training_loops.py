@@ -160,20 +160,21 @@ class _Looped(Objects):
             self.note(End(since))
         return returned
 
-    def trains(self, node: ast.AST, depth: int = 0) -> bool:
+    def trains(self, node: ast.AST) -> bool:
         """Whether a loop, or a function of the program's own that it calls, goes backward."""
-        for one in self.walk(node):
-            if not isinstance(one, ast.Call):
-                continue
-            function = one.func
-            name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
-            if name == BACKWARD and isinstance(function, ast.Attribute):
-                return True
-            if depth < program.MAX_DEEP // 2:
-                for body in self.bodies(name, isinstance(function, ast.Attribute)):
-                    if body not in self.state.calling and body is not node and self.trains(body, depth + 1):
-                        return True
-        return False
+        known = self.state.trained.get(node)
+        if known is None:
+            self.state.trained[node] = False  # while it is looked at: a function that calls itself
+            known = self.state.trained[node] = any(self.goes_backward(one) for one in self.walk(node))
+        return known
+
+    def goes_backward(self, node: ast.AST) -> bool:
+        if not isinstance(node, ast.Call):
+            return False
+        function = node.func
+        name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+        is_method = isinstance(function, ast.Attribute)
+        return (name == BACKWARD and is_method) or any(self.trains(body) for body in self.bodies(name, is_method))
 
     def bodies(self, name: str, is_method: bool) -> Iterator[ast.FunctionDef]:
         """Functions of the repository, or methods of its classes, of that name."""
