@@ -19,7 +19,7 @@ from memlint.dialects.made import (
     values_of,
 )
 from memlint.documents.node import Node, Span, Unresolved
-from memlint.documents.turn import EITHER, FROZEN, ON, PART_OF, SET
+from memlint.documents.turn import DOUBT, EITHER, FROZEN, ON, PART_OF, SET
 from memlint.facts.spec import OnTop
 
 if TYPE_CHECKING:
@@ -159,6 +159,8 @@ class _Reader:
             name = name_of(call)
             if scripts.is_a_model(call):
                 self.loaded(call)
+            elif name == DOUBT:
+                self.stop("what is done to the model depends on a condition that is not known", call)
             elif name == "get_peft_model":
                 self.adapters(argument(call, "peft_config", 1), call)
             elif name in _DTYPES:
@@ -445,7 +447,7 @@ class _Reader:
                 self.put("max_seq_length", stated_by_rows)
                 self.keys.pop("pad_to_max_length", None)
         odd = (values_of(call).get("max_length") for call in calls if scripts.tokenizes(call))
-        told = next((node for node in odd if node is not None and node.value is not None), None)
+        told = next((node for node in odd if node is not None), None)
         if "max_seq_length" not in self.keys and told is not None and type(told.value) is not int:
             self.put("max_seq_length", told)
         stated = self.keys.get("max_seq_length")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memlint.dialects import loop_calls as calls
 from memlint.documents.node import Node, Unresolved
-from memlint.documents.turn import NUMBER, ON, PART_OF, Make
+from memlint.documents.turn import DOUBT, NUMBER, ON, PART_OF, Make
 
 MAX_CHAIN = 40  # of what is put around an object
 
@@ -40,6 +40,8 @@ def chain(node: Node | None) -> list[Node]:
             node = _part(node)
         elif name in calls.ITSELF and ON in values:
             node = values[ON] if not _is_a_module(values[ON]) else argument(node, "model")
+        elif name == DOUBT:
+            node = values[ON]
         elif name == "prepare":
             node = argument(node, "", 0)
         elif name in calls.WRAPS:
@@ -66,8 +68,14 @@ def _part(node: Node) -> Node | None:
 
 
 def root(node: Node | None) -> Node | None:
+    """What was made first; of anything but a model, the condition that is not known and may have put another in its
+    place."""
+    from memlint.dialects.scripts import is_a_model
+
     found = chain(node)
-    return found[-1] if found else None
+    if not found or is_a_model(found[-1]):
+        return found[-1] if found else None
+    return next((one for one in found if name_of(one) == DOUBT), found[-1])
 
 
 def is_model(node: Node | None) -> bool:

@@ -36,6 +36,8 @@ def _length(spec: TrainingSpec) -> str:
         return ""
     if lm.gap(spec, "max_seq_length") is not None:
         return lm.not_stated(spec, "max_seq_length")
+    if stated is not None and stated.node is not None:
+        return OnTop(f"{stated.key} is null: the longest sample is the tokenizer's limit or the data's")
     return OnTop("max_seq_length is not stated: the longest sample is the data's, which no file states")
 
 

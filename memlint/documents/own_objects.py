@@ -10,6 +10,7 @@ from memlint.documents import program, python
 from memlint.documents.arithmetic import Unknown
 from memlint.documents.node import Keys, Node
 from memlint.documents.turn import (
+    DOUBT,
     EITHER,
     FROZEN,
     INSTANCE,
@@ -158,6 +159,24 @@ class Objects(program._Followed):
             said = {"_target_": Node(FROZEN, span), "of": Node(self.source(node.iter), span)}
             said["value"] = Node(set_to if isinstance(set_to, (bool, str)) else None, span)
             self.state.made.append(Node(said, span))
+
+    def doubted(self, node: ast.If, scope: python._Scope) -> dict[str, Node]:
+        """What the program made and a condition that is not known may put something around, by its names."""
+        try:
+            self.known(node.test, scope)
+        except Unknown:
+            pass
+        else:
+            return {}
+        found: dict[str, Node] = {}
+        for target, _ in python._targets([*node.body, *node.orelse], self.spend):
+            owner = scope.find(target.id) if isinstance(target, ast.Name) else None
+            if isinstance(target, ast.Name) and owner is not None and NUMBER in mapping(owner):
+                place = self.span(node.test)
+                made = Node({"_target_": Node(DOUBT, place), ON: owner}, place)
+                self.numbered(made)
+                found[target.id] = made
+        return found
 
     def part(self, node: Node, index: int) -> Node:
         """One of several things that a call makes together."""

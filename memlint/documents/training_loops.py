@@ -252,7 +252,12 @@ class _Looped(Objects):
 
     def condition(self, node: ast.If, scope: python._Scope, depth: int) -> python._Returned | None:
         if self.state.turn is None:
-            return super().condition(node, scope, depth)
+            doubted = self.doubted(node, scope)
+            returned = super().condition(node, scope, depth)
+            for name, made in doubted.items():
+                scope.other.pop(name, None)
+                scope.names[name] = made
+            return returned
         try:
             if any(isinstance(one, ast.Mod) for one in self.walk(node.test)):
                 raise Unknown(_VARIES)

@@ -16,7 +16,9 @@ CALL = "call"
 # Of what a call makes: its number, whose method the call is of, the class of the program's own that it is of, and which
 # of several things it is.
 NUMBER, ON, INSTANCE, PART_OF = "_number_", "_on_", "_instance_", "_part_"
-SET, FROZEN = "_set_", "_requires_grad_"  # in the place of what is called: an attribute is set, in a loop
+# In the place of what is called: an attribute is set, requires_grad is in a loop, and what there is depends on a
+# condition that is not known.
+SET, FROZEN, DOUBT = "_set_", "_requires_grad_", "_doubt_"
 
 
 class Traced(Unresolved):

@@ -231,6 +231,18 @@ OWN = "class Net(nn.Module):\n    def __init__(self):\n        super().__init__(
             id="adapters of another kind",
         ),
         pytest.param(
+            MODEL + "if torch.cuda.device_count() > 1:\n    model = nn.DataParallel(model)\n" + ADAMW + LOOP,
+            "what is done to the model depends on a condition that is not known",
+            False,
+            id="a wrapper under a condition",
+        ),
+        pytest.param(
+            MODEL + ADAMW + "if torch.cuda.device_count() > 1:\n    loader = DataLoader(['a'], batch_size=9)\n" + LOOP,
+            "how many samples the loop takes at once is not followed",
+            True,
+            id="a loader under a condition",
+        ),
+        pytest.param(
             MODEL + ADAMW + LOOP.replace("    outputs", "    batch = torch.cat([batch, batch])\n    outputs"),
             "makes another batch of it (cat)",
             True,
