@@ -218,6 +218,8 @@ class _Reader:
     def _rebuilt(self, entry: Make) -> Sort:
         kinds = [self.sort(number) for number in entry.values if number is not None]
         strange = next((one for one in kinds if one.kind in (OUTPUTS, LOGITS, STRANGE)), None)
+        if strange is not None and strange.kind == STRANGE:
+            return strange
         if strange is not None:
             return Sort(STRANGE, 0, f"{entry.where} puts what the model returns into something else")
         return kinds[0] if kinds else Sort(PLAIN)
