@@ -26,7 +26,7 @@ REQUIREMENTS = ("requirements.txt", "environment.yml", "environment.yaml", "pypr
 # What a library is installed under -> the library
 PACKAGES = {package: name for name, library in releases.LIBRARIES.items() for package in library.distributions}
 # A fact that several libraries' releases are -> the one that says whose it is here
-OWNERS: dict[Name, Name] = {"framework_version": "framework", "implementation_version": "implementation"}
+OWNERS: dict[str, Name] = {"framework_version": "framework", "implementation_version": "implementation"}
 NOTEBOOK = ".ipynb"
 MAX_BYTES = 8 << 20
 MAX_CLIMB = 64
@@ -77,12 +77,14 @@ def state(facts: dict[str, Fact], path: str) -> None:
     found = {**pins(folder), **own}
     for package, pin in found.items():
         library = PACKAGES[package]
-        name = named(releases.LIBRARIES[library].fact)
-        owner, old = facts.get(OWNERS.get(name, name)), facts.get(name)
-        if (name in OWNERS and (owner is None or owner.value != library)) or (old is not None and old.node is not None):
+        fact = releases.LIBRARIES[library].fact
+        owner, old = OWNERS.get(fact), facts.get(fact)
+        if owner is not None and (owner not in facts or facts[owner].value != library):
             continue
-        value = f"{library} {pin.release}" if name == "framework_version" else pin.release
-        facts[name] = Fact(name, value, WRITTEN, package, Node(value, pin.span, pin.span, package))
+        if old is not None and old.node is not None:
+            continue
+        value = f"{library} {pin.release}" if fact == "framework_version" else pin.release
+        facts[fact] = Fact(named(fact), value, WRITTEN, package, Node(value, pin.span, pin.span, package))
 
 
 def pins(folder: str) -> dict[str, Pin]:
