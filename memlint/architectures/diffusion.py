@@ -110,8 +110,8 @@ SCRIPTS: dict[str, Script] = {
         ("amused-256", "amused-512"), targets=("to_q", "to_k", "to_v"), vae_dtype="float32", logits=True, batch=16,
         rank=16,
     ),
-    # One prompt for all images. Its text encoders are deleted by their names, but not the list that holds them, which is
-    # asked in each step where images have prompts of their own. The autoencoder is deleted where it caches.
+    # One prompt for all images. Its text encoders are deleted by their names, but not the list that holds them, which
+    # is asked again where images have prompts of their own. The autoencoder is deleted where it caches.
     "train_dreambooth_lora_flux": Script(
         ("flux-dev",),
         targets=(
