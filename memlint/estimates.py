@@ -500,10 +500,13 @@ def _with_dynamic_quants(spec: TrainingSpec, found: Estimate) -> Estimate:
     from memlint.units import format_bytes
 
     name = spec.get("model") or spec.model_name
-    if spec.get("quantization.bits") != 4 or not spec.get(HYPER + "use_unsloth") or not unsloth.is_dynamic(str(name)):
+    if spec.get("quantization.bits") != 4:
+        return found
+    stated = unsloth.is_dynamic_copy(str(name))
+    if not stated and not (spec.get(HYPER + "use_unsloth") and unsloth.is_dynamic(str(name))):
         return found
     release = spec.facts.get(releases.LIBRARIES["unsloth"].fact)
-    if release is not None and release.origin != ASSUMED:
+    if not stated and release is not None and release.origin != ASSUMED:
         pinned = releases.series(release.value)
         if pinned is not None and pinned < unsloth.DYNAMIC_SINCE:
             return found
