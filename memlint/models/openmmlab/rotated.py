@@ -23,7 +23,7 @@ def turned_overlaps(boxes: int, anchors: int) -> Tensor:
 
 @register()
 class RotatedRetinaHead(RetinaHead):
-    """Where ``assign_by_circumhbbox`` says how angles are meant, boxes that stand straight are matched in their place."""
+    """``assign_by_circumhbbox`` says how angles are meant where straight boxes are matched instead."""
 
     sides = SIDES
 
