@@ -1,5 +1,5 @@
-"""What the upper ends of an estimate hold beside its releases: what may be on the card by what the run is, and whose size
-no file of the run says.
+"""What the upper ends of an estimate hold beside its releases: what may be on the card by what the run is, and whose
+size no file of the run says.
 """
 
 from __future__ import annotations
