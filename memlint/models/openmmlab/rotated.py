@@ -21,6 +21,26 @@ def turned_overlaps(boxes: int, anchors: int) -> Tensor:
     return made
 
 
+def nearest_first(boxes: int, anchors: int) -> Tensor:
+    """``ATSSObbAssigner``: overlaps, then distances of all centres, which centres are inside, and the overlaps of those
+    that are taken, as a matrix that lies the other way round."""
+    found = turned_overlaps(boxes, anchors)
+    away = empty((anchors, boxes, 2))
+    squares = empty((anchors, boxes, 2))
+    del away
+    sums = empty((anchors, boxes))
+    del squares
+    distances = empty((anchors, boxes))
+    del sums
+    inside = empty((anchors, boxes))
+    filled = empty((anchors, boxes))
+    taken = empty((boxes, anchors))
+    del filled
+    copied = empty((boxes, anchors))
+    del distances, inside, taken, copied
+    return found
+
+
 @register()
 class RotatedRetinaHead(RetinaHead):
     """``assign_by_circumhbbox`` says how angles are meant where straight boxes are matched instead."""
@@ -41,3 +61,6 @@ class RotatedRetinaHead(RetinaHead):
 @register()
 class RotatedATSSHead(RotatedRetinaHead):
     """The same layers; which anchors an object is of is found otherwise, by distances first."""
+
+    def targets(self, images: int, anchors: int, boxes: Boxes) -> list[Tensor]:
+        return targets(images, anchors, boxes, self.sides, nearest_first)

@@ -7,9 +7,10 @@ import pytest
 from memlint.dialects import registry
 from memlint.documents.load import load
 from memlint.meta.tape import Tape
+from memlint.meta.tensor import recording
 from memlint.models import record
 from memlint.models.openmmlab.detection import Boxes
-from memlint.models.openmmlab.rotated import RotatedRetinaHead
+from memlint.models.openmmlab.rotated import RotatedATSSHead, RotatedRetinaHead
 
 CONFIG = """
 model = dict(
@@ -49,3 +50,26 @@ def test_targets_of_turned_boxes_are_five_numbers_and_one_matrix() -> None:
     head = RotatedRetinaHead(15, 256)
     kept = head.targets(1, 1000, Boxes(7, 64, 64))
     assert [tensor.shape for tensor in kept] == [(1000,), (1000,), (1000, 5), (1000, 5)]
+
+
+@pytest.mark.parametrize(
+    "head, each",
+    [
+        pytest.param(RotatedRetinaHead, 4, id="a matrix of overlaps, each of which takes four bytes"),
+        pytest.param(RotatedATSSHead, 20, id="overlaps, and differences of two centres with their squares"),
+    ],
+)
+def test_one_more_object_takes_as_much_of_each_anchor_as_its_assigner_makes(
+    head: type[RotatedRetinaHead], each: int
+) -> None:
+    """Oracle: the temporaries of mmrotate 0.3.4's assigners that are alive at one time, counted in their source."""
+    peaks = []
+    for boxes in (400, 1400):
+        with recording() as tape:
+            head(15, 256).targets(1, 10_000, Boxes(boxes, 64, 64))
+        alive, peak = 0, 0
+        for event in tape.events:
+            alive += tape.sizes[event] if event >= 0 else -tape.sizes[~event]
+            peak = max(peak, alive)
+        peaks.append(peak)
+    assert (peaks[1] - peaks[0]) / 1000 / 10_000 == pytest.approx(each, rel=0.01)
