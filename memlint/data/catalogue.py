@@ -116,7 +116,7 @@ def says_how_many(text: str) -> bool:
         _gpu(text, lambda key: ())
     except UnknownGpu:
         words = text.strip().lower()
-        return words[:1].isdigit() or words[-1:].isdigit() and words.rstrip("0123456789")[-1:] in ("x", "*")
+        return words[:1].isdigit() or (words[-1:].isdigit() and words.rstrip("0123456789")[-1:] in ("x", "*"))
     return False
 
 

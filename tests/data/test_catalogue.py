@@ -69,7 +69,7 @@ def test_counts(text: str, name: str, count: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "text, said",
+    ("text", "said"),
     [
         pytest.param("h100-80gb", False, id="a card"),
         pytest.param("h100-80gb x1", True, id="one of it"),

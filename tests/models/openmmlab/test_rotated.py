@@ -53,7 +53,7 @@ def test_targets_of_turned_boxes_are_five_numbers_and_one_matrix() -> None:
 
 
 @pytest.mark.parametrize(
-    "head, each",
+    ("head", "each"),
     [
         pytest.param(RotatedRetinaHead, 4, id="a matrix of overlaps, each of which takes four bytes"),
         pytest.param(RotatedATSSHead, 20, id="overlaps, and differences of two centres with their squares"),
