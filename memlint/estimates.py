@@ -242,7 +242,9 @@ class Estimates:
         half of the work that is left is enough for them. Which release it is does not matter to a measurement."""
         if self.measurements:
             return found
-        found = _with_dynamic_quants(spec, self._over_lengths(spec, found))
+        from memlint import upper_ends
+
+        found = upper_ends.held(spec, self._over_lengths(spec, found))
         if not (spec.asked or "images_per_sample" in spec.facts):
             return found
         try:
@@ -488,37 +490,6 @@ def _with_lengths(found: Estimate, reserved: int) -> Estimate:
         device_interval=device._replace(high_bytes=device.high_bytes + more),
         assumptions=(*found.assumptions, ("lengths of batches", f"up to {format_bytes(reserved)} reserved", why)),
     )
-
-
-def _with_dynamic_quants(spec: TrainingSpec, found: Estimate) -> Estimate:
-    """With upper ends that hold the layers which Unsloth's copy of a quantised model leaves in 16 bits: which those are
-    is in that copy's config.json, and no file of the run says it."""
-    from memlint import releases
-    from memlint.facts.spec import ASSUMED, HYPER
-    from memlint.tape.overhead import dynamic_share
-    from memlint.trainers import unsloth
-    from memlint.units import format_bytes
-
-    name = spec.get("model") or spec.model_name
-    if spec.get("quantization.bits") != 4 or not spec.get(HYPER + "use_unsloth") or not unsloth.is_dynamic(str(name)):
-        return found
-    release = spec.facts.get(releases.LIBRARIES["unsloth"].fact)
-    if release is not None and release.origin != ASSUMED:
-        pinned = releases.series(release.value)
-        if pinned is not None and pinned < unsloth.DYNAMIC_SINCE:
-            return found
-    more = int(dynamic_share() * found.component_bytes("parameters"))
-    why = f"Unsloth's copy of {name} leaves some layers in 16 bits: at most a third more was published of any"
-    return found._replace(
-        allocated_interval=_raised(found.allocated_interval, more),
-        reserved_interval=_raised(found.reserved_interval, more),
-        device_interval=_raised(found.device_interval, more),
-        assumptions=(*found.assumptions, ("dynamic quants", f"up to {format_bytes(more)} more", why)),
-    )
-
-
-def _raised(interval: Interval, more: int) -> Interval:
-    return interval._replace(high_bytes=interval.high_bytes + more)
 
 
 def _up_to(interval: Interval, size: int) -> Interval:

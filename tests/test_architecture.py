@@ -34,7 +34,7 @@ ROOMS = (
     ("memlint.profiles",),
     ("memlint.models",),
     ("memlint.tape",),
-    ("memlint.plausible", "memlint.cache", "memlint.estimates", "memlint.partial"),
+    ("memlint.plausible", "memlint.cache", "memlint.upper_ends", "memlint.estimates", "memlint.partial"),
     ("memlint.plugin",),
     ("memlint.fixes",),
     ("memlint.rules",),

@@ -67,3 +67,13 @@ def test_where_devices_are_stated_nothing_is_assumed(tmp_path: Path) -> None:
     run = launched(tmp_path, 1, "a100-40gb")
     (found,) = (finding for finding in run.findings if finding.code == "MEM308")
     assert found.notes == ()
+
+
+def test_a_number_of_one_is_a_number(tmp_path: Path) -> None:
+    (tmp_path / "z.json").write_text('{"zero_optimization": {"stage": 3}}\n')
+    text = CONFIG + "deepspeed: z.json\n"
+    verdicts = {}
+    for gpu in ("h200-141gb", "h200-141gb x1"):
+        (run,) = check_text(str(tmp_path / "sft.yaml"), text, Settings(gpu=gpu)).runs
+        verdicts[gpu] = run.verdict
+    assert verdicts == {"h200-141gb": "UNKNOWN", "h200-141gb x1": "FITS"}

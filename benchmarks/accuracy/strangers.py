@@ -5,12 +5,14 @@
 A run is a row of ``strangers.csv`` and a config in its framework's own format under ``strangers/``. ``first_sight.csv``
 is what `check` said of these files before anything was mended for them; ``--first-sight`` adds the rows that are not
 in it and never changes one. Nothing of these runs is a constant's source, and none of them widens an interval.
+Runs that were written down at one time are a draw: a later draw meets a program that an earlier one has mended.
 
 What a row reads:
     figure  the peak of a run whose sizes the config states: as in cases.csv
     bound   the peak of a run whose samples are shorter than the length that the config states: the upper end alone is
             held against it
     oom     a user's report that the run was out of memory on this card: the verdict is held against it
+    fits    a report that the run ends on this card: OOM would be wrong
 """
 
 from __future__ import annotations
@@ -27,14 +29,16 @@ from benchmarks.accuracy.runner import COUNTERS, HERE, median, percent, percenti
 FOLDER = HERE / "strangers"
 ROWS = HERE / "strangers.csv"
 FIRST_SIGHT = HERE / "first_sight.csv"
-READS = ("figure", "bound", "oom")
+READS = ("figure", "bound", "oom", "fits")
+REPORTS = ("oom", "fits")  # these have no figure
 UNKNOWN = "UNKNOWN"
 
 
 class Stranger(NamedTuple):
-    """One row of strangers.csv. ``measured_bytes`` is 0 where a run was out of memory."""
+    """One row of strangers.csv. ``measured_bytes`` is 0 where a report has no figure."""
 
     id: str
+    draw: str
     source: str
     reads: str
     config: str
@@ -88,8 +92,8 @@ def load(path: Path = ROWS) -> list[Stranger]:
         for row in csv.DictReader(lines):
             if row["reads"] not in READS or row["counter"] not in COUNTERS:
                 raise ValueError(f"{path.name}: {row['id']}: reads {row['reads']!r}, counter {row['counter']!r}")
-            if (row["reads"] == "oom") == bool(row["measured_bytes"]):
-                raise ValueError(f"{path.name}: {row['id']}: a run was out of memory or has a figure")
+            if (row["reads"] in REPORTS) == bool(row["measured_bytes"]):
+                raise ValueError(f"{path.name}: {row['id']}: a run has a figure or is a report without one")
             if not (path.parent / path.stem / row["config"]).is_file():
                 raise ValueError(f"{path.name}: {row['id']}: no file {row['config']}")
             size = int(row.pop("measured_bytes") or 0)
@@ -178,11 +182,11 @@ def summarise(name: str, seen: Sequence[Seen]) -> Summary:
     )
 
 
-def verdicts(seen: Sequence[Seen]) -> dict[str, int]:
-    """Of the reports of runs that were out of memory: verdict -> how many."""
+def verdicts(seen: Sequence[Seen], reads: str = "oom") -> dict[str, int]:
+    """Of the reports that read so: verdict -> how many."""
     found = {"FITS": 0, "TIGHT": 0, "OOM": 0, UNKNOWN: 0}
     for one in seen:
-        if one.row.reads == "oom":
+        if one.row.reads == reads:
             found[one.sight.verdict] += 1
     return found
 
@@ -206,26 +210,21 @@ def _interval(sight: Sight) -> str:
     return f"{sight.predicted_bytes / GIB:.2f} ({low:.2f} to {high:.2f})"
 
 
-def section(then: Sequence[Seen], now: Sequence[Seen]) -> str:
-    """The page's part about these runs."""
+DRAWS = {"1": "the first", "2": "the second", "3": "the third"}
+COUNTS = {"oom": "of reports of a run out of memory", "fits": "of reports of a run that fits its card"}
+
+
+def _sums(then: Sequence[Seen], now: Sequence[Seen]) -> list[str]:
+    """The tables of one draw: its sources, and its reports."""
     from benchmarks.accuracy.page import table
 
-    lines = [
-        "## First sight: runs that nobody had looked at",
-        "",
-        "Published runs and users' reports, written down as configs and put to memlint before anything was mended for"
-        " them (`benchmarks/accuracy/first_sight.csv`); today's figures beside. They are no source of a constant and"
-        " widen no interval. A *bound* is a run whose samples are shorter than the length that its config states: only"
-        " more than the upper end is held against it (`beyond`).",
-        "",
-    ]
     head = ["source", "figures", "UNKNOWN", "median", "90th", "in interval", "bounds", "beyond"]
-    names = list(dict.fromkeys(one.row.source for one in then if one.row.reads != "oom"))
+    names = list(dict.fromkeys(one.row.source for one in then if one.row.reads not in REPORTS))
     cells = []
     for name in (*names, "all"):
         pairs = []
         for seen in (then, now):
-            chosen = [one for one in seen if one.row.reads != "oom" and name in ("all", one.row.source)]
+            chosen = [one for one in seen if one.row.reads not in REPORTS and name in ("all", one.row.source)]
             pairs.append(summarise(name, chosen))
         first, today = pairs
         cells.append(
@@ -240,25 +239,51 @@ def section(then: Sequence[Seen], now: Sequence[Seen]) -> str:
                 f"{first.beyond}, {today.beyond}",
             ]
         )
-    lines += ["Each cell: at first sight, today.", "", table(head, cells)]
-    head = ["of users' reports of a run out of memory", "FITS", "TIGHT", "OOM", "UNKNOWN"]
-    cells = [[name, *map(str, verdicts(seen).values())] for name, seen in (("at first sight", then), ("today", now))]
-    lines.append(table(head, cells))
+    lines = ["Each cell: at first sight, today.", "", table(head, cells)]
+    for reads, name in COUNTS.items():
+        if any(one.row.reads == reads for one in then):
+            told = (("at first sight", then), ("today", now))
+            cells = [[when, *map(str, verdicts(seen, reads).values())] for when, seen in told]
+            lines.append(table([name, "FITS", "TIGHT", "OOM", "UNKNOWN"], cells))
+    return lines
+
+
+def section(then: Sequence[Seen], now: Sequence[Seen]) -> str:
+    """The page's part about these runs, a draw after the other."""
+    from benchmarks.accuracy.page import table
+
+    lines = [
+        "## First sight: runs that nobody had looked at",
+        "",
+        "Published runs and users' reports, written down as configs and put to memlint before anything was mended for"
+        " them (`benchmarks/accuracy/first_sight.csv`); today's figures beside. They are no source of a constant and"
+        " widen no interval. A *bound* is a run whose samples are shorter than the length that its config states: only"
+        " more than the upper end is held against it (`beyond`). A draw is what was written down at one time: the"
+        " second met a program that had been mended for the first.",
+        "",
+    ]
+    for draw in dict.fromkeys(one.row.draw for one in then):
+        lines += [f"### Of {DRAWS[draw]} draw", ""]
+        lines += _sums([one for one in then if one.row.draw == draw], [one for one in now if one.row.draw == draw])
     head = ["run", "counter", "measured", "first sight", "today", "error", "where and notes"]
     today = {one.row.id: one for one in now}
     cells = []
     for one in then:
         row, new = one.row, today[one.row.id]
-        if row.reads == "oom":
-            measured, first, said = "out of memory", one.sight.verdict, new.sight.verdict
+        if row.reads in REPORTS:
+            measured, first, said = (
+                "out of memory" if row.reads == "oom" else "fits",
+                one.sight.verdict,
+                new.sight.verdict,
+            )
             error = "" if new.sight.predicted_bytes is None else f"{new.sight.predicted_bytes / GIB:.1f}"
         else:
             measured, first, said = f"{row.measured_bytes / GIB:.2f}", _interval(one.sight), _interval(new.sight)
             error = percent(new.error, True) if row.reads == "figure" else "bound"
-        counter = row.gpu if row.reads == "oom" else row.counter
+        counter = row.gpu if row.reads in REPORTS else row.counter
         notes = "; ".join(part for part in (row.where, row.note, new.sight.unknown[:160]) if part)
         cells.append([row.id, counter, measured, first, said, error, notes])
-    lines += ["Sizes in GiB; of a report, its card and the verdicts.", "", table(head, cells, 2)]
+    lines += ["### Runs", "", "Sizes in GiB; of a report, its card and the verdicts.", "", table(head, cells, 2)]
     return "\n".join(lines)
 
 
@@ -270,12 +295,12 @@ def as_text(seen: Sequence[Seen]) -> str:
             lines.append(f"{row.id:<12}{row.reads:<7}{sight.verdict:<8} {sight.unknown[:150]}")
             continue
         measured = f"{row.measured_bytes / GIB:8.2f}" if row.measured_bytes else f"{row.gpu:>8}"
-        mark = "" if row.reads == "oom" else "BEYOND" if one.beyond else "" if one.inside else "outside"
+        mark = "" if row.reads in REPORTS else "BEYOND" if one.beyond else "" if one.inside else "outside"
         said = f"{_interval(sight):<28}{percent(one.error, True):>9} {mark}"
         lines.append(f"{row.id:<12}{row.reads:<7}{sight.verdict:<8}{measured}  {said}")
     for name in dict.fromkeys(one.row.source for one in seen):
         lines.append(str(summarise(name, [one for one in seen if one.row.source == name])))
-    lines.append(str(verdicts(seen)))
+    lines += [f"{reads}: {verdicts(seen, reads)}" for reads in REPORTS]
     return "\n".join(lines)
 
 

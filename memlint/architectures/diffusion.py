@@ -52,6 +52,7 @@ class Script(NamedTuple):
     targets     the linear layers that adapters are put beside; () where all of what trains is trained
     encodes     the autoencoder is called in each step (else latents are made before the first)
     prompts     the text encoders are called in each step
+    stays       the text encoders are called before the first step alone, and stay on the card: a list of them is left
     vae_dtype   of the autoencoder's weights; "" for that of all frozen weights
     full_dtype  of a denoiser that trains in full; "" for that of all frozen weights
     caches      the switch with which latents are made before the first step, and the autoencoder is deleted
@@ -69,6 +70,7 @@ class Script(NamedTuple):
     targets: tuple[str, ...] = ()
     encodes: bool = True
     prompts: bool = True
+    stays: bool = False
     vae_dtype: str = ""
     full_dtype: str = "float32"
     caches: str = ""
@@ -108,7 +110,8 @@ SCRIPTS: dict[str, Script] = {
         ("amused-256", "amused-512"), targets=("to_q", "to_k", "to_v"), vae_dtype="float32", logits=True, batch=16,
         rank=16,
     ),
-    # One prompt for all images: text encoders are deleted before the first step, and the autoencoder where it caches.
+    # One prompt for all images. Its text encoders are deleted by their names, but not the list that holds them, which
+    # is asked again where images have prompts of their own. The autoencoder is deleted where it caches.
     "train_dreambooth_lora_flux": Script(
         ("flux-dev",),
         targets=(
@@ -116,10 +119,11 @@ SCRIPTS: dict[str, Script] = {
             *("attn.add_k_proj", "attn.add_q_proj", "attn.add_v_proj", "attn.to_add_out"),
             *("ff.net.0.proj", "ff.net.2", "ff_context.net.0.proj", "ff_context.net.2"),
         ),
-        prompts=False, caches="cache_latents", prompted="caption_column",
+        prompts=False, stays=True, caches="cache_latents", prompted="caption_column",
     ),
+    # One prompt for all images: text encoders are deleted before the first step, and the list of them.
     "train_dreambooth_flux": Script(("flux-dev",), prompts=False, prompted="caption_column", prompt=77),
-    # One prompt for all images, as with Flux; the autoencoder stays, in fp32.
+    # One prompt for all images, as with Flux in full; the autoencoder stays, in fp32.
     "train_dreambooth_lora_sd3": Script(
         _SD3,
         targets=(

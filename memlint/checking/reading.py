@@ -120,7 +120,7 @@ def with_devices(spec: TrainingSpec, allowed: Allowance) -> TrainingSpec:
     """``--gpu h100-80gb x8`` says how many cards there are, unless the config does, and to families that ask which."""
     if not allowed.gpu:
         return spec
-    from memlint.data.catalogue import parse_gpu
+    from memlint.data.catalogue import parse_gpu, says_how_many
     from memlint.dialects import schema as schemas
 
     card, count = parse_gpu(allowed.gpu)
@@ -128,7 +128,7 @@ def with_devices(spec: TrainingSpec, allowed: Allowance) -> TrainingSpec:
     changes: dict[Name, Any] = {}
     if spec.family in schemas.families() and (asked := schemas.header(spec.family).get("card")):
         changes[asked] = card.capability
-    if count > 1 and (written is None or written.node is None):
+    if says_how_many(allowed.gpu) and (written is None or written.node is None):
         changes |= {"device_count": count, "world_size": count}
     if not changes:
         return spec

@@ -110,6 +110,16 @@ def parse_gpu(text: str) -> tuple[Gpu, int]:
     return known
 
 
+def says_how_many(text: str) -> bool:
+    """Whether a number of cards is written: ``h100-80gb x1`` says that there is one, ``h100-80gb`` does not."""
+    try:
+        _gpu(text, lambda key: ())
+    except UnknownGpu:
+        words = text.strip().lower()
+        return words[:1].isdigit() or (words[-1:].isdigit() and words.rstrip("0123456789")[-1:] in ("x", "*"))
+    return False
+
+
 def _parse_gpu(text: str) -> tuple[Gpu, int]:
     with contextlib.suppress(UnknownGpu):
         return _gpu(text, lambda key: ()), 1  # what it may have meant is looked for at the end

@@ -83,7 +83,7 @@ def quantised(name: str) -> Model | None:
     lower = name.lower()
     copy = _stand_ins("copies").get(lower, {})
     original, how = copy.get("of", ""), copy.get("config", {})
-    for copies in _stand_ins("quantised"):
+    for copies in _stand_ins("quantised"):  # the longest end stands last
         if lower.startswith(copies["begins"]) and lower.endswith(copies["ends"]):
             original, how = name[: -len(copies["ends"])], copies["config"]
     found = find(original) if original else None

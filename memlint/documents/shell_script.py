@@ -719,7 +719,10 @@ class Script(Conditions):
         return fields([*items, *self.word_list([*run, *self.behind.get(node.id, ())], source)])
 
     def _command(self, node: Any, source: Source) -> str:
-        assigned = [child for child in node.children if child.type == "variable_assignment"]
+        apart = _ended_by_a_comment(node)
+        for child in apart:
+            self._assign(child, source)
+        assigned = [child for child in node.children[len(apart) :] if child.type == "variable_assignment"]
         words = self._words(node, source)
         if not words:
             for child in assigned:
@@ -851,6 +854,17 @@ class Script(Conditions):
 
     def _source_file(self, words: list[Pieces], node: Any, source: Source) -> None:
         """Another script may set anything; what this one has set stands, as it is what can be seen."""
+
+
+def _ended_by_a_comment(node: Any) -> list[Any]:
+    """Assignments before a command that are none of its: the comment after them runs to the end of its line, so that
+    they are a statement, and a backslash before it does not join the lines. The grammar takes them together."""
+    for at, child in enumerate(node.children):
+        if child.type == "comment":
+            return list(node.children[:at])
+        if child.type != "variable_assignment":
+            break
+    return []
 
 
 _HANDLERS: dict[str, Any] = {

@@ -59,6 +59,14 @@ class Copy(Module):
         self.freeze()
 
 
+class Kept(Module):
+    """Weights of models that are called before the first step alone, and that nobody deletes."""
+
+    def __init__(self, numel: int) -> None:
+        self.weight = parameter(numel)
+        self.freeze()
+
+
 class Step:
     """One run of a script. Facts: those of ``schemas/diffusers.schema.json``."""
 
@@ -83,6 +91,9 @@ class Step:
             self._text(name, {"B": self.sizes["B"], "L": self.sizes["L"]})
             for name in (self.pipeline.text if self.script.prompts else ())
         ]
+        if self.script.stays and self.pipeline.before:
+            with default_dtype(self.frozen):
+                self.helpers.append(Kept(self.pipeline.before))
         self.denoiser = self._denoiser()
         controls = self.script.trains == "control"
         self.controlled = self._helper(self.pipeline.controlled, self.sizes, self.frozen) if controls else None
@@ -288,7 +299,7 @@ class Step:
         for helper in self.helpers:
             for weight in helper.parameters():
                 tape.allocate(weight.nbytes, Label("helper_models", ""))
-        gone = self.pipeline.before
+        gone = 0 if self.script.stays else self.pipeline.before
         if self.vae is None and self.pipeline.vae:
             with recording():
                 vae = self._made(self.pipeline.vae, self._pixel_sizes(), self.frozen)

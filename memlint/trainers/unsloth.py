@@ -61,6 +61,11 @@ def is_dynamic(model: str) -> bool:
     return model.lower() in _dynamic()
 
 
+def is_dynamic_copy(model: str) -> bool:
+    """Whether an id is of such a copy itself, whoever loads it."""
+    return model.lower().endswith("-unsloth-bnb-4bit")
+
+
 def pieces(tokens: int, vocabulary: int, bounded: bool, bytes_per_logit: int) -> int:
     """In how many pieces the loss is made. Before it was ``bounded`` a piece took half of what is free, which is more
     than all logits together wherever the run fits."""

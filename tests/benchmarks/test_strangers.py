@@ -36,7 +36,7 @@ def test_what_was_said_at_first_sight_is_never_changed(tmp_path: Path) -> None:
 
 def test_a_bound_is_held_against_the_upper_end_alone_and_a_report_against_the_verdict() -> None:
     def seen(reads: str, measured: int, sight: Sight) -> Seen:
-        return Seen(Stranger("a-1", "a", reads, "c", "", "device", measured, "", ""), sight)
+        return Seen(Stranger("a-1", "1", "a", reads, "c", "", "device", measured, "", ""), sight)
 
     found = [
         seen("figure", 100, Sight("a-1", 110, 90, 120, "FITS", "")),
@@ -44,9 +44,28 @@ def test_a_bound_is_held_against_the_upper_end_alone_and_a_report_against_the_ve
         seen("bound", 100, Sight("a-1", 80, 70, 90, "FITS", "")),
         seen("bound", 100, Sight("a-1", None, None, None, "UNKNOWN", "why")),
         seen("oom", 0, Sight("a-1", 80, 70, 90, "FITS", "")),
+        seen("fits", 0, Sight("a-1", 80, 70, 90, "OOM", "")),
     ]
     summary = strangers.summarise("a", found)
     assert (summary.figures, summary.bounds, summary.unknown, summary.beyond) == (1, 3, 1, 1)
     assert summary.median == pytest.approx(0.1)
     assert summary.inside == 1.0
     assert strangers.verdicts(found) == {"FITS": 1, "TIGHT": 0, "OOM": 0, "UNKNOWN": 0}
+    assert strangers.verdicts(found, "fits") == {"FITS": 0, "TIGHT": 0, "OOM": 1, "UNKNOWN": 0}
+
+
+def test_the_page_keeps_the_sums_of_draws_apart() -> None:
+    def seen(id: str, draw: str, reads: str, measured: int, sight: Sight) -> Seen:
+        return Seen(Stranger(id, draw, "a", reads, "c", "t4", "device", measured, "somewhere", ""), sight)
+
+    found = [
+        seen("a-1", "1", "figure", 100, Sight("a-1", 110, 90, 120, "FITS", "")),
+        seen("a-2", "2", "figure", 100, Sight("a-2", None, None, None, "UNKNOWN", "why")),
+        seen("a-3", "2", "fits", 0, Sight("a-3", 80, 70, 90, "OOM", "")),
+    ]
+    text = strangers.section(found, found)
+    first, second = text.split("### Of the second draw")
+    assert "| all | 1 | 0, 0 | 10.0 %, 10.0 % |" in first
+    assert "| all | 1 | 1, 1 | -, - |" in second
+    assert "of reports of a run that fits its card" not in first
+    assert "of reports of a run that fits its card" in second

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import memlint.data
-from memlint.data.catalogue import Gpu, UnknownGpu, cards, gpu, parse_gpu
+from memlint.data.catalogue import Gpu, UnknownGpu, cards, gpu, parse_gpu, says_how_many
 
 GiB = 2**30
 ENTRIES: list[dict[str, Any]] = json.loads((Path(memlint.data.__file__).parent / "gpus.json").read_text())["cards"]
@@ -66,6 +66,22 @@ def test_spellings(text: str, name: str) -> None:
 def test_counts(text: str, name: str, count: int) -> None:
     card, found = parse_gpu(text)
     assert (card.name, found) == (name, count)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        pytest.param("h100-80gb", False, id="a card"),
+        pytest.param("h100-80gb x1", True, id="one of it"),
+        pytest.param("h100-80gb x8", True, id="several of it"),
+        pytest.param("1x a100-80gb", True, id="a number before it"),
+        pytest.param("mi300x", False, id="a name that ends like one"),
+        pytest.param("mi300xx1", True, id="such a name and a number"),
+        pytest.param("rtx4090", False, id="a name that ends in a number"),
+    ],
+)
+def test_whether_a_number_of_cards_is_written(text: str, said: bool) -> None:
+    assert says_how_many(text) == said
 
 
 @pytest.mark.parametrize(

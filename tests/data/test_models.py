@@ -495,6 +495,9 @@ def test_what_a_mirror_holds_in_another_form_is_not_taken_for_the_original() -> 
         pytest.param(
             "unsloth/gemma-2-9b-bnb-4bit", "google/gemma-2-9b", "bitsandbytes", None, id="Unsloth's, in 4 bits"
         ),
+        pytest.param(
+            "unsloth/qwen3-14b-unsloth-bnb-4bit", "Qwen/Qwen3-14B", "bitsandbytes", None, id="Unsloth's dynamic one"
+        ),
         pytest.param("Qwen/Qwen2.5-7B-Instruct-GPTQ-Int8", "Qwen/Qwen2-7B-Instruct", "gptq", 8, id="Qwen's, by GPTQ"),
         pytest.param(
             "hugging-quants/Meta-Llama-3.1-8B-Instruct-AWQ-INT4", "meta-llama/Llama-3.1-8B", "awq", 4, id="a single one"

@@ -220,6 +220,27 @@ def test_environment_is_what_the_command_sees() -> None:
     assert {name: node.value for name, node in second.environment.items()} == {"C": "4", "E": "6", "F": "7"}
 
 
+@pytest.mark.parametrize(
+    ("script", "seen"),
+    [
+        pytest.param("A=1 \\\nB=2 \\\npython t.py --b 1", {"A": "1", "B": "2"}, id="lines that are joined"),
+        pytest.param("A=1 \\\nB=2 \\\n# C=3 \\\npython t.py --b 1", {}, id="a comment ends what is before it"),
+        pytest.param("A=1 \\\n# C=3 \\\npython t.py --b 1", {}, id="after one of them"),
+        pytest.param("export A=0\nA=1 \\\nB=2 \\\n# C=3\npython t.py --b 1", {"A": "1"}, id="one is exported already"),
+    ],
+)
+def test_a_comment_between_assignments_and_a_command_parts_them(script: str, seen: dict[str, str]) -> None:
+    (command,) = read(script).commands
+    assert {name: node.value for name, node in command.environment.items()} == seen
+    if BASH is not None:
+        asked = script.replace("python t.py --b 1", "env")
+        done = subprocess.run(
+            [BASH, "-c", asked], capture_output=True, text=True, env={"PATH": "/usr/bin:/bin"}, timeout=60
+        )
+        lines = done.stdout.splitlines()
+        assert {name: value for name, _, value in (line.partition("=") for line in lines) if name in "ABC"} == seen
+
+
 def test_root_is_the_variables_with_their_last_value() -> None:
     document = read("A=1\nA=2\nF=(x 'y z')\nfor S in 1 2; do :; done\nH=$HOME\n")
     plain = document.root.plain()

@@ -74,6 +74,21 @@ def test_flux_s_autoencoder_stays_where_it_encodes_in_each_step(tmp_path: Path) 
     assert one - other == pytest.approx(2 * PUBLISHED["kl-f8-16"], rel=0.001)
 
 
+def test_flux_s_text_encoders_stay_where_a_list_of_them_does(tmp_path: Path) -> None:
+    """train_dreambooth_lora_flux.py deletes their names alone; train_dreambooth_flux.py deletes the list as well."""
+    named = "--pretrained_model_name_or_path black-forest-labs/FLUX.1-dev --instance_data_dir a --mixed_precision bf16"
+    beside = {}
+    for script in ("train_dreambooth_lora_flux.py", "train_dreambooth_flux.py"):
+        (tmp_path / "train.sh").write_text(f"accelerate launch {script} {named}\n", encoding="utf-8")
+        (run,) = check_paths([str(tmp_path / "train.sh")], Settings()).runs
+        assert run.estimate is not None, run.findings
+        beside[script] = {part.name: part.size_bytes for part in run.estimate.components}.get("helper_models", 0)
+    autoencoder = 2 * PUBLISHED["kl-f8-16"]
+    encoders = 2 * (4_762_310_656 + PUBLISHED["clip-l"])  # T5 v1.1 XXL's and CLIP ViT-L's, in 16 bits
+    assert beside["train_dreambooth_flux.py"] == pytest.approx(autoencoder, rel=0.001)
+    assert beside["train_dreambooth_lora_flux.py"] == pytest.approx(autoencoder + encoders, rel=0.001)
+
+
 def test_attention_before_torch_2_is_not_known(tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text("torch==1.13.1\n", encoding="utf-8")
     path = tmp_path / "train.sh"

@@ -150,6 +150,25 @@ def test_the_upper_end_holds_layers_that_unsloths_copy_of_a_model_leaves_in_16_b
         assert found.allocated_interval.high_bytes > found.allocated_bytes + 0.3 * weights
 
 
+def test_the_upper_end_holds_them_where_the_copy_itself_is_named_and_no_unsloth_loads_it(tmp_path: Path) -> None:
+    script = """from peft import LoraConfig
+from transformers import AutoModelForCausalLM
+from trl import SFTConfig, SFTTrainer
+
+model = AutoModelForCausalLM.from_pretrained("{model}")
+args = SFTConfig(output_dir="outputs", max_length=512)
+SFTTrainer(model=model, args=args, train_dataset=rows, peft_config=LoraConfig(r=8)).train()
+"""
+    shares = []
+    for name in ("unsloth/Qwen3-0.6B-unsloth-bnb-4bit", "unsloth/Qwen3-0.6B-bnb-4bit"):
+        (tmp_path / "train.py").write_text(script.format(model=name))
+        [spec] = registry.specs(load(str(tmp_path / "train.py")))
+        assert (spec.unknown_reason, spec["quantization.bits"]) == ("", 4)
+        found = estimates.EqualRuns().estimates(spec, "", ()).own()
+        shares.append("dynamic quants" in {name for name, _, _ in found.assumptions})
+    assert shares == [True, False]
+
+
 SCRIPT = """\
 from transformers import AutoModelForCausalLM, AutoTokenizer, Trainer, TrainingArguments
 

@@ -12,7 +12,7 @@ from typing import Any
 from memlint.facts.spec import HYPER, TrainingSpec
 from memlint.meta.nn import Module
 from memlint.meta.tensor import DTYPES, Tensor, empty, int64, state
-from memlint.models.openmmlab import convnext, detection, resnet, resolutions, segmentation, transformers  # noqa: F401 - they enter their classes
+from memlint.models.openmmlab import convnext, detection, resnet, resolutions, rotated, segmentation, transformers  # noqa: F401 - they enter their classes
 from memlint.models.openmmlab.registry import build as built
 from memlint.models.openmmlab.registry import fitting
 from memlint.models.system import System

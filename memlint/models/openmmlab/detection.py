@@ -7,7 +7,7 @@ How many boxes an image has, and how many regions come of it, is the data's. Reg
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from memlint.architectures.sizes import PARTS, check
@@ -110,24 +110,28 @@ def overlaps(boxes: int, anchors: int) -> Tensor:
     return made
 
 
-def targets(images: int, anchors: int, boxes: Boxes) -> list[Tensor]:
+def targets(
+    images: int, anchors: int, boxes: Boxes, sides: int = 4, matched: Callable[[int, int], Tensor] = overlaps
+) -> list[Tensor]:
     """``get_targets``: for each image which box an anchor is of, what its label is and how it lies to the box."""
     kept = []
     for _ in range(images):
         flags = empty((anchors,), bool_)
-        inside = empty((anchors, 4))
-        matrix = overlaps(boxes.each, anchors)
+        inside = empty((anchors, sides))
+        matrix = matched(boxes.each, anchors)
         best = [empty((anchors,)), empty((anchors,), int64)]
         assigned = [empty((anchors,), int64), empty((anchors,), int64)]
         same = empty((anchors,), bool_)
         del matrix, same
-        kept += [empty((anchors,), int64), empty((anchors,)), empty((anchors, 4)), empty((anchors, 4))]
+        kept += [empty((anchors,), int64), empty((anchors,)), empty((anchors, sides)), empty((anchors, sides))]
         del flags, inside, best, assigned
     return kept
 
 
 class AnchorHead(Module):
     """What heads over anchors share: arguments, targets, losses."""
+
+    sides = 4  # numbers of a box
 
     def __init__(
         self,
@@ -158,14 +162,14 @@ class AnchorHead(Module):
         images = maps[0].shape[0]
         counts = [scores.shape[2] * scores.shape[3] * self.each for scores, _ in levels]
         every = sum(counts)
-        anchors = empty((every, 4))
-        wanted = targets(images, every, boxes)
+        anchors = empty((every, self.sides))
+        wanted = self.targets(images, every, boxes)
         stacked = [empty((images, *x.shape), x.dtype) for x in wanted[:4]]
         del wanted
-        places = [empty((images, every, 4)) for _ in range(2)]
+        places = [empty((images, every, self.sides)) for _ in range(2)]
         losses = []
         for scores, deltas in levels:
-            losses += [self._of_scores(scores), _of_boxes(deltas)]
+            losses += [self._of_scores(scores), self._of_boxes(deltas)]
         del stacked, places, anchors
         return losses, [scores for scores, _ in levels]
 
@@ -176,12 +180,14 @@ class AnchorHead(Module):
         loss = focal_loss(rows) if self.focal else F.mse_loss(rows, wanted, reduction="none")
         return F.sum(loss * weight)
 
+    def _of_boxes(self, deltas: Tensor) -> Tensor:
+        """``L1Loss``: the distance to what is wanted, with a weight."""
+        rows = F.reshape(F.permute(deltas, 0, 2, 3, 1), -1, self.sides)
+        distance = F.abs(rows - empty(rows.shape))
+        return F.sum(distance * empty(rows.shape))
 
-def _of_boxes(deltas: Tensor) -> Tensor:
-    """``L1Loss``: the distance to what is wanted, with a weight."""
-    rows = F.reshape(F.permute(deltas, 0, 2, 3, 1), -1, 4)
-    distance = F.abs(rows - empty(rows.shape))
-    return F.sum(distance * empty(rows.shape))
+    def targets(self, images: int, anchors: int, boxes: Boxes) -> list[Tensor]:
+        return targets(images, anchors, boxes)
 
 
 def focal_loss(x: Tensor) -> Tensor:
@@ -237,7 +243,7 @@ class RetinaHead(AnchorHead):
         self.cls_convs = [ConvModule(one, width, 3, **both) for one in inputs]
         self.reg_convs = [ConvModule(one, width, 3, **both) for one in inputs]
         self.retina_cls = Conv(width, self.each * self.classes, (3, 3), 1, 1)
-        self.retina_reg = Conv(width, self.each * 4, (3, 3), 1, 1)
+        self.retina_reg = Conv(width, self.each * self.sides, (3, 3), 1, 1)
 
     def one_level(self, x: Tensor) -> tuple[Tensor, Tensor]:
         classes, places = x, x
@@ -533,7 +539,7 @@ class TwoStageDetector(Detector):
         del decoded, bits
 
 
-@register("RetinaNet", "SingleStageDetector")
+@register("RetinaNet", "SingleStageDetector", "RotatedRetinaNet", "RotatedSingleStageDetector")
 class SingleStageDetector(Detector):
     def __init__(
         self,

@@ -1,0 +1,18 @@
+accelerate launch train_dreambooth.py \
+  --pretrained_model_name_or_path=DeepFloyd/IF-I-XL-v1.0 \
+  --instance_data_dir=dog \
+  --output_dir=out \
+  --instance_prompt="a sks dog" \
+  --resolution=64 \
+  --train_batch_size=4 \
+  --gradient_accumulation_steps=1 \
+  --learning_rate=1e-7 \
+  --use_8bit_adam \
+  --skip_save_text_encoder \
+  --max_train_steps=1200 \
+  --validation_prompt="a sks dog" \
+  --validation_epochs=25 \
+  --checkpointing_steps=100 \
+  --pre_compute_text_embeddings \
+  --tokenizer_max_length=77 \
+  --text_encoder_use_attention_mask

@@ -1,0 +1,19 @@
+accelerate launch train_dreambooth.py \
+  --pretrained_model_name_or_path=CompVis/stable-diffusion-v1-4 \
+  --instance_data_dir=dog \
+  --class_data_dir=classes \
+  --output_dir=out \
+  --with_prior_preservation \
+  --prior_loss_weight=1.0 \
+  --instance_prompt="a photo of sks dog" \
+  --class_prompt="a photo of dog" \
+  --resolution=512 \
+  --train_batch_size=1 \
+  --gradient_accumulation_steps=1 \
+  --gradient_checkpointing \
+  --use_8bit_adam \
+  --enable_xformers_memory_efficient_attention \
+  --set_grads_to_none \
+  --learning_rate=2e-6 \
+  --num_class_images=200 \
+  --max_train_steps=800

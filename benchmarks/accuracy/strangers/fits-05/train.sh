@@ -1,0 +1,12 @@
+accelerate launch --mixed_precision="fp16" train_text_to_image_lora.py \
+  --pretrained_model_name_or_path=stable-diffusion-v1-5/stable-diffusion-v1-5 \
+  --dataset_name=lambdalabs/naruto-blip-captions \
+  --resolution=512 \
+  --center_crop \
+  --random_flip \
+  --train_batch_size=1 \
+  --gradient_accumulation_steps=4 \
+  --max_train_steps=15000 \
+  --learning_rate=1e-04 \
+  --output_dir=out \
+  --validation_prompt="A naruto with blue eyes."

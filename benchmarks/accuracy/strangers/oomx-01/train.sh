@@ -1,0 +1,16 @@
+accelerate launch train_dreambooth_lora_flux.py \
+  --pretrained_model_name_or_path=black-forest-labs/FLUX.1-dev \
+  --instance_data_dir=dog \
+  --output_dir=trained-flux-lora \
+  --mixed_precision="bf16" \
+  --instance_prompt="a photo of sks dog" \
+  --resolution=512 \
+  --train_batch_size=2 \
+  --guidance_scale=1 \
+  --gradient_accumulation_steps=4 \
+  --optimizer="prodigy" \
+  --learning_rate=1. \
+  --max_train_steps=500 \
+  --validation_prompt="A photo of sks dog in a bucket" \
+  --validation_epochs=25 \
+  --seed="0"

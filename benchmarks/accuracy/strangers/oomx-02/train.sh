@@ -1,0 +1,15 @@
+accelerate launch train_dreambooth_lora_flux.py \
+  --pretrained_model_name_or_path=black-forest-labs/FLUX.1-dev \
+  --instance_data_dir=dog \
+  --output_dir=trained-flux-lora \
+  --mixed_precision="fp16" \
+  --instance_prompt="ohwx woman" \
+  --resolution=512 \
+  --train_batch_size=1 \
+  --gradient_accumulation_steps=4 \
+  --learning_rate=1e-5 \
+  --max_train_steps=500 \
+  --validation_prompt="photography of ohwx woman" \
+  --validation_epochs=25 \
+  --seed="0" \
+  --use_8bit_adam

@@ -1,0 +1,19 @@
+accelerate launch train_dreambooth_lora_flux.py \
+  --pretrained_model_name_or_path=black-forest-labs/FLUX.1-dev \
+  --instance_data_dir=dog \
+  --output_dir=trained-flux-lora \
+  --mixed_precision="bf16" \
+  --instance_prompt="a photo of X" \
+  --resolution=512 \
+  --rank=1 \
+  --train_batch_size=1 \
+  --guidance_scale=1 \
+  --gradient_accumulation_steps=4 \
+  --optimizer="AdamW" \
+  --learning_rate=1. \
+  --max_train_steps=500 \
+  --validation_prompt="A photo of X biking" \
+  --validation_epochs=25 \
+  --seed="0" \
+  --lora_layers="attn.to_k,attn.to_q,attn.to_v,attn.to_out.0" \
+  --use_8bit_adam

@@ -1,0 +1,17 @@
+accelerate launch train_dreambooth_lora_flux.py \
+  --pretrained_model_name_or_path=black-forest-labs/FLUX.1-dev \
+  --instance_data_dir=dog \
+  --output_dir=trained-flux-lora \
+  --mixed_precision="bf16" \
+  --instance_prompt="a photo of sks bear" \
+  --resolution=512 \
+  --rank=2 \
+  --train_batch_size=1 \
+  --guidance_scale=1 \
+  --gradient_accumulation_steps=4 \
+  --optimizer="prodigy" \
+  --learning_rate=1. \
+  --max_train_steps=500 \
+  --validation_prompt="A photo of sks bear in forest" \
+  --validation_epochs=25 \
+  --seed="0"

@@ -1,0 +1,16 @@
+CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7 accelerate launch --mixed_precision="fp16"  diffusers/examples/text_to_image/train_text_to_image_sdxl.py \
+  --pretrained_model_name_or_path="stabilityai/stable-diffusion-xl-base-1.0" \
+  --pretrained_vae_model_name_or_path="madebyollin/sdxl-vae-fp16-fix" \
+  --dataset_name="lambdalabs/pokemon-blip-captions" \
+  --use_ema \
+  --resolution=256 \
+  --train_batch_size=1 \
+  --use_8bit_adam \
+  --enable_xformers_memory_efficient_attention \
+  --gradient_accumulation_steps=10 \
+  --gradient_checkpointing \
+  --max_train_steps=100 \
+  --learning_rate=2e-6 \
+  --max_grad_norm=1 \
+  --mixed_precision="fp16" \
+  --output_dir="sd-pokemon-model"

@@ -1,0 +1,14 @@
+accelerate launch train_dreambooth_sd3.py \
+  --pretrained_model_name_or_path=stabilityai/stable-diffusion-3-medium-diffusers \
+  --instance_data_dir=dog \
+  --output_dir=trained-sd3 \
+  --mixed_precision="fp16" \
+  --instance_prompt="a photo of sks dog" \
+  --resolution=1024 \
+  --train_batch_size=1 \
+  --gradient_accumulation_steps=4 \
+  --learning_rate=1e-4 \
+  --max_train_steps=500 \
+  --validation_prompt="A photo of sks dog in a bucket" \
+  --validation_epochs=25 \
+  --seed="42"

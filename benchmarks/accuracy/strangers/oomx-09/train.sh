@@ -1,0 +1,19 @@
+accelerate launch train_dreambooth_lora_sdxl.py \
+  --pretrained_model_name_or_path=stabilityai/stable-diffusion-xl-base-1.0 \
+  --instance_data_dir=dog \
+  --output_dir=out \
+  --mixed_precision="fp16" \
+  --resolution=1024 \
+  --train_batch_size=1 \
+  --learning_rate=1e-4 \
+  --lr_scheduler="constant" \
+  --gradient_checkpointing \
+  --use_8bit_adam \
+  --enable_xformers_memory_efficient_attention \
+  --seed="0" \
+  --instance_prompt="a photo of zwx man" \
+  --gradient_accumulation_steps=1 \
+  --max_train_steps=1000 \
+  --validation_prompt="A photo of zwx man" \
+  --validation_epochs=25 \
+  --num_validation_images=4

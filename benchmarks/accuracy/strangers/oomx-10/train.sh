@@ -1,0 +1,16 @@
+accelerate launch train_text_to_image_lora_sdxl.py \
+  --pretrained_model_name_or_path="stabilityai/stable-diffusion-xl-base-1.0" \
+  --pretrained_vae_model_name_or_path="madebyollin/sdxl-vae-fp16-fix" \
+  --dataset_name=images \
+  --caption_column="text" \
+  --resolution=1024 \
+  --train_batch_size=1 \
+  --num_train_epochs=10 \
+  --checkpointing_steps=10 \
+  --learning_rate=1e-4 \
+  --seed=42 \
+  --output_dir=out \
+  --enable_xformers_memory_efficient_attention \
+  --gradient_checkpointing \
+  --mixed_precision="fp16" \
+  --use_8bit_adam

@@ -1,0 +1,16 @@
+accelerate launch --mixed_precision="bf16" train_text_to_image_lora.py \
+  --pretrained_model_name_or_path=stabilityai/stable-diffusion-2-1 \
+  --dataset_name=lambdalabs/pokemon-blip-captions \
+  --caption_column="text" \
+  --resolution=768 \
+  --random_flip \
+  --train_batch_size=1 \
+  --num_train_epochs=100 \
+  --checkpointing_steps=5000 \
+  --learning_rate=1e-04 \
+  --seed=42 \
+  --output_dir=out \
+  --validation_prompt="picture of marcophono playing chess" \
+  --num_validation_images=4 \
+  --enable_xformers_memory_efficient_attention \
+  --use_8bit_adam

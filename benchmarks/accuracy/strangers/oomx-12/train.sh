@@ -1,0 +1,1 @@
+accelerate launch sdxl_train_network.py --config_file config.toml

@@ -1,0 +1,20 @@
+accelerate launch sdxl_train.py \
+  --pretrained_model_name_or_path=sd_xl_base_1.0.safetensors \
+  --vae=sdxl_vae.safetensors \
+  --no_half_vae \
+  --mixed_precision=bf16 \
+  --full_bf16 \
+  --sdpa \
+  --noise_offset=0.0357 \
+  --gradient_checkpointing \
+  --gradient_accumulation_steps=1 \
+  --train_batch_size=1 \
+  --resolution=1024,1024 \
+  --output_dir=out \
+  --save_model_as=safetensors \
+  --cache_latents \
+  --max_train_epochs=200 \
+  --learning_rate=1 \
+  --lr_scheduler=cosine \
+  --optimizer_args "d_coef=1" "weight_decay=0.01" "betas=0.9,0.99" "safeguard_warmup=True" "use_bias_correction=True" "decouple=True" \
+  --optimizer_type=Prodigy

@@ -1,0 +1,40 @@
+import torch
+from datasets import load_dataset
+from peft import LoraConfig
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+from trl import SFTConfig, SFTTrainer
+
+model = AutoModelForCausalLM.from_pretrained(
+    "CohereLabs/tiny-aya-global",
+    attn_implementation="sdpa",
+    dtype=torch.float16,
+    use_cache=True,
+    quantization_config=BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_compute_dtype=torch.float16,
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_quant_type="nf4",
+    ),
+)
+peft_config = LoraConfig(
+    r=32,
+    lora_alpha=32,
+    target_modules=["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
+)
+training_args = SFTConfig(
+    per_device_train_batch_size=1,
+    gradient_accumulation_steps=4,
+    warmup_steps=5,
+    learning_rate=2e-4,
+    optim="paged_adamw_8bit",
+    output_dir="out",
+    max_length=1024,
+    activation_offloading=True,
+)
+trainer = SFTTrainer(
+    model=model,
+    args=training_args,
+    train_dataset=load_dataset("json", data_files="calls.json", split="train"),
+    peft_config=peft_config,
+)
+trainer.train()
