@@ -223,6 +223,8 @@ NAMES = {
         resnest14d resnext26ts seresnet33ts resnet32ts gcresnet33ts selecsls60b repvgg_a1
         cs3darknet_s resnetv2_50t regnetx_040 vit_medium_patch16_gap_240 efficientnetv2_s poolformer_s12
         poolformerv2_s12 convformer_s18 caformer_s18 poolformer_s24 resnetblur18 resnetblur50
+        beit_base_patch16_384 beit_large_patch16_224 convnext_xlarge convnextv2_small deit3_base_patch16_384
+        deit3_small_patch16_384 vit_large_patch16_dinov3 vit_small_plus_patch16_dinov3
     """.split(),  # noqa: SIM905
     "torchvision": """
         resnet50 resnet18 mobilenet_v3_large mobilenet_v2 resnet101 resnet34 resnet152 efficientnet_b0 vit_b_16
@@ -241,8 +243,7 @@ NAMES = {
         ViT-L-14-336 RN50-quickgelu ViT-bigG-14 ViT-M-32 ViT-M-16 ViT-B-32-256 ViT-S-32-alt ViT-B-16-quickgelu
         ViT-L-14-quickgelu ViT-H-14-quickgelu RN50x4 RN50x16 RN50x64 RN101-quickgelu ViT-B-16-plus ViT-B-16-plus-240
         ViT-B-32-plus-256 ViT-L-14-280 ViT-L-16-320 ViT-H-16 ViT-M-32-alt ViT-M-16-alt ViT-S-16-alt ViT-e-14
-        ViT-B-16-CL16 ViT-L-16-CL16-GAP ViT-L-16-CL32-GAP ViT-L-16-CL8-Syntax-GAP ViT-H-14-CL8-Syntax-GAP
-        ViT-H-14-CL32-GAP ViT-L-14-CL32-GAP ViT-B-16-SigLIP ViT-L-14-336-quickgelu ViT-H-14-378-quickgelu
+        ViT-L-14-336-quickgelu ViT-H-14-378-quickgelu
     """.split(),  # noqa: SIM905
 }
 
