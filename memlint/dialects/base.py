@@ -172,7 +172,7 @@ class Dialect:
         unknown: set[str] = set()  # facts that a key sets to what is not known: no default stands for them
         refused: set[str] = set()  # nor does a key that counts only where that one is absent
         seen: set[int] = set()  # unresolved nodes above several keys
-        all_options = match.launch is not None and match.options is None
+        all_options = match.launch is not None and match.options is None and not self.header.get("calls")
         for key in self.stated_keys:
             annotation = key.annotation
             name = annotation.get("fact", "")

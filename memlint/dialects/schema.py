@@ -38,6 +38,7 @@ entries say what the keys mean. At the top, before ``properties``:
     recipes         the folder of the library's repository with configs that a command names by their bare names, as its
                     second word (``xtuner train llama3_8b_instruct_qlora_alpaca_e3``)
     dashed          true where a command's options have dashes in the place of a file's underscores
+    calls           true where its keys are what a program says in its calls, whatever the options that started it
     dotted          true where options name keys inside tables by dots (``--train.micro_batch_size 1``); "or flat" where
                     other releases have flat ones in their place
     card            the fact that the card of ``--gpu`` gives, where a run depends on it (its compute capability)
@@ -113,6 +114,7 @@ HEADER_NAMES = frozenset(
     "primary",
     "refines",
     "dashed",
+    "calls",
     "dotted",
     "root",
     "extends",

@@ -411,6 +411,7 @@ def test_options_of_a_command_reach_the_loop(tmp_path: Path) -> None:
     )
     spec = run(tmp_path, script, "python train.py --model Qwen/Qwen2.5-0.5B --bs 4")
     assert (spec.family, spec["model"], spec["micro_batch_size"]) == ("training-loop", "Qwen/Qwen2.5-0.5B", 4)
+    assert spec.facts["micro_batch_size"].key == "batch_size"  # an argument of a call, and no option of the program's
     spec = run(tmp_path, script)
     assert (spec["model"], spec["micro_batch_size"]) == ("gpt2", 8)
 
