@@ -76,8 +76,24 @@ PIECES = (
     "trainer = Trainer(model, TrainingArguments('o', per_device_train_batch_size=args.b), train_dataset=d)\n",
     "trainer = DPOTrainer(model, ref, args=options, beta=0.1)\n",
     "trainer.train()\n",
+    "loader = DataLoader(d, batch_size=args.b, collate_fn=collate)\n",
+    "optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)\n",
+    "accelerator = Accelerator(mixed_precision='bf16')\n"
+    "model, optimizer, loader = accelerator.prepare(model, optimizer, loader)\n",
+    "for batch in loader:\n    out = model(**batch)\n    out.loss.backward()\n    optimizer.step()\n    optimizer.zero_grad()\n",
+    "for i, batch in enumerate(loader):\n    with torch.autocast('cuda', torch.bfloat16):\n"
+    "        logits = model(batch['input_ids']).logits\n"
+    "        loss = F.cross_entropy(logits[:, :-1].reshape(-1, 9), batch['labels'][:, 1:].reshape(-1)) / 4\n"
+    "    scaler.scale(loss).backward()\n    if i % 4 == 0:\n        scaler.step(optimizer)\n"
+    "        optimizer.zero_grad()\n        del logits, loss\n",
+    "class Ours:\n    def __init__(self, m):\n        self.m = m\n    def train(self):\n        for b in loader:\n"
+    "            self.m(**b).loss.backward()\n            optimizer.step()\n",
+    "Ours(model).train()\n",
+    "model.gradient_checkpointing_enable()\n",
+    "for p in model.parameters():\n    p.requires_grad = False\n",
 )
 IMPORTS = (
+    "import torch.nn.functional as F\nfrom accelerate import Accelerator\nfrom torch.utils.data import DataLoader\n"
     "import argparse, torch\nfrom dataclasses import dataclass, field\nfrom transformers import *\n"
     "from transformers import AutoModelForCausalLM, HfArgumentParser, Trainer, TrainingArguments\n"
     "from trl import SFTConfig, SFTTrainer, DPOTrainer\n"
