@@ -80,7 +80,8 @@ PIECES = (
     "optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)\n",
     "accelerator = Accelerator(mixed_precision='bf16')\n"
     "model, optimizer, loader = accelerator.prepare(model, optimizer, loader)\n",
-    "for batch in loader:\n    out = model(**batch)\n    out.loss.backward()\n    optimizer.step()\n    optimizer.zero_grad()\n",
+    "for batch in loader:\n    out = model(**batch)\n    out.loss.backward()\n    optimizer.step()\n"
+    "    optimizer.zero_grad()\n",
     "for i, batch in enumerate(loader):\n    with torch.autocast('cuda', torch.bfloat16):\n"
     "        logits = model(batch['input_ids']).logits\n"
     "        loss = F.cross_entropy(logits[:, :-1].reshape(-1, 9), batch['labels'][:, 1:].reshape(-1)) / 4\n"
