@@ -165,6 +165,9 @@ def read(path: str, text: str, options: Mapping[str, Node], is_started: bool = F
     model = made.get("model")
     if model is not None and isinstance(model.value, str):
         said.setdefault("model_name_or_path", under("model_name_or_path", model))
+        quantised = made.get("quantization_config")  # TRL 1: trainer/sft_trainer.py, for a model that it loads itself
+        if quantised is not None:
+            said.update(_renamed(quantised, _OF_QUANTISATION))
     said = {name: node for name, node in said.items() if not _is_absent(node)}
     own = made.get("_class_")
     family, why = FAMILIES[_name(trainer)], _doubt(found, path, said)

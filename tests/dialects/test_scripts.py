@@ -51,6 +51,17 @@ def test_an_option_goes_before_what_the_script_says(tmp_path: Path) -> None:
     assert (spec["lora.r"], spec["model"]) == (4, "gpt2")
 
 
+def test_a_trainer_that_loads_its_model_takes_its_quantisation(tmp_path: Path) -> None:
+    script = (
+        "from trl import SFTConfig, SFTTrainer\ncodes = BitsAndBytesConfig(load_in_4bit=True)\n"
+        "args = SFTConfig(output_dir='o', per_device_train_batch_size=2, max_length=512)\n"
+        "SFTTrainer(model={}, args=args, peft_config=LoraConfig(r=8), quantization_config=codes)\n"
+    )
+    assert run(tmp_path, script.format("'Qwen/Qwen2.5-0.5B'"), "python train.py")["quantization.bits"] == 4
+    loaded = script.format("AutoModelForCausalLM.from_pretrained('Qwen/Qwen2.5-0.5B')")
+    assert run(tmp_path, loaded, "python train.py").get("quantization.bits") is None  # it is ignored then
+
+
 def test_codes_of_four_bits_and_what_is_cast_beside_them(tmp_path: Path) -> None:
     script = (
         PARSED + "codes = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type='nf4')\n"
