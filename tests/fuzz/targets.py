@@ -492,7 +492,8 @@ TARGETS = {
         ),
         _target(
             "scripts",
-            "documents.program dialects.scripts documents.remarks dialects.training_program",
+            "documents.program dialects.scripts documents.remarks dialects.training_program documents.training_loops "
+            "documents.turn documents.own_objects dialects.turns dialects.loop_scripts dialects.made",
             lambda data: programs.training(Choices(data)),
             _followed,
         ),
@@ -504,7 +505,8 @@ TARGETS = {
         ),
         _target(
             "check",
-            "check dialects.base dialects.schema dialects.language_model reports.full reports.json",
+            "check checking.judging checking.gathering dialects.base dialects.recognition dialects.options dialects.schema "
+            "dialects.language_model reports.full reports.json",
             _training,
             _checked,
         ),
