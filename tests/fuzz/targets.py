@@ -505,8 +505,8 @@ TARGETS = {
         ),
         _target(
             "check",
-            "check checking.judging checking.gathering dialects.base dialects.recognition dialects.options dialects.schema "
-            "dialects.language_model reports.full reports.json",
+            "check checking.judging checking.gathering dialects.base dialects.recognition dialects.options "
+            "dialects.schema dialects.language_model reports.full reports.json",
             _training,
             _checked,
         ),
