@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import memlint.data
 from memlint import releases
-from memlint.facts.spec import ASSUMED, HYPER, OVERRIDE, Fact, named
+from memlint.facts.spec import ASSUMED, HYPER, OVERRIDE, Fact, Name, named
 from memlint.named_tuple import NamedTuple
 from memlint.trainers.embedders import embedder
 from memlint.units import format_bytes
@@ -39,20 +39,29 @@ class Candidate(NamedTuple):
 
 def candidates(spec: TrainingSpec) -> list[Candidate]:
     """The run under those other sets of releases that are plausible and may take the most memory, or the least; with
-    the shortest sample, where nothing but the model bounds the longest one; and without images, where only the data say
-    whether there are some."""
+    the shortest sample, where nothing but the model bounds the longest one; and with the fewest and the most images,
+    where only the data say how many there are."""
     if spec.under is None:
         return []
     every = list(_candidates(spec)) if spec.asked else []
-    bounded = spec.facts.get("sequence_bound")
-    other = [Candidate(spec.with_facts({"sequence_length": 1}), (), "")] if bounded and bounded.value else []
-    if may_be_blind(spec):
-        other.append(Candidate(spec.with_facts({"images_per_sample": 0}), (), ""))
-    return [*other, *_with_kernels(spec), *_with_older_code(spec)] + [
+    return [*_of_other_data(spec), *_with_kernels(spec), *_with_older_code(spec)] + [
         candidate
         for before, candidate, after in zip((None, *every), every, (*every[1:], None))
         if _turns(before, candidate, after)
     ]
+
+
+def _of_other_data(spec: TrainingSpec) -> list[Candidate]:
+    bounded, found = spec.facts.get("sequence_bound"), []
+    few: dict[Name, Any] = {"images_per_sample": spec.get("fewest_images", 0)} if may_be_blind(spec) else {}
+    if bounded and bounded.value:
+        # an image that stands in for none is in the shortest sample, too
+        found.append({"sequence_length": 1, **(few if spec.get("fewest_images") else {})})
+    if few:
+        found.append(few)
+    if few and spec.get("most_images"):
+        found.append({"images_per_sample": spec["most_images"]})
+    return [Candidate(spec.with_facts(facts), (), "") for facts in found]
 
 
 def others(spec: TrainingSpec) -> list[TrainingSpec]:

@@ -49,9 +49,10 @@ def tokens(spec: TrainingSpec) -> None:
     put(spec, "token_product", ("tokens", names))
     size, reason = 3 * 8 * length.value * several, "int64 token ids, attention mask and labels"
     llava = spec.get(LLAVA)
-    if llava is not None:  # an image is loaded beside the words, in fp32
-        size += 4 * llava.tower.channels * llava.tower.image[0] * llava.tower.image[1]
-        reason += ", and the image in float32"
+    if llava is not None:  # images are loaded beside the words, in fp32
+        images = spec.get("images_per_sample", 1)
+        size += 4 * images * llava.tower.channels * llava.tower.image[0] * llava.tower.image[1]
+        reason += ", and the image in float32" if images == 1 else f", and {images} images in float32"
     put(spec, "sample_bytes", size, reason=reason)
 
 

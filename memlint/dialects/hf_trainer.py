@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from memlint.architectures import recorded
-from memlint.dialects import embedders, known_scripts, llava
+from memlint.dialects import embedders, internvl, known_scripts, llava
 from memlint.dialects import language_model as lm
 from memlint.dialects.accelerate import truth
 from memlint.documents.node import Document, Edit, Node
@@ -99,17 +99,23 @@ def _defaults(spec: TrainingSpec) -> None:
     embedders.prepare(spec)
     if llava.is_llava(spec):
         llava.prepare(spec)
+    if internvl.is_internvl(spec):
+        internvl.prepare(spec)
 
 
 def _release(spec: TrainingSpec) -> None:
     if llava.is_llava(spec):
         llava.release(spec)
+    if internvl.is_internvl(spec):
+        internvl.release(spec)
     lm.release(spec)
 
 
 def _attention(spec: TrainingSpec) -> None:
     if llava.is_llava(spec):
         llava.attention(spec)
+    if internvl.is_internvl(spec):
+        internvl.attention(spec)
     lm.attention(spec)
     embedders.attention(spec)
 
@@ -156,7 +162,11 @@ def _evaluation(spec: TrainingSpec) -> None:
 
 
 def _adapters(spec: TrainingSpec) -> str:
+    if internvl.is_internvl(spec):
+        internvl.adapters(spec)
     adapted = lm.adapters(spec)
+    if internvl.is_internvl(spec):
+        internvl.unfrozen(spec)
     if llava.is_llava(spec):
         llava.adapters(spec)
     switch = _unsloth(spec)
@@ -178,7 +188,9 @@ def _checkpointing(spec: TrainingSpec) -> None:
 
 
 def _precision(spec: TrainingSpec) -> str:
-    why = lm.precision(spec, lm.older_weights(spec, lm.weights(spec, spec.fact(lm.HYPER + "dtype"))))
+    loaded, own = lm.weights(spec, spec.fact(lm.HYPER + "dtype")), internvl.is_internvl(spec)
+    why = lm.precision(spec, loaded if own else lm.older_weights(spec, loaded))
+    why = why or (internvl.precision(spec) if own else "")
     known_scripts.dtypes(spec, _program(spec))
     lm.prepared(spec)
     if llava.is_llava(spec):
@@ -203,6 +215,8 @@ _SEGMENTED = {"segments/sidewalk-semantic": 35, "zhoubolei/scene_parse_150": 150
 
 def _model(spec: TrainingSpec) -> str:
     """A model that a recorded program stands for, in a script of its task; else by its config."""
+    if internvl.is_internvl(spec):
+        return internvl.model(spec)
     stated, task = spec.fact("model"), _script(spec).model_class
     if task in recorded.TASKS and lm.stated_config() is None and stated is not None and isinstance(stated.value, str):
         found = recorded.known(stated.value, task)
@@ -266,14 +280,16 @@ def _model_class(spec: TrainingSpec) -> str:
 
 def _built(spec: TrainingSpec) -> str:
     name, task = _program(spec), _task(spec)
-    tower = spec.fact(lm.HYPER + "vision_tower")
+    tower, reason = spec.fact(lm.HYPER + "vision_tower"), f"what {name or 'it'} builds"
     if llava.is_llava(spec):
         lm.put(spec, "model_class", "vision_language", tower)
+        return ""
+    if internvl.is_internvl(spec):
+        lm.put(spec, "model_class", "vision_language", reason=reason)
         return ""
     compares = embedders.row(spec)
     if compares is not None:
         return embedders.model_class(spec, compares)
-    reason = f"what {name or 'it'} builds"
     loaded = spec.fact("model_class")  # with which class a script that was followed loads it
     if loaded is not None and loaded.value is not None and task not in _SCRIPTS:
         return ""
@@ -299,6 +315,8 @@ def join(spec: TrainingSpec) -> str:
     kind = spec.fact("model_class")
     if kind is not None and kind.reason == _OF_TEXT:
         lm.put(spec, "images_per_sample", 0, kind, _OF_TEXT)
+    if internvl.is_internvl(spec):
+        return internvl.join(spec)
     return embedders.join(spec) or llava.join(spec) or _labels(spec) or _masked(spec)
 
 
@@ -310,7 +328,7 @@ def _own_model(spec: TrainingSpec, name: str) -> str:
         return f"{tower.key} {tower.value}: a vision tower joined to a language model by the script's own code"
     if name.startswith("internvl"):
         spec.facts["model_class"] = Fact("model_class", "vision_language", DEFAULT, reason=f"what {name} builds")
-        return f"{name}: InternVL's own code, and the tiles that it makes of an image by its size, are not known"
+        return f"{name}: of InternVL's own code {' and '.join(internvl.PROGRAMS)} are known, and no other trainer"
     if _task(spec) not in _SCRIPTS and (word := _OTHER_TASK.search(name.lower())) is not None:
         return f"{name}.py: its own code makes the model and the loss, which by its name ({word[2]}) are no causal LM's"
     for key in ("zero_stage", "deepspeed_stage"):
@@ -347,6 +365,9 @@ def _length(spec: TrainingSpec) -> None:
     compares = embedders.row(spec)
     if compares is not None:
         embedders.length(spec, compares)
+        return
+    if internvl.is_internvl(spec):
+        internvl.length(spec)
         return
     llava.captions(spec)
     source = spec.fact(lm.HYPER + "max_source_length")
@@ -426,7 +447,7 @@ def _unbounded(spec: TrainingSpec) -> str:
 
 FAMILY = lm.Family(
     stated=Graph(
-        Step(_defaults, tuple(dict.fromkeys((*known_scripts.FACTS, *llava.FACTS, *embedders.FACTS)))),
+        Step(_defaults, tuple(dict.fromkeys((*known_scripts.FACTS, *llava.FACTS, *internvl.FACTS, *embedders.FACTS)))),
         Step(_release, ("transformers_version",)),
         Step(_model_name, ("model",)),
         Step(_model, lm.MODEL_FACTS),
@@ -434,8 +455,8 @@ FAMILY = lm.Family(
     follows=Graph(
         Step(lm.on_cpu),
         Step(_model_class, ("model_class",)),
-        Step(join, (*llava.JOINED, *embedders.JOINED)),
-        Step(_length, ("sequence_length", "target_length", "packing")),
+        Step(join, tuple(dict.fromkeys((*llava.JOINED, *internvl.JOINED, *embedders.JOINED)))),
+        Step(_length, ("sequence_length", "target_length", "packing", "sequence_bound")),
         Step(_unbounded),
         Step(_attention, ("attention",)),
         Step(lm.older_defaults, (lm.HYPER + "optim",)),

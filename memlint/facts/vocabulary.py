@@ -77,7 +77,8 @@ MODEL = (
         "llava",
         "any",
         "what LLaVA's own training script makes of a language model and a tower, as a "
-        "`memlint.architectures.vision_language.LlavaScript`",
+        "`memlint.architectures.vision_language.LlavaScript`; what InternVL's makes of them, as a "
+        "`memlint.architectures.internvl.InternVl`",
     ),
     Entry(
         "implementation_version",
@@ -206,6 +207,20 @@ SAMPLE = (
         "in one sample of a vision-language model; 0 where its data are text alone",
         "images",
         "1",
+    ),
+    Entry(
+        "fewest_images",
+        "integer",
+        "of a sample without any of its own, where only the data say what samples have",
+        "images",
+        "0",
+    ),
+    Entry(
+        "most_images",
+        "integer",
+        "that a sample of several may have, where only the data say so",
+        "images",
+        "`images_per_sample`",
     ),
     Entry("channels", "integer", "of an image or frame", "channels"),
     Entry("frames", "integer", "of a video sample", "frames", "1"),

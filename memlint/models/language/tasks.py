@@ -8,6 +8,7 @@ from memlint.architectures.adapters import Adapters
 from memlint.architectures.decoder import Decoder
 from memlint.architectures.encoder import Encoder, ModernBert
 from memlint.architectures.encoder_decoder import T5, EncoderDecoder
+from memlint.architectures.internvl import InternVl
 from memlint.architectures.kinds import described
 from memlint.architectures.recorded import Recorded
 from memlint.architectures.vision import Tower
@@ -78,7 +79,7 @@ def _task(kind: str, spec: TrainingSpec, dtype: DType, autocast: bool) -> Task:
 
 
 def _imported(
-    config: Decoder | VisionLanguage | TextAlone | LlavaScript, spec: TrainingSpec, dtype: DType, autocast: bool
+    config: Decoder | VisionLanguage | TextAlone | LlavaScript | InternVl, spec: TrainingSpec, dtype: DType, autocast: bool
 ) -> Task:
     """Tasks that other runs do without, in modules of their own."""
     if isinstance(config, Decoder):
@@ -93,6 +94,10 @@ def _imported(
         from memlint.models.language import multimodal_on_text
 
         return multimodal_on_text.task(spec, config, dtype, autocast)
+    if isinstance(config, InternVl):
+        from memlint.models.language import internvl
+
+        return internvl.task(spec, config, dtype, autocast)
     from memlint.models.language import llava
 
     return llava.task(spec, config, dtype, autocast)
