@@ -90,10 +90,9 @@ def joined(
 ) -> InternVl:
     """``words`` is the ``config.json`` of the decoder, ``seen`` that of the tower; ``tile``: pixels on each side of a
     tile, 0 for the tower's own. Raises UnknownModel where a part, or a size, is not known."""
-    if words.get("model_type") not in DECODERS:
-        raise UnknownModel(
-            f"of InternVL's language models those of type {', '.join(DECODERS)} are known, not {words.get('model_type')}"
-        )
+    kind = words.get("model_type")
+    if kind not in DECODERS:
+        raise UnknownModel(f"of InternVL's language models those of type {', '.join(DECODERS)} are known, not {kind}")
     made = InternVl(decoder(words), _tower(Sizes(seen), tile, drop_path), shuffle, swaps)
     agree(made.tower, (HEADS_SHARE_WIDTH,))
     agree(made, _AGREEMENTS)

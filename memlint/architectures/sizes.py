@@ -237,7 +237,7 @@ _FACTS: tuple[tuple[Kind, str], ...] = (
     (_sides(MOST_WIDTH), "image_size"),
     (SIZE, "gradient_accumulation_steps"),
     (PARTS, "sequences_per_sample optimizer_rank adapter.virtual_tokens"),
-    (PARTS_OR_NONE, "images_per_sample loss_chunks lora.r oft.block_size oft.rank"),
+    (PARTS_OR_NONE, "images_per_sample fewest_images most_images loss_chunks lora.r oft.block_size oft.rank"),
     (COUNT, "generated_rows"),
     (LAYER, "checkpointing_every checkpointing_chunk"),
     (ELEMENTS, "parallelism.reduce_bucket_elements"),

@@ -96,7 +96,8 @@ _GATED = ["gate_proj", "down_proj", "up_proj"]
 _LINEARS = {
     "internlm2": ["wqkv", "wo", *_GATED],
     "phi3": ["down_proj", "gate_up_proj", "o_proj", "qkv_proj"],
-    **dict.fromkeys(("llama", "qwen2"), ["q_proj", "k_proj", "v_proj", "o_proj", *_GATED]),
+    "llama": ["q_proj", "k_proj", "v_proj", "o_proj", *_GATED],
+    "qwen2": ["q_proj", "k_proj", "v_proj", "o_proj", *_GATED],
 }
 _DEFAULT_LENGTH = 8192
 
@@ -266,9 +267,7 @@ def attention(spec: TrainingSpec) -> None:
     lm.put(spec, "attention", "flash", reason=f"{TRAIN}: flash_attention_2")
 
 
-JOINED: tuple[Name, ...] = (
-    *(lm.LLAVA, "images_per_sample", "fewest_images", "most_images", "frozen_parts"),
-)
+JOINED: tuple[Name, ...] = (*(lm.LLAVA, "images_per_sample", "fewest_images", "most_images", "frozen_parts"),)
 
 
 def join(spec: TrainingSpec) -> str:

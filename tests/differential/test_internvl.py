@@ -213,8 +213,6 @@ class Chat(nn.Module):
         return loss
 
 
-
-
 def in_words_of_torch(
     setting: Setting,
     eyes: dict[str, Any],
@@ -308,9 +306,7 @@ def test_a_step_takes_the_memory_that_torch_takes(
     ours = in_meta(spec_of(facts))
     with values_known(False):
         reference = in_words_of_torch(setting, eyes, TEXT, frozen, lora, rate)
-        truth = in_torch(
-            reference, {}, adamw("foreach"), setting.accumulation, autocast=setting.autocast or "float32"
-        )
+        truth = in_torch(reference, {}, adamw("foreach"), setting.accumulation, autocast=setting.autocast or "float32")
     comparison = compare(str(setting), ours, truth, checkpointed=True)
     assert comparison.worst <= TOLERANCE, str(comparison)
 

@@ -79,7 +79,10 @@ def _task(kind: str, spec: TrainingSpec, dtype: DType, autocast: bool) -> Task:
 
 
 def _imported(
-    config: Decoder | VisionLanguage | TextAlone | LlavaScript | InternVl, spec: TrainingSpec, dtype: DType, autocast: bool
+    config: Decoder | VisionLanguage | TextAlone | LlavaScript | InternVl,
+    spec: TrainingSpec,
+    dtype: DType,
+    autocast: bool,
 ) -> Task:
     """Tasks that other runs do without, in modules of their own."""
     if isinstance(config, Decoder):
