@@ -73,8 +73,8 @@ class InternVl(NamedTuple):
 _AGREEMENTS = (
     Agreement(
         lambda made: made.tower.side > 0 and made.tower.side % made.shuffle == 0,
-        "a tile of {0.tower.image[0]:,} pixels has {0.tower.side:,} patches in a row, which down_sample_ratio does not "
-        "divide",
+        "--force_image_size {0.tower.image[0]:,}: a tile has {0.tower.side:,} patches in a row, which "
+        "--down_sample_ratio does not divide",
     ),
 )
 

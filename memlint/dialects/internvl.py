@@ -317,7 +317,7 @@ def _unknown(spec: TrainingSpec, found: Found) -> str:
     if value(spec, "unfreeze_lm_head") and found.words.get("model_type") == "internlm2":
         return "--unfreeze_lm_head: InternLM2 has no lm_head, and the script fails"
     if _all_frozen(spec):
-        return "--freeze_llm, --freeze_mlp and --freeze_backbone: nothing trains"
+        return "--freeze_llm, --freeze_mlp and --freeze_backbone without --use_llm_lora: nothing trains"
     return ""
 
 

@@ -208,11 +208,13 @@ def test_what_the_script_makes_of_a_command(changes: dict[str, str | None], fact
         pytest.param({"down_sample_ratio": "0.4"}, "--down_sample_ratio 0.4 is no whole number's part", id="ratio"),
         pytest.param(
             {"down_sample_ratio": "0.2"},
-            "a tile of 448 pixels has 32 patches in a row",
+            "--force_image_size 448: a tile has 32 patches in a row",
             id="a ratio that does not divide",
         ),
         pytest.param({"down_sample_ratio": "0"}, "--down_sample_ratio 0 is not a number from", id="no ratio"),
-        pytest.param({"force_image_size": "9"}, "a tile of 9 pixels has 0 patches in a row", id="a tile below a patch"),
+        pytest.param(
+            {"force_image_size": "9"}, "--force_image_size 9: a tile has 0 patches in a row", id="a tile below a patch"
+        ),
         pytest.param({"force_image_size": "large"}, "--force_image_size large is not a whole number", id="a word"),
         pytest.param({"drop_path_rate": "2"}, "--drop_path_rate 2 is not a number from 0 to 1", id="a share above one"),
         pytest.param({"drop_path_rate": "nan"}, "--drop_path_rate nan is not a number", id="not a number"),
@@ -227,7 +229,7 @@ def test_what_the_script_makes_of_a_command(changes: dict[str, str | None], fact
             {"max_seq_length": "256"}, "--max_seq_length 256: no sample has room for the 256 tokens", id="short"
         ),
         pytest.param(
-            {**LORA, "use_llm_lora": "0"}, "--freeze_llm, --freeze_mlp and --freeze_backbone: nothing", id="frozen"
+            {**LORA, "use_llm_lora": "0"}, "--freeze_llm, --freeze_mlp and --freeze_backbone without", id="frozen"
         ),
         pytest.param({"bf16": None}, "neither --bf16 nor --fp16: weights are in bfloat16", id="no half"),
         pytest.param(

@@ -44,6 +44,8 @@ FAILED = [
     ("torchtitan/run.toml", "context_parallel_degree", "1", "3"),
     ("torchtitan/run.toml", "pipeline_parallel_degree", "1", "7"),
     ("llm_c/run.sh", "--flash", "1", "7"),
+    ("internvl/run.sh", "force_image_size", "448", "7"),
+    ("internvl/run.sh", "use_llm_lora", "16", "0"),
     ("llava/run.sh", "mm_vision_select_layer", "-2", "1000000000"),
     ("llava/run.sh", "model_max_length", "512", "null"),
     ("hf_trainer/run.sh", "GPUS=", "2", "1000000000"),
