@@ -57,12 +57,14 @@ class InternVl(NamedTuple):
 
     shuffle   patches on each side of the square that becomes one feature
     swaps     height and width are swapped back behind the joining (``ps_version`` v2)
+    weighs    each token's loss has a weight (packed rows)
     """
 
     decoder: Decoder
     tower: InternVit
     shuffle: int = 2
     swaps: bool = True
+    weighs: bool = False
 
     @property
     def features(self) -> int:
@@ -87,13 +89,14 @@ def joined(
     drop_path: float = 0.0,
     shuffle: int = 2,
     swaps: bool = True,
+    weighs: bool = False,
 ) -> InternVl:
     """``words`` is the ``config.json`` of the decoder, ``seen`` that of the tower; ``tile``: pixels on each side of a
     tile, 0 for the tower's own. Raises UnknownModel where a part, or a size, is not known."""
     kind = words.get("model_type")
     if kind not in DECODERS:
         raise UnknownModel(f"of InternVL's language models those of type {', '.join(DECODERS)} are known, not {kind}")
-    made = InternVl(decoder(words), _tower(Sizes(seen), tile, drop_path), shuffle, swaps)
+    made = InternVl(decoder(words), _tower(Sizes(seen), tile, drop_path), shuffle, swaps, weighs)
     agree(made.tower, (HEADS_SHARE_WIDTH,))
     agree(made, _AGREEMENTS)
     return made

@@ -3,7 +3,7 @@
 An image becomes as many tiles as ``max_dynamic_patch`` allows, and a thumbnail; each tile's features stand among the
 tokens of its sample, which are cut to ``max_seq_length``. A sample of text alone has one blank tile. The tower's blocks
 are always recomputed, the decoder's unless ``--grad_checkpoint False``. Where rows are not grouped by length they are
-padded to ``max_seq_length``.
+padded to ``max_seq_length``; packed ones have at most ``max_packed_tokens`` and ``num_images_expected`` tiles.
 
 Source: OpenGVLab/InternVL 2410d1d ``internvl_chat/internvl/train/{internvl_chat_finetune,internvl_chat_pretrain,
 dataset,dataset_packed}.py``, ``internvl/patch/pad_data_collator.py``,
@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Any
 
 from memlint.architectures.internvl import InternVl, joined
-from memlint.architectures.sizes import MOST_PARTS, MOST_WIDTH, Sizes
+from memlint.architectures.sizes import MOST_PARTS, MOST_ROWS, MOST_WIDTH, Sizes
 from memlint.data import internvl as published
 from memlint.data.hub import BY_NAME, CATALOGUE
 from memlint.dialects import language_model as lm
@@ -71,11 +71,13 @@ OPTIONS = {
     "min_dynamic_patch": Option(1, 1, MOST_PARTS),
     "max_dynamic_patch": Option(12, 1, MOST_PARTS),
     "use_packed_ds": Option(False),
+    "max_packed_tokens": Option(8192, 1, MOST_ROWS),
+    "num_images_expected": Option(40, 1, MOST_PARTS),
+    "strict_mode": Option(True),
     "group_by_length": Option(False),
 }
 # What is not known where it is on: whether weights and their states are known all the same, and why.
 _NOT_KNOWN: dict[str, tuple[bool, str]] = {
-    "use_packed_ds": (True, "rows of several samples, whose attention and loss are others, are not known"),
     "use_liger": (True, "Liger's kernels within InternVL's model are not known"),
     "use_backbone_lora": (
         False,
@@ -286,12 +288,14 @@ def join(spec: TrainingSpec) -> str:
             drop_path=value(spec, "drop_path_rate"),
             shuffle=round(1 / value(spec, "down_sample_ratio")),
             swaps=_PIXEL_SHUFFLES[value(spec, "ps_version")],
+            weighs=value(spec, "use_packed_ds"),
         )
     except UnknownModel as error:
         return str(error)
     lm.put(spec, lm.LLAVA, made, found.origin)
     _frozen(spec)
-    return _tiles(spec, made) or _on_top(spec)
+    tiles = _packed_tiles if value(spec, "use_packed_ds") else _tiles
+    return tiles(spec, made) or _on_top(spec)
 
 
 def _unknown(spec: TrainingSpec, found: Found) -> str:
@@ -316,6 +320,9 @@ def _unknown(spec: TrainingSpec, found: Found) -> str:
         return f"--down_sample_ratio {value(spec, 'down_sample_ratio')} is no whole number's part of one"
     if value(spec, "unfreeze_lm_head") and found.words.get("model_type") == "internlm2":
         return "--unfreeze_lm_head: InternLM2 has no lm_head, and the script fails"
+    rows = spec.get("micro_batch_size")
+    if value(spec, "use_packed_ds") and isinstance(rows, int) and rows > 1:
+        return f"--per_device_train_batch_size {rows:,}: with --use_packed_ds attention takes one row at a time"
     if _all_frozen(spec):
         return "--freeze_llm, --freeze_mlp and --freeze_backbone without --use_llm_lora: nothing trains"
     return ""
@@ -377,8 +384,38 @@ def _tiles(spec: TrainingSpec, made: InternVl) -> str:
     return ""
 
 
+def _packed_tiles(spec: TrainingSpec, made: InternVl) -> str:
+    """Of a packed row, at most; in strict mode of each."""
+    length, tiles = spec.get("sequence_length"), value(spec, "num_images_expected")
+    if not isinstance(length, int):
+        return ""
+    if value(spec, "strict_mode"):
+        reason = "InternVL 2410d1d: PackedDataset.pad_buffer"
+        lm.put(spec, "images_per_sample", tiles, _fact(spec, "num_images_expected"), reason)
+        return ""
+    room = max(length // made.features, 1)
+    name = "num_images_expected" if tiles <= room else "max_packed_tokens"
+    reason = f"a packed row is full of tiles, of which it has as many as --{name} leaves room for"
+    found = min(tiles, room)
+    spec.facts["images_per_sample"] = Fact("images_per_sample", found, ASSUMED, "--meta_path", reason=reason)
+    lm.put(spec, "fewest_images", 1, reason=f"{TRAIN}: pure_text_get_item")
+    return ""
+
+
+def _packed_length(spec: TrainingSpec) -> None:
+    """Rows of several samples, cut and filled up to ``max_packed_tokens`` in strict mode."""
+    origin = _fact(spec, "max_packed_tokens")
+    lm.put(spec, "sequence_length", value(spec, "max_packed_tokens"), origin, f"{TRAIN}: max_packed_tokens")
+    if value(spec, "strict_mode"):
+        lm.put(spec, "packing", True, _fact(spec, "strict_mode"), f"{TRAIN}: packed_collate_fn")
+    else:
+        lm.put(spec, "sequence_bound", True, origin, "a row ends where the next sample is too long for it")
+
+
 def length(spec: TrainingSpec) -> None:
     """Rows are padded to the longest of their batch where they are grouped by length, else to ``max_seq_length``."""
+    if value(spec, "use_packed_ds"):
+        return _packed_length(spec)
     stated = spec.fact("sequence_length")
     if stated is None or stated.value is None:
         return

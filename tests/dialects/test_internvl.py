@@ -155,6 +155,32 @@ def spec(program: str = PROGRAM, **changes: str | None) -> TrainingSpec:
             {"model_name_or_path": "OpenGVLab/InternVL2_5-8B-MPO"}, {"vocabulary_size": 92553}, id="a model's heir"
         ),
         pytest.param(
+            {
+                "use_packed_ds": "True",
+                "strict_mode": "False",
+                "max_packed_tokens": "16384",
+                "num_images_expected": "48",
+            },
+            {"sequence_length": 16384, "sequence_bound": True, "images_per_sample": 48, "fewest_images": 1},
+            id="packed rows, at most as long and with as many tiles as is said",
+        ),
+        pytest.param(
+            {"use_packed_ds": "True", "strict_mode": "False", "max_packed_tokens": "4096", "num_images_expected": "48"},
+            {"sequence_length": 4096, "images_per_sample": 16},
+            id="packed rows too short for as many tiles",
+        ),
+        pytest.param(
+            {"use_packed_ds": "True"},
+            {
+                "sequence_length": 8192,
+                "packing": True,
+                "sequence_bound": None,
+                "images_per_sample": 40,
+                "fewest_images": None,
+            },
+            id="packed rows in strict mode are all filled, with tiles as well",
+        ),
+        pytest.param(
             PARTS,
             {"vocabulary_size": 151674, "projector_dtype": "float32", "frozen_parts": ["vision_tower"]},
             id="tower and decoder by themselves: nine tokens more, and a projector made anew",
@@ -240,7 +266,11 @@ def test_what_the_script_makes_of_a_command(changes: dict[str, str | None], fact
         pytest.param(
             {"use_custom_flash_attn": "True"}, "--use_custom_flash_attn: the code of InternVL 3.5", id="newer"
         ),
-        pytest.param({"use_packed_ds": "True"}, "--use_packed_ds: rows of several samples", id="packed rows"),
+        pytest.param(
+            {"use_packed_ds": "True", "per_device_train_batch_size": "2"},
+            "--per_device_train_batch_size 2: with --use_packed_ds attention takes one row at a time",
+            id="two packed rows",
+        ),
         pytest.param({"use_liger": "True"}, "--use_liger: Liger's kernels", id="Liger"),
     ],
 )
@@ -250,9 +280,8 @@ def test_what_is_not_known_is_named(changes: dict[str, str | None], reason: str)
     assert made.unknown_reason.startswith(reason)
 
 
-@pytest.mark.parametrize("option", ["use_packed_ds", "use_liger"])
-def test_what_comes_on_top_of_weights_and_states_leaves_a_bound(option: str) -> None:
-    made = spec(**{option: "True"})
+def test_what_comes_on_top_of_weights_and_states_leaves_a_bound() -> None:
+    made = spec(use_liger="True")
     assert isinstance(made.unknown_reason, OnTop)
     assert made.architecture_at_least
 

@@ -170,10 +170,10 @@ class Tower(nn.Module):
 class Chat(nn.Module):
     """The parts, and how a batch goes through them."""
 
-    def __init__(self, tower: Tower, decoder: Any, out: int, adapted: bool, swaps: bool) -> None:
+    def __init__(self, tower: Tower, decoder: Any, out: int, adapted: bool, weighs: bool) -> None:
         super().__init__()
         width = 4 * tower.places.shape[-1]
-        self.tower, self.decoder, self.swaps = tower, decoder, swaps
+        self.tower, self.decoder, self.weighs = tower, decoder, weighs
         self.mlp1 = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, out), nn.GELU(), nn.Linear(out, out))
         if adapted:
             decoder.enable_input_require_grads()
@@ -183,7 +183,7 @@ class Chat(nn.Module):
         x = x.view(count, side, side // 2, width * 2)
         x = x.permute(0, 2, 1, 3).contiguous()
         x = x.view(count, side // 2, side // 2, width * 4)
-        return x.permute(0, 2, 1, 3).contiguous() if self.swaps else x
+        return x.permute(0, 2, 1, 3).contiguous()
 
     def seen(self, tiles: torch.Tensor) -> torch.Tensor:
         x = self.tower(tiles)[:, 1:]
@@ -208,7 +208,17 @@ class Chat(nn.Module):
         logits = self.decoder(inputs_embeds=x).logits.float()
         kept = logits[..., :-1, :].contiguous()
         asked = labels[..., 1:].contiguous()
-        loss = nn.functional.cross_entropy(kept.view(-1, kept.shape[-1]), asked.view(-1))
+        kept, asked = kept.view(-1, kept.shape[-1]), asked.view(-1)
+        if not self.weighs:
+            loss = nn.functional.cross_entropy(kept, asked)
+            del selected
+            return loss
+        weights = torch.empty(labels.shape)
+        own = weights[..., 1:].contiguous().view(-1)
+        loss = nn.functional.cross_entropy(kept, asked, reduction="none")
+        whole = own.sum()
+        loss = loss * own
+        loss = loss.sum() / whole
         del selected
         return loss
 
@@ -221,6 +231,7 @@ def in_words_of_torch(
     lora: bool,
     rate: float,
     tiles: int = TILES,
+    weighs: bool = False,
 ) -> SimpleNamespace:
     dtype = getattr(torch, setting.dtype)
 
@@ -242,7 +253,7 @@ def in_words_of_torch(
         before = torch.get_default_dtype()
         torch.set_default_dtype(dtype)
         try:
-            model = Chat(Tower(eyes, rate), decoder, text["hidden_size"], lora, swaps=True)
+            model = Chat(Tower(eyes, rate), decoder, text["hidden_size"], lora, weighs)
         finally:
             torch.set_default_dtype(before)
         model.tower.requires_grad_("vision_tower" not in frozen)
@@ -274,6 +285,9 @@ TOWER, REST = ("vision_tower",), ("vision_tower", "language_model")
 ALL = (*REST, "projector")
 
 
+PACKED = RECOMPUTED._replace(rows=1, length=2 * LENGTH)
+
+
 @pytest.mark.parametrize(
     ("setting", "eyes", "frozen", "lora", "rate"),
     [
@@ -286,6 +300,7 @@ ALL = (*REST, "projector")
         pytest.param(RECOMPUTED, EYES, ALL, True, 0.0, id="LoRA alone"),
         pytest.param(PLAIN, EYES, REST, True, 0.0, id="LoRA and the projector in full, nothing recomputed"),
         pytest.param(CAST, EYES, TOWER, False, 0.0, id="under autocast, without DeepSpeed"),
+        pytest.param(PACKED, EYES, (), False, 0.1, id="a packed row, whose tokens' losses are weighed"),
         pytest.param(RECOMPUTED._replace(accumulation=2), EYES, TOWER, False, 0.0, id="two micro-batches"),
     ],
 )
@@ -294,7 +309,7 @@ def test_a_step_takes_the_memory_that_torch_takes(
 ) -> None:
     facts = {
         **setting.facts(TEXT),
-        "llava": joined(TEXT, eyes, drop_path=rate),
+        "llava": joined(TEXT, eyes, drop_path=rate, weighs=setting == PACKED),
         "model_class": "vision_language",
         "images_per_sample": TILES,
         "frozen_parts": list(frozen),
@@ -305,7 +320,7 @@ def test_a_step_takes_the_memory_that_torch_takes(
         facts |= {"frozen_dtype": setting.dtype, "lora.dtype": "float32", "lora.unfrozen": unfrozen}
     ours = in_meta(spec_of(facts))
     with values_known(False):
-        reference = in_words_of_torch(setting, eyes, TEXT, frozen, lora, rate)
+        reference = in_words_of_torch(setting, eyes, TEXT, frozen, lora, rate, weighs=setting == PACKED)
         truth = in_torch(reference, {}, adamw("foreach"), setting.accumulation, autocast=setting.autocast or "float32")
     comparison = compare(str(setting), ours, truth, checkpointed=True)
     assert comparison.worst <= TOLERANCE, str(comparison)

@@ -233,6 +233,19 @@ def look(model: LanguageModel, tokens: Tensor, tiles: Tensor | None, asks_gradie
     return Seen(embedded.reshape(count, length, width), (features, selected))
 
 
+def compare(logits: Tensor, labels: Tensor, weighs: bool) -> Tensor:
+    """The loss of logits (B, S, V) in fp32. ``weighs``: each token's, by weights that come as numbers of Python's."""
+    if not weighs:
+        return losses.shifted(logits, labels)[0]
+    weights = empty(labels.shape, float32)
+    kept, asked, own = logits[:, :-1].contiguous(), labels[:, 1:].contiguous(), weights[:, 1:].contiguous()
+    each = F.cross_entropy(kept.view(-1, kept.shape[-1]), asked.view(-1), "none")
+    whole = F.sum(own)
+    each = each * own.view(-1)
+    out: Tensor = F.sum(each) / whole
+    return out
+
+
 def task(spec: TrainingSpec, described: InternVl, dtype: DType, autocast: bool) -> Task:
     """Facts: ``images_per_sample`` [1: tiles], ``frozen_parts``, ``projector_dtype`` [the weights']."""
     config = described.decoder
@@ -273,7 +286,7 @@ def task(spec: TrainingSpec, described: InternVl, dtype: DType, autocast: bool) 
         with component("logits"):
             logits = to(model.logits(x), float32)
             del x
-            out = losses.shifted(logits, batch[1])[0]
+            out = compare(logits, batch[1], described.weighs)
         del seen
         return out
 
@@ -284,7 +297,7 @@ def task(spec: TrainingSpec, described: InternVl, dtype: DType, autocast: bool) 
             x = model.hidden(seen.x)
             with component("logits"):
                 logits = to(model.logits(x), float32)
-                losses.shifted(logits, batch[1])
+                compare(logits, batch[1], described.weighs)
         del seen
         return logits
 
