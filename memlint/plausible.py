@@ -54,11 +54,11 @@ def candidates(spec: TrainingSpec) -> list[Candidate]:
 def _of_other_data(spec: TrainingSpec) -> list[Candidate]:
     bounded, found = spec.facts.get("sequence_bound"), []
     few: dict[Name, Any] = {"images_per_sample": spec.get("fewest_images", 0)} if may_be_blind(spec) else {}
-    if bounded and bounded.value:
-        # an image that stands in for none is in the shortest sample, too
-        found.append({"sequence_length": 1, **(few if spec.get("fewest_images") else {})})
-    if few:
-        found.append(few)
+    shortest = {"sequence_length": 1} if bounded and bounded.value else {}
+    if shortest and spec.get("fewest_images"):  # an image that stands in for none is in the shortest sample, too
+        found.append({**shortest, **few})
+    else:
+        found += [facts for facts in (shortest, few) if facts]
     if few and spec.get("most_images"):
         found.append({"images_per_sample": spec["most_images"]})
     return [Candidate(spec.with_facts(facts), (), "") for facts in found]

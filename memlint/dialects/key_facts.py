@@ -11,7 +11,7 @@ from typing import Any
 from memlint.dialects import language_model as lm
 from memlint.dialects.accelerate import truth
 from memlint.dialects.native import number, optimizer_class
-from memlint.documents.node import MAX_DIGITS, Edit
+from memlint.documents.node import MAX_DIGITS, Edit, Node
 from memlint.facts.spec import DEFAULT, Fact, Name, TrainingSpec
 
 WAY_OUT = (
@@ -340,10 +340,28 @@ def _reason(spec: TrainingSpec) -> str:
     dialect = registry.dialect(spec.family)
     title = dialect.header.get("title", spec.family)
     name = f"the model {spec.model_name}" if spec.model_name else "the model"
+    own = _of_heirs(spec)
     first = f"{name} is made by the code of {title}, which memlint does not know"
+    if own:
+        first = f"{own} is made by code of the program's own, which has the options of {title} and is not known"
     if "micro_batch_size" not in spec and "global_batch_size" not in spec:
         first += _without_batch(spec)
     return f"{first}: {WAY_OUT}"
+
+
+# Families whose options other programs took over with models of their own -> the key that says which model is made, and
+# what it says in the family's own code (microsoft/Swin-Transformer f92123a, models/build.py).
+_MODELS = {"swin": (("MODEL", "TYPE"), ("swin", "swinv2", "swin_moe", "swin_mlp"))}
+
+
+def _of_heirs(spec: TrainingSpec) -> str:
+    """What a config calls a model that the family's own code does not make; "" for one that it does."""
+    path, known = _MODELS.get(spec.family, ((), ()))
+    node: Node | None = spec.root
+    for key in path:
+        node = node.get(key) if node is not None and node.is_mapping else None
+    stated = None if node is None or node is spec.root else node.value
+    return f"{'.'.join(path)} {stated}" if isinstance(stated, str) and stated not in known else ""
 
 
 def _without_batch(spec: TrainingSpec) -> str:

@@ -1254,6 +1254,26 @@ def test_a_command_and_the_file_that_it_names_are_one_run(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        pytest.param(
+            "swinv2", "the model is made by the code of Swin Transformer, which memlint does not", id="its own"
+        ),
+        pytest.param(
+            "intern_vit_6b",
+            "MODEL.TYPE intern_vit_6b is made by code of the program's own, which has the options of Swin Transformer and",
+            id="a program that took its options over",
+        ),
+    ],
+)
+def test_whose_code_makes_a_model_of_options_that_were_taken_over(kind: str, reason: str) -> None:
+    text = f"MODEL: {{TYPE: {kind}, DROP_PATH_RATE: 0.0}}\nDATA: {{IMG_SIZE: 448, BATCH_SIZE: 16}}\n"
+    (spec,) = registry.specs(load("probe.yaml", text))
+    assert spec.family == "swin"
+    assert spec.unknown_reason.startswith(reason)
+
+
+@pytest.mark.parametrize(
     ("command", "name", "value"),
     [
         pytest.param("--num-gpus 4 SOLVER.IMS_PER_BATCH 24", "global_batch_size", 24, id="a pair at the end"),
