@@ -1261,7 +1261,7 @@ def test_a_command_and_the_file_that_it_names_are_one_run(tmp_path: Path) -> Non
         ),
         pytest.param(
             "intern_vit_6b",
-            "MODEL.TYPE intern_vit_6b is made by code of the program's own, which has the options of Swin Transformer and",
+            "MODEL.TYPE intern_vit_6b is made by code of the program's own, which has the options of Swin Transformer",
             id="a program that took its options over",
         ),
     ],
