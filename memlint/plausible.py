@@ -52,11 +52,13 @@ def candidates(spec: TrainingSpec) -> list[Candidate]:
 
 
 def _of_other_data(spec: TrainingSpec) -> list[Candidate]:
-    bounded, found = spec.facts.get("sequence_bound"), []
+    bounded = spec.facts.get("sequence_bound")
+    found: list[dict[Name, Any]] = []
     few: dict[Name, Any] = {"images_per_sample": spec.get("fewest_images", 0)} if may_be_blind(spec) else {}
-    shortest = {"sequence_length": 1} if bounded and bounded.value else {}
-    if shortest and spec.get("fewest_images"):  # an image that stands in for none is in the shortest sample, too
-        found.append({**shortest, **few})
+    shortest: dict[Name, Any] = {"sequence_length": 1} if bounded and bounded.value else {}
+    if shortest and few and spec.get("fewest_images"):
+        shortest.update(few)  # an image that stands in for none is in the shortest sample, too
+        found.append(shortest)
     else:
         found += [facts for facts in (shortest, few) if facts]
     if few and spec.get("most_images"):

@@ -93,7 +93,7 @@ MODEL = (
         "of LLaVA's own code: of the tower, which runs without gradients",
         absent="the weights'",
     ),
-    Entry("projector_dtype", "dtype", "of LLaVA's own code: of the projector", absent="the weights'"),
+    Entry("projector_dtype", "dtype", "of LLaVA's and InternVL's own code: of the projector", absent="the weights'"),
     Entry("encoder_frozen", "boolean", "the encoder of a policy does not train", absent="false"),
     Entry("pretrained", "boolean", "weights are loaded"),
     Entry(
