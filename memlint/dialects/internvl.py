@@ -377,7 +377,7 @@ def _tiles(spec: TrainingSpec, made: InternVl) -> str:
         f"an image in each sample, in as many tiles of {made.features:,} tokens as --{name} leaves room for; samples "
         f"without images have one blank tile, and those of several have at most {room:,}"
     )
-    spec.facts["images_per_sample"] = Fact("images_per_sample", min(tiles, room), ASSUMED, "--meta_path", reason=reason)
+    spec.facts["images_per_sample"] = Fact("images_per_sample", min(tiles, room), ASSUMED, reason=reason)
     lm.put(spec, "fewest_images", 1, reason=f"{TRAIN}: pure_text_get_item")
     if room > tiles:
         lm.put(spec, "most_images", room, reason=f"{TRAIN}: multi_modal_multi_image_get_item")
@@ -397,7 +397,7 @@ def _packed_tiles(spec: TrainingSpec, made: InternVl) -> str:
     name = "num_images_expected" if tiles <= room else "max_packed_tokens"
     reason = f"a packed row is full of tiles, of which it has as many as --{name} leaves room for"
     found = min(tiles, room)
-    spec.facts["images_per_sample"] = Fact("images_per_sample", found, ASSUMED, "--meta_path", reason=reason)
+    spec.facts["images_per_sample"] = Fact("images_per_sample", found, ASSUMED, reason=reason)
     lm.put(spec, "fewest_images", 1, reason=f"{TRAIN}: pure_text_get_item")
     return ""
 
