@@ -185,9 +185,12 @@ def _replace(spec: TrainingSpec, fact: Fact, key: Key | None, value: Any) -> lis
         items = _replace_items(spec, node, value)
         if items is not None:
             return items
-    places = [node.span, *(span for span in node.via if _stands_for_one(spec, span))]
-    if len(places) > 1 and _is_shared(spec, fact):
-        places = places[1:]
+    if _says_calls(spec):  # a value comes through names of objects, which are no place for it
+        places = [] if _is_written_twice(spec, fact) else [node.span]
+    else:
+        places = [node.span, *(span for span in node.via if _stands_for_one(spec, span))]
+        if len(places) > 1 and _is_shared(spec, fact):
+            places = places[1:]
     for span in places:
         text = text_of(spec, span.path)
         if text is None:
@@ -198,6 +201,21 @@ def _replace(spec: TrainingSpec, fact: Fact, key: Key | None, value: Any) -> lis
             return []
         return [Edit(span, new)] if new != old else []
     return []
+
+
+def _says_calls(spec: TrainingSpec) -> bool:
+    from memlint.dialects import registry
+
+    return bool(registry.dialect(spec.family).header.get("calls"))
+
+
+def _is_written_twice(spec: TrainingSpec, fact: Fact) -> bool:
+    """Whether another key was written by the very same characters."""
+    assert fact.node is not None
+    return any(
+        other.key != fact.key and other.node is not None and other.node.span == fact.node.span
+        for other in spec.facts.values()
+    )
 
 
 def _is_shared(spec: TrainingSpec, fact: Fact) -> bool:

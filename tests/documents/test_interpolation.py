@@ -143,7 +143,7 @@ def registered() -> Iterator[None]:
         "max": lambda a, b: max(a, b),
     }
     for name, function in functions.items():
-        OmegaConf.register_new_resolver(name, function)
+        OmegaConf.register_new_resolver(name, function, replace=True)  # other tests leave theirs
     yield
     for name in functions:
         OmegaConf.clear_resolver(name)

@@ -185,6 +185,20 @@ SMALL = {
         "  --model-ema --sched cosine # with an average\n",
         1.2,
     ),
+    "training-loop": _file(
+        "train.py",
+        "from accelerate import Accelerator\nfrom torch.optim import AdamW\nfrom torch.utils.data import DataLoader\n"
+        "from transformers import AutoModelForCausalLM, AutoTokenizer, default_data_collator\n\n"
+        "accelerator = Accelerator(mixed_precision='no', gradient_accumulation_steps=1)  # one by one\n"
+        "tokenizer = AutoTokenizer.from_pretrained('HuggingFaceTB/SmolLM2-135M')\n"
+        "model = AutoModelForCausalLM.from_pretrained('HuggingFaceTB/SmolLM2-135M')\n"
+        "rows = data.map(lambda row: tokenizer(row['text'], max_length=512, truncation=True, padding='max_length'))\n"
+        "loader = DataLoader(rows, batch_size=8, collate_fn=default_data_collator)  # eight rows\n"
+        "optimizer = AdamW(model.parameters(), lr=1e-4)\n"
+        "model, optimizer, loader = accelerator.prepare(model, optimizer, loader)\n"
+        "for batch in loader:\n    with accelerator.accumulate(model):\n        outputs = model(**batch)\n"
+        "        accelerator.backward(outputs.loss)\n        optimizer.step()\n        optimizer.zero_grad()\n",
+    ),
     "torchvision": _file(
         "run.sh",
         "torchrun --nproc_per_node 2 train.py --model resnet18 --train-crop-size 64 -b 512 --opt adamw \\\n"
