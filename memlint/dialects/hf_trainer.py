@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from memlint.architectures import recorded
-from memlint.dialects import embedders, internvl, known_scripts, llava
+from memlint.dialects import embedders, internvl, joined, known_scripts, llava
 from memlint.dialects import language_model as lm
 from memlint.dialects.accelerate import truth
 from memlint.documents.node import Document, Edit, Node
@@ -97,25 +97,16 @@ def _defaults(spec: TrainingSpec) -> None:
     """What the script states of itself."""
     known_scripts.prepare(spec, _program(spec))
     embedders.prepare(spec)
-    if llava.is_llava(spec):
-        llava.prepare(spec)
-    if internvl.is_internvl(spec):
-        internvl.prepare(spec)
+    joined.code(spec).prepare(spec)
 
 
 def _release(spec: TrainingSpec) -> None:
-    if llava.is_llava(spec):
-        llava.release(spec)
-    if internvl.is_internvl(spec):
-        internvl.release(spec)
+    joined.code(spec).release(spec)
     lm.release(spec)
 
 
 def _attention(spec: TrainingSpec) -> None:
-    if llava.is_llava(spec):
-        llava.attention(spec)
-    if internvl.is_internvl(spec):
-        internvl.attention(spec)
+    joined.code(spec).attention(spec)
     lm.attention(spec)
     embedders.attention(spec)
 
@@ -162,13 +153,10 @@ def _evaluation(spec: TrainingSpec) -> None:
 
 
 def _adapters(spec: TrainingSpec) -> str:
-    if internvl.is_internvl(spec):
-        internvl.adapters(spec)
+    own = joined.code(spec)
+    own.targets(spec)
     adapted = lm.adapters(spec)
-    if internvl.is_internvl(spec):
-        internvl.unfrozen(spec)
-    if llava.is_llava(spec):
-        llava.adapters(spec)
+    own.adapters(spec)
     switch = _unsloth(spec)
     return adapted or (known_scripts.unsloth_gap(spec) if switch is not None else "")
 
@@ -188,14 +176,11 @@ def _checkpointing(spec: TrainingSpec) -> None:
 
 
 def _precision(spec: TrainingSpec) -> str:
-    loaded, own = lm.weights(spec, spec.fact(lm.HYPER + "dtype")), internvl.is_internvl(spec)
-    why = lm.precision(spec, loaded if own else lm.older_weights(spec, loaded))
-    why = why or (internvl.precision(spec) if own else "")
+    loaded, own = lm.weights(spec, spec.fact(lm.HYPER + "dtype")), joined.code(spec)
+    why = lm.precision(spec, lm.older_weights(spec, loaded) if own.is_dated else loaded)
     known_scripts.dtypes(spec, _program(spec))
     lm.prepared(spec)
-    if llava.is_llava(spec):
-        llava.dtypes(spec)
-    return why
+    return why or own.dtypes(spec)
 
 
 def _model_name(spec: TrainingSpec) -> None:
@@ -205,8 +190,7 @@ def _model_name(spec: TrainingSpec) -> None:
         reason = f"{lm.TRANSFORMERS}: {name}.py"
         value = "google/vit-base-patch16-224-in21k"
         spec.facts["model"] = Fact("model", value, DEFAULT, "--model_name_or_path", reason=reason)
-    if llava.is_llava(spec):
-        llava.backbone(spec)
+    joined.code(spec).named(spec)
 
 
 # Classes of the labels of data sets: first of what run_semantic_segmentation.py takes where a command names none.
@@ -215,8 +199,9 @@ _SEGMENTED = {"segments/sidewalk-semantic": 35, "zhoubolei/scene_parse_150": 150
 
 def _model(spec: TrainingSpec) -> str:
     """A model that a recorded program stands for, in a script of its task; else by its config."""
-    if internvl.is_internvl(spec):
-        return internvl.model(spec)
+    own = joined.code(spec)
+    if own.model is not None:
+        return own.model(spec)
     stated, task = spec.fact("model"), _script(spec).model_class
     if task in recorded.TASKS and lm.stated_config() is None and stated is not None and isinstance(stated.value, str):
         found = recorded.known(stated.value, task)
@@ -280,12 +265,9 @@ def _model_class(spec: TrainingSpec) -> str:
 
 def _built(spec: TrainingSpec) -> str:
     name, task = _program(spec), _task(spec)
-    tower, reason = spec.fact(lm.HYPER + "vision_tower"), f"what {name or 'it'} builds"
-    if llava.is_llava(spec):
-        lm.put(spec, "model_class", "vision_language", tower)
-        return ""
-    if internvl.is_internvl(spec):
-        lm.put(spec, "model_class", "vision_language", reason=reason)
+    reason = f"what {name or 'it'} builds"
+    if joined.is_joined(spec):
+        lm.put(spec, "model_class", "vision_language", spec.fact(lm.HYPER + "vision_tower"), reason)
         return ""
     compares = embedders.row(spec)
     if compares is not None:
@@ -315,9 +297,7 @@ def join(spec: TrainingSpec) -> str:
     kind = spec.fact("model_class")
     if kind is not None and kind.reason == _OF_TEXT:
         lm.put(spec, "images_per_sample", 0, kind, _OF_TEXT)
-    if internvl.is_internvl(spec):
-        return internvl.join(spec)
-    return embedders.join(spec) or llava.join(spec) or _labels(spec) or _masked(spec)
+    return embedders.join(spec) or joined.code(spec).join(spec) or _labels(spec) or _masked(spec)
 
 
 def _own_model(spec: TrainingSpec, name: str) -> str:
@@ -366,8 +346,9 @@ def _length(spec: TrainingSpec) -> None:
     if compares is not None:
         embedders.length(spec, compares)
         return
-    if internvl.is_internvl(spec):
-        internvl.length(spec)
+    own = joined.code(spec).length
+    if own is not None:
+        own(spec)
         return
     llava.captions(spec)
     source = spec.fact(lm.HYPER + "max_source_length")
@@ -447,7 +428,7 @@ def _unbounded(spec: TrainingSpec) -> str:
 
 FAMILY = lm.Family(
     stated=Graph(
-        Step(_defaults, tuple(dict.fromkeys((*known_scripts.FACTS, *llava.FACTS, *internvl.FACTS, *embedders.FACTS)))),
+        Step(_defaults, tuple(dict.fromkeys((*known_scripts.FACTS, *joined.FACTS, *embedders.FACTS)))),
         Step(_release, ("transformers_version",)),
         Step(_model_name, ("model",)),
         Step(_model, lm.MODEL_FACTS),
@@ -455,7 +436,7 @@ FAMILY = lm.Family(
     follows=Graph(
         Step(lm.on_cpu),
         Step(_model_class, ("model_class",)),
-        Step(join, tuple(dict.fromkeys((*llava.JOINED, *internvl.JOINED, *embedders.JOINED)))),
+        Step(join, tuple(dict.fromkeys((*joined.JOINED, *embedders.JOINED)))),
         Step(_length, ("sequence_length", "target_length", "packing", "sequence_bound")),
         Step(_unbounded),
         Step(_attention, ("attention",)),

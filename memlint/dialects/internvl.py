@@ -425,14 +425,14 @@ def length(spec: TrainingSpec) -> None:
         lm.put(spec, "packing", True, reason=f"{TRAIN}: rows are padded to max_seq_length")
 
 
-def adapters(spec: TrainingSpec) -> None:
+def targets(spec: TrainingSpec) -> None:
     """Which layers LoRA adapts."""
     kind = str((spec.get(lm.CONFIG) or {}).get("model_type"))
     if value(spec, "use_llm_lora") and kind in _LINEARS:
         lm.put(spec, "lora.targets", list(_LINEARS[kind]), reason="InternVL 2410d1d: wrap_llm_lora")
 
 
-def unfrozen(spec: TrainingSpec) -> None:
+def adapters(spec: TrainingSpec) -> None:
     """What trains in full beside an adapter."""
     frozen = spec.get("frozen_parts") or ()
     modules = {"projector": "multi_modal_projector", "vision_tower": "vision_tower"}
@@ -441,7 +441,7 @@ def unfrozen(spec: TrainingSpec) -> None:
         lm.put(spec, "lora.unfrozen", beside, reason=f"{TRAIN}: _freeze_params")
 
 
-def precision(spec: TrainingSpec) -> str:
+def dtypes(spec: TrainingSpec) -> str:
     """The projector's dtype where it is made anew; and why a run fails whose pixels nothing casts."""
     if spec.get("master_weights"):
         return ""  # DeepSpeed's engine casts everything

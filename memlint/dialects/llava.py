@@ -142,9 +142,6 @@ def attention(spec: TrainingSpec) -> None:
 
 def join(spec: TrainingSpec) -> str:
     """Tower, projector and language model as one model, and which of it trains; why it is not known."""
-    if not is_llava(spec):
-        lm.assume_images(spec)
-        return ""
     tower, text = spec.fact(lm.HYPER + "vision_tower"), spec.get(lm.CONFIG)
     if tower is None or not isinstance(text, dict):
         return lm.not_stated(spec, "vision_tower")
@@ -332,10 +329,10 @@ def adapters(spec: TrainingSpec) -> None:
         lm.put(spec, "lora.unfrozen", ["multi_modal_projector"], reason=f"{TRAIN}: initialize_vision_modules")
 
 
-def dtypes(spec: TrainingSpec) -> None:
+def dtypes(spec: TrainingSpec) -> str:
     """The projector's dtype, and those around quantised weights, once the others are known."""
     if spec.get("master_weights"):
-        return  # DeepSpeed's engine casts everything
+        return ""  # DeepSpeed's engine casts everything
     quantised = "quantization.bits" in spec
     if quantised and spec.get("compute_dtype") == "bfloat16":
         for name in ("lora.dtype", "parameter_dtype", "frozen_dtype"):
@@ -347,3 +344,4 @@ def dtypes(spec: TrainingSpec) -> None:
         lm.put(spec, "projector_dtype", spec.get("compute_dtype"), reason=TRAIN)
     elif not _is_own(spec.fact("model")):
         lm.put(spec, "projector_dtype", "float32", reason=f"{TRAIN}: build_vision_projector, after the weights' load")
+    return ""

@@ -287,10 +287,6 @@ def said_by(call: Node) -> dict[str, Node]:
     return {}
 
 
-# Classes of programs' own whose model some family describes (memlint/dialects/internvl.py).
-_DESCRIBED = ("InternVLChatModel",)
-
-
 def _own_model(model: Node | None, path: str) -> str:
     """Why the model that a trainer is given is not one that a library loads: it is of a class of the program's."""
     for _ in range(MAX_WRAPS):
@@ -298,7 +294,10 @@ def _own_model(model: Node | None, path: str) -> str:
             return ""
         own = _values(model).get("_class_")
         if own is not None:
-            return "" if own.value in _DESCRIBED else f"{path} trains a model of a class of its own, {own.value}"
+            from memlint.dialects import joined
+
+            known = own.value in joined.CLASSES
+            return "" if known else f"{path} trains a model of a class of its own, {own.value}"
         given = _values(model).get("_args_", _values(model).get("model"))
         model = given.value[0] if given is not None and isinstance(given.value, list) and given.value else given
     return ""
