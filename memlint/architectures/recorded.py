@@ -13,7 +13,7 @@ from typing import Any
 
 import memlint.data
 from memlint.architectures.adapters import NOTHING, Adapters
-from memlint.architectures.classifier import timm_program
+from memlint.architectures.library_models import timm_program
 from memlint.architectures.sizes import Sizes
 from memlint.data import programs
 from memlint.facts.spec import UnknownModel

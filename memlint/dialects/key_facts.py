@@ -114,6 +114,16 @@ def spell(spec: TrainingSpec, fact: Name, value: Any) -> list[Edit] | None:
     return None
 
 
+def is_given(spec: TrainingSpec, key: str) -> bool:
+    """Whether an option has a value that is none of nothing: 0, empty, false."""
+    node = spec.root.get(key) or spec.root.get(key.replace("_", "-"))
+    if node is None or node.value in (None, "", 0, 0.0, "0", "0.0", "None"):
+        return False
+    if isinstance(node.value, (dict, list)):
+        return bool(node.value)
+    return not isinstance(node.value, bool) or truth(node.value)
+
+
 # ---------------------------------------------------------------------------------------------- facts in torch's words
 
 

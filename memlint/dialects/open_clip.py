@@ -5,16 +5,14 @@ Source: open_clip 3.3.0 (``open_clip_train/main.py``, ``params.py``, ``precision
 
 from __future__ import annotations
 
-from memlint.architectures.classifier import open_clip_program
+from memlint.architectures.library_models import open_clip_program
 from memlint.data import programs
 from memlint.dialects import key_facts
 from memlint.dialects import language_model as lm
-from memlint.dialects.timm import is_given
 from memlint.facts.spec import HYPER, TrainingSpec
 
 spell = key_facts.spell
 
-_SOURCE = "open_clip 3.3: open_clip_train"
 # Options that make another model or another loop of it -> what is not known of it.
 _OTHERWISE = {
     "torchscript": "a scripted model",
@@ -52,9 +50,8 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
     if spec.unknown_reason:
         return spec
     spec.architecture = "contrastive"
-    locked = spec.root.get("lock_image") or spec.root.get("lock-image")
-    if is_given(spec, "lock_image") and locked is not None:
-        lm.put(spec, "frozen_parts", ["visual"], model._replace(key="--lock-image", node=locked))
+    if spec.get(HYPER + "lock_image"):
+        lm.put(spec, "frozen_parts", ["visual"], spec.fact(HYPER + "lock_image"))
     lm.put(spec, "image_size", inputs[0][1][-2:], model, f"{model.value}: the size it is for")
     lm.put(spec, "optimizer_implementation", "foreach", reason="torch.optim on CUDA")
     return spec
@@ -63,7 +60,7 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
 def _unknown(spec: TrainingSpec, sides: list[int]) -> str:
     """Why there is no estimate; "" where there is one."""
     for key, what in _OTHERWISE.items():
-        if is_given(spec, key):
+        if key_facts.is_given(spec, key):
             return f"--{key.replace('_', '-')}: {what} is not known"
     if spec.get(HYPER + "precision") not in _PRECISIONS:
         return f"--precision {spec.get(HYPER + 'precision')}: weights in 16 bits beside norms in fp32 are not known"

@@ -5,11 +5,10 @@ Source: timm 1.0.31 (``train.py``, ``timm/optim/_optim_factory.py``, ``timm/mode
 
 from __future__ import annotations
 
-from memlint.architectures.classifier import timm_program
+from memlint.architectures.library_models import timm_program
 from memlint.data import programs
 from memlint.dialects import key_facts
 from memlint.dialects import language_model as lm
-from memlint.dialects.accelerate import truth
 from memlint.facts.spec import ASSUMED, DEFAULT, HYPER, Fact, Name, TrainingSpec
 
 spell = key_facts.spell
@@ -69,14 +68,14 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
 def _unknown(spec: TrainingSpec, tag: str) -> str:
     """Why there is no estimate; "" where there is one."""
     for key, what in _OTHERWISE.items():
-        if is_given(spec, key):
+        if key_facts.is_given(spec, key):
             return f"--{key.replace('_', '-')}: {what} is not known"
     if spec.get("compile"):
         return "--torchcompile: a compiled classifier is not known"
     channels = spec.root.get("in_chans") or spec.root.get("in-chans")
     if channels is not None and str(channels.value) not in ("3", "None"):
         return f"images of {channels.value} channels are not known"
-    if spec.get("device_count", 1) != 1 and is_given(spec, _SYNCHRONISED):
+    if spec.get("device_count", 1) != 1 and key_facts.is_given(spec, _SYNCHRONISED):
         return "--sync-bn: norms over several devices are not known"
     dtype = spec.get("parameter_dtype")
     if dtype not in (None, "float32"):
@@ -90,16 +89,6 @@ def _unknown(spec: TrainingSpec, tag: str) -> str:
     if optimizer not in OPTIMIZERS:
         return f"timm's optimizer {optimizer!r} is not known"
     return ""
-
-
-def is_given(spec: TrainingSpec, key: str) -> bool:
-    """Whether an option has a value that is none of nothing: 0, empty, false."""
-    node = spec.root.get(key) or spec.root.get(key.replace("_", "-"))
-    if node is None or node.value in (None, "", 0, 0.0, "0", "0.0", "None"):
-        return False
-    if isinstance(node.value, (dict, list)):
-        return bool(node.value)
-    return not isinstance(node.value, bool) or truth(node.value)
 
 
 def _size(spec: TrainingSpec, own: int, name: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from memlint.architectures.classifier import timm_program
+from memlint.architectures.library_models import timm_program
 from memlint.facts.spec import HYPER, TrainingSpec
 from memlint.meta import functional as F
 from memlint.meta.ops.formats import channels_last

@@ -7,7 +7,7 @@ Shapes: B pairs on a device, W devices, features of D numbers.
 
 from __future__ import annotations
 
-from memlint.architectures.classifier import open_clip_program
+from memlint.architectures.library_models import open_clip_program
 from memlint.facts.spec import HYPER, TrainingSpec
 from memlint.meta import functional as F
 from memlint.meta.tensor import DTYPES, DType, Tensor, empty, empty_like, int64
