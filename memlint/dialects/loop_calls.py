@@ -86,6 +86,15 @@ ON_THE_HOST = frozenset(
         *("argmax", "isnan", "isinf", "isfinite", "is_cuda", "grad_fn", "requires_grad", "keys", "element_size"),
     )
 )
+# Functions that look at a value and keep nothing of it; methods that report it, or gather it for that.
+LOOKS_AT = frozenset(
+    ("print", "float", "int", "str", "len", "isinstance", "hasattr", "argmax", "isnan", "isfinite"),
+)
+REPORTS = frozenset(
+    ("gather", "gather_for_metrics", "reduce", "print", "log", "update", "add_batch", "set_postfix"),
+)
+# Arguments of a model's call by which it takes, or returns, other things than tokens and logits.
+OTHER_OUTPUTS = ("inputs_embeds", "past_key_values", "output_hidden_states", "output_attentions", "use_cache")
 # Methods and functions of a loss, a number or one for each token.
 OF_A_LOSS = frozenset(
     (

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from memlint.dialects import loop_calls, turns
 from memlint.dialects.loop_structure import flat
 from memlint.dialects.made import (
     MAX_CHAIN,
-    argument,
     is_model,
-    name_of,
     optimizer_of,
     root,
     root_number,
-    target_of,
-    values_of,
 )
+from memlint.documents.call_nodes import argument, name_of, target_of, values_of
 from memlint.documents.node import Node, Span, Unresolved
 from memlint.documents.turn import DOUBT, EITHER, FROZEN, ON, PART_OF, SET
 from memlint.facts.spec import OnTop
@@ -159,28 +156,37 @@ class _Reader:
             name = name_of(call)
             if scripts.is_a_model(call):
                 self.loaded(call)
-            elif name == DOUBT:
-                self.stop("what is done to the model depends on a condition that is not known", call)
-            elif name == "get_peft_model":
-                self.adapters(argument(call, "peft_config", 1), call)
             elif name in _DTYPES:
                 self.put("dtype", call, _DTYPES[name])
-            elif name == "to":
-                dtype = _dtype(argument(call, "dtype", 0)) or _dtype(argument(call, "dtype", 1))
-                if dtype:
-                    self.put("dtype", call, dtype)
-            elif name == "compile":
-                self.put("torch_compile", call, True)
-            elif name in ("DistributedDataParallel", "DDP"):
-                self.put("distributed", call, "ddp")
-            elif name == "initialize":
-                self.put("deepspeed", argument(call, "config", 5) or argument(call, "config_params", 9))
-                if "deepspeed" not in self.keys:
-                    self.stop("deepspeed.initialize is given no config that is known", call)
             elif name in _NOT_DESCRIBED:
                 self.stop(f"{name}: {_NOT_DESCRIBED[name]}", call)
+            elif name in _AROUND_A_MODEL:
+                _AROUND_A_MODEL[name](self, call)
             else:
                 self.keys.update(scripts.said_by(call))
+
+    def doubted(self, call: Node) -> None:
+        self.stop("what is done to the model depends on a condition that is not known", call)
+
+    def adapted(self, call: Node) -> None:
+        self.adapters(argument(call, "peft_config", 1), call)
+
+    def moved(self, call: Node) -> None:
+        """``to`` takes a device, a dtype, or both."""
+        dtype = _dtype(argument(call, "dtype", 0)) or _dtype(argument(call, "dtype", 1))
+        if dtype:
+            self.put("dtype", call, dtype)
+
+    def compiled(self, call: Node) -> None:
+        self.put("torch_compile", call, True)
+
+    def distributed(self, call: Node) -> None:
+        self.put("distributed", call, "ddp")
+
+    def given_to_deepspeed(self, call: Node) -> None:
+        self.put("deepspeed", argument(call, "config", 5) or argument(call, "config_params", 9))
+        if "deepspeed" not in self.keys:
+            self.stop("deepspeed.initialize is given no config that is known", call)
 
     def loaded(self, call: Node) -> None:
         from memlint.dialects import scripts
@@ -479,6 +485,18 @@ class _Reader:
         self.keys["zero_grad"] = Node(how, self.place, None, "zero_grad")
         if clears is not None:
             self.put("set_to_none", clears.get("set_to_none"))
+
+
+# What is put around a model, and who reads it.
+_AROUND_A_MODEL: dict[str, Callable[[_Reader, Node], None]] = {
+    DOUBT: _Reader.doubted,
+    "get_peft_model": _Reader.adapted,
+    "to": _Reader.moved,
+    "compile": _Reader.compiled,
+    "DistributedDataParallel": _Reader.distributed,
+    "DDP": _Reader.distributed,
+    "initialize": _Reader.given_to_deepspeed,
+}
 
 
 def _through(node: Node | None) -> Node | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from memlint.dialects.made import is_model, name_of, optimizer_of, root
+from memlint.dialects.made import is_model, optimizer_of, root
+from memlint.documents.call_nodes import name_of
 from memlint.documents.turn import METHOD, Branch, Entry, Inner, Make
 
 

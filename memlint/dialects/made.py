@@ -3,31 +3,11 @@
 from __future__ import annotations
 
 from memlint.dialects import loop_calls as calls
+from memlint.documents.call_nodes import argument, name_of, target_of, values_of
 from memlint.documents.node import Node, Unresolved
 from memlint.documents.turn import DOUBT, NUMBER, ON, PART_OF, Make
 
 MAX_CHAIN = 40  # of what is put around an object
-
-
-def values_of(node: Node | None) -> dict[str, Node]:
-    return node.value if node is not None and isinstance(node.value, dict) else {}
-
-
-def target_of(node: Node | None) -> str:
-    target = values_of(node).get("_target_")
-    return "" if target is None else str(target.value)
-
-
-def name_of(node: Node | None) -> str:
-    return target_of(node).rpartition(".")[2]
-
-
-def argument(node: Node | None, name: str, at: int = 0) -> Node | None:
-    """An argument of a call, by its name or its place."""
-    values = values_of(node)
-    given = values.get("_args_")
-    items = given.value if given is not None and isinstance(given.value, list) else []
-    return values.get(name, items[at] if 0 <= at < len(items) else None)
 
 
 def chain(node: Node | None) -> list[Node]:

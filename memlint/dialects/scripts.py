@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from memlint.dialects import companions, own_code
 from memlint.dialects import unsloth_calls as unsloth
+from memlint.documents.call_nodes import name_of, target_of, values_of
 from memlint.documents.node import Command, Document, Node, Span, Unresolved
 from memlint.facts.spec import OnTop
 from memlint.named_tuple import NamedTuple
@@ -146,16 +147,16 @@ def read(path: str, text: str, options: Mapping[str, Node], is_started: bool = F
     trainer = next((call for call in reversed(found.calls) if _is_a_library_s(call, found)), None)
     if trainer is None:
         return _of_its_own(found, path) or _own_loop(path, text, options, is_started)
-    made = _values(trainer)
-    said = {"trainer_class": Node(_name(trainer), trainer.span, None, "trainer_class")}
+    made = values_of(trainer)
+    said = {"trainer_class": Node(name_of(trainer), trainer.span, None, "trainer_class")}
     before = found.calls[: found.calls.index(trainer)]
     resumed = ""
     for call in before:
         said.update(said_by(call))
-        if _PEFT.search(_target(call)):
+        if _PEFT.search(target_of(call)):
             more, resumed = _resumed(call, path)
             said.update(more)
-        elif _name(call) == "merge_and_unload":  # what stood beside the weights is in them
+        elif name_of(call) == "merge_and_unload":  # what stood beside the weights is in them
             said = {name: node for name, node in said.items() if name not in (*_OF_ADAPTERS.values(), "use_peft")}
             resumed = ""
     said.update(length(before, said))
@@ -170,13 +171,16 @@ def read(path: str, text: str, options: Mapping[str, Node], is_started: bool = F
             said.update(_renamed(quantised, _OF_QUANTISATION))
     said = {name: node for name, node in said.items() if not _is_absent(node)}
     own = made.get("_class_")
-    family, why = FAMILIES[_name(trainer)], _doubt(found, path, said)
+    family, why = FAMILIES[name_of(trainer)], _doubt(found, path, said)
     loss = own_code.own_loss(path, str(own.value)) if own is not None else own_code.Loss()
     if loss.family:
         return Script(loss.family, Node({}, Span(path, 1, 1, 1, 1)), found.document)
     why = why or loss.why or _own_model(made.get("model"), path) or resumed
     if any(module.partition(".")[0] == "unsloth" for module in found.imported.values()):
-        family, why = "hf-trainer", why or unsloth.doubt(path, _name(trainer), [_values(call) for call in before], said)
+        family, why = (
+            "hf-trainer",
+            why or unsloth.doubt(path, name_of(trainer), [values_of(call) for call in before], said),
+        )
     if family != "hf-trainer":
         said.pop(FILLED, None)
     without = found.parses and not options and not is_started
@@ -198,7 +202,7 @@ def _own_loop(path: str, text: str, options: Mapping[str, Node], is_started: boo
     script = loop_scripts.script(found, path)
     if script is None or options or is_started or not found.program.parses:
         return script
-    model = _values(script.root).get("model_name_or_path")
+    model = values_of(script.root).get("model_name_or_path")
     is_bounded = not script.unknown or isinstance(script.unknown, OnTop)
     if is_bounded and model is not None and isinstance(model.value, str) and model.value:
         return script  # its options have defaults
@@ -208,16 +212,16 @@ def _own_loop(path: str, text: str, options: Mapping[str, Node], is_started: boo
 
 def is_a_model(call: Node | None) -> bool:
     """Whether a call makes a model of transformers'."""
-    if call is None or _name(call) not in ("from_pretrained", "from_config", "_from_config"):
+    if call is None or name_of(call) not in ("from_pretrained", "from_config", "_from_config"):
         return False
-    return _MODEL.search(_target(call)) is not None and _PEFT.search(_target(call)) is None
+    return _MODEL.search(target_of(call)) is not None and _PEFT.search(target_of(call)) is None
 
 
 def _of_its_own(program: Program, path: str) -> Script | None:
     """A script that makes a trainer of its repository's own, where that is described, or has a loss that nobody
     describes; None for any other."""
-    made = next((call for call in reversed(program.calls) if _name(call).endswith("Trainer")), None)
-    name = "" if made is None else str(_values(made).get("_class_", _values(made)["_target_"]).value)
+    made = next((call for call in reversed(program.calls) if name_of(call).endswith("Trainer")), None)
+    name = "" if made is None else str(values_of(made).get("_class_", values_of(made)["_target_"]).value)
     found = own_code.own_loss(path, name.partition(".")[0]) if name else own_code.Loss()
     if not found.family and not found.why:
         return None
@@ -243,28 +247,15 @@ def _is_absent(node: Node) -> bool:
 
 def _is_a_library_s(call: Node, program: Program) -> bool:
     """Whether a call makes one of the trainers, and not what another project calls so."""
-    if _name(call) not in FAMILIES:
+    if name_of(call) not in FAMILIES:
         return False
-    first = str(_values(call)["_target_"].value).partition(".")[0]
+    first = str(values_of(call)["_target_"].value).partition(".")[0]
     return program.imported.get(first, "").partition(".")[0] in _LIBRARIES
-
-
-def _values(call: Node) -> dict[str, Node]:
-    return call.value if isinstance(call.value, dict) else {}
-
-
-def _target(call: Node) -> str:
-    target = _values(call).get("_target_")
-    return "" if target is None else str(target.value)
-
-
-def _name(call: Node) -> str:
-    return _target(call).rpartition(".")[2]
 
 
 def said_by(call: Node) -> dict[str, Node]:
     """What one call says, in the families' keys."""
-    values, name, target = _values(call), _name(call), _target(call)
+    values, name, target = values_of(call), name_of(call), target_of(call)
     if unsloth.is_call(target):
         return {key: under(key, node) for key, node in unsloth.said(call, name, values).items()}
     if name == "from_pretrained" and _MODEL.search(target):
@@ -292,13 +283,13 @@ def _own_model(model: Node | None, path: str) -> str:
     for _ in range(MAX_WRAPS):
         if model is None or not isinstance(model.value, dict):
             return ""
-        own = _values(model).get("_class_")
+        own = values_of(model).get("_class_")
         if own is not None:
             from memlint.dialects import joined
 
             known = own.value in joined.CLASSES
             return "" if known else f"{path} trains a model of a class of its own, {own.value}"
-        given = _values(model).get("_args_", _values(model).get("model"))
+        given = values_of(model).get("_args_", values_of(model).get("model"))
         model = given.value[0] if given is not None and isinstance(given.value, list) and given.value else given
     return ""
 
@@ -310,14 +301,14 @@ def length(calls: Sequence[Node], said: Mapping[str, Node]) -> dict[str, Node]:
     cut = [
         limit
         for call in calls
-        if _TOKENIZES.search(_target(call)) and _cuts(values := _values(call))
+        if _TOKENIZES.search(target_of(call)) and _cuts(values := values_of(call))
         for limit in [values.get("max_length")]
         if limit is not None and type(limit.value) is int
     ]
     longest = max(cut, key=lambda limit: int(str(limit.value)), default=None)
     if longest is None:
         return {}
-    cuts = [values for call in calls if _TOKENIZES.search(_target(call)) and _cuts(values := _values(call))]
+    cuts = [values for call in calls if _TOKENIZES.search(target_of(call)) and _cuts(values := values_of(call))]
     full = all("padding" in values and values["padding"].value == "max_length" for values in cuts)
     filled = {FILLED: Node(True, longest.span, None, FILLED)} if full else {}
     return {"max_seq_length": under("max_seq_length", longest), **filled}
@@ -328,7 +319,7 @@ FILLED = "pad_to_max_length"
 
 def tokenizes(call: Node) -> bool:
     """Whether a call is of a tokenizer."""
-    return _TOKENIZES.search(_target(call)) is not None
+    return _TOKENIZES.search(target_of(call)) is not None
 
 
 def _cuts(values: Mapping[str, Node]) -> bool:
@@ -339,7 +330,7 @@ def _cuts(values: Mapping[str, Node]) -> bool:
 
 def _resumed(call: Node, path: str) -> tuple[dict[str, Node], str]:
     """What an adapter says that a program goes on with: (its keys, why it is not known)."""
-    values = _values(call)
+    values = values_of(call)
     given = values.get("_args_")
     names = given.value if given is not None and isinstance(given.value, list) else []
     folder = values.get("model_id", names[1] if len(names) > 1 else None)
@@ -359,14 +350,14 @@ def _resumed(call: Node, path: str) -> tuple[dict[str, Node], str]:
 
 
 def _of_model(call: Node) -> Iterator[tuple[str, Node]]:
-    values = _values(call)
+    values = values_of(call)
     given = values.get("_args_")
     first = values.get("pretrained_model_name_or_path")
     if given is not None and isinstance(given.value, list) and given.value:
         first = given.value[0]
     if first is not None and first.value is not None:
         yield "model_name_or_path", under("model_name_or_path", first)
-    loader = _target(call).split(".")[-2:][0]
+    loader = target_of(call).split(".")[-2:][0]
     if loader in _AUTO_CLASSES:
         yield "auto_class", Node(loader, call.span, None, "auto_class")
         if "num_labels" in values:
@@ -377,13 +368,13 @@ def _of_model(call: Node) -> Iterator[tuple[str, Node]]:
 def _of_loading(call: Node) -> Iterator[tuple[str, Node]]:
     """What ``from_pretrained`` is told of how it loads."""
     yield from _renamed(call, _OF_MODEL).items()
-    quantised = _values(call).get("quantization_config")
+    quantised = values_of(call).get("quantization_config")
     if quantised is not None:
         yield from _renamed(quantised, _OF_QUANTISATION).items()
 
 
 def _renamed(call: Node, names: Mapping[str, str]) -> dict[str, Node]:
-    values = _values(call)
+    values = values_of(call)
     return {key: under(key, values[name]) for name, key in names.items() if name in values}
 
 
@@ -391,7 +382,7 @@ def under(key: str, node: Node) -> Node:
     """A value under a family's key; a dtype of torch's by its name. What a call makes is not known as one."""
     value = node.value
     if isinstance(value, dict) and "_target_" in value:
-        value = Unresolved(f"what {_target(node)} makes is only known when it runs", f"{_target(node)}()")
+        value = Unresolved(f"what {target_of(node)} makes is only known when it runs", f"{target_of(node)}()")
     text = value.text if isinstance(value, Unresolved) else str(value)
     supported = _HAS_BFLOAT16.fullmatch(text)
     if supported is not None:

@@ -16,16 +16,14 @@ from memlint.dialects.made import (
     is_known_context,
     is_model,
     makes_rows,
-    name_of,
     optimizer_of,
     root,
     root_number,
-    target_of,
     text,
     tokenizes,
-    values_of,
     without_gradients,
 )
+from memlint.documents.call_nodes import name_of, target_of, values_of
 from memlint.documents.node import Node, Span, Unresolved
 from memlint.documents.turn import (
     CALL,
@@ -354,7 +352,7 @@ class _Reader:
             return Sort(PLAIN)
         if all(one.kind in (BATCH, NEXT, LABELS, PLAIN) for one in kinds):
             return self.reshaped(entry, next(one for one in kinds if one.kind != PLAIN))
-        if name in ("print", "float", "int", "str", "len", "isinstance", "hasattr", "argmax", "isnan", "isfinite"):
+        if name in calls.LOOKS_AT:
             return Sort(PLAIN)
         strange = next((one for one in kinds if one.kind == STRANGE), None)
         if strange is not None:
@@ -392,14 +390,12 @@ class _Reader:
             if self.sort(number).number < 0:
                 self.shorter = 1
         self.calls.append(entry)
-        for name in ("inputs_embeds", "past_key_values", "output_hidden_states", "output_attentions", "use_cache"):
+        for name in calls.OTHER_OUTPUTS:
             told = entry.named.get(name)
             if told is not None and told.value not in (None, False):
                 self.why = self.why or OnTop(f"{entry.where} calls the model with {name}")
         labels = entry.named.get("labels")
         self.labelled = "**" in entry.named or (labels is not None and labels.value is not None)
-        if not self.labelled and not entry.named and len(entry.given) >= 3:
-            self.labelled = False  # model(input_ids, attention_mask, position_ids or token types): no labels by place
         self.asked = "**" in entry.named and labels is None  # whether labels are among them is not seen
         words = "model labels" if self.labelled else "model"
         return self.let(entry, f"{words}{flag(entry)}", OUTPUTS)
@@ -453,7 +449,7 @@ class _Reader:
             self.bounded(f"{entry.where} asks a part of the model (.{name}), which is not described")
         if model and name == "generate":
             self.why = self.why or OnTop(f"{entry.where} samples from the model within the loop")
-        if name in ("gather", "gather_for_metrics", "reduce", "print", "log", "update", "add_batch", "set_postfix"):
+        if name in calls.REPORTS:
             return Sort(PLAIN)
         return self.unknown_call(entry, name, kinds)
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from memlint.documents import program, python
 from memlint.documents.arithmetic import Unknown
+from memlint.documents.call_nodes import target_of, values_of
 from memlint.documents.node import Keys, Node
 from memlint.documents.turn import (
     DOUBT,
@@ -20,7 +21,6 @@ from memlint.documents.turn import (
     SET,
     Entry,
     Loop,
-    mapping,
 )
 
 _ASKED = ("__getitem__", "__call__", "__iter__")  # methods of an object of the program's own that a library calls
@@ -54,7 +54,7 @@ class Objects(program._Followed):
 
     def numbered(self, made: Node) -> None:
         self.state.numbers += 1
-        mapping(made)[NUMBER] = Node(self.state.numbers, made.span)
+        values_of(made)[NUMBER] = Node(self.state.numbers, made.span)
 
     def class_definition(self, node: ast.ClassDef, scope: python._Scope, depth: int) -> None:
         super().class_definition(node, scope, depth)
@@ -64,15 +64,15 @@ class Objects(program._Followed):
         """An object of a class of the program's own, with what its ``__init__`` gives it; None for any other call."""
         module, made = self.state.classes.get(name, (None, None))
         drawn = scope.find(name)
-        if module is None or made is None or drawn is None or program._target(drawn) not in (name, ""):
+        if module is None or made is None or drawn is None or target_of(drawn) not in (name, ""):
             return None
         start = method_of(made, "__init__")
         base = self.state.bases_of.get(name, "")
         if start is None or base.endswith(("Trainer", "Module", "Model", "ForCausalLM", "Config", "Arguments")):
             return None
         instance = Node({}, self.span(node), None, keys)
-        mapping(instance)["_target_"] = Node(name, self.span(node.func))
-        mapping(instance)[INSTANCE] = Node(name, self.span(node.func))
+        values_of(instance)["_target_"] = Node(name, self.span(node.func))
+        values_of(instance)[INSTANCE] = Node(name, self.span(node.func))
         self.numbered(instance)
         with contextlib.suppress(Unknown):
             self.enter(module, start, instance, node, scope)
@@ -92,7 +92,7 @@ class Objects(program._Followed):
         owner = self.locate(function.value, scope)
         if owner is None and isinstance(function.value, ast.Call) and self.state.turn is None:
             owner = self.value(function.value, "", scope, depth + 1)
-        kind = mapping(owner).get(INSTANCE) if owner is not None else None
+        kind = values_of(owner).get(INSTANCE) if owner is not None else None
         if kind is None or owner is None:
             return None
         module, made = self.state.classes[str(kind.value)]
@@ -171,7 +171,7 @@ class Objects(program._Followed):
         found: dict[str, Node] = {}
         for target, _ in python._targets([*node.body, *node.orelse], self.spend):
             owner = scope.find(target.id) if isinstance(target, ast.Name) else None
-            if isinstance(target, ast.Name) and owner is not None and NUMBER in mapping(owner):
+            if isinstance(target, ast.Name) and owner is not None and NUMBER in values_of(owner):
                 place = self.span(node.test)
                 made = Node({"_target_": Node(DOUBT, place), ON: owner}, place)
                 self.numbered(made)
@@ -180,7 +180,7 @@ class Objects(program._Followed):
 
     def part(self, node: Node, index: int) -> Node:
         """One of several things that a call makes together."""
-        made = Node({PART_OF: Node(index, node.span), ON: node, "_target_": mapping(node)["_target_"]}, node.span)
+        made = Node({PART_OF: Node(index, node.span), ON: node, "_target_": values_of(node)["_target_"]}, node.span)
         self.numbered(made)
         return made
 
@@ -190,7 +190,7 @@ class Objects(program._Followed):
         while isinstance(owner, (ast.Attribute, ast.Subscript)):
             owner = owner.value
         found = self.locate(target.value, scope) or self.locate(owner, scope)
-        if found is None or NUMBER not in mapping(found) or INSTANCE in mapping(found):
+        if found is None or NUMBER not in values_of(found) or INSTANCE in values_of(found):
             return
         span = self.span(target)
         said = {"_target_": Node(SET, span), ON: found, target.attr: node}
@@ -205,7 +205,7 @@ class Objects(program._Followed):
             return self.one_of(both, node, keys)
 
     def one_of(self, both: list[Node], node: ast.IfExp, keys: Keys) -> Node:
-        if not all(NUMBER in mapping(one) for one in both):
+        if not all(NUMBER in values_of(one) for one in both):
             raise Unknown("one of two values, by a condition that is not known")
         made = Node(
             {"_target_": Node(EITHER, self.span(node)), "_args_": Node(both, self.span(node))},

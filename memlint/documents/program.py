@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from memlint.documents import python
 from memlint.documents.arithmetic import Unknown
+from memlint.documents.call_nodes import target_of
 from memlint.documents.node import Document, Keys, Node, Span, Unresolved
 from memlint.named_tuple import NamedTuple
 
@@ -262,7 +263,7 @@ class _Followed(python._Module):
             self.argument(node, scope)
         else:
             owner = self.locate(function.value, scope) if isinstance(function, ast.Attribute) else None
-            if owner is not None and not _target(owner):  # what is made is not changed by its methods, as a dict is
+            if owner is not None and not target_of(owner):  # what is made is not changed by its methods, as a dict is
                 super().call_statement(node, scope)
             self.value(node, "", scope, 0)
 
@@ -328,7 +329,7 @@ class _Followed(python._Module):
             self.value(function.value, "", scope, depth)  # ``Trainer(...).train()``
         elif isinstance(function, ast.Name):
             made = scope.find(name)
-            if made is not None and _target(made) and name not in self.state.bases_of:  # a tokenizer, called
+            if made is not None and target_of(made) and name not in self.state.bases_of:  # a tokenizer, called
                 return self.description(node, keys, scope, depth)
         return super().call(node, keys, scope, depth)
 
@@ -347,7 +348,7 @@ class _Followed(python._Module):
         """Of what a call makes it is not known what is in it; a function that is asked for its parameters is of a
         release that has them."""
         for kind, item in zip(node.ops, node.comparators):
-            made = _target(self.value(item, "", scope, depth)) if isinstance(kind, (ast.In, ast.NotIn)) else ""
+            made = target_of(self.value(item, "", scope, depth)) if isinstance(kind, (ast.In, ast.NotIn)) else ""
             if made in _SIGNATURES and len(node.ops) == 1:
                 return isinstance(kind, ast.In)
             if made:
@@ -363,14 +364,14 @@ class _Followed(python._Module):
             )
             if isinstance(owner.value, list) and isinstance(index, int) and -1 <= index < len(owner.value):
                 return self.moved(owner.value[index], keys, None, (self.span(node),))
-            if isinstance(node, ast.Attribute) and node.attr == "parameters" and _target(owner) in _SIGNATURES:
+            if isinstance(node, ast.Attribute) and node.attr == "parameters" and target_of(owner) in _SIGNATURES:
                 return owner
             if isinstance(owner.value, dict) and isinstance(node, ast.Attribute) and node.attr in owner.value:
                 return self.moved(owner.value[node.attr], keys, None, (self.span(node),))
         found = super().reference(node, keys, scope, depth)
         if isinstance(node, ast.Attribute) and found.is_unresolved:
             owner = self.value(node.value, "", scope, depth + 1)
-            if node.attr == "parameters" and _target(owner) in _SIGNATURES:
+            if node.attr == "parameters" and target_of(owner) in _SIGNATURES:
                 return owner
             if isinstance(owner.value, dict) and _GIVEN in owner.value:  # an option of a library's that nobody gave
                 return Node(None, self.span(node), None, keys)
@@ -472,7 +473,7 @@ class _Followed(python._Module):
     ) -> Node | None:
         """What ``.get`` of a mapping that is known returns; None where it is not."""
         mapping = self.value(owner, "", scope, depth + 1)
-        if not isinstance(mapping.value, dict) or (_target(mapping) and _GIVEN not in mapping.value):
+        if not isinstance(mapping.value, dict) or (target_of(mapping) and _GIVEN not in mapping.value):
             return None
         name = self.known(arguments[0], scope)
         found = mapping.value.get(str(name))
@@ -583,7 +584,7 @@ class _Followed(python._Module):
     def parsed(self, function: ast.Attribute, keys: Keys, scope: python._Scope, depth: int) -> Node | None:
         """What a parser of options returns; None for another object's method."""
         parser = self.value(function.value, "", scope, depth)
-        if not _target(parser).endswith("Parser") or not isinstance(parser.value, dict):
+        if not target_of(parser).endswith("Parser") or not isinstance(parser.value, dict):
             return None
         self.state.parses = True
         if function.attr in ("parse_args", "parse_known_args"):
@@ -605,7 +606,7 @@ class _Followed(python._Module):
     def filled(self, kind: Node, keys: Keys) -> Node:
         """A dataclass with the options in it; one of a library's has no more than these."""
         values = dict(kind.value) if isinstance(kind.value, dict) else {}
-        name = kind.value.text if isinstance(kind.value, Unresolved) else _target(kind)
+        name = kind.value.text if isinstance(kind.value, Unresolved) else target_of(kind)
         base = self.state.bases_of.get(name, name).rpartition(".")[2]
         made = {**values, **self.state.options, "_target_": Node(base, kind.span), _GIVEN: Node(True, kind.span)}
         node = Node(made, kind.span, None, keys)
@@ -616,7 +617,7 @@ class _Followed(python._Module):
         """A call as what it makes; of a class of its own (``_class_``), as the library's class that it is of."""
         made = super().description(node, keys, scope, depth)
         assert isinstance(made.value, dict)
-        target = _target(made)
+        target = target_of(made)
         base = self.state.bases_of.get(target)
         if base is not None:
             made.value["_class_"] = made.value["_target_"]
@@ -671,7 +672,7 @@ class _Followed(python._Module):
     def fields(self, node: ast.Call, keys: Keys, scope: python._Scope, depth: int) -> Node | None:
         """What ``dataclasses.fields`` tells of a class of the program's own: names and defaults."""
         kind = self.value(node.args[0], "", scope, depth + 1)
-        if not isinstance(kind.value, dict) or not _target(kind):
+        if not isinstance(kind.value, dict) or not target_of(kind):
             return None
         place = self.span(node)
         told = [
@@ -686,17 +687,12 @@ class _Followed(python._Module):
         return super().items(elements, node, keys, scope, depth)
 
 
-def _target(node: Node) -> str:
-    target = node.value.get("_target_") if isinstance(node.value, dict) else None
-    return str(target.value) if target is not None else ""
-
-
 def _path(node: Node) -> str:
     """The name of a file: a word, or what ``open`` or ``Path`` was made of; "" where that is not known."""
     if isinstance(node.value, str):
         return node.value
     given = node.value.get("_args_") if isinstance(node.value, dict) else None
-    called = _target(node).rpartition(".")[2]
+    called = target_of(node).rpartition(".")[2]
     if given is None or not isinstance(given.value, list) or called not in ("open", "Path", "PurePath"):
         return ""
     parts = [_path(one) for one in given.value[: 1 if called == "open" else None]]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from memlint.documents import program, python
 from memlint.documents.arithmetic import Unknown
+from memlint.documents.call_nodes import target_of, values_of
 from memlint.documents.node import Document, Keys, Node, Span
 from memlint.documents.own_objects import Objects, State, method_of
 from memlint.documents.turn import (
@@ -40,7 +41,6 @@ from memlint.documents.turn import (
     Loops,
     Make,
     Traced,
-    mapping,
     number_of,
 )
 
@@ -292,7 +292,7 @@ class _Looped(Objects):
             for index, item in enumerate(target.elts):
                 self.bind(item, self.made(item, PART, str(index), (number,)), scope)
             return
-        if NUMBER in mapping(node) and isinstance(target, (ast.Tuple, ast.List)):
+        if NUMBER in values_of(node) and isinstance(target, (ast.Tuple, ast.List)):
             for index, item in enumerate(target.elts):
                 self.bind(item, self.part(node, index), scope)
             return
@@ -331,7 +331,7 @@ class _Looped(Objects):
                 scope.other[target] = reason
                 continue
             owner = self.locate(target, scope) if isinstance(statement, ast.Call) else None
-            if owner is None or NUMBER not in mapping(owner):
+            if owner is None or NUMBER not in values_of(owner):
                 self.bind(target, self.opaque(reason, statement), scope)
 
     # ------------------------------------------------------------------------------------------ expressions
@@ -368,7 +368,7 @@ class _Looped(Objects):
             made = super().composed(node, keys, scope, depth)
             numbers = [number_of(one) for one in _children(made)]
             if isinstance(node, ast.Dict) and any(number is not None for number in numbers):
-                return self.made(node, REBUILT, "dict", numbers, named=mapping(made), keys=keys)
+                return self.made(node, REBUILT, "dict", numbers, named=values_of(made), keys=keys)
             return made
         return super().composed(node, keys, scope, depth)
 
@@ -405,7 +405,7 @@ class _Looped(Objects):
         """What the program made, or a turn makes, is not None."""
         if len(node.ops) == 1 and isinstance(node.ops[0], (ast.Is, ast.IsNot)):
             sides = [self.value(side, "", scope, depth) for side in (node.left, node.comparators[0])]
-            there = [NUMBER in mapping(side) or number_of(side) is not None for side in sides]
+            there = [NUMBER in values_of(side) or number_of(side) is not None for side in sides]
             if any(there) and any(side.value is None for side in sides):
                 return isinstance(node.ops[0], ast.IsNot)
         return super().comparison(node, scope, depth)
@@ -441,7 +441,7 @@ class _Looped(Objects):
             return self.operation_of(node, keys, scope, depth)
         if isinstance(function, ast.Attribute) and self.called(function, scope) is None:
             owner = self.value(function.value, "", scope, depth + 1)
-            if program._target(owner) and NUMBER in mapping(owner):
+            if target_of(owner) and NUMBER in values_of(owner):
                 return self.on(owner, function, node, keys, scope, depth)
         elif isinstance(function, ast.Name) and function.id == "deepcopy":
             return self.description(node, keys, scope, depth)
@@ -459,7 +459,7 @@ class _Looped(Objects):
             made = Node({"_target_": Node(self.source(function), self.span(function))}, self.span(node), None, keys)
             self.numbered(made)
             self.state.made.append(made)
-        mapping(made)[ON] = owner
+        values_of(made)[ON] = owner
         if function.attr in program._MAPS:
             self.mapped(node, scope)
         return made
@@ -467,7 +467,7 @@ class _Looped(Objects):
     def description(self, node: ast.Call, keys: Keys, scope: python._Scope, depth: int) -> Node:
         made = super().description(node, keys, scope, depth)
         self.numbered(made)
-        if program._target(made).rpartition(".")[2] == "partial" and node.args and isinstance(node.args[0], ast.Name):
+        if target_of(made).rpartition(".")[2] == "partial" and node.args and isinstance(node.args[0], ast.Name):
             found = self.function(node.args[0].id, scope)
             if found is not None:
                 with contextlib.suppress(Unknown):
@@ -488,12 +488,12 @@ class _Looped(Objects):
         if isinstance(function, ast.Attribute):
             name = function.attr
             callee = self.locate(function, scope)
-            if callee is None or NUMBER not in mapping(callee):
+            if callee is None or NUMBER not in values_of(callee):
                 callee = None
                 owner = self.value(function.value, "", scope, depth + 1)
         elif isinstance(function, ast.Name):
             name, callee = function.id, scope.find(function.id)
-            if callee is not None and NUMBER not in mapping(callee) and number_of(callee) is None:
+            if callee is not None and NUMBER not in values_of(callee) and number_of(callee) is None:
                 callee = None
         else:
             callee = self.value(function, "", scope, depth + 1)
@@ -504,13 +504,13 @@ class _Looped(Objects):
             numbers += [number_of(item) for item in _children(one) if one.is_list]
         if owner is not None and number_of(owner) is not None:
             return self.made(node, METHOD, name, (number_of(owner), *numbers), None, given, named, keys)
-        if owner is not None and NUMBER in mapping(owner):
+        if owner is not None and NUMBER in values_of(owner):
             return self.made(node, METHOD, name, (None, *numbers), owner, given, named, keys)
-        if callee is not None and (NUMBER in mapping(callee) or number_of(callee) is not None):
+        if callee is not None and (NUMBER in values_of(callee) or number_of(callee) is not None):
             return self.made(node, CALL, name, (number_of(callee), *numbers), callee, given, named, keys)
         if any(number is not None for number in numbers):
             return self.made(node, FUNCTION, self.source(function), numbers, None, given, named, keys)
-        if name == "next" and node.args and NUMBER in mapping(given[0]):
+        if name == "next" and node.args and NUMBER in values_of(given[0]):
             return self.made(node, ITEM, "next", (None,), given[0], given, named, keys)
         if isinstance(function, ast.Attribute) and name in (
             "autocast",

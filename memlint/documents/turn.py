@@ -114,11 +114,6 @@ class Loops(NamedTuple):
     loops: tuple[Loop, ...]
 
 
-def mapping(node: Node) -> dict[str, Node]:
-    """What a node maps, where it is a mapping."""
-    return node.value if isinstance(node.value, dict) else {}
-
-
 def number_of(node: Node) -> int | None:
     """The number of a value that a turn makes."""
     return node.value.number if isinstance(node.value, Traced) else None
