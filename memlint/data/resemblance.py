@@ -18,7 +18,10 @@ _TOKEN = re.compile(r"(?:\d+x)?\d+(?:\.\d+)?[bm]\d?(?![a-z])|\d+(?:\.\d+)?|[a-z]
 _POINT = re.compile(r"(?<=\d)_(?=\d(?![\d.]*[bm]))")  # Qwen2_5-7B, but not llama_3_8b
 # Words that say that a model is of another kind than the text model whose name it has as well.
 _KINDS = frozenset(
-    ("vl", "vision", "audio", "omni", "image", "video", "moe", "embedding", "reranker", "vit", "vlm", "next", "linear")
+    (
+        *("vl", "vision", "audio", "omni", "image", "video", "moe", "embedding", "reranker", "vit", "vlm", "next"),
+        *("linear", "llava", "internvl", "xcomposer", "cogvlm", "mllm", "vila", "videollama"),
+    )
 )
 # A checkpoint in few bits has another dtype than the model that it is of, and an adapter is no model.
 _OTHER = re.compile(r"[48]bit|int[48]|gptq|awq|gguf|bnb|fp8|nf4|quant|lora|adapter")

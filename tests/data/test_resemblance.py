@@ -37,6 +37,7 @@ from memlint.data import hub, models, resemblance
             id="Qwen-1_8B has not 8 billion",
         ),
         pytest.param("ours/llava-9-7b", [], id="a family that sees is no decoder of its size"),
+        pytest.param("internlm/internlm-xcomposer2-4khd-7b", [], id="a model that sees, called after its decoder"),
         pytest.param(
             "path/to/llama-2",
             ["meta-llama/Llama-2-7b-hf", "meta-llama/Llama-2-13b-hf", "meta-llama/Llama-2-70b-hf"],
