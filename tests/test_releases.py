@@ -323,6 +323,14 @@ RUNS = {
     "transformers.parts_are_the_classes_own": Border("train.yaml", FROZEN, "4.57.6", "5.0.0"),
     "transformers.keeps_the_checkpoints_dtype": Border("run.yaml", QWEN, "4.57.6", "5.0.0"),
     "transformers.experts_are_one_tensor": Border("sft.yaml", MIXTURE, "4.57.6", "5.0.0"),
+    # A step of few tokens takes less than half of the weights in 16 bits.
+    "transformers.warms_half_of_a_quantised_model": Border(
+        "sft.yaml",
+        recipe({**QUANTISED, "model_name_or_path": "Qwen/Qwen2.5-7B", "max_length": 64}),
+        "4.57.6",
+        "5.0.0",
+        "trl==0.26.0\n",
+    ),
     "transformers.unpacks_mxfp4_by_64_bit_indices": Border("run.yaml", GPT_OSS, "5.0.0", "5.1.0"),
     "transformers.fsdp_is_version_2": Border("run.sh", FSDP.format(more=""), "5.9.0", "5.10.1"),
     "transformers.checkpoints_reentrantly": Border(

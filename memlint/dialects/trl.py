@@ -337,6 +337,9 @@ def _loss(spec: TrainingSpec, method: str) -> None:
             lm.put(spec, "likelihood_of_chosen", True, reason=reason)
 
 
+PREPARED_FACTS: tuple[Name, ...] = ("quantization.prepared", "quantization.prepared_and_back")
+
+
 def _adapter_dtype(spec: TrainingSpec) -> None:
     """TRL moves the adapters of a quantised model to bfloat16 (sft_trainer.py, dpo_trainer.py)."""
     lm.prepared(spec)
@@ -354,6 +357,7 @@ def _adapter_dtype(spec: TrainingSpec) -> None:
     if prepared and narrow:  # and what is not quantised goes back to bfloat16, but for norms
         reason = f"{_said(spec)}: prepare_model_for_kbit_training, peft_module_casting_to_bf16"
         lm.put(spec, "float32_parts", ["norms"], bits, reason)
+        lm.put(spec, "quantization.prepared_and_back", True, bits, reason)
     elif prepared:
         lm.put(spec, "quantization.prepared", True, bits, f"{_said(spec)}: prepare_model_for_kbit_training")
     early = narrow and spec.does("trl.adapters_of_quantised_models_in_bfloat16_early")
@@ -460,7 +464,7 @@ FAMILY = lm.Family(
         Step(lm.quantization, lm.QUANTIZATION_FACTS),
         Step(lm.processes, lm.PROCESS_FACTS),
         Step(_generated, ("generated_rows",)),
-        Step(_precision, (*lm.PRECISION_FACTS, "float32_parts", "quantization.prepared")),
+        Step(_precision, (*lm.PRECISION_FACTS, "float32_parts", *PREPARED_FACTS)),
         Step(_checkpointing, lm.CHECKPOINTING_FACTS),
         Step(_reference, ("reference_model",)),
         Step(_mismatched, ("mismatched_completions",)),

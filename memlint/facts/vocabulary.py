@@ -463,6 +463,12 @@ ADAPTERS = (
         "`prepare_model_for_kbit_training` ran: what is not quantised is in fp32",
         absent="false",
     ),
+    Entry(
+        "quantization.prepared_and_back",
+        "boolean",
+        "it ran, and what is no norm went back to 16 bits before the first step",
+        absent="false",
+    ),
 )
 
 COPIES = (

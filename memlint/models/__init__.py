@@ -43,6 +43,8 @@ class Recording(NamedTuple):
     host_bytes      of states and activations that live in (pinned) host memory, per rank
     loading         how the model is brought to the card, where more of it is there than in any step and is given back
                     before the first
+    warmed_bytes    taken in one piece before the model is loaded, as far as the card has it, and given back to the
+                    allocator at once
     process_groups  (what its members share, how many they are) of each that the rank talks in
     assumptions     (fact, value, reason): which rank this is, where they differ
     folded          the whole tape, where ``tape`` is that of fewer layers or passes (:func:`record` with ``folded``
@@ -59,6 +61,7 @@ class Recording(NamedTuple):
     basis: str = "static"
     host_bytes: int = 0
     loading: Tape | None = None
+    warmed_bytes: int = 0
     process_groups: tuple[tuple[str, int], ...] = ()
     assumptions: tuple[tuple[str, str, str], ...] = ()
     library: bool = False

@@ -59,11 +59,12 @@ def record_step(
     return max((_record(build, spec, symbolic, named, stage) for stage in stages), key=_most)
 
 
-def _forget_temporaries(events: list[int]) -> None:
-    """What is made and thrown away while a model is built is how this package builds it, not how a run loads it."""
-    freed = {~event for event in events if event < 0}
+def _forget_temporaries(events: list[int], let_go: Sequence[int]) -> None:
+    """What is made and thrown away while a model is built is how this package builds it, not how a run loads it, but
+    for what a run lets go of as well."""
+    freed = {~event for event in events if event < 0}.difference(let_go)
     if freed:
-        events[:] = [event for event in events if event >= 0 and event not in freed]
+        events[:] = [event for event in events if (event if event >= 0 else ~event) not in freed]
 
 
 def _most(made: Recording) -> int:
@@ -115,7 +116,7 @@ def _record(
         updated = [parameter for parameter in parameters if id(parameter) not in unused]
         if spec.get("parallelism.strategy") == "zero":
             updated = list(depth.as_deep(spec, system.model, updated))
-        _forget_temporaries(tape.events)
+        _forget_temporaries(tape.events, system.let_go)
         run = parallel.spread(spec, system, updated, every)
         ema = _copy_for_ema(system.ema, run)
         options = _of_release(spec, kind, system.optimizer_options)
@@ -192,6 +193,7 @@ def _record(
         has_convolution="convolution" in system.uses,
         host_bytes=run.host_bytes + (0 if offload is None else offload.host_bytes),
         loading=run.loading or system.loading,
+        warmed_bytes=system.warmed_bytes,
         process_groups=parallel.process_groups(spec),
         assumptions=parallel.assumptions(spec, stage),
     )

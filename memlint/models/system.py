@@ -55,6 +55,9 @@ class System(NamedTuple):
     parts      of a rank with several stages whose micro-batches all go through one stage before the next: all of
                them are recorded, and ``in_flight`` is how many are in the last one before the first goes back
     loading    what is on the card before the first step and given back then, where nothing shards the run
+    let_go     storages that are given back while the model is loaded, and leave gaps for what comes
+    warmed_bytes
+               taken in one piece before the model is loaded, and given back to the allocator at once
     keeps_gradients  ``zero_grad`` writes zeros instead of letting go: torch's default before 2.0
     framework  "torch" or "jax"
     uses       "matmul" and "convolution" decide which library workspaces the run needs
@@ -84,5 +87,7 @@ class System(NamedTuple):
     resident: Sequence[Storage] = ()
     parts: Sequence[Part] = ()
     loading: Tape | None = None
+    let_go: Sequence[int] = ()
+    warmed_bytes: int = 0
     framework: str = "torch"
     uses: frozenset[str] = frozenset({"matmul"})

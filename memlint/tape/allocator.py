@@ -94,17 +94,22 @@ def segment_size(rounded_bytes: int, conf: AllocatorConf = DEFAULT) -> int:
 
 
 def simulate(
-    tape: Tape, conf: AllocatorConf = DEFAULT, capacity_bytes: int | None = None, events: list[int] | None = None
+    tape: Tape,
+    conf: AllocatorConf = DEFAULT,
+    capacity_bytes: int | None = None,
+    events: list[int] | None = None,
+    warmed_bytes: int = 0,
 ) -> AllocatorResult:
     """Replay the tape's events, or these of its storages (one that was freed may come again).
 
-    ``capacity_bytes``: what the driver can give in all; None: without end.
+    ``capacity_bytes``: what the driver can give in all; None: without end. ``warmed_bytes``: taken in one piece before
+    the first event, and given back to the allocator.
     """
     events = tape.events if events is None else events
     shift = _WIDE_SHIFT if conf.expandable_segments else _NARROW_SHIFT
     while True:
         try:
-            return _simulate(tape, events, _Card(conf, capacity_bytes, shift))
+            return _simulate(tape, events, _Card(conf, capacity_bytes, shift), warmed_bytes)
         except _OutOfAddresses:
             shift = max(_WIDE_SHIFT, 2 * shift)
 
@@ -113,10 +118,16 @@ class _OutOfAddresses(Exception):
     """More is asked for than an address tells apart."""
 
 
-def _simulate(tape: Tape, events: list[int], card: _Card) -> AllocatorResult:
+def _simulate(tape: Tape, events: list[int], card: _Card, warmed_bytes: int) -> AllocatorResult:
     """Raises _OutOfAddresses."""
     work.spend(len(events) * work.SERVED, "simulating the allocator")
     divisions = card.conf.roundup_power2_divisions
+    if warmed_bytes:
+        warmed = round_size(warmed_bytes, divisions) >> _UNIT_SHIFT
+        pool = card.pool(0, warmed)
+        block = pool.serve(warmed)
+        if block:
+            pool.take_back(block)
     # Tens of thousands of storages have some dozens of sizes.
     units = {size: round_size(size, divisions) >> _UNIT_SHIFT for size in set(tape.sizes)}
     pools = {size: card.pool(0, rounded) for size, rounded in units.items()}

@@ -112,19 +112,23 @@ def estimate(
     """
     live = _live(recording.whole, detailed or device.engine_beside is not None)
     notes = [*assumptions, *recording.assumptions]
-    served = _served(recording, device.allocator_conf, live.allocated_bytes, notes)
-    overhead = _overhead(recording, device, calibration, notes)
+    beside: list[Assumption] = []
+    overhead = _overhead(recording, device, calibration, beside)
+    warmed = _warmed_bytes(recording, device, overhead)
+    served = _served(recording, device.allocator_conf, live.allocated_bytes, warmed, notes)
+    notes += beside
     generating_bytes = _engine_bytes(device, notes)
     engine_bytes = generating_bytes if device.engine_beside is None else 0
     fixed_bytes = overhead.context_bytes + overhead.workspace_bytes + overhead.communication_bytes + engine_bytes
-    served = _on_its_card(recording, device, live.allocated_bytes, served, fixed_bytes, notes)
+    served = _on_its_card(recording, device, live.allocated_bytes, served, fixed_bytes, warmed, notes)
     spread = _spread(live, served, device.gpu is not None, notes) if recording.library and detailed else _Spread()
     allocated_interval, reserved_interval = _intervals(live.allocated_bytes, served, spread)
     reserved_bytes = served.reserved_bytes
+    loaded, taken = warmed, reserved_bytes
     if recording.loading is not None:
         loaded = _believable(find_peak(recording.loading).peak_bytes)
         taken = simulate(recording.loading, device.allocator_conf).reserved_peak_bytes
-        # It cannot be less than this.
+    if loaded:  # it cannot be less than this
         allocated_interval = Interval(*[max(loaded, end) for end in allocated_interval])
         reserved_interval = Interval(max(loaded, reserved_interval.low_bytes), max(taken, reserved_interval.high_bytes))
         if loaded > reserved_bytes:  # no step takes as much
@@ -177,7 +181,21 @@ def _live(tape: Tape | Folded, detailed: bool) -> _Live:
     return _Live(_believable(peak.peak_bytes), peak.phase, peak.phases, components)
 
 
-def _served(recording: Recording, conf: AllocatorConf, allocated: int, notes: list[Assumption]) -> _Reserved:
+# What the loader leaves of a card's free memory (transformers 4.52 to 4.57, caching_allocator_warmup).
+LEFT_BY_LOADER_BYTES = int(1.2 * (1 << 30))
+
+
+def _warmed_bytes(recording: Recording, device: Device, overhead: Overhead) -> int:
+    """What the loader takes at once of this card: half of the weights, or half of what it may take."""
+    if device.gpu is None or not recording.warmed_bytes:
+        return recording.warmed_bytes
+    free = device.gpu.usable_bytes - overhead.context_bytes
+    return min(recording.warmed_bytes, max(0, free - LEFT_BY_LOADER_BYTES) // 2)
+
+
+def _served(
+    recording: Recording, conf: AllocatorConf, allocated: int, warmed: int, notes: list[Assumption]
+) -> _Reserved:
     """What an allocator without a limit makes of the step."""
     upper = recording.upper
     if recording.framework == JAX:
@@ -187,11 +205,11 @@ def _served(recording: Recording, conf: AllocatorConf, allocated: int, notes: li
         reason = "XLA keeps what it cannot fuse: the high end of the interval is without any fusion"
         notes.append(("compiler", "XLA", reason))
         return _Reserved(allocated, high, high - allocated)
-    replay = _simulated(recording.whole, conf)
+    replay = _simulated(recording.whole, conf, warmed)
     reserved, high, unfused = replay.reserved_peak_bytes, replay.allocated_peak_bytes, 0
     if upper is not None:
         _believable(allocated_peak(upper))
-        whole = _simulated(upper, conf)
+        whole = _simulated(upper, conf, warmed)
         high = max(high, whole.allocated_peak_bytes)
         unfused = max(0, whole.reserved_peak_bytes - reserved)
         reason = "what TorchInductor fuses is never in memory: the high end of the interval is without any fusion"
@@ -253,7 +271,13 @@ def _while_generating(found: Estimate, live: _Live, beside: Sequence[str], added
 
 
 def _on_its_card(
-    recording: Recording, device: Device, allocated: int, served: _Reserved, fixed_bytes: int, notes: list[Assumption]
+    recording: Recording,
+    device: Device,
+    allocated: int,
+    served: _Reserved,
+    fixed_bytes: int,
+    warmed: int,
+    notes: list[Assumption],
 ) -> _Reserved:
     """Several streams keep more than they need until the card is full."""
     if device.gpu is None or not recording.whole.streams or recording.framework == JAX:
@@ -261,7 +285,7 @@ def _on_its_card(
     room = device.gpu.usable_bytes - fixed_bytes
     if allocated > room:  # what is live at once has to fit
         return served
-    full = _on_a_full_card(recording.whole, device.allocator_conf, served.reserved_bytes, room)
+    full = _on_a_full_card(recording.whole, device.allocator_conf, served.reserved_bytes, room, warmed)
     if full >= served.reserved_bytes:
         return served
     reason = "on a full card the allocator gives back what streams keep free, before it fails"
@@ -345,18 +369,18 @@ def whole_tape(recording: Recording) -> Tape:
     return tape.unfold() if isinstance(tape, Folded) else tape
 
 
-def _simulated(tape: Tape | Folded, conf: AllocatorConf) -> AllocatorResult:
+def _simulated(tape: Tape | Folded, conf: AllocatorConf, warmed: int) -> AllocatorResult:
     whole = tape.unfold() if isinstance(tape, Folded) else tape
-    return simulate(whole, conf, events=_events(whole))
+    return simulate(whole, conf, events=_events(whole), warmed_bytes=warmed)
 
 
-def _on_a_full_card(tape: Tape | Folded, conf: AllocatorConf, reserved: int, room: int) -> int:
+def _on_a_full_card(tape: Tape | Folded, conf: AllocatorConf, reserved: int, room: int, warmed: int) -> int:
     """Reserved bytes where the driver can give ``room`` bytes in all; as without end if that is not enough."""
     if reserved <= room or room <= 0:
         return reserved
     if isinstance(tape, Folded):
         tape = tape.unfold()
-    replay = simulate(tape, conf, room, _events(tape))
+    replay = simulate(tape, conf, room, _events(tape), warmed)
     return reserved if replay.oom_index is not None else replay.reserved_peak_bytes
 
 

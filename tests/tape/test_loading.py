@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
+from memlint.data.catalogue import parse_gpu
 from memlint.meta.tape import Label, Tape
 from memlint.models import Recording, language, record
 from memlint.models.step import record_step
+from memlint.tape.allocator import simulate
 from memlint.tape.phases import find_peak
-from memlint.tape.summary import estimate
-from tests.models.test_parallel import RANKS, ZERO, made, run, storages
+from memlint.tape.summary import LEFT_BY_LOADER_BYTES, Device, estimate
+from tests.models.test_parallel import CONFIG, RANKS, ZERO, made, run, storages
 from tests.models.test_sharded_adapters import LINEAR, PACKED, STAGE3
 
 MIB = 1 << 20
@@ -35,6 +37,60 @@ def loaded(size: int) -> Tape:
     tape.mark("setup")
     tape.allocate(size, Label("parameters", "layer", "weight"))
     return tape
+
+
+def test_what_is_taken_before_the_first_weight_is_like_a_block_that_comes_and_goes() -> None:
+    written = Tape()
+    written.mark("setup")
+    written.free(written.allocate(64 * MIB, Label("parameters", "", "")))
+    rest = step(8 * MIB)
+    written.sizes += rest.sizes
+    written.events += [event + 1 if event >= 0 else event - 1 for event in rest.events]
+    written.labels += rest.labels
+    once, again = simulate(written), simulate(rest, warmed_bytes=64 * MIB)
+    assert again.reserved_peak_bytes == once.reserved_peak_bytes == 64 * MIB, "the weights and the step fit into it"
+    assert again.segments == once.segments
+
+
+def test_a_loader_takes_no_more_than_half_of_what_a_card_has_free() -> None:
+    wanted = 32 << 30
+    made = Recording(step(8 * MIB), 1, 1, warmed_bytes=wanted)
+    assert estimate(made).reserved_bytes == wanted
+    t4, _ = parse_gpu("t4")
+    taken = estimate(made, Device(t4)).reserved_bytes
+    assert taken < wanted
+    assert 0 < t4.usable_bytes - 2 * taken - LEFT_BY_LOADER_BYTES < 1 << 30, "its context"
+
+
+QLORA = {
+    **{"tuning": "lora", "lora.rank": 8, "lora.targets": "all-linear", "quantization.bits": 4},
+    **{"parameter_dtype": "bfloat16", "compute_dtype": "bfloat16", "autocast": True},
+}
+
+
+ROWS_OF_VOCABULARY = 65_536
+
+
+@pytest.mark.parametrize(
+    ("keys", "item_sizes"),
+    [
+        pytest.param({}, [], id="what is not quantised stays in 16 bits"),
+        pytest.param({"quantization.prepared": True}, [2, 2], id="fp32 comes while the 16 bits are there"),
+        pytest.param(
+            {"quantization.prepared_and_back": True}, [2, 2, 4, 4], id="all of it is fp32 before it goes back"
+        ),
+    ],
+)
+def test_what_is_brought_to_fp32_leaves_gaps_while_a_model_is_loaded(
+    keys: dict[str, Any], item_sizes: list[int]
+) -> None:
+    """PEFT's prepare_model_for_kbit_training, and behind it TRL's peft_module_casting_to_bf16, cast one parameter after
+    the other. Norms are too small to count."""
+    config = {**CONFIG, "vocab_size": ROWS_OF_VOCABULARY, "tie_word_embeddings": False}
+    tape = made({**QLORA, **keys}, config).tape
+    begin = next(at for at, phase in tape.marks if phase != "setup")
+    gone = [tape.sizes[~event] for event in tape.events[:begin] if event < 0]
+    assert gone == [size * ROWS_OF_VOCABULARY * CONFIG["hidden_size"] for size in item_sizes]
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,8 @@ def build(spec: TrainingSpec) -> System:
     state.softmax_keeps_input = spec.does("torch.softmax_keeps_its_input")
     task = _task(spec, DTYPES[weights], autocast)
     model = task.model
-    _quantise(model, spec, DTYPES[compute], task.heads)
+    whole_bytes = _whole_bytes(spec, model) if _is_quantised(spec) else 0
+    let_go = _quantise(model, spec, DTYPES[compute], task.heads)
     for part in spec.get("float32_parts") or ():
         quantisation.widen_part(model, part)
     turns = None
@@ -121,6 +122,8 @@ def build(spec: TrainingSpec) -> System:
         in_flight=split.in_flight(spec, ""),
         unused=unoptimised,
         loading=brought,
+        let_go=let_go,
+        warmed_bytes=_warmed_bytes(spec, whole_bytes),
         after_backward=None if turns is None else turns.after_backward,
     )
 
@@ -231,10 +234,34 @@ def _stored_dtype(spec: TrainingSpec) -> str:
     return spec.get("frozen_dtype", weights)  # type: ignore[no-any-return]
 
 
-def _quantise(model: Module, spec: TrainingSpec, compute: DType, heads: Sequence[str]) -> None:
-    """Every linear layer but the head, as transformers has it (``get_keys_to_not_convert``); of litgpt's, all."""
-    if spec.get("quantization.bits") is None:
-        return
+def _is_quantised(spec: TrainingSpec) -> bool:
+    return spec.get("quantization.bits") is not None
+
+
+def _whole_bytes(spec: TrainingSpec, model: Module) -> int:
+    """Of all weights of the model, deep as it is."""
+    from memlint.models import depth
+
+    return sum(parameter.nbytes for parameter in depth.as_deep(spec, model, model.parameters()))
+
+
+def _warmed_bytes(spec: TrainingSpec, whole_bytes: int) -> int:
+    """What transformers takes at once before it loads a model that it quantises, of which ``whole_bytes`` are the
+    weights as they were: half of them (``get_accelerator_warm_up_factor``), whatever becomes of them."""
+    if not whole_bytes or spec.get("implementation", "transformers") != "transformers":
+        return 0
+    if spec.get("parallelism.strategy", "none") not in ("none", "ddp"):
+        return 0  # such loaders bring weights to the host
+    if (spec.get("quantization.kind") or "nf4") not in ("nf4", "fp4", "int8"):
+        return 0  # other quantisers say their own factor
+    return whole_bytes // 2 if spec.does("transformers.warms_half_of_a_quantised_model") else 0
+
+
+def _quantise(model: Module, spec: TrainingSpec, compute: DType, heads: Sequence[str]) -> list[int]:
+    """Every linear layer but the head, as transformers has it (``get_keys_to_not_convert``); of litgpt's, all. Returns
+    the storages that are on the card while it loads, and leave gaps."""
+    if not _is_quantised(spec):
+        return []
     if spec.get("tuning", "full") == "full":
         raise UnknownModel("quantised weights cannot be trained without an adapter")
     made = quantisation.layer(spec, compute)
@@ -247,7 +274,8 @@ def _quantise(model: Module, spec: TrainingSpec, compute: DType, heads: Sequence
     )
     _list_experts(model, spec, made)
     if spec.get("quantization.prepared", False) and not _cast_by_deepspeed(spec):
-        quantisation.widen(model)
+        return quantisation.widen(model)
+    return quantisation.widen_and_narrow(model) if spec.get("quantization.prepared_and_back", False) else []
 
 
 def _list_experts(model: Module, spec: TrainingSpec, made: Callable[[Any], Module]) -> None:

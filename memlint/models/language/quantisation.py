@@ -47,6 +47,7 @@ from memlint.models.language.parts import Conv1D
 BLOCK = 64  # weights per scale
 NESTED_BLOCK = 256  # scales per scale of scales
 CODES = 16  # entries of the table of 4-bit values
+LEAST_GAP_BYTES = 1 << 20  # what is smaller is of the allocator's small pool, whose segments are cut up anyhow
 
 
 def _packed(outputs: int, inputs: int, nbytes: int, dtype: DType) -> Tensor:
@@ -322,17 +323,42 @@ def _dated(
     return made
 
 
-def widen(module: Module) -> None:
-    """``prepare_model_for_kbit_training``: parameters in 16 bits become fp32 ones."""
+def widen(module: Module) -> list[int]:
+    """``prepare_model_for_kbit_training``: parameters in 16 bits become fp32 ones, one after the other. Returns the
+    storages in 16 bits that leave a gap (:data:`LEAST_GAP_BYTES`)."""
+    return [old for owner, name in _in_16_bits(module) if (old := _cast(owner, name, float32)) is not None]
+
+
+def widen_and_narrow(module: Module) -> list[int]:
+    """``prepare_model_for_kbit_training``, and ``peft_module_casting_to_bf16`` behind it (TRL before 0.29): embeddings
+    and head are all fp32 for a moment. Returns what leaves a gap, as :func:`widen`; norms are smaller than that."""
+    held = [(owner, name) for owner, name in _in_16_bits(module) if owner.__dict__[name].nbytes >= LEAST_GAP_BYTES]
+    before = [owner.__dict__[name].dtype for owner, name in held]
+    gone = [_cast(owner, name, float32) for owner, name in held]
+    gone += [_cast(owner, name, dtype) for (owner, name), dtype in zip(held, before)]
+    return [old for old in gone if old is not None]
+
+
+def _in_16_bits(module: Module) -> list[tuple[Module, str]]:
+    """Parameters, as modules and their attributes' names, in the order in which a module names them."""
+    found = []
     for name, value in module.__dict__.items():
-        if isinstance(value, Tensor) and value.dtype.name in ("bfloat16", "float16"):
-            label = state.tape.labels[value.storage.index]
-            if label.component == "parameters":
-                saved, state.label = state.label, label
-                module.__dict__[name] = Tensor(value.shape, float32).requires_grad_(value.requires_grad)
-                state.label = saved
+        narrow = isinstance(value, Tensor) and value.dtype.name in ("bfloat16", "float16")
+        if narrow and state.tape.labels[value.storage.index].component == "parameters":
+            found.append((module, name))
     for _, child in module.children():
-        widen(child)
+        found += _in_16_bits(child)
+    return found
+
+
+def _cast(owner: Module, name: str, dtype: DType) -> int | None:
+    """A parameter in another dtype, in its place. Returns the storage that it had, where that leaves a gap."""
+    value = owner.__dict__[name]
+    old = value.storage.index if value.nbytes >= LEAST_GAP_BYTES else None
+    saved, state.label = state.label, state.tape.labels[value.storage.index]
+    owner.__dict__[name] = Tensor(value.shape, dtype).requires_grad_(value.requires_grad)
+    state.label = saved
+    return old
 
 
 # Parts of a model by the last name of their modules (the fact ``float32_parts``).
