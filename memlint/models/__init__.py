@@ -28,6 +28,7 @@ ARCHITECTURES = {
     "llm_c": "llm_c",
     "rwkv": "rwkv",
     "openmmlab": "openmmlab",
+    "detectron2": "detectron2",
     "classifier": "classifier",
     "contrastive": "contrastive",
     "recorded": "recorded",

@@ -292,37 +292,6 @@ model = dict(type='Net')
         {"micro_batch_size": (4, 1), "workers": (3, 1), "optimizer": ("sgd", 2), "compute_dtype": ("float16", 3)},
     ),
     Sample(
-        "detectron2",
-        "net.yaml",
-        """MODEL:
-  META_ARCHITECTURE: GeneralizedRCNN
-SOLVER:
-  IMS_PER_BATCH: 8
-  AMP: {ENABLED: True}
-DATALOADER:
-  NUM_WORKERS: 2
-""",
-        {
-            "model": ("GeneralizedRCNN", 2),
-            "global_batch_size": (8, 4),
-            "compute_dtype": ("float16", 5),
-            "workers": (2, 7),
-            "optimizer": ("sgd", 0),
-        },
-    ),
-    Sample(
-        "detectron2",
-        "lazy.py",
-        """from detectron2.config import LazyCall as L
-dataloader = dict(train=dict(total_batch_size=64, num_workers=6))
-model = L(Net)(depth=50)
-train = dict(amp=dict(enabled=True), init_checkpoint="")
-lr_multiplier = L(Steps)()
-optimizer = L(AdamW)(lr=1e-4)
-""",
-        {"global_batch_size": (64, 2), "workers": (6, 2), "compute_dtype": ("float16", 4)},
-    ),
-    Sample(
         "ultralytics",
         "args.yaml",
         """task: detect

@@ -45,6 +45,19 @@ SMALL = {
         "  column_mapping: {text_column: text}}\nparams:\n  block_size: 512\n"
         "  model_max_length: 512\n  batch_size: 4\n",
     ),
+    "detectron2": Small(
+        "run.sh",
+        {
+            "run.sh": "python tools/train_net.py --config-file net.yaml --num-gpus 1  # one card\n",
+            "net.yaml": "MODEL:\n  META_ARCHITECTURE: RetinaNet  # small\n"
+            "  BACKBONE: {NAME: build_retinanet_resnet_fpn_backbone}\n"
+            "  RESNETS: {DEPTH: 18, RES2_OUT_CHANNELS: 64, OUT_FEATURES: [res3, res4, res5]}\n"
+            "  FPN: {IN_FEATURES: [res3, res4, res5], OUT_CHANNELS: 64}\n"
+            "  ANCHOR_GENERATOR: {SIZES: [[32, 40], [64, 80], [128, 160], [256, 320], [512, 640]]}\n"
+            "INPUT: {MIN_SIZE_TRAIN: [256], MAX_SIZE_TRAIN: 512}\nSOLVER:\n  IMS_PER_BATCH: 64\n",
+        },
+        1.4,
+    ),
     "diffusers": _file(
         "run.sh",
         "#!/bin/sh\n# pairs of images and texts\naccelerate launch train_text_to_image_lora.py \\\n"

@@ -12,6 +12,7 @@ from typing import Any
 from memlint.facts.spec import HYPER, TrainingSpec
 from memlint.meta.nn import Module
 from memlint.meta.tensor import DTYPES, Tensor, empty, int64, state
+from memlint.models.cards import without_tf32
 from memlint.models.openmmlab import convnext, detection, resnet, resolutions, rotated, segmentation, transformers  # noqa: F401 - they enter their classes
 from memlint.models.openmmlab.registry import build as built
 from memlint.models.openmmlab.registry import fitting
@@ -23,7 +24,7 @@ LIBRARY = True
 def build(spec: TrainingSpec) -> System:
     """The System of an OpenMMLab config. Facts: those of ``schemas/openmmlab.schema.json``."""
     state.softmax_keeps_input = spec.does("torch.softmax_keeps_its_input")
-    state.transforms_tiles = _without_tf32(spec)
+    state.transforms_tiles = without_tf32(spec)
     model: Module = fitting(lambda: built(_dictionary(spec), "model"))
     size: int = spec["micro_batch_size"]
     height, width = spec["image_size"]
@@ -65,13 +66,6 @@ def _dictionary(spec: TrainingSpec) -> dict[str, Any]:
     if spec.get("checkpointing") != "full" or not isinstance(backbone, dict) or backbone.get("with_cp"):
         return stated
     return {**stated, "backbone": {**backbone, "with_cp": True}}
-
-
-def _without_tf32(spec: TrainingSpec) -> bool:
-    """Whether the card is known to have no TF32 (before compute capability 8), on whose units cuDNN computes
-    convolutions in fp32 else (torch: ``torch.backends.cudnn.allow_tf32``, True by default)."""
-    capability = spec.get("compute_capability")
-    return capability is not None and float(capability) < 8
 
 
 def _keeps_gradients(spec: TrainingSpec) -> bool:

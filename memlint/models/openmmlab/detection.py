@@ -19,6 +19,7 @@ from memlint.models import UnknownModel
 from memlint.models.openmmlab.bricks import Config, ConvModule, pair, resize
 from memlint.models.openmmlab.losses import of_one
 from memlint.models.openmmlab.registry import build, register
+from memlint.models.regions import roi_align
 
 Maps = Sequence[Tensor]
 
@@ -277,15 +278,6 @@ class SingleRoIExtractor(Module):
             own = count - share * (self.levels - 1) if number == 0 else share
             made = F.assigned(made, roi_align(x, own, self.size))
         return made
-
-
-def roi_align(x: Tensor, count: int, size: tuple[int, int]) -> Tensor:
-    """mmcv's ``ops/roi_align.py`` by averages: keeps the regions; the gradient is as large as the map."""
-    out = empty((count, x.shape[1], *size), x.dtype)
-    if tracked(x):
-        shape, dtype = x.shape, x.dtype
-        record(out, (x,), (empty((count, 5)),), lambda g: (Tensor(shape, dtype),))
-    return out
 
 
 @register("ConvFCBBoxHead")

@@ -1,0 +1,659 @@
+"""Detectors of detectron2, from the keys of its YAML configs: R-CNNs (C4, DC5, FPN; boxes, masks, keypoints, cascades),
+Panoptic FPN, RetinaNet and proposals alone, over ResNets.
+
+How many boxes an image has, and how many regions come of it, is the data's. Regions are at their configured maxima
+(``ROI_HEADS.BATCH_SIZE_PER_IMAGE``, of which ``POSITIVE_FRACTION`` have an object), boxes as many as ``boxes`` says.
+
+Source: detectron2 0.6 (``layers/batch_norm.py``; ``modeling/backbone/resnet.py``, ``fpn.py``; ``proposal_generator``;
+``roi_heads``; ``meta_arch``) and torchvision's ``ops/boxes.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from math import ceil, log2
+from typing import Any
+
+from memlint.facts.spec import HYPER, TrainingSpec
+from memlint.meta import functional as F
+from memlint.meta.autograd import no_grad, tracked
+from memlint.meta.nn import BatchNorm, Conv, ConvTranspose, GroupNorm, Linear, Module, Sequential, buffer
+from memlint.meta.tensor import DTYPES, Tensor, bool_, empty, int8, int64, state, uint8
+from memlint.models import UnknownModel
+from memlint.models.cards import without_tf32
+from memlint.models.regions import roi_align
+from memlint.models.system import System
+
+Settings = dict[str, Any]
+Maps = dict[str, Tensor]
+
+LIBRARY = True
+BLOCKS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
+BASIC_BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}
+# RetinaNet: of so many anchors one has an object at the most, which is far above what boxes cover.
+POSITIVE_SHARE = 10
+CASCADE_STAGES = 3  # ROI_BOX_CASCADE_HEAD.IOUS
+# torchvision: suppresses class by class (here: level by level) where all boxes together have more numbers than this
+VANILLA_NUMBERS = 20_000
+
+
+def build(spec: TrainingSpec) -> System:
+    """The System of ``architecture = "detectron2"``. Facts: those of ``schemas/detectron2.schema.json``."""
+    state.softmax_keeps_input = spec.does("torch.softmax_keeps_its_input")
+    state.transforms_tiles = without_tf32(spec)
+    settings: Settings = spec[HYPER + "detectron2"]
+    size: int = spec["micro_batch_size"]
+    height, width = spec["image_size"]
+    model = Detector(settings, spec.get(HYPER + "boxes", 0))
+    compute = spec.get("compute_dtype", "float32")
+    return System(
+        model=model,
+        batch=lambda: [empty((3, height, width), uint8) for _ in range(size)],
+        loss=model,
+        optimizer="sgd",
+        optimizer_options={"implementation": "foreach", "momentum": True, "weight_decay": True},
+        accumulation=spec.get("gradient_accumulation_steps", 1),
+        autocast=DTYPES[compute] if compute != "float32" else None,
+        # engine/train_loop.py: the last step's gradients are let go behind the forward pass
+        keeps_gradients=True,
+        uses=frozenset({"matmul", "convolution"}),
+    )
+
+
+# ----------------------------------------------------------------------------------------------------- layers, ResNets
+
+
+class FrozenBatchNorm(Module):
+    """Numbers that never change: where a gradient passes, a product and a sum that keep nothing of the map."""
+
+    def __init__(self, channels: int) -> None:
+        for name in ("weight", "bias", "running_mean", "running_var"):
+            setattr(self, name, buffer(channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not tracked(x):
+            return empty(x.shape, x.dtype)
+        per_channel = (1, x.shape[1], 1, 1)
+        scale, bias = empty(per_channel, x.dtype), empty(per_channel, x.dtype)
+        return x * scale + bias
+
+
+def norm(kind: str, channels: int) -> Module | None:
+    """``get_norm``."""
+    if not kind:
+        return None
+    if kind == "GN":
+        if channels % 32:
+            raise UnknownModel(f"NORM GN has 32 groups, which do not divide {channels} channels")
+        return GroupNorm(32, channels)
+    if kind in ("BN", "SyncBN", "nnSyncBN", "naiveSyncBN"):
+        return BatchNorm(channels)
+    if kind == "FrozenBN":
+        return FrozenBatchNorm(channels)
+    raise UnknownModel(f"NORM {kind} is a norm that memlint does not know")
+
+
+class ConvNorm(Module):
+    """A convolution, the norm behind it, and a ReLU that is not in place."""
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        kernel: int,
+        stride: int = 1,
+        kind: str = "",
+        dilation: int = 1,
+        groups: int = 1,
+        relus: bool = False,
+        bias: bool | None = None,
+    ) -> None:
+        padding = dilation * (kernel // 2)
+        has_bias = not kind if bias is None else bias
+        self.conv = Conv(inputs, outputs, (kernel, kernel), stride, padding, has_bias, groups, dilation)
+        self.norm = norm(kind, outputs)
+        self.relus = relus
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.conv(x)
+        if self.norm is not None:
+            x = self.norm(x)
+        return F.relu(x) if self.relus else x
+
+
+class Block(Module):
+    """``BottleneckBlock``, or ``BasicBlock`` where there are two layers."""
+
+    def __init__(self, layers: Sequence[ConvNorm], shortcut: ConvNorm | None) -> None:
+        self.layers = list(layers)
+        self.shortcut = shortcut
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = x
+        for layer in self.layers[:-1]:
+            out = F.relu(layer(out), inplace=True)
+        out = self.layers[-1](out)
+        out = F.add_(out, x if self.shortcut is None else self.shortcut(x))
+        return F.relu(out, inplace=True)
+
+
+def stage(s: Settings, number: int, inputs: int, stride: int, kind: str, dilation: int = 1) -> Sequential:
+    """``res2`` to ``res5``. ``kind``: of the norms."""
+    depth = s["MODEL.RESNETS.DEPTH"]
+    outputs = s["MODEL.RESNETS.RES2_OUT_CHANNELS"] << (number - 2)
+    groups = s["MODEL.RESNETS.NUM_GROUPS"]
+    width = groups * s["MODEL.RESNETS.WIDTH_PER_GROUP"] << (number - 2)
+    made = []
+    for _ in range((BASIC_BLOCKS.get(depth) or BLOCKS[depth])[number - 2]):
+        shortcut = None if inputs == outputs else ConvNorm(inputs, outputs, 1, stride, kind, bias=False)
+        if depth in BASIC_BLOCKS:
+            layers = [
+                ConvNorm(inputs, outputs, 3, stride, kind, bias=False),
+                ConvNorm(outputs, outputs, 3, 1, kind, bias=False),
+            ]
+        else:
+            first, second = (stride, 1) if s["MODEL.RESNETS.STRIDE_IN_1X1"] else (1, stride)
+            layers = [
+                ConvNorm(inputs, width, 1, first, kind, bias=False),
+                ConvNorm(width, width, 3, second, kind, dilation, groups, bias=False),
+                ConvNorm(width, outputs, 1, 1, kind, bias=False),
+            ]
+        made.append(Block(layers, shortcut))
+        inputs, stride = outputs, 1
+    return Sequential(*made)
+
+
+def known(key: str, names: Sequence[str], maps: dict[str, int]) -> list[str]:
+    """The names of maps that a key states. Raises UnknownModel for one that there is not."""
+    missing = [name for name in names if name not in maps]
+    if missing or not names:
+        raise UnknownModel(f"{key} names {', '.join(map(str, missing)) or 'no map'}: there are {', '.join(maps)}")
+    return list(names)
+
+
+class ResNet(Module):
+    """Images (N, 3, H, W) -> the maps of ``OUT_FEATURES``. Layers up to ``FREEZE_AT`` do not train."""
+
+    def __init__(self, s: Settings) -> None:
+        stages = {"stem": 1, **{f"res{number}": number for number in range(2, 6)}}
+        self.wanted = known("MODEL.RESNETS.OUT_FEATURES", s["MODEL.RESNETS.OUT_FEATURES"], stages)
+        frozen, kind = s["MODEL.BACKBONE.FREEZE_AT"], s["MODEL.RESNETS.NORM"]
+        inputs = s["MODEL.RESNETS.STEM_OUT_CHANNELS"]
+        own = [_frozen(kind) if number <= frozen else kind for number in range(1, 6)]
+        self.stem = ConvNorm(3, inputs, 7, 2, own[0], bias=False)
+        last = max(stages[name] for name in self.wanted)
+        self.stages: list[Sequential] = []
+        self.channels: dict[str, int] = {"stem": inputs}
+        self.strides: dict[str, int] = {"stem": 4}
+        stride = 4
+        for number in range(2, last + 1):
+            dilation = s["MODEL.RESNETS.RES5_DILATION"] if number == 5 else 1
+            step = 1 if number == 2 or dilation == 2 else 2
+            self.stages.append(stage(s, number, inputs, step, own[number - 1], dilation))
+            inputs, stride = s["MODEL.RESNETS.RES2_OUT_CHANNELS"] << (number - 2), stride * step
+            self.channels[f"res{number}"], self.strides[f"res{number}"] = inputs, stride
+        parts: list[Module] = [self.stem, *self.stages]
+        for part in parts[:frozen]:
+            part.freeze()
+
+    def forward(self, x: Tensor) -> Maps:
+        maps = {}
+        x = F.max_pool(F.relu(self.stem(x), inplace=True), 3, 2, 1)
+        for number, blocks in enumerate(self.stages, 2):
+            x = blocks(x)
+            if f"res{number}" in self.wanted:
+                maps[f"res{number}"] = x
+        return maps
+
+
+def _frozen(kind: str) -> str:
+    """``FrozenBatchNorm2d.convert_frozen_batchnorm``."""
+    return "FrozenBN" if "BN" in kind else kind
+
+
+class FPN(Module):
+    """The maps of a ResNet -> p2 to p6 (a pooled one on top), or p3 to p7 (two convolutions of ``res5``)."""
+
+    def __init__(self, s: Settings, convolves: bool) -> None:
+        self.bottom_up = ResNet(s)
+        below = self.bottom_up
+        given = {name: below.channels[name] for name in below.wanted}
+        self.names = known("MODEL.FPN.IN_FEATURES", s["MODEL.FPN.IN_FEATURES"], given)
+        width, kind = s["MODEL.FPN.OUT_CHANNELS"], s["MODEL.FPN.NORM"]
+        self.lateral = [ConvNorm(below.channels[name], width, 1, kind=kind) for name in self.names]
+        self.output = [ConvNorm(width, width, 3, kind=kind) for _ in self.names]
+        levels = [int(log2(below.strides[name])) for name in self.names]
+        self.outs = [f"p{level}" for level in levels]
+        self.averages = s["MODEL.FPN.FUSE_TYPE"] == "avg"
+        top = levels[-1]
+        self.p6 = self.p7 = None
+        if convolves:
+            known("MODEL.RESNETS.OUT_FEATURES", ["res5"], given)
+            self.p6 = Conv(below.channels["res5"], width, (3, 3), 2, 1)
+            self.p7 = Conv(width, width, (3, 3), 2, 1)
+        self.top = [f"p{top + 1}", f"p{top + 2}"] if convolves else [f"p{top + 1}"]
+        self.channels: dict[str, int] = {name: width for name in (*self.outs, *self.top)}  # noqa: C420
+        self.strides: dict[str, int] = {name: 1 << int(name[1:]) for name in self.channels}
+
+    def forward(self, x: Tensor) -> Maps:
+        maps = self.bottom_up(x)
+        above: Tensor | None = None
+        found = {}
+        for name, out, lateral, output in reversed(list(zip(self.names, self.outs, self.lateral, self.output))):
+            if above is None:
+                above = lateral(maps[name])
+            else:
+                wide = F.interpolate(above, *(2 * side for side in above.shape[2:]))
+                above = lateral(maps[name]) + wide
+                del wide
+                if self.averages:
+                    above = F.div_(above, 2)
+            found[out] = output(above)
+        if self.p6 is not None and self.p7 is not None:
+            found[self.top[0]] = self.p6(maps["res5"])
+            found[self.top[1]] = self.p7(F.relu(found[self.top[0]]))
+        else:
+            found[self.top[0]] = F.max_pool(found[self.outs[-1]], 1, 2)
+        return found
+
+
+# ----------------------------------------------------------------------------------------------------------- proposals
+
+
+def matched(boxes: int, others: int) -> None:
+    """``pairwise_iou`` and ``Matcher``: what is there while boxes are compared with all anchors, or proposals."""
+    sides = empty((boxes, others, 2)), empty((boxes, others, 2))
+    both = empty((boxes, others, 2))
+    del sides
+    common = empty((boxes, others))
+    del both
+    sums = empty((boxes, others))
+    union = empty((boxes, others))
+    del sums
+    share, flags = empty((boxes, others)), empty((boxes, others), bool_)
+    matrix = empty((boxes, others))
+    del share, flags, union, common
+    best = empty((others,)), empty((others,), int64), empty((others,), int8)
+    same = empty((boxes, others), bool_)
+    del matrix, best, same
+
+
+def labelled(images: int, anchors: int, boxes: int) -> tuple[list[Tensor], list[Tensor]]:
+    """For each image the label of each anchor, and the box that it is matched with."""
+    labels, wanted = [], []
+    for _ in range(images):
+        matched(boxes, anchors)
+        labels.append(empty((anchors,), int8))
+        wanted.append(empty((anchors, 4)))
+    return labels, wanted
+
+
+def differences(anchors: int) -> Tensor:
+    """``get_deltas``: sides and middles of both, and four numbers for each."""
+    parts = [empty((anchors,)) for _ in range(12)]
+    made = empty((anchors, 4))
+    del parts
+    return made
+
+
+def distances(deltas: Sequence[Tensor], images: int, wanted: list[Tensor], positive: int) -> Tensor:
+    """``_dense_box_regression_loss`` over those anchors that have an object."""
+    anchors = wanted[0].shape[0]
+    each = [differences(anchors) for _ in range(images)]
+    stacked = empty((images, anchors, 4))
+    del each
+    rows = empty((images * positive,), int64)
+    predicted = F.index(F.cat(deltas, 1), rows, rows)
+    chosen = empty(predicted.shape)
+    del stacked
+    return F.sum(F.abs(predicted - chosen))
+
+
+class ProposalNetwork(Module):
+    """``RPN``: maps -> losses; proposals are numbers of no gradient."""
+
+    def __init__(self, s: Settings, channels: dict[str, int]) -> None:
+        self.names = known("MODEL.RPN.IN_FEATURES", s["MODEL.RPN.IN_FEATURES"], channels)
+        self.each = anchors_each(s)
+        self.kept, self.left = s["MODEL.RPN.PRE_NMS_TOPK_TRAIN"], s["MODEL.RPN.POST_NMS_TOPK_TRAIN"]
+        self.sampled = s["MODEL.RPN.BATCH_SIZE_PER_IMAGE"]
+        self.positive = int(self.sampled * s["MODEL.RPN.POSITIVE_FRACTION"])
+        width = channels[self.names[0]]
+        dims = [width if one == -1 else one for one in s["MODEL.RPN.CONV_DIMS"]]
+        self.convs = [ConvNorm(one, two, 3, relus=True) for one, two in zip([width, *dims], dims)]
+        self.logits = Conv(dims[-1], self.each, (1, 1))
+        self.deltas = Conv(dims[-1], 4 * self.each, (1, 1))
+
+    def forward(self, maps: Maps, boxes: int) -> list[Tensor]:
+        levels = [maps[name] for name in self.names]
+        images = levels[0].shape[0]
+        anchors = [empty((x.shape[2] * x.shape[3] * self.each, 4)) for x in levels]
+        scores, places = [], []
+        for x in levels:
+            for conv in self.convs:
+                x = conv(x)
+            scores.append(self.logits(x))
+            places.append(self.deltas(x))
+        del x
+        scores = [F.reshape(F.permute(one, 0, 2, 3, 1), images, -1) for one in scores]
+        places = [by_anchor(one, 4) for one in places]
+        count = sum(one.shape[0] for one in anchors)
+        with no_grad():
+            labels, wanted = labelled(images, count, boxes)
+        together = empty((count, 4))
+        positive = empty((images, count), bool_)
+        losses = [distances(places, images, wanted, self.positive)]
+        rows = empty((images * self.sampled,), int64)
+        chosen = F.index(F.cat(scores, 1), rows, rows)
+        losses.append(F.sum(F.mse_loss(chosen, empty(chosen.shape), reduction="none")))
+        del labels, wanted, together, positive, rows, chosen
+        with no_grad():
+            self._propose(anchors, images)
+        return losses
+
+    def _propose(self, anchors: list[Tensor], images: int) -> None:
+        """``_decode_proposals`` and ``find_top_rpn_proposals``: corners of all anchors, then of each level the best,
+        and of those what no better one covers. The kernel has a bit for each two."""
+        decoded = []
+        for one in anchors:
+            count = images * one.shape[0]
+            parts = [empty((count, 4)) for _ in range(5)]
+            decoded.append(empty((count, 4)))
+            del parts
+        kept = [min(self.kept, one.shape[0]) for one in anchors]
+        best = [(empty((images, count)), empty((images, count), int64), empty((images, count, 4))) for count in kept]
+        every = empty((images, sum(kept))), empty((images, sum(kept), 4))
+        del best
+        for _ in range(images):
+            most = max(kept) if 4 * sum(kept) > VANILLA_NUMBERS else sum(kept)
+            bits = empty((most, ceil(most / 64)), int64)
+            del bits
+        del every, decoded
+
+
+def by_anchor(x: Tensor, numbers: int) -> Tensor:
+    """(N, A * K, H, W) -> (N, H * W * A, K)"""
+    images, width, height, across = x.shape
+    split = F.view(x, images, width // numbers, numbers, height, across)
+    return F.reshape(F.permute(split, 0, 3, 4, 1, 2), images, -1, numbers)
+
+
+def anchors_each(s: Settings) -> int:
+    """Anchors of a place: as many sizes as a level has, by as many aspects."""
+    sizes, aspects = s["MODEL.ANCHOR_GENERATOR.SIZES"], s["MODEL.ANCHOR_GENERATOR.ASPECT_RATIOS"]
+    if not (sizes and sizes[0] and aspects and aspects[0]):
+        raise UnknownModel("MODEL.ANCHOR_GENERATOR.SIZES, or ASPECT_RATIOS, states none")
+    return len(sizes[0]) * len(aspects[0])
+
+
+# ------------------------------------------------------------------------------------------------------------- regions
+
+
+def pooled(levels: Sequence[Tensor], count: int, size: int) -> Tensor:
+    """``ROIPooler``: regions (K, C, S, S), of each the map that its size belongs to. Regions are spread evenly."""
+    if len(levels) == 1:
+        return roi_align(levels[0], count, (size, size))
+    made = empty((count, levels[0].shape[1], size, size), levels[0].dtype)
+    share = count // len(levels)
+    for number, x in enumerate(levels):
+        own = count - share * (len(levels) - 1) if number == 0 else share
+        made = F.assigned(made, roi_align(x, own, (size, size)))
+    return made
+
+
+class BoxHead(Module):
+    """``FastRCNNConvFCHead``."""
+
+    def __init__(self, s: Settings, channels: int) -> None:
+        kind, width = s["MODEL.ROI_BOX_HEAD.NORM"], s["MODEL.ROI_BOX_HEAD.CONV_DIM"]
+        widths = [channels, *[width] * s["MODEL.ROI_BOX_HEAD.NUM_CONV"]]
+        self.convs = [ConvNorm(one, two, 3, kind=kind, relus=True) for one, two in pairwise(widths)]
+        inputs = widths[-1] * s["MODEL.ROI_BOX_HEAD.POOLER_RESOLUTION"] ** 2
+        self.fcs = []
+        for _ in range(s["MODEL.ROI_BOX_HEAD.NUM_FC"]):
+            self.fcs.append(Linear(inputs, s["MODEL.ROI_BOX_HEAD.FC_DIM"]))
+            inputs = s["MODEL.ROI_BOX_HEAD.FC_DIM"]
+        self.outputs = inputs
+
+    def forward(self, x: Tensor) -> Tensor:
+        for conv in self.convs:
+            x = conv(x)
+        x = F.flatten(x, 1)
+        for product in self.fcs:
+            x = F.relu(product(x))
+        return x
+
+
+class Predictor(Module):
+    """``FastRCNNOutputLayers``: classes and boxes, and their losses."""
+
+    def __init__(self, s: Settings, inputs: int, agnostic: bool) -> None:
+        classes = s["MODEL.ROI_HEADS.NUM_CLASSES"]
+        self.cls_score = Linear(inputs, classes + 1)
+        self.bbox_pred = Linear(inputs, 4 * (1 if agnostic else classes))
+        self.sigmoid = s["MODEL.ROI_BOX_HEAD.USE_SIGMOID_CE"]
+
+    def forward(self, x: Tensor, positive: int) -> list[Tensor]:
+        scores, deltas = self.cls_score(x), self.bbox_pred(x)
+        count = scores.shape[0]
+        if self.sigmoid:
+            target = empty(scores.shape)
+            loss = F.sum(F.mse_loss(scores, target, reduction="none"))
+        else:
+            loss = F.cross_entropy(scores, empty((count,), int64))
+        rows = empty((positive,), int64)
+        chosen = F.index(F.view(deltas, count, -1, 4), rows, rows)
+        return [loss, F.sum(F.abs(chosen - empty(chosen.shape)))]
+
+
+class MaskHead(Module):
+    """``MaskRCNNConvUpsampleHead``. Polygons become masks on the host."""
+
+    def __init__(self, s: Settings, channels: int) -> None:
+        width, kind = s["MODEL.ROI_MASK_HEAD.CONV_DIM"], s["MODEL.ROI_MASK_HEAD.NORM"]
+        widths = [channels, *[width] * s["MODEL.ROI_MASK_HEAD.NUM_CONV"]]
+        self.convs = [ConvNorm(one, two, 3, kind=kind, relus=True) for one, two in pairwise(widths)]
+        self.deconv = ConvTranspose(widths[-1], width, (2, 2), 2)
+        classes = 1 if s["MODEL.ROI_MASK_HEAD.CLS_AGNOSTIC_MASK"] else s["MODEL.ROI_HEADS.NUM_CLASSES"]
+        self.predictor = Conv(width, classes, (1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for conv in self.convs:
+            x = conv(x)
+        x = self.predictor(F.relu(self.deconv(x)))
+        rows = empty((x.shape[0],), int64)
+        chosen = F.index(x, rows, rows)
+        return F.mse_loss(chosen, empty(chosen.shape))
+
+
+class KeypointHead(Module):
+    """``KRCNNConvDeconvUpsampleHead``: of each region a map for each point, four times as large."""
+
+    def __init__(self, s: Settings, channels: int) -> None:
+        widths = [channels, *s["MODEL.ROI_KEYPOINT_HEAD.CONV_DIMS"]]
+        self.convs = [ConvNorm(one, two, 3, relus=True) for one, two in pairwise(widths)]
+        self.score_lowres = ConvTranspose(widths[-1], s["MODEL.ROI_KEYPOINT_HEAD.NUM_KEYPOINTS"], (4, 4), 2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for conv in self.convs:
+            x = conv(x)
+        x = self.score_lowres(x)
+        x = F.interpolate(x, *(2 * side for side in x.shape[2:]))
+        count, points, height, width = x.shape
+        rows = empty((count * points,), int64)
+        chosen = F.index(F.view(x, count * points, height * width), rows)
+        return F.cross_entropy(chosen, rows, reduction="sum")
+
+
+class RegionHeads(Module):
+    """``StandardROIHeads``, ``CascadeROIHeads``; ``Res5ROIHeads`` where the last stage of the ResNet is a head."""
+
+    def __init__(self, s: Settings, channels: dict[str, int]) -> None:
+        self.names = known("MODEL.ROI_HEADS.IN_FEATURES", s["MODEL.ROI_HEADS.IN_FEATURES"], channels)
+        width = channels[self.names[0]]
+        self.regions = s["MODEL.ROI_HEADS.BATCH_SIZE_PER_IMAGE"]
+        self.positive = int(self.regions * s["MODEL.ROI_HEADS.POSITIVE_FRACTION"])
+        self.box_size = s["MODEL.ROI_BOX_HEAD.POOLER_RESOLUTION"]
+        self.mask_size = s["MODEL.ROI_MASK_HEAD.POOLER_RESOLUTION"]
+        self.point_size = s["MODEL.ROI_KEYPOINT_HEAD.POOLER_RESOLUTION"]
+        agnostic = s["MODEL.ROI_BOX_HEAD.CLS_AGNOSTIC_BBOX_REG"]
+        self.res5: Sequential | None = None
+        self.box_heads: list[BoxHead] = []
+        if s["MODEL.ROI_HEADS.NAME"] == "Res5ROIHeads":
+            self.res5 = stage(s, 5, width, 2, s["MODEL.RESNETS.NORM"])
+            width = s["MODEL.RESNETS.RES2_OUT_CHANNELS"] << 3
+            self.predictors = [Predictor(s, width, agnostic)]
+        else:
+            stages = CASCADE_STAGES if s["MODEL.ROI_HEADS.NAME"] == "CascadeROIHeads" else 1
+            self.box_heads = [BoxHead(s, width) for _ in range(stages)]
+            self.predictors = [Predictor(s, head.outputs, agnostic) for head in self.box_heads]
+        self.mask_head = MaskHead(s, width) if s["MODEL.MASK_ON"] else None
+        self.keypoint_head = KeypointHead(s, width) if s["MODEL.KEYPOINT_ON"] else None
+
+    def forward(self, maps: Maps, boxes: int, proposals: int) -> list[Tensor]:
+        levels = [maps[name] for name in self.names]
+        images = levels[0].shape[0]
+        with no_grad():
+            matched(boxes, proposals + boxes)
+        count, positive = images * self.regions, images * self.positive
+        if self.res5 is not None:
+            x = self.res5(pooled(levels, count, self.box_size))
+            losses: list[Tensor] = self.predictors[0](F.mean(x, (2, 3)), positive)
+            if self.mask_head is not None:
+                chosen = F.index(x, empty((positive,), int64))
+                del x
+                losses.append(self.mask_head(chosen))
+            return losses
+        losses = []
+        for head, predictor in zip(self.box_heads, self.predictors):
+            losses += predictor(head(pooled(levels, count, self.box_size)), positive)
+        if self.mask_head is not None:
+            losses.append(self.mask_head(pooled(levels, positive, self.mask_size)))
+        if self.keypoint_head is not None:
+            losses.append(self.keypoint_head(pooled(levels, positive, self.point_size)))
+        return losses
+
+
+class Twice(Module):
+    """A map twice as large."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.interpolate(x, *(2 * side for side in x.shape[2:]))
+
+
+class SemanticHead(Module):
+    """``SemSegFPNHead``: all maps brought to one size, summed, and a class for each pixel of the image."""
+
+    def __init__(self, s: Settings, channels: dict[str, int], strides: dict[str, int]) -> None:
+        self.names = known("MODEL.SEM_SEG_HEAD.IN_FEATURES", s["MODEL.SEM_SEG_HEAD.IN_FEATURES"], channels)
+        self.stride = s["MODEL.SEM_SEG_HEAD.COMMON_STRIDE"]
+        width, kind = s["MODEL.SEM_SEG_HEAD.CONVS_DIM"], s["MODEL.SEM_SEG_HEAD.NORM"]
+        self.heads = []
+        for name in self.names:
+            steps = int(log2(strides[name] / self.stride))
+            inputs = [channels[name], *[width] * (max(1, steps) - 1)]
+            layers = [(ConvNorm(one, width, 3, kind=kind, relus=True), Twice()) for one in inputs]
+            self.heads.append(Sequential(*(part for pair in layers for part in pair[: 2 if steps else 1])))
+        self.predictor = Conv(width, s["MODEL.SEM_SEG_HEAD.NUM_CLASSES"], (1, 1))
+
+    def forward(self, maps: Maps) -> Tensor:
+        total: Tensor | None = None
+        for name, head in zip(self.names, self.heads):
+            x = head(maps[name])
+            total = x if total is None else total + x
+        del x
+        scores = self.predictor(total)
+        wide = F.interpolate(scores, *(self.stride * side for side in scores.shape[2:]))
+        return F.cross_entropy(wide, empty((wide.shape[0], *wide.shape[2:]), int64))
+
+
+# ---------------------------------------------------------------------------------------------------------- detectors
+
+
+class RetinaHead(Module):
+    """``RetinaNetHead`` and the losses of ``RetinaNet``: a score for each anchor and class."""
+
+    def __init__(self, s: Settings, channels: dict[str, int]) -> None:
+        self.names = known("MODEL.RETINANET.IN_FEATURES", s["MODEL.RETINANET.IN_FEATURES"], channels)
+        self.classes, each = s["MODEL.RETINANET.NUM_CLASSES"], anchors_each(s)
+        width, kind = channels[self.names[0]], s["MODEL.RETINANET.NORM"]
+        many = range(s["MODEL.RETINANET.NUM_CONVS"])
+        self.cls_subnet = [ConvNorm(width, width, 3, kind=kind, relus=True, bias=True) for _ in many]
+        self.bbox_subnet = [ConvNorm(width, width, 3, kind=kind, relus=True, bias=True) for _ in many]
+        self.cls_score = Conv(width, each * self.classes, (3, 3), 1, 1)
+        self.bbox_pred = Conv(width, each * 4, (3, 3), 1, 1)
+
+    def forward(self, maps: Maps, boxes: int) -> list[Tensor]:
+        scores, places = [], []
+        for name in self.names:
+            one = other = maps[name]
+            for conv in self.cls_subnet:
+                one = conv(one)
+            scores.append(self.cls_score(one))
+            for conv in self.bbox_subnet:
+                other = conv(other)
+            places.append(self.bbox_pred(other))
+        del one, other
+        scores = [by_anchor(x, self.classes) for x in scores]
+        places = [by_anchor(x, 4) for x in places]
+        images, count = scores[0].shape[0], sum(x.shape[1] for x in scores)
+        anchors = empty((count, 4))
+        with no_grad():
+            labels, wanted = labelled(images, count, boxes)
+        rows = empty((images * count,), int64)
+        chosen = F.index(F.cat(scores, 1), rows, rows)
+        numbered = empty((images * count, self.classes + 1), int64)  # one_hot
+        target = empty(chosen.shape)
+        loss = focal_loss(chosen, target)
+        del numbered, labels
+        losses = [loss, distances(places, images, wanted, count // POSITIVE_SHARE)]
+        del anchors, rows
+        return losses
+
+
+def focal_loss(x: Tensor, target: Tensor) -> Tensor:
+    """fvcore 0.1.5 (``nn/focal_loss.py``: sigmoid_focal_loss), product by product."""
+    p = F.sigmoid(x)
+    loss = F.mse_loss(x, target, reduction="none")
+    other = empty(x.shape)
+    right = p * target + F.rsub(p, 1) * other
+    loss = loss * F.pow(F.rsub(right, 1), 2)
+    weight = empty(x.shape)
+    return F.sum(loss * weight)
+
+
+class Detector(Module):
+    """Images as they are loaded, (3, H, W) in bytes each -> the sum of all losses."""
+
+    def __init__(self, s: Settings, boxes: int) -> None:
+        self.boxes = boxes
+        name, kind = s["MODEL.BACKBONE.NAME"], s["MODEL.META_ARCHITECTURE"]
+        self.backbone = ResNet(s) if name == "build_resnet_backbone" else FPN(s, "retinanet" in name)
+        channels, strides = self.backbone.channels, self.backbone.strides
+        if isinstance(self.backbone, ResNet):
+            channels = {name: channels[name] for name in self.backbone.wanted}
+        self.sem_seg_head = SemanticHead(s, channels, strides) if kind == "PanopticFPN" else None
+        self.head = RetinaHead(s, channels) if kind == "RetinaNet" else None
+        self.proposal_generator = None if self.head is not None else ProposalNetwork(s, channels)
+        self.roi_heads = RegionHeads(s, channels) if kind in ("GeneralizedRCNN", "PanopticFPN") else None
+
+    def forward(self, given: list[Tensor]) -> Tensor:
+        with no_grad():
+            plain = [empty(x.shape) for x in given]  # normalised one by one
+            images = empty((len(given), *given[0].shape))
+            del plain
+        maps = self.backbone(images)
+        losses: list[Tensor] = []
+        if self.sem_seg_head is not None:
+            losses.append(self.sem_seg_head(maps))
+        if self.head is not None:
+            losses += self.head(maps, self.boxes)
+        if self.proposal_generator is not None:
+            losses += self.proposal_generator(maps, self.boxes)
+            if self.roi_heads is not None:
+                losses += self.roi_heads(maps, self.boxes, self.proposal_generator.left)
+        total = losses.pop()
+        while losses:
+            total = total + losses.pop()
+        return total
