@@ -1,0 +1,11 @@
+deepspeed peft_lora.py \
+    --ds_config ds_config.yaml \
+    --model_path THUDM/cogvlm2-llama3-chat-19B \
+    --batch_size 1 \
+    --torch_type torch.bfloat16 \
+    --lora_rank 8 \
+    --lora_alpha 32 \
+    --lora_target vision_expert_query_key_value \
+    --lora_dropout 0.1 \
+    --max_input_len 512 \
+    --max_output_len 512

@@ -1,0 +1,36 @@
+import torch
+from datasets import load_dataset
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from trl import SFTConfig, SFTTrainer
+
+model_name = "mistralai/Mistral-7B-v0.1"
+model = AutoModelForCausalLM.from_pretrained(
+    model_name,
+    torch_dtype=torch.bfloat16,
+    attn_implementation="flash_attention_2",
+)
+tokenizer = AutoTokenizer.from_pretrained(model_name)
+args = SFTConfig(
+    output_dir="out",
+    max_steps=100,
+    num_train_epochs=1,
+    per_device_train_batch_size=4,
+    gradient_accumulation_steps=1,
+    gradient_checkpointing=True,
+    learning_rate=2e-5,
+    weight_decay=0.01,
+    warmup_steps=10,
+    lr_scheduler_type="linear",
+    max_seq_length=4096,
+    packing=True,
+    dataset_text_field="output",
+    eval_strategy="no",
+    save_strategy="no",
+)
+trainer = SFTTrainer(
+    model=model,
+    args=args,
+    train_dataset=load_dataset("yahma/alpaca-cleaned", split="train"),
+    processing_class=tokenizer,
+)
+trainer.train()

@@ -1,0 +1,7 @@
+python train.py --model_name meta-llama/Llama-2-70b-hf \
+  --batch_size 2 --context_length 2048 \
+  --train_type qlora \
+  --use_gradient_checkpointing True --reentrant_checkpointing True \
+  --use_cpu_offload True \
+  --log_to wandb \
+  --dataset dummy --dataset_samples 1024

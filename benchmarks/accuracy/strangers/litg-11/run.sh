@@ -1,0 +1,8 @@
+litgpt finetune_lora checkpoints/meta-llama/Llama-2-13b-hf \
+    --precision bf16-true \
+    --quantize bnb.nf4-dq \
+    --devices 1 \
+    --data Alpaca \
+    --train.micro_batch_size 1 \
+    --train.global_batch_size 128 \
+    --train.max_seq_length 1304

@@ -1,0 +1,12 @@
+torchrun --standalone --nnodes 1 --nproc-per-node 1 vla-scripts/finetune.py \
+  --vla_path "openvla/openvla-7b" \
+  --data_root_dir datasets \
+  --dataset_name bridge_orig \
+  --run_root_dir runs \
+  --adapter_tmp_dir adapter-tmp \
+  --lora_rank 32 \
+  --batch_size 1 \
+  --grad_accumulation_steps 1 \
+  --learning_rate 5e-4 \
+  --image_aug True \
+  --save_steps 5000

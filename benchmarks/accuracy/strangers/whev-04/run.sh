@@ -1,0 +1,21 @@
+deepspeed run_speech_recognition_seq2seq_streaming.py \
+    --deepspeed="ds_config.json" --model_name_or_path="openai/whisper-large" \
+    --dataset_name="mozilla-foundation/common_voice_11_0" \
+    --dataset_config_name="es" \
+    --language="spanish" \
+    --train_split_name="train+validation" \
+    --eval_split_name="test" \
+    --max_steps="5000" \
+    --output_dir="./" \
+    --per_device_train_batch_size="32" \
+    --gradient_accumulation_steps="1" \
+    --learning_rate="1e-5" \
+    --warmup_steps="500" \
+    --generation_max_length="225" \
+    --max_duration_in_seconds="30" \
+    --text_column_name="sentence" \
+    --freeze_feature_encoder="False" \
+    --gradient_checkpointing \
+    --fp16 \
+    --do_train \
+    --predict_with_generate
