@@ -407,6 +407,28 @@ def test_attention_is_what_the_release_has_for_the_model(tmp_path: Path, model: 
     assert spec["attention"] == attention
 
 
+FACTORY = "model_name_or_path: Qwen/Qwen2.5-0.5B\nstage: sft\nfinetuning_type: full\ncutoff_len: 64\ndataset: ours\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(STEP, id="the Trainer's own"),
+        pytest.param(recipe({}), id="TRL's"),
+        pytest.param(FACTORY + "output_dir: out\n", id="LLaMA-Factory's"),
+    ],
+)
+def test_the_default_optimizer_is_the_release_s_whoever_calls_the_trainer(tmp_path: Path, text: str) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "run.yaml").write_text(text)
+    ways = []
+    for pins in ("transformers==4.48.1\ntorch==2.4.1\n", "transformers==4.54.0\ntorch==2.8.0\n"):
+        (tmp_path / "requirements.txt").write_text(pins)
+        [spec] = registry.specs(load(str(tmp_path / "run.yaml")))
+        ways.append(spec.get("optimizer_implementation", "foreach"))
+    assert ways == ["foreach", "fused"]
+
+
 def test_every_row_has_a_run_on_either_side_of_its_border() -> None:
     without = {name for name, row in releases.BEHAVIOURS.items() if row.brief}  # loading alone, which has tests below
     assert set(RUNS) == set(releases.BEHAVIOURS) - without

@@ -468,6 +468,7 @@ FAMILY = lm.Family(
         Step(lm.pairs, ("sequences_per_sample",)),
         Step(_attention, ("attention",)),
         Step(_packing, ("packing",)),
+        Step(lm.older_defaults, (lm.HYPER + "optim",)),
         Step(_optimizer, lm.OPTIMIZER_FACTS),
         Step(_kernels, ("loss", "loss_chunks", "fused_kernels", *_LIGER)),
         Step(lm.compiled, ("compile",)),

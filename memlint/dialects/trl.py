@@ -454,6 +454,7 @@ FAMILY = lm.Family(
         ),
         Step(_attention, ("attention",)),
         Step(_packing, ("packing", "padding_free")),
+        Step(lm.older_defaults, (lm.HYPER + "optim",)),
         Step(lm.optimizer, lm.OPTIMIZER_FACTS),
         Step(
             _losses,
