@@ -504,6 +504,14 @@ BEHAVIOURS: dict[str, Behaviour] = {
         "GRPO's beta is 0.04 unless the config says otherwise, so a reference model is asked",
         "trl/trainer/grpo_config.py: beta",
     ),
+    "litgpt.lora_wraps_blocks": Behaviour(
+        "litgpt",
+        None,
+        (0, 5, 8),
+        MORE,
+        "finetune_lora shards whole blocks, whose frozen weights get gradients beside the adapters",
+        "litgpt/finetune/lora.py: setup, auto_wrap_policy",
+    ),
     "litgpt.lora_on_fsdp2": Behaviour(
         "litgpt",
         (0, 5, 11),
@@ -595,7 +603,7 @@ DAYS: dict[str, dict[Series, str]] = {
     },
     "bitsandbytes": {(0, 43, 2): "2024-07-23", (0, 50): "2026-07-24"},
     "accelerate": {(0, 30): "2024-05-03", (1, 11): "2025-10-20", (1, 13): "2026-03-04", (1, 14): "2026-06-11"},
-    "litgpt": {(0, 5): "2024-10-04", (0, 5, 11): "2025-09-09"},
+    "litgpt": {(0, 5): "2024-10-04", (0, 5, 8): "2025-05-06", (0, 5, 11): "2025-09-09"},
     "peft": {(0, 12): "2024-07-24"},
     "torch": {
         (1, 11): "2022-03-10",

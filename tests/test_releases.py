@@ -268,6 +268,7 @@ RUNS = {
     "peft.adapters_in_float32": Border(
         "sft.yaml", recipe({"dtype": "bfloat16", "use_peft": "true", "lora_r": 256}), "0.11.1", "0.12.0"
     ),
+    "litgpt.lora_wraps_blocks": Border("config.yaml", LORA_ON_FOUR, "0.5.7", "0.5.8"),
     "litgpt.lora_on_fsdp2": Border("config.yaml", LORA_ON_FOUR, "0.5.10", "0.5.11"),
     "bitsandbytes.keeps_inputs_of_4_bit_products": Border("sft.yaml", QUANTISED_SFT, "0.43.1", "0.43.2"),
     "bitsandbytes.unpacks_in_the_stored_dtype": Border("sft.yaml", QUANTISED_SFT, "0.49.2", "0.50.0"),

@@ -294,7 +294,10 @@ def _devices(spec: TrainingSpec) -> None:
         dtype = spec["parameter_dtype"] if lora else products.value
         lm.put(spec, "parallelism.reduce_dtype", dtype, products, "lightning 2.5: precision of the strategy")
     if command == "finetune_lora" and not lora:
-        lm.put(spec, "parallelism.wrap", ["Linear"], stated, "litgpt before 0.5.11: auto_wrap_policy")
+        if spec.does("litgpt.lora_wraps_blocks"):
+            lm.put(spec, "parallelism.mixed_units", True, stated, "litgpt before 0.5.8: auto_wrap_policy")
+        else:
+            lm.put(spec, "parallelism.wrap", ["Linear"], stated, "litgpt before 0.5.11: auto_wrap_policy")
     if command == "pretrain":
         if nodes is not None and per_machine is not None:
             lm.put(spec, "parallelism.replicas", nodes, machines, f"{_VERSION}: HYBRID_SHARD")

@@ -561,6 +561,12 @@ PARALLELISM = (
         "from which on modules are units, where the policy goes by size",
         "parameters",
     ),
+    Entry(
+        "parallelism.mixed_units",
+        "boolean",
+        "FSDP1: frozen weights lie in one flat parameter with those that train, and get gradients as these do",
+        absent="false",
+    ),
     Entry("parallelism.backward_prefetch", "word", "FSDP1's: `BACKWARD_PRE` or `BACKWARD_POST`"),
     Entry("parallelism.forward_prefetch", "boolean", "FSDP1's"),
     Entry("parallelism.reshard_after_forward", "boolean", "gathered weights go after their forward", absent="true"),

@@ -10,8 +10,9 @@ import torch
 
 from memlint.measure import distributed
 from memlint.meta.tape import Tape
-from tests.differential.test_parallel import FSDP2, HALF, in_meta, in_torch, most
+from tests.differential.test_parallel import FROZEN, FSDP2, HALF, in_meta, in_torch, most
 
+MIXED = {FROZEN: True, "parallelism.mixed_units": True}
 RUNS: dict[str, dict[str, Any]] = {
     "in fp32": FSDP2,
     "over three ranks, which divide nothing": {**FSDP2, "device_count": 3},
@@ -23,6 +24,9 @@ RUNS: dict[str, dict[str, Any]] = {
     "recomputed layers in fp32": {**FSDP2, "checkpointing": "full"},
     "two micro batches": {**FSDP2, **HALF, "gradient_accumulation_steps": 2},
     "hybrid": {**FSDP2, **HALF, "device_count": 8, "parallelism.shard": 4},
+    "layers that train in part": {**FSDP2, **HALF, **MIXED},
+    "layers that train in part, two micro batches": {**FSDP2, **HALF, **MIXED, "gradient_accumulation_steps": 2},
+    "layers that train in part, recomputed": {**FSDP2, **HALF, **MIXED, "checkpointing": "full"},
 }
 
 
@@ -78,6 +82,12 @@ def beside(tape: Tape) -> list[tuple[int, int]]:
     return found
 
 
+def states(tape: Tape) -> int:
+    """Bytes of the optimizer's states, which are there before the step."""
+    begin = next(at for at, name in tape.marks if name == "forward")
+    return sum(tape.sizes[at] for at in tape.events[:begin] if at >= 0 and tape.labels[at].component == "optimizer")
+
+
 @pytest.mark.usefixtures("fsdp1")
 @pytest.mark.parametrize("facts", RUNS.values(), ids=RUNS)
 def test_what_pytorch_allocates_in_streams_of_its_own(facts: dict[str, Any], tmp_path: Path) -> None:
@@ -88,4 +98,6 @@ def test_what_pytorch_allocates_in_streams_of_its_own(facts: dict[str, Any], tmp
     assert ours.states_late
     peaks, expected = most(ours), most(truth)
     padding = 8 * facts["device_count"]  # flat parameters are aligned to 16 bytes each, ours only as a whole
-    assert abs(peaks["backward"] - expected["backward"]) <= padding
+    # A rank's piece of a flat parameter may be what trains or what does not: PyTorch's first rank has fewer states.
+    found_bytes, expected_bytes = (peak["backward"] - states(tape) for peak, tape in ((peaks, ours), (expected, truth)))
+    assert abs(found_bytes - expected_bytes) <= padding

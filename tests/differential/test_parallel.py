@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from memlint.facts.spec import Fact, TrainingSpec
+from memlint.facts.spec import HYPER, Fact, TrainingSpec
 from memlint.measure import distributed, trace
 from memlint.meta import functional as F
 from memlint.meta.checkpoint import checkpoint
@@ -22,6 +22,9 @@ from tests.measure.training_runs import plain_request
 
 LAYERS, WIDTH, INNER, ROWS, WORDS = 5, 96, 200, 24, 130
 PHASES = ("setup", "forward", "backward", "optimizer_step")
+
+# Whether a part of each layer does not train.
+FROZEN = HYPER + "frozen"
 
 # An odd width and vocabulary: shards are padded.
 TORCH = f"""
@@ -55,6 +58,9 @@ class Model(nn.Module):
         self.layers = nn.ModuleList(Layer() for _ in range({LAYERS}))
         self.norm = nn.LayerNorm({WIDTH})
         self.head = nn.Linear({WIDTH}, {WORDS}, bias=False)
+        if FROZEN:
+            for layer in self.layers:
+                layer.up.requires_grad_(False)
 
     def forward(self, tokens):
         x = self.embedding(tokens)
@@ -119,6 +125,9 @@ def spec_of(facts: dict[str, Any]) -> TrainingSpec:
 def build(spec: TrainingSpec) -> System:
     with default_dtype(DTYPES[spec.get("parameter_dtype", "float32")]):
         model = Model(spec.get("checkpointing") == "full")
+    if spec.get(FROZEN):
+        for layer in model.layers:
+            layer.up.freeze()
     return System(
         model=model,
         batch=lambda: empty((ROWS,), int64),
@@ -137,6 +146,7 @@ def in_meta(facts: dict[str, Any]) -> Tape:
 def in_torch(folder: Path, facts: dict[str, Any]) -> Tape:
     sys.modules.pop("memlint_model", None)
     model = TORCH.replace("CHECKPOINTED", str(facts.get("checkpointing") == "full"))
+    model = model.replace("FROZEN", str(bool(facts.get(FROZEN))))
     return trace.trace(plain_request(folder, facts, model=model)).tape
 
 

@@ -27,7 +27,19 @@ class FlatlySharded(UnitRun):
         self.forward_order: list[Unit] = []  # of the steps before
         state.tape.states_late = True
         super().__init__(plan, spec, system, updated, every)
+        if spec.get("parallelism.mixed_units", False):
+            self._train_whole_units()
         self.forward_order = [unit for unit in self.units if not unit.root and unit.parameters]
+
+    def _train_whole_units(self) -> None:
+        """Where a part of a flat parameter trains, all of it asks for gradients: frozen weights are views of it, and
+        autograd computes theirs as well (``_use_unsharded_views``; the warning of ``_validate_frozen_params``). No
+        optimizer updates them."""
+        self.optimized = [shard for shard in self.optimized if shard.requires_grad]
+        for unit in self.units:
+            if any(parameter.requires_grad for parameter in unit.parameters):
+                for tensor in (*unit.parameters, *unit.shards):
+                    tensor.requires_grad = tensor.dtype.is_floating
 
     def gather(self, unit: Unit) -> None:
         if not unit.parameters:
