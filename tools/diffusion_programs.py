@@ -15,7 +15,7 @@ import importlib
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
@@ -89,11 +89,18 @@ class WithResiduals(nn.Module):
         super().__init__()
         self.unet = unet
 
-    def forward(self, sample: Tensor, timestep: Tensor, encoder_hidden_states: Tensor, **residuals: Tensor) -> Tensor:
+    def forward(
+        self,
+        sample: Tensor,
+        timestep: Tensor,
+        encoder_hidden_states: Tensor,
+        added_cond_kwargs: dict[str, Tensor] | None = None,
+        **residuals: Tensor,
+    ) -> Tensor:
         *down, mid = residuals.values()
         out: Tensor = self.unet(
             sample, timestep, encoder_hidden_states=encoder_hidden_states, down_block_additional_residuals=down,
-            mid_block_additional_residual=mid, return_dict=False,
+            mid_block_additional_residual=mid, added_cond_kwargs=added_cond_kwargs, return_dict=False,
         )[0]  # fmt: skip
         return out
 
@@ -137,9 +144,9 @@ def _refuse() -> None:
     raise ValueError
 
 
-def _unet_inputs(width: int, **more: Callable[[Sizes], Any]) -> Callable[[Sizes], dict[str, Any]]:
+def _unet_inputs(width: int, channels: int = 4, **more: Callable[[Sizes], Any]) -> Callable[[Sizes], dict[str, Any]]:
     return lambda s: {
-        "sample": torch.empty(s["B"], 4, s["H"], s["W"]),
+        "sample": torch.empty(s["B"], channels, s["H"], s["W"]),
         "timestep": torch.empty(s["B"], dtype=torch.int64),
         "encoder_hidden_states": torch.empty(s["B"], s["L"], width),
         "return_dict": False,
@@ -147,14 +154,26 @@ def _unet_inputs(width: int, **more: Callable[[Sizes], Any]) -> Callable[[Sizes]
     }
 
 
+def _unconditional(s: Sizes) -> dict[str, Any]:
+    return {
+        "sample": torch.empty(s["B"], 3, s["H"], s["W"]),
+        "timestep": torch.empty(s["B"], dtype=torch.int64),
+        "return_dict": False,
+    }
+
+
 def _xl(s: Sizes) -> dict[str, Tensor]:
     return {"text_embeds": torch.empty(s["B"], 1280), "time_ids": torch.empty(s["B"], 6)}
 
 
-def _residuals(s: Sizes) -> dict[str, Tensor]:
-    """Of a ControlNet of SD 1.5: one for each result that the UNet's way down keeps, and one for the middle."""
+_SD1_LEVELS = [(320, 1)] * 3 + [(320, 2)] + [(640, 2)] * 2 + [(640, 4)] + [(1280, 4)] * 2 + [(1280, 8)] * 4
+_SDXL_LEVELS = [(320, 1)] * 3 + [(320, 2)] + [(640, 2)] * 2 + [(640, 4)] + [(1280, 4)] * 3
+
+
+def _residuals(s: Sizes, levels: Sequence[tuple[int, int]] = _SD1_LEVELS) -> dict[str, Tensor]:
+    """Of a ControlNet: one for each result that the UNet's way down keeps, and one for the middle; channels, and how
+    much smaller they are than a latent."""
     b, h, w = s["B"], s["H"], s["W"]
-    levels = [(320, 1)] * 3 + [(320, 2)] + [(640, 2)] * 2 + [(640, 4)] + [(1280, 4)] * 2 + [(1280, 8)] * 4
     return {f"r{n}": torch.empty(b, c, h // by, w // by) for n, (c, by) in enumerate(levels)}
 
 
@@ -316,6 +335,7 @@ _SDXL = {
     "projection_class_embeddings_input_dim": 2816,
     "use_linear_projection": True,
 }
+_CONTROL_XL = {key: value for key, value in _SDXL.items() if key != "up_block_types"}
 _KL = {
     "block_out_channels": [128, 256, 512, 512],
     "down_block_types": ["DownEncoderBlock2D"] * 4,
@@ -379,6 +399,36 @@ RECIPES: dict[str, Recipe] = {
         _around(WithResiduals, _diffusers("UNet2DConditionModel", **_SD1)),
         lambda s: {**{k: v for k, v in _unet_inputs(768)(s).items() if k != "return_dict"}, **_residuals(s)},
         _LATENTS, 859_520_964,
+    ),
+    "sd1-unet-edit": Recipe(
+        _diffusers("UNet2DConditionModel", **{**_SD1, "in_channels": 8}), _unet_inputs(768, 8), _LATENTS, 859_532_484
+    ),
+    "sdxl-unet-edit": Recipe(
+        _diffusers("UNet2DConditionModel", **{**_SDXL, "in_channels": 8}),
+        _unet_inputs(2048, 8, added_cond_kwargs=_xl), _LATENTS, 2_567_475_204,
+    ),
+    "sdxl-controlnet": Recipe(
+        _diffusers("ControlNetModel", **_CONTROL_XL),
+        _unet_inputs(
+            2048, controlnet_cond=lambda s: torch.empty(s["B"], 3, s["H"] * 8, s["W"] * 8), added_cond_kwargs=_xl
+        ),
+        _LATENTS, 1_251_014_160,
+    ),
+    "sdxl-unet-controlled": Recipe(
+        _around(WithResiduals, _diffusers("UNet2DConditionModel", **_SDXL)),
+        lambda s: {
+            **{k: v for k, v in _unet_inputs(2048, added_cond_kwargs=_xl)(s).items() if k != "return_dict"},
+            **_residuals(s, _SDXL_LEVELS),
+        },
+        _LATENTS, 2_567_463_684,
+    ),
+    "ddpm-unet": Recipe(
+        _diffusers(
+            "UNet2DModel", layers_per_block=2, block_out_channels=(128, 128, 256, 256, 512, 512),
+            down_block_types=(*["DownBlock2D"] * 4, "AttnDownBlock2D", "DownBlock2D"),
+            up_block_types=("UpBlock2D", "AttnUpBlock2D", *["UpBlock2D"] * 4),
+        ),
+        _unconditional, {"B": 2, "H": 64, "W": 96}, 113_673_219,
     ),
     "sd2-unet": Recipe(_diffusers("UNet2DConditionModel", **_SD2), _unet_inputs(1024), _LATENTS, 865_910_724),
     "clip-h": Recipe(

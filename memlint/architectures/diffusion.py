@@ -23,6 +23,7 @@ class Pipeline(NamedTuple):
     downscale   pixels of a latent's side
     control     a ControlNet that is made of the denoiser
     controlled  the denoiser, called with a ControlNet's results
+    edited      the denoiser that is given the latents of two images, one behind the other
     frames      of a video that one latent is of; 0 for images
     before      parameters of text encoder and autoencoder, where no program stands for them
     """
@@ -37,6 +38,7 @@ class Pipeline(NamedTuple):
     downscale: int
     control: str = ""
     controlled: str = ""
+    edited: str = ""
     frames: int = 0
     before: int = 0
 
@@ -50,6 +52,7 @@ class Script(NamedTuple):
     text        what of the text encoder trains with ``--train_text_encoder``: "full", "adapters", or "" where its step
                 is not known
     targets     the linear layers that adapters are put beside; () where all of what trains is trained
+    edits       the denoiser is given what an image was before, too: the autoencoder encodes both
     encodes     the autoencoder is called in each step (else latents are made before the first)
     prompts     the text encoders are called in each step
     stays       the text encoders are called before the first step alone, and stay on the card: a list of them is left
@@ -61,6 +64,7 @@ class Script(NamedTuple):
     logits      the denoiser gives a number for each entry of a codebook, and the loss is a cross entropy
     fails       switches with which its own code fails under mixed precision
     prompt      T5's tokens of a prompt, where the script takes fewer than the pipeline
+    own         the model that the script makes where a command names no config of one
     optimizer, batch, resolution, rank  what the script takes where a command does not say
     """
 
@@ -68,6 +72,7 @@ class Script(NamedTuple):
     trains: str = "denoiser"
     text: str = ""
     targets: tuple[str, ...] = ()
+    edits: bool = False
     encodes: bool = True
     prompts: bool = True
     stays: bool = False
@@ -79,6 +84,7 @@ class Script(NamedTuple):
     prompted: str = ""
     fails: tuple[str, ...] = ()
     prompt: int = 0
+    own: str = ""
     optimizer: str = "adamw"
     batch: int = 4
     resolution: int = 512
@@ -98,6 +104,11 @@ SCRIPTS: dict[str, Script] = {
     "train_dreambooth_lora": Script(_STABLE, text="adapters", targets=(*_ATTENTION, "add_k_proj", "add_v_proj")),
     "textual_inversion": Script(_STABLE, trains="tokens", full_dtype="", batch=16),
     "train_controlnet": Script(("sd1",), trains="control"),
+    # Its text encoders are called before the first step, and stay.
+    "train_controlnet_sdxl": Script(("sdxl",), trains="control", vae_dtype="float32"),
+    "train_instruct_pix2pix": Script(("sd1",), edits=True, batch=16, resolution=256),
+    "train_instruct_pix2pix_sdxl": Script(("sdxl",), edits=True, vae_dtype="float32", batch=16, resolution=256),
+    "train_unconditional": Script(("ddpm",), own="ddpm", encodes=False, prompts=False, batch=16, resolution=64),
     "train_text_to_image_sdxl": Script(("sdxl",), encodes=False, prompts=False, batch=16, resolution=1024),
     "train_text_to_image_lora_sdxl": Script(
         ("sdxl",), targets=_ATTENTION, vae_dtype="float32", batch=16, resolution=1024
@@ -146,7 +157,7 @@ _pipelines: dict[str, Pipeline] = {}
 
 
 def pipeline(name: str) -> Pipeline | None:
-    """The pipeline of a hub id, in any case; None where it is not known."""
+    """The pipeline of a hub id, in any case, or of a model of a script's own; None where it is not known."""
     if not _pipelines:
         path = os.path.join(os.path.dirname(memlint.data.__file__), "pipelines.json")
         with open(path, encoding="utf-8") as file:

@@ -40,6 +40,8 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
     script = SCRIPTS.get(name)
     if script is None:
         return spec
+    if script.own and spec.root.get("model_config_name_or_path") is None:
+        _put(spec, "model", script.own, f"{_SOURCE}: {name}.py makes it")
     spec.unknown_reason = _unknown(spec, name, script)
     if spec.unknown_reason:
         return spec

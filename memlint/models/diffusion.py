@@ -167,6 +167,8 @@ class Step:
         if whole and self.frozen.name == "float16":
             dtype = float32  # cast_training_params, where a script loads them otherwise
         name = self.pipeline.control if self.script.trains == "control" else self.pipeline.denoiser
+        if self.script.edits:
+            name = self.pipeline.edited
         denoiser = self._made(name, self.sizes, dtype)
         if self.script.trains == "tokens":
             denoiser.freeze()
@@ -192,11 +194,12 @@ class Step:
 
     def batch(self) -> Batch:
         pixels = self._pixel_sizes()
-        images = empty((pixels["B"], 3, pixels["H"], pixels["W"]), float32)
-        return Batch(images, empty((self.sizes["B"], self.sizes["L"]), int64))
+        shape = (pixels["B"], 3, pixels["H"], pixels["W"])
+        before = [empty(shape, float32)] if self.script.edits else []
+        return Batch(empty(shape, float32), empty((self.sizes["B"], self.sizes["L"]), int64), *before)
 
     def loss(self, batch: Batch) -> Tensor:
-        images, ids = batch.tensors
+        images, ids, *before = batch.tensors
         if self.script.logits:
             return self._cross_entropy(batch, images, ids)
         latents = self.vae(to(images, self._vae_dtype()))[0] if self.vae is not None else self._latents()
@@ -205,6 +208,11 @@ class Step:
         noisy = to(latents * 1.0 + noise * 1.0, self.frozen)
         embedded = self._embedded(ids)
         batch.kept += [latents, noise, noisy, embedded]
+        if before and self.vae is not None:
+            original = to(self.vae(to(before[0], self._vae_dtype()))[0], self.frozen)
+            both = F.cat([noisy, original], 1)
+            batch.kept += [original, both]
+            noisy = both
         given = self._given(noisy)
         if self.text_trains:  # the denoiser passes gradients on
             given[CONTEXT] = embedded[0][0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
@@ -25,16 +26,17 @@ from tests.differential.training import Step, adamw, in_meta, in_torch
 from tools.diffusion_programs import Encoding
 
 BATCH, SIDE, TOKENS, RANK = 3, 64, 77, 4
-NARROW = Pipeline("sd1", "narrow", "unet", "vae", ("text",), TOKENS, 4, 2)
+NARROW = Pipeline("sd1", "narrow", "unet", "vae", ("text",), TOKENS, 4, 2, edited="unet-edit")
 COMMAND = (
     "accelerate launch train_text_to_image{kind}.py --pretrained_model_name_or_path runwayml/stable-diffusion-v1-5 "
     f"--resolution {SIDE} --train_batch_size {BATCH} --rank {RANK}"
 )
 
 
-def unet() -> nn.Module:
+def unet(channels: int = 4) -> nn.Module:
     diffusers = pytest.importorskip("diffusers")
     model: nn.Module = diffusers.UNet2DConditionModel(
+        in_channels=channels,
         block_out_channels=(64, 128),
         down_block_types=("CrossAttnDownBlock2D", "DownBlock2D"),
         up_block_types=("UpBlock2D", "CrossAttnUpBlock2D"),
@@ -64,17 +66,18 @@ def text() -> nn.Module:
     return model
 
 
+def given(channels: int) -> Callable[[Mapping[str, int]], dict[str, Any]]:
+    return lambda s: {
+        "sample": torch.empty(s["B"], channels, s["H"], s["W"]),
+        "timestep": torch.empty(s["B"], dtype=torch.int64),
+        "encoder_hidden_states": torch.empty(s["B"], s["L"], 96),
+        "return_dict": False,
+    }
+
+
 RECIPES: dict[str, Any] = {
-    "unet": (
-        unet,
-        lambda s: {
-            "sample": torch.empty(s["B"], 4, s["H"], s["W"]),
-            "timestep": torch.empty(s["B"], dtype=torch.int64),
-            "encoder_hidden_states": torch.empty(s["B"], s["L"], 96),
-            "return_dict": False,
-        },
-        {"B": 2, "H": 24, "W": 40, "L": 77},
-    ),
+    "unet": (unet, given(4), {"B": 2, "H": 24, "W": 40, "L": 77}),
+    "unet-edit": (lambda: unet(8), given(8), {"B": 2, "H": 24, "W": 40, "L": 77}),
     "vae": (
         lambda: Encoding(vae()),
         lambda s: {"pixels": torch.empty(s["B"], 3, s["H"], s["W"])},
@@ -96,13 +99,13 @@ def program_of(name: str) -> Program:
 
 
 class Models(nn.Module):
-    """``trains``: what of the text encoder does, "" for nothing."""
+    """``trains``: what of the text encoder does, "" for nothing. ``edits``: the UNet is given two images' latents."""
 
-    def __init__(self, low: bool, adapted: bool, checkpointed: bool, trains: str = "") -> None:
+    def __init__(self, low: bool, adapted: bool, checkpointed: bool, trains: str = "", edits: bool = False) -> None:
         super().__init__()
         weights = torch.bfloat16 if low else torch.float32
         with AsWithRealTensors():
-            self.unet, self.vae, self.text = unet(), vae(), text()
+            self.unet, self.vae, self.text = unet(8 if edits else 4), vae(), text()
         self.vae.to(weights).requires_grad_(False)
         self.text.to(weights).requires_grad_(False)
         if adapted:
@@ -138,11 +141,15 @@ class Models(nn.Module):
         self.text.train()
 
 
-def step(models: Models, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-    images, ids = batch
+def encoded(models: Models, images: torch.Tensor) -> torch.Tensor:
     moments = models.vae.encode(images.to(models.weights)).latent_dist.parameters
     mean, logarithm = moments.chunk(2, dim=1)
-    latents = mean + torch.exp(0.5 * logarithm) * torch.empty_like(mean)
+    return mean + torch.exp(0.5 * logarithm) * torch.empty_like(mean)
+
+
+def step(models: Models, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    images, ids, *before = batch
+    latents = encoded(models, images)
     noise = torch.empty_like(latents)
     noisy = latents * 1.0 + noise * 1.0
     with torch.autocast("cpu", torch.bfloat16, enabled=models.low and models.trains != ""):
@@ -151,16 +158,23 @@ def step(models: Models, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tens
         embedded = embedded.float()
     if models.trains == "tokens":
         embedded = embedded.to(models.weights)
+    if before:
+        original = encoded(models, before[0])
+        noisy = torch.cat([noisy, original], dim=1)
     steps = torch.empty(len(ids), dtype=torch.int64)
     with torch.autocast("cpu", torch.bfloat16, enabled=models.low and models.trains != "tokens"):
         prediction = models.unet(noisy, steps, embedded, return_dict=False)[0]
     return nn.functional.mse_loss(prediction.float(), noise.float())
 
 
-def traced(low: bool, adapted: bool, checkpointed: bool, trains: str = "") -> Step:
+def traced(low: bool, adapted: bool, checkpointed: bool, trains: str = "", edits: bool = False) -> Step:
+    def batch(_: Any) -> tuple[torch.Tensor, ...]:
+        images = [torch.empty(BATCH, 3, SIDE, SIDE) for _ in range(2 if edits else 1)]
+        return images[0], torch.empty(BATCH, TOKENS, dtype=torch.int64), *images[1:]
+
     module: Any = SimpleNamespace(
-        build_model=lambda _: Models(low, adapted, checkpointed, trains),
-        make_batch=lambda _: (torch.empty(BATCH, 3, SIDE, SIDE), torch.empty(BATCH, TOKENS, dtype=torch.int64)),
+        build_model=lambda _: Models(low, adapted, checkpointed, trains, edits),
+        make_batch=batch,
         training_loss=step,
     )
     with converting_in_place():
@@ -183,6 +197,19 @@ def test_a_step_takes_what_the_script_s_step_takes(
     ours, truth = in_meta(spec), traced(low, adapted, checkpointed)
     assert (ours.parameters, ours.trainable) == (truth.parameters, truth.trainable)
     # Besides the models there are some tensors of a latent's size: their number is the script's, and theirs here.
+    assert ours.saved == pytest.approx(truth.saved, rel=0.002)
+    assert ours.peak == pytest.approx(truth.peak, rel=0.01)
+
+
+@pytest.mark.parametrize("low", [False, True], ids=["fp32", "bf16"])
+def test_an_image_that_is_edited_is_encoded_as_well(low: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(autograd, "ACCUMULATE_IN_PLACE", False)
+    monkeypatch.setattr(diffusion, "pipeline", lambda name: NARROW)
+    monkeypatch.setattr(diffusion.shipped, "program", lambda name: program_of(name.rpartition("/")[2]))
+    command = COMMAND.format(kind="").replace("train_text_to_image.py", "train_instruct_pix2pix.py")
+    (spec,) = registry.specs(load("train.sh", command + (" --mixed_precision bf16" if low else "") + "\n"))
+    ours, truth = in_meta(spec), traced(low, False, False, edits=True)
+    assert (ours.parameters, ours.trainable) == (truth.parameters, truth.trainable)
     assert ours.saved == pytest.approx(truth.saved, rel=0.002)
     assert ours.peak == pytest.approx(truth.peak, rel=0.01)
 

@@ -27,6 +27,12 @@ PUBLISHED = {
     "kl-f8-16": 83_819_683,
     "cogvideox-2b": 1_693_783_872,
     "cogvideox-5b": 5_570_283_072,
+    "sdxl-unet": 2_567_463_684,
+    "sd1-unet-edit": 859_532_484,
+    "sdxl-unet-edit": 2_567_475_204,
+    "sdxl-controlnet": 1_251_014_160,
+    "sdxl-unet-controlled": 2_567_463_684,
+    "ddpm-unet": 113_673_219,
 }
 
 
@@ -98,3 +104,25 @@ def test_attention_before_torch_2_is_not_known(tmp_path: Path) -> None:
         assert (run.estimate is not None) == known
         said = [finding.message for finding in run.findings if finding.code == "MEM007"]
         assert known or "torch 2's, is not known (torch 1.13.1)" in said[0]
+
+
+def test_a_model_of_the_script_s_own_has_no_config(tmp_path: Path) -> None:
+    command = "train_unconditional.py --dataset_name flowers --resolution 64 --train_batch_size 16"
+    plain = peak(tmp_path, command)
+    assert peak(tmp_path, f"{command} --use_ema") - plain == pytest.approx(4 * 113_673_219, rel=0.01)
+    assert peak(tmp_path, command.replace("64", "128")) > 2 * plain
+    path = tmp_path / "other.sh"
+    path.write_text(f"accelerate launch {command} --model_config_name_or_path ours\n", encoding="utf-8")
+    (run,) = check_paths([str(path)], Settings()).runs
+    assert run.estimate is None
+
+
+def test_a_controlnet_of_sdxl_trains_beside_the_whole_unet(tmp_path: Path) -> None:
+    xl = "--pretrained_model_name_or_path stabilityai/stable-diffusion-xl-base-1.0 --train_batch_size 1"
+    (tmp_path / "train.sh").write_text(f"accelerate launch train_controlnet_sdxl.py {xl} --mixed_precision fp16\n")
+    (run,) = check_paths([str(tmp_path / "train.sh")], Settings()).runs
+    assert run.estimate is not None
+    assert run.estimate.trainable_parameters == PUBLISHED["sdxl-controlnet"]
+    frozen = {part.name: part.size_bytes for part in run.estimate.components}["helper_models"]
+    # UNet and two text encoders in 16 bits, the autoencoder in fp32
+    assert frozen >= 2 * (PUBLISHED["sdxl-unet"] + 123_060_480 + 694_659_840) + 4 * PUBLISHED["kl-f8"]
