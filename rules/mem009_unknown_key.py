@@ -6,6 +6,7 @@ from memlint.dialects import own_code, schema, scripts
 from memlint.dialects.rendering import text_of
 from memlint.documents.lines import bounds
 from memlint.documents.node import Span
+from memlint.facts.spec import ASSUMED
 from memlint.plugin import UNSAFE, Edit, Example, Finding, Fix, Rule, Run
 
 
@@ -14,7 +15,8 @@ class UnknownKey(Rule):
 
     ## What it does
     Reports keys that the family does not know and that differ by one typing error from one that it does. An option that
-    the command's own program names, where that is a file of the repository, is no error.
+    the command's own program names, where that is a file of the repository, is no error; and of a program that is neither
+    there nor a library's own example nothing is said.
 
     ## Why it matters
     Most trainers ignore a key that they do not know: `gradient_checkpoiting: true` checkpoints nothing.
@@ -56,6 +58,8 @@ class UnknownKey(Rule):
     )
 
     def check(self, run: Run) -> Iterator[Finding]:
+        if self._is_anybody_s(run):
+            return
         found = [violation for violation in schema.violations(run.spec) if violation.kind == "unknown-key"]
         named = self._words_of_program(run) if found else frozenset()
         for violation in found:
@@ -69,6 +73,13 @@ class UnknownKey(Rule):
                 fixes.append(Fix(f"{old} -> {violation.suggestion}", UNSAFE, edits))
             made = self.finding(run, violation.message, span=span, fixes=fixes)
             yield made._replace(key=violation.node.shown_path)
+
+    def _is_anybody_s(self, run: Run) -> bool:
+        """Whether the command's program is no script of the library's and not there to be read: it may have options of
+        its own."""
+        kind = run.spec.fact("model_class")
+        unseen = run.spec.launch is not None and scripts.file_of(run.spec.launch, run.spec.document) is None
+        return unseen and kind is not None and kind.origin == ASSUMED
 
     def _words_of_program(self, run: Run) -> frozenset[str]:
         """Names in the text of the command's program, and of what it imports, where these are files of the

@@ -243,6 +243,11 @@ def test_an_option_is_no_misspelt_one(program: str, found: int, tmp_path: Path) 
     assert len(findings_of(tmp_path, "scripts/a.sh", text, "MEM009")) == found
 
 
+def test_a_program_that_is_not_there_may_have_options_of_its_own(tmp_path: Path) -> None:
+    text = "python -m training.run --model_name_or_path gpt2 --output_dir out --block_size 64 --bf-16\n"
+    assert findings_of(tmp_path, "a.sh", text, "MEM009") == []
+
+
 def test_values_that_are_not_known_are_notes_where_there_is_no_estimate(tmp_path: Path) -> None:
     text = "torchrun --nproc_per_node $(nvidia-smi -L | wc -l) run_clm.py --model_name_or_path $1 --output_dir out\n"
     [found] = findings_of(tmp_path, "a.sh", text, "MEM004 MEM007")
