@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from memlint.measure import distributed
 from memlint.meta.tape import Tape
 from tests.differential.test_parallel import FROZEN, FSDP2, HALF, in_meta, in_torch, most
 
+LAST = "parallelism.reduces_last_only"
 MIXED = {FROZEN: True, "parallelism.mixed_units": True}
 RUNS: dict[str, dict[str, Any]] = {
     "in fp32": FSDP2,
@@ -23,15 +25,22 @@ RUNS: dict[str, dict[str, Any]] = {
     "recomputed layers": {**FSDP2, **HALF, "checkpointing": "full"},
     "recomputed layers in fp32": {**FSDP2, "checkpointing": "full"},
     "two micro batches": {**FSDP2, **HALF, "gradient_accumulation_steps": 2},
+    "two micro batches, reduced in the last": {**FSDP2, **HALF, LAST: True, "gradient_accumulation_steps": 2},
     "hybrid": {**FSDP2, **HALF, "device_count": 8, "parallelism.shard": 4},
     "layers that train in part": {**FSDP2, **HALF, **MIXED},
     "layers that train in part, two micro batches": {**FSDP2, **HALF, **MIXED, "gradient_accumulation_steps": 2},
+    "layers that train in part, two micro batches, reduced in the last": {
+        **FSDP2,
+        **HALF,
+        **MIXED,
+        **{LAST: True, "gradient_accumulation_steps": 2},
+    },
     "layers that train in part, recomputed": {**FSDP2, **HALF, **MIXED, "checkpointing": "full"},
 }
 
 
 @pytest.fixture
-def fsdp1(monkeypatch: pytest.MonkeyPatch) -> None:
+def fsdp1(monkeypatch: pytest.MonkeyPatch, facts: dict[str, Any]) -> None:
     """Where a trace wraps a model with FSDP2, it is wrapped with FSDP1."""
 
     def wrapped(sharding: distributed.Sharding, mesh: Any, model: Any, loss: Any, tracker: Any) -> distributed.Parallel:
@@ -58,7 +67,16 @@ def fsdp1(monkeypatch: pytest.MonkeyPatch) -> None:
             else None,
             use_orig_params=True,
         )
-        return distributed.Parallel(lambda _, batch: whole(batch), lambda: iter(()), lambda: None, lambda: None)
+        passes = count()
+
+        def loss(_: Any, batch: Any) -> Any:
+            if facts.get(LAST):  # as under ``no_sync()``; the first step has one micro batch, the second has two
+                synchronises = next(passes) != 1
+                for unit in FullyShardedDataParallel.fsdp_modules(whole):
+                    unit._sync_gradients = synchronises
+            return whole(batch)
+
+        return distributed.Parallel(loss, lambda: iter(()), lambda: None, lambda: None)
 
     monkeypatch.setattr(distributed, "_fsdp2", wrapped)
     # It compares addresses, which fake tensors do not have.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from memlint.facts.spec import TrainingSpec
 from memlint.meta.tape import Label
-from memlint.meta.tensor import Tensor, state
+from memlint.meta.tensor import Storage, Tensor, state
 from memlint.models.parallel.plan import Plan
 from memlint.models.parallel.run import CASTS, GATHERS, REDUCES, REPLICAS, storage
 from memlint.models.parallel.units import Unit, UnitRun, reduced_label
@@ -25,6 +25,7 @@ class FlatlySharded(UnitRun):
         self.backward_prefetch = str(spec.get("parallelism.backward_prefetch") or "BACKWARD_PRE").upper()
         self.forward_prefetch = bool(spec.get("parallelism.forward_prefetch", False))
         self.forward_order: list[Unit] = []  # of the steps before
+        self.waiting: dict[int, Storage] = {}  # unit -> what its flat gradient has accumulated, unsharded
         state.tape.states_late = True
         super().__init__(plan, spec, system, updated, every)
         if spec.get("parallelism.mixed_units", False):
@@ -80,18 +81,22 @@ class FlatlySharded(UnitRun):
         padded = self.shards.padded
         trained = [shard for p, shard in zip(unit.parameters, unit.shards) if p.grad is not None]
         elements = sum(padded[id(parameter)] for parameter in unit.parameters if parameter.grad is not None)
+        gradients = unit.gradients()
+        compute = gradients[0].dtype if gradients else None
+        if compute is not None:
+            # Autograd makes the flat parameter's gradient of those of its views, and adds it to the one that waits.
+            flat = storage(elements * compute.itemsize, Label("gradients", unit.path, "unsharded"))
+            gradients.clear()
+            flat = self.waiting.pop(id(unit), flat)
         if not self.reduces:
+            if compute is not None:
+                self.waiting[id(unit)] = flat
             if self.plan.reshard:
                 self.free(unit)
             return
-        gradients = unit.gradients()
-        if not gradients:
-            self.free(unit)
-            return
-        compute = gradients[0].dtype
-        flat = storage(elements * compute.itemsize, Label("gradients", unit.path, "unsharded"))
-        gradients.clear()
         self.free(unit)
+        if compute is None:
+            return
         if self.backward_prefetch.endswith("POST"):
             super().prefetch_backward(unit)
         # From here on _post_backward_stream, and _all_reduce_stream after the second collective of hybrid sharding.
