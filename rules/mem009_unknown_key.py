@@ -15,8 +15,8 @@ class UnknownKey(Rule):
 
     ## What it does
     Reports keys that the family does not know and that differ by one typing error from one that it does. An option that
-    the command's own program names, where that is a file of the repository, is no error; and of a program that is neither
-    there nor a library's own example nothing is said.
+    the command's own program names, where that is a file of the repository, is no error. Of a program that is neither a
+    file nor a library's own example nothing is said.
 
     ## Why it matters
     Most trainers ignore a key that they do not know: `gradient_checkpoiting: true` checkpoints nothing.
