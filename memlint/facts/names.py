@@ -169,6 +169,7 @@ WordFact = Literal[
     "release.bitsandbytes",
     "release.litgpt",
     "release.trl",
+    "release.ultralytics",
     "release.verl",
 ]
 DtypeFact = Literal[
@@ -448,6 +449,7 @@ Facts = TypedDict(
         "release.bitsandbytes": str,
         "release.litgpt": str,
         "release.trl": str,
+        "release.ultralytics": str,
         "release.verl": str,
         "recorded_layers": Any,
         "recorded_passes": int,
