@@ -1,7 +1,7 @@
 """Family ultralytics: what its schema cannot say, and what yolov5's options say alike (:mod:`memlint.dialects.yolov5`).
 
-A run names its net (``yolo11n.pt``) and its data, and both are files that are downloaded: nets are known by their names,
-data by the library's own names or by a file that is there.
+A run names its net (``yolo11n.pt``) and its data, and both are files that are downloaded: nets are known by their
+names, data by the library's own names or by a file that is there.
 
 Source: ultralytics 8.4.190 (``cfg``, ``engine/trainer.py``, ``models/yolo``).
 """
@@ -13,12 +13,12 @@ from math import ceil
 from typing import Any
 
 from memlint.architectures import sizes
+from memlint.architectures.yolo import CLASSIFY, DETECT, OBJECTS, OBJECTS_OF_MOSAIC, SEGMENT
 from memlint.dialects import key_facts, sharing
 from memlint.dialects.accelerate import truth
 from memlint.dialects.stated import gap, put
 from memlint.documents.node import Node
 from memlint.facts.spec import ASSUMED, HYPER, Fact, Name, TrainingSpec, UnknownModel
-from memlint.models.yolo import CLASSIFY, DETECT, SEGMENT
 
 ARCHITECTURE = "yolo"
 spell = key_facts.spell
@@ -48,12 +48,9 @@ DATA: dict[str, tuple[int, int]] = {
     **{"mnist": (60_000, 10), "fashion-mnist": (60_000, 10)},
 }
 COCO_CLASSES, IMAGENET_CLASSES = 80, 1_000
-# Objects of the fullest image: COCO's has 93 (instances_train2017.json), and a mosaic is of parts of four. Data may have
-# a few in each, or, taken from above, hundreds.
+# Objects of the fullest image: COCO's has 93 (instances_train2017.json), and a mosaic is of parts of four. Data may
+# have a few in each, or, taken from above, hundreds.
 FULLEST, FEWEST, MOST = 100, 10, 300
-# Objects of an image on average: COCO's have seven, and half of what four images show is in their mosaic.
-OBJECTS, OBJECTS_OF_MOSAIC = 7, 14
-
 OPTIMIZERS = ("sgd", "adam", "adamw", "musgd")
 # Keys that make another net or another loop -> the values that do not, and what is not known.
 _OTHERWISE: dict[str, tuple[tuple[Any, ...], str]] = {
@@ -133,7 +130,12 @@ def _net(spec: TrainingSpec) -> tuple[str, str, str, str]:
     stated = spec["model"]
     found = _NAME.fullmatch(spec.model_name) if isinstance(stated, str) else None
     if found is None:
-        return "", "", "", f"model {stated}: that net is not known by its name; {NETS}"
+        return (
+            "",
+            "",
+            "",
+            f"model {stated}: no net of Ultralytics that is known by its name; {NETS}: {key_facts.WAY_OUT}",
+        )
     if stated.endswith((".yaml", ".yml")) and companions.find(stated, spec.document.path) is not None:
         return "", "", "", f"model {stated}: a file of this repository, which may say another net than the library's"
     net, letter, suffix = found.groups()
@@ -308,6 +310,8 @@ def _frozen(spec: TrainingSpec) -> str:
     stated = value(spec, "freeze")
     if isinstance(stated, str) and re.fullmatch(r"[\d, \[\]]+", stated):
         stated = [int(one) for one in re.findall(r"\d{1,6}", stated)]
+    if isinstance(stated, list):  # words of a command
+        stated = [int(one) if isinstance(one, str) and re.fullmatch(r"\d{1,6}", one) else one for one in stated]
     if isinstance(stated, list) and len(stated) == 1 and isinstance(stated[0], int) and spec.family == "yolov5":
         stated = stated[0]
     if stated is None or stated is False or stated == []:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import re
 
+from memlint.architectures.yolo import CLASSIFY, DETECT, SEGMENT
 from memlint.dialects import key_facts, ultralytics
 from memlint.dialects.accelerate import truth
 from memlint.dialects.stated import gap, put
 from memlint.facts.spec import HYPER, TrainingSpec
-from memlint.models.yolo import CLASSIFY, DETECT, SEGMENT
 
 spell = key_facts.spell
 
@@ -57,7 +57,7 @@ def _net(spec: TrainingSpec, task: str) -> str:
     last = name.rstrip("/").rpartition("/")[2]
     found = _NAME.fullmatch(last)
     if found is None:
-        return f"{key} {name}: that net is not known by its name; {NETS}"
+        return f"{key} {name}: no net of YOLOv5 that is known by its name; {NETS}: {key_facts.WAY_OUT}"
     if last.endswith(("yaml", "yml")) and companions.find(name, spec.document.path) is not None:
         return f"{key} {name}: a file of this repository, which may say another net than yolov5's own"
     spec.model_name = last

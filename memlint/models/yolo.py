@@ -1,11 +1,12 @@
-"""Ultralytics' YOLO nets by their names: YOLOv8 and YOLO11 of the package ultralytics, which detect, segment or classify,
-and the repository yolov5's. Layers, losses and the loop around them.
+"""Ultralytics' YOLO nets by their names: YOLOv8 and YOLO11 of the package ultralytics, and the repository yolov5's,
+which detect, segment or classify. Layers, losses and the loop around them.
 
-How many objects an image has is the data's. ``boxes``: of the fullest image, to whose number those of a batch are filled
-up; ``objects``: of an image on average.
+How many objects an image has is the data's. ``boxes``: of the fullest image, to whose number those of a batch are
+filled up; ``objects``: of an image on average.
 
 Source: ultralytics 8.4.190, and 8.3.100 where releases differ (``nn/modules``, ``nn/tasks.py``, ``utils/loss.py``,
-``utils/tal.py``, ``engine/trainer.py``); yolov5 5081342 (``models``, ``utils/loss.py``, ``utils/segment``, ``train.py``).
+``utils/tal.py``, ``engine``); yolov5 5081342 (``models``, ``utils/loss.py``, ``utils/segment``, ``train.py``,
+``val.py``).
 Shapes: B images, A anchors (a place of any of three maps), N boxes.
 """
 
@@ -14,21 +15,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from memlint.architectures.yolo import CLASSIFY, OBJECTS, SCALES, SEGMENT, Scale
 from memlint.facts.spec import HYPER, TrainingSpec
 from memlint.meta import functional as F
 from memlint.meta import optim
-from memlint.meta.amp import to, upper
+from memlint.meta.amp import autocast, to, upper
 from memlint.meta.autograd import no_grad, tracked
 from memlint.meta.autograd import record as differentiable
 from memlint.meta.nn import BatchNorm, Conv, ConvTranspose, Linear, Module, Sequential, parameter
 from memlint.meta.ops.formats import channels_last
-from memlint.meta.tensor import DTYPES, DType, Tensor, bool_, empty, float32, int8, int64, state, uint8
+from memlint.meta.tensor import DTYPES, DType, Tensor, bool_, empty, float16, float32, int8, int64, state, uint8
 from memlint.models.cards import without_tf32
 from memlint.models.system import System
 from memlint.named_tuple import NamedTuple
 
 LIBRARY = True
-DETECT, SEGMENT, CLASSIFY = "detect", "segment", "classify"
 STRIDES = (8, 16, 32)
 BINS = 16  # of the distribution that says how far a side of a box is (reg_max)
 MASKS = 32  # prototypes, of which a mask is a weighted sum
@@ -41,28 +42,6 @@ ANCHORS = 3  # of a place, in yolov5
 ANCHORS_OF_AN_OBJECT, ANCHORS_OF_AN_OBJECT_V5 = 7, 12
 
 
-class Scale(NamedTuple):
-    """How deep and wide a net of a letter is: factors of repeats and channels, and the most channels before that."""
-
-    depth: float
-    width: float
-    most: int = 1 << 20
-
-
-SCALES: dict[str, dict[str, Scale]] = {
-    "v5": {
-        **{"n": Scale(0.33, 0.25), "s": Scale(0.33, 0.5), "m": Scale(0.67, 0.75)},
-        **{"l": Scale(1, 1), "x": Scale(1.33, 1.25)},
-    },
-    "v8": {
-        **{"n": Scale(0.33, 0.25, 1024), "s": Scale(0.33, 0.5, 1024), "m": Scale(0.67, 0.75, 768)},
-        **{"l": Scale(1, 1, 512), "x": Scale(1, 1.25, 512)},
-    },
-    "11": {
-        **{"n": Scale(0.5, 0.25, 1024), "s": Scale(0.5, 0.5, 1024), "m": Scale(0.5, 1, 512)},
-        **{"l": Scale(1, 1, 512), "x": Scale(1, 1.5, 512)},
-    },
-}
 # YOLOv8's classifiers are as wide at their ends as their factors make them (cfg/models/v8/yolov8-cls.yaml).
 WIDE_CLASSIFIER = 1024
 
@@ -100,19 +79,34 @@ def build(spec: TrainingSpec) -> System:
         for tensor in model.tensors():
             channels_last(tensor)
     data = Data(spec.get(HYPER + "boxes", 1), spec.get(HYPER + "objects", 1), spec[HYPER + "classes"])
-    losses = {CLASSIFY: of_classes}.get(task) or (of_points(model, data, habits) if own else of_anchors(model, data))
+
+    def losses(found: Any, data: Data) -> Tensor:
+        if task == CLASSIFY:
+            return of_classes(found)
+        return of_points(found, data, habits) if own else of_anchors(found, data)
+
     compute = spec.get("compute_dtype", "float32")
 
-    def images() -> Tensor:
+    def images(count: int = batch, kind: DType = float32) -> Tensor:
         if task == CLASSIFY:
-            return empty((batch, 3, height, width))
-        loaded = empty((batch, 3, height, width), uint8)
-        made = to(loaded, float32)
+            return to(empty((count, 3, height, width)), kind)
+        loaded = empty((count, 3, height, width), uint8)
+        made = to(loaded, kind)
         del loaded
         return F.div(made, 255)
 
     def loss(x: Tensor) -> Tensor:
-        return losses(model(x))
+        return losses(model(x), data)
+
+    def evaluate() -> Any:
+        """Between two epochs: twice as many images, none of them a mosaic, by weights in 16 bits where autocast trains
+        in them, and the loss of them as well."""
+        model.eval()
+        with autocast(None):
+            found = model(images(2 * batch, float16 if compute != "float32" else float32))
+            answers = answered(found)
+            losses(found, data._replace(objects=min(data.objects, OBJECTS)))
+        return found, answers
 
     name: str = spec["optimizer"]
     optim.known(name)  # MuSGD's is a library's own
@@ -125,6 +119,7 @@ def build(spec: TrainingSpec) -> System:
         accumulation=spec.get("gradient_accumulation_steps", 1),
         autocast=DTYPES[compute] if compute != "float32" else None,
         ema=[model] if spec.get("ema", True) else [],
+        evaluate=evaluate,
         keeps_gradients=spec.does("torch.keeps_gradients_as_zeros"),
         uses=frozenset({"matmul", "convolution"}),
     )
@@ -168,7 +163,8 @@ class Bottleneck(Module):
         self.adds = adds and inputs == outputs
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + self.cv2(self.cv1(x)) if self.adds else self.cv2(self.cv1(x))
+        out: Tensor = x + self.cv2(self.cv1(x)) if self.adds else self.cv2(self.cv1(x))
+        return out
 
 
 class C3(Module):
@@ -181,7 +177,8 @@ class C3(Module):
         self.m = Sequential(*(Bottleneck(width, width, adds, kernel) for _ in range(repeats)))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.cv3(F.cat((self.m(self.cv1(x)), self.cv2(x)), 1))
+        out: Tensor = self.cv3(F.cat((self.m(self.cv1(x)), self.cv2(x)), 1))
+        return out
 
 
 class C2f(Module):
@@ -200,7 +197,8 @@ class C2f(Module):
         found = list(F.chunk(self.cv1(x), 2, 1))
         for block in self.m:
             found.append(block(found[-1]))
-        return self.cv2(F.cat(found, 1))
+        out: Tensor = self.cv2(F.cat(found, 1))
+        return out
 
 
 class SPPF(Module):
@@ -214,7 +212,8 @@ class SPPF(Module):
         found = [self.cv1(x)]
         for _ in range(3):
             found.append(F.max_pool(found[-1], 5, 1, 2))
-        return self.cv2(F.cat(found, 1))
+        out: Tensor = self.cv2(F.cat(found, 1))
+        return out
 
 
 class Attention(Module):
@@ -237,7 +236,8 @@ class Attention(Module):
         seen = F.view(F.matmul(v, F.transpose(attention, -2, -1)), *shape)
         x = seen + self.pe(F.reshape(v, *shape))
         del seen
-        return self.proj(x)
+        out: Tensor = self.proj(x)
+        return out
 
 
 class AttentionBlock(Module):
@@ -249,7 +249,8 @@ class AttentionBlock(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attn(x)
-        return x + self.ffn(x)
+        out: Tensor = x + self.ffn(x)
+        return out
 
 
 class C2PSA(Module):
@@ -263,7 +264,8 @@ class C2PSA(Module):
     def forward(self, x: Tensor) -> Tensor:
         past, through = F.split(self.cv1(x), (self.half, self.half), 1)
         through = self.m(through)
-        return self.cv2(F.cat((past, through), 1))
+        out: Tensor = self.cv2(F.cat((past, through), 1))
+        return out
 
 
 class Twice(Module):
@@ -406,7 +408,8 @@ class Classifier(Module):
         self.linear = Linear(CLASSIFIER_WIDTH, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.linear(F.flatten(F.adaptive_avg_pool(self.conv(x), 1), 1))
+        out: Tensor = self.linear(F.flatten(F.adaptive_avg_pool(self.conv(x), 1), 1))
+        return out
 
 
 class Prototypes(Module):
@@ -418,7 +421,8 @@ class Prototypes(Module):
         self.cv2, self.cv3 = ConvNorm(width, width, 3), ConvNorm(width, MASKS)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.cv3(self.cv2(self.upsample(self.cv1(x))))
+        out: Tensor = self.cv3(self.cv2(self.upsample(self.cv1(x))))
+        return out
 
 
 class Points(NamedTuple):
@@ -494,6 +498,19 @@ class AnchorHead(Module):
         return found, proto
 
 
+def answered(found: Any) -> Tensor | None:
+    """What is made of a net's numbers beside a loss: corners, and scores as chances."""
+    if isinstance(found, Points):
+        images, _, anchors = found.sides.shape
+        bins = F.transpose(F.view(found.sides, images, 4, BINS, anchors), 1, 2)
+        means = empty((images, 4, anchors), F.softmax(bins, 1).dtype)
+        return F.cat((means, F.sigmoid(found.scores)), 1)
+    if isinstance(found, tuple):
+        rows = [F.reshape(F.sigmoid(x), x.shape[0], -1, x.shape[4]) for x in found[0]]
+        return F.cat(rows, 1)
+    return None
+
+
 # --------------------------------------------------------------------------------------------------------------- losses
 
 
@@ -522,20 +539,20 @@ def bce_with_logits(x: Tensor, target: Tensor) -> Tensor:
     return out
 
 
-def of_points(model: Net, data: Data, habits: Habits) -> Callable[[Points], Tensor]:
+def of_points(points: Points, data: Data, habits: Habits) -> Tensor:
     """``v8DetectionLoss``, and ``v8SegmentationLoss`` where there are masks."""
+    weights = None if points.weights is None else F.contiguous(F.permute(points.weights, 0, 2, 1))
+    losses, positive = _of_boxes(points, data, habits)
+    if weights is not None and points.prototypes is not None:
+        losses.append(_of_masks(points.prototypes, weights, positive, habits))
+    return _sum(losses)
 
-    def loss(points: Points) -> Tensor:
-        weights = None if points.weights is None else F.contiguous(F.permute(points.weights, 0, 2, 1))
-        losses, positive = _of_boxes(points, data, habits)
-        if weights is not None and points.prototypes is not None:
-            losses.append(_of_masks(points.prototypes, weights, positive, habits))
-        total = losses.pop()
-        while losses:
-            total = total + losses.pop()
-        return total
 
-    return loss
+def _sum(losses: list[Tensor]) -> Tensor:
+    total = losses.pop()
+    while losses:
+        total = total + losses.pop()
+    return total
 
 
 def _of_boxes(points: Points, data: Data, habits: Habits) -> tuple[list[Tensor], int]:
@@ -712,10 +729,7 @@ def _of_masks(prototypes: Tensor, weights: Tensor, positive: int, habits: Habits
         losses.append(_of_an_image(one, own, positive, habits.lists))
     del one, own
     del whole
-    total = losses.pop()
-    while losses:
-        total = total + losses.pop()
-    return total
+    return _sum(losses)
 
 
 def _of_an_image(prototypes: Tensor, weights: Tensor, positive: int, in_place: bool) -> Tensor:
@@ -736,33 +750,26 @@ def _of_an_image(prototypes: Tensor, weights: Tensor, positive: int, in_place: b
     return F.sum(F.mean(loss, (1, 2)))
 
 
-def of_anchors(model: Net, data: Data) -> Callable[[tuple[list[Tensor], Tensor | None]], Tensor]:
+def of_anchors(found: tuple[list[Tensor], Tensor | None], data: Data) -> Tensor:
     """yolov5's ``ComputeLoss``: three layers of maps, each with what is matched with it."""
-
-    def loss(found: tuple[list[Tensor], Tensor | None]) -> Tensor:
-        maps, prototypes = found
-        losses: list[Tensor] = []
-        images = maps[0].shape[0]
-        positive = max(images * data.objects * ANCHORS_OF_AN_OBJECT_V5 // len(maps), 1)
-        for x in maps:
-            objects = empty(x.shape[:4], x.dtype)
-            rows = [empty((positive,), int64) for _ in range(4)]
-            own = F.index(x, *rows)
-            sizes = (2, 2, 1, data.classes) + ((MASKS,) if prototypes is not None else ())
-            middle, side, _, classes, *weights = F.split(own, sizes, 1)
-            corners = F.cat((F.sigmoid(middle) * 2, F.pow(F.sigmoid(side) * 2, 2)), 1)
-            losses.append(F.mean(F.rsub(of_overlap(corners, empty((positive, 4))), 1)))
-            if data.classes > 1:
-                losses.append(F.mean(bce_with_logits(classes, empty(classes.shape, classes.dtype))))
-            if prototypes is not None:
-                losses += _of_layer(prototypes, weights[0], positive // images)
-            losses.append(F.mean(bce_with_logits(F.select(x, 4), objects)))
-        total = losses.pop()
-        while losses:
-            total = total + losses.pop()
-        return total
-
-    return loss
+    maps, prototypes = found
+    losses: list[Tensor] = []
+    images = maps[0].shape[0]
+    positive = max(images * data.objects * ANCHORS_OF_AN_OBJECT_V5 // len(maps), 1)
+    for x in maps:
+        objects = empty(x.shape[:4], x.dtype)
+        rows = [empty((positive,), int64) for _ in range(4)]
+        own = F.index(x, *rows)
+        sizes = (2, 2, 1, data.classes) + ((MASKS,) if prototypes is not None else ())
+        middle, side, _, classes, *weights = F.split(own, sizes, 1)
+        corners = F.cat((F.sigmoid(middle) * 2, F.pow(F.sigmoid(side) * 2, 2)), 1)
+        losses.append(F.mean(F.rsub(of_overlap(corners, empty((positive, 4))), 1)))
+        if data.classes > 1:
+            losses.append(F.mean(bce_with_logits(classes, empty(classes.shape, classes.dtype))))
+        if prototypes is not None:
+            losses += _of_layer(prototypes, weights[0], positive // images)
+        losses.append(F.mean(bce_with_logits(F.select(x, 4), objects)))
+    return _sum(losses)
 
 
 def _of_layer(prototypes: Tensor, weights: Tensor, positive: int) -> list[Tensor]:
