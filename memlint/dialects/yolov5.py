@@ -41,7 +41,10 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
         put(spec, HYPER + "task", task, reason="the program that the command starts")
         if task == CLASSIFY:
             _of_classifiers(spec)
-        reason = ultralytics.describe(spec, task, True, ultralytics.devices(ultralytics.value(spec, "device")))
+        count = ultralytics.devices(ultralytics.value(spec, "device"))
+        if count > 1 and "device_count" not in spec:
+            reason = "--device names several cards, which DataParallel shares without torchrun: that is not known"
+        reason = reason or ultralytics.describe(spec, task, True, count)
     spec.unknown_reason = reason
     spec.architecture = None if reason else ultralytics.ARCHITECTURE
     return spec

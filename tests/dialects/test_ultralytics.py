@@ -117,6 +117,7 @@ def test_a_run_is_what_its_words_say(tmp_path: Path, command: str, facts: dict[s
         ),
         pytest.param(f"{YOLOV5} --img 640 --batch -1", "AutoBatch", id="v5, AutoBatch"),
         pytest.param(f"{YOLOV5} --img 640 --evolve 300", "--evolve", id="v5, a search"),
+        pytest.param(f"{YOLOV5} --img 640 --device 0,1", "DataParallel", id="v5, one process for two cards"),
         pytest.param(f"{YOLOV5} --img 640 --quad", "--quad", id="v5, four images as one"),
     ],
 )
