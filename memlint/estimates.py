@@ -9,7 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from memlint import work
-from memlint.facts.spec import UnknownModel
+from memlint.facts.spec import HYPER, UnknownModel
 
 if TYPE_CHECKING:
     from memlint.cache import Cache
@@ -245,7 +245,7 @@ class Estimates:
         from memlint import upper_ends
 
         found = upper_ends.held(spec, self._over_lengths(spec, found))
-        if not (spec.asked or "images_per_sample" in spec.facts):
+        if not (spec.asked or "images_per_sample" in spec.facts or HYPER + "boxes_between" in spec.facts):
             return found
         try:
             with work.limited(work.meter().left // 2):
@@ -463,7 +463,6 @@ LEAST_LENGTH = 64  # tokens: of shorter samples the blocks are those of the allo
 
 def _lengths_vary(spec: TrainingSpec) -> bool:
     """Whether batches of a language model's samples, each filled up to its own longest, differ in length."""
-    from memlint.facts.spec import HYPER
 
     if spec.architecture != "language_model" or spec.get("packing") or spec.get("empty_cache_steps"):
         return False

@@ -37,6 +37,10 @@ class Candidate(NamedTuple):
     day: str
 
 
+# How many objects the fullest image has, and the fewest and the most that other data may have, of families that say so.
+BOXES, BOXES_BETWEEN = HYPER + "boxes", HYPER + "boxes_between"
+
+
 def candidates(spec: TrainingSpec) -> list[Candidate]:
     """The run under those other sets of releases that are plausible and may take the most memory, or the least; with
     the shortest sample, where nothing but the model bounds the longest one; and with the fewest and the most images,
@@ -63,6 +67,9 @@ def _of_other_data(spec: TrainingSpec) -> list[Candidate]:
         found += [facts for facts in (shortest, few) if facts]
     if few and spec.get("most_images"):
         found.append({"images_per_sample": spec["most_images"]})
+    boxes, ends = spec.facts.get(BOXES), spec.facts.get(BOXES_BETWEEN)
+    if boxes is not None and boxes.origin == ASSUMED and ends is not None:
+        found += [{BOXES: end} for end in ends.value]
     return [Candidate(spec.with_facts(facts), (), "") for facts in found]
 
 

@@ -592,6 +592,46 @@ BEHAVIOURS: dict[str, Behaviour] = {
         "policies learn from rows without padding unless they are told otherwise",
         "verl/trainer/config/model/hf_model.yaml: use_remove_padding",
     ),
+    "ultralytics.looks_at_each_side": Behaviour(
+        "ultralytics",
+        (8, 4, 105),
+        None,
+        LESS,
+        "whether an anchor lies within a box is asked one side after the other, not of eight numbers for each pair",
+        "ultralytics/utils/tal.py: select_candidates_in_gts, get_targets",
+    ),
+    "ultralytics.lists_candidates": Behaviour(
+        "ultralytics",
+        (8, 4, 134),
+        None,
+        LESS,
+        "boxes and anchors that may belong together are a list, and marks of all pairs are bytes",
+        "ultralytics/utils/tal.py: get_box_metrics, select_topk_candidates",
+    ),
+    "ultralytics.keeps_channels_last": Behaviour(
+        "ultralytics",
+        (8, 4, 105),
+        None,
+        LITTLE,
+        "weights and maps on a card are in channels-last format",
+        "ultralytics/engine/trainer.py: _setup_train",
+    ),
+    "ultralytics.auto_takes_musgd": Behaviour(
+        "ultralytics",
+        (8, 4, 8),
+        None,
+        MORE,
+        "`optimizer: auto` takes MuSGD for long runs, which keeps two momenta, where it took SGD",
+        "ultralytics/engine/trainer.py: build_optimizer",
+    ),
+    "ultralytics.fuses_adam": Behaviour(
+        "ultralytics",
+        (8, 4, 154),
+        None,
+        LESS,
+        "Adam and AdamW are one kernel",
+        "ultralytics/engine/trainer.py: build_optimizer",
+    ),
 }
 # The day of each release at which something changes: of the newest file within its wheel, or as its notes have it.
 DAYS: dict[str, dict[Series, str]] = {
@@ -649,6 +689,12 @@ DAYS: dict[str, dict[Series, str]] = {
         (1, 14): "2026-09-25",
         (1, 15): "2026-10-08",
     },
+    "ultralytics": {
+        (8, 4, 8): "2026-01-27",
+        (8, 4, 105): "2026-07-24",
+        (8, 4, 134): "2026-08-29",
+        (8, 4, 154): "2026-09-16",
+    },
     "verl": {
         (0, 4): "2025-06-08",
         (0, 4, 1): "2025-06-27",
@@ -668,6 +714,7 @@ LIBRARIES: dict[str, Library] = {
     "torchtune": Library("torchtune", "0.6", "implementation_version", ("torchtune",)),
     "transformers": Library("transformers", "5.23", "transformers_version", ("transformers",)),
     "trl": Library("TRL", "1.16", "release.trl", ("trl",)),
+    "ultralytics": Library("Ultralytics", "8.4.190", "release.ultralytics", ("ultralytics",)),
     "verl": Library("verl", "0.9", "release.verl", ("verl",)),
 }
 

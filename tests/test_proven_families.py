@@ -79,8 +79,10 @@ HELD: dict[str, tuple[str, str]] = {
     ),
     "rwkv": ("tests/dialects/test_llm_c_and_rwkv.py", "test_parameters_of_rwkv"),
     "stdiff": ("tests/differential/test_stdiff.py", "test_real_sizes_agree_with_torch_within_a_thousandth"),
+    "ultralytics": ("tests/models/test_yolo.py", "test_a_net_has_the_parameters_that_the_library_counts"),
     "uni3d-dp": ("tests/differential/test_uni3d_dp.py", "test_real_sizes_agree_with_torch_within_a_thousandth"),
     "video-llm": ("tests/differential/test_video_llm.py", "test_real_sizes_agree_with_torch_within_a_thousandth"),
+    "yolov5": ("tests/models/test_yolo.py", "test_a_net_has_the_parameters_that_the_library_counts"),
 }
 # Files of launchers, which are followed from the run that names them and state no model.
 FOLLOWED = {"accelerate", "deepspeed"}

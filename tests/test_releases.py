@@ -221,6 +221,9 @@ gradient_checkpointing: true
 """
 
 
+YOLO = "yolo detect train model=yolov8l.pt data={data} imgsz={size} batch={batch}\n"
+
+
 class Border(NamedTuple):
     """A run that is another one on either side of a border.
 
@@ -276,6 +279,17 @@ RUNS = {
     "unsloth.makes_gradients_of_the_loss_in_forward": Border("run.sh", UNSLOTH.format(rows=2), "2025.8.4", "2025.8.5"),
     "unsloth.bounds_pieces_of_the_loss": Border("run.sh", UNSLOTH.format(rows=16), "2026.6.9", "2026.7.1"),
     "unsloth.counts_what_the_loss_makes": Border("run.sh", UNSLOTH.format(rows=16), "2026.9.2", "2026.9.3"),
+    "ultralytics.auto_takes_musgd": Border("run.sh", YOLO.format(data="coco.yaml", size=64, batch=1), "8.4.7", "8.4.8"),
+    "ultralytics.looks_at_each_side": Border(
+        "run.sh", YOLO.format(data="coco8.yaml", size=320, batch=32), "8.4.104", "8.4.105"
+    ),
+    "ultralytics.keeps_channels_last": Border(
+        "run.sh", YOLO.format(data="coco8.yaml", size=320, batch=32), "8.4.104", "8.4.105"
+    ),
+    "ultralytics.lists_candidates": Border(
+        "run.sh", YOLO.format(data="coco8.yaml", size=320, batch=32), "8.4.133", "8.4.134"
+    ),
+    "ultralytics.fuses_adam": Border("run.sh", YOLO.format(data="coco8.yaml", size=32, batch=1), "8.4.153", "8.4.154"),
     "verl.sft_shards_by_fsdp2": Border("run.sh", VERL_SFT, "0.3.0", "0.4.0"),
     "verl.sft_checkpoints": Border("run.sh", VERL_SFT, "0.4.0", "0.4.1"),
     "verl.entropy_where_it_counts": Border("run.sh", VERL.format(more=UNPADDED), "0.3.0", "0.4.0"),

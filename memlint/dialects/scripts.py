@@ -133,6 +133,9 @@ def read(path: str, text: str, options: Mapping[str, Node], is_started: bool = F
     is_started  whether a command starts it: then a module of its repository may make the trainer, and what it is not
                 told has its default
     """
+    by_ultralytics = _of_ultralytics(path, text, options, is_started)
+    if by_ultralytics is not None:
+        return by_ultralytics
     if _MAKES.search(text) is None and not (is_started and own_code.matches(path, _MAKES)):
         return _own_loop(path, text, options, is_started)
     from memlint.documents import notebook, program
@@ -187,6 +190,18 @@ def read(path: str, text: str, options: Mapping[str, Node], is_started: bool = F
     if without:
         why = f"{path} reads options, and none are given: check the command that starts it"
     return Script(family, Node(said, trainer.span), found.document, why, without, found.declares)
+
+
+def _of_ultralytics(path: str, text: str, options: Mapping[str, Node], is_started: bool) -> Script | None:
+    """A program that trains by the package ultralytics. Raises OutOfWork."""
+    if "ultralytics" not in text or "YOLO(" not in text:
+        return None
+    from memlint.dialects import yolo_scripts
+    from memlint.documents import notebook, program
+
+    cells = notebook.Program(path, text) if path.lower().endswith(notebook.SUFFIX) else None
+    repository = program.Repository(lambda name, beside: companions.read(name, beside)[0], own_code.imported)
+    return yolo_scripts.script(program.read(path, text, options, cells, repository), path, is_started or bool(options))
 
 
 def _own_loop(path: str, text: str, options: Mapping[str, Node], is_started: bool) -> Script | None:

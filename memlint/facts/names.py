@@ -170,6 +170,7 @@ WordFact = Literal[
     "release.bitsandbytes",
     "release.litgpt",
     "release.trl",
+    "release.ultralytics",
     "release.verl",
 ]
 DtypeFact = Literal[
@@ -450,6 +451,7 @@ Facts = TypedDict(
         "release.bitsandbytes": str,
         "release.litgpt": str,
         "release.trl": str,
+        "release.ultralytics": str,
         "release.verl": str,
         "recorded_layers": Any,
         "recorded_passes": int,

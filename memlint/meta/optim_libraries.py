@@ -192,6 +192,22 @@ class ScheduleFreeSGD(ScheduleFree):
         """In place."""
 
 
+class MuonSGD(Optimizer):
+    """``MuSGD`` of ultralytics 8.4 (``optim/muon.py``): a momentum for each weight, and another one for matrices and
+    filters, whose updates are made in bfloat16, all of them together."""
+
+    def _allocate(self, parameter: Tensor) -> None:
+        for name in ("momentum", "momentum of SGD")[: 2 if parameter.ndim in (2, 4) else 1]:
+            self._label(parameter, name)
+            self.state.append(empty_like(parameter))
+
+    def _step(self, parameters: list[Tensor]) -> None:
+        updates = block_like(parameters, None, self._labels(parameters, "step temporaries"))
+        rows = block_like(parameters, None, self._labels(parameters, "step temporaries"))
+        turned = block_like(parameters, bfloat16, self._labels(parameters, "step temporaries"))
+        del updates, rows, turned
+
+
 class Optimi(PlainAdam):
     """``optimi`` 0.3.3, AdamW by a kernel: weights in 16 bits get what rounding lost as a third state."""
 
@@ -408,6 +424,7 @@ KINDS: dict[str, type[Optimizer]] = {
     "schedule_free_sgd": ScheduleFreeSGD,
     "stable_adamw": StableAdamW,
     "optimi_adamw": Optimi,
+    "musgd": MuonSGD,
     "adamw_anyprecision": AnyPrecision,
     "adamw_compensated": CompensatedAdam,
     "grokadamw": GrokAdamW,

@@ -29,6 +29,7 @@ ARCHITECTURES = {
     "rwkv": "rwkv",
     "openmmlab": "openmmlab",
     "detectron2": "detectron2",
+    "yolo": "yolo",
     "classifier": "classifier",
     "contrastive": "contrastive",
     "recorded": "recorded",

@@ -908,7 +908,7 @@ spec:
 )
 IDS = [f"{sample.family}, {sample.name}" for sample in SAMPLES]
 # Of these the key facts are read, whether or not a model is known as well.
-MODULES = ("key_facts", "diffusers", "kohya", "open_clip", "openmmlab", "timm", "torchvision")
+MODULES = ("key_facts", "diffusers", "kohya", "open_clip", "openmmlab", "timm", "torchvision", "ultralytics")
 MINE = [name for name in schemas.families() if schemas.header(name).get("module") in MODULES]
 
 

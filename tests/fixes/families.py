@@ -227,6 +227,12 @@ SMALL = {
         "  _component_: torchtune.modules.loss.LinearCrossEntropyLoss\ndevice: cuda\ndtype: bf16\n"
         "enable_activation_checkpointing: false\ncompile: false\n",
     ),
+    "ultralytics": _file(
+        "args.yaml",
+        "task: detect\nmode: train\nmodel: yolov8n.pt  # small\ndata: coco8.yaml\nepochs: 3\nbatch: 64\nimgsz: 320\n"
+        "optimizer: AdamW\nclose_mosaic: 10\namp: false\nnbs: 64\n",
+        1.4,
+    ),
     "verl": _file(
         "run.sh",
         "torchrun --standalone --nnodes=1 --nproc_per_node=2 -m verl.trainer.fsdp_sft_trainer \\\n"
@@ -246,5 +252,11 @@ SMALL = {
         "pack_to_max_length = True\n"
         "optim_wrapper = dict(type=AmpOptimWrapper, optimizer=dict(type=AdamW), accumulative_counts=2,\n"
         '    dtype="float16")\n',
+    ),
+    "yolov5": _file(
+        "run.sh",
+        "python train.py --img 320 --batch-size 64 --epochs 3 --data coco128.yaml \\\n"
+        "  --weights yolov5n.pt --optimizer AdamW --hyp hyp.yaml # small\n",
+        1.4,
     ),
 }
