@@ -27,6 +27,7 @@ COUNTED: dict[str, tuple[str, int]] = {
     "finetrainers": (f"{SAMPLES}/finetrainers/run.sh", 1_693_783_872),  # CogVideoX 2B's transformer
     "hf-trainer": (f"{EXAMPLES}/run_clm.sh", LLAMA_1B),
     "kohya": (f"{SAMPLES}/kohya/run.sh", 859_520_964 + 123_060_480),  # UNet and text encoder
+    "fsdp-qlora": (f"{SAMPLES}/fsdp_qlora/run.sh", SMOLLM2),
     "llama-cookbook": (f"{SAMPLES}/llama_cookbook/run.sh", SMOLLM2),
     "litgpt": (f"{SAMPLES}/litgpt/lora.yaml", 162_322_944),  # Pythia 160M
     "llamafactory": (f"{EXAMPLES}/full_llamafactory.yaml", QWEN),

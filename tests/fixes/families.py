@@ -81,6 +81,11 @@ SMALL = {
         "deepspeed --num_gpus 2 main.py --data_split 2,4,4 --model_name_or_path HuggingFaceTB/SmolLM2-135M \\\n"
         "  --per_device_train_batch_size 16 --max_seq_len 512 --zero_stage 1 --output_dir out\n",
     ),
+    "fsdp-qlora": _file(
+        "run.sh",
+        "python train.py --world_size 2 --train_type full --model_name HuggingFaceTB/SmolLM2-135M \\\n"
+        "  --context_length 512 --batch_size 16 --use_gradient_checkpointing false --use_cpu_offload false\n",
+    ),
     "llama-cookbook": _file(
         "run.sh",
         "torchrun --nproc_per_node 2 finetuning.py --enable_fsdp --model_name HuggingFaceTB/SmolLM2-135M \\\n"

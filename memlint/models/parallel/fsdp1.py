@@ -27,6 +27,10 @@ class FlatlySharded(UnitRun):
         self.forward_order: list[Unit] = []  # of the steps before
         state.tape.states_late = True
         super().__init__(plan, spec, system, updated, every)
+        if spec.get("parallelism.as_stored", False):
+            # What a module computes with are views of the flat parameter, whose casts autocast never keeps.
+            for parameter in every:
+                parameter.is_view = True
         self.forward_order = [unit for unit in self.units if not unit.root and unit.parameters]
 
     def gather(self, unit: Unit) -> None:
