@@ -45,6 +45,11 @@ SMALL = {
         "  column_mapping: {text_column: text}}\nparams:\n  block_size: 512\n"
         "  model_max_length: 512\n  batch_size: 4\n",
     ),
+    "cogvideo": _file(
+        "run.sh",
+        "accelerate launch train.py --model_path THUDM/CogVideoX-2b --model_type t2v --training_type lora \\\n"
+        "  --data_root videos --train_resolution 49x480x720 --batch_size 8 --mixed_precision fp16 # clips\n",
+    ),
     "detectron2": Small(
         "run.sh",
         {
