@@ -12,7 +12,7 @@ from typing import Any
 from memlint.dialects import language_model as lm
 from memlint.dialects import launchers, native
 from memlint.dialects import trainer_families as families
-from memlint.documents.node import Edit
+from memlint.documents.node import Document, Edit, Node
 from memlint.facts.derive import Graph, Step
 from memlint.facts.spec import DEFAULT, Fact, Name, TrainingSpec
 
@@ -36,6 +36,12 @@ _DTYPES = {
     "bf16_buffers_autocast": ("bfloat16", "bfloat16"),
 }
 _OPTIMIZERS = {"adam": "adam", "adamw": "adamw", "sgd": "sgd"}
+
+
+def recognise(document: Document, root: Node) -> bool:
+    """Other programs of this name have a train_type of other words."""
+    stated = root.get("train_type")
+    return stated is None or stated.is_unresolved or stated.value in ("full", "lora", "qlora", *_OTHERWISE)
 
 
 def _kind(spec: TrainingSpec) -> str:

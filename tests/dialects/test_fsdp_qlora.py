@@ -124,6 +124,8 @@ def test_what_is_not_known_is_named(command: str, reason: str) -> None:
         pytest.param("python train.py --model_name a/b --batch_size 4", "", id="nothing that is its own"),
         pytest.param("python train.py --model_name_or_path a/b --context_length 512 --use_cpu_offload true", "",
                      id="a model by another name"),
+        pytest.param("python train.py --model_name a/b --train_type finetune", "", id="another type of training"),
+        pytest.param("python train.py --model_name a/b --train_type $TYPE", "fsdp-qlora", id="one that nobody knows"),
         pytest.param("swift sft --model a/b --train_type lora", "ms-swift", id="another program"),
     ],
 )  # fmt: skip
