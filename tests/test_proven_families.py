@@ -22,11 +22,13 @@ SMOLLM2, QWEN, LLAMA_1B, LLAMA_8B = 134_515_008, 494_032_768, 1_235_814_400, 8_0
 COUNTED: dict[str, tuple[str, int]] = {
     "autotrain": (f"{SAMPLES}/autotrain/run.yml", SMOLLM2),
     "axolotl": (f"{EXAMPLES}/lora_axolotl.yml", LLAMA_8B),
+    "cogvideo": (f"{SAMPLES}/cogvideo/run.sh", 1_693_783_872),  # CogVideoX 2B's transformer
     "deepspeed-chat": (f"{SAMPLES}/deepspeed_chat/run.sh", SMOLLM2),
     "diffusers": (f"{SAMPLES}/diffusers/run.sh", 859_520_964 + 83_653_863 + 123_060_480),  # UNet, VAE, text encoder
     "finetrainers": (f"{SAMPLES}/finetrainers/run.sh", 1_693_783_872),  # CogVideoX 2B's transformer
     "hf-trainer": (f"{EXAMPLES}/run_clm.sh", LLAMA_1B),
     "kohya": (f"{SAMPLES}/kohya/run.sh", 859_520_964 + 123_060_480),  # UNet and text encoder
+    "fsdp-qlora": (f"{SAMPLES}/fsdp_qlora/run.sh", SMOLLM2),
     "llama-cookbook": (f"{SAMPLES}/llama_cookbook/run.sh", SMOLLM2),
     "litgpt": (f"{SAMPLES}/litgpt/lora.yaml", 162_322_944),  # Pythia 160M
     "llamafactory": (f"{EXAMPLES}/full_llamafactory.yaml", QWEN),

@@ -31,6 +31,9 @@ SD_SCRIPTS = "sd-scripts 48d368fa"  # the commit of kohya-ss/sd-scripts that is 
 Sizes = Mapping[str, Any]
 
 
+_OF_ONE_ROW = ("1 < B", "B > 1", "B != 1")
+
+
 class Recipe(NamedTuple):
     """A model: how it is made, what it is called with, and the setting that it is recorded at.
 
@@ -44,7 +47,7 @@ class Recipe(NamedTuple):
     sizes: dict[str, int]
     parameters: int
     library: str = "diffusers"
-    open: tuple[str, ...] = ("1 < B", "B > 1", "B != 1")
+    open: tuple[str, ...] = _OF_ONE_ROW
 
 
 class Encoding(nn.Module):
@@ -194,12 +197,15 @@ def _tokens(s: Sizes) -> dict[str, Any]:
     }
 
 
-def _video(rotary: bool) -> Callable[[Sizes], dict[str, Any]]:
+def _video(rotary: bool, tokens: int = 226, per_patch: int = 1) -> Callable[[Sizes], dict[str, Any]]:
+    """``per_patch``: latents of the frames that a patch is of."""
+
     def inputs(s: Sizes) -> dict[str, Any]:
-        angles = (s["F"] * (s["H"] // 2) * (s["W"] // 2), 64)
+        frames = s["F"] // per_patch if per_patch > 1 else s["F"]
+        angles = (frames * (s["H"] // 2) * (s["W"] // 2), 64)
         return {
             "hidden_states": torch.empty(s["B"], s["F"], 16, s["H"], s["W"]),
-            "encoder_hidden_states": torch.empty(s["B"], 226, 4096),
+            "encoder_hidden_states": torch.empty(s["B"], tokens, 4096),
             "timestep": torch.empty(s["B"], dtype=torch.int64),
             "image_rotary_emb": (torch.empty(angles), torch.empty(angles)) if rotary else None,
             "return_dict": False,
@@ -389,6 +395,13 @@ RECIPES: dict[str, Recipe] = {
             "CogVideoXTransformer3DModel", num_attention_heads=48, num_layers=42, use_rotary_positional_embeddings=True
         ),
         _video(True), {"B": 2, "F": 13, "H": 60, "W": 90}, 0,
+    ),
+    "cogvideox1.5-5b": Recipe(
+        _diffusers(
+            "CogVideoXTransformer3DModel", num_attention_heads=48, num_layers=42, use_rotary_positional_embeddings=True,
+            patch_size_t=2, patch_bias=False, max_text_seq_length=224,
+        ),
+        _video(True, 224, 2), {"B": 2, "F": 22, "H": 96, "W": 170}, 0, open=(*_OF_ONE_ROW, "2*(F//2) < B*F"),
     ),
     "sd1-controlnet": Recipe(
         _diffusers("ControlNetModel", **_SD1),

@@ -25,6 +25,7 @@ class Pipeline(NamedTuple):
     controlled  the denoiser, called with a ControlNet's results
     edited      the denoiser that is given the latents of two images, one behind the other
     frames      of a video that one latent is of; 0 for images
+    per_patch   latents that a patch is of in time: a video has as many times so many, its first one repeated
     before      parameters of text encoder and autoencoder, where no program stands for them
     """
 
@@ -40,6 +41,7 @@ class Pipeline(NamedTuple):
     controlled: str = ""
     edited: str = ""
     frames: int = 0
+    per_patch: int = 1
     before: int = 0
 
 
@@ -58,6 +60,8 @@ class Script(NamedTuple):
     stays       the text encoders are called before the first step alone, and stay on the card: a list of them is left
     vae_dtype   of the autoencoder's weights; "" for that of all frozen weights
     full_dtype  of a denoiser that trains in full; "" for that of all frozen weights
+    uncast      the denoiser is in float32 whatever trains of it, unless DeepSpeed casts it, and comes to the card once
+                what is called before the first step has left it
     caches      the switch with which latents are made before the first step, and the autoencoder is deleted
     cached      what has to be stated for the script to train on latents and prompts that were made by another program
     prompted    what is stated where each image has a prompt of its own, and text encoders run in each step
@@ -78,6 +82,7 @@ class Script(NamedTuple):
     stays: bool = False
     vae_dtype: str = ""
     full_dtype: str = "float32"
+    uncast: bool = False
     caches: str = ""
     cached: str = ""
     logits: bool = False
@@ -94,6 +99,7 @@ class Script(NamedTuple):
 _STABLE = ("sd1", "sd2")
 _SD3 = ("sd3-medium",)
 _COGVIDEOX = ("cogvideox-2b", "cogvideox-5b")
+COGVIDEO = (*_COGVIDEOX, "cogvideox1.5-5b")  # what THUDM's own program trains
 _ATTENTION = ("to_k", "to_q", "to_v", "to_out.0")
 
 # The script's name without .py -> what it does.
@@ -151,6 +157,9 @@ SCRIPTS: dict[str, Script] = {
     "cogvideox_text_to_video_sft": Script(
         _COGVIDEOX, encodes=False, prompts=False, full_dtype="", cached="load_tensors", optimizer="adam"
     ),
+    # THUDM/CogVideo e519ece, finetune: one program, whatever trains
+    "CogVideo/lora": Script(COGVIDEO, targets=_ATTENTION, encodes=False, prompts=False, uncast=True, batch=1, rank=128),
+    "CogVideo/sft": Script(COGVIDEO, encodes=False, prompts=False, uncast=True, batch=1),
 }  # fmt: skip
 
 _pipelines: dict[str, Pipeline] = {}

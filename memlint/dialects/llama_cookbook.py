@@ -85,6 +85,7 @@ def _precision(spec: TrainingSpec) -> str:
     why = lm.precision(spec, loaded)
     if spec.get("parallelism.strategy") == "fsdp1":
         lm.put(spec, "parallelism.reduce_dtype", "bfloat16", reason=f"{_VERSION}: policies/mixed_precision.py")
+        lm.put(spec, "parallelism.reduces_last_only", False, reason=f"{_VERSION}: train goes into no no_sync")
     if narrow:
         lm.put(spec, "compute_dtype", "float16", half)
         lm.put(spec, "autocast", True, half)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from memlint.dialects import companions, known_scripts, launchers
+from memlint.dialects import companions, glm_tuning, known_scripts, launchers
 from memlint.dialects import language_model as lm
 from memlint.dialects.accelerate import truth
 from memlint.documents.node import Document, Edit, Node
@@ -70,6 +70,9 @@ def _unknown(spec: TrainingSpec) -> str:
 
 
 def _otherwise(spec: TrainingSpec) -> str:
+    ancestor = glm_tuning.gap(spec)
+    if ancestor:
+        return ancestor
     for name, why in _OTHERWISE.items():
         fact = spec.fact(lm.HYPER + name)
         if fact is not None and fact.value and fact.value != "false":
@@ -458,6 +461,7 @@ FAMILY = lm.Family(
     stated=Graph(
         Step(_method, ("method",)),
         Step(lm.model, lm.MODEL_FACTS),
+        Step(glm_tuning.prepare, glm_tuning.FACTS),
         Step(_processes, ("device_count", "allocator_conf")),
     ),
     follows=Graph(
@@ -495,6 +499,8 @@ FAMILY = lm.Family(
 def spell(spec: TrainingSpec, fact: Name, value: Any) -> list[Edit] | None:
     """LLaMA-Factory's own keys where they are not the Trainer's."""
     own = (*(f"use_{name}" for name in _PROJECTED), "use_badam", *_OWN_OPTIMIZERS, "use_muon")
+    if not glm_tuning.may_spell(spec, fact):
+        return []
     if fact in ("optimizer", "optimizer_implementation") and any(lm.switched(spec, name) for name in own):
         return []  # another switch names it
     if fact == "parameter_dtype":

@@ -7,7 +7,15 @@ import re
 from typing import TYPE_CHECKING
 
 from memlint.dialects import programs
-from memlint.dialects.signatures import CONFIG_SUFFIXES, has_keys, is_called, may_match, names_a_config, signature_score
+from memlint.dialects.signatures import (
+    CONFIG_SUFFIXES,
+    assigned_score,
+    has_keys,
+    is_called,
+    may_match,
+    names_a_config,
+    signature_score,
+)
 from memlint.dialects.trees import find, lookup, overlaid, why_unknown
 from memlint.documents import arguments
 from memlint.documents.node import Command, Document, Node, Unresolved
@@ -97,8 +105,9 @@ class Recogniser:
             return Match(-1, document, command.options, command) if programs.says_it_trains(command) else None
         # A list of names is of programs that others share (train.py): their options decide, and cheaply.
         certain = bonus > 1 or (bonus and isinstance(program, str))
+        assigned = assigned_score(signature, command, lambda: self._dialect.schema["properties"])
         if not certain and not (
-            may_match(signature, command) or self._names_python(command) or self._mirrored(document)
+            assigned or may_match(signature, command) or self._names_python(command) or self._mirrored(document)
         ):
             return None
         options = self._options.of(command)
@@ -129,7 +138,7 @@ class Recogniser:
                 gaps = self._unread(document, named)
         if self._header.get("overrides"):
             options = overlaid(options, self._options.overrides(command, options), document)
-        score = signature_score(signature, options)
+        score = signature_score(signature, options) or assigned
         if not score and bonus < 2 and not (program and not has_keys(signature)):
             return None
         return Match(max(score, 1) + bonus, document, options, command, None, gaps)

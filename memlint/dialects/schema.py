@@ -19,6 +19,8 @@ entries say what the keys mean. At the top, before ``properties``:
                     trains: true for any program whose name says that it trains, of no other family;
                     class: the keys live inside a class of a Python module
                     members: in a Python module, each function that returns such keys is a run
+                    assigned: program and any, for commands that say nothing but ``--name=value`` of keys that the
+                    schema has: fewer of them are enough
     root            how a path begins that is below the library's own folder (``oumi://``)
     extends         the key that names the file, or files, that a file builds on (``_BASE_``)
     script          true where the script that a command starts says the rest of the run in these keys
@@ -124,7 +126,10 @@ HEADER_NAMES = frozenset(
     "written",
 }
 SIGNATURE_NAMES = frozenset(
-    ("all", "any", "none", "program", "programs", "launcher", "trains", "class", "text", "other", "members")
+    (
+        *("all", "any", "none", "program", "programs", "launcher", "trains", "class", "text", "other", "members"),
+        "assigned",
+    )
 )
 PROPERTY_NAMES = frozenset(
     ("fact", "default", "default_of", "values", "memory", "memory_relevant", "ignored", "aliases")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Collection
 from typing import Any
 
 from memlint.dialects.trees import find
@@ -54,6 +55,21 @@ def may_match(signature: dict[str, Any], command: Command) -> bool:
             return True
     names = {name.replace("-", "_"): node for name, node in options.items()}
     return bool(signature_score(signature, Node({**options, **names}, command.options.span)))
+
+
+def assigned_score(signature: dict[str, Any], command: Command, known: Callable[[], Collection[str]]) -> int:
+    """How many of the keys of ``assigned`` a command sets that says nothing but ``--name=value``, of keys of the family
+    alone: a program that refuses any other word is known by fewer of its names. 0 where it is another's."""
+    told = signature.get("assigned")
+    if told is None or len(command.words) < 2 or not is_called(told["program"], command, 0):
+        return 0
+    names: set[str] = set()
+    for word in command.words:
+        if not isinstance(word.value, dict):
+            return 0
+        names.update(str(name).removeprefix("--") for name in word.value)
+    best = max((len(choice) for choice in told["any"] if names.issuperset(choice)), default=0)
+    return best if best and names <= set(known()) else 0
 
 
 def is_called(names: str | list[str], command: Command, words: int) -> bool:

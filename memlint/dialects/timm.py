@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from memlint.architectures.library_models import timm_program
 from memlint.data import programs
-from memlint.dialects import key_facts
+from memlint.dialects import key_facts, torchvision
 from memlint.dialects import language_model as lm
+from memlint.documents.node import Document, Node
 from memlint.facts.spec import ASSUMED, DEFAULT, HYPER, Fact, Name, TrainingSpec
 
 spell = key_facts.spell
@@ -35,6 +36,10 @@ _OTHERWISE = {
 }
 # With several devices alone.
 _SYNCHRONISED = "sync_bn"
+
+
+def recognise(document: Document, root: Node) -> bool:
+    return not torchvision.is_meant(root)
 
 
 def complete(spec: TrainingSpec) -> TrainingSpec:

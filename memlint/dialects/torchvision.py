@@ -5,10 +5,12 @@ Source: torchvision 0.28.0 (``references/classification``: ``train.py``, ``utils
 
 from __future__ import annotations
 
+from memlint.architectures.library_models import is_torchvisions_alone
 from memlint.data import programs
 from memlint.dialects import key_facts
 from memlint.dialects import language_model as lm
 from memlint.dialects.accelerate import truth
+from memlint.documents.node import Document, Node
 from memlint.facts.spec import ASSUMED, DEFAULT, HYPER, Fact, Name, TrainingSpec
 
 spell = key_facts.spell
@@ -17,6 +19,44 @@ _SOURCE = "torchvision 0.28: references/classification/train.py"
 # What the script takes -> torch's own.
 OPTIMIZERS = {"sgd": "sgd", "sgd_nesterov": "sgd", "rmsprop": "rmsprop", "adamw": "adamw"}
 _CLASSES = HYPER + "num_classes"
+# Options that timm's train.py does not have, and all others of the script.
+_OWN = frozenset((
+    *("lr_warmup_method", "lr_warmup_epochs", "lr_step_size", "lr_gamma", "lr_scheduler", "random_erase"),
+    *("mixup_alpha", "cutmix_alpha", "train_crop_size", "model_ema_steps", "norm_weight_decay", "ra_sampler"),
+    *("val_resize_size", "weights_backbone", "aux_loss", "wd"),
+))  # fmt: skip
+_OTHERS = frozenset((
+    *("data_path", "model", "device", "batch_size", "b", "epochs", "workers", "j", "opt", "lr", "momentum"),
+    *("weight_decay", "bias_weight_decay", "transformer_embedding_decay", "label_smoothing", "lr_warmup_decay"),
+    *("lr_min", "print_freq", "output_dir", "resume", "start_epoch", "cache_dataset", "sync_bn", "test_only"),
+    *("auto_augment", "ra_magnitude", "augmix_severity", "amp", "world_size", "dist_url", "model_ema"),
+    *("model_ema_decay", "use_deterministic_algorithms", "interpolation", "val_crop_size", "clip_grad_norm"),
+    *("ra_reps", "weights", "backend", "use_v2"),
+))  # fmt: skip
+
+
+def recognise(document: Document, root: Node) -> bool:
+    """timm's program is called train.py, too, and has many of these options: its own ones tell, or its model's name,
+    or the folder that it is in."""
+    if _OWN & _names(root) or is_meant(root):
+        return True
+    return any(
+        command.called.endswith("references/classification/train.py")
+        for command in document.commands
+        if command.options.span == root.span
+    )
+
+
+def is_meant(root: Node) -> bool:
+    """Whether a command whose options could be timm's names a model that torchvision alone has, and takes no option
+    that torchvision's script does not."""
+    model = root.get("model")
+    named = model is not None and isinstance(model.value, str) and is_torchvisions_alone(model.value)
+    return named and _names(root) <= _OWN | _OTHERS
+
+
+def _names(root: Node) -> set[str]:
+    return {str(name).replace("-", "_") for name in root.value} if isinstance(root.value, dict) else set()
 
 
 def complete(spec: TrainingSpec) -> TrainingSpec:

@@ -554,6 +554,12 @@ PARALLELISM = (
     Entry(
         "parallelism.last_stays", "boolean", "FSDP2: the last layer stays gathered until its backward", absent="false"
     ),
+    Entry(
+        "parallelism.as_stored",
+        "boolean",
+        "FSDP1: weights are gathered in the dtypes that they are stored in, and what goes into a unit is not cast",
+        absent="false",
+    ),
     Entry("parallelism.output_dtype", "dtype", "FSDP2: what each unit hands on is brought to it", absent="as computed"),
     Entry(
         "parallelism.wrap_elements",

@@ -108,7 +108,8 @@ class Step:
         by, per = self.pipeline.downscale, self.pipeline.frames
         sizes = {"B": batch, "H": int(height) // by, "W": int(width) // by, "L": self._tokens()}
         if per:  # the first frame has a latent of its own
-            sizes["F"] = (int(self.spec["frames"]) - 1) // per + 1
+            latents = (int(self.spec["frames"]) - 1) // per + 1
+            sizes["F"] = -(-latents // self.pipeline.per_patch) * self.pipeline.per_patch
         return sizes
 
     def _tokens(self) -> int:
@@ -166,6 +167,8 @@ class Step:
         dtype = DTYPES[self.script.full_dtype] if whole and self.script.full_dtype else self.frozen
         if whole and self.frozen.name == "float16":
             dtype = float32  # cast_training_params, where a script loads them otherwise
+        if self.script.uncast:
+            dtype = DTYPES[self.spec["parameter_dtype"]]
         name = self.pipeline.control if self.script.trains == "control" else self.pipeline.denoiser
         if self.script.edits:
             name = self.pipeline.edited
@@ -184,6 +187,8 @@ class Step:
     def _adapter_dtype(self) -> DType:
         """PEFT gives an adapter the dtype of its layer, and the scripts bring it to fp32 under fp16
         (``cast_training_params``)."""
+        if self.script.uncast:
+            return DTYPES[self.spec["parameter_dtype"]]
         return self.frozen if self.mixed is not None and self.mixed.name == "bfloat16" else float32
 
     def _wanted(self) -> Callable[[str], bool]:
@@ -301,7 +306,7 @@ class Step:
             return None
         tape = Tape()
         tape.mark("setup")
-        for weight in self.model.parameters():
+        for weight in () if self.script.uncast else self.model.parameters():
             if not weight.requires_grad or not self.adapted:
                 tape.allocate(weight.nbytes, Label("parameters", ""))
         for helper in self.helpers:

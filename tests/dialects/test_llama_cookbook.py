@@ -54,6 +54,10 @@ LORA = "--use_peft --peft_method lora"
             f"{SHARED} --fsdp_config.fsdp_activation_checkpointing False", {"checkpointing": "none"}, id="or does not"
         ),
         pytest.param(
+            f"{SHARED} --gradient_accumulation_steps 4", {"parallelism.reduces_last_only": False},
+            id="gradients are reduced in each pass",
+        ),
+        pytest.param(
             f"{SHARED} --fsdp_config.pure_bf16 --optimizer anyprecision",
             {"optimizer_state_dtype": "bfloat16", "optimizer_implementation": "loop"},
             id="its own optimizer",

@@ -610,3 +610,51 @@ def test_no_other_real_config_is_claimed() -> None:
         if any(spec.family == "llamafactory" for spec in registry.specs(load(str(path))))
     ]
     assert claimed == []
+
+
+# -------------------------------------------------------------------------------------- ChatGLM-Efficient-Tuning
+
+GLM = "python src/train_bash.py --stage sft --do_train --dataset ours --model_name_or_path THUDM/chatglm-6b"
+
+
+@pytest.mark.parametrize(
+    ("command", "facts"),
+    [
+        pytest.param(
+            f"{GLM} --finetuning_type lora --fp16",
+            {"sequence_length": 1024, "lora.r": 8, "lora.targets": ["query_key_value"], "lora.dropout": 0.1,
+             "float32_parts": ["norms"], "checkpointing": "full", "compute_dtype": "float16"},
+            id="its own defaults",
+        ),
+        pytest.param(f"{GLM} --max_source_length 256 --max_target_length 128", {"sequence_length": 384}, id="lengths"),
+        pytest.param(f"{GLM} --max_target_length 128", {"sequence_length": 640}, id="one of them"),
+        pytest.param(f"{GLM} --lora_target dense --lora_rank 4", {"lora.targets": ["dense"], "lora.r": 4}, id="stated"),
+        pytest.param(f"{GLM} --quantization_bit 8", {"quantization.bits": 8}, id="eight bits"),
+        pytest.param(f"{GLM} --template chatglm2 --cutoff_len 700", {"sequence_length": 700}, id="LLaMA-Factory's"),
+    ],
+)  # fmt: skip
+def test_the_ancestor_that_trains_chatglm_has_defaults_of_its_own(command: str, facts: dict[str, Any]) -> None:
+    spec = run(command + "\n", "a.sh")
+    assert spec.family == "llamafactory"
+    assert spec.architecture == "language_model", spec.unknown_reason
+    assert {name: spec.get(name) for name in facts} == facts
+
+
+@pytest.mark.parametrize("kind", ["p_tuning", "freeze"])
+def test_what_the_ancestor_trains_otherwise_is_named(kind: str) -> None:
+    spec = run(f"{GLM} --finetuning_type {kind}\n", "a.sh")
+    assert spec.architecture is None
+    assert f"finetuning_type {kind}" in spec.unknown_reason
+
+
+def test_the_ancestor_is_written_no_key_that_it_has_not() -> None:
+    spec = run(f"{GLM} --per_device_train_batch_size 4\n", "a.sh")
+    assert spell(spec, "sequence_length", 512) == []
+    assert spell(spec, "loss", "fused") == []
+    assert spell(spec, "micro_batch_size", 2)
+
+
+def test_a_length_of_the_ancestor_s_that_is_not_known_is_none() -> None:
+    spec = run(f"{GLM} --max_source_length $LENGTH\n", "a.sh")
+    assert spec.get("sequence_length") is None
+    assert "--max_source_length" in [entry.key for entry in spec.missing]

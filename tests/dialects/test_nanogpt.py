@@ -50,6 +50,13 @@ gradient_accumulation_steps = 16
         pytest.param("a.sh", "python train.py --n_layer=2 --n_head=2 --n_embd=8", ["nanogpt"], id="options alone"),
         pytest.param("a.sh", "python train.py --batch_size=8 --lr=1", ["program"], id="options that say nothing"),
         pytest.param("a.sh", "python train.py config/x.py", ["program"], id="a module that is not there"),
+        pytest.param("a.sh", "python train.py --batch_size=32 --compile=False", ["nanogpt"], id="two of its own"),
+        pytest.param("a.sh", "python train.py --block_size=64 --wandb_log=True", ["nanogpt"], id="a row's length"),
+        pytest.param("a.sh", "python train.py --batch_size=32 --device=cuda", ["program"], id="two of anyone's"),
+        pytest.param("a.sh", "python train.py --block_size=64", ["program"], id="one of its own"),
+        pytest.param("a.sh", "python train.py --batch_size=32 --compile=False --model=x", ["program"], id="one more"),
+        pytest.param("a.sh", "python train.py --batch_size 32 --compile False", ["program"], id="without a sign"),
+        pytest.param("a.sh", "python main.py --batch_size=32 --compile=False", [], id="another program"),
     ],
 )
 def test_recognition(path: str, text: str, families: list[str]) -> None:

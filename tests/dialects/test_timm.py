@@ -161,3 +161,26 @@ def test_every_program_that_ships_is_one() -> None:
 def test_a_name_that_is_no_program_reads_no_file(name: str) -> None:
     with pytest.raises(KeyError):
         shipped.program(name)
+
+
+@pytest.mark.parametrize(
+    ("options", "family", "known"),
+    [
+        ("--model vit_b_16 --epochs 300 --batch-size 512 --opt adamw --amp", "torchvision", True),
+        ("--model mobilenet_v2 -b 32", "torchvision", True),
+        ("--model vit_l_32 --opt adamw -b 8", "torchvision", False),
+        ("--model vit_b_16 --opt adamw --sched cosine", "timm", False),
+        ("--model resnet50 --opt sgd -b 32", "timm", True),
+        ("--model resnet50 --batch-size 32 --amp", "program", False),
+    ],
+    ids=["its name and options", "a batch", "no program", "an option of timm's", "a name of both", "nothing tells"],
+)
+def test_a_name_that_torchvision_alone_has_is_of_its_script(options: str, family: str, known: bool) -> None:
+    spec = run(f"torchrun --nproc_per_node=8 train.py {options}\n", "run.sh")
+    assert (spec.family, spec.architecture == "classifier") == (family, known)
+    assert known or family == "program" or f"made by the code of {family}" in spec.unknown_reason
+
+
+def test_the_folder_of_torchvision_s_script_tells_as_well() -> None:
+    command = "torchrun --nproc_per_node=2 vision/references/classification/train.py --model resnet50 -b 32"
+    assert run(f"{command}\n", "run.sh").family == "torchvision"

@@ -45,6 +45,11 @@ SMALL = {
         "  column_mapping: {text_column: text}}\nparams:\n  block_size: 512\n"
         "  model_max_length: 512\n  batch_size: 4\n",
     ),
+    "cogvideo": _file(
+        "run.sh",
+        "accelerate launch train.py --model_path THUDM/CogVideoX-2b --model_type t2v --training_type lora \\\n"
+        "  --data_root videos --train_resolution 49x480x720 --batch_size 8 --mixed_precision fp16 # clips\n",
+    ),
     "detectron2": Small(
         "run.sh",
         {
@@ -80,6 +85,11 @@ SMALL = {
         "run.sh",
         "deepspeed --num_gpus 2 main.py --data_split 2,4,4 --model_name_or_path HuggingFaceTB/SmolLM2-135M \\\n"
         "  --per_device_train_batch_size 16 --max_seq_len 512 --zero_stage 1 --output_dir out\n",
+    ),
+    "fsdp-qlora": _file(
+        "run.sh",
+        "python train.py --world_size 2 --train_type full --model_name HuggingFaceTB/SmolLM2-135M \\\n"
+        "  --context_length 512 --batch_size 16 --use_gradient_checkpointing false --use_cpu_offload false\n",
     ),
     "llama-cookbook": _file(
         "run.sh",

@@ -33,6 +33,7 @@ PUBLISHED = {
     "sdxl-controlnet": 1_251_014_160,
     "sdxl-unet-controlled": 2_567_463_684,
     "ddpm-unet": 113_673_219,
+    "cogvideox1.5-5b": 5_570_676_352,
 }
 
 

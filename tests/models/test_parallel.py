@@ -282,6 +282,18 @@ def test_fsdp1_shards_flat_units() -> None:
     assert storages(tape, "communication", "cast") == [size // RANKS for size in gathered]
 
 
+def test_fsdp1_without_mixed_precision_gathers_what_is_stored() -> None:
+    autocast = {"compute_dtype": "bfloat16", "autocast": True, "checkpointing": "full"}
+    tape = made({**FSDP1, **autocast, "parallelism.as_stored": True}).tape
+    root = 4 * (2 * TABLE + WIDTH)
+    assert sorted(storages(tape, "communication", "unsharded")) == sorted([4 * LAYER] * 2 * LAYERS + [root])
+    assert not storages(tape, "communication", "cast")
+    # Autocast keeps its copies of weights until the forward pass ends, and those of views in no pass (``cached_cast``).
+    whole = made(autocast).tape
+    kept, left = (most_alive(one, "forward", "activations", "none of them") for one in (whole, tape))
+    assert kept - left >= 2 * (LAYERS - 1) * (LAYER - 2 * WIDTH)
+
+
 def test_fsdp1_prefetches_the_next_unit_where_it_is_told_to() -> None:
     root, layer = 2 * (2 * TABLE + WIDTH), 2 * LAYER
     gathered = "communication"

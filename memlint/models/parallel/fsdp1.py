@@ -30,6 +30,10 @@ class FlatlySharded(UnitRun):
         super().__init__(plan, spec, system, updated, every)
         if spec.get("parallelism.mixed_units", False):
             self._train_whole_units()
+        if spec.get("parallelism.as_stored", False):
+            # What a module computes with are views of the flat parameter, whose casts autocast never keeps.
+            for parameter in every:
+                parameter.is_view = True
         self.forward_order = [unit for unit in self.units if not unit.root and unit.parameters]
 
     def _train_whole_units(self) -> None:

@@ -20,7 +20,7 @@ class Plan(NamedTuple):
 
     ranks     data-parallel degree: replicas of the batch
     shard     ranks that hold the states between them
-    compute   dtype of gathered weights, None where it is that of the weights
+    compute   dtype of gathered weights, None where they are gathered as they are stored
     reduce    dtype in which gradients are reduced, None where it is that of the gradients
     """
 
@@ -71,7 +71,7 @@ def plan_of(spec: TrainingSpec) -> Plan | None:
         stage or 0,
         ranks,
         shard,
-        DTYPES[compute] if compute != stored else None,
+        DTYPES[compute] if compute != stored and not spec.get("parallelism.as_stored", False) else None,
         DTYPES[reduce] if reduce in DTYPES and reduce != compute else None,
         spec.get("parallelism.reshard_after_forward", True),
         None if wrap is None else () if wrap == "none" else (wrap,) if isinstance(wrap, str) else tuple(wrap),
