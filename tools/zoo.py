@@ -225,6 +225,18 @@ NAMES = {
         poolformerv2_s12 convformer_s18 caformer_s18 poolformer_s24 resnetblur18 resnetblur50
         beit_base_patch16_384 beit_large_patch16_224 convnext_xlarge convnextv2_small deit3_base_patch16_384
         deit3_small_patch16_384 vit_large_patch16_dinov3 vit_small_plus_patch16_dinov3
+        convnext_tiny_hnf convnext_atto_ols convnext_femto_ols convnext_pico_ols convnext_nano_ols
+        tf_efficientnet_es ecaresnext26t_32x4d resnetaa50d resnetblur50d resnest26d mobilenetv4_conv_small_035
+        tf_mobilenetv3_large_minimal_100 tf_mobilenetv3_small_minimal_100 mobilenetv2_035 mobilenetv2_075
+        mobilenetv1_100h mobilenetv1_125 lcnet_035 lcnet_150 mnasnet_050 mnasnet_075 mnasnet_140 xception41p
+        legacy_seresnet18 legacy_seresnet34 legacy_seresnet50 legacy_seresnext26_32x4d legacy_seresnext50_32x4d
+        mixer_b32_224 mixer_s32_224 gmixer_12_224 res2net50_48w_2s res2next50 dla46_c dla46x_c dla60 dla60x
+        dla60x_c selecsls42 selecsls60 inception_next_atto hgnet_small hgnetv2_b1 coat_lite_tiny coat_lite_mini
+        convmixer_1024_20_ks9_p14 convmixer_1536_20 cs3darknet_m cs3darknet_focus_l cs3darknet_focus_m
+        darknetaa53 sedarknet21 darknet17 darknet21 eca_resnet33ts eca_resnext26ts gcresnext26ts seresnext26ts
+        mambaout_tiny mambaout_kobe resnetv2_18d resnetv2_34d resnetv2_50x3_bit resnetv2_50d_gn starnet_s2
+        starnet_s3 starnet_s050 starnet_s100 starnet_s150 visformer_tiny vit_pwee_patch16_reg1_gap_256
+        vit_dpwee_patch16_reg1_gap_256
     """.split(),  # noqa: SIM905
     "torchvision": """
         resnet50 resnet18 mobilenet_v3_large mobilenet_v2 resnet101 resnet34 resnet152 efficientnet_b0 vit_b_16
