@@ -180,10 +180,10 @@ NAMES = {
     "timm": """
         resnet50 resnet18 vit_base_patch16_224 vit_small_patch16_224 vit_tiny_patch16_224 resnet34 resnet101
         efficientnet_b0 swin_tiny_patch4_window7_224 convnext_tiny mobilenetv3_large_100 mobilenetv2_100
-        deit_small_patch16_224 resnet152 vit_large_patch16_224 swin_base_patch4_window7_224
+        resnet152 vit_large_patch16_224 swin_base_patch4_window7_224
         swin_small_patch4_window7_224 convnext_base convnext_small regnety_016 efficientnet_b3 resnext50_32x4d
         wide_resnet50_2 mixer_b16_224 densenet121 vgg16 efficientnet_b4 efficientnet_b2 efficientnet_b1
-        efficientnetv2_rw_s tf_efficientnetv2_s tf_efficientnetv2_m deit_base_patch16_224 deit_tiny_patch16_224
+        efficientnetv2_rw_s tf_efficientnetv2_s tf_efficientnetv2_m
         deit3_base_patch16_224 deit_base_distilled_patch16_224 convnext_large beit_base_patch16_224 regnety_032
         regnety_040 regnety_080 regnety_160 mobilenetv3_small_100 tf_efficientnet_b0 vit_base_patch32_224
         seresnet50 resnetv2_50 resnet26 resnet50d resnet26d ecaresnet50d vit_small_patch32_224 resmlp_24_224
@@ -207,9 +207,9 @@ NAMES = {
         tf_mobilenetv3_large_075 efficientnet_lite1 tf_efficientnet_lite1 tf_efficientnetv2_b1
         tf_efficientnetv2_b2 tf_efficientnetv2_b3 tf_efficientnet_b2 tf_efficientnet_b3 tf_efficientnet_b4
         efficientnetv2_rw_t convnext_femto convnext_pico convnext_nano convnextv2_femto convnextv2_pico
-        convnextv2_nano vit_small_patch14_reg4_dinov2 vit_base_patch14_reg4_dinov2 beitv2_base_patch16_224
+        convnextv2_nano vit_small_patch14_reg4_dinov2 vit_base_patch14_reg4_dinov2
         eva02_small_patch14_224 deit_small_distilled_patch16_224 vit_small_patch16_384 vit_large_patch16_384
-        vit_tiny_patch16_384 deit_base_patch16_384 deit3_medium_patch16_224 resnext50d_32x4d seresnext26d_32x4d
+        vit_tiny_patch16_384 deit3_medium_patch16_224 resnext50d_32x4d seresnext26d_32x4d
         xcit_nano_12_p16_224 regnety_120 regnetx_032 resnext101_32x4d resnext101_32x8d wide_resnet101_2
         hgnet_tiny hgnetv2_b0 repvit_m0_9 resnetaa50 res2net50_26w_4s resnest50d skresnet18 dm_nfnet_f0
         hrnet_w18_small nest_tiny vitamin_small_224 focalnet_tiny_srf efficientformerv2_s0
@@ -237,6 +237,13 @@ NAMES = {
         mambaout_tiny mambaout_kobe resnetv2_18d resnetv2_34d resnetv2_50x3_bit resnetv2_50d_gn starnet_s2
         starnet_s3 starnet_s050 starnet_s100 starnet_s150 visformer_tiny vit_pwee_patch16_reg1_gap_256
         vit_dpwee_patch16_reg1_gap_256
+        mnasnet_small semnasnet_050 semnasnet_075 semnasnet_140 mobilenet_edgetpu_v2_xs mobilenet_edgetpu_v2_s
+        mobilenet_edgetpu_v2_m mobilenet_edgetpu_v2_l vit_base_patch16_dinov3_qkvb vit_small_patch16_dinov3_qkvb
+        eva02_small_patch14_336 eva02_tiny_patch14_336 res2net50d cs3darknet_l gernet_m starnet_s4
+        vit_small_patch16_rope_224 vit_base_patch16_rope_reg1_gap_256 vit_betwixt_patch16_rope_reg4_gap_256
+        vit_medium_patch16_rope_reg1_gap_256 vit_small_patch16_rope_ape_224 vit_base_patch16_rope_ape_224
+        vit_pe_spatial_base_patch16_512
+        vit_small_plus_patch16_dinov3_qkvb cspresnext50
     """.split(),  # noqa: SIM905
     "torchvision": """
         resnet50 resnet18 mobilenet_v3_large mobilenet_v2 resnet101 resnet34 resnet152 efficientnet_b0 vit_b_16
