@@ -14,7 +14,7 @@ import pytest
 
 from memlint.data import programs
 from memlint.profiles import shipped
-from tools import zoo
+from tools import timm_names, zoo
 
 SEED = os.environ.get("MEMLINT_ZOO_SEED", "2026")  # another one draws others
 MOST_CALLS = 200
@@ -53,3 +53,17 @@ def test_what_ships_is_wanted_and_what_is_left_out_does_not_ship() -> None:
     ships = {f"{library}/{name}" for library in zoo.LIBRARIES for name in programs.names(library)}
     assert ships <= {f"{library}/{name}" for library, names in zoo.NAMES.items() for name in names}
     assert not ships & zoo.WITHOUT.keys()
+
+
+@pytest.mark.skipif(_installed("timm") != zoo.RELEASES["timm"], reason="timm is not installed at its release")
+def test_what_timm_says_of_names_is_what_its_own_registry_says() -> None:
+    zoo.declare_torchvision()
+    assert (timm_names.DATA / "timm.json").read_text(encoding="utf-8") == timm_names.text()
+
+
+@pytest.mark.skipif(_installed("timm") != zoo.RELEASES["timm"], reason="timm is not installed at its release")
+@pytest.mark.parametrize("name", random.Random(SEED).sample(sorted(timm_names.SAME), 2))
+def test_a_name_that_shares_a_program_is_recorded_as_that_program(name: str) -> None:
+    zoo.declare_torchvision()
+    found = zoo.made("timm", name, zoo.LIBRARIES["timm"](name))
+    assert {**found, "name": f"timm/{timm_names.SAME[name]}"} == programs.value(f"timm/{timm_names.SAME[name]}")
