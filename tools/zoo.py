@@ -244,6 +244,18 @@ NAMES = {
         vit_medium_patch16_rope_reg1_gap_256 vit_small_patch16_rope_ape_224 vit_base_patch16_rope_ape_224
         vit_pe_spatial_base_patch16_512
         vit_small_plus_patch16_dinov3_qkvb cspresnext50
+        ecaresnet50d_pruned ecaresnext50t_32x4d vit_base_patch16_clip_384 vit_base_patch32_384
+        vit_base_patch32_clip_384 vit_base_patch32_clip_448 vit_base_patch32_clip_256
+        vit_base_patch16_clip_quickgelu_224 vit_base_patch32_clip_quickgelu_224 vit_base_patch16_siglip_gap_224
+        vit_base_patch16_siglip_gap_256 vit_base_patch16_siglip_gap_384 vit_base_patch16_siglip_gap_512
+        beit3_base_patch16_224 rexnet_130 rexnet_150 rexnet_200 rexnet_300 rexnetr_100 rexnetr_130 rexnetr_150
+        rexnetr_200 coat_lite_small cspresnet50d cspresnet50w skresnet34 flexivit_base vit_base_patch16_gap_224
+        vit_base_patch16_plus_240 vit_base_patch16_reg4_gap_256 vit_base_patch32_plus_256
+        vit_medium_patch16_gap_256 vit_medium_patch16_gap_384 vit_medium_patch16_reg1_gap_256
+        vit_betwixt_patch16_reg4_gap_256 vit_betwixt_patch16_reg1_gap_256 vit_betwixt_patch16_reg4_gap_384
+        vit_srelpos_medium_patch16_224 vit_srelpos_small_patch16_224 vit_pe_core_base_patch16_224
+        vit_pe_core_small_patch16_384 vit_pe_core_tiny_patch16_384
+        vit_medium_patch16_reg4_gap_256
     """.split(),  # noqa: SIM905
     "torchvision": """
         resnet50 resnet18 mobilenet_v3_large mobilenet_v2 resnet101 resnet34 resnet152 efficientnet_b0 vit_b_16
