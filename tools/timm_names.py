@@ -25,6 +25,7 @@ SAME = {
     "deit_base_patch16_384": "vit_base_patch16_384",
     "deit_small_patch16_224": "vit_small_patch16_224",
     "deit_tiny_patch16_224": "vit_tiny_patch16_224",
+    "efficientnet_el_pruned": "efficientnet_el",
     "efficientnet_es_pruned": "efficientnet_es",
 }
 # Today's timm makes resnext101_32x8d by these names, and the releases that had them made what they say.

@@ -256,6 +256,20 @@ NAMES = {
         vit_srelpos_medium_patch16_224 vit_srelpos_small_patch16_224 vit_pe_core_base_patch16_224
         vit_pe_core_small_patch16_384 vit_pe_core_tiny_patch16_384
         vit_medium_patch16_reg4_gap_256
+        tf_efficientnet_lite2 tf_efficientnet_lite3 efficientnet_lite2 efficientnet_lite3 tf_efficientnet_em
+        tf_efficientnet_el efficientnet_em efficientnet_el seresnet50t seresnetaa50d regnetx_064 regnetx_120
+        regnetx_160 regnetx_004_tv regnety_008_tv regnety_080_tv mobilenetv3_large_150d tf_mixnet_s
+        vit_small_patch32_384 vit_small_patch8_224 vit_base_patch16_siglip_256 vit_base_patch16_siglip_384
+        vit_base_patch16_siglip_512 vit_base_patch32_siglip_256 deit_base_distilled_patch16_384
+        eva02_base_patch14_448 eva02_base_patch16_clip_224 xception65p ghostnet_130 gmlp_b16_224 gmlp_ti16_224
+        resmlp_big_24_224 res2net50_26w_6s dla102 dla102x dla102x2 dla60_res2net dla60_res2next hardcorenas_b
+        hardcorenas_c hardcorenas_d hardcorenas_e hardcorenas_f selecsls84 repvgg_a2 repvgg_b1 repvgg_b1g4
+        repvgg_b2 repvgg_b2g4 repvgg_b3 repvgg_b3g4 hgnetv2_b2 hgnetv2_b3 coat_mini coat_small cs3darknet_x
+        cs3sedarknet_l dpn68b dpn92 gernet_l resnet51q resnet61q resnet50_clip resnet50_mlp resnet50_clip_gap
+        mambaout_small mambaout_base repvit_m1_1 skresnet50 skresnet50d skresnext50_32x4d
+        vit_wee_patch16_reg1_gap_256 vit_dwee_patch16_reg1_gap_256 vit_little_patch16_reg1_gap_256
+        vit_little_patch16_reg4_gap_256 vit_relpos_base_patch32_plus_rpn_256 vit_relpos_medium_patch16_rpn_224
+        xcit_nano_12_p8_224 xcit_tiny_12_p16_224 xcit_tiny_12_p8_224 xcit_small_12_p8_224
     """.split(),  # noqa: SIM905
     "torchvision": """
         resnet50 resnet18 mobilenet_v3_large mobilenet_v2 resnet101 resnet34 resnet152 efficientnet_b0 vit_b_16
