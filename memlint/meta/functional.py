@@ -83,6 +83,7 @@ from memlint.meta.ops.products import (
     addmm,
     baddbmm,
     bmm,
+    einsum,
     grouped_mm,
     linear,
     matmul,

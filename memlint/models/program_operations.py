@@ -239,7 +239,7 @@ def _pad(input: Tensor, pad: list[int], mode: str = "constant", value: Any = Non
         return F.reflection_pad(input, *pad)
     if mode != "constant":
         raise UnknownModel(f"padding by {mode}")
-    return F.pad(input, *pad) if any(pad) else input
+    return F.pad(input, *pad)
 
 
 def _softmax(input: Tensor, dim: int = -1, _stacklevel: int = 3, dtype: DType | None = None) -> Tensor:
@@ -290,6 +290,13 @@ def _pow(input: Any, exponent: Any) -> Tensor:
     return F.pow(input, exponent)
 
 
+def _einsum(equation: str, *operands: Any) -> Tensor:
+    given = operands[0] if len(operands) == 1 and isinstance(operands[0], list) else operands
+    if len(given) != 2:
+        raise UnknownModel(f"an einsum of {len(given)} tensors")
+    return F.einsum(equation, *given)
+
+
 OPERATIONS: dict[str, Callable[..., Any]] = {
     "conv1d": _convolution,
     "conv2d": _convolution,
@@ -300,6 +307,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "__matmul__": lambda input, other: F.matmul(input, other),
     "bmm": lambda input, mat2: F.bmm(input, mat2),
     "baddbmm": _baddbmm,
+    "einsum": _einsum,
     "embedding": _embedding,
     "batch_norm": _batch_norm,
     "layer_norm": _layer_norm,

@@ -11,6 +11,7 @@ import random
 from importlib.metadata import PackageNotFoundError, version
 
 import pytest
+import torch
 
 from memlint.data import programs
 from memlint.profiles import shipped
@@ -53,6 +54,12 @@ def test_what_ships_is_wanted_and_what_is_left_out_does_not_ship() -> None:
     ships = {f"{library}/{name}" for library in zoo.LIBRARIES for name in programs.names(library)}
     assert ships <= {f"{library}/{name}" for library, names in zoo.NAMES.items() for name in names}
     assert not ships & zoo.WITHOUT.keys()
+
+
+def test_what_ships_of_timm_holds_at_three_settings_beside_the_one_that_it_was_recorded_at() -> None:
+    for name in programs.names("timm"):
+        program = shipped.program(f"timm/{name}")
+        assert len(zoo.settings(program, zoo.Recipe(torch.nn.Identity, program.sizes["H"]))) == 3, name
 
 
 @pytest.mark.skipif(_installed("timm") != zoo.RELEASES["timm"], reason="timm is not installed at its release")
