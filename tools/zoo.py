@@ -277,6 +277,9 @@ NAMES = {
         twins_pcpvt_small fasternet_t0 cspnext_tiny lowformer_b0 lambda_resnet26t pit_ti_224 efficientformer_l1
         twins_svt_small mobilevit_xxs davit_tiny
         iformer_t
+        lcnetv2_small mobilevitv2_050 twins_svt_base pvt_v2_b1 pvt_v2_b3 mobilevit_xs mobilevit_s
+        mobilevitv2_075 mobilevitv2_100 mobilevitv2_150 mobilevitv2_200 edgenext_x_small edgenext_base
+        edgenext_small_rw pvt_v2_b4
     """.split(),  # noqa: SIM905
     "torchvision": """
         resnet50 resnet18 mobilenet_v3_large mobilenet_v2 resnet101 resnet34 resnet152 efficientnet_b0 vit_b_16

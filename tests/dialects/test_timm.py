@@ -194,6 +194,13 @@ def test_every_program_that_ships_is_one() -> None:
         assert {"B", "H", "W", "K"} == set(program.sizes)
 
 
+def test_every_program_that_ships_is_found_by_a_command_that_names_its_model() -> None:
+    for name in programs.names("timm"):
+        spec = run(f"python train.py --data-dir images --model {name} -b 8 --num-classes 7\n", "run.sh")
+        assert (spec.architecture, spec.unknown_reason) == ("classifier", ""), name
+        assert spec["image_size"] == shipped.program(f"timm/{name}").sizes["H"], name
+
+
 @pytest.mark.parametrize("name", ["../secrets", "timm/../../x", "timm/no_such_net", "", "timm/" + "x" * 300])
 def test_a_name_that_is_no_program_reads_no_file(name: str) -> None:
     with pytest.raises(KeyError):
