@@ -280,6 +280,7 @@ NAMES = {
         lcnetv2_small mobilevitv2_050 twins_svt_base pvt_v2_b1 pvt_v2_b3 mobilevit_xs mobilevit_s
         mobilevitv2_075 mobilevitv2_100 mobilevitv2_150 mobilevitv2_200 edgenext_x_small edgenext_base
         edgenext_small_rw pvt_v2_b4
+        pvt_v2_b2_li levit_128s tiny_vit_21m_224 vit_small_r26_s32_224 vit_base_r50_s16_224 nextvit_base
     """.split(),  # noqa: SIM905
     "torchvision": """
         resnet50 resnet18 mobilenet_v3_large mobilenet_v2 resnet101 resnet34 resnet152 efficientnet_b0 vit_b_16
@@ -326,7 +327,6 @@ WITHOUT = {
     "timm/maxvit_tiny_tf_224": "the peak of forward under autocast is 0.01 % over that of the trace",
     "timm/tnt_s_patch16_224": "its guards hold it to the batch that it was recorded with",
     "timm/sequencer2d_s": "its LSTM is called with other dtypes under autocast",
-    "timm/nextvit_small": "calls avg_pool1d, which is not known",
     "timm/bat_resnext26ts": "calls adaptive_max_pool2d, which is not known",
     "timm/vit_small_patch16_rope_mixed_224": "calls repeat_interleave on what trains, which is not known",
     "timm/vit_base_patch16_rope_mixed_224": "calls repeat_interleave on what trains, which is not known",

@@ -100,6 +100,15 @@ def _avg_pool(
     return F.avg_pool(input, kernel_size, stride or None, padding, ceil_mode)
 
 
+def _avg_pool_of_rows(
+    input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
+    count_include_pad: bool = True,
+) -> Tensor:  # fmt: skip
+    """That of images one pixel high. (native/Pool.cpp, ``avg_pool1d``)"""
+    kernel, step, pad = (x[0] if isinstance(x, list) else x for x in (kernel_size, stride or kernel_size, padding))
+    return F.squeeze(F.avg_pool(F.unsqueeze(input, -2), (1, kernel), (1, step), (0, pad), ceil_mode), -2)
+
+
 def _adaptive_avg_pool(input: Tensor, output_size: Any) -> Tensor:
     sides = [output_size] if isinstance(output_size, int) else list(output_size)
     if len({*sides}) != 1 or sides[0] is None:
@@ -314,6 +323,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "_weight_norm": lambda v, g, dim=0: F.weight_norm(v, g),
     "group_norm": _group_norm,
     "max_pool2d": _max_pool,
+    "avg_pool1d": _avg_pool_of_rows,
     "avg_pool2d": _avg_pool,
     "adaptive_avg_pool1d": _adaptive_avg_pool,
     "adaptive_avg_pool2d": _adaptive_avg_pool,

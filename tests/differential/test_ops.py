@@ -998,6 +998,14 @@ def convolutions() -> Iterator[Case]:
         " of a channels-last image": Operand((3, 4, 9, 8), order=(0, 2, 3, 1)),
     }.items():
         yield Case(f"avg_pool2d{word}", "avg_pool", lambda x: T.avg_pool2d(x, 2), lambda x: F.avg_pool(x, 2), (image,))
+    for word, x in {"": tensor(3, 4, 9), " of a transposed tensor": transposed(3, 4, 9)}.items():
+        yield Case(
+            f"avg_pool1d{word}",
+            "avg_pool",
+            lambda x: T.avg_pool1d(x, 2),
+            partial(OPERATIONS["avg_pool1d"], kernel_size=2),
+            (x,),
+        )
     yield Case(
         "avg_pool2d with stride and padding",
         "avg_pool",
