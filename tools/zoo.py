@@ -281,6 +281,9 @@ NAMES = {
         mobilevitv2_075 mobilevitv2_100 mobilevitv2_150 mobilevitv2_200 edgenext_x_small edgenext_base
         edgenext_small_rw pvt_v2_b4
         pvt_v2_b2_li levit_128s tiny_vit_21m_224 vit_small_r26_s32_224 vit_base_r50_s16_224 nextvit_base
+        mobilenetv4_conv_large samvit_base_patch16_224 levit_192 levit_384 tiny_vit_11m_224 tiny_vit_21m_384
+        twins_pcpvt_base hiera_small_224 hiera_base_224
+        coatnet_0_224
     """.split(),  # noqa: SIM905
     "torchvision": """
         resnet50 resnet18 mobilenet_v3_large mobilenet_v2 resnet101 resnet34 resnet152 efficientnet_b0 vit_b_16
@@ -328,6 +331,8 @@ WITHOUT = {
     "timm/tnt_s_patch16_224": "its guards hold it to the batch that it was recorded with",
     "timm/sequencer2d_s": "its LSTM is called with other dtypes under autocast",
     "timm/bat_resnext26ts": "calls adaptive_max_pool2d, which is not known",
+    "timm/gcvit_xxtiny": "calls repeat_interleave on what trains, which is not known",
+    "timm/mvitv2_tiny": "the peak of forward with checkpointing is 6 KB over that of the trace",
     "timm/vit_small_patch16_rope_mixed_224": "calls repeat_interleave on what trains, which is not known",
     "timm/vit_base_patch16_rope_mixed_224": "calls repeat_interleave on what trains, which is not known",
     "timm/volo_d1_224": "calls what torch does not trace with formulas for sizes",

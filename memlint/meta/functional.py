@@ -90,6 +90,7 @@ from memlint.meta.ops.products import (
     mm,
 )
 from memlint.meta.ops.reductions import (
+    amax,
     log_softmax,
     max,
     mean,

@@ -334,6 +334,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "softmax": _softmax,
     "mean": _reduction(F.mean),
     "sum": _reduction(F.sum),
+    "amax": _reduction(F.amax),
     "norm": _norm,
     "relu": _activation(F.relu),
     "relu_": lambda input: F.relu(input, True),

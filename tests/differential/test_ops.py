@@ -299,6 +299,15 @@ def cases() -> Iterator[Case]:
         lambda x: F.max(x, -1, keepdim=True),
         (X,),
     )
+    for word, x in {"": X, " of a transposed tensor": transposed(3, 5, 7)}.items():
+        for keep in (False, True):
+            yield Case(
+                f"amax{word}{', kept' if keep else ''}",
+                "amax",
+                lambda x, keep=keep: x.amax(1, keepdim=keep),
+                lambda x, keep=keep: F.amax(x, 1, keep),
+                (x,),
+            )
     yield Case("topk", "topk", lambda x: torch.topk(x, 2), lambda x: F.topk(x, 2), (X,))
     yield Case(
         "topk of a transposed tensor",
