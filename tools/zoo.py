@@ -284,6 +284,8 @@ NAMES = {
         mobilenetv4_conv_large samvit_base_patch16_224 levit_192 levit_384 tiny_vit_11m_224 tiny_vit_21m_384
         twins_pcpvt_base hiera_small_224 hiera_base_224
         coatnet_0_224
+        tf_efficientnet_b5 vit_large_patch14_clip_336 vit_huge_patch14_clip_224 vit_so400m_patch14_siglip_384
+        eva02_large_patch14_448 swin_large_patch4_window12_384 inception_resnet_v2 coatnet_1_rw_224
     """.split(),  # noqa: SIM905
     "torchvision": """
         resnet50 resnet18 mobilenet_v3_large mobilenet_v2 resnet101 resnet34 resnet152 efficientnet_b0 vit_b_16
