@@ -13,7 +13,7 @@ from typing import Any
 
 import memlint.data
 from memlint.architectures.adapters import NOTHING, Adapters
-from memlint.architectures.library_models import timm_program
+from memlint.architectures.library_models import timm_program, timm_side
 from memlint.architectures.sizes import Sizes
 from memlint.data import programs
 from memlint.facts.spec import UnknownModel
@@ -64,6 +64,7 @@ def _of_timm(name: str) -> dict[str, Any] | None:
         side = programs.value(program)["sizes"]["H"]
     except KeyError:
         return None
+    side = timm_side(name) or side
     return {"model_type": MODEL_TYPE, "program": program, "task": "image_classification", "side": side}
 
 

@@ -5,7 +5,7 @@ Source: timm 1.0.31 (``train.py``, ``timm/optim/_optim_factory.py``, ``timm/mode
 
 from __future__ import annotations
 
-from memlint.architectures.library_models import timm_program
+from memlint.architectures.library_models import CLASSES, timm_classes, timm_program, timm_side
 from memlint.data import programs
 from memlint.dialects import key_facts, torchvision
 from memlint.dialects import language_model as lm
@@ -34,6 +34,7 @@ _OTHERWISE = {
     "opt_kwargs": "an optimizer that is changed by arguments",
     "fast_norm": "norms in 16 bits",
 }
+_CLASSES = HYPER + "num_classes"
 # With several devices alone.
 _SYNCHRONISED = "sync_bn"
 
@@ -48,16 +49,19 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
     model = spec.fact("model")
     if model is None or not isinstance(model.value, str):
         return spec
-    name, tag = timm_program(model.value)
+    name, _ = timm_program(model.value)
     try:
         own = programs.value(name)["sizes"]["H"]
     except KeyError:
         return spec
-    spec.unknown_reason = _unknown(spec, tag)
+    spec.unknown_reason = _unknown(spec, model.value)
     if spec.unknown_reason:
         return spec
     spec.architecture = "classifier"
-    _size(spec, own, name)
+    _size(spec, timm_side(model.value) or own, model.value)
+    if spec.get(_CLASSES) is None and timm_classes(model.value) != CLASSES:
+        reason = f"{model.value} has so many"
+        spec.facts[_CLASSES] = Fact(_CLASSES, timm_classes(model.value), DEFAULT, "num_classes", reason=reason)
     _put(spec, "parameter_dtype", "float32")
     _optimizer(spec)
     if spec.get(HYPER + "model_ema_force_cpu") and spec.get("ema"):
@@ -70,7 +74,7 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
     return spec
 
 
-def _unknown(spec: TrainingSpec, tag: str) -> str:
+def _unknown(spec: TrainingSpec, model: str) -> str:
     """Why there is no estimate; "" where there is one."""
     for key, what in _OTHERWISE.items():
         if key_facts.is_given(spec, key):
@@ -85,8 +89,8 @@ def _unknown(spec: TrainingSpec, tag: str) -> str:
     dtype = spec.get("parameter_dtype")
     if dtype not in (None, "float32"):
         return f"--model-dtype {dtype}: weights in 16 bits are not known"
-    if spec.get(HYPER + "num_classes") is None and tag and "in1k" not in tag.split("_")[-1]:
-        return f"how many classes the weights {tag} have is not known: --num-classes says it"
+    if spec.get(_CLASSES) is None and timm_classes(model) is None:
+        return f"how many classes {model} has is not known, or it has none: --num-classes says it"
     gap = lm.gap(spec, "batch_size")
     if gap is not None:
         return f"{gap.key} is not known: {gap.reason}"

@@ -83,12 +83,14 @@ from memlint.meta.ops.products import (
     addmm,
     baddbmm,
     bmm,
+    einsum,
     grouped_mm,
     linear,
     matmul,
     mm,
 )
 from memlint.meta.ops.reductions import (
+    amax,
     log_softmax,
     max,
     mean,

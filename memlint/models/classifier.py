@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from memlint.architectures.library_models import timm_program
+from memlint.architectures.library_models import CLASSES, timm_program
 from memlint.facts.spec import HYPER, TrainingSpec
 from memlint.meta import functional as F
 from memlint.meta.ops.formats import channels_last
@@ -18,7 +18,6 @@ from memlint.models import program as programs
 from memlint.models.system import System
 from memlint.profiles import shipped
 
-CLASSES = 1000  # of ImageNet
 PROGRAM = HYPER + "program"  # where a name alone does not say which library's it is
 
 

@@ -100,6 +100,15 @@ def _avg_pool(
     return F.avg_pool(input, kernel_size, stride or None, padding, ceil_mode)
 
 
+def _avg_pool_of_rows(
+    input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
+    count_include_pad: bool = True,
+) -> Tensor:  # fmt: skip
+    """That of images one pixel high. (native/Pool.cpp, ``avg_pool1d``)"""
+    kernel, step, pad = (x[0] if isinstance(x, list) else x for x in (kernel_size, stride or kernel_size, padding))
+    return F.squeeze(F.avg_pool(F.unsqueeze(input, -2), (1, kernel), (1, step), (0, pad), ceil_mode), -2)
+
+
 def _adaptive_avg_pool(input: Tensor, output_size: Any) -> Tensor:
     sides = [output_size] if isinstance(output_size, int) else list(output_size)
     if len({*sides}) != 1 or sides[0] is None:
@@ -239,7 +248,7 @@ def _pad(input: Tensor, pad: list[int], mode: str = "constant", value: Any = Non
         return F.reflection_pad(input, *pad)
     if mode != "constant":
         raise UnknownModel(f"padding by {mode}")
-    return F.pad(input, *pad) if any(pad) else input
+    return F.pad(input, *pad)
 
 
 def _softmax(input: Tensor, dim: int = -1, _stacklevel: int = 3, dtype: DType | None = None) -> Tensor:
@@ -290,6 +299,13 @@ def _pow(input: Any, exponent: Any) -> Tensor:
     return F.pow(input, exponent)
 
 
+def _einsum(equation: str, *operands: Any) -> Tensor:
+    given = operands[0] if len(operands) == 1 and isinstance(operands[0], list) else operands
+    if len(given) != 2:
+        raise UnknownModel(f"an einsum of {len(given)} tensors")
+    return F.einsum(equation, *given)
+
+
 OPERATIONS: dict[str, Callable[..., Any]] = {
     "conv1d": _convolution,
     "conv2d": _convolution,
@@ -300,12 +316,14 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "__matmul__": lambda input, other: F.matmul(input, other),
     "bmm": lambda input, mat2: F.bmm(input, mat2),
     "baddbmm": _baddbmm,
+    "einsum": _einsum,
     "embedding": _embedding,
     "batch_norm": _batch_norm,
     "layer_norm": _layer_norm,
     "_weight_norm": lambda v, g, dim=0: F.weight_norm(v, g),
     "group_norm": _group_norm,
     "max_pool2d": _max_pool,
+    "avg_pool1d": _avg_pool_of_rows,
     "avg_pool2d": _avg_pool,
     "adaptive_avg_pool1d": _adaptive_avg_pool,
     "adaptive_avg_pool2d": _adaptive_avg_pool,
@@ -316,6 +334,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "softmax": _softmax,
     "mean": _reduction(F.mean),
     "sum": _reduction(F.sum),
+    "amax": _reduction(F.amax),
     "norm": _norm,
     "relu": _activation(F.relu),
     "relu_": lambda input: F.relu(input, True),

@@ -66,6 +66,11 @@ def test_every_id_of_the_table_has_a_program_that_ships() -> None:
     assert known("timm/no-such-model", "image_classification") is None
 
 
+def test_images_of_timm_s_weights_are_of_the_size_that_their_own_config_has() -> None:
+    sides = [(known(f"timm/resnet50.{tag}", "image_classification") or {})["side"] for tag in ("a1_in1k", "a3_in1k")]
+    assert sides == [224, 160]
+
+
 @pytest.mark.parametrize("seconds", ["0", "-1", "x", "1e999", ".nan", "1e18"])
 def test_seconds_that_no_sample_has_are_nobodys_default(seconds: str) -> None:
     spec = run(SOUND.format("facebook/wav2vec2-base").replace("seconds 1", f"seconds {seconds}") + "\n", "run.sh")

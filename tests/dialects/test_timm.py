@@ -91,6 +91,43 @@ def test_weights_of_another_data_set_leave_the_classes_to_say() -> None:
     assert not run(f"{named} --num-classes 12\n", "run.sh").unknown_reason
 
 
+@pytest.mark.parametrize(
+    ("former", "today"),
+    [
+        ("vit_base_patch16_224_in21k", "vit_base_patch16_224.augreg_in21k"),
+        ("tf_efficientnet_b0_ns", "tf_efficientnet_b0.ns_jft_in1k"),
+        ("ssl_resnet18", "resnet18.fb_ssl_yfcc100m_ft_in1k"),
+        ("efficientnet_es_pruned", "efficientnet_es"),
+    ],
+)
+def test_a_name_of_older_releases_is_the_model_that_has_another_today(former: str, today: str) -> None:
+    one, other = (run(COMMAND.replace("resnet18", name) + " --num-classes 7\n", "run.sh") for name in (former, today))
+    assert (record(one).parameters, one["image_size"]) == (record(other).parameters, other["image_size"])
+
+
+def test_a_name_that_today_s_timm_mistakes_for_another_model_s_is_unknown() -> None:
+    assert run(COMMAND.replace("resnet18", "ig_resnext101_32x48d") + "\n", "run.sh").architecture is None
+
+
+@pytest.mark.parametrize(
+    ("name", "side"),
+    [("resnet50", 224), ("resnet50.a1_in1k", 224), ("resnet50.a3_in1k", 160), ("convnext_tiny_384_in22ft1k", 384)],
+)
+def test_images_are_of_the_size_that_the_weights_of_a_tag_are_for(name: str, side: int) -> None:
+    spec = run(COMMAND.replace("resnet18", name) + " --num-classes 7\n", "run.sh")
+    assert spec["image_size"] == side
+
+
+def test_a_model_that_is_made_without_a_last_layer_leaves_the_classes_to_say() -> None:
+    spec = run(COMMAND.replace("resnet18", "vit_base_patch14_dinov2") + "\n", "run.sh")
+    assert "--num-classes" in spec.unknown_reason
+
+
+def test_a_model_that_is_made_with_other_than_a_thousand_classes_has_so_many() -> None:
+    spec = run(COMMAND.replace("resnet18", "vit_base_patch16_224_miil") + "\n", "run.sh")
+    assert Classification(spec).sizes["K"] == 11_221
+
+
 def test_dropped_paths_are_taken_at_the_model_s_own_rate() -> None:
     fact = run(f"{COMMAND} --drop-path 0.1\n", "run.sh").facts[HYPER + "drop_path"]
     assert fact.origin == ASSUMED
@@ -155,6 +192,13 @@ def test_every_program_that_ships_is_one() -> None:
     for name in names:
         program = shipped.program(f"timm/{name}")
         assert {"B", "H", "W", "K"} == set(program.sizes)
+
+
+def test_every_program_that_ships_is_found_by_a_command_that_names_its_model() -> None:
+    for name in programs.names("timm"):
+        spec = run(f"python train.py --data-dir images --model {name} -b 8 --num-classes 7\n", "run.sh")
+        assert (spec.architecture, spec.unknown_reason) == ("classifier", ""), name
+        assert spec["image_size"] == shipped.program(f"timm/{name}").sizes["H"], name
 
 
 @pytest.mark.parametrize("name", ["../secrets", "timm/../../x", "timm/no_such_net", "", "timm/" + "x" * 300])

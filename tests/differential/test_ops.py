@@ -299,6 +299,15 @@ def cases() -> Iterator[Case]:
         lambda x: F.max(x, -1, keepdim=True),
         (X,),
     )
+    for word, x in {"": X, " of a transposed tensor": transposed(3, 5, 7)}.items():
+        for keep in (False, True):
+            yield Case(
+                f"amax{word}{', kept' if keep else ''}",
+                "amax",
+                lambda x, keep=keep: x.amax(1, keepdim=keep),
+                lambda x, keep=keep: F.amax(x, 1, keep),
+                (x,),
+            )
     yield Case("topk", "topk", lambda x: torch.topk(x, 2), lambda x: F.topk(x, 2), (X,))
     yield Case(
         "topk of a transposed tensor",
@@ -479,6 +488,8 @@ def views() -> Iterator[Case]:
             f"roll along two dimensions{word}", "roll", lambda x: x.roll((1, 2), (0, 1)), lambda x: F.roll(x, 2), (x,)
         )
     yield Case("pad", "pad", lambda x: T.pad(x, (1, 2)), lambda x: F.pad(x, 1, 2), (X,))
+    for word, x in {"": X, " of a transposed tensor": transposed(3, 5, 7)}.items():
+        yield Case(f"pad by nothing{word}", "pad", lambda x: T.pad(x, [0] * 4), lambda x: F.pad(x, *[0] * 4), (x,))
     image = Operand((3, 4, 9, 8), order=(0, 2, 3, 1))
     for word, amounts in {"padded": (1, 2, 0, 3), "cut": (-1, -1)}.items():
         yield Case(
@@ -594,6 +605,22 @@ def products() -> Iterator[Case]:
     yield Case("bmm", "bmm", torch.bmm, F.bmm, (tensor(3, 5, 7), tensor(3, 7, 4)))
     yield Case("bmm with a transposed tensor", "bmm", torch.bmm, F.bmm, (tensor(3, 5, 7), transposed(3, 7, 4)))
     yield Case("bmm of a slice", "bmm", torch.bmm, F.bmm, (sliced(3, 5, 7), tensor(3, 7, 4)))
+    for equation, x, y in (
+        ("nhw,ixh->nixw", tensor(4, 5, 6), tensor(3, 7, 5)),
+        ("nixw,jyw->nijxy", tensor(4, 3, 7, 6), tensor(2, 3, 6)),
+        ("byhwc,hkc->byhwk", tensor(2, 3, 4, 5, 6), tensor(4, 7, 6)),
+        ("bhwc,wkc->bhwk", tensor(2, 4, 5, 6), tensor(5, 7, 6)),
+        ("ij,jk->ik", tensor(3, 4), tensor(4, 5)),
+        ("bij,bjk->bik", transposed(2, 3, 4), tensor(2, 4, 5)),
+    ):
+        yield Case(
+            f"einsum of {equation}",
+            "einsum",
+            partial(torch.einsum, equation),
+            partial(F.einsum, equation),
+            (x, y),
+            trains=((0, 1), (0,), (1,), ()),
+        )
     for dtype in ("float32", "bfloat16"):
         yield Case(
             f"baddbmm into an empty tensor in {dtype}",
@@ -980,6 +1007,14 @@ def convolutions() -> Iterator[Case]:
         " of a channels-last image": Operand((3, 4, 9, 8), order=(0, 2, 3, 1)),
     }.items():
         yield Case(f"avg_pool2d{word}", "avg_pool", lambda x: T.avg_pool2d(x, 2), lambda x: F.avg_pool(x, 2), (image,))
+    for word, x in {"": tensor(3, 4, 9), " of a transposed tensor": transposed(3, 4, 9)}.items():
+        yield Case(
+            f"avg_pool1d{word}",
+            "avg_pool",
+            lambda x: T.avg_pool1d(x, 2),
+            partial(OPERATIONS["avg_pool1d"], kernel_size=2),
+            (x,),
+        )
     yield Case(
         "avg_pool2d with stride and padding",
         "avg_pool",

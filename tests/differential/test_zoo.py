@@ -11,10 +11,11 @@ import random
 from importlib.metadata import PackageNotFoundError, version
 
 import pytest
+import torch
 
 from memlint.data import programs
 from memlint.profiles import shipped
-from tools import zoo
+from tools import timm_names, zoo
 
 SEED = os.environ.get("MEMLINT_ZOO_SEED", "2026")  # another one draws others
 MOST_CALLS = 200
@@ -53,3 +54,23 @@ def test_what_ships_is_wanted_and_what_is_left_out_does_not_ship() -> None:
     ships = {f"{library}/{name}" for library in zoo.LIBRARIES for name in programs.names(library)}
     assert ships <= {f"{library}/{name}" for library, names in zoo.NAMES.items() for name in names}
     assert not ships & zoo.WITHOUT.keys()
+
+
+def test_what_ships_of_timm_holds_at_three_settings_beside_the_one_that_it_was_recorded_at() -> None:
+    for name in programs.names("timm"):
+        program = shipped.program(f"timm/{name}")
+        assert len(zoo.settings(program, zoo.Recipe(torch.nn.Identity, program.sizes["H"]))) == 3, name
+
+
+@pytest.mark.skipif(_installed("timm") != zoo.RELEASES["timm"], reason="timm is not installed at its release")
+def test_what_timm_says_of_names_is_what_its_own_registry_says() -> None:
+    zoo.declare_torchvision()
+    assert (timm_names.DATA / "timm.json").read_text(encoding="utf-8") == timm_names.text()
+
+
+@pytest.mark.skipif(_installed("timm") != zoo.RELEASES["timm"], reason="timm is not installed at its release")
+@pytest.mark.parametrize("name", random.Random(SEED).sample(sorted(timm_names.SAME), 2))
+def test_a_name_that_shares_a_program_is_recorded_as_that_program(name: str) -> None:
+    zoo.declare_torchvision()
+    found = zoo.made("timm", name, zoo.LIBRARIES["timm"](name))
+    assert {**found, "name": f"timm/{timm_names.SAME[name]}"} == programs.value(f"timm/{timm_names.SAME[name]}")

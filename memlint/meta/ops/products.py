@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
 from memlint.meta.amp import lower
@@ -9,7 +10,7 @@ from memlint.meta.autograd import record, tracked
 from memlint.meta.ops.elementwise import add_
 from memlint.meta.ops.kernels import kernel
 from memlint.meta.ops.shapes import broadcast_shape, kind_of, layout_of, reduced_to, validated
-from memlint.meta.ops.views import contiguous, expand, reshape, squeeze, transpose, view
+from memlint.meta.ops.views import contiguous, expand, permute, reshape, squeeze, transpose, unsqueeze, view
 from memlint.meta.tensor import DType, Shape, Tensor, preserved_strides, state, view_strides
 
 
@@ -132,6 +133,45 @@ def column_major(shape: Shape, strides: Shape | None, dtype: DType) -> Tensor:
     if strides is not None and strides[0] == 1 and strides[1] == shape[0]:
         out.strides = strides
     return out
+
+
+def einsum(equation: str, x: Tensor, y: Tensor) -> Tensor:
+    """Of two tensors, whose dimensions have a letter each: one product of batches, over the letters that the result
+    has not. (native/Linear.cpp, ``einsum`` and ``sumproduct_pair``)"""
+    before, _, after = equation.replace(" ", "").partition("->")
+    first, _, second = before.partition(",")
+    summed = sorted({*first, *second} - {*after})
+    if not all(letter.isalpha() for letter in first + second + after) or not {*summed} <= {*first} & {*second}:
+        raise ValueError(f"einsum of {equation}")
+    x = lower(x)  # autocast takes a list of tensors from its first to its last
+    y = lower(y)
+    order = [*after, *summed]
+    sizes = {**dict(zip(second, y.shape)), **dict(zip(first, x.shape))}
+    if any(sizes[name] != size for name, size in zip(second, y.shape)):
+        raise ValueError(f"einsum of {equation} with a size of one beside another")
+    sides = [[name for name in order if name in own and sizes[name] != 1] for own in (first, second)]
+    both = [name for name in after if all(name in side for side in sides)]
+    left = [name for name in after if name in sides[0] and name not in both]
+    right = [name for name in after if name not in both and name not in left]
+
+    def size(names: Sequence[str]) -> int:
+        return prod(sizes[name] for name in names)
+
+    a = _turned(x, first, [*both, *left, *summed, *right])
+    b = _turned(y, second, [*both, *summed, *right, *left])
+    a = reshape(a, size(both), size(left), size(summed))
+    b = reshape(b, size(both), size(summed), size(right))
+    whole = view(bmm(a, b), *(sizes[name] for name in (*both, *left, *right)))
+    made = [*both, *left, *right]
+    return permute(whole, *(made.index(name) for name in after))
+
+
+def _turned(x: Tensor, names: str, order: Sequence[str]) -> Tensor:
+    """Dimensions in another order, and one of size one for each that it has not."""
+    for _ in range(len(order) - x.ndim):
+        x = unsqueeze(x, x.ndim)
+    rest = iter(range(len(names), len(order)))
+    return permute(x, *(names.index(name) if name in names else next(rest) for name in order))
 
 
 def bmm(x: Tensor, y: Tensor) -> Tensor:

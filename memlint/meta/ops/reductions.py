@@ -5,7 +5,7 @@ from __future__ import annotations
 from memlint.meta.amp import to
 from memlint.meta.autograd import record, tracked
 from memlint.meta.ops.kernels import kernel
-from memlint.meta.ops.shapes import Numbers, validated
+from memlint.meta.ops.shapes import Numbers, fresh, layout_of, validated
 from memlint.meta.tensor import DType, Shape, Tensor, bool_, empty, empty_like, float16, float32, int64, state
 
 
@@ -84,6 +84,26 @@ def max(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
         full, dtype = x.shape, x.dtype
         record(values, (x,), (indices,), lambda g: (Tensor(full, dtype),))
     return values, indices
+
+
+def amax(x: Tensor, dim: Numbers | None = None, keepdim: bool = False) -> Tensor:
+    """Keeps operand and result: a gradient is shared among all that are as large as the largest.
+    (FunctionsManual.cpp, ``scale_grad_by_count``)"""
+    dims = _dims(x, dim)
+    out = Tensor(_reduced_shape(x, dims, keepdim), x.dtype)
+    if tracked(x):
+        layout, counts, dtype = layout_of(x), _reduced_shape(x, dims, True), x.dtype
+
+        def backward(g: Tensor) -> tuple[Tensor]:
+            largest = fresh(layout[0], bool_, layout)
+            number = Tensor(counts, int64)
+            shared = Tensor(counts, dtype)
+            result = fresh(layout[0], dtype, layout)
+            del largest, number, shared
+            return (result,)
+
+        record(out, (x,), (x, out), backward)
+    return out
 
 
 def softmax(x: Tensor, dim: int = -1, dtype: DType | None = None) -> Tensor:
