@@ -7,9 +7,9 @@ writes.
 
 from __future__ import annotations
 
-import re
 import json
 import os
+import re
 from typing import Any
 
 import memlint.data
