@@ -67,6 +67,8 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
     """Facts in the words of the vocabulary, and the net where its name is known."""
     spec = key_facts.complete(spec)
     if "model" not in spec:
+        item = gap(spec, "model")
+        spec.unknown_reason = spec.unknown_reason if item is None else f"model is not known: {item.reason}"
         return spec
     net, letter, task, reason = _net(spec)
     reason = reason or _unknown(spec)
@@ -93,6 +95,8 @@ def value(spec: TrainingSpec, key: str) -> Any:
 def describe(spec: TrainingSpec, task: str, mosaic: bool, count: int) -> str:
     """Sizes, devices, batches and data, which a net's name does not say: why they are not known, or "". ``count``: of
     devices that the run's own keys name; 0 for none."""
+    if not count:  # however many cards a what-if asks for
+        return f"device {value(spec, 'device')}: no CUDA device"
     if "parameter_dtype" not in spec:
         put(spec, "parameter_dtype", "float32", reason="weights are in fp32")
     for step in (_size, _data):
@@ -257,7 +261,7 @@ def _devices(spec: TrainingSpec, count: int) -> None:
     if tried is not None:
         sharing.on_devices(spec)
         return
-    if "device_count" in spec or not count:
+    if "device_count" in spec:
         return
     origin = spec.fact(HYPER + "device")
     if origin is None or origin.node is None:
@@ -270,8 +274,6 @@ def _devices(spec: TrainingSpec, count: int) -> None:
 
 def _batch(spec: TrainingSpec) -> str:
     """Images of a device, and how many batches an optimizer step is of; why they are not known, or ""."""
-    if "device_count" not in spec:
-        return f"device {value(spec, 'device')}: no CUDA device"
     whole = spec.fact("global_batch_size")
     stated = next(
         (found for key in ("batch", "batch-size", "batch_size") if (found := value(spec, key)) is not None), None

@@ -11,6 +11,7 @@ from memlint.architectures.yolo import CLASSIFY, DETECT, SEGMENT
 from memlint.dialects import key_facts, ultralytics
 from memlint.dialects.accelerate import truth
 from memlint.dialects.stated import gap, put
+from memlint.documents.node import Unresolved
 from memlint.facts.spec import HYPER, TrainingSpec
 
 spell = key_facts.spell
@@ -56,6 +57,8 @@ def _net(spec: TrainingSpec, task: str) -> str:
 
     keys = ("model",) if task == CLASSIFY else ("cfg", "weights")
     key, name = next(((key, found) for key in keys if (found := ultralytics.value(spec, key))), ("weights", ""))
+    if isinstance(name, Unresolved):
+        return f"{key} is not known: {name.reason}"
     name = str(name or _DEFAULTS[task])
     last = name.rstrip("/").rpartition("/")[2]
     found = _NAME.fullmatch(last)

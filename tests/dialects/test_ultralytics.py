@@ -127,6 +127,21 @@ def test_what_is_not_known_is_told_by_its_key(tmp_path: Path, command: str, said
     assert said in spec.unknown_reason
 
 
+@pytest.mark.parametrize("command", [f"{DETECTS} device=cpu", f"{YOLOV5} --img 640 --device cpu"])
+def test_a_processor_is_no_card_however_many_there_might_be(tmp_path: Path, command: str) -> None:
+    (tmp_path / "run.sh").write_text(command + "\n", encoding="utf-8")
+    (run,) = check_paths([str(tmp_path / "run.sh")], Settings()).runs
+    assert run.estimate is None
+    assert run.partial is None
+
+
+def test_a_net_that_a_variable_names_is_not_known(tmp_path: Path) -> None:
+    spec = of(tmp_path, "python train.py --img 640 --batch 16 --cfg $NET.yaml --weights '' --data a.yaml")
+    assert spec.unknown_reason == "cfg is not known: NET is not set in the script"
+    spec = of(tmp_path, "yolo detect train model=$NET data=coco8.yaml")
+    assert spec.unknown_reason == "model is not known: NET is not set in the script"
+
+
 def test_a_file_of_the_repository_may_be_any_net(tmp_path: Path) -> None:
     (tmp_path / "yolo11n.yaml").write_text("nc: 80\n")
     spec = of(tmp_path, "yolo train model=yolo11n.yaml data=coco8.yaml")
