@@ -463,7 +463,6 @@ LEAST_LENGTH = 64  # tokens: of shorter samples the blocks are those of the allo
 
 def _lengths_vary(spec: TrainingSpec) -> bool:
     """Whether batches of a language model's samples, each filled up to its own longest, differ in length."""
-
     if spec.architecture != "language_model" or spec.get("packing") or spec.get("empty_cache_steps"):
         return False
     if spec.get(HYPER + "pad_to_max_length"):

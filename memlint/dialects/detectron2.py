@@ -1,6 +1,6 @@
 """Family detectron2: what its schema cannot say. A YAML config states what differs from the library's defaults
-(detectron2 0.6, ``config/defaults.py``), so every key of ``MODEL`` is one of this table's, or says nothing of memory,
-or is a project's own and makes the run UNKNOWN by its name.
+(detectron2 0.6, ``config/defaults.py``). So a key of ``MODEL`` or ``INPUT`` is one of the table below, or says nothing
+of memory, or is a project's own, which makes the run UNKNOWN by its name.
 """
 
 from __future__ import annotations
@@ -96,6 +96,7 @@ DEFAULTS: dict[str, Any] = {
     "MODEL.RESNETS.RES2_OUT_CHANNELS": 256,
     "MODEL.RESNETS.STEM_OUT_CHANNELS": 64,
     "MODEL.RESNETS.DEFORM_ON_PER_STAGE": (False, False, False, False),
+    "INPUT.MASK_FORMAT": "polygon",
 }
 # What each of these keys may say for the model to be known (memlint/models/detectron2.py).
 KNOWN: dict[str, tuple[Any, ...]] = {
@@ -117,11 +118,14 @@ KNOWN: dict[str, tuple[Any, ...]] = {
     "MODEL.RESNETS.DEPTH": (18, 34, 50, 101, 152),
     "MODEL.RESNETS.RES5_DILATION": (1, 2),
     "MODEL.LOAD_PROPOSALS": (False,),
+    "INPUT.MASK_FORMAT": ("polygon",),  # bitmaps go to the card, as large as the image
 }
-# Keys of MODEL that say nothing of a training step's memory: where weights come from, thresholds, factors of losses,
-# what holds at test time, how boxes become numbers.
+# Keys that say nothing of a training step's memory: where weights come from, thresholds, factors of losses, what holds
+# at test time, how boxes become numbers, what is cut out of an image before it is resized. The sides of images are read
+# apart.
 _SILENT = re.compile(
     r"MODEL\.(WEIGHTS|DEVICE|PIXEL_\w+|PANOPTIC_FPN\..*)$"
+    r"|INPUT\.(MIN_SIZE_TRAIN|MIN_SIZE_TRAIN_SAMPLING|MAX_SIZE_TRAIN|RANDOM_FLIP|FORMAT|CROP\..*)$"
     r"|.*(_TEST|THRESH\w*|THRESHOLDS|_LABELS|LOSS_WEIGHT|_WEIGHTS|_BETA|_LOSS_ALPHA|_LOSS_GAMMA|PRIOR_PROB|IGNORE_VALUE"
     r"|SAMPLING_RATIO|POOLER_TYPE|MIN_SIZE|APPEND_GT|OFFSET|ANGLES|NORMALIZE\w*|MIN_KEYPOINTS\w*|IOUS|NMS_TYPE"
     r"|DEFORM_MODULATED|DEFORM_NUM_GROUPS|FED_LOSS\w*)$"
@@ -139,6 +143,7 @@ _NUMBERS: dict[str, sizes.Kind] = {
 # Heads that only some models have: what a key of theirs says is nobody's business else.
 _OPTIONAL = {
     "MODEL.ROI_MASK_HEAD.": "MODEL.MASK_ON",
+    "INPUT.MASK_FORMAT": "MODEL.MASK_ON",
     "MODEL.ROI_KEYPOINT_HEAD.": "MODEL.KEYPOINT_ON",
 }
 _OF_ARCHITECTURE = {"MODEL.RETINANET.": "RetinaNet", "MODEL.SEM_SEG_HEAD.": "PanopticFPN"}
@@ -211,6 +216,8 @@ def _settings(spec: TrainingSpec) -> tuple[dict[str, Any], str]:
     anchors = spec.root.get("MODEL.ANCHOR_GENERATOR.SIZES")
     if own == "RetinaNet" and anchors is not None and anchors.is_unresolved:
         found["MODEL.ANCHOR_GENERATOR.SIZES"] = _RETINA_SIZES
+        why = "MODEL.ANCHOR_GENERATOR.SIZES is an expression, which is not run: as many as in Base-RetinaNet.yaml"
+        put(spec, HYPER + "sizes_of_anchors", len(_RETINA_SIZES[0]), Fact(SETTINGS, None, ASSUMED), why)
     if found["MODEL.RESNETS.DEPTH"] in (18, 34) and spec.root.get("MODEL.RESNETS.RES2_OUT_CHANNELS") is None:
         return found, "MODEL.RESNETS.RES2_OUT_CHANNELS has to be 64 for ResNet-18 and 34"
     for key in _keys(spec):
@@ -233,8 +240,8 @@ def _settings(spec: TrainingSpec) -> tuple[dict[str, Any], str]:
 
 
 def _keys(spec: TrainingSpec) -> Iterator[str]:
-    """The dotted keys of MODEL's leaves."""
-    stack: list[tuple[str, Node | None]] = [("MODEL", spec.root.get("MODEL"))]
+    """The dotted keys of the leaves of MODEL and INPUT."""
+    stack: list[tuple[str, Node | None]] = [(name, spec.root.get(name)) for name in ("INPUT", "MODEL")]
     while stack:
         path, node = stack.pop()
         if node is None:

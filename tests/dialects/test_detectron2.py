@@ -65,6 +65,10 @@ def test_a_config_alone_does_not_say_how_many_devices_there_are(tmp_path: Path) 
         ),
         pytest.param({"MODEL.ROI_HEADS.NUM_CLASSES": "many"}, "it has to be a whole number", id="no number"),
         pytest.param({"MODEL.MASK_ON": 2}, "MODEL.MASK_ON is 2", id="no switch"),
+        pytest.param({"INPUT.CUSTOM_AUG": "Ours"}, "INPUT.CUSTOM_AUG is of no key", id="images of its own making"),
+        pytest.param(
+            {"MODEL.MASK_ON": True, "INPUT.MASK_FORMAT": "bitmask"}, "INPUT.MASK_FORMAT bitmask", id="masks as bitmaps"
+        ),
         pytest.param({"SOLVER.OPTIMIZER": "ADAMW"}, "SOLVER.OPTIMIZER ADAMW", id="a program's own optimizer"),
         pytest.param({"MODEL.RESNETS.DEPTH": 18}, "MODEL.RESNETS.RES2_OUT_CHANNELS has to be 64", id="thin blocks"),
     ],
@@ -83,6 +87,8 @@ def test_what_is_not_known_is_told_by_its_key(tmp_path: Path, keys: dict[str, An
         pytest.param({"MODEL.ROI_BOX_HEAD.SMOOTH_L1_BETA": 0.5, "MODEL.RPN.LOSS_WEIGHT": 2.0}, id="factors"),
         pytest.param({"MODEL.ROI_MASK_HEAD.NAME": "Ours"}, id="a head that the model does not have"),
         pytest.param({"MODEL.RETINANET.NUM_CLASSES": 3}, id="another model's"),
+        pytest.param({"INPUT.MASK_FORMAT": "bitmask", "INPUT.MIN_SIZE_TEST": 800}, id="masks that nobody asks for"),
+        pytest.param({"INPUT.CROP.ENABLED": True, "INPUT.RANDOM_FLIP": "none"}, id="what is done before resizing"),
     ],
 )
 def test_keys_that_decide_nothing_change_nothing(tmp_path: Path, keys: dict[str, Any]) -> None:
@@ -111,6 +117,7 @@ def test_the_anchors_of_the_library_s_own_retinanet_are_an_expression(tmp_path: 
     (run,) = report.runs
     assert run.estimate is not None
     assert run.estimate.parameters == 37_915_572
+    assert any("Base-RetinaNet.yaml" in why for _, _, why in run.estimate.assumptions)
 
 
 def test_lvis_has_fuller_images(tmp_path: Path) -> None:
