@@ -23,10 +23,10 @@ from memlint.checking.gathering import Scope, report
 from memlint.checking.invocation import Asked, Invocation, work_limit
 from memlint.checking.judging import Judge
 from memlint.discover import Found, Refused, display, matches, walk
-from memlint.documents.node import Document
+from memlint.documents.node import Document, Span
 from memlint.estimates import EqualRuns
 from memlint.named_tuple import NamedTuple
-from memlint.plugin import Run
+from memlint.plugin import Finding, Run
 from memlint.reports.report import Report
 from memlint.rules_registry import WORK_LIMIT
 from memlint.settings import Resolver, Settings, SettingsError
@@ -89,6 +89,23 @@ class _Checker:
             self.invocation.lost(found.path, settings, work_limit(found.path, error))
         except Exception as error:
             self.invocation.lost(found.path, settings, self.invocation.internal(found.path, "reading the file", error))
+
+    def with_details(self, seen: Report, paths: Collection[str], among: Iterable[Found]) -> Report:
+        """A report whose findings in some files have fixes and notes: these files are judged once more, with what was
+        estimated for them."""
+        first = self.invocation
+        self.invocation = Invocation(first.asked._replace(details=True), first.equal_runs)
+        self.done.clear()
+        for found in among:
+            if found.path in paths:
+                self.file(found)
+        again = report(self.invocation, self.scope, seen.seconds)
+        made = {_told(finding): finding for finding in again.findings}
+        runs = [
+            run._replace(findings=tuple(made.get(_told(finding), finding) for finding in run.findings))
+            for run in seen.runs
+        ]
+        return seen._replace(runs=tuple(runs), crashed=seen.crashed or again.crashed)
 
     def settings_at(self, path: str) -> Settings | None:
         """The settings in force for a path; None, and an error in the report, where the tree's own cannot be used."""
@@ -222,6 +239,10 @@ class _Checker:
         return known or len(self.invocation.drafts) > before
 
 
+def _told(finding: Finding) -> tuple[str, Span, str, str]:
+    return finding.code, finding.span, finding.key, finding.message
+
+
 class Wanted(NamedTuple):
     """The files that paths mean, in order and once each; (path, why) of those that cannot be looked at, and of those
     that hold no config, whatever they are called."""
@@ -289,6 +310,7 @@ def check_paths(
     lint: bool = True,
     measure: Measure | None = None,
     details: bool = True,
+    closer: Callable[[Report], Collection[str]] | None = None,
     each: Each | None = None,
     equal_runs: EqualRuns | None = None,
     changed: Collection[str] | None = None,
@@ -305,6 +327,7 @@ def check_paths(
     measure   (spec, settings, allowance) -> Measured (None: pass), called for every run; a MeasureError is reported and
               the rest goes on. This alone may run the linted code (memlint.measure does, in a process of its own)
     details   False leaves fixes and notes out of the findings, for who does not read them: most of the work is theirs
+    closer    of a report without details: the files whose findings are to have them after all
     each      (run, spec, estimates, settings) -> None, called for every run, for who wants what-ifs of it
     equal_runs  of a check before this one: what was estimated there is not estimated again
     changed   files that changed: runs that read none of them are left out
@@ -336,7 +359,10 @@ def check_paths(
                     progress(done, wanted.found)
                 checker.file(file)
                 done += 1
-            return report(invocation, checker.scope, time.perf_counter() - begin)
+            seen = report(invocation, checker.scope, time.perf_counter() - begin)
+            if closer is not None:
+                seen = checker.with_details(seen, closer(seen), wanted.found)
+            return seen._replace(seconds=time.perf_counter() - begin)
     except KeyboardInterrupt:
         invocation.errors.append(("interrupted", f"{done} of {len(wanted.found)} files are checked"))
         raise Interrupted(report(invocation, checker.scope, time.perf_counter() - begin)) from None

@@ -11,6 +11,8 @@ from memlint.cli import output
 from memlint.settings import common_folder as common_folder
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
     from memlint.checking.invocation import Measure
     from memlint.reports.report import Report
     from memlint.settings import Resolver, Settings
@@ -62,6 +64,8 @@ def run(
                 return 0
             try:
                 formulas, details = _wanted(settings)
+                closer = _closer(paths, settings) if details and measure is None else None
+                details = details and closer is None
                 changed = _changed(settings, paths)
                 jobs = jobs or os.cpu_count() or 1
                 silent = settings.quiet or measure is not None  # which says itself how far it is
@@ -72,6 +76,7 @@ def run(
                         measure=measure,
                         formulas=formulas,
                         details=details,
+                        closer=closer,
                         changed=changed,
                         progress=watch,
                     )
@@ -107,6 +112,17 @@ def _wanted(settings: Settings) -> tuple[bool, bool]:
     """What the formats that are asked for show: whether formulas, and fixes and notes, have to be made at all."""
     formats = {settings.output_format, *(entry.partition("=")[0] for entry in settings.report)}
     return bool(formats & {"json", "json-lines"}), formats != {"concise"}
+
+
+def _closer(paths: tuple[str, ...], settings: Settings) -> Callable[[Report], Collection[str]] | None:
+    """Which files' fixes a text for people shows, where it may be of many runs and is an overview of them; None where
+    it tells all of them."""
+    from memlint.reports import overview
+
+    few = len(paths) <= overview.DETAILED and not any(map(os.path.isdir, paths))
+    if few or settings.verbose or settings.output_format != "full" or settings.report:
+        return None
+    return overview.looked_at
 
 
 def _stdin() -> str:

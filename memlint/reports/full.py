@@ -306,7 +306,8 @@ def closing(report: Report, style: Style) -> str:
     said = ", ".join(f"{number} {word}{'s' * (number != 1)}" for number, word in counts if number)
     files = len({run.path for run in report.runs})
     runs = len(report.runs)
-    fixable = sum(1 for finding in report.findings if finding.fixes)
+    told = style.verbose or runs <= overview.DETAILED  # else those of a few runs alone are made
+    fixable = sum(1 for finding in report.findings if finding.fixes) if told else 0
     tail = f" in {files} file{'s' * (files != 1)}"
     if runs != files:
         tail += f", {runs} runs"

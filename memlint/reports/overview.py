@@ -20,6 +20,7 @@ from memlint.reports.verdict import (
     why_unknown,
     worst_first,
 )
+from memlint.tape.estimate import OOM, TIGHT
 from memlint.units import format_bytes
 
 DETAILED = 3  # runs of a folder whose findings are told one by one, without being asked
@@ -55,10 +56,17 @@ def grouped(report: Report) -> list[list[RunReport]]:
             _size(run),
             _budget(run),
             _said(run),
-            action(run),
         )
         groups.setdefault(key, []).append(run)
     return list(groups.values())
+
+
+def looked_at(report: Report) -> set[str]:
+    """The files whose fixes and notes are shown: of a few runs all, of a folder those of its worst rows."""
+    if len(report.runs) <= DETAILED:
+        return {run.path for run in report.runs}
+    failing = [group[0].path for group in grouped(report) if group[0].verdict in (OOM, TIGHT)]
+    return set(failing[:MAX_ACTIONS])
 
 
 def table(report: Report, style: Style) -> Iterator[str]:

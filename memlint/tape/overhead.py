@@ -47,8 +47,8 @@ class Overhead(NamedTuple):
     workspace_bytes: int
     workspace_interval: Interval
     assumptions: tuple[Assumption, ...]
-    communication_bytes: int = 0
-    communication_interval: Interval = Interval(0, 0)
+    communication_bytes: int
+    communication_interval: Interval
 
 
 def device_overhead(

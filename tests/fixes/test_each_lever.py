@@ -620,6 +620,9 @@ def per_sample(size: int) -> Any:
             id="until nothing is accumulated, and then no further where steps would grow",
         ),
         pytest.param(
+            f"micro_batch_size: 2\n{STEPS}: 2\n", 100_000, {"micro_batch_size": 4, STEPS: 1}, id="one of two steps less"
+        ),
+        pytest.param(
             f"micro_batch_size: 2\n{STEPS}: 6\n", 100_000, {"micro_batch_size": 4, STEPS: 3}, id="as far as it divides"
         ),
         pytest.param(f"micro_batch_size: 2\n{STEPS}: 3\n", 100_000, {}, id="accumulation that does not divide"),
@@ -680,6 +683,17 @@ def test_of_batches_that_do_not_fit_the_largest_with_the_lowest_peak() -> None:
         "micro_batch_size: 8\n", lambda spec: {"activations": lower[spec["micro_batch_size"]]}, keys=BATCH, budget=300
     )
     assert levers.smaller_batch(run) == Lever(DISPLAY, {"micro_batch_size": 2})
+
+
+def test_a_batch_that_fits_by_better_packing_alone_is_not_preferred() -> None:
+    """Two samples leave more alive than four, which segments happen to hold better: that is no smaller batch."""
+    alive, slack = {8: 90, 4: 50, 2: 55, 1: 56}, {8: 90, 4: 60, 2: 5, 1: 60}
+
+    def sizes(spec: Any) -> dict[str, int]:
+        return {"activations": alive[spec["micro_batch_size"]], "fragmentation": slack[spec["micro_batch_size"]]}
+
+    run = run_of("micro_batch_size: 8\n", sizes, keys=BATCH, budget=100)
+    assert levers.smaller_batch(run) == Lever(DISPLAY, {"micro_batch_size": 4})
 
 
 def test_a_batch_that_is_not_recorded_is_passed_over() -> None:

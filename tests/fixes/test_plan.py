@@ -520,6 +520,7 @@ def test_a_fix_of_a_run_without_an_estimate_has_no_figures() -> None:
     [
         pytest.param(1000, 990, None, True, id="a hundredth"),
         pytest.param(1000, 991, None, False, id="less than a hundredth"),
+        pytest.param(10_100, 10_000, None, False, id="less than a hundredth, of more"),
         pytest.param(99, 98, None, True, id="one byte of a few"),
         pytest.param(10, 10, None, False, id="nothing"),
         pytest.param(0, 0, None, False, id="nothing of nothing"),

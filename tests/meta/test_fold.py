@@ -20,6 +20,7 @@ RUNS = st.builds(
     fetched=st.sampled_from((0, 8 * MIB, 24 * MIB)),
     gradients=st.booleans(),
     micro_batches=st.sampled_from((1, 2)),
+    backward=st.lists(SIZES, max_size=2).map(tuple),
 )
 
 

@@ -15,7 +15,7 @@ class Run(NamedTuple):
 
     weights     of each parameter of a layer
     kept        what a layer keeps for its backward pass
-    passing     what it makes and lets go, forward and backward
+    passing     what it makes and lets go, forward and backward; ``backward``: what besides, on the way back alone
     between     the tensor that layers hand on
     fetched     gathered one layer ahead, on a stream of its own; 0 for none
     gradients   whether they stay until the optimizer has stepped, layer by layer
@@ -28,6 +28,7 @@ class Run(NamedTuple):
     fetched: int = 0
     gradients: bool = True
     micro_batches: int = 1
+    backward: tuple[int, ...] = ()
 
     def tape(self, layers: int) -> Tape:
         return _Writer(self, layers).tape
@@ -55,8 +56,8 @@ class _Writer:
     def make(self, size: int, layer: int, name: str = "") -> int:
         return self.tape.allocate(size, Label("activations", f"layers.{layer}.mlp", name))
 
-    def passing(self, layer: int) -> None:
-        made = [self.make(size, layer) for size in self.run.passing]
+    def passing(self, layer: int, besides: tuple[int, ...] = ()) -> None:
+        made = [self.make(size, layer) for size in (*self.run.passing, *besides)]
         for storage in made[::2] + made[1::2]:
             self.tape.free(storage)
 
@@ -91,7 +92,7 @@ class _Writer:
         tape.free(x)
         gradient = tape.allocate(run.between, Label("activations", "head"))
         for layer in reversed(range(self.layers)):
-            self.passing(layer)
+            self.passing(layer, run.backward)
             if run.gradients and first:
                 labels = [Label("gradients", f"layers.{layer}.mlp", "weight") for _ in run.weights]
                 self.gradients.append([tape.allocate(size, label) for size, label in zip(run.weights, labels)])

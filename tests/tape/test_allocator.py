@@ -233,6 +233,14 @@ def test_segment_size(block: int, conf: str, segment: int) -> None:
             48 * MiB,
             id="the segments that were idle for longest are collected first, and no more than needed",
         ),
+        pytest.param(
+            (20 * MiB, 20 * MiB, ~0, 160 * MiB, ~1, 100 * MiB),
+            "garbage_collection_threshold:0.2,per_process_memory_fraction:0.9",
+            1000 * MiB,
+            260 * MiB,
+            280 * MiB,
+            id="collecting ends where just enough is given back",
+        ),
         pytest.param((0, 0), "", None, 0, 0, id="empty tensors never reach the allocator"),
     ],
 )

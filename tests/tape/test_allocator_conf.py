@@ -81,6 +81,7 @@ def refusal(text: str) -> ConfError | None:
     [
         pytest.param("", {}, id="nothing set is the default"),
         pytest.param("expandable_segments:True", {"expandable_segments": True}, id="a flag"),
+        pytest.param("expandable_segments:False", {}, id="a flag that is not set"),
         pytest.param(" expandable_segments : True , ", {"expandable_segments": True}, id="blanks do not matter"),
         pytest.param("max_split_size_mb:128", {"max_split_bytes": 128 * MiB}, id="megabytes are MiB"),
         pytest.param("max_split_size_mb:64,max_split_size_mb:32", {"max_split_bytes": 32 * MiB}, id="the last wins"),
@@ -123,6 +124,16 @@ def test_settings_that_are_read(text: str, changed: dict[str, Any]) -> None:
             "garbage_collection_threshold:80",
             *("garbage_collection_threshold", "garbage_collection_threshold:0.8"),
             id="a share in percent",
+        ),
+        pytest.param(
+            "per_process_memory_fraction:1.5",
+            *("per_process_memory_fraction", "per_process_memory_fraction:0.015"),
+            id="a share beyond the whole, taken for one in percent",
+        ),
+        pytest.param("per_process_memory_fraction:250", "per_process_memory_fraction", "", id="no share in percent"),
+        pytest.param(
+            *("roundup_power2_divisions:0", "roundup_power2_divisions", "roundup_power2_divisions:1"),
+            id="no divisions at all",
         ),
         pytest.param(
             "roundup_power2_divisions:3",
@@ -194,3 +205,8 @@ def test_hostile_text_ends_in_a_short_message(text: str) -> None:
 def test_any_text_gives_a_conf_or_a_conf_error(text: str) -> None:
     refused = refusal(text)
     assert refused is None or refused.message
+
+
+def test_blocks_that_are_not_split_are_rounded_by_20_mib() -> None:
+    """c10/core/AllocatorConfig.h: max_non_split_rounding_size_, the size of a large segment by default."""
+    assert DEFAULT.max_non_split_rounding_bytes == 20 * MiB

@@ -61,6 +61,20 @@ def test_figures_hold_under_settings_of_the_allocator(run: Run, conf: str) -> No
     same_as_whole(run, folded(run, 30), 30, parse_conf(conf) if conf else DEFAULT)
 
 
+@pytest.mark.parametrize(
+    "run",
+    [
+        pytest.param(Run(weights=(4 * MIB,), kept=(4 * MIB,)), id="a turn frees as much as it makes: the first one"),
+        pytest.param(Run(weights=(5 * MIB,), kept=(4 * MIB,)), id="a turn leaves more behind: the last one"),
+        pytest.param(
+            Run(weights=(MIB,), kept=(8 * MIB,), backward=(64 * MIB,)), id="a turn leaves less behind: the first one"
+        ),
+    ],
+)
+def test_a_peak_in_a_loop_is_in_the_turn_of_the_whole_tape(run: Run) -> None:
+    same_as_whole(run, folded(run, 30), 30)
+
+
 @pytest.mark.parametrize("size", [2**41, 2**45], ids=["2 TiB a layer", "32 TiB a layer"])
 def test_more_than_any_card_has_is_summed_up_all_the_same(size: int) -> None:
     run = Run(between=size, kept=(size, size // 3), passing=(size,))

@@ -28,6 +28,9 @@ KiB, MiB = 2**10, 2**20
             ("setup", 1024, "forward", 512, "forward", 1024, "forward", 8192), 1536, id="of three the first counts"
         ),
         pytest.param(("forward", 5, ~0, 513, ~1, "forward", 1), 1024, id="each storage is rounded by itself"),
+        pytest.param(
+            ("forward", 4096, 512, ~1, 512, 1024, "forward", 8192), 5632, id="what is freed is what is taken off"
+        ),
     ],
 )
 def test_the_first_micro_batch(steps: tuple[int | str, ...], most: int) -> None:

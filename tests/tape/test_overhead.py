@@ -10,7 +10,8 @@ import pytest
 
 import memlint.data
 from memlint.data.catalogue import cards, gpu
-from memlint.tape.overhead import device_overhead, unexplained
+from memlint.tape.overhead import device_overhead, dynamic_share, unexplained
+from memlint.units import format_bytes
 
 MiB, GiB = 2**20, 2**30
 FIGURES: dict[str, Any] = json.loads((Path(memlint.data.__file__).parent / "overhead.json").read_text())
@@ -36,6 +37,8 @@ def test_the_context_is_a_published_figure(card: str | None, context: int, lowes
     [(fact, _, reason)] = overhead.assumptions
     assert fact == "cuda_context"
     assert said in reason
+    if "median" in reason:
+        assert f"{format_bytes(min(CONTEXTS))} to {format_bytes(max(CONTEXTS))}" in reason
 
 
 @pytest.mark.parametrize(
@@ -152,3 +155,7 @@ def test_each_process_group_has_a_communicator(
     said = [entry for entry in overhead.assumptions if entry[0] == "communicators"]
     assert bool(said) == bool(point)
     assert all("published for" in reason for _, _, reason in said)
+
+
+def test_weights_in_unsloth_s_dynamic_4_bits_are_larger_by_a_share() -> None:
+    assert 0 < dynamic_share() < 0.5

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from memlint.data.catalogue import gpu
 from memlint.meta.fold import Folded
 from memlint.meta.tape import COMPONENTS, Label, Tape
-from memlint.models import Recording
+from memlint.models import Recording, UnknownModel
 from memlint.tape.allocator import AllocatorConf, parse_conf
 from memlint.tape.estimate import Estimate, Interval
 from memlint.tape.overhead import unexplained
@@ -238,3 +238,48 @@ def test_an_inference_engine_beside_the_training_takes_its_share_of_the_card() -
     assert sum(component.size_bytes for component in beside.components) == beside.device_bytes
     assert ("inference_engine", "30%") in [note[:2] for note in beside.assumptions]
     assert summed(training_tape(4), engine_share=0.3).device_bytes == summed(training_tape(4)).device_bytes
+
+
+def test_while_the_engine_generates_what_it_shares_the_card_with_is_all_that_stays() -> None:
+    """An engine that sleeps while the model trains: the peak is the larger of the two."""
+    card = gpu("rtx3090")
+    trained = summed(training_tape(4), gpu=card)
+    weights = next(component for component in trained.components if component.name == "parameters")
+    outside = sum(trained.component_bytes(name) for name in ("context", "workspace", "communication"))
+    engine = int(0.5 * card.usable_bytes)
+    found = summed(training_tape(4), gpu=card, engine_share=0.5, engine_beside=("parameters",))
+    assert found.device_bytes == weights.size_bytes + engine + outside > trained.device_bytes
+    assert found.peak_phase == "generation"
+    assert [component.name for component in found.components] == ["parameters", "helper_models", "workspace", "context"]
+    assert found.component_bytes("helper_models") == engine
+    assert sum(component.size_bytes for component in found.components) == found.device_bytes
+    assert found.device_interval.low_bytes <= found.device_bytes <= found.device_interval.high_bytes
+
+
+def test_an_engine_that_takes_less_than_training_changes_nothing_but_the_bounds() -> None:
+    card = gpu("rtx3090")
+    trained = summed(training_tape(400), gpu=card)
+    found = summed(training_tape(400), gpu=card, engine_share=0.05, engine_beside=("parameters",))
+    assert trained.device_bytes > int(0.05 * card.usable_bytes) + trained.component_bytes("parameters")
+    assert (found.device_bytes, found.peak_phase) == (trained.device_bytes, trained.peak_phase)
+    assert [component.name for component in found.components] == [component.name for component in trained.components]
+
+
+@pytest.mark.parametrize("processes", [2, 3])
+def test_each_process_on_a_card_has_a_context_of_its_own(processes: int) -> None:
+    alone, together = summed(training_tape(4)), summed(training_tape(4), processes=processes)
+    more = (processes - 1) * alone.component_bytes("context")
+    assert more > 0
+    assert together.device_bytes - alone.device_bytes == more
+    assert ("processes", str(processes)) in [note[:2] for note in together.assumptions]
+    ends = [
+        (interval.low_bytes - alone.component_bytes("parameters"), interval.high_bytes)
+        for interval in (alone.device_interval, together.device_interval)
+    ]
+    assert ends[0][0] < ends[1][0]
+    assert ends[0][1] < ends[1][1]
+
+
+def test_a_size_that_no_device_ever_had_is_a_slip_of_the_keyboard() -> None:
+    with pytest.raises(UnknownModel, match=r"would allocate 26 PiB on one device"):
+        summed(training_tape(4, size=2**51))
