@@ -38,6 +38,42 @@ def test_a_table_that_is_none_is_refused(key: str, value: object) -> None:
     assert check_values({key: value}) is not None
 
 
+POLICY = {"paths": ["a"], "action": "warn"}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        pytest.param("work-limit", 1, None, id="a million steps are the least"),
+        pytest.param("work-limit", 0, "takes 1 to 1,000,000 million steps", id="none are too few"),
+        pytest.param("work-limit", 1_000_000, None, id="the most steps"),
+        pytest.param("work-limit", 1_000_001, "takes 1 to 1,000,000 million steps", id="more than the most"),
+        pytest.param("work-limit", True, "takes a whole number of million steps, not true/false", id="a flag"),
+        pytest.param("select", ["MEM2"] * 1000, None, id="as many entries as a list may have"),
+        pytest.param("select", ["MEM2"] * 1001, "takes at most 1,000 entries", id="one entry more"),
+        pytest.param("rules", {f"MEM{n}": {} for n in range(1000)}, None, id="as many entries as a table may have"),
+        pytest.param("rules", {f"MEM{n}": {} for n in range(1001)}, "takes at most 1,000 entries", id="one row more"),
+        pytest.param("rules", {"MEM201": 3}, "'MEM201' takes a table, not a number", id="options that are no table"),
+        pytest.param("rules", {"MEM201": "x"}, "'MEM201' takes a table, not text", id="options that are a word"),
+        pytest.param("gpu", "no-such-card", "not in the catalogue of GPUs", id="a card that nobody knows"),
+        pytest.param("report", ["json=a\0b"], "must not hold a null character", id="a null in a report's path"),
+        pytest.param("report", [3], "takes text, not a number", id="a report that is a number"),
+        pytest.param("policies", [{**POLICY, "increase-percent": 0}], None, id="no increase at all"),
+        pytest.param("policies", [{**POLICY, "increase-percent": 0.5}], None, id="half a percent"),
+        pytest.param("policies", [{**POLICY, "increase-percent": -0.5}], "0 or more", id="less than nothing"),
+        pytest.param("policies", [{**POLICY, "increase-percent": 999_999}], None, id="ten thousand times"),
+        pytest.param("policies", [{**POLICY, "increase-percent": 1_000_000}], "0 or more", id="beyond any sense"),
+    ],
+)
+def test_a_value_at_its_bound(key: str, value: object, said: str | None) -> None:
+    wrong = check_values({key: value})
+    if said is None:
+        assert wrong is None
+    else:
+        assert wrong is not None
+        assert said in wrong[0]
+
+
 def test_an_empty_table_is_one() -> None:
     assert check_values({"probe": {}, "rules": {}, "per-file-ignores": {}}) is None
 

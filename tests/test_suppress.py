@@ -56,6 +56,9 @@ COMMENTS = [
     pytest.param("toml", "a = '# memlint: x' # memlint: y", [(1, 20, False)], id="toml in quotes then a comment"),
     pytest.param("toml", "a = '''\n# memlint: x\n'''\n# memlint: y", [(4, 1, True)], id="toml in a long string"),
     pytest.param("toml", 'a = "\\"# memlint: x"\n', [], id="toml after an escaped quote"),
+    pytest.param("toml", 'a = "\\\\" # memlint: x', [(1, 10, False)], id="toml after an escaped backslash"),
+    pytest.param("toml", 'a = """\nb""" # memlint: x', [(2, 6, False)], id="toml behind a long string's end"),
+    pytest.param("toml", "# memlint: x\n# memlint: y", [(1, 1, True), (2, 1, True)], id="toml one below the other"),
     pytest.param("python", "a = 1  # memlint: x", [(1, 8, False)], id="python after a value"),
     pytest.param("python", "a = '''\n# memlint: x\n'''", [], id="python in a long string"),
     pytest.param("python", "a = (1\n# memlint: x", [(2, 1, True)], id="python that does not parse"),
@@ -117,6 +120,19 @@ COVERED = [
         id="disable covers up to enable",
     ),
     pytest.param("a: 1\n# memlint: disable[MEM201]\nb: 1\nc: 1\n", [False, True, True, True], id="to the end"),
+    pytest.param(
+        "# memlint: disable[MEM201, MEM305]\na: 1\n# memlint: enable[MEM305]\nb: 1\n",
+        [True, True, True, True],
+        id="what is enabled again is the other code",
+    ),
+    pytest.param(
+        "# memlint: disable[MEM201, MEM305]\na: 1\n# memlint: enable[MEM201]\nb: 1\n",
+        [True, True, True, False],
+        id="what is enabled again is one of two codes",
+    ),
+    pytest.param(
+        "a: 1  # a remark\nb: 1  # memlint: ignore[MEM201]\n", [False, True], id="a remark above is no suppression"
+    ),
     pytest.param("a: 1  # memlint: ignore[token-explosion]\n", [True], id="a name"),
     pytest.param("a: 1  # memlint: ignore[MEM2] all of them\n", [True], id="a prefix"),
     pytest.param("a: 1  # memlint: ignore[MEM305, MEM201] two\n", [True], id="one of several codes"),
@@ -134,6 +150,15 @@ def test_coverage_in_yaml(text: str, expected: list[bool]) -> None:
 def test_a_comment_on_any_line_of_a_finding_covers_it() -> None:
     text = "a: [1,\n  2,\n  3]  # memlint: ignore[MEM201]\nb: 1\n"
     assert hidden(text, finding(1, end_line=3), finding(1, end_line=2), finding(4)) == [True, False, False]
+
+
+def test_a_finding_that_ends_where_a_line_begins_takes_nothing_of_it() -> None:
+    """A block's span ends at the first column of the line behind it."""
+    text = "a:\n  b: 1\nc: 1  # memlint: ignore[MEM201]\n"
+    block = finding(1)._replace(span=Span("x.yaml", 1, 1, 3, 1))
+    reaching = finding(1)._replace(span=Span("x.yaml", 1, 1, 3, 2))
+    empty = finding(3)._replace(span=Span("x.yaml", 3, 1, 3, 1))
+    assert hidden(text, block, reaching, empty) == [False, True, True]
 
 
 def test_a_comment_above_a_shell_command_covers_its_continuation_lines() -> None:
