@@ -22,7 +22,8 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 from torch.utils._sympy.functions import Max
 from torch.utils._sympy.value_ranges import ValueRanges
 
-from memlint.measure.cuda_semantics import CudaSemantics, _convolution_format
+from memlint.measure.cuda_kernels import convolution_format
+from memlint.measure.cuda_semantics import CudaSemantics
 from memlint.measure.tracker import StorageTracker
 from memlint.meta.tape import Label
 from memlint.profiles.profile import MAX_VALUE
@@ -332,10 +333,10 @@ class _Symbolic:
 
 
 def _convolution(tracker: StorageTracker, func: Any, input: Tensor, weight: Tensor, bias: Any, *args: Any) -> Any:
-    """As :mod:`memlint.measure.cuda_semantics` has it, without asking which of the CPU's kernels would run: the answer
+    """As :mod:`memlint.measure.cuda_kernels` has it, without asking which of the CPU's kernels would run: the answer
     depends on sizes, and does not matter here."""
     stride, padding, dilation, transposed, output_padding, groups = args
-    format = _convolution_format(input, weight)
+    format = convolution_format(input, weight)
     copies = input.contiguous(memory_format=format), weight.contiguous(memory_format=format)
     shape = torch._meta_registrations.calc_conv_nd_return_shape(
         input, weight, stride, padding, dilation, transposed, groups, output_padding if transposed else None
@@ -350,7 +351,7 @@ def _convolution(tracker: StorageTracker, func: Any, input: Tensor, weight: Tens
 def _convolution_backward(
     tracker: StorageTracker, func: Any, grad_out: Tensor, input: Tensor, weight: Tensor, bias_sizes: Any, *args: Any
 ) -> Any:
-    format = _convolution_format(input, weight)
+    format = convolution_format(input, weight)
     copies = tuple(x.contiguous(memory_format=format) for x in (grad_out, input, weight))
     wanted = args[-1]
     with tracker.paused():
@@ -400,7 +401,7 @@ def _added_product(tracker: StorageTracker, func: Any, input: Tensor, first: Ten
     return out
 
 
-_KERNELS: dict[Any, Any] = {
+KERNELS: dict[Any, Any] = {
     aten.convolution.default: _convolution,
     aten.convolution_backward.default: _convolution_backward,
     aten.constant_pad_nd.default: _padded,
@@ -445,8 +446,8 @@ _UPSAMPLINGS = {
 
 
 for _name in _UPSAMPLINGS:
-    _KERNELS[getattr(aten, _name).default] = _upsampled
-    _KERNELS[getattr(aten, f"{_name}_backward").default] = _upsampled_backward
+    KERNELS[getattr(aten, _name).default] = _upsampled
+    KERNELS[getattr(aten, f"{_name}_backward").default] = _upsampled_backward
 
 
 def _unsafe_chunk(input: Tensor, chunks: int, dim: int = 0) -> Any:
@@ -472,7 +473,7 @@ class SymbolicCudaSemantics(CudaSemantics):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        kernel = _KERNELS.get(func)
+        kernel = KERNELS.get(func)
         if kernel is not None and not kwargs:
             self._tracker.ran(func)  # it will not be called itself
             return kernel(self._tracker, func, *args)

@@ -12,8 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch._subclasses import FakeTensorMode
 
-from memlint.measure import cuda_semantics
-from memlint.measure.cuda_semantics import CudaSemantics, attention_backend, efficient_backward_workspace_bytes
+from memlint.measure import cuda_autocast
+from memlint.measure.cuda_kernels import efficient_backward_workspace_bytes
+from memlint.measure.cuda_semantics import CudaSemantics, attention_backend
 from memlint.measure.tracker import SavedTensors, StorageTracker
 
 
@@ -36,20 +37,20 @@ def macro(name: str) -> set[str]:
 
 
 def test_the_fp32_list_is_the_headers() -> None:
-    assert set(cuda_semantics._FP32) == macro("AT_FORALL_FP32")
+    assert set(cuda_autocast._FP32) == macro("AT_FORALL_FP32")
 
 
 def test_the_list_of_fp32_by_argument_is_the_headers() -> None:
-    assert set(cuda_semantics._FP32_BY_DTYPE) == macro("AT_FORALL_FP32_SET_OPT_DTYPE")
+    assert set(cuda_autocast._FP32_BY_DTYPE) == macro("AT_FORALL_FP32_SET_OPT_DTYPE")
 
 
 def test_the_promoting_list_is_the_headers() -> None:
-    assert set(cuda_semantics._PROMOTE) == macro("AT_FORALL_PROMOTE")
+    assert set(cuda_autocast._PROMOTE) == macro("AT_FORALL_PROMOTE")
 
 
 def test_the_norms_are_the_headers() -> None:
     body = HEADER.split("#define AT_FORALL_DIFFERENT_REDISPATCH_SIGNATURE(_)")[1].split("\n\n")[0]
-    assert set(cuda_semantics._FP32_BY_OVERLOAD) == set(re.findall(r'"(norm\.\w+)"', body))
+    assert set(cuda_autocast._FP32_BY_OVERLOAD) == set(re.findall(r'"(norm\.\w+)"', body))
 
 
 def test_every_operator_of_the_cpus_lists_is_accounted_for() -> None:
@@ -60,7 +61,7 @@ def test_every_operator_of_the_cpus_lists_is_accounted_for() -> None:
         if name.startswith("aten::") and torch._C._dispatch_has_kernel_for_dispatch_key(name, "AutocastCPU")
     }
     lower = macro("AT_FORALL_LOWER_PRECISION_FP")
-    overridden = set(cuda_semantics._autocast_kernels())
+    overridden = set(cuda_autocast.autocast_kernels())
     # 16-bit on the CPU as well, and absent from CUDA: operators that only the CPU runs, and overloads with a
     # string for the padding, which CUDA takes apart before its list applies.
     only_on_the_cpu = {
