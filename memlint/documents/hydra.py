@@ -11,32 +11,34 @@ may be registered in code (a ConfigStore) is MEM004: what it holds is unknown, n
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from memlint import work
 from memlint.documents import hydra_grammar
+from memlint.documents.hydra_defaults import (
+    COMPOSING,
+    MAX_FILES,
+    MAX_NAME,
+    SELF,
+    Config,
+    Entry,
+    Repository,
+    Tree,
+    config_of,
+)
 from memlint.documents.interpolation import MISSING, has_interpolation, select
-from memlint.documents.load import Unreadable, read_text
 from memlint.documents.merge import moved
 from memlint.documents.node import Document, Fault, Faults, Keys, Node, Span
 from memlint.documents.overrides import OverrideError, put, split_key
-from memlint.files import inside, repository_root
-from memlint.named_tuple import NamedTuple
+from memlint.files import repository_root
 
-MAX_FILES = 256
 MAX_ENTRIES = 2_000
 MAX_DEPTH = 32
 MAX_PACKAGE = 50  # names of a package, each a mapping within the last
 MAX_CLIMB = 8  # folders above a group file in which its primary config is looked for
 MAX_PRIMARIES = 200
 MAX_LOOKED_FOR = 50  # groups that may show where the tree begins
-MAX_NAME = 1_000  # characters of an entry: more than a path has
 _ENTRY = 20  # steps for one of a defaults list
-
-SELF = "_self_"
-GLOBAL = "_global_"
-_COMPOSING = "composing a Hydra config"
-_HEADER_CHARACTERS = 512  # Hydra looks for `# @package` in so many
 
 
 def has_defaults(document: Document) -> bool:
@@ -56,7 +58,7 @@ def compose(document: Document, config_dir: str | None = None, overrides: Sequen
     override that Hydra would refuse. Faults in the files are faults of the result.
     """
     folder = _config_root(document) if config_dir is None else config_dir
-    return _Composition(document, _Repository(folder), overrides).run()
+    return _Composition(document, Repository(folder), overrides).run()
 
 
 def roots_of(fragment: str) -> list[str]:
@@ -138,7 +140,7 @@ class _Folder:
             names = sorted(name for name in os.listdir(self.path) if name.endswith((".yaml", ".yml")))
         except OSError:
             return
-        repository = _Repository(self.path, MAX_PRIMARIES + MAX_FILES)
+        repository = Repository(self.path, MAX_PRIMARIES + MAX_FILES)
         for name in names[:MAX_PRIMARIES]:
             config = repository.config(name)
             if config is None or not config.entries:
@@ -186,299 +188,8 @@ def _config_root(document: Document) -> str:
     return folder
 
 
-class _Entry:
-    """One line of a defaults list: ``_self_``, a config by path, or a group with its choice.
-
-    group   the group as written, ``/`` in front where it is absolute; of a config, its path
-    value   the choice: a name, several, or None
-    folder, above  the group path and the package of the config whose list this is
-    """
-
-    __slots__ = (
-        "above",
-        "deleted",
-        "folder",
-        "group",
-        "header",
-        "is_config",
-        "optional",
-        "override",
-        "package",
-        "span",
-        "value",
-    )
-
-    def __init__(
-        self,
-        group: str,
-        value: str | list[str] | None,
-        span: Span,
-        is_config: bool = False,
-        package: str | None = None,
-        optional: bool = False,
-        override: bool = False,
-    ) -> None:
-        self.group = group
-        self.value = value
-        self.span = span
-        self.is_config = is_config
-        self.package = "" if package == "_here_" else package
-        self.optional = optional
-        self.override = override
-        self.header: str | None = None
-        self.folder = ""
-        self.above = ""
-        self.deleted = False
-
-    def fresh(self, folder: str, above: str) -> _Entry:
-        """A copy for one place of the tree: a file may be drawn in more than once."""
-        value = list(self.value) if isinstance(self.value, list) else self.value
-        entry = _Entry(self.group, value, self.span, self.is_config, self.package, self.optional, self.override)
-        entry.folder, entry.above = folder, above
-        if entry.package is not None and "_group_" in entry.package:
-            entry.package = f"{GLOBAL}.{entry.package.replace('_group_', entry.group_path.replace('/', '.'))}"
-        return entry
-
-    @property
-    def is_self(self) -> bool:
-        return self.is_config and self.group == SELF
-
-    @property
-    def name(self) -> str | None:
-        """The last part of the config's path; None for a group without a choice."""
-        if self.is_config:
-            return self.group.rsplit("/", 1)[-1]
-        return self.value if isinstance(self.value, str) else None
-
-    @property
-    def is_interpolation(self) -> bool:
-        return has_interpolation(self.group if self.is_config else self.value)
-
-    def _absolute(self, path: str) -> str:
-        if path.startswith("/"):
-            return path[1:]
-        return f"{self.folder}/{path}" if self.folder and path else self.folder or path
-
-    @property
-    def group_path(self) -> str:
-        if not self.is_config:
-            return self._absolute(self.group)
-        parent, slash, _ = self.group.rpartition("/")
-        return parent[1:] if parent.startswith("/") else "" if slash and not parent else self._absolute(parent)
-
-    @property
-    def config_path(self) -> str:
-        return self._absolute(self.group) if self.is_config else f"{self.group_path}/{self.name}"
-
-    def final_package(self, with_header: bool = True) -> str:
-        package = self.package
-        if package is None and with_header:
-            package = self.header
-        if package is None:
-            group = self.group[1:] if self.group.startswith("/") else self.group
-            if self.is_config:
-                group = group.rpartition("/")[0]
-            package = group.replace("/", ".")
-        if isinstance(self.name, str):
-            package = package.replace("_name_", self.name)
-        full = f"{self.above}.{package}" if self.above and package else self.above or package
-        at = full.rfind(GLOBAL)
-        return full if at < 0 else full[at + len(GLOBAL) + 1 :]
-
-    @property
-    def override_key(self) -> str:
-        """How a command line names this entry: the group, with its package where that is not the group's own."""
-        package = self.final_package(with_header=False)
-        if package == self.group_path.replace("/", "."):
-            return self.group_path
-        return f"{self.group_path}@{package or GLOBAL}"
-
-    def set_header(self, header: str | None) -> None:
-        if header is None or header == "_group_":
-            return
-        if header == "":
-            header = GLOBAL
-        elif header != GLOBAL and not header.startswith(GLOBAL + "."):
-            header = f"{GLOBAL}.{header}"
-        self.header = header.replace("_group_", self.group_path.replace("/", "."))
-
-
-class _Config(NamedTuple):
-    """A file of the config tree: its content without the defaults list, and that list."""
-
-    document: Document
-    content: Node
-    entries: tuple[_Entry, ...]
-    faults: tuple[Fault, ...]
-    header: str | None
-
-
-class _Tree:
-    __slots__ = ("children", "entry")
-
-    def __init__(self, entry: _Entry) -> None:
-        self.entry = entry
-        self.children: list[_Tree] = []
-
-
-class _Repository:
-    """The config tree below one folder. Files are read once."""
-
-    def __init__(self, folder: str, max_files: int = MAX_FILES) -> None:
-        self.folder = folder
-        self.max_files = max_files
-        self.top = repository_root(folder)
-        self._real: dict[str, str] = {}
-        self._options: dict[str, list[str]] = {}
-        self.configs: dict[str, _Config | None] = {}
-        self.problems: dict[str, str] = {}  # why a config is not to be had, where it is not simply missing
-
-    def path(self, config_path: str) -> str | None:
-        """The file of a config; None where it would be outside the tree."""
-        if os.path.isabs(config_path) or "\0" in config_path:
-            return None
-        relative = os.path.normpath(config_path)
-        if relative == os.pardir or relative.startswith(os.pardir + os.sep):
-            return None
-        return os.path.normpath(os.path.join(self.folder, relative))
-
-    def is_group(self, group: str) -> bool:
-        path = self.path(group)
-        return path is not None and os.path.isdir(path)
-
-    def real(self, path: str) -> str:
-        if path not in self._real:
-            self._real[path] = os.path.realpath(path)
-        return self._real[path]
-
-    def options(self, group: str) -> list[str]:
-        if group not in self._options:
-            path = self.path(group)
-            try:
-                names = os.listdir(path) if path is not None and inside(path, self.top) else []
-            except OSError:
-                names = []
-            work.spend(len(names), _COMPOSING)
-            self._options[group] = sorted(name[:-5] for name in names if name.endswith(".yaml"))
-        return self._options[group]
-
-    def config(self, config_path: str) -> _Config | None:
-        if config_path in self.configs:
-            return self.configs[config_path]
-        if len(self.configs) >= self.max_files:
-            self.problems[config_path] = f"more than {self.max_files} files: not composed any further"
-            return None
-        found = self.configs[config_path] = self.read(config_path)
-        return found
-
-    def read(self, config_path: str) -> _Config | None:
-        path = self.path(config_path)
-        if path is None:
-            self.problems[config_path] = f"{config_path} leads out of the config tree"
-            return None
-        for candidate in (path,) if path.endswith((".yaml", ".yml")) else (f"{path}.yaml", f"{path}.yml"):
-            if not os.path.lexists(candidate):
-                continue
-            if not inside(candidate, self.top):
-                self.problems[config_path] = f"{config_path} leads out of the config tree"
-                return None
-            try:
-                text = read_text(candidate)
-            except Unreadable as error:
-                self.problems[config_path] = f"{config_path} cannot be read: {error.reason}"
-                return None
-            from memlint.documents import yaml
-
-            return config_of(yaml.read(candidate, text))
-        return None
-
-
-def config_of(document: Document) -> _Config:
-    children = dict(document.root.value) if isinstance(document.root.value, dict) else {}
-    defaults = children.pop("defaults", None)
-    content = Node(children, document.root.span)
-    faults = list(document.faults)
-    entries: list[_Entry] = []
-    if defaults is not None and defaults.is_list:
-        assert isinstance(defaults.value, list)
-        for item in defaults.value:
-            entry = _entry(item)
-            if isinstance(entry, _Entry):
-                entries.append(entry)
-            else:
-                faults.append(Fault("MEM003", entry, item.span))
-    elif defaults is not None:
-        faults.append(Fault("MEM003", "a defaults list must be a list", defaults.key_span or defaults.span))
-    return _Config(document, content, tuple(entries), tuple(faults), _package_header(document.text))
-
-
-def _entry(item: Node) -> _Entry | str:
-    """An item of a defaults list, or what is wrong with it."""
-    if any(len(text) > MAX_NAME for text in _texts(item)):
-        return f"an entry of a defaults list has no more than {MAX_NAME:,} characters"
-    if isinstance(item.value, str):
-        path, at, package = item.value.partition("@")
-        if path == SELF and at:
-            return "_self_ takes no package"
-        return _Entry(path, None, item.span, is_config=True, package=package if at else None)
-    if not isinstance(item.value, dict):
-        return "an entry of a defaults list is a name, or a group with its choice"
-    pairs = dict(item.value)
-    old_optional = pairs.pop("optional", None) if len(pairs) == 2 else None
-    if len(pairs) != 1:
-        return "an entry of a defaults list has one group"
-    ((key, choice),) = pairs.items()
-    words, at, package = key.partition("@")
-    *keywords, group = words.split(" ")
-    value = choice.value
-    names: list[str] | None = None
-    if isinstance(value, list):
-        names = [name.value for name in value if isinstance(name.value, str)]
-        if len(names) != len(value):
-            return "the choices of a group are names"
-    elif value is not None and not isinstance(value, str):
-        return f"the choice of a group is a name, a list of names or null, not {value!r}"
-    if not group.strip("/"):
-        return "an entry of a defaults list names a group"
-    optional = "optional" in keywords or (old_optional is not None and old_optional.value is True)
-    chosen = names if names is not None else value
-    assert chosen is None or isinstance(chosen, (str, list))
-    return _Entry(
-        group,
-        chosen,  # type: ignore[arg-type]  # names, where it is a list
-        item.span,
-        package=package.split(":")[0] if at else None,
-        optional=optional,
-        override="override" in keywords,
-    )
-
-
-def _texts(item: Node) -> Iterator[str]:
-    """What is written in an item of a defaults list."""
-    for node in item.walk():
-        if isinstance(node.value, str):
-            yield node.value
-        elif isinstance(node.value, dict):
-            yield from node.value
-
-
-def _package_header(text: str) -> str | None:
-    for line in text[:_HEADER_CHARACTERS].splitlines():
-        stripped = line.strip()
-        if not stripped:
-            continue
-        if not stripped.startswith("#"):
-            return None
-        words = stripped.lstrip("#").split()
-        if not words or not words[0].startswith("@"):
-            return None
-        if words[0] == "@package":
-            return words[1] if len(words) > 1 else None
-    return None
-
-
 class _Composition:
-    def __init__(self, document: Document, repository: _Repository, overrides: Sequence[str]) -> None:
+    def __init__(self, document: Document, repository: Repository, overrides: Sequence[str]) -> None:
         self.document = document
         self.repository = repository
         self.faults = Faults()
@@ -489,7 +200,7 @@ class _Composition:
         self.replaced: dict[str, tuple[str | list[str] | None, Span | None]] = {}
         self.used: set[str] = set()
         self.deletions: dict[str, str | None] = {}
-        self.appended: list[_Entry] = []
+        self.appended: list[Entry] = []
         self.values: list[hydra_grammar.Override] = []
         self.texts: dict[str, str] = {}
         self.root = Node({}, document.root.span)
@@ -516,13 +227,13 @@ class _Composition:
         elif value is not None and not isinstance(value, (str, list)):
             raise OverrideError(f"{override.text!r}: the choice of a group is a name, or a list of names")
         elif override.kind == hydra_grammar.ADD:
-            self.appended.append(_Entry(key, value, span, package=override.package))
+            self.appended.append(Entry(key, value, span, package=override.package))
         else:
             self.replaced[full] = (value, None)
 
     # -- the tree of defaults lists
 
-    def follow(self) -> _Tree:
+    def follow(self) -> Tree:
         """The tree of defaults lists: what is composed (``sources``) and what was chosen (``choices``)."""
         folder = self.repository.folder
         relative = os.path.relpath(self.document.path, folder).replace(os.sep, "/")
@@ -530,7 +241,7 @@ class _Composition:
             relative = os.path.basename(relative)
         name = relative[:-5] if relative.endswith(".yaml") else relative
         self.repository.configs[name] = config_of(self.document)
-        entry = _Entry(name, None, self.document.root.span, is_config=True)
+        entry = Entry(name, None, self.document.root.span, is_config=True)
         return self.tree(entry, True, False, ())
 
     def run(self) -> Document:
@@ -556,11 +267,11 @@ class _Composition:
         message = f"there is no {key} in the defaults list to override: this file is part of a larger config"
         self.faults.append(Fault("MEM004", message, span))
 
-    def tree(self, entry: _Entry, is_root: bool, interpolated: bool, active: tuple[str, ...]) -> _Tree:
+    def tree(self, entry: Entry, is_root: bool, interpolated: bool, active: tuple[str, ...]) -> Tree:
         """The entry with the entries of its own defaults list below it, last first, as Hydra goes."""
-        tree = _Tree(entry)
+        tree = Tree(entry)
         self.entries += 1
-        work.spend(_ENTRY, _COMPOSING)
+        work.spend(_ENTRY, COMPOSING)
         if self.entries > MAX_ENTRIES or len(active) > MAX_DEPTH:
             self.stop(entry, f"the defaults lists do not end ({MAX_ENTRIES:,} entries, {MAX_DEPTH} levels)")
             return tree
@@ -592,7 +303,7 @@ class _Composition:
             return tree
         self.sources[config.document.path] = config.document.text
         self.faults.extend(config.faults)
-        work.spend(2 * len(config.entries), _COMPOSING)
+        work.spend(2 * len(config.entries), COMPOSING)
         entries = [item.fresh(entry.group_path, entry.final_package()) for item in config.entries]
         if entries or (is_root and self.appended):
             self.ensure_self(entries, config)
@@ -602,14 +313,14 @@ class _Composition:
         self.expand(tree, entries, interpolated, (*active, path))
         return tree
 
-    def ensure_self(self, entries: list[_Entry], config: _Config) -> None:
+    def ensure_self(self, entries: list[Entry], config: Config) -> None:
         if not any(item.is_self for item in entries) and any(
-            not item.override for item in entries or [_Entry(SELF, None, config.content.span, True)]
+            not item.override for item in entries or [Entry(SELF, None, config.content.span, True)]
         ):
-            entries.append(_Entry(SELF, None, config.content.span, is_config=True))
+            entries.append(Entry(SELF, None, config.content.span, is_config=True))
 
-    def collect_overrides(self, entries: list[_Entry]) -> None:
-        early: _Entry | None = None
+    def collect_overrides(self, entries: list[Entry]) -> None:
+        early: Entry | None = None
         for item in entries:
             early = item if item.override else early
             if early is not None and not item.override and not item.is_self:
@@ -621,11 +332,11 @@ class _Composition:
                 if key not in self.replaced:
                     self.replaced[key] = (item.value, item.span)
 
-    def expand(self, tree: _Tree, entries: list[_Entry], interpolated: bool, active: tuple[str, ...]) -> None:
-        children: list[_Tree] = []
+    def expand(self, tree: Tree, entries: list[Entry], interpolated: bool, active: tuple[str, ...]) -> None:
+        children: list[Tree] = []
         for item in reversed(entries):
             if item.is_self:
-                children.append(_Tree(item))
+                children.append(Tree(item))
                 continue
             if item.override or _is_launcher(item):
                 continue
@@ -635,12 +346,12 @@ class _Composition:
                 self.used.add(key)
             if not item.is_config and isinstance(item.value, list):
                 for name in reversed(item.value):
-                    one = _Entry(f"{item.group}/{name}", None, item.span, True, item.package, item.optional)
+                    one = Entry(f"{item.group}/{name}", None, item.span, True, item.package, item.optional)
                     one = one.fresh(item.folder, item.above)
                     children.append(self.tree(one, False, interpolated, active))
                 self.choices.setdefault(item.override_key, item.value)
             elif item.is_interpolation:
-                children.append(_Tree(item))  # when the choices that it names are known
+                children.append(Tree(item))  # when the choices that it names are known
             else:
                 children.append(self.tree(item, False, interpolated, active))
         for index, child in enumerate(children):
@@ -651,7 +362,7 @@ class _Composition:
                     child.entry.deleted = True
         tree.children = list(reversed(children))
 
-    def interpolate(self, entry: _Entry, entries: list[_Entry]) -> bool:
+    def interpolate(self, entry: Entry, entries: list[Entry]) -> bool:
         """``${group}`` in a choice stands for what was chosen there."""
         text = entry.group if entry.is_config else entry.value
         assert isinstance(text, str)
@@ -681,11 +392,11 @@ class _Composition:
 
     # -- what is wrong
 
-    def stop(self, entry: _Entry, message: str) -> None:
+    def stop(self, entry: Entry, message: str) -> None:
         entry.deleted = True
         self.faults.append(Fault("MEM003", message, entry.span))
 
-    def missing_choice(self, entry: _Entry) -> None:
+    def missing_choice(self, entry: Entry) -> None:
         entry.deleted = True
         options = self.repository.options(entry.group_path)
         message = f"the choice of {entry.override_key} is given when the run is started"
@@ -693,7 +404,7 @@ class _Composition:
             message += f": {_some(options)}"
         self.faults.append(Fault("MEM004", message, entry.span))
 
-    def not_found(self, entry: _Entry) -> None:
+    def not_found(self, entry: Entry) -> None:
         path = entry.config_path
         problem = self.repository.problems.get(path)
         if problem is not None:
@@ -709,7 +420,7 @@ class _Composition:
 
     # -- the values
 
-    def add_all(self, tree: _Tree, parent: _Tree | None) -> None:
+    def add_all(self, tree: Tree, parent: Tree | None) -> None:
         if tree.children:
             for child in tree.children:
                 self.add_all(child, tree)
@@ -740,7 +451,7 @@ class _Composition:
         replaced, ``???`` replaces nothing. ``base`` is ours, and so is ``over``: both were copied here."""
         assert isinstance(base.value, dict)
         assert isinstance(over.value, dict)
-        work.spend(len(over.value), _COMPOSING)
+        work.spend(len(over.value), COMPOSING)
         for name, child in over.value.items():
             known = base.value.get(name)
             if known is None:
@@ -804,7 +515,7 @@ def _without(node: Node, keys: list[str]) -> Node:
     return Node(children, node.span, node.key_span, node.keys, node.via)
 
 
-def _is_launcher(entry: _Entry) -> bool:
+def _is_launcher(entry: Entry) -> bool:
     return f"{entry.group.lstrip('/')}/".startswith("hydra/")
 
 

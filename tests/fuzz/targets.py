@@ -499,7 +499,7 @@ TARGETS = {
         ),
         _target(
             "hydra",
-            "documents.hydra documents.hydra_grammar documents.interpolation documents.merge",
+            "documents.hydra documents.hydra_defaults documents.hydra_grammar documents.interpolation documents.merge",
             _composition,
             _composed,
         ),

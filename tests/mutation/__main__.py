@@ -51,6 +51,8 @@ TESTS: dict[str, tuple[str, ...]] = {
         "tests/fixes/test_plan.py",
         "tests/fixes/test_levers.py",
     ),
+    "memlint.fixes.limits": ("tests/fixes/test_search.py", "tests/planning"),
+    "memlint.fixes.search": ("tests/fixes/test_search.py",),
     "memlint.tape.allocator": (
         "tests/tape/test_allocator.py",
         "tests/tape/test_allocator_endless.py",
@@ -62,6 +64,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "memlint.tape.estimate": ("tests/tape/test_estimate.py", "tests/tape/test_summary.py"),
     "memlint.tape.first_step": ("tests/tape/test_first_step.py",),
     "memlint.tape.folded": ("tests/tape/test_folded.py",),
+    "memlint.tape.lengths": ("tests/tape/test_lengths.py",),
     "memlint.tape.overhead": ("tests/tape/test_overhead.py", "tests/tape/test_full_card.py"),
     "memlint.tape.phases": (
         "tests/tape/test_phases.py",
@@ -92,12 +95,13 @@ TESTS: dict[str, tuple[str, ...]] = {
     "memlint.setting_values": ("tests/test_settings.py", "tests/test_settings_bounds.py"),
     "memlint.settings": ("tests/test_settings.py", "tests/test_settings_bounds.py", "tests/hostile/test_settings.py"),
     "memlint.selection": ("tests/test_selection.py",),
-    "memlint.reports.concise": ("tests/reports",),
-    "memlint.reports.full": ("tests/reports",),
-    "memlint.reports.github": ("tests/reports",),
-    "memlint.reports.json": ("tests/reports",),
-    "memlint.reports.report": ("tests/reports",),
-    "memlint.reports.text": ("tests/reports",),
+    **{
+        f"memlint.reports.{name}": ("tests/reports",)
+        for name in (
+            *("concise", "equal", "full", "github", "gitlab", "json", "json_lines", "junit", "markdown", "overview"),
+            *("rdjson", "report", "sarif", "style", "text", "verdict"),
+        )
+    },
 }
 
 
