@@ -43,6 +43,10 @@ class Experts(NamedTuple):
     grouped: bool = False
     apart: bool = False
 
+    def stand_in(self, number: int) -> bool:
+        """Whether the layer of this number has experts in place of a perceptron."""
+        return number not in self.dense and number >= self.first and (number + 1) % self.step == 0
+
 
 class Latent(NamedTuple):
     """Multi-head latent attention (DeepSeek): keys and values are made from one narrow vector per token.

@@ -677,7 +677,9 @@ SURROUNDINGS = (
         if library.fact.startswith("release.")
     ),
     Entry(
-        "recorded_layers", "any", "(layers that are recorded, layers that there are), while a deep model is recorded"
+        "recorded_layers",
+        "any",
+        "(layers that are recorded, layers that there are, after how many they repeat), while a deep model is recorded",
     ),
     Entry("recorded_passes", "integer", "of a loop that are recorded, while a model is", "passes"),
 )

@@ -198,10 +198,13 @@ class _Pieces:
         for length in range(1, end_longer - there - (end - at) + 1):
             if LEAST_TURNS * length > at - first:
                 return None
-            if two[there] != two[there - length] or two[there : there + length] != two[there - length : there]:
-                continue
+            # What is cheap to see first: within a layer the same events may come hundreds of times.
             rest = there + length
+            if two[there] != two[there - length]:
+                continue
             if one[at : min(at + ahead, end)] != two[rest : min(rest + ahead, end_longer)]:
+                continue
+            if two[there:rest] != two[there - length : there]:
                 continue
             last = one[at - length : at]
             turns = 1

@@ -111,11 +111,10 @@ def _step(
         return record_step(module.build, run, symbolic, named)
 
     what = module.__name__, named
-    if folded and hasattr(module, "equal_layers"):
+    if folded and hasattr(module, "stack"):
         from memlint.models import depth
 
-        layers = module.equal_layers(spec)
-        made = depth.record(recorded, spec, layers, None if symbolic else templates, what)
+        made = depth.record(recorded, spec, module.stack(spec), None if symbolic else templates, what)
         if made is not None:
             return made
     if templates is None or symbolic:
@@ -141,11 +140,10 @@ def saved_bytes(spec: TrainingSpec, templates: Templates | None = None) -> int:
         found: int = templates.record((module.__name__, "forward"), plainly, one)
         return found
 
-    if hasattr(module, "equal_layers"):
+    if hasattr(module, "stack"):
         from memlint.models import depth
 
-        layers = module.equal_layers(spec)
-        held_by_few = depth.saved_bytes(recorded, spec, layers)
+        held_by_few = depth.saved_bytes(recorded, spec, module.stack(spec))
         if held_by_few is not None:
             return held_by_few
     return recorded(spec)

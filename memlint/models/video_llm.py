@@ -16,7 +16,7 @@ from memlint.meta.amp import to
 from memlint.meta.nn import Linear, Module
 from memlint.meta.tensor import DTYPES, Tensor, default_dtype, empty, float32
 from memlint.models import UnknownModel
-from memlint.models.depth import equal_layers_of, shortened
+from memlint.models.depth import Stack, shortened, stack_of
 from memlint.models.language.decoder import LanguageModel
 from memlint.models.language.losses import token_numbers
 from memlint.models.system import System
@@ -57,9 +57,9 @@ def decoder_of(spec: TrainingSpec) -> Decoder:
     return huggingface.decoder(config)
 
 
-def equal_layers(spec: TrainingSpec) -> int:
-    """How many layers the decoder has, where all of them do the same in the same run; else 0."""
-    return equal_layers_of(decoder_of(spec))
+def stack(spec: TrainingSpec) -> Stack:
+    """How the decoder's layers repeat."""
+    return stack_of(decoder_of(spec))
 
 
 def token_counts(spec: TrainingSpec) -> tuple[int, int]:

@@ -50,6 +50,43 @@ def run(config: dict[str, Any], **facts: Any) -> TrainingSpec:
     return spec_of(config, **{**usual, **facts})
 
 
+NARROW = {**SMALL, "hidden_size": 256, "intermediate_size": 512, "head_dim": 64}
+MIXTURE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 96}
+RECURRENT = {
+    **{"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 16},
+    "full_attention_interval": 4,
+}
+LATENT = {
+    **{"q_lora_rank": 64, "kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 16, "v_head_dim": 32},
+    **{"n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 2, "topk_group": 1, "n_shared_experts": 1},
+    **{"moe_intermediate_size": 96, "first_k_dense_replace": 3},
+}
+# Layers that take turns, or that have experts.
+TURNS: dict[str, dict[str, Any]] = {
+    "gemma2": {**NARROW, "model_type": "gemma2", "sliding_window": 256, "num_hidden_layers": 26},
+    "cohere2": {**NARROW, "model_type": "cohere2", "sliding_window": 64, "num_hidden_layers": 43},
+    "gpt_oss": {
+        **{**NARROW, "model_type": "gpt_oss", "sliding_window": 256, "num_hidden_layers": 36},
+        **{"num_local_experts": 4, "num_experts_per_tok": 2},
+    },
+    "mixtral": {
+        **{**NARROW, "model_type": "mixtral", "num_hidden_layers": 32},
+        **{"num_local_experts": 4, "num_experts_per_tok": 2},
+    },
+    "qwen2_moe": {
+        **{**NARROW, "model_type": "qwen2_moe", "num_hidden_layers": 28, **MIXTURE},
+        **{"shared_expert_intermediate_size": 160, "decoder_sparse_step": 2},
+    },
+    "deepseek_v3": {**NARROW, "model_type": "deepseek_v3", "num_hidden_layers": 40, **LATENT},
+    "qwen3_5": {**NARROW, "model_type": "qwen3_5_text", "num_hidden_layers": 48, **RECURRENT},
+    "qwen3_next": {
+        **{**NARROW, "model_type": "qwen3_next", "num_hidden_layers": 48, **MIXTURE, **RECURRENT},
+        **{"shared_expert_intermediate_size": 160, "norm_topk_prob": True},
+    },
+}
+IRREGULAR = ["conv" if number % 7 in (0, 3, 4) or number == 20 else "full_attention" for number in range(30)]
+
+ALL_LINEAR = {"lora.targets": "all-linear"}
 FOUR_BITS = {"quantization.bits": 4, "quantization.kind": "nf4", "frozen_dtype": "bfloat16"}
 FULL = {"checkpointing": "full"}
 OLDER = {"checkpointing": "full", "checkpointing_reentrant": True}
@@ -102,6 +139,20 @@ RUNS = {
         **OLDER,
     ),
     "scores of pairs": run(SMALL, method="rerank", sequences_per_sample=4, padding=True),
+    **{f"{name}, layers that repeat": run(config, sequence_length=128, **TWICE) for name, config in TURNS.items()},
+    **{
+        f"{name} on FSDP2, adapted and recomputed": run(
+            TURNS[name],
+            sequence_length=128,
+            tuning="lora",
+            **{**ALL_LINEAR, **OLDER, **ZERO2, "parallelism.strategy": "fsdp2"},
+        )
+        for name in ("gpt_oss", "qwen3_5")
+    },
+    **{
+        f"{name} on ZeRO 2": run(TURNS[name], sequence_length=128, **ZERO2, **FULL)
+        for name in ("gemma2", "deepseek_v3", "qwen2_moe")
+    },
 }
 
 
@@ -151,10 +202,6 @@ def test_whatever_zero_3_fetches_ahead_and_keeps(live: int, reuse: int, prefetch
         assert min(live, prefetch)  # otherwise it could have been folded
 
 
-MIXTRAL = {**DEEP, "model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}
-GEMMA2 = {**DEEP, "model_type": "gemma2", "head_dim": 256}
-
-
 @pytest.mark.parametrize(
     "spec",
     [
@@ -167,8 +214,16 @@ GEMMA2 = {**DEEP, "model_type": "gemma2", "head_dim": 256}
             id="a prefix of all layers",
         ),
         pytest.param(run(SMALL, tuning="lora", **ZERO2), id="an adapter, all of which ZeRO cuts at once"),
-        pytest.param(run(GEMMA2, attention="eager"), id="layers with a window in turns"),
-        pytest.param(run(MIXTRAL), id="experts"),
+        pytest.param(run(TURNS["mixtral"], **ZERO3), id="experts, gathered by ZeRO"),
+        pytest.param(run(TURNS["gemma2"], **ZERO3, attention="eager"), id="windows in turns, gathered by ZeRO"),
+        pytest.param(
+            run({**NARROW, "model_type": "gemma3_text", "sliding_window": 256, "num_hidden_layers": 62}),
+            id="six layers in turn",
+        ),
+        pytest.param(
+            run({**SMALL, "model_type": "lfm2", "num_hidden_layers": 30, "layer_types": IRREGULAR}),
+            id="layers that take turns without an order",
+        ),
         pytest.param(run(SMALL, checkpointing="every", checkpointing_every=2), id="every second layer is recomputed"),
         pytest.param(
             run(
@@ -211,8 +266,8 @@ SPREADS = ("none", "ddp", "fsdp1", "fsdp2", "zero")
 @st.composite
 def drawn_runs(draw: st.DrawFn) -> TrainingSpec:
     """Any of the switches that runs over equal layers have, with as many layers as are worth it."""
-    config = dict(draw(st.sampled_from((SMALL, GPT2))))
-    config["n_layer" if config["model_type"] == "gpt2" else "num_hidden_layers"] = draw(st.integers(16, 40))
+    config = dict(draw(st.sampled_from((SMALL, GPT2, *TURNS.values()))))
+    config["n_layer" if config["model_type"] == "gpt2" else "num_hidden_layers"] = draw(st.integers(16, 44))
     facts: dict[str, Any] = {
         "checkpointing": draw(st.sampled_from(("none", "full", "selective"))),
         "checkpointing_reentrant": draw(st.booleans()),
@@ -224,8 +279,11 @@ def drawn_runs(draw: st.DrawFn) -> TrainingSpec:
         "attention": draw(st.sampled_from(("flash", "sdpa", "eager"))),
         "loss": draw(st.sampled_from(("full", "chunked", "fused"))),
         "parameter_dtype": draw(st.sampled_from(("bfloat16", "float32"))),
+        "float32_parts": draw(st.sampled_from((None, ["norms"], ["norms", "embeddings", "head"]))),
         "evaluation_batch_size": draw(st.sampled_from((None, 4))),
     }
+    if config in TURNS.values() or "linear_num_key_heads" in config:
+        facts["sequence_length"] = 128  # what recurs is recorded piece by piece
     if draw(st.booleans()):
         facts["tuning"] = draw(st.sampled_from(ADAPTERS))
         facts.update(draw(st.sampled_from(({}, FOUR_BITS))))
@@ -244,7 +302,7 @@ def drawn_runs(draw: st.DrawFn) -> TrainingSpec:
     return run(config, **facts)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(drawn_runs())
 def test_few_layers_stand_for_all_whatever_a_run_does(spec: TrainingSpec) -> None:
     try:

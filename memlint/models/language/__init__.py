@@ -16,7 +16,7 @@ from memlint.meta.checkpoint import EVERY_OTHER_PRODUCT, recompute
 from memlint.meta.nn import Module
 from memlint.meta.tensor import DTYPES, DType, Tensor, default_dtype, float32, state
 from memlint.models import UnknownModel, split
-from memlint.models.depth import equal_layers_of, shortened
+from memlint.models.depth import Stack, shortened, stack_of
 from memlint.models.language import adapters, codes, experts, losses, preference, quantisation
 from memlint.models.language.decoder import LanguageModel, replace_linears
 from memlint.models.system import System
@@ -394,7 +394,6 @@ _EQUAL_WITH: dict[Name, tuple[Any, ...]] = {
     "checkpointing": ("none", "full", "selective"),
     "checkpointing_chunk": (1,),
     "activation_offloading": (False,),
-    "float32_parts": (None, (), []),
     "parallelism.strategy": ("none", "ddp", "zero", "fsdp1", "fsdp2"),
     "parallelism.zero_redundancy": (False,),
     "parallelism.wrap_elements": (0,),
@@ -405,23 +404,23 @@ _EQUAL_WITH: dict[Name, tuple[Any, ...]] = {
 _UNEQUAL_TUNING = ("freeze", "prefix", "adaption_prompt")
 
 
-def equal_layers(spec: TrainingSpec) -> int:
-    """How many layers the model has, where all of them do the same in the same run; else 0."""
+def stack(spec: TrainingSpec) -> Stack:
+    """How the model's layers repeat, where what a run does goes by how they are built alone."""
     for name, values in _EQUAL_WITH.items():
         value = spec.get(name)
         if value is not None and value not in values:
-            return 0
+            return Stack()
     tuning = spec.get("tuning", "full")
     if tuning in _UNEQUAL_TUNING or (tuning != "full" and spec.get("parallelism.strategy") == "zero"):
-        return 0
+        return Stack()
     if not all(_is_name(spec.get(name)) for name in ("lora.targets", "oft.targets", "lora.modules_to_save")):
-        return 0
+        return Stack()
     if spec.get("model_class") == "embeddings":
         from memlint.architectures.kinds import described as described_as  # decoders with a head do without
 
         if not isinstance(described_as(contents_of(spec), "embeddings"), Decoder):
-            return 0
-    return equal_layers_of(_config(spec))
+            return Stack()
+    return stack_of(_config(spec))
 
 
 def _is_name(targets: Any) -> bool:

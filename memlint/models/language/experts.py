@@ -23,10 +23,7 @@ from memlint.models.language.parts import GatedPerceptron, HalvesPerceptron, act
 
 def has_experts(config: Decoder, number: int) -> bool:
     """Whether this layer has experts in place of a perceptron."""
-    experts = config.experts
-    if experts is None or number in experts.dense or number < experts.first:
-        return False
-    return (number + 1) % experts.step == 0
+    return config.experts is not None and config.experts.stand_in(number)
 
 
 def mixture_of(layer: Module) -> Any:
