@@ -8,6 +8,7 @@ import pytest
 
 from memlint.estimates import estimate_spec
 from memlint.facts.spec import TrainingSpec
+from memlint.models import UnknownModel
 from tests.dialects.language_models import run
 
 HYPER = "hyperparameters."
@@ -133,6 +134,12 @@ def test_adapters_stand_beside_megatron_s_own_products(options: str, model: str,
     estimate = estimate_spec(spec)
     assert estimate is not None, spec.unknown_reason
     assert estimate.trainable_parameters == count
+
+
+def test_adapters_over_layers_that_megatron_s_code_is_not_known_for_are_named() -> None:
+    """gpt-oss has sinks and windows: its layers stand as transformers computes them, which have no such products."""
+    with pytest.raises(UnknownModel, match="LoRA over Megatron's layers with experts that are chosen as 'chosen'"):
+        estimate_spec(started("--tuner_type lora --expert_model_parallel_size 2", "openai/gpt-oss-20b"))
 
 
 def test_the_fused_loss_copies_its_softmax_on_the_way_back() -> None:

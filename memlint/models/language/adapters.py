@@ -478,8 +478,10 @@ def _adapt_linears(model: LanguageModel, spec: TrainingSpec, config: Decoder, me
         raise UnknownModel(f"{method} beside Megatron's layers is not known")
     kind = DoraLinear if method == "dora" else LoraLinear
     if megatrons:
-        from memlint.models.language import megatron_adapters
+        from memlint.models.language import megatron, megatron_adapters
 
+        if unlike := megatron.refused(config):
+            raise UnknownModel(f"LoRA over Megatron's layers with {unlike} is not known")
         kind = megatron_adapters.ParallelLora  # type: ignore[assignment]
     if method == "dora" and spec.get("implementation") == "torchtune":
         kind = NamedDoraLinear
