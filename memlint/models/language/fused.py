@@ -72,7 +72,7 @@ def fuse(model: Module, spec: TrainingSpec, config: Decoder) -> None:
 def _bind_norms(module: Module, in_place: bool) -> None:
     for _, child in module.children():
         if type(child) in (RootMeanSquare, WideRootMeanSquare, GemmaNorm):
-            child.forward = partial(_normed, child, in_place)  # type: ignore[method-assign]
+            child.forward = partial(_normed, child, in_place)  # type: ignore[method-assign, arg-type]
 
 
 def _bind_perceptron(module: GatedPerceptron, kernels: Sequence[str]) -> None:
@@ -173,7 +173,7 @@ def _whole(layer: LoraLinear, dtype: DType) -> Tensor:
     """The weight as a product reads it: unpacked, or cast, for as long as somebody holds it."""
     base = layer.base_layer
     if not isinstance(base, Linear4bit):
-        return to(base.weight.detach(), dtype)  # type: ignore[attr-defined,no-any-return]
+        return to(base.weight.detach(), dtype)  # type: ignore[attr-defined]
     scales = base.scales()
     weight = empty(base.sizes, base.kept)
     weight = to(weight, dtype)
