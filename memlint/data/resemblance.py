@@ -21,6 +21,7 @@ _KINDS = frozenset(
     (
         *("vl", "vision", "audio", "omni", "image", "video", "moe", "embedding", "reranker", "vit", "vlm", "next"),
         *("linear", "llava", "internvl", "xcomposer", "cogvlm", "mllm", "vila", "videollama"),
+        *("wav", "xls", "hubert", "wavlm", "whisper", "speech", "asr", "tts"),
     )
 )
 # A checkpoint in few bits has another dtype than the model that it is of, and an adapter is no model.

@@ -17,7 +17,7 @@ from memlint.dialects.stated import (
     trainer,
 )
 from memlint.facts.spec import ASSUMED, DEFAULT, HYPER, Fact, Name, TrainingSpec
-from memlint.trainers import liger
+from memlint.trainers import liger, unsloth
 from memlint.trainers.table import LOG_PROBABILITIES
 
 # Names that transformers gives optimizers (training_args.OptimizerNames, trainer_optimizer.py)
@@ -156,6 +156,8 @@ def attention(spec: TrainingSpec) -> None:
     elif stated is not None and isinstance(stated.value, str) and "flash-attn" in stated.value:
         put(spec, "attention", "flash", stated)
     elif stated is not None and stated.origin == DEFAULT and stated.value == "sdpa" and CONFIG in spec:
+        if truth(spec.get(HYPER + "use_unsloth", False)) and model_type(spec) in unsloth.OWN_LAYERS:
+            return  # its own layers take flash-attn, xFormers or SDPA under any release of transformers
         since = SDPA_SINCE.get(text_config(spec[CONFIG]).get("model_type", ""))
         has_it = since is None or spec.does(f"transformers.sdpa_{since}")
         if not (has_it and spec.does("torch.sdpa_is_taken")):

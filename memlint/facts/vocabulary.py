@@ -407,7 +407,8 @@ ACTIVATIONS = (
         "`cross_entropy`, `linear_cross_entropy`, `cut_cross_entropy` (the head's product and the loss in tiles that "
         "never leave the chip), `layer_norm`, `gated_delta_rule` (flash-linear-attention's kernels for Qwen3-Next and "
         "Qwen3.5, where that package is installed), `xielu` (Apertus' activation, likewise); of adapters "
-        "`lora_mlp`, `lora_qkv`, `lora_o`, `lora_embedding`",
+        "`lora_mlp`, `lora_qkv`, `lora_o`, `lora_embedding`, `lora_in_place` (gradients go where what they are of "
+        "was kept); `head_norm` of queries and keys",
         absent="none",
     ),
     Entry(

@@ -15,8 +15,10 @@ from typing import Any
 import memlint.data
 
 VERSION = "Unsloth 2026.10"
-KERNELS = ("rms_norm", "swiglu", "rotary", "cross_entropy")
-ADAPTER_KERNELS = ("lora_mlp", "lora_qkv", "lora_o")  # of adapters that are made without dropout
+# Its gate is part of the kernel for adapters: a perceptron without these keeps transformers' own (models/llama.py).
+KERNELS = ("rms_norm", "head_norm", "rotary", "cross_entropy")
+# Of adapters that are made without dropout; gradients go where what they are of was kept.
+ADAPTER_KERNELS = ("lora_mlp", "lora_qkv", "lora_o", "lora_in_place")
 WHOLE_LOGITS = 1024  # tokens of a batch; where it has no more, the logits of all of them are made
 
 # What its calls do where their arguments say nothing.

@@ -159,3 +159,27 @@ def test_what_a_call_makes_is_no_value_of_the_wrong_type(tmp_path: Path) -> None
     findings = check([str(tmp_path / "train.py")], isolated=True).findings
     assert "MEM008" not in {finding.code for finding in findings}
     assert any("lora_r is not known: what rank makes" in finding.message for finding in findings)
+
+
+@pytest.mark.parametrize(
+    ("release", "attention"),
+    [
+        pytest.param("4.57.1", "sdpa", id="where transformers has SDPA for the model"),
+        pytest.param("4.35.2", "sdpa", id="where it has none, for the layers are its own"),
+    ],
+)
+def test_its_layers_never_run_on_eager_attention(tmp_path: Path, release: str, attention: str) -> None:
+    (tmp_path / "requirements.txt").write_text(f"transformers=={release}\n", encoding="utf-8")
+    assert program(tmp_path, MODEL + ADAPTERS + TRAINER)["attention"] == attention
+
+
+@pytest.mark.parametrize(
+    ("adapters", "kernels"),
+    [
+        pytest.param("r = 8", ["lora_mlp", "lora_qkv", "lora_o", "lora_in_place"], id="adapters without dropout"),
+        pytest.param("r = 8, lora_dropout = 0.1", [], id="with dropout PEFT computes them"),
+    ],
+)
+def test_its_kernels_for_adapters_are_those_of_its_release(tmp_path: Path, adapters: str, kernels: list[str]) -> None:
+    spec = program(tmp_path, MODEL + ADAPTERS.replace("r = 8", adapters) + TRAINER)
+    assert [name for name in spec["fused_kernels"] if name.startswith("lora_")] == kernels

@@ -97,6 +97,10 @@ def build(spec: TrainingSpec) -> System:
 
         brought = loading.loading(spec, model)
     adapters.adapt(model, task.adapting(spec), task.config)
+    if spec.get("fused_kernels"):
+        from memlint.models.language import fused  # other runs do without
+
+        fused.fuse(model, spec, task.config)
     unoptimised = task.unused() if callable(task.unused) else task.unused
     if _quantised_by_litgpt(spec) and spec.does("litgpt.stable_embedding"):
         from memlint.models.language import litgpt  # other runs do without

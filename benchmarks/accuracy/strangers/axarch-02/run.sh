@@ -1,0 +1,1 @@
+accelerate launch -m axolotl.cli.train config.yaml --deepspeed deepspeed_configs/zero2.json

@@ -1,0 +1,21 @@
+CUDA_VISIBLE_DEVICES=0 python src/train_bash.py \
+    --stage sft \
+    --model_name_or_path meta-llama/Llama-2-7b-hf \
+    --do_train \
+    --dataset alpaca_gpt4_en \
+    --template default \
+    --finetuning_type block \
+    --output_dir outputs/run \
+    --overwrite_cache \
+    --per_device_train_batch_size 2 \
+    --per_device_eval_batch_size 2 \
+    --gradient_accumulation_steps 8 \
+    --lr_scheduler_type cosine \
+    --val_size 500 \
+    --eval_steps 20 \
+    --evaluation_strategy steps \
+    --learning_rate 1e-6 \
+    --num_train_epochs 3 \
+    --switch_block_every 100 \
+    --switch_mode random \
+    --bf16 True

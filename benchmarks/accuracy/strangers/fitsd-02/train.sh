@@ -1,0 +1,14 @@
+accelerate launch sdxl_train.py \
+  --pretrained_model_name_or_path=sd_xl_base_1.0.safetensors \
+  --dataset_config=dataset.toml \
+  --output_dir=out \
+  --gradient_checkpointing \
+  --cache_text_encoder_outputs \
+  --cache_latents \
+  --optimizer_type=adafactor \
+  --optimizer_args scale_parameter=False relative_step=False warmup_init=False \
+  --lr_scheduler=constant_with_warmup \
+  --lr_warmup_steps=100 \
+  --learning_rate=4e-7 \
+  --mixed_precision=bf16 \
+  --sdpa

@@ -1,0 +1,13 @@
+accelerate launch sdxl_train_network.py \
+  --pretrained_model_name_or_path=sd_xl_base_1.0.safetensors \
+  --dataset_config=dataset.toml \
+  --output_dir=out \
+  --network_module=networks.lora \
+  --network_dim=4 \
+  --network_train_unet_only \
+  --gradient_checkpointing \
+  --cache_text_encoder_outputs \
+  --cache_latents \
+  --optimizer_type=AdamW8bit \
+  --mixed_precision=bf16 \
+  --sdpa

@@ -1,0 +1,25 @@
+python -m torch.distributed.launch \
+    --nproc_per_node=1 run_speech_recognition_ctc.py \
+    --dataset_name="common_voice" \
+    --model_name_or_path="facebook/wav2vec2-xls-r-1b" \
+    --dataset_config_name="ab" \
+    --output_dir="./wav2vec2-xls-r-1b-german" \
+    --overwrite_output_dir \
+    --num_train_epochs="5" \
+    --per_device_train_batch_size="12" \
+    --gradient_accumulation_steps="1" \
+    --learning_rate="3e-4" \
+    --warmup_steps="500" \
+    --evaluation_strategy="steps" \
+    --text_column_name="sentence" \
+    --save_steps="400" \
+    --layerdrop="0.0" \
+    --save_total_limit="3" \
+    --freeze_feature_extractor \
+    --gradient_checkpointing \
+    --fp16 --fp16_opt_level="03" \
+    --group_by_length \
+    --do_train --do_eval \
+    --logging_steps=10 \
+    --eval_steps=25000 \
+    --max_train_samples=50 --max_eval_samples=50

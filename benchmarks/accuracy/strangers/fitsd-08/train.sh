@@ -1,0 +1,7 @@
+torchrun --nnodes 1 --nproc_per_node 1 finetuning.py \
+    --model_name meta-llama/Llama-Guard-3-1B \
+    --dataset llamaguard_toxicchat_dataset \
+    --batch_size_training 1 \
+    --batching_strategy padding \
+    --enable_fsdp \
+    --output_dir out

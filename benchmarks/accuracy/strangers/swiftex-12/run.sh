@@ -1,0 +1,23 @@
+CUDA_VISIBLE_DEVICES=0 \
+swift sft \
+    --model Qwen/Qwen2.5-3B \
+    --tuner_type lora \
+    --dataset AI-ModelScope/function-calling-chatml#10000 \
+    --split_dataset_ratio 0.01 \
+    --loss_scale hermes \
+    --agent_template hermes \
+    --torch_dtype bfloat16 \
+    --num_train_epochs 2 \
+    --per_device_train_batch_size 1 \
+    --per_device_eval_batch_size 1 \
+    --learning_rate 1e-4 \
+    --lora_rank 8 \
+    --lora_alpha 32 \
+    --target_modules all-linear \
+    --modules_to_save embed_tokens lm_head \
+    --gradient_accumulation_steps 16 \
+    --eval_steps 100 \
+    --max_length 2048 \
+    --use_liger_kernel true \
+    --output_dir output \
+    --warmup_ratio 0.05

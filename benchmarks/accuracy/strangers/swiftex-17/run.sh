@@ -1,0 +1,21 @@
+CUDA_VISIBLE_DEVICES=0 \
+swift sft \
+    --model openai-mirror/gpt-oss-20b \
+    --tuner_type lora \
+    --dataset 'AI-ModelScope/alpaca-gpt4-data-zh#500' \
+              'AI-ModelScope/alpaca-gpt4-data-en#500' \
+              'swift/self-cognition#500' \
+    --torch_dtype bfloat16 \
+    --num_train_epochs 1 \
+    --per_device_train_batch_size 1 \
+    --per_device_eval_batch_size 1 \
+    --router_aux_loss_coef 1e-3 \
+    --learning_rate 1e-4 \
+    --lora_rank 8 \
+    --lora_alpha 32 \
+    --target_modules all-linear \
+    --gradient_accumulation_steps 16 \
+    --eval_steps 50 \
+    --max_length 2048 \
+    --output_dir output \
+    --warmup_ratio 0.05

@@ -1,0 +1,19 @@
+CUDA_VISIBLE_DEVICES=0 python examples/scripts/sft.py \
+    --model_name_or_path="facebook/opt-350m" \
+    --report_to="wandb" \
+    --learning_rate=1.41e-5 \
+    --per_device_train_batch_size=32 \
+    --gradient_accumulation_steps=16 \
+    --output_dir="sft_openassistant-guanaco" \
+    --logging_steps=1 \
+    --num_train_epochs=3 \
+    --max_steps=-1 \
+    --gradient_checkpointing \
+    --use_peft \
+    --lora_r=16 \
+    --lora_alpha=32 \
+    --lora_target_modules="all-linear" \
+    --load_in_4bit \
+    --bnb_4bit_quant_type="nf4" \
+    --use_bnb_nested_quant \
+    --attn_implementation="flash_attention_2"

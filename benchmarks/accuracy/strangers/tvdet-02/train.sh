@@ -1,0 +1,3 @@
+python -m torch.distributed.launch --nproc_per_node=8 --use_env train.py \
+    --dataset coco --model maskrcnn_resnet50_fpn --epochs 26 \
+    --lr-steps 16 22 --aspect-ratio-group-factor 3
