@@ -198,7 +198,7 @@ def _reach(spec: TrainingSpec, elements: int) -> int:
 
 def _gathers(spec: TrainingSpec) -> bool:
     """Whether ZeRO shards the parameters."""
-    return spec.get("parallelism.strategy") == "zero" and spec.get("parallelism.zero_stage") == 3
+    return bool(spec.get("parallelism.strategy") == "zero" and spec.get("parallelism.zero_stage") == 3)
 
 
 def _elements(spec: TrainingSpec) -> int:
