@@ -20,6 +20,7 @@ from memlint.models.openmmlab import (  # noqa: F401 - they enter their classes
     convnext,
     detection,
     pillars,
+    pointnet,
     resnet,
     resolutions,
     rotated,

@@ -6,7 +6,7 @@ model = dict(
         voxel_layer=dict(
             max_num_points=10,
             voxel_size=[0.1, 0.1, 0.2],
-            max_voxels=[90000, 120000],
+            max_voxels=(90000, 120000),
             point_cloud_range=[-51.2, -51.2, -5.0, 51.2, 51.2, 3.0],
         ),
     ),
@@ -16,9 +16,9 @@ model = dict(
         in_channels=5,
         sparse_shape=[41, 1024, 1024],
         output_channels=128,
-        order=["conv", "norm", "act"],
-        encoder_channels=[[16, 16, 32], [32, 32, 64], [64, 64, 128], [128, 128]],
-        encoder_paddings=[[0, 0, 1], [0, 0, 1], [0, 0, [0, 1, 1]], [0, 0]],
+        order=("conv", "norm", "act"),
+        encoder_channels=((16, 16, 32), (32, 32, 64), (64, 64, 128), (128, 128)),
+        encoder_paddings=((0, 0, 1), (0, 0, 1), (0, 0, [0, 1, 1]), (0, 0)),
         block_type="basicblock",
     ),
     pts_backbone=dict(
@@ -50,7 +50,7 @@ model = dict(
             dict(num_class=2, class_names=["motorcycle", "bicycle"]),
             dict(num_class=2, class_names=["pedestrian", "traffic_cone"]),
         ],
-        common_heads=dict(reg=[2, 2], height=[1, 2], dim=[3, 2], rot=[2, 2], vel=[2, 2]),
+        common_heads=dict(reg=(2, 2), height=(1, 2), dim=(3, 2), rot=(2, 2), vel=(2, 2)),
         share_conv_channel=64,
         bbox_coder=dict(
             type="CenterPointBBoxCoder",

@@ -6,7 +6,7 @@ model = dict(
         voxel_layer=dict(
             max_num_points=20,
             voxel_size=[0.2, 0.2, 8],
-            max_voxels=[30000, 40000],
+            max_voxels=(30000, 40000),
             point_cloud_range=[-51.2, -51.2, -5.0, 51.2, 51.2, 3.0],
         ),
     ),
@@ -15,12 +15,12 @@ model = dict(
         in_channels=5,
         feat_channels=[64],
         with_distance=False,
-        voxel_size=[0.2, 0.2, 8],
+        voxel_size=(0.2, 0.2, 8),
         norm_cfg=dict(type="BN1d", eps=0.001, momentum=0.01),
         legacy=False,
         point_cloud_range=[-51.2, -51.2, -5.0, 51.2, 51.2, 3.0],
     ),
-    pts_middle_encoder=dict(type="PointPillarsScatter", in_channels=64, output_shape=[512, 512]),
+    pts_middle_encoder=dict(type="PointPillarsScatter", in_channels=64, output_shape=(512, 512)),
     pts_backbone=dict(
         type="SECOND",
         in_channels=64,
@@ -50,7 +50,7 @@ model = dict(
             dict(num_class=2, class_names=["motorcycle", "bicycle"]),
             dict(num_class=2, class_names=["pedestrian", "traffic_cone"]),
         ],
-        common_heads=dict(reg=[2, 2], height=[1, 2], dim=[3, 2], rot=[2, 2], vel=[2, 2]),
+        common_heads=dict(reg=(2, 2), height=(1, 2), dim=(3, 2), rot=(2, 2), vel=(2, 2)),
         share_conv_channel=64,
         bbox_coder=dict(
             type="CenterPointBBoxCoder",

@@ -7,7 +7,7 @@ model = dict(
             max_num_points=-1,
             point_cloud_range=[0, -39.68, -3, 69.12, 39.68, 1],
             voxel_size=[0.16, 0.16, 4],
-            max_voxels=[-1, -1],
+            max_voxels=(-1, -1),
         ),
         voxel_type="dynamic",
     ),

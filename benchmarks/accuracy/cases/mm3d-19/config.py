@@ -4,11 +4,11 @@ model = dict(
     backbone=dict(
         type="PointNet2SASSG",
         in_channels=3,
-        num_points=[2048, 1024, 512, 256],
-        radius=[0.2, 0.4, 0.8, 1.2],
-        num_samples=[64, 32, 16, 16],
-        sa_channels=[[128, 128, 256], [256, 256, 512], [256, 256, 512], [256, 256, 512]],
-        fp_channels=[[512, 512], [512, 288]],
+        num_points=(2048, 1024, 512, 256),
+        radius=(0.2, 0.4, 0.8, 1.2),
+        num_samples=(64, 32, 16, 16),
+        sa_channels=((128, 128, 256), (256, 256, 512), (256, 256, 512), (256, 256, 512)),
+        fp_channels=((512, 512), (512, 288)),
         norm_cfg=dict(type="BN2d"),
         sa_cfg=dict(type="PointSAModule", pool_mod="max", use_xyz=True, normalize_xyz=True),
     ),
@@ -29,9 +29,9 @@ model = dict(
             ffn_cfgs=dict(
                 embed_dims=288, feedforward_channels=2048, ffn_drop=0.1, act_cfg=dict(type="ReLU", inplace=True)
             ),
-            operation_order=["self_attn", "norm", "cross_attn", "norm", "ffn", "norm"],
+            operation_order=("self_attn", "norm", "cross_attn", "norm", "ffn", "norm"),
         ),
-        pred_layer_cfg=dict(in_channels=288, shared_conv_channels=[288, 288], bias=True),
+        pred_layer_cfg=dict(in_channels=288, shared_conv_channels=(288, 288), bias=True),
         sampling_objectness_loss=dict(type="mmdet.FocalLoss", use_sigmoid=True, gamma=2.0, alpha=0.25, loss_weight=8.0),
         objectness_loss=dict(type="mmdet.FocalLoss", use_sigmoid=True, gamma=2.0, alpha=0.25, loss_weight=1.0),
         center_loss=dict(type="mmdet.SmoothL1Loss", reduction="sum", loss_weight=10.0, beta=0.04),

@@ -8,7 +8,7 @@ model = dict(
             max_num_points=-1,
             point_cloud_range=[0, -40, -3, 70.4, 40, 1],
             voxel_size=[0.05, 0.05, 0.1],
-            max_voxels=[-1, -1],
+            max_voxels=(-1, -1),
         ),
         mean=[102.9801, 115.9465, 122.7717],
         std=[1.0, 1.0, 1.0],
@@ -19,7 +19,7 @@ model = dict(
         type="mmdet.ResNet",
         depth=50,
         num_stages=4,
-        out_indices=[0, 1, 2, 3],
+        out_indices=(0, 1, 2, 3),
         frozen_stages=1,
         norm_cfg=dict(type="BN", requires_grad=False),
         norm_eval=True,
@@ -54,7 +54,7 @@ model = dict(
         ),
     ),
     pts_middle_encoder=dict(
-        type="SparseEncoder", in_channels=128, sparse_shape=[41, 1600, 1408], order=["conv", "norm", "act"]
+        type="SparseEncoder", in_channels=128, sparse_shape=[41, 1600, 1408], order=("conv", "norm", "act")
     ),
     pts_backbone=dict(type="SECOND", in_channels=256, layer_nums=[5, 5], layer_strides=[1, 2], out_channels=[128, 256]),
     pts_neck=dict(type="SECONDFPN", in_channels=[128, 256], upsample_strides=[1, 2], out_channels=[256, 256]),

@@ -4,11 +4,11 @@ model = dict(
     backbone=dict(
         type="PointNet2SASSG",
         in_channels=9,
-        num_points=[1024, 256, 64, 16],
-        radius=[None, None, None, None],
-        num_samples=[32, 32, 32, 32],
-        sa_channels=[[32, 32, 64], [64, 64, 128], [128, 128, 256], [256, 256, 512]],
-        fp_channels=[],
+        num_points=(1024, 256, 64, 16),
+        radius=(None, None, None, None),
+        num_samples=(32, 32, 32, 32),
+        sa_channels=((32, 32, 64), (64, 64, 128), (128, 128, 256), (256, 256, 512)),
+        fp_channels=(),
         norm_cfg=dict(type="BN2d", momentum=0.1),
         sa_cfg=dict(
             type="PAConvSAModule",
@@ -23,7 +23,7 @@ model = dict(
     ),
     decode_head=dict(
         type="PAConvHead",
-        fp_channels=[[768, 256, 256], [384, 256, 256], [320, 256, 128], [134, 128, 128, 128]],
+        fp_channels=((768, 256, 256), (384, 256, 256), (320, 256, 128), (134, 128, 128, 128)),
         channels=128,
         dropout_ratio=0.5,
         conv_cfg=dict(type="Conv1d"),

@@ -7,7 +7,7 @@ model = dict(
             max_num_points=32,
             point_cloud_range=[0, -39.68, -3, 69.12, 39.68, 1],
             voxel_size=[0.16, 0.16, 4],
-            max_voxels=[16000, 40000],
+            max_voxels=(16000, 40000),
         ),
     ),
     voxel_encoder=dict(

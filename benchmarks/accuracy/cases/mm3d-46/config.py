@@ -7,7 +7,7 @@ model = dict(
             max_num_points=64,
             point_cloud_range=[-50, -50, -5, 50, 50, 3],
             voxel_size=[0.25, 0.25, 8],
-            max_voxels=[30000, 40000],
+            max_voxels=(30000, 40000),
         ),
     ),
     pts_voxel_encoder=dict(

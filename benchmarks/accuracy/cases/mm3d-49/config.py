@@ -7,7 +7,7 @@ model = dict(
             max_num_points=20,
             point_cloud_range=[-80, -80, -5, 80, 80, 3],
             voxel_size=[0.25, 0.25, 8],
-            max_voxels=[60000, 60000],
+            max_voxels=(60000, 60000),
         ),
     ),
     pts_voxel_encoder=dict(

@@ -7,7 +7,7 @@ model = dict(
             max_num_points=20,
             point_cloud_range=[-74.88, -74.88, -2, 74.88, 74.88, 4],
             voxel_size=[0.32, 0.32, 6],
-            max_voxels=[32000, 32000],
+            max_voxels=(32000, 32000),
         ),
     ),
     pts_voxel_encoder=dict(

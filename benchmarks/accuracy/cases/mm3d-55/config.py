@@ -7,12 +7,12 @@ model = dict(
             max_num_points=5,
             point_cloud_range=[0, -40, -3, 70.4, 40, 1],
             voxel_size=[0.05, 0.05, 0.1],
-            max_voxels=[16000, 40000],
+            max_voxels=(16000, 40000),
         ),
     ),
     voxel_encoder=dict(type="HardSimpleVFE"),
     middle_encoder=dict(
-        type="SparseEncoder", in_channels=4, sparse_shape=[41, 1600, 1408], order=["conv", "norm", "act"]
+        type="SparseEncoder", in_channels=4, sparse_shape=[41, 1600, 1408], order=("conv", "norm", "act")
     ),
     backbone=dict(type="SECOND", in_channels=256, layer_nums=[5, 5], layer_strides=[1, 2], out_channels=[128, 256]),
     neck=dict(type="SECONDFPN", in_channels=[128, 256], upsample_strides=[1, 2], out_channels=[256, 256]),

@@ -7,12 +7,12 @@ model = dict(
             max_num_points=20,
             point_cloud_range=[-76.8, -51.2, -2, 76.8, 51.2, 4],
             voxel_size=[0.08, 0.08, 0.1],
-            max_voxels=[80000, 90000],
+            max_voxels=(80000, 90000),
         ),
     ),
     pts_voxel_encoder=dict(type="HardSimpleVFE", num_features=5),
     pts_middle_encoder=dict(
-        type="SparseEncoder", in_channels=5, sparse_shape=[61, 1280, 1920], order=["conv", "norm", "act"]
+        type="SparseEncoder", in_channels=5, sparse_shape=[61, 1280, 1920], order=("conv", "norm", "act")
     ),
     pts_backbone=dict(
         type="SECOND",
