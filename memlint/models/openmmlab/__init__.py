@@ -19,6 +19,7 @@ from memlint.models.openmmlab import (  # noqa: F401 - they enter their classes
     centers,
     convnext,
     detection,
+    groupfree,
     pillars,
     pointnet,
     resnet,
@@ -27,6 +28,7 @@ from memlint.models.openmmlab import (  # noqa: F401 - they enter their classes
     scenes,
     segmentation,
     transformers,
+    votes,
 )
 from memlint.models.openmmlab.bricks import NaiveSyncBatchNorm
 from memlint.models.openmmlab.registry import build as built
