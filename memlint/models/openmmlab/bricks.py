@@ -20,6 +20,7 @@ Size = Sequence[int] | int
 BATCH_NORMS = ("BN", "BN1d", "BN2d", "BN3d", "SyncBN", "MMSyncBN")
 NAIVE_NORMS = ("naiveSyncBN1d", "naiveSyncBN2d", "naiveSyncBN3d")
 RELU: dict[str, Any] = {"type": "ReLU"}
+IN_PLACE: dict[str, Any] = {"type": "ReLU", "inplace": True}
 BN: dict[str, Any] = {"type": "BN"}
 LN: dict[str, Any] = {"type": "LN"}
 GELU: dict[str, Any] = {"type": "GELU"}
@@ -143,6 +144,7 @@ class Activated(Module):
 
 # name in a config -> (function, whether it may work in place)
 _ACTIVATIONS: dict[str, tuple[Callable[..., Tensor], bool]] = {
+    "LeakyReLU": (F.leaky_relu, True),
     "ReLU": (F.relu, True),
     "GELU": (F.gelu, False),
     "SiLU": (F.silu, True),

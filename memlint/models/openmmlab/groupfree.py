@@ -14,10 +14,9 @@ from memlint.meta import functional as F
 from memlint.meta.nn import BatchNorm, Dropout, LayerNorm, Module
 from memlint.meta.tensor import Tensor, empty, int32
 from memlint.models import UnknownModel
-from memlint.models.openmmlab.bricks import FeedForward, Sequence_, TorchAttention, activation, conv
+from memlint.models.openmmlab.bricks import IN_PLACE, FeedForward, Sequence_, TorchAttention, activation, conv
 from memlint.models.openmmlab.detection import focal_loss
 from memlint.models.openmmlab.grouping import gather_points
-from memlint.models.openmmlab.pillars import IN_PLACE
 from memlint.models.openmmlab.pointnet import BN1D, CONV1D, Layers, Levels
 from memlint.models.openmmlab.registry import register
 from memlint.models.openmmlab.scenes import SPACE, Scenes

@@ -17,12 +17,11 @@ from memlint.meta.autograd import no_grad, record, tracked
 from memlint.meta.nn import ConvTranspose, Linear, Module
 from memlint.meta.tensor import Tensor, bool_, empty, int32, int64
 from memlint.models import UnknownModel
-from memlint.models.openmmlab.bricks import Config, Sequence_, activation, conv, norm
+from memlint.models.openmmlab.bricks import IN_PLACE, Config, Sequence_, activation, conv, norm
 from memlint.models.openmmlab.registry import register
 from memlint.models.openmmlab.scenes import SPACE, Voxels
 
 BN1D: dict[str, Any] = {"type": "BN1d"}
-IN_PLACE: dict[str, Any] = {"type": "ReLU", "inplace": True}
 PLAIN: dict[str, Any] = {"type": "Conv2d", "bias": False}
 PLACED = 4  # numbers that say where a voxel is
 

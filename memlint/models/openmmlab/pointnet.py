@@ -13,7 +13,7 @@ from memlint.meta.tensor import Tensor, empty, int64
 from memlint.models import UnknownModel
 from memlint.models.openmmlab.bricks import RELU, Config, ConvModule, Sequence_, conv
 from memlint.models.openmmlab.grouping import PointsSampler, gather_points, group, split, three_interpolate
-from memlint.models.openmmlab.registry import build, register
+from memlint.models.openmmlab.registry import accepted, build, register
 from memlint.models.openmmlab.scenes import SPACE, PointModel, Scenes, labels_of
 from memlint.named_tuple import NamedTuple
 
@@ -99,25 +99,26 @@ class SetAbstraction(Module):
         return centers, F.cat(found, 1), index
 
 
-# type of a module in a config -> names of its arguments that differ from SetAbstraction's
-_MODULES: dict[str, dict[str, str]] = {
-    "PointSAModuleMSG": {},
-    "PointSAModule": {"radius": "radii", "num_sample": "sample_nums"},
+# type of a module in a config -> its class, and the names that the class has for arguments of which there is one
+MODULES: dict[str, tuple[type[Module], dict[str, str]]] = {
+    "PointSAModuleMSG": (SetAbstraction, {}),
+    "PointSAModule": (SetAbstraction, {"radius": "radii", "num_sample": "sample_nums", "mlp_channels": "mlp_channels"}),
 }
 
 
-def set_abstraction(config: Any, place: str, **given: Any) -> SetAbstraction:
+def set_abstraction(config: Any, place: str, **given: Any) -> Any:
     """``build_sa_module``."""
     stated: dict[str, Any] = {**(config if isinstance(config, Mapping) else {"type": "PointSAModule"}), **given}
     kind = stated.pop("type", "PointSAModule")
-    if kind not in _MODULES:
+    if kind not in MODULES:
         raise UnknownModel(f"{place}.type {kind} is a class that memlint does not know")
-    single = _MODULES[kind]
+    made, single = MODULES[kind]
+    for name in stated:
+        if name not in accepted(made) | single.keys():
+            raise UnknownModel(f"{place}.{name} is an argument of {kind} that memlint does not know")
     for name, own in single.items():
         stated[own] = [stated.pop(name)]
-    if single:
-        stated["mlp_channels"] = [stated["mlp_channels"]]
-    return SetAbstraction(place=place, **stated)
+    return made(**stated, place=place)
 
 
 class FeaturePropagation(Module):
@@ -153,7 +154,7 @@ class PointNet2SASSG(Module):
         self,
         in_channels: int,
         num_points: Sequence[int] = (2048, 1024, 512, 256),
-        radius: Sequence[float] = (0.2, 0.4, 0.8, 1.2),
+        radius: Any = (0.2, 0.4, 0.8, 1.2),
         num_samples: Sequence[int] = (64, 32, 16, 16),
         sa_channels: Any = ((64, 64, 128), (128, 128, 256), (128, 128, 256), (128, 128, 256)),
         fp_channels: Any = ((256, 256), (256, 256)),
