@@ -42,6 +42,7 @@ class Candidate(NamedTuple):
 COUNTED: tuple[tuple[Name, Name], ...] = (
     (HYPER + "boxes", HYPER + "boxes_between"),
     (HYPER + "voxels", HYPER + "voxels_between"),
+    (HYPER + "voxels_alone", HYPER + "voxels_alone_between"),
 )
 
 

@@ -18,6 +18,7 @@ from memlint.named_tuple import NamedTuple
 
 POINTS, FEATURES = HYPER + "scene_points", HYPER + "point_features"
 VOXELS, VOXELS_BETWEEN = HYPER + "voxels", HYPER + "voxels_between"
+ALONE, ALONE_BETWEEN = HYPER + "voxels_alone", HYPER + "voxels_alone_between"
 BOXES, BOXES_BETWEEN = HYPER + "boxes", HYPER + "boxes_between"
 # Detectors over voxels, and models over points that a transform counts.
 OF_VOXELS = frozenset(("CenterPoint", "DynamicMVXFasterRCNN", "DynamicVoxelNet", "MVXFasterRCNN", "VoxelNet"))
@@ -28,6 +29,8 @@ _SAMPLED = ("PointSample", "IndoorPointSample", "IndoorPatchPointSample", "Backg
 # Numbers of a point that sweeps before this one come with, where their loader states none.
 _OF_SWEEPS = [0, 1, 2, 4]
 _PLACE = 3  # numbers of where a point is in its room, which ``use_normalized_coord`` adds
+# How far voxels are alone, not parts of surfaces (memlint/models/openmmlab/sparse.py: held).
+SPARSE, HALF = ("SparseEncoder",), 0.5
 SHARE = 0.5  # of the most voxels: what the lowest end of an interval is taken at
 
 
@@ -65,6 +68,11 @@ def complete(spec: TrainingSpec, kind: str, transforms: Sequence[Node], dataset:
     _points(spec, transforms, sensor, dataset)
     if kind in OF_VOXELS:
         _voxels(spec, sensor)
+        encoder = spec.root.get("model.pts_middle_encoder.type") or spec.root.get("model.middle_encoder.type")
+        if encoder is not None and encoder.value in SPARSE and ALONE not in spec:
+            what = "how far voxels are alone (1) and not parts of surfaces (0)"
+            _assume(spec, ALONE, HALF, what, encoder.shown_path)
+            _assume(spec, ALONE_BETWEEN, (0.0, 1.0), "of other scenes", "")
     if BOXES not in spec:
         count = sensor.fullest if sensor is not None else max(one.fullest for one in SENSORS.values())
         _assume(spec, BOXES, count, "objects of the fullest scene", "model.bbox_head")

@@ -29,6 +29,7 @@ from memlint.models.openmmlab import (  # noqa: F401 - they enter their classes
     rotated,
     scenes,
     segmentation,
+    sparse,
     transformers,
     votes,
 )
@@ -90,7 +91,7 @@ def _of_points(spec: TrainingSpec, model: scenes.PointModel) -> Callable[[], tup
     """A batch of scenes: their points, what the preprocessor makes of them, and what is known of each."""
     size: int = spec["micro_batch_size"]
     names: tuple[Name, ...] = (HYPER + "scene_points", HYPER + "point_features", HYPER + "voxels", HYPER + "boxes")
-    each = scenes.Scenes(*(spec.get(name, 0) for name in names))
+    each = scenes.Scenes(*(spec.get(name, 0) for name in names), alone=spec.get(HYPER + "voxels_alone", 0.5))
 
     def batch() -> tuple[Any, scenes.Scenes]:
         points = [empty((each.points, each.features)) for _ in range(size)]

@@ -22,12 +22,14 @@ SPACE = 3  # x, y, z
 
 
 class Scenes(NamedTuple):
-    """Of each scene: points, numbers of a point, voxels that hold points, objects that are labelled."""
+    """Of each scene: points, numbers of a point, voxels that hold points, objects that are labelled; and how far
+    voxels are alone (``sparse.held``)."""
 
     points: int
     features: int
     voxels: int
     boxes: int
+    alone: float = 0.5
 
 
 class Voxels(NamedTuple):
