@@ -22,7 +22,7 @@ ALONE, ALONE_BETWEEN = HYPER + "voxels_alone", HYPER + "voxels_alone_between"
 BOXES, BOXES_BETWEEN = HYPER + "boxes", HYPER + "boxes_between"
 # Detectors over voxels, and models over points that a transform counts.
 OF_VOXELS = frozenset(("CenterPoint", "DynamicMVXFasterRCNN", "DynamicVoxelNet", "MVXFasterRCNN", "VoxelNet"))
-OF_POINTS = frozenset(("EncoderDecoder3D", "GroupFree3DNet", "SSD3DNet", "VoteNet"))
+OF_POINTS = frozenset(("EncoderDecoder3D", "GroupFree3DNet", "PointRCNN", "SSD3DNet", "VoteNet"))
 MODELS = OF_VOXELS | OF_POINTS
 # Transforms that leave so many points of a scene.
 _SAMPLED = ("PointSample", "IndoorPointSample", "IndoorPatchPointSample", "BackgroundPointsFilter")
@@ -65,7 +65,7 @@ def complete(spec: TrainingSpec, kind: str, transforms: Sequence[Node], dataset:
     """Facts of what a scene has. ``kind``: of the model; ``dataset``: of the innermost one."""
     sensor = SENSORS.get(dataset)
     _features(spec, transforms)
-    _points(spec, transforms, sensor, dataset)
+    _points(spec, transforms, sensor if kind in OF_VOXELS else None, dataset)
     if kind in OF_VOXELS:
         _voxels(spec, sensor)
         encoder = spec.root.get("model.pts_middle_encoder.type") or spec.root.get("model.middle_encoder.type")

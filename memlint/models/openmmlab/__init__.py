@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from memlint.facts.spec import HYPER, Name, TrainingSpec
+from memlint.facts.spec import HYPER, TrainingSpec
 from memlint.meta.nn import Module
 from memlint.meta.tensor import DTYPES, Tensor, empty, int64, state
 from memlint.models.cards import without_tf32
@@ -23,6 +23,7 @@ from memlint.models.openmmlab import (  # noqa: F401 - they enter their classes
     groupfree,
     paconv,
     pillars,
+    point_rcnn,
     pointnet,
     resnet,
     resolutions,
@@ -90,8 +91,9 @@ def _of_images(spec: TrainingSpec, model: Module) -> Callable[[], tuple[Tensor, 
 def _of_points(spec: TrainingSpec, model: scenes.PointModel) -> Callable[[], tuple[Any, scenes.Scenes]]:
     """A batch of scenes: their points, what the preprocessor makes of them, and what is known of each."""
     size: int = spec["micro_batch_size"]
-    names: tuple[Name, ...] = (HYPER + "scene_points", HYPER + "point_features", HYPER + "voxels", HYPER + "boxes")
-    each = scenes.Scenes(*(spec.get(name, 0) for name in names), alone=spec.get(HYPER + "voxels_alone", 0.5))
+    points, features = (spec.get(name, 0) for name in (HYPER + "scene_points", HYPER + "point_features"))
+    voxels, boxes = (spec.get(name, 0) for name in (HYPER + "voxels", HYPER + "boxes"))
+    each = scenes.Scenes(points, features, voxels, boxes, spec.get(HYPER + "voxels_alone", scenes.ALONE))
 
     def batch() -> tuple[Any, scenes.Scenes]:
         points = [empty((each.points, each.features)) for _ in range(size)]

@@ -120,11 +120,11 @@ class DCNSeparateHead(Module):
         bias: bool | str = "auto",
         place: str = "model.pts_bbox_head.separate_head",
     ) -> None:
-        layer, common = conv_cfg or CONV2D, {"norm_cfg": norm_cfg or BN2D, "bias": bias}
+        layer = conv_cfg or CONV2D
         self.feature_adapt_cls = DeformConv(dcn_config, f"{place}.dcn_config")
         self.feature_adapt_reg = DeformConv(dcn_config, f"{place}.dcn_config")
         self.cls_head = Sequence_(
-            ConvModule(in_channels, head_conv, 3, padding=1, conv_cfg=layer, **common),
+            ConvModule(in_channels, head_conv, 3, padding=1, bias=bias, conv_cfg=layer, norm_cfg=norm_cfg or BN2D),
             conv(layer, head_conv, num_cls, 3, 1, 1),
         )
         rest = {name: one for name, one in heads.items() if name != "heatmap"}

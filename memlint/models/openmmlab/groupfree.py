@@ -132,21 +132,20 @@ class GroupFree3DHead(Module):
         self.decoder_cross_posembeds = [_positions(decoder_cross_posembeds, SPACE, width, cross) for _ in layers]
         self.prediction_heads = [PredictionHead(**pred_layer_cfg, **heads) for _ in layers]
 
-    def loss(self, levels: Levels, scenes: Scenes) -> list[Tensor]:
+    def predicted(self, levels: Levels) -> tuple[list[tuple[Tensor, Tensor]], Tensor | None]:
+        """What is predicted of proposals, at first and by each layer; and the seeds' scores, where these choose."""
         places, features = levels.fp_xyz[-1], levels.fp_features[-1]
         assert features is not None
         batch = features.shape[0]
-        losses = []
+        scores: Tensor | None = None
         if self.by_score:
             scores = features
             for layer in self.points_obj_cls:
                 scores = layer(scores)
             ranked = F.topk(F.squeeze(F.sigmoid(scores.detach()), 1), self.proposals)
-            losses.append(F.sum(focal_loss(F.reshape(scores, -1, 1))))
             del ranked
-        index = empty((batch, self.proposals), int32)
-        chosen = gather_points(features, index)
-        predicted = [self.conv_pred(chosen)]
+        chosen = gather_points(features, empty((batch, self.proposals), int32))
+        found = [self.conv_pred(chosen)]
         query = F.permute(self.decoder_query_proj(chosen), 2, 0, 1)
         key = F.permute(self.decoder_key_proj(features), 2, 0, 1)
         queries = []  # the library's dictionary holds them
@@ -157,5 +156,10 @@ class GroupFree3DHead(Module):
             query = layer(query, key, query_pos, key_pos)
             turned = F.permute(query, 1, 2, 0)
             queries.append(turned)
-            predicted.append(self.prediction_heads[number](turned))
-        return [*losses, *(of_predictions(*made) for made in predicted)]
+            found.append(self.prediction_heads[number](turned))
+        return found, scores
+
+    def loss(self, levels: Levels, scenes: Scenes) -> list[Tensor]:
+        found, scores = self.predicted(levels)
+        losses = [] if scores is None else [F.sum(focal_loss(F.reshape(scores, -1, 1)))]
+        return losses + [of_predictions(*made) for made in found]

@@ -169,7 +169,7 @@ class PAConvAbstraction(Module):
         self.nearest = [reach is None for reach in radii]
         self.sampler = PointsSampler(num_point, fps_mod, fps_sample_range_list, place)
         scored = {"mlp_channels": [16, 16, 16], **(scorenet_cfg or {}), "bias": bias}
-        common = (norm_cfg or BN2D, paconv_kernel_input, scorenet_input, scored, place)
+        common: Any = (norm_cfg or BN2D, paconv_kernel_input, scorenet_input, scored, place)
         self.mlps = []
         for widths, kernels in zip(mlp_channels, paconv_num_kernels):
             wide = [widths[0] + SPACE * use_xyz, *widths[1:]]

@@ -53,7 +53,7 @@ class Decorated(Module):
         features = voxels.features
         if features.shape[-1] != self.taken:
             raise ValueError(f"points of {features.shape[-1]} numbers for in_channels={self.taken}")
-        self.beside = [empty((*features.shape[:-1], width)) for width in self.parts]
+        self.beside: list[Tensor] = [empty((*features.shape[:-1], width)) for width in self.parts]
         whole = empty((*features.shape[:-1], self.width))
         flags = empty(features.shape[:-1], bool_)
         self.beside.append(empty((*features.shape[:-1], 1)))
@@ -61,7 +61,7 @@ class Decorated(Module):
         return whole
 
     def let_go(self) -> None:
-        self.beside: list[Tensor] = []
+        self.beside = []
 
 
 class PointLayer(Module):

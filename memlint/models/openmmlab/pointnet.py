@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -13,7 +14,7 @@ from memlint.meta.tensor import Tensor, empty, int64
 from memlint.models import UnknownModel
 from memlint.models.openmmlab.bricks import RELU, Config, ConvModule, Sequence_, conv
 from memlint.models.openmmlab.grouping import PointsSampler, gather_points, group, split, three_interpolate
-from memlint.models.openmmlab.registry import accepted, build, register
+from memlint.models.openmmlab.registry import build, register
 from memlint.models.openmmlab.scenes import SPACE, PointModel, Scenes, labels_of
 from memlint.named_tuple import NamedTuple
 
@@ -53,7 +54,7 @@ class Layers(Sequence_):
 
 class SetAbstraction(Module):
     """``PointSAModuleMSG``: some points are taken, those within a radius grouped around each, and the largest of their
-    features kept; for several radii."""
+    features kept; for several radii. Where no points are taken, all are one group."""
 
     def __init__(
         self,
@@ -75,7 +76,7 @@ class SetAbstraction(Module):
             raise UnknownModel(f"{place}.pool_mod {pool_mod} is a pooling that memlint does not know")
         self.use_xyz, self.pool = use_xyz, F.max_pool if pool_mod == "max" else F.avg_pool
         self.samples = list(sample_nums)
-        self.sampler = PointsSampler(num_point, fps_mod, fps_sample_range_list, place)
+        self.sampler = None if num_point is None else PointsSampler(num_point, fps_mod, fps_sample_range_list, place)
         wide = [[widths[0] + SPACE * use_xyz, *widths[1:]] for widths in mlp_channels]
         self.mlps = [Layers(widths, norm_cfg or BN2D, bias) for widths in wide]
         self.width = sum(widths[-1] for widths in wide)
@@ -84,6 +85,8 @@ class SetAbstraction(Module):
         self, xyz: Tensor, features: Tensor | None, index: Tensor | None = None, target: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         turned = F.contiguous(F.transpose(xyz, 1, 2))
+        if self.sampler is None:
+            return xyz, F.cat([self._pooled(mlp, self._all(xyz, features)) for mlp in self.mlps], 1), None
         if target is not None:
             centers = F.contiguous(target)
         else:
@@ -92,15 +95,26 @@ class SetAbstraction(Module):
         found = []
         for samples, mlp in zip(self.samples, self.mlps):
             grouped, _ = group(xyz, centers, features, samples, self.use_xyz)
-            made = mlp(grouped)
-            made = self.pool(made, (1, made.shape[3]))
-            found.append(F.contiguous(F.squeeze(made, -1)))
+            found.append(self._pooled(mlp, grouped))
             del grouped
         return centers, F.cat(found, 1), index
 
+    def _pooled(self, mlp: Layers, grouped: Tensor) -> Tensor:
+        made = mlp(grouped)
+        made = self.pool(made, (1, made.shape[3]))
+        return F.contiguous(F.squeeze(made, -1))
+
+    def _all(self, xyz: Tensor, features: Tensor | None) -> Tensor:
+        """``GroupAll``: all points around nothing."""
+        places = F.unsqueeze(F.transpose(xyz, 1, 2), 2)
+        if features is None:
+            return places
+        own = F.unsqueeze(features, 2)
+        return F.cat([places, own], 1) if self.use_xyz else own
+
 
 # type of a module in a config -> its class, and the names that the class has for arguments of which there is one
-MODULES: dict[str, tuple[type[Module], dict[str, str]]] = {
+MODULES: dict[str, tuple[Callable[..., Any], dict[str, str]]] = {
     "PointSAModuleMSG": (SetAbstraction, {}),
     "PointSAModule": (SetAbstraction, {"radius": "radii", "num_sample": "sample_nums", "mlp_channels": "mlp_channels"}),
 }
@@ -114,7 +128,7 @@ def set_abstraction(config: Any, place: str, **given: Any) -> Any:
         raise UnknownModel(f"{place}.type {kind} is a class that memlint does not know")
     made, single = MODULES[kind]
     for name in stated:
-        if name not in accepted(made) | single.keys():
+        if name not in inspect.signature(made).parameters.keys() | single.keys():
             raise UnknownModel(f"{place}.{name} is an argument of {kind} that memlint does not know")
     for name, own in single.items():
         stated[own] = [stated.pop(name)]

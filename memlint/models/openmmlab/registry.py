@@ -88,8 +88,8 @@ WRONG = (
 )
 # Arguments whose -1 means the last, or none.
 COUNTED_FROM_THE_END = frozenset(("dropout_ratio", "frozen_stages", "end_level", "in_index", "out_indices"))
-# Arguments that say where something is, or how it is turned.
-PLACED = frozenset(("dir_offset", "fps_sample_range_lists", "point_cloud_range"))
+# Arguments that say where something is, how it is turned, or with -1 that all are meant.
+PLACED = frozenset(("dir_offset", "fps_sample_range_lists", "num_points", "point_cloud_range"))
 LARGEST = 10**6  # of a size of a layer: beyond, some number is no real one
 
 

@@ -19,6 +19,7 @@ from memlint.models.openmmlab.registry import build, register
 from memlint.named_tuple import NamedTuple
 
 SPACE = 3  # x, y, z
+ALONE = 0.5  # between a surface and places that are all alone
 
 
 class Scenes(NamedTuple):
@@ -29,7 +30,7 @@ class Scenes(NamedTuple):
     features: int
     voxels: int
     boxes: int
-    alone: float = 0.5
+    alone: float = ALONE
 
 
 class Voxels(NamedTuple):
