@@ -22,7 +22,7 @@ ALONE, ALONE_BETWEEN = HYPER + "voxels_alone", HYPER + "voxels_alone_between"
 BOXES, BOXES_BETWEEN = HYPER + "boxes", HYPER + "boxes_between"
 # Detectors over voxels, and models over points that a transform counts.
 OF_VOXELS = frozenset(("CenterPoint", "DynamicMVXFasterRCNN", "DynamicVoxelNet", "MVXFasterRCNN", "VoxelNet"))
-OF_POINTS = frozenset(("EncoderDecoder3D", "GroupFree3DNet", "PointRCNN", "SSD3DNet", "VoteNet"))
+OF_POINTS = frozenset(("EncoderDecoder3D", "GroupFree3DNet", "H3DNet", "PointRCNN", "SSD3DNet", "VoteNet"))
 MODELS = OF_VOXELS | OF_POINTS
 # Transforms that leave so many points of a scene.
 _SAMPLED = ("PointSample", "IndoorPointSample", "IndoorPatchPointSample", "BackgroundPointsFilter")
@@ -105,7 +105,8 @@ def _plain(node: Node | None) -> Any:
 
 
 def _features(spec: TrainingSpec, transforms: Sequence[Node]) -> None:
-    """Numbers of a point: those that the last loader takes, and its place in a room."""
+    """Numbers of a point: those that the last loader takes, its height above the floor (``shift_height``), and its
+    place in a room."""
     found: tuple[Node, int] | None = None
     for one in transforms:
         kind = _plain(one.get("type"))
@@ -115,7 +116,7 @@ def _features(spec: TrainingSpec, transforms: Sequence[Node]) -> None:
                 taken = _OF_SWEEPS
             count = len(taken) if isinstance(taken, (list, tuple)) else taken
             if isinstance(count, int) and count > 0:
-                found = one, count
+                found = one, count + bool(_plain(one.get("shift_height")))
         if found is not None and kind == "IndoorPatchPointSample" and _plain(one.get("use_normalized_coord")):
             found = one, found[1] + _PLACE
     if found is not None:

@@ -21,6 +21,7 @@ from memlint.models.openmmlab import (  # noqa: F401 - they enter their classes
     detection,
     dgcnn,
     groupfree,
+    h3dnet,
     paconv,
     pillars,
     point_rcnn,

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from memlint.architectures.sizes import PARTS, check
 from memlint.meta import functional as F
 from memlint.meta.autograd import record, tracked
 from memlint.meta.nn import Conv, Module, parameter
@@ -86,7 +87,8 @@ class SeparateHead(Module):
         layer, pad = conv_cfg or CONV2D, final_kernel // 2
         self.names = list(heads)
         self.branches = []
-        for outputs, count in heads.values():
+        for name, (outputs, count) in heads.items():
+            check(f"common_heads.{name}", count, PARTS)
             inputs = in_channels
             layers: list[Module] = []
             for _ in range(count - 1):

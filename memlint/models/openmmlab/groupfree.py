@@ -53,6 +53,7 @@ class DecoderLayer(Module):
         self.width: int = attention["embed_dims"]
         self.attentions = [Attention(attention), Attention(attention)]
         hidden = fed.get("feedforward_channels", 1024)
+        check(f"{place}.ffn_cfgs.num_fcs", fed.get("num_fcs", 2), PARTS)
         self.ffn = FeedForward(self.width, hidden, fed.get("num_fcs", 2), fed.get("act_cfg"), fed.get("ffn_drop", 0.0))
         self.norms = [LayerNorm(self.width) for _ in range(3)]
 

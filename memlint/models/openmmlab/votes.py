@@ -165,7 +165,10 @@ class VoteHead(Module):
         return levels.fp_xyz[-1], features
 
     def loss(self, levels: Levels, scenes: Scenes) -> list[Tensor]:
-        places, features = self.seeds(levels)
+        return self.of_seeds(*self.seeds(levels), scenes)[0]
+
+    def of_seeds(self, places: Tensor, features: Tensor, scenes: Scenes) -> tuple[list[Tensor], Tensor]:
+        """Losses, and the proposals' features (B, C, P)."""
         votes, own, offset = self.vote_module(places, features)
         if self.mode == "spec":
             found = self.vote_aggregation(places, features, None, votes)
@@ -174,8 +177,8 @@ class VoteHead(Module):
         scores, numbers = self.conv_pred(found[1])
         targets = [empty((scenes.points,), int64) for _ in range(scores.shape[0])]
         losses = [of_predictions(offset), of_predictions(scores, numbers)]
-        del targets, found
-        return losses
+        del targets
+        return losses, found[1]
 
 
 @register()

@@ -21,6 +21,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
 RESULTS = Path(__file__).with_name("points.json")
+BENCHMARKS = Path(__file__).parents[3] / "benchmarks" / "accuracy" / "cases"
 Config = dict[str, Any]
 REACH = [0, -39.68, -3, 69.12, 39.68, 1]
 BATCH, VOXELS, POINTS_OF_VOXEL = 2, 2000, 16  # voxels of a scene
@@ -184,6 +185,12 @@ def read() -> dict[str, Trace]:
     """What is written, by the name of its case."""
     written: dict[str, Any] = json.loads(RESULTS.read_text(encoding="utf-8"))
     return {name: Trace(**numbers) for name, numbers in written["traces"].items()}
+
+
+def counted() -> dict[str, int]:
+    """Parameters of the models of published runs."""
+    found: dict[str, int] = json.loads(RESULTS.read_text(encoding="utf-8"))["parameters"]
+    return found
 
 
 # --------------------------------------------------------------------------------------------- the library's own code
@@ -378,13 +385,29 @@ def _group_free(config: Config, models: Any) -> tuple[Any, Any, Any]:
     return build_model, lambda _: [torch.empty(points, 3) for _ in range(BATCH)], training_loss
 
 
+def configs() -> dict[str, Path]:
+    """Those of published runs, by the names of their cases."""
+    return {path.parent.name: path for path in sorted(BENCHMARKS.glob("mm3d-*/config.py"))}
+
+
+def parameters(path: Path, models: Any) -> int:
+    """Of the model of a config, which the library builds."""
+    from mmengine.config import Config as Stated
+
+    stated = Stated.fromfile(path).model
+    stated["test_cfg"] = {"rpn": {}, "rcnn": {}, "pts": {}}
+    return sum(one.numel() for one in models.build(stated).parameters())
+
+
 def main(folder: str) -> None:
     from importlib.metadata import version
 
     with library(folder) as models:
+        counts = {name: parameters(path, models) for name, path in configs().items()}
         traces = {name: trace(config, models)._asdict() for name, config in CASES.items()}
         releases = {name: version(name) for name in ("torch", "mmcv-lite", "mmdet", "mmdet3d", "mmengine")}
-    RESULTS.write_text(json.dumps({"releases": releases, "traces": traces}, indent=1) + "\n", encoding="utf-8")
+    written = {"releases": releases, "parameters": counts, "traces": traces}
+    RESULTS.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -331,7 +331,7 @@ train_dataloader = dict(
         dataset=dict(
             type="ScanNetDataset",
             pipeline=[
-                dict(type="LoadPointsFromFile", load_dim=6, use_dim=[0, 1, 2]),
+                dict(type="LoadPointsFromFile", shift_height=True, load_dim=6, use_dim=[0, 1, 2]),
                 dict(type="GlobalAlignment"),
                 dict(type="PointSegClassMapping"),
                 dict(type="PointSample", num_points=40000),

@@ -57,7 +57,7 @@ train_dataloader = dict(
     dataset=dict(
         type="ScanNetSegDataset",
         pipeline=[
-            dict(type="LoadPointsFromFile", load_dim=6, use_dim=[0, 1, 2, 3, 4, 5]),
+            dict(type="LoadPointsFromFile", shift_height=False, load_dim=6, use_dim=[0, 1, 2, 3, 4, 5]),
             dict(type="PointSegClassMapping"),
             dict(type="IndoorPatchPointSample", num_points=8192, block_size=1.5, use_normalized_coord=False),
             dict(type="NormalizePointsColor"),

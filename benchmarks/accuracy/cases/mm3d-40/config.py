@@ -31,7 +31,7 @@ train_dataloader = dict(
     dataset=dict(
         type="S3DISSegDataset",
         pipeline=[
-            dict(type="LoadPointsFromFile", load_dim=6, use_dim=[0, 1, 2, 3, 4, 5]),
+            dict(type="LoadPointsFromFile", shift_height=False, load_dim=6, use_dim=[0, 1, 2, 3, 4, 5]),
             dict(type="PointSegClassMapping"),
             dict(type="IndoorPatchPointSample", num_points=4096, block_size=1.0, use_normalized_coord=True),
             dict(type="NormalizePointsColor"),
