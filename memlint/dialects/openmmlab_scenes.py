@@ -21,7 +21,9 @@ VOXELS, VOXELS_BETWEEN = HYPER + "voxels", HYPER + "voxels_between"
 ALONE, ALONE_BETWEEN = HYPER + "voxels_alone", HYPER + "voxels_alone_between"
 BOXES, BOXES_BETWEEN = HYPER + "boxes", HYPER + "boxes_between"
 # Detectors over voxels, and models over points that a transform counts.
-OF_VOXELS = frozenset(("CenterPoint", "DynamicMVXFasterRCNN", "DynamicVoxelNet", "MVXFasterRCNN", "VoxelNet"))
+OF_VOXELS = frozenset(
+    ("CenterPoint", "DynamicMVXFasterRCNN", "DynamicVoxelNet", "MVXFasterRCNN", "PointVoxelRCNN", "VoxelNet")
+)
 OF_POINTS = frozenset(("EncoderDecoder3D", "GroupFree3DNet", "H3DNet", "PointRCNN", "SSD3DNet", "VoteNet"))
 MODELS = OF_VOXELS | OF_POINTS
 # Transforms that leave so many points of a scene.

@@ -26,6 +26,7 @@ from memlint.models.openmmlab import (  # noqa: F401 - they enter their classes
     pillars,
     point_rcnn,
     pointnet,
+    pv_rcnn,
     resnet,
     resolutions,
     rotated,

@@ -40,6 +40,23 @@ def grouping_operation(features: Tensor, index: Tensor) -> Tensor:
     return out
 
 
+def grouping_rows(features: Tensor, index: Tensor) -> Tensor:
+    """The same of scenes that lie in one list: (N, C) and (M, K) -> (M, C, K)."""
+    points, width = features.shape
+    out = empty((index.shape[0], width, index.shape[1]), features.dtype)
+    if tracked(features):
+        dtype = features.dtype
+
+        def backward(g: Tensor) -> tuple[Tensor]:
+            result = Tensor((points, width), dtype)
+            packed = F.contiguous(g)
+            del packed
+            return (result,)
+
+        record(out, (features,), (index,), backward)
+    return out
+
+
 def group(
     xyz: Tensor, centers: Tensor, features: Tensor | None, samples: int, use_xyz: bool, nearest: bool = False
 ) -> tuple[Tensor, Tensor]:

@@ -187,13 +187,14 @@ class SparseEncoder(Module):
         encoder_channels: Any = CHANNELS,
         encoder_paddings: Any = PADDINGS,
         block_type: str = "conv_module",
+        return_middle_feats: bool = False,
         place: str = "model.middle_encoder",
     ) -> None:
         if list(order) != ORDER:
             raise UnknownModel(f"{place}.order is a way through a layer that memlint does not know")
         if block_type not in ("conv_module", "basicblock"):
             raise UnknownModel(f"{place}.block_type {block_type} is a block that memlint does not know")
-        self.shape = list(sparse_shape)
+        self.shape, self.returns_levels = list(sparse_shape), return_middle_feats
         first = SparseConv(in_channels, base_channels, padding=1, key="subm1")
         self.conv_input = SparseLayer(first, base_channels, norm_cfg)
         self.encoder_layers: list[Module] = []
@@ -220,7 +221,8 @@ class SparseEncoder(Module):
         conv = SparseConv(width, outputs, 3, 2 if strided else 1, padding, not strided, key)
         return SparseLayer(conv, outputs, norm_cfg)
 
-    def forward(self, x: Tensor, voxels: Voxels) -> Tensor:
+    def forward(self, x: Tensor, voxels: Voxels) -> Tensor | tuple[Tensor, list[Tensor]]:
+        """The map; with the rows of each level where ``return_middle_feats`` asks for them."""
         with autocast(None):
             x = F.to(x, float32)
             places = empty((x.shape[0], PLACED), int32)
@@ -233,5 +235,5 @@ class SparseEncoder(Module):
                     kept.append(x)
             x, sites = self.conv_out(x, sites)
             x = dense(x, sites)
-            del kept
-            return F.view(x, x.shape[0], x.shape[1] * x.shape[2], *x.shape[3:])
+            made = F.view(x, x.shape[0], x.shape[1] * x.shape[2], *x.shape[3:])
+            return (made, kept) if self.returns_levels else made
