@@ -27,6 +27,7 @@ from memlint.models.openmmlab import (  # noqa: F401 - they enter their classes
     point_rcnn,
     pointnet,
     pv_rcnn,
+    regnet,
     resnet,
     resolutions,
     rotated,

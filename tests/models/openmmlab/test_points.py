@@ -143,6 +143,26 @@ def test_a_published_model_has_the_parameters_that_the_library_s_own_has(name: s
 
 
 @pytest.mark.parametrize(
+    ("config", "parameters"),
+    [
+        pytest.param({"type": "RegNet", "arch": "regnetx_800mf"}, 6_586_656, id="800 MF"),
+        pytest.param({"type": "RegNet", "arch": "regnetx_12gf"}, 43_865_056, id="12 GF"),
+        pytest.param(
+            {
+                **{"type": "NoStemRegNet", "base_channels": 64, "stem_channels": 64, "strides": (1, 2, 2, 2)},
+                "arch": {"w0": 24, "wa": 24.48, "wm": 2.54, "group_w": 16, "depth": 22, "bot_mul": 1.0},
+            },
+            4_773_632,
+            id="400 MF of a map that is there already",
+        ),
+    ],
+)
+def test_a_regnet_has_the_parameters_of_the_library_s_own_module(config: Config, parameters: int) -> None:
+    with recording():
+        assert count(build(config, "model.backbone").parameters()) == parameters
+
+
+@pytest.mark.parametrize(
     ("level", "alone", "share"),
     [
         pytest.param(1, 1.0, 27 / 8, id="places that are alone reach 1.5 along each axis"),
