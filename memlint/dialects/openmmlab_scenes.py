@@ -26,6 +26,7 @@ OF_VOXELS = frozenset(
 )
 OF_POINTS = frozenset(("EncoderDecoder3D", "GroupFree3DNet", "H3DNet", "PointRCNN", "SSD3DNet", "VoteNet"))
 MODELS = OF_VOXELS | OF_POINTS
+MASKED = frozenset(("PointRCNN",))  # models over points that have a mask of them for each object
 # Transforms that leave so many points of a scene.
 _SAMPLED = ("PointSample", "IndoorPointSample", "IndoorPatchPointSample", "BackgroundPointsFilter")
 # Numbers of a point that sweeps before this one come with, where their loader states none.
@@ -75,7 +76,7 @@ def complete(spec: TrainingSpec, kind: str, transforms: Sequence[Node], dataset:
             what = "how far voxels are alone (1) and not parts of surfaces (0)"
             _assume(spec, ALONE, HALF, what, encoder.shown_path)
             _assume(spec, ALONE_BETWEEN, (0.0, 1.0), "of other scenes", "")
-    if BOXES not in spec:
+    if kind in OF_VOXELS | MASKED and BOXES not in spec:
         count = sensor.fullest if sensor is not None else max(one.fullest for one in SENSORS.values())
         _assume(spec, BOXES, count, "objects of the fullest scene", "model.bbox_head")
         few = min(one.boxes for one in SENSORS.values()) if sensor is None else sensor.boxes
