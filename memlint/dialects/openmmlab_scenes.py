@@ -28,7 +28,7 @@ OF_POINTS = frozenset(("EncoderDecoder3D", "GroupFree3DNet", "H3DNet", "PointRCN
 MODELS = OF_VOXELS | OF_POINTS
 MASKED = frozenset(("PointRCNN",))  # models over points that have a mask of them for each object
 # Transforms that leave so many points of a scene.
-_SAMPLED = ("PointSample", "IndoorPointSample", "IndoorPatchPointSample", "BackgroundPointsFilter")
+_SAMPLED = ("PointSample", "IndoorPointSample", "IndoorPatchPointSample")
 # Numbers of a point that sweeps before this one come with, where their loader states none.
 _OF_SWEEPS = [0, 1, 2, 4]
 _PLACE = 3  # numbers of where a point is in its room, which ``use_normalized_coord`` adds
@@ -60,7 +60,7 @@ SENSORS = {
     "KittiDataset": Sensor(30_000, 5, 30, 0.16, (6_000, 9_000)),
     "LyftDataset": Sensor(216_000, 28, 95),
     "NuScenesDataset": Sensor(34_000, 35, 118),
-    "WaymoDataset": Sensor(177_000, 55, 187),
+    "WaymoDataset": Sensor(177_000, 52, 177),
 }
 
 
@@ -71,6 +71,8 @@ def complete(spec: TrainingSpec, kind: str, transforms: Sequence[Node], dataset:
     _points(spec, transforms, sensor if kind in OF_VOXELS else None, dataset)
     if kind in OF_VOXELS:
         _voxels(spec, sensor)
+        if POINTS not in spec and VOXELS in spec:
+            _assume(spec, POINTS, spec[VOXELS], f"points of a scene of {dataset}: no fewer than voxels", "")
         encoder = spec.root.get("model.pts_middle_encoder.type") or spec.root.get("model.middle_encoder.type")
         if encoder is not None and encoder.value in SPARSE and ALONE not in spec:
             what = "how far voxels are alone (1) and not parts of surfaces (0)"
@@ -87,15 +89,10 @@ def unknown(spec: TrainingSpec, kind: str) -> str:
     """Why nothing is known of a scene; "" where all is that decides."""
     if FEATURES not in spec:
         return "train_pipeline states no use_dim of the points that it loads"
-    if POINTS not in spec:
-        what = "no transform that takes so many points of a scene (PointSample)"
-        return (
-            f"train_pipeline has {what}"
-            if kind in OF_POINTS
-            else "train_dataloader.dataset.type is none whose scenes are known"
-        )
     if kind in OF_VOXELS and VOXELS not in spec:
-        return "model.data_preprocessor.voxel_layer states no voxel_size and point_cloud_range"
+        return "model.data_preprocessor.voxel_layer states no voxel_size, point_cloud_range and max_voxels of a scene"
+    if POINTS not in spec:
+        return "train_pipeline has no transform that takes so many points of a scene (PointSample)"
     return ""
 
 
@@ -177,7 +174,10 @@ def _voxels(spec: TrainingSpec, sensor: Sensor | None) -> None:
         _assume(spec, VOXELS_BETWEEN, (low, most), "of other scenes", "")
 
 
+FARTHEST = 10**6  # of a grid's ends: beyond, some number is no real one
+
+
 def _numbers(value: Any, count: int) -> bool:
-    return (
-        isinstance(value, (list, tuple)) and len(value) == count and all(isinstance(one, (int, float)) for one in value)
-    )
+    if not isinstance(value, (list, tuple)) or len(value) != count:
+        return False
+    return all(isinstance(one, (int, float)) and -FARTHEST <= one <= FARTHEST for one in value)

@@ -52,6 +52,7 @@ def run(**changes: Any) -> TrainingSpec:
         pytest.param({}, 9_000, (6_000, 16_000), id="KITTI's pillars as its paper counted them"),
         pytest.param({"side": 0.32}, 16_000, (8_000, 16_000), id="cells that nobody counted: as many as may be"),
         pytest.param({"most": "5000"}, 5_000, (5_000, 5_000), id="no more than the config has"),
+        pytest.param({"dataset": "MyDataset"}, 16_000, (8_000, 16_000), id="scenes that nobody knows"),
         pytest.param({"dataset": "WaymoDataset"}, 16_000, (8_000, 16_000), id="scenes that nobody counted"),
         pytest.param({"side": 2.0}, 35 * 40, (700, 35 * 40), id="no more than the grid has"),
     ],
@@ -123,7 +124,9 @@ def test_what_nobody_models_is_named(old: str, new: str, why: str, tmp_path: Pat
 
 
 def test_scenes_that_nobody_knows_are_unknown() -> None:
-    assert "dataset.type is none whose scenes are known" in reason(run(dataset="MyDataset"))
+    own = run(dataset="MyDataset")
+    assert (own.unknown_reason, own[HYPER + "voxels"], own[HYPER + "scene_points"]) == ("", 16_000, 16_000)
+    assert "states no voxel_size" in reason(run(dataset="MyDataset", most="(-1, -1)"))
     text = PILLARS.format(**USUAL).replace("VoxelNet", "EncoderDecoder3D")
     (spec,) = registry.specs(load("config.py", text))
     assert "no transform that takes so many points" in reason(spec)
