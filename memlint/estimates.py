@@ -245,7 +245,9 @@ class Estimates:
         from memlint import upper_ends
 
         found = upper_ends.held(spec, self._over_lengths(spec, found))
-        if not (spec.asked or "images_per_sample" in spec.facts or HYPER + "boxes_between" in spec.facts):
+        from memlint.plausible import is_counted
+
+        if not (spec.asked or "images_per_sample" in spec.facts or is_counted(spec)):
             return found
         try:
             with work.limited(work.meter().left // 2):

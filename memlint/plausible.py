@@ -37,8 +37,13 @@ class Candidate(NamedTuple):
     day: str
 
 
-# How many objects the fullest image has, and the fewest and the most that other data may have, of families that say so.
-BOXES, BOXES_BETWEEN = HYPER + "boxes", HYPER + "boxes_between"
+# How many there are of what only the data say, objects of the fullest image or voxels of a scene, and the fewest and
+# the most that other data may have, of families that say so.
+COUNTED: tuple[tuple[Name, Name], ...] = (
+    (HYPER + "boxes", HYPER + "boxes_between"),
+    (HYPER + "voxels", HYPER + "voxels_between"),
+    (HYPER + "voxels_alone", HYPER + "voxels_alone_between"),
+)
 
 
 def candidates(spec: TrainingSpec) -> list[Candidate]:
@@ -67,10 +72,21 @@ def _of_other_data(spec: TrainingSpec) -> list[Candidate]:
         found += [facts for facts in (shortest, few) if facts]
     if few and spec.get("most_images"):
         found.append({"images_per_sample": spec["most_images"]})
-    boxes, ends = spec.facts.get(BOXES), spec.facts.get(BOXES_BETWEEN)
-    if boxes is not None and boxes.origin == ASSUMED and ends is not None:
-        found += [{BOXES: end} for end in ends.value]
+    counts = [(name, ends.value) for name, between in COUNTED if (ends := _ends(spec, name, between)) is not None]
+    if counts:
+        found += [{name: ends[side] for name, ends in counts} for side in (0, 1)]
     return [Candidate(spec.with_facts(facts), (), "") for facts in found]
+
+
+def _ends(spec: TrainingSpec, name: Name, between: Name) -> Fact | None:
+    """The fewest and the most of what is assumed, where both are said."""
+    known = spec.facts.get(name)
+    return spec.facts.get(between) if known is not None and known.origin == ASSUMED else None
+
+
+def is_counted(spec: TrainingSpec) -> bool:
+    """Whether only the data say how many there are of something, and between which ends."""
+    return any(between in spec.facts for _, between in COUNTED)
 
 
 def others(spec: TrainingSpec) -> list[TrainingSpec]:

@@ -136,6 +136,14 @@ BEHAVIOURS: dict[str, Behaviour] = {
     "torch.loads_every_kernel_at_start": Behaviour(
         "torch", None, (1, 13), MORE, "all kernels are loaded with the context", "pytorch/pytorch#86509"
     ),
+    "torch.adds_gradients_in_place": Behaviour(
+        "torch",
+        (2, 0),
+        None,
+        LESS,
+        "the second gradient of a tensor is added to the first one in place, where it made a third one",
+        "pytorch/pytorch#88339",
+    ),
     "torch.keeps_gradients_as_zeros": Behaviour(
         "torch", None, (2, 0), MORE, "zero_grad writes zeros instead of letting gradients go", "pytorch/pytorch#92731"
     ),

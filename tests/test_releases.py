@@ -224,6 +224,16 @@ gradient_checkpointing: true
 YOLO = "yolo detect train model=yolov8l.pt data={data} imgsz={size} batch={batch}\n"
 
 
+SEGMENTOR = """
+model = dict(type='EncoderDecoder', backbone=dict(type='ResNet', depth=50), decode_head=dict(
+    type='UPerHead', in_channels=[256, 512, 1024, 2048], in_index=[0, 1, 2, 3], channels=512, num_classes=19,
+    norm_cfg=dict(type='BN')))
+train_dataloader = dict(batch_size=2, dataset=dict(type='Mine', pipeline=[
+    dict(type='RandomCrop', crop_size=(512, 512))]))
+optim_wrapper = dict(type='OptimWrapper', optimizer=dict(type='SGD', lr=0.01, momentum=0.9))
+"""
+
+
 class Border(NamedTuple):
     """A run that is another one on either side of a border.
 
@@ -301,6 +311,7 @@ RUNS = {
     "verl.rewards_by_an_engine": Border(
         "run.sh", VERL.format(more=UNPADDED + REWARDED), "0.6.1", "0.7.0", gpu="a100-40gb x8"
     ),
+    "torch.adds_gradients_in_place": Border("config.py", SEGMENTOR, "1.13.1", "2.0.0"),
     "torch.softmax_keeps_its_input": Border("run.yaml", GPT2 + EAGER, "1.10.2", "1.11.0"),
     "torch.loads_every_kernel_at_start": Border("run.yaml", GPT2, "1.12.1", "1.13.0"),
     "torch.keeps_gradients_as_zeros": Border("run.yaml", GPT2, "1.13.1", "2.0.0"),

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from memlint.dialects import key_facts, sharing
+from memlint.dialects import key_facts, openmmlab_scenes, sharing
 from memlint.dialects.insertion import add
 from memlint.dialects.schema import Key
 from memlint.dialects.stated import gap, put
@@ -122,7 +122,7 @@ def _model(spec: TrainingSpec) -> None:
         node is not None
         and node.is_mapping
         and (kind := node.get("type")) is not None
-        and kind.value in CROPPED | FITTED
+        and kind.value in CROPPED | FITTED | openmmlab_scenes.MODELS
     ):
         spec.facts[HYPER + "model_dictionary"] = Fact(MODEL, node.plain(), WRITTEN, "model", node)
 
@@ -142,7 +142,11 @@ _PARAMWISE = ("optim_wrapper.paramwise_cfg", "optimizer.paramwise_cfg")
 def _image_size(spec: TrainingSpec) -> None:
     """(height, width) of what a batch is made of: the last transform that says a size, or the preprocessor's."""
     spec.facts.pop("image_size", None)
-    if spec[MODEL]["type"] in FITTED:
+    kind = spec[MODEL]["type"]
+    if kind in openmmlab_scenes.MODELS:
+        openmmlab_scenes.complete(spec, kind, list(_transforms(spec)), _dataset(spec))
+        return
+    if kind in FITTED:
         _fitted_size(spec)
         if BOXES not in spec:
             reason = "objects of the fullest image: as many as COCO's has (instances_train2017.json)"
@@ -228,6 +232,18 @@ def _transforms(spec: TrainingSpec) -> Iterator[Node]:
         yield from (one for one in node.value if one.is_mapping)
 
 
+def _dataset(spec: TrainingSpec) -> str:
+    """The type of the innermost dataset that trains."""
+    node = next((found for key in _DATASETS if (found := spec.root.get(key)) is not None), None)
+    for _ in range(8):
+        below = None if node is None else next((one for key in _WRAPPED if (one := node.get(key)) is not None), None)
+        if below is None:
+            break
+        node = below
+    kind = None if node is None else node.get("type")
+    return str(kind.value) if kind is not None else ""
+
+
 def _pipelines(node: Node, depth: int = 0) -> Iterator[Sequence[Node]]:
     """Those of a dataset, the one that it wraps first."""
     if depth > 8:
@@ -283,7 +299,10 @@ def _unknown(spec: TrainingSpec) -> str:
         item = gap(spec, "batch_size", "samples_per_gpu")
         key = "train_dataloader.batch_size" if spec.get(DIALECT) == MMENGINE else "data.samples_per_gpu"
         return f"{key} is not stated" if item is None else f"{item.key} is not known: {item.reason}"
+    kind = spec[MODEL]["type"]
+    if kind in openmmlab_scenes.MODELS:
+        return openmmlab_scenes.unknown(spec, kind)
     if "image_size" not in spec:
-        size = "crop_size" if spec[MODEL]["type"] in CROPPED else "scale (img_scale) to fit images into"
+        size = "crop_size" if kind in CROPPED else "scale (img_scale) to fit images into"
         return f"train_pipeline states no {size}"
     return ""

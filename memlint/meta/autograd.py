@@ -178,7 +178,7 @@ def _merge(slots: list[Grad], number: int, new: Tensor) -> None:
     held = slots[number]
     assert held is not None
     packed = held.strides is None or is_dense(held.shape, held.strides)
-    if ACCUMULATE_IN_PLACE and sole and packed and not held.is_view:
+    if ACCUMULATE_IN_PLACE and not state.adds_apart and sole and packed and not held.is_view:
         if state.fusing:
             _derive((held,), (new.storage,))
         return

@@ -38,6 +38,7 @@ from memlint.meta.ops.elementwise import (
     hardswish,
     hardtanh,
     leaky_relu,
+    log,
     masked_fill,
     masked_scatter,
     minimum,

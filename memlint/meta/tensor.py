@@ -47,6 +47,7 @@ class State:
     """What the ops look at while they run: one recording at a time, in one thread."""
 
     __slots__ = (
+        "adds_apart",
         "autocast",
         "bucket",
         "cast_cache",
@@ -73,6 +74,7 @@ class State:
         self.cast_cache: dict[int, tuple[Tensor, Tensor]] = {}
         self.default_dtype = float32
         self.sequence = 0
+        self.adds_apart = False  # two gradients of one tensor make a third one: torch before 2.0 (pull request 88339)
         self.softmax_keeps_input = False  # torch before 1.11 (pull request 65242)
         # Convolutions of 3x3 in fp32 on a card without TF32: as products of transformed tiles.
         self.transforms_tiles = False

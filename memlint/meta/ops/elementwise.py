@@ -87,6 +87,11 @@ def exp(x: Tensor) -> Tensor:
     return _elementwise(upper(x), "output")
 
 
+def log(x: Tensor) -> Tensor:
+    """Keeps x; the gradient is divided by it. On autocast's fp32 list."""
+    return _elementwise(upper(x), "input")
+
+
 def expm1(x: Tensor) -> Tensor:
     """Keeps its output; the gradient is multiplied by one more than that."""
     x = upper(x)

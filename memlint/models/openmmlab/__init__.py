@@ -7,13 +7,37 @@ is UNKNOWN by the key of the dictionary.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from memlint.facts.spec import HYPER, TrainingSpec
 from memlint.meta.nn import Module
 from memlint.meta.tensor import DTYPES, Tensor, empty, int64, state
 from memlint.models.cards import without_tf32
-from memlint.models.openmmlab import convnext, detection, resnet, resolutions, rotated, segmentation, transformers  # noqa: F401 - they enter their classes
+from memlint.models.openmmlab import (  # noqa: F401 - they enter their classes
+    anchors3d,
+    centers,
+    convnext,
+    detection,
+    dgcnn,
+    groupfree,
+    h3dnet,
+    paconv,
+    pillars,
+    point_rcnn,
+    pointnet,
+    pv_rcnn,
+    regnet,
+    resnet,
+    resolutions,
+    rotated,
+    scenes,
+    segmentation,
+    sparse,
+    transformers,
+    votes,
+)
+from memlint.models.openmmlab.bricks import NaiveSyncBatchNorm
 from memlint.models.openmmlab.registry import build as built
 from memlint.models.openmmlab.registry import fitting
 from memlint.models.system import System
@@ -24,16 +48,35 @@ LIBRARY = True
 def build(spec: TrainingSpec) -> System:
     """The System of an OpenMMLab config. Facts: those of ``schemas/openmmlab.schema.json``."""
     state.softmax_keeps_input = spec.does("torch.softmax_keeps_its_input")
+    state.adds_apart = not spec.does("torch.adds_gradients_in_place")
     state.transforms_tiles = without_tf32(spec)
     model: Module = fitting(lambda: built(_dictionary(spec), "model"))
-    size: int = spec["micro_batch_size"]
-    height, width = spec["image_size"]
+    for one in model.modules():
+        if isinstance(one, NaiveSyncBatchNorm):
+            one.devices = spec.get("device_count", 1)
     optimizer = spec.get("optimizer", "sgd")
     options: dict[str, Any] = {"implementation": spec.get("optimizer_implementation", "foreach")}
     if optimizer == "sgd":
         options |= {name: bool(spec.get(HYPER + name)) for name in ("momentum", "weight_decay")}
     compute = spec.get("compute_dtype", "float32")
+    return System(
+        model=model,
+        batch=_of_points(spec, model) if isinstance(model, scenes.PointModel) else _of_images(spec, model),
+        loss=lambda given: fitting(lambda: model(*given)),
+        optimizer=optimizer,
+        optimizer_options=options,
+        accumulation=spec.get("gradient_accumulation_steps", 1),
+        autocast=DTYPES[compute] if compute != "float32" else None,
+        ema=(model,) if spec.get("ema", False) else (),
+        keeps_gradients=_keeps_gradients(spec),
+        uses=frozenset({"matmul", "convolution"}),
+    )
 
+
+def _of_images(spec: TrainingSpec, model: Module) -> Callable[[], tuple[Tensor, Any]]:
+    """A batch of images with their labels, or with what is known of their objects."""
+    size: int = spec["micro_batch_size"]
+    height, width = spec["image_size"]
     one_by_one = spec.get(HYPER + "dialect") != "mmcv"
     boxes = detection.Boxes(spec.get(HYPER + "boxes", 0), height, width)
 
@@ -45,18 +88,21 @@ def build(spec: TrainingSpec) -> System:
             return images, [empty((1, height, width), int64) for _ in range(size)]
         return images, empty((size, 1, height, width), int64)
 
-    return System(
-        model=model,
-        batch=batch,
-        loss=lambda given: fitting(lambda: model(*given)),
-        optimizer=optimizer,
-        optimizer_options=options,
-        accumulation=spec.get("gradient_accumulation_steps", 1),
-        autocast=DTYPES[compute] if compute != "float32" else None,
-        ema=(model,) if spec.get("ema", False) else (),
-        keeps_gradients=_keeps_gradients(spec),
-        uses=frozenset({"matmul", "convolution"}),
-    )
+    return batch
+
+
+def _of_points(spec: TrainingSpec, model: scenes.PointModel) -> Callable[[], tuple[Any, scenes.Scenes]]:
+    """A batch of scenes: their points, what the preprocessor makes of them, and what is known of each."""
+    size: int = spec["micro_batch_size"]
+    points, features = (spec.get(name, 0) for name in (HYPER + "scene_points", HYPER + "point_features"))
+    voxels, boxes = (spec.get(name, 0) for name in (HYPER + "voxels", HYPER + "boxes"))
+    each = scenes.Scenes(points, features, voxels, boxes, spec.get(HYPER + "voxels_alone", scenes.ALONE))
+
+    def batch() -> tuple[Any, scenes.Scenes]:
+        points = [empty((each.points, each.features)) for _ in range(size)]
+        return fitting(lambda: model.prepared(points, each)), each
+
+    return batch
 
 
 def _dictionary(spec: TrainingSpec) -> dict[str, Any]:

@@ -11,13 +11,16 @@ from typing import Any
 from memlint.meta import functional as F
 from memlint.meta.checkpoint import checkpoint
 from memlint.meta.nn import BatchNorm, Conv, Dropout, GroupNorm, LayerNorm, Linear, Module, parameter
-from memlint.meta.tensor import Tensor, empty
+from memlint.meta.ops.shapes import as_tuple
+from memlint.meta.tensor import Tensor, empty, float32
 from memlint.models import UnknownModel
 
 Config = Mapping[str, Any] | None
 Size = Sequence[int] | int
-BATCH_NORMS = ("BN", "BN1d", "BN2d", "BN3d", "SyncBN", "MMSyncBN", "naiveSyncBN1d", "naiveSyncBN2d", "naiveSyncBN3d")
+BATCH_NORMS = ("BN", "BN1d", "BN2d", "BN3d", "SyncBN", "MMSyncBN")
+NAIVE_NORMS = ("naiveSyncBN1d", "naiveSyncBN2d", "naiveSyncBN3d")
 RELU: dict[str, Any] = {"type": "ReLU"}
+IN_PLACE: dict[str, Any] = {"type": "ReLU", "inplace": True}
 BN: dict[str, Any] = {"type": "BN"}
 LN: dict[str, Any] = {"type": "LN"}
 GELU: dict[str, Any] = {"type": "GELU"}
@@ -44,11 +47,18 @@ def conv(
     groups: int = 1,
     bias: bool = True,
 ) -> Conv:
-    """``build_conv_layer``: a plain convolution over two dimensions."""
-    kind = "Conv2d" if config is None else config.get("type")
-    if kind not in ("Conv2d", "Conv"):
+    """``build_conv_layer``: a plain convolution over one or two dimensions. A config that states ``bias`` goes before
+    its caller."""
+    stated = config or {}
+    kind = stated.get("type", "Conv2d")
+    if kind not in _DIMENSIONS:
         raise UnknownModel(f"conv_cfg.type {kind} is a convolution that memlint does not know")
-    return Conv(inputs, outputs, pair(kernel), stride, padding, bias, groups, dilation)
+    window = as_tuple(kernel, _DIMENSIONS[kind])
+    return Conv(inputs, outputs, window, stride, padding, bool(stated.get("bias", bias)), groups, dilation)
+
+
+# name of a convolution in a config -> over how many dimensions it is
+_DIMENSIONS = {"Conv1d": 1, "Conv2d": 2, "Conv": 2}
 
 
 class ChannelNorm(Module):
@@ -74,6 +84,8 @@ def norm(config: Config, channels: int) -> Module:
     made: Module
     if kind in BATCH_NORMS:
         made = BatchNorm(channels)
+    elif kind in NAIVE_NORMS:
+        made = NaiveSyncBatchNorm(channels)
     elif kind == "GN":
         made = GroupNorm(options["num_groups"], channels)
     elif kind == "LN":
@@ -85,6 +97,31 @@ def norm(config: Config, channels: int) -> Module:
     if options.get("requires_grad") is False:
         made.freeze()
     return made
+
+
+class NaiveSyncBatchNorm(BatchNorm):
+    """mmdet3d 1.4 and 0.18, ``layers/norm.py`` (``ops/norm.py``): on several devices statistics are means and means of
+    squares, written out, and maps are scaled and shifted by them. Under 16 bits 0.18 computes it in fp32 and hands on
+    what came in (``force_fp32(out_fp16=True)``), where 1.4 asserts fp32."""
+
+    devices = 1
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.devices == 1 or not self.training:
+            return super().forward(x)
+        given, rows = x.dtype, x.ndim == 2
+        x = F.to(x, float32)
+        if rows:
+            x = F.unsqueeze(x, 2)
+        dims, shape = (0, *range(2, x.ndim)), (1, x.shape[1], *(1 for _ in x.shape[2:]))
+        mean = F.mean(x, dims)
+        squared = F.mean(F.mul(x, x), dims)
+        mean, squared = F.split(F.cat([mean, squared]) * 1.0, x.shape[1])
+        inverse = F.rsqrt(F.add(F.sub(squared, F.mul(mean, mean)), 1e-3))
+        scale = F.mul(self.weight, inverse)
+        shift = F.sub(self.bias, F.mul(mean, scale))
+        out = F.add(F.mul(x, F.view(scale, *shape)), F.view(shift, *shape))
+        return F.to(F.squeeze(out, 2) if rows else out, given)
 
 
 def hold_statistics(module: Module) -> None:
@@ -107,6 +144,7 @@ class Activated(Module):
 
 # name in a config -> (function, whether it may work in place)
 _ACTIVATIONS: dict[str, tuple[Callable[..., Tensor], bool]] = {
+    "LeakyReLU": (F.leaky_relu, True),
     "ReLU": (F.relu, True),
     "GELU": (F.gelu, False),
     "SiLU": (F.silu, True),

@@ -20,7 +20,7 @@ MODELS: dict[str, type[Module]] = {}
 Class = TypeVar("Class", bound=type)
 
 # What weights start from, which scope a class is looked for in first, and names for logs.
-_UNREAD = frozenset(("type", "init_cfg", "pretrained", "_scope_"))
+_UNREAD = frozenset(("type", "init_bias", "init_cfg", "pretrained", "_scope_"))
 
 
 def register(*names: str) -> Callable[[Class], Class]:
@@ -52,7 +52,7 @@ def build(config: Any, place: str, **given: Any) -> Any:
         refuse_unresolved(value, f"{place}.{key}")
     kinds = kinds_of(cls)
     for key, value in options.items():
-        if key not in COUNTED_FROM_THE_END and _negative(value):
+        if key not in COUNTED_FROM_THE_END | PLACED and _negative(value):
             raise UnknownModel(f"{place}.{key} is less than nothing: {value!r:.60}")
         if not any(_FITS[kind](value) for kind in kinds.get(key, ())) and kinds.get(key):
             raise UnknownModel(f"{place}.{key} is no {' or '.join(_NAMES[kind] for kind in kinds[key])}: {value!r:.60}")
@@ -88,6 +88,8 @@ WRONG = (
 )
 # Arguments whose -1 means the last, or none.
 COUNTED_FROM_THE_END = frozenset(("dropout_ratio", "frozen_stages", "end_level", "in_index", "out_indices"))
+# Arguments that say where something is, how it is turned, or with -1 that all are meant.
+PLACED = frozenset(("dir_offset", "fps_sample_range_lists", "num_points", "point_cloud_range"))
 LARGEST = 10**6  # of a size of a layer: beyond, some number is no real one
 
 

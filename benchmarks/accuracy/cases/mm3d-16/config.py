@@ -1,0 +1,98 @@
+model = dict(
+    type="GroupFree3DNet",
+    data_preprocessor=dict(type="Det3DDataPreprocessor"),
+    backbone=dict(
+        type="PointNet2SASSG",
+        in_channels=3,
+        num_points=(2048, 1024, 512, 256),
+        radius=(0.2, 0.4, 0.8, 1.2),
+        num_samples=(64, 32, 16, 16),
+        sa_channels=((64, 64, 128), (128, 128, 256), (128, 128, 256), (128, 128, 256)),
+        fp_channels=((256, 256), (256, 288)),
+        norm_cfg=dict(type="BN2d"),
+        sa_cfg=dict(type="PointSAModule", pool_mod="max", use_xyz=True, normalize_xyz=True),
+    ),
+    bbox_head=dict(
+        type="GroupFree3DHead",
+        in_channels=288,
+        num_decoder_layers=6,
+        num_proposal=256,
+        transformerlayers=dict(
+            type="BaseTransformerLayer",
+            attn_cfgs=dict(
+                type="GroupFree3DMHA",
+                embed_dims=288,
+                num_heads=8,
+                attn_drop=0.1,
+                dropout_layer=dict(type="Dropout", drop_prob=0.1),
+            ),
+            ffn_cfgs=dict(
+                embed_dims=288, feedforward_channels=2048, ffn_drop=0.1, act_cfg=dict(type="ReLU", inplace=True)
+            ),
+            operation_order=("self_attn", "norm", "cross_attn", "norm", "ffn", "norm"),
+        ),
+        pred_layer_cfg=dict(in_channels=288, shared_conv_channels=(288, 288), bias=True),
+        sampling_objectness_loss=dict(type="mmdet.FocalLoss", use_sigmoid=True, gamma=2.0, alpha=0.25, loss_weight=8.0),
+        objectness_loss=dict(type="mmdet.FocalLoss", use_sigmoid=True, gamma=2.0, alpha=0.25, loss_weight=1.0),
+        center_loss=dict(type="mmdet.SmoothL1Loss", reduction="sum", loss_weight=10.0, beta=0.04),
+        dir_class_loss=dict(type="mmdet.CrossEntropyLoss", reduction="sum", loss_weight=1.0),
+        dir_res_loss=dict(type="mmdet.SmoothL1Loss", reduction="sum", loss_weight=10.0),
+        size_class_loss=dict(type="mmdet.CrossEntropyLoss", reduction="sum", loss_weight=1.0),
+        size_res_loss=dict(type="mmdet.SmoothL1Loss", beta=0.111111, reduction="sum", loss_weight=1.111111),
+        semantic_loss=dict(type="mmdet.CrossEntropyLoss", reduction="sum", loss_weight=1.0),
+        num_classes=18,
+        size_cls_agnostic=False,
+        bbox_coder=dict(
+            type="GroupFree3DBBoxCoder",
+            num_sizes=18,
+            num_dir_bins=1,
+            with_rot=False,
+            size_cls_agnostic=False,
+            mean_sizes=[
+                [0.769667, 0.811602, 0.925737],
+                [1.876858, 1.842559, 1.193157],
+                [0.61328, 0.614861, 0.71827],
+                [1.395501, 1.512155, 0.834436],
+                [0.979496, 1.067515, 0.632969],
+                [0.531663, 0.595558, 1.750015],
+                [0.962471, 0.724623, 1.148187],
+                [0.832219, 1.049094, 1.687566],
+                [0.211322, 0.420616, 0.537285],
+                [1.444007, 1.897083, 0.269857],
+                [1.029426, 1.40408, 0.875543],
+                [1.376641, 0.655218, 1.681313],
+                [0.665082, 0.711119, 1.298853],
+                [0.419992, 0.379069, 1.751397],
+                [0.593596, 0.591249, 0.73919],
+                [0.508676, 0.506561, 0.301362],
+                [1.151153, 1.05463, 0.497068],
+                [0.475353, 0.492495, 0.580212],
+            ],
+        ),
+    ),
+    train_cfg=dict(sample_mode="kps"),
+)
+train_dataloader = dict(
+    batch_size=8,
+    dataset=dict(
+        type="RepeatDataset",
+        dataset=dict(
+            type="ScanNetDataset",
+            pipeline=[
+                dict(type="LoadPointsFromFile", load_dim=6, use_dim=[0, 1, 2]),
+                dict(type="GlobalAlignment"),
+                dict(type="PointSegClassMapping"),
+                dict(type="PointSample", num_points=50000),
+                dict(
+                    type="Pack3DDetInputs",
+                    keys=["points", "gt_bboxes_3d", "gt_labels_3d", "pts_semantic_mask", "pts_instance_mask"],
+                ),
+            ],
+        ),
+    ),
+)
+optim_wrapper = dict(
+    type="OptimWrapper",
+    optimizer=dict(type="AdamW", lr=0.006, weight_decay=0.0005),
+    clip_grad=dict(max_norm=0.1, norm_type=2),
+)

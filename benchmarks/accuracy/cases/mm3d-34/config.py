@@ -1,0 +1,138 @@
+model = dict(
+    type="PartA2",
+    data_preprocessor=dict(
+        type="Det3DDataPreprocessor",
+        voxel=True,
+        voxel_layer=dict(
+            max_num_points=5,
+            point_cloud_range=[0, -40, -3, 70.4, 40, 1],
+            voxel_size=[0.05, 0.05, 0.1],
+            max_voxels=(16000, 40000),
+        ),
+    ),
+    voxel_encoder=dict(type="HardSimpleVFE"),
+    middle_encoder=dict(type="SparseUNet", in_channels=4, sparse_shape=[41, 1600, 1408], order=("conv", "norm", "act")),
+    backbone=dict(type="SECOND", in_channels=256, layer_nums=[5, 5], layer_strides=[1, 2], out_channels=[128, 256]),
+    neck=dict(type="SECONDFPN", in_channels=[128, 256], upsample_strides=[1, 2], out_channels=[256, 256]),
+    rpn_head=dict(
+        type="PartA2RPNHead",
+        num_classes=1,
+        in_channels=512,
+        feat_channels=512,
+        use_direction_classifier=True,
+        anchor_generator=dict(
+            type="Anchor3DRangeGenerator",
+            ranges=[[0, -40.0, -1.78, 70.4, 40.0, -1.78]],
+            sizes=[[3.9, 1.6, 1.56]],
+            rotations=[0, 1.57],
+            reshape_out=False,
+        ),
+        diff_rad_by_sin=True,
+        assigner_per_size=True,
+        assign_per_class=True,
+        bbox_coder=dict(type="DeltaXYZWLHRBBoxCoder"),
+        loss_cls=dict(type="mmdet.FocalLoss", use_sigmoid=True, gamma=2.0, alpha=0.25, loss_weight=1.0),
+        loss_bbox=dict(type="mmdet.SmoothL1Loss", beta=0.111111, loss_weight=2.0),
+        loss_dir=dict(type="mmdet.CrossEntropyLoss", use_sigmoid=False, loss_weight=0.2),
+    ),
+    roi_head=dict(
+        type="PartAggregationROIHead",
+        num_classes=1,
+        semantic_head=dict(
+            type="PointwiseSemanticHead",
+            in_channels=16,
+            extra_width=0.2,
+            seg_score_thr=0.3,
+            num_classes=1,
+            loss_seg=dict(
+                type="mmdet.FocalLoss", use_sigmoid=True, reduction="sum", gamma=2.0, alpha=0.25, loss_weight=1.0
+            ),
+            loss_part=dict(type="mmdet.CrossEntropyLoss", use_sigmoid=True, loss_weight=1.0),
+        ),
+        seg_roi_extractor=dict(
+            type="Single3DRoIAwareExtractor",
+            roi_layer=dict(type="RoIAwarePool3d", out_size=14, max_pts_per_voxel=128, mode="max"),
+        ),
+        bbox_roi_extractor=dict(
+            type="Single3DRoIAwareExtractor",
+            roi_layer=dict(type="RoIAwarePool3d", out_size=14, max_pts_per_voxel=128, mode="avg"),
+        ),
+        bbox_head=dict(
+            type="PartA2BboxHead",
+            num_classes=1,
+            seg_in_channels=16,
+            part_in_channels=4,
+            seg_conv_channels=[64, 64],
+            part_conv_channels=[64, 64],
+            merge_conv_channels=[128, 128],
+            down_conv_channels=[128, 256],
+            bbox_coder=dict(type="DeltaXYZWLHRBBoxCoder"),
+            shared_fc_channels=[256, 512, 512, 512],
+            cls_channels=[256, 256],
+            reg_channels=[256, 256],
+            dropout_ratio=0.1,
+            roi_feat_size=14,
+            with_corner_loss=True,
+            loss_bbox=dict(type="mmdet.SmoothL1Loss", beta=0.111111, reduction="sum", loss_weight=1.0),
+            loss_cls=dict(type="mmdet.CrossEntropyLoss", use_sigmoid=True, reduction="sum", loss_weight=1.0),
+        ),
+    ),
+    train_cfg=dict(
+        rpn=dict(
+            assigner=dict(
+                type="Max3DIoUAssigner",
+                iou_calculator=dict(type="BboxOverlapsNearest3D"),
+                pos_iou_thr=0.6,
+                neg_iou_thr=0.45,
+                min_pos_iou=0.45,
+                ignore_iof_thr=-1,
+            ),
+            allowed_border=0,
+            pos_weight=-1,
+            debug=False,
+        ),
+        rpn_proposal=dict(nms_pre=9000, nms_post=512, max_num=512, nms_thr=0.8, score_thr=0, use_rotate_nms=False),
+        rcnn=dict(
+            assigner=dict(
+                type="Max3DIoUAssigner",
+                iou_calculator=dict(type="BboxOverlaps3D", coordinate="lidar"),
+                pos_iou_thr=0.55,
+                neg_iou_thr=0.55,
+                min_pos_iou=0.55,
+                ignore_iof_thr=-1,
+            ),
+            sampler=dict(
+                type="IoUNegPiecewiseSampler",
+                num=128,
+                pos_fraction=0.55,
+                neg_piece_fractions=[0.8, 0.2],
+                neg_iou_piece_thrs=[0.55, 0.1],
+                neg_pos_ub=-1,
+                add_gt_as_proposals=False,
+                return_iou=True,
+            ),
+            cls_pos_thr=0.75,
+            cls_neg_thr=0.25,
+        ),
+    ),
+)
+train_dataloader = dict(
+    batch_size=2,
+    dataset=dict(
+        type="RepeatDataset",
+        dataset=dict(
+            type="KittiDataset",
+            pipeline=[
+                dict(type="LoadPointsFromFile", load_dim=4, use_dim=4),
+                dict(type="ObjectSample"),
+                dict(type="PointsRangeFilter", point_cloud_range=[0, -40, -3, 70.4, 40, 1]),
+                dict(type="Pack3DDetInputs", keys=["points", "gt_bboxes_3d", "gt_labels_3d"]),
+            ],
+        ),
+    ),
+)
+optim_wrapper = dict(
+    type="OptimWrapper",
+    optimizer=dict(type="AdamW", lr=0.001, betas=(0.95, 0.99), weight_decay=0.01),
+    clip_grad=dict(max_norm=10, norm_type=2),
+)

@@ -1,0 +1,111 @@
+model = dict(
+    type="MVXFasterRCNN",
+    data_preprocessor=dict(
+        type="Det3DDataPreprocessor",
+        voxel=True,
+        voxel_layer=dict(
+            max_num_points=64,
+            point_cloud_range=[-50, -50, -5, 50, 50, 3],
+            voxel_size=[0.25, 0.25, 8],
+            max_voxels=(30000, 40000),
+        ),
+    ),
+    pts_voxel_encoder=dict(
+        type="HardVFE",
+        in_channels=4,
+        feat_channels=[64, 64],
+        with_distance=False,
+        voxel_size=[0.25, 0.25, 8],
+        with_cluster_center=True,
+        with_voxel_center=True,
+        point_cloud_range=[-50, -50, -5, 50, 50, 3],
+        norm_cfg=dict(type="naiveSyncBN1d", eps=0.001, momentum=0.01),
+    ),
+    pts_middle_encoder=dict(type="PointPillarsScatter", in_channels=64, output_shape=[400, 400]),
+    pts_backbone=dict(
+        type="SECOND",
+        in_channels=64,
+        norm_cfg=dict(type="naiveSyncBN2d", eps=0.001, momentum=0.01),
+        layer_nums=[3, 5, 5],
+        layer_strides=[2, 2, 2],
+        out_channels=[64, 128, 256],
+    ),
+    pts_neck=dict(
+        type="SECONDFPN",
+        norm_cfg=dict(type="naiveSyncBN2d", eps=0.001, momentum=0.01),
+        in_channels=[64, 128, 256],
+        upsample_strides=[1, 2, 4],
+        out_channels=[128, 128, 128],
+    ),
+    pts_bbox_head=dict(
+        type="Anchor3DHead",
+        num_classes=10,
+        in_channels=384,
+        feat_channels=384,
+        use_direction_classifier=True,
+        anchor_generator=dict(
+            type="AlignedAnchor3DRangeGenerator",
+            ranges=[
+                [-49.6, -49.6, -1.800328, 49.6, 49.6, -1.800328],
+                [-49.6, -49.6, -1.744404, 49.6, 49.6, -1.744404],
+                [-49.6, -49.6, -1.685265, 49.6, 49.6, -1.685265],
+                [-49.6, -49.6, -1.673391, 49.6, 49.6, -1.673391],
+                [-49.6, -49.6, -1.617851, 49.6, 49.6, -1.617851],
+                [-49.6, -49.6, -1.80985, 49.6, 49.6, -1.80985],
+                [-49.6, -49.6, -1.763965, 49.6, 49.6, -1.763965],
+            ],
+            sizes=[
+                [4.607181, 1.950177, 1.722708],
+                [6.737781, 2.456094, 2.730049],
+                [12.013207, 2.874272, 3.815096],
+                [1.684522, 0.600589, 1.271922],
+                [0.725644, 0.663449, 1.757481],
+                [0.403593, 0.396945, 1.062322],
+                [0.485782, 2.490088, 0.982971],
+            ],
+            custom_values=[0, 0],
+            rotations=[0, 1.57],
+            reshape_out=True,
+        ),
+        assigner_per_size=False,
+        diff_rad_by_sin=True,
+        dir_offset=-0.7854,
+        bbox_coder=dict(type="DeltaXYZWLHRBBoxCoder", code_size=9),
+        loss_cls=dict(type="mmdet.FocalLoss", use_sigmoid=True, gamma=2.0, alpha=0.25, loss_weight=1.0),
+        loss_bbox=dict(type="mmdet.SmoothL1Loss", beta=0.111111, loss_weight=1.0),
+        loss_dir=dict(type="mmdet.CrossEntropyLoss", use_sigmoid=False, loss_weight=0.2),
+    ),
+    train_cfg=dict(
+        pts=dict(
+            assigner=dict(
+                type="Max3DIoUAssigner",
+                iou_calculator=dict(type="BboxOverlapsNearest3D"),
+                pos_iou_thr=0.6,
+                neg_iou_thr=0.3,
+                min_pos_iou=0.3,
+                ignore_iof_thr=-1,
+            ),
+            allowed_border=0,
+            code_weight=[1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.2, 0.2],
+            pos_weight=-1,
+            debug=False,
+        )
+    ),
+)
+train_dataloader = dict(
+    batch_size=2,
+    dataset=dict(
+        type="NuScenesDataset",
+        pipeline=[
+            dict(type="LoadPointsFromFile", load_dim=5, use_dim=5),
+            dict(type="LoadPointsFromMultiSweeps", sweeps_num=10),
+            dict(type="PointsRangeFilter", point_cloud_range=[-50, -50, -5, 50, 50, 3]),
+            dict(type="Pack3DDetInputs", keys=["points", "gt_bboxes_3d", "gt_labels_3d"]),
+        ],
+    ),
+)
+optim_wrapper = dict(
+    type="AmpOptimWrapper",
+    optimizer=dict(type="AdamW", lr=0.001, weight_decay=0.01),
+    clip_grad=dict(max_norm=35, norm_type=2),
+)
