@@ -18,6 +18,7 @@ def test_every_run_has_its_first_sight_and_no_other_has_one() -> None:
     assert len({row.id for row in ROWS}) == len(ROWS)
     named = {row.config.split("/")[0] for row in ROWS}
     assert named == {path.name for path in strangers.FOLDER.iterdir() if path.is_dir()}
+    assert {row.draw for row in ROWS} == set(strangers.DRAWS), "each draw has a heading"
     for row in ROWS:
         assert row.where, row.id
         if row.gpu:
