@@ -51,6 +51,21 @@ def test_the_facts_that_a_rule_needs_are_known() -> None:
         hold(load_rule(info).facts)
 
 
+def _constants(module: ast.Module) -> Iterator[tuple[str, str]]:
+    """(name, fact without its prefix) of each constant of a module that is ``HYPER + "x"``."""
+    for node in module.body:
+        if isinstance(node, ast.Assign) and len(node.targets) == 1:
+            target, values = node.targets[0], [node.value]
+            names = target.elts if isinstance(target, ast.Tuple) else [target]
+            if isinstance(node.value, ast.Tuple):
+                values = node.value.elts
+            for name, value in zip(names, values):
+                if not isinstance(value, ast.BinOp) or not isinstance(value.right, ast.Constant):
+                    continue
+                if ast.unparse(value.left).rpartition(".")[2] == "HYPER":
+                    yield ast.unparse(name), str(value.right.value)
+
+
 def _own_names() -> Iterator[tuple[str, str]]:
     """(where, name) of each fact of a family's own that Python spells: ``HYPER + "x"``, ``setting(spec, "x")``."""
     for folder in ("memlint", "rules"):
@@ -73,6 +88,9 @@ def test_facts_of_a_familys_own_are_those_of_a_schema_or_made_by_the_family() ->
     for path in (ROOT / "memlint" / "dialects").glob("*.py"):
         text = path.read_text(encoding="utf-8")
         made.update(re.findall(r'(?:(?:put|_derive)\(\s*spec,\s*|facts\[|Fact\(\s*)(?:lm\.)?HYPER \+ "([\w.]+)"', text))
+        for name, value in _constants(ast.parse(text)):
+            if re.search(rf"(?:put|_assume)\(\s*spec,\s*{name}\b|facts\[{name}\]", text):
+                made.add(value)
     unknown = [f"{place}: {name}" for place, name in _own_names() if "hyperparameters." + name not in stated]
     assert [entry for entry in unknown if entry.partition(": ")[2] not in made] == []
 
