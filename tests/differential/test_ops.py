@@ -83,6 +83,7 @@ def cases() -> Iterator[Case]:
         "tanh": torch.tanh,
         "sigmoid": torch.sigmoid,
         "exp": torch.exp,
+        "log": torch.log,
         "expm1": torch.expm1,
         "sin": torch.sin,
         "cos": torch.cos,
