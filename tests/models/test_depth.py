@@ -302,7 +302,7 @@ def drawn_runs(draw: st.DrawFn) -> TrainingSpec:
     return run(config, **facts)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(drawn_runs())
 def test_few_layers_stand_for_all_whatever_a_run_does(spec: TrainingSpec) -> None:
     try:
