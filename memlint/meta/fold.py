@@ -218,7 +218,22 @@ class _Pieces:
         return None
 
     def plain(self, begin: int, end: int, shift: int) -> bool:
-        """Events that occur once, at whatever depth."""
+        """Events that occur once, at whatever depth.
+
+        Where a layer makes what it throws away (the weight in 16 bits that is then quantised), its numbers lie between
+        those of two storages that stay, as many as there are layers: a new piece begins.
+        """
+        events, longer = self.short.events, self.longer.events
+        apart = None
+        for place in range(begin, end):
+            event = events[place]
+            if event < 0:
+                continue
+            before, apart = apart, longer[place + shift] - event
+            if before is not None and apart != before:
+                if not self.add(begin, place, shift, 1, [0] * (place - begin)):
+                    return False
+                begin = place
         if begin == end and not self.begins:
             return True
         return self.add(begin, end, shift, 1, [0] * (end - begin))
@@ -235,7 +250,7 @@ class _Pieces:
         births = len(self.found[-1].sizes)
         self.born += births * (turns - 1)
         self.born_longer += births * turns
-        return all(step == births for event, step in zip(rows[0], steps) if event >= 0)
+        return True
 
     def rest(self) -> None:
         """Storages at the end that no event is about."""
@@ -249,9 +264,23 @@ class _Pieces:
         events = short.events[begin:end]
         longer = self.longer.events[begin + shift : end + shift]
         sizes, labels = short.sizes, short.labels
-        first = self.born
-        # A storage that was never made after all has a number, and no event.
-        last = max(max(events, default=-1) + 1, first)
+        own = [event for event in events if event >= 0]
+        first = last = self.born
+        later = self.born_longer - first  # by how much the longer tape's numbers are higher
+        if own:
+            least, first, last = min(own), min(own), max(own) + 1
+            later = longer[events.index(least)] - least
+            if times > 1:
+                # Storages that were made and thrown away have numbers, and no events: each turn has the same ones.
+                births = {step for event, step in zip(events, steps) if event >= 0}
+                if len(births) > 1:
+                    return False
+                first = max(self.born, last - max(births))
+                last = max(last, first + max(births))
+                if last - first > max(births):
+                    return False
+            if least < self.born:
+                return False
         streams = {}
         if short.streams:
             streams = {n - first: short.streams[n] for n in range(first, last) if n in short.streams}
@@ -263,7 +292,7 @@ class _Pieces:
                 [a + more * (b - a) for a, b in zip(events, longer)],
                 steps,
                 [sizes[event] if event >= 0 else -sizes[~event] for event in events],
-                first + more * (self.born_longer - first),
+                first + more * later,
                 sizes[first:last],
                 streams,
                 [labels[event if event >= 0 else ~event] for event in events],
@@ -272,7 +301,7 @@ class _Pieces:
         )
         self.begins = False
         self.born = last
-        self.born_longer = max(max(longer, default=-1) + 1, self.born_longer)
+        self.born_longer = last + later
         return True
 
 

@@ -118,8 +118,10 @@ def test_experts_of_a_list_are_quantised_and_unpacked_one_by_one(every: int) -> 
     assert comparison.worst <= TOLERANCE, str(comparison)
 
 
-def test_adapters_of_such_experts_are_said_to_be_unknown() -> None:
-    facts = facts_of(Setting(dtype="bfloat16"), "4.57.6", **{"lora.targets": "all-linear"})
+@pytest.mark.parametrize("method", ["lora", "ia3", "vera", "oft"])
+def test_adapters_of_such_experts_are_said_to_be_unknown(method: str) -> None:
+    targets = "oft.targets" if method == "oft" else "lora.targets"
+    facts = facts_of(Setting(dtype="bfloat16"), "4.57.6", tuning=method, **{targets: "all-linear"})
     with pytest.raises(UnknownModel, match="adapters of quantised experts, before transformers 5"):
         record(spec_of(facts))
 

@@ -114,6 +114,7 @@ RUNS = {
     "one device, GPT-2 with factored states": run(GPT2, optimizer="adafactor", attention="eager", **TWICE),
     "LoRA": run(SMALL, tuning="lora", **TWICE),
     "LoRA over 4 bits, blocks recomputed": run(SMALL, tuning="lora", **FOUR_BITS, **OLDER),
+    "LoRA over 4 bits, norms in float32": run(SMALL, tuning="lora", **FOUR_BITS, **FULL, float32_parts=["norms"]),
     "LoRA on FSDP, over 4 bits": run(SMALL, tuning="lora", **FOUR_BITS, **{**ZERO2, "parallelism.strategy": "fsdp1"}),
     "DPO beside a copy of the model": run(SMALL, method="dpo", reference_model="copy", sequences_per_sample=2),
     "compiled": run(SMALL, compile=True),

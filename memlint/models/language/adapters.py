@@ -472,6 +472,7 @@ def _adapt_linears(model: LanguageModel, spec: TrainingSpec, config: Decoder, me
         if not targets:
             raise UnknownModel(f"PEFT has no default modules for {config.adapters.name}, and none are stated")
     every = targets == "all-linear" or list(targets) == ["all-linear"]
+    _refuse_listed_experts(model, every, targets)
     rank, dropout = spec.get("lora.r", 8), float(spec.get("lora.dropout") or 0.0)
     megatrons = spec.get("implementation") == "megatron"
     if megatrons and method != "lora":
@@ -563,6 +564,16 @@ def _block_size(spec: TrainingSpec, base: Module) -> int:
 APART_NAMES = ("gate_proj", "up_proj", "down_proj", "w1", "w2", "w3")
 
 
+def _refuse_listed_experts(model: LanguageModel, every: bool, targets: Any) -> None:
+    for number, layer in enumerate(model.layers):
+        mixture = mixture_of(layer)
+        if mixture is None or not isinstance(mixture.experts, ListedExperts):
+            continue
+        path = f"layers.{number}.mlp.experts.0"
+        if every or any(is_target(f"{path}.{name}", targets) for name in APART_NAMES):
+            raise UnknownModel("adapters of quantised experts, before transformers 5, are not known")
+
+
 def _adapt_experts(
     model: LanguageModel, config: Decoder, rank: int, every: bool, targets: Any, method: str, dropout: float
 ) -> list[str]:
@@ -573,11 +584,7 @@ def _adapt_experts(
         if mixture is None:
             continue
         path = f"layers.{number}.mlp"
-        if isinstance(mixture.experts, ListedExperts):
-            if every or any(is_target(f"{path}.experts.0.{name}", targets) for name in APART_NAMES):
-                raise UnknownModel("adapters of quantised experts, before transformers 5, are not known")
-            continue
-        if not names:
+        if isinstance(mixture.experts, ListedExperts) or not names:
             continue
         gate, up, down = names
 
