@@ -55,3 +55,16 @@ def test_a_file_that_runs_out_of_work_ends_and_every_other_file_goes_on(
     assert codes == [["MEM011"], ["MEM003"]]
     assert "reading what never ends: the rest of this file is not checked" in report.runs[0].findings[0].message
     assert report.exit_code("error", False) == 1
+
+
+def test_documents_come_after_the_configs_that_their_commands_start(tmp_path: Path) -> None:
+    """Their runs are estimated by then: of dozens none is left out for what the others took."""
+    examples = Path(__file__).parents[1] / "examples" / "language_models"
+    config = (examples / "full_llamafactory.yaml").read_text(encoding="utf-8")
+    (tmp_path / "a_guide.md").write_text("```sh\nllamafactory-cli train train.yaml\n```\n", encoding="utf-8")
+    (tmp_path / "train.yaml").write_text(config, encoding="utf-8")
+    left: list[int] = []
+    report = check_paths([str(tmp_path)], look=lambda _: left.append(work.meter().left))
+    assert [Path(run.path).name for run in report.runs] == ["train.yaml", "a_guide.md"]
+    estimated, quoted = (work.FILE_STEPS - steps for steps in left)
+    assert quoted < estimated / 4
