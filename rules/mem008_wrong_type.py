@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from memlint.dialects import schema
+from memlint.dialects import objections
 from memlint.dialects.base import file_text
 from memlint.dialects.spelling import put_right
 from memlint.documents.node import Span
@@ -53,7 +53,7 @@ class WrongType(Rule):
 
     def check(self, run: Run) -> Iterator[Finding]:
         seen: set[Span] = set()
-        for violation in schema.violations(run.spec):
+        for violation in objections.violations(run.spec):
             # A value that several keys take by interpolation is wrong once.
             if violation.kind == "unknown-key" or violation.node.span in seen:
                 continue

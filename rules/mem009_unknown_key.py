@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memlint.dialects import own_code, schema, scripts
+from memlint.dialects import objections, own_code, scripts
 from memlint.dialects.rendering import text_of
 from memlint.documents.lines import bounds
 from memlint.documents.node import Span
@@ -60,7 +60,7 @@ class UnknownKey(Rule):
     def check(self, run: Run) -> Iterator[Finding]:
         if self._is_anybody_s(run):
             return
-        found = [violation for violation in schema.violations(run.spec) if violation.kind == "unknown-key"]
+        found = [violation for violation in objections.violations(run.spec) if violation.kind == "unknown-key"]
         named = self._words_of_program(run) if found else frozenset()
         for violation in found:
             if violation.node.name in named:

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from memlint.dialects import acceptance, objections, software
 from memlint.dialects import schema as schemas
-from memlint.dialects import software
 from memlint.dialects.options import Options
 from memlint.dialects.recognition import Match, Recogniser
 from memlint.dialects.schema import ANNOTATION, Key, Schema
@@ -192,7 +192,7 @@ class Dialect:
                 continue
             spelled = self._spelled(node, key, is_option)
             gap = next((part for part in node.walk() if part.is_unresolved), None)
-            if gap is None and schemas.accepts(node, key.schema, self.schema):
+            if gap is None and acceptance.accepts(node, key.schema, self.schema):
                 value = self._fact_value(node, key)
                 if isinstance(value, dict) and not isinstance(node.value, dict):
                     node = spread(value, node)
@@ -211,7 +211,7 @@ class Dialect:
                         continue
                     missing.append(Missing(spelled, place, why_unknown(gap), name))
                 else:
-                    reason = f"{schemas.shown_value(node)} is {schemas.NOT_TAKEN}"
+                    reason = f"{objections.shown_value(node)} is {objections.NOT_TAKEN}"
                     missing.append(Missing(spelled, place, reason, name, node))
                     refused.add(name)
         facts = {name: fact for name, fact in defaults.items() if name not in unknown}
@@ -235,7 +235,7 @@ class Dialect:
         for key in self.keys:
             kind = key.annotation.get("words", "")
             node = lookup(root, key) if kind else None
-            if node is None or not isinstance(node.value, str) or schemas.accepts(node, key.schema, self.schema):
+            if node is None or not isinstance(node.value, str) or acceptance.accepts(node, key.schema, self.schema):
                 continue
             known = [word for word in key.schema.get("enum", ()) if isinstance(word, str)]
             found = words.meant(kind, node.value, known)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from memlint import work
-from memlint.dialects import called, companions, programs
+from memlint.dialects import called, companions, objections, programs
 from memlint.dialects import schema as schemas
 from memlint.dialects.base import Dialect
 from memlint.dialects.companions import prepared
@@ -201,7 +201,7 @@ def _own_options(
     from memlint.dialects import own_code, scripts
 
     whole = Node(dict(options), command.span)
-    near = [one for one in schemas.misspelt(whole, schemas.load(family.family)) if not _is_off(one.node)]
+    near = [one for one in objections.misspelt(whole, schemas.load(family.family)) if not _is_off(one.node)]
     path = scripts.file_of(command, document) if near else None
     if path is None:
         return

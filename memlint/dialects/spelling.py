@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from memlint.dialects import acceptance
 from memlint.dialects import schema as schemas
 from memlint.dialects.base import Dialect, fact_value, file_text
 from memlint.dialects.insertion import add
@@ -143,7 +144,7 @@ def _file_value(dialect: Dialect, key: Key | None, value: Any) -> tuple[bool, An
         if file_text(value) in values:  # in the file this spelling means something else
             return False, value
     probe = _plain_node(written)
-    return schemas.accepts(probe, key.schema, dialect.schema), written
+    return acceptance.accepts(probe, key.schema, dialect.schema), written
 
 
 def _from_text(text: str, dialect: Dialect, key: Key) -> Any:

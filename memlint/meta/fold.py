@@ -224,7 +224,7 @@ class _Pieces:
         those of two storages that stay, as many as there are layers: a new piece begins.
         """
         events, longer = self.short.events, self.longer.events
-        apart = None
+        apart: int | None = None
         for place in range(begin, end):
             event = events[place]
             if event < 0:

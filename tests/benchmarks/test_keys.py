@@ -13,6 +13,7 @@ import jsonschema
 import pytest
 
 from benchmarks import keys
+from memlint.dialects import objections
 from memlint.dialects import schema as schemas
 from tests.dialects.test_base_schema import tree
 
@@ -64,16 +65,16 @@ def test_no_key_of_the_release_is_called_a_misspelling(name: str) -> None:
     root = schemas.load(keys.FRAMEWORKS[name].family)
     for key, stated in read(name)["properties"].items():
         value = stated.get("default")
-        found = [one.kind for one in schemas.validate(tree({key: value}), root)]
-        assert schemas.UNKNOWN_KEY not in found, key
+        found = [one.kind for one in objections.validate(tree({key: value}), root)]
+        assert objections.UNKNOWN_KEY not in found, key
 
 
 def test_a_key_of_the_release_may_look_like_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """As ``lora_rnk`` would, if the release had such a key; today's keys are words of their own."""
     root = schemas.load("trl")
     config = tree({"lora_rnk": 8})
-    assert [one.suggestion for one in schemas.validate(config, root)] == ["lora_rank"]
-    assert schemas.validate(tree({"local_rank": -1}), root) == []
+    assert [one.suggestion for one in objections.validate(config, root)] == ["lora_rank"]
+    assert objections.validate(tree({"local_rank": -1}), root) == []
     real = schemas._read
 
     def with_another(name: str) -> schemas.Schema:
@@ -81,7 +82,7 @@ def test_a_key_of_the_release_may_look_like_another_one(monkeypatch: pytest.Monk
         return {**found, "properties": {**found["properties"], "lora_rnk": {}}} if "keys" in name else found
 
     monkeypatch.setattr(schemas, "_read", with_another)
-    assert schemas.validate(config, root) == []
+    assert objections.validate(config, root) == []
 
 
 def test_an_ordinary_config_does_not_open_the_file_of_keys(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +95,7 @@ def test_an_ordinary_config_does_not_open_the_file_of_keys(monkeypatch: pytest.M
 
     root = schemas.load("trl")
     monkeypatch.setattr(schemas, "_read", reading)
-    assert schemas.validate(tree({"per_device_train_batch_size": 4, "output_dir": "out"}), root) == []
+    assert objections.validate(tree({"per_device_train_batch_size": 4, "output_dir": "out"}), root) == []
     assert opened == []
 
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from memlint.dialects import registry
-from memlint.dialects import schema as schemas
+from memlint.dialects import objections, registry
 from memlint.dialects.spelling import spell
 from memlint.documents.load import load
 from memlint.facts.spec import DEFAULT, TrainingSpec
@@ -244,13 +243,13 @@ def test_fixes_are_written_in_its_own_words(fact: str, value: Any, line: str) ->
 
 def test_wrong_values_are_found_where_they_stand() -> None:
     spec = changed(QLORA, "mixed_precision: bf16", "mixed_precision: bf17")
-    assert [(one.kind, one.node.key_path) for one in schemas.violations(spec)] == [
+    assert [(one.kind, one.node.key_path) for one in objections.violations(spec)] == [
         ("unknown-value", "params.mixed_precision")
     ]
 
 
 def test_its_own_keys_are_no_misspelt_ones() -> None:
-    assert schemas.violations(run(QLORA)) == []
+    assert objections.violations(run(QLORA)) == []
 
 
 def test_defaults_say_whose_they_are() -> None:

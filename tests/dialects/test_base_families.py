@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from memlint.dialects import registry
+from memlint.dialects import acceptance, objections, registry
 from memlint.dialects import schema as schemas
 from memlint.dialects.base import Dialect
 from memlint.documents.node import Document, Node
@@ -266,8 +266,8 @@ def test_a_fact_of_an_option_is_spelled_as_it_was_written() -> None:
 def test_an_option_of_the_wrong_type_is_missing_and_a_violation() -> None:
     spec = command("--batch 1 --width wide")
     assert [gap.key for gap in spec.missing] == ["--width"]
-    (violation,) = schemas.validate(spec.root, families.SCRIPT)
-    assert (violation.kind, violation.node.key_path) == (schemas.WRONG_TYPE, "width")
+    (violation,) = objections.validate(spec.root, families.SCRIPT)
+    assert (violation.kind, violation.node.key_path) == (objections.WRONG_TYPE, "width")
 
 
 def test_an_unknown_variable_is_missing() -> None:
@@ -421,7 +421,7 @@ def test_a_shipped_schema_is_well_formed(family: str) -> None:
     assert set(header) <= schemas.HEADER_NAMES
     assert set(header.get("signature", {})) <= schemas.SIGNATURE_NAMES
     assert header["formats"]
-    assert schemas.unsupported(schema) == set(), "the fast check knows every keyword"
+    assert acceptance.unsupported(schema) == set(), "the fast check knows every keyword"
     for key in schemas.keys(schema):
         assert set(key.annotation) <= schemas.PROPERTY_NAMES, key.dotted
         assert "default" not in key.annotation or key.annotation.get("default_of"), f"{key.dotted}: whose default?"

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from memlint.dialects import acceptance, misspelling, objections
 from memlint.dialects import schema as schemas
 from memlint.documents.node import Node, Span, Unresolved
 
@@ -54,7 +55,7 @@ SCHEMA: dict[str, Any] = {
 
 
 def said(config: dict[str, Any]) -> list[tuple[str, str, str]]:
-    return [(one.kind, one.node.key_path, one.suggestion) for one in schemas.validate(tree(config), SCHEMA)]
+    return [(one.kind, one.node.key_path, one.suggestion) for one in objections.validate(tree(config), SCHEMA)]
 
 
 @pytest.mark.parametrize(
@@ -121,7 +122,7 @@ def said(config: dict[str, Any]) -> list[tuple[str, str, str]]:
     ],
 )
 def test_objection(config: dict[str, Any], kind: str, key: str, suggestion: Any, part: str) -> None:
-    violations = schemas.validate(tree(config), SCHEMA)
+    violations = objections.validate(tree(config), SCHEMA)
     assert [(one.kind, one.node.key_path, one.suggestion) for one in violations] == [(kind, key, suggestion)]
     assert part in violations[0].message
 
@@ -159,19 +160,19 @@ def test_alternatives_do_not_hide_unresolved_values_from_jsonschema() -> None:
         ],
         "properties": {"b": {"type": "integer"}},
     }
-    violations = schemas.validate(tree({"a": Unresolved("?"), "b": "x"}), schema)
+    violations = objections.validate(tree({"a": Unresolved("?"), "b": "x"}), schema)
     assert [one.node.key_path for one in violations] == ["b"]
 
 
 def test_jsonschema_is_imported_only_for_a_wrong_file() -> None:
     code = """
 import sys
-from memlint.dialects import schema
+from memlint.dialects import objections
 from memlint.documents.node import Node, Span
 s = Span("a", 1, 1, 1, 2)
 def check(value):
     root = Node({"a": Node(value, s, s, "a")}, s)
-    return len(schema.validate(root, {"properties": {"a": {"type": "integer"}}}))
+    return len(objections.validate(root, {"properties": {"a": {"type": "integer"}}}))
 assert check(1) == 0 and "jsonschema" not in sys.modules, "valid"
 assert check("x") == 1 and "jsonschema" in sys.modules, "invalid"
 """
@@ -232,15 +233,15 @@ def test_every_value_is_accepted_or_rejected_as_by_jsonschema(schema: Any, one: 
     assume("#/$defs/one" not in str(one))  # a definition that is itself without end: neither can check it
     expected = jsonschema.Draft202012Validator(schema).is_valid(value)
     node = tree(value)
-    fast = schemas._valid(node, schema, schema)
+    fast = acceptance.is_valid(node, schema, schema)
     unknown = "not" in str(schema)
     assert fast == expected or (unknown and not fast), "the fast check may only doubt, never accept wrongly"
-    assert schemas.accepts(node, schema, schema) == expected or not schemas.unsupported(schema)
-    violations = [each for each in schemas.validate(node, schema) if each.kind != schemas.UNKNOWN_KEY]
+    assert acceptance.accepts(node, schema, schema) == expected or not acceptance.unsupported(schema)
+    violations = [each for each in objections.validate(node, schema) if each.kind != objections.UNKNOWN_KEY]
     if expected:
         assert violations == []
     else:
-        assert schemas.validate(node, schema) != []
+        assert objections.validate(node, schema) != []
 
 
 @settings(max_examples=200, deadline=None)
@@ -255,8 +256,8 @@ def test_one_slip_within_a_word_is_seen(name: str, data: st.DataObject) -> None:
         "swap": name[:at] + name[at + 1 : at + 2] + name[at : at + 1] + name[at + 2 :],
     }
     slip = slips[data.draw(st.sampled_from(sorted(slips)))]
-    assert schemas.is_misspelling(slip, name) == (slip != name)
-    assert schemas.is_misspelling(name, slip) == (slip != name)
+    assert misspelling.is_misspelling(slip, name) == (slip != name)
+    assert misspelling.is_misspelling(name, slip) == (slip != name)
 
 
 @pytest.mark.parametrize(
@@ -273,8 +274,8 @@ def test_one_slip_within_a_word_is_seen(name: str, data: st.DataObject) -> None:
     ],
 )
 def test_a_name_of_its_own_is_no_slip(name: str, known: str) -> None:
-    assert not schemas.is_misspelling(name, known)
-    assert not schemas.is_misspelling(known, name)
+    assert not misspelling.is_misspelling(name, known)
+    assert not misspelling.is_misspelling(known, name)
 
 
 @pytest.mark.parametrize(
@@ -289,7 +290,7 @@ def test_a_name_of_its_own_is_no_slip(name: str, known: str) -> None:
     ],
 )
 def test_a_typing_slip_is_one(name: str, known: str) -> None:
-    assert schemas.is_misspelling(name, known)
+    assert misspelling.is_misspelling(name, known)
 
 
 # ------------------------------------------------------------------------------------------------ annotations

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from memlint.dialects import registry, schema
+from memlint.dialects import objections, registry, schema
 from memlint.dialects.spelling import spell
 from memlint.documents.load import load
 from memlint.facts.spec import DEFAULT, TrainingSpec
@@ -46,7 +46,7 @@ def test_each_example_is_recognised_without_a_gap(name: str) -> None:
     assert (spec.family, spec.architecture, spec.unknown_reason) == ("dit3d", "dit3d", "")
     assert spec.missing == ()
     assert spec.conflicts == ()
-    assert schema.validate(spec.root, schema.load("dit3d")) == []
+    assert objections.validate(spec.root, schema.load("dit3d")) == []
 
 
 @pytest.mark.parametrize(

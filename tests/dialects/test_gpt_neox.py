@@ -9,8 +9,7 @@ import pytest
 
 import memlint
 from memlint.architectures.decoder import Decoder
-from memlint.dialects import registry
-from memlint.dialects import schema as schemas
+from memlint.dialects import objections, registry
 from memlint.dialects.gpt_neox import perceptron_width
 from memlint.dialects.spelling import spell
 from memlint.documents.load import load
@@ -280,11 +279,11 @@ def test_what_is_not_known_is_named(lines: list[str], without: str, reason: str)
 )
 def test_wrong_values_are_found_where_they_stand(line: str, kind: str, key: str) -> None:
     spec = with_lines(line)
-    assert [(one.kind, one.node.key_path) for one in schemas.violations(spec)] == [(kind, key)]
+    assert [(one.kind, one.node.key_path) for one in objections.violations(spec)] == [(kind, key)]
 
 
 def test_a_key_is_no_slip_of_one_that_holds_something_else() -> None:
-    assert schemas.violations(with_lines('"vocab_size": 50304')) == []
+    assert objections.violations(with_lines('"vocab_size": 50304')) == []
 
 
 def test_defaults_say_whose_they_are() -> None:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from memlint.check import check_paths, check_text
-from memlint.dialects import registry
+from memlint.dialects import objections, registry
 from memlint.dialects import schema as schemas
 from memlint.dialects.spelling import spell
 from memlint.documents import hydra
@@ -950,7 +950,7 @@ def test_the_verdict_is_unknown_with_the_way_out(sample: Sample) -> None:
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=IDS)
 def test_the_schema_accepts_a_right_config(sample: Sample) -> None:
-    assert schemas.violations(read(sample)) == []
+    assert objections.violations(read(sample)) == []
 
 
 # -------------------------------------------------------------------------------- every key

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from memlint.data import hub
-from memlint.dialects import registry
-from memlint.dialects import schema as schemas
+from memlint.dialects import objections, registry
 from memlint.dialects.spelling import spell, spell_each
 from memlint.documents.load import load
 from memlint.fixes.edits import apply_edits
@@ -416,26 +415,26 @@ def test_what_has_no_spelling(fact: str, value: Any) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "kind", "key"),
     [
-        pytest.param("bf16-true", "bf16", schemas.UNKNOWN_VALUE, "precision", id="half a precision"),
+        pytest.param("bf16-true", "bf16", objections.UNKNOWN_VALUE, "precision", id="half a precision"),
         pytest.param(
             "micro_batch_size: 4",
             "micro_batch_size: 0",
-            schemas.UNKNOWN_VALUE,
+            objections.UNKNOWN_VALUE,
             "train.micro_batch_size",
             id="no sample at all",
         ),
         pytest.param(
             "devices: 1",
             "devices: 1\nquantize: nf4",
-            schemas.UNKNOWN_VALUE,
+            objections.UNKNOWN_VALUE,
             "quantize",
             id="a kind without its library",
         ),
-        pytest.param("devices: 1", "devices: 1\nlora_r: many", schemas.WRONG_TYPE, "lora_r", id="a rank in words"),
+        pytest.param("devices: 1", "devices: 1\nlora_r: many", objections.WRONG_TYPE, "lora_r", id="a rank in words"),
     ],
 )
 def test_a_wrong_value_is_found_at_its_key(old: str, new: str, kind: str, key: str) -> None:
-    found = schemas.violations(run(FULL.replace(old, new, 1), "a.yaml"))
+    found = objections.violations(run(FULL.replace(old, new, 1), "a.yaml"))
     assert [(one.kind, one.node.key_path) for one in found] == [(kind, key)]
 
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from memlint.dialects import registry
-from memlint.dialects import schema as schemas
+from memlint.dialects import objections, registry
 from memlint.dialects.spelling import spell
 from memlint.documents.load import load
 from memlint.facts.spec import ASSUMED, DEFAULT, WRITTEN, TrainingSpec
@@ -368,7 +367,7 @@ def test_unknown_says_what_is_not_stated(text: str, reason: str) -> None:
 def test_wrong_values_and_misspelt_keys_are_findings_on_their_line(line: str, kind: str, suggestion: Any) -> None:
     name = line.partition(":")[0]
     kept = [other for other in SFT.splitlines() if not other.startswith((name + ":", "cutoff_len"))]
-    found = schemas.violations(run("\n".join([*kept, line]) + "\n"))
+    found = objections.violations(run("\n".join([*kept, line]) + "\n"))
     assert [one.kind for one in found] == [kind]
     assert found[0].node.span.line == len(kept) + 1
     if suggestion != "fa3":

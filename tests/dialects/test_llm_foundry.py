@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from memlint.architectures.llm_foundry import decoder
-from memlint.dialects import registry
-from memlint.dialects import schema as schemas
+from memlint.dialects import objections, registry
 from memlint.dialects.spelling import spell
 from memlint.documents.load import load
 from memlint.facts.spec import DEFAULT, TrainingSpec
@@ -314,7 +313,7 @@ def test_a_file_alone_wants_the_number_of_devices() -> None:
 )
 def test_wrong_values_are_found_where_they_stand(old: str, new: str, kind: str, key: str) -> None:
     spec = run(MPT.replace(old, new), "a.yaml")
-    assert [(one.kind, one.node.key_path) for one in schemas.violations(spec)] == [(kind, key)]
+    assert [(one.kind, one.node.key_path) for one in objections.violations(spec)] == [(kind, key)]
 
 
 def test_defaults_say_whose_they_are() -> None:

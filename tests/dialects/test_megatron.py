@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from memlint.architectures.decoder import Decoder, Experts, Latent
-from memlint.dialects import schema as schemas
+from memlint.dialects import objections
 from memlint.dialects.megatron import perceptron_width
 from memlint.dialects.pretraining import padded
 from memlint.dialects.spelling import spell
@@ -494,7 +494,7 @@ def test_what_is_not_known_is_named(text: str, reason: str) -> None:
 )
 def test_wrong_values_are_found_where_they_stand(options: str, kind: str, key: str) -> None:
     spec = run(f"torchrun pretrain_gpt.py {SIZES} --seq-length 8 {options}\n", "a.sh")
-    assert [(one.kind, one.node.key_path) for one in schemas.violations(spec)] == [(kind, key)]
+    assert [(one.kind, one.node.key_path) for one in objections.violations(spec)] == [(kind, key)]
 
 
 def test_options_that_say_nothing_of_memory_are_no_misspelt_ones() -> None:
@@ -504,7 +504,7 @@ def test_options_that_say_nothing_of_memory_are_no_misspelt_ones() -> None:
         *("--decoder-first-pipeline-num-layers 1 --expert-tensor-parallel-size 1 --train-samples 8 --eval-interval 9",),
         *("--moe-router-pre-softmax --moe-token-dispatcher-type alltoall --ds-sequence-parallel-size 1 --min-lr 0",),
     )
-    assert schemas.violations(command(" ".join(names))) == []
+    assert objections.violations(command(" ".join(names))) == []
 
 
 def test_a_deepspeed_file_that_is_there_is_part_of_the_run(tmp_path: Any) -> None:

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from memlint.dialects import registry
-from memlint.dialects import schema as schemas
+from memlint.dialects import objections, registry
 from memlint.dialects.spelling import spell
 from memlint.documents.load import load
 from memlint.fixes.edits import apply_edits
@@ -192,11 +191,11 @@ def test_what_has_no_spelling(fact: str, value: Any) -> None:
     ("old", "new", "kind", "key"),
     [
         pytest.param(
-            "dropout", "dtype = 'bf16'\ndropout", schemas.UNKNOWN_VALUE, "dtype", id="a dtype by another name"
+            "dropout", "dtype = 'bf16'\ndropout", objections.UNKNOWN_VALUE, "dtype", id="a dtype by another name"
         ),
-        pytest.param("= 16", "= '16'", schemas.WRONG_TYPE, "batch_size", id="a batch in quotes"),
+        pytest.param("= 16", "= '16'", objections.WRONG_TYPE, "batch_size", id="a batch in quotes"),
     ],
 )
 def test_a_wrong_value_is_found_at_its_key(old: str, new: str, kind: str, key: str) -> None:
-    found = schemas.violations(run(SMALL.replace(old, new, 1), "config/small.py"))
+    found = objections.violations(run(SMALL.replace(old, new, 1), "config/small.py"))
     assert [(one.kind, one.node.key_path) for one in found] == [(kind, key)]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from memlint.architectures.decoder import Decoder
-from memlint.dialects import schema as schemas
+from memlint.dialects import objections
 from memlint.dialects.spelling import spell
 from memlint.estimates import record
 from memlint.facts.spec import DEFAULT, TrainingSpec
@@ -298,7 +298,7 @@ def test_a_command_says_where_its_config_is(text: str, reason: str) -> None:
 )
 def test_wrong_values_are_found_where_they_stand(old: str, new: str, kind: str, key: str) -> None:
     spec = changed(old, new)
-    assert [(one.kind, one.node.key_path) for one in schemas.violations(spec)] == [(kind, key)]
+    assert [(one.kind, one.node.key_path) for one in objections.violations(spec)] == [(kind, key)]
 
 
 def test_defaults_say_whose_they_are() -> None:

@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 import referencing
 
-from memlint.dialects import registry
+from memlint.dialects import objections, registry
 from memlint.dialects import schema as schemas
 from memlint.estimates import estimate_spec
 from tests.dialects.language_models import run
@@ -169,6 +169,6 @@ def test_a_family_that_is_another_one_inside_is_a_schema_alone(tmp_path: Path, m
     theirs, ours = run(CONFIG), run(CONFIG + "ours_version: 1\n")
     assert (theirs.family, ours.family) == ("trl", "ours")
     assert estimate_spec(ours).device_bytes == estimate_spec(theirs).device_bytes
-    assert [one.suggestion for one in schemas.violations(run(CONFIG + "ours_version: 1\nlora_rnk: 4\n"))] == [
+    assert [one.suggestion for one in objections.violations(run(CONFIG + "ours_version: 1\nlora_rnk: 4\n"))] == [
         "lora_rank"
     ]

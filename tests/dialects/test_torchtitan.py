@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from memlint.architectures.decoder import Experts
-from memlint.dialects import registry
-from memlint.dialects import schema as schemas
+from memlint.dialects import objections, registry
 from memlint.dialects.spelling import spell
 from memlint.documents.load import load
 from memlint.facts.spec import ASSUMED
@@ -499,20 +498,22 @@ def test_what_has_no_spelling(fact: str, value: Any) -> None:
     ("old", "new", "kind", "key"),
     [
         pytest.param(
-            '"full"', '"all"', schemas.UNKNOWN_VALUE, "activation_checkpoint.mode", id="a mode that is not there"
+            '"full"', '"all"', objections.UNKNOWN_VALUE, "activation_checkpoint.mode", id="a mode that is not there"
         ),
-        pytest.param("size = 2", 'size = "2"', schemas.WRONG_TYPE, "training.local_batch_size", id="a batch in quotes"),
+        pytest.param(
+            "size = 2", 'size = "2"', objections.WRONG_TYPE, "training.local_batch_size", id="a batch in quotes"
+        ),
         pytest.param(
             "degree = 8",
             "degree = 8\ntensor_paralel_degree = 2",
-            schemas.UNKNOWN_KEY,
+            objections.UNKNOWN_KEY,
             "parallelism.tensor_paralel_degree",
             id="a misspelt key",
         ),
     ],
 )
 def test_a_wrong_value_is_found_at_its_key(old: str, new: str, kind: str, key: str) -> None:
-    found = schemas.violations(run(JOB.replace(old, new, 1), "a.toml"))
+    found = objections.violations(run(JOB.replace(old, new, 1), "a.toml"))
     assert [(one.kind, one.node.key_path) for one in found] == [(kind, key)]
 
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from memlint.dialects import registry
-from memlint.dialects import schema as schemas
+from memlint.dialects import objections, registry
 from memlint.dialects.spelling import spell
 from memlint.documents.load import load
 from memlint.documents.node import Unresolved
@@ -440,22 +439,26 @@ def test_a_length_that_no_file_states_can_be_given() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "kind", "key"),
     [
-        pytest.param("dtype: bf16", "dtype: bfloat16", schemas.UNKNOWN_VALUE, "dtype", id="a dtype by another name"),
-        pytest.param("batch_size: 4", "batch_size: four", schemas.WRONG_TYPE, "batch_size", id="a batch in words"),
+        pytest.param("dtype: bf16", "dtype: bfloat16", objections.UNKNOWN_VALUE, "dtype", id="a dtype by another name"),
+        pytest.param("batch_size: 4", "batch_size: four", objections.WRONG_TYPE, "batch_size", id="a batch in words"),
         pytest.param(
-            "dtype:", "optimizer_in_bwd: 3\ndtype:", schemas.WRONG_TYPE, "optimizer_in_bwd", id="a number for a switch"
+            "dtype:",
+            "optimizer_in_bwd: 3\ndtype:",
+            objections.WRONG_TYPE,
+            "optimizer_in_bwd",
+            id="a number, no switch",
         ),
         pytest.param(
             "dtype:",
             "enable_activation_checkpointin: true\ndtype:",
-            schemas.UNKNOWN_KEY,
+            objections.UNKNOWN_KEY,
             "enable_activation_checkpointin",
             id="a misspelt key",
         ),
     ],
 )
 def test_a_wrong_value_is_found_at_its_key(old: str, new: str, kind: str, key: str) -> None:
-    found = schemas.violations(run(RECIPE.replace(old, new, 1), ONE))
+    found = objections.violations(run(RECIPE.replace(old, new, 1), ONE))
     assert [(one.kind, one.node.key_path) for one in found] == [(kind, key)]
 
 

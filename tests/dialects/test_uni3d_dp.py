@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from memlint.dialects import registry, schema
+from memlint.dialects import objections, registry, schema
 from memlint.dialects.spelling import spell
 from memlint.documents import hydra
 from memlint.documents.load import load
@@ -43,7 +43,7 @@ def test_each_example_is_recognised_without_a_gap(name: str) -> None:
     assert (spec.family, spec.architecture, spec.unknown_reason) == ("uni3d-dp", "uni3d_dp", "")
     assert [gap.key for gap in spec.missing if "device" not in gap.key] == []
     assert spec.conflicts == ()
-    assert schema.validate(spec.root, schema.load("uni3d-dp")) == []
+    assert objections.validate(spec.root, schema.load("uni3d-dp")) == []
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from memlint.dialects import registry, schema
+from memlint.dialects import objections, registry, schema
 from memlint.dialects.spelling import spell
 from memlint.documents.load import load
 from memlint.facts.spec import TrainingSpec
@@ -34,7 +34,7 @@ def test_each_example_is_recognised_without_a_gap(name: str) -> None:
     spec = read(name)
     assert (spec.family, spec.architecture, spec.unknown_reason) == ("video-llm", "video_llm", "")
     assert spec.missing == ()
-    assert schema.validate(spec.root, schema.load("video-llm")) == []
+    assert objections.validate(spec.root, schema.load("video-llm")) == []
 
 
 @pytest.mark.parametrize(

@@ -506,7 +506,8 @@ TARGETS = {
         _target(
             "check",
             "check checking.judging checking.gathering dialects.base dialects.recognition dialects.options "
-            "dialects.schema dialects.language_model reports.full reports.json",
+            "dialects.acceptance dialects.objections dialects.misspelling dialects.language_model reports.full "
+            "reports.json",
             _training,
             _checked,
         ),

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from memlint import work
 from memlint.check import check_paths, check_text
+from memlint.dialects import objections
 from memlint.dialects import schema as schemas
 from memlint.documents import hydra_grammar, interpolation
 from memlint.documents.lines import Lines
@@ -390,7 +391,7 @@ def test_looking_for_misspelt_keys_grows_with_the_keys() -> None:
 
     def look(count: int, name: str) -> int:
         root = load("x.json", json.dumps({f"{name}{number}": 1 for number in range(count)})).root
-        return steps_of(lambda: schemas.validate(root, schema))
+        return steps_of(lambda: objections.validate(root, schema))
 
     for name in ("k", "gradient_checkpointin", "gnitniopkcehc_tneidar"):
         assert look(800, name) < 2.5 * look(400, name)
@@ -399,9 +400,9 @@ def test_looking_for_misspelt_keys_grows_with_the_keys() -> None:
 def test_of_many_unknown_keys_the_first_get_a_proposal() -> None:
     schema = {"type": "object", "properties": {"width": {"type": "integer"}}, "additionalProperties": False}
     root = load("x.json", json.dumps({f"width{number}": 1 for number in range(100)})).root
-    found = [one for one in schemas.validate(root, schema) if one.kind == schemas.UNKNOWN_KEY]
+    found = [one for one in objections.validate(root, schema) if one.kind == objections.UNKNOWN_KEY]
     assert len(found) == 100
-    assert sum(bool(one.suggestion) for one in found) == schemas.MAX_HINTS
+    assert sum(bool(one.suggestion) for one in found) == objections.MAX_HINTS
 
 
 # -- Python
