@@ -27,7 +27,8 @@ from memlint.models.language.parts import RotaryTables, Tables, activation, norm
 CHUNK = 64  # tokens that one product writes
 # Turns of the loop over chunks that are simulated one by one; of longer rows, some chunks make a turn together: what
 # stays of them is the same, and what a turn lets go is larger by as much, still a share of 1 / TURNS of a whole row's.
-TURNS = 64
+# Of 2,048 tokens, 16 turns give a Qwen3.5-35B with LoRA 0.05 % less than 32 do, in a third of the time.
+TURNS = 16
 
 # ---------------------------------------------------------------------------------------------- operations of torch
 
