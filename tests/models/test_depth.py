@@ -20,9 +20,9 @@ from memlint.tape import folded as pieces
 from memlint.tape.phases import packed_bytes
 from tests.models.test_language_models import EVERYTHING, LLAMA, spec_of
 
-DEEP = {**LLAMA, "num_hidden_layers": 40, "vocab_size": 32000, "hidden_size": 8192, "intermediate_size": 28672}
+DEEP = {**LLAMA, "num_hidden_layers": 26, "vocab_size": 32000, "hidden_size": 8192, "intermediate_size": 28672}
 SMALL = {**DEEP, "hidden_size": 512, "intermediate_size": 1376, "num_attention_heads": 8, "num_key_value_heads": 8}
-GPT2 = {"model_type": "gpt2", "n_embd": 1024, "n_layer": 36, "n_head": 16, "vocab_size": 50257, "n_positions": 1024}
+GPT2 = {"model_type": "gpt2", "n_embd": 1024, "n_layer": 24, "n_head": 16, "vocab_size": 50257, "n_positions": 1024}
 # DeepSpeed's settings as trainers fill them in
 ZERO3: dict[str, Any] = {
     "parallelism.strategy": "zero",
