@@ -25,7 +25,6 @@ _OTHERWISE = {
     "unfrozen_parameters": "which weights train is stated as patterns over their names",
     "lisa_n_layers": "other layers train in each interval",
     "tiled_mlp": "an MLP that runs in tiles is not known",
-    "quantize_moe_experts": "experts in few bits are not known",
     "lora_target_parameters": "adapters of parameters are not known",
     "peft_layers_to_transform": "adapters of some layers alone are not known",
     "process_reward_model": "a reward model of steps is not known",
@@ -361,6 +360,27 @@ def _adapters(spec: TrainingSpec) -> str:
     return why
 
 
+# Kernels of its own plugin that read the weights of experts themselves (integrations/kernels/args.py).
+_EXPERT_KERNELS = ("use_scattermoe", "use_sonicmoe", "expert_backend")
+
+
+def _packed_experts(spec: TrainingSpec) -> str:
+    """The common weights of experts in as few bits as linear layers (monkeypatch/moe_quant.py)."""
+    switch = spec.fact(lm.HYPER + "quantize_moe_experts")
+    if switch is None or not truth(switch.value):
+        return ""
+    if "quantization.bits" not in spec:
+        return f"{switch.key}: {VERSION} asks for load_in_4bit or load_in_8bit beside it"
+    for name in _EXPERT_KERNELS:
+        kernel = spec.fact(lm.HYPER + name)
+        if kernel is not None and kernel.value not in (None, False, "eager", "builtin"):
+            return f"{kernel.key}: which of the experts in few bits its kernels unpack at a time is not known"
+    lm.put(spec, "quantization.experts", True, switch)
+    if spec.get("parallelism.strategy") in ("fsdp1", "fsdp2"):
+        return OnTop(f"{switch.key}: what loading such experts leaves on each card under FSDP is not known")
+    return ""
+
+
 def _quantization(spec: TrainingSpec) -> str:
     """4 bits are NF4 with quantised scales unless ``bnb_config_kwargs`` says otherwise (loaders/model.py)."""
     if lm.stored_quantization(spec):
@@ -381,7 +401,7 @@ def _quantization(spec: TrainingSpec) -> str:
         if default not in spec:
             spec.facts[default] = Fact(default, value, DEFAULT, reason=f"{VERSION}: its BitsAndBytesConfig")
     lm.quantization(spec)
-    return ""
+    return _packed_experts(spec)
 
 
 def _checkpointing(spec: TrainingSpec) -> None:

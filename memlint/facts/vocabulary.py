@@ -458,6 +458,7 @@ ADAPTERS = (
         "weights",
     ),
     Entry("quantization.double", "boolean", "scales are quantised again", absent="false"),
+    Entry("quantization.experts", "boolean", "the common weights of experts are quantised as well", absent="false"),
     Entry(
         "quantization.prepared",
         "boolean",

@@ -601,6 +601,8 @@ def _adapt_experts(
             raise UnknownModel("PEFT adapts experts neither with dropout nor by DoRA")
         found.append(path)
         if any(entering) or leaving:
+            if not isinstance(mixture.experts, GroupedExperts):
+                raise UnknownModel("adapters of experts in few bits are not known")
             mixture.experts = AdaptedExperts(mixture.experts, rank, any(entering), leaving)
         if routed:
             mixture.gate = AdaptedRouter(mixture.gate, rank)
