@@ -390,6 +390,11 @@ def test_a_key_sets_its_fact_and_the_fact_points_at_it(lines: str, fact: str, va
             BASE + "bf16: false\nbfloat16: true\n", {"parameter_dtype": "bfloat16", "autocast": True}, id="another name"
         ),
         pytest.param(
+            BASE + "unfrozen_parameters: ['^model.embed_tokens.weight$[:32000]', 'layers.2[0-9]+.mlp']\n",
+            {"freeze.patterns": ["^model\\.embed_tokens\\.weight$", "layers\\.2[0-9]+\\.mlp"], "tuning": "full"},
+            id="parameters by patterns",
+        ),
+        pytest.param(
             LORA + "load_in_8bit: true\nquantize_moe_experts: true\n",
             {"quantization.bits": 8, "quantization.experts": True},
             id="experts in few bits",
@@ -414,7 +419,7 @@ def test_changes_of_the_model_s_config_are_in_it() -> None:
         (BASE + "rl: grpo\n", "GRPO: what generation holds"),
         (BASE + "fp8: true\n", "fp8: 8-bit"),
         (BASE + "qat: {weight_dtype: int8}\n", "qat: the copies"),
-        (BASE + "unfrozen_parameters: [lm_head.*]\n", "unfrozen_parameters: which weights train"),
+        (BASE + "unfrozen_parameters: ['model.(l+)+.*']\n", "unfrozen_parameters model.(l+)+.*: a pattern that"),
         (BASE + "tiled_mlp: true\n", "tiled_mlp: an MLP"),
         (BASE + "plugins: [axolotl.integrations.spectrum.SpectrumPlugin]\n", "plugins: spectrum: which layers"),
         (BASE + "load_in_4bit: true\n", "load_in_4bit: quantised weights do not train"),

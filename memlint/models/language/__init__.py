@@ -425,6 +425,8 @@ def stack(spec: TrainingSpec) -> Stack:
     tuning = spec.get("tuning", "full")
     if tuning in _UNEQUAL_TUNING or (tuning != "full" and spec.get("parallelism.strategy") == "zero"):
         return Stack()
+    if any(character.isdigit() for pattern in spec.get("freeze.patterns") or () for character in pattern):
+        return Stack()
     if not all(_is_name(spec.get(name)) for name in ("lora.targets", "oft.targets", "lora.modules_to_save")):
         return Stack()
     if spec.get("model_class") == "embeddings":

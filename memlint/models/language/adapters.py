@@ -420,6 +420,14 @@ def adapt(model: LanguageModel, spec: TrainingSpec, config: Decoder) -> None:
     Facts: ``tuning``, ``lora.*``, ``adapter.virtual_tokens``. Raises UnknownModel for methods that are not known, and
     where no module has a name that is meant.
     """
+    _adapt(model, spec, config)
+    if spec.get("freeze.patterns") is not None:
+        from memlint.models.language import patterns  # most runs do without
+
+        patterns.train(model, spec, config)
+
+
+def _adapt(model: LanguageModel, spec: TrainingSpec, config: Decoder) -> None:
     method = spec.get("tuning", "full")
     if method == "full":
         return
