@@ -90,6 +90,29 @@ class ShortConvolution(NamedTuple):
     bias: bool
 
 
+class StateSpace(NamedTuple):
+    """Mamba's second kind of layer: each head keeps a state that fades, which its tokens are written into.
+
+    width    of all heads together
+    state    numbers that a head keeps for each of its own
+    groups   heads of one share what writes and reads the state
+    kernel   tokens that the convolution before it spans
+    chunk    tokens that one product writes
+    normed   the result is normed: "" (not at all), "before" its gate, "after" it
+    """
+
+    heads: int
+    width: int
+    state: int
+    groups: int
+    kernel: int
+    chunk: int
+    convolution_bias: bool = True
+    input_bias: bool = False
+    output_bias: bool = False
+    normed: str = ""
+
+
 class Decoder(NamedTuple):
     """Sizes, and the switches of the program.
 
@@ -138,7 +161,7 @@ class Decoder(NamedTuple):
     normed_head   rows of the head are divided by their norms in each step (Baichuan 2)
     embedding_norm    embedded tokens are normed (BLOOM)
     code          whose code computes the layers, where it is more than switches: "common", "bloom", "codegen",
-                  "falcon", "gpt_neo", "gptj", "llama4", "mpt"; of models that bring it along: "baichuan",
+                  "falcon", "falcon_h1", "gpt_neo", "gptj", "llama4", "mpt"; of models that bring it along: "baichuan",
                   "chatglm", "chatglm2", "glm4_chat", "internlm", "minicpm", "qwen"
     kernels       ways to compute attention that this code has, besides writing the scores out
     residual_last          of parallel residuals, the stream is added to the sum of both (Phi)
@@ -213,6 +236,7 @@ class Decoder(NamedTuple):
     latent: Latent | None = None
     linear: GatedDelta | None = None
     convolution: ShortConvolution | None = None
+    space: StateSpace | None = None
 
     @property
     def hybrid(self) -> bool:
@@ -254,6 +278,14 @@ AGREEMENTS = (
     Agreement(
         lambda sizes: sizes.linear is None or sizes.linear.value_heads % sizes.linear.key_heads == 0,
         "{0.linear.value_heads:,} heads of values cannot share {0.linear.key_heads:,} heads of keys",
+    ),
+    Agreement(
+        lambda sizes: sizes.space is None or sizes.space.width % sizes.space.heads == 0,
+        "mamba_d_ssm {0.space.width:,} is no multiple of mamba_n_heads {0.space.heads:,}",
+    ),
+    Agreement(
+        lambda sizes: sizes.space is None or sizes.space.heads % sizes.space.groups == 0,
+        "mamba_n_heads {0.space.heads:,} is no multiple of mamba_n_groups {0.space.groups:,}",
     ),
 )
 

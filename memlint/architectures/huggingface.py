@@ -17,6 +17,7 @@ from memlint.architectures.decoder import (
     GatedDelta,
     Latent,
     ShortConvolution,
+    StateSpace,
 )
 from memlint.architectures.huggingface_remote import REMOTE_TYPES, remote_decoder
 from memlint.architectures.huggingface_styles import (
@@ -157,6 +158,8 @@ def decoder(config: Mapping[str, Any]) -> Decoder:
         _llama4(config, facts)
     elif model_type in ("lfm2", "lfm2_moe"):
         _lfm2(config, facts)
+    elif model_type == "falcon_h1":
+        facts["space"] = _state_space(config, facts)
     elif model_type == "granitemoehybrid":
         _granite_hybrid(config, facts)
     elif model_type.startswith("deepseek") or model_type == "glm4_moe_lite":
@@ -252,6 +255,23 @@ def _lfm2(config: Mapping[str, Any], facts: dict[str, Any]) -> None:
         tuple(number for number in range(layers) if number not in attends),
         config.get("conv_L_cache", 3),
         bool(config.get("conv_bias", False)),
+    )
+
+
+def _state_space(config: Mapping[str, Any], facts: dict[str, Any]) -> StateSpace:
+    width = config.get("mamba_d_ssm", 1024)
+    before = config.get("mamba_norm_before_gate", True)
+    return StateSpace(
+        config.get("mamba_n_heads", 128),
+        int(config.get("mamba_expand", 2) * facts["width"]) if width is None else width,
+        config.get("mamba_d_state", 256),
+        config.get("mamba_n_groups", 1),
+        config.get("mamba_d_conv", 4),
+        config.get("mamba_chunk_size", 256),
+        bool(config.get("mamba_conv_bias", True)),
+        bool(config.get("mamba_proj_bias", False)),
+        bool(config.get("projectors_bias", False)),
+        ("before" if before else "after") if config.get("mamba_rms_norm", False) else "",
     )
 
 

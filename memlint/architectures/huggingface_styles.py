@@ -362,6 +362,7 @@ STYLES: dict[str, dict[str, Any]] = {
         "both_masks": True,
         "unrotated": "llama4",
     },
+    "falcon_h1": {**_LLAMA, "scaled": True, "scaled_logits": True},
     "lfm2": _LFM,
     "lfm2_moe": _LFM,
     "olmoe": {"qkv_bias": _BIAS, "output_bias": _BIAS, "query_norm": "whole"},
@@ -397,6 +398,15 @@ ALIASES = {
 # Of these AutoModelForCausalLM makes the decoder alone, though the config describes an image encoder, too.
 DECODER_ALONE = ("llama4", "qwen3_5", "qwen3_5_moe")
 
+# Decoders whose layers are not ``model.layers`` in transformers (``base_model_prefix``).
+NAMED_OTHERWISE = (
+    *("bloom", "codegen", "falcon", "gpt2", "gpt_bigcode", "gpt_neo", "gpt_neox", "gptj", "mpt"),
+    "opt",
+)
+
+# What a mixture was called in a layer before transformers 5 (4.57.6, models/*/modeling_*.py), where not ``mlp``.
+MIXTURES_BEFORE = dict.fromkeys(("minimax_m2", "mixtral", "phimoe"), "block_sparse_moe")
+
 # Each head has keys and values of its own, whatever the config says.
 UNGROUPED = (
     *("bloom", "codegen", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "gpt2", "gpt_neo", "gpt_neox", "gptj", "mpt"),
@@ -411,6 +421,7 @@ OWN_CODE: dict[str, tuple[str, ...]] = {
     "bloom": (),
     "codegen": (),
     "falcon": ("sdpa", "flash"),
+    "falcon_h1": ("sdpa", "flash"),
     "gpt_neo": ("flash",),
     "gptj": ("flash",),
     "mpt": (),

@@ -22,10 +22,8 @@ _OTHERWISE = {
     "fp8": "8-bit matrix products are not known",
     "qat": "the copies that quantisation-aware training makes of weights are not known",
     "layer_offloading": "which layers are on the card at a time is not known",
-    "unfrozen_parameters": "which weights train is stated as patterns over their names",
     "lisa_n_layers": "other layers train in each interval",
     "tiled_mlp": "an MLP that runs in tiles is not known",
-    "quantize_moe_experts": "experts in few bits are not known",
     "lora_target_parameters": "adapters of parameters are not known",
     "peft_layers_to_transform": "adapters of some layers alone are not known",
     "process_reward_model": "a reward model of steps is not known",
@@ -361,6 +359,46 @@ def _adapters(spec: TrainingSpec) -> str:
     return why
 
 
+def _patterns(spec: TrainingSpec) -> str:
+    """What trains, by patterns whose dots are dots (utils/freeze.py, LayerNamePattern); rows of an embedding that one
+    names have gradients and states with the others."""
+    import re
+
+    stated = spec.fact(lm.HYPER + "unfrozen_parameters")
+    if stated is None or not stated.value:
+        return ""
+    patterns = []
+    for stated_pattern in stated.value if isinstance(stated.value, list) else [stated.value]:
+        base = re.sub(r"^(.+)\[[0-9]*(:[0-9]*)?\]$", r"\1", str(stated_pattern))
+        pattern = re.sub(r"\.(?!\+)", r"\.", base)
+        if not _is_plain(pattern):
+            return f"{stated.key} {stated_pattern}: a pattern that may take for ever over the names of parameters"
+        patterns.append(pattern)
+    lm.put(spec, "freeze.patterns", patterns, stated)
+    return ""
+
+
+# Kernels of its own plugin that read the weights of experts themselves (integrations/kernels/args.py).
+_EXPERT_KERNELS = ("use_scattermoe", "use_sonicmoe", "expert_backend")
+
+
+def _packed_experts(spec: TrainingSpec) -> str:
+    """The common weights of experts in as few bits as linear layers (monkeypatch/moe_quant.py)."""
+    switch = spec.fact(lm.HYPER + "quantize_moe_experts")
+    if switch is None or not truth(switch.value):
+        return ""
+    if "quantization.bits" not in spec:
+        return f"{switch.key}: {VERSION} asks for load_in_4bit or load_in_8bit beside it"
+    for name in _EXPERT_KERNELS:
+        kernel = spec.fact(lm.HYPER + name)
+        if kernel is not None and kernel.value not in (None, False, "eager", "builtin"):
+            return f"{kernel.key}: which of the experts in few bits its kernels unpack at a time is not known"
+    lm.put(spec, "quantization.experts", True, switch)
+    if spec.get("parallelism.strategy") in ("fsdp1", "fsdp2"):
+        return OnTop(f"{switch.key}: what loading such experts leaves on each card under FSDP is not known")
+    return ""
+
+
 def _quantization(spec: TrainingSpec) -> str:
     """4 bits are NF4 with quantised scales unless ``bnb_config_kwargs`` says otherwise (loaders/model.py)."""
     if lm.stored_quantization(spec):
@@ -381,7 +419,7 @@ def _quantization(spec: TrainingSpec) -> str:
         if default not in spec:
             spec.facts[default] = Fact(default, value, DEFAULT, reason=f"{VERSION}: its BitsAndBytesConfig")
     lm.quantization(spec)
-    return ""
+    return _packed_experts(spec)
 
 
 def _checkpointing(spec: TrainingSpec) -> None:
@@ -558,6 +596,7 @@ FAMILY = lm.Family(
         Step(lm.compiled, ("compile",)),
         Step(_adapters, (*lm.ADAPTER_FACTS, lm.HYPER + "use_peft")),
         Step(_quantization, lm.QUANTIZATION_FACTS),
+        Step(_patterns, ("freeze.patterns",)),
         Step(lm.processes, lm.PROCESS_FACTS),
         Step(_checkpointing, lm.CHECKPOINTING_FACTS),
         Step(_precision, (*lm.PRECISION_FACTS, lm.HYPER + "bf16", lm.HYPER + "fp16", "float32_parts")),
@@ -565,7 +604,7 @@ FAMILY = lm.Family(
         Step(_evaluation, (*lm.EVALUATION_FACTS, lm.HYPER + "eval_strategy")),
         Step(_loader, ("workers", "prefetch_factor", "pin_memory")),
     ),
-    told=("model", "otherwise", "adapters", "quantization", "sharing", "precision", "unknown"),
+    told=("model", "otherwise", "adapters", "quantization", "patterns", "sharing", "precision", "unknown"),
     keys={"sequence_length": "sequence_len", "micro_batch_size": "micro_batch_size"},
 )
 

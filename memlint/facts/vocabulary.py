@@ -446,6 +446,7 @@ ADAPTERS = (
     Entry("freeze.layers", "integer", "that train: the last n, or the first n of a negative number", "layers"),
     Entry("freeze.modules", "any", "modules within those layers that train, or `all`"),
     Entry("freeze.extra_modules", "any", "modules beside them that train"),
+    Entry("freeze.patterns", "list", "regular expressions; parameters train whose full names begin with what fits one"),
     Entry("oft.block_size", "integer", "size of the blocks; 0 where their number is stated"),
     Entry("oft.rank", "integer", "number of the blocks, where their size is 0"),
     Entry("oft.targets", "any", "modules that get them"),
@@ -458,6 +459,7 @@ ADAPTERS = (
         "weights",
     ),
     Entry("quantization.double", "boolean", "scales are quantised again", absent="false"),
+    Entry("quantization.experts", "boolean", "the common weights of experts are quantised as well", absent="false"),
     Entry(
         "quantization.prepared",
         "boolean",

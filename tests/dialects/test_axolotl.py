@@ -388,6 +388,16 @@ def test_a_key_sets_its_fact_and_the_fact_points_at_it(lines: str, fact: str, va
         pytest.param(
             BASE + "bf16: false\nbfloat16: true\n", {"parameter_dtype": "bfloat16", "autocast": True}, id="another name"
         ),
+        pytest.param(
+            BASE + "unfrozen_parameters: ['^model.embed_tokens.weight$[:32000]', 'layers.2[0-9]+.mlp']\n",
+            {"freeze.patterns": ["^model\\.embed_tokens\\.weight$", "layers\\.2[0-9]+\\.mlp"], "tuning": "full"},
+            id="parameters by patterns",
+        ),
+        pytest.param(
+            LORA + "load_in_8bit: true\nquantize_moe_experts: true\n",
+            {"quantization.bits": 8, "quantization.experts": True},
+            id="experts in few bits",
+        ),
         pytest.param(BASE + "use_ray: true\nray_num_workers: 4\n", {"device_count": 4}, id="Ray's processes"),
     ],
 )
@@ -408,11 +418,20 @@ def test_changes_of_the_model_s_config_are_in_it() -> None:
         (BASE + "rl: grpo\n", "GRPO: what generation holds"),
         (BASE + "fp8: true\n", "fp8: 8-bit"),
         (BASE + "qat: {weight_dtype: int8}\n", "qat: the copies"),
-        (BASE + "unfrozen_parameters: [lm_head.*]\n", "unfrozen_parameters: which weights train"),
+        (BASE + "unfrozen_parameters: ['model.(l+)+.*']\n", "unfrozen_parameters model.(l+)+.*: a pattern that"),
         (BASE + "tiled_mlp: true\n", "tiled_mlp: an MLP"),
         (BASE + "plugins: [axolotl.integrations.spectrum.SpectrumPlugin]\n", "plugins: spectrum: which layers"),
         (BASE + "load_in_4bit: true\n", "load_in_4bit: quantised weights do not train"),
         (LORA + "load_in_4bit: true\n", "load_in_4bit beside adapter lora"),
+        (LORA + "quantize_moe_experts: true\n", "quantize_moe_experts: Axolotl 0.19 asks for load_in_4bit"),
+        (
+            LORA + "load_in_8bit: true\nquantize_moe_experts: true\nuse_scattermoe: true\n",
+            "use_scattermoe: which of the experts in few bits",
+        ),
+        (
+            LORA + "load_in_8bit: true\nquantize_moe_experts: true\nfsdp_config: {fsdp_version: 2}\n",
+            "quantize_moe_experts: what loading such experts leaves",
+        ),
         (BASE + "adapter: llama-adapter\n", "adapter llama-adapter: adapters of this kind"),
         (LORA.replace("lora_r: 16\n", ""), "lora_r is not stated"),
         (

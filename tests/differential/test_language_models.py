@@ -142,6 +142,14 @@ CONFIGS: dict[str, dict[str, Any]] = {
         **TWO, "no_rope_layer_interval": 2, "intermediate_size_mlp": 288, "num_local_experts": 4, "head_dim": 32,
         "interleave_moe_layer_step": 2, "pad_token_id": 0,
     },
+    "falcon_h1": {
+        **TWO, "mamba_d_ssm": 96, "mamba_n_heads": 6, "mamba_d_state": 16, "mamba_chunk_size": 32, "pad_token_id": 0,
+    },
+    "falcon_h1 with a norm, in chunks that tokens do not fill": {
+        **TWO, "mamba_d_ssm": None, "mamba_n_heads": 8, "mamba_d_state": 12, "mamba_chunk_size": 48,
+        "mamba_n_groups": 2, "mamba_rms_norm": True, "mamba_norm_before_gate": False, "mamba_proj_bias": True,
+        "projectors_bias": True, "tie_word_embeddings": True,
+    },
     "lfm2": {**SIZES, "layer_types": ["conv", "full_attention", "conv"]},
     "lfm2_moe": {
         **SIZES, "layer_types": ["conv", "full_attention", "conv"], "num_dense_layers": 1, "num_experts": 8,

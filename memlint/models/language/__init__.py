@@ -256,6 +256,8 @@ def _warmed_bytes(spec: TrainingSpec, whole_bytes: int) -> int:
         return 0
     if spec.get("parallelism.strategy", "none") not in ("none", "ddp"):
         return 0  # such loaders bring weights to the host
+    if spec.get("quantization.experts", False):
+        return 0  # Axolotl 0.18, monkeypatch/moe_quant.py: what takes it is switched off
     if (spec.get("quantization.kind") or "nf4") not in ("nf4", "fp4", "int8"):
         return 0  # other quantisers say their own factor
     return whole_bytes // 2 if spec.does("transformers.warms_half_of_a_quantised_model") else 0
@@ -283,10 +285,16 @@ def _quantise(model: Module, spec: TrainingSpec, compute: DType, heads: Sequence
 
 
 def _list_experts(model: Module, spec: TrainingSpec, made: Callable[[Any], Module]) -> None:
-    """Experts that are linear layers before transformers 5 are quantised as such."""
-    found = [experts.mixture_of(layer) for layer in getattr(model, "layers", ())]
-    mixtures = [mixture for mixture in found if mixture is not None and getattr(mixture.experts, "apart", False)]
-    if not mixtures or spec.does("transformers.experts_are_one_tensor"):
+    """Experts that are linear layers before transformers 5 are quantised as such, later ones where a key says so."""
+    mixtures = [mixture for layer in getattr(model, "layers", ()) if (mixture := experts.mixture_of(layer)) is not None]
+    if spec.does("transformers.experts_are_one_tensor"):
+        if spec.get("quantization.experts", False):
+            from memlint.models.language import packed_experts  # most runs do without
+
+            packed_experts.pack(mixtures, spec)
+        return
+    mixtures = [mixture for mixture in mixtures if getattr(mixture.experts, "apart", False)]
+    if not mixtures:
         return
     from memlint.models.language import listed_experts  # most runs do without
 
@@ -416,6 +424,8 @@ def stack(spec: TrainingSpec) -> Stack:
             return Stack()
     tuning = spec.get("tuning", "full")
     if tuning in _UNEQUAL_TUNING or (tuning != "full" and spec.get("parallelism.strategy") == "zero"):
+        return Stack()
+    if any(character.isdigit() for pattern in spec.get("freeze.patterns") or () for character in pattern):
         return Stack()
     if not all(_is_name(spec.get(name)) for name in ("lora.targets", "oft.targets", "lora.modules_to_save")):
         return Stack()

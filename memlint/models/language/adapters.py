@@ -420,6 +420,14 @@ def adapt(model: LanguageModel, spec: TrainingSpec, config: Decoder) -> None:
     Facts: ``tuning``, ``lora.*``, ``adapter.virtual_tokens``. Raises UnknownModel for methods that are not known, and
     where no module has a name that is meant.
     """
+    _adapt(model, spec, config)
+    if spec.get("freeze.patterns") is not None:
+        from memlint.models.language import patterns  # most runs do without
+
+        patterns.train(model, spec, config)
+
+
+def _adapt(model: LanguageModel, spec: TrainingSpec, config: Decoder) -> None:
     method = spec.get("tuning", "full")
     if method == "full":
         return
@@ -601,6 +609,8 @@ def _adapt_experts(
             raise UnknownModel("PEFT adapts experts neither with dropout nor by DoRA")
         found.append(path)
         if any(entering) or leaving:
+            if not isinstance(mixture.experts, GroupedExperts):
+                raise UnknownModel("adapters of experts in few bits are not known")
             mixture.experts = AdaptedExperts(mixture.experts, rank, any(entering), leaving)
         if routed:
             mixture.gate = AdaptedRouter(mixture.gate, rank)

@@ -275,6 +275,7 @@ class LanguageModel(Module):
             None  # and what it sees with, ``sight``, where images stand among the tokens
         )
         self.sight: Any = None
+        self.asks_inputs = False  # enable_input_require_grads, whether or not layers are recomputed
 
     def define_layer(self, config: Decoder, kind: str, number: int) -> Layer:
         layer = NamedLayer if config.named_attention else LAYERS[config.residual]
@@ -288,7 +289,7 @@ class LanguageModel(Module):
         embedded: Tensor = self.embed_tokens(tokens)
         if self.embed_scale is not None:  # Gemma's embedding does it itself
             embedded = embedded * 1.0
-        if self.checkpointed and state.grad_enabled and not embedded.requires_grad:
+        if (self.checkpointed or self.asks_inputs) and state.grad_enabled and not embedded.requires_grad:
             embedded.requires_grad_()  # activation_checkpointing_enable: enable_input_require_grads
         return embedded * 1.0 if self.config.scaled and self.embed_scale is None else embedded
 
