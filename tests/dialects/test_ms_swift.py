@@ -294,6 +294,14 @@ def test_methods(command: str, options: str, facts: dict[str, Any]) -> None:
     assert {name: spec.get(name) for name in facts} == facts
 
 
+def test_adapters_of_an_encoder_that_classifies() -> None:
+    """Which is no decoder, and has no layers where a decoder has them."""
+    found = estimate_spec(
+        swift("--task_type seq_cls --num_labels 2 --target_modules all-linear", model="--model bert-base-chinese")
+    )
+    assert found.device_bytes
+
+
 def test_prompts_of_unknown_length_are_an_assumption() -> None:
     spec = swift("--rlhf_type grpo", command="rlhf", model="--model Qwen/Qwen2.5-7B-Instruct --dataset ours")
     length = spec.fact("sequence_length")
