@@ -113,9 +113,10 @@ class Sizes:
 
 
 def in_transformers(
-    config: dict[str, Any], setting: Setting, frozen: tuple[str, ...], of_tower: str = "as_decoder"
+    config: dict[str, Any], setting: Setting, frozen: tuple[str, ...], of_tower: str = "as_decoder", labels: int = 0
 ) -> SimpleNamespace:
-    """``of_tower``: which of its blocks are recomputed."""
+    """``of_tower``: which of its blocks are recomputed. ``labels``: of a head that scores rows, as ms-swift 4.6 puts it
+    in (``model/patcher.py``)."""
     kind = config["model_type"]
 
     def build_model(_: Any) -> Any:
@@ -144,6 +145,9 @@ def in_transformers(
             for block in model.model.visual.blocks:
                 trains = any(parameter.requires_grad for parameter in block.parameters())
                 block.gradient_checkpointing = of_tower == "trained" and trains
+        if labels:
+            model.lm_head = torch.nn.Identity()
+            model.score = torch.nn.Linear(made.text_config.hidden_size, labels, bias=False, dtype=model.dtype)
         return model.train()
 
     def make_batch(_: Any) -> dict[str, torch.Tensor]:
@@ -162,6 +166,11 @@ def in_transformers(
         return {**batch, "pixel_values": pixels, "image_grid_thw": grid, "position_ids": positions}
 
     def training_loss(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        if labels:
+            answers = batch.pop("labels")[:, 0]
+            scores = model.score(model(**batch).logits)
+            row = scores[torch.zeros_like(answers), torch.zeros_like(answers)]
+            return torch.nn.functional.cross_entropy(row, answers)
         loss: torch.Tensor = model(**batch).loss
         return loss
 
@@ -235,14 +244,22 @@ def test_blocks_of_a_tower_are_recomputed_as_the_run_says(
     assert comparison.worst <= HELD, str(comparison)
 
 
+def test_rows_of_a_model_that_sees_get_a_score(monkeypatch: pytest.MonkeyPatch) -> None:
+    comparison = compared(QWEN25, Setting(dtype="bfloat16"), ("vision_tower",), monkeypatch, labels=5)
+    assert abs(comparison.peak) <= PEAK, str(comparison)
+    assert comparison.worst <= HELD, str(comparison)
+
+
 def compared(
     config: dict[str, Any],
     setting: Setting,
     frozen: tuple[str, ...],
     monkeypatch: pytest.MonkeyPatch,
     of_tower: str = "as_decoder",
+    labels: int = 0,
 ) -> Comparison:
-    ours = in_meta(spec_of({**facts_of(config, setting, frozen), "tower_checkpointing": of_tower}))
+    more = {"row_output": "score", "labels": labels} if labels else {}
+    ours = in_meta(spec_of({**facts_of(config, setting, frozen), "tower_checkpointing": of_tower, **more}))
     count = setting.rows * SIDE * SIDE
     module = f"transformers.models.{config['model_type']}.modeling_{config['model_type']}"
     windows = Sizes(*[16] * (count // 16))
@@ -264,6 +281,6 @@ def compared(
     for name, value in known.items():
         monkeypatch.setattr(f"{module}.{name}", value)
     with values_known(False):
-        reference = in_transformers(config, setting, frozen, of_tower)
+        reference = in_transformers(config, setting, frozen, of_tower, labels)
         truth = in_torch(reference, {}, adamw("foreach"), autocast=setting.autocast or "float32")
     return compare(f"{frozen} {setting} {of_tower}", ours, truth, setting.every > 0)

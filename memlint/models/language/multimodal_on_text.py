@@ -51,6 +51,8 @@ def task(spec: TrainingSpec, described: TextAlone, dtype: DType, autocast: bool)
         return multimodal.task(spec, VisionLanguage(described.decoder, described.tower), dtype, autocast)
     if spec.get("images_per_sample", 0):
         raise UnknownModel(f"what {described.name!r} does with {described.sense} is not known, text alone is")
+    if spec.get("row_output"):
+        raise UnknownModel(f"what {described.name!r} says of whole rows is not known")
     config = described.decoder
     model: Any = language_model(spec, config, dtype, autocast)
     with default_dtype(dtype):
