@@ -67,6 +67,15 @@ QWEN3: dict[str, Any] = {
     "image_token_id": 7,
     "tie_word_embeddings": True,
 }  # fmt: skip
+QWEN3_MOE: dict[str, Any] = {
+    **QWEN3,
+    "model_type": "qwen3_vl_moe",
+    "vision_config": {**QWEN3["vision_config"], "model_type": "qwen3_vl_moe"},
+    "text_config": {
+        **QWEN3["text_config"], "model_type": "qwen3_vl_moe_text", "moe_intermediate_size": 64, "num_experts": 8,
+        "num_experts_per_tok": 2, "mlp_only_layers": [1],
+    },
+}  # fmt: skip
 QWEN35: dict[str, Any] = {
     **QWEN3,
     "model_type": "qwen3_5",
@@ -86,6 +95,7 @@ CLASSES = {
     "qwen2_vl": "Qwen2VLForConditionalGeneration",
     "qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration",
     "qwen3_vl": "Qwen3VLForConditionalGeneration",
+    "qwen3_vl_moe": "Qwen3VLMoeForConditionalGeneration",
     "qwen3_5": "Qwen3_5ForConditionalGeneration",
 }
 # Numbers of places, and casts that autocast remembers of a tower's first weight, are left out.
@@ -132,7 +142,7 @@ def in_transformers(
         else:
             visual = model.model.visual
             parts = {"vision_tower": [visual.patch_embed, visual.blocks], "projector": [visual.merger]}
-            if kind in ("qwen3_vl", "qwen3_5"):
+            if kind in ("qwen3_vl", "qwen3_vl_moe", "qwen3_5"):
                 model.tie_weights()
                 parts["vision_tower"] += [visual.pos_embed, *getattr(visual, "deepstack_merger_list", ())]
         for name in frozen:
@@ -221,7 +231,7 @@ def added(_: Any, x: torch.Tensor, places: torch.Tensor, seen: torch.Tensor) -> 
     return x
 
 
-@pytest.mark.parametrize("config", [QWEN2, QWEN25, QWEN3, QWEN35], ids=lambda config: config["model_type"])
+@pytest.mark.parametrize("config", [QWEN2, QWEN25, QWEN3, QWEN3_MOE, QWEN35], ids=lambda config: config["model_type"])
 @pytest.mark.parametrize("trains", FROZEN)
 @pytest.mark.parametrize("way", WAYS)
 def test_qwen_takes_the_memory_that_transformers_takes(
@@ -271,13 +281,14 @@ def compared(
     }
     if config["model_type"] == "qwen2_5_vl":
         known["get_vision_window_index"] = lambda *_, **__: (torch.zeros(count // 4, dtype=torch.int64), windows)
-    if config["model_type"] in ("qwen3_vl", "qwen3_5"):
+    if config["model_type"] in ("qwen3_vl", "qwen3_vl_moe", "qwen3_5"):
         known["get_vision_interpolation_indices_and_weights"] = lambda *_, **__: (
             torch.zeros((count, 4), dtype=torch.int64),
             torch.zeros((count, 4)),
         )
-    if config["model_type"] == "qwen3_vl":
-        known["Qwen3VLTextModel._deepstack_process"] = added
+    if config["model_type"] in ("qwen3_vl", "qwen3_vl_moe"):
+        within = "Qwen3VLTextModel" if config["model_type"] == "qwen3_vl" else "Qwen3VLMoeTextModel"
+        known[f"{within}._deepstack_process"] = added
     for name, value in known.items():
         monkeypatch.setattr(f"{module}.{name}", value)
     with values_known(False):
