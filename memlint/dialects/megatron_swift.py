@@ -6,21 +6,66 @@ from __future__ import annotations
 from memlint.architectures import huggingface
 from memlint.architectures.sizes import Sizes
 from memlint.dialects import language_model as lm
-from memlint.dialects import megatron, pretraining
+from memlint.dialects import megatron, ms_swift, pretraining
 from memlint.dialects import trainer_families as families
 from memlint.facts.derive import Graph, Step
-from memlint.facts.spec import HYPER, Name, TrainingSpec, UnknownModel
+from memlint.facts.spec import HYPER, Name, OnTop, TrainingSpec, UnknownModel
 
 _VERSION = "ms-swift 4.6"
+_METHODS = {"dpo": "dpo", "kto": "kto", "rm": "reward"}
 
 
 def _elsewhere(spec: TrainingSpec) -> str:
     """Why what trains is not the whole of a decoder."""
-    for name, usual in (("tuner_type", ("full", "lora")), ("task_type", ("causal_lm", None))):
-        stated = spec.fact(HYPER + name)
-        if stated is not None and stated.value not in usual:
-            return f"{stated.key} {stated.value}: what it makes of Megatron's layers is not known"
+    stated = spec.fact(HYPER + "tuner_type")
+    if stated is not None and stated.value not in ("full", "lora"):
+        return f"{stated.key} {stated.value}: what it makes of Megatron's layers is not known"
     return families.otherwise(spec)
+
+
+def _method(spec: TrainingSpec) -> str:
+    """Of `megatron rlhf`, which is DPO unless another is named; why its losses are not known."""
+    words = [] if spec.launch is None else [spec.launch.program, *spec.launch.words[:1]]
+    called = " ".join(str(word.value) for word in words).removesuffix(".py")
+    stated = spec.fact(HYPER + "rlhf_type")
+    kind = str(stated.value) if stated is not None and stated.value else "dpo" if called.endswith("rlhf") else ""
+    reward = kind == "rm"
+    if kind and kind not in _METHODS:
+        return OnTop(f"--rlhf_type {kind}: its losses over Megatron's model are not known")
+    if kind and spec.get("parallelism.pipeline", 1) > 1:
+        # the states of the reference go along from stage to stage (dpo_trainer.py, forward_step)
+        return OnTop(f"--rlhf_type {kind} in stages: what goes from one to the next is not known")
+    if kind:
+        lm.put(spec, "method", _METHODS[kind], stated, f"{_VERSION}: MegatronRLHFArguments")
+    packed = spec.fact(HYPER + "packing")
+    if reward:
+        lm.put(spec, "row_output", "score", stated)
+        lm.put(spec, "row_loss", "preferred", stated)
+        lm.put(spec, "labels", 1, stated, f"{_VERSION}: a reward is one number")
+    elif kind:
+        _reference(spec, kind)
+    elif ms_swift.asks_rows(spec, classifies=True):
+        reason = ms_swift.rows(spec)
+        if reason:
+            return reason
+    if packed is not None and packed.value:
+        lm.put(spec, "sequences_per_sample", 1, packed, f"{_VERSION}: packing.py counts all rows of a sample")
+    elif kind in ("dpo", "rm"):
+        lm.put(spec, "sequences_per_sample", 2, stated, "a chosen and a rejected answer per sample")
+    return ""
+
+
+def _reference(spec: TrainingSpec, kind: str) -> None:
+    """A second model where the whole of the first trains, else the first without its adapters (rlhf_mixin.py)."""
+    tuner, loss = spec.fact(HYPER + "tuner_type"), spec.fact(HYPER + "loss_type")
+    adapts = tuner is not None and tuner.value == "lora"
+    reason = "without its adapters it is the reference" if adapts else f"{_VERSION}: the model once more"
+    lm.put(spec, "reference_model", "adapter_off" if adapts else "copy", tuner, reason)
+    if kind == "kto":
+        asked = spec.fact(HYPER + "calculate_KL")
+        stated = asked is not None and asked.value is not None
+        value = asked.value if asked is not None and stated else loss is None or loss.value != "apo_zero_unpaired"
+        lm.put(spec, "mismatched_completions", bool(value), asked if stated else loss)
 
 
 def _decoder(spec: TrainingSpec) -> str:
@@ -77,11 +122,17 @@ def _devices(spec: TrainingSpec) -> str:
     return reason or pretraining.devices(spec, [] if count is None else [count])
 
 
+_METHOD_FACTS: tuple[Name, ...] = (
+    *("method", "row_output", "row_loss", "labels", "sequences_per_sample", "reference_model"),
+    "mismatched_completions",
+)
+
 FAMILY = lm.Family(
     stated=Graph(Step(lm.model, lm.MODEL_FACTS)),
     beside=None,
     follows=Graph(
         Step(_elsewhere),
+        Step(_method, _METHOD_FACTS),
         Step(_decoder, (lm.DECODER, "vocabulary_size", HYPER + "num_layers")),
         Step(_half, (HYPER + "bf16", HYPER + "fp16")),
         Step(_adapters, (*lm.ADAPTER_FACTS, HYPER + "use_peft", "lora.dtype", "frozen_dtype")),
@@ -89,6 +140,6 @@ FAMILY = lm.Family(
         Step(_devices, pretraining.DEVICES),
         *megatron.STEPS,
     ),
-    told=("elsewhere", "model", "decoder", "adapters", "devices", "states", "recompute"),
+    told=("elsewhere", "model", "method", "decoder", "adapters", "devices", "states", "recompute"),
     keys={"micro_batch_size": "micro_batch_size", "sequence_length": "max_length"},
 )

@@ -128,11 +128,22 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
 
 
 def _rows(spec: TrainingSpec) -> str:
-    """What is asked of whole rows: a vector, a score, or which of two words comes next; why that is not known."""
-    stated, sees = spec.fact(lm.HYPER + "task_type"), spec.get("model_class") == "vision_language"
-    kind = "" if stated is None or spec["method"] == "reward" else str(stated.value)
-    if kind not in _ROW_OUTPUTS and not (kind == "seq_cls" and sees):
+    """What is asked of whole rows, or the class that the model is loaded as; why that is not known."""
+    if spec["method"] == "reward" or not asks_rows(spec, spec.get("model_class") == "vision_language"):
         return families.model_class(spec, "task_type", _VERSION)
+    return rows(spec)
+
+
+def asks_rows(spec: TrainingSpec, classifies: bool) -> bool:
+    """Whether the task is one of whole rows. ``classifies``: so is a classifier's."""
+    stated = spec.fact(lm.HYPER + "task_type")
+    return stated is not None and (stated.value in _ROW_OUTPUTS or (classifies and stated.value == "seq_cls"))
+
+
+def rows(spec: TrainingSpec) -> str:
+    """A vector, a score, or which of two words comes next; why that is not known."""
+    stated = spec.facts[lm.HYPER + "task_type"]
+    kind = str(stated.value)
     if kind == "seq_cls":
         problem = spec.fact(lm.HYPER + "problem_type")
         lm.put(spec, "row_output", "score", stated)
@@ -141,7 +152,7 @@ def _rows(spec: TrainingSpec) -> str:
         return ""
     output, losses = _ROW_OUTPUTS[kind]
     loss = spec.fact(lm.HYPER + "loss_type")
-    names = [] if loss is None else lm.names_of(loss.value)
+    names = [] if loss is None or loss.value is None else lm.names_of(loss.value)
     named = _ROW_LOSSES.get(names[0], "") if len(names) == 1 else ""
     if named not in losses:
         said = f"{loss.key} {', '.join(names)} is not known" if loss and names else lm.not_stated(spec, "loss_type")

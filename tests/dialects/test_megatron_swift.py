@@ -80,6 +80,78 @@ def test_options_are_facts(options: str, facts: dict[str, Any]) -> None:
     assert {name: spec.get(name) for name in facts} == facts
 
 
+@pytest.mark.parametrize(
+    ("options", "what", "facts"),
+    [
+        pytest.param(
+            "",
+            "rlhf",
+            {"method": "dpo", "reference_model": "copy", "sequences_per_sample": 2},
+            id="DPO unless another is named",
+        ),
+        pytest.param(
+            "--rlhf_type dpo --tuner_type lora --packing true",
+            "rlhf",
+            {"method": "dpo", "reference_model": "adapter_off", "sequences_per_sample": 1},
+            id="the model without its adapters",
+        ),
+        pytest.param(
+            "--rlhf_type kto", "rlhf", {"sequences_per_sample": None, "mismatched_completions": True}, id="KTO"
+        ),
+        pytest.param(
+            "--rlhf_type rm",
+            "rlhf",
+            {"row_output": "score", "row_loss": "preferred", "labels": 1, "reference_model": None},
+            id="rewards",
+        ),
+        pytest.param(
+            "--task_type generative_reranker --loss_type pointwise_reranker",
+            "sft",
+            {"row_output": "choice", "row_loss": "pairs", "sequences_per_sample": 8},
+            id="which of two words",
+        ),
+        pytest.param(
+            "--task_type seq_cls --num_labels 3", "sft", {"row_output": "score", "labels": 3}, id="a classifier"
+        ),
+    ],
+)
+def test_what_is_asked_of_the_model(options: str, what: str, facts: dict[str, Any]) -> None:
+    spec = started(options, what=what)
+    assert spec.architecture == "language_model", spec.unknown_reason
+    assert {name: spec.get(name) for name in facts} == facts
+
+
+def test_a_reference_is_a_second_model_in_sixteen_bits() -> None:
+    small, shared = "Qwen/Qwen2.5-0.5B", "--tensor_model_parallel_size 2 --sequence_parallel true --micro_batch_size 2"
+    plain = estimate_spec(started(shared, small))
+    pairs = estimate_spec(started(shared, small, what="rlhf"))
+    assert pairs.parameters == 2 * plain.parameters
+    assert pairs.trainable_parameters == plain.trainable_parameters
+    adapted, alone = (
+        estimate_spec(started(f"--tuner_type lora {shared}", small, what=what)) for what in ("rlhf", "sft")
+    )
+    assert adapted.parameters == alone.parameters
+
+
+def test_rows_have_no_logits() -> None:
+    """But for choosing among two words, whose weights are rows of the head."""
+    rows = "--packing true --tensor_model_parallel_size 2 --sequence_parallel true"
+    plain = estimate_spec(started(rows, "Qwen/Qwen3-8B"))
+    ranks = [
+        estimate_spec(started(f"{rows} {more}", "Qwen/Qwen3-8B"))
+        for more in (
+            "--task_type embedding --loss_type infonce",
+            "--task_type generative_reranker --loss_type listwise_reranker",
+            "--task_type seq_cls --num_labels 5",
+        )
+    ]
+    assert all(found.device_bytes < plain.device_bytes for found in ranks)
+    head = 4096 * 151936
+    assert plain.parameters - ranks[0].parameters == head
+    assert plain.parameters == ranks[1].parameters
+    assert plain.parameters - ranks[2].parameters == head - 5 * 4096
+
+
 def test_rows_of_the_vocabulary_are_shared_evenly_and_not_padded_further() -> None:
     assert started("--tensor_model_parallel_size 2")["vocabulary_size"] == 152064
     assert started("--tensor_model_parallel_size 7", devices="NPROC_PER_NODE=7")["vocabulary_size"] == 152068
@@ -90,8 +162,11 @@ def test_rows_of_the_vocabulary_are_shared_evenly_and_not_padded_further() -> No
     [
         pytest.param("--tuner_type lora_llm", "--tuner_type lora_llm: what it makes of ", id="adapters beside a tower"),
         pytest.param("--tuner_type lora --modules_to_save lm_head", "--modules_to_save ", id="modules beside adapters"),
-        pytest.param("--rlhf_type dpo", "--rlhf_type dpo: its losses over Megatron's model", id="pairs"),
-        pytest.param("--task_type embedding", "--task_type embedding: ", id="another head"),
+        pytest.param("--rlhf_type grpo", "--rlhf_type grpo: its losses over Megatron's model", id="samples"),
+        pytest.param(
+            "--rlhf_type dpo --pipeline_model_parallel_size 2", "--rlhf_type dpo in stages: ", id="pairs in stages"
+        ),
+        pytest.param("--task_type embedding", "loss_type", id="embeddings without a loss"),
         pytest.param("--mtp_num_layers 1", "--mtp_num_layers 1: ", id="layers for further tokens"),
         pytest.param("--optimizer muon", "--optimizer muon is not known", id="Muon"),
         pytest.param(

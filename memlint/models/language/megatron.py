@@ -22,7 +22,7 @@ from memlint.meta.amp import to
 from memlint.meta.autograd import record, tracked
 from memlint.meta.checkpoint import checkpoint
 from memlint.meta.nn import LayerNorm, Linear, Module, buffer, parameter
-from memlint.meta.tensor import Shape, Tensor, bool_, empty, float32, int64, state
+from memlint.meta.tensor import Shape, Tensor, bool_, component, empty, float32, int64, state
 from memlint.models import UnknownModel
 from memlint.models.language.attention import repeat_heads
 from memlint.models.language.decoder import LanguageModel, Layer
@@ -484,12 +484,21 @@ class MegatronModel(LanguageModel):
         out: Tensor = self.lm_head(x)
         return out
 
-    def cross_entropy(self, x: Tensor, labels: Tensor) -> Tensor:
+    def token_losses(self, tokens: Tensor, labels: Tensor) -> Tensor:
+        """(B, S), (B, S) -> (B, S), in fp32."""
+        x = self.hidden(tokens)
+        with component("logits"):
+            return self.losses_of(x, labels)
+
+    def losses_of(self, x: Tensor, labels: Tensor) -> Tensor:
         logits = self.logits(x)
+        del x
         if self.kernels.loss_in_place:
-            found = cross_entropy_in_place(logits, labels)
-        else:
-            found = parallel_cross_entropy(logits, labels, self.kernels.loss_compiled)
+            return cross_entropy_in_place(logits, labels)
+        return parallel_cross_entropy(logits, labels, self.kernels.loss_compiled)
+
+    def cross_entropy(self, x: Tensor, labels: Tensor) -> Tensor:
+        found = self.losses_of(x, labels)
         mask = empty(found.shape, float32)
         return F.sum(found * mask) / 1.0
 

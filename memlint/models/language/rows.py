@@ -29,7 +29,7 @@ from memlint.named_tuple import NamedTuple
 
 LOSSES = {
     "vector": ("contrast", "similarity", "distance"),
-    "score": ("classes", "numbers", "labels", "pairs", "group"),
+    "score": ("classes", "numbers", "labels", "pairs", "group", "preferred"),
     "choice": ("pairs", "group"),
 }
 
@@ -67,8 +67,14 @@ def asked(spec: TrainingSpec) -> Asked:
 
 
 def without_head(spec: TrainingSpec, config: Decoder) -> Decoder:
-    """A score takes the place of the head over the vocabulary."""
-    return config._replace(tied=True, head_bias=False) if spec["row_output"] == "score" else config
+    """A score takes the place of the head over the vocabulary; Megatron's model of vectors has none either
+    (mcore-bridge 1.6, ``gpt_model.py``)."""
+    headless = spec["row_output"] == "score" or (spec["row_output"] == "vector" and _by_megatron(spec))
+    return config._replace(tied=True, head_bias=False) if headless else config
+
+
+def _by_megatron(spec: TrainingSpec) -> bool:
+    return spec.get("implementation") == "megatron"
 
 
 def add_head(spec: TrainingSpec, model: LanguageModel, width: int, dtype: DType) -> None:
@@ -117,6 +123,9 @@ def loss_of(way: Asked, found: Tensor) -> Tensor:
     rows = found.shape[0]
     if way.output == "vector":
         return _of_vectors(way, found)
+    if way.kind == "preferred":
+        chosen, rejected = F.split(found, (rows // 2, rows - rows // 2), 0)
+        return F.mean(F.neg(F.sigmoid(chosen - rejected)))
     if way.kind == "classes":
         return F.cross_entropy(found, empty((rows,), int64))
     if way.kind == "numbers":
@@ -162,15 +171,20 @@ def losses_of(
 ) -> tuple[Callable[[Any], Tensor], Callable[[int, int], Tensor]]:
     """The loss of a batch, and what evaluation makes of one of so many rows."""
     way = asked(spec)
+    made: Callable[[Any, Tensor], Tensor] = lambda one, tokens: outputs(way, one, tokens)  # noqa: E731
+    if _by_megatron(spec):
+        from memlint.models.language import megatron_rlhf  # transformers' models do without
+
+        made = lambda one, tokens: megatron_rlhf.outputs(way.output, one, tokens)  # noqa: E731
 
     def loss(given: Any) -> Tensor:
-        found = outputs(way, model, tokens_of(given))
+        found = made(model, tokens_of(given))
         with component("logits"):
             return loss_of(way, found)
 
     def evaluate(rows: int, length: int) -> Tensor:
         with no_grad():
-            return outputs(way, model, tokens_of(batch(rows, length)))
+            return made(model, tokens_of(batch(rows, length)))
 
     return loss, evaluate
 
