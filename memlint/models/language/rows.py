@@ -74,7 +74,7 @@ def without_head(spec: TrainingSpec, config: Decoder) -> Decoder:
 
 
 def _by_megatron(spec: TrainingSpec) -> bool:
-    return spec.get("implementation") == "megatron"
+    return bool(spec.get("implementation") == "megatron")
 
 
 def add_head(spec: TrainingSpec, model: LanguageModel, width: int, dtype: DType) -> None:
@@ -97,7 +97,8 @@ def outputs(way: Asked, model: Any, tokens: Tensor) -> Tensor:
         x = _apart(x)
     with component("logits"):
         if way.output == "vector":
-            return normalized(_last(x)).contiguous()
+            vectors: Tensor = normalized(_last(x)).contiguous()
+            return vectors
         if way.output == "score":
             scores: Tensor = model.score(x)  # or the copy that an adapter trains
             return _last(scores)
