@@ -3,13 +3,19 @@ own modules (mcore-bridge), in Megatron's own loop."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from memlint.architectures import huggingface
+from memlint.architectures.decoder import Decoder
+from memlint.architectures.kinds import described
 from memlint.architectures.sizes import Sizes
+from memlint.architectures.vision import PackedTower
+from memlint.architectures.vision_language import TextAlone, VisionLanguage
 from memlint.dialects import language_model as lm
 from memlint.dialects import megatron, ms_swift, pretraining
 from memlint.dialects import trainer_families as families
 from memlint.facts.derive import Graph, Step
-from memlint.facts.spec import HYPER, Name, OnTop, TrainingSpec, UnknownModel
+from memlint.facts.spec import HYPER, Name, OnTop, TrainingSpec, UnknownModel, named
 
 _VERSION = "ms-swift 4.6"
 _METHODS = {"dpo": "dpo", "kto": "kto", "rm": "reward"}
@@ -73,15 +79,49 @@ def _decoder(spec: TrainingSpec) -> str:
     config, tensor = spec.get(lm.CONFIG), spec.get("parallelism.tensor", 1)
     if config is None:
         return ""  # whose step says why
-    if "vision_config" in config:
-        return f"{spec['model']}: a model that sees, whose tower Megatron's layers are not"
     try:
-        made = huggingface.decoder(Sizes(config, "config.json"))
+        made = _seeing(spec, config) if "vision_config" in config else huggingface.decoder(Sizes(config, "config.json"))
     except UnknownModel as error:
         return str(error)
+    if made is None:
+        return f"{spec['model']}: a model that sees, whose tower Megatron's layers are not"
     lm.put(spec, lm.DECODER, made, spec.fact("model"), "mcore-bridge 1.6: GPTModel")
     lm.put(spec, "vocabulary_size", pretraining.padded(made.vocabulary, tensor), spec.fact("model"))
     lm.put(spec, HYPER + "num_layers", made.layers, spec.fact("model"))
+    return ""
+
+
+def _seeing(spec: TrainingSpec, config: dict[str, Any]) -> Decoder | None:
+    """The decoder of a model whose tower is known in front of it: one that joins patches itself."""
+    found = described(config, "vision_language")
+    tower = getattr(found, "tower", None)
+    return found.decoder if isinstance(found, (VisionLanguage, TextAlone)) and isinstance(tower, PackedTower) else None
+
+
+def _tower(spec: TrainingSpec) -> str:
+    """What stands in front of the decoder: transformers' module, which does not train unless a switch says so; why
+    that is not known."""
+    config = spec.get(lm.CONFIG)
+    if not isinstance(config, dict) or "vision_config" not in config or spec.get(lm.DECODER) is None:
+        return ""
+    lm.put(spec, "model_class", "vision_language", spec.fact(lm.CONFIG))
+    for name in ("freeze_vit", "freeze_aligner"):
+        stated = spec.fact(HYPER + name)
+        if stated is not None and stated.value is False:
+            return OnTop(f"{stated.key} false: what a tower that trains keeps beside Megatron's layers is not known")
+    for name in ("parallelism.pipeline", "parallelism.context"):
+        if spec.get(named(name), 1) > 1:
+            return OnTop(f"{spec.spelled(named(name))} of a model that sees is not known")
+    reason = f"{_VERSION}: freeze_vit and freeze_aligner"
+    lm.put(spec, "frozen_parts", ["vision_tower", "projector"], spec.fact(HYPER + "freeze_vit"), reason)
+    lm.put(spec, "tower_checkpointing", "none", reason=f"{_VERSION}: vit_gradient_checkpointing, unless it trains")
+    lm.assume_images(spec, "dataset")
+    ms_swift.images(spec)
+    size, length, tower = spec.get("image_size"), spec.get("sequence_length"), config["vision_config"]
+    unit = (tower.get("patch_size") or 0) * (tower.get("spatial_merge_size") or 2)
+    if size and length and unit and spec.get("packing"):
+        most = max(length // max((size // unit) ** 2, 1), 1)
+        lm.put(spec, "most_images", most, spec.fact("packing"), "as many as a row has room for")
     return ""
 
 
@@ -134,12 +174,19 @@ FAMILY = lm.Family(
         Step(_elsewhere),
         Step(_method, _METHOD_FACTS),
         Step(_decoder, (lm.DECODER, "vocabulary_size", HYPER + "num_layers")),
+        Step(
+            _tower,
+            (
+                *("model_class", "frozen_parts", "tower_checkpointing", "images_per_sample", "image_size"),
+                "most_images",
+            ),
+        ),
         Step(_half, (HYPER + "bf16", HYPER + "fp16")),
         Step(_adapters, (*lm.ADAPTER_FACTS, HYPER + "use_peft", "lora.dtype", "frozen_dtype")),
         Step(_length, ("sequence_bound", "packing", "sequence_length")),
         Step(_devices, pretraining.DEVICES),
         *megatron.STEPS,
     ),
-    told=("elsewhere", "model", "method", "decoder", "adapters", "devices", "states", "recompute"),
+    told=("elsewhere", "model", "method", "decoder", "tower", "adapters", "devices", "states", "recompute"),
     keys={"micro_batch_size": "micro_batch_size", "sequence_length": "max_length"},
 )

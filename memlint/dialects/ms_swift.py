@@ -68,7 +68,7 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
     _default_targets(spec)
     task = _rows(spec)
     _length(spec)
-    _images(spec)
+    images(spec)
     lm.attention(spec)
     lm.older_defaults(spec)
     lm.optimizer(spec)
@@ -187,9 +187,10 @@ def _sample(spec: TrainingSpec, output: str, loss: str) -> str:
     return ""
 
 
-def _images(spec: TrainingSpec) -> None:
-    """Images of any size are made as large as MAX_PIXELS lets them be (qwen_vl_utils), and those that have more tokens
-    than a sample may have are left out with it (truncation_strategy: delete)."""
+def images(spec: TrainingSpec) -> None:
+    """Images of any size are made as large as MAX_PIXELS lets them be, or IMAGE_MAX_TOKEN_NUM, which counts features of
+    an image (qwen_vl_utils), and those that have more tokens than a sample may have are left out with it
+    (truncation_strategy: delete)."""
     tower, length = (spec.get(lm.CONFIG) or {}).get("vision_config") or {}, spec.fact("sequence_length")
     environment = {} if spec.launch is None else spec.launch.environment
     stated, variable = spec.fact(lm.HYPER + "image_max_pixels"), environment.get("MAX_PIXELS")
@@ -197,7 +198,11 @@ def _images(spec: TrainingSpec) -> None:
         stated = Fact("image_size", int(str(variable.value)), WRITTEN, "MAX_PIXELS", variable)
     if length is None or "spatial_merge_size" not in tower or not tower.get("patch_size"):
         return
-    fits = length.value * (tower["patch_size"] * tower["spatial_merge_size"]) ** 2
+    unit = (tower["patch_size"] * tower["spatial_merge_size"]) ** 2
+    features = environment.get("IMAGE_MAX_TOKEN_NUM")
+    if stated is None and features is not None and str(features.value).isdigit():
+        stated = Fact("image_size", int(str(features.value)) * unit, WRITTEN, "IMAGE_MAX_TOKEN_NUM", features)
+    fits = length.value * unit
     origin = stated if stated is not None and stated.value < fits else length
     reason = "" if origin is stated else f"{_VERSION}: as many tokens as a sample may have"
     lm.put(spec, "image_size", isqrt(fits if origin is length else origin.value), origin, reason)

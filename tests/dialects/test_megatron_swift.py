@@ -133,6 +133,35 @@ def test_a_reference_is_a_second_model_in_sixteen_bits() -> None:
     assert adapted.parameters == alone.parameters
 
 
+SEES, TOWER = "Qwen/Qwen2.5-VL-7B-Instruct", 676_550_144  # 8,292,166,656 parameters but for the decoder's
+WORDS = 8_292_166_656 - TOWER
+
+
+def test_a_tower_stands_whole_and_frozen_in_front_of_shared_layers() -> None:
+    shared = "--packing true --tensor_model_parallel_size 2 --sequence_parallel true"
+    spec = run(
+        f"MAX_PIXELS=1003520 NPROC_PER_NODE=8 megatron sft --model {SEES} --max_length 8192 {shared}\n", "run.sh"
+    )
+    assert spec.architecture == "language_model", spec.unknown_reason
+    names = ("model_class", "frozen_parts", "images_per_sample", "image_size", "most_images")
+    assert [spec[name] for name in names] == ["vision_language", ["vision_tower", "projector"], 1, 1001, 6]
+    seen, blind = estimate_spec(spec), estimate_spec(spec.with_facts({"images_per_sample": 0}))
+    assert seen.parameters == WORDS + TOWER
+    assert seen.trainable_parameters == WORDS
+    assert blind.parameters == seen.parameters
+    alone = estimate_spec(started(shared, "Qwen/Qwen2.5-7B-Instruct"))
+    weights = (estimate.component_bytes("parameters") for estimate in (seen, alone))
+    assert next(weights) - next(weights) == pytest.approx(2 * TOWER, rel=1e-3)  # on each device the whole of it
+
+
+def test_features_of_the_first_layers_are_added_among_megatron_s_own() -> None:
+    spec = started("--packing true --tuner_type lora", "Qwen/Qwen3-VL-8B-Instruct")
+    found = estimate_spec(spec)
+    assert found.parameters - found.trainable_parameters == 8_767_123_696
+    scores = estimate_spec(started("--packing true --task_type seq_cls --num_labels 3", "Qwen/Qwen3-VL-8B-Instruct"))
+    assert scores.parameters == 8_767_123_696 - 151936 * 4096 + 3 * 4096
+
+
 def test_short_samples_are_as_long_as_devices_share_them() -> None:
     """A row of one token cannot be shared: the interval begins with one that can. What 45 GiB are stated for in
     examples/megatron/rlhf/dpo/dense.sh."""
@@ -183,8 +212,14 @@ def test_rows_of_the_vocabulary_are_shared_evenly_and_not_padded_further() -> No
             "--tensor_model_parallel_size 3", "NPROC_PER_NODE 8: no multiple of 3", id="devices that do not fit"
         ),
         pytest.param(
-            "--model Qwen/Qwen2.5-VL-7B-Instruct", "Qwen/Qwen2.5-VL-7B-Instruct: a model that sees", id="a tower"
+            "--model Qwen/Qwen2.5-VL-7B-Instruct --freeze_vit false", "--freeze_vit false: ", id="a tower that trains"
         ),
+        pytest.param(
+            "--model Qwen/Qwen2.5-VL-7B-Instruct --pipeline_model_parallel_size 2",
+            "--pipeline_model_parallel_size of a model that sees",
+            id="a tower in front of stages",
+        ),
+        pytest.param("--model meta-llama/Llama-4-Scout-17B-16E", "a model that sees, whose tower ", id="another tower"),
     ],
 )
 def test_what_is_not_known_is_named(options: str, reason: str) -> None:

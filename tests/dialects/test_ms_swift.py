@@ -428,6 +428,7 @@ SEES = "--model Qwen/Qwen2.5-VL-7B-Instruct --dataset ours --max_length 2048"
     ("before", "options", "side", "key"),
     [
         pytest.param("MAX_PIXELS=1003520", "", 1001, "MAX_PIXELS", id="a variable of qwen_vl_utils"),
+        pytest.param("IMAGE_MAX_TOKEN_NUM=1024", "", 896, "IMAGE_MAX_TOKEN_NUM", id="one that counts features"),
         pytest.param("", "--max_pixels 1003520", 1001, "--max_pixels", id="swift's own option"),
         pytest.param("MAX_PIXELS=12845056", "", 1267, "--max_length", id="more than a sample may have"),
         pytest.param("", "", 1267, "--max_length", id="nothing but the length of a sample"),

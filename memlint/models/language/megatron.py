@@ -448,12 +448,14 @@ class MegatronModel(LanguageModel):
     def hidden(self, given: Tensor) -> Tensor:
         """-> (B, S', W), the last norm included."""
         config, ranks = self.config, self.kernels.ranks
-        x = self.embed(given) if given.ndim == 2 else given
+        x, seen = self.look(given) if given.ndim == 2 else (given, None)
         length = given.shape[1] if given.ndim == 2 else given.shape[1] * ranks
         positions = empty((x.shape[0], length), int64)
         if given.ndim == 2:
             if self.embed_positions is not None:
                 x = x + self.embed_positions(positions)
+            if self.image_batch is not None and x.shape[0] > 1:
+                x = F.clone(x)  # tokens come first from here on (mm_gpt_model.py)
             if ranks > 1:
                 x = scattered(x, ranks)
             if self.embedding_norm is not None:
@@ -471,6 +473,10 @@ class MegatronModel(LanguageModel):
             recomputed = self.checkpointed > 0 and (self.first is None or number < self.first)
             if self.chunk == 1:
                 x = self.through(self.layers[number], recomputed, x, tables, None)
+                if seen is not None and number < len(seen.deep):
+                    from memlint.models.language import megatron_sight  # models that see do so alone
+
+                    x = megatron_sight.added(x, seen.deep[number], ranks)
             else:
                 several = self.layers[number : number + self.chunk]
                 x = checkpoint(_Several(several), x, tables, None, use_reentrant=True)

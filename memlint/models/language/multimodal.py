@@ -23,7 +23,8 @@ from memlint.meta.checkpoint import checkpoint
 from memlint.meta.nn import Embedding, LayerNorm, Linear, Module, parameter
 from memlint.meta.tensor import DType, Tensor, default_dtype, empty, float32, int64, state
 from memlint.models import UnknownModel
-from memlint.models.language import Batch, Task, asked, attention, language_model, rows, sequence_length
+from memlint.models.language import Batch, Task, asked, attention, fitted, language_model, rows, sequence_length
+from memlint.models.language import described as described_decoder
 from memlint.models.language.decoder import LanguageModel
 from memlint.models.language.image_features import ImageBatch, ImageFeatures
 from memlint.models.language.parts import activation, norm, rotate_half
@@ -234,7 +235,11 @@ class Pictured(NamedTuple):
 
 def task(spec: TrainingSpec, described: VisionLanguage, dtype: DType, autocast: bool) -> Task:
     """Facts: ``images_per_sample`` [1; 0 where the data have none], ``image_size``, ``frozen_parts``."""
-    config = rows.without_head(spec, described.decoder) if spec.get("row_output") else described.decoder
+    config = described.decoder
+    if spec.get("implementation") == "megatron":
+        config = fitted(spec, described_decoder(spec))
+    if spec.get("row_output"):
+        config = rows.without_head(spec, config)
     images = spec.get("images_per_sample", 1)
     if images and spec.get("generated_rows"):
         raise UnknownModel("sampling of what is said of images is not known")
@@ -348,7 +353,12 @@ def _packed(spec: TrainingSpec, config: PackedTower, dtype: DType, autocast: boo
     }
     if tower.pos_embed is not None:
         parts["vision_tower"].append(tower.pos_embed)
-    return QwenSight(tower), parts, (patches(spec, config), config.patch_numbers)
+    sight: Module = QwenSight(tower)
+    if spec.get("implementation") == "megatron":
+        from memlint.models.language import megatron_sight  # transformers' decoders do without
+
+        sight = megatron_sight.MegatronSight(tower)
+    return sight, parts, (patches(spec, config), config.patch_numbers)
 
 
 def patches(spec: TrainingSpec, config: PackedTower) -> int:
