@@ -9,6 +9,7 @@ that is older than what the run itself states: a release that is pinned, a model
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
@@ -64,7 +65,7 @@ def _of_other_data(spec: TrainingSpec) -> list[Candidate]:
     bounded = spec.facts.get("sequence_bound")
     found: list[dict[Name, Any]] = []
     few: dict[Name, Any] = {"images_per_sample": spec.get("fewest_images", 0)} if may_be_blind(spec) else {}
-    shortest: dict[Name, Any] = {"sequence_length": 1} if bounded and bounded.value else {}
+    shortest: dict[Name, Any] = {"sequence_length": _fewest_tokens(spec)} if bounded and bounded.value else {}
     if shortest and few and spec.get("fewest_images"):
         shortest.update(few)  # an image that stands in for none is in the shortest sample, too
         found.append(shortest)
@@ -76,6 +77,12 @@ def _of_other_data(spec: TrainingSpec) -> list[Candidate]:
     if counts:
         found += [{name: ends[side] for name, ends in counts} for side in (0, 1)]
     return [Candidate(spec.with_facts(facts), (), "") for facts in found]
+
+
+def _fewest_tokens(spec: TrainingSpec) -> int:
+    """Of a row: one for each device that shares the rows, which code that leaves no rest fills them up to."""
+    shared: tuple[Name, ...] = ("parallelism.tensor", "parallelism.context", "parallelism.ulysses")
+    return math.prod(int(spec.get(name) or 1) for name in shared)
 
 
 def _ends(spec: TrainingSpec, name: Name, between: Name) -> Fact | None:

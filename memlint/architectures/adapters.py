@@ -40,7 +40,7 @@ PROMPTED = ("llama", "mistral")
 _EXPERTS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("minimax_m2", "mixtral"), ("w1", "w3", "w2")),
     **dict.fromkeys(("gpt_oss", "granitemoe", "granitemoehybrid", "granitemoeshared", "llama4_text", "phimoe"), ()),
-    **dict.fromkeys(("lfm2_moe", "qwen3_5_moe_text"), ()),
+    **dict.fromkeys(("lfm2_moe", "qwen3_5_moe_text", "qwen3_vl_moe_text"), ()),
 }
 _OTHER_EXPERTS = ("gate_proj", "up_proj", "down_proj")
 

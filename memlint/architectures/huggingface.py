@@ -434,8 +434,8 @@ def _mixture(config: Mapping[str, Any], model_type: str) -> Experts | None:
             first=config.get("first_k_dense_replace", DENSE_FIRST.get(model_type, 0)),
             grouped=grouped,
         )
-    if model_type in ("qwen2_moe", "qwen3_moe", "olmoe", "qwen3_next", "qwen3_5_moe_text"):
-        gated = model_type not in ("qwen3_moe", "olmoe")
+    if model_type in ("qwen2_moe", "qwen3_moe", "olmoe", "qwen3_next", "qwen3_5_moe_text", "qwen3_vl_moe_text"):
+        gated = model_type not in ("qwen3_moe", "olmoe", "qwen3_vl_moe_text")
         count = config.get("num_experts") or _number(config, "num_local_experts")
         inner = "intermediate_size" if model_type == "olmoe" else "moe_intermediate_size"
         return Experts(
@@ -443,7 +443,7 @@ def _mixture(config: Mapping[str, Any], model_type: str) -> Experts | None:
             _number(config, "num_experts_per_tok"),
             _number(config, inner),
             router="qwen",
-            renormalised=model_type == "qwen3_5_moe_text"
+            renormalised=model_type in ("qwen3_5_moe_text", "qwen3_vl_moe_text")
             or bool(config.get("norm_topk_prob", model_type == "qwen3_next")),
             shared=_number(config, "shared_expert_intermediate_size") if gated else 0,
             shared_gate=gated,

@@ -89,6 +89,12 @@ STYLES: dict[str, dict[str, Any]] = {
         "head_dim": 128,
         "counted_positions": True,
     },
+    "qwen3_vl_moe_text": {
+        "qkv_bias": _BIAS,
+        "output_bias": _BIAS,
+        "query_norm": "head",
+        "counted_positions": True,
+    },
     "smollm3": {**_LLAMA, "tied": True, "windows": ("types", None), "unrotated": "smollm3"},
     "apertus": {
         "qkv_bias": _BIAS,

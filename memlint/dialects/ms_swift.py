@@ -8,7 +8,7 @@ from memlint.dialects import known_scripts, llamafactory
 from memlint.dialects import language_model as lm
 from memlint.dialects import trainer_families as families
 from memlint.dialects.accelerate import truth
-from memlint.facts.spec import ASSUMED, WRITTEN, Fact, TrainingSpec
+from memlint.facts.spec import ASSUMED, WRITTEN, Fact, OnTop, TrainingSpec
 
 _VERSION = "ms-swift 4.6"
 # loss_scale/config: weights of tokens that are not 0 or 1, which no loss of the model's own takes
@@ -29,6 +29,27 @@ _DEFAULT_TARGETS = {
     "phi3": ("qkv_proj",),
     "qwen": ("c_attn",),
 }
+# swift/loss/mapping.py: losses of rows, by what they compare (models.language.rows.LOSSES). An online contrastive loss
+# is one of those pairs that are hard.
+_ROW_LOSSES = {
+    "infonce": "contrast", "cosine_similarity": "similarity", "contrastive": "distance",
+    "online_contrastive": "distance", "pointwise_reranker": "pairs", "listwise_reranker": "group",
+}  # fmt: skip
+# What is asked of a row by --task_type, and which losses it may have.
+_ROW_OUTPUTS = {
+    "embedding": ("vector", ("contrast", "similarity", "distance")),
+    "reranker": ("score", ("pairs", "group")),
+    "generative_reranker": ("choice", ("pairs", "group")),
+}
+_PROBLEMS = {
+    "regression": "numbers",
+    "single_label_classification": "classes",
+    "multi_label_classification": "labels",
+}
+# template/base.py (_reranker_data_collator): documents of a query, where these variables do not say how many.
+_DOCUMENTS = {"MAX_POSITIVE_SAMPLES": 1, "MAX_NEGATIVE_SAMPLES": 7}
+# loss/embedding.py: what InfoNCE compares beside queries and documents
+_MORE_SCORES = ("INFONCE_INCLUDE_QQ", "INFONCE_INCLUDE_DD", "INFONCE_MASK_FAKE_NEGATIVE")
 _METHODS = {"pt": "pretraining", "rm": "reward", "simpo": "cpo"}
 
 
@@ -45,9 +66,9 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
     if again is not None and again.value is not None and not truth(again.value):
         lm.put(spec, "tower_checkpointing", "none", again)
     _default_targets(spec)
-    task = families.model_class(spec, "task_type", _VERSION)
+    task = _rows(spec)
     _length(spec)
-    _images(spec)
+    images(spec)
     lm.attention(spec)
     lm.older_defaults(spec)
     lm.optimizer(spec)
@@ -106,9 +127,70 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
     return lm.finish(spec, (families.otherwise(spec), ranks, shared, found, task, adapted, dtyped), keys)
 
 
-def _images(spec: TrainingSpec) -> None:
-    """Images of any size are made as large as MAX_PIXELS lets them be (qwen_vl_utils), and those that have more tokens
-    than a sample may have are left out with it (truncation_strategy: delete)."""
+def _rows(spec: TrainingSpec) -> str:
+    """What is asked of whole rows, or the class that the model is loaded as; why that is not known."""
+    if spec["method"] == "reward" or not asks_rows(spec, spec.get("model_class") == "vision_language"):
+        return families.model_class(spec, "task_type", _VERSION)
+    return rows(spec)
+
+
+def asks_rows(spec: TrainingSpec, classifies: bool) -> bool:
+    """Whether the task is one of whole rows. ``classifies``: so is a classifier's."""
+    stated = spec.fact(lm.HYPER + "task_type")
+    return stated is not None and (stated.value in _ROW_OUTPUTS or (classifies and stated.value == "seq_cls"))
+
+
+def rows(spec: TrainingSpec) -> str:
+    """A vector, a score, or which of two words comes next; why that is not known."""
+    stated = spec.facts[lm.HYPER + "task_type"]
+    kind = str(stated.value)
+    if kind == "seq_cls":
+        problem = spec.fact(lm.HYPER + "problem_type")
+        lm.put(spec, "row_output", "score", stated)
+        if problem is not None and problem.value in _PROBLEMS:
+            lm.put(spec, "row_loss", _PROBLEMS[problem.value], problem)
+        return ""
+    output, losses = _ROW_OUTPUTS[kind]
+    loss = spec.fact(lm.HYPER + "loss_type")
+    names = [] if loss is None or loss.value is None else lm.names_of(loss.value)
+    named = _ROW_LOSSES.get(names[0], "") if len(names) == 1 else ""
+    if named not in losses:
+        said = f"{loss.key} {', '.join(names)} is not known" if loss and names else lm.not_stated(spec, "loss_type")
+        return OnTop(f"{kind}: {said}")
+    lm.put(spec, "row_output", output, stated)
+    lm.put(spec, "row_loss", named, loss)
+    if output == "score":
+        lm.put(spec, "labels", 1, stated, f"{_VERSION}: a score of each pair")
+    return _sample(spec, output, named)
+
+
+def _sample(spec: TrainingSpec, output: str, loss: str) -> str:
+    """How many rows a sample is: of embeddings two, an anchor and its passage, unless the data have negatives; of
+    scores a query with each of its documents, as many as there may be."""
+    environment = {} if spec.launch is None else spec.launch.environment
+    if output == "vector":
+        reason = "two texts of a sample" if loss != "contrast" else "a text and its passage, and no negatives beside it"
+        spec.facts["sequences_per_sample"] = Fact("sequences_per_sample", 2, ASSUMED, "dataset", reason=reason)
+        more = [name for name in _MORE_SCORES if name in environment and truth(environment[name].value)]
+        return OnTop(f"{more[0]}: the scores that it compares are not known") if loss == "contrast" and more else ""
+    counts = dict(_DOCUMENTS)
+    for name in counts:
+        variable = environment.get(name)
+        if variable is not None:
+            if not str(variable.value).isdigit():
+                return f"{name} is not known"
+            counts[name] = int(str(variable.value))
+    # each of the right ones is told from so many others
+    rows = counts["MAX_POSITIVE_SAMPLES"] * (1 + counts["MAX_NEGATIVE_SAMPLES"])
+    stated = spec.fact(lm.HYPER + "task_type")
+    lm.put(spec, "sequences_per_sample", rows, stated, f"{_VERSION}: a query with as many documents as it may have")
+    return ""
+
+
+def images(spec: TrainingSpec) -> None:
+    """Images of any size are made as large as MAX_PIXELS lets them be, or IMAGE_MAX_TOKEN_NUM, which counts features of
+    an image (qwen_vl_utils), and those that have more tokens than a sample may have are left out with it
+    (truncation_strategy: delete)."""
     tower, length = (spec.get(lm.CONFIG) or {}).get("vision_config") or {}, spec.fact("sequence_length")
     environment = {} if spec.launch is None else spec.launch.environment
     stated, variable = spec.fact(lm.HYPER + "image_max_pixels"), environment.get("MAX_PIXELS")
@@ -116,7 +198,11 @@ def _images(spec: TrainingSpec) -> None:
         stated = Fact("image_size", int(str(variable.value)), WRITTEN, "MAX_PIXELS", variable)
     if length is None or "spatial_merge_size" not in tower or not tower.get("patch_size"):
         return
-    fits = length.value * (tower["patch_size"] * tower["spatial_merge_size"]) ** 2
+    unit = (tower["patch_size"] * tower["spatial_merge_size"]) ** 2
+    features = environment.get("IMAGE_MAX_TOKEN_NUM")
+    if stated is None and features is not None and str(features.value).isdigit():
+        stated = Fact("image_size", int(str(features.value)) * unit, WRITTEN, "IMAGE_MAX_TOKEN_NUM", features)
+    fits = length.value * unit
     origin = stated if stated is not None and stated.value < fits else length
     reason = "" if origin is stated else f"{_VERSION}: as many tokens as a sample may have"
     lm.put(spec, "image_size", isqrt(fits if origin is length else origin.value), origin, reason)

@@ -113,6 +113,8 @@ def sequence_ranks(spec: TrainingSpec, version: str) -> str:
     heads = config.get("num_key_value_heads") or config.get("num_attention_heads") or 1
     if gcd(heads, stated.value) != stated.value:
         return f"{stated.key} {stated.value} over {heads} heads of keys and values: a ring beside Ulysses is not known"
+    if spec.get("row_output"):
+        return OnTop(f"{stated.key} {stated.value}: rows whose parts are gathered are not known")
     lm.put(spec, "parallelism.ulysses", stated.value, stated, f"{version}: SequenceParallel")
     if spec.get("model_class", "causal_lm") == "causal_lm" and spec.get("method") in ("sft", "pretraining"):
         lm.put(spec, "loss", "outputs", stated, f"{version}: per_token_loss_func_sp")

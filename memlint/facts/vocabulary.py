@@ -171,6 +171,21 @@ SAMPLE = (
         absent="`in_batch`",
     ),
     Entry(
+        "row_output",
+        "word",
+        "what is asked of whole rows in place of their next tokens, all rows of a batch at once: `vector` (the last "
+        "token's state, brought to length 1), `score` (of a head in place of that over the vocabulary), `choice` (how "
+        "much likelier one of two words is)",
+        absent="nothing",
+    ),
+    Entry(
+        "row_loss",
+        "word",
+        "of these: of vectors `contrast`, `similarity`, `distance`; of scores `classes`, `numbers`, `labels` (several "
+        "at once); of both kinds of scores `pairs` (each by itself), `group` (those of a sample against each other)",
+        absent="as the number of labels has it",
+    ),
+    Entry(
         "distillation",
         "word",
         "what is learnt from a teacher's scores, which are data: `kl_div`, `m3_kd_loss`",

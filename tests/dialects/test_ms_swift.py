@@ -286,12 +286,53 @@ def test_a_loss_in_pieces_holds_the_logits_and_their_gradient_in_one_place() -> 
             {"model_class": "sequence_classification", "labels": 3},
             id="a classifier",
         ),
+        pytest.param(
+            "sft",
+            "--task_type embedding --loss_type infonce",
+            {"row_output": "vector", "row_loss": "contrast", "sequences_per_sample": 2, "model_class": "causal_lm"},
+            id="embeddings",
+        ),
+        pytest.param(
+            "sft",
+            "--task_type reranker --loss_type pointwise_reranker",
+            {"row_output": "score", "row_loss": "pairs", "sequences_per_sample": 8, "labels": 1},
+            id="a score of each document",
+        ),
+        pytest.param(
+            "sft",
+            "--task_type generative_reranker --loss_type listwise_reranker --packing true",
+            {"row_output": "choice", "row_loss": "group", "sequences_per_sample": 1},
+            id="documents within a packed row",
+        ),
     ],
 )
 def test_methods(command: str, options: str, facts: dict[str, Any]) -> None:
     spec = swift(options, command=command)
     assert spec.architecture == "language_model", spec.unknown_reason
     assert {name: spec.get(name) for name in facts} == facts
+
+
+def test_a_query_has_as_many_documents_as_the_environment_lets_it_have() -> None:
+    spec = swift("--task_type reranker --loss_type listwise_reranker", before="MAX_NEGATIVE_SAMPLES=3")
+    assert spec["sequences_per_sample"] == 4
+
+
+def test_a_model_that_sees_scores_rows_as_a_decoder_does() -> None:
+    model = "--model Qwen/Qwen2.5-VL-3B-Instruct --dataset ours --max_length 2048"
+    plain = estimate_spec(swift("--per_device_train_batch_size 8", model=model))
+    found = estimate_spec(
+        swift("--task_type seq_cls --num_labels 20 --per_device_train_batch_size 8", model=model),
+    )
+    assert found.device_bytes < plain.device_bytes  # it has no logits of a vocabulary
+    assert swift("--task_type seq_cls --problem_type multi_label_classification", model=model)["row_loss"] == "labels"
+
+
+def test_adapters_of_an_encoder_that_classifies() -> None:
+    """Which is no decoder, and has no layers where a decoder has them."""
+    found = estimate_spec(
+        swift("--task_type seq_cls --num_labels 2 --target_modules all-linear", model="--model bert-base-chinese")
+    )
+    assert found.device_bytes
 
 
 def test_prompts_of_unknown_length_are_an_assumption() -> None:
@@ -319,7 +360,12 @@ def test_prompts_of_unknown_length_are_an_assumption() -> None:
             "over 4 heads of keys and values",
             id="more devices share a sequence than it has heads",
         ),
-        pytest.param(f"swift sft {MODEL} --task_type embedding", "--task_type embedding", id="embeddings"),
+        pytest.param(f"swift sft {MODEL} --task_type embedding", "loss_type", id="embeddings without a loss"),
+        pytest.param(
+            f"INFONCE_INCLUDE_QQ=true swift sft {MODEL} --task_type embedding --loss_type infonce",
+            "INFONCE_INCLUDE_QQ",
+            id="embeddings with more scores",
+        ),
         pytest.param(f"swift sft {MODEL} --fsdp none.json", "--fsdp none.json: ", id="a file that is not there"),
         pytest.param(f"swift rlhf {MODEL} --rlhf_type gkd", "its teacher", id="a teacher"),
         pytest.param(f"swift rlhf {MODEL} --rlhf_type ppo", "value and reward models", id="PPO"),
@@ -382,6 +428,7 @@ SEES = "--model Qwen/Qwen2.5-VL-7B-Instruct --dataset ours --max_length 2048"
     ("before", "options", "side", "key"),
     [
         pytest.param("MAX_PIXELS=1003520", "", 1001, "MAX_PIXELS", id="a variable of qwen_vl_utils"),
+        pytest.param("IMAGE_MAX_TOKEN_NUM=1024", "", 896, "IMAGE_MAX_TOKEN_NUM", id="one that counts features"),
         pytest.param("", "--max_pixels 1003520", 1001, "--max_pixels", id="swift's own option"),
         pytest.param("MAX_PIXELS=12845056", "", 1267, "--max_length", id="more than a sample may have"),
         pytest.param("", "", 1267, "--max_length", id="nothing but the length of a sample"),

@@ -67,6 +67,15 @@ QWEN3: dict[str, Any] = {
     "image_token_id": 7,
     "tie_word_embeddings": True,
 }  # fmt: skip
+QWEN3_MOE: dict[str, Any] = {
+    **QWEN3,
+    "model_type": "qwen3_vl_moe",
+    "vision_config": {**QWEN3["vision_config"], "model_type": "qwen3_vl_moe"},
+    "text_config": {
+        **QWEN3["text_config"], "model_type": "qwen3_vl_moe_text", "moe_intermediate_size": 64, "num_experts": 8,
+        "num_experts_per_tok": 2, "mlp_only_layers": [1],
+    },
+}  # fmt: skip
 QWEN35: dict[str, Any] = {
     **QWEN3,
     "model_type": "qwen3_5",
@@ -86,6 +95,7 @@ CLASSES = {
     "qwen2_vl": "Qwen2VLForConditionalGeneration",
     "qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration",
     "qwen3_vl": "Qwen3VLForConditionalGeneration",
+    "qwen3_vl_moe": "Qwen3VLMoeForConditionalGeneration",
     "qwen3_5": "Qwen3_5ForConditionalGeneration",
 }
 # Numbers of places, and casts that autocast remembers of a tower's first weight, are left out.
@@ -113,9 +123,10 @@ class Sizes:
 
 
 def in_transformers(
-    config: dict[str, Any], setting: Setting, frozen: tuple[str, ...], of_tower: str = "as_decoder"
+    config: dict[str, Any], setting: Setting, frozen: tuple[str, ...], of_tower: str = "as_decoder", labels: int = 0
 ) -> SimpleNamespace:
-    """``of_tower``: which of its blocks are recomputed."""
+    """``of_tower``: which of its blocks are recomputed. ``labels``: of a head that scores rows, as ms-swift 4.6 puts it
+    in (``model/patcher.py``)."""
     kind = config["model_type"]
 
     def build_model(_: Any) -> Any:
@@ -131,7 +142,7 @@ def in_transformers(
         else:
             visual = model.model.visual
             parts = {"vision_tower": [visual.patch_embed, visual.blocks], "projector": [visual.merger]}
-            if kind in ("qwen3_vl", "qwen3_5"):
+            if kind in ("qwen3_vl", "qwen3_vl_moe", "qwen3_5"):
                 model.tie_weights()
                 parts["vision_tower"] += [visual.pos_embed, *getattr(visual, "deepstack_merger_list", ())]
         for name in frozen:
@@ -144,6 +155,9 @@ def in_transformers(
             for block in model.model.visual.blocks:
                 trains = any(parameter.requires_grad for parameter in block.parameters())
                 block.gradient_checkpointing = of_tower == "trained" and trains
+        if labels:
+            model.lm_head = torch.nn.Identity()
+            model.score = torch.nn.Linear(made.text_config.hidden_size, labels, bias=False, dtype=model.dtype)
         return model.train()
 
     def make_batch(_: Any) -> dict[str, torch.Tensor]:
@@ -162,6 +176,11 @@ def in_transformers(
         return {**batch, "pixel_values": pixels, "image_grid_thw": grid, "position_ids": positions}
 
     def training_loss(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        if labels:
+            answers = batch.pop("labels")[:, 0]
+            scores = model.score(model(**batch).logits)
+            row = scores[torch.zeros_like(answers), torch.zeros_like(answers)]
+            return torch.nn.functional.cross_entropy(row, answers)
         loss: torch.Tensor = model(**batch).loss
         return loss
 
@@ -212,7 +231,7 @@ def added(_: Any, x: torch.Tensor, places: torch.Tensor, seen: torch.Tensor) -> 
     return x
 
 
-@pytest.mark.parametrize("config", [QWEN2, QWEN25, QWEN3, QWEN35], ids=lambda config: config["model_type"])
+@pytest.mark.parametrize("config", [QWEN2, QWEN25, QWEN3, QWEN3_MOE, QWEN35], ids=lambda config: config["model_type"])
 @pytest.mark.parametrize("trains", FROZEN)
 @pytest.mark.parametrize("way", WAYS)
 def test_qwen_takes_the_memory_that_transformers_takes(
@@ -235,14 +254,22 @@ def test_blocks_of_a_tower_are_recomputed_as_the_run_says(
     assert comparison.worst <= HELD, str(comparison)
 
 
+def test_rows_of_a_model_that_sees_get_a_score(monkeypatch: pytest.MonkeyPatch) -> None:
+    comparison = compared(QWEN25, Setting(dtype="bfloat16"), ("vision_tower",), monkeypatch, labels=5)
+    assert abs(comparison.peak) <= PEAK, str(comparison)
+    assert comparison.worst <= HELD, str(comparison)
+
+
 def compared(
     config: dict[str, Any],
     setting: Setting,
     frozen: tuple[str, ...],
     monkeypatch: pytest.MonkeyPatch,
     of_tower: str = "as_decoder",
+    labels: int = 0,
 ) -> Comparison:
-    ours = in_meta(spec_of({**facts_of(config, setting, frozen), "tower_checkpointing": of_tower}))
+    more = {"row_output": "score", "labels": labels} if labels else {}
+    ours = in_meta(spec_of({**facts_of(config, setting, frozen), "tower_checkpointing": of_tower, **more}))
     count = setting.rows * SIDE * SIDE
     module = f"transformers.models.{config['model_type']}.modeling_{config['model_type']}"
     windows = Sizes(*[16] * (count // 16))
@@ -254,16 +281,17 @@ def compared(
     }
     if config["model_type"] == "qwen2_5_vl":
         known["get_vision_window_index"] = lambda *_, **__: (torch.zeros(count // 4, dtype=torch.int64), windows)
-    if config["model_type"] in ("qwen3_vl", "qwen3_5"):
+    if config["model_type"] in ("qwen3_vl", "qwen3_vl_moe", "qwen3_5"):
         known["get_vision_interpolation_indices_and_weights"] = lambda *_, **__: (
             torch.zeros((count, 4), dtype=torch.int64),
             torch.zeros((count, 4)),
         )
-    if config["model_type"] == "qwen3_vl":
-        known["Qwen3VLTextModel._deepstack_process"] = added
+    if config["model_type"] in ("qwen3_vl", "qwen3_vl_moe"):
+        within = "Qwen3VLTextModel" if config["model_type"] == "qwen3_vl" else "Qwen3VLMoeTextModel"
+        known[f"{within}._deepstack_process"] = added
     for name, value in known.items():
         monkeypatch.setattr(f"{module}.{name}", value)
     with values_known(False):
-        reference = in_transformers(config, setting, frozen, of_tower)
+        reference = in_transformers(config, setting, frozen, of_tower, labels)
         truth = in_torch(reference, {}, adamw("foreach"), autocast=setting.autocast or "float32")
     return compare(f"{frozen} {setting} {of_tower}", ours, truth, setting.every > 0)

@@ -332,3 +332,20 @@ def test_weights_in_float8_have_two_copies_unless_they_are_float8_themselves() -
         return sum(size for size, label in zip(tape.sizes, tape.labels) if label.component == "buffers")
 
     assert held() - held(float8_weights=True) == LAYERS * 2 * 12 * H * H
+
+
+def test_pairs_keep_what_one_pass_keeps_and_a_sum_of_each_token() -> None:
+    """The reference is asked first and without gradients; of both passes the losses of tokens are joined, and what is
+    left of them is the mask that they are multiplied by."""
+    plain = saved(LLAMA, attention="flash")
+    pairs = saved(LLAMA, attention="flash", method="dpo", reference_model="copy")
+    kto = saved(LLAMA, attention="flash", method="kto", reference_model="copy")
+    assert abs(pairs - plain) <= 16 * S * B + 4096
+    assert abs(kto - plain) <= 16 * S * B + 4096
+
+
+def test_a_choice_of_two_words_keeps_no_logits() -> None:
+    rows = {"row_output": "choice", "row_loss": "pairs"}
+    plain, chosen = saved(LLAMA, attention="flash"), saved(LLAMA, attention="flash", **rows)
+    logits = 4 * S * B * V + S * B * (1 + 8)  # in fp32; masks and numbers of tokens
+    assert plain - chosen == pytest.approx(logits, rel=0.05)

@@ -204,6 +204,17 @@ def test_llava_without_images_trains_its_decoder_alone() -> None:
     assert seen.allocated_bytes - plain.allocated_bytes == pytest.approx(4 * beside, rel=1e-3)
 
 
+@pytest.mark.parametrize("name", ["Qwen/Qwen3-VL-30B-A3B-Instruct", "Qwen/Qwen3-VL-8B-Instruct"])
+def test_a_model_that_sees_has_as_many_parameters_as_the_library_says(name: str) -> None:
+    model = catalogue.find(name)
+    assert model is not None
+    facts = {"micro_batch_size": 1, "sequence_length": 64, "image_size": 64}
+    with recording():
+        spec = spec_of(hyperparameters__config=model.config, **facts)
+        made = tasks.task("vision_language", spec, float32, False)
+        assert sum(tensor.numel for tensor in made.model.parameters()) == model.parameters
+
+
 QWEN = {
     "model_type": "qwen3_vl",
     "text_config": {

@@ -154,10 +154,14 @@ def _task(spec: TrainingSpec, dtype: DType, autocast: bool) -> Task:
     """The model with what it is given and asked. What would change most of the estimate, and is not known here, is
     better said than passed over."""
     kind = spec.get("model_class", "causal_lm")
-    if kind != "causal_lm" or spec.get("method") == "rerank":
+    if kind != "causal_lm" or (spec.get("method") == "rerank" and not spec.get("row_output")):
         from memlint.models.language import tasks  # decoders do without
 
         return tasks.task(kind, spec, dtype, autocast)
+    if spec.get("row_output"):
+        from memlint.models.language import rows as of_rows  # most runs ask for tokens
+
+        return of_rows.task(spec, described(spec), dtype, autocast)
     config = _config(spec)
     model = language_model(spec, config, dtype, autocast)
     model.smooths = smooths_labels(spec)

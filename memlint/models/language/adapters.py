@@ -573,7 +573,7 @@ APART_NAMES = ("gate_proj", "up_proj", "down_proj", "w1", "w2", "w3")
 
 
 def _refuse_listed_experts(model: LanguageModel, every: bool, targets: Any) -> None:
-    for number, layer in enumerate(model.layers):
+    for number, layer in enumerate(getattr(model, "layers", ())):  # models that are no decoders have none
         mixture = mixture_of(layer)
         if mixture is None or not isinstance(mixture.experts, ListedExperts):
             continue

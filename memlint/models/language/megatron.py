@@ -22,7 +22,7 @@ from memlint.meta.amp import to
 from memlint.meta.autograd import record, tracked
 from memlint.meta.checkpoint import checkpoint
 from memlint.meta.nn import LayerNorm, Linear, Module, buffer, parameter
-from memlint.meta.tensor import Shape, Tensor, bool_, empty, float32, int64, state
+from memlint.meta.tensor import Shape, Tensor, bool_, component, empty, float32, int64, state
 from memlint.models import UnknownModel
 from memlint.models.language.attention import repeat_heads
 from memlint.models.language.decoder import LanguageModel, Layer
@@ -448,12 +448,14 @@ class MegatronModel(LanguageModel):
     def hidden(self, given: Tensor) -> Tensor:
         """-> (B, S', W), the last norm included."""
         config, ranks = self.config, self.kernels.ranks
-        x = self.embed(given) if given.ndim == 2 else given
+        x, seen = self.look(given) if given.ndim == 2 else (given, None)
         length = given.shape[1] if given.ndim == 2 else given.shape[1] * ranks
         positions = empty((x.shape[0], length), int64)
         if given.ndim == 2:
             if self.embed_positions is not None:
                 x = x + self.embed_positions(positions)
+            if self.image_batch is not None and x.shape[0] > 1:
+                x = F.clone(x)  # tokens come first from here on (mm_gpt_model.py)
             if ranks > 1:
                 x = scattered(x, ranks)
             if self.embedding_norm is not None:
@@ -471,6 +473,10 @@ class MegatronModel(LanguageModel):
             recomputed = self.checkpointed > 0 and (self.first is None or number < self.first)
             if self.chunk == 1:
                 x = self.through(self.layers[number], recomputed, x, tables, None)
+                if seen is not None and number < len(seen.deep):
+                    from memlint.models.language import megatron_sight  # models that see do so alone
+
+                    x = megatron_sight.added(x, seen.deep[number], ranks)
             else:
                 several = self.layers[number : number + self.chunk]
                 x = checkpoint(_Several(several), x, tables, None, use_reentrant=True)
@@ -484,12 +490,21 @@ class MegatronModel(LanguageModel):
         out: Tensor = self.lm_head(x)
         return out
 
-    def cross_entropy(self, x: Tensor, labels: Tensor) -> Tensor:
+    def token_losses(self, tokens: Tensor, labels: Tensor) -> Tensor:
+        """(B, S), (B, S) -> (B, S), in fp32."""
+        x = self.hidden(tokens)
+        with component("logits"):
+            return self.losses_of(x, labels)
+
+    def losses_of(self, x: Tensor, labels: Tensor) -> Tensor:
         logits = self.logits(x)
+        del x
         if self.kernels.loss_in_place:
-            found = cross_entropy_in_place(logits, labels)
-        else:
-            found = parallel_cross_entropy(logits, labels, self.kernels.loss_compiled)
+            return cross_entropy_in_place(logits, labels)
+        return parallel_cross_entropy(logits, labels, self.kernels.loss_compiled)
+
+    def cross_entropy(self, x: Tensor, labels: Tensor) -> Tensor:
+        found = self.losses_of(x, labels)
         mask = empty(found.shape, float32)
         return F.sum(found * mask) / 1.0
 

@@ -10,7 +10,7 @@ whole features on either side. Source: ``transformers`` 5.23, ``models/{gemma3,q
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from memlint.architectures.vision import PackedTower, Tower
@@ -23,7 +23,8 @@ from memlint.meta.checkpoint import checkpoint
 from memlint.meta.nn import Embedding, LayerNorm, Linear, Module, parameter
 from memlint.meta.tensor import DType, Tensor, default_dtype, empty, float32, int64, state
 from memlint.models import UnknownModel
-from memlint.models.language import Batch, Task, asked, attention, language_model, sequence_length
+from memlint.models.language import Batch, Task, asked, attention, fitted, language_model, rows, sequence_length
+from memlint.models.language import described as described_decoder
 from memlint.models.language.decoder import LanguageModel
 from memlint.models.language.image_features import ImageBatch, ImageFeatures
 from memlint.models.language.parts import activation, norm, rotate_half
@@ -235,6 +236,10 @@ class Pictured(NamedTuple):
 def task(spec: TrainingSpec, described: VisionLanguage, dtype: DType, autocast: bool) -> Task:
     """Facts: ``images_per_sample`` [1; 0 where the data have none], ``image_size``, ``frozen_parts``."""
     config = described.decoder
+    if spec.get("implementation") == "megatron":
+        config = fitted(spec, described_decoder(spec))
+    if spec.get("row_output"):
+        config = rows.without_head(spec, config)
     images = spec.get("images_per_sample", 1)
     if images and spec.get("generated_rows"):
         raise UnknownModel("sampling of what is said of images is not known")
@@ -246,12 +251,14 @@ def task(spec: TrainingSpec, described: VisionLanguage, dtype: DType, autocast: 
         model = language_model(masked, config, kept, autocast)
         with default_dtype(kept):
             model.sight, parts, shape = _sight(spec, described, kept, autocast)
+        if spec.get("row_output"):
+            rows.add_head(spec, model, config.width, kept)
         model.image_batch = image_batch
         _freeze(model, parts, frozen)
         return model, shape
 
     model, shape = made(dtype)
-    rows, length = spec["micro_batch_size"] * spec.get("sequences_per_sample", 1), sequence_length(spec)
+    count, length = spec["micro_batch_size"] * spec.get("sequences_per_sample", 1), sequence_length(spec)
 
     def given(rows: int, length: int) -> Batch | Pictured:
         tokens, mask, labels = (empty((rows, length), int64) for _ in range(3))
@@ -267,9 +274,13 @@ def task(spec: TrainingSpec, described: VisionLanguage, dtype: DType, autocast: 
     def away() -> None:
         image_batch.pixels = image_batch.returned = None
 
-    of_batch, of_evaluation, helpers = asked(
-        spec, model, lambda kept: made(kept)[0], dtype, lambda rows, length: looked_at(given(rows, length))
-    )
+    fresh = lambda rows, length: looked_at(given(rows, length))  # noqa: E731
+    of_batch: Callable[[Any], Tensor]
+    helpers: tuple[Module, ...] = ()
+    if spec.get("row_output"):
+        of_batch, of_evaluation = rows.losses_of(spec, model, lambda batch: batch.tokens, fresh)
+    else:
+        of_batch, of_evaluation, helpers = asked(spec, model, lambda kept: made(kept)[0], dtype, fresh)
 
     def loss(batch: Batch | Pictured) -> Tensor:
         out = of_batch(looked_at(batch))
@@ -281,14 +292,18 @@ def task(spec: TrainingSpec, described: VisionLanguage, dtype: DType, autocast: 
         away()
         return found
 
-    unused = [] if images else model.sight.parameters()
+    def unused() -> list[Tensor]:
+        unseen = [] if images else model.sight.parameters()
+        return [*unseen, *rows.unused(spec, model)] if spec.get("row_output") else unseen
+
     return Task(
         model,
         config,
-        lambda: given(rows, length),
+        lambda: given(count, length),
         loss,
         evaluate,
-        ("lm_head", "sight"),
+        ("lm_head", "sight", "score"),
+        rows.saved(spec) if spec.get("row_output") else (),
         unused=unused,
         helpers=helpers,
     )
@@ -338,7 +353,12 @@ def _packed(spec: TrainingSpec, config: PackedTower, dtype: DType, autocast: boo
     }
     if tower.pos_embed is not None:
         parts["vision_tower"].append(tower.pos_embed)
-    return QwenSight(tower), parts, (patches(spec, config), config.patch_numbers)
+    sight: Module = QwenSight(tower)
+    if spec.get("implementation") == "megatron":
+        from memlint.models.language import megatron_sight  # transformers' decoders do without
+
+        sight = megatron_sight.MegatronSight(tower)
+    return sight, parts, (patches(spec, config), config.patch_numbers)
 
 
 def patches(spec: TrainingSpec, config: PackedTower) -> int:

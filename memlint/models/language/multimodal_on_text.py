@@ -45,12 +45,15 @@ def lying(beside: Beside) -> Part:
 
 def task(spec: TrainingSpec, described: TextAlone, dtype: DType, autocast: bool) -> Task:
     """Facts: ``images_per_sample`` (0: nothing else is known here), ``frozen_parts``."""
-    if spec.get("images_per_sample", 0) and described.tower is not None:
+    whole = spec.get("implementation") == "megatron"  # whose decoder is another one
+    if described.tower is not None and (spec.get("images_per_sample", 0) or whole):
         from memlint.models.language import multimodal  # most of these models are not described as far
 
         return multimodal.task(spec, VisionLanguage(described.decoder, described.tower), dtype, autocast)
     if spec.get("images_per_sample", 0):
         raise UnknownModel(f"what {described.name!r} does with {described.sense} is not known, text alone is")
+    if spec.get("row_output"):
+        raise UnknownModel(f"what {described.name!r} says of whole rows is not known")
     config = described.decoder
     model: Any = language_model(spec, config, dtype, autocast)
     with default_dtype(dtype):

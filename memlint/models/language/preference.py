@@ -43,6 +43,10 @@ def reference(spec: TrainingSpec, made: Callable[[Any], LanguageModel], dtype: A
 
 def loss(spec: TrainingSpec, policy: LanguageModel, copy: LanguageModel | None) -> Callable[[Any], Tensor]:
     """(tokens, mask, labels) -> scalar."""
+    if hasattr(policy, "token_losses"):
+        from memlint.models.language import megatron_rlhf  # transformers' models do without
+
+        return megatron_rlhf.loss(spec, policy, copy, without_adapters)
     kind = spec.get("reference_model", "none")
     sampled = spec.get("method") in SAMPLED
     mismatched = spec.get("method") == "kto" and spec.get("mismatched_completions", True)
