@@ -40,6 +40,8 @@ class Recognizer(Module):
         """Clips as they are packed: (N, several, ...) of what the backbone takes."""
         several = clips.shape[1]
         x = self.backbone(F.view(clips, clips.shape[0] * several, *clips.shape[2:]))
+        if self.neck is None and isinstance(x, tuple) and len(x) == 1:  # mmpretrain's give their maps as a tuple
+            (x,) = x
         beside: list[Tensor] = []
         if self.neck is not None:
             x, several = self.joined(x, several, labels, beside)
@@ -122,7 +124,7 @@ class Head(Module):
         self.dropout = Dropout(dropout_ratio) if dropout_ratio else None
 
     def dropped(self, x: Tensor) -> Tensor:
-        return x if self.dropout is None else self.dropout(x)  # type: ignore[no-any-return]
+        return x if self.dropout is None else self.dropout(x)
 
     def pooled(self, x: Tensor) -> Tensor:
         """``AdaptiveAvgPool`` to one place, where the head pools."""

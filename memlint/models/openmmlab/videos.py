@@ -265,15 +265,19 @@ class ResNetTSM(ResNet):
             every = 2 if len(self.layers) > 2 and len(self.layers[2].blocks) >= 23 else 1
             for layer, segments in zip(self.layers, halved):
                 for block in layer.blocks[::every]:
-                    block.before = lambda x, segments=segments: shifted(x, segments, shift_div)  # type: ignore[misc]
+                    block.before = lambda x, segments=segments: shifted(x, segments, shift_div)
         if non_local_cfg:
             for layer, wanted in zip(self.layers, stages(non_local, len(self.layers))):
                 for block, one in zip(layer.blocks, each(wanted, len(layer.blocks))):
                     if one:
-                        channels = block.convs[-1].conv.weight.shape[0]
-                        block.after = NonLocalFrames(channels, num_segments, non_local_cfg)
+                        block.after = NonLocalFrames(channels_of(block.convs[-1]), num_segments, non_local_cfg)
         if temporal_pool:
             self.layers[1].first = TemporalPool(num_segments)
+
+
+def channels_of(layer: Any) -> int:
+    """Of what a convolution with its norm gives."""
+    return int(layer.conv.weight.shape[0])
 
 
 def stages(value: Any, count: int) -> Sequence[Any]:
@@ -340,4 +344,4 @@ class TANet(ResNet):
             raise UnknownModel(f"{place}.depth {depth}: TANet is of bottlenecks alone")
         for layer in self.layers:
             for block in layer.blocks:
-                block.between = TAM(block.convs[0].conv.weight.shape[0], num_segments, **(tam_cfg or {}))
+                block.between = TAM(channels_of(block.convs[0]), num_segments, **(tam_cfg or {}))

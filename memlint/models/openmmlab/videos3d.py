@@ -83,9 +83,7 @@ class ResNet3d(Module):
         self.non_local_cfg = non_local_cfg or {}
         steps = (conv1_stride_t, conv1_stride_s, conv1_stride_s)
         around = tuple((side - 1) // 2 for side in conv1_kernel)
-        self.conv1 = ConvModule(
-            in_channels, base_channels, conv1_kernel, steps, around, act_cfg=act_cfg, **self.common
-        )
+        self.conv1 = ConvModule(in_channels, base_channels, conv1_kernel, steps, around, act_cfg=act_cfg, **self.common)
         counts = tuple(stage_blocks or COUNTS[depth][:num_stages])
         self.layers: list[Blocks] = []
         inputs, grows = base_channels, 4 if bottleneck(depth) else 1
