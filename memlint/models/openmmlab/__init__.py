@@ -36,6 +36,7 @@ from memlint.models.openmmlab import (  # noqa: F401 - they enter their classes
     segmentation,
     sparse,
     transformers,
+    video_transformers,
     videos,
     videos3d,
     votes,

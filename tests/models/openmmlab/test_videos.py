@@ -14,6 +14,7 @@ from tests.models.openmmlab.videos import CASES, Case, read
 
 TRACES = read()
 CLOSE = 5e-4  # of small maps' peaks: each norm's counter of batches is a tensor of its own
+PEAK = 3e-3  # with what lives for a moment beside the most
 SCALARS = 1e-6  # of what is saved: a few bytes per block
 
 
@@ -49,7 +50,7 @@ def test_a_recognizer_takes_the_memory_that_the_library_s_own_takes(name: str) -
     assert made.tape.saved_bytes == pytest.approx(truth.saved, rel=SCALARS)
     assert held == pytest.approx(truth.held, rel=CLOSE)
     assert max(phases[phase] for phase in ("forward", "backward", "optimizer_step")) == pytest.approx(
-        truth.peak, rel=CLOSE
+        truth.peak, rel=PEAK
     )
 
 

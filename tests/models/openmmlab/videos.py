@@ -52,6 +52,17 @@ for path in (SLOW, FAST):
     path.update(conv1_stride_t=1, pool1_stride_t=1)
 CSN: Config = {"type": "ResNet3dCSN", "depth": 50, "pretrained": None, "pretrained2d": False, "with_pool2": False}
 
+SWIN: Config = {
+    "type": "SwinTransformer3D",
+    "arch": {"embed_dims": 48, "depths": [2, 2, 2], "num_heads": [2, 4, 8]},
+    "out_indices": (2,),
+    "drop_path_rate": 0.2,
+}
+TIMESFORMER: Config = {
+    **{"type": "TimeSformer", "num_frames": 8, "img_size": 64, "patch_size": 16},
+    **{"embed_dims": 192, "num_heads": 3, "num_transformer_layers": 3, "attention_type": "divided_space_time"},
+}
+
 CASES: dict[str, Case] = {
     "TSN, ResNet-18": Case(frames({"type": "ResNet", "depth": 18}, {"type": "TSNHead", "in_channels": 512}), (3, 3)),
     "TSN, part of the norms": Case(
@@ -171,6 +182,29 @@ CASES: dict[str, Case] = {
         ),
         (1, 3, 13),
     ),
+    "Video Swin": Case(recognizer(SWIN, {**I3D, "in_channels": 192}), (1, 3, 32), size=112),
+    "Video Swin, half precision": Case(
+        recognizer(SWIN, {**I3D, "in_channels": 192}), (1, 3, 32), size=112, autocast="float16"
+    ),
+    "TimeSformer": Case(recognizer(TIMESFORMER, {"type": "TimeSformerHead", "in_channels": 192}), (1, 3, 8)),
+    "TimeSformer, joint": Case(
+        recognizer(
+            {**TIMESFORMER, "attention_type": "joint_space_time"}, {"type": "TimeSformerHead", "in_channels": 192}
+        ),
+        (1, 3, 8),
+    ),
+    "TimeSformer, space alone": Case(
+        recognizer({**TIMESFORMER, "attention_type": "space_only"}, {"type": "TimeSformerHead", "in_channels": 192}),
+        (1, 3, 8),
+        autocast="float16",
+    ),
+    "UniFormer": Case(
+        recognizer(
+            {"type": "UniFormer", "depth": [1, 2, 2, 1], "embed_dim": [64, 128, 320, 512], "drop_path_rate": 0.1},
+            {**I3D, "in_channels": 512, "dropout_ratio": 0.0},
+        ),
+        (1, 3, 16),
+    ),
 }
 
 
@@ -186,6 +220,7 @@ def trace(case: Case) -> Trace:
 
     mmaction.models.heads.base.top_k_accuracy = lambda *_: ()
     torch.Tensor.numpy = lambda *_: None  # type: ignore[method-assign, assignment]
+    mmaction.models.backbones.swin.compute_mask.cache_clear()  # of another fake mode
     init_default_scope("mmaction")
 
     def build_model(_: Any) -> torch.nn.Module:
