@@ -122,7 +122,10 @@ def _model(spec: TrainingSpec) -> None:
         node is not None
         and node.is_mapping
         and (kind := node.get("type")) is not None
-        and kind.value in CROPPED | FITTED | openmmlab_scenes.MODELS | openmmlab_videos.MODELS
+        and (
+            kind.value in CROPPED | FITTED | openmmlab_scenes.MODELS | openmmlab_videos.MODELS
+            or openmmlab_videos.is_detector(node)
+        )
     ):
         spec.facts[HYPER + "model_dictionary"] = Fact(MODEL, node.plain(), WRITTEN, "model", node)
 
@@ -146,7 +149,7 @@ def _image_size(spec: TrainingSpec) -> None:
     if kind in openmmlab_scenes.MODELS:
         openmmlab_scenes.complete(spec, kind, list(_transforms(spec)), _dataset(spec))
         return
-    if kind in openmmlab_videos.MODELS:
+    if kind in openmmlab_videos.MODELS or kind == openmmlab_videos.DETECTOR:
         openmmlab_videos.complete(spec, list(_transforms(spec)), _dataset_node(spec))
         return
     if kind in FITTED:
@@ -309,7 +312,7 @@ def _unknown(spec: TrainingSpec) -> str:
     kind = spec[MODEL]["type"]
     if kind in openmmlab_scenes.MODELS:
         return openmmlab_scenes.unknown(spec, kind)
-    if kind in openmmlab_videos.MODELS:
+    if kind in openmmlab_videos.MODELS or kind == openmmlab_videos.DETECTOR:
         return openmmlab_videos.unknown(spec)
     if "image_size" not in spec:
         size = "crop_size" if kind in CROPPED else "scale (img_scale) to fit images into"

@@ -9,9 +9,11 @@ from typing import Any
 
 from memlint.dialects.stated import put
 from memlint.documents.node import Node
-from memlint.facts.spec import HYPER, WRITTEN, Fact, TrainingSpec
+from memlint.facts.spec import ASSUMED, HYPER, WRITTEN, Fact, TrainingSpec
 
 MODELS = frozenset(("Recognizer2D", "Recognizer3D"))
+# A detector of mmdet, with this head; its boxes come with the data.
+DETECTOR, HEAD = "FastRCNN", "AVARoIHead"
 # What a sample is packed into, up to its frames' height and width; how often a sample stands in a batch.
 SHAPE, REPEATS = HYPER + "sample_shape", HYPER + "sample_repeats"
 # Transforms that choose frames: ``num_clips`` times ``clip_len`` of them.
@@ -27,6 +29,16 @@ _SIZES = {
     "Resize": ("scale", True),
 }
 IMAGE_CHANNELS, FLOW_CHANNELS = 3, 2
+BOXES, BOXES_BETWEEN = HYPER + "boxes", HYPER + "boxes_between"
+# Of AVA's labels a segment has four, and each person that acts has one (C. Gu et al., "AVA: A Video Dataset of
+# Spatio-temporally Localized Atomic Visual Actions", CVPR 2018: 1.58M labels of 385k segments). A sampler takes those
+# that are proposed beside those that are true (``add_gt_as_proposals``), up to its ``num``.
+PERSONS, SAMPLED = 4, 32
+
+
+def is_detector(model: Node) -> bool:
+    head = model.get("roi_head")
+    return _plain(model.get("type")) == DETECTOR and head is not None and _plain(head.get("type")) == HEAD
 
 
 def complete(spec: TrainingSpec, transforms: Sequence[Node], dataset: Node | None) -> None:
@@ -43,8 +55,13 @@ def complete(spec: TrainingSpec, transforms: Sequence[Node], dataset: Node | Non
             _size(spec, kind, one)
     if packed is not None and frames:
         shape = _shape(_plain(packed.get("input_format")), clips, frames, _channels(spec))
+        shape = shape[1:] if _plain(packed.get("collapse")) is True and clips == 1 else shape
         if shape:
             spec.facts[SHAPE] = Fact(SHAPE, shape, WRITTEN, packed.shown_path, packed)
+    if BOXES not in spec and spec.root.get("model.roi_head") is not None:
+        most = _whole(spec.root.get("model.train_cfg.rcnn.sampler.num"), SAMPLED)
+        spec.facts[BOXES] = Fact(BOXES, min(2 * PERSONS, most), ASSUMED, reason="boxes of a clip: as of AVA's")
+        spec.facts[BOXES_BETWEEN] = Fact(BOXES_BETWEEN, (1, most), ASSUMED, reason="of other clips")
     repeats = None if dataset is None else dataset.get("num_repeats")
     if repeats is not None and _whole(repeats, 0):
         put(spec, REPEATS, _whole(repeats, 1), Fact(REPEATS, _whole(repeats, 1), WRITTEN, repeats.shown_path, repeats))

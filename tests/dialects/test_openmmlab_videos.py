@@ -7,9 +7,13 @@ from typing import Any
 import pytest
 
 from memlint.dialects import registry
-from memlint.dialects.openmmlab_videos import REPEATS, SHAPE
+from memlint.dialects.openmmlab_videos import BOXES, BOXES_BETWEEN, REPEATS, SAMPLED, SHAPE
 from memlint.documents.load import load
-from memlint.facts.spec import TrainingSpec
+from memlint.facts.spec import ASSUMED, TrainingSpec
+from memlint.models import record
+
+# mmaction2 0.24.1, slowonly_r50_4x16x1_256e_kinetics400_rgb: 32,454,096 with 400 classes
+SLOW_ONLY_R50 = 32454096 - 2048 * 400 - 400
 
 SAMPLE = "dict(type='SampleFrames', clip_len=8, frame_interval=2, num_clips=2)"
 SIZED = "dict(type='Resize', scale=(96, 64), keep_ratio=False)"
@@ -86,3 +90,39 @@ optimizer = dict(type='SGD', lr=0.1)
     (spec,) = registry.specs(load("config.py", text))
     assert spec["micro_batch_size"] == 6
     assert spec.architecture == "openmmlab"
+
+
+AVA = (
+    "dict(type='FastRCNN', backbone=dict(type='mmaction.ResNet3dSlowOnly', depth=50),"
+    " roi_head=dict(type='AVARoIHead', bbox_roi_extractor=dict(type='SingleRoIExtractor3D', output_size=8),"
+    " bbox_head=dict(type='BBoxHeadAVA', in_channels=2048, num_classes=81, dropout_ratio=0.5)))"
+)
+OF_AVA = (
+    "dict(type='SampleAVAFrames', clip_len=4, frame_interval=16)",
+    "dict(type='RandomCrop', size=64)",
+    "dict(type='FormatShape', input_format='NCTHW', collapse=True)",
+)
+
+
+def test_boxes_of_actions_are_an_assumption_up_to_what_is_sampled() -> None:
+    spec = run_of(*OF_AVA, model=AVA)
+    assert spec[SHAPE] == [3, 4]
+    fact, between = spec.fact(BOXES), spec[BOXES_BETWEEN]
+    assert fact is not None
+    assert fact.origin == ASSUMED
+    assert between[0] < fact.value < between[1] == SAMPLED
+    made = record(spec)
+    assert made.parameters == SLOW_ONLY_R50 + 2048 * 81 + 81
+
+
+def test_more_boxes_take_more_memory_by_what_is_taken_out_for_them() -> None:
+    """Of a box in each of two clips 2,048 numbers at 8 x 8 places: with some dropped and the mask of it, which is
+    bytes, and their mean over the frames."""
+    saved = [record(run_of(*OF_AVA, model=AVA).with_facts(**{str(BOXES): n})).tape.saved_bytes for n in (5, 6)]
+    assert saved[1] - saved[0] == pytest.approx(2 * 2048 * 64 * (4 + 1 + 4), rel=0.05)
+
+
+def test_fast_rcnn_with_another_head_is_not_known() -> None:
+    spec = run_of(*OF_AVA, model=AVA.replace("AVARoIHead", "StandardRoIHead"))
+    assert spec.architecture is None
+    assert "FastRCNN" in (spec.unknown_reason or "")

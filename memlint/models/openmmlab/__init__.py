@@ -15,6 +15,7 @@ from memlint.meta.nn import Module
 from memlint.meta.tensor import DTYPES, Tensor, empty, int64, state
 from memlint.models.cards import without_tf32
 from memlint.models.openmmlab import (  # noqa: F401 - they enter their classes
+    action_detection,
     anchors3d,
     centers,
     convnext,
@@ -80,7 +81,15 @@ def build(spec: TrainingSpec) -> System:
 def _batch(spec: TrainingSpec, model: Module) -> Callable[[], Any]:
     if isinstance(model, scenes.PointModel):
         return _of_points(spec, model)
+    if isinstance(model, action_detection.ActionDetector):
+        return _of_boxed_clips(spec)
     return _of_clips(spec) if isinstance(model, recognizers.Recognizer) else _of_images(spec, model)
+
+
+def _of_boxed_clips(spec: TrainingSpec) -> Callable[[], tuple[Tensor, int]]:
+    """A batch of clips, and how many boxes each of them has."""
+    shape = (spec["micro_batch_size"], *spec[HYPER + "sample_shape"], *spec["image_size"])
+    return lambda: (empty(shape), spec[HYPER + "boxes"])
 
 
 def _of_clips(spec: TrainingSpec) -> Callable[[], tuple[Tensor, list[Tensor]]]:
