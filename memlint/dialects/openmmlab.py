@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from memlint.dialects import key_facts, openmmlab_scenes, sharing
+from memlint.dialects import key_facts, openmmlab_scenes, openmmlab_videos, sharing
 from memlint.dialects.insertion import add
 from memlint.dialects.schema import Key
 from memlint.dialects.stated import gap, put
@@ -33,7 +33,7 @@ BOXES, FULLEST = HYPER + "boxes", 93
 # Backbones whose blocks are recomputed with ``with_cp``.
 RECOMPUTES = frozenset(
     ("ConvNeXt", "HRNet", "MixVisionTransformer", "ResNeXt", "ResNet", "ResNetV1c", "ResNetV1d", "SwinTransformer")
-) | {"UNet", "VisionTransformer"}
+) | {"ResNet3d", "ResNet3dCSN", "ResNet3dSlowOnly", "SwinTransformer3D", "UNet", "VisionTransformer", "X3D"}
 _ACCUMULATES = ("GradientCumulativeOptimizerHook", "GradientCumulativeFp16OptimizerHook")
 _HOOK = Key(("optimizer_config",), ("optimizer_config",), {}, {})
 _WRAPPER, _HALF = HYPER + "optim_wrapper", HYPER + "amp_dtype"
@@ -122,7 +122,10 @@ def _model(spec: TrainingSpec) -> None:
         node is not None
         and node.is_mapping
         and (kind := node.get("type")) is not None
-        and kind.value in CROPPED | FITTED | openmmlab_scenes.MODELS
+        and (
+            kind.value in CROPPED | FITTED | openmmlab_scenes.MODELS | openmmlab_videos.MODELS
+            or openmmlab_videos.is_detector(node)
+        )
     ):
         spec.facts[HYPER + "model_dictionary"] = Fact(MODEL, node.plain(), WRITTEN, "model", node)
 
@@ -145,6 +148,9 @@ def _image_size(spec: TrainingSpec) -> None:
     kind = spec[MODEL]["type"]
     if kind in openmmlab_scenes.MODELS:
         openmmlab_scenes.complete(spec, kind, list(_transforms(spec)), _dataset(spec))
+        return
+    if kind in openmmlab_videos.MODELS or kind == openmmlab_videos.DETECTOR:
+        openmmlab_videos.complete(spec, list(_transforms(spec)), _dataset_node(spec))
         return
     if kind in FITTED:
         _fitted_size(spec)
@@ -232,9 +238,13 @@ def _transforms(spec: TrainingSpec) -> Iterator[Node]:
         yield from (one for one in node.value if one.is_mapping)
 
 
+def _dataset_node(spec: TrainingSpec) -> Node | None:
+    return next((found for key in _DATASETS if (found := spec.root.get(key)) is not None), None)
+
+
 def _dataset(spec: TrainingSpec) -> str:
     """The type of the innermost dataset that trains."""
-    node = next((found for key in _DATASETS if (found := spec.root.get(key)) is not None), None)
+    node = _dataset_node(spec)
     for _ in range(8):
         below = None if node is None else next((one for key in _WRAPPED if (one := node.get(key)) is not None), None)
         if below is None:
@@ -296,12 +306,14 @@ def _switches(spec: TrainingSpec) -> str:
 def _unknown(spec: TrainingSpec) -> str:
     """Why there is no estimate; "" where there may be one."""
     if "micro_batch_size" not in spec:
-        item = gap(spec, "batch_size", "samples_per_gpu")
+        item = gap(spec, "batch_size", "samples_per_gpu", "videos_per_gpu")
         key = "train_dataloader.batch_size" if spec.get(DIALECT) == MMENGINE else "data.samples_per_gpu"
         return f"{key} is not stated" if item is None else f"{item.key} is not known: {item.reason}"
     kind = spec[MODEL]["type"]
     if kind in openmmlab_scenes.MODELS:
         return openmmlab_scenes.unknown(spec, kind)
+    if kind in openmmlab_videos.MODELS or kind == openmmlab_videos.DETECTOR:
+        return openmmlab_videos.unknown(spec)
     if "image_size" not in spec:
         size = "crop_size" if kind in CROPPED else "scale (img_scale) to fit images into"
         return f"train_pipeline states no {size}"

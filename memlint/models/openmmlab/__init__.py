@@ -15,6 +15,7 @@ from memlint.meta.nn import Module
 from memlint.meta.tensor import DTYPES, Tensor, empty, int64, state
 from memlint.models.cards import without_tf32
 from memlint.models.openmmlab import (  # noqa: F401 - they enter their classes
+    action_detection,
     anchors3d,
     centers,
     convnext,
@@ -27,6 +28,7 @@ from memlint.models.openmmlab import (  # noqa: F401 - they enter their classes
     point_rcnn,
     pointnet,
     pv_rcnn,
+    recognizers,
     regnet,
     resnet,
     resolutions,
@@ -35,6 +37,9 @@ from memlint.models.openmmlab import (  # noqa: F401 - they enter their classes
     segmentation,
     sparse,
     transformers,
+    video_transformers,
+    videos,
+    videos3d,
     votes,
 )
 from memlint.models.openmmlab.bricks import NaiveSyncBatchNorm
@@ -61,7 +66,7 @@ def build(spec: TrainingSpec) -> System:
     compute = spec.get("compute_dtype", "float32")
     return System(
         model=model,
-        batch=_of_points(spec, model) if isinstance(model, scenes.PointModel) else _of_images(spec, model),
+        batch=_batch(spec, model),
         loss=lambda given: fitting(lambda: model(*given)),
         optimizer=optimizer,
         optimizer_options=options,
@@ -71,6 +76,31 @@ def build(spec: TrainingSpec) -> System:
         keeps_gradients=_keeps_gradients(spec),
         uses=frozenset({"matmul", "convolution"}),
     )
+
+
+def _batch(spec: TrainingSpec, model: Module) -> Callable[[], Any]:
+    if isinstance(model, scenes.PointModel):
+        return _of_points(spec, model)
+    if isinstance(model, action_detection.ActionDetector):
+        return _of_boxed_clips(spec)
+    return _of_clips(spec) if isinstance(model, recognizers.Recognizer) else _of_images(spec, model)
+
+
+def _of_boxed_clips(spec: TrainingSpec) -> Callable[[], tuple[Tensor, int]]:
+    """A batch of clips, and how many boxes each of them has."""
+    shape = (spec["micro_batch_size"], *spec[HYPER + "sample_shape"], *spec["image_size"])
+    return lambda: (empty(shape), spec[HYPER + "boxes"])
+
+
+def _of_clips(spec: TrainingSpec) -> Callable[[], tuple[Tensor, list[Tensor]]]:
+    """A batch of samples of a video, with a label for each. A sample that is repeated is several."""
+    size = spec["micro_batch_size"] * spec.get(HYPER + "sample_repeats", 1)
+    shape = (size, *spec[HYPER + "sample_shape"], *spec["image_size"])
+
+    def batch() -> tuple[Tensor, list[Tensor]]:
+        return empty(shape), [empty((1,), int64) for _ in range(size)]
+
+    return batch
 
 
 def _of_images(spec: TrainingSpec, model: Module) -> Callable[[], tuple[Tensor, Any]]:

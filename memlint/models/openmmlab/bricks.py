@@ -18,6 +18,7 @@ from memlint.models import UnknownModel
 Config = Mapping[str, Any] | None
 Size = Sequence[int] | int
 BATCH_NORMS = ("BN", "BN1d", "BN2d", "BN3d", "SyncBN", "MMSyncBN")
+SEPARATED = "Conv2plus1d"  # mmaction2's
 NAIVE_NORMS = ("naiveSyncBN1d", "naiveSyncBN2d", "naiveSyncBN3d")
 RELU: dict[str, Any] = {"type": "ReLU"}
 IN_PLACE: dict[str, Any] = {"type": "ReLU", "inplace": True}
@@ -46,11 +47,13 @@ def conv(
     dilation: Size = 1,
     groups: int = 1,
     bias: bool = True,
-) -> Conv:
-    """``build_conv_layer``: a plain convolution over one or two dimensions. A config that states ``bias`` goes before
-    its caller."""
+) -> Module:
+    """``build_conv_layer``: a plain convolution over one, two or three dimensions. A config that states ``bias`` goes
+    before its caller."""
     stated = config or {}
     kind = stated.get("type", "Conv2d")
+    if kind == SEPARATED:
+        return SpaceThenTime(inputs, outputs, kernel, stride, padding, bias)
     if kind not in _DIMENSIONS:
         raise UnknownModel(f"conv_cfg.type {kind} is a convolution that memlint does not know")
     window = as_tuple(kernel, _DIMENSIONS[kind])
@@ -58,7 +61,23 @@ def conv(
 
 
 # name of a convolution in a config -> over how many dimensions it is
-_DIMENSIONS = {"Conv1d": 1, "Conv2d": 2, "Conv": 2}
+_DIMENSIONS = {"Conv1d": 1, "Conv2d": 2, "Conv": 2, "Conv3d": 3}
+
+
+class SpaceThenTime(Module):
+    """mmaction2 1.2, ``models/common/conv2plus1d.py``: as many numbers between the two as make the pair as large as
+    one convolution over both."""
+
+    def __init__(self, inputs: int, outputs: int, kernel: Size, stride: Size, padding: Size, bias: bool) -> None:
+        deep, high, wide = as_tuple(kernel, 3)
+        steps, edges = as_tuple(stride, 3), as_tuple(padding, 3)
+        middle = int(3 * (inputs * outputs * high * wide) / (inputs * high * wide + 3 * outputs))
+        self.conv_s = Conv(inputs, middle, (1, high, wide), (1, *steps[1:]), (0, *edges[1:]), bias)
+        self.bn_s = BatchNorm(middle)
+        self.conv_t = Conv(middle, outputs, (deep, 1, 1), (steps[0], 1, 1), (edges[0], 0, 0), bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv_t(F.relu(self.bn_s(self.conv_s(x)), inplace=True))  # type: ignore[no-any-return]
 
 
 class ChannelNorm(Module):

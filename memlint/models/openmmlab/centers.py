@@ -171,7 +171,7 @@ class CenterHead(Module):
         for task in tasks:
             count = len(task["class_names"])
             heads = {**(common_heads or {}), "heatmap": (count, num_heatmap_convs)}
-            given = {"in_channels": share_conv_channel, "heads": heads, "num_cls": count}
+            given: dict[str, Any] = {"in_channels": share_conv_channel, "heads": heads, "num_cls": count}
             self.task_heads.append(build(separate_head, f"{place}.separate_head", **given))
 
     def forward(self, x: Tensor) -> list[dict[str, Tensor]]:

@@ -20,7 +20,7 @@ MODELS: dict[str, type[Module]] = {}
 Class = TypeVar("Class", bound=type)
 
 # What weights start from, which scope a class is looked for in first, and names for logs.
-_UNREAD = frozenset(("type", "init_bias", "init_cfg", "pretrained", "_scope_"))
+_UNREAD = frozenset(("type", "init_bias", "init_cfg", "pretrained", "pretrained_type", "_scope_"))
 
 
 def register(*names: str) -> Callable[[Class], Class]:
@@ -34,14 +34,15 @@ def register(*names: str) -> Callable[[Class], Class]:
     return enter
 
 
-def build(config: Any, place: str, **given: Any) -> Any:
+def build(config: Any, place: str, scope: str = "", **given: Any) -> Any:
     """The module of a dictionary, which stands at ``place`` of the config. ``given``: what the caller says beside it.
+    A class of the library ``scope``, or of the one that the dictionary names, goes before its namesakes of others.
 
     Raises UnknownModel, beginning with the key, for a class or an argument that is not known."""
     if not isinstance(config, Mapping) or not isinstance(config.get("type"), str):
         raise UnknownModel(f"{place}.type is not stated")
-    name = config["type"].rpartition(".")[2]
-    cls = MODELS.get(name)
+    library, _, name = config["type"].rpartition(".")
+    cls = MODELS.get(f"{library or scope}.{name}", MODELS.get(name))
     if cls is None:
         raise UnknownModel(f"{place}.type {name} is a class that memlint does not know")
     options = {key: value for key, value in config.items() if key not in _UNREAD}

@@ -246,3 +246,11 @@ class ResNeXt(ResNet):
         if self.groups == 1:
             return planes
         return int(planes * (self.base_width / self.base_channels)) * self.groups
+
+
+@register("mmcls.ResNeXt", "mmpretrain.ResNeXt")
+class GroupedResNeXt(ResNeXt):
+    """mmpretrain's name for the width of a group."""
+
+    def __init__(self, groups: int = 32, width_per_group: int = 4, **options: Any) -> None:
+        super().__init__(groups=groups, base_width=width_per_group, **options)
