@@ -48,8 +48,8 @@ def test_first_sight_is_of_the_files_of_the_table(sample: str) -> None:
 
 
 def test_no_repository_is_in_two_samples() -> None:
-    first, second = ({one.repository for one in figures.rows(table)} for table, _ in figures.SAMPLES.values())
-    assert not first & second
+    samples = [{one.repository for one in figures.rows(table)} for table, _ in figures.SAMPLES.values()]
+    assert len(set[str]().union(*samples)) == sum(map(len, samples))
 
 
 def test_a_file_is_found_where_it_is_a_run_and_where_its_command_launches_one() -> None:
