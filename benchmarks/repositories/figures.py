@@ -30,8 +30,8 @@ from benchmarks.findings.draw import report as checked
 FOLDER = Path(__file__).parent
 TABLE = FOLDER / "files.csv"
 FIRST_SIGHT = FOLDER / "first_sight.csv"  # what --list said before anything was mended for these files
-# Files, what was said of them at first sight, and by the name of the sample. The second and the third are of repositories
-# that nothing had been developed beside.
+# Files, what was said of them at first sight, and by the name of the sample. The second and the third are of
+# repositories that nothing had been developed beside.
 SAMPLES = {
     "first": (TABLE, FIRST_SIGHT),
     "second": (FOLDER / "second.csv", FOLDER / "second_first_sight.csv"),
