@@ -67,8 +67,8 @@ def blocks(text: str) -> str:
             if (entry := _ENTRY.match(lines[at - 1])) is not None:
                 line = quoted.substituted(entry[2], _TO_FILL_IN)
                 if quoted.is_shell(line):
-                    end = lines[at - 1][len(lines[at - 1].rstrip("\r\n")) :]
-                    lines[at - 1], shown[at - 1] = " " * entry.end(1) + line + end, True
+                    ending = lines[at - 1][len(lines[at - 1].rstrip("\r\n")) :]
+                    lines[at - 1], shown[at - 1] = " " * entry.end(1) + line + ending, True
             continue
         fence = opened[1]
         begin = end = at
