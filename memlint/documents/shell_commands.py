@@ -242,8 +242,8 @@ def _as_timm_starts(words: list[Node]) -> list[Node]:
 
 
 def _is_a_job(words: Sequence[Node]) -> bool:
-    """``hf jobs run IMAGE COMMAND``, ``hf jobs uv run SCRIPT`` (huggingface_hub 1.0, cli/jobs.py): a command that runs on
-    the hub's machines. Other words behind ``hf`` name files and start none."""
+    """``hf jobs run IMAGE COMMAND``, ``hf jobs uv run SCRIPT`` (huggingface_hub 1.0, cli/jobs.py): a command that runs
+    on the hub's machines. Other words behind ``hf`` name files and start none."""
     return len(words) > 2 and _base(words[0]) == "hf" and text(words[1]) == "jobs"
 
 
