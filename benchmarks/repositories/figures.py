@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.findings.draw import report as checked
+from memlint.checking.reading import COMPANIONS
 
 FOLDER = Path(__file__).parent
 TABLE = FOLDER / "files.csv"
@@ -128,6 +129,8 @@ def answers(labelled: Iterable[Row], told: Mapping[str, Any]) -> list[Answer]:
     for run in told["files"]:
         if run["family"] is None:
             continue  # a file that could not be read: a finding, and no run
+        if run["family"] in COMPANIONS and run["estimate"] is None and run["path"].endswith((".json", ".yaml", ".yml")):
+            continue  # a launcher's settings with something wrong in them: the report says that they are no run
         for path in {run["path"], run.get("launch", run)["path"]}:
             runs.setdefault(path, []).append(run)
         for finding in run["findings"]:

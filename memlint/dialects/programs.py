@@ -79,8 +79,12 @@ _TRUE = ("true", "yes", "1")
 # Options of a loop that trains, whatever its program is called.
 _RATES = frozenset(("lr", "learning_rate", "base_lr", "max_lr", "init_lr", "peak_lr"))
 _LENGTHS = frozenset(
-    ("epochs", "n_epochs", "num_epochs", "max_epochs", "num_train_epochs", "train_epochs", "max_steps", "num_steps")
-) | {"max_train_steps", "max_iters", "train_iters", "total_steps", "total_epochs", "train_steps", "warmup_steps", "warmup_ratio"}
+    (
+        *("epochs", "n_epochs", "num_epochs", "max_epochs", "num_train_epochs", "train_epochs", "total_epochs"),
+        *("max_steps", "num_steps", "max_train_steps", "max_iters", "train_iters", "total_steps", "train_steps"),
+        *("warmup_steps", "warmup_ratio"),
+    )
+)
 # Words that leave a loop nothing to train (verl: trainer.val_only, after which ray_trainer.fit returns), also in dots.
 _ONLY = re.compile(
     r"(?:\+{0,2}|--)(?:[\w-]+\.)*(?:only[_-](?:eval|test|val)|(?:eval|evaluate|test|val|validate|predict|inference)[_-]only)"

@@ -57,6 +57,11 @@ def test_a_file_is_found_where_it_is_a_run_and_where_its_command_launches_one() 
     assert [one.found for one in answers([row("a.yaml"), row("README.md"), row("b.yaml")], told)] == [True, True, False]
 
 
+def test_a_launchers_settings_with_something_wrong_are_no_run() -> None:
+    told = {"files": [run("zero3.json", "a text where a number is", family="deepspeed")]}
+    assert not answers([row("zero3.json", "companion")], told)[0].found
+
+
 def test_a_file_that_could_not_be_read_is_no_run() -> None:
     told = {"files": [run("a.yaml", "x", family=None)]}
     assert not answers([row("a.yaml")], told)[0].found
