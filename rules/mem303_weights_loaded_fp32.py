@@ -63,10 +63,12 @@ class WeightsLoadedFp32(Rule):
         stated = run.fact(place)
         if stated is not None and stated.node is None and run.spec.launch is None:
             return  # a file of settings does not say how its program loads the weights
-        taken = run.estimate.component_bytes("parameters")
+        taken, weights = run.estimate.component_bytes("parameters"), run.estimate.parameters
+        if run.value("reference_model", "none") == "copy" and run.value("tuning", "full") == "full":
+            weights = run.estimate.trainable_parameters  # a second copy of them is beside the model
         yield self.finding(
             run,
-            f"{run.estimate.parameters / 1e9:.2f} billion weights in fp32 take {format_bytes(taken)}",
+            f"{weights / 1e9:.2f} billion weights in fp32 take {format_bytes(taken)}",
             place,
             size_bytes=taken // 2,
             fixes=lambda: levers.fixes(run, levers.half_weights),

@@ -138,6 +138,24 @@ def findings_of(folder: Path, path: str, text: str, code: str, **options: object
             "GiB of bfloat16 weights",
             id="frozen weights are gathered in their own dtype",
         ),
+        pytest.param(
+            "zero3.json",
+            '{"zero_optimization": {"stage": 3}, "train_micro_batch_size_per_gpu": "auto",'
+            ' "gradient_accumulation_steps": "8"}\n',
+            "MEM008",
+            {},
+            'gradient_accumulation_steps is the text "8", not an integer or auto',
+            id="a number in quotes where one word may stand",
+        ),
+        pytest.param(
+            "dpo.yaml",
+            "model_name_or_path: meta-llama/Llama-3.2-1B\ndtype: float32\nbeta: 0.1\nmax_length: 64\n"
+            "dataset_name: a\nper_device_train_batch_size: 1\noutput_dir: out\nloss_type: sigmoid\n",
+            "MEM303",
+            {},
+            "1.24 billion weights in fp32 take 4.6",
+            id="the weights beside a reference model are counted once",
+        ),
     ],
 )
 def test_a_message(path: str, text: str, code: str, options: dict[str, str], said: str, tmp_path: Path) -> None:

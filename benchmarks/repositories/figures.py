@@ -26,15 +26,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.findings.draw import report as checked
+from memlint.checking.reading import COMPANIONS
 
 FOLDER = Path(__file__).parent
 TABLE = FOLDER / "files.csv"
 FIRST_SIGHT = FOLDER / "first_sight.csv"  # what --list said before anything was mended for these files
-# Files, what was said of them at first sight, and by the name of the sample. The second is of repositories
-# that nothing had been developed beside.
+# Files, what was said of them at first sight, and by the name of the sample. The second and the third are of
+# repositories that nothing had been developed beside.
 SAMPLES = {
     "first": (TABLE, FIRST_SIGHT),
     "second": (FOLDER / "second.csv", FOLDER / "second_first_sight.csv"),
+    "third": (FOLDER / "third.csv", FOLDER / "third_first_sight.csv"),
 }
 
 KINDS = {
@@ -127,6 +129,8 @@ def answers(labelled: Iterable[Row], told: Mapping[str, Any]) -> list[Answer]:
     for run in told["files"]:
         if run["family"] is None:
             continue  # a file that could not be read: a finding, and no run
+        if run["family"] in COMPANIONS and run["estimate"] is None and run["path"].endswith((".json", ".yaml", ".yml")):
+            continue  # a launcher's settings with something wrong in them: the report says that they are no run
         for path in {run["path"], run.get("launch", run)["path"]}:
             runs.setdefault(path, []).append(run)
         for finding in run["findings"]:

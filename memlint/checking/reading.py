@@ -63,7 +63,13 @@ def remarked(document: Document, settings: Settings) -> tuple[list[TrainingSpec]
 
 
 def launched(specs: list[TrainingSpec], document: Document, settings: Settings) -> list[TrainingSpec]:
-    """The runs of a config as commands near it start them, where there are any and they say something more."""
+    """The runs of a config as commands near it start them, where there are any and they say something more; those of a
+    script that looks at its arguments as it is called, where that says which models they have."""
+    if document.format == "shell" and not document.told and all(spec.unknown_reason for spec in specs):
+        from memlint.dialects import called, launches
+
+        found = launches.calls(document, settings.override) if specs and called.asks(document.text) else []
+        return found if any("model" in spec or not spec.unknown_reason for spec in found) else specs
     if len(specs) != 1 or document.format == "shell" or not specs[0].family or specs[0].family in COMPANIONS:
         return specs
     from memlint.dialects import launches, registry

@@ -29,7 +29,7 @@ def documents(document: Document) -> list[Document]:
 
 
 def _follow(document: Document, found: list[Document], depth: int) -> None:
-    from memlint.documents import load, shell
+    from memlint.documents import load
 
     for call in document.calls if depth < MAX_DEPTH else ():
         path = companions.find(call.script, document.path)
@@ -41,9 +41,7 @@ def _follow(document: Document, found: list[Document], depth: int) -> None:
             continue
         if not _tells(call, text):
             continue
-        inner = shell.read(path, text, call)
-        sources = {**document.sources, document.path: document.text, path: text}
-        inner = inner._replace(sources=sources, told=document.told)
+        inner = as_called(call, document, path, text)
         if inner.commands:
             found.append(inner)
         if len(found) >= MAX_SCRIPTS:
@@ -51,9 +49,22 @@ def _follow(document: Document, found: list[Document], depth: int) -> None:
         _follow(inner, found, depth + 1)
 
 
+def as_called(call: Call, caller: Document, path: str, text: str) -> Document:
+    """A script, read with what a call of ``caller``'s gives it."""
+    from memlint.documents import shell
+
+    inner = shell.read(path, text, call)
+    return inner._replace(sources={**caller.sources, caller.path: caller.text, path: text}, told=caller.told)
+
+
+def asks(text: str) -> bool:
+    """Whether a script looks at its arguments."""
+    return _ARGUMENT.search(text) is not None
+
+
 def _tells(call: Call, text: str) -> bool:
     """Whether a script looks at what it is given."""
-    if call.arguments and _ARGUMENT.search(text) is not None:
+    if call.arguments and asks(text):
         return True
     names = [re.escape(name) for name in call.environment]
     return bool(names) and re.search(rf"\$\{{?(?:{'|'.join(names)})\b", text) is not None

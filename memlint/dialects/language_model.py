@@ -199,6 +199,8 @@ def model(spec: TrainingSpec, key: str = "model_name_or_path") -> str:
     config, source = resolved(spec, fact.value, beside) if given is None else (given.config, given.source)
     spec.model_name = fact.value.rstrip("/").rsplit("/", 1)[-1] or fact.value
     if config is None:
+        config, source = _made_by_another_run(spec, fact.value, beside) or (None, source)
+    if config is None:
         return f"{fact.key} {fact.value}: {source}"
     for option in CHANGED_BY.get(str(config.get("model_type")), ()):
         given_too = spec.root.get(option)
@@ -210,6 +212,20 @@ def model(spec: TrainingSpec, key: str = "model_name_or_path") -> str:
     if isinstance(vocabulary, int):
         put(spec, "vocabulary_size", vocabulary, fact)
     return ""
+
+
+def _made_by_another_run(spec: TrainingSpec, name: str, beside: str) -> tuple[dict[str, Any], str] | None:
+    """(the config of the model from which a run of this repository starts that writes the folder, where that was)."""
+    from memlint.dialects import predecessors
+
+    places = dict.fromkeys((beside, spec.document.path))  # a script names the folder, and a config beside another
+    made = next((found for path in places if (found := predecessors.origin(name, path)) is not None), None)
+    config, source = resolved(spec, made[0], made[1]) if made is not None else (None, "")
+    if made is None or config is None:
+        return None
+    reason = f"from which {made[1]} starts, which writes the folder"
+    spec.facts["same_model_as"] = Fact("same_model_as", made[0], ASSUMED, reason=reason)
+    return config, source
 
 
 def _take_for(spec: TrainingSpec, source: str) -> None:

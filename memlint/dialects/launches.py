@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from memlint import files, work
-from memlint.dialects import companions, registry
+from memlint.dialects import called, companions, registry
 from memlint.documents import load, remarks
 from memlint.documents.node import Command, Document, Node, Span
 from memlint.facts.spec import TrainingSpec
@@ -61,6 +61,30 @@ def of(document: Document, overrides: Sequence[str] = ()) -> list[TrainingSpec]:
                     found.setdefault(registry.identity(spec), spec)
                     if len(found) == MAX_RUNS:
                         return list(found.values())
+    return list(found.values())
+
+
+def calls(document: Document, overrides: Sequence[str] = ()) -> list[TrainingSpec]:
+    """The runs of a script that looks at its arguments, as scripts and documents near it call it, each once; empty
+    where nobody does. Raises OutOfWork."""
+    own, name = os.path.realpath(document.path), os.path.basename(document.path)
+    found: dict[tuple[object, ...], TrainingSpec] = {}
+    for path in _near(document.path):
+        script = None if os.path.realpath(path) == own else _read(path, name, _calls)
+        for call in script.calls if script is not None else ():
+            at = (
+                companions.find(call.script, path) if call.arguments and os.path.basename(call.script) == name else None
+            )
+            if script is None or at is None or os.path.realpath(at) != own:
+                continue
+            inner = called.as_called(call, script, document.path, document.text)._replace(told=False)
+            for command in inner.commands:
+                run = "train" if not found else f"train:{len(found) + 1}"
+                spec = registry.started(inner, command, overrides, run)
+                if spec is not None:
+                    found.setdefault(registry.identity(spec), spec)
+                if len(found) == MAX_RUNS:
+                    return list(found.values())
     return list(found.values())
 
 
@@ -150,8 +174,11 @@ def _may_hold(folder: str, names: list[str]) -> list[str]:
     return sorted(paths, key=lambda path: path.endswith(".py"))
 
 
-def _read(path: str, name: str) -> Document | None:
-    """A script or document that has a file's name in it; None for any other one, and what cannot be read."""
+def _read(path: str, name: str, may: Callable[[str, str, str], bool] | None = None) -> Document | None:
+    """A script or document that has a file's name in it; None for any other one, and what cannot be read.
+
+    may  whether a file (its path, its text) may start or call the file of that name
+    """
     try:
         status = os.stat(path)
         if status.st_size > MAX_BYTES:
@@ -159,7 +186,7 @@ def _read(path: str, name: str) -> Document | None:
         key = (path, status.st_mtime_ns, status.st_size, *(text for other, text in files.edition() if other == path))
         if key not in _texts:
             _keep(_texts, key, load.read_text(path))
-        if not _may_launch(path, _texts[key], name):
+        if not (may or _may_launch)(path, _texts[key], name):
             return None
         if key not in _scripts:
             _keep(_scripts, key, _loaded(path, _texts[key]))
@@ -183,6 +210,11 @@ def _may_launch(path: str, text: str, name: str) -> bool:
     if load.quoting(path) in (None, "makefile", "dockerfile") and not path.endswith(".py"):
         return remarks.PROGRAM.search(text) is not None
     return _has_command(text, name)
+
+
+def _calls(path: str, text: str, name: str) -> bool:
+    """Whether a text may call a script with arguments."""
+    return not path.endswith(".py") and re.search(rf"{re.escape(name)}[\"']?[ \t]+[^\s`]", text) is not None
 
 
 def _has_command(text: str, name: str) -> bool:

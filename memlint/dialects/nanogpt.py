@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterator
 from typing import Any
 
 from memlint.architectures import gpt2
+from memlint.dialects import companions, launchers, native
 from memlint.dialects import language_model as lm
-from memlint.dialects import launchers, native
 from memlint.documents.node import Document, Edit, Node
 from memlint.facts.derive import Graph, Step
 from memlint.facts.spec import ASSUMED, Fact, Name, TrainingSpec
 
+# karpathy/nanoGPT at 3adf61e, model.py, and the releases before it (NewGELU): what its config states, and what its
+# classes are made of.
+_FIELDS = ("block_size", "vocab_size", "n_layer", "n_head", "n_embd", "dropout", "bias")
+_LAYERS = (
+    *("Linear", "Dropout", "Embedding", "Parameter", "ModuleDict", "ModuleList", "GELU", "NewGELU", "LayerNorm"),
+    *("CausalSelfAttention", "MLP", "Block"),
+)
 _CHARACTERS = {"shakespeare_char": 65}  # data/*/prepare.py: what its meta.pkl says
 
 
@@ -18,6 +27,52 @@ def recognise(document: Document, root: Node) -> bool:
     """A file that only evaluates trains nothing."""
     only = root.get("eval_only")
     return only is None or only.value is not True
+
+
+def _own_model(spec: TrainingSpec) -> str:
+    """What the model of this repository's own train.py has that nanoGPT's has not: forks keep the trainer and its
+    names, and change the model."""
+    from memlint.dialects import own_code, scripts
+
+    path = spec.document.path
+    own = own_code.module(path) if path.endswith(".py") else None
+    if own is None or "GPTConfig" not in {*own.imported, *own.classes}:  # a file of assignments
+        found = scripts.file_of(spec.launch, spec.document) if spec.launch is not None else None
+        own = own_code.module(found or companions.find("train.py", path) or "")
+    if own is None:
+        return ""
+    made = own
+    if "GPTConfig" not in own.classes:
+        source, _ = own.imported.get("GPTConfig", ("", ""))
+        there = own_code.imported(source, own.path)
+        module = own_code.module(there[0]) if there is not None else None
+        if module is None or "GPTConfig" not in module.classes:
+            return "" if source else f"{own.path} makes no GPTConfig of nanoGPT's: its model is its own"
+        made = module
+    for name, part in sorted(made.classes.items(), key=lambda item: item[0] != "GPTConfig"):
+        if name == "GPTConfig":
+            fields = [
+                at.target.id for at in part.body if isinstance(at, ast.AnnAssign) and isinstance(at.target, ast.Name)
+            ]
+            other = next((field for field in fields if field not in _FIELDS), "")
+        else:
+            other = next((layer for layer in _layers(part) if layer not in _LAYERS), "")
+        if other:
+            return f"{made.path}: {name} has {other}, which nanoGPT's has not: its model is its own"
+    return ""
+
+
+def _layers(part: ast.ClassDef) -> Iterator[str]:
+    """The classes that an attribute of a class is made of, by their last names."""
+    for node in ast.walk(part):
+        if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Attribute):
+            continue
+        for call in ast.walk(node.value):
+            if isinstance(call, ast.Call):
+                called = call.func
+                name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
+                if name[:1].isupper():
+                    yield name
 
 
 def _model(spec: TrainingSpec) -> str:
@@ -102,12 +157,13 @@ FAMILY = lm.Family(
     beside=None,
     follows=Graph(
         Step(_on_cpu),
+        Step(_own_model),
         Step(_model, (*native.MODEL_FACTS, "model", "pretrained")),
         Step(_precision, ("parameter_dtype", "compute_dtype", "autocast", "loss_scaling")),
         Step(_processes, (*native.DEVICES, "gradient_accumulation_steps"), ("parallelism.",)),
         Step(_evaluation, lm.EVALUATION_FACTS),
     ),
-    told=("on_cpu", "model"),
+    told=("on_cpu", "own_model", "model"),
     keys={"micro_batch_size": "batch_size", "sequence_length": "block_size"},
 )
 

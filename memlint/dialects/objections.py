@@ -6,6 +6,7 @@ meant.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -117,10 +118,16 @@ def _errors(root: Node, schema: Schema) -> Iterator[Violation]:
                 node,
                 f"{label} is {shown_value(node)}, but must be {_BOUNDS[error.validator]} {error.validator_value}",
             )
+        elif error.validator == "pattern" and _ONE_WORD.fullmatch(error.validator_value):
+            kinds = [kind for kind in error.schema.get("type", ()) if kind != "string"]
+            takes_else = f"{_listed(kinds)} or " if isinstance(error.schema.get("type"), list) and kinds else ""
+            word = error.validator_value[1:-1]
+            yield Violation(WRONG_TYPE, node, f"{label} is {shown_value(node)}, not {takes_else}{word}")
         else:
             yield Violation(WRONG_TYPE, node, f"{label}: {error.message}")
 
 
+_ONE_WORD = re.compile(r"\^\w+\$")  # the only text that a key takes
 _BOUNDS = {
     "minimum": "at least",
     "maximum": "at most",

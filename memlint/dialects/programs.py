@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from memlint.documents.node import Command
+from memlint.documents.node import Command, Unresolved
 
 # Words of names of programs that hold no gradients. A name that also has a word of ``TRAINS`` trains.
 ELSE = frozenset(
@@ -70,6 +70,7 @@ _AROUND = frozenset(
 )
 _ENTRIES = ("main", "__main__", "run", "cli")  # whose folder or package says what they are
 _MODULE = re.compile(r"[A-Za-z_]\w*(?:\.\w+)+")  # as ``python -m`` has it
+_OVERRIDE = re.compile(r"\+{0,2}(?:\w+\.)+(\w+)=")  # of a key below another
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
 # transformers' examples train where --do_train says so (``if training_args.do_train`` in each run_*.py).
@@ -78,8 +79,12 @@ _TRUE = ("true", "yes", "1")
 # Options of a loop that trains, whatever its program is called.
 _RATES = frozenset(("lr", "learning_rate", "base_lr", "max_lr", "init_lr", "peak_lr"))
 _LENGTHS = frozenset(
-    ("epochs", "n_epochs", "num_epochs", "max_epochs", "num_train_epochs", "train_epochs", "max_steps", "num_steps")
-) | {"max_train_steps", "max_iters", "train_iters", "total_steps", "train_steps", "warmup_steps", "warmup_ratio"}
+    (
+        *("epochs", "n_epochs", "num_epochs", "max_epochs", "num_train_epochs", "train_epochs", "total_epochs"),
+        *("max_steps", "num_steps", "max_train_steps", "max_iters", "train_iters", "total_steps", "train_steps"),
+        *("warmup_steps", "warmup_ratio"),
+    )
+)
 # Words that leave a loop nothing to train (verl: trainer.val_only, after which ray_trainer.fit returns), also in dots.
 _ONLY = re.compile(
     r"(?:\+{0,2}|--)(?:[\w-]+\.)*(?:only[_-](?:eval|test|val)|(?:eval|evaluate|test|val|validate|predict|inference)[_-]only)"
@@ -130,17 +135,23 @@ def says_it_trains(command: Command) -> bool:
     if name in _ENTRIES and outer:
         name = f"{outer[-1]}_{name}"
     words = set(_words(name))
-    if words & _AROUND:
+    if words & _AROUND and not _is_told_to(command):
         return False
     return bool(words & TRAINS or (words & METHODS and not words & ELSE)) or _is_told_to(command)
 
 
 def _is_told_to(command: Command) -> bool:
-    """Whether options say that something is trained: ``--do_train``, or a learning rate and how long it is in force."""
+    """Whether options, or overrides (``optim.lr=1``), say that something trains: ``--do_train``, or a learning rate
+    and how long it is in force."""
     options = command.options.value
     if not isinstance(options, dict):
         return False
     names = {name.replace("-", "_") for name in options}
+    for word in command.words:
+        said = word.value.text if isinstance(word.value, Unresolved) else word.value
+        override = _OVERRIDE.match(said) if isinstance(said, str) else None
+        if override is not None:
+            names.add(override[1])
     return _does_train(command) or (bool(names & _RATES) and bool(names & _LENGTHS))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,11 @@ if TYPE_CHECKING:
 COMMAND = 4000
 OPTION = 45
 WORD = 3  # to compare a word with those of other commands
+
+# Options that say which parts a model has besides, and which of them train (--medusa_num_heads, --freeze_encoder).
+_OF_PARTS = re.compile(
+    r"(?:^|[_-])(?:heads?|layers?|freeze|frozen|unfreeze|tune|projector|tower|teacher|student|draft|experts?)(?:[_-]|$)"
+)
 
 _dialects: dict[str, Dialect] = {}
 
@@ -197,13 +203,20 @@ def _own_options(
     command: Command, document: Document, options: Mapping[str, Node], family: Dialect
 ) -> Iterator[Missing]:
     """Options that the program of a command has of its own, a slip away from one of the family's that matters: what
-    they do is the program's."""
+    they do is the program's. So are options about a model's parts of a program that is not there."""
     from memlint.dialects import own_code, scripts
 
-    whole = Node(dict(options), command.span)
-    near = [one for one in objections.misspelt(whole, schemas.load(family.family)) if not _is_off(one.node)]
-    path = scripts.file_of(command, document) if near else None
+    whole, known = Node(dict(options), command.span), schemas.load(family.family)
+    near = [one for one in objections.misspelt(whole, known) if not _is_off(one.node)]
+    parts = [name for name, node in options.items() if _OF_PARTS.search(name) is not None and not _is_off(node)]
+    path = scripts.file_of(command, document) if near or parts else None
     if path is None:
+        if command.called.endswith(".py"):
+            stated = {*known["properties"], *schemas.released(known)}
+            for name in parts:
+                if family.options.name_of(name) not in stated:
+                    reason = f"{name} is an option of {command.called}'s own, which is not in this repository"
+                    yield Missing(name, options[name].span, reason, ours=True)
         return
     words = own_code.words(path)
     for one in near:

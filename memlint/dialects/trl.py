@@ -37,8 +37,15 @@ LOSS_TILE = (4096, 32768)
 _RELEASE: Final = "release.trl"
 
 
+# Keys that only trainers of pairs have, of those whose method nothing else says.
+PREFERENCES = ("beta", "precompute_ref_log_probs", "max_prompt_length")
+
+
 def recognise(document: Document, root: Node) -> bool:
-    """Programs of other families take the keys of TRL's trainers too."""
+    """Programs of other families take the keys of TRL's trainers too. A file of the alignment handbook's older scripts
+    is DPOTrainer's where it has a key of that (scripts/run_dpo.py before their recipes named a dataset_mixture)."""
+    if root.get("dataset_mixer") is not None and all(root.get(key) is None for key in PREFERENCES):
+        return False
     return not lm.is_of_another_family(document, root, (*lm.EXAMPLES, *LIBRARIES))
 
 
@@ -139,7 +146,7 @@ def _method(spec: TrainingSpec) -> str:
         reason = "the config's path names it"
         spec.facts["method"] = Fact("method", named, ASSUMED, reason=reason)
         return ""
-    for key in ("beta", "precompute_ref_log_probs", "max_prompt_length"):
+    for key in PREFERENCES:
         fact = spec.fact(lm.HYPER + key)
         if fact is not None and fact.node is not None:
             return f"{fact.key} is a key of several of TRL's trainers, and no file says which one reads it"

@@ -20,6 +20,8 @@ from memlint.documents.node import Document
 # Names of languages (the first word behind the fence) that stand for a shell, as GitHub's Linguist spells them; a block
 # without one is a shell's if it can be.
 LANGUAGES = frozenset(("", "bash", "sh", "shell", "zsh", "ksh", "shell-script", "shellscript"))
+# Names that authors give such a block, and Linguist knows no language by.
+ALSO = frozenset(("commandline", "command-line", "cmdline"))
 SESSIONS = frozenset(("console", "bash-session", "shell-session", "sh-session", "shellsession", "terminal"))
 
 # Blocks that authors give this name (for its colours), and that hold commands, which no Python could begin with.
@@ -34,6 +36,8 @@ _DIRECTIVES = frozenset(("code-block", "code", "sourcecode"))
 _TO_FILL_IN = re.compile(r"<[A-Za-z](?:[^<>|&;$\n]*[^<>|&;$\s])?>|(?<!\$)\{[A-Za-z]\w*[,;:]?(?: [\w.-]+[,;:]?)* \w+\}")
 
 _FENCE = re.compile(r"[ \t>]*(`{3,}|~{3,})[ \t]*([^\n`]*)\n?$")
+# An entry of a list that is nothing but a command with a prompt: - `$ scripts/train.sh gpt2`
+_ENTRY = re.compile(r"([ \t>]*(?:[-*+]|\d{1,9}[.)])[ \t]+`\$ )([^`]+)`[ \t]*\r?\n?$")
 _PROMPT = re.compile(r"[ \t]*(?:\([\w .-]*\) ?)?[$%#>] (?=\S)")
 # What a training command cannot do without: a document without it is none of ours, and is not parsed.
 _LAUNCHES = re.compile(r"\bpython|\btorchrun|\baccelerate\b|\bdeepspeed\b|\.py\b|train|tune\b")
@@ -60,6 +64,11 @@ def blocks(text: str) -> str:
         opened = _FENCE.match(lines[at].replace("\r", ""))
         at += 1
         if opened is None:
+            if (entry := _ENTRY.match(lines[at - 1])) is not None:
+                line = quoted.substituted(entry[2], _TO_FILL_IN)
+                if quoted.is_shell(line):
+                    ending = lines[at - 1][len(lines[at - 1].rstrip("\r\n")) :]
+                    lines[at - 1], shown[at - 1] = " " * entry.end(1) + line + ending, True
             continue
         fence = opened[1]
         begin = end = at
@@ -69,7 +78,7 @@ def blocks(text: str) -> str:
         language = _language(opened[2])
         if language in SESSIONS:
             _session(lines, begin, end)
-        elif language not in LANGUAGES and not (language in _MISNAMED and _holds_commands(lines, begin, end)):
+        elif language not in (LANGUAGES | ALSO) and not (language in _MISNAMED and _holds_commands(lines, begin, end)):
             continue
         else:
             _prompts(lines, begin, end)

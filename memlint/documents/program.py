@@ -394,8 +394,8 @@ class _Followed(python._Module):
         return self.block(node.body if test else node.orelse, scope, depth + 1)
 
     def is_data(self, name: str) -> bool:
-        """Whether a class of its own is one of values (a dataclass), and no trainer or model."""
-        return not self.state.bases_of[name].endswith(("Trainer", "Model", "Module", "ForCausalLM"))
+        """Whether a class of its own is one of values (a dataclass), and no trainer, model or parser."""
+        return not self.state.bases_of[name].endswith(("Trainer", "Model", "Module", "ForCausalLM", "Parser"))
 
     def function(self, name: str, scope: python._Scope | None = None) -> _Function | None:
         """The function of that name; also one within a function, seen from ``scope``."""

@@ -214,7 +214,7 @@ def training_command(words: list[Node], environment: dict[str, Node], span: Span
         if base in _CONSOLE or _is_script(rest[0]) or (_training_name(rest[0]) and len(rest) > 1):
             return _command(rest[0], launchers, rest[1:], environment, span)
         at = next((at for at in range(1, len(rest)) if _starts(rest, at) or _nested_wrapper(rest, at)), 0)
-        if at and (base in _WRAPPERS or isinstance(rest[0].value, Unresolved)):
+        if at and (base in _WRAPPERS or isinstance(rest[0].value, Unresolved) or _is_a_job(rest)):
             name = base or "?"
             if base == "env":
                 for word in rest[1:at]:
@@ -239,6 +239,12 @@ def _as_timm_starts(words: list[Node]) -> list[Node]:
         Node(word, words[0].span, None, "", words[0].via) for word in ("torchrun", "--nproc_per_node", "train.py")
     )
     return [torchrun, count, words[1], script, *words[2:]]
+
+
+def _is_a_job(words: Sequence[Node]) -> bool:
+    """``hf jobs run IMAGE COMMAND``, ``hf jobs uv run SCRIPT`` (huggingface_hub 1.0, cli/jobs.py): a command that runs
+    on the hub's machines. Other words behind ``hf`` name files and start none."""
+    return len(words) > 2 and _base(words[0]) == "hf" and text(words[1]) == "jobs"
 
 
 def _nested_wrapper(words: Sequence[Node], at: int) -> bool:

@@ -43,7 +43,11 @@ class Entry(NamedTuple):
 
 
 MODEL = (
-    Entry("same_model_as", "word", "the model that a folder out of reach is taken for, as it has its name"),
+    Entry(
+        "same_model_as",
+        "word",
+        "the model that a folder out of reach is taken for: it has its name, or a run near it makes it of that",
+    ),
     Entry("model", "any", "how the config names it: a hub id, a path, the name of a size"),
     Entry(
         "hyperparameters.config",

@@ -169,9 +169,10 @@ def headline(run: RunReport, style: Style) -> str:
         about.append(again(run.also_lines))
     if run.launch is not None:
         about.append(f"as {place(run.launch)} starts it")
-    for fact, value, _ in () if estimate is None else estimate.assumptions:
+    for fact, value, why in () if estimate is None else estimate.assumptions:
         if fact == "same_model_as":
-            about.append(f"taken for {clean(shorten(value, 80))}, whose name the folder has")
+            name = "whose name the folder has" if why.startswith("the folder has its name") else clean(why)
+            about.append(f"taken for {clean(shorten(value, 80))}, {name}")
     if about:
         lines += [style.paint("  " + line, DIM) for line in folded(", ".join(about), style.columns - 2, 0)]
     return "\n".join(lines)

@@ -48,13 +48,18 @@ def test_first_sight_is_of_the_files_of_the_table(sample: str) -> None:
 
 
 def test_no_repository_is_in_two_samples() -> None:
-    first, second = ({one.repository for one in figures.rows(table)} for table, _ in figures.SAMPLES.values())
-    assert not first & second
+    samples = [{one.repository for one in figures.rows(table)} for table, _ in figures.SAMPLES.values()]
+    assert len(set[str]().union(*samples)) == sum(map(len, samples))
 
 
 def test_a_file_is_found_where_it_is_a_run_and_where_its_command_launches_one() -> None:
     told = {"files": [run("a.yaml", launch={"path": "README.md", "line": 3})]}
     assert [one.found for one in answers([row("a.yaml"), row("README.md"), row("b.yaml")], told)] == [True, True, False]
+
+
+def test_a_launchers_settings_with_something_wrong_are_no_run() -> None:
+    told = {"files": [run("zero3.json", "a text where a number is", family="deepspeed")]}
+    assert not answers([row("zero3.json", "companion")], told)[0].found
 
 
 def test_a_file_that_could_not_be_read_is_no_run() -> None:

@@ -68,7 +68,7 @@ def test_a_document_that_calls_one_states_a_run_too(tmp_path: Path) -> None:
     found = runs(tmp_path, "README.md", "```bash\nbash scripts/train.sh gpt2 2\n```", TRAIN.format("$1", "$2"))
     assert found == [("train", "gpt2", 2)]
     walked = check(str(tmp_path), isolated=True).runs
-    assert [Path(one.path).name for one in walked if one.estimate is not None] == ["README.md"]
+    assert [Path(one.path).name for one in walked if one.estimate is not None] == ["README.md", "train.sh"]
 
 
 def test_a_value_is_where_the_caller_wrote_it(tmp_path: Path) -> None:
@@ -130,3 +130,32 @@ def test_a_config_that_a_document_shows_is_its_commands(tmp_path: Path, text: st
     assert [one.facts["micro_batch_size"].value if one.estimate else None for one in found] == batches
     for one in found:
         assert {Path(fact.path).name for fact in one.facts.values() if fact.line} <= {"README.md"}
+
+
+@pytest.mark.parametrize(
+    ("readme", "expected"),
+    [
+        pytest.param("- `$ scripts/train.sh gpt2 3`\n", [("train", "gpt2", 3)], id="an entry of a list"),
+        pytest.param("```sh\nbash scripts/train.sh gpt2 3\n```\n", [("train", "gpt2", 3)], id="a block"),
+        pytest.param(
+            "- `$ scripts/train.sh gpt2 3`\n- `$ scripts/train.sh gpt2-medium 2`\n",
+            [("train", "gpt2", 3), ("train:2", "gpt2-medium", 2)],
+            id="two calls",
+        ),
+        pytest.param("- `$ scripts/train.sh $M 3`\n", [("train", "", None)], id="a model that is not known either"),
+        pytest.param("- `$ elsewhere/train.sh gpt2 3`\n", [("train", "", None)], id="another script"),
+        pytest.param("Run `scripts/train.sh`.\n", [("train", "", None)], id="no arguments"),
+    ],
+)
+def test_a_script_that_asks_for_its_model_has_the_runs_that_a_document_calls_it_for(
+    tmp_path: Path, readme: str, expected: list[tuple[str, str, object]]
+) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "README.md").write_text(readme, encoding="utf-8")
+    (tmp_path / "scripts").mkdir()
+    script = tmp_path / "scripts" / "train.sh"
+    script.write_text(TRAIN.format("$1", "$2") + "\n", encoding="utf-8")
+    found = check(str(script), isolated=True).runs
+    assert [(one.run, one.model_name) for one in found] == [(run, model) for run, model, _ in expected]
+    if expected[0][1]:
+        assert [one.facts["micro_batch_size"].value for one in found] == [batch for *_, batch in expected]

@@ -321,6 +321,12 @@ def test_the_alignment_handbooks_trainers_prepare_what_is_quantised(text: str, f
     assert not spec.unknown_reason
 
 
+def test_the_alignment_handbooks_older_files_of_pairs_are_dpos() -> None:
+    text = HANDBOOK.replace("max_seq_length: 2048", "max_length: 1024\nmax_prompt_length: 512\nbeta: 0.1")
+    spec = run(text, "recipes/zephyr/dpo/config_qlora.yaml")
+    assert (spec.family, spec["method"]) == ("trl", "dpo")
+
+
 def test_the_release_is_an_assumption_on_its_key() -> None:
     fact = run(command("run_clm", LLAMA + " --evaluation_strategy no"), "train.sh").facts["transformers_version"]
     assert fact.origin == ASSUMED

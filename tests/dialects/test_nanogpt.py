@@ -118,6 +118,47 @@ def test_what_is_not_known_is_named(text: str, reason: str) -> None:
     assert reason in spec.unknown_reason
 
 
+PROGRAM = "import torch\nfrom model import GPTConfig, GPT\nn_layer = 12\n"
+MODEL = """\
+class MLP(nn.Module):
+    def __init__(self, config):
+        self.c_fc = nn.Linear(config.n_embd, 4 * config.n_embd, bias=config.bias)
+
+class GPTConfig:
+    block_size: int = 1024
+    n_layer: int = 12
+
+class GPT(nn.Module):
+    def __init__(self, config):
+        self.transformer = nn.ModuleDict(dict(h=nn.ModuleList([Block(config)])))
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "model", "why"),
+    [
+        pytest.param(PROGRAM, MODEL, "", id="nanoGPT's"),
+        pytest.param(PROGRAM, "", "", id="a module that is not read"),
+        pytest.param(
+            PROGRAM, MODEL.replace("n_layer: int", "n_kv_head: int"), "GPTConfig has n_kv_head", id="a field more"
+        ),
+        pytest.param(PROGRAM, MODEL.replace("nn.Linear", "MoE"), "MLP has MoE", id="another layer"),
+        pytest.param("n_layer = 12\n", MODEL, "train.py makes no GPTConfig", id="a program of another model"),
+    ],
+)
+def test_the_model_of_a_fork_is_not_nanogpts(tmp_path: Path, program: str, model: str, why: str) -> None:
+    files = {
+        "train.py": program,
+        "config/small.py": SMALL,
+        "go.sh": "python train.py --n_layer=2 --n_head=2 --n_embd=8\n",
+    }
+    written(tmp_path, files | ({"model.py": model} if model else {}))
+    for name in ("config/small.py", "go.sh"):
+        (spec,) = registry.specs(load(str(tmp_path / name)))
+        assert spec.family == "nanogpt"
+        assert why in spec.unknown_reason if why else not spec.unknown_reason
+
+
 def test_options_go_before_the_module_that_they_stand_beside(tmp_path: Path) -> None:
     written(
         tmp_path,

@@ -114,6 +114,9 @@ def test_the_trainer_beside_it_has_one() -> None:
         pytest.param("python bert_squad.py --do_train --do_predict", True, id="an example that is told to train"),
         pytest.param("python bert_squad.py --do_train False --a 1", False, id="and one that is told not to"),
         pytest.param("python eval.py --lr 1 --epochs 2", False, id="an evaluation that takes the trainer's options"),
+        pytest.param("python main_ppo_split.py actor.optim.lr=1e-6 trainer.total_epochs=15", True, id="overrides"),
+        pytest.param("python main_ppo_split.py actor.optim.lr=1e-6", False, id="a rate alone"),
+        pytest.param("python main_ppo_split.py lr=1e-6 total_epochs=15", False, id="words that are no keys of a tree"),
     ],
 )
 def test_a_training_program_that_nobody_knows_is_named(line: str, claimed: bool) -> None:

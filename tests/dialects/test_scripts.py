@@ -176,6 +176,22 @@ def test_an_option_of_the_programs_own_is_not_the_librarys(tmp_path: Path, optio
 
 
 @pytest.mark.parametrize(
+    ("option", "why"),
+    [
+        pytest.param("--medusa_num_heads 3", "medusa_num_heads is an option of away.py's own", id="parts of a model"),
+        pytest.param("--freeze_encoder True", "freeze_encoder is an option of away.py's own", id="what trains of it"),
+        pytest.param("--freeze_encoder False", "", id="switched off"),
+        pytest.param("--conv_template vicuna", "", id="what says nothing of a model"),
+    ],
+)
+def test_an_option_about_a_models_parts_of_a_program_that_is_not_there(tmp_path: Path, option: str, why: str) -> None:
+    line = f"python away.py {OPTIONS} --model_name_or_path gpt2 --max_seq_length 64 {option}"
+    (tmp_path / "go.sh").write_text(line, encoding="utf-8")
+    (spec,) = registry.specs(load(str(tmp_path / "go.sh")))
+    assert (why in spec.unknown_reason) if why else spec.unknown_reason == ""
+
+
+@pytest.mark.parametrize(
     ("lines", "why"),
     [
         pytest.param("import pyreft\n", "uses pyreft: its interventions are not described", id="another library"),

@@ -61,6 +61,12 @@ def fenced(language: str, *lines: str, fence: str = "```") -> str:
         pytest.param("> ```bash\n> echo\n> ```\n", [], id="a quoted block"),
         pytest.param("```bash\n" + COMMAND, ["train.py"], id="a fence that nobody closes reaches to the end"),
         pytest.param("````md\n```bash\n" + COMMAND + "\n```\n````\n", [], id="a fence within a longer fence"),
+        pytest.param(fenced("commandline", COMMAND), ["train.py"], id="a name that is no language's"),
+        pytest.param("- `$ " + COMMAND + "`\n", ["train.py"], id="an entry of a list with a prompt"),
+        pytest.param("1. `$ " + COMMAND + "`\r\n", ["train.py"], id="of a numbered one"),
+        pytest.param("- `" + COMMAND + "`\n", [], id="an entry without a prompt"),
+        pytest.param("- run `$ " + COMMAND + "` now\n", [], id="a command in a sentence"),
+        pytest.param("- `$ (" + COMMAND + "`\n", [], id="what bash would refuse"),
         pytest.param("", [], id="nothing"),
     ],
 )  # fmt: skip

@@ -87,6 +87,13 @@ def made(text: str, **options: str) -> dict[str, Any]:
             id="a list as fire reads it",
         ),
         pytest.param(
+            PARSER + "class Ours(transformers.HfArgumentParser):\n  def parse(self):\n    return self.own\n"
+            "a, b = Ours((Own, Args)).parse()\nMade(rank=a.rank)",
+            {"rank": 32},
+            {"rank": 32},
+            id="a parser of its own",
+        ),
+        pytest.param(
             PARSER + "if len(sys.argv) == 2:\n  a = 1\nelse:\n  a = transformers.HfArgumentParser(Own).parse()\n"
             "Made(rank=a.rank)",
             {},

@@ -103,6 +103,12 @@ COMMANDS = {
     "assignments in a word": ('X="A=1 B=2"\n$X python a.py --b 1', "A=1 B=2 a.py --b 1"),
     "a launcher's script of commands": ("python mason.py --x 1 -- python a.py --b 1", "mason.py(x=1) a.py --b 1"),
     "the last of several": ("python mason.py --x 1 -- cd x '&&' python a.py --b 1", "mason.py(x=1) a.py --b 1"),
+    "a file of the hub": ("hf download o/n train.py --b 1", ""),
+    "a job of the hub": (
+        "hf jobs uv run --flavor a100 https://x/dpo.py --b 1",
+        "hf(flavor=a100) https://x/dpo.py --b 1",
+    ),
+    "a job of the hub's in an image": ("hf jobs run --flavor a100 img python a.py --b 1", "hf(flavor=a100) a.py --b 1"),
     "a launcher's script in a wrapper": ("uv run mason.py --x 1 -- python a.py --b 1", "uv() mason.py(x=1) a.py --b 1"),
     "a joint without a space": ("python mason.py -- cd x '&&' cd y '&&python' a.py --b 1", "mason.py() a.py --b 1"),
     "a joint of something else": ("python mason.py -- python a.py --b 1 '&&ls' c", "mason.py() a.py --b 1 &&ls c"),
