@@ -16,7 +16,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 
 from memlint import work
-from memlint.documents.node import Node, Span, shown
+from memlint.documents.node import Document, Node, Span, shown
 from memlint.named_tuple import NamedTuple
 from memlint.plugin import SAFE, WARNING, Edit, Finding, Fix
 from memlint.reports.text import source_lines
@@ -194,82 +194,127 @@ def scan(path: str, text: str, rules: Sequence[RuleInfo], reasons: bool = False)
     from memlint.documents.load import load
 
     document = load(path, text)
-    directives: list[Directive] = []
-    bad: list[Finding] = []
-    unknown = _unknown(rules)
-    blocks: dict[int, int] | None = None
-    followers: list[int] = []
+    found = _Scan(path, _unknown(rules), reasons)
     if document.format == "json":
-        note = document.root.value.get("//") if isinstance(document.root.value, dict) else None
-        notes: list[Node] = []
-        if note is not None:
-            notes = note.value if isinstance(note.value, list) else [note]
-        for index, node in enumerate(notes):
+        found.notes(document.root)
+    else:
+        found.comments(document, text)
+    return Suppressions(path, text, tuple(sorted(found.directives, key=lambda d: d.span)), tuple(found.bad))
+
+
+class _Scan:
+    """What one file says so far.
+
+    open  ``disable`` without its ``enable`` yet
+    """
+
+    def __init__(self, path: str, unknown: Callable[[str], str], reasons: bool) -> None:
+        self.path = path
+        self.unknown = unknown
+        self.reasons = reasons
+        self.directives: list[Directive] = []
+        self.bad: list[Finding] = []
+        self.open: list[Directive] = []
+
+    def said(self, words: str, span: Span) -> tuple[str, tuple[str, ...], str] | None:
+        """(form, codes, reason) of the words behind a mark; None, and a finding, where they are none."""
+        said = _parse(words, span, self.unknown, self.reasons)
+        if isinstance(said, Finding):
+            self.bad.append(said)
+            return None
+        return said
+
+    def notes(self, root: Node) -> None:
+        """JSON has no comments: the key ``//`` of the whole file stands in."""
+        note = root.value.get("//") if isinstance(root.value, dict) else None
+        if note is None:
+            return
+        for index, node in enumerate(note.value if isinstance(note.value, list) else [note]):
             if index == MAX_SAID:
-                bad.append(_bad(node.span, _TOO_MANY))
-                break
+                self.bad.append(_bad(node.span, _TOO_MANY))
+                return
             if not isinstance(node.value, str) or not node.value.lstrip().startswith(MARK):
                 continue
-            said = _parse(node.value.lstrip()[len(MARK) :], node.span, unknown, reasons)
-            if isinstance(said, Finding):
-                bad.append(said)
-            elif said[0] != "file-ignore":
-                bad.append(_bad(node.span, "JSON knows only the form file-ignore[CODES]"))
-            else:
-                directives.append(Directive("file-ignore", *said[1:], 1, END, node.span, None))
-        return Suppressions(path, text, tuple(directives), tuple(bad))
-
-    open_ranges: list[Directive] = []
-    said_here = 0
-    for comment in comments(text, document.format):
-        match = re.search(_IN_COMMENT, comment.text)
-        if match is None:
-            continue
-        said_here += 1
-        if said_here > MAX_SAID:
-            bad.append(_bad(Span(path, comment.line, comment.column, comment.line, comment.column + 1), _TOO_MANY))
-            break
-        start = comment.column + match.start()
-        span = Span(path, comment.line, start, comment.line, comment.column + len(comment.text.rstrip()))
-        said = _parse(comment.text[match.end() :], span, unknown, reasons)
-        if isinstance(said, Finding):
-            bad.append(said)
-            continue
-        form, codes, reason = said
-        own = comment._replace(
-            column=start, text=comment.text[match.start() :], alone=comment.alone and match.start() == 0
-        )
-        first = last = comment.line
-        if form == "ignore" and own.alone:
-            if blocks is None:
-                blocks = _blocks(path, document)
-                followers = _followers(path, text)
-            # The lines of what is written next, past further comments and blanks.
-            first = followers[comment.line + 1]
-            last = max(first, blocks.get(first, first))
-        elif form == "file-ignore":
-            if not comment.alone:
-                bad.append(_bad(span, "file-ignore stands alone on its line; after a value write ignore"))
+            said = self.said(node.value.lstrip()[len(MARK) :], node.span)
+            if said is None:
                 continue
-            first, last = 1, END
-        elif form == "disable":
-            open_ranges.append(Directive(form, codes, reason, comment.line, END, span, own))
-            continue
+            form, codes, reason = said
+            if form == "file-ignore":
+                self.directives.append(Directive(form, codes, reason, 1, END, node.span, None))
+            else:
+                self.bad.append(_bad(node.span, "JSON knows only the form file-ignore[CODES]"))
+
+    def comments(self, document: Document, text: str) -> None:
+        ends = _Ends(self.path, document, text)
+        said_here = 0
+        for comment in comments(text, document.format):
+            match = re.search(_IN_COMMENT, comment.text)
+            if match is None:
+                continue
+            said_here += 1
+            if said_here > MAX_SAID:
+                place = Span(self.path, comment.line, comment.column, comment.line, comment.column + 1)
+                self.bad.append(_bad(place, _TOO_MANY))
+                break
+            start = comment.column + match.start()
+            span = Span(self.path, comment.line, start, comment.line, comment.column + len(comment.text.rstrip()))
+            said = self.said(comment.text[match.end() :], span)
+            if said is None:
+                continue
+            own = comment._replace(
+                column=start, text=comment.text[match.start() :], alone=comment.alone and match.start() == 0
+            )
+            self.take(Directive(*said, comment.line, comment.line, span, own), comment.alone, ends)
+        self.directives += self.open
+
+    def take(self, directive: Directive, alone: bool, ends: _Ends) -> None:
+        """A directive that still reaches over its own line only. ``alone``: its comment has the line to itself."""
+        form, line = directive.form, directive.first
+        if form == "disable":
+            self.open.append(directive._replace(last=END))
         elif form == "enable":
-            closed = [entry for entry in open_ranges if set(entry.codes) & set(codes)]
-            if not closed:
-                bad.append(_bad(span, f"enable[{', '.join(codes)}] without a disable above it"))
-            for entry in closed:
-                open_ranges.remove(entry)
-                ended = tuple(code for code in entry.codes if code in codes)
-                directives.append(entry._replace(codes=ended, last=comment.line))
-                if len(ended) < len(entry.codes):
-                    rest = tuple(code for code in entry.codes if code not in codes)
-                    open_ranges.append(entry._replace(codes=rest))
-            continue
-        directives.append(Directive(form, codes, reason, first, last, span, own))
-    directives += open_ranges
-    return Suppressions(path, text, tuple(sorted(directives, key=lambda d: d.span)), tuple(bad))
+            self.close(directive)
+        elif form == "file-ignore" and not alone:
+            self.bad.append(_bad(directive.span, "file-ignore stands alone on its line; after a value write ignore"))
+        elif form == "file-ignore":
+            self.directives.append(directive._replace(first=1, last=END))
+        elif directive.comment is not None and directive.comment.alone:
+            first, last = ends.next_to(line)
+            self.directives.append(directive._replace(first=first, last=last))
+        else:
+            self.directives.append(directive)
+
+    def close(self, enable: Directive) -> None:
+        codes = enable.codes
+        closed = [entry for entry in self.open if set(entry.codes) & set(codes)]
+        if not closed:
+            self.bad.append(_bad(enable.span, f"enable[{', '.join(codes)}] without a disable above it"))
+        for entry in closed:
+            self.open.remove(entry)
+            ended = tuple(code for code in entry.codes if code in codes)
+            self.directives.append(entry._replace(codes=ended, last=enable.first))
+            if len(ended) < len(entry.codes):
+                rest = tuple(code for code in entry.codes if code not in codes)
+                self.open.append(entry._replace(codes=rest))
+
+
+class _Ends:
+    """Where what is written below a comment begins and ends; found when a comment asks."""
+
+    def __init__(self, path: str, document: Document, text: str) -> None:
+        self.path = path
+        self.document = document
+        self.text = text
+        self.blocks: dict[int, int] | None = None
+        self.followers: list[int] = []
+
+    def next_to(self, line: int) -> tuple[int, int]:
+        """The lines of what is written next, past further comments and blanks."""
+        if self.blocks is None:
+            self.blocks = _blocks(self.path, self.document)
+            self.followers = _followers(self.path, self.text)
+        first = self.followers[line + 1]
+        return first, max(first, self.blocks.get(first, first))
 
 
 def _unknown(rules: Sequence[RuleInfo]) -> Callable[[str], str]:
