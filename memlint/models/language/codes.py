@@ -82,6 +82,7 @@ def _refuse_what_is_unusual(spec: TrainingSpec, config: Decoder, options: dict[s
         ("torch.compile", options["compile"]),
         ("a loop that names what the model returns", spec.get("outputs_kept", False)),
         ("sampling", spec.get("generated_rows")),
+        ("a row of several samples, which mamba_ssm's kernels keep apart,", config.space and spec.get("padding_free")),
         ("tuning by a prefix or a prompt", spec.get("tuning") in ("prefix", "adaption_prompt")),
     ):
         if met:
