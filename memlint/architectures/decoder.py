@@ -98,7 +98,10 @@ class StateSpace(NamedTuple):
     groups   heads of one share what writes and reads the state
     kernel   tokens that the convolution before it spans
     chunk    tokens that one product writes
-    normed   the result is normed: "" (not at all), "before" its gate, "after" it
+    normed   the result is normed: "" (not at all), "before" its gate, "after" it, "together" (after it, all groups
+             scaled at once: Granite)
+    scaled   what enters, and each number of its projection, is multiplied by a constant (Falcon-H1)
+    layers   those that have it in place of attention; () where each has both
     """
 
     heads: int
@@ -111,6 +114,8 @@ class StateSpace(NamedTuple):
     input_bias: bool = False
     output_bias: bool = False
     normed: str = ""
+    scaled: bool = False
+    layers: tuple[int, ...] = ()
 
 
 class Decoder(NamedTuple):

@@ -96,6 +96,15 @@ CONFIGS: dict[str, dict[str, Any]] = {
         **TWO, "num_local_experts": 8, "num_experts_per_tok": 2, "shared_intermediate_size": 160,
         "layer_types": ["full_attention"] * 2,
     },
+    "granitemoehybrid with Mamba's layers and experts": {
+        **SIZES, "num_local_experts": 8, "num_experts_per_tok": 2, "shared_intermediate_size": 160,
+        "layer_types": ["mamba", "attention", "mamba"], "mamba_n_heads": 8, "mamba_d_state": 16,
+        "mamba_chunk_size": 32, "mamba_n_groups": 2,
+    },
+    "granitemoehybrid with Mamba's layers alone": {
+        **TWO, "num_local_experts": 0, "shared_intermediate_size": 160, "tie_word_embeddings": True,
+        "mamba_n_heads": 8, "mamba_d_state": 16, "mamba_chunk_size": 48, "mamba_proj_bias": True,
+    },
     "olmo": SIZES,
     "olmo2": SIZES,
     "olmo3": {**SIZES, "num_hidden_layers": 4, "sliding_window": 16, "pad_token_id": 0},

@@ -44,6 +44,7 @@ CLASSES = {
     "mpt": ("mpt", "MptModel"),
     "qwen": ("qwen", "QwenModel"),
 }
+STATE_SPACE = ("mamba2", "InsteadModel")
 LINEAR_ATTENTION, CONVOLUTION = ("gated_delta", "HybridModel"), ("short_convolution", "LfmModel")
 
 
@@ -69,6 +70,8 @@ def _of_transformers(spec: TrainingSpec, config: Decoder, kind: str, options: di
     found = CLASSES.get(config.code)
     if config.hybrid:
         found = LINEAR_ATTENTION if config.linear is not None else CONVOLUTION
+    if config.space is not None and config.space.layers:
+        found = STATE_SPACE
     if found is None:
         return LanguageModel(config, kind, **options)
     module, name = found
