@@ -123,6 +123,7 @@ class Decoder(NamedTuple):
 
     norm          "rms" (LLaMA: rounded, then scaled), "rms_wide" (OLMo2: scaled, then rounded), "gemma" (scaled by
                   ``1 + weight`` in fp32), "layer", "layer_weight" (without a bias), "layer_no_bias" (Cohere's own),
+                  "layer_plus" (by ``1 + weight``, in autocast's dtype: Nemotron),
                   "plain" (no parameters: OLMo)
     lowered_norm  autocast does not widen it: it is made in 16 bits (llm-foundry)
     residual      "pre" (norm, block, add), "post" (block, norm, add), "sandwich" (a norm before and one after),
