@@ -194,6 +194,7 @@ NEEDED = {
     "gemma": _LLAMA + "head_dim",
     "gemma2": _DECODER + "intermediate_size num_key_value_heads head_dim hidden_activation sliding_window",
     "gemma3": _VISION_LANGUAGE,
+    "nemotron": _DECODER + "intermediate_size num_key_value_heads head_dim partial_rotary_factor",
     "falcon_h1": _DECODER
     + "intermediate_size num_key_value_heads head_dim mamba_d_ssm mamba_n_heads mamba_d_state mamba_n_groups "
     + "mamba_chunk_size mamba_rms_norm mamba_norm_before_gate",
