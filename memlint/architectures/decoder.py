@@ -98,7 +98,10 @@ class StateSpace(NamedTuple):
     groups   heads of one share what writes and reads the state
     kernel   tokens that the convolution before it spans
     chunk    tokens that one product writes
-    normed   the result is normed: "" (not at all), "before" its gate, "after" it
+    normed   the result is normed: "" (not at all), "before" its gate, "after" it, "together" (after it, all groups
+             scaled at once: Granite)
+    scaled   what enters, and each number of its projection, is multiplied by a constant (Falcon-H1)
+    layers   those that have it in place of attention; () where each has both
     """
 
     heads: int
@@ -111,6 +114,8 @@ class StateSpace(NamedTuple):
     input_bias: bool = False
     output_bias: bool = False
     normed: str = ""
+    scaled: bool = False
+    layers: tuple[int, ...] = ()
 
 
 class Decoder(NamedTuple):
@@ -118,6 +123,7 @@ class Decoder(NamedTuple):
 
     norm          "rms" (LLaMA: rounded, then scaled), "rms_wide" (OLMo2: scaled, then rounded), "gemma" (scaled by
                   ``1 + weight`` in fp32), "layer", "layer_weight" (without a bias), "layer_no_bias" (Cohere's own),
+                  "layer_plus" (by ``1 + weight``, in autocast's dtype: Nemotron),
                   "plain" (no parameters: OLMo)
     lowered_norm  autocast does not widen it: it is made in 16 bits (llm-foundry)
     residual      "pre" (norm, block, add), "post" (block, norm, add), "sandwich" (a norm before and one after),

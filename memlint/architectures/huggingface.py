@@ -159,7 +159,7 @@ def decoder(config: Mapping[str, Any]) -> Decoder:
     elif model_type in ("lfm2", "lfm2_moe"):
         _lfm2(config, facts)
     elif model_type == "falcon_h1":
-        facts["space"] = _state_space(config, facts)
+        _falcon_h1(config, facts)
     elif model_type == "granitemoehybrid":
         _granite_hybrid(config, facts)
     elif model_type.startswith("deepseek") or model_type == "glm4_moe_lite":
@@ -258,28 +258,42 @@ def _lfm2(config: Mapping[str, Any], facts: dict[str, Any]) -> None:
     )
 
 
-def _state_space(config: Mapping[str, Any], facts: dict[str, Any]) -> StateSpace:
-    width = config.get("mamba_d_ssm", 1024)
-    before = config.get("mamba_norm_before_gate", True)
+def _state_space(config: Mapping[str, Any], width: int, chunk: int = 256) -> StateSpace:
     return StateSpace(
         config.get("mamba_n_heads", 128),
-        int(config.get("mamba_expand", 2) * facts["width"]) if width is None else width,
+        width,
         config.get("mamba_d_state", 256),
         config.get("mamba_n_groups", 1),
         config.get("mamba_d_conv", 4),
-        config.get("mamba_chunk_size", 256),
+        config.get("mamba_chunk_size", chunk),
         bool(config.get("mamba_conv_bias", True)),
         bool(config.get("mamba_proj_bias", False)),
-        bool(config.get("projectors_bias", False)),
-        ("before" if before else "after") if config.get("mamba_rms_norm", False) else "",
+    )
+
+
+def _falcon_h1(config: Mapping[str, Any], facts: dict[str, Any]) -> None:
+    width = config.get("mamba_d_ssm", 1024)
+    before = config.get("mamba_norm_before_gate", True)
+    space = _state_space(config, int(config.get("mamba_expand", 2) * facts["width"]) if width is None else width)
+    facts["space"] = space._replace(
+        output_bias=bool(config.get("projectors_bias", False)),
+        normed=("before" if before else "after") if config.get("mamba_rms_norm", False) else "",
+        scaled=True,
     )
 
 
 def _granite_hybrid(config: Mapping[str, Any], facts: dict[str, Any]) -> None:
-    """Granite 4: layers of attention, with or without experts."""
-    kinds = config.get("layer_types") or config.get("layers_block_type") or ("linear_attention",)
-    if any(kind not in ("attention", "full_attention") for kind in kinds):
-        raise UnknownModel("Granite with Mamba layers is not known")
+    """Granite 4: layers of attention and of a state space, with or without experts."""
+    layers = facts["layers"]
+    kinds = config.get("layer_types") or config.get("layers_block_type") or ("linear_attention",) * layers
+    if len(kinds) < layers:
+        raise UnknownModel(f"layer_types says of {len(kinds):,} layers what they are, of {layers:,}")
+    states = tuple(number for number in range(layers) if kinds[number] in ("mamba", "linear_attention"))
+    if any(kind not in ("attention", "full_attention", "mamba", "linear_attention") for kind in kinds):
+        raise UnknownModel(f"Granite with layers of kind {', '.join(sorted({*map(str, kinds)}))} is not known")
+    if states:
+        space = _state_space(config, int(config.get("mamba_expand", 2) * facts["width"]))
+        facts["space"] = space._replace(output_bias=space.input_bias, normed="together", layers=states)
     facts["rotary"] = "half" if config.get("position_embedding_type") == "rope" else "none"
     if not config.get("num_local_experts", 8):
         facts["intermediate"] = _number(config, "shared_intermediate_size")

@@ -173,6 +173,14 @@ STYLES: dict[str, dict[str, Any]] = {
         "residual_dropout": Key("residual_dropout", 0.0),
         "embedding_dropout": Key("embedding_dropout", 0.0),
     },
+    "nemotron": {
+        **_LLAMA,
+        "norm": "layer_plus",
+        "rotary": "partial",
+        "rotary_dim": Key("partial_rotary_factor", 0.5),
+        "perceptron": "up_proj down_proj",
+        "activation": "relu2",
+    },
     "stablelm": {
         "norm": "layer",
         "rotates_in_line": True,

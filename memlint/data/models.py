@@ -116,6 +116,13 @@ def undescribed(name: str) -> str:
     return next((kind for begins, kind in _stand_ins("undescribed").items() if lower.startswith(begins)), "")
 
 
+def unlisted(name: str) -> str:
+    """Of an id whose model's code is described, and whose sizes the catalogue has not, its ``model_type``; "" for any
+    other."""
+    lower = name.lower()
+    return next((kind for begins, kind in _stand_ins("unlisted").items() if lower.startswith(begins)), "")
+
+
 def context(config: dict[str, Any]) -> int | None:
     """Positions that a ``config.json`` states; of the text model, where it nests one. None where it states none."""
     for mapping in (config, config.get("text_config")):

@@ -382,6 +382,10 @@ def _patterns(spec: TrainingSpec) -> str:
 _EXPERT_KERNELS = ("use_scattermoe", "use_sonicmoe", "expert_backend")
 
 
+# Layers that it leaves as they are, by the type of model (loaders/model.py, _set_quantization_config).
+_UNQUANTISED = {"falcon_h1": ("out_proj",)}
+
+
 def _packed_experts(spec: TrainingSpec) -> str:
     """The common weights of experts in as few bits as linear layers (monkeypatch/moe_quant.py)."""
     switch = spec.fact(lm.HYPER + "quantize_moe_experts")
@@ -419,6 +423,10 @@ def _quantization(spec: TrainingSpec) -> str:
         if default not in spec:
             spec.facts[default] = Fact(default, value, DEFAULT, reason=f"{VERSION}: its BitsAndBytesConfig")
     lm.quantization(spec)
+    skipped = _UNQUANTISED.get((spec.get(lm.CONFIG) or {}).get("model_type", ""))
+    if skipped and "quantization.bits" in spec:
+        reason = f"{VERSION}: llm_int8_skip_modules"
+        lm.put(spec, "quantization.skipped", list(skipped), spec.fact(lm.CONFIG), reason)
     return _packed_experts(spec)
 
 

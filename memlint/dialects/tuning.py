@@ -20,7 +20,7 @@ ADAPTER_FACTS: tuple[Name, ...] = (
 
 QUANTIZATION_FACTS: tuple[Name, ...] = (
     *("quantization.bits", "quantization.kind", "quantization.double", "quantization.group_size"),
-    "quantization.experts",
+    *("quantization.experts", "quantization.skipped"),
 )
 
 # The targets of a program that walks the model and lists the names of its linear layers (find_all_linear_names, as

@@ -478,6 +478,7 @@ ADAPTERS = (
         "weights",
     ),
     Entry("quantization.double", "boolean", "scales are quantised again", absent="false"),
+    Entry("quantization.skipped", "list", "linear layers by their last names that stay as they are, beside the head"),
     Entry("quantization.experts", "boolean", "the common weights of experts are quantised as well", absent="false"),
     Entry(
         "quantization.prepared",

@@ -70,6 +70,7 @@ def stack_of(decoder: Decoder) -> Stack:
     layers, windows = decoder.layers, decoder.windows
     other = {*(decoder.linear.layers if decoder.linear else ())}
     other.update(decoder.convolution.layers if decoder.convolution else ())
+    other.update(decoder.space.layers if decoder.space else ())
     kinds = [
         (
             windows[number] if windows else 0,

@@ -255,9 +255,17 @@ def test_the_command_that_fetches_is_named_where_the_name_may_be_an_id(name: str
 
 
 def test_a_model_that_no_reader_describes_is_named_by_its_type(cache: Path) -> None:
+    found = resolve("ai21labs/Jamba-v0.1")
+    assert found is not None
+    assert found.reason == "it is of type jamba, whose layers memlint does not describe"
+    cached(cache, "ai21labs/Jamba-v0.1")
+    assert resolve("ai21labs/Jamba-v0.1") == Resolved(CONFIG, "local hub cache")
+
+
+def test_a_size_that_the_catalogue_has_not_is_no_other_model_of_a_like_name(cache: Path) -> None:
     found = resolve("tiiuae/Falcon-H1-3B-Base")
     assert found is not None
-    assert found.reason == "it is of type falcon_h1, whose layers memlint does not describe"
+    assert found.reason.startswith("it is of type falcon_h1, in a size that is not there: `memlint models add tiiuae/")
     cached(cache, "tiiuae/Falcon-H1-3B-Base")
     assert resolve("tiiuae/Falcon-H1-3B-Base") == Resolved(CONFIG, "local hub cache")
 

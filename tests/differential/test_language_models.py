@@ -96,12 +96,22 @@ CONFIGS: dict[str, dict[str, Any]] = {
         **TWO, "num_local_experts": 8, "num_experts_per_tok": 2, "shared_intermediate_size": 160,
         "layer_types": ["full_attention"] * 2,
     },
+    "granitemoehybrid with Mamba's layers and experts": {
+        **SIZES, "num_local_experts": 8, "num_experts_per_tok": 2, "shared_intermediate_size": 160,
+        "layer_types": ["mamba", "attention", "mamba"], "mamba_n_heads": 8, "mamba_d_state": 16,
+        "mamba_chunk_size": 32, "mamba_n_groups": 2,
+    },
+    "granitemoehybrid with Mamba's layers alone": {
+        **TWO, "num_local_experts": 0, "shared_intermediate_size": 160, "tie_word_embeddings": True,
+        "mamba_n_heads": 8, "mamba_d_state": 16, "mamba_chunk_size": 48, "mamba_proj_bias": True,
+    },
     "olmo": SIZES,
     "olmo2": SIZES,
     "olmo3": {**SIZES, "num_hidden_layers": 4, "sliding_window": 16, "pad_token_id": 0},
     "granite": SIZES,
     "phi3": {**SIZES, "pad_token_id": 0},
     "starcoder2": SIZES,
+    "nemotron": {**SIZES, "head_dim": 32},
     "stablelm": SIZES,
     "stablelm with a parallel residual": {**SIZES, "use_parallel_residual": True, "use_qkv_bias": True},
     "cohere": SIZES,
@@ -227,17 +237,21 @@ def spec_of(facts: dict[str, Any]) -> TrainingSpec:
 
 @contextmanager
 def values_known(padded: bool) -> Iterator[None]:
-    """transformers looks at the mask's values to see whether it needs one; fake tensors have none, so they are told."""
+    """transformers looks at the mask's values to see whether it needs one; fake tensors have none, so they are told.
+    Where it asks for autocast of no device it means CUDA's, which the CPU's stands for here."""
     known = {"is_tracing": lambda *_: False, "fast_all": lambda _: not padded}
     saved = {name: getattr(masking_utils, name) for name in known}
     for name, value in known.items():
         setattr(masking_utils, name, value)
+    asked = torch.is_autocast_enabled
+    torch.is_autocast_enabled = lambda kind="cpu": asked(kind)  # type: ignore[assignment]
     disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
         yield
     finally:
         logging.disable(disabled)
+        torch.is_autocast_enabled = asked
         for name, value in saved.items():
             setattr(masking_utils, name, value)
 

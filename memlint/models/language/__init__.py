@@ -277,7 +277,7 @@ def _quantise(model: Module, spec: TrainingSpec, compute: DType, heads: Sequence
     made = quantisation.layer(spec, compute)
     if _quantised_by_litgpt(spec):
         heads = ()
-    left = getattr(model, "unquantised", ())
+    left = (*getattr(model, "unquantised", ()), *(spec.get("quantization.skipped") or ()))
     replace_linears(
         model,
         lambda name, base: None if name.partition(".")[0] in heads or name.rpartition(".")[2] in left else made(base),

@@ -44,6 +44,7 @@ CLASSES = {
     "mpt": ("mpt", "MptModel"),
     "qwen": ("qwen", "QwenModel"),
 }
+STATE_SPACE = ("mamba2", "InsteadModel")
 LINEAR_ATTENTION, CONVOLUTION = ("gated_delta", "HybridModel"), ("short_convolution", "LfmModel")
 
 
@@ -69,6 +70,8 @@ def _of_transformers(spec: TrainingSpec, config: Decoder, kind: str, options: di
     found = CLASSES.get(config.code)
     if config.hybrid:
         found = LINEAR_ATTENTION if config.linear is not None else CONVOLUTION
+    if config.space is not None and config.space.layers:
+        found = STATE_SPACE
     if found is None:
         return LanguageModel(config, kind, **options)
     module, name = found
@@ -82,6 +85,7 @@ def _refuse_what_is_unusual(spec: TrainingSpec, config: Decoder, options: dict[s
         ("torch.compile", options["compile"]),
         ("a loop that names what the model returns", spec.get("outputs_kept", False)),
         ("sampling", spec.get("generated_rows")),
+        ("a row of several samples, which mamba_ssm's kernels keep apart,", config.space and spec.get("padding_free")),
         ("tuning by a prefix or a prompt", spec.get("tuning") in ("prefix", "adaption_prompt")),
     ):
         if met:

@@ -1,10 +1,11 @@
-"""Mamba's second kind of layer, in transformers' plain torch, and the decoder that has one beside attention in every
-layer (Falcon-H1). The kernels of ``mamba_ssm``, which are taken where that is installed, keep less.
+"""Mamba's second kind of layer, in transformers' plain torch, and the decoders that have one beside attention in every
+layer (Falcon-H1) or in place of it in most (Granite 4). The kernels of ``mamba_ssm``, which are taken where that is
+installed, keep less.
 
 Shapes: B rows, S tokens, W hidden width, h heads of d, g groups, n numbers of state, C chunks of c tokens. Temporaries
 live as they do there, so statements are not merged.
 
-Source: ``transformers`` 5.23, ``models/falcon_h1/modeling_falcon_h1.py`` (mamba2_chunk_scan, segment_sum).
+Source: ``transformers`` 5.23, ``models/{falcon_h1,granitemoehybrid}/modeling_*.py`` (mamba2_chunk_scan, segment_sum).
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from memlint.meta.nn import Conv, Linear, Module, buffer, parameter
 from memlint.meta.tensor import Tensor, bool_, empty, float32, int64, state
 from memlint.models.language.attention import Attention
 from memlint.models.language.decoder import LanguageModel, Layer
+from memlint.models.language.experts import has_experts, mixture
 from memlint.models.language.gated_delta import convolved, cumulated, repeated, softplus
-from memlint.models.language.parts import Tables, activation, norm, position_numbers
+from memlint.models.language.parts import Tables, activation, norm, perceptron, position_numbers
 
 
 def segment_sum(x: Tensor) -> Tensor:
@@ -101,11 +103,11 @@ def scan(
 
 
 class GatedNorm(Module):
-    """A root-mean-square norm of each group, in fp32; gated before or after."""
+    """A root-mean-square norm of each group, in fp32; ``kind`` is ``StateSpace.normed``."""
 
-    def __init__(self, width: int, groups: int, before: bool) -> None:
+    def __init__(self, width: int, groups: int, kind: str) -> None:
         self.weight = parameter(width)
-        self.groups, self.before = groups, before
+        self.groups, self.before, self.together = groups, kind == "before", kind == "together"
 
     def forward(self, x: Tensor, gate: Tensor) -> Tensor:
         dtype = x.dtype
@@ -116,6 +118,8 @@ class GatedNorm(Module):
         x = x.view(batch, length, self.groups, width // self.groups)
         variance = F.mean(F.pow(x, 2.0), -1, keepdim=True)
         x = x * F.rsqrt(variance + 1e-6)
+        if self.together:
+            return self.weight * to(x.view(batch, length, width), dtype)
         x = self.weight.view(self.groups, width // self.groups) * x
         x = x.view(batch, length, width)
         if self.before:
@@ -141,20 +145,22 @@ class Mixer(Module):
         self.in_proj = Linear(config.width, sum(self.sizes), space.input_bias)
         self.dt_bias = parameter(space.heads)
         self.A_log = parameter(space.heads)
-        self.norm = GatedNorm(space.width, space.groups, space.normed == "before") if space.normed else None
+        self.norm = GatedNorm(space.width, space.groups, space.normed) if space.normed else None
         self.D = parameter(space.heads)
         self.out_proj = Linear(space.width, config.width, space.output_bias)
         self.function = activation(config.activation)
-        self.mup_vector = buffer(1, 1, sum(self.sizes), dtype=state.default_dtype)
+        self.mup_vector = buffer(1, 1, sum(self.sizes), dtype=state.default_dtype) if space.scaled else None
 
     def forward(self, x: Tensor, padding: Tensor | None) -> Tensor:
         batch, length, _ = x.shape
         dtype, space = x.dtype, self.space
         if padding is not None:
             x = to(x * padding.unsqueeze(-1), dtype)
-        x = x * 1.0
+        if self.mup_vector is not None:
+            x = x * 1.0
         projected = self.in_proj(x)
-        projected = projected * self.mup_vector
+        if self.mup_vector is not None:
+            projected = projected * self.mup_vector
         decay = F.neg(F.exp(to(self.A_log, float32)))
         gate, mixed, dt = F.split(projected, self.sizes, -1)
         mixed = mixed.transpose(1, 2)
@@ -231,9 +237,42 @@ class BesideLayer(Layer):
         return x
 
 
-class BesideModel(LanguageModel):
+class InsteadLayer(Layer):
+    """A layer as others are, with a mixer in place of attention where its number is among those."""
+
+    def __init__(self, config: Decoder, kind: str, number: int) -> None:
+        assert config.space is not None
+        mixes = number in config.space.layers
+        self.mamba = Mixer(config, config.space) if mixes else None
+        self.self_attn: Any = None if mixes else Attention(config, kind)
+        self.mlp = mixture(config) if has_experts(config, number) else perceptron(config)
+        self.scaled = config.scaled_residual
+        self.define(config)
+
+    def forward(self, x: Tensor, tables: Tables | None, mask: Tensor | None) -> Tensor:
+        residual = x
+        x = self.input_layernorm(x)
+        weights = None
+        if self.mamba is not None:
+            x = self.mamba(x, mask)
+        else:
+            x, weights = self.self_attn(x, tables, mask)
+        x = residual + self.added(x, 0.0)
+        residual = x
+        x = self.post_attention_layernorm(x)
+        x = self.mlp(x)
+        x = residual + self.added(x, 0.0)
+        del weights
+        return x
+
+
+class InsteadModel(LanguageModel):
     def define_layer(self, config: Decoder, kind: str, number: int) -> Layer:
-        return BesideLayer(config, kind, number)
+        return InsteadLayer(config, kind, number)
+
+    def mask_of(self, number: int, mask: Tensor | None, padding: Tensor | None) -> Any:
+        assert self.config.space is not None
+        return padding if number in self.config.space.layers else mask
 
     def hidden(self, given: Tensor) -> Tensor:
         embedded = self.look(given)[0] if given.ndim == 2 else given
@@ -241,12 +280,20 @@ class BesideModel(LanguageModel):
             embedded = F.cat((self.prompt(embedded.shape[0], embedded.dtype), embedded), 1)
         batch, length, _ = embedded.shape
         positions = position_numbers(1, length)
-        masks = self.masks(batch, length, embedded)[0], empty((batch, length), int64) if self.padded else None
+        mask = self.masks(batch, length, embedded)[0]
+        padding = empty((batch, length), int64) if self.padded else None
         x = embedded
-        assert self.rotary_emb is not None
-        tables = self.rotary_emb(positions, x.dtype)
+        tables = None if self.rotary_emb is None else self.rotary_emb(positions, x.dtype)
         for number, layer in enumerate(self.layers):
             recomputed = self.checkpointed > 0 and number % self.checkpointed == 0
-            x = self.through(layer, recomputed, x, tables, masks)  # type: ignore[arg-type]
+            x = self.through(layer, recomputed, x, tables, self.mask_of(number, mask, padding))
         out: Tensor = self.norm(x)
         return out
+
+
+class BesideModel(InsteadModel):
+    def define_layer(self, config: Decoder, kind: str, number: int) -> Layer:
+        return BesideLayer(config, kind, number)
+
+    def mask_of(self, number: int, mask: Tensor | None, padding: Tensor | None) -> Any:
+        return mask, padding

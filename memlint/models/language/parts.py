@@ -11,10 +11,10 @@ from collections.abc import Callable
 
 from memlint.architectures.decoder import Decoder
 from memlint.meta import functional as F
-from memlint.meta.amp import to
+from memlint.meta.amp import autocast, to
 from memlint.meta.autograd import no_grad
 from memlint.meta.nn import LayerNorm, Linear, Module, buffer, parameter
-from memlint.meta.tensor import DType, Tensor, bool_, empty, float32, int64
+from memlint.meta.tensor import DType, Tensor, bool_, empty, float32, int64, state
 from memlint.models import UnknownModel
 
 # ---------------------------------------------------------------------------------------------------------- norms
@@ -83,6 +83,22 @@ class WeightNorm(Module):
         return F.layer_norm(x, self.weight, None)
 
 
+class PlusLayerNorm(Module):
+    """Nemotron's layer norm: scaled by ``1 + weight``; under autocast in its 16 bits."""
+
+    def __init__(self, width: int) -> None:
+        self.weight = parameter(width)
+        self.bias = parameter(width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight, bias = self.weight + 1.0, self.bias
+        if state.autocast is None:
+            return F.layer_norm(x, weight, bias)
+        x, weight, bias = (to(given, state.autocast) for given in (x, weight, bias))
+        with autocast(None):
+            return F.layer_norm(x, weight, bias)
+
+
 class HeadNorms(Module):
     """StableLM's: (B, h, S, d), each head through a norm of its own."""
 
@@ -112,6 +128,8 @@ def norm(kind: str, width: int) -> Module:
         return LayerNorm(width)
     if kind == "plain":
         return PlainNorm()
+    if kind == "layer_plus":
+        return PlusLayerNorm(width)
     kinds: dict[str, type[RootMeanSquare] | type[CohereNorm] | type[WeightNorm]] = {
         "layer_weight": WeightNorm,
         "rms": RootMeanSquare,
