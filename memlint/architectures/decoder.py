@@ -134,6 +134,7 @@ class Decoder(NamedTuple):
                   three: GPT-2), "one_key" (one product, keys and values of a single head: GPT-BigCode), "by_group"
                   (one product, cut within groups of heads: InternLM2, whose code comes with its weights)
     rotary        "half" (LLaMA), "partial" (the rest is put behind: NeoX, Phi, StableLM), "interleaved" (GLM),
+                  "interleaved_once" (the same, from tables that are: GLM-4.1V),
                   "interleaved_wide" (in fp32: Cohere, torchtune), "interleaved_tables" (the same, from tables in
                   halves: ERNIE), "halves" (tables for half a head: GPT-OSS), "complex" (pairs of neighbours in fp32 as
                   complex numbers: DeepSeek-V2, torchtitan), "even_odd" (such pairs, put into halves: DeepSeek-V3),

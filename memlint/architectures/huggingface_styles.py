@@ -219,6 +219,14 @@ STYLES: dict[str, dict[str, Any]] = {
         "qkv_bias": Key("attention_bias", True),
         "head_dim": 128,
     },
+    "glm4v_text": {
+        "residual": "sandwich",
+        "perceptron": "gated_joined",
+        "rotary": "interleaved_once",
+        "rotary_dim": Key("partial_rotary_factor", 1.0),
+        "qkv_bias": True,
+        "counted_positions": True,
+    },
     "glm": {
         "perceptron": "gated_joined",
         "rotary": "interleaved",

@@ -88,13 +88,19 @@ class Packed(NamedTuple):
     gated: bool = False
     windowed: bool = False
     places: bool = False
+    joined: bool = False
 
 
 _NEWEST = Packed(
     "hidden_size", "intermediate_size", "out_hidden_size", "gelu_pytorch_tanh", patch=16, depth=27, places=True
 )
+_GLM = Packed(
+    "hidden_size", "intermediate_size", "out_hidden_size", "silu", depth=24, gated=True, places=True, joined=True
+)
 # model_type of the whole -> its tower
 PACKED = {
+    "glm4v": _GLM,
+    "glm46v": _GLM,
     "qwen2_vl": Packed("embed_dim", "", "hidden_size", "quick_gelu"),
     "qwen2_5_vl": Packed("hidden_size", "intermediate_size", "out_hidden_size", "silu", gated=True, windowed=True),
     "qwen3_vl": _NEWEST,
@@ -126,6 +132,13 @@ def packed_tower(config: Mapping[str, Any], kind: str) -> PackedTower:
         places=_number(sizes, "num_position_embeddings", 2304) if made_by.places else 0,
         deep=tuple(deep or ()),
     )
+    if made_by.joined:
+        made = made._replace(
+            heads=_number(sizes, "num_heads", 12),
+            places=(_number(sizes, "image_size", 336) // made.patch) ** 2,
+            joined=made.intermediate,
+            qkv_bias=bool(sizes.get("attention_bias", False)),
+        )
     agree(made, PACKED_AGREEMENTS)
     return made
 

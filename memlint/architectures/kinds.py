@@ -56,7 +56,7 @@ KINDS = (
     Kind(ENCODER_DECODERS, encoder_decoder, ("seq2seq_lm",)),
     Kind(T5_TYPES, t5, ("seq2seq_lm",)),
     Kind(CLASSIFIERS, tower, ("image_classification",)),
-    Kind(("gemma3", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"), vision_language, _SEES),
+    Kind(("gemma3", "glm4v", "glm46v", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"), vision_language, _SEES),
     Kind(BESIDE, text_alone, _SEES),
     Kind(("llava",), llava, _SEES),
     Kind((MODEL_TYPE,), recorded, TASKS),

@@ -69,6 +69,9 @@ class PackedTower(NamedTuple):
               Towers with one have a bias in the patches' layer, which they do not say embeds (Qwen3-VL, Qwen3.5)
     deep      numbers of the blocks whose states go to the decoder's first layers as well, each through a merger of its
               own (Qwen3-VL)
+    joined    width of the perceptron that makes features where a convolution joins patches (GLM-4.1V), whose blocks'
+              perceptrons are as wide as features are; 0 where they are joined side by side
+    qkv_bias  of such blocks, which have no other biases
     """
 
     width: int
@@ -85,6 +88,8 @@ class PackedTower(NamedTuple):
     windowed: bool
     places: int = 0
     deep: tuple[int, ...] = ()
+    joined: int = 0
+    qkv_bias: bool = True
 
     @property
     def patch_numbers(self) -> int:

@@ -24,6 +24,8 @@ _KINDS = frozenset(
         *("wav", "xls", "hubert", "wavlm", "whisper", "speech", "asr", "tts"),
     )
 )
+# A version of models that see, as GLM has them: GLM-4.6V-Flash, and no GLM-4.6.
+_SEES = re.compile(r"\d(?:\.\d+)?v(?![a-z0-9])")
 # A checkpoint in few bits has another dtype than the model that it is of, and an adapter is no model.
 _OTHER = re.compile(r"[48]bit|int[48]|gptq|awq|gguf|bnb|fp8|nf4|quant|lora|adapter")
 # Folders of a run's own, which is called after its model: ``qwen2.5-7b-sft/checkpoint-500``.
@@ -51,7 +53,7 @@ def resembling(name: str) -> tuple[str, ...]:
     family and version, if they have few shapes.
     """
     wanted = _parsed(name)
-    if _OTHER.search(name.lower()):
+    if _OTHER.search(name.lower()) or _SEES.search(name.lower()):
         return ()
     if not wanted.sizes:
         return _of_any_size(wanted)

@@ -203,6 +203,7 @@ NEEDED = {
     + "mamba_chunk_size mamba_rms_norm mamba_norm_before_gate",
     "gemma3_text": _DECODER + "intermediate_size num_key_value_heads head_dim hidden_activation sliding_window",
     "glm": _LLAMA + "head_dim attention_bias partial_rotary_factor",
+    "glm4v": _VISION_LANGUAGE,
     "glm4": _LLAMA + "head_dim attention_bias partial_rotary_factor",
     "apertus": _LLAMA,
     "arcee": _LLAMA + "head_dim",

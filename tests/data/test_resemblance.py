@@ -49,6 +49,7 @@ from memlint.data import hub, models, resemblance
         pytest.param(
             "out/Qwen2.5-7B-sft/global_step_20/actor/hf", ["Qwen/Qwen2.5-7B"], id="folders within one another"
         ),
+        pytest.param("ZhipuAI/GLM-4.6V-Flash", [], id="a version that sees is no decoder"),
         pytest.param("out/llama-3-8b-lora/final", [], id="an adapter's checkpoint is no model"),
         pytest.param("your_llama_model", [], id="a family of many sizes is none"),
         pytest.param("llama-qwen-mine", [], id="two families and no size"),

@@ -90,7 +90,22 @@ QWEN35: dict[str, Any] = {
         },
     },
 }  # fmt: skip
+GLM4V: dict[str, Any] = {
+    "model_type": "glm4v",
+    "vision_config": {
+        "model_type": "glm4v_vision", "depth": 3, "hidden_size": 96, "intermediate_size": 200, "num_heads": 4,
+        "out_hidden_size": 128, "image_size": 112,
+    },
+    "text_config": {
+        **TEXT, "model_type": "glm4v_text", "pad_token_id": 0,
+        "rope_parameters": {
+            "rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5, "mrope_section": [2, 1, 1],
+        },
+    },
+    "image_token_id": 7,
+}  # fmt: skip
 CLASSES = {
+    "glm4v": "Glm4vForConditionalGeneration",
     "gemma3": "Gemma3ForConditionalGeneration",
     "qwen2_vl": "Qwen2VLForConditionalGeneration",
     "qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration",
@@ -119,7 +134,15 @@ class Sizes:
     def same(self, _: Any) -> Sizes:
         return self
 
-    __getitem__ = __sub__ = __floordiv__ = same
+    __sub__ = __floordiv__ = same
+
+    def __getitem__(self, places: Any) -> Any:
+        """One of them for each patch, where GLM asks for that."""
+        asked = places[0] if isinstance(places, tuple) else places
+        return torch.zeros_like(asked) if isinstance(asked, torch.Tensor) else self
+
+    def cumsum(self, _: int) -> torch.Tensor:
+        return torch.zeros(len(self.numbers), dtype=torch.int64)
 
 
 def in_transformers(
@@ -142,6 +165,9 @@ def in_transformers(
         else:
             visual = model.model.visual
             parts = {"vision_tower": [visual.patch_embed, visual.blocks], "projector": [visual.merger]}
+            if kind == "glm4v":
+                around = (visual.post_conv_layernorm, visual.embeddings, visual.post_layernorm, visual.downsample)
+                parts["vision_tower"] += around
             if kind in ("qwen3_vl", "qwen3_vl_moe", "qwen3_5"):
                 model.tie_weights()
                 parts["vision_tower"] += [visual.pos_embed, *getattr(visual, "deepstack_merger_list", ())]
@@ -231,7 +257,9 @@ def added(_: Any, x: torch.Tensor, places: torch.Tensor, seen: torch.Tensor) -> 
     return x
 
 
-@pytest.mark.parametrize("config", [QWEN2, QWEN25, QWEN3, QWEN3_MOE, QWEN35], ids=lambda config: config["model_type"])
+@pytest.mark.parametrize(
+    "config", [QWEN2, QWEN25, QWEN3, QWEN3_MOE, QWEN35, GLM4V], ids=lambda config: config["model_type"]
+)
 @pytest.mark.parametrize("trains", FROZEN)
 @pytest.mark.parametrize("way", WAYS)
 def test_qwen_takes_the_memory_that_transformers_takes(

@@ -349,3 +349,12 @@ def test_a_choice_of_two_words_keeps_no_logits() -> None:
     plain, chosen = saved(LLAMA, attention="flash"), saved(LLAMA, attention="flash", **rows)
     logits = 4 * S * B * V + S * B * (1 + 8)  # in fp32; masks and numbers of tokens
     assert plain - chosen == pytest.approx(logits, rel=0.05)
+
+
+def test_experts_that_drop_tokens_keep_a_mask_and_padded_ones_all_rows_that_they_may_take() -> None:
+    """As many tokens visit as are sent where routing is balanced; a padded expert takes twice as many."""
+    facts = {"attention": "flash", "hyperparameters__moe_expert_capacity_factor": 2.0}
+    usual, dropping = of_one_layer(MIXTRAL, attention="flash"), of_one_layer(MIXTRAL, **facts)
+    assert dropping - usual == S * B * EXPERTS
+    padded = of_one_layer(MIXTRAL, **facts, hyperparameters__moe_pad_expert_input_to_capacity=True)
+    assert padded - dropping == S * B * K * (2 * H + 4 * INNER + 2 * INNER + 8)

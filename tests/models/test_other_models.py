@@ -204,7 +204,10 @@ def test_llava_without_images_trains_its_decoder_alone() -> None:
     assert seen.allocated_bytes - plain.allocated_bytes == pytest.approx(4 * beside, rel=1e-3)
 
 
-@pytest.mark.parametrize("name", ["Qwen/Qwen3-VL-30B-A3B-Instruct", "Qwen/Qwen3-VL-8B-Instruct"])
+SEEING = ("Qwen/Qwen3-VL-30B-A3B-Instruct", "Qwen/Qwen3-VL-8B-Instruct", "zai-org/GLM-4.1V-9B-Thinking")
+
+
+@pytest.mark.parametrize("name", SEEING)
 def test_a_model_that_sees_has_as_many_parameters_as_the_library_says(name: str) -> None:
     model = catalogue.find(name)
     assert model is not None

@@ -13,6 +13,7 @@ that of an older Megatron-LM.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import ceil
 from typing import Any
 
 from memlint.architectures.decoder import Decoder
@@ -304,6 +305,9 @@ class MegatronExperts(Module):
         weights, numbers = F.topk(scores, self.per_token)
         place = empty(scores.shape, bool_)
         rows, each, sent = flat.shape[0] * self.per_token, self.kernels.each, self.kernels.experts > 1
+        if self.kernels.capacity:
+            weights = self.limited(weights)
+            rows = self.number * self.capacity(flat.shape[0]) if self.kernels.fills else rows
         index = empty((rows,), int64)
         given = moved(flat, (rows, width), index)
         if sent:
@@ -324,6 +328,31 @@ class MegatronExperts(Module):
         del place, numbers, scores
         out = out.view(batch, length, width)
         return (out if self.shared is None else out + self.common(x)), None
+
+    def capacity(self, tokens: int) -> int:
+        """Rows of an expert at most (``get_capacity``)."""
+        return ceil(tokens * self.per_token / self.number * self.kernels.capacity)
+
+    def limited(self, weights: Tensor) -> Tensor:
+        """(T, k) -> the same without what is dropped, of a table of all experts: keeps a mask of it
+        (``apply_router_token_dropping``)."""
+        tokens = weights.shape[0]
+        most, table = self.capacity(tokens), (tokens, self.number)
+        if most <= tokens:
+            likeliest, places = empty((most, self.number), float32), empty((most, self.number), int64)
+            del likeliest
+            zeros, chosen = empty(table, float32), empty(table, float32)
+            del zeros, places
+        else:
+            chosen = empty(table, float32)
+        within = empty(table, bool_)
+        del chosen
+        left = empty(table, bool_)
+        del within
+        whole = empty(table, float32)
+        out = passed(weights, None, weights.shape, (left,))
+        del whole
+        return out
 
     def routed(self, flat: Tensor) -> Tensor:
         """(T, W) -> (T, experts). Keeps its input, unless that is the result of a norm that backward makes again."""
@@ -579,6 +608,8 @@ def model(spec: TrainingSpec, config: Decoder, _: str, options: dict[str, Any]) 
         weights8=spec.get("float8_weights", False),
         loss_in_place="cross_entropy_in_place" in fused,
         loss_compiled="cross_entropy" in fused,
+        capacity=float(spec.get(HYPER + "moe_expert_capacity_factor") or 0),
+        fills=bool(spec.get(HYPER + "moe_pad_expert_input_to_capacity", False)),
     )
     first = spec.get("checkpointing_layers") if kind == "blocks" else None
     chunk = int(spec.get("checkpointing_chunk") or 1) if kind == "full" else 1

@@ -28,6 +28,8 @@ class Kernels(NamedTuple):
              have two such copies, by rows and by columns, unless they are nothing but these (``weights8``)
     loss_in_place   Transformer Engine's loss, which makes no copy of the logits
     loss_compiled   Megatron's own, through torch.compile
+    capacity    rows that an expert takes at most, in shares of those of balanced routing; 0 for any number
+    fills       experts take as many rows as they may, whatever is sent to them
     """
 
     norm: bool
@@ -45,6 +47,8 @@ class Kernels(NamedTuple):
     weights8: bool = False
     loss_in_place: bool = False
     loss_compiled: bool = False
+    capacity: float = 0.0
+    fills: bool = False
 
     def kept(self, x: Tensor) -> Tensor:
         """What a product keeps of its input."""

@@ -346,7 +346,15 @@ def _packed(spec: TrainingSpec, config: PackedTower, dtype: DType, autocast: boo
     how = attention(spec, dtype, autocast)
     if how == "eager" and spec.get("images_per_sample", 1):
         raise UnknownModel("plain attention among patches of images is not known")
-    tower = QwenTower(config, how, recomputation(spec, named=not config.places))
+    again = recomputation(spec, named=not config.places)
+    if config.joined:
+        from memlint.models.language import glm_sight  # Qwen's do without
+
+        if spec.get("implementation") == "megatron":
+            raise UnknownModel("GLM's tower in front of Megatron's layers is not known")
+        joining = glm_sight.GlmTower(config, how, again)
+        return glm_sight.GlmSight(joining), joining.parts(), (patches(spec, config), config.patch_numbers)
+    tower = QwenTower(config, how, again)
     parts: dict[str, list[Module]] = {
         "vision_tower": [tower.proj, *tower.blocks, *tower.deepstack_merger_list],
         "projector": [tower.merger],

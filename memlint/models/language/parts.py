@@ -390,8 +390,17 @@ def rotate_interleaved(query: Tensor, key: Tensor, tables: Tables) -> tuple[Tens
     """GLM's: neighbours form a pair."""
     cosine, sine = tables
     cosine, sine = cosine.unsqueeze(1), sine.unsqueeze(1)
-    dim = cosine.shape[-1]
     cosine, sine = empty(cosine.shape, cosine.dtype), empty(sine.shape, sine.dtype)  # repeat_interleave of a half
+    return _pairs_rotated(query, key, cosine, sine)
+
+
+def rotate_interleaved_once(query: Tensor, key: Tensor, tables: Tables) -> tuple[Tensor, Tensor]:
+    """GLM-4.1V's: the same, from tables that are interleaved as they are made."""
+    return _pairs_rotated(query, key, tables[0].unsqueeze(1), tables[1].unsqueeze(1))
+
+
+def _pairs_rotated(query: Tensor, key: Tensor, cosine: Tensor, sine: Tensor) -> tuple[Tensor, Tensor]:
+    dim = cosine.shape[-1]
     query_part, query_rest = query[..., :dim], query[..., dim:]
     key_part, key_rest = key[..., :dim], key[..., dim:]
     query_rotated = (query_part * cosine) + (rotate_pairs(query_part) * sine)
@@ -462,6 +471,7 @@ def rotation(config: Decoder) -> Callable[[Tensor, Tensor, Tables], tuple[Tensor
         "even_odd": rotate_even_odd,
         "complex": rotate_complex,
         "interleaved": rotate_interleaved,
+        "interleaved_once": rotate_interleaved_once,
         "interleaved_wide": rotate_interleaved_wide,
     }[config.rotary]
 
