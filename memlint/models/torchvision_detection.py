@@ -1,5 +1,5 @@
-"""Torchvision's R-CNNs over a ResNet-50 with FPN, as references/detection/train.py trains them: Faster, Mask and Keypoint
-R-CNN. Layers, and the heads of regions, are those of :mod:`memlint.models.detectron2`; what comes before and between
+"""Faster, Mask and Keypoint R-CNN over a ResNet-50 with FPN, as torchvision's references/detection/train.py trains
+them. Layers, and the heads of regions, are those of :mod:`memlint.models.detectron2`; what comes before and between
 them goes another way.
 
 How many boxes an image has is the data's: as many as ``boxes`` says. Regions are at their maxima.
@@ -224,10 +224,10 @@ class Detector(Module):
             sized = [one for _, one in wide]
             del wide
         maps = self.backbone(images)
-        losses = self.rpn([maps[name] for name in LEVELS], self.boxes)
+        losses: list[Tensor] = self.rpn([maps[name] for name in LEVELS], self.boxes)
         losses += self._of_regions([maps[name] for name in REGION_LEVELS], count)
         del own, sized
-        total = losses.pop()
+        total: Tensor = losses.pop()
         while losses:
             total = total + losses.pop()
         return total
@@ -249,7 +249,7 @@ class Detector(Module):
             for _ in range(images):
                 matched(self.boxes, LEFT + self.boxes, False)
         positive = images * POSITIVE
-        losses = self.box_predictor(self.box_head(pooled(levels, images * REGIONS, BOX_SIZE)), positive)
+        losses: list[Tensor] = self.box_predictor(self.box_head(pooled(levels, images * REGIONS, BOX_SIZE)), positive)
         if self.mask_head is not None:
             losses.append(self._of_masks(self.mask_head, pooled(levels, positive, REGION_SIZE), images))
         if self.keypoint_head is not None:
