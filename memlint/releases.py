@@ -640,6 +640,22 @@ BEHAVIOURS: dict[str, Behaviour] = {
         "Adam and AdamW are one kernel",
         "ultralytics/engine/trainer.py: build_optimizer",
     ),
+    "torchvision.frozen_norms_are_scripts": Behaviour(
+        "torchvision",
+        None,
+        (0, 5),
+        EITHER,
+        "the frozen norms of detectors are TorchScript, whose gradients keep other tensors",
+        "torchvision/ops/misc.py: FrozenBatchNorm2d(torch.jit.ScriptModule)",
+    ),
+    "torchvision.detectors_start_from_a_trained_backbone": Behaviour(
+        "torchvision",
+        None,
+        (0, 13),
+        LESS,
+        "a detector of references/detection starts from a trained backbone, of which three parts train",
+        "references/detection/train.py: --weights-backbone; models/detection/faster_rcnn.py: pretrained_backbone",
+    ),
 }
 # The day of each release at which something changes: of the newest file within its wheel, or as its notes have it.
 DAYS: dict[str, dict[Series, str]] = {
@@ -665,6 +681,7 @@ DAYS: dict[str, dict[Series, str]] = {
         (2, 9): "2025-10-15",
     },
     "torchtune": {(0, 5): "2024-12-20"},
+    "torchvision": {(0, 5): "2020-01-15", (0, 13): "2022-06-28"},
     "transformers": {
         (4, 28): "2023-04-13",
         (4, 32): "2023-08-22",
@@ -720,6 +737,7 @@ LIBRARIES: dict[str, Library] = {
     "litgpt": Library("litgpt", "0.5.13", "release.litgpt", ("litgpt",)),
     "torch": Library("torch", "2.13", "framework_version", ("torch", "pytorch")),
     "torchtune": Library("torchtune", "0.6", "implementation_version", ("torchtune",)),
+    "torchvision": Library("torchvision", "0.28", "release.torchvision", ("torchvision",)),
     "transformers": Library("transformers", "5.23", "transformers_version", ("transformers",)),
     "trl": Library("TRL", "1.16", "release.trl", ("trl",)),
     "ultralytics": Library("Ultralytics", "8.4.190", "release.ultralytics", ("ultralytics",)),

@@ -55,6 +55,10 @@ COUNTED: dict[str, tuple[str, int]] = {
 }
 # family -> a test that holds its models against a published figure, or against the library's own code
 HELD: dict[str, tuple[str, str]] = {
+    "torchvision-detection": (
+        "tests/models/test_torchvision_detection.py",
+        "test_a_detector_has_the_parameters_of_the_published_weights",
+    ),
     "detectron2": (
         "tests/models/test_detectron2.py",
         "test_a_detector_has_the_parameters_that_the_library_counts",

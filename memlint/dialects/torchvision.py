@@ -5,6 +5,8 @@ Source: torchvision 0.28.0 (``references/classification``: ``train.py``, ``utils
 
 from __future__ import annotations
 
+import re
+
 from memlint.architectures.library_models import is_torchvisions_alone
 from memlint.data import programs
 from memlint.dialects import key_facts
@@ -19,6 +21,8 @@ _SOURCE = "torchvision 0.28: references/classification/train.py"
 # What the script takes -> torch's own.
 OPTIMIZERS = {"sgd": "sgd", "sgd_nesterov": "sgd", "rmsprop": "rmsprop", "adamw": "adamw"}
 _CLASSES = HYPER + "num_classes"
+# Builders of detectors, which another program trains.
+_DETECTOR = re.compile(r"(fasterrcnn|maskrcnn|keypointrcnn|retinanet|fcos|ssd300|ssdlite320)_")
 # Options that timm's train.py does not have, and all others of the script.
 _OWN = frozenset((
     *("lr_warmup_method", "lr_warmup_epochs", "lr_step_size", "lr_gamma", "lr_scheduler", "random_erase"),
@@ -37,7 +41,10 @@ _OTHERS = frozenset((
 
 def recognise(document: Document, root: Node) -> bool:
     """timm's program is called train.py, too, and has many of these options: its own ones tell, or its model's name,
-    or the folder that it is in."""
+    or the folder that it is in. That of detectors has its folder and its models."""
+    model = root.get("model")
+    if model is not None and isinstance(model.value, str) and _DETECTOR.match(model.value):
+        return False
     if _OWN & _names(root) or is_meant(root):
         return True
     return any(

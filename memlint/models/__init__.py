@@ -29,6 +29,7 @@ ARCHITECTURES = {
     "rwkv": "rwkv",
     "openmmlab": "openmmlab",
     "detectron2": "detectron2",
+    "torchvision_detection": "torchvision_detection",
     "yolo": "yolo",
     "classifier": "classifier",
     "contrastive": "contrastive",
