@@ -125,6 +125,12 @@ def made(text: str, **options: str) -> dict[str, Any]:
         pytest.param(
             LINEAR.replace("'lm_head'", "'embed'") + "Made(rank=find(load()))", {}, {"rank": "?"}, id="the head's, too"
         ),
+        pytest.param(
+            "a = [1]\nfor x in load():\n  if x:\n    a.append(x)\nMade(rank=a)",
+            {},
+            {"rank": "?"},
+            id="a list that a loop changes whose turns are not known",
+        ),
         pytest.param("Made(rank=unknown())", {}, {"rank": {"_target_": "unknown"}}, id="what another call makes"),
         pytest.param(
             "import torch\nMade(dtype=getattr(torch, 'bfloat16'))", {}, {"dtype": "torch.bfloat16"}, id="a dtype"
