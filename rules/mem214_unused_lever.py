@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from memlint.facts.spec import Fact, Name
+from memlint.facts.spec import Name
 from memlint.fixes.levers import TRIFLE
 from memlint.plugin import INFO, Example, Finding, Rule, Run
 from memlint.units import format_bytes
@@ -14,7 +14,6 @@ LEVERS: dict[Name, tuple[tuple[Any, ...], Any]] = {
     "optimizer_in_backward": ((True,), False),
     "ema": ((True,), False),
     "optimizer": (("adamw_8bit", "adamw_4bit", "lion_8bit", "ademamix_8bit"), "adamw"),
-    "quantization.double": ((True,), False),
 }
 
 
@@ -83,8 +82,8 @@ class UnusedLever(Rule):
             fact = run.fact(name)
             if fact is None or fact.node is None or fact.value not in remedies:
                 continue
-            if self._is_half_a_word(run, name, fact):
-                continue
+            if "unsloth" in fact.label:
+                continue  # its checkpointing offloads as well, and is no lever by itself: who sets it wants its speed
             changes: dict[Name, Any] = {name: without}
             if name == "optimizer":
                 changes |= {"optimizer_library": "torch", "optimizer_paged": False}
@@ -100,8 +99,3 @@ class UnusedLever(Rule):
                 fact,
                 size_bytes=max(saved, 0),
             )
-
-    def _is_half_a_word(self, run: Run, name: str, fact: Fact) -> bool:
-        """Whether one value says more than this: a quantised model's builder names its nested scales as well."""
-        bits = run.fact("quantization.bits")
-        return name.startswith("quantization.") and bits is not None and bits.node is fact.node

@@ -19,6 +19,7 @@ from memlint.trainers.table import ALWAYS, LOG_PROBABILITIES, NONE, TRAINERS, me
 
 _VERSION = "TRL 1.16"
 METHODS = tuple(method_of(name) for name in TRAINERS if name.startswith("trl."))
+_BESIDE: Final = "transformers_version"
 _OLDER = "max_seq_length is of TRL before 0.20"
 _PROMPT = 512  # max_prompt_length, where TRL had one
 _GENERATE = ("num_generations", "use_vllm", "generation_batch_size", "steps_per_generation")
@@ -288,12 +289,18 @@ def _own_head(spec: TrainingSpec) -> None:
 
 
 def _release(spec: TrainingSpec) -> None:
-    """Which TRL runs, where no file pins one: the last that takes all keys that are written, else the newest."""
+    """Which TRL runs, where no file pins one, and which transformers beside it: the last that take all keys that are
+    written, as they were newest on one day; else the newest."""
+    lm.release(spec)
     if _RELEASE in spec:
         return
-    older = _older_key(spec)
+    older, beside = _older_key(spec), spec.fact(_BESIDE)
     if older is not None:
         spec.facts[_RELEASE] = Fact(_RELEASE, "0.19", ASSUMED, older.key, reason=_OLDER)
+        if beside is None:
+            newest = releases.on("transformers", releases.DAYS["trl"][0, 20])
+            reason = f"{_OLDER}, and this was the newest then"
+            spec.facts[_BESIDE] = Fact(_BESIDE, newest, ASSUMED, older.key, older.node, reason)
     else:
         reason = f"the newest that is known, {_VERSION}: no file pins another"
         spec.facts[_RELEASE] = Fact(_RELEASE, releases.LIBRARIES["trl"].newest, ASSUMED, "trl", reason=reason)
@@ -445,7 +452,7 @@ FAMILY = lm.Family(
     stated=Graph(
         Step(lm.model, lm.MODEL_FACTS),
         Step(_method, ("method",)),
-        Step(_release, (_RELEASE,)),
+        Step(_release, (_RELEASE, _BESIDE)),
         Step(_half, (lm.HYPER + "bf16",)),
         Step(_scripts, (*dict.fromkeys((*_EXAMPLE, "embeddings_resized", *known_scripts.FIREFLY)),)),
     ),

@@ -24,6 +24,7 @@ from memlint.named_tuple import NamedTuple
 if TYPE_CHECKING:
     from memlint.documents import notebook
 
+LINEAR = "listed-linear"  # the names of all linear layers that a program lists, as memlint.dialects.tuning has them
 MAX_CALLS = 200  # of functions of its own
 MAX_DEEP = 12  # that call one another
 
@@ -545,6 +546,8 @@ class _Followed(python._Module):
         if function in calling or len(calling) >= MAX_DEEP or not self.state.calls_left:
             raise Unknown(f"calls {found.name}()")
         self.state.calls_left -= 1
+        if isinstance(function, ast.FunctionDef) and self.lists_linear_layers(function):
+            return Node([Node(LINEAR, self.span(place))], self.span(place), None, keys)
         inner = python._Scope("", found.scope)
         self.bound(found, call, scope, inner)
         calling.append(function)
@@ -558,6 +561,24 @@ class _Followed(python._Module):
         if returned is None or returned.node is None:
             raise Unknown(f"calls {found.name}(), which returns nothing that is known")
         return self.moved(returned.node, keys, None, (self.span(place),))
+
+    def lists_linear_layers(self, function: ast.FunctionDef) -> bool:
+        """Whether a function returns the last names of a model's linear layers but its head's, as that of qlora.py does
+        (artidoro/qlora 7f4e95a, find_all_linear_names), which programs copy."""
+        walks = kind = head = False
+        for node in self.walk(function):
+            if isinstance(node, ast.Attribute):
+                walks = walks or node.attr == "named_modules"
+                kind = kind or node.attr in ("Linear4bit", "Linear8bitLt", "Linear")
+                head = head or (node.attr in ("remove", "discard") and "lm_head" in self.words_of(function))
+        last = function.body[-1]
+        return walks and kind and head and isinstance(last, ast.Return) and last.value is not None
+
+    def words_of(self, function: ast.FunctionDef) -> set[str]:
+        """The texts that a function has in it."""
+        return {
+            node.value for node in self.walk(function) if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        }
 
     def bound(self, found: _Function, call: ast.Call | None, scope: python._Scope, inner: python._Scope) -> None:
         """The parameters of a function that is called."""

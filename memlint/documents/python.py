@@ -55,6 +55,10 @@ _BUILTINS: dict[str, Any] = {
     "max": max,
 }
 _HARMLESS_CALLS = {"print", "len", "str", "repr", "isinstance", "hasattr", "type", "id", "vars"}
+# Methods that change what a list, a set or a mapping holds.
+_CHANGES = frozenset(
+    ("append", "extend", "insert", "add", "update", "remove", "discard", "pop", "clear", "setdefault", "popitem")
+)
 _CONFIG_FUNCTION = "get_config"
 _BASE = "_base_"
 
@@ -327,6 +331,16 @@ class _Module:
             else:
                 scope.names.pop(target, None)
                 scope.other[target] = reason
+        for statement in body:
+            for node in ast.walk(statement):
+                self.spend(1, "reading Python")
+                if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _CHANGES:
+                    owner = self.locate(node.func.value, scope)
+                    held = None if owner is None else owner.value  # what is made is not changed so, as a mapping is
+                    if owner is not None and (
+                        isinstance(held, list) or (isinstance(held, dict) and "_target_" not in held)
+                    ):
+                        owner.value = self.unresolved(reason, node)
 
     def opaque(self, reason: str, node: Any) -> Node:
         place = node if hasattr(node, "lineno") else getattr(node, "context_expr", node)

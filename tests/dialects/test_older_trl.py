@@ -214,3 +214,25 @@ def test_recipes_of_simpo(lines: str, expected: dict[str, Any]) -> None:
     spec = run(SIMPO + lines)
     assert (spec.family, spec["method"], spec.unknown_reason) == ("simpo", "simpo", "")
     assert {name: spec.get(name) for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("key", "transformers", "trl"),
+    [
+        pytest.param("max_seq_length: 64", "4.54", "0.19", id="the newest beside the last TRL that has the key"),
+        pytest.param("max_length: 64\nevaluation_strategy: epoch", "4.45", None, id="a key of transformers"),
+        pytest.param(
+            "max_seq_length: 64\nevaluation_strategy: epoch",
+            "4.45",
+            "0.19",
+            id="the older one of both for transformers",
+        ),
+        pytest.param("max_length: 64", None, None, id="keys of today"),
+    ],
+)
+def test_a_key_of_the_past_tells_transformers_release_too(key: str, transformers: str | None, trl: str | None) -> None:
+    text = f"model_name_or_path: gpt2\ndataset_name: a\n{key}\nper_device_train_batch_size: 1\noutput_dir: out\n"
+    spec = run(text, "sft.yaml")
+    assert spec.get("transformers_version") == transformers
+    if trl is not None:
+        assert spec.get("release.trl") == trl

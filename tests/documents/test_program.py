@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from memlint.dialects import tuning
 from memlint.documents import program
 from memlint.documents.load import load
 from memlint.documents.node import Document, Node, Span, Unresolved
@@ -30,6 +31,18 @@ parser.add_argument("--no-bias", action="store_true")
 parser.add_argument("--other")
 args = parser.parse_args()
 Made(rank=args.rank, bias=args.no_bias, other=args.other)
+"""
+
+
+LINEAR = """\
+def find(model):
+  names = set()
+  for name, module in model.named_modules():
+    if isinstance(module, bnb.nn.Linear4bit):
+      names.add(name.split('.')[-1])
+  if 'lm_head' in names:
+    names.remove('lm_head')
+  return list(names)
 """
 
 
@@ -99,6 +112,24 @@ def made(text: str, **options: str) -> dict[str, Any]:
             {},
             {"rank": 8},
             id="a command of more than one word",
+        ),
+        pytest.param(
+            LINEAR + "Made(rank=find(load()))", {}, {"rank": [program.LINEAR]}, id="the names of all linear layers"
+        ),
+        pytest.param(
+            LINEAR.replace("Linear4bit", "Conv2d") + "Made(rank=find(load()))",
+            {},
+            {"rank": "?"},
+            id="the names of other layers",
+        ),
+        pytest.param(
+            LINEAR.replace("'lm_head'", "'embed'") + "Made(rank=find(load()))", {}, {"rank": "?"}, id="the head's, too"
+        ),
+        pytest.param(
+            "a = [1]\nfor x in load():\n  if x:\n    a.append(x)\nMade(rank=a)",
+            {},
+            {"rank": "?"},
+            id="a list that a loop changes whose turns are not known",
         ),
         pytest.param("Made(rank=unknown())", {}, {"rank": {"_target_": "unknown"}}, id="what another call makes"),
         pytest.param(
@@ -228,3 +259,7 @@ def test_modules_that_import_one_another_end() -> None:
     )
     (made,) = program.read("train.py", "import a\nMade(r=a.A)", {}, None, repository).calls
     assert made.plain()["r"] == 1
+
+
+def test_what_stands_for_linear_layers_is_what_families_call_them() -> None:
+    assert program.LINEAR == tuning.LISTED
