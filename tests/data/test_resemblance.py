@@ -28,12 +28,12 @@ from memlint.data import hub, models, resemblance
         ),
         pytest.param(
             "openbmb/MiniCPM3-4B",
-            ["Qwen/Qwen1.5-4B", "Qwen/Qwen3-4B-Instruct-2507"],
+            ["Qwen/Qwen1.5-4B", "nvidia/Minitron-4B-Base"],
             id="decoders of another version and size say nothing, those of its size do",
         ),
         pytest.param(
             "ours/MiniCPM_8b",
-            ["mistralai/Ministral-8B-Instruct-2410", "deepseek-ai/DeepSeek-R1-0528-Qwen3-8B"],
+            ["mistralai/Ministral-8B-Instruct-2410", "nvidia/Minitron-8B-Base"],
             id="Qwen-1_8B has not 8 billion",
         ),
         pytest.param("ours/llava-9-7b", [], id="a family that sees is no decoder of its size"),
