@@ -330,3 +330,30 @@ HEADS_SHARE_WIDTH = Agreement(
     lambda sizes: sizes.width % sizes.heads == 0,
     "hidden_size {0.width:,} cannot be divided among num_attention_heads {0.heads:,}",
 )
+
+
+# The same thing by other names (``attribute_map`` of the configuration classes).
+_OTHER_NAMES = {
+    "hidden_size": ("n_embd", "d_model"),
+    "num_hidden_layers": ("n_layer", "n_layers", "num_layers"),
+    "num_attention_heads": ("n_head", "n_heads", "num_heads"),
+    "intermediate_size": ("n_inner", "ffn_dim", "ffn_hidden_size"),
+    "max_position_embeddings": ("n_positions", "max_seq_len"),
+    "hidden_act": ("activation_function", "hidden_activation", "activation"),
+}
+
+
+def value_of(config: Mapping[str, Any], name: str, default: Any = None) -> Any:
+    """What a ``config.json`` states under a name or its other ones."""
+    for key in (name, *_OTHER_NAMES.get(name, ())):
+        if config.get(key) is not None:
+            return config[key]
+    return default
+
+
+def number_of(config: Mapping[str, Any], name: str) -> int:
+    """The same, of a number that has to be there. Raises UnknownModel."""
+    found = value_of(config, name)
+    if found is None:
+        raise UnknownModel(f"config.json of model type {config.get('model_type')!r} states no {name}")
+    return int(found)
