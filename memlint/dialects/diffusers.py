@@ -40,7 +40,8 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
     script = SCRIPTS.get(name)
     if script is None:
         if name:  # of diffusers' own or of anybody's: they have the same options
-            spec.unknown_reason = f"{name}.py is no training script that memlint knows: {key_facts.WAY_OUT}"
+            called = spec.launch.called.rsplit("/", 1)[-1] if spec.launch is not None else name
+            spec.unknown_reason = f"{called} is no training script that memlint knows: {key_facts.WAY_OUT}"
         return spec
     if script.own and spec.root.get("model_config_name_or_path") is None:
         _put(spec, "model", script.own, f"{_SOURCE}: {name}.py makes it")

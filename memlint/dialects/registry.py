@@ -155,8 +155,9 @@ def _cut_short(command: Command) -> Iterator[Missing]:
     """A backslash with a blank behind it is a word of one blank, and the command ends with the line: no program takes
     that word, and what stands on the next lines is not told to it."""
     last = command.words[-1] if command.words else None
-    if last is not None and isinstance(last.value, str) and last.value and not last.value.strip(" \t"):
-        reason = "a blank behind this backslash ends the command: the program is not told what stands on the lines below"
+    said = last.value if last is not None else None
+    if last is not None and isinstance(said, str) and said and not said.strip(" \t"):
+        reason = "a blank behind this backslash ends the command: its program is not told the lines below"
         yield Missing("\\", last.span, reason, ours=True)
 
 

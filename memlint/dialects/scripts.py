@@ -73,6 +73,7 @@ _OTHERS = {
     "adapters": "its adapters",
     "opendelta": "its adapters",
     "loralib": "its layers",
+    "tensor_parallel": "its shards of the model",
 }
 _IMPORT = re.compile(r"^[ \t]*(?:from|import)[ \t]+(" + "|".join(_OTHERS) + r")\b", re.MULTILINE)
 _MAKES = re.compile(r"Trainer\w*[()]")

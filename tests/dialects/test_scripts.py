@@ -217,6 +217,7 @@ def test_an_option_about_a_models_parts_of_a_program_that_is_not_there(tmp_path:
     ("lines", "why"),
     [
         pytest.param("import pyreft\n", "uses pyreft: its interventions are not described", id="another library"),
+        pytest.param("import tensor_parallel as tp\n", "uses tensor_parallel: its shards of the model", id="shards"),
         pytest.param(
             "if ready():\n  LoraConfig(r=8)\n", "whether it calls LoraConfig depends on line 5", id="what is in doubt"
         ),
