@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from memlint.architectures.diffusion import SCRIPTS, Pipeline, Script, pipeline
-from memlint.dialects import key_facts
+from memlint.dialects import key_facts, registry
 from memlint.dialects import language_model as lm
 from memlint.dialects.accelerate import truth
 from memlint.documents.node import MAX_DIGITS, Edit
@@ -40,7 +40,9 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
     script = SCRIPTS.get(name)
     if script is None:
         if name:  # of diffusers' own or of anybody's: they have the same options
-            spec.unknown_reason = f"{name}.py is no training script that memlint knows: {key_facts.WAY_OUT}"
+            called = spec.launch.called.rsplit("/", 1)[-1] if spec.launch is not None else name
+            title = registry.dialect(spec.family).header["title"]
+            spec.unknown_reason = f"{called}, of {title} or with their options, is not known: {key_facts.WAY_OUT}"
         return spec
     if script.own and spec.root.get("model_config_name_or_path") is None:
         _put(spec, "model", script.own, f"{_SOURCE}: {name}.py makes it")

@@ -147,7 +147,18 @@ def started(document: Document, command: Command, overrides: Sequence[str], name
     family, match = _with_its_script(*best, command)
     if _is_a_guess(family) and not _may_train(command, match.document):
         return None
+    match = match._replace(missing=(*match.missing, *_cut_short(command)))
     return family.spec(_overridden(match, overrides), name)
+
+
+def _cut_short(command: Command) -> Iterator[Missing]:
+    """A backslash with a blank behind it is a word of one blank, and the command ends with the line: no program takes
+    that word, and what stands on the next lines is not told to it."""
+    last = command.words[-1] if command.words else None
+    said = last.value if last is not None else None
+    if last is not None and isinstance(said, str) and said and not said.strip(" \t"):
+        reason = "a blank behind this backslash ends the command: its program is not told the lines below"
+        yield Missing("\\", last.span, reason, ours=True)
 
 
 def _is_a_guess(family: Dialect) -> bool:

@@ -45,6 +45,7 @@ _OF_MODEL = {
     **{name: name for name in ("attn_implementation", "load_in_4bit", "load_in_8bit")},
     "torch_dtype": "dtype",
     "dtype": "dtype",
+    "use_flash_attention_2": "use_flash_attn",  # transformers 4.34 to 4.57
 }
 _OF_QUANTISATION = {
     **{name: name for name in ("load_in_4bit", "load_in_8bit", "bnb_4bit_quant_type", "bnb_4bit_quant_storage")},
@@ -72,6 +73,7 @@ _OTHERS = {
     "adapters": "its adapters",
     "opendelta": "its adapters",
     "loralib": "its layers",
+    "tensor_parallel": "its shards of the model",
 }
 _IMPORT = re.compile(r"^[ \t]*(?:from|import)[ \t]+(" + "|".join(_OTHERS) + r")\b", re.MULTILINE)
 _MAKES = re.compile(r"Trainer\w*[()]")

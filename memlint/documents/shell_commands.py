@@ -85,7 +85,18 @@ _CONSOLE = frozenset(
         *("axolotl", "llamafactory-cli", "lmf", "swift", "megatron", "trl", "lerobot-train", "yolo", "litgpt", "tune"),
         *("ns-train", "nemo", "nemorun", "oumi", "autotrain", "xtuner", "fairseq-train", "fairseq-hydra-train"),
         *("onmt_train", "onmt-main", "espnet2", "t2t-trainer", "paddlenlp", "unsloth", "mim", "torchtune", "xtune"),
-        *("train_network", "ctranslate2", "allennlp", "flair", "speechbrain", "sgpt", "openrlhf", "dora", "kohya_ss"),
+        *(
+            "train_network",
+            "lora_pti",
+            "ctranslate2",
+            "allennlp",
+            "flair",
+            "speechbrain",
+            "sgpt",
+            "openrlhf",
+            "dora",
+            "kohya_ss",
+        ),
     )
 ) | {"run_train.sh"}
 # Programs that take their config from a variable, and may need no option.

@@ -107,7 +107,7 @@ def test_amused_has_a_switch_for_checkpointing_without_effect() -> None:
          "--instance_data_dir a --train_text_encoder", "--train_text_encoder: a text encoder that trains is not known"),
         ("textual_inversion.py --pretrained_model_name_or_path stabilityai/stable-diffusion-xl-base-1.0 "
          "--resolution 512", "textual_inversion.py is not for Stable Diffusion XL"),
-        (f"train_mine.py {SD} --resolution 512", "train_mine.py is no training script that memlint knows"),
+        (f"train_mine.py {SD} --resolution 512", "train_mine.py, of diffusers' training scripts or with"),
         (VIDEO, "without --load_tensors"),
     ],
     ids=["a model of one's own", "a pipeline that the script is not for", "a switch that is not known",

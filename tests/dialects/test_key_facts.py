@@ -1383,3 +1383,12 @@ def test_no_family_compiles_an_expression_to_know_a_program() -> None:
         for key in ("program", "programs"):
             assert isinstance(signature.get(key, []), list), name
             assert not any(re.search(r"[\\^$|(]", one) for one in signature.get(key, []))
+
+
+@pytest.mark.parametrize(
+    ("rate", "families"),
+    [pytest.param("optim", ["lightning-hydra"], id="a rate"), pytest.param("other", [], id="nothing that trains")],
+)
+def test_a_tree_of_lightnings_trainer_whose_program_makes_the_model(rate: str, families: list[str]) -> None:
+    text = f"trainer: {{_target_: lightning.Trainer, accelerator: cuda, max_steps: 10}}\n{rate}: {{lr: 0.1}}\n"
+    assert [spec.family for spec in registry.specs(load("config.yaml", text))] == families

@@ -176,6 +176,28 @@ def test_an_option_of_the_programs_own_is_not_the_librarys(tmp_path: Path, optio
 
 
 @pytest.mark.parametrize(
+    ("option", "attention"),
+    [
+        pytest.param("use_flash_attention_2=True", "flash", id="as transformers had it before 5"),
+        pytest.param("attn_implementation='flash_attention_2'", "flash", id="as it has it"),
+        pytest.param("use_flash_attention_2=False", "sdpa", id="switched off"),
+    ],
+)
+def test_the_attention_that_a_script_asks_for(tmp_path: Path, option: str, attention: str) -> None:
+    model = f"model = AutoModelForCausalLM.from_pretrained('Qwen/Qwen2.5-0.5B', {option})\n"
+    spec = run(tmp_path, PARSED + model + "Trainer(model=model, args=args)\n")
+    assert spec["attention"].startswith(attention)
+
+
+def test_a_blank_behind_a_backslash_ends_the_command(tmp_path: Path) -> None:
+    line = f"python away.py {OPTIONS} --model_name_or_path gpt2 --max_seq_length 64 \\ \n  --use_peft True\n"
+    for text, why in ((line, "a blank behind this backslash"), (line.replace("\\ \n", "\\\n"), "")):
+        (tmp_path / "go.sh").write_text(text, encoding="utf-8")
+        (spec,) = registry.specs(load(str(tmp_path / "go.sh")))
+        assert (why in spec.unknown_reason) if why else spec.unknown_reason == ""
+
+
+@pytest.mark.parametrize(
     ("option", "why"),
     [
         pytest.param("--medusa_num_heads 3", "medusa_num_heads is an option of away.py's own", id="parts of a model"),
@@ -195,6 +217,7 @@ def test_an_option_about_a_models_parts_of_a_program_that_is_not_there(tmp_path:
     ("lines", "why"),
     [
         pytest.param("import pyreft\n", "uses pyreft: its interventions are not described", id="another library"),
+        pytest.param("import tensor_parallel as tp\n", "uses tensor_parallel: its shards of the model", id="shards"),
         pytest.param(
             "if ready():\n  LoraConfig(r=8)\n", "whether it calls LoraConfig depends on line 5", id="what is in doubt"
         ),
