@@ -205,6 +205,31 @@ CASES: dict[str, Case] = {
         ),
         (1, 3, 16),
     ),
+    "ST-GCN": Case(
+        recognizer(
+            {"type": "STGCN", "graph_cfg": {"layout": "coco", "mode": "stgcn_spatial"}, "num_stages": 6},
+            {"type": "GCNHead", "in_channels": 128},
+            "RecognizerGCN",
+        ),
+        (1, 2, 32, 17, 3),
+        size=0,
+    ),
+    "ST-GCN++": Case(
+        recognizer(
+            {
+                "type": "STGCN",
+                "graph_cfg": {"layout": "nturgb+d", "mode": "spatial"},
+                "num_stages": 6,
+                "gcn_adaptive": "init",
+                "gcn_with_res": True,
+                "tcn_type": "mstcn",
+            },
+            {"type": "GCNHead", "in_channels": 128},
+            "RecognizerGCN",
+        ),
+        (1, 2, 32, 25, 3),
+        size=0,
+    ),
 }
 
 
@@ -229,7 +254,7 @@ def trace(case: Case) -> Trace:
 
     def make_batch(_: Any) -> Any:
         samples = [SimpleNamespace(gt_label=torch.empty(1, dtype=torch.int64)) for _ in range(case.batch)]
-        return torch.empty(case.batch, *case.shape, case.size, case.size), samples
+        return torch.empty(case.batch, *case.shape, *([case.size] * 2 if case.size else ())), samples
 
     def training_loss(model: Any, batch: Any) -> Any:
         losses = model.loss(*batch)
