@@ -28,6 +28,7 @@ from memlint.models.openmmlab import (  # noqa: F401 - they enter their classes
     point_rcnn,
     pointnet,
     pv_rcnn,
+    pyramids,
     recognizers,
     regnet,
     resnet,

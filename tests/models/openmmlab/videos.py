@@ -230,6 +230,29 @@ CASES: dict[str, Case] = {
         (1, 2, 32, 25, 3),
         size=0,
     ),
+    "TPN": Case(
+        recognizer(
+            {"type": "ResNet3dSlowOnly", "depth": 50, "out_indices": (2, 3), "inflate": (0, 0, 1, 1)},
+            {"type": "TPNHead", "in_channels": 2048},
+            neck={
+                "type": "TPN",
+                "in_channels": (1024, 2048),
+                "out_channels": 1024,
+                "spatial_modulation_cfg": {"in_channels": (1024, 2048), "out_channels": 2048},
+                "temporal_modulation_cfg": {"downsample_scales": (8, 8)},
+                "upsample_cfg": {"scale_factor": (1, 1, 1)},
+                "downsample_cfg": {"downsample_scale": (1, 1, 1)},
+                "level_fusion_cfg": {
+                    "in_channels": (1024, 1024),
+                    "mid_channels": (1024, 1024),
+                    "out_channels": 2048,
+                    "downsample_scales": ((1, 1, 1), (1, 1, 1)),
+                },
+                "aux_head_cfg": {"out_channels": 40, "loss_weight": 0.5},
+            },
+        ),
+        (1, 3, 8),
+    ),
 }
 
 
