@@ -640,14 +640,6 @@ BEHAVIOURS: dict[str, Behaviour] = {
         "Adam and AdamW are one kernel",
         "ultralytics/engine/trainer.py: build_optimizer",
     ),
-    "torchvision.frozen_norms_are_scripts": Behaviour(
-        "torchvision",
-        None,
-        (0, 5),
-        EITHER,
-        "the frozen norms of detectors are TorchScript, whose gradients keep other tensors",
-        "torchvision/ops/misc.py: FrozenBatchNorm2d(torch.jit.ScriptModule)",
-    ),
     "torchvision.detectors_start_from_a_trained_backbone": Behaviour(
         "torchvision",
         None,
@@ -681,7 +673,7 @@ DAYS: dict[str, dict[Series, str]] = {
         (2, 9): "2025-10-15",
     },
     "torchtune": {(0, 5): "2024-12-20"},
-    "torchvision": {(0, 5): "2020-01-15", (0, 13): "2022-06-28"},
+    "torchvision": {(0, 13): "2022-06-28"},
     "transformers": {
         (4, 28): "2023-04-13",
         (4, 32): "2023-08-22",

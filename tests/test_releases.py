@@ -268,6 +268,12 @@ def trl_border(behaviour: str, method: str, keys: dict[str, Any], before: str, a
 
 
 RUNS = {
+    "torchvision.detectors_start_from_a_trained_backbone": Border(
+        "run.sh",
+        "python references/detection/train.py --model fasterrcnn_resnet50_fpn --aspect-ratio-group-factor 3\n",
+        "0.12.0",
+        "0.13.0",
+    ),
     "accelerate.fsdp1_trains_in_float32": Border(
         "run.sh", FSDP.format(more="--torch_dtype bfloat16"), "0.29.3", "0.30.0", "transformers==4.36.0\n"
     ),

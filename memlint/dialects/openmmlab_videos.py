@@ -11,7 +11,10 @@ from memlint.dialects.stated import put
 from memlint.documents.node import Node
 from memlint.facts.spec import ASSUMED, HYPER, WRITTEN, Fact, TrainingSpec
 
-MODELS = frozenset(("Recognizer2D", "Recognizer3D"))
+SKELETONS = "RecognizerGCN"
+MODELS = frozenset(("Recognizer2D", "Recognizer3D", SKELETONS))
+# Joints of a skeleton by the layout of its graph, and numbers of each (``models/utils/graph.py``, ``stgcn.py``).
+JOINTS, PLACE, PERSONS_OF_GCN = {"coco": 17, "nturgb+d": 25, "openpose": 18}, 3, 2
 # A detector of mmdet, with this head; its boxes come with the data.
 DETECTOR, HEAD = "FastRCNN", "AVARoIHead"
 # What a sample is packed into, up to its frames' height and width; how often a sample stands in a batch.
@@ -51,6 +54,12 @@ def complete(spec: TrainingSpec, transforms: Sequence[Node], dataset: Node | Non
             clips, frames = _whole(one.get("num_clips"), 1), _whole(one.get("clip_len"), 0)
         elif kind == "FormatShape":
             packed = one
+        elif kind == "FormatGCNInput" and frames:
+            joints = JOINTS.get(_plain(spec.root.get("model.backbone.graph_cfg.layout")) or "coco")
+            numbers = _whole(spec.root.get("model.backbone.in_channels"), PLACE)
+            if joints is not None:
+                shape = [clips, _whole(one.get("num_person"), PERSONS_OF_GCN), frames, joints, numbers]
+                spec.facts[SHAPE] = Fact(SHAPE, shape, WRITTEN, one.shown_path, one)
         elif kind in _SIZES:
             _size(spec, kind, one)
     if packed is not None and frames:
@@ -71,7 +80,7 @@ def unknown(spec: TrainingSpec) -> str:
     """Why there is no estimate; "" where there may be one."""
     if SHAPE not in spec:
         return "train_pipeline does not say how many frames are packed how: SampleFrames and FormatShape"
-    if "image_size" not in spec:
+    if "image_size" not in spec and _plain(spec.root.get("model.type")) != SKELETONS:
         return "train_pipeline states no size of frames: Resize, RandomCrop"
     return ""
 

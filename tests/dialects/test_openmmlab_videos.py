@@ -126,3 +126,15 @@ def test_fast_rcnn_with_another_head_is_not_known() -> None:
     spec = run_of(*OF_AVA, model=AVA.replace("AVARoIHead", "StandardRoIHead"))
     assert spec.architecture is None
     assert "FastRCNN" in (spec.unknown_reason or "")
+
+
+def test_skeletons_have_the_joints_of_their_graph_and_no_size() -> None:
+    model = (
+        "dict(type='RecognizerGCN', backbone=dict(type='STGCN', graph_cfg=dict(layout='nturgb+d', mode='spatial')),"
+        " cls_head=dict(type='GCNHead', num_classes=60, in_channels=256))"
+    )
+    sampled = "dict(type='UniformSampleFrames', clip_len=100)"
+    spec = run_of(sampled, "dict(type='FormatGCNInput', num_person=2)", model=model)
+    assert spec[SHAPE] == [1, 2, 100, 25, 3]
+    assert spec.architecture == "openmmlab"
+    assert "image_size" not in spec

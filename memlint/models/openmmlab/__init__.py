@@ -28,6 +28,7 @@ from memlint.models.openmmlab import (  # noqa: F401 - they enter their classes
     point_rcnn,
     pointnet,
     pv_rcnn,
+    pyramids,
     recognizers,
     regnet,
     resnet,
@@ -35,6 +36,7 @@ from memlint.models.openmmlab import (  # noqa: F401 - they enter their classes
     rotated,
     scenes,
     segmentation,
+    skeletons,
     sparse,
     transformers,
     video_transformers,
@@ -95,7 +97,7 @@ def _of_boxed_clips(spec: TrainingSpec) -> Callable[[], tuple[Tensor, int]]:
 def _of_clips(spec: TrainingSpec) -> Callable[[], tuple[Tensor, list[Tensor]]]:
     """A batch of samples of a video, with a label for each. A sample that is repeated is several."""
     size = spec["micro_batch_size"] * spec.get(HYPER + "sample_repeats", 1)
-    shape = (size, *spec[HYPER + "sample_shape"], *spec["image_size"])
+    shape = (size, *spec[HYPER + "sample_shape"], *spec.get("image_size", ()))
 
     def batch() -> tuple[Tensor, list[Tensor]]:
         return empty(shape), [empty((1,), int64) for _ in range(size)]

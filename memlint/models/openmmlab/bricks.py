@@ -14,6 +14,7 @@ from memlint.meta.nn import BatchNorm, Conv, Dropout, GroupNorm, LayerNorm, Line
 from memlint.meta.ops.shapes import as_tuple
 from memlint.meta.tensor import Tensor, empty, float32
 from memlint.models import UnknownModel
+from memlint.models.openmmlab import deformable
 
 Config = Mapping[str, Any] | None
 Size = Sequence[int] | int
@@ -52,6 +53,8 @@ def conv(
     before its caller."""
     stated = config or {}
     kind = stated.get("type", "Conv2d")
+    if kind in deformable.KINDS:
+        return deformable.DeformConv(stated, inputs, outputs, kernel, stride, padding, dilation, groups, bias)
     if kind == SEPARATED:
         return SpaceThenTime(inputs, outputs, kernel, stride, padding, bias)
     if kind not in _DIMENSIONS:

@@ -11,6 +11,7 @@ from memlint.meta import functional as F
 from memlint.meta.nn import Module
 from memlint.meta.tensor import Tensor
 from memlint.models import UnknownModel
+from memlint.models.openmmlab import deformable
 from memlint.models.openmmlab.bricks import BN, Config, conv, hold_statistics, norm, recomputed
 from memlint.models.openmmlab.registry import register
 
@@ -74,7 +75,8 @@ class Bottleneck(Block):
         self.norm3 = norm(net.norm_cfg, 4 * planes)
         self.conv1 = conv(net.conv_cfg, inputs, width, 1, stride if first else 1, bias=False)
         steps = 1 if first else stride
-        self.conv2 = conv(net.conv_cfg, width, width, 3, steps, dilation, dilation, net.groups, bias=False)
+        between = net.dcn or net.conv_cfg
+        self.conv2 = conv(between, width, width, 3, steps, dilation, dilation, net.groups, bias=False)
         self.conv3 = conv(net.conv_cfg, width, 4 * planes, 1, bias=False)
 
     def layers(self, x: Tensor) -> Tensor:
@@ -113,6 +115,7 @@ class ResNet(Module):
     """(N, 3, H, W) -> a map for each of ``out_indices``."""
 
     groups = 1
+    dcn: Config = None  # in the place of 3x3 convolutions, of the stage that is under way
 
     def __init__(
         self,
@@ -142,9 +145,10 @@ class ResNet(Module):
     ) -> None:
         if depth not in DEPTHS:
             raise UnknownModel(f"{place}.depth {depth} is none that {type(self).__name__} has")
-        for name, value in (("dcn", dcn), ("plugins", plugins)):
-            if value is not None:
-                raise UnknownModel(f"{place}.{name} puts operators into the blocks that memlint does not know")
+        if plugins is not None:
+            raise UnknownModel(f"{place}.plugins puts operators into the blocks that memlint does not know")
+        if dcn is not None and (DEPTHS[depth][0] is BasicBlock or dcn.get("type") not in deformable.KINDS):
+            raise UnknownModel(f"{place}.dcn puts operators into the blocks that memlint does not know")
         self.style, self.with_cp, self.conv_cfg, self.norm_cfg = style, with_cp, conv_cfg, norm_cfg
         self.base_channels = base_channels
         self.out_indices = tuple(out_indices)
@@ -157,6 +161,7 @@ class ResNet(Module):
         self.layers: list[Stage] = []
         for stage, (count, stride, dilation) in enumerate(zip(counts[:num_stages], strides, dilations)):
             planes = base_channels * 2**stage
+            self.dcn = dcn if stage < len(stage_with_dcn) and stage_with_dcn[stage] else None
             last = stage == num_stages - 1
             grid = [dilation] * count if multi_grid is None or not last else list(multi_grid)
             if multi_grid is None and dilation > 1 and contract_dilation:

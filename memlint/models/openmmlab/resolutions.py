@@ -144,7 +144,13 @@ class HRNet(Module):
         if frozen_stages >= 0:
             raise UnknownModel(f"{place}.frozen_stages of an HRNet is not known")
         net = SimpleNamespace(
-            conv_cfg=conv_cfg, norm_cfg=norm_cfg, with_cp=with_cp, style="pytorch", groups=1, width_of=lambda x: x
+            conv_cfg=conv_cfg,
+            norm_cfg=norm_cfg,
+            with_cp=with_cp,
+            style="pytorch",
+            groups=1,
+            dcn=None,
+            width_of=lambda x: x,
         )
         self.stem = Sequence_(Normed(in_channels, 64, 3, 2, net, "in place"), Normed(64, 64, 3, 2, net, "in place"))
         first = extra["stage1"]

@@ -24,12 +24,15 @@ def written(case: Case) -> str:
     over_time = len(case.shape) == 3
     clips, length = (case.shape[0], case.shape[2]) if over_time else (case.shape[0], 1)
     form = "NCTHW" if over_time else "NCHW"
+    length = length if case.size else case.shape[2]
+    sized = f"dict(type='Resize', scale=({case.size}, {case.size}), keep_ratio=False)"
+    packed = f"{sized}, dict(type='FormatShape', input_format={form!r})"
+    packed = packed if case.size else f"dict(type='FormatGCNInput', num_person={case.shape[1]})"
     return f"""
 model = {case.model!r}
 train_pipeline = [
     dict(type='SampleFrames', clip_len={length}, frame_interval=1, num_clips={clips}),
-    dict(type='Resize', scale=({case.size}, {case.size}), keep_ratio=False),
-    dict(type='FormatShape', input_format={form!r}),
+    {packed},
 ]
 train_dataloader = dict(batch_size={case.batch}, dataset=dict(type='VideoDataset', pipeline=train_pipeline))
 optim_wrapper = dict(type={wrapper!r}, optimizer=dict(type='SGD', momentum=0.9, weight_decay=5e-4))

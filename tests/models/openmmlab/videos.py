@@ -205,6 +205,54 @@ CASES: dict[str, Case] = {
         ),
         (1, 3, 16),
     ),
+    "ST-GCN": Case(
+        recognizer(
+            {"type": "STGCN", "graph_cfg": {"layout": "coco", "mode": "stgcn_spatial"}, "num_stages": 6},
+            {"type": "GCNHead", "in_channels": 128},
+            "RecognizerGCN",
+        ),
+        (1, 2, 32, 17, 3),
+        size=0,
+    ),
+    "ST-GCN++": Case(
+        recognizer(
+            {
+                "type": "STGCN",
+                "graph_cfg": {"layout": "nturgb+d", "mode": "spatial"},
+                "num_stages": 6,
+                "gcn_adaptive": "init",
+                "gcn_with_res": True,
+                "tcn_type": "mstcn",
+            },
+            {"type": "GCNHead", "in_channels": 128},
+            "RecognizerGCN",
+        ),
+        (1, 2, 32, 25, 3),
+        size=0,
+    ),
+    "TPN": Case(
+        recognizer(
+            {"type": "ResNet3dSlowOnly", "depth": 50, "out_indices": (2, 3), "inflate": (0, 0, 1, 1)},
+            {"type": "TPNHead", "in_channels": 2048},
+            neck={
+                "type": "TPN",
+                "in_channels": (1024, 2048),
+                "out_channels": 1024,
+                "spatial_modulation_cfg": {"in_channels": (1024, 2048), "out_channels": 2048},
+                "temporal_modulation_cfg": {"downsample_scales": (8, 8)},
+                "upsample_cfg": {"scale_factor": (1, 1, 1)},
+                "downsample_cfg": {"downsample_scale": (1, 1, 1)},
+                "level_fusion_cfg": {
+                    "in_channels": (1024, 1024),
+                    "mid_channels": (1024, 1024),
+                    "out_channels": 2048,
+                    "downsample_scales": ((1, 1, 1), (1, 1, 1)),
+                },
+                "aux_head_cfg": {"out_channels": 40, "loss_weight": 0.5},
+            },
+        ),
+        (1, 3, 8),
+    ),
 }
 
 
@@ -229,7 +277,7 @@ def trace(case: Case) -> Trace:
 
     def make_batch(_: Any) -> Any:
         samples = [SimpleNamespace(gt_label=torch.empty(1, dtype=torch.int64)) for _ in range(case.batch)]
-        return torch.empty(case.batch, *case.shape, case.size, case.size), samples
+        return torch.empty(case.batch, *case.shape, *([case.size] * 2 if case.size else ())), samples
 
     def training_loss(model: Any, batch: Any) -> Any:
         losses = model.loss(*batch)
