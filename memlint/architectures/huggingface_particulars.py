@@ -214,11 +214,11 @@ def _granite_hybrid(config: Mapping[str, Any], facts: dict[str, Any]) -> None:
     """Granite 4: layers of attention and of a state space, with or without experts."""
     layers = facts["layers"]
     kinds = config.get("layer_types") or config.get("layers_block_type") or ("linear_attention",) * layers
-    if len(kinds) < layers:
-        raise UnknownModel(f"layer_types says of {len(kinds):,} layers what they are, of {layers:,}")
-    states = tuple(number for number in range(layers) if kinds[number] in ("mamba", "linear_attention"))
     if any(kind not in ("attention", "full_attention", "mamba", "linear_attention") for kind in kinds):
         raise UnknownModel(f"Granite with layers of kind {', '.join(sorted({*map(str, kinds)}))} is not known")
+    states = tuple(n for n, kind in enumerate(kinds[:layers]) if kind in ("mamba", "linear_attention"))
+    if states and len(kinds) < layers:
+        raise UnknownModel(f"layer_types says what {len(kinds):,} layers are, of {layers:,}")
     if states:
         space = _state_space(config, int(config.get("mamba_expand", 2) * facts["width"]))
         facts["space"] = space._replace(output_bias=space.input_bias, normed="together", layers=states)

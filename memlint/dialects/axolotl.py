@@ -24,7 +24,6 @@ _OTHERWISE = {
     "layer_offloading": "which layers are on the card at a time is not known",
     "lisa_n_layers": "other layers train in each interval",
     "tiled_mlp": "an MLP that runs in tiles is not known",
-    "lora_target_parameters": "adapters of parameters are not known",
     "peft_layers_to_transform": "adapters of some layers alone are not known",
     "process_reward_model": "a reward model of steps is not known",
 }
@@ -326,6 +325,12 @@ def _is_plain(pattern: str) -> bool:
     return len(pattern) < 500 and not re.search(r"[+*}]\)[+*{]", pattern)
 
 
+# Kernels of its own plugin that read the weights of experts themselves, and values that leave transformers' code
+# (integrations/kernels/args.py).
+_EXPERT_KERNELS: tuple[Name, ...] = tuple(lm.HYPER + n for n in ("use_scattermoe", "use_sonicmoe", "expert_backend"))
+_TRANSFORMERS_OWN = (None, False, "eager", "builtin")
+
+
 def _adapters(spec: TrainingSpec) -> str:
     """PEFT's LoRA, by ``adapter``. Why what trains is not known: another kind, or targets that are no names."""
     stated = spec.fact(lm.HYPER + "adapter")
@@ -338,10 +343,18 @@ def _adapters(spec: TrainingSpec) -> str:
     if not on and lm.gap(spec, "adapter") is not None:
         return lm.not_stated(spec, "adapter")
     linear, targets = spec.fact(lm.HYPER + "lora_target_linear"), spec.fact("lora.targets")
+    parameters = spec.fact(lm.HYPER + "lora_target_parameters")
+    if on and parameters is not None and parameters.value:
+        for name in _EXPERT_KERNELS:
+            kernel = spec.fact(name)
+            if kernel is not None and kernel.value not in _TRANSFORMERS_OWN:
+                lm.adapters(spec)
+                return f"{parameters.key} beside {kernel.key}: what its kernels keep of adapted experts is not known"
+        lm.put(spec, "lora.parameters", lm.names_of(parameters.value), parameters)
     if on and linear is not None and truth(linear.value):
         lm.put(spec, "lora.targets", lm.LISTED, linear)
         targets = None
-    elif on and (targets is None or not targets.value):
+    elif on and (targets is None or not targets.value) and "lora.parameters" not in spec:
         why = lm.not_stated(spec, "lora_target_modules")
         lm.adapters(spec)
         return f"{why}, nor is lora_target_linear"
@@ -378,10 +391,6 @@ def _patterns(spec: TrainingSpec) -> str:
     return ""
 
 
-# Kernels of its own plugin that read the weights of experts themselves (integrations/kernels/args.py).
-_EXPERT_KERNELS = ("use_scattermoe", "use_sonicmoe", "expert_backend")
-
-
 # Layers that it leaves as they are, by the type of model (loaders/model.py, _set_quantization_config).
 _UNQUANTISED = {"falcon_h1": ("out_proj",)}
 
@@ -394,8 +403,8 @@ def _packed_experts(spec: TrainingSpec) -> str:
     if "quantization.bits" not in spec:
         return f"{switch.key}: {VERSION} asks for load_in_4bit or load_in_8bit beside it"
     for name in _EXPERT_KERNELS:
-        kernel = spec.fact(lm.HYPER + name)
-        if kernel is not None and kernel.value not in (None, False, "eager", "builtin"):
+        kernel = spec.fact(name)
+        if kernel is not None and kernel.value not in _TRANSFORMERS_OWN:
             return f"{kernel.key}: which of the experts in few bits its kernels unpack at a time is not known"
     lm.put(spec, "quantization.experts", True, switch)
     if spec.get("parallelism.strategy") in ("fsdp1", "fsdp2"):

@@ -16,6 +16,7 @@ from memlint.facts.spec import HYPER, WRITTEN, Name, TrainingSpec
 
 ADAPTER_FACTS: tuple[Name, ...] = (
     *("tuning", "lora.r", "lora.alpha", "lora.dropout", "lora.targets", "lora.modules_to_save", "lora.unfrozen"),
+    "lora.parameters",
 )
 
 QUANTIZATION_FACTS: tuple[Name, ...] = (
@@ -59,6 +60,8 @@ def adapters(spec: TrainingSpec) -> str:
         put(spec, "lora.targets", list(ATTENTION) if _keeps_experts_apart(spec) else "all-linear", targets)
     elif targets is not None and names:
         put(spec, "lora.targets", "all-linear" if names == ["all-linear"] else names, targets)
+    elif spec.get("lora.parameters"):
+        put(spec, "lora.targets", [], spec.fact("lora.parameters"), "PEFT 0.21: no modules beside target_parameters")
     elif CONFIG in spec:
         kind = text_config(spec[CONFIG]).get("model_type", "")
         if kind not in LORA_TARGETS:

@@ -462,6 +462,7 @@ ADAPTERS = (
         "the method's other settings, by PEFT's names (`gralora_k`, `token_indices`, ...)",
     ),
     Entry("ia3.feedforward", "list", "modules whose input is scaled instead of their result"),
+    Entry("lora.parameters", "list", "weights of all experts that get adapters, by the last parts of their names"),
     Entry("freeze.layers", "integer", "that train: the last n, or the first n of a negative number", "layers"),
     Entry("freeze.modules", "any", "modules within those layers that train, or `all`"),
     Entry("freeze.extra_modules", "any", "modules beside them that train"),

@@ -389,6 +389,11 @@ def test_a_key_sets_its_fact_and_the_fact_points_at_it(lines: str, fact: str, va
             BASE + "bf16: false\nbfloat16: true\n", {"parameter_dtype": "bfloat16", "autocast": True}, id="another name"
         ),
         pytest.param(
+            LORA.replace("lora_target_linear: true", "lora_target_parameters: [mlp.experts.down_proj]"),
+            {"lora.targets": [], "lora.parameters": ["mlp.experts.down_proj"], "tuning": "lora"},
+            id="adapters of parameters",
+        ),
+        pytest.param(
             BASE + "unfrozen_parameters: ['^model.embed_tokens.weight$[:32000]', 'layers.2[0-9]+.mlp']\n",
             {"freeze.patterns": ["^model\\.embed_tokens\\.weight$", "layers\\.2[0-9]+\\.mlp"], "tuning": "full"},
             id="parameters by patterns",
@@ -428,6 +433,10 @@ def test_changes_of_the_model_s_config_are_in_it() -> None:
         (BASE + "plugins: [axolotl.integrations.spectrum.SpectrumPlugin]\n", "plugins: spectrum: which layers"),
         (BASE + "load_in_4bit: true\n", "load_in_4bit: quantised weights do not train"),
         (LORA + "load_in_4bit: true\n", "load_in_4bit beside adapter lora"),
+        (
+            LORA + "lora_target_parameters: [mlp.experts.down_proj]\nuse_sonicmoe: true\n",
+            "lora_target_parameters beside use_sonicmoe: what its kernels keep",
+        ),
         (LORA + "quantize_moe_experts: true\n", "quantize_moe_experts: Axolotl 0.19 asks for load_in_4bit"),
         (
             LORA + "load_in_8bit: true\nquantize_moe_experts: true\nuse_scattermoe: true\n",

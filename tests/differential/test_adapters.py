@@ -138,6 +138,18 @@ CASES: dict[str, tuple[str, dict[str, Any], peft.PeftConfig, Setting]] = {
         lora(r=8, target_modules="all-linear"),
         PLAIN,
     ),
+    "LoRA of experts' parameters and of queries": (
+        "qwen3_moe",
+        {"tuning": "lora", "lora.r": 8, "lora.targets": ["q_proj"], "lora.parameters": ["mlp.experts.gate_up_proj"]},
+        lora(r=8, target_modules=["q_proj"], target_parameters=["mlp.experts.gate_up_proj"]),
+        PLAIN,
+    ),
+    "LoRA of experts' parameters alone": (
+        "gpt_oss",
+        {"tuning": "lora", "lora.r": 4, "lora.targets": [], "lora.parameters": ["experts.gate_up_proj", "down_proj"]},
+        lora(r=4, target_parameters=["experts.gate_up_proj", "down_proj"]),
+        MIXED._replace(attention="eager"),
+    ),
     "LoRA of experts": (
         "qwen3_moe", {"tuning": "lora", "lora.r": 8, "lora.targets": "all-linear"},
         lora(r=8, target_modules="all-linear"), PLAIN,

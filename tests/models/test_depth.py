@@ -78,6 +78,10 @@ TURNS: dict[str, dict[str, Any]] = {
         **{"shared_expert_intermediate_size": 160, "decoder_sparse_step": 2},
     },
     "deepseek_v3": {**NARROW, "model_type": "deepseek_v3", "num_hidden_layers": 40, **LATENT},
+    "falcon_h1": {
+        **{**NARROW, "model_type": "falcon_h1", "num_hidden_layers": 36, "mamba_d_ssm": 128, "mamba_n_heads": 4},
+        **{"mamba_d_state": 16, "mamba_rms_norm": True},
+    },
     "qwen3_5": {**NARROW, "model_type": "qwen3_5_text", "num_hidden_layers": 48, **RECURRENT},
     "qwen3_next": {
         **{**NARROW, "model_type": "qwen3_next", "num_hidden_layers": 48, **MIXTURE, **RECURRENT},

@@ -302,10 +302,11 @@ class AdaptedExperts(Module):
     (``ParamWrapper`` and ``_LoraFactorsProxy``; ``utils/transformers_weight_conversion.py`` says what is adapted.)
     """
 
-    def __init__(self, base: GroupedExperts, rank: int, entering: bool, leaving: bool) -> None:
+    def __init__(self, base: GroupedExperts, entering: int, leaving: int) -> None:
+        """``entering``, ``leaving``: ranks; 0 for none."""
         self.base_layer = base
-        self.entering = _Factors(base.gate_up_proj, 2 * rank) if entering else None
-        self.leaving = _Factors(base.down_proj, rank) if leaving else None
+        self.entering = _Factors(base.gate_up_proj, entering) if entering else None
+        self.leaving = _Factors(base.down_proj, leaving) if leaving else None
 
     def forward(self, x: Tensor, numbers: Tensor, weights: Tensor) -> Tensor:
         merged: GroupedExperts = object.__new__(type(self.base_layer))
@@ -549,6 +550,8 @@ def _adapt_linears(model: LanguageModel, spec: TrainingSpec, config: Decoder, me
     elif megatrons:
         wanted = lambda name: every or is_target(name, targets)  # noqa: E731
         found += megatron_adapters.adapt_experts(model.layers, rank, dropout, wanted)
+    if spec.get("lora.parameters"):
+        found += _adapt_parameters(model, rank, spec["lora.parameters"], method, dropout)
     if not found:
         raise UnknownModel(f"no linear layer of {config.adapters.name} is called {', '.join(targets)}")
 
@@ -609,11 +612,38 @@ def _adapt_experts(
             raise UnknownModel("PEFT adapts experts neither with dropout nor by DoRA")
         found.append(path)
         if any(entering) or leaving:
-            if not isinstance(mixture.experts, GroupedExperts):
-                raise UnknownModel("adapters of experts in few bits are not known")
-            mixture.experts = AdaptedExperts(mixture.experts, rank, any(entering), leaving)
+            ranks = 2 * rank if any(entering) else 0, rank if leaving else 0
+            mixture.experts = AdaptedExperts(_whole(mixture.experts), *ranks)
         if routed:
             mixture.gate = AdaptedRouter(mixture.gate, rank)
+    return found
+
+
+def _whole(experts: Module) -> GroupedExperts:
+    if not isinstance(experts, GroupedExperts):
+        raise UnknownModel("adapters of experts in few bits are not known")
+    return experts
+
+
+def _adapt_parameters(model: LanguageModel, rank: int, names: Sequence[str], method: str, dropout: float) -> list[str]:
+    """``target_parameters``: a weight of all experts, whichever names it had before transformers 5."""
+    found: list[str] = []
+    for number, layer in enumerate(model.layers):
+        mixture = mixture_of(layer)
+        if mixture is None:
+            continue
+        path = f"layers.{number}.{'mlp' if getattr(layer, 'mlp', None) else 'feed_forward'}.experts"
+        entering, leaving = (is_target(f"{path}.{name}", names) for name in ("gate_up_proj", "down_proj"))
+        if not (entering or leaving):
+            continue
+        if dropout or method != "lora":
+            raise UnknownModel("PEFT adapts parameters neither with dropout nor by DoRA")
+        found.append(path)
+        if isinstance(mixture.experts, AdaptedExperts):
+            raise UnknownModel("experts that are adapted by the names of modules and of parameters are not known")
+        mixture.experts = AdaptedExperts(_whole(mixture.experts), rank if entering else 0, rank if leaving else 0)
+    if not found:
+        raise UnknownModel(f"no parameter of experts is called {', '.join(names)}")
     return found
 
 
