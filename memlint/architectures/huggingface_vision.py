@@ -73,6 +73,39 @@ def tower(config: Mapping[str, Any]) -> Tower:
     return made
 
 
+def intern_vit(config: Mapping[str, Any]) -> Tower | None:
+    """From the ``vision_config`` of an InternVL; None where it is of the kind that norms queries and keys, or whose
+    norms are RMS norms."""
+    sizes = Sizes(config)
+    if sizes.get("use_qk_norm", False) or sizes.get("norm_type", "layer_norm") != "layer_norm":
+        return None
+    if not sizes.get("use_mean_pooling", True) or not sizes.get("use_absolute_position_embeddings", True):
+        return None
+
+    def pair(name: str, default: int) -> tuple[int, int]:
+        found = sizes.get(name, default)
+        return (found[0], found[-1]) if isinstance(found, (list, tuple)) else (found, found)
+
+    made = Tower(
+        adapters=adapters_of("internvl_vision"),
+        width=_number(sizes, "hidden_size", 1024),
+        layers=_number(sizes, "num_hidden_layers", 24),
+        heads=_number(sizes, "num_attention_heads", 16),
+        intermediate=_number(sizes, "intermediate_size", 4096),
+        image=pair("image_size", 448),
+        patch=pair("patch_size", 14),
+        channels=sizes.get("num_channels", 3),
+        activation=sizes.get("hidden_act") or "gelu",
+        dropout=float(sizes.get("hidden_dropout_prob") or 0.0),
+        attention_dropout=float(sizes.get("attention_dropout") or 0.0),
+        qkv_bias=bool(sizes.get("attention_bias", False)),
+        layer_scale=True,
+        mask_token=bool(sizes.get("use_mask_token", False)),
+    )
+    agree(made, AGREEMENTS)
+    return made
+
+
 class Packed(NamedTuple):
     """How one generation of Qwen's towers names its sizes, and what its program does.
 

@@ -12,7 +12,7 @@ from memlint.architectures.decoder import Decoder
 from memlint.architectures.huggingface import decoder
 from memlint.architectures.huggingface_beside import BESIDE
 from memlint.architectures.huggingface_styles import DECODER_ALONE
-from memlint.architectures.huggingface_vision import PACKED, packed_tower, tower
+from memlint.architectures.huggingface_vision import PACKED, intern_vit, packed_tower, tower
 from memlint.architectures.sizes import Sizes, agree
 from memlint.architectures.vision_language import (
     Llava,
@@ -69,7 +69,18 @@ def text_alone(config: Mapping[str, Any]) -> TextAlone:
     words = _tied(words, sizes)
     sense = "sound" if "audio_config" in sizes else "images"
     seen = packed_tower(_part(sizes, "vision_config"), name) if name in PACKED else None
-    return TextAlone(name, words, BESIDE[name](sizes), sense, seen)
+    whole = _shuffling(sizes, words) if name == "internvl" else None
+    return TextAlone(name, words, BESIDE[name](sizes), sense, seen, whole)
+
+
+def _shuffling(sizes: Sizes, words: Decoder) -> VisionLanguage | None:
+    """InternVL, where it takes the last layer's patches of a tower that is known."""
+    seen = intern_vit(_part(sizes, "vision_config"))
+    layer, without_first = sizes.get("vision_feature_layer", -1), _taken(sizes)[1]
+    if seen is None or layer != -1 or not without_first:
+        return None
+    side = int(1 / sizes.get("downsample_ratio", 0.5))
+    return VisionLanguage(words, seen, shuffled=side, activation=sizes.get("projector_hidden_act") or "gelu")
 
 
 def _tied(words: Decoder, sizes: Sizes) -> Decoder:

@@ -50,12 +50,17 @@ class VisionLanguage(NamedTuple):
     features        to which the patches of an image are averaged, a square number (Gemma 3); 0 where the tower joins
                     them itself (Qwen)
     image_mask      an image's tokens see all of each other, for which a mask is made (Gemma 3)
+    shuffled        patches on either side of a square that are put side by side, of a tower without a last norm, for
+                    two linear layers behind a norm (InternVL); 0 for none
+    activation      between these
     """
 
     decoder: Decoder
     tower: Tower | PackedTower
     features: int = 0
     image_mask: bool = False
+    shuffled: int = 0
+    activation: str = "gelu"
 
 
 class Beside(NamedTuple):
@@ -77,6 +82,7 @@ class TextAlone(NamedTuple):
     name    of the model's type, as a message says it
     sense   what else the model takes: "images" or "sound"
     tower   what it sees with, where that is described (Qwen3.5)
+    seeing  the whole of it, where that is described and no tower that packs patches (InternVL)
     """
 
     name: str
@@ -84,6 +90,7 @@ class TextAlone(NamedTuple):
     beside: Beside
     sense: str = "images"
     tower: PackedTower | None = None
+    seeing: VisionLanguage | None = None
 
 
 def layer_of_tower(key: str) -> tuple[Agreement, ...]:

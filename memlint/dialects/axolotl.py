@@ -166,7 +166,7 @@ def _images(spec: TrainingSpec) -> None:
     if processor is None or not processor.value:
         lm.put(spec, "images_per_sample", 0, reason=f"{VERSION}: processor_type is not set, so samples are text")
         return
-    lm.assume_images(spec, "datasets")
+    lm.assume_images(spec, "datasets", tiles=True)
     if size is not None and isinstance(size.value, list):
         lm.put(spec, "image_size", [int(side) for side in size.value], size)
 
@@ -604,7 +604,7 @@ FAMILY = lm.Family(
         Step(_otherwise),
         Step(_unknown),
         Step(_model_class, ("model_class", "labels")),
-        Step(_parts, ("frozen_parts", "images_per_sample", "image_size")),
+        Step(_parts, ("frozen_parts", "images_per_sample", "image_size", "most_images")),
         Step(lm.pairs, ("sequences_per_sample",)),
         Step(_attention, ("attention",)),
         Step(_rows, ("packing", "padding_free")),

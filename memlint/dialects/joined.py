@@ -19,7 +19,7 @@ def _nothing(spec: TrainingSpec) -> None:
 
 
 def _without_tower(spec: TrainingSpec) -> str:
-    lm.assume_images(spec)
+    lm.assume_images(spec, tiles=True)
     return ""
 
 

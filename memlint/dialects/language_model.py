@@ -518,10 +518,16 @@ def class_by_type(spec: TrainingSpec) -> None:
         spec.facts["model_class"] = Fact("model_class", kind, ASSUMED, reason=reason)
 
 
-def assume_images(spec: TrainingSpec, origin: str = "") -> None:
+# GotOcr2ImageProcessor: max_patches, and the whole beside them (transformers 5.23, models/got_ocr2)
+MOST_TILES = 13
+
+
+def assume_images(spec: TrainingSpec, origin: str = "", tiles: bool = False) -> None:
     """An image in each sample of a model that sees, which only the data say; the interval holds the run without any.
-    ``origin``: the key that names the data."""
+    ``origin``: the key that names the data. ``tiles``: the library's processor cuts it, where the model's does."""
     sees = "vision_config" in (spec.get(CONFIG) or {}) and spec.get("model_class") == "vision_language"
     if sees and "images_per_sample" not in spec:
         reason = "an image in each sample; the data may have none, or more"
         spec.facts["images_per_sample"] = Fact("images_per_sample", 1, ASSUMED, origin, reason=reason)
+        if tiles and "downsample_ratio" in (spec.get(CONFIG) or {}):
+            put(spec, "most_images", MOST_TILES, reason="transformers 5.23, GotOcr2ImageProcessor: of one image")

@@ -196,6 +196,12 @@ def images(spec: TrainingSpec) -> None:
     stated, variable = spec.fact(lm.HYPER + "image_max_pixels"), environment.get("MAX_PIXELS")
     if stated is None and variable is not None and str(variable.value).isdigit():
         stated = Fact("image_size", int(str(variable.value)), WRITTEN, "MAX_PIXELS", variable)
+    known = spec.fact("images_per_sample")
+    if "downsample_ratio" in (spec.get(lm.CONFIG) or {}) and known is not None and known.origin == ASSUMED:
+        most = environment.get("MAX_NUM")
+        tiles = int(str(most.value)) + 1 if most is not None and str(most.value).isdigit() else lm.MOST_TILES
+        reason = f"{_VERSION}: an image of as many tiles as there may be (InternvlTemplate); the data may have none"
+        spec.facts["images_per_sample"] = known._replace(value=tiles, reason=reason)
     if length is None or "spatial_merge_size" not in tower or not tower.get("patch_size"):
         return
     unit = (tower["patch_size"] * tower["spatial_merge_size"]) ** 2

@@ -71,7 +71,7 @@ def _model_class(spec: TrainingSpec) -> None:
     sees = lm.senses(spec.get(lm.CONFIG)) and trained is not None and trained.value in ("sft", "dpo")
     if sees or (trained is not None and trained.value == "sft" and trained.origin == ASSUMED):
         lm.class_by_type(spec)
-        lm.assume_images(spec)
+        lm.assume_images(spec, tiles=True)
     elif lm.senses(spec.get(lm.CONFIG)):
         lm.class_by_type(spec)
         parts = ["vision_tower", "projector"]  # a bound has no more than surely trains
@@ -460,7 +460,7 @@ FAMILY = lm.Family(
     follows=Graph(
         Step(lm.on_cpu),
         Step(_unknown),
-        Step(_model_class, ("model_class", "labels", "images_per_sample", "frozen_parts")),
+        Step(_model_class, ("model_class", "labels", "images_per_sample", "most_images", "frozen_parts")),
         Step(lm.pairs, ("sequences_per_sample",)),
         Step(
             _completions,

@@ -440,6 +440,18 @@ def test_an_image_is_as_large_as_it_may_be(before: str, options: str, side: int,
     assert (spec["image_size"], spec.facts["image_size"].key, spec["images_per_sample"]) == (side, key, 1)
 
 
+@pytest.mark.parametrize(("before", "tiles"), [("", 13), ("MAX_NUM=4", 5)])
+def test_an_image_of_internvl_is_as_many_tiles_as_it_may_be(before: str, tiles: int) -> None:
+    """Of which no more are seen than a sample has room for: 256 features each."""
+    model = (
+        "--model OpenGVLab/InternVL3-8B-hf --dataset ours --max_length 4096 --lora_rank 8 --target_modules all-linear"
+    )
+    spec = swift("--freeze_vit true --freeze_aligner true --per_device_train_batch_size 1", before, model=model)
+    assert spec.architecture == "language_model", spec.unknown_reason
+    assert spec["images_per_sample"] == tiles
+    assert estimate_spec(spec).device_bytes < 27 * 2**30
+
+
 def test_a_file_states_the_variable_too() -> None:
     spec = run(FILE.replace("Qwen2.5-7B", "Qwen2.5-VL-7B") + "ENV: {MAX_PIXELS: 50176}\n", "sft.yaml")
     assert spec["image_size"] == 224

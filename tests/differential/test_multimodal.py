@@ -35,6 +35,17 @@ GEMMA: dict[str, Any] = {
     "image_token_id": 7,
     "tie_word_embeddings": True,
 }  # fmt: skip
+INTERNVL: dict[str, Any] = {
+    "model_type": "internvl",
+    "vision_config": {
+        "model_type": "internvl_vision", "hidden_size": 96, "intermediate_size": 352, "num_hidden_layers": 3,
+        "num_attention_heads": 4, "image_size": [56, 56], "patch_size": [14, 14], "attention_bias": True,
+        "hidden_act": "gelu",
+    },
+    "text_config": {**TEXT, "model_type": "qwen2"},
+    "image_token_id": 7,
+    "tie_word_embeddings": False,
+}  # fmt: skip
 QWEN25: dict[str, Any] = {
     "model_type": "qwen2_5_vl",
     "vision_config": {
@@ -105,6 +116,7 @@ GLM4V: dict[str, Any] = {
     "image_token_id": 7,
 }  # fmt: skip
 CLASSES = {
+    "internvl": "InternVLForConditionalGeneration",
     "glm4v": "Glm4vForConditionalGeneration",
     "gemma3": "Gemma3ForConditionalGeneration",
     "qwen2_vl": "Qwen2VLForConditionalGeneration",
@@ -159,7 +171,7 @@ def in_transformers(
             model = getattr(transformers, CLASSES[kind])._from_config(
                 made, dtype=getattr(torch, setting.dtype), attn_implementation=setting.attention
             )
-        if kind == "gemma3":
+        if kind in ("gemma3", "internvl"):
             model.tie_weights()
             parts = {"vision_tower": [model.model.vision_tower], "projector": [model.model.multi_modal_projector]}
         else:
@@ -190,8 +202,10 @@ def in_transformers(
         shape = (setting.rows, LENGTH)
         batch = {name: torch.zeros(shape, dtype=torch.int64) for name in ("input_ids", "attention_mask", "labels")}
         batch["attention_mask"] += 1
-        if kind == "gemma3":
+        if kind in ("gemma3", "internvl"):
             pixels = torch.zeros((setting.rows, 3, 56, 56))
+            if kind == "internvl":
+                return {**batch, "pixel_values": pixels}
             return {**batch, "pixel_values": pixels, "token_type_ids": torch.zeros(shape, dtype=torch.int64)}
         batch["input_ids"][:, : SIDE * SIDE // 4] = 7
         grid = Sizes(*[SIDE * SIDE // 4] * setting.rows)
@@ -241,6 +255,22 @@ def test_gemma3_takes_the_memory_that_transformers_takes(
     monkeypatch.setattr("transformers.models.gemma3.modeling_gemma3.torch_compilable_check", lambda *_: None)
     with values_known(True):
         reference = in_transformers(GEMMA, setting, frozen)
+        truth = in_torch(reference, {}, adamw("foreach"), autocast=setting.autocast or "float32")
+    comparison = compare(f"{frozen} {setting}", ours, truth, setting.every > 0)
+    assert abs(comparison.peak) <= PEAK, str(comparison)
+    assert comparison.worst <= HELD, str(comparison)
+
+
+@pytest.mark.parametrize("trains", FROZEN)
+@pytest.mark.parametrize("way", WAYS)
+def test_internvl_takes_the_memory_that_transformers_takes(
+    trains: str, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setting, frozen = WAYS[way], FROZEN[trains]
+    ours = in_meta(spec_of(facts_of(INTERNVL, setting, frozen)))
+    monkeypatch.setattr("transformers.models.internvl.modeling_internvl.torch_compilable_check", lambda *_: None)
+    with values_known(False):
+        reference = in_transformers(INTERNVL, setting, frozen)
         truth = in_torch(reference, {}, adamw("foreach"), autocast=setting.autocast or "float32")
     comparison = compare(f"{frozen} {setting}", ours, truth, setting.every > 0)
     assert abs(comparison.peak) <= PEAK, str(comparison)

@@ -340,3 +340,21 @@ def test_a_video_model_is_the_sum_of_its_decoders_layers(name: str, frozen: bool
     short, whole = record(spec, folded=True), record(spec)
     assert short.folded is not None
     same_tape(short.folded.unfold(), whole.tape)
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        pytest.param({"row_output": "choice", "row_loss": "group", "sequences_per_sample": 3}, id="which of two words"),
+        pytest.param({"row_output": "score", "row_loss": "pairs", "labels": 1, "checkpointing": "full"}, id="scores"),
+        pytest.param({"row_output": "vector", "row_loss": "contrast", "sequences_per_sample": 2}, id="vectors"),
+        pytest.param(
+            {"implementation": "megatron", "method": "dpo", "reference_model": "copy", "sequences_per_sample": 2},
+            id="Megatron's reference",
+        ),
+    ],
+)
+def test_what_is_asked_of_whole_rows_is_folded_too(facts: dict[str, Any]) -> None:
+    spec = run({**NARROW, "num_hidden_layers": 24}, **facts, sequence_length=128)
+    few, whole = (allocated_bytes(spec, record(spec, folded=folded)) for folded in (True, False))
+    assert few == whole

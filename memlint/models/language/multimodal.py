@@ -212,6 +212,38 @@ class GemmaSight(Module):
         return ImageFeatures(to(out, x.dtype))
 
 
+class ShuffledProjector(Module):
+    def __init__(self, joined: int, width: int, function: str) -> None:
+        self.layer_norm = LayerNorm(joined)
+        self.linear_1 = Linear(joined, width)
+        self.linear_2 = Linear(width, width)
+        self.function = activation(function)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.linear_1(self.layer_norm(x))
+        out: Tensor = self.linear_2(self.function(x))
+        return out
+
+
+class ShuffledSight(Module):
+    """(images, 3, height, width) -> (images, features, W): squares of patches are put side by side (``pixel_shuffle``).
+    What the tower made has a name until the decoder is through."""
+
+    def __init__(self, tower: VisionTower, projector: ShuffledProjector, side: int) -> None:
+        self.vision_tower, self.multi_modal_projector, self.side = tower, projector, side
+
+    def forward(self, pixels: Tensor) -> ImageFeatures:
+        pixels = to(pixels, self.multi_modal_projector.linear_1.weight.dtype)
+        last = self.vision_tower(pixels)
+        images, count, width = last.shape
+        rows, side = int((count - 1) ** 0.5), self.side
+        x = last[:, 1:].reshape(images, rows, rows, width)
+        x = x.view(images, rows, rows // side, width * side).permute(0, 2, 1, 3).contiguous()
+        x = x.view(images, rows // side, rows // side, width * side**2).permute(0, 2, 1, 3).contiguous()
+        features: Tensor = self.multi_modal_projector(x.reshape(images, -1, width * side**2))
+        return ImageFeatures(features, (), (features, last))
+
+
 class QwenSight(Module):
     def __init__(self, tower: QwenTower) -> None:
         self.visual = tower
@@ -241,6 +273,8 @@ def task(spec: TrainingSpec, described: VisionLanguage, dtype: DType, autocast: 
     if spec.get("row_output"):
         config = rows.without_head(spec, config)
     images = spec.get("images_per_sample", 1)
+    if described.shuffled and isinstance(described.tower, Tower):  # tiles, which stand among the tokens of a sample
+        images = min(images, max(sequence_length(spec) // (described.tower.patches // described.shuffled**2), 1))
     if images and spec.get("generated_rows"):
         raise UnknownModel("sampling of what is said of images is not known")
     masked = spec.replaced({"padding": True}) if described.image_mask else spec
@@ -327,6 +361,8 @@ def _sight(spec: TrainingSpec, described: VisionLanguage, dtype: DType, autocast
     """What makes features, its parts by their names, and the shape of an image."""
     if isinstance(described.tower, PackedTower):
         return _packed(spec, described.tower, dtype, autocast)
+    if described.shuffled:
+        return _shuffling(spec, described, described.tower, dtype, autocast)
     return _averaging(spec, described.tower, described.features, described.decoder.width, dtype, autocast)
 
 
@@ -339,6 +375,19 @@ def _averaging(spec: TrainingSpec, config: Tower, features: int, width: int, dty
     side = config.image[0] // config.patch[0]
     projector = GemmaProjector(config.width, width, side, features)
     sight = GemmaSight(tower, projector)
+    return sight, {"vision_tower": [tower], "projector": [projector]}, (1, config.channels, *config.image)
+
+
+def _shuffling(spec: TrainingSpec, described: VisionLanguage, config: Tower, dtype: DType, autocast: bool) -> Made:
+    how, again = attention(spec, dtype, autocast), recomputation(spec)
+    if how == "eager":
+        raise UnknownModel("plain attention of InternVL's tower is not known")
+    tower = VisionTower(config, how, again.of_whole(spec), again.reentrant)
+    tower.embeddings.needs_gradient = again.asks_gradient
+    del tower.layernorm
+    joined = config.width * described.shuffled**2
+    projector = ShuffledProjector(joined, described.decoder.width, described.activation)
+    sight = ShuffledSight(tower, projector, described.shuffled)
     return sight, {"vision_tower": [tower], "projector": [projector]}, (1, config.channels, *config.image)
 
 

@@ -50,6 +50,10 @@ def task(spec: TrainingSpec, described: TextAlone, dtype: DType, autocast: bool)
         from memlint.models.language import multimodal  # most of these models are not described as far
 
         return multimodal.task(spec, VisionLanguage(described.decoder, described.tower), dtype, autocast)
+    if spec.get("images_per_sample", 0) and described.seeing is not None:
+        from memlint.models.language import multimodal
+
+        return multimodal.task(spec, described.seeing, dtype, autocast)
     if spec.get("images_per_sample", 0):
         raise UnknownModel(f"what {described.name!r} does with {described.sense} is not known, text alone is")
     if spec.get("row_output"):
