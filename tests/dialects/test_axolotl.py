@@ -399,7 +399,7 @@ def test_a_key_sets_its_fact_and_the_fact_points_at_it(lines: str, fact: str, va
             id="parameters by patterns",
         ),
         pytest.param(
-            LORA.replace("Qwen/Qwen2.5-7B", "tiiuae/Falcon-H1-1.5B-Base") + "load_in_8bit: true\n",
+            LORA.replace("Qwen/Qwen2.5-7B", "tiiuae/Falcon-H1-0.5B-Base") + "load_in_8bit: true\n",
             {"quantization.bits": 8, "quantization.skipped": ["out_proj"]},
             id="a layer that stays as it is",
         ),
