@@ -124,10 +124,18 @@ class Found(NamedTuple):
     counted: bool = True
 
 
+def _script(called: str) -> str:
+    return called.removesuffix(".py").replace("/", ".").rpartition(".")[2]
+
+
+def is_own(called: str) -> bool:
+    """Whether a program is called as InternVL's are, of which those that are not known are refused by their names."""
+    return _script(called).startswith("internvl")
+
+
 def is_internvl(spec: TrainingSpec) -> bool:
     """Whether the program is one of these scripts."""
-    called = "" if spec.launch is None else spec.launch.called.removesuffix(".py")
-    return called.replace("/", ".").rpartition(".")[2] in PROGRAMS
+    return spec.launch is not None and _script(spec.launch.called) in PROGRAMS
 
 
 def value(spec: TrainingSpec, name: str) -> Any:

@@ -87,6 +87,11 @@ JOINED: tuple[Name, ...] = tuple(dict.fromkeys((*llava.JOINED, *internvl.JOINED)
 CLASSES = ("InternVLChatModel",)
 
 
+def describes(called: str) -> bool:
+    """Whether a program's own options are read here, whether or not it is in the repository."""
+    return llava.is_program(called) or internvl.is_own(called)
+
+
 def code(spec: TrainingSpec) -> Code:
     """The one that a run is of; of any other program one that adds nothing."""
     return next(one for one in CODES if one.is_run(spec))

@@ -71,13 +71,17 @@ _LINEARS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "dow
 _LLAMA_TOKENS = 32000
 
 
+def is_program(called: str) -> bool:
+    """Whether a program is one of LLaVA's."""
+    parts = called.removesuffix(".py").replace("/", ".").split(".")
+    return parts[-3:-1] == ["llava", "train"] and parts[-1] in PROGRAMS
+
+
 def is_llava(spec: TrainingSpec) -> bool:
     """Whether the program is LLaVA's, with a tower."""
-    program = spec.launch.called if spec.launch is not None else ""
-    parts = program.removesuffix(".py").replace("/", ".").split(".")
     tower = spec.fact(lm.HYPER + "vision_tower")
     seen = (tower is not None and bool(tower.value)) or lm.gap(spec, "vision_tower") is not None
-    return seen and parts[-3:-1] == ["llava", "train"] and parts[-1] in PROGRAMS
+    return seen and spec.launch is not None and is_program(spec.launch.called)
 
 
 def _is_next(spec: TrainingSpec) -> bool:

@@ -215,14 +215,14 @@ def _own_options(
 ) -> Iterator[Missing]:
     """Options that the program of a command has of its own, a slip away from one of the family's that matters: what
     they do is the program's. So are options about a model's parts of a program that is not there."""
-    from memlint.dialects import own_code, scripts
+    from memlint.dialects import joined, own_code, scripts
 
     whole, known = Node(dict(options), command.span), schemas.load(family.family)
     near = [one for one in objections.misspelt(whole, known) if not _is_off(one.node)]
     parts = [name for name, node in options.items() if _OF_PARTS.search(name) is not None and not _is_off(node)]
     path = scripts.file_of(command, document) if near or parts else None
     if path is None:
-        if command.called.endswith(".py"):
+        if command.called.endswith(".py") and not joined.describes(command.called):
             stated = {*known["properties"], *schemas.released(known)}
             for name in parts:
                 if family.options.name_of(name) not in stated:

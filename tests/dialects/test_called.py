@@ -68,7 +68,7 @@ def test_a_document_that_calls_one_states_a_run_too(tmp_path: Path) -> None:
     found = runs(tmp_path, "README.md", "```bash\nbash scripts/train.sh gpt2 2\n```", TRAIN.format("$1", "$2"))
     assert found == [("train", "gpt2", 2)]
     walked = check(str(tmp_path), isolated=True).runs
-    assert [Path(one.path).name for one in walked if one.estimate is not None] == ["README.md", "train.sh"]
+    assert [Path(one.path).name for one in walked if one.estimate is not None] == ["train.sh", "README.md"]
 
 
 def test_a_value_is_where_the_caller_wrote_it(tmp_path: Path) -> None:

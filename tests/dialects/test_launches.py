@@ -160,7 +160,7 @@ def test_a_walk_reports_a_documents_command_with_the_config_that_it_names(tmp_pa
     unknown = "python train.py --model_name_or_path <model> --per_device_train_batch_size 1 --learning_rate 0.1"
     put(tmp_path, {"README.md": f"```bash\n{LAUNCH}\n{own} --output_dir o\n{unknown} --output_dir o\n```\n"})
     runs = [(run.path, run.launch is not None) for run in check(".")]
-    assert runs == [("README.md", False), ("recipes/a/sft.yaml", True)]
+    assert runs == [("recipes/a/sft.yaml", True), ("README.md", False)]
 
 
 def test_each_run_of_a_walk_says_why_it_is_not_known_though_the_finding_is_reported_once(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ FILES = {
     ),
     "an extra": ("requirements.txt", "transformers[torch]==4.36.2\n", {"transformers": "4.36.2"}),
     "a lower bound says nothing": ("requirements.txt", "torch>=2.1\ntransformers~=4.36.2\n", {}),
-    "a package of a longer name is another": ("requirements.txt", "torchvision==0.16.0\ntorch-ema==0.3.1\n", {}),
+    "a package of a longer name is another": ("requirements.txt", "torchaudio==2.1.0\ntorch-ema==0.3.1\n", {}),
     "pins that disagree say nothing": ("requirements.txt", "torch==2.1.0; a\ntorch==2.4.0; b\n", {}),
     "pins that differ in the build agree": (
         "requirements.txt",
@@ -86,7 +86,7 @@ FILES = {
         "uv.lock",
         '[[package]]\nname = "torch"\nversion = "2.6.0"\nsource = { registry = "https://example.org" }\n\n'
         '[[package]]\nname = "torchvision"\nversion = "0.21.0"\n',
-        {"torch": "2.6.0"},
+        {"torch": "2.6.0", "torchvision": "0.21.0"},
     ),
     "poetry's lock": ("poetry.lock", '[[package]]\nname = "jax"\nversion = "0.4.30"\n', {"jax": "0.4.30"}),
     "pipenv's lock": (

@@ -228,6 +228,12 @@ SMALL = {
         "  --model-ema --lr-warmup-epochs 5 # with an average\n",
         1.4,
     ),
+    "torchvision-detection": _file(
+        "run.sh",
+        "torchrun --nproc_per_node 2 references/detection/train.py --dataset coco --model fasterrcnn_resnet50_fpn \\\n"
+        "  -b 4 --weights-backbone ResNet50_Weights.IMAGENET1K_V1 --trainable-backbone-layers 3 # without amp\n",
+        1.4,
+    ),
     "torchtune": _file(
         "run.yaml",
         "tokenizer:\n  _component_: torchtune.models.llama3.llama3_tokenizer\n  path: model/tokenizer.model\n"
