@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.differential.training import EXAMPLES, Comparison, adamw, compare, in_meta, in_torch, read, reference, report
 from tests.draws import draws
 
-SETTINGS = draws(13)  # different ones; hypothesis draws some twice
+SETTINGS = draws(26)  # different ones; hypothesis draws some twice
 
 
 class Setting(NamedTuple):

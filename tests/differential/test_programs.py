@@ -89,9 +89,10 @@ class ResNet50(nn.Module):
 
 
 def vit() -> nn.Module:
-    """ViT-B/16 as transformers has it."""
+    """Four layers of ViT-B/16 as transformers has it."""
     transformers = pytest.importorskip("transformers")
-    model: nn.Module = transformers.ViTForImageClassification(transformers.ViTConfig(num_labels=1000))
+    config = transformers.ViTConfig(num_labels=1000, num_hidden_layers=4)
+    model: nn.Module = transformers.ViTForImageClassification(config)
     return model
 
 
@@ -102,7 +103,7 @@ def unet() -> nn.Module:
         block_out_channels=(64, 128),
         down_block_types=("CrossAttnDownBlock2D", "DownBlock2D"),
         up_block_types=("UpBlock2D", "CrossAttnUpBlock2D"),
-        layers_per_block=2,
+        layers_per_block=1,
         cross_attention_dim=96,
     )
     return model
