@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from memlint import files, work
 from memlint.documents import load
-from memlint.documents.node import Document, Node
+from memlint.documents.node import Node
 
 SUFFIXES = (".yaml", ".yml", ".json", ".toml", ".sh", ".bash", ".slurm", ".sbatch")
 MAX_FILES = 200  # that are looked into, nearest first
@@ -45,32 +45,51 @@ def origin(name: str, beside: str) -> tuple[str, str] | None:
 def _made(name: str, beside: str) -> list[tuple[str, str]]:
     """(the model that a run starts from, its file) of each run that writes a folder."""
     wanted = _folder(name)
-    last = wanted.rpartition("/")[2]
-    if "/" not in wanted or not last:
+    if "/" not in wanted:
         return []  # a name of the hub, or one that any run may have
-    found: list[tuple[str, str]] = []
-    for path in _near(beside):
-        try:
-            text = load.read_text(path) if os.stat(path).st_size <= MAX_BYTES else ""
-        except (OSError, load.Unreadable):
-            continue
-        work.spend(work.KILOBYTE * len(text) >> 10, "looking for the run that makes its model")
-        if last not in text or not any(key in text for key in _WRITES):
-            continue
-        document = load.load(path, text)
-        found += ((model, path) for model in _models(document, wanted) if _folder(model) != wanted)
-    return found
+    return [
+        (model, path)
+        for path in _near(beside)
+        for model, folders in _runs(path)
+        if wanted in folders and _folder(model) != wanted
+    ]
 
 
-def _models(document: Document, wanted: str) -> Iterator[str]:
-    """The models that the runs of a document start from which write a folder."""
+# (the model that a run starts from, the folders that it writes) of each run of a file, while it stays as it is: all
+# configs of a folder ask for the same ones.
+_Runs = tuple[tuple[str, frozenset[str]], ...]
+_kept: dict[tuple[object, ...], _Runs] = {}
+_MOST_KEPT = 1024  # files
+
+
+def _runs(path: str) -> _Runs:
+    try:
+        status = os.stat(path)
+        if status.st_size > MAX_BYTES:
+            return ()
+        work.spend(work.KILOBYTE * status.st_size >> 10, "looking for the run that makes its model")
+        key = (path, status.st_mtime_ns, status.st_size, *(text for other, text in files.edition() if other == path))
+        if key not in _kept:
+            if len(_kept) >= _MOST_KEPT:
+                _kept.clear()
+            _kept[key] = tuple(_read(path))
+        return _kept[key]
+    except (OSError, load.Unreadable):
+        return ()
+
+
+def _read(path: str) -> Iterator[tuple[str, frozenset[str]]]:
+    text = load.read_text(path)
+    if not any(key in text for key in _WRITES):
+        return
+    document = load.load(path, text)
     for tree in (document.root, *(command.options for command in document.commands)):
         if not isinstance(tree.value, dict):
             continue
         stated = {str(name).replace("-", "_"): node for name, node in tree.value.items()}
         model = _first(stated, _READS)
-        if model is not None and any(_folder(folder) == wanted for folder in _texts(stated, _WRITES)):
-            yield model
+        if model is not None:
+            yield model, frozenset(map(_folder, _texts(stated, _WRITES)))
 
 
 def _first(stated: dict[str, Node], names: tuple[str, ...]) -> str | None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from memlint import check
+from memlint.dialects import predecessors
 from tests.dialects.language_models import written
 
 TUNED = """\
@@ -66,3 +67,16 @@ def test_a_folder_has_the_shapes_of_what_the_run_starts_from_that_writes_it(
     assumed = {fact: (value, why) for fact, value, why in (run.estimate.assumptions if run.estimate else ())}
     assert assumed.get("same_model_as", ("", ""))[0] == made
     assert (run.estimate is not None) == bool(made)
+
+
+def test_of_a_folder_of_such_runs_each_file_is_read_for_it_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = ALIGNED.format("path/to/model").replace("out/second\n", "out/")
+    written(tmp_path, {f"run_{number:02}.yaml": f"{text}{number}\n" for number in range(12)})
+    looked: list[str] = []
+    read = predecessors._read
+    monkeypatch.setattr(predecessors, "_read", lambda path: looked.append(path) or read(path))
+    report = check(str(tmp_path), isolated=True)
+    assert len(report.runs) == 12
+    assert len(looked) == 12
