@@ -331,6 +331,12 @@ _EXPERT_KERNELS: tuple[Name, ...] = tuple(lm.HYPER + n for n in ("use_scattermoe
 _TRANSFORMERS_OWN = (None, False, "eager", "builtin")
 
 
+def _expert_kernel(spec: TrainingSpec) -> str:
+    """The key that asks for other code of experts than transformers'; "" where none does."""
+    stated = (spec.fact(name) for name in _EXPERT_KERNELS)
+    return next((fact.key for fact in stated if fact is not None and fact.value not in _TRANSFORMERS_OWN), "")
+
+
 def _adapters(spec: TrainingSpec) -> str:
     """PEFT's LoRA, by ``adapter``. Why what trains is not known: another kind, or targets that are no names."""
     stated = spec.fact(lm.HYPER + "adapter")
@@ -345,11 +351,9 @@ def _adapters(spec: TrainingSpec) -> str:
     linear, targets = spec.fact(lm.HYPER + "lora_target_linear"), spec.fact("lora.targets")
     parameters = spec.fact(lm.HYPER + "lora_target_parameters")
     if on and parameters is not None and parameters.value:
-        for name in _EXPERT_KERNELS:
-            kernel = spec.fact(name)
-            if kernel is not None and kernel.value not in _TRANSFORMERS_OWN:
-                lm.adapters(spec)
-                return f"{parameters.key} beside {kernel.key}: what its kernels keep of adapted experts is not known"
+        if kernel := _expert_kernel(spec):
+            lm.adapters(spec)
+            return f"{parameters.key} beside {kernel}: what its kernels keep of adapted experts is not known"
         lm.put(spec, "lora.parameters", lm.names_of(parameters.value), parameters)
     if on and linear is not None and truth(linear.value):
         lm.put(spec, "lora.targets", lm.LISTED, linear)
@@ -402,10 +406,8 @@ def _packed_experts(spec: TrainingSpec) -> str:
         return ""
     if "quantization.bits" not in spec:
         return f"{switch.key}: {VERSION} asks for load_in_4bit or load_in_8bit beside it"
-    for name in _EXPERT_KERNELS:
-        kernel = spec.fact(name)
-        if kernel is not None and kernel.value not in _TRANSFORMERS_OWN:
-            return f"{kernel.key}: which of the experts in few bits its kernels unpack at a time is not known"
+    if kernel := _expert_kernel(spec):
+        return f"{kernel}: which of the experts in few bits its kernels unpack at a time is not known"
     lm.put(spec, "quantization.experts", True, switch)
     if spec.get("parallelism.strategy") in ("fsdp1", "fsdp2"):
         return OnTop(f"{switch.key}: what loading such experts leaves on each card under FSDP is not known")

@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from memlint.architectures.diffusion import SCRIPTS, Pipeline, Script, pipeline
-from memlint.dialects import key_facts, registry
+from memlint.dialects import key_facts
 from memlint.dialects import language_model as lm
+from memlint.dialects import schema as schemas
 from memlint.dialects.accelerate import truth
 from memlint.documents.node import MAX_DIGITS, Edit
 from memlint.facts.spec import ASSUMED, DEFAULT, HYPER, Fact, Name, TrainingSpec
@@ -41,7 +42,7 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
     if script is None:
         if name:  # of diffusers' own or of anybody's: they have the same options
             called = spec.launch.called.rsplit("/", 1)[-1] if spec.launch is not None else name
-            title = registry.dialect(spec.family).header["title"]
+            title = schemas.header(spec.family)["title"]
             spec.unknown_reason = f"{called}, of {title} or with their options, is not known: {key_facts.WAY_OUT}"
         return spec
     if script.own and spec.root.get("model_config_name_or_path") is None:

@@ -268,18 +268,17 @@ class _Pieces:
         first = last = self.born
         later = self.born_longer - first  # by how much the longer tape's numbers are higher
         if own:
-            least, first, last = min(own), min(own), max(own) + 1
-            later = longer[events.index(least)] - least
-            if times > 1:
-                # Storages that were made and thrown away have numbers, and no events: each turn has the same ones.
-                births = {step for event, step in zip(events, steps) if event >= 0}
-                if len(births) > 1:
-                    return False
-                first = max(self.born, last - max(births))
-                last = max(last, first + max(births))
-                if last - first > max(births):
-                    return False
-            if least < self.born:
+            first, last = min(own), max(own) + 1
+            later = longer[events.index(first)] - first
+            if first < self.born:
+                return False
+        if own and times > 1:
+            # Storages that were made and thrown away have numbers, and no events: each turn has the same ones.
+            births = {step for event, step in zip(events, steps) if event >= 0}
+            least, most, width = first, last, max(births)
+            first = max(self.born, most - width)
+            last = first + width
+            if len(births) > 1 or not first <= least < most <= last:
                 return False
         streams = {}
         if short.streams:

@@ -129,10 +129,8 @@ def loss_of(way: Asked, found: Tensor) -> Tensor:
         return F.mean(F.neg(F.sigmoid(chosen - rejected)))
     if way.kind == "classes":
         return F.cross_entropy(found, empty((rows,), int64))
-    if way.kind == "numbers":
+    if way.kind in ("numbers", "labels"):  # of labels, too, a loss of each number keeps both (binary cross entropy)
         return F.mse_loss(found, empty(found.shape, float32))
-    if way.kind == "labels":
-        return F.mse_loss(found, empty(found.shape, float32))  # a loss of each number that keeps both, as BCE does
     scores = found.view(-1)
     if way.kind == "pairs":
         return F.mse_loss(scores, to(empty((rows,), int64), scores.dtype))
