@@ -59,15 +59,14 @@ class UnusedLever(Rule):
     valid = (
         Example("language_models/full_llamafactory.yaml"),
         Example(
-            "language_models/torchtune_llama3_1b.yaml",
+            "language_models/full_llamafactory.yaml",
             replace=(
-                (
-                    "torchtune.models.llama3_2.llama3_2_1b",
-                    "torchtune.models.llama3_2.qlora_llama3_2_1b\n  lora_attn_modules: [q_proj, v_proj]\n"
-                    "  lora_rank: 8\n  lora_alpha: 16",
-                ),
+                ("finetuning_type: full", "finetuning_type: lora"),
+                ("bf16: true", "bf16: true\nuse_unsloth: true"),
+                ("cutoff_len: 2048", "cutoff_len: 64"),
+                ("train_batch_size: 8", "train_batch_size: 1"),
             ),
-            note="the builder of a quantised model names its nested scales as well",
+            note="a switch that brings kernels as well is set for their speed",
         ),
         Example(
             "language_models/full_llamafactory.yaml",
@@ -82,8 +81,9 @@ class UnusedLever(Rule):
             fact = run.fact(name)
             if fact is None or fact.node is None or fact.value not in remedies:
                 continue
-            if "unsloth" in fact.label:
-                continue  # its checkpointing offloads as well, and is no lever by itself: who sets it wants its speed
+            kernels = run.fact("fused_kernels")
+            if kernels is not None and kernels.node is fact.node:
+                continue  # the same value brings kernels, and is set for their speed
             changes: dict[Name, Any] = {name: without}
             if name == "optimizer":
                 changes |= {"optimizer_library": "torch", "optimizer_paged": False}

@@ -38,21 +38,13 @@ class Scope(NamedTuple):
 def report(invocation: Invocation, scope: Scope, seconds: float) -> Report:
     """All that was found, as front ends tell it. ``seconds``: that the check took."""
     read = _only_read(invocation.drafts, scope)
-    runs = [
-        bounded(
-            draft.report._replace(
-                findings=tuple(
-                    one
-                    for one in findings
-                    if os.path.realpath(draft.report.path) not in read or one.code not in _NO_MODEL
-                ),
-                unknown=_why_unknown(draft),
-            )
-        )
-        for draft, findings in zip(invocation.drafts, _without_doubles(_unsuppressed(invocation, scope)))
-        # What is wrong in such a file is said nowhere else.
-        if not (os.path.realpath(draft.report.path) in read and {one.code for one in findings} <= _NO_MODEL)
-    ]
+    runs = []
+    for draft, findings in zip(invocation.drafts, _without_doubles(_unsuppressed(invocation, scope))):
+        if os.path.realpath(draft.report.path) in read:
+            findings = [one for one in findings if one.code not in _NO_MODEL]
+            if not findings:
+                continue  # what is wrong in such a file is said nowhere else
+        runs.append(bounded(draft.report._replace(findings=tuple(findings), unknown=_why_unknown(draft))))
     talk = [_is_talk(run, scope) for run in runs]
     skipped, unparsed, errors = (
         tuple((path, shortened(why)) for path, why in listed)
