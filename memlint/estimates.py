@@ -136,11 +136,14 @@ class EqualRuns:
     KEPT = 500
     KEPT_RECORDINGS = 4
 
-    def __init__(self) -> None:
-        from memlint.models.templates import Templates
+    def __init__(self, templates: Templates | None = None) -> None:
+        """``templates``: recordings of other invocations, which serve this one's runs of other sizes."""
+        if templates is None:
+            from memlint.models.templates import Templates
 
+            templates = Templates()
         self._latest: dict[str, Made] = {}
-        self._templates = Templates()
+        self._templates = templates
         self._kept = _kept.get()
 
     def estimates(

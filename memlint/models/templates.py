@@ -106,8 +106,6 @@ def _numbers(program: Program, sizes: list[Any]) -> list[int]:
 class Kind:
     """Runs that are the same but for whole numbers: what one of them was asked for, and the templates of such runs."""
 
-    MOST_TEMPLATES = 8  # that do not serve each other: then sizes decide too much
-
     def __init__(self, spec: TrainingSpec, asked: set[str], config: int) -> None:
         self.asked = asked
         self.config = config  # the number of the config that it was first seen in
@@ -123,6 +121,12 @@ class Kind:
         """Who watches a run is told what a recording of it would ask for."""
         if isinstance(spec.facts, WatchedFacts):
             spec.facts.asked.update(self.asked)
+
+    def narrow(self, spec: TrainingSpec, asked: set[str]) -> None:
+        """These are facts as well of which what has to be the same is to be as in this run."""
+        self.facts |= {name: _said(name, dict.get(spec.facts, name)) for name in asked - self.asked}
+        self.asked |= asked
+        self.followed = self.followed and DERIVED not in asked
 
     @property
     def sizes(self) -> list[str]:
@@ -144,9 +148,11 @@ def _alike(one: Any, other: Any) -> bool:
 class Templates:
     """The recordings of one invocation by the kind of their runs, the latest kinds first."""
 
-    KEPT = 32
-
-    def __init__(self) -> None:
+    def __init__(self, kinds: int = 32, most: int = 8) -> None:
+        """``kinds``: how many are kept. ``most``: templates of one kind, that do not serve each other; where there are
+        as many, sizes decide too much."""
+        self._kept = kinds
+        self._most = most
         self._kinds: dict[Hashable, list[Kind]] = {}
         self._config = 0
 
@@ -173,14 +179,14 @@ class Templates:
             made = function(spec.watched(asked))
             kinds.insert(0, Kind(spec, asked, self._config))
             kinds[0].ask(spec)
-            del kinds[self.KEPT :]
+            del kinds[self._kept :]
             return made
         for template in kind.templates:
             found = template.of(spec)
             if found is not None:
                 work.spend(template.steps, "simulating a training step")
                 return found
-        seldom = kind.config == self._config or len(kind.templates) >= kind.MOST_TEMPLATES
+        seldom = kind.config == self._config or len(kind.templates) >= self._most
         if seldom or not kind.followed:
             return function(spec)
         return self._followed(kind, function, spec, more)
@@ -204,8 +210,8 @@ class Templates:
         except Exception:  # what cannot be followed is recorded as it is, and fails there if it has to
             kind.followed = False
             return function(spec)
-        if not asked <= kind.asked:  # other numbers, another way
-            kind.followed = False
-            return function(spec)
-        kind.templates.append(template)
+        if asked <= kind.asked:
+            kind.templates.append(template)
+        else:  # other numbers, another way, which asks for more: that has to be the same in what is served from now on
+            kind.narrow(spec, asked)
         return template.of(spec)

@@ -24,6 +24,7 @@ from memlint.documents import load
 from memlint.documents.hydra import composition as hydra
 from memlint.estimates import EqualRuns
 from memlint.facts.spec import TrainingSpec
+from memlint.models.templates import Templates
 from memlint.reports.report import Report, RunReport
 from memlint.settings import Resolver
 
@@ -234,8 +235,25 @@ def checked(files: Files, known: EqualRuns | None = None, **options: Any) -> Rep
         return check_at(folder / next(iter(files)), known, **options)
 
 
+# Of thousands of examples most differ from an earlier one in sizes alone. They are recorded as those of a folder are:
+# once with sizes that are followed (memlint.models.templates). The few of the quick lane are recorded one by one.
+_templates = Templates(kinds=1000, most=100)
+
+
+def templates() -> Templates | None:
+    """For an example of its own."""
+    _templates.begin()
+    return _templates if FULL else None
+
+
+def equal_runs() -> EqualRuns | None:
+    """What was estimated for runs of the same facts, of which the quick lane has none."""
+    return EqualRuns(_templates) if FULL else None
+
+
 def check_at(path: Path, known: EqualRuns | None = None, **options: Any) -> Report:
     """``known``: what was estimated for runs of the same facts."""
+    known = known or equal_runs()
     resolver = Resolver({key.replace("_", "-"): value for key, value in options.items()}, isolated=True)
     # Of thousands of examples each is one run, as the newest releases take it: the same run under older ones is asked
     # for in the few of the quick lane.
@@ -258,7 +276,7 @@ def run_of(files: Files, known: EqualRuns | None = None, **options: Any) -> RunR
 def same_runs(first: Files, *others: Files) -> None:
     """What is written in other words is the same run. Of thousands of examples the facts are compared, and a run of the
     same facts is not estimated again: that an estimate depends on nothing else is seen in the few of the quick lane."""
-    known = EqualRuns() if FULL else None
+    known = equal_runs()
     one = run_of(first, known)
     for files in others:
         same_run(one, run_of(files, known))
@@ -301,6 +319,15 @@ def spec_at(path: Path) -> TrainingSpec:
     return registry.specs(document)[0]
 
 
+# Of the laws that are not about a model's sizes, some models hold as much as all: they are recorded once.
+MODELS = ((1, 192, 640), (2, 32, 16), (2, 64, 256), (2, 160, 400), (3, 96, 96), (3, 128, 1024))
+TRAININGS = st.builds(
+    lambda model, batch, length, accumulation: Sizes(*model, batch, 8 * length, accumulation),
+    st.sampled_from(MODELS),
+    st.integers(1, 9),
+    st.integers(1, 40),
+    st.integers(1, 3),
+)
 SIZES = st.builds(
     Sizes,
     layers=st.integers(1, 3),

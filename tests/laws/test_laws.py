@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, event, given
 from hypothesis import strategies as st
 
-from memlint.estimates import EqualRuns, allocated_bytes, estimate_spec
+from memlint.estimates import allocated_bytes, estimate_spec
 from memlint.facts.spec import TrainingSpec
 from memlint.fixes.edits import apply_edits
 from memlint.models import UnknownModel
@@ -19,6 +19,7 @@ from tests.laws import runs
 from tests.laws.runs import (
     FAMILIES,
     SIZES,
+    TRAININGS,
     Family,
     Sizes,
     check_at,
@@ -76,7 +77,7 @@ def changed_facts(draw: st.DrawFn) -> tuple[str, dict[str, int], dict[str, int]]
 
 def estimated(spec: TrainingSpec, changes: dict[str, int]) -> Estimate:
     try:
-        return estimate_spec(spec.with_facts(**changes), detailed=False)
+        return estimate_spec(spec.with_facts(**changes), detailed=False, templates=runs.templates())
     except UnknownModel as error:
         event(f"no model: {error}"[:80])
         assume(False)
@@ -156,7 +157,7 @@ NOT_JSON = tuple(family for family in FAMILIES if not next(iter(family.write(Siz
 
 
 @law
-@given(family=st.sampled_from(IN_YAML), sizes=SIZES, seed=st.integers(0, 2**16))
+@given(family=st.sampled_from(IN_YAML), sizes=TRAININGS, seed=st.integers(0, 2**16))
 def test_the_order_of_keys_does_not_matter(family: Family, sizes: Sizes, seed: int) -> None:
     files = family.write(sizes)
     name = next(iter(files))
@@ -164,7 +165,7 @@ def test_the_order_of_keys_does_not_matter(family: Family, sizes: Sizes, seed: i
 
 
 @law
-@given(family=FAMILY, sizes=SIZES, seed=st.integers(0, 2**16))
+@given(family=FAMILY, sizes=TRAININGS, seed=st.integers(0, 2**16))
 def test_the_order_of_keys_of_a_models_config_does_not_matter(family: Family, sizes: Sizes, seed: int) -> None:
     files = family.write(sizes)
     if "model/config.json" not in files:
@@ -175,7 +176,7 @@ def test_the_order_of_keys_of_a_models_config_does_not_matter(family: Family, si
 
 
 @law
-@given(family=st.sampled_from(NOT_JSON), sizes=SIZES, seed=st.integers(0, 2**16), comment=st.sampled_from(COMMENTS))
+@given(family=st.sampled_from(NOT_JSON), sizes=TRAININGS, seed=st.integers(0, 2**16), comment=st.sampled_from(COMMENTS))
 def test_comments_and_blank_lines_do_not_matter(family: Family, sizes: Sizes, seed: int, comment: str) -> None:
     files = family.write(sizes)
     name = next(iter(files))
@@ -191,7 +192,7 @@ FORMATS: dict[str, tuple[Any, dict[str, str]]] = {
 
 
 @law
-@given(family=st.sampled_from(sorted(FORMATS)), sizes=SIZES)
+@given(family=st.sampled_from(sorted(FORMATS)), sizes=TRAININGS)
 def test_yaml_json_and_the_command_line_say_the_same(family: str, sizes: Sizes) -> None:
     make, programs = FORMATS[family]
     entries, model = make(sizes), {"model/config.json": runs.model_config(sizes)}
@@ -205,7 +206,7 @@ def test_yaml_json_and_the_command_line_say_the_same(family: str, sizes: Sizes) 
 
 @law
 @given(
-    sizes=SIZES,
+    sizes=TRAININGS,
     family=st.sampled_from(IN_YAML),
     quote=st.sampled_from(['"{}": {}', "'{}': {}", "{}:    {}", "? {}\n: {}"]),
 )
@@ -263,7 +264,7 @@ def spelled(value: Any) -> str:
 
 
 @law
-@given(change=overridden(), sizes=SIZES)
+@given(change=overridden(), sizes=TRAININGS)
 def test_an_override_is_the_edit_that_it_stands_for(change: tuple[Family, dict[str, Any]], sizes: Sizes) -> None:
     family, values = change
     files = family.write(sizes)
@@ -271,7 +272,7 @@ def test_an_override_is_the_edit_that_it_stands_for(change: tuple[Family, dict[s
     entries = dict(line.split(": ", 1) for line in files[name].splitlines())
     edited = runs.as_yaml({**{key: json.loads(text) for key, text in entries.items()}, **values})
     options = {"override": [f"{key}={spelled(value)}" for key, value in values.items()]}
-    known = EqualRuns() if runs.FULL else None
+    known = runs.equal_runs()
     one, other = (checked(text, known, **more) for text, more in (({**files, name: edited}, {}), (files, options)))
     assert sorted(finding.code for finding in one.findings) == sorted(finding.code for finding in other.findings)
     [first], [second] = one.runs, other.runs
@@ -285,14 +286,14 @@ def test_an_override_is_the_edit_that_it_stands_for(change: tuple[Family, dict[s
 
 
 @law
-@given(family=FAMILY, sizes=SIZES, share=st.sampled_from([0, 0.3, 0.6, 0.9]), at=st.integers(0, 9))
+@given(family=FAMILY, sizes=TRAININGS, share=st.sampled_from([0, 0.3, 0.6, 0.9]), at=st.integers(0, 9))
 def test_an_edit_that_is_applied_gives_the_peak_that_it_promised(
     family: Family, sizes: Sizes, share: float, at: int
 ) -> None:
     files = family.write(sizes._replace(length=64 * sizes.length))
     with folder_of(files) as folder:
         path = folder / next(iter(files))
-        known = EqualRuns() if runs.FULL else None
+        known = runs.equal_runs()
         options: dict[str, Any] = {}
         if share:
             plain = check_at(path, known, select=["MEM003"]).runs[0].estimate
@@ -340,7 +341,7 @@ def states(files: runs.Files, devices: int) -> dict[str, int]:
 
 
 @law
-@given(sizes=SIZES, stage=st.integers(0, 3), devices=st.sampled_from([2, 4, 8]), times=st.sampled_from([2, 4]))
+@given(sizes=TRAININGS, stage=st.integers(0, 3), devices=st.sampled_from([2, 4, 8]), times=st.sampled_from([2, 4]))
 def test_more_devices_never_raise_a_ranks_states(sizes: Sizes, stage: int, devices: int, times: int) -> None:
     few, many = (states(deepspeed(sizes, stage), number) for number in (devices, devices * times))
     for name, size in many.items():
@@ -348,7 +349,7 @@ def test_more_devices_never_raise_a_ranks_states(sizes: Sizes, stage: int, devic
 
 
 @law
-@given(sizes=SIZES, stage=st.integers(1, 2), devices=st.sampled_from([2, 4, 8]))
+@given(sizes=TRAININGS, stage=st.integers(1, 2), devices=st.sampled_from([2, 4, 8]))
 def test_a_higher_stage_never_raises_a_ranks_states(sizes: Sizes, stage: int, devices: int) -> None:
     less, more = (states(deepspeed(sizes, each), devices) for each in (stage, stage + 1))
     assert more["optimizer"] <= less["optimizer"]

@@ -263,11 +263,31 @@ def test_a_way_that_asks_for_more_is_not_served_to_others() -> None:
         batch = spec["micro_batch_size"]
         return batch if batch < 3 else batch * spec["sequence_length"]
 
-    assert answers(more, 2, 3, 4) == [2, 3 * 2048, 4 * 2048, 4]
+    assert answers(more, 2, 3) == [2, 3 * 2048, 2]
+    # The second way is served from the third config on, and the first one is recorded anew.
+    assert answers(more, 2, 3, 4, 5, 2, 6) == [2, 3 * 2048, 4 * 2048, 5 * 2048, 2, 6 * 2048, 4]
+
+
+@pytest.mark.parametrize("other", [{"optimizer": "sgd"}, {"sequence_length": 512}], ids=["a word", "a number"])
+def test_what_a_way_asks_for_besides_is_the_same_in_all_that_it_serves(other: dict[str, Any]) -> None:
+    def more(spec: TrainingSpec) -> Any:
+        batch = spec["micro_batch_size"]
+        if batch < 3:
+            return batch
+        return batch * spec["sequence_length"] if spec["optimizer"] != "sgd" else 7 * batch
+
+    templates = Templates()
+    for changes in (
+        {"micro_batch_size": 2},
+        *({"micro_batch_size": batch, **more_of} for batch in (3, 4, 5) for more_of in ({}, other)),
+    ):
+        templates.begin()
+        spec = lora({}).with_facts(changes)
+        assert templates.record("test", more, spec) == more(spec)
 
 
 def test_sizes_that_decide_too_much_are_given_up() -> None:
-    most = Kind.MOST_TEMPLATES
+    most = 8
     found = answers(lambda spec: len(range(spec["micro_batch_size"])), *range(1, most + 5))
     assert found == [*range(1, most + 5), most + 4]
     again = [1, 2, 3, 2, 3, 2, 3]
