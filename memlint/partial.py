@@ -75,6 +75,10 @@ _LEAST: dict[Name, Any] = {
     **{HYPER + "label_smoothing": 0.0},
 }
 
+# What stands under an adapter of which nothing is known: weights that do not train.
+_FROZEN: dict[Name, Any] = {"tuning": "freeze", "freeze.layers": 1, "freeze.modules": ("none",)}
+_ADAPTED = ("lora", "dora")
+
 _BOUNDED = "language_model"
 _SHARING = ("zero", "fsdp1", "fsdp2")
 
@@ -129,16 +133,37 @@ def at_least(
     spec: TrainingSpec, states_bytes: Callable[[TrainingSpec], int], budget_bytes: int | None
 ) -> Partial | None:
     """The bound of a run without an estimate, for several numbers of devices where nothing says how many share the
-    states; None where its weights, or what trains of them, are not known, either. Raises OutOfWork.
+    states, and for the models after which its own is called where nobody knows that one; None where its weights, or
+    what trains of them, are not known, either. Raises OutOfWork.
 
     states_bytes  what weights, gradients and optimizer states of a run take at its peak
     """
-    if (spec.architecture or spec.architecture_at_least) != _BOUNDED:
+    if _is_bounded(spec):
+        models: tuple[str, ...] = ()
+    elif not (models := tuple(one for one in _candidates(spec) if _is_bounded(spec.stating({MODEL: one})))):
         return None
-    names: tuple[Name, ...] = ()
-    if spec.get("parallelism.strategy") in _SHARING and not {DEVICES, "parallelism.shard"} & {*spec}:
-        names = (DEVICES,)
-    copy = _of_a_copy(spec)
+    found = [_bounds(spec.stating({MODEL: one}), (one,), states_bytes, budget_bytes) for one in models]
+    rows = [row for of_model in found for row in of_model] or _bounds(spec, (), states_bytes, budget_bytes)
+    first = spec.stating({MODEL: models[0]}) if models else spec
+    names: tuple[Name, ...] = (*((MODEL,) if models else ()), *_of_bounds(first))
+    return Partial(names, tuple(_key(spec, name) for name in names), tuple(rows), at_least=True) if rows else None
+
+
+def _is_bounded(spec: TrainingSpec) -> bool:
+    return (spec.architecture or spec.architecture_at_least) == _BOUNDED
+
+
+def _of_bounds(spec: TrainingSpec) -> tuple[Name, ...]:
+    """What bounds are told for several of: devices, where nothing says how many share the states."""
+    is_open = spec.get("parallelism.strategy") in _SHARING and not {DEVICES, "parallelism.shard"} & {*spec}
+    return (DEVICES,) if is_open else ()
+
+
+def _bounds(
+    spec: TrainingSpec, model: tuple[str, ...], states_bytes: Callable[[TrainingSpec], int], budget_bytes: int | None
+) -> list[Row]:
+    """The bounds of a run whose model is known, or is taken for one of the catalogue (``model``). Raises OutOfWork."""
+    names, copy = _of_bounds(spec), _of_a_copy(spec)
     rows = []
     for values in product(*(tuple(copies * copy for copies in _DEVICES) for _ in names)):
         known = spec if not names else spec.stating({DEVICES: values[0], "world_size": values[0]})
@@ -146,9 +171,9 @@ def at_least(
             found = min(states_bytes(_least(one)) for one in _plausible(known))
         except UnknownModel:
             continue
-        over = not names and budget_bytes is not None and found > budget_bytes
-        rows.append(Row(values, found, Interval(found, found), OOM if over else UNKNOWN))
-    return Partial(names, tuple(_key(spec, name) for name in names), tuple(rows), at_least=True) if rows else None
+        over = not names and not model and budget_bytes is not None and found > budget_bytes
+        rows.append(Row((*model, *values), found, Interval(found, found), OOM if over else UNKNOWN))
+    return rows
 
 
 def _plausible(spec: TrainingSpec) -> list[TrainingSpec]:
@@ -159,12 +184,17 @@ def _plausible(spec: TrainingSpec) -> list[TrainingSpec]:
 
 
 def _least(spec: TrainingSpec) -> TrainingSpec:
-    found = spec.replaced({name: value for name, value in _LEAST.items() if value is not None})
-    for name, value in _LEAST.items():
+    least = {**_LEAST, **(_FROZEN if _has_an_unknown_adapter(spec) else {})}
+    found = spec.replaced({name: value for name, value in least.items() if value is not None})
+    for name, value in least.items():
         if value is None:
             found.facts.pop(name, None)
     found.architecture, found.missing = _BOUNDED, ()
     return found
+
+
+def _has_an_unknown_adapter(spec: TrainingSpec) -> bool:
+    return spec.get("tuning") in _ADAPTED and spec.get("lora.r") is None
 
 
 def partial(spec: TrainingSpec, whole: Callable[[TrainingSpec], Estimate], budget_bytes: int | None) -> Partial | None:

@@ -160,3 +160,29 @@ def test_a_bound_is_in_every_report(tmp_path: Path, budget: str) -> None:
     assert run["partial"]["rows"][0]["verdict"] == ("OOM" if budget else None)
     for name in FORMATS:
         assert render(report, name, False, True, Settings())
+
+
+def test_of_a_model_that_nobody_knows_the_bound_is_that_of_models_after_which_it_is_called(tmp_path: Path) -> None:
+    run, found = bounded(tmp_path, OWN.replace("Qwen/Qwen2.5-0.5B", "./out/Qwen2.5-0.5B-mine"), budget="1GB")
+    assert (found.names, [row.values for row in found.rows]) == (("model",), [("Qwen/Qwen2.5-0.5B",)])
+    assert found.rows[0].device_bytes == bounded(tmp_path, OWN)[1].rows[0].device_bytes
+    assert run.verdict == UNKNOWN  # it may be of another shape
+    (finding,) = (one for one in run.findings if one.code == "MEM007")
+    assert finding.message.startswith("at least 3.93 GiB as Qwen/Qwen2.5-0.5B: WeightedTrainer has a loss of its own")
+
+
+RESUMED = """\
+from peft import PeftModel
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+
+model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen2.5-0.5B", torch_dtype="bfloat16")
+model = PeftModel.from_pretrained(model, "out/adapter", is_trainable=True)
+Trainer(model=model, args=TrainingArguments("out", per_device_train_batch_size=4, bf16=True)).train()
+"""
+
+
+def test_an_adapter_that_is_not_there_leaves_the_weights_under_it(tmp_path: Path) -> None:
+    run, found = bounded(tmp_path, RESUMED)
+    assert 0 <= found.rows[0].device_bytes - 2 * PARAMETERS < 1 << 20
+    (finding,) = (one for one in run.findings if one.code == "MEM007")
+    assert "out/adapter that training goes on with is not there to state its rank" in finding.message

@@ -336,8 +336,9 @@ def test_what_is_unknown_whatever_the_devices_is_the_reason() -> None:
     text = SHARED.replace("--model_name_or_path gpt2", "--model_name_or_path openai/gpt-oss-20b --fp16")
     text = text.replace("run_clm.py --do_train", "run_clm.py --do_train --use_peft --lora_dropout 0.1")
     run = run_of("run.sh", text)
-    assert run.partial is None
-    assert "devices" not in run.unknown
+    assert run.partial is not None
+    assert run.partial.at_least
+    assert run.unknown.endswith(": lora_r is not stated")
 
 
 def test_the_finding_says_the_range_and_what_fits() -> None:

@@ -37,7 +37,7 @@ SAMPLES = {
     "first": (TABLE, FIRST_SIGHT),
     **{
         name: (FOLDER / f"{name}.csv", FOLDER / f"{name}_first_sight.csv")
-        for name in ("second", "third", "fourth", "vision")
+        for name in ("second", "third", "fourth", "fifth", "vision")
     },
 }
 SUBJECTS = {"vision": "people who train models of images, video, sound and robots"}

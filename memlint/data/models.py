@@ -100,6 +100,7 @@ def named(folder: str) -> Model | None:
     cache's own ``models--lmsys--vicuna-7b-v1.5/snapshots/...``.
     """
     _load()
+    folder = pointed(folder)
     for part in folder.split("/"):
         if part.startswith("models--"):
             return find(part.removeprefix("models--").replace("--", "/"))
@@ -108,6 +109,12 @@ def named(folder: str) -> Model | None:
         return None
     found = [find(name) for name in _models if f"/{name.lower()}".endswith(f"/{last}")]
     return found[0] if found and all(model == found[0] for model in found) else None
+
+
+def pointed(name: str) -> str:
+    """A name with its points, which ModelScope's cache writes in three lines (its hub's file_download.py,
+    ``name.replace(".", "___")``)."""
+    return name.replace("___", ".")
 
 
 def undescribed(name: str) -> str:

@@ -185,12 +185,12 @@ def _parsed(name: str) -> _Name:
     words: dict[str, str] = {}
     sizes: list[str] = []
     last = ""
-    parts = name.lower().rstrip("/").split("/")
+    parts = models.pointed(name).lower().rstrip("/").split("/")
     while len(parts) > 1 and _PLACE.fullmatch(parts[-1]):
         parts.pop()
     for token in _TOKEN.findall(_POINT.sub(".", parts[-1])):
         if token.isalpha():
-            words[token] = ""
+            words.setdefault(token, "")  # Qwen2.5-7B-of-Qwen says its version once
             last = token
             continue
         if not token[-1].isdigit() or "b" in token:

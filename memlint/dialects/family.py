@@ -131,6 +131,8 @@ def _needed(spec: TrainingSpec, keys: Mapping[str, str]) -> str:
         needed = named(name)
         if spec.get(needed) is None and not (name == "sequence_length" and has_one_size(spec)):
             written = spec.fact(needed)
+            if written and written.reason:
+                return f"{written.key}: {written.reason}"
             return f"{written.key} is null: no limit" if written else not_stated(spec, key, *spellings(spec, name))
     if spec.get("parallelism.strategy") == "zero" and "parallelism.zero_stage" not in spec:
         return not_stated(spec, "zero_stage", "stage")

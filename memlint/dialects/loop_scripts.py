@@ -205,6 +205,9 @@ class _Reader:
     def loaded(self, call: Node) -> None:
         from memlint.dialects import scripts
 
+        if scripts.is_an_embedder(call):
+            self.embedder(call)
+            return
         loader = target_of(call).split(".")[-2:][0] if name_of(call) != "from_config" else target_of(call).split(".")[0]
         task = next((task for end, task in _TASKS.items() if loader.endswith(end)), "")
         self.keys.update(scripts.said_by(call))
@@ -225,6 +228,16 @@ class _Reader:
         self.configured(values_of(call).get("config"))
         if name_of(values_of(call).get("quantization_config")) not in ("", "BitsAndBytesConfig"):
             self.stop("its quantisation is not described", call)
+
+    def embedder(self, call: Node) -> None:
+        """What sentence-transformers loads is a model without a head; what it computes of a batch is not followed."""
+        self.put("model_name_or_path", argument(call, "model_name_or_path", 0))
+        self.put("auto_class", call, "AutoModelForSequenceClassification")  # the same without a head of words
+        self.put("num_labels", call, 1)
+        for key in ("model_kwargs", "config_kwargs", "modules"):
+            if values_of(call).get(key) is not None:
+                self.stop(f"SentenceTransformer is given {key}, which are not read", call)
+        self.why = self.why or OnTop(f"{self.path}: line {call.span.line}: what SentenceTransformer computes")
 
     def configured(self, config: Node | None) -> None:
         """A config that the model is loaded with is its own, unless the program changes it."""

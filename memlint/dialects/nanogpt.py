@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -29,6 +30,12 @@ def recognise(document: Document, root: Node) -> bool:
     return only is None or only.value is not True
 
 
+# What a train.py has that takes what its command says: nanoGPT's configurator.py, or anything else that does.
+_READS_COMMANDS = re.compile(
+    r"configurator|argv|argparse|ArgumentParser|import_module|\bexec\(|\bfire\b|[Hh]ydra|OmegaConf"
+)
+
+
 def _own_model(spec: TrainingSpec) -> str:
     """What the model of this repository's own train.py has that nanoGPT's has not: forks keep the trainer and its
     names, and change the model."""
@@ -41,6 +48,8 @@ def _own_model(spec: TrainingSpec) -> str:
         own = own_code.module(found or companions.find("train.py", path) or "")
     if own is None:
         return ""
+    if own.path != path and not own_code.matches(own.path, _READS_COMMANDS):
+        return f"{own.path} reads no words of its command, and no file of assignments: what it trains is said elsewhere"
     made = own
     if "GPTConfig" not in own.classes:
         source, _ = own.imported.get("GPTConfig", ("", ""))

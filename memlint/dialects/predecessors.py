@@ -17,12 +17,12 @@ from memlint.documents.node import Node
 SUFFIXES = (".yaml", ".yml", ".json", ".toml", ".sh", ".bash", ".slurm", ".sbatch")
 MAX_FILES = 200  # that are looked into, nearest first
 MAX_BYTES = 256 * 1024  # of one of them
-MAX_CHAIN = 3  # runs after one another
+MAX_CHAIN = 8  # runs after one another: a context that is lengthened step by step
 
 # Where a run writes to, and what it starts from: transformers and TRL (model_name_or_path, output_dir), Axolotl
-# (base_model), OpenRLHF (pretrain, save_path).
+# (base_model), OpenRLHF (pretrain, save_path), ms-swift and programs of people's own (model).
 _WRITES = ("output_dir", "save_path")
-_READS = ("model_name_or_path", "base_model", "pretrain")
+_READS = ("model_name_or_path", "base_model", "pretrain", "model")
 # A folder of the run's own, below the one that it writes to.
 _PART = re.compile(r"/(?:(?:checkpoint|step|epoch)[-_]\d+|(?:final|last|best|merged)(?:[-_](?:checkpoint|model))?)/?$")
 
@@ -80,7 +80,7 @@ def _runs(path: str) -> _Runs:
 
 def _read(path: str) -> Iterator[tuple[str, frozenset[str]]]:
     text = load.read_text(path)
-    if not any(key in text for key in _WRITES):
+    if not any(key in text or key.replace("_", "-") in text for key in _WRITES):
         return
     document = load.load(path, text)
     for tree in (document.root, *(command.options for command in document.commands)):

@@ -33,6 +33,7 @@ ELSE = frozenset(
             "plot",
         ),
         *("validate", "validator", "verify", "inspect", "inventory", "filter", "audit", "analyze", "compare", "stats"),
+        *("report", "estimate"),
     )
 )
 TRAINS = frozenset(

@@ -261,10 +261,20 @@ def _own_loop(path: str, text: str, options: Mapping[str, Node], is_started: boo
 
 
 def is_a_model(call: Node | None) -> bool:
-    """Whether a call makes a model of transformers'."""
+    """Whether a call makes a model of transformers', also one that sentence-transformers loads."""
+    if is_an_embedder(call):
+        return True
     if call is None or name_of(call) not in ("from_pretrained", "from_config", "_from_config"):
         return False
     return _MODEL.search(target_of(call)) is not None and _PEFT.search(target_of(call)) is None
+
+
+def is_an_embedder(call: Node | None) -> bool:
+    """Whether a call loads a model as sentence-transformers does (5.1: SentenceTransformer.py): by its name, with
+    ``AutoModel.from_pretrained``, and modules without weights to speak of around it."""
+    return name_of(call) == "SentenceTransformer" and isinstance(
+        getattr(argument(call, "model_name_or_path", 0), "value", None), str
+    )
 
 
 def _of_its_own(program: Program, path: str) -> Script | None:
@@ -397,7 +407,9 @@ def _resumed(call: Node, path: str) -> tuple[dict[str, Node], str]:
         return {}, f"{path} loads the adapter {name} beside the weights, and does not train it".replace("  ", " ")
     document = companions.read(name.rstrip("/") + "/adapter_config.json", path)[0] if name else None
     if document is None:
-        return {}, f"{path}: the adapter {name} that training goes on with is not there to state its rank"
+        # PEFT freezes what stands under it (peft 0.21: peft_model.py, from_pretrained): that is a bound
+        why = OnTop(f"{path}: the adapter {name} that training goes on with is not there to state its rank")
+        return {"use_peft": Node(True, call.span, None, "use_peft")}, why
     config = document.root.value if isinstance(document.root.value, dict) else {}
     switch = Node(True, call.span, None, "use_peft")
     return {

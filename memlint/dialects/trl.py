@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 from memlint import releases
@@ -204,8 +205,28 @@ def _dtype(spec: TrainingSpec) -> Fact | None:
     return stated
 
 
+# What a program says that hands SFTTrainer samples as they are (TRL 0.15 to 1.16: sft_trainer.py, preprocess_dataset):
+# nobody cuts or packs them, but a collator of the program's own.
+_AS_THEY_ARE = re.compile(r"skip_prepare_dataset[\"']?\s?[:=]\s?True")
+
+
+def _are_as_they_are(spec: TrainingSpec) -> bool:
+    """Whether samples are taken as they are, by the program that a command starts."""
+    if spec.get("method") != "sft" or spec.launch is None:
+        return False
+    from memlint.dialects import own_code, scripts
+
+    path = scripts.file_of(spec.launch, spec.document)
+    made = own_code.module(path) if path is not None else None
+    return made is not None and _AS_THEY_ARE.search(made.text) is not None
+
+
 def _completions(spec: TrainingSpec) -> None:
-    """A sample of those that generate is a prompt and its completion."""
+    """A sample of those that generate is a prompt and its completion; one that is taken as it is has any length."""
+    length = spec.fact("sequence_length")
+    if length is not None and length.node is not None and _are_as_they_are(spec):
+        why = "the program has skip_prepare_dataset: nothing cuts its samples, whose longest no file states"
+        spec.facts["sequence_length"] = length._replace(value=None, reason=why)
     if not lm.trainer(spec).generates:
         return
     prompt, completion = spec.fact(lm.HYPER + "max_prompt_length"), spec.fact(lm.HYPER + "max_completion_length")
@@ -257,6 +278,9 @@ def _packing(spec: TrainingSpec) -> None:
             lm.put(spec, "padding_free", False, flat, f"{_VERSION}: DPOTrainer pads, whatever padding_free says")
         return
     packing, strategy = spec.fact("packing"), spec.fact(lm.HYPER + "packing_strategy")
+    if packing is not None and packing.value and _are_as_they_are(spec):
+        lm.put(spec, "packing", False, packing, "samples that are not prepared are not packed")
+        return
     if (
         packing is not None
         and packing.value

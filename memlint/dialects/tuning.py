@@ -12,7 +12,7 @@ from memlint.dialects.stated import (
     spellings,
     text_config,
 )
-from memlint.facts.spec import HYPER, WRITTEN, Name, TrainingSpec
+from memlint.facts.spec import HYPER, WRITTEN, Name, OnTop, TrainingSpec
 
 ADAPTER_FACTS: tuple[Name, ...] = (
     *("tuning", "lora.r", "lora.alpha", "lora.dropout", "lora.targets", "lora.modules_to_save", "lora.unfrozen"),
@@ -53,7 +53,7 @@ def adapters(spec: TrainingSpec) -> str:
     if dora is not None and truth(dora.value):
         put(spec, "tuning", "dora", dora)
     if rank is None or rank.value is None:
-        return not_stated(spec, "lora_r", *spellings(spec, "lora.r"))
+        return OnTop(not_stated(spec, "lora_r", *spellings(spec, "lora.r")))  # of weights that do not train
     targets = spec.fact("lora.targets")
     names = names_of(targets.value) if targets is not None and targets.value else []
     if targets is not None and names in (["all"], [LISTED]):

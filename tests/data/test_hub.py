@@ -59,6 +59,12 @@ def cached(cache: Path, name: str, text: str = json.dumps(CONFIG), revision: str
 # -- where it is looked for
 
 
+def test_points_in_the_name_of_a_folder_may_be_modelscopes() -> None:
+    found = models.named("/models/Qwen/Qwen2___5-Coder-1___5B/")
+    assert found is not None
+    assert found == models.find("Qwen/Qwen2.5-Coder-1.5B")
+
+
 def test_the_catalogue_comes_first(tmp_path: Path) -> None:
     model(tmp_path / "here" / "gpt2")
     found = resolve("gpt2")

@@ -16,6 +16,8 @@ from memlint.data import hub, models, resemblance
         pytest.param("/models/hf_llama_7b/", ["huggyllama/llama-7b"], id="a folder"),
         pytest.param("/llama_weights/7B_hf/", ["huggyllama/llama-7b"], id="a folder of a family's sizes"),
         pytest.param("out/Qwen2_5-7B-sft", ["Qwen/Qwen2.5-7B"], id="a version with a line for its point"),
+        pytest.param("models/Qwen2.5-7B-Instruct_Qwen", ["Qwen/Qwen2.5-7B"], id="a family that is named twice"),
+        pytest.param("hub/Qwen/Qwen2___5-7B-mine", ["Qwen/Qwen2.5-7B"], id="points as ModelScope's cache has them"),
         pytest.param("out/llama_3_8b", ["meta-llama/Llama-3-8B"], id="a version before a size"),
         pytest.param("gemma-2b-rm", ["google/gemma-2b", "google/gemma-2-2b"], id="no version is any"),
         pytest.param("Llama-2-7b-ours", ["meta-llama/Llama-2-7b-hf"], id="a version is that one"),

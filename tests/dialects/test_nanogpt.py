@@ -118,7 +118,8 @@ def test_what_is_not_known_is_named(text: str, reason: str) -> None:
     assert reason in spec.unknown_reason
 
 
-PROGRAM = "import torch\nfrom model import GPTConfig, GPT\nn_layer = 12\n"
+READS = "exec(open('configurator.py').read())\n"
+PROGRAM = "import torch\nfrom model import GPTConfig, GPT\nn_layer = 12\n" + READS
 MODEL = """\
 class MLP(nn.Module):
     def __init__(self, config):
@@ -143,7 +144,8 @@ class GPT(nn.Module):
             PROGRAM, MODEL.replace("n_layer: int", "n_kv_head: int"), "GPTConfig has n_kv_head", id="a field more"
         ),
         pytest.param(PROGRAM, MODEL.replace("nn.Linear", "MoE"), "MLP has MoE", id="another layer"),
-        pytest.param("n_layer = 12\n", MODEL, "train.py makes no GPTConfig", id="a program of another model"),
+        pytest.param(PROGRAM.replace(READS, ""), MODEL, "reads no words of its command", id="a program without words"),
+        pytest.param("n_layer = 12\n" + READS, MODEL, "train.py makes no GPTConfig", id="a program of another model"),
     ],
 )
 def test_the_model_of_a_fork_is_not_nanogpts(tmp_path: Path, program: str, model: str, why: str) -> None:

@@ -28,6 +28,11 @@ output_dir: out/second
 WRITER = (
     "accelerate launch sft.py --model_name_or_path gpt2 --max_seq_length 64 --dataset_name a --output_dir out/first\n"
 )
+OWN_WRITER = "accelerate launch train.py --model gpt2 --seq-length 64 --output-dir ./out/first\n"
+STEPS = "".join(
+    f"python train.py --model {one} --output-dir out/{other}\n"
+    for one, other in zip(("gpt2", "out/a", "out/b", "out/c", "out/d"), "abcde")
+)
 
 
 @pytest.mark.parametrize(
@@ -37,6 +42,8 @@ WRITER = (
         pytest.param({"sft.yaml": TUNED}, "./out/first/checkpoint-500", "gpt2", id="a checkpoint of it"),
         pytest.param({"sft/a.yaml": TUNED}, "out/first", "gpt2", id="a config of a folder beside it"),
         pytest.param({"go.sh": WRITER}, "out/first", "gpt2", id="a script"),
+        pytest.param({"go.sh": OWN_WRITER}, "out/first", "gpt2", id="a program of its own"),
+        pytest.param({"go.sh": STEPS}, "out/e", "gpt2", id="a script of several steps"),
         pytest.param(
             {"a.yaml": TUNED, "b.yaml": TUNED.replace("gpt2", "out/first").replace("out/first\n", "out/next\n", 2)},
             "out/next",

@@ -82,7 +82,7 @@ def test_a_program_that_says_nothing_of_training_is_no_run_for_its_launcher_s_sa
     assert bool(check(str(tmp_path), isolated=True).runs) is claimed
 
 
-@pytest.mark.parametrize("name", ["serve.py", "eval.py", "convert_checkpoint.py"])
+@pytest.mark.parametrize("name", ["serve.py", "eval.py", "convert_checkpoint.py", "report_theoretical_memory.py"])
 def test_a_program_with_a_trainers_options_that_does_not_train_has_no_estimate(name: str) -> None:
     assert check_text("run.sh", f"python {name} {OPTIONS}\n").runs == ()
 

@@ -23,6 +23,7 @@ from peft import LoraConfig, PrefixTuningConfig, get_peft_model, prepare_model_f
 from torch import nn, optim
 from torch.utils.data import DataLoader
 from transformers import Adafactor, AutoModel, AutoModelForCausalLM, AutoModelForSequenceClassification
+from sentence_transformers import SentenceTransformer
 from transformers import AutoTokenizer, BitsAndBytesConfig, GPT2LMHeadModel
 tokenizer = AutoTokenizer.from_pretrained("gpt2")
 def collate(rows):
@@ -574,4 +575,44 @@ def test_a_model_in_a_module_of_the_programs_own_is_a_bound(tmp_path: Path) -> N
 )
 def test_a_model_that_its_module_changes_is_none(tmp_path: Path, inner: str) -> None:
     spec = run(tmp_path, HELD.format(inner), "accelerate launch train.py --learning_rate 1")
+    assert spec.architecture_at_least == ""
+
+
+MADE_BY_ITS_CLASS = """\
+class Ranker(nn.Module):
+    def __init__(self, body, head):
+        super().__init__()
+        self.body, self.head = body, head
+        {}
+    def forward(self, **batch):
+        return self.head(self.body(**batch).last_hidden_state)
+    @classmethod
+    def from_pretrained(cls, name, width=1):
+        body = {}(name)
+        return cls(body, nn.Linear(body.config.hidden_size, width))
+model = Ranker.from_pretrained("Qwen/Qwen2.5-0.5B", width=2)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+for batch in loader:
+    loss = F.logsigmoid(model(**batch)).mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize("loader", ["AutoModel.from_pretrained", "SentenceTransformer"])
+def test_a_model_that_a_class_method_hands_to_its_class_is_a_bound(tmp_path: Path, loader: str) -> None:
+    spec = run(tmp_path, MADE_BY_ITS_CLASS.format("pass", loader), "python train.py")
+    assert isinstance(spec.unknown_reason, OnTop)
+    assert (spec["model"], spec["model_class"], spec.architecture_at_least) == (
+        *("Qwen/Qwen2.5-0.5B", "sequence_classification", "language_model"),
+    )
+    spec = run(tmp_path, MADE_BY_ITS_CLASS.format("body.requires_grad_(False)", loader), "python train.py")
+    assert spec.architecture_at_least == ""
+
+
+def test_a_class_method_that_a_program_does_not_have_is_a_librarys(tmp_path: Path) -> None:
+    script = MADE_BY_ITS_CLASS.format("pass", "AutoModel.from_pretrained").replace("    @classmethod\n", "")
+    (tmp_path / "run.sh").write_text("python train.py --learning_rate 1 --epochs 2\n", encoding="utf-8")
+    spec = run(tmp_path, script, "accelerate launch train.py --learning_rate 1")
     assert spec.architecture_at_least == ""

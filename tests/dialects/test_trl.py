@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from memlint import check
 from memlint.dialects import registry
 from memlint.dialects.spelling import spell
 from memlint.documents.load import load
@@ -462,3 +463,22 @@ def test_a_fact_that_is_a_default_is_written_in_trl_s_keys(fact: str, value: Any
 
 def test_the_loss_needs_no_fix() -> None:
     assert spell(run(SFT), "loss", "fused") == []
+
+
+@pytest.mark.parametrize("said", ['{"skip_prepare_dataset": True}', "dict(skip_prepare_dataset=True)"])
+def test_samples_that_a_program_takes_as_they_are_are_neither_cut_nor_packed(said: str, tmp_path: Path) -> None:
+    config = (
+        "model_name_or_path: gpt2\ndataset_name: ours\nmax_length: 64\npacking: true\nper_device_train_batch_size: 1\n"
+    )
+    program = "trainer = SFTTrainer(model=model, args=args, data_collator=collate)\ntrainer.train()\n"
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "run.sh").write_text("accelerate launch sft.py --config ours.yaml\n", encoding="utf-8")
+    (tmp_path / "ours.yaml").write_text(config, encoding="utf-8")
+    (tmp_path / "sft.py").write_text(program, encoding="utf-8")
+    (run,) = check(str(tmp_path / "ours.yaml"), isolated=True).runs
+    assert run.estimate is not None
+    (tmp_path / "sft.py").write_text(f"args.dataset_kwargs = {said}\n{program}", encoding="utf-8")
+    (run,) = check(str(tmp_path / "ours.yaml"), isolated=True).runs
+    assert run.partial is not None
+    assert run.partial.names == ("sequence_length",)
+    assert "max_length: the program has skip_prepare_dataset" in run.unknown

@@ -359,3 +359,40 @@ def test_modules_that_import_one_another_end() -> None:
 
 def test_what_stands_for_linear_layers_is_what_families_call_them() -> None:
     assert LINEAR == tuning.LISTED
+
+
+FROM_A_FILE = """
+import argparse, yaml
+parser = argparse.ArgumentParser()
+parser.add_argument("--rank", type=int, default=4)
+parser.add_argument("--other", default=1)
+def parse():
+    args = parser.parse_args()
+    with open("config.yaml") as file:
+        config = yaml.safe_load(file)
+    {}
+    return args
+args = parse()
+Made(rank=args.rank, other=args.other)
+"""
+
+
+@pytest.mark.parametrize(
+    "over",
+    [
+        pytest.param("for key, value in config.items():\n        setattr(args, key, value)", id="one by one"),
+        pytest.param("for key in config:\n        setattr(args, key, config[key])", id="by its keys"),
+        pytest.param("vars(args).update(config)", id="all at once"),
+        pytest.param("args.__dict__.update(config)", id="all at once by __dict__"),
+    ],
+)
+def test_a_file_may_set_over_what_options_say(over: str) -> None:
+    def given(text: str | None) -> dict[str, Any]:
+        document = None if text is None else load("config.yaml", text)
+        repository = Repository(lambda name, beside: document, lambda name, beside: None)
+        calls = program.read("train.py", FROM_A_FILE.format(over), {}, None, repository).calls
+        (found,) = (call.plain() for call in calls if call.plain()["_target_"] == "Made")
+        return {name: "?" if isinstance(one, Unresolved) else one for name, one in found.items() if name[0] != "_"}
+
+    assert given("rank: 64") == {"rank": 64, "other": 1}
+    assert given(None) == {"rank": "?", "other": "?"}  # and no default, which the file may have set over

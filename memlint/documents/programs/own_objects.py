@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from memlint.documents.arithmetic import Unknown
 from memlint.documents.node import Keys, Node
@@ -69,8 +69,10 @@ class Objects(program.Followed):
 
     def new(self, node: ast.Call, name: str, keys: Keys, scope: Scope, depth: int) -> Node | None:
         """An object of a class of the program's own, with what its ``__init__`` gives it; None for any other call."""
-        module, made = self.state.classes.get(name, (None, None))
         drawn = scope.find(name)
+        if drawn is not None and target_of(drawn) in self.state.classes and is_a_class(drawn):
+            name = target_of(drawn)  # ``cls`` of a class method
+        module, made = self.state.classes.get(name, (None, None))
         if module is None or made is None or drawn is None or target_of(drawn) not in (name, ""):
             return None
         start = method_of(made, "__init__")
@@ -91,16 +93,19 @@ class Objects(program.Followed):
         return instance
 
     def holds(self, made: Node, node: ast.Call, scope: Scope) -> None:
-        """What a module of a class of the program's own has made when it is there."""
+        """What a module of a class of the program's own has made when it is there, or is given that was made before."""
         kind = values_of(made).get("_class_")
         module, own = self.state.classes.get(str(kind.value) if kind is not None else "", (None, None))
         start = method_of(own, "__init__") if own is not None else None
-        if module is None or start is None or not target_of(made).endswith(_MODULES) or not self.loads(start):
+        if module is None or start is None or not target_of(made).endswith(_MODULES):
+            return
+        given = [one for one in _arguments(made) if NUMBER in values_of(one)]
+        if not given and not self.loads(start):
             return
         before = len(self.state.made)
         with contextlib.suppress(Unknown):
             self.enter(module, start, Node({}, made.span), node, scope)
-        values_of(made)[HOLDS] = Node(list(self.state.made[before:]), made.span)
+        values_of(made)[HOLDS] = Node([*given, *self.state.made[before:]], made.span)
 
     def loads(self, function: ast.FunctionDef) -> bool:
         """Whether a function loads a model: what makes its layers itself is not followed, however many they are."""
@@ -113,6 +118,10 @@ class Objects(program.Followed):
         owner = self.locate(function.value, scope)
         if owner is None and isinstance(function.value, ast.Call) and self.state.turn is None:
             owner = self.value(function.value, "", scope, depth + 1)
+        if owner is not None and is_a_class(owner) and target_of(owner) in self.state.classes:
+            module, made = self.state.classes[target_of(owner)]
+            found = method_of(made, function.attr)
+            return (module, found, owner) if found is not None and is_of_its_class(found) else None
         kind = values_of(owner).get(INSTANCE) if owner is not None else None
         if kind is None or owner is None:
             return None
@@ -237,6 +246,24 @@ class Objects(program.Followed):
         )
         self.numbered(made)
         return made
+
+
+def is_a_class(node: Node) -> bool:
+    """Whether a name stands for a class, and not for what a call of one makes."""
+    return node.is_mapping and NUMBER not in values_of(node) and "_class_" not in values_of(node)
+
+
+def is_of_its_class(method: ast.FunctionDef) -> bool:
+    return any(isinstance(one, ast.Name) and one.id == "classmethod" for one in method.decorator_list)
+
+
+def _arguments(made: Node) -> Iterator[Node]:
+    """What a call is given."""
+    for name, value in values_of(made).items():
+        if name == "_args_":
+            yield from value.value if isinstance(value.value, list) else ()
+        elif not name.startswith("_"):
+            yield value
 
 
 def method_of(made: ast.ClassDef, name: str) -> ast.FunctionDef | None:

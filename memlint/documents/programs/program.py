@@ -25,7 +25,7 @@ from memlint.documents.programs.options import GIVEN, PARSED
 from memlint.documents.programs.state import ALONE, Repository, State
 from memlint.documents.python import reader as python
 from memlint.documents.python.expressions import MAX_TEXT
-from memlint.documents.python.scope import Returned, Scope
+from memlint.documents.python.scope import SETS, Returned, Scope
 from memlint.documents.python.source import Stop
 from memlint.named_tuple import NamedTuple
 
@@ -157,6 +157,11 @@ class Followed(Functions):
             items = self.value(node.iter, "", scope, depth + 1).value
         except Unknown:
             items = None
+        pairs = self.pairs(node.iter, scope, depth + 1)
+        if pairs is not None:
+            items = pairs
+        elif isinstance(items, dict) and "_target_" not in items:
+            items = [Node(name, one.span) for name, one in items.items()]
         if not isinstance(items, list) or len(items) > MAX_TURNS:
             for inner in self.walk(node):
                 if isinstance(inner, ast.Assign):
@@ -168,6 +173,18 @@ class Followed(Functions):
             if returned is not None:
                 return returned
         return self.block(node.orelse, scope, depth + 1)
+
+    def pairs(self, node: ast.expr, scope: Scope, depth: int) -> list[Node] | None:
+        """The names and values of a mapping that is known, which ``.items()`` gives; None for anything else."""
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr != "items":
+            return None
+        try:
+            owner = self.value(node.func.value, "", scope, depth)
+        except Unknown:
+            return None
+        if not isinstance(owner.value, dict) or target_of(owner):
+            return None
+        return [Node([Node(name, one.span), one], one.span) for name, one in owner.value.items()]
 
     def condition(self, node: ast.If, scope: Scope, depth: int) -> Returned | None:
         """What depends on how many words a command has goes on as with several; the rest, as far as it is known."""
@@ -210,11 +227,45 @@ class Followed(Functions):
         function = node.func
         if isinstance(function, ast.Attribute) and function.attr == "add_argument":
             self.argument(node, scope)
+        elif isinstance(function, ast.Name) and function.id == SETS and len(node.args) == 3:
+            self.set_by_name(node, scope)
+        elif isinstance(function, ast.Attribute) and function.attr == "update" and self.is_all_of_one(function.value):
+            owner = self.locate(function.value.args[0], scope)  # type: ignore[attr-defined]
+            if owner is not None and isinstance(owner.value, dict) and not target_of(owner):
+                self.update(owner, node, scope)
         else:
             owner = self.locate(function.value, scope) if isinstance(function, ast.Attribute) else None
             if owner is not None and not target_of(owner):  # what is made is not changed by its methods, as a dict is
                 super().call_statement(node, scope)
             self.value(node, "", scope, 0)
+
+    def update(self, owner: Node, node: ast.Call, scope: Scope) -> None:
+        """What a call makes is no mapping whose names are known."""
+        given = [*node.args, *(one.value for one in node.keywords if one.arg is None)]
+        if any(target_of(self.value(one, "", scope, 0)) for one in given):
+            owner.value = self.unresolved("updated by what is only known when it runs", node)
+        else:
+            super().update(owner, node, scope)
+
+    def set_by_name(self, call: ast.Call, scope: Scope) -> None:
+        """``setattr(of, name, value)``; where the name is not known, nothing of it is any more."""
+        of, name, value = call.args
+        owner = self.locate(of, scope)
+        if owner is None or not isinstance(owner.value, dict):
+            return
+        try:
+            known = self.known(name, scope)
+        except Unknown:
+            known = None
+        if isinstance(known, str):
+            self.place(owner.value, known, (owner.keys, known), self.value(value, known, scope, 0), self.span(name))
+        elif not target_of(owner):
+            owner.value = self.unresolved("an attribute is set whose name is only known when it runs", of)
+
+    @staticmethod
+    def is_all_of_one(node: ast.expr) -> bool:
+        """``vars(args)``: what an object has, as a mapping."""
+        return isinstance(node, ast.Call) and getattr(node.func, "id", "") == "vars" and len(node.args) == 1
 
     def call(self, node: ast.Call, keys: Keys, scope: Scope, depth: int) -> Node:
         function = node.func

@@ -19,7 +19,7 @@ NUMBER, ON, INSTANCE, PART_OF = "_number_", "_on_", "_instance_", "_part_"
 # In the place of what is called: an attribute is set, requires_grad is in a loop, and what there is depends on a
 # condition that is not known.
 SET, FROZEN, DOUBT = "_set_", "_requires_grad_", "_doubt_"
-HOLDS = "_holds_"  # of a module of the program's own class: what its ``__init__`` has made
+HOLDS = "_holds_"  # of a module of the program's own class: what its ``__init__`` has made or was given
 
 
 class Traced(Unresolved):

@@ -52,6 +52,9 @@ def parameters(function: ast.FunctionDef | ast.Lambda) -> list[tuple[ast.arg, as
     return list(zip([*arguments, *function.args.kwonlyargs], [*defaults, *function.args.kw_defaults]))
 
 
+SETS = "setattr"  # the function that sets an attribute by its name
+
+
 def targets(body: Sequence[ast.AST], spend: Callable[[int, str], None]) -> Iterator[tuple[ast.expr | str, ast.AST]]:
     """What statements may assign: target expressions, and the names of functions, classes and imports."""
     stack: list[ast.AST] = list(reversed(body))
@@ -73,6 +76,8 @@ def targets(body: Sequence[ast.AST], spend: Callable[[int, str], None]) -> Itera
             yield node.target, node
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             yield from _changed(node)
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == SETS and node.args:
+            yield node.args[0], node
         stack.extend(reversed(list(ast.iter_child_nodes(node))))
 
 
