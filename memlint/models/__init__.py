@@ -36,6 +36,7 @@ ARCHITECTURES = {
     "contrastive": "contrastive",
     "videomae": "videomae",
     "mae": "mae",
+    "dit": "dit",
     "recorded": "recorded",
 }
 
