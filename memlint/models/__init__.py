@@ -37,6 +37,7 @@ ARCHITECTURES = {
     "videomae": "videomae",
     "mae": "mae",
     "dit": "dit",
+    "deit": "deit",
     "recorded": "recorded",
 }
 

@@ -126,6 +126,11 @@ SMALL = {
         "NPROC_PER_NODE=2 megatron sft --model HuggingFaceTB/SmolLM2-135M --dataset ours --packing true \\\n"
         "  --max_length 512 --micro_batch_size 8 --global_batch_size 16 --output_dir out\n",
     ),
+    "deit": _file(
+        "run.sh",
+        "python main.py --model deit_small_patch16_224 --data-path data --nb-classes 10 --batch-size 256 # images\n",
+        batch=True,
+    ),
     "dit": _file(
         "run.sh",
         "torchrun --nproc_per_node 1 train.py --model DiT-S/4 --data-path data --global-batch-size 32 # images\n",
