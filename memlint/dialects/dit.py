@@ -20,6 +20,15 @@ _DEFAULT = f"{DIT}-XL/2"
 # Options that no other program has, where no model says whose command it is.
 _OWN = ("global_batch_size", "feature_path")
 _FEATURES = "feature_path"
+# fast-DiT's programs of its own names (train_options/): its models.py checkpoints every block, models_original.py none.
+# One more is called train.py, as DiT's is, and told by accelerate's launcher.
+_CHECKPOINTED = {
+    "train_original.py": False,
+    "train_baseline.py": True,
+    "train_amp.py": True,
+    "train_features.py": True,
+    "train_tf32_disabled.py": True,
+}
 # What SiT trains where a command does not say it (train_utils.py); others have weights beside the squared difference.
 _SIT_STATES = {"path_type": "Linear", "prediction": "velocity"}
 
@@ -53,10 +62,11 @@ def complete(spec: TrainingSpec) -> TrainingSpec:
     _put(spec, "optimizer_implementation", "foreach", "torch.optim on CUDA")
     if "parallelism.strategy" not in spec:
         _put(spec, "parallelism.strategy", "ddp", f"{_SOURCE}: DistributedDataParallel")
+    program = "" if spec.launch is None else spec.launch.called.rsplit("/", 1)[-1]
+    if _CHECKPOINTED.get(program, accelerated) and spec.tried("checkpointing") is None:
+        reason = f"{_FAST}: models.py checkpoints every block"
+        spec.facts["checkpointing"] = Fact("checkpointing", "full", ASSUMED, reason=reason)
     if accelerated:
-        if spec.tried("checkpointing") is None:
-            reason = f"{_FAST}: models.py checkpoints every block"
-            spec.facts["checkpointing"] = Fact("checkpointing", "full", ASSUMED, reason=reason)
         _mixed(spec)
     else:
         _put(spec, "compute_dtype", "float32")

@@ -41,6 +41,12 @@ def test_under_accelerate_it_is_the_copy_that_checkpoints_and_reads_features() -
     assert run_of(f"{FAST} --model DiT-B/4")["compute_dtype"] == "float32"
 
 
+@pytest.mark.parametrize(("program", "checkpointing"), [("train_original", "none"), ("train_baseline", "full")])
+def test_a_program_s_name_says_whose_blocks_it_has(program: str, checkpointing: str) -> None:
+    spec = run_of(TORCHRUN.replace("train.py", f"train_options/{program}.py") + " --model DiT-B/4")
+    assert (spec.family, spec.get("checkpointing", "none"), spec["compute_dtype"]) == ("dit", checkpointing, "float32")
+
+
 # Peebles and Xie, arXiv 2212.09748, table 1, in millions.
 @pytest.mark.parametrize(
     ("model", "millions"), [("DiT-S/2", 33), ("DiT-B/2", 130), ("DiT-L/2", 458), ("DiT-XL/2", 675)]
