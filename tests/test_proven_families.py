@@ -59,6 +59,8 @@ HELD: dict[str, tuple[str, str]] = {
         "tests/differential/test_diffusion_policy.py",
         "test_a_step_takes_what_the_same_step_takes_in_torch",
     ),
+    "deit": ("tests/differential/test_deit.py", "test_a_step_takes_the_memory_that_torch_takes"),
+    "dit": ("tests/differential/test_dit.py", "test_a_step_takes_the_memory_that_torch_takes"),
     "mae": ("tests/differential/test_mae.py", "test_a_step_takes_the_memory_that_torch_takes"),
     "videomae": ("tests/models/test_videomae.py", "test_a_step_takes_what_the_repository_s_own_takes"),
     "torchvision-detection": (

@@ -259,6 +259,7 @@ model: {model_name: Qwen/Qwen2-VL-2B-Instruct, model_max_length: 64, torch_dtype
 data: {train: {datasets: [{dataset_name: ours}]}}
 training: {trainer_type: TRL_SFT, per_device_train_batch_size: 1}
 """
+DIT = "torchrun --nproc_per_node 1 train.py --model DiT-B/2 --data-path data --global-batch-size 32\n"
 UNSLOTH = (
     "python unsloth-cli.py --model_name unsloth/Llama-3.2-1B --max_seq_length 2048 --load_in_4bit "
     "--per_device_train_batch_size {rows} --use_gradient_checkpointing unsloth\n"
@@ -276,6 +277,8 @@ RUNS = {
         "0.12.0",
         "0.13.0",
     ),
+    "timm.fuses_attention": Border("run.sh", DIT, "0.6.13", "0.9.0"),
+    "torch.has_fused_attention": Border("run.sh", DIT, "1.13.1", "2.0.0"),
     "accelerate.fsdp1_trains_in_float32": Border(
         "run.sh", FSDP.format(more="--torch_dtype bfloat16"), "0.29.3", "0.30.0", "transformers==4.36.0\n"
     ),

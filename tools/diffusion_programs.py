@@ -69,6 +69,18 @@ class Encoding(nn.Module):
         return latents
 
 
+class Decoding(nn.Module):
+    """The half of an autoencoder that draws images."""
+
+    def __init__(self, autoencoder: nn.Module) -> None:
+        super().__init__()
+        self.vae = autoencoder
+
+    def forward(self, latents: Tensor) -> Tensor:
+        images: Tensor = self.vae.decode(latents, return_dict=False)[0]
+        return images
+
+
 class Tokens(nn.Module):
     """Pixels to the numbers of a codebook."""
 
@@ -182,6 +194,10 @@ def _residuals(s: Sizes, levels: Sequence[tuple[int, int]] = _SD1_LEVELS) -> dic
 
 def _pixels(s: Sizes) -> dict[str, Any]:
     return {"pixels": torch.empty(s["B"], 3, s["H"], s["W"])}
+
+
+def _drawn(s: Sizes) -> dict[str, Any]:
+    return {"latents": torch.empty(s["B"], 4, s["H"], s["W"])}
 
 
 def _ids(s: Sizes) -> dict[str, Any]:
@@ -368,11 +384,13 @@ _CLIP_G = {"hidden_size": 1280, "intermediate_size": 5120, "num_hidden_layers": 
            "hidden_act": "gelu", "projection_dim": 1280}  # fmt: skip
 
 _PIXELS = {"B": 2, "H": 256, "W": 320}
+_DRAWN = {"B": 2, "H": 32, "W": 40}
 _TEXT = {"B": 2, "L": 77}
 
 RECIPES: dict[str, Recipe] = {
     "sd1-unet": Recipe(_diffusers("UNet2DConditionModel", **_SD1), _unet_inputs(768), _LATENTS, 859_520_964),
     "kl-f8": Recipe(_around(Encoding, _diffusers("AutoencoderKL", **_KL)), _pixels, _PIXELS, 83_653_863),
+    "kl-f8-decoder": Recipe(_around(Decoding, _diffusers("AutoencoderKL", **_KL)), _drawn, _DRAWN, 83_653_863),
     "clip-l": Recipe(
         _text("CLIPTextModel", "CLIPTextConfig", **_CLIP_L), _ids, _TEXT, 123_060_480, "transformers"
     ),

@@ -210,7 +210,15 @@ def _interval(sight: Sight) -> str:
     return f"{sight.predicted_bytes / GIB:.2f} ({low:.2f} to {high:.2f})"
 
 
-DRAWS = {"1": "the first", "2": "the second", "3": "the third", "4": "the fourth", "5": "the fifth", "6": "the sixth"}
+DRAWS = {
+    "1": "the first",
+    "2": "the second",
+    "3": "the third",
+    "4": "the fourth",
+    "5": "the fifth",
+    "6": "the sixth",
+    "7": "the seventh",
+}
 COUNTS = {"oom": "of reports of a run out of memory", "fits": "of reports of a run that fits its card"}
 
 

@@ -83,7 +83,8 @@ _COUNTS: tuple[Name, ...] = (
 def foreign_option(spec: TrainingSpec, title: str) -> str:
     """Why a command is not the library's own: an option that its program does not have. Who has it has changed the
     program, and copies take other models by the same names; "" where there is none."""
-    own = schemas.load(spec.family)["properties"]
+    listed = schemas.load(spec.family)["properties"]
+    own = {*listed, *(other for key in listed.values() for other in key.get("x-memlint", {}).get("aliases", ()))}
     written = spec.root.value if isinstance(spec.root.value, dict) else {}
     found = next((name for name in written if name not in own), "")
     return f"--{found} is no option of {title}'s own program: what it changes is not known" if found else ""

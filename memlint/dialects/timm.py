@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from memlint.architectures.library_models import CLASSES, timm_classes, timm_program, timm_side
 from memlint.data import programs
-from memlint.dialects import key_facts, torchvision
+from memlint.dialects import dit, key_facts, torchvision
 from memlint.dialects import language_model as lm
 from memlint.documents.node import Document, Node
 from memlint.facts.spec import ASSUMED, DEFAULT, HYPER, Fact, Name, TrainingSpec
@@ -40,7 +40,7 @@ _SYNCHRONISED = "sync_bn"
 
 
 def recognise(document: Document, root: Node) -> bool:
-    return not torchvision.is_meant(root)
+    return not torchvision.is_meant(root) and not dit.is_meant(root)
 
 
 def complete(spec: TrainingSpec) -> TrainingSpec:

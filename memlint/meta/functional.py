@@ -55,6 +55,7 @@ from memlint.meta.ops.elementwise import (
     sqrt,
     sub,
     tanh,
+    where,
 )
 from memlint.meta.ops.kernels import kernel
 from memlint.meta.ops.lookups import (

@@ -36,6 +36,8 @@ ARCHITECTURES = {
     "contrastive": "contrastive",
     "videomae": "videomae",
     "mae": "mae",
+    "dit": "dit",
+    "deit": "deit",
     "recorded": "recorded",
 }
 

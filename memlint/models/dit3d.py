@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import prod
 
+from memlint.architectures.dit import SIZES as OF_DIT
+from memlint.architectures.dit import Size
 from memlint.facts.spec import HYPER, TrainingSpec
 from memlint.meta import functional as F
 from memlint.meta.amp import to
@@ -38,21 +40,8 @@ FREQUENCIES = 256  # width of the sinusoidal time step
 SCHEDULE = 7  # tables of the noise schedule: beta, alpha, its products and their roots, the posterior variance
 
 
-class Size(NamedTuple):
-    hidden: int
-    depth: int
-    heads: int
-
-
-# Peebles and Xie, arXiv 2212.09748, table 1; XS and Tiny are text2sign's own.
-SIZES = {
-    "XS": Size(192, 6, 3),
-    "TINY": Size(256, 6, 4),
-    "S": Size(384, 12, 6),
-    "B": Size(768, 12, 12),
-    "L": Size(1024, 24, 16),
-    "XL": Size(1152, 28, 16),
-}
+# DiT's own, and two that are text2sign's.
+SIZES = {"XS": Size(192, 6, 3), "TINY": Size(256, 6, 4), **OF_DIT}
 
 
 class TextSize(NamedTuple):

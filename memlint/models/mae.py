@@ -49,7 +49,8 @@ class Attention(Module):
 
 class Block(Module):
     def __init__(self, width: int, heads: int, path: float = 0.0) -> None:
-        self.norm1, self.attn, self.norm2 = LayerNorm(width), Attention(width, heads), LayerNorm(width)
+        self.norm1, self.norm2 = LayerNorm(width), LayerNorm(width)
+        self.attn: Module = Attention(width, heads)
         self.mlp, self.drop_path = Perceptron(width, 0.0), DropPath(path)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -172,7 +172,7 @@ def _with_its_states(spec: TrainingSpec, kind: type[Optimizer], system: System, 
         optimizer = kind(run.optimized, **options)
         optimizer.groups = system.groups  # a device's parts are in none of these
     optimizer.allocate_state()
-    if system.keeps_gradients:
+    if system.keeps_gradients or system.clears_late:
         _allocate_gradients(run.optimized)
     if system.optimizer_in_backward:
         state.updated = optimizer.step_of
@@ -220,6 +220,9 @@ def _passes(system: System, run: parallel.Spread) -> tuple[Any, Any, Offload | N
             flying.append((batch, loss))
             continue
         tape.mark("backward")
+        if system.clears_late and not system.keeps_gradients and micro_batch == 0:
+            for parameter in run.optimized:
+                parameter.grad = None
         run.backward(loss)
     if flying:
         batch, loss = _in_flight(system, run, flying)

@@ -62,6 +62,8 @@ class System(NamedTuple):
     warmed_bytes
                taken in one piece before the model is loaded, and given back to the allocator at once
     keeps_gradients  ``zero_grad`` writes zeros instead of letting go: torch's default before 2.0
+    clears_late      the last step's gradients are let go between the forward pass and the backward pass: ``zero_grad``
+               stands behind the loss
     framework  "torch" or "jax"
     uses       "matmul" and "convolution" decide which library workspaces the run needs
     """
@@ -86,6 +88,7 @@ class System(NamedTuple):
     optimizer_in_backward: bool = False
     unused: Sequence[Tensor] = ()
     keeps_gradients: bool = False
+    clears_late: bool = False
     in_flight: int = 1
     ahead: Callable[[Any], Tensor] | None = None
     after_backward: Callable[[], Any] | None = None

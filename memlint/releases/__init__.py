@@ -23,6 +23,7 @@ LIBRARIES: dict[str, Library] = {
     "bitsandbytes": Library("bitsandbytes", "0.50", "release.bitsandbytes", ("bitsandbytes",)),
     "jax": Library("JAX", "0.11", "framework_version", ("jax",)),
     "litgpt": Library("litgpt", "0.5.13", "release.litgpt", ("litgpt",)),
+    "timm": Library("timm", "1.0", "release.timm", ("timm",)),
     "torch": Library("torch", "2.13", "framework_version", ("torch", "pytorch")),
     "torchtune": Library("torchtune", "0.6", "implementation_version", ("torchtune",)),
     "torchvision": Library("torchvision", "0.28", "release.torchvision", ("torchvision",)),

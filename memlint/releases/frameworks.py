@@ -73,6 +73,14 @@ BEHAVIOURS: dict[str, Behaviour] = {
     "torch.keeps_gradients_as_zeros": Behaviour(
         "torch", None, (2, 0), MORE, "zero_grad writes zeros instead of letting gradients go", "pytorch/pytorch#92731"
     ),
+    "torch.has_fused_attention": Behaviour(
+        "torch",
+        (2, 0),
+        None,
+        LESS,
+        "there is a scaled_dot_product_attention, which libraries take where it is there",
+        "torch/nn/functional.py: scaled_dot_product_attention",
+    ),
     "torch.foreach_is_a_default": Behaviour(
         "torch",
         (2, 0),

@@ -1,4 +1,4 @@
-"""Libraries that train on images: Ultralytics, torchvision.
+"""Libraries that train on images: Ultralytics, torchvision, timm.
 
 Each row was read from the library's own code, as published in the releases on both sides of the border.
 """
@@ -8,6 +8,14 @@ from __future__ import annotations
 from memlint.releases.behaviour import LESS, LITTLE, MORE, Behaviour
 
 BEHAVIOURS: dict[str, Behaviour] = {
+    "timm.fuses_attention": Behaviour(
+        "timm",
+        (0, 9),
+        None,
+        LESS,
+        "a vision transformer's attention is torch's scaled_dot_product_attention, where torch has one",
+        "timm/models/vision_transformer.py: Attention; timm/layers/config.py: use_fused_attn",
+    ),
     "ultralytics.looks_at_each_side": Behaviour(
         "ultralytics",
         (8, 4, 105),

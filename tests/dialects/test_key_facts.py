@@ -32,6 +32,49 @@ class Sample(NamedTuple):
 
 SAMPLES = (
     Sample(
+        "guided-diffusion",
+        "train.sh",
+        """mpiexec -n 4 python scripts/image_train.py --data_dir data --image_size 128 \\
+  --num_channels 64 --num_res_blocks 1 --use_checkpoint True \\
+  --use_fp16 True --ema_rate 0.99,0.999 --batch_size 6
+""",
+        {
+            "micro_batch_size": (6, 3),
+            "image_size": (128, 1),
+            "checkpointing": ("full", 2),
+            "compute_dtype": ("float16", 3),
+            "device_count": (4, 1),
+            "ema": (True, 0),
+        },
+    ),
+    Sample(
+        "latent-diffusion",
+        "ours.yaml",
+        """model:
+  base_learning_rate: 1.0e-5
+  target: ldm.models.diffusion.ddpm.LatentDiffusion
+  params:
+    use_ema: false
+    unet_config:
+      target: ldm.modules.diffusionmodules.openaimodel.UNetModel
+      params: {model_channels: 64, use_checkpoint: true}
+data:
+  target: main.DataModuleFromConfig
+  params:
+    batch_size: 5
+    num_workers: 2
+lightning:
+  trainer: {accumulate_grad_batches: 3}
+""",
+        {
+            "micro_batch_size": (5, 12),
+            "workers": (2, 13),
+            "ema": (False, 5),
+            "checkpointing": ("full", 8),
+            "gradient_accumulation_steps": (3, 15),
+        },
+    ),
+    Sample(
         "diffusers",
         "train.sh",
         """accelerate launch --num_processes 4 --mixed_precision fp16 train_text_to_image.py \\
@@ -889,7 +932,10 @@ spec:
 )
 IDS = [f"{sample.family}, {sample.name}" for sample in SAMPLES]
 # Of these the key facts are read, whether or not a model is known as well.
-MODULES = ("key_facts", "diffusers", "kohya", "open_clip", "openmmlab", "timm", "torchvision", "ultralytics")
+MODULES = (
+    *("key_facts", "diffusers", "kohya", "latent_diffusion", "open_clip", "openmmlab", "timm", "torchvision"),
+    "ultralytics",
+)
 MINE = [name for name in schemas.families() if schemas.header(name).get("module") in MODULES]
 
 

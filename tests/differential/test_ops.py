@@ -215,6 +215,12 @@ def cases() -> Iterator[Case]:
         (X, tensor(5, 7, dtype="bool")),
         trains=((0,), ()),
     )
+    for word, operands in {
+        "": (X._replace(dtype="bool"), X, X),
+        " of a column": (tensor(3, 1, 1, dtype="bool"), X, X),
+        " of a tensor and a row": (X._replace(dtype="bool"), X, tensor(7)),
+    }.items():
+        yield Case(f"where{word}", "where", torch.where, F.where, operands, trains=((1, 2), (1,), (2,), ()))
     yield Case(
         "masked_scatter",
         "masked_scatter",

@@ -80,11 +80,13 @@ def in_torch(
     ema: bool = False,
     autocast: str = "float32",
     keeps_loss: bool = False,
+    clears_late: bool = False,
 ) -> Step:
     """The second of two steps: the first one creates the optimizer's state.
 
     ``keeps_loss``: the loop still names the loss while the optimizer steps, and with it the graph and whatever its
-    nodes hold beside saved tensors; libraries' trainers hand on a detached one.
+    nodes hold beside saved tensors; libraries' trainers hand on a detached one. ``clears_late``: gradients are let go
+    between the forward pass and the backward pass.
     """
     with fake_cuda() as tracker:
         model = module.build_model(config)
@@ -108,12 +110,15 @@ def in_torch(
                         loss = module.training_loss(model, batch)
                     held, saved_bytes = tracker.live_bytes, saved.bytes
                 with tracker.phase("backward"):
+                    if clears_late:
+                        update.zero_grad()
                     loss.backward()
                     if not keeps_loss:
                         loss = loss.detach()
             with tracker.phase("optimizer_step"):
                 update.step()
-                update.zero_grad()
+                if not clears_late:
+                    update.zero_grad()
                 for state in update.state.values():  # Adam counts its steps on the host, unless it is fused
                     if isinstance(state.get("step"), torch.Tensor) and not update.defaults.get("fused"):
                         tracker.forget(state["step"])

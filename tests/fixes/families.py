@@ -7,11 +7,13 @@ from typing import NamedTuple
 
 
 class Small(NamedTuple):
-    """``fits``: the share of the peak that some plan fits; 0.7, and more where the interval of an estimate is wide."""
+    """``fits``: the share of the peak that some plan fits; 0.7, and more where the interval of an estimate is wide.
+    ``batch``: the program has no other way out than a smaller effective batch."""
 
     start: str
     files: dict[str, str]
     fits: float = 0.7
+    batch: bool = False
 
 
 # Families whose fixes other tests apply: family -> a name of test_promises.WRITTEN, or of test_applied.PLAIN.
@@ -33,8 +35,8 @@ HELD = {
 SHIPPED = {"stdiff": "stdiff/kitti_range_train_config.yaml", "video-llm": "video_llm/config_before.yaml"}
 
 
-def _file(name: str, text: str, fits: float = 0.7) -> Small:
-    return Small(name, {name: text}, fits)
+def _file(name: str, text: str, fits: float = 0.7, batch: bool = False) -> Small:
+    return Small(name, {name: text}, fits, batch)
 
 
 SMALL = {
@@ -123,6 +125,16 @@ SMALL = {
         "run.sh",
         "NPROC_PER_NODE=2 megatron sft --model HuggingFaceTB/SmolLM2-135M --dataset ours --packing true \\\n"
         "  --max_length 512 --micro_batch_size 8 --global_batch_size 16 --output_dir out\n",
+    ),
+    "deit": _file(
+        "run.sh",
+        "python main.py --model deit_small_patch16_224 --data-path data --nb-classes 10 --batch-size 256 # images\n",
+        batch=True,
+    ),
+    "dit": _file(
+        "run.sh",
+        "torchrun --nproc_per_node 1 train.py --model DiT-S/4 --data-path data --global-batch-size 32 # images\n",
+        batch=True,
     ),
     "mae": _file(
         "run.sh",

@@ -210,7 +210,8 @@ def test_fixes_keep_their_word(family: str, tmp_path: Path) -> None:
 def test_a_plan_is_what_a_check_of_it_says(family: str, tmp_path: Path) -> None:
     path = placed(family, tmp_path)
     budget, before = share(path, family), parts(tmp_path)
-    run, plan = test_search.planned(path, budget)
+    allowed = search.Allowed(batch=family in SMALL and SMALL[family].batch)
+    run, plan = test_search.planned(path, budget, allowed)
     assert plan.fits
     assert plan.steps
     resolver = Resolver({"budget": budget, "select": ["MEM003"], "work-limit": 200}, "", True)
@@ -222,7 +223,7 @@ def test_a_plan_is_what_a_check_of_it_says(family: str, tmp_path: Path) -> None:
     [now] = memlint.check(str(path), isolated=True, budget=budget, select=["MEM003"]).runs
     assert now.estimate is not None
     assert (now.verdict, now.estimate.device_interval) == (FITS, plan.estimate.device_interval)
-    assert not test_search.planned(path, budget)[1].steps, "a second plan changes something"
+    assert not test_search.planned(path, budget, allowed)[1].steps, "a second plan changes something"
 
 
 def test_fixes_in_two_files_are_promised_with_each_other(tmp_path: Path) -> None:

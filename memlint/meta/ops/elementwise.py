@@ -375,6 +375,26 @@ def masked_fill(x: Tensor, mask: Tensor) -> Tensor:
     return out
 
 
+def where(condition: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """Keeps the condition; each gradient is zeros where the other was taken, and the zero is a tensor of its own."""
+    dtype = promoted_dtype(x, y)
+    out = fresh(broadcast_shape(condition.shape, broadcast_shape(x.shape, y.shape)), dtype, layout_of(x), layout_of(y))
+    if tracked(x, y):
+        kinds, layout = (kind_of(x), kind_of(y)), layout_of(condition)
+
+        def chosen(g: Tensor) -> Tensor:
+            zero = Tensor((), dtype)
+            result = fresh(g.shape, dtype, layout_of(g), layout)
+            del zero
+            return result
+
+        def backward(g: Tensor) -> list[Tensor | None]:
+            return validated([chosen(g) if kind else None for kind in kinds], kinds)
+
+        record(out, (x, y), (condition,), backward)
+    return out
+
+
 def masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     """Entries of x where the mask is True come from the source, one after the other. Keeps the mask."""
     out = Tensor(x.shape, x.dtype)
