@@ -67,7 +67,7 @@ class Judge:
             return
         if spec.family and asked.lint:
             try:
-                estimate = estimates.own(asked.formulas)
+                estimate = _with_unread(estimates.own(asked.formulas), spec)
             except _unknown_model() as error:
                 spec.unknown_reason = spec.unknown_reason or str(error)
             except work.OutOfWork as error:
@@ -256,6 +256,15 @@ class Judge:
             self._trying_steps -= min(meter.used, meter.limit)
             held += [kept] if kept is not None else []
         return finding._replace(fixes=tuple(held))
+
+
+def _with_unread(estimate: Estimate, spec: TrainingSpec) -> Estimate:
+    """An estimate that says which keys it is made without. Raises OutOfWork."""
+    from memlint.dialects.unread import unread
+
+    why = "not read: the estimate is made without it"
+    said = tuple((one.name, str(one.node.plain()), why) for one in unread(spec))
+    return estimate._replace(assumptions=(*estimate.assumptions, *said)) if said else estimate
 
 
 def _unknown_model() -> type[Exception]:

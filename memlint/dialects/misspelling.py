@@ -61,6 +61,11 @@ def _names(schema: Schema, root: Schema) -> _Names:
     return _named[id(schema), id(root)][-1]
 
 
+def known_names(schema: Schema, root: Schema) -> dict[str, Schema]:
+    """The names that the keys of a mapping may have, aliases included, with the schemas of their values."""
+    return _names(schema, root).known
+
+
 def slips(root: Node, schema: Schema) -> Iterator[Slip]:
     """The misspelt keys of a tree."""
     return _slips(root, schema, schema, 0)

@@ -119,8 +119,12 @@ def file_of(command: Command, document: Document) -> str | None:
     program = command.program.value
     if not isinstance(program, str):
         return None
-    name = program if program.endswith(".py") else program.replace(".", "/") + ".py"
-    return companions.find(name, document.path) or companions.elsewhere(name, document.path)
+    if program.endswith(".py"):
+        return companions.find(program, document.path) or companions.elsewhere(program, document.path)
+    module = program.replace(".", "/")
+    names = (f"{module}.py", f"{module}/__main__.py")  # a package is started by what it calls so
+    found = (companions.find(name, document.path) or companions.elsewhere(name, document.path) for name in names)
+    return next((path for path in found if path is not None), None)
 
 
 def _text(path: str) -> str:

@@ -1,0 +1,76 @@
+"""Keys that nobody reads although their names decide about memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from memlint.check import check_paths
+from memlint.dialects import registry
+from memlint.dialects.unread import MOST, own_sharing, unread
+from memlint.documents.load import load
+from memlint.facts.spec import TrainingSpec
+from memlint.settings import Settings
+
+OWN = "deepspeed --module pkg.finetune --model_name_or_path gpt2 --max_length 512 --per_device_train_batch_size 4"
+
+
+def run_of(folder: Path, text: str, name: str = "train.sh") -> TrainingSpec:
+    (folder / name).write_text(text + "\n", encoding="utf-8")
+    [spec] = registry.specs(load(str(folder / name)))
+    return spec
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        pytest.param("--freeze_lm True", ["--freeze_lm"], id="what trains"),
+        pytest.param("--freeze-lm", ["--freeze-lm"], id="with dashes, and without a value"),
+        pytest.param(
+            "--cpu_offload all --recompute_granularity full", ["--cpu_offload", "--recompute_granularity"], id="two"
+        ),
+        pytest.param("--freeze_lm False --offload none --tensor_parallel_size 1", [], id="what is off"),
+        pytest.param("--no_freeze", [], id="what is switched off"),
+        pytest.param("--gradient_checkpointing --bf16 True --deepspeed ds.json", [], id="what is read"),
+        pytest.param("--train_datasets alpaca --epochs 3", [], id="what decides nothing"),
+    ],
+)
+def test_options_of_a_program_of_somebodys_own(options: str, names: list[str], tmp_path: Path) -> None:
+    assert [one.name for one in unread(run_of(tmp_path, f"{OWN} {options}"))] == names
+
+
+def test_a_config_with_thousands_of_them_names_some(tmp_path: Path) -> None:
+    config = "model_name_or_path: gpt2\nstage: sft\nfinetuning_type: full\ndo_train: true\ncutoff_len: 64\n"
+    spec = run_of(tmp_path, config + "".join(f"freeze_{number}: true\n" for number in range(3000)), "run.yaml")
+    assert len(unread(spec)) == MOST
+
+
+@pytest.mark.parametrize("option", ["--zero_stage 3", "--deepspeed_stage 2", "--pipeline_parallel_size 4"])
+@pytest.mark.parametrize("keys", ["--max_length 512", "--block_size 512"], ids=["TRL's keys", "the Trainer's keys"])
+def test_a_program_that_shares_the_run_itself_has_no_estimate(option: str, keys: str, tmp_path: Path) -> None:
+    command = f"deepspeed train.py --model_name_or_path gpt2 {keys} --per_device_train_batch_size 4 --do_train"
+    spec = run_of(tmp_path, f"{command} {option}")
+    assert own_sharing(spec) == f"{option}: the program shares the run in a way of its own"
+    assert spec.unknown_reason == own_sharing(spec)
+
+
+def test_what_is_not_read_is_said_on_its_line_and_beside_the_figures(tmp_path: Path) -> None:
+    (tmp_path / "train.sh").write_text(f"{OWN} \\\n  --freeze_lm True\n", encoding="utf-8")
+    report = check_paths([str(tmp_path / "train.sh")], Settings())
+    [found] = [finding for finding in report.findings if finding.code == "MEM805"]
+    assert (found.span.line, report.runs[0].estimate is not None) == (2, True)
+    assert report.runs[0].estimate is not None
+    assert ("--freeze_lm", "True") in [(name, value) for name, value, _ in report.runs[0].estimate.assumptions]
+
+
+def test_a_module_that_is_a_package_is_started_by_its_main(tmp_path: Path) -> None:
+    from memlint.dialects import scripts
+
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "pkg" / "finetune").mkdir(parents=True)
+    (tmp_path / "pkg" / "finetune" / "__main__.py").write_text("main()\n", encoding="utf-8")
+    (tmp_path / "train.sh").write_text(OWN + "\n", encoding="utf-8")
+    document = load(str(tmp_path / "train.sh"))
+    [command] = [one for one in document.commands if one.called]
+    assert scripts.file_of(command, document) == str(tmp_path / "pkg" / "finetune" / "__main__.py")
