@@ -51,8 +51,9 @@ def of(document: Document, overrides: Sequence[str] = ()) -> list[TrainingSpec]:
     tried: set[tuple[str, str]] = set()  # the same words in the same place need no second look
     texts = {path: text.decode("utf-8", "surrogatepass") for path, text in files.edition()}
     # The text at hand may be an editor's, and not the file's.
+    near = list(_near(document.path))
     with files.edited({**texts, document.path: document.text}), companions.spelled(own, document.path):
-        for script in _scripts_that_say(name, document):
+        for script in _scripts_that_say(name, document, near):
             for command in script.commands:
                 said = os.path.dirname(script.path), registry.text_of(command)
                 if said in tried or not _says(command, name):
@@ -64,17 +65,18 @@ def of(document: Document, overrides: Sequence[str] = ()) -> list[TrainingSpec]:
                     found.setdefault(registry.identity(spec), spec)
                     if len(found) == MAX_RUNS:
                         return list(found.values())
-    return list(found.values()) or _as_one_beside(document, overrides)
+    return list(found.values()) or (_as_one_beside(document, overrides, near) if near else [])
 
 
-def _as_one_beside(document: Document, overrides: Sequence[str]) -> list[TrainingSpec]:
+def _as_one_beside(document: Document, overrides: Sequence[str], near: Sequence[str]) -> list[TrainingSpec]:
     """The run of a config that no command names, by the program of the repository that is started with the configs
-    beside it; empty where there is none, and where several are, or one in several ways."""
+    beside it; empty where there is none, and where several are, or one in several ways. ``near``: files that may hold
+    the command."""
     own = os.path.realpath(document.path)
     folder, name = os.path.split(document.path)
     others = {other: os.path.join(folder, other) for other in _of_its_kind(folder, name)}
     found: dict[tuple[object, ...], TrainingSpec] = {}
-    for path in _near(document.path) if others else ():
+    for path in near if others else ():
         script = _read(path, "", lambda path, text, _: _may_launch_any(path, text, others))
         for command in () if script is None else script.commands:
             said = [os.path.basename(str(node.value)) for word in command.words for node in _values(word)]
@@ -191,10 +193,10 @@ def defaults_of(document: Document, family: str) -> str:
     return ""
 
 
-def _scripts_that_say(name: str, document: Document) -> Iterator[Document]:
+def _scripts_that_say(name: str, document: Document, near: Sequence[str]) -> Iterator[Document]:
     if _has_command(document.text, name):
         yield remarks.read(document)
-    for path in _near(document.path):
+    for path in near:
         script = _read(path, name)
         if script is not None:
             yield script
