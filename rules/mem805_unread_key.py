@@ -41,8 +41,8 @@ class UnreadKey(Rule):
         ),
         Example(
             "language_models/sft_trl.yaml",
-            replace=(("bf16: true", "bf16: true\nparallel:\n  tensor_parallel: 4"),),
-            expect="tensor_parallel",
+            replace=(("bf16: true", "bf16: true\nmemory:\n  offload_share: 0.5"),),
+            expect="offload_share",
         ),
     )
     valid = (
@@ -63,8 +63,8 @@ class UnreadKey(Rule):
         keys = unread(run.spec)
         if not keys:
             return
-        facts = [Fact(named(one.name), one.node.plain(), WRITTEN, one.name, one.node) for one in keys]
-        told = ", ".join(f"{fact.label} {fact.written}" for fact in facts)
+        facts = [Fact(named(one.name), one.value, WRITTEN, one.name, one.node) for one in keys]
+        told = ", ".join(f"{one.name} {one.value}" for one in keys)
         what = " and ".join(dict.fromkeys(one.decides for one in keys))
         it, its, decides = (
             ("it", "its name it", "decides") if len(keys) == 1 else ("them", "their names they", "decide")

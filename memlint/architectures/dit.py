@@ -27,15 +27,15 @@ DIT, SIT = "DiT", "SiT"
 
 
 class Named(NamedTuple):
-    """kind: whose loss it has; patch: latents of a side."""
+    """interpolates: its loss is of a straight path (SiT), and not a denoiser's; patch: latents of a side."""
 
-    kind: str
+    interpolates: bool
     size: Size
     patch: int
 
 
 MODELS = {
-    f"{kind}-{size}/{patch}": Named(kind, shape, patch)
+    f"{kind}-{size}/{patch}": Named(kind == SIT, shape, patch)
     for kind in (DIT, SIT)
     for size, shape in SIZES.items()
     for patch in PATCHES

@@ -263,7 +263,7 @@ def _with_unread(estimate: Estimate, spec: TrainingSpec) -> Estimate:
     from memlint.dialects.unread import unread
 
     why = "not read: the estimate is made without it"
-    said = tuple((one.name, str(one.node.plain()), why) for one in unread(spec))
+    said = tuple((one.name, one.value, why) for one in unread(spec))
     return estimate._replace(assumptions=(*estimate.assumptions, *said)) if said else estimate
 
 

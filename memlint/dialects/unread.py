@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import islice
 
 from memlint import work
 from memlint.dialects.misspelling import known_names
 from memlint.dialects.schema import Schema, families, load, properties, released, resolve
-from memlint.documents.node import Node
+from memlint.documents.node import Node, Unresolved
 from memlint.facts.spec import TrainingSpec
 from memlint.named_tuple import NamedTuple
 
@@ -41,32 +42,38 @@ WORDS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         ),
     )
 )
-_OFF = frozenset(("", "none", "no", "false", "null", "off", "0", "-1"))
+_OFF = frozenset(("", "none", "no", "false", "null", "off", "0", "0.0", "-1"))
 _SIZE = re.compile(r"(?:_size|_degree|parallel|parallelism)$")
 
 
 class Unread(NamedTuple):
-    """A key as it is written, with its value, and what its name says that it decides."""
+    """A key as it is written, its value as it is shown, its node, and what its name says that it decides."""
 
-    node: Node
     name: str
+    value: str
+    node: Node
     decides: str
+
+
+# The last run asked about: it is derived anew for each what-if, and a rule asks again.
+_asked: list[tuple[Node, str, list[Unread]]] = []
 
 
 def unread(spec: TrainingSpec) -> list[Unread]:
     """Those of a run, in the order of the text, up to a number. Raises OutOfWork."""
     if spec.family not in families():  # a dialect of a plugin's may have no schema
         return []
-    schema = load(spec.family)
-    found: list[Unread] = []
-    for one in _of(spec.root, schema, schema, "", 0):
-        is_option = (
-            spec.launch is not None and spec.document.format == "shell" and one.node.span.path == spec.document.path
-        )
-        found.append(one._replace(name=f"--{one.name.lstrip('-')}") if is_option else one)
-        if len(found) == MOST:
-            break
-    return found
+    if not _asked or _asked[0][0] is not spec.root or _asked[0][1] != spec.family:
+        schema = load(spec.family)
+        found = list(islice(_of(spec.root, schema, schema, "", 0), MOST))
+        _asked[:] = [(spec.root, spec.family, [_as_option(one, spec) for one in found])]
+    return _asked[0][2]
+
+
+def _as_option(one: Unread, spec: TrainingSpec) -> Unread:
+    """With the dashes that an option has in its command."""
+    is_option = spec.document.format == "shell" and one.node.span.path == spec.document.path
+    return one._replace(name=f"--{one.name.lstrip('-')}") if is_option and spec.launch is not None else one
 
 
 def _of(node: Node, schema: Schema | None, root: Schema, above: str, depth: int) -> Iterator[Unread]:
@@ -90,22 +97,22 @@ def _of(node: Node, schema: Schema | None, root: Schema, above: str, depth: int)
         elif _is_on(child, path):
             decides = next((what for words, what in WORDS if words.search(path) is not None), "")
             if decides:
-                yield Unread(child, str(name), decides)
+                yield Unread(str(name), _shown(child), child, decides)
 
 
 def _is_on(node: Node, name: str) -> bool:
     value = node.plain()
-    if value is None or value is False or isinstance(value, (list, float)) or name.startswith(("no_", "not_")):
+    if not value or str(value).lower() in _OFF or name.startswith(("no_", "not_")):
         return False
-    if str(value).lower() in _OFF:
-        return False
-    return not (str(value) == "1" and value is not True and _SIZE.search(name))
+    return value is True or str(value) != "1" or _SIZE.search(name) is None
+
+
+def _shown(node: Node) -> str:
+    return node.value.text if isinstance(node.value, Unresolved) else str(node.plain())
 
 
 def own_sharing(spec: TrainingSpec) -> str:
-    """Why it is not known how devices share the run of a command; "" where nothing unread says so: neither accelerate
-    nor a config of DeepSpeed's has a part in a program that is told itself."""
-    if spec.launch is None:
-        return ""
+    """Why it is not known how devices share a run of the Trainer's or of TRL's keys; "" where nothing unread says so.
+    Both are shared by accelerate or DeepSpeed, and take no key for it but theirs."""
     one = next((one for one in unread(spec) if one.decides == SHARING), None)
-    return "" if one is None else f"{one.name} {one.node.plain()}: the program shares the run in a way of its own"
+    return "" if one is None else f"{one.name} {one.value}: the program shares the run in a way of its own"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from memlint.architectures.deit import MODELS
 from memlint.facts.spec import HYPER, TrainingSpec
-from memlint.meta import functional as F
 from memlint.meta.nn import Conv, LayerNorm, Linear, Module, parameter
 from memlint.meta.tensor import DTYPES, DType, Tensor, empty, float32, int64
 from memlint.models import dit, mae
@@ -51,14 +50,7 @@ class Run:
         """Names of the loop's body live until the next step gives them to others."""
         logits, targets = self.model(batch[0]), batch[1]
         batch.append(logits)
-        if self.mixed:
-            return F.mean(F.sum(F.neg(targets) * F.log_softmax(logits, -1), -1))
-        if (self.spec.get(HYPER + "smoothing") or 0) > 0:
-            logs = F.log_softmax(logits, -1)
-            chosen = F.neg(F.squeeze(F.gather(logs, -1, F.unsqueeze(targets, 1)), 1))
-            smooth = F.neg(F.mean(logs, -1))
-            return F.mean(chosen * 2.0 + smooth * 2.0)
-        return F.cross_entropy(logits, targets)
+        return mae.classification(logits, targets, bool(self.spec.get(HYPER + "smoothing")))
 
     def system(self) -> System:
         spec = self.spec

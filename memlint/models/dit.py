@@ -8,7 +8,7 @@ Shapes: B images, N tokens, h hidden width.
 
 from __future__ import annotations
 
-from memlint.architectures.dit import CHANNELS, DOWNSCALE, MODELS, SIT, Size
+from memlint.architectures.dit import CHANNELS, DOWNSCALE, MODELS, Size
 from memlint.facts.spec import HYPER, TrainingSpec
 from memlint.meta import functional as F
 from memlint.meta.amp import autocast, to
@@ -18,7 +18,7 @@ from memlint.meta.nn import Activation, Conv, LayerNorm, Linear, Module, Sequent
 from memlint.meta.tensor import DTYPES, DType, Tensor, empty, float32, int64
 from memlint.models import program as programs
 from memlint.models.dit3d import FinalLayer, LabelEmbedder, TimestepEmbedder, modulate
-from memlint.models.gaussian_diffusion import Diffusion, flat_mean
+from memlint.models.gaussian_diffusion import flat_mean, losses
 from memlint.models.openmmlab.bricks import to_tokens
 from memlint.models.system import System
 from memlint.profiles import shipped
@@ -68,7 +68,7 @@ class Transformer(Module):
         named = MODELS[spec["model"]]
         hidden, patch = named.size.hidden, named.patch
         self.patch, self.grid = patch, side // patch
-        self.halves = named.kind == SIT
+        self.halves = named.interpolates
         self.checkpointed = spec.get("checkpointing", "none") != "none"
         self.x_embedder = Conv(CHANNELS, hidden, (patch, patch), patch)
         self.t_embedder = TimestepEmbedder(hidden)
@@ -96,7 +96,7 @@ def _share(copy: Module, original: Module) -> None:
     for name, value in list(vars(original).items()):
         if isinstance(value, Tensor):
             setattr(copy, name, value)
-    for (_, mine), (_, theirs) in zip(copy.children(), original.children()):
+    for (_, mine), (_, theirs) in zip(copy.children(), original.children(), strict=True):
         _share(mine, theirs)
 
 
@@ -117,7 +117,7 @@ class Run:
         self.side = int(spec["image_size"]) // DOWNSCALE
         self.rows = int(spec["micro_batch_size"])
         self.model = Transformer(spec, self.side)
-        self.interpolates = MODELS[spec["model"]].kind == SIT
+        self.interpolates = MODELS[spec["model"]].interpolates
         compute = spec.get("compute_dtype", "float32")
         self.mixed: DType | None = None if compute == "float32" else DTYPES[compute]
         self.vae = self._half(AUTOENCODER, int(spec["image_size"]))
@@ -165,7 +165,7 @@ class Run:
         return to(given, float32)
 
     def diffusion(self, batch: Batch, start: Tensor, step: Tensor) -> dict[str, Tensor]:
-        return Diffusion().loss(lambda noisy, steps: self.called(batch, noisy, steps), start, step)
+        return losses(lambda noisy, steps: self.called(batch, noisy, steps), start, step)
 
     def interpolant(self, batch: Batch, start: Tensor) -> dict[str, Tensor]:
         """``Transport.training_losses`` of a velocity on a straight path."""

@@ -1,7 +1,6 @@
-"""The loss of a denoiser, as OpenAI's diffusion code makes it and its many copies do.
+"""The loss of a denoiser that learns its variance, as DiT's copy of OpenAI's diffusion code makes it.
 
-Sources: openai/guided-diffusion 22e0df8 (``gaussian_diffusion.py``, ``losses.py``, ``nn.py``) and
-facebookresearch/DiT ed81ce2 (``diffusion/``), whose ``_extract_into_tensor`` adds zeros of the whole shape.
+Source: facebookresearch/DiT ed81ce2 (``diffusion/``), whose ``_extract_into_tensor`` adds zeros of the whole shape.
 Shapes: B samples, C channels.
 """
 
@@ -12,79 +11,61 @@ from typing import Any
 
 from memlint.meta import functional as F
 from memlint.meta.tensor import Shape, Tensor, bool_, empty, float32, int64
-from memlint.named_tuple import NamedTuple
 
 
-class Diffusion(NamedTuple):
-    """learns_variance  the model gives a variance beside the noise
-    bound            the variational bound is the whole loss, and not the variance's alone
-    whole            a number for each sample is spread over its whole shape (DiT's copy)
-    """
+def coefficient(shape: Shape) -> Tensor:
+    """A number of the schedule for each sample, spread over all of it."""
+    return empty((shape[0], *(1 for _ in shape[1:])), float32) + empty(shape, float32)
 
-    learns_variance: bool = True
-    bound: bool = False
-    whole: bool = True
 
-    def coefficient(self, shape: Shape) -> Tensor:
-        """A number of the schedule for each sample."""
-        found = empty((shape[0], *(1 for _ in shape[1:])), float32)
-        return found + empty(shape, float32) if self.whole else F.expand(found, *shape)
+def blend(one: Tensor, other: Tensor) -> Tensor:
+    """``q_sample``, and the mean of ``q_posterior_mean_variance``."""
+    return coefficient(one.shape) * one + coefficient(one.shape) * other
 
-    def noisy(self, start: Tensor, noise: Tensor) -> Tensor:
-        """``q_sample``"""
-        shape = start.shape
-        return self.coefficient(shape) * start + self.coefficient(shape) * noise
 
-    def loss(self, model: Callable[[Tensor, Tensor], Tensor], start: Tensor, step: Tensor) -> dict[str, Tensor]:
-        """``training_losses``: a number for each sample, and what it is the sum of."""
-        noise = empty(start.shape, start.dtype)
-        noisy = self.noisy(start, noise)
-        step_of_base = F.index(empty((1000,), int64), step)
-        terms: dict[str, Tensor] = {}
-        if self.bound:
-            given = model(noisy, step_of_base)
-            terms["loss"] = self.lower_bound(given, start, noisy)
-            return terms
-        given = model(noisy, step_of_base)
-        del step_of_base
-        if self.learns_variance:
-            given, variance = F.chunk(given, 2, 1)
-            frozen = F.cat([given.detach(), variance], 1)
-            terms["vb"] = self.lower_bound(frozen, start, noisy)
-        terms["mse"] = flat_mean(F.pow(noise - given, 2.0))
-        terms["loss"] = terms["mse"] + terms["vb"] if "vb" in terms else terms["mse"]
-        return terms
+def losses(model: Callable[[Tensor, Tensor], Tensor], start: Tensor, step: Tensor) -> dict[str, Tensor]:
+    """``training_losses`` of a model that gives the noise and its variance: a number for each sample, and what it is
+    the sum of. ``start``: (B, C, ...); ``step``: (B,)."""
+    noise = empty(start.shape, start.dtype)
+    noisy = blend(start, noise)
+    step_of_base = F.index(empty((1000,), int64), step)
+    given = model(noisy, step_of_base)
+    del step_of_base
+    given, variance = F.chunk(given, 2, 1)
+    frozen = F.cat([given.detach(), variance], 1)
+    terms = {"vb": lower_bound(frozen, start, noisy)}
+    terms["mse"] = flat_mean(F.pow(noise - given, 2.0))
+    terms["loss"] = terms["mse"] + terms["vb"]
+    return terms
 
-    def lower_bound(self, given: Tensor, start: Tensor, noisy: Tensor) -> Tensor:
-        """``_vb_terms_bpd``"""
-        mean, _, logarithm = self.posterior(start, noisy)
-        their_mean, their_logarithm = self.predicted(given, noisy)
-        divergence = F.div(flat_mean(normal_divergence(mean, logarithm, their_mean, their_logarithm)), 2.0)
-        likelihood = F.neg(discretized_likelihood(start, their_mean, their_logarithm * 0.5))
-        likelihood = F.div(flat_mean(likelihood), 2.0)
-        return F.where(empty((start.shape[0],), bool_), likelihood, divergence)
 
-    def posterior(self, start: Tensor, noisy: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """``q_posterior_mean_variance``"""
-        shape = noisy.shape
-        mean = self.coefficient(shape) * start + self.coefficient(shape) * noisy
-        return mean, self.coefficient(shape), self.coefficient(shape)
+def lower_bound(given: Tensor, start: Tensor, noisy: Tensor) -> Tensor:
+    """``_vb_terms_bpd``"""
+    mean, _, logarithm = posterior(start, noisy)
+    their_mean, their_logarithm = predicted(given, noisy)
+    divergence = F.div(flat_mean(normal_divergence(mean, logarithm, their_mean, their_logarithm)), 2.0)
+    likelihood = F.neg(discretized_likelihood(start, their_mean, their_logarithm * 0.5))
+    likelihood = F.div(flat_mean(likelihood), 2.0)
+    return F.where(empty((start.shape[0],), bool_), likelihood, divergence)
 
-    def predicted(self, given: Tensor, noisy: Tensor) -> tuple[Tensor, Tensor]:
-        """``p_mean_variance``: the mean, and the variance's logarithm."""
-        shape = noisy.shape
-        if self.learns_variance:
-            given, values = F.chunk(given, 2, 1)
-            least, most = self.coefficient(shape), self.coefficient(shape)
-            share = F.div(values + 1.0, 2.0)
-            logarithm = share * most + F.rsub(share, 1.0) * least
-            variance = F.exp(logarithm)
-        else:
-            variance, logarithm = self.coefficient(shape), self.coefficient(shape)
-        start = self.coefficient(shape) * noisy - self.coefficient(shape) * given
-        mean, *others = self.posterior(start, noisy)
-        del variance, others
-        return mean, logarithm
+
+def posterior(start: Tensor, noisy: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """``q_posterior_mean_variance``"""
+    return blend(start, noisy), coefficient(noisy.shape), coefficient(noisy.shape)
+
+
+def predicted(given: Tensor, noisy: Tensor) -> tuple[Tensor, Tensor]:
+    """``p_mean_variance``: the mean, and the variance's logarithm."""
+    shape = noisy.shape
+    given, values = F.chunk(given, 2, 1)
+    least, most = coefficient(shape), coefficient(shape)
+    share = F.div(values + 1.0, 2.0)
+    logarithm = share * most + F.rsub(share, 1.0) * least
+    variance = F.exp(logarithm)
+    start = coefficient(shape) * noisy - coefficient(shape) * given
+    mean, *others = posterior(start, noisy)
+    del variance, others
+    return mean, logarithm
 
 
 def flat_mean(x: Tensor) -> Tensor:

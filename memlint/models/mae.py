@@ -145,6 +145,18 @@ class Autoencoder(Module):
         return F.div(F.sum(loss * mask), F.sum(mask))
 
 
+def classification(logits: Tensor, targets: Tensor, smoothed: bool) -> Tensor:
+    """timm's losses: of targets that are mixed (B, classes), of smoothed labels, or of labels (B,)."""
+    if targets.dtype is float32:
+        return F.mean(F.sum(F.neg(targets) * F.log_softmax(logits, -1), -1))
+    if smoothed:
+        logs = F.log_softmax(logits, -1)
+        chosen = F.neg(F.squeeze(F.gather(logs, -1, F.unsqueeze(targets, 1)), 1))
+        smooth = F.neg(F.mean(logs, -1))
+        return F.mean(chosen * 2.0 + smooth * 2.0)
+    return F.cross_entropy(logits, targets)
+
+
 class Run:
     """One run of one of the two programs. Facts: those of ``schemas/mae.schema.json``."""
 
@@ -177,15 +189,7 @@ class Run:
             return loss  # type: ignore[no-any-return]
         logits = self.model(batch[0])
         batch.append(logits)
-        targets = batch[1]
-        if targets.dtype is float32:
-            return F.mean(F.sum(F.neg(targets) * F.log_softmax(logits, -1), -1))
-        if (self.spec.get(HYPER + "smoothing") or 0) > 0:
-            logs = F.log_softmax(logits, -1)
-            chosen = F.neg(F.squeeze(F.gather(logs, -1, F.unsqueeze(targets, 1)), 1))
-            smooth = F.neg(F.mean(logs, -1))
-            return F.mean(chosen * 2.0 + smooth * 2.0)
-        return F.cross_entropy(logits, targets)
+        return classification(logits, batch[1], bool(self.spec.get(HYPER + "smoothing")))
 
     def groups(self) -> list[list[Tensor]]:
         """A classifier's layers learn at rates of their own."""

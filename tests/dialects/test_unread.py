@@ -31,6 +31,9 @@ def run_of(folder: Path, text: str, name: str = "train.sh") -> TrainingSpec:
             "--cpu_offload all --recompute_granularity full", ["--cpu_offload", "--recompute_granularity"], id="two"
         ),
         pytest.param("--freeze_lm False --offload none --tensor_parallel_size 1", [], id="what is off"),
+        pytest.param("--offload_share 0.5", ["--offload_share"], id="a part"),
+        pytest.param("--freeze_layers 0,1", ["--freeze_layers"], id="a list"),
+        pytest.param("--freeze_layers -1 --offload_share 0.0", [], id="nothing, in numbers"),
         pytest.param("--no_freeze", [], id="what is switched off"),
         pytest.param("--gradient_checkpointing --bf16 True --deepspeed ds.json", [], id="what is read"),
         pytest.param("--train_datasets alpaca --epochs 3", [], id="what decides nothing"),
@@ -53,6 +56,17 @@ def test_a_program_that_shares_the_run_itself_has_no_estimate(option: str, keys:
     spec = run_of(tmp_path, f"{command} {option}")
     assert own_sharing(spec) == f"{option}: the program shares the run in a way of its own"
     assert spec.unknown_reason == own_sharing(spec)
+
+
+def test_a_config_that_shares_the_run_in_a_way_of_its_own_has_no_estimate_either(tmp_path: Path) -> None:
+    keys = "model_name_or_path: gpt2\ndataset_name: x\nper_device_train_batch_size: 4\nmax_length: 512\n"
+    spec = run_of(tmp_path, keys + "zero_stage: 3", "run.yaml")
+    assert spec.unknown_reason == "zero_stage 3: the program shares the run in a way of its own"
+
+
+def test_a_value_that_is_not_known_is_shown_as_it_is_written(tmp_path: Path) -> None:
+    [one] = unread(run_of(tmp_path, f'{OWN} --freeze_lm "$FREEZE"'))
+    assert (one.name, one.value) == ("--freeze_lm", '"$FREEZE"')
 
 
 def test_what_is_not_read_is_said_on_its_line_and_beside_the_figures(tmp_path: Path) -> None:
