@@ -120,9 +120,19 @@ def _estimate(pile: Pile, paths: list[str], resolver: Resolver, folder: str, for
     sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115  (as long as the process)
     with kept_in(folder), contextlib.suppress(Exception):
         runs = EqualRuns()
+
+        def leave(done: int, files: Sequence[Found]) -> None:
+            if done % SAVED_EVERY == 0:
+                runs.save()
+
         while share := pile.take():
-            for at in range(0, len(share), SAVED_EVERY):
-                some = share[at : at + SAVED_EVERY]
-                check_paths(
-                    some, resolver, formulas=formulas, details=details, equal_runs=runs, named=paths, ahead=True
-                )
+            check_paths(
+                share,
+                resolver,
+                formulas=formulas,
+                details=details,
+                equal_runs=runs,
+                named=paths,
+                progress=leave,
+                ahead=True,
+            )
