@@ -43,6 +43,11 @@ _WORD = r"\[(\w+)"  # the first of each first word of a case
 _FUNCTION_AND_WORD = r"::(\w+\[?\w*)"  # of each test function and first word: a folder of examples, a rule's code
 
 LEFT = (
+    Left("tests/fixes/test_promises", "each family's fixes, re-checked", _FUNCTION),
+    Left("tests/cli/test_closer.py::test_what_is_shown", "every example, with all of its fixes"),
+    Left("tests/test_proven_families.py::test_a_config_s_model", "thirty models, counted", _FUNCTION),
+    Left("tests/test_acceptance.py::test_parameters_in", "one of twenty models", _FUNCTION),
+    Left(r"tests/test_rules.py::test_example\[MEM\d+ leaves", "one of what a rule leaves alone", r"\[(MEM\d+)"),
     Left("tests/test_spans.py::test_findings_of_the_examples.*(no budget|1 GB)", "one budget of three tells most"),
     Left("tests/test_fixes.py::test_fixes_of_the_examples", "one of each family", r"\[(language_models/\w+|\w+)"),
     Left("tests/test_spans.py::test_findings_of_the_examples", "one of each family", r"\[(language_models/\w+|\w+)"),
@@ -99,7 +104,6 @@ LEFT = (
     Left("tests/hostile/test_(sweep|shell|documents)", "what strangers may write, case by case", _FUNCTION),
     Left("tests/documents/test_shell_values", "a process of bash for each case", _FUNCTION),
     Left("tests/cli/test_cold_start", "a process for each example", _FUNCTION),
-    Left("tests/fixes/test_promises", "each family's fixes, re-checked", _FUNCTION_AND_WORD),
     Left("tests/test_(releases|bounds)", "each release and bound, on both of its sides", _FUNCTION),
     Left("tests/data/test_models", "a test for each of 377 models of the catalogue", _FUNCTION),
     Left("tests/dialects/test_key_facts", "fifty families, key by key", _FUNCTION),
@@ -118,15 +122,25 @@ AGAIN = (
     Left(
         _D + r"test_programs.py::test_a_program_takes.*\[(?!a small).*-(fp32|checkpointed)", "beside autocast and LoRA"
     ),
-    Left(_D + "test_language_models.py::test_each_model_type.* in bfloat16", "beside autocast, recomputed", every=4),
-    Left(_D + "test_(multimodal|unseen).py.*in bfloat16", "beside autocast, recomputed", every=3),
+    Left(_D + "test_language_models.py::test_each_model_type", "sixty decoders, each in several settings", every=4),
+    Left(_D + "test_(multimodal|unseen).py", "towers of seven families, each in several settings", every=3),
     Left(
-        _D + "test_(encoder_decoders|encoders|remote_code).py::test_(each|a_model)_.*", "many settings of each", every=2
+        _D + "test_(encoder_decoders|encoders|remote_code|vision).py::test_(each|a_model)_.*",
+        "many settings of each",
+        every=4,
     ),
     Left(_D + "test_(stdiff|uni3d_dp|dit3d|video_llm).py::test_real_sizes", "the published runs of a seed", _FUNCTION),
     Left(_D + "test_lag_mode.py::test_the_compiled_step", "XLA compiles the published runs", _FUNCTION),
-    Left(_D + "test_training_loops.py::test_a_script_takes", "scripts that differ in a few lines", every=2),
-    Left(_D + "test_(adapters|peft_methods).py::test_each_", "methods of peft in several settings", every=2),
+    Left(_D + "test_training_loops.py::test_a_script_takes", "scripts that differ in a few lines", every=4),
+    Left(_D + "test_(adapters|peft_methods).py::test_each_", "methods of peft in several settings", every=3),
+    Left(_D + "test_(diffusion|sd_scripts).py::test_", "settings of a script, each a step of a whole UNet", every=3),
+    Left(_D + "test_(ops|autograd).py::test_(memory_is_torchs|blocks_take)", "an op's dtypes and who trains", every=3),
+    Left(
+        _D + "test_(embeddings|internvl|llava|implementations|corners|preference_scores|fused_kernels|rows|outputs)",
+        "settings of a library that differ in one thing",
+        every=2,
+    ),
+    Left(_D + "test_(fsdp1|parallel).py::test_(what_pytorch|one_rank)", "ranks in several settings", every=2),
     Left(
         _M + "test_architectures.py::test_real_sizes.*(Gemma|Qwen|Mixtral|Flux|SD3|UNet|T5)", "whole models, once more"
     ),
@@ -136,10 +150,10 @@ AGAIN = (
     Left(_M + "test_(probe_examples|trace).py::test_(an_example_is|the_examples_trace)", "all examples", _FUNCTION),
     Left("tests/planning/test_plan.py::test_a_row_is_what_check_says", "models, methods, trainers, cards", every=3),
     Left("tests/planning/test_plan.py::test_(a_card_without|the_largest_batch)", "of each trainer and method", every=3),
-    Left("tests/models/test_depth.py::test_a_deep_model_is_the_sum", "kinds of runs, each of many layers", every=2),
-    Left("tests/models/test_templates.py::test_another_size", "kinds of runs, each recorded twice", every=2),
+    Left("tests/models/test_depth.py::test_a_deep_model_is_the_sum", "kinds of runs, each of many layers", every=4),
+    Left("tests/models/test_templates.py::test_another_size", "kinds of runs, each recorded twice", every=4),
     Left("tests/data/test_models.py::test_parameters_are_those", "451 models, counted by their classes", every=4),
-    Left("tests/fixes/test_families.py::test_(fixes_keep|a_plan_is)", "each family's, re-checked", every=2),
+    Left("tests/fixes/test_families.py::test_(fixes_keep|a_plan_is)", "each family's, re-checked", every=3),
 )
 
 
