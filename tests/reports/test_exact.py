@@ -10,7 +10,7 @@ import pytest
 
 from memlint.documents.node import Edit, Span
 from memlint.plugin import ERROR, INFO, SAFE, UNSAFE, WARNING, Fix
-from memlint.reports import full, gitlab, markdown, overview, sarif, verdict
+from memlint.reports import full, gitlab, markdown, overview, rdjson, sarif, verdict
 from memlint.reports.report import Budget, Report, RunReport
 from memlint.reports.style import Style
 from memlint.tape.estimate import OOM, TIGHT, UNKNOWN
@@ -93,6 +93,33 @@ def test_sarif_has_as_many_results_as_code_scanning_keeps() -> None:
     assert len(json.loads(sarif.render(many))["runs"][0]["results"]) == 5_000
 
 
+@pytest.mark.parametrize(("severity", "level"), [(ERROR, "error"), (WARNING, "warning"), (INFO, "note")])
+def test_a_severity_is_a_level_of_sarif(severity: str, level: str) -> None:
+    assert result_of(make_finding(severity=severity))["level"] == level
+
+
+def test_sarif_names_each_rule_once_and_tells_verdicts_and_broken_files_apart() -> None:
+    findings = (make_finding(), make_finding(code="MEM214")._replace(name="unused-lever"), make_finding(9))
+    (run,) = json.loads(sarif.render(reported(*findings, errors=(("b.yaml", "cannot be\x07read"),))))["runs"]
+    assert [
+        (rule["id"], rule["name"], rule["shortDescription"]["text"]) for rule in run["tool"]["driver"]["rules"]
+    ] == [
+        ("MEM201", "token-explosion", "token explosion"),
+        ("MEM214", "unused-lever", "unused lever"),
+    ]
+    assert [(result["ruleId"], result["ruleIndex"]) for result in run["results"]] == [
+        ("MEM201", 0),
+        ("MEM214", 1),
+        ("MEM201", 0),
+    ]
+    notes = run["invocations"][0]["toolExecutionNotifications"]
+    assert [(note["level"], note["message"]["text"].partition(": ")[0]) for note in notes] == [
+        ("error", "b.yaml"),
+        ("note", "OOM configs/demo.yaml"),
+    ]
+    assert notes[0]["message"]["text"] == "b.yaml: cannot be\\x07read"
+
+
 # -- GitLab
 
 
@@ -114,6 +141,67 @@ def test_gitlab_s_second_fingerprint_is_as_long_as_the_first() -> None:
     first, second = json.loads(gitlab.render(reported(make_finding(), make_finding(line=9))))
     assert first["fingerprint"] != second["fingerprint"]
     assert {len(found["fingerprint"]) for found in (first, second)} == {16}
+
+
+@pytest.mark.parametrize(("severity", "word"), [(ERROR, "major"), (WARNING, "minor"), (INFO, "info")])
+def test_gitlab_s_severities_and_descriptions(severity: str, word: str) -> None:
+    (found,) = json.loads(gitlab.render(reported(make_finding(severity=severity, message="too\x07much"))))
+    assert (found["severity"], found["check_name"]) == (word, "MEM201")
+    assert found["description"] == "MEM201 token-explosion: too\\x07much"
+
+
+# -- rdjson
+
+# The first and the last line are wide in UTF-8: e with an accent is two bytes, a Chinese character three.
+WIDE = "\u00e9\u00e9: 1\nb: 2\n\u4f60: 3"
+
+
+def diagnostic_of(finding: Any, text: str = WIDE) -> dict[str, Any]:
+    run = run_of(findings=(finding,), sources={"a.toml": text})
+    (found,) = json.loads(rdjson.render(Report((run,), 0.0)))["diagnostics"]
+    return dict(found)
+
+
+@pytest.mark.parametrize(
+    ("span", "place"),
+    [
+        pytest.param((1, 1, 1, 3), (1, 1, 1, 5), id="from the first character"),
+        pytest.param((2, 2, 2, 4), (2, 2, 2, 4), id="a line of ASCII between others"),
+        pytest.param((1, 3, 2, 2), (1, 5, 2, 2), id="two lines, each counted by itself"),
+        pytest.param((3, 2, 3, 5), (3, 4, 3, 7), id="the last line, which has no end"),
+        pytest.param((1, 9, 1, 12), (1, 11, 1, 14), id="beyond a line's end columns are counted on"),
+        pytest.param((3, 0, 3, 0), (3, 1, 3, 1), id="before a line is its first column"),
+        pytest.param((0, 3, 0, 4), (1, 3, 1, 4), id="nowhere is the first line"),
+        pytest.param((9, 3, 9, 4), (9, 3, 9, 4), id="a line that is not there has the columns that it is said to have"),
+    ],
+)
+def test_rdjson_counts_each_line_in_bytes(span: tuple[int, ...], place: tuple[int, ...]) -> None:
+    found = diagnostic_of(make_finding()._replace(span=Span("a.toml", *span)))["location"]["range"]
+    assert tuple(found[end][what] for end in ("start", "end") for what in ("line", "column")) == place
+
+
+def test_rdjson_suggests_the_first_fix_that_is_written() -> None:
+    edits = [Edit(Span("a.toml", 1, 5, 1, 6), "32"), Edit(Span("a.toml", 3, 4, 3, 5), "16")]
+    fixes = (Fix("unwritten", SAFE, ()), Fix("both", SAFE, tuple(edits)), Fix("another", SAFE, (edits[1],)))
+    found = diagnostic_of(make_finding(path="a.toml", fixes=fixes))
+    places = [(one["range"]["start"], one["text"]) for one in found["suggestions"]]
+    assert places == [({"line": 1, "column": 7}, "32"), ({"line": 3, "column": 6}, "16")]
+    assert diagnostic_of(make_finding(path="a.toml", fixes=fixes[:1]))["suggestions"] == []
+
+
+@pytest.mark.parametrize(("severity", "word"), [(ERROR, "ERROR"), (WARNING, "WARNING"), (INFO, "INFO")])
+def test_rdjson_s_severities_and_messages(severity: str, word: str) -> None:
+    found = diagnostic_of(make_finding(severity=severity, message="too\x07much"))
+    assert (found["severity"], found["code"], found["message"]) == (word, {"value": "MEM201"}, "too\\x07much")
+    assert found["location"]["path"] == "configs/demo.yaml"
+
+
+def test_a_report_of_nothing_has_no_entries() -> None:
+    nothing = Report((), 0.0)
+    assert json.loads(gitlab.render(nothing)) == []
+    assert json.loads(rdjson.render(nothing)) == {"source": {"name": "memlint"}, "diagnostics": []}
+    (run,) = json.loads(sarif.render(nothing))["runs"]
+    assert (run["results"], run["tool"]["driver"]["rules"]) == ([], [])
 
 
 # -- Markdown
