@@ -15,7 +15,7 @@ from memlint.reports.style import BOLD as BOLD
 from memlint.reports.style import DIM as DIM
 from memlint.reports.style import GREEN, RED, SEVERITY_COLOR, VERDICT_COLOR, YELLOW
 from memlint.reports.style import Style as Style
-from memlint.reports.text import clean, folded, harmless_in_actions, lines_of, shorten, source_lines, width
+from memlint.reports.text import clean, folded, harmless_in_actions, head, lines_of, shorten, source_lines, tail, width
 from memlint.reports.verdict import MEANING, opening_action, painted, reason, title, verdict_of, worst_first
 from memlint.reports.verdict import headline as headline
 from memlint.tape.estimate import UNKNOWN, Estimate
@@ -286,13 +286,12 @@ def _excerpt(span: Span, sources: dict[str, str], style: Style, color: int) -> t
         begin = min(max(begin, 0), len(line))
         end = min(max(end, begin), len(line))
         room = LINE_COLUMNS
-        # No more of a long line than may be shown is looked at.
-        before = clean(line[max(begin - room, 0) : begin])
-        marked, after = clean(line[begin : min(end, begin + room)]), clean(line[end : end + room])
-        if width(before) > room // 2:
-            before = "..." + before[-(room // 2 - 3) :]
-        marked = shorten(marked, room - len(before))
-        after = shorten(after, max(room - len(before) - len(marked), 3))
+        # Of a long line no more is looked at than may be shown, and the character that tells that there is more.
+        before = tail(clean(line[max(begin - room, 0) : begin]), room // 2)
+        whole = clean(line[begin : min(end, begin + room + 1)])
+        marked = head(whole, room - width(before))
+        after = clean(line[end : end + room + 1]) if marked == whole else ""
+        after = head(after, room - width(before) - width(marked))
         excerpt.append(f"{number:>{gutter}} {bar_} {before}{marked}{after}".rstrip())
         carets = style.paint("^" * max(width(marked), 1), color)
         excerpt.append(f"{' ' * gutter} {bar_} {' ' * width(before)}{carets}")
