@@ -115,8 +115,8 @@ def by_rule(report: Report, style: Style) -> Iterator[str]:
         yield style.paint(severity, BOLD, SEVERITY_COLOR[severity]) + plain[len(severity) :] + head(said, room)
     left = list(rules.values())[MAX_RULES:]
     if left:
-        count = sum(map(len, left))
-        said = f"and {count} finding{'s' * (count > 1)} of {len(left)} more rule{'s' * (len(left) > 1)}"
+        number = sum(map(len, left))
+        said = f"and {number} finding{'s' * (number > 1)} of {len(left)} more rule{'s' * (len(left) > 1)}"
         yield style.paint(said, DIM)
     if rules:
         yield style.paint("(-v tells each finding with its line and fixes, as `memlint check FILE` does)", DIM)

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
 from memlint.documents.node import Edit, Span
 from memlint.plugin import ERROR, INFO, SAFE, UNSAFE, WARNING, Fix
-from memlint.reports import full, gitlab, markdown, overview, rdjson, sarif, verdict
+from memlint.reports import full, gitlab, json_lines, junit, markdown, overview, rdjson, sarif, verdict
 from memlint.reports.report import Budget, Report, RunReport
 from memlint.reports.style import Style
 from memlint.tape.estimate import OOM, TIGHT, UNKNOWN
@@ -224,6 +225,81 @@ def test_markdown_to_the_last_character() -> None:
         "| error | MEM201 | configs/demo.yaml&#58;3 | 128 samples x 64 groups dominate |",
     ]
     assert "severity" not in markdown.render(report._replace(runs=(unknown,)))
+
+
+# -- JUnit
+
+
+def suites_of(report: Report) -> dict[str, tuple[dict[str, str], list[tuple[str, str, str, str]]]]:
+    """Suite -> its counts, and of each case name, class, outcome and what is said."""
+    found = {}
+    for suite in ElementTree.fromstring(junit.render(report).encode()):
+        counts = {name: suite.attrib[name] for name in ("tests", "failures", "errors")}
+        cases = []
+        for case in suite:
+            (outcome,) = case
+            cases.append((case.attrib["name"], case.attrib["classname"], outcome.tag, outcome.text or ""))
+            assert (
+                outcome.get("message", outcome.text) == " ".join((outcome.text or "").split("\n")) or not outcome.text
+            )
+        found[suite.attrib["name"]] = counts, cases
+    return found
+
+
+def test_junit_has_a_suite_for_each_file_and_a_case_for_each_verdict_and_finding() -> None:
+    warning, note = make_finding(9, severity=WARNING, message="a\nb"), make_finding(7, severity=INFO, message="c")
+    runs = (
+        run_of("a.yaml", findings=(note, warning)),
+        run_of("b.yaml", verdict=TIGHT, run="eval"),
+        run_of("a.yaml", estimate=None, verdict=UNKNOWN, unknown="no model", run="other"),
+    )
+    found = suites_of(Report(runs, 0.0, errors=(("c.yaml", "cannot be read"),)))
+    peak = "peak 22.5 GiB (22.4 GiB to 23.5 GiB), budget 16.0 GiB (--budget 16GB): over by 6.49 GiB"
+    assert found == {
+        "a.yaml": (
+            {"tests": "4", "failures": "2", "errors": "0"},
+            [
+                ("verdict train", "a.yaml", "failure", f"OOM a.yaml: {peak}"),
+                ("MEM201 token-explosion line 9", "configs/demo.yaml", "failure", "a\nb"),
+                ("MEM201 token-explosion line 7", "configs/demo.yaml", "system-out", "c"),
+                ("verdict other", "a.yaml", "system-out", "UNKNOWN a.yaml [other]: peak unknown, no model"),
+            ],
+        ),
+        "b.yaml": (
+            {"tests": "1", "failures": "0", "errors": "0"},
+            [
+                (
+                    "verdict eval",
+                    "b.yaml",
+                    "system-out",
+                    f"TIGHT b.yaml [eval]: {peak}; may not fit: the upper end of the interval is 7.49 GiB over",
+                )
+            ],
+        ),
+        "c.yaml": ({"tests": "1", "failures": "0", "errors": "1"}, [("read", "c.yaml", "error", "cannot be read")]),
+    }
+
+
+def test_junit_says_below_a_verdict_what_to_do() -> None:
+    run = run_of(findings=(make_finding(fixes=(fixed("smaller", 8 * GiB, True),)),))
+    _, [(_, _, _, said), _] = suites_of(Report((run,), 0.0))["configs/demo.yaml"]
+    assert said.split("\n")[1:] == ["to fit: smaller (safe: the run learns the same), peak 8.00 GiB after"]
+
+
+def test_junit_of_nothing_is_a_case_that_passes() -> None:
+    counts = {"tests": "1", "failures": "0", "errors": "0"}
+    assert suites_of(Report((), 0.0)) == {"memlint": (counts, [("no training configs", "memlint", "system-out", "")])}
+
+
+# -- JSON lines
+
+
+def test_json_lines_are_ascii_and_end_with_the_summary() -> None:
+    text = json_lines.render(reported(make_finding(message="\u4f60\x7f")))
+    first, last, rest = text.split("\n")
+    assert "\\u4f60\\u007f" in first
+    assert rest == ""
+    assert [json.loads(line)["type"] for line in (first, last)] == ["run", "summary"]
 
 
 # -- the first screen
