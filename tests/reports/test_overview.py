@@ -11,7 +11,7 @@ from memlint.partial import LENGTH, Partial, Row
 from memlint.plugin import DISPLAY, ERROR, INFO, SAFE, UNSAFE, WARNING, Fix
 from memlint.reports import concise, full, overview
 from memlint.reports.full import Style
-from memlint.reports.report import Report, RunReport
+from memlint.reports.report import Budget, Report, RunReport
 from memlint.reports.text import width
 from memlint.reports.verdict import way_out
 from memlint.tape.estimate import Interval
@@ -167,6 +167,13 @@ def test_a_table_is_in_columns() -> None:
     ]
 
 
+def test_what_to_do_about_equal_runs_is_told_of_the_first() -> None:
+    ways = [(make_finding(fixes=(Fix(title, SAFE, (), GiB, 19 * GiB, True),)),) for title in ("one", "another")]
+    _, row, way = rows(run_of("a.yaml", findings=ways[0]), run_of("b.yaml", findings=ways[1]))
+    assert "a.yaml and 1 more" in row
+    assert way == "         to fit: one (safe: the run learns the same), peak 1.00 GiB after"
+
+
 def test_a_report_of_no_runs_has_no_table() -> None:
     assert rows() == []
 
@@ -202,9 +209,11 @@ def test_without_the_width_of_a_terminal_names_have_sixty_columns_and_reasons_mo
 @pytest.mark.parametrize("letter", ["x", "\u4f60"], ids=["latin", "of two columns each"])
 def test_a_row_ends_before_the_last_column_of_the_terminal(columns: int, letter: str) -> None:
     way = Fix(letter * 200, SAFE, (), GiB, 19 * GiB, True)
-    fit = run_of(letter * 90, findings=(make_finding(fixes=(way,)),))
-    header, first, below, second = rows(reason(letter * 91, letter * 150), fit, columns=columns)
-    room = columns - len("UNKNOWN") - len("20.0 GiB") - len("16.0 GiB") - 4 * len("  ")
+    budget = Budget(500 * GiB, "")
+    fit = run_of(letter * 90, budget=budget, findings=(make_finding(fixes=(way,)),))
+    unknown = reason(letter * 91, letter * 150)._replace(budget=budget)
+    header, first, below, second = rows(unknown, fit, columns=columns)
+    room = columns - len("UNKNOWN") - len("20.0 GiB") - len("500 GiB") - 4 * len("  ")
     at = width(second[: second.index("  ...")]) + 2
     assert header.index("worst finding") == at + room // 2 + 2
     for line in (below, second):
