@@ -443,6 +443,18 @@ def test_a_message_of_several_lines_goes_on_below_its_place() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("line", "place"),
+    [
+        pytest.param(3, "  --> configs/demo.yaml:3:3", id="of one digit"),
+        pytest.param(12, "   --> configs/demo.yaml:12:3", id="of two digits"),
+        pytest.param(99, "  --> configs/demo.yaml:99:3", id="that is not there"),
+    ],
+)
+def test_a_place_begins_where_the_numbers_of_its_lines_end(line: int, place: str) -> None:
+    assert place in lines_of(make_run(make_finding(line), text="a: 1\n" * 20))
+
+
 def test_where_others_say_the_same_is_told_once_and_not_where_all_are() -> None:
     runs = [make_run(make_finding(path=path), path=path) for path in ("a.yaml", "b.yaml")]
     lines = lines_of(*runs)
