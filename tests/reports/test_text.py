@@ -99,6 +99,7 @@ def test_shorten() -> None:
             "\u4f60\u597d\u4f60\u597d", 7, "\u4f60\u597d...", "...\u4f60\u597d", id="wide, what there is room for"
         ),
         pytest.param("\u4f60\u597d\u4f60\u597d", 6, "\u4f60...", "...\u597d", id="wide, without half a character"),
+        pytest.param("\u4f60abc\u597d", 4, "...", "...", id="wide, where a narrow one would have had room"),
         pytest.param("abcd", 3, "...", "...", id="there is room for none"),
         pytest.param("abcd", -9, "...", "...", id="nor for less"),
         pytest.param("", 0, "", "", id="nothing"),
