@@ -4,6 +4,7 @@ where there is nothing to say, and where the rest of a group is."""
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 from xml.etree import ElementTree
 
@@ -291,7 +292,23 @@ def test_junit_of_nothing_is_a_case_that_passes() -> None:
     assert suites_of(Report((), 0.0)) == {"memlint": (counts, [("no training configs", "memlint", "system-out", "")])}
 
 
-# -- JSON lines
+# -- JSON and its lines
+
+
+@pytest.mark.parametrize(
+    ("render", "begin"),
+    [
+        pytest.param(sarif.render, '{\n  "$schema": ', id="SARIF"),
+        pytest.param(rdjson.render, '{\n  "source": {\n    "name": ', id="rdjson"),
+        pytest.param(gitlab.render, '[\n  {\n    "check_name": ', id="GitLab"),
+    ],
+)
+def test_json_is_ascii_and_indented_by_two(render: Callable[[Report], str], begin: str) -> None:
+    text = render(reported(make_finding(message="\u4f60 \x7f")))
+    assert text.startswith(begin)
+    assert text.isascii()
+    assert "\x7f" not in text
+    assert text.endswith(("\n}\n", "\n]\n"))
 
 
 def test_json_lines_are_ascii_and_end_with_the_summary() -> None:

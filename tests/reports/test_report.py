@@ -197,6 +197,7 @@ def test_of_many_findings_of_a_kind_the_gravest_stay_and_the_last_counts_the_oth
 
 
 def test_as_many_as_there_may_be_stay_as_they_are() -> None:
+    assert (MAX_OF_A_KIND, MAX_ENTRIES, MAX_RELATED) == (200, 1_000, 100)
     many = [make_finding(line) for line in range(1, MAX_OF_A_KIND + 1)]
     assert list(bounded_findings(many)) == many
 
