@@ -170,10 +170,11 @@ def test_the_closing_line_is_coloured_by_the_worst(severities: list[str], color:
 
 
 def test_statistics_have_the_most_findings_first_then_the_slowest_rule() -> None:
-    findings = [make_finding(code=code) for code in ("MEM300", "MEM201", "MEM201")]
-    seconds = {"MEM100": 0.5, "MEM400": 1.25, "MEM201": 0.0625, "MEM200": 0.5}
+    findings = [make_finding(code=code) for code in ("MEM300", "MEM350", "MEM201", "MEM201")]
+    seconds = {"MEM100": 0.5, "MEM350": 0.25, "MEM400": 1.25, "MEM201": 0.0625, "MEM200": 0.5}
     assert full.statistics(Report((make_run(*findings),), 0.1, rule_seconds=seconds)).split("\n") == [
         "     2      62.5 ms  MEM201 token-explosion",
+        "     1     250.0 ms  MEM350 token-explosion",
         "     1       0.0 ms  MEM300 token-explosion",
         "     0    1250.0 ms  MEM400",
         "     0     500.0 ms  MEM100",
