@@ -181,7 +181,7 @@ def test_texts_of_a_finding_are_cut() -> None:
     assert (found.message, found.key, found.notes) == (CUT, CUT, (CUT,))
     assert found.related == ((span, CUT),) * MAX_RELATED
     assert [each.title for each in found.fixes] == [CUT]
-    assert bounded_findings([make_finding()]) == (make_finding(),)
+    assert bounded_findings(iter([make_finding()])) == (make_finding(),), "however they come"
 
 
 def test_of_many_findings_of_a_kind_the_gravest_stay_and_the_last_counts_the_others() -> None:
