@@ -30,10 +30,10 @@ def parse_size(text: str) -> int:
 
 def format_bytes(size: float) -> str:
     """``13.2 GiB``, ``150 MiB``, ``-1.50 GiB``: three significant digits, never more than needed."""
-    magnitude = abs(size)
     for unit, name in ((1024**4, "TiB"), (GiB, "GiB"), (MiB, "MiB"), (KiB, "KiB")):
-        if magnitude >= unit:
-            value = size / unit
-            digits = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2
+        value = size / unit
+        shown = abs(float(f"{value:.3g}"))  # as it is rounded: a byte less than 1 GiB is not 1,024 MiB
+        if shown >= 1:
+            digits = 0 if shown >= 100 else 1 if shown >= 10 else 2
             return f"{value:,.{digits}f} {name}"
     return f"{size:.0f} B"

@@ -15,7 +15,7 @@ from memlint.reports.style import BOLD as BOLD
 from memlint.reports.style import DIM as DIM
 from memlint.reports.style import GREEN, RED, SEVERITY_COLOR, VERDICT_COLOR, YELLOW
 from memlint.reports.style import Style as Style
-from memlint.reports.text import clean, folded, harmless_in_actions, lines_of, shorten, source_lines, width
+from memlint.reports.text import clean, folded, harmless_in_actions, head, lines_of, shorten, source_lines, tail, width
 from memlint.reports.verdict import MEANING, opening_action, painted, reason, title, verdict_of, worst_first
 from memlint.reports.verdict import headline as headline
 from memlint.tape.estimate import UNKNOWN, Estimate
@@ -120,12 +120,12 @@ def breakdown(estimate: Estimate, style: Style, parts: int = PARTS_SHOWN, folds:
     """The components at the peak, largest first, each with its largest parts; ``folds`` those of the first alone."""
     whole = max(estimate.device_bytes, 1)
     ordered = sorted(estimate.components, key=lambda component: -component.size_bytes)
-    names = max([len(component.name) for component in ordered], default=0)
-    for component in ordered:
+    names = [title(component.name) for component in ordered]
+    columns = max(map(width, names), default=0)
+    for name, component in zip(names, ordered):
         share = component.size_bytes / whole
         drawn = style.paint(bar(share, style).ljust(BAR_COLUMNS), BLUE)
-        name = title(component.name).ljust(names)
-        yield f"  {name}  {format_bytes(component.size_bytes):>10}  {drawn} {share:5.1%}"
+        yield f"  {name}{' ' * (columns - width(name))}  {format_bytes(component.size_bytes):>10}  {drawn} {share:5.1%}"
         if len(component.parts) > 1 and share >= 0.05 and (component is ordered[0] or not folds):
             largest = sorted(component.parts, key=lambda part: -part.size_bytes)
             for part in largest[:parts]:
@@ -210,7 +210,7 @@ def _difference(size: int, before: int) -> str:
     if not size:
         return "="
     if not before:
-        return ("+" if size > 0 else "") + format_bytes(size)
+        return "+" + format_bytes(size)
     return f"{size / before:+.2%}"
 
 
@@ -286,13 +286,12 @@ def _excerpt(span: Span, sources: dict[str, str], style: Style, color: int) -> t
         begin = min(max(begin, 0), len(line))
         end = min(max(end, begin), len(line))
         room = LINE_COLUMNS
-        # No more of a long line than may be shown is looked at.
-        before = clean(line[max(begin - room, 0) : begin])
-        marked, after = clean(line[begin : min(end, begin + room)]), clean(line[end : end + room])
-        if width(before) > room // 2:
-            before = "..." + before[-(room // 2 - 3) :]
-        marked = shorten(marked, room - len(before))
-        after = shorten(after, max(room - len(before) - len(marked), 3))
+        # Of a long line no more is looked at than may be shown, and the character that tells that there is more.
+        before = tail(clean(line[max(begin - room, 0) : begin]), room // 2)
+        whole = clean(line[begin : min(end, begin + room + 1)])
+        marked = head(whole, room - width(before))
+        after = clean(line[end : end + room + 1]) if marked == whole else ""
+        after = head(after, room - width(before) - width(marked))
         excerpt.append(f"{number:>{gutter}} {bar_} {before}{marked}{after}".rstrip())
         carets = style.paint("^" * max(width(marked), 1), color)
         excerpt.append(f"{' ' * gutter} {bar_} {' ' * width(before)}{carets}")
@@ -326,9 +325,10 @@ def statistics(report: Report) -> str:
     for finding in report.findings:
         counts[finding.code] = counts.get(finding.code, 0) + 1
         names[finding.code] = finding.name
-    codes = sorted({*counts, *report.rule_seconds}, key=lambda code: (-counts.get(code, 0), code))
+    seconds = report.rule_seconds
+    codes = sorted({*counts, *seconds}, key=lambda code: (-counts.get(code, 0), -seconds.get(code, 0.0), code))
     return "".join(
-        f"{counts.get(code, 0):>6}  {report.rule_seconds.get(code, 0.0) * 1000:>8.1f} ms  {code}"
+        f"{counts.get(code, 0):>6}  {seconds.get(code, 0.0) * 1000:>8.1f} ms  {code}"
         + (f" {names[code]}" if code in names else "")
         + "\n"
         for code in codes

@@ -35,11 +35,12 @@ def escape_property(text: str) -> str:
 def command(finding: Finding, environment: Mapping[str, str]) -> str:
     """One ``::error file=...::message`` line."""
     span = finding.span
-    properties = [("file", repository_path(span.path, environment)), ("line", str(span.line))]
-    properties.append(("endLine", str(max(span.end_line, span.line))))
+    line, column = max(span.line, 1), max(span.column, 1)  # a finding about no line is one about the first
+    properties = [("file", repository_path(span.path, environment)), ("line", str(line))]
+    properties.append(("endLine", str(max(span.end_line, line))))
     if span.line == span.end_line:  # columns on a span of several lines are refused
-        properties.append(("col", str(span.column)))
-        if span.end_column > span.column:
+        properties.append(("col", str(column)))
+        if span.end_column > column:
             properties.append(("endColumn", str(span.end_column)))
     properties.append(("title", f"{finding.code} {finding.name}"))
     message = "\n".join([finding.message, *(f"fix: {describe_fix(fix)}" for fix in finding.fixes)])
@@ -58,7 +59,7 @@ def render(report: Report, environment: Mapping[str, str] | None = None) -> str:
     missing = left_out(report)
     if missing:
         where = ", see the job summary" if environment.get("GITHUB_STEP_SUMMARY") else ""
-        lines.append(f"::notice title=memlint::{missing} more findings{where}")
+        lines.append(f"::notice title=memlint::{missing} more finding{'s' * (missing > 1)}{where}")
     return "\n".join(lines) + "\n" if lines else ""
 
 
@@ -72,12 +73,14 @@ def summary(report: Report) -> str:
     pieces = rows(report)
     missing = left_out(report)
     if missing:
-        pieces.append(f"\n{missing} of these findings have no annotation: a step shows ten of a kind.\n")
+        have = "have" if missing > 1 else "has"
+        pieces.append(f"\n{missing} of these findings {have} no annotation: a step shows ten of a kind.\n")
     size = 0
     for index, piece in enumerate(pieces):
         size += len(piece.encode("utf-8", "replace"))
         if size > SUMMARY_BYTES:
-            return "".join(pieces[:index]) + f"\n{len(pieces) - index} more rows are left out.\n"
+            rows_are = "rows are" if len(pieces) - index > 1 else "row is"
+            return "".join(pieces[:index]) + f"\n{len(pieces) - index} more {rows_are} left out.\n"
     return "".join(pieces)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from memlint.plugin import Finding
 from memlint.reports.report import Report, RunReport
 from memlint.reports.style import BOLD, DIM, SEVERITY_COLOR, Style
-from memlint.reports.text import clean, shorten, width
+from memlint.reports.text import clean, head, tail, width
 from memlint.reports.verdict import (
     WORST_FIRST,
     action,
@@ -89,15 +89,15 @@ def table(report: Report, style: Style) -> Iterator[str]:
     header = f"{'verdict':<{first}}  {'peak':>{sizes[0]}}  {'budget':>{sizes[1]}}  {'run':<{sizes[2]}}  {headers[3]}"
     yield style.paint(header.rstrip(), DIM)
     for number, (verdict, (peak, budget, name, said)) in enumerate(zip(verdicts, rows)):
-        name = _tail(name, sizes[2])
+        name = tail(name, sizes[2])
         line = f"  {peak:>{sizes[0]}}  {budget:>{sizes[1]}}  {name}{' ' * (sizes[2] - width(name))}"
-        yield painted(verdict, style, first) + f"{line}  {shorten(said, rest)}".rstrip()
+        yield painted(verdict, style, first) + f"{line}  {head(said, rest)}".rstrip()
         if number in first_ways:
             way = f"{' ' * first}  {ways[number]}"
-            yield style.paint(shorten(way, style.columns - 1) if style.columns >= 60 else way, BOLD)
+            yield style.paint(head(way, style.columns - 1) if style.columns >= 60 else way, BOLD)
     left = [run for group in groups[len(shown) :] for run in group]
     if left:
-        yield style.paint(f"and {_counts(left)} more runs (-v shows every one)", DIM)
+        yield style.paint(f"and {_counts(left)} more run{'s' * (len(left) > 1)} (-v shows every one)", DIM)
 
 
 def by_rule(report: Report, style: Style) -> Iterator[str]:
@@ -112,10 +112,12 @@ def by_rule(report: Report, style: Style) -> Iterator[str]:
         plain = f"{severity} {code} {first.name}{count}"
         said = f": {one_line(first)}, in {place}" + (" and others" if len(findings) > 1 else "")
         room = (style.columns - width(plain) - 1) if style.columns >= 60 else SAID_COLUMNS
-        yield style.paint(severity, BOLD, SEVERITY_COLOR[severity]) + plain[len(severity) :] + shorten(said, room)
+        yield style.paint(severity, BOLD, SEVERITY_COLOR[severity]) + plain[len(severity) :] + head(said, room)
     left = list(rules.values())[MAX_RULES:]
     if left:
-        yield style.paint(f"and {sum(map(len, left))} findings of {len(left)} more rules", DIM)
+        number = sum(map(len, left))
+        said = f"and {number} finding{'s' * (number > 1)} of {len(left)} more rule{'s' * (len(left) > 1)}"
+        yield style.paint(said, DIM)
     if rules:
         yield style.paint("(-v tells each finding with its line and fixes, as `memlint check FILE` does)", DIM)
 
@@ -159,10 +161,3 @@ def _said(run: RunReport) -> str:
         return why_unknown(run)
     findings = worst_first(run.findings)
     return f"{findings[0].code} {findings[0].name}" if findings else ""
-
-
-def _tail(text: str, columns: int) -> str:
-    """The end of a name that is too long: files of a folder differ in their last part."""
-    if width(text) <= columns:
-        return text
-    return "..." + text[len(text) - max(columns - 3, 1) :]

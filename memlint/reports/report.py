@@ -153,7 +153,8 @@ def bounded_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
         if beyond:
             left_out.update(beyond)
             last = max(gravest[:MAX_OF_A_KIND])
-            note = f"{len(beyond):,} more findings of {code} in this file are left out"
+            said, left = ("findings", "are") if len(beyond) > 1 else ("finding", "is")
+            note = f"{len(beyond):,} more {said} of {code} in this file {left} left out"
             findings[last] = findings[last]._replace(notes=(*findings[last].notes, note))
     return tuple(_finding(finding) for index, finding in enumerate(findings) if index not in left_out)
 
@@ -241,9 +242,8 @@ class Report(NamedTuple):
     def __str__(self) -> str:
         """As the command prints it, without colours and not folded to a terminal."""
         from memlint.reports import full
-        from memlint.reports.style import Style
 
-        return full.render(self, Style(color=False, unicode=True)) if self.runs else "no training configs found"
+        return full.render(self) if self.runs else "no training configs found"
 
     def count(self, severity: str) -> int:
         return sum(finding.severity == severity for finding in self.findings)

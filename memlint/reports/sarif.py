@@ -92,4 +92,4 @@ def uri(path: str) -> str:
     """A path as a relative reference: whatever is more than a path to a URI's reader is written as its bytes."""
     from urllib.parse import quote
 
-    return quote(repository_path(path, os.environ).encode("utf-8", "surrogatepass"), safe="/") or "."
+    return quote(repository_path(path, os.environ).encode("utf-8", "surrogatepass")) or "."

@@ -92,6 +92,26 @@ def shorten(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
+def head(text: str, columns: int) -> str:
+    """The beginning of a cleaned text in so many columns of the terminal; dots stand for what has no room."""
+    if width(text) <= columns:
+        return text
+    room, end = columns - 3, 0
+    while (room := room - width(text[end])) >= 0:
+        end += 1
+    return text[:end] + "..."
+
+
+def tail(text: str, columns: int) -> str:
+    """The end of a cleaned text in so many columns of the terminal; dots stand for what has no room."""
+    if width(text) <= columns:
+        return text
+    room, begin = columns - 3, len(text)
+    while (room := room - width(text[begin - 1])) >= 0:
+        begin -= 1
+    return "..." + text[begin:]
+
+
 _OLD_COMMAND = re.compile(r"##(vso)?\[")  # and that of Azure Pipelines, the same runner's elder
 
 

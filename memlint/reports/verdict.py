@@ -6,7 +6,7 @@ from memlint.documents.node import Span
 from memlint.plugin import DISPLAY, SAFE, SEVERITIES, UNSAFE, Finding, Fix
 from memlint.reports.report import RunReport
 from memlint.reports.style import BOLD, DIM, VERDICT_COLOR, Style
-from memlint.reports.text import clean, folded, lines_of, shorten
+from memlint.reports.text import clean, folded, shorten
 from memlint.tape.estimate import FITS, MEASURED, OOM, TIGHT, UNKNOWN
 from memlint.units import format_bytes
 
@@ -132,14 +132,18 @@ def action(run: RunReport) -> str:
     if fix is not None:
         after = format_bytes(fix.device_bytes_after or 0)
         return f"to fit: {clean(fix.title)} ({MEANING[fix.safety]}), peak {after} after"
-    fixes = [fix for finding in run.findings for fix in finding.fixes if fix.device_bytes_after is not None]
-    if not fixes:
+    known = [
+        (fix.device_bytes_after, fix.title)
+        for finding in run.findings
+        for fix in finding.fixes
+        if fix.device_bytes_after is not None
+    ]
+    if not known:
         return ""
-    best = min(fixes, key=lambda fix: fix.device_bytes_after or 0)
-    after = format_bytes(best.device_bytes_after or 0)
+    least, name = min(known, key=lambda fix: fix[0])
     return (
-        f"no single fix here fits for sure, `memlint fit` looks for several; the most is saved by {clean(best.title)}, "
-        f"peak {after} after"
+        f"no single fix here fits for sure, `memlint fit` looks for several; the most is saved by {clean(name)}, "
+        f"peak {format_bytes(least)} after"
     )
 
 
@@ -194,4 +198,4 @@ def title(name: str) -> str:
 
 
 def one_line(finding: Finding) -> str:
-    return lines_of(" ".join(finding.message.split()))[0]
+    return clean(" ".join(finding.message.split()))

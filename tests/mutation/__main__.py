@@ -103,11 +103,25 @@ TESTS: dict[str, tuple[str, ...]] = {
     "memlint.settings": ("tests/test_settings.py", "tests/test_settings_bounds.py", "tests/hostile/test_settings.py"),
     "memlint.selection": ("tests/test_selection.py",),
     **{
-        f"memlint.reports.{name}": ("tests/reports",)
-        for name in (
-            *("concise", "equal", "full", "github", "gitlab", "json", "json_lines", "junit", "markdown", "overview"),
-            *("rdjson", "report", "sarif", "style", "text", "verdict"),
-        )
+        f"memlint.reports.{module}": tuple(f"tests/reports/test_{name}.py" for name in tests.split())
+        for module, tests in {
+            "concise": "full overview",
+            "equal": "equal layout",
+            "full": "full layout measured exact style",
+            "github": "github github_bounds",
+            "gitlab": "exact machine_formats",
+            "json": "json measured",
+            "json_lines": "exact machine_formats",
+            "junit": "exact machine_formats",
+            "markdown": "exact github github_bounds",
+            "overview": "overview layout exact",
+            "rdjson": "exact machine_formats",
+            "report": "report layout",
+            "sarif": "exact machine_formats",
+            "style": "style layout verdict",
+            "text": "text full github github_bounds exact",
+            "verdict": "verdict measured overview exact",
+        }.items()
     },
 }
 

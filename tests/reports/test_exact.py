@@ -4,13 +4,15 @@ where there is nothing to say, and where the rest of a group is."""
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
 from memlint.documents.node import Edit, Span
 from memlint.plugin import ERROR, INFO, SAFE, UNSAFE, WARNING, Fix
-from memlint.reports import full, gitlab, markdown, overview, sarif, verdict
+from memlint.reports import full, gitlab, json_lines, junit, markdown, overview, rdjson, sarif, verdict
 from memlint.reports.report import Budget, Report, RunReport
 from memlint.reports.style import Style
 from memlint.tape.estimate import OOM, TIGHT, UNKNOWN
@@ -93,6 +95,33 @@ def test_sarif_has_as_many_results_as_code_scanning_keeps() -> None:
     assert len(json.loads(sarif.render(many))["runs"][0]["results"]) == 5_000
 
 
+@pytest.mark.parametrize(("severity", "level"), [(ERROR, "error"), (WARNING, "warning"), (INFO, "note")])
+def test_a_severity_is_a_level_of_sarif(severity: str, level: str) -> None:
+    assert result_of(make_finding(severity=severity))["level"] == level
+
+
+def test_sarif_names_each_rule_once_and_tells_verdicts_and_broken_files_apart() -> None:
+    findings = (make_finding(), make_finding(code="MEM214")._replace(name="unused-lever"), make_finding(9))
+    (run,) = json.loads(sarif.render(reported(*findings, errors=(("b.yaml", "cannot be\x07read"),))))["runs"]
+    assert [
+        (rule["id"], rule["name"], rule["shortDescription"]["text"]) for rule in run["tool"]["driver"]["rules"]
+    ] == [
+        ("MEM201", "token-explosion", "token explosion"),
+        ("MEM214", "unused-lever", "unused lever"),
+    ]
+    assert [(result["ruleId"], result["ruleIndex"]) for result in run["results"]] == [
+        ("MEM201", 0),
+        ("MEM214", 1),
+        ("MEM201", 0),
+    ]
+    notes = run["invocations"][0]["toolExecutionNotifications"]
+    assert [(note["level"], note["message"]["text"].partition(": ")[0]) for note in notes] == [
+        ("error", "b.yaml"),
+        ("note", "OOM configs/demo.yaml"),
+    ]
+    assert notes[0]["message"]["text"] == "b.yaml: cannot be\\x07read"
+
+
 # -- GitLab
 
 
@@ -116,6 +145,67 @@ def test_gitlab_s_second_fingerprint_is_as_long_as_the_first() -> None:
     assert {len(found["fingerprint"]) for found in (first, second)} == {16}
 
 
+@pytest.mark.parametrize(("severity", "word"), [(ERROR, "major"), (WARNING, "minor"), (INFO, "info")])
+def test_gitlab_s_severities_and_descriptions(severity: str, word: str) -> None:
+    (found,) = json.loads(gitlab.render(reported(make_finding(severity=severity, message="too\x07much"))))
+    assert (found["severity"], found["check_name"]) == (word, "MEM201")
+    assert found["description"] == "MEM201 token-explosion: too\\x07much"
+
+
+# -- rdjson
+
+# The first and the last line are wide in UTF-8: e with an accent is two bytes, a Chinese character three.
+WIDE = "\u00e9\u00e9: 1\nb: 2\n\u4f60: 3"
+
+
+def diagnostic_of(finding: Any, text: str = WIDE) -> dict[str, Any]:
+    run = run_of(findings=(finding,), sources={"a.toml": text})
+    (found,) = json.loads(rdjson.render(Report((run,), 0.0)))["diagnostics"]
+    return dict(found)
+
+
+@pytest.mark.parametrize(
+    ("span", "place"),
+    [
+        pytest.param((1, 1, 1, 3), (1, 1, 1, 5), id="from the first character"),
+        pytest.param((2, 2, 2, 4), (2, 2, 2, 4), id="a line of ASCII between others"),
+        pytest.param((1, 3, 2, 2), (1, 5, 2, 2), id="two lines, each counted by itself"),
+        pytest.param((3, 2, 3, 5), (3, 4, 3, 7), id="the last line, which has no end"),
+        pytest.param((1, 9, 1, 12), (1, 11, 1, 14), id="beyond a line's end columns are counted on"),
+        pytest.param((3, 0, 3, 0), (3, 1, 3, 1), id="before a line is its first column"),
+        pytest.param((0, 3, 0, 4), (1, 3, 1, 4), id="nowhere is the first line"),
+        pytest.param((9, 3, 9, 4), (9, 3, 9, 4), id="a line that is not there has the columns that it is said to have"),
+    ],
+)
+def test_rdjson_counts_each_line_in_bytes(span: tuple[int, ...], place: tuple[int, ...]) -> None:
+    found = diagnostic_of(make_finding()._replace(span=Span("a.toml", *span)))["location"]["range"]
+    assert tuple(found[end][what] for end in ("start", "end") for what in ("line", "column")) == place
+
+
+def test_rdjson_suggests_the_first_fix_that_is_written() -> None:
+    edits = [Edit(Span("a.toml", 1, 5, 1, 6), "32"), Edit(Span("a.toml", 3, 4, 3, 5), "16")]
+    fixes = (Fix("unwritten", SAFE, ()), Fix("both", SAFE, tuple(edits)), Fix("another", SAFE, (edits[1],)))
+    found = diagnostic_of(make_finding(path="a.toml", fixes=fixes))
+    places = [(one["range"]["start"], one["text"]) for one in found["suggestions"]]
+    assert places == [({"line": 1, "column": 7}, "32"), ({"line": 3, "column": 6}, "16")]
+    assert diagnostic_of(make_finding(path="a.toml", fixes=fixes[:1]))["suggestions"] == []
+
+
+@pytest.mark.parametrize(("severity", "word"), [(ERROR, "ERROR"), (WARNING, "WARNING"), (INFO, "INFO")])
+def test_rdjson_s_severities_and_messages(severity: str, word: str) -> None:
+    found = diagnostic_of(make_finding(severity=severity, message="too\x07much"))
+    assert (found["severity"], found["code"], found["message"]) == (word, {"value": "MEM201"}, "too\\x07much")
+    assert found["location"]["path"] == "configs/demo.yaml"
+
+
+def test_a_report_of_nothing_has_no_entries() -> None:
+    nothing = Report((), 0.0)
+    assert json.loads(gitlab.render(nothing)) == []
+    assert json.loads(rdjson.render(nothing)) == {"source": {"name": "memlint"}, "diagnostics": []}
+    (run,) = json.loads(sarif.render(nothing))["runs"]
+    assert (run["results"], run["tool"]["driver"]["rules"]) == ([], [])
+
+
 # -- Markdown
 
 
@@ -136,6 +226,97 @@ def test_markdown_to_the_last_character() -> None:
         "| error | MEM201 | configs/demo.yaml&#58;3 | 128 samples x 64 groups dominate |",
     ]
     assert "severity" not in markdown.render(report._replace(runs=(unknown,)))
+
+
+# -- JUnit
+
+
+def suites_of(report: Report) -> dict[str, tuple[dict[str, str], list[tuple[str, str, str, str]]]]:
+    """Suite -> its counts, and of each case name, class, outcome and what is said."""
+    found = {}
+    for suite in ElementTree.fromstring(junit.render(report).encode()):
+        counts = {name: suite.attrib[name] for name in ("tests", "failures", "errors")}
+        cases = []
+        for case in suite:
+            (outcome,) = case
+            cases.append((case.attrib["name"], case.attrib["classname"], outcome.tag, outcome.text or ""))
+            assert (
+                outcome.get("message", outcome.text) == " ".join((outcome.text or "").split("\n")) or not outcome.text
+            )
+        found[suite.attrib["name"]] = counts, cases
+    return found
+
+
+def test_junit_has_a_suite_for_each_file_and_a_case_for_each_verdict_and_finding() -> None:
+    warning, note = make_finding(9, severity=WARNING, message="a\nb"), make_finding(7, severity=INFO, message="c")
+    runs = (
+        run_of("a.yaml", findings=(note, warning)),
+        run_of("b.yaml", verdict=TIGHT, run="eval"),
+        run_of("a.yaml", estimate=None, verdict=UNKNOWN, unknown="no model", run="other"),
+    )
+    found = suites_of(Report(runs, 0.0, errors=(("c.yaml", "cannot be read"),)))
+    peak = "peak 22.5 GiB (22.4 GiB to 23.5 GiB), budget 16.0 GiB (--budget 16GB): over by 6.49 GiB"
+    assert found == {
+        "a.yaml": (
+            {"tests": "4", "failures": "2", "errors": "0"},
+            [
+                ("verdict train", "a.yaml", "failure", f"OOM a.yaml: {peak}"),
+                ("MEM201 token-explosion line 9", "configs/demo.yaml", "failure", "a\nb"),
+                ("MEM201 token-explosion line 7", "configs/demo.yaml", "system-out", "c"),
+                ("verdict other", "a.yaml", "system-out", "UNKNOWN a.yaml [other]: peak unknown, no model"),
+            ],
+        ),
+        "b.yaml": (
+            {"tests": "1", "failures": "0", "errors": "0"},
+            [
+                (
+                    "verdict eval",
+                    "b.yaml",
+                    "system-out",
+                    f"TIGHT b.yaml [eval]: {peak}; may not fit: the upper end of the interval is 7.49 GiB over",
+                )
+            ],
+        ),
+        "c.yaml": ({"tests": "1", "failures": "0", "errors": "1"}, [("read", "c.yaml", "error", "cannot be read")]),
+    }
+
+
+def test_junit_says_below_a_verdict_what_to_do() -> None:
+    run = run_of(findings=(make_finding(fixes=(fixed("smaller", 8 * GiB, True),)),))
+    _, [(_, _, _, said), _] = suites_of(Report((run,), 0.0))["configs/demo.yaml"]
+    assert said.split("\n")[1:] == ["to fit: smaller (safe: the run learns the same), peak 8.00 GiB after"]
+
+
+def test_junit_of_nothing_is_a_case_that_passes() -> None:
+    counts = {"tests": "1", "failures": "0", "errors": "0"}
+    assert suites_of(Report((), 0.0)) == {"memlint": (counts, [("no training configs", "memlint", "system-out", "")])}
+
+
+# -- JSON and its lines
+
+
+@pytest.mark.parametrize(
+    ("render", "begin"),
+    [
+        pytest.param(sarif.render, '{\n  "$schema": ', id="SARIF"),
+        pytest.param(rdjson.render, '{\n  "source": {\n    "name": ', id="rdjson"),
+        pytest.param(gitlab.render, '[\n  {\n    "check_name": ', id="GitLab"),
+    ],
+)
+def test_json_is_ascii_and_indented_by_two(render: Callable[[Report], str], begin: str) -> None:
+    text = render(reported(make_finding(message="\u4f60 \x7f")))
+    assert text.startswith(begin)
+    assert text.isascii()
+    assert "\x7f" not in text
+    assert text.endswith(("\n}\n", "\n]\n"))
+
+
+def test_json_lines_are_ascii_and_end_with_the_summary() -> None:
+    text = json_lines.render(reported(make_finding(message="\u4f60\x7f")))
+    first, last, rest = text.split("\n")
+    assert "\\u4f60\\u007f" in first
+    assert rest == ""
+    assert [json.loads(line)["type"] for line in (first, last)] == ["run", "summary"]
 
 
 # -- the first screen

@@ -142,6 +142,92 @@ EXCERPTS = [
     ),
     pytest.param("a: \x1b[2J\n", Span("x.yaml", 1, 1, 1, 2), [" 1 | a: \\x1b[2J", "   | ^"], id="escapes are shown"),
     pytest.param("a: 1\n", Span("x.yaml", 9, 1, 9, 2), [], id="a line that is not there"),
+    pytest.param("a: 1\n", Span("x.yaml", 0, 1, 0, 2), [], id="nowhere"),
+    pytest.param("a: 1", Span("x.yaml", 1, 1, 1, 2), [" 1 | a: 1", "   | ^"], id="the only line"),
+    pytest.param("a: 1\nb: 2", Span("x.yaml", 2, 4, 2, 5), [" 2 | b: 2", "   |    ^"], id="the last line"),
+    pytest.param("a: 1\n", Span("x.yaml", 1, 0, 1, 2), [" 1 | a: 1", "   | ^"], id="before the first column"),
+    pytest.param("a: 1\n", Span("x.yaml", 1, 4, 1, 2), [" 1 | a: 1", "   |    ^"], id="an end before its start"),
+    pytest.param("a: 1\nb: 2\n", Span("x.yaml", 2, 1, 1, 3), [" 2 | b: 2", "   | ^^^^"], id="an end on a line above"),
+    pytest.param("a: 1\n", Span("x.yaml", 1, 4, 1, 40), [" 1 | a: 1", "   |    ^"], id="an end beyond the line"),
+    pytest.param("a: 1\n", Span("x.yaml", 1, 9, 1, 9), [" 1 | a: 1", "   |     ^"], id="a start beyond the line"),
+    pytest.param(
+        "a:\n  b: 1",
+        Span("x.yaml", 1, 1, 9, 9),
+        [" 1 | a:", "   | ^^", " 2 |   b: 1", "   |   ^^^^"],
+        id="an end beyond the file",
+    ),
+    pytest.param(
+        "a:\n  b: [1, \n  2, 3]  # c\n",
+        Span("x.yaml", 2, 6, 3, 8),
+        [" 2 |   b: [1,", "   |      ^^^", " 3 |   2, 3]  # c", "   |   ^^^^^"],
+        id="from within a line to within another",
+    ),
+    pytest.param("a: 1\nb: 2\n", Span("x.yaml", 1, 1, 1, 1), [" 1 | a: 1", "   | ^"], id="the beginning of a line"),
+    pytest.param("\n" * 9 + "a: 1\n", Span("x.yaml", 10, 1, 10, 2), [" 10 | a: 1", "    | ^"], id="two digits"),
+    pytest.param("\n" * 99 + "a: 1\n", Span("x.yaml", 100, 1, 100, 2), [" 100 | a: 1", "     | ^"], id="three digits"),
+    pytest.param(
+        "a\n" * 8,
+        Span("x.yaml", 1, 1, 6, 2),
+        [line for number in range(1, 7) for line in (f" {number} | a", "   | ^")],
+        id="six lines are shown",
+    ),
+    pytest.param(
+        "a\n" * 8,
+        Span("x.yaml", 1, 1, 7, 2),
+        [*(line for number in range(1, 6) for line in (f" {number} | a", "   | ^")), "   | ... to line 7"],
+        id="of seven the first five",
+    ),
+    pytest.param(
+        "x" * 80 + "a: 1", Span("x.yaml", 1, 81, 1, 82), [f" 1 | {'x' * 80}a: 1", f"   | {' ' * 80}^"], id="half before"
+    ),
+    pytest.param(
+        "x" * 81 + "a: 1",
+        Span("x.yaml", 1, 82, 1, 83),
+        [f" 1 | ...{'x' * 77}a: 1", f"   | {' ' * 80}^"],
+        id="more before is cut",
+    ),
+    pytest.param(
+        "x" * 999 + "a: 1",
+        Span("x.yaml", 1, 1000, 1, 1001),
+        [f" 1 | ...{'x' * 77}a: 1", f"   | {' ' * 80}^"],
+        id="much more is cut to the same",
+    ),
+    pytest.param(
+        "a: " + "x" * 157, Span("x.yaml", 1, 1, 1, 2), [f" 1 | a: {'x' * 157}", "   | ^"], id="a line of 160 columns"
+    ),
+    pytest.param(
+        "a: " + "x" * 158, Span("x.yaml", 1, 1, 1, 2), [f" 1 | a: {'x' * 154}...", "   | ^"], id="one of more is cut"
+    ),
+    pytest.param(
+        "a: " + "x" * 157,
+        Span("x.yaml", 1, 1, 1, 161),
+        [f" 1 | a: {'x' * 157}", f"   | {'^' * 160}"],
+        id="a span of 160 columns",
+    ),
+    pytest.param(
+        "a: " + "x" * 158,
+        Span("x.yaml", 1, 1, 1, 162),
+        [f" 1 | a: {'x' * 154}...", f"   | {'^' * 160}"],
+        id="one of more is cut, too",
+    ),
+    pytest.param(
+        "a: " + "x" * 200,
+        Span("x.yaml", 1, 4, 1, 200),
+        [f" 1 | a: {'x' * 154}...", f"   |    {'^' * 157}"],
+        id="behind its key it is cut",
+    ),
+    pytest.param(
+        "\u4f60" * 40 + "a: " + "\u597d" * 60,
+        Span("x.yaml", 1, 41, 1, 42),
+        [" 1 | " + "\u4f60" * 40 + "a: " + "\u597d" * 37 + "...", f"   | {' ' * 80}^"],
+        id="wide characters take two of the columns",
+    ),
+    pytest.param(
+        "\u4f60" * 41 + "a: 1",
+        Span("x.yaml", 1, 42, 1, 43),
+        [" 1 | ..." + "\u4f60" * 38 + "a: 1", f"   | {' ' * 79}^"],
+        id="wide characters before are cut to half of the columns",
+    ),
     pytest.param("a: 1\r\nb: 2\r\n", Span("x.yaml", 2, 1, 2, 2), [" 2 | b: 2", "   | ^"], id="carriage returns"),
 ]
 

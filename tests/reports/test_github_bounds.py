@@ -29,6 +29,7 @@ def properties(span: Span) -> dict[str, str]:
         pytest.param((3, 5, 3, 5), {"line": "3", "endLine": "3", "col": "5"}, id="a place without a width"),
         pytest.param((3, 5, 7, 9), {"line": "3", "endLine": "7"}, id="several lines have no columns"),
         pytest.param((3, 5, 2, 9), {"line": "3", "endLine": "3"}, id="no end in front of its begin"),
+        pytest.param((0, 0, 0, 0), {"line": "1", "endLine": "1", "col": "1"}, id="nowhere is the first character"),
     ],
 )
 def test_where_an_annotation_is_put(span: tuple[int, int, int, int], found: dict[str, str]) -> None:
@@ -43,6 +44,10 @@ def test_nine_of_a_level_are_shown_and_the_others_counted() -> None:
     lines = render(Report((make_run(*more),), 0.1), {}).splitlines()
     assert [line.partition(" ")[0] for line in lines] == ["::error"] * 9 + ["::notice"] * 2
     assert lines[-1] == "::notice title=memlint::2 more findings"
+    lines = render(Report((make_run(*more[:10]),), 0.1), {}).splitlines()
+    assert lines[-1] == "::notice title=memlint::1 more finding"
+    said = summary(Report((make_run(*more[:10]),), 0.1)).splitlines()[-1]
+    assert said == "1 of these findings has no annotation: a step shows ten of a kind."
 
 
 def test_outside_of_a_test_the_environment_is_the_real_one(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
@@ -66,7 +71,7 @@ def test_a_summary_is_as_long_as_it_may_be_and_not_a_byte_longer(monkeypatch: py
     assert summary(found) == whole
     monkeypatch.setattr(github, "SUMMARY_BYTES", len(whole.encode()) - 1)
     rows = whole.splitlines(keepends=True)
-    assert summary(found) == "".join(rows[:-1]) + "\n1 more rows are left out.\n"
+    assert summary(found) == "".join(rows[:-1]) + "\n1 more row is left out.\n"
     monkeypatch.setattr(github, "SUMMARY_BYTES", len("".join(rows[:-2]).encode()))
     assert summary(found) == "".join(rows[:-2]) + "\n2 more rows are left out.\n"
 

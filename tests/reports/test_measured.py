@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+from memlint.documents.node import Span
+from memlint.partial import Partial, Row
 from memlint.reports import full
 from memlint.reports import json as json_report
 from memlint.reports.full import Style, breakdown, headline, side_by_side
@@ -90,6 +92,39 @@ def test_json_says_nothing_of_what_is_not_there() -> None:
     assert run["model"]["parts"] == []
     assert run["estimate"]["phases"]["evaluation"] == 0
     assert "also_lines" not in run
+
+
+@pytest.mark.parametrize(
+    ("budget", "verdicts"),
+    [
+        pytest.param(True, ["FITS", None], id="with a budget, where it decides"),
+        pytest.param(False, [None, None], id="and never without one"),
+    ],
+)
+def test_json_has_a_verdict_for_each_size_of_what_is_open(budget: bool, verdicts: list[str | None]) -> None:
+    rows = tuple(Row((size,), GiB, Interval(GiB, 2 * GiB), word) for size, word in ((512, "FITS"), (1024, "UNKNOWN")))
+    run = make_run()._replace(estimate=None, partial=Partial(("sequence_length",), ("max_length",), rows, 512))
+    [found] = json_report.as_dict(Report((run if budget else run._replace(budget=None),), 0.1))["files"]
+    assert found["partial"] == {
+        "open": [{"fact": "sequence_length", "key": "max_length"}],
+        "rows": [
+            {"sequence_length": size, "device_bytes": GiB, "low_bytes": GiB, "high_bytes": 2 * GiB, "verdict": word}
+            for size, word in zip((512, 1024), verdicts)
+        ],
+        "fits_up_to": 512,
+        "at_least": False,
+    }
+
+
+def test_json_says_who_starts_a_run() -> None:
+    run = make_run()._replace(launch=Span("run.sh", 7, 1, 7, 9), also_lines=(9, 11))
+    runs = (run, run._replace(launched_with="ds.json", also_lines=()), make_run())
+    found = json_report.as_dict(Report(runs, 0.1))["files"]
+    assert [(each.get("launch"), each.get("also_lines")) for each in found] == [
+        ({"path": "run.sh", "line": 7}, [9, 11]),
+        ({"path": "run.sh", "line": 7, "with": "ds.json"}, None),
+        (None, None),
+    ]
 
 
 def test_json_is_indented_and_pure_ascii() -> None:

@@ -11,6 +11,8 @@ from memlint.reports.report import (
     MAX_OF_A_KIND,
     MAX_RELATED,
     MAX_TEXT,
+    Budget,
+    Machine,
     Measured,
     Report,
     RunReport,
@@ -20,7 +22,7 @@ from memlint.reports.report import (
     bounded_findings,
     shortened,
 )
-from memlint.tape.estimate import OOM, Component, Estimate, Part
+from memlint.tape.estimate import OOM, TIGHT, UNKNOWN, Component, Estimate, Part
 from tests.reports.conftest import make_estimate, make_finding
 
 
@@ -57,6 +59,81 @@ def test_a_measured_run_that_does_not_fit_is_a_finding() -> None:
         found = Report((run_with(), run_with(measured=measured)), 0.1)
         assert found.exit_code() == code
         assert found.exit_code(exit_zero=True) == 0
+
+
+MIXED = Report(
+    (
+        run_with(make_finding(), make_finding(), make_finding(severity=WARNING), make_finding(severity=INFO)),
+        run_with()._replace(verdict=OOM),
+        run_with()._replace(verdict=OOM),
+        run_with()._replace(verdict=TIGHT),
+        run_with()._replace(verdict=UNKNOWN),
+        run_with(measured=Measured(make_estimate(), OOM, "model.py")),
+        run_with(measured=Measured(make_estimate(), OOM, "model.py"))._replace(verdict=UNKNOWN, companion=True),
+    ),
+    0.1,
+    unparsed=(("b.yaml", "a tab"),),
+    empty=("c.yaml", "d.yaml"),
+    skipped=(("e.yaml", "no config"),) * 3,
+)
+ALWAYS = ("2 errors",)
+MEASURED = ("1 measured not to fit",)
+UNSEEN = ("1 not parsed", "2 empty", "3 skipped")
+
+
+@pytest.mark.parametrize(
+    ("fail_on", "strict", "failures"),
+    [
+        pytest.param(ERROR, False, (*ALWAYS, *MEASURED), id="errors, and what was measured"),
+        pytest.param(WARNING, False, (*ALWAYS, "1 warning", *MEASURED), id="warnings as well"),
+        pytest.param(INFO, False, (*ALWAYS, "1 warning", "1 info", *MEASURED), id="notes as well"),
+        pytest.param("tight", False, (*ALWAYS, *MEASURED, "2 OOM", "1 TIGHT"), id="errors and what may not fit"),
+        pytest.param(
+            "unknown", False, (*ALWAYS, *MEASURED, "2 OOM", "1 TIGHT", "1 UNKNOWN"), id="and what has no verdict"
+        ),
+        pytest.param(ERROR, True, (*ALWAYS, *MEASURED, "1 UNKNOWN", *UNSEEN), id="strictly, what was not looked at"),
+        pytest.param(
+            "unknown",
+            True,
+            (*ALWAYS, *MEASURED, "2 OOM", "1 TIGHT", "1 UNKNOWN", *UNSEEN),
+            id="strictly, and what has no verdict is counted once",
+        ),
+    ],
+)
+def test_what_fails_the_check_is_counted(fail_on: str, strict: bool, failures: tuple[str, ...]) -> None:
+    assert MIXED.failures(fail_on, strict) == failures
+    assert MIXED.exit_code(fail_on, strict=strict) == 1
+    assert MIXED.exit_code(fail_on, exit_zero=True, strict=strict) == 0
+
+
+def test_strictly_nothing_to_check_is_a_failure() -> None:
+    nothing = Report((), 0.1)
+    assert nothing.failures(strict=True) == ("no training configs",)
+    assert nothing.failures() == ()
+    assert nothing.exit_code(strict=True) == 1
+    assert nothing.exit_code() == 0
+
+
+def test_a_clean_check_does_not_fail() -> None:
+    clean = Report((run_with(), run_with()._replace(verdict=UNKNOWN, companion=True)), 0.1)
+    assert clean.failures("unknown", strict=True) == ()
+    unknown = Report((run_with()._replace(verdict=UNKNOWN),), 0.1, empty=("b.yaml",))
+    assert unknown.failures() == (), "it is not strict by itself"
+    assert unknown.exit_code() == 0
+    assert not unknown.crashed
+
+
+def test_a_report_is_printed_as_the_command_does_without_colours() -> None:
+    text = str(Report((run_with(make_finding(), estimate=make_estimate()),), 0.1))
+    assert "\u2588" in text
+    assert "\x1b" not in text
+    assert text.endswith("1 error in 1 file (100 ms)\n")
+    assert str(Report((), 0.1)) == "no training configs found"
+
+
+def test_a_measured_step_did_not_run_out_unless_it_is_said() -> None:
+    assert not Machine("cuda", "a card", {}).ran_out
+    assert not run_with().companion
 
 
 def test_findings_are_counted_over_all_runs() -> None:
@@ -104,7 +181,7 @@ def test_texts_of_a_finding_are_cut() -> None:
     assert (found.message, found.key, found.notes) == (CUT, CUT, (CUT,))
     assert found.related == ((span, CUT),) * MAX_RELATED
     assert [each.title for each in found.fixes] == [CUT]
-    assert bounded_findings([make_finding()]) == (make_finding(),)
+    assert bounded_findings(iter([make_finding()])) == (make_finding(),), "however they come"
 
 
 def test_of_many_findings_of_a_kind_the_gravest_stay_and_the_last_counts_the_others() -> None:
@@ -116,9 +193,11 @@ def test_of_many_findings_of_a_kind_the_gravest_stay_and_the_last_counts_the_oth
     assert [finding.span.line for finding in found[:-2]] == [*range(1, MAX_OF_A_KIND), MAX_OF_A_KIND + 2]
     assert [finding.notes for finding in found[:-3]] == [()] * (MAX_OF_A_KIND - 1)
     assert found[-3].notes == ("2 more findings of MEM201 in this file are left out",)
+    assert bounded_findings(many[1:])[-1].notes == ("1 more finding of MEM201 in this file is left out",)
 
 
 def test_as_many_as_there_may_be_stay_as_they_are() -> None:
+    assert (MAX_OF_A_KIND, MAX_ENTRIES, MAX_RELATED) == (200, 1_000, 100)
     many = [make_finding(line) for line in range(1, MAX_OF_A_KIND + 1)]
     assert list(bounded_findings(many)) == many
 
@@ -128,16 +207,19 @@ def test_a_run_is_bounded_in_all_that_it_holds() -> None:
         peak_phase=LONG,
         assumptions=((LONG, LONG, LONG),) * (MAX_ENTRIES + 1),
         modules=(("model", 1, 1),) * (MAX_ENTRIES + 1),
-        components=(Component("parameters", 4, (Part(LONG, 4, LONG),)),),
+        components=(Component(LONG, 4, (Part(LONG, 4, LONG),)),),
     )
     run = run_with(make_finding(message=LONG), estimate=estimate, measured=Measured(estimate, OOM, "model.py"))
     run = run._replace(
+        run=LONG,
         model_name=LONG,
+        budget=Budget(16, LONG),
+        unknown=LONG,
         unresolved=(UnresolvedValue(LONG, 1, LONG, "a.yaml"),) * (MAX_ENTRIES + 1),
         facts={"a": StatedFact(LONG, LONG, 1, "a.yaml"), "b": StatedFact("b", [LONG], 1, "a.yaml")},
     )
     found = bounded(run)
-    assert found.model_name == CUT
+    assert (found.run, found.model_name, found.budget, found.unknown) == (CUT, CUT, Budget(16, CUT), CUT)
     assert found.findings[0].message == CUT
     assert found.unresolved == (UnresolvedValue(CUT, 1, CUT, "a.yaml"),) * MAX_ENTRIES
     assert found.facts["a"] == StatedFact(CUT, CUT, 1, "a.yaml")
@@ -148,7 +230,7 @@ def test_a_run_is_bounded_in_all_that_it_holds() -> None:
         assert each.peak_phase == CUT
         assert each.assumptions == ((CUT, CUT, CUT),) * MAX_ENTRIES
         assert each.modules == (("model", 1, 1),) * MAX_ENTRIES
-        assert each.components[0].parts == (Part(CUT, 4, CUT),)
+        assert each.components == (Component(CUT, 4, (Part(CUT, 4, CUT),)),)
 
 
 def test_what_is_within_bounds_stays_as_it_is() -> None:

@@ -7,7 +7,7 @@ import unicodedata
 
 import pytest
 
-from memlint.reports.text import clean, harmless_in_actions, lines_of, shorten, source_lines, width
+from memlint.reports.text import clean, folded, harmless_in_actions, head, lines_of, shorten, source_lines, tail, width
 
 # General categories of what no reader sees: controls, formats, surrogates, separators of lines and paragraphs.
 UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
@@ -85,6 +85,49 @@ def test_shorten() -> None:
     assert shorten("abcdef", 6) == "abcdef"
     assert shorten("abcdefg", 6) == "abc..."
     assert shorten("", 3) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "columns", "first", "last"),
+    [
+        pytest.param("abcdef", 6, "abcdef", "abcdef", id="all of it"),
+        pytest.param("abcdefg", 6, "abc...", "...efg", id="what there is room for"),
+        pytest.param(
+            "\u4f60\u597d\u4f60\u597d", 8, "\u4f60\u597d\u4f60\u597d", "\u4f60\u597d\u4f60\u597d", id="wide, all of it"
+        ),
+        pytest.param(
+            "\u4f60\u597d\u4f60\u597d", 7, "\u4f60\u597d...", "...\u4f60\u597d", id="wide, what there is room for"
+        ),
+        pytest.param("\u4f60\u597d\u4f60\u597d", 6, "\u4f60...", "...\u597d", id="wide, without half a character"),
+        pytest.param("\u4f60abc\u597d", 4, "...", "...", id="wide, where a narrow one would have had room"),
+        pytest.param("abcd", 3, "...", "...", id="there is room for none"),
+        pytest.param("abcd", -9, "...", "...", id="nor for less"),
+        pytest.param("", 0, "", "", id="nothing"),
+    ],
+)
+def test_the_beginning_and_the_end_of_a_text_in_so_many_columns(text: str, columns: int, first: str, last: str) -> None:
+    assert head(text, columns) == first
+    assert tail(text, columns) == last
+
+
+@pytest.mark.parametrize(
+    ("columns", "lines"),
+    [
+        pytest.param(0, ["a" * 20 + " " + "b" * 20], id="no terminal"),
+        pytest.param(39, ["a" * 20 + " " + "b" * 20], id="one that has no room for prose"),
+        pytest.param(40, ["a" * 20, "  " + "b" * 20], id="the narrowest"),
+        pytest.param(41, ["a" * 20, "  " + "b" * 20], id="the last column stays free"),
+        pytest.param(42, ["a" * 20 + " " + "b" * 20], id="one that is wide enough"),
+    ],
+)
+def test_a_line_is_folded_to_the_terminal(columns: int, lines: list[str]) -> None:
+    assert folded("a" * 20 + " " + "b" * 20, columns, 2) == lines
+
+
+def test_neither_words_nor_paths_are_broken() -> None:
+    path = "some-where/" * 9
+    assert folded(f"in {path} there", 40, 0) == ["in", path, "there"]
+    assert folded(" " * 50, 40, 0) == [" " * 50]
 
 
 @pytest.mark.parametrize(
