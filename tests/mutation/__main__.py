@@ -51,8 +51,8 @@ TESTS: dict[str, tuple[str, ...]] = {
         "tests/fixes/test_plan.py",
         "tests/fixes/test_levers.py",
     ),
-    "memlint.fixes.limits": ("tests/fixes/test_search.py", "tests/planning"),
-    "memlint.fixes.search": ("tests/fixes/test_search.py",),
+    "memlint.fixes.limits": ("tests/fixes/test_limits.py",),
+    "memlint.fixes.search": ("tests/fixes/test_least_intrusive.py",),
     "memlint.tape.allocator": (
         "tests/tape/test_allocator.py",
         "tests/tape/test_allocator_endless.py",
