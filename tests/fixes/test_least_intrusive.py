@@ -267,17 +267,22 @@ def test_a_change_for_which_there_is_no_model_is_left_out(unknown: str) -> None:
 # -- changes that cannot be written
 
 
-def test_a_change_that_the_text_does_not_hold_is_none() -> None:
-    """A key that is written may be one that another key overrules."""
-    run = made("ema: true\nencoder_frozen: false\n", {"ema: False": 200, "encoder_frozen: True": 100}, 100)
+@pytest.mark.parametrize("value", [True, None], ids=["another key overrules it", "it is not read"])
+def test_a_change_that_the_text_does_not_hold_is_none(value: bool | None) -> None:
+    def saved(spec: TrainingSpec) -> int:
+        return 200 * (not spec.get("ema")) + 100 * spec["encoder_frozen"]
+
+    run = made("ema: true\nencoder_frozen: false\n", saved, 100, keys={"ema": ANY, "encoder_frozen": ANY})
     again = run._again
     assert again is not None
 
-    def overruled(edits: Sequence[Edit]) -> TrainingSpec | None:
+    def read(edits: Sequence[Edit]) -> TrainingSpec | None:
         spec = again(edits)
-        return spec and spec.replaced({"ema": True})
+        if spec is not None and value is None:
+            spec.facts.pop("ema")
+        return spec if spec is None or value is None else spec.replaced({"ema": value})
 
-    run._again = overruled
+    run._again = read
     assert said(found(run)) == [FROZEN]
 
 
@@ -579,11 +584,12 @@ def test_the_nearest_plan_has_adapters_where_even_they_do_not_fit() -> None:
     ("text", "keys"),
     [
         pytest.param("tuning: lora\n", {"tuning": ["lora"]}, id="has them already"),
+        pytest.param("tuning: oft\n", {"tuning": ["lora"]}, id="has some of another kind"),
         pytest.param("tuning: full\n", {"quantization.bits": [4]}, id="has no key for them"),
     ],
 )
 def test_no_adapters_are_added_where_a_run(text: str, keys: Mapping[str, Collection[Any]]) -> None:
-    result = found(made(text, lambda spec: 0, 1, keys=keys))
+    result = found(made(text, lambda spec: 500 * (spec["tuning"] == "lora" != text[8:-1]), 1, keys=keys))
     assert (result.fits, said(result)) == (False, [])
 
 
