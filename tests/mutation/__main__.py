@@ -100,7 +100,12 @@ TESTS: dict[str, tuple[str, ...]] = {
     "memlint.documents.shell.words": ("tests/documents/test_shell_pieces.py", *_SHELL),
     "memlint.suppress": ("tests/test_suppress.py", "tests/hostile/test_suppressions.py"),
     "memlint.setting_values": ("tests/test_settings.py", "tests/test_settings_bounds.py"),
-    "memlint.settings": ("tests/test_settings.py", "tests/test_settings_bounds.py", "tests/hostile/test_settings.py"),
+    "memlint.settings": (
+        "tests/test_settings.py",
+        "tests/test_settings_bounds.py",
+        "tests/test_settings_in_force.py",
+        "tests/hostile/test_settings.py",
+    ),
     "memlint.selection": ("tests/test_selection.py",),
     **{
         f"memlint.reports.{name}": ("tests/reports",)
