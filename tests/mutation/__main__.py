@@ -63,7 +63,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "memlint.tape.calibration": ("tests/tape/test_calibration.py",),
     "memlint.tape.estimate": ("tests/tape/test_estimate.py", "tests/tape/test_summary.py"),
     "memlint.tape.first_step": ("tests/tape/test_first_step.py",),
-    "memlint.tape.folded": ("tests/tape/test_folded.py",),
+    "memlint.tape.folded": ("tests/tape/test_folded.py", "tests/tape/test_folded_by_hand.py"),
     "memlint.tape.lengths": ("tests/tape/test_lengths.py", "tests/tape/test_lengths_in_turn.py"),
     "memlint.tape.overhead": ("tests/tape/test_overhead.py", "tests/tape/test_full_card.py"),
     "memlint.tape.phases": (
