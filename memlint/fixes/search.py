@@ -152,12 +152,14 @@ def _smaller_batches(run: Run, alone: bool) -> list[Lever]:
 def _shorter(run: Run) -> list[Lever]:
     """Halvings of what a sample is longest in (its tokens, or frames, points, pixels), down to what a model takes."""
     size, found = levers.largest_size(run), []
-    value = 0 if size is None else size.value
-    least = LEAST_TOKENS if size is not None and size.name == "sequence_length" else 1
-    while size is not None and value > least:
-        value //= 2
+    if size is None:
+        return []
+    least = LEAST_TOKENS if size.name == "sequence_length" else 1
+    value = size.value // 2
+    while value >= least:
         if run.can_set(size.name, value):
             found.append(levers.fewer(run, size.name, value))
+        value //= 2
     while found and not _has_estimate(run, found[-1]):
         found.pop()
     return found

@@ -170,7 +170,7 @@ def factor_out(expr: str) -> list[str]:
         if character in "+-/%":
             return [f"({expr})"]
         if character == "*":
-            if "*" in (expr[index + 1 : index + 2], expr[index - 1]):
+            if expr[index - 1] == "*":
                 return [f"({expr})"]  # a power
             factors.append(expr[begin:index])
             begin = index + 1

@@ -54,10 +54,9 @@ def in_turn(shorter: Sequence[Tape], longest: Tape) -> Tape | None:
     run.streams = dict(longest.streams)
     run.events = [event for event in longest.events[:begin] if event not in taken]
     for tape in shorter:
-        own = _kept(tape)
-        if [tape.sizes[storage] for storage in own] != [longest.sizes[storage] for storage in states]:
+        if [tape.sizes[storage] for storage in _kept(tape)] != [longest.sizes[storage] for storage in states]:
             return None
-        _take(run, tape, dict(zip(own, states)), late)
+        _take(run, tape, late)
         late = []
     run.events += [*late, *longest.events[begin:]]
     return run
@@ -73,8 +72,9 @@ def reserved(run: Tape, conf: AllocatorConf, room: int | None) -> int:
     return simulate(run, conf).reserved_peak_bytes
 
 
-def _take(run: Tape, tape: Tape, states: dict[int, int], late: list[int]) -> None:
-    """One step of a tape, at whose end nothing is left but the states. ``late``: those that its optimizer makes."""
+def _take(run: Tape, tape: Tape, late: list[int]) -> None:
+    """One step of a tape, at whose end nothing is left but the states, and all of these. ``late``: those that its
+    optimizer makes."""
     offset = len(run.sizes)
     run.sizes += tape.sizes
     run.streams.update({offset + storage: stream for storage, stream in tape.streams.items()})
@@ -85,21 +85,19 @@ def _take(run: Tape, tape: Tape, states: dict[int, int], late: list[int]) -> Non
             run.events += late
             late = []
         event = tape.events[at]
-        own = event if event >= 0 else ~event
-        storage = states.get(own, offset + own)
         if event >= 0:
-            alive[storage] = None
-            run.events.append(storage)
-        elif storage in alive or own in states:  # else it is one of a micro-batch that is left out
-            alive.pop(storage, None)
-            run.events.append(~storage)
+            alive[offset + event] = None
+            run.events.append(offset + event)
+        elif offset + ~event in alive:  # else it is a state, or one of a micro-batch that is left out
+            del alive[offset + ~event]
+            run.events.append(~(offset + ~event))
     run.events += [*late, *[~storage for storage in alive]]
 
 
 def _once(tape: Tape, step: int) -> int:
     """The end of a step's first micro-batch: others of its length find what it leaves. The step itself where they are
     not one after the other."""
-    phases = [(at, phase) for at, phase in tape.marks if phase != "setup" and at < step]
+    phases = [(at, phase) for at, phase in tape.marks if phase != "setup"]
     if [phase for _, phase in phases[:3]] == ["forward", "backward", "forward"]:
         return phases[2][0]
     return step

@@ -765,3 +765,26 @@ def test_a_plan_keeps_to_the_global_batch() -> None:
     plan = levers.plan(of_a_global_batch(9, 1, 500))
     assert plan is not None
     assert plan.title == "micro_batch_size 9 -> 1 (accumulation 1 -> 9 follows)"
+
+
+@pytest.mark.parametrize(
+    ("text", "keys", "largest"),
+    [
+        pytest.param("frames: 8\nchannels: 3\n", {"frames": [4], "channels": [1]}, "frames", id="the largest"),
+        pytest.param("frames: 8\nchannels: 3\n", {"frames": [8], "channels": [1]}, "channels", id="one to be halved"),
+        pytest.param("frames: 8\nchannels: 3\n", {"frames": [8]}, "", id="none, if no half can be written"),
+        pytest.param("frames: 2\n", {"frames": [1]}, "frames", id="one of two"),
+        pytest.param("frames: 1\n", {"frames": ANY}, "", id="none, if it is one"),
+        pytest.param("frames: auto\nchannels: 4\n", {"frames": ANY, "channels": ANY}, "channels", id="a number"),
+        pytest.param(
+            "micro_batch_size: 8\nframes: 2\n", {"micro_batch_size": ANY, "frames": ANY}, "frames", id="no batch"
+        ),
+        pytest.param("observation_steps: 8\n", {"observation_steps": ANY}, "", id="none, if nobody can choose it"),
+        pytest.param("points: 8\n", {"points": ANY}, "", id="none, if it is no factor of the tokens"),
+    ],
+)
+def test_the_size_of_a_sample_that_goes_down_is(text: str, keys: Any, largest: str) -> None:
+    product = ("", ("micro_batch_size", "observation_steps", "channels", "frames"))
+    found = levers.largest_size(run_of(text, keys=keys, stated={"token_product": product}))
+    assert ("" if found is None else found.name) == largest
+    assert levers.largest_size(run_of(text, keys=keys)) is None

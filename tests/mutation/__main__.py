@@ -51,8 +51,8 @@ TESTS: dict[str, tuple[str, ...]] = {
         "tests/fixes/test_plan.py",
         "tests/fixes/test_levers.py",
     ),
-    "memlint.fixes.limits": ("tests/fixes/test_search.py", "tests/planning"),
-    "memlint.fixes.search": ("tests/fixes/test_search.py",),
+    "memlint.fixes.limits": ("tests/fixes/test_limits.py",),
+    "memlint.fixes.search": ("tests/fixes/test_least_intrusive.py",),
     "memlint.tape.allocator": (
         "tests/tape/test_allocator.py",
         "tests/tape/test_allocator_endless.py",
@@ -63,8 +63,8 @@ TESTS: dict[str, tuple[str, ...]] = {
     "memlint.tape.calibration": ("tests/tape/test_calibration.py",),
     "memlint.tape.estimate": ("tests/tape/test_estimate.py", "tests/tape/test_summary.py"),
     "memlint.tape.first_step": ("tests/tape/test_first_step.py",),
-    "memlint.tape.folded": ("tests/tape/test_folded.py",),
-    "memlint.tape.lengths": ("tests/tape/test_lengths.py",),
+    "memlint.tape.folded": ("tests/tape/test_folded.py", "tests/tape/test_folded_by_hand.py"),
+    "memlint.tape.lengths": ("tests/tape/test_lengths.py", "tests/tape/test_lengths_in_turn.py"),
     "memlint.tape.overhead": ("tests/tape/test_overhead.py", "tests/tape/test_full_card.py"),
     "memlint.tape.phases": (
         "tests/tape/test_phases.py",
@@ -100,7 +100,12 @@ TESTS: dict[str, tuple[str, ...]] = {
     "memlint.documents.shell.words": ("tests/documents/test_shell_pieces.py", *_SHELL),
     "memlint.suppress": ("tests/test_suppress.py", "tests/hostile/test_suppressions.py"),
     "memlint.setting_values": ("tests/test_settings.py", "tests/test_settings_bounds.py"),
-    "memlint.settings": ("tests/test_settings.py", "tests/test_settings_bounds.py", "tests/hostile/test_settings.py"),
+    "memlint.settings": (
+        "tests/test_settings.py",
+        "tests/test_settings_bounds.py",
+        "tests/test_settings_in_force.py",
+        "tests/hostile/test_settings.py",
+    ),
     "memlint.selection": ("tests/test_selection.py",),
     **{
         f"memlint.reports.{module}": tuple(f"tests/reports/test_{name}.py" for name in tests.split())

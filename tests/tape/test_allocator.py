@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from memlint import work
 from memlint.meta.tape import Label, Tape
 from memlint.tape.allocator import (
     DEFAULT,
@@ -305,6 +306,29 @@ def test_a_rule_of_the_allocator(
 )
 def test_out_of_memory(events: tuple[int, ...], conf: str, capacity: int, oom: int | None) -> None:
     assert run(*events, conf=conf, capacity=capacity).oom_index == oom
+
+
+@pytest.mark.parametrize(
+    ("size", "held"),
+    [
+        pytest.param(128, [64, 128], id="as few as free exactly what is asked for"),
+        pytest.param(126, [64, 126], id="as few as free more than that"),
+        pytest.param(130, [130], id="all, where two are not enough"),
+        pytest.param(64, [64, 64, 64], id="none, where one of them serves it"),
+    ],
+)
+def test_of_oversize_blocks_a_full_card_gives_back(size: int, held: list[int]) -> None:
+    blocks = (64 * MiB, 64 * MiB, 64 * MiB, ~0, ~1, ~2)
+    result = run(*blocks, size * MiB, conf="max_split_size_mb:64", capacity=200 * MiB)
+    assert result.oom_index is None
+    assert [segment // MiB for segment in result.segments] == held
+
+
+def test_each_event_that_is_served_is_work() -> None:
+    with work.limited(3):
+        assert run(MiB, ~0, MiB).oom_index is None
+    with work.limited(3), pytest.raises(work.OutOfWork, match="simulating the allocator"):
+        run(MiB, ~0, MiB, MiB)
 
 
 def test_reserved_when_the_allocated_peak_is_reached_may_be_below_the_reserved_peak() -> None:

@@ -62,6 +62,12 @@ def test_a_loader_takes_no_more_than_half_of_what_a_card_has_free() -> None:
     assert 0 < t4.usable_bytes - 2 * taken - LEFT_BY_LOADER_BYTES < 1 << 30, "its context"
 
 
+def test_a_loader_takes_nothing_at_once_of_a_card_that_has_no_more_than_it_leaves() -> None:
+    made = Recording(step(8 * MIB), 1, 1, warmed_bytes=32 << 30)
+    small = Device(parse_gpu("t4")[0]._replace(usable_bytes=LEFT_BY_LOADER_BYTES))
+    assert estimate(made, small) == estimate(made._replace(warmed_bytes=0), small)
+
+
 QLORA = {
     **{"tuning": "lora", "lora.rank": 8, "lora.targets": "all-linear", "quantization.bits": 4},
     **{"parameter_dtype": "bfloat16", "compute_dtype": "bfloat16", "autocast": True},

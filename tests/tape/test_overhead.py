@@ -76,6 +76,7 @@ def test_on_any_card_a_run_may_take_more_than_on_one_that_is_named() -> None:
         pytest.param("a100-80gb", "torch", 2 * 8_519_680, 8_519_680, 2 * 8_519_680, id="Ampere as well"),
         pytest.param("h100-80gb", "torch", 64 * MiB, 32 * MiB, 64 * MiB, id="32 MiB on Hopper"),
         pytest.param("rtx5090", "torch", 64 * MiB, 32 * MiB, 64 * MiB, id="and on Blackwell"),
+        pytest.param("b200-180gb", "torch", 64 * MiB, 32 * MiB, 64 * MiB, id="and on Blackwell of data centres"),
         pytest.param("mi250x", "torch", 64 * MiB, 32 * MiB, 64 * MiB, id="32 MiB on ROCm"),
         pytest.param("mi300x", "torch", 256 * MiB, 128 * MiB, 256 * MiB, id="128 MiB on gfx94x"),
         pytest.param(None, "torch", 2 * 8_519_680, 8_519_680, 64 * MiB, id="without a card the interval holds both"),
