@@ -15,7 +15,7 @@ from typing import Any
 from memlint import files, work
 from memlint.dialects import called, companions, registry
 from memlint.documents import load, remarks
-from memlint.documents.node import Command, Document, Node, Span
+from memlint.documents.node import Call, Command, Document, Node, Span
 from memlint.facts.spec import TrainingSpec
 
 # Where commands are kept: files of these suffixes in each folder from the config's to the repository's root, and in
@@ -32,6 +32,7 @@ MAX_RUNS = 8  # of one config: who lists more lists a sweep
 
 _MORE = re.compile(r" --?(?!config[ =])\w|\w=|\b(?:accelerate|deepspeed|torchrun|mpirun|srun)\b")
 _PROGRAM = re.compile(r"(?<![\w./-])[\w./-]+\.py\b")
+_CALL = re.compile(r"\.(?:sh|bash|slurm|sbatch)[\"']?[ \t]+[^\s`]")  # of a script, with an argument
 _SCRIPT = re.compile(r"\b(?:python3?|torchrun) (?:\S+/)?\w+\.py ")
 
 _Key = tuple[object, ...]
@@ -65,7 +66,52 @@ def of(document: Document, overrides: Sequence[str] = ()) -> list[TrainingSpec]:
                     found.setdefault(registry.identity(spec), spec)
                     if len(found) == MAX_RUNS:
                         return list(found.values())
-    return list(found.values()) or (_as_one_beside(document, overrides, near) if near else [])
+    if found or not near:
+        return list(found.values())
+    return _by_a_script(document, overrides, near) or _as_one_beside(document, overrides, near)
+
+
+def _by_a_script(document: Document, overrides: Sequence[str], near: Sequence[str]) -> list[TrainingSpec]:
+    """The runs of a config whose path a script makes of its arguments (``configs/$MODEL/$TASK.yaml``), as commands near
+    the config call it; empty where none does."""
+    own, name = os.path.realpath(document.path), os.path.basename(document.path)
+    found: dict[tuple[object, ...], TrainingSpec] = {}
+    for path in near:
+        caller = _read(path, document.path, _calls_with_a_part)
+        for call in caller.calls if caller is not None else ():
+            said = [str(node.value) for node in call.arguments]
+            at = companions.find(call.script, path) if any(map(document.path.__contains__, said)) else None
+            script = _called(call, caller, at) if at is not None and caller is not None else None
+            for command in script.commands if script is not None else ():
+                if script is None or not _says(command, name):
+                    continue
+                run = "train" if not found else f"train:{len(found) + 1}"
+                spec = registry.started(script, command, overrides, run)
+                if spec is not None and os.path.realpath(spec.document.path) == own:
+                    found.setdefault(registry.identity(spec), spec)
+                    if len(found) == MAX_RUNS:
+                        return list(found.values())
+    return list(found.values())
+
+
+def _calls_with_a_part(path: str, text: str, config: str) -> bool:
+    """Whether a text may call a script with arguments, one of which is a part of a config's path."""
+    if path.endswith(".py") or _CALL.search(text) is None:
+        return False
+    parts = re.split(r"[/\\]", os.path.splitext(config)[0])
+    return any(re.search(rf"(?<![\w.-]){re.escape(part)}(?![\w.-])", text) for part in parts if part)
+
+
+def _called(call: Call, caller: Document, path: str) -> Document | None:
+    """A script as it is called, which is the same for each config that asks."""
+    try:
+        text = load.read_text(path)
+    except (OSError, load.Unreadable):
+        return None
+    key = (caller.path, path, text, repr(call))
+    if key not in _scripts:
+        _keep(_scripts, key, called.as_called(call, caller, path, text)._replace(told=False))
+    return _scripts[key]
 
 
 def _as_one_beside(document: Document, overrides: Sequence[str], near: Sequence[str]) -> list[TrainingSpec]:

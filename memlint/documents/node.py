@@ -261,13 +261,14 @@ class Launcher(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A command that starts another script: its name as written, what that is given as ``$1`` and so on, and what is
-    exported to it."""
+    """A command that starts another script: its name as written, what that is given as ``$1`` and so on, what is
+    exported to it, and the words of sbatch's own options, where that submits it."""
 
     script: str
     arguments: tuple[Node, ...]
     environment: dict[str, Node]
     span: Span
+    submission: tuple[str, ...] = ()
 
 
 class Document(NamedTuple):

@@ -7,7 +7,7 @@ what the cluster's own settings decide stays unknown.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from memlint.documents.shell.words import is_number
@@ -41,19 +41,22 @@ class Setting(NamedTuple):
     end: int
 
 
-def settings(text: str) -> list[Setting]:
-    """What the ``#SBATCH`` lines at the top of a script set; a later line goes before."""
+def settings(text: str, submission: Sequence[str] = ()) -> list[Setting]:
+    """What the ``#SBATCH`` lines at the top of a script set; a later line goes before, and what the command that
+    submits it says goes before all of them.
+
+    submission  the words of that command; what they set stands at no place of the text (-1)
+    """
     found: dict[str, Setting] = {}
-    if _MARK not in text:
-        return []
-    for option, value, start, end in _options(text):
+    given = [(option, value, -1, -1) for option, value, _, _ in _of_line([(word, 0) for word in submission])]
+    for option, value, start, end in [*(_options(text) if _MARK in text else ()), *given]:
         names = _VARIABLES.get(option, ())
         if option == "gres" and not value.startswith("gpu"):
             continue
         last = value.rsplit(":", 1)[-1]  # a100:4, gpu:a100:4
         if names and is_number(last):
             for name in names:
-                found[name] = Setting(name, str(int(last)), start + len(value) - len(last), end)
+                found[name] = Setting(name, str(int(last)), start + len(value) - len(last) if end >= 0 else -1, end)
     nodes, each = found.get("SLURM_NNODES"), found.get("SLURM_NTASKS_PER_NODE")
     if "SLURM_NTASKS" not in found and nodes is not None and each is not None:
         total = str(int(nodes.value) * int(each.value))

@@ -232,6 +232,48 @@ def test_a_config_beside_configs_that_are_run_otherwise_is_a_run_by_itself(tmp_p
     assert (run.launch, run.launched_with) == (None, "")
 
 
+JOB = """\
+#!/bin/bash
+#SBATCH --gres=gpu:8
+while [[ $# -gt 0 ]]; do
+  case $1 in
+    --model) MODEL="$2"; shift 2 ;;
+    --task) TASK="$2"; shift 2 ;;
+    --sharding) SHARDING="$2"; shift 2 ;;
+  esac
+done
+CMD="scripts/$TASK.py --config recipes/$MODEL/$TASK.yaml"
+LAUNCHER="accelerate launch --config_file accelerate/$SHARDING.yaml --num_processes $((SLURM_NNODES * 8))"
+srun bash -c "$LAUNCHER $CMD"
+"""
+
+
+def test_a_config_whose_path_a_script_makes_of_its_arguments_is_run_as_a_document_calls_it(tmp_path: Path) -> None:
+    put(tmp_path, {"README.md": f"```bash\n{LAUNCH}\n```\n"})
+    (named,) = check()
+    call = "sbatch --nodes=1 slurm/train.slurm --model a --task sft --sharding zero3"
+    put(tmp_path, {"README.md": "# Ours\n", "slurm/train.slurm": JOB})
+    put(tmp_path, {"recipes/README.md": f"```bash\n{call}\n```\n", "recipes/b/sft.yaml": CONFIG})
+    (run,), (other,) = check(), check("recipes/b/sft.yaml")
+    assert peak(run) == peak(named)
+    assert run.launch is not None
+    assert (run.launch.path, run.launch.line) == ("slurm/train.slurm", 12)
+    assert other.launch is None
+
+
+def test_the_command_that_submits_a_script_says_on_how_many_machines_it_runs(tmp_path: Path) -> None:
+    one, two = "sbatch --nodes=1", "sbatch -N 2"
+    peaks = []
+    for command in (one, two):
+        call = f"{command} slurm/train.slurm --model a --task sft --sharding zero3"
+        put(tmp_path, {"recipes/README.md": f"```bash\n{call}\n```\n", "slurm/train.slurm": JOB})
+        launches._texts.clear()
+        launches._scripts.clear()
+        (run,) = check()
+        peaks.append(peak(run))
+    assert peaks[0] > peaks[1]
+
+
 def test_a_program_says_whose_run_it_is_though_its_command_says_nothing_else(tmp_path: Path) -> None:
     put(tmp_path, {"README.md": "```bash\npython scripts/sft.py --config recipes/a/sft.yaml\n```\n"})
     put(tmp_path, {"scripts/sft.py": SFT.format("Ours")})

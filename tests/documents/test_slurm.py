@@ -40,6 +40,29 @@ def test_header(header: str, expected: dict[str, str]) -> None:
     assert {one.name: one.value for one in settings(f"#!/bin/bash\n{header}\n\npython train.py\n")} == expected
 
 
+@pytest.mark.parametrize(
+    ("submission", "expected"),
+    [
+        pytest.param(("--nodes=3",), ("3", "24"), id="its own number of machines"),
+        pytest.param(("-N", "2", "--job-name=x"), ("2", "16"), id="the short name"),
+        pytest.param(("--job-name=x",), ("4", "32"), id="something else"),
+        pytest.param(("--nodes",), ("4", "32"), id="nothing where a number should stand"),
+    ],
+)
+def test_what_the_command_that_submits_a_script_says_goes_before_its_header(
+    submission: tuple[str, ...], expected: tuple[str, str]
+) -> None:
+    found = {one.name: one.value for one in settings("#SBATCH --nodes=4 --ntasks-per-node=8\n", submission)}
+    assert (found["SLURM_NNODES"], found["SLURM_NTASKS"]) == expected
+
+
+def test_a_submitted_script_is_no_program_whatever_its_arguments_are_called() -> None:
+    document = read("run.sh", "sbatch --nodes=1 train.slurm --model a --task sft --lr 1\n")
+    assert not document.commands
+    (call,) = document.calls
+    assert (call.script, call.submission) == ("train.slurm", ("--nodes=1",))
+
+
 def test_tasks_follow_from_machines_and_tasks_of_each() -> None:
     found = {one.name: one.value for one in settings("#SBATCH --nodes=4 --ntasks-per-node=8 --exclusive\n")}
     assert (found["SLURM_NTASKS"], found["SLURM_NPROCS"], found["SLURM_TASKS_PER_NODE"]) == ("32", "32", "8")

@@ -186,6 +186,12 @@ def called_script(words: list[Pieces]) -> int | None:
     return next((at for at, one in enumerate(texts) if one.endswith(_SCRIPTS) and one[:1] != "-"), None)
 
 
+def submission(words: Sequence[str]) -> tuple[str, ...]:
+    """Of the words in front of a script, those that sbatch reads before it submits it."""
+    at = next((at for at, word in enumerate(words) if word.rpartition("/")[2] == "sbatch"), len(words))
+    return tuple(words[at + 1 :])
+
+
 def training_command(words: list[Node], environment: dict[str, Node], span: Span) -> Command | None:
     """The training run that a command starts, or None where it starts none.
 
@@ -234,7 +240,8 @@ def training_command(words: list[Node], environment: dict[str, Node], span: Span
             rest = rest[at:]
             continue
         if base in _WRAPPERS:  # nohup ./train --x 1
-            at = next((at for at in range(1, len(rest)) if _training_name(rest[at])), 0)
+            end = next((at for at in range(1, len(rest)) if text(rest[at]).endswith(_SCRIPTS)), len(rest))
+            at = next((at for at in range(1, end) if _training_name(rest[at])), 0)
             if at and not arguments.is_option(rest[at].value):
                 launchers.append(Launcher(base, _options(rest[1:at], rest[0].span)))
                 return _command(rest[at], launchers, rest[at + 1 :], environment, span)

@@ -54,7 +54,7 @@ def read(path: str, text: str, call: Call | None = None) -> Document:
             for task in tasks or [None]:
                 script = Script(source)
                 scripts.append(script)
-                script.submitted(task)
+                script.submitted(task, call)
                 if call is not None:
                     script.given(call)
                 script.statements(tree.root_node, source)

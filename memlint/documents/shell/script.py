@@ -61,10 +61,15 @@ class Script(Builtins):
                 self._call(name, None)
                 self.environment.undo(mark)
 
-    def submitted(self, task: slurm.Setting | None = None) -> None:
-        """The variables that Slurm sets for a script with ``#SBATCH`` lines, or for one task of an array of it."""
-        for name, value, start, end in [*slurm.settings(self.source.text), *([task] if task is not None else [])]:
-            self.environment.set(name, Variable([Piece(value, start, end)], None, True))
+    def submitted(self, task: slurm.Setting | None = None, call: Call | None = None) -> None:
+        """The variables that Slurm sets for a script with ``#SBATCH`` lines, for one that a command submits with
+        options of its own, or for one task of an array of it."""
+        settings = slurm.settings(self.source.text, () if call is None else call.submission)
+        for name, value, start, end in [*settings, *([task] if task is not None else [])]:
+            said = Piece(value, start, end)
+            if start < 0 and call is not None:
+                said = said._replace(elsewhere=call.span)
+            self.environment.set(name, Variable([said], None, True))
 
     def given(self, call: Call) -> None:
         """What another script hands to this one."""
@@ -182,7 +187,8 @@ class Script(Builtins):
         work.spend(PIECE * (len(words) + len(given)), "reading the arguments of a script")
         environment = {name: source.node(one.pieces, name) for name, one in given if one.items is None}
         arguments = tuple(source.node(pieces) for pieces in words[at + 1 :])
-        self.calls.append(Call(text_of(words[at]), arguments, environment, span))
+        submission = commands.submission([text_of(word) for word in words[:at]])
+        self.calls.append(Call(text_of(words[at]), arguments, environment, span, submission))
 
 
 def _ended_by_a_comment(node: Any) -> list[Any]:
