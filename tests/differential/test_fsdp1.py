@@ -14,6 +14,7 @@ from memlint.meta.tape import Tape
 from tests.differential.test_parallel import FROZEN, FSDP2, HALF, in_meta, in_torch, most
 
 LAST = "parallelism.reduces_last_only"
+AHEAD = "parallelism.forward_prefetch"
 MIXED = {FROZEN: True, "parallelism.mixed_units": True}
 RUNS: dict[str, dict[str, Any]] = {
     "in fp32": FSDP2,
@@ -24,6 +25,13 @@ RUNS: dict[str, dict[str, Any]] = {
     "one unit": {**FSDP2, **HALF, "parallelism.wrap": "none"},
     "recomputed layers": {**FSDP2, **HALF, "checkpointing": "full"},
     "recomputed layers in fp32": {**FSDP2, "checkpointing": "full"},
+    "the next unit gathered ahead": {**FSDP2, **HALF, AHEAD: True},
+    "the next unit gathered ahead, recomputed layers": {**FSDP2, **HALF, AHEAD: True, "checkpointing": "full"},
+    "the next unit gathered ahead, recomputed layers in the older way": {
+        **FSDP2,
+        **HALF,
+        **{AHEAD: True, "checkpointing": "full", "checkpointing_reentrant": True},
+    },
     "two micro batches": {**FSDP2, **HALF, "gradient_accumulation_steps": 2},
     "two micro batches, reduced in the last": {**FSDP2, **HALF, LAST: True, "gradient_accumulation_steps": 2},
     "hybrid": {**FSDP2, **HALF, "device_count": 8, "parallelism.shard": 4},
@@ -66,6 +74,7 @@ def fsdp1(monkeypatch: pytest.MonkeyPatch, facts: dict[str, Any]) -> None:
             if dtype is not None
             else None,
             use_orig_params=True,
+            forward_prefetch=bool(facts.get(AHEAD)),
         )
         passes = count()
 

@@ -304,6 +304,15 @@ def test_fsdp1_prefetches_the_next_unit_where_it_is_told_to() -> None:
     # Before: this unit, and the next as it is gathered; after: this unit is let go of first.
     assert most_alive(plain, "backward", gathered) == root + 2 * layer + layer // RANKS
     assert most_alive(after, "backward", gathered) == root + layer + layer // RANKS
+    # What was gathered ahead is let go of once the unit before it has been through backward as well.
+    assert most_alive(ahead, "backward", gathered) == root + 3 * layer + layer // RANKS
+
+
+def test_fsdp1_gathers_no_unit_ahead_where_one_is_recomputed() -> None:
+    recomputed = {**FSDP1, "checkpointing": "full", "checkpointing_reentrant": True}
+    plain, ahead = made(recomputed).tape, made({**recomputed, "parallelism.forward_prefetch": True}).tape
+    found = [most_alive(tape, "backward", "communication") for tape in (plain, ahead)]
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("strategy", ["fsdp1", "fsdp2"])

@@ -71,11 +71,16 @@ class FlatlySharded(UnitRun):
             parameter.storage.index = unit.pending
         unit.pending = None
 
-    def prefetch_forward(self, unit: Unit) -> None:
-        if self.forward_prefetch and unit in self.forward_order:
-            place = self.forward_order.index(unit) + 1
-            if place < len(self.forward_order):
-                self.forward_order[place].unshard()
+    def prefetch_forward(self, unit: Unit) -> Unit | None:
+        # A unit is gathered ahead once a pass (FlatParamHandle._needs_pre_forward_unshard): not where it is recomputed.
+        if not self.forward_prefetch or self.in_backward or unit not in self.forward_order:
+            return None
+        place = self.forward_order.index(unit) + 1
+        if place == len(self.forward_order):
+            return None
+        ahead = self.forward_order[place]
+        ahead.unshard()
+        return ahead
 
     def prefetch_backward(self, unit: Unit) -> None:
         if self.backward_prefetch.endswith("PRE"):

@@ -87,6 +87,7 @@ class Unit:
         self.indices: list[int] = []
         self.gathered = False
         self.pending: int | None = None  # the flat buffer of an all-gather that nobody waited for yet
+        self.waits = False  # for the backward pass of the unit that gathered it ahead, with its own gradients
         self.shards = [run.shards.of[id(parameter)] for parameter in parameters]
         self.elements = sum(stored_elements(parameter) for parameter in parameters)
         self.ahead = 0  # elements that are gathered already, before the unit's turn
@@ -114,8 +115,16 @@ class Unit:
         self.phase = FORWARD
         self.unshard()
         self.wait()
-        self.run.prefetch_forward(self)
-        return _hooked(args, self.post_backward) if state.grad_enabled else args
+        ahead = self.run.prefetch_forward(self)
+        if not state.grad_enabled:
+            return args
+        if not self.waits:
+            args = _hooked(args, self.post_backward)
+        self.waits = False
+        if ahead is not None:
+            ahead.waits = True
+            args = _hooked(args, ahead.post_backward)
+        return args
 
     def after(self, out: Any) -> Any:
         handed = self._left(out)
@@ -435,8 +444,10 @@ class UnitRun(Spread):
 
     # what strategies do differently
 
-    def prefetch_forward(self, unit: Unit) -> None:
-        """Nothing."""
+    def prefetch_forward(self, unit: Unit) -> Unit | None:
+        """The unit that is gathered ahead, where views of it are made there: autograd runs nodes in the order opposite
+        to that in which they were made, so that its gradients are whole once ``unit`` has been through backward."""
+        return None
 
     def frees_after_forward(self, unit: Unit) -> bool:
         return self.plan.reshard and not unit.stays

@@ -321,9 +321,10 @@ class ZeroParameters(ZeroGradients, UnitRun):
             label = Label("communication", unit.path, "all_gather")
             self.fetched[unit.place] = state.tape.allocate(size, label, self.gather_stream)
 
-    def prefetch_forward(self, unit: Unit) -> None:
+    def prefetch_forward(self, unit: Unit) -> Unit | None:
         if unit.place >= 0:
             self._ahead(range(unit.place + 1, len(self.course)))
+        return None
 
     def prefetch_backward(self, unit: Unit) -> None:
         if unit.place >= 0:
