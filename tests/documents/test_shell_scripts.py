@@ -481,6 +481,20 @@ FOLLOWED_SO_FAR: dict[str, tuple[str, list[str]]] = {
         "-d) D=$2; python train.py no;; esac; shift; done\npython train.py $A $B $C $D",
         ["train.py 1 <an argument of the script sets it> x y <an argument of the script sets it>"],
     ),
+    "a default after an option loop": (
+        'while [[ $# -gt 0 ]]; do case $1 in --m) M="$2"; shift 2;; *) break;; esac; done\n'
+        'if [ -z "$M" ]; then M=a; fi\npython train.py $M',
+        ["train.py a"],
+    ),
+    "a default in braces after an option loop": (
+        'while [[ $# -gt 0 ]]; do case $1 in --m) M="$2";; esac; shift; done\npython train.py ${M:-a} $M',
+        ["train.py a <an argument of the script sets it>"],
+    ),
+    "an option loop whose option is asked for": (
+        'while [[ $# -gt 0 ]]; do case $1 in --m) M="$2";; esac; shift; done\n'
+        'if [ -z "$M" ]; then echo usage; exit 1; fi\npython train.py $M',
+        ["train.py <an argument of the script sets it>"],
+    ),
     "an option loop by getopts": ("A=1\nwhile getopts a: O; do A=$OPTARG; done\npython train.py $A", ["train.py 1"]),
     "an option loop by ${#}": ("A=1\nwhile (( ${#} )); do A=$1; shift; done\npython train.py $A", ["train.py 1"]),
     "an option loop that unsets": ("A=1\nwhile [ $# -gt 0 ]; do unset A; done\npython train.py $A", ["train.py 1"]),

@@ -9,7 +9,7 @@ from typing import Any
 
 from memlint import work
 from memlint.documents.shell import arithmetic
-from memlint.documents.shell.expansion import ARGUMENT, Expander
+from memlint.documents.shell.expansion import ARGUMENT, OPTION, Expander
 from memlint.documents.shell.tree import WORD_ACTIVE
 from memlint.documents.shell.words import (
     BREAK,
@@ -170,4 +170,5 @@ class Conditions(Expander):
         variable = self.environment.get(name)
         if variable is None:
             return True
-        return len(variable.pieces) == 1 and variable.pieces[0].reason.startswith(ARGUMENT)  # X=$1
+        # X=$1, and what a loop over the options sets where one is given
+        return len(variable.pieces) == 1 and variable.pieces[0].reason.startswith((ARGUMENT, OPTION))

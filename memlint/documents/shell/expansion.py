@@ -34,6 +34,7 @@ _STRING_ACTIVE = EXPANSIONS | {"string"}
 _SCRIPT = "the name of the script"
 
 ARGUMENT = "argument"  # how the reason of an unknown ``$1`` begins
+OPTION = "an argument of the script sets it"  # of what a loop over the options takes
 
 _ASSIGNED = re.compile(
     r"(?:\+\+|--)\s*([a-z_]\w*)|(?<!\w)([a-z_]\w*)\s*(?:\+\+|--|(?:[-+*/%&|^]|<<|>>)?=(?!=))", re.ASCII | re.IGNORECASE
@@ -280,7 +281,7 @@ class Expander:
         word_start = start + 2 + name_end + len(operator)
         mode = "string" if quoted else "word"
         value = self._value_of(name)
-        if value and len(value) == 1 and value[0].reason.startswith(ARGUMENT):
+        if value and len(value) == 1 and value[0].reason.startswith((ARGUMENT, OPTION)):
             value = None  # X=$1, then ${X:-4}: without arguments, the default
         elif value and operator[-1] == "+" and reason_of(value) and not any(p.text for p in value if p.is_known):
             return [unknown(source, *token, reason_of(value), quoted)]

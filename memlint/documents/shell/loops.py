@@ -9,6 +9,7 @@ from memlint import work
 from memlint.documents.node import Command
 from memlint.documents.shell.branches import Branches
 from memlint.documents.shell.conditions import SUCCESS
+from memlint.documents.shell.expansion import OPTION
 from memlint.documents.shell.words import Piece, Pieces, Source, fields, text_of
 
 MAX_ITERATIONS = 16  # of one loop
@@ -120,7 +121,7 @@ class Loops(Branches):
             if variable is None:
                 continue
             if old is None or (old.items is None and not text_of(old.pieces) and not old.same(variable)):
-                self._unknown(name, "an argument of the script sets it", old is not None and old.exported)
+                self._unknown(name, OPTION, old is not None and old.exported)
 
     def _take_options(self, body: Any, source: Source) -> bool:
         """A loop over arguments that are known, as long as each turn takes one away. Whether there was such a turn."""
