@@ -268,3 +268,10 @@ def test_a_few_places_that_the_grammar_cannot_read_cost_next_to_nothing() -> Non
 
     assert used(TRAIN + "A=>b\n" * 40) < used(TRAIN + "A=bc\n" * 40) + 1000
     assert used("echo a\n" * 9000) == used("echo a\n" * 9000) < 60_000
+
+
+def test_no_piece_of_a_long_pipeline_lacks_a_command() -> None:
+    # The grammar's search for one takes forty times as long as reading the piece.
+    pieces = list(shell_tree._stretches("a" + " | a" * 20_000))
+    assert len(pieces) > 1
+    assert [piece for piece in pieces if shell_tree.parse(piece).root_node.has_error] == []

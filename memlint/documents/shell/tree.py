@@ -75,13 +75,14 @@ def _misread(tree: Any) -> int:
 
 
 def _stretches(text: str) -> Iterator[str]:
-    """A text in pieces of at most so many characters, at the ends of lines where there are any."""
+    """A text in pieces of at most so many characters, at the ends of lines where there are any. A piece of a longer
+    line has no operator at its ends: for a pipeline that lacks its last command the grammar tries all others."""
     at = 0
     while at < len(text):
         end = at + STRETCH
         if end < len(text):
             end = text.rfind("\n", at, end) + 1 or end
-        yield text[at:end]
+        yield text[at:end] if text[end - 1 : end] == "\n" else text[at:end].strip(" \t|&;")
         at = end
 
 
