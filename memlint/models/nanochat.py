@@ -273,7 +273,7 @@ def build(spec: TrainingSpec) -> System:
 
 
 def sizes_of(spec: TrainingSpec) -> Sizes:
-    layers, width, head = (spec.get(HYPER + name) or 0 for name in ("depth", "width", "head_dim"))
+    layers, width, head = (spec.get(HYPER + name) or 0 for name in ("depth", "width", "head_width"))
     vocabulary = spec.get("vocabulary_size") or 0
     if not layers or not width or not vocabulary:
         raise UnknownModel("the depth, the width or the vocabulary are not stated")
