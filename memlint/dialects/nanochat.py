@@ -52,7 +52,8 @@ def recognise(document: Document, root: Node) -> bool:
     """Another repository may have a scripts/base_train.py: nanochat's is beside its gpt.py, or is told its options."""
     if companions.find("nanochat/gpt.py", document.path) is not None:
         return True
-    return root.get("depth") is not None and root.get("device-batch-size") is not None
+    spelled = ("device-batch-size", "device_batch_size")
+    return root.get("depth") is not None and any(root.get(name) is not None for name in spelled)
 
 
 def _program(command: Command | None) -> str:
@@ -100,6 +101,9 @@ def _stated(spec: TrainingSpec) -> None:
     for option, name in names:
         fact = spec.fact(name)
         if fact is not None and fact.node is not None:
+            continue
+        if lm.gap(spec, option, option.replace("-", "_")) is not None:
+            spec.facts.pop(name, None)
             continue
         if base is not None and (option in ("depth", "aspect-ratio", "head-dim") or program == "chat_sft"):
             node = _option(base, option)

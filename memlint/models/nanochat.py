@@ -205,9 +205,11 @@ class Nanochat(Module):
             x = self.made(layer)(x, first, scale, of_first, value, tables)
             if number == half and self.backout_lambda is not None:
                 kept = x
+        if kept is not None:
+            x = self.made(self.without)(x, kept)
         del first, value
         with component("logits"):
-            return self.made(self.loss)(x, kept, targets)  # type: ignore[no-any-return]
+            return self.made(self.loss)(x, targets)  # type: ignore[no-any-return]
 
     def made(self, function: object) -> Compiled:
         return Compiled(function) if self.compile else function  # type: ignore[arg-type, return-value]
@@ -219,9 +221,11 @@ class Nanochat(Module):
         gate = F.sigmoid(self.smear_gate(x[:, 1:, :SMEAR_CHANNELS])) * to(self.smear_lambda, x.dtype)
         return F.cat((x[:, :1], x[:, 1:] + gate * x[:, :-1]), 1)
 
-    def loss(self, x: Tensor, kept: Tensor | None, targets: Tensor) -> Tensor:
-        if kept is not None and self.backout_lambda is not None:
-            x = x - to(self.backout_lambda, x.dtype) * kept
+    def without(self, x: Tensor, kept: Tensor) -> Tensor:
+        assert self.backout_lambda is not None
+        return x - to(self.backout_lambda, x.dtype) * kept
+
+    def loss(self, x: Tensor, targets: Tensor) -> Tensor:
         logits = self.lm_head(norm(x))
         if self.sizes.rows != self.sizes.vocabulary:
             logits = logits[..., : self.sizes.vocabulary]

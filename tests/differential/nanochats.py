@@ -33,7 +33,7 @@ class Block(nn.Module):
 
     def turn(self, x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
         first, second = x.chunk(2, -1)
-        return normed(torch.cat([first * cosine + second * sine, second * cosine - first * sine], -1))
+        return normed(torch.cat([first * cosine + second * sine, first * (-sine) + second * cosine], -1))
 
     def attend(self, x: Tensor, extra: Tensor | None, cosine: Tensor, sine: Tensor) -> Tensor:
         heads = (*x.shape[:2], self.heads, -1)
