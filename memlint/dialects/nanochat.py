@@ -74,7 +74,9 @@ def _text(spec: TrainingSpec, path: str) -> str:
 
 def _is_first(spec: TrainingSpec) -> bool:
     """Whether options have the spelling of before 2026-01-13, which is all that a script alone says of its release."""
-    return not any("-" in str(name).strip("-") for name in _written(spec)) and any("_" in name for name in _written(spec))
+    return not any("-" in str(name).strip("-") for name in _written(spec)) and any(
+        "_" in name for name in _written(spec)
+    )
 
 
 def _written(spec: TrainingSpec) -> list[str]:
@@ -182,7 +184,9 @@ def _features(spec: TrainingSpec) -> str:
     own = _own(spec, "nanochat/gpt.py")
     if own is None:
         found, reason = (FIRST, "options with underscores") if _is_first(spec) else (NEWEST, "options with dashes")
-        _assume(spec, "features", list(found), f"{_VERSION} as its {reason} have it: no nanochat/gpt.py beside the script")
+        _assume(
+            spec, "features", list(found), f"{_VERSION} as its {reason} have it: no nanochat/gpt.py beside the script"
+        )
         _assume(spec, "stacked", found != FIRST, f"{_VERSION}: {reason}")
         return ""
     other = _unknown_part(own)
@@ -194,7 +198,9 @@ def _features(spec: TrainingSpec) -> str:
     if "class MuonAdamW" not in both and "class Muon(" not in muon:
         return f"{own.path}: neither optim.py nor muon.py beside it has nanochat's optimizer"
     stacked = "torch.stack" in (both or muon)
-    lm.put(spec, lm.HYPER + "stacked", stacked, reason=f"{_VERSION}: {'optim' if both else 'muon'}.py of this repository")
+    lm.put(
+        spec, lm.HYPER + "stacked", stacked, reason=f"{_VERSION}: {'optim' if both else 'muon'}.py of this repository"
+    )
     return ""
 
 
@@ -253,7 +259,9 @@ def _vocabulary(spec: TrainingSpec) -> None:
     for command in spec.document.commands:
         node = _option(command, "vocab-size") if _program(command) == "tok_train" else None
         if node is not None and str(node.value).isdigit():
-            lm.put(spec, "vocabulary_size", int(str(node.value)), reason="--vocab-size of scripts.tok_train in this script")
+            lm.put(
+                spec, "vocabulary_size", int(str(node.value)), reason="--vocab-size of scripts.tok_train in this script"
+            )
             return
     trainer = _text(spec, "scripts/tok_train.py")
     declared = _declared(trainer, "vocab-size")
@@ -296,7 +304,9 @@ def _processes(spec: TrainingSpec) -> str:
         lm.put(spec, "parallelism.zero_stage", 2, reason=f"{_VERSION}: optim.py shares gradients' sums and states")
     if spec.launch is None:
         lm.on_devices(spec)
-    rows, length, total = (spec.fact(name) for name in ("micro_batch_size", "sequence_length", lm.HYPER + "total_tokens"))
+    rows, length, total = (
+        spec.fact(name) for name in ("micro_batch_size", "sequence_length", lm.HYPER + "total_tokens")
+    )
     ranks = spec.get("world_size")
     if rows is None or length is None or total is None or not isinstance(ranks, int):
         return ""
@@ -316,7 +326,7 @@ def _best_batch(spec: TrainingSpec) -> int:
 
     def scaling(layers: int) -> int:
         width = -(-layers * ratio // head) * head
-        return 12 * layers * width * width + rows * width  # type: ignore[no-any-return]
+        return 12 * layers * width * width + rows * width
 
     return 1 << round(math.log2(_FIRST_BATCH * (scaling(depth) / scaling(_FIRST_DEPTH)) ** _GROWTH))
 

@@ -92,7 +92,9 @@ def states_of(spec: TrainingSpec) -> int:
 
 
 @pytest.mark.parametrize(
-    ("ranks", "stacked"), [(1, True), (8, True), (1, False), (8, False)], ids=["alone", "of 8", "at first", "at first of 8"]
+    ("ranks", "stacked"),
+    [(1, True), (8, True), (1, False), (8, False)],
+    ids=["alone", "of 8", "at first", "at first of 8"],
 )
 def test_states_of_a_rank(ranks: int, stacked: bool) -> None:
     """By hand, from optim.py: two moments of a slice of embedding (bfloat16) and head (fp32); a momentum of so many whole
