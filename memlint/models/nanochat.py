@@ -86,8 +86,8 @@ def quantised(x: Tensor) -> Tensor:
 
 @kernel
 def scaled_product(x: Tensor, weight: Tensor, dtype: DType) -> Tensor:
-    """``_Float8Matmul``: keeps both operands in 8 bits; backward, each is copied by columns, and the gradient is taken to
-    8 bits and copied by rows."""
+    """``_Float8Matmul``: keeps both operands in 8 bits; backward, each is copied by columns, and the gradient is taken
+    to 8 bits and copied by rows."""
     shape = (*x.shape[:-1], weight.shape[0])
     out = empty(shape, dtype)
     if autograd.tracked(x, weight):
@@ -166,8 +166,8 @@ class Layer(Module):
         if scale is not None and of_first is not None:
             scaled = x * scale
             x = scaled + first * of_first
-            # A first embedding that is in memory to the end costs nothing to make the sum from once more; one that would
-            # have to be made again itself does, and the partitioner keeps the sum.
+            # The sum is made once more where the first embedding is in memory to the end; where that would have to be
+            # made again itself, the partitioner keeps the sum.
             if self.first_stays and type(x.storage) is Deferred:
                 x.storage.sources = (scaled.storage,)
         x = x + self.attn(norm(x), value, tables)

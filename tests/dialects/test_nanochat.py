@@ -38,7 +38,7 @@ class GPT(nn.Module):
 REPOSITORY = {
     "nanochat/gpt.py": MODEL,
     "nanochat/muon.py": "class Muon(Optimizer):\n    pass\n",
-    "scripts/base_train.py": "depth = 20 # layers\ndevice_batch_size = 32\ntotal_batch_size = 524288\nmax_seq_len = 2048\n",
+    "scripts/base_train.py": "depth = 20 # layers\ndevice_batch_size = 32\ntotal_batch_size = 524288\n",
     "scripts/tok_train.py": "parser.add_argument('--vocab_size', type=int, default=65536)\n",
 }
 

@@ -86,7 +86,7 @@ def test_without_a_compiler_a_release_takes_what_its_layers_take_in_torch(featur
 def states_of(spec: TrainingSpec) -> int:
     """Bytes of the optimizer's states, each in blocks of 512."""
     tape = record(spec).tape
-    setup = [event for event in tape.events[: dict((name, at) for at, name in reversed(tape.marks))["forward"]]]
+    setup = list(tape.events[: {name: at for at, name in reversed(tape.marks)}["forward"]])
     held = [number for number in setup if number >= 0 and tape.labels[number].component == "optimizer"]
     return sum(-(-tape.sizes[number] // 512) * 512 for number in held)
 
@@ -97,8 +97,8 @@ def states_of(spec: TrainingSpec) -> int:
     ids=["alone", "of 8", "at first", "at first of 8"],
 )
 def test_states_of_a_rank(ranks: int, stacked: bool) -> None:
-    """By hand, from optim.py: two moments of a slice of embedding (bfloat16) and head (fp32); a momentum of so many whole
-    matrices of each shape, and a number for each of their rows or columns; before 2026-01-11 zeros of each shape
+    """By hand, from optim.py: two moments of a slice of embedding (bfloat16) and head (fp32); a momentum of so many
+    whole matrices of each shape, and a number for each of their rows or columns; before 2026-01-11 zeros of each shape
     instead."""
     width, rows, layers = 256, 1000, 4
     tables = 2 * (rows // ranks) * width * (2 + 4)

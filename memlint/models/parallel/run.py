@@ -60,8 +60,8 @@ class Spread:
 
 
 class WholeGraph(Spread):
-    """A run whose model is one compiled function with its loss: the graph of the backward pass hands all gradients on at
-    its end, and each is added to the one that is there only then (``torch/_functorch/_aot_autograd``)."""
+    """A run whose model is one compiled function with its loss: the graph of the backward pass hands all gradients on
+    at its end, and each is added to the one that is there only then (``torch/_functorch/_aot_autograd``)."""
 
     def backward(self, loss: Tensor) -> None:
         before = [parameter.grad for parameter in self.optimized]
