@@ -14,11 +14,12 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from memlint.architectures.sizes import ROWS, check
 from memlint.dialects import companions, launchers, native, own_code
 from memlint.dialects import language_model as lm
 from memlint.documents.node import Command, Document, Edit, Node, Unresolved
 from memlint.facts.derive import Graph, Step
-from memlint.facts.spec import ASSUMED, Fact, Name, TrainingSpec
+from memlint.facts.spec import ASSUMED, WRITTEN, Fact, Missing, Name, TrainingSpec, UnknownModel
 
 _VERSION = "nanochat"
 _BASE, _FURTHER = "base_train", ("mid_train", "chat_sft")
@@ -254,18 +255,14 @@ def _model(spec: TrainingSpec) -> str:
     return ""
 
 
-def _vocabulary(spec: TrainingSpec) -> None:
+def _vocabulary(spec: TrainingSpec) -> str:
     """That of the tokenizer which the script trains before, or which the repository's would be."""
     for command in spec.document.commands:
         node = _option(command, "vocab-size") if _program(command) == "tok_train" else None
-        if node is not None and str(node.value).isdigit():
-            lm.put(
-                spec, "vocabulary_size", int(str(node.value)), reason="--vocab-size of scripts.tok_train in this script"
-            )
-            return
-    trainer = _text(spec, "scripts/tok_train.py")
-    declared = _declared(trainer, "vocab-size")
-    told = re.search(r"scripts\.tok_train\b[^\n#;&|]*--vocab[-_]size[= ](\d+)", spec.document.text)
+        if node is not None:
+            return _told_rows(spec, node)
+    declared = _declared(_text(spec, "scripts/tok_train.py"), "vocab-size")
+    told = re.search(r"scripts\.tok_train\b[^\n#;&|]*--vocab[-_]size[= ](\d{1,9})\b", spec.document.text)
     if told is not None:
         lm.put(spec, "vocabulary_size", int(told.group(1)), reason="--vocab-size of scripts.tok_train in this script")
     elif declared is not None:
@@ -273,6 +270,19 @@ def _vocabulary(spec: TrainingSpec) -> None:
     else:
         why = f"{_VERSION}: scripts/tok_train.py; the tokenizer's files say it"
         spec.facts["vocabulary_size"] = Fact("vocabulary_size", _ROWS[_is_first(spec)], ASSUMED, reason=why)
+    return ""
+
+
+def _told_rows(spec: TrainingSpec, node: Node) -> str:
+    text = str(node.value)
+    rows = int(text) if text.isdecimal() and len(text) < 20 else 0
+    try:
+        check("--vocab-size", rows, ROWS)
+    except UnknownModel as error:
+        spec.missing = (*spec.missing, Missing("--vocab-size", node.span, str(error), "vocabulary_size"))
+        return str(error)
+    spec.facts["vocabulary_size"] = Fact("vocabulary_size", rows, WRITTEN, "--vocab-size", node)
+    return ""
 
 
 def _precision(spec: TrainingSpec) -> str:
@@ -366,7 +376,7 @@ FAMILY = lm.Family(
         Step(_precision, ("compute_dtype", "parameter_dtype")),
         Step(_processes, (*native.DEVICES, "gradient_accumulation_steps"), ("parallelism.",)),
     ),
-    told=("on_cpu", "loop", "features", "model", "precision", "processes"),
+    told=("on_cpu", "loop", "features", "model", "vocabulary", "precision", "processes"),
     finish=_finish,
 )
 

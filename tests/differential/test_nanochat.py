@@ -57,7 +57,7 @@ def test_each_two_layers_of_a_release_keep_what_the_partitioner_keeps(features: 
 
 
 def run(features: frozenset[str], **more: Any) -> TrainingSpec:
-    facts = {
+    facts: dict[Any, Any] = {
         **{"micro_batch_size": ROWS, "sequence_length": LENGTH, "vocabulary_size": 1000, "compute_dtype": "bfloat16"},
         **{HYPER + "depth": 4, HYPER + "width": 256, HYPER + "head_width": 128, HYPER + "features": sorted(features)},
         **{"compile": False, "optimizer_library": "nanochat", **more},
