@@ -72,7 +72,7 @@ def test_recognition(text: str, families: list[str]) -> None:
         pytest.param("compile", True, None, id="compiled"),
     ],
 )
-def test_options_of_the_newest_release(fact: str, value: Any, line: str | None) -> None:
+def test_options_of_the_newest_release(fact: Any, value: Any, line: str | None) -> None:
     spec = run(NOW, "go.sh")
     assert (spec.architecture, spec.unknown_reason) == ("nanochat", "")
     assert spec[fact] == value
