@@ -118,7 +118,11 @@ def _other(own: own_code.Module) -> str:
             if isinstance(node, ast.Call) and name != "DataLoaderLite":
                 called = node.func
                 layer = called.attr if isinstance(called, ast.Attribute) else ""
-                if isinstance(called, ast.Attribute) and getattr(called.value, "id", "") == "nn" and layer not in _LAYERS:
+                if (
+                    isinstance(called, ast.Attribute)
+                    and getattr(called.value, "id", "") == "nn"
+                    and layer not in _LAYERS
+                ):
                     return f"{name} has {layer}"
     return next((why for words, why in _SAME.items() if words not in own.text), "")
 
@@ -157,10 +161,14 @@ def _processes(spec: TrainingSpec) -> None:
     native.divided(
         spec, "ddp" if found.distributed else "none", count, found.total, "" if found.total else "no torchrun"
     )
-    rows, length, total = (spec.get(name) for name in ("micro_batch_size", "sequence_length", lm.HYPER + "total_tokens"))
+    rows, length, total = (
+        spec.get(name) for name in ("micro_batch_size", "sequence_length", lm.HYPER + "total_tokens")
+    )
     if isinstance(rows, int) and isinstance(length, int) and isinstance(total, int):
         steps = max(1, total // (rows * length * (count or 1)))
-        lm.put(spec, "gradient_accumulation_steps", steps, reason=f"{_VERSION}: total_batch_size over B x T x processes")
+        lm.put(
+            spec, "gradient_accumulation_steps", steps, reason=f"{_VERSION}: total_batch_size over B x T x processes"
+        )
 
 
 FAMILY = lm.Family(
