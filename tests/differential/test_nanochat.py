@@ -110,3 +110,15 @@ def test_states_of_a_rank(ranks: int, stacked: bool) -> None:
         matrices += 4 * share * max(high, wide) if stacked else 4 * high * wide * (ranks > 1)
     spec = run(frozenset(), world_size=ranks, **{HYPER + "stacked": stacked})
     assert states_of(spec) == pytest.approx(tables + matrices, abs=8 * 512)
+
+
+def test_a_compiled_backward_pass_hands_all_gradients_on_at_its_end() -> None:
+    """With rows so short that nothing else counts, each parameter has two when the second micro-batch is through."""
+    short = {"micro_batch_size": 1, "sequence_length": 8, "compile": True}
+    phases = {
+        steps: in_meta(run(frozenset(), gradient_accumulation_steps=steps, **short)).phases["backward"]
+        for steps in (1, 2)
+    }
+    tape = record(run(frozenset(), **short)).tape
+    weights = sum(size for size, label in zip(tape.sizes, tape.labels) if label.component == "parameters")
+    assert phases[2] - phases[1] == pytest.approx(weights, rel=0.02)
