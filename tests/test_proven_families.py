@@ -79,6 +79,11 @@ HELD: dict[str, tuple[str, str]] = {
         "test_mpt_takes_the_memory_that_its_own_code_takes",
     ),
     "megatron": ("tests/dialects/test_megatron.py", "test_the_options_of_a_published_model_describe_its_weights"),
+    "build-nanogpt": (
+        "tests/dialects/test_build_nanogpt.py",
+        "test_the_published_size_has_the_parameters_of_the_published_weights",
+    ),
+    "nanochat": ("tests/dialects/test_nanochat.py", "test_a_depth_has_the_parameters_that_are_published"),
     "nanogpt": (
         "tests/architectures/test_gpt2.py",
         "test_the_published_sizes_have_the_parameters_of_the_published_weights",

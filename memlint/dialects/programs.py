@@ -50,6 +50,7 @@ METHODS = frozenset(
         *("lora", "qlora", "dreambooth"),
     )
 )
+_LEARNS_TO_CHAT = METHODS | {"rl"}
 # Words of what is done to data before a training, and of tests of one.
 _AROUND = frozenset(
     (
@@ -120,6 +121,8 @@ def trains(command: Command) -> bool:
         return True
     name = program.removesuffix(".py").rpartition("/")[2].rpartition(".")[2]
     words = set(_words(name))
+    if words & _LEARNS_TO_CHAT:  # chat_sft.py trains, and eval_sft.py does not
+        words.discard("chat")
     if not words & TRAINS and (words & ELSE or (words & SHOWS and not words & METHODS)):
         return _does_train(command)  # internvl_chat_mpo.py --do_train True
     if _only_evaluates(command):

@@ -53,7 +53,8 @@ OPTIMIZER = (
     Entry(
         "optimizer_library",
         "word",
-        "`torch`, `bitsandbytes`, `torchao`, `apex`, `deepspeed`, `megatron`, `transformers` (its own Adafactor)",
+        "`torch`, `bitsandbytes`, `torchao`, `apex`, `deepspeed`, `megatron`, `transformers` (its own Adafactor), "
+        "`nanochat` (its own Muon, with AdamW)",
         absent="`torch`",
     ),
     Entry("optimizer_paged", "boolean", "states may move to host memory", absent="false"),

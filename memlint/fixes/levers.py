@@ -22,7 +22,7 @@ HALF = ("bfloat16", "float16")
 SHARDED = ("fsdp1", "fsdp2", "zero")
 
 # Libraries whose optimizers a trainer cannot exchange for another by its name.
-OWN_OPTIMIZERS = ("deepspeed", "megatron", "nanotron")
+OWN_OPTIMIZERS = ("deepspeed", "megatron", "nanotron", "nanochat")
 
 # DeepSpeed's own size of the bucket that ZeRO-3 fetches ahead (deepspeed/runtime/zero/config.py), in elements: what its
 # other buckets, ten times as large, may shrink to before messages become short.

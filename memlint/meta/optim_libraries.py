@@ -416,6 +416,113 @@ class AdamWFp8(QuantisedAdam):
             self.state.append(Tensor((parameter.numel // self.block,), float32))
 
 
+class NanochatMuon(Optimizer):
+    """nanochat's own (``nanochat/optim.py`` at 92d63d4; before 2026-01-29 ``muon.py`` and ``adamw.py``): Muon for the
+    layers' matrices, AdamW for all else. Each rank has the states of its share: of matrices of one shape so many whole
+    ones, of other tensors a slice of their rows, and of small ones all. Compiled kernels update in place.
+
+    matrices  of the layers
+    ranks     that share states
+    stacked   gradients of one shape are put together before they are reduced (from 2026-01-11 on), and a second moment
+              is kept for each row or column; before that each matrix goes by itself
+    """
+
+    small: ClassVar[int] = 1024  # numbers of what is not sliced
+    rounds: ClassVar[int] = 5
+
+    def __init__(
+        self,
+        parameters: Sequence[Tensor],
+        implementation: str = LOOP,
+        state_dtype: DType | None = None,
+        matrices: Sequence[Tensor] = (),
+        ranks: int = 1,
+        stacked: bool = True,
+    ) -> None:
+        super().__init__(parameters, implementation, state_dtype)
+        self.ranks, self.stacked = ranks, stacked
+        own = {id(x) for x in matrices}
+        self.others = [x for x in self.parameters if id(x) not in own]
+        groups: dict[tuple[int, ...], list[Tensor]] = {}
+        for x in self.parameters:
+            if id(x) in own:
+                groups.setdefault(x.shape, []).append(x)
+        self.shapes = sorted(groups.items())
+
+    def _share(self, members: Sequence[Tensor]) -> int:
+        """Of so many matrices, those of the first rank."""
+        return -(-len(members) // self.ranks)
+
+    def _slice(self, x: Tensor) -> tuple[int, ...]:
+        return x.shape if self.ranks == 1 or x.numel < self.small else (x.shape[0] // self.ranks, *x.shape[1:])
+
+    def allocate_state(self) -> None:
+        saved = state.label
+        for x in self.others:
+            for name in ("first moment", "second moment"):
+                self._label(x, name)
+                self.state.append(Tensor(self._slice(x), x.dtype))
+        for shape, members in self.shapes:
+            share = self._share(members)
+            if not self.stacked and self.ranks > 1:
+                self._label(members[0], "zeros")
+                self.state.append(Tensor(shape, float32))
+            self._label(members[0], "momentum")
+            pieces = [(share, *shape)] if self.stacked else [shape] * share
+            self.state += [Tensor(piece, float32) for piece in pieces]
+            if self.stacked:
+                self._label(members[0], "second moment (factored)")
+                rows, columns = shape
+                self.state.append(Tensor((share, rows, 1) if rows >= columns else (share, 1, columns), float32))
+        state.label = saved
+
+    def step(self) -> None:
+        saved = state.label
+        slices = []
+        for x in self.others:
+            if self._slice(x) != x.shape:
+                self._label(x, "reduced gradient")
+                slices.append(Tensor(self._slice(x), x.dtype))
+        sent, own, gathered = [], [], []
+        for shape, members in self.shapes:
+            self._label(members[0], "stacked gradients")
+            share, count = self._share(members), len(members)
+            if self.ranks > 1:
+                stack = Tensor((count, *shape), float32) if self.stacked else None
+                sent.append(Tensor((share * self.ranks, *shape), float32))
+                del stack
+            own.append(Tensor((share, *shape), float32) if self.stacked else None)
+        for number, (shape, members) in enumerate(self.shapes):
+            self._label(members[0], "step temporaries")
+            share = self._share(members)
+            weights = Tensor((share, *shape), float32) if self.stacked else None
+            for _ in range(1 if self.stacked else share):
+                self._orthogonal((share, *shape) if self.stacked else shape)
+            if self.ranks > 1:
+                updated = Tensor((share, *shape), float32) if self.stacked else None
+                gathered.append(updated if self.stacked else Tensor((share * self.ranks, *shape), float32))
+                if not self.stacked:
+                    sent[number] = Tensor((), float32)
+                del updated
+            else:
+                gathered.append(weights)
+            del weights
+        del slices, sent, own, gathered
+        state.label = saved
+
+    def _orthogonal(self, shape: tuple[int, ...]) -> None:
+        short = min(shape[-2:])
+        square = (*shape[:-2], short, short)
+        made = Tensor(shape, bfloat16)
+        for _ in range(self.rounds):
+            gram = Tensor(square, bfloat16)
+            product = Tensor(square, bfloat16)
+            del gram
+            made = Tensor(shape, bfloat16)
+            del product
+        del made
+
+
 KINDS: dict[str, type[Optimizer]] = {
     "lomo": Lomo,
     "adalomo": AdaLomo,
@@ -426,6 +533,7 @@ KINDS: dict[str, type[Optimizer]] = {
     "stable_adamw": StableAdamW,
     "optimi_adamw": Optimi,
     "musgd": MuonSGD,
+    "nanochat_muon": NanochatMuon,
     "adamw_anyprecision": AnyPrecision,
     "adamw_compensated": CompensatedAdam,
     "grokadamw": GrokAdamW,

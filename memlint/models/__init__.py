@@ -28,6 +28,7 @@ ARCHITECTURES = {
     "language_model": "language",
     "llm_c": "llm_c",
     "rwkv": "rwkv",
+    "nanochat": "nanochat",
     "openmmlab": "openmmlab",
     "detectron2": "detectron2",
     "torchvision_detection": "torchvision_detection",

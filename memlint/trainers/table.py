@@ -267,6 +267,8 @@ TRAINERS: dict[str, Trainer] = {
     "llama_cookbook": Trainer("Llama Cookbook's loop", "llama-cookbook 0.0.5: utils/train_utils.py, train"),
     "fsdp_qlora": Trainer("fsdp_qlora's loop", "fsdp_qlora 05ed9f2: train.py, fsdp_main"),
     "nanogpt": Trainer("nanoGPT's loop", "nanoGPT: train.py"),
+    "build_nanogpt": Trainer("build-nanogpt's loop", "build-nanogpt 6104ab1: train_gpt2.py"),
+    "nanochat": Trainer("nanochat's loop", "nanochat: scripts/base_train.py"),
     "timm": Trainer("timm's train.py", "timm 1.0.31: train.py"),
     "torchvision": Trainer("torchvision's train.py", "torchvision 0.28: references/classification/train.py"),
     "llm_c": Trainer("llm.c's loop", "llm.c: train_gpt2.cu, train_gpt2.py"),

@@ -217,6 +217,11 @@ SMALL = {
         },
         1.0,
     ),
+    "nanochat": _file(
+        "run.sh",
+        "torchrun --standalone --nproc_per_node=2 -m scripts.base_train -- --depth=4 --max-seq-len=256 \\\n"
+        "    --device-batch-size=64 --total-batch-size=32768 # rows\n",
+    ),
     "rwkv": _file(
         "run.sh",
         "BSZ=64 # rows\npython train.py --my_testing x070 --ctx_len 512 --micro_bsz $BSZ --n_layer 4 --n_embd 256 \\\n"

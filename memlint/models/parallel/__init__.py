@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from memlint.facts.spec import TrainingSpec
 from memlint.meta.tensor import Tensor
 from memlint.models.parallel.plan import Plan, assumptions, plan_of, process_groups
-from memlint.models.parallel.run import Spread
+from memlint.models.parallel.run import Spread, WholeGraph
 from memlint.models.system import System
 
 __all__ = ("Plan", "Spread", "assumptions", "plan_of", "process_groups", "spread")
@@ -36,6 +36,8 @@ def spread(spec: TrainingSpec, system: System, updated: Sequence[Tensor], every:
         from memlint.models.parallel.nanotron import NanotronStates
 
         return NanotronStates(spec, system, updated)
+    if spec.get("optimizer_library") == "nanochat":  # which shares states by itself
+        return WholeGraph(system, updated) if spec.get("compile", False) else Spread(system, updated)
     if spec.get("parallelism.strategy") == "zero" and spec.get("parallelism.zero_stage") == 0:
         from memlint.models.parallel.zero import WholeStates
 

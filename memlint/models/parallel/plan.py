@@ -12,7 +12,7 @@ from memlint.models.split import FIRST, degree
 from memlint.named_tuple import NamedTuple
 
 # Optimizers' libraries that share states, and send gradients, in buffers of their own: ZeRO's are not theirs.
-OWN_STATES = ("megatron", "nanotron")
+OWN_STATES = ("megatron", "nanotron", "nanochat")
 
 
 class Plan(NamedTuple):

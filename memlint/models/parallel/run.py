@@ -59,6 +59,20 @@ class Spread:
         return tensor
 
 
+class WholeGraph(Spread):
+    """A run whose model is one compiled function with its loss: the graph of the backward pass hands all gradients on
+    at its end, and each is added to the one that is there only then (``torch/_functorch/_aot_autograd``)."""
+
+    def backward(self, loss: Tensor) -> None:
+        before = [parameter.grad for parameter in self.optimized]
+        for parameter in self.optimized:
+            parameter.grad = None
+        autograd.backward(loss)
+        for parameter, held in zip(self.optimized, before):
+            if held is not None:
+                parameter.grad = held
+
+
 def storage(size_bytes: int, label: Label, stream: int = DEFAULT_STREAM) -> Storage:
     saved, state.label = state.label, label
     made = Storage(size_bytes, (size_bytes,), 1)

@@ -1,0 +1,1 @@
+python train_gpt2.py
