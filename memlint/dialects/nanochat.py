@@ -43,7 +43,10 @@ _FEATURES = {
 _EVERY_SECOND = "layer_idx % 2 == (n_layer - 1) % 2"
 _SQUARED = "F.relu(x).square()"
 # Options that trainers declare, or assign before configurator.py reads a command, with a number.
-_DECLARED = r"""add_argument\(\s*["']--{0}["'][^\n]*?default=(-?[\d*]+)|^{1}\s*=\s*(-?[\d*]+)"""
+_DECLARED = (
+    r"""add_argument\(\s{{0,99}}["']--{0}["'][^\n]{{0,200}}?default=(-?[\d*]{{1,40}})"""
+    r"""|^{1}[ \t]{{0,9}}=[ \t]{{0,9}}(-?[\d*]{{1,40}})"""
+)
 _FIRST_BATCH = 1 << 19  # tokens: what 12 layers do best with (base_train.py: B_REF), and all took before 2026-02-05
 _FIRST_DEPTH, _GROWTH = 12, 0.383
 _ROWS = {True: 65536, False: 32768}  # of the tokenizer (tok_train.py): before 2026-01-07, and since
@@ -262,7 +265,7 @@ def _vocabulary(spec: TrainingSpec) -> str:
         if node is not None:
             return _told_rows(spec, node)
     declared = _declared(_text(spec, "scripts/tok_train.py"), "vocab-size")
-    told = re.search(r"scripts\.tok_train\b[^\n#;&|]*--vocab[-_]size[= ](\d{1,9})\b", spec.document.text)
+    told = re.search(r"scripts\.tok_train\b[^\n#;&|]{0,200}--vocab[-_]size[= ](\d{1,9})\b", spec.document.text)
     if told is not None:
         lm.put(spec, "vocabulary_size", int(told.group(1)), reason="--vocab-size of scripts.tok_train in this script")
     elif declared is not None:
