@@ -15,7 +15,18 @@ from memlint.meta.amp import to
 from memlint.meta.compiled import Compiled
 from memlint.meta.nn import Embedding, Module, buffer, parameter
 from memlint.meta.ops.kernels import kernel
-from memlint.meta.tensor import DTYPES, Deferred, DType, Tensor, bfloat16, component, empty, float32, int64
+from memlint.meta.tensor import (
+    DTYPES,
+    Deferred,
+    DType,
+    Tensor,
+    bfloat16,
+    component,
+    default_dtype,
+    empty,
+    float32,
+    int64,
+)
 from memlint.models import UnknownModel
 from memlint.models.language import sequence_length
 from memlint.models.system import System
@@ -235,9 +246,8 @@ class Nanochat(Module):
 
 def table(rows: int, width: int, dtype: DType) -> Embedding:
     """In what is computed in, but for float16, whose gradients could not be scaled back (``init_weights``)."""
-    made = Embedding(rows, width)
-    made.weight = parameter(rows, width, dtype=bfloat16 if dtype is bfloat16 else float32)
-    return made
+    with default_dtype(bfloat16 if dtype is bfloat16 else float32):
+        return Embedding(rows, width)
 
 
 # --------------------------------------------------------------------------------------------------------- the run

@@ -114,11 +114,9 @@ def test_states_of_a_rank(ranks: int, stacked: bool) -> None:
 
 def test_a_compiled_backward_pass_hands_all_gradients_on_at_its_end() -> None:
     """With rows so short that nothing else counts, each parameter has two when the second micro-batch is through."""
-    short = {"micro_batch_size": 1, "sequence_length": 8, "compile": True}
-    phases = {
-        steps: in_meta(run(frozenset(), gradient_accumulation_steps=steps, **short)).phases["backward"]
-        for steps in (1, 2)
-    }
-    tape = record(run(frozenset(), **short)).tape
+    spec = run(frozenset(), micro_batch_size=1, sequence_length=8, compile=True, gradient_accumulation_steps=2)
+    tape, peak = record(spec).tape, in_meta(spec).phases["backward"]
     weights = sum(size for size, label in zip(tape.sizes, tape.labels) if label.component == "parameters")
-    assert phases[2] - phases[1] == pytest.approx(weights, rel=0.02)
+    assert peak - states_of(spec) >= 3 * weights
+    apart = in_meta(spec.replaced({"compile": False})).phases["backward"]
+    assert apart - states_of(spec) < 3 * weights
