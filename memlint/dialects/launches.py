@@ -33,6 +33,7 @@ MAX_RUNS = 8  # of one config: who lists more lists a sweep
 _MORE = re.compile(r" --?(?!config[ =])\w|\w=|\b(?:accelerate|deepspeed|torchrun|mpirun|srun)\b")
 _PROGRAM = re.compile(r"(?<![\w./-])[\w./-]+\.py\b")
 _CALL = re.compile(r"\.(?:sh|bash|slurm|sbatch)[\"']?[ \t]+[^\s`]")  # of a script, with an argument
+_WORD = re.compile(r"[\w.-]+")
 _SCRIPT = re.compile(r"\b(?:python3?|torchrun) (?:\S+/)?\w+\.py ")
 
 _Key = tuple[object, ...]
@@ -98,8 +99,13 @@ def _calls_with_a_part(path: str, text: str, config: str) -> bool:
     """Whether a text may call a script with arguments, one of which is a part of a config's path."""
     if path.endswith(".py") or _CALL.search(text) is None:
         return False
-    parts = re.split(r"[/\\]", os.path.splitext(config)[0])
-    return any(re.search(rf"(?<![\w.-]){re.escape(part)}(?![\w.-])", text) for part in parts if part)
+    parts = {part for part in re.split(r"[/\\]", os.path.splitext(config)[0]) if part}
+    whole = text.replace("\\\n", " ").replace("\\\r\n", " ")
+    return any(
+        not parts.isdisjoint(_WORD.findall(line))
+        for line in whole.splitlines()
+        if "memlint" not in line and _CALL.search(line) is not None
+    )
 
 
 def _called(call: Call, caller: Document, path: str) -> Document | None:

@@ -18,7 +18,7 @@ from memlint.plugin import Run
 from memlint.settings import Resolver
 from memlint.tape.estimate import FITS
 from tests.fixes import test_applied, test_search
-from tests.fixes.families import HELD, SHIPPED, SMALL
+from tests.fixes.families import HELD, SHIPPED, SMALL, UNWRITTEN
 from tests.fixes.test_applied import _COMMENT, PLAIN, fixed, shares
 from tests.fixes.test_promises import WRITTEN, read, readable, write
 from tests.test_proven_families import FOLLOWED
@@ -58,8 +58,18 @@ def parts(folder: Path) -> dict[str, list[str]]:
 
 def test_no_family_that_answers_is_absent() -> None:
     answering = {name for name in schemas.families() if "models" in schemas.header(name)}
-    assert answering - FOLLOWED == {*SMALL, *SHIPPED, *HELD}
+    assert answering - FOLLOWED == {*SMALL, *SHIPPED, *HELD, *UNWRITTEN}
     assert {*HELD.values()} <= {*WRITTEN, *PLAIN}
+
+
+@pytest.mark.parametrize("family", UNWRITTEN)
+def test_no_fix_is_written_into_a_program(family: str) -> None:
+    report = memlint.check(
+        str(EXAMPLES.parent / "tests/hostile/samples" / UNWRITTEN[family] / "run.sh"), budget="2GB", isolated=True
+    )
+    assert {run.family for run in report.runs} == {family}
+    assert all(run.verdict == "OOM" for run in report.runs)
+    assert [fix.title for finding in report.findings for fix in finding.fixes if fix.edits] == []
 
 
 @pytest.mark.parametrize("family", HELD)
