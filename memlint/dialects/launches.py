@@ -7,9 +7,11 @@ command counts where it names this very file; then the run is the command's, wit
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any
 
 from memlint import files, work
@@ -74,7 +76,15 @@ def of(document: Document, overrides: Sequence[str] = ()) -> list[TrainingSpec]:
 
 def _by_a_script(document: Document, overrides: Sequence[str], near: Sequence[str]) -> list[TrainingSpec]:
     """The runs of a config whose path a script makes of its arguments (``configs/$MODEL/$TASK.yaml``), as commands near
-    the config call it; empty where none does."""
+    the config call it; empty where none does. They have a share of the work that is left, as scripts have that others
+    call."""
+    found: list[TrainingSpec] = []
+    with contextlib.suppress(work.OutOfWork), work.limited(work.meter().left // called.SHARE):
+        found += _called_with(document, overrides, near)
+    return found
+
+
+def _called_with(document: Document, overrides: Sequence[str], near: Sequence[str]) -> list[TrainingSpec]:
     own, name = os.path.realpath(document.path), os.path.basename(document.path)
     found: dict[tuple[object, ...], TrainingSpec] = {}
     for path in near:
@@ -99,13 +109,17 @@ def _calls_with_a_part(path: str, text: str, config: str) -> bool:
     """Whether a text may call a script with arguments, one of which is a part of a config's path."""
     if path.endswith(".py") or _CALL.search(text) is None:
         return False
-    parts = {part for part in re.split(r"[/\\]", os.path.splitext(config)[0]) if part}
+    parts = re.split(r"[/\\]", os.path.splitext(config)[0])
+    return not _given(text).isdisjoint(part for part in parts if part)
+
+
+@lru_cache(maxsize=64)
+def _given(text: str) -> frozenset[str]:
+    """The words of all calls of scripts in a text, which is asked about each config below it."""
+    work.spend(work.KILOBYTE * len(text) >> 10, "looking for the command that starts it")
     whole = text.replace("\\\n", " ").replace("\\\r\n", " ")
-    return any(
-        not parts.isdisjoint(_WORD.findall(line))
-        for line in whole.splitlines()
-        if "memlint" not in line and _CALL.search(line) is not None
-    )
+    calls = (line for line in whole.splitlines() if "memlint" not in line and _CALL.search(line) is not None)
+    return frozenset(word for line in calls for word in _WORD.findall(line))
 
 
 def _called(call: Call, caller: Document, path: str) -> Document | None:
