@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from memlint.architectures import gpt2
-from memlint.dialects import companions, launchers, native, own_code
+from memlint.dialects import companions, native, own_code
 from memlint.dialects import language_model as lm
 from memlint.documents.node import Document, Node
 from memlint.facts.derive import Graph, Step
@@ -155,12 +155,7 @@ def _precision(spec: TrainingSpec) -> None:
 
 def _processes(spec: TrainingSpec) -> None:
     """DDP under torchrun; a step has so many tokens over all processes."""
-    found = launchers.processes(spec.launch)
-    spec.missing = (*spec.missing, *found.missing)
-    count = found.total.value if found.total is not None else None if found.distributed else 1
-    native.divided(
-        spec, "ddp" if found.distributed else "none", count, found.total, "" if found.total else "no torchrun"
-    )
+    count = native.replicated(spec)
     rows, length, total = (
         spec.get(name) for name in ("micro_batch_size", "sequence_length", lm.HYPER + "total_tokens")
     )

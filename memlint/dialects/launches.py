@@ -51,7 +51,7 @@ def of(document: Document, overrides: Sequence[str] = ()) -> list[TrainingSpec]:
     """
     own = os.path.realpath(document.path)
     name = os.path.basename(document.path)
-    found: dict[tuple[object, ...], TrainingSpec] = {}
+    found = _Runs(overrides, own)
     tried: set[tuple[str, str]] = set()  # the same words in the same place need no second look
     texts = {path: text.decode("utf-8", "surrogatepass") for path, text in files.edition()}
     # The text at hand may be an editor's, and not the file's.
@@ -63,54 +63,70 @@ def of(document: Document, overrides: Sequence[str] = ()) -> list[TrainingSpec]:
                 if said in tried or not _says(command, name):
                     continue
                 tried.add(said)
-                run = "train" if not found else f"train:{len(found) + 1}"
-                spec = registry.started(script, command, overrides, run)
-                if spec is not None and os.path.realpath(spec.document.path) == own:
-                    found.setdefault(registry.identity(spec), spec)
-                    if len(found) == MAX_RUNS:
-                        return list(found.values())
-    if found or not near:
-        return list(found.values())
-    return _by_a_script(document, overrides, near) or _as_one_beside(document, overrides, near)
+                if not found.add(script, command):
+                    return found.specs
+        if found.specs or not near:
+            return found.specs
+        return _by_a_script(document, overrides, near) or _as_one_beside(document, overrides, near)
+
+
+class _Runs:
+    """What commands start, each run once.
+
+    own  the config that it has to be a run of, with links followed; "" for any
+    """
+
+    def __init__(self, overrides: Sequence[str], own: str = "") -> None:
+        self._overrides = overrides
+        self._own = own
+        self._found: dict[tuple[object, ...], TrainingSpec] = {}
+
+    @property
+    def specs(self) -> list[TrainingSpec]:
+        return list(self._found.values())
+
+    def add(self, script: Document, command: Command) -> bool:
+        """Whether there is room for more."""
+        run = "train" if not self._found else f"train:{len(self._found) + 1}"
+        spec = registry.started(script, command, self._overrides, run)
+        if spec is not None and self._own in ("", os.path.realpath(spec.document.path)):
+            self._found.setdefault(registry.identity(spec), spec)
+        return len(self._found) < MAX_RUNS
 
 
 def _by_a_script(document: Document, overrides: Sequence[str], near: Sequence[str]) -> list[TrainingSpec]:
     """The runs of a config whose path a script makes of its arguments (``configs/$MODEL/$TASK.yaml``), as commands near
     the config call it; empty where none does. They have a share of the work that is left, as scripts have that others
-    call."""
-    found: list[TrainingSpec] = []
+    call, and where it ends those before it stand."""
+    found = _Runs(overrides, os.path.realpath(document.path))
     with contextlib.suppress(work.OutOfWork), work.limited(work.meter().left // called.SHARE):
-        found += _called_with(document, overrides, near)
-    return found
+        for script, command in _called_with(document.path, near):
+            if not found.add(script, command):
+                break
+    return found.specs
 
 
-def _called_with(document: Document, overrides: Sequence[str], near: Sequence[str]) -> list[TrainingSpec]:
-    own, name = os.path.realpath(document.path), os.path.basename(document.path)
-    found: dict[tuple[object, ...], TrainingSpec] = {}
-    for path in near:
-        caller = _read(path, document.path, _calls_with_a_part)
-        for call in caller.calls if caller is not None else ():
-            said = [str(node.value) for node in call.arguments]
-            at = companions.find(call.script, path) if any(map(document.path.__contains__, said)) else None
-            script = _called(call, caller, at) if at is not None and caller is not None else None
-            for command in script.commands if script is not None else ():
-                if script is None or not _says(command, name):
-                    continue
-                run = "train" if not found else f"train:{len(found) + 1}"
-                spec = registry.started(script, command, overrides, run)
-                if spec is not None and os.path.realpath(spec.document.path) == own:
-                    found.setdefault(registry.identity(spec), spec)
-                    if len(found) == MAX_RUNS:
-                        return list(found.values())
-    return list(found.values())
+def _called_with(path: str, near: Sequence[str]) -> Iterator[tuple[Document, Command]]:
+    """The commands of scripts near a config that name it, where they are called with a part of its path."""
+    for beside in near:
+        caller = _read(beside, path, _calls_with_a_part)
+        if caller is None:
+            continue
+        for call in caller.calls:
+            words = [str(node.value) for node in call.arguments]
+            at = companions.find(call.script, beside) if any(word and word in path for word in words) else None
+            script = _called(call, caller, at) if at is not None else None
+            if script is not None:
+                name = os.path.basename(path)
+                yield from ((script, command) for command in script.commands if _says(command, name))
 
 
 def _calls_with_a_part(path: str, text: str, config: str) -> bool:
     """Whether a text may call a script with arguments, one of which is a part of a config's path."""
     if path.endswith(".py") or _CALL.search(text) is None:
         return False
-    parts = re.split(r"[/\\]", os.path.splitext(config)[0])
-    return not _given(text).isdisjoint(part for part in parts if part)
+    parts = re.split(r"[/\\]", config)
+    return not _given(text).isdisjoint((*parts, os.path.splitext(parts[-1])[0]))
 
 
 @lru_cache(maxsize=64)
@@ -123,7 +139,7 @@ def _given(text: str) -> frozenset[str]:
 
 
 def _called(call: Call, caller: Document, path: str) -> Document | None:
-    """A script as it is called, which is the same for each config that asks."""
+    """A script as it is called, which is the same for each config that asks; None for one that cannot be read."""
     try:
         text = load.read_text(path)
     except (OSError, load.Unreadable):
@@ -212,7 +228,7 @@ def calls(document: Document, overrides: Sequence[str] = ()) -> list[TrainingSpe
     """The runs of a script that looks at its arguments, as scripts and documents near it call it, each once; empty
     where nobody does. Raises OutOfWork."""
     own, name = os.path.realpath(document.path), os.path.basename(document.path)
-    found: dict[tuple[object, ...], TrainingSpec] = {}
+    found = _Runs(overrides)
     for path in _near(document.path):
         script = None if os.path.realpath(path) == own else _read(path, name, _calls)
         for call in script.calls if script is not None else ():
@@ -222,14 +238,9 @@ def calls(document: Document, overrides: Sequence[str] = ()) -> list[TrainingSpe
             if script is None or at is None or os.path.realpath(at) != own:
                 continue
             inner = called.as_called(call, script, document.path, document.text)._replace(told=False)
-            for command in inner.commands:
-                run = "train" if not found else f"train:{len(found) + 1}"
-                spec = registry.started(inner, command, overrides, run)
-                if spec is not None:
-                    found.setdefault(registry.identity(spec), spec)
-                if len(found) == MAX_RUNS:
-                    return list(found.values())
-    return list(found.values())
+            if not all(found.add(inner, command) for command in inner.commands):
+                return found.specs
+    return found.specs
 
 
 # hydra.main(config_path="config", ...): where a program of Hydra's keeps what it is run with.

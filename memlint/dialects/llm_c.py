@@ -6,7 +6,7 @@ from typing import Any
 
 from memlint.architectures import gpt2
 from memlint.dialects import language_model as lm
-from memlint.dialects import launchers, native
+from memlint.dialects import native
 from memlint.documents.node import Edit
 from memlint.facts.derive import Graph, Step
 from memlint.facts.spec import Name, TrainingSpec, UnknownModel
@@ -94,12 +94,7 @@ def _precision(spec: TrainingSpec) -> None:
 
 def _processes(spec: TrainingSpec) -> None:
     """DDP under torchrun or mpirun. Accumulation is what the tokens of a step leave."""
-    found = launchers.processes(spec.launch)
-    spec.missing = (*spec.missing, *found.missing)
-    count = found.total.value if found.total is not None else None if found.distributed else 1
-    native.divided(
-        spec, "ddp" if found.distributed else "none", count, found.total, "" if found.total else "one process"
-    )
+    count = native.replicated(spec, "one process")
     stage = spec.fact(lm.HYPER + "zero_stage")
     if _is_cuda(spec) and stage is not None and stage.value:
         lm.put(spec, "parallelism.zero_stage", 1, stage, "llm.c: stages 2 and 3 are not there, 1 is taken")

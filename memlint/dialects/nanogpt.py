@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from memlint.architectures import gpt2
-from memlint.dialects import companions, launchers, native
+from memlint.dialects import companions, native
 from memlint.dialects import language_model as lm
 from memlint.documents.node import Document, Edit, Node
 from memlint.facts.derive import Graph, Step
@@ -131,12 +131,7 @@ def _precision(spec: TrainingSpec) -> None:
 
 def _processes(spec: TrainingSpec) -> None:
     """DDP under torchrun, which divides gradient_accumulation_steps by the number of processes."""
-    found = launchers.processes(spec.launch)
-    spec.missing = (*spec.missing, *found.missing)
-    count = found.total.value if found.total is not None else None if found.distributed else 1
-    native.divided(
-        spec, "ddp" if found.distributed else "none", count, found.total, "" if found.total else "no torchrun"
-    )
+    count = native.replicated(spec)
     if spec.launch is None:
         lm.on_devices(spec)
     total = spec.fact(lm.HYPER + "total_accumulation")

@@ -8,6 +8,7 @@ from typing import Any
 
 from memlint.architectures.decoder import Decoder
 from memlint.dialects import language_model as lm
+from memlint.dialects import launchers
 from memlint.facts.spec import DEFAULT, Fact, Name, TrainingSpec
 
 # Names that optimizer classes have in other libraries, in lower case -> the fact's.
@@ -74,6 +75,18 @@ def divided(spec: TrainingSpec, strategy: str, count: int | None, origin: Fact |
         strategy = "none"
     lm.put(spec, "parallelism.strategy", strategy, origin, reason)
     lm.drop_what_no_strategy_reads(spec)
+
+
+def replicated(spec: TrainingSpec, alone: str = "no torchrun") -> int | None:
+    """DDP where a launcher starts processes, and one process where none does; how many, None where it is not known.
+
+    alone  why it is one, where nothing starts several
+    """
+    found = launchers.processes(spec.launch)
+    spec.missing = (*spec.missing, *found.missing)
+    count = found.total.value if found.total is not None else None if found.distributed else 1
+    divided(spec, "ddp" if found.distributed else "none", count, found.total, "" if found.total else alone)
+    return count
 
 
 # What :func:`divided` gives, beside facts of the strategy.

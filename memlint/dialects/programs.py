@@ -44,13 +44,10 @@ TRAINS = frozenset(
 )
 # Words that say nothing beside the name of a method: a demo of GRPO trains.
 SHOWS = frozenset(("app", "benchmark", "benchmarks", "demo"))
-METHODS = frozenset(
-    (
-        *("sft", "dpo", "ipo", "kto", "orpo", "simpo", "cpo", "grpo", "ppo", "rloo", "rlhf", "gkd", "distillation"),
-        *("lora", "qlora", "dreambooth"),
-    )
+_LESSONS = frozenset(
+    ("sft", "dpo", "ipo", "kto", "orpo", "simpo", "cpo", "grpo", "ppo", "rloo", "rlhf", "gkd", "distillation")
 )
-_LEARNS_TO_CHAT = METHODS | {"rl"}
+METHODS = _LESSONS | {"lora", "qlora", "dreambooth"}
 # Words of what is done to data before a training, and of tests of one.
 _AROUND = frozenset(
     (
@@ -121,7 +118,7 @@ def trains(command: Command) -> bool:
         return True
     name = program.removesuffix(".py").rpartition("/")[2].rpartition(".")[2]
     words = set(_words(name))
-    if words & _LEARNS_TO_CHAT:  # chat_sft.py trains, and eval_sft.py does not
+    if words & _LESSONS or "rl" in words:  # chat_sft.py trains; eval_sft.py does not, nor does chat_lora.py
         words.discard("chat")
     if not words & TRAINS and (words & ELSE or (words & SHOWS and not words & METHODS)):
         return _does_train(command)  # internvl_chat_mpo.py --do_train True

@@ -261,6 +261,26 @@ def test_a_config_whose_path_a_script_makes_of_its_arguments_is_run_as_a_documen
     assert other.launch is None
 
 
+@pytest.mark.parametrize("argument", ["recipes/a/sft.yaml", "sft.yaml"])
+def test_a_config_that_a_script_gets_as_an_argument_is_run_as_a_document_calls_it(
+    tmp_path: Path, argument: str
+) -> None:
+    job = LAUNCH.replace("recipes/a/sft.yaml", "$1" if "/" in argument else "recipes/a/$1")
+    put(tmp_path, {"train.sh": f"{job}\n", "README.md": f"```bash\nbash train.sh {argument}\n```\n"})
+    (run,) = check()
+    assert run.launch is not None
+    assert run.launch.path == "train.sh"
+
+
+def test_a_call_without_a_word_of_the_path_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(tmp_path, {"train.sh": f"{LAUNCH.replace('recipes/a', 'recipes/$2')}\n"})
+    put(tmp_path, {"README.md": "```bash\nbash train.sh '' b 1\nbash train_other.sh a\n```\n"})
+    followed = []
+    monkeypatch.setattr(launches.called, "as_called", lambda call, *_: followed.append(call))
+    (run,) = check()
+    assert (run.launch, followed) == (None, [])
+
+
 def test_the_command_that_submits_a_script_says_on_how_many_machines_it_runs(tmp_path: Path) -> None:
     one, two = "sbatch --nodes=1", "sbatch -N 2"
     peaks = []

@@ -32,6 +32,8 @@ def command(line: str) -> programs.Command:
         pytest.param("python train_and_evaluate.py --a 1", True, id="training, and evaluating besides"),
         pytest.param("python finetune_chat.py --a 1", True, id="training on chats"),
         pytest.param("python internvl_chat_mpo.py --a 1", False, id="a chat"),
+        pytest.param("python chat_lora.py --base_model a", False, id="a chat with an adapter"),
+        pytest.param("python -m scripts.chat_sft --a 1", True, id="a method that makes a model chat"),
         pytest.param("python internvl_chat_mpo.py --do_train True", True, id="a chat that is told to train"),
         pytest.param("python internvl_chat_mpo.py --do_train False", False, id="a chat that is told not to"),
         pytest.param("accelerate launch embed_datasets.py --a 1", False, id="embedding a data set"),

@@ -87,7 +87,7 @@ class Unit:
         self.indices: list[int] = []
         self.gathered = False
         self.pending: int | None = None  # the flat buffer of an all-gather that nobody waited for yet
-        self.waits = False  # for the backward pass of the unit that gathered it ahead, with its own gradients
+        self.waits = False  # whether its gradients are whole only after the backward pass of who gathered it ahead
         self.shards = [run.shards.of[id(parameter)] for parameter in parameters]
         self.elements = sum(stored_elements(parameter) for parameter in parameters)
         self.ahead = 0  # elements that are gathered already, before the unit's turn
