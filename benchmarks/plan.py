@@ -9,7 +9,8 @@ into a folder of their own and checked there, without a card and with one:
 - equal: the check's estimate is the row's, and where the run fits the card, the check finds nothing, or of replicas
   what replicas cost;
 - unequal: it is another, or none;
-- findings: it is the same, and a config that fits is not clean;
+- findings: it is the same, and a config that fits is not clean, neither with one sample nor with as many as the card
+  holds, which is what `memlint plan --write` writes;
 - unplanned: the trainer has no such run, and says why;
 - unknown: there is no estimate, and why.
 
@@ -30,6 +31,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from memlint.check import check_paths
+from memlint.data.catalogue import parse_gpu
 from memlint.planning.rows import Planner
 from memlint.planning.starters import DDP, METHODS, ONE, SHARDINGS, TRAINERS, Unplanned, Wanted, starter
 from memlint.reports.report import RunReport
@@ -108,8 +110,18 @@ def outcome(trainer: str, wanted: Wanted, card: str) -> Outcome:
     if alone.estimate != row.estimate:
         sizes = [found and found.device_bytes for found in (row.estimate, alone.estimate)]
         return ends(UNEQUAL, f"a plan says {sizes[0]} and a check {sizes[1]} bytes")
-    found = unclean(on_card, wanted)
+    if not unclean(on_card, wanted):
+        return ends(EQUAL)
+    found = unclean_filled(trainer, wanted, card)
     return ends(FINDINGS, "; ".join(found)) if found else ends(EQUAL)
+
+
+def unclean_filled(trainer: str, wanted: Wanted, card: str) -> list[str]:
+    """What is found of the config that holds as many samples as the card."""
+    (row,) = Planner(trainer).rows(wanted, [parse_gpu(card)[0]])
+    filled = wanted._replace(micro_batch=row.batch or 1)
+    with tempfile.TemporaryDirectory(prefix="memlint-") as folder:
+        return unclean(written(Path(folder, "filled"), trainer, filled, card), filled)
 
 
 def product(
