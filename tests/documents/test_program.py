@@ -121,6 +121,14 @@ def made(text: str, **options: str) -> dict[str, Any]:
             id="the only one of them",
         ),
         pytest.param(
+            PARSER + "parser = transformers.HfArgumentParser((Own, Args))\n"
+            "a, b, rest = parser.parse_args_into_dataclasses(return_remaining_strings=True)\n"
+            "Made(rank=a.rank, optim=b.optim, first=rest[0] if rest else 1)",
+            {"rank": "32"},
+            {"rank": 32, "optim": "adamw_torch", "first": 1},
+            id="dataclasses that a parser fills, and the strings that are left",
+        ),
+        pytest.param(
             PARSER + "def train(rank: int = 2, on=False):\n  Made(rank=rank)\nfire.Fire(train)",
             {"rank": "64"},
             {"rank": 64},

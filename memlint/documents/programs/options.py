@@ -42,7 +42,7 @@ class Options(python.Module):
         elif "required" not in said and long.startswith("--"):
             self.state.arguments[name] = Node(None, self.span(node), None, name)
 
-    def parsed(self, function: ast.Attribute, keys: Keys, scope: Scope, depth: int) -> Node | None:
+    def parsed(self, call: ast.Call, function: ast.Attribute, keys: Keys, scope: Scope, depth: int) -> Node | None:
         """What a parser of options returns; None for another object's method."""
         parser = self.value(function.value, "", scope, depth)
         if not target_of(parser).endswith("Parser") or not isinstance(parser.value, dict):
@@ -60,6 +60,8 @@ class Options(python.Module):
             return None
         classes = kinds.value if isinstance(kinds.value, list) else [kinds]
         filled = [self.filled(one, keys) for one in classes]
+        if any(keyword.arg == "return_remaining_strings" for keyword in call.keywords):
+            filled.append(Node([], parser.span))  # words of the command that no class has a field for
         if len(filled) == 1 and function.attr in ("parse", "parse_args_and_config"):
             return filled[0]
         return Node(filled, parser.span, None, keys)

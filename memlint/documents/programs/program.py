@@ -271,7 +271,7 @@ class Followed(Functions):
         function = node.func
         name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
         if isinstance(function, ast.Attribute) and name in PARSED:
-            parsed = self.parsed(function, keys, scope, depth)
+            parsed = self.parsed(node, function, keys, scope, depth)
             if parsed is not None:
                 return parsed
         if isinstance(function, ast.Attribute) and name in _OF_WORDS and not node.keywords:
